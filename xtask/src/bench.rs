@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::binaries::Binaries;
+use crate::binaries::BuiltPrograms;
 use crate::metadata::Workspace;
 use crate::process;
 
@@ -27,7 +27,7 @@ pub fn command(arguments: &[String]) -> Result<bool> {
         bail!("there is no {unknown}; there are {}", BENCHMARKS.join(", "));
     }
     let workspace = Workspace::load()?;
-    let binaries = Binaries::build(&workspace, &[])?.with_dist(&workspace)?;
+    let binaries = BuiltPrograms::build(&workspace, &[])?.with_dist(&workspace)?;
     let program = binaries.program(PROGRAM).with_context(|| format!("there is no program {PROGRAM}"))?;
     let mut good = true;
     for name in BENCHMARKS.iter().filter(|name| chosen.as_deref().is_none_or(|chosen| chosen == **name)) {

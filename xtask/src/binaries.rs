@@ -25,7 +25,7 @@ const NECTARY: &str = "nectary";
 
 /// One built program.
 #[derive(Debug)]
-pub struct Binary {
+pub struct BuiltProgram {
     /// Cargo's id of its package.
     package_id: String,
     /// The name of its cargo target.
@@ -40,15 +40,15 @@ pub struct Binary {
 
 /// All built programs.
 #[derive(Debug)]
-pub struct Binaries {
-    binaries: Vec<Binary>,
+pub struct BuiltPrograms {
+    binaries: Vec<BuiltProgram>,
     /// The arguments of cargo with which they were built.
     arguments: Vec<String>,
 }
 
-impl Binaries {
+impl BuiltPrograms {
     /// Builds all programs and test programs of the workspace, or only those of some crates, in the release profile.
-    pub fn build(workspace: &Workspace, crates: &[String]) -> Result<Binaries> {
+    pub fn build(workspace: &Workspace, crates: &[String]) -> Result<BuiltPrograms> {
         println!("== build");
         let mut arguments = vec!["--release", "--bins", "--tests"];
         if crates.is_empty() {
@@ -59,7 +59,7 @@ impl Binaries {
         arguments.extend(names.flat_map(|name| ["--package", name]));
         let (binaries, taken) = build(workspace, &arguments)?;
         println!("== build: {:.1} s", taken.as_secs_f64());
-        Ok(Binaries { binaries, arguments: arguments.into_iter().map(str::to_owned).collect() })
+        Ok(BuiltPrograms { binaries, arguments: arguments.into_iter().map(str::to_owned).collect() })
     }
 
     /// Builds the same again as from a shell that no cargo has started, and returns what was compiled a second time:
@@ -81,7 +81,7 @@ impl Binaries {
     }
 
     /// Builds the program `nectary` as users do, in the profile `dist`, and uses it from now on.
-    pub fn with_dist(mut self, workspace: &Workspace) -> Result<Binaries> {
+    pub fn with_dist(mut self, workspace: &Workspace) -> Result<BuiltPrograms> {
         let (built, taken) = build(workspace, &["--profile", "dist", "--package", NECTARY])?;
         println!("== build for users: {:.1} s", taken.as_secs_f64());
         self.binaries.retain(|binary| binary.is_test || binary.name != NECTARY);
@@ -90,18 +90,18 @@ impl Binaries {
     }
 
     /// The test programs of a package, the library's first.
-    pub fn tests_of(&self, package: &Package) -> Vec<&Binary> {
+    pub fn tests_of(&self, package: &Package) -> Vec<&BuiltProgram> {
         self.binaries.iter().filter(|binary| binary.is_test && binary.package_id == package.id).collect()
     }
 
     /// The program called `name`.
-    pub fn program(&self, name: &str) -> Option<&Binary> {
+    pub fn program(&self, name: &str) -> Option<&BuiltProgram> {
         self.binaries.iter().find(|binary| !binary.is_test && binary.name == name)
     }
 
     /// A command that runs `binary` as cargo would: in its package's directory, with the path of the `nectary` program
     /// in the environment.
-    pub fn command(&self, binary: &Binary, workspace: &Workspace) -> Command {
+    pub fn command(&self, binary: &BuiltProgram, workspace: &Workspace) -> Command {
         let mut command = Command::new(&binary.path);
         if let Some(package) = workspace.packages.iter().find(|package| package.id == binary.package_id) {
             command.current_dir(&package.directory).env("CARGO_MANIFEST_DIR", &package.directory);
@@ -115,7 +115,7 @@ impl Binaries {
 }
 
 /// Builds what the arguments name; returns the programs, and how long it took.
-fn build(workspace: &Workspace, arguments: &[&str]) -> Result<(Vec<Binary>, Duration)> {
+fn build(workspace: &Workspace, arguments: &[&str]) -> Result<(Vec<BuiltProgram>, Duration)> {
     let mut command = cargo();
     command.current_dir(&workspace.root).args(["build", "--locked"]).args(arguments);
     command.args(["--message-format", "json-render-diagnostics"]);
@@ -156,11 +156,11 @@ fn not_fresh(messages: &str) -> Vec<String> {
     compiled.filter_map(|message| Some(message["target"]["name"].as_str()?.to_owned())).collect()
 }
 
-fn binary(message: &Value) -> Option<Binary> {
+fn binary(message: &Value) -> Option<BuiltProgram> {
     if message["reason"] != "compiler-artifact" {
         return None;
     }
-    Some(Binary {
+    Some(BuiltProgram {
         package_id: message["package_id"].as_str()?.to_owned(),
         name: message["target"]["name"].as_str()?.to_owned(),
         is_test: message["profile"]["test"].as_bool()?,
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_compiled_is_told_from_what_was_there() {
+    fn only_compiled_crates_are_listed() {
         let messages = r#"{"reason":"compiler-artifact","target":{"name":"ring"},"fresh":false}
 {"reason":"compiler-artifact","target":{"name":"libc"},"fresh":true}
 {"reason":"build-finished","success":true}

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::metadata::{Workspace, cargo};
-use crate::report::Report;
+use crate::report::TestReport;
 use crate::{circles, features, floors, house, licences, names, process, rooms};
 
 /// The longest time of a check; one that takes longer is assumed to hang. Lints need the most time, because they
@@ -22,14 +22,14 @@ const ADVISORIES_LIMIT: Duration = Duration::from_secs(60);
 /// Runs the checks without the tests; returns whether all passed.
 pub fn command() -> Result<bool> {
     let workspace = Workspace::load()?;
-    let mut report = Report::default();
+    let mut report = TestReport::default();
     run(&workspace, &mut report);
     print!("{}", report.summary());
     Ok(report.is_good())
 }
 
 /// Runs the checks and counts them in `report`.
-pub fn run(workspace: &Workspace, report: &mut Report) {
+pub fn run(workspace: &Workspace, report: &mut TestReport) {
     read_only(workspace, report);
     lints(workspace, &["--workspace"], report);
     let mut alone = cargo();
@@ -40,7 +40,7 @@ pub fn run(workspace: &Workspace, report: &mut Report) {
 }
 
 /// Runs the checks that compile nothing, and the lints of some crates.
-pub fn run_some(workspace: &Workspace, crates: &[String], report: &mut Report) {
+pub fn run_some(workspace: &Workspace, crates: &[String], report: &mut TestReport) {
     read_only(workspace, report);
     if !crates.is_empty() {
         let packages: Vec<&str> = crates.iter().flat_map(|name| ["--package", name]).collect();
@@ -49,7 +49,7 @@ pub fn run_some(workspace: &Workspace, crates: &[String], report: &mut Report) {
 }
 
 /// Runs the checks that compile nothing.
-fn read_only(workspace: &Workspace, report: &mut Report) {
+fn read_only(workspace: &Workspace, report: &mut TestReport) {
     listed(report, "dependency direction", &floors::problems(&workspace.members()));
     listed(report, "one set of features", &features::problems(workspace));
     listed(report, "rooms", &rooms::problems(&workspace.root));
@@ -61,7 +61,7 @@ fn read_only(workspace: &Workspace, report: &mut Report) {
 }
 
 /// Runs cargo-deny over the database of advisories (`deny.toml`), where both can be had.
-fn advisories(workspace: &Workspace, report: &mut Report) {
+fn advisories(workspace: &Workspace, report: &mut TestReport) {
     const NAME: &str = "advisories";
     let deny = |arguments: &[&str]| {
         let mut command = cargo();
@@ -80,13 +80,13 @@ fn advisories(workspace: &Workspace, report: &mut Report) {
     executed(report, NAME, deny(&["--offline", "check", "advisories"]).stderr(Stdio::inherit()));
 }
 
-fn lints(workspace: &Workspace, packages: &[&str], report: &mut Report) {
+fn lints(workspace: &Workspace, packages: &[&str], report: &mut TestReport) {
     let mut lints = cargo();
     lints.current_dir(&workspace.root).args(["clippy", "--release", "--all-targets", "--quiet"]).args(packages);
     executed(report, "lints", lints.args(["--", "-D", "warnings"]));
 }
 
-fn listed(report: &mut Report, name: &str, problems: &[String]) {
+fn listed(report: &mut TestReport, name: &str, problems: &[String]) {
     println!("== {name}: {}", if problems.is_empty() { "good" } else { "FAILED" });
     for problem in problems {
         println!("  {problem}");
@@ -98,7 +98,7 @@ fn listed(report: &mut Report, name: &str, problems: &[String]) {
     }
 }
 
-fn executed(report: &mut Report, name: &str, command: &mut Command) {
+fn executed(report: &mut TestReport, name: &str, command: &mut Command) {
     println!("== {name}");
     match process::run(command, LIMIT, process::shown) {
         Ok(ended) if ended.success => {

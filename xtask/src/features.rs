@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_features_of_one_member_are_named() {
+    fn differing_member_features_are_named() {
         let set = |lines: &[&str]| lines.iter().map(|text| line(text)).collect::<BTreeSet<_>>();
         let all = set(&["tokio v1.54.1|net,rt (*)", "syn v2.0.1 (proc-macro)|full", "nectary-a v0.1.0 (/a)|planted"]);
         let good = set(&["tokio v1.54.1|net,rt", "syn v2.0.1|full (*)", "nectary-a v0.1.0 (/elsewhere)|"]);

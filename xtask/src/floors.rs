@@ -3,7 +3,7 @@
 //! Owns: the table of floors, as in `docs/overview.svg`, and the table of frameworks that only certain crates may use.
 //! A new crate fails the check until it has a floor here.
 
-use crate::metadata::{Dependency, Package};
+use crate::metadata::{Package, PackageDependency};
 
 /// The floor of each crate; a crate may depend only on crates of lower floors.
 const FLOORS: &[(&str, u8)] = &[
@@ -52,7 +52,7 @@ pub fn problems(members: &[&Package]) -> Vec<String> {
             problems.push(format!("{name} has no floor: give it one in xtask/src/floors.rs"));
         }
         // A crate may be its own dev-dependency: its tests then use additional features.
-        let is_self = |dependency: &&Dependency| dependency.name == name && dependency.dev;
+        let is_self = |dependency: &&PackageDependency| dependency.name == name && dependency.dev;
         for dependency in member.dependencies.iter().filter(|dependency| !is_self(dependency)) {
             let other = dependency.name.as_str();
             let framework = FRAMEWORKS.iter().find(|entry| entry.0 == other && !entry.1.contains(&name));
@@ -81,7 +81,10 @@ mod tests {
             name: name.to_owned(),
             version: String::new(),
             licence: String::new(),
-            dependencies: dependencies.iter().map(|&(name, dev)| Dependency { name: name.to_owned(), dev }).collect(),
+            dependencies: dependencies
+                .iter()
+                .map(|&(name, dev)| PackageDependency { name: name.to_owned(), dev })
+                .collect(),
             is_member: true,
             id: String::new(),
             directory: std::path::PathBuf::new(),

@@ -186,7 +186,8 @@ mod tests {
                     async fn in_tokio() {}\n";
         let tests = BTreeSet::from_iter(tests_in(code).map(str::to_owned));
         assert_eq!(tests, BTreeSet::from(["a_test", "in_tokio"].map(str::to_owned)));
-        let good = "| promise | tests |\n|---|---|\n| it does | 1-2 |\n| too | 2 |\n\n1. `crate::a_test`\n2. `in_tokio`\n";
+        let good =
+            "| promise | tests |\n|---|---|\n| it does | 1-2 |\n| too | 2 |\n\n1. `crate::a_test`\n2. `in_tokio`\n";
         promises(good, &tests, &mut problems);
         assert_eq!(problems, Vec::<String>::new());
 

@@ -4,7 +4,7 @@
 //! with the tests that printed them, and the choice of lines to show. The runner must be started with `--show-output`;
 //! otherwise it hides the output of tests that passed.
 
-use crate::report::Report;
+use crate::report::TestReport;
 
 /// The number of output lines at the end of a failed test that the summary repeats.
 const FAILURE_LINES_MAX: usize = 30;
@@ -18,7 +18,7 @@ pub fn is_told(line: &str) -> bool {
 
 /// The results of one or more test programs.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct TestCounts {
     /// The number of tests that passed.
     pub passed: u64,
     /// The name of each test that failed, with the end of its output.
@@ -33,10 +33,10 @@ pub struct Counts {
     pub results: u64,
 }
 
-impl Counts {
+impl TestCounts {
     /// Reads the output of test programs.
-    pub fn parse(output: &str) -> Counts {
-        let mut counts = Counts::default();
+    pub fn parse(output: &str) -> TestCounts {
+        let mut counts = TestCounts::default();
         let mut section = String::new();
         let mut printed: Vec<(&str, Vec<&str>)> = Vec::new();
         for line in output.lines() {
@@ -71,7 +71,7 @@ impl Counts {
     }
 
     /// Adds these counts to a report, under the name `name`.
-    pub fn add_to(&self, report: &mut Report, name: &str) {
+    pub fn add_to(&self, report: &mut TestReport, name: &str) {
         let mut passed = self.passed;
         let mut counted: Vec<&str> = Vec::new();
         for (test, reason) in &self.not_run {
@@ -135,18 +135,19 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
 
     #[test]
     fn counts_failures_and_reasons_are_found() {
-        let counts = Counts::parse(OUTPUT);
+        let counts = TestCounts::parse(OUTPUT);
         assert_eq!((counts.passed, counts.failed_count, counts.ignored, counts.results), (2, 1, 1, 1));
         assert_eq!(counts.failed, [("b::c".to_owned(), "\n    thread 'b::c' panicked".to_owned())]);
         assert_eq!(counts.not_run[0], ("e".to_owned(), "loop device: not root".to_owned()));
-        let mut report = Report::default();
+        let mut report = TestReport::default();
         counts.add_to(&mut report, "x");
         assert!(report.summary().ends_with("\n1 passed, 1 failed, 2 skipped\n"), "{}", report.summary());
         assert!(report.summary().contains("NOT RUN 2\n"));
     }
 
+    /// Names of passed tests are left out; what tests print is not.
     #[test]
-    fn names_of_what_passed_are_left_out_and_what_tests_print_is_not() {
+    fn passed_names_are_hidden() {
         let told: Vec<&str> = OUTPUT.lines().filter(|line| is_told(line)).collect();
         let expected = [
             "test b::c ... FAILED",

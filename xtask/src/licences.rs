@@ -37,16 +37,16 @@ pub fn problems(packages: &[Package]) -> Vec<String> {
 fn is_allowed(expression: &str) -> bool {
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let words: Vec<&str> = spaced.split_whitespace().collect();
-    let mut parser = Parser { words: &words, position: 0 };
+    let mut parser = LicenceParser { words: &words, position: 0 };
     parser.any() == Some(true) && parser.position == words.len()
 }
 
-struct Parser<'a> {
+struct LicenceParser<'a> {
     words: &'a [&'a str],
     position: usize,
 }
 
-impl Parser<'_> {
+impl LicenceParser<'_> {
     fn take(&mut self, word: &str) -> bool {
         let taken = self.words.get(self.position) == Some(&word);
         self.position += usize::from(taken);
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn expressions_are_read_as_spdx_means_them() {
+    fn licence_expressions_follow_spdx() {
         for good in [
             "MIT",
             "MIT/Apache-2.0",

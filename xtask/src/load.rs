@@ -15,22 +15,22 @@ const SHARE_MAX: f64 = 0.75;
 ///
 /// *Units*: clock ticks.
 #[derive(Debug, Clone, Copy)]
-pub struct Meter {
+pub struct LoadMeter {
     busy: u64,
     idle: u64,
     own: u64,
 }
 
-impl Meter {
+impl LoadMeter {
     /// Reads both times; `None` if the machine does not say.
-    pub fn start() -> Option<Meter> {
+    pub fn start() -> Option<LoadMeter> {
         let (busy, idle) = of_all(&fs::read_to_string("/proc/stat").ok()?)?;
-        Some(Meter { busy, idle, own: own(&fs::read_to_string("/proc/self/stat").ok()?)? })
+        Some(LoadMeter { busy, idle, own: own(&fs::read_to_string("/proc/self/stat").ok()?)? })
     }
 
     /// The share of the processors that others have taken since then, from 0 to [`SHARE_MAX`].
-    pub fn share_of_others(start: Option<Meter>) -> f64 {
-        let (Some(start), Some(now)) = (start, Meter::start()) else { return 0.0 };
+    pub fn share_of_others(start: Option<LoadMeter>) -> f64 {
+        let (Some(start), Some(now)) = (start, LoadMeter::start()) else { return 0.0 };
         let busy = now.busy.saturating_sub(start.busy);
         let others = busy.saturating_sub(now.own.saturating_sub(start.own));
         let all = busy + now.idle.saturating_sub(start.idle);
@@ -76,20 +76,21 @@ mod tests {
     }
 
     #[test]
-    fn the_work_of_others_is_told_from_our_own() {
-        let start = Meter::start().expect("there is /proc");
+    fn load_separates_own_work() {
+        let start = LoadMeter::start().expect("there is /proc");
         let earlier = |own: u64, busy: u64, idle: u64| {
-            Some(Meter { busy: start.busy - busy, idle: start.idle - idle, own: start.own.saturating_sub(own) })
+            Some(LoadMeter { busy: start.busy - busy, idle: start.idle - idle, own: start.own.saturating_sub(own) })
         };
         // Nothing happened; only others were busy, for most of the time; and idle time alone.
-        assert!(Meter::share_of_others(Some(start)) <= SHARE_MAX);
-        assert!(Meter::share_of_others(earlier(0, start.busy, 0)) > 0.5);
-        assert!(Meter::share_of_others(earlier(0, 0, start.idle)) < 0.5);
-        assert_eq!(Meter::share_of_others(None), 0.0);
+        assert!(LoadMeter::share_of_others(Some(start)) <= SHARE_MAX);
+        assert!(LoadMeter::share_of_others(earlier(0, start.busy, 0)) > 0.5);
+        assert!(LoadMeter::share_of_others(earlier(0, 0, start.idle)) < 0.5);
+        assert_eq!(LoadMeter::share_of_others(None), 0.0);
     }
 
+    /// Limits never shrink.
     #[test]
-    fn limits_never_shrink_and_grow_within_bounds() {
+    fn limits_grow_within_bounds() {
         let limit = Duration::from_secs(10);
         assert!(scaled(limit) >= limit && scaled(limit) <= limit.mul_f64(FACTOR_MAX));
     }

@@ -56,7 +56,7 @@ fn main() -> ExitCode {
     let rest = arguments.get(1..).unwrap_or_default();
     let outcome = match arguments.first().map(String::as_str) {
         Some("check") if rest.is_empty() => checks::command(),
-        Some("test") => match tests::Options::parse(rest) {
+        Some("test") => match tests::TestOptions::parse(rest) {
             Ok(options) => tests::command(&options),
             Err(error) => return usage(&error.to_string()),
         },
@@ -65,11 +65,11 @@ fn main() -> ExitCode {
             [name, since] if name == "--since" => tests::quick(Some(since)),
             _ => return usage("quick takes --since REVISION"),
         },
-        Some("soak") => match soak::Options::parse(rest) {
+        Some("soak") => match soak::SoakOptions::parse(rest) {
             Ok(options) => soak::command(&options),
             Err(error) => return usage(&error.to_string()),
         },
-        Some("workshop") => match workshop::Options::parse(rest) {
+        Some("workshop") => match workshop::WorkshopOptions::parse(rest) {
             Ok(options) => workshop::command(&options),
             Err(error) => return usage(&error.to_string()),
         },

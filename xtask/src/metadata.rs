@@ -13,7 +13,7 @@ use crate::process;
 
 /// A dependency of a package.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Dependency {
+pub struct PackageDependency {
     /// The name of the required package.
     pub name: String,
     /// Whether only tests and examples use it.
@@ -30,7 +30,7 @@ pub struct Package {
     /// Its licence, an SPDX expression; empty if the package names no licence.
     pub licence: String,
     /// Its dependencies.
-    pub dependencies: Vec<Dependency>,
+    pub dependencies: Vec<PackageDependency>,
     /// Whether it is a member of the workspace.
     pub is_member: bool,
     /// Cargo's id of the package.
@@ -77,7 +77,7 @@ impl Workspace {
             }
             let dependencies = package["dependencies"].as_array()?.iter().filter_map(|dependency| {
                 let dev = dependency["kind"].as_str() == Some("dev");
-                Some(Dependency { name: dependency["name"].as_str()?.to_owned(), dev })
+                Some(PackageDependency { name: dependency["name"].as_str()?.to_owned(), dev })
             });
             packages.push(Package {
                 name: package["name"].as_str()?.to_owned(),

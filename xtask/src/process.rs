@@ -38,7 +38,7 @@ pub fn silent(_: &str) -> bool {
 
 /// How a child ended.
 #[derive(Debug)]
-pub struct Ended {
+pub struct ChildEnd {
     /// Whether its exit code was 0.
     pub success: bool,
     /// Whether it was killed because it ran too long.
@@ -54,12 +54,12 @@ pub struct Ended {
 }
 
 /// Runs `command` for at most `limit`, which is longer on a busy machine ([`load::scaled`]); shows the lines of its standard output for which `is_told` is true.
-pub fn run(command: &mut Command, limit: Duration, is_told: fn(&str) -> bool) -> Result<Ended> {
+pub fn run(command: &mut Command, limit: Duration, is_told: fn(&str) -> bool) -> Result<ChildEnd> {
     run_to_end(command, limit, END, is_told)
 }
 
 /// Does the work of [`run`]; the child must end within `end` after the end of its output.
-fn run_to_end(command: &mut Command, limit: Duration, end: Duration, is_told: fn(&str) -> bool) -> Result<Ended> {
+fn run_to_end(command: &mut Command, limit: Duration, end: Duration, is_told: fn(&str) -> bool) -> Result<ChildEnd> {
     let started = Instant::now();
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
@@ -113,7 +113,7 @@ fn run_to_end(command: &mut Command, limit: Duration, end: Duration, is_told: fn
     };
     let not_run = status.and_then(|status| status.code()) == Some(NOT_RUN);
     let success = status.is_some_and(|status| status.success()) && !killed;
-    Ok(Ended { success, killed, not_run, how, output, taken: started.elapsed() })
+    Ok(ChildEnd { success, killed, not_run, how, output, taken: started.elapsed() })
 }
 
 /// Waits for a child and returns its status; `None` if it has not ended by `deadline`.
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_that_hangs_is_killed_with_what_it_started() {
+    fn hanging_child_tree_is_killed() {
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 1000 & echo before; wait"]);
         let ended = run(&mut command, Duration::from_secs(1), silent).expect("starts");
@@ -170,8 +170,9 @@ mod tests {
         assert!(ended.taken < load::scaled(Duration::from_secs(1)) + REST, "something lives on");
     }
 
+    /// A child that closes its output and does not end is killed.
     #[test]
-    fn a_child_that_closes_its_output_and_does_not_end_is_killed() {
+    fn unending_child_is_killed() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo before; exec >&-; sleep 1000"]);
         let ended = run_to_end(&mut command, Duration::from_secs(1000), Duration::from_millis(100), silent);

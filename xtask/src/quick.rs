@@ -19,7 +19,7 @@ const LONG_SECONDS: u64 = 90;
 
 /// What a change needs.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct ChangedCrates {
     /// The crates to test; all if the change concerns the whole workspace.
     pub crates: Vec<String>,
     /// The crates that use what has changed, and whose tests take too long.
@@ -30,7 +30,7 @@ pub struct Choice {
 /// commit.
 ///
 /// *Errors*: git fails, or nothing differs.
-pub fn choose(workspace: &Workspace, since: Option<&str>) -> Result<Choice> {
+pub fn choose(workspace: &Workspace, since: Option<&str>) -> Result<ChangedCrates> {
     let git = |arguments: &[&str]| process::output(Command::new("git").current_dir(&workspace.root).args(arguments));
     let since = match since {
         Some(since) => since.to_owned(),
@@ -46,7 +46,7 @@ pub fn choose(workspace: &Workspace, since: Option<&str>) -> Result<Choice> {
     Ok(of_files(&files, &workspace.root, &workspace.members()))
 }
 
-fn of_files(files: &[&Path], root: &Path, members: &[&Package]) -> Choice {
+fn of_files(files: &[&Path], root: &Path, members: &[&Package]) -> ChangedCrates {
     let owner = |file: &Path| {
         members.iter().find(|member| member.directory.strip_prefix(root).is_ok_and(|folder| file.starts_with(folder)))
     };
@@ -69,13 +69,13 @@ fn of_files(files: &[&Path], root: &Path, members: &[&Package]) -> Choice {
     let is_short = |name: &&str| changed.contains(name) || budgets::seconds(name) <= LONG_SECONDS;
     let (crates, left_out): (Vec<&str>, Vec<&str>) = needed.into_iter().partition(is_short);
     let owned = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect();
-    Choice { crates: owned(crates), left_out: owned(left_out) }
+    ChangedCrates { crates: owned(crates), left_out: owned(left_out) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metadata::Dependency;
+    use crate::metadata::PackageDependency;
 
     fn package(name: &str, uses: &[&str]) -> Package {
         Package {
@@ -83,14 +83,14 @@ mod tests {
             name: name.to_owned(),
             version: String::new(),
             licence: String::new(),
-            dependencies: uses.iter().map(|name| Dependency { name: (*name).to_owned(), dev: false }).collect(),
+            dependencies: uses.iter().map(|name| PackageDependency { name: (*name).to_owned(), dev: false }).collect(),
             is_member: true,
             directory: Path::new("/root/crates").join(name),
         }
     }
 
     #[test]
-    fn a_change_needs_its_crate_and_the_users_of_it() {
+    fn change_needs_crate_and_users() {
         let packages = [
             package("nectary-block", &[]),
             package("nectary-store", &["nectary-block"]),

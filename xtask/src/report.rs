@@ -12,20 +12,20 @@ const SHARE_TOLD: f64 = 0.9;
 
 /// The counts of a run.
 #[derive(Debug, Default)]
-pub struct Report {
+pub struct TestReport {
     passed: u64,
     failed: u64,
     skipped: u64,
     failures: Vec<String>,
     not_run: Vec<String>,
-    timings: Vec<Timing>,
+    timings: Vec<CrateTiming>,
     /// The time from the first test to the last, without the share of other programs. Some tests run beside others, so
     /// it is less than the sum of all.
     own: Duration,
 }
 
 #[derive(Debug)]
-struct Timing {
+struct CrateTiming {
     name: String,
     taken: Duration,
     /// The time without the share of other programs.
@@ -33,7 +33,7 @@ struct Timing {
     budget_seconds: u64,
 }
 
-impl Report {
+impl TestReport {
     /// Counts tests that passed.
     pub fn passed(&mut self, count: u64) {
         self.passed += count;
@@ -64,11 +64,11 @@ impl Report {
     /// Records how long the tests of a crate took, and the share of the processors that other programs had meanwhile.
     pub fn timed(&mut self, name: &str, taken: Duration, others: f64, budget_seconds: u64) {
         let own = taken.mul_f64(1.0 - others);
-        self.timings.push(Timing { name: name.to_owned(), taken, own, budget_seconds });
+        self.timings.push(CrateTiming { name: name.to_owned(), taken, own, budget_seconds });
     }
 
     /// Adds the results of other tests.
-    pub fn add(&mut self, other: Report) {
+    pub fn add(&mut self, other: TestReport) {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped += other.skipped;
@@ -101,7 +101,7 @@ impl Report {
         let mut text = String::new();
         if !self.timings.is_empty() {
             text += "\nTime taken, and the budget\n";
-            for Timing { name, taken, own, budget_seconds } in &self.timings {
+            for CrateTiming { name, taken, own, budget_seconds } in &self.timings {
                 let over = if *own > Duration::from_secs(*budget_seconds) { "  OVER" } else { "" };
                 let (taken, own) = (taken.as_secs_f64(), own.as_secs_f64());
                 let beside =
@@ -125,8 +125,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_line_is_the_count_alone() {
-        let mut report = Report::default();
+    fn last_line_is_the_count() {
+        let mut report = TestReport::default();
         report.passed(12);
         report.not_run("loop device: not root");
         report.failed("store: it broke");
@@ -141,9 +141,10 @@ mod tests {
         assert!(!report.is_good());
     }
 
+    /// The run does not fail while all crates together are within their budget.
     #[test]
-    fn one_crate_over_its_budget_is_named_and_fails_nothing_where_all_are_within() {
-        let mut report = Report::default();
+    fn crate_over_budget_is_named() {
+        let mut report = TestReport::default();
         report.timed("nectary-store", Duration::from_secs(3), 0.0, 2);
         report.timed("nectary-block", Duration::from_secs(1), 0.0, 5);
         report.took(Duration::from_secs(4), 0.0);
@@ -154,7 +155,7 @@ mod tests {
 
     #[test]
     fn what_others_took_is_not_counted() {
-        let mut report = Report::default();
+        let mut report = TestReport::default();
         report.timed("nectary-store", Duration::from_secs(3), 0.5, 2);
         report.took(Duration::from_secs(3), 0.5);
         report.judge_time();

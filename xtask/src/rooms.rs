@@ -170,8 +170,9 @@ mod tests {
         problems.len()
     }
 
+    /// An import from a room above is found however it is written.
     #[test]
-    fn a_planted_import_from_a_room_above_is_found_however_it_is_written() {
+    fn upward_room_import_is_found() {
         let good = "use crate::error::Error;\nuse crate::format::{self, Location};\n\
                     /// As [`Store`](crate::api::Store).\nfn a() { crate::error::b() }\n\
                     #[cfg(test)]\nmod tests { use crate::api::Store; }\n";
@@ -194,15 +195,16 @@ mod tests {
     }
 
     #[test]
-    fn rooms_are_listed_in_the_order_of_their_declarations() {
+    fn rooms_keep_declaration_order() {
         assert_eq!(
             listed("//! mod x;\n// Below.\nmod error;\n\npub mod format;\npub use format::A;\n"),
             ["error", "format"]
         );
     }
 
+    /// A folder that is known to have more files may only shrink.
     #[test]
-    fn a_folder_is_bounded_and_one_that_is_known_to_have_more_only_shrinks() {
+    fn folder_size_is_bounded() {
         let known = [("a/src", 30)];
         assert_eq!(too_many("b/src", FILES_MAX, &known), None);
         assert!(too_many("b/src", FILES_MAX + 1, &known).is_some());

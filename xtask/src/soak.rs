@@ -15,11 +15,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use crate::binaries::{self, Binaries};
-use crate::libtest::Counts;
+use crate::binaries::{self, BuiltPrograms};
+use crate::libtest::TestCounts;
 use crate::metadata::Workspace;
-use crate::process::{self, Ended};
-use campaigns::{CAMPAIGNS, Campaign, NO_PROFILE, Program};
+use crate::process::{self, ChildEnd};
+use campaigns::{CAMPAIGNS, CampaignProgram, NO_PROFILE, SoakCampaign};
 
 mod campaigns;
 
@@ -40,7 +40,7 @@ const FUZZ_SECONDS_MAX: u64 = 3000;
 
 /// The options of a soak: the campaigns to run, and their length.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
+pub struct SoakOptions {
     seed: Option<u64>,
     rounds: u64,
     shard_index: u64,
@@ -54,10 +54,10 @@ pub struct Options {
     log: PathBuf,
 }
 
-impl Options {
+impl SoakOptions {
     /// Reads the arguments after `soak`.
-    pub fn parse(arguments: &[String]) -> Result<Options> {
-        let mut options = Options {
+    pub fn parse(arguments: &[String]) -> Result<SoakOptions> {
+        let mut options = SoakOptions {
             seed: None,
             rounds: 10,
             shard_index: 0,
@@ -107,9 +107,9 @@ impl Options {
 }
 
 /// Runs the rounds that are not in the log; returns whether all passed.
-pub fn command(options: &Options) -> Result<bool> {
+pub fn command(options: &SoakOptions) -> Result<bool> {
     let workspace = Workspace::load()?;
-    let binaries = Binaries::build(&workspace, &[])?;
+    let binaries = BuiltPrograms::build(&workspace, &[])?;
     let commit = commit(&workspace.root);
     let path = workspace.root.join(&options.log);
     let done = fs::read_to_string(&path).unwrap_or_default();
@@ -119,7 +119,7 @@ pub fn command(options: &Options) -> Result<bool> {
     let (mut passed, mut failed, mut skipped) = (0_u64, 0_u64, 0_u64);
     let mut not_run = Vec::new();
     // A sample has its own name in the log, so that it does not count as a full round.
-    let name = |item: &Item| if options.sample { format!("{} (sample)", item.name) } else { item.name.clone() };
+    let name = |item: &SoakItem| if options.sample { format!("{} (sample)", item.name) } else { item.name.clone() };
     for round in (0..options.rounds).filter(|round| round % options.shard_count == options.shard_index) {
         for item in &items {
             if is_done(&done, &name(item), seed, round, &commit) {
@@ -129,10 +129,10 @@ pub fn command(options: &Options) -> Result<bool> {
             let round_seed = derive(seed, round);
             println!("== soak: {} round {round}, seed {round_seed}", item.name);
             let ended = run(item, round_seed, options, &binaries, &workspace)?;
-            match Outcome::of(&ended) {
-                Outcome::Passed => passed += 1,
-                Outcome::Failed => failed += 1,
-                Outcome::NotRun(reason) => not_run.push(format!("{} round {round}: {reason}", item.name)),
+            match RoundOutcome::of(&ended) {
+                RoundOutcome::Passed => passed += 1,
+                RoundOutcome::Failed => failed += 1,
+                RoundOutcome::NotRun(reason) => not_run.push(format!("{} round {round}: {reason}", item.name)),
             }
             append(&path, &entry(&name(item), seed, round, round_seed, &commit, &ended))?;
         }
@@ -145,40 +145,40 @@ pub fn command(options: &Options) -> Result<bool> {
 }
 
 /// The outcome of a round.
-enum Outcome {
+enum RoundOutcome {
     Passed,
     Failed,
     /// This machine lacks something; the text is the reason.
     NotRun(String),
 }
 
-impl Outcome {
-    fn of(ended: &Ended) -> Outcome {
+impl RoundOutcome {
+    fn of(ended: &ChildEnd) -> RoundOutcome {
         if ended.success {
-            return Outcome::Passed;
+            return RoundOutcome::Passed;
         }
         if !ended.not_run {
-            return Outcome::Failed;
+            return RoundOutcome::Failed;
         }
         let reason = ended.output.lines().find_map(|line| line.strip_prefix("NOT RUN: "));
-        reason.map_or(Outcome::Failed, |reason| Outcome::NotRun(reason.to_owned()))
+        reason.map_or(RoundOutcome::Failed, |reason| RoundOutcome::NotRun(reason.to_owned()))
     }
 }
 
 /// A campaign or one fuzz target; each of its rounds has a line in the log.
-struct Item {
+struct SoakItem {
     name: String,
-    campaign: &'static Campaign,
+    campaign: &'static SoakCampaign,
     target: Option<String>,
 }
 
 /// The items of a round. If they include fuzz targets, these are built again with coverage counters.
-fn items(options: &Options, binaries: &Binaries, workspace: &Workspace) -> Result<Vec<Item>> {
+fn items(options: &SoakOptions, binaries: &BuiltPrograms, workspace: &Workspace) -> Result<Vec<SoakItem>> {
     let only = &options.only;
     let mut items = Vec::new();
     for campaign in CAMPAIGNS {
-        if !matches!(campaign.program, Program::Fuzz) {
-            items.push(Item { name: campaign.name.to_owned(), campaign, target: None });
+        if !matches!(campaign.program, CampaignProgram::Fuzz) {
+            items.push(SoakItem { name: campaign.name.to_owned(), campaign, target: None });
             continue;
         }
         if options.fuzz_seconds == 0 || !only.is_empty() && !only.iter().any(|only| only.starts_with(campaign.name)) {
@@ -188,7 +188,7 @@ fn items(options: &Options, binaries: &Binaries, workspace: &Workspace) -> Resul
         let fuzz = binaries.program(FUZZ_PROGRAM).context("there is no program fuzz")?;
         let targets = process::output(binaries.command(fuzz, workspace).arg("list").envs([NO_PROFILE]))?;
         let targets = targets.lines().map(str::to_owned);
-        items.extend(targets.map(|target| Item { name: format!("fuzz-{target}"), campaign, target: Some(target) }));
+        items.extend(targets.map(|target| SoakItem { name: format!("fuzz-{target}"), campaign, target: Some(target) }));
     }
     items.retain(|item| only.is_empty() || only.iter().any(|only| *only == item.name || only == item.campaign.name));
     if items.is_empty() {
@@ -197,13 +197,19 @@ fn items(options: &Options, binaries: &Binaries, workspace: &Workspace) -> Resul
     Ok(items)
 }
 
-fn run(item: &Item, seed: u64, options: &Options, binaries: &Binaries, workspace: &Workspace) -> Result<Ended> {
+fn run(
+    item: &SoakItem,
+    seed: u64,
+    options: &SoakOptions,
+    binaries: &BuiltPrograms,
+    workspace: &Workspace,
+) -> Result<ChildEnd> {
     let campaign = item.campaign;
     let program = |name: &str| binaries.program(name).with_context(|| format!("there is no program {name}"));
     let chosen = match campaign.program {
-        Program::Of { program: name, .. } => program(name)?,
-        Program::Fuzz => program(FUZZ_PROGRAM)?,
-        Program::Tests { package, .. } => {
+        CampaignProgram::Of { program: name, .. } => program(name)?,
+        CampaignProgram::Fuzz => program(FUZZ_PROGRAM)?,
+        CampaignProgram::Tests { package, .. } => {
             let member = workspace.packages.iter().find(|member| member.name == package);
             let tests = binaries.tests_of(member.with_context(|| format!("there is no crate {package}"))?);
             let outside = tests.into_iter().find(|test| test.name == TESTS_PROGRAM);
@@ -223,23 +229,23 @@ fn run(item: &Item, seed: u64, options: &Options, binaries: &Binaries, workspace
         command.args(["soak", "--target", target]);
     }
     match campaign.program {
-        Program::Of { campaign: name, .. } => _ = command.arg(name),
-        Program::Tests { module, .. } => _ = command.arg(format!("{module}::")),
-        Program::Fuzz => {}
+        CampaignProgram::Of { campaign: name, .. } => _ = command.arg(name),
+        CampaignProgram::Tests { module, .. } => _ = command.arg(format!("{module}::")),
+        CampaignProgram::Fuzz => {}
     }
     command.args(campaign.arguments.iter().map(|argument| filled(argument)));
     command.envs(campaign.environment.iter().map(|(name, value)| (name, filled(value))));
     let ended = process::run(&mut command, ROUND_LIMIT, process::shown)?;
-    if let Program::Tests { module, .. } = campaign.program
+    if let CampaignProgram::Tests { module, .. } = campaign.program
         && ended.success
-        && Counts::parse(&ended.output).passed == 0
+        && TestCounts::parse(&ended.output).passed == 0
     {
         bail!("campaign {}: no test of the module {module} ran", campaign.name);
     }
     Ok(ended)
 }
 
-fn entry(campaign: &str, seed: u64, round: u64, round_seed: u64, commit: &str, ended: &Ended) -> Value {
+fn entry(campaign: &str, seed: u64, round: u64, round_seed: u64, commit: &str, ended: &ChildEnd) -> Value {
     let mut entry = json!({
         "campaign": campaign, "seed": seed, "round": round, "round_seed": round_seed, "commit": commit,
         "passed": ended.success, "seconds": (ended.taken.as_secs_f64() * 10.0).round() / 10.0,
@@ -305,12 +311,12 @@ fn commit(root: &Path) -> String {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Options> {
-        Options::parse(&text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    fn parse(text: &str) -> Result<SoakOptions> {
+        SoakOptions::parse(&text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     }
 
     #[test]
-    fn arguments_are_read_and_wrong_ones_refused() {
+    fn bad_soak_arguments_are_refused() {
         let fuzz = parse("--only fuzz-store-state --fuzz-seconds 5").expect("good");
         assert_eq!((fuzz.fuzz_seconds, &fuzz.only[..]), (5, &["fuzz-store-state".to_owned()][..]));
         assert_eq!(parse("--only policies,sigkill").expect("good").only, ["policies", "sigkill"]);
@@ -339,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_for_an_extent_is_used_and_nothing_is_left_to_fill_in() {
+    fn campaign_extents_fill_all_placeholders() {
         for campaign in CAMPAIGNS {
             let environment = campaign.environment.iter().map(|(_, value)| *value);
             let mut text = campaign.arguments.iter().copied().chain(environment).collect::<Vec<_>>().join(" ");
@@ -352,19 +358,20 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_run_here_is_told_from_what_fails() {
+    fn unavailable_round_differs_from_failure() {
         let ended = |code: &str| {
             let script = format!("echo 'NOT RUN: no index'; exit {code}");
             process::run(Command::new("sh").args(["-c", &script]), Duration::from_secs(100), process::silent)
                 .expect("starts")
         };
-        assert!(matches!(Outcome::of(&ended("0")), Outcome::Passed));
-        assert!(matches!(Outcome::of(&ended("1")), Outcome::Failed));
-        assert!(matches!(Outcome::of(&ended("77")), Outcome::NotRun(reason) if reason == "no index"));
+        assert!(matches!(RoundOutcome::of(&ended("0")), RoundOutcome::Passed));
+        assert!(matches!(RoundOutcome::of(&ended("1")), RoundOutcome::Failed));
+        assert!(matches!(RoundOutcome::of(&ended("77")), RoundOutcome::NotRun(reason) if reason == "no index"));
     }
 
+    /// A round that passed on another commit is not done.
     #[test]
-    fn a_round_that_passed_on_this_commit_is_done_and_no_other() {
+    fn done_round_passed_this_commit() {
         let ended = process::run(&mut Command::new("true"), Duration::from_secs(100), process::silent).expect("starts");
         let log = format!("{}\n", entry("policies", 7, 3, 1, "abc", &ended));
         assert!(is_done(&log, "policies", 7, 3, "abc"));

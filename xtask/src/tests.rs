@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::binaries::{Binaries, Binary};
+use crate::binaries::{BuiltProgram, BuiltPrograms};
 use crate::budgets::{self, DOCTESTS, KILL_FACTOR};
 use crate::checks;
-use crate::libtest::{Counts, is_told};
-use crate::load::Meter;
+use crate::libtest::{TestCounts, is_told};
+use crate::load::LoadMeter;
 use crate::metadata::{Package, Workspace, cargo};
-use crate::process::{self, Ended};
+use crate::process::{self, ChildEnd};
 use crate::quick;
-use crate::report::Report;
+use crate::report::TestReport;
 
 /// The crates whose tests run first, in this order; all others follow by name.
 const ORDER: &[&str] = &[
@@ -57,7 +57,7 @@ const LIST_LIMIT: Duration = Duration::from_secs(60);
 
 /// The tests to run.
 #[derive(Debug, Default)]
-pub struct Options {
+pub struct TestOptions {
     /// The crates; all of them if it is empty.
     pub crates: Vec<String>,
     /// A part of their names.
@@ -66,12 +66,12 @@ pub struct Options {
     pub has_setup: bool,
 }
 
-impl Options {
+impl TestOptions {
     /// Reads the command line.
     ///
     /// *Errors*: `--name` without a text.
-    pub fn parse(arguments: &[String]) -> Result<Options> {
-        let mut options = Options::default();
+    pub fn parse(arguments: &[String]) -> Result<TestOptions> {
+        let mut options = TestOptions::default();
         let mut rest = arguments.iter();
         while let Some(argument) = rest.next() {
             match argument.as_str() {
@@ -85,7 +85,7 @@ impl Options {
 }
 
 /// Runs the checks and all tests, or only the tests that `options` choose; returns whether all passed.
-pub fn command(options: &Options) -> Result<bool> {
+pub fn command(options: &TestOptions) -> Result<bool> {
     let crates = &options.crates;
     let workspace = Workspace::load()?;
     let members = workspace.members();
@@ -93,7 +93,7 @@ pub fn command(options: &Options) -> Result<bool> {
         let known: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();
         bail!("there is no crate {unknown}; there are {}", known.join(", "));
     }
-    let mut report = Report::default();
+    let mut report = TestReport::default();
     let setup = options.has_setup.then(|| setup(&workspace));
     // A user who may not install packages is told at once.
     let began = Instant::now();
@@ -122,10 +122,10 @@ pub fn quick(since: Option<&str>) -> Result<bool> {
     let choice = quick::choose(&workspace, since)?;
     let names = if choice.crates.is_empty() { "no crate".to_owned() } else { choice.crates.join(", ") };
     println!("== quick: {names}");
-    let mut report = Report::default();
+    let mut report = TestReport::default();
     checks::run_some(&workspace, &choice.crates, &mut report);
     if !choice.crates.is_empty() {
-        run(&Options { crates: choice.crates, ..Options::default() }, &workspace, None, &mut report);
+        run(&TestOptions { crates: choice.crates, ..TestOptions::default() }, &workspace, None, &mut report);
     }
     for name in &choice.left_out {
         println!("left out: {name}: its tests take up to {} s; make test runs them", budgets::seconds(name));
@@ -136,14 +136,14 @@ pub fn quick(since: Option<&str>) -> Result<bool> {
 }
 
 /// Installs what the tests need, which waits for a network more than it computes.
-fn setup(workspace: &Workspace) -> JoinHandle<Result<Ended>> {
+fn setup(workspace: &Workspace) -> JoinHandle<Result<ChildEnd>> {
     let mut command = Command::new(workspace.root.join("ci/setup"));
     command.arg("test");
     std::thread::spawn(move || process::run(&mut command, SETUP_LIMIT, process::shown))
 }
 
 /// Waits for the end of [`setup`]; the error is what failed.
-fn setup_ended(setup: JoinHandle<Result<Ended>>) -> std::result::Result<(), String> {
+fn setup_ended(setup: JoinHandle<Result<ChildEnd>>) -> std::result::Result<(), String> {
     match setup.join() {
         Ok(Ok(ended)) if ended.success => Ok(()),
         Ok(Ok(ended)) => Err(format!("ci/setup test: {}", ended.how)),
@@ -153,9 +153,14 @@ fn setup_ended(setup: JoinHandle<Result<Ended>>) -> std::result::Result<(), Stri
 }
 
 /// Builds and runs the chosen tests, once `setup` has ended; all of them include the examples in doc comments.
-fn run(options: &Options, workspace: &Workspace, setup: Option<JoinHandle<Result<Ended>>>, report: &mut Report) {
+fn run(
+    options: &TestOptions,
+    workspace: &Workspace,
+    setup: Option<JoinHandle<Result<ChildEnd>>>,
+    report: &mut TestReport,
+) {
     let crates = &options.crates;
-    let binaries = match Binaries::build(workspace, crates) {
+    let binaries = match BuiltPrograms::build(workspace, crates) {
         Ok(binaries) => binaries,
         Err(error) => return report.failed(format!("{error:#}")),
     };
@@ -170,9 +175,9 @@ fn run(options: &Options, workspace: &Workspace, setup: Option<JoinHandle<Result
     let mut members = workspace.members();
     members.retain(|member| crates.is_empty() || crates.contains(&member.name));
     members.sort_by_key(|member| ORDER.iter().position(|name| *name == member.name).unwrap_or(ORDER.len()));
-    let (started, meter) = (Instant::now(), Meter::start());
-    let test = Test { part: options.name.as_deref(), binaries: &binaries, workspace };
-    let lane = |names: &[&str], report: &mut Report| {
+    let (started, meter) = (Instant::now(), LoadMeter::start());
+    let test = TestRun { part: options.name.as_deref(), binaries: &binaries, workspace };
+    let lane = |names: &[&str], report: &mut TestReport| {
         let members = members.iter().filter(|member| names.contains(&member.name.as_str()));
         members.for_each(|member| test.one(member, report));
     };
@@ -182,7 +187,7 @@ fn run(options: &Options, workspace: &Workspace, setup: Option<JoinHandle<Result
             .map(|names| {
                 let lane = &lane;
                 scope.spawn(move || {
-                    let mut report = Report::default();
+                    let mut report = TestReport::default();
                     lane(names, &mut report);
                     report
                 })
@@ -201,30 +206,30 @@ fn run(options: &Options, workspace: &Workspace, setup: Option<JoinHandle<Result
             }
         }
     });
-    report.took(started.elapsed(), Meter::share_of_others(meter));
+    report.took(started.elapsed(), LoadMeter::share_of_others(meter));
 }
 
 /// One process of tests.
-struct Process<'a> {
+struct TestProcess<'a> {
     member: &'a Package,
-    binary: &'a Binary,
+    binary: &'a BuiltProgram,
     name: String,
     /// The arguments that choose its tests.
     arguments: Vec<String>,
 }
 
 /// What all processes of a run share.
-struct Test<'a> {
+struct TestRun<'a> {
     /// The part of the names of the tests to run.
     part: Option<&'a str>,
-    binaries: &'a Binaries,
+    binaries: &'a BuiltPrograms,
     workspace: &'a Workspace,
 }
 
-impl Test<'_> {
+impl TestRun<'_> {
     /// Runs the tests of a crate, one process after another.
-    fn one(&self, member: &Package, report: &mut Report) {
-        let meter = Meter::start();
+    fn one(&self, member: &Package, report: &mut TestReport) {
+        let meter = LoadMeter::start();
         let processes = self.processes(member, report);
         let mut taken = Duration::ZERO;
         for process in &processes {
@@ -236,20 +241,20 @@ impl Test<'_> {
     }
 
     /// Shows and records how long the processes of a crate took together.
-    fn told(&self, member: &Package, taken: Duration, meter: Option<Meter>, report: &mut Report) {
+    fn told(&self, member: &Package, taken: Duration, meter: Option<LoadMeter>, report: &mut TestReport) {
         let budget_seconds = budgets::seconds(&member.name);
         println!("== {}: {:.1} s of {budget_seconds} s", member.name, taken.as_secs_f64());
-        report.timed(&member.name, taken, Meter::share_of_others(meter), budget_seconds);
+        report.timed(&member.name, taken, LoadMeter::share_of_others(meter), budget_seconds);
     }
 
     /// The processes of a crate's tests.
-    fn processes<'b>(&'b self, member: &'b Package, report: &mut Report) -> Vec<Process<'b>> {
+    fn processes<'b>(&'b self, member: &'b Package, report: &mut TestReport) -> Vec<TestProcess<'b>> {
         let mut processes = Vec::new();
         for binary in self.binaries.tests_of(member) {
             let name = format!("{} {}", member.name, binary.name);
             let is_divided = binary.is_from_outside && PROCESS_PER_MODULE.contains(&member.name.as_str());
             match modules(binary, is_divided, self.part, self.binaries, self.workspace) {
-                Ok(modules) => processes.extend(modules.into_iter().map(|(module, arguments)| Process {
+                Ok(modules) => processes.extend(modules.into_iter().map(|(module, arguments)| TestProcess {
                     member,
                     binary,
                     name: format!("{name} {module}").trim_end().to_owned(),
@@ -262,7 +267,7 @@ impl Test<'_> {
     }
 
     /// Runs one process, and returns how long it took.
-    fn process(&self, process: &Process, report: &mut Report) -> Duration {
+    fn process(&self, process: &TestProcess, report: &mut TestReport) -> Duration {
         let (name, started) = (&process.name, Instant::now());
         println!("== {name}");
         let mut command = self.binaries.command(process.binary, self.workspace);
@@ -281,10 +286,10 @@ impl Test<'_> {
 /// The processes in which a test program runs: for each module, the arguments that choose its tests; one with `part`
 /// alone if it is not divided.
 fn modules(
-    binary: &Binary,
+    binary: &BuiltProgram,
     is_divided: bool,
     part: Option<&str>,
-    binaries: &Binaries,
+    binaries: &BuiltPrograms,
     workspace: &Workspace,
 ) -> Result<Vec<(String, Vec<String>)>> {
     if !is_divided {
@@ -311,24 +316,24 @@ fn by_module(list: &str) -> Vec<(String, Vec<String>)> {
     modules
 }
 
-fn doctests(workspace: &Workspace, report: &mut Report) {
+fn doctests(workspace: &Workspace, report: &mut TestReport) {
     println!("== {DOCTESTS}");
     let mut command = cargo();
     command.current_dir(&workspace.root).args(["test", "--release", "--workspace", "--doc", "--quiet"]);
     command.args(["--", "--show-output"]);
     let budget_seconds = budgets::seconds(DOCTESTS);
-    let (started, meter) = (Instant::now(), Meter::start());
+    let (started, meter) = (Instant::now(), LoadMeter::start());
     let ended = process::run(&mut command, Duration::from_secs(budget_seconds * KILL_FACTOR), is_told);
     count(DOCTESTS, ended, report);
-    report.timed(DOCTESTS, started.elapsed(), Meter::share_of_others(meter), budget_seconds);
+    report.timed(DOCTESTS, started.elapsed(), LoadMeter::share_of_others(meter), budget_seconds);
 }
 
 /// Counts a test program's results. A program that failed without a failed test (it crashed, hung or did not start)
 /// counts as a failure.
-fn count(name: &str, ended: Result<Ended>, report: &mut Report) {
+fn count(name: &str, ended: Result<ChildEnd>, report: &mut TestReport) {
     match ended {
         Ok(ended) => {
-            let counts = Counts::parse(&ended.output);
+            let counts = TestCounts::parse(&ended.output);
             counts.add_to(report, name);
             if !ended.success && (ended.killed || counts.failed_count == 0) {
                 report.failed(format!("{name}: {}", ended.how));
@@ -346,7 +351,7 @@ mod unit {
     use super::*;
 
     #[test]
-    fn each_module_is_a_process_with_all_its_tests() {
+    fn each_module_is_one_process() {
         let list = "a::first: test\nb::inner::second: test\na::third: test\nalone: test\nc::d: benchmark\n\n4 tests, 1 benchmark\n";
         let modules = by_module(list);
         let expected = [

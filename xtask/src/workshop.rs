@@ -46,7 +46,7 @@ pub const NAMES: &[&str] = &["clone", "line", "quick", "program", "names", "plan
 
 /// What to measure.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct WorkshopOptions {
     /// The revision to compare with.
     before: Option<String>,
     /// The figures; all of them if it is empty.
@@ -55,12 +55,12 @@ pub struct Options {
     crates: Vec<String>,
 }
 
-impl Options {
+impl WorkshopOptions {
     /// Reads the command line.
     ///
     /// *Errors*: an unknown figure or crate, or `--before` without a revision.
-    pub fn parse(arguments: &[String]) -> Result<Options> {
-        let mut options = Options { before: None, names: Vec::new(), crates: Vec::new() };
+    pub fn parse(arguments: &[String]) -> Result<WorkshopOptions> {
+        let mut options = WorkshopOptions { before: None, names: Vec::new(), crates: Vec::new() };
         let mut rest = arguments.iter();
         while let Some(argument) = rest.next() {
             match argument.as_str() {
@@ -83,15 +83,15 @@ impl Options {
 }
 
 /// Measures, prints each figure with its bound and command, and returns whether all are within their bounds.
-pub fn command(options: &Options) -> Result<bool> {
+pub fn command(options: &WorkshopOptions) -> Result<bool> {
     let root = &Workspace::load()?.root;
-    let mut figures = Figures::default();
+    let mut figures = WorkshopFigures::default();
     if options.has("clone") {
         from_clone(root, &mut figures)?;
     }
-    let after = Clone::of(root, "after", "HEAD")?;
+    let after = RevisionClone::of(root, "after", "HEAD")?;
     let before = match &options.before {
-        Some(revision) => Some(Clone::of(root, "before", revision)?),
+        Some(revision) => Some(RevisionClone::of(root, "before", revision)?),
         None => None,
     };
     if options.has("line") {
@@ -118,12 +118,12 @@ pub fn command(options: &Options) -> Result<bool> {
 
 /// The figures so far.
 #[derive(Debug, Default)]
-struct Figures {
+struct WorkshopFigures {
     text: String,
     short: usize,
 }
 
-impl Figures {
+impl WorkshopFigures {
     fn add(&mut self, what: &str, value: f64, max: f64, unit: &str, command: &str) {
         let is_short = value > max;
         self.short += usize::from(is_short);
@@ -135,17 +135,17 @@ impl Figures {
 }
 
 /// A clone of the repository at one revision, with its own target directory.
-struct Clone {
+struct RevisionClone {
     directory: PathBuf,
 }
 
-impl Clone {
+impl RevisionClone {
     /// Takes the clone called `name`, makes it if it is not there, and brings it to `revision`.
-    fn of(root: &Path, name: &str, revision: &str) -> Result<Clone> {
+    fn of(root: &Path, name: &str, revision: &str) -> Result<RevisionClone> {
         let revision =
             process::output(Command::new("git").current_dir(root).args(["rev-parse", "--verify", revision]))?;
         let directory = root.join("target/workshop").join(name);
-        let clone = Clone { directory };
+        let clone = RevisionClone { directory };
         if !clone.directory.exists() {
             fs::create_dir_all(root.join("target/workshop"))?;
             process::output(Command::new("git").args(["clone", "--quiet"]).arg(root).arg(&clone.directory))?;
@@ -181,7 +181,7 @@ impl Clone {
         Ok((started.elapsed().as_secs_f64(), ended.success, ended.output))
     }
 
-    /// [`Clone::run`] of a command that must succeed.
+    /// [`RevisionClone::run`] of a command that must succeed.
     fn timed(&self, program: &str, arguments: &[&str]) -> Result<f64> {
         let (seconds, succeeded, output) = self.run(program, arguments)?;
         if !succeeded {
@@ -198,13 +198,13 @@ impl Clone {
 
 /// From a fresh clone to the summary of `make test`; then what its build left. The clone stays, for the other figures.
 #[expect(clippy::cast_precision_loss, reason = "counts of programs and tests")]
-fn from_clone(root: &Path, figures: &mut Figures) -> Result<()> {
+fn from_clone(root: &Path, figures: &mut WorkshopFigures) -> Result<()> {
     let old = root.join("target/workshop/after");
     if old.exists() {
         fs::remove_dir_all(&old)?;
     }
     let started = Instant::now();
-    let clone = Clone::of(root, "after", "HEAD")?;
+    let clone = RevisionClone::of(root, "after", "HEAD")?;
     let (_, succeeded, output) = clone.run("make", &["test"])?;
     figures.add("clone to summary", started.elapsed().as_secs_f64(), CLONE_SECONDS_MAX, "s", "git clone, make test");
     let size = process::output(Command::new("du").arg("-sm").arg(clone.directory.join("target/release")))?;
@@ -222,7 +222,7 @@ fn from_clone(root: &Path, figures: &mut Figures) -> Result<()> {
 }
 
 /// The source files that are roots of test programs.
-fn test_programs(clone: &Clone) -> Result<Vec<(String, PathBuf)>> {
+fn test_programs(clone: &RevisionClone) -> Result<Vec<(String, PathBuf)>> {
     let mut command = cargo();
     command.current_dir(&clone.directory).args(["metadata", "--no-deps", "--format-version", "1"]);
     let metadata: serde_json::Value = serde_json::from_str(&process::output(&mut command)?)?;
@@ -240,7 +240,12 @@ fn test_programs(clone: &Clone) -> Result<Vec<(String, PathBuf)>> {
 }
 
 /// From a changed line to the end of its crate's tests, before and after.
-fn changed_lines(crates: &[String], after: &Clone, before: Option<&Clone>, figures: &mut Figures) -> Result<()> {
+fn changed_lines(
+    crates: &[String],
+    after: &RevisionClone,
+    before: Option<&RevisionClone>,
+    figures: &mut WorkshopFigures,
+) -> Result<()> {
     for (name, file) in LINES {
         if !crates.is_empty() && !crates.iter().any(|chosen| chosen == name) {
             continue;
@@ -272,7 +277,7 @@ fn changed_lines(crates: &[String], after: &Clone, before: Option<&Clone>, figur
 }
 
 /// `make quick` after a change of a leaf.
-fn quick(after: &Clone, figures: &mut Figures) -> Result<()> {
+fn quick(after: &RevisionClone, figures: &mut WorkshopFigures) -> Result<()> {
     after.append(LEAF, "// Another line.\n")?;
     after.timed("make", &["quick", "ARGS=--since HEAD"])?;
     after.append(LEAF, "// A third line.\n")?;
@@ -282,7 +287,7 @@ fn quick(after: &Clone, figures: &mut Figures) -> Result<()> {
 }
 
 /// The size of the program that users build.
-fn program(after: &Clone, figures: &mut Figures) -> Result<()> {
+fn program(after: &RevisionClone, figures: &mut WorkshopFigures) -> Result<()> {
     after.timed("make", &["program"])?;
     let bytes = fs::metadata(after.directory.join("target/dist/nectary"))?.len();
     #[expect(clippy::cast_precision_loss, reason = "a program's size")]
@@ -291,7 +296,7 @@ fn program(after: &Clone, figures: &mut Figures) -> Result<()> {
 }
 
 /// Every test of the earlier revision exists: its crate and the name of its function.
-fn names(after: &Clone, before: &Clone, figures: &mut Figures) -> Result<()> {
+fn names(after: &RevisionClone, before: &RevisionClone, figures: &mut WorkshopFigures) -> Result<()> {
     let (after, before) = (test_names(after)?, test_names(before)?);
     let new: Vec<&(String, String)> = after.difference(&before).collect();
     let gone = before.difference(&after);
@@ -314,7 +319,7 @@ fn names(after: &Clone, before: &Clone, figures: &mut Figures) -> Result<()> {
     Ok(())
 }
 
-fn test_names(clone: &Clone) -> Result<BTreeSet<(String, String)>> {
+fn test_names(clone: &RevisionClone) -> Result<BTreeSet<(String, String)>> {
     let mut names = BTreeSet::new();
     for file in clone.git(&["ls-files", "*.rs"])?.lines() {
         let mut parts = file.split('/');
@@ -330,7 +335,7 @@ fn test_names(clone: &Clone) -> Result<BTreeSet<(String, String)>> {
 }
 
 /// A failing test in each test program fails the run, and is named.
-fn planted(after: &Clone, figures: &mut Figures) -> Result<()> {
+fn planted(after: &RevisionClone, figures: &mut WorkshopFigures) -> Result<()> {
     let programs = test_programs(after)?;
     for (_, path) in &programs {
         let path = path.strip_prefix(&after.directory).unwrap_or(path).display().to_string();
@@ -353,8 +358,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_figure_above_its_bound_is_short() {
-        let mut figures = Figures::default();
+    fn figure_above_bound_is_short() {
+        let mut figures = WorkshopFigures::default();
         figures.add("a", 2.0, 2.0, "s", "sleep 2");
         assert_eq!(figures.short, 0);
         figures.add("b", 2.1, 2.0, "s", "sleep 2");
@@ -365,9 +370,12 @@ mod tests {
     #[test]
     fn unknown_figures_are_refused() {
         let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
-        assert!(Options::parse(&words("--before HEAD clone")).is_ok_and(|options| !options.has("line")));
-        assert!(Options::parse(&words("line nectary-proxy")).is_ok_and(|options| options.crates == ["nectary-proxy"]));
-        assert!(Options::parse(&words("clones")).is_err());
-        assert!(Options::parse(&words("--before")).is_err());
+        assert!(WorkshopOptions::parse(&words("--before HEAD clone")).is_ok_and(|options| !options.has("line")));
+        assert!(
+            WorkshopOptions::parse(&words("line nectary-proxy"))
+                .is_ok_and(|options| options.crates == ["nectary-proxy"])
+        );
+        assert!(WorkshopOptions::parse(&words("clones")).is_err());
+        assert!(WorkshopOptions::parse(&words("--before")).is_err());
     }
 }

@@ -12,13 +12,13 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use nectary_block::{BlockDevice, Context, Engine, Geometry, OpenOptions, Registry, SharedDevice};
-use nectary_fuse::{Channel, Connection, LongCall, Mount};
+use nectary_block::{BlockDevice, DeviceGeometry, DeviceRegistry, FileEngine, IoContext, OpenOptions, SharedDevice};
+use nectary_fuse::{FuseChannel, FuseConnection, FuseMount, LongCall};
 use tokio::sync::watch;
 
-use crate::counters::{Counters, Figures};
+use crate::counters::{AttachmentCounters, AttachmentFigures};
 use crate::error::Error;
-use crate::fuse::{Server, mount, open};
+use crate::fuse::{KernelDeviceServer, mount, open};
 use crate::long_calls::{LongWaits, WaitReason};
 use crate::loop_device::LoopDevice;
 use crate::process;
@@ -38,7 +38,7 @@ const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// How a device is attached.
 #[derive(Debug, Clone, Default)]
-pub struct Options {
+pub struct AttachOptions {
     /// Whether the block device refuses writes.
     pub read_only: bool,
     /// How the device is opened.
@@ -49,10 +49,10 @@ pub struct Options {
 ///
 /// # Examples
 /// ```no_run
-/// use nectary_attach::{Attachment, Options};
-/// use nectary_block::Registry;
+/// use nectary_attach::{Attachment, AttachOptions};
+/// use nectary_block::DeviceRegistry;
 ///
-/// let attachment = Attachment::start(Registry::with_builtins(), "memory:1G", Options::default())?;
+/// let attachment = Attachment::start(DeviceRegistry::with_builtins(), "memory:1G", AttachOptions::default())?;
 /// println!("{}", attachment.path().display());
 /// attachment.release()?;
 /// attachment.finish()?;
@@ -60,19 +60,19 @@ pub struct Options {
 /// ```
 pub struct Attachment {
     loop_device: LoopDevice,
-    connection: Arc<Connection>,
-    geometry: Geometry,
+    connection: Arc<FuseConnection>,
+    geometry: DeviceGeometry,
     spec: String,
     /// A weak reference, so that the device is closed when its serving ends.
     device: Weak<dyn BlockDevice>,
-    counters: Arc<Counters>,
+    counters: Arc<AttachmentCounters>,
     thread: Mutex<Option<JoinHandle<Result<(), Error>>>>,
     ended: watch::Receiver<bool>,
     refused: Vec<String>,
 }
 
 /// The message that the serving thread sends when it is ready.
-type Ready = Result<(Mount, SharedDevice, Arc<Connection>), Error>;
+type Ready = Result<(FuseMount, SharedDevice, Arc<FuseConnection>), Error>;
 
 impl Attachment {
     /// Opens the device that `spec` names and attaches it. It blocks the calling thread.
@@ -82,18 +82,18 @@ impl Attachment {
     ///
     /// *Errors*: [`Error::NoFuse`] and [`Error::NoLoop`] if this machine lacks a feature; [`Error::NotPermitted`]
     /// without root; [`Error::Device`] with the error of the device.
-    pub fn start(registry: Registry, spec: &str, options: Options) -> Result<Attachment, Error> {
+    pub fn start(registry: DeviceRegistry, spec: &str, options: AttachOptions) -> Result<Attachment, Error> {
         // Missing features are reported before a file is created or a disk is opened.
-        let channel = Channel::open(false)?;
+        let channel = FuseChannel::open(false)?;
         LoopDevice::check()?;
         process::keep_heap();
-        let process::Prepared { is_flusher, refused } = process::prepare();
+        let process::ProcessPreparation { is_flusher, refused } = process::prepare();
         let mut options = options;
-        if !is_flusher && options.open.engine == Engine::Auto {
+        if !is_flusher && options.open.engine == FileEngine::Auto {
             // io_uring allocates kernel memory for each request and charges it to this process's memory group.
-            options.open.engine = Engine::Posix;
+            options.open.engine = FileEngine::Posix;
         }
-        let counters = Arc::new(Counters::default());
+        let counters = Arc::new(AttachmentCounters::default());
         let (spec, read_only) = (spec.to_owned(), options.read_only);
         let (ready, is_ready) = std::sync::mpsc::channel::<Ready>();
         let (end, ended) = watch::channel(false);
@@ -139,7 +139,7 @@ impl Attachment {
     }
 
     /// The size, units and promises of the device below.
-    pub fn geometry(&self) -> Geometry {
+    pub fn geometry(&self) -> DeviceGeometry {
         self.geometry
     }
 
@@ -149,7 +149,7 @@ impl Attachment {
     }
 
     /// The counters of requests and bytes so far.
-    pub fn figures(&self) -> Figures {
+    pub fn figures(&self) -> AttachmentFigures {
         self.counters.read()
     }
 
@@ -164,7 +164,7 @@ impl Attachment {
     }
 
     /// The figures of the device below and of the devices that it is made of; empty once the device is closed.
-    pub fn device_figures(&self) -> Vec<nectary_block::Figures> {
+    pub fn device_figures(&self) -> Vec<nectary_block::DeviceCounters> {
         self.device.upgrade().map(|device| device.figures()).unwrap_or_default()
     }
 
@@ -175,10 +175,10 @@ impl Attachment {
 
     /// Changes an option of the device below while it is open; see [`BlockDevice::set_option`].
     ///
-    /// *Errors*: those of the device; [`ErrorKind::Absent`](nectary_block::ErrorKind::Absent) once it is closed.
+    /// *Errors*: those of the device; [`DeviceErrorKind::Absent`](nectary_block::DeviceErrorKind::Absent) once it is closed.
     pub async fn set_option(&self, name: &str, value: &str) -> Result<(), nectary_block::Error> {
         let Some(device) = self.device.upgrade() else {
-            let (kind, operation) = (nectary_block::ErrorKind::Absent, nectary_block::Operation::Open);
+            let (kind, operation) = (nectary_block::DeviceErrorKind::Absent, nectary_block::DeviceOperation::Open);
             return Err(nectary_block::Error::new(kind, &self.spec, operation, "it is closed already"));
         };
         device.set_option(name, value).await
@@ -238,7 +238,7 @@ impl Attachment {
 }
 
 /// Makes the loop device on the mount's file. After that, only the loop device keeps the file and the mount open.
-fn attach(mount: &Mount, device: &SharedDevice, read_only: bool) -> Result<LoopDevice, Error> {
+fn attach(mount: &FuseMount, device: &SharedDevice, read_only: bool) -> Result<LoopDevice, Error> {
     let name = own_name();
     let path = name.replace(' ', "-");
     let file = open(mount, &path, read_only).map_err(|error| Error::os("opening the FUSE file", error))?;
@@ -266,11 +266,11 @@ async fn start_threads() {
 
 /// Opens the device and serves it until the kernel ends the connection, then flushes and closes it.
 fn serve(
-    channel: Channel,
-    registry: &Registry,
+    channel: FuseChannel,
+    registry: &DeviceRegistry,
     spec: &str,
-    options: &Options,
-    counters: Arc<Counters>,
+    options: &AttachOptions,
+    counters: Arc<AttachmentCounters>,
     ready: &std::sync::mpsc::Sender<Ready>,
 ) -> Result<(), Error> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
@@ -286,7 +286,7 @@ fn serve(
             }
         };
         let started = mount(&channel).and_then(|mount| {
-            let server = Server::new(channel, device.clone(), options.read_only, counters);
+            let server = KernelDeviceServer::new(channel, device.clone(), options.read_only, counters);
             let server = server.map_err(|error| Error::os("watching /dev/fuse", error))?;
             Ok((mount, server))
         });
@@ -310,7 +310,7 @@ fn serve(
 /// Flushes and closes a device. Without the flush it is not closed: the next user has to find what a crash leaves.
 async fn end(device: &SharedDevice, read_only: bool) -> Result<(), nectary_block::Error> {
     if !read_only {
-        device.flush(Context::default()).await?;
+        device.flush(IoContext::default()).await?;
     }
     device.close().await
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// The counters of one attached device since it was attached.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct AttachmentCounters {
     /// The number of answered reads.
     pub reads: AtomicU64,
     /// The number of answered writes.
@@ -25,10 +25,10 @@ pub struct Counters {
     pub interrupted: AtomicU64,
 }
 
-/// The values of [`Counters`] at one time.
+/// The values of [`AttachmentCounters`] at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[allow(missing_docs)] // The names are those of the counters.
-pub struct Figures {
+pub struct AttachmentFigures {
     pub reads: u64,
     pub writes: u64,
     pub flushes: u64,
@@ -39,11 +39,11 @@ pub struct Figures {
     pub interrupted: u64,
 }
 
-impl Counters {
+impl AttachmentCounters {
     /// Returns the values of the counters.
-    pub fn read(&self) -> Figures {
+    pub fn read(&self) -> AttachmentFigures {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Figures {
+        AttachmentFigures {
             reads: get(&self.reads),
             writes: get(&self.writes),
             flushes: get(&self.flushes),

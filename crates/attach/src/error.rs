@@ -5,7 +5,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use nectary_block::ErrorKind;
+use nectary_block::DeviceErrorKind;
 use nectary_fuse::Errno;
 
 /// A failure to attach or to detach.
@@ -92,15 +92,15 @@ impl Error {
 }
 
 /// The kernel's error number for a device's kind of error.
-pub(crate) fn errno(kind: ErrorKind) -> Errno {
+pub(crate) fn errno(kind: DeviceErrorKind) -> Errno {
     Errno::new(match kind {
-        ErrorKind::Absent => libc::ENXIO,
-        ErrorKind::Busy => libc::EBUSY,
-        ErrorKind::Invalid => libc::EINVAL,
-        ErrorKind::Unsupported => libc::EOPNOTSUPP,
-        ErrorKind::Full => libc::ENOSPC,
-        ErrorKind::TimedOut => libc::ETIMEDOUT,
-        ErrorKind::Io | ErrorKind::Latched => libc::EIO,
+        DeviceErrorKind::Absent => libc::ENXIO,
+        DeviceErrorKind::Busy => libc::EBUSY,
+        DeviceErrorKind::Invalid => libc::EINVAL,
+        DeviceErrorKind::Unsupported => libc::EOPNOTSUPP,
+        DeviceErrorKind::Full => libc::ENOSPC,
+        DeviceErrorKind::TimedOut => libc::ETIMEDOUT,
+        DeviceErrorKind::Io | DeviceErrorKind::Latched => libc::EIO,
     })
 }
 
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_and_what_is_forbidden_have_remedies_of_their_own() {
+    fn missing_and_forbidden_have_remedies() {
         let missing = |source| Error::NoFuse { source };
         let text = |number| Error::opening("/dev/fuse", io::Error::from_raw_os_error(number), missing).to_string();
         assert!(text(libc::ENOENT).contains("modprobe fuse"), "{}", text(libc::ENOENT));

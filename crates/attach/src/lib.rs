@@ -22,15 +22,16 @@ mod stale;
 mod tree;
 mod volume;
 
-pub use attachment::{Attachment, Options};
-pub use counters::{Counters, Figures};
+pub use attachment::{AttachOptions, Attachment};
+pub use counters::{AttachmentCounters, AttachmentFigures};
 pub use error::Error;
 pub use long_calls::{LongWaits, WAIT_SHOWN, WaitReason, WaitingCall};
 pub use loop_device::{LoopDevice, holders, is_loop_path};
 pub use mount_list::OtherNamespace;
 pub use process::{leave_terminal, redirect_output};
 pub use stale::release_stale;
-pub use tree::{HeldFile, PathError, StreamName, Tree, TreeFigures, TreeOptions, is_tree, unmount_tree};
+pub use tree::{HeldFile, MountedTree, PathError, StreamName, TreeFigures, TreeOptions, is_tree, unmount_tree};
 pub use volume::{
-    Volume, VolumeFigures, VolumeMountOptions, VolumeOptions, WaitingWork, is_volume, remount_volume, unmount_volume,
+    AttachedVolume, VolumeFigures, VolumeMountOptions, VolumeOptions, WaitingWork, is_volume, remount_volume,
+    unmount_volume,
 };

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use nectary_fuse::{Connection, LongCall};
+use nectary_fuse::{FuseConnection, LongCall};
 
 /// A status lists calls that have been in progress for longer than this.
 pub const WAIT_SHOWN: Duration = Duration::from_secs(30);
@@ -59,7 +59,7 @@ impl LongWaits {
     /// Lists the long calls of a connection. `why` interprets what a call waits for, and `path` finds the path of a node
     /// and its inode.
     pub fn of(
-        connection: &Connection,
+        connection: &FuseConnection,
         longer_than: Duration,
         lock: Option<u8>,
         why: impl Fn(&LongCall) -> WaitReason,

@@ -30,7 +30,7 @@ const CONTROL: &str = "/dev/loop-control";
 /// `struct loop_info64`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Info {
+struct LoopInfo {
     device: u64,
     inode: u64,
     rdevice: u64,
@@ -48,16 +48,16 @@ struct Info {
 
 /// `struct loop_config`.
 #[repr(C)]
-struct Config {
+struct LoopConfig {
     file: u32,
     block_bytes: u32,
-    info: Info,
+    info: LoopInfo,
     reserved: [u64; 8],
 }
 
-impl Info {
-    fn empty() -> Info {
-        Info {
+impl LoopInfo {
+    fn empty() -> LoopInfo {
+        LoopInfo {
             device: 0,
             inode: 0,
             rdevice: 0,
@@ -97,7 +97,8 @@ impl LoopDevice {
     /// *Errors*: [`Error::NoLoop`], [`Error::NotPermitted`], or [`Error::Os`] with the kernel's error.
     pub fn new(file: &File, block_bytes: u32, read_only: bool, name: &str) -> Result<LoopDevice, Error> {
         let control = control()?;
-        let mut config = Config { file: file.as_raw_fd() as u32, block_bytes, info: Info::empty(), reserved: [0; 8] };
+        let mut config =
+            LoopConfig { file: file.as_raw_fd() as u32, block_bytes, info: LoopInfo::empty(), reserved: [0; 8] };
         config.info.flags = LO_FLAGS_DIRECT_IO | if read_only { LO_FLAGS_READ_ONLY } else { 0 };
         let bytes = &name.as_bytes()[..name.len().min(NAME_BYTES_MAX)];
         config.info.file_name[..bytes.len()].copy_from_slice(bytes);
@@ -216,7 +217,7 @@ pub(crate) fn named() -> Vec<(PathBuf, String)> {
 }
 
 fn name(device: RawFd) -> Option<String> {
-    let mut info = Info::empty();
+    let mut info = LoopInfo::empty();
     // SAFETY: the argument has the layout that the request writes, and outlives the call.
     if unsafe { libc::ioctl(device, LOOP_GET_STATUS64, &raw mut info) } < 0 {
         return None;
@@ -285,12 +286,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layouts_have_the_sizes_of_the_kernel() {
-        assert_eq!((size_of::<Info>(), size_of::<Config>()), (232, 304));
+    fn loop_structs_match_kernel_sizes() {
+        assert_eq!((size_of::<LoopInfo>(), size_of::<LoopConfig>()), (232, 304));
     }
 
     #[test]
-    fn mounts_are_found_by_number_and_by_name() {
+    fn mount_found_by_number_or_name() {
         let text = "36 25 7:3 / /mnt/a\\040b rw - ext4 /dev/loop3 rw\n\
                     37 25 0:44 / /mnt/c rw shared:1 - btrfs /dev/loop3 rw\n\
                     38 25 7:4 / /mnt/d rw - xfs /dev/loop4 rw\nnonsense\n";
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn loop_paths_are_told_from_other_names() {
+    fn loop_paths_are_recognised() {
         assert!(is_loop_path("/dev/loop0") && is_loop_path("/dev/loop12"));
         assert!(!is_loop_path("/dev/loop") && !is_loop_path("/dev/loop0p1") && !is_loop_path("/data/a.img"));
     }

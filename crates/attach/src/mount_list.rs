@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::loop_device::unescape;
 
 /// A line of a list of mounts.
-pub(crate) struct Mounted {
+pub(crate) struct MountListEntry {
     /// The device number of the file system.
     pub device: String,
     /// The directory.
@@ -21,9 +21,9 @@ pub(crate) struct Mounted {
     pub is_read_only: bool,
 }
 
-impl Mounted {
+impl MountListEntry {
     /// Parses a line; `None` if it has another form.
-    pub fn parse(line: &str) -> Option<Mounted> {
+    pub fn parse(line: &str) -> Option<MountListEntry> {
         let (left, right) = line.split_once(" - ")?;
         let mut left = left.split(' ').skip(2);
         let device = left.next()?.to_owned();
@@ -31,7 +31,7 @@ impl Mounted {
         let mut right = right.split(' ');
         let kind = right.next()?.to_owned();
         let is_read_only = right.nth(1)?.split(',').any(|option| option == "ro");
-        Some(Mounted { device, place, kind, is_read_only })
+        Some(MountListEntry { device, place, kind, is_read_only })
     }
 }
 
@@ -46,11 +46,11 @@ pub(crate) fn device_of(directory: &Path, subtype: &str) -> Option<String> {
 }
 
 /// Returns the topmost file system of this subtype on a directory.
-pub(crate) fn topmost(directory: &Path, subtype: &str) -> Option<Mounted> {
+pub(crate) fn topmost(directory: &Path, subtype: &str) -> Option<MountListEntry> {
     let kind = format!("fuse.{subtype}");
     let text = fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let is_it = |found: &Mounted| found.place == directory && found.kind == kind;
-    text.lines().filter_map(Mounted::parse).rfind(is_it)
+    let is_it = |found: &MountListEntry| found.place == directory && found.kind == kind;
+    text.lines().filter_map(MountListEntry::parse).rfind(is_it)
 }
 
 /// A process in another mount namespace that has a file system mounted.
@@ -80,7 +80,7 @@ impl OtherNamespace {
             let Some(text) = is_new.then(|| fs::read_to_string(entry.path().join("mountinfo")).ok()).flatten() else {
                 continue;
             };
-            if let Some(found) = text.lines().filter_map(Mounted::parse).find(|found| found.device == device) {
+            if let Some(found) = text.lines().filter_map(MountListEntry::parse).find(|found| found.device == device) {
                 let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default().trim().to_owned();
                 return Some(OtherNamespace { process, name, place: found.place });
             }
@@ -96,17 +96,18 @@ mod tests {
     #[test]
     fn a_line_of_mountinfo_is_read() {
         let line = r"36 35 0:98 / /a\040b rw,noatime shared:1 - fuse.nectary-volume ./disk ro,user_id=0";
-        let found = Mounted::parse(line).expect("it is one");
+        let found = MountListEntry::parse(line).expect("it is one");
         assert_eq!((found.device.as_str(), found.place.to_str()), ("0:98", Some("/a b")));
         assert_eq!((found.kind.as_str(), found.is_read_only), ("fuse.nectary-volume", true));
-        let cut = (0..line.len()).filter(|end| Mounted::parse(&line[..*end]).is_some_and(|found| found.is_read_only));
+        let cut =
+            (0..line.len()).filter(|end| MountListEntry::parse(&line[..*end]).is_some_and(|found| found.is_read_only));
         assert!(cut.min().is_some_and(|least| least >= line.find(" ro").unwrap() + 3), "half a line is none");
     }
 
     #[test]
     fn only_other_namespaces_are_named() {
         let own = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        let root = own.lines().filter_map(Mounted::parse).find(|found| found.place == Path::new("/")).unwrap();
+        let root = own.lines().filter_map(MountListEntry::parse).find(|found| found.place == Path::new("/")).unwrap();
         let found = OtherNamespace::with(&root.device);
         let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).unwrap();
         assert!(found.is_none_or(|found| namespace(&found.process.to_string()) != namespace("self")));

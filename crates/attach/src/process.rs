@@ -24,7 +24,7 @@ const HEAP_RESERVE_BYTES: usize = 8 << 20;
 const OOM_SCORE_ADJUSTMENT: &str = "-900";
 
 /// The result of the preparation.
-pub(crate) struct Prepared {
+pub(crate) struct ProcessPreparation {
     /// Whether kernel allocations of this process never wait for I/O that only this process could complete.
     pub is_flusher: bool,
     /// Descriptions of the refused settings. Without these the device works, but may hang when memory is short.
@@ -32,7 +32,7 @@ pub(crate) struct Prepared {
 }
 
 /// Prepares the calling thread, and all threads that it starts later, for serving a disk.
-pub(crate) fn prepare() -> Prepared {
+pub(crate) fn prepare() -> ProcessPreparation {
     let (mut refused, mut is_flusher) = (Vec::new(), true);
     // SAFETY: the call takes numbers only.
     if unsafe {
@@ -49,7 +49,7 @@ pub(crate) fn prepare() -> Prepared {
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJUSTMENT) {
         refused.push(format!("oom_score_adj: {error}"));
     }
-    Prepared { is_flusher, refused }
+    ProcessPreparation { is_flusher, refused }
 }
 
 /// Makes every later allocation use one heap that only grows. Call it before other threads allocate.

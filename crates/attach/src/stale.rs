@@ -106,8 +106,9 @@ fn namespace() -> u64 {
 mod tests {
     use super::*;
 
+    /// Only names of dead processes of this PID namespace are stale.
     #[test]
-    fn only_names_of_dead_processes_of_this_namespace_are_stale() {
+    fn only_dead_process_names_stale() {
         assert_eq!(dead_process(&own_name()), None);
         let (space, process) = (namespace(), std::process::id());
         assert_eq!(dead_process(&format!("{PREFIX} {space} {process} 1")), Some(process));
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn start_times_are_found_behind_any_name() {
+    fn start_time_parses_any_name() {
         let line = format!("7 (a) b (c) S {} 4711 0", "0 ".repeat(18).trim_end());
         assert_eq!(start_in(&line), Some(4711));
         assert_eq!(start_in(&line.replace(" S ", " Z ")), None);

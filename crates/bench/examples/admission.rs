@@ -10,9 +10,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nectary_bench::workload::{Generator, Laws, Request, content};
+use nectary_bench::workload::{ProxyRequest, RequestGenerator, WorkloadLaws, content};
 use nectary_block::{MemoryDevice, SharedDevice};
-use nectary_store::{AdmissionOptions, AdmitRule, CreateOptions, ErrorKind, KeyRef, OpenOptions, Stat, Store};
+use nectary_store::{
+    AdmissionOptions, AdmitRule, CreateOptions, KeyRef, OpenOptions, Store, StoreErrorKind, StoreStat,
+};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -21,11 +23,11 @@ const MEMORY_BYTES: f64 = 256.0 * 1048576.0;
 /// The disk sizes, at scale 1, in bytes.
 const DISKS_BYTES: [f64; 4] = [1e9, 2e9, 4e9, 8e9];
 
-async fn put(store: &Store, request: &Request) -> Result<(), Failure> {
+async fn put(store: &Store, request: &ProxyRequest) -> Result<(), Failure> {
     let (name, body) = (request.key(), Bytes::from(content::body(request.object, request.bytes)));
     for _ in 0..8 {
         match store.put(KeyRef::new(name.as_bytes(), b""), Bytes::new(), body.clone()).await {
-            Err(error) if error.kind == ErrorKind::Busy => drop(store.sync().await?),
+            Err(error) if error.kind == StoreErrorKind::Busy => drop(store.sync().await?),
             put => return Ok(put.map(drop)?),
         }
     }
@@ -33,7 +35,7 @@ async fn put(store: &Store, request: &Request) -> Result<(), Failure> {
 }
 
 /// Replays the requests; returns the store's state at the end, and the bytes of the hits.
-async fn replay(options: OpenOptions, requests: &[Request], disk_bytes: u64) -> Result<(Stat, u64), Failure> {
+async fn replay(options: OpenOptions, requests: &[ProxyRequest], disk_bytes: u64) -> Result<(StoreStat, u64), Failure> {
     let device: SharedDevice = Arc::new(MemoryDevice::new(disk_bytes));
     Store::create(device.clone(), &CreateOptions::default()).await?;
     let store = Store::open(device, options).await?;
@@ -53,7 +55,7 @@ fn main() -> Result<(), Failure> {
     let mut arguments = std::env::args().skip(1);
     let scale: f64 = arguments.next().map_or(Ok(1.0 / 32.0), |text| text.parse())?;
     let reinsert_percent: u32 = arguments.next().map_or(Ok(0), |text| text.parse())?;
-    let requests: Vec<Request> = Generator::new(Laws::seed_trace(1, scale)).collect();
+    let requests: Vec<ProxyRequest> = RequestGenerator::new(WorkloadLaws::seed_trace(1, scale)).collect();
     let memory_bytes = (MEMORY_BYTES * scale) as u64;
     let asked_bytes: u64 = requests.iter().map(|request| u64::from(request.bytes)).sum();
     println!(

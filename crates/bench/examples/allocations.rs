@@ -48,10 +48,10 @@ static CALLS: AtomicU64 = AtomicU64::new(0);
 static BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// The system's allocator, which also counts calls and bytes.
-struct Counting;
+struct CallCountingAllocator;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CallCountingAllocator = CallCountingAllocator;
 
 fn count(bytes: usize) {
     CALLS.fetch_add(1, Ordering::Relaxed);
@@ -59,7 +59,7 @@ fn count(bytes: usize) {
 }
 
 // SAFETY: every call is passed unchanged to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CallCountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
         // SAFETY: the caller keeps the contract of `alloc`.
@@ -87,30 +87,30 @@ unsafe impl GlobalAlloc for Counting {
 
 /// The cost per operation of one kind.
 #[derive(serde::Serialize)]
-struct Kind {
+struct OperationCost {
     kind: &'static str,
     operations: u64,
     allocations: f64,
     allocated_bytes: f64,
 }
 
-/// The allocator's counts before the operations of one kind; [`end`](Counted::end) returns the cost per operation since
+/// The allocator's counts before the operations of one kind; [`end`](AllocatorSnapshot::end) returns the cost per operation since
 /// then.
-struct Counted {
+struct AllocatorSnapshot {
     calls: u64,
     bytes: u64,
 }
 
-impl Counted {
-    fn begin() -> Counted {
-        Counted { calls: CALLS.load(Ordering::SeqCst), bytes: BYTES.load(Ordering::SeqCst) }
+impl AllocatorSnapshot {
+    fn begin() -> AllocatorSnapshot {
+        AllocatorSnapshot { calls: CALLS.load(Ordering::SeqCst), bytes: BYTES.load(Ordering::SeqCst) }
     }
 
-    fn end(self, kind: &'static str, operations: u64) -> Kind {
+    fn end(self, kind: &'static str, operations: u64) -> OperationCost {
         let calls = CALLS.load(Ordering::SeqCst) - self.calls;
         let bytes = BYTES.load(Ordering::SeqCst) - self.bytes;
         let each = |sum: u64| sum as f64 / operations as f64;
-        Kind { kind, operations, allocations: each(calls), allocated_bytes: each(bytes) }
+        OperationCost { kind, operations, allocations: each(calls), allocated_bytes: each(bytes) }
     }
 }
 
@@ -137,7 +137,7 @@ fn measure() -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let kinds = runtime.block_on(run(&spec))?;
     println!("{:<28} {:>10} {:>12} {:>12}", format!("on {spec}"), "operations", "allocations", "bytes");
-    for Kind { kind, operations, allocations, allocated_bytes } in &kinds {
+    for OperationCost { kind, operations, allocations, allocated_bytes } in &kinds {
         println!("{kind:<28} {operations:>10} {allocations:>12.3} {allocated_bytes:>12.0}");
     }
     if let Some(path) = json {
@@ -146,7 +146,7 @@ fn measure() -> Result<(), Failure> {
     Ok(())
 }
 
-async fn run(spec: &str) -> Result<Vec<Kind>, Failure> {
+async fn run(spec: &str) -> Result<Vec<OperationCost>, Failure> {
     let options =
         nectary_block::OpenOptions { create_bytes: Some(DEVICE_BYTES), ..nectary_block::OpenOptions::default() };
     let device = nectary_block::open(spec, &options).await?;
@@ -160,7 +160,7 @@ async fn run(spec: &str) -> Result<Vec<Kind>, Failure> {
     let (small, large) = (Bytes::from(vec![7; SMALL_BYTES]), Bytes::from(vec![9; LARGE_BYTES]));
 
     for kind in ["put", "put that replaces"] {
-        let counted = Counted::begin();
+        let counted = AllocatorSnapshot::begin();
         for number in 0..SMALL {
             store.put(key(&name(b's', number)), Bytes::from_static(b"metadata"), small.clone()).await?;
             sync_sometimes(&store, number).await?;
@@ -169,7 +169,7 @@ async fn run(spec: &str) -> Result<Vec<Kind>, Failure> {
         kinds.push(counted.end(kind, SMALL));
     }
 
-    let counted = Counted::begin();
+    let counted = AllocatorSnapshot::begin();
     for number in 0..PURGES {
         let tag = name(b't', number % TAGS);
         let metadata = Bytes::from_static(b"metadata");
@@ -179,21 +179,21 @@ async fn run(spec: &str) -> Result<Vec<Kind>, Failure> {
     store.sync().await?;
     kinds.push(counted.end("put with a tag", PURGES));
 
-    let counted = Counted::begin();
+    let counted = AllocatorSnapshot::begin();
     for number in 0..LARGE {
         store.put(key(&name(b'l', number)), Bytes::from_static(b"metadata"), large.clone()).await?;
     }
     store.sync().await?;
     kinds.push(counted.end("put of 1 MiB", LARGE));
 
-    let counted = Counted::begin();
+    let counted = AllocatorSnapshot::begin();
     for number in 0..SYNCS {
         store.put(key(&name(b'y', number)), Bytes::from_static(b"metadata"), small.clone()).await?;
         store.sync().await?;
     }
     kinds.push(counted.end("put and sync", SYNCS));
 
-    let counted = Counted::begin();
+    let counted = AllocatorSnapshot::begin();
     for number in 0..FILLS {
         fill(&store, number, &small).await?;
         sync_sometimes(&store, number).await?;
@@ -202,7 +202,7 @@ async fn run(spec: &str) -> Result<Vec<Kind>, Failure> {
     kinds.push(counted.end("fill", FILLS));
 
     let before = store.stat().counts;
-    let counted = Counted::begin();
+    let counted = AllocatorSnapshot::begin();
     for place in 0..SMALL * ROUNDS {
         let name = name(b's', place * STEP % SMALL);
         let object = store.get(key(&name)).await.ok_or("an object is missing")?;
@@ -211,7 +211,7 @@ async fn run(spec: &str) -> Result<Vec<Kind>, Failure> {
     kinds.push(counted.end("get from memory", SMALL * ROUNDS));
     expect("from memory", store.stat().counts.hits_memory - before.hits_memory, SMALL * ROUNDS)?;
 
-    let counted = Counted::begin();
+    let counted = AllocatorSnapshot::begin();
     for number in 0..SMALL {
         if store.get(key(&name(b'x', number))).await.is_some() {
             return Err("something was found that was never put".into());
@@ -224,7 +224,7 @@ async fn run(spec: &str) -> Result<Vec<Kind>, Failure> {
     let store = open(&device).await?;
     settle().await;
     let before = store.stat().counts;
-    let counted = Counted::begin();
+    let counted = AllocatorSnapshot::begin();
     for place in 0..SMALL {
         let name = name(b's', place * STEP % SMALL);
         let object = store.get(key(&name)).await.ok_or("an object is missing")?;
@@ -233,7 +233,7 @@ async fn run(spec: &str) -> Result<Vec<Kind>, Failure> {
     kinds.push(counted.end("get from disk", SMALL));
     expect("from disk", store.stat().counts.hits_disk - before.hits_disk, SMALL)?;
 
-    let counted = Counted::begin();
+    let counted = AllocatorSnapshot::begin();
     for place in 0..LARGE {
         let name = name(b'l', place * STEP % LARGE);
         let object = store.get(key(&name)).await.ok_or("an object is missing")?;
@@ -246,19 +246,19 @@ async fn run(spec: &str) -> Result<Vec<Kind>, Failure> {
     kinds.push(counted.end("get of 1 MiB from disk", LARGE));
     store.sync().await?;
 
-    let counted = Counted::begin();
+    let counted = AllocatorSnapshot::begin();
     for number in 0..PURGES {
         store.purge_key(&name(b's', number)).await?;
     }
     kinds.push(counted.end("purge by key", PURGES));
 
-    let counted = Counted::begin();
+    let counted = AllocatorSnapshot::begin();
     for number in 0..PURGES {
         store.purge_key(&name(b'x', number)).await?;
     }
     kinds.push(counted.end("purge of what is not there", PURGES));
 
-    let counted = Counted::begin();
+    let counted = AllocatorSnapshot::begin();
     for number in 0..TAGS {
         store.purge_tag(&name(b't', number)).await?;
     }

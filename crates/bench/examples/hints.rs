@@ -9,9 +9,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nectary_bench::workload::{Generator, Laws, Request, content};
+use nectary_bench::workload::{ProxyRequest, RequestGenerator, WorkloadLaws, content};
 use nectary_block::{MemoryDevice, SharedDevice};
-use nectary_store::{ClusterRead, CreateOptions, ErrorKind, KeyRef, OpenOptions, Stat, Store};
+use nectary_store::{ClusterRead, CreateOptions, KeyRef, OpenOptions, Store, StoreErrorKind, StoreStat};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -25,14 +25,14 @@ const BYTE_MS: f64 = 1.0 / 20_000.0;
 const WRITE_DELAY_MS: f64 = 5_000.0;
 
 /// A way of packing objects and reading them.
-struct Way {
+struct PackingMode {
     name: &'static str,
     hints: bool,
     options: OpenOptions,
 }
 
-fn ways(memory_bytes: u64) -> Vec<Way> {
-    let way = |name, hints, cluster_read, cluster_kib: u64| Way {
+fn ways(memory_bytes: u64) -> Vec<PackingMode> {
+    let way = |name, hints, cluster_read, cluster_kib: u64| PackingMode {
         name,
         hints,
         options: OpenOptions {
@@ -62,7 +62,7 @@ fn ways(memory_bytes: u64) -> Vec<Way> {
 }
 
 /// The disk's time for the work of the store so far, in milliseconds.
-fn disk_ms(stat: &Stat) -> f64 {
+fn disk_ms(stat: &StoreStat) -> f64 {
     let counts = &stat.counts;
     let ios = counts.device_reads + counts.appends;
     ios as f64 * IO_MS + (counts.device_read_bytes + counts.append_bytes) as f64 * BYTE_MS
@@ -70,7 +70,7 @@ fn disk_ms(stat: &Stat) -> f64 {
 
 /// Reads a whole object and compares it. An object that cannot be read to its end counts as right, because the ring may
 /// overwrite it meanwhile.
-async fn is_right(object: &nectary_store::Object, request: &Request) -> bool {
+async fn is_right(object: &nectary_store::StoredObject, request: &ProxyRequest) -> bool {
     let mut reader = object.reader(0..object.body_bytes());
     let mut pieces = Vec::new();
     while let Some(Ok(piece)) = reader.next().await {
@@ -80,19 +80,19 @@ async fn is_right(object: &nectary_store::Object, request: &Request) -> bool {
     bytes as u64 != object.body_bytes() || content::first_wrong(request.object, request.bytes, &pieces).is_none()
 }
 
-async fn put(store: &Store, request: &Request) -> Result<(), Failure> {
+async fn put(store: &Store, request: &ProxyRequest) -> Result<(), Failure> {
     let name = request.key();
     let body = Bytes::from(content::body(request.object, request.bytes));
     for _ in 0..8 {
         match store.put(KeyRef::new(name.as_bytes(), b""), Bytes::new(), body.clone()).await {
-            Err(error) if error.kind == ErrorKind::Busy => drop(store.sync().await?),
+            Err(error) if error.kind == StoreErrorKind::Busy => drop(store.sync().await?),
             put => return Ok(put.map(drop)?),
         }
     }
     Ok(())
 }
 
-async fn replay(way: &Way, requests: &[Request], disk_bytes: u64) -> Result<Stat, Failure> {
+async fn replay(way: &PackingMode, requests: &[ProxyRequest], disk_bytes: u64) -> Result<StoreStat, Failure> {
     let device: SharedDevice = Arc::new(MemoryDevice::new(disk_bytes));
     Store::create(device.clone(), &CreateOptions::default()).await?;
     let store = Store::open(device, way.options.clone()).await?;
@@ -120,8 +120,8 @@ fn main() -> Result<(), Failure> {
     let scale: f64 = arguments.next().map_or(Ok(1.0 / 32.0), |text| text.parse())?;
     let embedded_mean: f64 = arguments.next().map_or(Ok(3.0), |text| text.parse())?;
     let only = arguments.next();
-    let laws = Laws { embedded_mean, ..Laws::seed_trace(1, scale) };
-    let requests: Vec<Request> = Generator::new(laws).collect();
+    let laws = WorkloadLaws { embedded_mean, ..WorkloadLaws::seed_trace(1, scale) };
+    let requests: Vec<ProxyRequest> = RequestGenerator::new(laws).collect();
     let (disk_bytes, memory_bytes) = ((DISK_BYTES * scale) as u64 / 4096 * 4096, (MEMORY_BYTES * scale) as u64);
     println!(
         "scale {scale}, {} requests, {embedded_mean} embedded a page, {disk_bytes} bytes of disk, {memory_bytes} of memory",

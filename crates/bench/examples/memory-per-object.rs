@@ -25,13 +25,13 @@ const MEMORY_BYTES: u64 = 1 << 30;
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
 /// The system's allocator, with a count of live bytes.
-struct Counting;
+struct LiveBytesAllocator;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: LiveBytesAllocator = LiveBytesAllocator;
 
 // SAFETY: every call is passed unchanged to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for LiveBytesAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE.fetch_add(layout.size(), Ordering::Relaxed);
         // SAFETY: the caller keeps the contract of `alloc`.

@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use nectary_trace::record::{Options, record};
+use nectary_trace::record::{RecordingOptions, record};
 
 const FILE_BYTES: usize = 64 << 20;
 const TREE_FILES: usize = 3000;
 
 /// A program to measure.
-struct Workload {
+struct MeasuredProgram {
     name: &'static str,
     words: Vec<String>,
     is_cold: bool,
@@ -77,10 +77,10 @@ fn measure(folder: &Path, rounds: usize) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn workloads(folder: &Path) -> Vec<Workload> {
+fn workloads(folder: &Path) -> Vec<MeasuredProgram> {
     let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
     let mut list = Vec::new();
-    let mut add = |name, words: Vec<String>, is_cold| list.push(Workload { name, words, is_cold });
+    let mut add = |name, words: Vec<String>, is_cold| list.push(MeasuredProgram { name, words, is_cold });
     add("dd bs=8k iflag=direct", words("dd if=large of=/dev/null bs=8k iflag=direct status=none"), false);
     add("dd bs=8k", words("dd if=large of=/dev/null bs=8k status=none"), true);
     add("cat", words("cat large"), true);
@@ -107,7 +107,7 @@ fn command(folder: &Path, words: &[String]) -> Result<Command, Box<dyn Error>> {
 }
 
 fn recording(folder: &Path, words: &[String]) -> Result<u64, Box<dyn Error>> {
-    let mut options = Options::new(folder.join("slowdown.trace.gz"));
+    let mut options = RecordingOptions::new(folder.join("slowdown.trace.gz"));
     options.is_overwriting = true;
     Ok(record(command(folder, words)?, &options, &mut |_| {})?.totals.references)
 }

@@ -43,7 +43,7 @@ const RETURNED_MAX: Duration = Duration::from_secs(5);
 const GROWTH_MAX: f64 = 1.5;
 
 #[derive(Clone)]
-struct Options {
+struct RestartOptions {
     folder: String,
     objects: Vec<u64>,
     body_bytes: usize,
@@ -68,9 +68,9 @@ fn main() -> ExitCode {
     }
 }
 
-fn parse(words: &[String]) -> Result<Options, Failure> {
+fn parse(words: &[String]) -> Result<RestartOptions, Failure> {
     let folder = std::env::temp_dir().to_string_lossy().into_owned();
-    let mut options = Options {
+    let mut options = RestartOptions {
         folder,
         objects: vec![1_000_000, 10_000_000],
         body_bytes: 200,
@@ -94,7 +94,7 @@ fn parse(words: &[String]) -> Result<Options, Failure> {
 }
 
 /// The results of one restart.
-struct Restart {
+struct RestartResult {
     /// The number of records that recovery replayed.
     records: u64,
     rate_before: f64,
@@ -107,7 +107,7 @@ struct Restart {
     p99: Option<Duration>,
 }
 
-impl Restart {
+impl RestartResult {
     fn json(&self, objects: u64) -> serde_json::Value {
         let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
         serde_json::json!({
@@ -123,13 +123,13 @@ impl Restart {
 }
 
 /// A target of the design, with the measured value.
-struct Target {
+struct RestartTarget {
     what: String,
     value: f64,
     most: f64,
 }
 
-impl Target {
+impl RestartTarget {
     fn holds(&self) -> bool {
         self.value <= self.most
     }
@@ -139,7 +139,7 @@ impl Target {
     }
 }
 
-fn measure(options: &Options) -> Result<bool, Failure> {
+fn measure(options: &RestartOptions) -> Result<bool, Failure> {
     println!(
         "| objects | round | records replayed | first hit ms | first write ms | 95 % of requests/s after s | p99 after s | requests/s before |"
     );
@@ -150,7 +150,7 @@ fn measure(options: &Options) -> Result<bool, Failure> {
         let outcome = rounds(options, objects, &path);
         let _ = std::fs::remove_file(&path);
         let restarts = outcome?;
-        let middle = |of: &dyn Fn(&Restart) -> Duration| {
+        let middle = |of: &dyn Fn(&RestartResult) -> Duration| {
             let mut list: Vec<_> = restarts.iter().map(of).collect();
             list.sort_unstable();
             list[list.len() / 2].as_secs_f64()
@@ -158,7 +158,7 @@ fn measure(options: &Options) -> Result<bool, Failure> {
         let (hit, write) = (middle(&|restart| restart.first_hit), middle(&|restart| restart.first_write));
         let rate = middle(&|restart| restart.rate.unwrap_or(RETURN_MAX));
         let p99 = middle(&|restart| restart.p99.unwrap_or(RETURN_MAX));
-        let target = |what: &str, value: f64, most: Duration| Target {
+        let target = |what: &str, value: f64, most: Duration| RestartTarget {
             what: format!("{objects} objects: seconds until {what}, median of {}", restarts.len()),
             value,
             most: most.as_secs_f64(),
@@ -172,30 +172,30 @@ fn measure(options: &Options) -> Result<bool, Failure> {
     }
     if let [first, .., last] = &firsts[..] {
         let what = "first hit and write, the most objects against the fewest, times".to_owned();
-        targets.push(Target { what, value: last / first, most: GROWTH_MAX });
+        targets.push(RestartTarget { what, value: last / first, most: GROWTH_MAX });
     }
     for target in &targets {
         let verdict = if target.holds() { "ok    " } else { "MISSED" };
         println!("{verdict} {}: {:.2}, at most {:.2}", target.what, target.value, target.most);
     }
     if let Some(path) = &options.json {
-        let targets: Vec<_> = targets.iter().map(Target::json).collect();
+        let targets: Vec<_> = targets.iter().map(RestartTarget::json).collect();
         let report = serde_json::json!({ "body_bytes": options.body_bytes, "memory_mib": options.memory_mib, "restarts": rows, "targets": targets });
         std::fs::write(path, format!("{report:#}\n"))?;
     }
-    Ok(targets.iter().all(Target::holds))
+    Ok(targets.iter().all(RestartTarget::holds))
 }
 
-fn rounds(options: &Options, objects: u64, path: &str) -> Result<Vec<Restart>, Failure> {
+fn rounds(options: &RestartOptions, objects: u64, path: &str) -> Result<Vec<RestartResult>, Failure> {
     // The file is sparse, so that it uses only the space that is written.
     std::fs::File::create(path)?.set_len(span_bytes(objects, options.body_bytes))?;
-    let mut server = Server::start(options, objects, path, true)?;
+    let mut server = ServingProcess::start(options, objects, path, true)?;
     server.wait_for("write")?;
     let mut restarts = Vec::new();
     for round in 0..options.rounds {
         let before = server.steady()?;
         server.kill();
-        server = Server::start(options, objects, path, false)?;
+        server = ServingProcess::start(options, objects, path, false)?;
         let first_hit = server.wait_for("hit")?;
         let first_write = server.wait_for("write")?;
         let records = server.records()?;
@@ -209,39 +209,39 @@ fn rounds(options: &Options, objects: u64, path: &str) -> Result<Vec<Restart>, F
             seconds(p99),
             before.rate
         );
-        restarts.push(Restart { records, rate_before: before.rate, first_hit, first_write, rate, p99 });
+        restarts.push(RestartResult { records, rate_before: before.rate, first_hit, first_write, rate, p99 });
     }
     Ok(restarts)
 }
 
 /// The rate and the latency of a load.
-struct Load {
+struct LoadMeasurement {
     rate: f64,
     p99_us: f64,
 }
 
 /// A serving process. It is killed when this value is dropped.
-struct Server {
+struct ServingProcess {
     process: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
     started: Instant,
 }
 
-impl Drop for Server {
+impl Drop for ServingProcess {
     fn drop(&mut self) {
         self.kill();
     }
 }
 
-impl Server {
-    fn start(options: &Options, objects: u64, path: &str, fill: bool) -> Result<Server, Failure> {
+impl ServingProcess {
+    fn start(options: &RestartOptions, objects: u64, path: &str, fill: bool) -> Result<ServingProcess, Failure> {
         let started = Instant::now();
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["serve", path, &objects.to_string(), &options.body_bytes.to_string()]);
         command.args([options.memory_mib.to_string().as_str(), if fill { "fill" } else { "open" }]);
         let mut process = command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn()?;
         let stdout = process.stdout.take().ok_or("its output is piped")?;
-        Ok(Server { process, lines: BufReader::new(stdout).lines(), started })
+        Ok(ServingProcess { process, lines: BufReader::new(stdout).lines(), started })
     }
 
     fn kill(&mut self) {
@@ -268,18 +268,18 @@ impl Server {
         }
     }
 
-    fn load(&mut self) -> Result<Load, Failure> {
+    fn load(&mut self) -> Result<LoadMeasurement, Failure> {
         loop {
             if let [word, rate, p99_us] = &self.line()?[..]
                 && word == "load"
             {
-                return Ok(Load { rate: rate.parse()?, p99_us: p99_us.parse()? });
+                return Ok(LoadMeasurement { rate: rate.parse()?, p99_us: p99_us.parse()? });
             }
         }
     }
 
     /// Returns the load that the process reaches after it has run for a while.
-    fn steady(&mut self) -> Result<Load, Failure> {
+    fn steady(&mut self) -> Result<LoadMeasurement, Failure> {
         let begun = Instant::now();
         let (mut rates, mut p99) = (Vec::new(), Vec::new());
         while begun.elapsed() < WARM {
@@ -291,12 +291,12 @@ impl Server {
         }
         rates.sort_by(f64::total_cmp);
         p99.sort_by(f64::total_cmp);
-        Ok(Load { rate: rates[rates.len() / 2], p99_us: p99[p99.len() / 2] })
+        Ok(LoadMeasurement { rate: rates[rates.len() / 2], p99_us: p99[p99.len() / 2] })
     }
 
     /// Returns the times, from the start of the process, at which the rate and the latency were as before; `None` if
     /// this took too long.
-    fn returned(&mut self, before: &Load) -> Result<(Option<Duration>, Option<Duration>), Failure> {
+    fn returned(&mut self, before: &LoadMeasurement) -> Result<(Option<Duration>, Option<Duration>), Failure> {
         let (mut rate, mut p99) = (None, None);
         while self.started.elapsed() < RETURN_MAX && (rate.is_none() || p99.is_none()) {
             let load = self.load()?;

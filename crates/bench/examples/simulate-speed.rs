@@ -6,8 +6,8 @@
 //! of five interleaved runs, in processor time on one core (from `/proc/thread-self/schedstat`). The goal is 10 M
 //! references/s for LRU.
 
-use nectary_cache::{Lru, Policy, Stream};
-use nectary_trace::simulate::{Workload, misses, policies};
+use nectary_cache::{Lru, Policy, StreamId};
+use nectary_trace::simulate::{TraceWorkload, misses, policies};
 
 const REFERENCES: u64 = 8 << 20;
 const ROUNDS: usize = 5;
@@ -33,19 +33,19 @@ fn scattered(rank: u64) -> u64 {
     rank.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20
 }
 
-fn skewed(blocks: u64) -> Workload {
+fn skewed(blocks: u64) -> TraceWorkload {
     let mut state = 1;
     let highest = (blocks as f64).ln();
     let block = |_| {
         let unit = (random(&mut state) >> 11) as f64 / (1_u64 << 53) as f64;
-        (scattered((unit * highest).exp() as u64), Stream(0))
+        (scattered((unit * highest).exp() as u64), StreamId(0))
     };
-    Workload::new("skewed", (0..REFERENCES).map(block))
+    TraceWorkload::new("skewed", (0..REFERENCES).map(block))
 }
 
-fn uniform(blocks: u64) -> Workload {
+fn uniform(blocks: u64) -> TraceWorkload {
     let mut state = 2;
-    Workload::new("uniform", (0..REFERENCES).map(|_| (scattered(random(&mut state) % blocks), Stream(0))))
+    TraceWorkload::new("uniform", (0..REFERENCES).map(|_| (scattered(random(&mut state) % blocks), StreamId(0))))
 }
 
 fn main() {

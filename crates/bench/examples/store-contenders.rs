@@ -7,7 +7,7 @@ use std::error::Error;
 use std::process::Command;
 
 use nectary_bench::limits::{LimitsOptions, limits};
-use nectary_bench::store::{self, Options, Plan, Preset, Programs};
+use nectary_bench::store::{self, BenchStoreOptions, ProcessCommands, StorePlan, StorePreset};
 use nectary_bench::{guardian, worker};
 
 const USAGE: &str = "store-contenders limits FOLDER | table4 | table5 | bare; with the last three: [--quick] [--ablations] [--scale F] \
@@ -23,9 +23,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             Ok(())
         }
         Some("limits") if arguments.len() == 2 => measure_limits(&arguments[1]),
-        Some("table4") => run(Preset::Table4, &arguments[1..]),
-        Some("table5") => run(Preset::Table5, &arguments[1..]),
-        Some("bare") => run(Preset::Bare, &arguments[1..]),
+        Some("table4") => run(StorePreset::Table4, &arguments[1..]),
+        Some("table5") => run(StorePreset::Table5, &arguments[1..]),
+        Some("bare") => run(StorePreset::Bare, &arguments[1..]),
         _ => Err(USAGE.into()),
     }
 }
@@ -38,8 +38,8 @@ fn measure_limits(folder: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn run(preset: Preset, arguments: &[String]) -> Result<(), Box<dyn Error>> {
-    let mut options = Options::new(preset);
+fn run(preset: StorePreset, arguments: &[String]) -> Result<(), Box<dyn Error>> {
+    let mut options = BenchStoreOptions::new(preset);
     let mut json = None;
     let mut left = arguments.iter();
     while let Some(name) = left.next() {
@@ -78,9 +78,9 @@ fn run(preset: Preset, arguments: &[String]) -> Result<(), Box<dyn Error>> {
             command
         })
     };
-    let programs = Programs { worker: again("worker"), guardian: again("guardian") };
+    let programs = ProcessCommands { worker: again("worker"), guardian: again("guardian") };
     let began = std::time::Instant::now();
-    let report = store::run(&Plan::new(options)?, &programs, &mut |step| {
+    let report = store::run(&StorePlan::new(options)?, &programs, &mut |step| {
         eprintln!("{:6.1} s  {} of {}  {}", began.elapsed().as_secs_f64(), step.done, step.of, step.what);
     })?;
     if let Some(path) = json {

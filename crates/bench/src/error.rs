@@ -6,7 +6,7 @@ use std::fmt::Display;
 
 /// The kind of failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ErrorKind {
+pub enum ExperimentErrorKind {
     /// The options request something that the experiment cannot do.
     Usage,
     /// The experiment needs a program, a privilege or a kernel feature that is missing.
@@ -24,20 +24,20 @@ pub enum ErrorKind {
 #[error("{message}")]
 pub struct Error {
     /// The kind, which decides the remedy.
-    pub kind: ErrorKind,
+    pub kind: ExperimentErrorKind,
     /// A description of the failure.
     pub message: String,
 }
 
 impl Error {
     /// Makes an error.
-    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
+    pub fn new(kind: ExperimentErrorKind, message: impl Into<String>) -> Error {
         Error { kind, message: message.into() }
     }
 
     /// Makes the error of a failed step: `what` is the step, `how` the failure.
     pub fn failed(what: impl Display, how: impl Display) -> Error {
-        Error::new(ErrorKind::Failed, format!("{what}: {how}"))
+        Error::new(ExperimentErrorKind::Failed, format!("{what}: {how}"))
     }
 
     /// Makes the error of a failed system call, with the text for `errno`.
@@ -63,8 +63,8 @@ impl From<nectary_attach::Error> for Error {
         let kind = match &error {
             nectary_attach::Error::NoFuse { .. }
             | nectary_attach::Error::NoLoop { .. }
-            | nectary_attach::Error::NotPermitted { .. } => ErrorKind::Missing,
-            _ => ErrorKind::Failed,
+            | nectary_attach::Error::NotPermitted { .. } => ExperimentErrorKind::Missing,
+            _ => ExperimentErrorKind::Failed,
         };
         Error::new(kind, format!("a disk cannot be attached: {error}"))
     }

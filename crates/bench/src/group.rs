@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, ErrorKind};
+use crate::{Error, ExperimentErrorKind};
 
 mod keeper;
 
-pub use keeper::{Allowance, Keeper, Keeping};
+pub use keeper::{GroupMemoryUsage, MemoryAllowance, MemoryKeeper};
 
 /// The folder in which groups are made, and the names of their files.
-struct Interface {
+struct ControlGroupInterface {
     parent: &'static str,
     limit: &'static str,
     /// The limit that slows processes down or lets them wait, instead of killing them.
@@ -25,7 +25,7 @@ struct Interface {
     stat: &'static str,
 }
 
-const FIRST: Interface = Interface {
+const FIRST: ControlGroupInterface = ControlGroupInterface {
     parent: "/sys/fs/cgroup/memory",
     limit: "memory.limit_in_bytes",
     slow_limit: "memory.limit_in_bytes",
@@ -33,7 +33,7 @@ const FIRST: Interface = Interface {
     used: "memory.usage_in_bytes",
     stat: "memory.stat",
 };
-const SECOND: Interface = Interface {
+const SECOND: ControlGroupInterface = ControlGroupInterface {
     parent: "/sys/fs/cgroup",
     limit: "memory.max",
     slow_limit: "memory.high",
@@ -58,11 +58,11 @@ pub struct GroupUsage {
 /// A memory group; removed when dropped.
 pub struct MemoryGroup {
     path: PathBuf,
-    interface: &'static Interface,
+    interface: &'static ControlGroupInterface,
 }
 
 impl MemoryGroup {
-    /// The path of a group with this name. *Errors*: [`ErrorKind::Missing`] if the kernel has no memory groups.
+    /// The path of a group with this name. *Errors*: [`ExperimentErrorKind::Missing`] if the kernel has no memory groups.
     pub fn place(name: &str) -> Result<PathBuf, Error> {
         Ok(Path::new(interface()?.parent).join(name))
     }
@@ -111,10 +111,10 @@ impl MemoryGroup {
         &self.path
     }
 
-    /// The data that a [`Keeper`] needs to hold the group at `allowed_bytes`.
-    pub fn allowance(&self, allowed_bytes: u64, hard_bytes: u64) -> Allowance {
+    /// The data that a [`MemoryKeeper`] needs to hold the group at `allowed_bytes`.
+    pub fn allowance(&self, allowed_bytes: u64, hard_bytes: u64) -> MemoryAllowance {
         let is_first = self.interface.parent == FIRST.parent;
-        Allowance { path: self.path.clone(), is_first, allowed_bytes, hard_bytes }
+        MemoryAllowance { path: self.path.clone(), is_first, allowed_bytes, hard_bytes }
     }
 
     /// Moves a process into the group; memory that the process allocates from now on is charged to the group.
@@ -154,7 +154,7 @@ impl Drop for MemoryGroup {
     }
 }
 
-fn interface() -> Result<&'static Interface, Error> {
+fn interface() -> Result<&'static ControlGroupInterface, Error> {
     if Path::new(FIRST.parent).join(FIRST.limit).exists() {
         return Ok(&FIRST);
     }
@@ -162,7 +162,7 @@ fn interface() -> Result<&'static Interface, Error> {
     match controllers.split_whitespace().any(|name| name == "memory") {
         true => Ok(&SECOND),
         false => Err(Error::new(
-            ErrorKind::Missing,
+            ExperimentErrorKind::Missing,
             "there are no memory groups: mount the memory controller of cgroups at /sys/fs/cgroup/memory, or enable it in \
              /sys/fs/cgroup/cgroup.subtree_control",
         )),

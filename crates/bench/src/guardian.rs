@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::{Error, ErrorKind, sys};
+use crate::{Error, ExperimentErrorKind, sys};
 
 /// The longest time that the guardian waits for the last processes of a run.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -43,13 +43,13 @@ impl Guardian {
     }
 
     /// Makes a directory inside a directory that the user named, and registers it for removal. *Errors*:
-    /// [`ErrorKind::Usage`] if the user's directory does not exist; it is not made, because it could be on the wrong
+    /// [`ExperimentErrorKind::ResourceUsage`] if the user's directory does not exist; it is not made, because it could be on the wrong
     /// disk.
     pub fn make_folder(&mut self, path: &Path) -> Result<(), Error> {
         let parent = path.parent().unwrap_or(path);
         if !parent.is_dir() {
             let message = format!("{}: no such directory; make it on the device to be measured", parent.display());
-            return Err(Error::new(ErrorKind::Usage, message));
+            return Err(Error::new(ExperimentErrorKind::Usage, message));
         }
         self.guard(path)?;
         std::fs::create_dir(path).map_err(|error| Error::failed(path.display(), error))
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guardian_has_its_own_session_as_soon_as_it_is_started() {
+    fn guardian_starts_in_own_session() {
         let guardian = Guardian::start(Command::new("cat")).unwrap();
         let number = guardian.child.id();
         let text = fs::read_to_string(format!("/proc/{number}/stat")).unwrap();
@@ -120,8 +120,9 @@ mod tests {
         guardian.finish();
     }
 
+    /// The listed paths are removed when the pipe of the run ends.
     #[test]
-    fn what_was_named_is_removed_when_the_pipe_ends() {
+    fn guardian_removes_listed_resources() {
         let folder = std::env::temp_dir().join(format!("nectary-bench-guardian-{}", std::process::id()));
         fs::create_dir_all(folder.join("deep")).unwrap();
         fs::write(folder.join("deep/file"), "x").unwrap();

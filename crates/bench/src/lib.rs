@@ -47,5 +47,5 @@ mod sys;
 pub mod worker;
 pub mod workload;
 
-pub use error::{Error, ErrorKind};
-pub use report::{Figure, Report};
+pub use error::{Error, ExperimentErrorKind};
+pub use report::{ExperimentReport, ReportFigure};

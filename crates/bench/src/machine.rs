@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::{Error, ErrorKind, sys};
+use crate::{Error, ExperimentErrorKind, sys};
 
 /// Processors, kernel and load, in one line.
 pub fn describe() -> String {
@@ -55,11 +55,17 @@ pub fn free_bytes() -> u64 {
 /// Checks that this process can attach disks and limit memory on this machine.
 pub fn check() -> Result<(), Error> {
     if !sys::is_root() {
-        return Err(Error::new(ErrorKind::Missing, "disks are attached and file systems mounted: run it as root"));
+        return Err(Error::new(
+            ExperimentErrorKind::Missing,
+            "disks are attached and file systems mounted: run it as root",
+        ));
     }
     for path in ["/dev/fuse", "/dev/loop-control"] {
         if !std::path::Path::new(path).exists() {
-            return Err(Error::new(ErrorKind::Missing, format!("there is no {path}; give the container that device")));
+            return Err(Error::new(
+                ExperimentErrorKind::Missing,
+                format!("there is no {path}; give the container that device"),
+            ));
         }
     }
     crate::group::MemoryGroup::place("").map(drop)
@@ -70,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dirty_commits_and_busy_machines_are_unfit() {
+    fn dirty_or_busy_machine_unfit() {
         assert_eq!(unfit(Some("9bc37d7a"), Some(LOAD_MAX)), Vec::<String>::new());
         let dirty = unfit(Some("9bc37d7a-dirty"), Some(0.1));
         assert!(dirty.len() == 1 && dirty[0].contains("9bc37d7a-dirty"), "{dirty:?}");

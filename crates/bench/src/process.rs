@@ -2,7 +2,7 @@
 //!
 //! Owns: a child with its pipes, and the command that puts a child into a memory group or its own network namespace
 //! before it runs the program ([`enter`]). Promises: a child ends when its handle is dropped, and when this process
-//! ends for any reason; each wait for a `Process` has a deadline. If a child fails, the error message quotes the end of
+//! ends for any reason; each wait for a `PipedProcess` has a deadline. If a child fails, the error message quotes the end of
 //! its standard error output.
 
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 use crate::guardian::is_alive;
-use crate::{Error, ErrorKind, sys};
+use crate::{Error, ExperimentErrorKind, sys};
 
 /// The longest time that a process may take to end after SIGTERM.
 const END_TIME_MAX: Duration = Duration::from_secs(20);
@@ -26,14 +26,14 @@ const SAID_BYTES: usize = 2000;
 
 /// The environment in which a process is started.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Inside {
+pub struct ProcessEnvironment {
     /// The memory group that the process joins.
     pub group: Option<PathBuf>,
     /// Whether the process gets its own network namespace, without links.
     pub has_own_network: bool,
 }
 
-impl Inside {
+impl ProcessEnvironment {
     /// The arguments of `nectary bench inside` for this environment.
     fn arguments(&self) -> Vec<OsString> {
         let mut list: Vec<OsString> = vec!["bench".into(), "inside".into()];
@@ -58,7 +58,7 @@ impl Inside {
 /// Replaces this process by `program`, which ends when the parent of this process ends. Returns only on failure.
 ///
 /// Call it before the process has other threads.
-pub fn enter(inside: &Inside, program: &[OsString]) -> Error {
+pub fn enter(inside: &ProcessEnvironment, program: &[OsString]) -> Error {
     sys::become_worker();
     let join = |group: &PathBuf| {
         let path = group.join("cgroup.procs");
@@ -71,13 +71,13 @@ pub fn enter(inside: &Inside, program: &[OsString]) -> Error {
         return error;
     }
     let Some((name, arguments)) = program.split_first() else {
-        return Error::new(ErrorKind::Usage, "there is no program to start");
+        return Error::new(ExperimentErrorKind::Usage, "there is no program to start");
     };
     Error::failed(name.display(), Command::new(name).args(arguments).exec())
 }
 
 /// A process of a run.
-pub(crate) struct Process {
+pub(crate) struct PipedProcess {
     child: Child,
     what: String,
     input: Option<ChildStdin>,
@@ -86,11 +86,11 @@ pub(crate) struct Process {
     is_reaped: bool,
 }
 
-impl Process {
+impl PipedProcess {
     /// Starts a process; `what` names it in errors. Its error output goes to the new file `said`.
     ///
     /// The calling thread must live as long as the process, because the kernel kills the process when the thread ends.
-    pub fn start(mut command: Command, what: &str, said: PathBuf) -> Result<Process, Error> {
+    pub fn start(mut command: Command, what: &str, said: PathBuf) -> Result<PipedProcess, Error> {
         let errors = File::create(&said).map_err(|error| Error::failed(said.display(), error))?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
         let mut child = command.spawn().map_err(|error| Error::failed(format!("starting {what}"), error))?;
@@ -106,7 +106,7 @@ impl Process {
                 }
             });
         }
-        Ok(Process { child, what: what.to_owned(), input, lines, said, is_reaped: false })
+        Ok(PipedProcess { child, what: what.to_owned(), input, lines, said, is_reaped: false })
     }
 
     /// The number of the process.
@@ -162,7 +162,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for PipedProcess {
     fn drop(&mut self) {
         // After a process is reaped, its number may belong to another process.
         if !self.is_reaped {
@@ -176,7 +176,7 @@ impl Drop for Process {
 pub(crate) fn run(command: &mut Command) -> Result<String, Error> {
     let name = command.get_program().display().to_string();
     let output = command.stdin(Stdio::null()).output().map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => Error::new(ErrorKind::Missing, format!("there is no program {name}")),
+        std::io::ErrorKind::NotFound => Error::new(ExperimentErrorKind::Missing, format!("there is no program {name}")),
         _ => Error::failed(&name, error),
     })?;
     if !output.status.success() {
@@ -191,15 +191,16 @@ pub(crate) fn run(command: &mut Command) -> Result<String, Error> {
 mod tests {
     use super::*;
 
-    fn start(script: &str) -> Process {
+    fn start(script: &str) -> PipedProcess {
         let said = std::env::temp_dir().join(format!("nectary-bench-said-{}-{}", std::process::id(), script.len()));
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        Process::start(command, "a shell", said).unwrap()
+        PipedProcess::start(command, "a shell", said).unwrap()
     }
 
+    /// A process answers in lines, and its failure contains its last output.
     #[test]
-    fn a_process_says_lines_and_what_it_said_last_stands_in_its_failure() {
+    fn process_failure_has_last_output() {
         let mut shell = start("read word; echo heard $word; echo it went wrong >&2; exit 3");
         shell.tell("a").unwrap();
         assert_eq!(shell.line(Duration::from_secs(10)).unwrap(), "heard a");
@@ -208,8 +209,9 @@ mod tests {
         fs::remove_file(&shell.said).unwrap();
     }
 
+    /// A process that prints nothing is waited for until the deadline, and is killed on drop.
     #[test]
-    fn a_process_that_says_nothing_is_waited_for_no_longer_than_said_and_ends_when_it_is_dropped() {
+    fn silent_process_times_out() {
         let shell = start("exec sleep 1000");
         let error = shell.line(Duration::from_millis(20)).unwrap_err();
         assert!(error.message.contains("nothing within"), "{error}");
@@ -221,10 +223,10 @@ mod tests {
     }
 
     #[test]
-    fn failed_commands_are_named_with_what_they_said() {
+    fn failed_command_shows_its_output() {
         let error = run(Command::new("sh").args(["-c", "echo no >&2; false"])).unwrap_err();
         assert!(error.message.ends_with("no") && error.message.starts_with("sh -c"), "{error}");
-        assert_eq!(run(&mut Command::new("no-such-program-here")).unwrap_err().kind, ErrorKind::Missing);
+        assert_eq!(run(&mut Command::new("no-such-program-here")).unwrap_err().kind, ExperimentErrorKind::Missing);
         assert_eq!(run(Command::new("echo").arg("a")).unwrap(), "a\n");
     }
 }

@@ -17,10 +17,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::guardian::Guardian;
-use crate::process::{Inside, Process, run as run_program};
-use crate::statistics::{Estimate, estimate, order, paired_ratio};
-use crate::store::Progress;
-use crate::{Error, ErrorKind, Figure, Report, machine};
+use crate::process::{PipedProcess, ProcessEnvironment, run as run_program};
+use crate::statistics::{IntervalEstimate, estimate, order, paired_ratio};
+use crate::store::RunProgress;
+use crate::{Error, ExperimentErrorKind, ExperimentReport, ReportFigure, machine};
 
 /// The size of each server's export, in bytes.
 const EXPORT_BYTES: u64 = 256 << 20;
@@ -43,7 +43,7 @@ pub const EXPERIMENTS: [(&str, &str, &str); 2] = [
 
 /// A workload: the requests that fio makes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Work {
+struct FioWorkload {
     name: &'static str,
     rw: &'static str,
     block_bytes: u32,
@@ -54,19 +54,19 @@ struct Work {
     is_pinned: bool,
 }
 
-const fn random(name: &'static str, rw: &'static str, jobs: u32, depth: u32, target: f64) -> Work {
-    Work { name, rw, block_bytes: 4096, jobs, depth, target, is_pinned: false }
+const fn random(name: &'static str, rw: &'static str, jobs: u32, depth: u32, target: f64) -> FioWorkload {
+    FioWorkload { name, rw, block_bytes: 4096, jobs, depth, target, is_pinned: false }
 }
 
-const fn pinned(name: &'static str, rw: &'static str) -> Work {
-    Work { is_pinned: true, ..random(name, rw, 1, 1, TARGET_ONE) }
+const fn pinned(name: &'static str, rw: &'static str) -> FioWorkload {
+    FioWorkload { is_pinned: true, ..random(name, rw, 1, 1, TARGET_ONE) }
 }
 
-const fn sequential(name: &'static str, rw: &'static str) -> Work {
-    Work { name, rw, block_bytes: 128 << 10, jobs: 1, depth: 4, target: TARGET_ONE, is_pinned: false }
+const fn sequential(name: &'static str, rw: &'static str) -> FioWorkload {
+    FioWorkload { name, rw, block_bytes: 128 << 10, jobs: 1, depth: 4, target: TARGET_ONE, is_pinned: false }
 }
 
-const WORKS: [Work; 8] = [
+const WORKS: [FioWorkload; 8] = [
     random("read.depth1", "randread", 1, 1, TARGET_ONE),
     random("write.depth1", "randwrite", 1, 1, TARGET_ONE),
     pinned("read.depth1.pinned", "randread"),
@@ -77,7 +77,7 @@ const WORKS: [Work; 8] = [
     sequential("write.sequential", "write"),
 ];
 
-impl Work {
+impl FioWorkload {
     fn is_read(&self) -> bool {
         self.rw.ends_with("read")
     }
@@ -106,14 +106,14 @@ pub struct RamOptions {
 const SERVERS: [&str; 4] = ["nectary", "nectary-again", "nbdkit", "null"];
 
 /// A running server.
-struct Server {
-    process: Process,
+struct ExportServer {
+    process: PipedProcess,
     url: String,
 }
 
 /// The runs of one figure on one server.
 #[derive(Debug, Clone, Default, Serialize)]
-struct Runs {
+struct ServerRuns {
     /// Requests per second.
     rates: Vec<f64>,
     /// The processor time of the server per request, in microseconds.
@@ -124,28 +124,32 @@ struct Runs {
 
 /// Runs the experiment; `nectary` is the path of this program.
 ///
-/// *Errors*: [`ErrorKind::Missing`] without fio or nbdkit, with the names of their packages; [`ErrorKind::Failed`] if a
+/// *Errors*: [`ExperimentErrorKind::Missing`] without fio or nbdkit, with the names of their packages; [`ExperimentErrorKind::Failed`] if a
 /// server returns bytes other than those that were written.
 pub fn run(
     options: &RamOptions,
     nectary: &Path,
-    progress: &mut (dyn FnMut(&Progress) + Send),
-) -> Result<Report, Error> {
+    progress: &mut (dyn FnMut(&RunProgress) + Send),
+) -> Result<ExperimentReport, Error> {
     let pairs = options.pairs.unwrap_or(if options.quick { 3 } else { 10 });
     let milliseconds = options.milliseconds.unwrap_or(if options.quick { 400 } else { 1000 });
     if !(2..=1000).contains(&pairs) || !(100..=600_000).contains(&milliseconds) {
-        return Err(Error::new(ErrorKind::Usage, "2 to 1000 pairs, and runs of 100 ms to 10 minutes"));
+        return Err(Error::new(ExperimentErrorKind::Usage, "2 to 1000 pairs, and runs of 100 ms to 10 minutes"));
     }
-    let is_named = |work: &Work| options.only.is_empty() || options.only.iter().any(|part| work.name.contains(&**part));
-    let works: Vec<Work> = WORKS.into_iter().filter(is_named).collect();
+    let is_named =
+        |work: &FioWorkload| options.only.is_empty() || options.only.iter().any(|part| work.name.contains(&**part));
+    let works: Vec<FioWorkload> = WORKS.into_iter().filter(is_named).collect();
     if works.is_empty() {
         let known = WORKS.map(|work| work.name).join(", ");
-        return Err(Error::new(ErrorKind::Usage, format!("no figure has that in its name; there are {known}")));
+        return Err(Error::new(
+            ExperimentErrorKind::Usage,
+            format!("no figure has that in its name; there are {known}"),
+        ));
     }
     for (program, package) in [("fio", "fio"), ("nbdkit", "nbdkit")] {
         if let Err(error) = run_program(Command::new(program).arg("--version")) {
             let message = format!("NOT RUN: {}: apt-get install {package}", error.message);
-            return Err(Error::new(ErrorKind::Missing, message));
+            return Err(Error::new(ExperimentErrorKind::Missing, message));
         }
     }
     let began = Instant::now();
@@ -164,27 +168,27 @@ pub fn run(
 }
 
 /// The runs of each figure, for each server.
-type All = Vec<[Runs; SERVERS.len()]>;
+type All = Vec<[ServerRuns; SERVERS.len()]>;
 
 fn run_all(
-    works: &[Work],
+    works: &[FioWorkload],
     pairs: usize,
     milliseconds: u64,
     threads: Option<u64>,
     nectary: &Path,
     folder: &Path,
-    progress: &mut (dyn FnMut(&Progress) + Send),
+    progress: &mut (dyn FnMut(&RunProgress) + Send),
 ) -> Result<All, Error> {
     let of = (SERVERS.len() * (pairs * works.len() + 1)) as u64;
     let mut done = 0;
     let mut step = |what: String| {
-        progress(&Progress { done, of, what });
+        progress(&RunProgress { done, of, what });
         done += 1;
     };
     let mut servers = Vec::new();
     for name in SERVERS {
         step(format!("filling {name}"));
-        let server = Server::start(name, threads, nectary, folder)?;
+        let server = ExportServer::start(name, threads, nectary, folder)?;
         server.fill(name != "null")?;
         servers.push(server);
     }
@@ -200,23 +204,23 @@ fn run_all(
     Ok(all)
 }
 
-impl Server {
-    fn start(name: &str, threads: Option<u64>, nectary: &Path, folder: &Path) -> Result<Server, Error> {
+impl ExportServer {
+    fn start(name: &str, threads: Option<u64>, nectary: &Path, folder: &Path) -> Result<ExportServer, Error> {
         let said = folder.join(format!("{name}.said"));
         if name.starts_with("nectary") {
-            let mut command = Inside::default().command(nectary, nectary);
+            let mut command = ProcessEnvironment::default().command(nectary, nectary);
             command.args(["ram", "donate", "--listen", "127.0.0.1:0", "--memory", &LENT_BYTES.to_string()]);
             command.args(threads.map(|count| format!("--threads={count}")));
             command.env("NECTARY_RUNTIME_DIR", folder.join(name));
-            let process = Process::start(command, name, said)?;
+            let process = PipedProcess::start(command, name, said)?;
             let address = process.line(PATIENCE)?;
-            return Ok(Server { process, url: format!("nbd://{address}/bench/{EXPORT_BYTES}") });
+            return Ok(ExportServer { process, url: format!("nbd://{address}/bench/{EXPORT_BYTES}") });
         }
         let port = free_port()?;
-        let mut command = Inside::default().command(nectary, Path::new("nbdkit"));
+        let mut command = ProcessEnvironment::default().command(nectary, Path::new("nbdkit"));
         command.args(["--foreground", "--ipaddr", "127.0.0.1", "--port", &port.to_string()]);
         command.arg(if name == "null" { "null" } else { "memory" }).arg(format!("size={EXPORT_BYTES}"));
-        let process = Process::start(command, name, said)?;
+        let process = PipedProcess::start(command, name, said)?;
         let deadline = Instant::now() + PATIENCE;
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
             if Instant::now() > deadline {
@@ -225,7 +229,7 @@ impl Server {
             }
             std::thread::sleep(STEP);
         }
-        Ok(Server { process, url: format!("nbd://127.0.0.1:{port}/") })
+        Ok(ExportServer { process, url: format!("nbd://127.0.0.1:{port}/") })
     }
 
     /// Writes the whole export once, so that all its memory is allocated; if `is_compared`, then reads and compares it.
@@ -238,7 +242,7 @@ impl Server {
         run_program(&mut command).map(drop)
     }
 
-    fn measure(&self, work: &Work, milliseconds: u64, runs: &mut Runs) -> Result<(), Error> {
+    fn measure(&self, work: &FioWorkload, milliseconds: u64, runs: &mut ServerRuns) -> Result<(), Error> {
         let mut command = self.fio(&format!("--size={EXPORT_BYTES}"));
         let processors = all_processors()?;
         if work.is_pinned {
@@ -306,7 +310,7 @@ fn free_port() -> Result<u16, Error> {
     listener.map(|address| address.port()).map_err(|error| Error::failed("a free port", error))
 }
 
-fn report(works: &[Work], all: &All, quick: bool, setting: Value) -> Report {
+fn report(works: &[FioWorkload], all: &All, quick: bool, setting: Value) -> ExperimentReport {
     let (mut figures, mut rows) = (Vec::new(), Vec::new());
     let mut text = format!("bench ram: {}\n", machine::describe());
     text.push_str(&format!(
@@ -331,8 +335,8 @@ fn report(works: &[Work], all: &All, quick: bool, setting: Value) -> Report {
         let (noise, limit) = (paired_ratio(&again.rates, &nectary.rates), paired_ratio(&nectary.rates, &null.rates));
         is_short |= is_missed(ratio.low, work.target);
         let (unit, by) = if work.is_random() { ("IOPS", 1.0) } else { ("MB/s", 1e6 / f64::from(work.block_bytes)) };
-        let rate = |runs: &Runs| estimate(&runs.rates.iter().map(|rate| rate / by).collect::<Vec<_>>());
-        let both = |runs: &Runs| format!("{:9.0} {:5.1}", rate(runs).value, mean(&runs.server_us));
+        let rate = |runs: &ServerRuns| estimate(&runs.rates.iter().map(|rate| rate / by).collect::<Vec<_>>());
+        let both = |runs: &ServerRuns| format!("{:9.0} {:5.1}", rate(runs).value, mean(&runs.server_us));
         text.push_str(&format!(
             "  {:19} {unit:>7} {:>18} {:>18} {:>18} {:>8.1}  {} target {}{}; {}; {}\n",
             work.name,
@@ -346,9 +350,9 @@ fn report(works: &[Work], all: &All, quick: bool, setting: Value) -> Report {
             range(noise),
             range(limit)
         ));
-        let mut add = |name: &str, unit, found: Estimate, target: Option<f64>| {
+        let mut add = |name: &str, unit, found: IntervalEstimate, target: Option<f64>| {
             let name = format!("ram.{}.{name}", work.name);
-            figures.push(Figure::new(name, unit, found).at_least(target).judged(target.is_some() && !quick));
+            figures.push(ReportFigure::new(name, unit, found).at_least(target).judged(target.is_some() && !quick));
         };
         add("again", "x", noise, None);
         add("of_nbdkit", "x", ratio, Some(work.target));
@@ -364,10 +368,10 @@ fn report(works: &[Work], all: &All, quick: bool, setting: Value) -> Report {
         let is_missed = figure.target.is_some_and(|target| figure.low < target);
         (!figure.name.ends_with(".again"), !is_missed, figure.target.is_none())
     });
-    Report::new("ram", setting, figures, rows, text).judged(is_short)
+    ExperimentReport::new("ram", setting, figures, rows, text).judged(is_short)
 }
 
-fn range(found: Estimate) -> String {
+fn range(found: IntervalEstimate) -> String {
     format!("{:.2} ({:.2} to {:.2})", found.value, found.low, found.high)
 }
 
@@ -379,17 +383,18 @@ fn mean(values: &[f64]) -> f64 {
 mod tests {
     use super::*;
 
-    fn runs(rate: f64) -> Runs {
-        Runs { rates: vec![rate; 4], server_us: vec![10.0; 4], client_us: vec![20.0; 4] }
+    fn runs(rate: f64) -> ServerRuns {
+        ServerRuns { rates: vec![rate; 4], server_us: vec![10.0; 4], client_us: vec![20.0; 4] }
     }
 
-    fn reported(nectary: f64, quick: bool) -> Report {
+    fn reported(nectary: f64, quick: bool) -> ExperimentReport {
         let all = vec![[runs(nectary), runs(nectary), runs(100.0), runs(200.0)]; 2];
         report(&[WORKS[0], WORKS[4]], &all, quick, json!({ "pairs": 4, "milliseconds": 1 }))
     }
 
+    /// Short figures come after the noise and before all others.
     #[test]
-    fn what_is_short_stands_after_the_noise_and_before_the_rest() {
+    fn ram_report_puts_noise_first() {
         let report = reported(100.0, false);
         let names: Vec<&str> = report.figures.iter().take(4).map(|figure| &*figure.name).collect();
         let expected =
@@ -399,8 +404,9 @@ mod tests {
         assert!(!reported(130.0, false).is_short() && !reported(100.0, true).is_short());
     }
 
+    /// Unknown figures and numbers out of bounds are refused.
     #[test]
-    fn figures_that_there_are_not_and_numbers_out_of_bounds_are_refused() {
+    fn ram_refuses_unknown_or_unbounded() {
         let options = RamOptions { quick: true, only: Vec::new(), pairs: None, milliseconds: None, threads: None };
         for wrong in [
             RamOptions { only: vec!["tape".to_owned()], ..options.clone() },
@@ -408,7 +414,7 @@ mod tests {
             RamOptions { milliseconds: Some(1), ..options.clone() },
         ] {
             let error = run(&wrong, Path::new("/nowhere"), &mut |_| {}).unwrap_err();
-            assert_eq!(error.kind, ErrorKind::Usage);
+            assert_eq!(error.kind, ExperimentErrorKind::Usage);
         }
     }
 }

@@ -7,12 +7,12 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 /// A generator of 64-bit values (SplitMix64).
 #[derive(Clone, Debug)]
-pub struct Random(SplitMix64);
+pub struct SeededRandom(SplitMix64);
 
-impl Random {
+impl SeededRandom {
     /// Makes a generator at the start of the sequence of `seed`.
-    pub fn new(seed: u64) -> Random {
-        Random(SplitMix64::seed_from_u64(seed))
+    pub fn new(seed: u64) -> SeededRandom {
+        SeededRandom(SplitMix64::seed_from_u64(seed))
     }
 
     /// Draws 64 bits.
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn same_seed_same_values_within_bounds() {
-        let (mut left, mut right) = (Random::new(7), Random::new(7));
+        let (mut left, mut right) = (SeededRandom::new(7), SeededRandom::new(7));
         assert!((0..100).all(|_| left.next_u64() == right.next_u64()));
         assert!((0..1000).all(|_| left.below(10) < 10 && left.unit() < 1.0));
         assert!((0..1000).all(|_| (40.0..=90.0).contains(&left.pareto(40.0, 90.0, 1.1))));
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn laws_have_their_medians_and_means() {
-        let mut random = Random::new(1);
+        let mut random = SeededRandom::new(1);
         let mut sizes: Vec<f64> = (0..40_001).map(|_| random.log_normal(2500.0, 1.0)).collect();
         sizes.sort_by(f64::total_cmp);
         assert!((2430.0..2570.0).contains(&sizes[20_000]), "{}", sizes[20_000]);

@@ -8,11 +8,11 @@ use std::borrow::Cow;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-use crate::statistics::Estimate;
+use crate::statistics::IntervalEstimate;
 
 /// One figure of a report.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Figure {
+pub struct ReportFigure {
     /// Its name, which stays the same between versions.
     pub name: String,
     /// The value: the median over seeds, or the value of the only run.
@@ -39,32 +39,32 @@ fn number<'de, D: Deserializer<'de>>(input: D) -> Result<f64, D::Error> {
     Option::<f64>::deserialize(input).map(|value| value.unwrap_or(f64::NAN))
 }
 
-impl Figure {
+impl ReportFigure {
     /// Makes a figure without a target.
-    pub fn new(name: impl Into<String>, unit: &'static str, found: Estimate) -> Figure {
-        let Estimate { value, low, high } = found;
+    pub fn new(name: impl Into<String>, unit: &'static str, found: IntervalEstimate) -> ReportFigure {
+        let IntervalEstimate { value, low, high } = found;
         let unit = unit.into();
-        Figure { name: name.into(), value, unit, low, high, target: None, is_at_most: false, is_judged: true }
+        ReportFigure { name: name.into(), value, unit, low, high, target: None, is_at_most: false, is_judged: true }
     }
 
     /// Sets the least value that is wanted.
-    pub fn at_least(self, target: impl Into<Option<f64>>) -> Figure {
-        Figure { target: target.into(), is_at_most: false, ..self }
+    pub fn at_least(self, target: impl Into<Option<f64>>) -> ReportFigure {
+        ReportFigure { target: target.into(), is_at_most: false, ..self }
     }
 
     /// Sets the greatest value that is wanted.
-    pub fn at_most(self, target: impl Into<Option<f64>>) -> Figure {
-        Figure { target: target.into(), is_at_most: true, ..self }
+    pub fn at_most(self, target: impl Into<Option<f64>>) -> ReportFigure {
+        ReportFigure { target: target.into(), is_at_most: true, ..self }
     }
 
     /// Sets whether the run was long enough to judge the figure.
-    pub fn judged(self, is_judged: bool) -> Figure {
-        Figure { is_judged, ..self }
+    pub fn judged(self, is_judged: bool) -> ReportFigure {
+        ReportFigure { is_judged, ..self }
     }
 
     /// The value with its interval.
-    pub fn found(&self) -> Estimate {
-        Estimate { value: self.value, low: self.low, high: self.high }
+    pub fn found(&self) -> IntervalEstimate {
+        IntervalEstimate { value: self.value, low: self.low, high: self.high }
     }
 
     /// Whether the value misses its target, however short the run was.
@@ -81,7 +81,7 @@ impl Figure {
     /// The figure as a line: its name in `width` columns, the value and its interval with so many `digits`, the target
     /// and the verdict.
     pub fn line(&self, width: usize, digits: usize) -> String {
-        let Figure { name, value, unit, low, high, .. } = self;
+        let ReportFigure { name, value, unit, low, high, .. } = self;
         let most = if self.is_at_most { "at most " } else { "" };
         let target = self.target.map(|target| format!("  target {most}{target}")).unwrap_or_default();
         let verdict = match (self.is_short(), self.target) {
@@ -95,13 +95,13 @@ impl Figure {
 
 /// A finished run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Report {
+pub struct ExperimentReport {
     /// The name of the experiment, which is that of its page in `docs/results/`.
     pub experiment: String,
     /// The options and the machine.
     pub setting: Value,
     /// All figures; the noise first, then those that miss their target, if there are such.
-    pub figures: Vec<Figure>,
+    pub figures: Vec<ReportFigure>,
     /// The measurements.
     pub rows: Vec<Value>,
     /// What only this experiment reports.
@@ -115,28 +115,34 @@ pub struct Report {
     svg: Option<String>,
 }
 
-impl Report {
+impl ExperimentReport {
     /// Makes a report, which is short if one of its figures is.
-    pub fn new(experiment: &str, setting: Value, figures: Vec<Figure>, rows: Vec<Value>, text: String) -> Report {
-        let is_short = figures.iter().any(Figure::is_short);
+    pub fn new(
+        experiment: &str,
+        setting: Value,
+        figures: Vec<ReportFigure>,
+        rows: Vec<Value>,
+        text: String,
+    ) -> ExperimentReport {
+        let is_short = figures.iter().any(ReportFigure::is_short);
         let experiment = experiment.to_owned();
-        Report { experiment, setting, figures, rows, more: Map::new(), is_short, text, svg: None }
+        ExperimentReport { experiment, setting, figures, rows, more: Map::new(), is_short, text, svg: None }
     }
 
     /// Adds a picture.
-    pub fn with_svg(self, svg: String) -> Report {
-        Report { svg: Some(svg), ..self }
+    pub fn with_svg(self, svg: String) -> ExperimentReport {
+        ExperimentReport { svg: Some(svg), ..self }
     }
 
     /// Adds what only this experiment reports.
-    pub fn with(mut self, name: &str, value: Value) -> Report {
+    pub fn with(mut self, name: &str, value: Value) -> ExperimentReport {
         self.more.insert(name.to_owned(), value);
         self
     }
 
     /// Sets the verdict, if it depends on more than the figures' values.
-    pub fn judged(self, is_short: bool) -> Report {
-        Report { is_short, ..self }
+    pub fn judged(self, is_short: bool) -> ExperimentReport {
+        ExperimentReport { is_short, ..self }
     }
 
     /// Whether the run misses a target.
@@ -161,12 +167,15 @@ mod tests {
 
     use super::*;
 
-    fn figure(value: f64, is_judged: bool) -> Figure {
-        Figure::new("ratio", "x", Estimate { value, low: value, high: value }).at_least(4.6).judged(is_judged)
+    fn figure(value: f64, is_judged: bool) -> ReportFigure {
+        ReportFigure::new("ratio", "x", IntervalEstimate { value, low: value, high: value })
+            .at_least(4.6)
+            .judged(is_judged)
     }
 
+    /// No figure is short if the run was too small to judge it.
     #[test]
-    fn nothing_is_called_short_that_the_run_was_too_small_to_tell() {
+    fn small_run_never_falls_short() {
         assert!(figure(4.5, true).is_short() && !figure(4.7, true).is_short());
         assert!(!figure(4.5, false).is_short(), "a quick run gives no verdict");
         assert!(figure(4.7, true).at_most(4.6).is_short());
@@ -174,24 +183,27 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_the_target_and_the_verdict() {
+    fn figure_line_has_target_and_verdict() {
         assert_eq!(figure(4.5, true).line(6, 1), "  ratio      4.5 x (4.5 to 4.5)  target 4.6  SHORT\n");
         assert_eq!(figure(4.7, true).line(5, 2), "  ratio    4.70 x (4.70 to 4.70)  target 4.6\n");
         assert!(figure(4.5, false).line(0, 1).ends_with("target 4.6  (no verdict)\n"));
         assert!(figure(4.7, true).at_most(4.6).line(0, 1).ends_with("target at most 4.6  SHORT\n"));
     }
 
+    /// A report also keeps the fields that are added to it.
     #[test]
-    fn a_report_is_short_if_a_figure_is_and_keeps_what_is_added() {
-        let report = |value| Report::new("one", json!({}), vec![figure(value, true)], Vec::new(), "text".to_owned());
+    fn report_is_short_with_figure() {
+        let report =
+            |value| ExperimentReport::new("one", json!({}), vec![figure(value, true)], Vec::new(), "text".to_owned());
         assert!(report(4.5).is_short() && !report(4.7).is_short() && report(4.7).judged(true).is_short());
         let report = report(4.7).with("trends", json!([1])).with_svg("<svg/>".to_owned());
         let written = serde_json::to_value(&report).unwrap();
         assert_eq!((&written["experiment"], &written["trends"]), (&json!("one"), &json!([1])));
         assert_eq!((written.get("text"), written.get("svg"), report.svg()), (None, None, Some("<svg/>")));
-        let read: Report = serde_json::from_value(written.clone()).unwrap();
+        let read: ExperimentReport = serde_json::from_value(written.clone()).unwrap();
         assert_eq!((read.figures, read.more, read.is_short), (report.figures, report.more, false));
-        let no_number: Figure = serde_json::from_value(serde_json::to_value(figure(f64::NAN, true)).unwrap()).unwrap();
+        let no_number: ReportFigure =
+            serde_json::from_value(serde_json::to_value(figure(f64::NAN, true)).unwrap()).unwrap();
         assert!(no_number.value.is_nan() && !no_number.is_beside_target());
     }
 }

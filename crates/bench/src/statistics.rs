@@ -9,7 +9,7 @@
 
 use serde::Serialize;
 
-use crate::random::Random;
+use crate::random::SeededRandom;
 
 /// The number of bootstrap samples.
 const DRAWS: usize = 4000;
@@ -18,7 +18,7 @@ const CONFIDENCE: f64 = 0.95;
 
 /// A figure with its interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Estimate {
+pub struct IntervalEstimate {
     /// The median.
     pub value: f64,
     /// The lower end of the interval.
@@ -27,10 +27,10 @@ pub struct Estimate {
     pub high: f64,
 }
 
-impl Estimate {
+impl IntervalEstimate {
     /// A value without an interval.
-    pub fn exactly(value: f64) -> Estimate {
-        Estimate { value, low: value, high: value }
+    pub fn exactly(value: f64) -> IntervalEstimate {
+        IntervalEstimate { value, low: value, high: value }
     }
 }
 
@@ -46,12 +46,12 @@ pub fn median(values: &[f64]) -> f64 {
 }
 
 /// The median of some values with its bootstrap interval; NaN without values.
-pub fn estimate(values: &[f64]) -> Estimate {
+pub fn estimate(values: &[f64]) -> IntervalEstimate {
     let value = median(values);
     if values.len() < 2 {
-        return Estimate { value, low: value, high: value };
+        return IntervalEstimate { value, low: value, high: value };
     }
-    let mut random = Random::new(values.len() as u64);
+    let mut random = SeededRandom::new(values.len() as u64);
     let mut drawn = vec![0.0; values.len()];
     let mut medians: Vec<f64> = Vec::with_capacity(DRAWS);
     for _ in 0..DRAWS {
@@ -60,11 +60,11 @@ pub fn estimate(values: &[f64]) -> Estimate {
     }
     medians.sort_by(f64::total_cmp);
     let at = |share: f64| medians[((DRAWS - 1) as f64 * share).round() as usize];
-    Estimate { value, low: at((1.0 - CONFIDENCE) / 2.0), high: at((1.0 + CONFIDENCE) / 2.0) }
+    IntervalEstimate { value, low: at((1.0 - CONFIDENCE) / 2.0), high: at((1.0 + CONFIDENCE) / 2.0) }
 }
 
 /// The median of some values with their lower and upper quartile; NaN without values.
-pub fn quartiles(values: &[f64]) -> Estimate {
+pub fn quartiles(values: &[f64]) -> IntervalEstimate {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let at = |share: f64| {
@@ -73,17 +73,17 @@ pub fn quartiles(values: &[f64]) -> Estimate {
         let (below, above) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
         below + (above - below) * place.fract()
     };
-    Estimate { value: at(0.5), low: at(0.25), high: at(0.75) }
+    IntervalEstimate { value: at(0.5), low: at(0.25), high: at(0.75) }
 }
 
 /// The median of `numerators[i] / denominators[i]` with its interval.
-pub fn paired_ratio(numerators: &[f64], denominators: &[f64]) -> Estimate {
+pub fn paired_ratio(numerators: &[f64], denominators: &[f64]) -> IntervalEstimate {
     let ratios: Vec<f64> = numerators.iter().zip(denominators).map(|(left, right)| left / right).collect();
     estimate(&ratios)
 }
 
 /// The ratio of two sums of paired values with its interval: the sums are recomputed for each sample of the pairs.
-pub fn ratio_of_sums(numerators: &[f64], denominators: &[f64]) -> Estimate {
+pub fn ratio_of_sums(numerators: &[f64], denominators: &[f64]) -> IntervalEstimate {
     let pairs: Vec<(f64, f64)> = numerators.iter().copied().zip(denominators.iter().copied()).collect();
     let ratio = |pairs: &[(f64, f64)]| {
         let (over, under) = pairs.iter().fold((0.0, 0.0), |(over, under), pair| (over + pair.0, under + pair.1));
@@ -91,9 +91,9 @@ pub fn ratio_of_sums(numerators: &[f64], denominators: &[f64]) -> Estimate {
     };
     let value = ratio(&pairs);
     if pairs.len() < 2 {
-        return Estimate { value, low: value, high: value };
+        return IntervalEstimate { value, low: value, high: value };
     }
-    let mut random = Random::new(pairs.len() as u64);
+    let mut random = SeededRandom::new(pairs.len() as u64);
     let mut drawn = pairs.clone();
     let mut ratios: Vec<f64> = Vec::with_capacity(DRAWS);
     for _ in 0..DRAWS {
@@ -102,7 +102,7 @@ pub fn ratio_of_sums(numerators: &[f64], denominators: &[f64]) -> Estimate {
     }
     ratios.sort_by(f64::total_cmp);
     let at = |share: f64| ratios[((DRAWS - 1) as f64 * share).round() as usize];
-    Estimate { value, low: at((1.0 - CONFIDENCE) / 2.0), high: at((1.0 + CONFIDENCE) / 2.0) }
+    IntervalEstimate { value, low: at((1.0 - CONFIDENCE) / 2.0), high: at((1.0 + CONFIDENCE) / 2.0) }
 }
 
 /// The order of the contenders in a round: alternately forwards and backwards, so that a machine that slows down
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn medians_of_odd_even_and_no_values() {
+    fn median_handles_even_and_empty() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(&[]).is_nan());
@@ -127,9 +127,9 @@ mod tests {
 
     #[test]
     fn quartiles_are_interpolated() {
-        assert_eq!(quartiles(&[5.0, 1.0, 3.0, 2.0, 4.0]), Estimate { value: 3.0, low: 2.0, high: 4.0 });
-        assert_eq!(quartiles(&[1.0, 2.0]), Estimate { value: 1.5, low: 1.25, high: 1.75 });
-        assert_eq!(quartiles(&[7.0]), Estimate { value: 7.0, low: 7.0, high: 7.0 });
+        assert_eq!(quartiles(&[5.0, 1.0, 3.0, 2.0, 4.0]), IntervalEstimate { value: 3.0, low: 2.0, high: 4.0 });
+        assert_eq!(quartiles(&[1.0, 2.0]), IntervalEstimate { value: 1.5, low: 1.25, high: 1.75 });
+        assert_eq!(quartiles(&[7.0]), IntervalEstimate { value: 7.0, low: 7.0, high: 7.0 });
         assert!(quartiles(&[]).value.is_nan());
     }
 
@@ -137,12 +137,13 @@ mod tests {
     fn ratios_are_taken_within_a_pair() {
         // The machine becomes ten times slower from pair to pair; the ratio stays the same.
         let ratio = paired_ratio(&[4.0, 40.0, 400.0], &[2.0, 20.0, 200.0]);
-        assert_eq!(ratio, Estimate { value: 2.0, low: 2.0, high: 2.0 });
-        assert_eq!(estimate(&[5.0]), Estimate { value: 5.0, low: 5.0, high: 5.0 });
+        assert_eq!(ratio, IntervalEstimate { value: 2.0, low: 2.0, high: 2.0 });
+        assert_eq!(estimate(&[5.0]), IntervalEstimate { value: 5.0, low: 5.0, high: 5.0 });
     }
 
+    /// The ratio is that of whole runs, and not the median of the pieces.
     #[test]
-    fn the_ratio_of_sums_is_that_of_whole_runs_and_no_median_of_pieces() {
+    fn ratio_of_sums_covers_whole_runs() {
         // Nine pieces take equally long, and one takes ten times as long.
         let (mut slow, fast) = (vec![2.0; 10], vec![1.0; 10]);
         slow[9] = 20.0;
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_is_the_known_one_of_order_statistics() {
+    fn interval_matches_order_statistics() {
         // For ten distinct values the median's percentile interval is between the 2nd and the 9th of them.
         let values: Vec<f64> = (1..=10).map(f64::from).collect();
         let found = estimate(&values);
@@ -161,9 +162,10 @@ mod tests {
         assert_eq!(found, estimate(&values));
     }
 
+    /// The interval contains the true value about as often as it states.
     #[test]
-    fn the_interval_covers_the_truth_about_as_often_as_it_says() {
-        let mut random = Random::new(3);
+    fn interval_covers_truth_as_stated() {
+        let mut random = SeededRandom::new(3);
         let runs = 200;
         let covered = (0..runs)
             .filter(|_| {
@@ -176,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn contenders_take_turns_a_b_b_a() {
+    fn contenders_alternate_a_b_b_a() {
         assert_eq!([order(2, 0), order(2, 1), order(2, 2)].concat(), [0, 1, 1, 0, 0, 1]);
     }
 }

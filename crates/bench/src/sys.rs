@@ -80,7 +80,7 @@ fn unescape(text: &[u8]) -> Vec<u8> {
 
 /// When a mounted file system writes changes to its device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Writing {
+pub(crate) enum MountSyncMode {
     /// The file system chooses when.
     Later,
     /// Changes of directories are written at once.
@@ -90,14 +90,14 @@ pub(crate) enum Writing {
 }
 
 /// Mounts a device.
-pub(crate) fn mount(device: &Path, root: &Path, kind: &str, writing: Writing) -> Result<(), Error> {
+pub(crate) fn mount(device: &Path, root: &Path, kind: &str, writing: MountSyncMode) -> Result<(), Error> {
     let (source, target) = (string(device)?, string(root)?);
     let name = CString::new(kind).map_err(|error| Error::failed(kind, error))?;
     let flags = libc::MS_NOATIME
         | match writing {
-            Writing::Later => 0,
-            Writing::DirectoriesAtOnce => libc::MS_DIRSYNC,
-            Writing::AtOnce => libc::MS_SYNCHRONOUS | libc::MS_DIRSYNC,
+            MountSyncMode::Later => 0,
+            MountSyncMode::DirectoriesAtOnce => libc::MS_DIRSYNC,
+            MountSyncMode::AtOnce => libc::MS_SYNCHRONOUS | libc::MS_DIRSYNC,
         };
     // SAFETY: the strings end with a zero byte and outlive the call; the arguments that are null may be null.
     let result = unsafe { libc::mount(source.as_ptr(), target.as_ptr(), name.as_ptr(), flags, std::ptr::null()) };
@@ -238,35 +238,35 @@ pub(crate) fn processor_time() -> Duration {
 
 /// The resources that a process and its reaped children have used.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Usage {
+pub(crate) struct ResourceUsage {
     pub user: Duration,
     pub system: Duration,
     /// The largest resident size of any of these processes.
     pub resident_bytes: u64,
 }
 
-impl Usage {
-    fn of(raw: &libc::rusage) -> Usage {
+impl ResourceUsage {
+    fn of(raw: &libc::rusage) -> ResourceUsage {
         let time = |time: libc::timeval| Duration::new(time.tv_sec.unsigned_abs(), time.tv_usec as u32 * 1000);
         let (user, system) = (time(raw.ru_utime), time(raw.ru_stime));
-        Usage { user, system, resident_bytes: raw.ru_maxrss.unsigned_abs() << 10 }
+        ResourceUsage { user, system, resident_bytes: raw.ru_maxrss.unsigned_abs() << 10 }
     }
 }
 
 /// The resources that this process has used so far.
-pub(crate) fn own_usage() -> Usage {
+pub(crate) fn own_usage() -> ResourceUsage {
     // SAFETY: all zeroes are a valid value of this plain structure.
     let mut raw: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: the call writes to the structure; it cannot fail for this process.
     unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut raw) };
-    Usage::of(&raw)
+    ResourceUsage::of(&raw)
 }
 
 /// Waits until a child has ended, and reaps it; returns `None` if it does not end within `patience`.
 ///
 /// Returns the child's exit code and its usage. If a signal ended the child, the code is 128 plus the signal's number.
 /// The caller must not wait for the child in another way.
-pub(crate) fn wait_for(child: u32, patience: Duration) -> Result<Option<(i32, Usage)>, Error> {
+pub(crate) fn wait_for(child: u32, patience: Duration) -> Result<Option<(i32, ResourceUsage)>, Error> {
     let what = || format!("waiting for process {child}");
     // SAFETY: the call takes numbers; the child is not reaped yet, so the number still belongs to it.
     let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, child, 0) };
@@ -295,7 +295,7 @@ pub(crate) fn wait_for(child: u32, patience: Duration) -> Result<Option<(i32, Us
         return Err(Error::os(what()));
     }
     let code = if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 128 + libc::WTERMSIG(status) };
-    Ok(Some((code, Usage::of(&raw))))
+    Ok(Some((code, ResourceUsage::of(&raw))))
 }
 
 /// Kills the process group that a child of this process leads.
@@ -333,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mounts_on_loop_devices_are_found_the_latest_first() {
+    fn loop_mounts_listed_latest_first() {
         let mounts = b"/dev/vda / ext4 rw 0 0\n/dev/loop3 /mnt/a\\040b ext4 rw 0 0\nproc /proc proc rw 0 0\n/dev/loop14 /mnt/c xfs rw 0 0\n";
         assert_eq!(on_loop_devices(mounts), [b"/mnt/c".to_vec(), b"/mnt/a b".to_vec()]);
         assert!(on_loop_devices(b"").is_empty());

@@ -7,7 +7,7 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use nectary_block::{Buffer, Context, Engine, OpenOptions, SharedDevice, WriteFlags, open};
+use nectary_block::{Buffer, FileEngine, IoContext, OpenOptions, SharedDevice, WriteFlags, open};
 use tokio::task::JoinSet;
 
 const FILE_BYTES: u64 = 1 << 30;
@@ -25,8 +25,8 @@ async fn measure(device: &SharedDevice, depth: u64, bytes: usize, is_write: bool
                 state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                 let offset = (state >> 20) % (FILE_BYTES / bytes as u64) * bytes as u64;
                 buffers = match is_write {
-                    true => device.write_at(offset, buffers, WriteFlags::default(), Context::default()).await?,
-                    false => device.read_at(offset, buffers, Context::default()).await?,
+                    true => device.write_at(offset, buffers, WriteFlags::default(), IoContext::default()).await?,
+                    false => device.read_at(offset, buffers, IoContext::default()).await?,
                 };
                 count += 1;
             }
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let path = std::env::args().nth(1).ok_or("give the path of a file")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        for engine in [Engine::Uring, Engine::Posix] {
+        for engine in [FileEngine::Uring, FileEngine::Posix] {
             let options = OpenOptions { create_bytes: Some(FILE_BYTES), engine, ..OpenOptions::default() };
             let device = open(&path, &options).await?;
             // The whole file is written once, because blocks that were never written are read faster.

@@ -1,14 +1,14 @@
 //! Builds the list of the mapped and unmapped parts of a range. The list is in order, has no gaps, and has a limited
 //! length.
 
-use crate::device::Extent;
+use crate::device::DeviceExtent;
 
 /// The maximum number of extents of one answer. If the range has more, its rest is reported as one mapped extent.
 pub const EXTENTS_MAX: usize = 65536;
 
 /// Collects mapped ranges in ascending order and fills the gaps between them.
 pub(crate) struct ExtentList {
-    extents: Vec<Extent>,
+    extents: Vec<DeviceExtent>,
     position: u64,
     end: u64,
 }
@@ -31,7 +31,7 @@ impl ExtentList {
     }
 
     /// Ends the answer. The rest of the range is reported as unmapped, or as mapped if the list is full.
-    pub fn finish(mut self) -> Vec<Extent> {
+    pub fn finish(mut self) -> Vec<DeviceExtent> {
         let full = self.is_full();
         self.push(self.end, full);
         self.extents
@@ -51,7 +51,7 @@ impl ExtentList {
                 last.length += length;
                 last.mapped = true;
             }
-            _ => self.extents.push(Extent { offset: self.position, length, mapped }),
+            _ => self.extents.push(DeviceExtent { offset: self.position, length, mapped }),
         }
         self.position = until;
     }
@@ -71,8 +71,9 @@ mod tests {
         assert_eq!(extents, [(100, 20, true), (120, 30, false), (150, 50, true)]);
     }
 
+    /// The answer covers the whole range with one extent fewer than the limit, at the limit and beyond it.
     #[test]
-    fn answer_at_the_limit_and_one_past_it_covers_the_range() {
+    fn extents_past_limit_cover_range() {
         for count in [EXTENTS_MAX as u64 / 2 - 1, EXTENTS_MAX as u64 / 2, EXTENTS_MAX as u64] {
             let mut list = ExtentList::new(0, count * 2);
             for index in 0..count {

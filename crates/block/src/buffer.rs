@@ -171,18 +171,18 @@ impl Drop for Buffer {
 }
 
 thread_local! {
-    static SPARE: RefCell<Spare> = const { RefCell::new(Spare::new()) };
+    static SPARE: RefCell<SpareBuffers> = const { RefCell::new(SpareBuffers::new()) };
 }
 
 /// The memory of short buffers that were dropped on this thread, by capacity; all of it is initialised.
-struct Spare {
+struct SpareBuffers {
     starts: [Vec<NonNull<u8>>; SPARE_BUFFER_BYTES_MAX / BUFFER_ALIGNMENT],
     bytes: usize,
 }
 
-impl Spare {
-    const fn new() -> Spare {
-        Spare { starts: [const { Vec::new() }; SPARE_BUFFER_BYTES_MAX / BUFFER_ALIGNMENT], bytes: 0 }
+impl SpareBuffers {
+    const fn new() -> SpareBuffers {
+        SpareBuffers { starts: [const { Vec::new() }; SPARE_BUFFER_BYTES_MAX / BUFFER_ALIGNMENT], bytes: 0 }
     }
 
     fn take(&mut self, capacity: usize) -> Option<NonNull<u8>> {
@@ -203,7 +203,7 @@ impl Spare {
     }
 }
 
-impl Drop for Spare {
+impl Drop for SpareBuffers {
     fn drop(&mut self) {
         for (class, starts) in self.starts.iter().enumerate() {
             let layout = Buffer::layout((class + 1) * BUFFER_ALIGNMENT);
@@ -284,8 +284,9 @@ impl std::fmt::Debug for Buffer {
 mod tests {
     use super::*;
 
+    /// A new buffer can also grow within its capacity.
     #[test]
-    fn buffer_is_aligned_zeroed_and_resizable_inside_its_capacity() {
+    fn buffer_is_aligned_and_zeroed() {
         let mut buffer = Buffer::zeroed(5000);
         assert_eq!(buffer.as_ptr() as usize % BUFFER_ALIGNMENT, 0);
         assert_eq!((buffer.len(), buffer.capacity()), (5000, 8192));
@@ -301,8 +302,9 @@ mod tests {
         assert_eq!(Buffer::zeroed(0).len(), 0);
     }
 
+    /// A thread keeps dropped short buffers for its next reads, and frees them when it ends.
     #[test]
-    fn memory_is_kept_for_the_next_read_up_to_the_bound() {
+    fn short_buffers_are_reused_up_to_bound() {
         let first = Buffer::recycled(5000);
         let start = first.as_ptr();
         drop(first);
@@ -316,8 +318,9 @@ mod tests {
         std::thread::spawn(move || drop(second)).join().unwrap();
     }
 
+    /// All threads together keep dropped long buffers only up to the bound.
     #[test]
-    fn long_buffers_are_kept_for_all_threads_up_to_the_bound() {
+    fn long_buffers_are_shared_between_threads() {
         // No other test uses this capacity.
         const LENGTH: usize = (1 << 20) + 144;
         // Other tests may drop so many long buffers meanwhile that this one is not kept.

@@ -4,35 +4,35 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::device::{DEVICE_BYTES_MAX, SharedDevice};
-use crate::error::{Error, ErrorKind};
+use crate::error::{DeviceErrorKind, Error};
 use crate::file::FileDevice;
 use crate::filter::corrupt::{CorruptFilter, CorruptOptions};
 use crate::filter::delay::{DelayFilter, DelayOptions};
-use crate::filter::error::{ErrorFilter, ErrorOptions, On};
+use crate::filter::error::{ErrorFilter, ErrorOptions, FailingOperations};
 use crate::filter::log::LogFilter;
-use crate::filter::model::{Clock, Disk, ModelFilter, ModelOptions};
+use crate::filter::model::{DiskKind, ModelClock, ModelFilter, ModelOptions};
 use crate::filter::record::{FILE_BYTES_MAX, RecordFilter, Recorder};
 use crate::filter::stats::StatsFilter;
 use crate::filter::throttle::{ThrottleFilter, ThrottleOptions};
 use crate::memory::MemoryDevice;
-use crate::registry::{Arguments, Registry};
+use crate::registry::{DeviceRegistry, SpecArguments};
 use crate::size::{parse_duration, parse_share, parse_size};
 use crate::stripe::{STRIPE_UNIT_BYTES, StripeDevice};
 
 /// The block of a device in memory, to which its size is rounded up. *Units*: bytes.
 const MEMORY_BLOCK_BYTES: u64 = 4096;
 
-impl Registry {
+impl DeviceRegistry {
     /// A registry with the devices and filters of this crate.
-    pub fn with_builtins() -> Registry {
-        let mut registry = Registry::empty();
+    pub fn with_builtins() -> DeviceRegistry {
+        let mut registry = DeviceRegistry::empty();
         register(&mut registry);
         registry
     }
 }
 
 /// Registers every device and filter of this crate.
-fn register(registry: &mut Registry) {
+fn register(registry: &mut DeviceRegistry) {
     registry.register("memory", memory);
     registry.register("file", file);
     registry.register("disk", disk);
@@ -47,17 +47,17 @@ fn register(registry: &mut Registry) {
     registry.register("throttle", throttle);
 }
 
-async fn file(arguments: Arguments) -> Result<SharedDevice, Error> {
+async fn file(arguments: SpecArguments) -> Result<SharedDevice, Error> {
     let device = FileDevice::open_file(arguments.rest()?, arguments.options()).await?;
     Ok(Arc::new(device))
 }
 
-async fn disk(arguments: Arguments) -> Result<SharedDevice, Error> {
+async fn disk(arguments: SpecArguments) -> Result<SharedDevice, Error> {
     let device = FileDevice::open_disk(arguments.rest()?, arguments.options()).await?;
     Ok(Arc::new(device))
 }
 
-async fn memory(arguments: Arguments) -> Result<SharedDevice, Error> {
+async fn memory(arguments: SpecArguments) -> Result<SharedDevice, Error> {
     let size_bytes = parse_size(arguments.rest()?).map_err(|message| arguments.invalid(message))?;
     arguments.finish()?;
     let whole = size_bytes.checked_next_multiple_of(MEMORY_BLOCK_BYTES).filter(|&bytes| bytes <= DEVICE_BYTES_MAX);
@@ -67,17 +67,17 @@ async fn memory(arguments: Arguments) -> Result<SharedDevice, Error> {
     Ok(Arc::new(MemoryDevice::new(whole)))
 }
 
-async fn stats(mut arguments: Arguments) -> Result<SharedDevice, Error> {
+async fn stats(mut arguments: SpecArguments) -> Result<SharedDevice, Error> {
     let inner = arguments.device().await?;
     arguments.finish()?;
     Ok(Arc::new(StatsFilter::new(inner)))
 }
 
-async fn error(mut arguments: Arguments) -> Result<SharedDevice, Error> {
+async fn error(mut arguments: SpecArguments) -> Result<SharedDevice, Error> {
     let default = ErrorOptions::default();
     let options = ErrorOptions {
         rate: arguments.option("rate", parse_share)?.unwrap_or(default.rate),
-        on: arguments.option("on", On::parse)?.unwrap_or(default.on),
+        on: arguments.option("on", FailingOperations::parse)?.unwrap_or(default.on),
         kind: arguments.option("kind", parse_kind)?.unwrap_or(default.kind),
         when: arguments.option("when", parse_path)?,
         seed: arguments.option("seed", parse_seed)?.unwrap_or(default.seed),
@@ -87,7 +87,7 @@ async fn error(mut arguments: Arguments) -> Result<SharedDevice, Error> {
     Ok(Arc::new(ErrorFilter::new(inner, options)))
 }
 
-async fn corrupt(mut arguments: Arguments) -> Result<SharedDevice, Error> {
+async fn corrupt(mut arguments: SpecArguments) -> Result<SharedDevice, Error> {
     let default = CorruptOptions::default();
     let options = CorruptOptions {
         rate: arguments.option("rate", parse_share)?.unwrap_or(default.rate),
@@ -99,7 +99,7 @@ async fn corrupt(mut arguments: Arguments) -> Result<SharedDevice, Error> {
     Ok(Arc::new(CorruptFilter::new(inner, options)))
 }
 
-async fn delay(mut arguments: Arguments) -> Result<SharedDevice, Error> {
+async fn delay(mut arguments: SpecArguments) -> Result<SharedDevice, Error> {
     let options = DelayOptions {
         read: arguments.option("read", parse_duration)?.unwrap_or_default(),
         write: arguments.option("write", parse_duration)?.unwrap_or_default(),
@@ -111,7 +111,7 @@ async fn delay(mut arguments: Arguments) -> Result<SharedDevice, Error> {
     Ok(Arc::new(DelayFilter::new(inner, options)))
 }
 
-async fn record(mut arguments: Arguments) -> Result<SharedDevice, Error> {
+async fn record(mut arguments: SpecArguments) -> Result<SharedDevice, Error> {
     let Some(path) = arguments.option("file", parse_path)? else {
         return Err(arguments.invalid("record needs a file: record(DEVICE,file=PATH)"));
     };
@@ -122,7 +122,7 @@ async fn record(mut arguments: Arguments) -> Result<SharedDevice, Error> {
     Ok(Arc::new(RecordFilter::new(inner, recorder)))
 }
 
-async fn log(mut arguments: Arguments) -> Result<SharedDevice, Error> {
+async fn log(mut arguments: SpecArguments) -> Result<SharedDevice, Error> {
     let Some(path) = arguments.option("file", parse_path)? else {
         return Err(arguments.invalid("log needs a file: log(DEVICE,file=PATH)"));
     };
@@ -131,9 +131,9 @@ async fn log(mut arguments: Arguments) -> Result<SharedDevice, Error> {
     Ok(Arc::new(LogFilter::new(inner, path)?))
 }
 
-async fn model(mut arguments: Arguments) -> Result<SharedDevice, Error> {
-    let Some(disk) = arguments.option("disk", Disk::parse)? else {
-        let known = Disk::ALL.map(|entry| entry.0).join(", ");
+async fn model(mut arguments: SpecArguments) -> Result<SharedDevice, Error> {
+    let Some(disk) = arguments.option("disk", DiskKind::parse)? else {
+        let known = DiskKind::ALL.map(|entry| entry.0).join(", ");
         return Err(arguments.invalid(format!("model needs a disk: model(DEVICE,disk=KIND); known are {known}")));
     };
     let default = ModelOptions::new(disk);
@@ -148,7 +148,7 @@ async fn model(mut arguments: Arguments) -> Result<SharedDevice, Error> {
     Ok(Arc::new(ModelFilter::new(inner, options)))
 }
 
-async fn throttle(mut arguments: Arguments) -> Result<SharedDevice, Error> {
+async fn throttle(mut arguments: SpecArguments) -> Result<SharedDevice, Error> {
     let options = ThrottleOptions {
         iops: arguments.option("iops", |text| parse_rate(text, text.parse().ok()))?,
         bandwidth: arguments.option("bandwidth", |text| parse_rate(text, parse_size(text).ok()))?,
@@ -158,7 +158,7 @@ async fn throttle(mut arguments: Arguments) -> Result<SharedDevice, Error> {
     Ok(Arc::new(ThrottleFilter::new(inner, options)))
 }
 
-async fn stripe(mut arguments: Arguments) -> Result<SharedDevice, Error> {
+async fn stripe(mut arguments: SpecArguments) -> Result<SharedDevice, Error> {
     let unit_bytes = arguments.option("unit", parse_size)?.unwrap_or(STRIPE_UNIT_BYTES);
     let devices = arguments.devices().await?;
     arguments.finish()?;
@@ -174,10 +174,10 @@ fn parse_rate(text: &str, rate: Option<u64>) -> Result<u64, String> {
     rate.filter(|&rate| rate > 0).ok_or_else(|| format!("\"{text}\" is no rate; write 150, or 20M for bytes a second"))
 }
 
-fn parse_clock(text: &str) -> Result<Clock, String> {
+fn parse_clock(text: &str) -> Result<ModelClock, String> {
     match text {
-        "real" => Ok(Clock::Real),
-        "virtual" => Ok(Clock::Virtual),
+        "real" => Ok(ModelClock::Real),
+        "virtual" => Ok(ModelClock::Virtual),
         _ => Err(format!("\"{text}\" is no clock; write real or virtual")),
     }
 }
@@ -195,10 +195,10 @@ fn parse_seed(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("\"{text}\" is no seed; write a whole number"))
 }
 
-fn parse_kind(text: &str) -> Result<ErrorKind, String> {
+fn parse_kind(text: &str) -> Result<DeviceErrorKind, String> {
     match text {
-        "io" => Ok(ErrorKind::Io),
-        "full" => Ok(ErrorKind::Full),
+        "io" => Ok(DeviceErrorKind::Io),
+        "full" => Ok(DeviceErrorKind::Full),
         _ => Err(format!("\"{text}\" is no kind of error; write io or full")),
     }
 }

@@ -6,7 +6,7 @@ use std::fmt;
 
 /// The kind of a failure. Each kind has its own remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ErrorKind {
+pub enum DeviceErrorKind {
     /// The named device, file or host does not exist.
     Absent,
     /// Another process has the device open.
@@ -26,25 +26,25 @@ pub enum ErrorKind {
     Latched,
 }
 
-impl ErrorKind {
+impl DeviceErrorKind {
     /// The word that names this kind in messages.
     pub fn as_str(self) -> &'static str {
         match self {
-            ErrorKind::Absent => "not found",
-            ErrorKind::Busy => "in use",
-            ErrorKind::Invalid => "invalid request",
-            ErrorKind::Unsupported => "unsupported",
-            ErrorKind::Full => "no space left",
-            ErrorKind::TimedOut => "timed out",
-            ErrorKind::Io => "I/O error",
-            ErrorKind::Latched => "stopped after an earlier failure",
+            DeviceErrorKind::Absent => "not found",
+            DeviceErrorKind::Busy => "in use",
+            DeviceErrorKind::Invalid => "invalid request",
+            DeviceErrorKind::Unsupported => "unsupported",
+            DeviceErrorKind::Full => "no space left",
+            DeviceErrorKind::TimedOut => "timed out",
+            DeviceErrorKind::Io => "I/O error",
+            DeviceErrorKind::Latched => "stopped after an earlier failure",
         }
     }
 }
 
 /// An operation on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Operation {
+pub enum DeviceOperation {
     /// Opening or constructing the device.
     Open,
     /// A read.
@@ -65,19 +65,19 @@ pub enum Operation {
     Close,
 }
 
-impl Operation {
+impl DeviceOperation {
     /// The word that names this operation in messages and logs.
     pub fn as_str(self) -> &'static str {
         match self {
-            Operation::Open => "open",
-            Operation::Read => "read",
-            Operation::Write => "write",
-            Operation::Flush => "flush",
-            Operation::Discard => "discard",
-            Operation::WriteZeroes => "write zeroes",
-            Operation::Allocation => "allocation",
-            Operation::Grow => "grow",
-            Operation::Close => "close",
+            DeviceOperation::Open => "open",
+            DeviceOperation::Read => "read",
+            DeviceOperation::Write => "write",
+            DeviceOperation::Flush => "flush",
+            DeviceOperation::Discard => "discard",
+            DeviceOperation::WriteZeroes => "write zeroes",
+            DeviceOperation::Allocation => "allocation",
+            DeviceOperation::Grow => "grow",
+            DeviceOperation::Close => "close",
         }
     }
 }
@@ -86,11 +86,11 @@ impl Operation {
 #[derive(Debug, Clone, thiserror::Error)]
 pub struct Error {
     /// The kind, which decides the remedy.
-    pub kind: ErrorKind,
+    pub kind: DeviceErrorKind,
     /// The device's SPEC.
     pub device: String,
     /// The operation that failed.
-    pub operation: Operation,
+    pub operation: DeviceOperation,
     /// The offset of the operation on the device; 0 if it has none. *Units*: bytes.
     pub offset: u64,
     /// The length of the operation; 0 if it has none. *Units*: bytes.
@@ -101,7 +101,7 @@ pub struct Error {
 
 impl Error {
     /// Makes an error without offset and length.
-    pub fn new(kind: ErrorKind, device: &str, operation: Operation, detail: impl Into<String>) -> Error {
+    pub fn new(kind: DeviceErrorKind, device: &str, operation: DeviceOperation, detail: impl Into<String>) -> Error {
         Error { kind, device: device.to_owned(), operation, offset: 0, length: 0, detail: detail.into() }
     }
 
@@ -113,15 +113,15 @@ impl Error {
     }
 
     /// Makes an error from an error of the operating system. The kind follows from the system's error number.
-    pub fn from_os(error: &std::io::Error, device: &str, operation: Operation) -> Error {
+    pub fn from_os(error: &std::io::Error, device: &str, operation: DeviceOperation) -> Error {
         let kind = match error.raw_os_error() {
-            Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => ErrorKind::Absent,
-            Some(libc::EBUSY | libc::EAGAIN) => ErrorKind::Busy,
-            Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => ErrorKind::Full,
-            Some(libc::EOPNOTSUPP | libc::ENOSYS) => ErrorKind::Unsupported,
-            Some(libc::EINVAL) => ErrorKind::Invalid,
-            Some(libc::ETIMEDOUT) => ErrorKind::TimedOut,
-            _ => ErrorKind::Io,
+            Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => DeviceErrorKind::Absent,
+            Some(libc::EBUSY | libc::EAGAIN) => DeviceErrorKind::Busy,
+            Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => DeviceErrorKind::Full,
+            Some(libc::EOPNOTSUPP | libc::ENOSYS) => DeviceErrorKind::Unsupported,
+            Some(libc::EINVAL) => DeviceErrorKind::Invalid,
+            Some(libc::ETIMEDOUT) => DeviceErrorKind::TimedOut,
+            _ => DeviceErrorKind::Io,
         };
         Error::new(kind, device, operation, error.to_string())
     }

@@ -27,25 +27,25 @@ mod stripe;
 pub use allocation::EXTENTS_MAX;
 pub use buffer::{BUFFER_ALIGNMENT, Buffer, advise_huge_pages, lock_pages, release_pages};
 pub use device::{
-    BlockDevice, CLEAR_LATCH, Context, DEVICE_BYTES_MAX, Extent, Geometry, IoFuture, SharedDevice, Stream, Survives,
-    WriteFlags, read, write,
+    AccessStream, BlockDevice, CLEAR_LATCH, DEVICE_BYTES_MAX, DeviceExtent, DeviceGeometry, IoContext, IoFuture,
+    SharedDevice, SurvivalLevel, WriteFlags, read, write,
 };
-pub use error::{Error, ErrorKind, Operation};
-pub use figures::Figures;
+pub use error::{DeviceErrorKind, DeviceOperation, Error};
+pub use figures::DeviceCounters;
 pub use file::{FileDevice, is_block_device};
 pub use filter::Filter;
 pub use filter::corrupt::{CorruptFilter, CorruptOptions};
 pub use filter::delay::{DelayFilter, DelayOptions};
-pub use filter::error::{ErrorFilter, ErrorOptions, On};
+pub use filter::error::{ErrorFilter, ErrorOptions, FailingOperations};
 pub use filter::log::LogFilter;
-pub use filter::model::{Clock, Disk, ModelFilter, ModelOptions, ModelStats};
-pub use filter::record::{Event, RECORDING_BYTES_MAX, RecordFilter, Recorder, Recording};
-pub use filter::stats::{Count, Stats, StatsFilter};
+pub use filter::model::{DiskKind, ModelClock, ModelFilter, ModelOptions, ModelStats};
+pub use filter::record::{RECORDING_BYTES_MAX, RecordFilter, RecordedEvent, Recorder, Recording};
+pub use filter::stats::{OperationCount, OperationStats, StatsFilter};
 pub use filter::throttle::{ThrottleFilter, ThrottleOptions};
 pub use memory::MemoryDevice;
-pub use registry::{Arguments, Engine, OpenFuture, OpenOptions, Registry, open};
-pub use request::{BUFFERS_MAX, OPERATION_BYTES_MAX, Request};
+pub use registry::{DeviceRegistry, FileEngine, OpenFuture, OpenOptions, SpecArguments, open};
+pub use request::{BUFFERS_MAX, DeviceRequest, OPERATION_BYTES_MAX};
 pub use size::{exact_size, format_size, parse_duration, parse_share, parse_size};
-pub use snapshot::Snapshot;
-pub use spec::{Argument, Form, SPEC_BYTES_MAX, SPEC_DEPTH_MAX, Spec, SpecError};
+pub use snapshot::DeviceSnapshot;
+pub use spec::{DeviceSpec, SPEC_BYTES_MAX, SPEC_DEPTH_MAX, SpecArgument, SpecError, SpecForm};
 pub use stripe::{STRIPE_DEVICES_MAX, STRIPE_UNIT_BYTES, StripeDevice};

@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::allocation::ExtentList;
 use crate::buffer::Buffer;
-use crate::device::{BlockDevice, Context, Extent, Geometry, IoFuture, Survives, WriteFlags};
-use crate::error::{Error, ErrorKind, Operation};
-use crate::request::{Request, ready};
+use crate::device::{BlockDevice, DeviceExtent, DeviceGeometry, IoContext, IoFuture, SurvivalLevel, WriteFlags};
+use crate::error::{DeviceErrorKind, DeviceOperation, Error};
+use crate::request::{DeviceRequest, ready};
 use crate::size::exact_size;
-use crate::snapshot::{PAGE_BYTES, Snapshot, pages};
+use crate::snapshot::{DeviceSnapshot, PAGE_BYTES, pages};
 
 /// The number of locks, and so of shards, over which the pages are spread.
 const SHARD_COUNT: usize = 64;
@@ -55,12 +55,12 @@ impl MemoryDevice {
     /// Makes a device that holds `image`, padded with zeroes to whole blocks. *Cost*: copies the bytes that are not
     /// zero.
     pub fn from_image(image: Vec<u8>) -> MemoryDevice {
-        MemoryDevice::from_snapshot(&Snapshot::from_image(&image))
+        MemoryDevice::from_snapshot(&DeviceSnapshot::from_image(&image))
     }
 
     /// Makes a device with the contents of `snapshot`, which later writes do not change. *Cost*: copies no contents; a
     /// page is copied when it is first written.
-    pub fn from_snapshot(snapshot: &Snapshot) -> MemoryDevice {
+    pub fn from_snapshot(snapshot: &DeviceSnapshot) -> MemoryDevice {
         let device = MemoryDevice::new(snapshot.size_bytes().next_multiple_of(u64::from(BLOCK_BYTES)));
         for (page, bytes) in snapshot.pages() {
             device.shard(page).insert(page, bytes.clone());
@@ -69,8 +69,8 @@ impl MemoryDevice {
     }
 
     /// Takes a snapshot of the current contents, page by page. *Cost*: copies only references to pages.
-    pub fn snapshot(&self) -> Snapshot {
-        let mut snapshot = Snapshot::zeroed(0);
+    pub fn snapshot(&self) -> DeviceSnapshot {
+        let mut snapshot = DeviceSnapshot::zeroed(0);
         for shard in &self.shards {
             for (&page, bytes) in lock(shard).iter() {
                 snapshot.insert(page, bytes.clone());
@@ -142,8 +142,8 @@ impl MemoryDevice {
         list
     }
 
-    fn check(&self, operation: Operation, offset: u64, length: u64, context: Context) -> Result<(), Error> {
-        let request = Request::new(operation, offset, length, context);
+    fn check(&self, operation: DeviceOperation, offset: u64, length: u64, context: IoContext) -> Result<(), Error> {
+        let request = DeviceRequest::new(operation, offset, length, context);
         request.check(|| self.spec(), &self.geometry())
     }
 }
@@ -153,20 +153,21 @@ impl BlockDevice for MemoryDevice {
         format!("memory:{}", exact_size(self.size()))
     }
 
-    fn geometry(&self) -> Geometry {
-        Geometry {
+    fn geometry(&self) -> DeviceGeometry {
+        DeviceGeometry {
             size_bytes: self.size(),
             block_bytes: BLOCK_BYTES,
             atomic_bytes: 512,
             read_bytes_preferred: PAGE_BYTES as u32,
             write_bytes_preferred: PAGE_BYTES as u32,
-            write_survives: Survives::Nothing,
-            flush_survives: Survives::Nothing,
+            write_survives: SurvivalLevel::Nothing,
+            flush_survives: SurvivalLevel::Nothing,
         }
     }
 
-    fn read_at(&self, offset: u64, mut buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
-        let checked = Request::vectored(Operation::Read, offset, &buffers, context, || self.spec(), &self.geometry());
+    fn read_at(&self, offset: u64, mut buffers: Vec<Buffer>, context: IoContext) -> IoFuture<Vec<Buffer>> {
+        let checked =
+            DeviceRequest::vectored(DeviceOperation::Read, offset, &buffers, context, || self.spec(), &self.geometry());
         ready(checked.map(|_| {
             let mut offset = offset;
             for buffer in &mut buffers {
@@ -182,9 +183,16 @@ impl BlockDevice for MemoryDevice {
         offset: u64,
         buffers: Vec<Buffer>,
         _flags: WriteFlags,
-        context: Context,
+        context: IoContext,
     ) -> IoFuture<Vec<Buffer>> {
-        let checked = Request::vectored(Operation::Write, offset, &buffers, context, || self.spec(), &self.geometry());
+        let checked = DeviceRequest::vectored(
+            DeviceOperation::Write,
+            offset,
+            &buffers,
+            context,
+            || self.spec(),
+            &self.geometry(),
+        );
         ready(checked.map(|_| {
             let mut offset = offset;
             for buffer in &buffers {
@@ -195,24 +203,24 @@ impl BlockDevice for MemoryDevice {
         }))
     }
 
-    fn flush(&self, context: Context) -> IoFuture<()> {
-        ready(self.check(Operation::Flush, 0, 0, context))
+    fn flush(&self, context: IoContext) -> IoFuture<()> {
+        ready(self.check(DeviceOperation::Flush, 0, 0, context))
     }
 
-    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        ready(self.check(Operation::Discard, offset, length, context).map(|()| self.zero(offset, length)))
+    fn discard(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
+        ready(self.check(DeviceOperation::Discard, offset, length, context).map(|()| self.zero(offset, length)))
     }
 
-    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        ready(self.check(Operation::WriteZeroes, offset, length, context).map(|()| self.zero(offset, length)))
+    fn write_zeroes(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
+        ready(self.check(DeviceOperation::WriteZeroes, offset, length, context).map(|()| self.zero(offset, length)))
     }
 
-    fn zero_quickly(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+    fn zero_quickly(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
         self.write_zeroes(offset, length, context)
     }
 
-    fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
-        ready(self.check(Operation::Allocation, offset, length, context).map(|()| {
+    fn allocation(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<Vec<DeviceExtent>> {
+        ready(self.check(DeviceOperation::Allocation, offset, length, context).map(|()| {
             let mut extents = ExtentList::new(offset, length);
             for page in self.allocated(offset, length) {
                 let (start, end) = overlap(page, offset, length);
@@ -227,7 +235,7 @@ impl BlockDevice for MemoryDevice {
         if size_bytes < now || !size_bytes.is_multiple_of(u64::from(BLOCK_BYTES)) {
             let detail =
                 format!("cannot become {size_bytes} bytes: it has {now}, grows only, by blocks of {BLOCK_BYTES}");
-            return ready(Err(Error::new(ErrorKind::Invalid, &self.spec(), Operation::Grow, detail)));
+            return ready(Err(Error::new(DeviceErrorKind::Invalid, &self.spec(), DeviceOperation::Grow, detail)));
         }
         self.size_bytes.fetch_max(size_bytes, Ordering::AcqRel);
         ready(Ok(()))
@@ -263,8 +271,9 @@ mod tests {
     use super::*;
     use crate::{read, write};
 
+    /// Contents written across a page boundary survive a copy to an image and back.
     #[tokio::test]
-    async fn contents_round_trip_over_page_borders_and_through_an_image() {
+    async fn contents_survive_image_round_trip() {
         let device = MemoryDevice::new(1 << 20);
         let data: Vec<u8> = (0..16384u32).map(|index| (index % 251) as u8).collect();
         write(&device, 61440, Buffer::copy_of(&data)).await.unwrap();
@@ -276,13 +285,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn snapshot_and_device_do_not_see_each_others_writes() {
+    async fn snapshot_and_device_are_independent() {
         let device = MemoryDevice::new(1 << 20);
         write(&device, 0, Buffer::copy_of(&[1; 4096])).await.unwrap();
         let snapshot = device.snapshot();
         let copy = MemoryDevice::from_snapshot(&snapshot);
         write(&device, 0, Buffer::copy_of(&[2; 4096])).await.unwrap();
-        copy.write_zeroes(0, 4096, Context::default()).await.unwrap();
+        copy.write_zeroes(0, 4096, IoContext::default()).await.unwrap();
         assert_eq!((snapshot.image()[0], device.image()[0], copy.image()[0]), (1, 2, 0));
     }
 
@@ -291,7 +300,7 @@ mod tests {
         let device = MemoryDevice::new(1 << 50);
         write(&device, 1 << 49, Buffer::zeroed(4096)).await.unwrap();
         assert_eq!(device.resident_bytes(), PAGE_BYTES as u64);
-        device.discard(0, 1 << 20, Context::default()).await.unwrap();
+        device.discard(0, 1 << 20, IoContext::default()).await.unwrap();
         assert_eq!(device.spec(), "memory:1P");
     }
 
@@ -300,7 +309,7 @@ mod tests {
         let device = MemoryDevice::new(8192);
         for (offset, length) in [(512, 4096), (0, 100), (8192, 4096), (u64::MAX - 4095, 4096)] {
             let error = read(&device, offset, length).await.unwrap_err();
-            assert_eq!(error.kind, ErrorKind::Invalid, "{error}");
+            assert_eq!(error.kind, DeviceErrorKind::Invalid, "{error}");
         }
     }
 }

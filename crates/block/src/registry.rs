@@ -10,12 +10,12 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::device::SharedDevice;
-use crate::error::{Error, ErrorKind, Operation};
-use crate::spec::{Argument, Form, Spec, SpecError, is_name};
+use crate::error::{DeviceErrorKind, DeviceOperation, Error};
+use crate::spec::{DeviceSpec, SpecArgument, SpecError, SpecForm, is_name};
 
 /// The engine with which files and disks are read and written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Engine {
+pub enum FileEngine {
     /// io_uring if the kernel allows it, otherwise POSIX.
     #[default]
     Auto,
@@ -25,13 +25,13 @@ pub enum Engine {
     Posix,
 }
 
-impl FromStr for Engine {
+impl FromStr for FileEngine {
     type Err = String;
-    fn from_str(text: &str) -> Result<Engine, String> {
+    fn from_str(text: &str) -> Result<FileEngine, String> {
         match text {
-            "auto" => Ok(Engine::Auto),
-            "uring" => Ok(Engine::Uring),
-            "posix" => Ok(Engine::Posix),
+            "auto" => Ok(FileEngine::Auto),
+            "uring" => Ok(FileEngine::Uring),
+            "posix" => Ok(FileEngine::Posix),
             _ => Err(format!("\"{text}\" is no engine; write auto, uring or posix")),
         }
     }
@@ -43,7 +43,7 @@ pub struct OpenOptions {
     /// If set, a file that does not exist is created with this size, and its blocks are allocated. *Units*: bytes.
     pub create_bytes: Option<u64>,
     /// The engine with which files and disks are read and written.
-    pub engine: Engine,
+    pub engine: FileEngine,
     /// Whether to bypass the page cache (`O_DIRECT`), if the file system supports this.
     pub direct: bool,
     /// Whether to open a device that another client has open, if the device supports this. The other client can then no
@@ -66,7 +66,7 @@ pub struct OpenOptions {
 
 impl Default for OpenOptions {
     fn default() -> OpenOptions {
-        let engine = Engine::Auto;
+        let engine = FileEngine::Auto;
         OpenOptions {
             create_bytes: None,
             engine,
@@ -83,18 +83,18 @@ impl Default for OpenOptions {
 /// The result of a constructor.
 pub type OpenFuture = Pin<Box<dyn Future<Output = Result<SharedDevice, Error>> + Send>>;
 
-type Constructor = Arc<dyn Fn(Arguments) -> OpenFuture + Send + Sync>;
+type Constructor = Arc<dyn Fn(SpecArguments) -> OpenFuture + Send + Sync>;
 
 /// The names that a SPEC can use. *Cost*: a clone copies the table of names.
 #[derive(Clone)]
-pub struct Registry {
+pub struct DeviceRegistry {
     constructors: BTreeMap<String, Constructor>,
 }
 
-impl Registry {
-    /// A registry without names; [`Registry::with_builtins`] begins with this crate's devices and filters.
-    pub fn empty() -> Registry {
-        Registry { constructors: BTreeMap::new() }
+impl DeviceRegistry {
+    /// A registry without names; [`DeviceRegistry::with_builtins`] begins with this crate's devices and filters.
+    pub fn empty() -> DeviceRegistry {
+        DeviceRegistry { constructors: BTreeMap::new() }
     }
 
     /// Registers a constructor under a name, and replaces an earlier constructor of the same name.
@@ -103,7 +103,7 @@ impl Registry {
     /// Panics if `name` is not a valid name in a SPEC, which is a bug of the caller.
     pub fn register<F, O>(&mut self, name: &str, constructor: F)
     where
-        F: Fn(Arguments) -> O + Send + Sync + 'static,
+        F: Fn(SpecArguments) -> O + Send + Sync + 'static,
         O: Future<Output = Result<SharedDevice, Error>> + Send + 'static,
     {
         assert!(is_name(name), "\"{name}\" cannot stand in a SPEC");
@@ -118,18 +118,18 @@ impl Registry {
 
     /// Opens the device that a SPEC names.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] with the position of the mistake, if the SPEC is wrong; otherwise the error of
+    /// *Errors*: [`DeviceErrorKind::Invalid`] with the position of the mistake, if the SPEC is wrong; otherwise the error of
     /// the device.
     pub async fn open(&self, spec: &str, options: &OpenOptions) -> Result<SharedDevice, Error> {
         let source: Arc<str> = Arc::from(spec);
-        let parsed = Spec::parse(spec).map_err(|error| invalid(&source, &error))?;
+        let parsed = DeviceSpec::parse(spec).map_err(|error| invalid(&source, &error))?;
         self.open_parsed(parsed, source, options.clone()).await
     }
 
-    fn open_parsed(&self, spec: Spec, source: Arc<str>, options: OpenOptions) -> OpenFuture {
+    fn open_parsed(&self, spec: DeviceSpec, source: Arc<str>, options: OpenOptions) -> OpenFuture {
         let (name, rest, list) = match &spec.form {
-            Form::Call { name, arguments } => (name.clone(), None, arguments.clone()),
-            Form::Text(text) => match (spec.scheme(), spec.path()) {
+            SpecForm::Call { name, arguments } => (name.clone(), None, arguments.clone()),
+            SpecForm::Text(text) => match (spec.scheme(), spec.path()) {
                 (Some((name, rest)), _) => (name.to_owned(), Some(rest.to_owned()), Vec::new()),
                 (None, Some(path)) => ("file".to_owned(), Some(path.to_owned()), Vec::new()),
                 (None, None) => {
@@ -148,13 +148,13 @@ impl Registry {
 
     /// Parses the SPEC `name(…)` without opening a device. This is for commands about devices of one kind.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] with the position of the mistake. A SPEC whose name is not `name` is also a
+    /// *Errors*: [`DeviceErrorKind::Invalid`] with the position of the mistake. A SPEC whose name is not `name` is also a
     /// mistake.
-    pub fn arguments(&self, spec: &str, name: &str, options: &OpenOptions) -> Result<Arguments, Error> {
+    pub fn arguments(&self, spec: &str, name: &str, options: &OpenOptions) -> Result<SpecArguments, Error> {
         let source: Arc<str> = Arc::from(spec);
-        let parsed = Spec::parse(spec).map_err(|error| invalid(&source, &error))?;
+        let parsed = DeviceSpec::parse(spec).map_err(|error| invalid(&source, &error))?;
         match parsed.form {
-            Form::Call { name: found, arguments } if found == name => {
+            SpecForm::Call { name: found, arguments } if found == name => {
                 Ok(self.taken_apart(found, None, arguments, parsed.position, source, options.clone()))
             }
             _ => Err(invalid(&source, &SpecError::new(parsed.position, format!("expected {name}(…)")))),
@@ -165,12 +165,12 @@ impl Registry {
         &self,
         name: String,
         rest: Option<String>,
-        list: Vec<Argument>,
+        list: Vec<SpecArgument>,
         position: usize,
         source: Arc<str>,
         options: OpenOptions,
-    ) -> Arguments {
-        Arguments {
+    ) -> SpecArguments {
+        SpecArguments {
             name,
             rest,
             list: list.into(),
@@ -188,28 +188,28 @@ impl Registry {
 }
 
 fn invalid(source: &str, error: &SpecError) -> Error {
-    Error::new(ErrorKind::Invalid, source, Operation::Open, error.to_string())
+    Error::new(DeviceErrorKind::Invalid, source, DeviceOperation::Open, error.to_string())
 }
 
 /// Opens the device that a SPEC names. The SPEC can use only the devices and filters of this crate; see
-/// [`Registry::open`].
+/// [`DeviceRegistry::open`].
 pub async fn open(spec: &str, options: &OpenOptions) -> Result<SharedDevice, Error> {
-    Registry::with_builtins().open(spec, options).await
+    DeviceRegistry::with_builtins().open(spec, options).await
 }
 
 /// The arguments of a constructor: the parts of its SPEC, and the options.
-pub struct Arguments {
+pub struct SpecArguments {
     name: String,
     rest: Option<String>,
-    list: std::collections::VecDeque<Argument>,
+    list: std::collections::VecDeque<SpecArgument>,
     asked: Vec<&'static str>,
     position: usize,
     source: Arc<str>,
     options: OpenOptions,
-    registry: Registry,
+    registry: DeviceRegistry,
 }
 
-impl Arguments {
+impl SpecArguments {
     /// The options for opening devices.
     pub fn options(&self) -> &OpenOptions {
         &self.options
@@ -251,8 +251,8 @@ impl Arguments {
         while let Some(index) = self.list.iter().position(|argument| argument.key.is_none()) {
             let Some(argument) = self.list.remove(index) else { break };
             match argument.value.form {
-                Form::Text(text) => texts.push(text),
-                Form::Call { name, .. } => {
+                SpecForm::Text(text) => texts.push(text),
+                SpecForm::Call { name, .. } => {
                     let message = format!("{} takes a name here, not the device {name}(…)", self.name);
                     return Err(self.error(argument.position, message));
                 }
@@ -272,7 +272,7 @@ impl Arguments {
             return Ok(None);
         };
         let Some(argument) = self.list.remove(index) else { return Ok(None) };
-        let Form::Text(text) = &argument.value.form else {
+        let SpecForm::Text(text) = &argument.value.form else {
             return Err(self.error(argument.value.position, format!("{key} takes a value, not a device")));
         };
         read(text).map(Some).map_err(|message| self.error(argument.value.position, message))
@@ -318,10 +318,11 @@ mod tests {
         assert_eq!((device.geometry().size_bytes, device.spec().as_str()), (2 << 30, "memory:2G"));
     }
 
+    /// An error gives the position in the SPEC, and the known names or the expected form.
     #[tokio::test]
-    async fn mistakes_point_at_the_place_and_list_what_is_known() {
+    async fn spec_errors_name_position() {
         let error = refused("flie:/a").await;
-        assert_eq!(error.kind, ErrorKind::Invalid);
+        assert_eq!(error.kind, DeviceErrorKind::Invalid);
         assert!(error.detail.contains("at character 1") && error.detail.contains("memory"), "{error}");
         let error = refused("memory:2X").await;
         assert!(error.detail.contains("not a size"), "{error}");
@@ -332,8 +333,8 @@ mod tests {
 
     #[tokio::test]
     async fn higher_floors_register_their_own_names() {
-        let mut registry = Registry::with_builtins();
-        registry.register("twice", |mut arguments: Arguments| async move {
+        let mut registry = DeviceRegistry::with_builtins();
+        registry.register("twice", |mut arguments: SpecArguments| async move {
             let _shares = arguments.option("share", crate::parse_share)?;
             let inner = arguments.device().await?;
             arguments.finish()?;
@@ -354,10 +355,11 @@ mod tests {
         }
     }
 
+    /// A constructor gets addresses and URLs as text; a device among them is an error with its position.
     #[tokio::test]
-    async fn names_that_are_no_devices_are_taken_as_they_are() {
-        let mut registry = Registry::with_builtins();
-        registry.register("first", |mut arguments: Arguments| async move {
+    async fn constructor_takes_texts_unchanged() {
+        let mut registry = DeviceRegistry::with_builtins();
+        registry.register("first", |mut arguments: SpecArguments| async move {
             let texts = arguments.texts()?;
             let size = arguments.option("size", crate::parse_size)?.unwrap_or(4096);
             arguments.finish()?;

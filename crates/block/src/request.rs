@@ -1,13 +1,13 @@
 //! The checks that every device makes before an operation, and the limits of one request.
 //!
-//! Owns: [`Request`], and the checks of alignment, bounds and deadline that the contract requires. So all devices
+//! Owns: [`DeviceRequest`], and the checks of alignment, bounds and deadline that the contract requires. So all devices
 //! refuse the same requests with the same words.
 
 use std::time::Instant;
 
 use crate::buffer::Buffer;
-use crate::device::{Context, Geometry, IoFuture};
-use crate::error::{Error, ErrorKind, Operation};
+use crate::device::{DeviceGeometry, IoContext, IoFuture};
+use crate::error::{DeviceErrorKind, DeviceOperation, Error};
 
 /// The maximum number of buffers of one read or write (the kernel's limit for `preadv` and `pwritev`).
 pub const BUFFERS_MAX: usize = 1024;
@@ -17,9 +17,9 @@ pub const OPERATION_BYTES_MAX: u64 = 1 << 30;
 
 /// The parameters of an operation, before they are checked.
 #[derive(Debug, Clone, Copy)]
-pub struct Request {
+pub struct DeviceRequest {
     /// The kind of operation.
-    pub operation: Operation,
+    pub operation: DeviceOperation,
     /// The offset of the operation's first byte; 0 for a flush and a growth.
     pub offset: u64,
     /// The length of the operation; 0 for a flush, and the new size for a growth. *Units*: bytes.
@@ -30,56 +30,60 @@ pub struct Request {
     pub deadline: Option<Instant>,
 }
 
-impl Request {
+impl DeviceRequest {
     /// Describes an operation without [`WriteFlags::fua`](crate::WriteFlags::fua).
-    pub fn new(operation: Operation, offset: u64, length: u64, context: Context) -> Request {
-        Request { operation, offset, length, fua: false, deadline: context.deadline }
+    pub fn new(operation: DeviceOperation, offset: u64, length: u64, context: IoContext) -> DeviceRequest {
+        DeviceRequest { operation, offset, length, fua: false, deadline: context.deadline }
     }
 
     /// Checks the alignment, the bounds and the deadline of a request.
-    pub fn check(&self, spec: impl FnOnce() -> String, geometry: &Geometry) -> Result<(), Error> {
+    pub fn check(&self, spec: impl FnOnce() -> String, geometry: &DeviceGeometry) -> Result<(), Error> {
         let block = u64::from(geometry.block_bytes);
         let detail = if !self.offset.is_multiple_of(block) || !self.length.is_multiple_of(block) {
             format!("offset and length must be multiples of {block} bytes")
         } else if self.offset.checked_add(self.length).is_none_or(|end| end > geometry.size_bytes) {
             format!("it leaves the device, which has {} bytes", geometry.size_bytes)
         } else if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-            return Err(self.error(ErrorKind::TimedOut, spec, "the deadline had passed before it began".to_owned()));
+            return Err(self.error(
+                DeviceErrorKind::TimedOut,
+                spec,
+                "the deadline had passed before it began".to_owned(),
+            ));
         } else {
             return Ok(());
         };
-        Err(self.error(ErrorKind::Invalid, spec, detail))
+        Err(self.error(DeviceErrorKind::Invalid, spec, detail))
     }
 
     /// Checks a vectored request and returns its parameters.
     pub fn vectored(
-        operation: Operation,
+        operation: DeviceOperation,
         offset: u64,
         buffers: &[Buffer],
-        context: Context,
+        context: IoContext,
         spec: impl Fn() -> String,
-        geometry: &Geometry,
-    ) -> Result<Request, Error> {
-        let request = Request::new(operation, offset, total(buffers), context);
+        geometry: &DeviceGeometry,
+    ) -> Result<DeviceRequest, Error> {
+        let request = DeviceRequest::new(operation, offset, total(buffers), context);
         let block = geometry.block_bytes as usize;
         if buffers.len() > BUFFERS_MAX {
             let detail = format!("{} buffers, at most {BUFFERS_MAX} are taken", buffers.len());
-            return Err(request.error(ErrorKind::Invalid, spec, detail));
+            return Err(request.error(DeviceErrorKind::Invalid, spec, detail));
         }
         if request.length > OPERATION_BYTES_MAX {
             let detail = format!("more than {OPERATION_BYTES_MAX} bytes in one operation");
-            return Err(request.error(ErrorKind::Invalid, spec, detail));
+            return Err(request.error(DeviceErrorKind::Invalid, spec, detail));
         }
         if let Some(buffer) = buffers.iter().find(|buffer| !buffer.len().is_multiple_of(block)) {
             let detail = format!("a buffer of {} bytes is not a multiple of {block} bytes", buffer.len());
-            return Err(request.error(ErrorKind::Invalid, spec, detail));
+            return Err(request.error(DeviceErrorKind::Invalid, spec, detail));
         }
         request.check(spec, geometry)?;
         Ok(request)
     }
 
     /// Makes an error about this request.
-    pub fn error(&self, kind: ErrorKind, spec: impl FnOnce() -> String, detail: String) -> Error {
+    pub fn error(&self, kind: DeviceErrorKind, spec: impl FnOnce() -> String, detail: String) -> Error {
         Error::new(kind, &spec(), self.operation, detail).at(self.offset, self.length)
     }
 }

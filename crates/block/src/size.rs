@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_and_shares_read_as_people_write_them() {
+    fn durations_and_shares_are_parsed() {
         assert_eq!(parse_duration("12ms"), Ok(Duration::from_millis(12)));
         assert_eq!(parse_duration("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(parse_share("1%"), Ok(0.01));

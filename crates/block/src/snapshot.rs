@@ -11,20 +11,20 @@ pub(crate) const PAGE_BYTES: usize = 64 * 1024;
 
 /// An image of a device; unwritten ranges are zeroes and take no memory.
 #[derive(Clone, Default)]
-pub struct Snapshot {
+pub struct DeviceSnapshot {
     size_bytes: u64,
     pages: HashMap<u64, Arc<Vec<u8>>>,
 }
 
-impl Snapshot {
+impl DeviceSnapshot {
     /// An image of zeroes.
-    pub fn zeroed(size_bytes: u64) -> Snapshot {
-        Snapshot { size_bytes, pages: HashMap::new() }
+    pub fn zeroed(size_bytes: u64) -> DeviceSnapshot {
+        DeviceSnapshot { size_bytes, pages: HashMap::new() }
     }
 
     /// An image with the contents `image`. *Cost*: copies the bytes that are not zero.
-    pub fn from_image(image: &[u8]) -> Snapshot {
-        let mut snapshot = Snapshot::zeroed(image.len() as u64);
+    pub fn from_image(image: &[u8]) -> DeviceSnapshot {
+        let mut snapshot = DeviceSnapshot::zeroed(image.len() as u64);
         for (page, piece) in image.chunks(PAGE_BYTES).enumerate() {
             if piece.iter().any(|&byte| byte != 0) {
                 snapshot.write(page as u64 * PAGE_BYTES as u64, piece);
@@ -91,7 +91,7 @@ impl Snapshot {
     }
 }
 
-impl std::fmt::Debug for Snapshot {
+impl std::fmt::Debug for DeviceSnapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Snapshot({} bytes)", self.size_bytes)
     }

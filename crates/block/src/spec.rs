@@ -9,7 +9,7 @@
 //! `\` escapes the next character: `stats("/data/a,b.img")`, `file:"/data/(1).img"`. Spaces around arguments are
 //! ignored.
 //!
-//! Owns: converting text to a tree and back, with the position of every part. Leaves to [`registry`](crate::Registry):
+//! Owns: converting text to a tree and back, with the position of every part. Leaves to [`registry`](crate::DeviceRegistry):
 //! the meaning of names.
 
 use std::fmt;
@@ -43,16 +43,16 @@ impl fmt::Display for SpecError {
 
 /// A SPEC, or a value inside one, as a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Spec {
+pub struct DeviceSpec {
     /// The start of the SPEC, in characters from 0.
     pub position: usize,
     /// The content of the SPEC.
-    pub form: Form,
+    pub form: SpecForm,
 }
 
 /// The two shapes of a SPEC.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Form {
+pub enum SpecForm {
     /// Plain text, without its quotes: a path, `scheme:rest`, or the value of an option.
     Text(String),
     /// `name(argument,…)`.
@@ -60,30 +60,30 @@ pub enum Form {
         /// The name before the parenthesis.
         name: String,
         /// The text between the parentheses.
-        arguments: Vec<Argument>,
+        arguments: Vec<SpecArgument>,
     },
 }
 
 /// One argument of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Argument {
+pub struct SpecArgument {
     /// The start of the argument, in characters from 0.
     pub position: usize,
     /// The option's name, if it has one.
     pub key: Option<String>,
     /// The value.
-    pub value: Spec,
+    pub value: DeviceSpec,
 }
 
-impl Spec {
+impl DeviceSpec {
     /// Reads a SPEC.
     ///
     /// *Errors*: the position of the mistake, and the expected text.
-    pub fn parse(text: &str) -> Result<Spec, SpecError> {
+    pub fn parse(text: &str) -> Result<DeviceSpec, SpecError> {
         if text.len() > SPEC_BYTES_MAX {
             return Err(SpecError::new(0, format!("the SPEC has {} bytes, at most {SPEC_BYTES_MAX}", text.len())));
         }
-        let mut parser = Parser { characters: text.chars().collect(), position: 0 };
+        let mut parser = SpecParser { characters: text.chars().collect(), position: 0 };
         let spec = parser.spec(0)?;
         match parser.peek() {
             None => Ok(spec),
@@ -96,7 +96,7 @@ impl Spec {
 
     /// The name and the rest, if the SPEC has the form `scheme:rest`.
     pub fn scheme(&self) -> Option<(&str, &str)> {
-        let Form::Text(text) = &self.form else { return None };
+        let SpecForm::Text(text) = &self.form else { return None };
         let (name, rest) = text.split_once(':')?;
         is_name(name).then_some((name, rest))
     }
@@ -104,7 +104,9 @@ impl Spec {
     /// The path, if the SPEC is a path without a scheme.
     pub fn path(&self) -> Option<&str> {
         match &self.form {
-            Form::Text(text) if self.scheme().is_none() && (text.contains('/') || text.starts_with('.')) => Some(text),
+            SpecForm::Text(text) if self.scheme().is_none() && (text.contains('/') || text.starts_with('.')) => {
+                Some(text)
+            }
             _ => None,
         }
     }
@@ -133,11 +135,11 @@ pub(crate) fn quoted(text: &str) -> String {
     out
 }
 
-impl fmt::Display for Spec {
+impl fmt::Display for DeviceSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.form {
-            Form::Text(text) => f.write_str(&quoted(text)),
-            Form::Call { name, arguments } => {
+            SpecForm::Text(text) => f.write_str(&quoted(text)),
+            SpecForm::Call { name, arguments } => {
                 write!(f, "{name}(")?;
                 for (index, argument) in arguments.iter().enumerate() {
                     if index > 0 {
@@ -154,12 +156,12 @@ impl fmt::Display for Spec {
     }
 }
 
-struct Parser {
+struct SpecParser {
     characters: Vec<char>,
     position: usize,
 }
 
-impl Parser {
+impl SpecParser {
     fn peek(&self) -> Option<char> {
         self.characters.get(self.position).copied()
     }
@@ -171,7 +173,7 @@ impl Parser {
     }
 
     /// Reads one SPEC, up to the end, or up to a `,` or `)` that belongs to the enclosing SPEC.
-    fn spec(&mut self, depth: usize) -> Result<Spec, SpecError> {
+    fn spec(&mut self, depth: usize) -> Result<DeviceSpec, SpecError> {
         self.skip_spaces();
         let position = self.position;
         let text = self.text()?;
@@ -179,7 +181,7 @@ impl Parser {
             if self.position == position {
                 return Err(SpecError::new(position, "a device or value is missing here"));
             }
-            return Ok(Spec { position, form: Form::Text(text) });
+            return Ok(DeviceSpec { position, form: SpecForm::Text(text) });
         }
         if !is_name(&text) {
             let message = format!("\"{text}\" is no name; a path with a parenthesis stands in double quotes");
@@ -191,11 +193,11 @@ impl Parser {
         self.position += 1;
         let arguments = self.arguments(depth + 1)?;
         self.skip_spaces();
-        Ok(Spec { position, form: Form::Call { name: text, arguments } })
+        Ok(DeviceSpec { position, form: SpecForm::Call { name: text, arguments } })
     }
 
     /// Reads the arguments and the closing parenthesis.
-    fn arguments(&mut self, depth: usize) -> Result<Vec<Argument>, SpecError> {
+    fn arguments(&mut self, depth: usize) -> Result<Vec<SpecArgument>, SpecError> {
         let opened = self.position - 1;
         let mut arguments = Vec::new();
         self.skip_spaces();
@@ -208,7 +210,7 @@ impl Parser {
             let position = self.position;
             let key = self.key();
             let value = self.spec(depth)?;
-            arguments.push(Argument { position, key, value });
+            arguments.push(SpecArgument { position, key, value });
             match self.peek() {
                 Some(',') => self.position += 1,
                 Some(')') => {
@@ -286,27 +288,27 @@ impl Parser {
 mod tests {
     use super::*;
 
-    fn text(spec: &Spec) -> &str {
+    fn text(spec: &DeviceSpec) -> &str {
         match &spec.form {
-            Form::Text(text) => text,
-            Form::Call { .. } => panic!("{spec} is a call"),
+            SpecForm::Text(text) => text,
+            SpecForm::Call { .. } => panic!("{spec} is a call"),
         }
     }
 
     #[test]
     fn forms_are_told_apart() {
-        assert_eq!(Spec::parse("memory:2G").unwrap().scheme(), Some(("memory", "2G")));
-        assert_eq!(Spec::parse("nbd+unix:/run/a").unwrap().scheme(), Some(("nbd+unix", "/run/a")));
-        assert_eq!(Spec::parse("/data/a:b.img").unwrap().path(), Some("/data/a:b.img"));
-        assert_eq!(Spec::parse("./a").unwrap().path(), Some("./a"));
-        let word = Spec::parse("adaptive").unwrap();
+        assert_eq!(DeviceSpec::parse("memory:2G").unwrap().scheme(), Some(("memory", "2G")));
+        assert_eq!(DeviceSpec::parse("nbd+unix:/run/a").unwrap().scheme(), Some(("nbd+unix", "/run/a")));
+        assert_eq!(DeviceSpec::parse("/data/a:b.img").unwrap().path(), Some("/data/a:b.img"));
+        assert_eq!(DeviceSpec::parse("./a").unwrap().path(), Some("./a"));
+        let word = DeviceSpec::parse("adaptive").unwrap();
         assert_eq!((word.scheme(), word.path(), text(&word)), (None, None, "adaptive"));
     }
 
     #[test]
     fn calls_nest_and_keep_positions() {
-        let spec = Spec::parse("error( stats(memory:2G) , rate=1%,when=\"/tmp/a,b\")").unwrap();
-        let Form::Call { name, arguments } = &spec.form else { panic!() };
+        let spec = DeviceSpec::parse("error( stats(memory:2G) , rate=1%,when=\"/tmp/a,b\")").unwrap();
+        let SpecForm::Call { name, arguments } = &spec.form else { panic!() };
         assert_eq!((name.as_str(), arguments.len()), ("error", 3));
         assert_eq!((arguments[0].position, arguments[1].position), (7, 26));
         assert_eq!(arguments[1].key.as_deref(), Some("rate"));
@@ -315,13 +317,13 @@ mod tests {
     }
 
     #[test]
-    fn quotes_keep_what_would_end_a_path() {
+    fn quotes_keep_special_characters() {
         for path in ["/a,b", "/a(1)", "/a\"b", "/a\\b", "/ a ", " /a", "/a=b", "/é,ü"] {
             let line = format!("stats({})", quoted(path));
-            let Form::Call { arguments, .. } = Spec::parse(&line).unwrap().form else { panic!() };
+            let SpecForm::Call { arguments, .. } = DeviceSpec::parse(&line).unwrap().form else { panic!() };
             assert_eq!((arguments[0].key.as_ref(), text(&arguments[0].value)), (None, path), "{line}");
         }
-        assert_eq!(text(&Spec::parse("file:\"/a,b\"").unwrap()), "file:/a,b");
+        assert_eq!(text(&DeviceSpec::parse("file:\"/a,b\"").unwrap()), "file:/a,b");
     }
 
     #[test]
@@ -338,17 +340,17 @@ mod tests {
             ("/data/a,b", 7),
             ("stats(memory:1G)x", 16),
         ] {
-            let error = Spec::parse(line).unwrap_err();
+            let error = DeviceSpec::parse(line).unwrap_err();
             assert_eq!(error.position, position, "{line}: {error}");
         }
     }
 
     #[test]
-    fn nesting_and_length_stop_at_their_limits() {
+    fn spec_limits_depth_and_length() {
         let nested = |depth: usize| format!("{}memory:1G{}", "s(".repeat(depth), ")".repeat(depth));
-        assert!(Spec::parse(&nested(SPEC_DEPTH_MAX)).is_ok());
-        assert!(Spec::parse(&nested(SPEC_DEPTH_MAX + 1)).is_err());
-        assert!(Spec::parse(&format!("/{}", "a".repeat(SPEC_BYTES_MAX - 1))).is_ok());
-        assert!(Spec::parse(&format!("/{}", "a".repeat(SPEC_BYTES_MAX))).is_err());
+        assert!(DeviceSpec::parse(&nested(SPEC_DEPTH_MAX)).is_ok());
+        assert!(DeviceSpec::parse(&nested(SPEC_DEPTH_MAX + 1)).is_err());
+        assert!(DeviceSpec::parse(&format!("/{}", "a".repeat(SPEC_BYTES_MAX - 1))).is_ok());
+        assert!(DeviceSpec::parse(&format!("/{}", "a".repeat(SPEC_BYTES_MAX))).is_err());
     }
 }

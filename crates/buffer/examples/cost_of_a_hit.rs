@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use nectary_block::{Context, MemoryDevice, Stream};
-use nectary_buffer::{BufferCache, DeviceSource, Options};
+use nectary_block::{AccessStream, IoContext, MemoryDevice};
+use nectary_buffer::{BufferCache, CacheOptions, DeviceSource};
 
 /// The number of blocks that are accessed.
 const BLOCKS: u64 = 8192;
@@ -20,11 +20,11 @@ async fn main() -> Result<(), nectary_block::Error> {
     println!("{BLOCKS} blocks of 8 KiB, 4 streams, {BATCHES} batches of {BATCH} hits; nanoseconds a hit");
     println!("{:>10} {:>8} {:>8} {:>8}", "policy", "median", "p90", "least");
     for policy in ["lru", "dear", "adaptive"] {
-        let options = Options { memory_bytes: 256 << 20, policy: policy.to_owned(), ..Options::default() };
+        let options = CacheOptions { memory_bytes: 256 << 20, policy: policy.to_owned(), ..CacheOptions::default() };
         let cache = BufferCache::new(options)?;
         let file = cache.add(Arc::new(DeviceSource::new(Arc::new(MemoryDevice::new(BLOCKS * 8192)))))?;
         for block in 0..BLOCKS {
-            cache.read(file, block * 8192, 8192, Context::default()).await?;
+            cache.read(file, block * 8192, 8192, IoContext::default()).await?;
         }
         let mut state = 1_u64;
         let mut costs = Vec::with_capacity(BATCHES);
@@ -32,8 +32,8 @@ async fn main() -> Result<(), nectary_block::Error> {
             let begun = Instant::now();
             for _ in 0..BATCH {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                let (block, stream) = ((state >> 33) % BLOCKS, Stream(1 + (state >> 20) as u32 % 4));
-                let context = Context { stream, deadline: None };
+                let (block, stream) = ((state >> 33) % BLOCKS, AccessStream(1 + (state >> 20) as u32 % 4));
+                let context = IoContext { stream, deadline: None };
                 let pins = cache.try_read(file, block * 8192, 8192, context);
                 assert!(std::hint::black_box(pins).is_some(), "everything is in memory");
             }

@@ -6,37 +6,37 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use nectary_block::{Buffer, Context, Error, ErrorKind, IoFuture, Operation, WriteFlags};
+use nectary_block::{Buffer, DeviceErrorKind, DeviceOperation, Error, IoContext, IoFuture, WriteFlags};
 use nectary_cache::explaining;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::frame::Pinned;
-use crate::names::{BLOCK_BITS, FileId, Reference, id_of, ids_of};
-use crate::options::{Mode, Options, READ_BLOCKS_MAX};
+use crate::frame::PinnedBytes;
+use crate::names::{BLOCK_BITS, BlockReference, FileId, id_of, ids_of};
+use crate::options::{CacheOptions, READ_BLOCKS_MAX, WriteMode};
 use crate::read::collect;
-use crate::shared::Shared;
-use crate::source::Source;
-use crate::state::{File, State};
-use crate::stats::Stats;
-use crate::streams::{StreamStats, Verdicts};
+use crate::shared::SharedCache;
+use crate::source::ByteSource;
+use crate::state::{CacheState, SourceFile};
+use crate::stats::CacheStats;
+use crate::streams::{StreamStats, VerdictCollector};
 use crate::wait::{ended, late, ready, within};
 
 /// A handle of a buffer cache over any number of files. Clones of the handle share the cache.
 ///
 /// All calls must be made inside a tokio runtime whose timers are enabled. *Errors* of every operation: those of the
-/// source; [`ErrorKind::Invalid`] for a file that is not in the cache or a range outside the file;
-/// [`ErrorKind::TimedOut`] when the deadline passes before the operation ends; the operation may still take effect.
+/// source; [`DeviceErrorKind::Invalid`] for a file that is not in the cache or a range outside the file;
+/// [`DeviceErrorKind::TimedOut`] when the deadline passes before the operation ends; the operation may still take effect.
 #[derive(Clone)]
 pub struct BufferCache {
-    pub(crate) shared: Arc<Shared>,
-    _owner: Arc<Owner>,
+    pub(crate) shared: Arc<SharedCache>,
+    _owner: Arc<BackgroundStop>,
 }
 
 /// Stops the background task when the last handle is dropped.
-struct Owner(CancellationToken);
+struct BackgroundStop(CancellationToken);
 
-impl Drop for Owner {
+impl Drop for BackgroundStop {
     fn drop(&mut self) {
         self.0.cancel();
     }
@@ -45,19 +45,19 @@ impl Drop for Owner {
 impl BufferCache {
     /// Makes an empty cache.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] for invalid options.
-    pub fn new(options: Options) -> Result<BufferCache, Error> {
+    /// *Errors*: [`DeviceErrorKind::Invalid`] for invalid options.
+    pub fn new(options: CacheOptions) -> Result<BufferCache, Error> {
         options.check()?;
         let budget = options.budget();
-        let verdicts = Verdicts::default();
+        let verdicts = VerdictCollector::default();
         let Some(policy) = explaining(&options.policy, budget.capacity, verdicts.sink()) else {
             let detail = format!("no policy is called \"{}\"", options.policy);
-            return Err(Error::new(ErrorKind::Invalid, "cache", Operation::Open, detail));
+            return Err(Error::new(DeviceErrorKind::Invalid, "cache", DeviceOperation::Open, detail));
         };
         let stop = CancellationToken::new();
-        let state = State::new(policy, verdicts, budget, options.mode);
-        let shared = Shared::new(state, options, stop.clone());
-        Ok(BufferCache { shared: Arc::new(shared), _owner: Arc::new(Owner(stop)) })
+        let state = CacheState::new(policy, verdicts, budget, options.mode);
+        let shared = SharedCache::new(state, options, stop.clone());
+        Ok(BufferCache { shared: Arc::new(shared), _owner: Arc::new(BackgroundStop(stop)) })
     }
 
     /// Whether the two handles belong to the same cache.
@@ -66,12 +66,12 @@ impl BufferCache {
     }
 
     /// The current options.
-    pub fn options(&self) -> Options {
+    pub fn options(&self) -> CacheOptions {
         self.shared.options().clone()
     }
 
     /// The current mode.
-    pub fn mode(&self) -> Mode {
+    pub fn mode(&self) -> WriteMode {
         self.shared.options().mode
     }
 
@@ -83,10 +83,10 @@ impl BufferCache {
     /// Adds a file to the cache. The file stays in the cache until it is removed. The policy decides which blocks of
     /// the file stay in memory.
     ///
-    /// *Errors*: [`ErrorKind::Unsupported`] in write-back mode for a shared source.
-    pub fn add(&self, source: Arc<dyn Source>) -> Result<FileId, Error> {
+    /// *Errors*: [`DeviceErrorKind::Unsupported`] in write-back mode for a shared source.
+    pub fn add(&self, source: Arc<dyn ByteSource>) -> Result<FileId, Error> {
         let mut state = self.shared.lock();
-        if state.mode == Mode::WriteBack && source.is_shared() {
+        if state.mode == WriteMode::WriteBack && source.is_shared() {
             return Err(refused_shared(&*source));
         }
         let files_max = 1 << (64 - BLOCK_BITS);
@@ -95,10 +95,10 @@ impl BufferCache {
             .find(|number| !state.files.contains_key(number));
         let Some(number) = free else {
             let detail = format!("the cache has {files_max} files; remove some");
-            return Err(Error::new(ErrorKind::Full, &source.name(), Operation::Open, detail));
+            return Err(Error::new(DeviceErrorKind::Full, &source.name(), DeviceOperation::Open, detail));
         };
         state.file_next = (number + 1) % files_max;
-        state.files.insert(number, File { source, failed: None, pinning: Arc::default() });
+        state.files.insert(number, SourceFile { source, failed: None, pinning: Arc::default() });
         Ok(FileId(number))
     }
 
@@ -106,7 +106,7 @@ impl BufferCache {
     ///
     /// *Errors*: those of the flush; the file and its dirty blocks then stay.
     pub async fn remove(&self, file: FileId) -> Result<(), Error> {
-        self.flush(file, Context::default()).await?;
+        self.flush(file, IoContext::default()).await?;
         let mut state = self.shared.lock();
         state.files.remove(&file.0);
         let ids = id_of(file.0, 0)..id_of(file.0, 0) + (1 << BLOCK_BITS);
@@ -128,10 +128,10 @@ impl BufferCache {
     /// [`invalidate`](Self::invalidate). Not for write-back.
     ///
     /// *Cost*: one mutex, and a copy of the bytes.
-    pub fn put(&self, file: FileId, offset: u64, buffers: &[Buffer], context: Context) {
+    pub fn put(&self, file: FileId, offset: u64, buffers: &[Buffer], context: IoContext) {
         let length = buffers.iter().fold(0_u64, |sum, buffer| sum.saturating_add(buffer.len() as u64));
         let mut state = self.shared.lock();
-        if let Ok(span) = self.shared.span(&state, file, Operation::Write, offset, length, context) {
+        if let Ok(span) = self.shared.span(&state, file, DeviceOperation::Write, offset, length, context) {
             self.shared.put_written(&mut state, &span, buffers, context.stream);
         }
     }
@@ -158,9 +158,9 @@ impl BufferCache {
     /// no reference; the caller then calls [`read`](Self::read).
     ///
     /// *Cost*: one mutex; look-ups of each block in two tables and in the policy; no copy.
-    pub fn try_read(&self, file: FileId, offset: u64, length: u64, context: Context) -> Option<Vec<Pinned>> {
+    pub fn try_read(&self, file: FileId, offset: u64, length: u64, context: IoContext) -> Option<Vec<PinnedBytes>> {
         let mut state = self.shared.lock();
-        let span = self.shared.span(&state, file, Operation::Read, offset, length, context).ok()?;
+        let span = self.shared.span(&state, file, DeviceOperation::Read, offset, length, context).ok()?;
         let pins = self.shared.hit(&mut state, &span, context.stream)?;
         self.shared.begin_ahead(&mut state, &span, context.stream);
         Some(pins)
@@ -168,26 +168,26 @@ impl BufferCache {
 
     /// Returns the bytes of a range in order, one piece per block. A range that ends beyond the file is an error.
     ///
-    /// *Errors*: those of every operation ([`BufferCache`]); [`ErrorKind::Invalid`] for more than [`READ_BLOCKS_MAX`]
+    /// *Errors*: those of every operation ([`BufferCache`]); [`DeviceErrorKind::Invalid`] for more than [`READ_BLOCKS_MAX`]
     /// blocks.
-    pub fn read(&self, file: FileId, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Pinned>> {
+    pub fn read(&self, file: FileId, offset: u64, length: u64, context: IoContext) -> IoFuture<Vec<PinnedBytes>> {
         let shared = self.shared.clone();
         let mut state = shared.lock();
-        let span = match shared.span(&state, file, Operation::Read, offset, length, context) {
+        let span = match shared.span(&state, file, DeviceOperation::Read, offset, length, context) {
             Ok(span) => span,
             Err(error) => return ready(Err(error)),
         };
         let count = (span.blocks.end - span.blocks.start) as usize;
         if count > READ_BLOCKS_MAX {
             let detail = format!("{count} blocks in one read; {READ_BLOCKS_MAX} are the most");
-            let error = Error::new(ErrorKind::Invalid, &span.source.name(), Operation::Read, detail);
+            let error = Error::new(DeviceErrorKind::Invalid, &span.source.name(), DeviceOperation::Read, detail);
             return ready(Err(error.at(offset, length)));
         }
         if let Some(pins) = shared.hit(&mut state, &span, context.stream) {
             shared.begin_ahead(&mut state, &span, context.stream);
             return ready(Ok(pins));
         }
-        let late = late(&*span.source, Operation::Read, offset, length);
+        let late = late(&*span.source, DeviceOperation::Read, offset, length);
         if let Ok(places) = shared.memory.clone().try_acquire_many_owned(count as u32) {
             let slots = shared.begin_read(&mut state, &span, context.stream, places);
             shared.begin_ahead(&mut state, &span, context.stream);
@@ -209,7 +209,7 @@ impl BufferCache {
     /// Writes `buffers` in order, from `offset` on, and returns them. A write beyond the end of the file goes to the
     /// source at once; the source may grow.
     ///
-    /// *Errors*: those of every operation ([`BufferCache`]); [`ErrorKind::Unsupported`] in read-only mode.
+    /// *Errors*: those of every operation ([`BufferCache`]); [`DeviceErrorKind::Unsupported`] in read-only mode.
     /// *Durability*: in write-through mode, that of the source. In write-back mode a completed write survives no
     /// failure until a flush, but a write with [`WriteFlags::fua`] goes to the source at once.
     pub fn write(
@@ -218,24 +218,24 @@ impl BufferCache {
         offset: u64,
         buffers: Vec<Buffer>,
         flags: WriteFlags,
-        context: Context,
+        context: IoContext,
     ) -> IoFuture<Vec<Buffer>> {
         let length = buffers.iter().fold(0_u64, |sum, buffer| sum.saturating_add(buffer.len() as u64));
         let shared = self.shared.clone();
         let mut state = shared.lock();
-        let span = match shared.span(&state, file, Operation::Write, offset, length, context) {
+        let span = match shared.span(&state, file, DeviceOperation::Write, offset, length, context) {
             Ok(span) => span,
             Err(error) => return ready(Err(error)),
         };
-        let late = late(&*span.source, Operation::Write, offset, length);
-        if state.mode == Mode::ReadOnly {
-            return ready(Err(refused_read_only(&*span.source, Operation::Write).at(offset, length)));
+        let late = late(&*span.source, DeviceOperation::Write, offset, length);
+        if state.mode == WriteMode::ReadOnly {
+            return ready(Err(refused_read_only(&*span.source, DeviceOperation::Write).at(offset, length)));
         }
         if length == 0 {
             return ready(Ok(buffers));
         }
         let is_inside = offset + length <= span.source.size_bytes();
-        let task = if state.mode == Mode::WriteBack && !flags.fua && is_inside {
+        let task = if state.mode == WriteMode::WriteBack && !flags.fua && is_inside {
             if shared.write_now(&mut state, &span, &buffers, context.stream) {
                 return ready(Ok(buffers));
             }
@@ -254,36 +254,43 @@ impl BufferCache {
     /// *Errors*: the error of the first write-back that fails now or has failed since the last flush, even if a retry
     /// has succeeded; the errors of flushing the source. Blocks that could not be written stay dirty and readable until
     /// a write-back of them succeeds.
-    pub fn flush(&self, file: FileId, context: Context) -> IoFuture<()> {
+    pub fn flush(&self, file: FileId, context: IoContext) -> IoFuture<()> {
         let shared = self.shared.clone();
         let source = {
             let state = shared.lock();
-            match shared.span(&state, file, Operation::Flush, 0, 0, context) {
+            match shared.span(&state, file, DeviceOperation::Flush, 0, 0, context) {
                 Ok(span) => span.source,
                 Err(error) => return ready(Err(error)),
             }
         };
-        let late = late(&*source, Operation::Flush, 0, 0);
+        let late = late(&*source, DeviceOperation::Flush, 0, 0);
         let task = self.spawn(shared.flush(file.0, source));
         within(context.deadline, late, ended(task))
     }
 
     /// Tells the source that a range is no longer needed. Afterwards the range reads as before or as zeroes.
-    pub fn discard(&self, file: FileId, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        self.zero(file, Operation::Discard, offset, length, context)
+    pub fn discard(&self, file: FileId, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
+        self.zero(file, DeviceOperation::Discard, offset, length, context)
     }
 
     /// Makes a range read as zeroes.
-    pub fn write_zeroes(&self, file: FileId, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        self.zero(file, Operation::WriteZeroes, offset, length, context)
+    pub fn write_zeroes(&self, file: FileId, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
+        self.zero(file, DeviceOperation::WriteZeroes, offset, length, context)
     }
 
-    fn zero(&self, file: FileId, operation: Operation, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+    fn zero(
+        &self,
+        file: FileId,
+        operation: DeviceOperation,
+        offset: u64,
+        length: u64,
+        context: IoContext,
+    ) -> IoFuture<()> {
         let shared = self.shared.clone();
         let span = {
             let state = shared.lock();
             match shared.span(&state, file, operation, offset, length, context) {
-                Ok(span) if state.mode == Mode::ReadOnly => {
+                Ok(span) if state.mode == WriteMode::ReadOnly => {
                     return ready(Err(refused_read_only(&*span.source, operation).at(offset, length)));
                 }
                 Ok(span) => span,
@@ -299,20 +306,20 @@ impl BufferCache {
     }
 
     /// Writes back the dirty blocks of a range, without making them durable.
-    pub fn write_back(&self, file: FileId, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+    pub fn write_back(&self, file: FileId, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
         let shared = self.shared.clone();
-        let span = match shared.span(&shared.lock(), file, Operation::Flush, offset, length, context) {
+        let span = match shared.span(&shared.lock(), file, DeviceOperation::Flush, offset, length, context) {
             Ok(span) => span,
             Err(error) => return ready(Err(error)),
         };
-        let late = late(&*span.source, Operation::Flush, offset, length);
+        let late = late(&*span.source, DeviceOperation::Flush, offset, length);
         let task = self.spawn(async move { shared.write_back_range(span.ids()).await });
         within(context.deadline, late, ended(task))
     }
 
     /// Makes the cache call `recorder` with every later reference, in the order in which the policy sees the
     /// references. The cache's mutex is held during the call, so `recorder` must not wait or call the cache.
-    pub fn record(&self, recorder: Option<Box<dyn FnMut(Reference) + Send>>) {
+    pub fn record(&self, recorder: Option<Box<dyn FnMut(BlockReference) + Send>>) {
         self.shared.lock().recorder = recorder;
     }
 
@@ -324,7 +331,7 @@ impl BufferCache {
     }
 
     /// The counters and the current contents of the cache.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> CacheStats {
         let state = self.shared.lock();
         let block = self.shared.block_bytes as u64;
         let free = self.shared.memory.available_permits() as u64;
@@ -332,7 +339,7 @@ impl BufferCache {
         let unwritten = state.dirty.iter().filter(|id| dirty(id).is_some_and(|dirty| dirty.failed.is_some())).count();
         let oldest = state.dirty_by_age.values().next().and_then(dirty);
         let counts = &state.counts;
-        Stats {
+        CacheStats {
             hits: counts.hits,
             misses: counts.misses,
             saved: counts.saved,
@@ -350,7 +357,7 @@ impl BufferCache {
             capacity_blocks: state.policy.capacity(),
             resident_blocks: state.policy.len() as u64,
             pinned_bytes: state.pins.len() as u64 * block,
-            pinned_bytes_max: State::pins_max(state.budget.capacity) * block,
+            pinned_bytes_max: CacheState::pins_max(state.budget.capacity) * block,
             memory_bytes: state.budget.frames * block,
             used_bytes: state.budget.frames.saturating_sub(free) * block,
             dirty_bytes: state.dirty.len() as u64 * block,
@@ -387,7 +394,7 @@ impl BufferCache {
     pub async fn flush_all(&self) -> Vec<(FileId, Error)> {
         let mut failed = Vec::new();
         for file in self.files() {
-            let flushed = self.flush(file, Context::default()).await;
+            let flushed = self.flush(file, IoContext::default()).await;
             // A file that was removed in the meantime was flushed by its removal.
             if let Err(error) = flushed
                 && self.shared.lock().files.contains_key(&file.0)
@@ -421,7 +428,7 @@ impl BufferCache {
 }
 
 /// Drops from memory the blocks of a range that are not dirty, or all its blocks if `is_all`.
-fn forget_clean(state: &mut State, ids: Range<u64>, is_all: bool) {
+fn forget_clean(state: &mut CacheState, ids: Range<u64>, is_all: bool) {
     for id in state.present(&ids) {
         let is_dirty = state.entries.get(&id).is_some_and(|entry| entry.dirty.is_some());
         if is_all || !is_dirty {
@@ -433,11 +440,11 @@ fn forget_clean(state: &mut State, ids: Range<u64>, is_all: bool) {
     }
 }
 
-pub(crate) fn refused_shared(source: &dyn Source) -> Error {
+pub(crate) fn refused_shared(source: &dyn ByteSource) -> Error {
     let detail = "others may write to it, so write-back would lose what they write; use writethrough or readonly";
-    Error::new(ErrorKind::Unsupported, &source.name(), Operation::Open, detail)
+    Error::new(DeviceErrorKind::Unsupported, &source.name(), DeviceOperation::Open, detail)
 }
 
-fn refused_read_only(source: &dyn Source, operation: Operation) -> Error {
-    Error::new(ErrorKind::Unsupported, &source.name(), operation, "the cache over it is read-only")
+fn refused_read_only(source: &dyn ByteSource, operation: DeviceOperation) -> Error {
+    Error::new(DeviceErrorKind::Unsupported, &source.name(), operation, "the cache over it is read-only")
 }

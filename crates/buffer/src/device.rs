@@ -9,15 +9,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nectary_block::{
-    Arguments, BlockDevice, Buffer, Context, Error, ErrorKind, Extent, Figures, Geometry, IoFuture, Operation, Request,
-    SharedDevice, Stream, Survives, WriteFlags, exact_size, parse_duration, parse_share, parse_size,
+    AccessStream, BlockDevice, Buffer, DeviceCounters, DeviceErrorKind, DeviceExtent, DeviceGeometry, DeviceOperation,
+    DeviceRequest, Error, IoContext, IoFuture, SharedDevice, SpecArguments, SurvivalLevel, WriteFlags, exact_size,
+    parse_duration, parse_share, parse_size,
 };
 
 use crate::cache::BufferCache;
-use crate::frame::Pinned;
+use crate::frame::PinnedBytes;
 use crate::names::FileId;
-use crate::options::{Mode, Options, READ_BLOCKS_MAX};
-use crate::source::{DeviceSource, Source};
+use crate::options::{CacheOptions, READ_BLOCKS_MAX, WriteMode};
+use crate::source::{ByteSource, DeviceSource};
 use crate::streams::region_stream;
 use crate::wait::ready;
 
@@ -39,7 +40,7 @@ impl CacheDevice {
     /// not report it.
     ///
     /// *Errors*: invalid options; write-back over a shared device.
-    pub fn new(inner: SharedDevice, options: Options, is_shared: bool) -> Result<CacheDevice, Error> {
+    pub fn new(inner: SharedDevice, options: CacheOptions, is_shared: bool) -> Result<CacheDevice, Error> {
         let cache = BufferCache::new(options)?;
         let source = DeviceSource::new(inner.clone());
         let file = match is_shared {
@@ -59,28 +60,28 @@ impl CacheDevice {
         self.file
     }
 
-    fn check(&self, operation: Operation, offset: u64, length: u64, context: Context) -> Result<(), Error> {
-        Request::new(operation, offset, length, context).check(|| self.spec(), &self.geometry())
+    fn check(&self, operation: DeviceOperation, offset: u64, length: u64, context: IoContext) -> Result<(), Error> {
+        DeviceRequest::new(operation, offset, length, context).check(|| self.spec(), &self.geometry())
     }
 
     /// The context of a request, with the stream to which the request belongs.
-    fn of_stream(context: Context, offset: u64) -> Context {
+    fn of_stream(context: IoContext, offset: u64) -> IoContext {
         match context.stream {
-            Stream(0) => Context { stream: region_stream(offset), ..context },
+            AccessStream(0) => IoContext { stream: region_stream(offset), ..context },
             _ => context,
         }
     }
 }
 
 /// Buffers that are filled in order.
-struct Filling {
+struct BufferFiller {
     buffers: Vec<Buffer>,
     index: usize,
     position: usize,
 }
 
-impl Filling {
-    fn fill(&mut self, pieces: &[Pinned]) {
+impl BufferFiller {
+    fn fill(&mut self, pieces: &[PinnedBytes]) {
         for piece in pieces {
             let mut from: &[u8] = piece;
             while let Some(buffer) = self.buffers.get_mut(self.index).filter(|_| !from.is_empty()) {
@@ -98,7 +99,7 @@ impl Filling {
 
 impl BlockDevice for CacheDevice {
     fn spec(&self) -> String {
-        let (options, default) = (self.cache.options(), Options::default());
+        let (options, default) = (self.cache.options(), CacheOptions::default());
         let mut text = format!(
             "cache({},memory={},policy={},block={},mode={}",
             self.inner.spec(),
@@ -122,11 +123,11 @@ impl BlockDevice for CacheDevice {
         text + ")"
     }
 
-    fn geometry(&self) -> Geometry {
+    fn geometry(&self) -> DeviceGeometry {
         let inner = self.inner.geometry();
         match self.cache.mode() {
-            Mode::WriteBack => Geometry { write_survives: Survives::Nothing, ..inner },
-            Mode::WriteThrough | Mode::ReadOnly => inner,
+            WriteMode::WriteBack => DeviceGeometry { write_survives: SurvivalLevel::Nothing, ..inner },
+            WriteMode::WriteThrough | WriteMode::ReadOnly => inner,
         }
     }
 
@@ -142,14 +143,20 @@ impl BlockDevice for CacheDevice {
         self.is_shared || self.inner.is_shared()
     }
 
-    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
-        let request =
-            match Request::vectored(Operation::Read, offset, &buffers, context, || self.spec(), &self.geometry()) {
-                Ok(request) => request,
-                Err(error) => return ready(Err(error)),
-            };
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: IoContext) -> IoFuture<Vec<Buffer>> {
+        let request = match DeviceRequest::vectored(
+            DeviceOperation::Read,
+            offset,
+            &buffers,
+            context,
+            || self.spec(),
+            &self.geometry(),
+        ) {
+            Ok(request) => request,
+            Err(error) => return ready(Err(error)),
+        };
         let context = CacheDevice::of_stream(context, offset);
-        let mut filling = Filling { buffers, index: 0, position: 0 };
+        let mut filling = BufferFiller { buffers, index: 0, position: 0 };
         let window = READ_BLOCKS_MAX as u64 * self.cache.block_bytes() as u64;
         let end = offset + request.length;
         // A window is a whole number of blocks.
@@ -179,52 +186,59 @@ impl BlockDevice for CacheDevice {
         offset: u64,
         buffers: Vec<Buffer>,
         flags: WriteFlags,
-        context: Context,
+        context: IoContext,
     ) -> IoFuture<Vec<Buffer>> {
-        match Request::vectored(Operation::Write, offset, &buffers, context, || self.spec(), &self.geometry()) {
+        match DeviceRequest::vectored(
+            DeviceOperation::Write,
+            offset,
+            &buffers,
+            context,
+            || self.spec(),
+            &self.geometry(),
+        ) {
             Ok(_) => self.cache.write(self.file, offset, buffers, flags, CacheDevice::of_stream(context, offset)),
             Err(error) => ready(Err(error)),
         }
     }
 
-    fn flush(&self, context: Context) -> IoFuture<()> {
-        match self.check(Operation::Flush, 0, 0, context) {
+    fn flush(&self, context: IoContext) -> IoFuture<()> {
+        match self.check(DeviceOperation::Flush, 0, 0, context) {
             Ok(()) => self.cache.flush(self.file, context),
             Err(error) => ready(Err(error)),
         }
     }
 
-    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        match self.check(Operation::Discard, offset, length, context) {
+    fn discard(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
+        match self.check(DeviceOperation::Discard, offset, length, context) {
             Ok(()) => self.cache.discard(self.file, offset, length, context),
             Err(error) => ready(Err(error)),
         }
     }
 
-    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        match self.check(Operation::WriteZeroes, offset, length, context) {
+    fn write_zeroes(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
+        match self.check(DeviceOperation::WriteZeroes, offset, length, context) {
             Ok(()) => self.cache.write_zeroes(self.file, offset, length, context),
             Err(error) => ready(Err(error)),
         }
     }
 
-    fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
-        if let Err(error) = self.check(Operation::Allocation, offset, length, context) {
+    fn allocation(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<Vec<DeviceExtent>> {
+        if let Err(error) = self.check(DeviceOperation::Allocation, offset, length, context) {
             return ready(Err(error));
         }
         // The device below has no mapping for blocks that are only in memory, so they are written back first.
         let written = self.cache.write_back(self.file, offset, length, context);
         let inner = self.inner.clone();
         Box::pin(async move {
-            written.await.map_err(|error| Error { operation: Operation::Allocation, ..error })?;
+            written.await.map_err(|error| Error { operation: DeviceOperation::Allocation, ..error })?;
             inner.allocation(offset, length, context).await
         })
     }
 
     fn grow(&self, size_bytes: u64) -> IoFuture<()> {
-        if self.cache.mode() == Mode::ReadOnly {
+        if self.cache.mode() == WriteMode::ReadOnly {
             let detail = "the cache over it is read-only";
-            return ready(Err(Error::new(ErrorKind::Unsupported, &self.spec(), Operation::Grow, detail)));
+            return ready(Err(Error::new(DeviceErrorKind::Unsupported, &self.spec(), DeviceOperation::Grow, detail)));
         }
         self.inner.grow(size_bytes)
     }
@@ -235,7 +249,8 @@ impl BlockDevice for CacheDevice {
 
     fn set_option(&self, name: &str, value: &str) -> IoFuture<()> {
         let cache = self.cache.clone();
-        let invalid = |detail| ready(Err(Error::new(ErrorKind::Invalid, &self.spec(), Operation::Open, detail)));
+        let invalid =
+            |detail| ready(Err(Error::new(DeviceErrorKind::Invalid, &self.spec(), DeviceOperation::Open, detail)));
         match name {
             "memory" => match parse_size(value) {
                 Ok(memory_bytes) => Box::pin(async move { cache.set_memory(memory_bytes).await }),
@@ -253,13 +268,13 @@ impl BlockDevice for CacheDevice {
         }
     }
 
-    fn figures(&self) -> Vec<Figures> {
-        let own = Figures { device: "cache", values: self.cache.stats().values() };
+    fn figures(&self) -> Vec<DeviceCounters> {
+        let own = DeviceCounters { device: "cache", values: self.cache.stats().values() };
         std::iter::once(own).chain(self.inner.figures()).collect()
     }
 }
 
-impl Source for SharedSource {
+impl ByteSource for SharedSource {
     fn name(&self) -> String {
         self.0.name()
     }
@@ -272,7 +287,7 @@ impl Source for SharedSource {
         true
     }
 
-    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: IoContext) -> IoFuture<Vec<Buffer>> {
         self.0.read_at(offset, buffers, context)
     }
 
@@ -281,28 +296,28 @@ impl Source for SharedSource {
         offset: u64,
         buffers: Vec<Buffer>,
         flags: WriteFlags,
-        context: Context,
+        context: IoContext,
     ) -> IoFuture<Vec<Buffer>> {
         self.0.write_at(offset, buffers, flags, context)
     }
 
-    fn flush(&self, context: Context) -> IoFuture<()> {
+    fn flush(&self, context: IoContext) -> IoFuture<()> {
         self.0.flush(context)
     }
 
-    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+    fn discard(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
         self.0.discard(offset, length, context)
     }
 
-    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+    fn write_zeroes(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
         self.0.write_zeroes(offset, length, context)
     }
 }
 
 /// Opens the device that a SPEC describes.
-pub(crate) async fn open(mut arguments: Arguments) -> Result<CacheDevice, Error> {
-    let default = Options::default();
-    let options = Options {
+pub(crate) async fn open(mut arguments: SpecArguments) -> Result<CacheDevice, Error> {
+    let default = CacheOptions::default();
+    let options = CacheOptions {
         memory_bytes: arguments.option("memory", parse_size)?.unwrap_or(default.memory_bytes),
         policy: arguments.option("policy", |text| Ok(text.to_owned()))?.unwrap_or(default.policy),
         block_bytes: arguments.option("block", parse_block)?.unwrap_or(default.block_bytes),

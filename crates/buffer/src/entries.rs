@@ -1,7 +1,7 @@
 //! The table of entries: found by block, without gaps, so that its memory is known.
 //!
 //! Owns: the entries, the index that finds them, and the memory of both ([`bytes_of`]). Promises: an entry moves only
-//! when another is removed; memory grows by a quarter, and is given back by [`Entries::shrink`]. Leaves to others: the
+//! when another is removed; memory grows by a quarter, and is given back by [`BlockEntries::shrink`]. Leaves to others: the
 //! state of an entry (`state`).
 //!
 //! *Circle*: `options` charges the memory of entries, which are those of `state`, which has the budget of `options`.
@@ -9,15 +9,15 @@
 use hashbrown::HashTable;
 
 use crate::frame::FRAME_BYTES;
-use crate::state::Entry;
+use crate::state::BlockEntry;
 
 /// The smallest number of slots.
 const SLOTS_MIN: usize = 64;
 
 /// The entries by block.
 #[derive(Default)]
-pub(crate) struct Entries {
-    slots: Vec<(u64, Entry)>,
+pub(crate) struct BlockEntries {
+    slots: Vec<(u64, BlockEntry)>,
     /// The slot of each block.
     index: HashTable<u32>,
 }
@@ -34,7 +34,7 @@ fn slots(count: usize) -> usize {
 /// The memory of a table that had `count` entries at most, with what the allocator and the counters of each block's
 /// frame take. *Units*: bytes.
 pub(crate) fn bytes_of(count: u64) -> u64 {
-    let entries = slots(count as usize) * size_of::<(u64, Entry)>();
+    let entries = slots(count as usize) * size_of::<(u64, BlockEntry)>();
     // Removed entries leave marks in the index, because of which it grows to twice the size that its entries need.
     let index = (2 * (count as usize + 1) * 8 / 7).next_power_of_two() * (size_of::<u32>() + 1);
     (entries + index) as u64 + count * FRAME_BYTES
@@ -46,7 +46,7 @@ fn hash(id: u64) -> u64 {
     (wide >> 64) as u64 ^ wide as u64
 }
 
-impl Entries {
+impl BlockEntries {
     /// The number of entries.
     pub fn len(&self) -> usize {
         self.slots.len()
@@ -62,17 +62,17 @@ impl Entries {
     }
 
     /// The entry of a block.
-    pub fn get(&self, id: &u64) -> Option<&Entry> {
+    pub fn get(&self, id: &u64) -> Option<&BlockEntry> {
         self.find(*id).map(|slot| &self.slots[slot].1)
     }
 
     /// The entry of a block, to change it.
-    pub fn get_mut(&mut self, id: &u64) -> Option<&mut Entry> {
+    pub fn get_mut(&mut self, id: &u64) -> Option<&mut BlockEntry> {
         self.find(*id).map(|slot| &mut self.slots[slot].1)
     }
 
     /// Sets the entry of a block.
-    pub fn insert(&mut self, id: u64, entry: Entry) {
+    pub fn insert(&mut self, id: u64, entry: BlockEntry) {
         match self.find(id) {
             Some(slot) => self.slots[slot].1 = entry,
             None => self.add(id, entry),
@@ -80,7 +80,7 @@ impl Entries {
     }
 
     /// The entry of a block; if there is none, it is set to what `make` returns.
-    pub fn get_or_insert_with(&mut self, id: u64, make: impl FnOnce() -> Entry) -> &mut Entry {
+    pub fn get_or_insert_with(&mut self, id: u64, make: impl FnOnce() -> BlockEntry) -> &mut BlockEntry {
         let slot = self.find(id).unwrap_or_else(|| {
             self.add(id, make());
             self.slots.len() - 1
@@ -88,18 +88,18 @@ impl Entries {
         &mut self.slots[slot].1
     }
 
-    fn add(&mut self, id: u64, entry: Entry) {
+    fn add(&mut self, id: u64, entry: BlockEntry) {
         let count = self.slots.len();
         if count == self.slots.capacity() {
             self.slots.reserve_exact(slots(count + 1) - count);
         }
         self.slots.push((id, entry));
-        let Entries { slots, index } = self;
+        let BlockEntries { slots, index } = self;
         index.insert_unique(hash(id), count as u32, |slot| hash(slots[*slot as usize].0));
     }
 
     /// Removes the entry of a block.
-    pub fn remove(&mut self, id: &u64) -> Option<Entry> {
+    pub fn remove(&mut self, id: &u64) -> Option<BlockEntry> {
         let found = self.index.find_entry(hash(*id), |slot| self.slots[*slot as usize].0 == *id).ok()?;
         let slot = found.remove().0 as usize;
         let last = self.slots.len() - 1;
@@ -121,7 +121,7 @@ impl Entries {
     }
 
     /// The entries, each with its block.
-    pub fn iter(&self) -> impl Iterator<Item = (&u64, &Entry)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&u64, &BlockEntry)> {
         self.slots.iter().map(|(id, entry)| (id, entry))
     }
 
@@ -131,7 +131,7 @@ impl Entries {
     }
 
     /// The entries.
-    pub fn values(&self) -> impl Iterator<Item = &Entry> {
+    pub fn values(&self) -> impl Iterator<Item = &BlockEntry> {
         self.slots.iter().map(|slot| &slot.1)
     }
 }
@@ -142,15 +142,15 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::state::{Content, Load};
+    use crate::state::{BlockLoad, EntryContent};
 
-    fn entry(holds: u32) -> Entry {
-        Entry { holds, ..Entry::new(Content::Loading(Arc::new(Load::default())), false) }
+    fn entry(holds: u32) -> BlockEntry {
+        BlockEntry { holds, ..BlockEntry::new(EntryContent::Loading(Arc::new(BlockLoad::default())), false) }
     }
 
     #[test]
-    fn entries_are_a_map_of_known_memory() {
-        let (mut entries, mut map, mut most) = (Entries::default(), BTreeMap::new(), 0);
+    fn entries_map_has_known_memory() {
+        let (mut entries, mut map, mut most) = (BlockEntries::default(), BTreeMap::new(), 0);
         let mut random = 7_u64;
         for step in 0..100_000_u32 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -164,7 +164,7 @@ mod tests {
             most = most.max(map.len());
             assert_eq!(entries.len(), map.len());
         }
-        let bytes = entries.slots.capacity() * size_of::<(u64, Entry)>() + entries.index.allocation_size();
+        let bytes = entries.slots.capacity() * size_of::<(u64, BlockEntry)>() + entries.index.allocation_size();
         let charged = bytes_of(most as u64) - most as u64 * FRAME_BYTES;
         assert!(bytes as u64 <= charged + 64, "{bytes} used, {charged} charged");
         entries.iter().for_each(|(id, entry)| assert_eq!(map.get(id), Some(&entry.holds)));

@@ -12,22 +12,23 @@ use tokio::sync::OwnedSemaphorePermit;
 
 /// The memory of a frame besides its bytes: the frame and its counters, and what the allocator adds to each of the two
 /// allocations. *Units*: bytes.
-pub(crate) const FRAME_BYTES: u64 = (size_of::<Frame>() + 2 * size_of::<usize>()).next_multiple_of(16) as u64 + 2 * 16;
+pub(crate) const FRAME_BYTES: u64 =
+    (size_of::<BlockFrame>() + 2 * size_of::<usize>()).next_multiple_of(16) as u64 + 2 * 16;
 
 /// One version of a block.
-pub(crate) struct Frame {
+pub(crate) struct BlockFrame {
     pub bytes: Box<[u8]>,
     /// The frame of the budget that this version takes; `None` for a copy that a write makes of a block in memory.
     _place: Option<OwnedSemaphorePermit>,
 }
 
-impl Frame {
+impl BlockFrame {
     /// A block that begins with `bytes`, padded with zeroes.
-    pub fn new(bytes: &[u8], block_bytes: usize, place: Option<OwnedSemaphorePermit>) -> Frame {
+    pub fn new(bytes: &[u8], block_bytes: usize, place: Option<OwnedSemaphorePermit>) -> BlockFrame {
         let mut copy = Vec::with_capacity(block_bytes);
         copy.extend_from_slice(bytes);
         copy.resize(block_bytes, 0);
-        Frame { bytes: copy.into_boxed_slice(), _place: place }
+        BlockFrame { bytes: copy.into_boxed_slice(), _place: place }
     }
 }
 
@@ -36,14 +37,14 @@ impl Frame {
 /// A pinned part takes memory of the cache's budget, so hold it only while you use it, and do not wait for the cache
 /// while you hold it. *Cost*: no copy.
 #[derive(Clone)]
-pub struct Pinned {
-    frame: Arc<Frame>,
+pub struct PinnedBytes {
+    frame: Arc<BlockFrame>,
     range: Range<usize>,
 }
 
-impl Pinned {
-    pub(crate) fn new(frame: Arc<Frame>, range: Range<usize>) -> Pinned {
-        Pinned { frame, range }
+impl PinnedBytes {
+    pub(crate) fn new(frame: Arc<BlockFrame>, range: Range<usize>) -> PinnedBytes {
+        PinnedBytes { frame, range }
     }
 
     /// Converts the part to shared bytes. *Cost*: one small allocation, no copy.
@@ -52,20 +53,20 @@ impl Pinned {
     }
 }
 
-impl Deref for Pinned {
+impl Deref for PinnedBytes {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         &self.frame.bytes[self.range.clone()]
     }
 }
 
-impl AsRef<[u8]> for Pinned {
+impl AsRef<[u8]> for PinnedBytes {
     fn as_ref(&self) -> &[u8] {
         self
     }
 }
 
-impl std::fmt::Debug for Pinned {
+impl std::fmt::Debug for PinnedBytes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Pinned({} bytes)", self.len())
     }

@@ -2,7 +2,7 @@
 //!
 //! Owns: the blocks in memory, the sharing of one read by concurrent misses, write-back and its order, readahead,
 //! counters per stream, and the device `cache(SPEC,…)`. Promises: those in `docs/cache.md` and `docs/semantics.md`.
-//! Leaves to others: the choice of the block to evict (`nectary-cache`), the files and devices below ([`Source`]), and
+//! Leaves to others: the choice of the block to evict (`nectary-cache`), the files and devices below ([`ByteSource`]), and
 //! mounts (`nectary-attach`).
 //!
 //! # Reading order
@@ -24,8 +24,8 @@
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
 //! use std::sync::Arc;
 //! use nectary_block::{Context, MemoryDevice};
-//! use nectary_buffer::{BufferCache, DeviceSource, Options};
-//! let cache = BufferCache::new(Options { memory_bytes: 16 << 20, ..Options::default() })?;
+//! use nectary_buffer::{BufferCache, DeviceSource, CacheOptions};
+//! let cache = BufferCache::new(CacheOptions { memory_bytes: 16 << 20, ..Options::default() })?;
 //! let file = cache.add(Arc::new(DeviceSource::new(Arc::new(MemoryDevice::new(1 << 20)))))?;
 //! let pieces = cache.read(file, 8000, 1000, Context::default()).await?;
 //! assert_eq!(pieces.iter().map(|piece| piece.len()).collect::<Vec<_>>(), [192, 808]);
@@ -60,13 +60,13 @@ mod zero;
 
 pub use cache::BufferCache;
 pub use device::CacheDevice;
-pub use frame::Pinned;
-pub use names::{FileId, Reference};
-pub use options::{BLOCK_BYTES, MEMORY_BLOCKS_MIN, Mode, Options, READ_BLOCKS_MAX};
-pub use source::{DeviceSource, Source};
-pub use stats::Stats;
+pub use frame::PinnedBytes;
+pub use names::{BlockReference, FileId};
+pub use options::{BLOCK_BYTES, CacheOptions, MEMORY_BLOCKS_MIN, READ_BLOCKS_MAX, WriteMode};
+pub use source::{ByteSource, DeviceSource};
+pub use stats::CacheStats;
 pub use streams::{STREAMS_MAX, StreamStats, region_of, region_stream, stream_of};
-pub use users::advise::{Advice, AdviceRow, Counted, Window};
-pub use users::caches::{Caches, Opened, register};
-pub use users::look::{HeldRange, Holding};
-pub use users::pins::{Dropped, PIN_PERCENT_MAX};
+pub use users::advise::{AdviceRow, CacheAdvice, MissCount, ReferenceWindow};
+pub use users::caches::{CacheList, OpenCache, register};
+pub use users::look::{HeldRange, RangeResidency};
+pub use users::pins::{DropReport, PIN_PERCENT_MAX};

@@ -13,10 +13,10 @@ use tokio::sync::oneshot;
 #[derive(Default)]
 pub(crate) struct RangeLocks {
     next: u64,
-    tickets: BTreeMap<u64, Waiting>,
+    tickets: BTreeMap<u64, BlockWaiter>,
 }
 
-struct Waiting {
+struct BlockWaiter {
     /// The ids of the blocks; an id includes the file.
     blocks: Range<u64>,
     /// The sender that grants the ticket; `None` once the ticket is granted.
@@ -34,7 +34,7 @@ impl RangeLocks {
         if self.is_free(number, &blocks) {
             let _ = grant.take().map(|grant| grant.send(()));
         }
-        self.tickets.insert(number, Waiting { blocks, grant });
+        self.tickets.insert(number, BlockWaiter { blocks, grant });
         (number, granted)
     }
 
@@ -67,8 +67,9 @@ fn overlaps(left: &Range<u64>, right: &Range<u64>) -> bool {
 mod tests {
     use super::*;
 
+    /// Tickets of a block are granted in order, and tickets of other blocks at once.
     #[test]
-    fn tickets_of_a_block_are_granted_in_their_order_and_others_at_once() {
+    fn block_tickets_granted_in_order() {
         let mut locks = RangeLocks::default();
         let (first, mut first_granted) = locks.draw(0..10);
         let (second, mut second_granted) = locks.draw(5..20);
@@ -84,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn ticket_that_is_given_up_lets_the_next_one_pass() {
+    fn dropped_ticket_grants_next() {
         let mut locks = RangeLocks::default();
         let (first, _granted) = locks.draw(0..1);
         let (second, second_granted) = locks.draw(0..1);

@@ -3,7 +3,7 @@
 //! Owns: the id of a block, which has the file's number in the upper bits and the block's number in the lower bits. The
 //! policy, all tables and all records of references use this id.
 
-use nectary_block::Stream;
+use nectary_block::AccessStream;
 
 /// The number of low bits of a block id that hold the block's number in its file; the other bits hold the file's
 /// number.
@@ -38,11 +38,11 @@ pub struct FileId(pub(crate) u32);
 
 /// A reference, as the policy saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reference {
+pub struct BlockReference {
     /// The id of the block, with the file's number in the upper bits and the block's number in the lower bits.
     pub id: u64,
     /// The origin of the reference.
-    pub stream: Stream,
+    pub stream: AccessStream,
     /// Whether a write made the reference.
     pub is_write: bool,
 }

@@ -1,6 +1,6 @@
 //! The options of a cache, and the division of its memory.
 //!
-//! Owns: [`Options`], their limits, and the budget. Memory is divided into blocks (*frames*) and the tables about them:
+//! Owns: [`CacheOptions`], their limits, and the budget. Memory is divided into blocks (*frames*) and the tables about them:
 //! there are as many frames as fit with their tables, whose memory is known before they grow
 //! ([`nectary_cache::table_bytes`]). The policy gets most frames, which are its *capacity*. The rest is the buffer's own
 //! budget, for blocks that are being read or written, blocks that are read ahead or held by readers, and blocks that the
@@ -11,7 +11,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use nectary_block::{Error, ErrorKind, Operation, format_size};
+use nectary_block::{DeviceErrorKind, DeviceOperation, Error, format_size};
 use nectary_cache::table_bytes;
 
 use crate::entries;
@@ -47,7 +47,7 @@ const LRU: &str = "lru";
 
 /// The handling of writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Mode {
+pub enum WriteMode {
     /// A write completes when the source has it.
     WriteThrough,
     /// A write completes when memory has it. The source gets it later, at the latest at a flush.
@@ -56,27 +56,27 @@ pub enum Mode {
     ReadOnly,
 }
 
-impl Mode {
+impl WriteMode {
     /// The mode's name in a SPEC.
     pub fn name(self) -> &'static str {
         match self {
-            Mode::WriteThrough => "writethrough",
-            Mode::WriteBack => "writeback",
-            Mode::ReadOnly => "readonly",
+            WriteMode::WriteThrough => "writethrough",
+            WriteMode::WriteBack => "writeback",
+            WriteMode::ReadOnly => "readonly",
         }
     }
 }
 
-impl fmt::Display for Mode {
+impl fmt::Display for WriteMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
 }
 
-impl FromStr for Mode {
+impl FromStr for WriteMode {
     type Err = String;
-    fn from_str(text: &str) -> Result<Mode, String> {
-        let all = [Mode::WriteThrough, Mode::WriteBack, Mode::ReadOnly];
+    fn from_str(text: &str) -> Result<WriteMode, String> {
+        let all = [WriteMode::WriteThrough, WriteMode::WriteBack, WriteMode::ReadOnly];
         let found = all.into_iter().find(|mode| mode.name() == text);
         found.ok_or_else(|| format!("\"{text}\" is no mode; write writethrough, writeback or readonly"))
     }
@@ -84,7 +84,7 @@ impl FromStr for Mode {
 
 /// The options of a cache.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Options {
+pub struct CacheOptions {
     /// The memory for blocks and for the tables about them. *Units*: bytes.
     pub memory_bytes: u64,
     /// The policy, by the name that `nectary_cache::NAMES` lists.
@@ -92,7 +92,7 @@ pub struct Options {
     /// The unit of caching: a power of two from 4 KiB to 64 KiB. *Units*: bytes.
     pub block_bytes: u32,
     /// The handling of writes.
-    pub mode: Mode,
+    pub mode: WriteMode,
     /// The share of memory that may be dirty, from 0.01 to 0.5; at this limit writers wait.
     pub dirty_share: f64,
     /// The age at which a dirty block is written back.
@@ -105,13 +105,13 @@ pub struct Options {
     pub frames: Option<u64>,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for CacheOptions {
+    fn default() -> CacheOptions {
+        CacheOptions {
             memory_bytes: 256 << 20,
             policy: "adaptive".to_owned(),
             block_bytes: BLOCK_BYTES,
-            mode: Mode::WriteThrough,
+            mode: WriteMode::WriteThrough,
             dirty_share: 0.2,
             dirty_age: Duration::from_secs(5),
             readahead_bytes: 128 << 10,
@@ -121,12 +121,13 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl CacheOptions {
     /// Refuses invalid options.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`]; the message names the mistake and shows the right form.
+    /// *Errors*: [`DeviceErrorKind::Invalid`]; the message names the mistake and shows the right form.
     pub fn check(&self) -> Result<(), Error> {
-        let invalid = |detail: String| Err(Error::new(ErrorKind::Invalid, "cache", Operation::Open, detail));
+        let invalid =
+            |detail: String| Err(Error::new(DeviceErrorKind::Invalid, "cache", DeviceOperation::Open, detail));
         let (least, most) = BLOCK_BYTES_RANGE;
         if !self.block_bytes.is_power_of_two() || !(least..=most).contains(&self.block_bytes) {
             return invalid(format!("a block of {} bytes; write a power of two from 4K to 64K", self.block_bytes));
@@ -136,7 +137,7 @@ impl Options {
             return invalid(format!("no policy is called \"{}\"; known are {known}", self.policy));
         }
         if self.small_frames().is_none() && self.all_frames() < MEMORY_BLOCKS_MIN {
-            let sizes = (1..).map(|mega: u64| Options { memory_bytes: mega << 20, ..self.clone() });
+            let sizes = (1..).map(|mega: u64| CacheOptions { memory_bytes: mega << 20, ..self.clone() });
             let least = sizes.map_while(|options| (options.all_frames() < MEMORY_BLOCKS_MIN).then_some(options)).last();
             let least = least.map_or(0, |options| options.memory_bytes) + (1 << 20);
             let (given, least) = (format_size(self.memory_bytes), format_size(least));
@@ -151,13 +152,13 @@ impl Options {
     /// Refuses more memory than the machine has or a memory group allows: otherwise the kernel would kill the process
     /// long after its start.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`]; the message has both sizes.
+    /// *Errors*: [`DeviceErrorKind::Invalid`]; the message has both sizes.
     pub fn check_machine(&self) -> Result<(), Error> {
         match nectary_host::memory::limit() {
             Some(limit) if self.memory_bytes > limit.bytes => {
                 let (wanted, all) = (format_size(self.memory_bytes), format_size(limit.bytes));
                 let detail = format!("{wanted} of memory are more than {}, which is {all}", limit.source());
-                Err(Error::new(ErrorKind::Invalid, "cache", Operation::Open, detail))
+                Err(Error::new(DeviceErrorKind::Invalid, "cache", DeviceOperation::Open, detail))
             }
             _ => Ok(()),
         }
@@ -175,14 +176,14 @@ impl Options {
     }
 
     /// The same cache with LRU as its policy.
-    fn as_lru(&self) -> Options {
-        Options { policy: LRU.to_owned(), ..self.clone() }
+    fn as_lru(&self) -> CacheOptions {
+        CacheOptions { policy: LRU.to_owned(), ..self.clone() }
     }
 
     /// The memory of this many frames and of all tables; `lru` is the capacity of the LRU that runs beside another
     /// policy. *Units*: bytes.
     fn used_bytes(&self, frames: u64, lru: Option<u64>) -> u64 {
-        let Budget { capacity, dirty_max, .. } = self.divide(frames);
+        let BlockBudget { capacity, dirty_max, .. } = self.divide(frames);
         let shadow = table_bytes(LRU, lru.unwrap_or(capacity));
         let policy = table_bytes(&self.policy, capacity).min(self.memory_bytes / POLICY_DIVISOR);
         let tables = policy + shadow + entries::bytes_of(frames) + dirty_max * DIRTY_BYTES;
@@ -205,29 +206,38 @@ impl Options {
         None
     }
 
-    pub(crate) fn budget(&self) -> Budget {
+    pub(crate) fn budget(&self) -> BlockBudget {
         if let Some(frames) = self.small_frames() {
-            let dirty = if self.mode == Mode::WriteBack { frames / 4 } else { 0 };
+            let dirty = if self.mode == WriteMode::WriteBack { frames / 4 } else { 0 };
             let (capacity, ahead) = (frames - dirty - frames / 2, self.readahead_bytes / u64::from(self.block_bytes));
             let (capacity_lru, dirty_max) = (capacity, dirty);
-            return Budget { frames, capacity, capacity_lru, dirty_max, ahead_max: 2, run_max: 3, ahead, history: 64 };
+            return BlockBudget {
+                frames,
+                capacity,
+                capacity_lru,
+                dirty_max,
+                ahead_max: 2,
+                run_max: 3,
+                ahead,
+                history: 64,
+            };
         }
         let budget = self.divide(self.all_frames());
         let capacity_lru = if self.policy == LRU { budget.capacity } else { self.as_lru().budget().capacity };
-        Budget { capacity_lru, ..budget }
+        BlockBudget { capacity_lru, ..budget }
     }
 
     /// Divides this many frames.
-    fn divide(&self, all: u64) -> Budget {
+    fn divide(&self, all: u64) -> BlockBudget {
         let run = (WRITE_BACK_BYTES_MAX / u64::from(self.block_bytes)).min(all / 64).max(1);
         // A write-back copies its blocks, and these copies take memory too.
-        let is_back = self.mode == Mode::WriteBack;
+        let is_back = self.mode == WriteMode::WriteBack;
         let frames = if is_back { all.saturating_sub(run * WRITE_BACKS_MAX as u64) } else { all };
         let dirty = if is_back { (frames as f64 * self.dirty_share) as u64 } else { 0 };
         let dirty = if is_back { dirty.max(READ_BLOCKS_MAX as u64) } else { 0 };
         let flight = (frames / 16).max(2 * READ_BLOCKS_MAX as u64);
         let capacity = frames.saturating_sub(dirty + flight);
-        Budget {
+        BlockBudget {
             frames,
             capacity,
             capacity_lru: capacity,
@@ -242,7 +252,7 @@ impl Options {
 
 /// The division of memory. *Units*: blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Budget {
+pub(crate) struct BlockBudget {
     /// The number of all frames.
     pub frames: u64,
     /// The capacity of the policy while nothing is pinned.
@@ -265,26 +275,27 @@ pub(crate) struct Budget {
 mod tests {
     use super::*;
 
+    /// The memory is divided at the least size and at any larger size.
     #[test]
-    fn memory_is_divided_at_the_least_and_at_any_size() {
-        for mode in [Mode::WriteThrough, Mode::WriteBack, Mode::ReadOnly] {
+    fn memory_divides_at_every_size() {
+        for mode in [WriteMode::WriteThrough, WriteMode::WriteBack, WriteMode::ReadOnly] {
             for memory_bytes in [5 << 20, 6 << 20, 64 << 20, 1 << 40] {
                 let policy = "lru".to_owned();
-                let options = Options { memory_bytes, mode, policy, ..Options::default() };
+                let options = CacheOptions { memory_bytes, mode, policy, ..CacheOptions::default() };
                 options.check().unwrap();
                 let budget = options.budget();
                 assert!(budget.capacity > 128, "{budget:?}");
                 let rest = budget.frames - budget.capacity - budget.dirty_max;
                 assert!(rest >= 2 * READ_BLOCKS_MAX as u64 && budget.ahead_max <= rest / 2, "{budget:?}");
-                assert!(mode != Mode::WriteBack || budget.dirty_max >= READ_BLOCKS_MAX as u64, "{budget:?}");
+                assert!(mode != WriteMode::WriteBack || budget.dirty_max >= READ_BLOCKS_MAX as u64, "{budget:?}");
             }
         }
     }
 
     #[test]
-    fn memory_buys_blocks_less_what_tables_take() {
+    fn memory_minus_tables_gives_blocks() {
         let blocks = |policy: &str, memory_bytes| {
-            let options = Options { memory_bytes, policy: policy.to_owned(), ..Options::default() };
+            let options = CacheOptions { memory_bytes, policy: policy.to_owned(), ..CacheOptions::default() };
             let all = options.all_frames();
             let lru = options.as_lru().budget().capacity;
             let lru = (policy != LRU).then_some(lru);
@@ -302,23 +313,23 @@ mod tests {
     }
 
     #[test]
-    fn what_no_cache_has_is_refused_in_words() {
-        let good = Options::default();
+    fn impossible_options_are_refused() {
+        let good = CacheOptions::default();
         for (options, words) in [
-            (Options { block_bytes: 5000, ..good.clone() }, "power of two"),
-            (Options { block_bytes: 128 << 10, ..good.clone() }, "4K to 64K"),
-            (Options { policy: "best".to_owned(), ..good.clone() }, "known are"),
-            (Options { memory_bytes: 1 << 20, ..good.clone() }, "at least "),
-            (Options { dirty_share: 0.9, ..good.clone() }, "1% to 50%"),
+            (CacheOptions { block_bytes: 5000, ..good.clone() }, "power of two"),
+            (CacheOptions { block_bytes: 128 << 10, ..good.clone() }, "4K to 64K"),
+            (CacheOptions { policy: "best".to_owned(), ..good.clone() }, "known are"),
+            (CacheOptions { memory_bytes: 1 << 20, ..good.clone() }, "at least "),
+            (CacheOptions { dirty_share: 0.9, ..good.clone() }, "1% to 50%"),
         ] {
             let error = options.check().unwrap_err();
-            assert!(error.kind == ErrorKind::Invalid && error.detail.contains(words), "{error}");
+            assert!(error.kind == DeviceErrorKind::Invalid && error.detail.contains(words), "{error}");
         }
-        let large = Options { memory_bytes: 1 << 60, ..good.clone() };
+        let large = CacheOptions { memory_bytes: 1 << 60, ..good.clone() };
         assert!(large.check().is_ok() && good.check_machine().is_ok());
         let error = large.check_machine().unwrap_err();
-        assert!(error.kind == ErrorKind::Invalid && error.detail.contains("more than"), "{error}");
-        assert_eq!("writeback".parse(), Ok(Mode::WriteBack));
-        assert!("wb".parse::<Mode>().unwrap_err().contains("writethrough"));
+        assert!(error.kind == DeviceErrorKind::Invalid && error.detail.contains("more than"), "{error}");
+        assert_eq!("writeback".parse(), Ok(WriteMode::WriteBack));
+        assert!("wb".parse::<WriteMode>().unwrap_err().contains("writethrough"));
     }
 }

@@ -7,52 +7,57 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use nectary_block::{Buffer, Context, Error, ErrorKind, Operation, Stream};
+use nectary_block::{AccessStream, Buffer, DeviceErrorKind, DeviceOperation, Error, IoContext};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::frame::{Frame, Pinned};
+use crate::frame::{BlockFrame, PinnedBytes};
 use crate::names::id_of;
 use crate::planted::{Bug, planted};
-use crate::shared::{Shared, Span, Ticket};
-use crate::source::Source;
-use crate::state::{Content, Entry, Load, State};
+use crate::shared::{FileRange, IoTicket, SharedCache};
+use crate::source::ByteSource;
+use crate::state::{BlockEntry, BlockLoad, CacheState, EntryContent};
 
 /// A block of a read: it is in memory, or it is being loaded.
-pub(crate) enum Slot {
-    Ready(Arc<Frame>),
-    Wait(Arc<Load>),
+pub(crate) enum ReadBlock {
+    Ready(Arc<BlockFrame>),
+    Wait(Arc<BlockLoad>),
 }
 
 /// Adjacent blocks that are being read. If the task ends early, the reads of these blocks fail.
-pub(crate) struct Loading {
-    shared: Arc<Shared>,
-    source: Arc<dyn Source>,
+pub(crate) struct LoadBatch {
+    shared: Arc<SharedCache>,
+    source: Arc<dyn ByteSource>,
     first: u64,
     first_id: u64,
-    loads: Vec<Arc<Load>>,
+    loads: Vec<Arc<BlockLoad>>,
     places: OwnedSemaphorePermit,
 }
 
-impl Shared {
+impl SharedCache {
     /// References and returns all blocks of a range, if all of them are in memory; otherwise does nothing.
-    pub(crate) fn hit(&self, state: &mut State, span: &Span, stream: Stream) -> Option<Vec<Pinned>> {
-        let frame = |state: &State, block| state.entries.get(&id_of(span.file, block))?.frame().cloned();
+    pub(crate) fn hit(
+        &self,
+        state: &mut CacheState,
+        span: &FileRange,
+        stream: AccessStream,
+    ) -> Option<Vec<PinnedBytes>> {
+        let frame = |state: &CacheState, block| state.entries.get(&id_of(span.file, block))?.frame().cloned();
         if span.blocks.end - span.blocks.start == 1 {
             let frame = frame(state, span.blocks.start)?;
             self.refer_ready(state, id_of(span.file, span.blocks.start), &frame, stream);
-            return Some(vec![Pinned::new(frame, span.part(span.blocks.start, self.block_bytes))]);
+            return Some(vec![PinnedBytes::new(frame, span.part(span.blocks.start, self.block_bytes))]);
         }
         let frames: Option<Vec<_>> = span.blocks.clone().map(|block| frame(state, block)).collect();
         let pins = frames?.into_iter().zip(span.blocks.clone()).map(|(frame, block)| {
             self.refer_ready(state, id_of(span.file, block), &frame, stream);
-            Pinned::new(frame, span.part(block, self.block_bytes))
+            PinnedBytes::new(frame, span.part(block, self.block_bytes))
         });
         Some(pins.collect())
     }
 
     /// References a block that was in memory when the read began; an earlier reference of the same read may have
     /// evicted it.
-    fn refer_ready(&self, state: &mut State, id: u64, frame: &Arc<Frame>, stream: Stream) {
+    fn refer_ready(&self, state: &mut CacheState, id: u64, frame: &Arc<BlockFrame>, stream: AccessStream) {
         let referred = state.refer(id, stream, false);
         if !referred.is_resident {
             state.settle(id);
@@ -63,34 +68,34 @@ impl Shared {
 
     /// References all blocks of a range, and begins to read the missing blocks into the frames `places`.
     pub(crate) fn begin_read(
-        self: &Arc<Shared>,
-        state: &mut State,
-        span: &Span,
-        stream: Stream,
+        self: &Arc<SharedCache>,
+        state: &mut CacheState,
+        span: &FileRange,
+        stream: AccessStream,
         places: OwnedSemaphorePermit,
-    ) -> Vec<Slot> {
+    ) -> Vec<ReadBlock> {
         let mut missing = Vec::new();
         let mut slots = Vec::with_capacity((span.blocks.end - span.blocks.start) as usize);
         for block in span.blocks.clone() {
             let id = id_of(span.file, block);
             let slot = match state.entries.get(&id).map(|entry| &entry.content) {
-                Some(Content::Ready(frame)) => {
+                Some(EntryContent::Ready(frame)) => {
                     let frame = frame.clone();
                     self.refer_ready(state, id, &frame, stream);
-                    Slot::Ready(frame)
+                    ReadBlock::Ready(frame)
                 }
-                Some(Content::Loading(load)) => {
+                Some(EntryContent::Loading(load)) => {
                     let load = load.clone();
                     state.counts.joined += 1;
                     state.refer(id, stream, false);
-                    Slot::Wait(load)
+                    ReadBlock::Wait(load)
                 }
                 None => {
-                    let load = Arc::new(Load::default());
-                    state.entries.insert(id, Entry::new(Content::Loading(load.clone()), false));
+                    let load = Arc::new(BlockLoad::default());
+                    state.entries.insert(id, BlockEntry::new(EntryContent::Loading(load.clone()), false));
                     state.refer(id, stream, false);
                     missing.push((block, load.clone()));
-                    Slot::Wait(load)
+                    ReadBlock::Wait(load)
                 }
             };
             slots.push(slot);
@@ -101,10 +106,10 @@ impl Shared {
 
     /// Begins to read blocks that already have a loading entry; `missing` is in ascending order.
     pub(crate) fn begin_loads(
-        self: &Arc<Shared>,
-        state: &mut State,
-        span: &Span,
-        missing: Vec<(u64, Arc<Load>)>,
+        self: &Arc<SharedCache>,
+        state: &mut CacheState,
+        span: &FileRange,
+        missing: Vec<(u64, Arc<BlockLoad>)>,
         mut places: OwnedSemaphorePermit,
     ) {
         let mut missing = missing.into_iter().peekable();
@@ -118,11 +123,11 @@ impl Shared {
             let Some(places) = places.split(count) else { return };
             let first_id = id_of(span.file, first);
             let is_ordered = !planted(Bug::ReadKeptOverWrite);
-            let ticket = is_ordered.then(|| Ticket::draw(self, state, first_id..first_id + count as u64));
+            let ticket = is_ordered.then(|| IoTicket::draw(self, state, first_id..first_id + count as u64));
             state.counts.source_reads += 1;
             state.counts.source_read_blocks += count as u64;
             let (shared, source) = (self.clone(), span.source.clone());
-            let loading = Loading { shared, source, first, first_id, loads, places };
+            let loading = LoadBatch { shared, source, first, first_id, loads, places };
             self.tasks.spawn(async move {
                 let mut ticket = ticket;
                 if let Some(ticket) = &mut ticket {
@@ -134,7 +139,7 @@ impl Shared {
     }
 
     /// Starts readahead for a stream, without waiting.
-    pub(crate) fn begin_ahead(self: &Arc<Shared>, state: &mut State, span: &Span, stream: Stream) {
+    pub(crate) fn begin_ahead(self: &Arc<SharedCache>, state: &mut CacheState, span: &FileRange, stream: AccessStream) {
         let blocks = span.source.size_bytes().div_ceil(self.block_bytes as u64);
         let ids = state.read_ahead(span.file, span.blocks.clone(), stream, blocks);
         let mut missing = Vec::new();
@@ -149,8 +154,9 @@ impl Shared {
                 Some(places) => places.merge(place),
                 None => places = Some(place),
             }
-            let load = Arc::new(Load::default());
-            let entry = Entry { ahead: Some(number), ..Entry::new(Content::Loading(load.clone()), false) };
+            let load = Arc::new(BlockLoad::default());
+            let entry =
+                BlockEntry { ahead: Some(number), ..BlockEntry::new(EntryContent::Loading(load.clone()), false) };
             state.entries.insert(id, entry);
             state.ahead_taken(number, id);
             state.counts.ahead_blocks += 1;
@@ -163,19 +169,23 @@ impl Shared {
 }
 
 /// Waits until all blocks of a read are loaded.
-pub(crate) async fn collect(slots: Vec<Slot>, span: Span, block_bytes: usize) -> Result<Vec<Pinned>, Error> {
+pub(crate) async fn collect(
+    slots: Vec<ReadBlock>,
+    span: FileRange,
+    block_bytes: usize,
+) -> Result<Vec<PinnedBytes>, Error> {
     let mut pins = Vec::with_capacity(slots.len());
     for (slot, block) in slots.into_iter().zip(span.blocks.clone()) {
         let frame = match slot {
-            Slot::Ready(frame) => frame,
-            Slot::Wait(load) => load.wait().await?,
+            ReadBlock::Ready(frame) => frame,
+            ReadBlock::Wait(load) => load.wait().await?,
         };
-        pins.push(Pinned::new(frame, span.part(block, block_bytes)));
+        pins.push(PinnedBytes::new(frame, span.part(block, block_bytes)));
     }
     Ok(pins)
 }
 
-impl Loading {
+impl LoadBatch {
     async fn run(mut self) {
         let count = self.loads.len();
         match self.read(0..count).await {
@@ -202,21 +212,22 @@ impl Loading {
             return Ok(Buffer::zeroed(0));
         }
         let buffers = vec![Buffer::recycled(length as usize)];
-        let buffers = self.source.read_at(offset, buffers, Context::default()).await?;
-        let lost = || Error::new(ErrorKind::Io, &self.source.name(), Operation::Read, "it gave no buffer back");
+        let buffers = self.source.read_at(offset, buffers, IoContext::default()).await?;
+        let lost =
+            || Error::new(DeviceErrorKind::Io, &self.source.name(), DeviceOperation::Read, "it gave no buffer back");
         buffers.into_iter().next().ok_or_else(lost)
     }
 
     /// Ends the reads of the blocks in `part`, with the bytes or the error.
     fn end(&mut self, part: Range<usize>, read: Result<&Buffer, Error>) {
         let block_bytes = self.shared.block_bytes;
-        let results: Vec<Result<Arc<Frame>, Error>> = part
+        let results: Vec<Result<Arc<BlockFrame>, Error>> = part
             .clone()
             .map(|index| {
                 let buffer = read.as_ref().map_err(|error| (*error).clone())?;
                 let start = ((index - part.start) * block_bytes).min(buffer.len());
                 let end = (start + block_bytes).min(buffer.len());
-                Ok(Arc::new(Frame::new(&buffer[start..end], block_bytes, self.places.split(1))))
+                Ok(Arc::new(BlockFrame::new(&buffer[start..end], block_bytes, self.places.split(1))))
             })
             .collect();
         let mut state = self.shared.lock();
@@ -231,13 +242,17 @@ impl Loading {
     }
 }
 
-impl Drop for Loading {
+impl Drop for LoadBatch {
     fn drop(&mut self) {
         if self.loads.iter().all(|load| load.is_ended()) {
             return;
         }
-        let error =
-            Error::new(ErrorKind::Io, &self.source.name(), Operation::Read, "the runtime that read it has ended");
+        let error = Error::new(
+            DeviceErrorKind::Io,
+            &self.source.name(),
+            DeviceOperation::Read,
+            "the runtime that read it has ended",
+        );
         let mut state = self.shared.lock();
         for (index, load) in self.loads.iter().enumerate().filter(|(_, load)| !load.is_ended()) {
             state.loaded(self.first_id + index as u64, load, &Err(error.clone()));

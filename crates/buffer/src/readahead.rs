@@ -7,10 +7,10 @@
 
 use std::ops::Range;
 
-use nectary_block::Stream;
+use nectary_block::AccessStream;
 
 use crate::names::id_of;
-use crate::state::State;
+use crate::state::CacheState;
 
 /// The number of consecutive blocks after which a stream is sequential.
 const RUN_MIN: u32 = 4;
@@ -18,10 +18,10 @@ const RUN_MIN: u32 = 4;
 /// after it.
 const STALE_AFTER: u64 = 4;
 
-impl State {
+impl CacheState {
     /// Records that a stream read some blocks of a file of `blocks` blocks; returns the ids of the blocks to read ahead
     /// now.
-    pub fn read_ahead(&mut self, file: u32, read: Range<u64>, stream: Stream, blocks: u64) -> Range<u64> {
+    pub fn read_ahead(&mut self, file: u32, read: Range<u64>, stream: AccessStream, blocks: u64) -> Range<u64> {
         let window = self.budget.ahead;
         let run = self.streams.run(stream);
         let (start, end) = (id_of(file, read.start), id_of(file, read.end));

@@ -7,23 +7,23 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use nectary_block::{Context, Error, ErrorKind, Operation};
+use nectary_block::{DeviceErrorKind, DeviceOperation, Error, IoContext};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::names::{BLOCK_BITS, FileId, id_of};
-use crate::options::{Options, WRITE_BACKS_MAX};
-use crate::source::Source;
-use crate::state::State;
+use crate::options::{CacheOptions, WRITE_BACKS_MAX};
+use crate::source::ByteSource;
+use crate::state::CacheState;
 
 /// The maximum number of writes to the source, discards and zeroings in flight; further operations wait.
 const OPERATIONS_MAX: usize = 1024;
 
 /// The state that handles and tasks share.
-pub(crate) struct Shared {
-    state: Mutex<State>,
-    options: Mutex<Options>,
+pub(crate) struct SharedCache {
+    state: Mutex<CacheState>,
+    options: Mutex<CacheOptions>,
     pub block_bytes: usize,
     /// Has one permit for each free frame.
     pub memory: Arc<Semaphore>,
@@ -42,16 +42,16 @@ pub(crate) struct Shared {
 
 /// A checked range of a file.
 #[derive(Clone)]
-pub(crate) struct Span {
+pub(crate) struct FileRange {
     pub file: u32,
-    pub source: Arc<dyn Source>,
+    pub source: Arc<dyn ByteSource>,
     pub offset: u64,
     pub length: u64,
     /// The blocks that the range touches.
     pub blocks: Range<u64>,
 }
 
-impl Span {
+impl FileRange {
     /// The part of a block that is in the range. *Units*: bytes from the start of the block.
     pub fn part(&self, block: u64, block_bytes: usize) -> Range<usize> {
         let base = block * block_bytes as u64;
@@ -74,16 +74,16 @@ impl Span {
 
 /// A place in the queue for the I/O of some blocks. The drop of a ticket grants the next place. It locks the state's
 /// mutex, so do not drop a ticket while you hold that mutex.
-pub(crate) struct Ticket {
-    shared: Arc<Shared>,
+pub(crate) struct IoTicket {
+    shared: Arc<SharedCache>,
     number: u64,
     grant: oneshot::Receiver<()>,
 }
 
-impl Ticket {
-    pub fn draw(shared: &Arc<Shared>, state: &mut State, ids: Range<u64>) -> Ticket {
+impl IoTicket {
+    pub fn draw(shared: &Arc<SharedCache>, state: &mut CacheState, ids: Range<u64>) -> IoTicket {
         let (number, grant) = state.locks.draw(ids);
-        Ticket { shared: shared.clone(), number, grant }
+        IoTicket { shared: shared.clone(), number, grant }
     }
 
     /// Waits until the ticket is granted.
@@ -92,16 +92,16 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for IoTicket {
     fn drop(&mut self) {
         self.shared.lock().locks.release(self.number);
     }
 }
 
-impl Shared {
+impl SharedCache {
     /// Makes the shared part of a new cache.
-    pub fn new(state: State, options: Options, stop: CancellationToken) -> Shared {
-        Shared {
+    pub fn new(state: CacheState, options: CacheOptions, stop: CancellationToken) -> SharedCache {
+        SharedCache {
             block_bytes: options.block_bytes as usize,
             memory: Arc::new(Semaphore::new(state.budget.frames as usize)),
             state: Mutex::new(state),
@@ -117,16 +117,16 @@ impl Shared {
     }
 
     /// Locks the state, even after another thread panicked, because every transition leaves the state consistent.
-    pub fn lock(&self) -> MutexGuard<'_, State> {
+    pub fn lock(&self) -> MutexGuard<'_, CacheState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn options(&self) -> MutexGuard<'_, Options> {
+    pub fn options(&self) -> MutexGuard<'_, CacheOptions> {
         self.options.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for `count` free frames. The caller must hold no pin, no ticket and no frames.
-    pub async fn places(self: &Arc<Shared>, count: usize) -> OwnedSemaphorePermit {
+    pub async fn places(self: &Arc<SharedCache>, count: usize) -> OwnedSemaphorePermit {
         match self.memory.clone().acquire_many_owned(count as u32).await {
             Ok(places) => places,
             Err(_) => unreachable!("the semaphore of frames is never closed"),
@@ -136,15 +136,15 @@ impl Shared {
     /// Checks a request, and finds the blocks of its range.
     pub fn span(
         &self,
-        state: &State,
+        state: &CacheState,
         file: FileId,
-        operation: Operation,
+        operation: DeviceOperation,
         offset: u64,
         length: u64,
-        context: Context,
-    ) -> Result<Span, Error> {
+        context: IoContext,
+    ) -> Result<FileRange, Error> {
         let invalid = |name: &str, detail: String| {
-            Err(Error::new(ErrorKind::Invalid, name, operation, detail).at(offset, length))
+            Err(Error::new(DeviceErrorKind::Invalid, name, operation, detail).at(offset, length))
         };
         let Some(found) = state.files.get(&file.0) else {
             return invalid("cache", format!("file {} is not in the cache", file.0));
@@ -155,14 +155,14 @@ impl Shared {
         let Some(end) = end else {
             return invalid(&source.name(), format!("a file may have 2^{BLOCK_BITS} blocks of {block} bytes"));
         };
-        if operation != Operation::Write && end > source.size_bytes() {
+        if operation != DeviceOperation::Write && end > source.size_bytes() {
             return invalid(&source.name(), format!("it leaves the file, which has {} bytes", source.size_bytes()));
         }
         if context.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-            let error = Error::new(ErrorKind::TimedOut, &source.name(), operation, "the deadline had passed");
+            let error = Error::new(DeviceErrorKind::TimedOut, &source.name(), operation, "the deadline had passed");
             return Err(error.at(offset, length));
         }
         let blocks = offset / block..if length == 0 { offset / block } else { end.div_ceil(block) };
-        Ok(Span { file: file.0, source, offset, length, blocks })
+        Ok(FileRange { file: file.0, source, offset, length, blocks })
     }
 }

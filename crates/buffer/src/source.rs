@@ -1,8 +1,8 @@
 //! The source of a cache: an open file or a device.
 //!
-//! Owns: the [`Source`] trait, and the adapter that makes a device a source.
+//! Owns: the [`ByteSource`] trait, and the adapter that makes a device a source.
 
-use nectary_block::{Buffer, Context, IoFuture, SharedDevice, WriteFlags};
+use nectary_block::{Buffer, IoContext, IoFuture, SharedDevice, WriteFlags};
 
 /// Bytes of a known size that can be read and written at any offset.
 ///
@@ -10,7 +10,7 @@ use nectary_block::{Buffer, Context, IoFuture, SharedDevice, WriteFlags};
 /// begin at a multiple of its block size, and end at a multiple or at the end of the source; only a write may have
 /// the range of a user of the cache, which need not be aligned. Except for flushes, the cache never has two operations
 /// in flight on the same block.
-pub trait Source: Send + Sync + 'static {
+pub trait ByteSource: Send + Sync + 'static {
     /// The name of the source in messages.
     fn name(&self) -> String;
 
@@ -23,20 +23,25 @@ pub trait Source: Send + Sync + 'static {
     }
 
     /// Fills `buffers` in order, from `offset` on, and returns them. Bytes beyond the end read as zeroes.
-    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>>;
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: IoContext) -> IoFuture<Vec<Buffer>>;
 
     /// Writes `buffers` in order, from `offset` on, and returns them.
-    fn write_at(&self, offset: u64, buffers: Vec<Buffer>, flags: WriteFlags, context: Context)
-    -> IoFuture<Vec<Buffer>>;
+    fn write_at(
+        &self,
+        offset: u64,
+        buffers: Vec<Buffer>,
+        flags: WriteFlags,
+        context: IoContext,
+    ) -> IoFuture<Vec<Buffer>>;
 
     /// Makes every completed write as durable as the source can make it.
-    fn flush(&self, context: Context) -> IoFuture<()>;
+    fn flush(&self, context: IoContext) -> IoFuture<()>;
 
     /// Tells the source that a range is no longer needed. Afterwards the range reads as before or as zeroes.
-    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()>;
+    fn discard(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()>;
 
     /// Makes a range read as zeroes.
-    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()>;
+    fn write_zeroes(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()>;
 }
 
 /// A source over a device.
@@ -50,7 +55,7 @@ impl DeviceSource {
     }
 }
 
-impl Source for DeviceSource {
+impl ByteSource for DeviceSource {
     fn name(&self) -> String {
         self.0.spec()
     }
@@ -63,7 +68,7 @@ impl Source for DeviceSource {
         self.0.is_shared()
     }
 
-    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: IoContext) -> IoFuture<Vec<Buffer>> {
         self.0.read_at(offset, buffers, context)
     }
 
@@ -72,20 +77,20 @@ impl Source for DeviceSource {
         offset: u64,
         buffers: Vec<Buffer>,
         flags: WriteFlags,
-        context: Context,
+        context: IoContext,
     ) -> IoFuture<Vec<Buffer>> {
         self.0.write_at(offset, buffers, flags, context)
     }
 
-    fn flush(&self, context: Context) -> IoFuture<()> {
+    fn flush(&self, context: IoContext) -> IoFuture<()> {
         self.0.flush(context)
     }
 
-    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+    fn discard(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
         self.0.discard(offset, length, context)
     }
 
-    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+    fn write_zeroes(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
         self.0.write_zeroes(offset, length, context)
     }
 }

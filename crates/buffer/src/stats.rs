@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// The counters, which are a part of the state under the mutex.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Counts {
+pub(crate) struct CacheCounts {
     pub hits: u64,
     pub misses: u64,
     pub pinned_hits: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Counts {
     pub write_back_errors: u64,
 }
 
-impl Counts {
+impl CacheCounts {
     pub fn refer(&mut self, is_hit: bool, is_lru_hit: bool) {
         self.hits += u64::from(is_hit);
         self.misses += u64::from(!is_hit);
@@ -39,7 +39,7 @@ impl Counts {
 /// see it. A miss does not always read from the source: the block may have been read ahead, or may still wait to be
 /// written back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Stats {
+pub struct CacheStats {
     /// The number of references that hit.
     pub hits: u64,
     /// The number of references that missed.
@@ -88,7 +88,7 @@ pub struct Stats {
     pub dirty_age: Duration,
 }
 
-impl Stats {
+impl CacheStats {
     /// The name and the value of each number. A name ends with its unit and never changes.
     pub fn values(&self) -> Vec<(&'static str, u64)> {
         vec![

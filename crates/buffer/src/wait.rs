@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use nectary_block::{Error, ErrorKind, IoFuture, Operation};
+use nectary_block::{DeviceErrorKind, DeviceOperation, Error, IoFuture};
 use tokio::task::JoinHandle;
 
-use crate::source::Source;
+use crate::source::ByteSource;
 
 /// A future that is ready at once.
 pub(crate) fn ready<T: Send + 'static>(result: Result<T, Error>) -> IoFuture<T> {
@@ -14,15 +14,15 @@ pub(crate) fn ready<T: Send + 'static>(result: Result<T, Error>) -> IoFuture<T> 
 
 /// Makes the error of an operation whose deadline passed.
 pub(crate) fn late(
-    source: &dyn Source,
-    operation: Operation,
+    source: &dyn ByteSource,
+    operation: DeviceOperation,
     offset: u64,
     length: u64,
 ) -> impl FnOnce() -> Error + Send + use<> {
     let name = source.name();
     move || {
         let detail = "the deadline passed before it ended; it may still happen";
-        Error::new(ErrorKind::TimedOut, &name, operation, detail).at(offset, length)
+        Error::new(DeviceErrorKind::TimedOut, &name, operation, detail).at(offset, length)
     }
 }
 
@@ -49,7 +49,7 @@ pub(crate) async fn ended<T>(task: JoinHandle<Result<T, Error>>) -> Result<T, Er
         Ok(result) => result,
         Err(error) => {
             let detail = format!("the task that did it ended early: {error}");
-            Err(Error::new(ErrorKind::Io, "cache", Operation::Open, detail))
+            Err(Error::new(DeviceErrorKind::Io, "cache", DeviceOperation::Open, detail))
         }
     }
 }

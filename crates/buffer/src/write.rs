@@ -17,25 +17,25 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use nectary_block::{Buffer, Context, Error, Stream, WriteFlags};
+use nectary_block::{AccessStream, Buffer, Error, IoContext, WriteFlags};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
-use crate::frame::Frame;
+use crate::frame::BlockFrame;
 use crate::names::id_of;
-use crate::options::{Mode, READ_BLOCKS_MAX};
+use crate::options::{READ_BLOCKS_MAX, WriteMode};
 use crate::planted::{Bug, planted};
-use crate::shared::{Shared, Span, Ticket};
-use crate::state::{Content, Entry, Load, State};
+use crate::shared::{FileRange, IoTicket, SharedCache};
+use crate::state::{BlockEntry, BlockLoad, CacheState, EntryContent};
 
 /// The maximum number of blocks that a write covers only in part: the first and the last.
 const PARTS_MAX: usize = 2;
 
 /// The bytes of several buffers, in order.
 #[derive(Clone, Copy)]
-struct Gathered<'a>(&'a [Buffer]);
+struct GatherList<'a>(&'a [Buffer]);
 
-impl Gathered<'_> {
+impl GatherList<'_> {
     /// Fills `into` with the bytes from `position` on.
     fn copy(self, position: u64, mut into: &mut [u8]) {
         let mut skipped = position as usize;
@@ -51,16 +51,16 @@ impl Gathered<'_> {
 
 /// Reserved room for blocks that may become dirty. Dropping this value frees the room, and locks the state's mutex, so
 /// do not drop it while you hold that mutex.
-struct Room(Arc<Shared>, u64);
+struct DirtyReservation(Arc<SharedCache>, u64);
 
-impl Drop for Room {
+impl Drop for DirtyReservation {
     fn drop(&mut self) {
         self.0.lock().dirty_reserved -= self.1;
         self.0.changed.notify_waiters();
     }
 }
 
-impl State {
+impl CacheState {
     /// Whether `count` more blocks may become dirty.
     fn has_room(&self, count: u64) -> bool {
         self.dirty.len() as u64 + self.dirty_reserved + count <= self.budget.dirty_max
@@ -77,48 +77,48 @@ impl State {
         fill: impl FnOnce(&mut [u8]),
     ) {
         let ready = match self.entries.get_mut(&id).map(|entry| &mut entry.content) {
-            Some(Content::Ready(frame)) => Some(frame),
+            Some(EntryContent::Ready(frame)) => Some(frame),
             _ => None,
         };
         if let Some(frame) = ready {
             if let Some(frame) = Arc::get_mut(frame) {
                 return fill(&mut frame.bytes[part]);
             }
-            let mut changed = Frame::new(&frame.bytes, block_bytes, place());
+            let mut changed = BlockFrame::new(&frame.bytes, block_bytes, place());
             fill(&mut changed.bytes[part]);
             *frame = Arc::new(changed);
             return;
         }
-        let mut made = Frame::new(&[], block_bytes, place());
+        let mut made = BlockFrame::new(&[], block_bytes, place());
         fill(&mut made.bytes[part]);
         self.put(id, Arc::new(made), false);
     }
 }
 
-impl Shared {
+impl SharedCache {
     /// Writes into memory at once if this needs no wait; otherwise does nothing and returns `false`.
     pub(crate) fn write_now(
-        self: &Arc<Shared>,
-        state: &mut State,
-        span: &Span,
+        self: &Arc<SharedCache>,
+        state: &mut CacheState,
+        span: &FileRange,
         buffers: &[Buffer],
-        stream: Stream,
+        stream: AccessStream,
     ) -> bool {
         let count = (span.blocks.end - span.blocks.start) as usize;
         if count > READ_BLOCKS_MAX || !state.has_room(count as u64) || !self.parts_are_there(state, span) {
             return false;
         }
         let Ok(mut places) = self.memory.clone().try_acquire_many_owned(count as u32) else { return false };
-        self.apply(state, span, Gathered(buffers), 0, stream, &mut places);
+        self.apply(state, span, GatherList(buffers), 0, stream, &mut places);
         true
     }
 
     /// Writes into memory, piece by piece; waits for room before each piece.
     pub(crate) async fn write_back(
-        self: Arc<Shared>,
-        span: Span,
+        self: Arc<SharedCache>,
+        span: FileRange,
         buffers: Vec<Buffer>,
-        stream: Stream,
+        stream: AccessStream,
     ) -> Result<Vec<Buffer>, Error> {
         let block = self.block_bytes as u64;
         let mut first = span.blocks.start;
@@ -126,18 +126,18 @@ impl Shared {
             let last = (first + (READ_BLOCKS_MAX - PARTS_MAX) as u64).min(span.blocks.end);
             let start = span.offset.max(first * block);
             let end = (span.offset + span.length).min(last * block);
-            let piece = Span { offset: start, length: end - start, blocks: first..last, ..span.clone() };
+            let piece = FileRange { offset: start, length: end - start, blocks: first..last, ..span.clone() };
             let position = start - span.offset;
             let Some(_room) = self.room(last - first).await? else {
                 // The mode has changed, so the rest goes to the source.
                 let mut rest = Buffer::zeroed((span.length - position) as usize);
-                Gathered(&buffers).copy(position, &mut rest);
+                GatherList(&buffers).copy(position, &mut rest);
                 let (length, blocks) = (span.length - position, first..span.blocks.end);
-                let piece = Span { offset: start, length, blocks, ..span };
+                let piece = FileRange { offset: start, length, blocks, ..span };
                 self.write_through(piece, vec![rest], WriteFlags::default(), stream).await?;
                 return Ok(buffers);
             };
-            self.write_piece(&piece, Gathered(&buffers), position, stream).await?;
+            self.write_piece(&piece, GatherList(&buffers), position, stream).await?;
             first = last;
         }
         Ok(buffers)
@@ -145,17 +145,17 @@ impl Shared {
 
     /// Waits until there is room for `count` more dirty blocks, and reserves the room. *Returns* `None` if the mode is
     /// no longer write-back.
-    async fn room(self: &Arc<Shared>, count: u64) -> Result<Option<Room>, Error> {
+    async fn room(self: &Arc<SharedCache>, count: u64) -> Result<Option<DirtyReservation>, Error> {
         loop {
             let changed = self.changed.notified();
             {
                 let mut state = self.lock();
-                if state.mode != Mode::WriteBack {
+                if state.mode != WriteMode::WriteBack {
                     return Ok(None);
                 }
                 if state.has_room(count) {
                     state.dirty_reserved += count;
-                    return Ok(Some(Room(self.clone(), count)));
+                    return Ok(Some(DirtyReservation(self.clone(), count)));
                 }
                 if let Some(error) = &state.write_error {
                     let detail = format!("memory is full of what cannot be written back: {}", error.detail);
@@ -169,11 +169,11 @@ impl Shared {
     }
 
     async fn write_piece(
-        self: &Arc<Shared>,
-        piece: &Span,
-        data: Gathered<'_>,
+        self: &Arc<SharedCache>,
+        piece: &FileRange,
+        data: GatherList<'_>,
         position: u64,
-        stream: Stream,
+        stream: AccessStream,
     ) -> Result<(), Error> {
         loop {
             // The frames for the blocks themselves and the frames for reading partly written blocks are acquired
@@ -211,7 +211,7 @@ impl Shared {
     }
 
     /// The ids of the blocks that are written only in part, each once.
-    fn parts(&self, span: &Span) -> impl Iterator<Item = u64> + use<> {
+    fn parts(&self, span: &FileRange) -> impl Iterator<Item = u64> + use<> {
         let (first, last) = (span.blocks.start, span.blocks.end.saturating_sub(1));
         let is_part = |block| !span.is_whole(block, &span.part(block, self.block_bytes), self.block_bytes);
         let file = span.file;
@@ -220,27 +220,27 @@ impl Shared {
         first_is.into_iter().chain(last_is)
     }
 
-    fn parts_are_there(&self, state: &State, span: &Span) -> bool {
+    fn parts_are_there(&self, state: &CacheState, span: &FileRange) -> bool {
         self.parts(span).all(|id| state.entries.get(&id).is_some_and(|entry| entry.frame().is_some()))
     }
 
     /// Keeps the partly written blocks in memory, and begins to read those that are missing.
     fn hold_parts(
-        self: &Arc<Shared>,
-        state: &mut State,
-        span: &Span,
+        self: &Arc<SharedCache>,
+        state: &mut CacheState,
+        span: &FileRange,
         places: &mut OwnedSemaphorePermit,
-    ) -> (Vec<Arc<Load>>, Vec<u64>) {
+    ) -> (Vec<Arc<BlockLoad>>, Vec<u64>) {
         let held: Vec<u64> = self.parts(span).collect();
         let (mut loads, mut missing) = (Vec::new(), Vec::new());
         for &id in &held {
             let entry = state.entries.get_or_insert_with(id, || {
-                let load = Arc::new(Load::default());
+                let load = Arc::new(BlockLoad::default());
                 missing.push((crate::names::block_of(id), load.clone()));
-                Entry::new(Content::Loading(load), false)
+                BlockEntry::new(EntryContent::Loading(load), false)
             });
             entry.holds += 1;
-            if let Content::Loading(load) = &entry.content {
+            if let EntryContent::Loading(load) = &entry.content {
                 loads.push(load.clone());
             }
         }
@@ -252,18 +252,18 @@ impl Shared {
 
     /// Applies a write to memory, atomically.
     fn apply(
-        self: &Arc<Shared>,
-        state: &mut State,
-        span: &Span,
-        data: Gathered<'_>,
+        self: &Arc<SharedCache>,
+        state: &mut CacheState,
+        span: &FileRange,
+        data: GatherList<'_>,
         position: u64,
-        stream: Stream,
+        stream: AccessStream,
         places: &mut OwnedSemaphorePermit,
     ) {
         let now = Instant::now();
         // The partly written blocks are held, because a reference to one block may evict another.
         let parts: Vec<u64> = self.parts(span).collect();
-        let hold = |state: &mut State, by: i32| {
+        let hold = |state: &mut CacheState, by: i32| {
             for &id in &parts {
                 if let Some(entry) = state.entries.get_mut(&id) {
                     entry.holds = entry.holds.saturating_add_signed(by);
@@ -287,25 +287,25 @@ impl Shared {
 
     /// Writes to the source, and then writes the same bytes into memory.
     pub(crate) async fn write_through(
-        self: Arc<Shared>,
-        span: Span,
+        self: Arc<SharedCache>,
+        span: FileRange,
         buffers: Vec<Buffer>,
         flags: WriteFlags,
-        stream: Stream,
+        stream: AccessStream,
     ) -> Result<Vec<Buffer>, Error> {
         let _operation = self.operations.acquire().await;
         let count = (span.blocks.end - span.blocks.start).min(READ_BLOCKS_MAX as u64);
         let mut places = self.places(count as usize).await;
         let is_ordered = !(flags.fua && planted(Bug::ForcedWriteOvertaken));
-        let mut ticket = is_ordered.then(|| Ticket::draw(&self, &mut self.lock(), span.ids()));
+        let mut ticket = is_ordered.then(|| IoTicket::draw(&self, &mut self.lock(), span.ids()));
         if let Some(ticket) = &mut ticket {
             ticket.granted().await;
         }
-        let context = Context { stream, deadline: None };
+        let context = IoContext { stream, deadline: None };
         let written = span.source.write_at(span.offset, buffers, flags, context).await;
         let mut state = self.lock();
         match &written {
-            Ok(buffers) => self.apply_written(&mut state, &span, Gathered(buffers), stream, &mut places),
+            Ok(buffers) => self.apply_written(&mut state, &span, GatherList(buffers), stream, &mut places),
             Err(_) => {
                 for id in state.present(&span.ids()) {
                     if state.entries.get(&id).is_some_and(|entry| entry.dirty.is_none() && entry.frame().is_some()) {
@@ -321,7 +321,13 @@ impl Shared {
 
     /// Updates memory with bytes that the caller has written to the source itself, without waiting. If no memory is
     /// free, the blocks are dropped. Reads of these blocks that are in flight are not used for later reads.
-    pub(crate) fn put_written(&self, state: &mut State, span: &Span, buffers: &[Buffer], stream: Stream) {
+    pub(crate) fn put_written(
+        &self,
+        state: &mut CacheState,
+        span: &FileRange,
+        buffers: &[Buffer],
+        stream: AccessStream,
+    ) {
         let count = span.blocks.end - span.blocks.start;
         let places = u32::try_from(count).ok().filter(|count| *count as usize <= READ_BLOCKS_MAX);
         let places = places.and_then(|count| self.memory.clone().try_acquire_many_owned(count).ok());
@@ -332,17 +338,17 @@ impl Shared {
             }
         }
         if let Some(mut places) = places {
-            self.apply_written(state, span, Gathered(buffers), stream, &mut places);
+            self.apply_written(state, span, GatherList(buffers), stream, &mut places);
         }
     }
 
     /// Updates memory with the bytes that the source has now.
     fn apply_written(
         &self,
-        state: &mut State,
-        span: &Span,
-        data: Gathered<'_>,
-        stream: Stream,
+        state: &mut CacheState,
+        span: &FileRange,
+        data: GatherList<'_>,
+        stream: AccessStream,
         places: &mut OwnedSemaphorePermit,
     ) {
         let ids = span.ids();
@@ -355,8 +361,8 @@ impl Shared {
             let is_whole = span.is_whole(block, &part, self.block_bytes);
             let is_there = match state.entries.get(&id).map(|entry| &entry.content) {
                 // The block's read comes after this write.
-                Some(Content::Loading(_)) => continue,
-                Some(Content::Ready(_)) => true,
+                Some(EntryContent::Loading(_)) => continue,
+                Some(EntryContent::Ready(_)) => true,
                 None => false,
             };
             if !is_there && (!is_whole || !near.contains(&id)) {

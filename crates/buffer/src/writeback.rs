@@ -13,35 +13,35 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nectary_block::{Buffer, Context, Error, ErrorKind, Operation, WriteFlags};
+use nectary_block::{Buffer, DeviceErrorKind, DeviceOperation, Error, IoContext, WriteFlags};
 use tokio::time::Instant;
 
-use crate::frame::Frame;
+use crate::frame::BlockFrame;
 use crate::names::{BLOCK_BITS, block_of, file_of, id_of};
 use crate::planted::{Bug, planted};
-use crate::shared::{Shared, Ticket};
-use crate::source::Source;
-use crate::state::State;
+use crate::shared::{IoTicket, SharedCache};
+use crate::source::ByteSource;
+use crate::state::CacheState;
 
 /// The time after which the background task retries a failed write-back.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Versions of adjacent blocks that are written together.
-struct Segment {
+struct WriteBackRun {
     first: u64,
-    blocks: Vec<(u64, Arc<Frame>)>,
+    blocks: Vec<(u64, Arc<BlockFrame>)>,
 }
 
 /// The next work of the background task: blocks to write back, or the time at which to look again.
-struct Due {
+struct WriteBackWork {
     ids: Vec<u64>,
     wake: Option<Instant>,
 }
 
 /// When this value is dropped, it records that the background task has ended, even if the runtime ended the task.
-struct Alive(Arc<Shared>, bool);
+struct TaskEndGuard(Arc<SharedCache>, bool);
 
-impl Drop for Alive {
+impl Drop for TaskEndGuard {
     fn drop(&mut self) {
         if self.1 {
             self.0.lock().has_writer = false;
@@ -49,15 +49,15 @@ impl Drop for Alive {
     }
 }
 
-impl State {
+impl CacheState {
     /// The blocks to write back now: the oldest ones if too many blocks are dirty, and those that are too old. Blocks
     /// whose write-back failed recently are left out.
-    fn due(&self, now: Instant, age: Duration) -> Due {
+    fn due(&self, now: Instant, age: Duration) -> WriteBackWork {
         let most = self.budget.dirty_max;
         let dirty = self.dirty.len() as u64;
         let is_over = 2 * (dirty + self.dirty_reserved) > most;
         let mut excess = if is_over { dirty.saturating_sub(most / 4) } else { 0 };
-        let mut due = Due { ids: Vec::new(), wake: None };
+        let mut due = WriteBackWork { ids: Vec::new(), wake: None };
         let mut wake = |at: Instant| due.wake = Some(due.wake.map_or(at, |wake| wake.min(at)));
         for id in self.dirty_by_age.values() {
             let Some(dirty) = self.entries.get(id).and_then(|entry| entry.dirty.as_deref()) else { continue };
@@ -96,17 +96,17 @@ impl State {
     }
 }
 
-impl Shared {
+impl SharedCache {
     /// Starts the background task if there are dirty blocks and the task does not run.
-    pub(crate) fn ensure_writer(self: &Arc<Shared>, state: &mut State) {
+    pub(crate) fn ensure_writer(self: &Arc<SharedCache>, state: &mut CacheState) {
         if !state.has_writer && !state.dirty.is_empty() {
             state.has_writer = true;
             self.tasks.spawn(self.clone().write_in_background());
         }
     }
 
-    async fn write_in_background(self: Arc<Shared>) {
-        let mut alive = Alive(self.clone(), true);
+    async fn write_in_background(self: Arc<SharedCache>) {
+        let mut alive = TaskEndGuard(self.clone(), true);
         loop {
             let age = self.options().dirty_age;
             let due = {
@@ -137,7 +137,7 @@ impl Shared {
     }
 
     /// Writes back the dirty blocks in a range of ids.
-    pub(crate) async fn write_back_range(self: &Arc<Shared>, ids: Range<u64>) -> Result<(), Error> {
+    pub(crate) async fn write_back_range(self: &Arc<SharedCache>, ids: Range<u64>) -> Result<(), Error> {
         let ids: Vec<u64> = {
             let state = self.lock();
             let is_missed = |id: &&u64| {
@@ -153,7 +153,7 @@ impl Shared {
         self.write_back_ids(&ids).await
     }
 
-    async fn write_back_ids(self: &Arc<Shared>, ids: &[u64]) -> Result<(), Error> {
+    async fn write_back_ids(self: &Arc<SharedCache>, ids: &[u64]) -> Result<(), Error> {
         let runs = {
             let state = self.lock();
             state.runs(ids, state.budget.run_max)
@@ -163,7 +163,7 @@ impl Shared {
         for task in tasks {
             let ended = task.await.unwrap_or_else(|error| {
                 let detail = format!("the task that wrote back ended early: {error}");
-                Err(Error::new(ErrorKind::Io, "cache", Operation::Write, detail))
+                Err(Error::new(DeviceErrorKind::Io, "cache", DeviceOperation::Write, detail))
             });
             result = result.and(ended);
         }
@@ -171,10 +171,10 @@ impl Shared {
     }
 
     /// Waits for the range lock, and then writes back the blocks of a range that are still dirty.
-    async fn write_back_run(self: Arc<Shared>, ids: Range<u64>) -> Result<(), Error> {
+    async fn write_back_run(self: Arc<SharedCache>, ids: Range<u64>) -> Result<(), Error> {
         let _slot = self.write_backs.acquire().await;
         let is_ordered = !planted(Bug::WriteBackUnordered);
-        let mut ticket = is_ordered.then(|| Ticket::draw(&self, &mut self.lock(), ids.clone()));
+        let mut ticket = is_ordered.then(|| IoTicket::draw(&self, &mut self.lock(), ids.clone()));
         if let Some(ticket) = &mut ticket {
             ticket.granted().await;
         }
@@ -197,7 +197,7 @@ impl Shared {
         result
     }
 
-    async fn write_segment(&self, source: &dyn Source, segment: &Segment) -> Result<(), Error> {
+    async fn write_segment(&self, source: &dyn ByteSource, segment: &WriteBackRun) -> Result<(), Error> {
         let block = self.block_bytes as u64;
         let offset = block_of(segment.first) * block;
         let whole = segment.blocks.len() as u64 * block;
@@ -213,12 +213,12 @@ impl Shared {
                 buffer[start..end].copy_from_slice(&frame.bytes[..end - start]);
             }
         }
-        let written = source.write_at(offset, vec![buffer], WriteFlags::default(), Context::default()).await;
+        let written = source.write_at(offset, vec![buffer], WriteFlags::default(), IoContext::default()).await;
         written.map(drop)
     }
 
     /// Writes back the dirty blocks of a file, and flushes its source.
-    pub(crate) async fn flush(self: Arc<Shared>, file: u32, source: Arc<dyn Source>) -> Result<(), Error> {
+    pub(crate) async fn flush(self: Arc<SharedCache>, file: u32, source: Arc<dyn ByteSource>) -> Result<(), Error> {
         let ids = id_of(file, 0)..id_of(file, 0) + (1 << BLOCK_BITS);
         let written = self.write_back_range(ids).await;
         let failed = self.lock().files.get_mut(&file).and_then(|file| file.failed.take());
@@ -230,19 +230,19 @@ impl Shared {
                 error.offset,
                 error.detail
             );
-            Err(Error { operation: Operation::Flush, offset: 0, length: 0, detail, ..error })
+            Err(Error { operation: DeviceOperation::Flush, offset: 0, length: 0, detail, ..error })
         };
         match (written, failed) {
             (Err(error), _) | (Ok(()), Some(error)) => as_flush(error),
-            (Ok(()), None) => source.flush(Context::default()).await,
+            (Ok(()), None) => source.flush(IoContext::default()).await,
         }
     }
 }
 
-impl State {
+impl CacheState {
     /// Takes the newest versions of the dirty blocks in a range, and marks the blocks as being written.
-    fn begin_segments(&mut self, ids: Range<u64>) -> Vec<Segment> {
-        let mut segments: Vec<Segment> = Vec::new();
+    fn begin_segments(&mut self, ids: Range<u64>) -> Vec<WriteBackRun> {
+        let mut segments: Vec<WriteBackRun> = Vec::new();
         let dirty: Vec<u64> = self.dirty.range(ids).copied().collect();
         for id in dirty {
             let Some(entry) = self.entries.get_mut(&id) else { continue };
@@ -252,7 +252,7 @@ impl State {
             let version = dirty.version;
             match segments.last_mut() {
                 Some(last) if last.first + last.blocks.len() as u64 == id => last.blocks.push((version, frame)),
-                _ => segments.push(Segment { first: id, blocks: vec![(version, frame)] }),
+                _ => segments.push(WriteBackRun { first: id, blocks: vec![(version, frame)] }),
             }
             if planted(Bug::CleanTooEarly) {
                 self.clean(id);
@@ -263,7 +263,7 @@ impl State {
     }
 
     /// Records the result of writing a segment.
-    fn end_segment(&mut self, segment: &Segment, written: &Result<(), Error>) {
+    fn end_segment(&mut self, segment: &WriteBackRun, written: &Result<(), Error>) {
         let now = Instant::now();
         for (id, (version, _)) in (segment.first..).zip(&segment.blocks) {
             let Some(dirty) = self.entries.get_mut(&id).and_then(|entry| entry.dirty.as_mut()) else { continue };

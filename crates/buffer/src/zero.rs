@@ -6,22 +6,22 @@
 
 use std::sync::Arc;
 
-use nectary_block::{Context, Error, Operation};
+use nectary_block::{DeviceOperation, Error, IoContext};
 
 use crate::names::block_of;
 use crate::planted::{Bug, planted};
-use crate::shared::{Shared, Span, Ticket};
-use crate::state::State;
+use crate::shared::{FileRange, IoTicket, SharedCache};
+use crate::state::CacheState;
 
-impl Shared {
+impl SharedCache {
     /// Discards or zeroes a range of the source, and then its blocks in memory.
-    pub(crate) async fn zero(self: Arc<Shared>, span: Span, operation: Operation) -> Result<(), Error> {
+    pub(crate) async fn zero(self: Arc<SharedCache>, span: FileRange, operation: DeviceOperation) -> Result<(), Error> {
         let _operation = self.operations.acquire().await;
-        let mut ticket = Ticket::draw(&self, &mut self.lock(), span.ids());
+        let mut ticket = IoTicket::draw(&self, &mut self.lock(), span.ids());
         ticket.granted().await;
-        let context = Context::default();
+        let context = IoContext::default();
         let result = match operation {
-            Operation::Discard => span.source.discard(span.offset, span.length, context).await,
+            DeviceOperation::Discard => span.source.discard(span.offset, span.length, context).await,
             _ => span.source.write_zeroes(span.offset, span.length, context).await,
         };
         let mut state = self.lock();
@@ -33,13 +33,13 @@ impl Shared {
         result
     }
 
-    fn zeroed(&self, state: &mut State, span: &Span, id: u64, operation: Operation, is_good: bool) {
+    fn zeroed(&self, state: &mut CacheState, span: &FileRange, id: u64, operation: DeviceOperation, is_good: bool) {
         let Some(entry) = state.entries.get(&id) else { return };
         if entry.frame().is_none() {
             // The block's read takes place after this operation.
             return;
         }
-        if !is_good || operation == Operation::Discard {
+        if !is_good || operation == DeviceOperation::Discard {
             if entry.dirty.is_none() || (is_good && planted(Bug::DiscardDropsWrite)) {
                 state.forget(id);
             }

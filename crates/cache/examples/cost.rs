@@ -13,7 +13,7 @@ use std::fs;
 use std::sync::LazyLock;
 use std::time::Instant;
 
-use nectary_cache::{Access, NAMES, Policy, Stream, by_name};
+use nectary_cache::{AccessResult, NAMES, Policy, StreamId, by_name};
 
 /// The number of blocks that fit in the cache.
 const CAPACITY: u64 = 1 << 20;
@@ -47,7 +47,7 @@ fn uniform(state: &mut u64) -> u64 {
 }
 
 fn play(policy: &mut dyn Policy, trace: &[u64]) -> usize {
-    let is_hit = |&&id: &&u64| policy.reference(id, 1, Stream(0), &mut |_| true) == Access::Hit;
+    let is_hit = |&&id: &&u64| policy.reference(id, 1, StreamId(0), &mut |_| true) == AccessResult::Hit;
     trace.iter().filter(is_hit).count()
 }
 

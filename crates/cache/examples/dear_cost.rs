@@ -8,7 +8,7 @@
 //! in the cache; `shared` is `zipf` spread over eight streams. Time is the thread's processor time, so other load
 //! disturbs the result only if it competes for processor caches and memory.
 
-use nectary_cache::{Dear, Lru, Policy, Stream};
+use nectary_cache::{Dear, Lru, Policy, StreamId};
 
 /// The number of references per round.
 const REFERENCES: usize = 1 << 21;
@@ -40,7 +40,7 @@ fn main() {
 }
 
 /// Plays all references once. *Returns* the nanoseconds per reference.
-fn round(policy: &mut dyn Policy, references: &[(u64, Stream)]) -> f64 {
+fn round(policy: &mut dyn Policy, references: &[(u64, StreamId)]) -> f64 {
     let start = on_processor_ns();
     for &(block, stream) in references {
         policy.reference(block, 1, stream, &mut |_| true);
@@ -63,7 +63,7 @@ fn least(values: &[f64]) -> f64 {
     values.iter().copied().fold(f64::INFINITY, f64::min)
 }
 
-fn workloads(blocks: u64) -> Vec<(&'static str, Vec<(u64, Stream)>)> {
+fn workloads(blocks: u64) -> Vec<(&'static str, Vec<(u64, StreamId)>)> {
     let all = blocks * 2;
     let mut state = 88_172_645_463_325_252_u64;
     let mut random = move || {
@@ -76,10 +76,10 @@ fn workloads(blocks: u64) -> Vec<(&'static str, Vec<(u64, Stream)>)> {
     let mut zipf = move || ((all as f64).powf(fraction()) as u64 - 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) % all;
     let skewed: Vec<u64> = (0..REFERENCES).map(|_| zipf()).collect();
     let uniform: Vec<u64> = (0..REFERENCES as u64).map(|at| at.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 20).collect();
-    let of_one = |references: &[u64]| references.iter().map(|&block| (block, Stream(0))).collect();
+    let of_one = |references: &[u64]| references.iter().map(|&block| (block, StreamId(0))).collect();
     vec![
         ("zipf", of_one(&skewed)),
-        ("shared", skewed.iter().map(|&block| (block, Stream((block % 8) as u32))).collect()),
+        ("shared", skewed.iter().map(|&block| (block, StreamId((block % 8) as u32))).collect()),
         ("uniform", of_one(&uniform.iter().map(|block| block % all).collect::<Vec<u64>>())),
         ("loop", of_one(&(0..REFERENCES as u64).map(|at| at % all).collect::<Vec<u64>>())),
     ]

@@ -8,7 +8,7 @@
 
 use crate::policies::{adaptive, arc, dear, gdsf, lfu, lhd, lirs, ordered, s3fifo, swept, two_q, w_tinylfu};
 use crate::structures::arena::Arena;
-use crate::{Tuning, Watched};
+use crate::{AdaptiveTuning, WatchedPolicy};
 
 /// The memory of the tables of a policy that holds up to `capacity` ids of weight 1. *Units*: bytes. *Returns* 0 for an
 /// unknown policy. *Cost*: some hundred steps.
@@ -32,14 +32,14 @@ pub fn table_bytes(policy: &str, capacity: u64) -> u64 {
         "gdsf" => gdsf::bytes_of(count),
         "lhd" => lhd::bytes_of(count),
         "dear" => dear::bytes_of(count),
-        "adaptive" => of_adaptive(count) + Watched::bytes_of(capacity),
+        "adaptive" => of_adaptive(count) + WatchedPolicy::bytes_of(capacity),
         _ => 0,
     }
 }
 
 /// The memory of `adaptive` at `count` units of weight 1, if as many streams use it as it distinguishes. *Units*: bytes.
 fn of_adaptive(count: usize) -> u64 {
-    let tuning = Tuning::default();
+    let tuning = AdaptiveTuning::default();
     let all = |names: &[&str], count: usize| names.iter().map(|name| table_bytes(name, count as u64)).sum::<u64>();
     let shift = adaptive::shift_of(count as u64, &tuning);
     if shift > 0 {

@@ -5,16 +5,16 @@
 //! knows only ids and weights), locks and I/O.
 //!
 //! ```
-//! use nectary_cache::{Access, Policy, S3Fifo, Stream};
+//! use nectary_cache::{AccessResult, Policy, S3Fifo, StreamId};
 //!
 //! let mut policy = S3Fifo::new(3);
 //! let mut victims = Vec::new();
 //! for id in [1, 2, 3, 4] {
-//!     let access = policy.reference(id, 1, Stream::default(), &mut |victim| {
+//!     let access = policy.reference(id, 1, StreamId::default(), &mut |victim| {
 //!         victims.push(victim);
 //!         true
 //!     });
-//!     assert_eq!(access, Access::Inserted);
+//!     assert_eq!(access, AccessResult::Inserted);
 //! }
 //! assert_eq!(victims, [1]);
 //! assert_eq!(policy.used(), 3);
@@ -31,8 +31,8 @@ mod structures;
 mod watch;
 
 pub use charge::table_bytes;
-pub use policies::adaptive::{Adaptive, Tuning};
-pub use policies::arc::Arc;
+pub use policies::adaptive::{Adaptive, AdaptiveTuning};
+pub use policies::arc::ArcPolicy;
 pub use policies::clock::Clock;
 pub use policies::dear::{self, Dear};
 pub use policies::fifo::Fifo;
@@ -41,12 +41,12 @@ pub use policies::lfu::Lfu;
 pub use policies::lhd::Lhd;
 pub use policies::lirs::Lirs;
 pub use policies::lru::Lru;
-pub use policies::min::{Future, Min};
+pub use policies::min::{Min, NextReferences};
 pub use policies::mru::Mru;
 pub use policies::s3fifo::S3Fifo;
 pub use policies::sieve::Sieve;
 pub use policies::two_q::TwoQ;
 pub use policies::w_tinylfu::WTinyLfu;
-pub use policy::{Access, LeaderChange, Policy, REFUSALS_MAX, Reason, Stream};
+pub use policy::{AccessResult, LeaderChange, LeaderReason, Policy, REFUSALS_MAX, StreamId};
 pub use registry::{NAMES, by_name, explaining};
-pub use watch::{Event, EventSink, Ledger, StreamPeriod, Watched, WindowReport, lru_capacity};
+pub use watch::{EventSink, PolicyEvent, StreamLedger, StreamPeriod, WatchedPolicy, WindowReport, lru_capacity};

@@ -14,11 +14,11 @@ pub const REFUSALS_MAX: usize = 32;
 /// The stream of a reference, which is its origin: a process, a file, a connection. Policies that do not distinguish
 /// streams ignore it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Stream(pub u32);
+pub struct StreamId(pub u32);
 
 /// The result of a reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
+pub enum AccessResult {
     /// The id was resident.
     Hit,
     /// The id was not resident and now is; victims were evicted first if room was needed.
@@ -31,7 +31,7 @@ pub enum Access {
 /// missed, and the number that only the new leader missed. The comparison of these two counts decided the change.
 /// *Units*: accesses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reason {
+pub struct LeaderReason {
     /// The policy that led before the change.
     pub from: &'static str,
     /// The number of recent accesses that only the former leader missed.
@@ -48,12 +48,12 @@ pub struct LeaderChange {
     /// The policy that leads after the change.
     pub leader: &'static str,
     /// The reason for the change.
-    pub reason: Reason,
+    pub reason: LeaderReason,
 }
 
 impl fmt::Display for LeaderChange {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LeaderChange { reference, leader, reason: Reason { from, misses_before, misses_now } } = self;
+        let LeaderChange { reference, leader, reason: LeaderReason { from, misses_before, misses_now } } = self;
         write!(
             formatter,
             "at {reference} {leader} leads ({from} missed {misses_before} that it did not, it {misses_now} that {from} \
@@ -81,7 +81,8 @@ pub trait Policy: Send {
     /// longer resident, and `false` if the victim must stay (pinned, dirty). After a refusal the policy offers another
     /// victim; after [`REFUSALS_MAX`] refusals it gives up and bypasses `id`. Victims accepted before that stay
     /// evicted. *Cost*: O(1) amortised, no allocation once the tables have grown.
-    fn reference(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access;
+    fn reference(&mut self, id: u64, weight: u64, stream: StreamId, evict: &mut dyn FnMut(u64) -> bool)
+    -> AccessResult;
 
     /// Announces a coming reference to `id`, so that the policy prefetches the memory that the reference needs. A
     /// caller that knows the next references, or has a batch of them, announces each about 16 references ahead. The
@@ -104,7 +105,7 @@ pub trait Policy: Send {
 
     /// The name of the policy that replaces the blocks of a stream. It is this policy's own name, unless this policy
     /// follows other policies.
-    fn replacement(&self, stream: Stream) -> &'static str {
+    fn replacement(&self, stream: StreamId) -> &'static str {
         let _ = stream;
         self.name()
     }

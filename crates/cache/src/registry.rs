@@ -4,7 +4,8 @@
 
 use crate::detect::PeriodSink;
 use crate::{
-    Adaptive, Arc, Clock, Dear, Fifo, Gdsf, Lfu, Lhd, Lirs, Lru, Mru, Policy, S3Fifo, Sieve, TwoQ, WTinyLfu, Watched,
+    Adaptive, ArcPolicy, Clock, Dear, Fifo, Gdsf, Lfu, Lhd, Lirs, Lru, Mru, Policy, S3Fifo, Sieve, TwoQ, WTinyLfu,
+    WatchedPolicy,
 };
 
 /// Every name that [`by_name`] knows, in the order in which help texts list them.
@@ -25,7 +26,7 @@ pub fn by_name(name: &str, capacity: u64) -> Option<Box<dyn Policy>> {
         "lfu-aged" => Box::new(Lfu::aged(capacity)),
         "clock" => Box::new(Clock::new(capacity)),
         "2q" => Box::new(TwoQ::new(capacity)),
-        "arc" => Box::new(Arc::new(capacity)),
+        "arc" => Box::new(ArcPolicy::new(capacity)),
         "lirs" => Box::new(Lirs::new(capacity)),
         "s3fifo" => Box::new(S3Fifo::new(capacity)),
         "sieve" => Box::new(Sieve::new(capacity)),
@@ -47,7 +48,7 @@ pub fn explaining(name: &str, capacity: u64, sink: PeriodSink) -> Option<Box<dyn
             policy.explain_to(sink);
             Some(Box::new(policy))
         }
-        "adaptive" => Some(Box::new(Watched::periods(Box::new(Adaptive::new(capacity)), sink))),
+        "adaptive" => Some(Box::new(WatchedPolicy::periods(Box::new(Adaptive::new(capacity)), sink))),
         _ => by_name(name, capacity),
     }
 }
@@ -57,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_listed_name_makes_the_policy_of_that_name() {
+    fn every_listed_name_makes_policy() {
         for name in NAMES {
             let policy = by_name(name, 7).expect("listed");
             assert_eq!(policy.name(), *name);

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use nectary_store::ErrorKind;
+use nectary_store::StoreErrorKind;
 
 /// The call succeeded.
 pub const NECTARY_OK: c_int = 0;
@@ -28,46 +28,46 @@ pub const NECTARY_INTERNAL: c_int = 7;
 
 /// A failed call.
 #[derive(Debug)]
-pub struct Failure {
+pub struct CallFailure {
     /// One of the codes above, never `NECTARY_OK`.
     pub code: c_int,
     /// What went wrong, and where.
     pub message: String,
 }
 
-impl Failure {
+impl CallFailure {
     /// Makes a failure.
-    pub fn new(code: c_int, message: impl Into<String>) -> Failure {
-        Failure { code, message: message.into() }
+    pub fn new(code: c_int, message: impl Into<String>) -> CallFailure {
+        CallFailure { code, message: message.into() }
     }
 
     /// The failure of a call with a bad argument.
-    pub fn invalid(message: impl Into<String>) -> Failure {
-        Failure::new(NECTARY_INVALID, message)
+    pub fn invalid(message: impl Into<String>) -> CallFailure {
+        CallFailure::new(NECTARY_INVALID, message)
     }
 
     /// The failure of a call on a store that is closed.
-    pub fn closed() -> Failure {
-        Failure::new(NECTARY_STOPPED, "the store is closed, or being closed")
+    pub fn closed() -> CallFailure {
+        CallFailure::new(NECTARY_STOPPED, "the store is closed, or being closed")
     }
 }
 
-impl From<nectary_store::Error> for Failure {
-    fn from(error: nectary_store::Error) -> Failure {
+impl From<nectary_store::Error> for CallFailure {
+    fn from(error: nectary_store::Error) -> CallFailure {
         let code = match error.kind {
-            ErrorKind::Absent => NECTARY_ABSENT,
-            ErrorKind::Corrupt => NECTARY_CORRUPT,
-            ErrorKind::Busy => NECTARY_BUSY,
-            ErrorKind::Invalid => NECTARY_INVALID,
-            ErrorKind::Io => NECTARY_IO,
-            ErrorKind::Stopped => NECTARY_STOPPED,
+            StoreErrorKind::Absent => NECTARY_ABSENT,
+            StoreErrorKind::Corrupt => NECTARY_CORRUPT,
+            StoreErrorKind::Busy => NECTARY_BUSY,
+            StoreErrorKind::Invalid => NECTARY_INVALID,
+            StoreErrorKind::Io => NECTARY_IO,
+            StoreErrorKind::Stopped => NECTARY_STOPPED,
         };
-        Failure::new(code, error.message)
+        CallFailure::new(code, error.message)
     }
 }
 
-impl From<nectary_block::Error> for Failure {
-    fn from(error: nectary_block::Error) -> Failure {
+impl From<nectary_block::Error> for CallFailure {
+    fn from(error: nectary_block::Error) -> CallFailure {
         nectary_store::Error::from(error).into()
     }
 }
@@ -77,7 +77,7 @@ thread_local! {
 }
 
 /// Runs the work of a call and returns its code. Keeps the text of a failure for this thread. Never unwinds.
-pub fn call(step: impl FnOnce() -> Result<(), Failure>) -> c_int {
+pub fn call(step: impl FnOnce() -> Result<(), CallFailure>) -> c_int {
     // This is unwind safe: only the store can have a half-done operation, and the store keeps its promises at every
     // step.
     let result = catch_unwind(AssertUnwindSafe(step)).unwrap_or_else(|panic| {
@@ -85,9 +85,9 @@ pub fn call(step: impl FnOnce() -> Result<(), Failure>) -> c_int {
         let message = format!("a bug in libnectary: {}", words.unwrap_or("it panicked"));
         // The thrown value may itself panic when it is dropped.
         std::mem::forget(panic);
-        Err(Failure::new(NECTARY_INTERNAL, message))
+        Err(CallFailure::new(NECTARY_INTERNAL, message))
     });
-    let Err(Failure { code, message }) = result else { return NECTARY_OK };
+    let Err(CallFailure { code, message }) = result else { return NECTARY_OK };
     let text = CString::new(message.replace('\0', "?")).unwrap_or_default();
     // A thread that is ending cannot store the text; this error is ignored.
     let _ = LAST.try_with(|last| last.replace(text));

@@ -20,12 +20,12 @@ mod worker;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use error::{Failure, call};
+use error::{CallFailure, call};
 pub use error::{
     NECTARY_ABSENT, NECTARY_BUSY, NECTARY_CORRUPT, NECTARY_INTERNAL, NECTARY_INVALID, NECTARY_IO, NECTARY_OK,
     NECTARY_STOPPED,
 };
-use worker::Opening;
+use worker::StoreOpenOptions;
 
 /// The longest name of a file. *Units*: bytes, without the zero byte at its end.
 pub const NECTARY_NAME_BYTES_MAX: usize = ::nectary_store::PRIMARY_BYTES_MAX;
@@ -55,15 +55,15 @@ pub unsafe extern "C" fn nectary_open(
 ) -> c_int {
     call(|| {
         if store.is_null() {
-            return Err(Failure::invalid("store: the pointer is null"));
+            return Err(CallFailure::invalid("store: the pointer is null"));
         }
         // SAFETY: the pointer is not null, and the caller promises that it has room for a pointer.
         unsafe { store.write(std::ptr::null_mut()) };
         // SAFETY: the caller promises the conditions of the called function.
         let spec = unsafe { text("spec", spec, NECTARY_SPEC_BYTES_MAX) }?;
-        let spec = std::str::from_utf8(spec).map_err(|_| Failure::invalid("spec: it is not UTF-8"))?.to_owned();
+        let spec = std::str::from_utf8(spec).map_err(|_| CallFailure::invalid("spec: it is not UTF-8"))?.to_owned();
         let memory_bytes = if memory_bytes == 0 { MEMORY_BYTES } else { memory_bytes };
-        let handle = handle::open(Opening { spec, create_bytes, memory_bytes })?;
+        let handle = handle::open(StoreOpenOptions { spec, create_bytes, memory_bytes })?;
         // SAFETY: as for the write above.
         unsafe { store.write(std::ptr::without_provenance_mut(handle)) };
         Ok(())
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn nectary_read_file(
 ) -> c_int {
     call(|| {
         if data.is_null() || length.is_null() {
-            return Err(Failure::invalid("data or length: the pointer is null"));
+            return Err(CallFailure::invalid("data or length: the pointer is null"));
         }
         // SAFETY: neither pointer is null, and the caller promises that each has room for a value.
         unsafe {
@@ -189,15 +189,15 @@ unsafe fn write(
     name: *const c_char,
     data: *const c_void,
     length: usize,
-) -> Result<(), Failure> {
+) -> Result<(), CallFailure> {
     // SAFETY: the caller promises the conditions of the called function.
     let name = unsafe { text("name", name, NECTARY_NAME_BYTES_MAX) }?;
     if length > isize::MAX as usize {
-        return Err(Failure::invalid("length: no piece of memory is as long"));
+        return Err(CallFailure::invalid("length: no piece of memory is as long"));
     }
     let data: &[u8] = match (data.is_null(), length) {
         (_, 0) => &[],
-        (true, _) => return Err(Failure::invalid("data: the pointer is null")),
+        (true, _) => return Err(CallFailure::invalid("data: the pointer is null")),
         // SAFETY: the pointer is not null, and the caller promises that it has `length` bytes.
         (false, _) => unsafe { std::slice::from_raw_parts(data.cast(), length) },
     };
@@ -208,15 +208,15 @@ unsafe fn write(
 ///
 /// # Safety
 /// `text` is null, or a text that ends with a zero byte and does not change during `'a`.
-unsafe fn text<'a>(what: &str, text: *const c_char, bytes_max: usize) -> Result<&'a [u8], Failure> {
+unsafe fn text<'a>(what: &str, text: *const c_char, bytes_max: usize) -> Result<&'a [u8], CallFailure> {
     if text.is_null() {
-        return Err(Failure::invalid(format!("{what}: the pointer is null")));
+        return Err(CallFailure::invalid(format!("{what}: the pointer is null")));
     }
     // SAFETY: the loop reads no byte after the zero byte.
     let length = (0..=bytes_max).find(|&index| unsafe { text.add(index).read() } == 0);
     match length {
-        Some(0) => Err(Failure::invalid(format!("{what}: it is empty"))),
-        None => Err(Failure::invalid(format!("{what}: it has more than {bytes_max} bytes"))),
+        Some(0) => Err(CallFailure::invalid(format!("{what}: it is empty"))),
+        None => Err(CallFailure::invalid(format!("{what}: it has more than {bytes_max} bytes"))),
         // SAFETY: the loop has found the first zero byte, so the text ends there.
         Some(_) => Ok(unsafe { CStr::from_ptr(text) }.to_bytes()),
     }

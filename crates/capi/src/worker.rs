@@ -13,17 +13,17 @@ use nectary_store::{CreateOptions, KeyRef, OpenOptions, Store};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::error::{Failure, NECTARY_ABSENT, NECTARY_BUSY, NECTARY_INTERNAL};
+use crate::error::{CallFailure, NECTARY_ABSENT, NECTARY_BUSY, NECTARY_INTERNAL};
 
 /// The largest number of requests that are served at the same time, and also of those that wait in the queue. Further
 /// callers block.
 const REQUESTS_MAX: usize = 1024;
 
 /// The answer to a request: the body if the request was a read, else no bytes.
-type Answer = Result<Bytes, Failure>;
+type Answer = Result<Bytes, CallFailure>;
 
 /// A request to a store.
-pub enum Ask {
+pub enum StoreCall {
     /// Store a body under a name.
     Write(Vec<u8>, Bytes),
     /// Read a body.
@@ -34,13 +34,13 @@ pub enum Ask {
     Close,
 }
 
-struct Request {
-    ask: Ask,
+struct WorkerRequest {
+    ask: StoreCall,
     reply: answers::SyncSender<Answer>,
 }
 
 /// The arguments of opening a store.
-pub struct Opening {
+pub struct StoreOpenOptions {
     /// The device's SPEC.
     pub spec: String,
     /// The size of the store that is created if there is none. With 0, no store is created. *Units*: bytes.
@@ -50,21 +50,21 @@ pub struct Opening {
 }
 
 /// An open store and its thread.
-pub struct Worker {
-    requests: mpsc::Sender<Request>,
+pub struct StoreWorker {
+    requests: mpsc::Sender<WorkerRequest>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Worker {
+impl StoreWorker {
     /// Starts a thread and opens a store in it. Also returns the store, for calls that need no runtime.
-    pub fn start(opening: Opening) -> Result<(Worker, Store), Failure> {
+    pub fn start(opening: StoreOpenOptions) -> Result<(StoreWorker, Store), CallFailure> {
         let (requests, received) = mpsc::channel(REQUESTS_MAX);
         let (ready, is_ready) = answers::sync_channel(1);
         let thread = std::thread::Builder::new().name("libnectary".to_owned()).spawn(move || {
             let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => runtime,
                 Err(error) => {
-                    let _ = ready.send(Err(Failure::new(NECTARY_BUSY, format!("cannot start a runtime: {error}"))));
+                    let _ = ready.send(Err(CallFailure::new(NECTARY_BUSY, format!("cannot start a runtime: {error}"))));
                     return;
                 }
             };
@@ -82,10 +82,10 @@ impl Worker {
                 }
             });
         });
-        let thread =
-            thread.map_err(|error| Failure::new(NECTARY_BUSY, format!("cannot start the store's thread: {error}")))?;
+        let thread = thread
+            .map_err(|error| CallFailure::new(NECTARY_BUSY, format!("cannot start the store's thread: {error}")))?;
         match is_ready.recv() {
-            Ok(Ok(store)) => Ok((Worker { requests, thread: Some(thread) }, store)),
+            Ok(Ok(store)) => Ok((StoreWorker { requests, thread: Some(thread) }, store)),
             Ok(Err(failure)) => {
                 let _ = thread.join();
                 Err(failure)
@@ -95,14 +95,14 @@ impl Worker {
     }
 
     /// Sends a request to the thread and waits for its answer.
-    pub fn ask(&self, ask: Ask) -> Answer {
+    pub fn ask(&self, ask: StoreCall) -> Answer {
         let (reply, answer) = answers::sync_channel(1);
-        self.requests.blocking_send(Request { ask, reply }).map_err(|_| Failure::closed())?;
+        self.requests.blocking_send(WorkerRequest { ask, reply }).map_err(|_| CallFailure::closed())?;
         answer.recv().unwrap_or_else(|_| Err(ended()))
     }
 }
 
-impl Drop for Worker {
+impl Drop for StoreWorker {
     fn drop(&mut self) {
         // The thread ends when all senders are dropped.
         self.requests = mpsc::channel(1).0;
@@ -112,12 +112,12 @@ impl Drop for Worker {
     }
 }
 
-fn ended() -> Failure {
-    Failure::new(NECTARY_INTERNAL, "a bug in libnectary: the request ended without an answer")
+fn ended() -> CallFailure {
+    CallFailure::new(NECTARY_INTERNAL, "a bug in libnectary: the request ended without an answer")
 }
 
-async fn open(opening: Opening) -> Result<Store, Failure> {
-    let Opening { spec, create_bytes, memory_bytes } = opening;
+async fn open(opening: StoreOpenOptions) -> Result<Store, CallFailure> {
+    let StoreOpenOptions { spec, create_bytes, memory_bytes } = opening;
     let options = OpenOptions { memory_bytes, ..OpenOptions::default() };
     options.check()?;
     let device_options =
@@ -125,7 +125,7 @@ async fn open(opening: Opening) -> Result<Store, Failure> {
     let device = block::open(&spec, &device_options).await?;
     if !Store::probe(&device).await? {
         if create_bytes == 0 {
-            return Err(Failure::new(NECTARY_ABSENT, format!("{spec}: there is no store on it, it is blank")));
+            return Err(CallFailure::new(NECTARY_ABSENT, format!("{spec}: there is no store on it, it is blank")));
         }
         let options = CreateOptions { size_bytes: create_bytes, ..CreateOptions::default() };
         Store::create(device.clone(), &options).await?;
@@ -133,15 +133,15 @@ async fn open(opening: Opening) -> Result<Store, Failure> {
     Ok(Store::open(device, options).await?)
 }
 
-async fn serve(store: Store, mut requests: mpsc::Receiver<Request>) {
+async fn serve(store: Store, mut requests: mpsc::Receiver<WorkerRequest>) {
     let mut under_way = JoinSet::new();
-    while let Some(Request { ask, reply }) = requests.recv().await {
-        if let Ask::Close = ask {
+    while let Some(WorkerRequest { ask, reply }) = requests.recv().await {
+        if let StoreCall::Close = ask {
             // Earlier requests are answered first.
             while under_way.join_next().await.is_some() {}
             let closed = store.close().await;
             drop((store, requests));
-            let _ = reply.send(closed.map(|()| Bytes::new()).map_err(Failure::from));
+            let _ = reply.send(closed.map(|()| Bytes::new()).map_err(CallFailure::from));
             return;
         }
         while under_way.try_join_next().is_some() {}
@@ -155,18 +155,18 @@ async fn serve(store: Store, mut requests: mpsc::Receiver<Request>) {
     }
 }
 
-async fn answer(store: &Store, ask: Ask) -> Answer {
+async fn answer(store: &Store, ask: StoreCall) -> Answer {
     match ask {
-        Ask::Write(name, body) => {
+        StoreCall::Write(name, body) => {
             store.put(KeyRef::new(&name, b""), Bytes::new(), body).await?;
             Ok(Bytes::new())
         }
-        Ask::Read(name) => read(store, KeyRef::new(&name, b"")).await,
-        Ask::Delete(name) => {
+        StoreCall::Read(name) => read(store, KeyRef::new(&name, b"")).await,
+        StoreCall::Delete(name) => {
             store.purge_key(&name).await?;
             Ok(Bytes::new())
         }
-        Ask::Close => Ok(Bytes::new()),
+        StoreCall::Close => Ok(Bytes::new()),
     }
 }
 
@@ -174,7 +174,7 @@ async fn answer(store: &Store, ask: Ask) -> Answer {
 /// pieces.
 async fn read(store: &Store, key: KeyRef<'_>) -> Answer {
     let absent =
-        || Failure::new(NECTARY_ABSENT, format!("there is no file {:?}", String::from_utf8_lossy(key.primary)));
+        || CallFailure::new(NECTARY_ABSENT, format!("there is no file {:?}", String::from_utf8_lossy(key.primary)));
     let object = store.get(key).await.ok_or_else(absent)?;
     if let Some(body) = object.whole() {
         return Ok(body.clone());
@@ -183,7 +183,7 @@ async fn read(store: &Store, key: KeyRef<'_>) -> Answer {
     let length = usize::try_from(object.body_bytes()).ok();
     if length.is_none_or(|length| body.try_reserve_exact(length).is_err()) {
         let message = format!("no memory for a file of {} bytes", object.body_bytes());
-        return Err(Failure::new(NECTARY_BUSY, message));
+        return Err(CallFailure::new(NECTARY_BUSY, message));
     }
     let mut reader = object.reader(0..object.body_bytes());
     while let Some(piece) = reader.next().await {

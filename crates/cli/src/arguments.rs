@@ -30,7 +30,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use nectary_block::parse_size;
 use nectary_config::ListenAddress;
 use nectary_host::memory;
-use nectary_proxy::rules::default_ttl::Rule;
+use nectary_proxy::rules::default_ttl::DefaultTtlRule;
 use nectary_proxy::{AccessLog, ClientNet};
 use nectary_store::{ClusterRead, MEMORY_BYTES_MIN, OpenOptions, REINSERT_PERCENT_MAX, REWRITE_PERCENT_MAX};
 
@@ -96,16 +96,16 @@ const TEMPLATE: &str = "{about-with-newline}\n{before-help}{usage-heading} {usag
     subcommand_required = true,
     arg_required_else_help = true
 )]
-pub struct Arguments {
+pub struct NectaryArguments {
     /// What to do
     #[command(subcommand)]
-    pub command: Command,
+    pub command: NectaryCommand,
 }
 
 /// The commands.
 #[derive(Debug, Subcommand)]
 #[expect(clippy::large_enum_variant, reason = "a process has one")]
-pub enum Command {
+pub enum NectaryCommand {
     /// Run a caching HTTP proxy
     #[command(
         help_template = TEMPLATE,
@@ -266,12 +266,12 @@ pub enum Command {
 pub struct EngineArguments {
     /// How files and disks are read and written; auto is uring if the kernel allows it
     #[arg(long, value_name = "ENGINE", value_enum, default_value = "auto")]
-    pub io: IoEngine,
+    pub io: DeviceIoEngine,
 }
 
 /// The engines that `--io` names.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-pub enum IoEngine {
+pub enum DeviceIoEngine {
     /// io_uring, or an error
     Uring,
     /// plain system calls on a pool of threads
@@ -377,8 +377,8 @@ pub struct ProxyArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub workers: Option<u16>,
     /// Lifetime of responses that give none, as [HOST][/PATH]=TTL; may be given again, the first that matches counts
-    #[arg(long, value_name = "RULE", value_parser = Rule::parse)]
-    pub default_ttl: Vec<Rule>,
+    #[arg(long, value_name = "RULE", value_parser = DefaultTtlRule::parse)]
+    pub default_ttl: Vec<DefaultTtlRule>,
     /// How long beyond its lifetime a response is served while its origin cannot be reached, unless the response says
     /// itself; 0 for not at all
     #[arg(long, value_name = "TIME", value_parser = nectary_proxy::parse_duration, default_value = "1d")]
@@ -426,8 +426,8 @@ impl ProxyArguments {
 }
 
 /// Reads the command line. *Errors*: what to print instead; also if `proxy` has a file and options that it could say.
-pub fn of_command_line() -> Result<Arguments, clap::Error> {
-    let mut command = Arguments::command();
+pub fn of_command_line() -> Result<NectaryArguments, clap::Error> {
+    let mut command = NectaryArguments::command();
     let matches = command.try_get_matches_from_mut(std::env::args_os())?;
     if let Some(("proxy", proxy)) = matches.subcommand()
         && let Some(option) = ConfigArguments::given_beside(proxy)
@@ -435,7 +435,7 @@ pub fn of_command_line() -> Result<Arguments, clap::Error> {
         let text = format!("{option} cannot be given beside --config: write it into the file");
         return Err(command.error(clap::error::ErrorKind::ArgumentConflict, text));
     }
-    Arguments::from_arg_matches(&matches)
+    NectaryArguments::from_arg_matches(&matches)
 }
 
 /// Reads a deadline, which may be shorter than a second; 0 needs no unit.
@@ -467,11 +467,12 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        Arguments::command().debug_assert();
+        NectaryArguments::command().debug_assert();
     }
 
+    /// Every help also shows the exit codes.
     #[test]
-    fn every_help_shows_examples_before_options_and_the_exit_codes() {
+    fn help_shows_examples_before_options() {
         fn visit(command: &mut clap::Command, path: &str) {
             let path = format!("{path} {}", command.get_name());
             let help = command.render_long_help().to_string();
@@ -485,12 +486,12 @@ mod tests {
                 visit(sub, &path);
             }
         }
-        visit(&mut Arguments::command(), "");
+        visit(&mut NectaryArguments::command(), "");
     }
 
     /// The help is wrapped at the width of the terminal, and a command that was wrapped does not run as it is printed.
     #[test]
-    fn examples_fit_a_terminal_of_80_columns() {
+    fn help_examples_fit_80_columns() {
         fn visit(command: &clap::Command, path: &str) {
             let path = format!("{path} {}", command.get_name());
             let examples = command.get_before_help().map(ToString::to_string).unwrap_or_default();
@@ -501,12 +502,12 @@ mod tests {
                 visit(sub, &path);
             }
         }
-        visit(&Arguments::command(), "");
+        visit(&NectaryArguments::command(), "");
     }
 
     #[test]
-    fn sizes_are_read_and_nonsense_is_refused() {
-        let parse = |line: &str| Arguments::try_parse_from(line.split(' '));
+    fn size_argument_refuses_nonsense() {
+        let parse = |line: &str| NectaryArguments::try_parse_from(line.split(' '));
         assert!(parse("nectary proxy --listen :80 --store ./a --size 10G --memory 1.5G").is_ok());
         for wrong in [
             "nectary proxy --store ./a",

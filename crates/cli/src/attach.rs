@@ -11,23 +11,24 @@ use std::time::Duration;
 
 use anyhow::Context;
 use nectary_attach::{
-    Attachment, Options, WAIT_SHOWN, holders, is_loop_path, leave_terminal, redirect_output, release_stale,
+    AttachOptions, Attachment, WAIT_SHOWN, holders, is_loop_path, leave_terminal, redirect_output, release_stale,
 };
-use nectary_block::{Figures, OpenOptions, format_size};
-use nectary_buffer::Caches;
-use nectary_host::control::{Part, parts, request};
-use nectary_host::log::{self, Level};
+use nectary_block::{DeviceCounters, OpenOptions, format_size};
+use nectary_buffer::CacheList;
+use nectary_host::control::{RunningPart, parts, request};
+use nectary_host::log::{self, LogLevel};
 use nectary_host::{
-    ControlServer, Error, Fault, FaultKind, Limits, Methods, RuntimeDirectory, Shutdown, State, Status,
+    ControlFault, ControlLimits, ControlMethods, ControlServer, Error, FaultKind, PartHealth, PartStatus,
+    RuntimeDirectory, Shutdown,
 };
-use nectary_ram::device::Opened;
+use nectary_ram::device::OpenDevices;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::arguments::{AttachArguments, DetachArguments};
 use crate::device::{engine, registry_listing};
-use crate::exit::{BUSY, DEGRADED, FAILED, Failure, GOOD, NOT_FOUND, opening};
-use crate::live::cached::{Cached, with_unwritten};
+use crate::exit::{BUSY, CommandFailure, DEGRADED, FAILED, GOOD, NOT_FOUND, opening};
+use crate::live::cached::{ProcessCaches, with_unwritten};
 use crate::live::methods;
 use crate::long_waits::{figures as figures_of_waits, with_waits};
 use crate::{output, runtime};
@@ -39,7 +40,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const DETACH_PATIENCE: Duration = Duration::from_secs(600);
 
 /// Attaches a device.
-pub fn run(arguments: &AttachArguments) -> Result<u8, Failure> {
+pub fn run(arguments: &AttachArguments) -> Result<u8, CommandFailure> {
     if arguments.foreground {
         return runtime()?.block_on(stay(arguments));
     }
@@ -61,16 +62,16 @@ pub fn run(arguments: &AttachArguments) -> Result<u8, Failure> {
 }
 
 /// A request to detach.
-struct Request {
+struct DetachRequest {
     /// Whether data that cannot be written back may be lost.
     may_lose: bool,
-    reply: oneshot::Sender<Result<Value, Fault>>,
+    reply: oneshot::Sender<Result<Value, ControlFault>>,
     /// Completes when the control socket has accepted the answer; the socket must not be closed before.
     taken: oneshot::Receiver<()>,
 }
 
 /// Attaches a device and serves it until it is detached.
-async fn stay(arguments: &AttachArguments) -> Result<u8, Failure> {
+async fn stay(arguments: &AttachArguments) -> Result<u8, CommandFailure> {
     if arguments.leave_terminal {
         leave_terminal().context("cannot leave the terminal")?;
     }
@@ -87,16 +88,16 @@ async fn stay(arguments: &AttachArguments) -> Result<u8, Failure> {
         pads_tail: true,
         ..OpenOptions::default()
     };
-    let options = Options { read_only: arguments.read_only, open };
+    let options = AttachOptions { read_only: arguments.read_only, open };
     // It can fail, so it comes before the device is opened, which may take it from another process.
     RuntimeDirectory::open()?;
     // Blocking is allowed here, because nothing else runs on this thread yet.
-    let (caches, disks) = (Caches::default(), Opened::default());
+    let (caches, disks) = (CacheList::default(), OpenDevices::default());
     let registry = registry_listing(&caches, &disks);
     let attachment = Arc::new(Attachment::start(registry, &arguments.spec, options).map_err(opening)?);
     for refused in attachment.refused() {
         let message = format_args!("{refused}: it may stand still when memory is short; give it CAP_SYS_RESOURCE");
-        log::write(Level::Warning, "attach", message);
+        log::write(LogLevel::Warning, "attach", message);
     }
     let leaving = watch::channel(false);
     let (asked, mut requests) = mpsc::channel(4);
@@ -121,8 +122,8 @@ async fn until_the_end(
     attachment: &Arc<Attachment>,
     shutdown: &Shutdown,
     leaving: &watch::Sender<bool>,
-    requests: &mut mpsc::Receiver<Request>,
-) -> Result<(), Failure> {
+    requests: &mut mpsc::Receiver<DetachRequest>,
+) -> Result<(), CommandFailure> {
     let mut ended = attachment.ended();
     loop {
         tokio::select! {
@@ -135,7 +136,7 @@ async fn until_the_end(
                     attachment.release_when_unused()?;
                 }
             }
-            Some(Request { may_lose, reply, taken }) = requests.recv() => {
+            Some(DetachRequest { may_lose, reply, taken }) = requests.recv() => {
                 let detached = match release(attachment, may_lose).await {
                     Ok(()) => finish(attachment).await,
                     Err(error) => {
@@ -156,24 +157,24 @@ async fn release(attachment: &Arc<Attachment>, may_lose: bool) -> Result<(), nec
 }
 
 /// Returns the answer to a failed request to detach; nothing has changed.
-fn not_released(error: &nectary_attach::Error) -> Fault {
+fn not_released(error: &nectary_attach::Error) -> ControlFault {
     match error {
         nectary_attach::Error::WriteBack { .. } => {
             let remedy = "mend what is below and detach it again; with --force it is detached and loses that";
-            Fault::new(FaultKind::Failed, error.to_string(), remedy)
+            ControlFault::new(FaultKind::Failed, error.to_string(), remedy)
         }
-        _ => Fault::new(FaultKind::Busy, error.to_string(), "unmount it, then detach it again"),
+        _ => ControlFault::new(FaultKind::Busy, error.to_string(), "unmount it, then detach it again"),
     }
 }
 
 /// Returns the answer to a request to detach after the release. A failure of the last flush is no fault of the request:
 /// the device is detached.
-fn answer(attachment: &Attachment, detached: &Result<(), nectary_attach::Error>) -> Result<Value, Fault> {
+fn answer(attachment: &Attachment, detached: &Result<(), nectary_attach::Error>) -> Result<Value, ControlFault> {
     match detached {
         Ok(()) => Ok(Value::Null),
         Err(error) if attachment.is_attached() => {
             let remedy = "`nectary status` lists what is attached; attach it again to release what is left";
-            Err(Fault::new(FaultKind::Failed, error.to_string(), remedy))
+            Err(ControlFault::new(FaultKind::Failed, error.to_string(), remedy))
         }
         Err(error) => Ok(json!({ "failed": error.to_string() })),
     }
@@ -198,12 +199,12 @@ async fn blocking(
 fn start_control(
     arguments: &AttachArguments,
     attachment: &Arc<Attachment>,
-    (caches, disks): (Caches, Opened),
-    asked: mpsc::Sender<Request>,
+    (caches, disks): (CacheList, OpenDevices),
+    asked: mpsc::Sender<DetachRequest>,
     leaving: watch::Receiver<bool>,
-) -> Result<ControlServer, Failure> {
+) -> Result<ControlServer, CommandFailure> {
     let name = attachment.path().display().to_string();
-    let mut methods = Methods::new();
+    let mut methods = ControlMethods::new();
     let (given, of_status) = (arguments.spec.clone(), attachment.clone());
     methods.status(move || status(&of_status, &given, *leaving.borrow()));
     methods.register("detach", "releases the block device, unless it is in use", move |parameters| {
@@ -211,29 +212,29 @@ fn start_control(
         async move {
             let (reply, answer) = oneshot::channel();
             let (_taking, taken) = oneshot::channel();
-            let gone = || Fault::new(FaultKind::Failed, "it is being detached already", "wait a moment");
-            asked.send(Request { may_lose, reply, taken }).await.map_err(|_| gone())?;
+            let gone = || ControlFault::new(FaultKind::Failed, "it is being detached already", "wait a moment");
+            asked.send(DetachRequest { may_lose, reply, taken }).await.map_err(|_| gone())?;
             answer.await.map_err(|_| gone())?
         }
     });
-    methods::register(Cached::Devices(caches, name.clone()), &mut methods);
+    methods::register(ProcessCaches::Devices(caches, name.clone()), &mut methods);
     crate::ram::register(&disks, &mut methods);
     let part = format!("attach-{}", name.trim_start_matches("/dev/"));
-    Ok(ControlServer::start(&RuntimeDirectory::open()?, &part, methods, Limits::default())?)
+    Ok(ControlServer::start(&RuntimeDirectory::open()?, &part, methods, ControlLimits::default())?)
 }
 
 /// Returns the status of an attached device, as `nectary status` shows it.
-fn status(attachment: &Attachment, given: &str, is_leaving: bool) -> Status {
+fn status(attachment: &Attachment, given: &str, is_leaving: bool) -> PartStatus {
     let name = attachment.path().display().to_string();
     let (figures, spec) = (attachment.figures(), attachment.device_spec());
-    let mut status = Status::healthy("attach", &name);
+    let mut status = PartStatus::healthy("attach", &name);
     if figures.failed > 0 {
         let what = format!("{spec}: {} requests failed", figures.failed);
-        status = status.with_problem(State::Degraded, what, "see its messages; check the file system on it");
+        status = status.with_problem(PartHealth::Degraded, what, "see its messages; check the file system on it");
     }
     if is_leaving {
         let what = format!("it is to be detached, but {}", holders(attachment.path()));
-        status = status.with_problem(State::Degraded, what, "unmount it or close it");
+        status = status.with_problem(PartHealth::Degraded, what, "unmount it or close it");
     }
     status = with_donors(status, &attachment.device_figures(), &spec);
     status = with_servers(status, &attachment.device_figures(), &spec);
@@ -254,7 +255,7 @@ fn status(attachment: &Attachment, given: &str, is_leaving: bool) -> Status {
 }
 
 /// Adds the problems of donors to a status, if the stack of this SPEC has a network RAM disk.
-pub fn with_donors(mut status: Status, figures: &[Figures], spec: &str) -> Status {
+pub fn with_donors(mut status: PartStatus, figures: &[DeviceCounters], spec: &str) -> PartStatus {
     for ram in figures.iter().filter(|figures| figures.device == "ram") {
         if ram.get("mirror").is_some() {
             status = crate::ram::mirror::with_mirror(status, ram, figures, spec);
@@ -265,42 +266,42 @@ pub fn with_donors(mut status: Status, figures: &[Figures], spec: &str) -> Statu
         if lost > 0 {
             let what = format!("{lost} of {all} donors are lost: their blocks and every flush give I/O errors");
             let remedy = "save what can still be read, then delete the device and make it again (docs/ram.md)";
-            status = status.with_problem(State::Degraded, what, remedy);
+            status = status.with_problem(PartHealth::Degraded, what, remedy);
         }
         let away = all.saturating_sub(up + lost);
         if away > 0 {
             let what = format!("{away} of {all} donors do not answer: requests to them wait, then fail");
-            status = status.with_problem(State::Degraded, what, "see whether they run and can be reached");
+            status = status.with_problem(PartHealth::Degraded, what, "see whether they run and can be reached");
         }
     }
     status
 }
 
 /// Adds the problems of NBD servers to a status, if the stack of this SPEC has exports of them.
-pub fn with_servers(mut status: Status, figures: &[Figures], spec: &str) -> Status {
+pub fn with_servers(mut status: PartStatus, figures: &[DeviceCounters], spec: &str) -> PartStatus {
     for nbd in figures.iter().filter(|figures| figures.device == "nbd") {
         if nbd.get("latched") > Some(0) {
             let what = format!("{spec}: a connection was lost, or a flush failed: writes and flushes are refused");
             let remedy =
                 "what was written since the last flush may be lost: open the device again, and check what is on it";
-            status = status.with_problem(State::Broken, what, remedy);
+            status = status.with_problem(PartHealth::Broken, what, remedy);
         }
         if nbd.get("connections_live") == Some(0) {
             let what = format!("{spec}: the NBD server is away: requests wait, then fail (patience=)");
-            status = status.with_problem(State::Degraded, what, "see whether it runs and can be reached");
+            status = status.with_problem(PartHealth::Degraded, what, "see whether it runs and can be reached");
         }
     }
     status
 }
 
 /// Returns the figures of one device of the stack.
-pub fn device_figures(figures: &Figures) -> Value {
+pub fn device_figures(figures: &DeviceCounters) -> Value {
     let values: serde_json::Map<String, Value> =
         figures.values.iter().map(|&(name, value)| (name.to_owned(), Value::from(value))).collect();
     json!({ "device": figures.device, "figures": values })
 }
 
-fn announce(arguments: &AttachArguments, attachment: &Attachment) -> Result<(), Failure> {
+fn announce(arguments: &AttachArguments, attachment: &Attachment) -> Result<(), CommandFailure> {
     let path = attachment.path().display();
     let size = format_size(attachment.geometry().size_bytes);
     if !arguments.leave_terminal {
@@ -318,14 +319,14 @@ fn announce(arguments: &AttachArguments, attachment: &Attachment) -> Result<(), 
 }
 
 fn note(message: impl Display) {
-    log::write(Level::Note, "attach", format_args!("{message}"));
+    log::write(LogLevel::Note, "attach", format_args!("{message}"));
 }
 
 /// Detaches a device.
-pub fn detach(arguments: &DetachArguments) -> Result<u8, Failure> {
+pub fn detach(arguments: &DetachArguments) -> Result<u8, CommandFailure> {
     let target = &arguments.device;
     let parts = parts(&RuntimeDirectory::open()?, PATIENCE)?;
-    let attached: Vec<(&Part, &Status)> = parts.iter().filter_map(of_attachment).collect();
+    let attached: Vec<(&RunningPart, &PartStatus)> = parts.iter().filter_map(of_attachment).collect();
     let Some((part, _)) = attached.iter().find(|(_, status)| is_meant(status, target)) else {
         return not_attached(target, &attached);
     };
@@ -334,29 +335,29 @@ pub fn detach(arguments: &DetachArguments) -> Result<u8, Failure> {
             None => Ok(GOOD),
             Some(why) => {
                 let remedy = "it is detached; if a flush failed, what was written since the last one may be lost";
-                Err(Failure::new(DEGRADED, why, remedy))
+                Err(CommandFailure::new(DEGRADED, why, remedy))
             }
         },
         Err(Error::Fault { fault, .. }) => {
             let code = if fault.kind == FaultKind::Busy { BUSY } else { FAILED };
-            Err(Failure::new(code, fault.message, fault.remedy))
+            Err(CommandFailure::new(code, fault.message, fault.remedy))
         }
         Err(error) => Err(error.into()),
     }
 }
 
-fn of_attachment(part: &Part) -> Option<(&Part, &Status)> {
+fn of_attachment(part: &RunningPart) -> Option<(&RunningPart, &PartStatus)> {
     let status = part.status.as_ref().ok()?;
     (status.component == "attach").then_some((part, status))
 }
 
 /// Whether the user means this attached device, by its block device, or by its SPEC as given or as parsed.
-fn is_meant(status: &Status, target: &str) -> bool {
+fn is_meant(status: &PartStatus, target: &str) -> bool {
     status.name == target || ["given", "spec"].iter().any(|key| status.detail[*key] == target)
 }
 
 /// Releases what a killed process left behind; otherwise lists the attached devices.
-fn not_attached(target: &str, attached: &[(&Part, &Status)]) -> Result<u8, Failure> {
+fn not_attached(target: &str, attached: &[(&RunningPart, &PartStatus)]) -> Result<u8, CommandFailure> {
     let released = release_stale();
     released.iter().for_each(note);
     if is_loop_path(target) && released.iter().any(|line| line.starts_with(&format!("{target}: released"))) {
@@ -367,5 +368,5 @@ fn not_attached(target: &str, attached: &[(&Part, &Status)]) -> Result<u8, Failu
         true => "nothing is attached".to_owned(),
         false => format!("attached are {}", names.join(", ")),
     };
-    Err(Failure::new(NOT_FOUND, format!("{target} is not attached"), remedy))
+    Err(CommandFailure::new(NOT_FOUND, format!("{target} is not attached"), remedy))
 }

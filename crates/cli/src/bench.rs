@@ -11,11 +11,11 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use nectary_bench::Report;
+use nectary_bench::ExperimentReport;
 use nectary_bench::evaluation::{PROGRESS_LINES, progress_line};
 use nectary_bench::limits::{LimitsOptions, limits};
-use nectary_bench::process::{Inside, enter};
-use nectary_bench::store::{self, EXPERIMENTS, Options, Plan, Preset, Programs};
+use nectary_bench::process::{ProcessEnvironment, enter};
+use nectary_bench::store::{self, BenchStoreOptions, EXPERIMENTS, ProcessCommands, StorePlan, StorePreset};
 use nectary_bench::{dear, files, guardian, hosts, io, ram, worker};
 
 use crate::arguments::{
@@ -23,14 +23,14 @@ use crate::arguments::{
     BenchFilesArguments, BenchInsideArguments, BenchIoArguments, BenchLimitsArguments, BenchRamArguments,
     BenchStoreArguments, IoMatrix, SeedFiles, SeedPrograms, SeedTable,
 };
-use crate::exit::{FAILED, Failure, GOOD, NOT_FOUND, USAGE};
+use crate::exit::{CommandFailure, FAILED, GOOD, NOT_FOUND, USAGE};
 use crate::{output, progress, runtime};
 
 /// The time between two lines of progress where there is no terminal.
 const LINE_PAUSE: Duration = Duration::from_secs(60);
 
 /// Runs an experiment, or a process of one.
-pub fn run(arguments: &BenchArguments) -> Result<u8, Failure> {
+pub fn run(arguments: &BenchArguments) -> Result<u8, CommandFailure> {
     let Some(command) = arguments.command.as_ref().filter(|_| !arguments.list) else {
         return output::text(&list()).map(|()| GOOD);
     };
@@ -70,22 +70,22 @@ fn list() -> String {
         .collect()
 }
 
-fn run_store(arguments: &BenchStoreArguments) -> Result<u8, Failure> {
+fn run_store(arguments: &BenchStoreArguments) -> Result<u8, CommandFailure> {
     let preset = match (arguments.seed, arguments.disk) {
-        (Some(SeedTable::Table4), _) => Preset::Table4,
-        (Some(SeedTable::Table5), _) => Preset::Table5,
-        (None, Some(BenchDisk::Bare) | None) => Preset::Bare,
+        (Some(SeedTable::Table4), _) => StorePreset::Table4,
+        (Some(SeedTable::Table5), _) => StorePreset::Table5,
+        (None, Some(BenchDisk::Bare) | None) => StorePreset::Bare,
     };
     if let Some(path) = arguments.foyer.as_deref().filter(|path| !path.is_file()) {
         let message = format!("--foyer {}: there is no such program", path.display());
-        return Err(Failure::new(
+        return Err(CommandFailure::new(
             NOT_FOUND,
             message,
             "build it with `cargo build --release -p nectary-foyer`, or correct the path",
         ));
     }
     let program = std::env::current_exe().context("cannot find this program")?;
-    let plan = Plan::new(Options {
+    let plan = StorePlan::new(BenchStoreOptions {
         preset,
         scale: arguments.scale,
         quick: arguments.quick,
@@ -105,13 +105,13 @@ fn run_store(arguments: &BenchStoreArguments) -> Result<u8, Failure> {
     })?;
     let programs = programs(&program, "worker");
     let report = with_progress(|progress| store::run(&plan, &programs, progress))?;
-    let places = Places { json: &arguments.json, svg: &arguments.svg, write: &arguments.write };
+    let places = ReportFiles { json: &arguments.json, svg: &arguments.svg, write: &arguments.write };
     publish(&places, &report)
 }
 
-fn run_cache(arguments: &BenchCacheArguments) -> Result<u8, Failure> {
+fn run_cache(arguments: &BenchCacheArguments) -> Result<u8, CommandFailure> {
     let SeedPrograms::Dear = arguments.seed;
-    let mut plan = dear::Plan::new(dear::Options {
+    let mut plan = dear::DearPlan::new(dear::BenchCacheOptions {
         quick: arguments.quick,
         only: arguments.only.clone(),
         blocks: arguments.blocks.clone(),
@@ -125,17 +125,17 @@ fn run_cache(arguments: &BenchCacheArguments) -> Result<u8, Failure> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let programs = programs(&program, "cache-worker");
     let report = with_progress(|progress| dear::run(&plan, &programs, progress))?;
-    let places = Places { json: &arguments.json, svg: &arguments.svg, write: &arguments.write };
+    let places = ReportFiles { json: &arguments.json, svg: &arguments.svg, write: &arguments.write };
     publish(&places, &report)
 }
 
 /// Refuses to keep the results of a run under conditions that make them worthless; with `anyway`, returns these
 /// conditions for the page.
-fn fit_to_keep(anyway: bool) -> Result<Vec<String>, Failure> {
+fn fit_to_keep(anyway: bool) -> Result<Vec<String>, CommandFailure> {
     let unfit = nectary_bench::machine::unfit(commit().as_deref(), nectary_bench::machine::load());
     match unfit.is_empty() || anyway {
         true => Ok(unfit),
-        false => Err(Failure::new(
+        false => Err(CommandFailure::new(
             FAILED,
             format!("--write: {}", unfit.join("; ")),
             "commit all changes and wait until the machine is quiet, or add --anyway; the page then says this",
@@ -143,7 +143,7 @@ fn fit_to_keep(anyway: bool) -> Result<Vec<String>, Failure> {
     }
 }
 
-fn run_io(arguments: &BenchIoArguments) -> Result<u8, Failure> {
+fn run_io(arguments: &BenchIoArguments) -> Result<u8, CommandFailure> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let (report, requests) = match arguments.matrix {
         Some(IoMatrix::Ncar) => {
@@ -161,7 +161,7 @@ fn run_io(arguments: &BenchIoArguments) -> Result<u8, Failure> {
                 let programs = programs(&program, "io-worker");
                 (with_progress(|progress| io::check_fio(&options, &programs, progress))?, None)
             } else {
-                let plan = io::Plan::new(options)?;
+                let plan = io::SweepPlan::new(options)?;
                 if arguments.dry_run {
                     return output::text(&io::dry_run(&plan)?).map(|()| GOOD);
                 }
@@ -176,22 +176,22 @@ fn run_io(arguments: &BenchIoArguments) -> Result<u8, Failure> {
         let written = requests.write(&mut file).and_then(|()| file.flush());
         written.with_context(|| format!("cannot write {}", path.display()))?;
     }
-    let places = Places { json: &arguments.json, svg: &arguments.svg, write: &arguments.write };
+    let places = ReportFiles { json: &arguments.json, svg: &arguments.svg, write: &arguments.write };
     publish(&places, &report)
 }
 
 /// Returns the commands that start this program again, for the processes of a run.
-fn programs(program: &Path, worker: &'static str) -> Programs {
+fn programs(program: &Path, worker: &'static str) -> ProcessCommands {
     let again = |process: &'static str| -> Box<dyn Fn() -> Command + Sync> {
         let program = program.to_owned();
         Box::new(move || process_of(&program, process))
     };
-    Programs { worker: again(worker), guardian: again("guardian") }
+    ProcessCommands { worker: again(worker), guardian: again("guardian") }
 }
 
 /// Runs a function that reports its progress: with a bar on the terminal, elsewhere a line a minute, and for `bench all`,
 /// which started it, a line for each step.
-fn with_progress<T>(run: impl FnOnce(&mut (dyn FnMut(&store::Progress) + Send)) -> T) -> T {
+fn with_progress<T>(run: impl FnOnce(&mut (dyn FnMut(&store::RunProgress) + Send)) -> T) -> T {
     if std::env::var_os(PROGRESS_LINES).is_some() {
         return run(&mut |step| {
             // If `bench all` is gone, this process is ended.
@@ -215,14 +215,14 @@ fn with_progress<T>(run: impl FnOnce(&mut (dyn FnMut(&store::Progress) + Send)) 
 }
 
 /// The files for a report, in addition to the terminal.
-struct Places<'a> {
+struct ReportFiles<'a> {
     json: &'a Option<PathBuf>,
     svg: &'a Option<PathBuf>,
     write: &'a Option<PathBuf>,
 }
 
 /// Writes a report's files and prints it; the exit code says whether it misses a target.
-fn publish(places: &Places<'_>, report: &Report) -> Result<u8, Failure> {
+fn publish(places: &ReportFiles<'_>, report: &ExperimentReport) -> Result<u8, CommandFailure> {
     save(places.json.as_deref(), report)?;
     if let (Some(path), Some(svg)) = (places.svg, report.svg()) {
         write(path, svg)?;
@@ -234,9 +234,9 @@ fn publish(places: &Places<'_>, report: &Report) -> Result<u8, Failure> {
     Ok(if report.is_short() { FAILED } else { GOOD })
 }
 
-fn run_files(arguments: &BenchFilesArguments) -> Result<u8, Failure> {
+fn run_files(arguments: &BenchFilesArguments) -> Result<u8, CommandFailure> {
     let program = std::env::current_exe().context("cannot find this program")?;
-    let places = Places { json: &arguments.json, svg: &None, write: &arguments.write };
+    let places = ReportFiles { json: &arguments.json, svg: &None, write: &arguments.write };
     let folder = arguments.folder.clone().unwrap_or_else(|| PathBuf::from("."));
     let Some(seed) = arguments.seed else {
         let mut options = files::FolderOptions::new(folder);
@@ -252,10 +252,14 @@ fn run_files(arguments: &BenchFilesArguments) -> Result<u8, Failure> {
     };
     if let Some(option) = foreign_option(arguments, seed) {
         let message = format!("{option} is not an option of this experiment");
-        return Err(Failure::new(USAGE, message, "leave it out; `nectary bench files --help` says where it counts"));
+        return Err(CommandFailure::new(
+            USAGE,
+            message,
+            "leave it out; `nectary bench files --help` says where it counts",
+        ));
     }
     if seed == SeedFiles::Ncar {
-        let plan = files::shared::Plan::new(files::shared::Options {
+        let plan = files::shared::SharedFilesPlan::new(files::shared::SharedFilesOptions {
             quick: arguments.quick,
             only: arguments.only.clone(),
             files: arguments.files.first().copied(),
@@ -268,7 +272,7 @@ fn run_files(arguments: &BenchFilesArguments) -> Result<u8, Failure> {
         let report = with_progress(|progress| files::shared::run(&plan, &program, progress))?;
         return publish(&places, &report);
     }
-    let options = files::Options {
+    let options = files::BenchFilesOptions {
         quick: arguments.quick,
         only: arguments.only.clone(),
         links: arguments.link.clone(),
@@ -277,7 +281,7 @@ fn run_files(arguments: &BenchFilesArguments) -> Result<u8, Failure> {
         folder,
         seed: arguments.random_seed,
     };
-    let plan = runtime()?.block_on(async { files::Plan::new(options) })?;
+    let plan = runtime()?.block_on(async { files::FilesPlan::new(options) })?;
     let report = with_progress(|progress| files::run_nrd(&plan, &program, progress))?;
     publish(&places, &report)
 }
@@ -296,7 +300,7 @@ fn foreign_option(arguments: &BenchFilesArguments, seed: SeedFiles) -> Option<&'
     given.into_iter().find(|given| given.0).map(|given| given.1)
 }
 
-fn run_ram(arguments: &BenchRamArguments) -> Result<u8, Failure> {
+fn run_ram(arguments: &BenchRamArguments) -> Result<u8, CommandFailure> {
     let options = ram::RamOptions {
         quick: arguments.quick,
         only: arguments.only.clone(),
@@ -306,12 +310,12 @@ fn run_ram(arguments: &BenchRamArguments) -> Result<u8, Failure> {
     };
     let program = std::env::current_exe().context("cannot find this program")?;
     let report = with_progress(|progress| ram::run(&options, &program, progress))?;
-    let places = Places { json: &arguments.json, svg: &None, write: &arguments.write };
+    let places = ReportFiles { json: &arguments.json, svg: &None, write: &arguments.write };
     publish(&places, &report)
 }
 
 /// Serves files that are parts of a device, or files in memory.
-fn serve_bare_fuse(arguments: &BenchBareFuseArguments) -> Result<(), Failure> {
+fn serve_bare_fuse(arguments: &BenchBareFuseArguments) -> Result<(), CommandFailure> {
     let BenchBareFuseArguments { device, directory, bytes } = arguments;
     let (device, directory, bytes) = (device.clone(), directory.clone(), bytes.unwrap_or(0));
     let options = hosts::BareOptions { device, directory, bytes };
@@ -319,13 +323,13 @@ fn serve_bare_fuse(arguments: &BenchBareFuseArguments) -> Result<(), Failure> {
 }
 
 /// Replaces this process by another program; returns a failure if that is not possible.
-fn become_inside(arguments: &BenchInsideArguments) -> Failure {
-    let inside = Inside { group: arguments.group.clone(), has_own_network: arguments.own_network };
+fn become_inside(arguments: &BenchInsideArguments) -> CommandFailure {
+    let inside = ProcessEnvironment { group: arguments.group.clone(), has_own_network: arguments.own_network };
     enter(&inside, &arguments.program).into()
 }
 
 /// Writes a page of `docs/results/` and its picture, if it has one.
-fn write_results(folder: &Path, experiment: &str, text: &str, svg: Option<&str>) -> Result<(), Failure> {
+fn write_results(folder: &Path, experiment: &str, text: &str, svg: Option<&str>) -> Result<(), CommandFailure> {
     let picture = svg.map_or_else(String::new, |_| format!("![{experiment}]({experiment}.svg)\n\n"));
     write(&folder.join(format!("{experiment}.md")), &results_page(experiment, &picture, text))?;
     svg.map_or(Ok(()), |svg| write(&folder.join(format!("{experiment}.svg")), svg))
@@ -349,7 +353,7 @@ fn results_page(experiment: &str, picture: &str, text: &str) -> String {
     )
 }
 
-fn run_limits(arguments: &BenchLimitsArguments) -> Result<u8, Failure> {
+fn run_limits(arguments: &BenchLimitsArguments) -> Result<u8, CommandFailure> {
     let options = LimitsOptions {
         folder: arguments.folder.clone(),
         bytes: arguments.size,
@@ -359,10 +363,10 @@ fn run_limits(arguments: &BenchLimitsArguments) -> Result<u8, Failure> {
     };
     let program = std::env::current_exe().context("cannot find this program")?;
     let report = with_progress(|progress| {
-        let mut step = |done, of| progress(&store::Progress { done, of, what: "store and fio in turn".to_owned() });
+        let mut step = |done, of| progress(&store::RunProgress { done, of, what: "store and fio in turn".to_owned() });
         limits(&options, process_of(&program, "guardian"), &mut step)
     })?;
-    let places = Places { json: &arguments.json, svg: &None, write: &arguments.write };
+    let places = ReportFiles { json: &arguments.json, svg: &None, write: &arguments.write };
     publish(&places, &report)
 }
 
@@ -378,14 +382,14 @@ fn process_of(program: &Path, process: &str) -> Command {
     command
 }
 
-fn save(path: Option<&Path>, report: &impl serde::Serialize) -> Result<(), Failure> {
+fn save(path: Option<&Path>, report: &impl serde::Serialize) -> Result<(), CommandFailure> {
     let Some(path) = path else { return Ok(()) };
     let mut text = serde_json::to_string_pretty(report)?;
     text.push('\n');
     write(path, &text)
 }
 
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
+fn write(path: &Path, text: &str) -> Result<(), CommandFailure> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(())
 }

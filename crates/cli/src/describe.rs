@@ -8,13 +8,13 @@ use clap::CommandFactory;
 use clap::builder::{OsStr, StyledStr};
 use serde_json::{Value, json};
 
-use crate::arguments::Arguments;
-use crate::exit::{Failure, GOOD};
+use crate::arguments::NectaryArguments;
+use crate::exit::{CommandFailure, GOOD};
 use crate::output;
 
 /// Prints the description.
-pub fn run() -> Result<u8, Failure> {
-    output::json(&of_command(&Arguments::command()))?;
+pub fn run() -> Result<u8, CommandFailure> {
+    output::json(&of_command(&NectaryArguments::command()))?;
     Ok(GOOD)
 }
 
@@ -73,9 +73,10 @@ fn shown(value: &OsStr) -> String {
 mod tests {
     use super::*;
 
+    /// Hidden options are left out too.
     #[test]
-    fn hidden_commands_and_options_are_left_out() {
-        let value = of_command(&Arguments::command());
+    fn hidden_commands_are_left_out() {
+        let value = of_command(&NectaryArguments::command());
         let names = |of: &Value| -> Vec<String> {
             let commands = of["commands"].as_array().into_iter().flatten();
             commands.filter_map(|it| it["name"].as_str().map(str::to_owned)).collect()

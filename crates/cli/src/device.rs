@@ -8,27 +8,27 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
-use nectary_block::{self as block, Engine, Registry, SharedDevice, format_size};
-use nectary_buffer::Caches;
-use nectary_ram::device::Opened;
+use nectary_block::{self as block, DeviceRegistry, FileEngine, SharedDevice, format_size};
+use nectary_buffer::CacheList;
+use nectary_ram::device::OpenDevices;
 use nectary_store::{
-    CreateOptions, Error, ErrorKind, MEMORY_BYTES_MIN, OpenOptions, SPAN_BYTES_MIN, SpanDevice, Spans, Store,
+    CreateOptions, Error, MEMORY_BYTES_MIN, OpenOptions, SPAN_BYTES_MIN, SpanDevice, SpanSet, Store, StoreErrorKind,
 };
 
-use crate::arguments::{DeviceArguments, EngineArguments, IoEngine, ProxyArguments, SpanArguments};
-use crate::exit::{FAILED, Failure, NOT_FOUND, USAGE};
+use crate::arguments::{DeviceArguments, DeviceIoEngine, EngineArguments, ProxyArguments, SpanArguments};
+use crate::exit::{CommandFailure, FAILED, NOT_FOUND, USAGE};
 
 /// The memory of a store that a command opens once. *Units*: bytes.
 const TOOL_MEMORY_BYTES: u64 = 64 << 20;
 
 /// Returns a registry of all devices that a SPEC can name in this program.
-pub fn registry() -> Registry {
-    registry_listing(&Caches::default(), &Opened::default())
+pub fn registry() -> DeviceRegistry {
+    registry_listing(&CacheList::default(), &OpenDevices::default())
 }
 
 /// As [`registry`]; the caches that it opens are added to `caches`, the network RAM disks to `disks`.
-pub fn registry_listing(caches: &Caches, disks: &Opened) -> Registry {
-    let mut registry = Registry::with_builtins();
+pub fn registry_listing(caches: &CacheList, disks: &OpenDevices) -> DeviceRegistry {
+    let mut registry = DeviceRegistry::with_builtins();
     caches.register(&mut registry);
     nectary_nbd::register(&mut registry);
     nectary_ram::device::register_listing(&mut registry, disks);
@@ -37,21 +37,21 @@ pub fn registry_listing(caches: &Caches, disks: &Opened) -> Registry {
 
 /// An open store with the devices that were opened for it.
 pub struct OpenStore {
-    store: Spans,
+    store: SpanSet,
     devices: Vec<SharedDevice>,
     is_closed: AtomicBool,
 }
 
 impl Deref for OpenStore {
-    type Target = Spans;
+    type Target = SpanSet;
 
-    fn deref(&self) -> &Spans {
+    fn deref(&self) -> &SpanSet {
         &self.store
     }
 }
 
 impl OpenStore {
-    fn new(store: Spans, devices: Vec<SharedDevice>) -> OpenStore {
+    fn new(store: SpanSet, devices: Vec<SharedDevice>) -> OpenStore {
         OpenStore { store, devices, is_closed: AtomicBool::new(false) }
     }
 
@@ -95,17 +95,17 @@ pub async fn open_device(
     spec: &str,
     engine: &EngineArguments,
     create_bytes: Option<u64>,
-) -> Result<SharedDevice, Failure> {
+) -> Result<SharedDevice, CommandFailure> {
     let options = block::OpenOptions { create_bytes, engine: self::engine(engine), ..block::OpenOptions::default() };
     Ok(registry().open(spec, &options).await?)
 }
 
 /// Returns the engine that `--io` names.
-pub fn engine(arguments: &EngineArguments) -> Engine {
+pub fn engine(arguments: &EngineArguments) -> FileEngine {
     match arguments.io {
-        IoEngine::Uring => Engine::Uring,
-        IoEngine::Posix => Engine::Posix,
-        IoEngine::Auto => Engine::Auto,
+        DeviceIoEngine::Uring => FileEngine::Uring,
+        DeviceIoEngine::Posix => FileEngine::Posix,
+        DeviceIoEngine::Auto => FileEngine::Auto,
     }
 }
 
@@ -137,7 +137,7 @@ async fn span_devices_with(first: &str, others: &SpanArguments, options: &block:
 
 /// What a command does with a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
+pub enum StoreAccess {
     /// It reads; the devices are not changed.
     Read,
     /// It also writes.
@@ -148,9 +148,9 @@ pub enum Access {
 pub async fn open_store(
     arguments: &DeviceArguments,
     spans: &SpanArguments,
-    access: Access,
-) -> Result<OpenStore, Failure> {
-    let is_read_only = access == Access::Read;
+    access: StoreAccess,
+) -> Result<OpenStore, CommandFailure> {
+    let is_read_only = access == StoreAccess::Read;
     let options =
         OpenOptions { memory_bytes: TOOL_MEMORY_BYTES, warm_up: false, is_read_only, ..OpenOptions::default() };
     let device_options =
@@ -166,7 +166,7 @@ pub async fn open_store(
             close(&devices).await?;
             return Err(absent(spec));
         }
-        let store = Spans::open(named, options).await.with_context(|| format!("cannot open the store on {spec}"))?;
+        let store = SpanSet::open(named, options).await.with_context(|| format!("cannot open the store on {spec}"))?;
         return Ok(OpenStore::new(say_notes(store, access), devices));
     }
     let device = registry().open(spec, &device_options).await?;
@@ -180,9 +180,9 @@ pub async fn open_store(
 }
 
 /// Fails if another process has one of the devices open: such a span is not missing.
-async fn refuse_busy(named: &[SpanDevice], devices: &[SharedDevice]) -> Result<(), Failure> {
+async fn refuse_busy(named: &[SpanDevice], devices: &[SharedDevice]) -> Result<(), CommandFailure> {
     let mut failed = named.iter().filter_map(|named| named.device.as_ref().err());
-    match failed.find(|error| error.kind == ErrorKind::Busy).cloned() {
+    match failed.find(|error| error.kind == StoreErrorKind::Busy).cloned() {
         Some(error) => {
             close(devices).await?;
             Err(error.into())
@@ -191,8 +191,8 @@ async fn refuse_busy(named: &[SpanDevice], devices: &[SharedDevice]) -> Result<(
     }
 }
 
-fn absent(spec: &str) -> Failure {
-    Failure::new(
+fn absent(spec: &str) -> CommandFailure {
+    CommandFailure::new(
         NOT_FOUND,
         format!("{spec}: there is no store on it, it is blank"),
         format!("make one with `nectary store create {spec}`"),
@@ -210,8 +210,8 @@ async fn all_blank(devices: &[SpanDevice]) -> bool {
 }
 
 /// Prints the notices of opening a store of several spans.
-fn say_notes(store: Spans, access: Access) -> Spans {
-    let when = if access == Access::Read { "at the next open for writing: " } else { "" };
+fn say_notes(store: SpanSet, access: StoreAccess) -> SpanSet {
+    let when = if access == StoreAccess::Read { "at the next open for writing: " } else { "" };
     store.take_notes().iter().for_each(|note| eprintln!("nectary: {when}{note}"));
     store
 }
@@ -222,7 +222,7 @@ async fn check_size(
     others: &SpanArguments,
     engine: &EngineArguments,
     size_bytes: u64,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     if size_bytes >= SPAN_BYTES_MIN {
         return Ok(());
     }
@@ -234,37 +234,44 @@ async fn check_size(
                 device.close().await?;
                 is_blank
             }
-            Err(error) => error.kind == block::ErrorKind::Absent,
+            Err(error) => error.kind == block::DeviceErrorKind::Absent,
         };
         if is_to_be_made {
             let (size, least) = (format_size(size_bytes), format_size(SPAN_BYTES_MIN));
             let message =
                 format!("{spec}: {size} are too few for a store, or for a span of one: {least} are the least");
-            return Err(Failure::new(USAGE, message, "give a larger --size"));
+            return Err(CommandFailure::new(USAGE, message, "give a larger --size"));
         }
     }
     Ok(())
 }
 
 /// Refuses the path of a directory, and of a file in a directory that does not exist. Other SPECs are not checked.
-fn check_path(spec: &str) -> Result<(), Failure> {
+fn check_path(spec: &str) -> Result<(), CommandFailure> {
     let path = Path::new(spec);
     if path.is_dir() {
         let message = format!("{spec} is a directory, not a regular file");
-        return Err(Failure::new(USAGE, message, format!("name a file in it: {}", path.join("store").display())));
+        return Err(CommandFailure::new(
+            USAGE,
+            message,
+            format!("name a file in it: {}", path.join("store").display()),
+        ));
     }
     match path.parent() {
         // Any other SPEC, such as `disk:/dev/sdb` or `delay(./a,read=1ms)`, has a colon or a parenthesis.
         Some(parent) if !spec.contains([':', '(']) && !parent.as_os_str().is_empty() && !parent.exists() => {
             let message = format!("{spec}: there is no directory {}", parent.display());
-            Err(Failure::new(NOT_FOUND, message, format!("make it first: `mkdir -p {}`", parent.display())))
+            Err(CommandFailure::new(NOT_FOUND, message, format!("make it first: `mkdir -p {}`", parent.display())))
         }
         _ => Ok(()),
     }
 }
 
 /// Opens the store of a proxy; creates it if the devices are absent or blank.
-pub async fn open_or_create_store(arguments: &ProxyArguments, options: OpenOptions) -> Result<OpenStore, Failure> {
+pub async fn open_or_create_store(
+    arguments: &ProxyArguments,
+    options: OpenOptions,
+) -> Result<OpenStore, CommandFailure> {
     let ProxyArguments { spans, engine, .. } = arguments;
     let spec = &arguments.store_spec().to_owned();
     let size_bytes = arguments.size_bytes();
@@ -279,12 +286,12 @@ pub async fn open_or_create_store(arguments: &ProxyArguments, options: OpenOptio
         let devices = opened(&named);
         refuse_busy(&named, &devices).await?;
         let found = match arguments.forget_if_spans_missing {
-            true => Spans::open_or_forget(named, options).await,
-            false => Spans::open(named, options).await,
+            true => SpanSet::open_or_forget(named, options).await,
+            false => SpanSet::open(named, options).await,
         };
         return match found {
-            Ok(store) => Ok(OpenStore::new(say_notes(store, Access::Write), devices)),
-            Err(error) if error.kind == ErrorKind::Absent => Err(Failure::new(
+            Ok(store) => Ok(OpenStore::new(say_notes(store, StoreAccess::Write), devices)),
+            Err(error) if error.kind == StoreErrorKind::Absent => Err(CommandFailure::new(
                 NOT_FOUND,
                 format!("{}: {}", context(), error.message),
                 "bring the devices back, or add --forget-if-spans-missing to begin with an empty store",
@@ -296,7 +303,7 @@ pub async fn open_or_create_store(arguments: &ProxyArguments, options: OpenOptio
     if !Store::probe(&device).await? {
         let device_bytes = device.geometry().size_bytes;
         if device_bytes < SPAN_BYTES_MIN.min(size_bytes) {
-            return Err(Failure::new(
+            return Err(CommandFailure::new(
                 FAILED,
                 format!("{spec}: it is there, with {device_bytes} bytes in whole blocks, too few for a store"),
                 "if it is no store, name another path; if it is a store that was cut, remove it and a new one is made",

@@ -39,13 +39,13 @@ Exit codes:
 
 /// A failure of a command: the error, its exit code, and the remedy.
 #[derive(Debug)]
-pub struct Failure {
+pub struct CommandFailure {
     code: u8,
     error: anyhow::Error,
     remedy: Option<String>,
 }
 
-impl Failure {
+impl CommandFailure {
     /// The exit code.
     pub fn code(&self) -> u8 {
         self.code
@@ -57,23 +57,23 @@ impl Failure {
     }
 
     /// The same failure with another remedy.
-    pub fn with_remedy(self, remedy: impl Into<String>) -> Failure {
-        Failure { remedy: Some(remedy.into()), ..self }
+    pub fn with_remedy(self, remedy: impl Into<String>) -> CommandFailure {
+        CommandFailure { remedy: Some(remedy.into()), ..self }
     }
 
     /// Makes a failure with an exit code and a remedy.
-    pub fn new(code: u8, message: impl Into<String>, remedy: impl Into<String>) -> Failure {
-        Failure { code, error: anyhow::Error::msg(message.into()), remedy: Some(remedy.into()) }
+    pub fn new(code: u8, message: impl Into<String>, remedy: impl Into<String>) -> CommandFailure {
+        CommandFailure { code, error: anyhow::Error::msg(message.into()), remedy: Some(remedy.into()) }
     }
 
     /// Makes a failure with an exit code and without a remedy.
-    pub fn bare(code: u8, message: impl Into<String>) -> Failure {
-        Failure { code, error: anyhow::Error::msg(message.into()), remedy: None }
+    pub fn bare(code: u8, message: impl Into<String>) -> CommandFailure {
+        CommandFailure { code, error: anyhow::Error::msg(message.into()), remedy: None }
     }
 
     /// Adds to the failure what the command was doing.
-    pub fn context(self, what: String) -> Failure {
-        Failure { error: self.error.context(what), ..self }
+    pub fn context(self, what: String) -> CommandFailure {
+        CommandFailure { error: self.error.context(what), ..self }
     }
 
     /// Prints the failure to the standard error stream and returns its exit code.
@@ -92,11 +92,11 @@ impl Failure {
     }
 }
 
-impl<E: Into<anyhow::Error>> From<E> for Failure {
-    fn from(error: E) -> Failure {
+impl<E: Into<anyhow::Error>> From<E> for CommandFailure {
+    fn from(error: E) -> CommandFailure {
         let error = error.into();
         let (code, remedy) = error.chain().find_map(classify).unwrap_or((FAILED, None));
-        Failure { code, error, remedy: remedy.map(str::to_owned) }
+        CommandFailure { code, error, remedy: remedy.map(str::to_owned) }
     }
 }
 
@@ -139,31 +139,33 @@ const REMEDY_VOID: &str = "the figures of this run mean nothing: keep the comman
 const REMEDY_LATCHED: &str = "see the first error on standard error; restart on a device that works";
 
 /// The failure of a server that cannot listen; if another program listens there, the failure names it.
-pub fn listening(error: nbd::Error) -> Failure {
+pub fn listening(error: nbd::Error) -> CommandFailure {
     match error.kind {
-        nbd::ErrorKind::Absent => Failure::new(NOT_FOUND, error.to_string(), "make the directory of the socket first"),
-        nbd::ErrorKind::Io => {
+        nbd::NbdErrorKind::Absent => {
+            CommandFailure::new(NOT_FOUND, error.to_string(), "make the directory of the socket first")
+        }
+        nbd::NbdErrorKind::Io => {
             let remedy =
                 "check the address and the rights of this user (ports below 1024 need root), or listen elsewhere";
-            Failure::new(FAILED, error.to_string(), remedy)
+            CommandFailure::new(FAILED, error.to_string(), remedy)
         }
-        nbd::ErrorKind::Busy => {
+        nbd::NbdErrorKind::Busy => {
             let address = error.place.strip_prefix("tcp:").and_then(|address| address.parse().ok());
             match address.and_then(machine::who_listens) {
                 Some(who) => {
                     let remedy =
                         format!("stop {who} (`nectary status` lists what runs of nectary), or listen elsewhere");
-                    Failure::new(BUSY, format!("{error}: {who} listens there"), remedy)
+                    CommandFailure::new(BUSY, format!("{error}: {who} listens there"), remedy)
                 }
-                None => Failure::from(error),
+                None => CommandFailure::from(error),
             }
         }
-        _ => Failure::from(error),
+        _ => CommandFailure::from(error),
     }
 }
 
 /// The failure of a device that is to be attached or exported, and is no store.
-pub fn opening(error: impl Into<anyhow::Error>) -> Failure {
+pub fn opening(error: impl Into<anyhow::Error>) -> CommandFailure {
     let error = error.into();
     let device = error.chain().find_map(|cause| match cause.downcast_ref::<attach::Error>() {
         Some(attach::Error::Device(error)) => Some(error),
@@ -171,10 +173,10 @@ pub fn opening(error: impl Into<anyhow::Error>) -> Failure {
     });
     let is_remote = |error: &block::Error| ["nbd", "ram("].iter().any(|start| error.device.starts_with(start));
     match device {
-        Some(device) if device.kind == block::ErrorKind::Absent && !is_remote(device) => {
-            Failure { code: NOT_FOUND, error, remedy: Some(REMEDY_NO_DEVICE.to_owned()) }
+        Some(device) if device.kind == block::DeviceErrorKind::Absent && !is_remote(device) => {
+            CommandFailure { code: NOT_FOUND, error, remedy: Some(REMEDY_NO_DEVICE.to_owned()) }
         }
-        _ => Failure::from(error),
+        _ => CommandFailure::from(error),
     }
 }
 
@@ -195,19 +197,21 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<(u8, Option<&'s
         let is_ram = error.device.starts_with("ram(");
         let is_nbd = error.device.starts_with("nbd");
         return Some(match error.kind {
-            block::ErrorKind::Absent if is_ram => (NOT_FOUND, Some(REMEDY_DONORS)),
-            block::ErrorKind::Busy if is_ram => (BUSY, None),
-            block::ErrorKind::Full if is_ram => (FAILED, Some(REMEDY_LENT)),
-            block::ErrorKind::TimedOut | block::ErrorKind::Io if is_ram => (FAILED, None),
-            block::ErrorKind::Invalid | block::ErrorKind::Unsupported if is_ram => (USAGE, Some(REMEDY_RAM)),
-            block::ErrorKind::Absent if is_nbd => (NOT_FOUND, Some(REMEDY_SERVER)),
-            block::ErrorKind::TimedOut | block::ErrorKind::Io if is_nbd => (FAILED, Some(REMEDY_SERVER)),
-            block::ErrorKind::Absent => (NOT_FOUND, Some(REMEDY_ABSENT)),
-            block::ErrorKind::Busy => (BUSY, Some(REMEDY_BUSY)),
-            block::ErrorKind::Invalid | block::ErrorKind::Unsupported => (USAGE, Some(REMEDY_SPEC)),
-            block::ErrorKind::Full => (FAILED, Some(REMEDY_FULL)),
-            block::ErrorKind::Latched => (FAILED, Some(REMEDY_LATCHED)),
-            block::ErrorKind::TimedOut | block::ErrorKind::Io => (FAILED, Some(REMEDY_IO)),
+            block::DeviceErrorKind::Absent if is_ram => (NOT_FOUND, Some(REMEDY_DONORS)),
+            block::DeviceErrorKind::Busy if is_ram => (BUSY, None),
+            block::DeviceErrorKind::Full if is_ram => (FAILED, Some(REMEDY_LENT)),
+            block::DeviceErrorKind::TimedOut | block::DeviceErrorKind::Io if is_ram => (FAILED, None),
+            block::DeviceErrorKind::Invalid | block::DeviceErrorKind::Unsupported if is_ram => {
+                (USAGE, Some(REMEDY_RAM))
+            }
+            block::DeviceErrorKind::Absent if is_nbd => (NOT_FOUND, Some(REMEDY_SERVER)),
+            block::DeviceErrorKind::TimedOut | block::DeviceErrorKind::Io if is_nbd => (FAILED, Some(REMEDY_SERVER)),
+            block::DeviceErrorKind::Absent => (NOT_FOUND, Some(REMEDY_ABSENT)),
+            block::DeviceErrorKind::Busy => (BUSY, Some(REMEDY_BUSY)),
+            block::DeviceErrorKind::Invalid | block::DeviceErrorKind::Unsupported => (USAGE, Some(REMEDY_SPEC)),
+            block::DeviceErrorKind::Full => (FAILED, Some(REMEDY_FULL)),
+            block::DeviceErrorKind::Latched => (FAILED, Some(REMEDY_LATCHED)),
+            block::DeviceErrorKind::TimedOut | block::DeviceErrorKind::Io => (FAILED, Some(REMEDY_IO)),
         });
     }
     match cause.downcast_ref::<proxy::Error>() {
@@ -235,20 +239,22 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<(u8, Option<&'s
     }
     if let Some(error) = cause.downcast_ref::<nbd::Error>() {
         return Some(match error.kind {
-            nbd::ErrorKind::Absent => (NOT_FOUND, Some(REMEDY_SERVER)),
-            nbd::ErrorKind::Busy => (BUSY, Some(REMEDY_PART_BUSY)),
-            nbd::ErrorKind::Invalid => (USAGE, None),
-            nbd::ErrorKind::Io | nbd::ErrorKind::Protocol | nbd::ErrorKind::TimedOut => (FAILED, Some(REMEDY_SERVER)),
+            nbd::NbdErrorKind::Absent => (NOT_FOUND, Some(REMEDY_SERVER)),
+            nbd::NbdErrorKind::Busy => (BUSY, Some(REMEDY_PART_BUSY)),
+            nbd::NbdErrorKind::Invalid => (USAGE, None),
+            nbd::NbdErrorKind::Io | nbd::NbdErrorKind::Protocol | nbd::NbdErrorKind::TimedOut => {
+                (FAILED, Some(REMEDY_SERVER))
+            }
             _ => (FAILED, None),
         });
     }
     if let Some(error) = cause.downcast_ref::<bench::Error>() {
         return Some(match error.kind {
-            bench::ErrorKind::Usage => (USAGE, None),
-            bench::ErrorKind::Missing => (NOT_FOUND, None),
-            bench::ErrorKind::Busy => (BUSY, None),
-            bench::ErrorKind::Void => (FAILED, Some(REMEDY_VOID)),
-            bench::ErrorKind::Failed => (FAILED, None),
+            bench::ExperimentErrorKind::Usage => (USAGE, None),
+            bench::ExperimentErrorKind::Missing => (NOT_FOUND, None),
+            bench::ExperimentErrorKind::Busy => (BUSY, None),
+            bench::ExperimentErrorKind::Void => (FAILED, Some(REMEDY_VOID)),
+            bench::ExperimentErrorKind::Failed => (FAILED, None),
         });
     }
     match cause.downcast_ref::<trace::Error>() {
@@ -266,12 +272,12 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<(u8, Option<&'s
     }
     let error = cause.downcast_ref::<store::Error>()?;
     Some(match error.kind {
-        store::ErrorKind::Absent => (NOT_FOUND, Some(REMEDY_ABSENT)),
-        store::ErrorKind::Busy => (BUSY, None),
-        store::ErrorKind::Invalid => (USAGE, None),
-        store::ErrorKind::Stopped => (FAILED, Some(REMEDY_LATCHED)),
-        store::ErrorKind::Corrupt => (FAILED, Some(REMEDY_CORRUPT)),
-        store::ErrorKind::Io => (FAILED, Some(REMEDY_IO)),
+        store::StoreErrorKind::Absent => (NOT_FOUND, Some(REMEDY_ABSENT)),
+        store::StoreErrorKind::Busy => (BUSY, None),
+        store::StoreErrorKind::Invalid => (USAGE, None),
+        store::StoreErrorKind::Stopped => (FAILED, Some(REMEDY_LATCHED)),
+        store::StoreErrorKind::Corrupt => (FAILED, Some(REMEDY_CORRUPT)),
+        store::StoreErrorKind::Io => (FAILED, Some(REMEDY_IO)),
     })
 }
 
@@ -280,24 +286,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_of_errors_have_codes_and_remedies() {
-        let busy = block::Error::new(block::ErrorKind::Busy, "file:/a", block::Operation::Open, "by process 7");
-        let failure = Failure::from(anyhow::Error::new(busy).context("cannot open the store"));
+    fn error_kinds_have_codes_and_remedies() {
+        let busy =
+            block::Error::new(block::DeviceErrorKind::Busy, "file:/a", block::DeviceOperation::Open, "by process 7");
+        let failure = CommandFailure::from(anyhow::Error::new(busy).context("cannot open the store"));
         assert_eq!(failure.code, BUSY);
         let text = failure.text();
         assert!(text.contains("cannot open the store") && text.contains("process 7"), "{text}");
         assert!(text.contains("what to do: stop the other process"), "{text}");
-        let small = block::Error::new(block::ErrorKind::Invalid, "ram(h1:7070)", block::Operation::Open, "too small");
-        assert!(Failure::from(small).text().contains("docs/devices.md"));
+        let small = block::Error::new(
+            block::DeviceErrorKind::Invalid,
+            "ram(h1:7070)",
+            block::DeviceOperation::Open,
+            "too small",
+        );
+        assert!(CommandFailure::from(small).text().contains("docs/devices.md"));
         let twice = std::io::Error::from_raw_os_error(13);
         let twice = attach::Error::NotPermitted { what: "mounting", source: twice };
-        assert_eq!(Failure::from(twice).text().matches("os error 13").count(), 1);
-        let absent = |device| block::Error::new(block::ErrorKind::Absent, device, block::Operation::Open, "not there");
+        assert_eq!(CommandFailure::from(twice).text().matches("os error 13").count(), 1);
+        let absent = |device| {
+            block::Error::new(block::DeviceErrorKind::Absent, device, block::DeviceOperation::Open, "not there")
+        };
         let given = opening(attach::Error::Device(absent("file:./a")));
         assert!(given.code == NOT_FOUND && given.text().contains("--size"), "{}", given.text());
         let text = opening(absent("nbd://h/a")).text();
         assert!(text.contains("nbd list") && !text.contains("store create"), "{text}");
-        let corrupt = store::Error::new(store::ErrorKind::Corrupt, "magic");
-        assert_eq!(Failure::from(corrupt).code, FAILED);
+        let corrupt = store::Error::new(store::StoreErrorKind::Corrupt, "magic");
+        assert_eq!(CommandFailure::from(corrupt).code, FAILED);
     }
 }

@@ -7,23 +7,23 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use nectary_block::{OpenOptions, SharedDevice};
-use nectary_buffer::Caches;
-use nectary_host::log::{self, Level};
+use nectary_buffer::CacheList;
+use nectary_host::log::{self, LogLevel};
 use nectary_host::tls::ServerTls;
-use nectary_host::{ControlServer, Limits, Methods, RuntimeDirectory, Shutdown, State, Status};
-use nectary_nbd::{Export, ExportFigures, Exports, Server, ServerFigures, ServerOptions};
+use nectary_host::{ControlLimits, ControlMethods, ControlServer, PartHealth, PartStatus, RuntimeDirectory, Shutdown};
+use nectary_nbd::{Export, ExportFigures, ExportTable, NetworkBlockServer, ServerFigures, ServerOptions};
 use serde_json::{Value, json};
 
 use crate::arguments::ExportArguments;
 use crate::attach::{device_figures, with_donors, with_servers};
 use crate::device::{close, engine, registry_listing};
-use crate::exit::{Failure, GOOD, USAGE, listening, opening};
-use crate::live::cached::{Cached, with_unwritten};
+use crate::exit::{CommandFailure, GOOD, USAGE, listening, opening};
+use crate::live::cached::{ProcessCaches, with_unwritten};
 use crate::live::methods::register;
 use crate::output;
 
 /// Exports devices until a signal arrives.
-pub async fn run(arguments: &ExportArguments) -> Result<u8, Failure> {
+pub async fn run(arguments: &ExportArguments) -> Result<u8, CommandFailure> {
     let shutdown = Shutdown::new();
     let _signals = shutdown.on_signals().context("cannot listen for signals")?;
     let tls = match (&arguments.tls_cert, &arguments.tls_key) {
@@ -39,7 +39,7 @@ pub async fn run(arguments: &ExportArguments) -> Result<u8, Failure> {
     let closed = close(&devices).await;
     served?;
     closed?;
-    log::write(Level::Note, "export", format_args!("all connections are closed and the devices flushed"));
+    log::write(LogLevel::Note, "export", format_args!("all connections are closed and the devices flushed"));
     Ok(GOOD)
 }
 
@@ -49,13 +49,13 @@ async fn serve(
     tls: Option<ServerTls>,
     shutdown: &Shutdown,
     devices: &mut Vec<SharedDevice>,
-) -> Result<(), Failure> {
-    let caches = Caches::default();
+) -> Result<(), CommandFailure> {
+    let caches = CacheList::default();
     let mut options = ServerOptions::default();
     (options.tls, options.insecure) = (tls, arguments.insecure);
     // Everything that can fail comes before the devices are opened, because that may take them from another process.
     RuntimeDirectory::open()?;
-    let bound = Server::bind(&arguments.nbd, options).map_err(listening)?;
+    let bound = NetworkBlockServer::bind(&arguments.nbd, options).map_err(listening)?;
     let exports = tokio::select! {
         exports = open(arguments, &caches, devices) => exports?,
         // A device may wait long for servers that do not answer.
@@ -71,9 +71,9 @@ async fn serve(
 
 async fn open(
     arguments: &ExportArguments,
-    caches: &Caches,
+    caches: &CacheList,
     devices: &mut Vec<SharedDevice>,
-) -> Result<Exports, Failure> {
+) -> Result<ExportTable, CommandFailure> {
     let options = OpenOptions {
         create_bytes: arguments.size,
         engine: engine(&arguments.engine),
@@ -89,14 +89,14 @@ async fn open(
         let (name, spec) = split_name(text);
         if name.is_empty() && arguments.devices.len() > 1 {
             let message = format!("{text}: it has no name, and there are several");
-            return Err(Failure::new(USAGE, message, "name each of them: NAME=SPEC"));
+            return Err(CommandFailure::new(USAGE, message, "name each of them: NAME=SPEC"));
         }
-        let registry = registry_listing(caches, &nectary_ram::device::Opened::default());
+        let registry = registry_listing(caches, &nectary_ram::device::OpenDevices::default());
         let device = registry.open(spec, &options).await.map_err(opening)?;
         devices.push(device.clone());
         exports.push(Export::new(name, "", device, arguments.read_only)?);
     }
-    Ok(Exports::new(exports)?)
+    Ok(ExportTable::new(exports)?)
 }
 
 /// Splits `NAME=SPEC`; without a name, the name is empty. A name contains none of the characters that can precede `=`
@@ -108,12 +108,12 @@ fn split_name(text: &str) -> (&str, &str) {
     }
 }
 
-fn start_control(server: &Server, caches: Caches) -> Result<ControlServer, Failure> {
+fn start_control(server: &NetworkBlockServer, caches: CacheList) -> Result<ControlServer, CommandFailure> {
     let name = server.addresses().iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
     let first = server.addresses().first().map(ToString::to_string).unwrap_or_default();
     let (urls, figures) = (server.urls(), server.reader());
-    let mut methods = Methods::new();
-    register(Cached::Devices(caches, name.clone()), &mut methods);
+    let mut methods = ControlMethods::new();
+    register(ProcessCaches::Devices(caches, name.clone()), &mut methods);
     methods.status(move || {
         let (server, exports) = figures();
         status(&name, &urls, &server, &exports)
@@ -124,12 +124,12 @@ fn start_control(server: &Server, caches: Caches) -> Result<ControlServer, Failu
         Ok(_) => format!("export-{first}"),
         Err(_) => format!("export-{}", std::process::id()),
     };
-    Ok(ControlServer::start(&directory, &part, methods, Limits::default())?)
+    Ok(ControlServer::start(&directory, &part, methods, ControlLimits::default())?)
 }
 
 /// Returns the status of a server, as `nectary status` shows it.
-fn status(name: &str, urls: &[String], server: &ServerFigures, exports: &[Arc<Export>]) -> Status {
-    let mut status = Status::healthy("export", name);
+fn status(name: &str, urls: &[String], server: &ServerFigures, exports: &[Arc<Export>]) -> PartStatus {
+    let mut status = PartStatus::healthy("export", name);
     for export in exports {
         status = with_donors(status, &export.device().figures(), &export.device().spec());
         status = with_servers(status, &export.device().figures(), &export.device().spec());
@@ -137,12 +137,12 @@ fn status(name: &str, urls: &[String], server: &ServerFigures, exports: &[Arc<Ex
         let ExportFigures { failed, .. } = export.figures();
         if failed > 0 {
             let what = format!("{}: {failed} requests failed", export.device().spec());
-            status = status.with_problem(State::Degraded, what, "look at the device; a restart clears this count");
+            status = status.with_problem(PartHealth::Degraded, what, "look at the device; a restart clears this count");
         }
     }
     if server.turned_away > 0 {
         let what = format!("{} clients were turned away, as {} are served", server.turned_away, server.connections);
-        status = status.with_problem(State::Degraded, what, "let clients use fewer connections");
+        status = status.with_problem(PartHealth::Degraded, what, "let clients use fewer connections");
     }
     let list: Vec<Value> = exports.iter().map(|export| describe(export)).collect();
     status.with_detail(json!({ "urls": urls, "server": server, "exports": list }))

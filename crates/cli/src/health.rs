@@ -5,22 +5,22 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use nectary_host::{State, Status};
-use nectary_proxy::{AcmeName, FleetSeat, OriginDown, Reopener, ServiceFigures, ShownCertificate, StatsReader};
-use nectary_store::Stat;
+use nectary_host::{PartHealth, PartStatus};
+use nectary_proxy::{AcmeName, FleetSeat, OriginDown, ProxyReopener, ServiceFigures, ShownCertificate, StatsReader};
+use nectary_store::StoreStat;
 use serde_json::{Value, json};
 
 use crate::machine;
 use crate::proxy::live_config::LiveConfig;
 
 /// A running proxy.
-pub struct Running {
+pub struct RunningProxy {
     /// The addresses that it listens on.
     pub addresses: Vec<String>,
     /// Its counters.
     pub stats: StatsReader,
     /// What opens its files again.
-    pub reopener: Reopener,
+    pub reopener: ProxyReopener,
     /// Its limits.
     pub limits: Value,
     /// Its configuration file, if it has one.
@@ -30,26 +30,26 @@ pub struct Running {
 }
 
 /// Returns the status of the proxy with this name; `running` is `None` while it is starting.
-pub fn status(name: &str, stat: &Stat, running: Option<&Running>) -> Status {
-    let mut status = Status::healthy("proxy", name);
+pub fn status(name: &str, stat: &StoreStat, running: Option<&RunningProxy>) -> PartStatus {
+    let mut status = PartStatus::healthy("proxy", name);
     let stats = running.map(|running| running.stats.snapshot());
     if let Some(reason) = &stat.stopped {
         let what = format!("the store takes no more writes: {reason}");
-        status = status.with_problem(State::Broken, what, "restart it; where that fails too, replace the device");
+        status = status.with_problem(PartHealth::Broken, what, "restart it; where that fails too, replace the device");
     }
     let spans = stat.spans.iter().filter_map(|span| span.stat.as_ref());
     for stat in std::iter::once(stat).chain(spans.filter(|_| stat.stopped.is_none())) {
         if let Some(reason) = stat.trouble.as_ref().filter(|_| stat.stopped.is_none()) {
             let what = format!("{}: the store writes nothing at present: {reason}", stat.device);
             let remedy = "free space, or look at the kernel's log; it is tried again by itself";
-            status = status.with_problem(State::Degraded, what, remedy);
+            status = status.with_problem(PartHealth::Degraded, what, remedy);
         }
     }
     for span in &stat.spans {
         if let Some(reason) = &span.lost {
             let what = format!("span {} of the store is lost, and what it held: {reason}", span.number);
             status = status.with_problem(
-                State::Degraded,
+                PartHealth::Degraded,
                 what,
                 "replace the device, blank, and restart with the same --store and --span",
             );
@@ -57,16 +57,20 @@ pub fn status(name: &str, stat: &Stat, running: Option<&Running>) -> Status {
     }
     if stat.counts.device_read_errors > 0 {
         let what = format!("{}: {} reads failed", stat.device, stat.counts.device_read_errors);
-        status =
-            status.with_problem(State::Degraded, what, "look at the kernel's log; replace the device where it goes on");
+        status = status.with_problem(
+            PartHealth::Degraded,
+            what,
+            "look at the kernel's log; replace the device where it goes on",
+        );
     }
     if stat.counts.damaged > 0 {
         let what = format!("{}: {} records were damaged; they are misses now", stat.device, stat.counts.damaged);
-        status = status.with_problem(State::Degraded, what, "look at the device's health; a restart clears this count");
+        status =
+            status.with_problem(PartHealth::Degraded, what, "look at the device's health; a restart clears this count");
     }
     if stat.recovery.purges_lost {
         let what = format!("{}: the purge log was damaged, so what was stored before counts as purged", stat.device);
-        status = status.with_problem(State::Degraded, what, "look at the device's health; the store fills again");
+        status = status.with_problem(PartHealth::Degraded, what, "look at the device's health; the store fills again");
     }
     if stat.purges_waiting > 0 {
         let what = format!(
@@ -74,18 +78,18 @@ pub fn status(name: &str, stat: &Stat, running: Option<&Running>) -> Status {
             stat.device, stat.purges_waiting, stat.purge_records, stat.purge_records_max
         );
         let remedy = "wait; purge by prefix or by tag instead of many URLs one by one, or give more memory where that sets the bound";
-        status = status.with_problem(State::Degraded, what, remedy);
+        status = status.with_problem(PartHealth::Degraded, what, remedy);
     }
     let log_failure = running.and_then(|running| running.stats.log_failure());
     if let Some(reason) = &log_failure {
         let what = format!("the access log cannot be written: {reason}; its lines wait in memory while there is room");
         let remedy = "free space where it is written; it is tried again by itself, and at once after SIGUSR1";
-        status = status.with_problem(State::Degraded, what, remedy);
+        status = status.with_problem(PartHealth::Degraded, what, remedy);
     }
     if let Some(lost) = stats.as_ref().map(|stats| stats.log_lines_lost).filter(|&lost| lost > 0) {
         let what = format!("{lost} lines of the access log were lost");
         let remedy = "free space where it is written, or write it to a faster place; a restart clears this count";
-        status = status.with_problem(State::Degraded, what, remedy);
+        status = status.with_problem(PartHealth::Degraded, what, remedy);
     }
     let origins_down = running.map(|running| running.stats.origins_down()).unwrap_or_default();
     for down in &origins_down {
@@ -99,7 +103,7 @@ pub fn status(name: &str, stat: &Stat, running: Option<&Running>) -> Status {
             true => "look whether the origin runs and --origin names it; what is stored and fresh is served meanwhile",
             false => "look whether it runs and the file names it; its origin's other servers are asked meanwhile",
         };
-        status = status.with_problem(State::Degraded, what, remedy);
+        status = status.with_problem(PartHealth::Degraded, what, remedy);
     }
     let origins_failing = running.map(|running| running.stats.origins_failing()).unwrap_or_default();
     let is_down = |failing: &&OriginDown| origins_down.iter().any(|down| down.server_url == failing.server_url);
@@ -111,7 +115,7 @@ pub fn status(name: &str, stat: &Stat, running: Option<&Running>) -> Status {
             failing.last
         );
         let remedy = "look at the origin's log; what is stored is served meanwhile, stale where that is allowed";
-        status = status.with_problem(State::Degraded, what, remedy);
+        status = status.with_problem(PartHealth::Degraded, what, remedy);
     }
     let origins_unhealthy = running.map(|running| running.stats.origins_unhealthy()).unwrap_or_default();
     for unhealthy in &origins_unhealthy {
@@ -122,11 +126,11 @@ pub fn status(name: &str, stat: &Stat, running: Option<&Running>) -> Status {
             unhealthy.last
         );
         let remedy = "look at its log, and whether `check` asks for the right path; its origin's other servers are asked meanwhile";
-        status = status.with_problem(State::Degraded, what, remedy);
+        status = status.with_problem(PartHealth::Degraded, what, remedy);
     }
     let services = running.map(|running| running.stats.services()).unwrap_or_default();
     for (what, remedy) in services.iter().filter_map(service_problem) {
-        status = status.with_problem(State::Degraded, what, remedy);
+        status = status.with_problem(PartHealth::Degraded, what, remedy);
     }
     let config = running.and_then(|running| running.config.as_ref());
     if let Some(config) = config {
@@ -134,16 +138,16 @@ pub fn status(name: &str, stat: &Stat, running: Option<&Running>) -> Status {
     }
     let certificates = running.map(|running| running.stats.certificates()).unwrap_or_default();
     for (what, remedy) in certificates.iter().filter_map(certificate_problem) {
-        status = status.with_problem(State::Degraded, what, remedy);
+        status = status.with_problem(PartHealth::Degraded, what, remedy);
     }
     let ordered = running.map(|running| running.stats.ordered_names()).unwrap_or_default();
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs() as i64);
     for (what, remedy) in ordered.iter().flat_map(|name| ordered_problems(name, now_s)) {
-        status = status.with_problem(State::Degraded, what, remedy);
+        status = status.with_problem(PartHealth::Degraded, what, remedy);
     }
     let fleet = running.and_then(|running| running.fleet.as_ref()).map(|seat| seat.membership().figures());
     for problem in fleet.iter().flat_map(|fleet| &fleet.problems) {
-        status = status.with_problem(State::Degraded, &problem.what, &problem.remedy);
+        status = status.with_problem(PartHealth::Degraded, &problem.what, &problem.remedy);
     }
     let mut detail = json!({
         "acme": ordered,

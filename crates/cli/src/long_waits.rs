@@ -4,12 +4,12 @@
 //! are (`nectary-attach`).
 
 use nectary_attach::{LongWaits, WAIT_SHOWN, WaitingCall, WaitingWork};
-use nectary_host::{State, Status};
+use nectary_host::{PartHealth, PartStatus};
 use serde_json::{Value, json};
 
 /// Adds a problem to a status if calls have been in progress for long. Calls that wait for locks are no problem: their
 /// programs wait for other programs.
-pub fn with_waits(status: Status, waits: &LongWaits, works: &[WaitingWork]) -> Status {
+pub fn with_waits(status: PartStatus, waits: &LongWaits, works: &[WaitingWork]) -> PartStatus {
     let longest = waits.longest.iter().find(|call| !call.why.is_lock);
     let shown = WAIT_SHOWN.as_secs();
     match (longest, works.first()) {
@@ -19,7 +19,7 @@ pub fn with_waits(status: Status, waits: &LongWaits, works: &[WaitingWork]) -> S
                 calls => format!("{calls} calls have been in progress for longer than {shown} s; the longest: "),
             };
             let what = format!("{others}{}, for {} s: it {}", of(longest), longest.age.as_secs(), longest.why.what);
-            status.with_problem(State::Degraded, what, longest.why.remedy.clone())
+            status.with_problem(PartHealth::Degraded, what, longest.why.remedy.clone())
         }
         (None, Some(work)) => {
             let what = match work.inode {
@@ -27,7 +27,7 @@ pub fn with_waits(status: Status, waits: &LongWaits, works: &[WaitingWork]) -> S
                 None => format!("what was written has not been committed for {} s", work.age.as_secs()),
             };
             status.with_problem(
-                State::Degraded,
+                PartHealth::Degraded,
                 format!("{what}: this mount {}", work.why.what),
                 work.why.remedy.clone(),
             )
@@ -102,15 +102,15 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_wait_is_a_problem_unless_it_is_for_a_lock() {
+    fn longest_wait_is_problem_except_locks() {
         let lock = WaitingCall { name: None, ..call("lock", 90, true) };
         let waits = LongWaits { longest: vec![lock.clone()], calls: 0, locks: 1 };
-        let healthy = with_waits(Status::healthy("volume mount", "/mnt"), &waits, &[]);
-        assert_eq!((healthy.state, healthy.problems.len()), (State::Healthy, 0));
+        let healthy = with_waits(PartStatus::healthy("volume mount", "/mnt"), &waits, &[]);
+        assert_eq!((healthy.state, healthy.problems.len()), (PartHealth::Healthy, 0));
         assert_eq!(figures(&waits, &[])["longest"][0]["call"], "lock");
         let waits = LongWaits { longest: vec![lock, call("unlink", 45, false)], calls: 2, locks: 1 };
         let status = with_waits(healthy, &waits, &[]);
-        assert_eq!(status.state, State::Degraded);
+        assert_eq!(status.state, PartHealth::Degraded);
         assert_eq!(
             status.problems[0].what,
             "2 calls have been in progress for longer than 30 s; the longest: unlink of file in a/b (inode 7) by rm \
@@ -120,10 +120,10 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_is_not_given_back_is_a_problem() {
+    fn unreturned_token_is_a_problem() {
         let why = WaitReason { what: "waits for the kernel".to_owned(), remedy: "see it".to_owned(), is_lock: false };
         let work = WaitingWork { inode: Some(5), age: Duration::from_secs(40), why };
-        let status = with_waits(Status::healthy("volume mount", "/mnt"), &LongWaits::default(), &[work]);
+        let status = with_waits(PartStatus::healthy("volume mount", "/mnt"), &LongWaits::default(), &[work]);
         assert_eq!(
             status.problems[0].what,
             "another host has waited for inode 5 for 40 s: this mount waits for the kernel"

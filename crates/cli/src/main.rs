@@ -33,9 +33,9 @@ mod volume;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use arguments::Command;
-use exit::Failure;
-use mounts::helper::Helper;
+use arguments::NectaryCommand;
+use exit::CommandFailure;
+use mounts::helper::MountHelper;
 use nectary_host::descriptors;
 
 /// How long the end of the process waits for operations of a disk.
@@ -43,7 +43,7 @@ const DISK_WAIT: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os();
-    if let Some(helper) = words.next().as_deref().and_then(Helper::of) {
+    if let Some(helper) = words.next().as_deref().and_then(MountHelper::of) {
         descriptors::raise();
         return helper.run(words.collect());
     }
@@ -57,33 +57,33 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: &Command) -> Result<u8, Failure> {
+fn run(command: &NectaryCommand) -> Result<u8, CommandFailure> {
     // Programs that `trace record` and `bench` start must have the limit that they have without it.
-    if !matches!(command, Command::Trace(_) | Command::Bench(_)) {
+    if !matches!(command, NectaryCommand::Trace(_) | NectaryCommand::Bench(_)) {
         descriptors::raise();
     }
     match command {
-        Command::Proxy(arguments) => in_runtime(proxy::run(arguments)),
-        Command::Store(command) => in_runtime(store::run(command)),
-        Command::Cache(command) => cache::run(command),
-        Command::Trace(command) => trace::run(command),
-        Command::Attach(arguments) => attach::run(arguments),
-        Command::Detach(arguments) => attach::detach(arguments),
-        Command::Export(arguments) => runtime()?.block_on(export::run(arguments)),
-        Command::Nbd(command) => runtime()?.block_on(nbd::run(command)),
-        Command::Ram(command) => ram::run(command),
-        Command::Volume(command) => volume::run(command),
-        Command::Cert(command) => cert::run(command),
-        Command::Bench(command) => bench::run(command),
-        Command::Fleet(command) => proxy::fleet_status::run(command),
-        Command::Status(arguments) => status::run(arguments),
-        Command::Top(arguments) => live::top::run(arguments),
-        Command::Describe => describe::run(),
+        NectaryCommand::Proxy(arguments) => in_runtime(proxy::run(arguments)),
+        NectaryCommand::Store(command) => in_runtime(store::run(command)),
+        NectaryCommand::Cache(command) => cache::run(command),
+        NectaryCommand::Trace(command) => trace::run(command),
+        NectaryCommand::Attach(arguments) => attach::run(arguments),
+        NectaryCommand::Detach(arguments) => attach::detach(arguments),
+        NectaryCommand::Export(arguments) => runtime()?.block_on(export::run(arguments)),
+        NectaryCommand::Nbd(command) => runtime()?.block_on(nbd::run(command)),
+        NectaryCommand::Ram(command) => ram::run(command),
+        NectaryCommand::Volume(command) => volume::run(command),
+        NectaryCommand::Cert(command) => cert::run(command),
+        NectaryCommand::Bench(command) => bench::run(command),
+        NectaryCommand::Fleet(command) => proxy::fleet_status::run(command),
+        NectaryCommand::Status(arguments) => status::run(arguments),
+        NectaryCommand::Top(arguments) => live::top::run(arguments),
+        NectaryCommand::Describe => describe::run(),
     }
 }
 
 /// Runs a command in a runtime. A thread that waits for a disk which does not answer does not keep the process.
-fn in_runtime(command: impl Future<Output = Result<u8, Failure>>) -> Result<u8, Failure> {
+fn in_runtime(command: impl Future<Output = Result<u8, CommandFailure>>) -> Result<u8, CommandFailure> {
     let runtime = runtime()?;
     let result = runtime.block_on(command);
     runtime.shutdown_timeout(DISK_WAIT);
@@ -92,6 +92,6 @@ fn in_runtime(command: impl Future<Output = Result<u8, Failure>>) -> Result<u8, 
 
 /// Makes a runtime with one thread: a command waits for one thing at a time, and the proxy's workers have separate
 /// runtimes.
-fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+fn runtime() -> Result<tokio::runtime::Runtime, CommandFailure> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }

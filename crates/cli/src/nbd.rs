@@ -5,33 +5,33 @@
 
 use nectary_block::format_size;
 use nectary_host::tls::ClientTls;
-use nectary_nbd::{ConnectOptions, ExportInfo, Url, info, list};
+use nectary_nbd::{ConnectOptions, ExportInfo, ExportUrl, info, list};
 
 use crate::arguments::{InfoArguments, ListArguments, NbdCommand, ServerArguments};
-use crate::exit::{Failure, GOOD, USAGE};
+use crate::exit::{CommandFailure, GOOD, USAGE};
 use crate::output;
 
 /// The exit code for "no".
 const NO: u8 = USAGE;
 
 /// Runs the command.
-pub async fn run(command: &NbdCommand) -> Result<u8, Failure> {
+pub async fn run(command: &NbdCommand) -> Result<u8, CommandFailure> {
     match command {
         NbdCommand::Info(arguments) => show(arguments).await,
         NbdCommand::List(arguments) => show_list(arguments).await,
     }
 }
 
-fn server(arguments: &ServerArguments) -> Result<(Url, ConnectOptions), Failure> {
-    let url = Url::parse(&arguments.url).map_err(|error| {
+fn server(arguments: &ServerArguments) -> Result<(ExportUrl, ConnectOptions), CommandFailure> {
+    let url = ExportUrl::parse(&arguments.url).map_err(|error| {
         let remedy = "write nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH; nbds for TLS";
-        Failure::new(USAGE, error.to_string(), remedy)
+        CommandFailure::new(USAGE, error.to_string(), remedy)
     })?;
     let identity = arguments.tls_cert.as_deref().zip(arguments.tls_key.as_deref());
     let is_given = arguments.tls_ca.is_some() || identity.is_some();
     if is_given && !url.tls {
         let message = format!("{}: certificates for a connection without TLS", arguments.url);
-        return Err(Failure::new(USAGE, message, "write nbds:// or nbds+unix://"));
+        return Err(CommandFailure::new(USAGE, message, "write nbds:// or nbds+unix://"));
     }
     let tls = match is_given {
         true => Some(ClientTls::load(arguments.tls_ca.as_deref(), identity)?),
@@ -42,7 +42,7 @@ fn server(arguments: &ServerArguments) -> Result<(Url, ConnectOptions), Failure>
     Ok((url, options))
 }
 
-async fn show(arguments: &InfoArguments) -> Result<u8, Failure> {
+async fn show(arguments: &InfoArguments) -> Result<u8, CommandFailure> {
     let (url, options) = server(&arguments.server)?;
     let found = info(&url, &options).await?;
     if let Some(word) = &arguments.can {
@@ -81,14 +81,14 @@ fn as_text(info: &ExportInfo) -> String {
     text
 }
 
-async fn show_list(arguments: &ListArguments) -> Result<u8, Failure> {
+async fn show_list(arguments: &ListArguments) -> Result<u8, CommandFailure> {
     let (url, options) = server(&arguments.server)?;
     let found = list(&url, &options).await?;
     if arguments.server.json {
         output::json(&found)?;
         return Ok(GOOD);
     }
-    let line = |export: &nectary_nbd::Listed| {
+    let line = |export: &nectary_nbd::ListedExport| {
         let description = export.description.as_deref().map(|text| format!("  {text}")).unwrap_or_default();
         format!("\"{}\"{description}\n", export.name.escape_debug())
     };

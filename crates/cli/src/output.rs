@@ -8,22 +8,22 @@ use nectary_block::format_size;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::exit::Failure;
+use crate::exit::CommandFailure;
 
 /// Prints text.
-pub fn text(text: &str) -> Result<(), Failure> {
+pub fn text(text: &str) -> Result<(), CommandFailure> {
     write(text.as_bytes())
 }
 
 /// Prints JSON, indented, with a newline at its end.
-pub fn json(value: &impl Serialize) -> Result<(), Failure> {
+pub fn json(value: &impl Serialize) -> Result<(), CommandFailure> {
     let mut text = serde_json::to_string_pretty(value)?;
     text.push('\n');
     write(text.as_bytes())
 }
 
 /// Writes bytes to the standard output.
-pub fn write(bytes: &[u8]) -> Result<(), Failure> {
+pub fn write(bytes: &[u8]) -> Result<(), CommandFailure> {
     let mut output = io::stdout().lock();
     match output.write_all(bytes).and_then(|()| output.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(i32::from(crate::exit::FAILED)),
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_lines_with_sizes_people_can_read() {
+    fn figures_show_readable_sizes() {
         let value =
             serde_json::json!({"span_bytes": 4_294_967_296_u64, "counts": {"puts": 7}, "stopped": null, "device": "a"});
         let text = figures(&value, 0);

@@ -22,20 +22,20 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use nectary_block::format_size;
 use nectary_config::{ListenAddress, ServerScheme};
-use nectary_host::log::{self, Level, Throttle};
+use nectary_host::log::{self, LogLevel, LogThrottle};
 use nectary_host::{
-    ControlServer, Fault, FaultKind, Limits, Methods, ReopenSignals, RuntimeDirectory, Shutdown, Status, allocator,
-    control, descriptors, inherited, memory,
+    ControlFault, ControlLimits, ControlMethods, ControlServer, FaultKind, PartStatus, ReopenSignals, RuntimeDirectory,
+    Shutdown, allocator, control, descriptors, inherited, memory,
 };
 use nectary_proxy::{
-    Bound, FleetSeat, ForwardedOptions, OriginUrl, Proxy, ProxyOptions, Reopener, SocketUsers, UnixSocket,
+    BoundProxy, FleetSeat, ForwardedOptions, OriginUrl, Proxy, ProxyOptions, ProxyReopener, SocketUsers, UnixSocket,
 };
-use nectary_store::{AdmissionOptions, MEMORY_BYTES_MIN, OpenOptions, Spans};
+use nectary_store::{AdmissionOptions, MEMORY_BYTES_MIN, OpenOptions, SpanSet};
 use serde_json::{Value, json};
 
 use crate::arguments::{ProxyArguments, tcp_addresses, unix_sockets};
 use crate::device::{OpenStore, open_or_create_store};
-use crate::exit::{BUSY, FAILED, Failure, GOOD, USAGE};
+use crate::exit::{BUSY, CommandFailure, FAILED, GOOD, USAGE};
 use crate::health;
 use crate::purge::{PURGE_HERE, register_purges};
 use crate::services::service_manager::{self, Watchdog};
@@ -68,7 +68,7 @@ const WORKER_DESCRIPTORS: u64 = 6;
 const START_DESCRIPTORS: u64 = 32;
 
 /// Runs the proxy until a signal requests its end.
-pub async fn run(given: &ProxyArguments) -> Result<u8, Failure> {
+pub async fn run(given: &ProxyArguments) -> Result<u8, CommandFailure> {
     if given.file.print_config {
         return printed_config::print(given);
     }
@@ -105,7 +105,7 @@ pub async fn run(given: &ProxyArguments) -> Result<u8, Failure> {
     let store = tokio::select! {
         store = open_store(arguments, options, bound.has_successor()) => store?,
         () = shutdown.requested() => {
-            log::write(Level::Note, "proxy", format_args!("stopped before the store was open"));
+            log::write(LogLevel::Note, "proxy", format_args!("stopped before the store was open"));
             return Ok(GOOD);
         }
     };
@@ -113,7 +113,7 @@ pub async fn run(given: &ProxyArguments) -> Result<u8, Failure> {
     let closed = store.release().await.context("cannot write what was left");
     served?;
     closed?;
-    log::write(Level::Note, "proxy", format_args!("stopped"));
+    log::write(LogLevel::Note, "proxy", format_args!("stopped"));
     Ok(GOOD)
 }
 
@@ -124,7 +124,7 @@ fn shares_keys(arguments: &ProxyArguments) -> bool {
 }
 
 /// Lets the process that serves inherited listeners next be told what it has to purge.
-fn with_successor(arguments: &ProxyArguments, bound: Bound) -> Result<Bound, Failure> {
+fn with_successor(arguments: &ProxyArguments, bound: BoundProxy) -> Result<BoundProxy, CommandFailure> {
     if !bound.has_successor() {
         return Ok(bound);
     }
@@ -141,13 +141,17 @@ fn with_successor(arguments: &ProxyArguments, bound: Bound) -> Result<Bound, Fai
 }
 
 /// Opens the store. A process that takes listeners over waits until the one before it has given the store up.
-async fn open_store(arguments: &ProxyArguments, options: OpenOptions, is_next: bool) -> Result<OpenStore, Failure> {
+async fn open_store(
+    arguments: &ProxyArguments,
+    options: OpenOptions,
+    is_next: bool,
+) -> Result<OpenStore, CommandFailure> {
     let deadline = Instant::now() + STORE_PATIENCE;
     loop {
         match open_or_create_store(arguments, options.clone()).await {
             Err(failure) if failure.code() == BUSY && is_next && Instant::now() < deadline => {
-                static WAITS: Throttle = Throttle::every(STORE_PATIENCE);
-                WAITS.write(Level::Note, "proxy", format_args!("waits for the store: {}", failure.message()));
+                static WAITS: LogThrottle = LogThrottle::every(STORE_PATIENCE);
+                WAITS.write(LogLevel::Note, "proxy", format_args!("waits for the store: {}", failure.message()));
                 tokio::time::sleep(STORE_PAUSE).await;
             }
             opened => return opened,
@@ -157,11 +161,11 @@ async fn open_store(arguments: &ProxyArguments, options: OpenOptions, is_next: b
 
 async fn serve(
     arguments: &ProxyArguments,
-    bound: Bound,
+    bound: BoundProxy,
     store: &OpenStore,
     shutdown: &Shutdown,
     (signals, sources, live_config): (ReopenSignals, Arc<OnceLock<PageSources>>, Option<Arc<LiveConfig>>),
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let proxy_of_status = Arc::new(OnceLock::new());
     let report = report(arguments, store, &proxy_of_status);
     let _ = sources.set(PageSources { report: report.clone(), proxy: proxy_of_status.clone() });
@@ -186,13 +190,13 @@ async fn serve(
             () = shutdown.requested() => {}
         }
     }
-    match bound.serve(Spans::clone(store), shutdown.clone()) {
+    match bound.serve(SpanSet::clone(store), shutdown.clone()) {
         Ok(proxy) => {
             announce(arguments, &proxy, store);
             let sockets = proxy.unix_sockets().iter().filter(|socket| socket.users == SocketUsers::Clients);
             let addresses = proxy.addresses().iter().map(ToString::to_string);
             let addresses = addresses.chain(sockets.map(ToString::to_string)).collect();
-            let running = health::Running {
+            let running = health::RunningProxy {
                 addresses,
                 stats: proxy.stats(),
                 reopener: proxy.reopener(),
@@ -215,7 +219,7 @@ async fn serve(
 
 /// Refuses less memory than the store needs, and more than the machine has or a memory group allows: otherwise the kernel
 /// would kill the process long after its start. Warns if little is left for all else.
-fn check_memory(arguments: &ProxyArguments) -> Result<(), Failure> {
+fn check_memory(arguments: &ProxyArguments) -> Result<(), CommandFailure> {
     let memory_bytes = arguments.memory_bytes();
     let memory = format_size(memory_bytes);
     let spans = 1 + arguments.spans.spans.len() as u64;
@@ -223,26 +227,30 @@ fn check_memory(arguments: &ProxyArguments) -> Result<(), Failure> {
         let least = format_size(spans * MEMORY_BYTES_MIN);
         let message = format!("--memory {memory} is too little: a store of {spans} spans needs at least {least}");
         let message = if spans == 1 { message.replace(" of 1 spans", "") } else { message };
-        return Err(Failure::new(USAGE, message, "give a larger --memory; 256M is the default"));
+        return Err(CommandFailure::new(USAGE, message, "give a larger --memory; 256M is the default"));
     }
     let Some(limit) = memory::limit() else { return Ok(()) };
     let all = format_size(limit.bytes);
     if memory_bytes > limit.bytes {
         let message = format!("--memory {memory} is more than {}, which is {all}", limit.source());
-        return Err(Failure::new(USAGE, message, "give a smaller --memory; half of that leaves room for all else"));
+        return Err(CommandFailure::new(
+            USAGE,
+            message,
+            "give a smaller --memory; half of that leaves room for all else",
+        ));
     }
     if limit.bytes - memory_bytes < (limit.bytes / MEMORY_LEFT_SHARE).min(MEMORY_LEFT_BYTES) {
         let text = format_args!(
             "--memory {memory} leaves {} of {all} for connections and all else; the kernel ends a process that takes more",
             format_size(limit.bytes - memory_bytes)
         );
-        log::write(Level::Warning, "proxy", text);
+        log::write(LogLevel::Warning, "proxy", text);
     }
     Ok(())
 }
 
 /// Refuses to start with too few file descriptors, before a store is made.
-fn check_descriptors(arguments: &ProxyArguments) -> Result<(), Failure> {
+fn check_descriptors(arguments: &ProxyArguments) -> Result<(), CommandFailure> {
     let processors = || std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let workers = arguments.workers.map_or_else(processors, u64::from);
     let needed = workers * WORKER_DESCRIPTORS + START_DESCRIPTORS;
@@ -251,7 +259,7 @@ fn check_descriptors(arguments: &ProxyArguments) -> Result<(), Failure> {
         return Ok(());
     }
     let message = format!("{needed} file descriptors are needed to start, and no more than {limit} may be open");
-    Err(Failure::new(FAILED, message, "raise the limit: `ulimit -n`, or LimitNOFILE= in a unit of systemd"))
+    Err(CommandFailure::new(FAILED, message, "raise the limit: `ulimit -n`, or LimitNOFILE= in a unit of systemd"))
 }
 
 /// Prints the store's notices and obeys signals until the proxy ends.
@@ -260,8 +268,8 @@ async fn wait(
     proxy: Proxy,
     (store, control, fleet): (&OpenStore, ControlServer, Option<FleetNode>),
     (mut signals, live_config): (ReopenSignals, Option<Arc<LiveConfig>>),
-) -> Result<(), Failure> {
-    static NOTES: Throttle = Throttle::every(Duration::from_secs(60));
+) -> Result<(), CommandFailure> {
+    static NOTES: LogThrottle = LogThrottle::every(Duration::from_secs(60));
     let reopener = proxy.reopener();
     let stats = proxy.stats();
     let mut left = std::pin::pin!(proxy.left());
@@ -286,16 +294,16 @@ async fn wait(
                 let open = stats.snapshot().connections_open;
                 if open > 0 {
                     let text = format_args!("the store is closed; {open} connections go on without it");
-                    log::write(Level::Note, "proxy", text);
+                    log::write(LogLevel::Note, "proxy", text);
                 }
             },
             signal = signals.next() => match (&live_config, signal) {
                 // What went wrong is in the log and in the status.
                 (Some(config), "SIGHUP") => _ = reload(config.clone(), reopener.clone(), signal).await,
                 _ => match reopen(reopener.clone()).await.as_slice() {
-                [] => log::write(Level::Note, "proxy", format_args!("{signal}: log and certificates reopened")),
+                [] => log::write(LogLevel::Note, "proxy", format_args!("{signal}: log and certificates reopened")),
                 failed => for error in failed {
-                    log::write(Level::Error, "proxy", format_args!("{signal}: {error}; what was open stays in use"));
+                    log::write(LogLevel::Error, "proxy", format_args!("{signal}: {error}; what was open stays in use"));
                 },
                 },
             },
@@ -303,7 +311,7 @@ async fn wait(
             // What a closed store cannot read may be what the next process has written.
             _ = ticks.tick(), if control.is_some() => {
                 for note in store.take_notes() {
-                    NOTES.write(Level::Warning, "store", format_args!("{note}"));
+                    NOTES.write(LogLevel::Warning, "store", format_args!("{note}"));
                 }
                 if let Some(fleet) = &fleet {
                     fleet.tell_problems();
@@ -314,7 +322,7 @@ async fn wait(
 }
 
 /// Gives up the name of this part, its place in the fleet, and the store.
-async fn give_up(store: &OpenStore, control: ControlServer, fleet: Option<&FleetNode>) -> Result<(), Failure> {
+async fn give_up(store: &OpenStore, control: ControlServer, fleet: Option<&FleetNode>) -> Result<(), CommandFailure> {
     control.stop().await;
     leave(fleet).await;
     Ok(store.release().await.context("cannot write what was left")?)
@@ -328,7 +336,7 @@ async fn leave(fleet: Option<&FleetNode>) {
 }
 
 /// Opens the log and the certificates again; returns what failed.
-async fn reopen(reopener: Reopener) -> Vec<String> {
+async fn reopen(reopener: ProxyReopener) -> Vec<String> {
     match tokio::task::spawn_blocking(move || reopener.reopen()).await {
         Ok(failed) => failed.iter().map(ToString::to_string).collect(),
         Err(error) => vec![error.to_string()],
@@ -336,7 +344,7 @@ async fn reopen(reopener: Reopener) -> Vec<String> {
 }
 
 /// Reads the configuration file again and uses it.
-async fn reload(config: Arc<LiveConfig>, reopener: Reopener, cause: &'static str) -> Result<(), String> {
+async fn reload(config: Arc<LiveConfig>, reopener: ProxyReopener, cause: &'static str) -> Result<(), String> {
     match tokio::task::spawn_blocking(move || config.reload(&reopener, cause)).await {
         Ok(Ok(())) => {
             service_manager::status(&format!("serves by the file that was read at {cause}"));
@@ -373,7 +381,7 @@ async fn look_up(servers: Vec<(String, String, u16)>) {
             Err(error) => error.to_string(),
         };
         log::write(
-            Level::Warning,
+            LogLevel::Warning,
             "proxy",
             format_args!(
                 "cannot look up the origin {url}: {reason}; see --origin and DNS. Each fetch looks it up again"
@@ -383,12 +391,12 @@ async fn look_up(servers: Vec<(String, String, u16)>) {
 }
 
 /// The limits that the options or the file say.
-fn limits_of(arguments: &ProxyArguments) -> nectary_proxy::Limits {
+fn limits_of(arguments: &ProxyArguments) -> nectary_proxy::ProxyLimits {
     let of_file = arguments.file.read.as_ref().and_then(|config| nectary_proxy::options_of(config).ok());
     of_file.map_or_else(|| arguments.limits.limits(), |options| options.limits)
 }
 
-fn proxy_options(arguments: &ProxyArguments) -> Result<ProxyOptions, Failure> {
+fn proxy_options(arguments: &ProxyArguments) -> Result<ProxyOptions, CommandFailure> {
     if let Some(config) = &arguments.file.read {
         return nectary_proxy::options_of(config).map_err(|problems| nectary_proxy::Error::Config(problems).into());
     }
@@ -430,9 +438,9 @@ fn served_addresses(arguments: &ProxyArguments) -> String {
 }
 
 /// What tells the state of the proxy.
-type Report = Arc<dyn Fn() -> Status + Send + Sync>;
+type Report = Arc<dyn Fn() -> PartStatus + Send + Sync>;
 
-fn report(arguments: &ProxyArguments, store: &Spans, proxy: &Arc<OnceLock<health::Running>>) -> Report {
+fn report(arguments: &ProxyArguments, store: &SpanSet, proxy: &Arc<OnceLock<health::RunningProxy>>) -> Report {
     let (store, proxy) = (store.clone(), proxy.clone());
     let name = served_addresses(arguments);
     Arc::new(move || health::status(&name, &store.stat(), proxy.get()))
@@ -440,22 +448,22 @@ fn report(arguments: &ProxyArguments, store: &Spans, proxy: &Arc<OnceLock<health
 
 fn start_control(
     arguments: &ProxyArguments,
-    (store, fleet): (&Spans, Option<&FleetSeat>),
-    proxy: &Arc<OnceLock<health::Running>>,
+    (store, fleet): (&SpanSet, Option<&FleetSeat>),
+    proxy: &Arc<OnceLock<health::RunningProxy>>,
     report: Report,
-) -> Result<ControlServer, Failure> {
-    let mut methods = Methods::new();
+) -> Result<ControlServer, CommandFailure> {
+    let mut methods = ControlMethods::new();
     methods.status(move || report());
     let of_stat = store.clone();
     methods.register("stat", "the store's size, contents and counters", move |_| {
         let stat = serde_json::to_value(of_stat.stat());
-        async move { stat.map_err(|error| Fault::new(FaultKind::Failed, error.to_string(), "")) }
+        async move { stat.map_err(|error| ControlFault::new(FaultKind::Failed, error.to_string(), "")) }
     });
     let of_sync = store.clone();
     methods.register("sync", "makes everything put so far survive a power cut", move |_| {
         let store = of_sync.clone();
         async move {
-            let failed = |error: String| Fault::new(FaultKind::Failed, error, "see `nectary status`");
+            let failed = |error: String| ControlFault::new(FaultKind::Failed, error, "see `nectary status`");
             store.sync().await.map_err(|error| failed(error.to_string()))?;
             serde_json::to_value(store.stat().sequences).map_err(|error| failed(error.to_string()))
         }
@@ -468,7 +476,7 @@ fn start_control(
             let proxy = of_reopen.clone();
             async move {
                 let Some(running) = proxy.get() else {
-                    return Err(Fault::new(
+                    return Err(ControlFault::new(
                         FaultKind::Busy,
                         "the proxy is starting".to_owned(),
                         "try again in a moment",
@@ -477,9 +485,11 @@ fn start_control(
                 let failed = reopen(running.reopener.clone()).await;
                 match failed.is_empty() {
                     true => Ok(json!({})),
-                    false => {
-                        Err(Fault::new(FaultKind::Failed, failed.join("; "), "what was open stays in use; mend it"))
-                    }
+                    false => Err(ControlFault::new(
+                        FaultKind::Failed,
+                        failed.join("; "),
+                        "what was open stays in use; mend it",
+                    )),
                 }
             }
         },
@@ -489,18 +499,22 @@ fn start_control(
         let proxy = of_reload.clone();
         async move {
             let Some(running) = proxy.get() else {
-                return Err(Fault::new(FaultKind::Busy, "the proxy is starting".to_owned(), "try again in a moment"));
+                return Err(ControlFault::new(
+                    FaultKind::Busy,
+                    "the proxy is starting".to_owned(),
+                    "try again in a moment",
+                ));
             };
             let Some(config) = &running.config else {
                 let what = "the proxy has no configuration file".to_owned();
-                return Err(Fault::new(FaultKind::Invalid, what, "start it with --config"));
+                return Err(ControlFault::new(FaultKind::Invalid, what, "start it with --config"));
             };
             let reloaded = reload(config.clone(), running.reopener.clone(), "reload").await;
-            reloaded.map(|()| json!({})).map_err(|error| Fault::new(FaultKind::Failed, error, "mend the file"))
+            reloaded.map(|()| json!({})).map_err(|error| ControlFault::new(FaultKind::Failed, error, "mend the file"))
         }
     });
     register_purges(&mut methods, store, proxy, fleet);
-    Ok(ControlServer::start(&RuntimeDirectory::open()?, &part(arguments), methods, Limits::default())?)
+    Ok(ControlServer::start(&RuntimeDirectory::open()?, &part(arguments), methods, ControlLimits::default())?)
 }
 
 /// Returns the part's name: its first address, and its process number if the port is not known yet.
@@ -533,7 +547,7 @@ fn found_entries(entries: u64, is_loading: bool, milliseconds: u64) -> String {
     }
 }
 
-fn announce(arguments: &ProxyArguments, proxy: &Proxy, store: &Spans) {
+fn announce(arguments: &ProxyArguments, proxy: &Proxy, store: &SpanSet) {
     let stat = store.stat();
     let kind = match (&arguments.file.read, &arguments.origin.origin) {
         (Some(config), _) if config.sites.is_empty() => "forward proxy".to_owned(),
@@ -544,24 +558,24 @@ fn announce(arguments: &ProxyArguments, proxy: &Proxy, store: &Spans) {
     let certificates = proxy.stats().certificates();
     let scheme = if proxy.stats().is_tls() { "https" } else { "http" };
     for address in proxy.addresses() {
-        log::write(Level::Note, "proxy", format_args!("{kind} on {scheme}://{address}"));
+        log::write(LogLevel::Note, "proxy", format_args!("{kind} on {scheme}://{address}"));
     }
     for address in proxy.redirect_addresses() {
-        log::write(Level::Note, "proxy", format_args!("clients of http://{address} are sent to https"));
+        log::write(LogLevel::Note, "proxy", format_args!("clients of http://{address} are sent to https"));
     }
     for certificate in &certificates {
         if let Some((what, _)) = health::certificate_problem(certificate) {
-            log::write(Level::Warning, "proxy", format_args!("{what}"));
+            log::write(LogLevel::Warning, "proxy", format_args!("{what}"));
         }
     }
     let missing = proxy.stats().ordered_names().into_iter().filter(|found| found.not_after_s.is_none());
     let missing: Vec<String> = missing.map(|found| found.name).collect();
     if !missing.is_empty() {
         let (count, shown) = (missing.len(), missing[..missing.len().min(NAMES_SHOWN)].join(", "));
-        log::write(Level::Note, "proxy", format_args!("certificates are ordered for {count} names: {shown}"));
+        log::write(LogLevel::Note, "proxy", format_args!("certificates are ordered for {count} names: {shown}"));
     }
     for address in proxy.admin_addresses() {
-        log::write(Level::Note, "proxy", format_args!("administration at http://{address}"));
+        log::write(LogLevel::Note, "proxy", format_args!("administration at http://{address}"));
     }
     for socket in proxy.unix_sockets() {
         let what = match socket.users {
@@ -569,23 +583,23 @@ fn announce(arguments: &ProxyArguments, proxy: &Proxy, store: &Spans) {
             SocketUsers::Redirect => format!("clients of {socket} are sent to https"),
             SocketUsers::Admin => format!("administration at {socket}"),
         };
-        log::write(Level::Note, "proxy", format_args!("{what}"));
+        log::write(LogLevel::Note, "proxy", format_args!("{what}"));
     }
     let limits = proxy.stats().connection_limits();
     if let Some(limits) = limits.filter(|limits| limits.clients_max < u64::from(arguments.limits.connections_max) / 2) {
         let (clients, files) = (limits.clients_max, limits.descriptors);
         let text =
             format_args!("at most {clients} clients at a time, as {files} files may be open: raise `ulimit -Hn`");
-        log::write(Level::Warning, "proxy", text);
+        log::write(LogLevel::Warning, "proxy", text);
     }
     let (size, memory) = (format_size(stat.span_bytes), format_size(arguments.memory_bytes()));
     let entries = found_entries(stat.entries, stat.index_loading, stat.recovery.duration_us / 1000);
-    log::write(Level::Note, "store", format_args!("{}: {size}, {memory} of memory, {entries}", stat.device));
+    log::write(LogLevel::Note, "store", format_args!("{}: {size}, {memory} of memory, {entries}", stat.device));
     let spans = 1 + arguments.spans.spans.len() as u64;
     // A store has whole blocks, so it may be a little smaller than was wanted.
     if let Some(wanted) = arguments.size.filter(|wanted| format_size(wanted.saturating_mul(spans)) != size) {
         let text = format_args!("--size {} is for a store that is made; this one has {size}", format_size(wanted));
-        log::write(Level::Note, "store", text);
+        log::write(LogLevel::Note, "store", text);
     }
 }
 
@@ -594,7 +608,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_start_line_says_what_is_known_of_the_entries() {
+    fn start_line_counts_known_entries() {
         assert_eq!(found_entries(36_000, false, 12), "36000 entries found in 12 ms");
         let loading = found_entries(36_000, true, 12);
         assert_eq!(loading, "36000 entries at the last checkpoint, index still being read; opened in 12 ms");

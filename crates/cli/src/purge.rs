@@ -7,9 +7,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nectary_host::fleet::{FleetError, PurgeScope};
-use nectary_host::{Fault, FaultKind, Methods};
-use nectary_proxy::{FleetSeat, PurgeRequest, PurgeSubject, Reopener, outcome_json};
-use nectary_store::{Error, ErrorKind, PurgeEffect, Spans};
+use nectary_host::{ControlFault, ControlMethods, FaultKind};
+use nectary_proxy::{FleetSeat, ProxyReopener, PurgeRequest, PurgeSubject, outcome_json};
+use nectary_store::{Error, PurgeEffect, SpanSet, StoreErrorKind};
 use serde_json::{Value, json};
 
 use crate::health;
@@ -20,9 +20,9 @@ pub const PURGE_HERE: &str = "purge-here";
 
 /// Registers the methods that purge: on this node alone, and in a fleet on every node.
 pub fn register_purges(
-    methods: &mut Methods,
-    store: &Spans,
-    proxy: &Arc<OnceLock<health::Running>>,
+    methods: &mut ControlMethods,
+    store: &SpanSet,
+    proxy: &Arc<OnceLock<health::RunningProxy>>,
     fleet: Option<&FleetSeat>,
 ) {
     let mut register_local = |method| {
@@ -45,7 +45,7 @@ pub fn register_purges(
 }
 
 /// Purges the objects that the parameters name.
-pub async fn purge(store: &Spans, reopener: Option<&Reopener>, params: Value) -> Result<Value, Fault> {
+pub async fn purge(store: &SpanSet, reopener: Option<&ProxyReopener>, params: Value) -> Result<Value, ControlFault> {
     let PurgeRequest { subject, is_soft, .. } = read(params)?;
     let effect = if is_soft { PurgeEffect::Soft { since_s: now_s() } } else { PurgeEffect::Hard };
     let purged = match &subject {
@@ -56,28 +56,32 @@ pub async fn purge(store: &Spans, reopener: Option<&Reopener>, params: Value) ->
     };
     purged.map(|()| json!({})).map_err(|error| {
         let kind = match error.kind {
-            ErrorKind::Invalid => FaultKind::Invalid,
-            ErrorKind::Busy => FaultKind::Busy,
+            StoreErrorKind::Invalid => FaultKind::Invalid,
+            StoreErrorKind::Busy => FaultKind::Busy,
             _ => FaultKind::Failed,
         };
-        Fault::new(kind, error.message, "see `nectary status`")
+        ControlFault::new(kind, error.message, "see `nectary status`")
     })
 }
 
-fn read(params: Value) -> Result<PurgeRequest, Fault> {
+fn read(params: Value) -> Result<PurgeRequest, ControlFault> {
     PurgeRequest::from_value(params).map_err(|message| {
         let remedy =
             r#"say one of {"key": URL}, {"prefix": TEXT}, {"tags": [TAG]}, {"all": true}, also with "soft": true"#;
-        Fault::new(FaultKind::Invalid, message, remedy)
+        ControlFault::new(FaultKind::Invalid, message, remedy)
     })
 }
 
 /// Purges on every node of a fleet. The answer says what has become of the purge.
-pub async fn purge_fleet(fleet: &FleetSeat, reopener: Option<&Reopener>, params: Value) -> Result<Value, Fault> {
+pub async fn purge_fleet(
+    fleet: &FleetSeat,
+    reopener: Option<&ProxyReopener>,
+    params: Value,
+) -> Result<Value, ControlFault> {
     let PurgeRequest { subject, is_soft, wish } = read(params)?;
     let Some(reopener) = reopener else {
         let message = "this proxy starts, and does not know yet which keys a URL has: nothing is purged";
-        return Err(Fault::new(FaultKind::Busy, message, "send it again"));
+        return Err(ControlFault::new(FaultKind::Busy, message, "send it again"));
     };
     let (keys, rules) = (|url: &str, is_prefix| reopener.keys_by_rules(url, is_prefix), reopener.rules());
     let purged = match &subject {
@@ -100,7 +104,7 @@ pub async fn purge_fleet(fleet: &FleetSeat, reopener: Option<&Reopener>, params:
                 FleetError::TooMany(_) | FleetError::QueueFull(_) => FaultKind::Busy,
                 _ => FaultKind::Failed,
             };
-            Err(Fault::new(kind, error.to_string(), "see `nectary fleet status`"))
+            Err(ControlFault::new(kind, error.to_string(), "see `nectary fleet status`"))
         }
     }
 }
@@ -112,12 +116,12 @@ fn now_s() -> u32 {
 }
 
 /// The keys of a URL: a site's are found by any of its names.
-fn keys(reopener: Option<&Reopener>, url: &str, is_prefix: bool) -> Vec<Vec<u8>> {
+fn keys(reopener: Option<&ProxyReopener>, url: &str, is_prefix: bool) -> Vec<Vec<u8>> {
     reopener.map_or_else(|| vec![url.as_bytes().to_vec()], |reopener| reopener.keys_of(url, is_prefix))
 }
 
 /// Purges keys. *Errors*: that of the first that fails; those after it were not begun.
-async fn purge_keys(store: &Spans, keys: Vec<Vec<u8>>, effect: PurgeEffect) -> Result<(), Error> {
+async fn purge_keys(store: &SpanSet, keys: Vec<Vec<u8>>, effect: PurgeEffect) -> Result<(), Error> {
     for key in keys {
         store.purge_key_as(&key, effect).await?;
     }
@@ -125,7 +129,7 @@ async fn purge_keys(store: &Spans, keys: Vec<Vec<u8>>, effect: PurgeEffect) -> R
 }
 
 /// Purges all keys that begin so, as [`purge_keys`] does.
-async fn purge_prefixes(store: &Spans, prefixes: Vec<Vec<u8>>, effect: PurgeEffect) -> Result<(), Error> {
+async fn purge_prefixes(store: &SpanSet, prefixes: Vec<Vec<u8>>, effect: PurgeEffect) -> Result<(), Error> {
     for prefix in prefixes {
         store.purge_prefix_as(&prefix, effect).await?;
     }
@@ -133,7 +137,7 @@ async fn purge_prefixes(store: &Spans, prefixes: Vec<Vec<u8>>, effect: PurgeEffe
 }
 
 /// Purges all objects that have one of these tags.
-pub async fn purge_tags(store: &Spans, tags: &[String], effect: PurgeEffect) -> Result<(), Error> {
+pub async fn purge_tags(store: &SpanSet, tags: &[String], effect: PurgeEffect) -> Result<(), Error> {
     for tag in tags {
         store.purge_tag_as(tag.as_bytes(), effect).await?;
     }

@@ -13,22 +13,22 @@ pub mod replace;
 pub mod scrub;
 mod simulate;
 
-use nectary_host::Methods;
-use nectary_ram::device::Opened;
+use nectary_host::ControlMethods;
+use nectary_ram::device::OpenDevices;
 
 use crate::arguments::RamCommand;
-use crate::exit::Failure;
+use crate::exit::CommandFailure;
 use crate::runtime;
 
 /// Adds the methods of network RAM disks to a process that has devices open.
-pub fn register(disks: &Opened, methods: &mut Methods) {
+pub fn register(disks: &OpenDevices, methods: &mut ControlMethods) {
     replace::register(disks.clone(), methods);
     drain::register(disks.clone(), methods);
     scrub::register(disks.clone(), methods);
 }
 
 /// Runs the command.
-pub fn run(command: &RamCommand) -> Result<u8, Failure> {
+pub fn run(command: &RamCommand) -> Result<u8, CommandFailure> {
     match command {
         RamCommand::Donate(arguments) => runtime()?.block_on(donate::run(arguments)),
         RamCommand::Create(arguments) => runtime()?.block_on(create::create(arguments)),

@@ -4,12 +4,12 @@
 
 use std::time::Duration;
 
-use nectary_host::control::Part;
-use nectary_host::{RuntimeDirectory, State};
+use nectary_host::control::RunningPart;
+use nectary_host::{PartHealth, RuntimeDirectory};
 use serde_json::{Value, json};
 
 use crate::arguments::StatusArguments;
-use crate::exit::{Failure, NOT_FOUND};
+use crate::exit::{CommandFailure, NOT_FOUND};
 use crate::output;
 use crate::services::running_parts::running_parts;
 
@@ -17,7 +17,7 @@ use crate::services::running_parts::running_parts;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Runs the command.
-pub fn run(arguments: &StatusArguments) -> Result<u8, Failure> {
+pub fn run(arguments: &StatusArguments) -> Result<u8, CommandFailure> {
     let directory = RuntimeDirectory::open()?;
     let parts = running_parts(&directory, PATIENCE)?;
     if arguments.json {
@@ -33,22 +33,22 @@ pub fn run(arguments: &StatusArguments) -> Result<u8, Failure> {
 
 /// The exit code of the worst state among the parts, or [`NOT_FOUND`] if nothing runs. A part without a valid answer
 /// counts as broken.
-fn exit_code(parts: &[Part]) -> u8 {
-    let state = |part: &Part| part.status.as_ref().map_or(State::Broken, |status| status.state);
+fn exit_code(parts: &[RunningPart]) -> u8 {
+    let state = |part: &RunningPart| part.status.as_ref().map_or(PartHealth::Broken, |status| status.state);
     match parts.iter().map(state).max() {
         Some(worst) => worst.exit_code(),
         None => NOT_FOUND,
     }
 }
 
-fn as_json(part: &Part) -> Value {
+fn as_json(part: &RunningPart) -> Value {
     match &part.status {
         Ok(status) => json!({ "socket": part.path, "status": status }),
         Err(error) => json!({ "socket": part.path, "error": error.to_string() }),
     }
 }
 
-fn as_text(part: &Part, verbose: bool) -> String {
+fn as_text(part: &RunningPart, verbose: bool) -> String {
     let status = match &part.status {
         Ok(status) => status,
         Err(error) => return format!("broken    {}\n  {error}\n", part.path.display()),
@@ -67,18 +67,18 @@ fn as_text(part: &Part, verbose: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nectary_host::Status;
+    use nectary_host::PartStatus;
     use std::path::PathBuf;
 
-    fn part(status: Status) -> Part {
-        Part { path: PathBuf::from("/run/nectary/a.sock"), status: Ok(status) }
+    fn part(status: PartStatus) -> RunningPart {
+        RunningPart { path: PathBuf::from("/run/nectary/a.sock"), status: Ok(status) }
     }
 
     #[test]
-    fn the_worst_part_decides_the_exit_code() {
-        let good = || part(Status::healthy("proxy", "a"));
-        let slow = || part(Status::healthy("proxy", "b").with_problem(State::Degraded, "x", "y"));
-        let dead = || part(Status::healthy("proxy", "c").with_problem(State::Broken, "x", "y"));
+    fn exit_code_follows_worst_part() {
+        let good = || part(PartStatus::healthy("proxy", "a"));
+        let slow = || part(PartStatus::healthy("proxy", "b").with_problem(PartHealth::Degraded, "x", "y"));
+        let dead = || part(PartStatus::healthy("proxy", "c").with_problem(PartHealth::Broken, "x", "y"));
         assert_eq!(exit_code(&[]), 4);
         assert_eq!(exit_code(&[good()]), 0);
         assert_eq!(exit_code(&[good(), slow()]), 3);
@@ -86,9 +86,11 @@ mod tests {
     }
 
     #[test]
-    fn problems_are_shown_with_what_to_do() {
-        let text =
-            as_text(&part(Status::healthy("proxy", ":80").with_problem(State::Degraded, "disk slow", "wait")), false);
+    fn status_problems_show_remedies() {
+        let text = as_text(
+            &part(PartStatus::healthy("proxy", ":80").with_problem(PartHealth::Degraded, "disk slow", "wait")),
+            false,
+        );
         assert!(text.starts_with("degraded  proxy :80 (process "), "{text}");
         assert!(text.contains("\n  disk slow\n  what to do: wait\n"), "{text}");
     }

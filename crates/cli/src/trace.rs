@@ -4,16 +4,16 @@
 
 use nectary_block::format_size;
 use nectary_trace::convert::convert as convert_trace;
-use nectary_trace::formats::{self, FORMATS, Format};
-use nectary_trace::{Error, Stat};
+use nectary_trace::formats::{self, FORMATS, TraceFormat};
+use nectary_trace::{Error, TraceStat};
 use serde_json::{Value, json};
 
 use crate::arguments::{ConvertArguments, TraceCommand, TraceStatArguments};
-use crate::exit::{Failure, GOOD};
+use crate::exit::{CommandFailure, GOOD};
 use crate::{output, progress, trace_record};
 
 /// Runs a command.
-pub fn run(command: &TraceCommand) -> Result<u8, Failure> {
+pub fn run(command: &TraceCommand) -> Result<u8, CommandFailure> {
     match command {
         TraceCommand::Record(arguments) => trace_record::run(arguments),
         TraceCommand::Stat(arguments) => stat(arguments),
@@ -21,13 +21,13 @@ pub fn run(command: &TraceCommand) -> Result<u8, Failure> {
     }
 }
 
-fn stat(arguments: &TraceStatArguments) -> Result<u8, Failure> {
+fn stat(arguments: &TraceStatArguments) -> Result<u8, CommandFailure> {
     let options = arguments.read.options();
     let mut traces = Vec::new();
     for path in &arguments.traces {
         let mut reader = formats::open(path, &options)?;
         let bar = progress::references(format!("reading {}", path.display()));
-        let stat = Stat::count(path, &mut *reader, &|done| bar.set_position(done))?;
+        let stat = TraceStat::count(path, &mut *reader, &|done| bar.set_position(done))?;
         bar.finish_and_clear();
         let warning = reader.warning();
         if arguments.json {
@@ -42,7 +42,7 @@ fn stat(arguments: &TraceStatArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-fn figures(name: &str, stat: &Stat, warning: Option<String>) -> Value {
+fn figures(name: &str, stat: &TraceStat, warning: Option<String>) -> Value {
     json!({
         "trace": name,
         "references": stat.references,
@@ -63,7 +63,7 @@ fn figures(name: &str, stat: &Stat, warning: Option<String>) -> Value {
     })
 }
 
-fn text(name: &str, stat: &Stat, warning: Option<String>) -> String {
+fn text(name: &str, stat: &TraceStat, warning: Option<String>) -> String {
     let share = |part: u64, whole: u64| format!("{part} ({:.1} %)", 100.0 * part as f64 / whole.max(1) as f64);
     let about = if stat.is_estimate { "about " } else { "" };
     let mut lines = vec![
@@ -87,10 +87,10 @@ fn text(name: &str, stat: &Stat, warning: Option<String>) -> String {
     lines.join("\n")
 }
 
-fn convert(arguments: &ConvertArguments) -> Result<u8, Failure> {
+fn convert(arguments: &ConvertArguments) -> Result<u8, CommandFailure> {
     let format = match arguments.into {
         Some(format) => format,
-        None => Format::by_ending(&arguments.to).ok_or_else(|| {
+        None => TraceFormat::by_ending(&arguments.to).ok_or_else(|| {
             let endings: Vec<&str> = FORMATS.iter().filter_map(|entry| entry.endings.first()).copied().collect();
             let to = arguments.to.display();
             Error::Usage(format!("{to}: no format has this ending ({}); name it with --into", endings.join(" ")))

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nectary_block::format_size;
-use nectary_trace::formats::nectary::Outcome;
-use nectary_trace::record::{Error, Options, Progress, Summary, record};
+use nectary_trace::formats::nectary::RecordingOutcome;
+use nectary_trace::record::{Error, RecordingOptions, RecordingProgress, RecordingSummary, record};
 use serde_json::{Value, json};
 
 use crate::arguments::RecordArguments;
-use crate::exit::{FAILED, Failure, USAGE};
+use crate::exit::{CommandFailure, FAILED, USAGE};
 use crate::progress;
 
 /// The exit code of shells for a program that cannot be run.
@@ -25,12 +25,12 @@ const NO_PROGRAM: u8 = 127;
 const MAPS_SHOWN: usize = 8;
 
 /// Runs the command.
-pub fn run(arguments: &RecordArguments) -> Result<u8, Failure> {
+pub fn run(arguments: &RecordArguments) -> Result<u8, CommandFailure> {
     let Some((program, rest)) = arguments.command.split_first() else {
-        return Err(Failure::new(USAGE, "no command", "give it after --"));
+        return Err(CommandFailure::new(USAGE, "no command", "give it after --"));
     };
     let output = arguments.output.clone().unwrap_or_else(|| default_output(Path::new(program)));
-    let mut options = Options::new(&output);
+    let mut options = RecordingOptions::new(&output);
     options.is_overwriting = arguments.force;
     options.block_bytes = arguments.block;
     options.is_reads_only = arguments.only_reads;
@@ -43,7 +43,7 @@ pub fn run(arguments: &RecordArguments) -> Result<u8, Failure> {
     let is_shown = std::io::stderr().is_terminal() && !std::io::stdout().is_terminal();
     let bar = is_shown.then(|| progress::references("recording"));
     let mut is_told = false;
-    let result = record(command, &options, &mut |now: &Progress| {
+    let result = record(command, &options, &mut |now: &RecordingProgress| {
         if let Some(bar) = &bar {
             bar.set_position(now.references);
         }
@@ -71,7 +71,7 @@ fn default_output(program: &Path) -> PathBuf {
     PathBuf::from(format!("{name}.nectrace.gz"))
 }
 
-fn failure(error: Error) -> Failure {
+fn failure(error: Error) -> CommandFailure {
     let code = match &error {
         Error::Command { source, .. } if source.kind() == ErrorKind::NotFound => NO_PROGRAM,
         Error::Command { .. } => NOT_RUNNABLE,
@@ -79,20 +79,20 @@ fn failure(error: Error) -> Failure {
         _ => FAILED,
     };
     match error.remedy() {
-        Some(remedy) => Failure::new(code, error.to_string(), remedy),
-        None => Failure::new(code, error.to_string(), "see `nectary trace record --help`"),
+        Some(remedy) => CommandFailure::new(code, error.to_string(), remedy),
+        None => CommandFailure::new(code, error.to_string(), "see `nectary trace record --help`"),
     }
 }
 
-fn ended(summary: &Summary) -> String {
+fn ended(summary: &RecordingSummary) -> String {
     match summary.outcome {
-        Outcome::Exited(code) => format!("exit code {code}"),
-        Outcome::Killed(signal) => format!("killed by signal {signal}"),
-        Outcome::Stopped => "still running".to_owned(),
+        RecordingOutcome::Exited(code) => format!("exit code {code}"),
+        RecordingOutcome::Killed(signal) => format!("killed by signal {signal}"),
+        RecordingOutcome::Stopped => "still running".to_owned(),
     }
 }
 
-fn text(output: &Path, summary: &Summary) -> String {
+fn text(output: &Path, summary: &RecordingSummary) -> String {
     let totals = &summary.totals;
     let pages = |pages: u64| format_size(pages * summary.page_bytes);
     let mut text = format!("nectary: {}: {}, {:.1} s", output.display(), ended(summary), summary.seconds);
@@ -129,11 +129,11 @@ fn text(output: &Path, summary: &Summary) -> String {
     text
 }
 
-fn figures(output: &Path, summary: &Summary) -> Value {
+fn figures(output: &Path, summary: &RecordingSummary) -> Value {
     let (exit, signal) = match summary.outcome {
-        Outcome::Exited(code) => (Some(code), None),
-        Outcome::Killed(signal) => (None, Some(signal)),
-        Outcome::Stopped => (None, None),
+        RecordingOutcome::Exited(code) => (Some(code), None),
+        RecordingOutcome::Killed(signal) => (None, Some(signal)),
+        RecordingOutcome::Stopped => (None, None),
     };
     let unseen: serde_json::Map<String, Value> =
         summary.unseen.iter().map(|(kind, calls)| (kind.as_str().replace(' ', "_"), json!(calls))).collect();

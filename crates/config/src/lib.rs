@@ -34,9 +34,9 @@ mod suggest;
 mod text;
 mod values;
 
-pub use place::{Located, Place, Setting};
+pub use place::{LocatedValue, Setting, SourcePosition};
 pub use print::to_toml;
-pub use problem::{Problem, Warning};
+pub use problem::{ConfigProblem, ConfigWarning};
 pub use read::FILE_BYTES_MAX;
-pub use source::Source;
+pub use source::ConfigSource;
 pub use values::*;

@@ -5,8 +5,8 @@
 
 use std::fmt;
 
-use crate::place::Place;
-use crate::source::Source;
+use crate::place::SourcePosition;
+use crate::source::ConfigSource;
 
 /// The longest part of a line that is shown. *Units*: characters.
 const SHOWN_MAX: usize = 100;
@@ -15,32 +15,32 @@ const SHOWN_BEFORE: usize = 30;
 
 /// Something because of which a configuration is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    place: Place,
+pub struct ConfigProblem {
+    place: SourcePosition,
     message: String,
     help: Option<String>,
-    source: Source,
+    source: ConfigSource,
 }
 
 /// Something that is allowed, but probably not meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Warning(Problem);
+pub struct ConfigWarning(ConfigProblem);
 
-impl Problem {
-    /// A problem at a place of a file; at [`Place::NOWHERE`] for the file as a whole.
-    pub fn new(source: &Source, place: Place, message: impl Into<String>) -> Problem {
-        Problem { place, message: message.into(), help: None, source: source.clone() }
+impl ConfigProblem {
+    /// A problem at a place of a file; at [`SourcePosition::NOWHERE`] for the file as a whole.
+    pub fn new(source: &ConfigSource, place: SourcePosition, message: impl Into<String>) -> ConfigProblem {
+        ConfigProblem { place, message: message.into(), help: None, source: source.clone() }
     }
 
     /// Adds what is allowed, or what was perhaps meant.
     #[must_use]
-    pub fn with_help(mut self, help: impl Into<String>) -> Problem {
+    pub fn with_help(mut self, help: impl Into<String>) -> ConfigProblem {
         self.help = Some(help.into());
         self
     }
 
     /// Where it is.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> SourcePosition {
         self.place
     }
 
@@ -86,22 +86,22 @@ impl Problem {
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.render(f, "error")
     }
 }
 
-impl std::error::Error for Problem {}
+impl std::error::Error for ConfigProblem {}
 
-impl Warning {
+impl ConfigWarning {
     /// Makes a warning of what would be a problem.
-    pub fn new(problem: Problem) -> Warning {
-        Warning(problem)
+    pub fn new(problem: ConfigProblem) -> ConfigWarning {
+        ConfigWarning(problem)
     }
 
     /// Where it is.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> SourcePosition {
         self.0.place
     }
 
@@ -116,7 +116,7 @@ impl Warning {
     }
 }
 
-impl fmt::Display for Warning {
+impl fmt::Display for ConfigWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.render(f, "warning")
     }
@@ -148,19 +148,20 @@ mod tests {
 
     #[test]
     fn a_message_shows_line_and_mark() {
-        let source = Source::new("p.toml", "a = 1\n\tb = \"\u{1b}[2J\"\n");
-        let problem = Problem::new(&source, Place { line: 2, column: 6, width: 6 }, "no").with_help("yes");
+        let source = ConfigSource::new("p.toml", "a = 1\n\tb = \"\u{1b}[2J\"\n");
+        let problem =
+            ConfigProblem::new(&source, SourcePosition { line: 2, column: 6, width: 6 }, "no").with_help("yes");
         let expected = "p.toml:2:6: error: no\n2 |  b = \"\u{fffd}[2J\"\n  |      ^^^^^^\nhelp: yes";
         assert_eq!(problem.to_string(), expected);
-        let whole = Problem::new(&source, Place::NOWHERE, "gone");
-        assert_eq!(Warning::new(whole).to_string(), "p.toml: warning: gone");
+        let whole = ConfigProblem::new(&source, SourcePosition::NOWHERE, "gone");
+        assert_eq!(ConfigWarning::new(whole).to_string(), "p.toml: warning: gone");
     }
 
     #[test]
     fn a_long_line_is_cut() {
-        let source = Source::new("p", &"x".repeat(5000));
+        let source = ConfigSource::new("p", &"x".repeat(5000));
         for (column, width) in [(1, 9000), (4000, 1), (4999, 7), (5001, 1), (9999, 9)] {
-            let text = Problem::new(&source, Place { line: 1, column, width }, "no").to_string();
+            let text = ConfigProblem::new(&source, SourcePosition { line: 1, column, width }, "no").to_string();
             assert!(text.lines().all(|line| line.chars().count() < 140), "{text}");
             assert!(text.contains('^'));
         }

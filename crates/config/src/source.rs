@@ -7,19 +7,19 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::place::Place;
+use crate::place::SourcePosition;
 
 /// After so many bytes the number of characters is remembered.
 const STRIDE_BYTES: usize = 1024;
 
 /// A file's name and text. It is not part of what a configuration means, so any two are equal.
 #[derive(Clone, Default)]
-pub struct Source {
-    inner: Arc<Named>,
+pub struct ConfigSource {
+    inner: Arc<SourceText>,
 }
 
 #[derive(Default)]
-struct Named {
+struct SourceText {
     name: String,
     text: String,
     /// Where each line begins.
@@ -29,23 +29,23 @@ struct Named {
 }
 
 /// Shows the name alone: the text may be long.
-impl fmt::Debug for Source {
+impl fmt::Debug for ConfigSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Source").field(&self.inner.name).finish()
+        f.debug_tuple("ConfigSource").field(&self.inner.name).finish()
     }
 }
 
-impl PartialEq for Source {
-    fn eq(&self, _: &Source) -> bool {
+impl PartialEq for ConfigSource {
+    fn eq(&self, _: &ConfigSource) -> bool {
         true
     }
 }
 
-impl Eq for Source {}
+impl Eq for ConfigSource {}
 
-impl Source {
+impl ConfigSource {
     /// A text and the name of its file, as messages show it. A byte order mark at the beginning is left out.
-    pub fn new(name: &str, text: &str) -> Source {
+    pub fn new(name: &str, text: &str) -> ConfigSource {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let ends = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at + 1);
         let starts = std::iter::once(0).chain(ends).collect();
@@ -53,7 +53,9 @@ impl Source {
         for part in text.as_bytes().chunks(STRIDE_BYTES) {
             characters.push(characters[characters.len() - 1] + begun(part));
         }
-        Source { inner: Arc::new(Named { name: name.to_owned(), text: text.to_owned(), starts, characters }) }
+        ConfigSource {
+            inner: Arc::new(SourceText { name: name.to_owned(), text: text.to_owned(), starts, characters }),
+        }
     }
 
     /// The name of the file, as messages show it.
@@ -76,7 +78,7 @@ impl Source {
 
     /// The place of a range of bytes of the text. What is beyond the first line of the range, or beyond the text, is
     /// left out.
-    pub fn place(&self, bytes: Range<usize>) -> Place {
+    pub fn place(&self, bytes: Range<usize>) -> SourcePosition {
         let start = bytes.start.min(self.inner.text.len());
         let index = self.inner.starts.partition_point(|begin| *begin <= start).saturating_sub(1);
         let line_start = self.inner.starts.get(index).copied().unwrap_or(0);
@@ -84,7 +86,11 @@ impl Source {
         let line_end = line_start + self.line(line).len();
         let before = self.characters_before(start);
         let width = self.characters_before(bytes.end.min(line_end).max(start)) - before;
-        Place { line, column: bounded(before - self.characters_before(line_start) + 1), width: bounded(width.max(1)) }
+        SourcePosition {
+            line,
+            column: bounded(before - self.characters_before(line_start) + 1),
+            width: bounded(width.max(1)),
+        }
     }
 
     /// How many characters begin before a byte.
@@ -110,7 +116,7 @@ mod tests {
 
     #[test]
     fn columns_count_characters() {
-        let source = Source::new("a", "\u{feff}é = 1\r\nab = \"ö\"\n\nc");
+        let source = ConfigSource::new("a", "\u{feff}é = 1\r\nab = \"ö\"\n\nc");
         for (range, line, column, width) in [
             (0..2, 1, 1, 1),
             (3..4, 1, 3, 1),
@@ -119,17 +125,17 @@ mod tests {
             (18..18, 3, 1, 1),
             (19..20, 4, 1, 1),
         ] {
-            assert_eq!(source.place(range.clone()), Place { line, column, width }, "{range:?}");
+            assert_eq!(source.place(range.clone()), SourcePosition { line, column, width }, "{range:?}");
         }
-        assert_eq!(source.place(99..100), Place { line: 4, column: 2, width: 1 });
+        assert_eq!(source.place(99..100), SourcePosition { line: 4, column: 2, width: 1 });
         assert_eq!([source.line(0), source.line(1), source.line(3), source.line(9)], ["", "é = 1", "", ""]);
-        assert_eq!(Source::default().place(0..4), Place { line: 1, column: 1, width: 1 });
+        assert_eq!(ConfigSource::default().place(0..4), SourcePosition { line: 1, column: 1, width: 1 });
     }
 
     #[test]
     fn long_lines_are_counted_alike() {
         let text = format!("\n{}x", "ä€".repeat(3000));
-        let place = Source::new("a", &text).place(text.len() - 1..text.len());
-        assert_eq!(place, Place { line: 2, column: 6001, width: 1 });
+        let place = ConfigSource::new("a", &text).place(text.len() - 1..text.len());
+        assert_eq!(place, SourcePosition { line: 2, column: 6001, width: 1 });
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// One line of the access log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct AccessLogEntry {
     /// Request method.
     pub method: String,
     /// The URL or target as logged.
@@ -23,7 +23,7 @@ pub struct Line {
     pub object_bytes: Option<u64>,
 }
 
-impl Line {
+impl AccessLogEntry {
     /// True if the answer came from the store.
     pub fn is_hit(&self) -> bool {
         self.result == "HIT"
@@ -32,7 +32,7 @@ impl Line {
 
 /// Reads every line of a log. *Errors*: the file cannot be read, or a line is not an access log line; the error then
 /// has the number of the line.
-pub fn read(path: &Path) -> Result<Vec<Line>> {
+pub fn read(path: &Path) -> Result<Vec<AccessLogEntry>> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("cannot read the access log {}", path.display()))?;
     text.lines()
@@ -42,7 +42,7 @@ pub fn read(path: &Path) -> Result<Vec<Line>> {
 }
 
 /// Reads one line; `None` if it does not have the layout.
-pub fn parse(line: &str) -> Option<Line> {
+pub fn parse(line: &str) -> Option<AccessLogEntry> {
     let (_, rest) = line.split_once('"')?;
     let (request, rest) = rest.split_once('"')?;
     let mut request = request.split(' ');
@@ -57,7 +57,7 @@ pub fn parse(line: &str) -> Option<Line> {
     let mut words = after.split_whitespace();
     let result = words.next()?.to_owned();
     let object_bytes = words.nth(1).and_then(|word| word.parse().ok());
-    Some(Line { method, url, status, body_bytes, result, object_bytes })
+    Some(AccessLogEntry { method, url, status, body_bytes, result, object_bytes })
 }
 
 #[cfg(test)]

@@ -8,10 +8,10 @@
 
 pub mod turns;
 
-use crate::guard::{self, Process, find_program};
+use crate::guard::{self, GuardedProcess, find_program};
 use crate::nectary;
-use crate::rng::Rng;
-use crate::scratch::Scratch;
+use crate::rng::SeededRng;
+use crate::scratch::ScratchFolder;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -49,7 +49,7 @@ const FILE_BYTES_MAX: u64 = 256 << 10;
 
 /// A file system, and the tools that make and check it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FileSystem {
+pub enum TestFileSystem {
     /// ext4, by e2fsprogs.
     Ext4,
     /// XFS, by xfsprogs.
@@ -58,9 +58,9 @@ pub enum FileSystem {
     Btrfs,
 }
 
-impl FileSystem {
+impl TestFileSystem {
     /// All file systems.
-    pub const ALL: [FileSystem; 3] = [FileSystem::Ext4, FileSystem::Xfs, FileSystem::Btrfs];
+    pub const ALL: [TestFileSystem; 3] = [TestFileSystem::Ext4, TestFileSystem::Xfs, TestFileSystem::Btrfs];
 
     /// The file system's name for `mount`.
     pub fn name(self) -> &'static str {
@@ -68,30 +68,30 @@ impl FileSystem {
     }
 
     /// Finds a file system by its name.
-    pub fn by_name(name: &str) -> Option<FileSystem> {
-        FileSystem::ALL.into_iter().find(|system| system.name() == name)
+    pub fn by_name(name: &str) -> Option<TestFileSystem> {
+        TestFileSystem::ALL.into_iter().find(|system| system.name() == name)
     }
 
     fn make(self) -> &'static [&'static str] {
         match self {
-            FileSystem::Ext4 => &["mkfs.ext4", "-q", "-F"],
-            FileSystem::Xfs => &["mkfs.xfs", "-q", "-f"],
-            FileSystem::Btrfs => &["mkfs.btrfs", "-q", "-f"],
+            TestFileSystem::Ext4 => &["mkfs.ext4", "-q", "-F"],
+            TestFileSystem::Xfs => &["mkfs.xfs", "-q", "-f"],
+            TestFileSystem::Btrfs => &["mkfs.btrfs", "-q", "-f"],
         }
     }
 
     fn check(self) -> &'static [&'static str] {
         match self {
-            FileSystem::Ext4 => &["fsck.ext4", "-f", "-n"],
-            FileSystem::Xfs => &["xfs_repair", "-n"],
-            FileSystem::Btrfs => &["btrfs", "check", "--readonly"],
+            TestFileSystem::Ext4 => &["fsck.ext4", "-f", "-n"],
+            TestFileSystem::Xfs => &["xfs_repair", "-n"],
+            TestFileSystem::Btrfs => &["btrfs", "check", "--readonly"],
         }
     }
 }
 
 /// The results of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct AttachOutcome {
     /// The number of files that had been synced when the process was killed.
     pub synced: usize,
     /// The number of kills.
@@ -107,7 +107,7 @@ pub struct Outcome {
 }
 
 /// Returns the reason why this machine cannot run these tests, if there is one.
-pub fn missing(system: FileSystem) -> Option<String> {
+pub fn missing(system: TestFileSystem) -> Option<String> {
     // SAFETY: a plain system call.
     if unsafe { libc::geteuid() } != 0 {
         return Some("it takes root".to_owned());
@@ -130,9 +130,16 @@ pub fn missing(system: FileSystem) -> Option<String> {
 ///
 /// `files` are synced before the first kill. `load` is the minimum time of writing before each kill; on a slow machine,
 /// writing continues until a file was synced and memory was short.
-pub fn run(system: FileSystem, spec: &str, seed: u64, files: u64, kills: u32, load: Duration) -> Result<Outcome> {
-    let mut outcome = Outcome::default();
-    let mut disk = Disk::new(system, spec)?;
+pub fn run(
+    system: TestFileSystem,
+    spec: &str,
+    seed: u64,
+    files: u64,
+    kills: u32,
+    load: Duration,
+) -> Result<AttachOutcome> {
+    let mut outcome = AttachOutcome::default();
+    let mut disk = AttachedDisk::new(system, spec)?;
     // This watchdog is dropped before the disk, because the clean-up of the disk starts another watchdog.
     let watchdog = disk.watch(load * 2 * kills + RUN_MAX);
     disk.attach()?;
@@ -140,8 +147,8 @@ pub fn run(system: FileSystem, spec: &str, seed: u64, files: u64, kills: u32, lo
     disk.tool(system.make())?;
     disk.mount()?;
     disk.fio(&disk.place.join("verified"), "randwrite")?;
-    let mut record = Record::default();
-    let mut rng = Rng::new(seed);
+    let mut record = SyncedFiles::default();
+    let mut rng = SeededRng::new(seed);
     for index in 0..files {
         record.write(&disk.place, index, &mut rng)?;
     }
@@ -200,8 +207,8 @@ pub fn run(system: FileSystem, spec: &str, seed: u64, files: u64, kills: u32, lo
 }
 
 /// Makes a file system on one attached device while the file system on another one is mounted.
-pub fn run_beside_mounted(system: FileSystem) -> Result<()> {
-    let (mut one, mut other) = (Disk::new(system, "{file}")?, Disk::new(system, "{file}")?);
+pub fn run_beside_mounted(system: TestFileSystem) -> Result<()> {
+    let (mut one, mut other) = (AttachedDisk::new(system, "{file}")?, AttachedDisk::new(system, "{file}")?);
     let _watchdogs = [one.watch(RUN_MAX), other.watch(RUN_MAX)];
     for disk in [&mut one, &mut other] {
         disk.attach()?;
@@ -217,8 +224,8 @@ pub fn run_beside_mounted(system: FileSystem) -> Result<()> {
 
 /// Copies a tree onto a file system on a device attached as `spec`, and compares it. Then attaches the device below
 /// alone, as `plain`, and compares the tree again.
-pub fn run_copied_tree(system: FileSystem, spec: &str, plain: &str, tree: &Path) -> Result<()> {
-    let mut disk = Disk::new(system, spec)?;
+pub fn run_copied_tree(system: TestFileSystem, spec: &str, plain: &str, tree: &Path) -> Result<()> {
+    let mut disk = AttachedDisk::new(system, spec)?;
     let _watchdog = disk.watch(RUN_MAX);
     let tree = tree.display().to_string();
     disk.attach()?;
@@ -246,14 +253,14 @@ pub fn run_copied_tree(system: FileSystem, spec: &str, plain: &str, tree: &Path)
 
 /// The part of an attached device that a watchdog needs.
 #[derive(Clone, Debug, Default)]
-struct Watched {
+struct WatchedConnection {
     /// The number of the FUSE connection.
     connection: String,
     /// The file in which the kernel counts the device's requests.
     counts: PathBuf,
 }
 
-impl Watched {
+impl WatchedConnection {
     /// Returns the number of completed requests, if others are in flight.
     fn completed_of_busy(&self) -> Option<u64> {
         let text = fs::read_to_string(&self.counts).ok()?;
@@ -264,16 +271,16 @@ impl Watched {
 }
 
 /// Aborts a FUSE connection that hangs; otherwise a process that waits for it in the kernel could not even be killed.
-struct Watchdog {
+struct FuseWatchdog {
     stop: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
     aborted: Arc<AtomicBool>,
 }
 
-impl Watchdog {
+impl FuseWatchdog {
     /// Aborts the connection when its device completes nothing for `STALL_MAX`, or when this watchdog is not dropped
     /// before the limit; repeats the abort if needed.
-    fn new(watched: Arc<Mutex<Watched>>, place: PathBuf, limit: Duration) -> Watchdog {
+    fn new(watched: Arc<Mutex<WatchedConnection>>, place: PathBuf, limit: Duration) -> FuseWatchdog {
         let (stop, stopped) = mpsc::channel();
         let aborted = Arc::new(AtomicBool::new(false));
         let of_thread = aborted.clone();
@@ -296,7 +303,7 @@ impl Watchdog {
                 (end, last_change) = (Instant::now() + ABORT_AGAIN, Instant::now());
             }
         });
-        Watchdog { stop: Some(stop), thread: Some(thread), aborted }
+        FuseWatchdog { stop: Some(stop), thread: Some(thread), aborted }
     }
 
     fn is_aborted(&self) -> bool {
@@ -304,7 +311,7 @@ impl Watchdog {
     }
 }
 
-impl Drop for Watchdog {
+impl Drop for FuseWatchdog {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
@@ -327,21 +334,21 @@ fn abort(number: &str, place: &Path) -> Result<()> {
 }
 
 /// An attached device, its file system and the files on it.
-struct Disk {
-    system: FileSystem,
+struct AttachedDisk {
+    system: TestFileSystem,
     spec: String,
-    scratch: Scratch,
+    scratch: ScratchFolder,
     place: PathBuf,
     device: PathBuf,
-    process: Option<Process>,
+    process: Option<GuardedProcess>,
     group: Option<PathBuf>,
     attached: u32,
-    watched: Arc<Mutex<Watched>>,
+    watched: Arc<Mutex<WatchedConnection>>,
 }
 
-impl Disk {
-    fn new(system: FileSystem, spec: &str) -> Result<Disk> {
-        let scratch = Scratch::new("attach")?;
+impl AttachedDisk {
+    fn new(system: TestFileSystem, spec: &str) -> Result<AttachedDisk> {
+        let scratch = ScratchFolder::new("attach")?;
         let spec = spec.replace("{file}", &scratch.join("disk.img").display().to_string());
         let (place, run) = (scratch.join("mnt"), scratch.join("run"));
         fs::create_dir(&place)?;
@@ -355,13 +362,23 @@ impl Disk {
             println!("no memory group: pages are dirtied without a limit");
         }
         let device = PathBuf::new();
-        Ok(Disk { system, spec, scratch, place, device, process: None, group, attached: 0, watched: Arc::default() })
+        Ok(AttachedDisk {
+            system,
+            spec,
+            scratch,
+            place,
+            device,
+            process: None,
+            group,
+            attached: 0,
+            watched: Arc::default(),
+        })
     }
 
     /// Starts a watchdog, which aborts the device's connection if the device hangs, or if the watchdog exists longer
     /// than the limit.
-    fn watch(&self, limit: Duration) -> Watchdog {
-        Watchdog::new(self.watched.clone(), self.scratch.join("fusectl"), limit)
+    fn watch(&self, limit: Duration) -> FuseWatchdog {
+        FuseWatchdog::new(self.watched.clone(), self.scratch.join("fusectl"), limit)
     }
 
     /// Returns the number of times that the group was at its limit.
@@ -387,7 +404,7 @@ impl Disk {
         let log = self.scratch.join(&format!("attach-{}.log", self.attached));
         let command =
             self.grouped(&nectary::binary()?, &["attach", &self.spec, "--size", DEVICE_BYTES, "--foreground"]);
-        let mut process = Process::spawn("nectary attach", command, &log, None)?;
+        let mut process = GuardedProcess::spawn("nectary attach", command, &log, None)?;
         let deadline = Instant::now() + STEP_MAX;
         loop {
             let text = process.log_text();
@@ -411,7 +428,8 @@ impl Disk {
         let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         let connection = text.split(':').next_back().unwrap_or_default().to_owned();
         let counts = Path::new("/sys/block").join(self.device.file_name().unwrap_or_default()).join("stat");
-        *self.watched.lock().map_err(|_| anyhow::anyhow!("the watchdog panicked"))? = Watched { connection, counts };
+        *self.watched.lock().map_err(|_| anyhow::anyhow!("the watchdog panicked"))? =
+            WatchedConnection { connection, counts };
         Ok(())
     }
 
@@ -520,15 +538,15 @@ impl Disk {
     }
 
     /// Starts a process that endlessly writes more than its memory group can hold, through the page cache.
-    fn dirty_pages(&self) -> Result<Process> {
+    fn dirty_pages(&self) -> Result<GuardedProcess> {
         let file = self.place.join("dirty").display().to_string();
         let script = "while dd if=/dev/zero of=\"$1\" bs=1M count=160 conv=notrunc 2>/dev/null; do :; done";
         let command = self.grouped(Path::new("sh"), &["-c", script, "sh", &file]);
-        Process::spawn("dd", command, &self.scratch.join("dd.log"), None)
+        GuardedProcess::spawn("dd", command, &self.scratch.join("dd.log"), None)
     }
 }
 
-impl Drop for Disk {
+impl Drop for AttachedDisk {
     fn drop(&mut self) {
         let _watchdog = self.watch(CLEAN_UP_MAX);
         let _ = Command::new("umount").args(["-q", "-l"]).arg(&self.place).status();
@@ -550,13 +568,13 @@ impl Drop for Disk {
 
 /// The synced files and their contents.
 #[derive(Clone, Debug, Default)]
-struct Record {
+struct SyncedFiles {
     files: Vec<(String, u64, u64)>,
 }
 
-impl Record {
+impl SyncedFiles {
     /// Writes a file, syncs it and its directory, and only then adds it to the record.
-    fn write(&mut self, place: &Path, index: u64, rng: &mut Rng) -> Result<()> {
+    fn write(&mut self, place: &Path, index: u64, rng: &mut SeededRng) -> Result<()> {
         let (name, seed, length) = (format!("file-{index}"), rng.next_u64(), 1 + rng.below(FILE_BYTES_MAX));
         let mut file = File::create(place.join(&name))?;
         file.write_all(&content(seed, length))?;
@@ -588,7 +606,7 @@ impl Record {
 }
 
 fn content(seed: u64, length: u64) -> Vec<u8> {
-    let mut rng = Rng::new(seed);
+    let mut rng = SeededRng::new(seed);
     let mut bytes: Vec<u8> = (0..length.div_ceil(8)).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
     bytes.truncate(length as usize);
     bytes

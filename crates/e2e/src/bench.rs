@@ -6,15 +6,15 @@
 //! every contestant is measured once; the order is reversed in every second round. Ratios are computed within a round,
 //! so that a change of the machine's speed cancels out. Nectary runs twice: the ratio of the two shows the noise.
 
-use crate::guard::{self, Process};
-use crate::http::{Connection, wait_listening};
-use crate::load::wrk::{self, Load, Measured};
-use crate::nectary::{Nectary, ProxyCommand};
-use crate::origin::Origin;
-use crate::peers::Peer;
-use crate::report::Spread;
-use crate::rng::{Rng, Zipf};
-use crate::scratch::{Scratch, free_address};
+use crate::guard::{self, GuardedProcess};
+use crate::http::{HttpConnection, wait_listening};
+use crate::load::wrk::{self, WrkResult, WrkSettings};
+use crate::nectary::{NectaryProxy, ProxyCommand};
+use crate::origin::DeterministicOrigin;
+use crate::peers::PeerProxy;
+use crate::report::ValueSpread;
+use crate::rng::{SeededRng, Zipf};
+use crate::scratch::{ScratchFolder, free_address};
 use anyhow::{Context, Result, bail};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ const MIX_EXPONENT: f64 = 0.9;
 
 /// The requests.
 #[derive(Clone, Debug)]
-pub struct Workload {
+pub struct BenchWorkload {
     /// Name for the report.
     pub name: String,
     /// All targets.
@@ -41,7 +41,7 @@ pub struct Workload {
     pub order: Vec<usize>,
 }
 
-impl Workload {
+impl BenchWorkload {
     /// One object of this size.
     pub fn object(bytes: u64) -> Self {
         let name = format!("one object of {} KiB", bytes as f64 / 1024.0);
@@ -51,7 +51,7 @@ impl Workload {
     /// 20,000 objects that are requested by a Zipf law. Their sizes are log-normal, from 200 bytes to 64 KiB with a
     /// median of 4 KiB.
     pub fn mix(seed: u64) -> Self {
-        let mut rng = Rng::new(seed);
+        let mut rng = SeededRng::new(seed);
         let targets = (0..MIX_OBJECTS).map(|id| {
             let normal = (-2.0 * (1.0 - rng.unit()).ln()).sqrt() * (std::f64::consts::TAU * rng.unit()).cos();
             let bytes = ((8.3 + 1.2 * normal).exp() as u64).clamp(200, 64 << 10);
@@ -66,7 +66,7 @@ impl Workload {
 
 /// How to measure.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct PairedRoundsPlan {
     /// The number of rounds.
     pub rounds: usize,
     /// The duration of one measurement.
@@ -84,45 +84,45 @@ pub const PEERS: std::ops::Range<usize> = 2..5;
 
 /// A server that is measured.
 #[derive(Debug)]
-struct Contestant {
+struct BenchContestant {
     name: String,
     address: SocketAddr,
     /// Whether the contestant caches. A cache must be warm before it is measured, and must not contact the origin after
     /// that.
     caches: bool,
-    server: Server,
+    server: ContestantServer,
 }
 
 /// The handle that keeps a contestant running.
 #[derive(Debug)]
-enum Server {
-    Nectary(Nectary),
-    Peer(Peer),
-    Floor(Process),
+enum ContestantServer {
+    Nectary(NectaryProxy),
+    Peer(PeerProxy),
+    Floor(GuardedProcess),
 }
 
-impl Server {
-    fn process(&self) -> &Process {
+impl ContestantServer {
+    fn process(&self) -> &GuardedProcess {
         match self {
-            Server::Nectary(nectary) => &nectary.process,
-            Server::Peer(peer) => peer.process(),
-            Server::Floor(process) => process,
+            ContestantServer::Nectary(nectary) => &nectary.process,
+            ContestantServer::Peer(peer) => peer.process(),
+            ContestantServer::Floor(process) => process,
         }
     }
 }
 
 /// The measurements of one contestant, by round.
 #[derive(Clone, Debug)]
-pub struct Series {
+pub struct ContestantSeries {
     /// The measured server.
     pub name: String,
     /// One measurement per round.
-    pub measured: Vec<Measured>,
+    pub measured: Vec<WrkResult>,
     /// The server's processor time, in nanoseconds, by round.
     pub cpu_ns: Vec<u64>,
 }
 
-impl Series {
+impl ContestantSeries {
     /// Requests per second of the server's processor time, by round: the server's rate if its processor were the only
     /// limit.
     pub fn rates_of_cpu(&self) -> Vec<f64> {
@@ -149,31 +149,35 @@ impl Series {
 
 /// The results of one workload. The first series is Nectary, the second is Nectary again.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct WorkloadOutcome {
     /// The workload's name.
     pub workload: String,
     /// All contestants.
-    pub series: Vec<Series>,
+    pub series: Vec<ContestantSeries>,
     /// The number of requests that reached the origin while hits were measured; it must be 0.
     pub origin_requests: u64,
 }
 
-impl Outcome {
+impl WorkloadOutcome {
     /// Nectary's rate divided by that of the contestant at this index.
-    pub fn ratio(&self, index: usize) -> Spread {
-        Spread::of_ratios(&self.series[0].rates(), &self.series[index].rates())
+    pub fn ratio(&self, index: usize) -> ValueSpread {
+        ValueSpread::of_ratios(&self.series[0].rates(), &self.series[index].rates())
     }
 
     /// Nectary's requests per second of processor time, divided by those of the contestant at this index.
-    pub fn ratio_of_cpu(&self, index: usize) -> Spread {
-        Spread::of_ratios(&self.series[0].rates_of_cpu(), &self.series[index].rates_of_cpu())
+    pub fn ratio_of_cpu(&self, index: usize) -> ValueSpread {
+        ValueSpread::of_ratios(&self.series[0].rates_of_cpu(), &self.series[index].rates_of_cpu())
     }
 }
 
 /// Measures one workload on all contestants. Call it from a thread that lives as long as the measurement.
-pub fn measure(plan: &Plan, workload: &Workload, mut progress: impl FnMut(&str)) -> Result<Outcome> {
-    let scratch = Scratch::in_memory("bench")?;
-    let origin = Origin::start()?;
+pub fn measure(
+    plan: &PairedRoundsPlan,
+    workload: &BenchWorkload,
+    mut progress: impl FnMut(&str),
+) -> Result<WorkloadOutcome> {
+    let scratch = ScratchFolder::in_memory("bench")?;
+    let origin = DeterministicOrigin::start()?;
     let contestants = contestants(plan, &origin, &scratch)?;
     let targets = scratch.join("targets");
     wrk::write_targets(&targets, workload.order.iter().map(|rank| workload.targets[*rank].clone()))?;
@@ -183,9 +187,9 @@ pub fn measure(plan: &Plan, workload: &Workload, mut progress: impl FnMut(&str))
         warm(contestant, workload, &origin)?;
     }
     let asked_before = origin.requests();
-    let mut series: Vec<Series> = contestants
+    let mut series: Vec<ContestantSeries> = contestants
         .iter()
-        .map(|one| Series { name: one.name.clone(), measured: Vec::new(), cpu_ns: Vec::new() })
+        .map(|one| ContestantSeries { name: one.name.clone(), measured: Vec::new(), cpu_ns: Vec::new() })
         .collect();
     for round in 0..plan.rounds {
         let mut order: Vec<usize> = (0..contestants.len()).collect();
@@ -194,7 +198,7 @@ pub fn measure(plan: &Plan, workload: &Workload, mut progress: impl FnMut(&str))
         }
         for index in order {
             let contestant = &contestants[index];
-            let load = Load {
+            let load = WrkSettings {
                 address: contestant.address,
                 targets: if contestant.caches { targets.clone() } else { floor_targets.clone() },
                 threads: 1,
@@ -211,10 +215,14 @@ pub fn measure(plan: &Plan, workload: &Workload, mut progress: impl FnMut(&str))
         }
     }
     let origin_requests = origin.requests() - asked_before;
-    Ok(Outcome { workload: workload.name.clone(), series, origin_requests })
+    Ok(WorkloadOutcome { workload: workload.name.clone(), series, origin_requests })
 }
 
-fn contestants(plan: &Plan, origin: &Origin, scratch: &Scratch) -> Result<Vec<Contestant>> {
+fn contestants(
+    plan: &PairedRoundsPlan,
+    origin: &DeterministicOrigin,
+    scratch: &ScratchFolder,
+) -> Result<Vec<BenchContestant>> {
     let mut contestants = Vec::new();
     for name in ["nectary", "nectary again"] {
         let folder = scratch.join(&name.replace(' ', "-"));
@@ -227,33 +235,38 @@ fn contestants(plan: &Plan, origin: &Origin, scratch: &Scratch) -> Result<Vec<Co
         command.arguments.extend(plan.arguments.iter().cloned());
         let nectary = command.start()?;
         let address = nectary.listen;
-        contestants.push(Contestant { name: name.to_owned(), address, caches: true, server: Server::Nectary(nectary) });
+        contestants.push(BenchContestant {
+            name: name.to_owned(),
+            address,
+            caches: true,
+            server: ContestantServer::Nectary(nectary),
+        });
     }
     let peers = [
-        Peer::nginx(origin.address(), false, Some(0)),
-        Peer::nginx(origin.address(), true, Some(0)),
-        Peer::varnish(origin.address(), plan.varnish_threads, Some(0)),
+        PeerProxy::nginx(origin.address(), false, Some(0)),
+        PeerProxy::nginx(origin.address(), true, Some(0)),
+        PeerProxy::varnish(origin.address(), plan.varnish_threads, Some(0)),
     ];
     for peer in peers {
         let peer = peer?;
         let (name, address) = (peer.name.clone(), peer.address);
-        contestants.push(Contestant { name, address, caches: true, server: Server::Peer(peer) });
+        contestants.push(BenchContestant { name, address, caches: true, server: ContestantServer::Peer(peer) });
     }
     if let Some(program) = &plan.floor {
         let address = free_address()?;
         let mut command = Command::new(program);
         command.arg(address.to_string());
-        let process = Process::spawn("floor", command, &scratch.join("floor.log"), Some(0))?;
+        let process = GuardedProcess::spawn("floor", command, &scratch.join("floor.log"), Some(0))?;
         wait_listening(address, Duration::from_secs(10)).with_context(|| process.log_tail())?;
         let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        contestants.push(Contestant { name, address, caches: false, server: Server::Floor(process) });
+        contestants.push(BenchContestant { name, address, caches: false, server: ContestantServer::Floor(process) });
     }
     Ok(contestants)
 }
 
 /// Requests every target until no request reaches the origin any more.
-fn warm(contestant: &Contestant, workload: &Workload, origin: &Origin) -> Result<()> {
-    let mut client = Connection::new(contestant.address, Duration::from_secs(30));
+fn warm(contestant: &BenchContestant, workload: &BenchWorkload, origin: &DeterministicOrigin) -> Result<()> {
+    let mut client = HttpConnection::new(contestant.address, Duration::from_secs(30));
     for _ in 0..5 {
         let before = origin.requests();
         for target in &workload.targets {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use crate::guard::{self, Process, find_program};
+use crate::guard::{self, GuardedProcess, find_program};
 
 /// The longest time of a command.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
@@ -26,7 +26,7 @@ const PROGRAMS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 /// A browser with one page.
 #[derive(Debug)]
 pub struct Browser {
-    process: Process,
+    process: GuardedProcess,
     commands: File,
     messages: Receiver<Value>,
     last_id: u64,
@@ -75,7 +75,7 @@ impl Browser {
             "--force-color-profile=srgb",
             "about:blank",
         ]);
-        let process = Process::spawn("chromium", command, &folder.join("chromium.log"), None)?;
+        let process = GuardedProcess::spawn("chromium", command, &folder.join("chromium.log"), None)?;
         // Opening a pipe waits for its other end.
         let commands = File::options().write(true).open(&commands)?;
         let from = File::open(&messages)?;

@@ -4,7 +4,7 @@
 //! of two versions, a shifted range or another key's bytes never compare equal. This file also owns the distribution of
 //! object sizes.
 
-use crate::rng::{GOLDEN, Rng, mix};
+use crate::rng::{GOLDEN, SeededRng, mix};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// The smallest object of the size distribution.
@@ -53,7 +53,7 @@ pub fn first_difference(seed: u64, offset: u64, found: &[u8]) -> Option<usize> {
 
 /// The size of object `id`: log-normal, median 8 KiB, clamped, with one object in 64 between 1 and 4 MiB.
 pub fn law_bytes(id: u64) -> u64 {
-    let mut rng = Rng::new(mix(id ^ GOLDEN));
+    let mut rng = SeededRng::new(mix(id ^ GOLDEN));
     if rng.below(64) == 0 {
         return (1 << 20) + rng.below(SIZE_BYTES_MAX - (1 << 20) + 1);
     }
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_is_the_same_bytes_as_in_the_whole() {
+    fn range_matches_whole_content() {
         let whole = body("/o/1", 3, 1000);
         let mut part = vec![0; 101];
         fill(seed("/o/1", 3), 333, &mut part);
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_byte_another_version_and_another_key_are_found() {
+    fn wrong_byte_version_or_key_found() {
         let mut bytes = body("/o/1", 3, 200_000);
         bytes[150_001] ^= 1;
         assert_eq!(first_difference(seed("/o/1", 3), 0, &bytes), Some(150_001));

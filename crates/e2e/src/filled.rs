@@ -1,20 +1,20 @@
 //! A proxy whose store has known objects. Tests of faults, shutdown and spans start with it.
 //!
-//! Promises that after [`Filled::fill`] every object has been a hit, and that [`Filled::check`] gets every object and
+//! Promises that after [`FilledProxy::fill`] every object has been a hit, and that [`FilledProxy::check`] gets every object and
 //! distinguishes hits, misses and wrong answers; any bytes except the object's are wrong.
 
 use crate::content;
-use crate::http::{Connection, Failure};
-use crate::nectary::{Nectary, ProxyCommand};
-use crate::origin::{Origin, Resource};
-use crate::rng::Rng;
-use crate::scratch::Scratch;
+use crate::http::{HttpConnection, RequestFailure};
+use crate::nectary::{NectaryProxy, ProxyCommand};
+use crate::origin::{DeterministicOrigin, TargetAnswer};
+use crate::rng::SeededRng;
+use crate::scratch::ScratchFolder;
 use anyhow::{Result, bail};
 use std::time::{Duration, Instant};
 
 /// The results of getting every object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Checked {
+pub struct ObjectCheckCounts {
     /// The number of complete and correct answers from the store.
     pub hits: usize,
     /// The number of complete and correct answers from the origin.
@@ -28,31 +28,31 @@ pub struct Checked {
 
 /// An origin, a command line and the objects.
 #[derive(Debug)]
-pub struct Filled {
+pub struct FilledProxy {
     /// The directory of all files.
-    pub scratch: Scratch,
+    pub scratch: ScratchFolder,
     /// The origin.
-    pub origin: Origin,
+    pub origin: DeterministicOrigin,
     /// The settings of the proxy. A test may change them between starts.
     pub command: ProxyCommand,
     /// The contents of the store.
     pub targets: Vec<String>,
 }
 
-impl Filled {
+impl FilledProxy {
     /// Prepares `count` objects, without storing them: most have some kilobytes, every twentieth has several fragments.
     pub fn new(name: &str, count: usize, seed: u64) -> Result<Self> {
-        let scratch = Scratch::new(name)?;
-        let origin = Origin::start()?;
+        let scratch = ScratchFolder::new(name)?;
+        let origin = DeterministicOrigin::start()?;
         let command = ProxyCommand::new(scratch.path(), Some(origin.url()))?;
-        let mut rng = Rng::new(seed);
+        let mut rng = SeededRng::new(seed);
         let mut size = |id| if id % 20 == 19 { 300_000 + rng.below(2_500_000) } else { 200 + rng.below(30_000) };
         let targets = (0..count).map(|id| format!("/o/{id}?size={}", size(id))).collect();
         Ok(Self { scratch, origin, command, targets })
     }
 
     /// Stores every object, waits until each is a hit, and until all are written.
-    pub fn fill(&self, nectary: &Nectary) -> Result<()> {
+    pub fn fill(&self, nectary: &NectaryProxy) -> Result<()> {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
             let checked = self.check(nectary);
@@ -78,20 +78,22 @@ impl Filled {
     }
 
     /// Gets every object once.
-    pub fn check(&self, nectary: &Nectary) -> Checked {
-        let mut client = Connection::new(nectary.listen, Duration::from_secs(20));
-        let mut checked = Checked::default();
+    pub fn check(&self, nectary: &NectaryProxy) -> ObjectCheckCounts {
+        let mut client = HttpConnection::new(nectary.listen, Duration::from_secs(20));
+        let mut checked = ObjectCheckCounts::default();
         for target in &self.targets {
-            let whole = content::body(target, self.origin.version(target), Resource::parse(target).bytes);
+            let whole = content::body(target, self.origin.version(target), TargetAnswer::parse(target).bytes);
             match client.get(target) {
                 Ok(response) if response.status == 200 && response.body == whole => match response.is_hit() {
                     true => checked.hits += 1,
                     false => checked.misses += 1,
                 },
-                Err(Failure::Truncated { response, .. }) if whole.starts_with(&response.body) => checked.cut += 1,
+                Err(RequestFailure::Truncated { response, .. }) if whole.starts_with(&response.body) => {
+                    checked.cut += 1
+                }
                 // A reset may reach the client before bytes that the proxy sent earlier, so this counts as a truncated
                 // answer.
-                Err(Failure::Connection(_)) => checked.cut += 1,
+                Err(RequestFailure::Connection(_)) => checked.cut += 1,
                 _ => checked.wrong += 1,
             }
         }

@@ -1,6 +1,6 @@
 //! Child processes that end with the run.
 //!
-//! Promises that a [`Process`], with every process of its group, is dead and reaped when it is dropped, even in a
+//! Promises that a [`GuardedProcess`], with every process of its group, is dead and reaped when it is dropped, even in a
 //! panic; and that the kernel kills it when the thread that started it ends. So start a long-lived process from a
 //! thread that lives as long as the process.
 
@@ -16,7 +16,7 @@ const GROUP_END_MAX: Duration = Duration::from_secs(1);
 
 /// A running child with its output in a file.
 #[derive(Debug)]
-pub struct Process {
+pub struct GuardedProcess {
     name: String,
     child: Child,
     log: PathBuf,
@@ -24,7 +24,7 @@ pub struct Process {
     started: Instant,
 }
 
-impl Process {
+impl GuardedProcess {
     /// Starts `command` in its own process group; standard output and error go to `log`.
     pub fn spawn(name: &str, mut command: Command, log: &Path, cpu: Option<usize>) -> Result<Self> {
         let out = File::options().create(true).append(true).open(log)?;
@@ -141,7 +141,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for GuardedProcess {
     fn drop(&mut self) {
         self.kill();
     }
@@ -149,7 +149,7 @@ impl Drop for Process {
 
 /// Runs a command to its end with a time limit; returns its status and its output.
 pub fn run(name: &str, command: Command, log: &Path, limit: Duration) -> Result<(ExitStatus, String)> {
-    let mut process = Process::spawn(name, command, log, None)?;
+    let mut process = GuardedProcess::spawn(name, command, log, None)?;
     let status = process.wait(limit)?;
     Ok((status, process.log_text()))
 }
@@ -216,14 +216,14 @@ fn bind_to_parent(command: &mut Command, cpu: Option<usize>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scratch::Scratch;
+    use crate::scratch::ScratchFolder;
 
     #[test]
     fn a_dropped_process_is_dead() {
-        let scratch = Scratch::new("guard").unwrap();
+        let scratch = ScratchFolder::new("guard").unwrap();
         let mut command = Command::new("sleep");
         command.arg("1000");
-        let process = Process::spawn("sleep", command, &scratch.join("log"), Some(0)).unwrap();
+        let process = GuardedProcess::spawn("sleep", command, &scratch.join("log"), Some(0)).unwrap();
         let path = format!("/proc/{}", process.id());
         assert!(Path::new(&path).exists());
         assert!(process.resident_bytes_max().unwrap() > 0 && process.cpu_ns() > 0);

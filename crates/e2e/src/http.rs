@@ -1,6 +1,6 @@
 //! A small blocking HTTP/1.1 client that checks everything: it distinguishes complete answers from truncated ones.
 //!
-//! One [`Connection`] is one TCP connection, kept alive as long as the answers allow. Bodies are bounded. The client
+//! One [`HttpConnection`] is one TCP connection, kept alive as long as the answers allow. Bodies are bounded. The client
 //! sends exactly the given bytes, so that malformed requests are possible. It follows no redirects and decodes no
 //! content encodings.
 
@@ -14,13 +14,13 @@ const BODY_BYTES_MAX: u64 = 1 << 30;
 
 /// The reason why there is no complete answer.
 #[derive(Debug)]
-pub enum Failure {
+pub enum RequestFailure {
     /// The connection failed, or broke before the first byte of the answer.
     Connection(io::Error),
     /// The answer ended early: the body is incomplete.
     Truncated {
         /// The head of the answer.
-        response: Box<Response>,
+        response: Box<HttpResponse>,
         /// The length that the framing announced, if any.
         expected: Option<u64>,
     },
@@ -28,24 +28,24 @@ pub enum Failure {
     Malformed(String),
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for RequestFailure {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Connection(error) => write!(out, "connection failed: {error}"),
-            Failure::Truncated { response, expected } => {
+            RequestFailure::Connection(error) => write!(out, "connection failed: {error}"),
+            RequestFailure::Truncated { response, expected } => {
                 write!(out, "body cut short: status {}, {} bytes", response.status, response.body.len())?;
                 expected.map_or(Ok(()), |bytes| write!(out, " of {bytes}"))
             }
-            Failure::Malformed(what) => write!(out, "malformed answer: {what}"),
+            RequestFailure::Malformed(what) => write!(out, "malformed answer: {what}"),
         }
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for RequestFailure {}
 
-/// One answer; it is complete unless it is in [`Failure::Truncated`].
+/// One answer; it is complete unless it is in [`RequestFailure::Truncated`].
 #[derive(Clone, Debug, Default)]
-pub struct Response {
+pub struct HttpResponse {
     /// Status code.
     pub status: u16,
     /// Header fields in order, names in lower case.
@@ -54,7 +54,7 @@ pub struct Response {
     pub body: Vec<u8>,
 }
 
-impl Response {
+impl HttpResponse {
     /// The value of the first field with this (lower-case) name.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
@@ -79,21 +79,26 @@ impl Response {
 
 /// A keep-alive connection to one address; connects at the first request, and again after a close.
 #[derive(Debug)]
-pub struct Connection {
+pub struct HttpConnection {
     address: SocketAddr,
     stream: Option<TcpStream>,
     buffer: Vec<u8>,
     timeout: Duration,
 }
 
-impl Connection {
+impl HttpConnection {
     /// Prepares a connection; nothing is sent yet. `timeout` bounds each wait for bytes.
     pub fn new(address: SocketAddr, timeout: Duration) -> Self {
         Self { address, stream: None, buffer: Vec::new(), timeout }
     }
 
     /// Sends a request without a body and reads the whole answer.
-    pub fn request(&mut self, method: &str, target: &str, headers: &[(&str, &str)]) -> Result<Response, Failure> {
+    pub fn request(
+        &mut self,
+        method: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+    ) -> Result<HttpResponse, RequestFailure> {
         let mut head = format!("{method} {target} HTTP/1.1\r\nHost: {}\r\n", self.address);
         for (name, value) in headers {
             head.push_str(&format!("{name}: {value}\r\n"));
@@ -103,26 +108,26 @@ impl Connection {
     }
 
     /// Sends a plain GET.
-    pub fn get(&mut self, target: &str) -> Result<Response, Failure> {
+    pub fn get(&mut self, target: &str) -> Result<HttpResponse, RequestFailure> {
         self.request("GET", target, &[])
     }
 
     /// Sends raw bytes and reads one answer, framed as an answer to `method`.
-    pub fn exchange(&mut self, request: &[u8], method: &str) -> Result<Response, Failure> {
+    pub fn exchange(&mut self, request: &[u8], method: &str) -> Result<HttpResponse, RequestFailure> {
         self.send(request)?;
         self.receive(method)
     }
 
     /// Sends raw bytes.
-    pub fn send(&mut self, request: &[u8]) -> Result<(), Failure> {
+    pub fn send(&mut self, request: &[u8]) -> Result<(), RequestFailure> {
         if self.stream.is_none() {
             self.buffer.clear();
-            self.stream = Some(connect(self.address, self.timeout).map_err(Failure::Connection)?);
+            self.stream = Some(connect(self.address, self.timeout).map_err(RequestFailure::Connection)?);
         }
         let stream = self.stream.as_mut().expect("connected above");
         stream.write_all(request).map_err(|error| {
             self.close();
-            Failure::Connection(error)
+            RequestFailure::Connection(error)
         })
     }
 
@@ -133,7 +138,7 @@ impl Connection {
     }
 
     /// Reads one answer, framed as an answer to `method`.
-    pub fn receive(&mut self, method: &str) -> Result<Response, Failure> {
+    pub fn receive(&mut self, method: &str) -> Result<HttpResponse, RequestFailure> {
         let result = self.receive_once(method);
         if !matches!(result, Ok((_, true))) {
             self.close();
@@ -148,9 +153,10 @@ impl Connection {
     }
 
     /// Reads an answer; also returns whether the connection can be reused.
-    fn receive_once(&mut self, method: &str) -> Result<(Response, bool), Failure> {
-        let stream = self.stream.as_mut().ok_or_else(|| Failure::Connection(io::ErrorKind::NotConnected.into()))?;
-        let mut reader = Reader { stream, buffer: &mut self.buffer };
+    fn receive_once(&mut self, method: &str) -> Result<(HttpResponse, bool), RequestFailure> {
+        let stream =
+            self.stream.as_mut().ok_or_else(|| RequestFailure::Connection(io::ErrorKind::NotConnected.into()))?;
+        let mut reader = AnswerReader { stream, buffer: &mut self.buffer };
         let mut response = reader.head()?;
         while (100..200).contains(&response.status) {
             response = reader.head()?;
@@ -181,12 +187,12 @@ pub fn wait_listening(address: SocketAddr, limit: Duration) -> io::Result<Durati
     }
 }
 
-struct Reader<'a> {
+struct AnswerReader<'a> {
     stream: &'a mut TcpStream,
     buffer: &'a mut Vec<u8>,
 }
 
-impl Reader<'_> {
+impl AnswerReader<'_> {
     /// Reads more bytes into the buffer; false at the end of the stream.
     fn more(&mut self) -> io::Result<bool> {
         let filled = self.buffer.len();
@@ -196,20 +202,20 @@ impl Reader<'_> {
         Ok(result? > 0)
     }
 
-    fn head(&mut self) -> Result<Response, Failure> {
+    fn head(&mut self) -> Result<HttpResponse, RequestFailure> {
         let end = loop {
             if let Some(at) = self.buffer.windows(4).position(|window| window == b"\r\n\r\n") {
                 break at;
             }
             if self.buffer.len() > HEAD_BYTES_MAX {
-                return Err(Failure::Malformed(format!("no end of the head in {HEAD_BYTES_MAX} bytes")));
+                return Err(RequestFailure::Malformed(format!("no end of the head in {HEAD_BYTES_MAX} bytes")));
             }
-            if !self.more().map_err(Failure::Connection)? {
+            if !self.more().map_err(RequestFailure::Connection)? {
                 if !self.buffer.is_empty() {
-                    return Err(Failure::Malformed("closed inside the head".to_owned()));
+                    return Err(RequestFailure::Malformed("closed inside the head".to_owned()));
                 }
                 let kind = io::ErrorKind::UnexpectedEof;
-                return Err(Failure::Connection(io::Error::new(kind, "closed without an answer")));
+                return Err(RequestFailure::Connection(io::Error::new(kind, "closed without an answer")));
             }
         };
         let head: Vec<u8> = self.buffer.drain(..end + 4).collect();
@@ -217,7 +223,7 @@ impl Reader<'_> {
     }
 
     /// Reads the body into the response; true if the connection can be reused.
-    fn body(&mut self, response: &mut Response, method: &str) -> Result<bool, Failure> {
+    fn body(&mut self, response: &mut HttpResponse, method: &str) -> Result<bool, RequestFailure> {
         let keep = !response.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
         if method == "HEAD" || matches!(response.status, 204 | 304) {
             return Ok(keep);
@@ -227,7 +233,8 @@ impl Reader<'_> {
         }
         match response.header("content-length").map(str::to_owned) {
             Some(text) => {
-                let expected = text.parse().map_err(|_| Failure::Malformed(format!("Content-Length: {text}")))?;
+                let expected =
+                    text.parse().map_err(|_| RequestFailure::Malformed(format!("Content-Length: {text}")))?;
                 self.take(response, expected, Some(expected))?;
                 Ok(keep)
             }
@@ -241,30 +248,30 @@ impl Reader<'_> {
         }
     }
 
-    fn chunked(&mut self, response: &mut Response) -> Result<(), Failure> {
+    fn chunked(&mut self, response: &mut HttpResponse) -> Result<(), RequestFailure> {
         loop {
             let line = self.line(response)?;
             let digits = line.split(';').next().unwrap_or("").trim();
             let bytes =
-                u64::from_str_radix(digits, 16).map_err(|_| Failure::Malformed(format!("chunk size {line}")))?;
+                u64::from_str_radix(digits, 16).map_err(|_| RequestFailure::Malformed(format!("chunk size {line}")))?;
             if bytes == 0 {
                 while !self.line(response)?.is_empty() {}
                 return Ok(());
             }
             self.take(response, bytes, None)?;
             if !self.line(response)?.is_empty() {
-                return Err(Failure::Malformed("a chunk is longer than its size".to_owned()));
+                return Err(RequestFailure::Malformed("a chunk is longer than its size".to_owned()));
             }
         }
     }
 
-    fn line(&mut self, response: &mut Response) -> Result<String, Failure> {
+    fn line(&mut self, response: &mut HttpResponse) -> Result<String, RequestFailure> {
         let end = loop {
             if let Some(at) = self.buffer.windows(2).position(|window| window == b"\r\n") {
                 break at;
             }
             if self.buffer.len() > HEAD_BYTES_MAX {
-                return Err(Failure::Malformed("endless line".to_owned()));
+                return Err(RequestFailure::Malformed("endless line".to_owned()));
             }
             if !matches!(self.more(), Ok(true)) {
                 return Err(truncated(response, None));
@@ -275,7 +282,7 @@ impl Reader<'_> {
     }
 
     /// Moves `bytes` bytes of the stream to the end of the body.
-    fn take(&mut self, response: &mut Response, bytes: u64, expected: Option<u64>) -> Result<(), Failure> {
+    fn take(&mut self, response: &mut HttpResponse, bytes: u64, expected: Option<u64>) -> Result<(), RequestFailure> {
         bounded(bytes + response.body.len() as u64)?;
         let end = response.body.len() + bytes as usize;
         let buffered = self.buffer.len().min(bytes as usize);
@@ -295,18 +302,18 @@ impl Reader<'_> {
     }
 }
 
-fn truncated(response: &mut Response, expected: Option<u64>) -> Failure {
-    Failure::Truncated { response: Box::new(std::mem::take(response)), expected }
+fn truncated(response: &mut HttpResponse, expected: Option<u64>) -> RequestFailure {
+    RequestFailure::Truncated { response: Box::new(std::mem::take(response)), expected }
 }
 
-fn bounded(bytes: u64) -> Result<(), Failure> {
+fn bounded(bytes: u64) -> Result<(), RequestFailure> {
     if bytes > BODY_BYTES_MAX {
-        return Err(Failure::Malformed(format!("body of more than {BODY_BYTES_MAX} bytes")));
+        return Err(RequestFailure::Malformed(format!("body of more than {BODY_BYTES_MAX} bytes")));
     }
     Ok(())
 }
 
-fn parse_head(head: &[u8]) -> Result<Response, Failure> {
+fn parse_head(head: &[u8]) -> Result<HttpResponse, RequestFailure> {
     let text = String::from_utf8_lossy(head);
     let mut lines = text.split("\r\n");
     let first = lines.next().unwrap_or("");
@@ -314,13 +321,14 @@ fn parse_head(head: &[u8]) -> Result<Response, Failure> {
         .strip_prefix("HTTP/1.")
         .and_then(|rest| rest.get(2..5))
         .and_then(|digits| digits.parse().ok())
-        .ok_or_else(|| Failure::Malformed(format!("status line {first:?}")))?;
+        .ok_or_else(|| RequestFailure::Malformed(format!("status line {first:?}")))?;
     let mut headers = Vec::new();
     for line in lines {
-        let (name, value) = line.split_once(':').ok_or_else(|| Failure::Malformed(format!("header line {line:?}")))?;
+        let (name, value) =
+            line.split_once(':').ok_or_else(|| RequestFailure::Malformed(format!("header line {line:?}")))?;
         headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
     }
-    Ok(Response { status, headers, body: Vec::new() })
+    Ok(HttpResponse { status, headers, body: Vec::new() })
 }
 
 #[cfg(test)]
@@ -328,7 +336,7 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    fn answer(bytes: &'static [u8]) -> Result<Response, Failure> {
+    fn answer(bytes: &'static [u8]) -> Result<HttpResponse, RequestFailure> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let server = std::thread::spawn(move || {
@@ -337,7 +345,7 @@ mod tests {
             let _ = stream.read(&mut request).unwrap();
             stream.write_all(bytes).unwrap();
         });
-        let result = Connection::new(address, Duration::from_secs(5)).get("/");
+        let result = HttpConnection::new(address, Duration::from_secs(5)).get("/");
         server.join().unwrap();
         result
     }
@@ -357,15 +365,16 @@ mod tests {
     #[test]
     fn cut_answers_are_told_apart() {
         let cut = answer(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nabc");
-        assert!(matches!(cut, Err(Failure::Truncated { expected: Some(4), .. })), "{cut:?}");
+        assert!(matches!(cut, Err(RequestFailure::Truncated { expected: Some(4), .. })), "{cut:?}");
         let cut = answer(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n");
-        assert!(matches!(cut, Err(Failure::Truncated { .. })), "{cut:?}");
-        assert!(matches!(answer(b"nonsense\r\n\r\n"), Err(Failure::Malformed(_))));
-        assert!(matches!(answer(b""), Err(Failure::Connection(_))));
+        assert!(matches!(cut, Err(RequestFailure::Truncated { .. })), "{cut:?}");
+        assert!(matches!(answer(b"nonsense\r\n\r\n"), Err(RequestFailure::Malformed(_))));
+        assert!(matches!(answer(b""), Err(RequestFailure::Connection(_))));
     }
 
+    /// Only a hit in the nearest cache is a hit.
     #[test]
-    fn only_the_nearest_cache_counts_as_a_hit() {
+    fn hit_requires_nearest_cache() {
         let response =
             answer(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nCache-Status: up; hit, nectary; fwd=uri-miss\r\n\r\n");
         assert!(!response.unwrap().is_hit());

@@ -4,9 +4,9 @@
 //! dropped. This file uses only the command line and the control socket, not the implementation.
 
 use crate::attach::turns;
-use crate::guard::Process;
+use crate::guard::GuardedProcess;
 use crate::nectary::binary;
-use crate::scratch::Scratch;
+use crate::scratch::ScratchFolder;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::fs;
@@ -21,11 +21,11 @@ use std::time::{Duration, Instant};
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// A running cache.
-pub struct Live {
+pub struct LiveCache {
     /// The process of the cache.
-    pub process: Process,
+    pub process: GuardedProcess,
     /// Its folder, with the subfolders `source`, `shown` and `run`.
-    pub scratch: Scratch,
+    pub scratch: ScratchFolder,
     /// Its directory or block device.
     pub name: String,
     is_mount: bool,
@@ -33,7 +33,7 @@ pub struct Live {
 
 /// The result of a command.
 #[derive(Debug)]
-pub struct Ran {
+pub struct CommandOutput {
     /// Its exit code.
     pub code: i32,
     /// Its standard output.
@@ -42,10 +42,10 @@ pub struct Ran {
     pub errors: String,
 }
 
-impl Ran {
+impl CommandOutput {
     /// Asserts the exit code.
     #[track_caller]
-    pub fn exits(self, code: i32) -> Ran {
+    pub fn exits(self, code: i32) -> CommandOutput {
         assert_eq!(self.code, code, "{self:?}");
         assert!(!self.errors.contains("panicked"), "{self:?}");
         self
@@ -70,7 +70,7 @@ pub fn missing(is_device: bool) -> Option<String> {
     }
 }
 
-fn furnished(scratch: Scratch) -> Result<Scratch> {
+fn furnished(scratch: ScratchFolder) -> Result<ScratchFolder> {
     for folder in ["source", "shown", "run"] {
         fs::create_dir_all(scratch.join(folder))?;
     }
@@ -78,15 +78,15 @@ fn furnished(scratch: Scratch) -> Result<Scratch> {
     Ok(scratch)
 }
 
-impl Live {
+impl LiveCache {
     /// Mounts `source` of a new folder at `shown`, after `fill` has put files into `source`.
-    pub fn mounted(arguments: &[&str], fill: impl FnOnce(&Path)) -> Result<Live> {
-        Live::mounted_in(Scratch::new("live-mount")?, arguments, fill)
+    pub fn mounted(arguments: &[&str], fill: impl FnOnce(&Path)) -> Result<LiveCache> {
+        LiveCache::mounted_in(ScratchFolder::new("live-mount")?, arguments, fill)
     }
 
     /// Mounts a source in memory, after `fill` has put files into it.
-    pub fn mounted_in_memory(arguments: &[&str], fill: impl FnOnce(&Path)) -> Result<Live> {
-        Live::mounted_in(Scratch::in_memory("live-mount")?, arguments, fill)
+    pub fn mounted_in_memory(arguments: &[&str], fill: impl FnOnce(&Path)) -> Result<LiveCache> {
+        LiveCache::mounted_in(ScratchFolder::in_memory("live-mount")?, arguments, fill)
     }
 
     /// Mounts a source by a process with a hard limit of open files, after `fill` has put files into it; with
@@ -96,42 +96,43 @@ impl Live {
         in_memory: bool,
         arguments: &[&str],
         fill: impl FnOnce(&Path),
-    ) -> Result<Live> {
-        let scratch = if in_memory { Scratch::in_memory("live-mount")? } else { Scratch::new("live-mount")? };
+    ) -> Result<LiveCache> {
+        let scratch =
+            if in_memory { ScratchFolder::in_memory("live-mount")? } else { ScratchFolder::new("live-mount")? };
         let scratch = furnished(scratch)?;
         fill(&scratch.join("source"));
         let mut command = Command::new("sh");
         command.args(["-c", &format!("ulimit -n {descriptors} && exec \"$0\" \"$@\"")]).arg(binary()?);
         command.args(["cache", "mount"]).arg(scratch.join("source")).arg(scratch.join("shown")).args(arguments);
-        Live::start(command, scratch, true)
+        LiveCache::start(command, scratch, true)
     }
 
-    fn mounted_in(scratch: Scratch, arguments: &[&str], fill: impl FnOnce(&Path)) -> Result<Live> {
+    fn mounted_in(scratch: ScratchFolder, arguments: &[&str], fill: impl FnOnce(&Path)) -> Result<LiveCache> {
         let scratch = furnished(scratch)?;
         fill(&scratch.join("source"));
         let mut command = Command::new(binary()?);
         command.args(["cache", "mount"]).arg(scratch.join("source")).arg(scratch.join("shown")).args(arguments);
-        Live::start(command, scratch, true)
+        LiveCache::start(command, scratch, true)
     }
 
     /// Attaches a device; `{folder}` in the SPEC is a new folder.
-    pub fn attached(spec: &str, arguments: &[&str]) -> Result<Live> {
-        let scratch = furnished(Scratch::new("live-attach")?)?;
+    pub fn attached(spec: &str, arguments: &[&str]) -> Result<LiveCache> {
+        let scratch = furnished(ScratchFolder::new("live-attach")?)?;
         let _turn = turns::beside();
         let spec = spec.replace("{folder}", &scratch.path().display().to_string());
         let mut command = Command::new(binary()?);
         command.args(["attach", &spec, "--foreground"]).args(arguments);
-        Live::start(command, scratch, false)
+        LiveCache::start(command, scratch, false)
     }
 
-    fn start(mut command: Command, scratch: Scratch, is_mount: bool) -> Result<Live> {
+    fn start(mut command: Command, scratch: ScratchFolder, is_mount: bool) -> Result<LiveCache> {
         command.env("NECTARY_RUNTIME_DIR", scratch.join("run"));
-        let mut process = Process::spawn("nectary", command, &scratch.join("log"), None)?;
+        let mut process = GuardedProcess::spawn("nectary", command, &scratch.join("log"), None)?;
         let began = Instant::now();
         loop {
             let text = process.log_text();
             if let Some(name) = text.lines().find(|line| line.starts_with('/')) {
-                return Ok(Live { process, scratch, name: name.to_owned(), is_mount });
+                return Ok(LiveCache { process, scratch, name: name.to_owned(), is_mount });
             }
             let has_ended = process.try_status().is_some();
             ensure!(!has_ended && began.elapsed() < LIMIT, "it does not start\n{}", process.log_tail());
@@ -152,10 +153,14 @@ impl Live {
     }
 
     /// Runs a command to its end.
-    pub fn run(&self, arguments: &[&str]) -> Ran {
+    pub fn run(&self, arguments: &[&str]) -> CommandOutput {
         let output = self.command(arguments).output().expect("it runs");
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        Ran { code: output.status.code().unwrap_or(-1), text: text(output.stdout), errors: text(output.stderr) }
+        CommandOutput {
+            code: output.status.code().unwrap_or(-1),
+            text: text(output.stdout),
+            errors: text(output.stderr),
+        }
     }
 
     /// Sends bytes to the cache's control socket and returns the first line of the answer.
@@ -180,7 +185,7 @@ impl Live {
     }
 }
 
-impl Drop for Live {
+impl Drop for LiveCache {
     fn drop(&mut self) {
         self.process.signal(libc::SIGTERM);
         if self.process.wait(LIMIT).is_err() {

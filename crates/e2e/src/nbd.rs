@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::guard::{self, Process, describe};
+use crate::guard::{self, GuardedProcess, describe};
 use crate::nectary::binary;
-use crate::rng::Rng;
+use crate::rng::SeededRng;
 use crate::scratch::free_address;
 
 /// The longest wait for a server to listen, and for a client to end.
@@ -19,16 +19,16 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server on a Unix socket.
 #[derive(Debug)]
-pub struct Server {
+pub struct NbdServer {
     /// The process.
-    pub process: Process,
+    pub process: GuardedProcess,
     /// The socket.
     pub socket: PathBuf,
 }
 
-impl Server {
+impl NbdServer {
     /// Runs `nectary export` of some devices on a socket in `folder`, with further arguments.
-    pub fn nectary(folder: &Path, name: &str, arguments: &[&str]) -> Result<Server> {
+    pub fn nectary(folder: &Path, name: &str, arguments: &[&str]) -> Result<NbdServer> {
         let socket = folder.join(format!("{name}.sock"));
         let runtime = folder.join("run");
         std::fs::create_dir_all(&runtime)?;
@@ -36,7 +36,7 @@ impl Server {
         let mut command = Command::new(binary()?);
         command.arg("export").args(arguments).arg("--nbd").arg(format!("unix:{}", socket.display()));
         command.env("NECTARY_RUNTIME_DIR", runtime);
-        let server = Server::start(folder, name, command, socket)?;
+        let server = NbdServer::start(folder, name, command, socket)?;
         // It prints its URLs (nbd+unix: or nbds+unix:) once it also has its control socket.
         let deadline = Instant::now() + PATIENCE;
         while !server.process.log_text().contains("+unix:") {
@@ -49,9 +49,9 @@ impl Server {
     }
 
     /// Runs another program that listens on `socket`.
-    pub fn start(folder: &Path, name: &str, command: Command, socket: PathBuf) -> Result<Server> {
-        let process = Process::spawn(name, command, &folder.join(format!("{name}.log")), None)?;
-        let mut server = Server { process, socket };
+    pub fn start(folder: &Path, name: &str, command: Command, socket: PathBuf) -> Result<NbdServer> {
+        let process = GuardedProcess::spawn(name, command, &folder.join(format!("{name}.log")), None)?;
+        let mut server = NbdServer { process, socket };
         let deadline = Instant::now() + PATIENCE;
         while std::os::unix::net::UnixStream::connect(&server.socket).is_err() {
             if let Some(status) = server.process.try_status() {
@@ -79,9 +79,9 @@ impl Server {
 }
 
 /// The handle of an nbd-server in the background, which ends when the handle is dropped.
-pub struct Daemon(PathBuf);
+pub struct NbdDaemon(PathBuf);
 
-impl Drop for Daemon {
+impl Drop for NbdDaemon {
     fn drop(&mut self) {
         let number = std::fs::read_to_string(&self.0).unwrap_or_default();
         if !number.trim().is_empty() {
@@ -90,25 +90,25 @@ impl Drop for Daemon {
     }
 }
 
-impl Server {
+impl NbdServer {
     /// Runs nbdkit with these arguments.
-    pub fn nbdkit(folder: &Path, name: &str, arguments: &[&str]) -> Result<Server> {
+    pub fn nbdkit(folder: &Path, name: &str, arguments: &[&str]) -> Result<NbdServer> {
         let socket = folder.join(format!("{name}.sock"));
         let mut command = Command::new("nbdkit");
         command.arg("-f").arg("-U").arg(&socket).args(arguments);
-        Server::start(folder, name, command, socket)
+        NbdServer::start(folder, name, command, socket)
     }
 
     /// Runs qemu-nbd with an image as the export `disk`, for up to eight clients at the same time.
-    pub fn qemu(folder: &Path, image: &Path) -> Result<Server> {
+    pub fn qemu(folder: &Path, image: &Path) -> Result<NbdServer> {
         let socket = folder.join("qemu.sock");
         let mut command = Command::new("qemu-nbd");
         command.args(["-t", "-e", "8", "-f", "raw", "-x", "disk", "-k"]).arg(&socket).arg(image);
-        Server::start(folder, "qemu-nbd", command, socket)
+        NbdServer::start(folder, "qemu-nbd", command, socket)
     }
 
     /// Runs nbd-server with an image as the export `disk`.
-    pub fn reference(folder: &Path, image: &Path) -> Result<(Server, Daemon)> {
+    pub fn reference(folder: &Path, image: &Path) -> Result<(NbdServer, NbdDaemon)> {
         let (socket, config) = (folder.join("reference.sock"), folder.join("nbd.conf"));
         let lines = format!(
             "[generic]\nunixsock = {}\nallowlist = true\nlistenaddr = 127.0.0.1\nport = {}\n[disk]\nexportname = {}\n\
@@ -118,12 +118,12 @@ impl Server {
             image.display()
         );
         std::fs::write(&config, lines)?;
-        let daemon = Daemon(folder.join("reference.pid"));
+        let daemon = NbdDaemon(folder.join("reference.pid"));
         let (config, number) = (config.display().to_string(), daemon.0.display().to_string());
         run(folder, "nbd-server", &["-C", &config, "-p", &number])?;
         let mut sleep = Command::new("sleep");
         sleep.arg("100");
-        Ok((Server::start(folder, "nbd-server-waits", sleep, socket)?, daemon))
+        Ok((NbdServer::start(folder, "nbd-server-waits", sleep, socket)?, daemon))
     }
 }
 
@@ -148,7 +148,7 @@ pub fn try_run(folder: &Path, program: &str, arguments: &[&str]) -> Result<(Exit
 
 /// Writes a file in which 64 KiB of noise and 64 KiB of zeroes alternate; the last run may be shorter.
 pub fn write_image(path: &Path, bytes: usize, seed: u64) -> Result<()> {
-    let mut random = Rng::new(seed);
+    let mut random = SeededRng::new(seed);
     let mut data = vec![0; bytes];
     for chunk in data.chunks_mut(128 << 10) {
         let noise = chunk.len().min(64 << 10);

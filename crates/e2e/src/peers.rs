@@ -4,10 +4,10 @@
 //! (tmpfs), as many Varnish threads as there are connections; nginx with defaults, and tuned with its open file cache.
 //! The configurations are here in full, so that they can be checked.
 
-use crate::guard::{self, Process};
+use crate::guard::{self, GuardedProcess};
 use crate::http::wait_listening;
-use crate::nectary::certificates::Certificates;
-use crate::scratch::{Scratch, free_address};
+use crate::nectary::certificates::ServerCertificates;
+use crate::scratch::{ScratchFolder, free_address};
 use anyhow::{Context, Result};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -16,23 +16,23 @@ use std::time::Duration;
 
 /// A caching proxy that runs in front of an origin.
 #[derive(Debug)]
-pub struct Peer {
+pub struct PeerProxy {
     /// Name for reports, with the version.
     pub name: String,
     /// The address that it listens on.
     pub address: SocketAddr,
-    process: Process,
-    _scratch: Scratch,
+    process: GuardedProcess,
+    _scratch: ScratchFolder,
 }
 
-impl Peer {
+impl PeerProxy {
     /// Starts nginx: one worker, `proxy_cache` on tmpfs; if `tuned`, with its open file cache, which is off by default.
     pub fn nginx(origin: SocketAddr, tuned: bool, cpu: Option<usize>) -> Result<Self> {
-        Self::nginx_in(Scratch::in_memory("nginx")?, origin, tuned, cpu)
+        Self::nginx_in(ScratchFolder::in_memory("nginx")?, origin, tuned, cpu)
     }
 
     /// As [`nginx`](Self::nginx), with its cache in another directory.
-    pub fn nginx_in(scratch: Scratch, origin: SocketAddr, tuned: bool, cpu: Option<usize>) -> Result<Self> {
+    pub fn nginx_in(scratch: ScratchFolder, origin: SocketAddr, tuned: bool, cpu: Option<usize>) -> Result<Self> {
         let program = guard::find_program("nginx").context("nginx is not installed (Debian package nginx-light)")?;
         let address = free_address()?;
         let folder = scratch.path().display();
@@ -92,7 +92,7 @@ http {{
     /// Starts nginx with HTTP/2 and without TLS: one worker, which passes all requests on.
     pub fn nginx_http2(origin: SocketAddr) -> Result<Self> {
         let program = guard::find_program("nginx").context("nginx is not installed (Debian package nginx-light)")?;
-        let (scratch, address) = (Scratch::in_memory("nginx-http2")?, free_address()?);
+        let (scratch, address) = (ScratchFolder::in_memory("nginx-http2")?, free_address()?);
         let folder = scratch.path().display();
         let configuration = format!(
             "daemon off;
@@ -123,9 +123,9 @@ http {{
 
     /// Starts nginx with TLS and HTTP/2: one worker, `proxy_cache` on tmpfs with its open file cache. It is the nginx of
     /// Debian 13 if that has been unpacked, otherwise the installed one.
-    pub fn nginx_edge(origin: SocketAddr, certificates: &Certificates, cpu: Option<usize>) -> Result<Self> {
+    pub fn nginx_edge(origin: SocketAddr, certificates: &ServerCertificates, cpu: Option<usize>) -> Result<Self> {
         let installed = guard::find_program("nginx").context("nginx is not installed (Debian package nginx-light)")?;
-        let (scratch, address) = (Scratch::in_memory("nginx-edge")?, free_address()?);
+        let (scratch, address) = (ScratchFolder::in_memory("nginx-edge")?, free_address()?);
         let folder = scratch.path().display();
         let (certificate, key) = (certificates.certificate.display(), certificates.key.display());
         let configuration = format!(
@@ -191,7 +191,7 @@ http {{
     /// Starts Varnish: malloc storage, one pool of `threads` threads.
     pub fn varnish(origin: SocketAddr, threads: usize, cpu: Option<usize>) -> Result<Self> {
         let program = guard::find_program("varnishd").context("varnishd is not installed (Debian package varnish)")?;
-        let scratch = Scratch::in_memory("varnish")?;
+        let scratch = ScratchFolder::in_memory("varnish")?;
         let address = free_address()?;
         let (host, port) = (origin.ip(), origin.port());
         let file = scratch.join("default.vcl");
@@ -210,17 +210,17 @@ http {{
         name: String,
         command: Command,
         address: SocketAddr,
-        scratch: Scratch,
+        scratch: ScratchFolder,
         cpu: Option<usize>,
     ) -> Result<Self> {
-        let process = Process::spawn(&name, command, &scratch.join("log"), cpu)?;
+        let process = GuardedProcess::spawn(&name, command, &scratch.join("log"), cpu)?;
         wait_listening(address, Duration::from_secs(30))
             .with_context(|| format!("{name} does not listen on {address}\n{}", process.log_tail()))?;
         Ok(Self { name, address, process, _scratch: scratch })
     }
 
     /// The process that was started.
-    pub fn process(&self) -> &Process {
+    pub fn process(&self) -> &GuardedProcess {
         &self.process
     }
 }
@@ -252,25 +252,25 @@ fn version_of(name: &str, mut command: Command) -> String {
 mod tests {
     use super::*;
     use crate::content;
-    use crate::http::Connection;
-    use crate::origin::Origin;
+    use crate::http::HttpConnection;
+    use crate::origin::DeterministicOrigin;
     use crate::report::not_run;
 
     #[test]
     fn peers_answer_the_second_request_themselves() {
-        let origin = Origin::start().unwrap();
+        let origin = DeterministicOrigin::start().unwrap();
         for (name, program) in [("nginx", "nginx"), ("varnish", "varnishd")] {
             if guard::find_program(program).is_none() {
                 not_run(format!("{name}: {program} is not installed"));
                 continue;
             }
             let peer = match name {
-                "nginx" => Peer::nginx(origin.address(), true, None),
-                _ => Peer::varnish(origin.address(), 20, None),
+                "nginx" => PeerProxy::nginx(origin.address(), true, None),
+                _ => PeerProxy::varnish(origin.address(), 20, None),
             };
             let peer = peer.unwrap();
             let target = format!("/o/1?size=1024&cc=max-age=600&{name}");
-            let mut client = Connection::new(peer.address, Duration::from_secs(10));
+            let mut client = HttpConnection::new(peer.address, Duration::from_secs(10));
             for _ in 0..3 {
                 assert!(client.get(&target).unwrap().body == content::body(&target, 1, 1024), "{}", peer.name);
             }

@@ -2,22 +2,22 @@
 //! and the hit rate must be that of a ring of segments.
 //!
 //! Owns the run (origin, proxy, `wrk`), and the comparison: the requests of the access log are repeated in
-//! [`Ring`](crate::ring::Ring), which shares no code with the store, and the two hit rates are compared. Each run also
+//! [`SimulatedRing`](crate::ring::SimulatedRing), which shares no code with the store, and the two hit rates are compared. Each run also
 //! checks the comparison with two planted bugs on the same data: a simulation with half the segments, and a memory
 //! limit that the process must have exceeded.
 //!
 //! The simulation is only a ring, so the proxy must not rewrite objects (`--rewrite 0`). If the proxy rewrites objects,
 //! it may hit more often than the simulation, and then the planted bug of half the segments proves nothing.
 
-use crate::access_log::{self, Line};
+use crate::access_log::{self, AccessLogEntry};
 use crate::content;
 use crate::guard;
-use crate::load::wrk::{self, ERROR_KINDS, Load, Measured};
-use crate::nectary::{Nectary, ProxyCommand, find};
-use crate::origin::Origin;
-use crate::ring::{Ring, Shape};
-use crate::rng::{Rng, Zipf};
-use crate::scratch::Scratch;
+use crate::load::wrk::{self, ERROR_KINDS, WrkResult, WrkSettings};
+use crate::nectary::{NectaryProxy, ProxyCommand, find};
+use crate::origin::DeterministicOrigin;
+use crate::ring::{RingShape, SimulatedRing};
+use crate::rng::{SeededRng, Zipf};
+use crate::scratch::ScratchFolder;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::time::Duration;
@@ -39,7 +39,7 @@ const ACCOUNTS: [&str; 5] =
 
 /// What to run.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct PressurePlan {
     /// The seed of the order in which objects are requested.
     pub seed: u64,
     /// The duration of the load.
@@ -56,7 +56,7 @@ pub struct Plan {
     pub arguments: Vec<String>,
 }
 
-impl Plan {
+impl PressurePlan {
     /// A plan with 128 MiB of memory, 512 MiB of store and 2 GiB of objects.
     pub fn new(seed: u64, duration: Duration) -> Self {
         let arguments = vec!["--workers".to_owned(), "1".to_owned()];
@@ -66,9 +66,9 @@ impl Plan {
 
 /// The results of a run.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct PressureOutcome {
     /// What wrk measured.
-    pub measured: Measured,
+    pub measured: WrkResult,
     /// The number of objects in the working set.
     pub objects: usize,
     /// The peak resident memory of the process.
@@ -88,7 +88,7 @@ pub struct Outcome {
     /// The share of hits in the simulation with half the segments: the planted bug.
     pub simulated_half: f64,
     /// Shape of the store, from its status.
-    pub shape: Shape,
+    pub shape: RingShape,
     /// The number of segments that were overwritten.
     pub segments_reclaimed: u64,
     /// Answers that were not 200, and lines on the process's standard error that look like errors.
@@ -99,7 +99,7 @@ pub struct Outcome {
     pub accounted: Vec<(&'static str, u64)>,
 }
 
-impl Outcome {
+impl PressureOutcome {
     /// The errors, in words.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = self.errors.clone();
@@ -146,9 +146,9 @@ impl Outcome {
 }
 
 /// Runs a plan. Call it from a thread that lives as long as the run.
-pub fn run(plan: &Plan) -> Result<Outcome> {
-    let scratch = Scratch::new("pressure")?;
-    let origin = Origin::start()?;
+pub fn run(plan: &PressurePlan) -> Result<PressureOutcome> {
+    let scratch = ScratchFolder::new("pressure")?;
+    let origin = DeterministicOrigin::start()?;
     let mut command = ProxyCommand::new(scratch.path(), Some(origin.url()))?;
     command.size = format!("{}M", plan.store_mib);
     command.memory = format!("{}M", plan.memory_mib);
@@ -160,11 +160,11 @@ pub fn run(plan: &Plan) -> Result<Outcome> {
     }
     let targets = targets(plan.working_set_mib << 20);
     let zipf = Zipf::new(targets.len(), EXPONENT);
-    let mut rng = Rng::new(plan.seed);
+    let mut rng = SeededRng::new(plan.seed);
     let file = scratch.join("targets");
     wrk::write_targets(&file, (0..REQUESTS).map(|_| targets[zipf.sample(&mut rng)].clone()))?;
     let mut nectary = command.start()?;
-    let load = Load {
+    let load = WrkSettings {
         address: nectary.listen,
         targets: file,
         threads: 1,
@@ -182,15 +182,16 @@ pub fn run(plan: &Plan) -> Result<Outcome> {
     let results = results(&lines);
     let errors = errors(&lines, &nectary.process.log_text());
     // Requests that bypassed the store are not accesses of the store.
-    let is_reference = |line: &Line| matches!(line.result.as_str(), "HIT" | "REVALIDATED" | "MISS" | "COLLAPSED");
-    let lines: Vec<Line> = lines.into_iter().filter(is_reference).collect();
+    let is_reference =
+        |line: &AccessLogEntry| matches!(line.result.as_str(), "HIT" | "REVALIDATED" | "MISS" | "COLLAPSED");
+    let lines: Vec<AccessLogEntry> = lines.into_iter().filter(is_reference).collect();
     let shape = shape(&status)?;
-    let half = Shape { segment_count: shape.segment_count / 2, ..shape };
+    let half = RingShape { segment_count: shape.segment_count / 2, ..shape };
     // One fetch serves all requests that wait for it. In the simulation the waiting requests are hits, because its
     // fetches take no time.
     let hits = lines.iter().filter(|line| line.is_hit() || line.result == "COLLAPSED").count();
     let counts = find(&status, "counts").cloned().unwrap_or_default();
-    Ok(Outcome {
+    Ok(PressureOutcome {
         measured,
         objects: targets.len(),
         resident_bytes_max,
@@ -223,7 +224,7 @@ fn targets(bytes: u64) -> Vec<String> {
     (0..).take_while(fits).map(|id| format!("/w/{id}")).collect()
 }
 
-fn stop(nectary: &mut Nectary) -> Result<()> {
+fn stop(nectary: &mut NectaryProxy) -> Result<()> {
     let status = nectary.terminate(Duration::from_secs(30))?;
     if !status.success() {
         bail!("SIGTERM: {}\n{}", guard::describe(status), nectary.process.log_tail());
@@ -231,12 +232,12 @@ fn stop(nectary: &mut Nectary) -> Result<()> {
     Ok(())
 }
 
-fn shape(status: &Value) -> Result<Shape> {
+fn shape(status: &Value) -> Result<RingShape> {
     let number = |name: &str| {
         let value = find(status, name).and_then(Value::as_u64);
         value.with_context(|| format!("no {name} in the status {status}"))
     };
-    Ok(Shape {
+    Ok(RingShape {
         segment_bytes: number("segment_bytes")?,
         segment_count: number("segment_count")? as usize,
         overhead_bytes: OVERHEAD_BYTES,
@@ -248,8 +249,8 @@ fn shape(status: &Value) -> Result<Shape> {
 }
 
 /// Returns the hit rate of the simulation for the requests of the log.
-fn simulate(lines: &[Line], shape: Shape) -> f64 {
-    let mut ring = Ring::new(shape);
+fn simulate(lines: &[AccessLogEntry], shape: RingShape) -> f64 {
+    let mut ring = SimulatedRing::new(shape);
     for line in lines {
         // Use the size of the object, because the end of the run may have truncated the sent part.
         let object_bytes = line.object_bytes.unwrap_or(line.body_bytes);
@@ -258,7 +259,7 @@ fn simulate(lines: &[Line], shape: Shape) -> f64 {
     ring.hit_rate()
 }
 
-fn results(lines: &[Line]) -> Vec<(String, u64)> {
+fn results(lines: &[AccessLogEntry]) -> Vec<(String, u64)> {
     let mut counts = std::collections::BTreeMap::<&str, u64>::new();
     for line in lines {
         *counts.entry(&line.result).or_default() += 1;
@@ -266,7 +267,7 @@ fn results(lines: &[Line]) -> Vec<(String, u64)> {
     counts.into_iter().map(|(result, count)| (result.to_owned(), count)).collect()
 }
 
-fn errors(lines: &[Line], log: &str) -> Vec<String> {
+fn errors(lines: &[AccessLogEntry], log: &str) -> Vec<String> {
     let bad = lines.iter().filter(|line| line.status != 200);
     let mut errors: Vec<String> = bad.map(|line| format!("status {} for {}", line.status, line.url)).collect();
     let is_error = |line: &&str| line.contains("error") || line.contains("panicked") || line.contains("warning");
@@ -276,8 +277,8 @@ fn errors(lines: &[Line], log: &str) -> Vec<String> {
 }
 
 /// Describes the outcome in lines of text.
-pub fn describe(outcome: &Outcome) -> String {
-    let Outcome { measured, shape, .. } = outcome;
+pub fn describe(outcome: &PressureOutcome) -> String {
+    let PressureOutcome { measured, shape, .. } = outcome;
     format!(
         "pressure: {} requests, {:.0}/s, p50 {} us, p99 {} us, {} errors; {} objects\n\
          pressure: VmHWM {} MiB with --memory {} MiB (at most {} more); at the end {:?}\n\
@@ -310,8 +311,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_working_set_has_the_bytes_that_were_asked_for() {
-        let bytes: u64 = targets(100 << 20).iter().map(|target| crate::origin::Resource::parse(target).bytes).sum();
+    fn working_set_has_requested_bytes() {
+        let bytes: u64 = targets(100 << 20).iter().map(|target| crate::origin::TargetAnswer::parse(target).bytes).sum();
         assert!((90 << 20..=100 << 20).contains(&bytes), "{bytes}");
     }
 }

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::attach::{FileSystem, missing, turns};
-use crate::guard::{self, Process, find_program};
+use crate::attach::{TestFileSystem, missing, turns};
+use crate::guard::{self, GuardedProcess, find_program};
 use crate::nectary::{self, binary};
 use crate::report::not_run;
-use crate::scratch::Scratch;
+use crate::scratch::ScratchFolder;
 
 /// How long any one step may take.
 pub const STEP_MAX: Duration = Duration::from_secs(60);
@@ -28,12 +28,12 @@ const NAMESPACES_MAX: u32 = 64 * 64;
 
 /// Whether this machine cannot run a test with a file system on donors in network namespaces; prints the reason.
 pub fn cannot(test: &str) -> bool {
-    let mut reason = missing(FileSystem::Ext4);
+    let mut reason = missing(TestFileSystem::Ext4);
     if find_program("ip").is_none() {
         reason = Some("there is no ip".to_owned());
     }
     if reason.is_none() {
-        let tried = Scratch::new("ram-namespaces").and_then(|scratch| Namespace::new(&scratch).map(drop));
+        let tried = ScratchFolder::new("ram-namespaces").and_then(|scratch| NetworkNamespace::new(&scratch).map(drop));
         reason = tried.err().map(|error| format!("no network namespaces: {error:#}"));
     }
     if let Some(reason) = &reason {
@@ -44,7 +44,7 @@ pub fn cannot(test: &str) -> bool {
 
 /// A network namespace with one link to the namespace of this process.
 #[derive(Debug)]
-pub struct Namespace {
+pub struct NetworkNamespace {
     /// Its name.
     pub name: String,
     /// The address inside the namespace.
@@ -64,9 +64,9 @@ fn own_net() -> u32 {
     NET.get_or_init(|| (0..200).find_map(|next| taken((first + next) % 200 + 10)).unwrap_or((first + 10, None))).0
 }
 
-impl Namespace {
+impl NetworkNamespace {
     /// Makes another namespace; a process can have at most [`NAMESPACES_MAX`] at the same time.
-    pub fn new(scratch: &Scratch) -> Result<Namespace> {
+    pub fn new(scratch: &ScratchFolder) -> Result<NetworkNamespace> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let (pid, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed) % NAMESPACES_MAX);
         let name = format!("nectary-{pid}-{number}");
@@ -74,7 +74,7 @@ impl Namespace {
         let (high, middle, low) = (own_net(), 192 + number / 64, number % 64 * 4);
         let [outer, inner] = [1, 2].map(|host| format!("10.{high}.{middle}.{}", low + host));
         let link = format!("nrd{}-{number}", pid % 100_000);
-        let this = Namespace { name: name.clone(), address: inner.clone(), link: link.clone() };
+        let this = NetworkNamespace { name: name.clone(), address: inner.clone(), link: link.clone() };
         for line in [
             format!("netns add {name}"),
             format!("link add {link} type veth peer name eth0 netns {name}"),
@@ -90,15 +90,15 @@ impl Namespace {
     }
 }
 
-impl Namespace {
+impl NetworkNamespace {
     /// Takes the namespace's link down or up. While the link is down, packets are dropped without an answer.
-    pub fn set_link(&self, scratch: &Scratch, is_up: bool) -> Result<()> {
+    pub fn set_link(&self, scratch: &ScratchFolder, is_up: bool) -> Result<()> {
         let state = if is_up { "up" } else { "down" };
         run(scratch, "ip", &["-n", &self.name, "link", "set", "eth0", state]).map(drop)
     }
 
     /// Limits what is sent to the namespace, in the form of tc (`64mbps` is 64 MB a second), or removes the limit.
-    pub fn set_rate(&self, scratch: &Scratch, rate: Option<&str>) -> Result<()> {
+    pub fn set_rate(&self, scratch: &ScratchFolder, rate: Option<&str>) -> Result<()> {
         let of_link = ["dev", self.link.as_str(), "root"];
         let Some(rate) = rate else {
             return run(scratch, "tc", &[&["qdisc", "del"][..], &of_link].concat()).map(drop);
@@ -108,7 +108,7 @@ impl Namespace {
     }
 }
 
-impl Drop for Namespace {
+impl Drop for NetworkNamespace {
     fn drop(&mut self) {
         // This also removes the link.
         let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
@@ -117,16 +117,21 @@ impl Drop for Namespace {
 
 /// A running `nectary ram donate`.
 #[derive(Debug)]
-pub struct Donor {
+pub struct DonorProcess {
     /// The process.
-    pub process: Process,
+    pub process: GuardedProcess,
     /// The address at which it listens, in the form that a SPEC needs.
     pub address: String,
 }
 
-impl Donor {
+impl DonorProcess {
     /// Starts a donor at a free port of this machine, or at port 7070 of a namespace.
-    pub fn start(scratch: &Scratch, name: &str, inside: Option<&Namespace>, arguments: &[&str]) -> Result<Donor> {
+    pub fn start(
+        scratch: &ScratchFolder,
+        name: &str,
+        inside: Option<&NetworkNamespace>,
+        arguments: &[&str],
+    ) -> Result<DonorProcess> {
         let run = runtime(scratch)?;
         let mut command = match inside {
             None => Command::new(binary()?),
@@ -144,14 +149,14 @@ impl Donor {
             command.arg("--insecure");
         }
         command.env("NECTARY_RUNTIME_DIR", run);
-        let mut process = Process::spawn(name, command, &scratch.join(&format!("{name}.log")), None)?;
+        let mut process = GuardedProcess::spawn(name, command, &scratch.join(&format!("{name}.log")), None)?;
         let address = wait_for_line(&mut process, |line| line.contains(':') && !line.contains(' '))?;
-        Ok(Donor { process, address })
+        Ok(DonorProcess { process, address })
     }
 }
 
 /// Waits for a line of a process's output that `is_it` accepts.
-fn wait_for_line(process: &mut Process, is_it: impl Fn(&str) -> bool) -> Result<String> {
+fn wait_for_line(process: &mut GuardedProcess, is_it: impl Fn(&str) -> bool) -> Result<String> {
     let deadline = Instant::now() + STEP_MAX;
     loop {
         let text = process.log_text();
@@ -170,7 +175,7 @@ fn wait_for_line(process: &mut Process, is_it: impl Fn(&str) -> bool) -> Result<
 }
 
 /// Makes the runtime directory of all processes of a test.
-pub fn runtime(scratch: &Scratch) -> Result<PathBuf> {
+pub fn runtime(scratch: &ScratchFolder) -> Result<PathBuf> {
     let run = scratch.join("run");
     fs::create_dir_all(&run)?;
     fs::set_permissions(&run, std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
@@ -178,40 +183,40 @@ pub fn runtime(scratch: &Scratch) -> Result<PathBuf> {
 }
 
 /// Runs a program to its end; returns its output, or an error if it fails.
-pub fn run(scratch: &Scratch, program: &str, arguments: &[&str]) -> Result<String> {
+pub fn run(scratch: &ScratchFolder, program: &str, arguments: &[&str]) -> Result<String> {
     crate::nbd::run(scratch.path(), program, arguments)
 }
 
 /// A device that is attached to the kernel, with a directory to mount it.
-pub struct Attached<'a> {
-    scratch: &'a Scratch,
+pub struct AttachedRamDevice<'a> {
+    scratch: &'a ScratchFolder,
     /// The block device.
     pub device: String,
     /// The directory where it is mounted.
     pub place: PathBuf,
-    process: Process,
+    process: GuardedProcess,
     is_frozen: bool,
 }
 
-impl Attached<'_> {
+impl AttachedRamDevice<'_> {
     /// Attaches the device of a SPEC.
-    pub fn new<'a>(scratch: &'a Scratch, spec: &str) -> Result<Attached<'a>> {
-        Attached::with(scratch, spec, &[])
+    pub fn new<'a>(scratch: &'a ScratchFolder, spec: &str) -> Result<AttachedRamDevice<'a>> {
+        AttachedRamDevice::with(scratch, spec, &[])
     }
 
     /// Attaches the device of a SPEC with further options.
-    pub fn with<'a>(scratch: &'a Scratch, spec: &str, options: &[&str]) -> Result<Attached<'a>> {
+    pub fn with<'a>(scratch: &'a ScratchFolder, spec: &str, options: &[&str]) -> Result<AttachedRamDevice<'a>> {
         let mut command = Command::new(binary()?);
         command.args(["attach", spec, "--foreground"]).args(options).env("NECTARY_RUNTIME_DIR", runtime(scratch)?);
         // Remove the log of an earlier attachment: its line would be mistaken for that of this attachment.
         let log = scratch.join("attach.log");
         let _ = fs::remove_file(&log);
         let _turn = turns::beside();
-        let mut process = Process::spawn("nectary attach", command, &log, None)?;
+        let mut process = GuardedProcess::spawn("nectary attach", command, &log, None)?;
         let device = wait_for_line(&mut process, |line| line.starts_with("/dev/loop"))?;
         let place = scratch.join("mnt");
         fs::create_dir_all(&place)?;
-        Ok(Attached { scratch, device, place, process, is_frozen: false })
+        Ok(AttachedRamDevice { scratch, device, place, process, is_frozen: false })
     }
 
     /// Mounts the file system on the device.
@@ -288,7 +293,7 @@ impl Attached<'_> {
     }
 }
 
-impl Drop for Attached<'_> {
+impl Drop for AttachedRamDevice<'_> {
     fn drop(&mut self) {
         self.force_unmount();
         if self.process.try_status().is_none() {

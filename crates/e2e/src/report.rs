@@ -24,7 +24,7 @@ pub fn median(values: &[f64]) -> f64 {
 
 /// The median, the least and the greatest of some values.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Spread {
+pub struct ValueSpread {
     /// The middle value.
     pub median: f64,
     /// The least value.
@@ -33,7 +33,7 @@ pub struct Spread {
     pub max: f64,
 }
 
-impl Spread {
+impl ValueSpread {
     /// Summarises values; without values, all fields are NaN or infinite.
     pub fn of(values: &[f64]) -> Self {
         Self {
@@ -50,7 +50,7 @@ impl Spread {
     }
 }
 
-impl fmt::Display for Spread {
+impl fmt::Display for ValueSpread {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{:.2} ({:.2}-{:.2})", self.median, self.min, self.max)
     }
@@ -83,7 +83,7 @@ mod tests {
     fn medians_and_ratios() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
-        let spread = Spread::of_ratios(&[2.0, 9.0, 4.0], &[1.0, 3.0, 2.0]);
-        assert_eq!(spread, Spread { median: 2.0, min: 2.0, max: 3.0 });
+        let spread = ValueSpread::of_ratios(&[2.0, 9.0, 4.0], &[1.0, 3.0, 2.0]);
+        assert_eq!(spread, ValueSpread { median: 2.0, min: 2.0, max: 3.0 });
     }
 }

@@ -4,12 +4,12 @@
 //! before the whole answer, if its status is not 200, or if a byte differs from the origin's.
 
 use crate::content;
-use crate::filled::Filled;
-use crate::guard::{Process, describe};
-use crate::http::Connection;
-use crate::nectary::Control;
-use crate::origin::{Behaviour, Resource};
-use crate::rng::Rng;
+use crate::filled::FilledProxy;
+use crate::guard::{GuardedProcess, describe};
+use crate::http::HttpConnection;
+use crate::nectary::ControlConnection;
+use crate::origin::{OriginBehaviour, TargetAnswer};
+use crate::rng::SeededRng;
 use anyhow::{Context, Result, bail, ensure};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -34,7 +34,7 @@ const LONG: &str = "/long/1?size=24000000&ranges";
 
 /// The counts of a run.
 #[derive(Debug, Default)]
-pub struct Counts {
+pub struct RestartCounts {
     /// The number of restarts.
     pub restarts: u64,
     /// The number of requests that were answered as they should be.
@@ -53,7 +53,7 @@ pub struct Counts {
     pub failed: Vec<String>,
 }
 
-impl std::fmt::Display for Counts {
+impl std::fmt::Display for RestartCounts {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             out,
@@ -72,7 +72,7 @@ impl std::fmt::Display for Counts {
 }
 
 #[derive(Default)]
-struct Load {
+struct RestartLoad {
     stop: AtomicBool,
     good: AtomicU64,
     hits: AtomicU64,
@@ -82,7 +82,7 @@ struct Load {
     failed: Mutex<Vec<String>>,
 }
 
-impl Load {
+impl RestartLoad {
     fn fail(&self, what: String) {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).push(what);
     }
@@ -93,8 +93,8 @@ impl Load {
 }
 
 /// Restarts the proxy of a filled store so often, under load.
-pub fn run(restarts: u64, seed: u64) -> Result<Counts> {
-    let mut filled = Filled::new("restarts", 60, seed)?;
+pub fn run(restarts: u64, seed: u64) -> Result<RestartCounts> {
+    let mut filled = FilledProxy::new("restarts", 60, seed)?;
     filled.command.size = "160M".to_owned();
     filled.command.memory = "24M".to_owned();
     filled.command.arguments = ["--drain", "10s", "--workers", "2"].map(str::to_owned).to_vec();
@@ -108,16 +108,16 @@ pub fn run(restarts: u64, seed: u64) -> Result<Counts> {
     let listener = TcpListener::bind(filled.command.listen)?;
     let mut now = start(&filled, &listener)?;
     wait_for(&filled, &mut now)?;
-    let load = Load::default();
-    let mut counts = Counts { restarts, ..Counts::default() };
+    let load = RestartLoad::default();
+    let mut counts = RestartCounts { restarts, ..RestartCounts::default() };
     let mut before = Vec::new();
     let listen = filled.command.listen;
     let result = std::thread::scope(|scope| {
         for client in 0..CLIENTS {
             let (load, targets) = (&load, &filled.targets);
-            scope.spawn(move || ask(load, listen, targets, Rng::new(seed ^ (client + 1))));
+            scope.spawn(move || ask(load, listen, targets, SeededRng::new(seed ^ (client + 1))));
         }
-        scope.spawn(|| fetch(&load, listen, &filled, Rng::new(seed ^ 99)));
+        scope.spawn(|| fetch(&load, listen, &filled, SeededRng::new(seed ^ 99)));
         scope.spawn(|| read_slowly(&load, listen));
         let result: Result<()> = (0..restarts).try_for_each(|_| {
             std::thread::sleep(BETWEEN);
@@ -146,12 +146,12 @@ pub fn run(restarts: u64, seed: u64) -> Result<Counts> {
     Ok(counts)
 }
 
-fn start(filled: &Filled, listener: &TcpListener) -> Result<Process> {
+fn start(filled: &FilledProxy, listener: &TcpListener) -> Result<GuardedProcess> {
     start_with_listener(&filled.command.command()?, listener, &filled.command.folder.join("nectary.log"))
 }
 
 /// Starts the process of a proxy that inherits the listener as descriptor 3.
-pub(crate) fn start_with_listener(proxy: &Command, listener: &TcpListener, log: &Path) -> Result<Process> {
+pub(crate) fn start_with_listener(proxy: &Command, listener: &TcpListener, log: &Path) -> Result<GuardedProcess> {
     // The number of the process is not known before it runs, so a shell sets the variable and becomes the proxy.
     let mut command = Command::new("sh");
     command.args(["-c", "LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\"", "sh"]).arg(proxy.get_program());
@@ -172,18 +172,18 @@ pub(crate) fn start_with_listener(proxy: &Command, listener: &TcpListener, log: 
             if done < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
         });
     }
-    Process::spawn("nectary", command, log, None)
+    GuardedProcess::spawn("nectary", command, log, None)
 }
 
-fn wait_for(filled: &Filled, process: &mut Process) -> Result<()> {
+fn wait_for(filled: &FilledProxy, process: &mut GuardedProcess) -> Result<()> {
     wait_for_control(&filled.command.runtime_folder(), process)
 }
 
 /// Waits until this process answers on the control socket, which it makes after it has opened the store.
-pub(crate) fn wait_for_control(runtime: &Path, process: &mut Process) -> Result<()> {
+pub(crate) fn wait_for_control(runtime: &Path, process: &mut GuardedProcess) -> Result<()> {
     let deadline = Instant::now() + START_MAX;
     let answers = |runtime: &Path, id: u32| -> Result<bool> {
-        Ok(Control::connect(runtime)?.status()?["pid"].as_u64() == Some(id.into()))
+        Ok(ControlConnection::connect(runtime)?.status()?["pid"].as_u64() == Some(id.into()))
     };
     while !answers(runtime, process.id()).unwrap_or(false) {
         if let Some(status) = process.try_status() {
@@ -196,8 +196,8 @@ pub(crate) fn wait_for_control(runtime: &Path, process: &mut Process) -> Result<
 }
 
 /// Asks for stored objects on one kept connection after the other.
-fn ask(load: &Load, listen: SocketAddr, targets: &[String], mut rng: Rng) {
-    let mut client = Connection::new(listen, START_MAX);
+fn ask(load: &RestartLoad, listen: SocketAddr, targets: &[String], mut rng: SeededRng) {
+    let mut client = HttpConnection::new(listen, START_MAX);
     while load.goes_on() {
         let target = &targets[rng.index(targets.len())];
         match client.get(target) {
@@ -212,13 +212,13 @@ fn ask(load: &Load, listen: SocketAddr, targets: &[String], mut rng: Rng) {
 }
 
 /// Fetches bodies that the origin sends slowly, so that fills are under way at a restart, and sends unsafe requests.
-fn fetch(load: &Load, listen: SocketAddr, filled: &Filled, mut rng: Rng) {
-    let mut client = Connection::new(listen, START_MAX);
+fn fetch(load: &RestartLoad, listen: SocketAddr, filled: &FilledProxy, mut rng: SeededRng) {
+    let mut client = HttpConnection::new(listen, START_MAX);
     let mut number = 0;
     while load.goes_on() {
         number += 1;
         let target = format!("/slow/{number}?size={}", 200_000 + rng.below(400_000));
-        let slow = Behaviour::Slow { piece_bytes: 20_000, pause: Duration::from_millis(15) };
+        let slow = OriginBehaviour::Slow { piece_bytes: 20_000, pause: Duration::from_millis(15) };
         filled.origin.set_behaviour(&target, Some(slow));
         match client.get(&target) {
             Ok(response) if response.status == 200 && is_right(&target, &response.body) => {
@@ -240,7 +240,7 @@ fn fetch(load: &Load, listen: SocketAddr, filled: &Filled, mut rng: Rng) {
 }
 
 /// Reads a long stored body slowly, again and again; each takes longer than the time between restarts.
-fn read_slowly(load: &Load, listen: SocketAddr) {
+fn read_slowly(load: &RestartLoad, listen: SocketAddr) {
     while load.goes_on() {
         match read_long(load, listen) {
             Ok(true) => {
@@ -253,7 +253,7 @@ fn read_slowly(load: &Load, listen: SocketAddr) {
     }
 }
 
-fn read_long(load: &Load, listen: SocketAddr) -> std::io::Result<bool> {
+fn read_long(load: &RestartLoad, listen: SocketAddr) -> std::io::Result<bool> {
     let mut stream = TcpStream::connect(listen)?;
     stream.set_read_timeout(Some(START_MAX))?;
     stream.write_all(format!("GET {LONG} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").as_bytes())?;
@@ -272,6 +272,6 @@ fn read_long(load: &Load, listen: SocketAddr) -> std::io::Result<bool> {
 }
 
 fn is_right(target: &str, body: &[u8]) -> bool {
-    let bytes = Resource::parse(target).bytes;
+    let bytes = TargetAnswer::parse(target).bytes;
     body.len() as u64 == bytes && content::first_difference(content::seed(target, 1), 0, body).is_none()
 }

@@ -14,7 +14,7 @@ use std::collections::{HashMap, HashSet};
 
 /// The shape of a store.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+pub struct RingShape {
     /// The size of one segment, in bytes.
     pub segment_bytes: u64,
     /// The number of segments in the ring.
@@ -36,7 +36,7 @@ const PIECE_BYTES: u64 = 4096;
 
 /// An object in a segment.
 #[derive(Debug)]
-struct Held {
+struct RingObject {
     key: String,
     body_bytes: u64,
     start: u64,
@@ -44,10 +44,10 @@ struct Held {
 
 /// The simulation.
 #[derive(Debug)]
-pub struct Ring {
-    shape: Shape,
+pub struct SimulatedRing {
+    shape: RingShape,
     /// Objects by segment; `open` is the index of the open segment.
-    segments: Vec<Vec<Held>>,
+    segments: Vec<Vec<RingObject>>,
     /// Pieces of segments in which something was hit.
     hit_pieces: Vec<HashSet<u64>>,
     open: usize,
@@ -58,9 +58,9 @@ pub struct Ring {
     references: u64,
 }
 
-impl Ring {
+impl SimulatedRing {
     /// An empty store of this shape.
-    pub fn new(shape: Shape) -> Self {
+    pub fn new(shape: RingShape) -> Self {
         let count = shape.segment_count.max(1);
         let segments = (0..count).map(|_| Vec::new()).collect();
         let hit_pieces = vec![HashSet::new(); count];
@@ -106,7 +106,7 @@ impl Ring {
             }
         }
         let (segment, start) = first.unwrap_or((self.open, self.used));
-        self.segments[segment].push(Held { key: key.to_owned(), body_bytes, start });
+        self.segments[segment].push(RingObject { key: key.to_owned(), body_bytes, start });
         self.live.insert(key.to_owned(), (segment, start));
     }
 
@@ -132,7 +132,7 @@ impl Ring {
     fn append_anew(&mut self) {
         let ahead = if self.segments.len() < 8 { 1 } else { 2 };
         let next = (self.open + ahead) % self.segments.len();
-        let hit = |held: &&Held| {
+        let hit = |held: &&RingObject| {
             held.body_bytes <= self.shape.whole_bytes_max
                 && self.hit_pieces[next].contains(&(held.start / PIECE_BYTES))
                 && self.live.get(&held.key) == Some(&(next, held.start))
@@ -148,7 +148,7 @@ impl Ring {
             }
             left -= bytes;
             self.live.insert(key.clone(), (self.open, self.used));
-            self.segments[self.open].push(Held { key, body_bytes, start: self.used });
+            self.segments[self.open].push(RingObject { key, body_bytes, start: self.used });
             self.used += bytes;
         }
     }
@@ -158,7 +158,7 @@ impl Ring {
 mod tests {
     use super::*;
 
-    const SHAPE: Shape = Shape {
+    const SHAPE: RingShape = RingShape {
         segment_bytes: 1000,
         segment_count: 3,
         overhead_bytes: 0,
@@ -169,8 +169,8 @@ mod tests {
     };
 
     #[test]
-    fn what_was_hit_is_appended_anew_within_the_share() {
-        let mut ring = Ring::new(Shape { segment_bytes: 10_000, reinsert_percent: 10, ..SHAPE });
+    fn hit_objects_are_reinserted_within_share() {
+        let mut ring = SimulatedRing::new(RingShape { segment_bytes: 10_000, reinsert_percent: 10, ..SHAPE });
         for key in ["a", "b", "c"] {
             assert!(!ring.reference(key, 900), "{key}");
         }
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn the_oldest_segment_is_dropped_first() {
-        let mut ring = Ring::new(SHAPE);
+        let mut ring = SimulatedRing::new(SHAPE);
         for key in ["a", "b", "c", "d", "e", "f"] {
             assert!(!ring.reference(key, 400), "{key}");
         }
@@ -197,9 +197,10 @@ mod tests {
         assert!((ring.hit_rate() - 2.0 / 10.0).abs() < 1e-9);
     }
 
+    /// The size of an object is rounded up to whole units.
     #[test]
-    fn a_hit_does_not_refresh_and_units_count() {
-        let mut ring = Ring::new(Shape { overhead_bytes: 10, unit_bytes: 64, ..SHAPE });
+    fn hit_does_not_refresh_position() {
+        let mut ring = SimulatedRing::new(RingShape { overhead_bytes: 10, unit_bytes: 64, ..SHAPE });
         assert!(!ring.reference("k", 1)); // 64 bytes
         for serial in 0..45 {
             assert!(ring.reference("k", 1), "{serial}");

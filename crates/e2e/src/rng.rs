@@ -7,9 +7,9 @@ use rand_xoshiro::rand_core::{Rng as _, SeedableRng};
 
 /// A generator of 64-bit values (SplitMix64): tiny, fast, good enough to choose workloads.
 #[derive(Clone, Debug)]
-pub struct Rng(SplitMix64);
+pub struct SeededRng(SplitMix64);
 
-impl Rng {
+impl SeededRng {
     /// Makes a generator at the start of the stream of `seed`.
     pub fn new(seed: u64) -> Self {
         Self(SplitMix64::seed_from_u64(seed))
@@ -46,7 +46,7 @@ impl Rng {
     }
 }
 
-impl Default for Rng {
+impl Default for SeededRng {
     fn default() -> Self {
         Self::new(0)
     }
@@ -82,7 +82,7 @@ impl Zipf {
     }
 
     /// Draws a rank.
-    pub fn sample(&self, rng: &mut Rng) -> usize {
+    pub fn sample(&self, rng: &mut SeededRng) -> usize {
         let total = self.cumulative.last().copied().unwrap_or(1.0);
         let point = rng.unit() * total;
         self.cumulative.partition_point(|&sum| sum <= point).min(self.cumulative.len() - 1)
@@ -95,8 +95,8 @@ mod tests {
 
     #[test]
     fn same_seed_same_values() {
-        let mut left = Rng::new(7);
-        let mut right = Rng::new(7);
+        let mut left = SeededRng::new(7);
+        let mut right = SeededRng::new(7);
         assert!((0..100).all(|_| left.next_u64() == right.next_u64()));
         assert!((0..1000).all(|_| left.below(10) < 10));
     }
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn zipf_prefers_low_ranks() {
         let zipf = Zipf::new(1000, 1.0);
-        let mut rng = Rng::new(1);
+        let mut rng = SeededRng::new(1);
         let first = (0..100_000).filter(|_| zipf.sample(&mut rng) == 0).count();
         // The first rank has a probability of 1 / H(1000) = 13.4 %, where H is the harmonic number.
         assert!((12_500..14_300).contains(&first), "{first}");

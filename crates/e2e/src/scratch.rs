@@ -9,11 +9,11 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// A directory that is removed with its contents when this value is dropped, unless `NECTARY_E2E_KEEP` is set.
 #[derive(Debug)]
-pub struct Scratch {
+pub struct ScratchFolder {
     path: PathBuf,
 }
 
-impl Scratch {
+impl ScratchFolder {
     /// Makes a directory under the system's temporary directory (`TMPDIR`), readable by this user only.
     pub fn new(name: &str) -> Result<Self> {
         Self::under(&std::env::temp_dir(), name)
@@ -47,7 +47,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchFolder {
     fn drop(&mut self) {
         if std::env::var_os("NECTARY_E2E_KEEP").is_none() {
             let _ = std::fs::remove_dir_all(&self.path);

@@ -75,7 +75,7 @@ mod tests {
 
     /// The page says these defaults; `nectary_config` has their text.
     #[test]
-    fn fleet_defaults_are_those_of_the_page() {
+    fn fleet_defaults_match_documented_page() {
         let found = options("etcd = [\"http://10.0.0.9:2379\"]\n");
         assert_eq!((found.fleet.as_str(), found.node.as_str()), ("nectary", "a"));
         assert_eq!(found.limits, FleetRules::default());

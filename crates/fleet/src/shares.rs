@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// A node among those that share keys.
 #[derive(Debug, Clone, Copy)]
-struct Sharer {
+struct SharingNode {
     /// Its index in the view.
     index: u16,
     /// The hash of its name.
@@ -25,7 +25,7 @@ struct Sharer {
 #[derive(Debug, Clone)]
 pub struct FleetShares {
     view: Arc<FleetView>,
-    sharers: Vec<Sharer>,
+    sharers: Vec<SharingNode>,
     own: Option<u16>,
 }
 
@@ -35,7 +35,7 @@ impl FleetShares {
         let index_of = |index: usize| u16::try_from(index).ok();
         let sharer = |(index, node): (usize, &nectary_host::fleet::FleetNode)| {
             let seed = xxh3_64(node.name.as_str().as_bytes());
-            Some(Sharer { index: index_of(index)?, seed, weight: node.weight.max(1) as f64 })
+            Some(SharingNode { index: index_of(index)?, seed, weight: node.weight.max(1) as f64 })
         };
         let sharers = view.sharing().filter_map(sharer).collect();
         let own = view.nodes.iter().position(|node| node.name == *own).and_then(index_of);
@@ -74,7 +74,7 @@ impl FleetShares {
 }
 
 /// The score of a node for a key; the highest wins, with a probability in proportion to the weight.
-fn score(hash: u64, sharer: &Sharer) -> f64 {
+fn score(hash: u64, sharer: &SharingNode) -> f64 {
     let mixed = (hash ^ sharer.seed).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     let mixed = mixed ^ mixed >> 29;

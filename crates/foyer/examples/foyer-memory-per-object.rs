@@ -31,13 +31,13 @@ const MEMORY_BYTES: usize = 64 << 10;
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
 /// The system's allocator, which also counts the live bytes.
-struct Counting;
+struct LiveByteAllocator;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: LiveByteAllocator = LiveByteAllocator;
 
 // SAFETY: every call is passed unchanged to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for LiveByteAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE.fetch_add(layout.size(), Ordering::Relaxed);
         // SAFETY: the caller keeps the contract of `alloc`.

@@ -11,9 +11,9 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::process::Command;
 
-use nectary_bench::contender::{FoyerSettings, FoyerWrites, Kind};
+use nectary_bench::contender::{ContenderKind, FoyerSettings, FoyerWrites};
 use nectary_bench::statistics::paired_ratio;
-use nectary_bench::store::{Lane, Options, Plan, Preset, Programs, run};
+use nectary_bench::store::{BenchStoreOptions, ProcessCommands, StoreLane, StorePlan, StorePreset, run};
 
 const USAGE: &str = "settings FOLDER [--pairs N] [--trace F] [--seed N] [--embedded N] [--only NAME]... [--json FILE]";
 const SEED: u64 = 2;
@@ -25,12 +25,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     // An example is in a subdirectory of the directory that has the program.
     let program = std::env::current_exe()?.with_file_name("../nectary-foyer");
-    let mut options = Options {
+    let mut options = BenchStoreOptions {
         folder: Some(PathBuf::from(arguments.next().ok_or(USAGE)?)),
         foyer: Some(program.clone()),
         seed: SEED,
         trace: Some(TRACE_SHARE),
-        ..Options::new(Preset::Bare)
+        ..BenchStoreOptions::new(StorePreset::Bare)
     };
     let (mut only, mut json) = (Vec::new(), None);
     while let Some(name) = arguments.next() {
@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if options.embedded.is_empty() {
         options.embedded.push(EMBEDDED);
     }
-    let mut plan = Plan::new(options)?;
+    let mut plan = StorePlan::new(options)?;
     plan.groups[0].lanes = lanes(plan.memory_bytes, &only);
     let again = |process: &'static str| -> Box<dyn Fn() -> Command + Sync> {
         let program = program.clone();
@@ -58,7 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             command
         })
     };
-    let programs = Programs { worker: again("worker"), guardian: again("guardian") };
+    let programs = ProcessCommands { worker: again("worker"), guardian: again("guardian") };
     let report = run(&plan, &programs, &mut |step| eprintln!("{} of {}  {}", step.done, step.of, step.what))?;
     if let Some(path) = json {
         std::fs::write(path, serde_json::to_string_pretty(&report)? + "\n")?;
@@ -80,15 +80,15 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// The contenders: the chosen settings twice, then the alternatives.
-fn lanes(memory_bytes: u64, only: &[String]) -> Vec<Lane> {
+fn lanes(memory_bytes: u64, only: &[String]) -> Vec<StoreLane> {
     let insertion = FoyerSettings { writes: FoyerWrites::Insertion, ..FoyerSettings::default() };
     let mut all = vec![("chosen", FoyerSettings::default()), ("again", FoyerSettings::default())];
     let others = std::iter::once(("insertion", insertion)).chain(FoyerSettings::alternatives());
     all.extend(others.filter(|(name, _)| only.is_empty() || only.iter().any(|wanted| name.contains(wanted.as_str()))));
-    let lane = |(name, settings): (&str, FoyerSettings)| Lane {
+    let lane = |(name, settings): (&str, FoyerSettings)| StoreLane {
         name: format!("foyer-{name}"),
         seed_name: "",
-        kind: Kind::Foyer { memory_bytes, settings },
+        kind: ContenderKind::Foyer { memory_bytes, settings },
         disks: 1,
         memory: String::new(),
     };

@@ -2,7 +2,7 @@
 //! that every contender has.
 //!
 //! Owns: foyer's settings, and the wait that keeps foyer from dropping objects. Promises: those of the trait
-//! [`Storage`]; the worker verifies foyer's objects like those of any contender. All other settings are foyer's
+//! [`ContenderStorage`]; the worker verifies foyer's objects like those of any contender. All other settings are foyer's
 //! defaults: every object is admitted, nothing is re-inserted or compressed, and blocks are evicted in the order in
 //! which they were written, or earlier when most of a block is invalid.
 
@@ -13,9 +13,11 @@ use foyer::{
     BlockEngineConfig, DeviceBuilder, FileDeviceBuilder, HybridCache, HybridCacheBuilder, HybridCachePolicy,
     IoEngineConfig, PsyncIoEngineConfig, RecoverMode, UringIoEngineConfig,
 };
-use nectary_bench::contender::{Found, FoyerEngine, FoyerSettings, FoyerWrites, Kind, Place, Storage};
-use nectary_bench::workload::Request;
-use nectary_bench::{Error, ErrorKind};
+use nectary_bench::contender::{
+    ContenderKind, ContenderResources, ContenderStorage, FoyerEngine, FoyerSettings, FoyerWrites, ObjectHit,
+};
+use nectary_bench::workload::ProxyRequest;
+use nectary_bench::{Error, ExperimentErrorKind};
 use serde_json::json;
 use tokio::runtime::{Builder, Runtime};
 
@@ -25,15 +27,18 @@ const PAGE_BYTES: u64 = 4096;
 const RECORD_BYTES: u64 = 48;
 
 /// Opens foyer on the first device of a place.
-pub fn open(kind: &Kind, place: &Place) -> Result<Box<dyn Storage>, Error> {
-    let Kind::Foyer { memory_bytes, settings } = kind else {
-        return Err(Error::new(ErrorKind::Usage, format!("this program contends with foyer, not with {kind:?}")));
+pub fn open(kind: &ContenderKind, place: &ContenderResources) -> Result<Box<dyn ContenderStorage>, Error> {
+    let ContenderKind::Foyer { memory_bytes, settings } = kind else {
+        return Err(Error::new(
+            ExperimentErrorKind::Usage,
+            format!("this program contends with foyer, not with {kind:?}"),
+        ));
     };
-    Ok(Box::new(Contender::open(place, *memory_bytes, settings)?))
+    Ok(Box::new(FoyerContender::open(place, *memory_bytes, settings)?))
 }
 
 /// A running foyer.
-pub struct Contender {
+pub struct FoyerContender {
     runtime: Runtime,
     cache: HybridCache<String, Bytes>,
     disk_bytes: u64,
@@ -43,10 +48,10 @@ pub struct Contender {
     waiting_bytes: AtomicU64,
 }
 
-impl Contender {
-    fn open(place: &Place, memory_bytes: u64, settings: &FoyerSettings) -> Result<Contender, Error> {
+impl FoyerContender {
+    fn open(place: &ContenderResources, memory_bytes: u64, settings: &FoyerSettings) -> Result<FoyerContender, Error> {
         let [device] = place.devices.as_slice() else {
-            return Err(Error::new(ErrorKind::Usage, "foyer is given one device"));
+            return Err(Error::new(ExperimentErrorKind::Usage, "foyer is given one device"));
         };
         let failed = |error: foyer::Error| Error::failed("foyer", error);
         let runtime = match settings.threads {
@@ -77,7 +82,7 @@ impl Contender {
             .with_recover_mode(RecoverMode::None);
         let cache = runtime.block_on(builder.build()).map_err(failed)?;
         let (disk_bytes, block_bytes) = (place.disk_bytes, settings.block_bytes);
-        Ok(Contender { runtime, cache, disk_bytes, buffer_bytes, block_bytes, waiting_bytes: AtomicU64::new(0) })
+        Ok(FoyerContender { runtime, cache, disk_bytes, buffer_bytes, block_bytes, waiting_bytes: AtomicU64::new(0) })
     }
 }
 
@@ -90,8 +95,8 @@ fn io_engine(settings: &FoyerSettings) -> Box<dyn IoEngineConfig> {
     }
 }
 
-impl Storage for Contender {
-    fn get(&self, request: &Request) -> Result<Option<Found>, Error> {
+impl ContenderStorage for FoyerContender {
+    fn get(&self, request: &ProxyRequest) -> Result<Option<ObjectHit>, Error> {
         let key = request.key();
         let resident = self.cache.memory().get(key.as_str());
         let in_memory = resident.is_some();
@@ -102,10 +107,10 @@ impl Storage for Contender {
                 found.map_err(|error| Error::failed("foyer", error))?
             }
         };
-        Ok(entry.map(|entry| Found { pieces: vec![entry.value().clone()], in_memory }))
+        Ok(entry.map(|entry| ObjectHit { pieces: vec![entry.value().clone()], in_memory }))
     }
 
-    fn put(&self, request: &Request, body: Bytes) -> Result<(), Error> {
+    fn put(&self, request: &ProxyRequest, body: Bytes) -> Result<(), Error> {
         let key = request.key();
         let bytes = (RECORD_BYTES + (key.len() + body.len()) as u64).next_multiple_of(PAGE_BYTES);
         // foyer drops objects for which its buffer has no room, and here puts arrive faster than it writes. So this
@@ -118,7 +123,7 @@ impl Storage for Contender {
         Ok(())
     }
 
-    fn delete(&self, request: &Request) -> Result<(), Error> {
+    fn delete(&self, request: &ProxyRequest) -> Result<(), Error> {
         self.cache.remove(request.key().as_str());
         Ok(())
     }
@@ -158,12 +163,13 @@ mod tests {
     const OBJECTS: u32 = 2000;
     const OBJECT_BYTES: u32 = 6000;
 
-    fn request(object: u32) -> Request {
-        Request { client: 0, object, bytes: OBJECT_BYTES, site: 0, page: None }
+    fn request(object: u32) -> ProxyRequest {
+        ProxyRequest { client: 0, object, bytes: OBJECT_BYTES, site: 0, page: None }
     }
 
+    /// Bodies are equal byte by byte, and deleted ones stay deleted.
     #[test]
-    fn what_left_memory_comes_back_from_disk_byte_by_byte_and_what_was_deleted_does_not() {
+    fn foyer_reads_evicted_bodies_from_disk() {
         let usual = FoyerSettings::default;
         for settings in [
             usual(),
@@ -172,8 +178,12 @@ mod tests {
             FoyerSettings { engine: FoyerEngine::Uring, ..usual() },
         ] {
             let path = std::env::temp_dir().join(format!("nectary-foyer-contender-{}", std::process::id()));
-            let place = Place { devices: vec![path.clone()], disk_bytes: 64 << 20, ..Place::default() };
-            let contender = Contender::open(&place, 4 << 20, &settings).unwrap();
+            let place = ContenderResources {
+                devices: vec![path.clone()],
+                disk_bytes: 64 << 20,
+                ..ContenderResources::default()
+            };
+            let contender = FoyerContender::open(&place, 4 << 20, &settings).unwrap();
             for object in 0..OBJECTS {
                 let body = content::body(object, OBJECT_BYTES).into();
                 contender.put(&request(object), body).unwrap();
@@ -204,7 +214,7 @@ mod tests {
 
     #[test]
     fn it_contends_with_foyer_alone() {
-        let error = open(&Kind::Memory { wrong: None }, &Place::default()).map(drop).unwrap_err();
-        assert_eq!(error.kind, ErrorKind::Usage);
+        let error = open(&ContenderKind::Memory { wrong: None }, &ContenderResources::default()).map(drop).unwrap_err();
+        assert_eq!(error.kind, ExperimentErrorKind::Usage);
     }
 }

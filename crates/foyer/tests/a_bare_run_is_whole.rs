@@ -11,8 +11,8 @@ mod contender;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use nectary_bench::store::{Options, Plan, Preset, Programs, run};
-use nectary_bench::{Error, Report, machine};
+use nectary_bench::store::{BenchStoreOptions, ProcessCommands, StorePlan, StorePreset, run};
+use nectary_bench::{Error, ExperimentReport, machine};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_nectary-foyer");
 
@@ -24,17 +24,17 @@ fn again(process: &'static str) -> Box<dyn Fn() -> Command + Sync> {
     })
 }
 
-fn run_small(folder: &Path, foyer: &str) -> Result<Report, Error> {
-    let plan = Plan::new(Options {
+fn run_small(folder: &Path, foyer: &str) -> Result<ExperimentReport, Error> {
+    let plan = StorePlan::new(BenchStoreOptions {
         quick: true,
         pairs: Some(2),
         trace: Some(0.01),
         only: vec!["xfs.50".to_owned(), "foyer".to_owned()],
         folder: Some(folder.to_owned()),
         foyer: Some(foyer.into()),
-        ..Options::new(Preset::Bare)
+        ..BenchStoreOptions::new(StorePreset::Bare)
     })?;
-    let programs = Programs { worker: again("worker"), guardian: again("guardian") };
+    let programs = ProcessCommands { worker: again("worker"), guardian: again("guardian") };
     let mut beside_others = 0;
     let report = run(&plan, &programs, &mut |_| {
         // Between two steps, all contenders are stopped.
@@ -69,8 +69,9 @@ fn loop_devices(folder: &Path) -> Vec<PathBuf> {
     files.map(PathBuf::from).filter(|file| file.starts_with(folder)).collect()
 }
 
+/// The run leaves nothing, and a run with a wrong program fails.
 #[test]
-fn a_small_run_has_every_contender_and_leaves_nothing_and_one_with_a_wrong_program_fails() {
+fn small_run_has_every_contender() {
     if let Err(error) = machine::check() {
         println!("NOT RUN: {error}");
         return;

@@ -16,7 +16,7 @@ pub type Time = (i64, u32);
 
 /// The attributes of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Attributes {
+pub struct NodeAttributes {
     /// The inode number, as programs see it.
     pub number: u64,
     /// The length of the file. *Units*: bytes.
@@ -45,7 +45,7 @@ pub struct Attributes {
     pub block_bytes: u32,
 }
 
-impl Attributes {
+impl NodeAttributes {
     fn layout(&self) -> AttributesLayout {
         AttributesLayout {
             node: self.number,
@@ -96,9 +96,9 @@ impl Attributes {
     }
 }
 
-impl From<&libc::stat64> for Attributes {
-    fn from(stat: &libc::stat64) -> Attributes {
-        Attributes {
+impl From<&libc::stat64> for NodeAttributes {
+    fn from(stat: &libc::stat64) -> NodeAttributes {
+        NodeAttributes {
             number: stat.st_ino,
             size: stat.st_size as u64,
             blocks: stat.st_blocks as u64,
@@ -118,22 +118,22 @@ impl From<&libc::stat64> for Attributes {
 
 /// The node of a name, its attributes, and the times for which the kernel may cache the name and the attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Entry {
+pub struct LookupEntry {
     /// The number of the node. 0 means that the name does not exist; the kernel may cache this for the time
     /// `entry_valid`. Each answer with another number counts as a look-up, which the kernel ends with
-    /// [`forget`](crate::FileSystem::forget).
+    /// [`forget`](crate::FuseFileSystem::forget).
     pub node: u64,
     /// A number that distinguishes this node from earlier nodes with the same number.
     pub generation: u64,
     /// The node's attributes.
-    pub attributes: Attributes,
+    pub attributes: NodeAttributes,
     /// The time for which the kernel may cache the name.
     pub entry_valid: Duration,
     /// The time for which the kernel may cache the attributes.
     pub attributes_valid: Duration,
 }
 
-impl Entry {
+impl LookupEntry {
     pub(crate) fn out(&self) -> EntryOut {
         EntryOut {
             node: self.node,

@@ -6,7 +6,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use crate::channel::Channel;
+use crate::channel::FuseChannel;
 
 /// `FUSE_DEV_IOC_BACKING_OPEN`.
 const OPEN: libc::c_ulong = 0x4010_e501;
@@ -24,17 +24,17 @@ struct BackingMap {
 /// The numbers of backing files of a connection.
 #[derive(Debug)]
 pub struct BackingFiles {
-    channel: Channel,
+    channel: FuseChannel,
 }
 
 impl BackingFiles {
     /// Makes a value that uses a descriptor of the connection. The file system must have agreed on
     /// [`PASSTHROUGH`](crate::features::PASSTHROUGH).
-    pub fn new(channel: Channel) -> BackingFiles {
+    pub fn new(channel: FuseChannel) -> BackingFiles {
         BackingFiles { channel }
     }
 
-    /// Gives a regular file a number, for [`Reply::opened_backed`](crate::Reply::opened_backed). The descriptor may be
+    /// Gives a regular file a number, for [`ReplyHandle::opened_backed`](crate::ReplyHandle::opened_backed). The descriptor may be
     /// one with `O_PATH`, and may be closed afterwards.
     ///
     /// *Errors*: those of the kernel: `EPERM` without the right to administer the system; `ELOOP` if the file is in a
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn unmounted_connection_gives_no_number() {
-        let Ok(channel) = Channel::open(true) else { return println!("NOT RUN: /dev/fuse cannot be opened") };
+        let Ok(channel) = FuseChannel::open(true) else { return println!("NOT RUN: /dev/fuse cannot be opened") };
         let (files, null) = (BackingFiles::new(channel), std::fs::File::open("/dev/null").unwrap());
         assert!(files.open(std::os::fd::AsFd::as_fd(&null)).is_err() && files.close(1).is_err());
     }

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
-use nectary_host::log::{Level, Throttle};
+use nectary_host::log::{LogLevel, LogThrottle};
 use zerocopy::IntoBytes;
 
 use crate::error::Error;
@@ -26,13 +26,13 @@ const PARTS_WITHOUT_ALLOCATION: usize = 40;
 
 /// A descriptor from which requests are read and to which answers are written.
 #[derive(Debug)]
-pub struct Channel {
+pub struct FuseChannel {
     file: File,
 }
 
 /// The outcome of waiting for a request.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Received {
+pub(crate) enum ReceiveOutcome {
     /// A request was read; the value is its number of bytes.
     Bytes(usize),
     /// No request was read: it was withdrawn, or a signal interrupted the wait.
@@ -41,45 +41,45 @@ pub(crate) enum Received {
     End,
 }
 
-impl Channel {
+impl FuseChannel {
     /// Opens `/dev/fuse`. Requests arrive only after a mount. If `blocks` is true, a read waits for a request, which a
-    /// thread of a [`Crew`](crate::Crew) needs. Otherwise a read fails with `WouldBlock` if there is no request.
+    /// thread of a [`WorkerCrew`](crate::WorkerCrew) needs. Otherwise a read fails with `WouldBlock` if there is no request.
     ///
     /// *Errors*: [`Error::NoFuse`], [`Error::NotPermitted`].
-    pub fn open(blocks: bool) -> Result<Channel, Error> {
+    pub fn open(blocks: bool) -> Result<FuseChannel, Error> {
         let flags = if blocks { 0 } else { libc::O_NONBLOCK };
         let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(DEVICE);
         let file = opened.map_err(|source| match source.kind() {
             io::ErrorKind::PermissionDenied => Error::NotPermitted { what: DEVICE, source },
             _ => Error::NoFuse { source },
         })?;
-        Ok(Channel { file })
+        Ok(FuseChannel { file })
     }
 
     /// Makes another descriptor of the same connection, with its own queue of unanswered requests. If the kernel does
     /// not support separate queues, both descriptors share one queue.
-    pub fn again(&self) -> io::Result<Channel> {
+    pub fn again(&self) -> io::Result<FuseChannel> {
         let again = OpenOptions::new().read(true).write(true).open(DEVICE);
         if let Ok(file) = again {
             let source = self.file.as_raw_fd() as u32;
             // SAFETY: the kernel only reads the number that the argument points to, and the number outlives the call.
             if unsafe { libc::ioctl(file.as_raw_fd(), CLONE, &raw const source) } == 0 {
-                return Ok(Channel { file });
+                return Ok(FuseChannel { file });
             }
         }
-        Ok(Channel { file: self.file.try_clone()? })
+        Ok(FuseChannel { file: self.file.try_clone()? })
     }
 
     /// Reads a request into `parts`, in order.
-    pub(crate) fn receive(&self, parts: &mut [IoSliceMut<'_>]) -> io::Result<Received> {
+    pub(crate) fn receive(&self, parts: &mut [IoSliceMut<'_>]) -> io::Result<ReceiveOutcome> {
         match (&self.file).read_vectored(parts) {
             // This happens only in tests: the other end of the socket is closed.
-            Ok(0) => Ok(Received::End),
-            Ok(bytes) => Ok(Received::Bytes(bytes)),
+            Ok(0) => Ok(ReceiveOutcome::End),
+            Ok(bytes) => Ok(ReceiveOutcome::Bytes(bytes)),
             Err(error) => match error.raw_os_error() {
                 // The request was withdrawn before it was read.
-                Some(libc::ENOENT | libc::EINTR) => Ok(Received::Nothing),
-                Some(libc::ENODEV | libc::ECONNABORTED | libc::ECONNRESET) => Ok(Received::End),
+                Some(libc::ENOENT | libc::EINTR) => Ok(ReceiveOutcome::Nothing),
+                Some(libc::ENODEV | libc::ECONNABORTED | libc::ECONNRESET) => Ok(ReceiveOutcome::End),
                 _ => Err(error),
             },
         }
@@ -98,8 +98,8 @@ impl Channel {
     /// Writes an answer, and logs a message if the kernel refuses the answer.
     pub(crate) fn send(&self, unique: u64, error: i32, parts: &[IoSlice<'_>]) {
         if let Err(failed) = self.answer(unique, error, parts) {
-            static LOST: Throttle = Throttle::every(Duration::from_secs(60));
-            LOST.write(Level::Error, "fuse", format_args!("the kernel did not take an answer: {failed}"));
+            static LOST: LogThrottle = LogThrottle::every(Duration::from_secs(60));
+            LOST.write(LogLevel::Error, "fuse", format_args!("the kernel did not take an answer: {failed}"));
             // A process still waits for the refused answer, so it gets an error.
             if error == 0 {
                 let _ = self.answer(unique, -libc::EIO, &[]);
@@ -147,20 +147,20 @@ fn is_gone(error: &io::Error) -> bool {
     matches!(number, Some(libc::ENOENT | libc::ENODEV | libc::ECONNABORTED | libc::EPERM | libc::EPIPE))
 }
 
-impl From<OwnedFd> for Channel {
+impl From<OwnedFd> for FuseChannel {
     /// Makes a channel from a descriptor, which must preserve the boundaries of messages.
-    fn from(descriptor: OwnedFd) -> Channel {
-        Channel { file: File::from(descriptor) }
+    fn from(descriptor: OwnedFd) -> FuseChannel {
+        FuseChannel { file: File::from(descriptor) }
     }
 }
 
-impl AsFd for Channel {
+impl AsFd for FuseChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 }
 
-impl AsRawFd for Channel {
+impl AsRawFd for FuseChannel {
     fn as_raw_fd(&self) -> std::os::fd::RawFd {
         self.file.as_raw_fd()
     }

@@ -3,10 +3,10 @@
 //! Owns: the order in which a request is read, registered, decoded and handed over, and the messages that need no file
 //! system: `INIT`, `INTERRUPT`, `FORGET`, and malformed requests. Promises:
 //! 1. No request is served before `INIT`.
-//! 2. The memory of requests is allocated before the first request. No more requests than [`Limits`] allow are in
+//! 2. The memory of requests is allocated before the first request. No more requests than [`FuseLimits`] allow are in
 //!    flight at a time; further requests wait in the kernel.
 //! 3. A worker waits only for memory and permits, which become free when a request is answered. A file system must not
-//!    wait in [`serve`](FileSystem::serve) for another request. So every wait ends, and every request is answered.
+//!    wait in [`serve`](FuseFileSystem::serve) for another request. So every wait ends, and every request is answered.
 //! 4. Receiving a request needs none of the memory for answers to reads, so interrupts are received even when all of
 //!    that memory is in use.
 
@@ -15,20 +15,20 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use nectary_host::clock::since_boot;
-use nectary_host::log::{Level, Throttle};
-use nectary_host::progress::Progress;
+use nectary_host::log::{LogLevel, LogThrottle};
+use nectary_host::progress::CallProgress;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::channel::{Channel, Received};
-use crate::decode::{Form, decode};
-use crate::flights::{Flights, Interrupted, LongCalls, RequestSubject};
-use crate::negotiate::{self, Agreed, Wishes, answer};
-use crate::pool::{Data, Pool, block_on};
+use crate::channel::{FuseChannel, ReceiveOutcome};
+use crate::decode::{WireFormat, decode};
+use crate::flights::{FlightTable, InterruptOutcome, LongCalls, RequestSubject};
+use crate::negotiate::{self, NegotiationResult, RequestedFeatures, answer};
+use crate::pool::{BufferPool, PooledData, block_on};
 use crate::protocol::arguments::{BatchForgetIn, ForgetIn, ForgetOne, HEAD_BYTES, InHeader, InterruptIn};
 use crate::protocol::{ARGUMENT_BYTES_MAX, PAGE_BYTES, opcode};
-use crate::reply::Reply;
-use crate::request::{Caller, Request};
+use crate::reply::ReplyHandle;
+use crate::request::{FuseRequest, RequestCaller};
 
 /// The lowest possible limit on the data of a request. Without negotiation, the kernel sends up to this number of
 /// bytes. *Units*: bytes.
@@ -40,21 +40,21 @@ const REQUEST_BYTES_MAX: usize = 256 << 20;
 ///
 /// Every method is called on the threads that receive requests, possibly on several at a time. `serve` may wait for a
 /// disk. It must not wait for another request, for example for a lock that another request releases. Instead, it keeps
-/// the [`Reply`], and the file system answers later.
-pub trait FileSystem: Send + Sync + 'static {
+/// the [`ReplyHandle`], and the file system answers later.
+pub trait FuseFileSystem: Send + Sync + 'static {
     /// The features that the file system requests from the kernel.
-    fn wishes(&self) -> Wishes {
-        Wishes::default()
+    fn wishes(&self) -> RequestedFeatures {
+        RequestedFeatures::default()
     }
 
     /// The loop calls this method when the features have been negotiated, before the first request.
-    fn started(&self, agreed: &Agreed) {
+    fn started(&self, agreed: &NegotiationResult) {
         let _ = agreed;
     }
 
     /// Serves a request. The file system must answer a call that it does not support with `ENOSYS`; the kernel then
     /// works without that call if it can.
-    fn serve(&self, request: Request<'_>, reply: Reply);
+    fn serve(&self, request: FuseRequest<'_>, reply: ReplyHandle);
 
     /// The loop calls this method when the kernel ends `lookups` look-ups of a node. When no look-up is left, the
     /// kernel does not use the node until it looks the node up again.
@@ -74,7 +74,7 @@ pub trait FileSystem: Send + Sync + 'static {
 
 /// The limits of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct FuseLimits {
     /// The maximum length of the data of one request. It is rounded to pages, and reduced to what the kernel allows.
     /// *Units*: bytes.
     pub request_bytes: usize,
@@ -89,26 +89,26 @@ pub struct Limits {
     pub workers: usize,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits { request_bytes: 1 << 20, unit_bytes: 64 << 10, write_bytes: 8 << 20, requests: 1024, workers: 16 }
+impl Default for FuseLimits {
+    fn default() -> FuseLimits {
+        FuseLimits { request_bytes: 1 << 20, unit_bytes: 64 << 10, write_bytes: 8 << 20, requests: 1024, workers: 16 }
     }
 }
 
 /// The state that all workers of a connection share.
-pub struct Connection {
-    file_system: Arc<dyn FileSystem>,
-    wishes: Wishes,
-    agreed: OnceLock<Agreed>,
-    flights: Arc<Flights>,
-    pool: Pool,
+pub struct FuseConnection {
+    file_system: Arc<dyn FuseFileSystem>,
+    wishes: RequestedFeatures,
+    agreed: OnceLock<NegotiationResult>,
+    flights: Arc<FlightTable>,
+    pool: BufferPool,
     turns: Arc<Semaphore>,
-    limits: Limits,
+    limits: FuseLimits,
 }
 
-impl Connection {
+impl FuseConnection {
     /// Makes a connection that serves `file_system`. The connection's [workers](Worker) read the requests.
-    pub fn new(file_system: Arc<dyn FileSystem>, limits: Limits) -> Arc<Connection> {
+    pub fn new(file_system: Arc<dyn FuseFileSystem>, limits: FuseLimits) -> Arc<FuseConnection> {
         let mut limits = limits;
         let allowed = negotiate::request_bytes_allowed().min(REQUEST_BYTES_MAX);
         let request_bytes = limits.request_bytes.clamp(REQUEST_BYTES_MIN, allowed.max(REQUEST_BYTES_MIN));
@@ -117,9 +117,11 @@ impl Connection {
         limits.workers = limits.workers.max(1);
         limits.requests = limits.requests.clamp(1, Semaphore::MAX_PERMITS);
         let units = |bytes: usize| bytes.div_ceil(limits.unit_bytes);
-        let pool =
-            Pool::new(units(limits.request_bytes) * limits.workers + units(limits.write_bytes), limits.unit_bytes);
-        Arc::new(Connection {
+        let pool = BufferPool::new(
+            units(limits.request_bytes) * limits.workers + units(limits.write_bytes),
+            limits.unit_bytes,
+        );
+        Arc::new(FuseConnection {
             wishes: file_system.wishes(),
             file_system,
             agreed: OnceLock::new(),
@@ -131,25 +133,25 @@ impl Connection {
     }
 
     /// The limits in use, after rounding.
-    pub fn limits(&self) -> Limits {
+    pub fn limits(&self) -> FuseLimits {
         self.limits
     }
 
     /// Returns the requests that have been in progress for longer than `longer_than`, and the details of at most `most`.
-    /// Requests that the kernel has not sent yet, because as many as [`Limits`] allow are in flight, are not among them.
+    /// Requests that the kernel has not sent yet, because as many as [`FuseLimits`] allow are in flight, are not among them.
     pub fn long_calls(&self, longer_than: Duration, most: usize) -> LongCalls {
         self.flights.long_calls(since_boot(), longer_than, most)
     }
 
     /// The negotiated features; `None` before the first request.
-    pub fn agreed(&self) -> Option<Agreed> {
+    pub fn agreed(&self) -> Option<NegotiationResult> {
         self.agreed.get().copied()
     }
 }
 
 /// The outcome of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum WorkerStep {
     /// A request was served, or a wait ended without a request.
     Went,
     /// The connection has ended.
@@ -157,22 +159,22 @@ pub enum Step {
 }
 
 /// One descriptor of a connection, with the memory into which requests are read.
-pub struct Worker {
-    connection: Arc<Connection>,
-    channel: Arc<Channel>,
+pub struct ConnectionWorker {
+    connection: Arc<FuseConnection>,
+    channel: Arc<FuseChannel>,
     head: [u8; HEAD_BYTES],
-    data: Data,
+    data: PooledData,
     /// The arguments of a request whose arguments do not fit into `head`.
     arguments: Vec<u8>,
     turn: Option<OwnedSemaphorePermit>,
 }
 
-impl Worker {
+impl ConnectionWorker {
     /// Makes a worker of a connection. Waits until there is memory for the worker, so that no more workers exist than
     /// the limits allow.
-    pub fn new(connection: &Arc<Connection>, channel: Channel) -> Worker {
+    pub fn new(connection: &Arc<FuseConnection>, channel: FuseChannel) -> ConnectionWorker {
         let data = connection.pool.take_blocking(connection.limits.request_bytes);
-        Worker {
+        ConnectionWorker {
             connection: connection.clone(),
             channel: Arc::new(channel),
             head: [0; HEAD_BYTES],
@@ -183,7 +185,7 @@ impl Worker {
     }
 
     /// The descriptor.
-    pub fn channel(&self) -> &Channel {
+    pub fn channel(&self) -> &FuseChannel {
         &self.channel
     }
 
@@ -207,23 +209,23 @@ impl Worker {
     ///
     /// *Errors*: `WouldBlock` if there is no request on a descriptor that does not block; otherwise the errors of the
     /// kernel.
-    pub fn step(&mut self) -> io::Result<Step> {
+    pub fn step(&mut self) -> io::Result<WorkerStep> {
         match self.receive()? {
-            Received::Bytes(bytes) => {
+            ReceiveOutcome::Bytes(bytes) => {
                 self.dispatch(bytes);
-                Ok(Step::Went)
+                Ok(WorkerStep::Went)
             }
-            Received::Nothing => Ok(Step::Went),
-            Received::End => Ok(Step::Ended),
+            ReceiveOutcome::Nothing => Ok(WorkerStep::Went),
+            ReceiveOutcome::End => Ok(WorkerStep::Ended),
         }
     }
 
     /// Reads a request, without serving it.
-    pub(crate) fn receive(&mut self) -> io::Result<Received> {
+    pub(crate) fn receive(&mut self) -> io::Result<ReceiveOutcome> {
         /// The number of parts of a request up to which the list of parts needs no allocation. By default a request has
         /// 17 parts: the head, and 16 units of 64 KiB for 1 MiB of data.
         const PARTS: usize = 33;
-        let Worker { channel, head, data, .. } = self;
+        let ConnectionWorker { channel, head, data, .. } = self;
         let mut slices = std::iter::once(&mut head[..]).chain(data.slices_mut());
         let mut parts: [IoSliceMut<'_>; PARTS] =
             std::array::from_fn(|_| IoSliceMut::new(slices.next().unwrap_or_default()));
@@ -258,8 +260,8 @@ impl Worker {
             opcode::INTERRUPT => {
                 if let Ok((InterruptIn { unique }, _)) = InterruptIn::read_from_prefix(&self.head[of_head]) {
                     let interrupted = self.connection.flights.interrupt(unique);
-                    if interrupted != Interrupted::Unknown {
-                        let is_answered = interrupted == Interrupted::Answered;
+                    if interrupted != InterruptOutcome::Unknown {
+                        let is_answered = interrupted == InterruptOutcome::Answered;
                         self.connection.file_system.interrupted(unique, is_answered);
                     }
                 }
@@ -280,7 +282,7 @@ impl Worker {
         };
         // The request is registered before it is decoded, so that an interrupt finds it.
         let subject = RequestSubject { operation: header.opcode, node: header.node, thread: header.process };
-        let progress = Progress::begin(since_boot());
+        let progress = CallProgress::begin(since_boot());
         connection.flights.begin(header.unique, self.channel.clone(), subject, progress.clone());
         let is_write = header.opcode == opcode::WRITE;
         let head = &self.head[size_of::<InHeader>()..bytes.min(HEAD_BYTES)];
@@ -295,7 +297,7 @@ impl Worker {
         } else {
             None
         };
-        let form: Form = agreed.form();
+        let form: WireFormat = agreed.form();
         let call = arguments.and_then(|arguments| decode(header, arguments, data_bytes, form));
         let Some(call) = call else {
             if let Some(channel) = connection.flights.end(header.unique) {
@@ -306,10 +308,10 @@ impl Worker {
         let turn = self.turn.take().or_else(|| block_on(connection.turns.clone().acquire_owned()).ok());
         let Some(turn) = turn else { return };
         call.name().into_iter().for_each(|name| progress.set_name(name.to_bytes()));
-        let reply = Reply::new(connection.flights.clone(), header.unique, &call, turn, progress);
-        let caller = Caller { user: header.user, group: header.group, thread: header.process };
+        let reply = ReplyHandle::new(connection.flights.clone(), header.unique, &call, turn, progress);
+        let caller = RequestCaller { user: header.user, group: header.group, thread: header.process };
         let data = is_write.then(|| self.data.split_to(data_bytes));
-        let request = Request { unique: header.unique, node: header.node, caller, call, data };
+        let request = FuseRequest { unique: header.unique, node: header.node, caller, call, data };
         connection.file_system.serve(request, reply);
     }
 
@@ -318,17 +320,17 @@ impl Worker {
         append(&mut arguments, &self.data, bytes.saturating_sub(HEAD_BYTES).min(PAGE_BYTES));
         let connection = &self.connection;
         match answer(&arguments, connection.wishes, connection.limits.request_bytes) {
-            negotiate::Answer::Agreed(agreed, out) => {
+            negotiate::InitAnswer::Agreed(agreed, out) => {
                 if connection.agreed.set(agreed).is_err() {
                     return self.channel.send(header.unique, -libc::EIO, &[]);
                 }
                 connection.file_system.started(&agreed);
                 self.channel.send(header.unique, 0, &[IoSlice::new(out.as_bytes())]);
             }
-            negotiate::Answer::Again(out) => self.channel.send(header.unique, 0, &[IoSlice::new(out.as_bytes())]),
-            negotiate::Answer::Refused => {
+            negotiate::InitAnswer::Again(out) => self.channel.send(header.unique, 0, &[IoSlice::new(out.as_bytes())]),
+            negotiate::InitAnswer::Refused => {
                 let message = "the kernel's FUSE is older than 7.31; Linux 5.4 is the oldest that is served";
-                nectary_host::log::write(Level::Error, "fuse", format_args!("{message}"));
+                nectary_host::log::write(LogLevel::Error, "fuse", format_args!("{message}"));
                 self.channel.send(header.unique, -libc::EPROTO, &[]);
             }
         }
@@ -363,7 +365,7 @@ impl Worker {
 }
 
 /// Appends the first `bytes` bytes of `data` to the arguments.
-fn append(arguments: &mut Vec<u8>, data: &Data, bytes: usize) {
+fn append(arguments: &mut Vec<u8>, data: &PooledData, bytes: usize) {
     let mut left = bytes;
     for unit in data.slices() {
         let part = &unit[..unit.len().min(left)];
@@ -376,7 +378,11 @@ fn append(arguments: &mut Vec<u8>, data: &Data, bytes: usize) {
 }
 
 fn malformed(bytes: usize, opcode: Option<u32>) {
-    static MALFORMED: Throttle = Throttle::every(Duration::from_secs(60));
+    static MALFORMED: LogThrottle = LogThrottle::every(Duration::from_secs(60));
     let what = opcode.map_or_else(|| "no whole head".to_owned(), |opcode| format!("operation {opcode}"));
-    MALFORMED.write(Level::Warning, "fuse", format_args!("a request of {bytes} bytes ({what}) is malformed; refused"));
+    MALFORMED.write(
+        LogLevel::Warning,
+        "fuse",
+        format_args!("a request of {bytes} bytes ({what}) is malformed; refused"),
+    );
 }

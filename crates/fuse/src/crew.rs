@@ -10,8 +10,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::channel::{Channel, Received};
-use crate::connection::{Connection, Worker};
+use crate::channel::{FuseChannel, ReceiveOutcome};
+use crate::connection::{ConnectionWorker, FuseConnection};
 
 /// The stack of each thread. *Units*: bytes.
 const STACK_BYTES: usize = 512 << 10;
@@ -20,35 +20,35 @@ const STACK_BYTES: usize = 512 << 10;
 ///
 /// The threads end when the kernel ends the connection. The kernel does so when the file system is unmounted and has no
 /// more users.
-pub struct Crew {
-    shared: Arc<Shared>,
+pub struct WorkerCrew {
+    shared: Arc<CrewContext>,
 }
 
-struct Shared {
-    connection: Arc<Connection>,
+struct CrewContext {
+    connection: Arc<FuseConnection>,
     /// A descriptor from which no thread reads. Descriptors for further threads are cloned from it.
-    channel: Channel,
+    channel: FuseChannel,
     name: String,
     /// The number of threads that wait for a request.
     waiting: AtomicUsize,
-    state: Mutex<State>,
+    state: Mutex<CrewState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct CrewState {
     running: usize,
     started: usize,
     result: Option<io::Error>,
 }
 
-impl Crew {
+impl WorkerCrew {
     /// Serves `channel` with at most as many threads as the connection's limits allow. The channel must
     /// [block](Channel::open).
     ///
     /// *Errors*: the operating system's error if the first thread cannot be started.
-    pub fn start(connection: Arc<Connection>, channel: Channel, name: &str) -> io::Result<Crew> {
-        let shared = Arc::new(Shared {
+    pub fn start(connection: Arc<FuseConnection>, channel: FuseChannel, name: &str) -> io::Result<WorkerCrew> {
+        let shared = Arc::new(CrewContext {
             connection,
             channel: channel.again()?,
             name: name.to_owned(),
@@ -56,12 +56,12 @@ impl Crew {
             state: Mutex::default(),
             changed: Condvar::new(),
         });
-        Shared::spawn(&shared, Some(channel))?;
-        Ok(Crew { shared })
+        CrewContext::spawn(&shared, Some(channel))?;
+        Ok(WorkerCrew { shared })
     }
 
     /// The connection that is served.
-    pub fn connection(&self) -> &Arc<Connection> {
+    pub fn connection(&self) -> &Arc<FuseConnection> {
         &self.shared.connection
     }
 
@@ -82,13 +82,13 @@ impl Crew {
     }
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl CrewContext {
+    fn state(&self) -> MutexGuard<'_, CrewState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts one more thread, unless the limit is reached.
-    fn spawn(shared: &Arc<Shared>, channel: Option<Channel>) -> io::Result<()> {
+    fn spawn(shared: &Arc<CrewContext>, channel: Option<FuseChannel>) -> io::Result<()> {
         let index = {
             let mut state = shared.state();
             if state.started >= shared.connection.limits().workers {
@@ -123,24 +123,24 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    fn work(&self, shared: &Arc<Shared>, channel: Channel) -> io::Result<()> {
-        let mut worker = Worker::new(&self.connection, channel);
+    fn work(&self, shared: &Arc<CrewContext>, channel: FuseChannel) -> io::Result<()> {
+        let mut worker = ConnectionWorker::new(&self.connection, channel);
         loop {
             worker.prepare_blocking();
             self.waiting.fetch_add(1, Ordering::Relaxed);
             let received = worker.receive();
             let others = self.waiting.fetch_sub(1, Ordering::Relaxed) - 1;
             match received? {
-                Received::Bytes(bytes) => {
+                ReceiveOutcome::Bytes(bytes) => {
                     if others == 0 {
                         // If no further thread can be started, the existing threads go on.
-                        let _ = Shared::spawn(shared, None);
+                        let _ = CrewContext::spawn(shared, None);
                     }
                     // A panic drops the reply, which fails the request with `EIO`.
                     let _ = catch_unwind(AssertUnwindSafe(|| worker.dispatch(bytes)));
                 }
-                Received::Nothing => {}
-                Received::End => return Ok(()),
+                ReceiveOutcome::Nothing => {}
+                ReceiveOutcome::End => return Ok(()),
             }
         }
     }

@@ -19,7 +19,7 @@ use crate::protocol::arguments::{
     SetAttributesIn, SetXattrIn, SetXattrMore, StatXIn, SyncIn, WriteIn,
 };
 use crate::protocol::{NAME_BYTES_MAX, XATTR_BYTES_MAX, opcode, valid};
-use crate::request::{Call, Copy, Lock, Read, SetAttributes, Write};
+use crate::request::{CopyCall, LockRange, ReadCall, RequestCall, SetAttributes, WriteCall};
 
 /// The highest offset in a file that the kernel supports.
 const OFFSET_MAX: u64 = i64::MAX as u64;
@@ -28,7 +28,7 @@ const SECOND_NS: u32 = 1_000_000_000;
 
 /// The results of the negotiation on which decoding depends: a feature that changes a layout, and the size limit.
 #[derive(Debug, Clone, Copy)]
-pub struct Form {
+pub struct WireFormat {
     /// Whether the arguments of `setxattr` have further flags.
     pub has_wide_setxattr: bool,
     /// Whether `.` and `..` may be looked up: [`features::EXPORT`](crate::protocol::features::EXPORT).
@@ -41,62 +41,69 @@ pub struct Form {
 /// `data_bytes`.
 ///
 /// Returns `None` if an argument is truncated or out of bounds.
-pub fn decode<'a>(header: &InHeader, arguments: &'a [u8], data_bytes: usize, form: Form) -> Option<Call<'a>> {
-    let mut rest = Rest(arguments);
+pub fn decode<'a>(
+    header: &InHeader,
+    arguments: &'a [u8],
+    data_bytes: usize,
+    form: WireFormat,
+) -> Option<RequestCall<'a>> {
+    let mut rest = ArgumentReader(arguments);
     let call = match header.opcode {
-        opcode::LOOKUP => Call::LookUp { name: if form.looks_up_dots { rest.name_or_dots()? } else { rest.name()? } },
+        opcode::LOOKUP => {
+            RequestCall::LookUp { name: if form.looks_up_dots { rest.name_or_dots()? } else { rest.name()? } }
+        }
         opcode::GETATTR => {
             let GetAttributesIn { flags, handle, .. } = rest.take()?;
-            Call::GetAttributes { handle: (flags & 1 != 0).then_some(handle) }
+            RequestCall::GetAttributes { handle: (flags & 1 != 0).then_some(handle) }
         }
         opcode::STATX => {
             let StatXIn { flags, handle, call_flags, mask, .. } = rest.take()?;
-            Call::StatX { handle: (flags & 1 != 0).then_some(handle), flags: call_flags, mask }
+            RequestCall::StatX { handle: (flags & 1 != 0).then_some(handle), flags: call_flags, mask }
         }
-        opcode::SETATTR => Call::SetAttributes(set_attributes(rest.take()?)?),
-        opcode::READLINK => Call::ReadLink,
-        opcode::SYMLINK => Call::SymbolicLink { name: rest.name()?, target: rest.text()? },
+        opcode::SETATTR => RequestCall::SetAttributes(set_attributes(rest.take()?)?),
+        opcode::READLINK => RequestCall::ReadLink,
+        opcode::SYMLINK => RequestCall::SymbolicLink { name: rest.name()?, target: rest.text()? },
         opcode::MKNOD => {
             let MakeNodeIn { mode, device, umask, .. } = rest.take()?;
-            Call::MakeNode { name: rest.name()?, mode, device, umask }
+            RequestCall::MakeNode { name: rest.name()?, mode, device, umask }
         }
         opcode::MKDIR => {
             let MakeDirectoryIn { mode, umask } = rest.take()?;
-            Call::MakeDirectory { name: rest.name()?, mode, umask }
+            RequestCall::MakeDirectory { name: rest.name()?, mode, umask }
         }
-        opcode::UNLINK => Call::Unlink { name: rest.name()? },
-        opcode::RMDIR => Call::RemoveDirectory { name: rest.name()? },
+        opcode::UNLINK => RequestCall::Unlink { name: rest.name()? },
+        opcode::RMDIR => RequestCall::RemoveDirectory { name: rest.name()? },
         opcode::RENAME => {
             let RenameIn { parent } = rest.take()?;
-            Call::Rename { name: rest.name()?, new_parent: parent, new_name: rest.name()?, flags: 0 }
+            RequestCall::Rename { name: rest.name()?, new_parent: parent, new_name: rest.name()?, flags: 0 }
         }
         opcode::RENAME2 => {
             let Rename2In { parent, flags, .. } = rest.take()?;
-            Call::Rename { name: rest.name()?, new_parent: parent, new_name: rest.name()?, flags }
+            RequestCall::Rename { name: rest.name()?, new_parent: parent, new_name: rest.name()?, flags }
         }
         opcode::LINK => {
             let LinkIn { node } = rest.take()?;
-            Call::Link { node, new_name: rest.name()? }
+            RequestCall::Link { node, new_name: rest.name()? }
         }
         opcode::OPEN => {
             let OpenIn { flags, open_flags } = rest.take()?;
-            Call::Open { flags: flags as i32, kill_privileges: open_flags & 1 != 0 }
+            RequestCall::Open { flags: flags as i32, kill_privileges: open_flags & 1 != 0 }
         }
         opcode::CREATE => {
             let CreateIn { flags, mode, umask, open_flags } = rest.take()?;
             let (name, kill_privileges) = (rest.name()?, open_flags & 1 != 0);
-            Call::Create { name, mode, umask, flags: flags as i32, kill_privileges }
+            RequestCall::Create { name, mode, umask, flags: flags as i32, kill_privileges }
         }
         opcode::TMPFILE => {
             // After the arguments the kernel sends the name `/`, because the file has no name. The name is not needed.
             let CreateIn { flags, mode, umask, .. } = rest.take()?;
-            Call::TemporaryFile { mode, umask, flags: flags as i32 }
+            RequestCall::TemporaryFile { mode, umask, flags: flags as i32 }
         }
         opcode::READ => {
             let ReadIn { handle, offset, size, read_flags, owner, flags, .. } = rest.take()?;
             let owner = (read_flags & 2 != 0).then_some(owner);
             let (offset, size) = (range(offset, size.into())?, bounded(size, form.request_bytes_max)?);
-            Call::Read(Read { handle, offset, size, flags: flags as i32, owner })
+            RequestCall::Read(ReadCall { handle, offset, size, flags: flags as i32, owner })
         }
         opcode::WRITE => {
             let WriteIn { handle, offset, size, write_flags, owner, flags, .. } = rest.take()?;
@@ -106,30 +113,38 @@ pub fn decode<'a>(header: &InHeader, arguments: &'a [u8], data_bytes: usize, for
             let (offset, size) = (range(offset, size.into())?, bounded(size, form.request_bytes_max)?);
             let owner = (write_flags & 2 != 0).then_some(owner);
             let (from_page_cache, kill_privileges) = (write_flags & 1 != 0, write_flags & 4 != 0);
-            Call::Write(Write { handle, offset, size, flags: flags as i32, owner, from_page_cache, kill_privileges })
+            RequestCall::Write(WriteCall {
+                handle,
+                offset,
+                size,
+                flags: flags as i32,
+                owner,
+                from_page_cache,
+                kill_privileges,
+            })
         }
-        opcode::STATFS => Call::StatFs,
+        opcode::STATFS => RequestCall::StatFs,
         opcode::RELEASE => {
             let ReleaseIn { handle, flags, release_flags, owner } = rest.take()?;
             let (flush, unlock) = (release_flags & 1 != 0, release_flags & 2 != 0);
-            Call::Release { handle, flags: flags as i32, owner, flush, unlock }
+            RequestCall::Release { handle, flags: flags as i32, owner, flush, unlock }
         }
         opcode::RELEASEDIR => {
             let ReleaseIn { handle, .. } = rest.take()?;
-            Call::ReleaseDirectory { handle }
+            RequestCall::ReleaseDirectory { handle }
         }
         opcode::FSYNC => {
             let SyncIn { handle, flags, .. } = rest.take()?;
-            Call::Sync { handle, data_only: flags & 1 != 0 }
+            RequestCall::Sync { handle, data_only: flags & 1 != 0 }
         }
         opcode::FSYNCDIR => {
             let SyncIn { handle, flags, .. } = rest.take()?;
-            Call::SyncDirectory { handle, data_only: flags & 1 != 0 }
+            RequestCall::SyncDirectory { handle, data_only: flags & 1 != 0 }
         }
-        opcode::SYNCFS => Call::SyncFileSystem,
+        opcode::SYNCFS => RequestCall::SyncFileSystem,
         opcode::FLUSH => {
             let FlushIn { handle, owner, .. } = rest.take()?;
-            Call::Flush { handle, owner }
+            RequestCall::Flush { handle, owner }
         }
         opcode::SETXATTR => {
             let SetXattrIn { size, flags } = rest.take()?;
@@ -138,51 +153,51 @@ pub fn decode<'a>(header: &InHeader, arguments: &'a [u8], data_bytes: usize, for
             if name.is_empty() || size as usize > XATTR_BYTES_MAX || rest.0.len() != size as usize {
                 return None;
             }
-            Call::SetXattr { name, value: rest.0, flags, kill_group_id: more & 1 != 0 }
+            RequestCall::SetXattr { name, value: rest.0, flags, kill_group_id: more & 1 != 0 }
         }
         opcode::GETXATTR => {
             let GetXattrIn { size, .. } = rest.take()?;
-            Call::GetXattr { name: rest.some_text()?, size: size.min(XATTR_BYTES_MAX as u32) }
+            RequestCall::GetXattr { name: rest.some_text()?, size: size.min(XATTR_BYTES_MAX as u32) }
         }
         opcode::LISTXATTR => {
             let GetXattrIn { size, .. } = rest.take()?;
-            Call::ListXattr { size: size.min(XATTR_BYTES_MAX as u32) }
+            RequestCall::ListXattr { size: size.min(XATTR_BYTES_MAX as u32) }
         }
-        opcode::REMOVEXATTR => Call::RemoveXattr { name: rest.some_text()? },
+        opcode::REMOVEXATTR => RequestCall::RemoveXattr { name: rest.some_text()? },
         opcode::OPENDIR => {
             let OpenIn { flags, .. } = rest.take()?;
-            Call::OpenDirectory { flags: flags as i32 }
+            RequestCall::OpenDirectory { flags: flags as i32 }
         }
         opcode::READDIR | opcode::READDIRPLUS => {
             let ReadIn { handle, offset, size, .. } = rest.take()?;
             let size = bounded(size, form.request_bytes_max)?;
-            Call::ReadDirectory { handle, offset, size, plus: header.opcode == opcode::READDIRPLUS }
+            RequestCall::ReadDirectory { handle, offset, size, plus: header.opcode == opcode::READDIRPLUS }
         }
-        opcode::GETLK => Call::GetLock(lock(rest.take()?)?),
+        opcode::GETLK => RequestCall::GetLock(lock(rest.take()?)?),
         opcode::SETLK | opcode::SETLKW => {
-            Call::SetLock { lock: lock(rest.take()?)?, waits: header.opcode == opcode::SETLKW }
+            RequestCall::SetLock { lock: lock(rest.take()?)?, waits: header.opcode == opcode::SETLKW }
         }
         opcode::ACCESS => {
             let AccessIn { mask, .. } = rest.take()?;
-            Call::Access { mask }
+            RequestCall::Access { mask }
         }
         opcode::LSEEK => {
             let SeekIn { handle, offset, whence, .. } = rest.take()?;
-            Call::Seek { handle, offset, whence: whence as i32 }
+            RequestCall::Seek { handle, offset, whence: whence as i32 }
         }
         opcode::FALLOCATE => {
             let AllocateIn { handle, offset, length, mode, .. } = rest.take()?;
-            Call::Allocate { handle, offset: range(offset, length)?, length, mode: mode as i32 }
+            RequestCall::Allocate { handle, offset: range(offset, length)?, length, mode: mode as i32 }
         }
         opcode::COPY_FILE_RANGE | opcode::COPY_FILE_RANGE_64 => {
             let CopyIn { handle, offset, to_node, to_handle, to_offset, length, flags } = rest.take()?;
             let (offset, to_offset) = (range(offset, length)?, range(to_offset, length)?);
             let is_wide = header.opcode == opcode::COPY_FILE_RANGE_64;
-            Call::Copy(Copy { handle, offset, to_node, to_handle, to_offset, length, flags, is_wide })
+            RequestCall::Copy(CopyCall { handle, offset, to_node, to_handle, to_offset, length, flags, is_wide })
         }
         opcode::BMAP => {
             let BlockMapIn { block, block_bytes, .. } = rest.take()?;
-            Call::BlockMap { block, block_bytes }
+            RequestCall::BlockMap { block, block_bytes }
         }
         opcode::IOCTL => {
             let IoctlIn { handle, flags, command, argument, input_bytes, output_bytes } = rest.take()?;
@@ -190,13 +205,13 @@ pub fn decode<'a>(header: &InHeader, arguments: &'a [u8], data_bytes: usize, for
             if rest.0.len() != input_bytes as usize {
                 return None;
             }
-            Call::Ioctl { handle, flags, command, argument, input: rest.0, output_bytes_max }
+            RequestCall::Ioctl { handle, flags, command, argument, input: rest.0, output_bytes_max }
         }
         opcode::POLL => {
             let PollIn { handle, kernel_handle, flags, events } = rest.take()?;
-            Call::Poll { handle, kernel_handle, flags, events }
+            RequestCall::Poll { handle, kernel_handle, flags, events }
         }
-        other => Call::Other(other),
+        other => RequestCall::Other(other),
     };
     Some(call)
 }
@@ -231,18 +246,18 @@ fn set_attributes(change: SetAttributesIn) -> Option<SetAttributes> {
     })
 }
 
-fn lock(lock: LockIn) -> Option<Lock> {
+fn lock(lock: LockIn) -> Option<LockRange> {
     let LockIn { handle, owner, start, end, kind, process, flags, .. } = lock;
     let kind = kind as i32;
     let is_known = [libc::F_RDLCK, libc::F_WRLCK, libc::F_UNLCK].contains(&kind);
     let is_range = start <= end && end <= OFFSET_MAX;
-    (is_known && is_range).then_some(Lock { handle, owner, start, end, kind, process, is_flock: flags & 1 != 0 })
+    (is_known && is_range).then_some(LockRange { handle, owner, start, end, kind, process, is_flock: flags & 1 != 0 })
 }
 
 /// The arguments that have not been read yet.
-struct Rest<'a>(&'a [u8]);
+struct ArgumentReader<'a>(&'a [u8]);
 
-impl<'a> Rest<'a> {
+impl<'a> ArgumentReader<'a> {
     fn take<T: FromBytes>(&mut self) -> Option<T> {
         let (value, rest) = T::read_from_prefix(self.0).ok()?;
         self.0 = rest;

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::channel::Channel;
+use crate::channel::FuseChannel;
 use crate::protocol::arguments::{InHeader, InitIn};
 use crate::protocol::opcode;
 
@@ -14,11 +14,11 @@ use crate::protocol::opcode;
 const WAIT_SECONDS_MAX: i64 = 20;
 
 /// The kernel's side of the connection.
-pub struct Kernel {
+pub struct FakeKernel {
     file: File,
 }
 
-impl AsRawFd for Kernel {
+impl AsRawFd for FakeKernel {
     fn as_raw_fd(&self) -> std::os::fd::RawFd {
         self.file.as_raw_fd()
     }
@@ -26,14 +26,14 @@ impl AsRawFd for Kernel {
 
 /// An answer, as the kernel would get it.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct KernelAnswer {
     pub unique: u64,
     pub error: i32,
     pub bytes: Vec<u8>,
 }
 
 /// Makes the kernel's side of a connection, and the blocking channel at its other end.
-pub fn pair() -> (Kernel, Channel) {
+pub fn pair() -> (FakeKernel, FuseChannel) {
     let mut ends = [0; 2];
     // SAFETY: the call writes two numbers into the array.
     let result =
@@ -53,10 +53,10 @@ pub fn pair() -> (Kernel, Channel) {
         )
     };
     assert_eq!(result, 0, "{}", io::Error::last_os_error());
-    (Kernel { file: File::from(kernel) }, Channel::from(channel))
+    (FakeKernel { file: File::from(kernel) }, FuseChannel::from(channel))
 }
 
-impl Kernel {
+impl FakeKernel {
     /// Sends bytes unchanged.
     pub fn send_raw(&self, bytes: &[u8]) {
         (&self.file).write_all(bytes).expect("the socket takes it");
@@ -68,7 +68,7 @@ impl Kernel {
     }
 
     /// Sends `INIT` with all features, and returns the answer.
-    pub fn init(&self, minor: u32) -> Answer {
+    pub fn init(&self, minor: u32) -> KernelAnswer {
         let asked = InitIn { major: 7, minor, read_ahead_bytes_max: 131_072, flags: u32::MAX };
         let mut arguments = asked.as_bytes().to_vec();
         arguments.extend(u32::MAX.to_ne_bytes());
@@ -78,7 +78,7 @@ impl Kernel {
     }
 
     /// Reads the next answer; `None` if no answer comes in time.
-    pub fn answer(&self) -> Option<Answer> {
+    pub fn answer(&self) -> Option<KernelAnswer> {
         let mut bytes = vec![0; 2 << 20];
         let count = (&self.file).read(&mut bytes).ok().filter(|&count| count >= 16)?;
         bytes.truncate(count);
@@ -86,7 +86,7 @@ impl Kernel {
         assert_eq!(length as usize, count, "the answer has the length that it says");
         let error = i32::read_from_prefix(&bytes[4..]).expect("a head").0;
         let unique = u64::read_from_prefix(&bytes[8..]).expect("a head").0;
-        Some(Answer { unique, error, bytes: bytes.split_off(16) })
+        Some(KernelAnswer { unique, error, bytes: bytes.split_off(16) })
     }
 }
 

@@ -10,9 +10,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nectary_host::progress::{Progress, WaitState};
+use nectary_host::progress::{CallProgress, WaitState};
 
-use crate::channel::Channel;
+use crate::channel::FuseChannel;
 use crate::protocol::opcode;
 
 /// The maximum number of remembered interrupts whose requests are unknown. An interrupt that arrives after its
@@ -20,10 +20,10 @@ use crate::protocol::opcode;
 const EARLY_MAX: usize = 256;
 
 /// A request in flight.
-struct Flight {
-    channel: Arc<Channel>,
+struct InFlightRequest {
+    channel: Arc<FuseChannel>,
     subject: RequestSubject,
-    progress: Arc<Progress>,
+    progress: Arc<CallProgress>,
     can_be_cut_short: bool,
     is_interrupted: bool,
     is_answered: bool,
@@ -68,7 +68,7 @@ pub struct LongCalls {
 
 /// The outcome of an interrupt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Interrupted {
+pub(crate) enum InterruptOutcome {
     /// The request was answered with `EINTR`.
     Answered,
     /// The request is only marked as interrupted.
@@ -79,28 +79,28 @@ pub(crate) enum Interrupted {
 
 /// All requests in flight.
 #[derive(Default)]
-pub(crate) struct Flights {
-    state: Mutex<State>,
+pub(crate) struct FlightTable {
+    state: Mutex<FlightState>,
 }
 
 #[derive(Default)]
-struct State {
-    flights: HashMap<u64, Flight>,
+struct FlightState {
+    flights: HashMap<u64, InFlightRequest>,
     early: VecDeque<u64>,
 }
 
-impl Flights {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl FlightTable {
+    fn state(&self) -> MutexGuard<'_, FlightState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Registers a request.
-    pub fn begin(&self, unique: u64, channel: Arc<Channel>, subject: RequestSubject, progress: Arc<Progress>) {
+    pub fn begin(&self, unique: u64, channel: Arc<FuseChannel>, subject: RequestSubject, progress: Arc<CallProgress>) {
         let mut state = self.state();
         let early = state.early.iter().position(|&early| early == unique);
         let is_interrupted = early.is_some_and(|index| state.early.remove(index).is_some());
         let (can_be_cut_short, is_answered) = (false, false);
-        let flight = Flight { channel, subject, progress, can_be_cut_short, is_interrupted, is_answered };
+        let flight = InFlightRequest { channel, subject, progress, can_be_cut_short, is_interrupted, is_answered };
         state.flights.insert(unique, flight);
     }
 
@@ -126,18 +126,18 @@ impl Flights {
     }
 
     /// Handles the interrupt of a request.
-    pub fn interrupt(&self, unique: u64) -> Interrupted {
+    pub fn interrupt(&self, unique: u64) -> InterruptOutcome {
         let mut state = self.state();
         let Some(flight) = state.flights.get_mut(&unique) else {
             if state.early.len() == EARLY_MAX {
                 state.early.pop_front();
             }
             state.early.push_back(unique);
-            return Interrupted::Unknown;
+            return InterruptOutcome::Unknown;
         };
         flight.is_interrupted = true;
         if !flight.can_be_cut_short || flight.is_answered {
-            return Interrupted::Marked;
+            return InterruptOutcome::Marked;
         }
         flight.is_answered = true;
         // The answer must be written to the descriptor that received the request. On another descriptor the kernel
@@ -145,7 +145,7 @@ impl Flights {
         let channel = flight.channel.clone();
         drop(state);
         channel.send(unique, -libc::EINTR, &[]);
-        Interrupted::Answered
+        InterruptOutcome::Answered
     }
 
     /// Returns the requests that have been in progress for longer than `longer_than`, and the details of at most `most`.
@@ -172,7 +172,7 @@ impl Flights {
     }
 
     /// Removes a request. If the request has not been answered yet, returns the descriptor that received it.
-    pub fn end(&self, unique: u64) -> Option<Arc<Channel>> {
+    pub fn end(&self, unique: u64) -> Option<Arc<FuseChannel>> {
         let flight = self.state().flights.remove(&unique)?;
         (!flight.is_answered).then_some(flight.channel)
     }
@@ -183,17 +183,17 @@ mod tests {
     use super::*;
     use crate::fake::pair;
 
-    fn begin(flights: &Flights, unique: u64, channel: &Arc<Channel>) {
+    fn begin(flights: &FlightTable, unique: u64, channel: &Arc<FuseChannel>) {
         flights.begin(unique, channel.clone(), RequestSubject::default(), Arc::default());
     }
 
     #[test]
-    fn long_requests_are_named_the_longest_first() {
+    fn longest_requests_are_named_first() {
         let (_kernel, channel) = pair();
-        let (flights, channel, seconds) = (Flights::default(), Arc::new(channel), Duration::from_secs);
+        let (flights, channel, seconds) = (FlightTable::default(), Arc::new(channel), Duration::from_secs);
         for second in 0..60 {
             let subject = RequestSubject { operation: opcode::UNLINK, node: 100 + second, thread: 7 };
-            let progress = Progress::begin(seconds(second));
+            let progress = CallProgress::begin(seconds(second));
             progress.set_name(b"file");
             flights.begin(second, channel.clone(), subject, progress);
         }
@@ -214,31 +214,33 @@ mod tests {
         assert_eq!(flights.long_calls(seconds(31), seconds(30), 16).longest.len(), 1);
     }
 
+    /// A request is answered once, by its end or by an interrupt.
     #[test]
-    fn a_request_is_answered_once_by_its_end_or_by_an_interrupt() {
+    fn request_is_answered_exactly_once() {
         let (kernel, channel) = pair();
-        let (flights, channel) = (Flights::default(), Arc::new(channel));
+        let (flights, channel) = (FlightTable::default(), Arc::new(channel));
         begin(&flights, 2, &channel);
-        assert_eq!(flights.interrupt(2), Interrupted::Marked);
+        assert_eq!(flights.interrupt(2), InterruptOutcome::Marked);
         assert!(flights.is_interrupted(2) && flights.can_be_cut_short(2) && !flights.can_be_cut_short(2));
         assert_eq!(kernel.answer().unwrap().error, -libc::EINTR);
         assert!(flights.end(2).is_none());
         begin(&flights, 4, &channel);
         assert!(!flights.can_be_cut_short(4));
-        assert_eq!(flights.interrupt(4), Interrupted::Answered);
+        assert_eq!(flights.interrupt(4), InterruptOutcome::Answered);
         assert_eq!(kernel.answer().unwrap().unique, 4);
-        assert_eq!(flights.interrupt(4), Interrupted::Marked);
+        assert_eq!(flights.interrupt(4), InterruptOutcome::Marked);
         assert!(flights.end(4).is_none());
         begin(&flights, 6, &channel);
         assert!(flights.end(6).is_some() && flights.end(6).is_none());
     }
 
+    /// An interrupt that overtakes its request is not lost, and such interrupts are bounded.
     #[test]
-    fn an_interrupt_that_overtakes_its_request_is_not_lost_and_the_memory_of_them_is_bounded() {
+    fn early_interrupt_is_not_lost() {
         let (kernel, channel) = pair();
-        let (flights, channel) = (Flights::default(), Arc::new(channel));
+        let (flights, channel) = (FlightTable::default(), Arc::new(channel));
         for unique in 0..=EARLY_MAX as u64 {
-            assert_eq!(flights.interrupt(unique), Interrupted::Unknown);
+            assert_eq!(flights.interrupt(unique), InterruptOutcome::Unknown);
         }
         assert_eq!(flights.state().early.len(), EARLY_MAX);
         begin(&flights, 0, &channel);

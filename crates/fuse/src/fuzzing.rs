@@ -2,11 +2,11 @@
 
 use zerocopy::FromBytes;
 
-use crate::decode::{Form, decode};
-use crate::negotiate::{Answer, Wishes, answer};
+use crate::decode::{WireFormat, decode};
+use crate::negotiate::{InitAnswer, RequestedFeatures, answer};
 use crate::protocol::arguments::{HEAD_BYTES, InHeader};
 use crate::protocol::{NAME_BYTES_MAX, XATTR_BYTES_MAX, opcode};
-use crate::request::Call;
+use crate::request::RequestCall;
 
 /// The size limit of a request.
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
@@ -15,7 +15,9 @@ const REQUEST_BYTES_MAX: u32 = 1 << 20;
 pub fn request(bytes: &[u8], has_wide_setxattr: bool) {
     let Ok((header, rest)) = InHeader::read_from_prefix(bytes) else { return };
     if header.opcode == opcode::INIT {
-        if let Answer::Agreed(agreed, out) = answer(rest, Wishes { features: u64::MAX, ..Wishes::default() }, 1 << 20) {
+        if let InitAnswer::Agreed(agreed, out) =
+            answer(rest, RequestedFeatures { features: u64::MAX, ..RequestedFeatures::default() }, 1 << 20)
+        {
             assert!(agreed.request_bytes_max <= REQUEST_BYTES_MAX && out.pages_max <= 256 && out.minor <= 45);
         }
         return;
@@ -23,13 +25,13 @@ pub fn request(bytes: &[u8], has_wide_setxattr: bool) {
     let is_write = header.opcode == opcode::WRITE;
     let data_bytes = bytes.len().saturating_sub(HEAD_BYTES);
     let arguments = if is_write { &bytes[size_of::<InHeader>()..bytes.len().min(HEAD_BYTES)] } else { rest };
-    let form = Form { has_wide_setxattr, looks_up_dots: has_wide_setxattr, request_bytes_max: REQUEST_BYTES_MAX };
+    let form = WireFormat { has_wide_setxattr, looks_up_dots: has_wide_setxattr, request_bytes_max: REQUEST_BYTES_MAX };
     if let Some(call) = decode(&header, arguments, data_bytes, form) {
         check(&call, data_bytes, form);
     }
 }
 
-fn check(call: &Call<'_>, data_bytes: usize, form: Form) {
+fn check(call: &RequestCall<'_>, data_bytes: usize, form: WireFormat) {
     let name_or_dots = |name: &std::ffi::CStr| {
         let bytes = name.to_bytes();
         assert!(!bytes.is_empty() && bytes.len() <= NAME_BYTES_MAX && !bytes.contains(&b'/') && !bytes.contains(&0));
@@ -40,38 +42,46 @@ fn check(call: &Call<'_>, data_bytes: usize, form: Form) {
     };
     let range = |offset: u64, length: u64| assert!(offset.checked_add(length).is_some_and(|end| end < 1 << 63));
     match *call {
-        Call::LookUp { name: one } if form.looks_up_dots => name_or_dots(one),
-        Call::LookUp { name: one } | Call::Unlink { name: one } | Call::RemoveDirectory { name: one } => name(one),
-        Call::MakeNode { name: one, .. } | Call::MakeDirectory { name: one, .. } | Call::Create { name: one, .. } => {
+        RequestCall::LookUp { name: one } if form.looks_up_dots => name_or_dots(one),
+        RequestCall::LookUp { name: one }
+        | RequestCall::Unlink { name: one }
+        | RequestCall::RemoveDirectory { name: one } => name(one),
+        RequestCall::MakeNode { name: one, .. }
+        | RequestCall::MakeDirectory { name: one, .. }
+        | RequestCall::Create { name: one, .. } => {
             name(one);
         }
-        Call::SymbolicLink { name: one, target } => {
+        RequestCall::SymbolicLink { name: one, target } => {
             name(one);
             assert!(target.count_bytes() <= NAME_BYTES_MAX);
         }
-        Call::Link { new_name, .. } => name(new_name),
-        Call::Rename { name: one, new_name, .. } => {
+        RequestCall::Link { new_name, .. } => name(new_name),
+        RequestCall::Rename { name: one, new_name, .. } => {
             name(one);
             name(new_name);
         }
-        Call::Read(read) => {
+        RequestCall::Read(read) => {
             range(read.offset, read.size.into());
             assert!(read.size <= REQUEST_BYTES_MAX);
         }
-        Call::Write(write) => {
+        RequestCall::Write(write) => {
             range(write.offset, write.size.into());
             assert_eq!(write.size as usize, data_bytes);
         }
-        Call::SetXattr { name, value, .. } => assert!(!name.is_empty() && value.len() <= XATTR_BYTES_MAX),
-        Call::GetXattr { size, .. } | Call::ListXattr { size } => assert!(size as usize <= XATTR_BYTES_MAX),
-        Call::ReadDirectory { size, .. } => assert!(size <= REQUEST_BYTES_MAX),
-        Call::Allocate { offset, length, .. } => range(offset, length),
-        Call::Copy(copy) => {
+        RequestCall::SetXattr { name, value, .. } => assert!(!name.is_empty() && value.len() <= XATTR_BYTES_MAX),
+        RequestCall::GetXattr { size, .. } | RequestCall::ListXattr { size } => {
+            assert!(size as usize <= XATTR_BYTES_MAX)
+        }
+        RequestCall::ReadDirectory { size, .. } => assert!(size <= REQUEST_BYTES_MAX),
+        RequestCall::Allocate { offset, length, .. } => range(offset, length),
+        RequestCall::Copy(copy) => {
             range(copy.offset, copy.length);
             range(copy.to_offset, copy.length);
         }
-        Call::GetLock(lock) | Call::SetLock { lock, .. } => assert!(lock.start <= lock.end && lock.end < 1 << 63),
-        Call::Ioctl { input, output_bytes_max, .. } => {
+        RequestCall::GetLock(lock) | RequestCall::SetLock { lock, .. } => {
+            assert!(lock.start <= lock.end && lock.end < 1 << 63)
+        }
+        RequestCall::Ioctl { input, output_bytes_max, .. } => {
             assert!(output_bytes_max <= REQUEST_BYTES_MAX && input.len() <= data_bytes + HEAD_BYTES);
         }
         _ => {}

@@ -15,20 +15,20 @@
 //! | `connection` | the loop: one step reads one request and hands it over |
 //! | `crew` | threads that run the loop |
 //!
-//! A program with an event loop calls [`Worker::step`] whenever the worker's descriptor is readable; a program without
-//! an event loop starts a [`Crew`].
+//! A program with an event loop calls [`ConnectionWorker::step`] whenever the worker's descriptor is readable; a program without
+//! an event loop starts a [`WorkerCrew`].
 //!
 //! # Examples
 //! An empty file system:
 //! ```
-//! use nectary_fuse::{Call, FileSystem, Reply, Request};
+//! use nectary_fuse::{RequestCall, FuseFileSystem, ReplyHandle, FuseRequest};
 //!
 //! struct Empty;
 //!
-//! impl FileSystem for Empty {
-//!     fn serve(&self, request: Request<'_>, reply: Reply) {
+//! impl FuseFileSystem for Empty {
+//!     fn serve(&self, request: FuseRequest<'_>, reply: ReplyHandle) {
 //!         match request.call {
-//!             Call::LookUp { .. } => reply.errno(libc::ENOENT),
+//!             RequestCall::LookUp { .. } => reply.errno(libc::ENOENT),
 //!             _ => reply.errno(libc::ENOSYS),
 //!         }
 //!     }
@@ -58,18 +58,20 @@ mod request;
 #[cfg(test)]
 mod tests;
 
-pub use attributes::{Attributes, Entry, StatFs, Time};
+pub use attributes::{LookupEntry, NodeAttributes, StatFs, Time};
 pub use backing::BackingFiles;
-pub use channel::Channel;
-pub use connection::{Connection, FileSystem, Limits, Step, Worker};
-pub use crew::Crew;
-pub use directory::Listing;
+pub use channel::FuseChannel;
+pub use connection::{ConnectionWorker, FuseConnection, FuseFileSystem, FuseLimits, WorkerStep};
+pub use crew::WorkerCrew;
+pub use directory::DirectoryListing;
 pub use error::{Errno, Error};
 pub use flights::{LongCall, LongCalls};
-pub use mount::{Mount, MountOptions, remount, unmount};
-pub use negotiate::{Agreed, Wishes, request_bytes_allowed};
-pub use notify::Notifier;
-pub use pool::{Data, Pool};
+pub use mount::{FuseMount, MountOptions, remount, unmount};
+pub use negotiate::{NegotiationResult, RequestedFeatures, request_bytes_allowed};
+pub use notify::KernelNotifier;
+pub use pool::{BufferPool, PooledData};
 pub use protocol::features;
-pub use reply::Reply;
-pub use request::{Call, Caller, Copy, Lock, Read, Request, SetAttributes, Write, without_rights};
+pub use reply::ReplyHandle;
+pub use request::{
+    CopyCall, FuseRequest, LockRange, ReadCall, RequestCall, RequestCaller, SetAttributes, WriteCall, without_rights,
+};

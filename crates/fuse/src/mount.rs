@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::channel::Channel;
+use crate::channel::FuseChannel;
 use crate::error::Error;
 
 /// The longest time in which somebody who only looks at a mount (`df`, `stat`) may keep it from being unmounted, and the
@@ -71,16 +71,16 @@ impl MountOptions {
 
 /// A mount.
 #[derive(Debug)]
-pub struct Mount {
+pub struct FuseMount {
     mount: OwnedFd,
 }
 
-impl Mount {
+impl FuseMount {
     /// Mounts the file system that `channel` serves, without attaching it to a directory. Afterwards the kernel's first
     /// request can be read from `channel`.
     ///
     /// *Errors*: [`Error::NotPermitted`] if the process may not mount.
-    pub fn new(channel: &Channel, options: &MountOptions) -> Result<Mount, Error> {
+    pub fn new(channel: &FuseChannel, options: &MountOptions) -> Result<FuseMount, Error> {
         let failed = |source| Error::os("mounting a FUSE file system", source);
         let context = fsopen().map_err(failed)?;
         let text = |text: String| CString::new(text).map_err(|error| failed(error.into()));
@@ -106,7 +106,7 @@ impl Mount {
             config(&context, FSCONFIG_SET_FLAG, Some((key, None))).map_err(failed)?;
         }
         config(&context, FSCONFIG_CMD_CREATE, None).map_err(failed)?;
-        Ok(Mount { mount: fsmount(&context, options.attributes() as libc::c_uint).map_err(failed)? })
+        Ok(FuseMount { mount: fsmount(&context, options.attributes() as libc::c_uint).map_err(failed)? })
     }
 
     /// The path with which this process can open a file in the mount, even if the mount is not attached.
@@ -157,7 +157,7 @@ pub fn unmount(directory: &Path, lazily: bool) -> io::Result<()> {
 
 /// The argument of `mount_setattr`.
 #[repr(C)]
-struct Change {
+struct MountAttributes {
     set: u64,
     clear: u64,
     propagation: u64,
@@ -170,7 +170,7 @@ pub fn remount(directory: &Path, options: &MountOptions) -> io::Result<()> {
     let path = CString::new(directory.as_os_str().as_bytes())?;
     let all = ATTRIBUTE_READ_ONLY | ATTRIBUTE_NO_SET_USER_ID | ATTRIBUTE_NO_DEVICES | ATTRIBUTE_NO_PROGRAMS;
     let set = options.attributes() & all;
-    let change = Change { set, clear: all & !set, propagation: 0, user_namespace: 0 };
+    let change = MountAttributes { set, clear: all & !set, propagation: 0, user_namespace: 0 };
     // SAFETY: the path is a string that ends with a zero byte; it and the change, whose length the call gets, outlive
     // the call.
     let result = unsafe {
@@ -180,7 +180,7 @@ pub fn remount(directory: &Path, options: &MountOptions) -> io::Result<()> {
             path.as_ptr(),
             libc::AT_SYMLINK_NOFOLLOW,
             &raw const change,
-            size_of::<Change>(),
+            size_of::<MountAttributes>(),
         )
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }

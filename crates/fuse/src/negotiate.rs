@@ -5,7 +5,7 @@
 
 use zerocopy::FromBytes;
 
-use crate::decode::Form;
+use crate::decode::WireFormat;
 use crate::protocol::answers::InitOut;
 use crate::protocol::arguments::InitIn;
 use crate::protocol::{MAJOR, MINOR, MINOR_MIN, PAGE_BYTES, features};
@@ -32,7 +32,7 @@ pub fn request_bytes_allowed() -> usize {
 
 /// The features that a file system requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wishes {
+pub struct RequestedFeatures {
     /// Bits of [`features`], in addition to [`features::ALWAYS`].
     pub features: u64,
     /// The maximum number of background requests in flight, such as those of asynchronous direct I/O.
@@ -41,15 +41,15 @@ pub struct Wishes {
     pub time_granularity_ns: u32,
 }
 
-impl Default for Wishes {
-    fn default() -> Wishes {
-        Wishes { features: 0, background_max: 64, time_granularity_ns: 1 }
+impl Default for RequestedFeatures {
+    fn default() -> RequestedFeatures {
+        RequestedFeatures { features: 0, background_max: 64, time_granularity_ns: 1 }
     }
 }
 
 /// The result of the negotiation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Agreed {
+pub struct NegotiationResult {
     /// The minor version of the protocol.
     pub minor: u32,
     /// The features that both sides use, as bits of [`features`].
@@ -58,24 +58,24 @@ pub struct Agreed {
     pub request_bytes_max: u32,
 }
 
-impl Agreed {
+impl NegotiationResult {
     /// Whether both sides use all given features, which are bits of the module [`features`].
     pub fn has(&self, features: u64) -> bool {
         self.features & features == features
     }
 
-    pub(crate) fn form(&self) -> Form {
+    pub(crate) fn form(&self) -> WireFormat {
         let has_wide_setxattr = self.has(features::SETXATTR_EXTENDED);
         let looks_up_dots = self.has(features::EXPORT);
-        Form { has_wide_setxattr, looks_up_dots, request_bytes_max: self.request_bytes_max }
+        WireFormat { has_wide_setxattr, looks_up_dots, request_bytes_max: self.request_bytes_max }
     }
 }
 
 /// The outcome of an `INIT`.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum InitAnswer {
     /// The negotiation succeeded.
-    Agreed(Agreed, InitOut),
+    Agreed(NegotiationResult, InitOut),
     /// The kernel must send `INIT` again, in this version.
     Again(InitOut),
     /// The kernel is too old, or the request is truncated.
@@ -83,13 +83,13 @@ pub(crate) enum Answer {
 }
 
 /// Answers an `INIT` with these arguments. `request_bytes` is the maximum length of a request's data, in bytes.
-pub(crate) fn answer(arguments: &[u8], wishes: Wishes, request_bytes: usize) -> Answer {
-    let Ok((asked, rest)) = InitIn::read_from_prefix(arguments) else { return Answer::Refused };
+pub(crate) fn answer(arguments: &[u8], wishes: RequestedFeatures, request_bytes: usize) -> InitAnswer {
+    let Ok((asked, rest)) = InitIn::read_from_prefix(arguments) else { return InitAnswer::Refused };
     if asked.major > MAJOR {
-        return Answer::Again(InitOut { major: MAJOR, minor: MINOR, ..InitOut::default() });
+        return InitAnswer::Again(InitOut { major: MAJOR, minor: MINOR, ..InitOut::default() });
     }
     if asked.major < MAJOR || asked.minor < MINOR_MIN {
-        return Answer::Refused;
+        return InitAnswer::Refused;
     }
     let mut offered = u64::from(asked.flags);
     if offered & features::INIT_EXTENDED != 0 {
@@ -98,7 +98,8 @@ pub(crate) fn answer(arguments: &[u8], wishes: Wishes, request_bytes: usize) -> 
     let features = offered & (features::ALWAYS | wishes.features);
     let pages_max = if features & features::MAX_PAGES != 0 { PAGES_MAX } else { PAGES_WITHOUT_FEATURE };
     let pages = (request_bytes / PAGE_BYTES).clamp(1, pages_max);
-    let agreed = Agreed { minor: asked.minor.min(MINOR), features, request_bytes_max: (pages * PAGE_BYTES) as u32 };
+    let agreed =
+        NegotiationResult { minor: asked.minor.min(MINOR), features, request_bytes_max: (pages * PAGE_BYTES) as u32 };
     let out = InitOut {
         major: MAJOR,
         minor: agreed.minor,
@@ -113,7 +114,7 @@ pub(crate) fn answer(arguments: &[u8], wishes: Wishes, request_bytes: usize) -> 
         stack_depth_max: if features & features::PASSTHROUGH != 0 { STACK_DEPTH } else { 0 },
         ..InitOut::default()
     };
-    Answer::Agreed(agreed, out)
+    InitAnswer::Agreed(agreed, out)
 }
 
 #[cfg(test)]
@@ -131,22 +132,25 @@ mod tests {
         bytes
     }
 
-    fn agreed(bytes: &[u8], wishes: Wishes, request_bytes: usize) -> (Agreed, InitOut) {
+    fn agreed(bytes: &[u8], wishes: RequestedFeatures, request_bytes: usize) -> (NegotiationResult, InitOut) {
         match answer(bytes, wishes, request_bytes) {
-            Answer::Agreed(agreed, out) => (agreed, out),
+            InitAnswer::Agreed(agreed, out) => (agreed, out),
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
-    fn nothing_is_taken_that_was_not_offered() {
-        let wishes = Wishes { features: features::DIRECT_IO_ALLOW_MMAP | features::FLOCK, ..Wishes::default() };
+    fn only_offered_features_are_negotiated() {
+        let wishes = RequestedFeatures {
+            features: features::DIRECT_IO_ALLOW_MMAP | features::FLOCK,
+            ..RequestedFeatures::default()
+        };
         let (none, out) = agreed(&init(7, 31, 0, false), wishes, 1 << 20);
         assert_eq!((none.features, out.flags, out.flags2, none.request_bytes_max), (0, 0, 0, 128 << 10));
         let (all, out) = agreed(&init(7, 60, u64::MAX, true), wishes, 1 << 20);
         assert_eq!(all.features, features::ALWAYS | wishes.features);
         assert_eq!((out.minor, out.flags2, out.pages_max, out.stack_depth_max), (MINOR, 16, 256, 0));
-        let passes = Wishes { features: features::PASSTHROUGH, ..wishes };
+        let passes = RequestedFeatures { features: features::PASSTHROUGH, ..wishes };
         let depth = |offered| agreed(&init(7, 60, offered, true), passes, 1 << 20).1.stack_depth_max;
         assert_eq!((depth(u64::MAX), depth(!features::PASSTHROUGH)), (1, 0));
         // A kernel without `INIT_EXTENDED` offers no features of the second word of flags, even if it sends this word.
@@ -155,8 +159,8 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_as_large_as_both_allow() {
-        let bytes = |request_bytes| agreed(&init(7, 38, u64::MAX, true), Wishes::default(), request_bytes).1;
+    fn request_size_is_smaller_limit() {
+        let bytes = |request_bytes| agreed(&init(7, 38, u64::MAX, true), RequestedFeatures::default(), request_bytes).1;
         assert_eq!((bytes(1 << 20).write_bytes_max, bytes(1 << 20).pages_max), (1 << 20, 256));
         assert_eq!((bytes(16 << 20).write_bytes_max, bytes(16 << 20).pages_max), (16 << 20, 4096));
         assert_eq!(bytes(usize::MAX).pages_max, u16::MAX);
@@ -165,12 +169,12 @@ mod tests {
     }
 
     #[test]
-    fn kernels_that_are_too_old_or_too_new_are_told_so() {
+    fn unsupported_kernel_versions_are_refused() {
         assert!(
-            matches!(answer(&init(8, 0, 0, false), Wishes::default(), 1 << 20), Answer::Again(out) if out.major == 7)
+            matches!(answer(&init(8, 0, 0, false), RequestedFeatures::default(), 1 << 20), InitAnswer::Again(out) if out.major == 7)
         );
         for bytes in [init(6, 99, 0, false), init(7, 30, 0, false), init(7, 31, 0, false)[..15].to_vec()] {
-            assert_eq!(answer(&bytes, Wishes::default(), 1 << 20), Answer::Refused);
+            assert_eq!(answer(&bytes, RequestedFeatures::default(), 1 << 20), InitAnswer::Refused);
         }
     }
 }

@@ -1,13 +1,13 @@
 //! Messages to the kernel that answer no request. They tell the kernel that entries of its caches are outdated.
 //!
 //! Owns: the layout of these messages. Sending a message may wait for kernel locks that a request holds, so no message
-//! may be sent in [`serve`](crate::FileSystem::serve).
+//! may be sent in [`serve`](crate::FuseFileSystem::serve).
 
 use std::io::{self, IoSlice};
 
 use zerocopy::IntoBytes;
 
-use crate::channel::Channel;
+use crate::channel::FuseChannel;
 use crate::protocol::answers::{DeleteOut, InvalidateEntryOut, InvalidateNodeOut, StoreOut};
 use crate::protocol::notice;
 
@@ -18,14 +18,14 @@ const EXPIRE: u32 = 1;
 ///
 /// *Errors* of all methods: the errors of the kernel. It is no error if the kernel has not cached the node or entry.
 #[derive(Debug)]
-pub struct Notifier {
-    channel: Channel,
+pub struct KernelNotifier {
+    channel: FuseChannel,
 }
 
-impl Notifier {
+impl KernelNotifier {
     /// Makes a notifier that uses a descriptor of the connection.
-    pub fn new(channel: Channel) -> Notifier {
-        Notifier { channel }
+    pub fn new(channel: FuseChannel) -> KernelNotifier {
+        KernelNotifier { channel }
     }
 
     fn tell(&self, code: i32, parts: &[IoSlice<'_>]) -> io::Result<()> {

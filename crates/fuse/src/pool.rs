@@ -20,32 +20,32 @@ const UNITS_MAX: usize = 1 << 20;
 /// A fixed number of buffers of one size.
 ///
 /// ```
-/// use nectary_fuse::Pool;
+/// use nectary_fuse::BufferPool;
 ///
-/// let pool = Pool::new(4, 64 << 10);
+/// let pool = BufferPool::new(4, 64 << 10);
 /// let data = pool.take_blocking(100_000).expect("it fits the pool");
 /// assert_eq!(data.len(), 100_000);
 /// ```
 #[derive(Clone)]
-pub struct Pool {
-    shared: Arc<Shared>,
+pub struct BufferPool {
+    shared: Arc<PoolState>,
 }
 
-struct Shared {
+struct PoolState {
     turns: Arc<Semaphore>,
     unit_bytes: usize,
     units: usize,
     free: Mutex<Vec<Buffer>>,
 }
 
-impl Pool {
+impl BufferPool {
     /// Allocates `units` buffers. The size of each is `unit_bytes`, rounded up to pages.
-    pub fn new(units: usize, unit_bytes: usize) -> Pool {
+    pub fn new(units: usize, unit_bytes: usize) -> BufferPool {
         let units = units.clamp(1, UNITS_MAX);
         let unit_bytes = unit_bytes.max(1).next_multiple_of(nectary_block::BUFFER_ALIGNMENT);
         let free = (0..units).map(|_| Buffer::zeroed(unit_bytes)).collect();
         let turns = Arc::new(Semaphore::new(units));
-        Pool { shared: Arc::new(Shared { turns, unit_bytes, units, free: Mutex::new(free) }) }
+        BufferPool { shared: Arc::new(PoolState { turns, unit_bytes, units, free: Mutex::new(free) }) }
     }
 
     /// The size of each buffer, in bytes.
@@ -60,7 +60,7 @@ impl Pool {
     /// Waits for memory of `bytes` bytes and takes it; `None` if the whole pool is smaller.
     ///
     /// *Cancel safety*: a future that is dropped before it is ready takes no memory.
-    pub async fn take(&self, bytes: usize) -> Option<Data> {
+    pub async fn take(&self, bytes: usize) -> Option<PooledData> {
         let units = self.units_of(bytes);
         if units > self.shared.units {
             return None;
@@ -70,11 +70,11 @@ impl Pool {
     }
 
     /// Like [`take`](Self::take), but blocks the calling thread.
-    pub fn take_blocking(&self, bytes: usize) -> Option<Data> {
+    pub fn take_blocking(&self, bytes: usize) -> Option<PooledData> {
         block_on(self.take(bytes))
     }
 
-    fn data(&self, units: usize, bytes: usize, turn: OwnedSemaphorePermit) -> Data {
+    fn data(&self, units: usize, bytes: usize, turn: OwnedSemaphorePermit) -> PooledData {
         let mut buffers = Vec::with_capacity(units);
         {
             let mut free = self.free();
@@ -83,7 +83,7 @@ impl Pool {
         }
         // Earlier users may not have returned all buffers. Missing buffers are replaced.
         buffers.resize_with(units, || Buffer::zeroed(self.shared.unit_bytes));
-        let mut data = Data { buffers, length: 0, pool: self.clone(), turn: Some(turn) };
+        let mut data = PooledData { buffers, length: 0, pool: self.clone(), turn: Some(turn) };
         data.set_len(bytes);
         data
     }
@@ -94,14 +94,14 @@ impl Pool {
 }
 
 /// Memory that was taken from a pool. It returns to the pool when this value is dropped.
-pub struct Data {
+pub struct PooledData {
     buffers: Vec<Buffer>,
     length: usize,
-    pool: Pool,
+    pool: BufferPool,
     turn: Option<OwnedSemaphorePermit>,
 }
 
-impl Data {
+impl PooledData {
     /// The number of bytes in use.
     pub fn len(&self) -> usize {
         self.length
@@ -134,12 +134,12 @@ impl Data {
 
     /// Splits off the buffers that hold the first `bytes` bytes. Afterwards all bytes of the remaining buffers, if
     /// there are any, count as in use.
-    pub(crate) fn split_to(&mut self, bytes: usize) -> Data {
+    pub(crate) fn split_to(&mut self, bytes: usize) -> PooledData {
         let units = self.pool.units_of(bytes).min(self.buffers.len());
         let rest = self.buffers.split_off(units);
         let taken = std::mem::replace(&mut self.buffers, rest);
         let turn = self.turn.as_mut().and_then(|turn| turn.split(taken.len()));
-        let mut data = Data { buffers: taken, length: 0, pool: self.pool.clone(), turn };
+        let mut data = PooledData { buffers: taken, length: 0, pool: self.pool.clone(), turn };
         data.set_len(bytes);
         self.length = self.buffers.len() * self.pool.unit_bytes();
         data
@@ -196,13 +196,13 @@ impl Data {
     }
 }
 
-impl fmt::Debug for Data {
+impl fmt::Debug for PooledData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Data({} bytes)", self.length)
     }
 }
 
-impl Drop for Data {
+impl Drop for PooledData {
     fn drop(&mut self) {
         // Return the buffers before the permit is released.
         give_back(&self.pool, std::mem::take(&mut self.buffers));
@@ -210,7 +210,7 @@ impl Drop for Data {
 }
 
 /// Returns buffers to the pool. Drops buffers of another size, because they are not from the pool.
-fn give_back(pool: &Pool, mut buffers: Vec<Buffer>) {
+fn give_back(pool: &BufferPool, mut buffers: Vec<Buffer>) {
     let unit = pool.unit_bytes();
     buffers.retain(|buffer| buffer.capacity() == unit);
     buffers.iter_mut().for_each(|buffer| buffer.set_len(unit));
@@ -222,8 +222,8 @@ fn give_back(pool: &Pool, mut buffers: Vec<Buffer>) {
 
 /// Runs a future on this thread.
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
+    struct ThreadWaker(Thread);
+    impl Wake for ThreadWaker {
         fn wake(self: Arc<Self>) {
             self.0.unpark();
         }
@@ -232,7 +232,7 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         return value;
     }
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let waker = Waker::from(Arc::new(ThreadWaker(std::thread::current())));
     loop {
         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(value) => return value,
@@ -245,9 +245,10 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
 mod tests {
     use super::*;
 
+    /// Memory never exceeds the pool and goes to the waiting tasks.
     #[test]
-    fn memory_is_never_more_than_the_pool_and_goes_to_who_waits() {
-        let pool = Pool::new(4, 4096);
+    fn pool_is_bounded_with_waiters() {
+        let pool = BufferPool::new(4, 4096);
         assert!(pool.take_blocking(5 * 4096).is_none());
         let first = pool.take_blocking(3 * 4096).unwrap();
         let mut second = pool.take_blocking(100).unwrap();
@@ -264,8 +265,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_needed_goes_back_at_once() {
-        let pool = Pool::new(4, 4096);
+    fn unneeded_memory_returns_at_once() {
+        let pool = BufferPool::new(4, 4096);
         let mut data = pool.take_blocking(4 * 4096).unwrap();
         data.set_len(5000);
         assert_eq!(data.slices().map(<[u8]>::len).collect::<Vec<_>>(), [4096, 904]);

@@ -8,28 +8,28 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nectary_host::progress::Progress;
+use nectary_host::progress::CallProgress;
 use tokio::sync::OwnedSemaphorePermit;
 use zerocopy::IntoBytes;
 
-use crate::attributes::{Attributes, Entry, StatFs};
-use crate::directory::Listing;
+use crate::attributes::{LookupEntry, NodeAttributes, StatFs};
+use crate::directory::DirectoryListing;
 use crate::error::Errno;
-use crate::flights::Flights;
+use crate::flights::FlightTable;
 use crate::protocol::XATTR_BYTES_MAX;
 use crate::protocol::answers::{CopyOut, LockOut, OpenOut, SeekOut, WriteOut, XattrOut};
-use crate::request::{Call, Lock};
+use crate::request::{LockRange, RequestCall};
 
 /// The right and duty to answer one request, at any time and on any thread.
-pub struct Reply {
-    flights: Arc<Flights>,
+pub struct ReplyHandle {
+    flights: Arc<FlightTable>,
     unique: u64,
     /// The size limit of the answer, in bytes.
     bytes_max: usize,
     /// Whether the answer to a copy states the copied length in 64 bits.
     is_wide: bool,
     is_answered: bool,
-    progress: Arc<Progress>,
+    progress: Arc<CallProgress>,
     /// The permit that counts the request as in flight.
     turn: Option<OwnedSemaphorePermit>,
 }
@@ -37,23 +37,25 @@ pub struct Reply {
 /// The size limit of an answer that is neither file data nor a list of names. It is one page.
 const OTHER_BYTES_MAX: usize = 4096;
 
-impl Reply {
+impl ReplyHandle {
     pub(crate) fn new(
-        flights: Arc<Flights>,
+        flights: Arc<FlightTable>,
         unique: u64,
-        call: &Call<'_>,
+        call: &RequestCall<'_>,
         turn: OwnedSemaphorePermit,
-        progress: Arc<Progress>,
-    ) -> Reply {
+        progress: Arc<CallProgress>,
+    ) -> ReplyHandle {
         let bytes_max = match call {
-            Call::Read(read) => read.size as usize,
-            Call::ReadDirectory { size, .. } => *size as usize,
-            Call::GetXattr { size, .. } | Call::ListXattr { size } => (*size as usize).min(XATTR_BYTES_MAX),
-            Call::Ioctl { output_bytes_max, .. } => *output_bytes_max as usize + OTHER_BYTES_MAX,
+            RequestCall::Read(read) => read.size as usize,
+            RequestCall::ReadDirectory { size, .. } => *size as usize,
+            RequestCall::GetXattr { size, .. } | RequestCall::ListXattr { size } => {
+                (*size as usize).min(XATTR_BYTES_MAX)
+            }
+            RequestCall::Ioctl { output_bytes_max, .. } => *output_bytes_max as usize + OTHER_BYTES_MAX,
             _ => OTHER_BYTES_MAX,
         };
-        let is_wide = matches!(call, Call::Copy(copy) if copy.is_wide);
-        Reply { flights, unique, bytes_max, is_wide, is_answered: false, progress, turn: Some(turn) }
+        let is_wide = matches!(call, RequestCall::Copy(copy) if copy.is_wide);
+        ReplyHandle { flights, unique, bytes_max, is_wide, is_answered: false, progress, turn: Some(turn) }
     }
 
     /// Allows an interrupt of the waiting process to answer the request at once with `EINTR`; a later answer is then
@@ -64,11 +66,11 @@ impl Reply {
     }
 
     /// Returns the progress of the request, so that its task can say what it waits for.
-    pub fn progress(&self) -> Arc<Progress> {
+    pub fn progress(&self) -> Arc<CallProgress> {
         self.progress.clone()
     }
 
-    /// Gives the request's share of [`Limits::requests`](crate::Limits) back, because the request waits for another
+    /// Gives the request's share of [`FuseLimits::requests`](crate::FuseLimits) back, because the request waits for another
     /// program, whose requests must not have to wait for it. The file system bounds the number of such requests.
     pub fn waits_for_program(&mut self) {
         drop(self.turn.take());
@@ -127,17 +129,17 @@ impl Reply {
     }
 
     /// Answers with the node of a name.
-    pub fn entry(self, entry: &Entry) {
+    pub fn entry(self, entry: &LookupEntry) {
         self.layout(&entry.out());
     }
 
     /// Answers with attributes, which the kernel may cache for the time `valid`.
-    pub fn attributes(self, attributes: &Attributes, valid: Duration) {
+    pub fn attributes(self, attributes: &NodeAttributes, valid: Duration) {
         self.layout(&attributes.out(valid));
     }
 
     /// Answers with attributes in the form of `statx`, which the kernel may cache for the time `valid`.
-    pub fn statx(self, attributes: &Attributes, valid: Duration) {
+    pub fn statx(self, attributes: &NodeAttributes, valid: Duration) {
         self.layout(&attributes.statx_out(valid));
     }
 
@@ -154,12 +156,12 @@ impl Reply {
     }
 
     /// Answers with a new node and a handle on it.
-    pub fn created(self, entry: &Entry, handle: u64, flags: u32) {
+    pub fn created(self, entry: &LookupEntry, handle: u64, flags: u32) {
         self.created_backed(entry, handle, flags, 0);
     }
 
     /// Answers with a new node and a handle on it, as [`opened_backed`](Self::opened_backed).
-    pub fn created_backed(self, entry: &Entry, handle: u64, flags: u32, backing: u32) {
+    pub fn created_backed(self, entry: &LookupEntry, handle: u64, flags: u32, backing: u32) {
         let (entry, open) = (entry.out(), OpenOut { handle, flags, backing });
         self.send(0, &[IoSlice::new(entry.as_bytes()), IoSlice::new(open.as_bytes())]);
     }
@@ -194,8 +196,8 @@ impl Reply {
     }
 
     /// Answers with the conflicting lock, or with a lock of kind `F_UNLCK` if there is none.
-    pub fn lock(self, lock: &Lock) {
-        let Lock { start, end, process, .. } = *lock;
+    pub fn lock(self, lock: &LockRange) {
+        let LockRange { start, end, process, .. } = *lock;
         self.layout(&LockOut { start, end, kind: lock.kind as u32, process });
     }
 
@@ -205,12 +207,12 @@ impl Reply {
     }
 
     /// Answers with entries of a directory. An empty listing means that there are no more entries.
-    pub fn listing(self, listing: &Listing) {
+    pub fn listing(self, listing: &DirectoryListing) {
         self.bytes(listing.bytes());
     }
 }
 
-impl Drop for Reply {
+impl Drop for ReplyHandle {
     fn drop(&mut self) {
         if !self.is_answered
             && let Some(channel) = self.flights.end(self.unique)

@@ -4,11 +4,11 @@
 
 use std::ffi::CStr;
 
-use crate::pool::Data;
+use crate::pool::PooledData;
 
 /// The process that caused a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Caller {
+pub struct RequestCaller {
     /// The user, in this process's user namespace.
     pub user: u32,
     /// The group, in this process's user namespace.
@@ -20,25 +20,25 @@ pub struct Caller {
 
 /// A request that must be answered.
 #[derive(Debug)]
-pub struct Request<'a> {
+pub struct FuseRequest<'a> {
     /// The kernel's unique number of the request.
     pub unique: u64,
     /// The node that the request is about. For a call with the name of a directory entry, this is the directory. For
-    /// [`Call::Rename`], it is the directory of the old name.
+    /// [`RequestCall::Rename`], it is the directory of the old name.
     pub node: u64,
     /// The process that caused the request.
-    pub caller: Caller,
+    pub caller: RequestCaller,
     /// The operation and its arguments.
-    pub call: Call<'a>,
-    /// The data of a [`Call::Write`], which have the length that the call states; `None` for other calls.
-    pub data: Option<Data>,
+    pub call: RequestCall<'a>,
+    /// The data of a [`RequestCall::WriteCall`], which have the length that the call states; `None` for other calls.
+    pub data: Option<PooledData>,
 }
 
 /// The operation of a request. Names are not empty, contain no `/`, and are neither `.` nor `..`; they may contain any
 /// other bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)] // The fields are those of the system calls, with full words as names.
-pub enum Call<'a> {
+pub enum RequestCall<'a> {
     /// Looks up a name in a directory.
     LookUp { name: &'a CStr },
     /// Returns attributes.
@@ -70,9 +70,9 @@ pub enum Call<'a> {
     /// Makes a file without a name and opens it.
     TemporaryFile { mode: u32, umask: u32, flags: i32 },
     /// Reads from a file.
-    Read(Read),
+    Read(ReadCall),
     /// Writes to a file.
-    Write(Write),
+    Write(WriteCall),
     /// Returns the sizes of the file system.
     StatFs,
     /// Closes a handle that has no more users.
@@ -101,10 +101,10 @@ pub enum Call<'a> {
     /// Lists entries of a directory from `offset` on, with their attributes if `plus` is true.
     ReadDirectory { handle: u64, offset: u64, size: u32, plus: bool },
     /// Returns a lock that conflicts with the given lock.
-    GetLock(Lock),
+    GetLock(LockRange),
     /// Sets a lock. If `waits` is true, the request is answered when the lock is free, but
-    /// [`serve`](crate::FileSystem::serve) must not wait until then.
-    SetLock { lock: Lock, waits: bool },
+    /// [`serve`](crate::FuseFileSystem::serve) must not wait until then.
+    SetLock { lock: LockRange, waits: bool },
     /// Checks whether the caller has access.
     Access { mask: u32 },
     /// Finds the next data or the next hole.
@@ -112,7 +112,7 @@ pub enum Call<'a> {
     /// Allocates blocks, punches a hole or writes zeroes. The mode is that of `fallocate`.
     Allocate { handle: u64, offset: u64, length: u64, mode: i32 },
     /// Copies bytes from one file to another.
-    Copy(Copy),
+    Copy(CopyCall),
     /// Returns the number that a file's block has on its disk.
     BlockMap { block: u64, block_bytes: u32 },
     /// Executes an `ioctl` with the data `input`.
@@ -123,19 +123,19 @@ pub enum Call<'a> {
     Other(u32),
 }
 
-impl<'a> Call<'a> {
+impl<'a> RequestCall<'a> {
     /// Returns the name of a directory entry that the call is about; for a rename, the old name.
     pub fn name(&self) -> Option<&'a CStr> {
         match self {
-            Call::LookUp { name }
-            | Call::SymbolicLink { name, .. }
-            | Call::MakeNode { name, .. }
-            | Call::MakeDirectory { name, .. }
-            | Call::Unlink { name }
-            | Call::RemoveDirectory { name }
-            | Call::Rename { name, .. }
-            | Call::Link { new_name: name, .. }
-            | Call::Create { name, .. } => Some(name),
+            RequestCall::LookUp { name }
+            | RequestCall::SymbolicLink { name, .. }
+            | RequestCall::MakeNode { name, .. }
+            | RequestCall::MakeDirectory { name, .. }
+            | RequestCall::Unlink { name }
+            | RequestCall::RemoveDirectory { name }
+            | RequestCall::Rename { name, .. }
+            | RequestCall::Link { new_name: name, .. }
+            | RequestCall::Create { name, .. } => Some(name),
             _ => None,
         }
     }
@@ -143,7 +143,7 @@ impl<'a> Call<'a> {
 
 /// The arguments of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Read {
+pub struct ReadCall {
     /// The handle of the open file.
     pub handle: u64,
     /// The offset of the first byte. `offset + size` is below 2^63.
@@ -156,9 +156,9 @@ pub struct Read {
     pub owner: Option<u64>,
 }
 
-/// The arguments of a write. The data are in [`Request::data`].
+/// The arguments of a write. The data are in [`FuseRequest::data`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Write {
+pub struct WriteCall {
     /// The handle of the open file. If `from_page_cache` is true, it may be the handle of another open file of the same
     /// node.
     pub handle: u64,
@@ -195,7 +195,7 @@ pub struct SetAttributes {
 
 /// A lock on a range of bytes, or on a whole file if the lock comes from `flock`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Lock {
+pub struct LockRange {
     /// The handle of the open file.
     pub handle: u64,
     /// The owner of the lock.
@@ -214,8 +214,8 @@ pub struct Lock {
 
 /// A copy of bytes from one file to another. Both ranges of bytes end below 2^63.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Copy {
-    /// The handle of the file that is read. The file's node is [`Request::node`].
+pub struct CopyCall {
+    /// The handle of the file that is read. The file's node is [`FuseRequest::node`].
     pub handle: u64,
     /// The offset in the file that is read.
     pub offset: u64,
@@ -234,7 +234,7 @@ pub struct Copy {
 }
 
 /// Returns a mode without the set-user-ID bit and, where the group may run the file, without the set-group-ID bit: what
-/// remains after a write with [`kill_privileges`](Write::kill_privileges).
+/// remains after a write with [`kill_privileges`](WriteCall::kill_privileges).
 pub fn without_rights(mode: u32) -> u32 {
     let group = if mode & libc::S_IXGRP != 0 { libc::S_ISGID } else { 0 };
     mode & !(libc::S_ISUID | group)

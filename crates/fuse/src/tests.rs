@@ -6,29 +6,31 @@ use std::time::{Duration, Instant};
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::fake::{Kernel, pair, request, with};
+use crate::fake::{FakeKernel, pair, request, with};
 use crate::protocol::arguments::*;
 use crate::protocol::opcode;
-use crate::{Call, Connection, Crew, Errno, FileSystem, Limits, Lock, Reply, Request};
+use crate::{
+    Errno, FuseConnection, FuseFileSystem, FuseLimits, FuseRequest, LockRange, ReplyHandle, RequestCall, WorkerCrew,
+};
 
 /// The time limit of every wait.
 const WAIT: Duration = Duration::from_secs(20);
 
 /// A file system whose behaviour depends on the node number of each request.
 #[derive(Default)]
-struct Script {
-    state: Mutex<State>,
+struct ScriptedFileSystem {
+    state: Mutex<ScriptState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct ScriptState {
     serving: usize,
     serving_max: usize,
     served: Vec<String>,
     forgotten: Vec<(u64, u64)>,
     interrupted: Vec<(u64, bool)>,
-    held: VecDeque<Reply>,
+    held: VecDeque<ReplyHandle>,
     is_open: bool,
 }
 
@@ -45,8 +47,8 @@ const PANIC: u64 = 5;
 /// The file system keeps the reply, and an interrupt may answer the request before the test does.
 const HOLD_CUT_SHORT: u64 = 6;
 
-impl Script {
-    fn until(&self, what: &str, mut is_there: impl FnMut(&mut State) -> bool) {
+impl ScriptedFileSystem {
+    fn until(&self, what: &str, mut is_there: impl FnMut(&mut ScriptState) -> bool) {
         let state = self.state.lock().unwrap();
         let (_state, result) = self.changed.wait_timeout_while(state, WAIT, |state| !is_there(state)).unwrap();
         assert!(!result.timed_out(), "{what}");
@@ -57,14 +59,14 @@ impl Script {
         self.changed.notify_all();
     }
 
-    fn held(&self) -> Reply {
+    fn held(&self) -> ReplyHandle {
         self.until("nothing is held", |state| !state.held.is_empty());
         self.state.lock().unwrap().held.pop_front().unwrap()
     }
 }
 
-impl FileSystem for Script {
-    fn serve(&self, request: Request<'_>, reply: Reply) {
+impl FuseFileSystem for ScriptedFileSystem {
+    fn serve(&self, request: FuseRequest<'_>, reply: ReplyHandle) {
         let mut state = self.state.lock().unwrap();
         state.served.push(format!("{:?} {:?}", request.call, request.data.as_ref().map(|data| data.to_vec())));
         state.serving += 1;
@@ -72,14 +74,14 @@ impl FileSystem for Script {
         self.changed.notify_all();
         match (request.node, request.call) {
             // An unlock grants the lock to the first waiter.
-            (_, Call::SetLock { lock: Lock { kind: libc::F_UNLCK, .. }, .. }) => {
+            (_, RequestCall::SetLock { lock: LockRange { kind: libc::F_UNLCK, .. }, .. }) => {
                 if let Some(waiting) = state.held.pop_front() {
                     waiting.ok();
                 }
                 reply.ok();
             }
-            (AT_ONCE, Call::Read(read)) => reply.bytes(&vec![7; read.size as usize]),
-            (AT_ONCE, Call::Write(write)) => reply.written(write.size),
+            (AT_ONCE, RequestCall::Read(read)) => reply.bytes(&vec![7; read.size as usize]),
+            (AT_ONCE, RequestCall::Write(write)) => reply.written(write.size),
             (HOLD, _) => state.held.push_back(reply),
             (HOLD_CUT_SHORT, _) => {
                 reply.can_be_cut_short();
@@ -114,27 +116,27 @@ impl FileSystem for Script {
     }
 }
 
-struct Run {
-    kernel: Option<Kernel>,
-    script: Arc<Script>,
-    crew: Crew,
+struct ScriptRun {
+    kernel: Option<FakeKernel>,
+    script: Arc<ScriptedFileSystem>,
+    crew: WorkerCrew,
 }
 
-impl Run {
-    fn new(limits: Limits) -> Run {
+impl ScriptRun {
+    fn new(limits: FuseLimits) -> ScriptRun {
         let (kernel, channel) = pair();
-        let script = Arc::new(Script::default());
-        let crew = Crew::start(Connection::new(script.clone(), limits), channel, "test").unwrap();
-        Run { kernel: Some(kernel), script, crew }
+        let script = Arc::new(ScriptedFileSystem::default());
+        let crew = WorkerCrew::start(FuseConnection::new(script.clone(), limits), channel, "test").unwrap();
+        ScriptRun { kernel: Some(kernel), script, crew }
     }
 
-    fn begun(limits: Limits) -> Run {
-        let run = Run::new(limits);
+    fn begun(limits: FuseLimits) -> ScriptRun {
+        let run = ScriptRun::new(limits);
         assert_eq!(run.kernel().init(38).error, 0);
         run
     }
 
-    fn kernel(&self) -> &Kernel {
+    fn kernel(&self) -> &FakeKernel {
         self.kernel.as_ref().unwrap()
     }
 
@@ -149,7 +151,7 @@ impl Run {
     }
 }
 
-impl Drop for Run {
+impl Drop for ScriptRun {
     fn drop(&mut self) {
         self.kernel.take();
         self.script.open();
@@ -164,13 +166,13 @@ fn read(size: u32) -> Vec<u8> {
     ReadIn { size, ..ReadIn::default() }.as_bytes().to_vec()
 }
 
-fn few(workers: usize) -> Limits {
-    Limits { workers, ..Limits::default() }
+fn few(workers: usize) -> FuseLimits {
+    FuseLimits { workers, ..FuseLimits::default() }
 }
 
 #[test]
-fn nothing_is_served_before_both_have_agreed_and_they_agree_once() {
-    let run = Run::new(few(1));
+fn negotiation_happens_first_and_once() {
+    let run = ScriptRun::new(few(1));
     run.kernel().send(opcode::READ, 2, AT_ONCE, &read(10));
     assert_eq!(run.answer(), (2, -libc::EIO));
     let agreed = run.kernel().init(38);
@@ -185,9 +187,10 @@ fn nothing_is_served_before_both_have_agreed_and_they_agree_once() {
     assert_eq!(run.answer(), (6, -libc::EINVAL));
 }
 
+/// Data of writes arrive whole at every length around a unit.
 #[test]
-fn data_of_writes_arrive_whole_at_every_length_around_a_unit() {
-    let run = Run::begun(few(2));
+fn write_data_arrive_whole() {
+    let run = ScriptRun::begun(few(2));
     for (index, length) in [0, 1, 4095, 4096, 65_535, 65_536, 65_537, 200_000].into_iter().enumerate() {
         let unique = 2 * index as u64 + 2;
         let data: Vec<u8> = (0..length).map(|byte| (byte * 7 % 251) as u8).collect();
@@ -217,9 +220,10 @@ fn data_of_writes_arrive_whole_at_every_length_around_a_unit() {
     }
 }
 
+/// Requests that are cut off are refused at every length.
 #[test]
-fn requests_that_are_cut_off_are_refused_at_every_length() {
-    let run = Run::begun(few(1));
+fn truncated_requests_are_refused() {
+    let run = ScriptRun::begun(few(1));
     let whole: &[(u32, Vec<u8>)] = &[
         (opcode::LOOKUP, b"name\0".to_vec()),
         (opcode::SETATTR, SetAttributesIn::default().as_bytes().to_vec()),
@@ -252,9 +256,10 @@ fn requests_that_are_cut_off_are_refused_at_every_length() {
     assert_eq!(run.answer(), (8, 0));
 }
 
+/// Names may have any bytes, except those that lead to another directory.
 #[test]
-fn names_may_have_any_bytes_but_those_that_lead_elsewhere() {
-    let run = Run::begun(few(1));
+fn names_allow_most_bytes() {
+    let run = ScriptRun::begun(few(1));
     let mut odd: Vec<u8> = (1..=255).filter(|&byte| byte != b'/').collect();
     odd.push(0);
     run.kernel().send(opcode::LOOKUP, 2, AT_ONCE, &odd);
@@ -275,9 +280,10 @@ fn names_may_have_any_bytes_but_those_that_lead_elsewhere() {
     assert_eq!(run.answer(), (10, -libc::EINVAL));
 }
 
+/// Ranges that end beyond the largest file offset are refused.
 #[test]
-fn ranges_that_end_beyond_what_files_have_are_refused() {
-    let run = Run::begun(few(1));
+fn ranges_beyond_limit_are_refused() {
+    let run = ScriptRun::begun(few(1));
     let offset = i64::MAX as u64;
     let requests = [
         (opcode::READ, ReadIn { offset, size: 1, ..ReadIn::default() }.as_bytes().to_vec()),
@@ -302,9 +308,10 @@ fn ranges_that_end_beyond_what_files_have_are_refused() {
     assert_eq!(run.answer().0, 2);
 }
 
+/// Many nodes are forgotten at once, and no more than the message names.
 #[test]
-fn many_are_forgotten_at_once_and_no_more_than_were_named() {
-    let run = Run::begun(few(1));
+fn batch_forget_ends_with_message() {
+    let run = ScriptRun::begun(few(1));
     // The records of the message fill the head and extend over two units of the data.
     let count = 70_000 / 16;
     let all: Vec<u8> = (0..count).flat_map(|node: u64| with(ForgetOne { node, lookups: 1 }, &[])).collect();
@@ -317,9 +324,10 @@ fn many_are_forgotten_at_once_and_no_more_than_were_named() {
     run.script.until("it is not forgotten", |state| state.forgotten == [(0, 1), (7, 3)]);
 }
 
+/// An interrupted read is answered at once, and only once.
 #[test]
-fn an_interrupted_read_is_answered_at_once_and_only_once() {
-    let run = Run::begun(few(1));
+fn interrupted_read_is_answered_once() {
+    let run = ScriptRun::begun(few(1));
     let interrupt = |unique: u64| {
         run.kernel().send(opcode::INTERRUPT, unique | 1, 0, InterruptIn { unique }.as_bytes());
     };
@@ -346,9 +354,10 @@ fn an_interrupted_read_is_answered_at_once_and_only_once() {
     assert_eq!(run.answer(), (8, 0));
 }
 
+/// A crew serves requests in parallel and never exceeds its limit.
 #[test]
-fn a_crew_serves_side_by_side_and_never_exceeds_its_limit() {
-    let run = Run::begun(few(3));
+fn crew_works_within_limit() {
+    let run = ScriptRun::begun(few(3));
     for unique in [2, 4, 6, 8, 10] {
         run.kernel().send(opcode::READ, unique, GATE, &read(1));
     }
@@ -362,8 +371,8 @@ fn a_crew_serves_side_by_side_and_never_exceeds_its_limit() {
 }
 
 #[test]
-fn a_lock_that_is_waited_for_keeps_nobody_from_ending_it() {
-    let run = Run::begun(few(1));
+fn waiting_lock_allows_unlock() {
+    let run = ScriptRun::begun(few(1));
     let lock = |kind: i32| LockIn { kind: kind as u32, ..LockIn::default() }.as_bytes().to_vec();
     for unique in [2, 4, 6] {
         run.kernel().send(opcode::SETLKW, unique, HOLD, &lock(libc::F_WRLCK));
@@ -376,8 +385,8 @@ fn a_lock_that_is_waited_for_keeps_nobody_from_ending_it() {
 }
 
 #[test]
-fn no_more_requests_are_under_way_than_the_limit() {
-    let run = Run::begun(Limits { requests: 2, ..few(1) });
+fn requests_under_way_are_limited() {
+    let run = ScriptRun::begun(FuseLimits { requests: 2, ..few(1) });
     for unique in [2, 4, 6] {
         run.kernel().send(opcode::READ, unique, HOLD, &read(1));
     }
@@ -390,9 +399,10 @@ fn no_more_requests_are_under_way_than_the_limit() {
     assert_eq!(run.script.state.lock().unwrap().served.len(), 3);
 }
 
+/// A request that is not answered fails, and the next one is served.
 #[test]
-fn what_is_not_answered_fails_and_the_next_is_served() {
-    let run = Run::begun(few(1));
+fn unanswered_request_fails_alone() {
+    let run = ScriptRun::begun(few(1));
     run.kernel().send(opcode::READ, 2, DROP, &read(1));
     assert_eq!(run.answer(), (2, -libc::EIO));
     run.kernel().send(opcode::READ, 4, PANIC, &read(1));
@@ -403,7 +413,7 @@ fn what_is_not_answered_fails_and_the_next_is_served() {
 }
 
 #[test]
-fn numbers_that_the_kernel_would_not_take_become_input_output_errors() {
+fn invalid_error_numbers_become_eio() {
     for number in [0, -5, 512, i32::MAX, i32::MIN] {
         assert_eq!(Errno::new(number).number(), libc::EIO);
     }
@@ -411,9 +421,9 @@ fn numbers_that_the_kernel_would_not_take_become_input_output_errors() {
 }
 
 #[test]
-fn the_end_of_the_connection_ends_the_crew() {
+fn connection_end_ends_crew() {
     let began = Instant::now();
-    let mut run = Run::begun(few(4));
+    let mut run = ScriptRun::begun(few(4));
     run.kernel().send(opcode::READ, 2, HOLD, &read(1));
     run.script.until("it is not held", |state| state.held.len() == 1);
     run.kernel.take();

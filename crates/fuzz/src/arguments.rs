@@ -4,17 +4,17 @@ use std::collections::HashMap;
 use std::process::ExitCode;
 
 /// The arguments of a program.
-pub struct Arguments {
+pub struct FuzzArguments {
     program: &'static str,
     values: HashMap<String, String>,
 }
 
-impl Arguments {
+impl FuzzArguments {
     /// Parses the process's arguments from argument `first` on, all of the form `--name value` with a name from `names`;
     /// argument 0 is the program itself.
     ///
     /// *Errors*: prints what is wrong, or the usage if requested, and returns the exit code.
-    pub fn parse_from(program: &'static str, names: &[&str], first: usize) -> Result<Arguments, ExitCode> {
+    pub fn parse_from(program: &'static str, names: &[&str], first: usize) -> Result<FuzzArguments, ExitCode> {
         let mut values = HashMap::new();
         let mut words = std::env::args().skip(first);
         while let Some(word) = words.next() {
@@ -30,7 +30,7 @@ impl Arguments {
                 }
             }
         }
-        Ok(Arguments { program, values })
+        Ok(FuzzArguments { program, values })
     }
 
     /// Returns the number that was given for `name`, or `default` if none was given.

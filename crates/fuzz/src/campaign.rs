@@ -8,14 +8,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use nectary_sim::random::Random;
+use nectary_sim::random::SimulationRandom;
 use nectary_store::planted::{Bug, plant};
 
 use crate::corpus;
-use crate::coverage::{self, Reached};
-use crate::guard::{Finding, Guard};
+use crate::coverage::{self, FeatureCoverage};
+use crate::guard::{TargetFailure, TargetGuard};
 use crate::mutate::mutate;
-use crate::targets::{Target, by_name};
+use crate::targets::{FuzzTarget, by_name};
 
 /// The seed of the mutants that the default tests run.
 pub const DEFAULT_SEED: u64 = 1;
@@ -24,18 +24,18 @@ const POOL_MAX: usize = 4096;
 
 /// An input for which a target fails.
 #[derive(Debug, Clone)]
-pub struct Guilty {
+pub struct FailingInput {
     /// The input.
     pub input: Vec<u8>,
     /// The failure that it causes.
-    pub finding: Finding,
+    pub finding: TargetFailure,
     /// The number of runs until the input was found.
     pub runs: u64,
 }
 
 /// The progress of a long run.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct FuzzProgress {
     /// The number of runs.
     pub runs: u64,
     /// The number of inputs that were kept because they reached new code.
@@ -47,9 +47,9 @@ pub struct Progress {
 /// Runs every committed input. *Returns* their number.
 ///
 /// *Errors*: the first finding, with the file of its input.
-pub fn replay(target: &Target, guard: &Guard) -> Result<usize, (PathBuf, Finding)> {
+pub fn replay(target: &FuzzTarget, guard: &TargetGuard) -> Result<usize, (PathBuf, TargetFailure)> {
     let folder = corpus::folder(target);
-    let inputs = corpus::read(&folder).map_err(|error| (folder, Finding { what: error.to_string() }))?;
+    let inputs = corpus::read(&folder).map_err(|error| (folder, TargetFailure { what: error.to_string() }))?;
     let count = inputs.len();
     for (path, input) in inputs {
         guard.run(target, &input).map_err(|finding| (path, finding))?;
@@ -58,19 +58,19 @@ pub fn replay(target: &Target, guard: &Guard) -> Result<usize, (PathBuf, Finding
 }
 
 /// Runs `count` mutants of the committed inputs; returns the first finding.
-pub fn mutants(target: &Target, guard: &Guard, seed: u64, count: u64) -> io::Result<Option<Guilty>> {
+pub fn mutants(target: &FuzzTarget, guard: &TargetGuard, seed: u64, count: u64) -> io::Result<Option<FailingInput>> {
     let pool: Vec<Vec<u8>> = corpus::read(&corpus::folder(target))?.into_iter().map(|(_, input)| input).collect();
-    let mut random = Random::new(seed);
+    let mut random = SimulationRandom::new(seed);
     for run in 0..count {
         let input = mutant(&mut random, &pool, target);
         if let Err(finding) = guard.run(target, &input) {
-            return Ok(Some(Guilty { input, finding, runs: run + 1 }));
+            return Ok(Some(FailingInput { input, finding, runs: run + 1 }));
         }
     }
     Ok(None)
 }
 
-fn mutant(random: &mut Random, pool: &[Vec<u8>], target: &Target) -> Vec<u8> {
+fn mutant(random: &mut SimulationRandom, pool: &[Vec<u8>], target: &FuzzTarget) -> Vec<u8> {
     let (first, second) = (random.below(pool.len() as u64), random.below(pool.len() as u64));
     let [input, other] = [first, second].map(|at| pool.get(at as usize).map_or(&[][..], Vec::as_slice));
     mutate(random, input, other, target.words, target.input_bytes_max)
@@ -79,23 +79,23 @@ fn mutant(random: &mut Random, pool: &[Vec<u8>], target: &Target) -> Vec<u8> {
 /// Runs mutants of the committed inputs and of those in `folder`, for a time. Inputs that reach new code are written to
 /// `folder`.
 pub fn soak(
-    target: &Target,
-    guard: &Guard,
+    target: &FuzzTarget,
+    guard: &TargetGuard,
     seed: u64,
     time: Duration,
     folder: &Path,
-) -> io::Result<(Progress, Option<Guilty>)> {
+) -> io::Result<(FuzzProgress, Option<FailingInput>)> {
     let started = Instant::now();
-    let mut random = Random::new(seed);
+    let mut random = SimulationRandom::new(seed);
     let mut pool: Vec<Vec<u8>> = Vec::new();
-    let (mut reached, mut progress) = (Reached::new(), Progress::default());
+    let (mut reached, mut progress) = (FeatureCoverage::new(), FuzzProgress::default());
     let mut found = corpus::read(&corpus::folder(target))?;
     found.extend(corpus::read(folder)?);
     coverage::clear();
     for (_, input) in found {
         progress.runs += 1;
         if let Err(finding) = guard.run(target, &input) {
-            return Ok((progress, Some(Guilty { input, finding, runs: 0 })));
+            return Ok((progress, Some(FailingInput { input, finding, runs: 0 })));
         }
         if reached.take() > 0 || !coverage::IS_COUNTED {
             pool.push(input);
@@ -115,7 +115,7 @@ pub fn soak(
         if let Err(finding) = guard.run(target, &input) {
             let runs = progress.runs;
             progress.features = reached.features();
-            return Ok((progress, Some(Guilty { input, finding, runs })));
+            return Ok((progress, Some(FailingInput { input, finding, runs })));
         }
         if reached.take() > 0 {
             corpus::write(folder, &input)?;
@@ -135,7 +135,12 @@ pub fn soak(
 /// Replaces the unnamed inputs of the committed corpus (those with a checksum as name) by a few inputs of at most
 /// `bytes_max` in total, which reach as many features as possible that the named inputs do not. *Returns* the number
 /// and the total size of the chosen inputs.
-pub fn minimise(target: &Target, guard: &Guard, folder: &Path, bytes_max: usize) -> io::Result<(usize, usize)> {
+pub fn minimise(
+    target: &FuzzTarget,
+    guard: &TargetGuard,
+    folder: &Path,
+    bytes_max: usize,
+) -> io::Result<(usize, usize)> {
     let committed = corpus::folder(target);
     let mut known = corpus::read(&committed)?;
     known.extend(corpus::read(folder)?);
@@ -187,7 +192,7 @@ pub const PLANTED: [(Bug, &str); 3] = [
 
 /// Plants each bug, runs the default mutants of its target, and prints the result. *Returns* `false` if a bug is not
 /// found, or if a run without a bug finds something.
-pub fn planted(guard: &Guard) -> io::Result<bool> {
+pub fn planted(guard: &TargetGuard) -> io::Result<bool> {
     let mut good = Bug::DECODERS.iter().all(|bug| PLANTED.iter().any(|planted| planted.0 == *bug));
     for (bug, name) in PLANTED {
         let Some(target) = by_name(name) else { return Ok(false) };

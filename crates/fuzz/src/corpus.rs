@@ -7,13 +7,13 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::targets::Target;
+use crate::targets::FuzzTarget;
 
 /// The largest number of files that are read from a folder. A corpus must be small, otherwise the tests are slow.
 const FILES_MAX: usize = 100_000;
 
 /// The folder of a target's committed inputs.
-pub fn folder(target: &Target) -> PathBuf {
+pub fn folder(target: &FuzzTarget) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "corpus", target.name].iter().collect()
 }
 

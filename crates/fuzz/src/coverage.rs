@@ -5,16 +5,16 @@
 
 /// All features reached so far.
 #[derive(Debug, Default)]
-pub struct Reached {
+pub struct FeatureCoverage {
     /// For each counter, a bit for each magnitude of its count.
     seen: Vec<u8>,
     features: usize,
 }
 
-impl Reached {
+impl FeatureCoverage {
     /// Makes an empty set of features.
-    pub fn new() -> Reached {
-        Reached::default()
+    pub fn new() -> FeatureCoverage {
+        FeatureCoverage::default()
     }
 
     /// The number of features reached so far.

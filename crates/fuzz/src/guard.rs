@@ -13,7 +13,7 @@ use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::memory;
-use crate::targets::Target;
+use crate::targets::FuzzTarget;
 
 /// The longest time of a run; a longer run is a finding. The limit is far above normal times, because machines may be
 /// busy.
@@ -27,19 +27,19 @@ static IS_RUNNING: AtomicBool = AtomicBool::new(false);
 
 /// The failure that an input causes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
+pub struct TargetFailure {
     /// The messages of the panics, or the exceeded bound.
     pub what: String,
 }
 
 /// Runs targets.
-pub struct Guard {
+pub struct TargetGuard {
     running: Option<(File, PathBuf)>,
 }
 
-impl Guard {
+impl TargetGuard {
     /// Makes a guard that writes no input to a file.
-    pub fn new() -> Guard {
+    pub fn new() -> TargetGuard {
         HOOK.call_once(|| {
             let usual = std::panic::take_hook();
             std::panic::set_hook(Box::new(move |info| {
@@ -52,13 +52,13 @@ impl Guard {
                 }
             }));
         });
-        Guard { running: None }
+        TargetGuard { running: None }
     }
 
     /// Makes a guard that writes each input to the file at `path` before its run.
-    pub fn with_file(path: &Path) -> io::Result<Guard> {
+    pub fn with_file(path: &Path) -> io::Result<TargetGuard> {
         let file = File::create(path)?;
-        let mut guard = Guard::new();
+        let mut guard = TargetGuard::new();
         guard.running = Some((file, path.to_owned()));
         Ok(guard)
     }
@@ -66,7 +66,7 @@ impl Guard {
     /// Runs a target on an input.
     ///
     /// *Errors*: the finding, if the input is one.
-    pub fn run(&self, target: &Target, input: &[u8]) -> Result<(), Finding> {
+    pub fn run(&self, target: &FuzzTarget, input: &[u8]) -> Result<(), TargetFailure> {
         if let Some((file, _)) = &self.running {
             // Failures are ignored: without this file the input may be lost, but the run can continue.
             let _ = file.set_len(0).and_then(|()| file.write_all_at(input, 0));
@@ -87,17 +87,17 @@ impl Guard {
         } else {
             return Ok(());
         };
-        Err(Finding { what })
+        Err(TargetFailure { what })
     }
 }
 
-impl Default for Guard {
-    fn default() -> Guard {
-        Guard::new()
+impl Default for TargetGuard {
+    fn default() -> TargetGuard {
+        TargetGuard::new()
     }
 }
 
-impl Drop for Guard {
+impl Drop for TargetGuard {
     fn drop(&mut self) {
         if let Some((_, path)) = &self.running {
             let _ = std::fs::remove_file(path);

@@ -27,4 +27,4 @@ pub mod pieces;
 pub mod targets;
 pub mod units;
 
-pub use targets::{TARGETS, Target};
+pub use targets::{FuzzTarget, TARGETS};

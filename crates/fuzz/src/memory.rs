@@ -13,14 +13,14 @@ static LIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 /// The system's allocator, with the live bytes counted.
-struct Counting;
+struct FuzzAllocator;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: FuzzAllocator = FuzzAllocator;
 
 // SAFETY: every call is passed unchanged to the system's allocator, or fails with a null pointer, which the contract
 // allows.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for FuzzAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.size() > ALLOCATION_BYTES_MAX {
             return std::ptr::null_mut();
@@ -76,7 +76,7 @@ pub fn peak_since(begun: usize) -> usize {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_peak_counts_what_was_given_back() {
+    fn peak_counts_freed_memory() {
         let begun = super::begin();
         drop(std::hint::black_box(vec![1_u8; 64 << 20]));
         assert!(super::peak_since(begun) >= 64 << 20);

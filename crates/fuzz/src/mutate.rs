@@ -2,7 +2,7 @@
 //!
 //! Owns: the kinds of changes. Promises: the same seed and the same inputs give the same mutants on every machine.
 
-use nectary_sim::random::Random;
+use nectary_sim::random::SimulationRandom;
 
 /// The numbers that are often bounds in formats.
 const EDGES: [u64; 14] = [
@@ -28,7 +28,7 @@ const RUN_BYTES_MAX: u64 = 64;
 
 /// Makes a mutant of `input` with at most `bytes_max` bytes, which may contain parts of `other`, another input, and
 /// `words`, typical parts of the format.
-pub fn mutate(random: &mut Random, input: &[u8], other: &[u8], words: &[&[u8]], bytes_max: usize) -> Vec<u8> {
+pub fn mutate(random: &mut SimulationRandom, input: &[u8], other: &[u8], words: &[&[u8]], bytes_max: usize) -> Vec<u8> {
     let mut bytes = input.to_vec();
     for _ in 0..=random.below(CHANGES_MAX) {
         change(random, &mut bytes, other, words);
@@ -37,7 +37,7 @@ pub fn mutate(random: &mut Random, input: &[u8], other: &[u8], words: &[&[u8]], 
     bytes
 }
 
-fn change(random: &mut Random, bytes: &mut Vec<u8>, other: &[u8], words: &[&[u8]]) {
+fn change(random: &mut SimulationRandom, bytes: &mut Vec<u8>, other: &[u8], words: &[&[u8]]) {
     if bytes.is_empty() {
         bytes.extend((0..random.below(RUN_BYTES_MAX)).map(|_| random.bits() as u8));
         return;
@@ -96,9 +96,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_seed_gives_the_same_mutants_within_their_bound() {
+    fn seed_repeats_same_bounded_mutants() {
         let make = |seed| {
-            let mut random = Random::new(seed);
+            let mut random = SimulationRandom::new(seed);
             (0..500).map(|_| mutate(&mut random, b"an input", b"another", &[b"word"], 100)).collect::<Vec<_>>()
         };
         assert_eq!(make(1), make(1));

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_that_do_not_fit_are_cut() {
+    fn oversized_pieces_are_cut() {
         let mut image = vec![0; 130];
         place(&[2, 0, 9, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 255, 255, 1, 0, 7, 1], &mut image);
         assert_eq!(image[128..], [1, 2]);

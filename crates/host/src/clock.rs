@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_the_uptime_with_the_time_that_the_host_was_suspended() {
+    fn clock_includes_suspended_time() {
         let uptime = || {
             let text = std::fs::read_to_string("/proc/uptime").unwrap();
             Duration::from_secs_f64(text.split_whitespace().next().unwrap().parse().unwrap())

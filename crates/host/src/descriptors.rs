@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clock::since_boot;
-use crate::status::{State, Status};
+use crate::status::{PartHealth, PartStatus};
 
 /// The descriptors that are kept back for what is no connection of a client: devices, logs, the control socket and its
 /// clients, timers, and reading a directory or a file now and then.
@@ -105,14 +105,14 @@ pub fn refused() -> u64 {
 }
 
 /// Adds a problem to the status of a part of this process if connections were refused lately.
-pub(crate) fn with_refused(status: Status) -> Status {
+pub(crate) fn with_refused(status: PartStatus) -> PartStatus {
     let last = LAST.lock().unwrap_or_else(PoisonError::into_inner).clone();
     match last {
         Some((at, why)) if since_boot().saturating_sub(at) < SHOWN => {
             let what = format!("{} connections were refused, the last because {why}", refused());
             let remedy = "let clients use fewer connections, or raise the limit: `ulimit -Hn`, LimitNOFILE= of \
                           systemd; this goes ten minutes after the last one";
-            status.with_problem(State::Degraded, what, remedy)
+            status.with_problem(PartHealth::Degraded, what, remedy)
         }
         _ => status,
     }
@@ -132,15 +132,15 @@ mod tests {
 
     #[test]
     fn refused_connections_are_a_problem() {
-        let fresh = || Status::healthy("proxy", "a");
+        let fresh = || PartStatus::healthy("proxy", "a");
         note_failed_accept(&io::Error::from_raw_os_error(libc::EMFILE));
         let status = with_refused(fresh());
         assert!(
-            status.state == State::Degraded && status.problems[0].what.contains("no file descriptor"),
+            status.state == PartHealth::Degraded && status.problems[0].what.contains("no file descriptor"),
             "{status:?}"
         );
         *LAST.lock().unwrap() = Some((Duration::ZERO, "long ago".to_owned()));
-        let expected = if since_boot() < SHOWN { State::Degraded } else { State::Healthy };
+        let expected = if since_boot() < SHOWN { PartHealth::Degraded } else { PartHealth::Healthy };
         assert_eq!(with_refused(fresh()).state, expected);
     }
 }

@@ -5,7 +5,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::control::Fault;
+use crate::control::ControlFault;
 
 /// A failure of the runtime directory, of a control socket, or of a TLS file.
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +36,7 @@ pub enum Error {
         /// The socket.
         path: PathBuf,
         /// The part's fault.
-        fault: Fault,
+        fault: ControlFault,
     },
     /// The other side does not speak the protocol, or its message is longer than the limit.
     #[error("{path}: {problem}")]

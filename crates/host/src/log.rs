@@ -1,8 +1,8 @@
 //! Messages to the user who runs the program. Each message is one line on standard error. The rate of repeated messages
 //! can be limited.
 //!
-//! Owns: the form of the line, `nectary: LEVEL: COMPONENT: MESSAGE`, and [`Throttle`], which writes one message of a
-//! kind per interval and counts the rest, and [`Throttles`], which does so for each of many things; and the least important
+//! Owns: the form of the line, `nectary: LEVEL: COMPONENT: MESSAGE`, and [`LogThrottle`], which writes one message of a
+//! kind per interval and counts the rest, and [`LogThrottles`], which does so for each of many things; and the least important
 //! level that is written. Leaves to others: access logs
 //! and figures. If a message cannot be written, that is ignored, because there is no other place to report it.
 
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// The importance of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Level {
+pub enum LogLevel {
     /// An operation failed, and the user must act.
     Error,
     /// There is a problem, and the program continues.
@@ -25,27 +25,27 @@ pub enum Level {
     Note,
 }
 
-impl Level {
+impl LogLevel {
     fn as_str(self) -> &'static str {
         match self {
-            Level::Error => "error",
-            Level::Warning => "warning",
-            Level::Note => "note",
+            LogLevel::Error => "error",
+            LogLevel::Warning => "warning",
+            LogLevel::Note => "note",
         }
     }
 }
 
 /// The least important level that is written.
-static LEAST: AtomicU8 = AtomicU8::new(Level::Note as u8);
+static LEAST: AtomicU8 = AtomicU8::new(LogLevel::Note as u8);
 
 /// From now on this process writes only messages of this level and of more important ones. Simulations lose thousands
 /// of sessions on purpose; nobody wants to read of each.
-pub fn write_only(least: Level) {
+pub fn write_only(least: LogLevel) {
     LEAST.store(least as u8, Ordering::Relaxed);
 }
 
 /// Writes one message.
-pub fn write(level: Level, component: &str, message: fmt::Arguments<'_>) {
+pub fn write(level: LogLevel, component: &str, message: fmt::Arguments<'_>) {
     if level as u8 > LEAST.load(Ordering::Relaxed) {
         return;
     }
@@ -70,16 +70,16 @@ static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 /// Writes one message of a kind per interval, and counts the other messages.
 ///
 /// ```
-/// use nectary_host::log::{Level, Throttle};
+/// use nectary_host::log::{LogLevel, LogThrottle};
 ///
-/// static DAMAGED: Throttle = Throttle::once();
+/// static DAMAGED: LogThrottle = LogThrottle::once();
 /// for offset in [4096, 8192] {
-///     DAMAGED.write(Level::Warning, "store", format_args!("checksum mismatch at offset {offset}"));
+///     DAMAGED.write(LogLevel::Warning, "store", format_args!("checksum mismatch at offset {offset}"));
 /// }
 /// assert_eq!(DAMAGED.held_back(), 1);
 /// ```
 #[derive(Debug)]
-pub struct Throttle {
+pub struct LogThrottle {
     interval: Duration,
     /// The earliest time at which the next message may be written, in nanoseconds since [`START`]; 0 before the first
     /// message.
@@ -87,21 +87,21 @@ pub struct Throttle {
     held_back: AtomicU64,
 }
 
-impl Throttle {
+impl LogThrottle {
     /// Allows one message per `interval`.
-    pub const fn every(interval: Duration) -> Throttle {
-        Throttle { interval, next: AtomicU64::new(0), held_back: AtomicU64::new(0) }
+    pub const fn every(interval: Duration) -> LogThrottle {
+        LogThrottle { interval, next: AtomicU64::new(0), held_back: AtomicU64::new(0) }
     }
 
     /// Allows one message in the life of the process.
-    pub const fn once() -> Throttle {
-        Throttle::every(Duration::MAX)
+    pub const fn once() -> LogThrottle {
+        LogThrottle::every(Duration::MAX)
     }
 
     /// Writes the message, or only counts it if a message of its kind was written within the interval.
     ///
     /// *Cost*: a message that is held back costs one load and one addition, and is not formatted.
-    pub fn write(&self, level: Level, component: &str, message: fmt::Arguments<'_>) {
+    pub fn write(&self, level: LogLevel, component: &str, message: fmt::Arguments<'_>) {
         let Some(held_back) = self.pass(START.elapsed()) else { return };
         match held_back {
             0 => write(level, component, message),
@@ -135,32 +135,32 @@ impl Throttle {
     }
 }
 
-/// The maximum number of keys of a [`Throttles`].
+/// The maximum number of keys of a [`LogThrottles`].
 const KEYS_MAX: usize = 256;
 
-/// The longest key that a [`Throttles`] keeps apart. *Units*: bytes.
+/// The longest key that a [`LogThrottles`] keeps apart. *Units*: bytes.
 const KEY_BYTES_MAX: usize = 512;
 
-/// A [`Throttle`] for each key, such as the name of what a message is about, so that one thing that fails all the time does
+/// A [`LogThrottle`] for each key, such as the name of what a message is about, so that one thing that fails all the time does
 /// not hold back the first message about another. Once 256 keys had a message within the interval, further ones share a
 /// throttle, as do those of more than 512 bytes.
 #[derive(Debug)]
-pub struct Throttles {
+pub struct LogThrottles {
     interval: Duration,
-    by_key: Mutex<BTreeMap<String, Arc<Throttle>>>,
-    others: Throttle,
+    by_key: Mutex<BTreeMap<String, Arc<LogThrottle>>>,
+    others: LogThrottle,
 }
 
-impl Throttles {
+impl LogThrottles {
     /// Allows one message per `interval` and key.
-    pub const fn every(interval: Duration) -> Throttles {
-        Throttles { interval, by_key: Mutex::new(BTreeMap::new()), others: Throttle::every(interval) }
+    pub const fn every(interval: Duration) -> LogThrottles {
+        LogThrottles { interval, by_key: Mutex::new(BTreeMap::new()), others: LogThrottle::every(interval) }
     }
 
     /// Writes the message, or only counts it if a message of its kind and key was written within the interval.
     ///
-    /// *Cost*: that of [`Throttle::write`], and a lock with a look-up.
-    pub fn write(&self, key: &str, level: Level, component: &str, message: fmt::Arguments<'_>) {
+    /// *Cost*: that of [`LogThrottle::write`], and a lock with a look-up.
+    pub fn write(&self, key: &str, level: LogLevel, component: &str, message: fmt::Arguments<'_>) {
         match self.of(key, START.elapsed()) {
             Some(throttle) => throttle.write(level, component, message),
             None => self.others.write(level, component, message),
@@ -168,7 +168,7 @@ impl Throttles {
     }
 
     /// The throttle of a key; `None` for the one that many share.
-    fn of(&self, key: &str, now: Duration) -> Option<Arc<Throttle>> {
+    fn of(&self, key: &str, now: Duration) -> Option<Arc<LogThrottle>> {
         if key.len() > KEY_BYTES_MAX {
             return None;
         }
@@ -180,7 +180,7 @@ impl Throttles {
             by_key.retain(|_, throttle| !throttle.is_over(now));
         }
         (by_key.len() < KEYS_MAX).then(|| {
-            let throttle = Arc::new(Throttle::every(self.interval));
+            let throttle = Arc::new(LogThrottle::every(self.interval));
             by_key.insert(key.to_owned(), Arc::clone(&throttle));
             throttle
         })
@@ -191,9 +191,10 @@ impl Throttles {
 mod tests {
     use super::*;
 
+    /// One message passes per interval, and the others are counted.
     #[test]
-    fn one_message_passes_per_interval_and_the_rest_are_counted() {
-        let throttle = Throttle::every(Duration::from_secs(10));
+    fn throttle_passes_one_per_interval() {
+        let throttle = LogThrottle::every(Duration::from_secs(10));
         let at = |seconds| throttle.pass(Duration::from_secs(seconds));
         assert_eq!(at(0), Some(0));
         assert_eq!(at(1), None);
@@ -204,14 +205,14 @@ mod tests {
 
     #[test]
     fn once_means_once() {
-        let throttle = Throttle::once();
+        let throttle = LogThrottle::once();
         assert_eq!(throttle.pass(Duration::ZERO), Some(0));
         assert_eq!(throttle.pass(Duration::from_secs(1 << 33)), None);
     }
 
     #[test]
     fn each_key_has_its_first_message() {
-        let throttles = Throttles::every(Duration::from_secs(10));
+        let throttles = LogThrottles::every(Duration::from_secs(10));
         let at = |key: &str, seconds| {
             let now = Duration::from_secs(seconds);
             throttles.of(key, now).map(|throttle| throttle.pass(now))
@@ -224,7 +225,7 @@ mod tests {
 
     #[test]
     fn keys_of_throttles_are_bounded() {
-        let throttles = Throttles::every(Duration::from_secs(10));
+        let throttles = LogThrottles::every(Duration::from_secs(10));
         let at = |key: &str, seconds| {
             let now = Duration::from_secs(seconds);
             throttles.of(key, now).map(|throttle| throttle.pass(now))

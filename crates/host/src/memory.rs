@@ -76,7 +76,7 @@ fn kilobytes(table: &str, name: &str) -> Option<u64> {
 }
 
 /// A group with a limit.
-struct Group {
+struct GroupLimit {
     path: PathBuf,
     limit_bytes: u64,
     /// What its processes use now, without the pages of files that the kernel can drop.
@@ -84,25 +84,25 @@ struct Group {
 }
 
 /// The groups of this process, and the groups around them, that have a limit.
-fn groups(root: &Path) -> Vec<Group> {
+fn groups(root: &Path) -> Vec<GroupLimit> {
     let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
     let (members, mounts) = (read("proc/self/cgroup"), read("proc/self/mountinfo"));
     let mut groups = Vec::new();
-    for mount in mounts.lines().filter_map(Mount::parse) {
+    for mount in mounts.lines().filter_map(GroupMount::parse) {
         let Some(path) = members.lines().find_map(|line| mount.path_of(line)) else { continue };
         let folder = root.join(mount.point.strip_prefix("/").unwrap_or(mount.point));
         // Where a group is not visible below the mount, as in some containers, the mount itself is the group.
         let own = folder.join(path);
         let own = if own.is_dir() { own } else { folder.clone() };
         for group in own.ancestors().take_while(|group| group.starts_with(&folder)) {
-            groups.extend(Group::read(group, mount.is_unified));
+            groups.extend(GroupLimit::read(group, mount.is_unified));
         }
     }
     groups
 }
 
-impl Group {
-    fn read(path: &Path, is_unified: bool) -> Option<Group> {
+impl GroupLimit {
+    fn read(path: &Path, is_unified: bool) -> Option<GroupLimit> {
         let number = |name: &str| fs::read_to_string(path.join(name)).ok()?.trim().parse::<u64>().ok();
         let (limit, used) = match is_unified {
             true => ("memory.max", "memory.current"),
@@ -114,12 +114,12 @@ impl Group {
             .iter()
             .find_map(|name| stat.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok()));
         let used_bytes = number(used).unwrap_or(0).saturating_sub(droppable.unwrap_or(0));
-        Some(Group { path: path.to_owned(), limit_bytes, used_bytes })
+        Some(GroupLimit { path: path.to_owned(), limit_bytes, used_bytes })
     }
 }
 
 /// A mount of groups that can limit memory.
-struct Mount<'a> {
+struct GroupMount<'a> {
     /// The group that is the root of the mount.
     root: &'a str,
     point: &'a Path,
@@ -127,9 +127,9 @@ struct Mount<'a> {
     is_unified: bool,
 }
 
-impl<'a> Mount<'a> {
+impl<'a> GroupMount<'a> {
     /// Reads a line of `/proc/self/mountinfo`; `None` if it is of another kind.
-    fn parse(line: &'a str) -> Option<Mount<'a>> {
+    fn parse(line: &'a str) -> Option<GroupMount<'a>> {
         let (mount, kind) = line.split_once(" - ")?;
         let mut mount = mount.split(' ').skip(3);
         let (root, point) = (mount.next()?, Path::new(mount.next()?));
@@ -139,7 +139,7 @@ impl<'a> Mount<'a> {
             "cgroup" if kind.nth(1)?.split(',').any(|option| option == "memory") => false,
             _ => return None,
         };
-        Some(Mount { root, point, is_unified })
+        Some(GroupMount { root, point, is_unified })
     }
 
     /// The path below the mount of the group that a line of `/proc/self/cgroup` names; `None` if the line is of another
@@ -161,10 +161,10 @@ mod tests {
     use super::*;
 
     /// A directory with files that is removed when this is dropped.
-    struct Tree(PathBuf);
+    struct GroupTree(PathBuf);
 
-    impl Tree {
-        fn of(name: &str, files: &[(&str, &str)]) -> Tree {
+    impl GroupTree {
+        fn of(name: &str, files: &[(&str, &str)]) -> GroupTree {
             let root = std::env::temp_dir().join(format!("nectary-memory-{name}-{}", std::process::id()));
             let _ = fs::remove_dir_all(&root);
             for (path, text) in files {
@@ -172,11 +172,11 @@ mod tests {
                 fs::create_dir_all(path.parent().unwrap()).unwrap();
                 fs::write(path, text).unwrap();
             }
-            Tree(root)
+            GroupTree(root)
         }
     }
 
-    impl Drop for Tree {
+    impl Drop for GroupTree {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn least_group_limits_the_memory() {
-        let tree = Tree::of(
+        let tree = GroupTree::of(
             "unified",
             &[
                 MEMINFO,
@@ -205,10 +205,10 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_version_1_limit_the_memory() {
+    fn cgroup_version_1_limits_memory() {
         let mounts = "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
                       36 31 0:33 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n";
-        let tree = Tree::of(
+        let tree = GroupTree::of(
             "first",
             &[
                 MEMINFO,
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn machine_limits_without_groups() {
-        let tree = Tree::of("machine", &[MEMINFO]);
+        let tree = GroupTree::of("machine", &[MEMINFO]);
         let found = limit_at(&tree.0).unwrap();
         assert_eq!(found, MemoryLimit { bytes: 8_000_000 * 1024, group: None });
         assert_eq!(found.source(), "this machine has");

@@ -22,11 +22,11 @@ use crate::Shutdown;
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Newcomers {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<NewcomerState>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct NewcomerState {
     next: u64,
     waiting: BTreeMap<u64, Shutdown>,
 }
@@ -51,7 +51,7 @@ impl Newcomers {
         oldest.is_some()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, NewcomerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

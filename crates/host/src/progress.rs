@@ -3,7 +3,7 @@
 //! Owns: when a call began, and the kind of its present wait. Promises: no lock; a wait costs two stores. Leaves to
 //! others: lists of calls, the kinds of waits, and the words for them.
 //!
-//! The task of a call runs [`of`](Progress::of) its [`Progress`]. The code that waits on behalf of the call says so by
+//! The task of a call runs [`of`](CallProgress::of) its [`CallProgress`]. The code that waits on behalf of the call says so by
 //! [`waiting`], however deep in the call it is. Outside of such a task `waiting` does nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use crate::clock::since_boot;
 const NUMBER_BITS: u32 = 56;
 
 tokio::task_local! {
-    static CURRENT: Arc<Progress>;
+    static CURRENT: Arc<CallProgress>;
 }
 
 /// What a call waits for.
@@ -40,17 +40,17 @@ impl WaitState {
 
 /// A call in progress.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct CallProgress {
     /// When the call began, or last went on: see [`went_on`]. *Units*: nanoseconds since the host's start.
     since_ns: AtomicU64,
     wait: AtomicU64,
     name: OnceLock<Box<[u8]>>,
 }
 
-impl Progress {
+impl CallProgress {
     /// A call that begins at this time since the host's start.
-    pub fn begin(now: Duration) -> Arc<Progress> {
-        Arc::new(Progress { since_ns: AtomicU64::new(ns(now)), ..Progress::default() })
+    pub fn begin(now: Duration) -> Arc<CallProgress> {
+        Arc::new(CallProgress { since_ns: AtomicU64::new(ns(now)), ..CallProgress::default() })
     }
 
     /// Runs the call.
@@ -85,20 +85,20 @@ fn ns(time: Duration) -> u64 {
 
 /// Ends a wait when it is dropped: then the call waits for what it waited for before.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct CallWaitGuard {
     before: u64,
 }
 
-impl Drop for Waiting {
+impl Drop for CallWaitGuard {
     fn drop(&mut self) {
         let _ = CURRENT.try_with(|progress| progress.wait.store(self.before, Ordering::Relaxed));
     }
 }
 
 /// Notes that the running call waits, until the result is dropped.
-pub fn waiting(wait: WaitState) -> Waiting {
+pub fn waiting(wait: WaitState) -> CallWaitGuard {
     let before = CURRENT.try_with(|progress| progress.wait.swap(wait.packed(), Ordering::Relaxed));
-    Waiting { before: before.unwrap_or_default() }
+    CallWaitGuard { before: before.unwrap_or_default() }
 }
 
 /// Notes that the running call went on. A call that does much counts from here, so that it does not seem to hang.
@@ -113,8 +113,8 @@ mod tests {
     const DISK: WaitState = WaitState { kind: 3, number: 7 };
 
     #[tokio::test]
-    async fn the_innermost_wait_is_shown_and_ends_with_its_guard() {
-        let progress = Progress::begin(Duration::from_secs(5));
+    async fn innermost_wait_is_shown() {
+        let progress = CallProgress::begin(Duration::from_secs(5));
         let seen = progress.clone();
         progress
             .clone()
@@ -133,9 +133,10 @@ mod tests {
         assert_eq!(progress.age(Duration::from_secs(4)), Duration::ZERO);
     }
 
+    /// A call that went on is young, and other tasks note nothing.
     #[tokio::test]
-    async fn a_call_that_went_on_is_young_and_other_tasks_note_nothing() {
-        let progress = Progress::begin(Duration::ZERO);
+    async fn resumed_call_is_young() {
+        let progress = CallProgress::begin(Duration::ZERO);
         progress.clone().of(async { tokio::spawn(async { drop(waiting(DISK)) }).await.unwrap() }).await;
         went_on();
         assert_eq!(progress.age(Duration::from_secs(9)), Duration::from_secs(9));

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_directory_is_chosen_by_the_documented_rule() {
+    fn directory_follows_documented_rule() {
         let both = |name: &str| match name {
             "NECTARY_RUNTIME_DIR" => Some(PathBuf::from("/a")),
             "XDG_RUNTIME_DIR" => Some(PathBuf::from("/b")),
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_for_clients_are_no_control_sockets() {
+    fn client_sockets_are_not_control() {
         for (name, expected) in [
             ("proxy-127.0.0.1_80.sock", true),
             ("volume-mount-0.sock", true),
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_cannot_lead_out_of_the_directory() {
+    fn name_cannot_escape_directory() {
         let directory = RuntimeDirectory { path: PathBuf::from("/run/nectary") };
         let socket = directory.socket("proxy-[::1]:80/../../etc").expect("short enough");
         assert_eq!(socket, PathBuf::from("/run/nectary/proxy-___1__80_.._.._etc.sock"));

@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_with_a_file_is_said_with_its_name() {
+    fn file_errors_name_the_file() {
         let folder = std::env::temp_dir().join(format!("nectary-host-tls-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let empty = folder.join("empty.pem");

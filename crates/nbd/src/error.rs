@@ -8,7 +8,7 @@ use std::io;
 
 /// The kind of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ErrorKind {
+pub enum NbdErrorKind {
     /// Nothing listens at the address, or the server has no such export.
     Absent,
     /// Another process listens at the address.
@@ -33,7 +33,7 @@ pub enum ErrorKind {
 #[derive(Debug, Clone, thiserror::Error)]
 pub struct Error {
     /// The kind, which decides the remedy.
-    pub kind: ErrorKind,
+    pub kind: NbdErrorKind,
     /// The URL, address or file.
     pub place: String,
     /// The expected and the found result.
@@ -42,31 +42,33 @@ pub struct Error {
 
 impl Error {
     /// Makes an error.
-    pub fn new(kind: ErrorKind, place: impl Into<String>, message: impl Into<String>) -> Error {
+    pub fn new(kind: NbdErrorKind, place: impl Into<String>, message: impl Into<String>) -> Error {
         Error { kind, place: place.into(), message: message.into() }
     }
 
     /// Converts an error of the operating system. Its kind follows from the system's error.
     pub(crate) fn from_io(error: &io::Error, place: &str, doing: &str) -> Error {
         let kind = match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ErrorKind::Absent,
-            io::ErrorKind::AddrInUse => ErrorKind::Busy,
-            io::ErrorKind::TimedOut => ErrorKind::TimedOut,
-            io::ErrorKind::InvalidData => ErrorKind::Protocol,
-            _ => ErrorKind::Io,
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => NbdErrorKind::Absent,
+            io::ErrorKind::AddrInUse => NbdErrorKind::Busy,
+            io::ErrorKind::TimedOut => NbdErrorKind::TimedOut,
+            io::ErrorKind::InvalidData => NbdErrorKind::Protocol,
+            _ => NbdErrorKind::Io,
         };
         Error::new(kind, place, format!("{doing}: {error}"))
     }
 
     /// The kind of device error that corresponds to this error.
-    pub fn device_kind(&self) -> nectary_block::ErrorKind {
+    pub fn device_kind(&self) -> nectary_block::DeviceErrorKind {
         match self.kind {
-            ErrorKind::Absent => nectary_block::ErrorKind::Absent,
-            ErrorKind::Busy => nectary_block::ErrorKind::Busy,
-            ErrorKind::Invalid => nectary_block::ErrorKind::Invalid,
-            ErrorKind::Unsupported => nectary_block::ErrorKind::Unsupported,
-            ErrorKind::TimedOut => nectary_block::ErrorKind::TimedOut,
-            ErrorKind::Refused | ErrorKind::Protocol | ErrorKind::Tls | ErrorKind::Io => nectary_block::ErrorKind::Io,
+            NbdErrorKind::Absent => nectary_block::DeviceErrorKind::Absent,
+            NbdErrorKind::Busy => nectary_block::DeviceErrorKind::Busy,
+            NbdErrorKind::Invalid => nectary_block::DeviceErrorKind::Invalid,
+            NbdErrorKind::Unsupported => nectary_block::DeviceErrorKind::Unsupported,
+            NbdErrorKind::TimedOut => nectary_block::DeviceErrorKind::TimedOut,
+            NbdErrorKind::Refused | NbdErrorKind::Protocol | NbdErrorKind::Tls | NbdErrorKind::Io => {
+                nectary_block::DeviceErrorKind::Io
+            }
         }
     }
 }

@@ -6,22 +6,22 @@ use std::sync::Arc;
 
 use nectary_block::MemoryDevice;
 
-use crate::client::handshake::{Action as ClientAction, Goal, Handshake as ClientHandshake};
-use crate::client::replies::{Expected, Replies, Step};
-use crate::server::handshake::{Action, Handshake};
-use crate::server::{Export, Exports, check};
-use crate::wire::reply::{self, Answered};
-use crate::wire::request::{self, Header};
-use crate::wire::{CHUNK_MAGIC, EXTENDED_CHUNK_MAGIC, Headers, SIMPLE_REPLY_MAGIC};
+use crate::client::handshake::{ClientHandshake, ClientHandshakeAction as ClientAction, ConnectGoal};
+use crate::client::replies::{ExpectedReply, ReplyDecoder, ReplyStep};
+use crate::server::handshake::{ServerHandshake, ServerHandshakeAction};
+use crate::server::{Export, ExportTable, check};
+use crate::wire::reply::{self, ChunkTarget};
+use crate::wire::request::{self, WireRequestHeader};
+use crate::wire::{CHUNK_MAGIC, EXTENDED_CHUNK_MAGIC, HeaderFormat, SIMPLE_REPLY_MAGIC};
 
 /// The maximum number of bytes that one step of the protocol may read at once. It is higher than every limit on the
 /// length of a part of a message.
 const STEP_BYTES_MAX: usize = 32 << 20;
 
 /// The input, from which each step of the protocol takes the bytes of the other side.
-struct Feed<'a>(&'a [u8]);
+struct FuzzInput<'a>(&'a [u8]);
 
-impl<'a> Feed<'a> {
+impl<'a> FuzzInput<'a> {
     fn next(&mut self, count: usize) -> Option<&'a [u8]> {
         assert!(count <= STEP_BYTES_MAX, "a machine wants {count} bytes at once");
         let (next, rest) = self.0.split_at_checked(count)?;
@@ -34,21 +34,21 @@ impl<'a> Feed<'a> {
 pub fn serve(input: &[u8], requires_tls: bool) -> usize {
     let export = |name| Export::new(name, "about it", Arc::new(MemoryDevice::new(1 << 20)), name == "b");
     let exports: Vec<Export> = ["a", "b"].into_iter().filter_map(|name| export(name).ok()).collect();
-    let exports = Arc::new(Exports::new(exports).unwrap_or_default());
-    let mut machine = Handshake::new(exports, requires_tls);
-    let (mut feed, mut sent) = (Feed(input), 0);
+    let exports = Arc::new(ExportTable::new(exports).unwrap_or_default());
+    let mut machine = ServerHandshake::new(exports, requires_tls);
+    let (mut feed, mut sent) = (FuzzInput(input), 0);
     while let Some(bytes) = Some(machine.wants()).filter(|&wants| wants > 0).and_then(|wants| feed.next(wants)) {
         for action in machine.take(bytes) {
             match action {
-                Action::Send(bytes) => sent += bytes.len(),
-                Action::StartTls => machine.encrypted(),
-                Action::End(_) => return sent,
-                Action::Begin(agreed) => {
+                ServerHandshakeAction::Send(bytes) => sent += bytes.len(),
+                ServerHandshakeAction::StartTls => machine.encrypted(),
+                ServerHandshakeAction::End(_) => return sent,
+                ServerHandshakeAction::Begin(agreed) => {
                     let headers = agreed.headers;
                     while let Some(bytes) = feed.next(request::header_bytes(headers)) {
-                        let Ok(header) = Header::decode(bytes, headers) else { return sent };
+                        let Ok(header) = WireRequestHeader::decode(bytes, headers) else { return sent };
                         // Encoding adds the flag of a payload.
-                        let again = Header::decode(&header.encode(headers), headers);
+                        let again = WireRequestHeader::decode(&header.encode(headers), headers);
                         assert!(
                             again.is_ok_and(|again| again.length == header.length && again.cookie == header.cookie)
                         );
@@ -67,9 +67,9 @@ pub fn serve(input: &[u8], requires_tls: bool) -> usize {
 
 /// Runs a client's haggling. `goal` chooses the client's goal and may be any number.
 pub fn haggle(input: &[u8], goal: u8) {
-    let goals = [Goal::Transmit, Goal::Info, Goal::List];
+    let goals = [ConnectGoal::Transmit, ConnectGoal::Info, ConnectGoal::List];
     let mut machine = ClientHandshake::new(goals[usize::from(goal) % 3], "a", goal & 4 != 0);
-    let mut feed = Feed(input);
+    let mut feed = FuzzInput(input);
     while let Some(bytes) = Some(machine.wants()).filter(|&wants| wants > 0).and_then(|wants| feed.next(wants)) {
         let mut actions = machine.take(bytes);
         if actions.iter().any(|action| matches!(action, ClientAction::StartTls)) {
@@ -90,10 +90,10 @@ pub fn haggle(input: &[u8], goal: u8) {
 pub fn replies(input: &[u8], form: u8) {
     const LENGTH: u32 = 64 << 10;
     let headers = FORMS[usize::from(form) % FORMS.len()];
-    let mut machine = Replies::new(headers, headers.is_structured().then_some(1));
-    machine.expect(1, 4096, Expected::Data { offset: 4096, length: LENGTH });
-    machine.expect(2, 0, Expected::Status);
-    machine.expect(3, 0, Expected::Nothing);
+    let mut machine = ReplyDecoder::new(headers, headers.is_structured().then_some(1));
+    machine.expect(1, 4096, ExpectedReply::Data { offset: 4096, length: LENGTH });
+    machine.expect(2, 0, ExpectedReply::Status);
+    machine.expect(3, 0, ExpectedReply::Nothing);
     // Each byte of the data may arrive only once.
     let mut seen = vec![false; LENGTH as usize];
     let mut note = |at: u32, length: u32| {
@@ -101,25 +101,25 @@ pub fn replies(input: &[u8], form: u8) {
             assert!(!std::mem::replace(byte, true), "a byte has come twice");
         }
     };
-    let mut feed = Feed(input);
+    let mut feed = FuzzInput(input);
     let mut done = std::collections::BTreeSet::new();
     while let Some(bytes) = feed.next(machine.wants()) {
         let Ok(mut step) = machine.take(bytes) else { return };
         loop {
             match step {
-                Step::More => break,
-                Step::Data { cookie, at, length } => {
+                ReplyStep::More => break,
+                ReplyStep::Data { cookie, at, length } => {
                     assert_eq!(cookie, 1);
                     note(at, length);
                     if feed.next(length as usize).is_none() {
                         return;
                     }
                 }
-                Step::Hole { cookie, at, length } => {
+                ReplyStep::Hole { cookie, at, length } => {
                     assert_eq!(cookie, 1);
                     note(at, length);
                 }
-                Step::Done(cookie, _) => {
+                ReplyStep::Done(cookie, _) => {
                     assert!(done.insert(cookie), "request {cookie} has ended twice");
                     break;
                 }
@@ -133,7 +133,7 @@ pub fn replies(input: &[u8], form: u8) {
 }
 
 /// The forms of headers, in the order in which [`reply_seeds`] has their seeds.
-const FORMS: [Headers; 3] = [Headers::Simple, Headers::Structured, Headers::Extended];
+const FORMS: [HeaderFormat; 3] = [HeaderFormat::Simple, HeaderFormat::Structured, HeaderFormat::Extended];
 
 /// Valid replies, simple, structured and extended, as seeds for mutations.
 pub fn reply_seeds() -> Vec<Vec<u8>> {
@@ -148,9 +148,9 @@ fn simple() -> Vec<u8> {
     simple
 }
 
-fn chunks(headers: Headers) -> Vec<u8> {
+fn chunks(headers: HeaderFormat) -> Vec<u8> {
     let mut out = Vec::new();
-    let to = |cookie, offset| Answered { headers, cookie, offset };
+    let to = |cookie, offset| ChunkTarget { headers, cookie, offset };
     for (offset, length, flags) in [(4096 + 512, 256u32, 0), (4096, 512, 0)] {
         reply::chunk(&mut out, to(1, 4096), flags, reply::OFFSET_DATA, 8 + length);
         out.extend(u64::to_be_bytes(offset));

@@ -27,10 +27,11 @@ mod transport;
 mod url;
 mod wire;
 
-pub use client::{ConnectOptions, ExportInfo, Listed, NbdDevice, info, list, register};
-pub use error::{Error, ErrorKind};
+pub use client::{ConnectOptions, ExportInfo, ListedExport, NbdDevice, info, list, register};
+pub use error::{Error, NbdErrorKind};
 pub use server::{
-    Bound, Export, ExportFigures, ExportSource, Exports, Listen, Missing, Server, ServerFigures, ServerOptions,
+    BoundServer, Export, ExportFigures, ExportRefusal, ExportSource, ExportTable, ListenEndpoint, NetworkBlockServer,
+    ServerFigures, ServerOptions,
 };
-pub use transport::{Duplex, Transport};
-pub use url::{Address, DEFAULT_PORT, URL_BYTES_MAX, Url};
+pub use transport::{SplittableStream, Transport};
+pub use url::{DEFAULT_PORT, ExportAddress, ExportUrl, URL_BYTES_MAX};

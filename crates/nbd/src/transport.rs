@@ -27,29 +27,29 @@ pub(crate) type ReadHalf = Box<dyn AsyncRead + Send + Unpin>;
 pub(crate) type WriteHalf = Box<dyn AsyncWrite + Send + Unpin>;
 
 /// A stream in both directions that can be split.
-pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin + 'static {
+pub trait SplittableStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {
     /// Splits the stream into its halves.
     fn into_halves(self: Box<Self>) -> (Box<dyn AsyncRead + Send + Unpin>, Box<dyn AsyncWrite + Send + Unpin>);
 }
 
 /// A stream of any kind.
-pub type Transport = Box<dyn Duplex>;
+pub type Transport = Box<dyn SplittableStream>;
 
-impl Duplex for TcpStream {
+impl SplittableStream for TcpStream {
     fn into_halves(self: Box<Self>) -> (ReadHalf, WriteHalf) {
         let (reader, writer) = self.into_split();
         (Box::new(reader), Box::new(writer))
     }
 }
 
-impl Duplex for UnixStream {
+impl SplittableStream for UnixStream {
     fn into_halves(self: Box<Self>) -> (ReadHalf, WriteHalf) {
         let (reader, writer) = self.into_split();
         (Box::new(reader), Box::new(writer))
     }
 }
 
-impl Duplex for TlsStream<Transport> {
+impl SplittableStream for TlsStream<Transport> {
     fn into_halves(self: Box<Self>) -> (ReadHalf, WriteHalf) {
         let (reader, writer) = tokio::io::split(*self);
         (Box::new(reader), Box::new(writer))

@@ -9,9 +9,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nectary_block::{Form, Spec, parse_duration};
+use nectary_block::{DeviceSpec, SpecForm, parse_duration};
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, NbdErrorKind};
 use crate::limits::{CLIENT_CONNECTIONS_MAX, PATIENCE_MAX};
 use crate::wire::bytes::text;
 
@@ -23,7 +23,7 @@ pub const URL_BYTES_MAX: usize = 16 << 10;
 
 /// The address at which a server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Address {
+pub enum ExportAddress {
     /// A host name or an IP address without brackets, and a port.
     Tcp(String, u16),
     /// A Unix socket.
@@ -34,17 +34,17 @@ pub enum Address {
 ///
 /// # Examples
 /// ```
-/// use nectary_nbd::{Address, Url};
-/// let url = Url::parse("nbd+unix:///disk%201?socket=/run/nbd.sock").unwrap();
-/// assert_eq!((url.export.as_str(), &url.address), ("disk 1", &Address::Unix("/run/nbd.sock".into())));
-/// assert_eq!(Url::parse(&url.to_string()).unwrap(), url);
+/// use nectary_nbd::{ExportAddress, ExportUrl};
+/// let url = ExportUrl::parse("nbd+unix:///disk%201?socket=/run/nbd.sock").unwrap();
+/// assert_eq!((url.export.as_str(), &url.address), ("disk 1", &ExportAddress::Unix("/run/nbd.sock".into())));
+/// assert_eq!(ExportUrl::parse(&url.to_string()).unwrap(), url);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Url {
+pub struct ExportUrl {
     /// Whether the connection must be encrypted.
     pub tls: bool,
     /// The address at which the server listens.
-    pub address: Address,
+    pub address: ExportAddress,
     /// The name of the export; empty for the server's default export.
     pub export: String,
     /// The name in the server's certificate, if it differs from the host.
@@ -60,13 +60,13 @@ pub struct Url {
     pub patience: Option<Duration>,
 }
 
-impl Url {
+impl ExportUrl {
     /// Reads a URL.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`]; the message states the expected form.
-    pub fn parse(url: &str) -> Result<Url, Error> {
+    /// *Errors*: [`NbdErrorKind::Invalid`]; the message states the expected form.
+    pub fn parse(url: &str) -> Result<ExportUrl, Error> {
         let shown: String = url.chars().take(200).collect();
-        let invalid = |message: &str| Error::new(ErrorKind::Invalid, shown.clone(), message);
+        let invalid = |message: &str| Error::new(NbdErrorKind::Invalid, shown.clone(), message);
         if url.len() > URL_BYTES_MAX {
             return Err(invalid("the URL is longer than 16 KiB"));
         }
@@ -89,12 +89,12 @@ impl Url {
         if text(export.as_bytes()).is_err() {
             return Err(invalid("the export's name is longer than 4096 bytes or has a NUL in it"));
         }
-        let unix = Address::Unix(PathBuf::new());
+        let unix = ExportAddress::Unix(PathBuf::new());
         let address = if is_unix { unix } else { tcp(authority).map_err(|message| invalid(&message))? };
         if is_unix && !authority.is_empty() {
             return Err(invalid("a Unix socket has no host: three slashes, as nbd+unix:///export?socket=PATH"));
         }
-        let mut parsed = Url {
+        let mut parsed = ExportUrl {
             tls,
             address,
             export,
@@ -110,18 +110,18 @@ impl Url {
             parsed.parameter(key, value).map_err(|message| invalid(&message))?;
         }
         match &parsed.address {
-            Address::Unix(path) if path.as_os_str().is_empty() => Err(invalid("?socket=PATH is missing")),
+            ExportAddress::Unix(path) if path.as_os_str().is_empty() => Err(invalid("?socket=PATH is missing")),
             _ => Ok(parsed),
         }
     }
 
     fn parameter(&mut self, key: &str, value: String) -> Result<(), String> {
         match (key, &mut self.address) {
-            ("socket", Address::Unix(path)) if value.contains('\0') => {
+            ("socket", ExportAddress::Unix(path)) if value.contains('\0') => {
                 *path = PathBuf::new();
                 return Err("sockets in the abstract namespace are not supported".to_owned());
             }
-            ("socket", Address::Unix(path)) => *path = PathBuf::from(value),
+            ("socket", ExportAddress::Unix(path)) => *path = PathBuf::from(value),
             ("tls-hostname", _) => self.tls_hostname = Some(value),
             ("tls-certificates", _) => self.tls_certificates = Some(PathBuf::from(value)),
             ("tls-type", _) if value == "x509" => {}
@@ -161,41 +161,41 @@ impl Url {
 
     /// The SPEC for this URL, which is the URL itself, in quotes if necessary.
     pub fn spec(&self) -> String {
-        Spec { position: 0, form: Form::Text(self.to_string()) }.to_string()
+        DeviceSpec { position: 0, form: SpecForm::Text(self.to_string()) }.to_string()
     }
 
     /// The name that the server's certificate must have, if TLS is used.
     pub fn server_name(&self) -> String {
         match (&self.tls_hostname, &self.address) {
             (Some(name), _) => name.clone(),
-            (None, Address::Tcp(host, _)) => host.clone(),
-            (None, Address::Unix(_)) => "localhost".to_owned(),
+            (None, ExportAddress::Tcp(host, _)) => host.clone(),
+            (None, ExportAddress::Unix(_)) => "localhost".to_owned(),
         }
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for ExportAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Address::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
-            Address::Tcp(host, port) => write!(f, "{host}:{port}"),
-            Address::Unix(path) => write!(f, "{}", path.display()),
+            ExportAddress::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
+            ExportAddress::Tcp(host, port) => write!(f, "{host}:{port}"),
+            ExportAddress::Unix(path) => write!(f, "{}", path.display()),
         }
     }
 }
 
-impl fmt::Display for Url {
+impl fmt::Display for ExportUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.tls { "nbds" } else { "nbd" };
         let mut parameters = Vec::new();
         match &self.address {
-            Address::Tcp(_, DEFAULT_PORT) => {
+            ExportAddress::Tcp(_, DEFAULT_PORT) => {
                 let address = self.address.to_string();
                 let host = address.strip_suffix(":10809").unwrap_or(&address);
                 write!(f, "{scheme}://{host}/{}", encode(&self.export))?;
             }
-            Address::Tcp(..) => write!(f, "{scheme}://{}/{}", self.address, encode(&self.export))?,
-            Address::Unix(path) => {
+            ExportAddress::Tcp(..) => write!(f, "{scheme}://{}/{}", self.address, encode(&self.export))?,
+            ExportAddress::Unix(path) => {
                 write!(f, "{scheme}+unix:///{}", encode(&self.export))?;
                 parameters.push(format!("socket={}", encode(&path.to_string_lossy())));
             }
@@ -216,7 +216,7 @@ impl fmt::Display for Url {
 }
 
 /// Reads `host`, `host:port`, `[v6]` or `[v6]:port`.
-fn tcp(authority: &str) -> Result<Address, String> {
+fn tcp(authority: &str) -> Result<ExportAddress, String> {
     if authority.contains('@') {
         return Err("a user name in the URL is not supported".to_owned());
     }
@@ -243,7 +243,7 @@ fn tcp(authority: &str) -> Result<Address, String> {
         None | Some("") => DEFAULT_PORT,
         Some(port) => port.parse().map_err(|_| format!("\"{port}\" is no port"))?,
     };
-    Ok(Address::Tcp(host.to_owned(), port))
+    Ok(ExportAddress::Tcp(host.to_owned(), port))
 }
 
 fn decode(text: &str) -> Option<String> {
@@ -287,21 +287,26 @@ mod tests {
             ("nbd://example.com/hello%20world", "hello world"),
             ("nbds://[::1]:10810/a", "a"),
         ] {
-            let parsed = Url::parse(url).unwrap();
+            let parsed = ExportUrl::parse(url).unwrap();
             assert_eq!(parsed.export, export, "{url}");
-            assert_eq!(Url::parse(&parsed.to_string()).unwrap(), parsed, "{url}");
-            let spec = Spec::parse(&parsed.spec()).unwrap();
+            assert_eq!(ExportUrl::parse(&parsed.to_string()).unwrap(), parsed, "{url}");
+            let spec = DeviceSpec::parse(&parsed.spec()).unwrap();
             assert_eq!(spec.to_string(), parsed.spec());
         }
-        let url = Url::parse("nbds://h:1/a?tls-hostname=b&x-connections=2&x-request-time=5s&patience=2m").unwrap();
+        let url =
+            ExportUrl::parse("nbds://h:1/a?tls-hostname=b&x-connections=2&x-request-time=5s&patience=2m").unwrap();
         let times = (url.request_time, url.patience);
         assert_eq!((url.connections, times), (Some(2), (Some(Duration::from_secs(5)), Some(Duration::from_secs(120)))));
-        assert_eq!((url.server_name().as_str(), url.tls, &url.address), ("b", true, &Address::Tcp("h".to_owned(), 1)));
-        assert_eq!(Url::parse(&url.to_string()).unwrap(), url);
+        assert_eq!(
+            (url.server_name().as_str(), url.tls, &url.address),
+            ("b", true, &ExportAddress::Tcp("h".to_owned(), 1))
+        );
+        assert_eq!(ExportUrl::parse(&url.to_string()).unwrap(), url);
     }
 
+    /// The error says what is wrong with the URL.
     #[test]
-    fn what_is_no_url_is_refused_with_words() {
+    fn invalid_url_is_refused() {
         for (url, words) in [
             ("http://h/", "expected nbd://"),
             ("nbd:h", "\"//\" is missing"),
@@ -318,8 +323,8 @@ mod tests {
             ("nbd://a@h/", "user name"),
             ("nbd://h/?patience=25h", "0s to 24h"),
         ] {
-            let error = Url::parse(url).unwrap_err();
-            assert!(error.kind == ErrorKind::Invalid && error.message.contains(words), "{url}: {error}");
+            let error = ExportUrl::parse(url).unwrap_err();
+            assert!(error.kind == NbdErrorKind::Invalid && error.message.contains(words), "{url}: {error}");
         }
     }
 }

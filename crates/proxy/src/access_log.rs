@@ -28,7 +28,7 @@ const HAND_OVER_BYTES: usize = 64 << 10;
 
 /// What the cache did with a request. The log has a word for each variant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum CacheOutcome {
     Hit,
     Revalidated,
     Stale,
@@ -43,21 +43,21 @@ pub(crate) enum Outcome {
     Own,
 }
 
-impl Outcome {
+impl CacheOutcome {
     fn text(self) -> &'static [u8] {
         match self {
-            Outcome::Hit => b"HIT",
-            Outcome::Revalidated => b"REVALIDATED",
-            Outcome::Stale => b"STALE",
-            Outcome::Miss => b"MISS",
-            Outcome::Collapsed => b"COLLAPSED",
-            Outcome::Pass => b"PASS",
-            Outcome::TooLarge => b"TOO-LARGE",
-            Outcome::Bypass => b"BYPASS",
-            Outcome::Purged => b"PURGED",
-            Outcome::Tunnel => b"TUNNEL",
-            Outcome::Failed => b"FAILED",
-            Outcome::Own => b"OWN",
+            CacheOutcome::Hit => b"HIT",
+            CacheOutcome::Revalidated => b"REVALIDATED",
+            CacheOutcome::Stale => b"STALE",
+            CacheOutcome::Miss => b"MISS",
+            CacheOutcome::Collapsed => b"COLLAPSED",
+            CacheOutcome::Pass => b"PASS",
+            CacheOutcome::TooLarge => b"TOO-LARGE",
+            CacheOutcome::Bypass => b"BYPASS",
+            CacheOutcome::Purged => b"PURGED",
+            CacheOutcome::Tunnel => b"TUNNEL",
+            CacheOutcome::Failed => b"FAILED",
+            CacheOutcome::Own => b"OWN",
         }
     }
 
@@ -71,27 +71,27 @@ impl Outcome {
             _ => {}
         }
         match self {
-            Outcome::Hit => stats.hits.add(1),
-            Outcome::Revalidated => stats.revalidated.add(1),
-            Outcome::Stale => stats.stale.add(1),
-            Outcome::Miss => stats.misses.add(1),
-            Outcome::Collapsed => stats.collapsed.add(1),
-            Outcome::TooLarge => {
+            CacheOutcome::Hit => stats.hits.add(1),
+            CacheOutcome::Revalidated => stats.revalidated.add(1),
+            CacheOutcome::Stale => stats.stale.add(1),
+            CacheOutcome::Miss => stats.misses.add(1),
+            CacheOutcome::Collapsed => stats.collapsed.add(1),
+            CacheOutcome::TooLarge => {
                 stats.passed.add(1);
                 stats.too_large.add(1);
             }
-            Outcome::Pass | Outcome::Bypass => stats.passed.add(1),
-            Outcome::Purged => stats.purges.add(1),
-            Outcome::Tunnel => stats.tunnels.add(1),
-            Outcome::Failed => stats.origin_failures.add(1),
-            Outcome::Own => stats.own_responses.add(1),
+            CacheOutcome::Pass | CacheOutcome::Bypass => stats.passed.add(1),
+            CacheOutcome::Purged => stats.purges.add(1),
+            CacheOutcome::Tunnel => stats.tunnels.add(1),
+            CacheOutcome::Failed => stats.origin_failures.add(1),
+            CacheOutcome::Own => stats.own_responses.add(1),
         }
     }
 }
 
 /// The content of one line of the log.
 #[derive(Debug)]
-pub(crate) struct Line<'a> {
+pub(crate) struct AccessLogLine<'a> {
     /// The client's address; `None` for one of a Unix socket.
     pub client: Option<IpAddr>,
     /// The time at which the request's head had been read, in Unix milliseconds.
@@ -103,7 +103,7 @@ pub(crate) struct Line<'a> {
     pub body_bytes: u64,
     pub referrer: Option<&'a [u8]>,
     pub user_agent: Option<&'a [u8]>,
-    pub outcome: Outcome,
+    pub outcome: CacheOutcome,
     pub duration: Duration,
     pub object_bytes: Option<u64>,
     /// The version of TLS with the client, for example `1.3`; `None` without TLS.
@@ -175,13 +175,13 @@ impl RequestLog {
     }
 
     /// Counts a request without logging it.
-    pub fn count(&self, outcome: Outcome, status: u16, duration: Duration) {
+    pub fn count(&self, outcome: CacheOutcome, status: u16, duration: Duration) {
         outcome.count(status, &self.stats);
         self.stats.latencies.note(outcome, duration);
     }
 
     /// Counts and logs a request.
-    pub fn note(&self, line: &Line<'_>) {
+    pub fn note(&self, line: &AccessLogLine<'_>) {
         self.count(line.outcome, line.status, line.duration);
         if let Some(lines) = &mut *self.lines.borrow_mut() {
             lines.push(line);
@@ -222,7 +222,7 @@ impl LogBuffer {
     }
 
     /// Adds a line, or counts it as lost if the buffer is full.
-    pub fn push(&mut self, line: &Line<'_>) {
+    pub fn push(&mut self, line: &AccessLogLine<'_>) {
         if self.lines.len() >= KEPT_BYTES_MAX {
             self.stats.log_lines_lost.add(1);
             return;
@@ -256,7 +256,7 @@ impl LogBuffer {
 }
 
 /// Appends a line in the combined form.
-fn push_combined(out: &mut Vec<u8>, line: &Line<'_>, date: &[u8]) {
+fn push_combined(out: &mut Vec<u8>, line: &AccessLogLine<'_>, date: &[u8]) {
     write_address(out, line.client);
     out.extend_from_slice(b" - - [");
     out.extend_from_slice(date);
@@ -355,8 +355,8 @@ fn push_seconds(out: &mut Vec<u8>, duration: Duration) {
 mod tests {
     use super::*;
 
-    fn line<'a>(url: &'a [u8], agent: Option<&'a [u8]>) -> Line<'a> {
-        Line {
+    fn line<'a>(url: &'a [u8], agent: Option<&'a [u8]>) -> AccessLogLine<'a> {
+        AccessLogLine {
             client: Some("192.0.2.7".parse().expect("an address")),
             at_ms: 1_795_292_580_999,
             method: &Method::GET,
@@ -366,7 +366,7 @@ mod tests {
             body_bytes: 1234,
             referrer: None,
             user_agent: agent,
-            outcome: Outcome::Hit,
+            outcome: CacheOutcome::Hit,
             duration: Duration::from_micros(1_000_123),
             object_bytes: Some(5678),
             tls: Some("1.3"),
@@ -381,11 +381,11 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_every_field_and_nothing_can_break_it() {
+    fn log_line_escapes_every_field() {
         let (mut log, queue, _) = buffer();
         log.push(&line(b"http://h/p?q", Some(b"a \"quoted\" \n \xff agent\\")));
-        log.push(&Line { outcome: Outcome::Own, object_bytes: None, ..line(b"*", None) });
-        log.push(&Line { client: None, ..line(b"*", None) });
+        log.push(&AccessLogLine { outcome: CacheOutcome::Own, object_bytes: None, ..line(b"*", None) });
+        log.push(&AccessLogLine { client: None, ..line(b"*", None) });
         log.flush();
         let expected = concat!(
             r#"192.0.2.7 - - [21/Nov/2026:20:23:00 +0000] "GET http://h/p?q HTTP/1.1" 200 1234 "-" "#,
@@ -399,8 +399,9 @@ mod tests {
         assert_eq!(String::from_utf8_lossy(&queue.take_all().concat()), expected);
     }
 
+    /// Lines that do not fit are dropped and counted.
     #[test]
-    fn a_writer_that_is_behind_costs_a_bounded_amount_of_memory_and_counted_lines() {
+    fn slow_log_writer_bounds_memory() {
         let (mut log, queue, stats) = buffer();
         let long = vec![b'x'; 1 << 20];
         for _ in 0..40 {

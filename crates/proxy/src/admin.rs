@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_one_line_within_its_bounds() {
+    fn token_is_one_bounded_line() {
         let parse = |text: &str| AdminToken::parse(text.as_bytes()).map(|token| token.0.len());
         for end in ["", "\n", "\r\n"] {
             assert_eq!(parse(&format!("0123456789abcdef{end}")), Ok(16));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_other_machines_need_a_token() {
+    fn remote_admin_addresses_need_token() {
         let options = |listen: &str, token| AdminOptions {
             listen: vec![listen.parse().expect("an address")],
             token,

@@ -1,7 +1,7 @@
 //! Bodies on their way to a client.
 //!
 //! Owns: giving the bytes of a response to hyper, and ending the exchange after the last byte or when the client has
-//! disconnected. At its end the [`Exchange`] is told and the request is logged. A body that
+//! disconnected. At its end the [`ClientExchange`] is told and the request is logged. A body that
 //! cannot be completed ends with an error, on which hyper aborts the connection: a partial body never looks complete.
 
 use std::ops::Range;
@@ -16,17 +16,17 @@ use futures_util::StreamExt;
 use futures_util::stream::unfold;
 use http::{HeaderValue, Method, Version};
 use http_body::{Body, Frame, SizeHint};
-use nectary_store::{FillReader, Object};
+use nectary_store::{FillReader, StoredObject};
 
-use crate::access_log::{AnswerNote, Line, Outcome, RequestLog};
+use crate::access_log::{AccessLogLine, AnswerNote, CacheOutcome, RequestLog};
 use crate::pieces::{BodyError, Pieces, Resume, StoredBody};
-use crate::rules::multipart::{Multipart, Section};
+use crate::rules::multipart::{MultipartBody, MultipartSection};
 use crate::sites::RouteName;
-use crate::wire::exchange::Exchange;
-use crate::wire::http2::{PIECE_BYTES_MAX, Piece};
+use crate::wire::exchange::ClientExchange;
+use crate::wire::http2::{BodyPiece, PIECE_BYTES_MAX};
 
 /// The bytes of a response.
-pub(crate) enum Content {
+pub(crate) enum BodyContent {
     /// No bytes.
     Empty,
     /// All bytes in one piece.
@@ -35,26 +35,26 @@ pub(crate) enum Content {
     Pieces(Pieces, Option<u64>),
 }
 
-impl Content {
+impl BodyContent {
     /// The bytes of a range of a stored object. If the store loses some of them meanwhile, `resume` gets the rest; it is
     /// needed only for objects that are not in one piece.
-    pub fn of_object(object: &Object, range: Range<u64>, resume: Option<Resume>) -> Content {
+    pub fn of_object(object: &StoredObject, range: Range<u64>, resume: Option<Resume>) -> BodyContent {
         let length = range.end - range.start;
         if length == 0 {
-            return Content::Empty;
+            return BodyContent::Empty;
         }
         match object.whole() {
-            Some(whole) if length == object.body_bytes() => Content::Whole(whole.clone()),
-            Some(whole) => Content::Whole(whole.slice(range.start as usize..range.end as usize)),
-            None => Content::Pieces(StoredBody::of_object(object, range, resume).into_pieces(), Some(length)),
+            Some(whole) if length == object.body_bytes() => BodyContent::Whole(whole.clone()),
+            Some(whole) => BodyContent::Whole(whole.slice(range.start as usize..range.end as usize)),
+            None => BodyContent::Pieces(StoredBody::of_object(object, range, resume).into_pieces(), Some(length)),
         }
     }
 
     /// Several ranges of a stored object, with the text that `multipart/byteranges` needs around each range. If the store
     /// loses a range meanwhile, `resume` gets the rest of it, and all of the later ones.
-    pub fn of_parts(object: &Object, multipart: Multipart, resume: Option<Resume>) -> Content {
+    pub fn of_parts(object: &StoredObject, multipart: MultipartBody, resume: Option<Resume>) -> BodyContent {
         let length = multipart.body_bytes();
-        let state = Parts {
+        let state = MultipartStream {
             object: object.clone(),
             sections: multipart.sections.into_iter(),
             resume,
@@ -62,11 +62,11 @@ impl Content {
             why: None,
         };
         let pieces = unfold(state, async |mut parts| Some((parts.next().await?, parts)));
-        Content::Pieces(Box::pin(pieces), Some(length))
+        BodyContent::Pieces(Box::pin(pieces), Some(length))
     }
 
     /// A range of a body that arrives in pieces. No bytes after the range are read.
-    pub fn of_part(pieces: Pieces, range: Range<u64>) -> Content {
+    pub fn of_part(pieces: Pieces, range: Range<u64>) -> BodyContent {
         let length = range.end.saturating_sub(range.start);
         let pieces = unfold((pieces, range.start), async |(mut pieces, mut skipped_bytes)| {
             loop {
@@ -82,30 +82,30 @@ impl Content {
                 }
             }
         });
-        Content::Pieces(Box::pin(pieces), Some(length))
+        BodyContent::Pieces(Box::pin(pieces), Some(length))
     }
 
     /// The bytes of a fill from `start` on: `length` bytes, or all if `length` is `None`. If the store loses some of them
     /// meanwhile, `resume` gets the rest.
-    pub fn of_fill(reader: FillReader, start: u64, length: Option<u64>, resume: Option<Resume>) -> Content {
+    pub fn of_fill(reader: FillReader, start: u64, length: Option<u64>, resume: Option<Resume>) -> BodyContent {
         if length == Some(0) {
-            return Content::Empty;
+            return BodyContent::Empty;
         }
-        Content::Pieces(StoredBody::of_fill(reader, start, length, resume).into_pieces(), length)
+        BodyContent::Pieces(StoredBody::of_fill(reader, start, length, resume).into_pieces(), length)
     }
 }
 
 /// Several ranges of a stored object on their way.
-struct Parts {
-    object: Object,
-    sections: std::vec::IntoIter<Section>,
+struct MultipartStream {
+    object: StoredObject,
+    sections: std::vec::IntoIter<MultipartSection>,
     resume: Option<Resume>,
     running: Option<StoredBody>,
     /// Why the store lost an earlier range, if it did. Then it is not tried again: its device may be silent.
     why: Option<String>,
 }
 
-impl Parts {
+impl MultipartStream {
     async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
         loop {
             if let Some(mut body) = self.running.take() {
@@ -118,8 +118,8 @@ impl Parts {
                 }
             }
             match self.sections.next()? {
-                Section::Text(text) => return Some(Ok(text)),
-                Section::Object(range) => {
+                MultipartSection::Text(text) => return Some(Ok(text)),
+                MultipartSection::Object(range) => {
                     let resume = self.resume.clone();
                     self.running = Some(match &self.why {
                         Some(why) => StoredBody::of_lost(&self.object, range, resume, why.clone()),
@@ -133,32 +133,32 @@ impl Parts {
 
 /// A response's body.
 pub(crate) struct ReplyBody {
-    content: Content,
+    content: BodyContent,
     /// The rest of a piece that is longer than a stream of HTTP/2 gets at once.
     rest: Bytes,
-    exchange: Exchange,
-    ticket: Option<Box<Ticket>>,
+    exchange: ClientExchange,
+    ticket: Option<Box<RequestTicket>>,
 }
 
 impl ReplyBody {
     /// Makes the body of an exchange that has begun. The exchange ends when the body is dropped.
-    pub fn new(content: Content, exchange: Exchange, ticket: Option<Box<Ticket>>) -> ReplyBody {
+    pub fn new(content: BodyContent, exchange: ClientExchange, ticket: Option<Box<RequestTicket>>) -> ReplyBody {
         ReplyBody { content, rest: Bytes::new(), exchange, ticket }
     }
 }
 
 impl ReplyBody {
     /// The next part of the rest. It is copied, so that a client that takes nothing does not keep the whole in memory.
-    fn next_of_rest(&mut self) -> Piece {
+    fn next_of_rest(&mut self) -> BodyPiece {
         let part = self.rest.split_to(self.rest.len().min(PIECE_BYTES_MAX));
         self.given(Bytes::copy_from_slice(&part))
     }
 
-    fn given(&mut self, piece: Bytes) -> Piece {
+    fn given(&mut self, piece: Bytes) -> BodyPiece {
         if let Some(ticket) = &mut self.ticket {
             ticket.sent_bytes += piece.len() as u64;
         }
-        Piece::new(piece, self.exchange.stream())
+        BodyPiece::new(piece, self.exchange.stream())
     }
 }
 
@@ -169,26 +169,26 @@ impl Drop for ReplyBody {
 }
 
 impl Body for ReplyBody {
-    type Data = Piece;
+    type Data = BodyPiece;
     type Error = BodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Piece>, BodyError>>> {
+    ) -> Poll<Option<Result<Frame<BodyPiece>, BodyError>>> {
         let this = &mut *self;
         if !this.rest.is_empty() {
             return Poll::Ready(Some(Ok(Frame::data(this.next_of_rest()))));
         }
         let piece = match &mut this.content {
-            Content::Empty => return Poll::Ready(None),
-            Content::Whole(bytes) => {
+            BodyContent::Empty => return Poll::Ready(None),
+            BodyContent::Whole(bytes) => {
                 let bytes = std::mem::take(bytes);
-                this.content = Content::Empty;
+                this.content = BodyContent::Empty;
                 bytes
             }
-            Content::Pieces(_, Some(0)) => return Poll::Ready(None),
-            Content::Pieces(pieces, left) => match std::task::ready!(pieces.as_mut().poll_next(context)) {
+            BodyContent::Pieces(_, Some(0)) => return Poll::Ready(None),
+            BodyContent::Pieces(pieces, left) => match std::task::ready!(pieces.as_mut().poll_next(context)) {
                 Some(Ok(mut piece)) => {
                     if let Some(left) = left {
                         piece.truncate(usize::try_from(*left).unwrap_or(usize::MAX));
@@ -201,7 +201,7 @@ impl Body for ReplyBody {
                     return Poll::Ready(Some(Err(BodyError("the body ended before its length".into()))));
                 }
                 None => {
-                    this.content = Content::Empty;
+                    this.content = BodyContent::Empty;
                     return Poll::Ready(None);
                 }
             },
@@ -214,22 +214,22 @@ impl Body for ReplyBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.rest.is_empty() && matches!(self.content, Content::Empty | Content::Pieces(_, Some(0)))
+        self.rest.is_empty() && matches!(self.content, BodyContent::Empty | BodyContent::Pieces(_, Some(0)))
     }
 
     fn size_hint(&self) -> SizeHint {
         let rest = self.rest.len() as u64;
         match &self.content {
-            Content::Empty => SizeHint::with_exact(rest),
-            Content::Whole(bytes) => SizeHint::with_exact(rest + bytes.len() as u64),
-            Content::Pieces(_, Some(left)) => SizeHint::with_exact(rest + *left),
-            Content::Pieces(_, None) => SizeHint::default(),
+            BodyContent::Empty => SizeHint::with_exact(rest),
+            BodyContent::Whole(bytes) => SizeHint::with_exact(rest + bytes.len() as u64),
+            BodyContent::Pieces(_, Some(left)) => SizeHint::with_exact(rest + *left),
+            BodyContent::Pieces(_, None) => SizeHint::default(),
         }
     }
 }
 
 /// A request that is logged and counted when its response's body is dropped.
-pub(crate) struct Ticket {
+pub(crate) struct RequestTicket {
     pub log: Rc<RequestLog>,
     /// The client's address, if it has one.
     pub client: Option<std::net::IpAddr>,
@@ -241,7 +241,7 @@ pub(crate) struct Ticket {
     pub status: u16,
     pub referrer: Option<HeaderValue>,
     pub user_agent: Option<HeaderValue>,
-    pub outcome: Outcome,
+    pub outcome: CacheOutcome,
     pub object_bytes: Option<u64>,
     pub tls: Option<&'static str>,
     /// The route's name, if the log tells it.
@@ -250,11 +250,11 @@ pub(crate) struct Ticket {
     pub sent_bytes: u64,
 }
 
-impl Drop for Ticket {
+impl Drop for RequestTicket {
     fn drop(&mut self) {
         self.log.stats.body_bytes_sent.add(self.sent_bytes);
         let answer = self.answer.take();
-        self.log.note(&Line {
+        self.log.note(&AccessLogLine {
             client: self.client,
             at_ms: self.at_ms,
             method: &self.method,

@@ -180,7 +180,7 @@ struct BucketTable {
     started: Instant,
     /// Chooses the part of a network. Clients do not know its key, so they cannot choose networks of one part.
     hasher: RandomState,
-    shards: Vec<Mutex<Shard>>,
+    shards: Vec<Mutex<BucketShard>>,
 }
 
 /// Whose bucket it is: the number of a rule, and a network.
@@ -196,7 +196,7 @@ struct BucketRate {
 
 /// The drops in a bucket at a time.
 #[derive(Debug, Clone, Copy)]
-struct Bucket {
+struct ClientBucket {
     drops: u64,
     at_ns: u64,
 }
@@ -204,9 +204,9 @@ struct Bucket {
 /// A part of the buckets, in two generations: those that were used since the last change, and those that were used
 /// before it. When the first is full, it takes the place of the other.
 #[derive(Debug, Default)]
-struct Shard {
-    recent: HashMap<BucketOwner, Bucket>,
-    before: HashMap<BucketOwner, Bucket>,
+struct BucketShard {
+    recent: HashMap<BucketOwner, ClientBucket>,
+    before: HashMap<BucketOwner, ClientBucket>,
 }
 
 impl NetworkRequests {
@@ -244,14 +244,14 @@ impl BucketTable {
         rule: &RequestRule,
         client: IpAddr,
         now: Instant,
-        then: impl FnOnce(&mut Bucket, u64) -> R,
+        then: impl FnOnce(&mut ClientBucket, u64) -> R,
     ) -> R {
         let owner: BucketOwner = (rule.number, network_of(client));
         let since = now.saturating_duration_since(self.started);
         let now_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
         let shard = &self.shards[self.hasher.hash_one(owner) as usize % SHARDS];
         let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-        let full = Bucket { drops: rule.rate.full(), at_ns: now_ns };
+        let full = ClientBucket { drops: rule.rate.full(), at_ns: now_ns };
         then(shard.bucket(owner, full), now_ns)
     }
 }
@@ -268,7 +268,7 @@ impl BucketRate {
     }
 }
 
-impl Bucket {
+impl ClientBucket {
     /// Takes a token. Workers may ask in another order than that of their times.
     fn take(&mut self, rate: BucketRate, now_ns: u64) -> Result<(), u64> {
         let elapsed_ns = now_ns.saturating_sub(self.at_ns).min(rate.period_ns);
@@ -292,9 +292,9 @@ impl Bucket {
     }
 }
 
-impl Shard {
+impl BucketShard {
     /// The bucket of an owner, which is `new` if the owner is not known.
-    fn bucket(&mut self, owner: BucketOwner, new: Bucket) -> &mut Bucket {
+    fn bucket(&mut self, owner: BucketOwner, new: ClientBucket) -> &mut ClientBucket {
         let mut known = None;
         if !self.recent.contains_key(&owner) {
             known = self.before.remove(&owner);
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_bucket_empties_and_fills_evenly() {
+    fn bucket_drains_and_fills_evenly() {
         let requests = requests(4, 60);
         let (client, begun) = (address("192.0.2.7"), requests.buckets.started);
         let at = |seconds: f64| begun + Duration::from_secs_f64(seconds);
@@ -369,7 +369,7 @@ mod tests {
     fn largest_rates_are_exact() {
         for (count, seconds) in [(RequestRate::COUNT_MAX, 1), (RequestRate::COUNT_MAX, 60), (999_983, 1), (1, 60)] {
             let rate = requests(count, seconds).rule.rate;
-            let mut bucket = Bucket { drops: rate.full(), at_ns: 0 };
+            let mut bucket = ClientBucket { drops: rate.full(), at_ns: 0 };
             for now_ns in [0, seconds * SECOND_NS, 1_000_000 * SECOND_NS] {
                 assert!((0..count).all(|_| bucket.take(rate, now_ns).is_ok()), "{count} in {seconds} s");
                 assert!(bucket.take(rate, now_ns).is_err(), "{count} in {seconds} s");
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn request_takes_all_its_tokens_or_none() {
+    fn request_takes_all_tokens_or_none() {
         let requests = Some(RequestRate { count: 1, period: Duration::from_secs(60) });
         let limits = ClientLimits::new(&NetworkLimits { connections_max: None, requests });
         let (client, now) = (address("192.0.2.7"), limits.of_sites.started);
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_of_a_site_costs_no_token() {
+    fn site_refusal_costs_no_token() {
         let requests = Some(RequestRate { count: 2, period: Duration::from_secs(60) });
         let limits = ClientLimits::new(&NetworkLimits { connections_max: None, requests });
         let (client, now) = (address("192.0.2.7"), limits.of_sites.started);
@@ -442,7 +442,7 @@ mod tests {
                 assert_eq!(requests.take(busy, now), Err(60), "it is used again and again");
             }
         }
-        let kept = |shard: &Mutex<Shard>| {
+        let kept = |shard: &Mutex<BucketShard>| {
             let shard = shard.lock().expect("no panic");
             shard.recent.len() + shard.before.len()
         };

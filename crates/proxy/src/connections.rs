@@ -1,6 +1,6 @@
 //! The open connections of one worker.
 //!
-//! Owns: the state of each connection ([`Connection`]), the clock of all, and ending connections that are overdue, drained,
+//! Owns: the state of each connection ([`SweptConnection`]), the clock of all, and ending connections that are overdue, drained,
 //! displaced or cut off. Leaves to others: the decision when connections are drained and cut off (`accept`), and the requests on a
 //! connection (`service`, `upstream`).
 
@@ -16,11 +16,11 @@ use tokio_util::task::TaskTracker;
 
 use crate::listening::unix_socket::UnixSocket;
 use crate::options::{ClientNet, OriginTimes, ProxyOptions};
-use crate::room::{Peer, Place, Room};
+use crate::room::{ConnectionPeer, ConnectionPlace, ConnectionRoom};
 use crate::stats::WorkerStats;
-use crate::wire::http1::watch::{Side, Watch};
-use crate::wire::http2::Multiplexed;
-use crate::wire::transport::{Clock, Connection, Deadlines, RESTING_TICKS, until_killed};
+use crate::wire::http1::watch::{ConnectionWatch, PeerSide};
+use crate::wire::http2::Http2Connection;
+use crate::wire::transport::{PhaseDeadlines, RESTING_TICKS, SweptConnection, TickClock, until_killed};
 
 /// The time for which a connection without a request stays open while a worker lets its clients go.
 const LINGER: Duration = Duration::from_secs(1);
@@ -31,7 +31,7 @@ const IDLE_MIN: Duration = Duration::from_secs(1);
 
 /// The users of an address that the proxy listens on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Door {
+pub(crate) enum EntranceRole {
     /// Clients.
     Clients,
     /// Clients, over TLS.
@@ -46,27 +46,31 @@ pub(crate) enum Door {
 
 /// An address that the proxy listens on.
 #[derive(Debug, Clone)]
-pub(crate) struct Entrance {
-    pub door: Door,
+pub(crate) struct ProxyEntrance {
+    pub door: EntranceRole,
     /// The peers that begin each connection with a header of the PROXY protocol.
     header_from: Arc<[ClientNet]>,
     /// Whether those without an address do, who connect to a Unix socket.
     is_headed: bool,
 }
 
-impl Entrance {
+impl ProxyEntrance {
     /// The address of the options that is for these users. Peers at an address for administration send no headers.
-    pub fn new(options: &ProxyOptions, address: SocketAddr, door: Door) -> Entrance {
+    pub fn new(options: &ProxyOptions, address: SocketAddr, door: EntranceRole) -> ProxyEntrance {
         let senders = options
             .proxy_protocol_from
             .iter()
-            .filter(|(at, _)| *at == address && !matches!(door, Door::Admin | Door::Fleet));
-        Entrance { door, header_from: senders.map(|(_, net)| *net).collect(), is_headed: false }
+            .filter(|(at, _)| *at == address && !matches!(door, EntranceRole::Admin | EntranceRole::Fleet));
+        ProxyEntrance { door, header_from: senders.map(|(_, net)| *net).collect(), is_headed: false }
     }
 
     /// A Unix socket that is for these users.
-    pub fn of_socket(socket: &UnixSocket, door: Door) -> Entrance {
-        Entrance { door, header_from: Vec::new().into(), is_headed: socket.has_proxy_header && door != Door::Admin }
+    pub fn of_socket(socket: &UnixSocket, door: EntranceRole) -> ProxyEntrance {
+        ProxyEntrance {
+            door,
+            header_from: Vec::new().into(),
+            is_headed: socket.has_proxy_header && door != EntranceRole::Admin,
+        }
     }
 
     /// Whether each connection of this peer begins with a header. One without an address uses a Unix socket.
@@ -77,39 +81,39 @@ impl Entrance {
 
 /// The limits of the connections of clients.
 #[derive(Debug, Clone, Copy)]
-struct Allowed {
-    deadlines: Deadlines,
+struct ClientConnectionLimits {
+    deadlines: PhaseDeadlines,
     head_bytes_max: usize,
 }
 
 /// The open connections of a worker, to clients and to origins.
-pub(crate) struct Connections {
+pub(crate) struct WorkerConnections {
     /// The tasks of the connections. A worker ends when all of them have ended.
     pub tasks: TaskTracker,
     /// The places for connections, which all workers share.
-    pub room: Arc<Room>,
-    clock: Rc<Clock>,
-    clients: Allowed,
+    pub room: Arc<ConnectionRoom>,
+    clock: Rc<TickClock>,
+    clients: ClientConnectionLimits,
     origin_head_bytes_max: usize,
     /// The tick at which the worker began to let its clients go; `None` before.
     leaving_since: Cell<Option<u32>>,
     next: Cell<u64>,
-    open: RefCell<HashMap<u64, Open>>,
+    open: RefCell<HashMap<u64, TrackedConnection>>,
 }
 
 /// An open connection.
-struct Open {
-    connection: Rc<dyn Connection>,
+struct TrackedConnection {
+    connection: Rc<dyn SweptConnection>,
     /// The place of a client's connection; that of a connection to an origin is elsewhere.
-    place: Option<Place>,
+    place: Option<ConnectionPlace>,
 }
 
-impl Connections {
+impl WorkerConnections {
     /// Starts without connections.
-    pub fn new(options: &ProxyOptions, room: Arc<Room>) -> Rc<Connections> {
+    pub fn new(options: &ProxyOptions, room: Arc<ConnectionRoom>) -> Rc<WorkerConnections> {
         let limits = &options.limits;
-        let ticks = Deadlines::ticks;
-        let clients = Deadlines {
+        let ticks = PhaseDeadlines::ticks;
+        let clients = PhaseDeadlines {
             idle: ticks(limits.keep_alive_timeout),
             head: ticks(limits.head_timeout),
             body: silence(limits.body_timeout),
@@ -117,11 +121,11 @@ impl Connections {
             tunnel: silence(limits.tunnel_timeout),
             linger: ticks(Duration::from_secs(1)),
         };
-        Rc::new(Connections {
+        Rc::new(WorkerConnections {
             tasks: TaskTracker::new(),
             room,
             clock: Rc::default(),
-            clients: Allowed { deadlines: clients, head_bytes_max: limits.request_head_bytes_max },
+            clients: ClientConnectionLimits { deadlines: clients, head_bytes_max: limits.request_head_bytes_max },
             origin_head_bytes_max: limits.response_head_bytes_max,
             leaving_since: Cell::new(None),
             next: Cell::new(0),
@@ -130,26 +134,26 @@ impl Connections {
     }
 
     /// The state of a new connection of HTTP/2 from a client.
-    pub fn multiplexed(&self) -> Rc<Multiplexed> {
-        Multiplexed::new(self.clock.clone(), self.clients.deadlines)
+    pub fn multiplexed(&self) -> Rc<Http2Connection> {
+        Http2Connection::new(self.clock.clone(), self.clients.deadlines)
     }
 
     /// Makes the watch of a new connection of HTTP/1 from a client.
-    pub fn new_watch(&self) -> Rc<Watch> {
-        Watch::new(Side::Client, self.clock.clone(), self.clients.deadlines, self.clients.head_bytes_max)
+    pub fn new_watch(&self) -> Rc<ConnectionWatch> {
+        ConnectionWatch::new(PeerSide::Client, self.clock.clone(), self.clients.deadlines, self.clients.head_bytes_max)
     }
 
     /// Makes the watch of a new connection of HTTP/1 to an origin with these times.
-    pub fn new_origin_watch(&self, times: &OriginTimes) -> Rc<Watch> {
+    pub fn new_origin_watch(&self, times: &OriginTimes) -> Rc<ConnectionWatch> {
         let (clock, deadlines) = self.origin_clock(times);
-        Watch::new(Side::Origin, clock, deadlines, self.origin_head_bytes_max)
+        ConnectionWatch::new(PeerSide::Origin, clock, deadlines, self.origin_head_bytes_max)
     }
 
     /// The clock and the limits of a new connection to an origin with these times.
-    pub fn origin_clock(&self, times: &OriginTimes) -> (Rc<Clock>, Deadlines) {
-        let deadlines = Deadlines {
-            idle: Deadlines::ticks(times.idle),
-            head: Deadlines::ticks(times.response),
+    pub fn origin_clock(&self, times: &OriginTimes) -> (Rc<TickClock>, PhaseDeadlines) {
+        let deadlines = PhaseDeadlines {
+            idle: PhaseDeadlines::ticks(times.idle),
+            head: PhaseDeadlines::ticks(times.response),
             body: silence(times.silence),
             ..self.clients.deadlines
         };
@@ -158,17 +162,21 @@ impl Connections {
 
     /// Lets the sweeper check a connection until the returned value is dropped. A client's connection keeps its place
     /// until then, unless another client [displaces](Self::displace) it.
-    pub fn enlist(self: &Rc<Self>, connection: Rc<dyn Connection>, place: Option<Place>) -> Enlisted {
+    pub fn enlist(
+        self: &Rc<Self>,
+        connection: Rc<dyn SweptConnection>,
+        place: Option<ConnectionPlace>,
+    ) -> ConnectionRegistration {
         let number = self.next.get();
         self.next.set(number + 1);
-        self.open.borrow_mut().insert(number, Open { connection, place });
-        Enlisted { connections: self.clone(), number }
+        self.open.borrow_mut().insert(number, TrackedConnection { connection, place });
+        ConnectionRegistration { connections: self.clone(), number }
     }
 
     /// Ends the connection of the peer of this kind that has been idle for longest, and returns its place; `None` if
     /// none is idle. *Cost*: looks at every open connection.
-    pub fn displace(&self, peer: Peer, stats: &WorkerStats) -> Option<Place> {
-        let idle_min = Deadlines::ticks(IDLE_MIN);
+    pub fn displace(&self, peer: ConnectionPeer, stats: &WorkerStats) -> Option<ConnectionPlace> {
+        let idle_min = PhaseDeadlines::ticks(IDLE_MIN);
         let mut open = self.open.borrow_mut();
         let idle = open.iter_mut().filter_map(|(number, open)| {
             let is_such = open.place.as_ref().is_some_and(|place| place.peer() == peer);
@@ -183,7 +191,7 @@ impl Connections {
     }
 
     /// Runs a connection to an origin until the connection ends by itself or the sweeper ends it.
-    pub fn supervise<F: Future + 'static>(self: &Rc<Self>, connection: Rc<dyn Connection>, work: F) {
+    pub fn supervise<F: Future + 'static>(self: &Rc<Self>, connection: Rc<dyn SweptConnection>, work: F) {
         let enlisted = self.enlist(connection.clone(), None);
         self.tasks.spawn_local(async move {
             until_killed(connection.transport(), work).await;
@@ -194,14 +202,14 @@ impl Connections {
     /// Advances the clock by one tick and ends overdue connections.
     pub fn sweep(&self, stats: &WorkerStats) {
         self.clock.advance();
-        let linger = Deadlines::ticks(LINGER);
+        let linger = PhaseDeadlines::ticks(LINGER);
         if self.leaving_since.get().is_some_and(|since| self.clock.since(since) > linger) {
             let open = self.open.borrow();
             let transports = open.values().map(|open| open.connection.transport());
             let settled = transports.filter(|transport| transport.settled_ticks().is_some_and(|ticks| ticks > linger));
             settled.for_each(|transport| transport.drain());
         }
-        for Open { connection, .. } in self.open.borrow().values() {
+        for TrackedConnection { connection, .. } in self.open.borrow().values() {
             if !connection.transport().is_killed() && connection.is_overdue() {
                 stats.overdue_connections.add(1);
                 connection.transport().kill();
@@ -231,25 +239,25 @@ impl Connections {
 
 /// The ticks in which no byte may arrive; zero is for no limit.
 fn silence(time: Duration) -> u32 {
-    if time.is_zero() { Deadlines::NEVER } else { Deadlines::ticks(time) }
+    if time.is_zero() { PhaseDeadlines::NEVER } else { PhaseDeadlines::ticks(time) }
 }
 
 /// A connection that the sweeper checks.
-pub(crate) struct Enlisted {
-    connections: Rc<Connections>,
+pub(crate) struct ConnectionRegistration {
+    connections: Rc<WorkerConnections>,
     number: u64,
 }
 
-impl Enlisted {
+impl ConnectionRegistration {
     /// Lets the sweeper check another state of the same connection, which has turned out to be of another protocol.
-    pub fn replace(&self, connection: Rc<dyn Connection>) {
+    pub fn replace(&self, connection: Rc<dyn SweptConnection>) {
         if let Some(open) = self.connections.open.borrow_mut().get_mut(&self.number) {
             open.connection = connection;
         }
     }
 }
 
-impl Drop for Enlisted {
+impl Drop for ConnectionRegistration {
     fn drop(&mut self) {
         self.connections.open.borrow_mut().remove(&self.number);
     }

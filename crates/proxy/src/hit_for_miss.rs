@@ -19,7 +19,7 @@ const REMEMBERED_MS: u64 = 30_000;
 
 /// Why a response could not be stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Reason {
+pub(crate) enum HitForMissReason {
     /// The response itself: it concerns every request for the URL.
     Response,
     /// The request had `Authorization`: it concerns only such requests.
@@ -47,7 +47,7 @@ impl HitForMiss {
     }
 
     /// Remembers that the response to a request for `key` could not be stored.
-    pub fn insert(&mut self, key: &[u8], headers: &HeaderMap, reason: Reason, now_ms: u64) {
+    pub fn insert(&mut self, key: &[u8], headers: &HeaderMap, reason: HitForMissReason, now_ms: u64) {
         let hash = self.hash(key, headers, reason);
         self.slots[hash as usize % SLOTS] = (hash, now_ms + REMEMBERED_MS);
     }
@@ -70,18 +70,18 @@ impl HitForMiss {
 
     /// Whether the origin recently gave no part of the response to such a request.
     pub fn has_no_parts(&self, key: &[u8], headers: &HeaderMap, now_ms: u64) -> bool {
-        self.has(key, headers, Reason::NoParts, now_ms)
+        self.has(key, headers, HitForMissReason::NoParts, now_ms)
     }
 
-    fn has(&self, key: &[u8], headers: &HeaderMap, reason: Reason, now_ms: u64) -> bool {
+    fn has(&self, key: &[u8], headers: &HeaderMap, reason: HitForMissReason, now_ms: u64) -> bool {
         let hash = self.hash(key, headers, reason);
         let (found, until_ms) = self.slots[hash as usize % SLOTS];
         found == hash && now_ms < until_ms
     }
 
-    fn hash(&self, key: &[u8], headers: &HeaderMap, reason: Reason) -> u64 {
+    fn hash(&self, key: &[u8], headers: &HeaderMap, reason: HitForMissReason) -> u64 {
         let mut encodings = Vec::new();
-        if matches!(reason, Reason::Size | Reason::NoParts) {
+        if matches!(reason, HitForMissReason::Size | HitForMissReason::NoParts) {
             push_variant(&mut encodings, &[ACCEPT_ENCODING], headers);
         }
         self.hasher.hash_one((key, reason, encodings))
@@ -89,9 +89,9 @@ impl HitForMiss {
 }
 
 /// The reasons that may concern a request.
-fn reasons(headers: &HeaderMap) -> impl Iterator<Item = Reason> {
-    let authorization = headers.contains_key(AUTHORIZATION).then_some(Reason::Authorization);
-    [Some(Reason::Response), authorization, Some(Reason::Size)].into_iter().flatten()
+fn reasons(headers: &HeaderMap) -> impl Iterator<Item = HitForMissReason> {
+    let authorization = headers.contains_key(AUTHORIZATION).then_some(HitForMissReason::Authorization);
+    [Some(HitForMissReason::Response), authorization, Some(HitForMissReason::Size)].into_iter().flatten()
 }
 
 #[cfg(test)]
@@ -103,16 +103,16 @@ mod tests {
     fn requests_are_remembered_for_a_while() {
         let (mut keys, any) = (HitForMiss::new(), HeaderMap::new());
         assert!(!keys.contains(b"a", &any, 0));
-        keys.insert(b"a", &any, Reason::Response, 1000);
+        keys.insert(b"a", &any, HitForMissReason::Response, 1000);
         assert!(keys.contains(b"a", &any, 1000 + REMEMBERED_MS - 1));
         assert!(!keys.contains(b"a", &any, 1000 + REMEMBERED_MS));
-        keys.insert(b"a", &any, Reason::Response, 1000);
+        keys.insert(b"a", &any, HitForMissReason::Response, 1000);
         keys.remove(b"a", &any);
         assert!(!keys.contains(b"a", &any, 1000));
     }
 
     #[test]
-    fn a_reason_concerns_only_the_requests_that_have_it() {
+    fn reason_needs_matching_request() {
         let plain = headers(&[("accept-encoding", "gzip")]);
         let identity = headers(&[("accept-encoding", "identity")]);
         let authorized = headers(&[("accept-encoding", "gzip"), ("authorization", "x")]);
@@ -121,16 +121,16 @@ mod tests {
             keys.insert(b"a", by, reason, 0);
             [&plain, &identity, &authorized].map(|headers| keys.contains(b"a", headers, 1))
         };
-        assert_eq!(remembered(Reason::Response, &authorized), [true, true, true]);
-        assert_eq!(remembered(Reason::Authorization, &authorized), [false, false, true]);
-        assert_eq!(remembered(Reason::Size, &identity), [false, true, false]);
-        assert_eq!(remembered(Reason::Size, &authorized), [true, false, true]);
+        assert_eq!(remembered(HitForMissReason::Response, &authorized), [true, true, true]);
+        assert_eq!(remembered(HitForMissReason::Authorization, &authorized), [false, false, true]);
+        assert_eq!(remembered(HitForMissReason::Size, &identity), [false, true, false]);
+        assert_eq!(remembered(HitForMissReason::Size, &authorized), [true, false, true]);
     }
 
     #[test]
-    fn no_parts_says_nothing_of_the_whole() {
+    fn no_parts_mark_spares_whole_response() {
         let (mut keys, any) = (HitForMiss::new(), HeaderMap::new());
-        keys.insert(b"a", &any, Reason::NoParts, 0);
+        keys.insert(b"a", &any, HitForMissReason::NoParts, 0);
         assert!(keys.has_no_parts(b"a", &any, 1) && !keys.contains(b"a", &any, 1));
         keys.remove(b"a", &any);
         assert!(keys.has_no_parts(b"a", &any, 1) && !keys.has_no_parts(b"b", &any, 1));
@@ -138,9 +138,9 @@ mod tests {
     }
 
     #[test]
-    fn any_number_of_keys_takes_the_same_room() {
+    fn hit_for_miss_size_is_fixed() {
         let (mut keys, any) = (HitForMiss::new(), HeaderMap::new());
-        (0..10 * SLOTS).for_each(|key| keys.insert(&key.to_le_bytes(), &any, Reason::Response, 0));
+        (0..10 * SLOTS).for_each(|key| keys.insert(&key.to_le_bytes(), &any, HitForMissReason::Response, 0));
         let remembered = (0..10 * SLOTS).filter(|key| keys.contains(&key.to_le_bytes(), &any, 1)).count();
         assert!(remembered <= SLOTS && remembered > SLOTS / 2);
     }

@@ -53,17 +53,17 @@ pub use error::Error;
 pub use fleet::{FleetSeat, FleetStore, PeerOptions, outcome_json, outcome_text, rules_of};
 pub use listening::unix_socket::{SOCKET_PATH_BYTES_MAX, SocketFault, SocketUsers, UnixSocket};
 pub use options::{
-    AccessLog, ClientNet, ForwardedOptions, Limits, LogFormat, NameFiles, NetworkLimits, OriginUrl, ProxyOptions,
+    AccessLog, ClientNet, ForwardedOptions, LogFormat, NameFiles, NetworkLimits, OriginUrl, ProxyLimits, ProxyOptions,
 };
 pub use origin_options::OriginOptions;
 pub use purge_request::{PurgeRequest, PurgeSubject};
-pub use reload::Reopener;
+pub use reload::ProxyReopener;
 pub use room::ConnectionLimits;
-pub use rules::default_ttl::{Rule as DefaultTtlRule, parse_duration};
+pub use rules::default_ttl::{DefaultTtlRule, parse_duration};
 pub use rules::key_headers::{KEY_HEADERS_MAX, KeyHeader};
 pub use rules::origin::host_sent::OriginHost;
-pub use server::{Bound, Proxy, run};
-pub use stats::{LATENCY_BOUNDS_US, Latency, ProxyStats, StatsReader, TopTraffic, TrafficRow};
+pub use server::{BoundProxy, Proxy, run};
+pub use stats::{LATENCY_BOUNDS_US, OutcomeLatency, ProxyStats, StatsReader, TopTraffic, TrafficRow};
 pub use stored::by_hand;
 pub use successor::PurgeElsewhere;
 pub use upstream::{OriginDown, ServerFigures, ServiceFigures, count_service_servers};

@@ -18,8 +18,8 @@ use crate::admin::AdminOptions;
 use crate::fleet::PeerOptions;
 use crate::listening::unix_socket::UnixSocket;
 use crate::origin_options::OriginOptions;
-use crate::rules::default_ttl::Rule;
-use crate::rules::key::Origin;
+use crate::rules::default_ttl::DefaultTtlRule;
+use crate::rules::key::UrlOrigin;
 
 /// The number of headers for which hyper needs no allocation.
 pub(crate) const HEADERS: usize = 100;
@@ -53,7 +53,7 @@ pub struct ProxyOptions {
     pub workers: usize,
     /// Rules that give a lifetime to responses that have no lifetime. The first rule that matches a URL counts; by
     /// default there are no rules.
-    pub default_ttl: Vec<Rule>,
+    pub default_ttl: Vec<DefaultTtlRule>,
     /// The time beyond its lifetime for which a response is served while its origin cannot be reached; zero if it never
     /// is. A response can override this (`stale-if-error`) or forbid it (`must-revalidate`).
     pub stale_unreachable: Duration,
@@ -71,7 +71,7 @@ pub struct ProxyOptions {
     pub names: NameFiles,
     /// The ports to which `CONNECT` may tunnel.
     pub connect_ports: Vec<u16>,
-    /// Whether `Surrogate-Key` and `Cache-Tag` are removed from responses to clients.
+    /// Whether `Surrogate-Key` and `NameCache-Tag` are removed from responses to clients.
     pub strip_tags: bool,
     /// Whether to ignore `no-cache`, `max-age`, `min-fresh` and `Pragma` in requests. With these a client demands a
     /// fresher response than the origin requires.
@@ -85,7 +85,7 @@ pub struct ProxyOptions {
     /// How the other nodes of a fleet reach this one; `None` if it shares no keys with them.
     pub peers: Option<PeerOptions>,
     /// Limits on the sizes, counts and times that clients and origins decide.
-    pub limits: Limits,
+    pub limits: ProxyLimits,
 }
 
 impl Default for ProxyOptions {
@@ -116,7 +116,7 @@ impl Default for ProxyOptions {
             forwarded: ForwardedOptions::default(),
             admin: AdminOptions::default(),
             peers: None,
-            limits: Limits::default(),
+            limits: ProxyLimits::default(),
         }
     }
 }
@@ -192,7 +192,7 @@ pub enum LogFormat {
 /// Limits on the sizes, counts and times that clients and origins decide. Sizes are in bytes.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct Limits {
+pub struct ProxyLimits {
     /// The maximum number of client connections of all workers together. Further connections are answered by `503` and
     /// closed.
     pub connections_max: usize,
@@ -253,9 +253,9 @@ pub struct NetworkLimits {
     pub requests: Option<RequestRate>,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
+impl Default for ProxyLimits {
+    fn default() -> ProxyLimits {
+        ProxyLimits {
             connections_max: 10_000,
             by_network: NetworkLimits::default(),
             request_head_bytes_max: 32 * 1024,
@@ -280,7 +280,7 @@ impl Default for Limits {
     }
 }
 
-impl Limits {
+impl ProxyLimits {
     /// The limits as JSON, under names with their units. Those by network are there if they are set.
     pub fn figures(&self) -> serde_json::Value {
         let seconds = |time: Duration| time.as_secs_f64();
@@ -334,7 +334,7 @@ pub(crate) struct OriginTimes {
 
 impl OriginTimes {
     /// The times that the proxy's limits say.
-    pub fn of(limits: &Limits) -> OriginTimes {
+    pub fn of(limits: &ProxyLimits) -> OriginTimes {
         OriginTimes {
             connect: limits.connect_timeout,
             response: limits.response_timeout,
@@ -348,7 +348,7 @@ impl OriginTimes {
 
 /// The URL of a reverse proxy's origin: scheme, host and port.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OriginUrl(pub(crate) Origin);
+pub struct OriginUrl(pub(crate) UrlOrigin);
 
 impl OriginUrl {
     /// The host, without the brackets of an IPv6 address, and the port.
@@ -367,7 +367,7 @@ impl FromStr for OriginUrl {
                 "`{text}` has a path: an origin is scheme, host and port, as `https://example.org:8443`"
             ));
         }
-        Origin::of(&uri).map(OriginUrl).ok_or_else(|| {
+        UrlOrigin::of(&uri).map(OriginUrl).ok_or_else(|| {
             format!("`{text}` is no origin: write one as `http://example.org` or `https://example.org:8443`")
         })
     }
@@ -439,8 +439,9 @@ mod tests {
     use super::*;
     use crate::admin::is_loopback;
 
+    /// Only loopback and listed clients are admitted.
     #[test]
-    fn only_loopback_and_listed_clients_are_admitted() {
+    fn unlisted_clients_are_not_admitted() {
         let options = ProxyOptions {
             clients: ["192.0.2.0/24", "2001:db8::/32", "198.51.100.7"].map(|net| net.parse().expect("a net")).to_vec(),
             ..ProxyOptions::default()
@@ -472,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_is_scheme_host_and_port() {
+    fn origin_is_scheme_host_and_port() {
         for (text, shown) in [
             ("http://a", "http://a"),
             ("HTTPS://A:443/", "https://a"),

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use futures_util::stream::unfold;
 use futures_util::{Stream, StreamExt};
-use nectary_store::{BodyReader, FillReader, Object};
+use nectary_store::{BodyReader, FillReader, StoredObject};
 
 /// The reason why a body was cut short.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -24,7 +24,7 @@ pub(crate) type Pieces = Pin<Box<dyn Stream<Item = Result<Bytes, BodyError>>>>;
 
 /// The bytes of a stored body that its reader did not get.
 #[derive(Debug, Clone)]
-pub(crate) struct Lost {
+pub(crate) struct LostRange {
     /// The offset of the first of them in the whole body.
     pub start: u64,
     /// The end of the wanted range; `None` for the end of the body.
@@ -36,22 +36,22 @@ pub(crate) struct Lost {
 }
 
 /// Gets lost bytes from elsewhere: exactly these, or an error. *Errors*: nothing proves that the same body is there.
-pub(crate) type Resume = Rc<dyn Fn(Lost) -> Resuming>;
+pub(crate) type Resume = Rc<dyn Fn(LostRange) -> Resuming>;
 pub(crate) type Resuming = Pin<Box<dyn Future<Output = Result<Pieces, BodyError>>>>;
 
 /// Where the next pieces come from.
-enum Supply {
+enum PieceSupply {
     Object(BodyReader),
     Fill(FillReader),
     /// Nowhere yet, because the store lost an earlier part of the body for this reason.
     Lost(String),
-    /// From elsewhere; the reason is that of `Lost`.
+    /// From elsewhere; the reason is that of `LostRange`.
     Resumed(Pieces, String),
 }
 
 /// A range of a stored body, which is read once from front to end.
 pub(crate) struct StoredBody {
-    supply: Supply,
+    supply: PieceSupply,
     position: u64,
     end: Option<u64>,
     size_bytes: Option<u64>,
@@ -60,23 +60,23 @@ pub(crate) struct StoredBody {
 
 impl StoredBody {
     /// A range of an object.
-    pub fn of_object(object: &Object, range: Range<u64>, resume: Option<Resume>) -> StoredBody {
-        let supply = Supply::Object(object.reader(range.clone()));
+    pub fn of_object(object: &StoredObject, range: Range<u64>, resume: Option<Resume>) -> StoredBody {
+        let supply = PieceSupply::Object(object.reader(range.clone()));
         StoredBody::new(supply, range.start, Some(range.end), Some(object.body_bytes()), resume)
     }
 
     /// A range of an object whose store has just failed for this reason, so that it is not tried again.
-    pub fn of_lost(object: &Object, range: Range<u64>, resume: Option<Resume>, why: String) -> StoredBody {
-        StoredBody::new(Supply::Lost(why), range.start, Some(range.end), Some(object.body_bytes()), resume)
+    pub fn of_lost(object: &StoredObject, range: Range<u64>, resume: Option<Resume>, why: String) -> StoredBody {
+        StoredBody::new(PieceSupply::Lost(why), range.start, Some(range.end), Some(object.body_bytes()), resume)
     }
 
     /// The bytes of a fill from `start` on: `length` bytes, or all. The reader may give more than that.
     pub fn of_fill(reader: FillReader, start: u64, length: Option<u64>, resume: Option<Resume>) -> StoredBody {
-        StoredBody::new(Supply::Fill(reader), start, length.map(|length| start + length), None, resume)
+        StoredBody::new(PieceSupply::Fill(reader), start, length.map(|length| start + length), None, resume)
     }
 
     fn new(
-        supply: Supply,
+        supply: PieceSupply,
         position: u64,
         end: Option<u64>,
         size_bytes: Option<u64>,
@@ -89,13 +89,13 @@ impl StoredBody {
     pub async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
         let why = loop {
             let error = match &mut self.supply {
-                Supply::Resumed(pieces, _) => return pieces.next().await,
-                Supply::Lost(why) => break std::mem::take(why),
-                Supply::Object(reader) => match reader.next().await? {
+                PieceSupply::Resumed(pieces, _) => return pieces.next().await,
+                PieceSupply::Lost(why) => break std::mem::take(why),
+                PieceSupply::Object(reader) => match reader.next().await? {
                     Ok(piece) => return Some(Ok(self.passed(piece))),
                     Err(error) => error,
                 },
-                Supply::Fill(reader) => match reader.next().await? {
+                PieceSupply::Fill(reader) => match reader.next().await? {
                     Ok(piece) => return Some(Ok(self.passed(piece))),
                     // The origin broke the body off, so nobody has its rest.
                     Err(error) if reader.has_failed() => return Some(Err(BodyError(error.to_string()))),
@@ -105,24 +105,24 @@ impl StoredBody {
                     }
                 },
             };
-            self.supply = Supply::Lost(error.to_string());
+            self.supply = PieceSupply::Lost(error.to_string());
         };
         let Some(resume) = &self.resume else { return Some(Err(BodyError(why))) };
-        let lost = Lost { start: self.position, end: self.end, size_bytes: self.size_bytes, why: why.clone() };
+        let lost = LostRange { start: self.position, end: self.end, size_bytes: self.size_bytes, why: why.clone() };
         let mut pieces = match resume(lost).await {
             Ok(pieces) => pieces,
             Err(error) => return Some(Err(error)),
         };
         let piece = pieces.next().await;
-        self.supply = Supply::Resumed(pieces, why);
+        self.supply = PieceSupply::Resumed(pieces, why);
         piece
     }
 
     /// Why the store failed, if it did.
     pub fn into_loss(self) -> Option<String> {
         match self.supply {
-            Supply::Object(_) | Supply::Fill(_) => None,
-            Supply::Lost(why) | Supply::Resumed(_, why) => Some(why),
+            PieceSupply::Object(_) | PieceSupply::Fill(_) => None,
+            PieceSupply::Lost(why) | PieceSupply::Resumed(_, why) => Some(why),
         }
     }
 
@@ -191,7 +191,7 @@ mod tests {
     }
 
     /// A store on a device that loses everything behind its areas when the test says so, with an object of this body.
-    async fn lossy(body: &[u8]) -> (Arc<MemoryDevice>, Store, Object) {
+    async fn lossy(body: &[u8]) -> (Arc<MemoryDevice>, Store, StoredObject) {
         let device = Arc::new(MemoryDevice::new(64 << 20));
         Store::create(device.clone(), &CreateOptions::default()).await.expect("a store");
         let open = || Store::open(device.clone(), OpenOptions { warm_up: false, ..OpenOptions::default() });
@@ -214,13 +214,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_rest_begins_at_the_lost_byte() {
+    async fn resume_starts_at_lost_byte() {
         let body: Vec<u8> = (0..8u32 << 20).map(|at| (at >> 9) as u8).collect();
         for (range, taken) in [(0..8 << 20, 0), (0..8 << 20, 3), (5..(4 << 20) + 7, 2)] {
             let (device, _store, object) = lossy(&body).await;
-            let asked = Rc::new(RefCell::new(Vec::<Lost>::new()));
+            let asked = Rc::new(RefCell::new(Vec::<LostRange>::new()));
             let (heard, whole) = (asked.clone(), body.clone());
-            let resume: Resume = Rc::new(move |lost: Lost| {
+            let resume: Resume = Rc::new(move |lost: LostRange| {
                 heard.borrow_mut().push(lost.clone());
                 let rest = whole[lost.start as usize..lost.end.expect("an end") as usize].to_vec();
                 Box::pin(async move { Ok(Box::pin(stream::once(async { Ok(rest.into()) })) as Pieces) })

@@ -38,7 +38,7 @@ pub struct PurgeRequest {
 /// The words of a purge.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
-struct Words {
+struct PurgeFields {
     #[serde(alias = "key")]
     url: Option<String>,
     prefix: Option<String>,
@@ -74,8 +74,8 @@ impl PurgeRequest {
     }
 }
 
-fn of_words(words: serde_json::Result<Words>) -> Result<PurgeRequest, String> {
-    let Words { url, prefix, tags, all, soft, wait } =
+fn of_words(words: serde_json::Result<PurgeFields>) -> Result<PurgeRequest, String> {
+    let PurgeFields { url, prefix, tags, all, soft, wait } =
         words.map_err(|error| format!("{FORMS}; this is not one of them: {error}."))?;
     let subject = match (url, prefix, tags, all) {
         (Some(url), None, None, None) if !url.is_empty() => PurgeSubject::Url(url),

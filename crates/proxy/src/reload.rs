@@ -9,11 +9,11 @@ use std::time::Duration;
 use nectary_config::ProxyConfig;
 use nectary_host::fleet::RulesHash;
 
-use crate::accept::Tls;
+use crate::accept::TlsService;
 use crate::access_log::LogQueue;
 use crate::configured::{options_of, sites_of, unchanged_parts};
 use crate::error::Error;
-use crate::fleet::{FleetSeat, Peers};
+use crate::fleet::{FleetPeers, FleetSeat};
 use crate::sites::{KeysOfUrl, LiveSites};
 
 /// The longest time for which reopening the access log waits for an earlier write.
@@ -22,19 +22,19 @@ const REOPEN_PATIENCE: Duration = Duration::from_secs(5);
 /// Opens again what a proxy has open by a name: the file of the access log and the certificates; and takes a new
 /// configuration. It is cheap to clone, and any thread can use it.
 #[derive(Debug, Clone)]
-pub struct Reopener {
+pub struct ProxyReopener {
     pub(crate) log: Option<Arc<LogQueue>>,
     pub(crate) sites: LiveSites,
-    pub(crate) tls: Option<Arc<Tls>>,
+    pub(crate) tls: Option<Arc<TlsService>>,
     /// The configuration with which the proxy started.
     pub(crate) started: Option<Arc<ProxyConfig>>,
     /// The fleet of the proxy, which has to know its rules.
     pub(crate) fleet: Option<FleetSeat>,
     /// The certificates between nodes.
-    pub(crate) peers: Option<Arc<Peers>>,
+    pub(crate) peers: Option<Arc<FleetPeers>>,
 }
 
-impl Reopener {
+impl ProxyReopener {
     /// Opens the access log by its name and reads the certificates; blocks the thread until that is done.
     ///
     /// Lines logged before may be in the new file. If the log could not be written, this tries at once. New connections
@@ -46,7 +46,7 @@ impl Reopener {
         [self.reopen_log(), tls, peers].into_iter().chain(trusts).filter_map(Result::err).collect()
     }
 
-    /// Opens the access log by its name, as [`reopen`](Reopener::reopen) does.
+    /// Opens the access log by its name, as [`reopen`](ProxyReopener::reopen) does.
     pub fn reopen_log(&self) -> Result<(), Error> {
         self.log.as_ref().map_or(Ok(()), |log| log.reopen(REOPEN_PATIENCE))
     }

@@ -38,7 +38,7 @@ impl RenderedValues {
         }
     }
 
-    /// The value of `Cache-Status` for a hit.
+    /// The value of `NameCache-Status` for a hit.
     pub fn hit(&mut self, ttl_s: i64) -> HeaderValue {
         let slot = &mut self.hits[ttl_s.unsigned_abs() as usize % SLOTS];
         match slot {
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_those_that_were_asked_for() {
+    fn rendered_values_match_requested_ones() {
         let mut values = RenderedValues::new();
         for _ in 0..2 {
             for age_s in [0, 1, 1025, 1 << 40] {

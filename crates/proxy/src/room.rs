@@ -22,7 +22,7 @@ const ADMINS_MAX: u64 = 16;
 const ASKERS_MAX: usize = 64;
 
 /// A request of another worker for the place of an idle client.
-pub(crate) type Asker = oneshot::Sender<Option<Place>>;
+pub(crate) type Asker = oneshot::Sender<Option<ConnectionPlace>>;
 
 /// How many connections a proxy may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -52,7 +52,7 @@ impl ConnectionLimits {
 
 /// The places for connections that all workers of a proxy share.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct ConnectionRoom {
     pub limits: ConnectionLimits,
     taken: [AtomicU64; 3],
     /// The workers that can give up a place.
@@ -61,7 +61,7 @@ pub(crate) struct Room {
 
 /// The peer of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Peer {
+pub(crate) enum ConnectionPeer {
     /// A client.
     Client,
     /// An origin, also through a tunnel.
@@ -73,33 +73,33 @@ pub(crate) enum Peer {
 
 /// The place of one open connection. It is free again when this value is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
-    room: Arc<Room>,
-    peer: Peer,
+pub(crate) struct ConnectionPlace {
+    room: Arc<ConnectionRoom>,
+    peer: ConnectionPeer,
 }
 
-impl Room {
+impl ConnectionRoom {
     /// Starts without connections.
-    pub fn new(limits: ConnectionLimits) -> Arc<Room> {
-        Arc::new(Room { limits, taken: Default::default(), givers: Mutex::default() })
+    pub fn new(limits: ConnectionLimits) -> Arc<ConnectionRoom> {
+        Arc::new(ConnectionRoom { limits, taken: Default::default(), givers: Mutex::default() })
     }
 
     /// The maximum number of connections to such peers.
-    pub fn max(&self, peer: Peer) -> u64 {
+    pub fn max(&self, peer: ConnectionPeer) -> u64 {
         match peer {
-            Peer::Client => self.limits.clients_max,
-            Peer::Origin => self.limits.origins_max,
-            Peer::Admin => ADMINS_MAX,
+            ConnectionPeer::Client => self.limits.clients_max,
+            ConnectionPeer::Origin => self.limits.origins_max,
+            ConnectionPeer::Admin => ADMINS_MAX,
         }
     }
 
     /// A place for a connection; `None` if there are too many to such peers.
-    pub fn take(self: &Arc<Self>, peer: Peer) -> Option<Place> {
+    pub fn take(self: &Arc<Self>, peer: ConnectionPeer) -> Option<ConnectionPlace> {
         if self.taken[peer as usize].fetch_add(1, Ordering::Relaxed) >= self.max(peer) {
             self.taken[peer as usize].fetch_sub(1, Ordering::Relaxed);
             return None;
         }
-        Some(Place { room: self.clone(), peer })
+        Some(ConnectionPlace { room: self.clone(), peer })
     }
 
     /// Lets other workers ask the caller for places of idle clients, until it drops the receiver.
@@ -111,7 +111,7 @@ impl Room {
 
     /// The place of an idle client of some worker; `None` if none has one, or if too many ask. *Cancel safety*: a place
     /// that comes too late is free again.
-    pub async fn ask(&self) -> Option<Place> {
+    pub async fn ask(&self) -> Option<ConnectionPlace> {
         let givers = self.givers.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for giver in givers {
             let (asker, place) = oneshot::channel();
@@ -126,18 +126,18 @@ impl Room {
 
     /// Whether so many connections to origins are open that an unused one should be closed.
     pub fn is_crowded(&self) -> bool {
-        self.taken[Peer::Origin as usize].load(Ordering::Relaxed) > self.limits.origins_max / 2
+        self.taken[ConnectionPeer::Origin as usize].load(Ordering::Relaxed) > self.limits.origins_max / 2
     }
 }
 
-impl Place {
+impl ConnectionPlace {
     /// The peer of the connection that has the place.
-    pub fn peer(&self) -> Peer {
+    pub fn peer(&self) -> ConnectionPeer {
         self.peer
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPlace {
     fn drop(&mut self) {
         self.room.taken[self.peer as usize].fetch_sub(1, Ordering::Relaxed);
     }
@@ -160,8 +160,8 @@ mod tests {
 
     #[tokio::test]
     async fn asked_workers_give_places_or_not() {
-        let room = Room::new(ConnectionLimits::divided(1024, 2, 10));
-        let place = room.take(Peer::Client);
+        let room = ConnectionRoom::new(ConnectionLimits::divided(1024, 2, 10));
+        let place = room.take(ConnectionPeer::Client);
         assert!(place.is_some() && room.ask().await.is_none(), "no worker gives places yet");
         drop(room.give());
         let (mut poor, mut rich) = (room.give(), room.give());
@@ -172,7 +172,7 @@ mod tests {
             asker.send(place).expect("it waits");
         };
         let (given, ()) = tokio::join!(room.ask(), answers);
-        assert!(given.is_some() && room.take(Peer::Client).is_none(), "the place was passed on");
+        assert!(given.is_some() && room.take(ConnectionPeer::Client).is_none(), "the place was passed on");
         drop((poor, rich));
         assert!(room.ask().await.is_none());
         // One more than the limit is not kept waiting.
@@ -186,16 +186,16 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_free_again_when_dropped() {
-        let room = Room::new(ConnectionLimits::divided(1024, 4, 10));
-        let both = (room.take(Peer::Client), room.take(Peer::Client));
-        assert!(both.0.is_some() && both.1.is_some() && room.take(Peer::Client).is_none());
-        assert!(room.take(Peer::Admin).is_some(), "an operator still gets in");
+    fn dropped_place_is_free_again() {
+        let room = ConnectionRoom::new(ConnectionLimits::divided(1024, 4, 10));
+        let both = (room.take(ConnectionPeer::Client), room.take(ConnectionPeer::Client));
+        assert!(both.0.is_some() && both.1.is_some() && room.take(ConnectionPeer::Client).is_none());
+        assert!(room.take(ConnectionPeer::Admin).is_some(), "an operator still gets in");
         drop(both.0);
-        assert!(room.take(Peer::Client).is_some());
-        let first = room.take(Peer::Origin);
+        assert!(room.take(ConnectionPeer::Client).is_some());
+        let first = room.take(ConnectionPeer::Origin);
         assert!(first.is_some() && !room.is_crowded());
-        let second = room.take(Peer::Origin);
-        assert!(second.is_some() && room.is_crowded() && room.take(Peer::Origin).is_none());
+        let second = room.take(ConnectionPeer::Origin);
+        assert!(second.is_some() && room.is_crowded() && room.take(ConnectionPeer::Origin).is_none());
     }
 }

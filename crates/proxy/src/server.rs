@@ -11,28 +11,28 @@ use std::thread::JoinHandle;
 use nectary_config::ProxyConfig;
 use nectary_host::Shutdown;
 use nectary_host::inherited::InheritedListeners;
-use nectary_store::Spans;
+use nectary_store::SpanSet;
 use tokio::sync::Semaphore;
 
-use crate::accept::{self, Certificates, Exit, Tls, WorkerListener};
+use crate::accept::{self, ProxyCertificates, TlsService, WorkerExit, WorkerListener};
 use crate::access_log::{LogBuffer, LogWriter, OpenLog};
 use crate::acme::{AcmeShared, OrderDesk};
 use crate::client_limits::ClientLimits;
 use crate::configured::sites_of;
-use crate::connections::Entrance;
+use crate::connections::ProxyEntrance;
 use crate::error::Error;
-use crate::fleet::{FleetSeat, Peers};
+use crate::fleet::{FleetPeers, FleetSeat};
 use crate::listening::bound_sockets::{BoundSockets, ListenAddresses, check_addresses};
 use crate::listening::unix_socket::UnixSocket;
 use crate::options::{OriginTimes, ProxyOptions};
-use crate::reload::Reopener;
-use crate::room::{ConnectionLimits, Room};
+use crate::reload::ProxyReopener;
+use crate::room::{ConnectionLimits, ConnectionRoom};
 use crate::rules::key_headers;
 use crate::sites::{LiveSites, preset};
 use crate::stats::{StatsReader, WorkerStats};
-use crate::successor::{PurgeElsewhere, Successor};
+use crate::successor::{PurgeElsewhere, SuccessorNotice};
 use crate::upstream::{KnownOrigins, OriginRules, OriginTrust};
-use crate::worker::{Common, Worker};
+use crate::worker::{ProxyWorker, WorkerCommon};
 
 /// How long the end of a worker waits for its threads.
 const BLOCKING_WAIT: std::time::Duration = std::time::Duration::from_millis(500);
@@ -52,16 +52,16 @@ pub struct Proxy {
     /// The configuration file with which the proxy started, if there is one.
     started: Option<Arc<ProxyConfig>>,
     fleet: Option<FleetSeat>,
-    peers: Option<Arc<Peers>>,
-    tls: Option<Arc<Tls>>,
+    peers: Option<Arc<FleetPeers>>,
+    tls: Option<Arc<TlsService>>,
     left: Arc<Semaphore>,
     /// The thread that orders certificates.
     desk: Option<JoinHandle<()>>,
 }
 
 impl Proxy {
-    /// Binds and serves: calls [`Proxy::bind`], then [`Bound::serve`].
-    pub fn start(options: ProxyOptions, store: impl Into<Spans>, shutdown: Shutdown) -> Result<Proxy, Error> {
+    /// Binds and serves: calls [`Proxy::bind`], then [`BoundProxy::serve`].
+    pub fn start(options: ProxyOptions, store: impl Into<SpanSet>, shutdown: Shutdown) -> Result<Proxy, Error> {
         Proxy::bind(options)?.serve(store, shutdown)
     }
 
@@ -72,7 +72,7 @@ impl Proxy {
     /// [`Error::Listen`] or [`Error::UnixSocket`] if an address is not available;
     /// [`Error::OriginCa`] if the file of certificates cannot be read or has none; [`Error::AdminWithoutToken`] if an
     /// address needs a token and there is none; [`Error::AccessLog`] if the log cannot be opened.
-    pub fn bind(options: ProxyOptions) -> Result<Bound, Error> {
+    pub fn bind(options: ProxyOptions) -> Result<BoundProxy, Error> {
         Proxy::bind_with(options, InheritedListeners::default())
     }
 
@@ -81,7 +81,7 @@ impl Proxy {
     /// on an open connection is lost: the proxy answers each client's next request before it closes its connection.
     ///
     /// *Errors*: also [`Error::Inherited`] or [`Error::InheritedUnix`] if no address is that of an inherited socket.
-    pub fn bind_with(options: ProxyOptions, inherited: InheritedListeners) -> Result<Bound, Error> {
+    pub fn bind_with(options: ProxyOptions, inherited: InheritedListeners) -> Result<BoundProxy, Error> {
         check_addresses(&options)?;
         options.admin.check()?;
         let count = key_headers::names(&options.origin_rules.key_headers).len();
@@ -99,7 +99,7 @@ impl Proxy {
         let acme = options.acme.clone().map(AcmeShared::new);
         let certificates = match options.certificates.as_slice() {
             [] if acme.is_none() => None,
-            files => Some(Certificates::new(files.to_vec(), options.tls.clone(), acme)?),
+            files => Some(ProxyCertificates::new(files.to_vec(), options.tls.clone(), acme)?),
         };
         // Certificates in the state directory are read before the first client comes.
         let desk = certificates.as_ref().and_then(|certificates| {
@@ -111,22 +111,23 @@ impl Proxy {
         if let (None, Some(&address)) = (&certificates, options.redirect.first()) {
             return Err(Error::RedirectWithoutTls { address });
         }
-        let peers = options.peers.as_ref().map(|peers| Peers::new(peers, &options.limits)).transpose()?.map(Arc::new);
+        let peers =
+            options.peers.as_ref().map(|peers| FleetPeers::new(peers, &options.limits)).transpose()?.map(Arc::new);
         let has_successor = !inherited.is_empty();
         let sockets = BoundSockets::bind(&options, certificates.is_some(), inherited)?;
         let log = OpenLog::open(&options.access_log)?;
         let options = Arc::new(options);
-        Ok(Bound {
+        Ok(BoundProxy {
             options,
             tls: certificates.map(|certificates| {
                 let port = sockets.addresses.clients.first().map_or(HTTPS_PORT, SocketAddr::port);
-                Arc::new(Tls { certificates, port })
+                Arc::new(TlsService { certificates, port })
             }),
             sockets,
             log,
             sites,
             has_successor,
-            successor: Successor::default(),
+            successor: SuccessorNotice::default(),
             fleet: None,
             peers,
             desk,
@@ -165,8 +166,8 @@ impl Proxy {
     }
 
     /// What reopens the proxy's files. It can still be used after the proxy has ended.
-    pub fn reopener(&self) -> Reopener {
-        Reopener {
+    pub fn reopener(&self) -> ProxyReopener {
+        ProxyReopener {
             log: self.log.as_ref().map(LogWriter::queue),
             sites: self.sites.clone(),
             tls: self.tls.clone(),
@@ -211,33 +212,33 @@ impl Proxy {
 
 /// A proxy that has bound its addresses but does not serve yet.
 #[derive(Debug)]
-pub struct Bound {
+pub struct BoundProxy {
     options: Arc<ProxyOptions>,
     sockets: BoundSockets,
     log: Option<OpenLog>,
     sites: LiveSites,
-    tls: Option<Arc<Tls>>,
+    tls: Option<Arc<TlsService>>,
     has_successor: bool,
-    successor: Successor,
+    successor: SuccessorNotice,
     fleet: Option<FleetSeat>,
-    peers: Option<Arc<Peers>>,
+    peers: Option<Arc<FleetPeers>>,
     desk: Option<OrderDesk>,
 }
 
-impl Bound {
+impl BoundProxy {
     /// Whether another process serves inherited listeners next.
     pub fn has_successor(&self) -> bool {
         self.has_successor
     }
 
     /// Sets how the next process is told to purge what requests under way at the end of this one change.
-    pub fn with_successor(self, purge: PurgeElsewhere) -> Bound {
-        Bound { successor: Successor(Some(purge)), ..self }
+    pub fn with_successor(self, purge: PurgeElsewhere) -> BoundProxy {
+        BoundProxy { successor: SuccessorNotice(Some(purge)), ..self }
     }
 
     /// Makes the proxy a node of a fleet: purges go to every node, and the store is used only as the fleet allows.
-    pub fn with_fleet(self, fleet: FleetSeat) -> Bound {
-        Bound { fleet: Some(fleet), ..self }
+    pub fn with_fleet(self, fleet: FleetSeat) -> BoundProxy {
+        BoundProxy { fleet: Some(fleet), ..self }
     }
 
     /// Listens, starts the workers and returns; requests are accepted from then on.
@@ -245,16 +246,16 @@ impl Bound {
     /// The proxy serves until `shutdown` is requested; then it stops accepting, finishes requests under way within the
     /// drain timeout and ends. The store must stay open until [`Proxy::left`] returns.
     ///
-    /// *Errors*: [`Error::Listen`] or [`Error::Worker`] if an address or a thread cannot be used or started. After an
+    /// *Errors*: [`Error::Listen`] or [`Error::ProxyWorker`] if an address or a thread cannot be used or started. After an
     /// error no thread keeps running.
-    pub fn serve(self, store: impl Into<Spans>, shutdown: Shutdown) -> Result<Proxy, Error> {
-        let Bound { options, sockets, log, sites, tls, has_successor, successor, fleet, peers, desk } = self;
+    pub fn serve(self, store: impl Into<SpanSet>, shutdown: Shutdown) -> Result<Proxy, Error> {
+        let BoundProxy { options, sockets, log, sites, tls, has_successor, successor, fleet, peers, desk } = self;
         let left = Arc::new(Semaphore::new(0));
-        let store: Spans = store.into();
+        let store: SpanSet = store.into();
         let addresses = sockets.addresses.clone();
         let listeners = sockets.listen()?;
         let limits = ConnectionLimits::new(options.limits.connections_max, listeners.len());
-        let room = Room::new(limits);
+        let room = ConnectionRoom::new(limits);
         let stats: Vec<_> = listeners.iter().map(|_| Arc::new(WorkerStats::default())).collect();
         let reader =
             StatsReader::new(stats.clone()).with_sites(sites.clone()).with_limits(limits).with_tls(tls.clone());
@@ -263,7 +264,7 @@ impl Bound {
         let known = Arc::new(KnownOrigins::new(options.names.clone()));
         let (started, log_format) = (options.config.clone(), options.log_format);
         let client_limits = ClientLimits::new(&options.limits.by_network);
-        let common = Common {
+        let common = WorkerCommon {
             options,
             store,
             sites: sites.clone(),
@@ -281,7 +282,7 @@ impl Bound {
         for (index, listeners) in listeners.into_iter().enumerate() {
             let (common, stats, own) = (common.clone(), stats[index].clone(), shutdown.clone());
             let log = log.as_ref().map(|writer| LogBuffer::new(log_format, writer.queue(), stats.clone()));
-            let exit = Exit { left: left.clone(), has_successor };
+            let exit = WorkerExit { left: left.clone(), has_successor };
             let work = move || serve(index, common, (stats, log), listeners, (own, exit));
             let spawned = std::thread::Builder::new().name(format!("proxy-{index}")).spawn(work);
             match spawned {
@@ -318,7 +319,7 @@ fn order_certificates(desk: OrderDesk, shutdown: Shutdown) -> Result<JoinHandle<
 /// Runs a proxy until `shutdown` is requested; `ready` is called once it accepts requests. Blocks the thread.
 pub fn run(
     options: ProxyOptions,
-    store: Spans,
+    store: SpanSet,
     shutdown: Shutdown,
     ready: impl FnOnce(&[SocketAddr], StatsReader),
 ) -> Result<(), Error> {
@@ -329,10 +330,10 @@ pub fn run(
 
 fn serve(
     index: usize,
-    common: Common,
+    common: WorkerCommon,
     (stats, log): (Arc<WorkerStats>, Option<LogBuffer>),
-    listeners: Vec<(WorkerListener, Entrance)>,
-    (shutdown, exit): (Shutdown, Exit),
+    listeners: Vec<(WorkerListener, ProxyEntrance)>,
+    (shutdown, exit): (Shutdown, WorkerExit),
 ) -> Result<(), Error> {
     let failed = |error: std::io::Error| Error::Worker { worker: index, what: format!("failed: {error}") };
     // When this worker ends, even by a panic, the other workers end, too.
@@ -342,7 +343,7 @@ fn serve(
         .build_local(tokio::runtime::LocalOptions::default())
         .map_err(failed)?;
     let result = runtime.block_on(async {
-        let worker = Worker::new(index, common, stats, log);
+        let worker = ProxyWorker::new(index, common, stats, log);
         accept::run(worker, listeners, shutdown, exit).await
     });
     drop(stop_others);

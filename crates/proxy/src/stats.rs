@@ -15,17 +15,17 @@ mod space_saving;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use self::latency::Latencies;
-pub use self::latency::{LATENCY_BOUNDS_US, Latency};
+use self::latency::WorkerLatencies;
+pub use self::latency::{LATENCY_BOUNDS_US, OutcomeLatency};
 use self::origin_traffic::OriginTraffic;
 pub(crate) use self::origin_traffic::{AskedUrl, OriginRequest};
 pub use self::origin_traffic::{TopTraffic, TrafficRow};
-use crate::accept::{ShownCertificate, Tls};
+use crate::accept::{ShownCertificate, TlsService};
 use crate::access_log::LogQueue;
 use crate::acme::AcmeName;
 use crate::room::ConnectionLimits;
 use crate::sites::LiveSites;
-use crate::upstream::{OriginDown, Pool, ServerFigures, ServiceFigures};
+use crate::upstream::{OriginDown, ServerFigures, ServerPool, ServiceFigures};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -35,7 +35,7 @@ macro_rules! counters {
         pub(crate) struct WorkerStats {
             $($(#[$doc])* pub $name: Counter,)*
             /// How long requests took.
-            pub latencies: Latencies,
+            pub latencies: WorkerLatencies,
             /// What was requested from origins.
             pub traffic: Arc<OriginTraffic>,
         }
@@ -169,7 +169,7 @@ pub struct StatsReader {
     sites: Option<LiveSites>,
     log: Option<Arc<LogQueue>>,
     limits: Option<ConnectionLimits>,
-    tls: Option<Arc<Tls>>,
+    tls: Option<Arc<TlsService>>,
 }
 
 impl StatsReader {
@@ -188,7 +188,7 @@ impl StatsReader {
     }
 
     /// A reader that also tells which certificates clients are shown.
-    pub(crate) fn with_tls(self, tls: Option<Arc<Tls>>) -> StatsReader {
+    pub(crate) fn with_tls(self, tls: Option<Arc<TlsService>>) -> StatsReader {
         StatsReader { tls, ..self }
     }
 
@@ -252,7 +252,7 @@ impl StatsReader {
 
     /// The servers of origins that get no requests because they did not pass their last checks.
     pub fn origins_unhealthy(&self) -> Vec<OriginDown> {
-        self.sites.as_ref().map(|sites| sites.servers_with(Pool::check_failures)).unwrap_or_default()
+        self.sites.as_ref().map(|sites| sites.servers_with(ServerPool::check_failures)).unwrap_or_default()
     }
 
     /// The servers of all origins, as they are now; none of a forward proxy.
@@ -266,7 +266,7 @@ impl StatsReader {
     }
 
     /// How long requests took, by what the cache did with them, of all workers together.
-    pub fn latencies(&self) -> Vec<Latency> {
+    pub fn latencies(&self) -> Vec<OutcomeLatency> {
         latency::sum(self.workers.iter().map(|worker| &worker.latencies))
     }
 
@@ -291,8 +291,9 @@ mod tests {
     use crate::sites::preset;
     use crate::upstream::{OriginRules, OriginTrust, ServerState};
 
+    /// After three failures in a row an origin is down.
     #[test]
-    fn a_snapshot_adds_up_all_workers_and_an_origin_is_down_after_three_failures() {
+    fn snapshot_sums_all_workers() {
         let workers: Vec<_> = (0..3).map(|_| Arc::new(WorkerStats::default())).collect();
         let (sites, state) = sites_of_one();
         let reader = StatsReader::new(workers.clone()).with_sites(sites);

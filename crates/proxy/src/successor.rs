@@ -19,9 +19,9 @@ pub type PurgeElsewhere = Arc<dyn Fn(&Value) -> Result<(), String> + Send + Sync
 
 /// How the next process is told.
 #[derive(Clone, Default)]
-pub(crate) struct Successor(pub Option<PurgeElsewhere>);
+pub(crate) struct SuccessorNotice(pub Option<PurgeElsewhere>);
 
-impl Successor {
+impl SuccessorNotice {
     /// Whether there will be a next process.
     pub fn is_expected(&self) -> bool {
         self.0.is_some()
@@ -43,7 +43,7 @@ impl Successor {
     }
 }
 
-impl std::fmt::Debug for Successor {
+impl std::fmt::Debug for SuccessorNotice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Successor({})", self.is_expected())
     }
@@ -55,16 +55,16 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     #[tokio::test]
-    async fn the_next_process_is_told_once_it_runs() {
+    async fn successor_purge_retries_until_running() {
         let asked = Arc::new(AtomicU32::new(0));
         let counted = asked.clone();
         let tell = move |_: &Value| match counted.fetch_add(1, Ordering::Relaxed) {
             0 => Err("not yet".to_owned()),
             _ => Ok(()),
         };
-        let successor = Successor(Some(Arc::new(tell)));
+        let successor = SuccessorNotice(Some(Arc::new(tell)));
         assert_eq!(successor.purge(Value::Null).await, Ok(()));
         assert_eq!(asked.load(Ordering::Relaxed), 2);
-        assert!(Successor::default().purge(Value::Null).await.is_err());
+        assert!(SuccessorNotice::default().purge(Value::Null).await.is_err());
     }
 }

@@ -10,24 +10,24 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use http::{HeaderValue, Version};
-use nectary_host::fleet::{RulesHash, Standing};
-use nectary_store::Spans;
+use nectary_host::fleet::{NodeStanding, RulesHash};
+use nectary_store::SpanSet;
 use serde_json::json;
 
-use crate::accept::Tls;
+use crate::accept::TlsService;
 use crate::access_log::{LogBuffer, RequestLog};
 use crate::client_limits::ClientLimits;
-use crate::connections::Connections;
-use crate::fleet::{FleetSeat, Peers};
+use crate::connections::WorkerConnections;
+use crate::fleet::{FleetPeers, FleetSeat};
 use crate::hit_for_miss::HitForMiss;
 use crate::options::ProxyOptions;
 use crate::rendered_values::RenderedValues;
-use crate::room::Room;
+use crate::room::ConnectionRoom;
 use crate::rules::cache_status::CACHE_NAME;
 use crate::service::{PartPurges, PeerPaces};
-use crate::sites::{LiveSites, Sites};
+use crate::sites::{LiveSites, SiteTable};
 use crate::stats::WorkerStats;
-use crate::successor::Successor;
+use crate::successor::SuccessorNotice;
 use crate::upstream::{KnownOrigins, Upstream, check_all, find_all};
 
 /// The longest request head that can be answered without hyper, in bytes.
@@ -35,35 +35,35 @@ const ROOM_BYTES: usize = 8 * 1024;
 
 /// What all workers of a proxy share.
 #[derive(Clone)]
-pub(crate) struct Common {
+pub(crate) struct WorkerCommon {
     pub options: Arc<ProxyOptions>,
-    pub store: Spans,
+    pub store: SpanSet,
     pub sites: LiveSites,
     pub known: Arc<KnownOrigins>,
-    pub room: Arc<Room>,
+    pub room: Arc<ConnectionRoom>,
     pub client_limits: ClientLimits,
-    pub successor: Successor,
+    pub successor: SuccessorNotice,
     pub part_purges: Arc<PartPurges>,
     pub fleet: Option<FleetSeat>,
-    pub peers: Option<Arc<Peers>>,
-    pub tls: Option<Arc<Tls>>,
+    pub peers: Option<Arc<FleetPeers>>,
+    pub tls: Option<Arc<TlsService>>,
     /// A number that distinguishes this proxy from others.
     pub instance: u32,
 }
 
 /// The state that all requests of one thread share.
-pub(crate) struct Worker {
+pub(crate) struct ProxyWorker {
     /// Which of the workers this is, from 0.
     pub index: usize,
     pub options: Arc<ProxyOptions>,
     /// The table of sites. A request keeps the route that it has found in it.
-    pub sites: RefCell<Arc<Sites>>,
+    pub sites: RefCell<Arc<SiteTable>>,
     /// What replaces the table.
     pub live_sites: LiveSites,
-    pub store: Spans,
+    pub store: SpanSet,
     pub stats: Arc<WorkerStats>,
     pub log: Rc<RequestLog>,
-    pub connections: Rc<Connections>,
+    pub connections: Rc<WorkerConnections>,
     pub client_limits: ClientLimits,
     pub upstream: Rc<Upstream>,
     pub hit_for_miss: RefCell<HitForMiss>,
@@ -75,7 +75,7 @@ pub(crate) struct Worker {
     /// The buffer into which a request's head is read before it is known whether hyper must answer the request.
     pub room: RefCell<Box<[u8]>>,
     /// What clients with TLS need, if there are any.
-    pub tls: Option<Arc<Tls>>,
+    pub tls: Option<Arc<TlsService>>,
     /// The values that this proxy appends to `Via` for messages of HTTP/1.1 and of HTTP/2, and the name by which it
     /// recognises its own values there.
     pub via: HeaderValue,
@@ -89,20 +89,20 @@ pub(crate) struct Worker {
     /// The fleet of which this proxy is a node, if there is one.
     pub fleet: Option<FleetSeat>,
     /// What requests between nodes need, if this one shares keys with others.
-    pub peers: Option<Arc<Peers>>,
+    pub peers: Option<Arc<FleetPeers>>,
     pub peer_paces: RefCell<PeerPaces>,
     /// The process that serves next.
-    successor: Successor,
+    successor: SuccessorNotice,
     /// The keys that the unsafe requests under way may change.
     pub changing: RefCell<Vec<Vec<u8>>>,
     /// The same moment on two clocks: on the monotonic clock, and in Unix milliseconds.
     epoch: Cell<(Instant, u64)>,
 }
 
-impl Worker {
+impl ProxyWorker {
     /// Makes a worker that does not listen yet.
-    pub fn new(index: usize, common: Common, stats: Arc<WorkerStats>, log: Option<LogBuffer>) -> Rc<Worker> {
-        let Common {
+    pub fn new(index: usize, common: WorkerCommon, stats: Arc<WorkerStats>, log: Option<LogBuffer>) -> Rc<ProxyWorker> {
+        let WorkerCommon {
             options,
             store,
             sites,
@@ -119,8 +119,8 @@ impl Worker {
         let pseudonym = format!("{CACHE_NAME}-{instance:08x}");
         let via = |version: &str| HeaderValue::from_str(&format!("{version} {pseudonym}")).expect("visible ASCII");
         let (via, via_http2) = (via("1.1"), via("2"));
-        let connections = Connections::new(&options, room);
-        Rc::new(Worker {
+        let connections = WorkerConnections::new(&options, room);
+        Rc::new(ProxyWorker {
             index,
             sites: RefCell::new(sites.now()),
             live_sites: sites,
@@ -154,13 +154,13 @@ impl Worker {
     /// What may be done now with what the store has, by the table of sites in use. Read it after the request came. *Cost*:
     /// nothing without a fleet; else a clock and some loads.
     #[inline]
-    pub fn standing(&self) -> Standing {
-        self.fleet.as_ref().map_or(Standing::Member, |seat| seat.gate().standing_by(self.sites.borrow().rules()))
+    pub fn standing(&self) -> NodeStanding {
+        self.fleet.as_ref().map_or(NodeStanding::Member, |seat| seat.gate().standing_by(self.sites.borrow().rules()))
     }
 
     /// The same by the rules of a table that may have been replaced.
-    pub fn standing_by(&self, rules: RulesHash) -> Standing {
-        self.fleet.as_ref().map_or(Standing::Member, |seat| seat.gate().standing_by(rules))
+    pub fn standing_by(&self, rules: RulesHash) -> NodeStanding {
+        self.fleet.as_ref().map_or(NodeStanding::Member, |seat| seat.gate().standing_by(rules))
     }
 
     /// Purges a key at this node; its owner has to validate what it has, next time. Once this worker has left the store, the
@@ -179,7 +179,7 @@ impl Worker {
         }
     }
 
-    /// Purges a tag, as [`purge_key`](Worker::purge_key) does a key.
+    /// Purges a tag, as [`purge_key`](ProxyWorker::purge_key) does a key.
     pub async fn purge_tag(&self, tag: &[u8]) -> Result<(), String> {
         if let Some(peers) = &self.peers {
             peers.note_invalidated_tag(tag, self.now_ms());
@@ -242,7 +242,7 @@ impl Worker {
         }
     }
 
-    /// Reads both clocks again, so that [`Worker::now`] follows changes of the system's clock.
+    /// Reads both clocks again, so that [`ProxyWorker::now`] follows changes of the system's clock.
     pub fn look_at_clocks(&self) {
         self.epoch.set((Instant::now(), unix_ms()));
     }

@@ -20,7 +20,7 @@ use crate::common::*;
 pub(crate) const HTTP: &[u8] = b"http/1.1";
 
 /// Options of a proxy that orders certificates for these names, and tries again soon.
-pub(crate) fn ordering(authority: &Authority, from: &Origin, names: &[&str]) -> ProxyOptions {
+pub(crate) fn ordering(authority: &AcmeServer, from: &TestOrigin, names: &[&str]) -> ProxyOptions {
     let acme = AcmeOptions {
         directory: authority.directory(),
         contact: vec!["admin@a.test".to_owned()],
@@ -51,7 +51,7 @@ pub(crate) async fn until(mut is_so: impl FnMut() -> bool) {
 }
 
 /// Waits until a client that trusts the authority is served under a name.
-pub(crate) async fn wait_for_tls(proxy: &TestProxy, name: &str, authority: &Authority) {
+pub(crate) async fn wait_for_tls(proxy: &TestProxy, name: &str, authority: &AcmeServer) {
     while tls(proxy.address, name, &authority.ca(), &[HTTP]).await.is_err() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -59,7 +59,7 @@ pub(crate) async fn wait_for_tls(proxy: &TestProxy, name: &str, authority: &Auth
 
 #[tokio::test]
 async fn issued_certificate_is_served_without_restart() {
-    let (authority, from) = (Authority::start("issued").await, Origin::start().await);
+    let (authority, from) = (AcmeServer::start("issued").await, TestOrigin::start().await);
     let proxy = TestProxy::start(ordering(&authority, &from, &["a.test"])).await;
     // Nothing is checked yet, so there is only the placeholder.
     until(|| authority.book().orders.len() == 1).await;
@@ -83,7 +83,7 @@ async fn issued_certificate_is_served_without_restart() {
 
 #[tokio::test]
 async fn only_tokens_under_way_are_answered() {
-    let (authority, from) = (Authority::start("tokens").await, Origin::start().await);
+    let (authority, from) = (AcmeServer::start("tokens").await, TestOrigin::start().await);
     let proxy = TestProxy::start(ordering(&authority, &from, &["a.test"])).await;
     let door = proxy.redirect_address.expect("an address");
     let ask = |token: &str| {
@@ -107,7 +107,7 @@ async fn only_tokens_under_way_are_answered() {
 
 #[tokio::test]
 async fn check_is_answered_without_a_token() {
-    let (authority, from) = (Authority::start("limited").await, Origin::start().await);
+    let (authority, from) = (AcmeServer::start("limited").await, TestOrigin::start().await);
     let mut options = ordering(&authority, &from, &["a.test"]);
     options.limits.by_network.requests = Some(RequestRate { count: 1, period: Duration::from_secs(60) });
     let proxy = TestProxy::start(options).await;
@@ -125,7 +125,7 @@ async fn check_is_answered_without_a_token() {
 
 #[tokio::test]
 async fn names_without_certificate_can_be_refused() {
-    let (authority, from) = (Authority::start("refused-name").await, Origin::start().await);
+    let (authority, from) = (AcmeServer::start("refused-name").await, TestOrigin::start().await);
     let rules = TlsRules { refuses_unknown: true, ..TlsRules::default() };
     let proxy = TestProxy::start(ProxyOptions { tls: rules, ..ordering(&authority, &from, &["a.test"]) }).await;
     until(|| authority.book().orders.len() == 1).await;
@@ -137,7 +137,7 @@ async fn names_without_certificate_can_be_refused() {
 
 #[tokio::test]
 async fn refused_order_is_shown_and_retried() {
-    let (authority, from) = (Authority::start("refused").await, Origin::start().await);
+    let (authority, from) = (AcmeServer::start("refused").await, TestOrigin::start().await);
     authority.book().refuses = Some("rejectedIdentifier");
     let proxy = TestProxy::start(ordering(&authority, &from, &["a.test"])).await;
     until(|| only(&proxy).failure.is_some_and(|failure| failure.count >= 2)).await;
@@ -152,8 +152,8 @@ async fn refused_order_is_shown_and_retried() {
 
 /// The pause is about the look at another name. With it, the order would be tried again after hours.
 #[tokio::test]
-async fn pause_of_a_look_delays_no_order() {
-    let (authority, from) = (Authority::start("look-pause").await, Origin::start().await);
+async fn lookup_pause_delays_no_order() {
+    let (authority, from) = (AcmeServer::start("look-pause").await, TestOrigin::start().await);
     authority.put("b.test", (-DAY_S, 89 * DAY_S));
     {
         let mut book = authority.book();
@@ -171,7 +171,7 @@ async fn pause_of_a_look_delays_no_order() {
 /// The client library panics on such a pause.
 #[tokio::test]
 async fn endless_pause_stops_no_orders() {
-    let (authority, from) = (Authority::start("endless-pause").await, Origin::start().await);
+    let (authority, from) = (AcmeServer::start("endless-pause").await, TestOrigin::start().await);
     authority.put("b.test", (-DAY_S, 89 * DAY_S));
     authority.book().look_pause_s = Some(u64::MAX);
     authority.book().refuses = Some("rejectedIdentifier");
@@ -185,7 +185,7 @@ async fn endless_pause_stops_no_orders() {
 /// The client library panics on such a directory.
 #[tokio::test]
 async fn broken_directory_is_a_failure() {
-    let (authority, from) = (Authority::start("directory").await, Origin::start().await);
+    let (authority, from) = (AcmeServer::start("directory").await, TestOrigin::start().await);
     authority.book().breaks_directory = true;
     let proxy = TestProxy::start(ordering(&authority, &from, &["a.test"])).await;
     until(|| only(&proxy).failure.is_some_and(|failure| failure.count >= 2)).await;
@@ -210,7 +210,7 @@ async fn other_server() -> SocketAddr {
 
 #[tokio::test]
 async fn failed_check_tells_what_was_found() {
-    let (authority, from) = (Authority::start("check").await, Origin::start().await);
+    let (authority, from) = (AcmeServer::start("check").await, TestOrigin::start().await);
     // The authority is led to another server, which has no token.
     authority.book().check_at = Some(other_server().await);
     let proxy = TestProxy::start(ordering(&authority, &from, &["a.test"])).await;
@@ -222,8 +222,8 @@ async fn failed_check_tells_what_was_found() {
 
 #[tokio::test]
 async fn unreachable_authority_keeps_no_client_waiting() {
-    let (authority, from) = (Authority::start("unreachable").await, Origin::start().await);
-    from.on("/x", Script::fresh(b"hello"));
+    let (authority, from) = (AcmeServer::start("unreachable").await, TestOrigin::start().await);
+    from.on("/x", OriginScript::fresh(b"hello"));
     authority.put("b.test", (-DAY_S, 89 * DAY_S));
     let options = ordering(&authority, &from, &["a.test", "b.test"]);
     let (ca, folder) = (std::fs::read(authority.ca()).expect("a file"), authority.folder.clone());
@@ -247,7 +247,7 @@ async fn unreachable_authority_keeps_no_client_waiting() {
 
 #[tokio::test]
 async fn state_survives_a_restart() {
-    let (authority, from) = (Authority::start("restart").await, Origin::start().await);
+    let (authority, from) = (AcmeServer::start("restart").await, TestOrigin::start().await);
     let mut proxy = TestProxy::start(ordering(&authority, &from, &["a.test"])).await;
     authority.book().check_at = proxy.redirect_address;
     wait_for_tls(&proxy, "a.test", &authority).await;
@@ -264,7 +264,7 @@ async fn state_survives_a_restart() {
 
 #[tokio::test]
 async fn certificate_near_its_end_is_renewed() {
-    let (authority, from) = (Authority::start("renewed").await, Origin::start().await);
+    let (authority, from) = (AcmeServer::start("renewed").await, TestOrigin::start().await);
     let old = authority.put("a.test", (-61 * DAY_S, 29 * DAY_S));
     let proxy = TestProxy::start(ordering(&authority, &from, &["a.test"])).await;
     assert_eq!(shown(proxy.address, "a.test", HTTP).await.expect("a handshake").0, old);
@@ -277,7 +277,7 @@ async fn certificate_near_its_end_is_renewed() {
 
 #[tokio::test]
 async fn suggested_renewal_comes_at_once() {
-    let (authority, from) = (Authority::start("suggested").await, Origin::start().await);
+    let (authority, from) = (AcmeServer::start("suggested").await, TestOrigin::start().await);
     let old = authority.put("a.test", (-DAY_S, 89 * DAY_S));
     authority.book().suggests_s = Some((-2 * DAY_S, -DAY_S));
     let proxy = TestProxy::start(ordering(&authority, &from, &["a.test"])).await;
@@ -288,7 +288,7 @@ async fn suggested_renewal_comes_at_once() {
 
 #[tokio::test]
 async fn useless_certificate_is_no_hot_loop() {
-    let (authority, from) = (Authority::start("clock").await, Origin::start().await);
+    let (authority, from) = (AcmeServer::start("clock").await, TestOrigin::start().await);
     // As if the clock of this machine were years ahead.
     authority.book().validity_s = (-900 * DAY_S, -800 * DAY_S);
     let proxy = TestProxy::start(ordering(&authority, &from, &["a.test"])).await;
@@ -302,7 +302,7 @@ async fn useless_certificate_is_no_hot_loop() {
 
 #[tokio::test]
 async fn tls_alpn_check_is_answered() {
-    let (authority, from) = (Authority::start("alpn").await, Origin::start().await);
+    let (authority, from) = (AcmeServer::start("alpn").await, TestOrigin::start().await);
     let mut options = ordering(&authority, &from, &["a.test"]);
     options.acme.as_mut().expect("options").challenge = AcmeChallenge::TlsAlpn01;
     let proxy = TestProxy::start(options).await;
@@ -315,7 +315,7 @@ async fn tls_alpn_check_is_answered() {
 
 #[tokio::test]
 async fn unwritable_state_is_shown_and_harmless() {
-    let (authority, from) = (Authority::start("unwritable").await, Origin::start().await);
+    let (authority, from) = (AcmeServer::start("unwritable").await, TestOrigin::start().await);
     let file = authority.folder.join("file");
     std::fs::write(&file, "").expect("written");
     let mut options = ordering(&authority, &from, &["a.test"]);
@@ -330,7 +330,7 @@ async fn unwritable_state_is_shown_and_harmless() {
 
 #[tokio::test]
 async fn damaged_files_are_replaced() {
-    let (authority, from) = (Authority::start("damaged").await, Origin::start().await);
+    let (authority, from) = (AcmeServer::start("damaged").await, TestOrigin::start().await);
     authority.put("a.test", (-DAY_S, 89 * DAY_S));
     std::fs::write(authority.file_of("a.test"), "no certificate").expect("written");
     let proxy = TestProxy::start(ordering(&authority, &from, &["a.test"])).await;
@@ -343,7 +343,7 @@ async fn damaged_files_are_replaced() {
 
 #[tokio::test]
 async fn unreadable_account_is_kept() {
-    let (authority, from) = (Authority::start("account").await, Origin::start().await);
+    let (authority, from) = (AcmeServer::start("account").await, TestOrigin::start().await);
     authority.put("b.test", (-DAY_S, 89 * DAY_S));
     let account = authority.file_of("b.test").with_file_name("account.json");
     std::fs::write(&account, "{ \"format\": 2, \"credentials\": {} }").expect("written");
@@ -355,7 +355,7 @@ async fn unreadable_account_is_kept() {
 }
 
 /// A configuration that orders certificates for all names of its site.
-pub(crate) fn ordering_config(authority: &Authority, from: &Origin, names: &[&str]) -> ProxyConfig {
+pub(crate) fn ordering_config(authority: &AcmeServer, from: &TestOrigin, names: &[&str]) -> ProxyConfig {
     let mut config = config(vec![site(names, vec![route("/", "o")])], vec![origin("o", &[from.address])]);
     let listener = |tls: bool| ListenerConfig {
         address: at(ListenAddress::Socket(SocketAddr::from(([127, 0, 0, 1], 0)))),
@@ -377,7 +377,7 @@ pub(crate) fn ordering_config(authority: &Authority, from: &Origin, names: &[&st
 
 #[tokio::test]
 async fn reload_orders_new_names_alone() {
-    let (authority, from) = (Authority::start("reload").await, Origin::start().await);
+    let (authority, from) = (AcmeServer::start("reload").await, TestOrigin::start().await);
     let proxy = configured(ordering_config(&authority, &from, &["a.test"])).await;
     authority.book().check_at = proxy.redirect_address;
     wait_for_tls(&proxy, "a.test", &authority).await;
@@ -386,7 +386,7 @@ async fn reload_orders_new_names_alone() {
     assert_eq!(reopener.reload(&Arc::new(two)).expect("a good file"), Vec::<&str>::new());
     wait_for_tls(&proxy, "b.test", &authority).await;
     let names =
-        |authority: &Authority| authority.book().orders.iter().map(|order| order.name.clone()).collect::<Vec<_>>();
+        |authority: &AcmeServer| authority.book().orders.iter().map(|order| order.name.clone()).collect::<Vec<_>>();
     assert_eq!(names(&authority), ["a.test", "b.test"]);
     // What is dropped is shown no more, and its file stays.
     let one = ordering_config(&authority, &from, &["b.test"]);
@@ -404,7 +404,7 @@ async fn reload_orders_new_names_alone() {
 
 #[tokio::test]
 async fn other_state_keeps_the_certificate_shown() {
-    let (authority, from) = (Authority::start("other-state").await, Origin::start().await);
+    let (authority, from) = (AcmeServer::start("other-state").await, TestOrigin::start().await);
     let proxy = configured(ordering_config(&authority, &from, &["a.test"])).await;
     authority.book().check_at = proxy.redirect_address;
     wait_for_tls(&proxy, "a.test", &authority).await;
@@ -418,7 +418,7 @@ async fn other_state_keeps_the_certificate_shown() {
 
 #[tokio::test]
 async fn names_with_files_are_not_ordered() {
-    let (authority, from) = (Authority::start("files").await, Origin::start().await);
+    let (authority, from) = (AcmeServer::start("files").await, TestOrigin::start().await);
     let certificate = authority.put("a.test", (-DAY_S, 89 * DAY_S));
     let file = authority.folder.join("a.pem");
     std::fs::rename(authority.file_of("a.test"), &file).expect("moved");

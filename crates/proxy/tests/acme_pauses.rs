@@ -17,12 +17,12 @@ fn failure_of(proxy: &TestProxy, name: &str) -> Option<AcmeFailure> {
 }
 
 /// The names that were ordered.
-fn ordered(authority: &Authority) -> Vec<String> {
+fn ordered(authority: &AcmeServer) -> Vec<String> {
     authority.book().orders.iter().map(|order| order.name.clone()).collect()
 }
 
 /// Options whose pauses after failures outlast a test.
-fn patient(authority: &Authority, from: &Origin, names: &[&str]) -> ProxyOptions {
+fn patient(authority: &AcmeServer, from: &TestOrigin, names: &[&str]) -> ProxyOptions {
     let mut options = ordering(authority, from, names);
     options.acme.as_mut().expect("options").retry = RetryRule::default();
     options
@@ -30,7 +30,7 @@ fn patient(authority: &Authority, from: &Origin, names: &[&str]) -> ProxyOptions
 
 #[tokio::test]
 async fn pause_outlives_the_process() {
-    let (authority, from) = (Authority::start("pause-kept").await, Origin::start().await);
+    let (authority, from) = (AcmeServer::start("pause-kept").await, TestOrigin::start().await);
     authority.book().refuses = Some("rejectedIdentifier");
     let mut proxy = TestProxy::start(patient(&authority, &from, &["a.test"])).await;
     until(|| only(&proxy).failure.is_some()).await;
@@ -47,7 +47,7 @@ async fn pause_outlives_the_process() {
 
 #[tokio::test]
 async fn limit_of_the_account_holds_all() {
-    let (authority, from) = (Authority::start("account-limit").await, Origin::start().await);
+    let (authority, from) = (AcmeServer::start("account-limit").await, TestOrigin::start().await);
     {
         let mut book = authority.book();
         book.refuses = Some("rateLimited");
@@ -67,8 +67,8 @@ async fn limit_of_the_account_holds_all() {
 }
 
 #[tokio::test]
-async fn limit_of_a_name_holds_no_other() {
-    let (authority, from) = (Authority::start("name-limit").await, Origin::start().await);
+async fn name_rate_limit_spares_others() {
+    let (authority, from) = (AcmeServer::start("name-limit").await, TestOrigin::start().await);
     {
         let mut book = authority.book();
         book.refuses = Some("rateLimited");
@@ -81,7 +81,7 @@ async fn limit_of_a_name_holds_no_other() {
 
 #[tokio::test]
 async fn forgotten_account_is_made_again() {
-    let (authority, from) = (Authority::start("forgotten").await, Origin::start().await);
+    let (authority, from) = (AcmeServer::start("forgotten").await, TestOrigin::start().await);
     authority.book().forgets = true;
     let proxy = TestProxy::start(patient(&authority, &from, &["a.test"])).await;
     authority.book().check_at = proxy.redirect_address;
@@ -92,7 +92,7 @@ async fn forgotten_account_is_made_again() {
 /// A link that leads to itself stands where the file is, so reading fails also for root.
 #[tokio::test]
 async fn unreadable_certificate_is_not_replaced() {
-    let (authority, from) = (Authority::start("unreadable").await, Origin::start().await);
+    let (authority, from) = (AcmeServer::start("unreadable").await, TestOrigin::start().await);
     let certificate = authority.put("a.test", (-DAY_S, 89 * DAY_S));
     let (file, aside) = (authority.file_of("a.test"), authority.folder.join("aside.pem"));
     std::fs::rename(&file, &aside).expect("moved");
@@ -112,7 +112,7 @@ async fn unreadable_certificate_is_not_replaced() {
 
 #[tokio::test]
 async fn unreadable_account_orders_nothing() {
-    let (authority, from) = (Authority::start("unreadable-account").await, Origin::start().await);
+    let (authority, from) = (AcmeServer::start("unreadable-account").await, TestOrigin::start().await);
     let account = authority.file_of("a.test").with_file_name("account.json");
     std::fs::create_dir_all(account.parent().expect("a folder")).expect("a folder");
     std::os::unix::fs::symlink(&account, &account).expect("a link");
@@ -129,7 +129,7 @@ async fn unreadable_account_orders_nothing() {
 
 #[tokio::test]
 async fn unwritable_state_delays_first_orders() {
-    let (authority, from) = (Authority::start("delayed").await, Origin::start().await);
+    let (authority, from) = (AcmeServer::start("delayed").await, TestOrigin::start().await);
     std::fs::write(authority.state(), "").expect("written");
     let mut options = ordering(&authority, &from, &["a.test"]);
     // The first orders come after twenty seconds, or two seconds after the state can be written.
@@ -149,7 +149,7 @@ async fn unwritable_state_delays_first_orders() {
 
 #[tokio::test]
 async fn reloads_hasten_one_attempt() {
-    let (authority, from) = (Authority::start("storm").await, Origin::start().await);
+    let (authority, from) = (AcmeServer::start("storm").await, TestOrigin::start().await);
     authority.book().refuses = Some("rejectedIdentifier");
     let proxy = configured(ordering_config(&authority, &from, &["a.test"])).await;
     let count = |name: &str| failure_of(&proxy, name).map_or(0, |failure| failure.count);
@@ -175,7 +175,7 @@ async fn reloads_hasten_one_attempt() {
 #[tokio::test]
 async fn limit_lasts_an_hour_at_least() {
     for (asked_s, pause_s) in [(5, 3600), (7200, 7200)] {
-        let (authority, from) = (Authority::start(&format!("limit-{asked_s}")).await, Origin::start().await);
+        let (authority, from) = (AcmeServer::start(&format!("limit-{asked_s}")).await, TestOrigin::start().await);
         {
             let mut book = authority.book();
             (book.refuses, book.refusal_pause_s) = (Some("rateLimited"), Some(asked_s));
@@ -189,9 +189,10 @@ async fn limit_lasts_an_hour_at_least() {
     }
 }
 
+/// The order for the other name would fail as well, so it is not sent.
 #[tokio::test]
-async fn broken_authority_is_asked_for_one_name() {
-    let (authority, from) = (Authority::start("broken").await, Origin::start().await);
+async fn broken_authority_is_asked_once() {
+    let (authority, from) = (AcmeServer::start("broken").await, TestOrigin::start().await);
     authority.book().refuses = Some("serverInternal");
     let proxy = TestProxy::start(patient(&authority, &from, &["a.test", "b.test"])).await;
     until(|| ["a.test", "b.test"].iter().all(|name| failure_of(&proxy, name).is_some())).await;
@@ -199,8 +200,8 @@ async fn broken_authority_is_asked_for_one_name() {
 }
 
 #[tokio::test]
-async fn replacement_is_named_in_first_order_alone() {
-    let (authority, from) = (Authority::start("replaces").await, Origin::start().await);
+async fn first_order_alone_names_replacement() {
+    let (authority, from) = (AcmeServer::start("replaces").await, TestOrigin::start().await);
     authority.put("a.test", (-DAY_S, 89 * DAY_S));
     {
         let mut book = authority.book();
@@ -214,7 +215,7 @@ async fn replacement_is_named_in_first_order_alone() {
 
 #[tokio::test]
 async fn limited_account_is_not_made_again() {
-    let (authority, from) = (Authority::start("limited-account").await, Origin::start().await);
+    let (authority, from) = (AcmeServer::start("limited-account").await, TestOrigin::start().await);
     authority.put("b.test", (-DAY_S, 89 * DAY_S));
     {
         let mut book = authority.book();

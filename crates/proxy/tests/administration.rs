@@ -6,8 +6,8 @@ use nectary_proxy::{AdminOptions, ProxyOptions};
 use crate::common::*;
 
 /// Starts a proxy and lets it store the path `/a` of an origin.
-async fn holding(origin: &Origin, admin: AdminOptions) -> TestProxy {
-    origin.on("/a", Script::fresh(b"x"));
+async fn holding(origin: &TestOrigin, admin: AdminOptions) -> TestProxy {
+    origin.on("/a", OriginScript::fresh(b"x"));
     let proxy = TestProxy::start(ProxyOptions { admin, ..options() }).await;
     get(proxy.address, &origin.url("/a"), &[]).await;
     proxy
@@ -18,20 +18,21 @@ fn listener() -> AdminOptions {
     AdminOptions { listen: vec!["127.0.0.1:0".parse().expect("an address")], ..AdminOptions::default() }
 }
 
-async fn purge(to: std::net::SocketAddr, origin: &Origin, headers: &[&str]) -> Reply {
+async fn purge(to: std::net::SocketAddr, origin: &TestOrigin, headers: &[&str]) -> ClientReply {
     let line = format!("PURGE {} HTTP/1.1", origin.url("/a"));
-    let reply = Client::connect(to).await.ask(&[&[line.as_str()], headers].concat()).await;
+    let reply = TestClient::connect(to).await.ask(&[&[line.as_str()], headers].concat()).await;
     assert_eq!(reply.header("connection") == "close", reply.status != 200, "a refusal ends the connection");
     reply
 }
 
-async fn is_hit(proxy: &TestProxy, origin: &Origin) -> bool {
+async fn is_hit(proxy: &TestProxy, origin: &TestOrigin) -> bool {
     get(proxy.address, &origin.url("/a"), &[]).await.is_hit()
 }
 
+/// The answer says what to do.
 #[tokio::test]
-async fn nobody_purges_over_http_by_default_and_the_answer_says_what_to_do() {
-    let origin = Origin::start().await;
+async fn http_purge_refused_by_default() {
+    let origin = TestOrigin::start().await;
     let proxy = holding(&origin, AdminOptions::default()).await;
     for headers in [&[][..], &["x-forwarded-for: 192.0.2.1"], &[AUTHORIZATION], &["surrogate-key: a"]] {
         let reply = purge(proxy.address, &origin, headers).await;
@@ -43,9 +44,10 @@ async fn nobody_purges_over_http_by_default_and_the_answer_says_what_to_do() {
     assert_eq!((proxy.stats().purges, proxy.stats().purges_refused), (0, 4));
 }
 
+/// The operator can allow purges that another proxy relays.
 #[tokio::test]
-async fn a_purge_that_another_proxy_relays_is_refused_unless_the_operator_allows_it() {
-    let origin = Origin::start().await;
+async fn relayed_purge_refused_by_default() {
+    let origin = TestOrigin::start().await;
     let relays = [
         "forwarded: for=192.0.2.1",
         "x-forwarded-for: 192.0.2.1",
@@ -74,8 +76,8 @@ async fn a_purge_that_another_proxy_relays_is_refused_unless_the_operator_allows
 }
 
 #[tokio::test]
-async fn a_token_purges_on_every_address_and_nothing_else_does() {
-    let origin = Origin::start().await;
+async fn token_purges_on_every_address() {
+    let origin = TestOrigin::start().await;
     let proxy = holding(&origin, AdminOptions { token: Some(token()), ..listener() }).await;
     let addresses = [proxy.address, proxy.admin_address.expect("one")];
     for headers in [
@@ -101,16 +103,16 @@ async fn a_token_purges_on_every_address_and_nothing_else_does() {
 }
 
 #[tokio::test]
-async fn an_address_for_administration_serves_purges_alone() {
-    let origin = Origin::start().await;
+async fn admin_address_serves_only_purges() {
+    let origin = TestOrigin::start().await;
     let proxy = holding(&origin, listener()).await;
     let admin = proxy.admin_address.expect("one");
     let own = origin.url("/a");
     for line in ["GET", "HEAD", "POST", "OPTIONS"].map(|method| format!("{method} {own} HTTP/1.1")) {
-        let reply = Client::connect(admin).await.ask(&[&line]).await;
+        let reply = TestClient::connect(admin).await.ask(&[&line]).await;
         assert_eq!((reply.status, reply.header("allow").as_str()), (405, "PURGE"), "{line}");
     }
-    let reply = Client::connect(admin).await.ask(&[&format!("CONNECT {} HTTP/1.1", origin.address)]).await;
+    let reply = TestClient::connect(admin).await.ask(&[&format!("CONNECT {} HTTP/1.1", origin.address)]).await;
     assert_eq!(reply.status, 405);
     assert_eq!((origin.count(), purge(proxy.address, &origin, &[]).await.status), (1, 405));
     assert_eq!(purge(admin, &origin, &[]).await.status, 200, "without a token, as none was given");
@@ -125,7 +127,7 @@ async fn an_address_for_administration_serves_purges_alone() {
     let admin = reverse.admin_address.expect("one");
     assert_eq!(get(admin, "/a", &[]).await.status, 405, "not even what is in memory");
     assert!(get(reverse.address, "/a", &[]).await.is_hit());
-    assert_eq!(Client::connect(admin).await.ask(&["PURGE /a HTTP/1.1"]).await.status, 200);
+    assert_eq!(TestClient::connect(admin).await.ask(&["PURGE /a HTTP/1.1"]).await.status, 200);
     assert!(!get(reverse.address, "/a", &[]).await.is_hit());
 }
 
@@ -137,7 +139,7 @@ async fn pages_are_for_administration_alone() {
         content_type: "text/plain",
         text: format!("{page:?}"),
     }));
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     let open = holding(&origin, AdminOptions { pages: Some(pages.clone()), ..listener() }).await;
     let address = open.admin_address.expect("one");
     for (path, status, text) in
@@ -148,13 +150,13 @@ async fn pages_are_for_administration_alone() {
         assert_eq!(reply.header("content-type"), "text/plain");
         let reply = get(open.address, path, &[]).await;
         assert_eq!(reply.status, 400, "it is a forward proxy, and serves no pages");
-        let reply = Client::connect(address).await.ask(&[&format!("POST {path} HTTP/1.1")]).await;
+        let reply = TestClient::connect(address).await.ask(&[&format!("POST {path} HTTP/1.1")]).await;
         assert_eq!((reply.status, reply.cache_status().as_str()), (405, "nectary; detail=admin-only"));
     }
     assert_eq!(get(address, "/metric", &[]).await.status, 405);
-    let bare = Client::connect(address).await.ask(&["HEAD /metrics HTTP/1.1", "host: localhost"]).await;
+    let bare = TestClient::connect(address).await.ask(&["HEAD /metrics HTTP/1.1", "host: localhost"]).await;
     assert_eq!((bare.status, bare.header("content-length").as_str()), (200, "8"));
-    let reply = Client::connect(address).await.ask(&["POST /metrics HTTP/1.1"]).await;
+    let reply = TestClient::connect(address).await.ask(&["POST /metrics HTTP/1.1"]).await;
     assert_eq!(reply.header("allow"), "GET, HEAD, PURGE");
     // Who balances load needs no token.
     let closed = holding(&origin, AdminOptions { pages: Some(pages), token: Some(token()), ..listener() }).await;
@@ -173,7 +175,7 @@ async fn browsers_see_and_purge_nothing() {
         content_type: "text/plain",
         text: "state\nproblem".into(),
     }));
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     let open = holding(&origin, AdminOptions { pages: Some(pages.clone()), ..listener() }).await;
     let address = open.admin_address.expect("one");
     for host in ["localhost", "LocalHost:8090", "127.0.0.1:8090", "[::1]:8090", "192.0.2.1"] {
@@ -215,7 +217,7 @@ fn named_pages() -> Option<nectary_proxy::AdminPages> {
 /// The page itself is the same everywhere. What it shows needs what the metrics need.
 #[tokio::test]
 async fn operators_page_is_open_without_figures() {
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     let closed = holding(&origin, AdminOptions { pages: named_pages(), token: Some(token()), ..listener() }).await;
     let open = holding(&origin, AdminOptions { pages: named_pages(), ..listener() }).await;
     let (closed, open) = (closed.admin_address.expect("one"), open.admin_address.expect("one"));
@@ -229,9 +231,9 @@ async fn operators_page_is_open_without_figures() {
                 assert!(reply.status == 200 && reply.text().ends_with("more\n"), "{path}: {}", reply.text());
             }
         }
-        let bare = Client::connect(address).await.ask(&["HEAD / HTTP/1.1", "host: localhost"]).await;
+        let bare = TestClient::connect(address).await.ask(&["HEAD / HTTP/1.1", "host: localhost"]).await;
         assert_eq!((bare.status, bare.header("content-length")), (200, page.len().to_string()));
-        let reply = Client::connect(address).await.ask(&["POST / HTTP/1.1"]).await;
+        let reply = TestClient::connect(address).await.ask(&["POST / HTTP/1.1"]).await;
         assert_eq!((reply.status, reply.header("allow").as_str()), (405, "GET, HEAD, PURGE"));
         let reply = get(address, "/page.html", &[]).await;
         assert_eq!((reply.status, reply.cache_status().as_str()), (405, "nectary; detail=admin-only"));
@@ -249,8 +251,8 @@ async fn operators_page_is_open_without_figures() {
 }
 
 #[tokio::test]
-async fn pages_forbid_browsers_what_they_need_not() {
-    let origin = Origin::start().await;
+async fn admin_pages_send_strict_browser_headers() {
+    let origin = TestOrigin::start().await;
     let closed = holding(&origin, AdminOptions { pages: named_pages(), token: Some(token()), ..listener() }).await;
     let address = closed.admin_address.expect("one");
     for path in ["/", "/page.css", "/page.js", "/page.svg", "/status.json", "/metrics", "/healthz", "/readyz"] {
@@ -276,7 +278,7 @@ async fn pages_forbid_browsers_what_they_need_not() {
 /// Without a token the browser is believed about the page that sends a purge, if that page is the one served here.
 #[tokio::test]
 async fn own_page_purges_and_no_other() {
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     let proxy = holding(&origin, AdminOptions { pages: named_pages(), ..listener() }).await;
     let admin = proxy.admin_address.expect("one");
     let all = r#"{"all": true}"#;
@@ -292,7 +294,7 @@ async fn own_page_purges_and_no_other() {
     for host in ["evil.test", "localhost.evil.test:8090"] {
         let (host, origin) = (format!("host: {host}"), format!("origin: http://{host}"));
         let reply =
-            Client::connect(admin).await.ask(&["POST /purge HTTP/1.1", &host, &origin, "content-length: 0"]).await;
+            TestClient::connect(admin).await.ask(&["POST /purge HTTP/1.1", &host, &origin, "content-length: 0"]).await;
         assert_eq!((reply.status, reply.cache_status().as_str()), (403, "nectary; detail=purge-browser"), "{host}");
     }
     assert!(is_hit(&proxy, &origin).await);
@@ -303,9 +305,9 @@ async fn own_page_purges_and_no_other() {
 /// Hits are not among them; what is not stored is, each time.
 #[tokio::test]
 async fn urls_that_ask_origins_are_ranked() {
-    let origin = Origin::start().await;
-    origin.on("/stored", Script::fresh(b"12345"));
-    origin.on("/passed", Script::ok(&["cache-control: no-store"], b"x"));
+    let origin = TestOrigin::start().await;
+    origin.on("/stored", OriginScript::fresh(b"12345"));
+    origin.on("/passed", OriginScript::ok(&["cache-control: no-store"], b"x"));
     let proxy = TestProxy::forward().await;
     for _ in 0..3 {
         get(proxy.address, &origin.url("/stored"), &[]).await;
@@ -328,12 +330,12 @@ async fn urls_that_ask_origins_are_ranked() {
 /// Sixteen connections are all that addresses for administration have.
 #[tokio::test]
 async fn idle_watchers_give_up_their_places() {
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     let proxy = holding(&origin, listener()).await;
     let address = proxy.admin_address.expect("one");
     let mut idle = Vec::new();
     for _ in 0..16 {
-        idle.push(Client::connect(address).await);
+        idle.push(TestClient::connect(address).await);
     }
     proxy.wait_for(|stats| stats.connections_open >= 16).await;
     tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
@@ -343,7 +345,7 @@ async fn idle_watchers_give_up_their_places() {
 
 #[tokio::test]
 async fn latency_is_counted_by_outcome() {
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     let proxy = holding(&origin, AdminOptions::default()).await;
     for _ in 0..3 {
         assert!(is_hit(&proxy, &origin).await);
@@ -357,25 +359,25 @@ async fn latency_is_counted_by_outcome() {
 }
 
 /// Sends a purge that says in its body what it purges.
-async fn purge_by_body(to: std::net::SocketAddr, body: &str, headers: &[&str]) -> Reply {
+async fn purge_by_body(to: std::net::SocketAddr, body: &str, headers: &[&str]) -> ClientReply {
     let mut lines = vec!["POST /purge HTTP/1.1".to_owned(), format!("host: {to}")];
     lines.push(format!("content-length: {}", body.len()));
     lines.extend(headers.iter().map(|line| (*line).to_owned()));
-    let mut client = Client::connect(to).await;
+    let mut client = TestClient::connect(to).await;
     client.send(format!("{}\r\n\r\n{body}", lines.join("\r\n")).as_bytes()).await;
     client.reply(false).await
 }
 
 #[tokio::test]
 async fn a_body_says_what_is_purged() {
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     let proxy = holding(&origin, listener()).await;
     let admin = proxy.admin_address.expect("one");
     let paths = ["/a/1", "/a/2", "/b/1", "/tagged"];
     for path in &paths[..3] {
-        origin.on(path, Script::fresh(b"x"));
+        origin.on(path, OriginScript::fresh(b"x"));
     }
-    origin.on("/tagged", Script::ok(&["cache-control: max-age=60", "surrogate-key: news"], b"x"));
+    origin.on("/tagged", OriginScript::ok(&["cache-control: max-age=60", "surrogate-key: news"], b"x"));
     let kept = async || {
         let mut kept = Vec::new();
         for path in paths {
@@ -403,7 +405,7 @@ async fn a_body_says_what_is_purged() {
 
 #[tokio::test]
 async fn foreign_pages_purge_nothing_by_body() {
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     let proxy = holding(&origin, listener()).await;
     let admin = proxy.admin_address.expect("one");
     let all = r#"{"all": true}"#;
@@ -411,7 +413,7 @@ async fn foreign_pages_purge_nothing_by_body() {
         assert_eq!(purge_by_body(admin, all, &[header]).await.status, 403, "{header}");
     }
     // The name of a page that has made it mean this machine.
-    let mut client = Client::connect(admin).await;
+    let mut client = TestClient::connect(admin).await;
     client.send(b"POST /purge HTTP/1.1\r\nhost: evil.test\r\ncontent-length: 13\r\n\r\n{\"all\": true}").await;
     assert_eq!(client.reply(false).await.cache_status(), "nectary; detail=admin-host");
     assert!(is_hit(&proxy, &origin).await);
@@ -421,7 +423,7 @@ async fn foreign_pages_purge_nothing_by_body() {
 
 #[tokio::test]
 async fn unclear_purges_purge_nothing() {
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     let proxy = holding(&origin, AdminOptions { token: Some(token()), ..listener() }).await;
     let admin = proxy.admin_address.expect("one");
     let wrong = ["", "{}", "[]", r#"{"all": false}"#, r#"{"url": ""}"#, r#"{"prefix": ""}"#, r#"{"tags": []}"#];
@@ -429,7 +431,7 @@ async fn unclear_purges_purge_nothing() {
         let reply = purge_by_body(admin, body, &[AUTHORIZATION]).await;
         assert_eq!(reply.status, 400, "{body}");
     }
-    let mut client = Client::connect(admin).await;
+    let mut client = TestClient::connect(admin).await;
     let head = ["POST /purge HTTP/1.1", AUTHORIZATION, "content-length: 2000000"];
     assert_eq!(client.ask(&head).await.status, 400);
     let all = r#"{"all": true}"#;
@@ -441,14 +443,14 @@ async fn unclear_purges_purge_nothing() {
 }
 
 #[tokio::test]
-async fn purge_with_a_late_body_is_refused() {
-    let origin = Origin::start().await;
+async fn late_purge_body_is_refused() {
+    let origin = TestOrigin::start().await;
     let proxy = holding(&origin, listener()).await;
-    let mut idle = Client::connect(proxy.address).await;
+    let mut idle = TestClient::connect(proxy.address).await;
     let line = format!("GET {} HTTP/1.1", origin.url("/a"));
     assert_eq!(idle.ask(&[&line]).await.status, 200);
     let before = proxy.stats().requests;
-    let mut late = Client::connect(proxy.admin_address.expect("one")).await;
+    let mut late = TestClient::connect(proxy.admin_address.expect("one")).await;
     late.send(b"POST /purge HTTP/1.1\r\nhost: localhost\r\ncontent-length: 13\r\n\r\n{\"all\"").await;
     proxy.wait_for(|stats| stats.requests > before).await;
     // The worker leaves the store before it ends its idle connections.

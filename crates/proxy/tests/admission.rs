@@ -1,4 +1,4 @@
-//! A response that is not admitted to the store's disk is served anyway, and `Cache-Status` does not say `stored`.
+//! A response that is not admitted to the store's disk is served anyway, and `NameCache-Status` does not say `stored`.
 
 use nectary_store::{AdmissionOptions, AdmitRule, FillRole, KeyRef};
 
@@ -11,11 +11,11 @@ fn second_request() -> AdmissionOptions {
 }
 
 #[tokio::test]
-async fn a_response_is_stored_for_good_when_it_is_asked_for_again() {
-    let origin = Origin::start().await;
+async fn second_request_admits_response() {
+    let origin = TestOrigin::start().await;
     let long = vec![7; 700_000];
-    origin.on("/short", Script::fresh(b"hello"));
-    origin.on("/long", Script::fresh(&long));
+    origin.on("/short", OriginScript::fresh(b"hello"));
+    origin.on("/long", OriginScript::fresh(&long));
     let proxy = TestProxy::start_with(options(), second_request()).await;
     let short = get(proxy.address, &origin.url("/short"), &[]).await;
     assert_eq!((short.text().as_str(), short.cache_status().as_str()), ("hello", FIRST));
@@ -35,16 +35,16 @@ async fn a_response_is_stored_for_good_when_it_is_asked_for_again() {
 }
 
 #[tokio::test]
-async fn clients_stream_from_one_fetch_that_is_not_admitted() {
-    let origin = Origin::start().await;
+async fn unadmitted_fetch_streams_to_clients() {
+    let origin = TestOrigin::start().await;
     let body = vec![3; 400_000];
     let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\ncache-control: max-age=60\r\n\r\n", body.len());
-    origin.on("/a", Script::raw(head.as_bytes()).wait("go").then(&body));
+    origin.on("/a", OriginScript::raw(head.as_bytes()).wait("go").then(&body));
     let proxy = TestProxy::start_with(options(), second_request()).await;
     let line = format!("GET {} HTTP/1.1", origin.url("/a"));
     let mut clients = Vec::new();
     for status in [FIRST, "nectary; fwd=uri-miss; collapsed", "nectary; fwd=uri-miss; collapsed"] {
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         client.send(request(&[&line]).as_bytes()).await;
         assert_eq!(client.head().await.cache_status(), status);
         clients.push(client);
@@ -57,12 +57,12 @@ async fn clients_stream_from_one_fetch_that_is_not_admitted() {
 }
 
 #[tokio::test]
-async fn what_is_longer_than_the_store_takes_says_so() {
+async fn too_long_response_is_reported() {
     let folder = std::env::temp_dir().join(format!("nectary-proxy-large-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     let path = folder.join("access.log");
     let _ = std::fs::remove_file(&path);
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     let mut options = options();
     options.access_log = nectary_proxy::AccessLog::File(path.clone());
     let mut proxy = TestProxy::start(options).await;
@@ -76,8 +76,8 @@ async fn what_is_longer_than_the_store_takes_says_so() {
         ("/more", most + 1, "nectary; fwd=uri-miss; fwd-status=200; detail=too-large"),
     ] {
         let head = format!("HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: {bytes}\r\n\r\n");
-        origin.on(name, Script::raw(head.as_bytes()).hang());
-        let mut client = Client::connect(proxy.address).await;
+        origin.on(name, OriginScript::raw(head.as_bytes()).hang());
+        let mut client = TestClient::connect(proxy.address).await;
         client.send(request(&[&format!("GET {} HTTP/1.1", origin.url(name))]).as_bytes()).await;
         assert_eq!(client.head().await.cache_status(), status);
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use nectary_config::{Balance, EjectRules, HealthCheck, HostRule, OriginConfig};
+use nectary_config::{EjectRules, HealthCheck, HostRule, LoadBalancing, OriginConfig};
 
 use crate::common::sites::{at, config, configured, origin, route, site};
 use crate::common::*;
@@ -10,11 +10,11 @@ use crate::common::*;
 const NOT_STORED: &[&str] = &["cache-control: no-store"];
 
 /// Origins that answer every request for `/x` with their number.
-async fn numbered<const COUNT: usize>() -> [Origin; COUNT] {
+async fn numbered<const COUNT: usize>() -> [TestOrigin; COUNT] {
     let mut origins = Vec::new();
     for number in 0..COUNT {
-        let origin = Origin::start().await;
-        origin.on("/x", Script::ok(NOT_STORED, number.to_string().as_bytes()));
+        let origin = TestOrigin::start().await;
+        origin.on("/x", OriginScript::ok(NOT_STORED, number.to_string().as_bytes()));
         origins.push(origin);
     }
     origins.try_into().unwrap_or_else(|_| unreachable!("so many were made"))
@@ -25,7 +25,7 @@ async fn over(origin: OriginConfig) -> TestProxy {
     configured(config(vec![site(&["a"], vec![route("/", "o")])], vec![origin])).await
 }
 
-fn of(servers: &[&Origin]) -> OriginConfig {
+fn of(servers: &[&TestOrigin]) -> OriginConfig {
     origin("o", &servers.iter().map(|server| server.address).collect::<Vec<_>>())
 }
 
@@ -45,13 +45,13 @@ fn check() -> HealthCheck {
 #[tokio::test]
 async fn a_key_stays_with_its_server() {
     let servers = numbered::<3>().await;
-    let pool = OriginConfig { balance: Some(at(Balance::Hash)), ..of(&[&servers[0], &servers[1], &servers[2]]) };
+    let pool = OriginConfig { balance: Some(at(LoadBalancing::Hash)), ..of(&[&servers[0], &servers[1], &servers[2]]) };
     let proxy = over(pool).await;
     let mut seen = std::collections::HashSet::new();
     for key in 0..100 {
         let path = format!("/x?{key}");
         servers.iter().enumerate().for_each(|(number, server)| {
-            server.on(&path, Script::ok(NOT_STORED, number.to_string().as_bytes()));
+            server.on(&path, OriginScript::ok(NOT_STORED, number.to_string().as_bytes()));
         });
         let first = ask(&proxy, &path).await;
         assert_eq!(ask(&proxy, &path).await, first, "{path}");
@@ -61,14 +61,14 @@ async fn a_key_stays_with_its_server() {
 }
 
 #[tokio::test]
-async fn the_least_busy_server_gets_the_request() {
+async fn least_busy_server_gets_request() {
     let servers = numbered::<2>().await;
     for server in &servers {
-        server.on("/slow", Script::raw(b"").wait("gate").then(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"));
+        server.on("/slow", OriginScript::raw(b"").wait("gate").then(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"));
     }
-    let pool = OriginConfig { balance: Some(at(Balance::LeastOutstanding)), ..of(&[&servers[0], &servers[1]]) };
+    let pool = OriginConfig { balance: Some(at(LoadBalancing::LeastOutstanding)), ..of(&[&servers[0], &servers[1]]) };
     let proxy = over(pool).await;
-    let mut slow = Client::connect(proxy.address).await;
+    let mut slow = TestClient::connect(proxy.address).await;
     slow.send(b"GET /slow HTTP/1.1\r\nhost: a\r\n\r\n").await;
     while servers[0].count() + servers[1].count() == 0 {
         tokio::time::sleep(Duration::from_millis(2)).await;
@@ -88,7 +88,7 @@ async fn the_least_busy_server_gets_the_request() {
 #[tokio::test]
 async fn a_silent_server_costs_one_wait() {
     let servers = numbered::<2>().await;
-    servers[0].now("/x", Script::default().hang());
+    servers[0].now("/x", OriginScript::default().hang());
     let mut pool = of(&[&servers[0], &servers[1]]);
     pool.times.first_byte = Some(at(Duration::from_secs(1)));
     let times = EjectRules { failures: Some(at(1)), time: Some(at(Duration::from_millis(10))) };
@@ -104,17 +104,17 @@ async fn a_silent_server_costs_one_wait() {
     assert!(waits <= 1, "{waits} requests waited");
     assert!(servers[0].count() >= 2, "it is probed");
     // A probe finds it back.
-    servers[0].now("/x", Script::ok(NOT_STORED, b"0"));
+    servers[0].now("/x", OriginScript::ok(NOT_STORED, b"0"));
     while ask(&proxy, "/x").await != "0" {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
 #[tokio::test]
-async fn server_with_broken_bodies_gets_no_more() {
+async fn body_breaking_server_is_avoided() {
     let servers = numbered::<2>().await;
     let half = b"HTTP/1.1 200 OK\r\ncache-control: no-store\r\ncontent-length: 100\r\n\r\nsome";
-    servers[0].now("/x", Script::raw(half).close());
+    servers[0].now("/x", OriginScript::raw(half).close());
     let proxy = over(of(&[&servers[0], &servers[1]])).await;
     let mut broken = 0;
     for _ in 0..40 {
@@ -122,7 +122,7 @@ async fn server_with_broken_bodies_gets_no_more() {
         broken += usize::from(!reply.is_complete);
     }
     assert!(broken <= 3, "{broken} clients got half an answer");
-    servers[0].now("/x", Script::ok(NOT_STORED, b"0"));
+    servers[0].now("/x", OriginScript::ok(NOT_STORED, b"0"));
     while ask(&proxy, "/x").await != "0" {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -133,7 +133,7 @@ async fn server_with_broken_bodies_gets_no_more() {
 async fn long_error_page_ends_no_failing() {
     let servers = numbered::<2>().await;
     let page = vec![b'e'; 300_000];
-    servers[0].now("/x", Script::response("503 Service Unavailable", NOT_STORED, &page));
+    servers[0].now("/x", OriginScript::response("503 Service Unavailable", NOT_STORED, &page));
     let mut pool = of(&[&servers[0], &servers[1]]);
     pool.eject = Some(at(EjectRules { failures: Some(at(1)), time: Some(at(Duration::from_millis(1))) }));
     let proxy = over(pool).await;
@@ -157,15 +157,15 @@ async fn unsafe_requests_find_servers_back() {
     pool.eject = Some(at(EjectRules { failures: Some(at(1)), time: Some(at(Duration::from_millis(10))) }));
     let proxy = over(pool).await;
     let post = async || {
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         client.send(b"POST /x HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi").await;
         client.reply(false).await.text()
     };
     for _ in 0..4 {
         assert_eq!(post().await, "0");
     }
-    let back = Origin::start_at(address).await;
-    back.on("/x", Script::ok(NOT_STORED, b"back"));
+    let back = TestOrigin::start_at(address).await;
+    back.on("/x", OriginScript::ok(NOT_STORED, b"back"));
     while post().await != "back" {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -173,10 +173,10 @@ async fn unsafe_requests_find_servers_back() {
 }
 
 #[tokio::test]
-async fn what_does_not_pass_its_checks_gets_nothing() {
+async fn server_failing_checks_gets_nothing() {
     let servers = numbered::<2>().await;
-    servers[0].on("/health", Script::response("503 Service Unavailable", &[], b""));
-    servers[1].on("/health", Script::ok(&[], b""));
+    servers[0].on("/health", OriginScript::response("503 Service Unavailable", &[], b""));
+    servers[1].on("/health", OriginScript::ok(&[], b""));
     let proxy = over(OriginConfig { check: Some(at(check())), ..of(&[&servers[0], &servers[1]]) }).await;
     while proxy.reader().origins_unhealthy().is_empty() {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -187,14 +187,14 @@ async fn what_does_not_pass_its_checks_gets_nothing() {
     let unhealthy = proxy.reader().origins_unhealthy();
     let last = "GET /health was answered with 503";
     assert_eq!((unhealthy[0].name.as_str(), unhealthy[0].last.as_str()), ("o", last));
-    servers[0].now("/health", Script::ok(&[], b""));
+    servers[0].now("/health", OriginScript::ok(&[], b""));
     while !proxy.reader().origins_unhealthy().is_empty() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let answers = [ask(&proxy, "/x").await, ask(&proxy, "/x").await];
     assert!(answers.contains(&"0".to_owned()), "{answers:?}");
     // Without a healthy server all are asked.
-    servers.iter().for_each(|server| _ = server.now("/health", Script::raw(b"").close()));
+    servers.iter().for_each(|server| _ = server.now("/health", OriginScript::raw(b"").close()));
     while proxy.reader().origins_unhealthy().len() < 2 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -209,8 +209,8 @@ async fn servers_without_checks_are_not_unhealthy() {
         pool.servers[0].value.weight = Some(at(weight));
         std::sync::Arc::new(config(vec![site(&["a"], vec![route("/", "o")])], vec![pool]))
     };
-    servers[0].on("/health", Script::raw(b"").close());
-    servers[1].on("/health", Script::ok(&[], b""));
+    servers[0].on("/health", OriginScript::raw(b"").close());
+    servers[1].on("/health", OriginScript::ok(&[], b""));
     let proxy =
         configured(config(vec![site(&["a"], vec![route("/", "o")])], vec![of(&[&servers[0], &servers[1]])])).await;
     let unhealthy = async |count: usize| {
@@ -231,7 +231,7 @@ async fn servers_without_checks_are_not_unhealthy() {
 #[tokio::test]
 async fn probes_hold_no_end_up() {
     let servers = numbered::<2>().await;
-    servers[0].now("/x", Script::default().close());
+    servers[0].now("/x", OriginScript::default().close());
     let mut pool = of(&[&servers[0], &servers[1]]);
     pool.eject = Some(at(EjectRules { failures: Some(at(1)), time: Some(at(Duration::from_millis(1))) }));
     let mut config = config(vec![site(&["a"], vec![route("/", "o")])], vec![pool]);
@@ -241,7 +241,7 @@ async fn probes_hold_no_end_up() {
     while servers[0].count() == asked {
         assert_eq!(ask(&proxy, "/x").await, "1");
     }
-    servers[0].now("/x", Script::default().hang());
+    servers[0].now("/x", OriginScript::default().hang());
     let asked = servers[0].count();
     while servers[0].count() == asked {
         assert_eq!(ask(&proxy, "/x").await, "1");
@@ -254,7 +254,7 @@ async fn probes_hold_no_end_up() {
 #[tokio::test]
 async fn checks_are_as_the_file_says() {
     let [server] = numbered::<1>().await;
-    server.on("/health", Script::response("204 No Content", &[], b""));
+    server.on("/health", OriginScript::response("204 No Content", &[], b""));
     let mut pool = OriginConfig { check: Some(at(HealthCheck { status: vec![at(204)], ..check() })), ..of(&[&server]) };
     pool.host = Some(at(HostRule::Fixed("www.example.org".to_owned())));
     let proxy = over(pool).await;
@@ -263,7 +263,7 @@ async fn checks_are_as_the_file_says() {
     assert_eq!((got.line.as_str(), got.header("host").as_str()), ("GET /health HTTP/1.1", "www.example.org"));
     assert_eq!(got.header("user-agent"), "nectary-check");
     assert_eq!(proxy.reader().origins_unhealthy(), []);
-    server.now("/health", Script::ok(&[], b""));
+    server.now("/health", OriginScript::ok(&[], b""));
     while proxy.reader().origins_unhealthy().is_empty() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

@@ -6,17 +6,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nectary_config::{CertificateConfig, ProxyConfig};
-use nectary_proxy::{CertificateFiles, Reopener};
+use nectary_proxy::{CertificateFiles, ProxyReopener};
 use rustls::{AlertDescription, ClientConfig, HandshakeKind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::common::certificates::Certificates;
-use crate::common::http2::{Http2, tls_config, tls_config_with, tls_with};
+use crate::common::certificates::TestCertificates;
+use crate::common::http2::{Http2Client, tls_config, tls_config_with, tls_with};
 use crate::common::sites::{at, config, configured, origin, route, site};
 use crate::common::*;
 
 /// A site with TLS whose clients must show certificates by `client_ca`.
-fn verified(from: &Origin, own: &CertificateFiles, client_ca: &Path) -> ProxyConfig {
+fn verified(from: &TestOrigin, own: &CertificateFiles, client_ca: &Path) -> ProxyConfig {
     let mut config = config(vec![site(&["site.test"], vec![route("/", "o")])], vec![origin("o", &[from.address])]);
     config.listeners[0].value.tls = Some(at(true));
     let (cert, key) = (at(own.certificate.clone()), at(own.key.clone()));
@@ -46,16 +46,16 @@ fn reason(result: io::Result<Option<HandshakeKind>>) -> AlertDescription {
     }
 }
 
-async fn reopen(reopener: Reopener) -> Vec<String> {
+async fn reopen(reopener: ProxyReopener) -> Vec<String> {
     let problems = tokio::task::spawn_blocking(move || reopener.reopen()).await.expect("joined");
     problems.iter().map(ToString::to_string).collect()
 }
 
 #[tokio::test]
 async fn clients_without_their_certificate_get_nothing() {
-    let from = Origin::start().await;
-    from.on("/a", Script::fresh(b"hello"));
-    let (files, foreign) = (Certificates::new("clients"), Certificates::new("clients-foreign"));
+    let from = TestOrigin::start().await;
+    from.on("/a", OriginScript::fresh(b"hello"));
+    let (files, foreign) = (TestCertificates::new("clients"), TestCertificates::new("clients-foreign"));
     let own = files.sign("site", &["site.test"]);
     let proxy = configured(verified(&from, &own, &files.ca())).await;
     let client = files.sign("client", &["client.test"]);
@@ -66,7 +66,7 @@ async fn clients_without_their_certificate_get_nothing() {
     }
     let newer = tls_config_with(&files.ca(), &[b"h2"], Some(&client));
     let stream = tls_with(newer, proxy.address, "site.test").await.expect("TLS");
-    assert!(Http2::over(stream).await.ask("GET", "https://site.test/a", &[]).await.is_hit());
+    assert!(Http2Client::over(stream).await.ask("GET", "https://site.test/a", &[]).await.is_hit());
     let none = tls_config(&files.ca(), &[b"http/1.1"]);
     assert_eq!(reason(ask(&proxy, &none).await), AlertDescription::CertificateRequired);
     let other = foreign.sign("client", &["client.test"]);
@@ -79,9 +79,9 @@ async fn clients_without_their_certificate_get_nothing() {
 
 #[tokio::test]
 async fn reload_changes_whose_certificates_count() {
-    let from = Origin::start().await;
-    from.on("/a", Script::fresh(b"hello"));
-    let (files, others) = (Certificates::new("signers"), Certificates::new("signers-others"));
+    let from = TestOrigin::start().await;
+    from.on("/a", OriginScript::fresh(b"hello"));
+    let (files, others) = (TestCertificates::new("signers"), TestCertificates::new("signers-others"));
     let own = files.sign("site", &["site.test"]);
     let authority = files.ca().with_file_name("clients.pem");
     std::fs::copy(files.ca(), &authority).expect("copied");
@@ -106,10 +106,10 @@ async fn reload_changes_whose_certificates_count() {
 
 /// A client that goes on with a session from before would need no certificate.
 #[tokio::test]
-async fn new_client_ca_counts_after_a_reload() {
-    let from = Origin::start().await;
-    from.on("/a", Script::fresh(b"hello"));
-    let files = Certificates::new("later");
+async fn reload_enforces_new_client_ca() {
+    let from = TestOrigin::start().await;
+    from.on("/a", OriginScript::fresh(b"hello"));
+    let files = TestCertificates::new("later");
     let own = files.sign("site", &["site.test"]);
     let needed = verified(&from, &own, &files.ca());
     let mut open = needed.clone();

@@ -8,8 +8,8 @@ use tokio::io::AsyncWriteExt;
 use crate::common::*;
 
 /// Sends raw bytes in pieces of `piece` bytes. Reads one answer, after which the connection must end.
-async fn answer(proxy: &TestProxy, bytes: &[u8], piece: usize) -> Reply {
-    let mut client = Client::connect(proxy.address).await;
+async fn answer(proxy: &TestProxy, bytes: &[u8], piece: usize) -> ClientReply {
+    let mut client = TestClient::connect(proxy.address).await;
     for chunk in bytes.chunks(piece) {
         if client.stream.write_all(chunk).await.is_err() {
             break;
@@ -20,9 +20,10 @@ async fn answer(proxy: &TestProxy, bytes: &[u8], piece: usize) -> Reply {
     reply
 }
 
+/// A bad request body counts as no failure of the origin.
 #[tokio::test]
-async fn a_bad_body_is_400_and_no_failure_of_the_origin() {
-    let origin = Origin::start().await;
+async fn bad_request_body_is_400() {
+    let origin = TestOrigin::start().await;
     let proxy = TestProxy::forward().await;
     let chunked = format!("POST {} HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n", origin.url("/a"));
     let known = format!("POST {} HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\n", origin.url("/a"));
@@ -37,7 +38,7 @@ async fn a_bad_body_is_400_and_no_failure_of_the_origin() {
         (known.clone(), true),
     ];
     for (bytes, ends) in &table {
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         client.send(bytes.as_bytes()).await;
         if *ends {
             client.stream.shutdown().await.expect("its own side");
@@ -53,9 +54,9 @@ async fn a_bad_body_is_400_and_no_failure_of_the_origin() {
 }
 
 #[tokio::test]
-async fn a_host_outside_the_grammar_is_400_on_every_way() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::fresh(b"x"));
+async fn invalid_host_is_400_on_every_path() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::fresh(b"x"));
     let url = Some(format!("http://{}", origin.address).parse().expect("an origin"));
     let proxy = TestProxy::start(ProxyOptions { origin: url, ..options() }).await;
     for host in ["a", "a:80", "[::1]:80", "a_b", "192.0.2.1"] {
@@ -71,7 +72,7 @@ async fn a_host_outside_the_grammar_is_400_on_every_way() {
             ("POST", "POST /a HTTP/1.1", "content-length: 0"),
             ("HTTP/1.0", "GET /a HTTP/1.0", "x: y"),
         ] {
-            let reply = Client::connect(proxy.address).await.ask(&[line, &format!("host: {host}"), more]).await;
+            let reply = TestClient::connect(proxy.address).await.ask(&[line, &format!("host: {host}"), more]).await;
             let found = (reply.status, reply.cache_status());
             assert_eq!(found, (400, "nectary; detail=host".to_owned()), "{host:?} on the way of {way}");
         }
@@ -79,9 +80,10 @@ async fn a_host_outside_the_grammar_is_400_on_every_way() {
     assert_eq!(origin.count(), count);
 }
 
+/// A wrong transfer coding is 400.
 #[tokio::test]
-async fn an_unknown_transfer_coding_is_501_and_a_wrong_one_400() {
-    let origin = Origin::start().await;
+async fn unknown_transfer_coding_is_501() {
+    let origin = TestOrigin::start().await;
     let proxy = TestProxy::forward().await;
     for (coding, version, status) in [
         ("gzip, chunked", "1.1", 501),
@@ -103,11 +105,11 @@ async fn an_unknown_transfer_coding_is_501_and_a_wrong_one_400() {
 }
 
 #[tokio::test]
-async fn a_target_that_is_too_long_is_414_whatever_its_length() {
-    let origin = Origin::start().await;
+async fn too_long_target_is_414() {
+    let origin = TestOrigin::start().await;
     let proxy = TestProxy::forward().await;
     let length = |bytes: usize| format!("/{}", "x".repeat(bytes - 1 - origin.url("").len()));
-    origin.on(&length(8000), Script::fresh(b"x"));
+    origin.on(&length(8000), OriginScript::fresh(b"x"));
     assert_eq!(get(proxy.address, &origin.url(&length(8000)), &[]).await.status, 200);
     for bytes in [8001, 32 << 10, 33_000, 70_000, 300_000] {
         let line = format!("GET {} HTTP/1.1", origin.url(&length(bytes)));
@@ -120,15 +122,16 @@ async fn a_target_that_is_too_long_is_414_whatever_its_length() {
     assert_eq!(origin.count(), 1);
 }
 
+/// Other major versions are refused with 505.
 #[tokio::test]
-async fn later_minor_versions_are_served_as_1_1_and_other_major_ones_are_505() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::fresh(b"x"));
+async fn later_minor_versions_are_served() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::fresh(b"x"));
     let proxy = TestProxy::reverse(origin.address).await;
     for minor in [1, 2, 9] {
         for piece in [usize::MAX, 1] {
             let line = format!("GET /a HTTP/1.{minor}");
-            let mut client = Client::connect(proxy.address).await;
+            let mut client = TestClient::connect(proxy.address).await;
             for _ in 0..2 {
                 for chunk in request(&[&line]).as_bytes().chunks(piece) {
                     client.send(chunk).await;
@@ -160,14 +163,14 @@ async fn later_minor_versions_are_served_as_1_1_and_other_major_ones_are_505() {
 }
 
 #[tokio::test]
-async fn what_came_before_a_refused_head_is_answered_whole() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::fresh(&vec![7; 3 << 20]));
-    origin.on("/slow", Script::raw(b"").wait("answer").then(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"));
+async fn requests_before_refusal_are_answered() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::fresh(&vec![7; 3 << 20]));
+    origin.on("/slow", OriginScript::raw(b"").wait("answer").then(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"));
     let proxy = TestProxy::reverse(origin.address).await;
     let refused = "GET /b HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n";
     for first in ["GET /a HTTP/1.1", "GET /a HTTP/1.1", "GET /slow HTTP/1.1"] {
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         let count = origin.count();
         client.send(format!("{}{}{refused}", request(&[first]), request(&[first])).as_bytes()).await;
         if first.contains("slow") {
@@ -187,15 +190,15 @@ async fn what_came_before_a_refused_head_is_answered_whole() {
 
 /// The time in which a client sends nothing is no time in which its origin does not answer.
 #[tokio::test]
-async fn slow_uploads_do_not_blame_the_origin() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(&["cache-control: no-store"], b"got"));
+async fn slow_upload_spares_origin() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(&["cache-control: no-store"], b"got"));
     let mut options = options();
     options.limits.response_timeout = Duration::from_millis(500);
     options.limits.body_timeout = Duration::ZERO;
     let proxy = TestProxy::start(options).await;
     for (length, last) in [("content-length: 4", "wo"), ("transfer-encoding: chunked", "2\r\nwo\r\n0\r\n\r\n")] {
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         client.send(request(&[&format!("POST {} HTTP/1.1", origin.url("/a")), length]).as_bytes()).await;
         client.send(if length.starts_with('c') { b"tw" } else { b"2\r\ntw\r\n" }).await;
         tokio::time::sleep(Duration::from_millis(1600)).await;
@@ -205,8 +208,8 @@ async fn slow_uploads_do_not_blame_the_origin() {
     }
     assert_eq!(proxy.stats().origin_failures, 0);
     // An origin that does not answer a whole request is too slow.
-    origin.on("/slow", Script::raw(b"").hang());
-    let mut client = Client::connect(proxy.address).await;
+    origin.on("/slow", OriginScript::raw(b"").hang());
+    let mut client = TestClient::connect(proxy.address).await;
     let line = format!("POST {} HTTP/1.1", origin.url("/slow"));
     client.send(request(&[&line, "content-length: 2"]).as_bytes()).await;
     client.send(b"tw").await;

@@ -20,18 +20,19 @@ async fn listening_on(address: IpAddr, more: ProxyOptions) -> TestProxy {
     TestProxy::start(ProxyOptions { listen: vec![SocketAddr::new(address, 0)], ..more }).await
 }
 
+/// Their requests do not reach addresses of this machine.
 #[tokio::test]
-async fn only_admitted_clients_get_through_and_not_to_this_machine() {
+async fn only_admitted_clients_are_served() {
     let Some(own) = own_address() else {
         println!("NOT RUN: this machine has no address beside the loopback ones");
         return;
     };
-    let origin = Origin::start().await;
-    origin.on("/a", Script::fresh(b"secret"));
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::fresh(b"secret"));
     let proxy = listening_on(own, options()).await;
     let reply = get(proxy.address, &origin.url("/a"), &[]).await;
     assert_eq!((reply.status, reply.cache_status().as_str()), (403, "nectary; detail=client-not-admitted"));
-    let reply = Client::connect(proxy.address).await.ask(&["CONNECT 192.0.2.1:443 HTTP/1.1"]).await;
+    let reply = TestClient::connect(proxy.address).await.ask(&["CONNECT 192.0.2.1:443 HTTP/1.1"]).await;
     assert_eq!(reply.status, 403);
     let admitting = ProxyOptions {
         clients: vec![own.to_string().parse().expect("a net")],
@@ -42,43 +43,44 @@ async fn only_admitted_clients_get_through_and_not_to_this_machine() {
     let reply = get(proxy.address, &origin.url("/a"), &[]).await;
     assert_eq!(reply.status, 502, "{}", reply.text());
     let line = format!("CONNECT {} HTTP/1.1", origin.address);
-    assert_eq!(Client::connect(proxy.address).await.ask(&[&line]).await.status, 502);
+    assert_eq!(TestClient::connect(proxy.address).await.ask(&[&line]).await.status, 502);
     assert_eq!(origin.connections(), 0);
 }
 
 /// What a load balancer on another machine calls `127.0.0.1` is not this machine.
 #[tokio::test]
-async fn named_loopback_address_is_not_this_machine() {
+async fn loopback_in_header_is_not_local() {
     let Some(own) = own_address() else {
         println!("NOT RUN: this machine has no address beside the loopback ones");
         return;
     };
-    let origin = Origin::start().await;
-    origin.on("/a", Script::fresh(b"secret"));
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::fresh(b"secret"));
     let net: ClientNet = own.to_string().parse().expect("a net");
     let behind = ProxyOptions { proxy_protocol_from: vec![(SocketAddr::new(own, 0), net)], ..options() };
     let proxy = listening_on(own, behind).await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(b"PROXY TCP4 127.0.0.1 127.0.0.1 1 2\r\n").await;
     let reply = client.ask(&[&format!("GET {} HTTP/1.1", origin.url("/a"))]).await;
     assert_eq!((reply.status, reply.cache_status().as_str()), (403, "nectary; detail=client-not-admitted"));
     assert_eq!(origin.connections(), 0);
 }
 
+/// Only clients with the token can purge.
 #[tokio::test]
-async fn a_reverse_proxy_serves_everybody_and_is_purged_by_those_with_the_token() {
+async fn reverse_proxy_serves_all_clients() {
     let Some(own) = own_address() else {
         println!("NOT RUN: this machine has no address beside the loopback ones");
         return;
     };
-    let origin = Origin::start().await;
-    origin.on("/a", Script::fresh(b"x"));
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::fresh(b"x"));
     let url = Some(format!("http://{}", origin.address).parse().expect("an origin"));
     let proxy = listening_on(own, ProxyOptions { origin: url, ..options() }).await;
     assert_eq!(get(proxy.address, "/a", &[]).await.text(), "x");
-    let reply = Client::connect(proxy.address).await.ask(&["PURGE /a HTTP/1.1"]).await;
+    let reply = TestClient::connect(proxy.address).await.ask(&["PURGE /a HTTP/1.1"]).await;
     assert_eq!((reply.status, reply.cache_status().as_str()), (401, "nectary; detail=purge-token"));
     assert!(get(proxy.address, "/a", &[]).await.is_hit());
-    assert_eq!(Client::connect(proxy.address).await.ask(&["PURGE /a HTTP/1.1", AUTHORIZATION]).await.status, 200);
+    assert_eq!(TestClient::connect(proxy.address).await.ask(&["PURGE /a HTTP/1.1", AUTHORIZATION]).await.status, 200);
     assert!(!get(proxy.address, "/a", &[]).await.is_hit());
 }

@@ -3,18 +3,18 @@
 use crate::common::*;
 
 #[tokio::test]
-async fn clients_of_one_miss_stream_from_one_fetch() {
-    let origin = Origin::start().await;
+async fn concurrent_misses_share_one_fetch() {
+    let origin = TestOrigin::start().await;
     let head = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 10\r\n\r\n";
-    origin.on("/a", Script::raw(head).then(b"first").wait("rest").then(b"later"));
+    origin.on("/a", OriginScript::raw(head).then(b"first").wait("rest").then(b"later"));
     let proxy = TestProxy::forward().await;
     let line = format!("GET {} HTTP/1.1", origin.url("/a"));
-    let mut leader = Client::connect(proxy.address).await;
+    let mut leader = TestClient::connect(proxy.address).await;
     leader.send(request(&[&line]).as_bytes()).await;
     assert!(leader.head().await.cache_status().contains("stored"));
     let mut followers = Vec::new();
     for _ in 0..8 {
-        let mut follower = Client::connect(proxy.address).await;
+        let mut follower = TestClient::connect(proxy.address).await;
         follower.send(request(&[&line]).as_bytes()).await;
         followers.push(follower);
     }
@@ -35,16 +35,16 @@ async fn clients_of_one_miss_stream_from_one_fetch() {
 }
 
 #[tokio::test]
-async fn a_fetch_goes_on_when_its_first_client_leaves() {
-    let origin = Origin::start().await;
+async fn fetch_survives_first_client_leaving() {
+    let origin = TestOrigin::start().await;
     let head = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 10\r\n\r\n";
-    origin.on("/a", Script::raw(head).then(b"first").wait("rest").then(b"later"));
+    origin.on("/a", OriginScript::raw(head).then(b"first").wait("rest").then(b"later"));
     let proxy = TestProxy::forward().await;
     let line = format!("GET {} HTTP/1.1", origin.url("/a"));
-    let mut leader = Client::connect(proxy.address).await;
+    let mut leader = TestClient::connect(proxy.address).await;
     leader.send(request(&[&line]).as_bytes()).await;
     assert_eq!(leader.head().await.status, 200);
-    let mut follower = Client::connect(proxy.address).await;
+    let mut follower = TestClient::connect(proxy.address).await;
     follower.send(request(&[&line]).as_bytes()).await;
     assert_eq!(follower.head().await.status, 200);
     drop(leader);
@@ -54,16 +54,17 @@ async fn a_fetch_goes_on_when_its_first_client_leaves() {
     assert_eq!(origin.count(), 1);
 }
 
+/// Each client has its own fetch, and none waits for another.
 #[tokio::test]
-async fn what_is_not_storable_is_fetched_by_each_and_not_one_after_another() {
-    let origin = Origin::start().await;
+async fn unstorable_misses_fetch_in_parallel() {
+    let origin = TestOrigin::start().await;
     let response = b"HTTP/1.1 200 OK\r\ncache-control: no-store\r\ncontent-length: 2\r\n\r\n";
-    origin.on("/a", Script::raw(b"").wait("answer").then(response).then(b"ok"));
+    origin.on("/a", OriginScript::raw(b"").wait("answer").then(response).then(b"ok"));
     let proxy = TestProxy::forward().await;
     let line = format!("GET {} HTTP/1.1", origin.url("/a"));
     let mut clients = Vec::new();
     for _ in 0..4 {
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         client.send(request(&[&line]).as_bytes()).await;
         clients.push(client);
     }
@@ -79,9 +80,9 @@ async fn what_is_not_storable_is_fetched_by_each_and_not_one_after_another() {
     assert_eq!(origin.count(), 4);
     // The proxy now knows that the response cannot be stored, so no request waits for another: a fetch that hangs
     // delays only its own client.
-    origin.now("/a", Script::raw(b"").hang());
-    let mut hanging = Client::connect(proxy.address).await;
-    origin.on("/a", Script::raw(response).then(b"ok"));
+    origin.now("/a", OriginScript::raw(b"").hang());
+    let mut hanging = TestClient::connect(proxy.address).await;
+    origin.on("/a", OriginScript::raw(response).then(b"ok"));
     hanging.send(request(&[&line]).as_bytes()).await;
     origin.wait_for(5).await;
     let reply = get(proxy.address, &origin.url("/a"), &[]).await;
@@ -89,9 +90,9 @@ async fn what_is_not_storable_is_fetched_by_each_and_not_one_after_another() {
 }
 
 #[tokio::test]
-async fn a_resource_that_becomes_storable_is_stored_again() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(&["cache-control: no-store"], b"1")).on("/a", Script::fresh(b"2"));
+async fn newly_storable_resource_is_stored() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(&["cache-control: no-store"], b"1")).on("/a", OriginScript::fresh(b"2"));
     let proxy = TestProxy::forward().await;
     let url = origin.url("/a");
     assert_eq!(get(proxy.address, &url, &[]).await.text(), "1");
@@ -101,14 +102,14 @@ async fn a_resource_that_becomes_storable_is_stored_again() {
 }
 
 #[tokio::test]
-async fn followers_are_told_when_the_fetch_fails() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::raw(b"").wait("answer").close());
+async fn followers_learn_of_failed_fetch() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::raw(b"").wait("answer").close());
     let proxy = TestProxy::forward().await;
     let line = format!("GET {} HTTP/1.1", origin.url("/a"));
     let mut clients = Vec::new();
     for _ in 0..3 {
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         client.send(request(&[&line]).as_bytes()).await;
         clients.push(client);
     }

@@ -4,9 +4,9 @@ use crate::common::*;
 
 const DATE: &str = "last-modified: Sun, 06 Nov 1994 08:49:37 GMT";
 
-async fn stored(body: &[u8]) -> (Origin, TestProxy, String) {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(&["cache-control: max-age=60", "etag: \"x\"", DATE, "content-type: a/b"], body));
+async fn stored(body: &[u8]) -> (TestOrigin, TestProxy, String) {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(&["cache-control: max-age=60", "etag: \"x\"", DATE, "content-type: a/b"], body));
     let proxy = TestProxy::forward().await;
     let url = origin.url("/a");
     assert_eq!(get(proxy.address, &url, &[]).await.body, body);
@@ -14,7 +14,7 @@ async fn stored(body: &[u8]) -> (Origin, TestProxy, String) {
 }
 
 #[tokio::test]
-async fn what_a_client_has_is_not_sent_again() {
+async fn validated_client_gets_304() {
     let (origin, proxy, url) = stored(b"0123456789").await;
     for condition in [
         "if-none-match: \"x\"",
@@ -35,7 +35,7 @@ async fn what_a_client_has_is_not_sent_again() {
 #[tokio::test]
 async fn ranges_are_served_from_the_whole() {
     let (origin, proxy, url) = stored(b"0123456789").await;
-    // Each row has the request's `Range` and `If-Range`, and the response's status, `Content-Range` and body.
+    // Each row has the request's `Range` and `If-Range`, and the response's status, `BodyContent-Range` and body.
     let table = [
         ("bytes=2-4", "", 206, "bytes 2-4/10", "234"),
         ("bytes=-3", "", 206, "bytes 7-9/10", "789"),
@@ -63,9 +63,9 @@ async fn ranges_are_served_from_the_whole() {
 }
 
 #[tokio::test]
-async fn a_head_is_answered_from_a_stored_get() {
+async fn stored_get_answers_head() {
     let (origin, proxy, url) = stored(b"0123456789").await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     let reply = client.ask(&[&format!("HEAD {url} HTTP/1.1")]).await;
     assert_eq!((reply.status, reply.header("content-length").as_str()), (200, "10"));
     assert!(reply.is_hit());
@@ -75,9 +75,9 @@ async fn a_head_is_answered_from_a_stored_get() {
 }
 
 #[tokio::test]
-async fn a_range_on_a_miss_fetches_the_whole_and_gets_its_part() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::fresh(b"0123456789"));
+async fn range_miss_fetches_whole_response() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::fresh(b"0123456789"));
     let proxy = TestProxy::forward().await;
     let reply = get(proxy.address, &origin.url("/a"), &["range: bytes=3-5"]).await;
     assert_eq!((reply.status, reply.text().as_str()), (206, "345"));
@@ -86,11 +86,15 @@ async fn a_range_on_a_miss_fetches_the_whole_and_gets_its_part() {
     assert!(reply.is_hit() && reply.text() == "0123456789");
 }
 
+/// A range far from the start is fetched as a range and not stored.
 #[tokio::test]
-async fn a_range_far_behind_is_fetched_as_such_and_not_stored() {
-    let origin = Origin::start().await;
-    let part =
-        Script::response("206 Partial Content", &["content-range: bytes 99-99/100", "cache-control: max-age=9"], b"x");
+async fn far_range_is_not_stored() {
+    let origin = TestOrigin::start().await;
+    let part = OriginScript::response(
+        "206 Partial Content",
+        &["content-range: bytes 99-99/100", "cache-control: max-age=9"],
+        b"x",
+    );
     origin.on("/a", part);
     let mut options = options();
     options.limits.range_fill_start_bytes_max = 50;
@@ -103,10 +107,11 @@ async fn a_range_far_behind_is_fetched_as_such_and_not_stored() {
     }
 }
 
+/// The condition is then compared with the fetched response.
 #[tokio::test]
-async fn a_conditional_miss_fetches_the_whole_and_is_then_compared() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(&["cache-control: max-age=60", "etag: \"x\""], b"hello"));
+async fn conditional_miss_fetches_whole_response() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(&["cache-control: max-age=60", "etag: \"x\""], b"hello"));
     let proxy = TestProxy::forward().await;
     let reply = get(proxy.address, &origin.url("/a"), &["if-none-match: \"x\""]).await;
     assert_eq!(reply.status, 304);
@@ -115,7 +120,7 @@ async fn a_conditional_miss_fetches_the_whole_and_is_then_compared() {
 }
 
 #[tokio::test]
-async fn bodies_longer_than_one_piece_come_whole_and_in_parts() {
+async fn long_bodies_serve_all_ranges() {
     let body: Vec<u8> = (0..3_000_000u32).map(|index| (index * 7 + index / 251) as u8).collect();
     let (origin, proxy, url) = stored(&body).await;
     let whole = get(proxy.address, &url, &[]).await;
@@ -129,7 +134,7 @@ async fn bodies_longer_than_one_piece_come_whole_and_in_parts() {
 }
 
 /// Splits a `multipart/byteranges` response; returns the headers and the bytes of each part.
-fn parts_of(reply: &Reply) -> Vec<(String, Vec<u8>)> {
+fn parts_of(reply: &ClientReply) -> Vec<(String, Vec<u8>)> {
     let content_type = reply.header("content-type");
     let boundary = content_type.strip_prefix("multipart/byteranges; boundary=").expect("several parts");
     let delimiter = format!("\r\n--{boundary}").into_bytes();
@@ -146,11 +151,11 @@ fn parts_of(reply: &Reply) -> Vec<(String, Vec<u8>)> {
 }
 
 #[tokio::test]
-async fn several_ranges_come_in_one_response_within_their_bound() {
+async fn multiple_ranges_share_bounded_response() {
     let body: Vec<u8> = (0..3_000_000u32).map(|index| (index * 7 + index / 251) as u8).collect();
     for (size, content_type) in [(10, "content-type: text/plain"), (1000, "x: y"), (3_000_000, "content-type: a/b")] {
-        let origin = Origin::start().await;
-        origin.on("/a", Script::ok(&["cache-control: max-age=60", "etag: \"x\"", content_type], &body[..size]));
+        let origin = TestOrigin::start().await;
+        origin.on("/a", OriginScript::ok(&["cache-control: max-age=60", "etag: \"x\"", content_type], &body[..size]));
         let proxy = TestProxy::forward().await;
         let url = origin.url("/a");
         get(proxy.address, &url, &[]).await;
@@ -180,7 +185,7 @@ async fn several_ranges_come_in_one_response_within_their_bound() {
         assert_eq!((one.status, one.header("content-range")), (206, format!("bytes 2-3/{size}")));
         let changed = get(proxy.address, &url, &["range: bytes=0-1,4-5", "if-range: \"other\""]).await;
         assert_eq!(changed.status, 200);
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         let head = client.ask(&[&format!("HEAD {url} HTTP/1.1"), "range: bytes=0-1,4-5"]).await;
         assert_eq!((head.status, head.header("content-length")), (200, size.to_string()));
         assert_eq!(origin.count(), 1);
@@ -188,9 +193,9 @@ async fn several_ranges_come_in_one_response_within_their_bound() {
 }
 
 #[tokio::test]
-async fn several_ranges_of_what_is_not_stored_yet_get_the_whole() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::fresh(b"0123456789"));
+async fn multiple_ranges_on_miss_get_whole() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::fresh(b"0123456789"));
     let proxy = TestProxy::forward().await;
     let reply = get(proxy.address, &origin.url("/a"), &["range: bytes=0-1,4-5"]).await;
     assert_eq!((reply.status, reply.text().as_str()), (200, "0123456789"));

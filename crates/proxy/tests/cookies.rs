@@ -6,8 +6,11 @@ use crate::common::*;
 
 const COOKIES: [&str; 2] = ["set-cookie: a=1", "set-cookie: b=2"];
 
-fn fresh(cache_control: &str, cookies: &[&str]) -> Script {
-    Script::ok(&[&[format!("cache-control: {cache_control}").as_str(), "etag: \"x\""], cookies].concat(), b"hello")
+fn fresh(cache_control: &str, cookies: &[&str]) -> OriginScript {
+    OriginScript::ok(
+        &[&[format!("cache-control: {cache_control}").as_str(), "etag: \"x\""], cookies].concat(),
+        b"hello",
+    )
 }
 
 /// Requests a URL twice; returns whether the second request is a hit, and the cookies of both responses.
@@ -17,9 +20,10 @@ async fn twice(proxy: &TestProxy, url: &str) -> (bool, String, String) {
     (second.is_hit(), first.header("set-cookie"), second.header("set-cookie"))
 }
 
+/// The origin or the operator gives the permission.
 #[tokio::test]
-async fn a_response_with_a_cookie_is_stored_where_the_origin_or_the_operator_says_so() {
-    let origin = Origin::start().await;
+async fn storing_cookies_needs_permission() {
+    let origin = TestOrigin::start().await;
     origin.on("/plain", fresh("max-age=60", &COOKIES));
     origin.on("/s-maxage", fresh("s-maxage=60", &COOKIES));
     origin.on("/public", fresh("public, max-age=60", &COOKIES));
@@ -45,13 +49,14 @@ async fn a_response_with_a_cookie_is_stored_where_the_origin_or_the_operator_say
     }
 }
 
+/// With `store_set_cookie` it is stored and reaches later clients.
 #[tokio::test]
-async fn a_cookie_with_a_304_is_for_the_one_who_asked() {
-    let origin = Origin::start().await;
+async fn cookie_of_304_reaches_requester() {
+    let origin = TestOrigin::start().await;
     let not_modified =
         "HTTP/1.1 304 Not Modified\r\netag: \"x\"\r\ncache-control: max-age=60\r\nset-cookie: c=3\r\n\r\n";
     for path in ["/a", "/b"] {
-        origin.on(path, fresh("max-age=0", &[])).on(path, Script::raw(not_modified.as_bytes()));
+        origin.on(path, fresh("max-age=0", &[])).on(path, OriginScript::raw(not_modified.as_bytes()));
     }
     for (path, store_set_cookie, stored) in [("/a", false, ""), ("/b", true, "c=3")] {
         let proxy = TestProxy::start(ProxyOptions { store_set_cookie, ..options() }).await;
@@ -65,13 +70,13 @@ async fn a_cookie_with_a_304_is_for_the_one_who_asked() {
 }
 
 #[tokio::test]
-async fn who_joins_a_fetch_does_not_get_the_cookie_of_who_began_it() {
-    let origin = Origin::start().await;
+async fn follower_gets_no_leader_cookie() {
+    let origin = TestOrigin::start().await;
     let head = "HTTP/1.1 200 OK\r\ncache-control: max-age=60, no-cache=\"set-cookie\"\r\nset-cookie: a=1\r\ncontent-length: 5\r\n\r\n";
-    origin.on("/a", Script::raw(head.as_bytes()).wait("joined").then(b"hello"));
+    origin.on("/a", OriginScript::raw(head.as_bytes()).wait("joined").then(b"hello"));
     let proxy = TestProxy::forward().await;
     let line = format!("GET {} HTTP/1.1", origin.url("/a"));
-    let (mut first, mut second) = (Client::connect(proxy.address).await, Client::connect(proxy.address).await);
+    let (mut first, mut second) = (TestClient::connect(proxy.address).await, TestClient::connect(proxy.address).await);
     first.send(request(&[&line]).as_bytes()).await;
     assert_eq!(first.head().await.header("set-cookie"), "a=1");
     second.send(request(&[&line]).as_bytes()).await;

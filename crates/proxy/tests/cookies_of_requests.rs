@@ -1,12 +1,12 @@
 //! Cookies that a route ignores select no copy and reach no origin; those in its key have copies of their own.
 
-use nectary_config::{ForwardConfig, Located, NameFilter, NamePattern, ProxyConfig, RouteConfig, RouteRules};
+use nectary_config::{ForwardConfig, LocatedValue, NameFilter, NamePattern, ProxyConfig, RouteConfig, RouteRules};
 
-use crate::common::http2::Http2;
+use crate::common::http2::Http2Client;
 use crate::common::sites::{at, config, configured, with_rule};
 use crate::common::*;
 
-fn names(texts: &[&str]) -> Vec<Located<NamePattern>> {
+fn names(texts: &[&str]) -> Vec<LocatedValue<NamePattern>> {
     let name = |text: &&str| match text.strip_suffix('*') {
         Some(begin) => at(NamePattern::Prefix(begin.to_owned())),
         None => at(NamePattern::Exact((*text).to_owned())),
@@ -23,25 +23,25 @@ fn keep(route: &mut RouteConfig, texts: &[&str]) {
 }
 
 /// A response that is fresh for a minute and varies by the cookies.
-fn varying(body: &[u8]) -> Script {
-    Script::ok(&["cache-control: max-age=60", "vary: Cookie", "etag: \"x\""], body)
+fn varying(body: &[u8]) -> OriginScript {
+    OriginScript::ok(&["cache-control: max-age=60", "vary: Cookie", "etag: \"x\""], body)
 }
 
 /// Sends a GET with these lines of `Cookie`.
-async fn ask(proxy: &TestProxy, path: &str, cookies: &[&str]) -> Reply {
+async fn ask(proxy: &TestProxy, path: &str, cookies: &[&str]) -> ClientReply {
     let cookies: Vec<String> = cookies.iter().map(|cookie| format!("cookie: {cookie}")).collect();
     let lines: Vec<&str> = std::iter::once("host: a").chain(cookies.iter().map(String::as_str)).collect();
     get(proxy.address, path, &lines).await
 }
 
 /// The `Cookie` of each request that an origin got.
-fn cookies_got(origin: &Origin) -> Vec<String> {
+fn cookies_got(origin: &TestOrigin) -> Vec<String> {
     origin.got().iter().map(|got| got.header("cookie")).collect()
 }
 
 #[tokio::test]
 async fn ignored_cookies_select_no_copy() {
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     origin.on("/x", varying(b"hello")).on("/plain/x", varying(b"hello"));
     let proxy = with_rule(&origin, |route| ignore(route, &["_ga*"])).await;
     let table: &[(&[&str], bool)] = &[
@@ -71,7 +71,7 @@ async fn ignored_cookies_select_no_copy() {
 
 #[tokio::test]
 async fn only_kept_cookies_reach_origins() {
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     origin.on("/x", varying(b"hello"));
     let proxy = with_rule(&origin, |route| keep(route, &["session"])).await;
     assert!(!ask(&proxy, "/x", &["a=1; session=s; b"]).await.is_hit());
@@ -86,7 +86,7 @@ async fn only_kept_cookies_reach_origins() {
 
 #[tokio::test]
 async fn forward_proxy_ignores_cookies_too() {
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     origin.on("/x", varying(b"hello"));
     let mut rules = RouteRules::default();
     rules.key.cookies = Some(at(NameFilter::Ignore(names(&["_ga*"]))));
@@ -100,10 +100,10 @@ async fn forward_proxy_ignores_cookies_too() {
 
 #[tokio::test]
 async fn unsafe_and_passed_requests_keep_cookies() {
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     origin.on("/x", varying(b"hello"));
     let proxy = with_rule(&origin, |route| ignore(route, &["*"])).await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.ask(&["POST /x HTTP/1.1", "host: a", "content-length: 0", "cookie: a=1;b=2"]).await;
     client.ask(&["OPTIONS /x HTTP/1.1", "host: a", "cookie: a=1;b=2"]).await;
     let passing = with_rule(&origin, |route| {
@@ -117,9 +117,9 @@ async fn unsafe_and_passed_requests_keep_cookies() {
 
 #[tokio::test]
 async fn keyed_cookies_have_own_copies() {
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     for body in [&b"german"[..], b"french", b"none", b"empty"] {
-        origin.on("/x", Script::fresh(body));
+        origin.on("/x", OriginScript::fresh(body));
     }
     let proxy = with_rule(&origin, |route| route.rules.key.cookies_key = vec![at("language".to_owned())]).await;
     let first: [(&[&str], &str); 4] =
@@ -148,7 +148,7 @@ async fn keyed_cookies_have_own_copies() {
     // A header of a client is not mistaken for the cookie.
     let named = get(proxy.address, "/x", &["host: a", "cookie!language: =de"]).await;
     assert_eq!((named.text().as_str(), named.is_hit()), ("none", true));
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     assert_eq!(client.ask(&["PURGE /x HTTP/1.1", "host: a", AUTHORIZATION]).await.status, 200);
     for (cookies, _) in first {
         assert!(!ask(&proxy, "/x", cookies).await.is_hit(), "{cookies:?}");
@@ -157,14 +157,14 @@ async fn keyed_cookies_have_own_copies() {
 
 #[tokio::test]
 async fn cookies_split_by_http2_are_joined() {
-    let origin = Origin::start().await;
-    origin.on("/x", Script::fresh(b"hello"));
+    let origin = TestOrigin::start().await;
+    origin.on("/x", OriginScript::fresh(b"hello"));
     let proxy = with_rule(&origin, |route| {
         keep(route, &["language", "session"]);
         route.rules.key.cookies_key = vec![at("language".to_owned())];
     })
     .await;
-    let mut client = Http2::plain(proxy.address).await;
+    let mut client = Http2Client::plain(proxy.address).await;
     let split = [("cookie", "_ga=1"), ("cookie", "session=s"), ("cookie", "language=de")];
     assert!(!client.ask("GET", "http://a/x", &split).await.is_hit());
     assert_eq!(cookies_got(&origin), ["session=s; language=de"]);
@@ -176,9 +176,9 @@ async fn cookies_split_by_http2_are_joined() {
 
 #[tokio::test]
 async fn validation_in_background_has_clean_cookies() {
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     let lines = ["cache-control: max-age=10, stale-while-revalidate=60", "age: 20", "etag: \"x\"", "vary: cookie"];
-    origin.on("/x", Script::ok(&lines, b"old")).on("/x", varying(b"new"));
+    origin.on("/x", OriginScript::ok(&lines, b"old")).on("/x", varying(b"new"));
     let proxy = with_rule(&origin, |route| ignore(route, &["_ga*"])).await;
     assert_eq!(ask(&proxy, "/x", &["_ga=1; session=s"]).await.text(), "old");
     let reply = ask(&proxy, "/x", &["_ga=2; session=s"]).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use nectary_block::{MemoryDevice, SharedDevice};
 use nectary_config::{FleetConfig, PurgeAnswer, RequestRate};
 use nectary_host::fleet::{
-    AppliedMark, FleetPurge, LoggedPurge, Membership, PurgeScope, PurgeStore, RulesHash, RulesRecord,
+    AppliedMark, FleetMembership, FleetPurge, LoggedPurge, PurgeScope, PurgeStore, RulesHash, RulesRecord,
 };
 use nectary_proxy::{AdminOptions, FleetStore, ProxyOptions};
 use nectary_store::{CreateOptions, OpenOptions, Store};
@@ -20,7 +20,7 @@ use crate::common::*;
 const JSON: &str = "accept: application/json";
 
 /// A proxy that is a node, and what stays when it ends.
-struct Node {
+struct FleetProxyNode {
     proxy: TestProxy,
     member: Arc<ModelNode>,
     device: SharedDevice,
@@ -38,7 +38,7 @@ async fn device() -> SharedDevice {
 }
 
 /// A node that has not caught up.
-async fn start(fleet: &ModelFleet, name: &str, device: SharedDevice, config: &FleetConfig) -> Node {
+async fn start(fleet: &ModelFleet, name: &str, device: SharedDevice, config: &FleetConfig) -> FleetProxyNode {
     let mut member = None;
     let proxy = TestProxy::in_fleet(node_options(), device.clone(), |store| {
         let node = fleet.node(name, store);
@@ -46,11 +46,11 @@ async fn start(fleet: &ModelFleet, name: &str, device: SharedDevice, config: &Fl
         node.seat(config)
     })
     .await;
-    Node { proxy, member: member.expect("made"), device }
+    FleetProxyNode { proxy, member: member.expect("made"), device }
 }
 
 /// Two nodes that serve.
-async fn pair(fleet: &ModelFleet) -> [Node; 2] {
+async fn pair(fleet: &ModelFleet) -> [FleetProxyNode; 2] {
     let nodes = ["a", "b"].map(|name| async move {
         let node = start(fleet, name, device().await, &FleetConfig::default()).await;
         node.member.come_up().await;
@@ -61,21 +61,21 @@ async fn pair(fleet: &ModelFleet) -> [Node; 2] {
 }
 
 /// Lets each node store what the origin has at a path.
-async fn store(nodes: &[Node], url: &str) {
+async fn store(nodes: &[FleetProxyNode], url: &str) {
     for node in nodes {
         get(node.proxy.address, url, &[]).await;
         assert!(get(node.proxy.address, url, &[]).await.is_hit(), "{url}");
     }
 }
 
-async fn purge(node: &Node, url: &str, headers: &[&str]) -> Reply {
+async fn purge(node: &FleetProxyNode, url: &str, headers: &[&str]) -> ClientReply {
     let line = format!("PURGE {url} HTTP/1.1");
-    Client::connect(node.proxy.address).await.ask(&[&[line.as_str(), AUTHORIZATION, JSON], headers].concat()).await
+    TestClient::connect(node.proxy.address).await.ask(&[&[line.as_str(), AUTHORIZATION, JSON], headers].concat()).await
 }
 
-async fn purge_by_body(node: &Node, body: &str) -> Reply {
+async fn purge_by_body(node: &FleetProxyNode, body: &str) -> ClientReply {
     let admin = node.proxy.admin_address.expect("an address for administration");
-    let mut client = Client::connect(admin).await;
+    let mut client = TestClient::connect(admin).await;
     let length = body.len();
     let head =
         format!("POST /purge HTTP/1.1\r\nhost: {admin}\r\n{AUTHORIZATION}\r\n{JSON}\r\ncontent-length: {length}");
@@ -83,14 +83,14 @@ async fn purge_by_body(node: &Node, body: &str) -> Reply {
     client.reply(false).await
 }
 
-fn json(reply: &Reply) -> Value {
+fn json(reply: &ClientReply) -> Value {
     serde_json::from_str(&reply.text()).expect("JSON")
 }
 
 #[tokio::test]
 async fn purge_reaches_every_node() {
-    let (origin, fleet) = (Origin::start().await, ModelFleet::default());
-    let tagged = || Script::ok(&["cache-control: max-age=60", "surrogate-key: t"], b"x");
+    let (origin, fleet) = (TestOrigin::start().await, ModelFleet::default());
+    let tagged = || OriginScript::ok(&["cache-control: max-age=60", "surrogate-key: t"], b"x");
     let nodes = pair(&fleet).await;
     let url = origin.url("/a");
     let requests = [
@@ -117,8 +117,8 @@ async fn purge_reaches_every_node() {
 
 #[tokio::test]
 async fn soft_purge_has_one_time_everywhere() {
-    let (origin, fleet) = (Origin::start().await, ModelFleet::default());
-    let fresh = || Script::ok(&["cache-control: max-age=60", "etag: \"x\""], b"x");
+    let (origin, fleet) = (TestOrigin::start().await, ModelFleet::default());
+    let fresh = || OriginScript::ok(&["cache-control: max-age=60", "etag: \"x\""], b"x");
     origin.on("/a", fresh()).on("/a", fresh());
     let nodes = pair(&fleet).await;
     let url = origin.url("/a");
@@ -127,7 +127,10 @@ async fn soft_purge_has_one_time_everywhere() {
     assert_eq!((reply.status, json(&reply)["soft"].as_bool()), (200, Some(true)));
     assert!(fleet.log()[0].soft_since_s.is_some());
     for node in &nodes {
-        origin.now("/a", Script::raw(b"HTTP/1.1 304 Not Modified\r\netag: \"x\"\r\ncache-control: max-age=60\r\n\r\n"));
+        origin.now(
+            "/a",
+            OriginScript::raw(b"HTTP/1.1 304 Not Modified\r\netag: \"x\"\r\ncache-control: max-age=60\r\n\r\n"),
+        );
         let reply = get(node.proxy.address, &url, &[]).await;
         assert_eq!(reply.cache_status(), "nectary; fwd=stale; fwd-status=304; stored");
     }
@@ -136,8 +139,8 @@ async fn soft_purge_has_one_time_everywhere() {
 /// While it is down and while it catches up, nothing of its store is seen.
 #[tokio::test]
 async fn node_that_was_down_applies_purge() {
-    let (origin, fleet) = (Origin::start().await, ModelFleet::default());
-    origin.on("/a", Script::fresh(b"old")).on("/a", Script::fresh(b"old"));
+    let (origin, fleet) = (TestOrigin::start().await, ModelFleet::default());
+    origin.on("/a", OriginScript::fresh(b"old")).on("/a", OriginScript::fresh(b"old"));
     let [a, mut b] = pair(&fleet).await;
     let url = origin.url("/a");
     store(std::slice::from_ref(&a), &url).await;
@@ -149,7 +152,7 @@ async fn node_that_was_down_applies_purge() {
     assert_eq!((reply.status, json(&reply)["fleet"]["nodes"].as_u64()), (200, Some(1)));
 
     let b = start(&fleet, "b", b.device.clone(), &FleetConfig::default()).await;
-    origin.now("/a", Script::fresh(b"new"));
+    origin.now("/a", OriginScript::fresh(b"new"));
     let reply = get(b.proxy.address, &url, &[]).await;
     assert_eq!((reply.text().as_str(), reply.cache_status().as_str()), ("new", "nectary; fwd=bypass; fwd-status=200"));
     b.member.come_up().await;
@@ -160,9 +163,9 @@ async fn node_that_was_down_applies_purge() {
 }
 
 #[tokio::test]
-async fn cut_node_says_so_then_asks_origin() {
-    let (origin, fleet) = (Origin::start().await, ModelFleet::default());
-    origin.on("/a", Script::fresh(b"old"));
+async fn cut_node_reports_and_asks_origin() {
+    let (origin, fleet) = (TestOrigin::start().await, ModelFleet::default());
+    origin.on("/a", OriginScript::fresh(b"old"));
     let rate = RequestRate { count: 2, period: Duration::from_secs(60) };
     let config = FleetConfig { validate_when_cut: Some(at(rate)), ..FleetConfig::default() };
     let node = start(&fleet, "a", device().await, &config).await;
@@ -174,7 +177,7 @@ async fn cut_node_says_so_then_asks_origin() {
     assert!(reply.is_hit() && reply.cache_status().ends_with("; fleet=cut"), "{}", reply.cache_status());
     node.member.shut();
     for _ in 0..2 {
-        origin.now("/a", Script::fresh(b"new"));
+        origin.now("/a", OriginScript::fresh(b"new"));
         assert_eq!(get(node.proxy.address, &url, &[]).await.text(), "new");
     }
     let reply = get(node.proxy.address, &url, &[]).await;
@@ -186,8 +189,8 @@ async fn cut_node_says_so_then_asks_origin() {
 
 #[tokio::test]
 async fn purge_at_cut_node_fails_clearly() {
-    let (origin, fleet) = (Origin::start().await, ModelFleet::default());
-    origin.on("/a", Script::fresh(b"x")).on("/a", Script::fresh(b"x"));
+    let (origin, fleet) = (TestOrigin::start().await, ModelFleet::default());
+    origin.on("/a", OriginScript::fresh(b"x")).on("/a", OriginScript::fresh(b"x"));
     let nodes = pair(&fleet).await;
     let url = origin.url("/a");
     store(&nodes, &url).await;
@@ -200,23 +203,23 @@ async fn purge_at_cut_node_fails_clearly() {
 
 #[tokio::test]
 async fn unsafe_requests_invalidate_their_node_alone() {
-    let (origin, fleet) = (Origin::start().await, ModelFleet::default());
-    origin.on("/a", Script::fresh(b"x")).on("/a", Script::fresh(b"x"));
+    let (origin, fleet) = (TestOrigin::start().await, ModelFleet::default());
+    origin.on("/a", OriginScript::fresh(b"x")).on("/a", OriginScript::fresh(b"x"));
     let nodes = pair(&fleet).await;
     let url = origin.url("/a");
     store(&nodes, &url).await;
-    origin.now("/a", Script::ok(&[], b"done"));
+    origin.now("/a", OriginScript::ok(&[], b"done"));
     let line = format!("POST {url} HTTP/1.1");
-    let reply = Client::connect(nodes[0].proxy.address).await.ask(&[&line, "content-length: 0"]).await;
+    let reply = TestClient::connect(nodes[0].proxy.address).await.ask(&[&line, "content-length: 0"]).await;
     assert_eq!(reply.status, 200);
     assert!(fleet.log().is_empty() && get(nodes[1].proxy.address, &url, &[]).await.is_hit());
-    origin.now("/a", Script::fresh(b"y"));
+    origin.now("/a", OriginScript::fresh(b"y"));
     assert_eq!(get(nodes[0].proxy.address, &url, &[]).await.text(), "y");
 }
 
 #[tokio::test]
-async fn caller_chooses_what_a_purge_waits_for() {
-    let (origin, fleet) = (Origin::start().await, ModelFleet::default());
+async fn caller_chooses_purge_wait() {
+    let (origin, fleet) = (TestOrigin::start().await, ModelFleet::default());
     let mut config = FleetConfig::default();
     config.purges.answer = Some(at(PurgeAnswer::Accepted));
     let node = start(&fleet, "a", device().await, &config).await;
@@ -240,7 +243,7 @@ async fn caller_chooses_what_a_purge_waits_for() {
 /// A store remembers prefixes of 256 lengths; what is in the log cannot be refused.
 #[tokio::test]
 async fn purges_without_room_purge_everything() {
-    let (origin, fleet) = (Origin::start().await, ModelFleet::default());
+    let (origin, fleet) = (TestOrigin::start().await, ModelFleet::default());
     let nodes = pair(&fleet).await;
     let url = origin.url("/a");
     for length in 20..60 {
@@ -248,7 +251,7 @@ async fn purges_without_room_purge_everything() {
         let reply = purge_by_body(&nodes[length % 2], &body).await;
         assert_eq!((reply.status, reply.cache_status().as_str()), (200, "nectary; detail=purge-applied"), "{length}");
     }
-    origin.on("/a", Script::fresh(b"old")).on("/a", Script::fresh(b"old"));
+    origin.on("/a", OriginScript::fresh(b"old")).on("/a", OriginScript::fresh(b"old"));
     store(&nodes, &url).await;
     // The room is for the first few of these.
     for length in 100..360 {
@@ -256,7 +259,7 @@ async fn purges_without_room_purge_everything() {
         assert_eq!(purge_by_body(&nodes[0], &body).await.status, 200);
     }
     for node in &nodes {
-        origin.now("/a", Script::fresh(b"new"));
+        origin.now("/a", OriginScript::fresh(b"new"));
         assert_eq!(get(node.proxy.address, &url, &[]).await.text(), "new", "everything was purged");
     }
 }
@@ -264,15 +267,15 @@ async fn purges_without_room_purge_everything() {
 /// A worker whose table is not the one that the fleet knows may miss what a purge is about.
 #[tokio::test]
 async fn unknown_tables_use_no_store() {
-    let (origin, fleet) = (Origin::start().await, ModelFleet::default());
-    origin.on("/a", Script::fresh(b"old"));
+    let (origin, fleet) = (TestOrigin::start().await, ModelFleet::default());
+    origin.on("/a", OriginScript::fresh(b"old"));
     let node = start(&fleet, "a", device().await, &FleetConfig::default()).await;
     node.member.come_up().await;
     let url = origin.url("/a");
     store(std::slice::from_ref(&node), &url).await;
     node.member.set_rules(RulesHash(1));
     for _ in 0..2 {
-        origin.now("/a", Script::fresh(b"new"));
+        origin.now("/a", OriginScript::fresh(b"new"));
         let reply = get(node.proxy.address, &url, &[]).await;
         assert_eq!(
             (reply.text().as_str(), reply.cache_status().as_str()),
@@ -281,7 +284,7 @@ async fn unknown_tables_use_no_store() {
     }
     purge(&node, &url, &[]).await;
     node.member.set_rules(fleet.log().pop().expect("a purge").rules);
-    origin.now("/a", Script::fresh(b"newer"));
+    origin.now("/a", OriginScript::fresh(b"newer"));
     assert_eq!(get(node.proxy.address, &url, &[]).await.text(), "newer");
     assert!(get(node.proxy.address, &url, &[]).await.is_hit());
 }
@@ -289,7 +292,7 @@ async fn unknown_tables_use_no_store() {
 #[tokio::test]
 async fn reload_tells_the_fleet_new_rules() {
     let fleet = ModelFleet::default();
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     let described = |name: &str, servers: &[std::net::SocketAddr]| {
         let site = sites::site(&[name], vec![sites::route("/", "o")]);
         Arc::new(sites::config(vec![site], vec![sites::origin("o", servers)]))

@@ -4,29 +4,30 @@
 use std::time::{Duration, Instant};
 
 use nectary_config::{HeaderEdits, HeaderValue};
-use nectary_host::fleet::Membership;
+use nectary_host::fleet::FleetMembership;
 use tokio::net::TcpListener;
 
-use crate::common::certificates::Certificates;
+use crate::common::certificates::TestCertificates;
 use crate::common::sharing::*;
 use crate::common::sites::{at, route};
 use crate::common::*;
 
 #[tokio::test]
 async fn purges_reach_copies() {
-    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-purge"));
+    let (from, fleet, files) =
+        (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("shares-purge"));
     let nodes = three(&fleet, &from, &files).await;
     for (number, what) in ["url", "tag"].into_iter().enumerate() {
-        from.now("/a", Script::ok(&["cache-control: max-age=60", "surrogate-key: t"], what.as_bytes()));
+        from.now("/a", OriginScript::ok(&["cache-control: max-age=60", "surrogate-key: t"], what.as_bytes()));
         for node in &nodes {
             assert_eq!(node.get("/a").await.text(), what);
         }
         let tags = if what == "tag" { vec!["surrogate-key: t"] } else { Vec::new() };
         let lines = [vec!["PURGE /a HTTP/1.1", HOST, AUTHORIZATION], tags].concat();
-        let reply = Client::connect(nodes[2].proxy.address).await.ask(&lines).await;
+        let reply = TestClient::connect(nodes[2].proxy.address).await.ask(&lines).await;
         assert_eq!((reply.status, fleet.log().len()), (200, number + 1), "{what}");
     }
-    from.now("/a", Script::fresh(b"last"));
+    from.now("/a", OriginScript::fresh(b"last"));
     for node in &nodes {
         assert_eq!(node.get("/a").await.text(), "last");
     }
@@ -36,14 +37,15 @@ async fn purges_reach_copies() {
 /// A write that passes through a node is seen there, although the owner has what was before it.
 #[tokio::test]
 async fn writes_are_seen_at_their_node() {
-    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-write"));
-    from.now("/a", Script::fresh(b"old"));
+    let (from, fleet, files) =
+        (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("shares-write"));
+    from.now("/a", OriginScript::fresh(b"old"));
     let [a, b, _c] = three(&fleet, &from, &files).await;
     assert_eq!(a.get("/a").await.text(), "old");
-    from.now("/a", Script::ok(&[], b"done"));
+    from.now("/a", OriginScript::ok(&[], b"done"));
     let lines = ["POST /a HTTP/1.1", HOST, "content-length: 0"];
-    assert_eq!(Client::connect(a.proxy.address).await.ask(&lines).await.text(), "done");
-    from.now("/a", Script::fresh(b"new"));
+    assert_eq!(TestClient::connect(a.proxy.address).await.ask(&lines).await.text(), "done");
+    from.now("/a", OriginScript::fresh(b"new"));
     assert_eq!((a.get("/a").await.text(), from.count()), ("new".to_owned(), 3));
     assert_eq!((b.get("/a").await.text(), from.count()), ("new".to_owned(), 3));
 }
@@ -51,14 +53,15 @@ async fn writes_are_seen_at_their_node() {
 /// The owner has not applied a purge that the asking node is just applying: its answer may be what that purges.
 #[tokio::test]
 async fn older_answers_are_not_kept() {
-    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-older"));
+    let (from, fleet, files) =
+        (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("shares-older"));
     let [a, _b, _c] = three(&fleet, &from, &files).await;
     a.member.gate().set_begun(5);
     // On a busy machine a node may be too slow, and then this one asks the origin itself.
     let path = 'answered: {
         for number in 0..50 {
             let path = format!("/{number}");
-            from.on(&path, Script::fresh(b"one"));
+            from.on(&path, OriginScript::fresh(b"one"));
             if a.get(&path).await.cache_status().contains("fleet=") {
                 break 'answered path;
             }
@@ -77,18 +80,18 @@ async fn older_answers_are_not_kept() {
 /// By its age a softly purged response is fresh; no node may make it so again.
 #[tokio::test]
 async fn softly_purged_answers_are_not_kept() {
-    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-soft"));
+    let (from, fleet, files) = (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("shares-soft"));
     let [a, b, c] = three(&fleet, &from, &files).await;
     for (path, wish) in [("/stale", "cache-control: max-stale"), ("/away", "accept: */*")] {
-        from.now(path, Script::fresh(b"old"));
+        from.now(path, OriginScript::fresh(b"old"));
         assert_eq!(b.get(path).await.text(), "old");
         let soft = [AUTHORIZATION, "fastly-soft-purge: 1"];
         assert_eq!(send(&c, "PURGE", path, &soft).await.status, 200);
-        let next = if path == "/away" { Script::raw(b"").close() } else { Script::fresh(b"new") };
+        let next = if path == "/away" { OriginScript::raw(b"").close() } else { OriginScript::fresh(b"new") };
         from.now(path, next);
         let reply = get(a.proxy.address, path, &[HOST, wish]).await;
         assert_eq!((reply.status, reply.text().as_str()), (200, "old"), "{path}: {}", reply.cache_status());
-        from.now(path, Script::fresh(b"new"));
+        from.now(path, OriginScript::fresh(b"new"));
         let begun = Instant::now();
         while a.get(path).await.text() != "new" {
             assert!(!is_own_hit(&a.get(path).await), "{path}: the copy is fresh");
@@ -102,11 +105,12 @@ async fn softly_purged_answers_are_not_kept() {
 /// A write invalidates all variants, what is being fetched at the owner, and what the owner has if another node answers.
 #[tokio::test]
 async fn writes_invalidate_all_of_the_owner() {
-    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-all"));
+    let (from, fleet, files) = (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("shares-all"));
     let nodes = three(&fleet, &from, &files).await;
     let [a, b, c] = &nodes;
     let languages = ["accept-language: en", "accept-language: de"];
-    let varied = |text: &str| Script::ok(&["cache-control: max-age=60", "vary: accept-language"], text.as_bytes());
+    let varied =
+        |text: &str| OriginScript::ok(&["cache-control: max-age=60", "vary: accept-language"], text.as_bytes());
     from.now("/v", varied("old"));
     for language in languages {
         assert_eq!(get(a.proxy.address, "/v", &[HOST, language]).await.text(), "old");
@@ -117,8 +121,8 @@ async fn writes_invalidate_all_of_the_owner() {
         assert_eq!(get(a.proxy.address, "/v", &[HOST, language]).await.text(), "new", "{language}");
     }
 
-    let slow = Script::default().wait("slow").then(&Script::fresh(b"old").bytes());
-    from.on("/w", slow).on("/w", Script::ok(&[], b"done")).on("/w", Script::fresh(b"new"));
+    let slow = OriginScript::default().wait("slow").then(&OriginScript::fresh(b"old").bytes());
+    from.on("/w", slow).on("/w", OriginScript::ok(&[], b"done")).on("/w", OriginScript::fresh(b"new"));
     let count = from.count();
     let rest = async {
         from.wait_for(count + 1).await;
@@ -132,9 +136,9 @@ async fn writes_invalidate_all_of_the_owner() {
     };
     assert_eq!(tokio::join!(b.get("/w"), rest).1.text(), "new", "the fetch had begun before the write");
 
-    from.now("/x", Script::fresh(b"old"));
+    from.now("/x", OriginScript::fresh(b"old"));
     assert_eq!(b.get("/x").await.text(), "old");
-    from.now("/x", Script::fresh(b"new"));
+    from.now("/x", OriginScript::fresh(b"new"));
     assert_eq!(send(a, "POST", "/x", &[]).await.status, 200);
     let gone = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("an address");
     a.member.set_owners(&[("b", gone), ("c", c.peer()), ("a", a.peer())]);
@@ -146,12 +150,13 @@ async fn writes_invalidate_all_of_the_owner() {
 
 #[tokio::test]
 async fn invalidated_groups_are_validated_by_owners() {
-    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-groups"));
+    let (from, fleet, files) =
+        (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("shares-groups"));
     let [a, b, _c] = three(&fleet, &from, &files).await;
-    let grouped = |text: &str| Script::ok(&["cache-control: max-age=60", "cache-groups: \"x\""], text.as_bytes());
+    let grouped = |text: &str| OriginScript::ok(&["cache-control: max-age=60", "cache-groups: \"x\""], text.as_bytes());
     from.now("/g", grouped("old"));
     assert_eq!((b.get("/g").await.text(), a.get("/g").await.text()), ("old".to_owned(), "old".to_owned()));
-    from.now("/p", Script::ok(&["cache-group-invalidation: \"x\""], b"done"));
+    from.now("/p", OriginScript::ok(&["cache-group-invalidation: \"x\""], b"done"));
     assert_eq!(send(&a, "POST", "/p", &[]).await.text(), "done");
     from.now("/g", grouped("new"));
     assert_eq!(a.get("/g").await.text(), "new");
@@ -161,11 +166,12 @@ async fn invalidated_groups_are_validated_by_owners() {
 /// A purge that waits for etcd was made at its node; owners do not have it yet.
 #[tokio::test]
 async fn queued_purges_hold_against_owners() {
-    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-queued"));
+    let (from, fleet, files) =
+        (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("shares-queued"));
     let [a, b, c] = three(&fleet, &from, &files).await;
-    from.now("/a", Script::fresh(b"old"));
+    from.now("/a", OriginScript::fresh(b"old"));
     assert_eq!((b.get("/a").await.text(), c.get("/a").await.text()), ("old".to_owned(), "old".to_owned()));
-    from.now("/a", Script::fresh(b"new"));
+    from.now("/a", OriginScript::fresh(b"new"));
     // It waits, and then it is in the log as revision 5, which the owners have not applied.
     for required in [u64::MAX, 5] {
         a.member.gate().set_required(required);
@@ -179,9 +185,9 @@ async fn queued_purges_hold_against_owners() {
 
 #[tokio::test]
 async fn variants_are_asked_of_owners() {
-    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-vary"));
+    let (from, fleet, files) = (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("shares-vary"));
     let [a, b, c] = three(&fleet, &from, &files).await;
-    from.now("/a", Script::ok(&["cache-control: max-age=60", "vary: x-shop"], b"x"));
+    from.now("/a", OriginScript::ok(&["cache-control: max-age=60", "vary: x-shop"], b"x"));
     for (number, shop) in ["one", "two"].into_iter().enumerate() {
         let line = format!("x-shop: {shop}");
         for node in [&a, &c, &b] {
@@ -194,12 +200,13 @@ async fn variants_are_asked_of_owners() {
 /// What is for one client is kept by no node that it passes.
 #[tokio::test]
 async fn personal_answers_are_kept_nowhere() {
-    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-personal"));
+    let (from, fleet, files) =
+        (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("shares-personal"));
     let nodes = three(&fleet, &from, &files).await;
     let [a, b, c] = &nodes;
-    from.now("/private", Script::ok(&["cache-control: private, max-age=60"], b"x"));
-    from.now("/once", Script::ok(&["cache-control: no-store"], b"x"));
-    from.now("/key", Script::ok(&["cache-control: max-age=60"], b"x"));
+    from.now("/private", OriginScript::ok(&["cache-control: private, max-age=60"], b"x"));
+    from.now("/once", OriginScript::ok(&["cache-control: no-store"], b"x"));
+    from.now("/key", OriginScript::ok(&["cache-control: max-age=60"], b"x"));
     for (path, line) in [("/private", "accept: */*"), ("/once", "accept: */*"), ("/key", "authorization: Basic eDp5")] {
         for node in [a, a, c] {
             let count = from.count();
@@ -208,7 +215,7 @@ async fn personal_answers_are_kept_nowhere() {
         }
     }
     assert_eq!([a, b, c].map(Node::puts), [(0, 0); 3]);
-    from.now("/cookie", Script::ok(&["cache-control: max-age=60", "set-cookie: a=b"], b"x"));
+    from.now("/cookie", OriginScript::ok(&["cache-control: max-age=60", "set-cookie: a=b"], b"x"));
     let count = from.count();
     let mut with_cookie = 0;
     for node in [a, a, c, b] {
@@ -220,10 +227,10 @@ async fn personal_answers_are_kept_nowhere() {
 /// A response that was confirmed keeps its tags: by a copy without them a purge would not find it.
 #[tokio::test]
 async fn copies_have_all_tags() {
-    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-tags"));
+    let (from, fleet, files) = (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("shares-tags"));
     let [a, b, c] = three(&fleet, &from, &files).await;
-    from.on("/a", Script::ok(&["cache-control: max-age=60", "etag: \"x\"", "surrogate-key: one"], b"old"));
-    from.on("/a", Script::raw(b"HTTP/1.1 304 Not Modified\r\netag: \"x\"\r\nsurrogate-key: two\r\n\r\n"));
+    from.on("/a", OriginScript::ok(&["cache-control: max-age=60", "etag: \"x\"", "surrogate-key: one"], b"old"));
+    from.on("/a", OriginScript::raw(b"HTTP/1.1 304 Not Modified\r\netag: \"x\"\r\nsurrogate-key: two\r\n\r\n"));
     assert_eq!(b.get("/a").await.text(), "old");
     assert_eq!(get(b.proxy.address, "/a", &[HOST, "cache-control: no-cache"]).await.text(), "old");
     for _ in 0..2 {
@@ -232,14 +239,15 @@ async fn copies_have_all_tags() {
     }
     assert_eq!(from.count(), 2);
     assert_eq!(send(&c, "PURGE", "/other", &[AUTHORIZATION, "surrogate-key: one"]).await.status, 200);
-    from.now("/a", Script::fresh(b"new"));
+    from.now("/a", OriginScript::fresh(b"new"));
     assert_eq!(a.get("/a").await.text(), "new");
 }
 
 /// What a route changes in responses to clients is changed once, by the node that answers the client.
 #[tokio::test]
 async fn changed_headers_are_for_clients_alone() {
-    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-edits"));
+    let (from, fleet, files) =
+        (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("shares-edits"));
     let described = || {
         let mut all = route("/", "o");
         let set = HeaderValue { name: at("cache-control".to_owned()), value: at("no-store".to_owned()) };
@@ -252,7 +260,7 @@ async fn changed_headers_are_for_clients_alone() {
         start_with(&fleet, "c", described(), &files).await,
     ];
     set_owners(&nodes);
-    from.now("/a", Script::fresh(b"x"));
+    from.now("/a", OriginScript::fresh(b"x"));
     for _ in 0..2 {
         assert_eq!(nodes[0].get("/a").await.header("cache-control"), "no-store");
     }
@@ -262,9 +270,9 @@ async fn changed_headers_are_for_clients_alone() {
 /// What an owner says of its revision it has applied before it looked.
 #[tokio::test]
 async fn revisions_are_read_before_the_look() {
-    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-look"));
+    let (from, fleet, files) = (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("shares-look"));
     let [a, b, _c] = three(&fleet, &from, &files).await;
-    from.now("/a", Script::default().wait("go").then(&Script::fresh(b"one").bytes()));
+    from.now("/a", OriginScript::default().wait("go").then(&OriginScript::fresh(b"one").bytes()));
     a.member.gate().set_begun(5);
     let applied = async {
         from.wait_for(1).await;

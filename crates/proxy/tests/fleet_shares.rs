@@ -4,19 +4,19 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use nectary_host::fleet::Membership;
+use nectary_host::fleet::FleetMembership;
 use tokio::net::TcpListener;
 
-use crate::common::certificates::Certificates;
-use crate::common::http2::{Http2, tls_config, tls_config_with, tls_with};
+use crate::common::certificates::TestCertificates;
+use crate::common::http2::{Http2Client, tls_config, tls_config_with, tls_with};
 use crate::common::sharing::*;
 use crate::common::sites::{at, route};
 use crate::common::*;
 
 #[tokio::test]
 async fn owner_answers_other_nodes() {
-    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares"));
-    from.on("/a", Script::ok(&["cache-control: max-age=60", "surrogate-key: t"], b"one"));
+    let (from, fleet, files) = (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("shares"));
+    from.on("/a", OriginScript::ok(&["cache-control: max-age=60", "surrogate-key: t"], b"one"));
     let [a, b, c] = three(&fleet, &from, &files).await;
     let reply = a.get("/a").await;
     let said = "nectary; fwd=uri-miss; fwd-status=200; stored; fleet=\"b\", nectary; fwd=uri-miss; fwd-status=200";
@@ -30,8 +30,8 @@ async fn owner_answers_other_nodes() {
 
 #[tokio::test]
 async fn cold_objects_are_fetched_once() {
-    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-cold"));
-    from.on("/a", Script::fresh(b"one"));
+    let (from, fleet, files) = (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("shares-cold"));
+    from.on("/a", OriginScript::fresh(b"one"));
     let nodes = three(&fleet, &from, &files).await;
     let (a, b, c) = tokio::join!(nodes[0].get("/a"), nodes[1].get("/a"), nodes[2].get("/a"));
     assert_eq!([a, b, c].map(|reply| reply.text()), ["one", "one", "one"]);
@@ -39,24 +39,25 @@ async fn cold_objects_are_fetched_once() {
 }
 
 #[tokio::test]
-async fn nodes_behind_or_cut_do_not_answer() {
-    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-behind"));
+async fn lagging_or_cut_nodes_stay_silent() {
+    let (from, fleet, files) =
+        (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("shares-behind"));
     let [a, b, c] = three(&fleet, &from, &files).await;
     c.member.cut();
     a.member.gate().set_applied(5);
-    from.on("/a", Script::fresh(b"origin"));
+    from.on("/a", OriginScript::fresh(b"origin"));
     let reply = a.get("/a").await;
     let said = "nectary; fwd=uri-miss; fwd-status=200";
     assert_eq!((reply.text().as_str(), reply.cache_status().as_str()), ("origin", said), "b is behind, c is cut");
     assert_eq!((b.puts(), c.puts()), ((0, 0), (0, 0)));
     b.member.gate().set_applied(5);
-    from.on("/b", Script::fresh(b"b"));
+    from.on("/b", OriginScript::fresh(b"b"));
     assert!(a.get("/b").await.cache_status().contains("fleet=\"b\""), "it has caught up");
 }
 
 #[tokio::test]
 async fn dead_and_silent_owners_cost_misses() {
-    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-dead"));
+    let (from, fleet, files) = (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("shares-dead"));
     let [a, b, c] = three(&fleet, &from, &files).await;
     let gone = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("an address");
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -66,7 +67,7 @@ async fn dead_and_silent_owners_cost_misses() {
     {
         a.member.set_owners(&[("b", first), ("c", second), ("a", a.peer())]);
         let path = format!("/{number}");
-        from.on(&path, Script::fresh(b"x"));
+        from.on(&path, OriginScript::fresh(b"x"));
         let begun = Instant::now();
         let reply = a.get(&path).await;
         assert_eq!((reply.status, reply.text().as_str()), (200, "x"), "{number}");
@@ -80,8 +81,9 @@ async fn dead_and_silent_owners_cost_misses() {
 /// What nodes say to each other counts at their own listener alone, which takes certificates of the fleet.
 #[tokio::test]
 async fn headers_of_nodes_need_certificates() {
-    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-trust"));
-    from.on("/a", Script::fresh(b"x"));
+    let (from, fleet, files) =
+        (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("shares-trust"));
+    from.on("/a", OriginScript::fresh(b"x"));
     let [a, b, _c] = three(&fleet, &from, &files).await;
     let spoofed = ["nectary-fleet-hop: 1", "nectary-fleet-from: b", "nectary-fleet-client: 192.0.2.1", HOST];
     let reply = get(a.proxy.address, "/a", &spoofed).await;
@@ -93,7 +95,7 @@ async fn headers_of_nodes_need_certificates() {
             && spoofed[..3].iter().all(|line| got[0].header(line.split(':').next().unwrap_or("")).is_empty())
     );
     let none = tls_config(&files.ca(), &[b"http/1.1"]);
-    let others = Certificates::new("shares-foreign");
+    let others = TestCertificates::new("shares-foreign");
     let foreign = others.sign("x", &["localhost"]);
     let other = tls_config_with(&files.ca(), &[b"http/1.1"], Some(&foreign));
     for config in [none, other] {
@@ -106,13 +108,14 @@ async fn headers_of_nodes_need_certificates() {
     }
     let own = tls_config_with(&files.ca(), &[b"h2"], Some(&files.sign("own", &["localhost"])));
     let stream = tls_with(own, b.peer(), "localhost").await.expect("TLS");
-    let reply = Http2::over(stream).await.ask("GET", "https://site.test/a", &[]).await;
+    let reply = Http2Client::over(stream).await.ask("GET", "https://site.test/a", &[]).await;
     assert_eq!(reply.status, 400, "it says nothing of the fleet");
 }
 
 #[tokio::test]
 async fn routes_with_parts_ask_no_node() {
-    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-parts"));
+    let (from, fleet, files) =
+        (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("shares-parts"));
     let described = || {
         let mut parts = route("/parts/", "o");
         parts.rules.part_size = Some(at(1 << 20));
@@ -126,27 +129,28 @@ async fn routes_with_parts_ask_no_node() {
     set_owners(&nodes);
     let [a, b, c] = &nodes;
     // The origin gives no parts.
-    from.now("/parts/a", Script::ok(&["cache-control: max-age=60", "etag: \"x\""], &vec![7; 3 << 20]));
+    from.now("/parts/a", OriginScript::ok(&["cache-control: max-age=60", "etag: \"x\""], &vec![7; 3 << 20]));
     for _ in 0..4 {
         assert_eq!(a.get("/parts/a").await.body.len(), 3 << 20);
     }
     assert_eq!((b.proxy.stats().requests, c.proxy.stats().requests), (0, 0));
     assert_eq!(a.puts(), (1, 0), "it is on the disk");
-    from.on("/b", Script::fresh(b"b"));
+    from.on("/b", OriginScript::fresh(b"b"));
     assert!(a.get("/b").await.cache_status().contains("fleet=\"b\""), "others are shared");
 }
 
 /// An origin that is away or silent does not take the nodes away that have what others ask for.
 #[tokio::test]
 async fn failing_origins_leave_owners_in() {
-    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-failing"));
+    let (from, fleet, files) =
+        (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("shares-failing"));
     let [a, b, _c] = three(&fleet, &from, &files).await;
     for path in ["/one", "/two"] {
-        from.now(path, Script::fresh(b"kept"));
+        from.now(path, OriginScript::fresh(b"kept"));
         b.get(path).await;
-        from.now(path, Script::raw(b"").close());
+        from.now(path, OriginScript::raw(b"").close());
     }
-    from.now("/dead", Script::raw(b"").close());
+    from.now("/dead", OriginScript::raw(b"").close());
     for _ in 0..4 {
         assert_eq!(a.get("/dead").await.status, 502);
     }
@@ -156,8 +160,8 @@ async fn failing_origins_leave_owners_in() {
     let mut clients = Vec::new();
     for number in 0..4 {
         let path = format!("/silent/{number}");
-        from.now(&path, Script::default().hang());
-        let mut client = Client::connect(a.proxy.address).await;
+        from.now(&path, OriginScript::default().hang());
+        let mut client = TestClient::connect(a.proxy.address).await;
         client.send(format!("GET {path} HTTP/1.1\r\n{HOST}\r\n\r\n").as_bytes()).await;
         clients.push(client);
     }
@@ -170,12 +174,14 @@ async fn failing_origins_leave_owners_in() {
 /// The origin has the rest of a body that an owner breaks off.
 #[tokio::test]
 async fn broken_bodies_go_on_at_origin() {
-    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-broken"));
+    let (from, fleet, files) =
+        (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("shares-broken"));
     let [a, _b, _c] = three(&fleet, &from, &files).await;
     let body: Vec<u8> = (0..100_000_u32).map(|at| (at >> 8) as u8).collect();
     let headers = ["cache-control: max-age=60", "etag: \"x\""];
-    let whole = Script::ok(&headers, &body).bytes();
-    from.on("/a", Script::raw(&whole[..whole.len() - 30_000]).close()).on("/a", Script::range(&headers, &body));
+    let whole = OriginScript::ok(&headers, &body).bytes();
+    from.on("/a", OriginScript::raw(&whole[..whole.len() - 30_000]).close())
+        .on("/a", OriginScript::range(&headers, &body));
     let reply = a.get("/a").await;
     assert!(reply.cache_status().contains("fleet=\"b\""), "{}", reply.cache_status());
     assert!(reply.body == body, "{} bytes", reply.body.len());
@@ -187,7 +193,8 @@ async fn broken_bodies_go_on_at_origin() {
 /// By other rules the same URL may have another key.
 #[tokio::test]
 async fn nodes_of_other_rules_do_not_answer() {
-    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-rules"));
+    let (from, fleet, files) =
+        (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("shares-rules"));
     let other = one_site(&from, vec![route("/more/", "o"), route("/", "o")]);
     let nodes = [
         start_with(&fleet, "a", other, &files).await,
@@ -195,7 +202,7 @@ async fn nodes_of_other_rules_do_not_answer() {
         start(&fleet, "c", &from, &files).await,
     ];
     set_owners(&nodes);
-    from.on("/a", Script::fresh(b"x"));
+    from.on("/a", OriginScript::fresh(b"x"));
     let reply = nodes[0].get("/a").await;
     assert_eq!(reply.cache_status(), "nectary; fwd=uri-miss; fwd-status=200");
     assert_eq!((nodes[1].puts(), nodes[2].puts()), ((0, 0), (0, 0)));
@@ -204,10 +211,11 @@ async fn nodes_of_other_rules_do_not_answer() {
 /// Those who wait for an answer that is not kept ask the owner, and not the origin.
 #[tokio::test]
 async fn waiting_requests_ask_the_owner() {
-    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-waiting"));
+    let (from, fleet, files) =
+        (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("shares-waiting"));
     let [a, _b, _c] = three(&fleet, &from, &files).await;
     a.member.gate().set_begun(5);
-    from.now("/a", Script::default().wait("go").then(&Script::fresh(b"one").bytes()));
+    from.now("/a", OriginScript::default().wait("go").then(&OriginScript::fresh(b"one").bytes()));
     let opened = async {
         a.proxy.wait_for(|stats| stats.requests >= 3).await;
         from.open("go");
@@ -222,12 +230,13 @@ async fn waiting_requests_ask_the_owner() {
 /// Origins are told of the client, and not of the node that asks the owner.
 #[tokio::test]
 async fn owners_tell_origins_of_clients() {
-    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-client"));
+    let (from, fleet, files) =
+        (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("shares-client"));
     let [a, _b, _c] = three(&fleet, &from, &files).await;
-    from.on("/a", Script::fresh(b"x"));
+    from.on("/a", OriginScript::fresh(b"x"));
     let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
     socket.bind(SocketAddr::from(([127, 0, 0, 2], 0))).expect("an address");
-    let mut client = Client::of(socket.connect(a.proxy.address).await.expect("connected"));
+    let mut client = TestClient::of(socket.connect(a.proxy.address).await.expect("connected"));
     let reply = client.ask(&["GET /a HTTP/1.1", HOST, "x-forwarded-for: 192.0.2.1"]).await;
     assert!(reply.cache_status().contains("fleet=\"b\""), "{}", reply.cache_status());
     let got = &from.got()[0];
@@ -237,9 +246,10 @@ async fn owners_tell_origins_of_clients() {
 
 #[tokio::test]
 async fn nodes_of_other_fleets_do_not_answer() {
-    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-identity"));
+    let (from, fleet, files) =
+        (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("shares-identity"));
     let [a, b, c] = three(&fleet, &from, &files).await;
-    from.on("/a", Script::fresh(b"x"));
+    from.on("/a", OriginScript::fresh(b"x"));
     a.member.gate().set_fleet(9);
     assert_eq!(a.get("/a").await.cache_status(), "nectary; fwd=uri-miss; fwd-status=200");
     assert_eq!((b.puts(), c.puts()), ((0, 0), (0, 0)));
@@ -248,17 +258,17 @@ async fn nodes_of_other_fleets_do_not_answer() {
 /// A node whose answers are late is slow, and not away: its share stays with it.
 #[tokio::test]
 async fn late_answers_of_nodes_are_counted() {
-    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-late"));
+    let (from, fleet, files) = (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("shares-late"));
     let [a, _b, _c] = three(&fleet, &from, &files).await;
     for gate in ["one", "two", "three"] {
-        let (path, fresh) = (format!("/{gate}"), Script::fresh(b"x"));
-        from.on(&path, Script::default().wait(gate).then(&fresh.bytes())).on(&path, fresh);
+        let (path, fresh) = (format!("/{gate}"), OriginScript::fresh(b"x"));
+        from.on(&path, OriginScript::default().wait(gate).then(&fresh.bytes())).on(&path, fresh);
         let reply = a.get(&path).await;
         assert!(reply.cache_status().contains("fleet=\"c\""), "{gate}: {}", reply.cache_status());
         // The answer of the first owner comes while the next one is waited for.
         from.open(gate);
     }
-    from.on("/four", Script::fresh(b"x"));
+    from.on("/four", OriginScript::fresh(b"x"));
     let reply = a.get("/four").await;
     assert!(reply.cache_status().contains("fleet=\"b\""), "{}", reply.cache_status());
 }
@@ -266,7 +276,8 @@ async fn late_answers_of_nodes_are_counted() {
 /// A copy without tags could not be purged by them.
 #[tokio::test]
 async fn routes_that_hide_tags_ask_nobody() {
-    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-hidden"));
+    let (from, fleet, files) =
+        (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("shares-hidden"));
     let described = || {
         let mut hidden = route("/", "o");
         hidden.rules.strip_tags = Some(at(true));
@@ -278,7 +289,7 @@ async fn routes_that_hide_tags_ask_nobody() {
         start_with(&fleet, "c", described(), &files).await,
     ];
     set_owners(&nodes);
-    from.on("/a", Script::ok(&["cache-control: max-age=60", "surrogate-key: t"], b"x"));
+    from.on("/a", OriginScript::ok(&["cache-control: max-age=60", "surrogate-key: t"], b"x"));
     assert_eq!(nodes[0].get("/a").await.header("surrogate-key"), "");
     assert_eq!((nodes[1].proxy.stats().requests, nodes[0].puts()), (0, (1, 0)));
 }

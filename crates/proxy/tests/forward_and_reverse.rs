@@ -3,9 +3,9 @@
 use crate::common::*;
 
 #[tokio::test]
-async fn the_authority_of_an_absolute_target_wins_over_host() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::fresh(b"hello"));
+async fn absolute_target_overrides_host() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::fresh(b"hello"));
     let proxy = TestProxy::forward().await;
     let reply = get(proxy.address, &origin.url("/a"), &["host: elsewhere.invalid"]).await;
     assert_eq!(reply.text(), "hello");
@@ -15,7 +15,7 @@ async fn the_authority_of_an_absolute_target_wins_over_host() {
 }
 
 #[tokio::test]
-async fn a_forward_proxy_explains_what_it_wants() {
+async fn forward_proxy_explains_missing_url() {
     let proxy = TestProxy::forward().await;
     let reply = get(proxy.address, "/path", &[]).await;
     assert_eq!(reply.status, 400);
@@ -23,10 +23,11 @@ async fn a_forward_proxy_explains_what_it_wants() {
     assert_eq!(reply.cache_status(), "nectary; detail=no-url");
 }
 
+/// The host that the client names does not matter.
 #[tokio::test]
-async fn a_reverse_proxy_asks_its_origin_whatever_the_client_names() {
-    let origin = Origin::start().await;
-    origin.on("/a?q=1", Script::fresh(b"hello"));
+async fn reverse_proxy_asks_its_origin() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a?q=1", OriginScript::fresh(b"hello"));
     let proxy = TestProxy::reverse(origin.address).await;
     let sent = ["host: other.invalid", "x-forwarded-host: evil", "connection: x-drop", "x-drop: 1"];
     assert_eq!(get(proxy.address, "/a?q=1", &sent).await.text(), "hello");
@@ -41,9 +42,9 @@ async fn a_reverse_proxy_asks_its_origin_whatever_the_client_names() {
 }
 
 #[tokio::test]
-async fn a_request_that_comes_back_is_not_sent_round_again() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(&["cache-control: no-store"], b"hello"));
+async fn request_loop_is_508() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(&["cache-control: no-store"], b"hello"));
     let proxy = TestProxy::forward().await;
     get(proxy.address, &origin.url("/a"), &[]).await;
     let via = origin.got()[0].header("via");
@@ -57,10 +58,10 @@ async fn a_request_that_comes_back_is_not_sent_round_again() {
 
 #[tokio::test]
 async fn bodies_of_requests_reach_the_origin() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::response("201 Created", &[], b"done"));
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::response("201 Created", &[], b"done"));
     let proxy = TestProxy::forward().await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     let line = format!("POST {} HTTP/1.1", origin.url("/a"));
     client.send(request(&[&line, "content-length: 5"]).as_bytes()).await;
     client.send(b"01234").await;
@@ -75,10 +76,10 @@ async fn bodies_of_requests_reach_the_origin() {
 }
 
 #[tokio::test]
-async fn requests_that_name_no_host_or_two_are_refused() {
+async fn request_needs_exactly_one_host() {
     let proxy = TestProxy::forward().await;
     for head in ["GET http://a/ HTTP/1.1\r\n\r\n", "GET http://a/ HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n"] {
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         client.send(head.as_bytes()).await;
         let reply = client.reply(false).await;
         assert_eq!((reply.status, reply.cache_status().as_str()), (400, "nectary; detail=host"), "{head:?}");
@@ -86,13 +87,13 @@ async fn requests_that_name_no_host_or_two_are_refused() {
 }
 
 #[tokio::test]
-async fn an_old_client_gets_an_answer_it_understands() {
-    let origin = Origin::start().await;
+async fn old_client_gets_unchunked_body() {
+    let origin = TestOrigin::start().await;
     let chunked =
         b"HTTP/1.1 200 OK\r\ncache-control: no-store\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
-    origin.on("/a", Script::raw(chunked));
+    origin.on("/a", OriginScript::raw(chunked));
     let proxy = TestProxy::forward().await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(format!("GET {} HTTP/1.0\r\n\r\n", origin.url("/a")).as_bytes()).await;
     let reply = client.reply(false).await;
     assert_eq!((reply.status, reply.text().as_str()), (200, "hello"));
@@ -100,8 +101,8 @@ async fn an_old_client_gets_an_answer_it_understands() {
 }
 
 #[tokio::test]
-async fn what_is_only_wanted_from_the_store_and_not_there_is_504() {
-    let origin = Origin::start().await;
+async fn only_if_cached_miss_is_504() {
+    let origin = TestOrigin::start().await;
     let proxy = TestProxy::forward().await;
     let reply = get(proxy.address, &origin.url("/a"), &["cache-control: only-if-cached"]).await;
     assert_eq!((reply.status, reply.cache_status().as_str()), (504, "nectary; detail=only-if-cached"));
@@ -109,9 +110,9 @@ async fn what_is_only_wanted_from_the_store_and_not_there_is_504() {
 }
 
 #[tokio::test]
-async fn an_upstream_caches_status_stays_ahead_of_ours() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(&["cache-control: max-age=60", "cache-status: Other; hit", "age: 7"], b"x"));
+async fn upstream_cache_status_stays_first() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(&["cache-control: max-age=60", "cache-status: Other; hit", "age: 7"], b"x"));
     let proxy = TestProxy::forward().await;
     get(proxy.address, &origin.url("/a"), &[]).await;
     let reply = get(proxy.address, &origin.url("/a"), &[]).await;
@@ -120,9 +121,9 @@ async fn an_upstream_caches_status_stays_ahead_of_ours() {
 }
 
 #[tokio::test]
-async fn a_lifetime_by_rule_is_off_by_default() {
-    let origin = Origin::start().await;
-    origin.on("/a.deb", Script::ok(&[], b"x"));
+async fn default_ttl_starts_off() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a.deb", OriginScript::ok(&[], b"x"));
     let url = origin.url("/a.deb");
     let proxy = TestProxy::forward().await;
     get(proxy.address, &url, &[]).await;
@@ -144,11 +145,11 @@ impl ParseRule for str {
 }
 
 #[tokio::test]
-async fn a_client_that_waits_to_send_its_body_is_told_to_go_on() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::response("200 OK", &[], b"done"));
+async fn expecting_client_gets_100_continue() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::response("200 OK", &[], b"done"));
     let proxy = TestProxy::forward().await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     let line = format!("PUT {} HTTP/1.1", origin.url("/a"));
     client.send(request(&[&line, "content-length: 3", "expect: 100-continue"]).as_bytes()).await;
     assert_eq!(client.head().await.status, 100);
@@ -158,11 +159,11 @@ async fn a_client_that_waits_to_send_its_body_is_told_to_go_on() {
 }
 
 #[tokio::test]
-async fn an_offer_to_upgrade_is_not_passed_on_and_harms_nothing() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::fresh(b"hello"));
+async fn upgrade_offer_is_not_forwarded() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::fresh(b"hello"));
     let proxy = TestProxy::forward().await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     let line = format!("GET {} HTTP/1.1", origin.url("/a"));
     for _ in 0..3 {
         let reply =

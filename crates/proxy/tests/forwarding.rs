@@ -16,12 +16,12 @@ const NAMES: [&str; 5] = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x
 
 /// The forwarding headers that an origin gets if the client sends the headers `saying`. They must be the same for each
 /// method.
-async fn told(origin: &Origin, proxy: &TestProxy, target: &str, saying: &[&str]) -> [String; 5] {
+async fn told(origin: &TestOrigin, proxy: &TestProxy, target: &str, saying: &[&str]) -> [String; 5] {
     let mut found = None;
     for method in ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"] {
         let line = format!("{method} {target} HTTP/1.1");
         let lines = [&[line.as_str(), "content-length: 0", "connection: forwarded, x-forwarded-for"], saying].concat();
-        Client::connect(proxy.address).await.ask(&lines).await;
+        TestClient::connect(proxy.address).await.ask(&lines).await;
         let got = origin.got().pop().expect("a request");
         assert!(got.line.starts_with(method), "{}", got.line);
         let now = NAMES.map(|name| got.header(name));
@@ -30,11 +30,11 @@ async fn told(origin: &Origin, proxy: &TestProxy, target: &str, saying: &[&str])
     found.expect("requests")
 }
 
-async fn reverse(origin: &Origin, forwarded: ForwardedOptions) -> TestProxy {
+async fn reverse(origin: &TestOrigin, forwarded: ForwardedOptions) -> TestProxy {
     TestProxy::start(with_key_headers(origin, forwarded, &[])).await
 }
 
-fn with_key_headers(origin: &Origin, forwarded: ForwardedOptions, names: &[&str]) -> ProxyOptions {
+fn with_key_headers(origin: &TestOrigin, forwarded: ForwardedOptions, names: &[&str]) -> ProxyOptions {
     let url = Some(format!("http://{}", origin.address).parse().expect("an origin"));
     let key_headers = names.iter().map(|name| name.parse().expect("a header")).collect();
     ProxyOptions {
@@ -49,9 +49,10 @@ fn trusting(net: &str) -> ForwardedOptions {
     ForwardedOptions { trusted: vec![net.parse().expect("a net")], is_silent: false }
 }
 
+/// What clients claim in these headers is not passed on.
 #[tokio::test]
-async fn an_origin_is_told_who_asked_this_proxy_and_not_what_clients_say() {
-    let origin = Origin::start().await;
+async fn origin_learns_real_client_address() {
+    let origin = TestOrigin::start().await;
     let proxy = reverse(&origin, ForwardedOptions::default()).await;
     let own = ["for=127.0.0.1;proto=http", "127.0.0.1", "", "http", ""];
     assert_eq!(told(&origin, &proxy, "/a", &[]).await, own);
@@ -61,8 +62,8 @@ async fn an_origin_is_told_who_asked_this_proxy_and_not_what_clients_say() {
 }
 
 #[tokio::test]
-async fn a_trusted_proxy_in_front_is_believed_and_gone_on_from() {
-    let origin = Origin::start().await;
+async fn trusted_front_proxy_headers_continue() {
+    let origin = TestOrigin::start().await;
     let net = |text: &str| vec![text.parse().expect("a net")];
     let trusting = ForwardedOptions { trusted: net("127.0.0.0/8"), is_silent: false };
     let proxy = reverse(&origin, trusting).await;
@@ -73,17 +74,17 @@ async fn a_trusted_proxy_in_front_is_believed_and_gone_on_from() {
 }
 
 #[tokio::test]
-async fn a_forward_proxy_tells_nobody_who_asks() {
-    let origin = Origin::start().await;
+async fn forward_proxy_hides_clients() {
+    let origin = TestOrigin::start().await;
     let proxy = TestProxy::forward().await;
     assert_eq!(told(&origin, &proxy, &origin.url("/a"), &SAID).await, [""; 5]);
 }
 
 /// An origin that builds links from such headers must not be able to store one client's links for others.
 #[tokio::test]
-async fn a_forwarded_host_decides_no_stored_response() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::fresh(b"links"));
+async fn forwarded_host_is_not_keyed() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::fresh(b"links"));
     let proxy = reverse(&origin, trusting("127.0.0.1")).await;
     let said = [&SAID[..], &["x-forwarded-port: 1", "x-forwarded-prefix: /evil", "x-url-scheme: https"]].concat();
     assert!(!get(proxy.address, "/a", &said).await.is_hit());
@@ -95,11 +96,12 @@ async fn a_forwarded_host_decides_no_stored_response() {
     assert!(get(proxy.address, "/a", &[]).await.is_hit());
 }
 
+/// A purge removes all copies.
 #[tokio::test]
-async fn a_key_header_separates_copies_and_a_purge_takes_all() {
-    let origin = Origin::start().await;
+async fn key_header_separates_stored_copies() {
+    let origin = TestOrigin::start().await;
     for body in [b"http.", b"https", b"again"] {
-        origin.on("/a", Script::fresh(body));
+        origin.on("/a", OriginScript::fresh(body));
     }
     let names = ["X-Forwarded-Proto", "x-forwarded-host", "X-Forwarded-Proto"];
     let proxy = TestProxy::start(with_key_headers(&origin, trusting("127.0.0.1"), &names)).await;
@@ -112,7 +114,7 @@ async fn a_key_header_separates_copies_and_a_purge_takes_all() {
         let reply = get(proxy.address, "/a", saying).await;
         assert!(reply.is_hit() && reply.text() == body, "{reply:?}");
     }
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     assert!(client.ask(&["PURGE /a HTTP/1.1", AUTHORIZATION]).await.text().starts_with("purged"));
     for saying in [&http[..], &https] {
         assert_eq!(get(proxy.address, "/a", saying).await.text(), "again");
@@ -122,9 +124,9 @@ async fn a_key_header_separates_copies_and_a_purge_takes_all() {
 
 /// A client that may not say such a thing must not reach what was stored for those who may.
 #[tokio::test]
-async fn an_untrusted_key_header_is_as_if_absent() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::fresh(b"hello"));
+async fn untrusted_key_header_is_ignored() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::fresh(b"hello"));
     let proxy = TestProxy::start(with_key_headers(&origin, trusting("192.0.2.0/24"), &["x-forwarded-user"])).await;
     assert!(!get(proxy.address, "/a", &[]).await.is_hit());
     for user in ["admin", "another"] {
@@ -132,18 +134,18 @@ async fn an_untrusted_key_header_is_as_if_absent() {
     }
     assert_eq!(origin.got()[0].header("x-forwarded-user"), "");
     // The same holds if the origin names such a header in `Vary`.
-    origin.on("/v", Script::ok(&["cache-control: max-age=60", "vary: x-forwarded-user"], b"hello"));
+    origin.on("/v", OriginScript::ok(&["cache-control: max-age=60", "vary: x-forwarded-user"], b"hello"));
     let proxy = reverse(&origin, ForwardedOptions::default()).await;
     get(proxy.address, "/v", &["x-forwarded-user: admin"]).await;
     assert!(get(proxy.address, "/v", &["x-forwarded-user: another"]).await.is_hit());
 }
 
 #[tokio::test]
-async fn responses_stored_without_a_key_header_are_replaced() {
-    let origin = Origin::start().await;
+async fn new_key_header_replaces_responses() {
+    let origin = TestOrigin::start().await;
     for path in ["/a", "/v"] {
         let headers = ["cache-control: max-age=60", if path == "/v" { "vary: accept" } else { "x: y" }];
-        origin.on(path, Script::ok(&headers, b"before")).on(path, Script::ok(&headers, b"after."));
+        origin.on(path, OriginScript::ok(&headers, b"before")).on(path, OriginScript::ok(&headers, b"after."));
     }
     let before = reverse(&origin, ForwardedOptions::default()).await;
     for path in ["/a", "/v"] {
@@ -163,8 +165,8 @@ async fn responses_stored_without_a_key_header_are_replaced() {
 }
 
 #[tokio::test]
-async fn too_many_key_headers_are_refused_at_start() {
-    let origin = Origin::start().await;
+async fn too_many_key_headers_fail_start() {
+    let origin = TestOrigin::start().await;
     let names: Vec<String> = (0..=nectary_proxy::KEY_HEADERS_MAX).map(|index| format!("x-{index}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let bind = |count| Proxy::bind(with_key_headers(&origin, trusting("127.0.0.1"), &names[..count]));
@@ -174,11 +176,12 @@ async fn too_many_key_headers_are_refused_at_start() {
 
 /// The proxy tells the origin the client's address, which is in no key.
 #[tokio::test]
-async fn responses_by_client_address_are_not_shared() {
-    let origin = Origin::start().await;
+async fn client_address_prevents_sharing() {
+    let origin = TestOrigin::start().await;
     for name in ["X-Forwarded-For", "Forwarded"] {
         let path = format!("/{name}");
-        origin.on(&path, Script::ok(&["cache-control: max-age=60", &format!("vary: {name}")], b"for one address"));
+        origin
+            .on(&path, OriginScript::ok(&["cache-control: max-age=60", &format!("vary: {name}")], b"for one address"));
         let proxy = reverse(&origin, ForwardedOptions::default()).await;
         let keyed = TestProxy::start(with_key_headers(&origin, ForwardedOptions::default(), &[name])).await;
         for proxy in [&proxy, &proxy, &keyed, &keyed] {

@@ -3,9 +3,9 @@
 use crate::common::*;
 
 #[tokio::test]
-async fn ambiguous_requests_are_refused_and_their_connection_ends() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::fresh(b"hello"));
+async fn ambiguous_requests_end_their_connection() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::fresh(b"hello"));
     let proxy = TestProxy::forward().await;
     let target = origin.url("/a");
     let smuggled = format!("GET {} HTTP/1.1\r\nhost: a\r\n\r\n", origin.url("/smuggled"));
@@ -50,7 +50,7 @@ async fn ambiguous_requests_are_refused_and_their_connection_ends() {
     ];
     for (name, head) in table {
         for piece in [usize::MAX, 1] {
-            let mut client = Client::connect(proxy.address).await;
+            let mut client = TestClient::connect(proxy.address).await;
             let bytes = format!("{}{smuggled}", head.replace('@', &target)).into_bytes();
             for chunk in bytes.chunks(piece.min(bytes.len())) {
                 use tokio::io::AsyncWriteExt;
@@ -71,10 +71,11 @@ async fn ambiguous_requests_are_refused_and_their_connection_ends() {
     assert_eq!(origin.count(), 0, "{:?}", origin.got());
 }
 
+/// The request is cut off, and nothing behind the bad chunk is read.
 #[tokio::test]
-async fn bad_chunks_cut_the_request_off_and_nothing_behind_them_is_read() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::fresh(b"hello"));
+async fn bad_chunks_end_the_connection() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::fresh(b"hello"));
     let proxy = TestProxy::forward().await;
     let smuggled = format!("GET {} HTTP/1.1\r\nhost: a\r\n\r\n", origin.url("/smuggled"));
     for body in [
@@ -88,7 +89,7 @@ async fn bad_chunks_cut_the_request_off_and_nothing_behind_them_is_read() {
         "11111111111111111\r\n",
         "3\r\nabc\r\n0\r\nx: y\n\r\n",
     ] {
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         let head = format!("POST {} HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n", origin.url("/a"));
         client.send(format!("{head}{body}{smuggled}").as_bytes()).await;
         let rest = String::from_utf8_lossy(&client.rest().await).into_owned();
@@ -98,11 +99,11 @@ async fn bad_chunks_cut_the_request_off_and_nothing_behind_them_is_read() {
 }
 
 #[tokio::test]
-async fn plain_pipelined_requests_are_answered_in_order() {
-    let origin = Origin::start().await;
-    origin.on("/1", Script::fresh(b"one")).on("/2", Script::fresh(b"two"));
+async fn pipelined_answers_keep_order() {
+    let origin = TestOrigin::start().await;
+    origin.on("/1", OriginScript::fresh(b"one")).on("/2", OriginScript::fresh(b"two"));
     let proxy = TestProxy::forward().await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     let lines = ["/1", "/2", "/1"].map(|path| request(&[&format!("GET {} HTTP/1.1", origin.url(path))]));
     client.send(lines.concat().as_bytes()).await;
     for expected in ["one", "two", "one"] {

@@ -7,17 +7,17 @@ use nectary_proxy::ProxyOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::common::http2::{Http2, OPENING, frame, head, reply, take};
+use crate::common::http2::{Http2Client, OPENING, frame, head, reply, take};
 use crate::common::*;
 
 const FRESH: &[&str] = &["cache-control: max-age=3600", "etag: \"a\""];
 
-async fn proxied(origin: &Origin) -> TestProxy {
+async fn proxied(origin: &TestOrigin) -> TestProxy {
     TestProxy::reverse(origin.address).await
 }
 
 /// A proxy with short time limits on what clients send and take.
-async fn hasty(origin: &Origin) -> TestProxy {
+async fn hasty(origin: &TestOrigin) -> TestProxy {
     let url = Some(format!("http://{}", origin.address).parse().expect("an origin"));
     let mut options = ProxyOptions { origin: url, ..options() };
     options.limits.body_timeout = Duration::from_millis(500);
@@ -27,10 +27,10 @@ async fn hasty(origin: &Origin) -> TestProxy {
 
 #[tokio::test]
 async fn both_protocols_share_what_is_stored() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(FRESH, b"0123456789"));
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(FRESH, b"0123456789"));
     let proxy = proxied(&origin).await;
-    let mut client = Http2::plain(proxy.address).await;
+    let mut client = Http2Client::plain(proxy.address).await;
     let first = client.ask("GET", "http://site/a", &[]).await;
     assert_eq!((first.status, first.text().as_str(), first.is_hit()), (200, "0123456789", false));
     assert!(first.is_complete && !first.header("date").is_empty() && first.header("connection").is_empty());
@@ -50,11 +50,11 @@ async fn both_protocols_share_what_is_stored() {
 }
 
 #[tokio::test]
-async fn an_origin_gets_a_request_of_http1() {
-    let origin = Origin::start().await;
-    origin.on("/up", Script::ok(&[], b"done"));
+async fn http2_request_becomes_http1() {
+    let origin = TestOrigin::start().await;
+    origin.on("/up", OriginScript::ok(&[], b"done"));
     let proxy = proxied(&origin).await;
-    let mut client = Http2::plain(proxy.address).await;
+    let mut client = Http2Client::plain(proxy.address).await;
     let headers = [("cookie", "a=1"), ("cookie", "b=2"), ("te", "trailers"), ("x-kept", "1")];
     let (response, mut body) = client.send(head("POST", "http://site/up", &headers), false).await;
     body.send_data(Bytes::from_static(b"hello "), false).expect("sent");
@@ -71,10 +71,10 @@ async fn an_origin_gets_a_request_of_http1() {
 
 #[tokio::test]
 async fn what_http1_would_refuse_is_refused() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(FRESH, b"a"));
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(FRESH, b"a"));
     let proxy = proxied(&origin).await;
-    let mut client = Http2::plain(proxy.address).await;
+    let mut client = Http2Client::plain(proxy.address).await;
     for headers in [
         &[("host", "other")][..],
         &[("host", "site"), ("host", "site")],
@@ -116,12 +116,12 @@ async fn what_http1_would_refuse_is_refused() {
 
 #[tokio::test]
 async fn stalled_download_loses_its_stream_alone() {
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     let body: Vec<u8> = (0..1 << 20).map(|at: u32| (at % 251) as u8).collect();
-    origin.on("/long", Script::ok(FRESH, &body));
-    origin.on("/a", Script::ok(FRESH, b"a"));
+    origin.on("/long", OriginScript::ok(FRESH, &body));
+    origin.on("/a", OriginScript::ok(FRESH, b"a"));
     let proxy = hasty(&origin).await;
-    let mut client = Http2::plain(proxy.address).await;
+    let mut client = Http2Client::plain(proxy.address).await;
     // Fetched, from memory, and read as slowly as the client's window allows.
     for _ in 0..2 {
         let (response, _) = client.send(head("GET", "http://site/long", &[]), true).await;
@@ -140,11 +140,11 @@ async fn stalled_download_loses_its_stream_alone() {
 
 #[tokio::test]
 async fn silent_upload_loses_its_stream_alone() {
-    let origin = Origin::start().await;
-    origin.on("/up", Script::ok(&[], b"done"));
-    origin.on("/a", Script::ok(FRESH, b"a"));
+    let origin = TestOrigin::start().await;
+    origin.on("/up", OriginScript::ok(&[], b"done"));
+    origin.on("/a", OriginScript::ok(FRESH, b"a"));
     let proxy = hasty(&origin).await;
-    let mut client = Http2::plain(proxy.address).await;
+    let mut client = Http2Client::plain(proxy.address).await;
     let (response, mut body) = client.send(head("POST", "http://site/up", &[]), false).await;
     body.send_data(Bytes::from_static(b"some"), false).expect("sent");
     while proxy.stats().cut_streams == 0 {
@@ -181,8 +181,8 @@ async fn pings_keep_no_connection_open() {
 /// Floods that cost a server memory or time for little: what a client sends again and again.
 #[tokio::test]
 async fn floods_hold_up_nobody_else() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(FRESH, b"a"));
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(FRESH, b"a"));
     let proxy = proxied(&origin).await;
     assert_eq!(get(proxy.address, "/a", &[]).await.text(), "a");
     // `GET http://a/a`, in the words of HPACK's static table.
@@ -244,7 +244,7 @@ async fn floods_hold_up_nobody_else() {
 /// So few resets are no flood yet, but none of these requests was seen before it was taken back.
 #[tokio::test]
 async fn burst_of_resets_ends_the_connection() {
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     let proxy = proxied(&origin).await;
     // `GET http://a/a`, in the words of HPACK's static table.
     let request = [0x82, 0x86, 0x41, 1, b'a', 0x44, 2, b'/', b'a'];
@@ -259,14 +259,14 @@ async fn burst_of_resets_ends_the_connection() {
 
 #[tokio::test]
 async fn requests_of_a_connection_are_bounded() {
-    let origin = Origin::start().await;
-    origin.on("/wait", Script::ok(&["cache-control: no-store"], b"a").wait("never"));
-    origin.on("/hang", Script::raw(b"").wait("gate").then(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\na"));
+    let origin = TestOrigin::start().await;
+    origin.on("/wait", OriginScript::ok(&["cache-control: no-store"], b"a").wait("never"));
+    origin.on("/hang", OriginScript::raw(b"").wait("gate").then(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\na"));
     let url = Some(format!("http://{}", origin.address).parse().expect("an origin"));
     let mut options = ProxyOptions { origin: url, ..options() };
     options.limits.drain_timeout = Duration::from_millis(100);
     let proxy = TestProxy::start(options).await;
-    let mut client = Http2::plain(proxy.address).await;
+    let mut client = Http2Client::plain(proxy.address).await;
     let mut asked = Vec::new();
     for turn in 0..100 {
         asked.push(client.send(head("GET", &format!("http://site/hang?{turn}"), &[]), true).await.0);
@@ -287,15 +287,15 @@ async fn requests_of_a_connection_are_bounded() {
 }
 
 #[tokio::test]
-async fn a_stop_finishes_the_requests_under_way() {
-    let origin = Origin::start().await;
+async fn stop_finishes_running_requests() {
+    let origin = TestOrigin::start().await;
     let response = b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n01234";
-    origin.on("/slow", Script::raw(response).wait("rest").then(b"56789"));
+    origin.on("/slow", OriginScript::raw(response).wait("rest").then(b"56789"));
     let mut proxy = proxied(&origin).await;
-    let mut client = Http2::plain(proxy.address).await;
+    let mut client = Http2Client::plain(proxy.address).await;
     let (response, _) = client.send(head("GET", "http://site/slow", &[]), true).await;
     let mut body = response.await.expect("a response").into_body();
-    let mut idle = Http2::plain(proxy.address).await;
+    let mut idle = Http2Client::plain(proxy.address).await;
     assert_eq!(idle.ask("TRACE", "http://site/", &[]).await.status, 405);
     proxy.shutdown.request();
     // A client that has no request under way is told to go at once.

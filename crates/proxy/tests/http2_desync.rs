@@ -14,7 +14,7 @@ type Field<'a> = (&'a [u8], &'a [u8]);
 
 /// A request: a family's name, its fields after `:method GET`, `:scheme http` and `:path /a` (which they replace), and its
 /// body.
-struct Attack {
+struct DesyncAttack {
     family: &'static str,
     fields: Vec<(Vec<u8>, Vec<u8>)>,
     body: Option<&'static [u8]>,
@@ -23,11 +23,11 @@ struct Attack {
 /// What an attacker would like the origin to see as a request of its own.
 const INSIDE: &str = "\r\n\r\nGET /evil HTTP/1.1\r\nhost: a\r\nx-evil: 1\r\n\r\n";
 
-fn attack(family: &'static str, fields: &[Field<'_>], body: Option<&'static [u8]>) -> Attack {
-    Attack { family, fields: fields.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect(), body }
+fn attack(family: &'static str, fields: &[Field<'_>], body: Option<&'static [u8]>) -> DesyncAttack {
+    DesyncAttack { family, fields: fields.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect(), body }
 }
 
-fn attacks() -> Vec<Attack> {
+fn attacks() -> Vec<DesyncAttack> {
     let inside = INSIDE.as_bytes();
     let with = |start: &str| [start.as_bytes(), inside].concat();
     let evil = b"0\r\n\r\nGET /evil HTTP/1.1\r\nhost: a\r\nx-evil: 1\r\n\r\n";
@@ -109,7 +109,7 @@ fn literal(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 }
 
 /// The bytes of a connection with one request.
-fn bytes(attack: &Attack) -> Vec<u8> {
+fn bytes(attack: &DesyncAttack) -> Vec<u8> {
     let mut block = Vec::new();
     let usual: [Field<'_>; 4] = [(b":method", b"GET"), (b":scheme", b"http"), (b":authority", b"a"), (b":path", b"/a")];
     let is_replaced = |name: &[u8]| attack.fields.iter().any(|(own, _)| own == name);
@@ -134,10 +134,10 @@ fn bytes(attack: &Attack) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn no_request_becomes_another_one_on_its_way() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(&["cache-control: max-age=3600", "vary: x-a"], b"good"));
-    origin.on("/evil", Script::ok(&["cache-control: max-age=3600"], b"evil"));
+async fn attack_requests_never_desynchronise() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(&["cache-control: max-age=3600", "vary: x-a"], b"good"));
+    origin.on("/evil", OriginScript::ok(&["cache-control: max-age=3600"], b"evil"));
     let proxy = TestProxy::reverse(origin.address).await;
     let all = attacks();
     let mut families: Vec<_> = all.iter().map(|attack| attack.family).collect();

@@ -7,7 +7,7 @@ use nectary_proxy::ProxyOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::common::http2::{Http2, OPENING, frame, head};
+use crate::common::http2::{Http2Client, OPENING, frame, head};
 use crate::common::*;
 
 /// The types of frames that these tests look for.
@@ -34,7 +34,7 @@ fn frames(mut bytes: &[u8]) -> Vec<(u8, u8, usize)> {
 }
 
 /// A proxy that waits for little at its end.
-async fn hasty(origin: &Origin) -> TestProxy {
+async fn hasty(origin: &TestOrigin) -> TestProxy {
     let url = Some(format!("http://{}", origin.address).parse().expect("an origin"));
     let mut options = ProxyOptions { origin: url, ..options() };
     options.limits.drain_timeout = Duration::from_millis(100);
@@ -54,9 +54,9 @@ async fn slow(proxy: &TestProxy) -> TcpStream {
 /// While a client takes what was written for it, it opens its windows again. The kernel would drop the rest if the
 /// proxy had closed the connection.
 #[tokio::test]
-async fn slow_client_gets_all_at_a_stop() {
-    let origin = Origin::start().await;
-    origin.on("/long", Script::fresh(&vec![7; 300_000]));
+async fn stop_waits_for_slow_client() {
+    let origin = TestOrigin::start().await;
+    origin.on("/long", OriginScript::fresh(&vec![7; 300_000]));
     let url = Some(format!("http://{}", origin.address).parse().expect("an origin"));
     let mut options = ProxyOptions { origin: url, ..options() };
     options.limits.drain_timeout = Duration::from_secs(20);
@@ -85,9 +85,9 @@ async fn slow_client_gets_all_at_a_stop() {
 }
 
 #[tokio::test]
-async fn client_that_stays_holds_up_no_stop() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::fresh(b"a"));
+async fn lingering_client_delays_no_stop() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::fresh(b"a"));
     let mut proxy = TestProxy::reverse(origin.address).await;
     let mut stream = slow(&proxy).await;
     stream.write_all(&frame(1, 5, 1, &get_of("/a"))).await.expect("room");
@@ -107,16 +107,16 @@ async fn idle_client_learns_of_the_end() {
     end.expect("an end").expect("a good end");
     assert!(frames(&came).iter().any(|(kind, ..)| *kind == GOAWAY), "{:?}", frames(&came));
     // One that answers goes by itself.
-    let client = Http2::plain(proxy.address).await;
+    let client = Http2Client::plain(proxy.address).await;
     client.task.await.expect("joined").expect("a good end");
 }
 
 #[tokio::test]
 async fn requests_taken_back_end_the_connection() {
     const AT_ONCE: u32 = 20;
-    let origin = Origin::start().await;
-    origin.on("/hang", Script::raw(b"").hang());
-    origin.on("/a", Script::fresh(b"a"));
+    let origin = TestOrigin::start().await;
+    origin.on("/hang", OriginScript::raw(b"").hang());
+    origin.on("/a", OriginScript::fresh(b"a"));
     let proxy = hasty(&origin).await;
     let mut stream = TcpStream::connect(proxy.address).await.expect("a connection");
     stream.write_all(OPENING).await.expect("room");
@@ -139,7 +139,7 @@ async fn requests_taken_back_end_the_connection() {
     };
     assert!(ended && (200..=260).contains(&begun), "{begun}");
     // A client may take back as many that most of its requests were answered.
-    let mut client = Http2::plain(proxy.address).await;
+    let mut client = Http2Client::plain(proxy.address).await;
     for _ in 0..210 {
         for path in ["http://site/a", "http://site/a"] {
             assert_eq!(client.ask("GET", path, &[]).await.status, 200);

@@ -34,16 +34,16 @@ fn of(origin: OriginConfig) -> ProxyConfig {
 }
 
 /// Sends requests for `PATH/0` and so on, each on its own connection.
-fn ask_many(proxy: &TestProxy, method: &'static str, path: &'static str, count: usize) -> Vec<JoinHandle<Reply>> {
+fn ask_many(proxy: &TestProxy, method: &'static str, path: &'static str, count: usize) -> Vec<JoinHandle<ClientReply>> {
     let address = proxy.address;
     let ask = move |number: usize| async move {
         let line = format!("{method} {path}/{number} HTTP/1.1");
-        Client::connect(address).await.ask(&[&line, "host: a", "content-length: 0"]).await
+        TestClient::connect(address).await.ask(&[&line, "host: a", "content-length: 0"]).await
     };
     (0..count).map(|number| tokio::spawn(ask(number))).collect()
 }
 
-async fn statuses(asked: Vec<JoinHandle<Reply>>) -> Vec<u16> {
+async fn statuses(asked: Vec<JoinHandle<ClientReply>>) -> Vec<u16> {
     let mut found = Vec::new();
     for reply in asked {
         found.push(reply.await.expect("a reply").status);
@@ -79,7 +79,7 @@ async fn full_connection_gets_another_beside_it() {
 }
 
 #[tokio::test]
-async fn tls_server_that_offers_http2_gets_it() {
+async fn tls_server_negotiates_http2() {
     let server = Http2Origin::start_tls().await;
     let proxy = configured(of(shared_tls(server.address))).await;
     assert!(statuses(ask_many(&proxy, "GET", "/x", 10)).await.iter().all(|status| *status == 200));
@@ -143,7 +143,7 @@ async fn responses_of_http2_are_stored() {
         let reply = get(proxy.address, "/fresh", &["host: a"]).await;
         assert_eq!((reply.text().as_str(), reply.is_hit()), ("x", is_hit));
     }
-    let head = Client::connect(proxy.address).await.ask(&["HEAD /x HTTP/1.1", "host: a"]).await;
+    let head = TestClient::connect(proxy.address).await.ask(&["HEAD /x HTTP/1.1", "host: a"]).await;
     assert_eq!((head.status, head.header("content-length").as_str()), (200, "1"));
     assert_eq!((server.count(), server.connections()), (2, 1));
 }
@@ -154,7 +154,7 @@ async fn empty_responses_are_not_reset() {
     let server = Http2Origin::start().await;
     let proxy = configured(of(shared(server.address))).await;
     for method in ["GET", "POST", "POST"] {
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         let line = format!("{method} /empty HTTP/1.1");
         let reply = client.ask(&[&line, "host: a", "content-length: 0"]).await;
         assert!(reply.status / 100 == 2 && reply.is_complete && reply.body.is_empty(), "{reply:?}");
@@ -194,7 +194,7 @@ async fn refused_stream_is_sent_again() {
     let server = Http2Origin::start().await;
     let proxy = configured(of(shared(server.address))).await;
     for method in ["GET", "POST", "DELETE"] {
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         let line = format!("{method} /refuse/{method} HTTP/1.1");
         assert_eq!(client.ask(&[&line, "host: a", "content-length: 0"]).await.status, 200, "{method}");
     }
@@ -206,7 +206,7 @@ async fn server_that_refuses_all_is_left() {
     let server = Http2Origin::start().await;
     let proxy = configured(of(shared(server.address))).await;
     for (method, count) in [("GET", 4), ("POST", 8)] {
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         let line = format!("{method} /never/{method} HTTP/1.1");
         assert_eq!(client.ask(&[&line, "host: a", "content-length: 0"]).await.status, 502, "{method}");
         assert_eq!(server.count(), count, "{method}");
@@ -217,7 +217,7 @@ async fn server_that_refuses_all_is_left() {
 async fn refused_body_is_not_sent_again() {
     let server = Http2Origin::start().await;
     let proxy = configured(of(shared(server.address))).await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     // Without a length the server could not see that the body is missing.
     client.send(b"PUT /refuse HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n").await;
     assert_eq!(client.reply(false).await.status, 502);
@@ -228,7 +228,7 @@ async fn refused_body_is_not_sent_again() {
 async fn unsafe_request_is_sent_once() {
     let server = Http2Origin::start().await;
     let proxy = configured(of(shared(server.address))).await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     assert_eq!(client.ask(&["POST /reset HTTP/1.1", "host: a", "content-length: 0"]).await.status, 502);
     assert_eq!(server.count(), 1);
     // Another one may be repeated, and then is.
@@ -278,7 +278,7 @@ async fn silent_stream_ends_alone() {
     let stalled = get(proxy.address, "/stall", &["host: a"]).await;
     assert!(!stalled.is_complete && begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
     let begin = Instant::now();
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     assert_eq!(client.ask(&["POST /silent HTTP/1.1", "host: a", "content-length: 0"]).await.status, 504);
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
 }
@@ -335,7 +335,7 @@ async fn unfinished_upload_retires_its_connection() {
             });
         }
     });
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(b"PUT /x HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\nsome").await;
     assert_eq!(client.reply(false).await.status, 413);
     assert_eq!(get(proxy.address, "/x", &["host: a"]).await.status, 200);
@@ -351,7 +351,7 @@ async fn large_bodies_go_both_ways() {
     assert!(reply.is_complete && reply.body == large(), "{} bytes", reply.body.len());
     let bytes = vec![7; 3 << 20];
     for _ in 0..2 {
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         let head = format!("PUT /upload HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n", bytes.len());
         client.send(head.as_bytes()).await;
         client.send(&bytes).await;
@@ -364,7 +364,7 @@ async fn large_bodies_go_both_ways() {
 async fn upload_that_breaks_off_is_cut() {
     let server = Http2Origin::start().await;
     let proxy = configured(of(shared(server.address))).await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(b"PUT /upload HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\nsome").await;
     server.wait_for(1).await;
     drop(client);
@@ -376,7 +376,7 @@ async fn upload_that_breaks_off_is_cut() {
 async fn early_answer_ends_the_upload() {
     let server = Http2Origin::start().await;
     let proxy = configured(of(shared(server.address))).await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(b"PUT /early HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\nsome").await;
     assert_eq!(client.reply(false).await.status, 413);
     assert_eq!(get(proxy.address, "/x", &["host: a"]).await.status, 200);
@@ -425,8 +425,8 @@ async fn unused_connection_ends_in_time() {
 
 #[tokio::test]
 async fn checks_speak_the_protocol_of_requests() {
-    let (server, other) = (Http2Origin::start().await, Origin::start().await);
-    other.on("/health", Script::ok(&[], b""));
+    let (server, other) = (Http2Origin::start().await, TestOrigin::start().await);
+    other.on("/health", OriginScript::ok(&[], b""));
     let check = || HealthCheck {
         path: at("/health".to_owned()),
         interval: Some(at(Duration::from_millis(20))),
@@ -464,10 +464,10 @@ async fn dead_server_costs_no_request() {
 #[tokio::test]
 async fn websocket_is_spoken_in_http1() {
     let switched = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\nearly";
-    let server = Origin::start().await;
-    server.on("/socket", Script::raw(switched).wait("end").close());
+    let server = TestOrigin::start().await;
+    server.on("/socket", OriginScript::raw(switched).wait("end").close());
     let proxy = configured(of(shared(server.address))).await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(b"GET /socket HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n").await;
     assert_eq!(client.head().await.status, 101);
     assert_eq!(client.take(5).await, b"early");

@@ -9,7 +9,7 @@ use nectary_proxy::ProxyOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use crate::common::http2::{Http2, head, reply, take};
+use crate::common::http2::{Http2Client, head, reply, take};
 use crate::common::*;
 
 fn of_origin(address: SocketAddr) -> ProxyOptions {
@@ -44,12 +44,12 @@ async fn early(pieces: Vec<Vec<u8>>) -> SocketAddr {
 
 #[tokio::test]
 async fn long_uploads_are_refused() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(&[], b"done"));
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(&[], b"done"));
     let mut options = of_origin(origin.address);
     options.limits.request_body_bytes_max = 10;
     let proxy = TestProxy::start(options).await;
-    let mut client = Http2::plain(proxy.address).await;
+    let mut client = Http2Client::plain(proxy.address).await;
     for length in [Some("11"), None] {
         let lines: Vec<_> = length.iter().map(|length| ("content-length", *length)).collect();
         let (response, mut body) = client.send(head("POST", "http://site/a", &lines), false).await;
@@ -68,11 +68,11 @@ async fn long_uploads_are_refused() {
 }
 
 #[tokio::test]
-async fn upload_that_is_reset_is_never_whole() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(&[], b"done"));
+async fn reset_upload_never_looks_whole() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(&[], b"done"));
     let proxy = TestProxy::start(of_origin(origin.address)).await;
-    let mut client = Http2::plain(proxy.address).await;
+    let mut client = Http2Client::plain(proxy.address).await;
     for (turn, lines) in [&[][..], &[("content-length", "6")]].into_iter().enumerate() {
         let (response, mut body) = client.send(head("POST", "http://site/a", lines), false).await;
         body.send_data(Bytes::from_static(b"abc"), false).expect("sent");
@@ -86,11 +86,11 @@ async fn upload_that_is_reset_is_never_whole() {
 }
 
 #[tokio::test]
-async fn trailers_of_an_upload_go_no_further() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(&[], b"done"));
+async fn upload_trailers_are_not_forwarded() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(&[], b"done"));
     let proxy = TestProxy::start(of_origin(origin.address)).await;
-    let mut client = Http2::plain(proxy.address).await;
+    let mut client = Http2Client::plain(proxy.address).await;
     let (response, mut body) = client.send(head("POST", "http://site/a", &[]), false).await;
     body.send_data(Bytes::from_static(b"abc"), false).expect("sent");
     let mut trailers = http::HeaderMap::new();
@@ -102,14 +102,14 @@ async fn trailers_of_an_upload_go_no_further() {
 }
 
 #[tokio::test]
-async fn early_answer_reaches_a_client_that_uploads() {
+async fn early_answer_reaches_uploading_client() {
     // A little more than the client's window and the proxy's buffer, so that the last piece waits for the client.
     let begin = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 72000\r\n\r\n".to_vec();
     let address = early([vec![begin], vec![vec![b'x'; 4000]; 18]].concat()).await;
     let mut options = of_origin(address);
     options.limits.body_timeout = Duration::from_millis(500);
     let proxy = TestProxy::start(options).await;
-    let mut client = Http2::plain(proxy.address).await;
+    let mut client = Http2Client::plain(proxy.address).await;
     let (response, mut body) = client.send(head("POST", "http://site/a", &[]), false).await;
     body.send_data(Bytes::from_static(b"abc"), false).expect("sent");
     let mut answer = response.await.expect("an answer").into_body();
@@ -120,12 +120,13 @@ async fn early_answer_reaches_a_client_that_uploads() {
     assert_eq!((found.len(), proxy.stats().cut_streams), (72_000, 0));
 }
 
+/// An origin that reads nothing stops the upload.
 #[tokio::test]
-async fn origin_that_reads_nothing_stops_the_upload() {
+async fn unread_upload_is_stopped() {
     let mut options = of_origin(early(Vec::new()).await);
     options.limits.drain_timeout = Duration::from_millis(100);
     let proxy = TestProxy::start(options).await;
-    let mut client = Http2::plain(proxy.address).await;
+    let mut client = Http2Client::plain(proxy.address).await;
     let (_response, mut body) = client.send(head("POST", "http://site/a", &[]), false).await;
     let mut sent = 0;
     let sending = async {
@@ -143,16 +144,19 @@ async fn origin_that_reads_nothing_stops_the_upload() {
 
 #[tokio::test]
 async fn answers_keep_their_form() {
-    let origin = Origin::start().await;
-    origin.on("/cut", Script::raw(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n01234").close());
-    origin.on("/chunk", Script::raw(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\n01234\r\n").close());
-    origin.on("/empty", Script::raw(b"HTTP/1.1 204 No Content\r\ncache-control: no-store\r\n\r\n"));
-    origin.on("/same", Script::raw(b"HTTP/1.1 304 Not Modified\r\netag: \"a\"\r\ncontent-length: 5\r\n\r\n"));
-    origin.on("/head", Script::raw(b"HTTP/1.1 200 OK\r\ncache-control: no-store\r\ncontent-length: 5\r\n\r\n"));
+    let origin = TestOrigin::start().await;
+    origin.on("/cut", OriginScript::raw(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n01234").close());
+    origin.on(
+        "/chunk",
+        OriginScript::raw(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\n01234\r\n").close(),
+    );
+    origin.on("/empty", OriginScript::raw(b"HTTP/1.1 204 No Content\r\ncache-control: no-store\r\n\r\n"));
+    origin.on("/same", OriginScript::raw(b"HTTP/1.1 304 Not Modified\r\netag: \"a\"\r\ncontent-length: 5\r\n\r\n"));
+    origin.on("/head", OriginScript::raw(b"HTTP/1.1 200 OK\r\ncache-control: no-store\r\ncontent-length: 5\r\n\r\n"));
     let hop = ["connection: x-hop", "x-hop: 1", "keep-alive: timeout=5", "proxy-connection: close", "x-kept: 1"];
-    origin.on("/hop", Script::ok(&hop, b"a"));
+    origin.on("/hop", OriginScript::ok(&hop, b"a"));
     let proxy = TestProxy::start(of_origin(origin.address)).await;
-    let mut client = Http2::plain(proxy.address).await;
+    let mut client = Http2Client::plain(proxy.address).await;
     for path in ["/cut", "/chunk"] {
         for method in ["GET", "POST"] {
             let (response, _) = client.send(head(method, &format!("http://site{path}"), &[]), true).await;

@@ -92,7 +92,7 @@ async fn unsafe_requests_reuse_a_live_connection() {
     let (port, task, counts) = keeping_origin().await;
     let proxy = trusting(port, "localhost").await;
     for method in ["POST", "PUT", "DELETE", "PATCH"].repeat(5) {
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         let head = request(&[&format!("{method} /a HTTP/1.1"), "content-length: 4"]);
         client.send(format!("{head}body").as_bytes()).await;
         assert_eq!(client.reply(false).await.status, 200);
@@ -125,7 +125,7 @@ async fn a_trusted_origin_is_cached() {
 }
 
 #[tokio::test]
-async fn an_origin_that_is_not_trusted_is_502() {
+async fn untrusted_origin_is_502() {
     let (port, task) = origin(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
     let origin = Some(format!("https://localhost:{port}").parse().expect("an origin"));
     let untrusting = TestProxy::start(ProxyOptions { origin, ..options() }).await;
@@ -139,7 +139,7 @@ async fn an_origin_that_is_not_trusted_is_502() {
 }
 
 #[tokio::test]
-async fn a_body_that_ends_without_a_farewell_is_cut_off() {
+async fn body_without_close_notify_is_cut() {
     let (port, task) = origin(b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\n\r\nhello").await;
     let proxy = trusting(port, "localhost").await;
     for _ in 0..2 {
@@ -155,8 +155,9 @@ async fn a_body_that_ends_without_a_farewell_is_cut_off() {
     task.abort();
 }
 
+/// A bad file changes nothing.
 #[tokio::test]
-async fn certificates_are_read_again_and_a_bad_file_changes_nothing() {
+async fn reload_rereads_certificates() {
     let folder = std::env::temp_dir().join(format!("nectary-proxy-ca-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     let ca = folder.join("ca.pem");
@@ -183,10 +184,10 @@ async fn certificates_are_read_again_and_a_bad_file_changes_nothing() {
 
 /// An address that accepts connections and is silent then costs a second, not the whole time for connecting.
 #[tokio::test]
-async fn an_address_that_is_silent_in_tls_is_passed_over() {
+async fn address_silent_in_tls_is_skipped() {
     let (port, task) = origin(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello").await;
     let silent = TcpListener::bind(("127.0.0.2", port)).await.expect("the same port");
-    let files = Files::new("127.0.0.2 localhost\n127.0.0.1 localhost\n", None);
+    let files = TestNameFiles::new("127.0.0.2 localhost\n127.0.0.1 localhost\n", None);
     let url = Some(format!("https://localhost:{port}").parse().expect("an origin"));
     let mut options =
         ProxyOptions { origin: url, origin_ca: Some(fixture("ca.pem")), names: files.names.clone(), ..options() };

@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-use crate::common::certificates::Certificates;
+use crate::common::certificates::TestCertificates;
 use crate::common::counting::live_bytes;
 use crate::common::http2::{tls_config, tls_with};
 use crate::common::*;
@@ -38,7 +38,7 @@ struct ProxyProcess {
 }
 
 impl ProxyProcess {
-    fn start(test: &str, origin: &Origin, certificate: &CertificateFiles) -> ProxyProcess {
+    fn start(test: &str, origin: &TestOrigin, certificate: &CertificateFiles) -> ProxyProcess {
         let settings = [
             format!("http://{}", origin.address),
             certificate.certificate.display().to_string(),
@@ -112,10 +112,10 @@ async fn idle_tls_connections_give_memory_back() {
     if let Ok(settings) = std::env::var(PROXY) {
         return be_the_proxy(&settings).await;
     }
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     // A stored answer would take the shortcut, which needs no buffers.
-    origin.on("/a", Script::ok(&["cache-control: no-store"], b"hello"));
-    let files = Certificates::new("idle");
+    origin.on("/a", OriginScript::ok(&["cache-control: no-store"], b"hello"));
+    let files = TestCertificates::new("idle");
     let certificate = files.sign("site", &["site.test"]);
     let mut proxy = ProxyProcess::start("idle_tls::idle_tls_connections_give_memory_back", &origin, &certificate);
     let address = proxy.told().parse().expect("an address");

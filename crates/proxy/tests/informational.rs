@@ -9,36 +9,38 @@ const HINT: &[u8] = b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\nconnection: y\r\
 const FRESH: &[u8] = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 2\r\n\r\nok";
 
 /// Reads the informational responses and the final one.
-async fn replies(client: &mut Client) -> (Vec<Reply>, Reply) {
+async fn replies(client: &mut TestClient) -> (Vec<ClientReply>, ClientReply) {
     let mut early = Vec::new();
     loop {
         let head = client.head().await;
         if head.status >= 200 {
             let body = client.take(head.header("content-length").parse().expect("a length")).await;
-            return (early, Reply { body, ..head });
+            return (early, ClientReply { body, ..head });
         }
         early.push(head);
     }
 }
 
-async fn ask(proxy: &TestProxy, lines: &[&str]) -> (Vec<Reply>, Reply) {
-    let mut client = Client::connect(proxy.address).await;
+async fn ask(proxy: &TestProxy, lines: &[&str]) -> (Vec<ClientReply>, ClientReply) {
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(request(lines).as_bytes()).await;
     replies(&mut client).await
 }
 
+/// Informational responses are passed on and are not mistaken for the answer.
 #[tokio::test]
-async fn informational_responses_are_passed_to_the_client_that_waits_and_are_not_the_answer() {
-    let origin = Origin::start().await;
+async fn informational_responses_precede_answer() {
+    let origin = TestOrigin::start().await;
     let processing = b"HTTP/1.1 102 Processing\r\n\r\n";
-    let script = Script::raw(HINT).wait("seen").then(processing).then(b"HTTP/1.1 100 Continue\r\n\r\n").then(FRESH);
+    let script =
+        OriginScript::raw(HINT).wait("seen").then(processing).then(b"HTTP/1.1 100 Continue\r\n\r\n").then(FRESH);
     for path in ["/stored", "/posted"] {
         origin.on(path, script.clone());
     }
     let proxy = TestProxy::forward().await;
     for line in [format!("GET {} HTTP/1.1", origin.url("/stored")), format!("POST {} HTTP/1.1", origin.url("/posted"))]
     {
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         client.send(request(&[&line, "content-length: 0"]).as_bytes()).await;
         // The `103` arrives while the origin is still working, without the hop-by-hop headers of the origin's
         // connection.
@@ -57,16 +59,17 @@ async fn informational_responses_are_passed_to_the_client_that_waits_and_are_not
     assert_eq!(proxy.stats().informational, 6);
 }
 
+/// Followers of a fetch and clients of HTTP/1.0 get the final answer alone.
 #[tokio::test]
-async fn clients_of_http_1_0_and_those_who_join_a_fetch_get_the_answer_alone() {
-    let origin = Origin::start().await;
-    origin.on("/old", Script::raw(HINT).then(FRESH));
-    origin.on("/joined", Script::raw(HINT).wait("joined").then(HINT).then(FRESH));
+async fn followers_get_no_informational_responses() {
+    let origin = TestOrigin::start().await;
+    origin.on("/old", OriginScript::raw(HINT).then(FRESH));
+    origin.on("/joined", OriginScript::raw(HINT).wait("joined").then(HINT).then(FRESH));
     let proxy = TestProxy::forward().await;
     let (early, reply) = ask(&proxy, &[&format!("GET {} HTTP/1.0", origin.url("/old"))]).await;
     assert!(early.is_empty() && reply.text() == "ok");
     let line = format!("GET {} HTTP/1.1", origin.url("/joined"));
-    let (mut first, mut second) = (Client::connect(proxy.address).await, Client::connect(proxy.address).await);
+    let (mut first, mut second) = (TestClient::connect(proxy.address).await, TestClient::connect(proxy.address).await);
     first.send(request(&[&line]).as_bytes()).await;
     assert_eq!(first.head().await.status, 103);
     second.send(request(&[&line]).as_bytes()).await;
@@ -79,12 +82,13 @@ async fn clients_of_http_1_0_and_those_who_join_a_fetch_get_the_answer_alone() {
     assert_eq!(origin.count(), 2);
 }
 
+/// The request is not repeated.
 #[tokio::test]
-async fn as_many_as_may_come_do_and_one_more_is_502_and_not_fetched_again() {
+async fn informational_limit_excess_is_502() {
     for (count, status) in [(16, 200), (17, 502)] {
-        let origin = Origin::start().await;
-        origin.on("/kept", Script::ok(&["cache-control: no-store"], b"x"));
-        origin.on("/a", Script::raw(&[HINT.repeat(count), FRESH.to_vec()].concat()));
+        let origin = TestOrigin::start().await;
+        origin.on("/kept", OriginScript::ok(&["cache-control: no-store"], b"x"));
+        origin.on("/a", OriginScript::raw(&[HINT.repeat(count), FRESH.to_vec()].concat()));
         let proxy = TestProxy::forward().await;
         // The next request uses this kept connection. A request that gets no answer on a kept connection would be
         // repeated.
@@ -97,14 +101,14 @@ async fn as_many_as_may_come_do_and_one_more_is_502_and_not_fetched_again() {
 }
 
 #[tokio::test]
-async fn a_flood_of_them_ends_and_keeps_nobody_waiting() {
-    let origin = Origin::start().await;
-    origin.on("/flood", Script::raw(b"").endless(&HINT.repeat(1000)));
-    origin.on("/a", Script::fresh(b"x"));
+async fn informational_flood_ends_quickly() {
+    let origin = TestOrigin::start().await;
+    origin.on("/flood", OriginScript::raw(b"").endless(&HINT.repeat(1000)));
+    origin.on("/a", OriginScript::fresh(b"x"));
     let url = Some(format!("http://{}", origin.address).parse().expect("an origin"));
     let proxy = TestProxy::start(ProxyOptions { origin: url, ..options() }).await;
     get(proxy.address, "/a", &[]).await;
-    let mut flooded = Client::connect(proxy.address).await;
+    let mut flooded = TestClient::connect(proxy.address).await;
     flooded.send(request(&["GET /flood HTTP/1.1"]).as_bytes()).await;
     assert!(get(proxy.address, "/a", &[]).await.is_hit());
     let (_, reply) = replies(&mut flooded).await;
@@ -114,14 +118,15 @@ async fn a_flood_of_them_ends_and_keeps_nobody_waiting() {
     assert_eq!((origin.count(), proxy.stats().origin_failures), (2, 1));
 }
 
+/// What is announced to a pipelining client is never in the middle of an answer.
 #[tokio::test]
-async fn what_is_announced_to_a_client_that_pipelines_is_not_in_the_middle_of_an_answer() {
-    let origin = Origin::start().await;
-    origin.on("/large", Script::fresh(&vec![b'l'; 8 << 20]));
-    origin.on("/a", Script::raw(HINT).then(FRESH));
+async fn announcement_spares_pipelined_answers() {
+    let origin = TestOrigin::start().await;
+    origin.on("/large", OriginScript::fresh(&vec![b'l'; 8 << 20]));
+    origin.on("/a", OriginScript::raw(HINT).then(FRESH));
     let proxy = TestProxy::forward().await;
     let lines = ["/large", "/a", "/large", "/a"].map(|path| request(&[&format!("GET {} HTTP/1.1", origin.url(path))]));
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(lines.concat().as_bytes()).await;
     for expected in [8 << 20, 2, 8 << 20, 2] {
         let (_, reply) = replies(&mut client).await;

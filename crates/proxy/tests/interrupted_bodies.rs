@@ -30,23 +30,23 @@ fn body(seed: u64) -> Vec<u8> {
 }
 
 /// A store with one body, and the origin that has it.
-struct Disk {
+struct InterruptedStore {
     device: SharedDevice,
-    origin: Origin,
+    origin: TestOrigin,
     body: Vec<u8>,
 }
 
-impl Disk {
+impl InterruptedStore {
     /// Stores the body, which comes with these headers.
-    async fn with(headers: &[&str]) -> Disk {
+    async fn with(headers: &[&str]) -> InterruptedStore {
         let device: SharedDevice = Arc::new(MemoryDevice::new(256 << 20));
         Store::create(device.clone(), &CreateOptions::default()).await.expect("a store");
-        let (origin, body) = (Origin::start().await, body(0));
+        let (origin, body) = (TestOrigin::start().await, body(0));
         let headers = [&[FRESH], headers].concat();
-        origin.on("/a", Script::ok(&headers, &body));
-        origin.on("/a", Script::range(&headers, &body));
-        let disk = Disk { device, origin, body };
-        let mut proxy = disk.proxy(&Mine::default()).await;
+        origin.on("/a", OriginScript::ok(&headers, &body));
+        origin.on("/a", OriginScript::range(&headers, &body));
+        let disk = InterruptedStore { device, origin, body };
+        let mut proxy = disk.proxy(&DeviceMine::default()).await;
         assert!(get(proxy.address, &disk.url(), &["accept-encoding: br"]).await.body == disk.body);
         proxy.stop().await;
         proxy.store.close().await.expect("closed");
@@ -58,7 +58,7 @@ impl Disk {
     }
 
     /// A proxy whose memory is empty, over a mine.
-    async fn proxy(&self, mine: &Mine) -> TestProxy {
+    async fn proxy(&self, mine: &DeviceMine) -> TestProxy {
         let mut options = options();
         (options.limits.response_timeout, options.limits.origin_body_timeout) = (ORIGIN, ORIGIN);
         let store_options = OpenOptions {
@@ -77,13 +77,13 @@ impl Disk {
     }
 
     /// A mine under the word at this offset.
-    fn mine(&self, fault: Fault, offset: usize) -> Mine {
-        Mine::at(fault, &self.body[offset..offset + 8])
+    fn mine(&self, fault: MineFault, offset: usize) -> DeviceMine {
+        DeviceMine::at(fault, &self.body[offset..offset + 8])
     }
 }
 
 /// The bytes of each part of a response with several ranges.
-fn parts(reply: &Reply) -> Vec<Vec<u8>> {
+fn parts(reply: &ClientReply) -> Vec<Vec<u8>> {
     let content_type = reply.header("content-type");
     let boundary = content_type.strip_prefix("multipart/byteranges; boundary=").expect("several parts");
     let delimiter = format!("\r\n--{boundary}").into_bytes();
@@ -97,9 +97,10 @@ fn parts(reply: &Reply) -> Vec<Vec<u8>> {
 
 #[tokio::test]
 async fn interrupted_body_goes_on_exactly() {
-    let disk = Disk::with(&[TAG]).await;
+    let disk = InterruptedStore::with(&[TAG]).await;
     let offsets = [0, FRAGMENT - 8, FRAGMENT, 3 * FRAGMENT + 4096, 7 * FRAGMENT + 8, LENGTH - 8];
-    for (fault, offset) in [Fault::Hang, Fault::Unreadable].into_iter().flat_map(|fault| offsets.map(|at| (fault, at)))
+    for (fault, offset) in
+        [MineFault::Hang, MineFault::Unreadable].into_iter().flat_map(|fault| offsets.map(|at| (fault, at)))
     {
         let proxy = disk.proxy(&disk.mine(fault, offset)).await;
         let is_at_the_edge = !(FRAGMENT..LENGTH - FRAGMENT).contains(&offset);
@@ -107,14 +108,14 @@ async fn interrupted_body_goes_on_exactly() {
         let clients = ["1.1", "1.1", "1.1", "1.0"].map(|version| {
             let (address, line) = (proxy.address, format!("GET {} HTTP/{version}", disk.url()));
             tokio::spawn(async move {
-                let mut client = Client::connect(address).await;
+                let mut client = TestClient::connect(address).await;
                 client.ask(&[&line, "accept-encoding: gzip;q=0.1, br, zstd", "if-none-match: \"b\""]).await
             })
         });
         for client in clients {
             let reply = client.await.expect("joined");
             // A client that comes after the device became silent is a miss, and so is one whose first read fails.
-            let is_right = reply.is_hit() || fault == Fault::Hang || is_at_the_edge;
+            let is_right = reply.is_hit() || fault == MineFault::Hang || is_at_the_edge;
             assert_eq!((reply.status, reply.is_complete, is_right), (200, true, true), "{fault:?} {offset}");
             assert!(reply.body == disk.body, "{fault:?} {offset}: other bytes");
         }
@@ -125,30 +126,30 @@ async fn interrupted_body_goes_on_exactly() {
         let rests = got.iter().filter(|got| !got.header("range").is_empty());
         assert_eq!(rests.clone().count() as u64, stats.resumed, "{fault:?} {offset}");
         let is_exact = (stats.resumed, got.len()) == (4, 4);
-        assert!(is_exact || fault == Fault::Hang || is_at_the_edge, "{fault:?} {offset}: {}", stats.resumed);
+        assert!(is_exact || fault == MineFault::Hang || is_at_the_edge, "{fault:?} {offset}: {}", stats.resumed);
         for got in rests {
             let range = got.header("range");
             let start = range.strip_prefix("bytes=").and_then(|range| range.strip_suffix(&format!("-{}", LENGTH - 1)));
             let start: usize = start.and_then(|start| start.parse().ok()).expect("a range up to the end");
             assert!(start.is_multiple_of(FRAGMENT) && start <= offset, "{range} for {offset}");
-            assert!(fault == Fault::Hang || start == offset / FRAGMENT * FRAGMENT, "{range} for {offset}");
+            assert!(fault == MineFault::Hang || start == offset / FRAGMENT * FRAGMENT, "{range} for {offset}");
             assert_eq!(got.header("if-range"), "\"a\"");
             assert_eq!(
                 (got.header("accept-encoding").as_str(), got.header("if-none-match").as_str()),
                 ("br, zstd, gzip", "")
             );
         }
-        let head = Client::connect(proxy.address).await.ask(&[&format!("HEAD {} HTTP/1.1", disk.url())]).await;
+        let head = TestClient::connect(proxy.address).await.ask(&[&format!("HEAD {} HTTP/1.1", disk.url())]).await;
         assert_eq!((head.status, head.header("content-length")), (200, LENGTH.to_string()));
     }
 }
 
 #[tokio::test]
-async fn interrupted_ranges_go_on_to_their_ends() {
+async fn interrupted_range_resumes_to_end() {
     let date = format!("date: {}", httpdate::fmt_http_date(std::time::SystemTime::now()));
-    let disk = Disk::with(&["last-modified: Sun, 06 Nov 1994 08:49:37 GMT", &date]).await;
+    let disk = InterruptedStore::with(&["last-modified: Sun, 06 Nov 1994 08:49:37 GMT", &date]).await;
     let last = LENGTH - 1;
-    for fault in [Fault::Hang, Fault::Unreadable] {
+    for fault in [MineFault::Hang, MineFault::Unreadable] {
         // Each row has the place of the mine, the ranges, and the number of ranges whose rest comes from the origin.
         for (offset, ranges, resumed) in [
             (0, &[(0, 1)][..], 1),
@@ -169,7 +170,7 @@ async fn interrupted_ranges_go_on_to_their_ends() {
             let reply = get(proxy.address, &disk.url(), &[&range, "if-range: Sun, 06 Nov 1994 08:49:37 GMT"]).await;
             // A device that becomes silent may be silent before the ranges are read; then the request is a miss, and
             // several ranges of a miss get the whole.
-            let is_miss = fault == Fault::Hang && !reply.is_hit();
+            let is_miss = fault == MineFault::Hang && !reply.is_hit();
             if is_miss && reply.status == 200 {
                 assert!(reply.is_complete && reply.body == disk.body, "{range}: {} bytes", reply.body.len());
                 continue;
@@ -183,7 +184,7 @@ async fn interrupted_ranges_go_on_to_their_ends() {
             let stats = proxy.stats();
             assert_eq!(stats.cut_off, 0, "{fault:?} {range}");
             // Which ranges were read before the silence is not certain either.
-            let is_right = stats.resumed == resumed || fault == Fault::Hang && stats.resumed <= ranges.len() as u64;
+            let is_right = stats.resumed == resumed || fault == MineFault::Hang && stats.resumed <= ranges.len() as u64;
             assert!(is_right, "{fault:?} {range}: {} resumed, not {resumed}", stats.resumed);
         }
     }
@@ -197,7 +198,7 @@ fn response(status: &str, lines: &[&str]) -> Vec<u8> {
 
 #[tokio::test]
 async fn odd_rest_ends_the_connection() {
-    let disk = Disk::with(&[TAG]).await;
+    let disk = InterruptedStore::with(&[TAG]).await;
     let start = 4 * FRAGMENT;
     let (other, rest) = (body(1), disk.body[start..].to_vec());
     let part = "206 Partial Content";
@@ -208,35 +209,35 @@ async fn odd_rest_ends_the_connection() {
     let chunk = |bytes: &[u8]| [format!("{:x}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat();
     // Each row has a name, the origin's answer, and whether its first bytes may be passed on.
     let table = [
-        ("ranges are ignored", Script::ok(&[TAG], &disk.body), false),
-        ("another object", Script::ok(&["etag: \"b\""], &other), false),
-        ("another tag", Script::range(&["etag: \"b\""], &other), false),
-        ("a weak tag", Script::range(&["etag: W/\"a\""], &other), false),
-        ("no tag", Script::range(&[], &other), false),
-        ("another coding", Script::range(&[TAG, "content-encoding: br"], &other), false),
-        ("another length", Script::range(&[TAG], &[other.clone(), vec![0]].concat()), false),
+        ("ranges are ignored", OriginScript::ok(&[TAG], &disk.body), false),
+        ("another object", OriginScript::ok(&["etag: \"b\""], &other), false),
+        ("another tag", OriginScript::range(&["etag: \"b\""], &other), false),
+        ("a weak tag", OriginScript::range(&["etag: W/\"a\""], &other), false),
+        ("no tag", OriginScript::range(&[], &other), false),
+        ("another coding", OriginScript::range(&[TAG, "content-encoding: br"], &other), false),
+        ("another length", OriginScript::range(&[TAG], &[other.clone(), vec![0]].concat()), false),
         (
             "another start",
-            Script::raw(&response(part, &["content-range: bytes 0-9/10", TAG, "content-length: 10"])),
+            OriginScript::raw(&response(part, &["content-range: bytes 0-9/10", TAG, "content-length: 10"])),
             false,
         ),
-        ("fewer bytes", Script::raw(&response(part, &[&range, TAG, "content-length: 3"])).then(b"abc"), false),
-        ("not found", Script::response("404 Not Found", &[], b"no"), false),
-        ("an error", Script::response("503 Service Unavailable", &[], b"no"), false),
-        ("no range", Script::response("416 Range Not Satisfiable", &[], b"no"), false),
-        ("no answer", Script::default().hang(), false),
-        ("half a head", Script::raw(&head[..40]).hang(), false),
-        ("nonsense", Script::raw(b"nonsense\r\n\r\n").close(), false),
-        ("a reset", Script::default().reset(), false),
-        ("stalls", Script::raw(&head).then(&rest[..FRAGMENT + 5]).hang(), true),
-        ("breaks off", Script::raw(&head).then(&rest[..FRAGMENT + 5]).close(), true),
-        ("is reset", Script::raw(&head).then(&rest[..5]).reset(), true),
-        ("short in chunks", Script::raw(&chunked).then(&chunk(&rest[..FRAGMENT])).then(b"0\r\n\r\n"), true),
-        ("bad chunks", Script::raw(&chunked).then(&chunk(&rest[..FRAGMENT])).then(b"xyz\r\n"), true),
+        ("fewer bytes", OriginScript::raw(&response(part, &[&range, TAG, "content-length: 3"])).then(b"abc"), false),
+        ("not found", OriginScript::response("404 Not Found", &[], b"no"), false),
+        ("an error", OriginScript::response("503 Service Unavailable", &[], b"no"), false),
+        ("no range", OriginScript::response("416 Range Not Satisfiable", &[], b"no"), false),
+        ("no answer", OriginScript::default().hang(), false),
+        ("half a head", OriginScript::raw(&head[..40]).hang(), false),
+        ("nonsense", OriginScript::raw(b"nonsense\r\n\r\n").close(), false),
+        ("a reset", OriginScript::default().reset(), false),
+        ("stalls", OriginScript::raw(&head).then(&rest[..FRAGMENT + 5]).hang(), true),
+        ("breaks off", OriginScript::raw(&head).then(&rest[..FRAGMENT + 5]).close(), true),
+        ("is reset", OriginScript::raw(&head).then(&rest[..5]).reset(), true),
+        ("short in chunks", OriginScript::raw(&chunked).then(&chunk(&rest[..FRAGMENT])).then(b"0\r\n\r\n"), true),
+        ("bad chunks", OriginScript::raw(&chunked).then(&chunk(&rest[..FRAGMENT])).then(b"xyz\r\n"), true),
     ];
     for (name, script, begins) in table {
         // A device that becomes silent may lose an earlier fragment, too; the answers with a fixed range need this one.
-        let proxy = disk.proxy(&disk.mine(Fault::Unreadable, start + 8)).await;
+        let proxy = disk.proxy(&disk.mine(MineFault::Unreadable, start + 8)).await;
         disk.origin.now("/a", script);
         let begun = Instant::now();
         let reply = get(proxy.address, &disk.url(), &[]).await;
@@ -247,8 +248,8 @@ async fn odd_rest_ends_the_connection() {
         proxy.wait_for(|stats| (stats.cut_off, stats.resumed) == (u64::from(!begins), u64::from(begins))).await;
     }
     // A chunked rest of the right length is good.
-    let proxy = disk.proxy(&disk.mine(Fault::Unreadable, start + 8)).await;
-    disk.origin.now("/a", Script::raw(&chunked).then(&chunk(&rest)).then(b"0\r\n\r\n"));
+    let proxy = disk.proxy(&disk.mine(MineFault::Unreadable, start + 8)).await;
+    disk.origin.now("/a", OriginScript::raw(&chunked).then(&chunk(&rest)).then(b"0\r\n\r\n"));
     assert!(get(proxy.address, &disk.url(), &[]).await.body == disk.body);
 }
 
@@ -257,24 +258,24 @@ async fn without_origin_or_validator_it_ends() {
     let now = httpdate::fmt_http_date(std::time::SystemTime::now());
     let (modified, date) = (format!("last-modified: {now}"), format!("date: {now}"));
     for headers in [&[][..], &["etag: W/\"a\""], &[&modified, &date]] {
-        let disk = Disk::with(headers).await;
-        let proxy = disk.proxy(&disk.mine(Fault::Unreadable, 4 * FRAGMENT)).await;
+        let disk = InterruptedStore::with(headers).await;
+        let proxy = disk.proxy(&disk.mine(MineFault::Unreadable, 4 * FRAGMENT)).await;
         let asked = disk.origin.count();
         let reply = get(proxy.address, &disk.url(), &[]).await;
         assert!(!reply.is_complete && disk.body.starts_with(&reply.body), "{headers:?}");
         assert_eq!((disk.origin.count(), proxy.stats().cut_off), (asked, 1), "nothing could be proved: {headers:?}");
     }
-    for fault in [Fault::Unreadable, Fault::Hang] {
-        let disk = Disk::with(&[TAG]).await;
+    for fault in [MineFault::Unreadable, MineFault::Hang] {
+        let disk = InterruptedStore::with(&[TAG]).await;
         let proxy = disk.proxy(&disk.mine(fault, 4 * FRAGMENT)).await;
         let url = disk.url();
-        let Disk { origin, body, .. } = disk;
+        let InterruptedStore { origin, body, .. } = disk;
         drop(origin);
         let begun = Instant::now();
         let reply = get(proxy.address, &url, &[]).await;
         let has_ended = !reply.is_complete && body.starts_with(&reply.body);
         // On a busy machine, an earlier read may miss the deadline; then the request is a miss without an origin.
-        let is_refused = fault == Fault::Hang && reply.status == 502;
+        let is_refused = fault == MineFault::Hang && reply.status == 502;
         assert!(
             (has_ended || is_refused) && begun.elapsed() < SOON,
             "{fault:?}: {} {:?}",
@@ -285,8 +286,8 @@ async fn without_origin_or_validator_it_ends() {
 }
 
 /// A proxy over a store on a mine, and an origin that has sent a part of a body. The store keeps few fragments in memory.
-struct Running {
-    origin: Origin,
+struct MinedProxy {
+    origin: TestOrigin,
     proxy: TestProxy,
     body: Vec<u8>,
 }
@@ -298,17 +299,17 @@ const RUNNING_LENGTH: usize = 32 * FRAGMENT;
 /// The origin sends this much before the gate `rest`.
 const SENT: usize = 30 * FRAGMENT;
 
-impl Running {
-    async fn new(fault: Fault) -> Running {
+impl MinedProxy {
+    async fn new(fault: MineFault) -> MinedProxy {
         let device: SharedDevice = Arc::new(MemoryDevice::new(256 << 20));
         Store::create(device.clone(), &CreateOptions::default()).await.expect("a store");
-        let (origin, mut body) = (Origin::start().await, [body(0), body(2), body(3), body(4)].concat());
+        let (origin, mut body) = (TestOrigin::start().await, [body(0), body(2), body(3), body(4)].concat());
         body.truncate(RUNNING_LENGTH);
         body.chunks_mut(FRAGMENT).skip(5).for_each(|fragment| fragment[8..8 + MARK.len()].copy_from_slice(MARK));
         let head = format!("HTTP/1.1 200 OK\r\n{FRESH}\r\n{TAG}\r\ncontent-length: {RUNNING_LENGTH}\r\n\r\n");
-        let script = Script::raw(head.as_bytes()).then(&body[..SENT]).wait("rest").then(&body[SENT..]);
-        origin.on("/a", script).on("/a", Script::range(&[TAG], &body));
-        let mine = Mine::at(fault, MARK);
+        let script = OriginScript::raw(head.as_bytes()).then(&body[..SENT]).wait("rest").then(&body[SENT..]);
+        origin.on("/a", script).on("/a", OriginScript::range(&[TAG], &body));
+        let mine = DeviceMine::at(fault, MARK);
         mine.arm();
         let store_options = OpenOptions {
             memory_bytes: 64 << 20,
@@ -320,14 +321,14 @@ impl Running {
         let mut options = options();
         options.limits.drain_timeout = Duration::from_millis(100);
         let proxy = TestProxy::over(options, mine.under(device), store_options).await;
-        Running { origin, proxy, body }
+        MinedProxy { origin, proxy, body }
     }
 
     /// A client that has asked with these headers and reads nothing yet.
-    async fn client(&self, headers: &[&str]) -> Client {
+    async fn client(&self, headers: &[&str]) -> TestClient {
         let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
         socket.set_recv_buffer_size(64 << 10).expect("an option");
-        let mut client = Client::of(socket.connect(self.proxy.address).await.expect("a connection"));
+        let mut client = TestClient::of(socket.connect(self.proxy.address).await.expect("a connection"));
         let line = format!("GET {} HTTP/1.1", self.origin.url("/a"));
         client.send(request(&[&[&*line], headers].concat()).as_bytes()).await;
         client
@@ -336,9 +337,9 @@ impl Running {
 
 /// A disk that takes nothing more costs the object its place, and its readers nothing.
 #[tokio::test]
-async fn running_fetch_survives_a_disk_that_takes_nothing() {
-    for fault in [Fault::Unwritable, Fault::HangWrites] {
-        let running = Running::new(fault).await;
+async fn fetch_survives_failing_writes() {
+    for fault in [MineFault::Unwritable, MineFault::HangWrites] {
+        let running = MinedProxy::new(fault).await;
         running.origin.open("rest");
         let [mut leader, mut follower, mut part] =
             [running.client(&[]).await, running.client(&[]).await, running.client(&["range: bytes=5-"]).await];
@@ -353,10 +354,10 @@ async fn running_fetch_survives_a_disk_that_takes_nothing() {
 /// An origin that breaks a body off is not asked for its rest: the whole is fetched by the next request.
 #[tokio::test]
 async fn a_broken_fetch_is_not_resumed() {
-    let (origin, body) = (Origin::start().await, body(0));
+    let (origin, body) = (TestOrigin::start().await, body(0));
     let head = format!("HTTP/1.1 200 OK\r\n{FRESH}\r\n{TAG}\r\ncontent-length: {LENGTH}\r\n\r\n");
-    origin.on("/a", Script::raw(head.as_bytes()).then(&body[..3 * FRAGMENT]).close());
-    origin.on("/a", Script::range(&[TAG, FRESH], &body));
+    origin.on("/a", OriginScript::raw(head.as_bytes()).then(&body[..3 * FRAGMENT]).close());
+    origin.on("/a", OriginScript::range(&[TAG, FRESH], &body));
     let proxy = TestProxy::forward().await;
     let reply = get(proxy.address, &origin.url("/a"), &[]).await;
     assert!(!reply.is_complete && body.starts_with(&reply.body), "{} bytes", reply.body.len());

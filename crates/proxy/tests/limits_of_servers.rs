@@ -12,7 +12,7 @@ use crate::common::*;
 const ASK: &[u8] = b"GET /x HTTP/1.1\r\nhost: a\r\n\r\n";
 
 /// An origin with one server and one connection.
-fn narrow(server: &Origin) -> OriginConfig {
+fn narrow(server: &TestOrigin) -> OriginConfig {
     OriginConfig { connections_max: Some(at(1)), ..origin("o", &[server.address]) }
 }
 
@@ -21,10 +21,10 @@ fn of(origin: OriginConfig) -> nectary_config::ProxyConfig {
 }
 
 /// An origin that answers `/x` when the gate is open.
-async fn gated() -> Origin {
+async fn gated() -> TestOrigin {
     let answer = b"HTTP/1.1 200 OK\r\ncache-control: no-store\r\ncontent-length: 1\r\n\r\nx";
-    let server = Origin::start().await;
-    server.on("/x", Script::raw(b"").wait("gate").then(answer));
+    let server = TestOrigin::start().await;
+    server.on("/x", OriginScript::raw(b"").wait("gate").then(answer));
     server
 }
 
@@ -35,8 +35,8 @@ async fn requests_wait_for_the_only_connection() {
     let mut clients = Vec::new();
     for number in 0..6 {
         // Each asks for another URL, so that none waits for another's fetch.
-        server.on(&format!("/{number}"), Script::raw(b"").wait("gate").then(b"HTTP/1.1 204 No Content\r\n\r\n"));
-        let mut client = Client::connect(proxy.address).await;
+        server.on(&format!("/{number}"), OriginScript::raw(b"").wait("gate").then(b"HTTP/1.1 204 No Content\r\n\r\n"));
+        let mut client = TestClient::connect(proxy.address).await;
         client.send(format!("GET /{number} HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes()).await;
         clients.push(client);
     }
@@ -57,13 +57,13 @@ async fn too_many_that_wait_get_503() {
     let mut pool = OriginConfig { queue_max: Some(at(1)), ..narrow(&server) };
     pool.times.queue_time = Some(at(Duration::from_secs(2)));
     let proxy = configured(of(pool)).await;
-    let mut first = Client::connect(proxy.address).await;
+    let mut first = TestClient::connect(proxy.address).await;
     first.send(b"POST /x HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi").await;
     server.wait_for(1).await;
-    let mut second = Client::connect(proxy.address).await;
+    let mut second = TestClient::connect(proxy.address).await;
     second.send(b"POST /x HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nho").await;
     proxy.wait_for(|stats| stats.queued == 1).await;
-    let mut third = Client::connect(proxy.address).await;
+    let mut third = TestClient::connect(proxy.address).await;
     third.send(b"POST /x HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nha").await;
     let crowded = third.reply(false).await;
     assert_eq!(crowded.status, 503);
@@ -79,9 +79,9 @@ async fn too_many_that_wait_get_503() {
 }
 
 #[tokio::test]
-async fn workers_leave_their_unused_connections_to_others() {
-    let server = Origin::start().await;
-    server.on("/x", Script::ok(&["cache-control: no-store"], b"x"));
+async fn workers_release_unused_connections() {
+    let server = TestOrigin::start().await;
+    server.on("/x", OriginScript::ok(&["cache-control: no-store"], b"x"));
     let proxy = with_workers(of(narrow(&server)), 4).await;
     let begin = Instant::now();
     for _ in 0..40 {
@@ -93,8 +93,8 @@ async fn workers_leave_their_unused_connections_to_others() {
 
 #[tokio::test]
 async fn there_are_never_more_connections() {
-    let server = Origin::start().await;
-    server.on("/x", Script::ok(&["cache-control: no-store"], b"x"));
+    let server = TestOrigin::start().await;
+    server.on("/x", OriginScript::ok(&["cache-control: no-store"], b"x"));
     let pool = OriginConfig { connections_max: Some(at(2)), ..origin("o", &[server.address]) };
     let proxy = with_workers(of(pool), 4).await;
     let address = proxy.address;
@@ -115,9 +115,9 @@ async fn there_are_never_more_connections() {
 
 #[tokio::test]
 async fn idle_connections_make_no_server_full() {
-    let servers = [Origin::start().await, Origin::start().await];
+    let servers = [TestOrigin::start().await, TestOrigin::start().await];
     for server in &servers {
-        server.on("/x", Script::ok(&["cache-control: no-store"], b"x"));
+        server.on("/x", OriginScript::ok(&["cache-control: no-store"], b"x"));
     }
     let pool = origin("o", &[servers[0].address, servers[1].address]);
     let proxy = configured(of(OriginConfig { connections_max: Some(at(1)), ..pool })).await;
@@ -129,17 +129,17 @@ async fn idle_connections_make_no_server_full() {
 
 #[tokio::test]
 async fn waits_in_queues_blame_no_server() {
-    let server = Origin::start().await;
+    let server = TestOrigin::start().await;
     let switched = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n";
     server
-        .on("/socket", Script::raw(switched).wait("end").close())
-        .on("/x", Script::ok(&["cache-control: no-store"], b"x"));
+        .on("/socket", OriginScript::raw(switched).wait("end").close())
+        .on("/x", OriginScript::ok(&["cache-control: no-store"], b"x"));
     let mut pool = narrow(&server);
     pool.times.total_time = Some(at(Duration::from_millis(200)));
     pool.times.queue_time = Some(at(Duration::from_secs(20)));
     let proxy = configured(of(pool)).await;
     // A tunnel keeps the only place.
-    let mut tunnel = Client::connect(proxy.address).await;
+    let mut tunnel = TestClient::connect(proxy.address).await;
     tunnel.send(b"GET /socket HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n").await;
     assert_eq!(tunnel.head().await.status, 101);
     for _ in 0..4 {
@@ -157,9 +157,9 @@ async fn waits_in_queues_blame_no_server() {
 
 #[tokio::test]
 async fn a_whole_response_has_its_time() {
-    let server = Origin::start().await;
+    let server = TestOrigin::start().await;
     let head = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 100\r\n\r\nsome";
-    server.on("/half", Script::raw(head).hang()).on("/none", Script::default().hang());
+    server.on("/half", OriginScript::raw(head).hang()).on("/none", OriginScript::default().hang());
     let mut pool = origin("o", &[server.address]);
     pool.times.total_time = Some(at(Duration::from_millis(300)));
     let proxy = configured(of(pool)).await;
@@ -167,21 +167,21 @@ async fn a_whole_response_has_its_time() {
     let half = get(proxy.address, "/half", &["host: a"]).await;
     assert_eq!((half.status, half.is_complete), (200, false));
     proxy.wait_for(|stats| stats.failed_fills >= 1).await;
-    server.now("/half", Script::fresh(b"whole"));
+    server.now("/half", OriginScript::fresh(b"whole"));
     assert_eq!(get(proxy.address, "/half", &["host: a"]).await.text(), "whole");
 }
 
 #[tokio::test]
 async fn checks_need_no_place() {
     let server = gated().await;
-    server.on("/health", Script::ok(&[], b""));
+    server.on("/health", OriginScript::ok(&[], b""));
     let check = nectary_config::HealthCheck {
         path: at("/health".to_owned()),
         interval: Some(at(Duration::from_millis(20))),
         ..Default::default()
     };
     let proxy = configured(of(OriginConfig { check: Some(at(check)), ..narrow(&server) })).await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(ASK).await;
     server.wait_for(6).await;
     assert_eq!(proxy.reader().origins_unhealthy(), []);
@@ -190,19 +190,19 @@ async fn checks_need_no_place() {
 }
 
 /// Sends a request that nobody else's answer can answer.
-async fn post(client: &mut Client) {
+async fn post(client: &mut TestClient) {
     client.send(b"POST /x HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi").await;
 }
 
 /// The two clients are often at different workers, and then the one with the connection has nobody who waits.
 #[tokio::test]
-async fn place_goes_to_the_worker_that_waits() {
+async fn freed_place_goes_to_waiting_worker() {
     for _ in 0..12 {
         let server = gated().await;
         let mut pool = narrow(&server);
         pool.times.queue_time = Some(at(Duration::from_secs(2)));
         let proxy = with_workers(of(pool), 2).await;
-        let mut clients = [Client::connect(proxy.address).await, Client::connect(proxy.address).await];
+        let mut clients = [TestClient::connect(proxy.address).await, TestClient::connect(proxy.address).await];
         post(&mut clients[0]).await;
         server.wait_for(1).await;
         post(&mut clients[1]).await;
@@ -216,8 +216,8 @@ async fn place_goes_to_the_worker_that_waits() {
 
 #[tokio::test]
 async fn busy_worker_leaves_turns_to_others() {
-    let server = Origin::start().await;
-    server.on("/x", Script::ok(&["cache-control: no-store"], b"x"));
+    let server = TestOrigin::start().await;
+    server.on("/x", OriginScript::ok(&["cache-control: no-store"], b"x"));
     let mut pool = narrow(&server);
     pool.times.queue_time = Some(at(Duration::from_secs(2)));
     let proxy = with_workers(of(pool), 2).await;
@@ -226,7 +226,7 @@ async fn busy_worker_leaves_turns_to_others() {
         let left = left.clone();
         // Nobody stops before everybody has been answered, so no worker is without requests that wait.
         tokio::spawn(async move {
-            let (mut client, mut count) = (Client::connect(address).await, 0);
+            let (mut client, mut count) = (TestClient::connect(address).await, 0);
             while left.load(Ordering::Relaxed) > 0 {
                 post(&mut client).await;
                 let status = client.reply(false).await.status;
@@ -254,7 +254,7 @@ async fn handed_connection_ends_when_unused() {
     let mut pool = narrow(&server);
     pool.times.keep_alive = Some(at(Duration::from_millis(500)));
     let proxy = configured(of(pool)).await;
-    let mut clients = [Client::connect(proxy.address).await, Client::connect(proxy.address).await];
+    let mut clients = [TestClient::connect(proxy.address).await, TestClient::connect(proxy.address).await];
     post(&mut clients[0]).await;
     server.wait_for(1).await;
     post(&mut clients[1]).await;

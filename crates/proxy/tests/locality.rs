@@ -2,11 +2,12 @@
 
 use crate::common::*;
 
+/// Objects fetched for a page are hinted to the store; pages are not.
 #[tokio::test]
-async fn what_is_fetched_for_a_page_is_hinted_to_the_store_and_pages_are_not() {
-    let origin = Origin::start().await;
+async fn embedded_objects_get_hints() {
+    let origin = TestOrigin::start().await;
     for path in ["/", "/a.png", "/b.css", "/next"] {
-        origin.on(path, Script::fresh(path.as_bytes()));
+        origin.on(path, OriginScript::fresh(path.as_bytes()));
     }
     let proxy = TestProxy::forward().await;
     let referer = format!("referer: {}", origin.url("/"));

@@ -10,14 +10,14 @@ use crate::common::sites::{at, config, configured, origin as origin_of, route, s
 use crate::common::*;
 
 #[tokio::test]
-async fn each_request_has_its_line_when_the_proxy_has_stopped() {
+async fn stop_leaves_all_requests_logged() {
     let folder = std::env::temp_dir().join(format!("nectary-proxy-log-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     let path = folder.join("access.log");
     let _ = std::fs::remove_file(&path);
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(&["cache-control: max-age=60", "etag: \"x\""], b"hello"));
-    origin.on("/private", Script::ok(&["cache-control: private"], b"mine"));
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(&["cache-control: max-age=60", "etag: \"x\""], b"hello"));
+    origin.on("/private", OriginScript::ok(&["cache-control: private"], b"mine"));
     let mut options = options();
     options.access_log = nectary_proxy::AccessLog::File(path.clone());
     let mut proxy = TestProxy::start(options).await;
@@ -29,7 +29,7 @@ async fn each_request_has_its_line_when_the_proxy_has_stopped() {
     get(proxy.address, &origin.url("/private"), &[]).await;
     get(proxy.address, "/nothing", &[]).await;
     get(proxy.address, "http://127.0.0.1:1/", &[]).await;
-    Client::connect(proxy.address).await.ask(&[&format!("PURGE {url} HTTP/1.1"), AUTHORIZATION]).await;
+    TestClient::connect(proxy.address).await.ask(&[&format!("PURGE {url} HTTP/1.1"), AUTHORIZATION]).await;
     proxy.stop().await;
     let text = std::fs::read_to_string(&path).expect("a log");
     let found: Vec<String> = text
@@ -71,18 +71,18 @@ async fn each_request_has_its_line_when_the_proxy_has_stopped() {
 }
 
 #[tokio::test]
-async fn a_response_that_was_cut_off_is_logged_as_such() {
+async fn cut_response_is_logged() {
     let folder = std::env::temp_dir().join(format!("nectary-proxy-cut-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     let path = folder.join("access.log");
     let _ = std::fs::remove_file(&path);
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     let head = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 10\r\n\r\n";
-    origin.on("/a", Script::raw(head).then(b"01234").wait("end").close());
+    origin.on("/a", OriginScript::raw(head).then(b"01234").wait("end").close());
     let mut options = options();
     options.access_log = nectary_proxy::AccessLog::File(path.clone());
     let mut proxy = TestProxy::start(options).await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(request(&[&format!("GET {} HTTP/1.1", origin.url("/a"))]).as_bytes()).await;
     client.head().await;
     assert_eq!(client.take(5).await, b"01234");
@@ -95,13 +95,13 @@ async fn a_response_that_was_cut_off_is_logged_as_such() {
 }
 
 #[tokio::test]
-async fn a_rotated_log_is_reopened_and_no_request_is_lost() {
+async fn rotated_log_loses_no_request() {
     let folder = std::env::temp_dir().join(format!("nectary-proxy-rotated-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     let (path, rotated) = (folder.join("access.log"), folder.join("access.log.1"));
     let _ = std::fs::remove_file(&path);
-    let origin = Origin::start().await;
-    origin.on("/a", Script::fresh(b"hello"));
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::fresh(b"hello"));
     let mut options = options();
     options.access_log = nectary_proxy::AccessLog::File(path.clone());
     let mut proxy = TestProxy::start(options).await;
@@ -155,10 +155,10 @@ fn steady(line: &Value) -> Value {
 
 #[tokio::test]
 async fn json_lines_tell_sites_and_servers() {
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     let long = vec![7; 100_000];
-    origin.on("/a", Script::fresh(b"hello")).on("/static/long", Script::fresh(&long));
-    origin.on("/private", Script::ok(&["cache-control: private"], b"mine"));
+    origin.on("/a", OriginScript::fresh(b"hello")).on("/static/long", OriginScript::fresh(&long));
+    origin.on("/private", OriginScript::ok(&["cache-control: private"], b"mine"));
     let path = new_log("json");
     let site = site(&["one.example", "www.one.example"], vec![route("/", "app"), route("/static/", "app")]);
     let mut config = config(vec![site], vec![origin_of("app", &[origin.address])]);
@@ -213,7 +213,7 @@ async fn json_lines_tell_refusals_and_failures() {
     let log_format = nectary_proxy::LogFormat::Json;
     let mut proxy = TestProxy::start(ProxyOptions { access_log, log_format, ..options() }).await;
     get(proxy.address, "http://127.0.0.1:1/x", &[]).await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(b"G\x01T /\xff\\ HTTP/1.1\r\nhost: a\r\n\r\n").await;
     assert_eq!(client.reply(false).await.status, 400);
     proxy.stop().await;

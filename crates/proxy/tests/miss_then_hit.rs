@@ -3,9 +3,9 @@
 use crate::common::*;
 
 #[tokio::test]
-async fn the_second_request_is_a_hit_with_the_same_bytes() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(&["cache-control: max-age=60", "etag: \"x\"", "x-mine: 1"], b"hello"));
+async fn second_request_hits_with_same_bytes() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(&["cache-control: max-age=60", "etag: \"x\"", "x-mine: 1"], b"hello"));
     let proxy = TestProxy::forward().await;
     let first = get(proxy.address, &origin.url("/a"), &[]).await;
     assert_eq!((first.status, first.text().as_str()), (200, "hello"));
@@ -21,10 +21,11 @@ async fn the_second_request_is_a_hit_with_the_same_bytes() {
     assert_eq!((stats.requests, stats.hits, stats.misses), (2, 1, 1));
 }
 
+/// An object in the store that is no response is replaced.
 #[tokio::test]
-async fn an_object_that_is_no_response_is_replaced_by_what_the_origin_has() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(&["cache-control: max-age=60"], b"hello"));
+async fn foreign_object_is_refetched() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(&["cache-control: max-age=60"], b"hello"));
     let proxy = TestProxy::forward().await;
     let url = origin.url("/a");
     let key = nectary_store::KeyRef::new(url.as_bytes(), b"");

@@ -10,30 +10,30 @@ use crate::common::*;
 
 const LOCAL: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
-async fn forward(files: &Files) -> TestProxy {
+async fn forward(files: &TestNameFiles) -> TestProxy {
     let mut options = ProxyOptions { names: files.names.clone(), ..options() };
     options.limits.drain_timeout = Duration::from_millis(100);
     TestProxy::start(options).await
 }
 
-fn url(name: &str, origin: &Origin) -> String {
+fn url(name: &str, origin: &TestOrigin) -> String {
     format!("http://{name}:{}/a", origin.address.port())
 }
 
-async fn status_of(proxy: &TestProxy, name: &str, origin: &Origin) -> u16 {
+async fn status_of(proxy: &TestProxy, name: &str, origin: &TestOrigin) -> u16 {
     get(proxy.address, &url(name, origin), &["connection: close"]).await.status
 }
 
-async fn origin() -> Origin {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(&["cache-control: no-store"], b"1").close());
+async fn origin() -> TestOrigin {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(&["cache-control: no-store"], b"1").close());
     origin
 }
 
 #[tokio::test]
-async fn hosts_are_read_and_their_changes_followed() {
+async fn hosts_file_changes_are_followed() {
     let origin = origin().await;
-    let files = Files::new("127.0.0.1 here.test Also.Here.test", None);
+    let files = TestNameFiles::new("127.0.0.1 here.test Also.Here.test", None);
     let proxy = forward(&files).await;
     for name in ["here.test", "HERE.test", "also.here.test", "here.test."] {
         assert_eq!(status_of(&proxy, name, &origin).await, 200, "{name}");
@@ -51,9 +51,9 @@ async fn hosts_are_read_and_their_changes_followed() {
 #[tokio::test]
 async fn another_name_server_is_followed() {
     let (origin, one, other) = (origin().await, NameServer::start().await, NameServer::start().await);
-    one.on("a.test", Says::NoName(30));
-    other.on("a.test", Says::Addresses(vec![LOCAL], 60));
-    let files = Files::new("", Some(one.address));
+    one.on("a.test", NameResponse::NoName(30));
+    other.on("a.test", NameResponse::Addresses(vec![LOCAL], 60));
+    let files = TestNameFiles::new("", Some(one.address));
     let proxy = forward(&files).await;
     assert_eq!(status_of(&proxy, "a.test", &origin).await, 502);
     files.set_server(other.address);
@@ -64,17 +64,18 @@ async fn another_name_server_is_followed() {
     }
 }
 
+/// Answers and failures are asked for once.
 #[tokio::test]
-async fn answers_and_failures_are_asked_for_once() {
+async fn name_answers_are_cached() {
     let (origin, server) = (origin().await, NameServer::start().await);
     server
-        .on("good.test", Says::Addresses(vec![LOCAL], 60))
-        .on("short.test", Says::Addresses(vec![LOCAL], 0))
-        .on("long.test", Says::TooLong(vec![LOCAL]))
-        .on("none.test", Says::NoName(30))
-        .on("empty.test", Says::Addresses(vec![], 0))
-        .on("failing.test", Says::Failure);
-    let files = Files::new("", Some(server.address));
+        .on("good.test", NameResponse::Addresses(vec![LOCAL], 60))
+        .on("short.test", NameResponse::Addresses(vec![LOCAL], 0))
+        .on("long.test", NameResponse::TooLong(vec![LOCAL]))
+        .on("none.test", NameResponse::NoName(30))
+        .on("empty.test", NameResponse::Addresses(vec![], 0))
+        .on("failing.test", NameResponse::Failure);
+    let files = TestNameFiles::new("", Some(server.address));
     let proxy = forward(&files).await;
     for (name, status) in [
         ("good.test", 200),
@@ -100,21 +101,21 @@ async fn answers_and_failures_are_asked_for_once() {
 }
 
 #[tokio::test]
-async fn requests_for_one_name_share_a_lookup() {
+async fn concurrent_lookups_are_shared() {
     let (origin, server) = (origin().await, NameServer::start().await);
-    let files = Files::new("", Some(server.address));
+    let files = TestNameFiles::new("", Some(server.address));
     let proxy = forward(&files).await;
     let line = format!("GET {} HTTP/1.1", url("a.test", &origin));
     let mut clients = Vec::new();
     for number in 0..8 {
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         client.send(request(&[&line.replace("/a ", &format!("/a?{number} "))]).as_bytes()).await;
         clients.push(client);
     }
     while server.count("a.test") == 0 {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    server.on("a.test", Says::Addresses(vec![LOCAL], 60));
+    server.on("a.test", NameResponse::Addresses(vec![LOCAL], 60));
     for client in &mut clients {
         assert_eq!(client.reply(false).await.status, 404, "the answer came to the second question");
     }
@@ -122,10 +123,10 @@ async fn requests_for_one_name_share_a_lookup() {
 }
 
 /// Sends a request from an address of this machine.
-async fn ask_from(from: &str, proxy: SocketAddr, url: &str) -> Client {
+async fn ask_from(from: &str, proxy: SocketAddr, url: &str) -> TestClient {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.bind(format!("{from}:0").parse().expect("an address")).expect("bound");
-    let mut client = Client::of(socket.connect(proxy).await.expect("a connection"));
+    let mut client = TestClient::of(socket.connect(proxy).await.expect("a connection"));
     client.send(request(&[&format!("GET {url} HTTP/1.1")]).as_bytes()).await;
     client
 }
@@ -134,8 +135,8 @@ async fn ask_from(from: &str, proxy: SocketAddr, url: &str) -> Client {
 #[tokio::test]
 async fn silent_names_delay_only_their_client() {
     let (origin, server) = (origin().await, NameServer::start().await);
-    server.on("good.test", Says::Addresses(vec![LOCAL], 60));
-    let files = Files::new("", Some(server.address));
+    server.on("good.test", NameResponse::Addresses(vec![LOCAL], 60));
+    let files = TestNameFiles::new("", Some(server.address));
     let proxy = forward(&files).await;
     let mut waiting = Vec::new();
     for number in 0..64 {

@@ -9,11 +9,11 @@ use nectary_store::KeyRef;
 use crate::common::*;
 
 /// Sends a request twice, asserts that the second request went to the origin, too, and returns the second reply.
-async fn ask_twice(origin: &Origin, proxy: &TestProxy, path: &str) -> Option<Reply> {
+async fn ask_twice(origin: &TestOrigin, proxy: &TestProxy, path: &str) -> Option<ClientReply> {
     let line = format!("GET {} HTTP/1.1", origin.url(path));
     let mut first = None;
     for count in 1..=2 {
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         client.send(request(&[&line]).as_bytes()).await;
         first = client.reply_or_end().await;
         assert_eq!(origin.count(), count, "nothing was stored");
@@ -22,7 +22,7 @@ async fn ask_twice(origin: &Origin, proxy: &TestProxy, path: &str) -> Option<Rep
 }
 
 #[tokio::test]
-async fn a_body_that_ends_early_is_never_whole() {
+async fn short_body_is_never_whole() {
     let fresh = "cache-control: max-age=60\r\n";
     let table = [
         format!("HTTP/1.1 200 OK\r\n{fresh}content-length: 10\r\n\r\n01234"),
@@ -33,8 +33,8 @@ async fn a_body_that_ends_early_is_never_whole() {
         format!("HTTP/1.1 200 OK\r\n{fresh}transfer-encoding: chunked\r\n\r\nzz\r\n0123456\r\n0\r\n\r\n"),
     ];
     for response in table {
-        let origin = Origin::start().await;
-        origin.on("/a", Script::raw(response.as_bytes()).close());
+        let origin = TestOrigin::start().await;
+        origin.on("/a", OriginScript::raw(response.as_bytes()).close());
         let proxy = TestProxy::forward().await;
         let reply = ask_twice(&origin, &proxy, "/a").await;
         assert!(reply.is_none_or(|reply| !reply.is_complete || reply.status == 502), "{response:?}");
@@ -43,14 +43,14 @@ async fn a_body_that_ends_early_is_never_whole() {
 }
 
 #[tokio::test]
-async fn a_body_that_ends_by_a_clean_close_is_stored() {
+async fn cleanly_closed_body_is_stored() {
     for version in ["1.0", "1.1"] {
-        let origin = Origin::start().await;
+        let origin = TestOrigin::start().await;
         let head = format!("HTTP/{version} 200 OK\r\ncache-control: max-age=60\r\n\r\nfirst");
-        origin.on("/a", Script::raw(head.as_bytes()).wait("rest").then(b"later").close());
+        origin.on("/a", OriginScript::raw(head.as_bytes()).wait("rest").then(b"later").close());
         let proxy = TestProxy::forward().await;
         let line = format!("GET {} HTTP/1.1", origin.url("/a"));
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         client.send(request(&[&line]).as_bytes()).await;
         assert!(client.head().await.cache_status().ends_with("stored"));
         origin.open("rest");
@@ -67,8 +67,8 @@ async fn a_body_that_ends_by_a_clean_close_is_stored() {
 
 #[tokio::test]
 async fn a_clean_close_can_be_distrusted() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::raw(b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\n\r\nwho knows").close());
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::raw(b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\n\r\nwho knows").close());
     let origin_rules = OriginOptions { distrusts_close: true, ..Default::default() };
     let proxy = TestProxy::start(ProxyOptions { origin_rules, ..options() }).await;
     let reply = ask_twice(&origin, &proxy, "/a").await.expect("a response");
@@ -77,24 +77,24 @@ async fn a_clean_close_can_be_distrusted() {
     // The last chunk says that a body is whole.
     let chunked =
         b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n";
-    origin.on("/chunked", Script::raw(chunked));
+    origin.on("/chunked", OriginScript::raw(chunked));
     assert!(get(proxy.address, &origin.url("/chunked"), &[]).await.cache_status().contains("stored"));
 }
 
 /// A body that would have ended with its connection: the connection is reset, or nothing comes any more, or the proxy
 /// is stopped. Neither is a clean close.
 #[tokio::test]
-async fn a_body_without_a_clean_close_is_not_stored() {
-    let origin = Origin::start().await;
+async fn unfinished_body_is_not_stored() {
+    let origin = TestOrigin::start().await;
     let head = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\n\r\nfirst";
-    origin.on("/reset", Script::raw(head).wait("reset").reset()).on("/stall", Script::raw(head).hang());
+    origin.on("/reset", OriginScript::raw(head).wait("reset").reset()).on("/stall", OriginScript::raw(head).hang());
     let mut options = options();
     options.limits.origin_body_timeout = Duration::from_millis(300);
     options.limits.drain_timeout = Duration::from_millis(100);
     let mut proxy = TestProxy::start(options).await;
     for (count, path) in [(1, "/reset"), (2, "/stall"), (3, "/stall")] {
         let line = format!("GET {} HTTP/1.1", origin.url(path));
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         client.send(request(&[&line]).as_bytes()).await;
         client.head().await;
         origin.open("reset");
@@ -111,14 +111,16 @@ async fn a_body_without_a_clean_close_is_not_stored() {
 }
 
 #[tokio::test]
-async fn more_than_was_announced_is_not_taken() {
-    let origin = Origin::start().await;
-    origin
-        .on("/a", Script::raw(b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 5\r\n\r\n0123456789"));
-    origin.on("/b", Script::fresh(b"other"));
+async fn excess_body_bytes_are_ignored() {
+    let origin = TestOrigin::start().await;
+    origin.on(
+        "/a",
+        OriginScript::raw(b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 5\r\n\r\n0123456789"),
+    );
+    origin.on("/b", OriginScript::fresh(b"other"));
     let proxy = TestProxy::forward().await;
     let line = format!("GET {} HTTP/1.1", origin.url("/a"));
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(request(&[&line]).as_bytes()).await;
     if let Some(reply) = client.reply_or_end().await {
         assert!(reply.status == 502 || !reply.is_complete || reply.text() == "01234", "{reply:?}");
@@ -128,21 +130,21 @@ async fn more_than_was_announced_is_not_taken() {
 }
 
 #[tokio::test]
-async fn a_response_that_nobody_asked_for_answers_nobody() {
+async fn unsolicited_response_answers_nobody() {
     let evil = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 4\r\n\r\nevil";
     let good = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 4\r\n\r\ngood";
     let switch = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n";
     let empty = b"HTTP/1.1 204 No Content\r\n\r\n";
     let table = [
-        ("behind a response", Script::raw(&[&good[..], evil].concat())),
-        ("behind one without a body", Script::raw(&[&empty[..], evil].concat())),
-        ("later", Script::raw(good).wait("later").then(evil)),
-        ("behind a switch", Script::raw(&[&switch[..], evil].concat())),
+        ("behind a response", OriginScript::raw(&[&good[..], evil].concat())),
+        ("behind one without a body", OriginScript::raw(&[&empty[..], evil].concat())),
+        ("later", OriginScript::raw(good).wait("later").then(evil)),
+        ("behind a switch", OriginScript::raw(&[&switch[..], evil].concat())),
     ];
     for (name, script) in table {
-        let origin = Origin::start().await;
+        let origin = TestOrigin::start().await;
         for path in ["/a", "/b", "/c"] {
-            origin.on(path, Script::raw(good));
+            origin.on(path, OriginScript::raw(good));
         }
         let proxy = TestProxy::forward().await;
         // After this exchange, the proxy keeps the connection to the origin open.
@@ -180,8 +182,8 @@ async fn nonsense_is_502_and_not_stored() {
         "",
     ];
     for response in table {
-        let origin = Origin::start().await;
-        origin.on("/a", Script::raw(response.as_bytes()).close());
+        let origin = TestOrigin::start().await;
+        origin.on("/a", OriginScript::raw(response.as_bytes()).close());
         let proxy = TestProxy::forward().await;
         let reply = ask_twice(&origin, &proxy, "/a").await.expect("a response");
         assert_eq!(reply.status, 502, "{response:?}: {reply:?}");
@@ -192,19 +194,19 @@ async fn nonsense_is_502_and_not_stored() {
 
 #[tokio::test]
 async fn a_head_without_end_is_502() {
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     let head = format!("HTTP/1.1 200 OK\r\nx: {}\r\ncontent-length: 0\r\n\r\n", "y".repeat(100_000));
-    origin.on("/a", Script::raw(head.as_bytes()));
+    origin.on("/a", OriginScript::raw(head.as_bytes()));
     let proxy = TestProxy::forward().await;
     let reply = ask_twice(&origin, &proxy, "/a").await.expect("a response");
     assert_eq!(reply.status, 502);
 }
 
 #[tokio::test]
-async fn an_origin_that_does_not_answer_is_504() {
-    let origin = Origin::start().await;
-    origin.on("/silent", Script::raw(b"").hang());
-    origin.on("/half", Script::raw(b"HTTP/1.1 200 OK\r\ncontent-le").hang());
+async fn silent_origin_is_504() {
+    let origin = TestOrigin::start().await;
+    origin.on("/silent", OriginScript::raw(b"").hang());
+    origin.on("/half", OriginScript::raw(b"HTTP/1.1 200 OK\r\ncontent-le").hang());
     let mut options = options();
     options.limits.response_timeout = Duration::from_millis(500);
     let proxy = TestProxy::start(options).await;
@@ -214,11 +216,12 @@ async fn an_origin_that_does_not_answer_is_504() {
     }
 }
 
+/// A body that stalls is cut off.
 #[tokio::test]
-async fn a_body_that_stalls_is_cut_off_and_not_stored() {
-    let origin = Origin::start().await;
+async fn stalled_body_is_not_stored() {
+    let origin = TestOrigin::start().await;
     let head = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 10\r\n\r\n01234";
-    origin.on("/a", Script::raw(head).hang());
+    origin.on("/a", OriginScript::raw(head).hang());
     let mut options = options();
     options.limits.origin_body_timeout = Duration::from_millis(500);
     let proxy = TestProxy::start(options).await;
@@ -228,7 +231,7 @@ async fn a_body_that_stalls_is_cut_off_and_not_stored() {
 }
 
 #[tokio::test]
-async fn an_origin_that_is_not_there_is_502() {
+async fn absent_origin_is_502() {
     let proxy = TestProxy::forward().await;
     let reply = get(proxy.address, "http://127.0.0.1:1/", &[]).await;
     assert_eq!(reply.status, 502);
@@ -238,9 +241,9 @@ async fn an_origin_that_is_not_there_is_502() {
 }
 
 #[tokio::test]
-async fn a_kept_connection_that_died_costs_no_request() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(&["cache-control: no-store"], b"1").close());
+async fn dead_kept_connection_costs_nothing() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(&["cache-control: no-store"], b"1").close());
     let proxy = TestProxy::forward().await;
     for _ in 0..5 {
         assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.text(), "1");
@@ -249,26 +252,26 @@ async fn a_kept_connection_that_died_costs_no_request() {
 }
 
 /// Sends a request with a body of four bytes, and returns the reply.
-async fn ask_with_body(proxy: &TestProxy, method: &str, url: &str) -> Reply {
+async fn ask_with_body(proxy: &TestProxy, method: &str, url: &str) -> ClientReply {
     ask_with(proxy, method, url, "body").await
 }
 
-async fn ask_with(proxy: &TestProxy, method: &str, url: &str, body: &str) -> Reply {
+async fn ask_with(proxy: &TestProxy, method: &str, url: &str, body: &str) -> ClientReply {
     let (line, length) = (format!("{method} {url} HTTP/1.1"), format!("content-length: {}", body.len()));
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(format!("{}{body}", request(&[&line, &length])).as_bytes()).await;
     client.reply(false).await
 }
 
 #[tokio::test]
 async fn unsafe_requests_reuse_live_connections() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(&["cache-control: no-store"], b"1"));
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(&["cache-control: no-store"], b"1"));
     let proxy = TestProxy::forward().await;
     for method in ["POST", "PUT", "DELETE", "PATCH"].repeat(5) {
         assert_eq!(ask_with_body(&proxy, method, &origin.url("/a")).await.status, 200);
         let line = format!("{method} {} HTTP/1.1", origin.url("/a"));
-        assert_eq!(Client::connect(proxy.address).await.ask(&[&line, "content-length: 0"]).await.status, 200);
+        assert_eq!(TestClient::connect(proxy.address).await.ask(&[&line, "content-length: 0"]).await.status, 200);
     }
     assert_eq!((origin.count(), origin.connections()), (40, 1));
     assert!(origin.got().iter().step_by(2).all(|got| got.body == b"body"));
@@ -276,10 +279,10 @@ async fn unsafe_requests_reuse_live_connections() {
 
 #[tokio::test]
 async fn unsafe_requests_avoid_doubtful_connections() {
-    let origin = Origin::start().await;
-    origin.on("/closed", Script::ok(&["cache-control: no-store"], b"1").close());
-    origin.on("/short", Script::ok(&["cache-control: no-store", "keep-alive: max=9, timeout=0"], b"1"));
-    origin.on("/early", Script::raw(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n1"));
+    let origin = TestOrigin::start().await;
+    origin.on("/closed", OriginScript::ok(&["cache-control: no-store"], b"1").close());
+    origin.on("/short", OriginScript::ok(&["cache-control: no-store", "keep-alive: max=9, timeout=0"], b"1"));
+    origin.on("/early", OriginScript::raw(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n1"));
     let proxy = TestProxy::forward().await;
     // The origin has closed the connection, or says that it will soon.
     for (path, count) in [("/closed", 4), ("/short", 4)] {
@@ -304,13 +307,13 @@ async fn unsafe_requests_avoid_doubtful_connections() {
 
 /// A request with consequences that breaks on a kept connection is not sent again.
 #[tokio::test]
-async fn an_unsafe_request_is_never_sent_twice() {
+async fn unsafe_request_is_not_repeated() {
     // Nor is one with a body, whatever its method.
     let empty = ["POST", "PUT", "DELETE", "PATCH"].map(|method| (method, ""));
     for (method, body) in empty.into_iter().chain([("POST", "body"), ("GET", "body")]) {
-        for end in [Script::raw(b"").close(), Script::raw(b"").reset()] {
-            let origin = Origin::start().await;
-            origin.on("/a", Script::ok(&["cache-control: no-store"], b"1")).on("/a", end);
+        for end in [OriginScript::raw(b"").close(), OriginScript::raw(b"").reset()] {
+            let origin = TestOrigin::start().await;
+            origin.on("/a", OriginScript::ok(&["cache-control: no-store"], b"1")).on("/a", end);
             let proxy = TestProxy::forward().await;
             let statuses = [
                 ask_with(&proxy, method, &origin.url("/a"), body).await.status,
@@ -323,9 +326,9 @@ async fn an_unsafe_request_is_never_sent_twice() {
 
 /// The other half may be over when a request arrives.
 #[tokio::test]
-async fn half_the_announced_keep_alive_is_trusted() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(&["cache-control: no-store", "keep-alive: timeout=1"], b"1"));
+async fn half_of_keep_alive_counts() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(&["cache-control: no-store", "keep-alive: timeout=1"], b"1"));
     let proxy = TestProxy::forward().await;
     for connections in 1..=2 {
         assert_eq!(ask_with_body(&proxy, "POST", &origin.url("/a")).await.status, 200);
@@ -343,14 +346,14 @@ async fn early_answer_ends_its_connection() {
         let mut open = Vec::new();
         loop {
             let (stream, _) = listener.accept().await.expect("a connection");
-            let mut far = Client::of(stream);
+            let mut far = TestClient::of(stream);
             far.take("GET / HTTP/1.1".len()).await;
             far.send(b"HTTP/1.1 200 OK\r\ncache-control: no-store\r\ncontent-length: 1\r\n\r\n1").await;
             open.push(far);
         }
     });
     let proxy = TestProxy::reverse(address).await;
-    let mut uploading = Client::connect(proxy.address).await;
+    let mut uploading = TestClient::connect(proxy.address).await;
     uploading.send(format!("{}bo", request(&["POST / HTTP/1.1", "content-length: 4"])).as_bytes()).await;
     assert_eq!(uploading.reply(false).await.text(), "1");
     assert_eq!(get(proxy.address, "/", &[]).await.text(), "1");
@@ -360,7 +363,7 @@ async fn early_answer_ends_its_connection() {
 
 /// An origin that reads nothing of a request does not hold its client up for ever.
 #[tokio::test]
-async fn an_origin_that_takes_nothing_is_given_up() {
+async fn unreading_origin_times_out() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let mut options = ProxyOptions {
         origin: Some(format!("http://{}", listener.local_addr().expect("an address")).parse().expect("an origin")),
@@ -368,7 +371,7 @@ async fn an_origin_that_takes_nothing_is_given_up() {
     };
     options.limits.write_timeout = Duration::from_millis(300);
     let proxy = TestProxy::start(options).await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(request(&["POST / HTTP/1.1", "content-length: 100000000"]).as_bytes()).await;
     let upload = async {
         use tokio::io::AsyncWriteExt;
@@ -382,14 +385,15 @@ async fn an_origin_that_takes_nothing_is_given_up() {
     assert_eq!(proxy.stats().overdue_connections, 1);
 }
 
+/// A client without lengths sees a cut-off body as a reset connection.
 #[tokio::test]
-async fn a_client_without_lengths_sees_a_cut_off_body_as_a_reset() {
+async fn cut_body_resets_old_client() {
     use tokio::io::AsyncReadExt;
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     let head = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ntransfer-encoding: chunked\r\n\r\n5\r\n01234\r\n";
-    origin.on("/a", Script::raw(head).wait("end").close());
+    origin.on("/a", OriginScript::raw(head).wait("end").close());
     let proxy = TestProxy::forward().await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(format!("GET {} HTTP/1.0\r\n\r\n", origin.url("/a")).as_bytes()).await;
     assert_eq!(client.head().await.header("content-length"), "");
     assert_eq!(client.take(5).await, b"01234");

@@ -6,17 +6,17 @@ use nectary_store::KeyRef;
 
 use crate::common::*;
 
-async fn with_host(origin: &Origin, host: &str) -> TestProxy {
+async fn with_host(origin: &TestOrigin, host: &str) -> TestProxy {
     let url = Some(format!("http://{}", origin.address).parse().expect("an origin"));
     let origin_rules = OriginOptions { host: host.parse().expect("a host"), ..Default::default() };
     TestProxy::start(ProxyOptions { origin: url, origin_rules, ..options() }).await
 }
 
 #[tokio::test]
-async fn each_client_host_has_its_own_copies() {
-    let origin = Origin::start().await;
+async fn client_hosts_have_separate_copies() {
+    let origin = TestOrigin::start().await;
     for body in [b"one", b"two"] {
-        origin.on("/x", Script::fresh(body));
+        origin.on("/x", OriginScript::fresh(body));
     }
     let proxy = with_host(&origin, "client").await;
     for (host, sent, body) in [("A.example:80", "a.example", "one"), ("b.example:81", "b.example:81", "two")] {
@@ -35,7 +35,7 @@ async fn each_client_host_has_its_own_copies() {
         assert_eq!(get(proxy.address, &format!("http://{host}/x"), &["host: c"]).await.text(), body);
     }
     assert_eq!(origin.count(), 2);
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     let purged = client.ask(&["PURGE /x HTTP/1.1", "host: a.example", AUTHORIZATION]).await;
     assert_eq!(purged.text(), "purged http://a.example/x\n");
     assert!(!get(proxy.address, "/x", &["host: a.example"]).await.is_hit());
@@ -43,24 +43,25 @@ async fn each_client_host_has_its_own_copies() {
 }
 
 #[tokio::test]
-async fn a_client_host_must_be_a_host() {
-    let origin = Origin::start().await;
-    origin.on("/x", Script::fresh(b"hello"));
+async fn client_host_must_be_valid() {
+    let origin = TestOrigin::start().await;
+    origin.on("/x", OriginScript::fresh(b"hello"));
     let proxy = with_host(&origin, "client").await;
     for host in ["a:99999", "a:0", "a b"] {
         assert_eq!(get(proxy.address, "/x", &[&format!("host: {host}")]).await.status, 400, "{host}");
     }
     // A client of HTTP/1.0 may name no host.
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(b"GET /x HTTP/1.0\r\n\r\n").await;
     assert_eq!(client.reply(false).await.text(), "hello");
     assert_eq!(origin.got()[0].header("host"), origin.address.to_string());
 }
 
+/// A fixed host is sent to the origin and is in the key.
 #[tokio::test]
-async fn a_fixed_host_is_sent_and_is_in_the_key() {
-    let origin = Origin::start().await;
-    origin.on("/x", Script::ok(&["cache-control: max-age=60", "location: http://www.example/y"], b"hello"));
+async fn fixed_host_is_keyed() {
+    let origin = TestOrigin::start().await;
+    origin.on("/x", OriginScript::ok(&["cache-control: max-age=60", "location: http://www.example/y"], b"hello"));
     let proxy = with_host(&origin, "WWW.example:80").await;
     for host in ["a", "b"] {
         let reply = get(proxy.address, "/x", &[&format!("host: {host}")]).await;
@@ -71,8 +72,8 @@ async fn a_fixed_host_is_sent_and_is_in_the_key() {
 }
 
 #[tokio::test]
-async fn references_to_the_origin_lead_to_the_proxy() {
-    let origin = Origin::start().await;
+async fn origin_references_are_rewritten() {
+    let origin = TestOrigin::start().await;
     let own = format!("http://{}", origin.address);
     let headers = [
         &*format!("location: {own}/to"),
@@ -81,18 +82,18 @@ async fn references_to_the_origin_lead_to_the_proxy() {
     ];
     let fresh = [&headers[..], &["cache-control: max-age=60"]].concat();
     let hint = format!("HTTP/1.1 103 Early Hints\r\n{}\r\n\r\n", headers[2]);
-    origin.on("/x", Script::raw(hint.as_bytes()).then(&Script::response("301 Moved", &fresh, b"").bytes()));
-    origin.on("/post", Script::response("201 Created", &[&format!("location: {own}/to")], b""));
-    origin.on("/no-store", Script::ok(&[&headers[..], &["cache-control: no-store"]].concat(), b""));
-    origin.on("/to", Script::fresh(b"old")).on("/to", Script::fresh(b"new"));
+    origin.on("/x", OriginScript::raw(hint.as_bytes()).then(&OriginScript::response("301 Moved", &fresh, b"").bytes()));
+    origin.on("/post", OriginScript::response("201 Created", &[&format!("location: {own}/to")], b""));
+    origin.on("/no-store", OriginScript::ok(&[&headers[..], &["cache-control: no-store"]].concat(), b""));
+    origin.on("/to", OriginScript::fresh(b"old")).on("/to", OriginScript::fresh(b"new"));
     let proxy = TestProxy::reverse(origin.address).await;
     let link = "</style.css>; rel=preload, <http://elsewhere/>; rel=next";
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(request(&["GET /x HTTP/1.1"]).as_bytes()).await;
     assert_eq!(client.head().await.header("link"), link);
     client.reply(false).await;
     let switch = ["GET /no-store HTTP/1.1", "connection: upgrade", "upgrade: websocket"];
-    assert_eq!(Client::connect(proxy.address).await.ask(&switch).await.header("location"), "/to");
+    assert_eq!(TestClient::connect(proxy.address).await.ask(&switch).await.header("location"), "/to");
     for path in ["/x", "/no-store"] {
         let reply = get(proxy.address, path, &[]).await;
         assert_eq!(reply.is_hit(), path == "/x");

@@ -25,28 +25,28 @@ fn body(seed: u64, length: usize) -> Vec<u8> {
 }
 
 /// A proxy of a site whose route stores parts of this size.
-async fn with_parts(origin: &Origin, part_bytes: u64) -> TestProxy {
+async fn with_parts(origin: &TestOrigin, part_bytes: u64) -> TestProxy {
     with_rule(origin, |route| route.rules.part_size = Some(at(part_bytes))).await
 }
 
 /// An origin that has `body` at `/x` with these headers, and a proxy of it.
-async fn proxied(headers: &[&str], body: &[u8]) -> (Origin, TestProxy) {
-    let origin = Origin::start().await;
-    origin.on("/x", Script::range(headers, body));
+async fn proxied(headers: &[&str], body: &[u8]) -> (TestOrigin, TestProxy) {
+    let origin = TestOrigin::start().await;
+    origin.on("/x", OriginScript::range(headers, body));
     let proxy = with_parts(&origin, PART as u64).await;
     (origin, proxy)
 }
 
-async fn ask(proxy: &TestProxy, headers: &[&str]) -> Reply {
+async fn ask(proxy: &TestProxy, headers: &[&str]) -> ClientReply {
     get(proxy.address, "/x", &[&["host: a"], headers].concat()).await
 }
 
-async fn ask_range(proxy: &TestProxy, range: &str) -> Reply {
+async fn ask_range(proxy: &TestProxy, range: &str) -> ClientReply {
     ask(proxy, &[&format!("range: bytes={range}")]).await
 }
 
 /// Asks until the answer is a hit: a fetch ends a moment after the last byte that a client wants of it.
-async fn ask_until_hit(proxy: &TestProxy, headers: &[&str]) -> Reply {
+async fn ask_until_hit(proxy: &TestProxy, headers: &[&str]) -> ClientReply {
     let hit = async {
         loop {
             let reply = ask(proxy, headers).await;
@@ -60,7 +60,7 @@ async fn ask_until_hit(proxy: &TestProxy, headers: &[&str]) -> Reply {
 }
 
 /// The values of `Range` that the origin got.
-fn ranges(origin: &Origin) -> Vec<String> {
+fn ranges(origin: &TestOrigin) -> Vec<String> {
     origin.got().iter().map(|got| got.header("range")).collect()
 }
 
@@ -70,7 +70,7 @@ fn part(index: usize) -> String {
 }
 
 #[tokio::test]
-async fn a_range_far_in_costs_its_part() {
+async fn far_range_fetches_one_part() {
     let whole = body(0, LENGTH);
     let (origin, proxy) = proxied(&[TAG, FRESH], &whole).await;
     let reply = ask_range(&proxy, "500000-500009").await;
@@ -82,13 +82,13 @@ async fn a_range_far_in_costs_its_part() {
     assert_eq!((reply.status, &reply.body[..]), (206, &whole[460_000..520_001]));
     assert_eq!(ranges(&origin), [part(7)]);
     // A route without the rule fetches the whole.
-    origin.on("/plain/x", Script::range(&[TAG, FRESH], &whole));
+    origin.on("/plain/x", OriginScript::range(&[TAG, FRESH], &whole));
     get(proxy.address, "/plain/x", &["host: a", "range: bytes=500000-500009"]).await;
     assert_eq!(ranges(&origin).last().expect("a request"), "");
 }
 
 #[tokio::test]
-async fn a_whole_body_fetches_the_missing_parts() {
+async fn whole_request_fetches_missing_parts() {
     let whole = body(1, LENGTH);
     let (origin, proxy) = proxied(&[TAG, FRESH], &whole).await;
     for index in [2, 5] {
@@ -143,8 +143,8 @@ async fn random_ranges_are_exact() {
 #[tokio::test]
 async fn parts_of_several_records_are_exact() {
     const LONG: usize = 9 << 20;
-    let (origin, whole) = (Origin::start().await, body(2, LONG));
-    origin.on("/x", Script::range(&[TAG, FRESH], &whole));
+    let (origin, whole) = (TestOrigin::start().await, body(2, LONG));
+    origin.on("/x", OriginScript::range(&[TAG, FRESH], &whole));
     let proxy = with_parts(&origin, 4 << 20).await;
     for _ in 0..2 {
         assert!(ask(&proxy, &[]).await.body == whole);
@@ -155,7 +155,7 @@ async fn parts_of_several_records_are_exact() {
 }
 
 #[tokio::test]
-async fn whole_parts_have_no_empty_one_behind() {
+async fn last_full_part_has_no_successor() {
     let whole = body(3, 2 * PART);
     let (origin, proxy) = proxied(&[TAG, FRESH], &whole).await;
     assert!(ask(&proxy, &[]).await.body == whole);
@@ -163,12 +163,12 @@ async fn whole_parts_have_no_empty_one_behind() {
 }
 
 #[tokio::test]
-async fn parts_of_two_bodies_are_never_joined() {
+async fn parts_of_different_bodies_never_join() {
     let (old, new) = (body(4, LENGTH), body(5, LENGTH));
     let (origin, proxy) = proxied(&[TAG, FRESH], &old).await;
     assert_eq!(ask_range(&proxy, "0-9").await.body, old[..10]);
     ask_until_hit(&proxy, &["range: bytes=0-9"]).await;
-    origin.now("/x", Script::range(&["etag: \"b\"", FRESH], &new));
+    origin.now("/x", OriginScript::range(&["etag: \"b\"", FRESH], &new));
     let reply = ask(&proxy, &[]).await;
     assert_eq!((reply.status, reply.is_complete), (200, false));
     assert!(reply.body.len() <= PART && old.starts_with(&reply.body), "bytes of two bodies");
@@ -180,16 +180,16 @@ async fn parts_of_two_bodies_are_never_joined() {
 
 /// Three clients read the old body when it changes: those that find it later do not purge the parts of the new one.
 #[tokio::test]
-async fn readers_of_an_old_body_purge_once() {
+async fn old_body_readers_purge_once() {
     let (old, new) = (body(14, LENGTH), body(15, LENGTH));
     let (origin, proxy) = proxied(&[TAG, FRESH], &old).await;
     ask_until_hit(&proxy, &["range: bytes=0-9"]).await;
     // Both have the first part of the old body, and want the second one, for which the origin keeps them waiting.
-    origin.now("/x", Script::default().wait("gate").then_range(&["etag: \"b\"", FRESH], &new));
+    origin.now("/x", OriginScript::default().wait("gate").then_range(&["etag: \"b\"", FRESH], &new));
     let before = proxy.stats().invalidations;
     let mut readers = Vec::new();
     for _ in 0..3 {
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         client.send(request(&["GET /x HTTP/1.1", "host: a"]).as_bytes()).await;
         let head = client.head().await;
         assert_eq!(head.header("etag"), "\"a\"");
@@ -207,12 +207,12 @@ async fn readers_of_an_old_body_purge_once() {
 }
 
 #[tokio::test]
-async fn old_parts_behind_new_ones_are_replaced() {
+async fn later_old_parts_are_replaced() {
     let (old, new) = (body(6, 3 * PART), body(7, 3 * PART));
     let (origin, proxy) = proxied(&[TAG, FRESH], &old).await;
     assert!(ask(&proxy, &[]).await.body == old);
     ask_until_hit(&proxy, &[]).await;
-    origin.now("/x", Script::range(&["etag: \"b\"", FRESH], &new));
+    origin.now("/x", OriginScript::range(&["etag: \"b\"", FRESH], &new));
     // This validates the first part, which is a new one then.
     let reply = ask(&proxy, &["cache-control: no-cache"]).await;
     assert!(reply.is_complete && reply.body == new);
@@ -227,7 +227,7 @@ async fn one_validation_confirms_all_parts() {
     assert!(ask(&proxy, &[]).await.body == whole);
     assert_eq!(origin.count(), 3);
     let confirmation = b"HTTP/1.1 304 Not Modified\r\netag: \"a\"\r\ncache-control: max-age=0\r\n\r\n";
-    origin.now("/x", Script::raw(confirmation));
+    origin.now("/x", OriginScript::raw(confirmation));
     let reply = ask(&proxy, &[]).await;
     assert!(reply.body == whole && reply.is_complete);
     assert_eq!(reply.cache_status(), "nectary; fwd=stale; fwd-status=304; stored");
@@ -238,8 +238,8 @@ async fn one_validation_confirms_all_parts() {
 
 #[tokio::test]
 async fn origin_without_ranges_gives_the_whole() {
-    let (origin, whole) = (Origin::start().await, body(9, LENGTH));
-    origin.on("/x", Script::ok(&[TAG, FRESH], &whole)).on("/short", Script::fresh(b"hello"));
+    let (origin, whole) = (TestOrigin::start().await, body(9, LENGTH));
+    origin.on("/x", OriginScript::ok(&[TAG, FRESH], &whole)).on("/short", OriginScript::fresh(b"hello"));
     let proxy = with_parts(&origin, PART as u64).await;
     let reply = ask_range(&proxy, "500000-500009").await;
     assert_eq!((reply.status, &reply.body[..]), (206, &whole[500_000..500_010]));
@@ -256,8 +256,9 @@ async fn origin_without_ranges_gives_the_whole() {
     assert_eq!(origin.count(), 3);
 }
 
+/// Parts without a validator are not joined either.
 #[tokio::test]
-async fn parts_without_strong_validator_are_not_joined() {
+async fn weakly_validated_parts_never_join() {
     let whole = body(10, LENGTH);
     for tag in ["etag: W/\"a\"", "x-none: 1", "last-modified: Sun, 06 Nov 2194 08:49:37 GMT"] {
         let (origin, proxy) = proxied(&[tag, FRESH], &whole).await;
@@ -290,7 +291,7 @@ async fn a_purge_takes_all_parts() {
         ask_until_hit(&proxy, &[]).await;
         assert_eq!(origin.count(), 3 * (turn + 1), "{line}");
         let purge = ["PURGE /x HTTP/1.1", "host: a", AUTHORIZATION, line];
-        let reply = Client::connect(proxy.address).await.ask(&purge).await;
+        let reply = TestClient::connect(proxy.address).await.ask(&purge).await;
         assert_eq!((reply.status, reply.text().contains("nothing is stored")), (200, false), "{line}");
     }
     assert!(ask(&proxy, &[]).await.body == whole);
@@ -307,9 +308,9 @@ async fn a_soft_purge_validates_all_parts() {
     }
     assert_eq!(origin.count(), 3);
     let purge = ["PURGE /x HTTP/1.1", "host: a", AUTHORIZATION, "fastly-soft-purge: 1"];
-    assert_eq!(Client::connect(proxy.address).await.ask(&purge).await.status, 200);
+    assert_eq!(TestClient::connect(proxy.address).await.ask(&purge).await.status, 200);
     let confirmation = b"HTTP/1.1 304 Not Modified\r\netag: \"a\"\r\ncache-control: max-age=3600\r\n\r\n";
-    origin.now("/x", Script::raw(confirmation));
+    origin.now("/x", OriginScript::raw(confirmation));
     let reply = ask(&proxy, &[]).await;
     assert!(reply.body == whole && reply.is_complete);
     assert_eq!(reply.cache_status(), "nectary; fwd=stale; fwd-status=304; stored");
@@ -321,15 +322,15 @@ async fn a_soft_purge_validates_all_parts() {
 }
 
 #[tokio::test]
-async fn heads_and_conditions_are_answered_from_parts() {
+async fn head_and_conditions_use_parts() {
     let whole = body(13, LENGTH);
-    let origin = Origin::start().await;
-    origin.on("/x", Script::raw(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n"));
+    let origin = TestOrigin::start().await;
+    origin.on("/x", OriginScript::raw(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n"));
     let proxy = with_parts(&origin, PART as u64).await;
-    let head = async || Client::connect(proxy.address).await.ask(&["HEAD /x HTTP/1.1", "host: a"]).await;
+    let head = async || TestClient::connect(proxy.address).await.ask(&["HEAD /x HTTP/1.1", "host: a"]).await;
     assert_eq!(head().await.header("content-length"), "5");
     assert!(origin.got()[0].line.starts_with("HEAD "), "nothing is fetched for a HEAD");
-    origin.now("/x", Script::range(&[TAG, FRESH], &whole));
+    origin.now("/x", OriginScript::range(&[TAG, FRESH], &whole));
     for range in ["0-9", "500000-500009"] {
         ask_range(&proxy, range).await;
         ask_until_hit(&proxy, &[&format!("range: bytes={range}")]).await;
@@ -355,14 +356,14 @@ async fn heads_and_conditions_are_answered_from_parts() {
 }
 
 #[tokio::test]
-async fn clients_share_the_fetch_of_a_part() {
+async fn clients_share_part_fetch() {
     let whole = body(14, LENGTH);
-    let origin = Origin::start().await;
-    origin.on("/x", Script::default().wait("go").then_range(&[TAG, FRESH], &whole));
+    let origin = TestOrigin::start().await;
+    origin.on("/x", OriginScript::default().wait("go").then_range(&[TAG, FRESH], &whole));
     let proxy = with_parts(&origin, PART as u64).await;
     let mut clients = Vec::new();
     for index in 0..4 {
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         let range = format!("range: bytes={}-{}", 500_000 + index, 500_009 + index);
         client.send(request(&["GET /x HTTP/1.1", "host: a", &range]).as_bytes()).await;
         clients.push(client);
@@ -379,10 +380,10 @@ async fn clients_share_the_fetch_of_a_part() {
 
 #[tokio::test]
 async fn empty_bodies_and_errors_have_no_parts() {
-    let origin = Origin::start().await;
-    origin.on("/x", Script::range(&[TAG, FRESH], b""));
-    let missing = Script::response("404 Not Found", &["cache-control: max-age=60"], b"no such video");
-    origin.on("/none", missing).on("/end", Script::range(&[TAG, FRESH], &body(15, LENGTH)));
+    let origin = TestOrigin::start().await;
+    origin.on("/x", OriginScript::range(&[TAG, FRESH], b""));
+    let missing = OriginScript::response("404 Not Found", &["cache-control: max-age=60"], b"no such video");
+    origin.on("/none", missing).on("/end", OriginScript::range(&[TAG, FRESH], &body(15, LENGTH)));
     let proxy = with_parts(&origin, PART as u64).await;
     for is_hit in [false, true] {
         let reply = ask(&proxy, &[]).await;
@@ -408,10 +409,10 @@ async fn empty_bodies_and_errors_have_no_parts() {
 #[tokio::test]
 async fn variants_have_their_own_parts() {
     let (packed, plain) = (body(16, 50_000), body(17, 100_000));
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     let packed_headers = ["etag: \"p\"", FRESH, "vary: accept-encoding", "content-encoding: gzip"];
-    origin.on("/x", Script::range(&packed_headers, &packed));
-    origin.on("/x", Script::range(&[TAG, FRESH, "vary: accept-encoding"], &plain));
+    origin.on("/x", OriginScript::range(&packed_headers, &packed));
+    origin.on("/x", OriginScript::range(&[TAG, FRESH, "vary: accept-encoding"], &plain));
     let proxy = with_parts(&origin, PART as u64).await;
     let (gzip, identity) = (["accept-encoding: gzip"], ["accept-encoding: identity"]);
     assert!(ask(&proxy, &gzip).await.body == packed);
@@ -426,13 +427,13 @@ async fn variants_have_their_own_parts() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_ends_the_fetching() {
+async fn leaving_client_ends_part_fetches() {
     let whole = body(18, LENGTH);
-    let origin = Origin::start().await;
-    origin.on("/x", Script::range(&[TAG, FRESH], &whole));
-    origin.on("/x", Script::default().wait("go").then_range(&[TAG, FRESH], &whole));
+    let origin = TestOrigin::start().await;
+    origin.on("/x", OriginScript::range(&[TAG, FRESH], &whole));
+    origin.on("/x", OriginScript::default().wait("go").then_range(&[TAG, FRESH], &whole));
     let proxy = with_parts(&origin, PART as u64).await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(request(&["GET /x HTTP/1.1", "host: a"]).as_bytes()).await;
     assert_eq!(client.head().await.status, 200);
     assert!(client.take(PART).await == whole[..PART]);
@@ -449,20 +450,20 @@ async fn a_client_that_leaves_ends_the_fetching() {
 #[tokio::test]
 async fn parts_beyond_the_fetches_come_unstored() {
     let whole = body(20, 3 * PART);
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     let head = format!(
         "HTTP/1.1 206 Partial Content\r\n{TAG}\r\n{FRESH}\r\ncontent-length: {PART}\r\ncontent-range: bytes \
          0-{}/{}\r\n\r\n",
         PART - 1,
         whole.len()
     );
-    let first = Script::raw(head.as_bytes()).then(&whole[..10]).wait("rest").then(&whole[10..PART]);
-    origin.on("/x", first).on("/x", Script::range(&[TAG, FRESH], &whole));
+    let first = OriginScript::raw(head.as_bytes()).then(&whole[..10]).wait("rest").then(&whole[10..PART]);
+    origin.on("/x", first).on("/x", OriginScript::range(&[TAG, FRESH], &whole));
     let config = with_rule_config(&origin, |route| route.rules.part_size = Some(at(PART as u64)));
     let mut options = options_of(&Arc::new(config)).expect("a good configuration");
     options.limits.fills_max = 1;
     let proxy = TestProxy::start(ProxyOptions { workers: 1, ..options }).await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(request(&["GET /x HTTP/1.1", "host: a"]).as_bytes()).await;
     let head = client.head().await;
     assert_eq!(client.take(10).await, whole[..10]);
@@ -479,7 +480,7 @@ async fn parts_beyond_the_fetches_come_unstored() {
 }
 
 #[tokio::test]
-async fn a_part_that_breaks_off_goes_on() {
+async fn broken_part_fetch_resumes() {
     let whole = body(21, 2 * PART);
     let (origin, proxy) = proxied(&[TAG, FRESH], &whole).await;
     let head = format!(
@@ -488,8 +489,8 @@ async fn a_part_that_breaks_off_goes_on() {
         2 * PART - 1,
         whole.len()
     );
-    origin.on("/x", Script::raw(head.as_bytes()).then(&whole[PART..PART + 100]).close());
-    origin.on("/x", Script::range(&[TAG, FRESH], &whole));
+    origin.on("/x", OriginScript::raw(head.as_bytes()).then(&whole[PART..PART + 100]).close());
+    origin.on("/x", OriginScript::range(&[TAG, FRESH], &whole));
     let reply = ask(&proxy, &[]).await;
     assert!(reply.is_complete && reply.body == whole);
     let asked = ranges(&origin);
@@ -497,22 +498,22 @@ async fn a_part_that_breaks_off_goes_on() {
     assert!(asked.len() == 3 && asked[2].ends_with(&format!("-{}", 2 * PART - 1)), "{asked:?}");
     assert_eq!(origin.got()[2].header("if-range"), "\"a\"");
     // With another body at the origin the connection ends.
-    let origin = Origin::start().await;
-    origin.on("/x", Script::range(&[TAG, FRESH], &whole));
-    origin.on("/x", Script::raw(head.as_bytes()).then(&whole[PART..PART + 100]).close());
-    origin.on("/x", Script::range(&["etag: \"b\"", FRESH], &body(22, 2 * PART)));
+    let origin = TestOrigin::start().await;
+    origin.on("/x", OriginScript::range(&[TAG, FRESH], &whole));
+    origin.on("/x", OriginScript::raw(head.as_bytes()).then(&whole[PART..PART + 100]).close());
+    origin.on("/x", OriginScript::range(&["etag: \"b\"", FRESH], &body(22, 2 * PART)));
     let proxy = with_parts(&origin, PART as u64).await;
     let reply = ask(&proxy, &[]).await;
     assert!(!reply.is_complete && whole.starts_with(&reply.body));
 }
 
 #[tokio::test]
-async fn an_error_for_a_part_purges_nothing() {
+async fn part_error_purges_nothing() {
     let whole = body(23, 3 * PART);
     let (origin, proxy) = proxied(&[TAG, FRESH], &whole).await;
     ask_until_hit(&proxy, &["range: bytes=0-9"]).await;
     for status in ["401 Unauthorized", "429 Too Many Requests"] {
-        origin.now("/x", Script::response(status, &[], b"not now"));
+        origin.now("/x", OriginScript::response(status, &[], b"not now"));
         let reply = ask(&proxy, &[]).await;
         assert_eq!((reply.status, reply.is_complete), (200, false), "{status}");
         assert!(reply.body.len() <= PART && whole.starts_with(&reply.body), "{status}");
@@ -520,12 +521,12 @@ async fn an_error_for_a_part_purges_nothing() {
         let reply = ask_range(&proxy, "0-9").await;
         assert_eq!((reply.is_hit(), &reply.body[..]), (true, &whole[..10]), "{status}");
     }
-    origin.now("/x", Script::range(&[TAG, FRESH], &whole));
+    origin.now("/x", OriginScript::range(&[TAG, FRESH], &whole));
     assert!(ask(&proxy, &[]).await.body == whole);
 }
 
 #[tokio::test]
-async fn a_client_counts_once_whatever_its_parts() {
+async fn parts_count_as_one_request() {
     let whole = body(19, LENGTH);
     let (origin, proxy) = proxied(&[TAG, FRESH], &whole).await;
     assert!(ask(&proxy, &[]).await.body == whole);

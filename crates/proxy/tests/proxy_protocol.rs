@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use nectary_config::{AccessRules, CertificateConfig, LogTarget, Network, ProxyConfig};
+use nectary_config::{AccessRules, CertificateConfig, IpNetwork, LogTarget, ProxyConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::common::certificates::Certificates;
-use crate::common::http2::{Http2, tls_config, tls_over};
+use crate::common::certificates::TestCertificates;
+use crate::common::http2::{Http2Client, tls_config, tls_over};
 use crate::common::sites::{at, config, configured, origin, route, site};
 use crate::common::*;
 
@@ -29,20 +29,20 @@ fn binary_ipv4() -> Vec<u8> {
     binary(&[&[0x21, 0x11, 0, 22][..], &addresses, &[0x04, 0, 2, 0, 0], &[0x30, 0, 2, b'n', b's']].concat())
 }
 
-fn network(text: &str, prefix_bits: u8) -> Network {
-    Network::new(text.parse().expect("an address"), prefix_bits).expect("a network")
+fn network(text: &str, prefix_bits: u8) -> IpNetwork {
+    IpNetwork::new(text.parse().expect("an address"), prefix_bits).expect("a network")
 }
 
 /// A site whose peers in `senders` begin with a header.
-fn behind(from: &Origin, senders: Network) -> ProxyConfig {
+fn behind(from: &TestOrigin, senders: IpNetwork) -> ProxyConfig {
     let mut config = config(vec![site(&["site.test"], vec![route("/", "o")])], vec![origin("o", &[from.address])]);
     config.listeners[0].value.proxy_protocol_from = vec![at(senders.into())];
     config
 }
 
 /// Sends a header and a request for `/a`, and reads the response.
-async fn ask(proxy: &TestProxy, header: &[u8], lines: &[&str]) -> Reply {
-    let mut client = Client::connect(proxy.address).await;
+async fn ask(proxy: &TestProxy, header: &[u8], lines: &[&str]) -> ClientReply {
+    let mut client = TestClient::connect(proxy.address).await;
     let lines = request(&[&["GET /a HTTP/1.1", "host: site.test"], lines].concat());
     client.send(&[header, lines.as_bytes()].concat()).await;
     client.reply(false).await
@@ -50,8 +50,8 @@ async fn ask(proxy: &TestProxy, header: &[u8], lines: &[&str]) -> Reply {
 
 #[tokio::test]
 async fn named_client_counts_everywhere() {
-    let from = Origin::start().await;
-    from.on("/a", Script::ok(&["cache-control: no-store"], b"hello"));
+    let from = TestOrigin::start().await;
+    from.on("/a", OriginScript::ok(&["cache-control: no-store"], b"hello"));
     let folder = std::env::temp_dir().join(format!("nectary-proxy-behind-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     let path = folder.join("access.log");
@@ -81,7 +81,7 @@ async fn named_client_counts_everywhere() {
         assert_eq!(from.count() - before, usize::from(status == 200));
     }
     // A second request on the connection has no header.
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(LINE).await;
     for _ in 0..2 {
         assert_eq!(client.ask(&["GET /a HTTP/1.1", "host: site.test"]).await.status, 200);
@@ -96,9 +96,9 @@ async fn named_client_counts_everywhere() {
 
 #[tokio::test]
 async fn header_comes_before_tls_and_http2() {
-    let from = Origin::start().await;
-    from.on("/a", Script::fresh(b"hello"));
-    let files = Certificates::new("behind");
+    let from = TestOrigin::start().await;
+    from.on("/a", OriginScript::fresh(b"hello"));
+    let files = TestCertificates::new("behind");
     let own = files.sign("site", &["site.test"]);
     let mut secure = behind(&from, network("127.0.0.1", 32));
     secure.listeners[0].value.tls = Some(at(true));
@@ -109,14 +109,17 @@ async fn header_comes_before_tls_and_http2() {
     for header in [LINE, &binary_ipv4()] {
         let mut stream = TcpStream::connect(plain.address).await.expect("a connection");
         stream.write_all(header).await.expect("room");
-        let reply = Http2::over(stream).await.ask("GET", "http://site.test/a", &[]).await;
+        let reply = Http2Client::over(stream).await.ask("GET", "http://site.test/a", &[]).await;
         assert_eq!(reply.text(), "hello");
         for protocol in [&b"h2"[..], b"http/1.1"] {
             let mut stream = TcpStream::connect(secure.address).await.expect("a connection");
             stream.write_all(header).await.expect("room");
             let mut stream = tls_over(tls_config(&files.ca(), &[protocol]), stream, "site.test").await.expect("TLS");
             if protocol == b"h2" {
-                assert_eq!(Http2::over(stream).await.ask("GET", "https://site.test/a", &[]).await.text(), "hello");
+                assert_eq!(
+                    Http2Client::over(stream).await.ask("GET", "https://site.test/a", &[]).await.text(),
+                    "hello"
+                );
                 continue;
             }
             let lines = request(&["GET /a HTTP/1.1", "host: site.test", "connection: close"]);
@@ -133,12 +136,12 @@ async fn header_comes_before_tls_and_http2() {
 
 #[tokio::test]
 async fn strangers_headers_are_bad_requests() {
-    let from = Origin::start().await;
-    from.on("/a", Script::fresh(b"hello"));
+    let from = TestOrigin::start().await;
+    from.on("/a", OriginScript::fresh(b"hello"));
     let proxy = configured(behind(&from, network("192.0.2.0", 24))).await;
     assert_eq!(ask(&proxy, b"", &[]).await.text(), "hello");
     for header in [LINE, UNKNOWN, &binary_ipv4(), &binary(&[0x20, 0, 0, 0])] {
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         client.send(&[header, request(&["GET /a HTTP/1.1", "host: site.test"]).as_bytes()].concat()).await;
         let reply = client.reply_or_end().await;
         assert!(reply.as_ref().is_none_or(|reply| reply.status == 400), "{reply:?}");
@@ -149,13 +152,13 @@ async fn strangers_headers_are_bad_requests() {
 
 #[tokio::test]
 async fn bad_headers_end_their_connections_alone() {
-    let from = Origin::start().await;
-    from.on("/a", Script::fresh(b"hello"));
+    let from = TestOrigin::start().await;
+    from.on("/a", OriginScript::fresh(b"hello"));
     let mut config = behind(&from, network("127.0.0.1", 32));
     config.limits.head_time = Some(at(Duration::from_secs(1)));
     let proxy = configured(config).await;
     // A check of the address is no fault.
-    drop(Client::connect(proxy.address).await);
+    drop(TestClient::connect(proxy.address).await);
     proxy.wait_for(|stats| stats.connections == 1 && stats.connections_open == 0).await;
     let mut clients = Vec::new();
     for sent in [
@@ -168,7 +171,7 @@ async fn bad_headers_end_their_connections_alone() {
         b"PROXY TCP4 192.0.2.7 198.51.100.1 65536 443\r\n",
         &binary(&[0x21, 0x11, 0xff, 0xff]),
     ] {
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         client.send(sent).await;
         clients.push(client);
     }
@@ -183,8 +186,8 @@ async fn bad_headers_end_their_connections_alone() {
 /// A load balancer names its client, and does not vouch for what the client says.
 #[tokio::test]
 async fn only_a_trusted_client_is_believed() {
-    let from = Origin::start().await;
-    from.on("/a", Script::ok(&["cache-control: no-store"], b"hello"));
+    let from = TestOrigin::start().await;
+    from.on("/a", OriginScript::ok(&["cache-control: no-store"], b"hello"));
     for (trusted, expected) in
         [(network("127.0.0.1", 32), "192.0.2.7"), (network("192.0.2.0", 24), "198.51.100.77, 192.0.2.7")]
     {
@@ -198,13 +201,13 @@ async fn only_a_trusted_client_is_believed() {
 
 #[tokio::test]
 async fn named_clients_have_their_limits() {
-    let from = Origin::start().await;
-    from.on("/a", Script::ok(&["cache-control: no-store"], b"hello"));
+    let from = TestOrigin::start().await;
+    from.on("/a", OriginScript::ok(&["cache-control: no-store"], b"hello"));
     let mut config = behind(&from, network("127.0.0.0", 8));
     config.limits.client_connections_max = Some(at(1));
     let proxy = configured(config).await;
     let open = async |header: &[u8]| {
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         client.send(&[header, request(&["GET /a HTTP/1.1", "host: site.test"]).as_bytes()].concat()).await;
         client
     };

@@ -2,15 +2,15 @@
 
 use crate::common::*;
 
-async fn ask(proxy: &TestProxy, lines: &[&str]) -> Reply {
-    Client::connect(proxy.address).await.ask(lines).await
+async fn ask(proxy: &TestProxy, lines: &[&str]) -> ClientReply {
+    TestClient::connect(proxy.address).await.ask(lines).await
 }
 
 #[tokio::test]
-async fn a_purged_url_misses_with_all_its_variants() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(&["cache-control: max-age=60", "vary: accept"], b"hello"));
-    origin.on("/b", Script::fresh(b"other"));
+async fn purge_removes_all_variants() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(&["cache-control: max-age=60", "vary: accept"], b"hello"));
+    origin.on("/b", OriginScript::fresh(b"other"));
     let proxy = TestProxy::forward().await;
     for accept in ["accept: x", "accept: y"] {
         get(proxy.address, &origin.url("/a"), &[accept]).await;
@@ -25,10 +25,11 @@ async fn a_purged_url_misses_with_all_its_variants() {
     assert!(get(proxy.address, &origin.url("/b"), &[]).await.is_hit());
 }
 
+/// The answer can be JSON.
 #[tokio::test]
-async fn a_purge_takes_a_path_with_a_host_and_answers_in_json() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::fresh(b"hello"));
+async fn purge_accepts_path_with_host() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::fresh(b"hello"));
     let proxy = TestProxy::forward().await;
     get(proxy.address, &origin.url("/a"), &[]).await;
     let host = format!("host: {}", origin.address);
@@ -43,10 +44,11 @@ async fn a_purge_takes_a_path_with_a_host_and_answers_in_json() {
     assert!(!get(reverse.address, "/a", &[]).await.is_hit());
 }
 
+/// The answer says that nothing was found.
 #[tokio::test]
-async fn a_purge_of_what_is_not_stored_succeeds_and_says_so() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(&["cache-control: max-age=60", "vary: accept"], b"hello"));
+async fn purge_of_absent_url_succeeds() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(&["cache-control: max-age=60", "vary: accept"], b"hello"));
     let proxy = TestProxy::forward().await;
     let (url, line) = (origin.url("/a"), format!("PURGE {} HTTP/1.1", origin.url("/a")));
     let mut found = Vec::new();
@@ -74,13 +76,14 @@ async fn a_purge_of_what_is_not_stored_succeeds_and_says_so() {
     assert_eq!(found, expected);
 }
 
+/// A fetch that began before the purge stores nothing.
 #[tokio::test]
-async fn a_fetch_that_began_before_a_purge_brings_nothing_back() {
-    let origin = Origin::start().await;
+async fn purge_outdates_running_fetch() {
+    let origin = TestOrigin::start().await;
     let head = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 3\r\n\r\n";
-    origin.on("/a", Script::raw(head).wait("body").then(b"old")).on("/a", Script::fresh(b"new"));
+    origin.on("/a", OriginScript::raw(head).wait("body").then(b"old")).on("/a", OriginScript::fresh(b"new"));
     let proxy = TestProxy::forward().await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(request(&[&format!("GET {} HTTP/1.1", origin.url("/a"))]).as_bytes()).await;
     client.head().await;
     assert_eq!(ask(&proxy, &[&format!("PURGE {} HTTP/1.1", origin.url("/a")), AUTHORIZATION]).await.status, 200);
@@ -91,18 +94,19 @@ async fn a_fetch_that_began_before_a_purge_brings_nothing_back() {
     assert!(reply.is_hit() && reply.text() == "new");
 }
 
+/// A successful unsafe request also invalidates its target.
 #[tokio::test]
-async fn a_successful_unsafe_request_invalidates_its_target_and_what_it_names() {
-    let origin = Origin::start().await;
+async fn unsafe_request_invalidates_named_urls() {
+    let origin = TestOrigin::start().await;
     for path in ["/a", "/named", "/other"] {
-        origin.on(path, Script::fresh(b"x"));
+        origin.on(path, OriginScript::fresh(b"x"));
     }
     let proxy = TestProxy::forward().await;
     for path in ["/a", "/named", "/other"] {
         get(proxy.address, &origin.url(path), &[]).await;
         assert!(get(proxy.address, &origin.url(path), &[]).await.is_hit());
     }
-    let done = Script::response("200 OK", &["content-location: /named", "cache-control: no-store"], b"done");
+    let done = OriginScript::response("200 OK", &["content-location: /named", "cache-control: no-store"], b"done");
     origin.now("/a", done);
     let reply = ask(&proxy, &[&format!("POST {} HTTP/1.1", origin.url("/a")), "content-length: 0"]).await;
     assert_eq!(reply.text(), "done");
@@ -113,8 +117,8 @@ async fn a_successful_unsafe_request_invalidates_its_target_and_what_it_names() 
 
 #[tokio::test]
 async fn a_failed_unsafe_request_invalidates_nothing() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::fresh(b"x")).on("/a", Script::response("500 Oh", &[], b"no"));
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::fresh(b"x")).on("/a", OriginScript::response("500 Oh", &[], b"no"));
     let proxy = TestProxy::forward().await;
     get(proxy.address, &origin.url("/a"), &[]).await;
     let reply = ask(&proxy, &[&format!("DELETE {} HTTP/1.1", origin.url("/a"))]).await;

@@ -8,26 +8,26 @@ use crate::common::*;
 const LONG: u64 = 100_000_000_000;
 
 /// A `200` response with a body of `LONG` bytes.
-fn long(header: &str) -> Script {
+fn long(header: &str) -> OriginScript {
     let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {LONG}\r\netag: \"a\"\r\n{header}\r\n\r\n");
-    Script::raw(head.as_bytes()).then(b"0123456789").endless(&[b'x'; 4096])
+    OriginScript::raw(head.as_bytes()).then(b"0123456789").endless(&[b'x'; 4096])
 }
 
 /// A `206` response, which looks as if it could be stored.
-fn part(body: &[u8]) -> Script {
+fn part(body: &[u8]) -> OriginScript {
     let headers = ["content-range: bytes 5000000-5000002/100000000", "cache-control: max-age=60", "etag: \"a\""];
-    Script::response("206 Partial Content", &headers, body)
+    OriginScript::response("206 Partial Content", &headers, body)
 }
 
 /// The `Range` and `If-Range` of the requests that the origin got.
-fn asked(origin: &Origin) -> Vec<String> {
+fn asked(origin: &TestOrigin) -> Vec<String> {
     origin.got().iter().map(|got| got.header("range") + &got.header("if-range")).collect()
 }
 
 #[tokio::test]
-async fn a_range_of_what_may_not_be_stored_is_fetched_as_such() {
+async fn unstorable_range_is_fetched_alone() {
     for header in ["cache-control: no-store", "cache-control: private, max-age=60", "set-cookie: a=b", "vary: *"] {
-        let origin = Origin::start().await;
+        let origin = TestOrigin::start().await;
         origin.on("/a", long(header)).on("/a", part(b"abc"));
         let proxy = TestProxy::forward().await;
         let range = ["range: bytes=5000000-5000002", "if-range: \"a\""];
@@ -42,16 +42,16 @@ async fn a_range_of_what_may_not_be_stored_is_fetched_as_such() {
         assert_eq!(asked(&origin), ["", passed, passed, passed]);
         origin.wait_for_ends(1).await;
         // The parts were not stored as the whole.
-        origin.now("/a", Script::fresh(b"whole"));
+        origin.now("/a", OriginScript::fresh(b"whole"));
         assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.text(), "whole");
     }
 }
 
 #[tokio::test]
-async fn a_range_near_the_start_comes_from_the_running_response() {
-    let origin = Origin::start().await;
+async fn near_range_uses_running_response() {
+    let origin = TestOrigin::start().await;
     origin.on("/a", long("cache-control: no-store"));
-    origin.on("/short", Script::ok(&["cache-control: no-store"], b"0123456789"));
+    origin.on("/short", OriginScript::ok(&["cache-control: no-store"], b"0123456789"));
     let proxy = TestProxy::forward().await;
     let reply = get(proxy.address, &origin.url("/a"), &["range: bytes=3-11"]).await;
     assert_eq!((reply.status, reply.text().as_str(), reply.is_complete), (206, "3456789xx", true));
@@ -72,8 +72,8 @@ async fn a_range_near_the_start_comes_from_the_running_response() {
 }
 
 #[tokio::test]
-async fn a_range_of_what_is_too_large_is_fetched_as_such() {
-    let origin = Origin::start().await;
+async fn too_large_range_is_fetched_alone() {
+    let origin = TestOrigin::start().await;
     origin.on("/a", long("cache-control: max-age=60")).on("/a", part(b"abc"));
     let proxy = TestProxy::forward().await;
     let FillRole::Leader(fill) = proxy.store.begin_fill(KeyRef::new(b"any", b""), None) else {
@@ -87,7 +87,7 @@ async fn a_range_of_what_is_too_large_is_fetched_as_such() {
     assert_eq!(reply.cache_status(), "nectary; fwd=uri-miss; fwd-status=206; detail=too-large");
     // The whole is still too large, and so the URL stays known as such.
     origin.now("/a", long("cache-control: max-age=60"));
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(request(&[&format!("GET {} HTTP/1.1", origin.url("/a"))]).as_bytes()).await;
     assert_eq!(client.head().await.cache_status(), "nectary; fwd=uri-miss; fwd-status=200; detail=too-large");
     drop(client);
@@ -98,19 +98,19 @@ async fn a_range_of_what_is_too_large_is_fetched_as_such() {
 }
 
 #[tokio::test]
-async fn a_client_that_waits_for_the_whole_gets_no_part() {
-    let origin = Origin::start().await;
+async fn whole_request_gets_no_part() {
+    let origin = TestOrigin::start().await;
     let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {LONG}\r\ncache-control: no-store\r\n\r\n");
-    origin.on("/a", Script::raw(b"").wait("head").then(head.as_bytes()).endless(&[b'x'; 4096]));
+    origin.on("/a", OriginScript::raw(b"").wait("head").then(head.as_bytes()).endless(&[b'x'; 4096]));
     let proxy = TestProxy::forward().await;
     let line = format!("GET {} HTTP/1.1", origin.url("/a"));
-    let (mut first, mut second) = (Client::connect(proxy.address).await, Client::connect(proxy.address).await);
+    let (mut first, mut second) = (TestClient::connect(proxy.address).await, TestClient::connect(proxy.address).await);
     first.send(request(&[&line, "range: bytes=5000000-5000002"]).as_bytes()).await;
     origin.wait_for(1).await;
     second.send(request(&[&line]).as_bytes()).await;
     proxy.wait_for(|stats| stats.requests == 2).await;
     // Both answers come after the fetch: one to the request with the range, one to the request without it.
-    origin.now("/a", Script::fresh(b"whole"));
+    origin.now("/a", OriginScript::fresh(b"whole"));
     origin.open("head");
     let (first, second) = (first.reply(false).await, second.reply(false).await);
     assert_eq!((first.status, first.text().as_str()), (200, "whole"), "the origin ignores the range");
@@ -120,10 +120,11 @@ async fn a_client_that_waits_for_the_whole_gets_no_part() {
     assert_eq!(ranges, ["", "", "bytes=5000000-5000002"]);
 }
 
+/// A part that was not requested is passed on.
 #[tokio::test]
-async fn a_part_that_nobody_asked_for_is_passed_on_and_not_stored() {
-    let origin = Origin::start().await;
-    origin.on("/a", part(b"abc")).on("/a", Script::fresh(b"whole"));
+async fn unrequested_part_is_not_stored() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", part(b"abc")).on("/a", OriginScript::fresh(b"whole"));
     let proxy = TestProxy::forward().await;
     assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.status, 206);
     for is_hit in [false, false, true] {
@@ -132,20 +133,22 @@ async fn a_part_that_nobody_asked_for_is_passed_on_and_not_stored() {
     }
 }
 
+/// A repeated request that fails is not repeated again.
 #[tokio::test]
-async fn a_repeated_request_that_fails_is_502_and_not_repeated_again() {
-    let origin = Origin::start().await;
-    origin.on("/a", long("cache-control: no-store")).on("/a", Script::raw(b"").close());
+async fn failed_repeat_is_502() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", long("cache-control: no-store")).on("/a", OriginScript::raw(b"").close());
     let proxy = TestProxy::forward().await;
     let reply = get(proxy.address, &origin.url("/a"), &["range: bytes=5000000-5000002"]).await;
     assert_eq!((reply.status, reply.cache_status().as_str()), (502, "nectary; fwd=uri-miss"));
     assert_eq!(origin.count(), 2);
 }
 
+/// A range of a response that has become too large is passed on, and the old response is purged.
 #[tokio::test]
-async fn a_range_of_what_has_become_too_large_is_passed_on_at_once_and_the_old_response_is_purged() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(&["cache-control: max-age=0", "etag: \"0\""], b"old"));
+async fn grown_body_range_is_passed() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(&["cache-control: max-age=0", "etag: \"0\""], b"old"));
     let proxy = TestProxy::forward().await;
     assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.text(), "old");
     origin.now("/a", long("cache-control: max-age=60"));
@@ -156,24 +159,25 @@ async fn a_range_of_what_has_become_too_large_is_passed_on_at_once_and_the_old_r
         assert_eq!(origin.count(), count);
     }
     // The old response is not served any more, even if the origin fails.
-    origin.now("/a", Script::raw(b"").close());
+    origin.now("/a", OriginScript::raw(b"").close());
     assert_eq!(get(proxy.address, &origin.url("/a"), &["cache-control: stale-if-error=60"]).await.status, 502);
 }
 
+/// The requests of one client keep no other response out of the store.
 #[tokio::test]
-async fn one_clients_requests_keep_no_other_response_out_of_the_store() {
-    let origin = Origin::start().await;
+async fn unstorable_request_spares_other_responses() {
+    let origin = TestOrigin::start().await;
     let proxy = TestProxy::forward().await;
     // Nothing may be stored for a request with `Authorization`; the others are.
-    origin.on("/a", Script::fresh(b"whole"));
+    origin.on("/a", OriginScript::fresh(b"whole"));
     // The uncompressed response is too large, the compressed one is not.
     origin.on("/b", long("cache-control: max-age=60\r\nvary: accept-encoding"));
     for (path, other) in [("/a", "authorization: x"), ("/b", "accept-encoding: identity")] {
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         client.send(request(&[&format!("GET {} HTTP/1.1", origin.url(path)), other]).as_bytes()).await;
         assert_eq!(client.head().await.status, 200);
         drop(client);
-        origin.now(path, Script::fresh(b"small"));
+        origin.now(path, OriginScript::fresh(b"small"));
         for is_hit in [false, true] {
             let reply = get(proxy.address, &origin.url(path), &["accept-encoding: gzip"]).await;
             assert_eq!((reply.text().as_str(), reply.is_hit()), ("small", is_hit), "{path}");

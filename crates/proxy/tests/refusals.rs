@@ -9,14 +9,14 @@ use tokio::io::AsyncWriteExt;
 use crate::common::*;
 
 /// Sends bytes, and reads one answer.
-async fn answer(proxy: SocketAddr, bytes: &[u8]) -> Reply {
-    let mut client = Client::connect(proxy).await;
+async fn answer(proxy: SocketAddr, bytes: &[u8]) -> ClientReply {
+    let mut client = TestClient::connect(proxy).await;
     _ = client.stream.write_all(bytes).await;
     client.reply(false).await
 }
 
 /// Starts a proxy with small limits and an access log.
-async fn logging(name: &str, origin: Option<&Origin>) -> (TestProxy, PathBuf) {
+async fn logging(name: &str, origin: Option<&TestOrigin>) -> (TestProxy, PathBuf) {
     let path = std::env::temp_dir().join(format!("nectary-proxy-{name}-{}.log", std::process::id()));
     _ = std::fs::remove_file(&path);
     let origin = origin.map(|origin| format!("http://{}", origin.address).parse().expect("an origin"));
@@ -52,8 +52,8 @@ fn refused() -> Vec<(String, u16, String)> {
 }
 
 #[tokio::test]
-async fn every_refusal_has_its_headers_and_its_line_in_the_log() {
-    let origin = Origin::start().await;
+async fn refusals_are_logged_with_headers() {
+    let origin = TestOrigin::start().await;
     for is_reverse in [false, true] {
         let name = format!("refusals-{is_reverse}");
         let (mut proxy, path) = logging(&name, is_reverse.then_some(&origin)).await;
@@ -89,16 +89,17 @@ async fn every_refusal_has_its_headers_and_its_line_in_the_log() {
     }
 }
 
+/// Requests that arrived with the refused one are logged before it.
 #[tokio::test]
-async fn a_refused_request_is_logged_after_those_that_came_with_it() {
-    let origin = Origin::start().await;
-    origin.on("/good", Script::fresh(b"x"));
+async fn refused_request_is_logged_last() {
+    let origin = TestOrigin::start().await;
+    origin.on("/good", OriginScript::fresh(b"x"));
     let (mut proxy, path) = logging("refused-last", Some(&origin)).await;
     let good = request(&["GET /good HTTP/1.1"]);
     for bad in
         ["GET /bad HTTP/1.1\r\n x: y\r\n\r\n", "GET /bad HTTP/1.1\r\nno colon\r\n\r\n", "GET /<bad> HTTP/1.1\r\n\r\n"]
     {
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         client.send(format!("{good}{good}{bad}").as_bytes()).await;
         for status in [200, 200, 400] {
             assert_eq!(client.reply(false).await.status, status, "{bad:?}");
@@ -115,9 +116,9 @@ async fn a_refused_request_is_logged_after_those_that_came_with_it() {
 }
 
 #[tokio::test]
-async fn a_405_names_the_methods_that_are_served() {
+async fn method_405_lists_allowed_methods() {
     const SERVED: &str = "GET, HEAD, OPTIONS, POST, PUT, PATCH, DELETE";
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     let admin = || nectary_proxy::AdminOptions { listen: vec![([127, 0, 0, 1], 0).into()], ..options().admin };
     let forward = TestProxy::start(ProxyOptions { admin: admin(), ..options() }).await;
     let reverse = TestProxy::reverse(origin.address).await;
@@ -129,7 +130,7 @@ async fn a_405_names_the_methods_that_are_served() {
         (admin, "TRACE http://a/ HTTP/1.1", "PURGE".to_owned()),
         (admin, "GET http://a/ HTTP/1.1", "PURGE".to_owned()),
     ] {
-        let reply = Client::connect(address).await.ask(&[line]).await;
+        let reply = TestClient::connect(address).await.ask(&[line]).await;
         assert_eq!((reply.status, reply.header("allow")), (405, expected), "{line}");
     }
 }

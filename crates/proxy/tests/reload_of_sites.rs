@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use nectary_config::{CertificateConfig, ListenAddress, ProxyConfig, SiteName};
 
-use crate::common::certificates::Certificates;
+use crate::common::certificates::TestCertificates;
 use crate::common::sites::{at, config, configured, origin, route, site};
 use crate::common::*;
 
-fn one(name: &str, from: &Origin) -> ProxyConfig {
+fn one(name: &str, from: &TestOrigin) -> ProxyConfig {
     config(vec![site(&[name], vec![route("/", "o")])], vec![origin("o", &[from.address])])
 }
 
@@ -23,12 +23,12 @@ async fn wait_for(proxy: &TestProxy, host: &str, status: u16) {
 
 #[tokio::test]
 async fn new_sites_replace_the_old() {
-    let (first, second) = (Origin::start().await, Origin::start().await);
-    first.on("/x", Script::fresh(b"first"));
-    second.on("/x", Script::fresh(b"second"));
+    let (first, second) = (TestOrigin::start().await, TestOrigin::start().await);
+    first.on("/x", OriginScript::fresh(b"first"));
+    second.on("/x", OriginScript::fresh(b"second"));
     let proxy = configured(one("a", &first)).await;
     wait_for(&proxy, "a", 200).await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     assert_eq!(client.ask(&["GET /x HTTP/1.1", "host: b"]).await.status, 404);
     let needs_restart = proxy.reopener().reload(&Arc::new(one("b", &second))).expect("a good configuration");
     assert_eq!(needs_restart, Vec::<&str>::new());
@@ -43,14 +43,14 @@ async fn new_sites_replace_the_old() {
 }
 
 #[tokio::test]
-async fn a_request_keeps_the_route_with_which_it_began() {
-    let (first, second) = (Origin::start().await, Origin::start().await);
-    first.on("/x", Script::default().wait("answer").then(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nfirst"));
+async fn running_request_keeps_its_route() {
+    let (first, second) = (TestOrigin::start().await, TestOrigin::start().await);
+    first.on("/x", OriginScript::default().wait("answer").then(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nfirst"));
     let proxy = configured(one("a", &first)).await;
     let address = proxy.address;
     let asked = tokio::spawn(async move { get(address, "/x", &["host: a"]).await });
     first.wait_for(1).await;
-    second.on("/x", Script::fresh(b"second"));
+    second.on("/x", OriginScript::fresh(b"second"));
     proxy.reopener().reload(&Arc::new(one("b", &second))).expect("a good configuration");
     wait_for(&proxy, "b", 200).await;
     first.open("answer");
@@ -59,8 +59,8 @@ async fn a_request_keeps_the_route_with_which_it_began() {
 
 #[tokio::test]
 async fn a_bad_configuration_changes_nothing() {
-    let (first, second) = (Origin::start().await, Origin::start().await);
-    first.on("/x", Script::fresh(b"first"));
+    let (first, second) = (TestOrigin::start().await, TestOrigin::start().await);
+    first.on("/x", OriginScript::fresh(b"first"));
     let proxy = configured(one("a", &first)).await;
     let mut bad = one("a", &second);
     bad.origins[0].value.retries = Some(at(1));
@@ -76,7 +76,7 @@ async fn a_bad_configuration_changes_nothing() {
 
 #[tokio::test]
 async fn changed_listener_needs_a_restart() {
-    let from = Origin::start().await;
+    let from = TestOrigin::start().await;
     let proxy = configured(one("a", &from)).await;
     let mut other = one("a", &from);
     other.listeners[0].value.address = at(ListenAddress::Socket("127.0.0.1:1".parse().expect("an address")));
@@ -86,7 +86,7 @@ async fn changed_listener_needs_a_restart() {
 
 #[tokio::test]
 async fn unusable_certificate_changes_no_site() {
-    let (from, files) = (Origin::start().await, Certificates::new("reload"));
+    let (from, files) = (TestOrigin::start().await, TestCertificates::new("reload"));
     let own = files.sign("site", &["a"]);
     let made = |name: &str, key: &Path| {
         let mut config = one(name, &from);
@@ -111,7 +111,7 @@ async fn unusable_certificate_changes_no_site() {
 #[tokio::test]
 async fn another_origin_has_no_failures_yet() {
     // It is dropped, so its port refuses connections.
-    let from = Origin::start().await.address;
+    let from = TestOrigin::start().await.address;
     let made = |name: &str| config(vec![site(&["a"], vec![route("/", name)])], vec![origin(name, &[from])]);
     let proxy = configured(made("o")).await;
     for _ in 0..3 {
@@ -123,9 +123,9 @@ async fn another_origin_has_no_failures_yet() {
 }
 
 #[tokio::test]
-async fn a_new_lifetime_counts_for_what_is_in_memory() {
-    let origin = Origin::start().await;
-    origin.on("/x", Script::ok(&[], b"hello")).on("/said", Script::fresh(b"hello"));
+async fn new_lifetime_applies_in_memory() {
+    let origin = TestOrigin::start().await;
+    origin.on("/x", OriginScript::ok(&[], b"hello")).on("/said", OriginScript::fresh(b"hello"));
     let with_ttl = |seconds: u64| {
         let mut config = one("a", &origin);
         let lifetimes = &mut config.sites[0].value.routes[0].value.rules.lifetimes;

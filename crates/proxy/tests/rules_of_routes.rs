@@ -3,21 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nectary_config::{AccessRules, HeaderEdits, HeaderValue, NameFilter, NamePattern, Network, ProxyConfig};
+use nectary_config::{AccessRules, HeaderEdits, HeaderValue, IpNetwork, NameFilter, NamePattern, ProxyConfig};
 use nectary_proxy::check_config;
 
 use crate::common::sites::{at, with_rule, with_rule_config};
 use crate::common::*;
 
-async fn ask(proxy: &TestProxy, path: &str) -> Reply {
+async fn ask(proxy: &TestProxy, path: &str) -> ClientReply {
     get(proxy.address, path, &["host: a"]).await
 }
 
 #[tokio::test]
 async fn what_is_passed_is_not_stored() {
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     for path in ["/x?y", "/plain/x"] {
-        origin.on(path, Script::fresh(b"hello"));
+        origin.on(path, OriginScript::fresh(b"hello"));
     }
     let proxy = with_rule(&origin, |route| {
         route.rules.pass = Some(at(true));
@@ -32,11 +32,12 @@ async fn what_is_passed_is_not_stored() {
     assert_eq!(origin.count(), 4, "three and one");
 }
 
+/// Ignored parameters are neither in the key nor sent.
 #[tokio::test]
-async fn ignored_parameters_are_neither_in_the_key_nor_sent() {
-    let origin = Origin::start().await;
+async fn ignored_parameters_are_dropped() {
+    let origin = TestOrigin::start().await;
     for path in ["/x?a=1", "/x?a=2", "/x", "/plain/x?utm_a=1", "/plain/x?utm_a=2", "/x?utm_a=1"] {
-        origin.on(path, Script::fresh(path.as_bytes()));
+        origin.on(path, OriginScript::fresh(path.as_bytes()));
     }
     let proxy = with_rule(&origin, |route| {
         let names = vec![at(NamePattern::Prefix("utm_".into())), at(NamePattern::Exact("id".into()))];
@@ -58,7 +59,7 @@ async fn ignored_parameters_are_neither_in_the_key_nor_sent() {
         }
     }
     // What changes something is sent as it is, and changes what is stored under the key.
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.ask(&["POST /x?utm_a=1 HTTP/1.1", "host: a", "content-length: 0"]).await;
     assert!(origin.got().last().expect("a request").line.starts_with("POST /x?utm_a=1 "));
     assert!(!ask(&proxy, "/x").await.is_hit());
@@ -66,9 +67,9 @@ async fn ignored_parameters_are_neither_in_the_key_nor_sent() {
 
 #[tokio::test]
 async fn headers_are_changed_on_both_ways() {
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     let lines = ["cache-control: max-age=60", "server: secret", "x-one: 1", "x-one: 2"];
-    origin.on("/x", Script::ok(&lines, b"hello")).on("/plain/x", Script::ok(&lines, b"hello"));
+    origin.on("/x", OriginScript::ok(&lines, b"hello")).on("/plain/x", OriginScript::ok(&lines, b"hello"));
     let set = |name: &str, value: &str| HeaderValue { name: at(name.to_owned()), value: at(value.to_owned()) };
     let proxy = with_rule(&origin, |route| {
         route.request_headers = HeaderEdits {
@@ -95,13 +96,13 @@ async fn headers_are_changed_on_both_ways() {
 }
 
 #[tokio::test]
-async fn lifetimes_are_of_the_route_and_of_the_status() {
-    let origin = Origin::start().await;
+async fn lifetime_depends_on_route_and_status() {
+    let origin = TestOrigin::start().await;
     for path in ["/x", "/plain/x"] {
-        origin.on(path, Script::ok(&[], b"hello"));
+        origin.on(path, OriginScript::ok(&[], b"hello"));
     }
-    origin.on("/none", Script::response("404 Not Found", &[], b"none"));
-    origin.on("/error", Script::response("500 No", &[], b"error"));
+    origin.on("/none", OriginScript::response("404 Not Found", &[], b"none"));
+    origin.on("/error", OriginScript::response("500 No", &[], b"error"));
     let proxy = with_rule(&origin, |route| {
         route.rules.lifetimes.default_ttl = Some(at(Duration::from_secs(55)));
         route.rules.lifetimes.status_ttl = vec![(at(404), at(Duration::from_secs(25)))];
@@ -116,18 +117,18 @@ async fn lifetimes_are_of_the_route_and_of_the_status() {
         assert!(reply.cache_status().contains(&format!("hit; ttl={ttl}")), "{path}: {reply:?}");
     }
     assert!(!ask(&proxy, "/error").await.is_hit() && !ask(&proxy, "/plain/x").await.is_hit());
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.ask(&["PURGE / HTTP/1.1", "host: a", "surrogate-key: mine", AUTHORIZATION]).await;
     assert!(!ask(&proxy, "/x").await.is_hit(), "the route's tag is on what it stores");
 }
 
 #[tokio::test]
 async fn only_admitted_clients_use_a_route() {
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     for path in ["/x", "/plain/x"] {
-        origin.on(path, Script::fresh(b"hello"));
+        origin.on(path, OriginScript::fresh(b"hello"));
     }
-    let network = |text: &str| at(Network::new(text.parse().expect("an address"), 32).expect("a network"));
+    let network = |text: &str| at(IpNetwork::new(text.parse().expect("an address"), 32).expect("a network"));
     let proxy = with_rule(&origin, |route| {
         route.access = AccessRules { allow: Vec::new(), deny: vec![network("127.0.0.1")] };
     })
@@ -146,7 +147,7 @@ fn refused(config: ProxyConfig) -> String {
 
 #[tokio::test]
 async fn keys_beyond_their_bounds_are_refused() {
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     let texts = |from: &str, count: usize| (0..count).map(|index| at(format!("{from}{index}"))).collect::<Vec<_>>();
     let with = |headers: usize, cookies: usize| {
         with_rule_config(&origin, |route| {
@@ -166,7 +167,7 @@ async fn keys_beyond_their_bounds_are_refused() {
 
 #[tokio::test]
 async fn impossible_keys_are_refused_by_name() {
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     let mut checked = with_rule_config(&origin, |_| ());
     checked.origins[0].value.tls.ca = Some(at("/no/such/file".into()));
     checked.origins[0].value.retries = Some(at(1));

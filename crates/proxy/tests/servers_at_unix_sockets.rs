@@ -12,18 +12,18 @@ use crate::common::sites::{at, config, configured, route, site};
 use crate::common::*;
 
 /// A new directory, which is removed at the end.
-struct Folder(PathBuf);
+struct ServerSocketDirectory(PathBuf);
 
-impl Folder {
-    fn new(name: &str) -> Folder {
+impl ServerSocketDirectory {
+    fn new(name: &str) -> ServerSocketDirectory {
         let path = std::env::temp_dir().join(format!("nectary-app-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).expect("a folder");
-        Folder(path)
+        ServerSocketDirectory(path)
     }
 }
 
-impl Drop for Folder {
+impl Drop for ServerSocketDirectory {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -53,10 +53,10 @@ async fn relay(listener: UnixListener, to: SocketAddr) {
 
 #[tokio::test]
 async fn server_at_a_unix_socket_answers() {
-    let from = Origin::start().await;
-    from.on("/a", Script::fresh(b"hello")).on("/b", Script::ok(&["cache-control: no-store"], b"b"));
-    from.on("/c", Script::response("302 Found", &["location: http://localhost/b"], b""));
-    let folder = Folder::new("answers");
+    let from = TestOrigin::start().await;
+    from.on("/a", OriginScript::fresh(b"hello")).on("/b", OriginScript::ok(&["cache-control: no-store"], b"b"));
+    from.on("/c", OriginScript::response("302 Found", &["location: http://localhost/b"], b""));
+    let folder = ServerSocketDirectory::new("answers");
     let path = folder.0.join("app.sock");
     tokio::spawn(relay(UnixListener::bind(&path).expect("a socket"), from.address));
     let proxy = configured(over(&[&path])).await;
@@ -68,7 +68,7 @@ async fn server_at_a_unix_socket_answers() {
         assert_eq!(get(proxy.address, "/b", &["host: site.test"]).await.text(), "b");
     }
     assert_eq!(get(proxy.address, "/c", &["host: site.test"]).await.header("location"), "/b");
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(b"POST /b HTTP/1.1\r\nhost: site.test\r\ncontent-length: 2\r\n\r\nhi").await;
     assert_eq!(client.reply(false).await.status, 200);
     let got = from.got();
@@ -82,7 +82,7 @@ async fn server_at_a_unix_socket_answers() {
 #[tokio::test]
 async fn unix_server_may_speak_http2() {
     let from = Http2Origin::start().await;
-    let folder = Folder::new("http2");
+    let folder = ServerSocketDirectory::new("http2");
     let path = folder.0.join("app.sock");
     tokio::spawn(relay(UnixListener::bind(&path).expect("a socket"), from.address));
     let mut config = over(&[&path]);
@@ -93,7 +93,7 @@ async fn unix_server_may_speak_http2() {
         assert_eq!(get(proxy.address, "/x", &["host: site.test"]).await.text(), "x");
     }
     assert_eq!((from.count(), from.connections()), (3, 1), "they share a connection");
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(b"POST /upload HTTP/1.1\r\nhost: site.test\r\ncontent-length: 2\r\n\r\nhi").await;
     assert_eq!(client.reply(false).await.text(), "2 whole");
     // A request that cannot be answered fails at once: a socket has no other address.
@@ -103,9 +103,9 @@ async fn unix_server_may_speak_http2() {
 
 #[tokio::test]
 async fn failing_unix_server_is_left_out() {
-    let from = Origin::start().await;
-    from.on("/b", Script::ok(&["cache-control: no-store"], b"b"));
-    let folder = Folder::new("failing");
+    let from = TestOrigin::start().await;
+    from.on("/b", OriginScript::ok(&["cache-control: no-store"], b"b"));
+    let folder = ServerSocketDirectory::new("failing");
     let (absent, path) = (folder.0.join("absent.sock"), folder.0.join("app.sock"));
     tokio::spawn(relay(UnixListener::bind(&path).expect("a socket"), from.address));
     let proxy = configured(over(&[&absent, &path])).await;
@@ -120,10 +120,10 @@ async fn failing_unix_server_is_left_out() {
 
 /// With TCP the kernel waits while the queue of a server is full; here the proxy does.
 #[tokio::test]
-async fn full_queue_of_a_server_is_awaited() {
-    let from = Origin::start().await;
-    from.on("/a", Script::fresh(b"hello"));
-    let folder = Folder::new("full");
+async fn full_server_queue_is_awaited() {
+    let from = TestOrigin::start().await;
+    from.on("/a", OriginScript::fresh(b"hello"));
+    let folder = ServerSocketDirectory::new("full");
     let path = folder.0.join("app.sock");
     let address = SockAddr::unix(&path).expect("an address");
     let socket = || {

@@ -18,9 +18,9 @@ async fn free() -> std::net::SocketAddr {
 
 #[tokio::test]
 async fn servers_take_turns_and_share_keys() {
-    let servers = [Origin::start().await, Origin::start().await];
+    let servers = [TestOrigin::start().await, TestOrigin::start().await];
     for server in &servers {
-        server.on("/x", Script::fresh(b"x")).on("/y", Script::ok(&["cache-control: no-store"], b"y"));
+        server.on("/x", OriginScript::fresh(b"x")).on("/y", OriginScript::ok(&["cache-control: no-store"], b"y"));
     }
     let proxy = over(&[servers[0].address, servers[1].address]).await;
     for _ in 0..6 {
@@ -38,11 +38,11 @@ async fn servers_take_turns_and_share_keys() {
 
 #[tokio::test]
 async fn a_dead_server_costs_no_request() {
-    let live = Origin::start().await;
-    live.on("/x", Script::ok(&["cache-control: no-store"], b"x"));
+    let live = TestOrigin::start().await;
+    live.on("/x", OriginScript::ok(&["cache-control: no-store"], b"x"));
     let proxy = over(&[free().await, live.address]).await;
     // Nothing of the first request was sent to the dead server, so the next one gets all of it.
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(b"POST /x HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi").await;
     assert_eq!(client.reply(false).await.status, 200);
     assert_eq!(live.got()[0].body, b"hi");
@@ -55,19 +55,19 @@ async fn a_dead_server_costs_no_request() {
 }
 
 #[tokio::test]
-async fn a_websocket_goes_past_a_dead_server() {
+async fn websocket_skips_dead_server() {
     const ASK: [&str; 4] = ["GET /socket HTTP/1.1", "host: a", "connection: upgrade", "upgrade: websocket"];
-    let live = Origin::start().await;
-    live.on("/socket", Script::response("426 Upgrade Required", &["upgrade: websocket"], b"no"));
+    let live = TestOrigin::start().await;
+    live.on("/socket", OriginScript::response("426 Upgrade Required", &["upgrade: websocket"], b"no"));
     let proxy = over(&[free().await, live.address]).await;
     for _ in 0..4 {
-        assert_eq!(Client::connect(proxy.address).await.ask(&ASK).await.status, 426);
+        assert_eq!(TestClient::connect(proxy.address).await.ask(&ASK).await.status, 426);
     }
     assert_eq!(live.got()[0].header("host"), live.address.to_string());
 }
 
 #[tokio::test]
-async fn a_reload_keeps_what_is_known_of_a_server() {
+async fn reload_keeps_server_state() {
     let dead = free().await;
     let made = || config(vec![site(&["a"], vec![route("/", "o")])], vec![origin("o", &[dead])]);
     let proxy = configured(made()).await;
@@ -81,8 +81,8 @@ async fn a_reload_keeps_what_is_known_of_a_server() {
 
 #[tokio::test]
 async fn reload_keeps_counts_of_servers() {
-    let server = Origin::start().await;
-    server.on("/x", Script::ok(&["cache-control: no-store"], b"x"));
+    let server = TestOrigin::start().await;
+    server.on("/x", OriginScript::ok(&["cache-control: no-store"], b"x"));
     let made = || config(vec![site(&["a"], vec![route("/", "o")])], vec![origin("o", &[server.address])]);
     let proxy = configured(made()).await;
     for _ in 0..3 {
@@ -95,12 +95,14 @@ async fn reload_keeps_counts_of_servers() {
 
 #[tokio::test]
 async fn an_unsafe_request_is_sent_once() {
-    let servers = [Origin::start().await, Origin::start().await];
+    let servers = [TestOrigin::start().await, TestOrigin::start().await];
     for server in &servers {
-        server.on("/x", Script::default().close()).on("/y", Script::raw(b"HTTP/1.1 200 OK\r\ncontent").close());
+        server
+            .on("/x", OriginScript::default().close())
+            .on("/y", OriginScript::raw(b"HTTP/1.1 200 OK\r\ncontent").close());
     }
     let proxy = over(&[servers[0].address, servers[1].address]).await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(b"POST /x HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi").await;
     assert_eq!(client.reply(false).await.status, 502);
     assert_eq!(servers[0].count() + servers[1].count(), 1);
@@ -110,15 +112,15 @@ async fn an_unsafe_request_is_sent_once() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_back_gets_requests_again() {
-    let (address, live) = (free().await, Origin::start().await);
-    live.on("/x", Script::ok(&["cache-control: no-store"], b"x"));
+async fn returned_server_gets_requests() {
+    let (address, live) = (free().await, TestOrigin::start().await);
+    live.on("/x", OriginScript::ok(&["cache-control: no-store"], b"x"));
     let proxy = over(&[address, live.address]).await;
     for _ in 0..8 {
         get(proxy.address, "/x", &["host: a"]).await;
     }
-    let back = Origin::start_at(address).await;
-    back.on("/x", Script::ok(&["cache-control: no-store"], b"x"));
+    let back = TestOrigin::start_at(address).await;
+    back.on("/x", OriginScript::ok(&["cache-control: no-store"], b"x"));
     while back.count() == 0 {
         assert_eq!(get(proxy.address, "/x", &["host: a"]).await.text(), "x");
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
@@ -128,9 +130,9 @@ async fn a_server_that_is_back_gets_requests_again() {
 
 #[tokio::test]
 async fn weights_are_shares() {
-    let servers = [Origin::start().await, Origin::start().await];
+    let servers = [TestOrigin::start().await, TestOrigin::start().await];
     for server in &servers {
-        server.on("/x", Script::ok(&["cache-control: no-store"], b"x"));
+        server.on("/x", OriginScript::ok(&["cache-control: no-store"], b"x"));
     }
     let mut pool = origin("o", &[servers[0].address, servers[1].address]);
     pool.servers[0].value.weight = Some(at(3));

@@ -9,16 +9,16 @@ use nectary_proxy::ProxyOptions;
 use crate::common::*;
 
 /// Addresses of this machine that share one port: some have an origin, others drop or refuse connections.
-struct Site {
-    files: Files,
+struct SharedPortSite {
+    files: TestNameFiles,
     port: u16,
-    origins: Vec<Origin>,
+    origins: Vec<TestOrigin>,
     _full: Vec<FullListener>,
 }
 
 /// The treatment of connections at an address.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum At {
+enum AddressTreatment {
     /// An origin answers them.
     Origin,
     /// Their first packets are dropped.
@@ -27,8 +27,8 @@ enum At {
     Refuses,
 }
 
-impl Site {
-    async fn new(addresses: &[At]) -> Site {
+impl SharedPortSite {
+    async fn new(addresses: &[AddressTreatment]) -> SharedPortSite {
         let probe = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = probe.local_addr().expect("an address").port();
         drop(probe);
@@ -37,12 +37,12 @@ impl Site {
             let address = std::net::SocketAddr::from(([127, 0, 0, 11 + index as u8], port));
             hosts += &format!("{} site.test\n", address.ip());
             match at {
-                At::Origin => origins.push(Origin::start_at(address).await),
-                At::Drops => full.push(FullListener::start(address).await),
-                At::Refuses => {}
+                AddressTreatment::Origin => origins.push(TestOrigin::start_at(address).await),
+                AddressTreatment::Drops => full.push(FullListener::start(address).await),
+                AddressTreatment::Refuses => {}
             }
         }
-        Site { files: Files::new(&hosts, None), port, origins, _full: full }
+        SharedPortSite { files: TestNameFiles::new(&hosts, None), port, origins, _full: full }
     }
 
     fn url(&self, path: &str) -> String {
@@ -57,14 +57,14 @@ impl Site {
 }
 
 /// Asks for a path on a new connection, and returns the reply and its time.
-async fn timed(site: &Site, proxy: &TestProxy, path: &str) -> (Reply, Duration) {
+async fn timed(site: &SharedPortSite, proxy: &TestProxy, path: &str) -> (ClientReply, Duration) {
     let begin = Instant::now();
     let reply = get(proxy.address, &site.url(path), &[]).await;
     (reply, begin.elapsed())
 }
 
 /// The least time of three requests, all of which are answered. A busy machine may delay one, but not all.
-async fn least_time(site: &Site, proxy: &TestProxy, path: &str) -> Duration {
+async fn least_time(site: &SharedPortSite, proxy: &TestProxy, path: &str) -> Duration {
     let mut least = Duration::MAX;
     for _ in 0..3 {
         let (reply, time) = timed(site, proxy, path).await;
@@ -80,9 +80,9 @@ const AT_ONCE: Duration = Duration::from_millis(240);
 const CLOSED: &[&str] = &["cache-control: no-store"];
 
 #[tokio::test]
-async fn an_address_that_drops_packets_costs_one_delay() {
-    let site = Site::new(&[At::Drops, At::Drops, At::Origin]).await;
-    site.origins[0].on("/a", Script::ok(CLOSED, b"1").close());
+async fn dropping_address_costs_one_delay() {
+    let site = SharedPortSite::new(&[AddressTreatment::Drops, AddressTreatment::Drops, AddressTreatment::Origin]).await;
+    site.origins[0].on("/a", OriginScript::ok(CLOSED, b"1").close());
     let proxy = site.proxy().await;
     let (reply, time) = timed(&site, &proxy, "/a").await;
     assert_eq!((reply.status, reply.text().as_str()), (200, "1"));
@@ -92,16 +92,17 @@ async fn an_address_that_drops_packets_costs_one_delay() {
 }
 
 #[tokio::test]
-async fn an_address_that_refuses_costs_no_time() {
-    let site = Site::new(&[At::Refuses, At::Refuses, At::Origin]).await;
-    site.origins[0].on("/a", Script::ok(CLOSED, b"1").close());
+async fn refusing_address_costs_no_time() {
+    let site =
+        SharedPortSite::new(&[AddressTreatment::Refuses, AddressTreatment::Refuses, AddressTreatment::Origin]).await;
+    site.origins[0].on("/a", OriginScript::ok(CLOSED, b"1").close());
     let proxy = site.proxy().await;
     assert!(least_time(&site, &proxy, "/a").await < AT_ONCE);
 }
 
 /// A name with a dead address of IPv6, as of every dual-stack origin behind a broken route, and a good one of IPv4.
 #[tokio::test]
-async fn a_dead_address_of_ipv6_costs_one_delay() {
+async fn dead_ipv6_costs_one_delay() {
     let Ok(probe) = std::net::TcpListener::bind("[::1]:0") else {
         println!("NOT RUN: a dead address of IPv6: this machine has none");
         return;
@@ -109,15 +110,15 @@ async fn a_dead_address_of_ipv6_costs_one_delay() {
     let port = probe.local_addr().expect("an address").port();
     drop(probe);
     let live = SocketAddr::from(([127, 0, 0, 21], port));
-    let origin = Origin::start_at(live).await;
-    origin.on("/a", Script::ok(CLOSED, b"1").close());
+    let origin = TestOrigin::start_at(live).await;
+    origin.on("/a", OriginScript::ok(CLOSED, b"1").close());
     let local = IpAddr::from(Ipv6Addr::LOCALHOST);
     // The second one has no route, or its packets are dropped: it is reserved for that.
     for (dead, is_full) in [(local, true), (local, false), ("100::1".parse().expect("an address"), false)] {
         let full = if is_full { Some(FullListener::start(SocketAddr::new(dead, port)).await) } else { None };
         let server = NameServer::start().await;
-        server.on("site.test", Says::Addresses(vec![dead, live.ip()], 60));
-        let files = Files::new("", Some(server.address));
+        server.on("site.test", NameResponse::Addresses(vec![dead, live.ip()], 60));
+        let files = TestNameFiles::new("", Some(server.address));
         let proxy = TestProxy::start(ProxyOptions { names: files.names.clone(), ..options() }).await;
         let (begun, url) = (Instant::now(), format!("http://site.test:{port}/a"));
         let reply = get(proxy.address, &url, &[]).await;
@@ -131,13 +132,13 @@ async fn a_dead_address_of_ipv6_costs_one_delay() {
 
 #[tokio::test]
 async fn a_tunnel_races_addresses_too() {
-    let site = Site::new(&[At::Drops, At::Origin]).await;
+    let site = SharedPortSite::new(&[AddressTreatment::Drops, AddressTreatment::Origin]).await;
     let names = site.files.names.clone();
     let mut options = ProxyOptions { names, connect_ports: vec![site.port], ..options() };
     options.limits.drain_timeout = Duration::from_millis(100);
     let proxy = TestProxy::start(options).await;
     let begin = Instant::now();
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     let line = format!("CONNECT site.test:{} HTTP/1.1", site.port);
     client.send(request(&[&line]).as_bytes()).await;
     assert_eq!(client.head().await.status, 200);
@@ -145,11 +146,13 @@ async fn a_tunnel_races_addresses_too() {
 }
 
 #[tokio::test]
-async fn a_broken_exchange_is_repeated_at_another_address() {
-    for end in [Script::raw(b"").close(), Script::raw(b"").reset(), Script::raw(b"HTTP/1.1 2").close()] {
-        let site = Site::new(&[At::Origin, At::Origin]).await;
+async fn broken_exchange_uses_other_address() {
+    for end in
+        [OriginScript::raw(b"").close(), OriginScript::raw(b"").reset(), OriginScript::raw(b"HTTP/1.1 2").close()]
+    {
+        let site = SharedPortSite::new(&[AddressTreatment::Origin, AddressTreatment::Origin]).await;
         site.origins[0].on("/a", end.clone());
-        site.origins[1].on("/a", Script::ok(CLOSED, b"1"));
+        site.origins[1].on("/a", OriginScript::ok(CLOSED, b"1"));
         let proxy = site.proxy().await;
         for _ in 0..3 {
             let (reply, _) = timed(&site, &proxy, "/a").await;
@@ -157,20 +160,20 @@ async fn a_broken_exchange_is_repeated_at_another_address() {
         }
         assert_eq!((site.origins[0].count(), site.origins[1].count()), (1, 3));
         // A request with consequences is never repeated.
-        let site = Site::new(&[At::Origin, At::Origin]).await;
+        let site = SharedPortSite::new(&[AddressTreatment::Origin, AddressTreatment::Origin]).await;
         site.origins[0].on("/a", end.clone());
         let proxy = site.proxy().await;
         let line = format!("POST {} HTTP/1.1", site.url("/a"));
-        let reply = Client::connect(proxy.address).await.ask(&[&line, "content-length: 0"]).await;
+        let reply = TestClient::connect(proxy.address).await.ask(&[&line, "content-length: 0"]).await;
         assert_eq!((reply.status, site.origins[1].count()), (502, 0));
     }
 }
 
 #[tokio::test]
-async fn a_silent_address_is_given_up_for_another() {
-    let site = Site::new(&[At::Origin, At::Origin]).await;
-    site.origins[0].on("/a", Script::raw(b"").hang());
-    site.origins[1].on("/a", Script::ok(CLOSED, b"1"));
+async fn silent_address_is_abandoned() {
+    let site = SharedPortSite::new(&[AddressTreatment::Origin, AddressTreatment::Origin]).await;
+    site.origins[0].on("/a", OriginScript::raw(b"").hang());
+    site.origins[1].on("/a", OriginScript::ok(CLOSED, b"1"));
     let proxy = site.proxy().await;
     let (reply, time) = timed(&site, &proxy, "/a").await;
     assert_eq!((reply.status, reply.text().as_str()), (200, "1"));
@@ -178,37 +181,39 @@ async fn a_silent_address_is_given_up_for_another() {
     assert!(least_time(&site, &proxy, "/a").await < AT_ONCE);
     assert_eq!(site.origins[0].count(), 1);
     // One more that is silent does not double the wait.
-    let site = Site::new(&[At::Origin, At::Origin, At::Origin]).await;
+    let site =
+        SharedPortSite::new(&[AddressTreatment::Origin, AddressTreatment::Origin, AddressTreatment::Origin]).await;
     for origin in &site.origins[..2] {
-        origin.on("/a", Script::raw(b"").hang());
+        origin.on("/a", OriginScript::raw(b"").hang());
     }
-    site.origins[2].on("/a", Script::ok(CLOSED, b"1"));
+    site.origins[2].on("/a", OriginScript::ok(CLOSED, b"1"));
     let proxy = site.proxy().await;
     let (reply, time) = timed(&site, &proxy, "/a").await;
     assert!(reply.status == 200 && time < Duration::from_secs(5), "{time:?}");
     assert!(least_time(&site, &proxy, "/a").await < AT_ONCE);
     // If all are silent, the client does not wait for each.
-    site.origins[2].now("/a", Script::raw(b"").hang());
+    site.origins[2].now("/a", OriginScript::raw(b"").hang());
     let (reply, time) = timed(&site, &proxy, "/a").await;
     assert!(reply.status == 504 && time < Duration::from_secs(8), "{time:?}");
 }
 
 #[tokio::test]
-async fn a_silent_origin_is_asked_once_at_each_address() {
-    let site = Site::new(&[At::Origin, At::Origin]).await;
-    site.origins.iter().for_each(|origin| _ = origin.on("/a", Script::raw(b"").hang()));
+async fn silent_addresses_are_asked_once() {
+    let site = SharedPortSite::new(&[AddressTreatment::Origin, AddressTreatment::Origin]).await;
+    site.origins.iter().for_each(|origin| _ = origin.on("/a", OriginScript::raw(b"").hang()));
     let proxy = site.proxy().await;
     let (reply, time) = timed(&site, &proxy, "/a").await;
     assert!(reply.status == 504 && time < Duration::from_secs(8), "{time:?}");
-    assert_eq!(site.origins.iter().map(Origin::count).collect::<Vec<_>>(), [1, 1]);
+    assert_eq!(site.origins.iter().map(TestOrigin::count).collect::<Vec<_>>(), [1, 1]);
 }
 
+/// Half an answer is neither repeated nor stored.
 #[tokio::test]
-async fn half_an_answer_is_not_repeated_or_stored() {
-    let site = Site::new(&[At::Origin, At::Origin]).await;
+async fn half_answer_is_not_repeated() {
+    let site = SharedPortSite::new(&[AddressTreatment::Origin, AddressTreatment::Origin]).await;
     let half = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 10\r\n\r\n01234";
-    site.origins[0].on("/a", Script::raw(half).close());
-    site.origins[1].on("/a", Script::fresh(b"0123456789"));
+    site.origins[0].on("/a", OriginScript::raw(half).close());
+    site.origins[1].on("/a", OriginScript::fresh(b"0123456789"));
     let proxy = site.proxy().await;
     let (reply, _) = timed(&site, &proxy, "/a").await;
     assert!(!reply.is_complete && reply.text() == "01234");
@@ -219,22 +224,22 @@ async fn half_an_answer_is_not_repeated_or_stored() {
 
 #[tokio::test]
 async fn broken_exchange_is_repeated_few_times() {
-    let site = Site::new(&[At::Origin; 6]).await;
-    site.origins.iter().for_each(|origin| _ = origin.on("/a", Script::raw(b"").close()));
+    let site = SharedPortSite::new(&[AddressTreatment::Origin; 6]).await;
+    site.origins.iter().for_each(|origin| _ = origin.on("/a", OriginScript::raw(b"").close()));
     let proxy = site.proxy().await;
     assert_eq!(timed(&site, &proxy, "/a").await.0.status, 502);
-    assert_eq!(site.origins.iter().map(Origin::count).sum::<usize>(), 4);
+    assert_eq!(site.origins.iter().map(TestOrigin::count).sum::<usize>(), 4);
 }
 
 /// A kept connection tells as much about its address as a new one.
 #[tokio::test]
-async fn kept_connections_of_a_silent_address_are_given_up() {
-    let site = Site::new(&[At::Origin, At::Origin]).await;
+async fn silent_address_connections_are_dropped() {
+    let site = SharedPortSite::new(&[AddressTreatment::Origin, AddressTreatment::Origin]).await;
     let [silent, other] = &site.origins[..] else { panic!("two") };
     for path in ["/a", "/b"] {
-        silent.on(path, Script::raw(b"").wait("both").then(&Script::ok(CLOSED, b"0").bytes()));
+        silent.on(path, OriginScript::raw(b"").wait("both").then(&OriginScript::ok(CLOSED, b"0").bytes()));
     }
-    other.on("/a", Script::ok(CLOSED, b"1").close());
+    other.on("/a", OriginScript::ok(CLOSED, b"1").close());
     let proxy = site.proxy().await;
     let urls = [site.url("/a"), site.url("/b")];
     let both = async { tokio::join!(get(proxy.address, &urls[0], &[]), get(proxy.address, &urls[1], &[])) };
@@ -244,7 +249,7 @@ async fn kept_connections_of_a_silent_address_are_given_up() {
     };
     let (replies, ()) = tokio::join!(both, opened);
     assert_eq!((replies.0.text(), replies.1.text(), silent.connections()), ("0".into(), "0".into(), 2));
-    silent.now("/a", Script::raw(b"").hang());
+    silent.now("/a", OriginScript::raw(b"").hang());
     for _ in 0..3 {
         assert_eq!(timed(&site, &proxy, "/a").await.0.text(), "1");
     }
@@ -253,9 +258,10 @@ async fn kept_connections_of_a_silent_address_are_given_up() {
 
 /// The other addresses accept no connection, and the silent one may be back.
 #[tokio::test]
-async fn a_silent_address_is_asked_again_if_the_others_are_down() {
-    let site = Site::new(&[At::Origin, At::Refuses, At::Refuses]).await;
-    site.origins[0].on("/a", Script::raw(b"").hang()).on("/a", Script::ok(CLOSED, b"1"));
+async fn silent_address_is_last_resort() {
+    let site =
+        SharedPortSite::new(&[AddressTreatment::Origin, AddressTreatment::Refuses, AddressTreatment::Refuses]).await;
+    site.origins[0].on("/a", OriginScript::raw(b"").hang()).on("/a", OriginScript::ok(CLOSED, b"1"));
     let proxy = site.proxy().await;
     assert_eq!(timed(&site, &proxy, "/a").await.0.text(), "1");
     assert_eq!(site.origins[0].count(), 2);
@@ -264,9 +270,16 @@ async fn a_silent_address_is_asked_again_if_the_others_are_down() {
 /// So many addresses are silent that the good one is not reached in time. It is reached by a later request, because those
 /// that were silent are tried last.
 #[tokio::test]
-async fn silent_addresses_of_a_failed_race_come_last() {
-    let site = Site::new(&[At::Drops, At::Drops, At::Drops, At::Drops, At::Origin]).await;
-    site.origins[0].on("/a", Script::ok(CLOSED, b"1").close());
+async fn failed_race_demotes_silent_addresses() {
+    let site = SharedPortSite::new(&[
+        AddressTreatment::Drops,
+        AddressTreatment::Drops,
+        AddressTreatment::Drops,
+        AddressTreatment::Drops,
+        AddressTreatment::Origin,
+    ])
+    .await;
+    site.origins[0].on("/a", OriginScript::ok(CLOSED, b"1").close());
     let mut options = ProxyOptions { names: site.files.names.clone(), ..options() };
     options.limits.connect_timeout = Duration::from_millis(900);
     let proxy = TestProxy::start(options).await;

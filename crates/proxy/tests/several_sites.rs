@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 
-use nectary_config::{HostRule, ListenAddress, ProxyConfig, Redirect, RouteAction};
+use nectary_config::{HostRule, ListenAddress, ProxyConfig, RedirectConfig, RouteAction};
 use nectary_store::KeyRef;
 
-use crate::common::http2::Http2;
+use crate::common::http2::Http2Client;
 use crate::common::sites::{at, config, configured, origin, route, site};
 use crate::common::*;
 
@@ -15,7 +15,7 @@ fn nowhere() -> SocketAddr {
 }
 
 /// Two sites, each with its origin.
-fn two(one: &Origin, other: &Origin) -> ProxyConfig {
+fn two(one: &TestOrigin, other: &TestOrigin) -> ProxyConfig {
     config(
         vec![
             site(&["one.example", "www.one.example"], vec![route("/", "one")]),
@@ -27,9 +27,9 @@ fn two(one: &Origin, other: &Origin) -> ProxyConfig {
 
 #[tokio::test]
 async fn two_sites_share_nothing() {
-    let (one, other) = (Origin::start().await, Origin::start().await);
-    one.on("/x", Script::fresh(b"one"));
-    other.on("/x", Script::fresh(b"two"));
+    let (one, other) = (TestOrigin::start().await, TestOrigin::start().await);
+    one.on("/x", OriginScript::fresh(b"one"));
+    other.on("/x", OriginScript::fresh(b"two"));
     let proxy = configured(two(&one, &other)).await;
     for round in 0..2 {
         for (host, body) in [("one.example", "one"), ("A.two.example:81", "two")] {
@@ -54,18 +54,18 @@ async fn two_sites_share_nothing() {
 }
 
 #[tokio::test]
-async fn a_host_of_no_site_is_refused() {
-    let (one, other) = (Origin::start().await, Origin::start().await);
+async fn unknown_host_is_refused() {
+    let (one, other) = (TestOrigin::start().await, TestOrigin::start().await);
     let proxy = configured(two(&one, &other)).await;
     for host in ["three.example", "two.example", "one.example.evil"] {
         let reply = get(proxy.address, "/x", &[&format!("host: {host}")]).await;
         assert_eq!((reply.status, reply.cache_status().as_str()), (404, "nectary; detail=no-site"), "{host}");
     }
-    let mut client = Http2::plain(proxy.address).await;
+    let mut client = Http2Client::plain(proxy.address).await;
     assert_eq!(client.ask("GET", "http://three.example/x", &[]).await.status, 421);
     // Such a request does not end the connection.
     assert_eq!(client.ask("GET", "http://one.example/none", &[]).await.status, 404);
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     let purged = client.ask(&["PURGE /x HTTP/1.1", "host: three.example", AUTHORIZATION]).await;
     assert_eq!(purged.status, 400);
     assert!(purged.text().starts_with("No site has this host."), "{}", purged.text());
@@ -73,15 +73,15 @@ async fn a_host_of_no_site_is_refused() {
 }
 
 #[tokio::test]
-async fn a_purge_finds_the_site_by_any_name() {
-    let (one, other) = (Origin::start().await, Origin::start().await);
-    one.on("/x", Script::ok(&["cache-control: max-age=60", "surrogate-key: a"], b"one"));
-    other.on("/x", Script::fresh(b"two"));
+async fn purge_accepts_any_site_name() {
+    let (one, other) = (TestOrigin::start().await, TestOrigin::start().await);
+    one.on("/x", OriginScript::ok(&["cache-control: max-age=60", "surrogate-key: a"], b"one"));
+    other.on("/x", OriginScript::fresh(b"two"));
     let proxy = configured(two(&one, &other)).await;
     let ask = async |host: &str| get(proxy.address, "/x", &[&format!("host: {host}")]).await;
     ask("one.example").await;
     ask("a.two.example").await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     let purged = client.ask(&["PURGE /x HTTP/1.1", "host: www.one.example", AUTHORIZATION]).await;
     assert_eq!(purged.text(), "purged http://one.example/x\n");
     assert!(!ask("one.example").await.is_hit() && ask("b.two.example").await.is_hit());
@@ -104,13 +104,14 @@ async fn a_purge_finds_the_site_by_any_name() {
 }
 
 #[tokio::test]
-async fn the_host_that_an_origin_gets_is_the_rule_s() {
-    let origins = [Origin::start().await, Origin::start().await, Origin::start().await, Origin::start().await];
+async fn host_rule_sets_origin_host() {
+    let origins =
+        [TestOrigin::start().await, TestOrigin::start().await, TestOrigin::start().await, TestOrigin::start().await];
     let rules =
         [HostRule::Site, HostRule::Client, HostRule::Fixed("Fixed.example:81".to_ascii_lowercase()), HostRule::Own];
     let mut list = Vec::new();
     for (index, (origin, rule)) in origins.iter().zip(rules).enumerate() {
-        origin.on("/x", Script::ok(&["cache-control: max-age=60", "location: http://fixed.example:81/y"], b"x"));
+        origin.on("/x", OriginScript::ok(&["cache-control: max-age=60", "location: http://fixed.example:81/y"], b"x"));
         let mut made = crate::common::sites::origin(&format!("o{index}"), &[origin.address]);
         made.host = Some(at(rule));
         list.push(made);
@@ -138,9 +139,9 @@ async fn the_host_that_an_origin_gets_is_the_rule_s() {
 
 #[tokio::test]
 async fn prefix_purges_keys_of_all_routes() {
-    let (named, own) = (Origin::start().await, Origin::start().await);
-    named.on("/x", Script::fresh(b"x"));
-    own.on("/own/x", Script::fresh(b"x"));
+    let (named, own) = (TestOrigin::start().await, TestOrigin::start().await);
+    named.on("/x", OriginScript::fresh(b"x"));
+    own.on("/own/x", OriginScript::fresh(b"x"));
     let mut of_client = origin("c", &[named.address]);
     of_client.host = Some(at(HostRule::Client));
     let routes = vec![route("/", "c"), route("/own/", "o")];
@@ -158,7 +159,7 @@ async fn prefix_purges_keys_of_all_routes() {
     assert_eq!(keys, [b"http://m.example!a.m.example/".to_vec(), b"http://m.example/".to_vec()]);
     let body = r#"{"prefix": "http://a.m.example/"}"#;
     let length = format!("content-length: {}", body.len());
-    let mut client = Client::connect(proxy.admin_address.expect("one")).await;
+    let mut client = TestClient::connect(proxy.admin_address.expect("one")).await;
     client.send(request(&["POST /purge HTTP/1.1", "host: localhost", AUTHORIZATION, &length]).as_bytes()).await;
     client.send(body.as_bytes()).await;
     assert_eq!(client.reply(false).await.status, 200);
@@ -168,17 +169,17 @@ async fn prefix_purges_keys_of_all_routes() {
 }
 
 #[tokio::test]
-async fn a_default_site_has_all_other_hosts() {
-    let (one, other) = (Origin::start().await, Origin::start().await);
-    one.on("/x", Script::fresh(b"one"));
-    other.on("/x", Script::fresh(b"other"));
+async fn default_site_serves_unknown_hosts() {
+    let (one, other) = (TestOrigin::start().await, TestOrigin::start().await);
+    one.on("/x", OriginScript::fresh(b"one"));
+    other.on("/x", OriginScript::fresh(b"other"));
     let sites = vec![site(&["one.example"], vec![route("/", "one")]), site(&[], vec![route("/", "other")])];
     let origins = vec![origin("one", &[one.address]), origin("other", &[other.address])];
     let proxy = configured(config(sites, origins)).await;
     for (host, body) in [("one.example", "one"), ("a", "other"), ("127.0.0.1:80", "other")] {
         assert_eq!(get(proxy.address, "/x", &[&format!("host: {host}")]).await.text(), body);
     }
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(b"GET /x HTTP/1.0\r\n\r\n").await;
     assert_eq!(client.reply(false).await.text(), "other");
     assert_eq!(other.count(), 1);
@@ -186,13 +187,13 @@ async fn a_default_site_has_all_other_hosts() {
 
 #[tokio::test]
 async fn paths_lead_to_routes() {
-    let (one, other) = (Origin::start().await, Origin::start().await);
+    let (one, other) = (TestOrigin::start().await, TestOrigin::start().await);
     for path in ["/", "/api/x", "/apis", "/api%2fx"] {
-        one.on(path, Script::fresh(b"one"));
-        other.on(path, Script::fresh(b"other"));
+        one.on(path, OriginScript::fresh(b"one"));
+        other.on(path, OriginScript::fresh(b"other"));
     }
     let mut moved = route("=/moved", "one");
-    moved.action = RouteAction::Redirect(at(Redirect {
+    moved.action = RouteAction::Redirect(at(RedirectConfig {
         to: at("https://new.example/".to_owned()),
         status: Some(at(308)),
         keep_path: Some(at(true)),

@@ -12,15 +12,16 @@ use tokio::net::TcpStream;
 
 use crate::common::*;
 
+/// A stop accepts nothing new.
 #[tokio::test]
-async fn what_is_under_way_is_finished_and_nothing_new_is_taken() {
-    let origin = Origin::start().await;
+async fn stop_finishes_running_exchanges() {
+    let origin = TestOrigin::start().await;
     let head = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 10\r\n\r\n01234";
-    origin.on("/a", Script::raw(head).wait("rest").then(b"56789"));
+    origin.on("/a", OriginScript::raw(head).wait("rest").then(b"56789"));
     let mut proxy = TestProxy::forward().await;
-    let mut idle = Client::connect(proxy.address).await;
+    let mut idle = TestClient::connect(proxy.address).await;
     idle.send(b"GET http://a/ HTTP/1.1\r\n").await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(request(&[&format!("GET {} HTTP/1.1", origin.url("/a"))]).as_bytes()).await;
     assert_eq!(client.head().await.status, 200);
     let address = proxy.address;
@@ -39,14 +40,14 @@ async fn what_is_under_way_is_finished_and_nothing_new_is_taken() {
 }
 
 #[tokio::test]
-async fn what_does_not_end_is_cut_off_after_the_drain_timeout() {
-    let origin = Origin::start().await;
+async fn drain_timeout_cuts_requests_off() {
+    let origin = TestOrigin::start().await;
     let head = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 10\r\n\r\n01234";
-    origin.on("/a", Script::raw(head).hang());
+    origin.on("/a", OriginScript::raw(head).hang());
     let mut options = options();
     options.limits.drain_timeout = Duration::from_millis(300);
     let mut proxy = TestProxy::start(options).await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(request(&[&format!("GET {} HTTP/1.1", origin.url("/a"))]).as_bytes()).await;
     assert_eq!(client.head().await.status, 200);
     let began = Instant::now();
@@ -58,11 +59,11 @@ async fn what_does_not_end_is_cut_off_after_the_drain_timeout() {
 }
 
 #[tokio::test]
-async fn connections_that_wait_are_closed_at_once() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::fresh(b"x"));
+async fn stop_closes_idle_connections() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::fresh(b"x"));
     let mut proxy = TestProxy::forward().await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     assert_eq!(client.ask(&[&format!("GET {} HTTP/1.1", origin.url("/a"))]).await.status, 200);
     let began = Instant::now();
     proxy.stop().await;
@@ -70,10 +71,11 @@ async fn connections_that_wait_are_closed_at_once() {
     assert!(client.rest().await.is_empty());
 }
 
+/// Several workers share a port and end together.
 #[tokio::test]
-async fn several_workers_share_a_port_and_end_together() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::fresh(b"x"));
+async fn workers_stop_together() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::fresh(b"x"));
     let mut proxy = TestProxy::start(ProxyOptions { workers: 3, ..options() }).await;
     for _ in 0..20 {
         assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.text(), "x");
@@ -87,12 +89,12 @@ async fn several_workers_share_a_port_and_end_together() {
 #[tokio::test]
 async fn stop_resets_an_unfinished_body() {
     use tokio::io::AsyncReadExt;
-    let origin = Origin::start().await;
-    origin.on("/a", Script::raw(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\n01234\r\n").hang());
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::raw(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\n01234\r\n").hang());
     let mut options = options();
     options.limits.drain_timeout = Duration::from_millis(100);
     let mut proxy = TestProxy::start(options).await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(format!("GET {} HTTP/1.0\r\n\r\n", origin.url("/a")).as_bytes()).await;
     client.head().await;
     assert_eq!(client.take(5).await, b"01234");
@@ -134,14 +136,14 @@ async fn ended(proxy: Proxy) {
 }
 
 #[tokio::test]
-async fn the_next_request_is_answered_without_the_store() {
+async fn next_request_bypasses_released_store() {
     let device = new_device().await;
     let (proxy, store, shutdown) = inheriting(&device).await;
-    let origin = Origin::start().await;
-    origin.on("/a", Script::fresh(b"old")).on("/a", Script::fresh(b"new"));
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::fresh(b"old")).on("/a", OriginScript::fresh(b"new"));
     let line = format!("GET {} HTTP/1.1", origin.url("/a"));
-    let mut client = Client::connect(proxy.addresses()[0]).await;
-    let mut purging = Client::connect(proxy.addresses()[0]).await;
+    let mut client = TestClient::connect(proxy.addresses()[0]).await;
+    let mut purging = TestClient::connect(proxy.addresses()[0]).await;
     assert_eq!(client.ask(&[&line]).await.text(), "old");
     assert!(client.ask(&[&line]).await.is_hit());
     assert!(purging.ask(&[&line]).await.is_hit());
@@ -157,12 +159,12 @@ async fn the_next_request_is_answered_without_the_store() {
 
 /// A plain request takes a way of its own, which must not lead into the store either.
 #[tokio::test]
-async fn a_plain_request_is_answered_without_the_store_too() {
-    let (device, origin) = (new_device().await, Origin::start().await);
-    origin.on("/a", Script::fresh(b"old")).on("/a", Script::fresh(b"new"));
+async fn plain_request_bypasses_released_store() {
+    let (device, origin) = (new_device().await, TestOrigin::start().await);
+    origin.on("/a", OriginScript::fresh(b"old")).on("/a", OriginScript::fresh(b"new"));
     let url = Some(format!("http://{}", origin.address).parse().expect("an origin"));
     let (proxy, store, shutdown) = inheriting_with(&device, ProxyOptions { origin: url, ..options() }, None).await;
-    let mut client = Client::connect(proxy.addresses()[0]).await;
+    let mut client = TestClient::connect(proxy.addresses()[0]).await;
     assert_eq!(client.ask(&["GET /a HTTP/1.1"]).await.text(), "old");
     assert!(client.ask(&["GET /a HTTP/1.1"]).await.is_hit());
     shutdown.request();
@@ -175,12 +177,12 @@ async fn a_plain_request_is_answered_without_the_store_too() {
 
 /// Such connections end after a second, long before the time for requests under way is over.
 #[tokio::test]
-async fn idle_connections_end_soon_with_inherited_listeners() {
-    let (device, origin) = (new_device().await, Origin::start().await);
-    origin.on("/a", Script::fresh(b"x"));
+async fn inherited_idle_connections_end_soon() {
+    let (device, origin) = (new_device().await, TestOrigin::start().await);
+    origin.on("/a", OriginScript::fresh(b"x"));
     let (proxy, _store, shutdown) = inheriting(&device).await;
     let (mut client, mut silent) =
-        (Client::connect(proxy.addresses()[0]).await, Client::connect(proxy.addresses()[0]).await);
+        (TestClient::connect(proxy.addresses()[0]).await, TestClient::connect(proxy.addresses()[0]).await);
     assert_eq!(client.ask(&[&format!("GET {} HTTP/1.1", origin.url("/a"))]).await.text(), "x");
     let begun = Instant::now();
     shutdown.request();
@@ -192,10 +194,10 @@ async fn idle_connections_end_soon_with_inherited_listeners() {
 /// What an unsafe request under way may change is gone before another process opens the store, which is told when the
 /// request has ended.
 #[tokio::test]
-async fn unsafe_requests_under_way_at_the_end_purge() {
+async fn unsafe_requests_purge_before_handover() {
     for has_successor in [false, true] {
-        let (device, origin) = (new_device().await, Origin::start().await);
-        origin.on("/a", Script::fresh(b"old"));
+        let (device, origin) = (new_device().await, TestOrigin::start().await);
+        origin.on("/a", OriginScript::fresh(b"old"));
         let told = Arc::new(Mutex::new(Vec::new()));
         let heard = told.clone();
         let successor: PurgeElsewhere = Arc::new(move |params| {
@@ -205,8 +207,8 @@ async fn unsafe_requests_under_way_at_the_end_purge() {
         let (proxy, store, shutdown) = inheriting_with(&device, options(), has_successor.then_some(successor)).await;
         let url = origin.url("/a");
         assert_eq!(get(proxy.addresses()[0], &url, &[]).await.text(), "old");
-        origin.now("/a", Script::raw(b"").wait("answer").then(b"HTTP/1.1 204 No Content\r\n\r\n"));
-        let mut client = Client::connect(proxy.addresses()[0]).await;
+        origin.now("/a", OriginScript::raw(b"").wait("answer").then(b"HTTP/1.1 204 No Content\r\n\r\n"));
+        let mut client = TestClient::connect(proxy.addresses()[0]).await;
         client.send(request(&[&format!("POST {url} HTTP/1.1"), "content-length: 0"]).as_bytes()).await;
         origin.wait_for(2).await;
         let key = nectary_store::KeyRef::new(url.as_bytes(), b"");
@@ -225,7 +227,7 @@ async fn unsafe_requests_under_way_at_the_end_purge() {
 
 /// Each inherited socket is used for what its address is for.
 #[tokio::test]
-async fn an_inherited_socket_may_be_for_administration() {
+async fn inherited_socket_serves_administration() {
     let device = new_device().await;
     let sockets = [(), ()].map(|()| std::net::TcpListener::bind("127.0.0.1:0").expect("a port"));
     let [clients, admin] = [&sockets[0], &sockets[1]].map(|socket| socket.local_addr().expect("an address"));
@@ -244,14 +246,14 @@ async fn an_inherited_socket_may_be_for_administration() {
 }
 
 #[tokio::test]
-async fn a_fetch_goes_on_when_the_store_closes() {
+async fn fetch_survives_store_close() {
     let device = new_device().await;
     let (proxy, store, shutdown) = inheriting(&device).await;
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     let (first, rest) = (vec![1; 3 << 20], vec![2; 5 << 20]);
     let head = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 8388608\r\n\r\n";
-    origin.on("/a", Script::raw(&[&head[..], &first].concat()).wait("rest").then(&rest));
-    let mut client = Client::connect(proxy.addresses()[0]).await;
+    origin.on("/a", OriginScript::raw(&[&head[..], &first].concat()).wait("rest").then(&rest));
+    let mut client = TestClient::connect(proxy.addresses()[0]).await;
     client.send(request(&[&format!("GET {} HTTP/1.1", origin.url("/a"))]).as_bytes()).await;
     assert_eq!(client.head().await.status, 200);
     assert_eq!(client.take(first.len()).await, first);
@@ -276,15 +278,15 @@ async fn overwrite(device: &SharedDevice) {
 }
 
 #[tokio::test]
-async fn bodies_from_memory_go_on_at_a_stop() {
+async fn memory_bodies_survive_stop() {
     let device = new_device().await;
     let (proxy, store, shutdown) = inheriting(&device).await;
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     let body: Vec<u8> = (0..24u32 << 20).map(|at| (at >> 12) as u8).collect();
-    origin.on("/a", Script::ok(&["cache-control: max-age=3600", "etag: \"a\""], &body));
+    origin.on("/a", OriginScript::ok(&["cache-control: max-age=3600", "etag: \"a\""], &body));
     let line = format!("GET {} HTTP/1.1", origin.url("/a"));
-    assert!(Client::connect(proxy.addresses()[0]).await.ask(&[&line]).await.body == body);
-    let mut client = Client::connect(proxy.addresses()[0]).await;
+    assert!(TestClient::connect(proxy.addresses()[0]).await.ask(&[&line]).await.body == body);
+    let mut client = TestClient::connect(proxy.addresses()[0]).await;
     client.send(request(&[&line]).as_bytes()).await;
     assert!(client.head().await.is_hit());
     let mut found = client.take(1 << 20).await;
@@ -300,22 +302,22 @@ async fn bodies_from_memory_go_on_at_a_stop() {
 }
 
 #[tokio::test]
-async fn what_the_store_lost_comes_from_the_origin() {
+async fn lost_body_resumes_from_origin() {
     let device = new_device().await;
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     let body: Vec<u8> = (0..24u32 << 20).map(|at| (at >> 12) as u8).collect();
     let headers = ["cache-control: max-age=3600", "etag: \"a\""];
-    origin.on("/a", Script::ok(&headers, &body));
+    origin.on("/a", OriginScript::ok(&headers, &body));
     let line = format!("GET {} HTTP/1.1", origin.url("/a"));
     let (proxy, store, shutdown) = inheriting(&device).await;
-    assert!(Client::connect(proxy.addresses()[0]).await.ask(&[&line]).await.body == body);
+    assert!(TestClient::connect(proxy.addresses()[0]).await.ask(&[&line]).await.body == body);
     shutdown.request();
     ended(proxy).await;
     store.close().await.expect("closed");
     drop(store);
     // The next store has nothing in memory.
     let (proxy, store, shutdown) = inheriting(&device).await;
-    let mut client = Client::connect(proxy.addresses()[0]).await;
+    let mut client = TestClient::connect(proxy.addresses()[0]).await;
     client.send(request(&[&line]).as_bytes()).await;
     let head = client.head().await;
     assert!(head.is_hit(), "{head:?}");
@@ -324,7 +326,7 @@ async fn what_the_store_lost_comes_from_the_origin() {
     proxy.left().await;
     store.close().await.expect("closed");
     overwrite(&device).await;
-    origin.now("/a", Script::range(&["etag: \"a\""], &body));
+    origin.now("/a", OriginScript::range(&["etag: \"a\""], &body));
     found.extend(client.take(body.len() - found.len()).await);
     assert!(found == body, "the bytes are those of the whole body");
     let got = origin.got().pop().expect("a request");

@@ -13,28 +13,28 @@ use crate::common::*;
 const SOFT: &str = "fastly-soft-purge: 1";
 const RENEWED: &[u8] = b"HTTP/1.1 304 Not Modified\r\netag: \"x\"\r\ncache-control: max-age=60\r\n\r\n";
 
-fn fresh(more: &[&str]) -> Script {
-    Script::ok(&[&["cache-control: max-age=60", "etag: \"x\""], more].concat(), b"old")
+fn fresh(more: &[&str]) -> OriginScript {
+    OriginScript::ok(&[&["cache-control: max-age=60", "etag: \"x\""], more].concat(), b"old")
 }
 
-async fn ask(proxy: &TestProxy, lines: &[&str]) -> Reply {
-    Client::connect(proxy.address).await.ask(lines).await
+async fn ask(proxy: &TestProxy, lines: &[&str]) -> ClientReply {
+    TestClient::connect(proxy.address).await.ask(lines).await
 }
 
 /// Lets the proxy store what the origin has at a path.
-async fn store(proxy: &TestProxy, origin: &Origin, path: &str) {
+async fn store(proxy: &TestProxy, origin: &TestOrigin, path: &str) {
     get(proxy.address, &origin.url(path), &[]).await;
     assert!(get(proxy.address, &origin.url(path), &[]).await.is_hit(), "{path}");
 }
 
-async fn soft_purge(proxy: &TestProxy, origin: &Origin, path: &str, header: &str) -> Reply {
+async fn soft_purge(proxy: &TestProxy, origin: &TestOrigin, path: &str, header: &str) -> ClientReply {
     ask(proxy, &[&format!("PURGE {} HTTP/1.1", origin.url(path)), AUTHORIZATION, SOFT, header]).await
 }
 
 #[tokio::test]
 async fn softly_purged_url_is_validated_once() {
-    let origin = Origin::start().await;
-    origin.on("/a", fresh(&["vary: accept"])).on("/a", fresh(&["vary: accept"])).on("/a", Script::raw(RENEWED));
+    let origin = TestOrigin::start().await;
+    origin.on("/a", fresh(&["vary: accept"])).on("/a", fresh(&["vary: accept"])).on("/a", OriginScript::raw(RENEWED));
     let proxy = TestProxy::forward().await;
     let url = origin.url("/a");
     for accept in ["accept: x", "accept: y"] {
@@ -58,8 +58,8 @@ async fn softly_purged_url_is_validated_once() {
 /// validated would be lost then.
 #[tokio::test]
 async fn marker_outlives_a_soft_purge() {
-    let origin = Origin::start().await;
-    origin.on("/a", fresh(&["vary: accept"])).on("/a", Script::raw(RENEWED));
+    let origin = TestOrigin::start().await;
+    origin.on("/a", fresh(&["vary: accept"])).on("/a", OriginScript::raw(RENEWED));
     let proxy = TestProxy::forward().await;
     let url = origin.url("/a");
     get(proxy.address, &url, &["accept: x"]).await;
@@ -77,10 +77,10 @@ async fn marker_outlives_a_soft_purge() {
 }
 
 #[tokio::test]
-async fn softly_purged_may_be_served_while_revalidated() {
-    let origin = Origin::start().await;
+async fn softly_purged_serves_while_revalidating() {
+    let origin = TestOrigin::start().await;
     let swr = "cache-control: max-age=60, stale-while-revalidate=60";
-    origin.on("/a", Script::ok(&[swr, "etag: \"x\""], b"old")).on("/a", Script::fresh(b"new"));
+    origin.on("/a", OriginScript::ok(&[swr, "etag: \"x\""], b"old")).on("/a", OriginScript::fresh(b"new"));
     let proxy = TestProxy::forward().await;
     let url = origin.url("/a");
     store(&proxy, &origin, "/a").await;
@@ -98,11 +98,11 @@ async fn softly_purged_may_be_served_while_revalidated() {
 }
 
 #[tokio::test]
-async fn softly_purged_stands_in_for_unreachable_origin() {
-    let origin = Origin::start().await;
-    origin.on("/a", fresh(&[])).on("/a", Script::raw(b"").close());
-    origin.on("/b", Script::ok(&["cache-control: max-age=60, must-revalidate", "etag: \"x\""], b"old"));
-    origin.on("/b", Script::raw(b"").close());
+async fn softly_purged_replaces_unreachable_origin() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", fresh(&[])).on("/a", OriginScript::raw(b"").close());
+    origin.on("/b", OriginScript::ok(&["cache-control: max-age=60, must-revalidate", "etag: \"x\""], b"old"));
+    origin.on("/b", OriginScript::raw(b"").close());
     let proxy = TestProxy::forward().await;
     for path in ["/a", "/b"] {
         store(&proxy, &origin, path).await;
@@ -116,13 +116,14 @@ async fn softly_purged_stands_in_for_unreachable_origin() {
     assert_eq!(get(proxy.address, &origin.url("/b"), &[]).await.status, 502);
 }
 
+/// A fetch that began before the purge stores nothing.
 #[tokio::test]
-async fn fetch_before_a_soft_purge_stores_nothing() {
-    let origin = Origin::start().await;
+async fn soft_purge_outdates_running_fetch() {
+    let origin = TestOrigin::start().await;
     let head = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 3\r\n\r\n";
-    origin.on("/a", Script::raw(head).wait("body").then(b"old")).on("/a", Script::fresh(b"new"));
+    origin.on("/a", OriginScript::raw(head).wait("body").then(b"old")).on("/a", OriginScript::fresh(b"new"));
     let proxy = TestProxy::forward().await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(request(&[&format!("GET {} HTTP/1.1", origin.url("/a"))]).as_bytes()).await;
     client.head().await;
     assert_eq!(soft_purge(&proxy, &origin, "/a", "accept: */*").await.status, 200);
@@ -132,9 +133,9 @@ async fn fetch_before_a_soft_purge_stores_nothing() {
 }
 
 #[tokio::test]
-async fn soft_purge_by_tag_takes_its_responses() {
-    let origin = Origin::start().await;
-    origin.on("/a", fresh(&["surrogate-key: news"])).on("/a", Script::raw(RENEWED));
+async fn soft_tag_purge_affects_tagged() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", fresh(&["surrogate-key: news"])).on("/a", OriginScript::raw(RENEWED));
     origin.on("/b", fresh(&["surrogate-key: sport"]));
     let proxy = TestProxy::forward().await;
     for path in ["/a", "/b"] {
@@ -151,8 +152,8 @@ async fn soft_purge_by_tag_takes_its_responses() {
 }
 
 #[tokio::test]
-async fn json_says_that_a_purge_is_soft() {
-    let origin = Origin::start().await;
+async fn json_reports_soft_purge() {
+    let origin = TestOrigin::start().await;
     let listen = vec!["127.0.0.1:0".parse().expect("an address")];
     let admin = AdminOptions { listen, ..AdminOptions::default() };
     let proxy = TestProxy::start(ProxyOptions { admin, ..options() }).await;
@@ -163,10 +164,10 @@ async fn json_says_that_a_purge_is_soft() {
         ("/tag", r#"{"tags": ["news"], "soft": true}"#.to_owned()),
         ("/all", r#"{"all": true, "soft": true}"#.to_owned()),
     ] {
-        origin.on(path, fresh(&["surrogate-key: news"])).on(path, Script::raw(RENEWED));
+        origin.on(path, fresh(&["surrogate-key: news"])).on(path, OriginScript::raw(RENEWED));
         store(&proxy, &origin, path).await;
         let head = format!("POST /purge HTTP/1.1\r\nhost: {address}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
-        let mut client = Client::connect(address).await;
+        let mut client = TestClient::connect(address).await;
         client.send(head.as_bytes()).await;
         let reply = client.reply(false).await;
         assert_eq!((reply.status, reply.cache_status().as_str()), (200, "nectary; detail=soft-purged"), "{body}");
@@ -178,7 +179,7 @@ async fn json_says_that_a_purge_is_soft() {
 
 #[tokio::test]
 async fn unclear_soft_purges_purge_nothing() {
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     origin.on("/a", fresh(&[]));
     let proxy = TestProxy::forward().await;
     store(&proxy, &origin, "/a").await;
@@ -193,8 +194,8 @@ async fn unclear_soft_purges_purge_nothing() {
 
 #[tokio::test]
 async fn soft_purge_outweighs_a_new_lifetime() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(&["etag: \"x\""], b"old")).on("/a", Script::raw(RENEWED));
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(&["etag: \"x\""], b"old")).on("/a", OriginScript::raw(RENEWED));
     let with_ttl = |seconds: u64| {
         let ttl = Some(at(Duration::from_secs(seconds)));
         with_rule_config(&origin, |route| route.rules.lifetimes.default_ttl = ttl)

@@ -7,17 +7,17 @@ use nectary_proxy::ProxyOptions;
 use crate::common::*;
 
 /// A response that is stale when it arrives: it is fresh for 10 seconds and 20 seconds old.
-fn stale(cache_control: &str, body: &[u8]) -> Script {
+fn stale(cache_control: &str, body: &[u8]) -> OriginScript {
     let cache_control = format!("cache-control: max-age=10{cache_control}");
-    Script::ok(&[&cache_control, "age: 20", "etag: \"x\""], body)
+    OriginScript::ok(&[&cache_control, "age: 20", "etag: \"x\""], body)
 }
 
-fn unavailable() -> Script {
-    Script::response("503 Service Unavailable", &["cache-control: no-store"], b"down")
+fn unavailable() -> OriginScript {
+    OriginScript::response("503 Service Unavailable", &["cache-control: no-store"], b"down")
 }
 
 /// Repeats a request until the response's body is `body`.
-async fn get_until(proxy: &TestProxy, url: &str, body: &str) -> Reply {
+async fn get_until(proxy: &TestProxy, url: &str, body: &str) -> ClientReply {
     loop {
         let reply = get(proxy.address, url, &[]).await;
         if reply.text() == body {
@@ -28,11 +28,11 @@ async fn get_until(proxy: &TestProxy, url: &str, body: &str) -> Reply {
 }
 
 #[tokio::test]
-async fn what_may_be_stale_while_it_is_validated_is_served_and_validated_once() {
-    let origin = Origin::start().await;
+async fn stale_while_revalidate_validates_once() {
+    let origin = TestOrigin::start().await;
     origin.on("/a", stale(", stale-while-revalidate=60", b"old")).on(
         "/a",
-        Script::raw(b"")
+        OriginScript::raw(b"")
             .wait("answer")
             .then(b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 3\r\n\r\nnew"),
     );
@@ -51,21 +51,21 @@ async fn what_may_be_stale_while_it_is_validated_is_served_and_validated_once() 
 }
 
 #[tokio::test]
-async fn a_head_lets_what_it_finds_stale_be_validated_by_a_get() {
-    let origin = Origin::start().await;
-    origin.on("/a", stale(", stale-while-revalidate=60", b"old")).on("/a", Script::fresh(b"new"));
+async fn stale_head_validates_by_get() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", stale(", stale-while-revalidate=60", b"old")).on("/a", OriginScript::fresh(b"new"));
     let proxy = TestProxy::forward().await;
     let url = origin.url("/a");
     get(proxy.address, &url, &[]).await;
     let line = format!("HEAD {url} HTTP/1.1");
-    assert!(Client::connect(proxy.address).await.ask(&[&line]).await.is_hit());
+    assert!(TestClient::connect(proxy.address).await.ask(&[&line]).await.is_hit());
     assert!(get_until(&proxy, &url, "new").await.is_hit());
     assert!(origin.got()[1].line.starts_with("GET "), "{}", origin.got()[1].line);
 }
 
 #[tokio::test]
-async fn what_must_be_validated_is_not_served_while_it_is() {
-    let origin = Origin::start().await;
+async fn must_revalidate_is_never_stale() {
+    let origin = TestOrigin::start().await;
     for (path, more) in [
         ("/a", ", stale-while-revalidate=60, must-revalidate"),
         ("/b", ", stale-while-revalidate=60, proxy-revalidate"),
@@ -73,17 +73,18 @@ async fn what_must_be_validated_is_not_served_while_it_is() {
         ("/d", ", stale-while-revalidate=60, no-cache"),
         ("/e", ", stale-while-revalidate=5"),
     ] {
-        origin.on(path, stale(more, b"old")).on(path, Script::fresh(b"new"));
+        origin.on(path, stale(more, b"old")).on(path, OriginScript::fresh(b"new"));
         let proxy = TestProxy::forward().await;
         get(proxy.address, &origin.url(path), &[]).await;
         assert_eq!(get(proxy.address, &origin.url(path), &[]).await.text(), "new", "{more}");
     }
 }
 
+/// Stale responses are served unless the origin forbids it.
 #[tokio::test]
-async fn an_origin_that_cannot_be_reached_is_stood_in_for_unless_it_forbids_that() {
-    let origin = Origin::start().await;
-    let end = || Script::raw(b"").close();
+async fn unreachable_origin_serves_stale() {
+    let origin = TestOrigin::start().await;
+    let end = || OriginScript::raw(b"").close();
     for (path, more) in [("/a", ""), ("/b", ", must-revalidate"), ("/c", ", s-maxage=10"), ("/d", ", stale-if-error=5")]
     {
         origin.on(path, stale(more, b"old")).on(path, end());
@@ -110,9 +111,10 @@ async fn an_origin_that_cannot_be_reached_is_stood_in_for_unless_it_forbids_that
     assert_eq!(get(never.address, &origin.url("/a"), &[]).await.status, 502);
 }
 
+/// The origin or the client allows stale responses on an error.
 #[tokio::test]
-async fn an_error_is_stood_in_for_where_somebody_allows_it() {
-    let origin = Origin::start().await;
+async fn allowed_error_serves_stale() {
+    let origin = TestOrigin::start().await;
     for (path, more) in [("/a", ", stale-if-error=60"), ("/b", ""), ("/c", ", stale-if-error=60, must-revalidate")] {
         origin.on(path, stale(more, b"old")).on(path, unavailable());
     }
@@ -124,7 +126,7 @@ async fn an_error_is_stood_in_for_where_somebody_allows_it() {
     assert_eq!((reply.status, reply.text().as_str()), (200, "old"));
     assert_eq!(reply.cache_status(), "nectary; fwd=stale; fwd-status=503; ttl=-10; detail=stale");
     let line = format!("HEAD {} HTTP/1.1", origin.url("/a"));
-    assert_eq!(Client::connect(proxy.address).await.ask(&[&line]).await.status, 200);
+    assert_eq!(TestClient::connect(proxy.address).await.ask(&[&line]).await.status, 200);
     assert_eq!(get(proxy.address, &origin.url("/b"), &[]).await.status, 503);
     let allowed = get(proxy.address, &origin.url("/b"), &["cache-control: stale-if-error=60"]).await;
     assert_eq!((allowed.status, allowed.text().as_str()), (200, "old"));
@@ -132,16 +134,16 @@ async fn an_error_is_stood_in_for_where_somebody_allows_it() {
 }
 
 #[tokio::test]
-async fn those_who_wait_for_a_fetch_that_fails_get_what_is_stored_too() {
-    let origin = Origin::start().await;
+async fn failed_fetch_serves_followers_stale() {
+    let origin = TestOrigin::start().await;
     let down = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n";
-    origin.on("/a", stale(", stale-if-error=60", b"old")).on("/a", Script::raw(b"").wait("answer").then(down));
+    origin.on("/a", stale(", stale-if-error=60", b"old")).on("/a", OriginScript::raw(b"").wait("answer").then(down));
     let proxy = TestProxy::forward().await;
     let line = format!("GET {} HTTP/1.1", origin.url("/a"));
     get(proxy.address, &origin.url("/a"), &[]).await;
     let mut clients = Vec::new();
     for _ in 0..4 {
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         client.send(request(&[&line]).as_bytes()).await;
         clients.push(client);
     }
@@ -155,11 +157,11 @@ async fn those_who_wait_for_a_fetch_that_fails_get_what_is_stored_too() {
 }
 
 #[tokio::test]
-async fn what_the_origin_does_not_let_be_stored_any_more_is_gone() {
-    let origin = Origin::start().await;
+async fn unstorable_update_removes_response() {
+    let origin = TestOrigin::start().await;
     origin
         .on("/a", stale(", stale-while-revalidate=60, stale-if-error=60", b"old"))
-        .on("/a", Script::ok(&["cache-control: no-store"], b"secret"))
+        .on("/a", OriginScript::ok(&["cache-control: no-store"], b"secret"))
         .on("/a", unavailable());
     let proxy = TestProxy::forward().await;
     let url = origin.url("/a");
@@ -170,12 +172,13 @@ async fn what_the_origin_does_not_let_be_stored_any_more_is_gone() {
     assert_eq!((reply.status, reply.text().as_str()), (503, "down"));
 }
 
+/// Responses with a status code of no meaning are passed on.
 #[tokio::test]
-async fn status_codes_of_no_meaning_are_passed_on_and_never_stored() {
-    let origin = Origin::start().await;
+async fn unknown_status_is_not_stored() {
+    let origin = TestOrigin::start().await;
     for status in ["600", "777", "999"] {
         let path = format!("/{status}");
-        origin.on(&path, Script::response(&format!("{status} Odd"), &["cache-control: max-age=60"], b"odd"));
+        origin.on(&path, OriginScript::response(&format!("{status} Odd"), &["cache-control: max-age=60"], b"odd"));
         let proxy = TestProxy::reverse(origin.address).await;
         let before = origin.count();
         for count in 1..=4 {
@@ -185,8 +188,8 @@ async fn status_codes_of_no_meaning_are_passed_on_and_never_stored() {
         }
     }
     // A status above 599 counts as an error of the origin: the stored response stays.
-    origin.on("/a", stale("", b"hello")).on("/a", Script::response("999 Odd", &[], b"odd"));
-    origin.on("/a", Script::raw(b"HTTP/1.1 304 Not Modified\r\n\r\n"));
+    origin.on("/a", stale("", b"hello")).on("/a", OriginScript::response("999 Odd", &[], b"odd"));
+    origin.on("/a", OriginScript::raw(b"HTTP/1.1 304 Not Modified\r\n\r\n"));
     let proxy = TestProxy::reverse(origin.address).await;
     let replies = [get(proxy.address, "/a", &[]).await, get(proxy.address, "/a", &[]).await];
     assert_eq!(replies.map(|reply| reply.status), [200, 999]);
@@ -195,16 +198,16 @@ async fn status_codes_of_no_meaning_are_passed_on_and_never_stored() {
 
 /// With an origin that is known to be failing, stale responses are served at once, and one request asks.
 #[tokio::test]
-async fn a_failing_origin_is_asked_by_one_probe() {
-    let origin = Origin::start().await;
+async fn failing_origin_gets_one_probe() {
+    let origin = TestOrigin::start().await;
     let proxy = TestProxy::reverse(origin.address).await;
     let paths: Vec<String> = (0..8).map(|number| format!("/{number}")).collect();
     for path in &paths {
         let fresh = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 3\r\n\r\nnew";
-        origin.on(path, stale("", b"old")).on(path, Script::raw(b"").wait("probe").then(fresh));
+        origin.on(path, stale("", b"old")).on(path, OriginScript::raw(b"").wait("probe").then(fresh));
         assert_eq!(get(proxy.address, path, &[]).await.status, 200);
     }
-    origin.on("/down", Script::raw(b"").close());
+    origin.on("/down", OriginScript::raw(b"").close());
     for _ in 0..3 {
         assert_eq!(get(proxy.address, "/down", &[]).await.status, 502);
     }
@@ -217,7 +220,7 @@ async fn a_failing_origin_is_asked_by_one_probe() {
     }
     assert_eq!((origin.count() - asked, proxy.stats().stale), (1, 16));
     // What must be validated still asks, and its answer ends this.
-    origin.on("/up", Script::ok(&["cache-control: no-store"], b"up"));
+    origin.on("/up", OriginScript::ok(&["cache-control: no-store"], b"up"));
     assert_eq!(get(proxy.address, "/up", &[]).await.text(), "up");
     origin.open("probe");
     assert_eq!(get(proxy.address, &paths[1], &[]).await.text(), "new");
@@ -225,10 +228,10 @@ async fn a_failing_origin_is_asked_by_one_probe() {
 
 #[tokio::test]
 async fn a_probe_finds_the_origin_back() {
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     let proxy = TestProxy::reverse(origin.address).await;
     let swr = stale(", stale-while-revalidate=60", b"old");
-    origin.on("/a", stale("", b"old")).on("/a", Script::raw(b"").close()).on("/b", swr);
+    origin.on("/a", stale("", b"old")).on("/a", OriginScript::raw(b"").close()).on("/b", swr);
     for path in ["/a", "/b"] {
         assert_eq!(get(proxy.address, path, &[]).await.text(), "old");
     }
@@ -241,7 +244,7 @@ async fn a_probe_finds_the_origin_back() {
         assert_eq!(get(proxy.address, "/b", &[]).await.text(), "old");
     }
     assert_eq!(origin.count(), asked + 1);
-    origin.now("/a", Script::fresh(b"new"));
+    origin.now("/a", OriginScript::fresh(b"new"));
     let begin = std::time::Instant::now();
     get_until(&proxy, "/a", "new").await;
     assert!(begin.elapsed() < Duration::from_secs(8));
@@ -250,16 +253,16 @@ async fn a_probe_finds_the_origin_back() {
 /// Whether an unsafe request fails may depend on what its client sends, so it says nothing about other requests.
 #[tokio::test]
 async fn unsafe_requests_change_no_origins_health() {
-    let origin = Origin::start().await;
-    origin.on("/broken", Script::raw(b"").close()).on("/unavailable", unavailable());
+    let origin = TestOrigin::start().await;
+    origin.on("/broken", OriginScript::raw(b"").close()).on("/unavailable", unavailable());
     let proxy = TestProxy::reverse(origin.address).await;
     for path in ["/a", "/b"] {
-        origin.on(path, stale("", b"old")).on(path, Script::fresh(b"new"));
+        origin.on(path, stale("", b"old")).on(path, OriginScript::fresh(b"new"));
         assert_eq!(get(proxy.address, path, &[]).await.text(), "old");
     }
     let post = async |path: &str| {
         let lines = [&format!("POST {path} HTTP/1.1"), "content-length: 0"];
-        Client::connect(proxy.address).await.ask(&lines).await.status
+        TestClient::connect(proxy.address).await.ask(&lines).await.status
     };
     for _ in 0..3 {
         assert_eq!(post("/broken").await, 502);
@@ -275,8 +278,8 @@ async fn unsafe_requests_change_no_origins_health() {
 /// An origin that accepts connections may still fail, which the operator has to know.
 #[tokio::test]
 async fn a_failing_origin_is_reported() {
-    let origin = Origin::start().await;
-    origin.on("/broken", Script::raw(b"").close()).on("/down", unavailable()).on("/a", Script::fresh(b"x"));
+    let origin = TestOrigin::start().await;
+    origin.on("/broken", OriginScript::raw(b"").close()).on("/down", unavailable()).on("/a", OriginScript::fresh(b"x"));
     let proxy = TestProxy::reverse(origin.address).await;
     for (path, last) in [("/broken", "broke the exchange"), ("/down", "it answered 503")] {
         for _ in 0..3 {
@@ -293,12 +296,12 @@ async fn a_failing_origin_is_reported() {
 
 /// Errors by status count like broken exchanges, but allow less: what only an unreachable origin excuses is not served.
 #[tokio::test]
-async fn an_origin_that_answers_with_errors_is_failing() {
-    let origin = Origin::start().await;
+async fn error_responses_mark_origin_failing() {
+    let origin = TestOrigin::start().await;
     let proxy = TestProxy::reverse(origin.address).await;
-    let fresh = Script::fresh(b"new").bytes();
-    origin.on("/a", stale(", stale-if-error=60", b"old")).on("/a", Script::raw(b"").wait("probe").then(&fresh));
-    origin.on("/b", stale("", b"old")).on("/b", Script::fresh(b"new")).on("/down", unavailable());
+    let fresh = OriginScript::fresh(b"new").bytes();
+    origin.on("/a", stale(", stale-if-error=60", b"old")).on("/a", OriginScript::raw(b"").wait("probe").then(&fresh));
+    origin.on("/b", stale("", b"old")).on("/b", OriginScript::fresh(b"new")).on("/down", unavailable());
     for path in ["/a", "/b"] {
         assert_eq!(get(proxy.address, path, &[]).await.text(), "old");
     }
@@ -314,15 +317,15 @@ async fn an_origin_that_answers_with_errors_is_failing() {
 
 /// A probe that gets no answer goes on alone: the origin gets no second one beside it.
 #[tokio::test]
-async fn a_silent_probe_stays_the_only_one() {
-    let origin = Origin::start().await;
+async fn silent_probe_stays_alone() {
+    let origin = TestOrigin::start().await;
     let url = Some(format!("http://{}", origin.address).parse().expect("an origin"));
     let mut options = ProxyOptions { origin: url, ..options() };
     options.limits.drain_timeout = Duration::from_millis(100);
     let proxy = TestProxy::start(options).await;
-    origin.on("/down", Script::raw(b"").close());
+    origin.on("/down", OriginScript::raw(b"").close());
     for path in ["/a", "/b", "/c"] {
-        origin.on(path, stale("", b"old")).on(path, Script::raw(b"").hang());
+        origin.on(path, stale("", b"old")).on(path, OriginScript::raw(b"").hang());
         assert_eq!(get(proxy.address, path, &[]).await.text(), "old");
     }
     for _ in 0..3 {
@@ -339,9 +342,9 @@ async fn a_silent_probe_stays_the_only_one() {
 
 /// A response that is refused is an error of the origin, which does not excuse what only an unreachable one does.
 #[tokio::test]
-async fn an_invalid_response_is_an_error_of_the_origin() {
-    let origin = Origin::start().await;
-    let invalid = Script::raw(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab");
+async fn invalid_response_is_origin_error() {
+    let origin = TestOrigin::start().await;
+    let invalid = OriginScript::raw(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab");
     let proxy = TestProxy::forward().await;
     for (path, more, expected) in [("/a", "", (502, false)), ("/b", ", stale-if-error=60", (200, true))] {
         origin.on(path, stale(more, b"old")).on(path, invalid.clone());
@@ -356,7 +359,7 @@ async fn an_invalid_response_is_an_error_of_the_origin() {
 async fn unsafe_requests_that_cannot_connect_count() {
     let proxy = TestProxy::reverse(std::net::SocketAddr::from(([127, 0, 0, 1], 1))).await;
     for _ in 0..3 {
-        let reply = Client::connect(proxy.address).await.ask(&["POST /a HTTP/1.1", "content-length: 0"]).await;
+        let reply = TestClient::connect(proxy.address).await.ask(&["POST /a HTTP/1.1", "content-length: 0"]).await;
         assert_eq!(reply.status, 502);
     }
     assert_eq!(proxy.reader().origin_failing().map(|failing| failing.failures), Some(3));

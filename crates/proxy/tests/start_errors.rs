@@ -24,8 +24,9 @@ async fn each_error_names_its_cause() {
     assert!(error.to_string().contains("/no/such/folder/file"), "{error}");
 }
 
+/// Workers share addresses only within one proxy.
 #[tokio::test]
-async fn the_address_of_another_proxy_is_taken_although_workers_share_theirs() {
+async fn used_address_is_an_error() {
     let mut first = TestProxy::start(ProxyOptions { workers: 2, ..options() }).await;
     let address = first.address;
     let error = error_of(ProxyOptions { listen: vec![address], ..options() }).await;

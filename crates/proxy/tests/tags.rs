@@ -5,21 +5,21 @@ use nectary_store::TAGS_MAX;
 
 use crate::common::*;
 
-async fn ask(proxy: &TestProxy, lines: &[&str]) -> Reply {
-    Client::connect(proxy.address).await.ask(lines).await
+async fn ask(proxy: &TestProxy, lines: &[&str]) -> ClientReply {
+    TestClient::connect(proxy.address).await.ask(lines).await
 }
 
 async fn is_hit(proxy: &TestProxy, url: &str) -> bool {
     get(proxy.address, url, &[]).await.is_hit()
 }
 
-fn tagged(tags: &[&str]) -> Script {
-    Script::ok(&[&["cache-control: max-age=60"], tags].concat(), b"hello")
+fn tagged(tags: &[&str]) -> OriginScript {
+    OriginScript::ok(&[&["cache-control: max-age=60"], tags].concat(), b"hello")
 }
 
 #[tokio::test]
-async fn a_purged_tag_takes_all_that_has_it_and_nothing_else() {
-    let origin = Origin::start().await;
+async fn tag_purge_removes_only_tagged() {
+    let origin = TestOrigin::start().await;
     let paths = [
         ("/key", &["surrogate-key: news page-1"][..]),
         ("/lines", &["surrogate-key: page-2", "surrogate-key: news"]),
@@ -49,13 +49,14 @@ async fn a_purged_tag_takes_all_that_has_it_and_nothing_else() {
     assert_eq!(proxy.stats().purges, 2);
 }
 
+/// A fetch that began before a purge of its tag stores nothing.
 #[tokio::test]
-async fn a_fetch_that_began_before_a_purge_of_its_tag_brings_nothing_back() {
-    let origin = Origin::start().await;
+async fn tag_purge_outdates_running_fetch() {
+    let origin = TestOrigin::start().await;
     let head = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\nsurrogate-key: news\r\ncontent-length: 3\r\n\r\n";
-    origin.on("/a", Script::raw(head).wait("body").then(b"old")).on("/a", Script::fresh(b"new"));
+    origin.on("/a", OriginScript::raw(head).wait("body").then(b"old")).on("/a", OriginScript::fresh(b"new"));
     let proxy = TestProxy::forward().await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(request(&[&format!("GET {} HTTP/1.1", origin.url("/a"))]).as_bytes()).await;
     client.head().await;
     let purge = ["PURGE / HTTP/1.1", "host: h", AUTHORIZATION, "surrogate-key: news"];
@@ -68,16 +69,16 @@ async fn a_fetch_that_began_before_a_purge_of_its_tag_brings_nothing_back() {
 }
 
 #[tokio::test]
-async fn a_304_keeps_the_tags_and_adds_its_own() {
-    let origin = Origin::start().await;
+async fn validation_304_adds_tags() {
+    let origin = TestOrigin::start().await;
     let proxy = TestProxy::forward().await;
     for (path, tag) in [("/a", "old"), ("/b", "new")] {
         let not_modified =
             b"HTTP/1.1 304 Not Modified\r\netag: \"x\"\r\ncache-control: max-age=60\r\nsurrogate-key: new\r\n\r\n";
         origin
-            .on(path, Script::ok(&["cache-control: max-age=0", "etag: \"x\"", "surrogate-key: old"], b"hello"))
-            .on(path, Script::raw(not_modified))
-            .on(path, Script::fresh(b"fetched"));
+            .on(path, OriginScript::ok(&["cache-control: max-age=0", "etag: \"x\"", "surrogate-key: old"], b"hello"))
+            .on(path, OriginScript::raw(not_modified))
+            .on(path, OriginScript::fresh(b"fetched"));
         let url = origin.url(path);
         get(proxy.address, &url, &[]).await;
         assert_eq!(get(proxy.address, &url, &[]).await.cache_status(), "nectary; fwd=stale; fwd-status=304; stored");
@@ -88,9 +89,10 @@ async fn a_304_keeps_the_tags_and_adds_its_own() {
     }
 }
 
+/// A successful unsafe request can invalidate a group.
 #[tokio::test]
-async fn groups_are_those_of_their_origin_and_go_with_a_successful_unsafe_request() {
-    let (origin, stranger) = (Origin::start().await, Origin::start().await);
+async fn groups_belong_to_their_origin() {
+    let (origin, stranger) = (TestOrigin::start().await, TestOrigin::start().await);
     let proxy = TestProxy::forward().await;
     for origin in [&origin, &stranger] {
         for (path, headers) in [
@@ -103,7 +105,8 @@ async fn groups_are_those_of_their_origin_and_go_with_a_successful_unsafe_reques
             assert!(!is_hit(&proxy, &origin.url(path)).await && is_hit(&proxy, &origin.url(path)).await);
         }
     }
-    let done = Script::response("200 OK", &["cache-group-invalidation: \"books\"", "cache-control: no-store"], b"x");
+    let done =
+        OriginScript::response("200 OK", &["cache-group-invalidation: \"books\"", "cache-control: no-store"], b"x");
     origin.on("/change", done);
     // A response to a safe request changes nothing.
     get(proxy.address, &origin.url("/change"), &[]).await;
@@ -123,8 +126,8 @@ async fn groups_are_those_of_their_origin_and_go_with_a_successful_unsafe_reques
 }
 
 #[tokio::test]
-async fn what_has_more_tags_than_are_kept_is_passed_on_and_not_stored() {
-    let origin = Origin::start().await;
+async fn too_many_tags_pass_unstored() {
+    let origin = TestOrigin::start().await;
     let tags = |count: usize| {
         let names: Vec<String> = (0..count).map(|number| number.to_string()).collect();
         format!("surrogate-key: {}", names.join(" "))
@@ -145,11 +148,11 @@ async fn what_has_more_tags_than_are_kept_is_passed_on_and_not_stored() {
 }
 
 #[tokio::test]
-async fn clients_do_not_see_tags_where_they_are_stripped() {
-    let origin = Origin::start().await;
+async fn stripped_tags_stay_hidden() {
+    let origin = TestOrigin::start().await;
     let headers = ["surrogate-key: a", "cache-tag: b", "cache-groups: \"c\"", "etag: \"x\""];
-    let fresh = Script::ok(&[&["cache-control: max-age=60"], &headers[..]].concat(), b"hello");
-    let private = Script::ok(&[&["cache-control: private"], &headers[..]].concat(), b"hello");
+    let fresh = OriginScript::ok(&[&["cache-control: max-age=60"], &headers[..]].concat(), b"hello");
+    let private = OriginScript::ok(&[&["cache-control: private"], &headers[..]].concat(), b"hello");
     origin.on("/a", fresh).on("/private", private);
     for strip_tags in [false, true] {
         let proxy = TestProxy::start(ProxyOptions { strip_tags, ..options() }).await;

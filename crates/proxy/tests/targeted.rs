@@ -1,10 +1,11 @@
-//! A reverse proxy obeys `CDN-Cache-Control`, because it works for the origin; a forward proxy ignores it.
+//! A reverse proxy obeys `CDN-NameCache-Control`, because it works for the origin; a forward proxy ignores it.
 
 use crate::common::*;
 
+/// A reverse proxy obeys the targeted field and passes it on.
 #[tokio::test]
-async fn a_reverse_proxy_takes_what_is_targeted_at_it_and_passes_it_on() {
-    let origin = Origin::start().await;
+async fn targeted_field_is_obeyed() {
+    let origin = TestOrigin::start().await;
     // Each row has the path and the headers of a response, and whether a reverse and a forward proxy store it.
     let table: &[(&str, &[&str], bool, bool)] = &[
         ("/long", &["cdn-cache-control: max-age=60", "cache-control: no-store"], true, false),
@@ -18,7 +19,7 @@ async fn a_reverse_proxy_takes_what_is_targeted_at_it_and_passes_it_on() {
         ("/lines", &["cdn-cache-control: max-age=0", "cdn-cache-control: max-age=60;a=b"], true, false),
     ];
     for (path, lines, ..) in table {
-        origin.on(path, Script::ok(lines, b"hello"));
+        origin.on(path, OriginScript::ok(lines, b"hello"));
     }
     let (reverse, forward) = (TestProxy::reverse(origin.address).await, TestProxy::forward().await);
     for (path, lines, in_reverse, in_forward) in table {
@@ -35,12 +36,12 @@ async fn a_reverse_proxy_takes_what_is_targeted_at_it_and_passes_it_on() {
 }
 
 #[tokio::test]
-async fn a_304_brings_what_is_targeted_too() {
-    let origin = Origin::start().await;
+async fn validation_304_updates_targeted_field() {
+    let origin = TestOrigin::start().await;
     let not_modified = b"HTTP/1.1 304 Not Modified\r\ncdn-cache-control: max-age=60\r\n\r\n";
     origin
-        .on("/a", Script::ok(&["cdn-cache-control: max-age=0", "etag: \"x\""], b"hello"))
-        .on("/a", Script::raw(not_modified));
+        .on("/a", OriginScript::ok(&["cdn-cache-control: max-age=0", "etag: \"x\""], b"hello"))
+        .on("/a", OriginScript::raw(not_modified));
     let proxy = TestProxy::reverse(origin.address).await;
     for is_hit in [false, false, true] {
         let reply = get(proxy.address, "/a", &[]).await;

@@ -10,11 +10,11 @@ use rustls::HandshakeKind;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::common::certificates::Certificates;
-use crate::common::http2::{Http2, head, tls, tls_config, tls_with};
+use crate::common::certificates::TestCertificates;
+use crate::common::http2::{Http2Client, head, tls, tls_config, tls_with};
 use crate::common::*;
 
-async fn proxy_with(origin: &Origin, certificates: Vec<CertificateFiles>) -> TestProxy {
+async fn proxy_with(origin: &TestOrigin, certificates: Vec<CertificateFiles>) -> TestProxy {
     let url = Some(format!("http://{}", origin.address).parse().expect("an origin"));
     TestProxy::start(ProxyOptions { origin: url, certificates, ..options() }).await
 }
@@ -27,12 +27,12 @@ async fn shown(address: SocketAddr, name: &str, ca: &Path) -> Result<Vec<u8>, St
 }
 
 #[tokio::test]
-async fn both_protocols_tell_the_origin_of_tls() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(&["cache-control: max-age=60"], b"hello"));
-    let files = Certificates::new("both");
+async fn both_protocols_report_tls() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(&["cache-control: max-age=60"], b"hello"));
+    let files = TestCertificates::new("both");
     let proxy = proxy_with(&origin, vec![files.sign("site", &["site.test"])]).await;
-    let mut newer = Http2::tls(proxy.address, "site.test", &files.ca()).await;
+    let mut newer = Http2Client::tls(proxy.address, "site.test", &files.ca()).await;
     assert_eq!(newer.ask("GET", "https://site.test/a", &[]).await.text(), "hello");
     assert!(newer.ask("GET", "https://site.test/a", &[]).await.is_hit());
     // A client that names no protocol gets the older one.
@@ -52,9 +52,9 @@ async fn both_protocols_tell_the_origin_of_tls() {
 
 #[tokio::test]
 async fn json_log_tells_version_of_tls() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::fresh(b"hello"));
-    let files = Certificates::new("log");
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::fresh(b"hello"));
+    let files = TestCertificates::new("log");
     let path = files.ca().with_file_name("access.log");
     let url = Some(format!("http://{}", origin.address).parse().expect("an origin"));
     let mut proxy = TestProxy::start(ProxyOptions {
@@ -65,7 +65,7 @@ async fn json_log_tells_version_of_tls() {
         ..options()
     })
     .await;
-    let mut newer = Http2::tls(proxy.address, "site.test", &files.ca()).await;
+    let mut newer = Http2Client::tls(proxy.address, "site.test", &files.ca()).await;
     assert_eq!(newer.ask("GET", "https://site.test/a", &[]).await.text(), "hello");
     let mut older = tls(proxy.address, "site.test", &files.ca(), &[]).await.expect("TLS");
     older.write_all(request(&["GET /a HTTP/1.1", "connection: close"]).as_bytes()).await.expect("room");
@@ -80,9 +80,9 @@ async fn json_log_tells_version_of_tls() {
 }
 
 #[tokio::test]
-async fn the_certificate_is_that_for_the_name() {
-    let origin = Origin::start().await;
-    let files = Certificates::new("names");
+async fn certificate_matches_requested_name() {
+    let origin = TestOrigin::start().await;
+    let files = TestCertificates::new("names");
     let all = vec![
         files.sign("first", &["first.test"]),
         files.sign("wild", &["*.wild.test"]),
@@ -124,9 +124,9 @@ async fn the_certificate_is_that_for_the_name() {
 
 #[tokio::test]
 async fn bad_files_change_no_certificate() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(&["cache-control: max-age=60"], b"hello"));
-    let files = Certificates::new("again");
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(&["cache-control: max-age=60"], b"hello"));
+    let files = TestCertificates::new("again");
     let own = files.sign("site", &["site.test"]);
     let proxy = proxy_with(&origin, vec![own.clone()]).await;
     let reopen = || {
@@ -134,7 +134,7 @@ async fn bad_files_change_no_certificate() {
         async move { tokio::task::spawn_blocking(move || reopener.reopen()).await.expect("joined") }
     };
     let before = shown(proxy.address, "site.test", &files.ca()).await;
-    let mut open = Http2::tls(proxy.address, "site.test", &files.ca()).await;
+    let mut open = Http2Client::tls(proxy.address, "site.test", &files.ca()).await;
     files.sign("site", &["site.test", "more.test"]);
     assert_eq!(reopen().await.len(), 0);
     assert_eq!(proxy.reader().certificates()[0].names, ["site.test", "more.test"]);
@@ -156,9 +156,9 @@ async fn bad_files_change_no_certificate() {
 
 #[tokio::test]
 async fn sessions_outlive_a_reload() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(&["cache-control: max-age=60"], b"hello"));
-    let files = Certificates::new("session");
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(&["cache-control: max-age=60"], b"hello"));
+    let files = TestCertificates::new("session");
     let proxy = proxy_with(&origin, vec![files.sign("site", &["site.test"])]).await;
     let config = tls_config(&files.ca(), &[b"http/1.1"]);
     for (turn, expected) in
@@ -181,8 +181,8 @@ async fn sessions_outlive_a_reload() {
 /// A file that is read while it is written ends anywhere.
 #[tokio::test]
 async fn half_a_file_changes_no_certificate() {
-    let origin = Origin::start().await;
-    let files = Certificates::new("half");
+    let origin = TestOrigin::start().await;
+    let files = TestCertificates::new("half");
     let own = files.sign("site", &["site.test"]);
     let proxy = proxy_with(&origin, vec![own.clone()]).await;
     let before = shown(proxy.address, "site.test", &files.ca()).await;
@@ -204,9 +204,9 @@ async fn half_a_file_changes_no_certificate() {
 
 #[tokio::test]
 async fn bad_handshakes_end_alone() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(&["cache-control: max-age=60"], b"hello"));
-    let files = Certificates::new("stall");
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(&["cache-control: max-age=60"], b"hello"));
+    let files = TestCertificates::new("stall");
     let url = Some(format!("http://{}", origin.address).parse().expect("an origin"));
     let certificates = vec![files.sign("site", &["site.test"])];
     let mut options = ProxyOptions { origin: url, certificates, ..options() };
@@ -224,7 +224,11 @@ async fn bad_handshakes_end_alone() {
         stalled.push(stream);
     }
     assert_eq!(
-        Http2::tls(proxy.address, "site.test", &files.ca()).await.ask("GET", "https://site.test/a", &[]).await.status,
+        Http2Client::tls(proxy.address, "site.test", &files.ca())
+            .await
+            .ask("GET", "https://site.test/a", &[])
+            .await
+            .status,
         200
     );
     for mut stream in stalled {
@@ -237,17 +241,17 @@ async fn bad_handshakes_end_alone() {
 
 /// A client that expects TLS could not read the answer of a full proxy.
 #[tokio::test]
-async fn full_proxy_writes_no_text_into_tls() {
-    let origin = Origin::start().await;
-    origin.on("/hang", Script::raw(b"").hang());
-    let files = Certificates::new("full");
+async fn full_proxy_sends_no_plaintext() {
+    let origin = TestOrigin::start().await;
+    origin.on("/hang", OriginScript::raw(b"").hang());
+    let files = TestCertificates::new("full");
     let url = Some(format!("http://{}", origin.address).parse().expect("an origin"));
     let certificates = vec![files.sign("site", &["site.test"])];
     let mut options = ProxyOptions { origin: url, certificates, ..options() };
     options.limits.connections_max = 1;
     options.limits.drain_timeout = Duration::from_millis(100);
     let proxy = TestProxy::start(options).await;
-    let mut first = Http2::tls(proxy.address, "site.test", &files.ca()).await;
+    let mut first = Http2Client::tls(proxy.address, "site.test", &files.ca()).await;
     let _hanging = first.send(head("GET", "https://site.test/hang", &[]), true).await;
     proxy.wait_for(|stats| stats.requests == 1).await;
     let mut second = TcpStream::connect(proxy.address).await.expect("a connection");
@@ -259,15 +263,15 @@ async fn full_proxy_writes_no_text_into_tls() {
 
 #[tokio::test]
 async fn limited_network_gets_no_text_in_tls() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::fresh(b"hello"));
-    let files = Certificates::new("limited");
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::fresh(b"hello"));
+    let files = TestCertificates::new("limited");
     let url = Some(format!("http://{}", origin.address).parse().expect("an origin"));
     let certificates = vec![files.sign("site", &["site.test"])];
     let mut options = ProxyOptions { origin: url, certificates, ..options() };
     options.limits.by_network.connections_max = Some(1);
     let proxy = TestProxy::start(options).await;
-    let mut first = Http2::tls(proxy.address, "site.test", &files.ca()).await;
+    let mut first = Http2Client::tls(proxy.address, "site.test", &files.ca()).await;
     assert_eq!(first.ask("GET", "https://site.test/a", &[]).await.text(), "hello");
     let mut second = TcpStream::connect(proxy.address).await.expect("a connection");
     let mut came = Vec::new();
@@ -277,9 +281,9 @@ async fn limited_network_gets_no_text_in_tls() {
 }
 
 #[tokio::test]
-async fn clients_without_tls_are_sent_to_it() {
-    let origin = Origin::start().await;
-    let files = Certificates::new("redirect");
+async fn plain_clients_are_redirected() {
+    let origin = TestOrigin::start().await;
+    let files = TestCertificates::new("redirect");
     let url = Some(format!("http://{}", origin.address).parse().expect("an origin"));
     let certificates = vec![files.sign("site", &["site.test"])];
     let redirect = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
@@ -289,12 +293,12 @@ async fn clients_without_tls_are_sent_to_it() {
     let proxy = TestProxy::start(options).await;
     let port = proxy.address.port();
     // Not even what is in memory is served without TLS.
-    origin.on("/a", Script::ok(&["cache-control: max-age=60"], b"hello"));
-    let mut secure = Http2::tls(proxy.address, "site.test", &files.ca()).await;
+    origin.on("/a", OriginScript::ok(&["cache-control: max-age=60"], b"hello"));
+    let mut secure = Http2Client::tls(proxy.address, "site.test", &files.ca()).await;
     assert_eq!(secure.ask("GET", "https://site.test/a", &[]).await.text(), "hello");
     let address = proxy.redirect_address.expect("an address");
     let location = |line: &'static str, host: &'static str| async move {
-        let reply = Client::connect(address).await.ask(&[line, host]).await;
+        let reply = TestClient::connect(address).await.ask(&[line, host]).await;
         (reply.status, reply.header("location"))
     };
     assert_eq!(location("GET /a?b HTTP/1.1", "host: site.test").await, (308, format!("https://site.test:{port}/a?b")));
@@ -309,7 +313,7 @@ async fn clients_without_tls_are_sent_to_it() {
         assert_eq!(location("GET / HTTP/1.1", host).await.0, 400, "{host}");
     }
     assert_eq!(location("GET http://:80/ HTTP/1.1", "host: a").await.0, 400);
-    let mut newer = Http2::plain(address).await;
+    let mut newer = Http2Client::plain(address).await;
     let reply = newer.ask("GET", "http://site.test/a", &[]).await;
     assert_eq!((reply.status, reply.header("location")), (308, format!("https://site.test:{port}/a")));
     assert_eq!(location("GET /a HTTP/1.1", "host: site.test").await.0, 308);
@@ -317,8 +321,8 @@ async fn clients_without_tls_are_sent_to_it() {
 }
 
 #[test]
-fn bad_certificates_are_named_at_the_start() {
-    let files = Certificates::new("wrong");
+fn start_names_bad_certificate() {
+    let files = TestCertificates::new("wrong");
     let (one, other) = (files.sign("one", &["one.test"]), files.sign("other", &["other.test"]));
     let text = |certificates: Vec<CertificateFiles>| {
         let bound = nectary_proxy::Proxy::bind(ProxyOptions { certificates, ..options() });

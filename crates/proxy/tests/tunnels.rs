@@ -13,8 +13,9 @@ async fn tunnelling_to(port: u16) -> TestProxy {
     TestProxy::start(ProxyOptions { connect_ports: vec![port], ..options() }).await
 }
 
+/// The tunnel begins with the first byte behind the head.
 #[tokio::test]
-async fn bytes_go_both_ways_from_the_first_one_behind_the_head() {
+async fn tunnel_carries_bytes_both_ways() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     let far = tokio::spawn(async move {
@@ -29,7 +30,7 @@ async fn bytes_go_both_ways_from_the_first_one_behind_the_head() {
         stream.write_all(b"bye").await.expect("room");
     });
     let proxy = tunnelling_to(address.port()).await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     let head = request(&[&format!("CONNECT {address} HTTP/1.1")]);
     client.send(format!("{head}early").as_bytes()).await;
     assert_eq!(client.head().await.status, 200);
@@ -41,11 +42,12 @@ async fn bytes_go_both_ways_from_the_first_one_behind_the_head() {
     proxy.wait_for(|stats| stats.tunnels == 1 && stats.connections_open == 0).await;
 }
 
+/// Other ports are refused too.
 #[tokio::test]
-async fn other_ports_and_senseless_targets_are_refused() {
+async fn invalid_tunnel_targets_are_refused() {
     let proxy = TestProxy::forward().await;
     for (target, status) in [("127.0.0.1:25", 403), ("127.0.0.1:80", 403), ("127.0.0.1", 400)] {
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         client
             .send(
                 format!(
@@ -61,18 +63,18 @@ async fn other_ports_and_senseless_targets_are_refused() {
 }
 
 #[tokio::test]
-async fn a_target_that_is_not_there_is_502() {
+async fn absent_tunnel_target_is_502() {
     let proxy = tunnelling_to(1).await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     assert_eq!(client.ask(&["CONNECT 127.0.0.1:1 HTTP/1.1"]).await.status, 502);
     assert!(client.rest().await.is_empty());
 }
 
 #[tokio::test]
 async fn a_reverse_proxy_tunnels_nowhere() {
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     let proxy = TestProxy::reverse(origin.address).await;
-    let reply = Client::connect(proxy.address).await.ask(&["CONNECT 127.0.0.1:443 HTTP/1.1"]).await;
+    let reply = TestClient::connect(proxy.address).await.ask(&["CONNECT 127.0.0.1:443 HTTP/1.1"]).await;
     assert_eq!(reply.status, 405);
 }
 
@@ -84,7 +86,7 @@ async fn an_idle_tunnel_is_closed() {
     options.connect_ports = vec![address.port()];
     options.limits.tunnel_timeout = Duration::from_millis(500);
     let proxy = TestProxy::start(options).await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(request(&[&format!("CONNECT {address} HTTP/1.1")]).as_bytes()).await;
     assert_eq!(client.head().await.status, 200);
     let (mut far, _) = listener.accept().await.expect("a connection");

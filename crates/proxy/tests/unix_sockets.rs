@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nectary_block::{MemoryDevice, SharedDevice};
 use nectary_config::{
-    AccessRules, CertificateConfig, HeaderSender, ListenAddress, ListenerConfig, LogTarget, Network, ProxyConfig,
+    AccessRules, CertificateConfig, HeaderSender, IpNetwork, ListenAddress, ListenerConfig, LogTarget, ProxyConfig,
     RequestRate, SocketMode,
 };
 use nectary_host::Shutdown;
@@ -18,8 +18,8 @@ use nectary_store::{CreateOptions, OpenOptions, Store};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-use crate::common::certificates::Certificates;
-use crate::common::http2::{Http2, tls_config, tls_over};
+use crate::common::certificates::TestCertificates;
+use crate::common::http2::{Http2Client, tls_config, tls_over};
 use crate::common::sites::{at, config, configured, origin, route, site, with_workers};
 use crate::common::*;
 
@@ -30,14 +30,14 @@ const UNKNOWN: &[u8] = b"PROXY UNKNOWN\r\n";
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A new directory, which is removed at the end.
-struct Folder(PathBuf);
+struct ListenSocketDirectory(PathBuf);
 
-impl Folder {
-    fn new(name: &str) -> Folder {
+impl ListenSocketDirectory {
+    fn new(name: &str) -> ListenSocketDirectory {
         let path = std::env::temp_dir().join(format!("nectary-unix-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).expect("a folder");
-        Folder(path)
+        ListenSocketDirectory(path)
     }
 
     fn socket(&self) -> PathBuf {
@@ -45,18 +45,18 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for ListenSocketDirectory {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-fn network(text: &str, prefix_bits: u8) -> Network {
-    Network::new(text.parse().expect("an address"), prefix_bits).expect("a network")
+fn network(text: &str, prefix_bits: u8) -> IpNetwork {
+    IpNetwork::new(text.parse().expect("an address"), prefix_bits).expect("a network")
 }
 
 /// A site at a free port and at a Unix socket.
-fn at_socket(from: &Origin, path: &Path) -> ProxyConfig {
+fn at_socket(from: &TestOrigin, path: &Path) -> ProxyConfig {
     let mut config = config(vec![site(&["site.test"], vec![route("/", "o")])], vec![origin("o", &[from.address])]);
     config.listeners.push(at(ListenerConfig {
         address: at(ListenAddress::Unix(path.to_owned())),
@@ -86,9 +86,9 @@ async fn answer(stream: &mut UnixStream, header: &[u8], lines: &[&str]) -> Strin
 
 #[tokio::test]
 async fn unix_clients_count_as_this_machine() {
-    let from = Origin::start().await;
-    from.on("/a", Script::ok(&["cache-control: no-store"], b"hello"));
-    let folder = Folder::new("machine");
+    let from = TestOrigin::start().await;
+    from.on("/a", OriginScript::ok(&["cache-control: no-store"], b"hello"));
+    let folder = ListenSocketDirectory::new("machine");
     let log = folder.0.join("access.log");
     for (rules, status) in [
         (AccessRules { allow: vec![at(network("127.0.0.1", 32))], deny: Vec::new() }, 200),
@@ -111,15 +111,15 @@ async fn unix_clients_count_as_this_machine() {
 
 #[tokio::test]
 async fn hits_and_tls_and_http2_work() {
-    let from = Origin::start().await;
-    from.on("/a", Script::fresh(b"hello"));
-    let (folder, files) = (Folder::new("protocols"), Certificates::new("unix"));
+    let from = TestOrigin::start().await;
+    from.on("/a", OriginScript::fresh(b"hello"));
+    let (folder, files) = (ListenSocketDirectory::new("protocols"), TestCertificates::new("unix"));
     let plain = configured(at_socket(&from, &folder.socket())).await;
     for _ in 0..3 {
         assert!(ask(&folder.socket(), b"", &["GET /a HTTP/1.1"]).await.ends_with("\r\n\r\nhello"));
     }
     let stream = UnixStream::connect(folder.socket()).await.expect("it listens");
-    assert_eq!(Http2::over(stream).await.ask("GET", "http://site.test/a", &[]).await.text(), "hello");
+    assert_eq!(Http2Client::over(stream).await.ask("GET", "http://site.test/a", &[]).await.text(), "hello");
     assert_eq!((from.count(), plain.stats().http2_connections), (1, 1), "one copy for all");
     let path = folder.0.join("tls.sock");
     let mut secure = at_socket(&from, &path);
@@ -132,7 +132,7 @@ async fn hits_and_tls_and_http2_work() {
         let stream = UnixStream::connect(&path).await.expect("it listens");
         let mut stream = tls_over(tls_config(&files.ca(), &[protocol]), stream, "site.test").await.expect("TLS");
         if protocol == b"h2" {
-            assert_eq!(Http2::over(stream).await.ask("GET", "https://site.test/a", &[]).await.text(), "hello");
+            assert_eq!(Http2Client::over(stream).await.ask("GET", "https://site.test/a", &[]).await.text(), "hello");
             continue;
         }
         let lines = request(&["GET /a HTTP/1.1", "host: site.test", "connection: close"]);
@@ -146,10 +146,10 @@ async fn hits_and_tls_and_http2_work() {
 
 #[tokio::test]
 async fn long_body_arrives_whole() {
-    let from = Origin::start().await;
+    let from = TestOrigin::start().await;
     let body: Vec<u8> = (0..6_000_000_u32).map(|number| (number % 251) as u8).collect();
-    from.on("/a", Script::fresh(&body));
-    let folder = Folder::new("long");
+    from.on("/a", OriginScript::fresh(&body));
+    let folder = ListenSocketDirectory::new("long");
     let _proxy = configured(at_socket(&from, &folder.socket())).await;
     for _ in 0..2 {
         let mut stream = UnixStream::connect(folder.socket()).await.expect("it listens");
@@ -164,9 +164,9 @@ async fn long_body_arrives_whole() {
 
 #[tokio::test]
 async fn load_balancer_names_its_clients() {
-    let from = Origin::start().await;
-    from.on("/a", Script::ok(&["cache-control: no-store"], b"hello"));
-    let folder = Folder::new("named");
+    let from = TestOrigin::start().await;
+    from.on("/a", OriginScript::ok(&["cache-control: no-store"], b"hello"));
+    let folder = ListenSocketDirectory::new("named");
     let mut config = at_socket(&from, &folder.socket());
     config.listeners[1].value.proxy_protocol_from = vec![at(HeaderSender::Unix)];
     config.sites[0].value.routes[0].value.access.allow = vec![at(network("192.0.2.0", 24))];
@@ -185,10 +185,10 @@ async fn load_balancer_names_its_clients() {
 
 #[tokio::test]
 async fn limits_by_network_need_a_name() {
-    let from = Origin::start().await;
-    from.on("/a", Script::fresh(b"hello"));
+    let from = TestOrigin::start().await;
+    from.on("/a", OriginScript::fresh(b"hello"));
     for is_named in [false, true] {
-        let folder = Folder::new(if is_named { "limited" } else { "unlimited" });
+        let folder = ListenSocketDirectory::new(if is_named { "limited" } else { "unlimited" });
         let mut config = at_socket(&from, &folder.socket());
         // The place of a connection that ends is free a moment later.
         config.limits.client_connections_max = Some(at(if is_named { 3 } else { 1 }));
@@ -219,9 +219,9 @@ async fn limits_by_network_need_a_name() {
 /// With a name, the connections of one client are counted too.
 #[tokio::test]
 async fn named_connections_are_bounded() {
-    let from = Origin::start().await;
-    from.on("/a", Script::fresh(b"hello"));
-    let folder = Folder::new("bounded");
+    let from = TestOrigin::start().await;
+    from.on("/a", OriginScript::fresh(b"hello"));
+    let folder = ListenSocketDirectory::new("bounded");
     let mut config = at_socket(&from, &folder.socket());
     config.listeners[1].value.proxy_protocol_from = vec![at(HeaderSender::Unix)];
     config.limits.client_connections_max = Some(at(1));
@@ -238,7 +238,7 @@ async fn named_connections_are_bounded() {
 
 #[tokio::test]
 async fn admin_socket_needs_no_token() {
-    let folder = Folder::new("admin");
+    let folder = ListenSocketDirectory::new("admin");
     let path = folder.0.join("admin.sock");
     let unix = vec![UnixSocket::new(folder.socket(), SocketUsers::Clients), UnixSocket::new(&path, SocketUsers::Admin)];
     let mut options = ProxyOptions { unix, ..options() };
@@ -246,7 +246,7 @@ async fn admin_socket_needs_no_token() {
     let proxy = TestProxy::start(options).await;
     let purge = ["PURGE http://a.test/x HTTP/1.1", "host: a.test"];
     assert!(ask(&path, b"", &purge).await.starts_with("HTTP/1.1 200 "));
-    let refused = Client::connect(proxy.admin_address.expect("one")).await.ask(&purge).await;
+    let refused = TestClient::connect(proxy.admin_address.expect("one")).await.ask(&purge).await;
     assert_eq!(refused.status, 401, "other addresses need it");
     assert!(ask(&folder.socket(), b"", &purge).await.starts_with("HTTP/1.1 401 "), "and so do clients");
     let relayed = [&purge[..], &["x-forwarded-for: 192.0.2.7"]].concat();
@@ -260,9 +260,9 @@ async fn admin_socket_needs_no_token() {
 
 #[tokio::test]
 async fn file_goes_at_the_end() {
-    let from = Origin::start().await;
-    from.on("/a", Script::fresh(b"hello"));
-    let folder = Folder::new("end");
+    let from = TestOrigin::start().await;
+    from.on("/a", OriginScript::fresh(b"hello"));
+    let folder = ListenSocketDirectory::new("end");
     let mut config = at_socket(&from, &folder.socket());
     config.listeners[1].value.socket_mode = Some(at(SocketMode(0o660)));
     // No other address is needed.
@@ -279,9 +279,9 @@ async fn file_goes_at_the_end() {
 
 #[tokio::test]
 async fn live_socket_is_left_alone() {
-    let from = Origin::start().await;
-    from.on("/a", Script::fresh(b"hello"));
-    let folder = Folder::new("live");
+    let from = TestOrigin::start().await;
+    from.on("/a", OriginScript::fresh(b"hello"));
+    let folder = ListenSocketDirectory::new("live");
     let unix = vec![UnixSocket::new(folder.socket(), SocketUsers::Clients)];
     let first = configured(at_socket(&from, &folder.socket())).await;
     let error = Proxy::bind(ProxyOptions { unix: unix.clone(), ..options() }).expect_err("another proxy listens");
@@ -315,7 +315,7 @@ async fn inheriting(path: &Path, listener: &std::os::unix::net::UnixListener) ->
 /// Who made the file keeps it, and connections wait in it while no proxy runs.
 #[tokio::test]
 async fn inherited_socket_outlives_the_proxy() {
-    let folder = Folder::new("inherited");
+    let folder = ListenSocketDirectory::new("inherited");
     let listener = std::os::unix::net::UnixListener::bind(folder.socket()).expect("a socket");
     let lines = ["GET /x HTTP/1.1", "host: localhost"];
     let mut waiting = UnixStream::connect(folder.socket()).await.expect("it listens");

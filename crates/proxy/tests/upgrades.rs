@@ -31,7 +31,7 @@ async fn a_websocket_goes_both_ways() {
         (String::from_utf8(head).expect("ASCII").to_ascii_lowercase(), rest)
     });
     let proxy = TestProxy::reverse(address).await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(request(&ASK).as_bytes()).await;
     let head = client.head().await;
     assert_eq!((head.status, head.header("upgrade").as_str()), (101, "websocket"));
@@ -50,11 +50,11 @@ async fn a_websocket_goes_both_ways() {
 
 #[tokio::test]
 async fn an_origin_may_decline_to_switch() {
-    let origin = Origin::start().await;
-    origin.on("/socket", Script::response("426 Upgrade Required", &["upgrade: websocket"], b"no"));
-    origin.on("/a", Script::fresh(b"x"));
+    let origin = TestOrigin::start().await;
+    origin.on("/socket", OriginScript::response("426 Upgrade Required", &["upgrade: websocket"], b"no"));
+    origin.on("/a", OriginScript::fresh(b"x"));
     let proxy = TestProxy::reverse(origin.address).await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     let reply = client.ask(&ASK).await;
     assert_eq!((reply.status, reply.text().as_str()), (426, "no"));
     assert_eq!(client.ask(&["GET /a HTTP/1.1"]).await.text(), "x", "the connection goes on");
@@ -63,22 +63,22 @@ async fn an_origin_may_decline_to_switch() {
 
 #[tokio::test]
 async fn a_stored_response_answers_no_upgrade() {
-    let origin = Origin::start().await;
-    origin.on("/socket", Script::fresh(b"page")).on("/socket", Script::raw(SWITCH).close());
+    let origin = TestOrigin::start().await;
+    origin.on("/socket", OriginScript::fresh(b"page")).on("/socket", OriginScript::raw(SWITCH).close());
     let proxy = TestProxy::reverse(origin.address).await;
-    assert_eq!(Client::connect(proxy.address).await.ask(&["GET /socket HTTP/1.1"]).await.text(), "page");
-    let mut client = Client::connect(proxy.address).await;
+    assert_eq!(TestClient::connect(proxy.address).await.ask(&["GET /socket HTTP/1.1"]).await.text(), "page");
+    let mut client = TestClient::connect(proxy.address).await;
     client.send(request(&ASK).as_bytes()).await;
     assert_eq!(client.head().await.status, 101);
 }
 
 #[tokio::test]
 async fn other_protocols_are_not_passed_on() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(&["cache-control: no-store"], b"x"));
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(&["cache-control: no-store"], b"x"));
     let proxy = TestProxy::reverse(origin.address).await;
     for protocol in ["upgrade: h2c", "upgrade: websocket, h2c", "upgrade: TLS/1.0"] {
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         let reply = client.ask(&["GET /a HTTP/1.1", "connection: upgrade, http2-settings", protocol]).await;
         assert_eq!((reply.status, reply.text().as_str()), (200, "x"), "{protocol}");
     }
@@ -86,28 +86,28 @@ async fn other_protocols_are_not_passed_on() {
 }
 
 #[tokio::test]
-async fn a_switch_to_another_protocol_is_502() {
-    let origin = Origin::start().await;
+async fn unrequested_protocol_switch_is_502() {
+    let origin = TestOrigin::start().await;
     let other = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n";
-    origin.on("/socket", Script::raw(other).close());
+    origin.on("/socket", OriginScript::raw(other).close());
     let proxy = TestProxy::start(ProxyOptions {
         origin: Some(format!("http://{}", origin.address).parse().expect("an origin")),
         ..options()
     })
     .await;
-    assert_eq!(Client::connect(proxy.address).await.ask(&ASK).await.status, 502);
+    assert_eq!(TestClient::connect(proxy.address).await.ask(&ASK).await.status, 502);
 }
 
 /// What a client sends before the answer could be a request or the new protocol.
 #[tokio::test]
 async fn bytes_before_the_switch_are_refused() {
-    let origin = Origin::start().await;
-    origin.on("/socket", Script::raw(b"").wait("answer").then(SWITCH).close());
-    origin.on("/a", Script::fresh(b"x"));
+    let origin = TestOrigin::start().await;
+    origin.on("/socket", OriginScript::raw(b"").wait("answer").then(SWITCH).close());
+    origin.on("/a", OriginScript::fresh(b"x"));
     let proxy = TestProxy::reverse(origin.address).await;
     origin.open("answer");
     for early in ["GET /a HTTP/1.1\r\nhost: a\r\n\r\n", "GET /a HT", "\r\n"] {
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         // Requests that were answered before do not matter.
         for line in ["x-plain: no", "accept: */*"] {
             assert_eq!(client.ask(&["GET /a HTTP/1.1", line]).await.text(), "x");
@@ -115,7 +115,7 @@ async fn bytes_before_the_switch_are_refused() {
         client.send((request(&ASK) + early).as_bytes()).await;
         let reply = client.reply(false).await;
         assert_eq!((reply.status, reply.cache_status().as_str()), (400, "nectary; detail=early-bytes"), "{early:?}");
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         assert_eq!(client.ask(&["GET /a HTTP/1.1"]).await.text(), "x");
         client.send(request(&ASK).as_bytes()).await;
         assert_eq!(client.head().await.status, 101);

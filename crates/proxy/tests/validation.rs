@@ -5,15 +5,17 @@ use nectary_proxy::ProxyOptions;
 use crate::common::*;
 
 #[tokio::test]
-async fn a_304_renews_what_is_stored_and_updates_its_headers() {
-    let origin = Origin::start().await;
+async fn validation_304_renews_stored_headers() {
+    let origin = TestOrigin::start().await;
     origin
-        .on("/a", Script::ok(&["cache-control: max-age=0", "etag: \"x\"", "x-count: 1"], b"hello"))
+        .on("/a", OriginScript::ok(&["cache-control: max-age=0", "etag: \"x\"", "x-count: 1"], b"hello"))
         .on(
             "/a",
-            Script::raw(b"HTTP/1.1 304 Not Modified\r\netag: \"x\"\r\ncache-control: max-age=60\r\nx-count: 2\r\n\r\n"),
+            OriginScript::raw(
+                b"HTTP/1.1 304 Not Modified\r\netag: \"x\"\r\ncache-control: max-age=60\r\nx-count: 2\r\n\r\n",
+            ),
         )
-        .on("/a", Script::response("500 Not Asked Again", &[], b""));
+        .on("/a", OriginScript::response("500 Not Asked Again", &[], b""));
     let proxy = TestProxy::forward().await;
     let url = origin.url("/a");
     assert_eq!(get(proxy.address, &url, &[]).await.header("x-count"), "1");
@@ -28,8 +30,10 @@ async fn a_304_renews_what_is_stored_and_updates_its_headers() {
 
 #[tokio::test]
 async fn a_200_replaces_what_is_stored() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(&["cache-control: max-age=0", "etag: \"x\""], b"old")).on("/a", Script::fresh(b"new"));
+    let origin = TestOrigin::start().await;
+    origin
+        .on("/a", OriginScript::ok(&["cache-control: max-age=0", "etag: \"x\""], b"old"))
+        .on("/a", OriginScript::fresh(b"new"));
     let proxy = TestProxy::forward().await;
     let url = origin.url("/a");
     assert_eq!(get(proxy.address, &url, &[]).await.text(), "old");
@@ -43,12 +47,12 @@ async fn a_200_replaces_what_is_stored() {
 }
 
 #[tokio::test]
-async fn a_304_for_something_else_is_not_believed() {
-    let origin = Origin::start().await;
+async fn mismatched_304_is_not_believed() {
+    let origin = TestOrigin::start().await;
     origin
-        .on("/a", Script::ok(&["cache-control: max-age=0", "etag: \"x\""], b"old"))
-        .on("/a", Script::raw(b"HTTP/1.1 304 Not Modified\r\netag: \"other\"\r\n\r\n"))
-        .on("/a", Script::fresh(b"new"));
+        .on("/a", OriginScript::ok(&["cache-control: max-age=0", "etag: \"x\""], b"old"))
+        .on("/a", OriginScript::raw(b"HTTP/1.1 304 Not Modified\r\netag: \"other\"\r\n\r\n"))
+        .on("/a", OriginScript::fresh(b"new"));
     let proxy = TestProxy::forward().await;
     assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.text(), "old");
     assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.text(), "new");
@@ -58,10 +62,10 @@ async fn a_304_for_something_else_is_not_believed() {
 /// An origin that says `304` whatever it is asked is not asked for ever.
 #[tokio::test]
 async fn unasked_304_ends_the_matter() {
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     origin
-        .on("/a", Script::ok(&["cache-control: max-age=0", "etag: \"x\""], b"old"))
-        .on("/a", Script::raw(b"HTTP/1.1 304 Not Modified\r\netag: \"other\"\r\n\r\n"));
+        .on("/a", OriginScript::ok(&["cache-control: max-age=0", "etag: \"x\""], b"old"))
+        .on("/a", OriginScript::raw(b"HTTP/1.1 304 Not Modified\r\netag: \"other\"\r\n\r\n"));
     let proxy = TestProxy::forward().await;
     assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.text(), "old");
     assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.status, 304);
@@ -70,7 +74,7 @@ async fn unasked_304_ends_the_matter() {
 
 /// The body has changed, although the origin says `304`: these validators are not those of the stored response.
 #[tokio::test]
-async fn a_304_with_other_weak_validators_renews_nothing() {
+async fn weak_mismatch_304_renews_nothing() {
     const MODIFIED: &str = "last-modified: Sun, 06 Nov 1994 08:49:37 GMT";
     const LATER: &str = "last-modified: Sun, 06 Nov 1994 08:49:38 GMT";
     const DATE: &str = "date: Sun, 06 Nov 1994 08:49:38 GMT";
@@ -85,12 +89,12 @@ async fn a_304_with_other_weak_validators_renews_nothing() {
         ),
     ];
     for (validators, fresh) in table {
-        let origin = Origin::start().await;
+        let origin = TestOrigin::start().await;
         let not_modified = format!("HTTP/1.1 304 Not Modified\r\ncache-control: max-age=60\r\n{fresh}\r\n\r\n");
         origin
-            .on("/a", Script::ok(&[&["cache-control: max-age=0"], validators].concat(), b"old"))
-            .on("/a", Script::raw(not_modified.as_bytes()))
-            .on("/a", Script::fresh(b"new"));
+            .on("/a", OriginScript::ok(&[&["cache-control: max-age=0"], validators].concat(), b"old"))
+            .on("/a", OriginScript::raw(not_modified.as_bytes()))
+            .on("/a", OriginScript::fresh(b"new"));
         let proxy = TestProxy::forward().await;
         for body in ["old", "new", "new"] {
             assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.text(), body, "{validators:?} {fresh}");
@@ -101,14 +105,14 @@ async fn a_304_with_other_weak_validators_renews_nothing() {
 
 /// The origin goes by a date of whole seconds, and the body has changed twice in one second.
 #[tokio::test]
-async fn a_body_modified_as_it_was_sent_is_fetched_again() {
-    let origin = Origin::start().await;
+async fn ambiguous_date_forces_refetch() {
+    let origin = TestOrigin::start().await;
     let modified = "last-modified: Sun, 06 Nov 1994 08:49:37 GMT";
     let sent = ["date: Sun, 06 Nov 1994 08:49:37 GMT", "date: Sun, 06 Nov 1994 08:49:38 GMT"];
     for (path, date, condition) in [("/a", sent[0], ""), ("/b", sent[1], "Sun, 06 Nov 1994 08:49:37 GMT")] {
         origin
-            .on(path, Script::ok(&["cache-control: max-age=0", modified, date], b"first"))
-            .on(path, Script::ok(&["cache-control: max-age=0", modified], b"second"));
+            .on(path, OriginScript::ok(&["cache-control: max-age=0", modified, date], b"first"))
+            .on(path, OriginScript::ok(&["cache-control: max-age=0", modified], b"second"));
         let proxy = TestProxy::forward().await;
         for body in ["first", "second"] {
             assert_eq!(get(proxy.address, &origin.url(path), &[]).await.text(), body);
@@ -119,10 +123,10 @@ async fn a_body_modified_as_it_was_sent_is_fetched_again() {
 
 #[tokio::test]
 async fn a_request_can_demand_validation() {
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     origin
-        .on("/a", Script::ok(&["cache-control: max-age=60", "etag: \"x\""], b"hello"))
-        .on("/a", Script::raw(b"HTTP/1.1 304 Not Modified\r\n\r\n"));
+        .on("/a", OriginScript::ok(&["cache-control: max-age=60", "etag: \"x\""], b"hello"))
+        .on("/a", OriginScript::raw(b"HTTP/1.1 304 Not Modified\r\n\r\n"));
     let proxy = TestProxy::forward().await;
     get(proxy.address, &origin.url("/a"), &[]).await;
     for demand in ["cache-control: no-cache", "cache-control: max-age=0", "pragma: no-cache"] {
@@ -135,18 +139,18 @@ async fn a_request_can_demand_validation() {
 }
 
 #[tokio::test]
-async fn validations_at_the_same_time_are_one_request() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(&["cache-control: max-age=0", "etag: \"x\""], b"hello")).on(
+async fn concurrent_validations_share_one_request() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(&["cache-control: max-age=0", "etag: \"x\""], b"hello")).on(
         "/a",
-        Script::raw(b"").wait("answer").then(b"HTTP/1.1 304 Not Modified\r\ncache-control: max-age=60\r\n\r\n"),
+        OriginScript::raw(b"").wait("answer").then(b"HTTP/1.1 304 Not Modified\r\ncache-control: max-age=60\r\n\r\n"),
     );
     let proxy = TestProxy::forward().await;
     get(proxy.address, &origin.url("/a"), &[]).await;
     let line = format!("GET {} HTTP/1.1", origin.url("/a"));
     let mut clients = Vec::new();
     for _ in 0..4 {
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         client.send(request(&[&line]).as_bytes()).await;
         clients.push(client);
     }
@@ -159,11 +163,11 @@ async fn validations_at_the_same_time_are_one_request() {
 }
 
 /// Sends the same request on several connections, and lets the origin answer when all wait.
-async fn at_the_same_time(origin: &Origin, proxy: &TestProxy, lines: &[&str]) -> Vec<Reply> {
+async fn at_the_same_time(origin: &TestOrigin, proxy: &TestProxy, lines: &[&str]) -> Vec<ClientReply> {
     let before = proxy.stats().requests;
     let mut clients = Vec::new();
     for _ in 0..5 {
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         client.send(request(lines).as_bytes()).await;
         clients.push(client);
     }
@@ -184,8 +188,8 @@ async fn demands_for_validation_share_one_revalidation() {
         ["cache-control: max-age=0", "cache-control: no-cache", "pragma: no-cache", "cache-control: min-fresh=90"]
     {
         for answer in [&b"HTTP/1.1 304 Not Modified\r\n\r\n"[..], FRESH] {
-            let origin = Origin::start().await;
-            origin.on("/a", Script::raw(FRESH)).on("/a", Script::raw(b"").wait("answer").then(answer));
+            let origin = TestOrigin::start().await;
+            origin.on("/a", OriginScript::raw(FRESH)).on("/a", OriginScript::raw(b"").wait("answer").then(answer));
             let proxy = TestProxy::forward().await;
             get(proxy.address, &origin.url("/a"), &[]).await;
             let line = format!("GET {} HTTP/1.1", origin.url("/a"));
@@ -203,24 +207,24 @@ async fn demands_for_validation_share_one_revalidation() {
 /// The store refuses the renewed headers if what they belong to is purged meanwhile. The origin has confirmed it all the
 /// same, and is there for those who wait.
 #[tokio::test]
-async fn a_purge_during_a_validation_fails_nobody() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(&["cache-control: max-age=0, must-revalidate", "etag: \"x\""], b"hello"));
-    origin.on("/a", Script::raw(b"").wait("answer").then(b"HTTP/1.1 304 Not Modified\r\n\r\n"));
-    origin.on("/a", Script::ok(&["cache-control: max-age=0, must-revalidate", "etag: \"x\""], b"hello"));
+async fn purge_during_validation_fails_nobody() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(&["cache-control: max-age=0, must-revalidate", "etag: \"x\""], b"hello"));
+    origin.on("/a", OriginScript::raw(b"").wait("answer").then(b"HTTP/1.1 304 Not Modified\r\n\r\n"));
+    origin.on("/a", OriginScript::ok(&["cache-control: max-age=0, must-revalidate", "etag: \"x\""], b"hello"));
     let proxy = TestProxy::forward().await;
     get(proxy.address, &origin.url("/a"), &[]).await;
     let line = format!("GET {} HTTP/1.1", origin.url("/a"));
     let mut clients = Vec::new();
     for number in 1..=3 {
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         client.send(request(&[&line]).as_bytes()).await;
         proxy.wait_for(|stats| stats.requests == 1 + number).await;
         clients.push(client);
     }
     origin.wait_for(2).await;
     let purge = format!("PURGE {} HTTP/1.1", origin.url("/a"));
-    assert_eq!(Client::connect(proxy.address).await.ask(&[&purge, AUTHORIZATION]).await.status, 200);
+    assert_eq!(TestClient::connect(proxy.address).await.ask(&[&purge, AUTHORIZATION]).await.status, 200);
     origin.open("answer");
     for client in &mut clients {
         let reply = client.reply(false).await;
@@ -230,11 +234,11 @@ async fn a_purge_during_a_validation_fails_nobody() {
 
 /// Such a response may be for one client alone, as far as a cache knows.
 #[tokio::test]
-async fn responses_with_no_cache_are_validated_by_each() {
-    let origin = Origin::start().await;
+async fn no_cache_validates_per_client() {
+    let origin = TestOrigin::start().await;
     let response = ["cache-control: no-cache", "etag: \"x\""];
-    origin.on("/a", Script::ok(&response, b"hello"));
-    origin.on("/a", Script::raw(b"").wait("answer").then(b"HTTP/1.1 304 Not Modified\r\n\r\n"));
+    origin.on("/a", OriginScript::ok(&response, b"hello"));
+    origin.on("/a", OriginScript::raw(b"").wait("answer").then(b"HTTP/1.1 304 Not Modified\r\n\r\n"));
     let proxy = TestProxy::forward().await;
     get(proxy.address, &origin.url("/a"), &[]).await;
     let line = format!("GET {} HTTP/1.1", origin.url("/a"));
@@ -246,13 +250,13 @@ async fn responses_with_no_cache_are_validated_by_each() {
 
 /// The answer to a request that was under way before may be older than the demand.
 #[tokio::test]
-async fn an_answer_that_was_there_before_meets_no_demand() {
-    let origin = Origin::start().await;
+async fn earlier_answer_meets_no_demand() {
+    let origin = TestOrigin::start().await;
     let head = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 3\r\n\r\n";
-    origin.on("/a", Script::raw(head).then(b"ol").wait("rest").then(b"d")).on("/a", Script::fresh(b"new"));
+    origin.on("/a", OriginScript::raw(head).then(b"ol").wait("rest").then(b"d")).on("/a", OriginScript::fresh(b"new"));
     let proxy = TestProxy::forward().await;
     let line = format!("GET {} HTTP/1.1", origin.url("/a"));
-    let mut first = Client::connect(proxy.address).await;
+    let mut first = TestClient::connect(proxy.address).await;
     first.send(request(&[&line]).as_bytes()).await;
     first.head().await;
     tokio::time::sleep(std::time::Duration::from_millis(3)).await;
@@ -262,23 +266,24 @@ async fn an_answer_that_was_there_before_meets_no_demand() {
 }
 
 #[tokio::test]
-async fn an_error_of_the_origin_leaves_what_is_stored() {
-    let origin = Origin::start().await;
+async fn origin_error_keeps_stored_response() {
+    let origin = TestOrigin::start().await;
     origin
-        .on("/a", Script::ok(&["cache-control: max-age=0", "etag: \"x\""], b"hello"))
-        .on("/a", Script::response("500 Oh", &[], b"no"))
-        .on("/a", Script::raw(b"HTTP/1.1 304 Not Modified\r\n\r\n"));
+        .on("/a", OriginScript::ok(&["cache-control: max-age=0", "etag: \"x\""], b"hello"))
+        .on("/a", OriginScript::response("500 Oh", &[], b"no"))
+        .on("/a", OriginScript::raw(b"HTTP/1.1 304 Not Modified\r\n\r\n"));
     let proxy = TestProxy::forward().await;
     get(proxy.address, &origin.url("/a"), &[]).await;
     assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.status, 500);
     assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.text(), "hello");
 }
 
+/// The operator can have validation that requests demand ignored.
 #[tokio::test]
-async fn a_request_cannot_demand_validation_where_that_is_ignored() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(&["cache-control: max-age=60", "etag: \"x\""], b"hello"));
-    origin.on("/stale", Script::ok(&["cache-control: max-age=0", "etag: \"x\""], b"hello"));
+async fn ignored_demand_causes_no_validation() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(&["cache-control: max-age=60", "etag: \"x\""], b"hello"));
+    origin.on("/stale", OriginScript::ok(&["cache-control: max-age=0", "etag: \"x\""], b"hello"));
     let options = ProxyOptions { ignore_request_cache_control: true, ..options() };
     let proxy = TestProxy::start(options).await;
     let demands =

@@ -3,10 +3,10 @@
 use crate::common::*;
 
 #[tokio::test]
-async fn variants_are_kept_apart_and_each_is_found_again() {
-    let origin = Origin::start().await;
+async fn variants_are_stored_separately() {
+    let origin = TestOrigin::start().await;
     for body in [b"one", b"two"] {
-        origin.on("/a", Script::ok(&["cache-control: max-age=60", "vary: Accept-Language, X-Kind"], body));
+        origin.on("/a", OriginScript::ok(&["cache-control: max-age=60", "vary: Accept-Language, X-Kind"], body));
     }
     let proxy = TestProxy::forward().await;
     let url = origin.url("/a");
@@ -27,11 +27,11 @@ async fn variants_are_kept_apart_and_each_is_found_again() {
 
 #[tokio::test]
 async fn names_learned_later_join_those_known() {
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     origin
-        .on("/a", Script::ok(&["cache-control: max-age=60", "vary: a"], b"1"))
-        .on("/a", Script::ok(&["cache-control: max-age=60", "vary: b"], b"2"))
-        .on("/a", Script::ok(&["cache-control: max-age=60"], b"3"));
+        .on("/a", OriginScript::ok(&["cache-control: max-age=60", "vary: a"], b"1"))
+        .on("/a", OriginScript::ok(&["cache-control: max-age=60", "vary: b"], b"2"))
+        .on("/a", OriginScript::ok(&["cache-control: max-age=60"], b"3"));
     let proxy = TestProxy::forward().await;
     let url = origin.url("/a");
     assert_eq!(get(proxy.address, &url, &["a: 1", "b: 1"]).await.text(), "1");
@@ -43,9 +43,9 @@ async fn names_learned_later_join_those_known() {
 }
 
 #[tokio::test]
-async fn what_varies_by_everything_is_not_stored() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(&["cache-control: max-age=60", "vary: *"], b"x"));
+async fn vary_star_is_not_stored() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(&["cache-control: max-age=60", "vary: *"], b"x"));
     let proxy = TestProxy::forward().await;
     for count in 1..=2 {
         assert!(!get(proxy.address, &origin.url("/a"), &[]).await.is_hit());
@@ -54,16 +54,16 @@ async fn what_varies_by_everything_is_not_stored() {
 }
 
 #[tokio::test]
-async fn a_follower_of_another_variant_gets_its_own() {
-    let origin = Origin::start().await;
+async fn follower_fetches_other_variant() {
+    let origin = TestOrigin::start().await;
     let head = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\nvary: a\r\ncontent-length: 3\r\n\r\n";
-    origin.on("/a", Script::raw(b"").wait("answer").then(head).then(b"one"));
-    origin.on("/a", Script::raw(head).then(b"two"));
+    origin.on("/a", OriginScript::raw(b"").wait("answer").then(head).then(b"one"));
+    origin.on("/a", OriginScript::raw(head).then(b"two"));
     let proxy = TestProxy::forward().await;
     let line = format!("GET {} HTTP/1.1", origin.url("/a"));
     let mut clients = Vec::new();
     for header in ["a: 1", "a: 1", "a: 2", "a: 2"] {
-        let mut client = Client::connect(proxy.address).await;
+        let mut client = TestClient::connect(proxy.address).await;
         client.send(request(&[&line, header]).as_bytes()).await;
         proxy.wait_for(|stats| stats.requests == clients.len() as u64 + 1).await;
         clients.push(client);
@@ -78,15 +78,16 @@ async fn a_follower_of_another_variant_gets_its_own() {
     assert_eq!(origin.count(), 2);
 }
 
+/// A `304` with a new `Vary` does not leave the response where all requests find it.
 #[tokio::test]
-async fn a_304_that_makes_it_vary_does_not_leave_it_where_all_find_it() {
-    let origin = Origin::start().await;
+async fn varying_304_moves_stored_response() {
+    let origin = TestOrigin::start().await;
     let head = "cache-control: max-age=60";
     origin
-        .on("/a", Script::ok(&["cache-control: max-age=0", "etag: \"x\""], b"old"))
-        .on("/a", Script::raw(b"HTTP/1.1 304 Not Modified\r\ncache-control: max-age=60\r\nvary: a\r\n\r\n"))
-        .on("/a", Script::ok(&[head, "vary: a", "etag: \"x\""], b"one"))
-        .on("/a", Script::ok(&[head, "vary: a", "etag: \"y\""], b"two"));
+        .on("/a", OriginScript::ok(&["cache-control: max-age=0", "etag: \"x\""], b"old"))
+        .on("/a", OriginScript::raw(b"HTTP/1.1 304 Not Modified\r\ncache-control: max-age=60\r\nvary: a\r\n\r\n"))
+        .on("/a", OriginScript::ok(&[head, "vary: a", "etag: \"x\""], b"one"))
+        .on("/a", OriginScript::ok(&[head, "vary: a", "etag: \"y\""], b"two"));
     let proxy = TestProxy::forward().await;
     let url = origin.url("/a");
     assert_eq!(get(proxy.address, &url, &["a: 1"]).await.text(), "old");
@@ -97,11 +98,11 @@ async fn a_304_that_makes_it_vary_does_not_leave_it_where_all_find_it() {
 }
 
 #[tokio::test]
-async fn more_names_than_are_kept_are_not_stored() {
-    let origin = Origin::start().await;
+async fn too_many_vary_names_are_not_stored() {
+    let origin = TestOrigin::start().await;
     let names = |from: u8| (from..from + 10).map(|index| format!("x-{index}")).collect::<Vec<_>>().join(", ");
     for (from, body) in [(0, b"one"), (10, b"two"), (10, b"new")] {
-        origin.on("/a", Script::ok(&["cache-control: max-age=60", &format!("vary: {}", names(from))], body));
+        origin.on("/a", OriginScript::ok(&["cache-control: max-age=60", &format!("vary: {}", names(from))], body));
     }
     let proxy = TestProxy::forward().await;
     let url = origin.url("/a");
@@ -112,7 +113,7 @@ async fn more_names_than_are_kept_are_not_stored() {
 }
 
 #[tokio::test]
-async fn encodings_of_all_browsers_share_their_copies() {
+async fn browser_encodings_share_copies() {
     let browsers = [
         "gzip, deflate, br, zstd",
         "gzip, deflate, br",
@@ -125,9 +126,9 @@ async fn encodings_of_all_browsers_share_their_copies() {
         "",
     ];
     let odd: Vec<String> = (0..51).flat_map(|at| [format!("gzip;q=0.{at:03}1"), format!("x-odd-{at}, br")]).collect();
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     for body in ["0", "1", "2", "3", "4", "5"] {
-        origin.on("/a", Script::ok(&["cache-control: max-age=60", "vary: accept-encoding"], body.as_bytes()));
+        origin.on("/a", OriginScript::ok(&["cache-control: max-age=60", "vary: accept-encoding"], body.as_bytes()));
     }
     let proxy = TestProxy::forward().await;
     for wish in browsers.into_iter().chain(odd.iter().map(String::as_str)) {
@@ -155,10 +156,10 @@ async fn six_browsers_share_two_copies() {
         "gzip, deflate, br",
         "gzip, deflate, br",
     ];
-    let origin = Origin::start().await;
+    let origin = TestOrigin::start().await;
     let lines = |coding| ["cache-control: max-age=60", "vary: accept-encoding", coding];
-    origin.on("/a", Script::ok(&lines("content-encoding: zstd"), b"in zstd"));
-    origin.on("/a", Script::ok(&lines("content-encoding: br"), b"in br"));
+    origin.on("/a", OriginScript::ok(&lines("content-encoding: zstd"), b"in zstd"));
+    origin.on("/a", OriginScript::ok(&lines("content-encoding: br"), b"in br"));
     let proxy = TestProxy::forward().await;
     for wish in browsers.iter().chain(&browsers) {
         let reply = get(proxy.address, &origin.url("/a"), &[&format!("accept-encoding: {wish}")]).await;
@@ -169,26 +170,26 @@ async fn six_browsers_share_two_copies() {
 }
 
 #[tokio::test]
-async fn what_is_not_stored_is_encoded_as_each_wishes() {
-    let origin = Origin::start().await;
-    origin.on("/a", Script::ok(&["cache-control: no-store"], b"x"));
+async fn unstored_response_uses_client_encoding() {
+    let origin = TestOrigin::start().await;
+    origin.on("/a", OriginScript::ok(&["cache-control: no-store"], b"x"));
     let proxy = TestProxy::forward().await;
     let (url, wish) = (origin.url("/a"), "accept-encoding: zstd");
     for _ in 0..2 {
         get(proxy.address, &url, &[wish]).await;
     }
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     client.ask(&[&format!("POST {url} HTTP/1.1"), "content-length: 0", wish]).await;
     let asked: Vec<String> = origin.got().iter().map(|got| got.header("accept-encoding")).collect();
     assert_eq!(asked, ["identity", "zstd", "zstd"]);
 }
 
-/// An origin does not get what `Connection` names, so its response must not be found by that.
+/// An origin does not get what `SweptConnection` names, so its response must not be found by that.
 #[tokio::test]
-async fn headers_of_one_hop_select_no_variant() {
-    let origin = Origin::start().await;
+async fn hop_headers_select_no_variant() {
+    let origin = TestOrigin::start().await;
     for body in [b"none", b"ours"] {
-        origin.on("/a", Script::ok(&["cache-control: max-age=60", "vary: origin"], body));
+        origin.on("/a", OriginScript::ok(&["cache-control: max-age=60", "vary: origin"], body));
     }
     let proxy = TestProxy::forward().await;
     let (url, page) = (origin.url("/a"), "origin: https://page.example");

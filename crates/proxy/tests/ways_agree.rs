@@ -3,19 +3,20 @@
 
 use crate::common::*;
 
+/// A plain request gets the same answer as any other on one connection.
 #[tokio::test]
-async fn a_plain_request_and_any_other_get_the_same_answer_on_one_connection() {
-    let origin = Origin::start().await;
+async fn plain_requests_answer_alike() {
+    let origin = TestOrigin::start().await;
     let headers = ["cache-control: max-age=60", "etag: \"x\"", "x-mine: 1", "x-mine: 2", "cache-status: other; hit"];
-    origin.on("/a?b=c", Script::ok(&headers, b"hello"));
-    origin.on("/big", Script::ok(&["cache-control: max-age=60"], &[7; 60_000]));
+    origin.on("/a?b=c", OriginScript::ok(&headers, b"hello"));
+    origin.on("/big", OriginScript::ok(&["cache-control: max-age=60"], &[7; 60_000]));
     let proxy = TestProxy::reverse(origin.address).await;
     get(proxy.address, "/a?b=c", &[]).await;
     get(proxy.address, "/big", &[]).await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     let plain = ["GET /a?b=c HTTP/1.1", "Host: h", "Accept: */*"];
     let other = ["GET /a?b=c HTTP/1.1", "Host: h", "X-Other: 1"];
-    let sorted = |reply: &Reply| {
+    let sorted = |reply: &ClientReply| {
         let mut headers = reply.headers.clone();
         headers.retain(|(name, _)| name != "age");
         headers.sort();
@@ -50,14 +51,14 @@ async fn a_plain_request_and_any_other_get_the_same_answer_on_one_connection() {
 }
 
 #[tokio::test]
-async fn answers_to_a_client_that_reads_slowly_come_whole_and_in_order() {
-    let origin = Origin::start().await;
-    origin.on("/big", Script::ok(&["cache-control: max-age=60"], &[7; 60_000]));
-    origin.on("/small", Script::ok(&["cache-control: max-age=60"], b"small"));
+async fn slow_reader_keeps_answer_order() {
+    let origin = TestOrigin::start().await;
+    origin.on("/big", OriginScript::ok(&["cache-control: max-age=60"], &[7; 60_000]));
+    origin.on("/small", OriginScript::ok(&["cache-control: max-age=60"], b"small"));
     let proxy = TestProxy::reverse(origin.address).await;
     get(proxy.address, "/big", &[]).await;
     get(proxy.address, "/small", &[]).await;
-    let mut client = Client::connect(proxy.address).await;
+    let mut client = TestClient::connect(proxy.address).await;
     // All answers are requested before the client reads any of them, and together they are longer than the sockets'
     // buffers.
     let ask = request(&["GET /big HTTP/1.1", "Host: h"]);

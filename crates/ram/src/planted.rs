@@ -6,7 +6,7 @@
 /// A bug that can be planted in the mirror.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Bug {
+pub enum MirrorBug {
     /// A write is acknowledged without a donor before the other donors have stored that it is left.
     AcknowledgedBeforeLeft = 1,
     /// A donor that was left and returns is trusted without a rebuild.
@@ -83,110 +83,110 @@ pub enum Bug {
     RevertUnnumbered = 39,
 }
 
-impl Bug {
+impl MirrorBug {
     /// The bugs that a mirror can have.
-    pub const ALL: [Bug; 16] = [
-        Bug::AcknowledgedBeforeLeft,
-        Bug::LeftDonorBelieved,
-        Bug::OverlapUnordered,
-        Bug::ReplaySkipped,
-        Bug::MarkAfterWrite,
-        Bug::FencingSkipped,
-        Bug::LeaseIgnored,
-        Bug::ChecksumIgnored,
-        Bug::ResyncSkipsOne,
-        Bug::RebuildUnlocked,
-        Bug::RestartUnnoticed,
-        Bug::TrimUnmarked,
-        Bug::ScrubFromDamaged,
-        Bug::ScrubUnlocked,
-        Bug::ScrubSkips,
-        Bug::DrainForgets,
+    pub const ALL: [MirrorBug; 16] = [
+        MirrorBug::AcknowledgedBeforeLeft,
+        MirrorBug::LeftDonorBelieved,
+        MirrorBug::OverlapUnordered,
+        MirrorBug::ReplaySkipped,
+        MirrorBug::MarkAfterWrite,
+        MirrorBug::FencingSkipped,
+        MirrorBug::LeaseIgnored,
+        MirrorBug::ChecksumIgnored,
+        MirrorBug::ResyncSkipsOne,
+        MirrorBug::RebuildUnlocked,
+        MirrorBug::RestartUnnoticed,
+        MirrorBug::TrimUnmarked,
+        MirrorBug::ScrubFromDamaged,
+        MirrorBug::ScrubUnlocked,
+        MirrorBug::ScrubSkips,
+        MirrorBug::DrainForgets,
     ];
 
     /// The bugs that a device with parity in place can have.
-    pub const PARITY: [Bug; 21] = [
-        Bug::ParityUnmarked,
-        Bug::MarkClearedEarly,
-        Bug::StaleDataUsed,
-        Bug::UnfinishedBelieved,
-        Bug::ColumnsUnlocked,
-        Bug::AcknowledgedBeforeLeft,
-        Bug::LeftDonorBelieved,
-        Bug::OverlapUnordered,
-        Bug::ReplaySkipped,
-        Bug::MarkAfterWrite,
-        Bug::FencingSkipped,
-        Bug::LeaseIgnored,
-        Bug::ChecksumIgnored,
-        Bug::ResyncSkipsOne,
-        Bug::RebuildUnlocked,
-        Bug::RestartUnnoticed,
-        Bug::TrimUnmarked,
-        Bug::ScrubFromDamaged,
-        Bug::ScrubUnlocked,
-        Bug::ScrubSkips,
-        Bug::DrainForgets,
+    pub const PARITY: [MirrorBug; 21] = [
+        MirrorBug::ParityUnmarked,
+        MirrorBug::MarkClearedEarly,
+        MirrorBug::StaleDataUsed,
+        MirrorBug::UnfinishedBelieved,
+        MirrorBug::ColumnsUnlocked,
+        MirrorBug::AcknowledgedBeforeLeft,
+        MirrorBug::LeftDonorBelieved,
+        MirrorBug::OverlapUnordered,
+        MirrorBug::ReplaySkipped,
+        MirrorBug::MarkAfterWrite,
+        MirrorBug::FencingSkipped,
+        MirrorBug::LeaseIgnored,
+        MirrorBug::ChecksumIgnored,
+        MirrorBug::ResyncSkipsOne,
+        MirrorBug::RebuildUnlocked,
+        MirrorBug::RestartUnnoticed,
+        MirrorBug::TrimUnmarked,
+        MirrorBug::ScrubFromDamaged,
+        MirrorBug::ScrubUnlocked,
+        MirrorBug::ScrubSkips,
+        MirrorBug::DrainForgets,
     ];
 
     /// The bugs of moves, which every policy can have. Those that need two moves in a row are not among them: their tests
     /// are directed (`moves_planted`).
-    pub const MOVES: [Bug; 13] = [
-        Bug::MoveNotReverted,
-        Bug::MoveHoldsSpare,
-        Bug::MoveForgets,
-        Bug::SwitchUnfinished,
-        Bug::AnswerForgotten,
-        Bug::LossForgotten,
-        Bug::SwitchBeforeAnswer,
-        Bug::FailureForgotten,
-        Bug::ChangedWhileCopied,
-        Bug::KeptForgotten,
-        Bug::DoneUntold,
-        Bug::TakerLossIgnored,
-        Bug::RevertUnnumbered,
+    pub const MOVES: [MirrorBug; 13] = [
+        MirrorBug::MoveNotReverted,
+        MirrorBug::MoveHoldsSpare,
+        MirrorBug::MoveForgets,
+        MirrorBug::SwitchUnfinished,
+        MirrorBug::AnswerForgotten,
+        MirrorBug::LossForgotten,
+        MirrorBug::SwitchBeforeAnswer,
+        MirrorBug::FailureForgotten,
+        MirrorBug::ChangedWhileCopied,
+        MirrorBug::KeptForgotten,
+        MirrorBug::DoneUntold,
+        MirrorBug::TakerLossIgnored,
+        MirrorBug::RevertUnnumbered,
     ];
 
     /// Returns the name of the bug in reports.
     pub fn name(self) -> &'static str {
         match self {
-            Bug::AcknowledgedBeforeLeft => "acknowledged before the left donor is recorded",
-            Bug::LeftDonorBelieved => "left donor believed when it returns",
-            Bug::OverlapUnordered => "overlapping writes unordered",
-            Bug::ReplaySkipped => "replay of a missed write skipped",
-            Bug::MarkAfterWrite => "dirty mark after the write",
-            Bug::FencingSkipped => "fencing skipped on one donor",
-            Bug::LeaseIgnored => "lease of the old client ignored",
-            Bug::ChecksumIgnored => "checksum ignored",
-            Bug::ResyncSkipsOne => "one dirty stripe not resynchronised",
-            Bug::RebuildUnlocked => "rebuild beside a write",
-            Bug::RestartUnnoticed => "restarted donor mistaken for the old one",
-            Bug::TrimUnmarked => "trim without a dirty mark",
-            Bug::ScrubFromDamaged => "scrub repairs from the damaged copy",
-            Bug::ScrubUnlocked => "scrub beside a write",
-            Bug::ScrubSkips => "scrub skips stripes",
-            Bug::DrainForgets => "drain forgets a block",
-            Bug::ParityUnmarked => "parity changed before the dirty mark",
-            Bug::MarkClearedEarly => "dirty mark removed before the change ends",
-            Bug::StaleDataUsed => "stale data of a left donor used",
-            Bug::UnfinishedBelieved => "unfinished stripe of a missing donor believed",
-            Bug::ColumnsUnlocked => "changes with the same parity unordered",
-            Bug::MoveNotReverted => "move not reverted",
-            Bug::MoveHoldsSpare => "move holds the spare of a lost donor",
-            Bug::MoveForgets => "move forgets what changes meanwhile",
-            Bug::SwitchUnfinished => "switch left unfinished by a lost client",
-            Bug::AnswerForgotten => "answered write not copied again",
-            Bug::LossForgotten => "write on a lost connection not copied again",
-            Bug::SwitchBeforeAnswer => "switch before the last write is answered",
-            Bug::FailureForgotten => "failed copy of a part not repeated",
-            Bug::ChangedWhileCopied => "part changed during its copy not copied again",
-            Bug::KeptForgotten => "request kept in a pause not sent",
-            Bug::DoneUntold => "move done before all are told",
-            Bug::EarlierMoveAnswered => "answer to an earlier move counted",
-            Bug::TakerLossIgnored => "loss after the switch taken for success",
-            Bug::EarlierCopyUsed => "switch finished with a copy of an earlier donor",
-            Bug::FormerHasGoneOn => "switch finished although the former donor has gone on",
-            Bug::RevertUnnumbered => "view that reverts a switch not numbered",
+            MirrorBug::AcknowledgedBeforeLeft => "acknowledged before the left donor is recorded",
+            MirrorBug::LeftDonorBelieved => "left donor believed when it returns",
+            MirrorBug::OverlapUnordered => "overlapping writes unordered",
+            MirrorBug::ReplaySkipped => "replay of a missed write skipped",
+            MirrorBug::MarkAfterWrite => "dirty mark after the write",
+            MirrorBug::FencingSkipped => "fencing skipped on one donor",
+            MirrorBug::LeaseIgnored => "lease of the old client ignored",
+            MirrorBug::ChecksumIgnored => "checksum ignored",
+            MirrorBug::ResyncSkipsOne => "one dirty stripe not resynchronised",
+            MirrorBug::RebuildUnlocked => "rebuild beside a write",
+            MirrorBug::RestartUnnoticed => "restarted donor mistaken for the old one",
+            MirrorBug::TrimUnmarked => "trim without a dirty mark",
+            MirrorBug::ScrubFromDamaged => "scrub repairs from the damaged copy",
+            MirrorBug::ScrubUnlocked => "scrub beside a write",
+            MirrorBug::ScrubSkips => "scrub skips stripes",
+            MirrorBug::DrainForgets => "drain forgets a block",
+            MirrorBug::ParityUnmarked => "parity changed before the dirty mark",
+            MirrorBug::MarkClearedEarly => "dirty mark removed before the change ends",
+            MirrorBug::StaleDataUsed => "stale data of a left donor used",
+            MirrorBug::UnfinishedBelieved => "unfinished stripe of a missing donor believed",
+            MirrorBug::ColumnsUnlocked => "changes with the same parity unordered",
+            MirrorBug::MoveNotReverted => "move not reverted",
+            MirrorBug::MoveHoldsSpare => "move holds the spare of a lost donor",
+            MirrorBug::MoveForgets => "move forgets what changes meanwhile",
+            MirrorBug::SwitchUnfinished => "switch left unfinished by a lost client",
+            MirrorBug::AnswerForgotten => "answered write not copied again",
+            MirrorBug::LossForgotten => "write on a lost connection not copied again",
+            MirrorBug::SwitchBeforeAnswer => "switch before the last write is answered",
+            MirrorBug::FailureForgotten => "failed copy of a part not repeated",
+            MirrorBug::ChangedWhileCopied => "part changed during its copy not copied again",
+            MirrorBug::KeptForgotten => "request kept in a pause not sent",
+            MirrorBug::DoneUntold => "move done before all are told",
+            MirrorBug::EarlierMoveAnswered => "answer to an earlier move counted",
+            MirrorBug::TakerLossIgnored => "loss after the switch taken for success",
+            MirrorBug::EarlierCopyUsed => "switch finished with a copy of an earlier donor",
+            MirrorBug::FormerHasGoneOn => "switch finished although the former donor has gone on",
+            MirrorBug::RevertUnnumbered => "view that reverts a switch not numbered",
         }
     }
 }
@@ -196,25 +196,25 @@ static PLANTED: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0
 
 /// Plants a bug in this process, or removes it.
 #[cfg(feature = "planted")]
-pub fn plant(bug: Option<Bug>) {
+pub fn plant(bug: Option<MirrorBug>) {
     PLANTED.store(bug.map_or(0, |bug| bug as u8), std::sync::atomic::Ordering::SeqCst);
 }
 
 /// Whether `bug` is planted, for code in tests.
 #[cfg(feature = "planted")]
-pub fn is_planted(bug: Bug) -> bool {
+pub fn is_planted(bug: MirrorBug) -> bool {
     planted(bug)
 }
 
 /// Whether `bug` is planted.
 #[cfg(feature = "planted")]
-pub(crate) fn planted(bug: Bug) -> bool {
+pub(crate) fn planted(bug: MirrorBug) -> bool {
     PLANTED.load(std::sync::atomic::Ordering::Relaxed) == bug as u8
 }
 
 /// Whether `bug` is planted: never, in this build.
 #[cfg(not(feature = "planted"))]
 #[inline(always)]
-pub(crate) fn planted(_: Bug) -> bool {
+pub(crate) fn planted(_: MirrorBug) -> bool {
     false
 }

@@ -7,14 +7,14 @@
 //! A pass goes over the *units* of a device in their order: the blocks of a mirror, or the groups and trims of
 //! logged parity. A step that could not be done is tried again, so a pass ends only when every unit was compared.
 
-use crate::mirror::{Moment, Times};
+use crate::mirror::{MachineTimes, Moment};
 
 /// A step that could not be done is tried again after this time. *Units*: microseconds.
 const RETRY_US: Moment = 50_000;
 
 /// What a pass, or all passes together, have found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Findings {
+pub struct ScrubFindings {
     /// Copies (slots and parities, if the device logs parity) that were wrong and have the right bytes now.
     pub repaired: u64,
     /// Blocks (or slots) that are wrong, while no donor has the right bytes.
@@ -25,7 +25,7 @@ pub struct Findings {
 
 /// The progress of the scrub and its findings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct ScrubProgress {
     /// The bytes of the device that the present pass has compared; `None` between passes.
     pub done_bytes: Option<u64>,
     /// The bytes that a pass compares.
@@ -37,9 +37,9 @@ pub struct Progress {
     /// Whether the present pass was requested by a user.
     pub is_requested: bool,
     /// The findings of the pass that was completed last.
-    pub last: Findings,
+    pub last: ScrubFindings,
     /// The findings of the present pass.
-    pub present: Findings,
+    pub present: ScrubFindings,
     /// Everything that was repaired since the start.
     pub repaired: u64,
 }
@@ -47,7 +47,7 @@ pub struct Progress {
 /// The pace and the results of the scrub of one device.
 #[derive(Debug)]
 pub(crate) struct Scrub {
-    /// See [`Times`].
+    /// See [`MachineTimes`].
     mib_us: Moment,
     rest_us: Moment,
     /// The bytes of the device that one unit stands for.
@@ -67,14 +67,14 @@ pub(crate) struct Scrub {
     due_us: Moment,
     began_us: Moment,
     passes: u64,
-    last: Findings,
-    present: Findings,
+    last: ScrubFindings,
+    present: ScrubFindings,
     repaired: u64,
 }
 
 impl Scrub {
     /// Makes the scrub of a device of `units` units.
-    pub fn new(times: &Times, unit_bytes: u64, units: u64, now_us: Moment) -> Scrub {
+    pub fn new(times: &MachineTimes, unit_bytes: u64, units: u64, now_us: Moment) -> Scrub {
         Scrub {
             mib_us: times.scrub_us,
             rest_us: times.scrub_rest_us,
@@ -88,8 +88,8 @@ impl Scrub {
             due_us: now_us + times.scrub_rest_us,
             began_us: now_us,
             passes: 0,
-            last: Findings::default(),
-            present: Findings::default(),
+            last: ScrubFindings::default(),
+            present: ScrubFindings::default(),
             repaired: 0,
         }
     }
@@ -108,7 +108,7 @@ impl Scrub {
 
     fn begin_pass(&mut self, now_us: Moment) {
         (self.next, self.began_us, self.due_us) = (Some(0), now_us, now_us);
-        self.present = Findings::default();
+        self.present = ScrubFindings::default();
     }
 
     /// Returns the unit at which a step has to begin now, if one is due. Begins a pass if one is due.
@@ -135,13 +135,13 @@ impl Scrub {
     }
 
     /// Notes that the step is done, and which unit follows. After the last unit the pass has ended.
-    pub fn done(&mut self, now_us: Moment, next: u64, found: Findings) {
+    pub fn done(&mut self, now_us: Moment, next: u64, found: ScrubFindings) {
         self.is_busy = false;
         self.repaired += found.repaired;
         if self.restart(now_us) {
             return;
         }
-        let Findings { repaired, lost, doubtful } = &mut self.present;
+        let ScrubFindings { repaired, lost, doubtful } = &mut self.present;
         (*repaired, *lost, *doubtful) = (*repaired + found.repaired, *lost + found.lost, *doubtful + found.doubtful);
         let units = next.saturating_sub(self.next.unwrap_or(next));
         self.next = Some(next);
@@ -169,8 +169,8 @@ impl Scrub {
     }
 
     /// Returns the progress and the findings.
-    pub fn progress(&self, now_us: Moment) -> Progress {
-        Progress {
+    pub fn progress(&self, now_us: Moment) -> ScrubProgress {
+        ScrubProgress {
             done_bytes: self.next.map(|next| next * self.unit_bytes),
             all_bytes: self.units * self.unit_bytes,
             elapsed_us: now_us.saturating_sub(self.began_us),
@@ -187,15 +187,16 @@ impl Scrub {
 mod tests {
     use super::*;
 
-    const REPAIRED: Findings = Findings { repaired: 1, lost: 0, doubtful: 0 };
+    const REPAIRED: ScrubFindings = ScrubFindings { repaired: 1, lost: 0, doubtful: 0 };
 
     fn scrub(scrub_us: Moment) -> Scrub {
-        let times = Times { scrub_us, scrub_rest_us: 1_000_000, ..Times::default() };
+        let times = MachineTimes { scrub_us, scrub_rest_us: 1_000_000, ..MachineTimes::default() };
         Scrub::new(&times, 1 << 20, 3, 0)
     }
 
+    /// A pass begins after the rest period, and its steps come at the rate.
     #[test]
-    fn steps_come_at_the_rate_and_a_pass_after_the_rest() {
+    fn scrub_follows_rate_and_rest() {
         let mut scrub = scrub(100_000);
         assert_eq!((scrub.due(999_999), scrub.due(1_000_000)), (None, Some(0)));
         scrub.begin();
@@ -206,14 +207,15 @@ mod tests {
         scrub.dropped(1_120_000);
         assert_eq!((scrub.due(1_169_999), scrub.due(1_170_000)), (None, Some(1)));
         scrub.begin();
-        scrub.done(1_170_000, 3, Findings::default());
-        let Progress { done_bytes, passes, last, repaired, .. } = scrub.progress(1_180_000);
+        scrub.done(1_170_000, 3, ScrubFindings::default());
+        let ScrubProgress { done_bytes, passes, last, repaired, .. } = scrub.progress(1_180_000);
         assert_eq!((done_bytes, passes, last, repaired), (None, 1, REPAIRED, 1));
         assert_eq!((scrub.due(2_169_999), scrub.due(2_170_000)), (None, Some(0)));
     }
 
+    /// A requested pass does not wait between its steps, and a second request does not disturb it.
     #[test]
-    fn a_requested_pass_begins_at_once_and_does_not_wait_between_steps() {
+    fn requested_scrub_runs_at_once() {
         let mut scrub = scrub(0);
         assert_eq!(scrub.due(9_000_000), None, "it does not run by itself");
         scrub.request(9_000_000);
@@ -228,23 +230,24 @@ mod tests {
         scrub.request(9_000_001);
         scrub.request(9_000_001);
         scrub.done(9_000_002, 3, REPAIRED);
-        let Progress { passes, last, is_requested, .. } = scrub.progress(9_000_002);
+        let ScrubProgress { passes, last, is_requested, .. } = scrub.progress(9_000_002);
         assert_eq!((scrub.due(9_000_002), passes, last.repaired, is_requested), (Some(0), 1, 3, true));
         scrub.begin();
-        scrub.done(9_000_003, 3, Findings::default());
-        let Progress { passes, is_requested, .. } = scrub.progress(9_000_003);
+        scrub.done(9_000_003, 3, ScrubFindings::default());
+        let ScrubProgress { passes, is_requested, .. } = scrub.progress(9_000_003);
         assert_eq!((scrub.due(99_000_000), passes, is_requested), (None, 2, false));
     }
 
+    /// A pass that began without a request starts from its first unit, even if a step is in progress.
     #[test]
-    fn a_request_begins_a_pass_that_came_by_itself_again_also_during_a_step() {
+    fn request_restarts_periodic_scrub() {
         let mut scrub = scrub(1);
         assert_eq!(scrub.due(1_000_000), Some(0));
         scrub.begin();
         scrub.request(1_000_001);
         // What the step found does not belong to the new pass.
         scrub.done(1_000_002, 2, REPAIRED);
-        let Progress { passes, present, repaired, .. } = scrub.progress(1_000_002);
-        assert_eq!((scrub.due(1_000_002), passes, present, repaired), (Some(0), 0, Findings::default(), 1));
+        let ScrubProgress { passes, present, repaired, .. } = scrub.progress(1_000_002);
+        assert_eq!((scrub.due(1_000_002), passes, present, repaired), (Some(0), 0, ScrubFindings::default(), 1));
     }
 }

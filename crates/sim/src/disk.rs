@@ -18,12 +18,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nectary_block::{
-    Buffer, Context, Error, ErrorKind, Filter, Geometry, IoFuture, MemoryDevice, Operation, SharedDevice, Snapshot,
-    Survives, WriteFlags,
+    Buffer, DeviceErrorKind, DeviceGeometry, DeviceOperation, DeviceSnapshot, Error, Filter, IoContext, IoFuture,
+    MemoryDevice, SharedDevice, SurvivalLevel, WriteFlags,
 };
 
-use crate::late::Delays;
-use crate::random::Random;
+use crate::late::OperationDelays;
+use crate::random::SimulationRandom;
 
 /// The unit in which writes are atomic, in bytes.
 const SECTOR_BYTES: u64 = 512;
@@ -72,63 +72,63 @@ impl Default for DiskOptions {
 /// # Examples
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-/// use nectary_block::{Buffer, Context, Filter, read, write};
-/// use nectary_sim::disk::{Disk, DiskOptions};
-/// let disk = Disk::new(1 << 20, DiskOptions { lost_percent: 100, ..DiskOptions::default() });
+/// use nectary_block::{Buffer, IoContext, Filter, read, write};
+/// use nectary_sim::disk::{SimulatedDisk, DiskOptions};
+/// let disk = SimulatedDisk::new(1 << 20, DiskOptions { lost_percent: 100, ..DiskOptions::default() });
 /// write(&*disk, 0, Buffer::copy_of(&[1; 4096])).await?;
-/// disk.flush(Context::default()).await?;
+/// disk.flush(IoContext::default()).await?;
 /// write(&*disk, 0, Buffer::copy_of(&[2; 4096])).await?;
 /// let found = disk.crash();
 /// assert_eq!(read(&*found, 0, 4096).await?[0], 1, "what was flushed is there, what was not is lost");
 /// # Ok::<(), nectary_block::Error>(()) }).unwrap();
 /// ```
-pub struct Disk {
+pub struct SimulatedDisk {
     inner: SharedDevice,
     memory: Arc<MemoryDevice>,
     options: DiskOptions,
-    state: Arc<Mutex<State>>,
-    delays: Option<Delays>,
+    state: Arc<Mutex<SimulatedDiskState>>,
+    delays: Option<OperationDelays>,
 }
 
-struct State {
-    random: Random,
+struct SimulatedDiskState {
+    random: SimulationRandom,
     /// The contents that are certain to survive a crash.
-    durable: Snapshot,
+    durable: DeviceSnapshot,
     /// Writes that no flush covers, by the order in which they began.
-    pending: BTreeMap<u64, Pending>,
+    pending: BTreeMap<u64, PendingWrite>,
     next: u64,
     /// Rotten sectors, each with the bit that reads wrong.
     rotten: BTreeMap<u64, u64>,
 }
 
-struct Pending {
+struct PendingWrite {
     offset: u64,
     data: Vec<u8>,
     is_completed: bool,
 }
 
-impl Disk {
+impl SimulatedDisk {
     /// Makes a disk of zeroes.
-    pub fn new(size_bytes: u64, options: DiskOptions) -> Arc<Disk> {
-        Disk::from_snapshot(&Snapshot::zeroed(size_bytes), options)
+    pub fn new(size_bytes: u64, options: DiskOptions) -> Arc<SimulatedDisk> {
+        SimulatedDisk::from_snapshot(&DeviceSnapshot::zeroed(size_bytes), options)
     }
 
     /// Makes a disk that begins with an image.
-    pub fn from_snapshot(snapshot: &Snapshot, options: DiskOptions) -> Arc<Disk> {
+    pub fn from_snapshot(snapshot: &DeviceSnapshot, options: DiskOptions) -> Arc<SimulatedDisk> {
         let memory = Arc::new(MemoryDevice::from_snapshot(snapshot));
-        let state = State {
-            random: Random::new(options.seed),
+        let state = SimulatedDiskState {
+            random: SimulationRandom::new(options.seed),
             durable: memory.snapshot(),
             pending: BTreeMap::new(),
             next: 0,
             rotten: BTreeMap::new(),
         };
-        let delays = options.delays.then(|| Delays::new(options.seed));
-        Arc::new(Disk { inner: memory.clone(), memory, options, state: Arc::new(Mutex::new(state)), delays })
+        let delays = options.delays.then(|| OperationDelays::new(options.seed));
+        Arc::new(SimulatedDisk { inner: memory.clone(), memory, options, state: Arc::new(Mutex::new(state)), delays })
     }
 
     /// Returns the disk as a loss of power leaves it now, with the same rotten sectors and the next seed.
-    pub fn crash(&self) -> Arc<Disk> {
+    pub fn crash(&self) -> Arc<SimulatedDisk> {
         let mut state = self.lock();
         let mut snapshot = state.durable.clone();
         let pending: Vec<(u64, Vec<u8>)> =
@@ -145,7 +145,7 @@ impl Disk {
             }
         }
         let options = DiskOptions { seed: self.options.seed.wrapping_add(1), ..self.options.clone() };
-        let disk = Disk::from_snapshot(&snapshot, options);
+        let disk = SimulatedDisk::from_snapshot(&snapshot, options);
         disk.lock().rotten = state.rotten.clone();
         disk
     }
@@ -156,7 +156,7 @@ impl Disk {
     }
 
     /// The same as a snapshot. *Cost*: copies only references to pages.
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&self) -> DeviceSnapshot {
         self.memory.snapshot()
     }
 
@@ -165,20 +165,20 @@ impl Disk {
         self.lock().rotten.len()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SimulatedDiskState> {
         lock(&self.state)
     }
 
     /// Draws the delay of an operation that begins now.
-    fn lateness(&self) -> Lateness {
-        let delay = self.delays.as_ref().map(Delays::draw);
+    fn lateness(&self) -> CompletionDelay {
+        let delay = self.delays.as_ref().map(OperationDelays::draw);
         let mut state = self.lock();
         let turns = if state.random.chance(self.options.late_percent) { 1 + state.random.below(TURNS_MAX) } else { 0 };
-        Lateness { turns, delay }
+        CompletionDelay { turns, delay }
     }
 }
 
-impl State {
+impl SimulatedDiskState {
     /// Registers a write that the device has accepted. Call it as soon as the device may hold the write.
     fn begin(&mut self, offset: u64, data: Vec<u8>) -> u64 {
         let sectors = offset / SECTOR_BYTES..(offset + data.len() as u64).div_ceil(SECTOR_BYTES);
@@ -188,7 +188,7 @@ impl State {
         }
         let number = self.next;
         self.next += 1;
-        self.pending.insert(number, Pending { offset, data, is_completed: false });
+        self.pending.insert(number, PendingWrite { offset, data, is_completed: false });
         number
     }
 
@@ -231,7 +231,7 @@ impl State {
     }
 }
 
-impl Pending {
+impl PendingWrite {
     /// Replaces the overlapping bytes by those of a later, durable write.
     fn hide(&mut self, offset: u64, data: &[u8]) {
         let start = offset.max(self.offset);
@@ -244,7 +244,7 @@ impl Pending {
     }
 }
 
-impl Filter for Disk {
+impl Filter for SimulatedDisk {
     fn inner(&self) -> &SharedDevice {
         &self.inner
     }
@@ -253,11 +253,15 @@ impl Filter for Disk {
         self.inner.spec()
     }
 
-    fn geometry(&self) -> Geometry {
-        Geometry { write_survives: Survives::Process, flush_survives: Survives::Power, ..self.inner.geometry() }
+    fn geometry(&self) -> DeviceGeometry {
+        DeviceGeometry {
+            write_survives: SurvivalLevel::Process,
+            flush_survives: SurvivalLevel::Power,
+            ..self.inner.geometry()
+        }
     }
 
-    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: IoContext) -> IoFuture<Vec<Buffer>> {
         let (lateness, state) = (self.lateness(), self.state.clone());
         let read = self.inner.read_at(offset, buffers, context);
         Box::pin(async move {
@@ -273,31 +277,31 @@ impl Filter for Disk {
         offset: u64,
         buffers: Vec<Buffer>,
         flags: WriteFlags,
-        context: Context,
+        context: IoContext,
     ) -> IoFuture<Vec<Buffer>> {
         let data: Vec<u8> = buffers.iter().flat_map(|buffer| buffer.iter().copied()).collect();
         self.change(offset, data, flags.fua, self.inner.write_at(offset, buffers, flags, context))
     }
 
-    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+    fn write_zeroes(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
         let fits = offset.checked_add(length).is_some_and(|end| end <= Filter::geometry(self).size_bytes);
         let data = vec![0; if fits { length as usize } else { 0 }];
         self.change(offset, data, false, self.inner.write_zeroes(offset, length, context))
     }
 
-    fn zero_quickly(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+    fn zero_quickly(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
         Filter::write_zeroes(self, offset, length, context)
     }
 
-    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+    fn discard(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
         // Discards are ignored: the old contents stay, in memory and after a crash. Only the request is checked.
         let checked = self.inner.allocation(offset, length, context);
-        Box::pin(
-            async move { checked.await.map(drop).map_err(|error| Error { operation: Operation::Discard, ..error }) },
-        )
+        Box::pin(async move {
+            checked.await.map(drop).map_err(|error| Error { operation: DeviceOperation::Discard, ..error })
+        })
     }
 
-    fn flush(&self, context: Context) -> IoFuture<()> {
+    fn flush(&self, context: IoContext) -> IoFuture<()> {
         let (lateness, state) = (self.lateness(), self.state.clone());
         let covered = lock(&state).next;
         let completed: Vec<u64> = {
@@ -331,13 +335,13 @@ impl Filter for Disk {
     }
 }
 
-impl Disk {
+impl SimulatedDisk {
     /// Registers a write of `data` and completes it late; `operation` does the write in memory.
     fn change<T: Send + 'static>(&self, offset: u64, data: Vec<u8>, fua: bool, operation: IoFuture<T>) -> IoFuture<T> {
         let (lateness, state, options) = (self.lateness(), self.state.clone(), self.options.clone());
         let Some(result) = now(operation) else {
             let detail = "memory did not answer at once";
-            let error = Error::new(ErrorKind::Io, &Filter::spec(self), Operation::Write, detail);
+            let error = Error::new(DeviceErrorKind::Io, &Filter::spec(self), DeviceOperation::Write, detail);
             return Box::pin(std::future::ready(Err(error)));
         };
         // From here on the write may be found after a crash, even if its future is dropped.
@@ -363,13 +367,13 @@ fn now<T>(mut future: IoFuture<T>) -> Option<Result<T, Error>> {
 
 /// The delay with which an operation ends.
 #[derive(Clone, Copy)]
-struct Lateness {
+struct CompletionDelay {
     /// The number of times that it lets other tasks run first.
     turns: u64,
     delay: Option<Duration>,
 }
 
-impl Lateness {
+impl CompletionDelay {
     async fn wait(self) {
         if let Some(delay) = self.delay {
             tokio::time::sleep(delay).await;
@@ -392,7 +396,7 @@ fn rot(rotten: &BTreeMap<u64, u64>, offset: u64, buffers: &mut [Buffer]) {
     }
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock(state: &Mutex<SimulatedDiskState>) -> MutexGuard<'_, SimulatedDiskState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

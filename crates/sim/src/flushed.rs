@@ -4,36 +4,36 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use nectary_block::{Filter, IoFuture, Operation, Request, SharedDevice};
+use nectary_block::{DeviceOperation, DeviceRequest, Filter, IoFuture, SharedDevice};
 
-use crate::disk::Disk;
+use crate::disk::SimulatedDisk;
 
-/// The images of a [`Flushed`] device.
+/// The images of a [`FlushImageFilter`] device.
 #[derive(Clone, Default)]
-pub struct Images(Arc<Mutex<Vec<Arc<Disk>>>>);
+pub struct FlushImages(Arc<Mutex<Vec<Arc<SimulatedDisk>>>>);
 
-impl Images {
+impl FlushImages {
     /// Takes the images out, the oldest first.
-    pub fn take(&self) -> Vec<Arc<Disk>> {
+    pub fn take(&self) -> Vec<Arc<SimulatedDisk>> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 /// A filter that keeps an image after each flush.
-pub struct Flushed {
+pub struct FlushImageFilter {
     inner: SharedDevice,
-    disk: Arc<Disk>,
-    images: Images,
+    disk: Arc<SimulatedDisk>,
+    images: FlushImages,
 }
 
-impl Flushed {
+impl FlushImageFilter {
     /// Keeps images of `disk`, which is `inner` or is below it.
-    pub fn new(inner: SharedDevice, disk: Arc<Disk>, images: &Images) -> Flushed {
-        Flushed { inner, disk, images: images.clone() }
+    pub fn new(inner: SharedDevice, disk: Arc<SimulatedDisk>, images: &FlushImages) -> FlushImageFilter {
+        FlushImageFilter { inner, disk, images: images.clone() }
     }
 }
 
-impl Filter for Flushed {
+impl Filter for FlushImageFilter {
     fn inner(&self) -> &SharedDevice {
         &self.inner
     }
@@ -44,11 +44,11 @@ impl Filter for Flushed {
 
     fn around<T: Send + 'static>(
         &self,
-        request: Request,
+        request: DeviceRequest,
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
         let done = operation(&self.inner);
-        if request.operation != Operation::Flush {
+        if request.operation != DeviceOperation::Flush {
             return done;
         }
         let (disk, images) = (Arc::clone(&self.disk), self.images.clone());

@@ -3,63 +3,63 @@
 //! Owns: a filter that holds back the answers of some reads. A held read returns the bytes that the device had when the
 //! read reached it, but the read ends only after a number of further bytes, chosen by the seed, have been written. So a
 //! store with a small ring overwrites the bytes before the caller sees them. Promises: a read is held for at most
-//! [`HELD_MAX`], and not after [`Hold::release`]. Leaves to others: operations that reach the device late (`late`).
+//! [`HELD_MAX`], and not after [`ReadHold::release`]. Leaves to others: operations that reach the device late (`late`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use nectary_block::{Buffer, Context, Filter, IoFuture, SharedDevice, WriteFlags};
+use nectary_block::{Buffer, Filter, IoContext, IoFuture, SharedDevice, WriteFlags};
 use tokio::sync::watch;
 
-use crate::random::Random;
+use crate::random::SimulationRandom;
 
 /// The longest time that a read is held, on the runtime's clock.
 pub const HELD_MAX: Duration = Duration::from_secs(3);
 
 /// The rule by which reads of a device are held, and for how long.
 #[derive(Clone)]
-pub struct Hold(Arc<Rule>);
+pub struct ReadHold(Arc<ReadHoldRule>);
 
 /// The reads that may be held.
 #[derive(Debug, Clone, Copy)]
-pub struct Which {
+pub struct ReadSelector {
     /// Only reads at this offset or later, in bytes.
     pub offset_min: u64,
     /// Only reads of at most this many bytes.
     pub bytes_max: u64,
 }
 
-impl Which {
+impl ReadSelector {
     /// All reads.
-    pub const ALL: Which = Which { offset_min: 0, bytes_max: u64::MAX };
+    pub const ALL: ReadSelector = ReadSelector { offset_min: 0, bytes_max: u64::MAX };
 }
 
-struct Rule {
-    random: Mutex<Random>,
-    which: Which,
+struct ReadHoldRule {
+    random: Mutex<SimulationRandom>,
+    which: ReadSelector,
     /// The share of these reads that is held, in percent.
     percent: u64,
     /// The limit on the bytes to write before a held read ends.
     written_bytes_max: u64,
-    state: watch::Sender<State>,
+    state: watch::Sender<ReadHoldState>,
     count: AtomicU64,
 }
 
 #[derive(Clone, Copy, Default)]
-struct State {
+struct ReadHoldState {
     written_bytes: u64,
     /// Whether reads are held at all.
     is_on: bool,
 }
 
-impl Hold {
+impl ReadHold {
     /// Holds `percent` of the reads that `which` allows, each until a random number of further bytes, below
     /// `written_bytes_max`, is written. Holds nothing before [`begin`](Self::begin).
-    pub fn new(seed: u64, which: Which, percent: u64, written_bytes_max: u64) -> Hold {
-        let random = Mutex::new(Random::new(seed));
-        let (state, count) = (watch::Sender::new(State::default()), AtomicU64::new(0));
-        Hold(Arc::new(Rule { random, which, percent, written_bytes_max, state, count }))
+    pub fn new(seed: u64, which: ReadSelector, percent: u64, written_bytes_max: u64) -> ReadHold {
+        let random = Mutex::new(SimulationRandom::new(seed));
+        let (state, count) = (watch::Sender::new(ReadHoldState::default()), AtomicU64::new(0));
+        ReadHold(Arc::new(ReadHoldRule { random, which, percent, written_bytes_max, state, count }))
     }
 
     /// Holds some of the reads that begin from now on.
@@ -79,7 +79,7 @@ impl Hold {
 
     /// Draws the number of bytes to write before a read that begins now is answered; `None` if the read is not held.
     fn draw(&self, offset: u64, bytes: u64) -> Option<u64> {
-        let Which { offset_min, bytes_max } = self.0.which;
+        let ReadSelector { offset_min, bytes_max } = self.0.which;
         if !self.0.state.borrow().is_on || offset < offset_min || bytes > bytes_max {
             return None;
         }
@@ -101,19 +101,19 @@ impl Hold {
 }
 
 /// A filter that holds the answers of reads.
-pub struct Held {
+pub struct ReadHoldFilter {
     inner: SharedDevice,
-    hold: Hold,
+    hold: ReadHold,
 }
 
-impl Held {
+impl ReadHoldFilter {
     /// Holds reads of a device according to `hold`.
-    pub fn new(inner: SharedDevice, hold: &Hold) -> Held {
-        Held { inner, hold: hold.clone() }
+    pub fn new(inner: SharedDevice, hold: &ReadHold) -> ReadHoldFilter {
+        ReadHoldFilter { inner, hold: hold.clone() }
     }
 }
 
-impl Filter for Held {
+impl Filter for ReadHoldFilter {
     fn inner(&self) -> &SharedDevice {
         &self.inner
     }
@@ -122,7 +122,7 @@ impl Filter for Held {
         self.inner.spec()
     }
 
-    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: IoContext) -> IoFuture<Vec<Buffer>> {
         let length = buffers.iter().map(|buffer| buffer.len() as u64).sum();
         let (hold, bytes) = (self.hold.clone(), self.hold.draw(offset, length));
         let read = self.inner.read_at(offset, buffers, context);
@@ -140,7 +140,7 @@ impl Filter for Held {
         offset: u64,
         buffers: Vec<Buffer>,
         flags: WriteFlags,
-        context: Context,
+        context: IoContext,
     ) -> IoFuture<Vec<Buffer>> {
         let bytes: u64 = buffers.iter().map(|buffer| buffer.len() as u64).sum();
         self.hold.0.state.send_modify(|state| state.written_bytes += bytes);
@@ -154,13 +154,14 @@ mod tests {
     use nectary_block::{MemoryDevice, read, write};
     use tokio::time::Instant;
 
-    fn device(hold: &Hold) -> SharedDevice {
-        Arc::new(Held::new(Arc::new(MemoryDevice::new(1 << 20)), hold))
+    fn device(hold: &ReadHold) -> SharedDevice {
+        Arc::new(ReadHoldFilter::new(Arc::new(MemoryDevice::new(1 << 20)), hold))
     }
 
+    /// A held read returns the bytes from before the writes that it waits for.
     #[tokio::test(start_paused = true)]
-    async fn held_read_answers_with_what_was_there_before_the_writes_that_it_waits_for() {
-        let hold = Hold::new(1, Which::ALL, 100, 1 << 20);
+    async fn held_read_returns_earlier_bytes() {
+        let hold = ReadHold::new(1, ReadSelector::ALL, 100, 1 << 20);
         let device = device(&hold);
         hold.begin();
         let held = read(&*device, 0, 4096);
@@ -175,8 +176,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn held_read_ends_without_writes_when_it_is_released_or_after_a_time() {
-        let hold = Hold::new(1, Which::ALL, 100, 1 << 20);
+    async fn held_read_ends_by_release_or_timeout() {
+        let hold = ReadHold::new(1, ReadSelector::ALL, 100, 1 << 20);
         let device = device(&hold);
         let began = Instant::now();
         read(&*device, 0, 4096).await.unwrap();

@@ -1,8 +1,8 @@
 //! Makes operations take time, end in any order that the contract allows, and continue when no caller waits for them.
 //!
-//! Owns: two filters. [`Late`] passes each operation to the device some time after it was called. [`Owned`] runs each
+//! Owns: two filters. [`LateFilter`] passes each operation to the device some time after it was called. [`DetachedFilter`] runs each
 //! operation as its own task, so that it continues when its future is dropped, as on a real device. A stack has the
-//! order `Owned(Recorder(Late(Disk)))`, so that the recorder sees when operations are called and when they end, even if
+//! order `DetachedFilter(Recorder(LateFilter(SimulatedDisk)))`, so that the recorder sees when operations are called and when they end, even if
 //! no caller waits for them.
 //!
 //! The time is that of the runtime's clock. If the clock is paused, a run takes no real time, and a seed repeats the
@@ -11,10 +11,10 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nectary_block::{Error, ErrorKind, Filter, IoFuture, Request, SharedDevice};
+use nectary_block::{DeviceErrorKind, DeviceRequest, Error, Filter, IoFuture, SharedDevice};
 use tokio::task::AbortHandle;
 
-use crate::random::Random;
+use crate::random::SimulationRandom;
 
 /// Runs a future to its end on a runtime of one thread, in virtual time.
 pub fn in_virtual_time<F: Future>(future: F) -> F::Output {
@@ -24,20 +24,20 @@ pub fn in_virtual_time<F: Future>(future: F) -> F::Output {
 
 /// Draws how long operations take.
 #[derive(Clone)]
-pub struct Delays {
-    random: Arc<Mutex<Random>>,
+pub struct OperationDelays {
+    random: Arc<Mutex<SimulationRandom>>,
     is_short: bool,
 }
 
-impl Delays {
+impl OperationDelays {
     /// Draws delays from a seed: most are a few milliseconds, and a few are some hundred milliseconds.
-    pub fn new(seed: u64) -> Delays {
-        Delays { random: Arc::new(Mutex::new(Random::new(seed))), is_short: false }
+    pub fn new(seed: u64) -> OperationDelays {
+        OperationDelays { random: Arc::new(Mutex::new(SimulationRandom::new(seed))), is_short: false }
     }
 
     /// Draws delays of at most a few milliseconds from a seed.
-    pub fn short(seed: u64) -> Delays {
-        Delays { is_short: true, ..Delays::new(seed) }
+    pub fn short(seed: u64) -> OperationDelays {
+        OperationDelays { is_short: true, ..OperationDelays::new(seed) }
     }
 
     /// Draws the delay of the next operation.
@@ -54,25 +54,25 @@ impl Delays {
 }
 
 /// A filter that passes each operation on after a delay.
-pub struct Late {
+pub struct LateFilter {
     inner: SharedDevice,
-    delays: Delays,
+    delays: OperationDelays,
     under_way: UnderWay,
 }
 
-impl Late {
+impl LateFilter {
     /// Delays the operations on a device, until `under_way` is settled.
-    pub fn new(inner: SharedDevice, seed: u64, under_way: &UnderWay) -> Late {
-        Late::by(inner, Delays::new(seed), under_way)
+    pub fn new(inner: SharedDevice, seed: u64, under_way: &UnderWay) -> LateFilter {
+        LateFilter::by(inner, OperationDelays::new(seed), under_way)
     }
 
     /// Adds the given delays to the operations on a device, until `under_way` is settled.
-    pub fn by(inner: SharedDevice, delays: Delays, under_way: &UnderWay) -> Late {
-        Late { inner, delays, under_way: under_way.clone() }
+    pub fn by(inner: SharedDevice, delays: OperationDelays, under_way: &UnderWay) -> LateFilter {
+        LateFilter { inner, delays, under_way: under_way.clone() }
     }
 }
 
-impl Filter for Late {
+impl Filter for LateFilter {
     fn inner(&self) -> &SharedDevice {
         &self.inner
     }
@@ -83,7 +83,7 @@ impl Filter for Late {
 
     fn around<T: Send + 'static>(
         &self,
-        request: Request,
+        request: DeviceRequest,
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
         let (delay, inner, under_way) = (self.delays.draw(), self.inner.clone(), self.under_way.clone());
@@ -91,25 +91,25 @@ impl Filter for Late {
             tokio::time::sleep(delay).await;
             if under_way.lock().loses_one() {
                 let reason = "the process that called it ended before it came to the device";
-                return Err(Error::new(ErrorKind::Io, &inner.spec(), request.operation, reason));
+                return Err(Error::new(DeviceErrorKind::Io, &inner.spec(), request.operation, reason));
             }
             operation(&inner).await
         })
     }
 }
 
-/// The operations that one process has in flight, on a device that is [`Owned`] and [`Late`].
+/// The operations that one process has in flight, on a device that is [`DetachedFilter`] and [`LateFilter`].
 #[derive(Clone, Default)]
-pub struct UnderWay(Arc<Mutex<Operations>>);
+pub struct UnderWay(Arc<Mutex<RunningOperations>>);
 
 #[derive(Default)]
-struct Operations {
+struct RunningOperations {
     tasks: Vec<AbortHandle>,
     /// Set when the process has ended: decides which operations that have not reached the device are lost.
-    loses: Option<Random>,
+    loses: Option<SimulationRandom>,
 }
 
-impl Operations {
+impl RunningOperations {
     fn loses_one(&mut self) -> bool {
         self.loses.as_mut().is_some_and(|random| random.chance(50))
     }
@@ -121,7 +121,7 @@ impl UnderWay {
     pub async fn settle(&self, loses: Option<u64>) {
         let tasks = {
             let mut operations = self.lock();
-            operations.loses = loses.map(Random::new);
+            operations.loses = loses.map(SimulationRandom::new);
             std::mem::take(&mut operations.tasks)
         };
         while tasks.iter().any(|task| !task.is_finished()) {
@@ -129,25 +129,25 @@ impl UnderWay {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Operations> {
+    fn lock(&self) -> MutexGuard<'_, RunningOperations> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A filter whose operations continue when their futures are dropped.
-pub struct Owned {
+pub struct DetachedFilter {
     inner: SharedDevice,
     under_way: UnderWay,
 }
 
-impl Owned {
+impl DetachedFilter {
     /// Makes the operations on a device continue when their futures are dropped.
-    pub fn new(inner: SharedDevice, under_way: &UnderWay) -> Owned {
-        Owned { inner, under_way: under_way.clone() }
+    pub fn new(inner: SharedDevice, under_way: &UnderWay) -> DetachedFilter {
+        DetachedFilter { inner, under_way: under_way.clone() }
     }
 }
 
-impl Filter for Owned {
+impl Filter for DetachedFilter {
     fn inner(&self) -> &SharedDevice {
         &self.inner
     }
@@ -158,7 +158,7 @@ impl Filter for Owned {
 
     fn around<T: Send + 'static>(
         &self,
-        request: Request,
+        request: DeviceRequest,
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
         let (inner, spec) = (self.inner.clone(), self.spec());
@@ -171,7 +171,7 @@ impl Filter for Owned {
         drop(operations);
         Box::pin(async move {
             task.await.unwrap_or_else(|_| {
-                Err(Error::new(ErrorKind::Io, &spec, request.operation, "the process that called it has ended"))
+                Err(Error::new(DeviceErrorKind::Io, &spec, request.operation, "the process that called it has ended"))
             })
         })
     }
@@ -180,18 +180,19 @@ impl Filter for Owned {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::{Disk, DiskOptions};
-    use nectary_block::{Buffer, Context, Event, MemoryDevice, Recorder, WriteFlags, read, write};
+    use crate::disk::{DiskOptions, SimulatedDisk};
+    use nectary_block::{Buffer, IoContext, MemoryDevice, RecordedEvent, Recorder, WriteFlags, read, write};
 
     fn stack(seed: u64) -> (SharedDevice, UnderWay, Recorder, Arc<MemoryDevice>) {
         let (under_way, recorder) = (UnderWay::default(), Recorder::new());
         let memory = Arc::new(MemoryDevice::new(1 << 20));
-        let recorded = recorder.wrap(Arc::new(Late::new(memory.clone(), seed, &under_way)));
-        (Arc::new(Owned::new(recorded, &under_way)), under_way, recorder, memory)
+        let recorded = recorder.wrap(Arc::new(LateFilter::new(memory.clone(), seed, &under_way)));
+        (Arc::new(DetachedFilter::new(recorded, &under_way)), under_way, recorder, memory)
     }
 
+    /// Operations end in another order than they began, and the same seed gives the same order.
     #[tokio::test(start_paused = true)]
-    async fn operations_end_in_other_orders_than_they_began_and_a_seed_repeats_that() {
+    async fn late_operations_repeat_by_seed() {
         let mut orders = Vec::new();
         for seed in [1, 1, 2] {
             let (device, ..) = stack(seed);
@@ -211,16 +212,18 @@ mod tests {
         assert_ne!(orders[0], (0..8).collect::<Vec<_>>());
     }
 
+    /// A write whose future was dropped ends or has no effect, and the recorder knows which.
     #[tokio::test(start_paused = true)]
-    async fn what_nobody_waits_for_ends_or_is_gone_and_the_recorder_knows_which() {
+    async fn dropped_write_matches_the_recording() {
         let mut kinds = [0; 2];
         for seed in 0..40 {
             let (device, under_way, recorder, memory) = stack(seed);
             let buffers = vec![Buffer::copy_of(&[7; 4096])];
-            drop(device.write_at(0, buffers, WriteFlags::default(), Context::default()));
+            drop(device.write_at(0, buffers, WriteFlags::default(), IoContext::default()));
             under_way.settle(Some(seed)).await;
             let is_there = memory.image()[0] == 7;
-            let ended = recorder.recording().events.last() == Some(&Event::Completed { id: 0, succeeded: true });
+            let ended =
+                recorder.recording().events.last() == Some(&RecordedEvent::Completed { id: 0, succeeded: true });
             assert_eq!(is_there, ended, "seed {seed}");
             kinds[usize::from(is_there)] += 1;
         }
@@ -228,18 +231,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_flush_covers_what_had_ended_when_it_was_called_and_nothing_that_ends_later() {
+    async fn flush_excludes_writes_ending_later() {
         let options = DiskOptions { lost_percent: 100, delays: true, ..DiskOptions::default() };
-        let disk = Disk::new(1 << 20, options);
+        let disk = SimulatedDisk::new(1 << 20, options);
         write(&*disk, 0, Buffer::copy_of(&[1; 4096])).await.unwrap();
         let late = Filter::write_at(
             &*disk,
             4096,
             vec![Buffer::copy_of(&[2; 4096])],
             WriteFlags::default(),
-            Context::default(),
+            IoContext::default(),
         );
-        nectary_block::BlockDevice::flush(&*disk, Context::default()).await.unwrap();
+        nectary_block::BlockDevice::flush(&*disk, IoContext::default()).await.unwrap();
         late.await.unwrap();
         let found = disk.crash();
         assert_eq!(read(&*found, 0, 4096).await.unwrap()[0], 1);

@@ -8,21 +8,21 @@ use std::fmt;
 
 /// The run that catches a bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Case {
+pub struct BugCase {
     /// The seed of the run.
     pub seed: u64,
     /// The number of the crash state of the run, counted from 0, if crash states are checked.
     pub state: Option<u64>,
 }
 
-impl Case {
+impl BugCase {
     /// The case of a run that is checked as a whole.
-    pub fn of_seed(seed: u64) -> Case {
-        Case { seed, state: None }
+    pub fn of_seed(seed: u64) -> BugCase {
+        BugCase { seed, state: None }
     }
 }
 
-impl fmt::Display for Case {
+impl fmt::Display for BugCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.state {
             Some(state) => write!(f, "seed {}, state {state}", self.seed),
@@ -33,9 +33,9 @@ impl fmt::Display for Case {
 
 /// How a bug was caught.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Caught {
+pub struct CaughtBug {
     /// The case that was run.
-    pub case: Case,
+    pub case: BugCase,
     /// The first violation that it reported.
     pub broken: String,
     /// The other results of the case, which are compared but not printed.
@@ -46,13 +46,13 @@ pub struct Caught {
 pub fn is_caught(
     program: &str,
     name: &str,
-    caught: Option<&Caught>,
-    replay: impl FnOnce(Case) -> Option<Caught>,
+    caught: Option<&CaughtBug>,
+    replay: impl FnOnce(BugCase) -> Option<CaughtBug>,
 ) -> (bool, String) {
     let Some(caught) = caught else {
         return (false, format!("planted: {name}: SURVIVED"));
     };
-    let Caught { case, broken, .. } = caught;
+    let CaughtBug { case, broken, .. } = caught;
     let again = replay(*case);
     let is_same = again.as_ref() == Some(caught);
     let how = match again {
@@ -69,12 +69,13 @@ pub fn is_caught(
 mod tests {
     use super::*;
 
-    fn caught(seed: u64, broken: &str, account: &str) -> Caught {
-        Caught { case: Case { seed, state: Some(3) }, broken: broken.to_owned(), account: account.to_owned() }
+    fn caught(seed: u64, broken: &str, account: &str) -> CaughtBug {
+        CaughtBug { case: BugCase { seed, state: Some(3) }, broken: broken.to_owned(), account: account.to_owned() }
     }
 
+    /// A planted bug fails the check if it survives, or if its case does not catch it the same way again.
     #[test]
-    fn planted_bug_that_survives_or_is_not_caught_the_same_again_fails() {
+    fn uncaught_or_unrepeatable_bug_fails() {
         let first = caught(7, "key 1: missing", "9 hits");
         let (is_good, text) = is_caught("program", "name", Some(&first), |case| {
             assert_eq!(case, first.case);

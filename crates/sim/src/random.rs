@@ -5,12 +5,12 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 /// SplitMix64: small, fast, and the same on every machine.
 #[derive(Debug, Clone)]
-pub struct Random(SplitMix64);
+pub struct SimulationRandom(SplitMix64);
 
-impl Random {
+impl SimulationRandom {
     /// Starts from a seed.
-    pub fn new(seed: u64) -> Random {
-        Random(SplitMix64::seed_from_u64(seed ^ 0x6a09_e667_f3bc_c908))
+    pub fn new(seed: u64) -> SimulationRandom {
+        SimulationRandom(SplitMix64::seed_from_u64(seed ^ 0x6a09_e667_f3bc_c908))
     }
 
     /// The next 64 bits.

@@ -5,16 +5,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nectary_block::{Error, ErrorKind, Filter, IoFuture, Request, SharedDevice};
+use nectary_block::{DeviceErrorKind, DeviceRequest, Error, Filter, IoFuture, SharedDevice};
 
 /// The number of operations to fail of a device that is switched off for good.
 const FOR_GOOD: u64 = u64::MAX;
 
-/// The handle that switches a [`Switch`] off and on: the number of operations that will fail.
+/// The handle that switches a [`SwitchFilter`] off and on: the number of operations that will fail.
 #[derive(Debug, Clone, Default)]
-pub struct Off(Arc<AtomicU64>);
+pub struct SwitchHandle(Arc<AtomicU64>);
 
-impl Off {
+impl SwitchHandle {
     /// Switches the device off, or on again.
     pub fn set(&self, is_off: bool) {
         self.0.store(if is_off { FOR_GOOD } else { 0 }, Ordering::SeqCst);
@@ -36,19 +36,19 @@ impl Off {
 }
 
 /// A filter that fails all operations while it is off.
-pub struct Switch {
+pub struct SwitchFilter {
     inner: SharedDevice,
-    off: Off,
+    off: SwitchHandle,
 }
 
-impl Switch {
+impl SwitchFilter {
     /// Puts a switch in front of a device.
-    pub fn new(inner: SharedDevice, off: &Off) -> Switch {
-        Switch { inner, off: off.clone() }
+    pub fn new(inner: SharedDevice, off: &SwitchHandle) -> SwitchFilter {
+        SwitchFilter { inner, off: off.clone() }
     }
 }
 
-impl Filter for Switch {
+impl Filter for SwitchFilter {
     fn inner(&self) -> &SharedDevice {
         &self.inner
     }
@@ -59,11 +59,11 @@ impl Filter for Switch {
 
     fn around<T: Send + 'static>(
         &self,
-        request: Request,
+        request: DeviceRequest,
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
         if self.off.fails_one() {
-            let error = Error::new(ErrorKind::Io, &self.spec(), request.operation, "it is switched off");
+            let error = Error::new(DeviceErrorKind::Io, &self.spec(), request.operation, "it is switched off");
             return Box::pin(std::future::ready(Err(error)));
         }
         operation(&self.inner)
@@ -77,9 +77,9 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn switched_off_operations_fail_and_later_ones_pass() {
-        let off = Off::default();
-        let device = Switch::new(Arc::new(MemoryDevice::new(1 << 20)), &off);
+    async fn switched_off_device_fails_operations() {
+        let off = SwitchHandle::default();
+        let device = SwitchFilter::new(Arc::new(MemoryDevice::new(1 << 20)), &off);
         let passes = async || read(&device, 0, 4096).await.is_ok();
         assert!(passes().await);
         off.fail(2);

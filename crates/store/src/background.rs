@@ -7,7 +7,7 @@ use std::future::Future;
 
 /// The runtime of a store's background work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Background {
+pub enum BackgroundRuntime {
     /// Background work runs on its own threads, so that it delays no hit.
     #[default]
     Threads,

@@ -8,18 +8,18 @@ use serde::{Deserialize, Serialize};
 
 /// The number of a put, higher than the numbers of all earlier puts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
-pub struct Sequence(pub u64);
+pub struct PutSequence(pub u64);
 
 /// The sequences that puts have reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Sequences {
+pub struct PutSequences {
     /// The sequence of the latest put that was admitted to the disk.
-    pub last: Sequence,
+    pub last: PutSequence,
     /// Every admitted put up to this sequence is on the device: it survives the end of this process.
-    pub written: Sequence,
+    pub written: PutSequence,
     /// The device was flushed after every admitted put up to this sequence: these puts survive a power cut if the
     /// device keeps its flushed data.
-    pub flushed: Sequence,
+    pub flushed: PutSequence,
 }
 
 macro_rules! counters {

@@ -9,7 +9,7 @@ use nectary_block as block;
 
 /// The kind of failure; each kind has its own remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ErrorKind {
+pub enum StoreErrorKind {
     /// There is no store where one was expected.
     Absent,
     /// The device has no store, a store of another version, or a store whose damage cannot be tolerated.
@@ -29,7 +29,7 @@ pub enum ErrorKind {
 #[error("{message}")]
 pub struct Error {
     /// The kind, which decides the remedy.
-    pub kind: ErrorKind,
+    pub kind: StoreErrorKind,
     /// The message for the user: what failed and where, what was expected and what was found, and what the user can do.
     pub message: String,
     /// The error of the device, if the device failed.
@@ -39,13 +39,13 @@ pub struct Error {
 
 impl Error {
     /// Makes an error.
-    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
+    pub fn new(kind: StoreErrorKind, message: impl Into<String>) -> Error {
         Error { kind, message: message.into(), device: None }
     }
 
     /// The kind of the device's error, if the device failed. A device distinguishes more kinds of errors than
     /// [`ErrorKind`] does.
-    pub fn device_kind(&self) -> Option<block::ErrorKind> {
+    pub fn device_kind(&self) -> Option<block::DeviceErrorKind> {
         self.device.as_ref().map(|error| error.kind)
     }
 
@@ -60,22 +60,24 @@ impl Error {
     }
 
     pub(crate) fn invalid(message: impl Into<String>) -> Error {
-        Error::new(ErrorKind::Invalid, message)
+        Error::new(StoreErrorKind::Invalid, message)
     }
 
     pub(crate) fn stopped(message: impl Into<String>) -> Error {
-        Error::new(ErrorKind::Stopped, message)
+        Error::new(StoreErrorKind::Stopped, message)
     }
 }
 
 impl From<block::Error> for Error {
     fn from(error: block::Error) -> Error {
         let kind = match error.kind {
-            block::ErrorKind::Absent => ErrorKind::Absent,
-            block::ErrorKind::Busy => ErrorKind::Busy,
-            block::ErrorKind::Invalid | block::ErrorKind::Unsupported => ErrorKind::Invalid,
-            block::ErrorKind::Latched => ErrorKind::Stopped,
-            block::ErrorKind::Full | block::ErrorKind::TimedOut | block::ErrorKind::Io => ErrorKind::Io,
+            block::DeviceErrorKind::Absent => StoreErrorKind::Absent,
+            block::DeviceErrorKind::Busy => StoreErrorKind::Busy,
+            block::DeviceErrorKind::Invalid | block::DeviceErrorKind::Unsupported => StoreErrorKind::Invalid,
+            block::DeviceErrorKind::Latched => StoreErrorKind::Stopped,
+            block::DeviceErrorKind::Full | block::DeviceErrorKind::TimedOut | block::DeviceErrorKind::Io => {
+                StoreErrorKind::Io
+            }
         };
         Error { kind, message: error.to_string(), device: Some(Arc::new(error)) }
     }
@@ -87,11 +89,13 @@ mod tests {
 
     use super::*;
 
+    /// A device's error stays the source with its kind, also where a place is added.
     #[test]
-    fn an_error_of_the_device_is_kept_as_the_source_with_its_kind_also_where_a_place_is_added() {
-        let failed = block::Error::new(block::ErrorKind::TimedOut, "ram:", block::Operation::Read, "no answer");
+    fn device_error_stays_as_source() {
+        let failed =
+            block::Error::new(block::DeviceErrorKind::TimedOut, "ram:", block::DeviceOperation::Read, "no answer");
         let error = Error::from(failed.clone()).at("span 1");
-        assert_eq!((error.kind, error.device_kind()), (ErrorKind::Io, Some(block::ErrorKind::TimedOut)));
+        assert_eq!((error.kind, error.device_kind()), (StoreErrorKind::Io, Some(block::DeviceErrorKind::TimedOut)));
         assert!(error.message.starts_with("span 1: ") && error.message.contains("no answer"), "{error}");
         assert_eq!(error.source().map(ToString::to_string), Some(failed.to_string()));
         assert!(Error::invalid("of the caller").source().is_none());

@@ -6,18 +6,18 @@
 use nectary_block::SharedDevice;
 
 use crate::checkpoint;
-use crate::disk::segment::{Care, SegmentReader};
+use crate::disk::segment::{ScanMode, SegmentReader};
 use crate::error::Error;
-use crate::format::Location;
-use crate::format::layout::{Layout, SPAN_BYTES_MIN, STATE_OFFSET};
-use crate::format::{Append, BLOCK_BYTES, PURGE_RECORDS_PER_BLOCK, Place, Record};
-use crate::index::{Index, Kept};
+use crate::format::RecordLocation;
+use crate::format::layout::{SPAN_BYTES_MIN, STATE_OFFSET, SpanLayout};
+use crate::format::{BLOCK_BYTES, DecodedAppend, DecodedRecord, FramePlace, PURGE_RECORDS_PER_BLOCK};
+use crate::index::{ObjectIndex, ValidLocations};
 use crate::names::key::KeyHash;
 use crate::purge::log::PurgeLog;
 use crate::purge::purge_table::PurgeTable;
 use crate::recover as recovery;
-use crate::recover::loading::{Loading, Rest};
-use crate::recover::replay::Replay;
+use crate::recover::loading::{CheckpointLoading, IndexRemainder};
+use crate::recover::replay::IndexReplay;
 
 /// The identity of the span. A frame is valid only if it states this identity.
 pub const IDENTITY: u128 = 0x6e65_6374_6172_795f_6675_7a7a_696e_6721;
@@ -27,13 +27,13 @@ pub const SPAN_BYTES: u64 = SPAN_BYTES_MIN;
 pub const SEGMENT_BYTES: u64 = 32 << 10;
 
 /// The span that fuzz targets read.
-pub struct Span {
-    layout: Layout,
+pub struct FuzzSpan {
+    layout: SpanLayout,
 }
 
 /// The result of scanning a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Segment {
+pub struct ScannedSegment {
     /// Valid appends.
     pub appends: u64,
     /// Records that were visited.
@@ -47,12 +47,12 @@ pub struct Segment {
     pub epoch: Option<u64>,
 }
 
-impl Span {
+impl FuzzSpan {
     /// Makes the span, which is always the same.
     ///
     /// *Errors*: never, with these constants.
-    pub fn new() -> Result<Span, Error> {
-        Ok(Span { layout: Layout::plan(SPAN_BYTES, Some(SEGMENT_BYTES), IDENTITY, 7, 1)? })
+    pub fn new() -> Result<FuzzSpan, Error> {
+        Ok(FuzzSpan { layout: SpanLayout::plan(SPAN_BYTES, Some(SEGMENT_BYTES), IDENTITY, 7, 1)? })
     }
 
     /// The first copy of the span's superblock.
@@ -105,20 +105,20 @@ impl Span {
     /// `None` if no checkpoint is intact.
     pub async fn read_checkpoints(&self, device: &SharedDevice) -> Option<u64> {
         for header in checkpoint::read_headers(device, &self.layout).await.intact {
-            let index = Index::new(self.layout.index_home_bits, self.layout.index_bytes_max());
+            let index = ObjectIndex::new(self.layout.index_home_bits, self.layout.index_bytes_max());
             let granule_max = self.layout.segment_count * self.layout.segment_bytes / 64;
             if !header.fits(&index) {
                 continue;
             }
-            let loading = Some(Loading::of(header, Kept::below(granule_max)));
-            let mut rest = Rest { loading, replay: Replay::new(), recovered_sequence: 0 };
+            let loading = Some(CheckpointLoading::of(header, ValidLocations::below(granule_max)));
+            let mut rest = IndexRemainder { loading, replay: IndexReplay::new(), recovered_sequence: 0 };
             if rest.bring(device, &self.layout, &index, |_| true).await != 0 {
                 continue;
             }
             for number in 0..1500_u128 {
                 let hash = KeyHash(number.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
                 // No record is at the very start of a segment, so these locations begin at granule 2.
-                index.insert(hash, Location::new(number as u64 + 2, 64));
+                index.insert(hash, RecordLocation::new(number as u64 + 2, 64));
             }
             index.sweep(|location| location.granule % 3 == 0);
             assert_eq!(index.locations().len() as u64, index.len(), "the index counts its entries wrongly");
@@ -140,25 +140,25 @@ impl Span {
     }
 
     /// Reads the segment of an epoch as recovery does when it rolls forward.
-    pub async fn read_segment(&self, device: &SharedDevice, epoch: u64, is_recent: bool) -> Segment {
-        let care = if is_recent { Care::Verify } else { Care::Search };
+    pub async fn read_segment(&self, device: &SharedDevice, epoch: u64, is_recent: bool) -> ScannedSegment {
+        let care = if is_recent { ScanMode::Verify } else { ScanMode::Search };
         let mut reader = SegmentReader::new(device, &self.layout, epoch);
         let mut records = 0;
         let scanned = reader.scan(0, 0, care, |_| records += 1).await;
         let future = reader.frames_from(scanned.end).await;
         let epoch = SegmentReader::new(device, &self.layout, epoch).find_epoch().await;
-        Segment { appends: scanned.appends, records, end: scanned.end, future, epoch }
+        ScannedSegment { appends: scanned.appends, records, end: scanned.end, future, epoch }
     }
 }
 
 /// Decodes the first copy of a superblock and encodes it again. The result equals the input if every field was read.
 pub fn superblock(bytes: &[u8]) -> Option<Vec<u8>> {
-    Layout::decode(bytes, 0).ok().map(|layout| layout.encode(0).to_vec())
+    SpanLayout::decode(bytes, 0).ok().map(|layout| layout.encode(0).to_vec())
 }
 
 /// Reads an append's header and table; returns the start (in granules) and the length (in bytes) of each record.
 pub fn append(bytes: &[u8], epoch: u64, address: u64) -> Option<Vec<(u64, u64)>> {
-    let append = Append::decode(bytes, Place { identity: IDENTITY, epoch, address }, SEGMENT_BYTES).ok()?;
+    let append = DecodedAppend::decode(bytes, FramePlace { identity: IDENTITY, epoch, address }, SEGMENT_BYTES).ok()?;
     let place =
         |entry: &crate::format::TableEntry| (entry.start_granules.get().into(), entry.record_bytes.get().into());
     Some(append.table.iter().map(place).collect())
@@ -166,7 +166,7 @@ pub fn append(bytes: &[u8], epoch: u64, address: u64) -> Option<Vec<(u64, u64)>>
 
 /// Reads a record; returns its primary part, variant, tags, metadata and body. The body is empty if it is damaged.
 pub fn record(bytes: &[u8], epoch: u64, address: u64) -> Option<[Vec<u8>; 5]> {
-    let record = Record::decode(bytes, Place { identity: IDENTITY, epoch, address }).ok()?;
+    let record = DecodedRecord::decode(bytes, FramePlace { identity: IDENTITY, epoch, address }).ok()?;
     let body = if record.body_is_whole(bytes) { &bytes[record.body_start..record.bytes()] } else { b"" };
     let metadata = &bytes[record.metadata_range()];
     let tags: Vec<u8> = record.tags(bytes).flat_map(|tag| tag.0.to_le_bytes()).collect();

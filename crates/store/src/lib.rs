@@ -1,7 +1,7 @@
 //! Objects for web caches on a raw disk or file, with a tier in memory.
 //!
 //! A [`Store`] keeps objects (metadata and a body) under keys, on one device. The store finds an object in memory or
-//! with one read, overwrites the oldest objects with new ones, and survives crashes and power cuts. [`Spans`] makes one
+//! with one read, overwrites the oldest objects with new ones, and survives crashes and power cuts. [`SpanSet`] makes one
 //! store of several devices. The doc comments of their methods state the promises; `docs/semantics.md` lists each
 //! promise with its test.
 //!
@@ -27,7 +27,7 @@
 //! let object = store.get(image).await.expect("it was just put");
 //! assert_eq!(object.whole().expect("it is short"), "body, chunk by chunk");
 //!
-//! // When this call returns, the purge is durable: a power cut does not undo it.
+//! // BlockingPoint this call returns, the purge is durable: a power cut does not undo it.
 //! store.purge_tag(b"news").await?;
 //! assert!(store.get(page).await.is_none());
 //! store.close().await?;
@@ -37,13 +37,13 @@
 //!
 //! | type | what it is for |
 //! |---|---|
-//! | [`Store`], [`Spans`] | a store on one device, and one on several |
+//! | [`Store`], [`SpanSet`] | a store on one device, and one on several |
 //! | [`CreateOptions`], [`OpenOptions`], [`AdmissionOptions`] | creating and opening it, and which objects are written to the disk |
-//! | [`KeyRef`], [`Key`] | the name of an object: its primary part, by which it is purged, and its variant |
-//! | [`Object`], [`BodyReader`] | a hit, and reading its body |
+//! | [`KeyRef`], [`ObjectKey`] | the name of an object: its primary part, by which it is purged, and its variant |
+//! | [`StoredObject`], [`BodyReader`] | a hit, and reading its body |
 //! | [`Fill`], [`FillReader`] | one fetch, and the readers of its object while it runs |
-//! | [`Error`], [`ErrorKind`] | what can go wrong; each kind has a remedy |
-//! | [`Stat`], [`Counts`], [`CheckReport`] | the state of the store, and the result of checking all its records |
+//! | [`Error`], [`StoreErrorKind`] | what can go wrong; each kind has a remedy |
+//! | [`StoreStat`], [`Counts`], [`CheckReport`] | the state of the store, and the result of checking all its records |
 //!
 //! Owns: objects on a device, the index, the memory tier, fills, purges and recovery. Leaves to others: the meaning of
 //! an object (its metadata is opaque here), HTTP, and the device (`nectary-block`).
@@ -126,23 +126,23 @@ pub mod fuzzing;
 
 pub use api::check::CheckReport;
 pub use api::options::{CLUSTER_BYTES_MAX, CLUSTER_BYTES_MIN, CreateOptions, MEMORY_BYTES_MIN, OpenOptions};
-pub use api::stat::{SpanStat, Stat};
+pub use api::stat::{SpanStat, StoreStat};
 pub use api::store::Store;
-pub use background::Background;
-pub use counters::{Counts, Sequence, Sequences};
-pub use error::{Error, ErrorKind};
+pub use background::BackgroundRuntime;
+pub use counters::{Counts, PutSequence, PutSequences};
+pub use error::{Error, StoreErrorKind};
 pub use format::METADATA_BYTES_MAX;
 pub use format::layout::{SPAN_BYTES_MAX, SPAN_BYTES_MIN, SPANS_MAX};
-pub use get::object::{BodyReader, Object};
+pub use get::object::{BodyReader, StoredObject};
 pub use intake::admission::{
     AdmissionOptions, AdmissionStat, AdmitRule, WRITE_BUDGET_BYTES_A_DAY_MIN, WriteBudget, WriteBudgetStat,
 };
 pub use locality::clusters::ClusterRead;
-pub use names::key::{Key, KeyRef, PRIMARY_BYTES_MAX, VARIANT_BYTES_MAX};
+pub use names::key::{KeyRef, ObjectKey, PRIMARY_BYTES_MAX, VARIANT_BYTES_MAX};
 pub use names::tag::{TAG_BYTES_MAX, TAGS_MAX};
 pub use purge::records::PurgeEffect;
 pub use put::fill::{Fill, FillHead, FillReader, FillRole};
-pub use recover::{IndexLoading, Recovery, Repair};
+pub use recover::{IndexLoading, PendingRepair, RecoveryReport};
 pub use rewrite::keep::REWRITE_PERCENT_MAX;
 pub use rewrite::reinsert::REINSERT_PERCENT_MAX;
-pub use spans::{SpanDevice, Spans};
+pub use spans::{SpanDevice, SpanSet};

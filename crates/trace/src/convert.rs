@@ -18,15 +18,15 @@ use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use hashbrown::HashMap;
-use nectary_cache::Stream;
+use nectary_cache::StreamId;
 
-use crate::error::{Error, Place, Result};
-use crate::formats::nectary::{self, FileEntry, FileKind, Header, Outcome, Process};
+use crate::error::{Error, Result, TracePosition};
+use crate::formats::nectary::{self, FileEntry, FileKind, RecordingOutcome, TraceHeader, TraceProcess};
 use crate::formats::oracle_general::RECORD_BYTES;
-use crate::formats::{COMPRESSED, Format, Operation, Reader, Reference};
+use crate::formats::{COMPRESSED, ReferenceReader, TraceFormat, TraceOperation, TraceReference};
 
 /// The formats that can be written.
-pub const WRITTEN: [Format; 3] = [Format::Nectary, Format::Text, Format::OracleGeneral];
+pub const WRITTEN: [TraceFormat; 3] = [TraceFormat::Nectary, TraceFormat::Text, TraceFormat::OracleGeneral];
 
 /// The maximum number of distinct blocks of a trace that can be written as oracleGeneral; the last position of each is
 /// kept in memory.
@@ -37,7 +37,7 @@ const STREAMS_MAX: usize = 1 << 16;
 
 /// The result of a conversion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Converted {
+pub struct ConversionReport {
     /// The number of references that were written.
     pub references: u64,
     /// Whether the trace has several streams but the format has none.
@@ -57,13 +57,13 @@ pub struct Converted {
 ///
 /// *Errors*: those of the reader; the file cannot be written; the format cannot hold the trace.
 pub fn convert(
-    reader: &mut dyn Reader,
+    reader: &mut dyn ReferenceReader,
     from: &Path,
     to: &Path,
-    format: Format,
+    format: TraceFormat,
     identity: [u8; 16],
     progress: &dyn Fn(u64),
-) -> Result<Converted> {
+) -> Result<ConversionReport> {
     if let Some(folder) = to.parent().filter(|folder| *folder != Path::new("") && !folder.is_dir()) {
         return Err(Error::Absent { path: folder.to_owned() });
     }
@@ -94,26 +94,26 @@ fn part_of(to: &Path) -> Result<PathBuf> {
 }
 
 fn write(
-    reader: &mut dyn Reader,
+    reader: &mut dyn ReferenceReader,
     from: &Path,
     file: File,
     part: &Path,
-    format: Format,
+    format: TraceFormat,
     identity: [u8; 16],
     progress: &dyn Fn(u64),
-) -> Result<Converted> {
+) -> Result<ConversionReport> {
     let mut target = match format {
-        Format::Text => Target::Text(BufWriter::new(file)),
-        Format::OracleGeneral => Target::OracleGeneral(Oracle::new(file)),
-        Format::Nectary => Target::Nectary(Box::new(Recorded::new(file, identity, from, reader))),
+        TraceFormat::Text => ConversionTarget::Text(BufWriter::new(file)),
+        TraceFormat::OracleGeneral => ConversionTarget::OracleGeneral(OracleTarget::new(file)),
+        TraceFormat::Nectary => ConversionTarget::Nectary(Box::new(NectaryTarget::new(file, identity, from, reader))),
         _ => {
             let names: Vec<&str> = WRITTEN.iter().map(|format| format.name()).collect();
             let message = format!("{} is only read; traces are written as {}", format.name(), names.join(", "));
             return Err(Error::Usage(message));
         }
     };
-    let has_streams = matches!(format, Format::Nectary);
-    let mut converted = Converted::default();
+    let has_streams = matches!(format, TraceFormat::Nectary);
+    let mut converted = ConversionReport::default();
     let mut batch = Vec::new();
     let mut first = None;
     loop {
@@ -122,38 +122,40 @@ fn write(
             break;
         }
         for reference in &batch {
-            if reference.operation == Operation::Delete {
+            if reference.operation == TraceOperation::Delete {
                 converted.deletes_are_lost = true;
                 continue;
             }
             target.reference(reference, part, from)?;
             converted.references += 1;
             converted.streams_are_lost |= *first.get_or_insert(reference.stream) != reference.stream && !has_streams;
-            converted.writes_are_lost |= reference.operation == Operation::Write && !has_streams;
+            converted.writes_are_lost |= reference.operation == TraceOperation::Write && !has_streams;
         }
         progress(converted.references);
     }
     if converted.references == 0 {
-        return Err(Error::malformed(&from.into(), Place::Whole, "at least one reference", "none"));
+        return Err(Error::malformed(&from.into(), TracePosition::Whole, "at least one reference", "none"));
     }
-    converted.sizes_are_lost = reader.has_objects() && !matches!(format, Format::OracleGeneral);
+    converted.sizes_are_lost = reader.has_objects() && !matches!(format, TraceFormat::OracleGeneral);
     converted.renumbered = target.finish(part)?;
     Ok(converted)
 }
 
 /// A trace being written.
-enum Target {
+enum ConversionTarget {
     Text(BufWriter<File>),
-    OracleGeneral(Oracle),
-    Nectary(Box<Recorded>),
+    OracleGeneral(OracleTarget),
+    Nectary(Box<NectaryTarget>),
 }
 
-impl Target {
-    fn reference(&mut self, reference: &Reference, to: &Path, from: &Path) -> Result<()> {
+impl ConversionTarget {
+    fn reference(&mut self, reference: &TraceReference, to: &Path, from: &Path) -> Result<()> {
         match self {
-            Target::Text(output) => writeln!(output, "{}", reference.block).map_err(|error| Error::io(to, error)),
-            Target::OracleGeneral(oracle) => oracle.reference(reference, to, from),
-            Target::Nectary(recorded) => recorded.reference(reference, to, from),
+            ConversionTarget::Text(output) => {
+                writeln!(output, "{}", reference.block).map_err(|error| Error::io(to, error))
+            }
+            ConversionTarget::OracleGeneral(oracle) => oracle.reference(reference, to, from),
+            ConversionTarget::Nectary(recorded) => recorded.reference(reference, to, from),
         }
     }
 
@@ -161,9 +163,9 @@ impl Target {
     fn finish(self, to: &Path) -> Result<u64> {
         let mut renumbered = 0;
         let result = match self {
-            Target::Text(mut output) => output.flush(),
-            Target::OracleGeneral(oracle) => oracle.finish(),
-            Target::Nectary(recorded) => {
+            ConversionTarget::Text(mut output) => output.flush(),
+            ConversionTarget::OracleGeneral(oracle) => oracle.finish(),
+            ConversionTarget::Nectary(recorded) => {
                 renumbered = recorded.numbers.len() as u64;
                 recorded.finish()
             }
@@ -176,7 +178,7 @@ impl Target {
 /// corrected when that reference comes.
 ///
 /// The latest records are kept in memory; older ones are corrected in the file.
-struct Oracle {
+struct OracleTarget {
     output: File,
     window: Vec<u8>,
     /// The number of records that are in the file already.
@@ -191,19 +193,19 @@ const MAX_TIME_S: u64 = u32::MAX as u64 / 2;
 /// The number of the latest records that are kept in memory.
 const WINDOW_RECORDS: usize = 1 << 18;
 
-impl Oracle {
-    fn new(output: File) -> Oracle {
-        Oracle { output, window: Vec::new(), written: 0, last: HashMap::new(), first_s: None }
+impl OracleTarget {
+    fn new(output: File) -> OracleTarget {
+        OracleTarget { output, window: Vec::new(), written: 0, last: HashMap::new(), first_s: None }
     }
 
-    fn reference(&mut self, reference: &Reference, to: &Path, from: &Path) -> Result<()> {
+    fn reference(&mut self, reference: &TraceReference, to: &Path, from: &Path) -> Result<()> {
         let now = self.written + (self.window.len() / RECORD_BYTES) as u64;
         if let Some(last) = self.last.insert(reference.block, now) {
             self.mend(last, now).map_err(|error| Error::io(to, error))?;
         }
         if self.last.len() > DISTINCT_MAX {
             let what = format!("more than {DISTINCT_MAX} distinct blocks, too many for oracleGeneral");
-            return Err(Error::TooLarge { path: from.to_owned(), place: Place::Whole, what });
+            return Err(Error::TooLarge { path: from.to_owned(), place: TracePosition::Whole, what });
         }
         // Times are those of the trace if they fit, and otherwise count from its first reference.
         let first_s = *self.first_s.get_or_insert(if reference.time_s > MAX_TIME_S { reference.time_s } else { 0 });
@@ -244,16 +246,16 @@ impl Oracle {
 }
 
 /// The writer of Nectary's format: a stream becomes a process, and each range of 2^40 blocks becomes a file.
-struct Recorded {
+struct NectaryTarget {
     /// The output file and the identity, until the first reference gives the block size that the writer needs.
     start: Option<(File, [u8; 16])>,
-    writer: Option<nectary::Writer<BufWriter<File>>>,
+    writer: Option<nectary::NectaryWriter<BufWriter<File>>>,
     name: String,
     has_objects: bool,
     has_areas: bool,
-    processes: HashMap<Stream, u32>,
+    processes: HashMap<StreamId, u32>,
     files: HashMap<u64, u32>,
-    streams: HashMap<(Stream, u64), u32>,
+    streams: HashMap<(StreamId, u64), u32>,
     /// The new numbers of blocks.
     numbers: HashMap<u64, u64>,
 }
@@ -261,10 +263,10 @@ struct Recorded {
 /// The area of the blocks that have new numbers; no other block is in it.
 const RENUMBERED: u64 = u64::MAX;
 
-impl Recorded {
-    fn new(output: File, identity: [u8; 16], from: &Path, reader: &dyn Reader) -> Recorded {
+impl NectaryTarget {
+    fn new(output: File, identity: [u8; 16], from: &Path, reader: &dyn ReferenceReader) -> NectaryTarget {
         let name = from.file_name().unwrap_or(from.as_os_str()).to_string_lossy().chars().take(200).collect();
-        Recorded {
+        NectaryTarget {
             start: Some((output, identity)),
             writer: None,
             name,
@@ -277,10 +279,10 @@ impl Recorded {
         }
     }
 
-    fn reference(&mut self, reference: &Reference, to: &Path, from: &Path) -> Result<()> {
+    fn reference(&mut self, reference: &TraceReference, to: &Path, from: &Path) -> Result<()> {
         let too_many = |what: &str| Error::TooLarge {
             path: from.to_owned(),
-            place: Place::Whole,
+            place: TracePosition::Whole,
             what: format!("more {what} than nectary's format has room for"),
         };
         let io = |error| Error::io(to, error);
@@ -288,8 +290,8 @@ impl Recorded {
             let bytes = if self.has_objects { 0 } else { reference.bytes };
             let block_bytes = bytes.clamp(nectary::BLOCK_BYTES_MIN, nectary::BLOCK_BYTES_MAX);
             let block_bytes = if bytes == 0 { 8192 } else { block_bytes.next_power_of_two() };
-            let header = Header { block_bytes, is_collapsed: false, is_reads_only: false };
-            self.writer = Some(nectary::Writer::new(BufWriter::new(output), identity, &header).map_err(io)?);
+            let header = TraceHeader { block_bytes, is_collapsed: false, is_reads_only: false };
+            self.writer = Some(nectary::NectaryWriter::new(BufWriter::new(output), identity, &header).map_err(io)?);
         }
         let Some(writer) = &mut self.writer else { return Ok(()) };
         let (mut area, mut block) = (reference.block / nectary::BLOCKS_MAX, reference.block % nectary::BLOCKS_MAX);
@@ -311,7 +313,7 @@ impl Recorded {
                     Some(process) => process,
                     None => {
                         let name = format!("stream {}", reference.stream.0);
-                        let process = Process { pid: reference.stream.0, parent: None, name };
+                        let process = TraceProcess { pid: reference.stream.0, parent: None, name };
                         let number = writer.process(&process).map_err(io)?.ok_or_else(|| too_many("streams"))?;
                         self.processes.insert(reference.stream, number);
                         number
@@ -332,7 +334,7 @@ impl Recorded {
                 number
             }
         };
-        if !writer.references(stream, block, 1, reference.operation == Operation::Write).map_err(io)? {
+        if !writer.references(stream, block, 1, reference.operation == TraceOperation::Write).map_err(io)? {
             return Err(too_many("references"));
         }
         Ok(())
@@ -340,7 +342,7 @@ impl Recorded {
 
     fn finish(mut self) -> std::io::Result<()> {
         match self.writer.take() {
-            Some(writer) => writer.finish(Outcome::Exited(0))?.flush(),
+            Some(writer) => writer.finish(RecordingOutcome::Exited(0))?.flush(),
             None => Ok(()),
         }
     }

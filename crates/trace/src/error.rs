@@ -12,7 +12,7 @@ const QUOTED_BYTES_MAX: usize = 40;
 
 /// A position in a trace; in a compressed trace, the position after decompression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum TracePosition {
     /// The file as a whole.
     Whole,
     /// A line, counted from 1.
@@ -21,12 +21,12 @@ pub enum Place {
     Offset(u64),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for TracePosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Whole => Ok(()),
-            Place::Line(line) => write!(f, "line {line}: "),
-            Place::Offset(offset) => write!(f, "offset {offset}: "),
+            TracePosition::Whole => Ok(()),
+            TracePosition::Line(line) => write!(f, "line {line}: "),
+            TracePosition::Offset(offset) => write!(f, "offset {offset}: "),
         }
     }
 }
@@ -54,7 +54,7 @@ pub enum Error {
         /// The file.
         path: PathBuf,
         /// The place in the file.
-        place: Place,
+        place: TracePosition,
         /// The expected contents.
         expected: String,
         /// The contents that were found.
@@ -66,7 +66,7 @@ pub enum Error {
         /// The file.
         path: PathBuf,
         /// The place in the file.
-        place: Place,
+        place: TracePosition,
         /// The bound, and how to stay within it.
         what: String,
     },
@@ -86,7 +86,12 @@ impl Error {
     }
 
     /// A violation of the format.
-    pub fn malformed(path: &Arc<Path>, place: Place, expected: impl Into<String>, found: impl Into<String>) -> Error {
+    pub fn malformed(
+        path: &Arc<Path>,
+        place: TracePosition,
+        expected: impl Into<String>,
+        found: impl Into<String>,
+    ) -> Error {
         Error::Malformed { path: path.to_path_buf(), place, expected: expected.into(), found: found.into() }
     }
 }

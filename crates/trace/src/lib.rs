@@ -12,6 +12,6 @@ pub mod record;
 pub mod simulate;
 pub mod stat;
 
-pub use error::{Error, Place, Result};
-pub use formats::Reference;
-pub use stat::Stat;
+pub use error::{Error, Result, TracePosition};
+pub use formats::TraceReference;
+pub use stat::TraceStat;

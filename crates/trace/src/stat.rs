@@ -8,10 +8,10 @@
 use std::path::Path;
 
 use hashbrown::{HashMap, HashSet};
-use nectary_cache::Stream;
+use nectary_cache::StreamId;
 
-use crate::error::{Error, Place, Result};
-use crate::formats::{Operation, Reader, Reference};
+use crate::error::{Error, Result, TracePosition};
+use crate::formats::{ReferenceReader, TraceOperation, TraceReference};
 use crate::simulate::distinct::is_kept;
 
 /// The maximum number of distinct blocks that are kept; they take 4 GiB of memory.
@@ -19,7 +19,7 @@ pub const KEPT_MAX: usize = 1 << 27;
 
 /// The contents of a trace.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Stat {
+pub struct TraceStat {
     /// The number of references to blocks; a request for several blocks counts once for each block.
     pub references: u64,
     /// The number of blocks that were referenced at least once.
@@ -45,7 +45,7 @@ pub struct Stat {
     pub is_estimate: bool,
 }
 
-impl Stat {
+impl TraceStat {
     /// The number of references to blocks that were referenced before.
     pub fn reuses(&self) -> u64 {
         self.references.saturating_sub(self.distinct)
@@ -55,13 +55,18 @@ impl Stat {
     /// so far.
     ///
     /// *Errors*: those of the reader; the trace has no reference.
-    pub fn count(path: &Path, reader: &mut dyn Reader, progress: &dyn Fn(u64)) -> Result<Stat> {
-        Stat::count_with(path, reader, KEPT_MAX, progress)
+    pub fn count(path: &Path, reader: &mut dyn ReferenceReader, progress: &dyn Fn(u64)) -> Result<TraceStat> {
+        TraceStat::count_with(path, reader, KEPT_MAX, progress)
     }
 
-    /// Like [`Stat::count`], with at most `kept_max` distinct blocks in memory.
-    pub fn count_with(path: &Path, reader: &mut dyn Reader, kept_max: usize, progress: &dyn Fn(u64)) -> Result<Stat> {
-        let mut counter = Counter::new(kept_max.max(1));
+    /// Like [`TraceStat::count`], with at most `kept_max` distinct blocks in memory.
+    pub fn count_with(
+        path: &Path,
+        reader: &mut dyn ReferenceReader,
+        kept_max: usize,
+        progress: &dyn Fn(u64),
+    ) -> Result<TraceStat> {
+        let mut counter = DistinctCounter::new(kept_max.max(1));
         let mut batch = Vec::new();
         loop {
             batch.clear();
@@ -74,20 +79,20 @@ impl Stat {
             progress(counter.references);
         }
         if counter.references == 0 {
-            return Err(Error::malformed(&path.into(), Place::Whole, "at least one reference", "none"));
+            return Err(Error::malformed(&path.into(), TracePosition::Whole, "at least one reference", "none"));
         }
         Ok(counter.finish())
     }
 }
 
-struct Counter {
+struct DistinctCounter {
     /// For each block that is kept, the time of its last reference, the number of its references, and its size.
     blocks: HashMap<u64, (u64, u32, u32)>,
     kept_max: usize,
     /// How often the share of blocks that are kept was halved.
     halvings: u32,
     range: (u64, u64),
-    streams: HashSet<Stream>,
+    streams: HashSet<StreamId>,
     references: u64,
     writes: u64,
     deletes: u64,
@@ -97,9 +102,9 @@ struct Counter {
     reuses: [u64; 65],
 }
 
-impl Counter {
-    fn new(kept_max: usize) -> Counter {
-        Counter {
+impl DistinctCounter {
+    fn new(kept_max: usize) -> DistinctCounter {
+        DistinctCounter {
             blocks: HashMap::new(),
             kept_max,
             halvings: 0,
@@ -114,14 +119,14 @@ impl Counter {
         }
     }
 
-    fn add(&mut self, reference: &Reference) {
-        if reference.operation == Operation::Delete {
+    fn add(&mut self, reference: &TraceReference) {
+        if reference.operation == TraceOperation::Delete {
             self.deletes += 1;
             return;
         }
         let now = self.references;
         self.references += 1;
-        self.writes += u64::from(reference.operation == Operation::Write);
+        self.writes += u64::from(reference.operation == TraceOperation::Write);
         self.repeats += u64::from(self.last == Some(reference.block));
         self.last = Some(reference.block);
         self.streams.insert(reference.stream);
@@ -141,7 +146,7 @@ impl Counter {
         }
     }
 
-    fn finish(self) -> Stat {
+    fn finish(self) -> TraceStat {
         let all = |kept: u64| kept.saturating_mul(1 << self.halvings);
         let distinct = all(self.blocks.len() as u64);
         let half = self.reuses.iter().sum::<u64>().div_ceil(2);
@@ -150,7 +155,7 @@ impl Counter {
             below += count;
             half > 0 && below >= half
         });
-        Stat {
+        TraceStat {
             references: self.references,
             distinct,
             streams: self.streams.len() as u64,
@@ -169,27 +174,28 @@ impl Counter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::formats::input::Input;
+    use crate::formats::input::DecompressedInput;
     use crate::formats::{ReadOptions, from_input};
 
     #[test]
     fn counts_are_those_of_the_trace() {
         let path = Path::new("t.txt");
-        let input = Input::from_reader(path, Box::new(&b"5\n5\n*\n7\n9\n5\n"[..])).expect("text");
+        let input = DecompressedInput::from_reader(path, Box::new(&b"5\n5\n*\n7\n9\n5\n"[..])).expect("text");
         let mut reader = from_input(input, &ReadOptions::default()).expect("text");
-        let stat = Stat::count(path, &mut *reader, &|_| {}).expect("five references");
+        let stat = TraceStat::count(path, &mut *reader, &|_| {}).expect("five references");
         assert_eq!((stat.references, stat.distinct, stat.streams, stat.writes), (5, 3, 1, 0));
         assert_eq!((stat.once, stat.repeats, stat.reuses(), stat.range), (2, 1, 2, (5, 9)));
         assert_eq!((stat.reuse_median, stat.is_estimate), (1, false));
     }
 
     #[test]
-    fn more_distinct_blocks_than_kept_are_estimated() {
+    fn excess_distinct_blocks_are_estimated() {
         let path = Path::new("t.txt");
         let text: String = (0..90_000).map(|turn| format!("{}\n", turn % 30_000 * 7)).collect();
-        let input = Input::from_reader(path, Box::new(std::io::Cursor::new(text.into_bytes()))).expect("text");
+        let input =
+            DecompressedInput::from_reader(path, Box::new(std::io::Cursor::new(text.into_bytes()))).expect("text");
         let mut reader = from_input(input, &ReadOptions::default()).expect("text");
-        let stat = Stat::count_with(path, &mut *reader, 4000, &|_| {}).expect("references");
+        let stat = TraceStat::count_with(path, &mut *reader, 4000, &|_| {}).expect("references");
         assert!(stat.is_estimate && stat.distinct.abs_diff(30_000) < 3000, "{stat:?}");
         assert_eq!((stat.references, stat.once, stat.range), (90_000, 0, (0, 209_993)));
         assert_eq!(stat.reuse_median, 32_768);

@@ -5,12 +5,13 @@
 use std::time::Instant;
 
 use nectary_volume::format::{
-    Action, ExtentState, Identity, Key, Label, Mutation, Session, SessionState, Space, Table, VolumeRecord,
+    ExtentState, Mutation, MutationAction, SessionRecord, SessionState, SpaceRecord, TableKey, TableKind,
+    VolumeIdentity, VolumeLabel, VolumeRecord,
 };
-use nectary_volume::journal::{Layout, SetAside};
-use nectary_volume::metadata::{Image, Stamp, first};
-use nectary_volume::protocol::{Answer, Changes, FileId, Operation, Question};
-use nectary_volume::tables::Tables;
+use nectary_volume::journal::{SetAside, VolumeLayout};
+use nectary_volume::metadata::{AppendStamp, MetadataImage, first};
+use nectary_volume::protocol::{AttributeChanges, FileId, MetadataOperation, MetadataQuestion, ServerAnswer};
+use nectary_volume::tables::MetadataTables;
 
 /// The size of the volume. *Units*: blocks.
 const BLOCKS: u64 = 1 << 24;
@@ -21,16 +22,16 @@ const OPERATIONS: u64 = 500;
 const SESSION: u64 = 1;
 const ROOT: FileId = FileId { inode: 1, generation: 1 };
 
-fn put(tables: &mut Tables, key: &Key, value: Vec<u8>) {
-    tables.apply(&Mutation { table: key.table(), key: key.encode(), action: Action::Put(value) });
+fn put(tables: &mut MetadataTables, key: &TableKey, value: Vec<u8>) {
+    tables.apply(&Mutation { table: key.table(), key: key.encode(), action: MutationAction::Put(value) });
 }
 
 /// Makes a volume on which every second block of a range is used.
-fn image(fragments: u64) -> Image {
+fn image(fragments: u64) -> MetadataImage {
     let segments = vec![SetAside { block: 2048, blocks: 2048, epoch: 1 }];
-    let mut tables = Tables::default();
-    first(&Layout { blocks: BLOCKS, segments }, 7).iter().for_each(|mutation| tables.apply(mutation));
-    let session = Session {
+    let mut tables = MetadataTables::default();
+    first(&VolumeLayout { blocks: BLOCKS, segments }, 7).iter().for_each(|mutation| tables.apply(mutation));
+    let session = SessionRecord {
         incarnation: [9; 16],
         state: SessionState::Active,
         kind: 1,
@@ -44,16 +45,16 @@ fn image(fragments: u64) -> Image {
         reason: 0,
         host: "h".to_owned(),
     };
-    put(&mut tables, &Key::Session(SESSION), session.encode().expect("it is within its bounds"));
-    let mut volume = VolumeRecord::decode(tables.get(&Key::Volume).expect("it is there")).expect("it decodes");
+    put(&mut tables, &TableKey::Session(SESSION), session.encode().expect("it is within its bounds"));
+    let mut volume = VolumeRecord::decode(tables.get(&TableKey::Volume).expect("it is there")).expect("it decodes");
     volume.next_session = SESSION + 1;
-    put(&mut tables, &Key::Volume, volume.encode());
+    put(&mut tables, &TableKey::Volume, volume.encode());
     for index in 0..fragments {
-        let space = Space { blocks: 1, state: ExtentState::Granted, owner: SESSION, since: 0 };
-        put(&mut tables, &Key::Space(PIECES_START + 2 * index), space.encode());
+        let space = SpaceRecord { blocks: 1, state: ExtentState::Granted, owner: SESSION, since: 0 };
+        put(&mut tables, &TableKey::Space(PIECES_START + 2 * index), space.encode());
     }
-    let label = Label {
-        volume: Identity([1; 16]),
+    let label = VolumeLabel {
+        volume: VolumeIdentity([1; 16]),
         blocks: BLOCKS,
         segment_blocks: 2048,
         first_segment: 2048,
@@ -68,7 +69,7 @@ fn image(fragments: u64) -> Image {
         version_made: 1,
         name: String::new(),
     };
-    Image::load(tables, &label, 1).expect("it is sound")
+    MetadataImage::load(tables, &label, 1).expect("it is sound")
 }
 
 /// Returns the median time of a call. *Units*: microseconds.
@@ -88,20 +89,20 @@ fn main() {
     println!("pieces   change of a mode   grant of 8 blocks   idle background   (median, us)");
     for fragments in [0, 1_000, 30_000, 300_000] {
         let mut image = image(fragments);
-        let stamp = Stamp { now_ns: 8, sequence: 5 };
-        let changes = Changes { mode: Some(0o755), ..Changes::default() };
+        let stamp = AppendStamp { now_ns: 8, sequence: 5 };
+        let changes = AttributeChanges { mode: Some(0o755), ..AttributeChanges::default() };
         let mode = median_us(|index| {
-            let operation = Operation::SetAttributes { file: ROOT, changes };
+            let operation = MetadataOperation::SetAttributes { file: ROOT, changes };
             image.operate(stamp, SESSION, index + 1, &operation).0.expect("it is done");
         });
         let grant = median_us(|_| {
-            let asked = image.ask(stamp, SESSION, &Question::Space { blocks: 8 }).expect("there is room");
-            assert!(matches!(asked.answer, Answer::Space(_)));
+            let asked = image.ask(stamp, SESSION, &MetadataQuestion::Space { blocks: 8 }).expect("there is room");
+            assert!(matches!(asked.answer, ServerAnswer::Space(_)));
         });
         let idle = median_us(|_| {
             assert!(image.background(stamp).expect("it is done").is_empty());
         });
-        let pieces = image.tables().table(Table::Space).len();
+        let pieces = image.tables().table(TableKind::Space).len();
         println!("{pieces:>6}   {mode:>16.1}   {grant:>17.1}   {idle:>15.1}");
     }
 }

@@ -28,27 +28,27 @@ const UNCONFIRMED_MAX: Duration = Duration::from_secs(3);
 const KEEPALIVE_TIME: Duration = Duration::from_secs(5);
 
 /// A stream that can be read and written.
-pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
 /// A stream of any kind.
-pub(crate) type Stream = Box<dyn Duplex>;
+pub(crate) type Stream = Box<dyn ByteStream>;
 
 /// The address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Address {
+pub enum ServerAddress {
     /// A host, by name or address, and a port.
     Tcp(String, u16),
     /// A Unix socket on this machine.
     Unix(PathBuf),
 }
 
-impl FromStr for Address {
+impl FromStr for ServerAddress {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Address, String> {
+    fn from_str(text: &str) -> Result<ServerAddress, String> {
         if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
-            return Ok(Address::Unix(PathBuf::from(path)));
+            return Ok(ServerAddress::Unix(PathBuf::from(path)));
         }
         let expected = || format!("expected HOST:PORT, [IPv6]:PORT or unix:PATH, found \"{text}\"");
         let plain = text.strip_prefix("tcp:").unwrap_or(text);
@@ -59,28 +59,28 @@ impl FromStr for Address {
             return Err(expected());
         }
         // An address without a host, `:PORT`, means all addresses of this machine.
-        Ok(Address::Tcp(if host.is_empty() { "::" } else { host }.to_owned(), port))
+        Ok(ServerAddress::Tcp(if host.is_empty() { "::" } else { host }.to_owned(), port))
     }
 }
 
-impl std::fmt::Display for Address {
+impl std::fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Address::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
-            Address::Tcp(host, port) => write!(f, "{host}:{port}"),
-            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+            ServerAddress::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
+            ServerAddress::Tcp(host, port) => write!(f, "{host}:{port}"),
+            ServerAddress::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
 }
 
-impl Address {
+impl ServerAddress {
     /// Whether other machines can reach the address.
     pub fn is_public(&self) -> bool {
         match self {
-            Address::Tcp(host, _) => {
+            ServerAddress::Tcp(host, _) => {
                 host != "localhost" && !host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
             }
-            Address::Unix(_) => false,
+            ServerAddress::Unix(_) => false,
         }
     }
 }
@@ -101,23 +101,23 @@ fn late(what: &str) -> io::Error {
 }
 
 /// Connects to a server. *Errors*: the network fails, or a certificate is not accepted.
-pub(crate) async fn connect(address: &Address, tls: Option<&ClientTls>) -> io::Result<Stream> {
+pub(crate) async fn connect(address: &ServerAddress, tls: Option<&ClientTls>) -> io::Result<Stream> {
     #[cfg(feature = "planted")]
-    if let (Address::Unix(path), true) = (address, crate::simulated::is_on()) {
+    if let (ServerAddress::Unix(path), true) = (address, crate::simulated::is_on()) {
         return Ok(Box::new(crate::simulated::connect(path)?));
     }
     let connecting = async {
         let stream: Stream = match address {
-            Address::Tcp(host, port) => {
+            ServerAddress::Tcp(host, port) => {
                 let stream = nectary_host::connect::connect(host, *port).await?;
                 prepare(&stream);
                 Box::new(stream)
             }
-            Address::Unix(path) => Box::new(UnixStream::connect(path).await?),
+            ServerAddress::Unix(path) => Box::new(UnixStream::connect(path).await?),
         };
         match (tls, address) {
-            (Some(tls), Address::Tcp(host, _)) => Ok(Box::new(tls.connect(host, stream).await?) as Stream),
-            (Some(tls), Address::Unix(_)) => Ok(Box::new(tls.connect("localhost", stream).await?) as Stream),
+            (Some(tls), ServerAddress::Tcp(host, _)) => Ok(Box::new(tls.connect(host, stream).await?) as Stream),
+            (Some(tls), ServerAddress::Unix(_)) => Ok(Box::new(tls.connect("localhost", stream).await?) as Stream),
             (None, _) => Ok(stream),
         }
     };
@@ -125,46 +125,49 @@ pub(crate) async fn connect(address: &Address, tls: Option<&ClientTls>) -> io::R
 }
 
 /// A listening socket.
-pub(crate) struct Listener {
-    address: Address,
-    socket: Socket,
+pub(crate) struct StreamListener {
+    address: ServerAddress,
+    socket: ListenerSocket,
 }
 
-enum Socket {
+enum ListenerSocket {
     Tcp(TcpListener),
     Unix(UnixListener),
     #[cfg(feature = "planted")]
     Simulated(tokio::sync::Mutex<tokio::sync::mpsc::UnboundedReceiver<tokio::io::DuplexStream>>),
 }
 
-impl Listener {
+impl StreamListener {
     /// Listens on an address. *Errors*: those of the system; `AddrInUse` if another process listens on the address.
-    pub async fn bind(address: &Address) -> io::Result<Listener> {
+    pub async fn bind(address: &ServerAddress) -> io::Result<StreamListener> {
         match address {
-            Address::Tcp(host, port) => {
+            ServerAddress::Tcp(host, port) => {
                 let socket = TcpListener::bind((host.as_str(), *port)).await?;
                 let bound: SocketAddr = socket.local_addr()?;
-                Ok(Listener {
-                    address: Address::Tcp(bound.ip().to_string(), bound.port()),
-                    socket: Socket::Tcp(socket),
+                Ok(StreamListener {
+                    address: ServerAddress::Tcp(bound.ip().to_string(), bound.port()),
+                    socket: ListenerSocket::Tcp(socket),
                 })
             }
             #[cfg(feature = "planted")]
-            Address::Unix(path) if crate::simulated::is_on() => {
-                let socket = Socket::Simulated(tokio::sync::Mutex::new(crate::simulated::listen(path)));
-                Ok(Listener { address: address.clone(), socket })
+            ServerAddress::Unix(path) if crate::simulated::is_on() => {
+                let socket = ListenerSocket::Simulated(tokio::sync::Mutex::new(crate::simulated::listen(path)));
+                Ok(StreamListener { address: address.clone(), socket })
             }
-            Address::Unix(path) => {
+            ServerAddress::Unix(path) => {
                 remove_stale(path)?;
                 let socket = UnixListener::bind(path)?;
                 std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-                Ok(Listener { address: Address::Unix(std::path::absolute(path)?), socket: Socket::Unix(socket) })
+                Ok(StreamListener {
+                    address: ServerAddress::Unix(std::path::absolute(path)?),
+                    socket: ListenerSocket::Unix(socket),
+                })
             }
         }
     }
 
     /// Returns the address that it listens on.
-    pub fn address(&self) -> &Address {
+    pub fn address(&self) -> &ServerAddress {
         &self.address
     }
 
@@ -172,14 +175,14 @@ impl Listener {
     /// no client.
     pub async fn accept(&self) -> io::Result<(Stream, String)> {
         match &self.socket {
-            Socket::Tcp(socket) => {
+            ListenerSocket::Tcp(socket) => {
                 let (stream, peer) = socket.accept().await?;
                 prepare(&stream);
                 Ok((Box::new(stream), peer.to_string()))
             }
-            Socket::Unix(socket) => Ok((Box::new(socket.accept().await?.0), "a local client".to_owned())),
+            ListenerSocket::Unix(socket) => Ok((Box::new(socket.accept().await?.0), "a local client".to_owned())),
             #[cfg(feature = "planted")]
-            Socket::Simulated(accepted) => match accepted.lock().await.recv().await {
+            ListenerSocket::Simulated(accepted) => match accepted.lock().await.recv().await {
                 Some(stream) => Ok((Box::new(stream), "a simulated client".to_owned())),
                 // Another listener has the path.
                 None => std::future::pending().await,
@@ -188,9 +191,9 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for StreamListener {
     fn drop(&mut self) {
-        if let Address::Unix(path) = &self.address {
+        if let ServerAddress::Unix(path) = &self.address {
             let _ = std::fs::remove_file(path);
         }
     }
@@ -261,8 +264,9 @@ pub(crate) async fn write_frames(stream: &mut (impl AsyncWrite + Unpin), frames:
 mod tests {
     use super::*;
 
+    /// An address knows whether other hosts can reach it.
     #[test]
-    fn addresses_are_read_and_say_who_can_reach_them() {
+    fn server_addresses_parse() {
         for (text, shown, is_public) in [
             ("127.0.0.1:7000", "127.0.0.1:7000", false),
             ("localhost:7000", "localhost:7000", false),
@@ -271,16 +275,16 @@ mod tests {
             ("tcp:h1.example:7000", "h1.example:7000", true),
             ("unix:/run/a", "unix:/run/a", false),
         ] {
-            let address: Address = text.parse().unwrap();
+            let address: ServerAddress = text.parse().unwrap();
             assert_eq!((address.to_string().as_str(), address.is_public()), (shown, is_public));
         }
         for wrong in ["", "h1", "unix:", "h1:x", "::1:80", "h1:70000"] {
-            assert!(wrong.parse::<Address>().is_err(), "{wrong}");
+            assert!(wrong.parse::<ServerAddress>().is_err(), "{wrong}");
         }
     }
 
     #[tokio::test]
-    async fn a_frame_is_read_whole_or_refused() {
+    async fn frame_read_whole_or_refused() {
         let (mut near, mut far) = tokio::io::duplex(64);
         let body = |header: &[u8]| match usize::from(header[0]) {
             length @ 0..=8 => Ok(length),

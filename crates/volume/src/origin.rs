@@ -6,9 +6,9 @@
 //! the kernel releases it when the process and its last request have ended. Leaves to others: what follows from the
 //! proof (`server`, `client`).
 
-use nectary_block::{Context, SharedDevice};
+use nectary_block::{IoContext, SharedDevice};
 
-use crate::format::Session;
+use crate::format::SessionRecord;
 
 /// The names of this machine and of the present start of its kernel.
 const MACHINE: &str = "/etc/machine-id";
@@ -24,7 +24,7 @@ fn hash(before: u64, bytes: &[u8]) -> u64 {
 
 /// The place where a process uses a disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Origin {
+pub struct ProcessOrigin {
     /// A hash of the machine's identity.
     pub machine: u64,
     /// A hash of the identity of the kernel's start; 0: it is not known.
@@ -33,21 +33,21 @@ pub struct Origin {
     pub domain: u64,
 }
 
-impl Origin {
+impl ProcessOrigin {
     /// Returns the origin of a process of this host that has opened this device.
-    pub fn of(device: &SharedDevice) -> Origin {
+    pub fn of(device: &SharedDevice) -> ProcessOrigin {
         let kernel = std::fs::read(BOOT).unwrap_or_default();
-        Origin::new(&std::fs::read(MACHINE).unwrap_or_default(), &kernel, device.lock_domain().as_deref())
+        ProcessOrigin::new(&std::fs::read(MACHINE).unwrap_or_default(), &kernel, device.lock_domain().as_deref())
     }
 
-    fn new(machine: &[u8], kernel: &[u8], domain: Option<&str>) -> Origin {
+    fn new(machine: &[u8], kernel: &[u8], domain: Option<&str>) -> ProcessOrigin {
         let named = |bytes: &[u8]| if bytes.is_empty() { 0 } else { hash(FNV.0, bytes).max(1) };
         let domain = domain.unwrap_or_default().as_bytes();
-        Origin { machine: hash(FNV.0, machine), kernel: named(kernel), domain: named(domain) }
+        ProcessOrigin { machine: hash(FNV.0, machine), kernel: named(kernel), domain: named(domain) }
     }
 
     /// Whether a process here can tell, by a lock, if a process with the other origin has ended.
-    pub fn sees_locks_of(&self, other: &Origin) -> bool {
+    pub fn sees_locks_of(&self, other: &ProcessOrigin) -> bool {
         self.kernel != 0 && self.domain != 0 && self == other
     }
 
@@ -60,13 +60,13 @@ impl Origin {
     }
 
     /// Whether a process here can tell, by a lock, if the session's process has ended.
-    pub fn can_prove(&self, session: &Session) -> bool {
+    pub fn can_prove(&self, session: &SessionRecord) -> bool {
         self.boot() != 0 && (self.machine, self.boot()) == (session.machine, session.boot)
     }
 }
 
 /// Whether a process of the one session can tell, by a lock, if that of the other has ended.
-pub(crate) fn are_siblings(one: &Session, other: &Session) -> bool {
+pub(crate) fn are_siblings(one: &SessionRecord, other: &SessionRecord) -> bool {
     one.boot != 0 && (one.machine, one.boot) == (other.machine, other.boot)
 }
 
@@ -77,11 +77,11 @@ fn lock_offset(incarnation: [u8; 16]) -> u64 {
 
 /// Takes the lock of a new session, and returns the session's origin. If the lock cannot be taken, the origin says that
 /// nothing can be proven.
-pub(crate) async fn hold(device: &SharedDevice, incarnation: [u8; 16]) -> Origin {
-    let origin = Origin::of(device);
+pub(crate) async fn hold(device: &SharedDevice, incarnation: [u8; 16]) -> ProcessOrigin {
+    let origin = ProcessOrigin::of(device);
     match origin.boot() != 0 && device.lock(lock_offset(incarnation), 1).await.unwrap_or(false) {
         true => origin,
-        false => Origin { domain: 0, ..origin },
+        false => ProcessOrigin { domain: 0, ..origin },
     }
 }
 
@@ -96,7 +96,7 @@ pub(crate) async fn let_go(device: &SharedDevice, incarnation: [u8; 16]) {
 pub(crate) async fn is_gone(device: &SharedDevice, incarnation: [u8; 16]) -> bool {
     // Without direct I/O, the kernel may still have to write what the process wrote. A flush of the same inode does.
     matches!(device.is_locked(lock_offset(incarnation), 1).await, Ok(false))
-        && device.flush(Context::default()).await.is_ok()
+        && device.flush(IoContext::default()).await.is_ok()
 }
 
 #[cfg(test)]
@@ -109,16 +109,16 @@ mod tests {
     use crate::format::SessionState;
 
     #[test]
-    fn origin_is_equal_per_kernel_and_inode() {
-        let origin = Origin::new(b"m", b"b", Some("0:1:2"));
-        assert_eq!(origin, Origin::new(b"m", b"b", Some("0:1:2")));
+    fn origin_differs_by_kernel_and_inode() {
+        let origin = ProcessOrigin::new(b"m", b"b", Some("0:1:2"));
+        assert_eq!(origin, ProcessOrigin::new(b"m", b"b", Some("0:1:2")));
         let others = [
-            Origin::new(b"n", b"b", Some("0:1:2")),
-            Origin::new(b"m", b"c", Some("0:1:2")),
-            Origin::new(b"m", b"b", Some("0:1:3")),
-            Origin::new(b"m", b"b0:", Some("1:2")),
+            ProcessOrigin::new(b"n", b"b", Some("0:1:2")),
+            ProcessOrigin::new(b"m", b"c", Some("0:1:2")),
+            ProcessOrigin::new(b"m", b"b", Some("0:1:3")),
+            ProcessOrigin::new(b"m", b"b0:", Some("1:2")),
         ];
-        let session = |origin: Origin| Session {
+        let session = |origin: ProcessOrigin| SessionRecord {
             incarnation: [1; 16],
             state: SessionState::Active,
             kind: 1,
@@ -138,7 +138,7 @@ mod tests {
             assert!(!origin.can_prove(&session(other)) && !origin.sees_locks_of(&other), "{other:?}");
             assert!(!are_siblings(&session(origin), &session(other)), "{other:?}");
         }
-        for nothing in [Origin::new(b"m", b"b", None), Origin::new(b"m", b"", Some("0:1:2"))] {
+        for nothing in [ProcessOrigin::new(b"m", b"b", None), ProcessOrigin::new(b"m", b"", Some("0:1:2"))] {
             assert!(nothing.boot() == 0 && !nothing.sees_locks_of(&nothing), "{nothing:?}");
             assert!(!nothing.can_prove(&session(nothing)), "two without a proof are not the same place");
             assert!(!are_siblings(&session(nothing), &session(nothing)));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn session_lock_is_outside_of_every_disk() {
+    fn session_lock_lies_beyond_the_disk() {
         for incarnation in [[0; 16], [0xff; 16], [0x80; 16]] {
             let offset = lock_offset(incarnation);
             assert!(offset >= 1 << 62 && offset < i64::MAX as u64, "{offset:#x}");
@@ -164,7 +164,7 @@ mod tests {
         let open = async || Arc::new(FileDevice::open_file(&path, &options).await.expect("it opens")) as SharedDevice;
         let (mount, server) = (open().await, open().await);
         let origin = hold(&mount, [7; 16]).await;
-        assert!(origin.boot() != 0 && origin == Origin::of(&server));
+        assert!(origin.boot() != 0 && origin == ProcessOrigin::of(&server));
         hold(&mount, [8; 16]).await;
         for device in [&mount, &server] {
             assert!(!is_gone(device, [7; 16]).await && is_gone(device, [9; 16]).await);

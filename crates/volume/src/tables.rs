@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use crate::format::{Action, Key, Mutation, Table};
+use crate::format::{Mutation, MutationAction, TableKey, TableKind};
 
 /// The length of a record's header, before its key. *Units*: bytes.
 const RECORD_HEADER_BYTES: usize = 8;
 
 /// The records of all tables. Keys and values are encoded as on the disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tables {
-    records: [BTreeMap<Vec<u8>, Vec<u8>>; Table::ALL.len()],
+pub struct MetadataTables {
+    records: [BTreeMap<Vec<u8>, Vec<u8>>; TableKind::ALL.len()],
     bytes: u64,
 }
 
@@ -20,9 +20,9 @@ pub(crate) fn record_bytes(key: usize, value: usize) -> usize {
     (RECORD_HEADER_BYTES + key + value).next_multiple_of(8)
 }
 
-impl Tables {
+impl MetadataTables {
     /// Returns the value of a key.
-    pub fn get(&self, key: &Key) -> Option<&[u8]> {
+    pub fn get(&self, key: &TableKey) -> Option<&[u8]> {
         self.table(key.table()).get(&key.encode()).map(Vec::as_slice)
     }
 
@@ -31,11 +31,11 @@ impl Tables {
         let table = &mut self.records[usize::from(mutation.table.number()) - 1];
         let length = |value: &Vec<u8>| record_bytes(mutation.key.len(), value.len()) as u64;
         let before = match &mutation.action {
-            Action::Put(value) => {
+            MutationAction::Put(value) => {
                 self.bytes += length(value);
                 table.insert(mutation.key.clone(), value.clone())
             }
-            Action::Delete => table.remove(&mutation.key),
+            MutationAction::Delete => table.remove(&mutation.key),
         };
         self.bytes -= before.as_ref().map_or(0, length);
     }
@@ -46,12 +46,12 @@ impl Tables {
     }
 
     /// Returns the records of a table, in order.
-    pub fn table(&self, table: Table) -> &BTreeMap<Vec<u8>, Vec<u8>> {
+    pub fn table(&self, table: TableKind) -> &BTreeMap<Vec<u8>, Vec<u8>> {
         &self.records[usize::from(table.number()) - 1]
     }
 
     /// Returns the records of one table from a key on, in order.
-    pub fn from(&self, key: &Key) -> impl Iterator<Item = (&[u8], &[u8])> {
+    pub fn from(&self, key: &TableKey) -> impl Iterator<Item = (&[u8], &[u8])> {
         let range = (Bound::Included(key.encode()), Bound::Unbounded);
         self.table(key.table()).range(range).map(|(key, value)| (key.as_slice(), value.as_slice()))
     }

@@ -8,10 +8,10 @@ use std::io;
 use tokio::io::{AsyncRead, BufReader, ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
 
-use crate::format::Problem;
+use crate::format::FormatProblem;
 use crate::journal::LeaderLease;
 use crate::net::{self, Stream};
-use crate::protocol::{HEADER_BYTES, Header, Message};
+use crate::protocol::{HEADER_BYTES, MessageHeader, VolumeMessage};
 
 /// The maximum number of bytes of one write, which joins queued frames.
 const WRITE_BYTES_MAX: usize = 256 << 10;
@@ -20,7 +20,7 @@ const WRITE_BYTES_MAX: usize = 256 << 10;
 pub(crate) type FrameReader = BufReader<ReadHalf<Stream>>;
 
 /// Why there is no next message.
-pub(crate) enum Unread {
+pub(crate) enum MessageReadError {
     /// The stream failed, or its bytes are not those that were sent.
     Stream(io::Error),
     /// The message arrived as it was sent, but it is none that this program knows.
@@ -32,17 +32,17 @@ pub(crate) enum Unread {
     },
 }
 
-impl From<io::Error> for Unread {
-    fn from(error: io::Error) -> Unread {
-        Unread::Stream(error)
+impl From<io::Error> for MessageReadError {
+    fn from(error: io::Error) -> MessageReadError {
+        MessageReadError::Stream(error)
     }
 }
 
-impl From<Unread> for io::Error {
-    fn from(unread: Unread) -> io::Error {
+impl From<MessageReadError> for io::Error {
+    fn from(unread: MessageReadError) -> io::Error {
         match unread {
-            Unread::Stream(error) => error,
-            Unread::Message { problem, .. } => invalid(problem),
+            MessageReadError::Stream(error) => error,
+            MessageReadError::Message { problem, .. } => invalid(problem),
         }
     }
 }
@@ -52,24 +52,26 @@ fn invalid(problem: String) -> io::Error {
 }
 
 /// Reads a message. Returns `None` at the end of the stream.
-pub(crate) async fn read_message(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<(Header, Message)>, Unread> {
+pub(crate) async fn read_message(
+    stream: &mut (impl AsyncRead + Unpin),
+) -> Result<Option<(MessageHeader, VolumeMessage)>, MessageReadError> {
     let mut too_long = None;
-    let body_bytes = |bytes: &[u8]| match Header::decode(bytes) {
+    let body_bytes = |bytes: &[u8]| match MessageHeader::decode(bytes) {
         Ok(header) => Ok(header.body_bytes as usize),
         Err(error) => {
-            too_long = Header::request_of_too_long(bytes);
+            too_long = MessageHeader::request_of_too_long(bytes);
             Err(error.to_string())
         }
     };
     let frame = match (net::read_frame(stream, HEADER_BYTES, body_bytes).await, too_long) {
         (Ok(Some(frame)), _) => frame,
         (Ok(None), _) => return Ok(None),
-        (Err(error), Some(request)) => return Err(Unread::Message { request, problem: error.to_string() }),
-        (Err(error), None) => return Err(Unread::Stream(error)),
+        (Err(error), Some(request)) => return Err(MessageReadError::Message { request, problem: error.to_string() }),
+        (Err(error), None) => return Err(MessageReadError::Stream(error)),
     };
-    Message::decode(&frame).map(Some).map_err(|error| match (error.problem, Header::decode(&frame)) {
-        (Problem::Checksum { .. }, _) | (_, Err(_)) => Unread::Stream(invalid(error.to_string())),
-        (_, Ok(header)) => Unread::Message { request: header.request, problem: error.to_string() },
+    VolumeMessage::decode(&frame).map(Some).map_err(|error| match (error.problem, MessageHeader::decode(&frame)) {
+        (FormatProblem::Checksum { .. }, _) | (_, Err(_)) => MessageReadError::Stream(invalid(error.to_string())),
+        (_, Ok(header)) => MessageReadError::Message { request: header.request, problem: error.to_string() },
     })
 }
 

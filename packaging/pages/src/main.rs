@@ -21,7 +21,7 @@ const NAME: &str = "nectary";
 
 /// A command, as it is described.
 #[derive(Debug, Deserialize)]
-struct Described {
+struct DescribedCommand {
     name: String,
     version: Option<String>,
     about: Option<String>,
@@ -30,7 +30,7 @@ struct Described {
     after: Option<String>,
     aliases: Vec<String>,
     arguments: Vec<DescribedArgument>,
-    commands: Vec<Described>,
+    commands: Vec<DescribedCommand>,
 }
 
 /// An option or an argument.
@@ -62,7 +62,7 @@ struct DescribedValue {
 fn main() -> Result<()> {
     let arguments: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
     let [folder] = arguments.as_slice() else { bail!("usage: nectary describe | nectary-pages FOLDER") };
-    let described: Described = serde_json::from_reader(stdin()).context("the description of the command")?;
+    let described: DescribedCommand = serde_json::from_reader(stdin()).context("the description of the command")?;
     manuals(&described, "", &folder.join("man"))?;
     let command = command_of(&described);
     for (shell, file) in
@@ -76,7 +76,7 @@ fn main() -> Result<()> {
 }
 
 /// Writes the manual page of a command, and those of its subcommands.
-fn manuals(described: &Described, parent: &str, folder: &Path) -> Result<()> {
+fn manuals(described: &DescribedCommand, parent: &str, folder: &Path) -> Result<()> {
     let name = if parent.is_empty() { described.name.clone() } else { format!("{parent}-{}", described.name) };
     let command = command_of(described).name(name.clone()).display_name(name.clone()).bin_name(name.replace('-', " "));
     // Pages of `help` would say what is here.
@@ -102,7 +102,7 @@ fn manuals(described: &Described, parent: &str, folder: &Path) -> Result<()> {
 }
 
 /// The names of the pages around a page.
-fn see_also(described: &Described, name: &str, parent: &str) -> String {
+fn see_also(described: &DescribedCommand, name: &str, parent: &str) -> String {
     let mut pages: Vec<String> =
         described.commands.iter().map(|command| format!("{name}-{}(1)", command.name)).collect();
     if !parent.is_empty() {
@@ -134,7 +134,7 @@ fn literal(page: &mut impl Write, title: &str, text: Option<&str>) -> Result<()>
 }
 
 /// The command that a description describes.
-fn command_of(described: &Described) -> clap::Command {
+fn command_of(described: &DescribedCommand) -> clap::Command {
     let mut command = clap::Command::new(described.name.clone()).visible_aliases(described.aliases.clone());
     if let Some(version) = &described.version {
         command = command.version(version.clone());

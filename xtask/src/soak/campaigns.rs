@@ -5,7 +5,7 @@
 pub const NO_PROFILE: (&str, &str) = ("LLVM_PROFILE_FILE", "/dev/null");
 
 /// The program that a campaign runs.
-pub enum Program {
+pub enum CampaignProgram {
     /// A program of the workspace that has several campaigns; its first argument is the name of one.
     Of { program: &'static str, campaign: &'static str },
     /// One module of a crate's tests.
@@ -14,9 +14,9 @@ pub enum Program {
     Fuzz,
 }
 
-pub struct Campaign {
+pub struct SoakCampaign {
     pub name: &'static str,
-    pub program: Program,
+    pub program: CampaignProgram,
     /// The arguments of the program; `{seed}` stands for the round's seed, `{seconds}` for the time of a fuzz target.
     pub arguments: &'static [&'static str],
     /// The environment of the program; `{seed}` stands for the round's seed.
@@ -26,409 +26,409 @@ pub struct Campaign {
     pub extents: &'static [(&'static str, &'static str, &'static str)],
 }
 
-pub const CAMPAIGNS: &[Campaign] = &[
-    Campaign {
+pub const CAMPAIGNS: &[SoakCampaign] = &[
+    SoakCampaign {
         name: "policies",
-        program: Program::Tests { package: "nectary-cache", module: "policies_agree_with_their_models" },
+        program: CampaignProgram::Tests { package: "nectary-cache", module: "policies_agree_with_their_models" },
         arguments: &["--show-output"],
         environment: &[("PROPTEST_RNG_SEED", "{seed}"), ("PROPTEST_CASES", "{cases}")],
         extents: &[("{cases}", "20000", "2000")],
     },
-    Campaign {
+    SoakCampaign {
         name: "policies-outside",
-        program: Program::Of { program: "research", campaign: "policies-outside" },
+        program: CampaignProgram::Of { program: "research", campaign: "policies-outside" },
         arguments: &["--seed", "{seed}"],
         environment: &[],
         extents: &[],
     },
-    Campaign {
+    SoakCampaign {
         name: "cache-memory",
-        program: Program::Of { program: "research", campaign: "cache-memory" },
+        program: CampaignProgram::Of { program: "research", campaign: "cache-memory" },
         arguments: &["--sizes", "{sizes}"],
         environment: &[],
         extents: &[("{sizes}", "10000,100000,1000000,10000000", "10000,100000")],
     },
-    Campaign {
+    SoakCampaign {
         name: "curve",
-        program: Program::Tests { package: "nectary-trace", module: "curve" },
+        program: CampaignProgram::Tests { package: "nectary-trace", module: "curve" },
         arguments: &["--show-output"],
         environment: &[("CURVE_SEED", "{seed}"), ("CURVE_SEEDS", "{samples}")],
         extents: &[("{samples}", "40", "4")],
     },
-    Campaign {
+    SoakCampaign {
         name: "store-model",
-        program: Program::Of { program: "sim-campaigns", campaign: "store-model" },
+        program: CampaignProgram::Of { program: "sim-campaigns", campaign: "store-model" },
         arguments: &["--seed", "{seed}", "--operations", "{operations}"],
         environment: &[],
         extents: &[("{operations}", "1000000", "200000")],
     },
-    Campaign {
+    SoakCampaign {
         name: "store-crash-states",
-        program: Program::Of { program: "sim-campaigns", campaign: "store-crash-states" },
+        program: CampaignProgram::Of { program: "sim-campaigns", campaign: "store-crash-states" },
         arguments: &["--seed", "{seed}", "--workloads", "{workloads}", "--states", "{states}"],
         environment: &[],
         extents: &[("{workloads}", "200", "20"), ("{states}", "10000", "1000")],
     },
-    Campaign {
+    SoakCampaign {
         name: "store-unreadable",
-        program: Program::Of { program: "sim-campaigns", campaign: "store-unreadable" },
+        program: CampaignProgram::Of { program: "sim-campaigns", campaign: "store-unreadable" },
         arguments: &["--seed", "{seed}", "--stride", "{stride}"],
         environment: &[],
         extents: &[("{stride}", "1", "64")],
     },
-    Campaign {
+    SoakCampaign {
         name: "store-concurrent",
-        program: Program::Of { program: "sim-campaigns", campaign: "store-concurrent" },
+        program: CampaignProgram::Of { program: "sim-campaigns", campaign: "store-concurrent" },
         arguments: &["--seed", "{seed}", "--runs", "{runs}", "--images", "{images}"],
         environment: &[],
         extents: &[("{runs}", "100000", "5000"), ("{images}", "10000", "1000")],
     },
-    Campaign {
+    SoakCampaign {
         name: "cache-concurrent",
-        program: Program::Of { program: "sim-campaigns", campaign: "cache-concurrent" },
+        program: CampaignProgram::Of { program: "sim-campaigns", campaign: "cache-concurrent" },
         arguments: &["--seed", "{seed}", "--runs", "{runs}", "--images", "{images}"],
         environment: &[],
         extents: &[("{runs}", "20000", "1000"), ("{images}", "10000", "1000")],
     },
-    Campaign {
+    SoakCampaign {
         name: "ram-placement",
-        program: Program::Tests { package: "nectary-ram", module: "placement_invariants" },
+        program: CampaignProgram::Tests { package: "nectary-ram", module: "placement_invariants" },
         arguments: &["--show-output"],
         environment: &[("PLACEMENT_SEED", "{seed}"), ("PLACEMENT_RUNS", "{runs}")],
         extents: &[("{runs}", "2000", "200")],
     },
-    Campaign {
+    SoakCampaign {
         name: "ram-simulation",
-        program: Program::Of { program: "sim-campaigns", campaign: "ram-simulation" },
+        program: CampaignProgram::Of { program: "sim-campaigns", campaign: "ram-simulation" },
         arguments: &["--seed", "{seed}", "--runs", "{runs}"],
         environment: &[],
         extents: &[("{runs}", "100000", "5000")],
     },
-    Campaign {
+    SoakCampaign {
         name: "ram-donors",
-        program: Program::Of { program: "e2e-campaigns", campaign: "ram-donors" },
+        program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "ram-donors" },
         arguments: &["--rounds", "{donor-rounds}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{donor-rounds}", "50", "2")],
     },
-    Campaign {
+    SoakCampaign {
         name: "ram-donors-parity-log",
-        program: Program::Of { program: "e2e-campaigns", campaign: "ram-donors" },
+        program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "ram-donors" },
         arguments: &["--redundancy", "parity-log", "--rounds", "{donor-rounds}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{donor-rounds}", "20", "1")],
     },
-    Campaign {
+    SoakCampaign {
         name: "ram-donors-parity-cache",
-        program: Program::Of { program: "e2e-campaigns", campaign: "ram-donors" },
+        program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "ram-donors" },
         arguments: &["--redundancy", "parity-cache", "--rounds", "{donor-rounds}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{donor-rounds}", "20", "1")],
     },
-    Campaign {
+    SoakCampaign {
         name: "ram-donors-adaptive",
-        program: Program::Of { program: "e2e-campaigns", campaign: "ram-donors" },
+        program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "ram-donors" },
         arguments: &["--redundancy", "adaptive", "--rounds", "{donor-rounds}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{donor-rounds}", "20", "1")],
     },
-    Campaign {
+    SoakCampaign {
         name: "ram-donors-parity",
-        program: Program::Of { program: "e2e-campaigns", campaign: "ram-donors" },
+        program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "ram-donors" },
         arguments: &["--redundancy", "parity", "--rounds", "{donor-rounds}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{donor-rounds}", "20", "1")],
     },
-    Campaign {
+    SoakCampaign {
         name: "ram-second-failure",
-        program: Program::Of { program: "e2e-campaigns", campaign: "ram-second-failure" },
+        program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "ram-second-failure" },
         arguments: &["--shard", "{second-shard}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{second-shard}", "0/1", "0/7")],
     },
-    Campaign {
+    SoakCampaign {
         name: "ram-moves",
-        program: Program::Of { program: "sim-campaigns", campaign: "ram-moves" },
+        program: CampaignProgram::Of { program: "sim-campaigns", campaign: "ram-moves" },
         arguments: &["--policy", "mirror", "--seed", "{seed}", "--runs", "{runs}"],
         environment: &[],
         extents: &[("{runs}", "20000", "1000")],
     },
-    Campaign {
+    SoakCampaign {
         name: "ram-moves-parity",
-        program: Program::Of { program: "sim-campaigns", campaign: "ram-moves" },
+        program: CampaignProgram::Of { program: "sim-campaigns", campaign: "ram-moves" },
         arguments: &["--policy", "parity", "--seed", "{seed}", "--runs", "{runs}"],
         environment: &[],
         extents: &[("{runs}", "20000", "1000")],
     },
-    Campaign {
+    SoakCampaign {
         name: "ram-moves-parity-log",
-        program: Program::Of { program: "sim-campaigns", campaign: "ram-moves" },
+        program: CampaignProgram::Of { program: "sim-campaigns", campaign: "ram-moves" },
         arguments: &["--policy", "parity-log", "--seed", "{seed}", "--runs", "{runs}"],
         environment: &[],
         extents: &[("{runs}", "20000", "1000")],
     },
-    Campaign {
+    SoakCampaign {
         name: "ram-moves-parity-cache",
-        program: Program::Of { program: "sim-campaigns", campaign: "ram-moves" },
+        program: CampaignProgram::Of { program: "sim-campaigns", campaign: "ram-moves" },
         arguments: &["--policy", "parity-cache", "--seed", "{seed}", "--runs", "{runs}"],
         environment: &[],
         extents: &[("{runs}", "20000", "1000")],
     },
-    Campaign {
+    SoakCampaign {
         name: "ram-moves-adaptive",
-        program: Program::Of { program: "sim-campaigns", campaign: "ram-moves" },
+        program: CampaignProgram::Of { program: "sim-campaigns", campaign: "ram-moves" },
         arguments: &["--policy", "adaptive", "--seed", "{seed}", "--runs", "{runs}"],
         environment: &[],
         extents: &[("{runs}", "20000", "1000")],
     },
-    Campaign {
+    SoakCampaign {
         name: "ram-parity-simulation",
-        program: Program::Of { program: "sim-campaigns", campaign: "ram-simulation" },
+        program: CampaignProgram::Of { program: "sim-campaigns", campaign: "ram-simulation" },
         arguments: &["--policy", "parity", "--seed", "{seed}", "--runs", "{runs}"],
         environment: &[],
         extents: &[("{runs}", "100000", "2000")],
     },
-    Campaign {
+    SoakCampaign {
         name: "ram-log-simulation",
-        program: Program::Of { program: "sim-campaigns", campaign: "ram-simulation" },
+        program: CampaignProgram::Of { program: "sim-campaigns", campaign: "ram-simulation" },
         arguments: &["--policy", "parity-log", "--seed", "{seed}", "--runs", "{runs}"],
         environment: &[],
         extents: &[("{runs}", "100000", "2000")],
     },
-    Campaign {
+    SoakCampaign {
         name: "fleet",
-        program: Program::Of { program: "e2e-campaigns", campaign: "fleet" },
+        program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "fleet" },
         arguments: &["--rounds", "{rounds}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{rounds}", "50", "3")],
     },
-    Campaign {
+    SoakCampaign {
         name: "fleet-simulation",
-        program: Program::Of { program: "sim-campaigns", campaign: "fleet" },
+        program: CampaignProgram::Of { program: "sim-campaigns", campaign: "fleet" },
         arguments: &["--seed", "{seed}", "--runs", "{runs}"],
         environment: &[],
         extents: &[("{runs}", "100000", "2000")],
     },
-    Campaign {
+    SoakCampaign {
         name: "proxy-origins",
-        program: Program::Of { program: "e2e-campaigns", campaign: "proxy-origins" },
+        program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "proxy-origins" },
         arguments: &["--rounds", "{rounds}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{rounds}", "200", "10")],
     },
-    Campaign {
+    SoakCampaign {
         name: "proxy-servers",
-        program: Program::Of { program: "e2e-campaigns", campaign: "proxy-origins" },
+        program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "proxy-origins" },
         arguments: &["--servers", "--rounds", "{rounds}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{rounds}", "200", "5")],
     },
-    Campaign {
+    SoakCampaign {
         name: "volume-journal",
-        program: Program::Of { program: "sim-campaigns", campaign: "volume-journal" },
+        program: CampaignProgram::Of { program: "sim-campaigns", campaign: "volume-journal" },
         arguments: &["--seed", "{seed}", "--runs", "{runs}"],
         environment: &[],
         extents: &[("{runs}", "2000", "50")],
     },
-    Campaign {
+    SoakCampaign {
         name: "volume-simulation",
-        program: Program::Of { program: "sim-campaigns", campaign: "volume-simulation" },
+        program: CampaignProgram::Of { program: "sim-campaigns", campaign: "volume-simulation" },
         arguments: &["--seed", "{seed}", "--runs", "{runs}"],
         environment: &[],
         extents: &[("{runs}", "100000", "2000")],
     },
-    Campaign {
+    SoakCampaign {
         name: "volume-names",
-        program: Program::Of { program: "sim-campaigns", campaign: "volume-names" },
+        program: CampaignProgram::Of { program: "sim-campaigns", campaign: "volume-names" },
         arguments: &["--seed", "{seed}", "--runs", "{runs}", "--images", "{images}"],
         environment: &[],
         extents: &[("{runs}", "100000", "500"), ("{images}", "5000", "300")],
     },
-    Campaign {
+    SoakCampaign {
         name: "volume-crash-states",
-        program: Program::Of { program: "sim-campaigns", campaign: "volume-crash-states" },
+        program: CampaignProgram::Of { program: "sim-campaigns", campaign: "volume-crash-states" },
         arguments: &["--seed", "{seed}", "--runs", "{runs}", "--least", "{distinct}"],
         environment: &[],
         extents: &[("{runs}", "200", "10"), ("{distinct}", "10000", "500")],
     },
-    Campaign {
+    SoakCampaign {
         name: "volume-maps",
-        program: Program::Of { program: "e2e-campaigns", campaign: "volume-maps" },
+        program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "volume-maps" },
         arguments: &["--rounds", "{rounds}", "--seconds", "{load}"],
         environment: &[],
         extents: &[("{rounds}", "100", "20"), ("{load}", "60", "5")],
     },
-    Campaign {
+    SoakCampaign {
         name: "volume-programs",
-        program: Program::Of { program: "e2e-campaigns", campaign: "volume-programs" },
+        program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "volume-programs" },
         arguments: &["--rounds", "{rounds}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{rounds}", "50", "3")],
     },
-    Campaign {
+    SoakCampaign {
         name: "volume-databases",
-        program: Program::Of { program: "e2e-campaigns", campaign: "volume-databases" },
+        program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "volume-databases" },
         arguments: &["--rounds", "{rounds}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{rounds}", "10", "1")],
     },
-    Campaign {
+    SoakCampaign {
         name: "volume-takeover",
-        program: Program::Of { program: "e2e-campaigns", campaign: "volume-takeover" },
+        program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "volume-takeover" },
         arguments: &["--rounds", "{rounds}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{rounds}", "20", "3")],
     },
-    Campaign {
+    SoakCampaign {
         name: "volume-tree",
-        program: Program::Of { program: "e2e-campaigns", campaign: "volume-tree" },
+        program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "volume-tree" },
         arguments: &["--operations", "{operations}", "--calls", "{calls}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{operations}", "20000", "2000"), ("{calls}", "20000", "3000")],
     },
-    Campaign {
+    SoakCampaign {
         name: "volume-kills",
-        program: Program::Of { program: "e2e-campaigns", campaign: "volume-kills" },
+        program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "volume-kills" },
         arguments: &["--rounds", "{rounds}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{rounds}", "50", "3")],
     },
-    Campaign {
+    SoakCampaign {
         name: "store-spans",
-        program: Program::Of { program: "sim-campaigns", campaign: "store-spans" },
+        program: CampaignProgram::Of { program: "sim-campaigns", campaign: "store-spans" },
         arguments: &["--seed", "{seed}"],
         environment: &[],
         extents: &[],
     },
-    Campaign {
+    SoakCampaign {
         name: "store-crash-chains",
-        program: Program::Of { program: "sim-campaigns", campaign: "store-crash-chains" },
+        program: CampaignProgram::Of { program: "sim-campaigns", campaign: "store-crash-chains" },
         arguments: &["--seed", "{seed}", "--chains", "{chains}"],
         environment: &[],
         extents: &[("{chains}", "1000", "60")],
     },
-    Campaign {
+    SoakCampaign {
         name: "store-moments",
-        program: Program::Of { program: "sim-campaigns", campaign: "store-moments" },
+        program: CampaignProgram::Of { program: "sim-campaigns", campaign: "store-moments" },
         arguments: &["--seed", "{seed}", "--runs", "{runs}"],
         environment: &[],
         extents: &[("{runs}", "200", "20")],
     },
-    Campaign {
+    SoakCampaign {
         name: "store-faults",
-        program: Program::Of { program: "sim-campaigns", campaign: "store-faults" },
+        program: CampaignProgram::Of { program: "sim-campaigns", campaign: "store-faults" },
         arguments: &["--seed", "{seed}", "--runs", "{runs}"],
         environment: &[],
         extents: &[("{runs}", "2000", "100")],
     },
-    Campaign {
+    SoakCampaign {
         name: "store-directed",
-        program: Program::Of { program: "sim-campaigns", campaign: "store-directed" },
+        program: CampaignProgram::Of { program: "sim-campaigns", campaign: "store-directed" },
         arguments: &["--seed", "{seed}"],
         environment: &[],
         extents: &[],
     },
-    Campaign {
+    SoakCampaign {
         name: "sigkill",
-        program: Program::Of { program: "e2e-campaigns", campaign: "sigkill" },
+        program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "sigkill" },
         arguments: &["--rounds", "{kills}", "--seed", "{seed}", "--first-hit", "median"],
         environment: &[],
         extents: &[("{kills}", "20", "5")],
     },
-    Campaign {
+    SoakCampaign {
         name: "sigkill-lapping",
-        program: Program::Of { program: "e2e-campaigns", campaign: "sigkill" },
+        program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "sigkill" },
         arguments: &["--lapping", "--planted", "--rounds", "{kills}", "--seed", "{seed}", "--first-hit", "median"],
         environment: &[],
         extents: &[("{kills}", "20", "5")],
     },
-    Campaign {
+    SoakCampaign {
         name: "disk-faults",
-        program: Program::Of { program: "e2e-campaigns", campaign: "disk-faults" },
+        program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "disk-faults" },
         arguments: &["--rounds", "{faults}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{faults}", "30", "3")],
     },
-    Campaign {
+    SoakCampaign {
         name: "attach-filesystems",
-        program: Program::Of { program: "e2e-campaigns", campaign: "attach-filesystems" },
+        program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "attach-filesystems" },
         arguments: &["--seconds", "{load}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{load}", "300", "20")],
     },
-    Campaign {
+    SoakCampaign {
         name: "cache-tree",
-        program: Program::Of { program: "e2e-campaigns", campaign: "cache-tree" },
+        program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "cache-tree" },
         arguments: &["--operations", "{operations}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{operations}", "1000000", "100000")],
     },
-    Campaign {
+    SoakCampaign {
         name: "cache-files",
-        program: Program::Of { program: "e2e-campaigns", campaign: "cache-files" },
+        program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "cache-files" },
         arguments: &["--files", "{files}"],
         environment: &[],
         extents: &[("{files}", "1000000", "50000")],
     },
-    Campaign {
+    SoakCampaign {
         name: "nbd-kernel",
-        program: Program::Of { program: "e2e-campaigns", campaign: "nbd-kernel" },
+        program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "nbd-kernel" },
         arguments: &["--sessions", "{sessions}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{sessions}", "12", "3")],
     },
-    Campaign {
+    SoakCampaign {
         name: "restarts",
-        program: Program::Of { program: "e2e-campaigns", campaign: "restarts" },
+        program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "restarts" },
         arguments: &["--restarts", "{restarts}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{restarts}", "50", "10")],
     },
-    Campaign {
+    SoakCampaign {
         name: "configurations",
-        program: Program::Of { program: "e2e-campaigns", campaign: "configurations" },
+        program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "configurations" },
         arguments: &["--changes", "{changes}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{changes}", "10", "2")],
     },
-    Campaign {
+    SoakCampaign {
         name: "admin-page",
-        program: Program::Of { program: "e2e-campaigns", campaign: "admin-page" },
+        program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "admin-page" },
         arguments: &[],
         environment: &[],
         extents: &[],
     },
-    Campaign {
+    SoakCampaign {
         name: "acme",
-        program: Program::Of { program: "e2e-campaigns", campaign: "acme" },
+        program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "acme" },
         arguments: &[],
         environment: &[],
         extents: &[],
     },
-    Campaign {
+    SoakCampaign {
         name: "http2-spec",
-        program: Program::Of { program: "e2e-campaigns", campaign: "http2-spec" },
+        program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "http2-spec" },
         arguments: &[],
         environment: &[],
         extents: &[],
     },
-    Campaign {
+    SoakCampaign {
         name: "package-clients",
-        program: Program::Of { program: "e2e-campaigns", campaign: "package-clients" },
+        program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "package-clients" },
         arguments: &[],
         environment: &[],
         extents: &[],
     },
-    Campaign {
+    SoakCampaign {
         name: "packages",
-        program: Program::Of { program: "e2e-campaigns", campaign: "packages" },
+        program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "packages" },
         arguments: &[],
         environment: &[],
         extents: &[],
     },
-    Campaign {
+    SoakCampaign {
         name: "fuzz",
-        program: Program::Fuzz,
+        program: CampaignProgram::Fuzz,
         arguments: &["--seed", "{seed}", "--seconds", "{seconds}"],
         environment: &[NO_PROFILE],
         extents: &[],

@@ -16,13 +16,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context as TaskContext, Waker};
 use std::time::Duration;
 
-use nectary_block::{Context, Error, SharedDevice, WriteFlags};
+use nectary_block::{Error, IoContext, SharedDevice, WriteFlags};
 use nectary_fuse::protocol::open_flags;
-use nectary_fuse::{Attributes, Call, Data, Entry, Errno, FileSystem, Pool, Read, Reply, Request, StatFs, Wishes};
-use nectary_host::log::{Level, Throttle};
+use nectary_fuse::{
+    BufferPool, Errno, FuseFileSystem, FuseRequest, LookupEntry, NodeAttributes, PooledData, ReadCall, ReplyHandle,
+    RequestCall, RequestedFeatures, StatFs,
+};
+use nectary_host::log::{LogLevel, LogThrottle};
 use tokio::task::JoinSet;
 
-use crate::counters::{Counters, add};
+use crate::counters::{AttachmentCounters, add};
 use crate::error::errno;
 
 /// The node number of the file; its directory has number 1.
@@ -40,23 +43,28 @@ const OPEN_FLAGS: u32 = open_flags::DIRECT_IO | open_flags::NO_FLUSH | open_flag
 
 /// A device as a file.
 pub struct DeviceFile {
-    shared: Arc<Shared>,
+    shared: Arc<DeviceFileState>,
     tasks: Mutex<JoinSet<()>>,
 }
 
 /// The state that the tasks share.
-struct Shared {
+struct DeviceFileState {
     device: SharedDevice,
     read_only: bool,
-    counters: Arc<Counters>,
+    counters: Arc<AttachmentCounters>,
     /// Memory for the data of reads. Data of writes stay in the buffers that the kernel filled.
-    memory: Pool,
+    memory: BufferPool,
 }
 
 impl DeviceFile {
     /// Makes the file of `device`; the data of its reads are in `memory`.
-    pub fn new(device: SharedDevice, read_only: bool, counters: Arc<Counters>, memory: Pool) -> DeviceFile {
-        let shared = Arc::new(Shared { device, read_only, counters, memory });
+    pub fn new(
+        device: SharedDevice,
+        read_only: bool,
+        counters: Arc<AttachmentCounters>,
+        memory: BufferPool,
+    ) -> DeviceFile {
+        let shared = Arc::new(DeviceFileState { device, read_only, counters, memory });
         DeviceFile { shared, tasks: Mutex::new(JoinSet::new()) }
     }
 
@@ -82,45 +90,45 @@ impl DeviceFile {
     }
 }
 
-impl FileSystem for DeviceFile {
-    fn wishes(&self) -> Wishes {
-        Wishes { background_max: BACKGROUND_MAX, ..Wishes::default() }
+impl FuseFileSystem for DeviceFile {
+    fn wishes(&self) -> RequestedFeatures {
+        RequestedFeatures { background_max: BACKGROUND_MAX, ..RequestedFeatures::default() }
     }
 
-    fn serve(&self, request: Request<'_>, reply: Reply) {
+    fn serve(&self, request: FuseRequest<'_>, reply: ReplyHandle) {
         let shared = self.shared.clone();
         match (request.call, request.data) {
-            (Call::Read(read), _) => {
+            (RequestCall::Read(read), _) => {
                 reply.can_be_cut_short();
                 self.begin(async move { shared.read(read, reply).await });
             }
-            (Call::Write(write), Some(data)) => {
+            (RequestCall::Write(write), Some(data)) => {
                 self.begin(async move { shared.write(write.offset, data, reply).await })
             }
-            (Call::Sync { .. }, _) => {
+            (RequestCall::Sync { .. }, _) => {
                 reply.can_be_cut_short();
                 self.begin(async move {
-                    let flushed = shared.device.flush(Context::default()).await;
+                    let flushed = shared.device.flush(IoContext::default()).await;
                     add(&shared.counters.flushes, 1);
                     reply.done(flushed.map_err(|error| shared.failed(&error)));
                 });
             }
-            (Call::Allocate { offset, length, mode, .. }, _) => self.begin(async move {
+            (RequestCall::Allocate { offset, length, mode, .. }, _) => self.begin(async move {
                 let done = shared.allocate(offset, length, mode).await;
                 add(&shared.counters.zeroes, 1);
                 reply.done(done);
             }),
             // The mount is not part of any directory tree, so only this process looks up names, and every name means
             // the file.
-            (Call::LookUp { .. }, _) => {
+            (RequestCall::LookUp { .. }, _) => {
                 let attributes = shared.attributes(FILE);
                 let entry =
-                    Entry { node: FILE, generation: 0, attributes, entry_valid: VALID, attributes_valid: VALID };
+                    LookupEntry { node: FILE, generation: 0, attributes, entry_valid: VALID, attributes_valid: VALID };
                 reply.entry(&entry);
             }
-            (Call::GetAttributes { .. }, _) => reply.attributes(&shared.attributes(request.node), VALID),
-            (Call::Open { .. }, _) => reply.opened(1, OPEN_FLAGS),
-            (Call::StatFs, _) => {
+            (RequestCall::GetAttributes { .. }, _) => reply.attributes(&shared.attributes(request.node), VALID),
+            (RequestCall::Open { .. }, _) => reply.opened(1, OPEN_FLAGS),
+            (RequestCall::StatFs, _) => {
                 let geometry = shared.device.geometry();
                 reply.statfs(&StatFs {
                     blocks: geometry.size_bytes / u64::from(geometry.block_bytes),
@@ -130,7 +138,7 @@ impl FileSystem for DeviceFile {
                     ..StatFs::default()
                 });
             }
-            (Call::Release { .. }, _) => reply.ok(),
+            (RequestCall::Release { .. }, _) => reply.ok(),
             _ => reply.errno(libc::ENOSYS),
         }
     }
@@ -142,32 +150,32 @@ impl FileSystem for DeviceFile {
     }
 }
 
-impl Shared {
+impl DeviceFileState {
     /// The attributes of the file, or of its directory.
-    fn attributes(&self, node: u64) -> Attributes {
+    fn attributes(&self, node: u64) -> NodeAttributes {
         if node != FILE {
-            return Attributes { number: node, mode: libc::S_IFDIR | 0o500, links: 2, ..Attributes::default() };
+            return NodeAttributes { number: node, mode: libc::S_IFDIR | 0o500, links: 2, ..NodeAttributes::default() };
         }
         let geometry = self.device.geometry();
-        Attributes {
+        NodeAttributes {
             number: node,
             size: geometry.size_bytes,
             blocks: geometry.size_bytes / 512,
             mode: libc::S_IFREG | if self.read_only { 0o400 } else { 0o600 },
             links: 1,
             block_bytes: geometry.block_bytes,
-            ..Attributes::default()
+            ..NodeAttributes::default()
         }
     }
 
-    async fn read(&self, read: Read, reply: Reply) {
+    async fn read(&self, read: ReadCall, reply: ReplyHandle) {
         let size = self.device.geometry().size_bytes;
         let length = u64::from(read.size).min(size.saturating_sub(read.offset));
         let Some(mut data) = self.memory.take(length as usize).await else { return reply.errno(libc::EINVAL) };
         if length == 0 {
             return reply.bytes(&[]);
         }
-        let result = self.device.read_at(read.offset, data.take(), Context::default()).await;
+        let result = self.device.read_at(read.offset, data.take(), IoContext::default()).await;
         add(&self.counters.reads, 1);
         match result {
             Ok(buffers) => {
@@ -179,12 +187,12 @@ impl Shared {
         }
     }
 
-    async fn write(&self, offset: u64, mut data: Data, reply: Reply) {
+    async fn write(&self, offset: u64, mut data: PooledData, reply: ReplyHandle) {
         if self.read_only {
             return reply.errno(libc::EROFS);
         }
         let length = data.len();
-        let written = self.device.write_at(offset, data.take(), WriteFlags::default(), Context::default()).await;
+        let written = self.device.write_at(offset, data.take(), WriteFlags::default(), IoContext::default()).await;
         add(&self.counters.writes, 1);
         match written {
             Ok(buffers) => {
@@ -204,13 +212,13 @@ impl Shared {
         let failed = |error: Error| self.failed(&error);
         match mode & !libc::FALLOC_FL_KEEP_SIZE {
             libc::FALLOC_FL_ZERO_RANGE => {
-                self.device.write_zeroes(offset, length, Context::default()).await.map_err(failed)
+                self.device.write_zeroes(offset, length, IoContext::default()).await.map_err(failed)
             }
             libc::FALLOC_FL_PUNCH_HOLE => {
-                self.device.discard(offset, length, Context::default()).await.map_err(failed)?;
-                let left = self.device.allocation(offset, length, Context::default()).await.map_err(failed)?;
+                self.device.discard(offset, length, IoContext::default()).await.map_err(failed)?;
+                let left = self.device.allocation(offset, length, IoContext::default()).await.map_err(failed)?;
                 for extent in left.into_iter().filter(|extent| extent.mapped) {
-                    let zeroed = self.device.write_zeroes(extent.offset, extent.length, Context::default());
+                    let zeroed = self.device.write_zeroes(extent.offset, extent.length, IoContext::default());
                     zeroed.await.map_err(failed)?;
                 }
                 Ok(())
@@ -221,9 +229,9 @@ impl Shared {
 
     /// Counts and logs an error of the device; returns the kernel's error number for it.
     fn failed(&self, error: &Error) -> Errno {
-        static FAILED: Throttle = Throttle::every(Duration::from_secs(10));
+        static FAILED: LogThrottle = LogThrottle::every(Duration::from_secs(10));
         add(&self.counters.failed, 1);
-        FAILED.write(Level::Error, "attach", format_args!("{error}"));
+        FAILED.write(LogLevel::Error, "attach", format_args!("{error}"));
         errno(error.kind)
     }
 }

@@ -9,4 +9,4 @@ mod serve;
 #[cfg(test)]
 mod tests;
 
-pub use serve::{Server, mount, open};
+pub use serve::{KernelDeviceServer, mount, open};

@@ -13,12 +13,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 
 use nectary_block::SharedDevice;
-use nectary_fuse::{Channel, Connection, Limits, Mount, MountOptions, Pool, Step, Worker};
+use nectary_fuse::{
+    BufferPool, ConnectionWorker, FuseChannel, FuseConnection, FuseLimits, FuseMount, MountOptions, WorkerStep,
+};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::file::DeviceFile;
-use crate::counters::Counters;
+use crate::counters::AttachmentCounters;
 use crate::error::Error;
 
 /// The unit of memory: the size of a small read or write. *Units*: bytes.
@@ -38,34 +40,39 @@ const REQUESTS_MAX: usize = 4096;
 const READY: Interest = Interest::READABLE.add(Interest::ERROR);
 
 /// Serves a device to the kernel.
-pub struct Server {
+pub struct KernelDeviceServer {
     file: Arc<DeviceFile>,
-    connection: Arc<Connection>,
-    worker: Worker,
+    connection: Arc<FuseConnection>,
+    worker: ConnectionWorker,
     readiness: AsyncFd<RawFd>,
 }
 
-impl Server {
+impl KernelDeviceServer {
     /// Makes a server of `device` on `channel`, in the current runtime.
-    pub fn new(channel: Channel, device: SharedDevice, read_only: bool, counters: Arc<Counters>) -> io::Result<Server> {
-        let memory = Pool::new(UNITS, UNIT_BYTES);
+    pub fn new(
+        channel: FuseChannel,
+        device: SharedDevice,
+        read_only: bool,
+        counters: Arc<AttachmentCounters>,
+    ) -> io::Result<KernelDeviceServer> {
+        let memory = BufferPool::new(UNITS, UNIT_BYTES);
         let file = Arc::new(DeviceFile::new(device, read_only, counters, memory));
-        let limits = Limits {
+        let limits = FuseLimits {
             request_bytes: REQUEST_BYTES,
             unit_bytes: UNIT_BYTES,
             write_bytes: UNITS * UNIT_BYTES,
             requests: REQUESTS_MAX,
             workers: 1,
         };
-        let connection = Connection::new(file.clone(), limits);
-        let worker = Worker::new(&connection, channel);
+        let connection = FuseConnection::new(file.clone(), limits);
+        let worker = ConnectionWorker::new(&connection, channel);
         // SAFETY: the worker owns the descriptor and keeps it open; `run` drops `readiness` before the worker.
         let readiness = unsafe { AsyncFd::register_with_interest(worker.channel().as_raw_fd(), READY)? };
-        Ok(Server { file, connection, worker, readiness })
+        Ok(KernelDeviceServer { file, connection, worker, readiness })
     }
 
     /// The connection to the kernel, which knows the requests in progress.
-    pub fn connection(&self) -> Arc<Connection> {
+    pub fn connection(&self) -> Arc<FuseConnection> {
         self.connection.clone()
     }
 
@@ -74,7 +81,7 @@ impl Server {
     ///
     /// *Errors*: those that the kernel reports on the FUSE connection; its regular end is no error.
     pub async fn run(self) -> io::Result<()> {
-        let Server { file, mut worker, readiness, connection: _ } = self;
+        let KernelDeviceServer { file, mut worker, readiness, connection: _ } = self;
         let result = loop {
             worker.prepare().await;
             let mut ready = match readiness.ready(READY).await {
@@ -83,8 +90,8 @@ impl Server {
             };
             match ready.try_io(|_| worker.step()) {
                 Err(_would_block) => {}
-                Ok(Ok(Step::Went)) => {}
-                Ok(Ok(Step::Ended)) => break Ok(()),
+                Ok(Ok(WorkerStep::Went)) => {}
+                Ok(Ok(WorkerStep::Ended)) => break Ok(()),
                 Ok(Err(error)) => break Err(error),
             }
         };
@@ -99,18 +106,18 @@ impl Server {
 /// open.
 ///
 /// *Errors*: [`Error::NotPermitted`] without the right to mount.
-pub fn mount(channel: &Channel) -> Result<Mount, Error> {
+pub fn mount(channel: &FuseChannel) -> Result<FuseMount, Error> {
     let options = MountOptions {
         source: "nectary-attach".to_owned(),
         root_mode: libc::S_IFDIR | 0o500,
         ..MountOptions::default()
     };
-    Ok(Mount::new(channel, &options)?)
+    Ok(FuseMount::new(channel, &options)?)
 }
 
 /// Opens the file of a mount; another thread must serve the channel during the call. The name must be unique, because
 /// tools mistake loop devices on files with the same path for one device.
-pub fn open(mount: &Mount, name: &str, read_only: bool) -> io::Result<File> {
+pub fn open(mount: &FuseMount, name: &str, read_only: bool) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(!read_only).custom_flags(libc::O_DIRECT);
     let file = options.open(mount.path(name))?;

@@ -8,28 +8,28 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nectary_block::{Buffer, OpenOptions, Registry, StatsFilter};
-use nectary_fuse::{Channel, request_bytes_allowed};
+use nectary_block::{Buffer, DeviceRegistry, OpenOptions, StatsFilter};
+use nectary_fuse::{FuseChannel, request_bytes_allowed};
 use tokio::sync::oneshot;
 
 use super::serve::{REQUEST_BYTES, UNITS};
-use super::{Server, mount, open};
-use crate::counters::Counters;
+use super::{KernelDeviceServer, mount, open};
+use crate::counters::AttachmentCounters;
 use crate::error::Error;
 
 /// A served file. Dropping it ends its thread, even with requests in flight.
-struct Served {
+struct ServedFile {
     file: Option<File>,
-    counters: Arc<Counters>,
+    counters: Arc<AttachmentCounters>,
     device: Arc<StatsFilter>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-impl Served {
+impl ServedFile {
     /// Serves a device; if this machine cannot, prints the reason and returns `None`.
-    fn new(test: &str, spec: &str) -> Option<Served> {
-        let mounted = Channel::open(false).map_err(Error::from);
+    fn new(test: &str, spec: &str) -> Option<ServedFile> {
+        let mounted = FuseChannel::open(false).map_err(Error::from);
         let mounted = mounted.and_then(|channel| mount(&channel).map(|mount| (channel, mount)));
         let (channel, mount) = match mounted {
             Ok(mounted) => mounted,
@@ -39,16 +39,16 @@ impl Served {
             }
         };
         let (stop, stopped) = oneshot::channel();
-        let counters = Arc::new(Counters::default());
+        let counters = Arc::new(AttachmentCounters::default());
         let (of_thread, spec) = (counters.clone(), spec.to_owned());
         let (opened, is_opened) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
-                let device = Registry::with_builtins().open(&spec, &OpenOptions::default()).await.unwrap();
+                let device = DeviceRegistry::with_builtins().open(&spec, &OpenOptions::default()).await.unwrap();
                 let device = Arc::new(StatsFilter::new(device));
                 opened.send(device.clone()).unwrap();
-                let server = Server::new(channel, device, false, of_thread).unwrap();
+                let server = KernelDeviceServer::new(channel, device, false, of_thread).unwrap();
                 tokio::select! {
                     served = server.run() => served.unwrap(),
                     _ = stopped => {}
@@ -57,7 +57,7 @@ impl Served {
         });
         let device = is_opened.recv().unwrap();
         let file = open(&mount, "a-file", false).unwrap();
-        Some(Served { file: Some(file), counters, device, stop: Some(stop), thread: Some(thread) })
+        Some(ServedFile { file: Some(file), counters, device, stop: Some(stop), thread: Some(thread) })
     }
 
     fn file(&self) -> &File {
@@ -65,7 +65,7 @@ impl Served {
     }
 }
 
-impl Drop for Served {
+impl Drop for ServedFile {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.stop.take();
@@ -81,8 +81,8 @@ impl Drop for Served {
 }
 
 #[test]
-fn a_read_whose_waiter_is_interrupted_is_answered_at_once() {
-    let Some(served) = Served::new("interrupt", "delay(memory:1M,read=1h)") else { return };
+fn interrupted_read_answers_at_once() {
+    let Some(served) = ServedFile::new("interrupt", "delay(memory:1M,read=1h)") else { return };
     let began = Instant::now();
     let mut reader =
         Command::new("cat").stdin(served.file().try_clone().unwrap()).stdout(Stdio::null()).spawn().unwrap();
@@ -103,9 +103,10 @@ fn a_read_whose_waiter_is_interrupted_is_answered_at_once() {
     assert!(began.elapsed() < Duration::from_secs(30));
 }
 
+/// An interrupt is handled even while all memory for reads is in use.
 #[test]
-fn an_interrupt_is_heard_while_all_memory_of_reads_is_out() {
-    let Some(served) = Served::new("interrupt without memory", "delay(memory:16M,read=1h)") else { return };
+fn interrupt_passes_without_read_memory() {
+    let Some(served) = ServedFile::new("interrupt without memory", "delay(memory:16M,read=1h)") else { return };
     let began = Instant::now();
     let read = |bytes: usize| {
         let mut command = Command::new("dd");
@@ -146,9 +147,10 @@ fn an_interrupt_is_heard_while_all_memory_of_reads_is_out() {
     assert_eq!(served.device.snapshot().reads.begun, count as u64, "the last one got no memory");
 }
 
+/// Requests at the limit of memory and one past it are all answered.
 #[test]
-fn requests_at_the_limit_of_memory_and_one_past_it_are_all_answered() {
-    let Some(served) = Served::new("memory", "delay(memory:1M,read=30ms)") else { return };
+fn requests_around_memory_limit_succeed() {
+    let Some(served) = ServedFile::new("memory", "delay(memory:1M,read=30ms)") else { return };
     let began = Instant::now();
     std::thread::scope(|scope| {
         for index in 0..=UNITS as u64 {
@@ -164,9 +166,10 @@ fn requests_at_the_limit_of_memory_and_one_past_it_are_all_answered() {
     assert_eq!(served.counters.read().reads, UNITS as u64 + 1);
 }
 
+/// Writes beyond all memory, and a flush among them, are all answered.
 #[test]
-fn writes_beyond_all_memory_and_the_flush_among_them_are_all_answered() {
-    let Some(served) = Served::new("writes", "delay(memory:16M,write=5ms,flush=5ms)") else { return };
+fn writes_beyond_memory_complete() {
+    let Some(served) = ServedFile::new("writes", "delay(memory:16M,write=5ms,flush=5ms)") else { return };
     std::thread::scope(|scope| {
         for index in 0..32u64 {
             let file = served.file();
@@ -191,8 +194,8 @@ fn writes_beyond_all_memory_and_the_flush_among_them_are_all_answered() {
 }
 
 #[test]
-fn what_the_device_refuses_is_an_error_and_the_next_request_is_served() {
-    let Some(served) = Served::new("refusals", "memory:1M") else { return };
+fn device_error_spares_next_request() {
+    let Some(served) = ServedFile::new("refusals", "memory:1M") else { return };
     let number = |result: io::Result<usize>| result.err().and_then(|error| error.raw_os_error());
     assert_eq!(number(served.file().read_at(&mut [0; 100], 0)), Some(libc::EINVAL));
     assert_eq!(number(served.file().write_at(&[0; 100], 0)), Some(libc::EINVAL));

@@ -13,13 +13,13 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use nectary_block::{ErrorKind, Operation};
-use nectary_buffer::{BufferCache, Dropped, Holding, Mode};
+use nectary_block::{DeviceErrorKind, DeviceOperation};
+use nectary_buffer::{BufferCache, DropReport, RangeResidency, WriteMode};
 use nectary_fuse::Errno;
 
 use super::names::StreamName;
-use super::nodes::{Node, ROOT};
-use super::{Tree, sys};
+use super::nodes::{ROOT, TreeNode};
+use super::{MountedTree, sys};
 
 /// The longest path. *Units*: bytes.
 const PATH_BYTES_MAX: usize = libc::PATH_MAX as usize;
@@ -59,23 +59,23 @@ pub struct HeldFile {
     /// Its path below the tree.
     pub path: PathBuf,
     /// The parts in memory.
-    pub holding: Holding,
+    pub holding: RangeResidency,
 }
 
 /// The node that a path names.
-struct Found {
+struct PathNode {
     descriptor: File,
     stat: libc::stat64,
 }
 
-impl Tree {
+impl MountedTree {
     /// The cache.
     pub fn cache(&self) -> &BufferCache {
         &self.file_system.bytes.cache
     }
 
     /// The name of a stream, if it is known.
-    pub fn stream_name(&self, stream: nectary_block::Stream) -> Option<StreamName> {
+    pub fn stream_name(&self, stream: nectary_block::AccessStream) -> Option<StreamName> {
         self.file_system.bytes.names.get(stream)
     }
 
@@ -97,21 +97,21 @@ impl Tree {
 
     /// Changes the mode of the mounted tree.
     ///
-    /// *Errors*: [`ErrorKind::Unsupported`] for write-back, because others may write to the source, for a tree that was
+    /// *Errors*: [`DeviceErrorKind::Unsupported`] for write-back, because others may write to the source, for a tree that was
     /// mounted read-only, and for read-only while a program can write to a file by the kernel alone; the errors of a flush.
-    pub async fn set_mode(&self, mode: Mode) -> Result<(), nectary_block::Error> {
+    pub async fn set_mode(&self, mode: WriteMode) -> Result<(), nectary_block::Error> {
         let refused = |detail: &str| {
             let name = self.options.directory.display().to_string();
-            Err(nectary_block::Error::new(ErrorKind::Unsupported, &name, Operation::Open, detail))
+            Err(nectary_block::Error::new(DeviceErrorKind::Unsupported, &name, DeviceOperation::Open, detail))
         };
         // The cache would take this mode while it knows no file, and then refuse every file that is opened.
-        if mode == Mode::WriteBack {
+        if mode == WriteMode::WriteBack {
             return refused("others may write to SOURCE, and write-back would lose what they write");
         }
-        if self.options.cache.mode == Mode::ReadOnly && mode != Mode::ReadOnly {
+        if self.options.cache.mode == WriteMode::ReadOnly && mode != WriteMode::ReadOnly {
             return refused("it was mounted read-only: unmount it and mount it again with another mode");
         }
-        if mode == Mode::ReadOnly {
+        if mode == WriteMode::ReadOnly {
             // The tree must refuse writes before the cache does, because its error is `EROFS`, which programs expect.
             let before = self.file_system.read_only.swap(true, Ordering::AcqRel);
             if self.file_system.passed.is_written() {
@@ -120,7 +120,7 @@ impl Tree {
             }
         }
         self.cache().set_mode(mode).await?;
-        self.file_system.read_only.store(mode == Mode::ReadOnly, Ordering::Release);
+        self.file_system.read_only.store(mode == WriteMode::ReadOnly, Ordering::Release);
         Ok(())
     }
 
@@ -138,7 +138,7 @@ impl Tree {
             let size_bytes = found.stat.st_size as u64;
             let holding = match self.known(&found).and_then(|node| node.file()) {
                 Some(file) => self.holding(path, &file, &range, ranges_max)?,
-                None => Holding { size_bytes, ..Holding::default() },
+                None => RangeResidency { size_bytes, ..RangeResidency::default() },
             };
             return Ok((vec![HeldFile { path: shown(path), holding }], 1));
         }
@@ -163,14 +163,14 @@ impl Tree {
         file: &super::source::CachedFile,
         range: &Range<u64>,
         ranges_max: usize,
-    ) -> Result<Holding, PathError> {
+    ) -> Result<RangeResidency, PathError> {
         let held = self.cache().holding(file.id, range.start, range.end - range.start, ranges_max);
         held.map_err(|source| PathError::Failed { path: shown_text(path), source })
     }
 
     /// Drops a range of a file, or of all files below a directory, from memory, except dirty and pinned blocks.
-    pub fn drop_path(&self, path: &[u8], range: Range<u64>) -> Result<Dropped, PathError> {
-        let mut dropped = Dropped::default();
+    pub fn drop_path(&self, path: &[u8], range: Range<u64>) -> Result<DropReport, PathError> {
+        let mut dropped = DropReport::default();
         for node in self.meant(path)? {
             let Some(file) = node.file() else { continue };
             let Ok(one) = self.cache().drop_clean(file.id, range.start, range.end - range.start) else { continue };
@@ -185,7 +185,7 @@ impl Tree {
     /// not pinned before. The range ends at the end of the file at the latest.
     ///
     /// *Errors*: [`PathError::Invalid`] if the path is not a regular file; [`PathError::Failed`] with
-    /// [`ErrorKind::Full`] if too much would be pinned.
+    /// [`DeviceErrorKind::Full`] if too much would be pinned.
     pub async fn pin(&self, path: &[u8], range: Range<u64>) -> Result<u64, PathError> {
         let file_system = &self.file_system;
         let found = self.walk(path)?;
@@ -237,8 +237,8 @@ impl Tree {
     }
 
     /// Looks up each name of a path, which counts as a look-up of each node.
-    fn look_up_all(&self, path: &[u8]) -> Result<Vec<Arc<Node>>, Errno> {
-        let mut found: Vec<Arc<Node>> = Vec::new();
+    fn look_up_all(&self, path: &[u8]) -> Result<Vec<Arc<TreeNode>>, Errno> {
+        let mut found: Vec<Arc<TreeNode>> = Vec::new();
         let nodes = &self.file_system.nodes;
         let root = nodes.get(ROOT)?;
         for name in names_in(path) {
@@ -255,18 +255,18 @@ impl Tree {
         Ok(found)
     }
 
-    fn forget_all(&self, nodes: &[Arc<Node>]) {
+    fn forget_all(&self, nodes: &[Arc<TreeNode>]) {
         for node in nodes.iter().rev() {
-            nectary_fuse::FileSystem::forget(&*self.file_system, node.number, 1);
+            nectary_fuse::FuseFileSystem::forget(&*self.file_system, node.number, 1);
         }
     }
 
-    fn pinned(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Vec<Arc<Node>>>> {
+    fn pinned(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Vec<Arc<TreeNode>>>> {
         self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The known nodes that a path selects: a file, or all nodes below a directory.
-    fn meant(&self, path: &[u8]) -> Result<Vec<Arc<Node>>, PathError> {
+    fn meant(&self, path: &[u8]) -> Result<Vec<Arc<TreeNode>>, PathError> {
         let found = self.walk(path)?;
         match found.is_directory() {
             true => Ok(self.below(path).into_iter().map(|(_, node)| node).collect()),
@@ -274,12 +274,12 @@ impl Tree {
         }
     }
 
-    fn known(&self, found: &Found) -> Option<Arc<Node>> {
+    fn known(&self, found: &PathNode) -> Option<Arc<TreeNode>> {
         self.file_system.nodes.find(&found.descriptor)
     }
 
     /// The known nodes below a directory, with their paths below the tree.
-    fn below(&self, path: &[u8]) -> Vec<(PathBuf, Arc<Node>)> {
+    fn below(&self, path: &[u8]) -> Vec<(PathBuf, Arc<TreeNode>)> {
         let prefix = shown(path);
         let nodes = self.file_system.nodes.all().into_iter();
         nodes
@@ -291,12 +291,12 @@ impl Tree {
     }
 
     /// The path of a node below the tree; of a deleted file it is not known.
-    pub(super) fn path_of(&self, node: &Arc<Node>) -> Option<PathBuf> {
+    pub(super) fn path_of(&self, node: &Arc<TreeNode>) -> Option<PathBuf> {
         self.file_system.nodes.path_of(node)
     }
 
     /// Opens the node of a path below the tree.
-    fn walk(&self, path: &[u8]) -> Result<Found, PathError> {
+    fn walk(&self, path: &[u8]) -> Result<PathNode, PathError> {
         if path.len() > PATH_BYTES_MAX {
             return Err(invalid(path, &format!("a path has at most {PATH_BYTES_MAX} bytes")));
         }
@@ -322,11 +322,11 @@ impl Tree {
             }
         }
         let stat = sys::stat(&descriptor).map_err(failed)?;
-        Ok(Found { descriptor, stat })
+        Ok(PathNode { descriptor, stat })
     }
 }
 
-impl Found {
+impl PathNode {
     fn is_directory(&self) -> bool {
         self.stat.st_mode & libc::S_IFMT == libc::S_IFDIR
     }
@@ -334,7 +334,7 @@ impl Found {
 
 fn of_errno(error: Errno, path: &[u8]) -> nectary_block::Error {
     let error = std::io::Error::from_raw_os_error(error.number());
-    nectary_block::Error::from_os(&error, &shown_text(path), Operation::Open)
+    nectary_block::Error::from_os(&error, &shown_text(path), DeviceOperation::Open)
 }
 
 fn invalid(path: &[u8], problem: &str) -> PathError {

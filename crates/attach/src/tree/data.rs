@@ -9,63 +9,70 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use nectary_block::{Buffer, Context, Error, WriteFlags};
-use nectary_buffer::{BufferCache, FileId, Pinned, READ_BLOCKS_MAX, stream_of};
-use nectary_fuse::{Caller, Data, Errno, Pool, Read, Reply, Write};
+use nectary_block::{Buffer, Error, IoContext, WriteFlags};
+use nectary_buffer::{BufferCache, FileId, PinnedBytes, READ_BLOCKS_MAX, stream_of};
+use nectary_fuse::{BufferPool, Errno, PooledData, ReadCall, ReplyHandle, RequestCaller, WriteCall};
 
 use super::handles::{OpenFile, is_synced};
 use super::names::StreamNames;
-use super::nodes::Nodes;
-use super::processes::Processes;
+use super::nodes::TreeNodes;
+use super::processes::ThreadProcesses;
 use super::source::errno;
 
 /// How many times a read is tried if others change the file meanwhile.
 const TRIES_MAX: u32 = 8;
 
 /// The cache, and the other parts that reads and writes need.
-pub struct Bytes {
+pub struct DataPath {
     /// The cache.
     pub cache: BufferCache,
     /// Memory for reads of more blocks than the cache can pin at once.
-    pub memory: Pool,
+    pub memory: BufferPool,
     /// The process of each thread that reads or writes.
-    pub processes: Processes,
+    pub processes: ThreadProcesses,
     /// The names of streams.
     pub names: StreamNames,
-    nodes: Arc<Nodes>,
+    nodes: Arc<TreeNodes>,
     block_bytes: u64,
 }
 
-impl Bytes {
+impl DataPath {
     /// Makes a value that reads and writes through the cache of `nodes`; large reads use `memory`.
-    pub fn new(nodes: Arc<Nodes>, memory: Pool) -> Bytes {
+    pub fn new(nodes: Arc<TreeNodes>, memory: BufferPool) -> DataPath {
         let cache = nodes.cache.clone();
         let block_bytes = u64::from(cache.options().block_bytes);
-        Bytes { cache, memory, processes: Processes::default(), names: StreamNames::default(), nodes, block_bytes }
+        DataPath {
+            cache,
+            memory,
+            processes: ThreadProcesses::default(),
+            names: StreamNames::default(),
+            nodes,
+            block_bytes,
+        }
     }
 
-    fn context(&self, caller: Caller, file: &OpenFile) -> Context {
+    fn context(&self, caller: RequestCaller, file: &OpenFile) -> IoContext {
         let owner = self.processes.of(caller.thread);
         let part = if self.processes.is_by_session() { 0 } else { file.node.number };
         let stream = stream_of(owner.into(), part);
         if file.named.swap(owner, Ordering::Relaxed) != owner {
             self.names.learn(stream, owner, &self.nodes, &file.node);
         }
-        Context { stream, ..Context::default() }
+        IoContext { stream, ..IoContext::default() }
     }
 
     /// The number of bytes that a read returns, given the current size of the file.
-    fn length(file: &OpenFile, read: Read) -> u64 {
+    fn length(file: &OpenFile, read: ReadCall) -> u64 {
         u64::from(read.size).min(file.file.source.sight.size().saturating_sub(read.offset))
     }
 
     /// Examines a file whose end a read has reached, because others may have appended to it. A failure is left to the
     /// read of what they have appended.
-    fn look_behind_end(&self, file: &OpenFile, read: Read) -> u64 {
+    fn look_behind_end(&self, file: &OpenFile, read: ReadCall) -> u64 {
         if !self.nodes.is_exclusive && read.size > 0 {
             let _ = file.file.source.look(None);
         }
-        Bytes::length(file, read)
+        DataPath::length(file, read)
     }
 
     fn blocks(&self, offset: u64, length: u64) -> u64 {
@@ -74,16 +81,16 @@ impl Bytes {
 
     /// Serves a read; `spawn` starts the task of a read that must wait.
     pub fn read(
-        self: &Arc<Bytes>,
+        self: &Arc<DataPath>,
         file: &Arc<OpenFile>,
-        read: Read,
-        caller: Caller,
-        reply: Reply,
+        read: ReadCall,
+        caller: RequestCaller,
+        reply: ReplyHandle,
         spawn: impl FnOnce(std::pin::Pin<Box<dyn Future<Output = ()> + Send>>),
     ) {
         let sight = &file.file.source.sight;
         let mut epoch = sight.epoch();
-        let mut length = Bytes::length(file, read);
+        let mut length = DataPath::length(file, read);
         if length == 0 {
             length = self.look_behind_end(file, read);
             if length == 0 {
@@ -103,11 +110,11 @@ impl Bytes {
         spawn(Box::pin(async move { bytes.read_slowly(&file, read, context, reply).await }));
     }
 
-    async fn read_slowly(&self, file: &OpenFile, read: Read, context: Context, reply: Reply) {
+    async fn read_slowly(&self, file: &OpenFile, read: ReadCall, context: IoContext, reply: ReplyHandle) {
         for tries in 1.. {
             let sight = &file.file.source.sight;
             let epoch = sight.epoch();
-            let length = Bytes::length(file, read);
+            let length = DataPath::length(file, read);
             if length == 0 {
                 return reply.bytes(&[]);
             }
@@ -131,7 +138,7 @@ impl Bytes {
                 tokio::task::yield_now().await;
                 continue;
             };
-            if tries == TRIES_MAX || Bytes::length(file, read) >= length {
+            if tries == TRIES_MAX || DataPath::length(file, read) >= length {
                 return reply.error(failed(&error));
             }
         }
@@ -143,13 +150,13 @@ impl Bytes {
         file: FileId,
         offset: u64,
         length: u64,
-        context: Context,
-    ) -> Result<Option<Data>, Error> {
+        context: IoContext,
+    ) -> Result<Option<PooledData>, Error> {
         let Some(mut data) = self.memory.take(length as usize).await else { return Ok(None) };
         let end = offset + length;
         let mut at = offset;
         let mut buffers = data.take();
-        let mut place = Place { buffer: 0, offset: 0 };
+        let mut place = CopyCursor { buffer: 0, offset: 0 };
         while at < end {
             let piece_end = (at / self.block_bytes + READ_BLOCKS_MAX as u64) * self.block_bytes;
             let piece = piece_end.min(end) - at;
@@ -163,10 +170,17 @@ impl Bytes {
     }
 
     /// Serves a write.
-    pub async fn write(&self, file: Arc<OpenFile>, write: Write, caller: Caller, mut data: Data, reply: Reply) {
+    pub async fn write(
+        &self,
+        file: Arc<OpenFile>,
+        write: WriteCall,
+        caller: RequestCaller,
+        mut data: PooledData,
+        reply: ReplyHandle,
+    ) {
         let context = match write.from_page_cache {
             // The kernel writes back a mapped page; the process that changed the page is unknown.
-            true => Context::default(),
+            true => IoContext::default(),
             false => self.context(caller, &file),
         };
         let length = data.len() as u32;
@@ -174,7 +188,7 @@ impl Bytes {
         let result = match written {
             Ok(buffers) => {
                 data.put(buffers);
-                if is_synced(write.flags) { self.cache.flush(file.file.id, Context::default()).await } else { Ok(()) }
+                if is_synced(write.flags) { self.cache.flush(file.file.id, IoContext::default()).await } else { Ok(()) }
             }
             Err(error) => Err(error),
         };
@@ -186,12 +200,12 @@ impl Bytes {
 }
 
 /// The position to which the next byte is copied.
-struct Place {
+struct CopyCursor {
     buffer: usize,
     offset: usize,
 }
 
-impl Place {
+impl CopyCursor {
     fn copy(&mut self, buffers: &mut [Buffer], bytes: &[u8]) {
         let mut bytes = bytes;
         while let Some(buffer) = buffers.get_mut(self.buffer).filter(|_| !bytes.is_empty()) {
@@ -206,14 +220,14 @@ impl Place {
 }
 
 /// Answers a read from the cache's own memory, without a copy.
-fn answer(reply: Reply, pins: &[Pinned]) {
+fn answer(reply: ReplyHandle, pins: &[PinnedBytes]) {
     let parts: Vec<IoSlice<'_>> = pins.iter().map(|pin| IoSlice::new(pin)).collect();
     reply.parts(&parts);
 }
 
 fn failed(error: &Error) -> Errno {
-    use nectary_host::log::{Level, Throttle};
-    static FAILED: Throttle = Throttle::every(std::time::Duration::from_secs(10));
-    FAILED.write(Level::Error, "cache", format_args!("{error}"));
+    use nectary_host::log::{LogLevel, LogThrottle};
+    static FAILED: LogThrottle = LogThrottle::every(std::time::Duration::from_secs(10));
+    FAILED.write(LogLevel::Error, "cache", format_args!("{error}"));
     errno(error)
 }

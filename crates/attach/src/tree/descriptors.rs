@@ -6,7 +6,7 @@
 //! descriptor stays open until it is released, and at most half of the places are kept. Leaves to others: opening
 //! (`nodes`, `source`).
 //!
-//! A [`Ticket`] names a place and the serial number of its descriptor. A ticket whose descriptor was closed has another
+//! A [`DescriptorTicket`] names a place and the serial number of its descriptor. A ticket whose descriptor was closed has another
 //! serial number than its place, so it finds nothing. A node has only the 8 bytes of its ticket.
 
 use std::fs::File;
@@ -22,10 +22,10 @@ const INDEX_BITS: u32 = 16;
 
 /// The name of a descriptor in a table; it may have been closed.
 #[derive(Debug, Default)]
-pub struct Ticket(AtomicU64);
+pub struct DescriptorTicket(AtomicU64);
 
 #[derive(Default)]
-struct Place {
+struct DescriptorSlot {
     /// The number of descriptors that this place has had.
     serial: u64,
     descriptor: Option<Arc<File>>,
@@ -35,19 +35,19 @@ struct Place {
 }
 
 /// A table of open descriptors.
-pub struct Descriptors {
-    places: Box<[Mutex<Place>]>,
+pub struct DescriptorTable {
+    places: Box<[Mutex<DescriptorSlot>]>,
     /// The number of places that the hand has passed.
     hand: AtomicUsize,
     kept: AtomicUsize,
 }
 
-impl Descriptors {
+impl DescriptorTable {
     /// Makes a table for a process that may have `room` descriptors for it.
-    pub fn new(room: u64) -> Descriptors {
+    pub fn new(room: u64) -> DescriptorTable {
         let places = room.clamp(PLACES_MIN, PLACES_MAX);
         let places = (0..places).map(|_| Mutex::default()).collect();
-        Descriptors { places, hand: AtomicUsize::new(0), kept: AtomicUsize::new(0) }
+        DescriptorTable { places, hand: AtomicUsize::new(0), kept: AtomicUsize::new(0) }
     }
 
     /// The number of places.
@@ -67,19 +67,19 @@ impl Descriptors {
 
     /// The number of descriptors in the table.
     pub fn count(&self) -> usize {
-        let is_open = |place: &&Mutex<Place>| lock(place).descriptor.is_some();
+        let is_open = |place: &&Mutex<DescriptorSlot>| lock(place).descriptor.is_some();
         self.places.iter().filter(is_open).count()
     }
 
     /// The place of a ticket, locked, if it still has the ticket's descriptor.
-    fn place(&self, ticket: u64) -> Option<MutexGuard<'_, Place>> {
+    fn place(&self, ticket: u64) -> Option<MutexGuard<'_, DescriptorSlot>> {
         let index = (ticket & ((1 << INDEX_BITS) - 1)) as usize;
         let place = lock(self.places.get(index)?);
         (ticket != 0 && place.serial == ticket >> INDEX_BITS && place.descriptor.is_some()).then_some(place)
     }
 
     /// Returns a descriptor, if it is open. *Cost*: one mutex that other descriptors do not use.
-    pub fn get(&self, ticket: &Ticket) -> Option<Arc<File>> {
+    pub fn get(&self, ticket: &DescriptorTicket) -> Option<Arc<File>> {
         let mut place = self.place(ticket.0.load(Ordering::Acquire))?;
         place.is_used = true;
         place.descriptor.clone()
@@ -87,7 +87,7 @@ impl Descriptors {
 
     /// Stores a descriptor under a ticket, which loses the descriptor that it had. If the table is full, another
     /// descriptor is closed.
-    pub fn put(&self, ticket: &Ticket, descriptor: Arc<File>) {
+    pub fn put(&self, ticket: &DescriptorTicket, descriptor: Arc<File>) {
         let (index, mut place) = self.vacate();
         place.serial += 1;
         let closed = place.descriptor.replace(descriptor);
@@ -100,7 +100,7 @@ impl Descriptors {
 
     /// Finds a place whose descriptor may be closed: the next one behind the hand that was not used since the hand
     /// passed it.
-    fn vacate(&self) -> (usize, MutexGuard<'_, Place>) {
+    fn vacate(&self) -> (usize, MutexGuard<'_, DescriptorSlot>) {
         loop {
             let index = self.hand.fetch_add(1, Ordering::Relaxed) % self.places.len();
             let mut place = lock(&self.places[index]);
@@ -112,7 +112,7 @@ impl Descriptors {
     }
 
     /// Closes a descriptor. A request that uses it at this moment can end.
-    pub fn close(&self, ticket: &Ticket) {
+    pub fn close(&self, ticket: &DescriptorTicket) {
         self.clear(ticket.0.swap(0, Ordering::AcqRel));
     }
 
@@ -128,7 +128,7 @@ impl Descriptors {
 
     /// Keeps a descriptor open until [`release`](Self::release) or [`close`](Self::close), if fewer than `kept_max`
     /// are kept; returns whether it is kept.
-    pub fn keep(&self, ticket: &Ticket, descriptor: &Arc<File>, kept_max: usize) -> bool {
+    pub fn keep(&self, ticket: &DescriptorTicket, descriptor: &Arc<File>, kept_max: usize) -> bool {
         loop {
             let Some(mut place) = self.place(ticket.0.load(Ordering::Acquire)) else {
                 self.put(ticket, descriptor.clone());
@@ -147,7 +147,7 @@ impl Descriptors {
     }
 
     /// Ends the keeping of a descriptor.
-    pub fn release(&self, ticket: &Ticket) {
+    pub fn release(&self, ticket: &DescriptorTicket) {
         if let Some(mut place) = self.place(ticket.0.load(Ordering::Acquire))
             && std::mem::take(&mut place.is_kept)
         {
@@ -166,7 +166,7 @@ impl Descriptors {
     }
 }
 
-fn lock(place: &Mutex<Place>) -> MutexGuard<'_, Place> {
+fn lock(place: &Mutex<DescriptorSlot>) -> MutexGuard<'_, DescriptorSlot> {
     place.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -180,8 +180,8 @@ mod tests {
 
     #[test]
     fn full_table_closes_what_is_unused() {
-        let table = Descriptors::new(0);
-        let tickets: Vec<Ticket> = (0..100).map(|_| Ticket::default()).collect();
+        let table = DescriptorTable::new(0);
+        let tickets: Vec<DescriptorTicket> = (0..100).map(|_| DescriptorTicket::default()).collect();
         let used = &tickets[0];
         let descriptor = null();
         table.put(used, descriptor.clone());
@@ -202,15 +202,15 @@ mod tests {
 
     #[test]
     fn kept_descriptors_stay_and_are_bounded() {
-        let table = Descriptors::new(16);
-        let kept: Vec<Ticket> = (0..8).map(|_| Ticket::default()).collect();
+        let table = DescriptorTable::new(16);
+        let kept: Vec<DescriptorTicket> = (0..8).map(|_| DescriptorTicket::default()).collect();
         for ticket in &kept {
             assert!(table.keep(ticket, &null(), usize::MAX) && table.keep(ticket, &null(), usize::MAX));
         }
-        let other = Ticket::default();
+        let other = DescriptorTicket::default();
         assert!(!table.keep(&other, &null(), usize::MAX), "half of the places");
         for _ in 0..100 {
-            table.put(&Ticket::default(), null());
+            table.put(&DescriptorTicket::default(), null());
         }
         assert!(kept.iter().all(|ticket| table.get(ticket).is_some()) && table.get(&other).is_none());
         table.release(&kept[0]);
@@ -219,7 +219,7 @@ mod tests {
         table.put(&kept[2], null());
         assert_eq!(table.kept(), 5);
         for _ in 0..100 {
-            table.put(&Ticket::default(), null());
+            table.put(&DescriptorTicket::default(), null());
         }
         assert!(table.get(&kept[0]).is_none() && table.get(&kept[3]).is_some());
         assert!(!table.keep(&other, &null(), 5) && table.keep(&other, &null(), 6));
@@ -227,18 +227,18 @@ mod tests {
 
     #[test]
     fn threads_find_their_own_descriptors() {
-        let table = Descriptors::new(32);
+        let table = DescriptorTable::new(32);
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
-                    let (ticket, own) = (Ticket::default(), null());
+                    let (ticket, own) = (DescriptorTicket::default(), null());
                     for round in 0..2000 {
                         match table.get(&ticket) {
                             Some(found) => assert!(Arc::ptr_eq(&found, &own)),
                             None => table.put(&ticket, own.clone()),
                         }
                         if round % 7 == 0 && table.keep(&ticket, &own, 4) {
-                            table.put(&Ticket::default(), null());
+                            table.put(&DescriptorTicket::default(), null());
                             assert!(table.get(&ticket).is_some_and(|found| Arc::ptr_eq(&found, &own)));
                             table.release(&ticket);
                         }

@@ -8,10 +8,10 @@ use std::ffi::CStr;
 use std::fs::File;
 use std::sync::Arc;
 
-use nectary_fuse::{Caller, Entry, FileSystem, Request};
+use nectary_fuse::{FuseFileSystem, FuseRequest, LookupEntry, RequestCaller};
 
 use super::access_lists;
-use super::nodes::Node;
+use super::nodes::TreeNode;
 use super::serve::{NewHandle, Result, TreeFileSystem};
 use super::source::OwnChange;
 use super::sys;
@@ -19,7 +19,7 @@ use super::sys;
 impl TreeFileSystem {
     /// Sets the owner of a new node to the caller, and the group too, unless the directory's set-group-id bit
     /// determines it.
-    fn give(parent: &File, descriptor: &File, caller: Caller, mode: u32) -> Result<()> {
+    fn give(parent: &File, descriptor: &File, caller: RequestCaller, mode: u32) -> Result<()> {
         let parent = sys::stat(parent)?;
         let group = (parent.st_mode & libc::S_ISGID == 0).then_some(caller.group);
         sys::set_owner(descriptor, Some(caller.user), group)?;
@@ -32,11 +32,11 @@ impl TreeFileSystem {
     /// Makes a named node with `make`, which gets the final mode; `mode` is the mode and the umask of the request.
     pub(super) fn make(
         &self,
-        request: &Request<'_>,
+        request: &FuseRequest<'_>,
         name: &CStr,
         mode: (u32, u32),
         make: impl FnOnce(&File, u32) -> Result<()>,
-    ) -> Result<Entry> {
+    ) -> Result<LookupEntry> {
         self.changes()?;
         let parent = self.nodes.descriptor(&*self.nodes.get(request.node)?)?;
         let mode = access_lists::mode_of_new(&parent, mode);
@@ -49,11 +49,11 @@ impl TreeFileSystem {
     /// Creates and opens a file, with or without a name.
     pub(super) fn create(
         &self,
-        request: &Request<'_>,
+        request: &FuseRequest<'_>,
         name: Option<&CStr>,
         mode: (u32, u32),
         flags: i32,
-    ) -> Result<(Entry, NewHandle)> {
+    ) -> Result<(LookupEntry, NewHandle)> {
         self.changes()?;
         let parent = self.nodes.descriptor(&*self.nodes.get(request.node)?)?;
         let mode = access_lists::mode_of_new(&parent, mode) & 0o7777;
@@ -88,7 +88,7 @@ impl TreeFileSystem {
         opened
     }
 
-    pub(super) fn link(&self, request: &Request<'_>, node: u64, new_name: &CStr) -> Result<Entry> {
+    pub(super) fn link(&self, request: &FuseRequest<'_>, node: u64, new_name: &CStr) -> Result<LookupEntry> {
         self.changes()?;
         let (node, parent) = (self.nodes.get(node)?, self.nodes.get(request.node)?);
         let change = OwnChange::of(&node);
@@ -113,7 +113,7 @@ impl TreeFileSystem {
 
     pub(super) fn rename(
         &self,
-        request: &Request<'_>,
+        request: &FuseRequest<'_>,
         name: &CStr,
         parent: u64,
         new_name: &CStr,
@@ -123,7 +123,7 @@ impl TreeFileSystem {
         let from = self.nodes.descriptor(&*self.nodes.get(request.node)?)?;
         let to = self.nodes.descriptor(&*self.nodes.get(parent)?)?;
         let moved = self.nodes.named(&from, name);
-        let is_moved = |node: &Arc<Node>| moved.as_ref().is_some_and(|moved| Arc::ptr_eq(moved, node));
+        let is_moved = |node: &Arc<TreeNode>| moved.as_ref().is_some_and(|moved| Arc::ptr_eq(moved, node));
         // If both are names of one file, nothing happens.
         let replaced = self.nodes.named(&to, new_name).filter(|node| !is_moved(node));
         let own = moved.as_deref().and_then(OwnChange::of);

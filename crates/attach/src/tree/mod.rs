@@ -44,20 +44,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use nectary_buffer::{BufferCache, Mode, Options, Reference, Stats, StreamStats};
-use nectary_fuse::{BackingFiles, Channel, Connection, Crew, Limits, LongCall, Mount, MountOptions, Pool, unmount};
+use nectary_buffer::{BlockReference, BufferCache, CacheOptions, CacheStats, StreamStats, WriteMode};
+use nectary_fuse::{
+    BackingFiles, BufferPool, FuseChannel, FuseConnection, FuseLimits, FuseMount, LongCall, MountOptions, WorkerCrew,
+    unmount,
+};
 use tokio::sync::{oneshot, watch};
 
 use crate::error::Error;
 use crate::long_calls::{LongWaits, WaitReason};
 use crate::mount_list::{OtherNamespace, device_of, is_mounted_as};
 pub use commands::{HeldFile, PathError};
-use data::Bytes;
-use descriptors::Descriptors;
+use data::DataPath;
+use descriptors::DescriptorTable;
 pub use names::StreamName;
-use nodes::Nodes;
+use nodes::TreeNodes;
 use passed::PassedFiles;
-pub(crate) use processes::Processes;
+pub(crate) use processes::ThreadProcesses;
 use serve::TreeFileSystem;
 
 /// Memory for reads of more blocks than the cache can pin at once. *Units*: bytes.
@@ -81,8 +84,8 @@ pub struct TreeOptions {
     pub source: PathBuf,
     /// The directory at which it is mounted.
     pub directory: PathBuf,
-    /// The options of the cache. With [`Mode::ReadOnly`] programs can change nothing.
-    pub cache: Options,
+    /// The options of the cache. With [`WriteMode::ReadOnly`] programs can change nothing.
+    pub cache: CacheOptions,
     /// Whether the source is changed only through this mount. If so, the kernel may cache names and attributes for an
     /// hour instead of a second, and opening a file again does not check for changes. Other changes may then stay
     /// unseen.
@@ -96,16 +99,16 @@ pub struct TreeOptions {
 }
 
 /// A directory that is mounted through a cache.
-pub struct Tree {
+pub struct MountedTree {
     options: TreeOptions,
     file_system: Arc<TreeFileSystem>,
-    connection: Arc<Connection>,
+    connection: Arc<FuseConnection>,
     ended: watch::Receiver<bool>,
     threads: Mutex<Vec<JoinHandle<std::io::Result<()>>>>,
     /// The number of the mounted file system's device, as lists of mounts show it.
     device: Option<String>,
     /// The nodes of pinned files, and the directories above each; a pin keeps one look-up of each of them.
-    pinned: Mutex<std::collections::BTreeMap<u64, Vec<Arc<nodes::Node>>>>,
+    pinned: Mutex<std::collections::BTreeMap<u64, Vec<Arc<nodes::TreeNode>>>>,
 }
 
 /// The counters and contents of a tree.
@@ -128,12 +131,12 @@ pub struct TreeFigures {
     /// The number of opens after which the kernel read the file itself.
     pub passed_opens: u64,
     /// The cache's counters.
-    pub cache: Stats,
+    pub cache: CacheStats,
     /// The cache's counters by stream.
     pub streams: Vec<StreamStats>,
 }
 
-impl Tree {
+impl MountedTree {
     /// Mounts `source` at `directory`. The mount hides the directory's own contents; `directory` may be the source
     /// itself.
     ///
@@ -141,8 +144,8 @@ impl Tree {
     /// tree then uses most of the descriptors that are free.
     ///
     /// *Errors*: this machine lacks a feature, a directory cannot be opened, or an option is invalid.
-    pub fn start(options: TreeOptions) -> Result<Tree, Error> {
-        let channel = Channel::open(true)?;
+    pub fn start(options: TreeOptions) -> Result<MountedTree, Error> {
+        let channel = FuseChannel::open(true)?;
         sys::clear_mask();
         let limit = nectary_host::descriptors::raise().soft;
         let blocking_threads = usize::try_from(limit / 8).unwrap_or(usize::MAX).clamp(16, BLOCKING_THREADS_MAX);
@@ -177,15 +180,15 @@ impl Tree {
             let _inside = runtime.enter();
             BufferCache::new(options.cache.clone())?
         };
-        let read_only = options.cache.mode == Mode::ReadOnly;
+        let read_only = options.cache.mode == WriteMode::ReadOnly;
         // Threads hold descriptors for the time of a call, also such as have left the table.
-        let of_threads = Limits::default().workers * OF_WORKER + blocking_threads * OF_BLOCKING_THREAD;
-        let descriptors = Descriptors::new(nectary_host::descriptors::for_connections(of_threads as u64));
-        let file_system = Nodes::new(root, descriptors, cache, options.is_exclusive, options.uses_handles)
+        let of_threads = FuseLimits::default().workers * OF_WORKER + blocking_threads * OF_BLOCKING_THREAD;
+        let descriptors = DescriptorTable::new(nectary_host::descriptors::for_connections(of_threads as u64));
+        let file_system = TreeNodes::new(root, descriptors, cache, options.is_exclusive, options.uses_handles)
             .and_then(|nodes| {
                 let nodes = Arc::new(nodes);
-                let memory = Pool::new(READ_BYTES / READ_UNIT_BYTES, READ_UNIT_BYTES);
-                let bytes = Arc::new(Bytes::new(nodes.clone(), memory));
+                let memory = BufferPool::new(READ_BYTES / READ_UNIT_BYTES, READ_UNIT_BYTES);
+                let bytes = Arc::new(DataPath::new(nodes.clone(), memory));
                 TreeFileSystem::new(nodes, bytes, PassedFiles::new(options.passthrough_bytes), read_only, runtime)
             })
             .map_err(|error| {
@@ -202,13 +205,13 @@ impl Tree {
             programs: true,
             ..MountOptions::default()
         };
-        let mount = Mount::new(&channel, &mount_options)?;
+        let mount = FuseMount::new(&channel, &mount_options)?;
         if file_system.passed.is_wanted() {
             let again = channel.again().map_err(|error| Error::os("opening /dev/fuse", error))?;
             file_system.passed.connect(BackingFiles::new(again));
         }
-        let connection = Connection::new(file_system.clone(), Limits::default());
-        let crew = Crew::start(connection.clone(), channel, "nectary-fuse")
+        let connection = FuseConnection::new(file_system.clone(), FuseLimits::default());
+        let crew = WorkerCrew::start(connection.clone(), channel, "nectary-fuse")
             .map_err(|error| Error::os("starting a thread", error))?;
         mount.attach(&options.directory)?;
         let device = device_of(&options.directory, SUBTYPE);
@@ -222,7 +225,7 @@ impl Tree {
         });
         let crew = crew.map_err(|error| Error::os("starting a thread", error))?;
         let threads = Mutex::new(vec![crew, waiter]);
-        Ok(Tree { options, file_system, connection, ended, threads, device, pinned: Mutex::default() })
+        Ok(MountedTree { options, file_system, connection, ended, threads, device, pinned: Mutex::default() })
     }
 
     /// The options with which it was mounted.
@@ -275,7 +278,7 @@ impl Tree {
     }
 
     /// Calls `recorder` with every reference from now on; see [`BufferCache::record`].
-    pub fn record(&self, recorder: Option<Box<dyn FnMut(Reference) + Send>>) {
+    pub fn record(&self, recorder: Option<Box<dyn FnMut(BlockReference) + Send>>) {
         self.file_system.bytes.cache.record(recorder);
     }
 

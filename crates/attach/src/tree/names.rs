@@ -8,9 +8,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use nectary_block::Stream;
+use nectary_block::AccessStream;
 
-use super::nodes::{Node, Nodes};
+use super::nodes::{TreeNode, TreeNodes};
 
 /// The largest number of stored names. At this limit all are deleted; they are looked up again when files are opened.
 const NAMES_MAX: usize = 4096;
@@ -40,7 +40,7 @@ pub struct StreamNames {
 
 impl StreamNames {
     /// Stores the name of a stream.
-    pub fn learn(&self, stream: Stream, process: u32, nodes: &Nodes, node: &Arc<Node>) {
+    pub fn learn(&self, stream: AccessStream, process: u32, nodes: &TreeNodes, node: &Arc<TreeNode>) {
         let command = self.command(process);
         let path = nodes.path_of(node).unwrap_or_default();
         let text = path.as_os_str().as_bytes();
@@ -70,7 +70,7 @@ impl StreamNames {
     }
 
     /// The name of a stream.
-    pub fn get(&self, stream: Stream) -> Option<StreamName> {
+    pub fn get(&self, stream: AccessStream) -> Option<StreamName> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner).get(&stream.0).cloned()
     }
 }

@@ -18,10 +18,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nectary_buffer::BufferCache;
-use nectary_fuse::{Attributes, Entry, Errno};
+use nectary_fuse::{Errno, LookupEntry, NodeAttributes};
 
-use super::descriptors::{Descriptors, Ticket};
-use super::reach::{Mark, Reach};
+use super::descriptors::{DescriptorTable, DescriptorTicket};
+use super::reach::{InodeIdentity, NodeOpener};
 use super::source::CachedFile;
 use super::sys;
 
@@ -42,25 +42,25 @@ const ALLOCATION_BYTES: usize = 16;
 pub type Inode = (u64, u64);
 
 /// A node.
-pub struct Node {
+pub struct TreeNode {
     /// Its number.
     pub number: u64,
     /// Its device and inode number in the source.
     pub inode: Inode,
     /// What tells it from a later file with the same inode number.
-    pub mark: Mark,
+    pub mark: InodeIdentity,
     /// Its descriptor, opened with `O_PATH`.
-    pub ticket: Ticket,
+    pub ticket: DescriptorTicket,
     /// The number of times that the kernel has looked it up. Changed under the mutex of all nodes.
     lookups: AtomicU64,
-    place: Mutex<Place>,
+    place: Mutex<NodePosition>,
     /// The file in the cache; `None` before the first open.
     pub file: Mutex<Option<Arc<CachedFile>>>,
 }
 
 /// Where a node is in the tree.
 #[derive(Default)]
-struct Place {
+struct NodePosition {
     /// The parent's number and the name in it, as last looked up or renamed through this mount; `None` if this name was
     /// removed.
     name: Option<(u64, Box<CStr>)>,
@@ -70,8 +70,8 @@ struct Place {
     is_unlinked: bool,
 }
 
-impl Node {
-    fn place(&self) -> MutexGuard<'_, Place> {
+impl TreeNode {
+    fn place(&self) -> MutexGuard<'_, NodePosition> {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -98,7 +98,7 @@ impl Node {
     /// Whether its descriptor, once closed, cannot be opened again.
     pub fn is_lost(&self) -> bool {
         let place = self.place();
-        place.is_unlinked || place.name.is_none() && matches!(self.mark, Mark::Born(..))
+        place.is_unlinked || place.name.is_none() && matches!(self.mark, InodeIdentity::Born(..))
     }
 
     /// Counts an open file or directory of the node; returns whether it is the first.
@@ -150,7 +150,7 @@ fn bytes_of(name: &CStr) -> usize {
 }
 
 /// A node that is found by its inode.
-struct ByInode(Arc<Node>);
+struct ByInode(Arc<TreeNode>);
 
 impl Borrow<Inode> for ByInode {
     fn borrow(&self) -> &Inode {
@@ -173,12 +173,12 @@ impl PartialEq for ByInode {
 impl Eq for ByInode {}
 
 /// All nodes that the kernel knows.
-pub struct Nodes {
-    state: Mutex<State>,
+pub struct TreeNodes {
+    state: Mutex<TreeNodeTable>,
     /// How descriptors are opened again.
-    pub(super) reach: Reach,
+    pub(super) reach: NodeOpener,
     /// The open descriptors.
-    pub descriptors: Descriptors,
+    pub descriptors: DescriptorTable,
     /// Whether the source is changed only through this mount.
     pub is_exclusive: bool,
     /// The cache of the files.
@@ -187,42 +187,42 @@ pub struct Nodes {
     pub(super) name_bytes: AtomicUsize,
 }
 
-struct State {
-    nodes: HashMap<u64, Arc<Node>>,
+struct TreeNodeTable {
+    nodes: HashMap<u64, Arc<TreeNode>>,
     /// The nodes by their inodes. A node whose file is gone is not in it once another file has its inode number.
     inodes: HashSet<ByInode>,
     next: u64,
 }
 
-impl Nodes {
+impl TreeNodes {
     /// Makes a table that has only the root. With `uses_handles`, nodes are opened again by their file handles if the
     /// source has such.
     pub fn new(
         root: File,
-        descriptors: Descriptors,
+        descriptors: DescriptorTable,
         cache: BufferCache,
         is_exclusive: bool,
         uses_handles: bool,
-    ) -> Result<Nodes, Errno> {
+    ) -> Result<TreeNodes, Errno> {
         let stat = sys::stat(&root)?;
-        let reach = Reach::new(Arc::new(root), uses_handles)?;
-        let node = Node {
+        let reach = NodeOpener::new(Arc::new(root), uses_handles)?;
+        let node = TreeNode {
             number: ROOT,
             inode: (stat.st_dev, stat.st_ino),
-            mark: Mark::default(),
-            ticket: Ticket::default(),
+            mark: InodeIdentity::default(),
+            ticket: DescriptorTicket::default(),
             lookups: AtomicU64::new(1),
             place: Mutex::default(),
             file: Mutex::new(None),
         };
         let node = Arc::new(node);
         let (nodes, inodes) = (HashMap::from([(ROOT, node.clone())]), HashSet::from([ByInode(node)]));
-        let state = State { nodes, inodes, next: ROOT + 1 };
+        let state = TreeNodeTable { nodes, inodes, next: ROOT + 1 };
         let name_bytes = AtomicUsize::new(0);
-        Ok(Nodes { state: Mutex::new(state), reach, descriptors, is_exclusive, cache, name_bytes })
+        Ok(TreeNodes { state: Mutex::new(state), reach, descriptors, is_exclusive, cache, name_bytes })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TreeNodeTable> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -237,14 +237,14 @@ impl Nodes {
         let count = state.nodes.len();
         // A table has 8 places for 7 entries, and a byte beside each place.
         let table = |capacity: usize, entry: usize| capacity / 7 * 8 * (entry + 1);
-        let tables = table(state.nodes.capacity(), size_of::<(u64, Arc<Node>)>())
+        let tables = table(state.nodes.capacity(), size_of::<(u64, Arc<TreeNode>)>())
             + table(state.inodes.capacity(), size_of::<ByInode>());
-        let node = size_of::<Node>() + 2 * size_of::<usize>() + ALLOCATION_BYTES;
+        let node = size_of::<TreeNode>() + 2 * size_of::<usize>() + ALLOCATION_BYTES;
         (count, tables + count * node + self.name_bytes.load(Ordering::Relaxed))
     }
 
     /// Returns a node by its number.
-    pub fn get(&self, number: u64) -> Result<Arc<Node>, Errno> {
+    pub fn get(&self, number: u64) -> Result<Arc<TreeNode>, Errno> {
         self.state().nodes.get(&number).cloned().ok_or(Errno::new(libc::ESTALE))
     }
 
@@ -254,47 +254,47 @@ impl Nodes {
     }
 
     /// All known nodes.
-    pub fn all(&self) -> Vec<Arc<Node>> {
+    pub fn all(&self) -> Vec<Arc<TreeNode>> {
         self.state().nodes.values().cloned().collect()
     }
 
     /// Returns the known node of a descriptor; this does not count as a look-up.
-    pub fn find(&self, descriptor: &File) -> Option<Arc<Node>> {
+    pub fn find(&self, descriptor: &File) -> Option<Arc<TreeNode>> {
         let stat = sys::stat(descriptor).ok()?;
         let node = self.state().inodes.get(&(stat.st_dev, stat.st_ino)).map(|found| found.0.clone())?;
         self.is_same(&node, descriptor).then_some(node)
     }
 
     /// Whether an open descriptor with the inode number of a node is a descriptor of this node.
-    fn is_same(&self, node: &Node, descriptor: &File) -> bool {
+    fn is_same(&self, node: &TreeNode, descriptor: &File) -> bool {
         // While the node's own descriptor is open, no other file has its inode number.
         self.is_held(node) || self.reach.mark(descriptor).is_ok_and(|mark| mark == node.mark)
     }
 
-    fn is_held(&self, node: &Node) -> bool {
+    fn is_held(&self, node: &TreeNode) -> bool {
         node.number == ROOT || self.descriptors.get(&node.ticket).is_some()
     }
 
     /// Looks a name up; this counts as one look-up.
-    pub fn look_up(&self, parent: &Node, name: &CStr) -> Result<(Arc<Node>, Entry), Errno> {
+    pub fn look_up(&self, parent: &TreeNode, name: &CStr) -> Result<(Arc<TreeNode>, LookupEntry), Errno> {
         let above = self.descriptor(parent)?;
         self.know(self.opening(|| sys::look_up(&above, name))?, Some((parent.number, name)))
     }
 
     /// Finds the node of a descriptor, or adds it, with the name by which it was found; this counts as one look-up.
-    pub fn know(&self, descriptor: File, name: Option<(u64, &CStr)>) -> Result<(Arc<Node>, Entry), Errno> {
+    pub fn know(&self, descriptor: File, name: Option<(u64, &CStr)>) -> Result<(Arc<TreeNode>, LookupEntry), Errno> {
         let stat = sys::stat(&descriptor)?;
         let node = self.of_inode((stat.st_dev, stat.st_ino), &descriptor)?;
         node.set_name(name, stat.st_nlink, &self.name_bytes);
         if self.descriptors.get(&node.ticket).is_none() && node.number != ROOT {
             self.descriptors.put(&node.ticket, Arc::new(descriptor));
         }
-        let entry = Entry {
+        let entry = LookupEntry {
             node: node.number,
             generation: 0,
             attributes: match node.file().filter(|_| !self.is_exclusive) {
-                Some(file) => Attributes::from(&file.source.look(Some(&stat))?),
-                None => Attributes::from(&stat),
+                Some(file) => NodeAttributes::from(&file.source.look(Some(&stat))?),
+                None => NodeAttributes::from(&stat),
             },
             entry_valid: self.valid(),
             attributes_valid: self.valid(),
@@ -303,9 +303,9 @@ impl Nodes {
     }
 
     /// Finds or adds the node of a descriptor with this inode, and counts a look-up.
-    fn of_inode(&self, inode: Inode, descriptor: &File) -> Result<Arc<Node>, Errno> {
-        let known = |state: &State| state.inodes.get(&inode).map(|found| found.0.clone());
-        let count = |node: &Node| node.lookups.fetch_add(1, Ordering::Relaxed);
+    fn of_inode(&self, inode: Inode, descriptor: &File) -> Result<Arc<TreeNode>, Errno> {
+        let known = |state: &TreeNodeTable| state.inodes.get(&inode).map(|found| found.0.clone());
+        let count = |node: &TreeNode| node.lookups.fetch_add(1, Ordering::Relaxed);
         let mut mark = None;
         loop {
             let mut state = self.state();
@@ -314,11 +314,11 @@ impl Nodes {
                 (Some(node), _) if self.is_held(node) => count(node),
                 (Some(node), Some(mark)) if node.mark == *mark => count(node),
                 (_, Some(mark)) => {
-                    let node = Node {
+                    let node = TreeNode {
                         number: state.next,
                         inode,
                         mark: *mark,
-                        ticket: Ticket::default(),
+                        ticket: DescriptorTicket::default(),
                         lookups: AtomicU64::new(1),
                         place: Mutex::default(),
                         file: Mutex::new(None),
@@ -342,14 +342,14 @@ impl Nodes {
     }
 
     /// Gives a node a name after a rename.
-    pub fn rename(&self, node: &Node, parent: u64, name: &CStr) {
+    pub fn rename(&self, node: &TreeNode, parent: u64, name: &CStr) {
         let links = u64::from(!node.is_unlinked());
         node.set_name(Some((parent, name)), links, &self.name_bytes);
     }
 
     /// The path of a node below the root, as its names were last looked up or renamed through this mount; `None` if a
     /// directory above it is not known any more, or its name was removed.
-    pub fn path_of(&self, node: &Arc<Node>) -> Option<PathBuf> {
+    pub fn path_of(&self, node: &Arc<TreeNode>) -> Option<PathBuf> {
         let mut names = Vec::new();
         let mut at = node.clone();
         while at.number != ROOT {
@@ -364,7 +364,7 @@ impl Nodes {
     }
 
     /// Subtracts look-ups from a node's count; if none is left, removes the node and returns it.
-    pub fn forget(&self, number: u64, lookups: u64) -> Option<Arc<Node>> {
+    pub fn forget(&self, number: u64, lookups: u64) -> Option<Arc<TreeNode>> {
         let mut state = self.state();
         let node = state.nodes.get(&number).filter(|_| number != ROOT)?.clone();
         let left = node.lookups.load(Ordering::Relaxed).saturating_sub(lookups);
@@ -385,7 +385,7 @@ impl Nodes {
     }
 
     /// Removes and returns all nodes.
-    pub fn clear(&self) -> Vec<Arc<Node>> {
+    pub fn clear(&self) -> Vec<Arc<TreeNode>> {
         let mut state = self.state();
         state.inodes.clear();
         state.nodes.drain().map(|(_, node)| node).collect()

@@ -7,22 +7,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use nectary_buffer::{BufferCache, Options};
+use nectary_buffer::{BufferCache, CacheOptions};
 use nectary_fuse::Errno;
 
-use super::descriptors::Descriptors;
-use super::nodes::{Node, Nodes, ROOT};
+use super::descriptors::DescriptorTable;
+use super::nodes::{ROOT, TreeNode, TreeNodes};
 use super::sys;
 
 /// A source directory and its nodes, with a table of 16 descriptors.
-struct Known {
-    nodes: Nodes,
+struct NodesFixture {
+    nodes: TreeNodes,
     folder: PathBuf,
     runtime: tokio::runtime::Runtime,
 }
 
-impl Known {
-    fn new(uses_handles: bool) -> Known {
+impl NodesFixture {
+    fn new(uses_handles: bool) -> NodesFixture {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("nectary-nodes-{}-{serial}", std::process::id()));
@@ -31,15 +31,15 @@ impl Known {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let cache = {
             let _inside = runtime.enter();
-            BufferCache::new(Options { memory_bytes: 16 << 20, ..Options::default() }).unwrap()
+            BufferCache::new(CacheOptions { memory_bytes: 16 << 20, ..CacheOptions::default() }).unwrap()
         };
-        let nodes = Nodes::new(root, Descriptors::new(16), cache, false, uses_handles).unwrap();
-        Known { nodes, folder, runtime }
+        let nodes = TreeNodes::new(root, DescriptorTable::new(16), cache, false, uses_handles).unwrap();
+        NodesFixture { nodes, folder, runtime }
     }
 
     /// Both kinds, of which the second has names only; the first has handles if this machine allows it.
-    fn both() -> [Known; 2] {
-        let known = [Known::new(true), Known::new(false)];
+    fn both() -> [NodesFixture; 2] {
+        let known = [NodesFixture::new(true), NodesFixture::new(false)];
         assert!(!known[1].nodes.reach.uses_handles());
         if !known[0].nodes.reach.uses_handles() {
             println!("NOT RUN: nodes with file handles: the source has none, or they take root");
@@ -48,7 +48,7 @@ impl Known {
     }
 
     /// Looks a path up, name by name.
-    fn look_up(&self, path: &str) -> Result<Arc<Node>, Errno> {
+    fn look_up(&self, path: &str) -> Result<Arc<TreeNode>, Errno> {
         let root = self.nodes.get(ROOT)?;
         path.split('/').try_fold(root, |above, name| Ok(self.nodes.look_up(&above, &text(name))?.0))
     }
@@ -62,7 +62,7 @@ impl Known {
     }
 
     /// The inode that a node leads to after its descriptor was closed.
-    fn reopened(&self, node: &Node) -> Result<u64, Errno> {
+    fn reopened(&self, node: &TreeNode) -> Result<u64, Errno> {
         self.close_all();
         sys::stat(&*self.nodes.descriptor(node)?).map(|stat| stat.st_ino)
     }
@@ -72,7 +72,7 @@ impl Known {
     }
 }
 
-impl Drop for Known {
+impl Drop for NodesFixture {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.folder);
         let _inside = self.runtime.enter();
@@ -94,7 +94,7 @@ fn stale() -> Errno {
 
 #[test]
 fn closed_nodes_are_opened_again() {
-    for known in Known::both() {
+    for known in NodesFixture::both() {
         fs::create_dir_all(known.at("a/b/c")).unwrap();
         fs::write(known.at("a/b/c/file"), b"x").unwrap();
         std::os::unix::fs::symlink("nowhere", known.at("a/b/link")).unwrap();
@@ -109,7 +109,7 @@ fn closed_nodes_are_opened_again() {
 
 #[test]
 fn replaced_file_is_another_node() {
-    for known in Known::both() {
+    for known in NodesFixture::both() {
         fs::write(known.at("file"), b"first").unwrap();
         let first = known.look_up("file").unwrap();
         known.close_all();
@@ -129,7 +129,7 @@ fn replaced_file_is_another_node() {
 
 #[test]
 fn renames_of_folders_keep_nodes() {
-    for known in Known::both() {
+    for known in NodesFixture::both() {
         fs::create_dir_all(known.at("a/b")).unwrap();
         fs::create_dir(known.at("c")).unwrap();
         fs::write(known.at("a/b/file"), b"x").unwrap();
@@ -154,7 +154,7 @@ fn renames_of_folders_keep_nodes() {
 
 #[test]
 fn circle_of_names_ends() {
-    let known = Known::new(false);
+    let known = NodesFixture::new(false);
     fs::create_dir_all(known.at("a/b")).unwrap();
     let (above, below) = (known.look_up("a").unwrap(), known.look_up("a/b").unwrap());
     // Others have moved `a` below `b`, and only its new name was looked up.
@@ -165,7 +165,7 @@ fn circle_of_names_ends() {
 
 #[test]
 fn removed_names_leave_other_links() {
-    for known in Known::both() {
+    for known in NodesFixture::both() {
         fs::write(known.at("first"), b"x").unwrap();
         fs::hard_link(known.at("first"), known.at("second")).unwrap();
         let node = known.look_up("first").unwrap();
@@ -191,10 +191,10 @@ fn removed_names_leave_other_links() {
 }
 
 #[test]
-fn too_many_deleted_open_files_are_refused() {
-    for known in Known::both() {
+fn deleted_open_files_are_limited() {
+    for known in NodesFixture::both() {
         let kept_max = known.nodes.descriptors.kept_max();
-        let nodes: Vec<Arc<Node>> = (0..=kept_max)
+        let nodes: Vec<Arc<TreeNode>> = (0..=kept_max)
             .map(|index| {
                 let name = index.to_string();
                 File::create(known.at(&name)).unwrap();
@@ -222,8 +222,8 @@ fn too_many_deleted_open_files_are_refused() {
 }
 
 #[test]
-fn counted_memory_of_a_node_is_bounded() {
-    let known = Known::new(false);
+fn node_memory_is_bounded() {
+    let known = NodesFixture::new(false);
     for index in 0..10_000 {
         let name = format!("a name of usual length {index}");
         File::create(known.at(&name)).unwrap();
@@ -232,7 +232,7 @@ fn counted_memory_of_a_node_is_bounded() {
     let (count, bytes) = known.nodes.count();
     assert_eq!(count, 10_001);
     assert!(bytes / count <= 400, "{} bytes a node", bytes / count);
-    assert!(size_of::<Node>() <= 200, "{}", size_of::<Node>());
+    assert!(size_of::<TreeNode>() <= 200, "{}", size_of::<TreeNode>());
     for node in known.nodes.all() {
         known.nodes.forget(node.number, 1);
     }

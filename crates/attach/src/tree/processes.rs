@@ -16,12 +16,12 @@ const THREADS_MAX: usize = 4096;
 
 /// The processes of threads.
 #[derive(Default)]
-pub struct Processes {
+pub struct ThreadProcesses {
     known: Mutex<HashMap<u32, (u32, Instant)>>,
     by_session: AtomicBool,
 }
 
-impl Processes {
+impl ThreadProcesses {
     /// Makes [`of`](Self::of) return sessions from now on, or processes again.
     pub fn set_by_session(&self, by_session: bool) {
         self.by_session.store(by_session, Ordering::Relaxed);
@@ -66,9 +66,10 @@ fn read(thread: u32, field: &str) -> Option<u32> {
 mod tests {
     use super::*;
 
+    /// Threads belong to processes, and the memory of the table is bounded.
     #[test]
-    fn threads_belong_to_processes_and_the_memory_of_them_is_bounded() {
-        let processes = Processes::default();
+    fn thread_table_is_bounded() {
+        let processes = ThreadProcesses::default();
         let own = std::process::id();
         let found = std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
@@ -90,7 +91,7 @@ mod tests {
 
     #[test]
     fn processes_of_a_session_are_one() {
-        let processes = Processes::default();
+        let processes = ThreadProcesses::default();
         processes.set_by_session(true);
         let own = std::process::id();
         let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();

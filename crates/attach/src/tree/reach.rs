@@ -10,9 +10,9 @@ use std::ffi::CStr;
 use std::fs::File;
 use std::sync::Arc;
 
-use nectary_fuse::{Attributes, Errno};
+use nectary_fuse::{Errno, NodeAttributes};
 
-use super::nodes::{DEPTH_MAX, Node, Nodes, ROOT};
+use super::nodes::{DEPTH_MAX, ROOT, TreeNode, TreeNodes};
 use super::source::OwnChange;
 use super::sys::{self, FileHandle};
 
@@ -22,32 +22,32 @@ const LASTING: [i64; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0102
 
 /// What tells a node from a later one with the same inode number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mark {
+pub enum InodeIdentity {
     /// Its file handle, by which it is opened again.
     Handle(FileHandle),
     /// The time at which it was made, in seconds and nanoseconds; it is opened again by its name.
     Born(i64, u32),
 }
 
-impl Default for Mark {
-    fn default() -> Mark {
-        Mark::Born(0, 0)
+impl Default for InodeIdentity {
+    fn default() -> InodeIdentity {
+        InodeIdentity::Born(0, 0)
     }
 }
 
 /// The ways to open nodes.
-pub struct Reach {
+pub struct NodeOpener {
     /// The root, opened with `O_PATH`.
     root: Arc<File>,
     /// The root, open for reading, and the number of its mount, if nodes are opened by handles.
     mount: Option<(File, i32)>,
 }
 
-impl Reach {
+impl NodeOpener {
     /// Finds out whether nodes below `root` can be opened by handles.
-    pub fn new(root: Arc<File>, uses_handles: bool) -> Result<Reach, Errno> {
-        let mount = if uses_handles { Reach::mount(&root) } else { None };
-        Ok(Reach { root, mount })
+    pub fn new(root: Arc<File>, uses_handles: bool) -> Result<NodeOpener, Errno> {
+        let mount = if uses_handles { NodeOpener::mount(&root) } else { None };
+        Ok(NodeOpener { root, mount })
     }
 
     fn mount(root: &File) -> Option<(File, i32)> {
@@ -67,26 +67,26 @@ impl Reach {
     }
 
     /// Returns what tells the node of a descriptor from a later one with the same inode number.
-    pub fn mark(&self, descriptor: &File) -> Result<Mark, Errno> {
+    pub fn mark(&self, descriptor: &File) -> Result<InodeIdentity, Errno> {
         if let Some((_, mount)) = &self.mount
             && let Ok((handle, of)) = sys::handle(descriptor)
             && of == *mount
         {
-            return Ok(Mark::Handle(handle));
+            return Ok(InodeIdentity::Handle(handle));
         }
-        sys::born(descriptor).map(|(seconds, ns)| Mark::Born(seconds, ns))
+        sys::born(descriptor).map(|(seconds, ns)| InodeIdentity::Born(seconds, ns))
     }
 }
 
 /// A node that is about to lose a name.
-pub struct Removal {
-    node: Arc<Node>,
+pub struct NodeRemoval {
+    node: Arc<TreeNode>,
     /// Whether the name is the node's last.
     is_last: bool,
     _change: Option<OwnChange>,
 }
 
-impl Nodes {
+impl TreeNodes {
     /// Opens something; if the process or the machine has no more descriptors, closes some and tries once more.
     pub fn opening<T>(&self, open: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
         match open() {
@@ -99,7 +99,7 @@ impl Nodes {
     }
 
     /// Returns the descriptor of a node, opened with `O_PATH`. *Errors*: `ESTALE` if the node is gone.
-    pub fn descriptor(&self, node: &Node) -> Result<Arc<File>, Errno> {
+    pub fn descriptor(&self, node: &TreeNode) -> Result<Arc<File>, Errno> {
         if node.number == ROOT {
             return Ok(self.reach.root.clone());
         }
@@ -107,7 +107,7 @@ impl Nodes {
             return Ok(descriptor);
         }
         match (&node.mark, &self.reach.mount) {
-            (Mark::Handle(handle), Some((mount, _))) => {
+            (InodeIdentity::Handle(handle), Some((mount, _))) => {
                 let opened = self.opening(|| sys::open_by_handle(mount, handle)).map_err(gone)?;
                 Ok(self.held(node, opened))
             }
@@ -115,14 +115,14 @@ impl Nodes {
         }
     }
 
-    fn held(&self, node: &Node, opened: File) -> Arc<File> {
+    fn held(&self, node: &TreeNode, opened: File) -> Arc<File> {
         let descriptor = Arc::new(opened);
         self.descriptors.put(&node.ticket, descriptor.clone());
         descriptor
     }
 
     /// Opens a node by the names from the next directory above it that is open.
-    fn by_names(&self, node: &Node) -> Result<Arc<File>, Errno> {
+    fn by_names(&self, node: &TreeNode) -> Result<Arc<File>, Errno> {
         let stale = || Errno::new(libc::ESTALE);
         let (parent, name) = node.name().ok_or_else(stale)?;
         let mut below = vec![(None, name)];
@@ -130,8 +130,8 @@ impl Nodes {
         let mut descriptor = loop {
             match &above.mark {
                 _ if above.number == ROOT => break self.reach.root.clone(),
-                Mark::Handle(_) => break self.descriptor(&above)?,
-                Mark::Born(..) => {}
+                InodeIdentity::Handle(_) => break self.descriptor(&above)?,
+                InodeIdentity::Born(..) => {}
             }
             if let Some(descriptor) = self.descriptors.get(&above.ticket) {
                 break descriptor;
@@ -158,17 +158,17 @@ impl Nodes {
     }
 
     /// The current attributes of a node. If others have changed its file, the cache learns it.
-    pub fn attributes(&self, node: &Node) -> Result<Attributes, Errno> {
+    pub fn attributes(&self, node: &TreeNode) -> Result<NodeAttributes, Errno> {
         let stat = sys::stat(&*self.descriptor(node)?)?;
         match node.file().filter(|_| !self.is_exclusive) {
-            Some(file) => file.source.look(Some(&stat)).map(|stat| Attributes::from(&stat)),
-            None => Ok(Attributes::from(&stat)),
+            Some(file) => file.source.look(Some(&stat)).map(|stat| NodeAttributes::from(&stat)),
+            None => Ok(NodeAttributes::from(&stat)),
         }
     }
 
     /// Counts an open file or directory of a node. Its descriptor stays open, unless too many are: what others delete
     /// can then still be read.
-    pub fn add_open(&self, node: &Node) -> Result<(), Errno> {
+    pub fn add_open(&self, node: &TreeNode) -> Result<(), Errno> {
         let descriptor = self.descriptor(node)?;
         let is_first = node.add_open();
         if node.number == ROOT {
@@ -181,7 +181,7 @@ impl Nodes {
     }
 
     /// Ends what [`add_open`](Self::add_open) began. With the last, the reader and the writer of a file are closed.
-    pub fn remove_open(&self, node: &Node) {
+    pub fn remove_open(&self, node: &TreeNode) {
         if !node.remove_open() {
             return;
         }
@@ -194,7 +194,7 @@ impl Nodes {
     }
 
     /// Keeps the descriptor of a node without a name. *Errors*: `EMFILE` if too many are kept.
-    pub fn keep_nameless(&self, node: &Node) -> Result<(), Errno> {
+    pub fn keep_nameless(&self, node: &TreeNode) -> Result<(), Errno> {
         let descriptor = self.descriptor(node)?;
         match self.descriptors.keep(&node.ticket, &descriptor, usize::MAX) {
             true => Ok(()),
@@ -203,7 +203,7 @@ impl Nodes {
     }
 
     /// Returns the known node of a name.
-    pub fn named(&self, above: &File, name: &CStr) -> Option<Arc<Node>> {
+    pub fn named(&self, above: &File, name: &CStr) -> Option<Arc<TreeNode>> {
         let opened = self.opening(|| sys::look_up(above, name)).ok()?;
         let node = self.find(&opened)?;
         if self.descriptors.get(&node.ticket).is_none() {
@@ -214,10 +214,16 @@ impl Nodes {
 
     /// Prepares the removal of a name of a known node: a file that is open, and loses the way to it, keeps its
     /// descriptor. *Errors*: `EMFILE` if it is open and too many are kept; the name must then stay.
-    pub fn removing(&self, node: Arc<Node>, parent: u64, name: &CStr, is_directory: bool) -> Result<Removal, Errno> {
+    pub fn removing(
+        &self,
+        node: Arc<TreeNode>,
+        parent: u64,
+        name: &CStr,
+        is_directory: bool,
+    ) -> Result<NodeRemoval, Errno> {
         let descriptor = self.descriptor(&node)?;
         let is_last = is_directory || sys::stat(&*descriptor)?.st_nlink <= 1;
-        let loses_way = is_last || matches!(node.mark, Mark::Born(..)) && node.has_name(parent, name);
+        let loses_way = is_last || matches!(node.mark, InodeIdentity::Born(..)) && node.has_name(parent, name);
         if loses_way {
             // A file that no program has open is kept if there is room, for a program that has only looked at it.
             let kept_max = if node.is_open() { usize::MAX } else { self.descriptors.kept_max() / 2 };
@@ -226,11 +232,11 @@ impl Nodes {
             }
         }
         let change = OwnChange::of(&node);
-        Ok(Removal { node, is_last, _change: change })
+        Ok(NodeRemoval { node, is_last, _change: change })
     }
 
     /// Ends a removal: the name was removed if `is_done`.
-    pub fn removed(&self, removal: Removal, parent: u64, name: &CStr, is_done: bool) {
+    pub fn removed(&self, removal: NodeRemoval, parent: u64, name: &CStr, is_done: bool) {
         let node = &removal.node;
         if is_done {
             node.remove_name(parent, name, removal.is_last, &self.name_bytes);

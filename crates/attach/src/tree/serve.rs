@@ -8,22 +8,23 @@ use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use nectary_block::Context;
+use nectary_block::IoContext;
 use nectary_fuse::protocol::{decode_device, open_flags, valid};
 use nectary_fuse::{
-    Agreed, Call, Entry, Errno, FileSystem, Listing, Reply, Request, SetAttributes, Wishes, Write, features,
+    DirectoryListing, Errno, FuseFileSystem, FuseRequest, LookupEntry, NegotiationResult, ReplyHandle, RequestCall,
+    RequestedFeatures, SetAttributes, WriteCall, features,
 };
-use nectary_host::log::{self, Level};
+use nectary_host::log::{self, LogLevel};
 use tokio::runtime::Handle as Runtime;
 use tokio::task::JoinSet;
 
 use super::access_lists;
-use super::data::Bytes;
-use super::descriptors::Ticket;
-use super::handles::{Handle, Handles, OpenDirectory, OpenFile};
-use super::nodes::{Node, Nodes};
+use super::data::DataPath;
+use super::descriptors::DescriptorTicket;
+use super::handles::{HandleTable, OpenDirectory, OpenFile, OpenHandle};
+use super::nodes::{TreeNode, TreeNodes};
 use super::passed::PassedFiles;
-use super::source::{CachedFile, FileSource, OwnChange, Shared, errno};
+use super::source::{CachedFile, FileSource, FileSourceHandle, OwnChange, errno};
 use super::sys::{self, SetTime};
 
 /// The result of a request.
@@ -44,11 +45,11 @@ pub(super) type NewHandle = (u64, u32);
 
 /// A source directory behind a cache, as a FUSE file system.
 pub struct TreeFileSystem {
-    pub(super) nodes: Arc<Nodes>,
-    handles: Handles,
+    pub(super) nodes: Arc<TreeNodes>,
+    handles: HandleTable,
     /// The files that the kernel reads itself.
     pub(super) passed: PassedFiles,
-    pub(super) bytes: Arc<Bytes>,
+    pub(super) bytes: Arc<DataPath>,
     /// Whether changes are refused.
     pub(super) read_only: AtomicBool,
     runtime: Runtime,
@@ -59,13 +60,13 @@ impl TreeFileSystem {
     /// Makes the file system of the source of `nodes`. File contents go through `bytes`, unless they are `passed`;
     /// requests that wait run in `runtime`.
     pub fn new(
-        nodes: Arc<Nodes>,
-        bytes: Arc<Bytes>,
+        nodes: Arc<TreeNodes>,
+        bytes: Arc<DataPath>,
         passed: PassedFiles,
         read_only: bool,
         runtime: Runtime,
     ) -> Result<TreeFileSystem> {
-        let (handles, read_only) = (Handles::default(), AtomicBool::new(read_only));
+        let (handles, read_only) = (HandleTable::default(), AtomicBool::new(read_only));
         Ok(TreeFileSystem { nodes, handles, passed, bytes, read_only, runtime, tasks: Mutex::new(JoinSet::new()) })
     }
 
@@ -87,7 +88,7 @@ impl TreeFileSystem {
     }
 
     /// Returns the file of a node in the cache. Checks first whether others changed the source file.
-    pub(super) fn open(&self, node: &Arc<Node>) -> Result<Arc<CachedFile>> {
+    pub(super) fn open(&self, node: &Arc<TreeNode>) -> Result<Arc<CachedFile>> {
         let mut file = node.file.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = &*file {
             if !self.nodes.is_exclusive {
@@ -96,7 +97,7 @@ impl TreeFileSystem {
             return Ok(file.clone());
         }
         let source = Arc::new(FileSource::open(&self.nodes, node)?);
-        let id = self.bytes.cache.add(Arc::new(Shared(source.clone()))).map_err(|error| errno(&error))?;
+        let id = self.bytes.cache.add(Arc::new(FileSourceHandle(source.clone()))).map_err(|error| errno(&error))?;
         source.cached_as(id);
         let cached = Arc::new(CachedFile { id, source });
         *file = Some(cached.clone());
@@ -104,7 +105,7 @@ impl TreeFileSystem {
     }
 
     /// Adds an open file.
-    pub(super) fn add_file(&self, node: &Arc<Node>, file: Arc<CachedFile>, flags: i32) -> Result<NewHandle> {
+    pub(super) fn add_file(&self, node: &Arc<TreeNode>, file: Arc<CachedFile>, flags: i32) -> Result<NewHandle> {
         self.nodes.add_open(node)?;
         let size = file.source.sight.size();
         let backing = self.passed.begin(node.number, size, flags, || self.nodes.descriptor(node));
@@ -130,7 +131,7 @@ impl TreeFileSystem {
 
     fn open_directory(&self, node: u64) -> Result<u64> {
         let node = self.nodes.get(node)?;
-        let directory = OpenDirectory { node, ticket: Ticket::default(), reading: Mutex::default() };
+        let directory = OpenDirectory { node, ticket: DescriptorTicket::default(), reading: Mutex::default() };
         self.directory(&directory)?;
         self.nodes.add_open(&directory.node)?;
         Ok(self.handles.add_directory(directory))
@@ -150,7 +151,7 @@ impl TreeFileSystem {
 
     fn release(&self, handle: u64) {
         match self.handles.remove(handle) {
-            Some(Handle::File(file)) => {
+            Some(OpenHandle::File(file)) => {
                 while !self.passed.end(file.node.number) {
                     if let Some(mut change) = OwnChange::of(&file.node) {
                         change.bytes(0, u64::MAX);
@@ -158,7 +159,7 @@ impl TreeFileSystem {
                 }
                 self.nodes.remove_open(&file.node);
             }
-            Some(Handle::Directory(directory)) => {
+            Some(OpenHandle::Directory(directory)) => {
                 self.nodes.descriptors.close(&directory.ticket);
                 self.nodes.remove_open(&directory.node);
             }
@@ -171,7 +172,7 @@ impl TreeFileSystem {
         self.nodes.descriptor(&*self.nodes.get(number)?)
     }
 
-    fn set(&self, number: u64, change: SetAttributes) -> Result<nectary_fuse::Attributes> {
+    fn set(&self, number: u64, change: SetAttributes) -> Result<nectary_fuse::NodeAttributes> {
         self.changes()?;
         let node = self.nodes.get(number)?;
         let descriptor = self.nodes.descriptor(&node)?;
@@ -208,12 +209,12 @@ impl TreeFileSystem {
     }
 
     /// Lists a directory; with `plus` each entry counts as a look-up.
-    fn list(&self, number: u64, handle: u64, offset: u64, size: u32, plus: bool) -> Result<Listing> {
+    fn list(&self, number: u64, handle: u64, offset: u64, size: u32, plus: bool) -> Result<DirectoryListing> {
         let parent = self.nodes.get(number)?;
         let open = self.handles.directory(handle)?;
         let _reading = open.reading.lock().unwrap_or_else(PoisonError::into_inner);
         let directory = self.directory(&open)?;
-        let mut listing = Listing::new(size, plus);
+        let mut listing = DirectoryListing::new(size, plus);
         let mut entries = vec![0; DIRECTORY_BYTES.min((size as usize).max(4096))];
         let count = sys::read_directory(&directory, offset, &mut entries)?;
         let mut rest = &entries[..count];
@@ -224,7 +225,7 @@ impl TreeFileSystem {
             let Some((entry, further)) = rest.split_at_checked(bytes.max(DIRENT_HEAD_BYTES)) else { break };
             let name = &entry[DIRENT_HEAD_BYTES..];
             let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
-            let known = if plus { self.entry_of(&parent, name) } else { Entry::default() };
+            let known = if plus { self.entry_of(&parent, name) } else { LookupEntry::default() };
             if !listing.add(name, number, head[18], next, &known) {
                 if known.node != 0 {
                     self.forget(known.node, 1);
@@ -237,16 +238,16 @@ impl TreeFileSystem {
     }
 
     /// The entry of a name in a listing; an empty entry for `.`, `..` and names that were just deleted.
-    fn entry_of(&self, parent: &Node, name: &[u8]) -> Entry {
+    fn entry_of(&self, parent: &TreeNode, name: &[u8]) -> LookupEntry {
         if matches!(name, b"." | b"..") {
-            return Entry::default();
+            return LookupEntry::default();
         }
         let name = std::ffi::CString::new(name).ok();
         let found = name.and_then(|name| self.nodes.look_up(parent, &name).ok());
-        found.map_or_else(Entry::default, |(_, entry)| entry)
+        found.map_or_else(LookupEntry::default, |(_, entry)| entry)
     }
 
-    fn copy(&self, copy: nectary_fuse::Copy) -> Result<u64> {
+    fn copy(&self, copy: nectary_fuse::CopyCall) -> Result<u64> {
         self.changes()?;
         let (from, to) = (self.handles.file(copy.handle)?, self.handles.file(copy.to_handle)?);
         // This does not use the descriptor with direct I/O, because a copy may begin at any offset.
@@ -274,7 +275,7 @@ impl TreeFileSystem {
     }
 
     /// Removes the file of a node from the cache after the kernel has forgotten the node.
-    fn retire(&self, node: &Node) {
+    fn retire(&self, node: &TreeNode) {
         let file = node.file.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(file) = file {
             file.source.retire();
@@ -290,15 +291,15 @@ fn flags_of(backing: u32) -> u32 {
     if backing == 0 { CACHED } else { PASSED }
 }
 
-fn entry(reply: Reply, result: Result<Entry>) {
+fn entry(reply: ReplyHandle, result: Result<LookupEntry>) {
     match result {
         Ok(entry) => reply.entry(&entry),
         Err(error) => reply.error(error),
     }
 }
 
-impl FileSystem for TreeFileSystem {
-    fn wishes(&self) -> Wishes {
+impl FuseFileSystem for TreeFileSystem {
+    fn wishes(&self) -> RequestedFeatures {
         let features = features::PARALLEL_DIRECTORY
             | features::DIRECT_IO_ALLOW_MMAP
             | features::AUTO_INVALIDATE
@@ -308,75 +309,75 @@ impl FileSystem for TreeFileSystem {
             | features::POSIX_ACL
             | features::DO_NOT_MASK;
         let passthrough = if self.passed.is_wanted() { features::PASSTHROUGH } else { 0 };
-        Wishes { features: features | passthrough, ..Wishes::default() }
+        RequestedFeatures { features: features | passthrough, ..RequestedFeatures::default() }
     }
 
-    fn started(&self, agreed: &Agreed) {
+    fn started(&self, agreed: &NegotiationResult) {
         self.passed.agree(agreed.has(features::PASSTHROUGH));
         if self.passed.is_wanted() && !agreed.has(features::PASSTHROUGH) {
             let what = "this kernel cannot read small files itself (it takes Linux 6.9)";
-            log::write(Level::Warning, "cache", format_args!("{what}; they go through the cache"));
+            log::write(LogLevel::Warning, "cache", format_args!("{what}; they go through the cache"));
         }
     }
 
-    fn serve(&self, mut request: Request<'_>, reply: Reply) {
+    fn serve(&self, mut request: FuseRequest<'_>, reply: ReplyHandle) {
         let (number, caller, data) = (request.node, request.caller, request.data.take());
         let node = || self.nodes.get(number);
         match request.call {
-            Call::LookUp { name } => {
+            RequestCall::LookUp { name } => {
                 let found = node().and_then(|parent| Ok(self.nodes.look_up(&parent, name)?.1));
                 match found {
                     // The kernel may also cache that a name is absent, because names are created only through this
                     // mount.
                     Err(error) if self.nodes.is_exclusive && error.number() == libc::ENOENT => {
-                        reply.entry(&Entry { entry_valid: self.nodes.valid(), ..Entry::default() });
+                        reply.entry(&LookupEntry { entry_valid: self.nodes.valid(), ..LookupEntry::default() });
                     }
                     found => entry(reply, found),
                 }
             }
-            Call::GetAttributes { .. } => match node().and_then(|node| self.nodes.attributes(&node)) {
+            RequestCall::GetAttributes { .. } => match node().and_then(|node| self.nodes.attributes(&node)) {
                 Ok(attributes) => reply.attributes(&attributes, self.nodes.valid()),
                 Err(error) => reply.error(error),
             },
-            Call::SetAttributes(change) => {
+            RequestCall::SetAttributes(change) => {
                 let (handle, valid_for) =
                     (change.handle.filter(|_| change.valid & valid::SIZE != 0), self.nodes.valid());
                 let set = self.set(number, change);
                 self.changed_by(handle, reply, set, move |reply, attributes| reply.attributes(&attributes, valid_for));
             }
-            Call::ReadLink => match self.at(number).and_then(|node| sys::read_link(&node)) {
+            RequestCall::ReadLink => match self.at(number).and_then(|node| sys::read_link(&node)) {
                 Ok(target) => reply.bytes(&target),
                 Err(error) => reply.error(error),
             },
-            Call::SymbolicLink { name, target } => {
+            RequestCall::SymbolicLink { name, target } => {
                 entry(reply, self.make(&request, name, (0, 0), |parent, _| sys::make_link(parent, name, target)));
             }
-            Call::MakeNode { name, mode, device, umask } => {
+            RequestCall::MakeNode { name, mode, device, umask } => {
                 let device = decode_device(device);
                 let make = |parent: &File, mode| sys::make_node(parent, name, mode, device);
                 entry(reply, self.make(&request, name, (mode, umask), make));
             }
-            Call::MakeDirectory { name, mode, umask } => {
+            RequestCall::MakeDirectory { name, mode, umask } => {
                 let make = |parent: &File, mode| sys::make_directory(parent, name, mode);
                 entry(reply, self.make(&request, name, (mode & 0o7777, umask), make));
             }
-            Call::Unlink { name } => reply.done(self.unlink(number, name, false)),
-            Call::RemoveDirectory { name } => reply.done(self.unlink(number, name, true)),
-            Call::Rename { name, new_parent, new_name, flags } => {
+            RequestCall::Unlink { name } => reply.done(self.unlink(number, name, false)),
+            RequestCall::RemoveDirectory { name } => reply.done(self.unlink(number, name, true)),
+            RequestCall::Rename { name, new_parent, new_name, flags } => {
                 reply.done(self.rename(&request, name, new_parent, new_name, flags));
             }
-            Call::Link { node, new_name } => entry(reply, self.link(&request, node, new_name)),
-            Call::Open { flags, .. } => match self.open_handle(number, flags) {
+            RequestCall::Link { node, new_name } => entry(reply, self.link(&request, node, new_name)),
+            RequestCall::Open { flags, .. } => match self.open_handle(number, flags) {
                 Ok((handle, backing)) => reply.opened_backed(handle, flags_of(backing), backing),
                 Err(error) => reply.error(error),
             },
-            Call::Create { name, mode, umask, flags, .. } => {
+            RequestCall::Create { name, mode, umask, flags, .. } => {
                 self.created(self.create(&request, Some(name), (mode, umask), flags), reply)
             }
-            Call::TemporaryFile { mode, umask, flags, .. } => {
+            RequestCall::TemporaryFile { mode, umask, flags, .. } => {
                 self.created(self.create(&request, None, (mode, umask), flags), reply)
             }
-            Call::Read(read) => match self.handles.file(read.handle) {
+            RequestCall::Read(read) => match self.handles.file(read.handle) {
                 Ok(file) => {
                     // Enters the runtime, because readahead starts tasks in it.
                     let _inside = self.runtime.enter();
@@ -384,7 +385,7 @@ impl FileSystem for TreeFileSystem {
                 }
                 Err(error) => reply.error(error),
             },
-            Call::Write(write) => match (self.written_to(write, node), data) {
+            RequestCall::Write(write) => match (self.written_to(write, node), data) {
                 (Ok(file), Some(data)) => {
                     let bytes = self.bytes.clone();
                     self.spawn(async move { bytes.write(file, write, caller, data, reply).await });
@@ -392,33 +393,33 @@ impl FileSystem for TreeFileSystem {
                 (Err(error), _) => reply.error(error),
                 (Ok(_), None) => reply.errno(libc::EINVAL),
             },
-            Call::StatFs => match self.at(number).and_then(|node| sys::sizes(&node)) {
+            RequestCall::StatFs => match self.at(number).and_then(|node| sys::sizes(&node)) {
                 Ok(sizes) => reply.statfs(&sizes),
                 Err(error) => reply.error(error),
             },
-            Call::Release { handle, .. } | Call::ReleaseDirectory { handle } => {
+            RequestCall::Release { handle, .. } | RequestCall::ReleaseDirectory { handle } => {
                 self.release(handle);
                 reply.ok();
             }
-            Call::Sync { handle, .. } => match self.handles.file(handle) {
+            RequestCall::Sync { handle, .. } => match self.handles.file(handle) {
                 Ok(file) => {
                     let bytes = self.bytes.clone();
                     self.spawn(async move {
-                        let flushed = bytes.cache.flush(file.file.id, Context::default()).await;
+                        let flushed = bytes.cache.flush(file.file.id, IoContext::default()).await;
                         reply.done(flushed.map_err(|error| errno(&error)));
                     });
                 }
                 Err(error) => reply.error(error),
             },
-            Call::SyncDirectory { handle, .. } => {
+            RequestCall::SyncDirectory { handle, .. } => {
                 let directory = self.handles.directory(handle).and_then(|open| self.directory(&open));
                 let synced = directory.and_then(|directory| Ok(directory.sync_all()?));
                 reply.done(synced);
             }
-            Call::SyncFileSystem => {
+            RequestCall::SyncFileSystem => {
                 reply.done(self.at(super::nodes::ROOT).and_then(|root| sys::sync_file_system(&root)));
             }
-            Call::SetXattr { name, value, flags, kill_group_id } => {
+            RequestCall::SetXattr { name, value, flags, kill_group_id } => {
                 let set = self.changes().and_then(|()| node()).and_then(|node| {
                     let descriptor = self.nodes.descriptor(&node)?;
                     let _own = OwnChange::of(&node);
@@ -427,17 +428,19 @@ impl FileSystem for TreeFileSystem {
                 });
                 reply.done(set);
             }
-            Call::GetXattr { name, size } => {
+            RequestCall::GetXattr { name, size } => {
                 match self.at(number).and_then(|node| access_lists::xattr(&node, name, size as usize)) {
                     Ok(value) => reply.xattr(&value),
                     Err(error) => reply.error(error),
                 }
             }
-            Call::ListXattr { size } => match self.at(number).and_then(|node| sys::xattr_names(&node, size as usize)) {
-                Ok(names) => reply.xattr(&names),
-                Err(error) => reply.error(error),
-            },
-            Call::RemoveXattr { name } => {
+            RequestCall::ListXattr { size } => {
+                match self.at(number).and_then(|node| sys::xattr_names(&node, size as usize)) {
+                    Ok(names) => reply.xattr(&names),
+                    Err(error) => reply.error(error),
+                }
+            }
+            RequestCall::RemoveXattr { name } => {
                 let removed = self.changes().and_then(|()| node());
                 reply.done(removed.and_then(|node| {
                     let descriptor = self.nodes.descriptor(&node)?;
@@ -445,16 +448,18 @@ impl FileSystem for TreeFileSystem {
                     sys::remove_xattr(&descriptor, name)
                 }));
             }
-            Call::OpenDirectory { .. } => match self.open_directory(number) {
+            RequestCall::OpenDirectory { .. } => match self.open_directory(number) {
                 Ok(handle) => reply.opened(handle, 0),
                 Err(error) => reply.error(error),
             },
-            Call::ReadDirectory { handle, offset, size, plus } => match self.list(number, handle, offset, size, plus) {
-                Ok(listing) => reply.listing(&listing),
-                Err(error) => reply.error(error),
-            },
-            Call::Access { mask } => reply.done(self.at(number).and_then(|node| sys::access(&node, mask))),
-            Call::Seek { offset, whence, .. } => {
+            RequestCall::ReadDirectory { handle, offset, size, plus } => {
+                match self.list(number, handle, offset, size, plus) {
+                    Ok(listing) => reply.listing(&listing),
+                    Err(error) => reply.error(error),
+                }
+            }
+            RequestCall::Access { mask } => reply.done(self.at(number).and_then(|node| sys::access(&node, mask))),
+            RequestCall::Seek { offset, whence, .. } => {
                 let opened = self.at(number).and_then(|node| self.nodes.opening(|| sys::open(&node, libc::O_RDONLY)));
                 let found = opened.and_then(|file| sys::seek(&file, offset, whence));
                 match found {
@@ -462,11 +467,11 @@ impl FileSystem for TreeFileSystem {
                     Err(error) => reply.error(error),
                 }
             }
-            Call::Allocate { handle, offset, length, mode } => {
+            RequestCall::Allocate { handle, offset, length, mode } => {
                 let allocated = self.allocate(handle, offset, length, mode);
                 self.changed_by(Some(handle), reply, allocated, |reply, ()| reply.ok());
             }
-            Call::Copy(copy) => {
+            RequestCall::Copy(copy) => {
                 let copied = self.copy(copy);
                 self.changed_by(Some(copy.to_handle), reply, copied, |reply, bytes| reply.copied(bytes));
             }
@@ -483,7 +488,7 @@ impl FileSystem for TreeFileSystem {
 
 impl TreeFileSystem {
     /// Returns the file that a program is about to write to.
-    fn written_to(&self, write: Write, node: impl FnOnce() -> Result<Arc<Node>>) -> Result<Arc<OpenFile>> {
+    fn written_to(&self, write: WriteCall, node: impl FnOnce() -> Result<Arc<TreeNode>>) -> Result<Arc<OpenFile>> {
         self.changes()?;
         let file = self.handles.file(write.handle)?;
         if write.kill_privileges {
@@ -500,9 +505,9 @@ impl TreeFileSystem {
     fn changed_by<T: Send + 'static>(
         &self,
         handle: Option<u64>,
-        reply: Reply,
+        reply: ReplyHandle,
         changed: Result<T>,
-        answer: impl FnOnce(Reply, T) + Send + 'static,
+        answer: impl FnOnce(ReplyHandle, T) + Send + 'static,
     ) {
         let value = match changed {
             Ok(value) => value,
@@ -512,14 +517,14 @@ impl TreeFileSystem {
         let Some(file) = synced else { return answer(reply, value) };
         let bytes = self.bytes.clone();
         self.spawn(async move {
-            match bytes.cache.flush(file.file.id, Context::default()).await {
+            match bytes.cache.flush(file.file.id, IoContext::default()).await {
                 Ok(()) => answer(reply, value),
                 Err(error) => reply.error(errno(&error)),
             }
         });
     }
 
-    fn created(&self, result: Result<(Entry, NewHandle)>, reply: Reply) {
+    fn created(&self, result: Result<(LookupEntry, NewHandle)>, reply: ReplyHandle) {
         match result {
             Ok((entry, (handle, backing))) => reply.created_backed(&entry, handle, flags_of(backing), backing),
             Err(error) => reply.error(error),

@@ -3,7 +3,7 @@
 //! Owns: the size that reads use, and the comparison of size, time of modification and time of change with those last
 //! seen. Promises: a change by others that any call has seen is followed by reads of the new bytes; changes through
 //! this mount leave the cache as it is; a read that returns bytes of the cache while they become old is repeated
-//! ([`Sight::epoch`]). Not promised: if others change a file at the same moment as a program changes it through this
+//! ([`SourceState::epoch`]). Not promised: if others change a file at the same moment as a program changes it through this
 //! mount, and its size is as if only the program had changed it, the change is noticed only with the next one.
 //!
 //! All `invalidate` closures drop a range of the file from the cache: offset and length.
@@ -15,15 +15,15 @@ use nectary_fuse::Errno;
 
 /// Size, and times of modification and of change.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-struct Stamp {
+struct FileStamp {
     size: u64,
     modified: (i64, i64),
     changed: (i64, i64),
 }
 
-impl Stamp {
-    fn of(stat: &libc::stat64) -> Stamp {
-        Stamp {
+impl FileStamp {
+    fn of(stat: &libc::stat64) -> FileStamp {
+        FileStamp {
             size: stat.st_size as u64,
             modified: (stat.st_mtime, stat.st_mtime_nsec),
             changed: (stat.st_ctime, stat.st_ctime_nsec),
@@ -33,7 +33,7 @@ impl Stamp {
 
 /// A change of a file through this mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub enum FileChange {
     /// Bytes were written through the cache, up to this offset.
     Written(u64),
     /// Attributes other than the size have changed.
@@ -45,8 +45,8 @@ pub enum Change {
 }
 
 #[derive(Default)]
-struct Seen {
-    stamp: Stamp,
+struct StampState {
+    stamp: FileStamp,
     /// The number of changes through this mount that are under way.
     changing: u32,
     /// The size that the file has after these changes if others do not change it; `None` if that is not known.
@@ -54,21 +54,21 @@ struct Seen {
 }
 
 /// What is known of a file.
-pub struct Sight {
+pub struct SourceState {
     size: AtomicU64,
     /// The number of times that bytes became old, times two; odd while the cache drops them.
     epoch: AtomicU32,
     is_exclusive: bool,
-    seen: Mutex<Seen>,
+    seen: Mutex<StampState>,
 }
 
-impl Sight {
+impl SourceState {
     /// Makes the value for a file that is not cached yet. `is_exclusive`: only this mount changes it.
-    pub fn new(is_exclusive: bool) -> Sight {
-        Sight { size: AtomicU64::new(0), epoch: AtomicU32::new(0), is_exclusive, seen: Mutex::default() }
+    pub fn new(is_exclusive: bool) -> SourceState {
+        SourceState { size: AtomicU64::new(0), epoch: AtomicU32::new(0), is_exclusive, seen: Mutex::default() }
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, StampState> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -93,8 +93,14 @@ impl Sight {
         self.adopt(&mut self.seen(), stat, None, |_, _| {});
     }
 
-    fn adopt(&self, seen: &mut Seen, stat: &libc::stat64, old: Option<(u64, u64)>, invalidate: impl FnOnce(u64, u64)) {
-        seen.stamp = Stamp::of(stat);
+    fn adopt(
+        &self,
+        seen: &mut StampState,
+        stat: &libc::stat64,
+        old: Option<(u64, u64)>,
+        invalidate: impl FnOnce(u64, u64),
+    ) {
+        seen.stamp = FileStamp::of(stat);
         let Some((offset, length)) = old else { return self.size.store(seen.stamp.size, Ordering::Release) };
         self.epoch.fetch_add(1, Ordering::AcqRel);
         self.size.store(seen.stamp.size, Ordering::Release);
@@ -112,13 +118,13 @@ impl Sight {
     ) -> Result<libc::stat64, Errno> {
         let mut seen = self.seen();
         if let Some(found) = found
-            && (seen.changing > 0 || Stamp::of(found) == seen.stamp)
+            && (seen.changing > 0 || FileStamp::of(found) == seen.stamp)
         {
             return Ok(*found);
         }
         // The file is examined under the lock, so that the later of two concurrent calls determines the stored size.
         let stat = stat()?;
-        if seen.changing == 0 && Stamp::of(&stat) != seen.stamp {
+        if seen.changing == 0 && FileStamp::of(&stat) != seen.stamp {
             self.adopt(&mut seen, &stat, Some((0, u64::MAX)), invalidate);
         }
         Ok(stat)
@@ -130,7 +136,7 @@ impl Sight {
         if seen.changing == 0 && !self.is_exclusive {
             let stat = stat();
             if let Ok(stat) = &stat
-                && Stamp::of(stat) != seen.stamp
+                && FileStamp::of(stat) != seen.stamp
             {
                 self.adopt(&mut seen, stat, Some((0, u64::MAX)), invalidate);
             }
@@ -142,7 +148,7 @@ impl Sight {
     /// Ends a change through this mount.
     pub fn end_change(
         &self,
-        change: Change,
+        change: FileChange,
         stat: impl FnOnce() -> Result<libc::stat64, Errno>,
         invalidate: impl FnOnce(u64, u64),
     ) {
@@ -150,10 +156,10 @@ impl Sight {
         seen.changing = seen.changing.saturating_sub(1);
         let mut old = None;
         match change {
-            Change::Written(end) => seen.size_expected = seen.size_expected.map(|size| size.max(end)),
-            Change::Attributes => {}
-            Change::Bytes(offset, length) => (seen.size_expected, old) = (None, Some((offset, length))),
-            Change::Failed => seen.size_expected = None,
+            FileChange::Written(end) => seen.size_expected = seen.size_expected.map(|size| size.max(end)),
+            FileChange::Attributes => {}
+            FileChange::Bytes(offset, length) => (seen.size_expected, old) = (None, Some((offset, length))),
+            FileChange::Failed => seen.size_expected = None,
         }
         let Ok(stat) = stat() else {
             if let Some((offset, length)) = old {
@@ -181,14 +187,14 @@ mod tests {
         stat
     }
 
-    fn sight(first: &libc::stat64) -> Sight {
-        let sight = Sight::new(false);
+    fn sight(first: &libc::stat64) -> SourceState {
+        let sight = SourceState::new(false);
         sight.begin(first);
         sight
     }
 
     #[test]
-    fn each_difference_of_a_stamp_drops_bytes() {
+    fn stamp_difference_drops_bytes() {
         for other in [stat(11, 1, 1), stat(9, 1, 1), stat(10, 2, 1), stat(10, 1, 2)] {
             let sight = sight(&stat(10, 1, 1));
             let dropped = Cell::new(0);
@@ -208,13 +214,13 @@ mod tests {
         sight.begin_change(|| Ok(stat(15, 2, 2)), never);
         // A look during the changes.
         assert!(sight.look(Some(&stat(15, 2, 2)), || Ok(stat(15, 2, 2)), never).is_ok());
-        sight.end_change(Change::Written(20), || Ok(stat(20, 3, 3)), never);
-        sight.end_change(Change::Written(15), || Ok(stat(20, 3, 3)), never);
+        sight.end_change(FileChange::Written(20), || Ok(stat(20, 3, 3)), never);
+        sight.end_change(FileChange::Written(15), || Ok(stat(20, 3, 3)), never);
         assert_eq!((sight.size(), sight.epoch()), (20, 0));
         // These attributes were read before the changes ended.
         assert!(sight.look(Some(&stat(15, 2, 2)), || Ok(stat(20, 3, 3)), never).is_ok());
         sight.begin_change(|| Ok(stat(20, 3, 3)), never);
-        sight.end_change(Change::Attributes, || Ok(stat(20, 3, 4)), never);
+        sight.end_change(FileChange::Attributes, || Ok(stat(20, 3, 4)), never);
         assert!(sight.look(None, || Ok(stat(20, 3, 4)), never).is_ok());
         assert_eq!((sight.size(), sight.epoch()), (20, 0));
     }
@@ -229,16 +235,16 @@ mod tests {
             dropped.set(all);
         };
         sight.begin_change(|| Ok(stat(10, 2, 2)), note);
-        sight.end_change(Change::Written(12), || Ok(stat(30, 3, 3)), note);
+        sight.end_change(FileChange::Written(12), || Ok(stat(30, 3, 3)), note);
         sight.begin_change(|| Ok(stat(30, 3, 3)), note);
-        sight.end_change(Change::Bytes(4, 8), || Ok(stat(4, 4, 4)), note);
+        sight.end_change(FileChange::Bytes(4, 8), || Ok(stat(4, 4, 4)), note);
         assert_eq!(dropped.take(), [(0, u64::MAX), (0, u64::MAX), (4, 8)]);
         assert_eq!((sight.size(), sight.epoch()), (4, 6));
         assert!(sight.is_since(6) && !sight.is_since(5) && !sight.is_since(4));
     }
 
     #[test]
-    fn epoch_is_odd_while_bytes_are_dropped() {
+    fn epoch_is_odd_during_drop() {
         let sight = sight(&stat(10, 1, 1));
         let before = sight.epoch();
         let drops = |_, _| assert!(!sight.is_since(sight.epoch()) && sight.size() == 12);

@@ -11,13 +11,13 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use nectary_block::{BUFFER_ALIGNMENT, Buffer, Context, Error, IoFuture, Operation, WriteFlags};
-use nectary_buffer::{FileId, Source};
+use nectary_block::{BUFFER_ALIGNMENT, Buffer, DeviceOperation, Error, IoContext, IoFuture, WriteFlags};
+use nectary_buffer::{ByteSource, FileId};
 use nectary_fuse::Errno;
 
-use super::descriptors::Ticket;
-use super::nodes::{Node, Nodes};
-use super::sight::{Change, Sight};
+use super::descriptors::DescriptorTicket;
+use super::nodes::{TreeNode, TreeNodes};
+use super::sight::{FileChange, SourceState};
 use super::sys;
 
 /// A file in the cache.
@@ -32,14 +32,14 @@ pub struct CachedFile {
 pub struct FileSource {
     /// The number of the node.
     number: u64,
-    nodes: Weak<Nodes>,
-    node: Weak<Node>,
-    reader: Ticket,
-    writer: Ticket,
+    nodes: Weak<TreeNodes>,
+    node: Weak<TreeNode>,
+    reader: DescriptorTicket,
+    writer: DescriptorTicket,
     /// Its number in the cache, once it has one.
     id: OnceLock<FileId>,
     /// What is known of the file's size and times.
-    pub sight: Sight,
+    pub sight: SourceState,
     /// Whether the file was changed through this mount since it was last made durable.
     is_unsynced: AtomicBool,
     /// Whether the kernel has forgotten the file. Flushes then do nothing, because no program requests them.
@@ -56,15 +56,15 @@ fn of_errno(error: Errno) -> io::Error {
 
 impl FileSource {
     /// Makes the source of a node's file; opens the file for reading, so that an error is an error of `open`.
-    pub fn open(nodes: &Arc<Nodes>, node: &Arc<Node>) -> Result<FileSource, Errno> {
+    pub fn open(nodes: &Arc<TreeNodes>, node: &Arc<TreeNode>) -> Result<FileSource, Errno> {
         let source = FileSource {
             number: node.number,
             nodes: Arc::downgrade(nodes),
             node: Arc::downgrade(node),
-            reader: Ticket::default(),
-            writer: Ticket::default(),
+            reader: DescriptorTicket::default(),
+            writer: DescriptorTicket::default(),
             id: OnceLock::new(),
-            sight: Sight::new(nodes.is_exclusive),
+            sight: SourceState::new(nodes.is_exclusive),
             is_unsynced: AtomicBool::new(false),
             is_retired: AtomicBool::new(false),
         };
@@ -88,11 +88,15 @@ impl FileSource {
         format!("file {} of the tree", self.number)
     }
 
-    fn owners(&self) -> Result<(Arc<Nodes>, Arc<Node>), Errno> {
+    fn owners(&self) -> Result<(Arc<TreeNodes>, Arc<TreeNode>), Errno> {
         Ok((self.nodes.upgrade().ok_or(stale())?, self.node.upgrade().ok_or(stale())?))
     }
 
-    fn opened(&self, ticket: &Ticket, open: impl Fn(&File) -> Result<File, Errno>) -> Result<Arc<File>, Errno> {
+    fn opened(
+        &self,
+        ticket: &DescriptorTicket,
+        open: impl Fn(&File) -> Result<File, Errno>,
+    ) -> Result<Arc<File>, Errno> {
         let (nodes, node) = self.owners()?;
         if let Some(file) = nodes.descriptors.get(ticket) {
             return Ok(file);
@@ -117,7 +121,7 @@ impl FileSource {
     }
 
     /// Closes the reader and the writer; they are opened again when they are needed.
-    pub fn close(&self, nodes: &Nodes) {
+    pub fn close(&self, nodes: &TreeNodes) {
         nodes.descriptors.close(&self.reader);
         nodes.descriptors.close(&self.writer);
     }
@@ -149,7 +153,7 @@ impl FileSource {
         self.sight.begin_change(|| self.stat(), |offset, length| self.invalidate(offset, length));
     }
 
-    fn end_change(&self, change: Change) {
+    fn end_change(&self, change: FileChange) {
         // A flush that began before the end does not count.
         self.is_unsynced.store(true, Ordering::Release);
         self.sight.end_change(change, || self.stat(), |offset, length| self.invalidate(offset, length));
@@ -233,7 +237,7 @@ impl FileSource {
     fn written(&self, act: impl FnOnce(&FileSource) -> io::Result<u64>) -> io::Result<()> {
         self.begin_change();
         let end = act(self);
-        self.end_change(end.as_ref().map_or(Change::Failed, |end| Change::Written(*end)));
+        self.end_change(end.as_ref().map_or(FileChange::Failed, |end| FileChange::Written(*end)));
         end.map(drop)
     }
 }
@@ -241,21 +245,21 @@ impl FileSource {
 /// A change of a file through this mount that does not go through the cache. It ends when the value is dropped.
 pub struct OwnChange {
     file: Arc<CachedFile>,
-    change: Change,
+    change: FileChange,
 }
 
 impl OwnChange {
     /// Begins a change of a node; `None` if its file is not in the cache. Only attributes are about to change, unless
     /// [`bytes`](Self::bytes) says more.
-    pub fn of(node: &Node) -> Option<OwnChange> {
+    pub fn of(node: &TreeNode) -> Option<OwnChange> {
         let file = node.file()?;
         file.source.begin_change();
-        Some(OwnChange { file, change: Change::Attributes })
+        Some(OwnChange { file, change: FileChange::Attributes })
     }
 
     /// Says that bytes of a range change, or the size.
     pub fn bytes(&mut self, offset: u64, length: u64) {
-        self.change = Change::Bytes(offset, length);
+        self.change = FileChange::Bytes(offset, length);
     }
 }
 
@@ -268,7 +272,7 @@ impl Drop for OwnChange {
 /// Does blocking work for a file on one of the runtime's threads.
 fn blocking<T: Send + 'static>(
     source: Arc<FileSource>,
-    operation: Operation,
+    operation: DeviceOperation,
     work: impl FnOnce(&FileSource) -> io::Result<T> + Send + 'static,
 ) -> IoFuture<T> {
     let task = tokio::task::spawn_blocking(move || {
@@ -283,9 +287,9 @@ fn blocking<T: Send + 'static>(
 }
 
 /// A file as the cache's source.
-pub struct Shared(pub Arc<FileSource>);
+pub struct FileSourceHandle(pub Arc<FileSource>);
 
-impl Source for Shared {
+impl ByteSource for FileSourceHandle {
     fn name(&self) -> String {
         self.0.name()
     }
@@ -298,8 +302,8 @@ impl Source for Shared {
         true
     }
 
-    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, _context: Context) -> IoFuture<Vec<Buffer>> {
-        blocking(self.0.clone(), Operation::Read, move |source| {
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, _context: IoContext) -> IoFuture<Vec<Buffer>> {
+        blocking(self.0.clone(), DeviceOperation::Read, move |source| {
             let mut buffers = buffers;
             source.fill(offset, &mut buffers)?;
             Ok(buffers)
@@ -311,27 +315,29 @@ impl Source for Shared {
         offset: u64,
         buffers: Vec<Buffer>,
         _flags: WriteFlags,
-        _context: Context,
+        _context: IoContext,
     ) -> IoFuture<Vec<Buffer>> {
-        blocking(self.0.clone(), Operation::Write, move |source| {
+        blocking(self.0.clone(), DeviceOperation::Write, move |source| {
             source.written(|source| source.store(offset, &buffers))?;
             Ok(buffers)
         })
     }
 
-    fn flush(&self, _context: Context) -> IoFuture<()> {
+    fn flush(&self, _context: IoContext) -> IoFuture<()> {
         if !self.0.needs_sync() {
             return Box::pin(std::future::ready(Ok(())));
         }
-        blocking(self.0.clone(), Operation::Flush, FileSource::sync)
+        blocking(self.0.clone(), DeviceOperation::Flush, FileSource::sync)
     }
 
-    fn discard(&self, _offset: u64, _length: u64, _context: Context) -> IoFuture<()> {
+    fn discard(&self, _offset: u64, _length: u64, _context: IoContext) -> IoFuture<()> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn write_zeroes(&self, offset: u64, length: u64, _context: Context) -> IoFuture<()> {
-        blocking(self.0.clone(), Operation::Write, move |source| source.written(|source| source.zero(offset, length)))
+    fn write_zeroes(&self, offset: u64, length: u64, _context: IoContext) -> IoFuture<()> {
+        blocking(self.0.clone(), DeviceOperation::Write, move |source| {
+            source.written(|source| source.zero(offset, length))
+        })
     }
 }
 

@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use nectary_fuse::protocol::valid;
 use nectary_fuse::{
-    Caller, Copy, Data, Entry, Errno, Listing, Lock, Read, SetAttributes, StatFs, Write, without_rights,
+    CopyCall, DirectoryListing, Errno, LockRange, LookupEntry, PooledData, ReadCall, RequestCaller, SetAttributes,
+    StatFs, WriteCall, without_rights,
 };
-use nectary_volume::client::{At, Error, FileLock, New, Opening};
-use nectary_volume::protocol::{Attributes, Changes, FileId, TimeChange};
+use nectary_volume::client::{Error, FileLock, NewInode, OpenAccess, WritePosition};
+use nectary_volume::protocol::{AttributeChanges, FileId, InodeAttributes, TimeChange};
 
 use super::contents::ReadBytes;
 use super::serve::{VolumeFileSystem, errno};
@@ -86,7 +87,7 @@ fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_BYTES_MAX { Err(Errno::new(libc::ENAMETOOLONG)) } else { Ok(()) }
 }
 
-pub async fn look_up(this: This, parent: u64, name: Vec<u8>, thread: u32) -> Result<Entry> {
+pub async fn look_up(this: This, parent: u64, name: Vec<u8>, thread: u32) -> Result<LookupEntry> {
     if name == b"." || name == b".." {
         return of_handle(this, parent, name == b"..").await;
     }
@@ -97,7 +98,7 @@ pub async fn look_up(this: This, parent: u64, name: Vec<u8>, thread: u32) -> Res
 }
 
 /// Looks up a name that the session keeps; waits for nothing.
-pub fn kept_entry(this: &VolumeFileSystem, parent: u64, name: &[u8], thread: u32) -> Option<Result<Entry>> {
+pub fn kept_entry(this: &VolumeFileSystem, parent: u64, name: &[u8], thread: u32) -> Option<Result<LookupEntry>> {
     let directory = this.nodes.id(parent).ok()?;
     Some(match this.sessions.last().kept_name(directory, name)? {
         Some(kept) => Ok(this.entry(&kept.attributes, parent, name, thread)),
@@ -106,14 +107,14 @@ pub fn kept_entry(this: &VolumeFileSystem, parent: u64, name: &[u8], thread: u32
 }
 
 /// Returns the attributes of a node that the session keeps; waits for nothing.
-pub fn kept_attributes(this: &VolumeFileSystem, node: u64) -> Option<Attributes> {
+pub fn kept_attributes(this: &VolumeFileSystem, node: u64) -> Option<InodeAttributes> {
     let id = this.nodes.id(node).ok()?;
     Some(this.sessions.last().kept_attributes(id)?.attributes)
 }
 
 /// Looks up the inode of a file handle, or the parent of a directory that was reached by one. The kernel may have
 /// forgotten the node; it compares the generation.
-async fn of_handle(this: This, node: u64, is_parent: bool) -> Result<Entry> {
+async fn of_handle(this: This, node: u64, is_parent: bool) -> Result<LookupEntry> {
     let id = this.nodes.id_of_handle(node)?;
     let found = match is_parent {
         true => ask!(this, client, client.look_up(id, b".."))?,
@@ -125,19 +126,19 @@ async fn of_handle(this: This, node: u64, is_parent: bool) -> Result<Entry> {
     Ok(this.nodes.entry_of_handle(&found))
 }
 
-pub async fn stat(this: This, node: u64) -> Result<Attributes> {
+pub async fn stat(this: This, node: u64) -> Result<InodeAttributes> {
     let id = this.nodes.id(node)?;
     ask!(this, client, client.attributes(id))
 }
 
-pub async fn set(this: This, node: u64, change: SetAttributes) -> Result<Attributes> {
+pub async fn set(this: This, node: u64, change: SetAttributes) -> Result<InodeAttributes> {
     let has = |bits| change.valid & bits != 0;
     let time = |is_set, is_now, (seconds, ns): (i64, u32)| match (has(is_now), has(is_set)) {
         (true, _) => Some(TimeChange::Now),
         (false, true) => Some(TimeChange::At(seconds.saturating_mul(1_000_000_000).saturating_add(ns.into()))),
         (false, false) => None,
     };
-    let changes = Changes {
+    let changes = AttributeChanges {
         mode: has(valid::MODE).then_some(change.mode & 0o7777),
         owner: has(valid::USER).then_some(change.user),
         group: has(valid::GROUP).then_some(change.group),
@@ -179,7 +180,7 @@ pub async fn read_link(this: This, node: u64) -> Result<Vec<u8>> {
     }
     // A long target is in a block, which must be read.
     let target = ask!(this, client, async {
-        let file = client.open(found.id(), Opening::Read, false).await?;
+        let file = client.open(found.id(), OpenAccess::Read, false).await?;
         let target = file.read(0, found.inode.size as usize).await;
         file.close().await;
         target
@@ -187,7 +188,7 @@ pub async fn read_link(this: This, node: u64) -> Result<Vec<u8>> {
     Ok(target?.to_vec())
 }
 
-pub async fn make(this: This, parent: u64, name: Vec<u8>, new: New) -> Result<Entry> {
+pub async fn make(this: This, parent: u64, name: Vec<u8>, new: NewInode) -> Result<LookupEntry> {
     check_name(&name)?;
     let directory = this.nodes.id(parent)?;
     this.shown.note_change(directory);
@@ -219,9 +220,9 @@ pub fn unlink_now(this: &VolumeFileSystem, parent: u64, name: &[u8]) -> Option<R
 pub fn create_now(
     this: &VolumeFileSystem,
     (parent, name): (u64, &[u8]),
-    new: &New,
+    new: &NewInode,
     flags: i32,
-) -> Option<Result<(Entry, u64, Forgetting)>> {
+) -> Option<Result<(LookupEntry, u64, Forgetting)>> {
     if flags & libc::O_DIRECT != 0 {
         return None;
     }
@@ -270,7 +271,7 @@ pub async fn rename(this: This, from: (u64, Vec<u8>), to: (u64, Vec<u8>), flags:
     Ok(())
 }
 
-pub async fn link(this: This, node: u64, parent: u64, name: Vec<u8>) -> Result<Entry> {
+pub async fn link(this: This, node: u64, parent: u64, name: Vec<u8>) -> Result<LookupEntry> {
     check_name(&name)?;
     let (file, directory) = (this.nodes.id(node)?, this.nodes.id(parent)?);
     this.shown.note_change(directory);
@@ -282,12 +283,12 @@ pub async fn link(this: This, node: u64, parent: u64, name: Vec<u8>) -> Result<E
 pub async fn open(this: This, node: u64, flags: i32) -> Result<u64> {
     let id = this.nodes.id(node)?;
     let opening = match flags & libc::O_ACCMODE {
-        libc::O_RDONLY if this.has_old_writer(node) => Opening::Both,
-        libc::O_RDONLY => Opening::Read,
-        libc::O_WRONLY => Opening::Write,
-        _ => Opening::Both,
+        libc::O_RDONLY if this.has_old_writer(node) => OpenAccess::Both,
+        libc::O_RDONLY => OpenAccess::Read,
+        libc::O_WRONLY => OpenAccess::Write,
+        _ => OpenAccess::Both,
     };
-    if !matches!(opening, Opening::Read) {
+    if !matches!(opening, OpenAccess::Read) {
         // Another host may have set capabilities since the last look-up.
         this.nodes.has_attribute(node);
     }
@@ -296,7 +297,7 @@ pub async fn open(this: This, node: u64, flags: i32) -> Result<u64> {
     Ok(this.add(file.synced(is_synced(flags))))
 }
 
-pub async fn create(this: This, parent: u64, name: Vec<u8>, new: New, flags: i32) -> Result<(Entry, u64)> {
+pub async fn create(this: This, parent: u64, name: Vec<u8>, new: NewInode, flags: i32) -> Result<(LookupEntry, u64)> {
     check_name(&name)?;
     let directory = this.nodes.id(parent)?;
     this.shown.note_change(directory);
@@ -308,14 +309,14 @@ pub async fn create(this: This, parent: u64, name: Vec<u8>, new: New, flags: i32
             if found.inode.mode & libc::S_IFMT != libc::S_IFREG {
                 return Err(Errno::new(libc::ESTALE));
             }
-            let file = ask!(this, client, client.open(found.id(), Opening::Both, is_direct))?;
+            let file = ask!(this, client, client.open(found.id(), OpenAccess::Both, is_direct))?;
             (found, file)
         }
         made => made?,
     };
     if is_direct {
         // The file is opened a second time, because `create` has no parameter for direct reads.
-        let direct = ask!(this, client, client.open(made.id(), Opening::Both, true))?;
+        let direct = ask!(this, client, client.open(made.id(), OpenAccess::Both, true))?;
         direct.close().await;
     }
     changed(&this, [Some(directory)]).await;
@@ -323,17 +324,17 @@ pub async fn create(this: This, parent: u64, name: Vec<u8>, new: New, flags: i32
 }
 
 /// Makes a file without a name; a link may give it one while it is open.
-pub async fn create_nameless(this: This, parent: u64, new: New, flags: i32) -> Result<(Entry, u64)> {
+pub async fn create_nameless(this: This, parent: u64, new: NewInode, flags: i32) -> Result<(LookupEntry, u64)> {
     let directory = this.nodes.id(parent)?;
     let (made, file) = operate!(this, client, client.create_open(directory, b"", new.clone()))?;
     if flags & libc::O_DIRECT != 0 {
-        let direct = ask!(this, client, client.open(made.id(), Opening::Both, true))?;
+        let direct = ask!(this, client, client.open(made.id(), OpenAccess::Both, true))?;
         direct.close().await;
     }
     Ok((this.nodes.entry(&made, parent, b"", None), this.add(file.synced(is_synced(flags)))))
 }
 
-pub async fn read(this: This, read: Read, caller: Caller) -> Result<ReadBytes> {
+pub async fn read(this: This, read: ReadCall, caller: RequestCaller) -> Result<ReadBytes> {
     let file = this.file(read.handle)?;
     let (offset, length) = (read.offset, read.size as usize);
     // The kernel names a lock owner if a program reads directly, and none if it fills its page cache.
@@ -347,7 +348,7 @@ pub async fn read(this: This, read: Read, caller: Caller) -> Result<ReadBytes> {
     bytes.map_err(refused)
 }
 
-pub async fn write(this: This, node: u64, write: Write, mut data: Data) -> Result<u32> {
+pub async fn write(this: This, node: u64, write: WriteCall, mut data: PooledData) -> Result<u32> {
     let written = if write.from_page_cache {
         this.file_of_pages(node, write.handle)?.write_pages(write.offset, data.take()).await
     } else {
@@ -362,7 +363,8 @@ pub async fn write(this: This, node: u64, write: Write, mut data: Data) -> Resul
             this.contents.iter().for_each(|contents| contents.begin_write(&file));
         }
         // For an append, the kernel computes the offset from the size that it has cached, which may be old.
-        let at = if write.flags & libc::O_APPEND != 0 { At::End } else { At::Offset(write.offset) };
+        let at =
+            if write.flags & libc::O_APPEND != 0 { WritePosition::End } else { WritePosition::Offset(write.offset) };
         let written = match is_synced(write.flags) {
             true => file.write_synced(at, data.take()).await,
             false => file.write(at, data.take()).await,
@@ -384,7 +386,7 @@ pub async fn write(this: This, node: u64, write: Write, mut data: Data) -> Resul
 async fn drop_rights(this: &This, node: u64) -> Result<()> {
     let Some(mode) = this.nodes.mode_with_rights(node) else { return Ok(()) };
     let id = this.nodes.id(node)?;
-    let changes = Changes { mode: Some(without_rights(mode) & 0o7777), ..Changes::default() };
+    let changes = AttributeChanges { mode: Some(without_rights(mode) & 0o7777), ..AttributeChanges::default() };
     let found = operate!(this, client, client.set_attributes(id, changes))?;
     this.nodes.attributes(node, &found);
     // The kernel does not know that the mode has changed.
@@ -466,14 +468,14 @@ pub async fn remove_xattr(this: This, node: u64, name: Vec<u8>) -> Result<()> {
     removed
 }
 
-pub async fn list(this: This, node: u64, offset: u64, size: u32, plus: bool) -> Result<Listing> {
+pub async fn list(this: This, node: u64, offset: u64, size: u32, plus: bool) -> Result<DirectoryListing> {
     let directory = this.nodes.id(node)?;
-    let mut listing = Listing::new(size, plus);
+    let mut listing = DirectoryListing::new(size, plus);
     if offset < NAMES_START {
         let found = stat(this.clone(), node).await?;
         this.note_access(&found);
         let parent = found.inode.parent;
-        let none = Entry::default();
+        let none = LookupEntry::default();
         if offset == 0 {
             listing.add(b".", directory.inode, libc::DT_DIR, 1, &none);
         }
@@ -484,7 +486,7 @@ pub async fn list(this: This, node: u64, offset: u64, size: u32, plus: bool) -> 
     let (names, _) = ask!(this, client, client.list(directory, cookie, entries))?;
     for listed in names {
         let inode = &listed.attributes;
-        let entry = if plus { this.nodes.entry(inode, node, &listed.name, None) } else { Entry::default() };
+        let entry = if plus { this.nodes.entry(inode, node, &listed.name, None) } else { LookupEntry::default() };
         let kind = (inode.inode.mode >> 12) as u8;
         if !listing.add(&listed.name, inode.number, kind, listed.cookie + NAMES_START, &entry) {
             if plus {
@@ -513,23 +515,23 @@ pub async fn allocate(this: This, handle: u64, offset: u64, length: u64, mode: i
     this.file(handle)?.allocate(offset, length, mode).await.map_err(refused)
 }
 
-fn of_volume(lock: Lock) -> FileLock {
-    let Lock { owner, process, is_flock, start, end, kind, .. } = lock;
+fn of_volume(lock: LockRange) -> FileLock {
+    let LockRange { owner, process, is_flock, start, end, kind, .. } = lock;
     FileLock { owner, process, is_flock, is_exclusive: kind == libc::F_WRLCK, start, last: end }
 }
 
-pub async fn test_lock(this: This, lock: Lock) -> Result<Lock> {
+pub async fn test_lock(this: This, lock: LockRange) -> Result<LockRange> {
     let found = this.file(lock.handle)?.test_lock(of_volume(lock)).await.map_err(refused)?;
     Ok(match found {
         Some(FileLock { process, is_exclusive, start, last, .. }) => {
             let kind = if is_exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
-            Lock { kind, process, start, end: last.min(i64::MAX as u64), ..lock }
+            LockRange { kind, process, start, end: last.min(i64::MAX as u64), ..lock }
         }
-        None => Lock { kind: libc::F_UNLCK, ..lock },
+        None => LockRange { kind: libc::F_UNLCK, ..lock },
     })
 }
 
-pub async fn set_lock(this: This, lock: Lock, given_up: Option<Arc<Notify>>) -> Result<()> {
+pub async fn set_lock(this: This, lock: LockRange, given_up: Option<Arc<Notify>>) -> Result<()> {
     let file = this.file(lock.handle)?;
     if lock.kind == libc::F_UNLCK {
         return file.unlock(of_volume(lock)).await.map_err(refused);
@@ -542,7 +544,7 @@ pub async fn set_lock(this: This, lock: Lock, given_up: Option<Arc<Notify>>) -> 
     Ok(())
 }
 
-pub async fn copy(this: This, copy: Copy) -> Result<u64> {
+pub async fn copy(this: This, copy: CopyCall) -> Result<u64> {
     let (from, to) = (this.file(copy.handle)?, this.file(copy.to_handle)?);
     from.copy(copy.offset, &to, copy.to_offset, copy.length).await.map_err(refused)
 }

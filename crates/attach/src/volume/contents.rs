@@ -15,14 +15,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use nectary_block::{Buffer, Context, Error as BlockError, ErrorKind, IoFuture, Operation, Stream, WriteFlags};
-use nectary_buffer::{BufferCache, FileId as CacheId, Options, Pinned, READ_BLOCKS_MAX, Source, Stats, stream_of};
-use nectary_volume::client::{Contents, Error, Kernel, OpenFile, View, WaitKind};
+use nectary_block::{
+    AccessStream, Buffer, DeviceErrorKind, DeviceOperation, Error as BlockError, IoContext, IoFuture, WriteFlags,
+};
+use nectary_buffer::{
+    BufferCache, ByteSource, CacheOptions, CacheStats, FileId as CacheId, PinnedBytes, READ_BLOCKS_MAX, stream_of,
+};
+use nectary_volume::client::{Error, FileView, HostKernel, OpenFile, ReadContents, WaitKind};
 use nectary_volume::protocol::FileId;
 use tokio::sync::oneshot;
 
-use super::pages::Pages;
-use super::shown::Shown;
+use super::pages::PageQueues;
+use super::shown::KernelCache;
 
 /// The most files with cached blocks; beyond it, those of the files that were first read longest ago are dropped.
 const FILES_MAX: usize = 1 << 16;
@@ -34,11 +38,11 @@ const NO_VERSION: u64 = u64::MAX;
 /// The cached contents of a mount's files.
 pub struct CachedContents {
     cache: BufferCache,
-    files: Mutex<Files>,
+    files: Mutex<CachedFileTable>,
 }
 
 #[derive(Default)]
-struct Files {
+struct CachedFileTable {
     by_id: HashMap<FileId, Arc<CachedFile>>,
     /// In the order of their first read.
     order: VecDeque<FileId>,
@@ -48,7 +52,7 @@ struct Files {
 struct CachedFile {
     id: CacheId,
     source: Arc<FileSource>,
-    /// Counts what may have made cached blocks wrong. It changes only while no [`View`] of the file exists.
+    /// Counts what may have made cached blocks wrong. It changes only while no [`FileView`] of the file exists.
     changes: AtomicU64,
     /// The version of the inode that the cached blocks belong to, if the token was given back since the last read.
     kept: Mutex<Option<u64>>,
@@ -67,9 +71,9 @@ struct FileSource {
 /// The bytes of a read.
 pub enum ReadBytes {
     /// From the disk.
-    Read(Contents),
+    Read(ReadContents),
     /// From memory.
-    Cached(Vec<Pinned>),
+    Cached(Vec<PinnedBytes>),
 }
 
 impl ReadBytes {
@@ -83,9 +87,9 @@ impl ReadBytes {
 }
 
 /// What a look at the cache found.
-enum Found {
+enum CacheLookup {
     /// The file ends before the offset, or all bytes are in memory.
-    All(Vec<Pinned>),
+    All(Vec<PinnedBytes>),
     /// The read ends at `end`, and not all of its bytes are in memory.
     Some { end: u64, changes: u64 },
     /// The read is too large for the cache.
@@ -100,12 +104,12 @@ impl CachedContents {
     /// Makes an empty cache.
     ///
     /// *Errors*: those of [`BufferCache::new`].
-    pub fn new(options: Options) -> Result<CachedContents, BlockError> {
+    pub fn new(options: CacheOptions) -> Result<CachedContents, BlockError> {
         Ok(CachedContents { cache: BufferCache::new(options)?, files: Mutex::default() })
     }
 
     /// Returns the counters of the cache.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> CacheStats {
         self.cache.stats()
     }
 
@@ -118,15 +122,15 @@ impl CachedContents {
         file: &Arc<OpenFile>,
         offset: u64,
         length: usize,
-        stream: Stream,
+        stream: AccessStream,
     ) -> Result<ReadBytes, Error> {
         if let Some(cached) = self.file(file) {
-            let context = Context { stream, ..Context::default() };
+            let context = IoContext { stream, ..IoContext::default() };
             for _ in 0..TRIES_MAX {
                 let (end, before) = match file.view(|view| self.look(&cached, view, offset, length, context)).await? {
-                    Found::All(pins) => return Ok(ReadBytes::Cached(pins)),
-                    Found::Some { end, changes } => (end, changes),
-                    Found::TooLarge => break,
+                    CacheLookup::All(pins) => return Ok(ReadBytes::Cached(pins)),
+                    CacheLookup::Some { end, changes } => (end, changes),
+                    CacheLookup::TooLarge => break,
                 };
                 // After an error the disk is read without the cache, which reports the error of the client.
                 let read = self.cache.read(cached.id, offset, end - offset, context);
@@ -145,7 +149,7 @@ impl CachedContents {
     }
 
     /// Looks for a range in memory, while the view of the file stays as it is.
-    fn look(&self, cached: &CachedFile, view: View, offset: u64, length: usize, context: Context) -> Found {
+    fn look(&self, cached: &CachedFile, view: FileView, offset: u64, length: usize, context: IoContext) -> CacheLookup {
         let end = offset.saturating_add(length as u64).min(view.size);
         cached.source.size.store(view.size, Ordering::Release);
         let reach = cached.reach.fetch_max(view.size, Ordering::AcqRel).max(view.size);
@@ -156,15 +160,15 @@ impl CachedContents {
             cached.reach.store(view.size, Ordering::Release);
         }
         if offset >= end {
-            return Found::All(Vec::new());
+            return CacheLookup::All(Vec::new());
         }
         let block = self.cache.block_bytes() as u64;
         if end.div_ceil(block) - offset / block > READ_BLOCKS_MAX as u64 {
-            return Found::TooLarge;
+            return CacheLookup::TooLarge;
         }
         match self.cache.try_read(cached.id, offset, end - offset, context) {
-            Some(pins) => Found::All(pins),
-            None => Found::Some { end, changes: cached.changes.load(Ordering::Acquire) },
+            Some(pins) => CacheLookup::All(pins),
+            None => CacheLookup::Some { end, changes: cached.changes.load(Ordering::Acquire) },
         }
     }
 
@@ -195,7 +199,7 @@ impl CachedContents {
 
     /// Drops the files that were first read longest ago, if there are too many. Reads of them in progress fail, and go
     /// to the disk.
-    fn make_room(&self, files: &mut Files) {
+    fn make_room(&self, files: &mut CachedFileTable) {
         while files.by_id.len() >= FILES_MAX {
             let Some(id) = files.order.pop_front() else { return };
             if let Some(cached) = files.by_id.remove(&id) {
@@ -221,7 +225,7 @@ impl CachedContents {
         if let Some(cached) = lock(&self.files).by_id.get(&file) {
             cached.source.size.store(size, Ordering::Release);
             cached.reach.fetch_max(size, Ordering::AcqRel);
-            let context = Context { stream: stream_of(0, file.inode), ..Context::default() };
+            let context = IoContext { stream: stream_of(0, file.inode), ..IoContext::default() };
             self.cache.put(cached.id, offset, data, context);
         }
     }
@@ -248,16 +252,16 @@ impl CachedFile {
 
 impl FileSource {
     fn error(&self, detail: String) -> BlockError {
-        BlockError::new(ErrorKind::Io, &self.name(), Operation::Read, detail)
+        BlockError::new(DeviceErrorKind::Io, &self.name(), DeviceOperation::Read, detail)
     }
 
-    fn unsupported<T: Send + 'static>(&self, operation: Operation) -> IoFuture<T> {
-        let error = BlockError::new(ErrorKind::Unsupported, &self.name(), operation, "this cache only reads");
+    fn unsupported<T: Send + 'static>(&self, operation: DeviceOperation) -> IoFuture<T> {
+        let error = BlockError::new(DeviceErrorKind::Unsupported, &self.name(), operation, "this cache only reads");
         Box::pin(std::future::ready(Err(error)))
     }
 }
 
-impl Source for FileSource {
+impl ByteSource for FileSource {
     fn name(&self) -> String {
         "a file of a volume".to_owned()
     }
@@ -270,12 +274,13 @@ impl Source for FileSource {
         true
     }
 
-    fn read_at(&self, offset: u64, mut buffers: Vec<Buffer>, _context: Context) -> IoFuture<Vec<Buffer>> {
+    fn read_at(&self, offset: u64, mut buffers: Vec<Buffer>, _context: IoContext) -> IoFuture<Vec<Buffer>> {
         let Some(file) = lock(&self.opened).upgrade() else {
             return Box::pin(std::future::ready(Err(self.error("it is not open".to_owned()))));
         };
-        let failed =
-            |error: Error| BlockError::new(ErrorKind::Io, "a file of a volume", Operation::Read, error.to_string());
+        let failed = |error: Error| {
+            BlockError::new(DeviceErrorKind::Io, "a file of a volume", DeviceOperation::Read, error.to_string())
+        };
         Box::pin(async move {
             let length = buffers.iter().map(|buffer| buffer.len()).sum();
             let contents = file.read_held(offset, length).await.map_err(failed)?;
@@ -284,20 +289,20 @@ impl Source for FileSource {
         })
     }
 
-    fn write_at(&self, _: u64, _: Vec<Buffer>, _: WriteFlags, _: Context) -> IoFuture<Vec<Buffer>> {
-        self.unsupported(Operation::Write)
+    fn write_at(&self, _: u64, _: Vec<Buffer>, _: WriteFlags, _: IoContext) -> IoFuture<Vec<Buffer>> {
+        self.unsupported(DeviceOperation::Write)
     }
 
-    fn flush(&self, _context: Context) -> IoFuture<()> {
+    fn flush(&self, _context: IoContext) -> IoFuture<()> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn discard(&self, _: u64, _: u64, _: Context) -> IoFuture<()> {
-        self.unsupported(Operation::Discard)
+    fn discard(&self, _: u64, _: u64, _: IoContext) -> IoFuture<()> {
+        self.unsupported(DeviceOperation::Discard)
     }
 
-    fn write_zeroes(&self, _: u64, _: u64, _: Context) -> IoFuture<()> {
-        self.unsupported(Operation::WriteZeroes)
+    fn write_zeroes(&self, _: u64, _: u64, _: IoContext) -> IoFuture<()> {
+        self.unsupported(DeviceOperation::WriteZeroes)
     }
 }
 
@@ -327,14 +332,14 @@ fn copy(from: &[&[u8]], to: &mut [Buffer]) {
 /// The caches above the client: the kernel's pages, and this mount's cached contents.
 pub struct CachesAbove {
     /// The kernel's pages.
-    pub pages: Arc<Pages>,
+    pub pages: Arc<PageQueues>,
     /// The cached contents, if the mount has memory for them.
     pub contents: Option<Arc<CachedContents>>,
     /// The names and attributes that the kernel shows.
-    pub shown: Arc<Shown>,
+    pub shown: Arc<KernelCache>,
 }
 
-impl Kernel for CachesAbove {
+impl HostKernel for CachesAbove {
     fn invalidate(&self, inode: u64, range: Range<u64>) -> oneshot::Receiver<()> {
         self.pages.invalidate(inode, range)
     }

@@ -3,19 +3,19 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nectary_block::{Buffer, FileDevice, OpenOptions, SharedDevice};
-use nectary_buffer::Mode;
-use nectary_volume::client::{Address, At, Client, ClientOptions, New, Opening};
-use nectary_volume::format::Identity;
+use nectary_buffer::WriteMode;
+use nectary_volume::client::{ClientOptions, NewInode, OpenAccess, ServerAddress, VolumeClient, WritePosition};
+use nectary_volume::format::VolumeIdentity;
 use nectary_volume::journal::{FormatOptions, format};
 use nectary_volume::metadata::first;
-use nectary_volume::server::{Server, ServerOptions};
+use nectary_volume::server::{MetadataServer, ServerOptions};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 use super::*;
 
 const ROOT: FileId = FileId { inode: 1, generation: 1 };
-const VOLUME: Identity = Identity([7; 16]);
+const VOLUME: VolumeIdentity = VolumeIdentity([7; 16]);
 const STEPS: usize = 400;
 /// The largest size of the file. *Units*: bytes.
 const SIZE_MAX: u64 = 200_000;
@@ -23,12 +23,12 @@ const SIZE_MAX: u64 = 200_000;
 const TOLD: [&str; 2] = ["changed", "released"];
 
 /// The caches above a client, which are not told of everything if a bug is planted.
-struct Above {
+struct ClientCaches {
     contents: Arc<CachedContents>,
     deaf_to: Option<&'static str>,
 }
 
-impl Kernel for Above {
+impl HostKernel for ClientCaches {
     fn invalidate(&self, _: u64, _: Range<u64>) -> oneshot::Receiver<()> {
         oneshot::channel().1
     }
@@ -60,18 +60,22 @@ impl Kernel for Above {
     }
 }
 
-struct Host {
-    client: Client,
+struct ContentsHost {
+    client: VolumeClient,
     contents: Arc<CachedContents>,
     opened: Option<Arc<OpenFile>>,
 }
 
-impl Host {
-    async fn new(device: SharedDevice, socket: Address, deaf_to: Option<&'static str>) -> Host {
-        let options =
-            Options { memory_bytes: 8 << 20, policy: "lru".to_owned(), mode: Mode::ReadOnly, ..Options::default() };
+impl ContentsHost {
+    async fn new(device: SharedDevice, socket: ServerAddress, deaf_to: Option<&'static str>) -> ContentsHost {
+        let options = CacheOptions {
+            memory_bytes: 8 << 20,
+            policy: "lru".to_owned(),
+            mode: WriteMode::ReadOnly,
+            ..CacheOptions::default()
+        };
         let contents = Arc::new(CachedContents::new(options).unwrap());
-        let above = Arc::new(Above { contents: contents.clone(), deaf_to });
+        let above = Arc::new(ClientCaches { contents: contents.clone(), deaf_to });
         let options = ClientOptions {
             servers: vec![socket],
             tls: None,
@@ -81,27 +85,27 @@ impl Host {
             are_names_synced: false,
             are_names_local: false,
         };
-        let client = Client::connect(device, options, above).await.unwrap();
-        Host { client, contents, opened: None }
+        let client = VolumeClient::connect(device, options, above).await.unwrap();
+        ContentsHost { client, contents, opened: None }
     }
 
     async fn file(&mut self, id: FileId) -> Arc<OpenFile> {
         if self.opened.is_none() {
-            self.opened = Some(Arc::new(self.client.open(id, Opening::Both, false).await.unwrap()));
+            self.opened = Some(Arc::new(self.client.open(id, OpenAccess::Both, false).await.unwrap()));
         }
         self.opened.clone().unwrap()
     }
 
     async fn read(&mut self, id: FileId, offset: u64, length: usize) -> Vec<u8> {
         let file = self.file(id).await;
-        self.contents.read(&file, offset, length, Stream(1)).await.unwrap().slices().concat()
+        self.contents.read(&file, offset, length, AccessStream(1)).await.unwrap().slices().concat()
     }
 }
 
 /// Runs `operate` on two hosts. Returns its error, or the number of hits.
 async fn with_hosts(
     deaf_to: Option<&'static str>,
-    operate: impl AsyncFnOnce(&mut [Host]) -> Result<(), String>,
+    operate: impl AsyncFnOnce(&mut [ContentsHost]) -> Result<(), String>,
 ) -> Result<u64, String> {
     static RUNS: AtomicU32 = AtomicU32::new(0);
     let run = RUNS.fetch_add(1, Ordering::Relaxed);
@@ -122,7 +126,7 @@ async fn with_hosts(
         created_s: 1,
     };
     format(&device, &options, |layout| first(layout, 1)).await.unwrap();
-    let socket = Address::Unix(directory.join("socket"));
+    let socket = ServerAddress::Unix(directory.join("socket"));
     let options = ServerOptions {
         listen: vec![socket.clone()],
         tls: None,
@@ -131,10 +135,10 @@ async fn with_hosts(
         previous_gone: true,
         said_gone: Vec::new(),
     };
-    let server = Server::start(device.clone(), options).await.unwrap();
+    let server = MetadataServer::start(device.clone(), options).await.unwrap();
     let mut hosts = Vec::new();
     for _ in 0..2 {
-        hosts.push(Host::new(device.clone(), socket.clone(), deaf_to).await);
+        hosts.push(ContentsHost::new(device.clone(), socket.clone(), deaf_to).await);
     }
     let result = operate(&mut hosts).await;
     for host in &hosts {
@@ -150,10 +154,10 @@ async fn run(seed: u64, deaf_to: Option<&'static str>) -> Result<u64, String> {
     with_hosts(deaf_to, async |hosts| operate(hosts, seed).await).await
 }
 
-async fn operate(hosts: &mut [Host], seed: u64) -> Result<(), String> {
+async fn operate(hosts: &mut [ContentsHost], seed: u64) -> Result<(), String> {
     let mut random = SplitMix64::seed_from_u64(seed);
     let mut below = move |limit: u64| random.next_u64() % limit;
-    let new = New { mode: libc::S_IFREG | 0o644, ..New::default() };
+    let new = NewInode { mode: libc::S_IFREG | 0o644, ..NewInode::default() };
     let id = hosts[0].client.create(ROOT, b"file", new).await.unwrap().id();
     let mut model: Vec<u8> = Vec::new();
     for step in 0..STEPS {
@@ -166,7 +170,7 @@ async fn operate(hosts: &mut [Host], seed: u64) -> Result<(), String> {
                 let bytes = vec![step as u8 + 1; (end - offset) as usize];
                 let file = host.file(id).await;
                 host.contents.begin_write(&file);
-                file.write(At::Offset(offset), vec![Buffer::copy_of(&bytes)]).await.unwrap();
+                file.write(WritePosition::Offset(offset), vec![Buffer::copy_of(&bytes)]).await.unwrap();
                 model.resize(model.len().max(end as usize), 0);
                 model[offset as usize..end as usize].copy_from_slice(&bytes);
             }
@@ -199,8 +203,9 @@ async fn operate(hosts: &mut [Host], seed: u64) -> Result<(), String> {
     Ok(())
 }
 
+/// Each cached read sees everything done before on either host.
 #[tokio::test]
-async fn each_cached_read_sees_all_that_was_done_before_on_either_host() {
+async fn cached_read_sees_earlier_changes() {
     let mut hits = 0;
     for seed in 0..2 {
         hits += run(seed, None).await.unwrap();
@@ -208,8 +213,9 @@ async fn each_cached_read_sees_all_that_was_done_before_on_either_host() {
     assert!(hits > 300, "{hits} hits");
 }
 
+/// A cache that is not told of changes or of returned tokens is caught as a planted bug.
 #[tokio::test]
-async fn a_cache_that_is_not_told_of_changes_or_of_tokens_given_back_is_noticed() {
+async fn untold_changes_are_noticed() {
     for deaf_to in TOLD {
         let mut is_noticed = false;
         for seed in 0..4 {
@@ -220,17 +226,17 @@ async fn a_cache_that_is_not_told_of_changes_or_of_tokens_given_back_is_noticed(
 }
 
 #[tokio::test]
-async fn cut_blocks_stay_gone_when_file_grows() {
-    let cut = async |hosts: &mut [Host]| {
-        let new = New { mode: libc::S_IFREG | 0o644, ..New::default() };
+async fn truncated_blocks_stay_gone() {
+    let cut = async |hosts: &mut [ContentsHost]| {
+        let new = NewInode { mode: libc::S_IFREG | 0o644, ..NewInode::default() };
         let id = hosts[0].client.create(ROOT, b"file", new).await.unwrap().id();
         let here = hosts[0].file(id).await;
-        here.write(At::Offset(0), vec![Buffer::copy_of(&vec![5; SIZE_MAX as usize])]).await.unwrap();
+        here.write(WritePosition::Offset(0), vec![Buffer::copy_of(&vec![5; SIZE_MAX as usize])]).await.unwrap();
         assert_eq!(hosts[0].read(id, 150_000, 10_000).await, [5; 10_000]);
         hosts[1].file(id).await.truncate(0).await.unwrap();
         // The host that has the blocks learns of the cut by a write, not by a read.
         hosts[0].contents.begin_write(&here);
-        here.write(At::Offset(0), vec![Buffer::copy_of(&[6; 100])]).await.unwrap();
+        here.write(WritePosition::Offset(0), vec![Buffer::copy_of(&[6; 100])]).await.unwrap();
         assert_eq!(hosts[0].read(id, 0, 200).await, [6; 100]);
         here.truncate(SIZE_MAX).await.unwrap();
         let read = hosts[0].read(id, 150_000, 10_000).await;

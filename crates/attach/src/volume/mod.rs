@@ -32,9 +32,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nectary_block::SharedDevice;
-use nectary_buffer::{Options as CacheOptions, Stats};
-use nectary_fuse::{Channel, Connection, Crew, Limits, Mount, Notifier};
-use nectary_volume::client::{ClientOptions, Kernel, SessionFigures, WaitKind};
+use nectary_buffer::{CacheOptions, CacheStats};
+use nectary_fuse::{FuseChannel, FuseConnection, FuseLimits, FuseMount, KernelNotifier, WorkerCrew};
+use nectary_volume::client::{ClientOptions, HostKernel, SessionFigures, WaitKind};
 use nectary_volume::protocol::FileId;
 use tokio::sync::{oneshot, watch};
 
@@ -43,11 +43,11 @@ use crate::long_calls::LongWaits;
 use crate::mount_list::{OtherNamespace, device_of, is_mounted_as, topmost};
 pub use allowed::VolumeMountOptions;
 use contents::{CachedContents, CachesAbove};
-use pages::Pages;
+use pages::PageQueues;
 pub use reasons::WaitingWork;
-use serve::{Served, VolumeFileSystem};
-use sessions::Sessions;
-use shown::Shown;
+use serve::{VolumeFileSystem, VolumeService};
+use sessions::MountSessions;
+use shown::KernelCache;
 
 /// The file system type in lists of mounts, after `fuse.`.
 const SUBTYPE: &str = "nectary-volume";
@@ -73,15 +73,15 @@ pub struct VolumeOptions {
 }
 
 /// A mounted volume.
-pub struct Volume {
+pub struct AttachedVolume {
     directory: PathBuf,
     source: String,
     file_system: Arc<VolumeFileSystem>,
-    connection: Arc<Connection>,
+    connection: Arc<FuseConnection>,
     /// Ends the session's thread, once.
     stop: Stop,
     ended: watch::Sender<bool>,
-    threads: Mutex<Threads>,
+    threads: Mutex<VolumeThreads>,
     /// The number of the mounted file system's device, as lists of mounts show it.
     device: Option<String>,
 }
@@ -94,11 +94,11 @@ fn take_stop(stop: &Stop) -> Option<oneshot::Sender<Arc<VolumeFileSystem>>> {
 }
 
 #[derive(Default)]
-struct Threads {
+struct VolumeThreads {
     crew: Option<JoinHandle<std::io::Result<()>>>,
     session: Option<JoinHandle<Result<(), Error>>>,
-    pages: Option<(Arc<Pages>, [JoinHandle<()>; 2])>,
-    shown: Option<(Arc<Shown>, Vec<JoinHandle<()>>)>,
+    pages: Option<(Arc<PageQueues>, [JoinHandle<()>; 2])>,
+    shown: Option<(Arc<KernelCache>, Vec<JoinHandle<()>>)>,
 }
 
 /// The figures of a mounted volume.
@@ -113,33 +113,34 @@ pub struct VolumeFigures {
     /// The number of earlier sessions that were ended for the sake of other hosts.
     pub sessions_ended: u64,
     /// The counters of the cache of contents, if the mount has one.
-    pub cache: Option<Stats>,
+    pub cache: Option<CacheStats>,
 }
 
 /// What the session's thread returns after its start.
-type Begun = (tokio::runtime::Handle, Arc<Sessions>, FileId);
+type Begun = (tokio::runtime::Handle, Arc<MountSessions>, FileId);
 
-impl Volume {
+impl AttachedVolume {
     /// Begins a session and mounts the volume.
     ///
     /// *Errors*: this machine lacks a feature; those of beginning a session.
-    pub fn start(options: VolumeOptions) -> Result<Volume, Error> {
-        let channel = Channel::open(true)?;
+    pub fn start(options: VolumeOptions) -> Result<AttachedVolume, Error> {
+        let channel = FuseChannel::open(true)?;
         if !options.directory.is_dir() {
             let source = std::io::Error::from_raw_os_error(libc::ENOTDIR);
             return Err(Error::Os { what: options.directory.display().to_string(), source });
         }
-        let notifier = || channel.again().map(Notifier::new).map_err(|error| Error::os("opening /dev/fuse", error));
+        let notifier =
+            || channel.again().map(KernelNotifier::new).map_err(|error| Error::os("opening /dev/fuse", error));
         let (pages, page_threads) =
-            Pages::start(notifier()?, notifier()?).map_err(|error| Error::os("starting a thread", error))?;
-        let (shown, shown_threads) = Shown::start(|| channel.again().map(Notifier::new))
+            PageQueues::start(notifier()?, notifier()?).map_err(|error| Error::os("starting a thread", error))?;
+        let (shown, shown_threads) = KernelCache::start(|| channel.again().map(KernelNotifier::new))
             .map_err(|error| Error::os("starting a thread", error))?;
         let (begun, is_begun) = std::sync::mpsc::channel::<Result<Begun, Error>>();
         let (stop, stopped) = oneshot::channel::<Arc<VolumeFileSystem>>();
         let source = options.device.spec();
         let listed = if options.source.is_empty() { source.clone() } else { options.source };
         // The file system is made before the session begins: a process that may not mount leaves no session behind.
-        let mount = Mount::new(&channel, &options.allowed.of_kernel(listed, SUBTYPE))?;
+        let mount = FuseMount::new(&channel, &options.allowed.of_kernel(listed, SUBTYPE))?;
         let contents = options.cache.map(CachedContents::new).transpose().map_err(Error::Device)?.map(Arc::new);
         let kernel = Arc::new(CachesAbove { pages: pages.clone(), contents: contents.clone(), shown: shown.clone() });
         let (device, client) = (options.device.clone(), options.client.clone());
@@ -153,8 +154,8 @@ impl Volume {
         };
         let file_system =
             Arc::new(VolumeFileSystem::new(sessions, root, runtime, (contents, shown.clone()), options.allowed));
-        let connection = Connection::new(Arc::new(Served(file_system.clone())), Limits::default());
-        let crew = Crew::start(connection.clone(), channel, "nectary-fuse")
+        let connection = FuseConnection::new(Arc::new(VolumeService(file_system.clone())), FuseLimits::default());
+        let crew = WorkerCrew::start(connection.clone(), channel, "nectary-fuse")
             .map_err(|error| Error::os("starting a thread", error))
             .and_then(|crew| mount.attach(&options.directory).map(|()| crew).map_err(Error::from));
         let crew = match crew {
@@ -181,14 +182,23 @@ impl Volume {
             served
         });
         let crew = crew.map_err(|error| Error::os("starting a thread", error))?;
-        let threads = Threads {
+        let threads = VolumeThreads {
             crew: Some(crew),
             session: Some(session),
             pages: Some((pages, page_threads)),
             shown: Some((shown, shown_threads)),
         };
         let threads = Mutex::new(threads);
-        Ok(Volume { directory: options.directory, source, file_system, connection, stop, ended, threads, device })
+        Ok(AttachedVolume {
+            directory: options.directory,
+            source,
+            file_system,
+            connection,
+            stop,
+            ended,
+            threads,
+            device,
+        })
     }
 
     /// Returns the directory.
@@ -258,7 +268,7 @@ impl Volume {
 
     /// Waits until the mount and its session have ended; works only once. It blocks the calling thread.
     ///
-    /// *Errors*: [`Error::Os`] if reading from the FUSE connection fails or a thread panics; [`Error::Volume`] if the
+    /// *Errors*: [`Error::Os`] if reading from the FUSE connection fails or a thread panics; [`Error::AttachedVolume`] if the
     /// session cannot commit or return something, or cannot tell the server that it ends.
     pub fn finish(&self) -> Result<(), Error> {
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
@@ -284,7 +294,7 @@ impl Volume {
 fn serve_session(
     device: SharedDevice,
     options: ClientOptions,
-    kernel: Arc<dyn Kernel>,
+    kernel: Arc<dyn HostKernel>,
     begun: &std::sync::mpsc::Sender<Result<Begun, Error>>,
     stopped: oneshot::Receiver<Arc<VolumeFileSystem>>,
 ) -> Result<(), Error> {
@@ -297,7 +307,7 @@ fn serve_session(
     };
     runtime.block_on(async {
         let began = async {
-            let sessions = Sessions::begin(device, options, kernel).await?;
+            let sessions = MountSessions::begin(device, options, kernel).await?;
             let root = sessions.last().attributes(FileId { inode: nodes::ROOT, generation: 0 }).await?.id();
             Ok((tokio::runtime::Handle::current(), sessions, root))
         };

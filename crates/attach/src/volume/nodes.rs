@@ -14,8 +14,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nectary_fuse::{Attributes, Entry, Errno, Time, without_rights};
-use nectary_volume::protocol::{Attributes as Inode, FileId};
+use nectary_fuse::{Errno, LookupEntry, NodeAttributes, Time, without_rights};
+use nectary_volume::protocol::{FileId, InodeAttributes as Inode};
 
 /// The number of the root, as a node and as an inode.
 pub const ROOT: u64 = 1;
@@ -35,21 +35,21 @@ const PATH_NAMES_MAX: usize = 64;
 type Place = (u64, Vec<u8>);
 
 /// The nodes that the kernel knows.
-pub struct Nodes {
-    state: Mutex<State>,
+pub struct VolumeNodes {
+    state: Mutex<VolumeNodeTable>,
 }
 
-struct State {
-    known: HashMap<u64, Known>,
+struct VolumeNodeTable {
+    known: HashMap<u64, VolumeNode>,
     /// The directories that the kernel knows at these places.
     places: HashMap<Place, u64>,
     /// Further nodes of directories, by inode.
     further: HashMap<u64, Vec<u64>>,
-    offers: Vec<Offer>,
+    offers: Vec<NodeOffer>,
     next: u64,
 }
 
-struct Known {
+struct VolumeNode {
     id: FileId,
     lookups: u64,
     /// The mode, as the kernel was told last.
@@ -64,7 +64,7 @@ struct Known {
 
 /// The node of a directory that a look-up returned to a thread. The kernel may know the node at another place, and the
 /// thread has not used it yet.
-struct Offer {
+struct NodeOffer {
     thread: u32,
     node: u64,
     place: Place,
@@ -73,7 +73,7 @@ struct Offer {
     is_again: bool,
 }
 
-impl State {
+impl VolumeNodeTable {
     /// Returns the node of a directory that `thread` looked up at a place, or that is in a listing; counts one look-up.
     fn directory(&mut self, id: FileId, place: Place, thread: Option<u32>) -> u64 {
         let further = self.further.get(&id.inode).into_iter().flatten().copied();
@@ -94,7 +94,7 @@ impl State {
                 }
                 false => {
                     self.put(node, id, None);
-                    self.offers.extend(thread.map(|thread| Offer { thread, node, place, is_again: false }));
+                    self.offers.extend(thread.map(|thread| NodeOffer { thread, node, place, is_again: false }));
                     let more = self.offers.len().saturating_sub(OFFERS_MAX);
                     self.offers.drain(..more);
                     return node;
@@ -107,7 +107,7 @@ impl State {
 
     /// Whether this thread was given this node for a lookup before, and did not use it.
     fn is_again(&mut self, thread: u32, node: u64, place: &Place) -> bool {
-        let is_it = |offer: &Offer| offer.is_again || (offer.node == node && offer.place == *place);
+        let is_it = |offer: &NodeOffer| offer.is_again || (offer.node == node && offer.place == *place);
         let is_again = self.offers.iter().any(|offer| offer.thread == thread && is_it(offer));
         if is_again {
             let own = self.offers.iter_mut().filter(|offer| offer.thread == thread);
@@ -120,7 +120,7 @@ impl State {
     fn put(&mut self, node: u64, id: FileId, place: Option<Place>) {
         // The number may have been used again: the kernel makes a new node of it, and forgets the old one in its own
         // time.
-        let known = self.known.entry(node).or_insert(Known {
+        let known = self.known.entry(node).or_insert(VolumeNode {
             id,
             lookups: 0,
             mode: 0,
@@ -133,13 +133,13 @@ impl State {
         self.set_place(node, place);
     }
 
-    fn entry(&mut self, node: u64, inode: &Inode) -> Entry {
+    fn entry(&mut self, node: u64, inode: &Inode) -> LookupEntry {
         if let Some(known) = self.known.get_mut(&node) {
             known.mode = inode.inode.mode;
             let is_link = inode.inode.mode & libc::S_IFMT == libc::S_IFLNK;
             known.target = (is_link && !inode.inode.inline.is_empty()).then(|| inode.inode.inline.clone().into());
         }
-        Entry {
+        LookupEntry {
             node,
             generation: inode.id().generation,
             attributes: attributes(inode),
@@ -173,18 +173,18 @@ impl State {
     }
 }
 
-impl Nodes {
+impl VolumeNodes {
     /// Makes the set that has only the root.
-    pub fn new(root: FileId) -> Nodes {
+    pub fn new(root: FileId) -> VolumeNodes {
         let known = HashMap::from([(
             ROOT,
-            Known { id: root, lookups: 1, mode: 0, may_have_capability: false, target: None, place: None },
+            VolumeNode { id: root, lookups: 1, mode: 0, may_have_capability: false, target: None, place: None },
         )]);
         let (places, further) = (HashMap::new(), HashMap::new());
-        Nodes { state: Mutex::new(State { known, places, further, offers: Vec::new(), next: FURTHER }) }
+        VolumeNodes { state: Mutex::new(VolumeNodeTable { known, places, further, offers: Vec::new(), next: FURTHER }) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, VolumeNodeTable> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -257,7 +257,7 @@ impl Nodes {
 
     /// Returns the answer to a look-up of a name in the node `parent`, by a thread or for a listing; counts one look-up.
     /// The kernel may not cache it.
-    pub fn entry(&self, inode: &Inode, parent: u64, name: &[u8], thread: Option<u32>) -> Entry {
+    pub fn entry(&self, inode: &Inode, parent: u64, name: &[u8], thread: Option<u32>) -> LookupEntry {
         let (id, mut state) = (inode.id(), self.state());
         let node = if inode.inode.mode & libc::S_IFMT == libc::S_IFDIR {
             state.directory(id, (parent, name.to_vec()), thread)
@@ -272,7 +272,7 @@ impl Nodes {
     }
 
     /// Returns the answer to a look-up by a file handle; counts one look-up. A directory stays where it is known to be.
-    pub fn entry_of_handle(&self, inode: &Inode) -> Entry {
+    pub fn entry_of_handle(&self, inode: &Inode) -> LookupEntry {
         let (id, mut state) = (inode.id(), self.state());
         let known = state.known.get(&id.inode).filter(|known| known.id == id);
         let place = known.and_then(|known| known.place.clone());
@@ -295,7 +295,7 @@ impl Nodes {
     }
 
     /// Returns attributes of a node for the kernel, and remembers its mode.
-    pub fn attributes(&self, node: u64, found: &Inode) -> Attributes {
+    pub fn attributes(&self, node: u64, found: &Inode) -> NodeAttributes {
         if let Some(known) = self.state().known.get_mut(&node) {
             known.mode = found.inode.mode;
         }
@@ -350,11 +350,11 @@ fn time(ns: i64) -> Time {
 }
 
 /// Returns the attributes of an inode in the form of `stat`.
-fn attributes(found: &Inode) -> Attributes {
+fn attributes(found: &Inode) -> NodeAttributes {
     let inode = &found.inode;
     let [accessed, modified, changed, born] = inode.times_ns.map(time);
     let is_device = matches!(inode.mode & libc::S_IFMT, libc::S_IFBLK | libc::S_IFCHR);
-    Attributes {
+    NodeAttributes {
         number: found.number,
         size: inode.size,
         blocks: inode.blocks.saturating_mul(nectary_volume::format::BLOCK_BYTES as u64 / STAT_BLOCK_BYTES),
@@ -389,8 +389,8 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_known_until_all_look_ups_are_forgotten() {
-        let nodes = Nodes::new(FileId { inode: ROOT, generation: 1 });
+    fn node_lives_until_lookups_forgotten() {
+        let nodes = VolumeNodes::new(FileId { inode: ROOT, generation: 1 });
         let entry = nodes.entry(&inode(20, 3), ROOT, b"a", Some(1));
         nodes.entry(&inode(20, 3), ROOT, b"b", Some(1));
         assert_eq!((entry.attributes.accessed, entry.attributes.modified), ((-1, 999_999_999), (1, 500_000_000)));
@@ -405,8 +405,8 @@ mod tests {
     }
 
     #[test]
-    fn a_file_handle_names_an_inode_that_the_kernel_has_forgotten() {
-        let nodes = Nodes::new(FileId { inode: ROOT, generation: 1 });
+    fn file_handle_names_forgotten_inode() {
+        let nodes = VolumeNodes::new(FileId { inode: ROOT, generation: 1 });
         assert_eq!(nodes.id_of_handle(20).unwrap(), FileId { inode: 20, generation: 0 });
         assert!(nodes.id_of_handle(FURTHER + 1).is_err());
         assert_eq!(nodes.entry_of_handle(&inode(20, 3)).generation, 3);
@@ -416,9 +416,10 @@ mod tests {
         assert_eq!(nodes.place(30), (30, Some("a".to_owned())), "it is where it was");
     }
 
+    /// The rights of a node are those that the kernel was told last.
     #[test]
-    fn rights_are_known_as_the_kernel_was_told_last() {
-        let nodes = Nodes::new(FileId { inode: ROOT, generation: 1 });
+    fn rights_match_last_kernel_notice() {
+        let nodes = VolumeNodes::new(FileId { inode: ROOT, generation: 1 });
         let mut file = inode(20, 1);
         for (mode, gives) in [(0o644, false), (0o4644, true), (0o2644, false), (0o2654, true), (0o755, false)] {
             file.inode.mode = libc::S_IFREG | mode;
@@ -430,9 +431,10 @@ mod tests {
         }
     }
 
+    /// A retried rename finds further nodes of directories that another host moved.
     #[test]
-    fn a_rename_that_is_tried_again_finds_further_nodes_of_directories_that_another_host_moved() {
-        let nodes = Nodes::new(FileId { inode: ROOT, generation: 1 });
+    fn retried_rename_finds_moved_nodes() {
+        let nodes = VolumeNodes::new(FileId { inode: ROOT, generation: 1 });
         let node = |number, parent, name: &[u8]| nodes.entry(&directory(number), parent, name, Some(7)).node;
         for (number, parent, name) in [(20, ROOT, b"a"), (30, ROOT, b"b"), (21, 20, b"c")] {
             assert_eq!(node(number, parent, name), number);
@@ -466,8 +468,8 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_renames_keeps_its_node() {
-        let nodes = Nodes::new(FileId { inode: ROOT, generation: 1 });
+    fn kernel_rename_keeps_node() {
+        let nodes = VolumeNodes::new(FileId { inode: ROOT, generation: 1 });
         let node = |number, parent, name: &[u8]| nodes.entry(&directory(number), parent, name, Some(7)).node;
         let place = |node: u64| nodes.state().known[&node].place.clone();
         assert_eq!((node(20, ROOT, b"a"), node(30, ROOT, b"b"), node(40, 30, b"c")), (20, 30, 40));

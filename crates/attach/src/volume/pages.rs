@@ -10,41 +10,41 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use nectary_fuse::Notifier;
-use nectary_host::log::{Level, Throttle};
-use nectary_volume::client::Kernel;
+use nectary_fuse::KernelNotifier;
+use nectary_host::log::{LogLevel, LogThrottle};
+use nectary_volume::client::HostKernel;
 use tokio::sync::oneshot;
 
 /// The queues of the threads.
-pub struct Pages {
-    ranges: Requests<Range<u64>>,
-    ends: Requests<u64>,
+pub struct PageQueues {
+    ranges: PageRequestQueue<Range<u64>>,
+    ends: PageRequestQueue<u64>,
 }
 
 /// A request to a thread: an inode, its argument, and the sender that reports the end.
 type Asked<T> = (u64, T, oneshot::Sender<()>);
 
 /// The queue of one thread.
-struct Requests<T>(Mutex<Option<Sender<Asked<T>>>>);
+struct PageRequestQueue<T>(Mutex<Option<Sender<Asked<T>>>>);
 
-impl<T: Send + 'static> Requests<T> {
+impl<T: Send + 'static> PageRequestQueue<T> {
     /// Starts a thread that does `work` for each request.
     fn start(
         name: &str,
         mut work: impl FnMut(u64, T) -> std::io::Result<()> + Send + 'static,
-    ) -> std::io::Result<(Requests<T>, JoinHandle<()>)> {
+    ) -> std::io::Result<(PageRequestQueue<T>, JoinHandle<()>)> {
         let (requests, asked) = channel::<Asked<T>>();
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             while let Ok((inode, what, done)) = asked.recv() {
                 if let Err(error) = work(inode, what) {
-                    static FAILED: Throttle = Throttle::every(std::time::Duration::from_secs(60));
+                    static FAILED: LogThrottle = LogThrottle::every(std::time::Duration::from_secs(60));
                     let message = format_args!("the kernel keeps what is old of inode {inode}: {error}");
-                    FAILED.write(Level::Warning, "volume", message);
+                    FAILED.write(LogLevel::Warning, "volume", message);
                 }
                 let _ = done.send(());
             }
         })?;
-        Ok((Requests(Mutex::new(Some(requests))), thread))
+        Ok((PageRequestQueue(Mutex::new(Some(requests))), thread))
     }
 
     fn ask(&self, inode: u64, what: T) -> oneshot::Receiver<()> {
@@ -61,16 +61,20 @@ impl<T: Send + 'static> Requests<T> {
     }
 }
 
-impl Pages {
+impl PageQueues {
     /// Starts the threads; they end after [`stop`](Self::stop).
-    pub fn start(for_pages: Notifier, for_ends: Notifier) -> std::io::Result<(Arc<Pages>, [JoinHandle<()>; 2])> {
-        let (ranges, first) = Requests::start("nectary-pages", move |inode, range: Range<u64>| {
+    pub fn start(
+        for_pages: KernelNotifier,
+        for_ends: KernelNotifier,
+    ) -> std::io::Result<(Arc<PageQueues>, [JoinHandle<()>; 2])> {
+        let (ranges, first) = PageRequestQueue::start("nectary-pages", move |inode, range: Range<u64>| {
             // A length of 0 means up to the end of the file.
             let length = if range.end > i64::MAX as u64 { 0 } else { range.end - range.start };
             for_pages.invalidate_node(inode, range.start as i64, length as i64)
         })?;
-        let (ends, second) = Requests::start("nectary-ends", move |inode, size| for_ends.grow_node(inode, size))?;
-        Ok((Arc::new(Pages { ranges, ends }), [first, second]))
+        let (ends, second) =
+            PageRequestQueue::start("nectary-ends", move |inode, size| for_ends.grow_node(inode, size))?;
+        Ok((Arc::new(PageQueues { ranges, ends }), [first, second]))
     }
 
     /// Tells the threads to end.
@@ -80,7 +84,7 @@ impl Pages {
     }
 }
 
-impl Kernel for Pages {
+impl HostKernel for PageQueues {
     fn invalidate(&self, inode: u64, range: Range<u64>) -> oneshot::Receiver<()> {
         self.ranges.ask(inode, range)
     }

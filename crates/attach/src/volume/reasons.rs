@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_wait_says_what_it_is_for_and_what_to_do() {
+    fn waits_name_reason_and_remedy() {
         let mut seen = std::collections::BTreeSet::new();
         for kind in 0..=WaitKind::Kernel as u8 {
             let WaitReason { what, remedy, is_lock } =

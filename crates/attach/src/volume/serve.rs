@@ -10,15 +10,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nectary_block::Stream;
+use nectary_block::AccessStream;
 use nectary_buffer::stream_of;
 use nectary_fuse::protocol::{decode_device, open_flags};
 use nectary_fuse::{
-    Agreed, Attributes as KernelAttributes, Call, Caller, Entry, Errno, FileSystem, Reply, Request, Wishes, features,
+    Errno, FuseFileSystem, FuseRequest, LookupEntry, NegotiationResult, NodeAttributes as KernelAttributes,
+    ReplyHandle, RequestCall, RequestCaller, RequestedFeatures, features,
 };
-use nectary_volume::client::{Error, New, OpenFile};
+use nectary_volume::client::{Error, NewInode, OpenFile};
 use nectary_volume::format::TARGET_BYTES_MAX;
-use nectary_volume::protocol::{Attributes, FileId};
+use nectary_volume::protocol::{FileId, InodeAttributes};
 use tokio::runtime::Handle as Runtime;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -26,18 +27,18 @@ use tokio::task::JoinSet;
 use super::allowed::VolumeMountOptions;
 use super::calls;
 use super::contents::{CachedContents, ReadBytes};
-use super::nodes::{Nodes, VALID};
-use super::sessions::Sessions;
-use super::shown::Shown;
-use crate::tree::Processes;
+use super::nodes::{VALID, VolumeNodes};
+use super::sessions::MountSessions;
+use super::shown::KernelCache;
+use crate::tree::ThreadProcesses;
 
 /// The maximum number of requests that wait for locks.
 const LOCK_WAITS_MAX: usize = 1 << 16;
 
 /// A mounted volume.
 pub struct VolumeFileSystem {
-    pub(super) sessions: Arc<Sessions>,
-    pub(super) nodes: Arc<Nodes>,
+    pub(super) sessions: Arc<MountSessions>,
+    pub(super) nodes: Arc<VolumeNodes>,
     files: Mutex<HashMap<u64, Arc<OpenFile>>>,
     next: AtomicU64,
     /// Requests that wait for locks, by the kernel's request numbers; they are notified when their programs are
@@ -49,8 +50,8 @@ pub struct VolumeFileSystem {
     runtime: Runtime,
     tasks: Mutex<JoinSet<()>>,
     pub(super) contents: Option<Arc<CachedContents>>,
-    pub(super) shown: Arc<Shown>,
-    processes: Processes,
+    pub(super) shown: Arc<KernelCache>,
+    processes: ThreadProcesses,
     has_access_times: bool,
     is_read_only: bool,
 }
@@ -62,13 +63,13 @@ pub(super) fn errno(error: &Error) -> Errno {
 impl VolumeFileSystem {
     /// Makes the file system of a volume; requests are served in `runtime`.
     pub fn new(
-        sessions: Arc<Sessions>,
+        sessions: Arc<MountSessions>,
         root: FileId,
         runtime: Runtime,
-        (contents, shown): (Option<Arc<CachedContents>>, Arc<Shown>),
+        (contents, shown): (Option<Arc<CachedContents>>, Arc<KernelCache>),
         allowed: VolumeMountOptions,
     ) -> VolumeFileSystem {
-        let nodes = Arc::new(Nodes::new(root));
+        let nodes = Arc::new(VolumeNodes::new(root));
         shown.set_nodes(nodes.clone());
         VolumeFileSystem {
             sessions,
@@ -81,7 +82,7 @@ impl VolumeFileSystem {
             runtime,
             tasks: Mutex::new(JoinSet::new()),
             contents,
-            processes: Processes::default(),
+            processes: ThreadProcesses::default(),
             has_access_times: !allowed.no_access_times && !allowed.read_only,
             is_read_only: allowed.read_only,
         }
@@ -101,18 +102,18 @@ impl VolumeFileSystem {
     }
 
     /// Returns the answer to a thread's look-up of a name; counts one look-up.
-    pub(super) fn entry(&self, found: &Attributes, parent: u64, name: &[u8], thread: u32) -> Entry {
+    pub(super) fn entry(&self, found: &InodeAttributes, parent: u64, name: &[u8], thread: u32) -> LookupEntry {
         let entry = self.nodes.entry(found, parent, name, Some(thread));
         let (attributes, attributes_valid) = self.attributes(entry.node, found);
         let directory = self.nodes.id(parent).ok();
         let named = directory.filter(|_| !attributes_valid.is_zero() && self.nodes.is_settled(parent));
         let entry_valid =
             named.map_or(VALID, |directory| self.shown.give_name(&self.sessions.last(), directory, name, found.id()));
-        Entry { attributes, attributes_valid, entry_valid, ..entry }
+        LookupEntry { attributes, attributes_valid, entry_valid, ..entry }
     }
 
     /// Returns attributes of a node for the kernel, and for how long it may show them.
-    fn attributes(&self, node: u64, found: &Attributes) -> (KernelAttributes, Duration) {
+    fn attributes(&self, node: u64, found: &InodeAttributes) -> (KernelAttributes, Duration) {
         let (found, valid) = self.shown.give(&self.sessions.last(), found);
         let attributes = self.nodes.attributes(node, &found);
         // With no time, the kernel asks for the attributes of a directory that it has found at another place, which tells
@@ -121,12 +122,12 @@ impl VolumeFileSystem {
     }
 
     /// Returns the stream of a program's reads from a file.
-    pub(super) fn stream(&self, caller: Caller, file: &OpenFile) -> Stream {
+    pub(super) fn stream(&self, caller: RequestCaller, file: &OpenFile) -> AccessStream {
         stream_of(self.processes.of(caller.thread).into(), file.id().inode)
     }
 
     /// Notes that a program read a directory or a link.
-    pub(super) fn note_access(&self, attributes: &Attributes) {
+    pub(super) fn note_access(&self, attributes: &InodeAttributes) {
         if self.has_access_times {
             self.sessions.last().note_access(attributes);
         }
@@ -216,38 +217,38 @@ impl VolumeFileSystem {
 pub(super) const OPEN_FLAGS: u32 = open_flags::DIRECT_IO;
 
 /// Whether a call changes something, or opens a file for changes.
-fn is_change(call: &Call<'_>) -> bool {
+fn is_change(call: &RequestCall<'_>) -> bool {
     match call {
-        Call::Open { flags, .. } => flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0,
-        Call::SetAttributes(_)
-        | Call::SymbolicLink { .. }
-        | Call::MakeNode { .. }
-        | Call::MakeDirectory { .. }
-        | Call::Unlink { .. }
-        | Call::RemoveDirectory { .. }
-        | Call::Rename { .. }
-        | Call::Link { .. }
-        | Call::Create { .. }
-        | Call::TemporaryFile { .. }
-        | Call::Write(_)
-        | Call::SetXattr { .. }
-        | Call::RemoveXattr { .. }
-        | Call::Allocate { .. }
-        | Call::Copy(_) => true,
+        RequestCall::Open { flags, .. } => flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0,
+        RequestCall::SetAttributes(_)
+        | RequestCall::SymbolicLink { .. }
+        | RequestCall::MakeNode { .. }
+        | RequestCall::MakeDirectory { .. }
+        | RequestCall::Unlink { .. }
+        | RequestCall::RemoveDirectory { .. }
+        | RequestCall::Rename { .. }
+        | RequestCall::Link { .. }
+        | RequestCall::Create { .. }
+        | RequestCall::TemporaryFile { .. }
+        | RequestCall::Write(_)
+        | RequestCall::SetXattr { .. }
+        | RequestCall::RemoveXattr { .. }
+        | RequestCall::Allocate { .. }
+        | RequestCall::Copy(_) => true,
         _ => false,
     }
 }
 
 /// A mounted volume as the threads of the connection see it.
-pub struct Served(pub Arc<VolumeFileSystem>);
+pub struct VolumeService(pub Arc<VolumeFileSystem>);
 
-impl Served {
+impl VolumeService {
     /// Serves a request in the runtime: `work` does it, and `answer` sends the answer.
     fn run<T, W>(
         &self,
-        reply: Reply,
+        reply: ReplyHandle,
         work: impl FnOnce(Arc<VolumeFileSystem>) -> W + Send + 'static,
-        answer: impl FnOnce(Reply, &VolumeFileSystem, T) + Send + 'static,
+        answer: impl FnOnce(ReplyHandle, &VolumeFileSystem, T) + Send + 'static,
     ) where
         W: Future<Output = Result<T, Errno>> + Send,
         T: Send + 'static,
@@ -263,8 +264,8 @@ impl Served {
     }
 }
 
-impl FileSystem for Served {
-    fn wishes(&self) -> Wishes {
+impl FuseFileSystem for VolumeService {
+    fn wishes(&self) -> RequestedFeatures {
         let features = features::PARALLEL_DIRECTORY
             | features::DIRECT_IO_ALLOW_MMAP
             | features::READ_DIRECTORY_PLUS
@@ -274,14 +275,14 @@ impl FileSystem for Served {
             | features::POSIX_ACL
             | features::DO_NOT_MASK
             | features::EXPORT;
-        Wishes { features, ..Wishes::default() }
+        RequestedFeatures { features, ..RequestedFeatures::default() }
     }
 
-    fn started(&self, agreed: &Agreed) {
+    fn started(&self, agreed: &NegotiationResult) {
         self.0.shown.negotiated(agreed.minor);
     }
 
-    fn serve(&self, mut request: Request<'_>, mut reply: Reply) {
+    fn serve(&self, mut request: FuseRequest<'_>, mut reply: ReplyHandle) {
         // The kernel refuses changes before they get here, unless an administrator made it forget that the volume is
         // mounted read-only (`mount -i -o remount,rw`).
         if self.0.is_read_only && is_change(&request.call) {
@@ -290,16 +291,17 @@ impl FileSystem for Served {
         let (node, caller, data) = (request.node, request.caller, request.data.take());
         let is_look = matches!(
             request.call,
-            Call::LookUp { .. }
-                | Call::GetAttributes { .. }
-                | Call::StatX { .. }
-                | Call::GetXattr { .. }
-                | Call::ReadLink
+            RequestCall::LookUp { .. }
+                | RequestCall::GetAttributes { .. }
+                | RequestCall::StatX { .. }
+                | RequestCall::GetXattr { .. }
+                | RequestCall::ReadLink
         );
         self.0.nodes.used(caller.thread, node, is_look);
-        let new = move |mode, umask| New { mode, umask, owner: caller.user, group: caller.group, ..New::default() };
+        let new =
+            move |mode, umask| NewInode { mode, umask, owner: caller.user, group: caller.group, ..NewInode::default() };
         match request.call {
-            Call::LookUp { name } => {
+            RequestCall::LookUp { name } => {
                 match calls::kept_entry(&self.0, node, name.to_bytes(), caller.thread) {
                     Some(Ok(entry)) => return reply.entry(&entry),
                     Some(Err(error)) => return reply.error(error),
@@ -309,26 +311,26 @@ impl FileSystem for Served {
                 let found = move |this| calls::look_up(this, node, name, caller.thread);
                 self.run(reply, found, |reply, _, entry| reply.entry(&entry));
             }
-            Call::GetAttributes { .. } => {
-                let answer = move |reply: Reply, this: &VolumeFileSystem, found: Attributes| {
+            RequestCall::GetAttributes { .. } => {
+                let answer = move |reply: ReplyHandle, this: &VolumeFileSystem, found: InodeAttributes| {
                     let (attributes, valid) = this.attributes(node, &found);
                     reply.attributes(&attributes, valid);
                 };
                 self.stat(reply, node, answer);
             }
-            Call::StatX { .. } => {
-                let answer = move |reply: Reply, this: &VolumeFileSystem, found: Attributes| {
+            RequestCall::StatX { .. } => {
+                let answer = move |reply: ReplyHandle, this: &VolumeFileSystem, found: InodeAttributes| {
                     let (attributes, valid) = this.attributes(node, &found);
                     reply.statx(&attributes, valid);
                 };
                 self.stat(reply, node, answer);
             }
-            Call::SetAttributes(change) => self.run(
+            RequestCall::SetAttributes(change) => self.run(
                 reply,
                 move |this| calls::set(this, node, change),
                 move |reply, this, found| reply.attributes(&this.nodes.attributes(node, &found), VALID),
             ),
-            Call::ReadLink => {
+            RequestCall::ReadLink => {
                 self.run(
                     reply,
                     move |this| calls::read_link(this, node),
@@ -337,39 +339,39 @@ impl FileSystem for Served {
                     },
                 );
             }
-            Call::SymbolicLink { name, target } => {
+            RequestCall::SymbolicLink { name, target } => {
                 let target = target.to_bytes().to_vec();
                 if target.len() > TARGET_BYTES_MAX {
                     return reply.errno(libc::ENAMETOOLONG);
                 }
-                let new = New { target, ..new(libc::S_IFLNK | 0o777, 0) };
+                let new = NewInode { target, ..new(libc::S_IFLNK | 0o777, 0) };
                 self.make(reply, node, name.to_bytes().to_vec(), new);
             }
-            Call::MakeNode { name, mode, device, umask } => {
-                let new = New { device: decode_device(device), ..new(mode, umask) };
+            RequestCall::MakeNode { name, mode, device, umask } => {
+                let new = NewInode { device: decode_device(device), ..new(mode, umask) };
                 self.make(reply, node, name.to_bytes().to_vec(), new);
             }
-            Call::MakeDirectory { name, mode, umask } => {
+            RequestCall::MakeDirectory { name, mode, umask } => {
                 let mode = libc::S_IFDIR | mode & 0o7777;
                 self.make(reply, node, name.to_bytes().to_vec(), new(mode, umask));
             }
-            Call::Unlink { name } => match calls::unlink_now(&self.0, node, name.to_bytes()) {
-                Some(Ok(forgetting)) => self.answer_after(reply, forgetting, Reply::ok),
+            RequestCall::Unlink { name } => match calls::unlink_now(&self.0, node, name.to_bytes()) {
+                Some(Ok(forgetting)) => self.answer_after(reply, forgetting, ReplyHandle::ok),
                 Some(Err(error)) => reply.error(error),
                 None => self.unlink(reply, node, name.to_bytes().to_vec(), false),
             },
-            Call::RemoveDirectory { name } => self.unlink(reply, node, name.to_bytes().to_vec(), true),
-            Call::Rename { name, new_parent, new_name, flags } => {
+            RequestCall::RemoveDirectory { name } => self.unlink(reply, node, name.to_bytes().to_vec(), true),
+            RequestCall::Rename { name, new_parent, new_name, flags } => {
                 let (name, new_name) = (name.to_bytes().to_vec(), new_name.to_bytes().to_vec());
                 let rename = move |this| calls::rename(this, (node, name), (new_parent, new_name), flags);
                 self.run(reply, rename, |reply, _, ()| reply.ok());
             }
-            Call::Link { node: linked, new_name } => {
+            RequestCall::Link { node: linked, new_name } => {
                 let name = new_name.to_bytes().to_vec();
                 let link = move |this| calls::link(this, linked, node, name);
                 self.run(reply, link, |reply, _, entry| reply.entry(&entry));
             }
-            Call::Open { flags, .. } => {
+            RequestCall::Open { flags, .. } => {
                 self.run(
                     reply,
                     move |this| calls::open(this, node, flags),
@@ -378,7 +380,7 @@ impl FileSystem for Served {
                     },
                 );
             }
-            Call::Create { name, mode, umask, flags, .. } => {
+            RequestCall::Create { name, mode, umask, flags, .. } => {
                 let new = new(libc::S_IFREG | mode & 0o7777, umask);
                 match calls::create_now(&self.0, (node, name.to_bytes()), &new, flags) {
                     Some(Ok((entry, handle, forgetting))) => {
@@ -393,19 +395,19 @@ impl FileSystem for Served {
                 let create = move |this| calls::create(this, node, name, new, flags);
                 self.run(reply, create, |reply, _, (entry, handle)| reply.created(&entry, handle, OPEN_FLAGS));
             }
-            Call::TemporaryFile { mode, umask, flags } => {
+            RequestCall::TemporaryFile { mode, umask, flags } => {
                 let new = new(libc::S_IFREG | mode & 0o7777, umask);
                 let create = move |this| calls::create_nameless(this, node, new, flags);
                 self.run(reply, create, |reply, _, (entry, handle)| reply.created(&entry, handle, OPEN_FLAGS));
             }
-            Call::Read(read) => {
+            RequestCall::Read(read) => {
                 let bytes = move |this| calls::read(this, read, caller);
                 self.run(reply, bytes, |reply, _, contents: ReadBytes| {
                     let parts: Vec<_> = contents.slices().into_iter().map(std::io::IoSlice::new).collect();
                     reply.parts(&parts);
                 });
             }
-            Call::Write(write) => {
+            RequestCall::Write(write) => {
                 let Some(data) = data else { return reply.errno(libc::EINVAL) };
                 self.run(
                     reply,
@@ -413,8 +415,8 @@ impl FileSystem for Served {
                     |reply, _, count| reply.written(count),
                 );
             }
-            Call::StatFs => self.run(reply, calls::sizes, |reply, _, sizes| reply.statfs(&sizes)),
-            Call::Release { handle, owner, unlock, .. } => {
+            RequestCall::StatFs => self.run(reply, calls::sizes, |reply, _, sizes| reply.statfs(&sizes)),
+            RequestCall::Release { handle, owner, unlock, .. } => {
                 let file = self.0.files().remove(&handle);
                 let owners = self.0.lock_owners().remove(&handle).unwrap_or_default();
                 let progress = reply.progress();
@@ -433,18 +435,18 @@ impl FileSystem for Served {
                     reply.ok();
                 }));
             }
-            Call::OpenDirectory { .. } => reply.opened(self.0.sessions.told(), 0),
-            Call::ReleaseDirectory { .. } => reply.ok(),
-            Call::SyncDirectory { handle, .. } => {
+            RequestCall::OpenDirectory { .. } => reply.opened(self.0.sessions.told(), 0),
+            RequestCall::ReleaseDirectory { .. } => reply.ok(),
+            RequestCall::SyncDirectory { handle, .. } => {
                 self.run(reply, move |this| calls::sync_names(this, handle), |reply, _, ()| reply.ok());
             }
-            Call::Sync { handle, .. } => {
+            RequestCall::Sync { handle, .. } => {
                 let sync = move |this: Arc<VolumeFileSystem>| async move {
                     this.file(handle)?.sync().await.map_err(|error| errno(&error))
                 };
                 self.run(reply, sync, |reply, _, ()| reply.ok());
             }
-            Call::Flush { handle, owner } => {
+            RequestCall::Flush { handle, owner } => {
                 self.0.lock_owners().get_mut(&handle).map(|owners| owners.remove(&owner));
                 if self.0.file(handle).is_ok_and(|file| file.is_flushed(owner)) {
                     return reply.ok();
@@ -458,15 +460,15 @@ impl FileSystem for Served {
                 };
                 self.run(reply, flush, |reply, _, ()| reply.ok());
             }
-            Call::SetXattr { name, value, flags, kill_group_id } => {
+            RequestCall::SetXattr { name, value, flags, kill_group_id } => {
                 let (name, value) = (name.to_bytes().to_vec(), value.to_vec());
                 let set = move |this| calls::set_xattr(this, node, name, value, flags, kill_group_id);
                 self.run(reply, set, |reply, _, ()| reply.ok());
             }
-            Call::GetXattr { name, .. } if calls::has_no_xattrs(&self.0, node, name.to_bytes()) => {
+            RequestCall::GetXattr { name, .. } if calls::has_no_xattrs(&self.0, node, name.to_bytes()) => {
                 reply.errno(libc::ENODATA);
             }
-            Call::GetXattr { name, .. } => {
+            RequestCall::GetXattr { name, .. } => {
                 let name = name.to_bytes().to_vec();
                 self.run(
                     reply,
@@ -476,31 +478,31 @@ impl FileSystem for Served {
                     },
                 );
             }
-            Call::ListXattr { .. } if calls::has_no_xattrs(&self.0, node, b"") => reply.xattr(&[]),
-            Call::ListXattr { .. } => {
+            RequestCall::ListXattr { .. } if calls::has_no_xattrs(&self.0, node, b"") => reply.xattr(&[]),
+            RequestCall::ListXattr { .. } => {
                 self.run(reply, move |this| calls::xattrs(this, node), |reply, _, names: Vec<u8>| reply.xattr(&names));
             }
-            Call::RemoveXattr { name } => {
+            RequestCall::RemoveXattr { name } => {
                 let name = name.to_bytes().to_vec();
                 self.run(reply, move |this| calls::remove_xattr(this, node, name), |reply, _, ()| reply.ok());
             }
-            Call::ReadDirectory { offset, size, plus, .. } => {
+            RequestCall::ReadDirectory { offset, size, plus, .. } => {
                 let list = move |this| calls::list(this, node, offset, size, plus);
                 self.run(reply, list, |reply, _, listing| reply.listing(&listing));
             }
-            Call::Seek { handle, offset, whence } => {
+            RequestCall::Seek { handle, offset, whence } => {
                 let seek = move |this| calls::seek(this, handle, offset, whence);
                 self.run(reply, seek, |reply, _, offset| reply.position(offset));
             }
-            Call::Allocate { handle, offset, length, mode } => {
+            RequestCall::Allocate { handle, offset, length, mode } => {
                 let allocate = move |this| calls::allocate(this, handle, offset, length, mode);
                 self.run(reply, allocate, |reply, _, ()| reply.ok());
             }
-            Call::GetLock(lock) => {
+            RequestCall::GetLock(lock) => {
                 let test = move |this| calls::test_lock(this, lock);
                 self.run(reply, test, |reply, _, found| reply.lock(&found));
             }
-            Call::SetLock { lock, waits } => {
+            RequestCall::SetLock { lock, waits } => {
                 let unique = request.unique;
                 if waits {
                     reply.waits_for_program();
@@ -521,7 +523,7 @@ impl FileSystem for Served {
                 };
                 self.run(reply, set, |reply, _, ()| reply.ok());
             }
-            Call::Copy(copy) => {
+            RequestCall::Copy(copy) => {
                 self.run(reply, move |this| calls::copy(this, copy), |reply, _, count| reply.copied(count));
             }
             _ => reply.errno(libc::ENOSYS),
@@ -540,13 +542,13 @@ impl FileSystem for Served {
     }
 }
 
-impl Served {
+impl VolumeService {
     /// Answers with attributes: at once with those that the session keeps.
     fn stat(
         &self,
-        reply: Reply,
+        reply: ReplyHandle,
         node: u64,
-        answer: impl FnOnce(Reply, &VolumeFileSystem, Attributes) + Send + 'static,
+        answer: impl FnOnce(ReplyHandle, &VolumeFileSystem, InodeAttributes) + Send + 'static,
     ) {
         match calls::kept_attributes(&self.0, node) {
             Some(found) => answer(reply, &self.0, found),
@@ -555,7 +557,12 @@ impl Served {
     }
 
     /// Answers at once, or when the kernel has forgotten what it must.
-    fn answer_after(&self, reply: Reply, forgetting: calls::Forgetting, answer: impl FnOnce(Reply) + Send + 'static) {
+    fn answer_after(
+        &self,
+        reply: ReplyHandle,
+        forgetting: calls::Forgetting,
+        answer: impl FnOnce(ReplyHandle) + Send + 'static,
+    ) {
         if forgetting.is_empty() {
             return answer(reply);
         }
@@ -568,12 +575,12 @@ impl Served {
         }));
     }
 
-    fn make(&self, reply: Reply, parent: u64, name: Vec<u8>, new: New) {
+    fn make(&self, reply: ReplyHandle, parent: u64, name: Vec<u8>, new: NewInode) {
         let make = move |this| calls::make(this, parent, name, new);
         self.run(reply, make, |reply, _, entry| reply.entry(&entry));
     }
 
-    fn unlink(&self, reply: Reply, parent: u64, name: Vec<u8>, is_directory: bool) {
+    fn unlink(&self, reply: ReplyHandle, parent: u64, name: Vec<u8>, is_directory: bool) {
         let unlink = move |this| calls::unlink(this, parent, name, is_directory);
         self.run(reply, unlink, |reply, _, ()| reply.ok());
     }

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nectary_block::SharedDevice;
-use nectary_host::log::{Level, Throttle, write as log};
-use nectary_volume::client::{Client, ClientOptions, Error, Kernel, WaitKind};
+use nectary_host::log::{LogLevel, LogThrottle, write as log};
+use nectary_volume::client::{ClientOptions, Error, HostKernel, VolumeClient, WaitKind};
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -22,11 +22,11 @@ const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
 /// The sessions of a mount, one after the other.
-pub struct Sessions {
+pub struct MountSessions {
     device: SharedDevice,
     options: ClientOptions,
-    kernel: Arc<dyn Kernel>,
-    current: watch::Sender<Client>,
+    kernel: Arc<dyn HostKernel>,
+    current: watch::Sender<VolumeClient>,
     is_closing: watch::Sender<bool>,
     ended: AtomicU64,
     /// The number of sessions that ended with changes of names that may be lost.
@@ -37,17 +37,17 @@ pub struct Sessions {
     leaving: Mutex<JoinSet<()>>,
 }
 
-impl Sessions {
+impl MountSessions {
     /// Begins the first session.
     ///
-    /// *Errors*: those of [`Client::connect`].
+    /// *Errors*: those of [`VolumeClient::connect`].
     pub async fn begin(
         device: SharedDevice,
         options: ClientOptions,
-        kernel: Arc<dyn Kernel>,
-    ) -> Result<Arc<Sessions>, Error> {
-        let client = Client::connect(device.clone(), options.clone(), kernel.clone()).await?;
-        let sessions = Arc::new(Sessions {
+        kernel: Arc<dyn HostKernel>,
+    ) -> Result<Arc<MountSessions>, Error> {
+        let client = VolumeClient::connect(device.clone(), options.clone(), kernel.clone()).await?;
+        let sessions = Arc::new(MountSessions {
             device,
             options,
             kernel,
@@ -64,7 +64,7 @@ impl Sessions {
     }
 
     /// Returns the last session, which may have ended.
-    pub fn last(&self) -> Client {
+    pub fn last(&self) -> VolumeClient {
         self.current.borrow().clone()
     }
 
@@ -90,7 +90,7 @@ impl Sessions {
     /// Waits for a session that has not ended as far as this host knows, and returns it.
     ///
     /// *Errors*: the mount is ending.
-    pub async fn living(&self) -> Result<Client, Error> {
+    pub async fn living(&self) -> Result<VolumeClient, Error> {
         let (mut current, mut is_closing) = (self.current.subscribe(), self.is_closing.subscribe());
         tokio::select! {
             biased;
@@ -123,12 +123,12 @@ impl Sessions {
         }
     }
 
-    async fn follow(&self, before: &Client, reason: &str) {
+    async fn follow(&self, before: &VolumeClient, reason: &str) {
         let (files, names) = (before.uncommitted(), before.figures().lost);
         self.lost.fetch_add(u64::from(names > 0), Ordering::AcqRel);
         let data = if files > 0 { format!(", and what was written to {files} files is lost") } else { String::new() };
         let names = if names > 0 { format!(", and the last {names} changes of names may be") } else { String::new() };
-        log(Level::Warning, "volume", format_args!("{reason}; files that are open answer EIO{data}{names}"));
+        log(LogLevel::Warning, "volume", format_args!("{reason}; files that are open answer EIO{data}{names}"));
         before.stop();
         before.drop_pages().await;
         // Once the last write of the ended session is over, its space can be used again.
@@ -139,18 +139,18 @@ impl Sessions {
         drop(ended);
         let mut pause = RETRY_MIN;
         let next = loop {
-            match Client::connect(self.device.clone(), self.options.clone(), self.kernel.clone()).await {
+            match VolumeClient::connect(self.device.clone(), self.options.clone(), self.kernel.clone()).await {
                 Ok(client) => break client,
                 Err(error) => {
-                    static FAILED: Throttle = Throttle::every(Duration::from_secs(10));
-                    FAILED.write(Level::Warning, "volume", format_args!("no new session yet: {error}"));
+                    static FAILED: LogThrottle = LogThrottle::every(Duration::from_secs(10));
+                    FAILED.write(LogLevel::Warning, "volume", format_args!("no new session yet: {error}"));
                 }
             }
             sleep(pause).await;
             pause = (pause * 2).min(RETRY_MAX);
         };
         let session = next.figures().session;
-        log(Level::Note, "volume", format_args!("session {session} begins: what is opened from now on works"));
+        log(LogLevel::Note, "volume", format_args!("session {session} begins: what is opened from now on works"));
         self.current.send_replace(next);
     }
 }

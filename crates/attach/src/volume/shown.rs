@@ -22,13 +22,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nectary_fuse::Notifier;
-use nectary_host::log::{Level, Throttle};
-use nectary_volume::client::{Client, GivenNames, SHOWN_MAX};
-use nectary_volume::protocol::{Attributes, FileId};
+use nectary_fuse::KernelNotifier;
+use nectary_host::log::{LogLevel, LogThrottle};
+use nectary_volume::client::{GivenNames, SHOWN_MAX, VolumeClient};
+use nectary_volume::protocol::{FileId, InodeAttributes};
 use tokio::sync::oneshot;
 
-use super::nodes::Nodes;
+use super::nodes::VolumeNodes;
 
 /// The minor version of the protocol of Linux 6.14. Kernels before 6.13 may cache attributes of an inode that they have
 /// forgotten in between, although they were requested before.
@@ -41,37 +41,37 @@ const AGAIN: Duration = Duration::from_micros(200);
 const NAME_THREADS: usize = 3;
 
 /// What the kernel must forget, and the sender that reports the end.
-enum Request {
+enum InvalidationRequest {
     Attributes(FileId, oneshot::Sender<()>),
     Lists(oneshot::Sender<()>),
     Name(FileId, Vec<u8>, oneshot::Sender<()>),
 }
 
 /// What the threads need, too.
-struct Shared {
+struct InvalidationState {
     given: Mutex<GivenNames>,
     /// The inodes whose access control lists the kernel may have cached.
     lists: Mutex<HashSet<FileId>>,
-    nodes: OnceLock<Arc<Nodes>>,
+    nodes: OnceLock<Arc<VolumeNodes>>,
     /// Whether the kernel ignores attributes that were requested before it was told to forget them.
     is_exact: AtomicBool,
 }
 
 /// What the kernel shows without a request.
-pub struct Shown {
-    shared: Arc<Shared>,
-    attributes: Mutex<Option<Sender<Request>>>,
-    names: Mutex<Option<Sender<Request>>>,
+pub struct KernelCache {
+    shared: Arc<InvalidationState>,
+    attributes: Mutex<Option<Sender<InvalidationRequest>>>,
+    names: Mutex<Option<Sender<InvalidationRequest>>>,
     /// For messages that wait for nothing in the kernel.
-    direct: Notifier,
+    direct: KernelNotifier,
 }
 
-impl Shown {
+impl KernelCache {
     /// Starts the threads; they end after [`stop`](Self::stop).
     pub fn start(
-        notifier: impl Fn() -> std::io::Result<Notifier>,
-    ) -> std::io::Result<(Arc<Shown>, Vec<JoinHandle<()>>)> {
-        let shared = Arc::new(Shared {
+        notifier: impl Fn() -> std::io::Result<KernelNotifier>,
+    ) -> std::io::Result<(Arc<KernelCache>, Vec<JoinHandle<()>>)> {
+        let shared = Arc::new(InvalidationState {
             given: Mutex::default(),
             lists: Mutex::default(),
             nodes: OnceLock::new(),
@@ -87,11 +87,11 @@ impl Shown {
             threads.push(thread.spawn(move || shared.forget(&notifier, &queue))?);
         }
         let (attributes, names) = (Mutex::new(Some(attributes.0)), Mutex::new(Some(names.0)));
-        Ok((Arc::new(Shown { shared, attributes, names, direct: notifier()? }), threads))
+        Ok((Arc::new(KernelCache { shared, attributes, names, direct: notifier()? }), threads))
     }
 
     /// Sets the nodes that the kernel knows.
-    pub fn set_nodes(&self, nodes: Arc<Nodes>) {
+    pub fn set_nodes(&self, nodes: Arc<VolumeNodes>) {
         let _ = self.shared.nodes.set(nodes);
     }
 
@@ -113,13 +113,13 @@ impl Shown {
 
     /// Returns the attributes of an inode for an answer, and the time for which the kernel may show them: the session's,
     /// if it keeps them, else `found` for no time.
-    pub fn give(&self, client: &Client, found: &Attributes) -> (Attributes, Duration) {
+    pub fn give(&self, client: &VolumeClient, found: &InodeAttributes) -> (InodeAttributes, Duration) {
         // What the session keeps is looked at under the lock: if a recall comes later, it finds that this was given.
         self.shared.given().give(client, found, self.is_exact())
     }
 
     /// Returns the time for which the kernel may show that this inode has a name.
-    pub fn give_name(&self, client: &Client, directory: FileId, name: &[u8], inode: FileId) -> Duration {
+    pub fn give_name(&self, client: &VolumeClient, directory: FileId, name: &[u8], inode: FileId) -> Duration {
         if !self.is_exact() {
             return Duration::ZERO;
         }
@@ -133,7 +133,7 @@ impl Shown {
 
     /// Begins a rename by this host: what the kernel shows under the old name it shows under the new one. Until
     /// [`end_rename`](Self::end_rename) neither name is given.
-    pub async fn begin_rename(&self, client: &Client, from: (FileId, &[u8]), to: (FileId, &[u8])) {
+    pub async fn begin_rename(&self, client: &VolumeClient, from: (FileId, &[u8]), to: (FileId, &[u8])) {
         let pause = self.shared.given().begin_rename(client, from, to);
         if let Some(pause) = pause {
             tokio::time::sleep(pause).await;
@@ -142,7 +142,7 @@ impl Shown {
 
     /// Ends a rename. If the session keeps no names of the new directory any more, waits until the kernel does not show
     /// the new name.
-    pub async fn end_rename(&self, client: &Client, from: (FileId, &[u8]), to: (FileId, &[u8])) {
+    pub async fn end_rename(&self, client: &VolumeClient, from: (FileId, &[u8]), to: (FileId, &[u8])) {
         let pause = self.shared.given().end_rename(client, from, to);
         if let Some(pause) = pause {
             tokio::time::sleep(pause).await;
@@ -162,7 +162,7 @@ impl Shown {
     /// Makes the kernel forget attributes of an inode.
     pub fn forget(&self, file: FileId) -> Option<oneshot::Receiver<()>> {
         let is_known = self.shared.nodes.get().is_some_and(|nodes| !nodes.nodes_of(file).is_empty());
-        is_known.then(|| ask(&self.attributes, |done| Request::Attributes(file, done))).flatten()
+        is_known.then(|| ask(&self.attributes, |done| InvalidationRequest::Attributes(file, done))).flatten()
     }
 
     /// Notes that the kernel may cache the access control lists of an inode. `false`: there are too many; the kernel is
@@ -187,14 +187,14 @@ impl Shown {
         if self.shared.lists().is_empty() {
             return None;
         }
-        ask(&self.attributes, Request::Lists)
+        ask(&self.attributes, InvalidationRequest::Lists)
     }
 
     /// Makes the kernel forget a name that another host changes; also returns the time after which the kernel does not
     /// show it any more.
     pub fn forget_name(&self, directory: FileId, name: &[u8]) -> Option<(oneshot::Receiver<()>, Duration)> {
         let left = self.shared.given().forget_name(directory, name)?;
-        Some((ask(&self.names, |done| Request::Name(directory, name.to_vec(), done))?, left))
+        Some((ask(&self.names, |done| InvalidationRequest::Name(directory, name.to_vec(), done))?, left))
     }
 
     /// Returns the time after which the kernel shows no name of a directory; `None`: it shows none.
@@ -209,8 +209,8 @@ impl Shown {
 }
 
 fn ask(
-    requests: &Mutex<Option<Sender<Request>>>,
-    request: impl FnOnce(oneshot::Sender<()>) -> Request,
+    requests: &Mutex<Option<Sender<InvalidationRequest>>>,
+    request: impl FnOnce(oneshot::Sender<()>) -> InvalidationRequest,
 ) -> Option<oneshot::Receiver<()>> {
     let (done, is_done) = oneshot::channel();
     let requests = requests.lock().unwrap_or_else(PoisonError::into_inner);
@@ -219,7 +219,7 @@ fn ask(
     Some(is_done)
 }
 
-impl Shared {
+impl InvalidationState {
     fn given(&self) -> MutexGuard<'_, GivenNames> {
         self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -228,23 +228,23 @@ impl Shared {
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn forget(&self, notifier: &Notifier, requests: &Mutex<Receiver<Request>>) {
+    fn forget(&self, notifier: &KernelNotifier, requests: &Mutex<Receiver<InvalidationRequest>>) {
         loop {
             let request = requests.lock().unwrap_or_else(PoisonError::into_inner).recv();
             match request {
                 Err(_) => return,
                 // Nobody waits for it any more, as the kernel does not show it any more.
-                Ok(Request::Name(.., done)) if done.is_closed() => {}
-                Ok(Request::Attributes(file, done)) => {
+                Ok(InvalidationRequest::Name(.., done)) if done.is_closed() => {}
+                Ok(InvalidationRequest::Attributes(file, done)) => {
                     self.forget_attributes(notifier, file);
                     let _ = done.send(());
                 }
-                Ok(Request::Lists(done)) => {
+                Ok(InvalidationRequest::Lists(done)) => {
                     let lists = std::mem::take(&mut *self.lists());
                     lists.into_iter().for_each(|file| self.forget_attributes(notifier, file));
                     let _ = done.send(());
                 }
-                Ok(Request::Name(directory, name, done)) => {
+                Ok(InvalidationRequest::Name(directory, name, done)) => {
                     let nodes = self.nodes.get().map(|nodes| nodes.nodes_of(directory)).unwrap_or_default();
                     for node in nodes {
                         self.note_failure(directory, notifier.invalidate_entry(node, &name, false));
@@ -255,7 +255,7 @@ impl Shared {
         }
     }
 
-    fn forget_attributes(&self, notifier: &Notifier, file: FileId) {
+    fn forget_attributes(&self, notifier: &KernelNotifier, file: FileId) {
         let Some(nodes) = self.nodes.get() else { return };
         let until = Instant::now() + SHOWN_MAX;
         for node in nodes.nodes_of(file) {
@@ -274,10 +274,10 @@ impl Shared {
     }
 
     fn note_failure(&self, file: FileId, done: std::io::Result<()>) {
-        static FAILED: Throttle = Throttle::every(Duration::from_secs(60));
+        static FAILED: LogThrottle = LogThrottle::every(Duration::from_secs(60));
         if let Err(error) = done {
             let message = format_args!("the kernel keeps what is old of inode {}: {error}", file.inode);
-            FAILED.write(Level::Warning, "volume", message);
+            FAILED.write(LogLevel::Warning, "volume", message);
         }
     }
 }

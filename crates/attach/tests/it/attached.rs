@@ -7,27 +7,28 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::process::Command;
 use std::time::Duration;
 
-use nectary_attach::{Attachment, Error, Options};
-use nectary_block::{ErrorKind, Registry};
+use nectary_attach::{AttachOptions, Attachment, Error};
+use nectary_block::{DeviceErrorKind, DeviceRegistry};
 
-use crate::support::{Attached, is_missing};
+use crate::support::{AttachmentFixture, is_missing};
 
 /// Reads 4096 bytes into page-aligned memory, which direct I/O needs; returns their common value.
 fn read_direct(file: &File, offset: u64) -> io::Result<u8> {
     #[repr(align(4096))]
-    struct Block([u8; 4096]);
-    let mut block = Block([0xee; 4096]);
+    struct AlignedPage([u8; 4096]);
+    let mut block = AlignedPage([0xee; 4096]);
     file.read_exact_at(&mut block.0, offset)?;
     assert!(block.0.iter().all(|byte| *byte == block.0[0]), "mixed bytes at {offset}");
     Ok(block.0[0])
 }
 
+/// Written data is read back, and discarded ranges read as zeroes.
 #[test]
-fn what_is_written_is_read_back_and_what_is_discarded_reads_as_zeroes() {
+fn device_reads_writes_and_zeroes() {
     if is_missing("attached contents") {
         return;
     }
-    let attached = Attached::new("stripe(stats(memory:32M),memory:32M)", false);
+    let attached = AttachmentFixture::new("stripe(stats(memory:32M),memory:32M)", false);
     let file = attached.open();
     for megabyte in 0..64u64 {
         file.write_all_at(&vec![megabyte as u8 + 1; 1 << 20], megabyte << 20).expect("it writes");
@@ -50,11 +51,11 @@ fn what_is_written_is_read_back_and_what_is_discarded_reads_as_zeroes() {
 }
 
 #[test]
-fn a_device_in_use_stays_and_one_that_is_not_goes() {
+fn detach_refuses_device_in_use() {
     if is_missing("attached in use") {
         return;
     }
-    let attached = Attached::new("memory:16M", false);
+    let attached = AttachmentFixture::new("memory:16M", false);
     let holder = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(attached.0.path()).expect("it opens");
     assert!(matches!(attached.0.release(), Err(Error::InUse { .. })));
     assert!(attached.0.is_attached());
@@ -63,12 +64,13 @@ fn a_device_in_use_stays_and_one_that_is_not_goes() {
     assert!(!attached.0.is_attached());
 }
 
+/// A device that was asked to go goes when its last user leaves.
 #[test]
-fn a_device_whose_last_user_leaves_goes_when_it_was_asked_to() {
+fn release_waits_for_last_user() {
     if is_missing("attached until unused") {
         return;
     }
-    let attached = Attached::new("memory:16M", false);
+    let attached = AttachmentFixture::new("memory:16M", false);
     let user = attached.open();
     user.write_all_at(&[7; 4096], 0).expect("it writes");
     attached.0.release_when_unused().expect("it takes the request");
@@ -79,11 +81,11 @@ fn a_device_whose_last_user_leaves_goes_when_it_was_asked_to() {
 }
 
 #[test]
-fn a_read_only_device_takes_no_writes() {
+fn read_only_device_refuses_writes() {
     if is_missing("attached read-only") {
         return;
     }
-    let attached = Attached::new("memory:16M", true);
+    let attached = AttachmentFixture::new("memory:16M", true);
     assert!(
         OpenOptions::new().write(true).open(attached.0.path()).is_ok_and(|file| file.write_at(&[1; 4096], 0).is_err())
             || OpenOptions::new().write(true).open(attached.0.path()).is_err()
@@ -99,7 +101,7 @@ fn a_failed_flush_reaches_whoever_syncs() {
     }
     let when = std::env::temp_dir().join(format!("nectary-attach-{}", std::process::id()));
     std::fs::write(&when, "").expect("it is written");
-    let attached = Attached::new(&format!("error(memory:16M,on=flush,when={})", when.display()), false);
+    let attached = AttachmentFixture::new(&format!("error(memory:16M,on=flush,when={})", when.display()), false);
     let file = attached.open();
     file.write_all_at(&[1; 4096], 0).expect("the page cache takes it");
     let synced = file.sync_all();
@@ -111,13 +113,14 @@ fn a_failed_flush_reaches_whoever_syncs() {
     attached.detach().expect("it detaches");
 }
 
+/// A device that cannot be opened is reported, and nothing is left.
 #[test]
-fn what_cannot_be_opened_is_said_and_nothing_is_left() {
+fn failed_open_leaves_nothing() {
     if is_missing("attached errors") {
         return;
     }
-    for (spec, kind) in [("/nowhere/at/all.img", ErrorKind::Absent), ("memori:1G", ErrorKind::Invalid)] {
-        match Attachment::start(Registry::with_builtins(), spec, Options::default()) {
+    for (spec, kind) in [("/nowhere/at/all.img", DeviceErrorKind::Absent), ("memori:1G", DeviceErrorKind::Invalid)] {
+        match Attachment::start(DeviceRegistry::with_builtins(), spec, AttachOptions::default()) {
             Err(Error::Device(error)) => assert_eq!(error.kind, kind, "{error}"),
             Err(error) => panic!("{spec}: {error}"),
             Ok(attachment) => panic!("{spec} is {}", attachment.path().display()),
@@ -126,11 +129,11 @@ fn what_cannot_be_opened_is_said_and_nothing_is_left() {
 }
 
 #[test]
-fn a_slow_device_is_used_side_by_side() {
+fn slow_device_serves_in_parallel() {
     if is_missing("attached concurrency") {
         return;
     }
-    let attached = Attached::new("delay(memory:16M,read=500ms)", false);
+    let attached = AttachmentFixture::new("delay(memory:16M,read=500ms)", false);
     let began = std::time::Instant::now();
     std::thread::scope(|scope| {
         for index in 0..16u64 {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use nectary_block::conformance::check;
 use nectary_block::{FileDevice, OpenOptions, SharedDevice};
 
-use crate::support::{Attached, is_missing};
+use crate::support::{AttachmentFixture, is_missing};
 
 #[tokio::test]
 async fn an_attached_device_keeps_the_contract() {
@@ -15,7 +15,7 @@ async fn an_attached_device_keeps_the_contract() {
     }
     let attached = &Mutex::new(Vec::new());
     let make = |size| async move {
-        let device = Attached::new(&format!("memory:{size}"), false);
+        let device = AttachmentFixture::new(&format!("memory:{size}"), false);
         let disk = FileDevice::open_disk(device.0.path(), &OpenOptions::default()).await.expect("it opens");
         attached.lock().unwrap().push(device);
         Arc::new(disk) as SharedDevice

@@ -9,11 +9,11 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::support::is_missing;
-use nectary_attach::{Tree, TreeOptions};
-use nectary_buffer::Options;
+use nectary_attach::{MountedTree, TreeOptions};
+use nectary_buffer::CacheOptions;
 use nectary_fuse::{
-    Attributes, Call, Channel, Connection, Crew, Entry, FileSystem, Limits, Mount, MountOptions, Reply, Request,
-    unmount,
+    FuseChannel, FuseConnection, FuseFileSystem, FuseLimits, FuseMount, FuseRequest, LookupEntry, MountOptions,
+    NodeAttributes, ReplyHandle, RequestCall, WorkerCrew, unmount,
 };
 
 /// The time limit of every wait.
@@ -25,22 +25,22 @@ const FILE_BYTES: u64 = 64 << 10;
 
 /// A file system with one file, whose reads wait until a gate is open.
 #[derive(Default)]
-struct Slow {
-    gate: Mutex<Gate>,
+struct SlowFileSystem {
+    gate: Mutex<SlowReadState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Gate {
+struct SlowReadState {
     is_open: bool,
-    held: Vec<(Reply, u32)>,
+    held: Vec<(ReplyHandle, u32)>,
 }
 
-impl Slow {
-    fn attributes(node: u64) -> Attributes {
+impl SlowFileSystem {
+    fn attributes(node: u64) -> NodeAttributes {
         let mode = if node == FILE { libc::S_IFREG | 0o644 } else { libc::S_IFDIR | 0o755 };
         let size = if node == FILE { FILE_BYTES } else { 0 };
-        Attributes { number: node, size, mode, links: 1, block_bytes: 4096, ..Attributes::default() }
+        NodeAttributes { number: node, size, mode, links: 1, block_bytes: 4096, ..NodeAttributes::default() }
     }
 
     /// Waits until a read is held back.
@@ -62,20 +62,20 @@ impl Slow {
     }
 }
 
-impl FileSystem for Slow {
-    fn serve(&self, request: Request<'_>, reply: Reply) {
+impl FuseFileSystem for SlowFileSystem {
+    fn serve(&self, request: FuseRequest<'_>, reply: ReplyHandle) {
         match request.call {
-            Call::LookUp { name } if name == c"file" => reply.entry(&Entry {
+            RequestCall::LookUp { name } if name == c"file" => reply.entry(&LookupEntry {
                 node: FILE,
                 generation: 0,
-                attributes: Slow::attributes(FILE),
+                attributes: SlowFileSystem::attributes(FILE),
                 entry_valid: VALID,
                 attributes_valid: VALID,
             }),
-            Call::LookUp { .. } => reply.errno(libc::ENOENT),
-            Call::GetAttributes { .. } => reply.attributes(&Slow::attributes(request.node), VALID),
-            Call::Open { .. } | Call::OpenDirectory { .. } => reply.opened(1, 0),
-            Call::Read(read) => {
+            RequestCall::LookUp { .. } => reply.errno(libc::ENOENT),
+            RequestCall::GetAttributes { .. } => reply.attributes(&SlowFileSystem::attributes(request.node), VALID),
+            RequestCall::Open { .. } | RequestCall::OpenDirectory { .. } => reply.opened(1, 0),
+            RequestCall::Read(read) => {
                 let mut gate = self.gate.lock().unwrap();
                 if gate.is_open {
                     return reply.bytes(&vec![7; read.size as usize]);
@@ -83,42 +83,44 @@ impl FileSystem for Slow {
                 gate.held.push((reply, read.size));
                 self.changed.notify_all();
             }
-            Call::Release { .. } | Call::ReleaseDirectory { .. } | Call::Flush { .. } => reply.ok(),
+            RequestCall::Release { .. } | RequestCall::ReleaseDirectory { .. } | RequestCall::Flush { .. } => {
+                reply.ok()
+            }
             _ => reply.errno(libc::ENOSYS),
         }
     }
 }
 
 /// A slow source and the tree above it; both are removed whether the test passes or fails.
-struct Shown {
-    slow: Arc<Slow>,
-    tree: Option<Tree>,
-    crew: Option<Crew>,
+struct SlowMount {
+    slow: Arc<SlowFileSystem>,
+    tree: Option<MountedTree>,
+    crew: Option<WorkerCrew>,
     scratch: PathBuf,
 }
 
-impl Shown {
-    fn new() -> Shown {
+impl SlowMount {
+    fn new() -> SlowMount {
         let scratch = Path::new("/var/tmp").join(format!("nectary-slow-{}", std::process::id()));
         let (source, directory) = (scratch.join("source"), scratch.join("shown"));
         fs::create_dir_all(&source).unwrap();
         fs::create_dir_all(&directory).unwrap();
-        let slow = Arc::new(Slow::default());
-        let channel = Channel::open(true).unwrap();
+        let slow = Arc::new(SlowFileSystem::default());
+        let channel = FuseChannel::open(true).unwrap();
         let options = MountOptions {
             source: "slow".to_owned(),
             root_mode: libc::S_IFDIR | 0o755,
             for_all: true,
             ..MountOptions::default()
         };
-        let mount = Mount::new(&channel, &options).unwrap();
-        let connection = Connection::new(slow.clone(), Limits::default());
-        let crew = Crew::start(connection, channel, "slow").unwrap();
+        let mount = FuseMount::new(&channel, &options).unwrap();
+        let connection = FuseConnection::new(slow.clone(), FuseLimits::default());
+        let crew = WorkerCrew::start(connection, channel, "slow").unwrap();
         mount.attach(&source).unwrap();
-        let mut shown = Shown { slow, tree: None, crew: Some(crew), scratch };
-        let cache = Options { memory_bytes: 16 << 20, policy: "lru".to_owned(), ..Options::default() };
+        let mut shown = SlowMount { slow, tree: None, crew: Some(crew), scratch };
+        let cache = CacheOptions { memory_bytes: 16 << 20, policy: "lru".to_owned(), ..CacheOptions::default() };
         shown.tree = Some(
-            Tree::start(TreeOptions {
+            MountedTree::start(TreeOptions {
                 source,
                 directory,
                 cache,
@@ -136,7 +138,7 @@ impl Shown {
     }
 }
 
-impl Drop for Shown {
+impl Drop for SlowMount {
     fn drop(&mut self) {
         self.slow.open();
         if let Some(tree) = self.tree.take() {
@@ -179,12 +181,13 @@ fn end(child: &mut Child) -> std::process::ExitStatus {
     }
 }
 
+/// A signal ends a read that waits for its source, and the next read is right.
 #[test]
-fn signal_ends_a_read_that_waits_for_its_source_and_the_next_read_is_right() {
+fn signal_ends_waiting_read() {
     if is_missing("interrupted read") {
         return;
     }
-    let shown = Shown::new();
+    let shown = SlowMount::new();
     for signal in [libc::SIGINT, libc::SIGKILL, libc::SIGTERM] {
         shown.slow.close();
         let mut child = reader(&shown.file());

@@ -7,16 +7,16 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nectary_buffer::Mode;
+use nectary_buffer::WriteMode;
 
-use crate::tree::{Shown, as_user, bytes};
+use crate::tree::{TreeMount, as_user, bytes};
 
 /// The largest file that the kernel reads itself.
 const SMALL: usize = 64 << 10;
 
 /// A mounted directory with these files; `None` if this machine, its kernel or the source cannot pass files through.
-fn shown(test: &str, is_exclusive: bool, files: &[(&str, usize)]) -> Option<Shown> {
-    let shown = Shown::passing(test, Mode::WriteThrough, is_exclusive, SMALL as u64)?;
+fn shown(test: &str, is_exclusive: bool, files: &[(&str, usize)]) -> Option<TreeMount> {
+    let shown = TreeMount::passing(test, WriteMode::WriteThrough, is_exclusive, SMALL as u64)?;
     for (name, length) in files {
         fs::write(shown.below(name), bytes(*length, 1)).unwrap();
     }
@@ -29,7 +29,7 @@ fn shown(test: &str, is_exclusive: bool, files: &[(&str, usize)]) -> Option<Show
     Some(shown)
 }
 
-fn references(shown: &Shown) -> u64 {
+fn references(shown: &TreeMount) -> u64 {
     let cache = shown.tree.figures().cache;
     cache.hits + cache.misses
 }
@@ -42,12 +42,12 @@ fn whole(file: &mut File) -> Vec<u8> {
 }
 
 /// Opens a file for reading and writing.
-fn writable(shown: &Shown, name: &str) -> File {
+fn writable(shown: &TreeMount, name: &str) -> File {
     OpenOptions::new().read(true).write(true).open(shown.at(name)).unwrap()
 }
 
 /// Opens a file for reading when the kernel passes it through. The kernel says late that a last handle was closed.
-fn passed(shown: &Shown, name: &str) -> File {
+fn passed(shown: &TreeMount, name: &str) -> File {
     let (before, began) = (shown.tree.figures().passed_opens, Instant::now());
     loop {
         let file = File::open(shown.at(name)).unwrap();
@@ -61,7 +61,7 @@ fn passed(shown: &Shown, name: &str) -> File {
 }
 
 /// Asserts that a file has these bytes when the kernel no longer passes it through.
-fn cached(shown: &Shown, name: &str, expected: &[u8]) {
+fn cached(shown: &TreeMount, name: &str, expected: &[u8]) {
     let (before, began) = (references(shown), Instant::now());
     while references(shown) == before {
         assert!(whole(&mut writable(shown, name)) == expected, "{name}");
@@ -70,8 +70,9 @@ fn cached(shown: &Shown, name: &str, expected: &[u8]) {
     }
 }
 
+/// Small files pass through and large files do not.
 #[test]
-fn small_files_pass_and_large_do_not() {
+fn passthrough_takes_small_files_only() {
     let files = [("empty", 0), ("small", 5000), ("limit", SMALL), ("large", SMALL + 1)];
     let Some(shown) = shown("small files pass", false, &files) else { return };
     for (name, length) in files {

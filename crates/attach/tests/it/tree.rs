@@ -11,28 +11,28 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use nectary_attach::{Error, Tree, TreeOptions};
-use nectary_buffer::{Mode, Options};
+use nectary_attach::{Error, MountedTree, TreeOptions};
+use nectary_buffer::{CacheOptions, WriteMode};
 
 use crate::support::is_missing;
 
 /// A mounted directory, which is unmounted whether the test passes or fails.
-pub struct Shown {
-    pub tree: Tree,
+pub struct TreeMount {
+    pub tree: MountedTree,
     scratch: PathBuf,
 }
 
-impl Shown {
-    fn new(test: &str, mode: Mode) -> Option<Shown> {
-        Shown::with(test, mode, false)
+impl TreeMount {
+    fn new(test: &str, mode: WriteMode) -> Option<TreeMount> {
+        TreeMount::with(test, mode, false)
     }
 
-    fn with(test: &str, mode: Mode, is_exclusive: bool) -> Option<Shown> {
-        Shown::passing(test, mode, is_exclusive, 0)
+    fn with(test: &str, mode: WriteMode, is_exclusive: bool) -> Option<TreeMount> {
+        TreeMount::passing(test, mode, is_exclusive, 0)
     }
 
     /// Shows a directory; the kernel itself reads files of at most `passthrough_bytes`.
-    pub fn passing(test: &str, mode: Mode, is_exclusive: bool, passthrough_bytes: u64) -> Option<Shown> {
+    pub fn passing(test: &str, mode: WriteMode, is_exclusive: bool, passthrough_bytes: u64) -> Option<TreeMount> {
         if is_missing(test) {
             return None;
         }
@@ -44,10 +44,10 @@ impl Shown {
         let (source, directory) = (scratch.join("source"), scratch.join("shown"));
         fs::create_dir_all(&source).unwrap();
         fs::create_dir_all(&directory).unwrap();
-        let cache = Options { memory_bytes: 16 << 20, policy: "lru".to_owned(), mode, ..Options::default() };
+        let cache = CacheOptions { memory_bytes: 16 << 20, policy: "lru".to_owned(), mode, ..CacheOptions::default() };
         let options = TreeOptions { source, directory, cache, is_exclusive, uses_handles: true, passthrough_bytes };
-        let tree = Tree::start(options).expect("it is shown");
-        Some(Shown { tree, scratch })
+        let tree = MountedTree::start(options).expect("it is shown");
+        Some(TreeMount { tree, scratch })
     }
 
     pub fn at(&self, name: impl AsRef<Path>) -> PathBuf {
@@ -59,7 +59,7 @@ impl Shown {
     }
 }
 
-impl Drop for Shown {
+impl Drop for TreeMount {
     fn drop(&mut self) {
         let has_ended = *self.tree.ended().borrow();
         let ended = if has_ended { Ok(()) } else { self.tree.unmount(false).or_else(|_| self.tree.unmount(true)) };
@@ -88,9 +88,10 @@ pub fn bytes(length: usize, seed: u32) -> Vec<u8> {
     (0..length as u32).map(|byte| (byte.wrapping_mul(31).wrapping_add(seed) % 253) as u8).collect()
 }
 
+/// A tree with every kind of file is the same below and through the cache.
 #[test]
-fn a_tree_of_every_kind_of_file_is_the_same_below_and_through_the_cache() {
-    let Some(shown) = Shown::new("cached tree", Mode::WriteThrough) else { return };
+fn cached_tree_matches_source() {
+    let Some(shown) = TreeMount::new("cached tree", WriteMode::WriteThrough) else { return };
     let root = shown.at("tree");
     fs::create_dir(&root).unwrap();
     for (index, length) in [0, 1, 4095, 8192, 8193, 100_000, 2_000_001].into_iter().enumerate() {
@@ -139,9 +140,10 @@ fn a_tree_of_every_kind_of_file_is_the_same_below_and_through_the_cache() {
     assert!(!shown.below("tree").exists());
 }
 
+/// Reads hit the cache at every offset, and follow writes, truncations and holes.
 #[test]
-fn reads_hit_the_cache_at_every_offset_and_follow_writes_truncations_and_holes() {
-    let Some(shown) = Shown::new("cached bytes", Mode::WriteThrough) else { return };
+fn reads_hit_at_every_offset() {
+    let Some(shown) = TreeMount::new("cached bytes", WriteMode::WriteThrough) else { return };
     let path = shown.at("file");
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
     let mut model = bytes(3_000_000, 7);
@@ -207,9 +209,10 @@ fn reads_hit_the_cache_at_every_offset_and_follow_writes_truncations_and_holes()
     assert!(!shown.below("file").exists());
 }
 
+/// A file that changed underneath is read again when it is opened.
 #[test]
-fn a_file_that_changed_underneath_is_read_again_when_it_is_opened() {
-    let Some(shown) = Shown::new("changed underneath", Mode::WriteThrough) else { return };
+fn changed_source_rereads_on_open() {
+    let Some(shown) = TreeMount::new("changed underneath", WriteMode::WriteThrough) else { return };
     fs::write(shown.below("file"), bytes(20_000, 1)).unwrap();
     assert!(fs::read(shown.at("file")).unwrap() == bytes(20_000, 1));
     // The new contents have the same length, so only the modification time differs.
@@ -227,9 +230,10 @@ fn a_file_that_changed_underneath_is_read_again_when_it_is_opened() {
     }
 }
 
+/// An exclusive source is not checked again; changes through the mount are seen.
 #[test]
-fn an_exclusive_source_is_not_looked_at_again_and_changes_through_the_mount_are_seen() {
-    let Some(shown) = Shown::with("exclusive source", Mode::WriteThrough, true) else { return };
+fn exclusive_source_skips_stat_checks() {
+    let Some(shown) = TreeMount::with("exclusive source", WriteMode::WriteThrough, true) else { return };
     fs::write(shown.below("file"), bytes(20_000, 1)).unwrap();
     assert!(fs::read(shown.at("file")).unwrap() == bytes(20_000, 1));
     assert_eq!(fs::metadata(shown.at("absent")).unwrap_err().kind(), io::ErrorKind::NotFound);
@@ -252,8 +256,8 @@ fn an_exclusive_source_is_not_looked_at_again_and_changes_through_the_mount_are_
 }
 
 #[test]
-fn a_mapped_file_and_its_reads_and_writes_agree() {
-    let Some(shown) = Shown::new("mapped", Mode::WriteThrough) else { return };
+fn mapped_file_agrees_with_io() {
+    let Some(shown) = TreeMount::new("mapped", WriteMode::WriteThrough) else { return };
     let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(shown.at("file")).unwrap();
     file.write_all(&[5; 16_384]).unwrap();
     // SAFETY: this makes a new mapping of 16384 bytes of an open file.
@@ -282,8 +286,8 @@ fn a_mapped_file_and_its_reads_and_writes_agree() {
 }
 
 #[test]
-fn git_clones_into_a_cached_directory_and_finds_nothing_wrong() {
-    let Some(shown) = Shown::new("git", Mode::WriteThrough) else { return };
+fn git_clone_in_cache_works() {
+    let Some(shown) = TreeMount::new("git", WriteMode::WriteThrough) else { return };
     let git = |directory: &Path, arguments: &[&str]| {
         let mut command = Command::new("git");
         command.arg("-C").arg(directory).args(["-c", "user.name=a", "-c", "user.email=a@b", "-c", "safe.directory=*"]);
@@ -312,8 +316,8 @@ fn git_clones_into_a_cached_directory_and_finds_nothing_wrong() {
 }
 
 #[test]
-fn sqlite_keeps_its_database_whole_with_several_writers() {
-    let Some(shown) = Shown::new("sqlite", Mode::WriteThrough) else { return };
+fn sqlite_with_writers_stays_whole() {
+    let Some(shown) = TreeMount::new("sqlite", WriteMode::WriteThrough) else { return };
     let sql = |database: &Path, text: &str| {
         run(Command::new("sqlite3").arg("-cmd").arg(".timeout 20000").arg(database).arg(text))
     };
@@ -343,7 +347,7 @@ fn sqlite_keeps_its_database_whole_with_several_writers() {
 
 #[test]
 fn a_read_only_tree_changes_nothing() {
-    let Some(shown) = Shown::new("read-only tree", Mode::ReadOnly) else { return };
+    let Some(shown) = TreeMount::new("read-only tree", WriteMode::ReadOnly) else { return };
     fs::write(shown.below("file"), b"below").unwrap();
     assert_eq!(fs::read(shown.at("file")).unwrap(), b"below");
     for result in [
@@ -358,9 +362,10 @@ fn a_read_only_tree_changes_nothing() {
     assert_eq!(fs::read(shown.below("file")).unwrap(), b"below");
 }
 
+/// Each process and file is a separate stream.
 #[test]
-fn each_process_and_file_is_a_stream() {
-    let Some(shown) = Shown::new("streams", Mode::WriteThrough) else { return };
+fn process_and_file_make_stream() {
+    let Some(shown) = TreeMount::new("streams", WriteMode::WriteThrough) else { return };
     for name in ["a", "b"] {
         fs::write(shown.below(name), bytes(1_000_000, 1)).unwrap();
         for _ in 0..2 {
@@ -374,8 +379,8 @@ fn each_process_and_file_is_a_stream() {
 }
 
 #[test]
-fn a_tree_in_use_stays_and_one_that_is_not_goes() {
-    let Some(shown) = Shown::new("tree in use", Mode::WriteThrough) else { return };
+fn unmount_refuses_tree_in_use() {
+    let Some(shown) = TreeMount::new("tree in use", WriteMode::WriteThrough) else { return };
     fs::write(shown.at("file"), b"x").unwrap();
     let user = OpenOptions::new().read(true).custom_flags(libc::O_CLOEXEC).open(shown.at("file")).unwrap();
     assert!(matches!(shown.tree.unmount(false), Err(Error::InUse { .. })));
@@ -487,8 +492,8 @@ fn seen_of_lists(root: &Path) -> Vec<String> {
 }
 
 #[test]
-fn access_control_lists_mean_the_same_below_and_through_the_cache() {
-    let Some(shown) = Shown::new("access control lists", Mode::WriteThrough) else { return };
+fn acl_matches_source_through_cache() {
+    let Some(shown) = TreeMount::new("access control lists", WriteMode::WriteThrough) else { return };
     for directory in [shown.below("direct"), shown.at("through")] {
         fs::create_dir(&directory).unwrap();
     }
@@ -518,8 +523,8 @@ fn allocate(file: &File, mode: i32, offset: i64, length: i64) {
 
 /// `O_SYNC` and `O_DSYNC`: not only what `write` changed is durable when the call returns.
 #[test]
-fn synced_handles_leave_nothing_to_write_back() {
-    let Some(shown) = Shown::new("synced handles", Mode::WriteThrough) else { return };
+fn synced_handles_leave_nothing_dirty() {
+    let Some(shown) = TreeMount::new("synced handles", WriteMode::WriteThrough) else { return };
     type Change = fn(&File, &File);
     let changes: [(&str, Change); 4] = [
         ("write", |file, _| file.write_all_at(&bytes(5000, 1), 100).unwrap()),

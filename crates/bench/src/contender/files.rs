@@ -18,16 +18,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use nectary_cache::{Lru, Policy, Stream};
+use nectary_cache::{Lru, Policy, StreamId};
 use serde_json::json;
 
-use super::{Found, Place, Storage};
+use super::{ContenderResources, ContenderStorage, ObjectHit};
 use crate::Error;
-use crate::workload::Request;
+use crate::workload::ProxyRequest;
 
 mod system;
 
-pub use system::FileSystem;
+pub use system::ContenderFileSystem;
 
 /// Squid's usual numbers of directories.
 const FIRST_LEVEL: u64 = 16;
@@ -48,7 +48,7 @@ const FULL_ATTEMPTS_MAX: usize = 20;
 #[derive(Debug, Clone)]
 pub struct FilesOptions {
     /// The file system.
-    pub system: FileSystem,
+    pub system: ContenderFileSystem,
     /// The memory of the proxy's own cache, in bytes.
     pub proxy_bytes: u64,
     /// The memory that is left to the kernel's buffer cache, in bytes.
@@ -56,7 +56,7 @@ pub struct FilesOptions {
     /// The share of the buffer cache that may be dirty before it is written, in percent.
     pub dirty_percent: u64,
     /// Its devices and directories.
-    pub place: Place,
+    pub place: ContenderResources,
 }
 
 impl FilesOptions {
@@ -87,22 +87,22 @@ fn folder_name(folder: u64) -> String {
 }
 
 /// A proxy's cache in files.
-pub struct Files {
+pub struct SquidContender {
     options: FilesOptions,
     roots: Vec<PathBuf>,
     /// The open directory of each cache root, which `syncfs` needs.
     handles: Vec<File>,
-    state: Mutex<State>,
+    state: Mutex<SquidState>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct CacheFileLocation {
     number: u64,
     root: usize,
 }
 
-struct State {
-    index: HashMap<u32, Entry>,
+struct SquidState {
+    index: HashMap<u32, CacheFileLocation>,
     /// For each disk, its objects in LRU order, weighted by blocks.
     disks: Vec<Lru>,
     memory: HashMap<u32, Bytes>,
@@ -115,9 +115,9 @@ struct State {
     times_full: u64,
 }
 
-impl Files {
+impl SquidContender {
     /// Mounts the prepared file systems.
-    pub fn start(options: FilesOptions) -> Result<Files, Error> {
+    pub fn start(options: FilesOptions) -> Result<SquidContender, Error> {
         let mut handles = Vec::new();
         let roots: Vec<PathBuf> = (0..options.place.devices.len()).map(|index| options.root(index)).collect();
         for (device, root) in options.place.devices.iter().zip(&roots) {
@@ -125,7 +125,7 @@ impl Files {
             handles.push(File::open(root).map_err(|error| Error::failed(root.display(), error))?);
         }
         let blocks = (options.place.disk_bytes as f64 * FULL_SHARE) as u64 / BLOCK_BYTES / roots.len() as u64;
-        let state = State {
+        let state = SquidState {
             index: HashMap::new(),
             disks: roots.iter().map(|_| Lru::new(blocks)).collect(),
             memory: HashMap::new(),
@@ -137,19 +137,19 @@ impl Files {
             files_deleted: 0,
             times_full: 0,
         };
-        Ok(Files { options, roots, handles, state: Mutex::new(state) })
+        Ok(SquidContender { options, roots, handles, state: Mutex::new(state) })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SquidState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn path(&self, entry: Entry) -> PathBuf {
+    fn path(&self, entry: CacheFileLocation) -> PathBuf {
         let folder = folder_name(entry.number / SECOND_LEVEL % (FIRST_LEVEL * SECOND_LEVEL));
         self.roots[entry.root].join(format!("{folder}/{:08X}", entry.number))
     }
 
-    fn unlink(&self, entries: &[Entry]) -> Result<(), Error> {
+    fn unlink(&self, entries: &[CacheFileLocation]) -> Result<(), Error> {
         for entry in entries {
             let path = self.path(*entry);
             match fs::remove_file(&path) {
@@ -173,15 +173,15 @@ impl Files {
                 victims.push(victim as u32);
                 true
             });
-            let entries: Vec<Entry> = victims.iter().filter_map(|object| state.forget(*object)).collect();
+            let entries: Vec<CacheFileLocation> = victims.iter().filter_map(|object| state.forget(*object)).collect();
             drop(state);
             self.unlink(&entries)
         }
     }
 }
 
-impl State {
-    fn forget(&mut self, object: u32) -> Option<Entry> {
+impl SquidState {
+    fn forget(&mut self, object: u32) -> Option<CacheFileLocation> {
         self.memory.remove(&object);
         self.memory_order.remove(u64::from(object));
         let entry = self.index.remove(&object)?;
@@ -191,29 +191,29 @@ impl State {
     }
 
     fn remember(&mut self, object: u32, body: &Bytes) {
-        let State { memory, memory_order, .. } = self;
+        let SquidState { memory, memory_order, .. } = self;
         let weight = body.len() as u64;
-        let access = memory_order.reference(u64::from(object), weight, Stream::default(), &mut |victim| {
+        let access = memory_order.reference(u64::from(object), weight, StreamId::default(), &mut |victim| {
             memory.remove(&(victim as u32));
             true
         });
-        if access != nectary_cache::Access::Bypassed {
+        if access != nectary_cache::AccessResult::Bypassed {
             memory.insert(object, body.clone());
         }
     }
 }
 
-impl Storage for Files {
-    fn get(&self, request: &Request) -> Result<Option<Found>, Error> {
+impl ContenderStorage for SquidContender {
+    fn get(&self, request: &ProxyRequest) -> Result<Option<ObjectHit>, Error> {
         let object = request.object;
         let entry = {
             let mut state = self.state();
             let Some(&entry) = state.index.get(&object) else { return Ok(None) };
-            state.disks[entry.root].reference(u64::from(object), blocks(request), Stream::default(), &mut |_| false);
+            state.disks[entry.root].reference(u64::from(object), blocks(request), StreamId::default(), &mut |_| false);
             if let Some(body) = state.memory.get(&object).cloned() {
                 let weight = body.len() as u64;
-                state.memory_order.reference(u64::from(object), weight, Stream::default(), &mut |_| false);
-                return Ok(Some(Found { pieces: vec![body], in_memory: true }));
+                state.memory_order.reference(u64::from(object), weight, StreamId::default(), &mut |_| false);
+                return Ok(Some(ObjectHit { pieces: vec![body], in_memory: true }));
             }
             entry
         };
@@ -225,7 +225,7 @@ impl Storage for Files {
                 if state.index.contains_key(&object) {
                     state.remember(object, &body);
                 }
-                Ok(Some(Found { pieces: vec![body], in_memory: false }))
+                Ok(Some(ObjectHit { pieces: vec![body], in_memory: false }))
             }
             // Another thread has deleted the file.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -233,13 +233,13 @@ impl Storage for Files {
         }
     }
 
-    fn put(&self, request: &Request, body: Bytes) -> Result<(), Error> {
+    fn put(&self, request: &ProxyRequest, body: Bytes) -> Result<(), Error> {
         let entry = {
             let mut state = self.state();
             let root = state.next_root;
             state.next_root = (root + 1) % self.roots.len();
             state.next_number += 1;
-            Entry { number: state.next_number - 1, root }
+            CacheFileLocation { number: state.next_number - 1, root }
         };
         let path = self.path(entry);
         for attempt in 0.. {
@@ -260,7 +260,7 @@ impl Storage for Files {
             let access = state.disks[entry.root].reference(
                 request.object.into(),
                 blocks(request),
-                Stream::default(),
+                StreamId::default(),
                 &mut |id| {
                     victims.push(id as u32);
                     true
@@ -268,7 +268,7 @@ impl Storage for Files {
             );
             leaving.extend(victims.iter().filter_map(|victim| state.forget(*victim)));
             match access {
-                nectary_cache::Access::Bypassed => leaving.push(entry),
+                nectary_cache::AccessResult::Bypassed => leaving.push(entry),
                 _ => {
                     state.index.insert(request.object, entry);
                     state.remember(request.object, &body);
@@ -278,7 +278,7 @@ impl Storage for Files {
         self.unlink(&leaving)
     }
 
-    fn delete(&self, request: &Request) -> Result<(), Error> {
+    fn delete(&self, request: &ProxyRequest) -> Result<(), Error> {
         let entry = self.state().forget(request.object);
         self.unlink(entry.as_slice())
     }
@@ -286,7 +286,7 @@ impl Storage for Files {
     fn tick(&self, now: Duration) -> Result<(), Error> {
         {
             let mut state = self.state();
-            let Place { is_virtual, speed, .. } = self.options.place;
+            let ContenderResources { is_virtual, speed, .. } = self.options.place;
             let is_late = (is_virtual || speed > 1.0) && now.saturating_sub(state.synced) >= DIRTY_MAX;
             if !is_late && state.dirty_bytes <= self.options.buffer_bytes * self.options.dirty_percent / 100 {
                 return Ok(());
@@ -313,7 +313,7 @@ impl Storage for Files {
     }
 }
 
-impl Drop for Files {
+impl Drop for SquidContender {
     fn drop(&mut self) {
         self.handles.clear();
         for root in &self.roots {
@@ -322,7 +322,7 @@ impl Drop for Files {
     }
 }
 
-fn blocks(request: &Request) -> u64 {
+fn blocks(request: &ProxyRequest) -> u64 {
     u64::from(request.bytes).div_ceil(BLOCK_BYTES).max(1)
 }
 

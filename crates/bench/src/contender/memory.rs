@@ -6,20 +6,20 @@ use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 
-use super::{Found, Storage};
+use super::{ContenderStorage, ObjectHit};
 use crate::Error;
-use crate::workload::Request;
+use crate::workload::ProxyRequest;
 
 /// Stores every object in memory.
-pub struct Memory {
+pub struct MemoryContender {
     objects: Mutex<HashMap<u32, Bytes>>,
     wrong: Option<u32>,
 }
 
-impl Memory {
+impl MemoryContender {
     /// Makes an empty table, which returns a wrong last byte for the object `wrong`.
-    pub fn new(wrong: Option<u32>) -> Memory {
-        Memory { objects: Mutex::default(), wrong }
+    pub fn new(wrong: Option<u32>) -> MemoryContender {
+        MemoryContender { objects: Mutex::default(), wrong }
     }
 
     fn objects(&self) -> std::sync::MutexGuard<'_, HashMap<u32, Bytes>> {
@@ -27,8 +27,8 @@ impl Memory {
     }
 }
 
-impl Storage for Memory {
-    fn get(&self, request: &Request) -> Result<Option<Found>, Error> {
+impl ContenderStorage for MemoryContender {
+    fn get(&self, request: &ProxyRequest) -> Result<Option<ObjectHit>, Error> {
         let Some(body) = self.objects().get(&request.object).cloned() else { return Ok(None) };
         let mut pieces = vec![body];
         if self.wrong == Some(request.object) {
@@ -38,15 +38,15 @@ impl Storage for Memory {
             }
             pieces = vec![damaged.into()];
         }
-        Ok(Some(Found { pieces, in_memory: true }))
+        Ok(Some(ObjectHit { pieces, in_memory: true }))
     }
 
-    fn put(&self, request: &Request, body: Bytes) -> Result<(), Error> {
+    fn put(&self, request: &ProxyRequest, body: Bytes) -> Result<(), Error> {
         self.objects().insert(request.object, body);
         Ok(())
     }
 
-    fn delete(&self, request: &Request) -> Result<(), Error> {
+    fn delete(&self, request: &ProxyRequest) -> Result<(), Error> {
         self.objects().remove(&request.object);
         Ok(())
     }

@@ -14,17 +14,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::workload::Request;
-use crate::{Error, ErrorKind};
+use crate::workload::ProxyRequest;
+use crate::{Error, ExperimentErrorKind};
 
-pub use files::{DIRTY_PERCENT, FileSystem, Files, FilesOptions};
+pub use files::{ContenderFileSystem, DIRTY_PERCENT, FilesOptions, SquidContender};
 pub use foyer::{FoyerEngine, FoyerSettings, FoyerWrites};
-pub use memory::Memory;
-pub use nectary::{Nectary, Settings};
+pub use memory::MemoryContender;
+pub use nectary::{NectaryContender, NectarySettings};
 
 /// An object that a contender found.
 #[derive(Debug, Clone)]
-pub struct Found {
+pub struct ObjectHit {
     /// Its bytes, in pieces.
     pub pieces: Vec<Bytes>,
     /// Whether the bytes were in the contender's memory.
@@ -33,17 +33,17 @@ pub struct Found {
 
 /// Stores objects in memory and on disk.
 ///
-/// Each call gets the whole request. A contender may use the request's client ([`Request::client`]) and its hint, the
-/// page of the object ([`Request::page_key`]).
-pub trait Storage: Send + Sync {
+/// Each call gets the whole request. A contender may use the request's client ([`ProxyRequest::client`]) and its hint, the
+/// page of the object ([`ProxyRequest::page_key`]).
+pub trait ContenderStorage: Send + Sync {
     /// Finds an object; `None` for a miss.
-    fn get(&self, request: &Request) -> Result<Option<Found>, Error>;
+    fn get(&self, request: &ProxyRequest) -> Result<Option<ObjectHit>, Error>;
 
     /// Stores an object. `body` is the whole body; the request's hint names the page of the object.
-    fn put(&self, request: &Request, body: Bytes) -> Result<(), Error>;
+    fn put(&self, request: &ProxyRequest, body: Bytes) -> Result<(), Error>;
 
     /// Deletes an object.
-    fn delete(&self, request: &Request) -> Result<(), Error>;
+    fn delete(&self, request: &ProxyRequest) -> Result<(), Error>;
 
     /// Does the work of daemons that is due on the disk's clock. The worker calls it between requests.
     fn tick(&self, _now: Duration) -> Result<(), Error> {
@@ -59,18 +59,18 @@ pub trait Storage: Send + Sync {
 
 /// The description of a contender, which the parent sends to its worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Kind {
+pub enum ContenderKind {
     /// The Nectary store, on the block device itself.
     Nectary {
         /// Its memory, in bytes.
         memory_bytes: u64,
         /// Its settings.
-        settings: Settings,
+        settings: NectarySettings,
     },
     /// One file per object on a file system, behind a proxy's own cache: wg-Squid.
     Files {
         /// Which file system.
-        system: FileSystem,
+        system: ContenderFileSystem,
         /// The memory of the proxy's own cache, in bytes.
         proxy_bytes: u64,
         /// The memory that is left to the kernel's buffer cache, in bytes.
@@ -94,11 +94,11 @@ pub enum Kind {
 }
 
 /// Opens a contender that only another program implements.
-pub type Opener = fn(&Kind, &Place) -> Result<Box<dyn Storage>, Error>;
+pub type Opener = fn(&ContenderKind, &ContenderResources) -> Result<Box<dyn ContenderStorage>, Error>;
 
 /// The devices and directories that a contender uses.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Place {
+pub struct ContenderResources {
     /// Its block devices, one or more.
     pub devices: Vec<PathBuf>,
     /// A separate directory, for mounts.
@@ -112,65 +112,68 @@ pub struct Place {
     pub is_virtual: bool,
 }
 
-/// Prepares a contender: makes its file systems or its store, which is not measured. [`Prepared::start`] starts the
+/// Prepares a contender: makes its file systems or its store, which is not measured. [`PreparedContender::start`] starts the
 /// contender.
-pub fn prepare(kind: &Kind, place: &Place) -> Result<Prepared, Error> {
+pub fn prepare(kind: &ContenderKind, place: &ContenderResources) -> Result<PreparedContender, Error> {
     Ok(match kind {
-        Kind::Nectary { memory_bytes, settings } => {
+        ContenderKind::Nectary { memory_bytes, settings } => {
             nectary::create(place)?;
-            Prepared::Nectary { memory_bytes: *memory_bytes, settings: settings.clone(), place: place.clone() }
+            PreparedContender::Nectary { memory_bytes: *memory_bytes, settings: settings.clone(), place: place.clone() }
         }
-        &Kind::Files { system, proxy_bytes, buffer_bytes, dirty_percent } => {
+        &ContenderKind::Files { system, proxy_bytes, buffer_bytes, dirty_percent } => {
             let options = FilesOptions { system, proxy_bytes, buffer_bytes, dirty_percent, place: place.clone() };
             files::prepare(&options)?;
-            Prepared::Files(options)
+            PreparedContender::Files(options)
         }
-        Kind::Foyer { .. } => Prepared::Foreign { kind: kind.clone(), place: place.clone() },
-        Kind::Memory { wrong } => Prepared::Memory(*wrong),
+        ContenderKind::Foyer { .. } => PreparedContender::Foreign { kind: kind.clone(), place: place.clone() },
+        ContenderKind::Memory { wrong } => PreparedContender::Memory(*wrong),
     })
 }
 
 /// A contender that is prepared but not started.
-pub enum Prepared {
+pub enum PreparedContender {
     /// A store was made.
     Nectary {
         /// Its memory, in bytes.
         memory_bytes: u64,
         /// Its settings.
-        settings: Settings,
+        settings: NectarySettings,
         /// Its devices and directories.
-        place: Place,
+        place: ContenderResources,
     },
     /// File systems were made.
     Files(FilesOptions),
     /// A kind that only another program implements; nothing was made.
     Foreign {
         /// Its kind and settings.
-        kind: Kind,
+        kind: ContenderKind,
         /// Its devices and directories.
-        place: Place,
+        place: ContenderResources,
     },
     /// Nothing was made.
     Memory(Option<u32>),
 }
 
-impl Prepared {
+impl PreparedContender {
     /// Starts the contender with cold caches; `opener` opens the kinds that this crate does not implement.
     ///
-    /// *Errors*: [`ErrorKind::Missing`] if the kind needs an `opener` and there is none.
-    pub fn start(self, opener: Option<Opener>) -> Result<Box<dyn Storage>, Error> {
+    /// *Errors*: [`ExperimentErrorKind::Missing`] if the kind needs an `opener` and there is none.
+    pub fn start(self, opener: Option<Opener>) -> Result<Box<dyn ContenderStorage>, Error> {
         Ok(match self {
-            Prepared::Nectary { memory_bytes, settings, place } => {
-                Box::new(Nectary::open(&place, memory_bytes, &settings)?)
+            PreparedContender::Nectary { memory_bytes, settings, place } => {
+                Box::new(NectaryContender::open(&place, memory_bytes, &settings)?)
             }
-            Prepared::Files(options) => Box::new(Files::start(options)?),
-            Prepared::Foreign { kind, place } => match opener {
+            PreparedContender::Files(options) => Box::new(SquidContender::start(options)?),
+            PreparedContender::Foreign { kind, place } => match opener {
                 Some(open) => open(&kind, &place)?,
                 None => {
-                    return Err(Error::new(ErrorKind::Missing, format!("this program cannot contend with {kind:?}")));
+                    return Err(Error::new(
+                        ExperimentErrorKind::Missing,
+                        format!("this program cannot contend with {kind:?}"),
+                    ));
                 }
             },
-            Prepared::Memory(wrong) => Box::new(Memory::new(wrong)),
+            PreparedContender::Memory(wrong) => Box::new(MemoryContender::new(wrong)),
         })
     }
 }

@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nectary_block::OpenOptions as DeviceOptions;
-use nectary_store::{ClusterRead, CreateOptions, ErrorKind, KeyRef, OpenOptions, Store};
+use nectary_store::{ClusterRead, CreateOptions, KeyRef, OpenOptions, Store, StoreErrorKind};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::{Builder, Runtime};
 
-use super::{Found, Place, Storage};
+use super::{ContenderResources, ContenderStorage, ObjectHit};
 use crate::Error;
-use crate::workload::Request;
+use crate::workload::ProxyRequest;
 
 /// The unit of the stripe over several devices, in the form of its SPEC: three clusters. Appends begin at multiples of
 /// a power of two, and their first objects are small and popular. So with a unit that is a power of two, one disk would
@@ -32,7 +32,7 @@ const WRITE_DELAY_MS: u64 = 5_000;
 
 /// The settings of the store; each ablation changes one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Settings {
+pub struct NectarySettings {
     /// Whether the store gets the hints of requests.
     pub hints: bool,
     /// Whether a read transfers an object or its cluster.
@@ -47,28 +47,28 @@ pub struct Settings {
     pub write_delay_ms: u64,
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
+impl Default for NectarySettings {
+    fn default() -> NectarySettings {
         let OpenOptions { cluster_read, cluster_bytes, reinsert_percent, rewrite_percent, .. } = OpenOptions::default();
         let (hints, write_delay_ms) = (true, WRITE_DELAY_MS);
-        Settings { hints, cluster_read, cluster_bytes, reinsert_percent, rewrite_percent, write_delay_ms }
+        NectarySettings { hints, cluster_read, cluster_bytes, reinsert_percent, rewrite_percent, write_delay_ms }
     }
 }
 
-impl Settings {
+impl NectarySettings {
     /// The settings of each ablation, by name.
-    pub fn ablations() -> Vec<(&'static str, Settings)> {
-        let usual = Settings::default;
+    pub fn ablations() -> Vec<(&'static str, NectarySettings)> {
+        let usual = NectarySettings::default;
         vec![
-            ("hints-off", Settings { hints: false, ..usual() }),
-            ("clusters-off", Settings { hints: false, cluster_read: ClusterRead::Object, ..usual() }),
-            ("read-object", Settings { cluster_read: ClusterRead::Object, ..usual() }),
-            ("read-cluster", Settings { cluster_read: ClusterRead::Cluster, ..usual() }),
-            ("cluster-16k", Settings { cluster_bytes: 16 << 10, ..usual() }),
-            ("cluster-256k", Settings { cluster_bytes: 256 << 10, ..usual() }),
-            ("reinsert-10", Settings { reinsert_percent: 10, ..usual() }),
-            ("rewrite-off", Settings { rewrite_percent: 0, ..usual() }),
-            ("delay-500ms", Settings { write_delay_ms: 500, ..usual() }),
+            ("hints-off", NectarySettings { hints: false, ..usual() }),
+            ("clusters-off", NectarySettings { hints: false, cluster_read: ClusterRead::Object, ..usual() }),
+            ("read-object", NectarySettings { cluster_read: ClusterRead::Object, ..usual() }),
+            ("read-cluster", NectarySettings { cluster_read: ClusterRead::Cluster, ..usual() }),
+            ("cluster-16k", NectarySettings { cluster_bytes: 16 << 10, ..usual() }),
+            ("cluster-256k", NectarySettings { cluster_bytes: 256 << 10, ..usual() }),
+            ("reinsert-10", NectarySettings { reinsert_percent: 10, ..usual() }),
+            ("rewrite-off", NectarySettings { rewrite_percent: 0, ..usual() }),
+            ("delay-500ms", NectarySettings { write_delay_ms: 500, ..usual() }),
         ]
     }
 }
@@ -92,7 +92,7 @@ fn block_on<T>(future: impl Future<Output = Result<T, Error>>) -> Result<T, Erro
 }
 
 /// The SPEC of a store's device: the one device, or a stripe of several.
-fn spec(place: &Place) -> String {
+fn spec(place: &ContenderResources) -> String {
     let devices: Vec<String> = place.devices.iter().map(|path| format!("disk:{}", path.display())).collect();
     match devices.as_slice() {
         [one] => one.clone(),
@@ -101,7 +101,7 @@ fn spec(place: &Place) -> String {
 }
 
 /// Makes an empty store.
-pub(super) fn create(place: &Place) -> Result<(), Error> {
+pub(super) fn create(place: &ContenderResources) -> Result<(), Error> {
     block_on(async {
         let device = nectary_block::open(&spec(place), &DeviceOptions::default()).await?;
         let size_bytes = place.disk_bytes.min(device.geometry().size_bytes);
@@ -111,7 +111,7 @@ pub(super) fn create(place: &Place) -> Result<(), Error> {
 }
 
 /// An open store.
-pub struct Nectary {
+pub struct NectaryContender {
     store: Store,
     /// Whether hints are passed to the store.
     hints: bool,
@@ -119,9 +119,13 @@ pub struct Nectary {
     write_delay: Option<(Duration, Mutex<Duration>)>,
 }
 
-impl Nectary {
+impl NectaryContender {
     /// Opens the store that [`create`] made.
-    pub fn open(place: &Place, memory_bytes: u64, settings: &Settings) -> Result<Nectary, Error> {
+    pub fn open(
+        place: &ContenderResources,
+        memory_bytes: u64,
+        settings: &NectarySettings,
+    ) -> Result<NectaryContender, Error> {
         let usual = Duration::from_millis(settings.write_delay_ms);
         let options = OpenOptions {
             memory_bytes,
@@ -137,12 +141,16 @@ impl Nectary {
             let device = nectary_block::open(&spec(place), &DeviceOptions::default()).await?;
             Ok(Store::open(device, options).await?)
         })?;
-        Ok(Nectary { store, hints: settings.hints, write_delay: place.is_virtual.then(|| (usual, Mutex::default())) })
+        Ok(NectaryContender {
+            store,
+            hints: settings.hints,
+            write_delay: place.is_virtual.then(|| (usual, Mutex::default())),
+        })
     }
 }
 
-impl Storage for Nectary {
-    fn get(&self, request: &Request) -> Result<Option<Found>, Error> {
+impl ContenderStorage for NectaryContender {
+    fn get(&self, request: &ProxyRequest) -> Result<Option<ObjectHit>, Error> {
         let key = request.key();
         if let Some(page) = request.page_key().filter(|_| self.hints) {
             self.store.collocate(key.as_bytes(), page.as_bytes());
@@ -159,7 +167,7 @@ impl Storage for Nectary {
                 },
             };
             if let Some(body) = object.whole() {
-                return Ok(Some(Found { pieces: vec![body.clone()], in_memory }));
+                return Ok(Some(ObjectHit { pieces: vec![body.clone()], in_memory }));
             }
             let mut reader = object.reader(0..object.body_bytes());
             let mut pieces = Vec::new();
@@ -172,18 +180,18 @@ impl Storage for Nectary {
             }
             // This is a body in fragments: memory holds at most its head, so the request does not count as a hit in
             // memory.
-            Ok(Some(Found { pieces, in_memory: false }))
+            Ok(Some(ObjectHit { pieces, in_memory: false }))
         })
     }
 
-    fn put(&self, request: &Request, body: Bytes) -> Result<(), Error> {
+    fn put(&self, request: &ProxyRequest, body: Bytes) -> Result<(), Error> {
         let key = request.key();
         block_on(async {
             for _ in 0..PUT_ATTEMPTS_MAX {
                 let put = self.store.put(KeyRef::new(key.as_bytes(), b""), Bytes::new(), body.clone()).await;
                 match put {
                     Ok(_) => return Ok(()),
-                    Err(error) if error.kind == ErrorKind::Busy => drop(self.store.sync().await?),
+                    Err(error) if error.kind == StoreErrorKind::Busy => drop(self.store.sync().await?),
                     Err(error) => return Err(error.into()),
                 }
             }
@@ -192,7 +200,7 @@ impl Storage for Nectary {
         })
     }
 
-    fn delete(&self, request: &Request) -> Result<(), Error> {
+    fn delete(&self, request: &ProxyRequest) -> Result<(), Error> {
         let key = request.key();
         block_on(async { Ok(self.store.purge_key(key.as_bytes()).await?) })
     }

@@ -16,15 +16,15 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::image;
-use super::mounted::{Client, Figures, Setup};
+use super::mounted::{CacheProcessFigures, CacheProcessHandle, CacheProcessSetup};
 use super::page_memory::{PageMemory, PageUse};
-use super::programs::{Program, path};
-use super::{BLOCK_BYTES, Lane};
-use crate::disk::{DiskCounts, DiskOptions, MeasuredDisk, SharedClock, Timekeeping};
-use crate::{Error, ErrorKind, sys};
+use super::programs::{DearProgram, path};
+use super::{BLOCK_BYTES, CacheLane};
+use crate::disk::{DiskCounts, DiskOptions, DiskTimekeeping, MeasuredDisk, SharedClock};
+use crate::{Error, ExperimentErrorKind, sys};
 
 /// The end of a program: its exit code, its resource usage, and the time from the start.
-type Ended = (i32, sys::Usage, Duration);
+type Ended = (i32, sys::ResourceUsage, Duration);
 
 /// The model of the paper's disk, and its queue depth.
 pub const MODEL: &str = "hdd-1999";
@@ -38,9 +38,9 @@ const SLOT: usize = 0;
 
 /// The result of one execution. Times are in seconds.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct Execution {
+pub struct ProgramExecution {
     /// The figures of the cache; all zero with the page cache.
-    pub cache: Figures,
+    pub cache: CacheProcessFigures,
     /// The number of blocks that the cache read.
     pub block_reads: u64,
     /// The number of requests to the block device, as the kernel counts them.
@@ -84,7 +84,7 @@ pub struct Execution {
     pub sums: Vec<u32>,
 }
 
-impl Execution {
+impl ProgramExecution {
     /// The response time. On a virtual clock it is the sum of the disk's busy time and all processor times, otherwise
     /// the mean real time of the programs.
     pub fn response_s(&self) -> f64 {
@@ -111,7 +111,7 @@ impl Execution {
 }
 
 /// The environment of executions.
-pub struct Place<'a> {
+pub struct ExecutionEnvironment<'a> {
     /// The run's folder, which the guardian removes.
     pub folder: PathBuf,
     /// The image that each execution copies to its disk.
@@ -127,20 +127,20 @@ pub struct Place<'a> {
 }
 
 /// The settings of one execution.
-pub struct Order<'a> {
+pub struct ExecutionSettings<'a> {
     /// The programs, which run at the same time.
-    pub programs: &'a [&'static Program],
+    pub programs: &'a [&'static DearProgram],
     /// The cache under which they run.
-    pub lane: &'a Lane,
+    pub lane: &'a CacheLane,
     /// The size of the cache. *Units*: blocks.
     pub blocks: u64,
     /// How the disk's time passes.
-    pub time: Timekeeping,
+    pub time: DiskTimekeeping,
     /// The file to which the references are recorded, if any.
     pub record: Option<PathBuf>,
 }
 
-impl Place<'_> {
+impl ExecutionEnvironment<'_> {
     /// The directory in which programs see their files.
     pub fn shown(&self) -> PathBuf {
         self.folder.join("shown")
@@ -148,8 +148,8 @@ impl Place<'_> {
 
     /// Executes the programs of an order.
     ///
-    /// *Errors*: [`ErrorKind::Failed`]; if a program fails, the message has the end of its error output.
-    pub fn execute(&mut self, order: &Order<'_>) -> Result<Execution, Error> {
+    /// *Errors*: [`ExperimentErrorKind::Failed`]; if a program fails, the message has the end of its error output.
+    pub fn execute(&mut self, order: &ExecutionSettings<'_>) -> Result<ProgramExecution, Error> {
         let name = format!("disk-{}", self.next);
         self.next += 1;
         let file = self.folder.join(format!("{name}.disk"));
@@ -175,8 +175,13 @@ impl Place<'_> {
         Ok(execution)
     }
 
-    fn execute_on(&self, order: &Order<'_>, disk: &MeasuredDisk, below: &Path) -> Result<Execution, Error> {
-        let setup = |policy: &str| Setup {
+    fn execute_on(
+        &self,
+        order: &ExecutionSettings<'_>,
+        disk: &MeasuredDisk,
+        below: &Path,
+    ) -> Result<ProgramExecution, Error> {
+        let setup = |policy: &str| CacheProcessSetup {
             source: below.to_owned(),
             directory: self.shown(),
             policy: policy.to_owned(),
@@ -185,17 +190,21 @@ impl Place<'_> {
             record: order.record.clone(),
         };
         let mut client = match order.lane.policy {
-            Some(policy) => Some(Client::start((self.mounted)(), &setup(policy))?),
+            Some(policy) => Some(CacheProcessHandle::start((self.mounted)(), &setup(policy))?),
             None => None,
         };
         let pages = match order.lane.policy {
             Some(_) => None,
             None => Some(PageMemory::start(&self.group_name(), order.blocks * BLOCK_BYTES)?),
         };
-        let before = (client.as_mut().map_or(Ok(Figures::default()), Client::figures)?, disk.counts());
+        let before =
+            (client.as_mut().map_or(Ok(CacheProcessFigures::default()), CacheProcessHandle::figures)?, disk.counts());
         let ended = self.run_programs(order, pages.as_ref())?;
         // What reads the programs' files from now on is not theirs.
-        let after = (client.as_mut().map_or(Ok(Figures::default()), Client::end_record)?, disk.counts());
+        let after = (
+            client.as_mut().map_or(Ok(CacheProcessFigures::default()), CacheProcessHandle::end_record)?,
+            disk.counts(),
+        );
         let pages = pages.map(PageMemory::finish);
         let inside = File::open(below).map_err(|error| Error::failed(below.display(), error))?;
         sys::sync_file_system(&inside)?;
@@ -209,7 +218,7 @@ impl Place<'_> {
             return Err(Error::failed("the cache", format!("{} reads failed", after.0.errors)));
         }
         let counts: DiskCounts = after.1.since(&before.1);
-        let mut execution = Execution {
+        let mut execution = ProgramExecution {
             cache: after.0,
             block_reads: after.0.block_reads - before.0.block_reads,
             device_requests: counts.operations,
@@ -225,9 +234,9 @@ impl Place<'_> {
             late_s: late.busy_us as f64 / 1e6,
             cache_user_s: after.0.user_s - before.0.user_s,
             cache_system_s: after.0.system_s - before.0.system_s,
-            is_virtual: order.time == Timekeeping::Virtual,
+            is_virtual: order.time == DiskTimekeeping::Virtual,
             sums,
-            ..Execution::default()
+            ..ProgramExecution::default()
         };
         if order.lane.policy.is_none() {
             execution.block_reads = counts.read_bytes / BLOCK_BYTES;
@@ -246,11 +255,11 @@ impl Place<'_> {
     }
 
     /// The files that get a program's standard output and error output.
-    fn outputs(&self, program: &Program) -> [PathBuf; 2] {
+    fn outputs(&self, program: &DearProgram) -> [PathBuf; 2] {
         ["printed", "said"].map(|kind| self.folder.join(format!("{kind}-{}", program.name)))
     }
 
-    fn start(&self, program: &Program, pages: Option<&PageMemory>) -> Result<Child, Error> {
+    fn start(&self, program: &DearProgram, pages: Option<&PageMemory>) -> Result<Child, Error> {
         let mut words: Vec<String> = Vec::new();
         if let Some(pages) = pages {
             words.extend(["sh", "-ec", "echo $$ > \"$0\"; exec \"$@\""].map(str::to_owned));
@@ -274,13 +283,13 @@ impl Place<'_> {
     /// Starts all programs, and waits until each has ended.
     fn run_programs(
         &self,
-        order: &Order<'_>,
+        order: &ExecutionSettings<'_>,
         pages: Option<&PageMemory>,
-    ) -> Result<Vec<(sys::Usage, Duration)>, Error> {
+    ) -> Result<Vec<(sys::ResourceUsage, Duration)>, Error> {
         let began = Instant::now();
-        let mut running: Vec<Running> = Vec::new();
+        let mut running: Vec<RunningProgram> = Vec::new();
         for program in order.programs {
-            running.push(Running { child: self.start(program, pages)?, is_reaped: false });
+            running.push(RunningProgram { child: self.start(program, pages)?, is_reaped: false });
         }
         // Each program has a thread that waits for it, because the time of its end is measured.
         let ended: Vec<Result<Option<Ended>, Error>> = std::thread::scope(|scope| {
@@ -319,8 +328,8 @@ impl Place<'_> {
     }
 
     /// A checksum of each program's output and files.
-    fn sums(&self, order: &Order<'_>) -> Result<Vec<u32>, Error> {
-        let sum = |program: &&'static Program| {
+    fn sums(&self, order: &ExecutionSettings<'_>) -> Result<Vec<u32>, Error> {
+        let sum = |program: &&'static DearProgram| {
             let left = program.leaves.iter().map(|name| self.shown().join(program.name).join(name));
             let mut sum = 0;
             for path in std::iter::once(self.outputs(program)[0].clone()).chain(left) {
@@ -358,12 +367,12 @@ impl Drop for ReadAhead {
 }
 
 /// A running program; dropping this kills its session if it has not ended.
-struct Running {
+struct RunningProgram {
     child: Child,
     is_reaped: bool,
 }
 
-impl Drop for Running {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         if !self.is_reaped {
             sys::kill_group(self.child.id());
@@ -379,7 +388,7 @@ struct MountedDisk {
 
 impl MountedDisk {
     fn new(device: &Path, place: &Path) -> Result<MountedDisk, Error> {
-        sys::mount(device, place, "ext4", sys::Writing::Later)?;
+        sys::mount(device, place, "ext4", sys::MountSyncMode::Later)?;
         Ok(MountedDisk { place: Some(place.to_owned()) })
     }
 
@@ -396,12 +405,17 @@ impl Drop for MountedDisk {
     }
 }
 
-/// Checks that two executions of the same programs gave the same bytes. *Errors*: [`ErrorKind::Void`] if they did not.
-pub fn compare(base: &Execution, other: &Execution, programs: &[&Program], lane: &str) -> Result<(), Error> {
+/// Checks that two executions of the same programs gave the same bytes. *Errors*: [`ExperimentErrorKind::Void`] if they did not.
+pub fn compare(
+    base: &ProgramExecution,
+    other: &ProgramExecution,
+    programs: &[&DearProgram],
+    lane: &str,
+) -> Result<(), Error> {
     for ((left, right), program) in base.sums.iter().zip(&other.sums).zip(programs) {
         if left != right {
             let message = format!("{} gave other bytes under {lane} than under LRU", program.name);
-            return Err(Error::new(ErrorKind::Void, message));
+            return Err(Error::new(ExperimentErrorKind::Void, message));
         }
     }
     Ok(())

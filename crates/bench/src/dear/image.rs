@@ -7,8 +7,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::inputs::Maker;
-use super::programs::{Program, path};
+use super::inputs::InputGenerator;
+use super::programs::{DearProgram, path};
 use crate::Error;
 
 /// The size of the disk with the programs of the paper's conditions, and with those for a large cache. *Units*: bytes.
@@ -18,7 +18,7 @@ const IDENTITY: &str = "6e656374-6172-7900-0000-000000000040";
 
 /// Makes the inputs of programs below `shown`, the path at which the programs will see them, and an image of `disk_bytes`
 /// bytes that contains them.
-pub fn make(shown: &Path, image: &Path, disk_bytes: u64, programs: &[&Program]) -> Result<(), Error> {
+pub fn make(shown: &Path, image: &Path, disk_bytes: u64, programs: &[&DearProgram]) -> Result<(), Error> {
     let failed = |path: &Path, error: std::io::Error| Error::failed(path.display(), error);
     for program in programs {
         let folder = shown.join(program.name);
@@ -26,7 +26,7 @@ pub fn make(shown: &Path, image: &Path, disk_bytes: u64, programs: &[&Program]) 
         if program.is_nobody {
             run(Command::new("chown").args(["nobody:nogroup", "."]).current_dir(&folder))?;
         }
-        (program.make)(&Maker::new(folder, &path(), program.is_nobody))?;
+        (program.make)(&InputGenerator::new(folder, &path(), program.is_nobody))?;
     }
     let extended = format!("hash_seed={IDENTITY},lazy_itable_init=0,nodiscard");
     let mut command = Command::new("mkfs.ext4");

@@ -7,21 +7,21 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::random::Random;
-use crate::{Error, ErrorKind};
+use crate::random::SeededRandom;
+use crate::{Error, ExperimentErrorKind};
 
 /// Makes the inputs of one program in a folder.
-pub struct Maker {
+pub struct InputGenerator {
     folder: PathBuf,
     path: String,
     is_nobody: bool,
 }
 
-impl Maker {
+impl InputGenerator {
     /// Makes a maker for `folder`. It finds programs by the search path `path`, and runs them as the user nobody if
     /// `is_nobody`.
-    pub fn new(folder: PathBuf, path: &str, is_nobody: bool) -> Maker {
-        Maker { folder, path: path.to_owned(), is_nobody }
+    pub fn new(folder: PathBuf, path: &str, is_nobody: bool) -> InputGenerator {
+        InputGenerator { folder, path: path.to_owned(), is_nobody }
     }
 
     /// Writes a file, and makes its parent folders.
@@ -47,14 +47,14 @@ impl Maker {
         let said = String::from_utf8_lossy(&output.stderr);
         let last: Vec<&str> = said.lines().rev().take(3).collect();
         let message = format!("making inputs: {}: {}", output.status, last.join("; "));
-        Err(Error::new(ErrorKind::Failed, message))
+        Err(Error::new(ExperimentErrorKind::Failed, message))
     }
 
     /// Writes C files and the headers that they include. Their functions call each other; each C file has `padding`
     /// lines of comment.
     pub fn c_sources(
         &self,
-        random: &mut Random,
+        random: &mut SeededRandom,
         files: u64,
         functions: u64,
         header_lines: u64,
@@ -94,7 +94,13 @@ impl Maker {
     }
 
     /// Writes files of `words_count` words; each of the `topics` has a line in about half of the files.
-    pub fn text_files(&self, random: &mut Random, files: u64, words_count: u64, topics: u64) -> Result<(), Error> {
+    pub fn text_files(
+        &self,
+        random: &mut SeededRandom,
+        files: u64,
+        words_count: u64,
+        topics: u64,
+    ) -> Result<(), Error> {
         for file in 0..files {
             let mut text = String::new();
             for word in 0..words_count {
@@ -110,7 +116,7 @@ impl Maker {
     }
 
     /// Writes lines that begin with a number, about `bytes` in total.
-    pub fn numbered_lines(&self, random: &mut Random, name: &str, bytes: usize) -> Result<(), Error> {
+    pub fn numbered_lines(&self, random: &mut SeededRandom, name: &str, bytes: usize) -> Result<(), Error> {
         let mut text = String::new();
         while text.len() < bytes {
             let _ = writeln!(text, "{:09} {}", random.below(1_000_000_000), words(random, 5));
@@ -119,7 +125,7 @@ impl Maker {
     }
 
     /// Writes rows of five numbers, about `bytes` in total.
-    pub fn numbers(&self, random: &mut Random, name: &str, bytes: usize) -> Result<(), Error> {
+    pub fn numbers(&self, random: &mut SeededRandom, name: &str, bytes: usize) -> Result<(), Error> {
         let mut text = String::new();
         let mut row = 0;
         while text.len() < bytes {
@@ -131,7 +137,13 @@ impl Maker {
     }
 
     /// Writes assembly files whose functions call each other; each file has `data_bytes` of data.
-    pub fn assembly(&self, random: &mut Random, files: u64, functions: u64, data_bytes: u64) -> Result<(), Error> {
+    pub fn assembly(
+        &self,
+        random: &mut SeededRandom,
+        files: u64,
+        functions: u64,
+        data_bytes: u64,
+    ) -> Result<(), Error> {
         for file in 0..files {
             let mut text = String::from(".text\n");
             for function in 0..functions {
@@ -148,7 +160,7 @@ impl Maker {
     }
 
     /// Writes the SQL statements that make and fill the tables for the joins.
-    pub fn sql(&self, random: &mut Random, name: &str, makers: u64, parts: u64) -> Result<(), Error> {
+    pub fn sql(&self, random: &mut SeededRandom, name: &str, makers: u64, parts: u64) -> Result<(), Error> {
         let mut text = String::from(
             "create table maker (id integer primary key, name text, note text);\n\n\
              create table part (id integer primary key, maker integer, price integer, note text);\n\n",
@@ -173,7 +185,7 @@ fn letters(number: u64) -> String {
     (0..5).map(letter).collect()
 }
 
-fn words(random: &mut Random, count: u64) -> String {
+fn words(random: &mut SeededRandom, count: u64) -> String {
     let words: Vec<String> = (0..count).map(|_| format!("word{}", random.below(5000))).collect();
     words.join(" ")
 }
@@ -187,10 +199,10 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("nectary-bench-inputs-{}", std::process::id()));
         let mut found = Vec::new();
         for part in ["a", "b"] {
-            let maker = Maker::new(folder.join(part), "/usr/bin:/bin", false);
-            maker.numbered_lines(&mut Random::new(3), "lines", 10_000).unwrap();
-            maker.text_files(&mut Random::new(4), 3, 200, 4).unwrap();
-            maker.assembly(&mut Random::new(5), 2, 3, 640).unwrap();
+            let maker = InputGenerator::new(folder.join(part), "/usr/bin:/bin", false);
+            maker.numbered_lines(&mut SeededRandom::new(3), "lines", 10_000).unwrap();
+            maker.text_files(&mut SeededRandom::new(4), 3, 200, 4).unwrap();
+            maker.assembly(&mut SeededRandom::new(5), 2, 3, 640).unwrap();
             let read = |name: &str| std::fs::read(folder.join(part).join(name)).unwrap();
             found.push([read("lines"), read("text/t2"), read("s1.s")]);
         }

@@ -34,12 +34,12 @@ mod tests;
 mod text;
 mod through_fuse;
 
-use crate::{Error, ErrorKind};
+use crate::{Error, ExperimentErrorKind};
 
-pub use cost::Cost;
+pub use cost::CacheCosts;
 pub use mounted::serve;
 pub use plot::pictures;
-pub use programs::{LARGE_PROGRAMS, MIXES, PROGRAMS, Program};
+pub use programs::{DearProgram, LARGE_PROGRAMS, MIXES, PROGRAMS};
 pub use run::run;
 pub use through_fuse::ThroughFuse;
 
@@ -70,7 +70,7 @@ pub const EXPERIMENTS: [(&str, &str, &str); 2] = [
 
 /// The options of a run.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Options {
+pub struct BenchCacheOptions {
     /// A quick run: three policies, one execution, the paper's size only, no mixes, no verdicts.
     pub quick: bool,
     /// The names of the programs and mixes that run; all run if the list is empty.
@@ -87,7 +87,7 @@ pub struct Options {
 
 /// A cache with which programs run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lane {
+pub struct CacheLane {
     /// Its name.
     pub name: &'static str,
     /// The cache's policy; `None` for the kernel's page cache.
@@ -100,13 +100,13 @@ pub struct Lane {
     pub is_at_large_sizes: bool,
 }
 
-impl Lane {
-    const fn of(name: &'static str, policy: &'static str, is_at_large_sizes: bool) -> Lane {
-        Lane { name, policy: Some(policy), by_session: false, reads_ahead: true, is_at_large_sizes }
+impl CacheLane {
+    const fn of(name: &'static str, policy: &'static str, is_at_large_sizes: bool) -> CacheLane {
+        CacheLane { name, policy: Some(policy), by_session: false, reads_ahead: true, is_at_large_sizes }
     }
 
-    const fn pages(name: &'static str, reads_ahead: bool) -> Lane {
-        Lane { name, policy: None, by_session: false, reads_ahead, is_at_large_sizes: true }
+    const fn pages(name: &'static str, reads_ahead: bool) -> CacheLane {
+        CacheLane { name, policy: None, by_session: false, reads_ahead, is_at_large_sizes: true }
     }
 
     /// Whether a replay of the recorded references has the counts of this lane: the record has one stream for each
@@ -125,26 +125,26 @@ const PAGES: &str = "pages";
 /// The same with readahead.
 const PAGES_AHEAD: &str = "pages+ra";
 
-const LANES: [Lane; 11] = [
-    Lane::of(BASE, "lru", true),
-    Lane::of(AGAIN, "lru", true),
-    Lane::of("lfu", "lfu", false),
-    Lane::of("mru", "mru", false),
-    Lane { by_session: true, ..Lane::of("dear", "dear", true) },
-    Lane::of("dear-files", "dear", false),
-    Lane::of("adaptive", "adaptive", true),
-    Lane::of("lirs", "lirs", false),
-    Lane::of("s3fifo", "s3fifo", true),
-    Lane::pages(PAGES, false),
-    Lane::pages(PAGES_AHEAD, true),
+const LANES: [CacheLane; 11] = [
+    CacheLane::of(BASE, "lru", true),
+    CacheLane::of(AGAIN, "lru", true),
+    CacheLane::of("lfu", "lfu", false),
+    CacheLane::of("mru", "mru", false),
+    CacheLane { by_session: true, ..CacheLane::of("dear", "dear", true) },
+    CacheLane::of("dear-files", "dear", false),
+    CacheLane::of("adaptive", "adaptive", true),
+    CacheLane::of("lirs", "lirs", false),
+    CacheLane::of("s3fifo", "s3fifo", true),
+    CacheLane::pages(PAGES, false),
+    CacheLane::pages(PAGES_AHEAD, true),
 ];
 const LANES_QUICK: [&str; 4] = [BASE, AGAIN, "dear", "adaptive"];
 
 /// A whole run.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct DearPlan {
     /// The options.
-    pub options: Options,
+    pub options: BenchCacheOptions,
     /// The sizes of the cache, in ascending order. *Units*: blocks.
     pub sizes: Vec<u64>,
     /// The number of executions of each program and mix.
@@ -152,22 +152,22 @@ pub struct Plan {
     /// The speed-up of the disk while a mix runs, as a multiple of the real disk's speed.
     pub speed: f64,
     /// The lanes, the base first.
-    pub lanes: Vec<Lane>,
+    pub lanes: Vec<CacheLane>,
     /// The single programs, then the mixes; each is a list of programs.
-    pub workloads: Vec<Vec<&'static Program>>,
+    pub workloads: Vec<Vec<&'static DearProgram>>,
     /// The programs and mixes that cannot run, with the reason.
     pub not_run: Vec<String>,
     /// Whether all programs and all mixes run often enough for a verdict.
     pub is_judged: bool,
 }
 
-impl Plan {
+impl DearPlan {
     /// Makes the plan of a run.
     ///
-    /// *Errors*: [`ErrorKind::Usage`] for numbers out of bounds and unknown names; [`ErrorKind::Missing`] if no program
+    /// *Errors*: [`ExperimentErrorKind::ResourceUsage`] for numbers out of bounds and unknown names; [`ExperimentErrorKind::Missing`] if no program
     /// is installed.
-    pub fn new(options: Options) -> Result<Plan, Error> {
-        let usage = |message: String| Error::new(ErrorKind::Usage, message);
+    pub fn new(options: BenchCacheOptions) -> Result<DearPlan, Error> {
+        let usage = |message: String| Error::new(ExperimentErrorKind::Usage, message);
         let executions = options.executions.unwrap_or(if options.quick { 1 } else { EXECUTIONS });
         if !(1..=100).contains(&executions) {
             return Err(usage(format!("{executions} executions: 1 at least, and 100 at most")));
@@ -178,20 +178,21 @@ impl Plan {
         }
         let sizes = sizes(&options)?;
         let alone = PROGRAMS.iter().map(|program| vec![program]);
-        let mixes = MIXES.iter().map(|names| names.iter().filter_map(|name| Program::named(name)).collect::<Vec<_>>());
+        let mixes =
+            MIXES.iter().map(|names| names.iter().filter_map(|name| DearProgram::named(name)).collect::<Vec<_>>());
         let large = LARGE_PROGRAMS.iter().map(|program| vec![program]);
-        let all: Vec<Vec<&'static Program>> = alone.chain(mixes).chain(large).collect();
+        let all: Vec<Vec<&'static DearProgram>> = alone.chain(mixes).chain(large).collect();
         if let Some(name) = options.only.iter().find(|name| !all.iter().any(|one| name_of(one) == **name)) {
             let known: Vec<String> = all.iter().map(|one| name_of(one)).collect();
             return Err(usage(format!("there is no program \"{name}\"; there are {}", known.join(", "))));
         }
         let largest = sizes.last().copied().unwrap_or(BLOCKS);
-        let is_large_enough = |one: &[&Program]| one.iter().all(|program| program.blocks <= largest);
+        let is_large_enough = |one: &[&DearProgram]| one.iter().all(|program| program.blocks <= largest);
         if let Some(one) = all.iter().find(|one| options.only.contains(&name_of(one)) && !is_large_enough(one)) {
             let message = format!("{} is for caches of {LARGE_BLOCKS} blocks; give --blocks", name_of(one));
             return Err(usage(message));
         }
-        let is_named = |one: &[&Program]| match options.only.is_empty() {
+        let is_named = |one: &[&DearProgram]| match options.only.is_empty() {
             true => is_large_enough(one) && (!options.quick || one.len() == 1),
             false => options.only.contains(&name_of(one)),
         };
@@ -208,25 +209,25 @@ impl Plan {
             }
         }
         if workloads.is_empty() {
-            return Err(Error::new(ErrorKind::Missing, not_run.join("; ")));
+            return Err(Error::new(ExperimentErrorKind::Missing, not_run.join("; ")));
         }
-        let is_quick = |lane: &Lane| !options.quick || LANES_QUICK.contains(&lane.name);
+        let is_quick = |lane: &CacheLane| !options.quick || LANES_QUICK.contains(&lane.name);
         let lanes = LANES.into_iter().filter(is_quick).collect();
         // The verdicts are those of the paper's size.
-        let is_at_paper = |one: &&Vec<&Program>| one.iter().all(|program| program.blocks <= BLOCKS);
-        let judged = |some: &[Vec<&'static Program>]| some.iter().filter(is_at_paper).count();
+        let is_at_paper = |one: &&Vec<&DearProgram>| one.iter().all(|program| program.blocks <= BLOCKS);
+        let judged = |some: &[Vec<&'static DearProgram>]| some.iter().filter(is_at_paper).count();
         let is_judged = judged(&workloads) == judged(&all) && executions >= EXECUTIONS && sizes.contains(&BLOCKS);
-        Ok(Plan { options, sizes, executions, speed, lanes, workloads, not_run, is_judged })
+        Ok(DearPlan { options, sizes, executions, speed, lanes, workloads, not_run, is_judged })
     }
 
     /// The lanes that run at a size.
-    pub fn lanes_at(&self, blocks: u64) -> Vec<Lane> {
+    pub fn lanes_at(&self, blocks: u64) -> Vec<CacheLane> {
         self.lanes.iter().filter(|lane| blocks <= BLOCKS || lane.is_at_large_sizes).copied().collect()
     }
 }
 
-/// The sizes of the cache, in ascending order. *Errors*: [`ErrorKind::Usage`].
-fn sizes(options: &Options) -> Result<Vec<u64>, Error> {
+/// The sizes of the cache, in ascending order. *Errors*: [`ExperimentErrorKind::ResourceUsage`].
+fn sizes(options: &BenchCacheOptions) -> Result<Vec<u64>, Error> {
     let mut sizes = match (options.blocks.is_empty(), options.quick) {
         (false, _) => options.blocks.clone(),
         (true, true) => vec![BLOCKS],
@@ -238,14 +239,14 @@ fn sizes(options: &Options) -> Result<Vec<u64>, Error> {
     match sizes.iter().find(|blocks| !(least..=most).contains(*blocks)) {
         Some(blocks) => {
             let message = format!("a cache of {blocks} blocks: {least} at least, and {most} at most");
-            Err(Error::new(ErrorKind::Usage, message))
+            Err(Error::new(ExperimentErrorKind::Usage, message))
         }
         None => Ok(sizes),
     }
 }
 
 /// The name of a program or a mix.
-pub fn name_of(programs: &[&Program]) -> String {
+pub fn name_of(programs: &[&DearProgram]) -> String {
     programs.iter().map(|program| program.name).collect::<Vec<_>>().join("+")
 }
 
@@ -253,38 +254,40 @@ pub fn name_of(programs: &[&Program]) -> String {
 mod plan_tests {
     use super::*;
 
-    fn sort() -> Options {
-        Options { only: vec!["sort".to_owned()], ..Options::default() }
+    fn sort() -> BenchCacheOptions {
+        BenchCacheOptions { only: vec!["sort".to_owned()], ..BenchCacheOptions::default() }
     }
 
+    /// A plan has exactly what the options name.
     #[test]
-    fn plans_have_what_was_named_and_refuse_what_there_is_not() {
-        let plan = Plan::new(sort()).unwrap();
+    fn dear_plan_refuses_unknown_names() {
+        let plan = DearPlan::new(sort()).unwrap();
         assert_eq!((plan.workloads.len(), plan.executions, plan.is_judged), (1, 3, false));
         assert_eq!((plan.lanes.len(), plan.lanes[0].name, plan.sizes.len()), (11, BASE, 2));
-        let wrong = Options { only: vec!["emacs".to_owned()], ..sort() };
-        let error = Plan::new(wrong).unwrap_err();
-        assert!(error.kind == ErrorKind::Usage && error.message.contains("cscope+sort"), "{error}");
-        assert!(Plan::new(Options { speed: Some(0.5), ..sort() }).is_err());
-        assert!(Plan::new(Options { executions: Some(0), ..sort() }).is_err());
-        let quick = Plan::new(Options { quick: true, ..sort() }).unwrap();
+        let wrong = BenchCacheOptions { only: vec!["emacs".to_owned()], ..sort() };
+        let error = DearPlan::new(wrong).unwrap_err();
+        assert!(error.kind == ExperimentErrorKind::Usage && error.message.contains("cscope+sort"), "{error}");
+        assert!(DearPlan::new(BenchCacheOptions { speed: Some(0.5), ..sort() }).is_err());
+        assert!(DearPlan::new(BenchCacheOptions { executions: Some(0), ..sort() }).is_err());
+        let quick = DearPlan::new(BenchCacheOptions { quick: true, ..sort() }).unwrap();
         assert!(!quick.is_judged && quick.lanes.len() == 4 && quick.executions == 1 && quick.sizes == [BLOCKS]);
     }
 
+    /// The sizes are bounded, and they decide which lanes and programs run.
     #[test]
-    fn sizes_are_bounded_and_decide_what_runs() {
+    fn dear_plan_bounds_block_counts() {
         for blocks in [511, (1 << 18) + 1] {
-            let error = Plan::new(Options { blocks: vec![768, blocks], ..sort() }).unwrap_err();
-            assert!(error.kind == ErrorKind::Usage && error.message.contains("512 at least"), "{error}");
+            let error = DearPlan::new(BenchCacheOptions { blocks: vec![768, blocks], ..sort() }).unwrap_err();
+            assert!(error.kind == ExperimentErrorKind::Usage && error.message.contains("512 at least"), "{error}");
         }
-        let plan = Plan::new(Options { blocks: vec![LARGE_BLOCKS, BLOCKS, BLOCKS], ..sort() }).unwrap();
+        let plan = DearPlan::new(BenchCacheOptions { blocks: vec![LARGE_BLOCKS, BLOCKS, BLOCKS], ..sort() }).unwrap();
         assert_eq!(plan.sizes, [BLOCKS, LARGE_BLOCKS]);
         let names: Vec<&str> = plan.lanes_at(LARGE_BLOCKS).iter().map(|lane| lane.name).collect();
         assert_eq!(names, ["lru", "lru-again", "dear", "adaptive", "s3fifo", "pages", "pages+ra"]);
         assert_eq!(plan.lanes_at(BLOCKS).len(), 11);
-        let scan = Options { only: vec!["scan".to_owned()], ..Options::default() };
-        assert_eq!(Plan::new(scan.clone()).unwrap().workloads.len(), 1);
-        let error = Plan::new(Options { blocks: vec![BLOCKS], ..scan }).unwrap_err();
+        let scan = BenchCacheOptions { only: vec!["scan".to_owned()], ..BenchCacheOptions::default() };
+        assert_eq!(DearPlan::new(scan.clone()).unwrap().workloads.len(), 1);
+        let error = DearPlan::new(BenchCacheOptions { blocks: vec![BLOCKS], ..scan }).unwrap_err();
         assert!(error.message.contains("--blocks"), "{error}");
     }
 }

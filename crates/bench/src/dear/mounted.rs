@@ -11,12 +11,12 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use nectary_attach::{Tree, TreeOptions};
-use nectary_buffer::{BufferCache, Options};
+use nectary_attach::{MountedTree, TreeOptions};
+use nectary_buffer::{BufferCache, CacheOptions};
 use serde::{Deserialize, Serialize};
 
-use super::replay::{self, RecordStep, Reference};
-use crate::{Error, ErrorKind, sys};
+use super::replay::{self, RecordStep, RecordedReference};
+use crate::{Error, ExperimentErrorKind, sys};
 
 /// The longest time that the process may take to unmount and end.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -29,7 +29,7 @@ const MEMORY_BYTES: (u64, u64) = (1 << 20, 1 << 34);
 
 /// The settings of the process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Setup {
+pub struct CacheProcessSetup {
     /// The directory whose files it shows.
     pub source: PathBuf,
     /// The directory at which it shows them.
@@ -46,7 +46,7 @@ pub struct Setup {
 
 /// The figures of the cache.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-pub struct Figures {
+pub struct CacheProcessFigures {
     /// The number of blocks that the policy may hold.
     pub blocks: u64,
     /// The hits of the policy.
@@ -73,14 +73,14 @@ pub struct Figures {
 
 /// The answer of the process. After the end of the input it answers only if something failed.
 #[derive(Debug, Serialize, Deserialize)]
-enum Answer {
-    Figures(Figures),
+enum CacheProcessAnswer {
+    Figures(CacheProcessFigures),
     Failed(String),
 }
 
 /// Returns the memory size with which a cache of this policy has `blocks` blocks. *Units*: bytes.
 ///
-/// Call it inside a runtime. *Errors*: [`ErrorKind::Usage`] if there is no such memory size.
+/// Call it inside a runtime. *Errors*: [`ExperimentErrorKind::ResourceUsage`] if there is no such memory size.
 pub fn memory_for(policy: &str, blocks: u64) -> Result<u64, Error> {
     let capacity = |memory_bytes| {
         let cache = BufferCache::new(options(policy, memory_bytes));
@@ -93,13 +93,13 @@ pub fn memory_for(policy: &str, blocks: u64) -> Result<u64, Error> {
     }
     match capacity(low) == blocks {
         true => Ok(low),
-        false => Err(Error::new(ErrorKind::Usage, format!("no cache under {policy} has {blocks} blocks"))),
+        false => Err(Error::new(ExperimentErrorKind::Usage, format!("no cache under {policy} has {blocks} blocks"))),
     }
 }
 
 /// The options of a cache without readahead.
-pub fn options(policy: &str, memory_bytes: u64) -> Options {
-    Options { memory_bytes, policy: policy.to_owned(), readahead_bytes: 0, ..Options::default() }
+pub fn options(policy: &str, memory_bytes: u64) -> CacheOptions {
+    CacheOptions { memory_bytes, policy: policy.to_owned(), readahead_bytes: 0, ..CacheOptions::default() }
 }
 
 /// Serves a parent until its pipe ends; the main function of the process.
@@ -110,22 +110,23 @@ pub fn serve(input: impl BufRead, mut output: impl Write) -> Result<(), Error> {
     let pipe = |error| Error::failed("the pipe of the cache's process", error);
     let mut lines = input.lines();
     let Some(line) = lines.next() else { return Ok(()) };
-    let setup: Setup = serde_json::from_str(&line.map_err(pipe)?).map_err(|error| Error::failed("a setup", error))?;
+    let setup: CacheProcessSetup =
+        serde_json::from_str(&line.map_err(pipe)?).map_err(|error| Error::failed("a setup", error))?;
     let shown = show(&setup);
-    let mut tell = |answer: &Answer| -> Result<(), Error> {
+    let mut tell = |answer: &CacheProcessAnswer| -> Result<(), Error> {
         let text = serde_json::to_string(answer).map_err(|error| Error::failed("an answer", error))?;
         writeln!(output, "{text}").and_then(|()| output.flush()).map_err(pipe)
     };
     let (tree, record) = match shown {
         Ok(shown) => shown,
-        Err(error) => return tell(&Answer::Failed(error.message)),
+        Err(error) => return tell(&CacheProcessAnswer::Failed(error.message)),
     };
-    tell(&Answer::Figures(figures(&tree)))?;
+    tell(&CacheProcessAnswer::Figures(figures(&tree)))?;
     for line in lines {
         if line.map_err(pipe)? == END_OF_RECORD {
             end_record(&tree);
         }
-        tell(&Answer::Figures(figures(&tree)))?;
+        tell(&CacheProcessAnswer::Figures(figures(&tree)))?;
     }
     end_record(&tree);
     if tree.unmount(false).is_err() {
@@ -136,7 +137,7 @@ pub fn serve(input: impl BufRead, mut output: impl Write) -> Result<(), Error> {
     let record = std::mem::take(&mut *record.lock().unwrap_or_else(PoisonError::into_inner));
     match record.left_out {
         0 => replay::write(path, &record.steps),
-        left_out => tell(&Answer::Failed(format!(
+        left_out => tell(&CacheProcessAnswer::Failed(format!(
             "the program made {left_out} references more than the {} that a record can hold",
             record.steps.len()
         ))),
@@ -162,12 +163,12 @@ impl RecordedSteps {
 
 type Recorded = Arc<Mutex<RecordedSteps>>;
 
-fn end_record(tree: &Tree) {
+fn end_record(tree: &MountedTree) {
     tree.record(None);
     tree.record_drops(None);
 }
 
-fn show(setup: &Setup) -> Result<(Tree, Recorded), Error> {
+fn show(setup: &CacheProcessSetup) -> Result<(MountedTree, Recorded), Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let memory_bytes = {
         let runtime = runtime.map_err(|error| Error::failed("a runtime", error))?;
@@ -175,7 +176,7 @@ fn show(setup: &Setup) -> Result<(Tree, Recorded), Error> {
         memory_for(&setup.policy, setup.blocks)?
     };
     let cache = options(&setup.policy, memory_bytes);
-    let tree = Tree::start(TreeOptions {
+    let tree = MountedTree::start(TreeOptions {
         source: setup.source.clone(),
         directory: setup.directory.clone(),
         cache,
@@ -190,7 +191,7 @@ fn show(setup: &Setup) -> Result<(Tree, Recorded), Error> {
         let to = record.clone();
         tree.record(Some(Box::new(move |reference| {
             let (id, stream) = (reference.id, reference.stream.0);
-            add(&to, RecordStep::Refer(Reference { id, stream, is_write: reference.is_write }));
+            add(&to, RecordStep::Refer(RecordedReference { id, stream, is_write: reference.is_write }));
         })));
         let to = record.clone();
         tree.record_drops(Some(Box::new(move |ids| add(&to, RecordStep::Drop { first: ids.start, end: ids.end }))));
@@ -198,9 +199,9 @@ fn show(setup: &Setup) -> Result<(Tree, Recorded), Error> {
     Ok((tree, record))
 }
 
-fn figures(tree: &Tree) -> Figures {
+fn figures(tree: &MountedTree) -> CacheProcessFigures {
     let (stats, usage) = (tree.figures().cache, sys::own_usage());
-    Figures {
+    CacheProcessFigures {
         blocks: stats.capacity_blocks,
         hits: stats.hits,
         misses: stats.misses,
@@ -216,40 +217,40 @@ fn figures(tree: &Tree) -> Figures {
 }
 
 /// The parent's handle to the process; dropping it kills the process.
-pub struct Client {
+pub struct CacheProcessHandle {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
     is_reaped: bool,
 }
 
-impl Client {
+impl CacheProcessHandle {
     /// Starts `command`, which has to call [`serve`], and waits until the directory is shown.
     ///
     /// The calling thread has to live as long as the process, because the kernel kills the process when the thread
     /// ends.
-    pub fn start(mut command: Command, setup: &Setup) -> Result<Client, Error> {
+    pub fn start(mut command: Command, setup: &CacheProcessSetup) -> Result<CacheProcessHandle, Error> {
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = child.map_err(|error| Error::failed("starting a cache", error))?;
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().expect("piped"));
-        let mut client = Client { child, input, output, is_reaped: false };
+        let mut client = CacheProcessHandle { child, input, output, is_reaped: false };
         let text = serde_json::to_string(setup).map_err(|error| Error::failed("a setup", error))?;
         client.ask(&text)?;
         Ok(client)
     }
 
     /// The figures of the cache so far.
-    pub fn figures(&mut self) -> Result<Figures, Error> {
+    pub fn figures(&mut self) -> Result<CacheProcessFigures, Error> {
         self.ask("figures")
     }
 
     /// Ends the recording of references, and returns the figures of the cache so far.
-    pub fn end_record(&mut self) -> Result<Figures, Error> {
+    pub fn end_record(&mut self) -> Result<CacheProcessFigures, Error> {
         self.ask(END_OF_RECORD)
     }
 
-    fn ask(&mut self, line: &str) -> Result<Figures, Error> {
+    fn ask(&mut self, line: &str) -> Result<CacheProcessFigures, Error> {
         if let Some(input) = &mut self.input {
             let sent = writeln!(input, "{line}").and_then(|()| input.flush());
             sent.map_err(|error| Error::failed("the cache's process", error))?;
@@ -257,15 +258,15 @@ impl Client {
         let mut answer = String::new();
         self.output.read_line(&mut answer).map_err(|error| Error::failed("the cache's process", error))?;
         match serde_json::from_str(&answer) {
-            Ok(Answer::Figures(figures)) => Ok(figures),
-            Ok(Answer::Failed(message)) => Err(Error::failed("the cache's process", message)),
+            Ok(CacheProcessAnswer::Figures(figures)) => Ok(figures),
+            Ok(CacheProcessAnswer::Failed(message)) => Err(Error::failed("the cache's process", message)),
             Err(error) => Err(Error::failed("the cache's process", format!("it ended, or said {answer:?}: {error}"))),
         }
     }
 
     /// Makes the process unmount and write the record, and waits for its end.
     ///
-    /// *Errors*: [`ErrorKind::Failed`] if it could not, or if there were more references than a record can hold.
+    /// *Errors*: [`ExperimentErrorKind::Failed`] if it could not, or if there were more references than a record can hold.
     pub fn finish(mut self) -> Result<(), Error> {
         drop(self.input.take());
         let ended = sys::wait_for(self.child.id(), PATIENCE)?;
@@ -275,7 +276,7 @@ impl Client {
             let read = self.output.read_line(&mut answer);
             read.map_err(|error| Error::failed("the cache's process", error))?;
         }
-        if let Ok(Answer::Failed(message)) = serde_json::from_str(&answer) {
+        if let Ok(CacheProcessAnswer::Failed(message)) = serde_json::from_str(&answer) {
             return Err(Error::failed("the cache's process", message));
         }
         match ended {
@@ -286,7 +287,7 @@ impl Client {
     }
 }
 
-impl Drop for Client {
+impl Drop for CacheProcessHandle {
     fn drop(&mut self) {
         // After a process is reaped, its number may belong to another process.
         if !self.is_reaped {
@@ -301,14 +302,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn references_beyond_the_bound_of_a_record_are_counted() {
+    fn record_counts_references_beyond_bound() {
         let mut record = RecordedSteps::default();
-        (0..5).for_each(|id| record.add(RecordStep::Refer(Reference { id, stream: 0, is_write: false }), 3));
+        (0..5).for_each(|id| record.add(RecordStep::Refer(RecordedReference { id, stream: 0, is_write: false }), 3));
         assert_eq!((record.steps.len(), record.left_out), (3, 2));
     }
 
     #[tokio::test]
-    async fn every_policy_gets_the_same_number_of_blocks() {
+    async fn policies_get_same_block_count() {
         for policy in ["lru", "dear", "adaptive", "lirs"] {
             let memory = memory_for(policy, super::super::BLOCKS).unwrap();
             assert!((6 << 20..40 << 20).contains(&memory), "{policy}: {memory}");
@@ -323,6 +324,6 @@ mod tests {
                 memory_for(policy, blocks).unwrap();
             }
         }
-        assert_eq!(memory_for("lru", 10).unwrap_err().kind, ErrorKind::Usage);
+        assert_eq!(memory_for("lru", 10).unwrap_err().kind, ExperimentErrorKind::Usage);
     }
 }

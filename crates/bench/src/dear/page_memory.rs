@@ -154,8 +154,9 @@ mod tests {
         assert_eq!(page_bytes("cache 4096\ndirty 8192\n"), 0, "the counters are not of one moment");
     }
 
+    /// The pages keep their bytes when the programs' own memory grows.
     #[test]
-    fn pages_keep_their_bytes_when_programs_grow() {
+    fn page_limit_follows_program_growth() {
         let allowed = 6 << 20;
         for own in [0, 1 << 20, 900 << 20] {
             for pages in [0, 3 << 20, 6 << 20] {
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mean_begins_when_pages_are_full() {
+    fn page_mean_starts_when_full() {
         let mut looks = PageLooks::default();
         for pages in [10, 400, 800, 790, 300] {
             looks.add(pages, 800);

@@ -7,9 +7,9 @@
 
 use std::fmt::Write;
 
-use super::execute::Execution;
-use super::results::{Workload, saved};
-use super::{BASE, Lane, Plan};
+use super::execute::ProgramExecution;
+use super::results::{WorkloadExecutions, saved};
+use super::{BASE, CacheLane, DearPlan};
 
 /// The lane that the sentences are about.
 const SUBJECT: &str = "dear";
@@ -21,7 +21,7 @@ const PAGES_OVER: f64 = 0.1;
 const WIDTH: usize = 116;
 
 /// What an execution has of something.
-type OfExecution = fn(&Execution) -> f64;
+type OfExecution = fn(&ProgramExecution) -> f64;
 
 /// The parts of the response time that the sentences name, each with how to compute it.
 const PARTS: [(&str, OfExecution); 5] = [
@@ -33,17 +33,17 @@ const PARTS: [(&str, OfExecution); 5] = [
 ];
 
 /// The disk's fixed times of requests.
-fn rest_s(one: &Execution) -> f64 {
+fn rest_s(one: &ProgramExecution) -> f64 {
     one.stall_s - one.seek_s - one.rotation_s - one.transfer_s
 }
 
 /// The response time without the disk.
-fn processor_s(one: &Execution) -> f64 {
+fn processor_s(one: &ProgramExecution) -> f64 {
     one.response_s() - one.stall_s
 }
 
 /// Writes the parts of the response time, which figure 8 of the paper shows for the paper's size.
-pub(super) fn decomposition(text: &mut String, is_at_paper: bool, workloads: &[&Workload]) {
+pub(super) fn decomposition(text: &mut String, is_at_paper: bool, workloads: &[&WorkloadExecutions]) {
     let of_paper = if is_at_paper { " (figure 8)" } else { "" };
     let _ = writeln!(text, "\nResponse time in its parts, in s{of_paper}");
     let _ = writeln!(
@@ -53,7 +53,7 @@ pub(super) fn decomposition(text: &mut String, is_at_paper: bool, workloads: &[&
     );
     for workload in workloads {
         for (lane, _) in &workload.lanes {
-            let of = |part: fn(&Execution) -> f64| workload.mean(lane.name, part);
+            let of = |part: fn(&ProgramExecution) -> f64| workload.mean(lane.name, part);
             let references = of(|one| (one.cache.hits + one.cache.misses) as f64);
             let us = workload.known.as_ref().and_then(|known| {
                 known.policy_us.iter().find(|entry| Some(entry.0.as_str()) == lane.policy).map(|entry| entry.1)
@@ -64,7 +64,7 @@ pub(super) fn decomposition(text: &mut String, is_at_paper: bool, workloads: &[&
                 "  {:10} {:10} {:>9.2} {:>9.2} {:>8.3} {:>8.3} {:>13.3} {:>11.3} {policy:>8} {:>8.2}",
                 workload.name(),
                 lane.name,
-                of(Execution::response_s),
+                of(ProgramExecution::response_s),
                 of(|one| one.stall_s),
                 of(|one| one.user_s),
                 of(|one| one.system_s),
@@ -77,7 +77,7 @@ pub(super) fn decomposition(text: &mut String, is_at_paper: bool, workloads: &[&
 }
 
 /// Writes what the disk did: its requests with their lengths, and the parts of the stall.
-pub(super) fn disk_work(text: &mut String, workloads: &[&Workload]) {
+pub(super) fn disk_work(text: &mut String, workloads: &[&WorkloadExecutions]) {
     let _ = writeln!(text, "\nThe work of the disk: requests of how many blocks, and the parts of the stall in s");
     let _ = writeln!(
         text,
@@ -86,16 +86,16 @@ pub(super) fn disk_work(text: &mut String, workloads: &[&Workload]) {
     );
     for workload in workloads {
         for (lane, _) in &workload.lanes {
-            let of = |part: fn(&Execution) -> f64| workload.mean(lane.name, part);
+            let of = |part: fn(&ProgramExecution) -> f64| workload.mean(lane.name, part);
             let _ = writeln!(
                 text,
                 "  {:16} {:10} {:>8.0} {:>9.2} {:>8.0} {:>9.2} {:>8.0} {:>8.2} {:>9.2} {:>9.2} {:>8.2}",
                 workload.name(),
                 lane.name,
                 of(|one| one.device_reads as f64),
-                of(Execution::run_blocks),
+                of(ProgramExecution::run_blocks),
                 of(|one| one.device_writes() as f64),
-                of(Execution::write_blocks),
+                of(ProgramExecution::write_blocks),
                 of(|one| one.seeks as f64),
                 of(|one| one.seek_s),
                 of(|one| one.rotation_s),
@@ -107,7 +107,7 @@ pub(super) fn disk_work(text: &mut String, workloads: &[&Workload]) {
 }
 
 /// Writes for each program why the paper's policy takes more or less time than LRU.
-pub(super) fn reasons(text: &mut String, workloads: &[&Workload]) {
+pub(super) fn reasons(text: &mut String, workloads: &[&WorkloadExecutions]) {
     let _ = writeln!(text, "\nWhy {SUBJECT} takes more or less time than {BASE} (from the tables above)");
     for workload in workloads {
         if let Some(reason) = reason(workload) {
@@ -117,9 +117,9 @@ pub(super) fn reasons(text: &mut String, workloads: &[&Workload]) {
 }
 
 /// The sentences about one program; `None` if one of the two lanes did not run.
-fn reason(workload: &Workload) -> Option<String> {
-    let of = |lane: &str, part: fn(&Execution) -> f64| workload.mean(lane, part);
-    let (base_s, own_s) = (of(BASE, Execution::response_s), of(SUBJECT, Execution::response_s));
+fn reason(workload: &WorkloadExecutions) -> Option<String> {
+    let of = |lane: &str, part: fn(&ProgramExecution) -> f64| workload.mean(lane, part);
+    let (base_s, own_s) = (of(BASE, ProgramExecution::response_s), of(SUBJECT, ProgramExecution::response_s));
     if !(base_s > 0.0 && own_s.is_finite()) {
         return None;
     }
@@ -150,11 +150,11 @@ fn reason(workload: &Workload) -> Option<String> {
 }
 
 /// The sentences about the requests of one program's disk.
-fn requests(workload: &Workload) -> String {
-    let of = |lane: &str, part: fn(&Execution) -> f64| workload.mean(lane, part);
-    let pair = |part: fn(&Execution) -> f64| (of(SUBJECT, part), of(BASE, part));
+fn requests(workload: &WorkloadExecutions) -> String {
+    let of = |lane: &str, part: fn(&ProgramExecution) -> f64| workload.mean(lane, part);
+    let pair = |part: fn(&ProgramExecution) -> f64| (of(SUBJECT, part), of(BASE, part));
     let reads = pair(|one| one.device_reads as f64);
-    let runs = pair(Execution::run_blocks);
+    let runs = pair(ProgramExecution::run_blocks);
     let writes = pair(|one| one.device_writes() as f64);
     let mut said = format!(
         " The disk gets {:.0} reads of {:.2} blocks ({BASE}: {:.0} of {:.2}) and {:.0} writes of {:.2} ({BASE}: {:.0} of \
@@ -164,9 +164,9 @@ fn requests(workload: &Workload) -> String {
         reads.1,
         runs.1,
         writes.0,
-        of(SUBJECT, Execution::write_blocks),
+        of(SUBJECT, ProgramExecution::write_blocks),
         writes.1,
-        of(BASE, Execution::write_blocks)
+        of(BASE, ProgramExecution::write_blocks)
     );
     if runs.0 < runs.1 * (1.0 - EQUAL) {
         said.push_str(" Its reads are shorter: blocks that it keeps leave gaps in what LRU reads in one run.");
@@ -196,8 +196,8 @@ fn wrapped(text: &mut String, said: &str) {
 }
 
 /// Writes how many bytes the kernel's page cache had, which should be those of the policies' blocks.
-pub(super) fn page_memory(text: &mut String, plan: &Plan, workloads: &[&Workload]) {
-    let lanes: Vec<&Lane> = plan.lanes.iter().filter(|lane| lane.policy.is_none()).collect();
+pub(super) fn page_memory(text: &mut String, plan: &DearPlan, workloads: &[&WorkloadExecutions]) {
+    let lanes: Vec<&CacheLane> = plan.lanes.iter().filter(|lane| lane.policy.is_none()).collect();
     if lanes.is_empty() {
         return;
     }
@@ -207,7 +207,7 @@ pub(super) fn page_memory(text: &mut String, plan: &Plan, workloads: &[&Workload
         let _ = write!(text, "  {:16}", workload.name());
         for lane in &lanes {
             let of = |part: fn(&super::page_memory::PageUse) -> u64| {
-                let bytes = |one: &Execution| one.pages.as_ref().map_or(f64::NAN, |pages| part(pages) as f64);
+                let bytes = |one: &ProgramExecution| one.pages.as_ref().map_or(f64::NAN, |pages| part(pages) as f64);
                 workload.mean(lane.name, bytes) / f64::from(1 << 20)
             };
             let (allowed, full) = (of(|pages| pages.allowed_bytes), of(|pages| pages.full_mean_bytes));
@@ -223,11 +223,11 @@ pub(super) fn page_memory(text: &mut String, plan: &Plan, workloads: &[&Workload
 mod tests {
     use super::super::page_memory::PageUse;
     use super::super::results::tests::workload;
-    use super::super::{Options, PROGRAMS};
+    use super::super::{BenchCacheOptions, PROGRAMS};
     use super::*;
 
     /// A program under LRU, and under `dear` with other requests of the disk.
-    fn ld(dear: &Execution) -> Workload {
+    fn ld(dear: &ProgramExecution) -> WorkloadExecutions {
         let mut one = workload(&[&PROGRAMS[3]], |_| 1.0);
         for (lane, executions) in &mut one.lanes {
             for execution in executions {
@@ -240,8 +240,8 @@ mod tests {
         one
     }
 
-    fn lru() -> Execution {
-        Execution {
+    fn lru() -> ProgramExecution {
+        ProgramExecution {
             block_reads: 1535,
             device_reads: 600,
             device_requests: 840,
@@ -252,13 +252,13 @@ mod tests {
             transfer_s: 0.9,
             user_s: 0.2,
             is_virtual: true,
-            ..Execution::default()
+            ..ProgramExecution::default()
         }
     }
 
     #[test]
-    fn more_time_with_fewer_reads_is_explained() {
-        let broken = Execution {
+    fn slower_run_with_fewer_reads_explained() {
+        let broken = ProgramExecution {
             block_reads: 1516,
             device_reads: 750,
             device_requests: 1050,
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn equal_times_are_called_equal() {
-        let said = reason(&ld(&Execution { stall_s: 4.5, ..lru() })).expect("both ran");
+        let said = reason(&ld(&ProgramExecution { stall_s: 4.5, ..lru() })).expect("both ran");
         assert!(said.contains("takes as long as lru (+0.10 s), with 0.0 % fewer"), "{said}");
         assert!(!said.contains("platter") && !said.contains("shorter") && !said.contains("more writes"), "{said}");
         let mut one = ld(&lru());
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_wrapped_and_lose_no_word() {
+    fn wrapped_lines_keep_all_words() {
         let said = "several words ".repeat(40);
         let mut text = String::new();
         wrapped(&mut text, said.trim());
@@ -296,15 +296,17 @@ mod tests {
         assert_eq!(text.split_whitespace().collect::<Vec<_>>(), said.split_whitespace().collect::<Vec<_>>());
     }
 
+    /// Lanes whose page cache had more memory than others are marked.
     #[test]
-    fn page_caches_with_more_memory_are_marked() {
+    fn oversized_page_caches_are_marked() {
         let mut one = ld(&lru());
         for (lane, executions) in &mut one.lanes {
             let full_mean_bytes = if lane.reads_ahead { 8 << 20 } else { 6 << 20 };
             let pages = PageUse { allowed_bytes: 6 << 20, full_mean_bytes, most_bytes: 9 << 20, looks: 7 };
             executions.iter_mut().for_each(|execution| execution.pages = Some(pages));
         }
-        let plan = Plan::new(Options { only: vec!["sort".to_owned()], ..Options::default() }).unwrap();
+        let plan =
+            DearPlan::new(BenchCacheOptions { only: vec!["sort".to_owned()], ..BenchCacheOptions::default() }).unwrap();
         let mut text = String::new();
         page_memory(&mut text, &plan, &[&one]);
         let line = text.lines().last().expect("a line");

@@ -7,9 +7,9 @@
 use serde_json::Value;
 
 use super::{BASE, BLOCKS};
-use crate::Report;
+use crate::ExperimentReport;
 use crate::drawing::{ChartAxis, ChartBar, ChartCard, ChartGrid, ChartMarks, ChartPanel};
-use crate::statistics::Estimate;
+use crate::statistics::IntervalEstimate;
 
 /// The length at which bars are cut, as a multiple of LRU's value.
 const MOST: f64 = 1.5;
@@ -22,7 +22,7 @@ fn float(value: &Value) -> f64 {
 }
 
 /// The pictures: block reads, and response times in their parts.
-pub fn pictures(report: &Report) -> Vec<ChartGrid> {
+pub fn pictures(report: &ExperimentReport) -> Vec<ChartGrid> {
     let reads = |row: &Value| (vec![float(&row["block_reads"])], range(&row["block_reads_range"]));
     let note =
         "Lines reach from the least to the greatest execution. Bars beyond 1.5 are cut, and have their value above.";
@@ -57,7 +57,7 @@ fn time_parts(row: &Value) -> Vec<f64> {
     }
 }
 
-fn grid(report: &Report, kind: &str, label: &str, note: &str, of: Parts<'_>) -> ChartGrid {
+fn grid(report: &ExperimentReport, kind: &str, label: &str, note: &str, of: Parts<'_>) -> ChartGrid {
     let mut legend: Vec<String> = Vec::new();
     let mut workloads: Vec<(String, String, Vec<&Value>)> = Vec::new();
     for row in &report.rows {
@@ -78,7 +78,7 @@ fn grid(report: &Report, kind: &str, label: &str, note: &str, of: Parts<'_>) -> 
         let bars = rows.iter().map(|row| {
             let (parts, (low, high)) = of(row);
             let sum: f64 = parts.iter().sum();
-            let found = Estimate { value: sum / base, low: low / base, high: high / base };
+            let found = IntervalEstimate { value: sum / base, low: low / base, high: high / base };
             let series = legend.iter().position(|name| row["lane"] == **name).unwrap_or(0);
             ChartBar { series, parts: parts.iter().map(|part| part / base).collect(), found }
         });
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn lanes_of_programs_have_bars() {
         let rows = vec![row("sort", "lru", 1000.0), row("sort", "mru", 2550.0), row("cscope+sort", "lru", 100.0)];
-        let report = Report::new("cache-dear", json!({}), Vec::new(), rows, String::new());
+        let report = ExperimentReport::new("cache-dear", json!({}), Vec::new(), rows, String::new());
         let [reads, times] = pictures(&report).try_into().unwrap();
         let bars = |grid: &ChartGrid, card: usize| match &grid.cards[card].panels[0].marks {
             ChartMarks::Bars(bars) => bars.clone(),
@@ -131,7 +131,7 @@ mod tests {
     fn rows_without_numbers_have_no_bar() {
         let mut wrong = row("sort", "lru", 1.0);
         wrong["block_reads"] = Value::Null;
-        let report = Report::new("cache-dear", json!({}), Vec::new(), vec![wrong], String::new());
+        let report = ExperimentReport::new("cache-dear", json!({}), Vec::new(), vec![wrong], String::new());
         let svg = crate::drawing::svg_file("cache-dear", &pictures(&report));
         crate::drawing::tests::is_well_formed(&svg);
     }

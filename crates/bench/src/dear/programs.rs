@@ -6,14 +6,14 @@
 
 use std::path::Path;
 
-use super::inputs::Maker;
+use super::inputs::InputGenerator;
 use super::{BLOCKS, LARGE_BLOCKS};
 use crate::Error;
-use crate::random::Random;
+use crate::random::SeededRandom;
 
 /// A program of the experiment.
 #[derive(Debug)]
-pub struct Program {
+pub struct DearProgram {
     /// The name of the program and of its folder.
     pub name: &'static str,
     /// Its Debian package.
@@ -25,7 +25,7 @@ pub struct Program {
     /// Whether it refuses to run as root.
     pub is_nobody: bool,
     /// The function that makes its inputs.
-    pub make: fn(&Maker) -> Result<(), Error>,
+    pub make: fn(&InputGenerator) -> Result<(), Error>,
     /// The shell script, run in its folder; its output is compared between policies.
     pub script: &'static str,
     /// The files that it writes, which are compared too.
@@ -46,7 +46,7 @@ macro_rules! postgres {
 }
 
 /// What most programs of the paper have in common.
-const PAPER: Program = Program {
+const PAPER: DearProgram = DearProgram {
     name: "",
     package: "",
     blocks: BLOCKS,
@@ -58,16 +58,16 @@ const PAPER: Program = Program {
     seed_s: None,
 };
 /// What programs for a large cache have in common.
-const LARGE: Program = Program { blocks: LARGE_BLOCKS, ..PAPER };
+const LARGE: DearProgram = DearProgram { blocks: LARGE_BLOCKS, ..PAPER };
 
 /// All programs, in the order of the paper.
-pub const PROGRAMS: [Program; 7] = [
-    Program {
+pub const PROGRAMS: [DearProgram; 7] = [
+    DearProgram {
         name: "cscope",
         package: "cscope",
         needs: &["cscope"],
         make: |maker| {
-            maker.c_sources(&mut Random::new(11), 1280, 24, 120, 0)?;
+            maker.c_sources(&mut SeededRandom::new(11), 1280, 24, 120, 0)?;
             let files: String = (0..1280).map(|file| format!("source/s{file}.c\n")).collect();
             maker.write("cscope.files", &files)?;
             let queries =
@@ -79,55 +79,55 @@ pub const PROGRAMS: [Program; 7] = [
         seed_s: Some((12.87, 19.77)),
         ..PAPER
     },
-    Program {
+    DearProgram {
         name: "glimpse",
         package: "glimpse",
         needs: &["glimpse", "glimpseindex"],
         make: |maker| {
-            maker.text_files(&mut Random::new(12), 400, 4900, 6)?;
+            maker.text_files(&mut SeededRandom::new(12), 400, 4900, 6)?;
             maker.run("glimpseindex -o -H . text")
         },
         script: "for letter in a b c d e f; do glimpse -y -H . topic${letter}aaaa; done",
         seed_s: Some((33.73, 39.55)),
         ..PAPER
     },
-    Program {
+    DearProgram {
         name: "sort",
         package: "coreutils",
         needs: &["sort"],
-        make: |maker| maker.numbered_lines(&mut Random::new(13), "in", 4_500_000),
+        make: |maker| maker.numbered_lines(&mut SeededRandom::new(13), "in", 4_500_000),
         script: "sort -n -S 1M --parallel=1 --batch-size=8 -T . -o out in",
         leaves: &["out"],
         seed_s: Some((13.60, 16.59)),
         ..PAPER
     },
-    Program {
+    DearProgram {
         name: "ld",
         package: "binutils",
         needs: &["ld", "as"],
         make: |maker| {
-            maker.assembly(&mut Random::new(14), 120, 40, 72_000)?;
+            maker.assembly(&mut SeededRandom::new(14), 120, 40, 72_000)?;
             maker.run("for file in s*.s; do as -o ${file%.s}.o $file; rm $file; done")
         },
         script: "ld -r -o all s*.o",
         leaves: &["all"],
         ..PAPER
     },
-    Program {
+    DearProgram {
         name: "cpp",
         package: "cpp",
         needs: &["cpp"],
-        make: |maker| maker.c_sources(&mut Random::new(15), 90, 20, 130, 1100),
+        make: |maker| maker.c_sources(&mut SeededRandom::new(15), 90, 20, 130, 1100),
         script: "for file in source/s*.c; do cpp -Iinclude $file; done",
         seed_s: Some((91.61, 93.39)),
         ..PAPER
     },
-    Program {
+    DearProgram {
         name: "gnuplot",
         package: "gnuplot-nox",
         needs: &["gnuplot"],
         make: |maker| {
-            maker.numbers(&mut Random::new(16), "data", 8_000_000)?;
+            maker.numbers(&mut SeededRandom::new(16), "data", 8_000_000)?;
             let plots: String = ["1:2", "1:3", "1:4", "1:5", "2:3"]
                 .iter()
                 .map(|columns| format!("plot 'data' using {columns} with dots notitle\n"))
@@ -137,13 +137,13 @@ pub const PROGRAMS: [Program; 7] = [
         script: "gnuplot plots",
         ..PAPER
     },
-    Program {
+    DearProgram {
         name: "postgres",
         package: "postgresql-15",
         needs: &["postgres", "initdb"],
         is_nobody: true,
         make: |maker| {
-            maker.sql(&mut Random::new(17), "fill.sql", 12_000, 40_000)?;
+            maker.sql(&mut SeededRandom::new(17), "fill.sql", 12_000, 40_000)?;
             maker.write(
                 "joins.sql",
                 "set enable_hashjoin = off; set enable_mergejoin = off; select sum(length(maker.note)) from part \
@@ -164,20 +164,20 @@ pub const PROGRAMS: [Program; 7] = [
 ];
 
 /// Programs whose inputs are about twice as large as a cache of [`LARGE_BLOCKS`] blocks.
-pub const LARGE_PROGRAMS: [Program; 2] = [
-    Program {
+pub const LARGE_PROGRAMS: [DearProgram; 2] = [
+    DearProgram {
         name: "scan",
         package: "grep",
         needs: &["grep", "xargs"],
         make: |maker| {
-            maker.text_files(&mut Random::new(18), 400, 475_000, 6)?;
+            maker.text_files(&mut SeededRandom::new(18), 400, 475_000, 6)?;
             maker.run("for letter in a b c d e f; do grep -l -F topic${letter}aaaa text/* | sort > list-$letter; done")
         },
         // Like glimpse: each search reads the files that an index names, about half of all.
         script: "for letter in a b c d e f; do xargs grep -c -F topic${letter}aaaa < list-$letter; done",
         ..LARGE
     },
-    Program {
+    DearProgram {
         name: "lookups",
         package: "sqlite3",
         needs: &["sqlite3"],
@@ -209,15 +209,15 @@ pub const LARGE_PROGRAMS: [Program; 2] = [
 pub const MIXES: [&[&str]; 4] =
     [&["cscope", "sort"], &["cscope", "gnuplot"], &["glimpse", "postgres"], &["sort", "cpp", "ld"]];
 
-impl Program {
+impl DearProgram {
     /// All programs, in the order in which they run.
-    pub fn all() -> impl Iterator<Item = &'static Program> {
+    pub fn all() -> impl Iterator<Item = &'static DearProgram> {
         PROGRAMS.iter().chain(LARGE_PROGRAMS.iter())
     }
 
     /// Finds a program by its name.
-    pub fn named(name: &str) -> Option<&'static Program> {
-        Program::all().find(|program| program.name == name)
+    pub fn named(name: &str) -> Option<&'static DearProgram> {
+        DearProgram::all().find(|program| program.name == name)
     }
 
     /// The first executable that this machine lacks, if any.
@@ -236,17 +236,18 @@ pub fn path() -> String {
 mod tests {
     use super::*;
 
+    /// Every program of the paper is in a mix, and names its package.
     #[test]
-    fn every_program_of_the_paper_is_in_a_mix_and_names_its_package() {
+    fn programs_are_mixed_and_name_package() {
         for program in &PROGRAMS {
             assert!(MIXES.iter().any(|mix| mix.contains(&program.name)), "{}", program.name);
         }
-        for program in Program::all() {
+        for program in DearProgram::all() {
             assert!(!program.name.is_empty() && !program.package.is_empty() && !program.needs.is_empty());
             assert!(!program.script.is_empty(), "{}", program.name);
         }
         assert!(LARGE_PROGRAMS.iter().all(|program| program.blocks == LARGE_BLOCKS && program.seed_s.is_none()));
-        assert!(MIXES.iter().flat_map(|mix| mix.iter()).all(|name| Program::named(name).is_some()));
-        assert!(Program::named("sort").unwrap().missing().is_none(), "coreutils are everywhere");
+        assert!(MIXES.iter().flat_map(|mix| mix.iter()).all(|name| DearProgram::named(name).is_some()));
+        assert!(DearProgram::named("sort").unwrap().missing().is_none(), "coreutils are everywhere");
     }
 }

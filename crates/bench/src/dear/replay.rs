@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use nectary_cache::{Access, Dear, Future, Min, Policy, Stream, by_name, dear};
+use nectary_cache::{AccessResult, Dear, Min, NextReferences, Policy, StreamId, by_name, dear};
 use serde::Serialize;
 
 use super::BLOCKS;
@@ -33,7 +33,7 @@ const SUBLISTS: [usize; 3] = [3, 5, 10];
 
 /// A recorded reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reference {
+pub struct RecordedReference {
     /// The block.
     pub id: u64,
     /// The stream.
@@ -46,7 +46,7 @@ pub struct Reference {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordStep {
     /// A reference.
-    Refer(Reference),
+    Refer(RecordedReference),
     /// The blocks from `first` to before `end` were dropped.
     Drop {
         /// The first block.
@@ -120,7 +120,7 @@ pub fn read(path: &Path) -> Result<ReferenceRecord, Error> {
         let (first, second) = (number(&bytes[..8]), number(&bytes[8..16]));
         match bytes[16] {
             DROP => RecordStep::Drop { first, end: second },
-            kind => RecordStep::Refer(Reference { id: first, stream: second as u32, is_write: kind == WRITE }),
+            kind => RecordStep::Refer(RecordedReference { id: first, stream: second as u32, is_write: kind == WRITE }),
         }
     };
     Ok(ReferenceRecord::new(bytes.chunks_exact(STEP_BYTES).map(step).collect()))
@@ -128,7 +128,7 @@ pub fn read(path: &Path) -> Result<ReferenceRecord, Error> {
 
 /// The counters of a replay.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Counts {
+pub struct ReplayCounts {
     /// The number of references.
     pub references: u64,
     /// The number of misses.
@@ -138,15 +138,15 @@ pub struct Counts {
 }
 
 /// Replays a record on a policy.
-pub fn replay(policy: &mut dyn Policy, record: &ReferenceRecord) -> Counts {
-    let mut counts = Counts::default();
+pub fn replay(policy: &mut dyn Policy, record: &ReferenceRecord) -> ReplayCounts {
+    let mut counts = ReplayCounts::default();
     for step in &record.steps {
         match *step {
             RecordStep::Refer(reference) => {
-                let access = policy.reference(reference.id, 1, Stream(reference.stream), &mut |_| true);
+                let access = policy.reference(reference.id, 1, StreamId(reference.stream), &mut |_| true);
                 counts.references += 1;
-                counts.misses += u64::from(access != Access::Hit);
-                counts.reads += u64::from(access != Access::Hit && !reference.is_write);
+                counts.misses += u64::from(access != AccessResult::Hit);
+                counts.reads += u64::from(access != AccessResult::Hit && !reference.is_write);
             }
             RecordStep::Drop { first, end } => {
                 for id in record.within(first, end) {
@@ -163,24 +163,24 @@ pub fn replay(policy: &mut dyn Policy, record: &ReferenceRecord) -> Counts {
 
 /// The results that replays of a program's references give.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct Known {
+pub struct ReplayResults {
     /// The number of distinct blocks.
     pub distinct: u64,
     /// The counters under LRU.
-    pub lru: Counts,
+    pub lru: ReplayCounts,
     /// The counters under MIN, the optimum.
-    pub min: Counts,
+    pub min: ReplayCounts,
     /// The counters of each policy at the size of the live caches.
-    pub policies: Vec<(String, Counts)>,
+    pub policies: Vec<(String, ReplayCounts)>,
     /// The processor time of each policy. *Units*: microseconds per reference.
     pub policy_us: Vec<(String, f64)>,
     /// The replays with other sizes and parameters.
-    pub sensitivity: Vec<Varied>,
+    pub sensitivity: Vec<ParameterReplay>,
 }
 
 /// A replay with one parameter changed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Varied {
+pub struct ParameterReplay {
     /// The parameter: `size`, `period` or `sublists`.
     pub parameter: &'static str,
     /// The value of the parameter: a number of blocks, of references, or of sublists.
@@ -188,7 +188,7 @@ pub struct Varied {
     /// The policy.
     pub policy: &'static str,
     /// The counters.
-    pub counts: Counts,
+    pub counts: ReplayCounts,
 }
 
 /// The counts of a replay beside those of an execution, for the same policy and size.
@@ -216,37 +216,37 @@ impl ReplayAgreement {
 }
 
 /// Computes all results from a record for caches of `blocks` blocks, and measures the time of each of the `policies`.
-pub fn know(record: &ReferenceRecord, policies: &[&str], blocks: u64) -> Known {
+pub fn know(record: &ReferenceRecord, policies: &[&str], blocks: u64) -> ReplayResults {
     let counts = |policy: &str, blocks: u64| {
-        by_name(policy, blocks).map_or(Counts::default(), |mut policy| replay(&mut *policy, record))
+        by_name(policy, blocks).map_or(ReplayCounts::default(), |mut policy| replay(&mut *policy, record))
     };
-    let future = Future::of(&record.ids());
+    let future = NextReferences::of(&record.ids());
     let min = future.map(|future| replay(&mut Min::new(blocks, &future), record)).unwrap_or_default();
     let mut sensitivity = Vec::new();
     for twelfths in SIZES {
         let value = blocks * twelfths / 12;
         for policy in ["lru", "dear"] {
-            sensitivity.push(Varied { parameter: "size", value, policy, counts: counts(policy, value) });
+            sensitivity.push(ParameterReplay { parameter: "size", value, policy, counts: counts(policy, value) });
         }
     }
     let mut vary = |parameter, value, detection| {
-        let parameters = dear::Parameters { detection, ..dear::Parameters::default() };
+        let parameters = dear::DearParameters { detection, ..dear::DearParameters::default() };
         let counts = replay(&mut Dear::with_parameters(blocks, parameters), record);
-        sensitivity.push(Varied { parameter, value, policy: "dear", counts });
+        sensitivity.push(ParameterReplay { parameter, value, policy: "dear", counts });
     };
-    let usual = dear::Parameters::default().detection;
+    let usual = dear::DearParameters::default().detection;
     for period in PERIODS {
-        vary("period", period.into(), nectary_cache::detect::Parameters { period, ..usual });
+        vary("period", period.into(), nectary_cache::detect::DetectorParameters { period, ..usual });
     }
     for sublists in SUBLISTS {
-        vary("sublists", sublists as u64, nectary_cache::detect::Parameters { sublists, ..usual });
+        vary("sublists", sublists as u64, nectary_cache::detect::DetectorParameters { sublists, ..usual });
     }
     let at_size = policies.iter().map(|&policy| (policy.to_owned(), counts(policy, blocks))).collect();
     // At the large sizes one replay takes so long that its time needs no repetition.
     let times = if blocks > BLOCKS { 1 } else { TIMES };
     let took = policies.iter().map(|&policy| (policy.to_owned(), policy_us(policy, record, blocks, times))).collect();
     let (distinct, lru) = (record.distinct(), counts("lru", blocks));
-    Known { distinct, lru, min, policies: at_size, policy_us: took, sensitivity }
+    ReplayResults { distinct, lru, min, policies: at_size, policy_us: took, sensitivity }
 }
 
 /// The processor time of a policy per reference: the median of several replays. *Units*: microseconds.
@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     fn read_of(id: u64) -> RecordStep {
-        RecordStep::Refer(Reference { id, stream: 1, is_write: false })
+        RecordStep::Refer(RecordedReference { id, stream: 1, is_write: false })
     }
 
     fn loop_of(blocks: u64, times: u64) -> ReferenceRecord {
@@ -277,7 +277,7 @@ mod tests {
     fn records_are_read_back() {
         let path = std::env::temp_dir().join(format!("nectary-bench-record-{}", std::process::id()));
         let mut steps: Vec<RecordStep> = [(u64::MAX, 7, true), (0, u32::MAX, false)]
-            .map(|(id, stream, is_write)| RecordStep::Refer(Reference { id, stream, is_write }))
+            .map(|(id, stream, is_write)| RecordStep::Refer(RecordedReference { id, stream, is_write }))
             .to_vec();
         steps.push(RecordStep::Drop { first: 3, end: 1 << 40 });
         write(&path, &steps).unwrap();
@@ -311,8 +311,9 @@ mod tests {
         assert!(!agreement((3803.0, f64::NAN), 0.01).holds(), "what was not measured agrees with nothing");
     }
 
+    /// A loop larger than the cache is the case that `dear` is for.
     #[test]
-    fn a_loop_larger_than_the_cache_is_what_dear_is_for() {
+    fn dear_gains_on_oversized_loop() {
         let known = know(&loop_of(1000, 8), &["lru", "dear"], BLOCKS);
         assert_eq!((known.distinct, known.lru.misses, known.lru.references), (1000, 8000, 8000));
         let of = |parameter: &str, value: u64, policy: &str| {

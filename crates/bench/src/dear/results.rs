@@ -6,12 +6,12 @@
 
 use serde::Serialize;
 
-use super::cost::Cost;
-use super::execute::Execution;
-use super::replay::{Known, ReplayAgreement};
-use super::{AGAIN, BASE, BLOCKS, Lane, Program, name_of};
-use crate::Figure;
-use crate::statistics::Estimate;
+use super::cost::CacheCosts;
+use super::execute::ProgramExecution;
+use super::replay::{ReplayAgreement, ReplayResults};
+use super::{AGAIN, BASE, BLOCKS, CacheLane, DearProgram, name_of};
+use crate::ReportFigure;
+use crate::statistics::IntervalEstimate;
 
 /// The smallest accepted savings compared with LRU, in percent of reads and of time: for single programs, and for
 /// mixes.
@@ -26,15 +26,15 @@ const ABOVE_US_MAX: f64 = 0.5;
 
 /// The executions of a program or mix.
 #[derive(Debug, Clone)]
-pub struct Workload {
+pub struct WorkloadExecutions {
     /// The programs.
-    pub programs: Vec<&'static Program>,
+    pub programs: Vec<&'static DearProgram>,
     /// The size of the cache. *Units*: blocks.
     pub blocks: u64,
     /// The executions of each lane, in the order of the plan.
-    pub lanes: Vec<(Lane, Vec<Execution>)>,
+    pub lanes: Vec<(CacheLane, Vec<ProgramExecution>)>,
     /// The results of replays of the program's references; `None` for a mix.
-    pub known: Option<Known>,
+    pub known: Option<ReplayResults>,
     /// The counts of these replays beside those of the executions.
     pub agreements: Vec<ReplayAgreement>,
 }
@@ -54,7 +54,7 @@ pub struct FittingProgram {
 #[derive(Debug, Clone, Default)]
 pub struct RunResults {
     /// The programs and mixes that ran, at each size.
-    pub workloads: Vec<Workload>,
+    pub workloads: Vec<WorkloadExecutions>,
     /// Those that fit.
     pub fitting: Vec<FittingProgram>,
 }
@@ -69,7 +69,7 @@ impl RunResults {
     }
 
     /// The programs and mixes that ran at a size.
-    pub fn at(&self, blocks: u64) -> Vec<&Workload> {
+    pub fn at(&self, blocks: u64) -> Vec<&WorkloadExecutions> {
         self.workloads.iter().filter(|workload| workload.blocks == blocks).collect()
     }
 
@@ -79,7 +79,7 @@ impl RunResults {
     }
 }
 
-impl Workload {
+impl WorkloadExecutions {
     /// Its name.
     pub fn name(&self) -> String {
         name_of(&self.programs)
@@ -91,17 +91,17 @@ impl Workload {
     }
 
     /// The executions of a lane.
-    pub fn lane(&self, name: &str) -> &[Execution] {
+    pub fn lane(&self, name: &str) -> &[ProgramExecution] {
         self.lanes.iter().find(|lane| lane.0.name == name).map_or(&[], |lane| &lane.1)
     }
 
     /// The mean of a value over a lane's executions.
-    pub fn mean(&self, lane: &str, of: impl Fn(&Execution) -> f64) -> f64 {
+    pub fn mean(&self, lane: &str, of: impl Fn(&ProgramExecution) -> f64) -> f64 {
         mean(self.lane(lane).iter().map(of))
     }
 
     /// The least and the greatest value over a lane's executions; NaN without executions.
-    pub fn range(&self, lane: &str, of: impl Fn(&Execution) -> f64) -> (f64, f64) {
+    pub fn range(&self, lane: &str, of: impl Fn(&ProgramExecution) -> f64) -> (f64, f64) {
         let values = self.lane(lane).iter().map(of);
         values.fold((f64::NAN, f64::NAN), |(low, high), value| (low.min(value), high.max(value)))
     }
@@ -120,11 +120,11 @@ pub fn saved(base: f64, value: f64) -> f64 {
 
 /// Computes all figures, in this order: the noise, figures that miss their target, the rest. Targets are for the paper's
 /// size.
-pub fn figures(found: &RunResults, cost: Option<&Cost>, is_judged: bool) -> Vec<Figure> {
+pub fn figures(found: &RunResults, cost: Option<&CacheCosts>, is_judged: bool) -> Vec<ReportFigure> {
     let mut figures = Vec::new();
     for blocks in found.sizes() {
         for (is_alone, when, targets) in [(true, "alone", ALONE_MIN), (false, "together", TOGETHER_MIN)] {
-            let some: Vec<&Workload> =
+            let some: Vec<&WorkloadExecutions> =
                 found.at(blocks).into_iter().filter(|workload| workload.is_alone() == is_alone).collect();
             let when = if blocks == BLOCKS { when.to_owned() } else { format!("{when}.blocks{blocks}") };
             add_savings(&mut figures, &some, &when, (blocks == BLOCKS).then_some(targets));
@@ -157,15 +157,15 @@ pub fn figures(found: &RunResults, cost: Option<&Cost>, is_judged: bool) -> Vec<
 }
 
 /// Adds what each lane saves of the reads and the time of workloads.
-fn add_savings(figures: &mut Vec<Figure>, some: &[&Workload], when: &str, targets: Option<(f64, f64)>) {
+fn add_savings(figures: &mut Vec<ReportFigure>, some: &[&WorkloadExecutions], when: &str, targets: Option<(f64, f64)>) {
     let Some(first) = some.first() else { return };
     for (lane, _) in first.lanes.iter().filter(|lane| lane.0.name != BASE && lane.0.policy.is_some()) {
         let targets = targets.filter(|_| JUDGED.contains(&lane.name));
-        let reads = |execution: &Execution| execution.block_reads as f64;
+        let reads = |execution: &ProgramExecution| execution.block_reads as f64;
         let name = format!("reads_saved.{when}.{}", lane.name);
         figures.push(saving(name, some, lane.name, reads, targets.map(|targets| targets.0)));
         let name = format!("time_saved.{when}.{}", lane.name);
-        figures.push(saving(name, some, lane.name, Execution::response_s, targets.map(|targets| targets.1)));
+        figures.push(saving(name, some, lane.name, ProgramExecution::response_s, targets.map(|targets| targets.1)));
     }
     let limits = some.iter().filter_map(|workload| workload.known.as_ref());
     let limit = mean(limits.map(|known| saved(known.lru.reads as f64, known.min.reads as f64)));
@@ -177,11 +177,11 @@ fn add_savings(figures: &mut Vec<Figure>, some: &[&Workload], when: &str, target
 /// The saving of a lane compared with the base: the mean over workloads, with its range over executions.
 fn saving(
     name: String,
-    workloads: &[&Workload],
+    workloads: &[&WorkloadExecutions],
     lane: &str,
-    of: impl Fn(&Execution) -> f64,
+    of: impl Fn(&ProgramExecution) -> f64,
     target: Option<f64>,
-) -> Figure {
+) -> ReportFigure {
     let value = mean(workloads.iter().map(|workload| saved(workload.mean(BASE, &of), workload.mean(lane, &of))));
     let executions = workloads.iter().map(|workload| workload.lane(lane).len()).min().unwrap_or(0);
     let each = (0..executions).map(|index| {
@@ -194,9 +194,15 @@ fn saving(
     figure(name, "%", (value, low, high), target, false)
 }
 
-fn figure(name: String, unit: &'static str, value: (f64, f64, f64), target: Option<f64>, is_at_most: bool) -> Figure {
+fn figure(
+    name: String,
+    unit: &'static str,
+    value: (f64, f64, f64),
+    target: Option<f64>,
+    is_at_most: bool,
+) -> ReportFigure {
     let (value, low, high) = value;
-    let figure = Figure::new(name, unit, Estimate { value, low, high });
+    let figure = ReportFigure::new(name, unit, IntervalEstimate { value, low, high });
     if is_at_most { figure.at_most(target) } else { figure.at_least(target) }
 }
 
@@ -206,28 +212,29 @@ pub(super) mod tests {
     use crate::dear::LANES;
 
     /// Makes a workload in which the reads and the time of each lane are `ratio` times those of LRU.
-    pub fn workload(programs: &[&'static Program], ratio: impl Fn(&str) -> f64) -> Workload {
+    pub fn workload(programs: &[&'static DearProgram], ratio: impl Fn(&str) -> f64) -> WorkloadExecutions {
         let lanes = LANES.iter().map(|lane| {
             let reads = (1000.0 * ratio(lane.name)) as u64;
-            let execution = Execution {
+            let execution = ProgramExecution {
                 block_reads: reads,
                 stall_s: reads as f64 / 100.0,
                 elapsed_s: vec![reads as f64 / 100.0; programs.len()],
                 is_virtual: programs.len() == 1,
                 sums: vec![1; programs.len()],
-                ..Execution::default()
+                ..ProgramExecution::default()
             };
             (*lane, vec![execution; 3])
         });
         let (lanes, agreements) = (lanes.collect(), Vec::new());
-        Workload { programs: programs.to_vec(), blocks: BLOCKS, lanes, known: None, agreements }
+        WorkloadExecutions { programs: programs.to_vec(), blocks: BLOCKS, lanes, known: None, agreements }
     }
 
+    /// Savings are averaged over programs, and short figures come first.
     #[test]
-    fn savings_are_averaged_over_programs_and_short_ones_come_first() {
+    fn savings_average_over_programs() {
         let programs = &super::super::PROGRAMS;
         // Half of the programs save 40 % under dear, the others nothing; adaptive saves 30 % with each.
-        let all: Vec<Workload> = programs
+        let all: Vec<WorkloadExecutions> = programs
             .iter()
             .take(4)
             .enumerate()
@@ -246,7 +253,7 @@ pub(super) mod tests {
         assert!(of("reads_saved.alone.dear").is_short() && !of("time_saved.alone.dear").is_short());
         assert!(!of("reads_saved.alone.adaptive").is_short() && of("reads_saved.alone.lirs").target.is_none());
         assert!(found[0].name.ends_with(AGAIN) && found[0].value == 0.0, "the noise is first");
-        assert_eq!(found.iter().position(Figure::is_short), Some(2));
+        assert_eq!(found.iter().position(ReportFigure::is_short), Some(2));
         // A quick run has no verdict.
         assert!(figures(&all, None, false).iter().all(|figure| !figure.is_short()));
     }
@@ -255,7 +262,7 @@ pub(super) mod tests {
     fn targets_are_for_the_paper_size() {
         let program = &super::super::PROGRAMS[0];
         let small = workload(&[program], |_| 1.0);
-        let large = Workload { blocks: 1024, ..small.clone() };
+        let large = WorkloadExecutions { blocks: 1024, ..small.clone() };
         let found = RunResults { workloads: vec![small, large], ..RunResults::default() };
         assert_eq!(found.sizes(), [BLOCKS, 1024]);
         let figures = figures(&found, None, true);

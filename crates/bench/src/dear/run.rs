@@ -9,18 +9,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::execute::{Execution, Order, Place, compare};
+use super::execute::{ExecutionEnvironment, ExecutionSettings, ProgramExecution, compare};
 use super::image::{self, DISK_BYTES};
-use super::replay::{Known, ReplayAgreement};
+use super::replay::{ReplayAgreement, ReplayResults};
 use super::report::report;
-use super::results::{FittingProgram, RunResults, Workload, mean};
-use super::{BASE, BLOCKS, LANES, Lane, Plan, Program, cost, name_of, replay};
-use crate::disk::{SharedClock, Timekeeping};
+use super::results::{FittingProgram, RunResults, WorkloadExecutions, mean};
+use super::{BASE, BLOCKS, CacheLane, DearPlan, DearProgram, LANES, cost, name_of, replay};
+use crate::disk::{DiskTimekeeping, SharedClock};
 use crate::group::MemoryGroup;
 use crate::guardian::Guardian;
 use crate::statistics::order;
-use crate::store::{Programs, Progress};
-use crate::{Error, Report, machine, sys};
+use crate::store::{ProcessCommands, RunProgress};
+use crate::{Error, ExperimentReport, machine, sys};
 
 /// The largest accepted difference between the counts of executions and those of a replay, as a share. The recorded
 /// execution itself has to be equal.
@@ -31,9 +31,13 @@ const RECORD: &str = "record";
 /// Runs a plan; `programs.worker` has to call [`serve`](super::serve).
 ///
 /// It moves the calling thread into its own mount namespace; the thread must live as long as the process. *Errors*:
-/// [`ErrorKind::Void`](crate::ErrorKind::Void) if a program's output or files differ between policies;
-/// [`ErrorKind::Missing`](crate::ErrorKind::Missing) if this machine cannot run the plan.
-pub fn run(plan: &Plan, programs: &Programs, progress: &mut (dyn FnMut(&Progress) + Send)) -> Result<Report, Error> {
+/// [`ExperimentErrorKind::Void`](crate::ExperimentErrorKind::Void) if a program's output or files differ between policies;
+/// [`ExperimentErrorKind::Missing`](crate::ExperimentErrorKind::Missing) if this machine cannot run the plan.
+pub fn run(
+    plan: &DearPlan,
+    programs: &ProcessCommands,
+    progress: &mut (dyn FnMut(&RunProgress) + Send),
+) -> Result<ExperimentReport, Error> {
     machine::check()?;
     let _ = nectary_attach::release_stale();
     let began = Instant::now();
@@ -52,32 +56,32 @@ pub fn run(plan: &Plan, programs: &Programs, progress: &mut (dyn FnMut(&Progress
 }
 
 fn run_all(
-    plan: &Plan,
-    programs: &Programs,
+    plan: &DearPlan,
+    programs: &ProcessCommands,
     folder: PathBuf,
-    progress: &mut (dyn FnMut(&Progress) + Send),
-) -> Result<(RunResults, cost::Cost), Error> {
+    progress: &mut (dyn FnMut(&RunProgress) + Send),
+) -> Result<(RunResults, cost::CacheCosts), Error> {
     let of = steps_of(plan);
     let mut done = 0_u64;
     let mut step = |what: String| {
-        progress(&Progress { done: done.min(of), of, what });
+        progress(&RunProgress { done: done.min(of), of, what });
         done += 1;
     };
     let clock = Arc::new(SharedClock::create(&folder.join("clock"))?);
     let image = folder.join("image");
-    let mut place = Place { folder, image, disk_bytes: 0, clock, mounted: &*programs.worker, next: 0 };
+    let mut place = ExecutionEnvironment { folder, image, disk_bytes: 0, clock, mounted: &*programs.worker, next: 0 };
     let mut found = RunResults::default();
     step("what a hit costs".to_owned());
     let cost = cost::cost(&place.folder)?;
     // The programs for a large cache have an image of their own, because each execution copies the whole image.
     for (is_large, disk_bytes) in [false, true].into_iter().zip(DISK_BYTES) {
-        let some: Vec<&Vec<&'static Program>> =
+        let some: Vec<&Vec<&'static DearProgram>> =
             plan.workloads.iter().filter(|programs| is_for_large(programs) == is_large).collect();
         if some.is_empty() {
             continue;
         }
-        let mut all: Vec<&'static Program> = some.iter().flat_map(|programs| programs.iter().copied()).collect();
-        all.sort_by_key(|program| Program::all().position(|other| other.name == program.name));
+        let mut all: Vec<&'static DearProgram> = some.iter().flat_map(|programs| programs.iter().copied()).collect();
+        all.sort_by_key(|program| DearProgram::all().position(|other| other.name == program.name));
         all.dedup_by_key(|program| program.name);
         step(format!("making inputs of {}", name_of(&all)));
         place.disk_bytes = disk_bytes;
@@ -91,13 +95,13 @@ fn run_all(
 }
 
 /// Whether programs are for a large cache.
-fn is_for_large(programs: &[&Program]) -> bool {
+fn is_for_large(programs: &[&DearProgram]) -> bool {
     programs.iter().any(|program| program.blocks > BLOCKS)
 }
 
 /// The number of steps of a plan, if no program fits into a cache.
-fn steps_of(plan: &Plan) -> u64 {
-    let of = |programs: &Vec<&Program>| {
+fn steps_of(plan: &DearPlan) -> u64 {
+    let of = |programs: &Vec<&DearProgram>| {
         let sizes = sizes_for(plan, programs);
         let executions: usize = sizes.iter().map(|blocks| plan.lanes_at(*blocks).len() * plan.executions).sum();
         executions + 1
@@ -106,7 +110,7 @@ fn steps_of(plan: &Plan) -> u64 {
 }
 
 /// The sizes of the cache for which the inputs of programs are large enough.
-fn sizes_for(plan: &Plan, programs: &[&Program]) -> Vec<u64> {
+fn sizes_for(plan: &DearPlan, programs: &[&DearProgram]) -> Vec<u64> {
     let least = programs.iter().map(|program| program.blocks).max().unwrap_or(BLOCKS);
     // Sizes below the paper's are for its programs, too.
     plan.sizes.iter().copied().filter(|blocks| *blocks >= least || least <= BLOCKS).collect()
@@ -114,9 +118,9 @@ fn sizes_for(plan: &Plan, programs: &[&Program]) -> Vec<u64> {
 
 /// Records programs, and runs them at each size into which they do not fit.
 fn run_programs(
-    plan: &Plan,
-    programs: &[&'static Program],
-    place: &mut Place<'_>,
+    plan: &DearPlan,
+    programs: &[&'static DearProgram],
+    place: &mut ExecutionEnvironment<'_>,
     found: &mut RunResults,
     step: &mut dyn FnMut(String),
 ) -> Result<(), Error> {
@@ -124,10 +128,10 @@ fn run_programs(
     let Some(&first_blocks) = sizes.first() else { return Ok(()) };
     step(format!("{}: recording", name_of(programs)));
     // The streams are the same as those of the lane `dear`.
-    let recording = Lane { by_session: true, ..LANES[0] };
+    let recording = CacheLane { by_session: true, ..LANES[0] };
     let path = place.folder.join("record");
-    let (time, record) = (Timekeeping::Virtual, Some(path.clone()));
-    let first = place.execute(&Order { programs, lane: &recording, blocks: first_blocks, time, record })?;
+    let (time, record) = (DiskTimekeeping::Virtual, Some(path.clone()));
+    let first = place.execute(&ExecutionSettings { programs, lane: &recording, blocks: first_blocks, time, record })?;
     let record = replay::read(&path)?;
     std::fs::remove_file(&path).map_err(|error| Error::failed(path.display(), error))?;
     for blocks in sizes {
@@ -153,31 +157,35 @@ fn run_programs(
 
 /// Runs programs in turns under all lanes of a size.
 fn run_workload(
-    plan: &Plan,
-    programs: &[&'static Program],
-    (blocks, lanes): (u64, Vec<Lane>),
-    place: &mut Place<'_>,
-    first: &Execution,
+    plan: &DearPlan,
+    programs: &[&'static DearProgram],
+    (blocks, lanes): (u64, Vec<CacheLane>),
+    place: &mut ExecutionEnvironment<'_>,
+    first: &ProgramExecution,
     step: &mut dyn FnMut(String),
-) -> Result<Workload, Error> {
+) -> Result<WorkloadExecutions, Error> {
     let name = name_of(programs);
-    let time = if programs.len() == 1 { Timekeeping::Virtual } else { Timekeeping::Real { speed: plan.speed } };
-    let mut lanes: Vec<(Lane, Vec<Execution>)> = lanes.into_iter().map(|lane| (lane, Vec::new())).collect();
+    let time = if programs.len() == 1 { DiskTimekeeping::Virtual } else { DiskTimekeeping::Real { speed: plan.speed } };
+    let mut lanes: Vec<(CacheLane, Vec<ProgramExecution>)> = lanes.into_iter().map(|lane| (lane, Vec::new())).collect();
     for execution in 0..plan.executions {
         for index in order(lanes.len(), execution) {
             let lane = lanes[index].0;
             step(format!("{name} under {} of {blocks} blocks, {} of {}", lane.name, execution + 1, plan.executions));
-            let found = place.execute(&Order { programs, lane: &lane, blocks, time, record: None })?;
+            let found = place.execute(&ExecutionSettings { programs, lane: &lane, blocks, time, record: None })?;
             compare(first, &found, programs, lane.name)?;
             lanes[index].1.push(found);
         }
     }
     debug_assert_eq!(lanes[0].0.name, BASE);
-    Ok(Workload { programs: programs.to_vec(), blocks, lanes, known: None, agreements: Vec::new() })
+    Ok(WorkloadExecutions { programs: programs.to_vec(), blocks, lanes, known: None, agreements: Vec::new() })
 }
 
 /// The counts of replays beside those of executions; `recorded` is the execution that was recorded at this size.
-fn agreements(workload: &Workload, known: &Known, recorded: Option<&Execution>) -> Vec<ReplayAgreement> {
+fn agreements(
+    workload: &WorkloadExecutions,
+    known: &ReplayResults,
+    recorded: Option<&ProgramExecution>,
+) -> Vec<ReplayAgreement> {
     let mut all = Vec::new();
     if let Some(recorded) = recorded {
         let live = (recorded.cache.misses as f64, recorded.block_reads as f64);
@@ -197,15 +205,17 @@ fn agreements(workload: &Workload, known: &Known, recorded: Option<&Execution>) 
 
 #[cfg(test)]
 mod tests {
-    use super::super::replay::Counts;
+    use super::super::replay::ReplayCounts;
     use super::super::results::tests::workload;
-    use super::super::{LARGE_BLOCKS, LARGE_PROGRAMS, Options, PROGRAMS};
+    use super::super::{BenchCacheOptions, LARGE_BLOCKS, LARGE_PROGRAMS, PROGRAMS};
     use super::*;
 
+    /// Replays whose counts differ from those of executions are found.
     #[test]
-    fn replays_that_disagree_with_executions_are_found() {
-        let counts = Counts { references: 5000, misses: 1000, reads: 1000 };
-        let known = Known { lru: counts, policies: vec![("lru".to_owned(), counts)], ..Known::default() };
+    fn replay_disagreements_are_found() {
+        let counts = ReplayCounts { references: 5000, misses: 1000, reads: 1000 };
+        let known =
+            ReplayResults { lru: counts, policies: vec![("lru".to_owned(), counts)], ..ReplayResults::default() };
         let mut live = workload(&[&PROGRAMS[3]], |_| 1.0);
         for (_, executions) in &mut live.lanes {
             executions.iter_mut().for_each(|one| one.cache.misses = 1000);
@@ -216,7 +226,7 @@ mod tests {
         let expected = ["record", "lru", "lru-again"].map(|lane| (lane.to_owned(), true));
         assert_eq!(lanes(&found), expected);
         // The recorded execution has to be equal; the others may differ by 2 %.
-        let off = Execution { block_reads: 1001, ..recorded };
+        let off = ProgramExecution { block_reads: 1001, ..recorded };
         assert_eq!(lanes(&agreements(&live, &known, Some(&off)))[0], ("record".to_owned(), false));
         live.lanes[1].1.iter_mut().for_each(|one| one.block_reads = 1021);
         let found = lanes(&agreements(&live, &known, None));
@@ -226,7 +236,12 @@ mod tests {
     #[test]
     fn programs_run_at_sizes_they_exceed() {
         let only = vec!["sort".to_owned()];
-        let plan = Plan::new(Options { only, blocks: vec![600, 4096, LARGE_BLOCKS], ..Options::default() }).unwrap();
+        let plan = DearPlan::new(BenchCacheOptions {
+            only,
+            blocks: vec![600, 4096, LARGE_BLOCKS],
+            ..BenchCacheOptions::default()
+        })
+        .unwrap();
         assert_eq!(sizes_for(&plan, &[&PROGRAMS[2]]), [600, 4096, LARGE_BLOCKS]);
         assert_eq!(sizes_for(&plan, &[&LARGE_PROGRAMS[0]]), [LARGE_BLOCKS]);
         // Eleven lanes at the first size and seven at the others, three times, and three steps of the run.

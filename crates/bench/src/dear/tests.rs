@@ -3,8 +3,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use nectary_block::{Clock, Context, Disk, MemoryDevice, ModelFilter, ModelOptions, Stream};
-use nectary_buffer::{BufferCache, DeviceSource, Options};
+use nectary_block::{AccessStream, DiskKind, IoContext, MemoryDevice, ModelClock, ModelFilter, ModelOptions};
+use nectary_buffer::{BufferCache, CacheOptions, DeviceSource};
 
 use super::{BLOCKS, mounted, replay};
 
@@ -13,21 +13,24 @@ const LOOP: u64 = 1000;
 const ROUNDS: u64 = 5;
 const BLOCK_BYTES: u64 = 8192;
 
+/// A loop on the live cache has the counts of its replay, and uses the disk less under `dear`.
 #[tokio::test]
-async fn a_loop_on_the_live_cache_is_what_its_replay_says_and_under_dear_the_disk_rests() {
+async fn live_loop_matches_replay() {
     let ids: Vec<u64> = (0..ROUNDS).flat_map(|_| 0..LOOP).collect();
-    let read = |id: &u64| replay::RecordStep::Refer(replay::Reference { id: *id, stream: 1, is_write: false });
+    let read = |id: &u64| replay::RecordStep::Refer(replay::RecordedReference { id: *id, stream: 1, is_write: false });
     let record = replay::ReferenceRecord::new(ids.iter().map(read).collect());
     let mut busy = Vec::new();
     for policy in ["lru", "dear"] {
-        let options = ModelOptions { clock: Clock::Virtual, queue_depth: 1, ..ModelOptions::new(Disk::Hdd1999) };
+        let options =
+            ModelOptions { clock: ModelClock::Virtual, queue_depth: 1, ..ModelOptions::new(DiskKind::Hdd1999) };
         let disk = Arc::new(ModelFilter::new(Arc::new(MemoryDevice::new(LOOP * BLOCK_BYTES)), options));
         let memory_bytes = mounted::memory_for(policy, BLOCKS).unwrap();
-        let options = Options { memory_bytes, policy: policy.to_owned(), readahead_bytes: 0, ..Options::default() };
+        let options =
+            CacheOptions { memory_bytes, policy: policy.to_owned(), readahead_bytes: 0, ..CacheOptions::default() };
         let cache = BufferCache::new(options).unwrap();
         let file = cache.add(Arc::new(DeviceSource::new(disk.clone()))).unwrap();
         for id in &ids {
-            let context = Context { stream: Stream(1), ..Context::default() };
+            let context = IoContext { stream: AccessStream(1), ..IoContext::default() };
             cache.read(file, id * BLOCK_BYTES, BLOCK_BYTES, context).await.unwrap();
         }
         let mut simulated = nectary_cache::by_name(policy, BLOCKS).unwrap();
@@ -43,7 +46,7 @@ async fn a_loop_on_the_live_cache_is_what_its_replay_says_and_under_dear_the_dis
 /// Blocks that the live cache drops, as those of a deleted temporary file, are dropped by the replay, too: without the
 /// drops it would have other counts.
 #[tokio::test]
-async fn replay_with_drops_matches_the_live_cache() {
+async fn replay_with_drops_matches_live() {
     for policy in ["lru", "mru", "dear", "s3fifo"] {
         let memory_bytes = mounted::memory_for(policy, BLOCKS).unwrap();
         let cache = BufferCache::new(mounted::options(policy, memory_bytes)).unwrap();
@@ -53,13 +56,13 @@ async fn replay_with_drops_matches_the_live_cache() {
         let (of_references, of_drops) = (steps.clone(), steps.clone());
         cache.record(Some(Box::new(move |reference| {
             let (id, stream) = (reference.id, reference.stream.0);
-            let step = replay::Reference { id, stream, is_write: reference.is_write };
+            let step = replay::RecordedReference { id, stream, is_write: reference.is_write };
             of_references.lock().unwrap().push(replay::RecordStep::Refer(step));
         })));
         cache.record_drops(Some(Box::new(move |ids| {
             of_drops.lock().unwrap().push(replay::RecordStep::Drop { first: ids.start, end: ids.end });
         })));
-        let context = Context { stream: Stream(1), ..Context::default() };
+        let context = IoContext { stream: AccessStream(1), ..IoContext::default() };
         for round in 0..ROUNDS {
             for block in 0..BLOCKS / 2 {
                 cache.read(kept, block * BLOCK_BYTES, BLOCK_BYTES, context).await.unwrap();

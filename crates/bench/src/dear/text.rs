@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use nectary_cache::table_bytes;
 
-use super::cost::Cost;
-use super::execute::{Execution, MODEL};
-use super::replay::{ReplayAgreement, Varied};
-use super::results::{RunResults, Workload, saved};
-use super::{AGAIN, BASE, BLOCK_BYTES, BLOCKS, PAGES, PAGES_AHEAD, Plan, parts};
-use crate::{Figure, machine};
+use super::cost::CacheCosts;
+use super::execute::{MODEL, ProgramExecution};
+use super::replay::{ParameterReplay, ReplayAgreement};
+use super::results::{RunResults, WorkloadExecutions, saved};
+use super::{AGAIN, BASE, BLOCK_BYTES, BLOCKS, DearPlan, PAGES, PAGES_AHEAD, parts};
+use crate::{ReportFigure, machine};
 
 /// The paper's averages for 6 MB: for single programs, and for several at once.
 const SEED: &str = "the paper, DEAR against LRU: alone 23 % fewer reads (51 % at most) and 12 % less time (35 %); \
@@ -32,7 +32,13 @@ const LEGEND: [(&str, &str); 11] = [
 ];
 
 /// Writes the whole report.
-pub(super) fn text(plan: &Plan, found: &RunResults, cost: &Cost, figures: &[Figure], took: Duration) -> String {
+pub(super) fn text(
+    plan: &DearPlan,
+    found: &RunResults,
+    cost: &CacheCosts,
+    figures: &[ReportFigure],
+    took: Duration,
+) -> String {
     let mut text = String::new();
     conditions(&mut text, plan, took);
     for line in &plan.not_run {
@@ -71,7 +77,7 @@ pub(super) fn text(plan: &Plan, found: &RunResults, cost: &Cost, figures: &[Figu
 }
 
 /// Writes the machine and the conditions of the run.
-fn conditions(text: &mut String, plan: &Plan, took: Duration) {
+fn conditions(text: &mut String, plan: &DearPlan, took: Duration) {
     let _ = writeln!(text, "bench cache --seed dear: {}", machine::describe());
     for excuse in &plan.options.excused {
         let _ = writeln!(text, "RUN ANYWAY (--anyway): {excuse}");
@@ -103,7 +109,7 @@ fn conditions(text: &mut String, plan: &Plan, took: Duration) {
 
 /// The memory that each policy needs beside its blocks, which no lane is charged for: all have the same number of
 /// blocks, as in the paper.
-fn tables(plan: &Plan, blocks: u64) -> String {
+fn tables(plan: &DearPlan, blocks: u64) -> String {
     let mut policies: Vec<&str> = plan.lanes_at(blocks).iter().filter_map(|lane| lane.policy).collect();
     let mut seen = std::collections::HashSet::new();
     policies.retain(|policy| seen.insert(*policy));
@@ -112,20 +118,20 @@ fn tables(plan: &Plan, blocks: u64) -> String {
 }
 
 /// Writes the tables of one size of the cache.
-fn size(text: &mut String, plan: &Plan, blocks: u64, workloads: &[&Workload]) {
+fn size(text: &mut String, plan: &DearPlan, blocks: u64, workloads: &[&WorkloadExecutions]) {
     let at = if plan.sizes.len() > 1 { format!(", {blocks} blocks") } else { String::new() };
     let of_paper = if blocks == BLOCKS { " (figure 7)" } else { "" };
     for (is_alone, when) in [(true, "alone, virtual clock"), (false, "together, real time")] {
-        let some: Vec<&Workload> =
+        let some: Vec<&WorkloadExecutions> =
             workloads.iter().copied().filter(|workload| workload.is_alone() == is_alone).collect();
         if some.is_empty() {
             continue;
         }
         table(text, &some, &format!("Block reads, {when}{at}{of_paper}"), 0, &|one| one.block_reads as f64);
         table(text, &some, &format!("Device requests, {when}{at}"), 0, &|one| one.device_requests as f64);
-        table(text, &some, &format!("Response time in s, {when}{at}{of_paper}"), 2, &Execution::response_s);
+        table(text, &some, &format!("Response time in s, {when}{at}{of_paper}"), 2, &ProgramExecution::response_s);
     }
-    let alone: Vec<&Workload> = workloads.iter().copied().filter(|workload| workload.is_alone()).collect();
+    let alone: Vec<&WorkloadExecutions> = workloads.iter().copied().filter(|workload| workload.is_alone()).collect();
     if blocks == BLOCKS && !alone.is_empty() {
         beside_the_seed(text, &alone);
     }
@@ -140,7 +146,13 @@ fn size(text: &mut String, plan: &Plan, blocks: u64, workloads: &[&Workload]) {
 }
 
 /// Writes a table with one row per program and one column per lane.
-fn table(text: &mut String, workloads: &[&Workload], title: &str, digits: usize, of: &dyn Fn(&Execution) -> f64) {
+fn table(
+    text: &mut String,
+    workloads: &[&WorkloadExecutions],
+    title: &str,
+    digits: usize,
+    of: &dyn Fn(&ProgramExecution) -> f64,
+) {
     let Some(first) = workloads.first() else { return };
     let lanes = &first.lanes;
     let _ = write!(text, "\n{title}\n  {:16}", "");
@@ -167,10 +179,11 @@ fn table(text: &mut String, workloads: &[&Workload], title: &str, digits: usize,
 }
 
 /// Writes the paper's response times with 6 MB, and ours. Both are ratios of DEAR to LRU, because the machines differ.
-fn beside_the_seed(text: &mut String, workloads: &[&Workload]) {
+fn beside_the_seed(text: &mut String, workloads: &[&WorkloadExecutions]) {
     let _ = writeln!(text, "\nResponse time under DEAR over that under LRU, 6 MB: the paper's and ours");
     for workload in workloads {
-        let ours = workload.mean("dear", Execution::response_s) / workload.mean(BASE, Execution::response_s);
+        let ours =
+            workload.mean("dear", ProgramExecution::response_s) / workload.mean(BASE, ProgramExecution::response_s);
         let seed = workload.programs.first().and_then(|program| program.seed_s);
         let seed = match seed {
             Some((dear, lru)) => format!("{dear:.2} / {lru:.2} s = {:.2}", dear / lru),
@@ -182,7 +195,7 @@ fn beside_the_seed(text: &mut String, workloads: &[&Workload]) {
 
 /// Writes whether the replays, from which the last tables come, have the counts of the executions.
 fn agreement(text: &mut String, found: &RunResults) {
-    let all: Vec<(&Workload, &ReplayAgreement)> =
+    let all: Vec<(&WorkloadExecutions, &ReplayAgreement)> =
         found.workloads.iter().flat_map(|one| one.agreements.iter().map(move |agreement| (one, agreement))).collect();
     if all.is_empty() {
         return;
@@ -216,7 +229,7 @@ fn agreement(text: &mut String, found: &RunResults) {
 
 /// Writes the replays of the recorded references with one parameter changed. They have no times: a read that continues
 /// the last one takes a fraction of the time of another, and a replay does not know which reads these are.
-fn sensitivity(text: &mut String, workload: &Workload) {
+fn sensitivity(text: &mut String, workload: &WorkloadExecutions) {
     let Some(known) = &workload.known else { return };
     let live = (workload.mean(BASE, |one| one.cache.misses as f64), workload.mean(BASE, |one| one.block_reads as f64));
     let _ = writeln!(
@@ -242,7 +255,7 @@ fn sensitivity(text: &mut String, workload: &Workload) {
                 "size" => format!("{} MiB", (of_value[0].value * BLOCK_BYTES) >> 20),
                 _ => of_value[0].value.to_string(),
             };
-            let reads = |varied: &Varied| format!("{} {} reads", varied.policy, varied.counts.reads);
+            let reads = |varied: &ParameterReplay| format!("{} {} reads", varied.policy, varied.counts.reads);
             let each: Vec<String> = of_value.iter().map(reads).collect();
             let _ = write!(text, " {value}: {};", each.join(", "));
         }
@@ -252,21 +265,22 @@ fn sensitivity(text: &mut String, workload: &Workload) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::replay::{Counts, Known};
+    use super::super::replay::{ReplayCounts, ReplayResults};
     use super::super::results::tests::workload;
     use super::super::results::{self, FittingProgram};
-    use super::super::{Options, PROGRAMS};
+    use super::super::{BenchCacheOptions, PROGRAMS};
     use super::*;
     use crate::statistics::estimate;
 
-    fn plan() -> Plan {
-        let mut plan = Plan::new(Options { only: vec!["sort".to_owned()], ..Options::default() }).unwrap();
+    fn plan() -> DearPlan {
+        let mut plan =
+            DearPlan::new(BenchCacheOptions { only: vec!["sort".to_owned()], ..BenchCacheOptions::default() }).unwrap();
         plan.is_judged = true;
         plan
     }
 
-    fn cost() -> Cost {
-        Cost {
+    fn cost() -> CacheCosts {
+        CacheCosts {
             hit_us: vec![("lru", estimate(&[3.0]))],
             above_hits_us: vec![("dear", estimate(&[0.1]))],
             above_misses_us: vec![("dear", estimate(&[0.2]))],
@@ -275,12 +289,13 @@ mod tests {
         }
     }
 
-    fn said(plan: &Plan, found: &RunResults) -> String {
+    fn said(plan: &DearPlan, found: &RunResults) -> String {
         text(plan, found, &cost(), &[], Duration::from_secs(1))
     }
 
+    /// Short figures are marked, and a quick run has no verdict.
     #[test]
-    fn what_is_short_is_said_and_a_look_has_no_verdict() {
+    fn text_marks_short_figures() {
         let plan = plan();
         let sort = PROGRAMS.iter().find(|program| program.name == "sort").unwrap();
         let share = |lane: &str| match lane {
@@ -297,13 +312,14 @@ mod tests {
         assert!(!of("reads_saved.alone.adaptive").contains("SHORT"), "{said}");
         assert!(said.contains(PAGES_AHEAD) && said.contains("13.60 / 16.59 s = 0.82"), "{said}");
         assert!(!said.contains("--anyway") && !said.contains("What fits"), "{said}");
-        let figures: Vec<Figure> = figures.into_iter().map(|figure| figure.judged(false)).collect();
+        let figures: Vec<ReportFigure> = figures.into_iter().map(|figure| figure.judged(false)).collect();
         let look = text(&plan, &found, &cost(), &figures, Duration::from_secs(1));
         assert!(!look.contains("SHORT") && look.contains("(no verdict)"), "{look}");
     }
 
+    /// The text names the excuses, and the programs that fit into the cache.
     #[test]
-    fn excuses_and_programs_that_fit_are_said() {
+    fn text_names_excuses_and_fits() {
         let mut plan = plan();
         plan.options.excused = vec!["the load is 3.12".to_owned()];
         let fitting = vec![FittingProgram { name: "ld".to_owned(), distinct: 2463, blocks: 65_536 }];
@@ -321,11 +337,11 @@ mod tests {
     #[test]
     fn replays_that_differ_are_named() {
         let mut one = workload(&[&PROGRAMS[3]], |_| 1.0);
-        let counts = Counts { references: 5932, misses: 3803, reads: 2673 };
-        one.known = Some(Known { lru: counts, ..Known::default() });
+        let counts = ReplayCounts { references: 5932, misses: 3803, reads: 2673 };
+        one.known = Some(ReplayResults { lru: counts, ..ReplayResults::default() });
         let agreement = |live| ReplayAgreement { lane: "lru".to_owned(), replayed: (3803, 2673), live, accepted: 0.02 };
         one.agreements = vec![agreement((3803.0, 2673.0))];
-        let found = |one: &Workload| RunResults { workloads: vec![one.clone()], ..RunResults::default() };
+        let found = |one: &WorkloadExecutions| RunResults { workloads: vec![one.clone()], ..RunResults::default() };
         let good = said(&plan(), &found(&one));
         assert!(good.contains("0 of 1 differ") && !good.contains("DIFFERS") && found(&one).agrees(), "{good}");
         one.agreements.push(agreement((2665.0, 1535.0)));

@@ -11,18 +11,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nectary_attach::{Tree, TreeOptions};
+use nectary_attach::{MountedTree, TreeOptions};
 use nectary_block::Buffer;
 use nectary_fuse::protocol::open_flags;
 use nectary_fuse::{
-    Attributes, Call, Channel, Connection, Crew, Entry, FileSystem, Limits, Mount, MountOptions, Reply, Request,
+    FuseChannel, FuseConnection, FuseFileSystem, FuseLimits, FuseMount, FuseRequest, LookupEntry, MountOptions,
+    NodeAttributes, ReplyHandle, RequestCall, WorkerCrew,
 };
 use serde::Serialize;
 
 use super::mounted;
-use crate::random::Random;
-use crate::statistics::{Estimate, estimate, order, paired_ratio};
-use crate::{Error, ErrorKind};
+use crate::random::SeededRandom;
+use crate::statistics::{IntervalEstimate, estimate, order, paired_ratio};
+use crate::{Error, ExperimentErrorKind};
 
 /// The size of a block. *Units*: bytes.
 const BLOCK_BYTES: usize = 8192;
@@ -36,7 +37,7 @@ const FIXED_NODE: u64 = 2;
 const VALID: Duration = Duration::from_secs(3600);
 
 /// The size of a measurement.
-pub struct Extent {
+pub struct MeasurementSize {
     /// The number of blocks of the file; all fit into a cache.
     pub blocks: u64,
     /// The number of reads per contender and round.
@@ -46,7 +47,7 @@ pub struct Extent {
 }
 
 /// The size of the experiment's measurement.
-pub const WHOLE: Extent = Extent { blocks: 8192, batch: 1000, rounds: 21 };
+pub const WHOLE: MeasurementSize = MeasurementSize { blocks: 8192, batch: 1000, rounds: 21 };
 
 /// The result of one contender. *Units*: microseconds per read of a block.
 #[derive(Debug, Clone, Serialize)]
@@ -54,21 +55,21 @@ pub struct ThroughFuse {
     /// The name of a policy, or `fixed`.
     pub name: &'static str,
     /// The median of the rounds' medians.
-    pub median_us: Estimate,
+    pub median_us: IntervalEstimate,
     /// The median of the rounds' 99th percentiles.
-    pub p99_us: Estimate,
+    pub p99_us: IntervalEstimate,
     /// The median ratio to the fixed buffer: each round's medians are one pair.
-    pub ratio: Estimate,
+    pub ratio: IntervalEstimate,
 }
 
 /// Measures a read through FUSE for the fixed buffer and under each policy. Makes its files and mounts in `folder`.
 ///
-/// *Errors*: [`ErrorKind::Void`] if a read returned wrong bytes.
-pub fn through_fuse(folder: &Path, extent: &Extent) -> Result<Vec<ThroughFuse>, Error> {
+/// *Errors*: [`ExperimentErrorKind::Void`] if a read returned wrong bytes.
+pub fn through_fuse(folder: &Path, extent: &MeasurementSize) -> Result<Vec<ThroughFuse>, Error> {
     let source = made(folder.join("cost-source"))?;
     let bytes = vec![FILL; extent.blocks as usize * BLOCK_BYTES];
     std::fs::write(source.join("file"), bytes).map_err(|error| Error::failed(source.display(), error))?;
-    let fixed = Fixed::start(extent.blocks * BLOCK_BYTES as u64)?;
+    let fixed = FixedBufferMount::start(extent.blocks * BLOCK_BYTES as u64)?;
     let mut trees = Vec::new();
     for policy in POLICIES {
         let directory = made(folder.join(format!("cost-{policy}")))?;
@@ -79,7 +80,7 @@ pub fn through_fuse(folder: &Path, extent: &Extent) -> Result<Vec<ThroughFuse>, 
             mounted::memory_for(policy, extent.blocks)?
         };
         let cache = mounted::options(policy, memory_bytes);
-        trees.push(Tree::start(TreeOptions {
+        trees.push(MountedTree::start(TreeOptions {
             source: source.clone(),
             directory,
             cache,
@@ -108,13 +109,13 @@ fn made(folder: PathBuf) -> Result<PathBuf, Error> {
 
 /// The results of the rounds of one contender, in microseconds.
 #[derive(Default)]
-struct Times {
+struct FuseReadTimes {
     medians: Vec<f64>,
     p99s: Vec<f64>,
 }
 
-impl Times {
-    fn against(&self, name: &'static str, fixed: &Times) -> ThroughFuse {
+impl FuseReadTimes {
+    fn against(&self, name: &'static str, fixed: &FuseReadTimes) -> ThroughFuse {
         ThroughFuse {
             name,
             median_us: estimate(&self.medians),
@@ -124,8 +125,12 @@ impl Times {
     }
 }
 
-fn measure(fixed: &Fixed, trees: &[Tree], extent: &Extent) -> Result<Vec<Times>, Error> {
-    let &Extent { blocks, batch, rounds } = extent;
+fn measure(
+    fixed: &FixedBufferMount,
+    trees: &[MountedTree],
+    extent: &MeasurementSize,
+) -> Result<Vec<FuseReadTimes>, Error> {
+    let &MeasurementSize { blocks, batch, rounds } = extent;
     let mut files = vec![open(Path::new(&fixed.mount.path(FIXED)))?];
     for tree in trees {
         files.push(open(&tree.options().directory.join("file"))?);
@@ -137,8 +142,8 @@ fn measure(fixed: &Fixed, trees: &[Tree], extent: &Extent) -> Result<Vec<Times>,
             read(file, block, &mut buffer)?;
         }
     }
-    let mut random = Random::new(blocks);
-    let mut times: Vec<Times> = files.iter().map(|_| Times::default()).collect();
+    let mut random = SeededRandom::new(blocks);
+    let mut times: Vec<FuseReadTimes> = files.iter().map(|_| FuseReadTimes::default()).collect();
     for round in 0..rounds {
         for index in order(files.len(), round) {
             let mut took = Vec::with_capacity(batch);
@@ -157,7 +162,7 @@ fn measure(fixed: &Fixed, trees: &[Tree], extent: &Extent) -> Result<Vec<Times>,
         let stats = tree.figures().cache;
         if stats.misses > blocks {
             let misses = format!("{} of {blocks} blocks were read, so not all reads were hits", stats.misses);
-            return Err(Error::new(ErrorKind::Void, misses));
+            return Err(Error::new(ExperimentErrorKind::Void, misses));
         }
     }
     Ok(times)
@@ -172,28 +177,28 @@ fn read(file: &File, block: u64, buffer: &mut Buffer) -> Result<(), Error> {
     file.read_exact_at(buffer, block * BLOCK_BYTES as u64).map_err(|error| Error::failed("a read", error))?;
     match buffer[0] == FILL && buffer[BLOCK_BYTES - 1] == FILL {
         true => Ok(()),
-        false => Err(Error::new(ErrorKind::Void, format!("block {block} has other bytes"))),
+        false => Err(Error::new(ExperimentErrorKind::Void, format!("block {block} has other bytes"))),
     }
 }
 
 /// A mount with one file, whose reads are answered from a buffer.
-struct Fixed {
-    mount: Mount,
-    crew: Crew,
+struct FixedBufferMount {
+    mount: FuseMount,
+    crew: WorkerCrew,
 }
 
-impl Fixed {
-    fn start(file_bytes: u64) -> Result<Fixed, Error> {
+impl FixedBufferMount {
+    fn start(file_bytes: u64) -> Result<FixedBufferMount, Error> {
         let failed = |error: nectary_fuse::Error| Error::failed("a file system that answers from a buffer", error);
         let options =
             MountOptions { source: FIXED.to_owned(), root_mode: libc::S_IFDIR | 0o500, ..MountOptions::default() };
-        let channel = Channel::open(true).map_err(failed)?;
-        let mount = Mount::new(&channel, &options).map_err(failed)?;
-        let file_system = Arc::new(Buffered { bytes: vec![FILL; 1 << 20], file_bytes });
-        let connection = Connection::new(file_system, Limits::default());
-        let crew = Crew::start(connection, channel, FIXED)
+        let channel = FuseChannel::open(true).map_err(failed)?;
+        let mount = FuseMount::new(&channel, &options).map_err(failed)?;
+        let file_system = Arc::new(FixedBufferFile { bytes: vec![FILL; 1 << 20], file_bytes });
+        let connection = FuseConnection::new(file_system, FuseLimits::default());
+        let crew = WorkerCrew::start(connection, channel, FIXED)
             .map_err(|error| Error::failed("a file system that answers from a buffer", error))?;
-        Ok(Fixed { mount, crew })
+        Ok(FixedBufferMount { mount, crew })
     }
 
     fn finish(self) -> Result<(), Error> {
@@ -202,35 +207,35 @@ impl Fixed {
     }
 }
 
-struct Buffered {
+struct FixedBufferFile {
     bytes: Vec<u8>,
     file_bytes: u64,
 }
 
-impl Buffered {
-    fn attributes(&self, node: u64) -> Attributes {
+impl FixedBufferFile {
+    fn attributes(&self, node: u64) -> NodeAttributes {
         let (mode, size) = match node {
             FIXED_NODE => (libc::S_IFREG | 0o400, self.file_bytes),
             _ => (libc::S_IFDIR | 0o500, 0),
         };
-        Attributes { number: node, mode, size, links: 1, ..Attributes::default() }
+        NodeAttributes { number: node, mode, size, links: 1, ..NodeAttributes::default() }
     }
 }
 
-impl FileSystem for Buffered {
-    fn serve(&self, request: Request<'_>, reply: Reply) {
+impl FuseFileSystem for FixedBufferFile {
+    fn serve(&self, request: FuseRequest<'_>, reply: ReplyHandle) {
         match request.call {
-            Call::Read(read) => reply.bytes(&self.bytes[..(read.size as usize).min(self.bytes.len())]),
-            Call::LookUp { .. } => reply.entry(&Entry {
+            RequestCall::Read(read) => reply.bytes(&self.bytes[..(read.size as usize).min(self.bytes.len())]),
+            RequestCall::LookUp { .. } => reply.entry(&LookupEntry {
                 node: FIXED_NODE,
                 generation: 0,
                 attributes: self.attributes(FIXED_NODE),
                 entry_valid: VALID,
                 attributes_valid: VALID,
             }),
-            Call::GetAttributes { .. } => reply.attributes(&self.attributes(request.node), VALID),
-            Call::Open { .. } => reply.opened(0, open_flags::DIRECT_IO | open_flags::NO_FLUSH),
-            Call::Release { .. } => reply.ok(),
+            RequestCall::GetAttributes { .. } => reply.attributes(&self.attributes(request.node), VALID),
+            RequestCall::Open { .. } => reply.opened(0, open_flags::DIRECT_IO | open_flags::NO_FLUSH),
+            RequestCall::Release { .. } => reply.ok(),
             _ => reply.errno(libc::ENOSYS),
         }
     }
@@ -240,11 +245,12 @@ impl FileSystem for Buffered {
 mod tests {
     use super::*;
 
+    /// The baseline is a FUSE file that answers from a fixed buffer.
     #[test]
-    fn a_hit_through_fuse_stands_beside_a_fixed_buffer() {
+    fn fuse_hit_has_fixed_baseline() {
         let folder = std::env::temp_dir().join(format!("nectary-through-fuse-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
-        let found = through_fuse(&folder, &Extent { blocks: 512, batch: 50, rounds: 3 });
+        let found = through_fuse(&folder, &MeasurementSize { blocks: 512, batch: 50, rounds: 3 });
         std::fs::remove_dir_all(&folder).unwrap();
         let found = match found {
             Ok(found) => found,

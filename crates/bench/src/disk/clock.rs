@@ -2,7 +2,7 @@
 //!
 //! The clock is a shared page of memory with one counter per disk: the time that the disk's model has used, in
 //! nanoseconds. With a virtual clock no call waits for a disk. A call costs the processor time of its process plus the
-//! increase of its disks' counters ([`Cost`]); other work on the machine adds to neither. This cost is exact if one
+//! increase of its disks' counters ([`CallCost`]); other work on the machine adds to neither. This cost is exact if one
 //! operation runs at a time. Writes that the kernel makes during a call count as time of the call, which is right if
 //! the disk is the bottleneck. `worker::timeline` combines the costs of several threads. Without a virtual clock the
 //! disks run in real time, optionally sped up.
@@ -27,7 +27,7 @@ const PAGE_BYTES: usize = SLOTS_MAX * SLOT_BYTES;
 
 /// How a disk's time passes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub enum Timekeeping {
+pub enum DiskTimekeeping {
     /// No call waits; the disk's time is added to the processor time.
     Virtual,
     /// Real time, shortened by this factor.
@@ -104,16 +104,16 @@ impl Drop for SharedClock {
 
 /// The cost of one call on a virtual clock, or the total cost so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Cost {
+pub struct CallCost {
     /// The processor time of all threads of the process.
     pub processor: Duration,
     /// The time that each disk used.
     pub disks: Vec<Duration>,
 }
 
-impl Cost {
+impl CallCost {
     /// The cost since `earlier`, which is an earlier total.
-    pub fn since(mut self, earlier: &Cost) -> Cost {
+    pub fn since(mut self, earlier: &CallCost) -> CallCost {
         self.processor = self.processor.saturating_sub(earlier.processor);
         for (disk, before) in self.disks.iter_mut().zip(&earlier.disks) {
             *disk = disk.saturating_sub(*before);
@@ -126,20 +126,20 @@ impl Cost {
 #[derive(Clone)]
 pub struct DiskClock {
     began: Instant,
-    time: Timekeeping,
+    time: DiskTimekeeping,
     page: Option<Arc<SharedClock>>,
     slots: Vec<usize>,
 }
 
 impl DiskClock {
     /// Makes a clock of the disks in `slots` of the shared page.
-    pub fn new(time: Timekeeping, page: Option<Arc<SharedClock>>, slots: Vec<usize>) -> DiskClock {
+    pub fn new(time: DiskTimekeeping, page: Option<Arc<SharedClock>>, slots: Vec<usize>) -> DiskClock {
         DiskClock { began: Instant::now(), time, page, slots }
     }
 
     /// Whether the time is virtual.
     pub fn is_virtual(&self) -> bool {
-        self.time == Timekeeping::Virtual
+        self.time == DiskTimekeeping::Virtual
     }
 
     /// The number of its disks.
@@ -148,16 +148,16 @@ impl DiskClock {
     }
 
     /// The processor time of this process and the times of its disks so far.
-    pub fn cost(&self) -> Cost {
+    pub fn cost(&self) -> CallCost {
         let disks = self.page.iter().flat_map(|page| self.slots.iter().map(|slot| page.get(*slot)));
-        Cost { processor: sys::processor_time(), disks: disks.collect() }
+        CallCost { processor: sys::processor_time(), disks: disks.collect() }
     }
 
     /// The time now. *Units*: the disk's time, from an arbitrary start.
     pub fn now(&self) -> Duration {
         match self.time {
-            Timekeeping::Real { speed } => self.began.elapsed().mul_f64(speed),
-            Timekeeping::Virtual => {
+            DiskTimekeeping::Real { speed } => self.began.elapsed().mul_f64(speed),
+            DiskTimekeeping::Virtual => {
                 let cost = self.cost();
                 cost.processor + cost.disks.iter().sum::<Duration>()
             }

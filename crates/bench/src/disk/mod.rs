@@ -11,14 +11,15 @@ mod clock;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nectary_attach::{Attachment, Options};
+use nectary_attach::{AttachOptions, Attachment};
 use nectary_block::{
-    Clock, Disk as Model, Filter, IoFuture, ModelFilter, ModelOptions, OpenOptions, Registry, Request, SharedDevice,
+    DeviceRegistry, DeviceRequest, DiskKind as Model, Filter, IoFuture, ModelClock, ModelFilter, ModelOptions,
+    OpenOptions, SharedDevice,
 };
 use serde::{Deserialize, Serialize};
 
 pub(crate) use bare::BareDisk;
-pub use clock::{Cost, DiskClock, SLOTS_MAX, SharedClock, Timekeeping};
+pub use clock::{CallCost, DiskClock, DiskTimekeeping, SLOTS_MAX, SharedClock};
 
 use crate::Error;
 
@@ -33,7 +34,7 @@ pub struct DiskOptions {
     /// The name of the disk model that determines the time of operations; `None` for the speed of the device below.
     pub model: Option<String>,
     /// How the disk's time passes.
-    pub time: Timekeeping,
+    pub time: DiskTimekeeping,
     /// The queue depth of a modelled disk.
     pub queue_depth: usize,
     /// The directory whose files hold the bytes; `None` for memory.
@@ -108,11 +109,11 @@ impl DiskCounts {
 
 /// An attached disk. Dropping it detaches it, unless it is still in use.
 pub struct MeasuredDisk {
-    below: Below,
+    below: DiskBacking,
 }
 
 /// The layer below a disk's loop device.
-enum Below {
+enum DiskBacking {
     Attached(Attachment),
     Bare(BareDisk),
 }
@@ -128,7 +129,7 @@ impl MeasuredDisk {
     ) -> Result<MeasuredDisk, Error> {
         if let (true, Some(folder)) = (options.is_bare, &options.folder) {
             let path = folder.join(format!("{name}.disk"));
-            return Ok(MeasuredDisk { below: Below::Bare(BareDisk::new(&path, bytes)?) });
+            return Ok(MeasuredDisk { below: DiskBacking::Bare(BareDisk::new(&path, bytes)?) });
         }
         let below = match &options.folder {
             None => format!("memory:{bytes}"),
@@ -137,30 +138,30 @@ impl MeasuredDisk {
         let model = match &options.model {
             None => None,
             Some(kind) => {
-                let kind = Model::parse(kind).map_err(|error| Error::new(crate::ErrorKind::Usage, error))?;
+                let kind = Model::parse(kind).map_err(|error| Error::new(crate::ExperimentErrorKind::Usage, error))?;
                 let real = ModelOptions { queue_depth: options.queue_depth, ..ModelOptions::new(kind) };
                 Some(match options.time {
-                    Timekeeping::Virtual => ModelOptions { clock: Clock::Virtual, ..real },
-                    Timekeeping::Real { speed } => ModelOptions { speed, ..real },
+                    DiskTimekeeping::Virtual => ModelOptions { clock: ModelClock::Virtual, ..real },
+                    DiskTimekeeping::Real { speed } => ModelOptions { speed, ..real },
                 })
             }
         };
         let registry = registry(model, clock.clone(), slot);
         let open = OpenOptions { create_bytes: Some(bytes), ..OpenOptions::default() };
         let spec = format!("{NAME}({below})");
-        let options = Options { read_only: false, open };
+        let options = AttachOptions { read_only: false, open };
         // Attaches on a separate thread: the kernel's exemptions for threads that serve a disk must not apply to the
         // caller.
         let thread = std::thread::spawn(move || Attachment::start(registry, &spec, options));
         let attachment = thread.join().map_err(|_| Error::failed("attaching a disk", "its thread panicked"))??;
-        Ok(MeasuredDisk { below: Below::Attached(attachment) })
+        Ok(MeasuredDisk { below: DiskBacking::Attached(attachment) })
     }
 
     /// The block device.
     pub fn path(&self) -> &Path {
         match &self.below {
-            Below::Attached(attachment) => attachment.path(),
-            Below::Bare(disk) => disk.path(),
+            DiskBacking::Attached(attachment) => attachment.path(),
+            DiskBacking::Bare(disk) => disk.path(),
         }
     }
 
@@ -170,8 +171,8 @@ impl MeasuredDisk {
         let text = std::fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap_or_default();
         let mut counts = kernel_counts(&text);
         let figures = match &self.below {
-            Below::Attached(attachment) => attachment.device_figures(),
-            Below::Bare(_) => Vec::new(),
+            DiskBacking::Attached(attachment) => attachment.device_figures(),
+            DiskBacking::Bare(_) => Vec::new(),
         };
         for figures in figures {
             if figures.device == "model" {
@@ -190,10 +191,10 @@ impl Drop for MeasuredDisk {
         // The disk's users have been killed before. A disk that cannot be released now is released when this process
         // ends.
         match &mut self.below {
-            Below::Attached(attachment) if attachment.release().is_ok() => drop(attachment.finish()),
-            Below::Attached(attachment) => drop(attachment.release_when_unused()),
+            DiskBacking::Attached(attachment) if attachment.release().is_ok() => drop(attachment.finish()),
+            DiskBacking::Attached(attachment) => drop(attachment.release_when_unused()),
             // Dropping a bare disk releases it.
-            Below::Bare(_) => {}
+            DiskBacking::Bare(_) => {}
         }
     }
 }
@@ -212,8 +213,8 @@ fn kernel_counts(text: &str) -> DiskCounts {
     }
 }
 
-fn registry(model: Option<ModelOptions>, clock: Arc<SharedClock>, slot: usize) -> Registry {
-    let mut registry = Registry::with_builtins();
+fn registry(model: Option<ModelOptions>, clock: Arc<SharedClock>, slot: usize) -> DeviceRegistry {
+    let mut registry = DeviceRegistry::with_builtins();
     registry.register(NAME, move |mut arguments| {
         let clock = clock.clone();
         async move {
@@ -222,21 +223,21 @@ fn registry(model: Option<ModelOptions>, clock: Arc<SharedClock>, slot: usize) -
             let Some(options) = model else { return Ok(inner) };
             let model = Arc::new(ModelFilter::new(inner, options));
             let device: SharedDevice = model.clone();
-            Ok(Arc::new(Measured { device, model, clock, slot }) as SharedDevice)
+            Ok(Arc::new(ClockedDevice { device, model, clock, slot }) as SharedDevice)
         }
     });
     registry
 }
 
 /// Updates the shared clock with the model's time after each operation.
-struct Measured {
+struct ClockedDevice {
     device: SharedDevice,
     model: Arc<ModelFilter>,
     clock: Arc<SharedClock>,
     slot: usize,
 }
 
-impl Filter for Measured {
+impl Filter for ClockedDevice {
     fn inner(&self) -> &SharedDevice {
         &self.device
     }
@@ -245,7 +246,7 @@ impl Filter for Measured {
     }
     fn around<T: Send + 'static>(
         &self,
-        _request: Request,
+        _request: DeviceRequest,
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
         let running = operation(&self.device);
@@ -278,16 +279,17 @@ mod tests {
         assert_eq!(counts.since(&counts), DiskCounts::default());
     }
 
+    /// Requests that are sent together are served in the order that takes the least time.
     #[tokio::test]
-    async fn what_is_sent_together_is_served_in_the_order_that_takes_least() {
+    async fn queued_requests_take_least_time() {
         let path = std::env::temp_dir().join(format!("nectary-bench-queue-{}", std::process::id()));
         let clock = Arc::new(SharedClock::create(&path).unwrap());
         let mut busy = Vec::new();
         for (slot, queue_depth) in [(1, 1), (2, QUEUE_DEPTH)] {
-            let options = ModelOptions { clock: Clock::Virtual, queue_depth, ..ModelOptions::new(Model::Hdd1999) };
+            let options = ModelOptions { clock: ModelClock::Virtual, queue_depth, ..ModelOptions::new(Model::Hdd1999) };
             let registry = registry(Some(options), clock.clone(), slot);
             let device = registry.open("measured(memory:64M)", &OpenOptions::default()).await.unwrap();
-            let mut random = crate::random::Random::new(3);
+            let mut random = crate::random::SeededRandom::new(3);
             let write = |offset| {
                 let buffers = vec![nectary_block::Buffer::zeroed(4096)];
                 device.write_at(offset, buffers, Default::default(), Default::default())
@@ -304,10 +306,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_clock_has_what_the_model_took() {
+    async fn clock_matches_model_time() {
         let path = std::env::temp_dir().join(format!("nectary-bench-clock-{}", std::process::id()));
         let clock = Arc::new(SharedClock::create(&path).unwrap());
-        let options = ModelOptions { clock: Clock::Virtual, ..ModelOptions::new(Model::Hdd1999) };
+        let options = ModelOptions { clock: ModelClock::Virtual, ..ModelOptions::new(Model::Hdd1999) };
         let registry = registry(Some(options), clock.clone(), 3);
         let device = registry.open("measured(memory:64M)", &OpenOptions::default()).await.unwrap();
         let other = SharedClock::open(&path).unwrap();

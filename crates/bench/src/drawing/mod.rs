@@ -239,7 +239,7 @@ fn words(body: &mut String, x: f64, y: f64, text: &str) {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::statistics::Estimate;
+    use crate::statistics::IntervalEstimate;
 
     /// Checks that elements are closed in order, and that no coordinate is NaN.
     pub fn is_well_formed(svg: &str) {
@@ -259,8 +259,10 @@ pub(crate) mod tests {
     }
 
     fn line(series: usize, points: &[(f64, f64)]) -> ChartLine {
-        let point =
-            |&(x, value): &(f64, f64)| ChartPoint { x, found: Estimate { value, low: value * 0.9, high: value } };
+        let point = |&(x, value): &(f64, f64)| ChartPoint {
+            x,
+            found: IntervalEstimate { value, low: value * 0.9, high: value },
+        };
         ChartLine { series, points: points.iter().map(point).collect(), is_limit: false }
     }
 
@@ -279,7 +281,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn every_line_is_drawn_in_both_forms() {
+    fn lines_drawn_in_svg_and_html() {
         let grid = lines();
         let (svg, html) = (svg_file("io", std::slice::from_ref(&grid)), grid.html());
         is_well_formed(&svg);
@@ -293,11 +295,11 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn cut_bars_are_marked_with_their_value() {
+    fn cut_bars_show_their_value() {
         let bar = |series, value: f64| ChartBar {
             series,
             parts: vec![value / 2.0, value / 2.0],
-            found: Estimate { value, low: value, high: value + 0.1 },
+            found: IntervalEstimate { value, low: value, high: value + 0.1 },
         };
         let marks = ChartMarks::Bars(vec![bar(0, 1.0), bar(9, 2.55)]);
         let panel = ChartPanel { name: String::new(), marks };

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{ChartGrid, ChartPanel, class, is_broken};
-use crate::statistics::Estimate;
+use crate::statistics::IntervalEstimate;
 
 /// The box of a chart.
 pub(super) const PANEL_WIDTH: f64 = 320.0;
@@ -45,7 +45,7 @@ pub struct ChartPoint {
     /// Its place on the horizontal axis.
     pub x: f64,
     /// Its value with the interval.
-    pub found: Estimate,
+    pub found: IntervalEstimate,
 }
 
 /// A bar.
@@ -56,7 +56,7 @@ pub struct ChartBar {
     /// The parts of its value, from the lower end.
     pub parts: Vec<f64>,
     /// Its value with the interval.
-    pub found: Estimate,
+    pub found: IntervalEstimate,
 }
 
 /// Draws a chart.
@@ -146,7 +146,7 @@ fn draw_bars(body: &mut String, grid: &ChartGrid, bars: &[ChartBar], y: &dyn Fn(
                 "<path class=\"dash cut\" d=\"M{middle:.1} {from:.1}V{to:.1}\" style=\"stroke-width:2\"/>"
             );
         }
-        let Estimate { value, low, high } = bar.found;
+        let IntervalEstimate { value, low, high } = bar.found;
         let is_cut = grid.y.is_cut(value);
         if low < high && !is_cut {
             let (from, to) = (y(low), y(high));

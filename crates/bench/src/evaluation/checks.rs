@@ -6,8 +6,8 @@
 use serde_json::Value;
 
 use super::{Evaluation, number};
-use crate::Report;
-use crate::statistics::{Estimate, paired_ratio};
+use crate::ExperimentReport;
+use crate::statistics::{IntervalEstimate, paired_ratio};
 
 /// What the measurements say.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,10 +19,10 @@ pub(super) enum ClaimEvidence {
 }
 
 /// A named ratio.
-pub(super) type NamedRatio = (String, Estimate);
+pub(super) type NamedRatio = (String, IntervalEstimate);
 
 /// The evidence of several ratios: the claim holds if all of them do.
-pub(super) fn all_hold(ratios: Vec<NamedRatio>, holds: impl Fn(&Estimate) -> bool) -> ClaimEvidence {
+pub(super) fn all_hold(ratios: Vec<NamedRatio>, holds: impl Fn(&IntervalEstimate) -> bool) -> ClaimEvidence {
     let ratios: Vec<NamedRatio> = ratios.into_iter().filter(|one| one.1.value.is_finite()).collect();
     if ratios.is_empty() {
         return ClaimEvidence::Lacking("the contenders of the claim are not in the run".to_owned());
@@ -34,13 +34,19 @@ pub(super) fn all_hold(ratios: Vec<NamedRatio>, holds: impl Fn(&Estimate) -> boo
 }
 
 /// The figures of an experiment that a name's beginning and middle choose, as ratios.
-pub(super) fn figures(report: &Report, is_meant: impl Fn(&str) -> bool) -> Vec<NamedRatio> {
+pub(super) fn figures(report: &ExperimentReport, is_meant: impl Fn(&str) -> bool) -> Vec<NamedRatio> {
     let meant = report.figures.iter().filter(|figure| is_meant(&figure.name));
     meant.map(|figure| (figure.name.clone(), figure.found())).collect()
 }
 
 /// `bench store`: for each group, `over` divided by `under` in a column, paired by the seed of the workload.
-pub(super) fn store_ratio(report: &Report, group: &str, column: &str, over: &str, under: &str) -> Option<NamedRatio> {
+pub(super) fn store_ratio(
+    report: &ExperimentReport,
+    group: &str,
+    column: &str,
+    over: &str,
+    under: &str,
+) -> Option<NamedRatio> {
     let values = |contender: &str| -> Vec<(u64, f64)> {
         let rows = report.rows.iter().filter(|row| row["group"] == group && row["contender"] == contender);
         rows.filter_map(|row| Some((row["seed"].as_u64()?, row[column].as_f64()?))).collect()
@@ -54,14 +60,14 @@ pub(super) fn store_ratio(report: &Report, group: &str, column: &str, over: &str
 }
 
 /// The groups of a run of `bench store`.
-pub(super) fn groups(report: &Report) -> Vec<&str> {
+pub(super) fn groups(report: &ExperimentReport) -> Vec<&str> {
     let mut groups: Vec<&str> = report.rows.iter().filter_map(|row| row["group"].as_str()).collect();
     groups.dedup();
     groups
 }
 
 /// The contenders of a group.
-pub(super) fn contenders<'a>(report: &'a Report, group: &str) -> Vec<&'a str> {
+pub(super) fn contenders<'a>(report: &'a ExperimentReport, group: &str) -> Vec<&'a str> {
     let rows = report.rows.iter().filter(|row| row["group"] == group);
     let mut found: Vec<&str> = Vec::new();
     for name in rows.filter_map(|row| row["contender"].as_str()) {
@@ -74,7 +80,13 @@ pub(super) fn contenders<'a>(report: &'a Report, group: &str) -> Vec<&'a str> {
 
 /// `bench files --seed nrd`: the time of `over` for a file, everything written, divided by that of `under`, paired by
 /// round; on asynchronous mounts, in random order, with the largest number of files.
-pub(super) fn nrd_ratio(report: &Report, link: &str, step: &str, over: &str, under: &str) -> Option<NamedRatio> {
+pub(super) fn nrd_ratio(
+    report: &ExperimentReport,
+    link: &str,
+    step: &str,
+    over: &str,
+    under: &str,
+) -> Option<NamedRatio> {
     let files = nrd_files(report)?;
     let values = |contender: &str| -> Option<Vec<f64>> {
         let row = report.rows.iter().find(|row| {
@@ -93,13 +105,13 @@ pub(super) fn nrd_ratio(report: &Report, link: &str, step: &str, over: &str, und
 }
 
 /// The largest number of files of a run of `bench files --seed nrd`.
-pub(super) fn nrd_files(report: &Report) -> Option<u64> {
+pub(super) fn nrd_files(report: &ExperimentReport) -> Option<u64> {
     let rows = report.rows.iter().filter(|row| row["order"] == "random" && row["is_synchronous"] == Value::Bool(false));
     rows.filter_map(|row| row["files"].as_u64()).max()
 }
 
 /// The contenders of such a run that are in the memory of other machines, without the second run of one.
-pub(super) fn nrd_remote(report: &Report) -> Vec<&str> {
+pub(super) fn nrd_remote(report: &ExperimentReport) -> Vec<&str> {
     let mut names: Vec<&str> = report
         .rows
         .iter()
@@ -113,7 +125,7 @@ pub(super) fn nrd_remote(report: &Report) -> Vec<&str> {
 }
 
 /// `bench io --matrix ncar`: the rates of one series divided by those of another, for each size of request.
-pub(super) fn ncar_ratios(report: &Report, over: &str, under: &str) -> Vec<NamedRatio> {
+pub(super) fn ncar_ratios(report: &ExperimentReport, over: &str, under: &str) -> Vec<NamedRatio> {
     let prefix = format!("ncar.{over}.");
     let over_figures = report.figures.iter().filter_map(|figure| Some((figure.name.strip_prefix(&*prefix)?, figure)));
     over_figures
@@ -122,14 +134,14 @@ pub(super) fn ncar_ratios(report: &Report, over: &str, under: &str) -> Vec<Named
             let other = report.figures.iter().find(|figure| figure.name == name)?;
             // The ends of the intervals that are farthest apart, because the passes of two series are no pairs.
             let (value, low, high) = (figure.value / other.value, figure.low / other.high, figure.high / other.low);
-            Some((format!("{over} over {under} at {size}"), Estimate { value, low, high }))
+            Some((format!("{over} over {under} at {size}"), IntervalEstimate { value, low, high }))
         })
         .collect()
 }
 
 /// `bench cache`: for each program that ran alone at the paper's size, the mean of some times of `over` divided by that
 /// of `under`.
-pub(super) fn dear_ratios(report: &Report, parts: &[&str], over: &str, under: &str) -> Vec<NamedRatio> {
+pub(super) fn dear_ratios(report: &ExperimentReport, parts: &[&str], over: &str, under: &str) -> Vec<NamedRatio> {
     let sums = |workload: &Value, lane: &str| -> Option<Vec<f64>> {
         let row = report.rows.iter().find(|row| {
             row["workload"] == *workload && row["lane"] == lane && row["blocks"].as_u64() == Some(crate::dear::BLOCKS)
@@ -158,6 +170,6 @@ fn ratio_of_pairs(name: String, pairs: Vec<(f64, f64)>) -> Option<NamedRatio> {
 }
 
 /// An experiment, or what is lacking.
-pub(super) fn of<'a>(evaluation: &'a Evaluation, name: &str) -> Result<&'a Report, ClaimEvidence> {
+pub(super) fn of<'a>(evaluation: &'a Evaluation, name: &str) -> Result<&'a ExperimentReport, ClaimEvidence> {
     evaluation.get(name).ok_or_else(|| ClaimEvidence::Lacking(format!("{name}: {}", evaluation.why_not(name))))
 }

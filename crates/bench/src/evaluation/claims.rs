@@ -16,7 +16,7 @@ use super::checks::{
 };
 use super::seeds::{NRD_CREATE_MS, NRD_FILES, NRD_LINK};
 use super::{Evaluation, number};
-use crate::statistics::Estimate;
+use crate::statistics::IntervalEstimate;
 
 /// The verdict on a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -62,7 +62,7 @@ pub struct JudgedClaim {
 }
 
 /// How a claim is judged: by an experiment, or not at all.
-enum Judge {
+enum ClaimJudge {
     By(fn(&Evaluation) -> Result<ClaimEvidence, ClaimEvidence>),
     Nothing(&'static str),
 }
@@ -79,7 +79,7 @@ const CLOSE: f64 = 1.1;
 /// The sizes of requests from which on a rate is not that of calls alone.
 const LARGE: [&str; 4] = ["1m", "2m", "4m", "16m"];
 
-type Row = (&'static str, &'static str, &'static str, Judge);
+type Row = (&'static str, &'static str, &'static str, ClaimJudge);
 
 /// All claims, in the order of the seeds.
 const CLAIMS: [Row; 23] = [
@@ -87,7 +87,7 @@ const CLAIMS: [Row; 23] = [
         "throughput-4",
         STORE,
         "The throughput of Hummingbird is much higher than that of XFS and EFS at each disk size",
-        Judge::By(|all| {
+        ClaimJudge::By(|all| {
             let report = of(all, "store-table4")?;
             Ok(all_hold(peers(report), |found| found.low > 1.0))
         }),
@@ -96,7 +96,7 @@ const CLAIMS: [Row; 23] = [
         "latency",
         STORE,
         "What a user waits for a read is shortest with Hummingbird",
-        Judge::By(|all| {
+        ClaimJudge::By(|all| {
             let report = of(all, "store-table4")?;
             let others = |group| contenders(report, group).into_iter().filter(|name| is_peer(name));
             let ratios = groups(report).into_iter().flat_map(|group| {
@@ -109,19 +109,19 @@ const CLAIMS: [Row; 23] = [
         "efs-slower",
         STORE,
         "EFS is much slower than XFS, although XFS has a journal",
-        Judge::By(|all| Ok(all_hold(splits(all, "run_s", "ext4-dirsync", "xfs")?, |found| found.low > 1.0))),
+        ClaimJudge::By(|all| Ok(all_hold(splits(all, "run_s", "ext4-dirsync", "xfs")?, |found| found.low > 1.0))),
     ),
     (
         "efs-writes",
         STORE,
         "Writes take more than 3 times as long on EFS as on XFS (its own table: 2.80 and 3.46 times)",
-        Judge::By(|all| Ok(all_hold(splits(all, "put_ms", "ext4-dirsync", "xfs")?, |found| found.low > 3.0))),
+        ClaimJudge::By(|all| Ok(all_hold(splits(all, "put_ms", "ext4-dirsync", "xfs")?, |found| found.low > 3.0))),
     ),
     (
         "efs-synchronous",
         STORE,
         "The reason is that EFS writes metadata synchronously",
-        Judge::By(|all| {
+        ClaimJudge::By(|all| {
             let report = of(all, "store-table4")?;
             let ratio = store_ratio(report, "4gb", "put_ms", "ext4-dirsync.50", "ext4.50");
             Ok(all_hold(ratio.into_iter().collect(), |found| found.low > 1.0))
@@ -131,19 +131,19 @@ const CLAIMS: [Row; 23] = [
         "larger-proxy-cache",
         STORE,
         "128 MB for the proxy's cache instead of 50 MB makes runs shorter (its own EFS rows: 128,878 and 130,359 s)",
-        Judge::By(|all| Ok(all_hold(by_split(all, "run_s")?, |found| found.low > 1.0))),
+        ClaimJudge::By(|all| Ok(all_hold(by_split(all, "run_s")?, |found| found.low > 1.0))),
     ),
     (
         "proxy-cache-better",
         STORE,
         "The proxy's cache serves better than the buffer cache of a file system",
-        Judge::By(|all| Ok(all_hold(by_split(all, "hit_ms")?, |found| found.low > 1.0))),
+        ClaimJudge::By(|all| Ok(all_hold(by_split(all, "hit_ms")?, |found| found.low > 1.0))),
     ),
     (
         "efs-limit",
         STORE,
         "EFS supports file systems of up to 8 GB",
-        Judge::Nothing(
+        ClaimJudge::Nothing(
             "no kernel of today has EFS with writes; its stand-in is ext4 with synchronous directories, left out above 8 GB",
         ),
     ),
@@ -151,7 +151,7 @@ const CLAIMS: [Row; 23] = [
         "thread-safe",
         THREADS,
         "Hummingbird is safe with several threads",
-        Judge::By(|all| {
+        ClaimJudge::By(|all| {
             let report = of(all, "store-table5")?;
             let threads = report.setting["threads"].as_u64().unwrap_or(0);
             // A run in which a byte was wrong is void, and has no file.
@@ -165,7 +165,7 @@ const CLAIMS: [Row; 23] = [
         "process-safe",
         THREADS,
         "Hummingbird is safe with several processes",
-        Judge::Nothing(
+        ClaimJudge::Nothing(
             "one process owns a store here, and others reach it through that one; tests cover this, no experiment does",
         ),
     ),
@@ -173,7 +173,7 @@ const CLAIMS: [Row; 23] = [
         "two-disks-longer",
         THREADS,
         "Runs on two disks with four threads take longer than on one disk",
-        Judge::By(|all| {
+        ClaimJudge::By(|all| {
             let report = of(all, "store-table5")?;
             let ratios = groups(report).into_iter().flat_map(|group| {
                 [("nectary", "nectary-one-disk"), ("ext4-async.50", "ext4-async.50-one-disk")]
@@ -187,7 +187,7 @@ const CLAIMS: [Row; 23] = [
         "uneven-disks",
         THREADS,
         "The reason is that files are spread unevenly over the two disks",
-        Judge::By(|all| {
+        ClaimJudge::By(|all| {
             let report = of(all, "store-table5")?;
             Ok(all_hold(unevenness(&report.rows), |found| found.value > CLOSE))
         }),
@@ -196,13 +196,13 @@ const CLAIMS: [Row; 23] = [
         "bursts",
         THREADS,
         "Accesses to each disk come in bursts",
-        Judge::Nothing("the experiment keeps sums of each disk, not when each operation came"),
+        ClaimJudge::Nothing("the experiment keeps sums of each disk, not when each operation came"),
     ),
     (
         "queues",
         THREADS,
         "Waiting in the driver's queue makes reads and writes of file systems longer",
-        Judge::By(|all| {
+        ClaimJudge::By(|all| {
             let (one, four) = (of(all, "store-table4")?, of(all, "store-table5")?);
             let ratios = ["nectary", "ext4-dirsync.50"].into_iter().filter_map(|name| across(one, four, name));
             Ok(all_hold(ratios.collect(), |found| found.value > 1.0))
@@ -212,7 +212,7 @@ const CLAIMS: [Row; 23] = [
         "throughput-5",
         THREADS,
         "The throughput is 2 to 4 times that of UFS, UFS-async and UFS-soft",
-        Judge::By(|all| {
+        ClaimJudge::By(|all| {
             let report = of(all, "store-table5")?;
             Ok(all_hold(peers(report), |found| found.low >= 2.0))
         }),
@@ -221,7 +221,7 @@ const CLAIMS: [Row; 23] = [
         "block-sizes",
         NCAR,
         "XFS is about as fast with other sizes of its blocks",
-        Judge::By(|all| {
+        ClaimJudge::By(|all| {
             let report = of(all, "io-ncar")?;
             let pairs = ["xfs-1024", "xfs-2048"].into_iter().flat_map(|system| {
                 let pair =
@@ -235,7 +235,7 @@ const CLAIMS: [Row; 23] = [
         "memory-speed",
         NCAR,
         "Buffered rates of the host with much memory are those of copies in memory",
-        Judge::By(|all| {
+        ClaimJudge::By(|all| {
             let report = of(all, "io-ncar")?;
             let ratios = ncar_ratios(report, "xfs.client.write.buffered.streams1", "raw.client.write.direct.streams1");
             let large = ratios.into_iter().filter(|one| LARGE.iter().any(|size| one.0.ends_with(&format!(" {size}"))));
@@ -246,13 +246,13 @@ const CLAIMS: [Row; 23] = [
         "no-flush",
         NCAR,
         "The buffer cache cannot be emptied on command, only by unmounting",
-        Judge::Nothing("Linux can drop pages on command: both ways are measured, and figures 13 to 20 show them"),
+        ClaimJudge::Nothing("Linux can drop pages on command: both ways are measured, and figures 13 to 20 show them"),
     ),
     (
         "dear-saves",
         DEAR,
         "Programs read fewer blocks and take less time under DEAR than under LRU (Figure 7)",
-        Judge::By(|all| {
+        ClaimJudge::By(|all| {
             let report = of(all, "cache-dear")?;
             let names = ["reads_saved.alone.dear", "time_saved.alone.dear"];
             Ok(all_hold(figures(report, |name| names.contains(&name)), |found| found.low > 0.0))
@@ -262,7 +262,7 @@ const CLAIMS: [Row; 23] = [
         "dear-system-time",
         DEAR,
         "The system times of DEAR and LRU are comparable, so DEAR costs little (Figure 8)",
-        Judge::By(|all| {
+        ClaimJudge::By(|all| {
             let report = of(all, "cache-dear")?;
             Ok(all_hold(dear_ratios(report, &SYSTEM, "dear", "lru"), |found| found.high <= CLOSE))
         }),
@@ -271,14 +271,14 @@ const CLAIMS: [Row; 23] = [
         "nrd-creates",
         NRD,
         "Creating files over ATM takes much less time on every network RAM disk than on the magnetic disk",
-        Judge::By(|all| every_remote(all, "create")),
+        ClaimJudge::By(|all| every_remote(all, "create")),
     ),
-    ("nrd-deletes", NRD, "Deleting them at random does, too", Judge::By(|all| every_remote(all, "delete"))),
+    ("nrd-deletes", NRD, "Deleting them at random does, too", ClaimJudge::By(|all| every_remote(all, "delete"))),
     (
         "nrd-parity",
         NRD,
         "With adaptive parity caching times are very close to those without redundancy",
-        Judge::By(|all| {
+        ClaimJudge::By(|all| {
             let report = of(all, "files-nrd")?;
             let ratios = ["create", "delete"].map(|step| nrd_ratio(report, NRD_LINK, step, "adaptive-3", "none-2"));
             Ok(all_hold(ratios.into_iter().flatten().collect(), |found| found.high <= CLOSE))
@@ -292,7 +292,7 @@ const NUMBERS: [Row; 2] = [
         "nrd-12.6-ms",
         NRD,
         "16,384 files of 2 KB take 12.629 ms each on the disk and 7.601 ms on the network RAM disk, 1.66 times less",
-        Judge::By(|all| {
+        ClaimJudge::By(|all| {
             let report = of(all, "files-nrd")?;
             let files = nrd_files(report).unwrap_or(0);
             if files != NRD_FILES {
@@ -307,7 +307,7 @@ const NUMBERS: [Row; 2] = [
         "nrd-reliable",
         NRD,
         "A network RAM disk can be reliable and keep its performance",
-        Judge::Nothing(
+        ClaimJudge::Nothing(
             "no experiment loses a donor; `cargo run --release -p nectary-e2e -- ram-donors` does, and checks every byte",
         ),
     ),
@@ -319,7 +319,7 @@ fn is_peer(name: &str) -> bool {
 }
 
 /// The run times of all file systems over Nectary's.
-fn peers(report: &crate::Report) -> Vec<NamedRatio> {
+fn peers(report: &crate::ExperimentReport) -> Vec<NamedRatio> {
     let is_meant = |name: &str| {
         let contender = name.strip_prefix("ratio.").and_then(|rest| rest.split_once('.'));
         contender.is_some_and(|(group, contender)| group != "best" && is_peer(contender))
@@ -342,14 +342,14 @@ fn by_split(all: &Evaluation, column: &str) -> Result<Vec<NamedRatio>, ClaimEvid
 }
 
 /// The time of a hit with four threads and two disks over that with one thread and one disk.
-fn across(one: &crate::Report, four: &crate::Report, contender: &str) -> Option<NamedRatio> {
-    let mean = |report: &crate::Report| {
+fn across(one: &crate::ExperimentReport, four: &crate::ExperimentReport, contender: &str) -> Option<NamedRatio> {
+    let mean = |report: &crate::ExperimentReport| {
         let rows = report.rows.iter().filter(|row| row["group"] == "4gb" && row["contender"] == contender);
         let values: Vec<f64> = rows.filter_map(|row| row["hit_ms"].as_f64()).collect();
         crate::statistics::median(&values)
     };
     let ratio = mean(four) / mean(one);
-    ratio.is_finite().then(|| (format!("hit_ms of {contender}"), Estimate::exactly(ratio)))
+    ratio.is_finite().then(|| (format!("hit_ms of {contender}"), IntervalEstimate::exactly(ratio)))
 }
 
 /// The operations of the busier disk over those of the other one, for each contender with two disks.
@@ -359,7 +359,7 @@ fn unevenness(rows: &[Value]) -> Vec<NamedRatio> {
             row["disk_counts"].as_array()?.iter().filter_map(|disk| disk["operations"].as_f64()).collect();
         let [first, second] = counts.as_slice() else { return None };
         let name = format!("{} {}", row["group"].as_str()?, row["contender"].as_str()?);
-        Some((name, Estimate::exactly(first.max(*second) / first.min(*second))))
+        Some((name, IntervalEstimate::exactly(first.max(*second) / first.min(*second))))
     };
     // A seed of the workload is enough: the places of objects do not depend on it.
     let mut found: Vec<NamedRatio> = rows.iter().filter_map(of_row).collect();
@@ -383,8 +383,8 @@ pub fn claims(evaluation: &Evaluation) -> Vec<JudgedClaim> {
         .map(|(name, seed, claim, judge)| {
             let (name, seed, claim) = (*name, *seed, *claim);
             let (verdict, why) = match judge {
-                Judge::Nothing(why) => (ClaimVerdict::NotTestable, (*why).to_owned()),
-                Judge::By(by) => match by(evaluation).unwrap_or_else(|lacking| lacking) {
+                ClaimJudge::Nothing(why) => (ClaimVerdict::NotTestable, (*why).to_owned()),
+                ClaimJudge::By(by) => match by(evaluation).unwrap_or_else(|lacking| lacking) {
                     ClaimEvidence::Found(true, why) => (ClaimVerdict::Reproduced, why),
                     ClaimEvidence::Found(false, why) => (ClaimVerdict::NotReproduced, why),
                     ClaimEvidence::Lacking(why) => (ClaimVerdict::NotMeasured, why),

@@ -8,7 +8,7 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::{Evaluation, is_quick, number, with_interval};
-use crate::Figure;
+use crate::ReportFigure;
 
 /// The units of which less is better.
 const LESS_IS_BETTER: [&str; 5] = ["us", "ms", "s", "B", "bytes"];
@@ -18,7 +18,7 @@ const MORE_IS_BETTER: [&str; 8] = ["x", "MiB/s", "MB/s", "IOPS", "1/s", "reads/s
 /// What a comparison says of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Comparison {
+pub enum FigureComparison {
     /// The intervals are apart, and the new one is on the worse side.
     Worse,
     /// The intervals are apart, and the new one is on the better side.
@@ -33,16 +33,16 @@ pub enum Comparison {
     OnlyOne,
 }
 
-impl Comparison {
+impl FigureComparison {
     /// The comparison in words.
     pub fn words(self) -> &'static str {
         match self {
-            Comparison::Worse => "worse",
-            Comparison::Better => "better",
-            Comparison::Changed => "changed",
-            Comparison::NotApart => "not apart",
-            Comparison::NoVerdict => "no verdict",
-            Comparison::OnlyOne => "in one only",
+            FigureComparison::Worse => "worse",
+            FigureComparison::Better => "better",
+            FigureComparison::Changed => "changed",
+            FigureComparison::NotApart => "not apart",
+            FigureComparison::NoVerdict => "no verdict",
+            FigureComparison::OnlyOne => "in one only",
         }
     }
 }
@@ -55,11 +55,11 @@ pub struct ComparedFigure {
     /// The name of the figure.
     pub name: String,
     /// What can be said.
-    pub comparison: Comparison,
+    pub comparison: FigureComparison,
     /// The figure in the old evaluation.
-    pub old: Option<Figure>,
+    pub old: Option<ReportFigure>,
     /// The figure in the new one.
-    pub new: Option<Figure>,
+    pub new: Option<ReportFigure>,
 }
 
 /// Compares all figures; what has become worse stands first.
@@ -74,8 +74,8 @@ pub fn compare(old: &Evaluation, new: &Evaluation) -> Vec<ComparedFigure> {
         let (experiment, name) = (report.experiment.clone(), figure.name.clone());
         let other = find(new, &experiment, &name);
         let comparison = match &other {
-            None => Comparison::OnlyOne,
-            Some(_) if !is_same_size(&experiment) => Comparison::NoVerdict,
+            None => FigureComparison::OnlyOne,
+            Some(_) if !is_same_size(&experiment) => FigureComparison::NoVerdict,
             Some(new) => comparison(figure, new),
         };
         compared.push(ComparedFigure { experiment, name, comparison, old: Some(figure.clone()), new: other });
@@ -83,7 +83,7 @@ pub fn compare(old: &Evaluation, new: &Evaluation) -> Vec<ComparedFigure> {
     for (report, figure) in new.figures() {
         if find(old, &report.experiment, &figure.name).is_none() {
             let (experiment, name) = (report.experiment.clone(), figure.name.clone());
-            let comparison = Comparison::OnlyOne;
+            let comparison = FigureComparison::OnlyOne;
             compared.push(ComparedFigure { experiment, name, comparison, old: None, new: Some(figure.clone()) });
         }
     }
@@ -91,14 +91,14 @@ pub fn compare(old: &Evaluation, new: &Evaluation) -> Vec<ComparedFigure> {
     compared
 }
 
-fn comparison(old: &Figure, new: &Figure) -> Comparison {
-    let is_interval = |figure: &Figure| figure.low < figure.high;
+fn comparison(old: &ReportFigure, new: &ReportFigure) -> FigureComparison {
+    let is_interval = |figure: &ReportFigure| figure.low < figure.high;
     if !is_interval(old) || !is_interval(new) || old.unit != new.unit {
-        return Comparison::NoVerdict;
+        return FigureComparison::NoVerdict;
     }
     let is_more = new.low > old.high;
     if !is_more && new.high >= old.low {
-        return Comparison::NotApart;
+        return FigureComparison::NotApart;
     }
     let is_less_better = match new.target {
         Some(_) => Some(new.is_at_most),
@@ -109,9 +109,9 @@ fn comparison(old: &Figure, new: &Figure) -> Comparison {
     // What two runs of the same contender differ by is neither good nor bad.
     let is_noise = new.name.contains("again");
     match is_less_better.filter(|_| !is_noise) {
-        None => Comparison::Changed,
-        Some(is_less_better) if is_less_better == is_more => Comparison::Worse,
-        Some(_) => Comparison::Better,
+        None => FigureComparison::Changed,
+        Some(is_less_better) if is_less_better == is_more => FigureComparison::Worse,
+        Some(_) => FigureComparison::Better,
     }
 }
 
@@ -119,18 +119,18 @@ fn comparison(old: &Figure, new: &Figure) -> Comparison {
 pub fn compared_text(compared: &[ComparedFigure]) -> String {
     let mut text = String::new();
     let all = [
-        Comparison::Worse,
-        Comparison::Better,
-        Comparison::Changed,
-        Comparison::NotApart,
-        Comparison::NoVerdict,
-        Comparison::OnlyOne,
+        FigureComparison::Worse,
+        FigureComparison::Better,
+        FigureComparison::Changed,
+        FigureComparison::NotApart,
+        FigureComparison::NoVerdict,
+        FigureComparison::OnlyOne,
     ];
     let count = |comparison| compared.iter().filter(|one| one.comparison == comparison).count();
     let counts: Vec<String> = all.iter().map(|one| format!("{} {}", count(*one), one.words())).collect();
     let _ = writeln!(text, "{} figures: {}", number(compared.len() as f64), counts.join(", "));
-    let side = |figure: &Option<Figure>| figure.as_ref().map_or("-".to_owned(), with_interval);
-    for one in compared.iter().filter(|one| one.comparison <= Comparison::Changed) {
+    let side = |figure: &Option<ReportFigure>| figure.as_ref().map_or("-".to_owned(), with_interval);
+    for one in compared.iter().filter(|one| one.comparison <= FigureComparison::Changed) {
         let ratio = match (&one.old, &one.new) {
             (Some(old), Some(new)) => format!(", {} times", number(new.value / old.value)),
             _ => String::new(),
@@ -138,7 +138,7 @@ pub fn compared_text(compared: &[ComparedFigure]) -> String {
         let (old, new, words) = (side(&one.old), side(&one.new), one.comparison.words());
         let _ = writeln!(text, "{words:8} {} {}: {old} -> {new}{ratio}", one.experiment, one.name);
     }
-    for one in compared.iter().filter(|one| one.comparison == Comparison::OnlyOne) {
+    for one in compared.iter().filter(|one| one.comparison == FigureComparison::OnlyOne) {
         let side = if one.old.is_some() { "old" } else { "new" };
         let _ = writeln!(text, "only in the {side} one: {} {}", one.experiment, one.name);
     }

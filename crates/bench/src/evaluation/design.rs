@@ -5,7 +5,7 @@
 
 /// What measures a figure.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Measure {
+pub(super) enum FigureMeasure {
     /// Figures of experiments whose names match one of these; `*` stands for anything.
     Figures(&'static [&'static str]),
     /// Another command, which judges it.
@@ -26,15 +26,15 @@ pub(super) struct DesignFigure {
     /// The target.
     pub target: &'static str,
     /// What measures it.
-    pub measure: Measure,
+    pub measure: FigureMeasure,
 }
 
-const fn by(page: &'static str, name: &'static str, texts: [&'static str; 2], measure: Measure) -> DesignFigure {
+const fn by(page: &'static str, name: &'static str, texts: [&'static str; 2], measure: FigureMeasure) -> DesignFigure {
     let [what, target] = texts;
     DesignFigure { page, name, what, target, measure }
 }
 
-use Measure::{Elsewhere, Figures, Nothing};
+use FigureMeasure::{Elsewhere, Figures, Nothing};
 
 /// All of them, in the order of the pages.
 pub(super) const DESIGN_FIGURES: [DesignFigure; 50] = [

@@ -3,7 +3,7 @@
 //! Owns: which figures count as lost, and their order: by the share of the target that is missing.
 
 use super::Evaluation;
-use crate::Figure;
+use crate::ReportFigure;
 
 /// A lost figure.
 #[derive(Debug, Clone, PartialEq)]
@@ -11,7 +11,7 @@ pub(super) struct LostFigure {
     /// The experiment.
     pub experiment: String,
     /// The figure.
-    pub figure: Figure,
+    pub figure: ReportFigure,
     /// What it has to be compared with: the target, or 1 for a peer that is faster.
     pub wanted: f64,
     /// The missing share. *Units*: percent of `wanted`.
@@ -43,7 +43,7 @@ pub(super) fn losses(evaluation: &Evaluation) -> Vec<LostFigure> {
 }
 
 /// Whether a figure is a ratio to another contender, whole interval included, that is faster.
-fn is_faster_peer(figure: &Figure) -> bool {
+fn is_faster_peer(figure: &ReportFigure) -> bool {
     let name = &figure.name;
     let is_to_peer = match name.strip_prefix("ratio.") {
         Some(rest) => !rest.contains("nectary"),
@@ -57,13 +57,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::Report;
-    use crate::statistics::Estimate;
+    use crate::ExperimentReport;
+    use crate::statistics::IntervalEstimate;
 
     #[test]
     fn worst_losses_are_first() {
-        let figure =
-            |name: &str, value: f64| Figure::new(name, "x", Estimate { value, low: value - 0.1, high: value + 0.1 });
+        let figure = |name: &str, value: f64| {
+            ReportFigure::new(name, "x", IntervalEstimate { value, low: value - 0.1, high: value + 0.1 })
+        };
         let figures = vec![
             figure("ratio.4gb.xfs.50", 3.0).at_least(4.0),
             figure("ratio.4gb.btrfs.50", 0.5),
@@ -73,7 +74,7 @@ mod tests {
             figure("ratio.9gb.xfs.50", 5.0).at_least(4.0),
             figure("delete.sync.unshaped.none-2.over_disk", 0.7).at_least(4.0).judged(false),
         ];
-        let report = Report::new("store-table4", json!({}), figures, Vec::new(), String::new());
+        let report = ExperimentReport::new("store-table4", json!({}), figures, Vec::new(), String::new());
         let lost = losses(&Evaluation { experiments: vec![report] });
         let names: Vec<(&str, f64)> =
             lost.iter().map(|lost| (lost.figure.name.as_str(), lost.missing_percent.round())).collect();

@@ -34,10 +34,10 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Error, ErrorKind, Figure, Report};
+use crate::{Error, ExperimentErrorKind, ExperimentReport, ReportFigure};
 
 pub use claims::{ClaimVerdict, JudgedClaim, claims, claims_text};
-pub use compare::{ComparedFigure, Comparison, compare, compared_text};
+pub use compare::{ComparedFigure, FigureComparison, compare, compared_text};
 pub use page::page;
 pub use run::{AllOptions, PROGRESS_LINES, progress_line, run};
 pub use seeds::{DrawnItem, SeedItem, drawn_items, seed_items};
@@ -85,17 +85,17 @@ pub struct RunNote {
 #[derive(Debug, Clone, Default)]
 pub struct Evaluation {
     /// The experiments, first those of [`EVALUATION_STEPS`] in order, then others by name.
-    pub experiments: Vec<Report>,
+    pub experiments: Vec<ExperimentReport>,
 }
 
 impl Evaluation {
     /// Reads the JSON files of a directory, or one JSON file.
     ///
-    /// *Errors*: [`ErrorKind::Missing`] if there is none; [`ErrorKind::Usage`] if a file is not an experiment's.
+    /// *Errors*: [`ExperimentErrorKind::Missing`] if there is none; [`ExperimentErrorKind::ResourceUsage`] if a file is not an experiment's.
     pub fn read(path: &Path) -> Result<Evaluation, Error> {
         let failed = |error| match path.exists() {
             true => Error::failed(path.display(), error),
-            false => Error::new(ErrorKind::Missing, format!("{}: no such directory or file", path.display())),
+            false => Error::new(ExperimentErrorKind::Missing, format!("{}: no such directory or file", path.display())),
         };
         let mut experiments = Vec::new();
         if path.is_file() {
@@ -116,7 +116,7 @@ impl Evaluation {
         }
         if experiments.is_empty() {
             let message = format!("{}: no experiment has a JSON file there", path.display());
-            return Err(Error::new(ErrorKind::Missing, message));
+            return Err(Error::new(ExperimentErrorKind::Missing, message));
         }
         let place = |name: &str| EVALUATION_STEPS.iter().position(|step| step.name == name);
         experiments.sort_by_key(|one| (place(&one.experiment).unwrap_or(usize::MAX), one.experiment.clone()));
@@ -124,7 +124,7 @@ impl Evaluation {
     }
 
     /// An experiment that ran.
-    pub fn get(&self, name: &str) -> Option<&Report> {
+    pub fn get(&self, name: &str) -> Option<&ExperimentReport> {
         self.experiments.iter().find(|one| one.experiment == name && !is_not_run(one))
     }
 
@@ -135,12 +135,12 @@ impl Evaluation {
     }
 
     /// All figures, each with its experiment.
-    pub fn figures(&self) -> impl Iterator<Item = (&Report, &Figure)> {
+    pub fn figures(&self) -> impl Iterator<Item = (&ExperimentReport, &ReportFigure)> {
         self.experiments.iter().flat_map(|report| report.figures.iter().map(move |figure| (report, figure)))
     }
 
     /// The figure of this name in an experiment.
-    pub fn figure(&self, experiment: &str, name: &str) -> Option<&Figure> {
+    pub fn figure(&self, experiment: &str, name: &str) -> Option<&ReportFigure> {
         self.get(experiment)?.figures.iter().find(|figure| figure.name == name)
     }
 
@@ -151,26 +151,26 @@ impl Evaluation {
 }
 
 /// How an experiment ran; a note without a command if nothing is known.
-pub fn note(report: &Report) -> RunNote {
+pub fn note(report: &ExperimentReport) -> RunNote {
     report.more.get(RUN).and_then(|note| serde_json::from_value(note.clone()).ok()).unwrap_or_default()
 }
 
 /// Whether an experiment has no results.
-pub fn is_not_run(report: &Report) -> bool {
+pub fn is_not_run(report: &ExperimentReport) -> bool {
     note(report).not_run.is_some()
 }
 
 /// Whether an experiment was a quick run.
-fn is_quick(report: &Report) -> bool {
+fn is_quick(report: &ExperimentReport) -> bool {
     note(report).is_quick || report.setting["quick"] == Value::Bool(true)
 }
 
-fn read_report(path: &Path) -> Result<Report, Error> {
+fn read_report(path: &Path) -> Result<ExperimentReport, Error> {
     let text = fs::read_to_string(path).map_err(|error| Error::failed(path.display(), error))?;
     serde_json::from_str(&text).map_err(|error| {
         let message =
             format!("{}: not the JSON of an experiment ({error}): remove it, or name another path", path.display());
-        Error::new(ErrorKind::Usage, message)
+        Error::new(ExperimentErrorKind::Usage, message)
     })
 }
 
@@ -218,7 +218,7 @@ fn grouped(value: f64) -> String {
 }
 
 /// A value with its interval.
-fn with_interval(figure: &Figure) -> String {
-    let Figure { value, low, high, unit, .. } = figure;
+fn with_interval(figure: &ReportFigure) -> String {
+    let ReportFigure { value, low, high, unit, .. } = figure;
     format!("{} {unit} ({} to {})", number(*value), number(*low), number(*high))
 }

@@ -13,7 +13,7 @@ use super::sections::{beyond, body, ncar, table};
 use super::seeds::{NO_RECOVERY, SeedItem, seed_items};
 use super::{EVALUATION_STEPS, Evaluation, RunNote, is_not_run, note, number, with_interval};
 use crate::drawing::{STYLE, escaped};
-use crate::{Figure, Report};
+use crate::{ExperimentReport, ReportFigure};
 
 const CSS: &str = include_str!("page.css");
 
@@ -55,7 +55,7 @@ fn not_run(why: &str) -> String {
 }
 
 /// The command behind an experiment, and its raw data.
-fn behind(report: &Report) -> String {
+fn behind(report: &ExperimentReport) -> String {
     let RunNote { command, .. } = note(report);
     let name = escaped(&report.experiment);
     let command = if command.is_empty() { format!("of {name}") } else { format!("<code>{}</code>", escaped(&command)) };
@@ -195,7 +195,7 @@ fn of_ncar(evaluation: &Evaluation, items: &[SeedItem]) -> String {
 }
 
 fn beyond_the_seeds(evaluation: &Evaluation) -> String {
-    let is_of_seed = |report: &&Report| seed_items().iter().any(|item| item.experiment == report.experiment);
+    let is_of_seed = |report: &&ExperimentReport| seed_items().iter().any(|item| item.experiment == report.experiment);
     let mut html = String::from("<h2 id=\"beyond\">Beyond the seeds</h2>\n");
     for report in evaluation.experiments.iter().filter(|report| !is_of_seed(report)) {
         let _ = writeln!(html, "<h3>{}</h3>", escaped(&report.experiment));
@@ -203,7 +203,8 @@ fn beyond_the_seeds(evaluation: &Evaluation) -> String {
             Some(why) => html += &not_run(&why),
             None => {
                 html += &behind(report);
-                let with_target: Vec<&Figure> = report.figures.iter().filter(|one| one.target.is_some()).collect();
+                let with_target: Vec<&ReportFigure> =
+                    report.figures.iter().filter(|one| one.target.is_some()).collect();
                 if !with_target.is_empty() {
                     html += &figures(&with_target);
                 }
@@ -215,7 +216,7 @@ fn beyond_the_seeds(evaluation: &Evaluation) -> String {
 }
 
 /// A table of figures with their targets and verdicts.
-fn figures(all: &[&Figure]) -> String {
+fn figures(all: &[&ReportFigure]) -> String {
     let rows = all.iter().map(|figure| {
         let most = if figure.is_at_most { "at most " } else { "" };
         let target = figure.target.map_or(String::new(), |target| format!("{most}{}", number(target)));
@@ -258,7 +259,7 @@ fn raw(evaluation: &Evaluation) -> String {
     let mut html = String::from("<h2 id=\"raw\">All figures</h2>\n");
     for report in evaluation.experiments.iter().filter(|report| !is_not_run(report)) {
         let name = escaped(&report.experiment);
-        let all: Vec<&Figure> = report.figures.iter().collect();
+        let all: Vec<&ReportFigure> = report.figures.iter().collect();
         let _ = write!(
             html,
             "<details id=\"raw-{name}\">\n<summary>{name}: {} figures, {} rows</summary>\n{}{}<pre>{}</pre>\n</details>\n",

@@ -19,9 +19,9 @@ use super::{
     replace_file,
 };
 use crate::guardian::Guardian;
-use crate::process::Inside;
-use crate::store::Progress;
-use crate::{Error, ErrorKind, Report, machine};
+use crate::process::ProcessEnvironment;
+use crate::store::RunProgress;
+use crate::{Error, ExperimentErrorKind, ExperimentReport, machine};
 
 /// The environment variable that makes an experiment print its progress as lines, and the beginning of these lines.
 pub const PROGRESS_LINES: &str = "NECTARY_BENCH_PROGRESS";
@@ -46,15 +46,15 @@ pub struct AllOptions {
 /// Runs everything that has no results yet, and returns the evaluation. `nectary` is the path of this program,
 /// `guardian` a command that calls [`serve`](crate::guardian::serve).
 ///
-/// *Errors*: [`ErrorKind::Usage`] for unknown names, and if the directory has a run of the other length;
-/// [`ErrorKind::Busy`] if another process runs an evaluation in it. An experiment that fails is no error.
+/// *Errors*: [`ExperimentErrorKind::ResourceUsage`] for unknown names, and if the directory has a run of the other length;
+/// [`ExperimentErrorKind::Busy`] if another process runs an evaluation in it. An experiment that fails is no error.
 pub fn run(
     options: &AllOptions,
     nectary: &Path,
     guardian: Command,
-    progress: &mut (dyn FnMut(&Progress) + Send),
+    progress: &mut (dyn FnMut(&RunProgress) + Send),
 ) -> Result<Evaluation, Error> {
-    let usage = |message: String| Error::new(ErrorKind::Usage, message);
+    let usage = |message: String| Error::new(ExperimentErrorKind::Usage, message);
     // A whole name means that experiment alone, such as "io" beside "io-ncar".
     let is_name = |part: &str| EVALUATION_STEPS.iter().any(|step| step.name == part);
     let is_meant = |part: &str, name: &str| part == name || !is_name(part) && name.contains(part);
@@ -88,7 +88,7 @@ pub fn run(
             let about = step.seconds(options.is_quick);
             let mut inner = |part: f64, what: &str| {
                 let what = format!("{} of {}, {}: {what}", index + 1, waiting.len(), step.name);
-                progress(&Progress { done: done + (about as f64 * part.clamp(0.0, 1.0)) as u64, of, what });
+                progress(&RunProgress { done: done + (about as f64 * part.clamp(0.0, 1.0)) as u64, of, what });
             };
             inner(0.0, "begins");
             execute(options, step, nectary, &scratch, &mut inner)?;
@@ -108,7 +108,7 @@ fn lock(folder: &Path) -> Result<File, Error> {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {
             let message = format!("{}: another `nectary bench all` runs in it", folder.display());
-            Err(Error::new(ErrorKind::Busy, message))
+            Err(Error::new(ExperimentErrorKind::Busy, message))
         }
         Err(TryLockError::Error(error)) => Err(Error::failed(folder.display(), error)),
     }
@@ -151,7 +151,7 @@ fn kept(options: &AllOptions, step: &EvaluationStep) -> Result<bool, Error> {
             length(!options.is_quick),
             length(options.is_quick)
         );
-        return Err(Error::new(ErrorKind::Usage, message));
+        return Err(Error::new(ExperimentErrorKind::Usage, message));
     }
     Ok(true)
 }
@@ -168,7 +168,7 @@ fn execute(
     let load = machine::load();
     let place = options.folder.as_ref().unwrap_or(&options.report);
     let (json_path, said) = (scratch.join(format!("{}.json", step.name)), scratch.join("said"));
-    let mut command = Inside::default().command(nectary, nectary);
+    let mut command = ProcessEnvironment::default().command(nectary, nectary);
     command.args(step.arguments(options.is_quick, scratch)).arg("--json").arg(&json_path);
     command.env(PROGRESS_LINES, "1").stdin(Stdio::null()).stdout(Stdio::piped());
     command.stderr(File::create(&said).map_err(|error| Error::failed(said.display(), error))?);
@@ -185,7 +185,8 @@ fn execute(
     let found = read_report(&json_path).ok();
     let not_run = found.is_none().then(|| reason(&fs::read(&said).unwrap_or_default(), &status.to_string()));
     let setting = json!({ "machine": machine::describe() });
-    let mut report = found.unwrap_or_else(|| Report::new(step.name, setting, Vec::new(), Vec::new(), String::new()));
+    let mut report =
+        found.unwrap_or_else(|| ExperimentReport::new(step.name, setting, Vec::new(), Vec::new(), String::new()));
     // The arguments name the directory that the user knows.
     let words = step.arguments(options.is_quick, place);
     let note = RunNote {
@@ -208,7 +209,7 @@ fn execute(
 }
 
 /// A line of progress for [`PROGRESS_LINES`].
-pub fn progress_line(progress: &Progress) -> String {
+pub fn progress_line(progress: &RunProgress) -> String {
     format!("{PROGRESS_LINES} {} {} {}", progress.done, progress.of, progress.what)
 }
 
@@ -236,7 +237,7 @@ mod tests {
 
     #[test]
     fn progress_lines_are_read_back() {
-        let progress = Progress { done: 3, of: 12, what: "xfs.50, piece 2".to_owned() };
+        let progress = RunProgress { done: 3, of: 12, what: "xfs.50, piece 2".to_owned() };
         assert_eq!(progress_of(&progress_line(&progress)), Some((0.25, "xfs.50, piece 2")));
         assert_eq!(progress_of("  read.depth1  IOPS"), None);
         assert_eq!(progress_of(&format!("{PROGRESS_LINES} 1 0")), Some((1.0, "")));

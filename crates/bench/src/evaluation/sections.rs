@@ -12,8 +12,8 @@ use super::seeds::{
     DEAR_BY_SIZE, DEAR_SAVED, NRD_CREATE_MS, NRD_FILES, NRD_LINK, SEED_REQUESTS, SeedRow, TABLE4, TABLE5,
 };
 use crate::drawing::{ChartGrid, escaped};
-use crate::statistics::{Estimate, estimate, median};
-use crate::{Report, dear, files, io, store};
+use crate::statistics::{IntervalEstimate, estimate, median};
+use crate::{ExperimentReport, dear, files, io, store};
 
 /// A table with headings; cells are HTML.
 pub(super) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
@@ -30,7 +30,7 @@ pub(super) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
 }
 
 /// A number with its interval, if it has one.
-fn cell(found: Estimate) -> String {
+fn cell(found: IntervalEstimate) -> String {
     match found.low < found.high {
         true => {
             format!("{} <small>{} to {}</small>", number(found.value), number(found.low), number(found.high))
@@ -40,7 +40,7 @@ fn cell(found: Estimate) -> String {
 }
 
 /// The body of a seed's table or figure. NCAR's figures are drawn in groups: [`ncar`].
-pub(super) fn body(id: &str, report: &Report) -> String {
+pub(super) fn body(id: &str, report: &ExperimentReport) -> String {
     match id {
         "table-4" => seed_table(&TABLE4, report) + &grids(&store::pictures(report)),
         "table-5" => seed_table(&TABLE5, report) + &grids(&store::pictures(report)),
@@ -54,12 +54,12 @@ pub(super) fn body(id: &str, report: &Report) -> String {
 }
 
 /// The figures of the NCAR report.
-pub(super) fn ncar(report: &Report) -> String {
+pub(super) fn ncar(report: &ExperimentReport) -> String {
     grids(&io::ncar_pictures(report))
 }
 
 /// The pictures of an experiment of which the seeds have no table or figure.
-pub(super) fn beyond(report: &Report) -> String {
+pub(super) fn beyond(report: &ExperimentReport) -> String {
     match report.experiment.as_str() {
         "store-bare" => grids(&store::pictures(report)),
         "io" => grids(&io::sweep_pictures(report)),
@@ -76,7 +76,7 @@ fn grid(all: &[ChartGrid], index: usize) -> String {
 }
 
 /// The seed's table with this run beside.
-fn seed_table(rows: &[SeedRow], report: &Report) -> String {
+fn seed_table(rows: &[SeedRow], report: &ExperimentReport) -> String {
     let factor = SEED_REQUESTS / report.setting["requests"].as_f64().unwrap_or(f64::NAN);
     let base_s = |row: &SeedRow| {
         rows.iter().rfind(|one| one.here.0 == row.here.0 && is_own(one)).map_or(f64::NAN, |one| one.run_s)
@@ -129,13 +129,13 @@ fn is_own(row: &SeedRow) -> bool {
 }
 
 /// A column of a contender, for each seed of the workload.
-fn here(report: &Report, (group, contender): (&str, &str), column: &str) -> Vec<f64> {
+fn here(report: &ExperimentReport, (group, contender): (&str, &str), column: &str) -> Vec<f64> {
     let rows = report.rows.iter().filter(|row| row["group"] == group && row["contender"] == contender);
     rows.filter_map(|row| row[column].as_f64()).collect()
 }
 
 /// What DEAR saves, beside what the paper says.
-fn saved(report: &Report) -> String {
+fn saved(report: &ExperimentReport) -> String {
     let lines = DEAR_SAVED.iter().map(|(name, mean, greatest)| {
         let found = report.figures.iter().find(|figure| figure.name == *name);
         vec![
@@ -149,7 +149,7 @@ fn saved(report: &Report) -> String {
 }
 
 /// Replays with other sizes, periods and numbers of sublists, for each program.
-fn sensitivity(report: &Report) -> String {
+fn sensitivity(report: &ExperimentReport) -> String {
     let all = report.more.get("sensitivity").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let mut lines = Vec::new();
     for one in all.iter().filter(|one| one["blocks"].as_u64() == Some(dear::BLOCKS)) {
@@ -186,7 +186,7 @@ fn sensitivity(report: &Report) -> String {
 }
 
 /// The times of creating files that the paper prints.
-fn creating(report: &Report) -> String {
+fn creating(report: &ExperimentReport) -> String {
     let lines = NRD_CREATE_MS.iter().map(|(contender, seed_name, seed_ms)| {
         let rows = report.rows.iter().filter(|row| {
             row["contender"] == *contender

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn printed_ratios_are_those_of_the_text() {
+    fn seed_ratios_match_paper_text() {
         // "2-4 times greater than for UFS, UFS-async, and UFS-soft"
         let of = |rows: &[SeedRow], group: &str| {
             rows.iter().filter(|row| row.here.0 == group).map(|row| row.run_s).collect::<Vec<_>>()

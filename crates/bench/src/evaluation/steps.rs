@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_name_the_device_and_the_size() {
+    fn step_commands_name_device_and_size() {
         let find = |name: &str| EVALUATION_STEPS.iter().find(|step| step.name == name).unwrap();
         let of = |name: &str, is_quick| find(name).arguments(is_quick, Path::new("/d")).join(" ");
         assert_eq!(of("store-table4", false), "bench store --seed table4");

@@ -11,10 +11,10 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::design::{DESIGN_FIGURES, DesignFigure, Measure};
+use super::design::{DESIGN_FIGURES, DesignFigure, FigureMeasure};
 use super::{Evaluation, number, with_interval};
-use crate::statistics::Estimate;
-use crate::{Error, ErrorKind, Figure};
+use crate::statistics::IntervalEstimate;
+use crate::{Error, ExperimentErrorKind, ReportFigure};
 
 /// Whether a figure of a design page is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -63,12 +63,12 @@ pub struct StatedFigure {
 }
 
 /// A measured figure, and the file that has it.
-type Source = (Figure, String);
+type Source = (ReportFigure, String);
 
 /// States all figures of the design pages by what is in a directory: JSON of experiments, pages of `docs/results/`, or
 /// both. Without a directory nothing is measured.
 ///
-/// *Errors*: [`ErrorKind::Missing`] if the directory has neither; others if a file cannot be read.
+/// *Errors*: [`ExperimentErrorKind::Missing`] if the directory has neither; others if a file cannot be read.
 pub fn stated_figures(folder: Option<&Path>) -> Result<Vec<StatedFigure>, Error> {
     let mut sources: Vec<Source> = Vec::new();
     if let Some(folder) = folder {
@@ -76,7 +76,7 @@ pub fn stated_figures(folder: Option<&Path>) -> Result<Vec<StatedFigure>, Error>
             Ok(evaluation) => sources.extend(
                 evaluation.figures().map(|(report, figure)| (figure.clone(), format!("{}.json", report.experiment))),
             ),
-            Err(error) if error.kind == ErrorKind::Missing && folder.is_dir() => {}
+            Err(error) if error.kind == ExperimentErrorKind::Missing && folder.is_dir() => {}
             Err(error) => return Err(error),
         }
         if folder.is_dir() {
@@ -84,7 +84,7 @@ pub fn stated_figures(folder: Option<&Path>) -> Result<Vec<StatedFigure>, Error>
         }
         if sources.is_empty() {
             let message = format!("{}: neither JSON of experiments nor pages with figures are there", folder.display());
-            return Err(Error::new(ErrorKind::Missing, message));
+            return Err(Error::new(ExperimentErrorKind::Missing, message));
         }
     }
     Ok(DESIGN_FIGURES.iter().map(|figure| state(figure, &sources)).collect())
@@ -95,9 +95,9 @@ fn state(figure: &DesignFigure, sources: &[Source]) -> StatedFigure {
     let stated =
         |state, measured, page| StatedFigure { name, what: figure.what, target: figure.target, state, measured, page };
     let patterns = match figure.measure {
-        Measure::Elsewhere(command) => return stated(FigureState::Elsewhere, vec![command.to_owned()], None),
-        Measure::Nothing => return stated(FigureState::NotBuilt, Vec::new(), None),
-        Measure::Figures(patterns) => patterns,
+        FigureMeasure::Elsewhere(command) => return stated(FigureState::Elsewhere, vec![command.to_owned()], None),
+        FigureMeasure::Nothing => return stated(FigureState::NotBuilt, Vec::new(), None),
+        FigureMeasure::Figures(patterns) => patterns,
     };
     let mut found: Vec<&Source> =
         sources.iter().filter(|source| patterns.iter().any(|pattern| is_like(&source.0.name, pattern))).collect();
@@ -167,7 +167,7 @@ fn pages(folder: &Path) -> Result<Vec<Source>, Error> {
 }
 
 /// Reads a figure from a line `name … value [unit] (low to high)  target [at most ]N[  SHORT]`.
-fn figure_of(line: &str, experiment: &str) -> Option<Figure> {
+fn figure_of(line: &str, experiment: &str) -> Option<ReportFigure> {
     let (before, after) = line.split_once(" target ")?;
     let words: Vec<&str> = before.split_whitespace().collect();
     let [first, .., to, high] = words.as_slice() else { return None };
@@ -195,9 +195,9 @@ fn figure_of(line: &str, experiment: &str) -> Option<Figure> {
         _ => (*first).to_owned(),
     };
     let is_judged = !after.contains("no verdict");
-    let mut figure = Figure::new(name, "", Estimate { value, low, high });
+    let mut figure = ReportFigure::new(name, "", IntervalEstimate { value, low, high });
     figure.unit = unit.into();
-    Some(Figure { target: Some(target), is_at_most, is_judged, ..figure })
+    Some(ReportFigure { target: Some(target), is_at_most, is_judged, ..figure })
 }
 
 /// The figures as text: how many have each state, then each figure.
@@ -242,15 +242,17 @@ mod tests {
         }
     }
 
+    /// A miss in one experiment is not hidden by hits in others.
     #[test]
-    fn miss_of_one_experiment_is_not_hidden() {
+    fn missed_target_stays_visible() {
         let source = |value: f64, file: &str| {
-            let figure = Figure::new("written_per_byte_put.4gb", "B", Estimate { value, low: value, high: value });
+            let figure =
+                ReportFigure::new("written_per_byte_put.4gb", "B", IntervalEstimate { value, low: value, high: value });
             (figure.at_most(1.25), file.to_owned())
         };
         let stated = |sources: &[Source]| {
             let figure = DESIGN_FIGURES.iter().find(|one| match one.measure {
-                Measure::Figures(patterns) => patterns.contains(&"written_per_byte_put.*"),
+                FigureMeasure::Figures(patterns) => patterns.contains(&"written_per_byte_put.*"),
                 _ => false,
             });
             let stated = state(figure.expect("a figure with that pattern"), sources);

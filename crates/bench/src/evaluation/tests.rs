@@ -9,20 +9,20 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::drawing::tests::is_well_formed;
-use crate::statistics::Estimate;
+use crate::statistics::IntervalEstimate;
 
 /// A directory that is gone when this is dropped.
-struct Scratch(PathBuf);
+struct EvaluationFolder(PathBuf);
 
-impl Scratch {
-    fn new(name: &str) -> Scratch {
+impl EvaluationFolder {
+    fn new(name: &str) -> EvaluationFolder {
         let path = std::env::temp_dir().join(format!("nectary-evaluation-{}-{name}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
-        Scratch(path)
+        EvaluationFolder(path)
     }
 }
 
-impl Drop for Scratch {
+impl Drop for EvaluationFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -43,11 +43,11 @@ fn is_golden(name: &str, found: &str) {
     assert!(golden == found, "{name}, line {}: {:?}, and golden is {:?}", line + 1, at(found), at(&golden));
 }
 
-fn figure(name: &str, unit: &'static str, (value, low, high): (f64, f64, f64)) -> Figure {
-    Figure::new(name, unit, Estimate { value, low, high })
+fn figure(name: &str, unit: &'static str, (value, low, high): (f64, f64, f64)) -> ReportFigure {
+    ReportFigure::new(name, unit, IntervalEstimate { value, low, high })
 }
 
-fn noted(mut report: Report, command: &str) -> Report {
+fn noted(mut report: ExperimentReport, command: &str) -> ExperimentReport {
     let note = RunNote {
         command: command.to_owned(),
         took_s: 61.0,
@@ -75,7 +75,7 @@ fn store_row(contender: &str, seed: u64, factor: f64) -> Value {
     })
 }
 
-fn store_table4() -> Report {
+fn store_table4() -> ExperimentReport {
     let lanes =
         [("nectary", 1.0), ("ext4-dirsync.50", 8.0), ("xfs.50", 3.0), ("ext4-dirsync.128", 8.0), ("xfs.128", 2.9)];
     let rows = [1, 2].into_iter().flat_map(|seed| lanes.map(|(name, factor)| store_row(name, seed, factor)));
@@ -87,12 +87,12 @@ fn store_table4() -> Report {
         figure("hit_rate_beyond_peers.4gb", "points", (f64::NAN, f64::NAN, f64::NAN)).at_least(0.0),
     ];
     noted(
-        Report::new("store-table4", setting(), figures, rows.collect(), String::new()),
+        ExperimentReport::new("store-table4", setting(), figures, rows.collect(), String::new()),
         "nectary bench store --seed table4",
     )
 }
 
-fn io_ncar() -> Report {
+fn io_ncar() -> ExperimentReport {
     let mut figures = Vec::new();
     for (series, rate) in [
         ("volume.client.read.direct.streams1", 300.0),
@@ -106,12 +106,15 @@ fn io_ncar() -> Report {
     }
     let name = "ncar.volume.client.read.direct.streams1.1m.added_over_bare";
     figures.push(figure(name, "x", (1.4, 1.4, 1.4)).at_most(1.25).judged(false));
-    noted(Report::new("io-ncar", setting(), figures, Vec::new(), String::new()), "nectary bench io . --matrix ncar")
+    noted(
+        ExperimentReport::new("io-ncar", setting(), figures, Vec::new(), String::new()),
+        "nectary bench io . --matrix ncar",
+    )
 }
 
 /// An evaluation with two experiments, one that did not run, and others that are not there.
 fn evaluation() -> Evaluation {
-    let mut ram = Report::new("ram", setting(), Vec::new(), Vec::new(), String::new());
+    let mut ram = ExperimentReport::new("ram", setting(), Vec::new(), Vec::new(), String::new());
     let note = RunNote { not_run: Some("there is no fio: apt-get install fio".to_owned()), ..RunNote::default() };
     ram.more.insert(RUN.to_owned(), serde_json::to_value(note).unwrap());
     Evaluation { experiments: vec![store_table4(), io_ncar(), ram] }
@@ -126,7 +129,7 @@ fn written(folder: &Path, evaluation: &Evaluation) {
 
 #[test]
 fn pages_are_drawn_from_json_alone() {
-    let scratch = Scratch::new("page");
+    let scratch = EvaluationFolder::new("page");
     written(&scratch.0, &evaluation());
     let read = Evaluation::read(&scratch.0).unwrap();
     let names: Vec<&str> = read.experiments.iter().map(|one| one.experiment.as_str()).collect();
@@ -210,8 +213,9 @@ fn claims_follow_the_measurements() {
 
 #[test]
 fn comparisons_need_intervals_that_are_apart() {
-    let of =
-        |figures| Evaluation { experiments: vec![Report::new("ram", json!({}), figures, Vec::new(), String::new())] };
+    let of = |figures| Evaluation {
+        experiments: vec![ExperimentReport::new("ram", json!({}), figures, Vec::new(), String::new())],
+    };
     let old = of(vec![
         figure("faster", "IOPS", (10.0, 9.0, 11.0)),
         figure("slower", "IOPS", (10.0, 9.0, 11.0)),
@@ -232,31 +236,41 @@ fn comparisons_need_intervals_that_are_apart() {
     ]);
     let compared = compare(&old, &new);
     let of = |name: &str| compared.iter().find(|one| one.name == name).unwrap().comparison;
-    assert_eq!([of("slower"), of("longer"), of("faster")], [Comparison::Worse, Comparison::Worse, Comparison::Better]);
-    assert_eq!([of("overlapping"), of("once")], [Comparison::NotApart, Comparison::NoVerdict]);
+    assert_eq!(
+        [of("slower"), of("longer"), of("faster")],
+        [FigureComparison::Worse, FigureComparison::Worse, FigureComparison::Better]
+    );
+    assert_eq!([of("overlapping"), of("once")], [FigureComparison::NotApart, FigureComparison::NoVerdict]);
     assert_eq!(
         [of("read.again"), of("gone"), of("added")],
-        [Comparison::Changed, Comparison::OnlyOne, Comparison::OnlyOne]
+        [FigureComparison::Changed, FigureComparison::OnlyOne, FigureComparison::OnlyOne]
     );
-    assert_eq!(compared[0].comparison, Comparison::Worse, "the worse ones are first");
+    assert_eq!(compared[0].comparison, FigureComparison::Worse, "the worse ones are first");
     is_golden("compared.txt", &compared_text(&compared));
 }
 
+/// A comparison of a quick run with a full one has no verdict.
 #[test]
-fn quick_and_full_runs_are_not_compared() {
+fn quick_runs_never_compare_to_full() {
     let of = |quick: bool, value: f64| {
         let figures = vec![figure("rate", "IOPS", (value, value - 1.0, value + 1.0))];
         Evaluation {
-            experiments: vec![Report::new("ram", json!({ "quick": quick }), figures, Vec::new(), String::new())],
+            experiments: vec![ExperimentReport::new(
+                "ram",
+                json!({ "quick": quick }),
+                figures,
+                Vec::new(),
+                String::new(),
+            )],
         }
     };
-    assert_eq!(compare(&of(false, 10.0), &of(true, 50.0))[0].comparison, Comparison::NoVerdict);
-    assert_eq!(compare(&of(true, 10.0), &of(true, 50.0))[0].comparison, Comparison::Better);
+    assert_eq!(compare(&of(false, 10.0), &of(true, 50.0))[0].comparison, FigureComparison::NoVerdict);
+    assert_eq!(compare(&of(true, 10.0), &of(true, 50.0))[0].comparison, FigureComparison::Better);
 }
 
 #[test]
 fn design_figures_have_states_and_pages() {
-    let scratch = Scratch::new("figures");
+    let scratch = EvaluationFolder::new("figures");
     written(&scratch.0, &evaluation());
     fs::write(
         scratch.0.join("faster.md"),
@@ -280,17 +294,17 @@ fn design_figures_have_states_and_pages() {
     assert_eq!(of("store.restart").state, FigureState::Elsewhere);
     is_golden("figures.txt", &stated_text(&stated));
     assert!(stated_figures(None).unwrap().iter().all(|one| one.page.is_none()));
-    let empty = Scratch::new("figures-empty");
-    assert_eq!(stated_figures(Some(&empty.0)).unwrap_err().kind, ErrorKind::Missing);
+    let empty = EvaluationFolder::new("figures-empty");
+    assert_eq!(stated_figures(Some(&empty.0)).unwrap_err().kind, ExperimentErrorKind::Missing);
 }
 
 #[test]
 fn files_of_something_else_are_refused() {
-    let scratch = Scratch::new("refused");
-    assert_eq!(Evaluation::read(&scratch.0).unwrap_err().kind, ErrorKind::Missing);
-    assert_eq!(Evaluation::read(&scratch.0.join("no")).unwrap_err().kind, ErrorKind::Missing);
+    let scratch = EvaluationFolder::new("refused");
+    assert_eq!(Evaluation::read(&scratch.0).unwrap_err().kind, ExperimentErrorKind::Missing);
+    assert_eq!(Evaluation::read(&scratch.0.join("no")).unwrap_err().kind, ExperimentErrorKind::Missing);
     fs::write(scratch.0.join(".ram.json.part"), "{").unwrap();
     fs::write(scratch.0.join("ram.json"), "{").unwrap();
     let error = Evaluation::read(&scratch.0).unwrap_err();
-    assert!(error.kind == ErrorKind::Usage && error.message.contains("ram.json"), "{error}");
+    assert!(error.kind == ExperimentErrorKind::Usage && error.message.contains("ram.json"), "{error}");
 }

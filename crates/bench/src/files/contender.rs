@@ -10,18 +10,18 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use nectary_block::{ErrorKind as DeviceErrorKind, OpenOptions, Registry};
+use nectary_block::{DeviceErrorKind, DeviceRegistry, OpenOptions};
 use nectary_ram::device::RamOptions;
 
-use super::loops::{Kept, Loops, Taken, patience};
-use super::network::{Link, Network, PORT};
-use super::worker::{Answer, Task, Worker};
+use super::loops::{FileLoops, LoopTimes, PersistentFiles, patience};
+use super::network::{DonorNetwork, LinkRate, PORT};
+use super::worker::{LoopAnswer, LoopTask, LoopWorker};
 use crate::Error;
-use crate::contender::FileSystem;
+use crate::contender::ContenderFileSystem;
 use crate::disk::BareDisk;
 use crate::group::MemoryGroup;
-use crate::process::{Inside, Process, run};
-use crate::sys::{self, Writing};
+use crate::process::{PipedProcess, ProcessEnvironment, run};
+use crate::sys::{self, MountSyncMode};
 
 /// The client's memory in the paper, in bytes.
 pub const CLIENT_BYTES: u64 = 64 << 20;
@@ -41,7 +41,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Where a contender's blocks are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum BlockLocation {
     /// A file on a disk of this machine, behind a loop device with direct I/O.
     Local,
     /// Memory of this machine with the times of a disk of 1999.
@@ -61,15 +61,15 @@ pub enum Kind {
 
 /// A contender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Contender {
+pub struct DiskContender {
     /// Its name in reports and figures.
     pub name: &'static str,
     /// The kind of its device.
-    pub kind: Kind,
+    pub kind: BlockLocation,
 }
 
-const fn ram(name: &'static str, redundancy: &'static str, donors: u32) -> Contender {
-    Contender { name, kind: Kind::Ram { donors, redundancy, is_cached: false } }
+const fn ram(name: &'static str, redundancy: &'static str, donors: u32) -> DiskContender {
+    DiskContender { name, kind: BlockLocation::Ram { donors, redundancy, is_cached: false } }
 }
 
 /// The local disk.
@@ -82,32 +82,38 @@ pub const BASE: &str = "none-2";
 pub const AGAIN: &str = "none-2-again";
 
 /// All contenders. Parity over four members needs a fifth donor.
-pub const CONTENDERS: [Contender; 14] = [
-    Contender { name: LOCAL, kind: Kind::Local },
-    Contender { name: MODEL, kind: Kind::Modelled },
-    Contender { name: LIMIT, kind: Kind::Memory },
+pub const CONTENDERS: [DiskContender; 14] = [
+    DiskContender { name: LOCAL, kind: BlockLocation::Local },
+    DiskContender { name: MODEL, kind: BlockLocation::Modelled },
+    DiskContender { name: LIMIT, kind: BlockLocation::Memory },
     ram(BASE, "none", 2),
     ram(AGAIN, "none", 2),
     ram("none-4", "none", 4),
-    Contender { name: "none-2-cached", kind: Kind::Ram { donors: 2, redundancy: "none", is_cached: true } },
+    DiskContender {
+        name: "none-2-cached",
+        kind: BlockLocation::Ram { donors: 2, redundancy: "none", is_cached: true },
+    },
     ram("mirror-2", "mirror", 2),
     ram("parity-5", "parity", 5),
     ram("parity-log-5", "parity-log", 5),
     ram("parity-cache-5", "parity-cache", 5),
     ram("adaptive-3", "adaptive", 3),
     ram("adaptive-5", "adaptive", 5),
-    Contender { name: "adaptive-3-cached", kind: Kind::Ram { donors: 3, redundancy: "adaptive", is_cached: true } },
+    DiskContender {
+        name: "adaptive-3-cached",
+        kind: BlockLocation::Ram { donors: 3, redundancy: "adaptive", is_cached: true },
+    },
 ];
 
-impl Contender {
+impl DiskContender {
     /// Returns the reason why `nectary` does not have this contender's redundancy policy; `None` if it does.
     ///
     /// Call it inside a runtime.
     pub fn missing(&self) -> Option<String> {
-        let Kind::Ram { donors, redundancy, .. } = self.kind else { return None };
+        let BlockLocation::Ram { donors, redundancy, .. } = self.kind else { return None };
         let named: Vec<String> = (1..=donors).map(|donor| format!("127.0.0.{donor}:{PORT}")).collect();
         let spec = format!("ram({},id=bench,redundancy={redundancy})", named.join(","));
-        let mut registry = Registry::with_builtins();
+        let mut registry = DeviceRegistry::with_builtins();
         nectary_ram::device::register(&mut registry);
         let parsed = registry.arguments(&spec, "ram", &OpenOptions::default()).and_then(RamOptions::parse);
         match parsed {
@@ -120,12 +126,12 @@ impl Contender {
 
     /// Whether the contender uses the network.
     pub fn is_remote(&self) -> bool {
-        matches!(self.kind, Kind::Ram { .. })
+        matches!(self.kind, BlockLocation::Ram { .. })
     }
 }
 
 /// The environment of contenders.
-pub(super) struct Place<'a> {
+pub(super) struct DiskContenderEnvironment<'a> {
     /// This program.
     pub nectary: &'a Path,
     /// The directory of the run's private files, in memory.
@@ -133,49 +139,49 @@ pub(super) struct Place<'a> {
     /// The directory of the local disk's file.
     pub disk_folder: PathBuf,
     /// The file system.
-    pub system: FileSystem,
+    pub system: ContenderFileSystem,
     /// The size of each file that stays on the file system while it is unmounted and mounted again, in bytes.
     pub bytes: u32,
 }
 
 /// A running contender. Fields are dropped in this order, so each is dropped before the resources that it uses.
-pub(super) struct Running<'a> {
-    place: &'a Place<'a>,
-    worker: Option<Worker>,
-    mount: Option<Mount>,
-    device: Device,
-    donors: Vec<Process>,
-    _network: Option<Network>,
+pub(super) struct RunningDiskContender<'a> {
+    place: &'a DiskContenderEnvironment<'a>,
+    worker: Option<LoopWorker>,
+    mount: Option<ContenderMount>,
+    device: ContenderDevice,
+    donors: Vec<PipedProcess>,
+    _network: Option<DonorNetwork>,
     _groups: Vec<MemoryGroup>,
     client: PathBuf,
     number: u32,
 }
 
 /// The block device.
-enum Device {
+enum ContenderDevice {
     Local(BareDisk),
-    Attached { process: Option<Process>, path: PathBuf },
+    Attached { process: Option<PipedProcess>, path: PathBuf },
 }
 
-impl Device {
+impl ContenderDevice {
     fn path(&self) -> &Path {
         match self {
-            Device::Local(disk) => disk.path(),
-            Device::Attached { path, .. } => path,
+            ContenderDevice::Local(disk) => disk.path(),
+            ContenderDevice::Attached { path, .. } => path,
         }
     }
 }
 
 /// A mounted file system; unmounted when dropped.
-struct Mount(PathBuf);
+struct ContenderMount(PathBuf);
 
-impl Drop for Mount {
+impl Drop for ContenderMount {
     fn drop(&mut self) {
         let _ = sys::unmount(&self.0);
     }
 }
 
-impl Place<'_> {
+impl DiskContenderEnvironment<'_> {
     /// The names of all memory groups that a run can make; the guardian removes them.
     pub fn groups() -> Vec<String> {
         let donors = (0..8).map(|donor| group_name(&format!("donor-{donor}")));
@@ -183,20 +189,27 @@ impl Place<'_> {
     }
 
     /// Sets a contender up: donors, links, device, file system.
-    pub fn set_up<'a>(&'a self, contender: &Contender, link: Link, number: u32) -> Result<Running<'a>, Error> {
+    pub fn set_up<'a>(
+        &'a self,
+        contender: &DiskContender,
+        link: LinkRate,
+        number: u32,
+    ) -> Result<RunningDiskContender<'a>, Error> {
         let own_bytes = match contender.kind {
-            Kind::Ram { is_cached: true, .. } => CLIENT_BYTES - CACHE_BYTES,
+            BlockLocation::Ram { is_cached: true, .. } => CLIENT_BYTES - CACHE_BYTES,
             _ => CLIENT_BYTES,
         };
         let client = MemoryGroup::new(&group_name("client"), own_bytes)?;
         let mut groups = Vec::new();
         let (mut donors, mut network) = (Vec::new(), None);
         let device = match contender.kind {
-            Kind::Local => Device::Local(BareDisk::new(&self.disk_folder.join(format!("disk-{number}")), DISK_BYTES)?),
-            Kind::Modelled => self.attach(&format!("model(memory:{DISK_BYTES},disk={MODEL})"), number)?,
-            Kind::Memory => self.attach(&format!("memory:{DISK_BYTES}"), number)?,
-            Kind::Ram { donors: count, redundancy, is_cached } => {
-                let mut made = Network::new(self.nectary, &self.folder, link)?;
+            BlockLocation::Local => {
+                ContenderDevice::Local(BareDisk::new(&self.disk_folder.join(format!("disk-{number}")), DISK_BYTES)?)
+            }
+            BlockLocation::Modelled => self.attach(&format!("model(memory:{DISK_BYTES},disk={MODEL})"), number)?,
+            BlockLocation::Memory => self.attach(&format!("memory:{DISK_BYTES}"), number)?,
+            BlockLocation::Ram { donors: count, redundancy, is_cached } => {
+                let mut made = DonorNetwork::new(self.nectary, &self.folder, link)?;
                 let mut addresses = Vec::new();
                 for donor in 0..count {
                     let group = MemoryGroup::new(&group_name(&format!("donor-{donor}")), DONOR_BYTES)?;
@@ -217,7 +230,7 @@ impl Place<'_> {
         };
         let path = MemoryGroup::place(&group_name("client"))?;
         groups.push(client);
-        let mut running = Running {
+        let mut running = RunningDiskContender {
             place: self,
             worker: None,
             mount: None,
@@ -229,7 +242,7 @@ impl Place<'_> {
             number,
         };
         self.make_file_system(running.device.path())?;
-        running.mount(Writing::Later)?;
+        running.mount(MountSyncMode::Later)?;
         Ok(running)
     }
 
@@ -243,31 +256,31 @@ impl Place<'_> {
         self.folder.join(format!("{name}-{number}.said"))
     }
 
-    fn donate(&self, group: &MemoryGroup, number: u32, donor: u32) -> Result<Process, Error> {
-        let inside = Inside { group: Some(group.path().to_owned()), has_own_network: true };
+    fn donate(&self, group: &MemoryGroup, number: u32, donor: u32) -> Result<PipedProcess, Error> {
+        let inside = ProcessEnvironment { group: Some(group.path().to_owned()), has_own_network: true };
         let mut command = inside.command(self.nectary, self.nectary);
         command.env("NECTARY_RUNTIME_DIR", self.folder.join(format!("runtime-{donor}")));
         command.args(["ram", "donate", "--insecure", "--listen", &format!(":{PORT}")]);
         command.args(["--memory", &LENT_BYTES.to_string()]);
         let what = format!("donor {donor}");
-        let process = Process::start(command, &what, self.said(&format!("donor-{donor}"), number))?;
+        let process = PipedProcess::start(command, &what, self.said(&format!("donor-{donor}"), number))?;
         process.line(PATIENCE)?;
         Ok(process)
     }
 
-    fn attach(&self, spec: &str, number: u32) -> Result<Device, Error> {
-        let mut command = Inside::default().command(self.nectary, self.nectary);
+    fn attach(&self, spec: &str, number: u32) -> Result<ContenderDevice, Error> {
+        let mut command = ProcessEnvironment::default().command(self.nectary, self.nectary);
         command.env("NECTARY_RUNTIME_DIR", self.folder.join("runtime"));
         command.args(["attach", "--foreground", spec]);
-        let process = Process::start(command, &format!("nectary attach {spec}"), self.said("attach", number))?;
+        let process = PipedProcess::start(command, &format!("nectary attach {spec}"), self.said("attach", number))?;
         let path = process.line(PATIENCE)?.into();
-        Ok(Device::Attached { process: Some(process), path })
+        Ok(ContenderDevice::Attached { process: Some(process), path })
     }
 
     /// Makes the file system. The options make mkfs accept a disk as small as the paper's and write everything now.
     fn make_file_system(&self, device: &Path) -> Result<(), Error> {
         let (program, arguments): (&str, &[&str]) = match self.system {
-            FileSystem::Xfs => ("mkfs.xfs", &["-q", "-f", "-K", "--unsupported"]),
+            ContenderFileSystem::Xfs => ("mkfs.xfs", &["-q", "-f", "-K", "--unsupported"]),
             _ => {
                 let eager = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
                 ("mkfs.ext4", &["-q", "-F", "-b", "4096", "-N", "20000", "-m", "0", "-E", eager])
@@ -282,40 +295,40 @@ fn group_name(part: &str) -> String {
     format!("nectary-bench-{}-{part}", std::process::id())
 }
 
-impl Running<'_> {
+impl RunningDiskContender<'_> {
     fn root(&self) -> PathBuf {
         self.place.folder.join(format!("root-{}", self.number))
     }
 
-    fn mount(&mut self, writing: Writing) -> Result<(), Error> {
+    fn mount(&mut self, writing: MountSyncMode) -> Result<(), Error> {
         let root = self.root();
         if !root.is_dir() {
             fs::create_dir(&root).map_err(|error| Error::failed(root.display(), error))?;
         }
         sys::mount(self.device.path(), &root, self.place.system.kernel_name(), writing)?;
-        self.mount = Some(Mount(root));
+        self.mount = Some(ContenderMount(root));
         // Each mount gets a new process in the client's memory group. This process only runs loops, so only their
         // memory counts as the client's.
         let said = self.place.said("loops", self.number);
-        self.worker = Some(Worker::start(self.place.nectary, Some(self.client.clone()), said)?);
+        self.worker = Some(LoopWorker::start(self.place.nectary, Some(self.client.clone()), said)?);
         Ok(())
     }
 
     /// Makes files, unmounts the file system, mounts it synchronously, and compares the files.
     pub fn mount_synchronously(&mut self) -> Result<(), Error> {
-        let kept = Kept { folder: self.root(), bytes: self.place.bytes };
-        self.ask(&Task::Keep(kept.clone()), PATIENCE)?;
+        let kept = PersistentFiles { folder: self.root(), bytes: self.place.bytes };
+        self.ask(&LoopTask::Keep(kept.clone()), PATIENCE)?;
         self.unmount()?;
-        self.mount(Writing::AtOnce)?;
-        self.ask(&Task::Check(kept), PATIENCE).map(drop)
+        self.mount(MountSyncMode::AtOnce)?;
+        self.ask(&LoopTask::Check(kept), PATIENCE).map(drop)
     }
 
     /// Runs loops within the client's memory.
-    pub fn run(&mut self, loops: Loops) -> Result<Taken, Error> {
-        let loops = Loops { folder: self.root(), ..loops };
+    pub fn run(&mut self, loops: FileLoops) -> Result<LoopTimes, Error> {
+        let loops = FileLoops { folder: self.root(), ..loops };
         let patience = patience(&loops);
-        match self.ask(&Task::Run(loops), patience)? {
-            Answer::Taken(taken) => Ok(taken),
+        match self.ask(&LoopTask::Run(loops), patience)? {
+            LoopAnswer::Taken(taken) => Ok(taken),
             _ => Err(Error::failed("the process of the loops", "it gave no times")),
         }
     }
@@ -323,13 +336,13 @@ impl Running<'_> {
     /// The processor time of the donors and of the process that serves the block device. *Units*: seconds.
     pub fn processor_s(&self) -> f64 {
         let serving = match &self.device {
-            Device::Attached { process: Some(process), .. } => process.processor_s(),
+            ContenderDevice::Attached { process: Some(process), .. } => process.processor_s(),
             _ => 0.0,
         };
-        self.donors.iter().map(Process::processor_s).sum::<f64>() + serving
+        self.donors.iter().map(PipedProcess::processor_s).sum::<f64>() + serving
     }
 
-    fn ask(&mut self, task: &Task, patience: Duration) -> Result<Answer, Error> {
+    fn ask(&mut self, task: &LoopTask, patience: Duration) -> Result<LoopAnswer, Error> {
         match &mut self.worker {
             Some(worker) => worker.ask(task, patience),
             None => Err(Error::failed("the process of the loops", "it is gone")),
@@ -351,7 +364,7 @@ impl Running<'_> {
     /// device does not end.
     pub fn finish(mut self) -> Result<(), Error> {
         self.unmount()?;
-        if let Device::Attached { process, .. } = &mut self.device
+        if let ContenderDevice::Attached { process, .. } = &mut self.device
             && let Some(process) = process.take()
         {
             process.finish()?;
@@ -364,8 +377,9 @@ impl Running<'_> {
 mod tests {
     use super::*;
 
+    /// Each policy is a contender once, and a missing one gives the reason.
     #[tokio::test]
-    async fn every_policy_is_a_contender_once_and_those_that_there_are_not_say_why() {
+    async fn policies_are_contenders_once() {
         let mut names: Vec<&str> = CONTENDERS.iter().map(|contender| contender.name).collect();
         names.sort_unstable();
         names.dedup();
@@ -373,7 +387,7 @@ mod tests {
         for contender in CONTENDERS {
             let missing = contender.missing();
             match contender.kind {
-                Kind::Ram { redundancy, .. } if redundancy != "none" => {
+                BlockLocation::Ram { redundancy, .. } if redundancy != "none" => {
                     assert!(missing.is_none_or(|why| why.contains("redundancy=")));
                 }
                 _ => assert_eq!(missing, None),
@@ -386,10 +400,10 @@ mod tests {
     #[test]
     fn disks_fit_into_what_donors_lend() {
         for contender in CONTENDERS {
-            let Kind::Ram { donors, redundancy, .. } = contender.kind else { continue };
+            let BlockLocation::Ram { donors, redundancy, .. } = contender.kind else { continue };
             let copies = if redundancy == "none" { 1 } else { 2 };
             assert!(DISK_BYTES * copies <= LENT_BYTES * u64::from(donors), "{}", contender.name);
-            assert!((donors as usize) < Place::groups().len());
+            assert!((donors as usize) < DiskContenderEnvironment::groups().len());
         }
         const { assert!(LENT_BYTES < DONOR_BYTES && CACHE_BYTES < CLIENT_BYTES) };
     }

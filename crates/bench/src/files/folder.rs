@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::loops::{Loops, Order, Taken, ms_a_file};
-use super::samples::Step;
+use super::loops::{DeletionOrder, FileLoops, LoopTimes, ms_a_file};
+use super::samples::LoopStep;
 use super::{FILE_BYTES, FILES_MAX};
 use crate::guardian::Guardian;
 use crate::statistics::estimate;
-use crate::store::Progress;
-use crate::{Error, ErrorKind, Figure, Report, machine};
+use crate::store::RunProgress;
+use crate::{Error, ExperimentErrorKind, ExperimentReport, ReportFigure, machine};
 
 /// The orders of deletion, as the table lists them.
-const ORDERS: [Order; 3] = [Order::Forward, Order::Reverse, Order::Random];
+const ORDERS: [DeletionOrder; 3] = [DeletionOrder::Forward, DeletionOrder::Reverse, DeletionOrder::Random];
 
 /// The settings of a run.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,20 +46,20 @@ impl FolderOptions {
 
 /// Runs the loops; `guardian` is this program as the guardian of a run.
 ///
-/// *Errors*: [`ErrorKind::Usage`] for numbers out of bounds, and for an absent directory; [`ErrorKind::Void`] for a
+/// *Errors*: [`ExperimentErrorKind::ResourceUsage`] for numbers out of bounds, and for an absent directory; [`ExperimentErrorKind::Void`] for a
 /// wrong byte.
 pub fn run(
     options: &FolderOptions,
     guardian: Command,
-    progress: &mut (dyn FnMut(&Progress) + Send),
-) -> Result<Report, Error> {
+    progress: &mut (dyn FnMut(&RunProgress) + Send),
+) -> Result<ExperimentReport, Error> {
     let is_wrong = |&files: &u32| !(1..=FILES_MAX).contains(&files);
     if options.files.is_empty() || options.files.iter().any(is_wrong) || !(1..=100).contains(&options.rounds) {
         let message = format!("1 to {FILES_MAX} files, and 1 to 100 rounds");
-        return Err(Error::new(ErrorKind::Usage, message));
+        return Err(Error::new(ExperimentErrorKind::Usage, message));
     }
     if options.bytes > 1 << 30 {
-        return Err(Error::new(ErrorKind::Usage, "files of 1 GiB at most"));
+        return Err(Error::new(ExperimentErrorKind::Usage, "files of 1 GiB at most"));
     }
     let began = Instant::now();
     let folder = options.folder.join(format!("nectary-bench-files-{}", std::process::id()));
@@ -71,22 +71,22 @@ pub fn run(
 }
 
 /// The loops of one kind, and the times of their rounds.
-struct Ran {
+struct LoopRounds {
     files: u32,
-    order: Order,
+    order: DeletionOrder,
     is_flushed_each: bool,
-    taken: Vec<Taken>,
+    taken: Vec<LoopTimes>,
 }
 
 fn run_all(
     options: &FolderOptions,
     folder: &std::path::Path,
-    progress: &mut (dyn FnMut(&Progress) + Send),
-) -> Result<Vec<Ran>, Error> {
+    progress: &mut (dyn FnMut(&RunProgress) + Send),
+) -> Result<Vec<LoopRounds>, Error> {
     let mut list = Vec::new();
     for is_flushed_each in [false, true] {
         for &files in &options.files {
-            list.extend(ORDERS.map(|order| Ran { files, order, is_flushed_each, taken: Vec::new() }));
+            list.extend(ORDERS.map(|order| LoopRounds { files, order, is_flushed_each, taken: Vec::new() }));
         }
     }
     let of = (list.len() * options.rounds) as u64;
@@ -95,17 +95,17 @@ fn run_all(
             let ran = &mut list[index];
             let (files, order, is_flushed_each) = (ran.files, ran.order, ran.is_flushed_each);
             let done = round as u64 * (of / options.rounds as u64) + index as u64;
-            progress(&Progress { done, of, what: format!("{files} files, {}", order.name()) });
+            progress(&RunProgress { done, of, what: format!("{files} files, {}", order.name()) });
             let (folder, seed) = (folder.to_owned(), options.seed + round as u64);
-            let loops = Loops { folder, files, bytes: options.bytes, order, is_flushed_each, seed };
+            let loops = FileLoops { folder, files, bytes: options.bytes, order, is_flushed_each, seed };
             ran.taken.push(loops.run()?);
         }
     }
-    progress(&Progress { done: of, of, what: "done".to_owned() });
+    progress(&RunProgress { done: of, of, what: "done".to_owned() });
     Ok(list)
 }
 
-fn report(options: &FolderOptions, list: &[Ran], took: Duration) -> Report {
+fn report(options: &FolderOptions, list: &[LoopRounds], took: Duration) -> ExperimentReport {
     let (mut figures, mut rows) = (Vec::new(), Vec::new());
     let mut text = format!("bench files: {}\n", machine::describe());
     let _ = writeln!(
@@ -121,20 +121,20 @@ fn report(options: &FolderOptions, list: &[Ran], took: Duration) -> Report {
         "  {:6} {:>7} {:8} {:>10} {:>8} {:>10} {:>10} {:>8} {:>10}",
         "", "files", "order", "create ms", "files/s", "written ms", "delete ms", "files/s", "written ms"
     );
-    for Ran { files, order, is_flushed_each, taken } in list {
+    for LoopRounds { files, order, is_flushed_each, taken } in list {
         let how = if *is_flushed_each { "sync" } else { "async" };
         let _ = write!(text, "  {how:6} {files:>7} {:8}", order.name());
-        for step in [Step::Create, Step::Delete] {
-            let of = |one: &Taken| if step == Step::Create { one.create_s } else { one.delete_s };
-            let found = |of: &dyn Fn(&Taken) -> f64| {
+        for step in [LoopStep::Create, LoopStep::Delete] {
+            let of = |one: &LoopTimes| if step == LoopStep::Create { one.create_s } else { one.delete_s };
+            let found = |of: &dyn Fn(&LoopTimes) -> f64| {
                 estimate(&taken.iter().map(|one| ms_a_file(of(one), *files)).collect::<Vec<_>>())
             };
             let (alone, written) = (found(&of), found(&|one| step.written_s(one)));
             let _ = write!(text, " {:>10.3} {:>8.0} {:>10.3}", alone.value, 1e3 / alone.value, written.value);
-            let part = if step == Step::Create { "create" } else { "delete" };
+            let part = if step == LoopStep::Create { "create" } else { "delete" };
             for (name, found) in [("loop", alone), ("written", written)] {
                 let name = format!("{part}.{how}.{name}.{}.{files}", order.name());
-                figures.push(Figure::new(name, "ms", found).judged(false));
+                figures.push(ReportFigure::new(name, "ms", found).judged(false));
             }
         }
         text.push('\n');
@@ -148,18 +148,20 @@ fn report(options: &FolderOptions, list: &[Ran], took: Duration) -> Report {
         "folder": options.folder, "file_bytes": options.bytes, "rounds": options.rounds, "seed": options.seed,
         "machine": machine::describe(), "seconds": took.as_secs_f64(),
     });
-    Report::new("files", setting, figures, rows, text)
+    ExperimentReport::new("files", setting, figures, rows, text)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Every loop has its row and its four figures.
     #[test]
-    fn every_loop_has_its_row_and_four_figures() {
+    fn folder_report_has_all_loops() {
         let options = FolderOptions { rounds: 2, ..FolderOptions::new(PathBuf::from("/tmp")) };
-        let taken = Taken { create_s: 1.024, create_sync_s: 1.024, delete_s: 0.512, delete_sync_s: 0.0 };
-        let ran = Ran { files: 1024, order: Order::Random, is_flushed_each: true, taken: vec![taken, taken] };
+        let taken = LoopTimes { create_s: 1.024, create_sync_s: 1.024, delete_s: 0.512, delete_sync_s: 0.0 };
+        let ran =
+            LoopRounds { files: 1024, order: DeletionOrder::Random, is_flushed_each: true, taken: vec![taken, taken] };
         let report = report(&options, &[ran], Duration::from_secs(1));
         let names: Vec<(&str, f64)> =
             report.figures.iter().map(|figure| (&*figure.name, (figure.value * 1e6).round() / 1e6)).collect();
@@ -173,8 +175,9 @@ mod tests {
         assert!(report.rows.len() == 1 && report.text().contains("1000"), "{}", report.text());
     }
 
+    /// Numbers out of bounds are refused before anything is made.
     #[test]
-    fn numbers_out_of_bounds_are_refused_before_anything_is_made() {
+    fn folder_run_refuses_bad_numbers() {
         let options = FolderOptions::new(PathBuf::from("/tmp"));
         for wrong in [
             FolderOptions { files: vec![0], ..options.clone() },
@@ -183,7 +186,7 @@ mod tests {
             FolderOptions { bytes: u32::MAX, ..options.clone() },
         ] {
             let error = run(&wrong, Command::new("true"), &mut |_| {}).unwrap_err();
-            assert_eq!(error.kind, ErrorKind::Usage);
+            assert_eq!(error.kind, ExperimentErrorKind::Usage);
         }
     }
 }

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::random::Random;
+use crate::random::SeededRandom;
 use crate::workload::content;
-use crate::{Error, ErrorKind, sys};
+use crate::{Error, ExperimentErrorKind, sys};
 
 /// The number of different bodies, which files use in turn. The number is prime, because misplaced data tend to be at
 /// round distances.
@@ -28,7 +28,7 @@ const COMPARED: u64 = 64;
 /// The orders of deletion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Order {
+pub enum DeletionOrder {
     /// In the order of creation.
     Forward,
     /// In the opposite order.
@@ -37,13 +37,13 @@ pub enum Order {
     Random,
 }
 
-impl Order {
+impl DeletionOrder {
     /// Its name in reports and figures.
     pub fn name(self) -> &'static str {
         match self {
-            Order::Forward => "forward",
-            Order::Reverse => "reverse",
-            Order::Random => "random",
+            DeletionOrder::Forward => "forward",
+            DeletionOrder::Reverse => "reverse",
+            DeletionOrder::Random => "random",
         }
     }
 
@@ -51,10 +51,10 @@ impl Order {
     pub fn of(self, files: u32, seed: u64) -> Vec<u32> {
         let mut numbers: Vec<u32> = (0..files).collect();
         match self {
-            Order::Forward => {}
-            Order::Reverse => numbers.reverse(),
-            Order::Random => {
-                let mut random = Random::new(seed);
+            DeletionOrder::Forward => {}
+            DeletionOrder::Reverse => numbers.reverse(),
+            DeletionOrder::Random => {
+                let mut random = SeededRandom::new(seed);
                 // The shuffle of Fisher and Yates.
                 for last in (1..numbers.len()).rev() {
                     numbers.swap(last, random.below(last as u64 + 1) as usize);
@@ -67,7 +67,7 @@ impl Order {
 
 /// Two loops over the same files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Loops {
+pub struct FileLoops {
     /// The directory in which the loops make their own directory.
     pub folder: PathBuf,
     /// The number of files.
@@ -75,7 +75,7 @@ pub struct Loops {
     /// The size of each file, in bytes.
     pub bytes: u32,
     /// The order of deletion.
-    pub order: Order,
+    pub order: DeletionOrder,
     /// Whether each file is opened with `O_SYNC` and the directory is flushed after each step. A file system that is
     /// mounted synchronously does not need this.
     pub is_flushed_each: bool,
@@ -85,7 +85,7 @@ pub struct Loops {
 
 /// The times of two loops. *Units*: seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Taken {
+pub struct LoopTimes {
     /// The time to create all files.
     pub create_s: f64,
     /// The time of the sync after the creation.
@@ -96,13 +96,13 @@ pub struct Taken {
     pub delete_sync_s: f64,
 }
 
-impl Loops {
+impl FileLoops {
     /// Runs both loops, and removes everything that they made.
     ///
-    /// *Errors*: [`ErrorKind::Void`] if a file is missing, or if its bytes are not those that were written.
-    pub fn run(&self) -> Result<Taken, Error> {
+    /// *Errors*: [`ExperimentErrorKind::Void`] if a file is missing, or if its bytes are not those that were written.
+    pub fn run(&self) -> Result<LoopTimes, Error> {
         let ready = self.ready()?;
-        let mut taken = Taken::default();
+        let mut taken = LoopTimes::default();
         let mut began = Instant::now();
         let mut lap = || std::mem::replace(&mut began, Instant::now()).elapsed().as_secs_f64();
         lap();
@@ -121,7 +121,7 @@ impl Loops {
     }
 
     /// Makes the directory, and everything that is not measured.
-    pub(super) fn ready(&self) -> Result<Ready<'_>, Error> {
+    pub(super) fn ready(&self) -> Result<PreparedLoops<'_>, Error> {
         let folder = self.folder.join(format!("lat-fs-{}", self.files));
         let failed = |error: std::io::Error| Error::failed(folder.display(), error);
         fs::create_dir(&folder).map_err(failed)?;
@@ -130,7 +130,7 @@ impl Loops {
         sys::sync_file_system(&opened)?;
         let paths: Vec<PathBuf> = (0..self.files).map(|number| folder.join(format!("{number:07}"))).collect();
         let order = self.order.of(self.files, self.seed);
-        Ok(Ready { loops: self, folder, opened, paths, bodies: bodies(self.bytes), order })
+        Ok(PreparedLoops { loops: self, folder, opened, paths, bodies: bodies(self.bytes), order })
     }
 
     fn create(&self, paths: &[PathBuf], bodies: &[Vec<u8>], folder: &File) -> Result<(), Error> {
@@ -155,9 +155,9 @@ impl Loops {
         if found != paths.len() {
             let message =
                 format!("the run is void: {} has {found} files, {} were created", folder.display(), paths.len());
-            return Err(Error::new(ErrorKind::Void, message));
+            return Err(Error::new(ExperimentErrorKind::Void, message));
         }
-        let mut random = Random::new(self.seed);
+        let mut random = SeededRandom::new(self.seed);
         for _ in 0..COMPARED.min(paths.len() as u64) {
             let number = random.below(paths.len() as u64) as usize;
             compare(&paths[number], &bodies[number % bodies.len()])?;
@@ -167,8 +167,8 @@ impl Loops {
 }
 
 /// The files of loops, whose steps can be measured one by one.
-pub(super) struct Ready<'a> {
-    loops: &'a Loops,
+pub(super) struct PreparedLoops<'a> {
+    loops: &'a FileLoops,
     folder: PathBuf,
     opened: File,
     paths: Vec<PathBuf>,
@@ -176,24 +176,24 @@ pub(super) struct Ready<'a> {
     order: Vec<u32>,
 }
 
-impl Ready<'_> {
+impl PreparedLoops<'_> {
     /// Creates all files.
     pub fn create(&self) -> Result<(), Error> {
         self.loops.create(&self.paths, &self.bodies, &self.opened)
     }
 
-    /// Counts the files, and compares some of them. *Errors*: [`ErrorKind::Void`].
+    /// Counts the files, and compares some of them. *Errors*: [`ExperimentErrorKind::Void`].
     pub fn compare(&self) -> Result<(), Error> {
         self.loops.compare(&self.folder, &self.paths, &self.bodies)
     }
 
-    /// Requests the attributes of all files. *Errors*: [`ErrorKind::Void`] if one has another size.
+    /// Requests the attributes of all files. *Errors*: [`ExperimentErrorKind::Void`] if one has another size.
     pub fn stat(&self) -> Result<(), Error> {
         for path in &self.paths {
             let found = fs::symlink_metadata(path).map_err(|error| Error::failed(path.display(), error))?;
             if !found.is_file() || found.len() != u64::from(self.loops.bytes) {
                 let message = format!("the run is void: {} has {} bytes", path.display(), found.len());
-                return Err(Error::new(ErrorKind::Void, message));
+                return Err(Error::new(ExperimentErrorKind::Void, message));
             }
         }
         Ok(())
@@ -232,7 +232,7 @@ fn compare(path: &Path, body: &[u8]) -> Result<(), Error> {
     read.map_err(|error| Error::failed(path.display(), error))?;
     if found != body {
         let message = format!("the run is void: {} does not have the bytes that were written", path.display());
-        return Err(Error::new(ErrorKind::Void, message));
+        return Err(Error::new(ExperimentErrorKind::Void, message));
     }
     Ok(())
 }
@@ -240,14 +240,14 @@ fn compare(path: &Path, body: &[u8]) -> Result<(), Error> {
 /// Files that stay on a file system while it is unmounted and mounted again, so that the next read comes from its
 /// device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct PersistentFiles {
     /// The directory of the files.
     pub folder: PathBuf,
     /// The size of each file, in bytes.
     pub bytes: u32,
 }
 
-impl Kept {
+impl PersistentFiles {
     fn path(&self, number: usize) -> PathBuf {
         self.folder.join(format!("kept-{number}"))
     }
@@ -262,7 +262,7 @@ impl Kept {
         Ok(())
     }
 
-    /// Compares and removes the files. *Errors*: [`ErrorKind::Void`] for a wrong byte.
+    /// Compares and removes the files. *Errors*: [`ExperimentErrorKind::Void`] for a wrong byte.
     pub fn check(&self) -> Result<(), Error> {
         for (number, body) in bodies(self.bytes).iter().enumerate() {
             let path = self.path(number);
@@ -279,7 +279,7 @@ pub fn ms_a_file(seconds: f64, files: u32) -> f64 {
 }
 
 /// How long `loops` may take before the caller gives up.
-pub(super) fn patience(loops: &Loops) -> Duration {
+pub(super) fn patience(loops: &FileLoops) -> Duration {
     // On a synchronous mount, creating and deleting one file takes about 85 ms on a disk from 1999, and about 190 ms on
     // a mirror over links of 10 Mb/s.
     Duration::from_secs(120) + Duration::from_millis(u64::from(loops.files) * 400)
@@ -289,17 +289,18 @@ pub(super) fn patience(loops: &Loops) -> Duration {
 mod tests {
     use super::*;
 
+    /// Every order has each file once, and a seed always gives the same order.
     #[test]
-    fn orders_have_every_file_once_and_a_seed_gives_the_same_one() {
-        assert_eq!(Order::Forward.of(4, 1), [0, 1, 2, 3]);
-        assert_eq!(Order::Reverse.of(4, 1), [3, 2, 1, 0]);
-        let random = Order::Random.of(1000, 7);
-        assert_eq!(random, Order::Random.of(1000, 7));
-        assert_ne!(random, Order::Random.of(1000, 8));
+    fn deletion_orders_complete_and_seeded() {
+        assert_eq!(DeletionOrder::Forward.of(4, 1), [0, 1, 2, 3]);
+        assert_eq!(DeletionOrder::Reverse.of(4, 1), [3, 2, 1, 0]);
+        let random = DeletionOrder::Random.of(1000, 7);
+        assert_eq!(random, DeletionOrder::Random.of(1000, 7));
+        assert_ne!(random, DeletionOrder::Random.of(1000, 8));
         let mut sorted = random.clone();
         sorted.sort_unstable();
-        assert!(sorted == Order::Forward.of(1000, 0) && random != sorted);
-        assert!(Order::Random.of(0, 1).is_empty());
+        assert!(sorted == DeletionOrder::Forward.of(1000, 0) && random != sorted);
+        assert!(DeletionOrder::Random.of(0, 1).is_empty());
     }
 
     fn folder(name: &str) -> PathBuf {
@@ -308,12 +309,14 @@ mod tests {
         folder
     }
 
+    /// Loops take time in each order of deletion, and leave no files.
     #[test]
-    fn loops_take_time_in_each_order_and_leave_nothing() {
+    fn loops_take_time_and_clean_up() {
         let folder = folder("all");
-        for order in [Order::Forward, Order::Reverse, Order::Random] {
+        for order in [DeletionOrder::Forward, DeletionOrder::Reverse, DeletionOrder::Random] {
             for is_flushed_each in [false, true] {
-                let loops = Loops { folder: folder.clone(), files: 20, bytes: 2048, order, is_flushed_each, seed: 1 };
+                let loops =
+                    FileLoops { folder: folder.clone(), files: 20, bytes: 2048, order, is_flushed_each, seed: 1 };
                 let taken = loops.run().unwrap();
                 assert!(taken.create_s > 0.0 && taken.delete_s > 0.0 && taken.create_sync_s > 0.0, "{taken:?}");
             }
@@ -322,14 +325,15 @@ mod tests {
         fs::remove_dir(folder).unwrap();
     }
 
+    /// A wrong byte makes a run void, and so does a missing file.
     #[test]
-    fn a_wrong_byte_and_a_missing_file_make_a_run_void() {
+    fn damaged_files_void_loops() {
         let folder = folder("void");
-        let loops = Loops {
+        let loops = FileLoops {
             folder: folder.clone(),
             files: 5,
             bytes: 100,
-            order: Order::Forward,
+            order: DeletionOrder::Forward,
             is_flushed_each: false,
             seed: 1,
         };
@@ -342,22 +346,25 @@ mod tests {
             fs::write(path, "other").unwrap();
         }
         let void = loops.compare(&folder, &paths, &bodies).unwrap_err();
-        assert!(void.kind == ErrorKind::Void && void.message.contains("does not have the bytes"), "{void}");
+        assert!(void.kind == ExperimentErrorKind::Void && void.message.contains("does not have the bytes"), "{void}");
         fs::remove_file(&paths[3]).unwrap();
         let void = loops.compare(&folder, &paths, &bodies).unwrap_err();
-        assert!(void.kind == ErrorKind::Void && void.message.contains("has 4 files, 5 were created"), "{void}");
+        assert!(
+            void.kind == ExperimentErrorKind::Void && void.message.contains("has 4 files, 5 were created"),
+            "{void}"
+        );
         fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
     fn kept_files_are_compared_and_removed() {
         let folder = folder("kept");
-        let kept = Kept { folder: folder.clone(), bytes: 2048 };
+        let kept = PersistentFiles { folder: folder.clone(), bytes: 2048 };
         kept.make().unwrap();
         kept.check().unwrap();
         kept.make().unwrap();
         fs::write(folder.join("kept-7"), "other").unwrap();
-        assert_eq!(kept.check().unwrap_err().kind, ErrorKind::Void);
+        assert_eq!(kept.check().unwrap_err().kind, ExperimentErrorKind::Void);
         fs::remove_dir_all(folder).unwrap();
     }
 }

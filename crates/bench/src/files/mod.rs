@@ -30,14 +30,14 @@ mod worker;
 
 use std::path::PathBuf;
 
-use crate::contender::FileSystem;
-use crate::{Error, ErrorKind};
+use crate::contender::ContenderFileSystem;
+use crate::{Error, ExperimentErrorKind};
 
 use contender::AGAIN;
-pub use contender::{CONTENDERS, Contender, Kind};
+pub use contender::{BlockLocation, CONTENDERS, DiskContender};
 pub use folder::{FolderOptions, run as run_folder};
-pub use loops::{Loops, Order, Taken};
-pub use network::Link;
+pub use loops::{DeletionOrder, FileLoops, LoopTimes};
+pub use network::LinkRate;
 pub use nrd::run as run_nrd;
 pub use plot::pictures as nrd_pictures;
 pub use worker::serve;
@@ -57,7 +57,7 @@ const FILES_QUICK: [u32; 1] = [1024];
 const SYNCHRONOUS_FILES_QUICK: u32 = 16;
 const ROUNDS_QUICK: usize = 2;
 /// The links: as fast as the machine, and the paper's ATM and Ethernet in Mb/s.
-const LINKS: [Link; 3] = [Link::Unshaped, Link::Shaped(155), Link::Shaped(10)];
+const LINKS: [LinkRate; 3] = [LinkRate::Unshaped, LinkRate::Shaped(155), LinkRate::Shaped(10)];
 /// The largest number of files.
 const FILES_MAX: u32 = 1_000_000;
 
@@ -88,7 +88,7 @@ pub const EXPERIMENTS: [(&str, &str, &str); 5] = [
 
 /// The settings of a run under the paper's conditions.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Options {
+pub struct BenchFilesOptions {
     /// A quick run: only 1,024 files (16 if the file system writes everything at once), two rounds, no verdicts.
     pub quick: bool,
     /// Only contenders whose name contains one of these; all if the list is empty.
@@ -98,7 +98,7 @@ pub struct Options {
     /// The number of rounds.
     pub rounds: Option<usize>,
     /// The file system.
-    pub system: FileSystem,
+    pub system: ContenderFileSystem,
     /// The directory of the local disk's file.
     pub folder: PathBuf,
     /// The seed of the random order of deletion.
@@ -107,30 +107,30 @@ pub struct Options {
 
 /// A whole run.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct FilesPlan {
     /// The options.
-    pub options: Options,
+    pub options: BenchFilesOptions,
     /// The contenders, in the order of the list.
-    pub contenders: Vec<Contender>,
+    pub contenders: Vec<DiskContender>,
     /// The contenders that cannot run, with the reason.
     pub not_run: Vec<String>,
     /// The links.
-    pub links: Vec<Link>,
+    pub links: Vec<LinkRate>,
     /// The number of rounds.
     pub rounds: usize,
     /// The number of files and the order of deletion of each loop on a file system with delayed writes.
-    pub loops: Vec<(u32, Order)>,
+    pub loops: Vec<(u32, DeletionOrder)>,
     /// The number of files that are created and deleted on a synchronously mounted file system.
     pub synchronous_files: u32,
 }
 
-impl Plan {
+impl FilesPlan {
     /// Makes the plan of a run; call it inside a runtime.
     ///
-    /// *Errors*: [`ErrorKind::Usage`] for numbers out of bounds and unknown names; [`ErrorKind::Missing`] if a program
+    /// *Errors*: [`ExperimentErrorKind::ResourceUsage`] for numbers out of bounds and unknown names; [`ExperimentErrorKind::Missing`] if a program
     /// or the file system is not installed.
-    pub fn new(options: Options) -> Result<Plan, Error> {
-        let usage = |message: String| Error::new(ErrorKind::Usage, message);
+    pub fn new(options: BenchFilesOptions) -> Result<FilesPlan, Error> {
+        let usage = |message: String| Error::new(ExperimentErrorKind::Usage, message);
         let rounds = options.rounds.unwrap_or(if options.quick { ROUNDS_QUICK } else { ROUNDS });
         if !(1..=100).contains(&rounds) {
             return Err(usage(format!("{rounds} rounds: 1 at least, and 100 at most")));
@@ -138,11 +138,11 @@ impl Plan {
         if let Some(rate) = options.links.iter().find(|&&rate| rate > 100_000) {
             return Err(usage(format!("a link of {rate} Mb/s: 100000 at most, 0 for the unshaped one")));
         }
-        if !matches!(options.system, FileSystem::Ext4 | FileSystem::Xfs) {
+        if !matches!(options.system, ContenderFileSystem::Ext4 | ContenderFileSystem::Xfs) {
             return Err(usage(format!("{}: ext4 and xfs are there", options.system.name())));
         }
         if let Some(missing) = options.system.missing() {
-            return Err(Error::new(ErrorKind::Missing, missing));
+            return Err(Error::new(ExperimentErrorKind::Missing, missing));
         }
         let is_named = |name: &str| options.only.is_empty() || options.only.iter().any(|part| name.contains(&**part));
         if let Some(part) = options.only.iter().find(|part| !CONTENDERS.iter().any(|one| one.name.contains(&***part))) {
@@ -157,25 +157,27 @@ impl Plan {
             }
         }
         if contenders.is_empty() {
-            return Err(Error::new(ErrorKind::Missing, not_run.join("; ")));
+            return Err(Error::new(ExperimentErrorKind::Missing, not_run.join("; ")));
         }
         let links = match options.links.as_slice() {
             [] => LINKS.to_vec(),
-            rates => rates.iter().map(|&rate| if rate == 0 { Link::Unshaped } else { Link::Shaped(rate) }).collect(),
+            rates => {
+                rates.iter().map(|&rate| if rate == 0 { LinkRate::Unshaped } else { LinkRate::Shaped(rate) }).collect()
+            }
         };
         let files: &[u32] = if options.quick { &FILES_QUICK } else { &FILES };
-        let mut loops: Vec<(u32, Order)> = files.iter().map(|&files| (files, Order::Random)).collect();
+        let mut loops: Vec<(u32, DeletionOrder)> = files.iter().map(|&files| (files, DeletionOrder::Random)).collect();
         if !options.quick {
-            loops.extend([(ORDERS_FILES, Order::Forward), (ORDERS_FILES, Order::Reverse)]);
+            loops.extend([(ORDERS_FILES, DeletionOrder::Forward), (ORDERS_FILES, DeletionOrder::Reverse)]);
         }
         let synchronous_files = if options.quick { SYNCHRONOUS_FILES_QUICK } else { SYNCHRONOUS_FILES };
-        Ok(Plan { options, contenders, not_run, links, rounds, loops, synchronous_files })
+        Ok(FilesPlan { options, contenders, not_run, links, rounds, loops, synchronous_files })
     }
 
     /// Whether a contender runs over a link. A quick run measures the noise only on the unshaped link, if it has one.
-    fn has(&self, contender: &Contender, link: Option<Link>) -> bool {
-        let is_shaped = link.is_some_and(|link| link != Link::Unshaped);
-        !(self.options.quick && is_shaped && contender.name == AGAIN && self.links.contains(&Link::Unshaped))
+    fn has(&self, contender: &DiskContender, link: Option<LinkRate>) -> bool {
+        let is_shaped = link.is_some_and(|link| link != LinkRate::Unshaped);
+        !(self.options.quick && is_shaped && contender.name == AGAIN && self.links.contains(&LinkRate::Unshaped))
     }
 
     /// The largest number of files, which the main figure uses.
@@ -188,32 +190,37 @@ impl Plan {
 mod tests {
     use super::*;
 
-    fn options() -> Options {
-        Options {
+    fn options() -> BenchFilesOptions {
+        BenchFilesOptions {
             quick: false,
             only: Vec::new(),
             links: Vec::new(),
             rounds: None,
-            system: FileSystem::Ext4,
+            system: ContenderFileSystem::Ext4,
             folder: PathBuf::from("."),
             seed: 1,
         }
     }
 
+    /// A plan has exactly what the options name.
     #[tokio::test]
-    async fn plans_have_what_was_named_and_refuse_what_there_is_not() {
-        let plan = Plan::new(options()).unwrap();
+    async fn files_plan_refuses_unknown_names() {
+        let plan = FilesPlan::new(options()).unwrap();
         assert_eq!((plan.rounds, plan.links.len(), plan.files_max()), (ROUNDS, 3, 16_384));
         assert_eq!(plan.contenders.len() + plan.not_run.len(), CONTENDERS.len());
         assert!(plan.not_run.iter().all(|line| line.contains("NOT RUN: ")), "{:?}", plan.not_run);
-        let only = Plan::new(Options { only: vec!["hdd".to_owned()], links: vec![0, 10], ..options() }).unwrap();
-        assert_eq!((only.contenders.len(), only.links.as_slice()), (1, &[Link::Unshaped, Link::Shaped(10)][..]));
-        let wrong = Plan::new(Options { only: vec!["tape".to_owned()], ..options() }).unwrap_err();
-        assert!(wrong.kind == ErrorKind::Usage && wrong.message.contains("none-2"), "{wrong}");
-        assert!(Plan::new(Options { rounds: Some(0), ..options() }).is_err());
-        assert!(Plan::new(Options { links: vec![200_000], ..options() }).is_err());
-        assert!(Plan::new(Options { system: FileSystem::Btrfs, ..options() }).is_err());
-        let quick = Plan::new(Options { quick: true, ..options() }).unwrap();
+        let only = FilesPlan::new(BenchFilesOptions { only: vec!["hdd".to_owned()], links: vec![0, 10], ..options() })
+            .unwrap();
+        assert_eq!(
+            (only.contenders.len(), only.links.as_slice()),
+            (1, &[LinkRate::Unshaped, LinkRate::Shaped(10)][..])
+        );
+        let wrong = FilesPlan::new(BenchFilesOptions { only: vec!["tape".to_owned()], ..options() }).unwrap_err();
+        assert!(wrong.kind == ExperimentErrorKind::Usage && wrong.message.contains("none-2"), "{wrong}");
+        assert!(FilesPlan::new(BenchFilesOptions { rounds: Some(0), ..options() }).is_err());
+        assert!(FilesPlan::new(BenchFilesOptions { links: vec![200_000], ..options() }).is_err());
+        assert!(FilesPlan::new(BenchFilesOptions { system: ContenderFileSystem::Btrfs, ..options() }).is_err());
+        let quick = FilesPlan::new(BenchFilesOptions { quick: true, ..options() }).unwrap();
         assert!(quick.rounds == ROUNDS_QUICK && quick.files_max() == 1024);
     }
 }

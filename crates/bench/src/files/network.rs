@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::process::{Inside, Process, run};
+use crate::process::{PipedProcess, ProcessEnvironment, run};
 use crate::{Error, sys};
 
 /// The port of donors.
@@ -31,25 +31,25 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// The rate of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Link {
+pub enum LinkRate {
     /// As fast as the machine.
     Unshaped,
     /// Megabits a second.
     Shaped(u32),
 }
 
-impl Link {
+impl LinkRate {
     /// Its name in reports and figures.
     pub fn name(self) -> String {
         match self {
-            Link::Unshaped => "unshaped".to_owned(),
-            Link::Shaped(megabits) => format!("{megabits}mbit"),
+            LinkRate::Unshaped => "unshaped".to_owned(),
+            LinkRate::Shaped(megabits) => format!("{megabits}mbit"),
         }
     }
 
     /// The arguments of `tc` that limit a device to this rate; `None` for an unshaped link.
     fn shape(self, device: &str) -> Option<String> {
-        let Link::Shaped(megabits) = self else { return None };
+        let LinkRate::Shaped(megabits) = self else { return None };
         Some(format!("qdisc add dev {device} root tbf rate {megabits}mbit burst {BURST_BYTES} limit {QUEUE_BYTES}"))
     }
 }
@@ -62,27 +62,27 @@ pub(crate) fn begin() -> Result<(), Error> {
 }
 
 /// A network of a client and donors; dropping it removes the client's link.
-pub(super) struct Network {
-    link: Link,
+pub(super) struct DonorNetwork {
+    link: LinkRate,
     /// The process that holds the switch's namespace.
-    switch: Process,
+    switch: PipedProcess,
     uplink: String,
     number: u32,
     donors: u32,
 }
 
-impl Network {
+impl DonorNetwork {
     /// Makes a switch, and the link of this process to it.
-    pub fn new(nectary: &Path, folder: &Path, link: Link) -> Result<Network, Error> {
+    pub fn new(nectary: &Path, folder: &Path, link: LinkRate) -> Result<DonorNetwork, Error> {
         let number = NEXT.fetch_add(1, Ordering::Relaxed) % 200;
-        let inside = Inside { group: None, has_own_network: true };
+        let inside = ProcessEnvironment { group: None, has_own_network: true };
         let command = inside.command(nectary, Path::new("cat"));
-        let mut switch = Process::start(command, "the switch", folder.join(format!("switch-{number}.said")))?;
+        let mut switch = PipedProcess::start(command, "the switch", folder.join(format!("switch-{number}.said")))?;
         // The process (`cat`) echoes the line once it is in its namespace.
         switch.tell("inside")?;
         switch.line(PATIENCE)?;
         let uplink = format!("client{number}");
-        let network = Network { link, switch, uplink, number, donors: 0 };
+        let network = DonorNetwork { link, switch, uplink, number, donors: 0 };
         let (holder, uplink) = (network.switch.id(), &network.uplink);
         ip(None, &format!("link add {uplink} type veth peer name port0 netns {holder}"))?;
         ip(None, &format!("addr add 10.77.{number}.1/24 dev {uplink}"))?;
@@ -111,7 +111,7 @@ impl Network {
     }
 }
 
-impl Drop for Network {
+impl Drop for DonorNetwork {
     fn drop(&mut self) {
         let _ = ip(None, &format!("link del {}", self.uplink));
     }
@@ -122,7 +122,7 @@ pub(crate) fn ip(process: Option<u32>, arguments: &str) -> Result<(), Error> {
     run(tool("ip", process).args(arguments.split(' '))).map(drop)
 }
 
-fn shape(process: Option<u32>, link: Link, device: &str) -> Result<(), Error> {
+fn shape(process: Option<u32>, link: LinkRate, device: &str) -> Result<(), Error> {
     let Some(arguments) = link.shape(device) else { return Ok(()) };
     run(tool("tc", process).args(arguments.split(' '))).map(drop)
 }
@@ -145,11 +145,15 @@ fn tool(name: &str, process: Option<u32>) -> Command {
 mod tests {
     use super::*;
 
+    /// Only links with a rate are shaped.
     #[test]
-    fn shaped_links_send_through_a_token_bucket_and_others_as_they_like() {
-        let shape = Link::Shaped(10).shape("eth0").unwrap();
+    fn shaped_links_use_token_bucket() {
+        let shape = LinkRate::Shaped(10).shape("eth0").unwrap();
         assert_eq!(shape, "qdisc add dev eth0 root tbf rate 10mbit burst 3200 limit 1048576");
-        assert!(Link::Unshaped.shape("eth0").is_none());
-        assert_eq!((Link::Shaped(155).name(), Link::Unshaped.name()), ("155mbit".to_owned(), "unshaped".to_owned()));
+        assert!(LinkRate::Unshaped.shape("eth0").is_none());
+        assert_eq!(
+            (LinkRate::Shaped(155).name(), LinkRate::Unshaped.name()),
+            ("155mbit".to_owned(), "unshaped".to_owned())
+        );
     }
 }

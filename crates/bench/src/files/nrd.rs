@@ -8,17 +8,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use super::contender::{Contender, Place};
-use super::loops::{Loops, Order};
-use super::network::{self, Link};
+use super::contender::{DiskContender, DiskContenderEnvironment};
+use super::loops::{DeletionOrder, FileLoops};
+use super::network::{self, LinkRate};
 use super::results::report;
-use super::samples::Sample;
-use super::{FILE_BYTES, Plan};
+use super::samples::LoopSample;
+use super::{FILE_BYTES, FilesPlan};
 use crate::group::MemoryGroup;
 use crate::guardian::Guardian;
 use crate::statistics::order;
-use crate::store::Progress;
-use crate::{Error, ErrorKind, Report, machine, sys};
+use crate::store::RunProgress;
+use crate::{Error, ExperimentErrorKind, ExperimentReport, machine, sys};
 
 /// The programs that a run needs, and the Debian packages that contain them.
 const NEEDS: [(&str, &str); 3] = [("ip", "iproute2"), ("tc", "iproute2"), ("nsenter", "util-linux")];
@@ -26,15 +26,22 @@ const NEEDS: [(&str, &str); 3] = [("ip", "iproute2"), ("tc", "iproute2"), ("nsen
 /// Runs a plan; `nectary` is the path of this program.
 ///
 /// It moves the calling thread into new mount and network namespaces; the thread must live as long as the process.
-/// *Errors*: [`ErrorKind::Void`] for a wrong byte; [`ErrorKind::Missing`] if this machine cannot run the plan.
-pub fn run(plan: &Plan, nectary: &Path, progress: &mut (dyn FnMut(&Progress) + Send)) -> Result<Report, Error> {
+/// *Errors*: [`ExperimentErrorKind::Void`] for a wrong byte; [`ExperimentErrorKind::Missing`] if this machine cannot run the plan.
+pub fn run(
+    plan: &FilesPlan,
+    nectary: &Path,
+    progress: &mut (dyn FnMut(&RunProgress) + Send),
+) -> Result<ExperimentReport, Error> {
     machine::check()?;
     for (program, package) in NEEDS {
         let is_there = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"]
             .iter()
             .any(|folder| PathBuf::from(folder).join(program).is_file());
         if !is_there {
-            return Err(Error::new(ErrorKind::Missing, format!("there is no {program}: apt-get install {package}")));
+            return Err(Error::new(
+                ExperimentErrorKind::Missing,
+                format!("there is no {program}: apt-get install {package}"),
+            ));
         }
     }
     let _ = nectary_attach::release_stale();
@@ -47,7 +54,7 @@ pub fn run(plan: &Plan, nectary: &Path, progress: &mut (dyn FnMut(&Progress) + S
     let disk_folder = std::fs::canonicalize(named).map_err(|error| Error::failed(named.display(), error))?;
     let disk_folder = disk_folder.join(format!("nectary-bench-files-{}", std::process::id()));
     guardian.guard(&folder)?;
-    for group in Place::groups() {
+    for group in DiskContenderEnvironment::groups() {
         guardian.guard(&MemoryGroup::place(&group)?)?;
     }
     guardian.make_folder(&disk_folder)?;
@@ -55,7 +62,7 @@ pub fn run(plan: &Plan, nectary: &Path, progress: &mut (dyn FnMut(&Progress) + S
         network::begin()?;
         std::fs::create_dir(&folder).map_err(|error| Error::failed(folder.display(), error))?;
         let system = plan.options.system;
-        run_all(plan, &Place { nectary, folder, disk_folder, system, bytes: FILE_BYTES }, progress)
+        run_all(plan, &DiskContenderEnvironment { nectary, folder, disk_folder, system, bytes: FILE_BYTES }, progress)
     });
     // If a step failed, the processes that served block devices were killed and their loop devices remain.
     let _ = nectary_attach::release_stale();
@@ -63,10 +70,14 @@ pub fn run(plan: &Plan, nectary: &Path, progress: &mut (dyn FnMut(&Progress) + S
     Ok(report(plan, result?, began.elapsed()))
 }
 
-fn run_all(plan: &Plan, place: &Place<'_>, progress: &mut (dyn FnMut(&Progress) + Send)) -> Result<Vec<Sample>, Error> {
+fn run_all(
+    plan: &FilesPlan,
+    place: &DiskContenderEnvironment<'_>,
+    progress: &mut (dyn FnMut(&RunProgress) + Send),
+) -> Result<Vec<LoopSample>, Error> {
     let (remote, local): (Vec<_>, Vec<_>) = plan.contenders.iter().partition(|contender| contender.is_remote());
     // Contenders on this machine have no link.
-    let mut stages: Vec<(Option<Link>, Vec<&Contender>)> = vec![(None, local)];
+    let mut stages: Vec<(Option<LinkRate>, Vec<&DiskContender>)> = vec![(None, local)];
     stages.extend(plan.links.iter().map(|&link| {
         let here = remote.iter().copied().filter(|contender| plan.has(contender, Some(link)));
         (Some(link), here.collect())
@@ -78,43 +89,43 @@ fn run_all(plan: &Plan, place: &Place<'_>, progress: &mut (dyn FnMut(&Progress) 
             for index in order(contenders.len(), round) {
                 let (contender, on) = (contenders[index], link.map(|link| format!(", {}", link.name())));
                 let what = format!("{}{}, round {}", contender.name, on.unwrap_or_default(), round + 1);
-                progress(&Progress { done, of: of as u64, what });
+                progress(&RunProgress { done, of: of as u64, what });
                 done += 1;
                 samples.extend(run_one(plan, place, contender, *link, round, done as u32)?);
             }
         }
     }
-    progress(&Progress { done, of: of as u64, what: "done".to_owned() });
+    progress(&RunProgress { done, of: of as u64, what: "done".to_owned() });
     Ok(samples)
 }
 
 /// Runs all loops on one contender.
 fn run_one(
-    plan: &Plan,
-    place: &Place<'_>,
-    contender: &Contender,
-    link: Option<Link>,
+    plan: &FilesPlan,
+    place: &DiskContenderEnvironment<'_>,
+    contender: &DiskContender,
+    link: Option<LinkRate>,
     round: usize,
     number: u32,
-) -> Result<Vec<Sample>, Error> {
+) -> Result<Vec<LoopSample>, Error> {
     let named = |error: Error| Error::new(error.kind, format!("{}: {}", contender.name, error.message));
-    let mut running = place.set_up(contender, link.unwrap_or(Link::Unshaped), number).map_err(named)?;
+    let mut running = place.set_up(contender, link.unwrap_or(LinkRate::Unshaped), number).map_err(named)?;
     let mut samples = Vec::new();
-    let mut measure = |running: &mut super::contender::Running<'_>, files, order, is_synchronous| {
+    let mut measure = |running: &mut super::contender::RunningDiskContender<'_>, files, order, is_synchronous| {
         let (seed, folder) = (plan.options.seed + round as u64, PathBuf::new());
         let before = running.processor_s();
-        let loops = Loops { folder, files, bytes: FILE_BYTES, order, is_flushed_each: false, seed };
+        let loops = FileLoops { folder, files, bytes: FILE_BYTES, order, is_flushed_each: false, seed };
         let taken = running.run(loops).map_err(named)?;
         let processor_s = running.processor_s() - before;
         let contender = contender.name;
-        samples.push(Sample { contender, link, round, is_synchronous, order, files, taken, processor_s });
+        samples.push(LoopSample { contender, link, round, is_synchronous, order, files, taken, processor_s });
         Ok::<(), Error>(())
     };
     for &(files, order) in &plan.loops {
         measure(&mut running, files, order, false)?;
     }
     running.mount_synchronously().map_err(named)?;
-    measure(&mut running, plan.synchronous_files, Order::Random, true)?;
+    measure(&mut running, plan.synchronous_files, DeletionOrder::Random, true)?;
     running.finish().map_err(named)?;
     Ok(samples)
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::contender::LIMIT;
 use super::loops::ms_a_file;
-use crate::Report;
+use crate::ExperimentReport;
 use crate::drawing::{ChartAxis, ChartCard, ChartGrid, ChartLine, ChartMarks, ChartPanel, ChartPoint};
 use crate::statistics::estimate;
 
@@ -13,11 +13,11 @@ use crate::statistics::estimate;
 const NO_LINK: &str = "none";
 
 /// The pictures: creating, and deleting in random order; asynchronous mounts, the final sync counted.
-pub fn pictures(report: &Report) -> Vec<ChartGrid> {
+pub fn pictures(report: &ExperimentReport) -> Vec<ChartGrid> {
     ["create", "delete"].map(|step| grid(report, step)).into()
 }
 
-fn grid(report: &Report, step: &str) -> ChartGrid {
+fn grid(report: &ExperimentReport, step: &str) -> ChartGrid {
     let rows: Vec<&Value> = report
         .rows
         .iter()

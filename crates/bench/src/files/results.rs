@@ -8,12 +8,12 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::contender::{AGAIN, BASE, LIMIT, LOCAL, MODEL};
-use super::loops::{Order, Taken};
-use super::network::Link;
-use super::samples::{Sample, Samples, Step};
-use super::{FILE_BYTES, Plan, plot, text};
+use super::loops::{DeletionOrder, LoopTimes};
+use super::network::LinkRate;
+use super::samples::{LoopSample, LoopSamples, LoopStep};
+use super::{FILE_BYTES, FilesPlan, plot, text};
 use crate::drawing::svg_file;
-use crate::{Figure, Report, machine};
+use crate::{ExperimentReport, ReportFigure, machine};
 
 /// A synchronously mounted network RAM disk must be this many times as fast as a local disk, if [`LIMIT`] is.
 const TARGET_LOCAL: f64 = 4.0;
@@ -21,8 +21,8 @@ const TARGET_LOCAL: f64 = 4.0;
 const TARGET_MODEL: f64 = 8.0;
 
 /// Makes the report of a run.
-pub(super) fn report(plan: &Plan, samples: Vec<Sample>, took: Duration) -> Report {
-    let samples = Samples(samples);
+pub(super) fn report(plan: &FilesPlan, samples: Vec<LoopSample>, took: Duration) -> ExperimentReport {
+    let samples = LoopSamples(samples);
     let figures = figures(plan, &samples);
     let system = plan.options.system.name();
     let setting = json!({
@@ -31,24 +31,24 @@ pub(super) fn report(plan: &Plan, samples: Vec<Sample>, took: Duration) -> Repor
     });
     let experiment = if system == "ext4" { "files-nrd".to_owned() } else { format!("files-nrd-{system}") };
     let text = text::text(plan, &samples, &figures, took);
-    let report = Report::new(&experiment, setting, figures, rows(plan, &samples), text);
+    let report = ExperimentReport::new(&experiment, setting, figures, rows(plan, &samples), text);
     let svg = svg_file(&experiment, &plot::pictures(&report));
     report.with_svg(svg)
 }
 
-fn figures(plan: &Plan, samples: &Samples) -> Vec<Figure> {
+fn figures(plan: &FilesPlan, samples: &LoopSamples) -> Vec<ReportFigure> {
     let mut figures = Vec::new();
     let all = samples.which();
     let largest = all
         .iter()
-        .filter(|which| !which.is_synchronous && which.order == Order::Random)
+        .filter(|which| !which.is_synchronous && which.order == DeletionOrder::Random)
         .max_by_key(|which| which.files);
     let synchronous = all.iter().find(|which| which.is_synchronous);
     for (which, how) in [(synchronous, "sync"), (largest, "written")] {
         let Some(&which) = which else { continue };
         for &link in &plan.links {
             for contender in plan.contenders.iter().filter(|contender| contender.is_remote()) {
-                for step in [Step::Create, Step::Delete] {
+                for step in [LoopStep::Create, LoopStep::Delete] {
                     let others = match contender.name {
                         AGAIN => [BASE].as_slice(),
                         _ => [LOCAL, MODEL].as_slice(),
@@ -59,15 +59,15 @@ fn figures(plan: &Plan, samples: &Samples) -> Vec<Figure> {
                         };
                         let name = format!("{}.{how}.{}.{}.over_{other}", step.name(), link.name(), contender.name);
                         let (target, is_judged) = match (contender.name, link, how, other) {
-                            (BASE, Link::Unshaped, "sync", LOCAL) => {
+                            (BASE, LinkRate::Unshaped, "sync", LOCAL) => {
                                 let limit = samples.ratio(Some(link), which, LOCAL, LIMIT, step);
                                 (Some(TARGET_LOCAL), limit.is_some_and(|limit| limit.value >= TARGET_LOCAL))
                             }
-                            (BASE, Link::Unshaped, "sync", MODEL) => (Some(TARGET_MODEL), true),
+                            (BASE, LinkRate::Unshaped, "sync", MODEL) => (Some(TARGET_MODEL), true),
                             _ => (None, false),
                         };
                         let is_judged = is_judged && !plan.options.quick;
-                        figures.push(Figure::new(name, "x", ratio).at_least(target).judged(is_judged));
+                        figures.push(ReportFigure::new(name, "x", ratio).at_least(target).judged(is_judged));
                     }
                 }
             }
@@ -80,21 +80,21 @@ fn figures(plan: &Plan, samples: &Samples) -> Vec<Figure> {
     figures
 }
 
-fn rows(plan: &Plan, samples: &Samples) -> Vec<Value> {
+fn rows(plan: &FilesPlan, samples: &LoopSamples) -> Vec<Value> {
     let mut rows = Vec::new();
-    let mut add = |link: Option<Link>, contender: &str| {
+    let mut add = |link: Option<LinkRate>, contender: &str| {
         for which in samples.which() {
             let some = samples.of(contender, link, which);
             if some.is_empty() {
                 continue;
             }
-            let ms = |of: fn(&Taken) -> f64| Samples::median_ms(&some, |sample| of(&sample.taken));
+            let ms = |of: fn(&LoopTimes) -> f64| LoopSamples::median_ms(&some, |sample| of(&sample.taken));
             rows.push(json!({
-                "link": link.map_or("none".to_owned(), Link::name), "contender": contender, "files": which.files,
+                "link": link.map_or("none".to_owned(), LinkRate::name), "contender": contender, "files": which.files,
                 "order": which.order, "is_synchronous": which.is_synchronous,
-                "create_ms": ms(|taken| taken.create_s), "create_written_ms": ms(|taken| Step::Create.written_s(taken)),
-                "delete_ms": ms(|taken| taken.delete_s), "delete_written_ms": ms(|taken| Step::Delete.written_s(taken)),
-                "processor_ms": Samples::median_ms(&some, |sample| sample.processor_s), "samples": some,
+                "create_ms": ms(|taken| taken.create_s), "create_written_ms": ms(|taken| LoopStep::Create.written_s(taken)),
+                "delete_ms": ms(|taken| taken.delete_s), "delete_written_ms": ms(|taken| LoopStep::Delete.written_s(taken)),
+                "processor_ms": LoopSamples::median_ms(&some, |sample| sample.processor_s), "samples": some,
             }));
         }
     };
@@ -110,35 +110,36 @@ fn rows(plan: &Plan, samples: &Samples) -> Vec<Value> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::contender::FileSystem;
-    use crate::files::{CONTENDERS, Options};
+    use crate::contender::ContenderFileSystem;
+    use crate::files::{BenchFilesOptions, CONTENDERS};
 
     /// A plan without a runtime, and samples in which each contender takes `seconds`.
-    pub fn sampled(seconds: impl Fn(&str) -> f64) -> (Plan, Vec<Sample>) {
-        let options = Options {
+    pub fn sampled(seconds: impl Fn(&str) -> f64) -> (FilesPlan, Vec<LoopSample>) {
+        let options = BenchFilesOptions {
             quick: false,
             only: Vec::new(),
             links: Vec::new(),
             rounds: None,
-            system: FileSystem::Ext4,
+            system: ContenderFileSystem::Ext4,
             folder: ".".into(),
             seed: 1,
         };
         let names = [LOCAL, MODEL, LIMIT, BASE, AGAIN];
         let contenders: Vec<_> = CONTENDERS.into_iter().filter(|one| names.contains(&one.name)).collect();
-        let (links, loops) = (vec![Link::Unshaped, Link::Shaped(10)], vec![(100, Order::Random)]);
+        let (links, loops) = (vec![LinkRate::Unshaped, LinkRate::Shaped(10)], vec![(100, DeletionOrder::Random)]);
         let not_run = vec!["mirror-2: NOT RUN: not there".to_owned()];
-        let plan = Plan { options, contenders, not_run, links, rounds: 2, loops, synchronous_files: 10 };
+        let plan = FilesPlan { options, contenders, not_run, links, rounds: 2, loops, synchronous_files: 10 };
         let mut samples = Vec::new();
         for contender in &plan.contenders {
             let links = if contender.is_remote() { plan.links.iter().copied().map(Some).collect() } else { vec![None] };
             for link in links {
                 for (round, is_synchronous) in [(0, false), (0, true), (1, true), (1, false)] {
                     let time = seconds(contender.name);
-                    let taken = Taken { create_s: time, create_sync_s: time, delete_s: time / 2.0, delete_sync_s: 0.0 };
-                    let (order, files) = (Order::Random, if is_synchronous { 10 } else { 100 });
+                    let taken =
+                        LoopTimes { create_s: time, create_sync_s: time, delete_s: time / 2.0, delete_sync_s: 0.0 };
+                    let (order, files) = (DeletionOrder::Random, if is_synchronous { 10 } else { 100 });
                     let contender = contender.name;
-                    samples.push(Sample {
+                    samples.push(LoopSample {
                         contender,
                         link,
                         round,
@@ -163,8 +164,9 @@ pub(super) mod tests {
         }
     }
 
+    /// Noise is the first figure, and short figures follow it.
     #[test]
-    fn noise_stands_first_and_what_is_short_next() {
+    fn files_report_puts_noise_first() {
         let (plan, samples) = sampled(time(3.0));
         let report = report(&plan, samples, Duration::from_secs(1));
         assert!(report.figures[0].name.contains("none-2-again.over_none-2"), "{}", report.figures[0].name);
@@ -176,8 +178,9 @@ pub(super) mod tests {
         assert_eq!((model.value, model.target, model.is_judged), (9.0, Some(8.0), true));
     }
 
+    /// No verdict on the ratio to a disk that the network's path cannot beat by the target.
     #[test]
-    fn a_local_disk_that_the_path_cannot_beat_by_as_much_is_not_judged() {
+    fn unbeatable_local_disk_not_judged() {
         let (plan, samples) = sampled(time(1.5));
         let report = report(&plan, samples, Duration::from_secs(1));
         let local = report.figures.iter().find(|one| one.name == "create.sync.unshaped.none-2.over_disk").unwrap();
@@ -186,9 +189,9 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn rows_are_medians_in_milliseconds_a_file() {
+    fn rows_are_median_ms_per_file() {
         let (plan, samples) = sampled(time(3.0));
-        let rows = rows(&plan, &Samples(samples));
+        let rows = rows(&plan, &LoopSamples(samples));
         // Three without a link, two over two links, each with two loops.
         assert_eq!(rows.len(), (3 + 2 * 2) * 2);
         assert_eq!(rows[0]["contender"], "disk");

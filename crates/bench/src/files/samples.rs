@@ -2,73 +2,73 @@
 
 use serde::Serialize;
 
-use super::loops::{Order, Taken, ms_a_file};
-use super::network::Link;
-use crate::statistics::{Estimate, median, paired_ratio};
+use super::loops::{DeletionOrder, LoopTimes, ms_a_file};
+use super::network::LinkRate;
+use crate::statistics::{IntervalEstimate, median, paired_ratio};
 
 /// The times of two loops of one contender.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct Sample {
+pub(super) struct LoopSample {
     pub contender: &'static str,
     /// `None` for contenders on this machine.
-    pub link: Option<Link>,
+    pub link: Option<LinkRate>,
     pub round: usize,
     /// Whether the file system was mounted synchronously.
     pub is_synchronous: bool,
-    pub order: Order,
+    pub order: DeletionOrder,
     pub files: u32,
-    pub taken: Taken,
+    pub taken: LoopTimes,
     /// Processor time of the donors and of the process that serves the block device. *Units*: seconds.
     pub processor_s: f64,
 }
 
 /// The settings under which contenders are compared: everything except contender and round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Which {
+pub(super) struct LoopCondition {
     pub is_synchronous: bool,
     pub files: u32,
-    pub order: Order,
+    pub order: DeletionOrder,
 }
 
 /// A step of the loops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum LoopStep {
     Create,
     Delete,
 }
 
-impl Step {
+impl LoopStep {
     /// The name in figures.
     pub fn name(self) -> &'static str {
         match self {
-            Step::Create => "create",
-            Step::Delete => "delete",
+            LoopStep::Create => "create",
+            LoopStep::Delete => "delete",
         }
     }
 
     /// The time of the step with the sync that follows it. *Units*: seconds.
-    pub fn written_s(self, taken: &Taken) -> f64 {
+    pub fn written_s(self, taken: &LoopTimes) -> f64 {
         match self {
-            Step::Create => taken.create_s + taken.create_sync_s,
-            Step::Delete => taken.delete_s + taken.delete_sync_s,
+            LoopStep::Create => taken.create_s + taken.create_sync_s,
+            LoopStep::Delete => taken.delete_s + taken.delete_sync_s,
         }
     }
 }
 
 /// All samples of a run.
-pub(super) struct Samples(pub Vec<Sample>);
+pub(super) struct LoopSamples(pub Vec<LoopSample>);
 
-impl Samples {
+impl LoopSamples {
     /// The samples of a contender over a link, in the order of rounds. A contender without a link has the same samples
     /// for every link.
-    pub fn of(&self, contender: &str, link: Option<Link>, which: Which) -> Vec<&Sample> {
-        let is_it = |sample: &&Sample| {
-            let Which { is_synchronous, files, order } = which;
+    pub fn of(&self, contender: &str, link: Option<LinkRate>, which: LoopCondition) -> Vec<&LoopSample> {
+        let is_it = |sample: &&LoopSample| {
+            let LoopCondition { is_synchronous, files, order } = which;
             sample.contender == contender
                 && (sample.link == link || sample.link.is_none())
                 && (sample.is_synchronous, sample.files, sample.order) == (is_synchronous, files, order)
         };
-        let mut found: Vec<&Sample> = self.0.iter().filter(is_it).collect();
+        let mut found: Vec<&LoopSample> = self.0.iter().filter(is_it).collect();
         found.sort_by_key(|sample| sample.round);
         found
     }
@@ -76,12 +76,12 @@ impl Samples {
     /// The time of `other` divided by that of `contender`, over pairs of the same round.
     pub fn ratio(
         &self,
-        link: Option<Link>,
-        which: Which,
+        link: Option<LinkRate>,
+        which: LoopCondition,
         other: &str,
         contender: &str,
-        step: Step,
-    ) -> Option<Estimate> {
+        step: LoopStep,
+    ) -> Option<IntervalEstimate> {
         let times = |name| -> Vec<f64> {
             self.of(name, link, which).iter().map(|sample| step.written_s(&sample.taken)).collect()
         };
@@ -90,19 +90,19 @@ impl Samples {
     }
 
     /// All loops, in the order in which the tables have them.
-    pub fn which(&self) -> Vec<Which> {
-        let which = |sample: &Sample| {
-            let Sample { is_synchronous, files, order, .. } = *sample;
-            Which { is_synchronous, files, order }
+    pub fn which(&self) -> Vec<LoopCondition> {
+        let which = |sample: &LoopSample| {
+            let LoopSample { is_synchronous, files, order, .. } = *sample;
+            LoopCondition { is_synchronous, files, order }
         };
-        let mut list: Vec<Which> = self.0.iter().map(which).collect();
+        let mut list: Vec<LoopCondition> = self.0.iter().map(which).collect();
         list.sort_unstable();
         list.dedup();
         list
     }
 
     /// The median of a time over `samples`, in milliseconds per file.
-    pub fn median_ms(samples: &[&Sample], of: impl Fn(&Sample) -> f64) -> f64 {
+    pub fn median_ms(samples: &[&LoopSample], of: impl Fn(&LoopSample) -> f64) -> f64 {
         median(&samples.iter().map(|sample| ms_a_file(of(sample), sample.files)).collect::<Vec<_>>())
     }
 }

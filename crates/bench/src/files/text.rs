@@ -4,11 +4,11 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use super::contender::{CLIENT_BYTES, DISK_BYTES, DONOR_BYTES, LIMIT, MODEL};
-use super::loops::Taken;
-use super::network::Link;
-use super::samples::{Samples, Step};
-use super::{FILE_BYTES, Plan};
-use crate::{Figure, machine};
+use super::loops::LoopTimes;
+use super::network::LinkRate;
+use super::samples::{LoopSamples, LoopStep};
+use super::{FILE_BYTES, FilesPlan};
+use crate::{ReportFigure, machine};
 
 /// The figures that the paper gives in its text; its plots 11 and 12 show the others.
 const SEED: &str = "\
@@ -32,7 +32,7 @@ const LEGEND: [(&str, &str); 6] = [
 ];
 
 /// Writes the whole report.
-pub(super) fn text(plan: &Plan, samples: &Samples, figures: &[Figure], took: Duration) -> String {
+pub(super) fn text(plan: &FilesPlan, samples: &LoopSamples, figures: &[ReportFigure], took: Duration) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "bench files --seed nrd: {}", machine::describe());
     let _ = writeln!(
@@ -76,11 +76,11 @@ pub(super) fn text(plan: &Plan, samples: &Samples, figures: &[Figure], took: Dur
 }
 
 /// One row per contender and loop.
-fn table(text: &mut String, plan: &Plan, samples: &Samples, link: Option<Link>) {
+fn table(text: &mut String, plan: &FilesPlan, samples: &LoopSamples, link: Option<LinkRate>) {
     let title = match link {
         None => format!("On this machine ({MODEL} in real time, first come, first served)"),
-        Some(Link::Unshaped) => "Over links as fast as the machine".to_owned(),
-        Some(Link::Shaped(rate)) => format!("Over links of {rate} Mb/s"),
+        Some(LinkRate::Unshaped) => "Over links as fast as the machine".to_owned(),
+        Some(LinkRate::Shaped(rate)) => format!("Over links of {rate} Mb/s"),
     };
     let _ = writeln!(text, "\n{title}");
     let _ = writeln!(
@@ -104,7 +104,7 @@ fn table(text: &mut String, plan: &Plan, samples: &Samples, link: Option<Link>) 
             if some.is_empty() {
                 continue;
             }
-            let ms = |of: &dyn Fn(&Taken) -> f64| Samples::median_ms(&some, |sample| of(&sample.taken));
+            let ms = |of: &dyn Fn(&LoopTimes) -> f64| LoopSamples::median_ms(&some, |sample| of(&sample.taken));
             let (create, delete) = (ms(&|taken| taken.create_s), ms(&|taken| taken.delete_s));
             let _ = writeln!(
                 text,
@@ -114,10 +114,10 @@ fn table(text: &mut String, plan: &Plan, samples: &Samples, link: Option<Link>) 
                 which.files,
                 which.order.name(),
                 1e3 / create,
-                ms(&|taken| Step::Create.written_s(taken)),
+                ms(&|taken| LoopStep::Create.written_s(taken)),
                 1e3 / delete,
-                ms(&|taken| Step::Delete.written_s(taken)),
-                Samples::median_ms(&some, |sample| sample.processor_s),
+                ms(&|taken| LoopStep::Delete.written_s(taken)),
+                LoopSamples::median_ms(&some, |sample| sample.processor_s),
             );
         }
     }
@@ -128,8 +128,9 @@ mod tests {
     use super::super::results::{report, tests::sampled};
     use super::*;
 
+    /// The text has the paper's values, the contenders that do not run, and a table for each link.
     #[test]
-    fn the_paper_what_is_not_run_and_a_table_for_each_link_are_there() {
+    fn nrd_text_has_table_per_link() {
         let (plan, samples) = sampled(|_| 1.0);
         let report = report(&plan, samples, Duration::from_secs(61));
         let text = report.text();

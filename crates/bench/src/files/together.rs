@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::loops::{Loops, Order, Ready};
+use super::loops::{DeletionOrder, FileLoops, PreparedLoops};
 use crate::Error;
 
 /// The loops of several threads over their own files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Together {
+pub struct ThreadedLoops {
     /// The directory in which the threads make their own directories.
     pub folder: PathBuf,
     /// The number of files of all threads.
@@ -33,7 +33,7 @@ pub struct Together {
 
 /// The time of each step over all files. *Units*: seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Steps {
+pub struct StepTimes {
     /// The time to create all files.
     pub create_s: f64,
     /// The time to request the attributes of all files.
@@ -42,35 +42,35 @@ pub struct Steps {
     pub unlink_s: f64,
 }
 
-impl Together {
+impl ThreadedLoops {
     /// Runs the three steps, and removes everything that they made.
     ///
-    /// *Errors*: [`ErrorKind::Void`](crate::ErrorKind::Void) if a file is missing or has another size.
-    pub fn run(&self) -> Result<Steps, Error> {
-        let parts: Vec<Loops> = (0..self.threads).map(|thread| self.part(thread)).collect();
+    /// *Errors*: [`ExperimentErrorKind::Void`](crate::ExperimentErrorKind::Void) if a file is missing or has another size.
+    pub fn run(&self) -> Result<StepTimes, Error> {
+        let parts: Vec<FileLoops> = (0..self.threads).map(|thread| self.part(thread)).collect();
         for part in &parts {
             fs::create_dir(&part.folder).map_err(|error| Error::failed(part.folder.display(), error))?;
         }
-        let ready = parts.iter().map(Loops::ready).collect::<Result<Vec<_>, _>>()?;
-        let create_s = measured(&ready, Ready::create)?;
-        ready.iter().try_for_each(Ready::compare)?;
-        let stat_s = measured(&ready, Ready::stat)?;
-        let unlink_s = measured(&ready, Ready::delete)?;
+        let ready = parts.iter().map(FileLoops::ready).collect::<Result<Vec<_>, _>>()?;
+        let create_s = measured(&ready, PreparedLoops::create)?;
+        ready.iter().try_for_each(PreparedLoops::compare)?;
+        let stat_s = measured(&ready, PreparedLoops::stat)?;
+        let unlink_s = measured(&ready, PreparedLoops::delete)?;
         for (ready, part) in ready.iter().zip(&parts) {
             ready.end()?;
             fs::remove_dir(&part.folder).map_err(|error| Error::failed(part.folder.display(), error))?;
         }
-        Ok(Steps { create_s, stat_s, unlink_s })
+        Ok(StepTimes { create_s, stat_s, unlink_s })
     }
 
     /// The loops of one thread. The first threads have a file more if the files cannot be divided evenly.
-    fn part(&self, thread: u32) -> Loops {
+    fn part(&self, thread: u32) -> FileLoops {
         let more = u32::from(thread < self.files % self.threads);
-        Loops {
+        FileLoops {
             folder: self.folder.join(format!("thread-{thread}")),
             files: self.files / self.threads + more,
             bytes: self.bytes,
-            order: Order::Random,
+            order: DeletionOrder::Random,
             is_flushed_each: self.is_flushed_each,
             seed: self.seed + u64::from(thread),
         }
@@ -84,17 +84,17 @@ impl Together {
 }
 
 /// One of the three steps.
-type Step<'a> = fn(&Ready<'a>) -> Result<(), Error>;
+type Step<'a> = fn(&PreparedLoops<'a>) -> Result<(), Error>;
 
 /// The time of a step, in seconds. The sync that follows is not counted.
-fn measured<'a>(ready: &[Ready<'a>], step: Step<'a>) -> Result<f64, Error> {
+fn measured<'a>(ready: &[PreparedLoops<'a>], step: Step<'a>) -> Result<f64, Error> {
     let took = at_once(ready, step)?;
-    ready.first().map_or(Ok(()), Ready::sync)?;
+    ready.first().map_or(Ok(()), PreparedLoops::sync)?;
     Ok(took.as_secs_f64())
 }
 
 /// Does a step in one thread for each of `ready`; returns the time until the last thread has ended.
-fn at_once<'a>(ready: &[Ready<'a>], step: Step<'a>) -> Result<Duration, Error> {
+fn at_once<'a>(ready: &[PreparedLoops<'a>], step: Step<'a>) -> Result<Duration, Error> {
     std::thread::scope(|scope| {
         let (mut starts, mut threads) = (Vec::new(), Vec::new());
         for one in ready {
@@ -120,31 +120,33 @@ fn at_once<'a>(ready: &[Ready<'a>], step: Step<'a>) -> Result<Duration, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ErrorKind;
+    use crate::ExperimentErrorKind;
 
-    fn together(name: &str) -> Together {
+    fn together(name: &str) -> ThreadedLoops {
         let folder = std::env::temp_dir().join(format!("nectary-bench-together-{name}-{}", std::process::id()));
         fs::create_dir(&folder).unwrap();
-        Together { folder, files: 50, threads: 4, bytes: 10, is_flushed_each: false, seed: 1 }
+        ThreadedLoops { folder, files: 50, threads: 4, bytes: 10, is_flushed_each: false, seed: 1 }
     }
 
+    /// The files are divided among the threads, and none is left.
     #[test]
-    fn files_are_divided_among_threads_and_nothing_is_left() {
+    fn threads_divide_all_files() {
         let together = together("all");
         let files: Vec<u32> = (0..4).map(|thread| together.part(thread).files).collect();
         assert_eq!(files, [13, 13, 12, 12]);
         for is_flushed_each in [false, true] {
-            let steps = Together { is_flushed_each, ..together.clone() }.run().unwrap();
+            let steps = ThreadedLoops { is_flushed_each, ..together.clone() }.run().unwrap();
             assert!(steps.create_s > 0.0 && steps.stat_s > 0.0 && steps.unlink_s > 0.0, "{steps:?}");
         }
         // More threads than files.
-        Together { files: 2, ..together.clone() }.run().unwrap();
+        ThreadedLoops { files: 2, ..together.clone() }.run().unwrap();
         // Fails if a step left anything behind.
         fs::remove_dir(together.folder).unwrap();
     }
 
+    /// A file of another size makes a run void, and a missing file fails it.
     #[test]
-    fn a_file_of_another_size_makes_a_run_void_and_a_missing_one_fails_it() {
+    fn wrong_size_voids_threaded_loops() {
         let together = together("void");
         let part = together.part(0);
         fs::create_dir(&part.folder).unwrap();
@@ -155,10 +157,10 @@ mod tests {
         fs::write(&path, "other size").unwrap();
         ready.stat().unwrap();
         fs::write(&path, "short").unwrap();
-        assert_eq!(ready.stat().unwrap_err().kind, ErrorKind::Void);
+        assert_eq!(ready.stat().unwrap_err().kind, ExperimentErrorKind::Void);
         fs::remove_file(&path).unwrap();
-        assert_eq!(ready.stat().unwrap_err().kind, ErrorKind::Failed);
-        assert_eq!(at_once(&[ready], Ready::delete).unwrap_err().kind, ErrorKind::Failed);
+        assert_eq!(ready.stat().unwrap_err().kind, ExperimentErrorKind::Failed);
+        assert_eq!(at_once(&[ready], PreparedLoops::delete).unwrap_err().kind, ExperimentErrorKind::Failed);
         fs::remove_dir_all(together.folder).unwrap();
     }
 }

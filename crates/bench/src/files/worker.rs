@@ -9,49 +9,49 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::loops::{Kept, Loops, Taken};
-use super::together::{Steps, Together};
-use crate::process::{Inside, Process};
-use crate::{Error, ErrorKind, sys};
+use super::loops::{FileLoops, LoopTimes, PersistentFiles};
+use super::together::{StepTimes, ThreadedLoops};
+use crate::process::{PipedProcess, ProcessEnvironment};
+use crate::{Error, ExperimentErrorKind, sys};
 
 /// A request to the process that runs the loops.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Task {
-    Run(Loops),
-    Keep(Kept),
-    Check(Kept),
-    Together(Together),
+pub(super) enum LoopTask {
+    Run(FileLoops),
+    Keep(PersistentFiles),
+    Check(PersistentFiles),
+    Together(ThreadedLoops),
 }
 
 /// The answer of the process that runs the loops.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Answer {
-    Taken(Taken),
-    Steps(Steps),
+pub(super) enum LoopAnswer {
+    Taken(LoopTimes),
+    Steps(StepTimes),
     Done,
     Failed { is_void: bool, message: String },
 }
 
 /// The process that runs the loops, as the run sees it.
-pub(super) struct Worker(Process);
+pub(super) struct LoopWorker(PipedProcess);
 
-impl Worker {
+impl LoopWorker {
     /// Starts the process in a memory group; `nectary` is this program, and `said` the file of its error output.
-    pub fn start(nectary: &Path, group: Option<PathBuf>, said: PathBuf) -> Result<Worker, Error> {
-        let inside = Inside { group, has_own_network: false };
+    pub fn start(nectary: &Path, group: Option<PathBuf>, said: PathBuf) -> Result<LoopWorker, Error> {
+        let inside = ProcessEnvironment { group, has_own_network: false };
         let mut command = inside.command(nectary, nectary);
         command.args(["bench", "files-worker"]);
-        Ok(Worker(Process::start(command, "the process of the loops", said)?))
+        Ok(LoopWorker(PipedProcess::start(command, "the process of the loops", said)?))
     }
 
     /// Lets the process do a task. *Errors*: that of the task, or no answer in time.
-    pub fn ask(&mut self, task: &Task, patience: Duration) -> Result<Answer, Error> {
+    pub fn ask(&mut self, task: &LoopTask, patience: Duration) -> Result<LoopAnswer, Error> {
         let text = serde_json::to_string(task).map_err(|error| Error::failed("a task", error))?;
         self.0.tell(&text)?;
         let line = self.0.line(patience)?;
         match serde_json::from_str(&line).map_err(|error| Error::failed("an answer", error))? {
-            Answer::Failed { is_void, message } => {
-                Err(Error::new(if is_void { ErrorKind::Void } else { ErrorKind::Failed }, message))
+            LoopAnswer::Failed { is_void, message } => {
+                Err(Error::new(if is_void { ExperimentErrorKind::Void } else { ExperimentErrorKind::Failed }, message))
             }
             answer => Ok(answer),
         }
@@ -65,15 +65,18 @@ pub fn serve(input: impl BufRead, mut output: impl Write) -> Result<(), Error> {
     sys::become_worker();
     let pipe = |error| Error::failed("the pipe of the process of the loops", error);
     for line in input.lines() {
-        let task: Task = serde_json::from_str(&line.map_err(pipe)?).map_err(|error| Error::failed("a task", error))?;
+        let task: LoopTask =
+            serde_json::from_str(&line.map_err(pipe)?).map_err(|error| Error::failed("a task", error))?;
         let done = match task {
-            Task::Run(loops) => loops.run().map(Answer::Taken),
-            Task::Keep(kept) => kept.make().map(|()| Answer::Done),
-            Task::Check(kept) => kept.check().map(|()| Answer::Done),
-            Task::Together(together) => together.run().map(Answer::Steps),
+            LoopTask::Run(loops) => loops.run().map(LoopAnswer::Taken),
+            LoopTask::Keep(kept) => kept.make().map(|()| LoopAnswer::Done),
+            LoopTask::Check(kept) => kept.check().map(|()| LoopAnswer::Done),
+            LoopTask::Together(together) => together.run().map(LoopAnswer::Steps),
         };
-        let answer = done
-            .unwrap_or_else(|error| Answer::Failed { is_void: error.kind == ErrorKind::Void, message: error.message });
+        let answer = done.unwrap_or_else(|error| LoopAnswer::Failed {
+            is_void: error.kind == ExperimentErrorKind::Void,
+            message: error.message,
+        });
         let text = serde_json::to_string(&answer).map_err(|error| Error::failed("an answer", error))?;
         writeln!(output, "{text}").and_then(|()| output.flush()).map_err(pipe)?;
     }
@@ -82,34 +85,37 @@ pub fn serve(input: impl BufRead, mut output: impl Write) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::loops::Order;
+    use super::super::loops::DeletionOrder;
     use super::*;
 
     #[test]
-    fn the_process_of_the_loops_answers_each_task() {
+    fn loop_worker_answers_each_task() {
         let folder = std::env::temp_dir().join(format!("nectary-bench-serve-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
-        let loops = Loops {
+        let loops = FileLoops {
             folder: folder.clone(),
             files: 3,
             bytes: 10,
-            order: Order::Reverse,
+            order: DeletionOrder::Reverse,
             is_flushed_each: false,
             seed: 1,
         };
-        let absent = Loops { folder: folder.join("absent"), ..loops.clone() };
+        let absent = FileLoops { folder: folder.join("absent"), ..loops.clone() };
         let together =
-            Together { folder: folder.clone(), files: 5, threads: 2, bytes: 0, is_flushed_each: false, seed: 1 };
-        let tasks = [Task::Run(loops), Task::Run(absent), Task::Together(together)];
+            ThreadedLoops { folder: folder.clone(), files: 5, threads: 2, bytes: 0, is_flushed_each: false, seed: 1 };
+        let tasks = [LoopTask::Run(loops), LoopTask::Run(absent), LoopTask::Together(together)];
         let input: Vec<String> = tasks.iter().map(|task| serde_json::to_string(task).unwrap()).collect();
         let mut output = Vec::new();
         std::thread::scope(|scope| {
             scope.spawn(|| serve(input.join("\n").as_bytes(), &mut output).unwrap());
         });
         let answers = String::from_utf8(output).unwrap();
-        let answers: Vec<Answer> = answers.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let answers: Vec<LoopAnswer> = answers.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert!(
-            matches!(answers[..], [Answer::Taken(_), Answer::Failed { is_void: false, .. }, Answer::Steps(_)]),
+            matches!(
+                answers[..],
+                [LoopAnswer::Taken(_), LoopAnswer::Failed { is_void: false, .. }, LoopAnswer::Steps(_)]
+            ),
             "{answers:?}"
         );
         std::fs::remove_dir(folder).unwrap();

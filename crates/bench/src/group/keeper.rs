@@ -2,9 +2,9 @@
 //!
 //! Owns: the rule of reclaim. At a hard limit, the kernel kills a process if it can reclaim nothing. It cannot reclaim
 //! a file system's inodes before the file system's daemon has written them, and on a virtual clock the daemon writes
-//! them far too late. So the kernel's limit is higher ([`Allowance::hard_bytes`]), and between requests the kernel is
+//! them far too late. So the kernel's limit is higher ([`MemoryAllowance::hard_bytes`]), and between requests the kernel is
 //! asked to reclaim memory beyond the allowance. Memory that the kernel cannot reclaim stays and is counted
-//! ([`Keeping`]); later checks ask the kernel again to reclaim it. The rule is the same for every contender; memory
+//! ([`GroupMemoryUsage`]); later checks ask the kernel again to reclaim it. The rule is the same for every contender; memory
 //! beyond the allowance is an advantage for the contender.
 
 use std::fs::{self, File};
@@ -24,7 +24,7 @@ const LOOKS_LEFT_OUT: u64 = 8;
 
 /// The memory limits of a group, which the parent sends to its worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Allowance {
+pub struct MemoryAllowance {
     /// The group's directory.
     pub path: PathBuf,
     /// `true` if the group is a cgroup v1, `false` if it is a cgroup v2.
@@ -37,7 +37,7 @@ pub struct Allowance {
 
 /// The memory usage that the checks between requests found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Keeping {
+pub struct GroupMemoryUsage {
     /// The number of checks.
     pub looks: u64,
     /// The number of checks that found the usage above the allowance.
@@ -55,28 +55,28 @@ pub struct Keeping {
 }
 
 /// Holds one group at its allowance.
-pub struct Keeper {
-    allowance: Allowance,
+pub struct MemoryKeeper {
+    allowance: MemoryAllowance,
     used: File,
     requests: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<KeeperState>,
 }
 
 #[derive(Default)]
-struct State {
+struct KeeperState {
     leave_out: u64,
-    seen: Keeping,
+    seen: GroupMemoryUsage,
     used_sum: u64,
     kernel_sum: u64,
 }
 
-impl Keeper {
+impl MemoryKeeper {
     /// Begins to hold a group at its allowance.
-    pub fn new(allowance: Allowance) -> Result<Keeper, Error> {
+    pub fn new(allowance: MemoryAllowance) -> Result<MemoryKeeper, Error> {
         let name = if allowance.is_first { "memory.usage_in_bytes" } else { "memory.current" };
         let path = allowance.path.join(name);
         let used = File::open(&path).map_err(|error| Error::failed(path.display(), error))?;
-        Ok(Keeper { allowance, used, requests: AtomicU64::new(0), state: Mutex::default() })
+        Ok(MemoryKeeper { allowance, used, requests: AtomicU64::new(0), state: Mutex::default() })
     }
 
     /// Counts a request; returns whether a check is due.
@@ -115,11 +115,11 @@ impl Keeper {
     }
 
     /// The usage found so far.
-    pub fn record(&self) -> Keeping {
+    pub fn record(&self) -> GroupMemoryUsage {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let looks = state.seen.looks.max(1);
         let kernel_mean_bytes = state.kernel_sum / looks.div_ceil(EVERY);
-        Keeping { used_mean_bytes: state.used_sum / looks, kernel_mean_bytes, ..state.seen }
+        GroupMemoryUsage { used_mean_bytes: state.used_sum / looks, kernel_mean_bytes, ..state.seen }
     }
 
     fn used_bytes(&self) -> Result<u64, Error> {
@@ -142,7 +142,7 @@ impl Keeper {
 
     /// Asks the kernel to reclaim memory; it is not a failure if the kernel cannot reclaim all of it.
     fn reclaim(&self, bytes: u64) {
-        let Allowance { path, is_first, allowed_bytes, hard_bytes } = &self.allowance;
+        let MemoryAllowance { path, is_first, allowed_bytes, hard_bytes } = &self.allowance;
         match is_first {
             // The kernel lowers a limit only once the usage is below it, and gives up when it can reclaim nothing more.
             true => {
@@ -160,24 +160,25 @@ mod tests {
     use super::*;
 
     /// A directory that imitates a group's directory.
-    fn group(name: &str, used: u64) -> Allowance {
+    fn group(name: &str, used: u64) -> MemoryAllowance {
         let path = std::env::temp_dir().join(format!("nectary-bench-keeper-{name}-{}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         fs::write(path.join("memory.usage_in_bytes"), format!("{used}\n")).unwrap();
         fs::write(path.join("memory.kmem.usage_in_bytes"), "7\n").unwrap();
         fs::write(path.join("memory.limit_in_bytes"), "9000").unwrap();
-        Allowance { path, is_first: true, allowed_bytes: 1000, hard_bytes: 9000 }
+        MemoryAllowance { path, is_first: true, allowed_bytes: 1000, hard_bytes: 9000 }
     }
 
-    fn limit(allowance: &Allowance) -> String {
+    fn limit(allowance: &MemoryAllowance) -> String {
         fs::read_to_string(allowance.path.join("memory.limit_in_bytes")).unwrap()
     }
 
+    /// Memory above the allowance is reclaimed, and what cannot be reclaimed is counted.
     #[test]
-    fn what_is_over_is_asked_for_and_what_stays_is_counted() {
+    fn keeper_reclaims_memory_above_allowance() {
         for (name, used, over) in [("below", 1000, 0), ("above", 1001, 1)] {
             let allowance = group(name, used);
-            let keeper = Keeper::new(allowance.clone()).unwrap();
+            let keeper = MemoryKeeper::new(allowance.clone()).unwrap();
             keeper.keep().unwrap();
             let seen = keeper.record();
             assert_eq!((seen.looks, seen.over, seen.left), (1, over, over));
@@ -190,7 +191,7 @@ mod tests {
     #[test]
     fn it_looks_after_each_sixteenth_request() {
         let allowance = group("due", 0);
-        let keeper = Keeper::new(allowance.clone()).unwrap();
+        let keeper = MemoryKeeper::new(allowance.clone()).unwrap();
         assert_eq!((0..160).filter(|_| keeper.is_due()).count(), 10);
         fs::remove_dir_all(allowance.path).unwrap();
     }

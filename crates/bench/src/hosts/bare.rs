@@ -16,8 +16,8 @@ use std::time::Duration;
 use nectary_block::Buffer;
 use nectary_fuse::protocol::open_flags;
 use nectary_fuse::{
-    Attributes, Call, Channel, Connection, Crew, Data, Entry, Errno, FileSystem, Limits, Mount, MountOptions, Reply,
-    Request,
+    Errno, FuseChannel, FuseConnection, FuseFileSystem, FuseLimits, FuseMount, FuseRequest, LookupEntry, MountOptions,
+    NodeAttributes, PooledData, ReplyHandle, RequestCall, WorkerCrew,
 };
 
 use super::bare_names::BareNames;
@@ -47,20 +47,20 @@ pub struct BareOptions {
 pub fn serve(options: &BareOptions, mut output: impl Write) -> Result<(), Error> {
     let failed = |error: nectary_fuse::Error| Error::failed("a bare FUSE server", error);
     let source = options.device.as_ref().map_or_else(|| "memory".to_owned(), |device| device.display().to_string());
-    let served: Arc<dyn FileSystem> = match &options.device {
+    let served: Arc<dyn FuseFileSystem> = match &options.device {
         None => Arc::new(BareNames::new()),
         Some(device) => {
             let mut opening = File::options();
             opening.read(true).write(true).custom_flags(libc::O_DIRECT);
             let device = opening.open(device).map_err(|error| Error::failed(device.display(), error))?;
-            Arc::new(Bare { device, bytes: options.bytes })
+            Arc::new(BareFuseServer { device, bytes: options.bytes })
         }
     };
     let mount_options = MountOptions { source, root_mode: libc::S_IFDIR | 0o700, ..MountOptions::default() };
-    let channel = Channel::open(true).map_err(failed)?;
-    let mount = Mount::new(&channel, &mount_options).map_err(failed)?;
-    let connection = Connection::new(served, Limits::default());
-    let crew = Crew::start(connection, channel, "bare-fuse").map_err(|error| Error::failed("a thread", error))?;
+    let channel = FuseChannel::open(true).map_err(failed)?;
+    let mount = FuseMount::new(&channel, &mount_options).map_err(failed)?;
+    let connection = FuseConnection::new(served, FuseLimits::default());
+    let crew = WorkerCrew::start(connection, channel, "bare-fuse").map_err(|error| Error::failed("a thread", error))?;
     mount.attach(&options.directory).map_err(failed)?;
     // Otherwise the file system would stay after it is unmounted.
     drop(mount);
@@ -69,7 +69,7 @@ pub fn serve(options: &BareOptions, mut output: impl Write) -> Result<(), Error>
     crew.wait().map_err(|error| Error::failed("a bare FUSE server", error))
 }
 
-struct Bare {
+struct BareFuseServer {
     device: File,
     bytes: u64,
 }
@@ -79,26 +79,26 @@ thread_local! {
     static BUFFER: RefCell<Buffer> = RefCell::new(Buffer::zeroed(1 << 20));
 }
 
-impl Bare {
+impl BareFuseServer {
     /// The node of a name.
     fn look_up(name: &CStr) -> Option<u64> {
         let number: u64 = name.to_str().ok()?.strip_prefix("stream-")?.parse().ok()?;
         (number < FILES).then_some(FIRST_NODE + number)
     }
 
-    fn attributes(&self, node: u64) -> Attributes {
+    fn attributes(&self, node: u64) -> NodeAttributes {
         let (mode, size) = match node {
             FIRST_NODE.. => (libc::S_IFREG | 0o600, self.bytes),
             _ => (libc::S_IFDIR | 0o700, 0),
         };
-        Attributes {
+        NodeAttributes {
             number: node,
             mode,
             size,
             blocks: size / 512,
             links: 1,
             block_bytes: 4096,
-            ..Attributes::default()
+            ..NodeAttributes::default()
         }
     }
 
@@ -109,7 +109,7 @@ impl Bare {
         Some((at, self.bytes.saturating_sub(offset)))
     }
 
-    fn read(&self, node: u64, offset: u64, size: u32, reply: Reply) {
+    fn read(&self, node: u64, offset: u64, size: u32, reply: ReplyHandle) {
         let Some((at, left)) = self.place(node, offset) else { return reply.errno(libc::EBADF) };
         let length = u64::from(size).min(left) as usize;
         BUFFER.with_borrow_mut(|buffer| {
@@ -123,7 +123,7 @@ impl Bare {
         });
     }
 
-    fn write(&self, node: u64, offset: u64, data: Option<Data>, reply: Reply) {
+    fn write(&self, node: u64, offset: u64, data: Option<PooledData>, reply: ReplyHandle) {
         let (Some((at, left)), Some(data)) = (self.place(node, offset), data) else { return reply.errno(libc::EBADF) };
         if data.len() as u64 > left {
             return reply.errno(libc::EFBIG);
@@ -135,14 +135,14 @@ impl Bare {
     }
 }
 
-impl FileSystem for Bare {
-    fn serve(&self, mut request: Request<'_>, reply: Reply) {
+impl FuseFileSystem for BareFuseServer {
+    fn serve(&self, mut request: FuseRequest<'_>, reply: ReplyHandle) {
         let (node, data) = (request.node, request.data.take());
         match request.call {
-            Call::Read(read) => self.read(node, read.offset, read.size, reply),
-            Call::Write(write) => self.write(node, write.offset, data, reply),
-            Call::LookUp { name } => match Bare::look_up(name) {
-                Some(node) => reply.entry(&Entry {
+            RequestCall::Read(read) => self.read(node, read.offset, read.size, reply),
+            RequestCall::Write(write) => self.write(node, write.offset, data, reply),
+            RequestCall::LookUp { name } => match BareFuseServer::look_up(name) {
+                Some(node) => reply.entry(&LookupEntry {
                     node,
                     generation: 0,
                     attributes: self.attributes(node),
@@ -151,10 +151,10 @@ impl FileSystem for Bare {
                 }),
                 None => reply.errno(libc::ENOENT),
             },
-            Call::GetAttributes { .. } => reply.attributes(&self.attributes(node), VALID),
-            Call::Open { .. } => reply.opened(0, open_flags::DIRECT_IO | open_flags::NO_FLUSH),
-            Call::Release { .. } => reply.ok(),
-            Call::Sync { .. } => reply.done(self.device.sync_data().map_err(|_| Errno::new(libc::EIO))),
+            RequestCall::GetAttributes { .. } => reply.attributes(&self.attributes(node), VALID),
+            RequestCall::Open { .. } => reply.opened(0, open_flags::DIRECT_IO | open_flags::NO_FLUSH),
+            RequestCall::Release { .. } => reply.ok(),
+            RequestCall::Sync { .. } => reply.done(self.device.sync_data().map_err(|_| Errno::new(libc::EIO))),
             _ => reply.errno(libc::ENOSYS),
         }
     }
@@ -164,13 +164,18 @@ impl FileSystem for Bare {
 mod tests {
     use super::*;
 
+    /// The files are parts of the device, and there are no other files.
     #[test]
-    fn files_are_parts_of_the_device_and_there_are_no_others() {
+    fn bare_files_split_the_device() {
         let device = File::open("/dev/zero").unwrap();
-        let bare = Bare { device, bytes: 1000 };
-        assert_eq!((Bare::look_up(c"stream-0"), Bare::look_up(c"stream-1")), (Some(2), Some(3)));
+        let bare = BareFuseServer { device, bytes: 1000 };
+        assert_eq!((BareFuseServer::look_up(c"stream-0"), BareFuseServer::look_up(c"stream-1")), (Some(2), Some(3)));
         assert_eq!(
-            (Bare::look_up(c"stream-2"), Bare::look_up(c"other"), Bare::look_up(c"stream-")),
+            (
+                BareFuseServer::look_up(c"stream-2"),
+                BareFuseServer::look_up(c"other"),
+                BareFuseServer::look_up(c"stream-")
+            ),
             (None, None, None)
         );
         assert_eq!(bare.place(3, 100), Some((1100, 900)));

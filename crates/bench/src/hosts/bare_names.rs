@@ -8,7 +8,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use nectary_fuse::protocol::open_flags;
-use nectary_fuse::{Attributes, Call, Entry, FileSystem, Listing, Reply, Request};
+use nectary_fuse::{
+    DirectoryListing, FuseFileSystem, FuseRequest, LookupEntry, NodeAttributes, ReplyHandle, RequestCall,
+};
 
 const ROOT: u64 = 1;
 /// How long the kernel may show names and attributes.
@@ -16,37 +18,43 @@ const VALID: Duration = Duration::from_secs(1);
 
 /// A directory with its names, or a file.
 #[derive(Debug, Default)]
-struct Node {
+struct BareNode {
     mode: u32,
     links: u32,
     names: BTreeMap<Vec<u8>, u64>,
 }
 
 #[derive(Debug)]
-struct Tree {
-    nodes: HashMap<u64, Node>,
+struct BareNameTree {
+    nodes: HashMap<u64, BareNode>,
     next: u64,
 }
 
 /// The file system.
-pub(super) struct BareNames(Mutex<Tree>);
+pub(super) struct BareNames(Mutex<BareNameTree>);
 
 impl BareNames {
     pub fn new() -> BareNames {
-        let root = Node { mode: libc::S_IFDIR | 0o700, links: 2, names: BTreeMap::new() };
-        BareNames(Mutex::new(Tree { nodes: HashMap::from([(ROOT, root)]), next: ROOT + 1 }))
+        let root = BareNode { mode: libc::S_IFDIR | 0o700, links: 2, names: BTreeMap::new() };
+        BareNames(Mutex::new(BareNameTree { nodes: HashMap::from([(ROOT, root)]), next: ROOT + 1 }))
     }
 }
 
-impl Tree {
-    fn attributes(&self, node: u64) -> Option<Attributes> {
-        let Node { mode, links, .. } = self.nodes.get(&node)?;
-        Some(Attributes { number: node, mode: *mode, links: *links, block_bytes: 4096, ..Attributes::default() })
+impl BareNameTree {
+    fn attributes(&self, node: u64) -> Option<NodeAttributes> {
+        let BareNode { mode, links, .. } = self.nodes.get(&node)?;
+        Some(NodeAttributes {
+            number: node,
+            mode: *mode,
+            links: *links,
+            block_bytes: 4096,
+            ..NodeAttributes::default()
+        })
     }
 
-    fn entry(&self, node: u64) -> Option<Entry> {
+    fn entry(&self, node: u64) -> Option<LookupEntry> {
         let attributes = self.attributes(node)?;
-        Some(Entry { node, generation: 0, attributes, entry_valid: VALID, attributes_valid: VALID })
+        Some(LookupEntry { node, generation: 0, attributes, entry_valid: VALID, attributes_valid: VALID })
     }
 
     fn find(&self, parent: u64, name: &[u8]) -> Result<u64, i32> {
@@ -54,7 +62,7 @@ impl Tree {
         names.get(name).copied().ok_or(libc::ENOENT)
     }
 
-    fn make(&mut self, parent: u64, name: &[u8], mode: u32) -> Result<Entry, i32> {
+    fn make(&mut self, parent: u64, name: &[u8], mode: u32) -> Result<LookupEntry, i32> {
         let (node, names) = (self.next, &mut self.nodes.get_mut(&parent).ok_or(libc::ESTALE)?.names);
         if names.contains_key(name) {
             return Err(libc::EEXIST);
@@ -62,7 +70,7 @@ impl Tree {
         names.insert(name.to_vec(), node);
         self.next += 1;
         let links = if mode & libc::S_IFMT == libc::S_IFDIR { 2 } else { 1 };
-        self.nodes.insert(node, Node { mode, links, names: BTreeMap::new() });
+        self.nodes.insert(node, BareNode { mode, links, names: BTreeMap::new() });
         self.entry(node).ok_or(libc::EIO)
     }
 
@@ -76,7 +84,7 @@ impl Tree {
         Ok(())
     }
 
-    fn list(&self, directory: u64, offset: u64, listing: &mut Listing) {
+    fn list(&self, directory: u64, offset: u64, listing: &mut DirectoryListing) {
         let names = self.nodes.get(&directory).map(|found| &found.names).into_iter().flatten();
         for (at, (name, node)) in (0_u64..).zip(names).skip(usize::try_from(offset).unwrap_or(usize::MAX)) {
             let Some(entry) = self.entry(*node) else { continue };
@@ -88,50 +96,54 @@ impl Tree {
     }
 }
 
-impl FileSystem for BareNames {
-    fn serve(&self, request: Request<'_>, reply: Reply) {
+impl FuseFileSystem for BareNames {
+    fn serve(&self, request: FuseRequest<'_>, reply: ReplyHandle) {
         let mut tree = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let node = request.node;
         match request.call {
-            Call::LookUp { name } => {
+            RequestCall::LookUp { name } => {
                 let found = tree.find(node, name.to_bytes());
                 match found.and_then(|found| tree.entry(found).ok_or(libc::ESTALE)) {
                     Ok(entry) => reply.entry(&entry),
                     Err(errno) => reply.errno(errno),
                 }
             }
-            Call::GetAttributes { .. } | Call::SetAttributes(_) => match tree.attributes(node) {
+            RequestCall::GetAttributes { .. } | RequestCall::SetAttributes(_) => match tree.attributes(node) {
                 Some(attributes) => reply.attributes(&attributes, VALID),
                 // It is open and has no name.
                 None => reply.errno(libc::ESTALE),
             },
-            Call::MakeDirectory { name, mode, .. } => {
+            RequestCall::MakeDirectory { name, mode, .. } => {
                 match tree.make(node, name.to_bytes(), libc::S_IFDIR | mode & 0o7777) {
                     Ok(entry) => reply.entry(&entry),
                     Err(errno) => reply.errno(errno),
                 }
             }
-            Call::Create { name, mode, .. } => match tree.make(node, name.to_bytes(), libc::S_IFREG | mode & 0o7777) {
-                Ok(entry) => reply.created(&entry, 0, open_flags::NO_FLUSH),
-                Err(errno) => reply.errno(errno),
-            },
-            Call::Unlink { name } | Call::RemoveDirectory { name } => match tree.remove(node, name.to_bytes()) {
-                Ok(()) => reply.ok(),
-                Err(errno) => reply.errno(errno),
-            },
-            Call::ReadDirectory { offset, size, plus, .. } => {
-                let mut listing = Listing::new(size, plus);
+            RequestCall::Create { name, mode, .. } => {
+                match tree.make(node, name.to_bytes(), libc::S_IFREG | mode & 0o7777) {
+                    Ok(entry) => reply.created(&entry, 0, open_flags::NO_FLUSH),
+                    Err(errno) => reply.errno(errno),
+                }
+            }
+            RequestCall::Unlink { name } | RequestCall::RemoveDirectory { name } => {
+                match tree.remove(node, name.to_bytes()) {
+                    Ok(()) => reply.ok(),
+                    Err(errno) => reply.errno(errno),
+                }
+            }
+            RequestCall::ReadDirectory { offset, size, plus, .. } => {
+                let mut listing = DirectoryListing::new(size, plus);
                 tree.list(node, offset, &mut listing);
                 reply.listing(&listing);
             }
-            Call::Open { .. } => reply.opened(0, open_flags::NO_FLUSH),
-            Call::OpenDirectory { .. } => reply.opened(0, 0),
-            Call::Release { .. }
-            | Call::ReleaseDirectory { .. }
-            | Call::Sync { .. }
-            | Call::SyncDirectory { .. }
-            | Call::SyncFileSystem
-            | Call::Flush { .. } => reply.ok(),
+            RequestCall::Open { .. } => reply.opened(0, open_flags::NO_FLUSH),
+            RequestCall::OpenDirectory { .. } => reply.opened(0, 0),
+            RequestCall::Release { .. }
+            | RequestCall::ReleaseDirectory { .. }
+            | RequestCall::Sync { .. }
+            | RequestCall::SyncDirectory { .. }
+            | RequestCall::SyncFileSystem
+            | RequestCall::Flush { .. } => reply.ok(),
             _ => reply.errno(libc::ENOSYS),
         }
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::Error;
 use crate::files::network::{begin, ip};
-use crate::process::{Inside, Process};
+use crate::process::{PipedProcess, ProcessEnvironment};
 
 /// The address of the metadata server's host.
 pub(crate) const SERVER_ADDRESS: &str = "10.78.0.1";
@@ -20,17 +20,17 @@ pub(crate) const CLIENT_ADDRESS: &str = "10.78.0.2";
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The network of two hosts.
-pub(super) struct Link {
-    client: Process,
+pub(super) struct HostLink {
+    client: PipedProcess,
 }
 
-impl Link {
+impl HostLink {
     /// Moves this thread to the server's host, and makes the client-only host and the link between them.
-    pub fn new(nectary: &Path, folder: &Path) -> Result<Link, Error> {
+    pub fn new(nectary: &Path, folder: &Path) -> Result<HostLink, Error> {
         begin()?;
-        let inside = Inside { group: None, has_own_network: true };
+        let inside = ProcessEnvironment { group: None, has_own_network: true };
         let command = inside.command(nectary, Path::new("cat"));
-        let mut client = Process::start(command, "the client-only host", folder.join("client-host.said"))?;
+        let mut client = PipedProcess::start(command, "the client-only host", folder.join("client-host.said"))?;
         // The process (`cat`) echoes the line once it is in its namespace.
         client.tell("inside")?;
         client.line(PATIENCE)?;
@@ -41,7 +41,7 @@ impl Link {
         ip(Some(holder), "link set lo up")?;
         ip(Some(holder), &format!("addr add {CLIENT_ADDRESS}/24 dev client0"))?;
         ip(Some(holder), "link set client0 up")?;
-        Ok(Link { client })
+        Ok(HostLink { client })
     }
 
     /// The command that runs `command` on the client-only host. Its environment is not taken over.

@@ -7,9 +7,9 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use super::link::SERVER_ADDRESS;
-use super::{Host, Hosts};
+use super::{HostPair, HostRole};
 use crate::Error;
-use crate::process::{self, Process};
+use crate::process::{self, PipedProcess};
 
 /// The port of the metadata server.
 const PORT: u16 = 7200;
@@ -17,14 +17,14 @@ const PORT: u16 = 7200;
 pub(crate) const VOLUME_MEMORY: &str = "32M";
 
 /// A volume that is served.
-pub(crate) struct Volume {
+pub(crate) struct ServedVolume {
     disk: String,
-    server: Process,
+    server: PipedProcess,
 }
 
 /// A mount of a volume. Dropping it kills its process; [`finish`](Self::finish) lets it commit.
 pub(crate) struct VolumeMount {
-    process: Process,
+    process: PipedProcess,
     root: PathBuf,
 }
 
@@ -32,7 +32,7 @@ fn words<'a>(words: &'a [&'a str]) -> Vec<&'a OsStr> {
     words.iter().map(OsStr::new).collect()
 }
 
-impl Volume {
+impl ServedVolume {
     /// The SPEC of a block device.
     pub fn spec(device: &Path) -> String {
         format!("disk:{}", device.display())
@@ -44,19 +44,19 @@ impl Volume {
     }
 
     /// Makes a volume on a device, whose contents are lost, and starts its metadata server.
-    pub fn new(hosts: &Hosts, device: &Path) -> Result<Volume, Error> {
-        let disk = Volume::spec(device);
+    pub fn new(hosts: &HostPair, device: &Path) -> Result<ServedVolume, Error> {
+        let disk = ServedVolume::spec(device);
         let format = ["volume", "format", &disk, "--name", "bench", "--force"];
-        process::run(&mut hosts.command(Host::Server, &words(&format)))?;
-        let address = Volume::address();
+        process::run(&mut hosts.command(HostRole::Server, &words(&format)))?;
+        let address = ServedVolume::address();
         let serve = ["volume", "serve", &disk, "--listen", &address, "--insecure"];
-        let server = hosts.start(Host::Server, "volume-server", &words(&serve))?;
-        Ok(Volume { disk, server })
+        let server = hosts.start(HostRole::Server, "volume-server", &words(&serve))?;
+        Ok(ServedVolume { disk, server })
     }
 
     /// Mounts the volume on a host, at a directory; `options` are of `volume mount`.
-    pub fn mount(&self, hosts: &Hosts, host: Host, root: &Path, options: &[&str]) -> Result<VolumeMount, Error> {
-        let address = Volume::address();
+    pub fn mount(&self, hosts: &HostPair, host: HostRole, root: &Path, options: &[&str]) -> Result<VolumeMount, Error> {
+        let address = ServedVolume::address();
         let mut words: Vec<&OsStr> = vec![
             "volume".as_ref(),
             "mount".as_ref(),

@@ -6,15 +6,15 @@
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
-use super::job::{Job, Outcome, Place};
-use super::pattern::{BLOCK_BYTES, Pattern, Stamp};
+use super::job::{IoPass, PassOutcome, StreamPlace};
+use super::pattern::{BLOCK_BYTES, BlockPattern, Stamp};
 use crate::{Error, sys};
 
 /// The size of requests outside of the timed part. *Units*: bytes.
 const CHUNK_BYTES: u64 = 1 << 20;
 
 /// Opens a file with direct I/O if possible.
-fn open(place: &Place, writes: bool) -> Result<File, Error> {
+fn open(place: &StreamPlace, writes: bool) -> Result<File, Error> {
     let open = |flags| File::options().read(true).write(writes).custom_flags(flags).open(&place.path);
     let opened = open(libc::O_DIRECT).or_else(|error| match error.raw_os_error() {
         Some(libc::EINVAL) => open(0),
@@ -31,10 +31,10 @@ fn chunks(bytes: u64) -> impl Iterator<Item = (u64, u64)> {
 
 /// Writes all blocks of all streams durably, with the given generation.
 ///
-/// *Errors*: [`ErrorKind::Failed`](crate::ErrorKind::Failed) if a write fails; if there is no room, the message says
+/// *Errors*: [`ExperimentErrorKind::Failed`](crate::ExperimentErrorKind::Failed) if a write fails; if there is no room, the message says
 /// what to do.
-pub fn fill(places: &[Place], bytes: u64, generation: u32) -> Result<(), Error> {
-    let pattern = Pattern::new();
+pub fn fill(places: &[StreamPlace], bytes: u64, generation: u32) -> Result<(), Error> {
+    let pattern = BlockPattern::new();
     let mut buffer = pattern.buffer(CHUNK_BYTES.min(bytes));
     for (stream, place) in places.iter().enumerate() {
         let failed = |error: std::io::Error| {
@@ -47,7 +47,7 @@ pub fn fill(places: &[Place], bytes: u64, generation: u32) -> Result<(), Error> 
         let file = open(place, true)?;
         for (offset, length) in chunks(bytes) {
             let piece = &mut buffer[..length as usize];
-            Pattern::stamp(piece, Stamp { offset, generation, stream: stream as u32 });
+            BlockPattern::stamp(piece, Stamp { offset, generation, stream: stream as u32 });
             file.write_all_at(piece, place.start + offset).map_err(failed)?;
         }
         file.sync_all().map_err(failed)?;
@@ -57,9 +57,9 @@ pub fn fill(places: &[Place], bytes: u64, generation: u32) -> Result<(), Error> 
 
 /// Compares every byte of all streams with the contents that a pass should have left.
 ///
-/// *Errors*: [`ErrorKind::Void`](crate::ErrorKind::Void) at the first wrong block.
-pub fn verify(job: &Job, outcome: &Outcome) -> Result<(), Error> {
-    let pattern = Pattern::new();
+/// *Errors*: [`ExperimentErrorKind::Void`](crate::ExperimentErrorKind::Void) at the first wrong block.
+pub fn verify(job: &IoPass, outcome: &PassOutcome) -> Result<(), Error> {
+    let pattern = BlockPattern::new();
     let mut buffer = pattern.buffer(CHUNK_BYTES.min(job.bytes));
     for (number, (place, stream)) in job.places.iter().zip(&outcome.streams).enumerate() {
         let done = stream.count().min(job.requests());
@@ -84,7 +84,7 @@ pub fn verify(job: &Job, outcome: &Outcome) -> Result<(), Error> {
 
 /// Compares the contents after a pass of writes. If the pass did not write all blocks, fills its streams with its write
 /// generation.
-pub fn settle(job: &Job, outcome: &Outcome) -> Result<(), Error> {
+pub fn settle(job: &IoPass, outcome: &PassOutcome) -> Result<(), Error> {
     verify(job, outcome)?;
     let is_whole = outcome.streams.iter().all(|stream| stream.writes >= job.requests());
     if !is_whole || job.requests() * job.request_bytes != job.bytes {
@@ -94,7 +94,7 @@ pub fn settle(job: &Job, outcome: &Outcome) -> Result<(), Error> {
 }
 
 /// Writes the dirty pages of the streams' files and drops their pages; the rest of the page cache stays.
-pub fn drop_pages(places: &[Place]) -> Result<(), Error> {
+pub fn drop_pages(places: &[StreamPlace]) -> Result<(), Error> {
     for place in places {
         let file = File::open(&place.path).map_err(|error| Error::failed(place.path.display(), error))?;
         sys::drop_pages(&file)?;

@@ -13,42 +13,43 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Instant;
 
-use nectary_block::{Buffer, Context, Engine as BlockEngine, FileDevice, OpenOptions, SharedDevice, WriteFlags};
+use nectary_block::{Buffer, FileDevice, FileEngine as BlockEngine, IoContext, OpenOptions, SharedDevice, WriteFlags};
 use tokio::runtime::Runtime;
 
-use super::job::{Engine, Job, Mode, Outcome, Place, Request, StreamOutcome};
-use super::pattern::{BLOCK_BYTES, Pattern, Stamp};
+use super::job::{CompletedRequest, IoPass, OpenMode, PassOutcome, StreamOutcome, StreamPlace, SubmissionEngine};
+use super::pattern::{BLOCK_BYTES, BlockPattern, Stamp};
 use crate::{Error, sys};
 
 /// The requests of a stream, and the time that they took in seconds.
-type Done = Result<(Vec<Request>, f64), Error>;
+type Done = Result<(Vec<CompletedRequest>, f64), Error>;
 
 /// Runs a pass; with `keep` the outcome contains each request.
 ///
-/// *Errors*: [`ErrorKind::Void`](crate::ErrorKind::Void) if a read returned a wrong block;
-/// [`ErrorKind::Failed`](crate::ErrorKind::Failed) if the system refused a request.
-pub fn run(job: &Job, keep: bool) -> Result<Outcome, Error> {
-    let stream = |number| Stream { job: job.clone(), number, next: AtomicU64::new(0), pattern: Pattern::new() };
-    let streams: Vec<Arc<Stream>> = (0..job.places.len()).map(|number| Arc::new(stream(number))).collect();
+/// *Errors*: [`ExperimentErrorKind::Void`](crate::ExperimentErrorKind::Void) if a read returned a wrong block;
+/// [`ExperimentErrorKind::Failed`](crate::ExperimentErrorKind::Failed) if the system refused a request.
+pub fn run(job: &IoPass, keep: bool) -> Result<PassOutcome, Error> {
+    let stream =
+        |number| StreamState { job: job.clone(), number, next: AtomicU64::new(0), pattern: BlockPattern::new() };
+    let streams: Vec<Arc<StreamState>> = (0..job.places.len()).map(|number| Arc::new(stream(number))).collect();
     let (done, processor_s) = match job.engine {
-        Engine::Threads => threads(job, &streams)?,
-        Engine::Uring => uring(job, &streams)?,
+        SubmissionEngine::Threads => threads(job, &streams)?,
+        SubmissionEngine::Uring => uring(job, &streams)?,
     };
     let done = done.into_iter().collect::<Result<Vec<_>, _>>()?;
     let seconds = done.iter().map(|(_, seconds)| *seconds).fold(0.0, f64::max);
     let streams = done.into_iter().map(|(requests, seconds)| StreamOutcome::of(job, requests, seconds, keep)).collect();
-    Ok(Outcome { streams, seconds, processor_s })
+    Ok(PassOutcome { streams, seconds, processor_s })
 }
 
 /// The state that the requests of one stream share.
-struct Stream {
-    job: Job,
+struct StreamState {
+    job: IoPass,
     number: usize,
     next: AtomicU64,
-    pattern: Pattern,
+    pattern: BlockPattern,
 }
 
-impl Stream {
+impl StreamState {
     /// Takes the next request: returns its number, its offset in the stream, and whether it writes. `None` if the pass
     /// is over.
     fn claim(&self, began: Instant) -> Option<(u64, u64, bool)> {
@@ -65,7 +66,7 @@ impl Stream {
         Some((number, in_round * self.job.request_bytes, self.job.is_write(self.number, in_round)))
     }
 
-    fn place(&self) -> &Place {
+    fn place(&self) -> &StreamPlace {
         &self.job.places[self.number]
     }
 
@@ -75,7 +76,7 @@ impl Stream {
 
     /// Stamps a buffer that is to be written at an offset.
     fn prepare(&self, buffer: &mut [u8], offset: u64) {
-        Pattern::stamp(buffer, self.stamp(offset, self.job.write_generation));
+        BlockPattern::stamp(buffer, self.stamp(offset, self.job.write_generation));
     }
 
     /// Compares the stamp of the first block that was read.
@@ -95,7 +96,7 @@ impl Stream {
 
 /// Lets all workers begin at the same time. A worker that ends earlier, for example because it panics, does not keep
 /// the others waiting.
-struct Start {
+struct StartBarrier {
     state: Mutex<StartState>,
     /// Wakes the thread that waits for the workers.
     arrived: Condvar,
@@ -110,15 +111,15 @@ struct StartState {
     is_given_up: bool,
 }
 
-impl Start {
-    fn new(workers: usize) -> Start {
+impl StartBarrier {
+    fn new(workers: usize) -> StartBarrier {
         let state = StartState { missing: workers, began: None, is_given_up: false };
-        Start { state: Mutex::new(state), arrived: Condvar::new(), begun: Condvar::new() }
+        StartBarrier { state: Mutex::new(state), arrived: Condvar::new(), begun: Condvar::new() }
     }
 
     /// The part of one worker.
-    fn part(&self) -> Part<'_> {
-        Part(self)
+    fn part(&self) -> BarrierGuard<'_> {
+        BarrierGuard(self)
     }
 
     /// Waits until all workers are ready or have ended, and lets them begin; returns the start time.
@@ -143,9 +144,9 @@ impl Start {
 }
 
 /// A worker's part in the start. Dropping it means that the worker is ready, or has ended.
-struct Part<'a>(&'a Start);
+struct BarrierGuard<'a>(&'a StartBarrier);
 
-impl Part<'_> {
+impl BarrierGuard<'_> {
     /// Waits until all workers may begin; returns the start time.
     fn wait(self) -> Result<Instant, Error> {
         let start = self.0;
@@ -156,7 +157,7 @@ impl Part<'_> {
     }
 }
 
-impl Drop for Part<'_> {
+impl Drop for BarrierGuard<'_> {
     fn drop(&mut self) {
         self.0.lock().missing -= 1;
         self.0.arrived.notify_all();
@@ -166,7 +167,7 @@ impl Drop for Part<'_> {
 /// Starts a worker. If the system refuses to, the workers that were started end.
 fn spawn<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
-    start: &Start,
+    start: &StartBarrier,
     work: impl FnOnce() -> T + Send + 'scope,
 ) -> Result<ScopedJoinHandle<'scope, T>, Error> {
     std::thread::Builder::new().spawn_scoped(scope, work).map_err(|error| {
@@ -175,12 +176,12 @@ fn spawn<'scope, T: Send + 'scope>(
     })
 }
 
-fn last_end(requests: &[Request]) -> f64 {
+fn last_end(requests: &[CompletedRequest]) -> f64 {
     requests.iter().map(|request| request.end_ns).max().unwrap_or(0) as f64 / 1e9
 }
 
 /// Opens a stream's file for its requests.
-fn open(job: &Job, place: &Place, flags: i32) -> Result<File, Error> {
+fn open(job: &IoPass, place: &StreamPlace, flags: i32) -> Result<File, Error> {
     let mut options = File::options();
     options.read(true).write(job.operation.writes()).custom_flags(job.mode.flags() | flags);
     let file = options.open(&place.path).map_err(|error| refused(job, place, &error))?;
@@ -191,7 +192,7 @@ fn open(job: &Job, place: &Place, flags: i32) -> Result<File, Error> {
 }
 
 /// Makes the error of a refused call; its message says what to do.
-fn refused(job: &Job, place: &Place, error: &std::io::Error) -> Error {
+fn refused(job: &IoPass, place: &StreamPlace, error: &std::io::Error) -> Error {
     let what = match error.raw_os_error() {
         Some(libc::ENOSPC) => "; make room there, or give a smaller --size",
         Some(libc::EBUSY) => "; it is mounted or in use: unmount it first",
@@ -208,12 +209,12 @@ fn lost<T>(_: T) -> Error {
     Error::failed("a thread of the pass", "it panicked")
 }
 
-fn threads(job: &Job, streams: &[Arc<Stream>]) -> Result<(Vec<Done>, f64), Error> {
+fn threads(job: &IoPass, streams: &[Arc<StreamState>]) -> Result<(Vec<Done>, f64), Error> {
     // The device is also opened exclusively, so that it cannot be mounted while it is written to.
     let is_claimed = job.is_device && job.operation.writes();
     let _claims = is_claimed.then(|| open(job, &job.places[0], libc::O_EXCL)).transpose()?;
     let files = job.places.iter().map(|place| open(job, place, 0)).collect::<Result<Vec<_>, _>>()?;
-    let start = Start::new(job.places.len() * job.depth);
+    let start = StartBarrier::new(job.places.len() * job.depth);
     std::thread::scope(|scope| {
         let mut workers = Vec::new();
         for (stream, file) in streams.iter().zip(&files) {
@@ -244,7 +245,7 @@ fn threads(job: &Job, streams: &[Arc<Stream>]) -> Result<(Vec<Done>, f64), Error
 }
 
 /// The loop of one thread, which has one request in flight.
-fn worker(stream: &Stream, file: &File, part: Part<'_>) -> Result<Vec<Request>, Error> {
+fn worker(stream: &StreamState, file: &File, part: BarrierGuard<'_>) -> Result<Vec<CompletedRequest>, Error> {
     let (job, place) = (&stream.job, stream.place());
     let mut buffer = stream.pattern.buffer(job.request_bytes);
     let mut requests = Vec::with_capacity((job.requests() as usize).div_ceil(job.depth));
@@ -264,7 +265,7 @@ fn worker(stream: &Stream, file: &File, part: Part<'_>) -> Result<Vec<Request>, 
             let how = format!("a request of {} bytes at {offset} moved only {moved}", job.request_bytes);
             return Err(stream.failed(how));
         }
-        requests.push(Request { number, start_ns, end_ns, is_write });
+        requests.push(CompletedRequest { number, start_ns, end_ns, is_write });
         if !is_write {
             stream.compare(&buffer, offset)?;
         }
@@ -277,9 +278,9 @@ fn runtime() -> Result<Runtime, Error> {
     runtime.map_err(|error| Error::failed("starting a runtime", error))
 }
 
-fn uring(job: &Job, streams: &[Arc<Stream>]) -> Result<(Vec<Done>, f64), Error> {
+fn uring(job: &IoPass, streams: &[Arc<StreamState>]) -> Result<(Vec<Done>, f64), Error> {
     let devices = runtime()?.block_on(open_devices(job))?;
-    let start = Start::new(streams.len());
+    let start = StartBarrier::new(streams.len());
     std::thread::scope(|scope| {
         let mut workers = Vec::new();
         for (stream, device) in streams.iter().zip(&devices) {
@@ -294,7 +295,7 @@ fn uring(job: &Job, streams: &[Arc<Stream>]) -> Result<(Vec<Done>, f64), Error> 
 }
 
 /// Opens the device of each stream; streams on the same file or disk share it.
-async fn open_devices(job: &Job) -> Result<Vec<SharedDevice>, Error> {
+async fn open_devices(job: &IoPass) -> Result<Vec<SharedDevice>, Error> {
     let options = OpenOptions {
         create_bytes: None,
         engine: BlockEngine::Uring,
@@ -321,10 +322,10 @@ async fn open_devices(job: &Job) -> Result<Vec<SharedDevice>, Error> {
 }
 
 /// Makes all requests of a stream on one ring.
-fn ring(stream: &Arc<Stream>, device: &SharedDevice, part: Part<'_>) -> Done {
+fn ring(stream: &Arc<StreamState>, device: &SharedDevice, part: BarrierGuard<'_>) -> Done {
     let runtime = runtime()?;
     // The first operation makes the ring.
-    runtime.block_on(async { device.flush(Context::default()).await })?;
+    runtime.block_on(async { device.flush(IoContext::default()).await })?;
     let job = &stream.job;
     let buffers: Vec<Buffer> = (0..job.depth).map(|_| stream.pattern.buffer(job.request_bytes)).collect();
     let began = part.wait()?;
@@ -339,7 +340,7 @@ fn ring(stream: &Arc<Stream>, device: &SharedDevice, part: Part<'_>) -> Done {
         }
         let mut seconds = last_end(&requests);
         if job.is_synced && job.operation.writes() {
-            device.flush(Context::default()).await?;
+            device.flush(IoContext::default()).await?;
             seconds = began.elapsed().as_secs_f64();
         }
         Ok((requests, seconds))
@@ -348,13 +349,13 @@ fn ring(stream: &Arc<Stream>, device: &SharedDevice, part: Part<'_>) -> Done {
 
 /// The loop of one of the ring's slots, which has one request in flight.
 async fn slot(
-    stream: Arc<Stream>,
+    stream: Arc<StreamState>,
     device: SharedDevice,
     mut buffer: Buffer,
     began: Instant,
-) -> Result<Vec<Request>, Error> {
+) -> Result<Vec<CompletedRequest>, Error> {
     let job = &stream.job;
-    let flags = WriteFlags { fua: matches!(job.mode, Mode::Dsync | Mode::DirectDsync) };
+    let flags = WriteFlags { fua: matches!(job.mode, OpenMode::Dsync | OpenMode::DirectDsync) };
     let mut requests = Vec::with_capacity((job.requests() as usize).div_ceil(job.depth));
     while let Some((number, offset, is_write)) = stream.claim(began) {
         let position = stream.place().start + offset;
@@ -363,12 +364,12 @@ async fn slot(
         }
         let start_ns = began.elapsed().as_nanos() as u64;
         let mut buffers = match is_write {
-            true => device.write_at(position, vec![buffer], flags, Context::default()).await?,
-            false => device.read_at(position, vec![buffer], Context::default()).await?,
+            true => device.write_at(position, vec![buffer], flags, IoContext::default()).await?,
+            false => device.read_at(position, vec![buffer], IoContext::default()).await?,
         };
         let end_ns = began.elapsed().as_nanos() as u64;
         buffer = buffers.pop().ok_or_else(|| stream.failed("a request gave no buffer back"))?;
-        requests.push(Request { number, start_ns, end_ns, is_write });
+        requests.push(CompletedRequest { number, start_ns, end_ns, is_write });
         if !is_write {
             stream.compare(&buffer, offset)?;
         }

@@ -12,14 +12,14 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::content::{drop_pages, fill};
-use super::job::{Engine, Job, Mode};
-use super::run::Streams;
-use super::target::{Target, Wish};
-use super::{Cell, Options, Plan, engine_of, or, process, usage};
+use super::job::{IoPass, OpenMode, SubmissionEngine};
+use super::run::PatternStreams;
+use super::target::{MeasurementTarget, TargetUse};
+use super::{BenchIoOptions, SweepCell, SweepPlan, engine_of, or, process, usage};
 use crate::guardian::Guardian;
-use crate::statistics::{Estimate, median, order, paired_ratio};
-use crate::store::{Programs, Progress};
-use crate::{Error, ErrorKind, Figure, Report, machine};
+use crate::statistics::{IntervalEstimate, median, order, paired_ratio};
+use crate::store::{ProcessCommands, RunProgress};
+use crate::{Error, ExperimentErrorKind, ExperimentReport, ReportFigure, machine};
 
 /// How far a ratio may be from 1.
 const TOLERANCE: f64 = 0.03;
@@ -36,19 +36,19 @@ const DEPTHS: [usize; 2] = [1, 8];
 
 /// The rates of a cell in each round. *Units*: MiB per second.
 #[derive(Debug, Clone)]
-struct Pairs {
-    cell: Cell,
+struct FioCellRates {
+    cell: SweepCell,
     own: Vec<f64>,
     again: Vec<f64>,
     fio: Vec<f64>,
 }
 
-impl Pairs {
-    fn noise(&self) -> Estimate {
+impl FioCellRates {
+    fn noise(&self) -> IntervalEstimate {
         paired_ratio(&self.own, &self.again)
     }
 
-    fn ratio(&self) -> Estimate {
+    fn ratio(&self) -> IntervalEstimate {
         paired_ratio(&self.own, &self.fio)
     }
 
@@ -57,7 +57,7 @@ impl Pairs {
     }
 }
 
-fn is_beyond(found: &Estimate) -> bool {
+fn is_beyond(found: &IntervalEstimate) -> bool {
     // A median that is NaN counts as beyond the tolerance.
     found.value.is_nan() || (found.value - 1.0).abs() > TOLERANCE
 }
@@ -65,36 +65,44 @@ fn is_beyond(found: &Estimate) -> bool {
 /// Runs the comparison; `programs.worker` has to call [`serve`](super::serve), `programs.guardian`
 /// [`serve`](crate::guardian::serve).
 ///
-/// *Errors*: [`ErrorKind::Missing`] without fio; [`ErrorKind::Usage`] if the target must not be used.
-pub fn check(options: &Options, programs: &Programs, progress: &mut dyn FnMut(&Progress)) -> Result<Report, Error> {
+/// *Errors*: [`ExperimentErrorKind::Missing`] without fio; [`ExperimentErrorKind::ResourceUsage`] if the target must not be used.
+pub fn check(
+    options: &BenchIoOptions,
+    programs: &ProcessCommands,
+    progress: &mut dyn FnMut(&RunProgress),
+) -> Result<ExperimentReport, Error> {
     let began = Instant::now();
     let pairs = options.passes.unwrap_or(PAIRS);
     if pairs < PAIRS_MIN {
         return Err(usage(format!("{pairs} pairs give no interval: {PAIRS_MIN} at least")));
     }
-    let plan = Plan::new(Options {
-        modes: or(&options.modes, &[Mode::Direct]),
+    let plan = SweepPlan::new(BenchIoOptions {
+        modes: or(&options.modes, &[OpenMode::Direct]),
         sizes: or(&options.sizes, &SIZES),
         depths: or(&options.depths, &DEPTHS),
         passes: Some(pairs),
         ..options.clone()
     })?;
-    if plan.cells.iter().any(|cell| cell.operation == super::Operation::Mixed) {
+    if plan.cells.iter().any(|cell| cell.operation == super::RequestOperation::Mixed) {
         return Err(usage("fio mixes requests in its own order: compare --op read and --op write"));
     }
     let seconds = options.seconds.unwrap_or(SECONDS);
-    let wish =
-        Wish { streams: plan.streams_max(), bytes: plan.bytes, writes: plan.writes(), overwrite: options.overwrite };
-    let mut target = Target::find(&options.target, wish)?;
+    let wish = TargetUse {
+        streams: plan.streams_max(),
+        bytes: plan.bytes,
+        writes: plan.writes(),
+        overwrite: options.overwrite,
+    };
+    let mut target = MeasurementTarget::find(&options.target, wish)?;
     let mut guardian = Guardian::start((programs.guardian)())?;
     target.make(&mut guardian, wish.streams)?;
     let of = (plan.cells.len() * pairs * 3) as u64;
     let mut done = 0;
     let (is_device, is_own) = (target.is_device(), target.is_own);
-    let streams = Streams::new(target.places, is_device, plan.bytes, is_own)?;
+    let streams = PatternStreams::new(target.places, is_device, plan.bytes, is_own)?;
     let mut all = Vec::new();
     for cell in &plan.cells {
-        let mut job = Job {
+        let mut job = IoPass {
             seconds_max: Some(seconds),
             is_repeated: true,
             ..streams.job(cell, engine_of(options.engine, cell.mode, cell.depth)?)
@@ -103,10 +111,10 @@ pub fn check(options: &Options, programs: &Programs, progress: &mut dyn FnMut(&P
             // fio's writes have other contents, so contents are not compared.
             job.read_generations.clear();
         }
-        let mut found = Pairs { cell: *cell, own: Vec::new(), again: Vec::new(), fio: Vec::new() };
+        let mut found = FioCellRates { cell: *cell, own: Vec::new(), again: Vec::new(), fio: Vec::new() };
         for pair in 0..pairs {
             for contender in order(3, pair) {
-                progress(&Progress { done, of, what: cell.name() });
+                progress(&RunProgress { done, of, what: cell.name() });
                 done += 1;
                 drop_pages(&job.places)?;
                 let own = || process::run("a run beside fio", (programs.worker)(), &job, |_| Ok(()));
@@ -127,11 +135,11 @@ pub fn check(options: &Options, programs: &Programs, progress: &mut dyn FnMut(&P
 }
 
 /// The arguments of fio's command line.
-fn words(job: &Job) -> Vec<String> {
+fn words(job: &IoPass) -> Vec<String> {
     let seconds = job.seconds_max.unwrap_or(SECONDS);
     let engine = match job.engine {
-        Engine::Threads => ("psync", 1),
-        Engine::Uring => ("io_uring", job.depth),
+        SubmissionEngine::Threads => ("psync", 1),
+        SubmissionEngine::Uring => ("io_uring", job.depth),
     };
     let mut words: Vec<String> =
         ["--output-format=json", "--time_based", "--overwrite=1", "--fallocate=none"].map(str::to_owned).to_vec();
@@ -145,9 +153,9 @@ fn words(job: &Job) -> Vec<String> {
     words.push(format!("--iodepth={}", engine.1));
     words.push(format!("--direct={}", u8::from(job.mode.is_direct())));
     match job.mode {
-        Mode::Sync => words.push("--sync=sync".to_owned()),
-        Mode::Dsync | Mode::DirectDsync => words.push("--sync=dsync".to_owned()),
-        Mode::Buffered | Mode::Direct => {}
+        OpenMode::Sync => words.push("--sync=sync".to_owned()),
+        OpenMode::Dsync | OpenMode::DirectDsync => words.push("--sync=dsync".to_owned()),
+        OpenMode::Buffered | OpenMode::Direct => {}
     }
     for (number, place) in job.places.iter().enumerate() {
         words.push(format!("--name=stream-{number}"));
@@ -158,10 +166,11 @@ fn words(job: &Job) -> Vec<String> {
 }
 
 /// Runs fio and returns its rate. *Units*: MiB per second.
-fn fio(job: &Job) -> Result<f64, Error> {
+fn fio(job: &IoPass) -> Result<f64, Error> {
     let output = Command::new("fio").args(words(job)).stdin(Stdio::null()).output();
-    let output = output
-        .map_err(|error| Error::new(ErrorKind::Missing, format!("fio: {error}; install the Debian package fio")))?;
+    let output = output.map_err(|error| {
+        Error::new(ExperimentErrorKind::Missing, format!("fio: {error}; install the Debian package fio"))
+    })?;
     if !output.status.success() {
         return Err(Error::failed("fio", String::from_utf8_lossy(&output.stderr).trim()));
     }
@@ -184,7 +193,7 @@ fn rate(report: &Value, operation: &str) -> Result<f64, Error> {
     Ok(bytes / time_s / (1 << 20) as f64)
 }
 
-fn report(plan: &Plan, seconds: f64, all: &[Pairs], took_s: f64) -> Report {
+fn report(plan: &SweepPlan, seconds: f64, all: &[FioCellRates], took_s: f64) -> ExperimentReport {
     let mut text = format!("bench io --check-fio {}: {}\n", plan.options.target.display(), machine::describe());
     text += &format!(
         "{} pairs of {seconds} s on {} MiB a stream; MiB/s are medians; noise is this command over itself; took \
@@ -195,7 +204,7 @@ fn report(plan: &Plan, seconds: f64, all: &[Pairs], took_s: f64) -> Report {
     text += &format!("{:38} {:>9} {:>9}  {:22} this command over fio\n", "", "nectary", "fio", "noise (A/A)");
     let (mut figures, mut rows) = (Vec::new(), Vec::new());
     // Failures are listed first.
-    let mut sorted: Vec<&Pairs> = all.iter().collect();
+    let mut sorted: Vec<&FioCellRates> = all.iter().collect();
     sorted.sort_by_key(|pairs| !pairs.is_outside());
     for pairs in sorted {
         let (noise, ratio, name) = (pairs.noise(), pairs.ratio(), pairs.cell.name());
@@ -204,7 +213,7 @@ fn report(plan: &Plan, seconds: f64, all: &[Pairs], took_s: f64) -> Report {
             (false, true) => "OUTSIDE",
             (false, false) => "agrees",
         };
-        let shown = |found: &Estimate| format!("{:.3} ({:.3} to {:.3})", found.value, found.low, found.high);
+        let shown = |found: &IntervalEstimate| format!("{:.3} ({:.3} to {:.3})", found.value, found.low, found.high);
         text += &format!(
             "{name:38} {:9.1} {:9.1}  {:22} {}  {verdict}\n",
             median(&pairs.own),
@@ -212,8 +221,8 @@ fn report(plan: &Plan, seconds: f64, all: &[Pairs], took_s: f64) -> Report {
             shown(&noise),
             shown(&ratio)
         );
-        figures.push(Figure::new(format!("io.fio.{name}"), "x", ratio));
-        figures.push(Figure::new(format!("io.fio.noise.{name}"), "x", noise));
+        figures.push(ReportFigure::new(format!("io.fio.{name}"), "x", ratio));
+        figures.push(ReportFigure::new(format!("io.fio.noise.{name}"), "x", noise));
         rows.push(json!({ "cell": name, "nectary": pairs.own, "again": pairs.again, "fio": pairs.fio }));
     }
     let outside = all.iter().filter(|pairs| pairs.is_outside()).count();
@@ -222,7 +231,7 @@ fn report(plan: &Plan, seconds: f64, all: &[Pairs], took_s: f64) -> Report {
         "target": plan.options.target, "bytes": plan.bytes, "pairs": plan.passes, "seconds": seconds,
         "machine": machine::describe(), "took_s": took_s,
     });
-    Report::new("io-fio", setting, figures, rows, text).judged(outside > 0)
+    ExperimentReport::new("io-fio", setting, figures, rows, text).judged(outside > 0)
 }
 
 #[cfg(test)]
@@ -233,30 +242,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fio_is_told_the_same_as_the_engine() {
+    fn fio_arguments_match_engine() {
         let threads = words(&job()).join(" ");
         assert!(
             threads.contains("--rw=write --bs=65536 --size=1048576")
                 && threads.contains("--ioengine=psync --iodepth=1"),
             "{threads}"
         );
-        let uring = Job { engine: Engine::Uring, depth: 8, mode: Mode::DirectDsync, seconds_max: Some(0.25), ..job() };
+        let uring = IoPass {
+            engine: SubmissionEngine::Uring,
+            depth: 8,
+            mode: OpenMode::DirectDsync,
+            seconds_max: Some(0.25),
+            ..job()
+        };
         let uring = words(&uring).join(" ");
         assert!(uring.contains("--ioengine=io_uring --iodepth=8 --direct=1 --sync=dsync"), "{uring}");
         assert!(uring.contains("--runtime=250ms") && uring.contains("--name=stream-0 --filename=/mnt/x/stream-0"));
     }
 
+    /// The rate is the bytes of all jobs divided by the longest time; no bytes are an error.
     #[test]
-    fn fios_rate_is_all_bytes_over_the_longest_time_and_none_is_an_error() {
+    fn fio_rate_uses_longest_time() {
         let one = |bytes: u64, ms: u64| json!({ "read": { "io_bytes": bytes, "runtime": ms } });
         let report = json!({ "jobs": [one(1 << 20, 500), one(3 << 20, 1000)] });
         assert_eq!(rate(&report, "read").unwrap(), 4.0);
         assert!(rate(&report, "write").is_err() && rate(&Value::Null, "read").is_err());
     }
 
+    /// Four percent are outside of the limit; such pairs and noise come first.
     #[test]
-    fn four_percent_are_outside_and_stand_first_and_so_is_noise() {
-        let pairs = |own: f64, again: f64| Pairs {
+    fn fio_mismatch_and_noise_stand_first() {
+        let pairs = |own: f64, again: f64| FioCellRates {
             cell: result().cell,
             own: vec![own; 4],
             again: vec![again; 4],
@@ -264,9 +281,9 @@ mod tests {
         };
         assert!(pairs(104.0, 104.0).is_outside() && pairs(100.0, 110.0).is_outside());
         assert!(!pairs(102.0, 101.0).is_outside());
-        let none = Pairs { own: Vec::new(), again: Vec::new(), fio: Vec::new(), ..pairs(1.0, 1.0) };
+        let none = FioCellRates { own: Vec::new(), again: Vec::new(), fio: Vec::new(), ..pairs(1.0, 1.0) };
         assert!(none.is_outside(), "no pairs agree with nothing");
-        let plan = Plan::new(options()).unwrap();
+        let plan = SweepPlan::new(options()).unwrap();
         let found = report(&plan, 0.5, &[pairs(100.0, 100.0), pairs(96.0, 96.0), pairs(100.0, 120.0)], 1.0);
         assert!(found.is_short() && found.text().contains("2 of 3 outside"));
         let lines: Vec<&str> = found.text().lines().filter(|line| line.starts_with("read.")).collect();

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// The operation of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Operation {
+pub enum RequestOperation {
     /// All requests read.
     Read,
     /// All requests write.
@@ -18,25 +18,25 @@ pub enum Operation {
     Mixed,
 }
 
-impl Operation {
+impl RequestOperation {
     /// Its name in reports, the same as in xdd's.
     pub fn name(self) -> &'static str {
         match self {
-            Operation::Read => "read",
-            Operation::Write => "write",
-            Operation::Mixed => "mixed",
+            RequestOperation::Read => "read",
+            RequestOperation::Write => "write",
+            RequestOperation::Mixed => "mixed",
         }
     }
 
     /// Whether some requests write.
     pub fn writes(self) -> bool {
-        self != Operation::Read
+        self != RequestOperation::Read
     }
 }
 
 /// How files are opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Mode {
+pub enum OpenMode {
     /// Through the page cache.
     Buffered,
     /// With direct I/O (`O_DIRECT`).
@@ -49,38 +49,38 @@ pub enum Mode {
     DirectDsync,
 }
 
-impl Mode {
+impl OpenMode {
     /// Its name in reports.
     pub fn name(self) -> &'static str {
         match self {
-            Mode::Buffered => "buffered",
-            Mode::Direct => "direct",
-            Mode::Sync => "sync",
-            Mode::Dsync => "dsync",
-            Mode::DirectDsync => "direct-dsync",
+            OpenMode::Buffered => "buffered",
+            OpenMode::Direct => "direct",
+            OpenMode::Sync => "sync",
+            OpenMode::Dsync => "dsync",
+            OpenMode::DirectDsync => "direct-dsync",
         }
     }
 
     /// Whether this mode bypasses the page cache.
     pub fn is_direct(self) -> bool {
-        matches!(self, Mode::Direct | Mode::DirectDsync)
+        matches!(self, OpenMode::Direct | OpenMode::DirectDsync)
     }
 
     /// The flags of `open`.
     pub fn flags(self) -> i32 {
         match self {
-            Mode::Buffered => 0,
-            Mode::Direct => libc::O_DIRECT,
-            Mode::Sync => libc::O_SYNC,
-            Mode::Dsync => libc::O_DSYNC,
-            Mode::DirectDsync => libc::O_DIRECT | libc::O_DSYNC,
+            OpenMode::Buffered => 0,
+            OpenMode::Direct => libc::O_DIRECT,
+            OpenMode::Sync => libc::O_SYNC,
+            OpenMode::Dsync => libc::O_DSYNC,
+            OpenMode::DirectDsync => libc::O_DIRECT | libc::O_DSYNC,
         }
     }
 }
 
 /// How a pass keeps several requests in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Engine {
+pub enum SubmissionEngine {
     /// One thread for each request in flight, with `pread` and `pwrite`, like xdd.
     Threads,
     /// One thread for each stream, with io_uring.
@@ -89,7 +89,7 @@ pub enum Engine {
 
 /// The place of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct StreamPlace {
     /// A file or a block device.
     pub path: PathBuf,
     /// The offset at which the stream's part begins. *Units*: bytes.
@@ -98,9 +98,9 @@ pub struct Place {
 
 /// One pass over all streams.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Job {
+pub struct IoPass {
     /// The places of the streams; no two streams share a part.
-    pub places: Vec<Place>,
+    pub places: Vec<StreamPlace>,
     /// Whether the places are on a block device.
     pub is_device: bool,
     /// The length of a stream's part. *Units*: bytes.
@@ -108,13 +108,13 @@ pub struct Job {
     /// The size of a request. *Units*: bytes.
     pub request_bytes: u64,
     /// The operation of requests.
-    pub operation: Operation,
+    pub operation: RequestOperation,
     /// How files are opened.
-    pub mode: Mode,
+    pub mode: OpenMode,
     /// The number of requests that a stream has in flight.
     pub depth: usize,
     /// The engine.
-    pub engine: Engine,
+    pub engine: SubmissionEngine,
     /// The share of mixed requests that read, in percent.
     pub read_percent: u64,
     /// For each stream, the generation that reads must find; empty if this command did not write the contents.
@@ -131,7 +131,7 @@ pub struct Job {
     pub is_synced: bool,
 }
 
-impl Job {
+impl IoPass {
     /// The number of requests of a stream in one round over its part.
     pub fn requests(&self) -> u64 {
         self.bytes / self.request_bytes
@@ -140,9 +140,9 @@ impl Job {
     /// Whether a request of a stream writes.
     pub fn is_write(&self, stream: usize, request: u64) -> bool {
         match self.operation {
-            Operation::Read => false,
-            Operation::Write => true,
-            Operation::Mixed => {
+            RequestOperation::Read => false,
+            RequestOperation::Write => true,
+            RequestOperation::Mixed => {
                 let key = (u64::from(self.write_generation) << 44) ^ ((stream as u64) << 36) ^ request;
                 crate::random::mix(key) % 100 >= self.read_percent
             }
@@ -156,11 +156,11 @@ impl Job {
             line += &format!(" {}", place.path.display());
         }
         line += match self.operation {
-            Operation::Read => " -op read",
-            Operation::Write => " -op write",
-            Operation::Mixed => "",
+            RequestOperation::Read => " -op read",
+            RequestOperation::Write => " -op write",
+            RequestOperation::Mixed => "",
         };
-        if self.operation == Operation::Mixed {
+        if self.operation == RequestOperation::Mixed {
             line += &format!(" -rwratio {}", self.read_percent);
         }
         line += &format!(" -blocksize 1024 -reqsize {}", self.request_bytes >> 10);
@@ -179,9 +179,9 @@ impl Job {
         }
         line += " -ts detailed -verbose";
         match self.mode {
-            Mode::Sync => line += "  # with O_SYNC",
-            Mode::Dsync | Mode::DirectDsync => line += "  # with O_DSYNC",
-            Mode::Buffered | Mode::Direct => {}
+            OpenMode::Sync => line += "  # with O_SYNC",
+            OpenMode::Dsync | OpenMode::DirectDsync => line += "  # with O_DSYNC",
+            OpenMode::Buffered | OpenMode::Direct => {}
         }
         line
     }
@@ -189,7 +189,7 @@ impl Job {
 
 /// A completed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Request {
+pub struct CompletedRequest {
     /// Its number in the pass, from 0.
     pub number: u64,
     /// The time from the start of the pass to the start of the request. *Units*: nanoseconds.
@@ -220,12 +220,12 @@ pub struct StreamOutcome {
     /// The longest time of a request. *Units*: milliseconds.
     pub longest_ms: f64,
     /// Each request, ordered by start; empty unless requests are kept.
-    pub requests: Vec<Request>,
+    pub requests: Vec<CompletedRequest>,
 }
 
 impl StreamOutcome {
     /// Makes the outcome of a stream from its requests.
-    pub fn of(job: &Job, mut requests: Vec<Request>, seconds: f64, keep: bool) -> StreamOutcome {
+    pub fn of(job: &IoPass, mut requests: Vec<CompletedRequest>, seconds: f64, keep: bool) -> StreamOutcome {
         let mut times: Vec<u64> = requests.iter().map(|request| request.end_ns - request.start_ns).collect();
         times.sort_unstable();
         let at = |share: f64| match times.len() {
@@ -252,7 +252,7 @@ impl StreamOutcome {
 
 /// The outcome of a pass.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct PassOutcome {
     /// The outcome of each stream.
     pub streams: Vec<StreamOutcome>,
     /// The time from the start to the end of the last stream. *Units*: seconds.
@@ -261,7 +261,7 @@ pub struct Outcome {
     pub processor_s: f64,
 }
 
-impl Outcome {
+impl PassOutcome {
     /// The number of bytes of all streams.
     pub fn bytes(&self) -> u64 {
         self.streams.iter().map(|stream| stream.bytes).sum()
@@ -278,16 +278,16 @@ pub(super) mod tests {
     use super::*;
 
     /// A pass of one stream.
-    pub fn job() -> Job {
-        Job {
-            places: vec![Place { path: PathBuf::from("/mnt/x/stream-0"), start: 0 }],
+    pub fn job() -> IoPass {
+        IoPass {
+            places: vec![StreamPlace { path: PathBuf::from("/mnt/x/stream-0"), start: 0 }],
             is_device: false,
             bytes: 1 << 20,
             request_bytes: 64 << 10,
-            operation: Operation::Write,
-            mode: Mode::Direct,
+            operation: RequestOperation::Write,
+            mode: OpenMode::Direct,
             depth: 1,
-            engine: Engine::Threads,
+            engine: SubmissionEngine::Threads,
             read_percent: 50,
             read_generations: vec![1],
             write_generation: 2,
@@ -306,9 +306,9 @@ pub(super) mod tests {
             "xdd -targets 1 /mnt/x/stream-0 -op write -blocksize 1024 -reqsize 64 -mbytes 1 -passes 3 -queuedepth 1 -dio \
              -ts detailed -verbose"
         );
-        job.places = [0, 1 << 20].map(|start| Place { path: PathBuf::from("/dev/sdx"), start }).to_vec();
-        job.operation = Operation::Mixed;
-        job.mode = Mode::Dsync;
+        job.places = [0, 1 << 20].map(|start| StreamPlace { path: PathBuf::from("/dev/sdx"), start }).to_vec();
+        job.operation = RequestOperation::Mixed;
+        job.mode = OpenMode::Dsync;
         job.is_synced = true;
         let line = job.xdd(1);
         assert!(
@@ -318,9 +318,10 @@ pub(super) mod tests {
         assert!(line.contains("-startoffset target 1 1024") && line.contains("-syncwrite"), "{line}");
     }
 
+    /// The share of reads is as requested, and each run has the same reads.
     #[test]
-    fn mixed_requests_read_as_often_as_they_should_and_the_same_ones_each_time() {
-        let job = Job { operation: Operation::Mixed, read_percent: 70, ..job() };
+    fn mixed_requests_follow_read_share() {
+        let job = IoPass { operation: RequestOperation::Mixed, read_percent: 70, ..job() };
         let writes = (0..10_000).filter(|request| job.is_write(0, *request)).count();
         assert!((2800..3200).contains(&writes), "{writes}");
         assert!((0..100).all(|request| job.is_write(1, request) == job.is_write(1, request)));
@@ -329,7 +330,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_stream_sums_up_its_requests() {
-        let request = |number, start_ns, end_ns| Request { number, start_ns, end_ns, is_write: number == 2 };
+        let request = |number, start_ns, end_ns| CompletedRequest { number, start_ns, end_ns, is_write: number == 2 };
         let requests =
             vec![request(1, 4_000_000, 7_000_000), request(0, 0, 1_000_000), request(2, 7_000_000, 9_000_000)];
         let found = StreamOutcome::of(&job(), requests, 0.009, true);

@@ -33,17 +33,17 @@ mod timestamps;
 use std::path::PathBuf;
 
 pub use fio::check as check_fio;
-pub use job::{Engine, Job, Mode, Operation, Outcome, Request, StreamOutcome};
+pub use job::{CompletedRequest, IoPass, OpenMode, PassOutcome, RequestOperation, StreamOutcome, SubmissionEngine};
 pub use ncar::{
-    Options as NcarOptions, dry_run as ncar_dry_run, figure_id as ncar_figure_id, pictures as ncar_pictures,
+    NcarMatrixOptions as NcarOptions, dry_run as ncar_dry_run, figure_id as ncar_figure_id, pictures as ncar_pictures,
     run as run_ncar, titles as ncar_titles,
 };
 pub use plot::pictures as sweep_pictures;
 pub use process::serve;
 pub use run::{dry_run, run};
-pub use timestamps::Timestamps;
+pub use timestamps::RequestTimestamps;
 
-use crate::{Error, ErrorKind};
+use crate::{Error, ExperimentErrorKind};
 use pattern::BLOCK_BYTES;
 
 /// The experiments, each with its subject and its approximate duration.
@@ -80,13 +80,13 @@ const SECONDS_QUICK: f64 = 0.5;
 
 /// The settings of a run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Options {
+pub struct BenchIoOptions {
     /// A directory, file or block device.
     pub target: PathBuf,
     /// The operations. By default reads and writes, or only reads if the target must not be written.
-    pub operations: Vec<Operation>,
+    pub operations: Vec<RequestOperation>,
     /// The modes; buffered and direct by default.
-    pub modes: Vec<Mode>,
+    pub modes: Vec<OpenMode>,
     /// The request sizes; by default the powers of two from 4 KiB to 16 MiB. *Units*: bytes.
     pub sizes: Vec<u64>,
     /// The numbers of streams; 1 by default.
@@ -102,7 +102,7 @@ pub struct Options {
     /// The time after which a pass ends even if it is unfinished. *Units*: seconds.
     pub seconds: Option<f64>,
     /// The engine; by default threads at depth 1, otherwise io_uring.
-    pub engine: Option<Engine>,
+    pub engine: Option<SubmissionEngine>,
     /// Whether existing contents may be overwritten.
     pub overwrite: bool,
     /// Whether cached pages of the streams stay in memory between passes.
@@ -117,11 +117,11 @@ pub struct Options {
 
 /// A cell of the sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Cell {
+pub struct SweepCell {
     /// The operation.
-    pub operation: Operation,
+    pub operation: RequestOperation,
     /// The mode.
-    pub mode: Mode,
+    pub mode: OpenMode,
     /// The number of streams.
     pub streams: usize,
     /// The number of requests that a stream has in flight.
@@ -132,11 +132,11 @@ pub struct Cell {
 
 /// A whole run.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct SweepPlan {
     /// The options.
-    pub options: Options,
+    pub options: BenchIoOptions,
     /// The cells, in the order of a pass.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<SweepCell>,
     /// The number of passes of each cell.
     pub passes: usize,
     /// The length of each stream. *Units*: bytes.
@@ -146,18 +146,18 @@ pub struct Plan {
 }
 
 fn usage(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Usage, message)
+    Error::new(ExperimentErrorKind::Usage, message)
 }
 
 fn or<T: Clone>(given: &[T], else_these: &[T]) -> Vec<T> {
     if given.is_empty() { else_these.to_vec() } else { given.to_vec() }
 }
 
-impl Plan {
+impl SweepPlan {
     /// Makes the plan of a run.
     ///
-    /// *Errors*: [`ErrorKind::Usage`] for numbers out of bounds, with the bounds.
-    pub fn new(options: Options) -> Result<Plan, Error> {
+    /// *Errors*: [`ExperimentErrorKind::ResourceUsage`] for numbers out of bounds, with the bounds.
+    pub fn new(options: BenchIoOptions) -> Result<SweepPlan, Error> {
         let bytes = options.bytes.unwrap_or(if options.quick { BYTES_QUICK } else { BYTES });
         let passes = options.passes.unwrap_or(if options.quick { 1 } else { 3 });
         let doubled: Vec<u64> = (12..=24).map(|power| 1 << power).collect();
@@ -184,8 +184,8 @@ impl Plan {
         if options.seconds.is_some_and(|seconds| !(0.01..=86_400.0).contains(&seconds)) {
             return Err(usage("a pass takes 0.01 seconds at least, and a day at most"));
         }
-        let operations = or(&options.operations, &[Operation::Read, Operation::Write]);
-        let modes = or(&options.modes, &[Mode::Buffered, Mode::Direct]);
+        let operations = or(&options.operations, &[RequestOperation::Read, RequestOperation::Write]);
+        let modes = or(&options.modes, &[OpenMode::Buffered, OpenMode::Direct]);
         let mut cells = Vec::new();
         for operation in &operations {
             for mode in &modes {
@@ -193,7 +193,7 @@ impl Plan {
                     for depth in &depths {
                         for request_bytes in &sizes {
                             let (operation, mode, request_bytes) = (*operation, *mode, *request_bytes);
-                            cells.push(Cell { operation, mode, streams: *streams, depth: *depth, request_bytes });
+                            cells.push(SweepCell { operation, mode, streams: *streams, depth: *depth, request_bytes });
                         }
                     }
                 }
@@ -211,12 +211,12 @@ impl Plan {
                 return Err(usage(message));
             }
             let engine = engine_of(options.engine, cell.mode, cell.depth)?;
-            if engine == Engine::Threads && in_flight > THREADS_MAX {
+            if engine == SubmissionEngine::Threads && in_flight > THREADS_MAX {
                 return Err(usage(format!("{in_flight} threads: {THREADS_MAX} at most; io_uring needs one a stream")));
             }
         }
         let seconds = options.seconds.or(options.quick.then_some(SECONDS_QUICK));
-        Ok(Plan { cells, passes, bytes, seconds, options })
+        Ok(SweepPlan { cells, passes, bytes, seconds, options })
     }
 
     /// Whether any cell writes.
@@ -230,7 +230,7 @@ impl Plan {
     }
 }
 
-/// Checks a request size. *Errors*: [`ErrorKind::Usage`] if it is out of bounds.
+/// Checks a request size. *Errors*: [`ExperimentErrorKind::ResourceUsage`] if it is out of bounds.
 fn check_size(size: u64, bytes: u64) -> Result<(), Error> {
     let block = BLOCK_BYTES as u64;
     if !size.is_multiple_of(block) || !(block..=REQUEST_BYTES_MAX).contains(&size) {
@@ -252,12 +252,14 @@ fn check_size(size: u64, bytes: u64) -> Result<(), Error> {
 }
 
 /// Chooses the engine of a cell.
-fn engine_of(wanted: Option<Engine>, mode: Mode, depth: usize) -> Result<Engine, Error> {
+fn engine_of(wanted: Option<SubmissionEngine>, mode: OpenMode, depth: usize) -> Result<SubmissionEngine, Error> {
     match (wanted, mode, depth) {
-        (Some(Engine::Uring), Mode::Sync, _) => Err(usage("O_SYNC goes with threads: leave --engine uring out")),
+        (Some(SubmissionEngine::Uring), OpenMode::Sync, _) => {
+            Err(usage("O_SYNC goes with threads: leave --engine uring out"))
+        }
         (Some(engine), ..) => Ok(engine),
-        (None, Mode::Sync, _) | (None, _, 1) => Ok(Engine::Threads),
-        (None, ..) => Ok(Engine::Uring),
+        (None, OpenMode::Sync, _) | (None, _, 1) => Ok(SubmissionEngine::Threads),
+        (None, ..) => Ok(SubmissionEngine::Uring),
     }
 }
 
@@ -266,8 +268,8 @@ pub(crate) mod plan_tests {
     use super::*;
 
     /// The default options.
-    pub fn options() -> Options {
-        Options {
+    pub fn options() -> BenchIoOptions {
+        BenchIoOptions {
             target: PathBuf::from("/tmp"),
             operations: Vec::new(),
             modes: Vec::new(),
@@ -287,27 +289,31 @@ pub(crate) mod plan_tests {
         }
     }
 
+    /// A plan has each cell once, and refuses values out of bounds.
     #[test]
-    fn a_plan_has_each_cell_once_and_refuses_what_is_out_of_bounds() {
-        let plan = Plan::new(options()).unwrap();
+    fn sweep_plan_has_cells_once() {
+        let plan = SweepPlan::new(options()).unwrap();
         assert_eq!((plan.cells.len(), plan.passes, plan.bytes), (2 * 2 * 13, 3, 256 << 20));
         assert!(plan.writes() && plan.streams_max() == 1);
-        let quick = Plan::new(Options { quick: true, ..options() }).unwrap();
+        let quick = SweepPlan::new(BenchIoOptions { quick: true, ..options() }).unwrap();
         assert_eq!((quick.cells.len(), quick.passes, quick.seconds), (2 * 2 * 4, 1, Some(SECONDS_QUICK)));
-        let refused = |options: Options, words: &str| {
-            let error = Plan::new(options).unwrap_err();
-            assert!(error.kind == ErrorKind::Usage && error.message.contains(words), "{error}");
+        let refused = |options: BenchIoOptions, words: &str| {
+            let error = SweepPlan::new(options).unwrap_err();
+            assert!(error.kind == ExperimentErrorKind::Usage && error.message.contains(words), "{error}");
         };
-        refused(Options { sizes: vec![5000], ..options() }, "multiples of 4096");
-        refused(Options { sizes: vec![128 << 20], ..options() }, "64 MiB at most");
-        refused(Options { bytes: Some(1 << 20), ..options() }, "at least a request");
-        refused(Options { bytes: Some(1 << 40), ..options() }, "more than 4194304 requests");
-        refused(Options { streams: vec![0], ..options() }, "64 at most");
-        refused(Options { depths: vec![257], ..options() }, "256 at most");
-        refused(Options { passes: Some(0), ..options() }, "1 at least");
-        refused(Options { streams: vec![64], depths: vec![64], ..options() }, "GiB");
-        refused(Options { modes: vec![Mode::Sync], engine: Some(Engine::Uring), ..options() }, "threads");
-        assert_eq!(engine_of(None, Mode::Direct, 8).unwrap(), Engine::Uring);
-        assert_eq!(engine_of(None, Mode::Sync, 8).unwrap(), Engine::Threads);
+        refused(BenchIoOptions { sizes: vec![5000], ..options() }, "multiples of 4096");
+        refused(BenchIoOptions { sizes: vec![128 << 20], ..options() }, "64 MiB at most");
+        refused(BenchIoOptions { bytes: Some(1 << 20), ..options() }, "at least a request");
+        refused(BenchIoOptions { bytes: Some(1 << 40), ..options() }, "more than 4194304 requests");
+        refused(BenchIoOptions { streams: vec![0], ..options() }, "64 at most");
+        refused(BenchIoOptions { depths: vec![257], ..options() }, "256 at most");
+        refused(BenchIoOptions { passes: Some(0), ..options() }, "1 at least");
+        refused(BenchIoOptions { streams: vec![64], depths: vec![64], ..options() }, "GiB");
+        refused(
+            BenchIoOptions { modes: vec![OpenMode::Sync], engine: Some(SubmissionEngine::Uring), ..options() },
+            "threads",
+        );
+        assert_eq!(engine_of(None, OpenMode::Direct, 8).unwrap(), SubmissionEngine::Uring);
+        assert_eq!(engine_of(None, OpenMode::Sync, 8).unwrap(), SubmissionEngine::Threads);
     }
 }

@@ -6,8 +6,8 @@
 
 use nectary_block::Buffer;
 
-use crate::random::Random;
-use crate::{Error, ErrorKind};
+use crate::random::SeededRandom;
+use crate::{Error, ExperimentErrorKind};
 
 /// The unit of the pattern and of request sizes. *Units*: bytes.
 pub const BLOCK_BYTES: usize = 4096;
@@ -47,16 +47,16 @@ impl Stamp {
 }
 
 /// The contents of a block after its stamp, which are the same in all blocks.
-pub struct Pattern {
+pub struct BlockPattern {
     block: Vec<u8>,
 }
 
-impl Pattern {
+impl BlockPattern {
     /// Makes the pattern. It is the same in every run, so that files of earlier runs are recognised.
-    pub fn new() -> Pattern {
-        let mut random = Random::new(u64::from_le_bytes(*b"nectario"));
+    pub fn new() -> BlockPattern {
+        let mut random = SeededRandom::new(u64::from_le_bytes(*b"nectario"));
         let words = (0..BLOCK_BYTES / 8).flat_map(|_| random.next_u64().to_le_bytes());
-        Pattern { block: words.collect() }
+        BlockPattern { block: words.collect() }
     }
 
     /// Makes a buffer of whole blocks, which still have no stamps.
@@ -76,7 +76,7 @@ impl Pattern {
 
     /// Compares all bytes of a buffer; `first` is the expected stamp of its first block.
     ///
-    /// *Errors*: [`ErrorKind::Void`], with the offset of the first wrong block and the fault in it.
+    /// *Errors*: [`ExperimentErrorKind::Void`], with the offset of the first wrong block and the fault in it.
     pub fn check(&self, buffer: &[u8], first: Stamp) -> Result<(), Error> {
         for (index, block) in buffer.chunks(BLOCK_BYTES).enumerate() {
             let expected = Stamp { offset: first.offset + (index * BLOCK_BYTES) as u64, ..first };
@@ -90,7 +90,7 @@ impl Pattern {
                 None => "bytes that this command did not write".to_owned(),
             };
             let message = format!("the run is void: expected a block of {expected:?}, found {found}");
-            return Err(Error::new(ErrorKind::Void, message));
+            return Err(Error::new(ExperimentErrorKind::Void, message));
         }
         Ok(())
     }
@@ -107,18 +107,19 @@ impl Pattern {
 mod tests {
     use super::*;
 
+    /// Lost, misplaced and torn blocks are found.
     #[test]
-    fn lost_misplaced_and_torn_blocks_are_found_out() {
-        let pattern = Pattern::new();
+    fn damaged_blocks_are_found() {
+        let pattern = BlockPattern::new();
         let first = Stamp { offset: 8192, generation: 3, stream: 1 };
         let mut buffer = pattern.buffer(3 * BLOCK_BYTES as u64);
         assert!(!pattern.is_own(&buffer[..BLOCK_BYTES]));
-        Pattern::stamp(&mut buffer, first);
+        BlockPattern::stamp(&mut buffer, first);
         pattern.check(&buffer, first).unwrap();
         assert!(pattern.is_own(&buffer[BLOCK_BYTES..2 * BLOCK_BYTES]));
         for wrong in [Stamp { offset: 0, ..first }, Stamp { generation: 2, ..first }, Stamp { stream: 0, ..first }] {
             let error = pattern.check(&buffer, wrong).unwrap_err();
-            assert!(error.kind == ErrorKind::Void && error.message.contains("found a block of"), "{error}");
+            assert!(error.kind == ExperimentErrorKind::Void && error.message.contains("found a block of"), "{error}");
         }
         buffer[2 * BLOCK_BYTES + 4000] ^= 1;
         let error = pattern.check(&buffer, first).unwrap_err();

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use nectary_block::parse_size;
 
-use crate::Report;
+use crate::ExperimentReport;
 use crate::drawing::{ChartAxis, ChartCard, ChartGrid, ChartLine, ChartMarks, ChartPanel, ChartPoint};
-use crate::statistics::Estimate;
+use crate::statistics::IntervalEstimate;
 
 /// The end of a figure's name, which is the size of its requests in bytes, and what is before it.
 pub(super) fn size_in_name(name: &str) -> Option<(&str, f64)> {
@@ -15,9 +15,9 @@ pub(super) fn size_in_name(name: &str) -> Option<(&str, f64)> {
 }
 
 /// A picture has a chart for each operation, with a line for each combination of mode, number of streams and depth.
-pub fn pictures(report: &Report) -> Vec<ChartGrid> {
+pub fn pictures(report: &ExperimentReport) -> Vec<ChartGrid> {
     let mut series: BTreeMap<&str, Vec<ChartPoint>> = BTreeMap::new();
-    let mut ceilings: BTreeMap<&str, Estimate> = BTreeMap::new();
+    let mut ceilings: BTreeMap<&str, IntervalEstimate> = BTreeMap::new();
     for figure in &report.figures {
         let Some(name) = figure.name.strip_prefix("io.") else { continue };
         if let Some(operation) = name.strip_prefix("ceiling.") {

@@ -9,16 +9,16 @@ use std::process::{Child, Command, Stdio};
 use serde::{Deserialize, Serialize};
 
 use super::engine;
-use super::job::{Job, Outcome};
-use crate::{Error, ErrorKind, sys};
+use super::job::{IoPass, PassOutcome};
+use crate::{Error, ExperimentErrorKind, sys};
 
 /// The largest size of an answer. *Units*: bytes.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 
 /// The answer of the process.
 #[derive(Serialize, Deserialize)]
-enum Answer {
-    Done(Outcome),
+enum PassAnswer {
+    Done(PassOutcome),
     Void(String),
     Failed(String),
 }
@@ -28,11 +28,11 @@ pub fn serve(mut input: impl Read, mut output: impl Write) -> Result<(), Error> 
     sys::become_worker();
     let mut text = String::new();
     input.read_to_string(&mut text).map_err(|error| Error::failed("the job", error))?;
-    let job: Job = serde_json::from_str(&text).map_err(|error| Error::failed("the job", error))?;
+    let job: IoPass = serde_json::from_str(&text).map_err(|error| Error::failed("the job", error))?;
     let answer = match engine::run(&job, false) {
-        Ok(outcome) => Answer::Done(outcome),
-        Err(error) if error.kind == ErrorKind::Void => Answer::Void(error.message),
-        Err(error) => Answer::Failed(error.message),
+        Ok(outcome) => PassAnswer::Done(outcome),
+        Err(error) if error.kind == ExperimentErrorKind::Void => PassAnswer::Void(error.message),
+        Err(error) => PassAnswer::Failed(error.message),
     };
     serde_json::to_writer(&mut output, &answer).map_err(|error| Error::failed("the answer", error))?;
     output.flush().map_err(|error| Error::failed("the answer", error))
@@ -42,9 +42,9 @@ pub fn serve(mut input: impl Read, mut output: impl Write) -> Result<(), Error> 
 pub fn run(
     what: &str,
     mut command: Command,
-    job: &Job,
+    job: &IoPass,
     placed: impl FnOnce(u32) -> Result<(), Error>,
-) -> Result<Outcome, Error> {
+) -> Result<PassOutcome, Error> {
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|error| Error::failed(what, error))?;
     let answer = placed(child.id()).and_then(|()| ask(what, &mut child, job));
@@ -53,14 +53,14 @@ pub fn run(
     }
     let status = child.wait().map_err(|error| Error::failed(what, error))?;
     match serde_json::from_str(&answer?) {
-        Ok(Answer::Done(outcome)) => Ok(outcome),
-        Ok(Answer::Void(message)) => Err(Error::new(ErrorKind::Void, message)),
-        Ok(Answer::Failed(message)) => Err(Error::new(ErrorKind::Failed, message)),
+        Ok(PassAnswer::Done(outcome)) => Ok(outcome),
+        Ok(PassAnswer::Void(message)) => Err(Error::new(ExperimentErrorKind::Void, message)),
+        Ok(PassAnswer::Failed(message)) => Err(Error::new(ExperimentErrorKind::Failed, message)),
         Err(_) => Err(Error::failed(what, format!("{status}; give smaller requests (--request)"))),
     }
 }
 
-fn ask(what: &str, child: &mut Child, job: &Job) -> Result<String, Error> {
+fn ask(what: &str, child: &mut Child, job: &IoPass) -> Result<String, Error> {
     let failed = |error: &dyn Display| Error::failed(what, error);
     let text = serde_json::to_string(job).map_err(|error| failed(&error))?;
     let mut input = child.stdin.take().ok_or_else(|| failed(&"it has no pipe"))?;

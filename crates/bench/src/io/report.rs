@@ -4,25 +4,31 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::Plan;
-use super::job::Mode;
+use super::SweepPlan;
+use super::job::OpenMode;
 use super::plot::pictures;
-use super::results::{Ceilings, CellResult, headings};
+use super::results::{CellResult, RateCeilings, headings};
 use crate::drawing::svg_file;
-use crate::statistics::Estimate;
-use crate::{Figure, Report, machine};
+use crate::statistics::IntervalEstimate;
+use crate::{ExperimentReport, ReportFigure, machine};
 
 /// Makes the report of a sweep.
-pub(super) fn report(plan: &Plan, ceilings: Ceilings, results: Vec<CellResult>, took: Duration) -> Report {
+pub(super) fn report(
+    plan: &SweepPlan,
+    ceilings: RateCeilings,
+    results: Vec<CellResult>,
+    took: Duration,
+) -> ExperimentReport {
     let named = [("read", ceilings.read), ("write", ceilings.write), ("copy", ceilings.copy)];
-    let mut figures: Vec<Figure> = named
+    let mut figures: Vec<ReportFigure> = named
         .iter()
         .filter_map(|(name, rate)| {
-            Some(Figure::new(format!("io.ceiling.{name}"), "MiB/s", Estimate::exactly((*rate)?)))
+            Some(ReportFigure::new(format!("io.ceiling.{name}"), "MiB/s", IntervalEstimate::exactly((*rate)?)))
         })
         .collect();
-    figures
-        .extend(results.iter().map(|result| Figure::new(format!("io.{}", result.cell.name()), "MiB/s", result.rate())));
+    figures.extend(
+        results.iter().map(|result| ReportFigure::new(format!("io.{}", result.cell.name()), "MiB/s", result.rate())),
+    );
     let options = &plan.options;
     let setting = json!({
         "target": options.target, "bytes": plan.bytes, "passes": plan.passes, "seconds": plan.seconds,
@@ -31,12 +37,12 @@ pub(super) fn report(plan: &Plan, ceilings: Ceilings, results: Vec<CellResult>, 
     });
     let rows = results.iter().flat_map(CellResult::rows).map(|row| json!(row)).collect();
     let text = text(plan, &named, &results, took);
-    let report = Report::new("io", setting, figures, rows, text);
+    let report = ExperimentReport::new("io", setting, figures, rows, text);
     let svg = svg_file("bench io", &pictures(&report));
     report.with_svg(svg)
 }
 
-fn text(plan: &Plan, ceilings: &[(&str, Option<f64>)], results: &[CellResult], took: Duration) -> String {
+fn text(plan: &SweepPlan, ceilings: &[(&str, Option<f64>)], results: &[CellResult], took: Duration) -> String {
     let options = &plan.options;
     let mut text = format!("bench io {}: {}\n", options.target.display(), machine::describe());
     let limit = plan.seconds.map(|seconds| format!(", {seconds} s at most each")).unwrap_or_default();
@@ -53,7 +59,9 @@ fn text(plan: &Plan, ceilings: &[(&str, Option<f64>)], results: &[CellResult], t
         text += &format!(" {name} {rate};");
     }
     text += " read and write are direct, 4 MiB, 8 at once; copy is in memory\n";
-    if !options.is_synced && results.iter().any(|one| one.cell.mode == Mode::Buffered && one.cell.operation.writes()) {
+    if !options.is_synced
+        && results.iter().any(|one| one.cell.mode == OpenMode::Buffered && one.cell.operation.writes())
+    {
         text += "buffered writes end in the page cache: add --fsync to count their way to the device\n";
     }
     let mut mode = None;
@@ -73,10 +81,11 @@ mod tests {
     use super::super::results::tests::result;
     use super::*;
 
+    /// The report has a figure and a line for each cell, with the ceilings next to them.
     #[test]
-    fn a_report_has_a_figure_and_a_line_for_each_cell_and_the_ceilings_beside() {
-        let plan = Plan::new(options()).unwrap();
-        let ceilings = Ceilings { read: Some(20.0), write: None, copy: Some(9000.0) };
+    fn io_report_has_every_cell() {
+        let plan = SweepPlan::new(options()).unwrap();
+        let ceilings = RateCeilings { read: Some(20.0), write: None, copy: Some(9000.0) };
         let report = report(&plan, ceilings, vec![result()], Duration::from_secs(1));
         let names: Vec<&str> = report.figures.iter().map(|figure| figure.name.as_str()).collect();
         assert_eq!(names, ["io.ceiling.read", "io.ceiling.copy", "io.read.direct.streams2.depth1.1m"]);

@@ -4,22 +4,22 @@
 
 use serde::Serialize;
 
-use super::Cell;
-use super::job::{Outcome, StreamOutcome};
-use crate::statistics::{Estimate, estimate};
+use super::SweepCell;
+use super::job::{PassOutcome, StreamOutcome};
+use crate::statistics::{IntervalEstimate, estimate};
 
 /// A cell and its passes.
 #[derive(Debug, Clone)]
 pub struct CellResult {
     /// The settings.
-    pub cell: Cell,
+    pub cell: SweepCell,
     /// The outcome of each pass.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<PassOutcome>,
 }
 
 /// Upper limits of the rates on the target. *Units*: MiB per second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct Ceilings {
+pub struct RateCeilings {
     /// The rate of direct reads of 4 MiB, 8 at once.
     pub read: Option<f64>,
     /// The rate of direct writes of 4 MiB, 8 at once.
@@ -30,7 +30,7 @@ pub struct Ceilings {
 
 /// A line of xdd's table. It is for one stream of a pass, all streams of a pass, or the mean over passes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Row {
+pub struct XddRow {
     /// `TARGET_PASS`, `COMBINED` or `AVERAGE`.
     pub what: &'static str,
     /// The number of the pass, from 1; 0 for the mean over passes.
@@ -67,7 +67,7 @@ pub struct Row {
     pub longest_ms: f64,
 }
 
-impl Cell {
+impl SweepCell {
     /// The cell's name in progress and figures, such as `read.direct.streams2.depth1.64k`.
     pub fn name(&self) -> String {
         let (operation, mode) = (self.operation.name(), self.mode.name());
@@ -78,17 +78,17 @@ impl Cell {
 
 impl CellResult {
     /// Makes a cell without passes.
-    pub fn new(cell: Cell) -> CellResult {
+    pub fn new(cell: SweepCell) -> CellResult {
         CellResult { cell, outcomes: Vec::new() }
     }
 
     /// The median rate over the passes. *Units*: MiB per second.
-    pub fn rate(&self) -> Estimate {
-        estimate(&self.outcomes.iter().map(Outcome::rate).collect::<Vec<_>>())
+    pub fn rate(&self) -> IntervalEstimate {
+        estimate(&self.outcomes.iter().map(PassOutcome::rate).collect::<Vec<_>>())
     }
 
     /// All lines of the cell.
-    pub fn rows(&self) -> Vec<Row> {
+    pub fn rows(&self) -> Vec<XddRow> {
         let mut rows = Vec::new();
         for (pass, outcome) in self.outcomes.iter().enumerate() {
             for (target, stream) in outcome.streams.iter().enumerate() {
@@ -103,17 +103,17 @@ impl CellResult {
     }
 
     /// The mean over all passes. Bytes, requests and the elapsed time are those of an average pass.
-    pub fn average(&self) -> Option<Row> {
+    pub fn average(&self) -> Option<XddRow> {
         let streams: Vec<&StreamOutcome> = self.outcomes.iter().flat_map(|outcome| &outcome.streams).collect();
         let passes = self.outcomes.len() as u64;
-        let sum = |value: fn(&Outcome) -> f64| self.outcomes.iter().map(value).sum::<f64>();
+        let sum = |value: fn(&PassOutcome) -> f64| self.outcomes.iter().map(value).sum::<f64>();
         let (seconds, cpu_s) = (sum(|outcome| outcome.seconds), sum(|outcome| outcome.processor_s));
         if passes == 0 {
             return None;
         }
         let all = self.row("AVERAGE", 0, self.cell.streams, &streams, seconds, cpu_s);
         let elapsed_s = all.elapsed_s / passes as f64;
-        Some(Row { bytes: all.bytes / passes, ops: all.ops / passes, elapsed_s, ..all })
+        Some(XddRow { bytes: all.bytes / passes, ops: all.ops / passes, elapsed_s, ..all })
     }
 
     fn row(
@@ -124,13 +124,13 @@ impl CellResult {
         streams: &[&StreamOutcome],
         elapsed_s: f64,
         cpu_s: f64,
-    ) -> Row {
+    ) -> XddRow {
         let bytes: u64 = streams.iter().map(|stream| stream.bytes).sum();
         let ops: u64 = streams.iter().map(|stream| stream.count()).sum();
         let waiting_s: f64 = streams.iter().map(|stream| stream.waiting_s).sum();
         let worst = |value: fn(&StreamOutcome) -> f64| streams.iter().map(|one| value(one)).fold(0.0, f64::max);
         let seconds = elapsed_s.max(1e-9);
-        Row {
+        XddRow {
             what,
             pass,
             target,
@@ -180,7 +180,7 @@ pub fn headings() -> String {
     format!("{}\n{}\n", line(|heading| heading.0), line(|heading| heading.1))
 }
 
-impl Row {
+impl XddRow {
     /// The row as a line of the table.
     pub fn line(&self) -> String {
         let pass = if self.pass == 0 { "mean".to_owned() } else { self.pass.to_string() };
@@ -209,13 +209,18 @@ impl Row {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::job::{Mode, Operation};
+    use super::super::job::{OpenMode, RequestOperation};
     use super::*;
 
     /// Two passes of two streams that read 4 MiB each, in one second or in two.
     pub fn result() -> CellResult {
-        let cell =
-            Cell { operation: Operation::Read, mode: Mode::Direct, streams: 2, depth: 1, request_bytes: 1 << 20 };
+        let cell = SweepCell {
+            operation: RequestOperation::Read,
+            mode: OpenMode::Direct,
+            streams: 2,
+            depth: 1,
+            request_bytes: 1 << 20,
+        };
         let stream = |seconds: f64| StreamOutcome {
             bytes: 4 << 20,
             reads: 4,
@@ -224,7 +229,7 @@ pub(super) mod tests {
             longest_ms: seconds * 1e3,
             ..StreamOutcome::default()
         };
-        let outcome = |seconds: f64| Outcome {
+        let outcome = |seconds: f64| PassOutcome {
             streams: vec![stream(seconds / 2.0), stream(seconds)],
             seconds,
             processor_s: seconds / 10.0,
@@ -233,7 +238,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn columns_are_those_of_xdd_and_their_sums_are_right() {
+    fn xdd_columns_and_sums_match() {
         let rows = result().rows();
         let what: Vec<(&str, usize)> = rows.iter().map(|row| (row.what, row.pass)).collect();
         assert_eq!(

@@ -8,16 +8,16 @@ use std::time::Instant;
 use nectary_block::Buffer;
 
 use super::content::{drop_pages, fill, settle};
-use super::job::{Engine, Job, Mode, Operation, Outcome, Place};
+use super::job::{IoPass, OpenMode, PassOutcome, RequestOperation, StreamPlace, SubmissionEngine};
 use super::report::report;
-use super::results::{Ceilings, CellResult};
-use super::target::{Target, Wish};
-use super::timestamps::Timestamps;
-use super::{Cell, Plan, engine, engine_of};
+use super::results::{CellResult, RateCeilings};
+use super::target::{MeasurementTarget, TargetUse};
+use super::timestamps::RequestTimestamps;
+use super::{SweepCell, SweepPlan, engine, engine_of};
 use crate::guardian::Guardian;
 use crate::statistics::order;
-use crate::store::Progress;
-use crate::{Error, Report};
+use crate::store::RunProgress;
+use crate::{Error, ExperimentReport};
 
 /// The size of the direct requests that measure the ceiling. *Units*: bytes.
 const CEILING_REQUEST_BYTES: u64 = 4 << 20;
@@ -31,8 +31,8 @@ const COPY_BYTES: usize = 32 << 20;
 const FIRST: u32 = 1;
 
 /// The streams of a run, and their contents.
-pub(super) struct Streams {
-    pub places: Vec<Place>,
+pub(super) struct PatternStreams {
+    pub places: Vec<StreamPlace>,
     pub is_device: bool,
     pub bytes: u64,
     /// The generation of each stream; empty if this run did not write the contents.
@@ -41,19 +41,19 @@ pub(super) struct Streams {
     newest: u32,
 }
 
-impl Streams {
+impl PatternStreams {
     /// Makes the streams at the places of a target; with `is_own` it fills them.
-    pub fn new(places: Vec<Place>, is_device: bool, bytes: u64, is_own: bool) -> Result<Streams, Error> {
+    pub fn new(places: Vec<StreamPlace>, is_device: bool, bytes: u64, is_own: bool) -> Result<PatternStreams, Error> {
         if is_own {
             fill(&places, bytes, FIRST)?;
         }
         let generations = if is_own { vec![FIRST; places.len()] } else { Vec::new() };
-        Ok(Streams { places, is_device, bytes, generations, newest: FIRST })
+        Ok(PatternStreams { places, is_device, bytes, generations, newest: FIRST })
     }
 
     /// Describes a pass of a cell.
-    pub fn job(&self, cell: &Cell, engine: Engine) -> Job {
-        Job {
+    pub fn job(&self, cell: &SweepCell, engine: SubmissionEngine) -> IoPass {
+        IoPass {
             places: self.places[..cell.streams].to_vec(),
             is_device: self.is_device,
             bytes: self.bytes,
@@ -73,7 +73,11 @@ impl Streams {
     }
 
     /// Runs a pass with `how`; if it writes, compares the contents afterwards.
-    pub fn pass(&mut self, job: &Job, how: impl FnOnce(&Job) -> Result<Outcome, Error>) -> Result<Outcome, Error> {
+    pub fn pass(
+        &mut self,
+        job: &IoPass,
+        how: impl FnOnce(&IoPass) -> Result<PassOutcome, Error>,
+    ) -> Result<PassOutcome, Error> {
         let outcome = how(job)?;
         if job.operation.writes() {
             settle(job, &outcome)?;
@@ -87,29 +91,37 @@ impl Streams {
 
 /// Runs a plan, and returns its report and the requests that were kept; `guardian` has to call [`serve`](crate::guardian::serve).
 ///
-/// *Errors*: [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the target must not be used;
-/// [`ErrorKind::Void`](crate::ErrorKind::Void) if a byte was wrong.
-pub fn run(plan: &Plan, guardian: Command, progress: &mut dyn FnMut(&Progress)) -> Result<(Report, Timestamps), Error> {
+/// *Errors*: [`ExperimentErrorKind::ResourceUsage`](crate::ExperimentErrorKind::ResourceUsage) if the target must not be used;
+/// [`ExperimentErrorKind::Void`](crate::ExperimentErrorKind::Void) if a byte was wrong.
+pub fn run(
+    plan: &SweepPlan,
+    guardian: Command,
+    progress: &mut dyn FnMut(&RunProgress),
+) -> Result<(ExperimentReport, RequestTimestamps), Error> {
     let began = Instant::now();
     let options = &plan.options;
-    let wish =
-        Wish { streams: plan.streams_max(), bytes: plan.bytes, writes: plan.writes(), overwrite: options.overwrite };
-    let mut target = Target::find(&options.target, wish)?;
+    let wish = TargetUse {
+        streams: plan.streams_max(),
+        bytes: plan.bytes,
+        writes: plan.writes(),
+        overwrite: options.overwrite,
+    };
+    let mut target = MeasurementTarget::find(&options.target, wish)?;
     let mut guardian = Guardian::start(guardian)?;
     target.make(&mut guardian, wish.streams)?;
     let of = (plan.cells.len() * plan.passes + 2) as u64;
     let mut done = 0;
     let mut step = |what: String| {
-        progress(&Progress { done, of, what });
+        progress(&RunProgress { done, of, what });
         done += 1;
     };
     step("writing what is read later".to_owned());
     let is_device = target.is_device();
-    let mut streams = Streams::new(target.places, is_device, plan.bytes, target.is_own)?;
+    let mut streams = PatternStreams::new(target.places, is_device, plan.bytes, target.is_own)?;
     step("the ceiling".to_owned());
     let ceilings = ceilings(plan, &mut streams)?;
     let mut results: Vec<CellResult> = plan.cells.iter().map(|cell| CellResult::new(*cell)).collect();
-    let mut timestamps = Timestamps::default();
+    let mut timestamps = RequestTimestamps::default();
     for pass in 0..plan.passes {
         for index in order(results.len(), pass) {
             let result = &mut results[index];
@@ -128,10 +140,10 @@ pub fn run(plan: &Plan, guardian: Command, progress: &mut dyn FnMut(&Progress)) 
     Ok((report(plan, ceilings, results, began.elapsed()), timestamps))
 }
 
-fn job_of(plan: &Plan, streams: &Streams, cell: &Cell) -> Result<Job, Error> {
+fn job_of(plan: &SweepPlan, streams: &PatternStreams, cell: &SweepCell) -> Result<IoPass, Error> {
     let options = &plan.options;
     let engine = engine_of(options.engine, cell.mode, cell.depth)?;
-    Ok(Job {
+    Ok(IoPass {
         read_percent: options.read_percent,
         seconds_max: plan.seconds,
         is_synced: options.is_synced,
@@ -140,14 +152,15 @@ fn job_of(plan: &Plan, streams: &Streams, cell: &Cell) -> Result<Job, Error> {
 }
 
 /// The xdd command lines of a plan, one per cell.
-pub fn dry_run(plan: &Plan) -> Result<String, Error> {
+pub fn dry_run(plan: &SweepPlan) -> Result<String, Error> {
     let is_folder = plan.options.target.is_dir();
     let place = |stream: usize| match is_folder {
-        true => Place { path: plan.options.target.join(format!("stream-{stream}")), start: 0 },
-        false => Place { path: plan.options.target.clone(), start: stream as u64 * plan.bytes },
+        true => StreamPlace { path: plan.options.target.join(format!("stream-{stream}")), start: 0 },
+        false => StreamPlace { path: plan.options.target.clone(), start: stream as u64 * plan.bytes },
     };
     let places = (0..plan.streams_max()).map(place).collect();
-    let streams = Streams { places, is_device: !is_folder, bytes: plan.bytes, generations: Vec::new(), newest: FIRST };
+    let streams =
+        PatternStreams { places, is_device: !is_folder, bytes: plan.bytes, generations: Vec::new(), newest: FIRST };
     let mut text = String::new();
     for cell in &plan.cells {
         text += &format!("{}\n", job_of(plan, &streams, cell)?.xdd(plan.passes));
@@ -156,16 +169,16 @@ pub fn dry_run(plan: &Plan) -> Result<String, Error> {
 }
 
 /// Measures the highest rates of the device, and the rate of a copy in memory.
-fn ceilings(plan: &Plan, streams: &mut Streams) -> Result<Ceilings, Error> {
-    let mut found = Ceilings::default();
-    for operation in [Operation::Read, Operation::Write] {
+fn ceilings(plan: &SweepPlan, streams: &mut PatternStreams) -> Result<RateCeilings, Error> {
+    let mut found = RateCeilings::default();
+    for operation in [RequestOperation::Read, RequestOperation::Write] {
         if operation.writes() && !plan.writes() {
             continue;
         }
         let request_bytes = CEILING_REQUEST_BYTES.min(plan.bytes);
-        let cell = Cell { operation, mode: Mode::Direct, streams: 1, depth: CEILING_DEPTH, request_bytes };
-        for engine in [Engine::Uring, Engine::Threads] {
-            let job = Job { seconds_max: Some(CEILING_SECONDS), is_repeated: true, ..streams.job(&cell, engine) };
+        let cell = SweepCell { operation, mode: OpenMode::Direct, streams: 1, depth: CEILING_DEPTH, request_bytes };
+        for engine in [SubmissionEngine::Uring, SubmissionEngine::Threads] {
+            let job = IoPass { seconds_max: Some(CEILING_SECONDS), is_repeated: true, ..streams.job(&cell, engine) };
             match streams.pass(&job, |job| engine::run(job, false)) {
                 Ok(outcome) => {
                     let rate = Some(outcome.rate());
@@ -176,7 +189,7 @@ fn ceilings(plan: &Plan, streams: &mut Streams) -> Result<Ceilings, Error> {
                     }
                     break;
                 }
-                Err(error) if error.kind == crate::ErrorKind::Void => return Err(error),
+                Err(error) if error.kind == crate::ExperimentErrorKind::Void => return Err(error),
                 // Without io_uring or `O_DIRECT` there is no such ceiling.
                 Err(_) => {}
             }

@@ -8,16 +8,16 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use nectary_block::{BlockDevice, Engine as BlockEngine, FileDevice, OpenOptions, format_size, is_block_device};
+use nectary_block::{BlockDevice, FileDevice, FileEngine as BlockEngine, OpenOptions, format_size, is_block_device};
 
-use super::job::Place;
-use super::pattern::{BLOCK_BYTES, Pattern};
+use super::job::StreamPlace;
+use super::pattern::{BLOCK_BYTES, BlockPattern};
 use crate::guardian::Guardian;
-use crate::{Error, ErrorKind, sys};
+use crate::{Error, ExperimentErrorKind, sys};
 
 /// The kind of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum TargetKind {
     /// A directory, in which one file per stream is made.
     Folder,
     /// A regular file, of which each stream has a part.
@@ -28,7 +28,7 @@ pub enum Kind {
 
 /// How a run uses its target.
 #[derive(Debug, Clone, Copy)]
-pub struct Wish {
+pub struct TargetUse {
     /// The largest number of streams.
     pub streams: usize,
     /// The length of each stream. *Units*: bytes.
@@ -41,11 +41,11 @@ pub struct Wish {
 
 /// A target that may be used.
 #[derive(Debug)]
-pub struct Target {
+pub struct MeasurementTarget {
     /// The kind of the target.
-    pub kind: Kind,
+    pub kind: TargetKind,
     /// The places of the streams.
-    pub places: Vec<Place>,
+    pub places: Vec<StreamPlace>,
     /// Whether this run writes the contents, so that it can compare them.
     pub is_own: bool,
     /// The directory in which files are made.
@@ -53,14 +53,14 @@ pub struct Target {
 }
 
 fn usage(message: String) -> Error {
-    Error::new(ErrorKind::Usage, message)
+    Error::new(ExperimentErrorKind::Usage, message)
 }
 
-impl Target {
+impl MeasurementTarget {
     /// Checks a path, and refuses a target that must not be used. It makes no files.
     ///
-    /// *Errors*: [`ErrorKind::Usage`] for a mistake of the caller; the error of the device if it is mounted or in use.
-    pub fn find(path: &Path, wish: Wish) -> Result<Target, Error> {
+    /// *Errors*: [`ErrorKind::ResourceUsage`] for a mistake of the caller; the error of the device if it is mounted or in use.
+    pub fn find(path: &Path, wish: TargetUse) -> Result<MeasurementTarget, Error> {
         let status = std::fs::metadata(path).map_err(|error| {
             usage(format!("{}: {error}; name a directory, an existing file, or a block device", path.display()))
         })?;
@@ -76,9 +76,14 @@ impl Target {
                     format_size(free)
                 )));
             }
-            return Ok(Target { kind: Kind::Folder, places: Vec::new(), is_own: true, folder: Some(path.to_owned()) });
+            return Ok(MeasurementTarget {
+                kind: TargetKind::Folder,
+                places: Vec::new(),
+                is_own: true,
+                folder: Some(path.to_owned()),
+            });
         }
-        let kind = if is_block_device(path) { Kind::Device } else { Kind::File };
+        let kind = if is_block_device(path) { TargetKind::Device } else { TargetKind::File };
         let size_bytes = probe(path, kind)?;
         let needed = wish.bytes * wish.streams as u64;
         if needed > size_bytes {
@@ -91,16 +96,16 @@ impl Target {
                 format_size(needed)
             )));
         }
-        if wish.writes && !wish.overwrite && (kind == Kind::Device || !is_known(path, needed)?) {
-            let what = if kind == Kind::Device { "a device" } else { "a file that this command did not write" };
+        if wish.writes && !wish.overwrite && (kind == TargetKind::Device || !is_known(path, needed)?) {
+            let what = if kind == TargetKind::Device { "a device" } else { "a file that this command did not write" };
             return Err(usage(format!(
                 "{}: {what} is not overwritten: add --overwrite if its contents may go, or only read (--op read)",
                 path.display()
             )));
         }
-        let place = |stream: usize| Place { path: path.to_owned(), start: stream as u64 * wish.bytes };
+        let place = |stream: usize| StreamPlace { path: path.to_owned(), start: stream as u64 * wish.bytes };
         let places = (0..wish.streams).map(place).collect();
-        Ok(Target { kind, places, is_own: wish.writes, folder: None })
+        Ok(MeasurementTarget { kind, places, is_own: wish.writes, folder: None })
     }
 
     /// Makes the files in a directory; their directory is registered with the guardian first.
@@ -111,33 +116,33 @@ impl Target {
         for stream in 0..streams {
             let path = folder.join(format!("stream-{stream}"));
             File::create_new(&path).map_err(|error| Error::failed(path.display(), error))?;
-            self.places.push(Place { path, start: 0 });
+            self.places.push(StreamPlace { path, start: 0 });
         }
         Ok(())
     }
 
     /// Whether streams are on a block device.
     pub fn is_device(&self) -> bool {
-        self.kind == Kind::Device
+        self.kind == TargetKind::Device
     }
 }
 
 /// Opens a file or disk as its only user, and returns its size. A mounted disk is refused with its mount point.
-fn probe(path: &Path, kind: Kind) -> Result<u64, Error> {
+fn probe(path: &Path, kind: TargetKind) -> Result<u64, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Error::failed("starting a runtime", error))?;
     let options =
         OpenOptions { create_bytes: None, engine: BlockEngine::Posix, direct: true, ..OpenOptions::default() };
     let device = runtime.block_on(async {
         match kind {
-            Kind::Device => FileDevice::open_disk(path, &options).await,
+            TargetKind::Device => FileDevice::open_disk(path, &options).await,
             _ => FileDevice::open_file(path, &options).await,
         }
     });
     let size_bytes = match device {
         Ok(device) => device.geometry().size_bytes,
-        Err(error) if error.kind == nectary_block::ErrorKind::Busy => {
-            return Err(Error::new(ErrorKind::Busy, format!("{}: {}", path.display(), error.detail)));
+        Err(error) if error.kind == nectary_block::DeviceErrorKind::Busy => {
+            return Err(Error::new(ExperimentErrorKind::Busy, format!("{}: {}", path.display(), error.detail)));
         }
         Err(error) => return Err(error.into()),
     };
@@ -147,7 +152,7 @@ fn probe(path: &Path, kind: Kind) -> Result<u64, Error> {
 /// Whether an earlier run of this command wrote a file: a sample of blocks must all have its pattern.
 fn is_known(path: &Path, bytes: u64) -> Result<bool, Error> {
     let file = File::open(path).map_err(|error| Error::failed(path.display(), error))?;
-    let (pattern, blocks) = (Pattern::new(), bytes / BLOCK_BYTES as u64);
+    let (pattern, blocks) = (BlockPattern::new(), bytes / BLOCK_BYTES as u64);
     let mut block = vec![0; BLOCK_BYTES];
     for index in (0..=64).map(|part| blocks.saturating_sub(1) * part / 64) {
         file.read_exact_at(&mut block, index * BLOCK_BYTES as u64)
@@ -164,29 +169,30 @@ mod tests {
     use super::super::content::fill;
     use super::*;
 
+    /// Only files of an earlier run are overwritten without the option.
     #[test]
-    fn only_own_files_are_overwritten_without_being_told_to() {
+    fn foreign_files_kept_without_overwrite() {
         let folder = std::env::temp_dir().join(format!("nectary-bench-io-target-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("file");
         std::fs::write(&path, vec![7; 1 << 20]).unwrap();
-        let wish = Wish { streams: 2, bytes: 512 << 10, writes: true, overwrite: false };
-        let error = Target::find(&path, wish).unwrap_err();
-        assert!(error.kind == ErrorKind::Usage && error.message.contains("--overwrite"), "{error}");
-        let read = Target::find(&path, Wish { writes: false, ..wish }).unwrap();
-        assert!(read.kind == Kind::File && !read.is_own, "other people's bytes are not compared");
-        let told = Target::find(&path, Wish { overwrite: true, ..wish }).unwrap();
+        let wish = TargetUse { streams: 2, bytes: 512 << 10, writes: true, overwrite: false };
+        let error = MeasurementTarget::find(&path, wish).unwrap_err();
+        assert!(error.kind == ExperimentErrorKind::Usage && error.message.contains("--overwrite"), "{error}");
+        let read = MeasurementTarget::find(&path, TargetUse { writes: false, ..wish }).unwrap();
+        assert!(read.kind == TargetKind::File && !read.is_own, "other people's bytes are not compared");
+        let told = MeasurementTarget::find(&path, TargetUse { overwrite: true, ..wish }).unwrap();
         assert_eq!(told.places.iter().map(|place| place.start).collect::<Vec<_>>(), [0, 512 << 10]);
         fill(&told.places, wish.bytes, 1).unwrap();
-        assert!(Target::find(&path, wish).unwrap().is_own);
+        assert!(MeasurementTarget::find(&path, wish).unwrap().is_own);
         // One block with other contents makes the file foreign.
         File::options().write(true).open(&path).unwrap().write_all_at(&[7], (1 << 20) - 1).unwrap();
-        assert!(Target::find(&path, wish).is_err());
-        let error = Target::find(&path, Wish { bytes: 1 << 20, ..wish }).unwrap_err();
+        assert!(MeasurementTarget::find(&path, wish).is_err());
+        let error = MeasurementTarget::find(&path, TargetUse { bytes: 1 << 20, ..wish }).unwrap_err();
         assert!(error.message.contains("it has 1M") && error.message.contains("--size"), "{error}");
-        let error = Target::find(&folder.join("no"), wish).unwrap_err();
-        assert!(error.kind == ErrorKind::Usage && error.message.contains("directory"), "{error}");
-        let error = Target::find(&folder, Wish { bytes: 1 << 60, ..wish }).unwrap_err();
+        let error = MeasurementTarget::find(&folder.join("no"), wish).unwrap_err();
+        assert!(error.kind == ExperimentErrorKind::Usage && error.message.contains("directory"), "{error}");
+        let error = MeasurementTarget::find(&folder, TargetUse { bytes: 1 << 60, ..wish }).unwrap_err();
         assert!(error.message.contains("do not fit"), "{error}");
         std::fs::remove_dir_all(&folder).unwrap();
     }

@@ -3,32 +3,32 @@
 use std::path::{Path, PathBuf};
 
 use super::super::content::{fill, settle, verify};
-use super::super::job::{Operation, tests::job};
+use super::super::job::{RequestOperation, tests::job};
 use super::*;
-use crate::ErrorKind;
+use crate::ExperimentErrorKind;
 
 /// A directory that is removed at the end.
-struct Folder(PathBuf);
+struct PassFolder(PathBuf);
 
-impl Folder {
-    fn new(name: &str) -> Folder {
+impl PassFolder {
+    fn new(name: &str) -> PassFolder {
         let path = std::env::temp_dir().join(format!("nectary-bench-io-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
+        PassFolder(path)
     }
 
     /// Makes an empty file for each stream.
-    fn places(&self, count: usize) -> Vec<Place> {
+    fn places(&self, count: usize) -> Vec<StreamPlace> {
         let place = |number: usize| {
             let path = self.0.join(format!("stream-{number}"));
             std::fs::write(&path, b"").unwrap();
-            Place { path, start: 0 }
+            StreamPlace { path, start: 0 }
         };
         (0..count).map(place).collect()
     }
 }
 
-impl Drop for Folder {
+impl Drop for PassFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -42,23 +42,24 @@ fn corrupt(path: &Path, offset: u64) {
     file.sync_all().unwrap();
 }
 
+/// Every byte is right with each operation, mode, depth and engine.
 #[test]
-fn every_request_is_done_once_in_each_way_and_every_byte_is_right() {
-    let folder = Folder::new("ways");
+fn modes_do_each_request_once() {
+    let folder = PassFolder::new("ways");
     let places = folder.places(2);
     let bytes = 1 << 20;
     fill(&places, bytes, 1).unwrap();
     let mut generation = 1;
     for (operation, mode, depth, engine) in [
-        (Operation::Write, Mode::Buffered, 1, Engine::Threads),
-        (Operation::Read, Mode::Buffered, 3, Engine::Threads),
-        (Operation::Write, Mode::Dsync, 2, Engine::Threads),
-        (Operation::Mixed, Mode::Sync, 1, Engine::Threads),
-        (Operation::Mixed, Mode::Buffered, 4, Engine::Uring),
-        (Operation::Write, Mode::Dsync, 4, Engine::Uring),
-        (Operation::Read, Mode::Buffered, 4, Engine::Uring),
+        (RequestOperation::Write, OpenMode::Buffered, 1, SubmissionEngine::Threads),
+        (RequestOperation::Read, OpenMode::Buffered, 3, SubmissionEngine::Threads),
+        (RequestOperation::Write, OpenMode::Dsync, 2, SubmissionEngine::Threads),
+        (RequestOperation::Mixed, OpenMode::Sync, 1, SubmissionEngine::Threads),
+        (RequestOperation::Mixed, OpenMode::Buffered, 4, SubmissionEngine::Uring),
+        (RequestOperation::Write, OpenMode::Dsync, 4, SubmissionEngine::Uring),
+        (RequestOperation::Read, OpenMode::Buffered, 4, SubmissionEngine::Uring),
     ] {
-        let job = Job {
+        let job = IoPass {
             places: places.clone(),
             bytes,
             operation,
@@ -71,7 +72,7 @@ fn every_request_is_done_once_in_each_way_and_every_byte_is_right() {
             ..job()
         };
         let outcome = match run(&job, true) {
-            Err(error) if engine == Engine::Uring && error.message.contains("io_uring is refused") => {
+            Err(error) if engine == SubmissionEngine::Uring && error.message.contains("io_uring is refused") => {
                 println!("NOT RUN: {error}");
                 continue;
             }
@@ -85,9 +86,9 @@ fn every_request_is_done_once_in_each_way_and_every_byte_is_right() {
         }
         let writes: u64 = outcome.streams.iter().map(|stream| stream.writes).sum();
         match operation {
-            Operation::Read => assert_eq!(writes, 0),
-            Operation::Write => assert_eq!(writes, 32),
-            Operation::Mixed => assert!((4..28).contains(&writes), "{writes}"),
+            RequestOperation::Read => assert_eq!(writes, 0),
+            RequestOperation::Write => assert_eq!(writes, 32),
+            RequestOperation::Mixed => assert!((4..28).contains(&writes), "{writes}"),
         }
         if operation.writes() {
             settle(&job, &outcome).unwrap();
@@ -98,54 +99,62 @@ fn every_request_is_done_once_in_each_way_and_every_byte_is_right() {
 }
 
 #[test]
-fn a_wrong_byte_makes_the_run_void() {
-    let folder = Folder::new("void");
+fn wrong_byte_voids_io_run() {
+    let folder = PassFolder::new("void");
     let places = folder.places(1);
     fill(&places, 1 << 20, 2).unwrap();
-    let job =
-        Job { places: places.clone(), mode: Mode::Buffered, read_generations: vec![2], write_generation: 2, ..job() };
-    let outcome = run(&Job { operation: Operation::Write, ..job.clone() }, false).unwrap();
+    let job = IoPass {
+        places: places.clone(),
+        mode: OpenMode::Buffered,
+        read_generations: vec![2],
+        write_generation: 2,
+        ..job()
+    };
+    let outcome = run(&IoPass { operation: RequestOperation::Write, ..job.clone() }, false).unwrap();
     verify(&job, &outcome).unwrap();
     // This damage is in the middle of a block, where only the comparison of all bytes finds it.
     corrupt(&places[0].path, (300 << 10) + 77);
     let error = verify(&job, &outcome).unwrap_err();
-    assert!(error.kind == ErrorKind::Void && error.message.contains("offset: 307200"), "{error}");
+    assert!(error.kind == ExperimentErrorKind::Void && error.message.contains("offset: 307200"), "{error}");
     // This damage is at the start of a request, where the read itself finds it.
     corrupt(&places[0].path, 128 << 10);
-    let read = Job { operation: Operation::Read, read_generations: vec![2], ..job.clone() };
-    assert_eq!(run(&read, false).unwrap_err().kind, ErrorKind::Void);
-    let unknown = Job { read_generations: Vec::new(), ..read };
+    let read = IoPass { operation: RequestOperation::Read, read_generations: vec![2], ..job.clone() };
+    assert_eq!(run(&read, false).unwrap_err().kind, ExperimentErrorKind::Void);
+    let unknown = IoPass { read_generations: Vec::new(), ..read };
     assert_eq!(run(&unknown, false).unwrap().bytes(), 1 << 20, "other people's bytes are not compared");
 }
 
+/// A pass ends when its time is over, and a repeated one starts again at its first request.
 #[test]
-fn a_pass_ends_when_its_time_is_over_and_a_repeated_one_begins_again() {
-    let folder = Folder::new("time");
+fn pass_ends_in_time() {
+    let folder = PassFolder::new("time");
     let places = folder.places(1);
     fill(&places, 1 << 20, 1).unwrap();
-    let read = Job { places, operation: Operation::Read, mode: Mode::Buffered, ..job() };
-    let none = run(&Job { seconds_max: Some(0.0), ..read.clone() }, false).unwrap();
+    let read = IoPass { places, operation: RequestOperation::Read, mode: OpenMode::Buffered, ..job() };
+    let none = run(&IoPass { seconds_max: Some(0.0), ..read.clone() }, false).unwrap();
     assert_eq!(none.streams[0].count(), 1, "no pass is empty");
-    let again = Job { seconds_max: Some(0.05), is_repeated: true, ..read };
+    let again = IoPass { seconds_max: Some(0.05), is_repeated: true, ..read };
     let outcome = run(&again, false).unwrap();
     assert!(outcome.streams[0].count() > 16 && outcome.seconds >= 0.04, "{outcome:?}");
 }
 
+/// A file that is too short or absent is an error.
 #[test]
-fn a_file_that_is_too_short_or_absent_is_an_error_that_names_it() {
-    let folder = Folder::new("short");
+fn unusable_file_error_names_it() {
+    let folder = PassFolder::new("short");
     let places = folder.places(1);
     fill(&places, 512 << 10, 1).unwrap();
-    let read = Job { places, operation: Operation::Read, mode: Mode::Buffered, ..job() };
+    let read = IoPass { places, operation: RequestOperation::Read, mode: OpenMode::Buffered, ..job() };
     let error = run(&read, false).unwrap_err();
     assert!(error.message.contains("stream-0") && error.message.contains("moved only 0"), "{error}");
-    let absent = Job { places: vec![Place { path: folder.0.join("no"), start: 0 }], ..read };
-    assert_eq!(run(&absent, false).unwrap_err().kind, ErrorKind::Failed);
+    let absent = IoPass { places: vec![StreamPlace { path: folder.0.join("no"), start: 0 }], ..read };
+    assert_eq!(run(&absent, false).unwrap_err().kind, ExperimentErrorKind::Failed);
 }
 
+/// A worker that ends before the start keeps no other worker waiting.
 #[test]
-fn a_worker_that_ends_before_the_start_keeps_nobody_waiting() {
-    let start = Start::new(3);
+fn early_worker_end_releases_others() {
+    let start = StartBarrier::new(3);
     let parts = [start.part(), start.part(), start.part()];
     let results = std::thread::scope(|scope| {
         let workers: Vec<_> = parts
@@ -164,9 +173,10 @@ fn a_worker_that_ends_before_the_start_keeps_nobody_waiting() {
     assert_eq!(results, [Some(true), None, Some(true)]);
 }
 
+/// Workers end if another one cannot be started.
 #[test]
-fn workers_end_without_a_start_if_another_one_cannot_be_started() {
-    let start = Start::new(2);
+fn failed_start_ends_workers() {
+    let start = StartBarrier::new(2);
     let part = start.part();
     let result = std::thread::scope(|scope| {
         let worker = scope.spawn(move || part.wait().is_ok());

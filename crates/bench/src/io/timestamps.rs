@@ -6,8 +6,8 @@
 
 use std::io::{self, Write};
 
-use super::Cell;
-use super::job::{Job, Outcome, Request};
+use super::SweepCell;
+use super::job::{CompletedRequest, IoPass, PassOutcome};
 
 /// The columns.
 pub const HEADING: &str = "cell,pass,target,op,request,location_bytes,distance_bytes,size_bytes,start_ns,end_ns,\
@@ -15,31 +15,31 @@ pub const HEADING: &str = "cell,pass,target,op,request,location_bytes,distance_b
 
 /// The requests of a stream in a pass.
 #[derive(Debug, Clone)]
-struct Pass {
+struct PassRequests {
     cell: String,
     pass: usize,
     target: usize,
     start: u64,
     in_round: u64,
     request_bytes: u64,
-    requests: Vec<Request>,
+    requests: Vec<CompletedRequest>,
 }
 
 /// All requests that were kept.
 #[derive(Debug, Clone, Default)]
-pub struct Timestamps {
-    passes: Vec<Pass>,
+pub struct RequestTimestamps {
+    passes: Vec<PassRequests>,
 }
 
-impl Timestamps {
+impl RequestTimestamps {
     /// Moves the requests of a pass out of its outcome into this list.
-    pub fn add(&mut self, cell: &Cell, pass: usize, job: &Job, outcome: &mut Outcome) {
+    pub fn add(&mut self, cell: &SweepCell, pass: usize, job: &IoPass, outcome: &mut PassOutcome) {
         for (target, stream) in outcome.streams.iter_mut().enumerate() {
             let requests = std::mem::take(&mut stream.requests);
             if requests.is_empty() {
                 continue;
             }
-            self.passes.push(Pass {
+            self.passes.push(PassRequests {
                 cell: cell.name(),
                 pass,
                 target,
@@ -63,7 +63,7 @@ impl Timestamps {
                 let took_ns = request.end_ns - request.start_ns;
                 let rate = size as f64 / (1 << 20) as f64 / (took_ns.max(1) as f64 / 1e9);
                 let loop_ms = (request.end_ns as f64 - last_end_ns as f64) / 1e6;
-                let Request { number, start_ns, end_ns, is_write } = request;
+                let CompletedRequest { number, start_ns, end_ns, is_write } = request;
                 let op = if *is_write { 'w' } else { 'r' };
                 writeln!(
                     to,
@@ -85,20 +85,20 @@ impl Timestamps {
 mod tests {
     use std::path::PathBuf;
 
-    use super::super::job::{Place, StreamOutcome, tests::job};
+    use super::super::job::{StreamOutcome, StreamPlace, tests::job};
     use super::super::results::tests::result;
     use super::*;
 
     #[test]
-    fn the_file_of_requests_is_as_it_was() {
-        let place = Place { path: PathBuf::from("/dev/sdx"), start: 1 << 20 };
-        let job = Job { places: vec![place], ..job() };
-        let request = |number, start_ns, end_ns| Request { number, start_ns, end_ns, is_write: number == 2 };
+    fn timestamp_file_format_is_unchanged() {
+        let place = StreamPlace { path: PathBuf::from("/dev/sdx"), start: 1 << 20 };
+        let job = IoPass { places: vec![place], ..job() };
+        let request = |number, start_ns, end_ns| CompletedRequest { number, start_ns, end_ns, is_write: number == 2 };
         let requests =
             vec![request(0, 0, 1_000_000), request(2, 1_500_000, 2_000_000), request(17, 2_000_000, 4_000_000)];
         let stream = StreamOutcome { requests, ..StreamOutcome::default() };
-        let mut outcome = Outcome { streams: vec![stream], ..Outcome::default() };
-        let mut timestamps = Timestamps::default();
+        let mut outcome = PassOutcome { streams: vec![stream], ..PassOutcome::default() };
+        let mut timestamps = RequestTimestamps::default();
         timestamps.add(&result().cell, 1, &job, &mut outcome);
         assert!(outcome.streams[0].requests.is_empty(), "they are not kept twice");
         let mut text = Vec::new();

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use nectary_block::{Buffer, Context, OpenOptions, SharedDevice, WriteFlags};
+use nectary_block::{Buffer, IoContext, OpenOptions, SharedDevice, WriteFlags};
 use tokio::task::JoinHandle;
 
 use super::{BODIES, LimitsOptions, Measured, on_threads, void};
-use crate::random::Random;
+use crate::random::SeededRandom;
 use crate::{Error, sys};
 
 /// The size of a write, in bytes: the size of a store's append, unless an object is longer.
@@ -25,7 +25,7 @@ async fn file(path: &Path, options: &LimitsOptions) -> Result<SharedDevice, Erro
 }
 
 /// A file to which bodies are copied.
-pub(super) struct Copier {
+pub(super) struct BodyCopier {
     device: SharedDevice,
     bodies: Arc<Vec<Bytes>>,
     spare: Vec<Buffer>,
@@ -33,13 +33,13 @@ pub(super) struct Copier {
     position: u64,
 }
 
-impl Copier {
-    pub async fn create(path: &Path, options: &LimitsOptions, bodies: &Arc<Vec<Bytes>>) -> Result<Copier, Error> {
+impl BodyCopier {
+    pub async fn create(path: &Path, options: &LimitsOptions, bodies: &Arc<Vec<Bytes>>) -> Result<BodyCopier, Error> {
         let device = file(path, options).await?;
         let block_bytes = device.geometry().block_bytes as usize;
         let buffer_bytes = WRITE_BYTES.max((options.object_bytes as usize).next_multiple_of(block_bytes));
         let spare = (0..2).map(|_| Buffer::zeroed(buffer_bytes)).collect();
-        Ok(Copier { device, bodies: Arc::clone(bodies), spare, buffer_bytes, position: 0 })
+        Ok(BodyCopier { device, bodies: Arc::clone(bodies), spare, buffer_bytes, position: 0 })
     }
 
     /// Writes about `bytes` bytes and flushes them; returns bytes of bodies per second, and processor time per body.
@@ -70,7 +70,7 @@ impl Copier {
             if self.position + self.buffer_bytes as u64 > self.device.geometry().size_bytes {
                 self.position = 0;
             }
-            let write = self.device.write_at(self.position, vec![buffer], WriteFlags::default(), Context::default());
+            let write = self.device.write_at(self.position, vec![buffer], WriteFlags::default(), IoContext::default());
             in_flight.push_back(tokio::spawn(write));
             // Submits the write now, not when the next buffer is full.
             tokio::task::yield_now().await;
@@ -79,7 +79,7 @@ impl Copier {
         for written in in_flight {
             self.spare.push(written.await.map_err(ended)??.remove(0));
         }
-        self.device.flush(Context::default()).await?;
+        self.device.flush(IoContext::default()).await?;
         let rate = filled as f64 / began.elapsed().as_secs_f64();
         Ok((rate, (sys::processor_time() - processor).as_secs_f64() * 1e6 / f64::from(count.max(1))))
     }
@@ -87,7 +87,7 @@ impl Copier {
 
 /// A file of bodies; no two of them share a block.
 #[derive(Clone)]
-pub(super) struct Shelf {
+pub(super) struct BodyFile {
     device: SharedDevice,
     bodies: Arc<Vec<Bytes>>,
     /// The length of a read, in bytes.
@@ -96,14 +96,14 @@ pub(super) struct Shelf {
     object_bytes: usize,
 }
 
-impl Shelf {
+impl BodyFile {
     /// Writes the file.
     pub async fn create(
         path: &Path,
         options: &LimitsOptions,
         place_bytes: u64,
         bodies: &Arc<Vec<Bytes>>,
-    ) -> Result<Shelf, Error> {
+    ) -> Result<BodyFile, Error> {
         let (device, place_bytes) = (file(path, options).await?, place_bytes as usize);
         let (places, object_bytes) = ((options.bytes / place_bytes as u64) as u32, options.object_bytes as usize);
         let at_once = (WRITE_BYTES / place_bytes).max(1) as u32;
@@ -114,10 +114,10 @@ impl Shelf {
                 place[..object_bytes].copy_from_slice(&bodies[(number % BODIES) as usize]);
             }
             let offset = u64::from(first) * place_bytes as u64;
-            device.write_at(offset, vec![buffer], WriteFlags::default(), Context::default()).await?;
+            device.write_at(offset, vec![buffer], WriteFlags::default(), IoContext::default()).await?;
         }
-        device.flush(Context::default()).await?;
-        Ok(Shelf { device, bodies: Arc::clone(bodies), place_bytes, places, object_bytes })
+        device.flush(IoContext::default()).await?;
+        Ok(BodyFile { device, bodies: Arc::clone(bodies), place_bytes, places, object_bytes })
     }
 
     /// Reads random bodies for `time`, `depth` at once; returns reads per second, and processor time per read.
@@ -131,12 +131,12 @@ impl Shelf {
     }
 
     /// Reads one body after the other; returns their number.
-    async fn read_until(self, until: Instant, mut random: Random) -> Result<u64, Error> {
+    async fn read_until(self, until: Instant, mut random: SeededRandom) -> Result<u64, Error> {
         let mut count = 0;
         while Instant::now() < until {
             let place = random.below(self.places.into()) as u32;
             let (offset, buffer) = (u64::from(place) * self.place_bytes as u64, Buffer::recycled(self.place_bytes));
-            let read = self.device.read_at(offset, vec![buffer], Context::default()).await?;
+            let read = self.device.read_at(offset, vec![buffer], IoContext::default()).await?;
             let Some(body) = read.first().map(|buffer| &buffer[..self.object_bytes]) else { continue };
             std::hint::black_box(crc32c::crc32c(body));
             if *body != self.bodies[(place % BODIES) as usize] {

@@ -9,25 +9,25 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use nectary_block::OpenOptions as DeviceOptions;
-use nectary_store::{CreateOptions, ErrorKind as StoreErrorKind, KeyRef, OpenOptions, Store};
+use nectary_store::{CreateOptions, KeyRef, OpenOptions, Store, StoreErrorKind};
 
 use super::{BODIES, LimitsOptions, MEMORY_BYTES, Measured, on_threads, void};
-use crate::random::Random;
+use crate::random::SeededRandom;
 use crate::workload::content;
 use crate::{Error, sys};
 
 /// A store in a file, and the objects that it should contain.
-pub(super) struct Filled {
+pub(super) struct FilledStore {
     store: Store,
     pub block_bytes: u32,
     object_bytes: u32,
     pub bodies: Arc<Vec<Bytes>>,
     next: u32,
-    random: Random,
+    random: SeededRandom,
 }
 
-impl Filled {
-    pub async fn create(path: &Path, options: &LimitsOptions) -> Result<Filled, Error> {
+impl FilledStore {
+    pub async fn create(path: &Path, options: &LimitsOptions) -> Result<FilledStore, Error> {
         let open = DeviceOptions { create_bytes: Some(options.bytes), ..DeviceOptions::default() };
         let device = nectary_block::open(&format!("file:{}", path.display()), &open).await?;
         let block_bytes = device.geometry().block_bytes;
@@ -38,7 +38,7 @@ impl Filled {
         let store = Store::open(device, open).await?;
         let bodies = (0..BODIES).map(|number| content::body(number, options.object_bytes).into()).collect();
         let (object_bytes, bodies) = (options.object_bytes, Arc::new(bodies));
-        Ok(Filled { store, block_bytes, object_bytes, bodies, next: 0, random: Random::new(1) })
+        Ok(FilledStore { store, block_bytes, object_bytes, bodies, next: 0, random: SeededRandom::new(1) })
     }
 
     /// Puts objects of `bytes` bytes in total and flushes them; returns bytes per second, and processor time per put.
@@ -69,7 +69,7 @@ impl Filled {
         let before = self.store.stat().counts;
         let (began, processor) = (Instant::now(), sys::processor_time());
         let (store, bodies) = (self.store.clone(), self.bodies.clone());
-        let reader = Reader { store, bodies, newest: self.next - 1, held, until: began + time };
+        let reader = StoreReader { store, bodies, newest: self.next - 1, held, until: began + time };
         on_threads(depth, self.random.next_u64(), |random| reader.clone().read(random))?;
         let seconds = began.elapsed().as_secs_f64();
         let processor = sys::processor_time() - processor;
@@ -88,7 +88,7 @@ impl Filled {
 }
 
 #[derive(Clone)]
-struct Reader {
+struct StoreReader {
     store: Store,
     bodies: Arc<Vec<Bytes>>,
     /// The number of the newest object; the newest `held` objects are read.
@@ -97,9 +97,9 @@ struct Reader {
     until: Instant,
 }
 
-impl Reader {
+impl StoreReader {
     /// Reads one object after the other.
-    async fn read(self, mut random: Random) -> Result<(), Error> {
+    async fn read(self, mut random: SeededRandom) -> Result<(), Error> {
         while Instant::now() < self.until {
             let object = self.newest - random.below(self.held.into()) as u32;
             let Some(found) = self.store.get(KeyRef::new(&object.to_le_bytes(), b"")).await else { continue };

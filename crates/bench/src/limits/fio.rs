@@ -8,18 +8,18 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use super::{DEPTH, Measured};
-use crate::{Error, ErrorKind};
+use crate::{Error, ExperimentErrorKind};
 
 /// The number of writes in flight.
 const WRITES: usize = 4;
 
 /// Runs fio on a file.
-pub(super) struct Fio {
+pub(super) struct FioRunner {
     pub path: PathBuf,
     pub bytes: u64,
 }
 
-impl Fio {
+impl FioRunner {
     /// Writes with fio; returns bytes per second, and processor time per `unit` bytes.
     pub fn write(&self, bytes: u64, unit: u32) -> Result<Measured, Error> {
         let arguments = ["--rw=write", "--bs=1M", "--end_fsync=1"];
@@ -46,9 +46,9 @@ impl Fio {
         command.args(["--name=limit", "--direct=1", "--ioengine=io_uring", "--output-format=json"]);
         command.arg(format!("--filename={}", self.path.display())).arg(format!("--size={}", self.bytes));
         command.args(arguments).args(more).stdin(Stdio::null());
-        let output = command
-            .output()
-            .map_err(|error| Error::new(ErrorKind::Missing, format!("fio: {error}; install the Debian package fio")))?;
+        let output = command.output().map_err(|error| {
+            Error::new(ExperimentErrorKind::Missing, format!("fio: {error}; install the Debian package fio"))
+        })?;
         if !output.status.success() {
             return Err(Error::failed("fio", String::from_utf8_lossy(&output.stderr).trim()));
         }
@@ -76,8 +76,9 @@ mod tests {
 
     use super::*;
 
+    /// A field that is absent or 0 is an error.
     #[test]
-    fn fios_report_is_read_and_what_is_not_there_is_an_error() {
+    fn fio_report_requires_its_fields() {
         let report = json!({ "jobs": [{ "read": { "iops": 12.5 }, "write": { "bw_bytes": 0 } }] });
         assert_eq!(number(&report, "read", "iops").unwrap(), 12.5);
         assert!(number(&report, "write", "bw_bytes").is_err());

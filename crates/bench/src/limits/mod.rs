@@ -28,13 +28,13 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use self::bare::{Copier, Shelf};
-use self::filled::Filled;
-use self::fio::Fio;
+use self::bare::{BodyCopier, BodyFile};
+use self::filled::FilledStore;
+use self::fio::FioRunner;
 use crate::guardian::Guardian;
-use crate::random::Random;
-use crate::statistics::{Estimate, estimate, paired_ratio};
-use crate::{Error, ErrorKind, Figure, Report, machine};
+use crate::random::SeededRandom;
+use crate::statistics::{IntervalEstimate, estimate, paired_ratio};
+use crate::{Error, ExperimentErrorKind, ExperimentReport, ReportFigure, machine};
 
 /// The number of reads in flight.
 const DEPTH: usize = 32;
@@ -80,12 +80,12 @@ pub struct LimitsOptions {
 
 /// The rates of one contender.
 #[derive(Debug, Default, Clone)]
-struct Rates {
+struct ContenderRates {
     rates: Vec<f64>,
     processor: Vec<f64>,
 }
 
-impl Rates {
+impl ContenderRates {
     fn add(&mut self, (rate, processor): Measured) {
         self.rates.push(rate);
         self.processor.push(processor);
@@ -94,23 +94,27 @@ impl Rates {
 
 /// All runs.
 #[derive(Debug, Default, Clone)]
-struct Runs {
-    fill: Rates,
-    copied: Rates,
-    fio_fill: Rates,
-    reads: Rates,
-    beyond: [Rates; DEPTHS_BEYOND.len()],
-    checked: Rates,
-    fio_reads: Rates,
+struct LimitRuns {
+    fill: ContenderRates,
+    copied: ContenderRates,
+    fio_fill: ContenderRates,
+    reads: ContenderRates,
+    beyond: [ContenderRates; DEPTHS_BEYOND.len()],
+    checked: ContenderRates,
+    fio_reads: ContenderRates,
 }
 
 /// Measures; `progress` receives the number of completed runs and the number of all runs.
 ///
-/// *Errors*: [`ErrorKind::Missing`] without fio; [`ErrorKind::Void`] if a byte was wrong.
-pub fn limits(options: &LimitsOptions, guardian: Command, progress: &mut dyn FnMut(u64, u64)) -> Result<Report, Error> {
+/// *Errors*: [`ExperimentErrorKind::Missing`] without fio; [`ExperimentErrorKind::Void`] if a byte was wrong.
+pub fn limits(
+    options: &LimitsOptions,
+    guardian: Command,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<ExperimentReport, Error> {
     if options.bytes < BYTES_MIN || options.pairs < 2 || options.seconds == 0 || options.object_bytes == 0 {
         let message = format!("{BYTES_MIN} bytes, 2 pairs, 1 second and objects of 1 byte are the least");
-        return Err(Error::new(ErrorKind::Usage, message));
+        return Err(Error::new(ExperimentErrorKind::Usage, message));
     }
     let folder = options.folder.join(format!("nectary-bench-limits-{}", std::process::id()));
     let mut guardian = Guardian::start(guardian)?;
@@ -123,8 +127,12 @@ pub fn limits(options: &LimitsOptions, guardian: Command, progress: &mut dyn FnM
     result
 }
 
-async fn run(options: &LimitsOptions, folder: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<Report, Error> {
-    let fio = Fio { path: folder.join("fio"), bytes: options.bytes };
+async fn run(
+    options: &LimitsOptions,
+    folder: &Path,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<ExperimentReport, Error> {
+    let fio = FioRunner { path: folder.join("fio"), bytes: options.bytes };
     let of = (6 + DEPTHS_BEYOND.len() as u64) * options.pairs as u64 + 3;
     let mut done = 0;
     let mut step = || {
@@ -134,12 +142,12 @@ async fn run(options: &LimitsOptions, folder: &Path, progress: &mut dyn FnMut(u6
     step();
     fio.write(options.bytes, options.object_bytes)?;
     step();
-    let mut store = Filled::create(&folder.join("store"), options).await?;
+    let mut store = FilledStore::create(&folder.join("store"), options).await?;
     store.fill(options.bytes).await?;
     let fill_bytes = options.bytes / 4;
-    let mut copier = Copier::create(&folder.join("copier"), options, &store.bodies).await?;
+    let mut copier = BodyCopier::create(&folder.join("copier"), options, &store.bodies).await?;
     copier.fill(options.bytes).await?;
-    let mut runs = Runs::default();
+    let mut runs = LimitRuns::default();
     for pair in 0..options.pairs {
         for is_store in if pair % 2 == 0 { [true, false] } else { [false, true] } {
             step();
@@ -156,7 +164,7 @@ async fn run(options: &LimitsOptions, folder: &Path, progress: &mut dyn FnMut(u6
     let (_, read_bytes) = store.read(Duration::from_millis(200), DEPTH)?;
     let read_bytes = read_bytes.next_multiple_of(u64::from(store.block_bytes));
     step();
-    let shelf = Shelf::create(&folder.join("shelf"), options, read_bytes, &store.bodies).await?;
+    let shelf = BodyFile::create(&folder.join("shelf"), options, read_bytes, &store.bodies).await?;
     let time = Duration::from_secs(options.seconds);
     for pair in 0..options.pairs {
         for is_store in if pair % 2 == 0 { [true, false] } else { [false, true] } {
@@ -183,18 +191,18 @@ async fn run(options: &LimitsOptions, folder: &Path, progress: &mut dyn FnMut(u6
 }
 
 /// Runs `depth` tasks on [`THREADS`] threads, each with another seed, and returns their results.
-fn on_threads<T, F>(depth: usize, seed: u64, task: impl Fn(Random) -> F + Sync) -> Result<Vec<T>, Error>
+fn on_threads<T, F>(depth: usize, seed: u64, task: impl Fn(SeededRandom) -> F + Sync) -> Result<Vec<T>, Error>
 where
     T: Send + 'static,
     F: Future<Output = Result<T, Error>> + Send + 'static,
 {
-    let run = |mut random: Random| {
+    let run = |mut random: SeededRandom| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Error::failed("starting a runtime", error))?;
         runtime.block_on(async {
             let mut tasks = tokio::task::JoinSet::new();
             for _ in 0..depth / THREADS {
-                tasks.spawn(task(Random::new(random.next_u64())));
+                tasks.spawn(task(SeededRandom::new(random.next_u64())));
             }
             let mut results = Vec::new();
             while let Some(done) = tasks.join_next().await {
@@ -203,9 +211,9 @@ where
             Ok(results)
         })
     };
-    let (mut random, run) = (Random::new(seed), &run);
+    let (mut random, run) = (SeededRandom::new(seed), &run);
     let ended: Vec<std::thread::Result<Result<Vec<T>, Error>>> = std::thread::scope(|scope| {
-        let seeds: Vec<Random> = (0..THREADS).map(|_| Random::new(random.next_u64())).collect();
+        let seeds: Vec<SeededRandom> = (0..THREADS).map(|_| SeededRandom::new(random.next_u64())).collect();
         let threads: Vec<_> = seeds.into_iter().map(|random| scope.spawn(move || run(random))).collect();
         threads.into_iter().map(|thread| thread.join()).collect()
     });
@@ -217,21 +225,21 @@ where
 }
 
 fn void(what: &str, number: u32) -> Error {
-    Error::new(ErrorKind::Void, format!("the run is void: what {what} {number} has is not what was put"))
+    Error::new(ExperimentErrorKind::Void, format!("the run is void: what {what} {number} has is not what was put"))
 }
 
 /// A line of the report: two contenders.
-struct Line<'a> {
+struct RateComparison<'a> {
     name: &'static str,
     unit: &'static str,
     /// Rates are divided by this number.
     by: f64,
-    left: (&'static str, &'a Rates),
-    right: (&'static str, &'a Rates),
+    left: (&'static str, &'a ContenderRates),
+    right: (&'static str, &'a ContenderRates),
     target: Option<f64>,
 }
 
-fn report(options: &LimitsOptions, read_bytes: u64, runs: &Runs) -> Report {
+fn report(options: &LimitsOptions, read_bytes: u64, runs: &LimitRuns) -> ExperimentReport {
     let mut text = format!("bench limits: {}\n", machine::describe());
     text.push_str(&format!(
         "{} pairs on files of {} MiB in {}; objects of {} bytes, {read_bytes} bytes a read; us: processor time a read or an object\n",
@@ -242,8 +250,8 @@ fn report(options: &LimitsOptions, read_bytes: u64, runs: &Runs) -> Report {
     ));
     text.push_str("checked: reads of the same bodies with a checksum; copied: a loop that copies, sums and writes\n");
     let [twice, four_times] = &runs.beyond;
-    let reads = |name, left, right, target| Line { name, unit: "reads/s", by: 1.0, left, right, target };
-    let fills = |name, left, right, target| Line { name, unit: "MB/s", by: 1e6, left, right, target };
+    let reads = |name, left, right, target| RateComparison { name, unit: "reads/s", by: 1.0, left, right, target };
+    let fills = |name, left, right, target| RateComparison { name, unit: "MB/s", by: 1e6, left, right, target };
     let (store, checked, copied) = ("nectary", ("checked", &runs.checked), ("copied", &runs.copied));
     let (fio_reads, fio_fill) = (("fio", &runs.fio_reads), ("fio", &runs.fio_fill));
     let lines = [
@@ -269,26 +277,26 @@ fn report(options: &LimitsOptions, read_bytes: u64, runs: &Runs) -> Report {
         "seconds": options.seconds, "depth": DEPTH, "memory_bytes": MEMORY_BYTES, "read_bytes": read_bytes,
         "machine": machine::describe(),
     });
-    Report::new(PAGE, setting, figures, rows, text)
+    ExperimentReport::new(PAGE, setting, figures, rows, text)
 }
 
-impl Line<'_> {
+impl RateComparison<'_> {
     /// Returns the ratio, the line for people, and every run.
-    fn compare(&self) -> (Figure, String, Value) {
-        let Line { name, unit, by, left, right, target } = *self;
+    fn compare(&self) -> (ReportFigure, String, Value) {
+        let RateComparison { name, unit, by, left, right, target } = *self;
         let ratio = paired_ratio(&left.1.rates, &right.1.rates);
         let name_of_figure = format!("limits.{name}.{}_of_{}", left.0, right.0);
-        let figure = Figure::new(name_of_figure, "x", ratio).at_least(target);
+        let figure = ReportFigure::new(name_of_figure, "x", ratio).at_least(target);
         let verdict = match (target, figure.is_short()) {
             (Some(target), true) => format!("  target {target}  SHORT"),
             (Some(target), false) => format!("  target {target}  reached"),
             (None, _) => String::new(),
         };
-        let side = |(who, rates): (&str, &Rates)| {
+        let side = |(who, rates): (&str, &ContenderRates)| {
             let (rate, processor) = (estimate(&rates.rates).value / by, estimate(&rates.processor).value);
             format!("{who:7} {rate:9.1} {unit} {processor:5.1} us")
         };
-        let Estimate { value, low, high } = ratio;
+        let IntervalEstimate { value, low, high } = ratio;
         let ratio = format!("ratio {value:.3} ({low:.3} to {high:.3}){verdict}");
         let text = format!("  {name:12} {}   {}   {ratio}\n", side(left), side(right));
         let row = json!({ "figure": figure.name, "unit": unit, "divided_by": by,
@@ -302,13 +310,15 @@ impl Line<'_> {
 mod tests {
     use super::*;
 
+    /// A rate of half of fio's is short, and is the first figure.
     #[test]
-    fn half_of_fios_rate_is_short_and_stands_first() {
+    fn half_fio_rate_is_short() {
         let options = LimitsOptions { folder: "/tmp".into(), bytes: 1 << 30, object_bytes: 8000, pairs: 2, seconds: 1 };
-        let of = |rate| Rates { rates: vec![rate; 2], processor: vec![10.0; 2] };
+        let of = |rate| ContenderRates { rates: vec![rate; 2], processor: vec![10.0; 2] };
         let (reads, fill, copied, peer) = (of(95.0), of(50.0), of(52.0), of(100.0));
         let beyond = [of(95.0), of(95.0)];
-        let runs = Runs { fill, copied, fio_fill: peer.clone(), reads, beyond, checked: peer.clone(), fio_reads: peer };
+        let runs =
+            LimitRuns { fill, copied, fio_fill: peer.clone(), reads, beyond, checked: peer.clone(), fio_reads: peer };
         let report = report(&options, 12_288, &runs);
         assert_eq!(report.figures[0].name, "limits.fill.nectary_of_fio");
         assert!(report.is_short() && !report.figures[1].is_short());

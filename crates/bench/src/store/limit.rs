@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use crate::Error;
 use crate::disk::{DiskClock, DiskOptions, MeasuredDisk, SharedClock};
-use crate::random::Random;
-use crate::workload::Demand;
+use crate::random::SeededRandom;
+use crate::workload::WorkloadDemand;
 
 /// The size of one read, in bytes: a typical object in whole blocks.
 const READ_BYTES: usize = 8192;
@@ -25,7 +25,7 @@ const WRITE_BYTES: usize = 1 << 20;
 
 /// The disk's own speed.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Limit {
+pub struct DiskSpeed {
     /// The time of a random read of 8 KiB, one at a time, in milliseconds.
     pub random_read_ms: f64,
     /// The rate of sequential writes of 1 MiB, in bytes per second.
@@ -34,7 +34,7 @@ pub struct Limit {
     pub read_bytes_per_s: f64,
 }
 
-impl Limit {
+impl DiskSpeed {
     /// Measures a new disk like those of the contenders. Reads are in the first `region_bytes`, because contenders fill
     /// only this part.
     pub fn measure(
@@ -43,7 +43,7 @@ impl Limit {
         region_bytes: u64,
         clock: &Arc<SharedClock>,
         slot: usize,
-    ) -> Result<Limit, Error> {
+    ) -> Result<DiskSpeed, Error> {
         let bytes = bytes.max(64 << 20);
         let disk = MeasuredDisk::attach(options, bytes, "limit", clock, slot)?;
         let clock = DiskClock::new(options.time, Some(clock.clone()), vec![slot]);
@@ -63,14 +63,14 @@ impl Limit {
                 read(&*device, index * WRITE_BYTES as u64, WRITE_BYTES).await?;
             }
             let read_back = clock.now();
-            let mut random = Random::new(bytes);
+            let mut random = SeededRandom::new(bytes);
             let places = region_bytes.clamp(64 << 20, bytes) / READ_BYTES as u64;
             for _ in 0..READS {
                 let offset = random.below(places) * READ_BYTES as u64;
                 read(&*device, offset, READ_BYTES).await?;
             }
             let done = clock.now();
-            Ok::<Limit, Error>(Limit {
+            Ok::<DiskSpeed, Error>(DiskSpeed {
                 random_read_ms: (done - read_back).as_secs_f64() * 1e3 / READS as f64,
                 write_bytes_per_s: (WRITES * WRITE_BYTES as u64) as f64 / (written - began).as_secs_f64(),
                 read_bytes_per_s: (WRITES * WRITE_BYTES as u64) as f64 / (read_back - written).as_secs_f64(),
@@ -81,20 +81,20 @@ impl Limit {
 
     /// The requests per second of a store that misses only first requests and does only the necessary work. Several
     /// disks share the work equally.
-    pub fn requests_per_s(&self, demand: &Demand, disks: usize) -> f64 {
+    pub fn requests_per_s(&self, demand: &WorkloadDemand, disks: usize) -> f64 {
         let reads_s = demand.must_read_bytes as f64 / self.read_bytes_per_s;
         (demand.requests * disks as u64) as f64 / (reads_s + self.writes_s(demand))
     }
 
     /// The requests per second of an LRU over groups, which needs a seek per read.
-    pub fn lru_over_groups_per_s(&self, demand: &Demand, disks: usize) -> f64 {
+    pub fn lru_over_groups_per_s(&self, demand: &WorkloadDemand, disks: usize) -> f64 {
         let seeks_s = demand.group_reads as f64 * self.random_read_ms / 1e3;
         let beyond_bytes = demand.group_read_bytes.saturating_sub(demand.group_reads * READ_BYTES as u64);
         let reads_s = seeks_s + beyond_bytes as f64 / self.read_bytes_per_s;
         (demand.requests * disks as u64) as f64 / (reads_s + self.writes_s(demand))
     }
 
-    fn writes_s(&self, demand: &Demand) -> f64 {
+    fn writes_s(&self, demand: &WorkloadDemand) -> f64 {
         demand.compulsory_bytes as f64 / self.write_bytes_per_s
     }
 }
@@ -103,10 +103,11 @@ impl Limit {
 mod tests {
     use super::*;
 
+    /// The limit depends only on the workload and the disk.
     #[test]
-    fn the_limit_is_of_the_workload_and_the_disk_alone() {
-        let limit = Limit { random_read_ms: 10.0, write_bytes_per_s: 1e6, read_bytes_per_s: 2e6 };
-        let demand = Demand {
+    fn limit_ignores_contenders() {
+        let limit = DiskSpeed { random_read_ms: 10.0, write_bytes_per_s: 1e6, read_bytes_per_s: 2e6 };
+        let demand = WorkloadDemand {
             requests: 1000,
             compulsory: 500,
             compulsory_bytes: 1_000_000,

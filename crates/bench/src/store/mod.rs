@@ -24,16 +24,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::disk::QUEUE_DEPTH;
 
-pub use lanes::Lane;
-pub use limit::Limit;
-pub use plan::{Group, Plan};
+pub use lanes::StoreLane;
+pub use limit::DiskSpeed;
+pub use plan::{DiskSizeGroup, StorePlan};
 pub use plot::pictures;
-pub use results::{Expected, GroupResult, LaneResult, Swept, Trend};
-pub use run::{Programs, Progress, run};
+pub use results::{DirtyShareResult, ExpectedHits, GroupResult, LaneResult, RatioTrend};
+pub use run::{ProcessCommands, RunProgress, run};
 
 /// The conditions of a run: two tables of the paper, or a bare disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Preset {
+pub enum StorePreset {
     /// One thread, one disk, and 256 MB of memory, divided in two ways; compared with EFS and XFS.
     Table4,
     /// Four threads and two disks; compared with three forms of UFS.
@@ -42,29 +42,29 @@ pub enum Preset {
     Bare,
 }
 
-impl Preset {
+impl StorePreset {
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
-            Preset::Table4 => "table4",
-            Preset::Table5 => "table5",
-            Preset::Bare => "bare",
+            StorePreset::Table4 => "table4",
+            StorePreset::Table5 => "table5",
+            StorePreset::Bare => "bare",
         }
     }
 
     /// The number of disks of a contender.
     pub fn disks(self) -> usize {
         match self {
-            Preset::Table4 | Preset::Bare => 1,
-            Preset::Table5 => 2,
+            StorePreset::Table4 | StorePreset::Bare => 1,
+            StorePreset::Table5 => 2,
         }
     }
 
     /// The number of threads of the workload.
     pub fn threads(self) -> usize {
         match self {
-            Preset::Table4 | Preset::Bare => 1,
-            Preset::Table5 => 4,
+            StorePreset::Table4 | StorePreset::Bare => 1,
+            StorePreset::Table5 => 4,
         }
     }
 }
@@ -90,9 +90,9 @@ pub const TRACE_SHARE: f64 = 1.0;
 
 /// The options of a run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Options {
+pub struct BenchStoreOptions {
     /// The conditions of the run.
-    pub preset: Preset,
+    pub preset: StorePreset,
     /// The factor by which disk sizes, memory and the length of the trace are scaled.
     pub scale: Option<f64>,
     /// The share of the trace that is replayed, from its beginning.
@@ -130,10 +130,10 @@ pub struct Options {
     pub queue_depth: usize,
 }
 
-impl Options {
+impl BenchStoreOptions {
     /// The options of a preset, with the defaults for everything else.
-    pub fn new(preset: Preset) -> Options {
-        Options {
+    pub fn new(preset: StorePreset) -> BenchStoreOptions {
+        BenchStoreOptions {
             preset,
             scale: None,
             trace: None,

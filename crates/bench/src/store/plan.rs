@@ -2,12 +2,12 @@
 //!
 //! Owns: scaling, and the refusal of wrong options. Leaves to others: the contenders of each preset (`lanes`).
 
-use super::lanes::{Lane, MEMORY_MB, is_named, lanes};
-use super::{Options, Preset, SCALE, TRACE_SHARE};
-use crate::contender::Kind;
-use crate::disk::{DiskOptions, Timekeeping};
-use crate::workload::Laws;
-use crate::{Error, ErrorKind};
+use super::lanes::{MEMORY_MB, StoreLane, is_named, lanes};
+use super::{BenchStoreOptions, SCALE, StorePreset, TRACE_SHARE};
+use crate::contender::ContenderKind;
+use crate::disk::{DiskOptions, DiskTimekeeping};
+use crate::workload::WorkloadLaws;
+use crate::{Error, ExperimentErrorKind};
 
 /// The memory that a store in real time uses outside its budget for each thread beyond the first: rings, stacks, and
 /// free memory of its allocator. *Units*: bytes. The store's budget is reduced by this, so that the store uses no more
@@ -42,24 +42,24 @@ const GB: f64 = 1e9;
 
 /// All contenders on one disk size.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Group {
+pub struct DiskSizeGroup {
     /// Its name in figures.
     pub label: String,
     /// The size of the disk in the paper, in GB.
     pub seed_gb: u64,
     /// The laws of the workload.
-    pub laws: Laws,
+    pub laws: WorkloadLaws,
     /// The scaled size of all disks together, in bytes.
     pub disk_bytes: u64,
     /// The contenders; the first two are Nectary.
-    pub lanes: Vec<Lane>,
+    pub lanes: Vec<StoreLane>,
 }
 
 /// A whole run.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct StorePlan {
     /// The options.
-    pub options: Options,
+    pub options: BenchStoreOptions,
     /// The factor by which the paper's sizes are scaled.
     pub scale: f64,
     /// The number of requests of the whole scaled trace.
@@ -77,18 +77,18 @@ pub struct Plan {
     /// The memory of each contender, in bytes.
     pub memory_bytes: u64,
     /// The disk sizes.
-    pub groups: Vec<Group>,
+    pub groups: Vec<DiskSizeGroup>,
     /// The peers that this machine cannot run, with the reason.
     pub skipped: Vec<String>,
 }
 
-impl Plan {
+impl StorePlan {
     /// Makes the plan of a run.
     ///
-    /// *Errors*: [`ErrorKind::Usage`] for a scale or a number of pairs out of bounds, or if nothing is left to
+    /// *Errors*: [`ExperimentErrorKind::ResourceUsage`] for a scale or a number of pairs out of bounds, or if nothing is left to
     /// compare.
-    pub fn new(options: Options) -> Result<Plan, Error> {
-        let usage = |message: String| Error::new(ErrorKind::Usage, message);
+    pub fn new(options: BenchStoreOptions) -> Result<StorePlan, Error> {
+        let usage = |message: String| Error::new(ExperimentErrorKind::Usage, message);
         let scale = options.scale.unwrap_or(SCALE);
         let memory_bytes = ((MEMORY_MB << 20) as f64 * scale) as u64 >> 12 << 12;
         let beyond_bytes = store_beyond_bytes(&options);
@@ -103,19 +103,20 @@ impl Plan {
         if pairs < 2 || (pairs < PAIRS && !options.quick) {
             return Err(usage(format!("{pairs} pairs are too few: {PAIRS} at least, or 2 with --quick")));
         }
-        let is_one = options.quick || options.ablations || options.speed.is_some() || options.preset == Preset::Bare;
+        let is_one =
+            options.quick || options.ablations || options.speed.is_some() || options.preset == StorePreset::Bare;
         let seeds = options.seeds.unwrap_or(if is_one { 1 } else { SEEDS }) as u64;
         if seeds == 0 {
             return Err(usage("a run has 1 seed at least".to_owned()));
         }
         let seeds: Vec<u64> = (0..seeds).map(|index| options.seed + index).collect();
         let threads = options.preset.threads();
-        let is_bare = options.preset == Preset::Bare;
+        let is_bare = options.preset == StorePreset::Bare;
         let time = match options.speed {
             Some(_) if is_bare => return Err(usage("a bare disk is as fast as it is: leave --speed away".to_owned())),
-            None if is_bare => Timekeeping::Real { speed: 1.0 },
-            None => Timekeeping::Virtual,
-            Some(speed) if (1.0..=SPEED_MAX).contains(&speed) => Timekeeping::Real { speed },
+            None if is_bare => DiskTimekeeping::Real { speed: 1.0 },
+            None => DiskTimekeeping::Virtual,
+            Some(speed) if (1.0..=SPEED_MAX).contains(&speed) => DiskTimekeeping::Real { speed },
             Some(_) => return Err(usage(format!("a speed is at least 1 and at most {SPEED_MAX}"))),
         };
         if is_bare != options.folder.is_some() {
@@ -125,7 +126,7 @@ impl Plan {
         if !(share > 0.0 && share <= 1.0) {
             return Err(usage("a share of the trace is more than 0 and at most 1".to_owned()));
         }
-        let trace_requests = Laws::seed_trace(options.seed, scale).requests;
+        let trace_requests = WorkloadLaws::seed_trace(options.seed, scale).requests;
         let requests = ((trace_requests as f64 * share) as u64).max(pairs as u64);
         let requests = if options.quick { requests.min(REQUESTS_QUICK) } else { requests };
         let (mut skipped, mut groups, mut known) = (Vec::new(), Vec::new(), Vec::new());
@@ -133,15 +134,16 @@ impl Plan {
             let disk_bytes = ((seed_gb as f64 * GB * scale) as u64).next_multiple_of(1 << 20);
             let lanes = lanes(&options, memory_bytes, memory_bytes - beyond_bytes, seed_gb);
             known.extend(lanes.iter().map(|lane| lane.name.clone()));
-            let is_there = |lane: &Lane| match missing(&options, lane) {
+            let is_there = |lane: &StoreLane| match missing(&options, lane) {
                 None => true,
                 Some(reason) => {
                     skipped.push(format!("{}: {reason}", lane.name));
                     false
                 }
             };
-            let lanes: Vec<Lane> = lanes.into_iter().filter(|lane| is_named(&options, lane)).filter(is_there).collect();
-            groups.push(Group { label, seed_gb, laws, disk_bytes, lanes });
+            let lanes: Vec<StoreLane> =
+                lanes.into_iter().filter(|lane| is_named(&options, lane)).filter(is_there).collect();
+            groups.push(DiskSizeGroup { label, seed_gb, laws, disk_bytes, lanes });
         }
         if let Some(name) = options.only.iter().find(|name| !known.iter().any(|known| known.contains(name.as_str()))) {
             known.sort();
@@ -151,7 +153,7 @@ impl Plan {
         skipped.sort();
         skipped.dedup();
         if groups.is_empty() {
-            let Options { sizes, embedded, .. } = &options;
+            let BenchStoreOptions { sizes, embedded, .. } = &options;
             let name = options.preset.name();
             return Err(usage(format!("{name} has no disk of {sizes:?} GB with pages of {embedded:?} objects")));
         }
@@ -161,7 +163,7 @@ impl Plan {
             return Err(usage("a queue is 1 request deep at least".to_owned()));
         }
         let disk = DiskOptions { model, time, queue_depth, folder: options.folder.clone(), is_bare };
-        Ok(Plan {
+        Ok(StorePlan {
             options,
             scale,
             trace_requests,
@@ -194,17 +196,18 @@ impl Plan {
 }
 
 /// The name, the disk size in GB and the workload's laws of each group of contenders.
-fn conditions(options: &Options, scale: f64) -> Vec<(String, u64, Laws)> {
-    let usual = Laws::seed_trace(options.seed, scale);
+fn conditions(options: &BenchStoreOptions, scale: f64) -> Vec<(String, u64, WorkloadLaws)> {
+    let usual = WorkloadLaws::seed_trace(options.seed, scale);
     let is_small = options.quick || options.ablations;
     let of_size = |size: u64| (format!("{size}gb"), size, usual.clone());
     let sizes: &[u64] = match options.preset {
-        Preset::Table4 => &[4, 9, 18],
-        Preset::Table5 => &[4, 8],
-        Preset::Bare => {
+        StorePreset::Table4 => &[4, 9, 18],
+        StorePreset::Table5 => &[4, 8],
+        StorePreset::Bare => {
             let size = options.sizes.first().copied().unwrap_or(4);
-            let of_embedded =
-                |count: u64| (format!("embedded-{count}"), size, Laws { embedded_mean: count as f64, ..usual.clone() });
+            let of_embedded = |count: u64| {
+                (format!("embedded-{count}"), size, WorkloadLaws { embedded_mean: count as f64, ..usual.clone() })
+            };
             let is_wanted = |count: &u64| match options.embedded.is_empty() {
                 true => !is_small || *count == EMBEDDED_AIM,
                 false => options.embedded.contains(count),
@@ -219,17 +222,17 @@ fn conditions(options: &Options, scale: f64) -> Vec<(String, u64, Laws)> {
 }
 
 /// The reason why this machine cannot run a contender; `None` if it can.
-fn missing(options: &Options, lane: &Lane) -> Option<String> {
+fn missing(options: &BenchStoreOptions, lane: &StoreLane) -> Option<String> {
     match lane.kind {
-        Kind::Files { system, .. } => system.missing(),
-        Kind::Foyer { .. } if options.foyer.is_none() => Some(
+        ContenderKind::Files { system, .. } => system.missing(),
+        ContenderKind::Foyer { .. } if options.foyer.is_none() => Some(
             "its program, nectary-foyer, is not beside this one: cargo build --release -p nectary-foyer".to_owned(),
         ),
         _ => None,
     }
 }
 
-fn store_beyond_bytes(options: &Options) -> u64 {
+fn store_beyond_bytes(options: &BenchStoreOptions) -> u64 {
     match options.speed {
         // On a virtual clock, threads are modelled: one real thread sends all their requests.
         None => 0,
@@ -240,95 +243,122 @@ fn store_beyond_bytes(options: &Options) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contender::{FileSystem, Settings};
+    use crate::contender::{ContenderFileSystem, NectarySettings};
 
-    fn options(preset: Preset) -> Options {
-        Options::new(preset)
+    fn options(preset: StorePreset) -> BenchStoreOptions {
+        BenchStoreOptions::new(preset)
     }
 
     #[test]
     fn presets_are_the_seeds_tables() {
-        let plan = Plan::new(Options { scale: Some(1.0), trace: Some(1.0), ..options(Preset::Table4) }).unwrap();
+        let plan =
+            StorePlan::new(BenchStoreOptions { scale: Some(1.0), trace: Some(1.0), ..options(StorePreset::Table4) })
+                .unwrap();
         let sizes: Vec<u64> = plan.groups.iter().map(|group| group.seed_gb).collect();
         assert_eq!((sizes.as_slice(), plan.threads, plan.requests), (&[4, 9, 18][..], 1, 4_800_000));
         let has = |group: usize, name: &str| plan.groups[group].lanes.iter().any(|lane| lane.name == name);
-        if FileSystem::Xfs.missing().is_none() && FileSystem::Ext4.missing().is_none() {
+        if ContenderFileSystem::Xfs.missing().is_none() && ContenderFileSystem::Ext4.missing().is_none() {
             assert!(has(0, "ext4-dirsync.50") && !has(1, "ext4-dirsync.50") && has(2, "xfs.128"));
         }
-        let plan = Plan::new(options(Preset::Table5)).unwrap();
+        let plan = StorePlan::new(options(StorePreset::Table5)).unwrap();
         assert_eq!(plan.threads, 4);
         assert!(
-            plan.groups.iter().all(|group| group.lanes.iter().all(|lane| !matches!(lane.kind, Kind::Foyer { .. })))
+            plan.groups
+                .iter()
+                .all(|group| group.lanes.iter().all(|lane| !matches!(lane.kind, ContenderKind::Foyer { .. })))
         );
         assert!(plan.groups.iter().all(|group| group.lanes[0].disks == 2));
     }
 
+    /// A quick run has one seed.
     #[test]
-    fn whole_runs_have_five_seeds_and_looks_have_one() {
-        assert_eq!(Plan::new(options(Preset::Table5)).unwrap().seeds, [1, 2, 3, 4, 5]);
-        assert_eq!(Plan::new(Options { seed: 7, seeds: Some(2), ..options(Preset::Table4) }).unwrap().seeds, [7, 8]);
-        assert_eq!(Plan::new(Options { quick: true, ..options(Preset::Table4) }).unwrap().seeds, [1]);
-        assert!(Plan::new(Options { seeds: Some(0), ..options(Preset::Table4) }).is_err());
+    fn full_run_has_five_seeds() {
+        assert_eq!(StorePlan::new(options(StorePreset::Table5)).unwrap().seeds, [1, 2, 3, 4, 5]);
+        assert_eq!(
+            StorePlan::new(BenchStoreOptions { seed: 7, seeds: Some(2), ..options(StorePreset::Table4) })
+                .unwrap()
+                .seeds,
+            [7, 8]
+        );
+        assert_eq!(
+            StorePlan::new(BenchStoreOptions { quick: true, ..options(StorePreset::Table4) }).unwrap().seeds,
+            [1]
+        );
+        assert!(StorePlan::new(BenchStoreOptions { seeds: Some(0), ..options(StorePreset::Table4) }).is_err());
     }
 
+    /// The pieces are the whole workload; at least ten pairs are required unless the run is quick.
     #[test]
-    fn pieces_are_the_whole_workload_and_pairs_are_ten_unless_quick() {
-        let plan = Plan::new(options(Preset::Table4)).unwrap();
+    fn pieces_cover_workload() {
+        let plan = StorePlan::new(options(StorePreset::Table4)).unwrap();
         assert!(plan.pairs >= 10);
         let sum: u64 = (0..plan.pairs).map(|index| plan.piece(index).1).sum();
         assert_eq!(sum, plan.requests);
-        let few = Options { pairs: Some(9), ..options(Preset::Table4) };
-        assert_eq!(Plan::new(few.clone()).unwrap_err().kind, ErrorKind::Usage);
-        assert_eq!(Plan::new(Options { quick: true, ..few }).unwrap().groups.len(), 1);
+        let few = BenchStoreOptions { pairs: Some(9), ..options(StorePreset::Table4) };
+        assert_eq!(StorePlan::new(few.clone()).unwrap_err().kind, ExperimentErrorKind::Usage);
+        assert_eq!(StorePlan::new(BenchStoreOptions { quick: true, ..few }).unwrap().groups.len(), 1);
     }
 
+    /// Each ablation runs next to the full store only.
     #[test]
-    fn ablations_change_one_thing_and_are_beside_nectary_alone() {
-        for (preset, disks) in [(Preset::Table4, 1), (Preset::Table5, 2)] {
-            let plan = Plan::new(Options { ablations: true, ..options(preset) }).unwrap();
+    fn ablations_change_one_setting() {
+        for (preset, disks) in [(StorePreset::Table4, 1), (StorePreset::Table5, 2)] {
+            let plan = StorePlan::new(BenchStoreOptions { ablations: true, ..options(preset) }).unwrap();
             let [group] = plan.groups.as_slice() else { panic!("{:?}", plan.groups) };
-            assert_eq!(group.lanes.len(), 2 + Settings::ablations().len());
+            assert_eq!(group.lanes.len(), 2 + NectarySettings::ablations().len());
             for lane in &group.lanes[2..] {
                 assert_eq!(lane.disks, disks);
-                let Kind::Nectary { settings, .. } = &lane.kind else { panic!("{lane:?}") };
-                assert_ne!(*settings, Settings::default(), "{}", lane.name);
+                let ContenderKind::Nectary { settings, .. } = &lane.kind else { panic!("{lane:?}") };
+                assert_ne!(*settings, NectarySettings::default(), "{}", lane.name);
             }
         }
     }
 
+    /// A bare disk has a group for each number of embedded objects, and runs in real time.
     #[test]
-    fn a_bare_disk_has_a_group_for_each_number_of_embedded_objects_in_real_time() {
-        let bare = Options { folder: Some("/tmp".into()), foyer: Some("/bin/true".into()), ..options(Preset::Bare) };
-        let plan = Plan::new(bare.clone()).unwrap();
+    fn bare_disk_groups_by_embedding() {
+        let bare = BenchStoreOptions {
+            folder: Some("/tmp".into()),
+            foyer: Some("/bin/true".into()),
+            ..options(StorePreset::Bare)
+        };
+        let plan = StorePlan::new(bare.clone()).unwrap();
         let labels: Vec<&str> = plan.groups.iter().map(|group| group.label.as_str()).collect();
         assert_eq!(labels, ["embedded-1", "embedded-3", "embedded-5", "embedded-10"]);
-        assert_eq!((plan.disk.time, &plan.disk.model), (Timekeeping::Real { speed: 1.0 }, &None));
+        assert_eq!((plan.disk.time, &plan.disk.model), (DiskTimekeeping::Real { speed: 1.0 }, &None));
         for group in &plan.groups {
             for name in ["nectary-again", "nectary-hints-off", "foyer"] {
                 assert!(group.lanes.iter().any(|lane| lane.name == name), "{name}");
             }
         }
-        let without = Plan::new(Options { foyer: None, ..bare.clone() }).unwrap();
+        let without = StorePlan::new(BenchStoreOptions { foyer: None, ..bare.clone() }).unwrap();
         assert!(without.skipped.iter().any(|reason| reason.contains("nectary-foyer")), "{:?}", without.skipped);
-        assert_eq!(Plan::new(Options { quick: true, ..bare.clone() }).unwrap().groups[0].label, "embedded-5");
-        assert!(Plan::new(Options { embedded: vec![4], ..bare.clone() }).is_err());
-        assert!(Plan::new(Options { folder: None, ..bare.clone() }).is_err());
-        assert!(Plan::new(Options { speed: Some(2.0), ..bare }).is_err());
+        assert_eq!(
+            StorePlan::new(BenchStoreOptions { quick: true, ..bare.clone() }).unwrap().groups[0].label,
+            "embedded-5"
+        );
+        assert!(StorePlan::new(BenchStoreOptions { embedded: vec![4], ..bare.clone() }).is_err());
+        assert!(StorePlan::new(BenchStoreOptions { folder: None, ..bare.clone() }).is_err());
+        assert!(StorePlan::new(BenchStoreOptions { speed: Some(2.0), ..bare }).is_err());
     }
 
     #[test]
-    fn what_is_out_of_bounds_is_refused() {
+    fn store_plan_refuses_bad_numbers() {
         for scale in [0.0, -1.0, 1.5, 0.01, f64::NAN] {
-            let wrong = Options { scale: Some(scale), ..options(Preset::Table4) };
-            assert_eq!(Plan::new(wrong).unwrap_err().kind, ErrorKind::Usage, "{scale}");
+            let wrong = BenchStoreOptions { scale: Some(scale), ..options(StorePreset::Table4) };
+            assert_eq!(StorePlan::new(wrong).unwrap_err().kind, ExperimentErrorKind::Usage, "{scale}");
         }
         for wrong in [0.0, 1.1, f64::NAN] {
-            assert!(Plan::new(Options { trace: Some(wrong), ..options(Preset::Table4) }).is_err());
-            assert!(Plan::new(Options { speed: Some(wrong / 2.0), ..options(Preset::Table5) }).is_err());
+            assert!(StorePlan::new(BenchStoreOptions { trace: Some(wrong), ..options(StorePreset::Table4) }).is_err());
+            assert!(
+                StorePlan::new(BenchStoreOptions { speed: Some(wrong / 2.0), ..options(StorePreset::Table5) }).is_err()
+            );
         }
-        assert!(Plan::new(Options { sizes: vec![5], ..options(Preset::Table4) }).is_err());
-        assert!(Plan::new(Options { queue_depth: 0, ..options(Preset::Table4) }).is_err());
-        let unknown = Plan::new(Options { only: vec!["zfs".to_owned()], ..options(Preset::Table4) }).unwrap_err();
+        assert!(StorePlan::new(BenchStoreOptions { sizes: vec![5], ..options(StorePreset::Table4) }).is_err());
+        assert!(StorePlan::new(BenchStoreOptions { queue_depth: 0, ..options(StorePreset::Table4) }).is_err());
+        let unknown =
+            StorePlan::new(BenchStoreOptions { only: vec!["zfs".to_owned()], ..options(StorePreset::Table4) })
+                .unwrap_err();
         assert!(unknown.message.contains("\"zfs\"") && unknown.message.contains("xfs.50"), "{unknown}");
     }
 }

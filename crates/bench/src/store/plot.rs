@@ -3,9 +3,9 @@
 
 use serde_json::Value;
 
-use crate::Report;
+use crate::ExperimentReport;
 use crate::drawing::{ChartAxis, ChartBar, ChartCard, ChartGrid, ChartLine, ChartMarks, ChartPanel, ChartPoint};
-use crate::statistics::{Estimate, estimate, median};
+use crate::statistics::{IntervalEstimate, estimate, median};
 
 /// The parts of a request's time, from the lower end of a bar.
 const PARTS: [&str; 4] = ["read_ms", "write_ms", "daemon_ms", "other_ms"];
@@ -17,7 +17,7 @@ fn word<'a>(row: &'a Value, name: &str) -> &'a str {
 }
 
 /// The values of a list, in their order and each once.
-fn distinct<'a>(report: &'a Report, name: &str) -> Vec<&'a str> {
+fn distinct<'a>(report: &'a ExperimentReport, name: &str) -> Vec<&'a str> {
     let mut found = Vec::new();
     for row in &report.rows {
         let word = word(row, name);
@@ -29,7 +29,7 @@ fn distinct<'a>(report: &'a Report, name: &str) -> Vec<&'a str> {
 }
 
 /// The rows of a contender in a group, one for each seed of the workload.
-fn of<'a>(report: &'a Report, group: &str, contender: &str) -> Vec<&'a Value> {
+fn of<'a>(report: &'a ExperimentReport, group: &str, contender: &str) -> Vec<&'a Value> {
     report.rows.iter().filter(|row| word(row, "group") == group && word(row, "contender") == contender).collect()
 }
 
@@ -40,7 +40,7 @@ fn times(row: &Value) -> Vec<f64> {
 }
 
 /// The pictures: ratios by piece, and parts of a request's time.
-pub fn pictures(report: &Report) -> Vec<ChartGrid> {
+pub fn pictures(report: &ExperimentReport) -> Vec<ChartGrid> {
     let (groups, contenders) = (distinct(report, "group"), distinct(report, "contender"));
     let mut ratios = Vec::new();
     let mut bars = Vec::new();
@@ -102,7 +102,7 @@ fn points(base: &[&Value], others: &[&Value]) -> Vec<ChartPoint> {
     let (base, others): (Vec<_>, Vec<_>) =
         (base.iter().map(|row| times(row)).collect(), others.iter().map(|row| times(row)).collect());
     let pieces = others.iter().chain(&base).map(Vec::len).min().unwrap_or(0);
-    let ratios = |piece: usize| -> Estimate {
+    let ratios = |piece: usize| -> IntervalEstimate {
         estimate(&base.iter().zip(&others).map(|(base, other)| other[piece] / base[piece]).collect::<Vec<_>>())
     };
     (0..pieces).map(|piece| ChartPoint { x: piece as f64 + 1.0, found: ratios(piece) }).collect()
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn contenders_have_a_line_and_a_bar() {
+    fn contenders_have_line_and_bar() {
         let row = |group: &str, contender: &str, seed: u64, run_s: f64| {
             json!({
                 "group": group, "contender": contender, "seed": seed, "pieces": [{ "run_s": run_s }, { "run_s": 2.0 * run_s }],
@@ -129,7 +129,7 @@ mod tests {
             row("4gb", "xfs.50", 2, 5.0),
             row("9gb", "nectary", 1, 1.0),
         ];
-        let report = Report::new("store-table4", json!({}), Vec::new(), rows, String::new());
+        let report = ExperimentReport::new("store-table4", json!({}), Vec::new(), rows, String::new());
         let [trend, spent] = pictures(&report).try_into().unwrap();
         assert_eq!((trend.legend, trend.cards.len()), (vec!["nectary".to_owned(), "xfs.50".to_owned()], 2));
         let ChartMarks::Lines(lines) = &trend.cards[0].panels[0].marks else { panic!("lines") };

@@ -11,24 +11,29 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::plan::{Group, PAIRS, Plan, SEEDS_MIN};
-use super::results::{GroupResult, LaneResult, Swept, Trend, disk_hit_ms, hit_ms, put_ms, spent_ms};
-use super::{Preset, plot, text};
-use crate::contender::Kind;
-use crate::disk::Timekeeping;
+use super::plan::{DiskSizeGroup, PAIRS, SEEDS_MIN, StorePlan};
+use super::results::{DirtyShareResult, GroupResult, LaneResult, RatioTrend, disk_hit_ms, hit_ms, put_ms, spent_ms};
+use super::{StorePreset, plot, text};
+use crate::contender::ContenderKind;
+use crate::disk::DiskTimekeeping;
 use crate::drawing::svg_file;
-use crate::statistics::{Estimate, estimate, median, ratio_of_sums};
-use crate::{Figure, Report, machine};
+use crate::statistics::{IntervalEstimate, estimate, median, ratio_of_sums};
+use crate::{ExperimentReport, ReportFigure, machine};
 
 /// Makes the report of a run.
-pub(super) fn report(plan: &Plan, groups: Vec<GroupResult>, swept: Vec<Swept>, took: Duration) -> Report {
+pub(super) fn report(
+    plan: &StorePlan,
+    groups: Vec<GroupResult>,
+    swept: Vec<DirtyShareResult>,
+    took: Duration,
+) -> ExperimentReport {
     let (mut figures, mut trends, mut rows) = (Vec::new(), Vec::new(), Vec::new());
     for results in groups.chunk_by(|left, right| left.group.label == right.group.label) {
         figures.extend(figures_of(plan, results));
         trends.extend(trends_of(results));
         rows.extend(results.iter().flat_map(|result| result.lanes.iter().map(|lane| row(result, lane))));
     }
-    if plan.options.preset != Preset::Bare {
+    if plan.options.preset != StorePreset::Bare {
         figures.extend(best_of_xfs(&figures));
     }
     // A stable sort: figures with equal keys keep their order.
@@ -48,20 +53,20 @@ pub(super) fn report(plan: &Plan, groups: Vec<GroupResult>, swept: Vec<Swept>, t
         "machine": machine::describe(), "skipped": plan.skipped, "took_s": took.as_secs_f64(),
     });
     let text = text::text(plan, &groups, &figures, &trends, &swept, took);
-    let report = Report::new(&experiment, setting, figures, rows, text).with("trends", json!(trends));
+    let report = ExperimentReport::new(&experiment, setting, figures, rows, text).with("trends", json!(trends));
     let svg = svg_file(&experiment, &plot::pictures(&report));
     report.with_svg(svg)
 }
 
 /// The target of the ratio to a peer, by preset and group; `None` if the ratio has no target.
-fn target(preset: Preset, group: &Group, name: &str) -> Option<f64> {
+fn target(preset: StorePreset, group: &DiskSizeGroup, name: &str) -> Option<f64> {
     match preset {
-        Preset::Bare if name.starts_with("xfs.") && group.label == EMBEDDED_AIM => Some(5.0),
-        Preset::Bare if name.starts_with("foyer") => Some(1.0),
-        Preset::Table4 if name.starts_with("xfs.") => Some(if group.label == "4gb" { 4.6 } else { 3.5 }),
-        Preset::Table4 if name.starts_with("ext4-dirsync.") => Some(13.0),
-        Preset::Table5 if name.starts_with("ext4-async.") && !name.ends_with("one-disk") => Some(2.3),
-        Preset::Table5 if name == "nectary-one-disk" => Some(1.0),
+        StorePreset::Bare if name.starts_with("xfs.") && group.label == EMBEDDED_AIM => Some(5.0),
+        StorePreset::Bare if name.starts_with("foyer") => Some(1.0),
+        StorePreset::Table4 if name.starts_with("xfs.") => Some(if group.label == "4gb" { 4.6 } else { 3.5 }),
+        StorePreset::Table4 if name.starts_with("ext4-dirsync.") => Some(13.0),
+        StorePreset::Table5 if name.starts_with("ext4-async.") && !name.ends_with("one-disk") => Some(2.3),
+        StorePreset::Table5 if name == "nectary-one-disk" => Some(1.0),
         _ => None,
     }
 }
@@ -75,7 +80,7 @@ const HINTS_OFF_AIM: f64 = 2.0;
 const WRITTEN_MAX: f64 = 1.25;
 
 /// The run time of `other` divided by that of `one`.
-fn ratio(results: &[GroupResult], one: usize, other: usize) -> Estimate {
+fn ratio(results: &[GroupResult], one: usize, other: usize) -> IntervalEstimate {
     match results {
         [result] => ratio_of_sums(&result.lanes[other].times(), &result.lanes[one].times()),
         _ => {
@@ -86,13 +91,13 @@ fn ratio(results: &[GroupResult], one: usize, other: usize) -> Estimate {
 }
 
 /// The figures of one disk size, which has one result per seed.
-fn figures_of(plan: &Plan, results: &[GroupResult]) -> Vec<Figure> {
+fn figures_of(plan: &StorePlan, results: &[GroupResult]) -> Vec<ReportFigure> {
     let Some(GroupResult { group, lanes, .. }) = results.first() else { return Vec::new() };
     let (preset, label) = (plan.options.preset, &group.label);
-    let is_virtual = plan.disk.time == Timekeeping::Virtual;
+    let is_virtual = plan.disk.time == DiskTimekeeping::Virtual;
     let is_judged = !plan.options.quick && if is_virtual { results.len() >= SEEDS_MIN } else { plan.pairs >= PAIRS };
-    let figure = |name: String, found: Estimate, unit, target, is_at_most| {
-        let figure = Figure::new(name, unit, found).judged(is_judged);
+    let figure = |name: String, found: IntervalEstimate, unit, target, is_at_most| {
+        let figure = ReportFigure::new(name, unit, found).judged(is_judged);
         if is_at_most { figure.at_most(target) } else { figure.at_least(target) }
     };
     let over_seeds = |of: &dyn Fn(&GroupResult) -> f64| estimate(&results.iter().map(of).collect::<Vec<_>>());
@@ -102,7 +107,7 @@ fn figures_of(plan: &Plan, results: &[GroupResult]) -> Vec<Figure> {
         figures.push(figure(name, ratio(results, 0, index), "x", target(preset, group, &lane.name), false));
     }
     let off = lanes.iter().position(|lane| lane.name == HINTS_OFF);
-    if let (Preset::Bare, Some(off)) = (preset, off) {
+    if let (StorePreset::Bare, Some(off)) = (preset, off) {
         for (index, lane) in lanes.iter().enumerate().filter(|(_, lane)| !lane.name.starts_with("nectary")) {
             let name = format!("ratio_hints_off.{label}.{}", lane.name);
             let target = lane.name.starts_with("xfs.").then_some(HINTS_OFF_AIM);
@@ -128,7 +133,7 @@ fn figures_of(plan: &Plan, results: &[GroupResult]) -> Vec<Figure> {
 }
 
 /// How the ratios of one disk size changed from piece to piece.
-fn trends_of(results: &[GroupResult]) -> Vec<Trend> {
+fn trends_of(results: &[GroupResult]) -> Vec<RatioTrend> {
     let Some(GroupResult { group, lanes, .. }) = results.first() else { return Vec::new() };
     let others = lanes.iter().enumerate().skip(1);
     let trend = |(index, lane): (usize, &LaneResult)| {
@@ -141,7 +146,7 @@ fn trends_of(results: &[GroupResult]) -> Vec<Trend> {
             let late = |lane: usize| times(result, lane).iter().skip(lane_pieces(result) / 2).sum::<f64>();
             late(index) / late(0)
         };
-        Trend {
+        RatioTrend {
             name: format!("{}.{}", group.label, lane.name),
             pieces: (0..lanes[0].pieces.len()).map(piece).collect(),
             steady: median(&results.iter().map(steady).collect::<Vec<_>>()),
@@ -155,10 +160,10 @@ fn lane_pieces(result: &GroupResult) -> usize {
 }
 
 /// Makes the figure of the best ratio to XFS. Its target is the best such ratio of the paper.
-fn best_of_xfs(figures: &[Figure]) -> Option<Figure> {
+fn best_of_xfs(figures: &[ReportFigure]) -> Option<ReportFigure> {
     let against = figures.iter().filter(|figure| figure.name.contains(".xfs."));
     let best = against.max_by(|left, right| left.value.total_cmp(&right.value))?;
-    Some(Figure { name: "ratio.best.xfs".to_owned(), ..best.clone() }.at_least(7.6))
+    Some(ReportFigure { name: "ratio.best.xfs".to_owned(), ..best.clone() }.at_least(7.6))
 }
 
 fn row(result: &GroupResult, lane: &LaneResult) -> Value {
@@ -179,11 +184,11 @@ fn row(result: &GroupResult, lane: &LaneResult) -> Value {
 }
 
 /// The versions of the programs that made the peers' file systems.
-fn tools(plan: &Plan) -> Value {
+fn tools(plan: &StorePlan) -> Value {
     let kinds = plan.groups.iter().flat_map(|group| group.lanes.iter().map(|lane| &lane.kind));
     let mut programs: Vec<(&str, &str)> = kinds
         .filter_map(|kind| match kind {
-            Kind::Files { system, .. } => Some(system.maker()),
+            ContenderKind::Files { system, .. } => Some(system.maker()),
             _ => None,
         })
         .collect();

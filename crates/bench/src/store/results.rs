@@ -5,13 +5,13 @@
 
 use serde::Serialize;
 
-use super::limit::Limit;
-use super::plan::Group;
-use crate::contender::FileSystem;
+use super::limit::DiskSpeed;
+use super::plan::DiskSizeGroup;
+use crate::contender::ContenderFileSystem;
 use crate::disk::DiskCounts;
-use crate::group::{GroupUsage, Keeping};
-use crate::worker::Piece;
-use crate::workload::{Demand, Locality, Totals};
+use crate::group::{GroupMemoryUsage, GroupUsage};
+use crate::worker::PieceResult;
+use crate::workload::{RequestLocality, WorkloadDemand, WorkloadTotals};
 
 /// The result of one contender.
 #[derive(Debug, Clone, Serialize)]
@@ -25,9 +25,9 @@ pub struct LaneResult {
     /// The number of its disks.
     pub disks: usize,
     /// The results of each piece of the workload.
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<PieceResult>,
     /// The sum of the pieces.
-    pub total: Piece,
+    pub total: PieceResult,
     /// The counters of each of its disks during the run.
     pub counts: Vec<DiskCounts>,
     /// The speed of the disk's clock: the milliseconds that it advances per millisecond of the kernel's clock.
@@ -37,35 +37,35 @@ pub struct LaneResult {
     /// Whether the disk's clock was virtual.
     pub is_virtual: bool,
     /// The usage of its memory group that the checks between requests found.
-    pub keeping: Keeping,
+    pub keeping: GroupMemoryUsage,
     /// Its own counters at the end.
     pub counters: serde_json::Value,
     /// The hits that a simulation expects.
-    pub simulated: Option<Expected>,
+    pub simulated: Option<ExpectedHits>,
 }
 
 /// The results of all contenders of a group with one seed.
 #[derive(Debug, Clone)]
 pub struct GroupResult {
     /// The group, with the laws of that seed.
-    pub group: Group,
+    pub group: DiskSizeGroup,
     /// The limit of its disk.
-    pub limit: Limit,
+    pub limit: DiskSpeed,
     /// The work that the workload demands from any store.
-    pub demand: Demand,
+    pub demand: WorkloadDemand,
     /// The hits of an LRU of the memory's size and of one of the disk's size on this workload.
-    pub locality: Locality,
+    pub locality: RequestLocality,
     /// The numbers of requests, objects and bytes of the workload.
-    pub totals: Totals,
+    pub totals: WorkloadTotals,
     /// One result per contender.
     pub lanes: Vec<LaneResult>,
 }
 
 /// The result of a file system with one share of dirty pages.
 #[derive(Debug, Clone, Serialize)]
-pub struct Swept {
+pub struct DirtyShareResult {
     /// The file system.
-    pub system: FileSystem,
+    pub system: ContenderFileSystem,
     /// The share of the buffer cache that may be dirty, in percent.
     pub dirty_percent: u64,
     /// The time of the run, in seconds.
@@ -74,7 +74,7 @@ pub struct Swept {
 
 /// The number of hits that a contender should have.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Expected {
+pub struct ExpectedHits {
     /// The number of hits of the simulation.
     pub hits: u64,
     /// The smallest accepted number.
@@ -85,7 +85,7 @@ pub struct Expected {
 
 /// How the ratio to a contender changed from piece to piece.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Trend {
+pub struct RatioTrend {
     /// Disk size and contender.
     pub name: String,
     /// The ratio for each piece of the workload: the median over seeds.
@@ -96,7 +96,7 @@ pub struct Trend {
 
 /// The parts of the mean time of a request, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub(super) struct Spent {
+pub(super) struct RequestTimeParts {
     /// The time of hits.
     pub read_ms: f64,
     /// The time of puts, and of the final write of waiting objects.
@@ -112,11 +112,11 @@ pub(super) struct Spent {
 }
 
 /// Computes the parts of the mean time of a contender's requests.
-pub(super) fn spent_ms(lane: &LaneResult) -> Spent {
+pub(super) fn spent_ms(lane: &LaneResult) -> RequestTimeParts {
     let total = &lane.total;
     let of = |seconds: f64| 1e3 * seconds / total.requests.max(1) as f64;
     let known = total.hit_s + total.put_s + total.settle_s + total.daemon_s + total.pressure_s;
-    Spent {
+    RequestTimeParts {
         read_ms: of(total.hit_s),
         write_ms: of(total.put_s + total.settle_s),
         daemon_ms: of(total.daemon_s + total.pressure_s),

@@ -12,20 +12,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::lanes::Lane;
-use super::limit::Limit;
-use super::plan::{Group, Plan};
+use super::lanes::StoreLane;
+use super::limit::DiskSpeed;
+use super::plan::{DiskSizeGroup, StorePlan};
 use super::report::report;
-use super::results::{GroupResult, LaneResult, Swept};
+use super::results::{DirtyShareResult, GroupResult, LaneResult};
 use super::simulation;
-use crate::contender::{Kind, Place};
-use crate::disk::{DiskCounts, MeasuredDisk, SharedClock, Timekeeping};
+use crate::contender::{ContenderKind, ContenderResources};
+use crate::disk::{DiskCounts, DiskTimekeeping, MeasuredDisk, SharedClock};
 use crate::group::MemoryGroup;
 use crate::guardian::Guardian;
 use crate::statistics::order;
-use crate::worker::{Client, Piece, Setup};
-use crate::workload::{self, Generator, Laws, TraceReader, write_trace};
-use crate::{Error, Report, machine};
+use crate::worker::{PieceResult, WorkerClient, WorkerSetup};
+use crate::workload::{self, RequestGenerator, TraceReader, WorkloadLaws, write_trace};
+use crate::{Error, ExperimentReport, machine};
 
 /// The shares of dirty pages that are compared, in percent of the buffer cache.
 const DIRTY_PERCENTS: [u64; 4] = [10, 20, 40, 80];
@@ -38,7 +38,7 @@ const AT_ONCE_MAX: u64 = 3;
 const FREE_SHARE: u64 = 2;
 
 /// The commands that start the processes of a run.
-pub struct Programs {
+pub struct ProcessCommands {
     /// A process that calls [`worker::serve`](crate::worker::serve).
     pub worker: Box<dyn Fn() -> Command + Sync>,
     /// A process that calls [`guardian::serve`](crate::guardian::serve).
@@ -47,7 +47,7 @@ pub struct Programs {
 
 /// The progress of a run.
 #[derive(Debug, Clone)]
-pub struct Progress {
+pub struct RunProgress {
     /// The number of completed steps.
     pub done: u64,
     /// The number of all steps; they take about equally long.
@@ -57,26 +57,26 @@ pub struct Progress {
 }
 
 /// The settings that all runs of a plan share.
-struct Shared<'a> {
-    programs: &'a Programs,
+struct RunEnvironment<'a> {
+    programs: &'a ProcessCommands,
     guardian: Mutex<Guardian>,
     folder: PathBuf,
-    progress: Mutex<Steps<'a>>,
+    progress: Mutex<ProgressSteps<'a>>,
     /// The number of the next run; names of directories and groups contain it.
     next: AtomicU64,
 }
 
-struct Steps<'a> {
+struct ProgressSteps<'a> {
     done: u64,
     of: u64,
-    tell: &'a mut (dyn FnMut(&Progress) + Send),
+    tell: &'a mut (dyn FnMut(&RunProgress) + Send),
 }
 
-impl Shared<'_> {
+impl RunEnvironment<'_> {
     fn step(&self, what: String) {
         let mut steps = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
-        let Steps { done, of, tell } = &mut *steps;
-        tell(&Progress { done: *done, of: *of, what });
+        let ProgressSteps { done, of, tell } = &mut *steps;
+        tell(&RunProgress { done: *done, of: *of, what });
         *done += 1;
     }
 
@@ -86,7 +86,7 @@ impl Shared<'_> {
 }
 
 /// The directory of one run, and the state that its processes share in it.
-struct Workshop {
+struct RunFolder {
     number: u64,
     folder: PathBuf,
     trace: PathBuf,
@@ -95,20 +95,24 @@ struct Workshop {
 }
 
 /// A running contender. The fields are dropped in this order: the process, its memory, its disks.
-struct Running {
-    client: Client,
+struct RunningLane {
+    client: WorkerClient,
     group: MemoryGroup,
     disks: Vec<MeasuredDisk>,
-    lane: Lane,
-    pieces: Vec<Piece>,
+    lane: StoreLane,
+    pieces: Vec<PieceResult>,
     before: Vec<DiskCounts>,
 }
 
 /// Runs a plan.
 ///
-/// Call it from a thread that lives as long as the process. *Errors*: [`ErrorKind::Void`](crate::ErrorKind::Void) if a
-/// byte was wrong; [`ErrorKind::Missing`](crate::ErrorKind::Missing) if this machine cannot run the plan.
-pub fn run(plan: &Plan, programs: &Programs, progress: &mut (dyn FnMut(&Progress) + Send)) -> Result<Report, Error> {
+/// Call it from a thread that lives as long as the process. *Errors*: [`ExperimentErrorKind::Void`](crate::ExperimentErrorKind::Void) if a
+/// byte was wrong; [`ExperimentErrorKind::Missing`](crate::ExperimentErrorKind::Missing) if this machine cannot run the plan.
+pub fn run(
+    plan: &StorePlan,
+    programs: &ProcessCommands,
+    progress: &mut (dyn FnMut(&RunProgress) + Send),
+) -> Result<ExperimentReport, Error> {
     machine::check()?;
     // Releases the loop devices of a run that was killed together with its guardian.
     let _ = nectary_attach::release_stale();
@@ -125,11 +129,11 @@ pub fn run(plan: &Plan, programs: &Programs, progress: &mut (dyn FnMut(&Progress
     let sweep = sweep_of(&plan);
     let of = plan.seeds.len() as u64 * plan.groups.iter().map(|group| steps(group, plan.pairs)).sum::<u64>()
         + sweep.iter().map(|group| steps(group, 1)).sum::<u64>();
-    let shared = Shared {
+    let shared = RunEnvironment {
         programs,
         guardian: Mutex::new(guardian),
         folder,
-        progress: Mutex::new(Steps { done: 0, of, tell: progress }),
+        progress: Mutex::new(ProgressSteps { done: 0, of, tell: progress }),
         next: AtomicU64::new(0),
     };
     let result = run_all(&mut plan, sweep, &shared);
@@ -140,54 +144,57 @@ pub fn run(plan: &Plan, programs: &Programs, progress: &mut (dyn FnMut(&Progress
 
 /// The number of steps of a run: each contender has one step for its start and one for each piece of the workload; the
 /// simulation is one more step.
-fn steps(group: &Group, pairs: usize) -> u64 {
+fn steps(group: &DiskSizeGroup, pairs: usize) -> u64 {
     (group.lanes.len() * (pairs + 1) + 1) as u64
 }
 
 /// The group that compares the shares of dirty pages: the first group's disk, and each file system once per share.
 /// `None` if the shares are not compared.
-fn sweep_of(plan: &Plan) -> Option<Group> {
+fn sweep_of(plan: &StorePlan) -> Option<DiskSizeGroup> {
     let is_wanted =
-        plan.disk.time == Timekeeping::Virtual && !plan.options.quick && plan.options.dirty_percent.is_none();
+        plan.disk.time == DiskTimekeeping::Virtual && !plan.options.quick && plan.options.dirty_percent.is_none();
     let group = plan.groups.first().filter(|_| is_wanted)?;
-    let mut lanes: Vec<Lane> = Vec::new();
+    let mut lanes: Vec<StoreLane> = Vec::new();
     for lane in &plan.groups.iter().flat_map(|group| &group.lanes).collect::<Vec<_>>() {
-        let Kind::Files { system, .. } = &lane.kind else { continue };
-        if lanes.iter().any(|known| matches!(&known.kind, Kind::Files { system: known, .. } if known == system)) {
+        let ContenderKind::Files { system, .. } = &lane.kind else { continue };
+        if lanes
+            .iter()
+            .any(|known| matches!(&known.kind, ContenderKind::Files { system: known, .. } if known == system))
+        {
             continue;
         }
         lanes.extend(DIRTY_PERCENTS.iter().map(|percent| {
-            let mut lane = Lane { name: format!("{}-dirty-{percent}", lane.name), ..(*lane).clone() };
+            let mut lane = StoreLane { name: format!("{}-dirty-{percent}", lane.name), ..(*lane).clone() };
             set_dirty(&mut lane, *percent);
             lane
         }));
     }
-    (!lanes.is_empty()).then(|| Group { lanes, ..group.clone() })
+    (!lanes.is_empty()).then(|| DiskSizeGroup { lanes, ..group.clone() })
 }
 
-fn set_dirty(lane: &mut Lane, percent: u64) {
-    if let Kind::Files { dirty_percent, .. } = &mut lane.kind {
+fn set_dirty(lane: &mut StoreLane, percent: u64) {
+    if let ContenderKind::Files { dirty_percent, .. } = &mut lane.kind {
         *dirty_percent = percent;
     }
 }
 
 fn run_all(
-    plan: &mut Plan,
-    sweep: Option<Group>,
-    shared: &Shared<'_>,
-) -> Result<(Vec<GroupResult>, Vec<Swept>), Error> {
+    plan: &mut StorePlan,
+    sweep: Option<DiskSizeGroup>,
+    shared: &RunEnvironment<'_>,
+) -> Result<(Vec<GroupResult>, Vec<DirtyShareResult>), Error> {
     let mut swept = Vec::new();
     if let Some(group) = sweep {
-        let pieces = Plan { pairs: 1, requests: (plan.requests / SWEEP_SHARE).max(1), ..plan.clone() };
+        let pieces = StorePlan { pairs: 1, requests: (plan.requests / SWEEP_SHARE).max(1), ..plan.clone() };
         let result = run_group(&pieces, group, shared)?;
         for (lane, result) in result.group.lanes.iter().zip(&result.lanes) {
-            if let Kind::Files { system, dirty_percent, .. } = lane.kind {
-                swept.push(Swept { system, dirty_percent, run_s: result.total.run_s });
+            if let ContenderKind::Files { system, dirty_percent, .. } = lane.kind {
+                swept.push(DirtyShareResult { system, dirty_percent, run_s: result.total.run_s });
             }
         }
     }
     for lane in plan.groups.iter_mut().flat_map(|group| &mut group.lanes) {
-        let Kind::Files { system, .. } = lane.kind else { continue };
+        let ContenderKind::Files { system, .. } = lane.kind else { continue };
         let of_system = swept.iter().filter(|swept| swept.system == system);
         let best = of_system.min_by(|left, right| left.run_s.total_cmp(&right.run_s)).map(|best| best.dirty_percent);
         if let Some(percent) = plan.options.dirty_percent.or(best) {
@@ -195,21 +202,24 @@ fn run_all(
         }
     }
     let plan = &*plan;
-    let runs: Vec<Group> = plan
+    let runs: Vec<DiskSizeGroup> = plan
         .seeds
         .iter()
         .flat_map(|seed| {
-            let of_seed = |group: &Group| Group { laws: Laws { seed: *seed, ..group.laws.clone() }, ..group.clone() };
+            let of_seed = |group: &DiskSizeGroup| DiskSizeGroup {
+                laws: WorkloadLaws { seed: *seed, ..group.laws.clone() },
+                ..group.clone()
+            };
             plan.groups.iter().map(of_seed).collect::<Vec<_>>()
         })
         .collect();
     // Runs on virtual clocks may be concurrent, because other work on the machine does not change their times.
     let threads = match plan.disk.time {
-        Timekeeping::Virtual => {
+        DiskTimekeeping::Virtual => {
             let largest = plan.groups.iter().map(disks_bytes).max().unwrap_or(0).max(1);
             (machine::free_bytes() / FREE_SHARE / largest).clamp(1, AT_ONCE_MAX)
         }
-        Timekeeping::Real { .. } => 1,
+        DiskTimekeeping::Real { .. } => 1,
     };
     let (next, results) = (AtomicU64::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
@@ -237,33 +247,33 @@ fn run_all(
 }
 
 /// The size of each device of a contender, in bytes.
-fn device_bytes(group: &Group, lane: &Lane) -> u64 {
+fn device_bytes(group: &DiskSizeGroup, lane: &StoreLane) -> u64 {
     let each = group.disk_bytes / lane.disks as u64;
     match lane.kind {
-        Kind::Files { system, .. } => system.device_bytes(each),
+        ContenderKind::Files { system, .. } => system.device_bytes(each),
         _ => each.next_multiple_of(1 << 20),
     }
 }
 
 /// The size of all devices of a group, in bytes.
-fn disks_bytes(group: &Group) -> u64 {
+fn disks_bytes(group: &DiskSizeGroup) -> u64 {
     group.lanes.iter().map(|lane| device_bytes(group, lane) * lane.disks as u64).sum()
 }
 
 /// Runs all contenders of a group with the seed in the group's laws.
-fn run_group(plan: &Plan, group: Group, shared: &Shared<'_>) -> Result<GroupResult, Error> {
+fn run_group(plan: &StorePlan, group: DiskSizeGroup, shared: &RunEnvironment<'_>) -> Result<GroupResult, Error> {
     let number = shared.next.fetch_add(1, Ordering::Relaxed);
     let folder = shared.folder.join(format!("run-{number}"));
     std::fs::create_dir(&folder).map_err(|error| Error::failed(folder.display(), error))?;
     let (trace, clock_path) = (folder.join("requests"), folder.join("clock"));
-    let totals = write_trace(&trace, Generator::new(group.laws.clone()), plan.requests)?;
+    let totals = write_trace(&trace, RequestGenerator::new(group.laws.clone()), plan.requests)?;
     let requests = TraceReader::open(&trace)?.read(0, totals.requests)?;
     let demand = workload::demand(&requests, plan.memory_bytes);
     let locality = workload::locality(requests.iter().copied(), plan.memory_bytes, group.disk_bytes);
     drop(requests);
     let clock = Arc::new(SharedClock::create(&clock_path)?);
-    let shop = Workshop { number, folder, trace, clock_path, clock };
-    let limit = Limit::measure(&plan.disk, group.disk_bytes, totals.unique_bytes, &shop.clock, 0)?;
+    let shop = RunFolder { number, folder, trace, clock_path, clock };
+    let limit = DiskSpeed::measure(&plan.disk, group.disk_bytes, totals.unique_bytes, &shop.clock, 0)?;
     let name = format!("{}, seed {}", group.label, group.laws.seed);
     let mut running = Vec::new();
     let mut slot = 1;
@@ -290,13 +300,13 @@ fn run_group(plan: &Plan, group: Group, shared: &Shared<'_>) -> Result<GroupResu
 }
 
 fn start(
-    plan: &Plan,
-    group: &Group,
-    lane: &Lane,
-    shared: &Shared<'_>,
-    shop: &Workshop,
+    plan: &StorePlan,
+    group: &DiskSizeGroup,
+    lane: &StoreLane,
+    shared: &RunEnvironment<'_>,
+    shop: &RunFolder,
     slot: usize,
-) -> Result<Running, Error> {
+) -> Result<RunningLane, Error> {
     let device_bytes = device_bytes(group, lane);
     let slots: Vec<usize> = (slot..slot + lane.disks).collect();
     let disks = slots.iter().map(|slot| {
@@ -305,20 +315,20 @@ fn start(
     });
     let disks = disks.collect::<Result<Vec<_>, Error>>()?;
     let (speed, is_virtual) = match plan.disk.time {
-        Timekeeping::Virtual => (1.0, true),
-        Timekeeping::Real { speed } => (speed, false),
+        DiskTimekeeping::Virtual => (1.0, true),
+        DiskTimekeeping::Real { speed } => (speed, false),
     };
     let name = format!("nectary-bench-{}-{}-{slot}", std::process::id(), shop.number);
     shared.guard(&MemoryGroup::place(&name)?)?;
     let memory = MemoryGroup::new(&name, plan.hard_bytes())?;
-    let place = Place {
+    let place = ContenderResources {
         devices: disks.iter().map(|disk| disk.path().to_owned()).collect(),
         folder: shop.folder.join(format!("lane-{slot}")),
         disk_bytes: group.disk_bytes,
         speed,
         is_virtual,
     };
-    let setup = Setup {
+    let setup = WorkerSetup {
         kind: lane.kind.clone(),
         place,
         time: plan.disk.time,
@@ -328,35 +338,35 @@ fn start(
         memory: Some(memory.allowance(plan.group_bytes(), plan.hard_bytes())),
     };
     let worker = match (&lane.kind, &plan.options.foyer) {
-        (Kind::Foyer { .. }, Some(program)) => {
+        (ContenderKind::Foyer { .. }, Some(program)) => {
             let mut command = Command::new(program);
             command.arg("worker");
             command
         }
         _ => (shared.programs.worker)(),
     };
-    let mut client = Client::start(&lane.name, worker, setup)?;
+    let mut client = WorkerClient::start(&lane.name, worker, setup)?;
     memory.add(client.id())?;
     client.begin()?;
     let before = disks.iter().map(MeasuredDisk::counts).collect();
-    Ok(Running { client, group: memory, disks, lane: lane.clone(), pieces: Vec::new(), before })
+    Ok(RunningLane { client, group: memory, disks, lane: lane.clone(), pieces: Vec::new(), before })
 }
 
-impl Running {
-    fn end(mut self, plan: &Plan) -> Result<LaneResult, Error> {
+impl RunningLane {
+    fn end(mut self, plan: &StorePlan) -> Result<LaneResult, Error> {
         let counts = self.disks.iter().zip(&self.before).map(|(disk, before)| disk.counts().since(before)).collect();
-        let mut total = Piece::default();
+        let mut total = PieceResult::default();
         self.pieces.iter().for_each(|piece| total.add(piece));
         let speed = match plan.disk.time {
-            Timekeeping::Virtual => 1.0,
-            Timekeeping::Real { speed } => speed,
+            DiskTimekeeping::Virtual => 1.0,
+            DiskTimekeeping::Real { speed } => speed,
         };
         let (counters, keeping) = self.client.counters()?;
         Ok(LaneResult {
             usage: self.group.usage(),
             counters,
             keeping,
-            is_virtual: plan.disk.time == Timekeeping::Virtual,
+            is_virtual: plan.disk.time == DiskTimekeeping::Virtual,
             simulated: None,
             name: self.lane.name.clone(),
             seed_name: self.lane.seed_name.to_owned(),
@@ -404,17 +414,18 @@ impl LaneResult {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Options, Preset};
+    use super::super::{BenchStoreOptions, StorePreset};
     use super::*;
 
+    /// Each file system runs once with each share of dirty pages; a quick run has no sweep.
     #[test]
-    fn each_file_system_is_tried_once_with_each_share_of_dirty_pages_and_a_look_with_none() {
-        let plan = Plan::new(Options::new(Preset::Table4)).unwrap();
+    fn sweep_tries_each_dirty_share() {
+        let plan = StorePlan::new(BenchStoreOptions::new(StorePreset::Table4)).unwrap();
         let mut systems: Vec<&str> = plan.groups[0]
             .lanes
             .iter()
             .filter_map(|lane| match lane.kind {
-                Kind::Files { system, .. } => Some(system.name()),
+                ContenderKind::Files { system, .. } => Some(system.name()),
                 _ => None,
             })
             .collect();
@@ -423,10 +434,10 @@ mod tests {
         let swept = sweep_of(&plan).map_or(0, |group| group.lanes.len());
         assert_eq!(swept, systems.len() * DIRTY_PERCENTS.len());
         for options in [
-            Options { quick: true, ..Options::new(Preset::Table4) },
-            Options { dirty_percent: Some(40), ..Options::new(Preset::Table4) },
+            BenchStoreOptions { quick: true, ..BenchStoreOptions::new(StorePreset::Table4) },
+            BenchStoreOptions { dirty_percent: Some(40), ..BenchStoreOptions::new(StorePreset::Table4) },
         ] {
-            assert!(sweep_of(&Plan::new(options).unwrap()).is_none());
+            assert!(sweep_of(&StorePlan::new(options).unwrap()).is_none());
         }
     }
 }

@@ -5,17 +5,17 @@
 //! first out. An object takes the space of its body, its key and the header of a record; an object in fragments is lost
 //! when its first fragment is overwritten. The store's memory can hold objects that its ring does not, so the store may
 //! have as many hits as the ring with an LRU memory before it. Promises: a contender whose hits differ from these by
-//! more than [`Expected`] allows makes the run void. Files on one thread must have exactly the same hits. Other
+//! more than [`ExpectedHits`] allows makes the run void. Files on one thread must have exactly the same hits. Other
 //! contenders may differ a little: several threads send requests in another order than the trace, and a store pads its
 //! appends and may rewrite requested objects.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use super::plan::{Group, Plan};
-use super::results::{Expected, LaneResult};
-use crate::contender::Kind;
-use crate::workload::{Request, TraceReader};
-use crate::{Error, ErrorKind};
+use super::plan::{DiskSizeGroup, StorePlan};
+use super::results::{ExpectedHits, LaneResult};
+use crate::contender::ContenderKind;
+use crate::workload::{ProxyRequest, TraceReader};
+use crate::{Error, ExperimentErrorKind};
 
 /// The size of a block, in bytes; a file occupies whole blocks, at least one.
 const BLOCK_BYTES: u64 = 4096;
@@ -34,13 +34,13 @@ const POINTS: f64 = 1.0;
 const FOYER_POINTS: u64 = 3;
 
 /// A simulated cache.
-trait Simulated {
+trait SimulatedCache {
     /// Requests an object, and puts it if it is missing; returns whether the request was a hit.
-    fn ask(&mut self, request: &Request) -> bool;
+    fn ask(&mut self, request: &ProxyRequest) -> bool;
 }
 
 /// The simulated files: LRU on each disk separately.
-struct Recency {
+struct SimulatedFiles {
     blocks_max: u64,
     used: Vec<u64>,
     /// For each disk, its objects by the time of their last use.
@@ -50,16 +50,16 @@ struct Recency {
     puts: usize,
 }
 
-impl Recency {
-    fn new(disk_bytes: u64, disks: usize) -> Recency {
+impl SimulatedFiles {
+    fn new(disk_bytes: u64, disks: usize) -> SimulatedFiles {
         let blocks_max = disk_bytes * FULL_PERCENT / 100 / BLOCK_BYTES / disks as u64;
         let (used, orders) = (vec![0; disks], vec![BTreeMap::new(); disks]);
-        Recency { blocks_max, used, orders, at: HashMap::new(), time: 0, puts: 0 }
+        SimulatedFiles { blocks_max, used, orders, at: HashMap::new(), time: 0, puts: 0 }
     }
 }
 
-impl Simulated for Recency {
-    fn ask(&mut self, request: &Request) -> bool {
+impl SimulatedCache for SimulatedFiles {
+    fn ask(&mut self, request: &ProxyRequest) -> bool {
         self.time += 1;
         let found = self.at.get_mut(&request.object);
         if let Some((disk, time)) = found {
@@ -88,7 +88,7 @@ impl Simulated for Recency {
 }
 
 /// The simulated store: segments, first in, first out.
-struct Ring {
+struct SimulatedSegments {
     segment_bytes: u64,
     segments_max: usize,
     /// The bytes of a record in addition to body and key, and the unit to which a record's size is rounded up.
@@ -103,12 +103,12 @@ struct Ring {
     held: std::collections::HashSet<u32>,
 }
 
-impl Ring {
+impl SimulatedSegments {
     /// Makes the ring of a store with these counters; `None` if the counters lack a parameter of the ring.
-    fn new(counters: &serde_json::Value) -> Option<Ring> {
+    fn new(counters: &serde_json::Value) -> Option<SimulatedSegments> {
         let number = |name: &str| counters.get(name).and_then(serde_json::Value::as_u64);
         let segments_max = number("segments").filter(|count| *count > 0)? as usize;
-        Some(Ring {
+        Some(SimulatedSegments {
             segment_bytes: number("segment_bytes")?,
             segments_max,
             record_bytes: number("record_bytes").unwrap_or(RECORD_BYTES),
@@ -122,7 +122,7 @@ impl Ring {
 
     /// The parameters that determine the hits of a ring.
     fn shape(&self) -> [u64; 5] {
-        let Ring { segment_bytes, segments_max, whole_bytes_max, record_bytes, unit_bytes, .. } = self;
+        let SimulatedSegments { segment_bytes, segments_max, whole_bytes_max, record_bytes, unit_bytes, .. } = self;
         [*segment_bytes, *segments_max as u64, *whole_bytes_max, *record_bytes, *unit_bytes]
     }
 
@@ -141,8 +141,8 @@ impl Ring {
     }
 }
 
-impl Simulated for Ring {
-    fn ask(&mut self, request: &Request) -> bool {
+impl SimulatedCache for SimulatedSegments {
+    fn ask(&mut self, request: &ProxyRequest) -> bool {
         if self.held.contains(&request.object) {
             return true;
         }
@@ -166,7 +166,7 @@ impl Simulated for Ring {
 
 /// A ring with a memory before it, which holds the objects that were requested last.
 struct WithMemory {
-    ring: Ring,
+    ring: SimulatedSegments,
     bytes_max: u64,
     used: u64,
     /// The objects and their bytes, by the time of their last request.
@@ -176,13 +176,13 @@ struct WithMemory {
 }
 
 impl WithMemory {
-    fn new(ring: Ring, bytes_max: u64) -> WithMemory {
+    fn new(ring: SimulatedSegments, bytes_max: u64) -> WithMemory {
         WithMemory { ring, bytes_max, used: 0, order: BTreeMap::new(), at: HashMap::new(), time: 0 }
     }
 }
 
-impl Simulated for WithMemory {
-    fn ask(&mut self, request: &Request) -> bool {
+impl SimulatedCache for WithMemory {
+    fn ask(&mut self, request: &ProxyRequest) -> bool {
         self.time += 1;
         let was_at = self.at.insert(request.object, self.time);
         let entry = was_at.and_then(|time| self.order.remove(&time));
@@ -202,15 +202,15 @@ impl Simulated for WithMemory {
 
 /// Simulates every contender of a disk size, and compares the hits.
 ///
-/// *Errors*: [`ErrorKind::Void`] if the hits of a contender are outside the accepted range.
+/// *Errors*: [`ExperimentErrorKind::Void`] if the hits of a contender are outside the accepted range.
 pub(super) fn compare(
-    plan: &Plan,
-    group: &Group,
+    plan: &StorePlan,
+    group: &DiskSizeGroup,
     lanes: &mut [LaneResult],
     trace: &mut TraceReader,
 ) -> Result<(), Error> {
     let mut done: Vec<(String, u64)> = Vec::new();
-    let mut simulated = |like: String, simulated: &mut dyn Simulated| -> Result<u64, Error> {
+    let mut simulated = |like: String, simulated: &mut dyn SimulatedCache| -> Result<u64, Error> {
         if let Some((_, hits)) = done.iter().find(|entry| entry.0 == like) {
             return Ok(*hits);
         }
@@ -221,20 +221,20 @@ pub(super) fn compare(
     for (lane, result) in group.lanes.iter().zip(lanes) {
         let ring = || {
             let none = || void(format!("{} does not tell its shape, so its hits cannot be compared", lane.name));
-            Ring::new(&result.counters).ok_or_else(none)
+            SimulatedSegments::new(&result.counters).ok_or_else(none)
         };
         let hits = match lane.kind {
-            Kind::Files { .. } => {
-                simulated(format!("files on {}", lane.disks), &mut Recency::new(group.disk_bytes, lane.disks))?
+            ContenderKind::Files { .. } => {
+                simulated(format!("files on {}", lane.disks), &mut SimulatedFiles::new(group.disk_bytes, lane.disks))?
             }
-            Kind::Nectary { .. } | Kind::Foyer { .. } => {
+            ContenderKind::Nectary { .. } | ContenderKind::Foyer { .. } => {
                 let mut ring = ring()?;
                 simulated(format!("ring {:?}", ring.shape()), &mut ring)?
             }
-            Kind::Memory { .. } => continue,
+            ContenderKind::Memory { .. } => continue,
         };
         let most = match lane.kind {
-            Kind::Nectary { memory_bytes, .. } => {
+            ContenderKind::Nectary { memory_bytes, .. } => {
                 let ring = ring()?;
                 let like = format!("ring {:?} with {memory_bytes}", ring.shape());
                 simulated(like, &mut WithMemory::new(ring, memory_bytes))?
@@ -254,7 +254,7 @@ pub(super) fn compare(
     Ok(())
 }
 
-fn simulate(simulated: &mut dyn Simulated, requests: u64, trace: &mut TraceReader) -> Result<u64, Error> {
+fn simulate(simulated: &mut dyn SimulatedCache, requests: u64, trace: &mut TraceReader) -> Result<u64, Error> {
     let mut hits = 0;
     let mut first = 0;
     while first < requests {
@@ -266,39 +266,46 @@ fn simulate(simulated: &mut dyn Simulated, requests: u64, trace: &mut TraceReade
 }
 
 /// The accepted hits of a contender; `hits` are those of its simulation, and `most` those with a memory before it.
-fn accepted(kind: &Kind, counters: &serde_json::Value, plan: &Plan, hits: u64, most: u64) -> Expected {
+fn accepted(
+    kind: &ContenderKind,
+    counters: &serde_json::Value,
+    plan: &StorePlan,
+    hits: u64,
+    most: u64,
+) -> ExpectedHits {
     let points = (plan.requests as f64 * POINTS / 100.0) as u64;
     let was_full = counters["times_full"].as_u64().unwrap_or(0) > 0;
     // A store that rewrites objects may have more hits than the simulation.
     let reinserted = counters["counts"]["reinserted"].as_u64().unwrap_or(0) > 0;
     match kind {
-        Kind::Files { .. } if plan.threads == 1 && !was_full => Expected { hits, low: hits, high: hits },
+        ContenderKind::Files { .. } if plan.threads == 1 && !was_full => ExpectedHits { hits, low: hits, high: hits },
         // foyer may drop an object, or have it only in memory. It never holds more than fits in its memory and disk
         // together.
-        Kind::Foyer { .. } => Expected { hits, low: 0, high: hits + FOYER_POINTS * points },
-        _ if reinserted => Expected { hits, low: hits.saturating_sub(points), high: plan.requests },
+        ContenderKind::Foyer { .. } => ExpectedHits { hits, low: 0, high: hits + FOYER_POINTS * points },
+        _ if reinserted => ExpectedHits { hits, low: hits.saturating_sub(points), high: plan.requests },
         // Groups that are still being written, and segments that are not yet used again, hold some objects for longer.
-        _ => Expected { hits, low: hits.saturating_sub(points), high: most + points + points / 2 },
+        _ => ExpectedHits { hits, low: hits.saturating_sub(points), high: most + points + points / 2 },
     }
 }
 
 fn void(message: String) -> Error {
-    Error::new(ErrorKind::Void, format!("the run is void: {message}"))
+    Error::new(ExperimentErrorKind::Void, format!("the run is void: {message}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn hits(simulated: &mut dyn Simulated, asked: &[(u32, u32)]) -> Vec<bool> {
-        let request = |&(object, bytes): &(u32, u32)| Request { client: 0, object, bytes, site: 0, page: None };
+    fn hits(simulated: &mut dyn SimulatedCache, asked: &[(u32, u32)]) -> Vec<bool> {
+        let request = |&(object, bytes): &(u32, u32)| ProxyRequest { client: 0, object, bytes, site: 0, page: None };
         asked.iter().map(|asked| simulated.ask(&request(asked))).collect()
     }
 
+    /// The least recently used file is evicted, and large files are not stored.
     #[test]
-    fn the_least_recently_used_file_leaves_and_large_ones_stay_outside() {
+    fn simulated_files_evict_lru() {
         // The disk has 10 blocks; files may fill 9 of them.
-        let mut files = Recency::new(10 * BLOCK_BYTES, 1);
+        let mut files = SimulatedFiles::new(10 * BLOCK_BYTES, 1);
         let asked = [(1, 4 * 4096), (2, 4097), (1, 4 * 4096), (3, 4 * 4096), (2, 4097), (1, 4 * 4096), (9, 1 << 20)];
         // Object 1 has 4 blocks, object 2 has 2, object 3 has 4. Object 3 evicts 2, then 2 evicts 1.
         assert_eq!(hits(&mut files, &asked), [false, false, true, false, false, false, false]);
@@ -307,44 +314,50 @@ mod tests {
 
     #[test]
     fn disks_are_used_in_turn() {
-        let mut files = Recency::new(40 * BLOCK_BYTES, 2);
+        let mut files = SimulatedFiles::new(40 * BLOCK_BYTES, 2);
         hits(&mut files, &[(1, 1), (2, 1), (3, 1)]);
         assert_eq!(files.used, [2, 1]);
     }
 
+    /// The oldest segment is evicted, regardless of how often its objects were requested.
     #[test]
-    fn the_oldest_segment_leaves_however_often_it_was_asked_for() {
+    fn simulated_ring_evicts_oldest() {
         let counters = serde_json::json!({ "segments": 2, "segment_bytes": 4096, "whole_bytes_max": 2048 });
-        let mut ring = Ring::new(&counters).unwrap();
+        let mut ring = SimulatedSegments::new(&counters).unwrap();
         // Two records of 1,500 bytes fill a segment.
         let asked = [(1, 1500), (2, 1500), (1, 1500), (3, 1500), (4, 1500), (1, 1500), (5, 1500), (1, 1500)];
         assert_eq!(hits(&mut ring, &asked), [false, false, true, false, false, true, false, false]);
-        assert!(Ring::new(&serde_json::Value::Null).is_none());
+        assert!(SimulatedSegments::new(&serde_json::Value::Null).is_none());
     }
 
+    /// Memory has objects that the ring has lost until others are requested.
     #[test]
-    fn a_memory_holds_what_the_ring_has_lost_until_others_are_requested() {
+    fn simulated_memory_keeps_lost_objects() {
         let counters = serde_json::json!({ "segments": 2, "segment_bytes": 4096, "whole_bytes_max": 2048 });
-        let mut both = WithMemory::new(Ring::new(&counters).unwrap(), 4500);
+        let mut both = WithMemory::new(SimulatedSegments::new(&counters).unwrap(), 4500);
         // The ring loses objects 1 and 2 when object 5 comes; the memory holds the last three objects.
         let asked = [(1, 1500), (2, 1500), (3, 1500), (1, 1500), (4, 1500), (5, 1500), (1, 1500), (2, 1500), (4, 1500)];
         assert_eq!(hits(&mut both, &asked), [false, false, false, true, false, false, true, false, true]);
         assert!(both.used <= 4500);
     }
 
+    /// A contender that reports too many or too few hits is found.
     #[test]
-    fn a_contender_that_invents_or_loses_a_hit_is_found_out() {
-        let kind = Kind::Files {
-            system: crate::contender::FileSystem::Xfs,
+    fn wrong_hit_count_is_found() {
+        let kind = ContenderKind::Files {
+            system: crate::contender::ContenderFileSystem::Xfs,
             proxy_bytes: 0,
             buffer_bytes: 0,
             dirty_percent: 20,
         };
-        let options = super::super::Options { quick: true, ..super::super::Options::new(super::super::Preset::Table4) };
-        let plan = Plan::new(options).unwrap();
+        let options = super::super::BenchStoreOptions {
+            quick: true,
+            ..super::super::BenchStoreOptions::new(super::super::StorePreset::Table4)
+        };
+        let plan = StorePlan::new(options).unwrap();
         let expected = accepted(&kind, &serde_json::Value::Null, &plan, 100, 100);
         assert_eq!((expected.low, expected.high), (100, 100));
-        let kind = Kind::Nectary { memory_bytes: 0, settings: Default::default() };
+        let kind = ContenderKind::Nectary { memory_bytes: 0, settings: Default::default() };
         let store = accepted(&kind, &serde_json::Value::Null, &plan, 1000, 1000);
         assert!(store.low < 1000 && store.high > 1000 && store.high < 1000 + plan.requests / 50);
         let reinserted = serde_json::json!({ "counts": { "reinserted": 1 } });

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use nectary_block::format_size;
 
-use super::plan::Plan;
-use super::results::{GroupResult, LaneResult, Swept, Trend, disk_hit_ms, hit_ms, put_ms};
-use crate::contender::Kind;
-use crate::disk::Timekeeping;
-use crate::{Figure, machine};
+use super::plan::StorePlan;
+use super::results::{DirtyShareResult, GroupResult, LaneResult, RatioTrend, disk_hit_ms, hit_ms, put_ms};
+use crate::contender::ContenderKind;
+use crate::disk::DiskTimekeeping;
+use crate::{ReportFigure, machine};
 
 /// The headings of the tables.
 const LEGEND: [(&str, &str); 12] = [
@@ -31,11 +31,11 @@ const LEGEND: [(&str, &str); 12] = [
 ];
 
 pub(super) fn text(
-    plan: &Plan,
+    plan: &StorePlan,
     groups: &[GroupResult],
-    figures: &[Figure],
-    trends: &[Trend],
-    swept: &[Swept],
+    figures: &[ReportFigure],
+    trends: &[RatioTrend],
+    swept: &[DirtyShareResult],
     took: Duration,
 ) -> String {
     let mut text = String::new();
@@ -51,7 +51,7 @@ pub(super) fn text(
         text,
         "\nThe same from piece to piece of the workload (a trend within runs), and over the second half alone"
     );
-    for Trend { name, pieces, steady } in trends {
+    for RatioTrend { name, pieces, steady } in trends {
         let pieces: Vec<String> = pieces.iter().map(|ratio| format!("{ratio:.2}")).collect();
         let _ = writeln!(text, "  {name:34} {}; second half {steady:.2}", pieces.join(" "));
     }
@@ -72,8 +72,8 @@ pub(super) fn text(
     text
 }
 
-fn head(text: &mut String, plan: &Plan, took: Duration) {
-    let Plan { scale, pairs, threads, .. } = plan;
+fn head(text: &mut String, plan: &StorePlan, took: Duration) {
+    let StorePlan { scale, pairs, threads, .. } = plan;
     let option = if plan.disk.is_bare { "--disk" } else { "--seed" };
     let _ = writeln!(text, "bench store {option} {}: {}", plan.options.preset.name(), machine::describe());
     let seeds: Vec<String> = plan.seeds.iter().map(u64::to_string).collect();
@@ -93,8 +93,8 @@ fn head(text: &mut String, plan: &Plan, took: Duration) {
         }
         (model, _, time) => {
             let clock = match time {
-                Timekeeping::Virtual => "virtual clock".to_owned(),
-                Timekeeping::Real { speed } => format!("{speed} times faster than real"),
+                DiskTimekeeping::Virtual => "virtual clock".to_owned(),
+                DiskTimekeeping::Real { speed } => format!("{speed} times faster than real"),
             };
             let queue = match plan.disk.queue_depth {
                 1 => "no queue, as disks of 1999 had none".to_owned(),
@@ -121,7 +121,7 @@ fn head(text: &mut String, plan: &Plan, took: Duration) {
     }
 }
 
-fn sweep(text: &mut String, swept: &[Swept]) {
+fn sweep(text: &mut String, swept: &[DirtyShareResult]) {
     if swept.is_empty() {
         return;
     }
@@ -237,11 +237,13 @@ fn table(text: &mut String, result: &GroupResult) {
 }
 
 /// A contender's memory, as text.
-fn memory(kind: &Kind) -> String {
+fn memory(kind: &ContenderKind) -> String {
     match kind {
-        Kind::Nectary { memory_bytes, .. } | Kind::Foyer { memory_bytes, .. } => mega(*memory_bytes),
-        Kind::Files { proxy_bytes, buffer_bytes, .. } => format!("{}+{}", mega(*proxy_bytes), mega(*buffer_bytes)),
-        Kind::Memory { .. } => String::new(),
+        ContenderKind::Nectary { memory_bytes, .. } | ContenderKind::Foyer { memory_bytes, .. } => mega(*memory_bytes),
+        ContenderKind::Files { proxy_bytes, buffer_bytes, .. } => {
+            format!("{}+{}", mega(*proxy_bytes), mega(*buffer_bytes))
+        }
+        ContenderKind::Memory { .. } => String::new(),
     }
 }
 

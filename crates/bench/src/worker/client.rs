@@ -7,29 +7,29 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use super::{Answer, Ask, Piece, Setup};
-use crate::group::Keeping;
-use crate::{Error, ErrorKind, sys};
+use super::{PieceResult, WorkerAnswer, WorkerCommand, WorkerSetup};
+use crate::group::GroupMemoryUsage;
+use crate::{Error, ExperimentErrorKind, sys};
 
 /// A worker's process; dropping it kills and reaps the process.
-pub struct Client {
+pub struct WorkerClient {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
     name: String,
 }
 
-impl Client {
+impl WorkerClient {
     /// Starts `command`, which has to call [`serve`](super::serve), and waits until it is prepared.
     ///
     /// The calling thread has to live as long as the worker, because the kernel kills the worker when the thread ends.
-    pub fn start(name: &str, mut command: Command, setup: Setup) -> Result<Client, Error> {
+    pub fn start(name: &str, mut command: Command, setup: WorkerSetup) -> Result<WorkerClient, Error> {
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = child.map_err(|error| Error::failed(format!("starting {name}"), error))?;
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().expect("piped"));
-        let mut client = Client { child, input, output, name: name.to_owned() };
-        client.ask(&Ask::Prepare(Box::new(setup)))?;
+        let mut client = WorkerClient { child, input, output, name: name.to_owned() };
+        client.ask(&WorkerCommand::Prepare(Box::new(setup)))?;
         Ok(client)
     }
 
@@ -40,21 +40,21 @@ impl Client {
 
     /// Starts the contender.
     pub fn begin(&mut self) -> Result<(), Error> {
-        self.ask(&Ask::Start).map(drop)
+        self.ask(&WorkerCommand::Start).map(drop)
     }
 
     /// Replays a piece of the workload.
-    pub fn replay(&mut self, first: u64, count: u64) -> Result<Piece, Error> {
-        match self.ask(&Ask::Replay { first, count })? {
-            Answer::Piece(piece) => Ok(piece),
+    pub fn replay(&mut self, first: u64, count: u64) -> Result<PieceResult, Error> {
+        match self.ask(&WorkerCommand::Replay { first, count })? {
+            WorkerAnswer::Piece(piece) => Ok(piece),
             other => Err(self.failed(format!("it answered {other:?}"))),
         }
     }
 
     /// Returns the contender's counters, and the usage of its memory group found between requests.
-    pub fn counters(&mut self) -> Result<(serde_json::Value, Keeping), Error> {
-        match self.ask(&Ask::Counters)? {
-            Answer::Counters(counters, keeping) => Ok((counters, keeping)),
+    pub fn counters(&mut self) -> Result<(serde_json::Value, GroupMemoryUsage), Error> {
+        match self.ask(&WorkerCommand::Counters)? {
+            WorkerAnswer::Counters(counters, keeping) => Ok((counters, keeping)),
             other => Err(self.failed(format!("it answered {other:?}"))),
         }
     }
@@ -64,7 +64,7 @@ impl Client {
         sys::stop(self.child.id())
     }
 
-    fn ask(&mut self, ask: &Ask) -> Result<Answer, Error> {
+    fn ask(&mut self, ask: &WorkerCommand) -> Result<WorkerAnswer, Error> {
         sys::go_on(self.child.id())?;
         let answer = self.converse(ask);
         // This check reaps a worker that has died. The number of a dead worker may belong to another process, so it
@@ -75,7 +75,7 @@ impl Client {
         answer
     }
 
-    fn converse(&mut self, ask: &Ask) -> Result<Answer, Error> {
+    fn converse(&mut self, ask: &WorkerCommand) -> Result<WorkerAnswer, Error> {
         let text = serde_json::to_string(ask).map_err(|error| self.failed(error.to_string()))?;
         let sent = match &mut self.input {
             Some(input) => writeln!(input, "{text}").and_then(|()| input.flush()),
@@ -90,11 +90,11 @@ impl Client {
             return Err(self.failed(format!("it ended: {status}{heard}; {memory}")));
         }
         match serde_json::from_str(&line) {
-            Ok(Answer::Failed { is_void, is_missing, message }) => {
+            Ok(WorkerAnswer::Failed { is_void, is_missing, message }) => {
                 let kind = match (is_void, is_missing) {
-                    (true, _) => ErrorKind::Void,
-                    (_, true) => ErrorKind::Missing,
-                    _ => ErrorKind::Failed,
+                    (true, _) => ExperimentErrorKind::Void,
+                    (_, true) => ExperimentErrorKind::Missing,
+                    _ => ExperimentErrorKind::Failed,
                 };
                 Err(Error::new(kind, format!("{}: {message}", self.name)))
             }
@@ -108,7 +108,7 @@ impl Client {
     }
 }
 
-impl Drop for Client {
+impl Drop for WorkerClient {
     fn drop(&mut self) {
         if !matches!(self.child.try_wait(), Ok(None)) {
             return;
@@ -131,8 +131,8 @@ impl Drop for Client {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contender::{Kind, Place};
-    use crate::disk::Timekeeping;
+    use crate::contender::{ContenderKind, ContenderResources};
+    use crate::disk::DiskTimekeeping;
 
     /// A process's state, as the kernel reports it.
     fn state(process: u32) -> Option<char> {
@@ -140,23 +140,24 @@ mod tests {
         text.rsplit_once(") ")?.1.chars().next()
     }
 
-    fn start(script: &str) -> Result<Client, Error> {
+    fn start(script: &str) -> Result<WorkerClient, Error> {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        let setup = Setup {
-            kind: Kind::Memory { wrong: None },
-            place: Place::default(),
-            time: Timekeeping::Virtual,
+        let setup = WorkerSetup {
+            kind: ContenderKind::Memory { wrong: None },
+            place: ContenderResources::default(),
+            time: DiskTimekeeping::Virtual,
             clock: None,
             trace: "/dev/null".into(),
             threads: 1,
             memory: None,
         };
-        Client::start("a worker", command, setup)
+        WorkerClient::start("a worker", command, setup)
     }
 
+    /// A worker runs only during a request, and ends with its client.
     #[test]
-    fn a_worker_is_stopped_whenever_nothing_is_asked_of_it_and_ends_with_its_client() {
+    fn idle_worker_is_stopped() {
         // After two answers the script loops without a pause.
         let mut client = start("for i in 1 2; do read line; echo '\"Done\"'; done; while :; do :; done").unwrap();
         assert_eq!(state(client.id()), Some('T'));
@@ -171,8 +172,9 @@ mod tests {
         assert_eq!(state(process), None);
     }
 
+    /// The error names the worker.
     #[test]
-    fn a_worker_that_ends_is_an_error_that_names_it_and_no_wait() {
+    fn ended_worker_reported_at_once() {
         let error = start("exit 3").map(drop).unwrap_err();
         assert!(error.message.contains("a worker") && error.message.contains("it ended"), "{error}");
         let mut client = start("read line; echo '\"Done\"'; read line").unwrap();

@@ -14,25 +14,25 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::contender::{self, Kind, Opener, Place, Prepared, Storage};
-use crate::disk::{DiskClock, SharedClock, Timekeeping};
-use crate::group::{Allowance, Keeper, Keeping};
+use crate::contender::{self, ContenderKind, ContenderResources, ContenderStorage, Opener, PreparedContender};
+use crate::disk::{DiskClock, DiskTimekeeping, SharedClock};
+use crate::group::{GroupMemoryUsage, MemoryAllowance, MemoryKeeper};
 use crate::workload::TraceReader;
 use crate::{Error, sys};
 
-pub use client::Client;
-pub use replay::{Piece, Player};
-pub use timeline::Timeline;
+pub use client::WorkerClient;
+pub use replay::{PieceResult, WorkloadPlayer};
+pub use timeline::ThreadTimeline;
 
 /// The first message to a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Setup {
+pub struct WorkerSetup {
     /// The contender.
-    pub kind: Kind,
+    pub kind: ContenderKind,
     /// Its devices and directories.
-    pub place: Place,
+    pub place: ContenderResources,
     /// How its disks' time passes.
-    pub time: Timekeeping,
+    pub time: DiskTimekeeping,
     /// The shared clock and the slots of its disks; `None` without disks.
     pub clock: Option<(PathBuf, Vec<usize>)>,
     /// The workload's file.
@@ -40,14 +40,14 @@ pub struct Setup {
     /// The number of threads that replay the workload.
     pub threads: usize,
     /// Its memory group.
-    pub memory: Option<Allowance>,
+    pub memory: Option<MemoryAllowance>,
 }
 
 /// A request to a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-enum Ask {
+enum WorkerCommand {
     /// Make file systems and directories.
-    Prepare(Box<Setup>),
+    Prepare(Box<WorkerSetup>),
     /// Begin to serve, with cold caches.
     Start,
     /// Replay `count` requests from the `first` one on.
@@ -58,10 +58,10 @@ enum Ask {
 
 /// The answer of a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-enum Answer {
+enum WorkerAnswer {
     Done,
-    Piece(Piece),
-    Counters(serde_json::Value, Keeping),
+    Piece(PieceResult),
+    Counters(serde_json::Value, GroupMemoryUsage),
     Failed { is_void: bool, is_missing: bool, message: String },
 }
 
@@ -75,13 +75,13 @@ pub fn serve(input: impl BufRead, output: impl Write) -> Result<(), Error> {
 /// Serves like [`serve`]; `opener` opens contenders that this crate does not implement.
 pub fn serve_with(input: impl BufRead, mut output: impl Write, opener: Option<Opener>) -> Result<(), Error> {
     sys::become_worker();
-    let mut worker = Worker { opener, ..Worker::default() };
+    let mut worker = ContenderWorker { opener, ..ContenderWorker::default() };
     for line in input.lines() {
         let line = line.map_err(|error| Error::failed("the worker's pipe", error))?;
         let asked = serde_json::from_str(&line).map_err(|error| Error::failed("the worker's pipe", error));
-        let answer = asked.and_then(|ask| worker.answer(ask)).unwrap_or_else(|error| Answer::Failed {
-            is_void: error.kind == crate::ErrorKind::Void,
-            is_missing: error.kind == crate::ErrorKind::Missing,
+        let answer = asked.and_then(|ask| worker.answer(ask)).unwrap_or_else(|error| WorkerAnswer::Failed {
+            is_void: error.kind == crate::ExperimentErrorKind::Void,
+            is_missing: error.kind == crate::ExperimentErrorKind::Missing,
             message: error.message,
         });
         let text = serde_json::to_string(&answer).map_err(|error| Error::failed("the worker's answer", error))?;
@@ -91,25 +91,25 @@ pub fn serve_with(input: impl BufRead, mut output: impl Write, opener: Option<Op
 }
 
 #[derive(Default)]
-struct Worker {
+struct ContenderWorker {
     opener: Option<Opener>,
-    setup: Option<(Setup, TraceReader)>,
-    prepared: Option<Prepared>,
-    running: Option<(Box<dyn Storage>, Player)>,
+    setup: Option<(WorkerSetup, TraceReader)>,
+    prepared: Option<PreparedContender>,
+    running: Option<(Box<dyn ContenderStorage>, WorkloadPlayer)>,
 }
 
-impl Worker {
-    fn answer(&mut self, ask: Ask) -> Result<Answer, Error> {
+impl ContenderWorker {
+    fn answer(&mut self, ask: WorkerCommand) -> Result<WorkerAnswer, Error> {
         let early = || Error::failed("the worker", "it was asked in a wrong order");
         match ask {
-            Ask::Prepare(setup) => {
+            WorkerCommand::Prepare(setup) => {
                 sys::own_mounts(&setup.trace)?;
                 self.prepared = Some(contender::prepare(&setup.kind, &setup.place)?);
                 let trace = TraceReader::open(&setup.trace)?;
                 self.setup = Some((*setup, trace));
                 sys::give_back_memory();
             }
-            Ask::Start => {
+            WorkerCommand::Start => {
                 let (setup, _) = self.setup.as_ref().ok_or_else(early)?;
                 let clock = match &setup.clock {
                     None => DiskClock::new(setup.time, None, Vec::new()),
@@ -117,22 +117,22 @@ impl Worker {
                         DiskClock::new(setup.time, Some(Arc::new(SharedClock::open(path)?)), slots.clone())
                     }
                 };
-                let keeper = setup.memory.clone().map(Keeper::new).transpose()?;
+                let keeper = setup.memory.clone().map(MemoryKeeper::new).transpose()?;
                 let storage = self.prepared.take().ok_or_else(early)?.start(self.opener)?;
-                self.running = Some((storage, Player::new(clock, setup.threads, keeper)));
+                self.running = Some((storage, WorkloadPlayer::new(clock, setup.threads, keeper)));
             }
-            Ask::Replay { first, count } => {
+            WorkerCommand::Replay { first, count } => {
                 let (_, trace) = self.setup.as_mut().ok_or_else(early)?;
                 let (storage, player) = self.running.as_mut().ok_or_else(early)?;
                 let requests = trace.read(first, count)?;
-                return Ok(Answer::Piece(player.replay(&**storage, &requests)?));
+                return Ok(WorkerAnswer::Piece(player.replay(&**storage, &requests)?));
             }
-            Ask::Counters => {
+            WorkerCommand::Counters => {
                 let (storage, player) = self.running.as_ref().ok_or_else(early)?;
-                let keeping = player.keeper().map(Keeper::record).unwrap_or_default();
-                return Ok(Answer::Counters(storage.counters(), keeping));
+                let keeping = player.keeper().map(MemoryKeeper::record).unwrap_or_default();
+                return Ok(WorkerAnswer::Counters(storage.counters(), keeping));
             }
         }
-        Ok(Answer::Done)
+        Ok(WorkerAnswer::Done)
     }
 }

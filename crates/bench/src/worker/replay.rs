@@ -13,16 +13,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::timeline::Timeline;
-use crate::contender::{Found, Storage};
-use crate::disk::{Cost, DiskClock};
-use crate::group::Keeper;
-use crate::workload::{Request, content};
-use crate::{Error, ErrorKind};
+use super::timeline::ThreadTimeline;
+use crate::contender::{ContenderStorage, ObjectHit};
+use crate::disk::{CallCost, DiskClock};
+use crate::group::MemoryKeeper;
+use crate::workload::{ProxyRequest, content};
+use crate::{Error, ExperimentErrorKind};
 
 /// The results of a piece of the workload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Piece {
+pub struct PieceResult {
     /// The number of requests.
     pub requests: u64,
     /// The number of requests found in the contender's memory.
@@ -58,9 +58,9 @@ pub struct Piece {
     pub waited_s: f64,
 }
 
-impl Piece {
+impl PieceResult {
     /// Adds the results of another piece.
-    pub fn add(&mut self, other: &Piece) {
+    pub fn add(&mut self, other: &PieceResult) {
         self.requests += other.requests;
         self.memory_hits += other.memory_hits;
         self.disk_hits += other.disk_hits;
@@ -90,28 +90,28 @@ impl Piece {
 }
 
 /// Replays a workload against a contender, with its clock, its threads and its memory group.
-pub struct Player {
+pub struct WorkloadPlayer {
     clock: DiskClock,
-    timeline: Timeline,
-    keeper: Option<Arc<Keeper>>,
+    timeline: ThreadTimeline,
+    keeper: Option<Arc<MemoryKeeper>>,
     /// The time that each disk had used when the last call ended. Disk time between two calls is charged to the next
     /// call.
     charged: Vec<Duration>,
 }
 
-impl Player {
+impl WorkloadPlayer {
     /// Makes a player with `threads` threads on a clock; `keeper` holds the contender's memory group at its allowance,
     /// and is `None` without a memory group.
-    pub fn new(clock: DiskClock, threads: usize, keeper: Option<Keeper>) -> Player {
-        let timeline = Timeline::new(threads, clock.disks());
+    pub fn new(clock: DiskClock, threads: usize, keeper: Option<MemoryKeeper>) -> WorkloadPlayer {
+        let timeline = ThreadTimeline::new(threads, clock.disks());
         let charged = clock.cost().disks;
-        Player { clock, timeline, keeper: keeper.map(Arc::new), charged }
+        WorkloadPlayer { clock, timeline, keeper: keeper.map(Arc::new), charged }
     }
 
     /// Replays requests; all requests of a client are on the same thread.
     ///
-    /// *Errors*: [`ErrorKind::Void`] at the first wrong body.
-    pub fn replay(&mut self, storage: &dyn Storage, requests: &[Request]) -> Result<Piece, Error> {
+    /// *Errors*: [`ExperimentErrorKind::Void`] at the first wrong body.
+    pub fn replay(&mut self, storage: &dyn ContenderStorage, requests: &[ProxyRequest]) -> Result<PieceResult, Error> {
         let before = crate::sys::processor_time();
         let mut piece = match self.clock.is_virtual() {
             true => self.replay_virtual(storage, requests),
@@ -121,13 +121,17 @@ impl Player {
         Ok(piece)
     }
 
-    /// The [`Keeper`] that holds the contender's memory group at its allowance; `None` without a memory group.
-    pub fn keeper(&self) -> Option<&Keeper> {
+    /// The [`MemoryKeeper`] that holds the contender's memory group at its allowance; `None` without a memory group.
+    pub fn keeper(&self) -> Option<&MemoryKeeper> {
         self.keeper.as_deref()
     }
 
-    fn replay_virtual(&mut self, storage: &dyn Storage, requests: &[Request]) -> Result<Piece, Error> {
-        let mut piece = Piece::default();
+    fn replay_virtual(
+        &mut self,
+        storage: &dyn ContenderStorage,
+        requests: &[ProxyRequest],
+    ) -> Result<PieceResult, Error> {
+        let mut piece = PieceResult::default();
         let threads = self.timeline.threads();
         let waited = self.timeline.waited();
         let began = self.timeline.now(0);
@@ -165,18 +169,18 @@ impl Player {
 
     /// Calls a contender and returns the cost of the call. The cost includes the work of the disks since the previous
     /// call, because disks continue to work while the harness makes and compares bodies.
-    fn measure<T>(&mut self, what: impl FnOnce() -> Result<T, Error>) -> Result<(T, Cost), Error> {
-        let before = Cost { disks: std::mem::take(&mut self.charged), processor: self.clock.cost().processor };
+    fn measure<T>(&mut self, what: impl FnOnce() -> Result<T, Error>) -> Result<(T, CallCost), Error> {
+        let before = CallCost { disks: std::mem::take(&mut self.charged), processor: self.clock.cost().processor };
         let done = what();
         let after = self.clock.cost();
         self.charged = after.disks.clone();
         Ok((done?, after.since(&before)))
     }
 
-    fn replay_real(&self, storage: &dyn Storage, requests: &[Request]) -> Result<Piece, Error> {
+    fn replay_real(&self, storage: &dyn ContenderStorage, requests: &[ProxyRequest]) -> Result<PieceResult, Error> {
         let threads = self.timeline.threads();
         let began = self.clock.now();
-        let mut sum = Piece::default();
+        let mut sum = PieceResult::default();
         let parts = std::thread::scope(|scope| {
             let running: Vec<_> = (0..threads)
                 .map(|index| {
@@ -184,7 +188,7 @@ impl Player {
                     scope.spawn(move || self.replay_part(storage, part))
                 })
                 .collect();
-            let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Piece, Error>>| {
+            let join = |thread: std::thread::ScopedJoinHandle<'_, Result<PieceResult, Error>>| {
                 thread.join().unwrap_or_else(|_| Err(Error::failed("a contender", "its thread panicked")))
             };
             running.into_iter().map(join).collect::<Vec<_>>()
@@ -206,10 +210,10 @@ impl Player {
 
     fn replay_part<'a>(
         &self,
-        storage: &dyn Storage,
-        requests: impl Iterator<Item = &'a Request>,
-    ) -> Result<Piece, Error> {
-        let mut piece = Piece::default();
+        storage: &dyn ContenderStorage,
+        requests: impl Iterator<Item = &'a ProxyRequest>,
+    ) -> Result<PieceResult, Error> {
+        let mut piece = PieceResult::default();
         let seconds = |since: Duration| (self.clock.now().saturating_sub(since)).as_secs_f64();
         for request in requests {
             let began = self.clock.now();
@@ -237,9 +241,9 @@ impl Player {
     }
 }
 
-impl Piece {
+impl PieceResult {
     /// Counts a request and verifies the found body; returns whether the request was a hit.
-    fn count_get(&mut self, request: &Request, found: Option<Found>, took_s: f64) -> Result<bool, Error> {
+    fn count_get(&mut self, request: &ProxyRequest, found: Option<ObjectHit>, took_s: f64) -> Result<bool, Error> {
         self.requests += 1;
         let Some(found) = found else {
             self.put_bytes += u64::from(request.bytes);
@@ -261,37 +265,38 @@ impl Piece {
     }
 }
 
-fn void(request: &Request, position: u64) -> Error {
-    let Request { object, bytes, .. } = request;
+fn void(request: &ProxyRequest, position: u64) -> Error {
+    let ProxyRequest { object, bytes, .. } = request;
     let message = format!("the run is void: byte {position} of object {object} ({bytes} bytes) is not what was put");
-    Error::new(ErrorKind::Void, message)
+    Error::new(ExperimentErrorKind::Void, message)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contender::Memory;
-    use crate::disk::{SharedClock, Timekeeping};
-    use crate::workload::{Generator, Laws};
+    use crate::contender::MemoryContender;
+    use crate::disk::{DiskTimekeeping, SharedClock};
+    use crate::workload::{RequestGenerator, WorkloadLaws};
 
-    fn run(wrong: Option<u32>, time: Timekeeping, threads: usize) -> Result<Piece, Error> {
-        let requests: Vec<Request> = Generator::new(Laws::seed_trace(1, 0.001)).collect();
+    fn run(wrong: Option<u32>, time: DiskTimekeeping, threads: usize) -> Result<PieceResult, Error> {
+        let requests: Vec<ProxyRequest> = RequestGenerator::new(WorkloadLaws::seed_trace(1, 0.001)).collect();
         let clock = DiskClock::new(time, None, Vec::new());
-        Player::new(clock, threads, None).replay(&Memory::new(wrong), &requests)
+        WorkloadPlayer::new(clock, threads, None).replay(&MemoryContender::new(wrong), &requests)
     }
 
     /// A virtual clock with one disk, and the page with the disk's time.
     fn clock(name: &str) -> (std::path::PathBuf, Arc<SharedClock>, DiskClock) {
         let path = std::env::temp_dir().join(format!("nectary-bench-{name}-{}", std::process::id()));
         let page = Arc::new(SharedClock::create(&path).unwrap());
-        let clock = DiskClock::new(Timekeeping::Virtual, Some(page.clone()), vec![1]);
+        let clock = DiskClock::new(DiskTimekeeping::Virtual, Some(page.clone()), vec![1]);
         (path, page, clock)
     }
 
+    /// Disk time between two calls is part of the cost of the next call.
     #[test]
-    fn what_a_disk_does_between_two_calls_is_in_the_cost_of_the_next() {
+    fn disk_time_between_calls_counts() {
         let (path, page, clock) = clock("between");
-        let mut player = Player::new(clock, 1, None);
+        let mut player = WorkloadPlayer::new(clock, 1, None);
         let mut cost = || player.measure(|| Ok(())).unwrap().1.disks[0].as_millis();
         assert_eq!(cost(), 0);
         // The contender's own thread writes while the harness compares a body.
@@ -301,16 +306,16 @@ mod tests {
     }
 
     /// A contender whose daemon uses the disk for 2 ms per call.
-    struct Daemon(Memory, Arc<SharedClock>);
+    struct DaemonContender(MemoryContender, Arc<SharedClock>);
 
-    impl Storage for Daemon {
-        fn get(&self, request: &Request) -> Result<Option<Found>, Error> {
+    impl ContenderStorage for DaemonContender {
+        fn get(&self, request: &ProxyRequest) -> Result<Option<ObjectHit>, Error> {
             self.0.get(request)
         }
-        fn put(&self, request: &Request, body: Bytes) -> Result<(), Error> {
+        fn put(&self, request: &ProxyRequest, body: Bytes) -> Result<(), Error> {
             self.0.put(request, body)
         }
-        fn delete(&self, request: &Request) -> Result<(), Error> {
+        fn delete(&self, request: &ProxyRequest) -> Result<(), Error> {
             self.0.delete(request)
         }
         fn tick(&self, _now: Duration) -> Result<(), Error> {
@@ -325,23 +330,25 @@ mod tests {
         }
     }
 
+    /// Work that the harness does instead of the kernel is counted separately.
     #[test]
-    fn what_the_harness_does_in_the_kernels_place_is_told_apart() {
+    fn daemon_time_is_counted_apart() {
         let (path, page, clock) = clock("daemon");
-        let requests: Vec<Request> = Generator::new(Laws::seed_trace(1, 0.0005)).collect();
-        let storage = Daemon(Memory::new(None), page);
-        let piece = Player::new(clock, 1, None).replay(&storage, &requests).unwrap();
+        let requests: Vec<ProxyRequest> = RequestGenerator::new(WorkloadLaws::seed_trace(1, 0.0005)).collect();
+        let storage = DaemonContender(MemoryContender::new(None), page);
+        let piece = WorkloadPlayer::new(clock, 1, None).replay(&storage, &requests).unwrap();
         let expected_s = requests.len() as f64 * 0.002;
         assert!((expected_s..expected_s * 1.5).contains(&piece.daemon_s), "{piece:?}");
         assert!(piece.run_s >= piece.daemon_s && piece.hit_s + piece.put_s < expected_s, "{piece:?}");
         std::fs::remove_file(path).unwrap();
     }
 
-    const TIMES: [Timekeeping; 2] = [Timekeeping::Virtual, Timekeeping::Real { speed: 2.0 }];
+    const TIMES: [DiskTimekeeping; 2] = [DiskTimekeeping::Virtual, DiskTimekeeping::Real { speed: 2.0 }];
 
+    /// Every request is a hit except the first one for its object.
     #[test]
-    fn hits_are_the_requests_that_are_not_the_first_for_their_object() {
-        let requests: Vec<Request> = Generator::new(Laws::seed_trace(1, 0.001)).collect();
+    fn hits_are_repeated_requests() {
+        let requests: Vec<ProxyRequest> = RequestGenerator::new(WorkloadLaws::seed_trace(1, 0.001)).collect();
         let distinct: std::collections::HashSet<u32> = requests.iter().map(|request| request.object).collect();
         for time in TIMES {
             let piece = run(None, time, 1).unwrap();
@@ -352,10 +359,10 @@ mod tests {
     }
 
     #[test]
-    fn one_planted_wrong_byte_makes_the_run_void() {
+    fn wrong_byte_voids_replay() {
         for (time, threads) in [(TIMES[0], 1), (TIMES[0], 4), (TIMES[1], 4)] {
             let error = run(Some(17), time, threads).unwrap_err();
-            assert_eq!(error.kind, ErrorKind::Void);
+            assert_eq!(error.kind, ExperimentErrorKind::Void);
             assert!(error.message.contains("object 17 "), "{error}");
         }
     }

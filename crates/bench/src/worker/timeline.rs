@@ -2,7 +2,7 @@
 //!
 //! Owns: the times of modelled threads, of the contender's daemon, and of its disks. Requests are executed one at a
 //! time. The next request is that of the thread with the earliest time, because this thread would be first in real
-//! time, too. The cost of each request is measured ([`Cost`]), and its end is computed: after its processor time the
+//! time, too. The cost of each request is measured ([`CallCost`]), and its end is computed: after its processor time the
 //! request waits for its disks, and each disk serves requests in order. The disks of one request work in parallel, as
 //! in a stripe. A single thread waits for the daemon, whose work is done between its requests. Several threads do not
 //! wait, because the daemon is modelled as a separate thread. But a thread that has more work for a busy daemon waits,
@@ -12,11 +12,11 @@
 
 use std::time::Duration;
 
-use crate::disk::Cost;
+use crate::disk::CallCost;
 
 /// Threads, daemon and disks of one contender.
 #[derive(Debug, Clone)]
-pub struct Timeline {
+pub struct ThreadTimeline {
     threads: Vec<Duration>,
     daemon: Duration,
     /// The time at which each disk has completed all its requests.
@@ -25,10 +25,10 @@ pub struct Timeline {
     waited: Vec<Duration>,
 }
 
-impl Timeline {
+impl ThreadTimeline {
     /// A timeline with all times at 0.
-    pub fn new(threads: usize, disks: usize) -> Timeline {
-        Timeline {
+    pub fn new(threads: usize, disks: usize) -> ThreadTimeline {
+        ThreadTimeline {
             threads: vec![Duration::ZERO; threads.max(1)],
             daemon: Duration::ZERO,
             free: vec![Duration::ZERO; disks],
@@ -52,14 +52,14 @@ impl Timeline {
     }
 
     /// Charges a cost to a thread; returns how long it took.
-    pub fn run(&mut self, thread: usize, cost: &Cost) -> Duration {
+    pub fn run(&mut self, thread: usize, cost: &CallCost) -> Duration {
         let began = self.threads[thread];
         self.threads[thread] = self.served(began, cost);
         self.threads[thread] - began
     }
 
     /// Charges a cost to the daemon; `thread` found that the daemon's work was due.
-    pub fn run_daemon(&mut self, thread: usize, cost: &Cost) {
+    pub fn run_daemon(&mut self, thread: usize, cost: &CallCost) {
         if self.threads.len() == 1 {
             self.run(thread, cost);
             return;
@@ -73,7 +73,7 @@ impl Timeline {
 
     /// Makes all threads wait until all work is done, and then until a call with this cost is done. Returns the time
     /// from the last thread's end to the end of the call.
-    pub fn join(&mut self, cost: &Cost) -> Duration {
+    pub fn join(&mut self, cost: &CallCost) -> Duration {
         let last = self.threads.iter().copied().max().unwrap_or_default();
         let all = self.free.iter().fold(last.max(self.daemon), |all, free| all.max(*free));
         let end = self.served(all, cost);
@@ -87,7 +87,7 @@ impl Timeline {
         self.waited.iter().sum()
     }
 
-    fn served(&mut self, began: Duration, cost: &Cost) -> Duration {
+    fn served(&mut self, began: Duration, cost: &CallCost) -> Duration {
         let asked = began + cost.processor;
         let mut end = asked;
         for (disk, busy) in cost.disks.iter().enumerate().filter(|entry| !entry.1.is_zero()) {
@@ -104,9 +104,9 @@ impl Timeline {
 mod tests {
     use super::*;
 
-    fn cost(processor_ms: u64, disks_ms: &[u64]) -> Cost {
+    fn cost(processor_ms: u64, disks_ms: &[u64]) -> CallCost {
         let disks = disks_ms.iter().map(|ms| Duration::from_millis(*ms)).collect();
-        Cost { processor: Duration::from_millis(processor_ms), disks }
+        CallCost { processor: Duration::from_millis(processor_ms), disks }
     }
 
     fn ms(time: Duration) -> u128 {
@@ -114,28 +114,30 @@ mod tests {
     }
 
     #[test]
-    fn one_threads_time_is_the_sum_of_its_costs() {
-        let mut line = Timeline::new(1, 1);
+    fn thread_time_is_sum_of_costs() {
+        let mut line = ThreadTimeline::new(1, 1);
         assert_eq!(ms(line.run(0, &cost(1, &[10]))), 11);
         line.run_daemon(0, &cost(1, &[5]));
         assert_eq!(ms(line.now(0)), 17);
         assert_eq!((ms(line.join(&cost(0, &[3]))), ms(line.waited())), (3, 0));
     }
 
+    /// Two threads wait for one disk, but not if each has its own.
     #[test]
-    fn two_threads_wait_for_one_disk_and_not_for_two() {
-        let mut one = Timeline::new(2, 1);
+    fn threads_wait_for_shared_disk() {
+        let mut one = ThreadTimeline::new(2, 1);
         assert_eq!([ms(one.run(0, &cost(0, &[10]))), ms(one.run(1, &cost(0, &[10])))], [10, 20]);
         assert_eq!((ms(one.waited()), one.next(|_| true)), (10, Some(0)));
-        let mut two = Timeline::new(2, 2);
+        let mut two = ThreadTimeline::new(2, 2);
         assert_eq!([ms(two.run(0, &cost(0, &[10, 0]))), ms(two.run(1, &cost(0, &[0, 10])))], [10, 10]);
         assert_eq!(ms(two.run(0, &cost(0, &[10, 10]))), 10, "both disks at once");
         assert_eq!((two.next(|thread| thread == 0), two.next(|_| false)), (Some(0), None));
     }
 
+    /// Threads continue during the daemon's work until it gets more work.
     #[test]
-    fn several_threads_go_on_while_the_daemon_works_until_it_has_more() {
-        let mut line = Timeline::new(2, 2);
+    fn threads_run_beside_daemon() {
+        let mut line = ThreadTimeline::new(2, 2);
         line.run_daemon(0, &cost(0, &[100, 0]));
         assert_eq!(ms(line.now(0)), 0);
         assert_eq!(ms(line.run(0, &cost(0, &[0, 10]))), 10, "the other disk is free");

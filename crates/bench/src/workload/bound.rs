@@ -10,7 +10,7 @@
 //! - *LRU over groups*, for reference: memory is an LRU of pages together with their embedded objects, and one read
 //!   loads a whole page with its embedded objects.
 //!
-//! The file also measures how close together requests for an object are ([`Locality`]); this must be the same at every
+//! The file also measures how close together requests for an object are ([`RequestLocality`]); this must be the same at every
 //! scale.
 //!
 //! [1] D. Berger, N. Beckmann, M. Harchol-Balter: Practical Bounds on Optimal Caching with Variable Object Sizes.
@@ -18,14 +18,14 @@
 
 use std::collections::HashMap;
 
-use nectary_cache::{Access, Lru, Policy, Stream};
+use nectary_cache::{AccessResult, Lru, Policy, StreamId};
 use serde::Serialize;
 
-use super::Request;
+use super::ProxyRequest;
 
 /// The demand of a workload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct Demand {
+pub struct WorkloadDemand {
     /// The number of requests.
     pub requests: u64,
     /// The number of requests that are the first for their object.
@@ -41,8 +41,8 @@ pub struct Demand {
 }
 
 /// Computes the work that requests demand from a store with `memory_bytes` of memory.
-pub fn demand(requests: &[Request], memory_bytes: u64) -> Demand {
-    let mut demand = Demand { requests: requests.len() as u64, ..Demand::default() };
+pub fn demand(requests: &[ProxyRequest], memory_bytes: u64) -> WorkloadDemand {
+    let mut demand = WorkloadDemand { requests: requests.len() as u64, ..WorkloadDemand::default() };
     let mut last: HashMap<u32, u64> = HashMap::new();
     // For each pair of successive requests for an object: the number of requests from one to the other, and the
     // object's bytes.
@@ -71,7 +71,7 @@ pub fn demand(requests: &[Request], memory_bytes: u64) -> Demand {
 }
 
 /// Computes the number of reads of an LRU over groups, and their bytes.
-fn group_reads(requests: &[Request], memory_bytes: u64) -> (u64, u64) {
+fn group_reads(requests: &[ProxyRequest], memory_bytes: u64) -> (u64, u64) {
     let mut memory = Lru::new(memory_bytes);
     let mut group_bytes: HashMap<u32, u64> = HashMap::new();
     let mut seen: HashMap<u32, ()> = HashMap::new();
@@ -85,8 +85,8 @@ fn group_reads(requests: &[Request], memory_bytes: u64) -> (u64, u64) {
             // The object comes from the origin, and enlarges its group.
             memory.remove(u64::from(group));
         }
-        let access = memory.reference(u64::from(group), (*weight).max(1), Stream::default(), &mut |_| true);
-        if !is_new && access != Access::Hit {
+        let access = memory.reference(u64::from(group), (*weight).max(1), StreamId::default(), &mut |_| true);
+        if !is_new && access != AccessResult::Hit {
             reads += 1;
             bytes += *weight;
         }
@@ -96,7 +96,7 @@ fn group_reads(requests: &[Request], memory_bytes: u64) -> (u64, u64) {
 
 /// How close together the requests for an object are, measured as hit rates of LRUs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Locality {
+pub struct RequestLocality {
     /// The share of requests that hit in an LRU of the memory's size.
     pub memory_hits: f64,
     /// The share of requests that hit in an LRU of the disk's size but not in that of the memory's size.
@@ -104,13 +104,13 @@ pub struct Locality {
 }
 
 /// Replays requests in an LRU of the memory's size and one of the disk's size.
-pub fn locality(requests: impl Iterator<Item = Request>, memory_bytes: u64, disk_bytes: u64) -> Locality {
+pub fn locality(requests: impl Iterator<Item = ProxyRequest>, memory_bytes: u64, disk_bytes: u64) -> RequestLocality {
     let (mut memory, mut disk) = (Lru::new(memory_bytes), Lru::new(disk_bytes));
     let (mut count, mut in_memory, mut on_disk) = (0u64, 0u64, 0u64);
     for request in requests {
         let ask = |lru: &mut Lru| {
-            let access = lru.reference(request.object.into(), request.bytes.into(), Stream::default(), &mut |_| true);
-            access == Access::Hit
+            let access = lru.reference(request.object.into(), request.bytes.into(), StreamId::default(), &mut |_| true);
+            access == AccessResult::Hit
         };
         count += 1;
         match (ask(&mut memory), ask(&mut disk)) {
@@ -120,21 +120,22 @@ pub fn locality(requests: impl Iterator<Item = Request>, memory_bytes: u64, disk
         }
     }
     let share = |hits: u64| hits as f64 / count.max(1) as f64;
-    Locality { memory_hits: share(in_memory), disk_hits: share(on_disk) }
+    RequestLocality { memory_hits: share(in_memory), disk_hits: share(on_disk) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::{Generator, Laws};
+    use crate::workload::{RequestGenerator, WorkloadLaws};
 
-    fn requests(asked: &[(u32, u32)]) -> Vec<Request> {
-        let request = |&(object, bytes): &(u32, u32)| Request { client: 0, object, bytes, site: 0, page: None };
+    fn requests(asked: &[(u32, u32)]) -> Vec<ProxyRequest> {
+        let request = |&(object, bytes): &(u32, u32)| ProxyRequest { client: 0, object, bytes, site: 0, page: None };
         asked.iter().map(request).collect()
     }
 
+    /// The bytes that must be read are those that no memory of this size can hold.
     #[test]
-    fn what_must_be_read_is_what_no_memory_of_that_size_could_hold() {
+    fn must_read_is_memory_minimum() {
         // Object 1 is requested again by the next request, 2 and 3 after three requests.
         let asked = requests(&[(1, 10), (1, 10), (2, 10), (3, 10), (4, 10), (2, 10), (3, 10)]);
         let of = |memory| demand(&asked, memory);
@@ -147,15 +148,16 @@ mod tests {
     }
 
     #[test]
-    fn what_must_be_read_is_no_more_than_what_an_lru_reads() {
-        let requests: Vec<Request> = Generator::new(Laws::seed_trace(1, 0.01)).collect();
+    fn must_read_never_exceeds_lru() {
+        let requests: Vec<ProxyRequest> = RequestGenerator::new(WorkloadLaws::seed_trace(1, 0.01)).collect();
         for memory in [64 << 10, 1 << 20, 8 << 20] {
             let mut lru = Lru::new(memory);
             let mut read = 0;
             let mut seen = std::collections::HashSet::new();
             for request in &requests {
                 let weight = u64::from(request.bytes);
-                let hit = lru.reference(request.object.into(), weight, Stream::default(), &mut |_| true) == Access::Hit;
+                let hit = lru.reference(request.object.into(), weight, StreamId::default(), &mut |_| true)
+                    == AccessResult::Hit;
                 read += if hit || seen.insert(request.object) { 0 } else { weight };
             }
             let must = demand(&requests, memory).must_read_bytes;
@@ -164,10 +166,11 @@ mod tests {
     }
 
     #[test]
-    fn locality_is_the_same_at_every_scale() {
+    fn locality_is_equal_at_all_scales() {
         let of = |scale: f64| {
             let bytes = |gb: f64| (gb * 1e9 * scale) as u64;
-            [4.0, 9.0].map(|gb| locality(Generator::new(Laws::seed_trace(1, scale)), bytes(0.256), bytes(gb)))
+            [4.0, 9.0]
+                .map(|gb| locality(RequestGenerator::new(WorkloadLaws::seed_trace(1, scale)), bytes(0.256), bytes(gb)))
         };
         let (small, large) = (of(1.0 / 32.0), of(1.0 / 4.0));
         for (small, large) in small.iter().zip(&large) {

@@ -45,8 +45,9 @@ pub fn first_wrong(object: u32, bytes: u32, pieces: &[impl AsRef<[u8]>]) -> Opti
 mod tests {
     use super::*;
 
+    /// Each planted fault is found at its position.
     #[test]
-    fn every_planted_fault_is_found_where_it_is() {
+    fn content_faults_are_located() {
         for bytes in [0, 1, 7, 8, 9, 1000] {
             let whole = body(5, bytes);
             assert_eq!(first_wrong(5, bytes, &[&whole]), None);

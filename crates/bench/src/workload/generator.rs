@@ -1,34 +1,34 @@
-//! Draws requests according to [`Laws`].
+//! Draws requests according to [`WorkloadLaws`].
 //!
 //! Owns: the state of the generation: the pages with their embedded objects, the objects' sizes, and the views so far.
 //! *Cost*: memory of about 20 bytes per object and 4 per view.
 
-use super::{Laws, Request};
-use crate::random::Random;
+use super::{ProxyRequest, WorkloadLaws};
+use crate::random::SeededRandom;
 
 /// The largest number of objects that a page embeds.
 const EMBEDDED_MAX: u64 = 40;
 /// The smallest and largest size of objects that are not large, in bytes.
 const SIZE: (f64, f64) = (100.0, 200_000.0);
 
-struct Page {
+struct SitePage {
     site: u32,
     objects: std::ops::Range<u32>,
 }
 
 /// A client's current view.
 #[derive(Clone)]
-struct View {
+struct ClientPageView {
     client: u32,
     page: Option<u32>,
     site: u32,
     objects: std::ops::Range<u32>,
 }
 
-/// An iterator that draws as many requests as the laws specify ([`Laws::requests`]).
-pub struct Generator {
-    laws: Laws,
-    random: Random,
+/// An iterator that draws as many requests as the laws specify ([`WorkloadLaws::requests`]).
+pub struct RequestGenerator {
+    laws: WorkloadLaws,
+    random: SeededRandom,
     left: u64,
     /// The probabilities that a view is of a new page and that it is of a large object.
     new_page: f64,
@@ -36,18 +36,18 @@ pub struct Generator {
     sizes: Vec<u32>,
     /// The objects of all pages, one page after the other.
     embedded: Vec<u32>,
-    pages: Vec<Page>,
+    pages: Vec<SitePage>,
     /// For each site, the last page with embedded objects.
     last_of_site: Vec<Option<u32>>,
     /// The page of each view so far.
     views: Vec<u32>,
-    active: Vec<View>,
+    active: Vec<ClientPageView>,
     next_client: u32,
 }
 
-impl Generator {
+impl RequestGenerator {
     /// Makes a generator that is before the first request.
-    pub fn new(laws: Laws) -> Generator {
+    pub fn new(laws: WorkloadLaws) -> RequestGenerator {
         // A view of a page makes `1 + mean` requests; if the page is new, `own` of them are first requests. A view of a
         // large object makes one request.
         let mean = laws.embedded_mean;
@@ -58,8 +58,8 @@ impl Generator {
             laws.large_share * laws.new_share * (1.0 + mean) / (1.0 + laws.large_share * laws.new_share * mean);
         let new_page = (new_large / laws.large_share.max(1e-9) - new_large) / own;
         let new_page = if laws.large_share > 0.0 { new_page } else { laws.new_share * (1.0 + mean) / own };
-        Generator {
-            random: Random::new(laws.seed),
+        RequestGenerator {
+            random: SeededRandom::new(laws.seed),
             left: laws.requests,
             new_page,
             new_large,
@@ -102,7 +102,7 @@ impl Generator {
             self.embedded.push(object);
         }
         let page = self.pages.len() as u32;
-        self.pages.push(Page { site, objects: start..self.embedded.len() as u32 });
+        self.pages.push(SitePage { site, objects: start..self.embedded.len() as u32 });
         if self.embedded.len() as u32 > start + 1 {
             self.last_of_site[site as usize] = Some(page);
         }
@@ -126,7 +126,7 @@ impl Generator {
         self.views[(count - age) as usize]
     }
 
-    fn view(&mut self) -> View {
+    fn view(&mut self) -> ClientPageView {
         let client = self.next_client;
         self.next_client = self.next_client.wrapping_add(1);
         let draw = self.random.unit();
@@ -134,15 +134,15 @@ impl Generator {
             let object = self.new_object(true);
             let start = self.embedded.len() as u32;
             self.embedded.push(object);
-            return View { client, page: None, site: self.site(), objects: start..start + 1 };
+            return ClientPageView { client, page: None, site: self.site(), objects: start..start + 1 };
         }
         let page = match self.views.is_empty() || draw < self.new_large + self.new_page {
             true => self.add_page(),
             false => self.repeated(),
         };
         self.views.push(page);
-        let Page { site, objects } = &self.pages[page as usize];
-        View { client, page: Some(page), site: *site, objects: objects.clone() }
+        let SitePage { site, objects } = &self.pages[page as usize];
+        ClientPageView { client, page: Some(page), site: *site, objects: objects.clone() }
     }
 
     /// The number of distinct objects so far.
@@ -151,10 +151,10 @@ impl Generator {
     }
 }
 
-impl Iterator for Generator {
-    type Item = Request;
+impl Iterator for RequestGenerator {
+    type Item = ProxyRequest;
 
-    fn next(&mut self) -> Option<Request> {
+    fn next(&mut self) -> Option<ProxyRequest> {
         self.left = self.left.checked_sub(1)?;
         while self.active.len() < self.laws.clients.max(1) {
             let view = self.view();
@@ -165,7 +165,7 @@ impl Iterator for Generator {
         let position = view.objects.next()?;
         let object = self.embedded[position as usize];
         let html = view.page.map(|page| self.embedded[self.pages[page as usize].objects.start as usize]);
-        let request = Request {
+        let request = ProxyRequest {
             client: view.client,
             object,
             bytes: self.sizes[object as usize],
@@ -187,19 +187,20 @@ mod tests {
     use crate::workload::{SEED_BYTES, SEED_REQUESTS, SEED_UNIQUE_BYTES};
 
     #[test]
-    fn same_seed_same_requests_and_another_seed_others() {
-        let requests = |seed| Generator::new(Laws::seed_trace(seed, 0.001)).collect::<Vec<_>>();
+    fn seed_determines_requests() {
+        let requests = |seed| RequestGenerator::new(WorkloadLaws::seed_trace(seed, 0.001)).collect::<Vec<_>>();
         assert_eq!(requests(1).len(), (SEED_REQUESTS / 1000) as usize);
         assert_eq!(requests(1), requests(1));
         assert_ne!(requests(1), requests(2));
     }
 
+    /// The trace has the requests and bytes of the seed document.
     #[test]
-    fn the_seeds_trace_has_its_requests_and_bytes() {
+    fn seed_trace_matches_paper_totals() {
         let scale = 1.0 / 64.0;
         let mut counts: HashMap<u32, (u64, u32)> = HashMap::new();
         let (mut bytes, mut requests) = (0, 0);
-        for request in Generator::new(Laws::seed_trace(1, scale)) {
+        for request in RequestGenerator::new(WorkloadLaws::seed_trace(1, scale)) {
             let entry = counts.entry(request.object).or_insert((0, request.bytes));
             assert_eq!(entry.1, request.bytes, "an object never changes its size");
             entry.0 += 1;
@@ -220,7 +221,7 @@ mod tests {
     #[test]
     fn popularity_is_zipfs_law() {
         let mut counts: HashMap<u32, u64> = HashMap::new();
-        for request in Generator::new(Laws { recent: 0.0, ..Laws::seed_trace(2, 0.05) }) {
+        for request in RequestGenerator::new(WorkloadLaws { recent: 0.0, ..WorkloadLaws::seed_trace(2, 0.05) }) {
             *counts.entry(request.object).or_default() += 1;
         }
         let mut counts: Vec<f64> = counts.into_values().map(|count| count as f64).collect();
@@ -231,10 +232,10 @@ mod tests {
     }
 
     #[test]
-    fn hints_name_the_page_that_the_client_saw_last() {
+    fn hints_name_last_viewed_page() {
         let mut last: HashMap<u32, u32> = HashMap::new();
         let mut hinted = 0;
-        for request in Generator::new(Laws::seed_trace(3, 0.002)) {
+        for request in RequestGenerator::new(WorkloadLaws::seed_trace(3, 0.002)) {
             match request.page {
                 None => drop(last.insert(request.client, request.object)),
                 Some(page) => {

@@ -23,15 +23,15 @@ mod trace;
 
 pub mod content;
 
-pub use bound::{Demand, Locality, demand, locality};
-pub use generator::Generator;
-pub use trace::{Totals, TraceReader, write_trace};
+pub use bound::{RequestLocality, WorkloadDemand, demand, locality};
+pub use generator::RequestGenerator;
+pub use trace::{TraceReader, WorkloadTotals, write_trace};
 
 use serde::Serialize;
 
 /// One request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Request {
+pub struct ProxyRequest {
     /// The client.
     pub client: u32,
     /// The number of the object.
@@ -45,7 +45,7 @@ pub struct Request {
     pub page: Option<u32>,
 }
 
-impl Request {
+impl ProxyRequest {
     /// The key under which the object is stored: a URL of typical length.
     pub fn key(&self) -> String {
         key(self.site, self.object)
@@ -63,7 +63,7 @@ fn key(site: u32, object: u32) -> String {
 
 /// The parameters of a workload.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Laws {
+pub struct WorkloadLaws {
     /// The seed of the requests.
     pub seed: u64,
     /// The number of requests.
@@ -100,14 +100,14 @@ pub const SEED_UNIQUE_BYTES: u64 = 14_300_000_000;
 /// The bytes of all requests of the paper's trace.
 pub const SEED_BYTES: u64 = 27_600_000_000;
 
-impl Laws {
+impl WorkloadLaws {
     /// The laws of the paper's trace, scaled. At scale 1 it has 4.8 M requests for 27.6 GB, of which 14.3 GB are
     /// distinct.
     ///
     /// `recent` was chosen such that an LRU cache of 4, 9 and 18 GB has the hit rates of the paper's table 4: 0.62,
     /// 0.66, 0.67.
-    pub fn seed_trace(seed: u64, scale: f64) -> Laws {
-        Laws {
+    pub fn seed_trace(seed: u64, scale: f64) -> WorkloadLaws {
+        WorkloadLaws {
             seed,
             requests: ((SEED_REQUESTS as f64 * scale) as u64).max(1),
             new_share: 0.33,

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Generator, Request};
+use super::{ProxyRequest, RequestGenerator};
 use crate::Error;
 
 const RECORD_BYTES: usize = 20;
@@ -18,7 +18,7 @@ const NO_PAGE: u32 = u32::MAX;
 
 /// The totals of a workload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Totals {
+pub struct WorkloadTotals {
     /// The number of requests.
     pub requests: u64,
     /// The bytes of all requests.
@@ -30,10 +30,10 @@ pub struct Totals {
 }
 
 /// Draws at most `requests_max` requests, and writes them to a file.
-pub fn write_trace(path: &Path, mut generator: Generator, requests_max: u64) -> Result<Totals, Error> {
+pub fn write_trace(path: &Path, mut generator: RequestGenerator, requests_max: u64) -> Result<WorkloadTotals, Error> {
     let failed = |error| Error::failed(path.display(), error);
     let mut file = BufWriter::new(File::create(path).map_err(failed)?);
-    let mut totals = Totals::default();
+    let mut totals = WorkloadTotals::default();
     let mut seen: Vec<bool> = Vec::new();
     for request in generator.by_ref().take(requests_max as usize) {
         let page = request.page.unwrap_or(NO_PAGE);
@@ -66,7 +66,7 @@ impl TraceReader {
     }
 
     /// Reads `count` requests from the `first` one on.
-    pub fn read(&mut self, first: u64, count: u64) -> Result<Vec<Request>, Error> {
+    pub fn read(&mut self, first: u64, count: u64) -> Result<Vec<ProxyRequest>, Error> {
         let failed = |error| Error::failed("the workload's file", error);
         let mut bytes = vec![0; count as usize * RECORD_BYTES];
         self.file.seek(SeekFrom::Start(first * RECORD_BYTES as u64)).map_err(failed)?;
@@ -77,7 +77,7 @@ impl TraceReader {
                 u32::from_le_bytes([four[0], four[1], four[2], four[3]])
             };
             let page = Some(field(3)).filter(|page| *page != NO_PAGE);
-            Request { client: field(0), object: field(1), bytes: field(2), site: field(4), page }
+            ProxyRequest { client: field(0), object: field(1), bytes: field(2), site: field(4), page }
         };
         Ok(bytes.chunks_exact(RECORD_BYTES).map(record).collect())
     }
@@ -86,14 +86,14 @@ impl TraceReader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::Laws;
+    use crate::workload::WorkloadLaws;
 
     #[test]
-    fn what_is_written_is_read_back_piece_by_piece() {
+    fn trace_reads_back_in_pieces() {
         let path = std::env::temp_dir().join(format!("nectary-bench-trace-{}", std::process::id()));
-        let laws = Laws::seed_trace(1, 0.0005);
-        let totals = write_trace(&path, Generator::new(laws.clone()), u64::MAX >> 1).unwrap();
-        let all: Vec<Request> = Generator::new(laws).collect();
+        let laws = WorkloadLaws::seed_trace(1, 0.0005);
+        let totals = write_trace(&path, RequestGenerator::new(laws.clone()), u64::MAX >> 1).unwrap();
+        let all: Vec<ProxyRequest> = RequestGenerator::new(laws).collect();
         let mut reader = TraceReader::open(&path).unwrap();
         assert_eq!(totals.requests, all.len() as u64);
         assert_eq!(reader.read(0, totals.requests).unwrap(), all);

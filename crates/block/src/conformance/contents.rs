@@ -3,10 +3,10 @@
 
 use std::task::Poll;
 
-use super::{Random, Verdict, block, ensure, succeed};
+use super::{ConformanceRandom, Verdict, block, ensure, succeed};
 use crate::buffer::Buffer;
-use crate::device::{Context, SharedDevice, WriteFlags, read, write};
-use crate::error::ErrorKind;
+use crate::device::{IoContext, SharedDevice, WriteFlags, read, write};
+use crate::error::DeviceErrorKind;
 
 /// The number of operations that are compared with a model.
 const MODEL_OPERATIONS: u32 = 400;
@@ -29,7 +29,7 @@ async fn compare(device: &SharedDevice, offset: u64, expected: &[u8], when: &str
 }
 
 /// Compares random operations on the device with the same operations on a vector of bytes.
-pub(super) async fn model(device: SharedDevice, mut random: Random) -> Verdict {
+pub(super) async fn model(device: SharedDevice, mut random: ConformanceRandom) -> Verdict {
     let geometry = device.geometry();
     let (size, block) = (geometry.size_bytes, block(&geometry));
     let mut model = vec![0u8; size as usize];
@@ -53,18 +53,18 @@ pub(super) async fn model(device: SharedDevice, mut random: Random) -> Verdict {
                     position += buffer.len();
                 }
                 let flags = WriteFlags { fua: random.below(8) == 0 };
-                succeed(device.write_at(offset, buffers, flags, Context::default()).await, "a write")?;
+                succeed(device.write_at(offset, buffers, flags, IoContext::default()).await, "a write")?;
             }
             4 => {
-                succeed(device.write_zeroes(offset, length, Context::default()).await, "zeroing")?;
+                succeed(device.write_zeroes(offset, length, IoContext::default()).await, "zeroing")?;
                 model[range].fill(0);
             }
-            5 => succeed(device.flush(Context::default()).await, "a flush")?,
+            5 => succeed(device.flush(IoContext::default()).await, "a flush")?,
             _ => {
                 let pieces = split(blocks, block, &mut random);
                 // The previous contents of the buffers must not matter.
                 let buffers = pieces.into_iter().map(|length| Buffer::copy_of(&vec![0xee; length])).collect();
-                let found = succeed(device.read_at(offset, buffers, Context::default()).await, "a read")?;
+                let found = succeed(device.read_at(offset, buffers, IoContext::default()).await, "a read")?;
                 let found: Vec<u8> = found.iter().flat_map(|buffer| buffer.iter().copied()).collect();
                 let wrong = found.iter().zip(&model[range]).position(|(found, expected)| found != expected);
                 ensure(wrong.is_none() && found.len() as u64 == length, || format!("{when}: wrong byte at {wrong:?}"))?;
@@ -75,7 +75,7 @@ pub(super) async fn model(device: SharedDevice, mut random: Random) -> Verdict {
 }
 
 /// Cuts a number of blocks into random pieces.
-fn split(blocks: u64, block: u64, random: &mut Random) -> Vec<usize> {
+fn split(blocks: u64, block: u64, random: &mut ConformanceRandom) -> Vec<usize> {
     let mut pieces = Vec::new();
     let mut left = blocks;
     while left > 0 {
@@ -94,19 +94,19 @@ pub(super) async fn buffers_come_back(device: SharedDevice) -> Verdict {
     let same = |buffers: &[Buffer]| {
         places(buffers).iter().map(|&(start, length)| (start as usize, length)).collect::<Vec<_>>() == before
     };
-    let written = device.write_at(0, buffers, WriteFlags::default(), Context::default()).await;
+    let written = device.write_at(0, buffers, WriteFlags::default(), IoContext::default()).await;
     let buffers = succeed(written, "a write")?;
     ensure(same(&buffers), || "a write gave other buffers back".to_owned())?;
     for (index, buffer) in buffers.iter().enumerate() {
         let value = index as u8 + 1;
         ensure(buffer.iter().all(|&byte| byte == value), || "a write changed its buffers".to_owned())?;
     }
-    let buffers = succeed(device.read_at(0, buffers, Context::default()).await, "a read")?;
+    let buffers = succeed(device.read_at(0, buffers, IoContext::default()).await, "a read")?;
     ensure(same(&buffers), || "a read gave other buffers back".to_owned())
 }
 
 /// Keeps many operations in flight at a time, each on its own range, through two handles.
-pub(super) async fn concurrent(device: SharedDevice, mut random: Random) -> Verdict {
+pub(super) async fn concurrent(device: SharedDevice, mut random: ConformanceRandom) -> Verdict {
     let geometry = device.geometry();
     let block = block(&geometry);
     let count = (geometry.size_bytes / block).min(300);
@@ -116,7 +116,7 @@ pub(super) async fn concurrent(device: SharedDevice, mut random: Random) -> Verd
         let mut writes: Vec<_> = (0..count)
             .map(|index| {
                 let buffer = Buffer::copy_of(&vec![value(index); block as usize]);
-                device.write_at(index * block, vec![buffer], WriteFlags::default(), Context::default())
+                device.write_at(index * block, vec![buffer], WriteFlags::default(), IoContext::default())
             })
             .collect();
         while !writes.is_empty() {
@@ -124,7 +124,7 @@ pub(super) async fn concurrent(device: SharedDevice, mut random: Random) -> Verd
             succeed(write.await, "a write among many")?;
         }
         let reads: Vec<_> = (0..count)
-            .map(|index| other.read_at(index * block, vec![Buffer::zeroed(block as usize)], Context::default()))
+            .map(|index| other.read_at(index * block, vec![Buffer::zeroed(block as usize)], IoContext::default()))
             .collect();
         for (index, read) in reads.into_iter().enumerate() {
             let found = succeed(read.await, "a read among many")?;
@@ -137,10 +137,10 @@ pub(super) async fn concurrent(device: SharedDevice, mut random: Random) -> Verd
 }
 
 /// Drops the futures of operations before and after they were polled.
-pub(super) async fn dropped(device: SharedDevice, mut random: Random) -> Verdict {
+pub(super) async fn dropped(device: SharedDevice, mut random: ConformanceRandom) -> Verdict {
     let geometry = device.geometry();
     let (block, atomic) = (block(&geometry), geometry.atomic_bytes.min(geometry.block_bytes) as usize);
-    let (blocks, context) = ((geometry.size_bytes / block / 2).min(64), Context::default());
+    let (blocks, context) = ((geometry.size_bytes / block / 2).min(64), IoContext::default());
     for round in 0..20u8 {
         let offset = random.below(blocks) * block;
         let buffer = vec![Buffer::copy_of(&vec![round + 1; block as usize])];
@@ -185,7 +185,7 @@ pub(super) async fn zeroed(device: SharedDevice) -> Verdict {
     let block = block(&device.geometry());
     let size = model.len() as u64;
     for (offset, length) in [(0, block), (3 * block, 40 * block), (size / 2, size / 4), (size - block, block)] {
-        succeed(device.write_zeroes(offset, length, Context::default()).await, "zeroing")?;
+        succeed(device.write_zeroes(offset, length, IoContext::default()).await, "zeroing")?;
         model[offset as usize..(offset + length) as usize].fill(0);
         compare(&device, 0, &model, &format!("after zeroing {length} bytes at {offset}")).await?;
     }
@@ -197,9 +197,9 @@ pub(super) async fn zeroed_quickly(device: SharedDevice) -> Verdict {
     let block = block(&device.geometry());
     let size = model.len() as u64;
     for (offset, length) in [(0, block), (3 * block, 40 * block), (size / 2, size / 4), (size - block, block)] {
-        match device.zero_quickly(offset, length, Context::default()).await {
+        match device.zero_quickly(offset, length, IoContext::default()).await {
             Ok(()) => model[offset as usize..(offset + length) as usize].fill(0),
-            Err(error) if error.kind == ErrorKind::Unsupported => {}
+            Err(error) if error.kind == DeviceErrorKind::Unsupported => {}
             Err(error) => return Err(format!("zeroing quickly failed: {error}")),
         }
         compare(&device, 0, &model, &format!("after zeroing {length} bytes at {offset} quickly")).await?;
@@ -211,7 +211,7 @@ pub(super) async fn discarded(device: SharedDevice) -> Verdict {
     let model = fill(&device, 0xcd).await?;
     let block = block(&device.geometry());
     let (offset, length) = (5 * block, (model.len() as u64 / 2) / block * block);
-    succeed(device.discard(offset, length, Context::default()).await, "a discard")?;
+    succeed(device.discard(offset, length, IoContext::default()).await, "a discard")?;
     let found = succeed(read(&*device, 0, model.len()).await, "a read")?;
     for (index, &byte) in found.iter().enumerate() {
         let inside = (offset..offset + length).contains(&(index as u64));
@@ -228,9 +228,9 @@ pub(super) async fn growth(device: SharedDevice) -> Verdict {
     let (old, new) = (model.len() as u64, model.len() as u64 * 2);
     succeed(device.grow(old).await, "growth to the size it has")?;
     let refused = device.grow(old - block).await.err().map(|error| error.kind);
-    ensure(refused == Some(ErrorKind::Invalid), || format!("shrinking gave {refused:?}"))?;
+    ensure(refused == Some(DeviceErrorKind::Invalid), || format!("shrinking gave {refused:?}"))?;
     match device.grow(new).await {
-        Err(error) if error.kind == ErrorKind::Unsupported => return Ok(()),
+        Err(error) if error.kind == DeviceErrorKind::Unsupported => return Ok(()),
         grown => succeed(grown, "growth")?,
     }
     ensure(device.geometry().size_bytes == new, || format!("it has {} bytes", device.geometry().size_bytes))?;

@@ -5,19 +5,19 @@ use std::pin::Pin;
 
 use super::{Verdict, block, ensure, succeed};
 use crate::buffer::Buffer;
-use crate::device::{Context, SharedDevice, WriteFlags, read, write};
+use crate::device::{IoContext, SharedDevice, WriteFlags, read, write};
 
 type Step = fn(SharedDevice) -> Pin<Box<dyn Future<Output = Verdict> + Send>>;
 
 /// The operations before a crash, and the checks after it.
-pub(super) struct Clause {
+pub(super) struct DurabilityClause {
     pub name: &'static str,
     pub before: Step,
     pub after: Step,
 }
 
-pub(super) const CLAUSES: &[Clause] = &[
-    Clause {
+pub(super) const CLAUSES: &[DurabilityClause] = &[
+    DurabilityClause {
         name: "flushed writes survive",
         before: |device| {
             Box::pin(async move {
@@ -33,12 +33,12 @@ pub(super) const CLAUSES: &[Clause] = &[
             })
         },
     },
-    Clause {
+    DurabilityClause {
         name: "a flush covers what ended on other handles",
         before: |device| {
             Box::pin(async move {
                 let other = device.clone();
-                let pending = device.write_at(0, vec![filled(&device, 3)], WriteFlags::default(), Context::default());
+                let pending = device.write_at(0, vec![filled(&device, 3)], WriteFlags::default(), IoContext::default());
                 put(&other, 1, 4).await?;
                 succeed(pending.await, "a write")?;
                 flush(&other).await
@@ -51,7 +51,7 @@ pub(super) const CLAUSES: &[Clause] = &[
             })
         },
     },
-    Clause {
+    DurabilityClause {
         name: "a forced write survives without a flush",
         before: |device| {
             Box::pin(async move {
@@ -60,12 +60,12 @@ pub(super) const CLAUSES: &[Clause] = &[
                 let flags = WriteFlags { fua: true };
                 let buffers = vec![filled(&device, 6)];
                 let offset = 2 * block(&device.geometry());
-                succeed(device.write_at(offset, buffers, flags, Context::default()).await, "a forced write").map(drop)
+                succeed(device.write_at(offset, buffers, flags, IoContext::default()).await, "a forced write").map(drop)
             })
         },
         after: |device| Box::pin(async move { holds(&device, 2, &[6]).await }),
     },
-    Clause {
+    DurabilityClause {
         name: "writes after the last flush are there or not",
         before: |device| {
             Box::pin(async move {
@@ -82,20 +82,20 @@ pub(super) const CLAUSES: &[Clause] = &[
             })
         },
     },
-    Clause {
+    DurabilityClause {
         name: "flushed zeroes survive",
         before: |device| {
             Box::pin(async move {
                 put(&device, 6, 10).await?;
                 flush(&device).await?;
                 let block = block(&device.geometry());
-                succeed(device.write_zeroes(6 * block, block, Context::default()).await, "zeroing")?;
+                succeed(device.write_zeroes(6 * block, block, IoContext::default()).await, "zeroing")?;
                 flush(&device).await
             })
         },
         after: |device| Box::pin(async move { holds(&device, 6, &[0]).await }),
     },
-    Clause {
+    DurabilityClause {
         name: "flushed writes survive the end of the use",
         before: |device| {
             Box::pin(async move {
@@ -118,7 +118,7 @@ async fn put(device: &SharedDevice, index: u64, value: u8) -> Verdict {
 }
 
 async fn flush(device: &SharedDevice) -> Verdict {
-    succeed(device.flush(Context::default()).await, "a flush")
+    succeed(device.flush(IoContext::default()).await, "a flush")
 }
 
 /// Checks that in each atomic unit of a block, all bytes have the same value, which is one of `values`.

@@ -21,7 +21,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 pub use self::volatile::VolatileDevice;
-use crate::device::{Geometry, SharedDevice};
+use crate::device::{DeviceGeometry, SharedDevice};
 use crate::error::Error;
 
 /// The size of the devices under test. *Units*: bytes.
@@ -29,7 +29,7 @@ pub const DEVICE_BYTES: u64 = 4 << 20;
 
 /// A broken clause, and the way in which the device broke it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
+pub struct ConformanceFailure {
     /// The name of the clause.
     pub clause: &'static str,
     /// The expected and the found result.
@@ -38,18 +38,18 @@ pub struct Failure {
     pub seed: u64,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for ConformanceFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {} (seed {})", self.clause, self.detail, self.seed)
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for ConformanceFailure {}
 
 /// The result of the check of one clause: `Ok`, or a text about the violation.
 type Verdict = Result<(), String>;
 
-type Clause = fn(SharedDevice, Random) -> Pin<Box<dyn Future<Output = Verdict> + Send>>;
+type Clause = fn(SharedDevice, ConformanceRandom) -> Pin<Box<dyn Future<Output = Verdict> + Send>>;
 
 /// The clauses that need only a fresh device.
 const CLAUSES: &[(&str, Clause)] = &[
@@ -78,7 +78,7 @@ const CLAUSES: &[(&str, Clause)] = &[
 /// Checks the contract on fresh devices of [`DEVICE_BYTES`] made by `make`, with a fixed seed.
 ///
 /// *Errors*: the first clause that is broken. `Ok` has the number of clauses that were tried.
-pub async fn check<M, F>(make: M) -> Result<usize, Failure>
+pub async fn check<M, F>(make: M) -> Result<usize, ConformanceFailure>
 where
     M: Fn(u64) -> F,
     F: Future<Output = SharedDevice>,
@@ -87,14 +87,14 @@ where
 }
 
 /// As [`check`], with a given seed.
-pub async fn check_seeded<M, F>(make: M, seed: u64) -> Result<usize, Failure>
+pub async fn check_seeded<M, F>(make: M, seed: u64) -> Result<usize, ConformanceFailure>
 where
     M: Fn(u64) -> F,
     F: Future<Output = SharedDevice>,
 {
     for &(clause, run) in CLAUSES {
         let device = make(DEVICE_BYTES).await;
-        run(device, Random(seed)).await.map_err(|detail| Failure { clause, detail, seed })?;
+        run(device, ConformanceRandom(seed)).await.map_err(|detail| ConformanceFailure { clause, detail, seed })?;
     }
     Ok(CLAUSES.len())
 }
@@ -105,7 +105,7 @@ where
 /// `flush_survives`, and returns the device as it is after the crash.
 ///
 /// *Errors*: the first clause that is broken. `Ok` has the number of clauses that were tried.
-pub async fn check_durability<M, F, C, G>(make: M, crash: C) -> Result<usize, Failure>
+pub async fn check_durability<M, F, C, G>(make: M, crash: C) -> Result<usize, ConformanceFailure>
 where
     M: Fn(u64) -> F,
     F: Future<Output = SharedDevice>,
@@ -113,7 +113,7 @@ where
     G: Future<Output = SharedDevice>,
 {
     for clause in durability::CLAUSES {
-        let fail = |detail| Failure { clause: clause.name, detail, seed: 0 };
+        let fail = |detail| ConformanceFailure { clause: clause.name, detail, seed: 0 };
         let device = make(DEVICE_BYTES).await;
         (clause.before)(device.clone()).await.map_err(fail)?;
         let device = crash(device).await;
@@ -126,24 +126,24 @@ where
 /// the given one, which has [`DEVICE_BYTES`].
 ///
 /// *Errors*: the first clause that is broken. `Ok` has the number of clauses that were tried.
-pub async fn check_wrapper<W, F>(wrap: W) -> Result<usize, Failure>
+pub async fn check_wrapper<W, F>(wrap: W) -> Result<usize, ConformanceFailure>
 where
     W: Fn(SharedDevice) -> F,
     F: Future<Output = SharedDevice>,
 {
     for &(clause, is_failing, run) in wrapper::CLAUSES {
-        let below = wrapper::Below::new(DEVICE_BYTES, is_failing);
+        let below = wrapper::CloseCountingDevice::new(DEVICE_BYTES, is_failing);
         let device = wrap(below.clone() as SharedDevice).await;
-        run(device, below).await.map_err(|detail| Failure { clause, detail, seed: 0 })?;
+        run(device, below).await.map_err(|detail| ConformanceFailure { clause, detail, seed: 0 })?;
     }
     Ok(wrapper::CLAUSES.len())
 }
 
 /// A random generator that repeats its numbers for the same seed (a short SplitMix64).
 #[derive(Debug, Clone)]
-pub(crate) struct Random(pub u64);
+pub(crate) struct ConformanceRandom(pub u64);
 
-impl Random {
+impl ConformanceRandom {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut value = self.0;
@@ -167,6 +167,6 @@ fn succeed<T>(result: Result<T, Error>, what: &str) -> Result<T, String> {
     result.map_err(|error| format!("{what} failed: {error}"))
 }
 
-fn block(geometry: &Geometry) -> u64 {
+fn block(geometry: &DeviceGeometry) -> u64 {
     u64::from(geometry.block_bytes)
 }

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use super::{Verdict, block, ensure, succeed};
 use crate::buffer::Buffer;
-use crate::device::{Context, SharedDevice, WriteFlags, read, write};
-use crate::error::{Error, ErrorKind, Operation};
+use crate::device::{IoContext, SharedDevice, WriteFlags, read, write};
+use crate::error::{DeviceErrorKind, DeviceOperation, Error};
 use crate::request::BUFFERS_MAX;
-use crate::spec::Spec;
+use crate::spec::DeviceSpec;
 
 pub(super) async fn geometry(device: SharedDevice) -> Verdict {
     let geometry = device.geometry();
@@ -27,12 +27,12 @@ pub(super) async fn geometry(device: SharedDevice) -> Verdict {
 
 pub(super) async fn name(device: SharedDevice) -> Verdict {
     let spec = device.spec();
-    let parsed = Spec::parse(&spec).map_err(|error| format!("\"{spec}\" is no SPEC: {error}"))?;
+    let parsed = DeviceSpec::parse(&spec).map_err(|error| format!("\"{spec}\" is no SPEC: {error}"))?;
     ensure(parsed.to_string() == spec, || format!("\"{spec}\" reads as \"{parsed}\""))
 }
 
 pub(super) async fn empty(device: SharedDevice) -> Verdict {
-    let (context, end) = (Context::default(), device.geometry().size_bytes);
+    let (context, end) = (IoContext::default(), device.geometry().size_bytes);
     let buffers = succeed(device.read_at(end, Vec::new(), context).await, "a read without buffers")?;
     ensure(buffers.is_empty(), || "a read without buffers gave some".to_owned())?;
     let buffers = succeed(device.read_at(0, vec![Buffer::zeroed(0)], context).await, "a read into an empty buffer")?;
@@ -47,31 +47,51 @@ pub(super) async fn empty(device: SharedDevice) -> Verdict {
 }
 
 /// Tries every kind of operation on a range, and checks that each operation is refused with an error of kind `kind`.
-async fn refused(device: &SharedDevice, offset: u64, length: u64, context: Context, kind: ErrorKind) -> Verdict {
+async fn refused(
+    device: &SharedDevice,
+    offset: u64,
+    length: u64,
+    context: IoContext,
+    kind: DeviceErrorKind,
+) -> Verdict {
     let length_in_memory = length.min(1 << 20) as usize;
     let buffer = || vec![Buffer::copy_of(&vec![0xee; length_in_memory])];
     let flags = WriteFlags::default();
     let is_whole = length_in_memory as u64 == length;
     if is_whole {
         let result = device.read_at(offset, buffer(), context).await;
-        look(device, result.map(drop), Operation::Read, offset, length, kind)?;
+        look(device, result.map(drop), DeviceOperation::Read, offset, length, kind)?;
         let result = device.write_at(offset, buffer(), flags, context).await;
-        look(device, result.map(drop), Operation::Write, offset, length, kind)?;
+        look(device, result.map(drop), DeviceOperation::Write, offset, length, kind)?;
     }
-    look(device, device.discard(offset, length, context).await, Operation::Discard, offset, length, kind)?;
-    look(device, device.write_zeroes(offset, length, context).await, Operation::WriteZeroes, offset, length, kind)?;
-    look(device, device.zero_quickly(offset, length, context).await, Operation::WriteZeroes, offset, length, kind)?;
+    look(device, device.discard(offset, length, context).await, DeviceOperation::Discard, offset, length, kind)?;
+    look(
+        device,
+        device.write_zeroes(offset, length, context).await,
+        DeviceOperation::WriteZeroes,
+        offset,
+        length,
+        kind,
+    )?;
+    look(
+        device,
+        device.zero_quickly(offset, length, context).await,
+        DeviceOperation::WriteZeroes,
+        offset,
+        length,
+        kind,
+    )?;
     let result = device.allocation(offset, length, context).await;
-    look(device, result.map(drop), Operation::Allocation, offset, length, kind)
+    look(device, result.map(drop), DeviceOperation::Allocation, offset, length, kind)
 }
 
 fn look(
     device: &SharedDevice,
     result: Result<(), Error>,
-    operation: Operation,
+    operation: DeviceOperation,
     offset: u64,
     length: u64,
-    kind: ErrorKind,
+    kind: DeviceErrorKind,
 ) -> Verdict {
     let what = format!("{} of {length} bytes at {offset}", operation.as_str());
     let Err(error) = result else { return Err(format!("{what} was taken")) };
@@ -93,15 +113,15 @@ async fn untouched(device: &SharedDevice) -> Verdict {
 pub(super) async fn misaligned(device: SharedDevice) -> Verdict {
     let block = block(&device.geometry());
     for (offset, length) in [(1, block), (block / 2, block), (0, block - 1), (0, block + 1), (block, block / 2)] {
-        refused(&device, offset, length, Context::default(), ErrorKind::Invalid).await?;
+        refused(&device, offset, length, IoContext::default(), DeviceErrorKind::Invalid).await?;
     }
     // The total length is aligned, but the lengths of the single buffers are not.
     let half = (block / 2) as usize;
     let buffers = || vec![Buffer::copy_of(&vec![0xee; half]), Buffer::copy_of(&vec![0xee; half])];
-    let result = device.read_at(0, buffers(), Context::default()).await;
-    look(&device, result.map(drop), Operation::Read, 0, block, ErrorKind::Invalid)?;
-    let result = device.write_at(0, buffers(), WriteFlags::default(), Context::default()).await;
-    look(&device, result.map(drop), Operation::Write, 0, block, ErrorKind::Invalid)?;
+    let result = device.read_at(0, buffers(), IoContext::default()).await;
+    look(&device, result.map(drop), DeviceOperation::Read, 0, block, DeviceErrorKind::Invalid)?;
+    let result = device.write_at(0, buffers(), WriteFlags::default(), IoContext::default()).await;
+    look(&device, result.map(drop), DeviceOperation::Write, 0, block, DeviceErrorKind::Invalid)?;
     untouched(&device).await
 }
 
@@ -112,7 +132,7 @@ pub(super) async fn outside(device: SharedDevice) -> Verdict {
     for (offset, length) in
         [(size, block), (size - block, 2 * block), (last, block), (block, last), (1 << 62, block), (0, size + block)]
     {
-        refused(&device, offset, length, Context::default(), ErrorKind::Invalid).await?;
+        refused(&device, offset, length, IoContext::default(), DeviceErrorKind::Invalid).await?;
     }
     untouched(&device).await
 }
@@ -122,19 +142,19 @@ pub(super) async fn too_many_buffers(device: SharedDevice) -> Verdict {
     let block = block(&geometry);
     let buffers = |count| (0..count).map(|_| Buffer::zeroed(block as usize)).collect::<Vec<_>>();
     let count = BUFFERS_MAX.min((geometry.size_bytes / block) as usize);
-    let back = succeed(device.read_at(0, buffers(count), Context::default()).await, "the largest vector")?;
+    let back = succeed(device.read_at(0, buffers(count), IoContext::default()).await, "the largest vector")?;
     ensure(back.len() == count, || format!("{} of {count} buffers came back", back.len()))?;
     let empty = (0..=BUFFERS_MAX).map(|_| Buffer::zeroed(0)).collect();
-    let result = device.read_at(0, empty, Context::default()).await;
-    look(&device, result.map(drop), Operation::Read, 0, 0, ErrorKind::Invalid)
+    let result = device.read_at(0, empty, IoContext::default()).await;
+    look(&device, result.map(drop), DeviceOperation::Read, 0, 0, DeviceErrorKind::Invalid)
 }
 
 pub(super) async fn deadline(device: SharedDevice) -> Verdict {
     let block = block(&device.geometry());
-    let passed = Context { deadline: Some(Instant::now()), ..Context::default() };
-    refused(&device, 0, block, passed, ErrorKind::TimedOut).await?;
-    look(&device, device.flush(passed).await, Operation::Flush, 0, 0, ErrorKind::TimedOut)?;
-    let far = Context { deadline: Some(Instant::now() + Duration::from_secs(3600)), ..Context::default() };
+    let passed = IoContext { deadline: Some(Instant::now()), ..IoContext::default() };
+    refused(&device, 0, block, passed, DeviceErrorKind::TimedOut).await?;
+    look(&device, device.flush(passed).await, DeviceOperation::Flush, 0, 0, DeviceErrorKind::TimedOut)?;
+    let far = IoContext { deadline: Some(Instant::now() + Duration::from_secs(3600)), ..IoContext::default() };
     succeed(device.read_at(0, vec![Buffer::zeroed(block as usize)], far).await, "a read with an hour to go")?;
     succeed(device.flush(far).await, "a flush with an hour to go")?;
     untouched(&device).await
@@ -147,9 +167,9 @@ pub(super) async fn allocation(device: SharedDevice) -> Verdict {
     for place in places {
         succeed(write(&*device, place, Buffer::copy_of(&vec![7; block as usize])).await, "a write")?;
     }
-    succeed(device.flush(Context::default()).await, "a flush")?;
+    succeed(device.flush(IoContext::default()).await, "a flush")?;
     for (offset, length) in [(0, size), (block, size - 2 * block), (size / 2, block)] {
-        let extents = succeed(device.allocation(offset, length, Context::default()).await, "allocation")?;
+        let extents = succeed(device.allocation(offset, length, IoContext::default()).await, "allocation")?;
         let mut position = offset;
         for extent in &extents {
             ensure(extent.offset == position && extent.length > 0, || {
@@ -173,7 +193,7 @@ pub(super) async fn allocation(device: SharedDevice) -> Verdict {
 pub(super) async fn closed(device: SharedDevice) -> Verdict {
     let block = block(&device.geometry()) as usize;
     succeed(write(&*device, 0, Buffer::copy_of(&vec![7; block])).await, "a write")?;
-    succeed(device.flush(Context::default()).await, "a flush")?;
+    succeed(device.flush(IoContext::default()).await, "a flush")?;
     succeed(device.close().await, "the end of the use")?;
     succeed(device.close().await, "a second end")
 }

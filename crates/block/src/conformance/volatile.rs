@@ -3,25 +3,25 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::buffer::Buffer;
-use crate::device::{Context, Geometry, IoFuture, SharedDevice, Survives, WriteFlags};
+use crate::device::{DeviceGeometry, IoContext, IoFuture, SharedDevice, SurvivalLevel, WriteFlags};
 use crate::filter::Filter;
 use crate::memory::MemoryDevice;
-use crate::snapshot::Snapshot;
+use crate::snapshot::DeviceSnapshot;
 
 /// Memory behind a write cache that a crash empties.
 pub struct VolatileDevice {
     memory: Arc<MemoryDevice>,
     inner: SharedDevice,
-    durable: Arc<Mutex<Snapshot>>,
+    durable: Arc<Mutex<DeviceSnapshot>>,
 }
 
 impl VolatileDevice {
     /// Makes a device of zeroes.
     pub fn new(size_bytes: u64) -> Arc<VolatileDevice> {
-        VolatileDevice::from_snapshot(&Snapshot::zeroed(size_bytes))
+        VolatileDevice::from_snapshot(&DeviceSnapshot::zeroed(size_bytes))
     }
 
-    fn from_snapshot(snapshot: &Snapshot) -> Arc<VolatileDevice> {
+    fn from_snapshot(snapshot: &DeviceSnapshot) -> Arc<VolatileDevice> {
         let memory = Arc::new(MemoryDevice::from_snapshot(snapshot));
         Arc::new(VolatileDevice { inner: memory.clone(), memory, durable: Arc::new(Mutex::new(snapshot.clone())) })
     }
@@ -41,8 +41,8 @@ impl Filter for VolatileDevice {
         self.inner.spec()
     }
 
-    fn geometry(&self) -> Geometry {
-        Geometry { flush_survives: Survives::Power, ..self.inner.geometry() }
+    fn geometry(&self) -> DeviceGeometry {
+        DeviceGeometry { flush_survives: SurvivalLevel::Power, ..self.inner.geometry() }
     }
 
     fn write_at(
@@ -50,7 +50,7 @@ impl Filter for VolatileDevice {
         offset: u64,
         buffers: Vec<Buffer>,
         flags: WriteFlags,
-        context: Context,
+        context: IoContext,
     ) -> IoFuture<Vec<Buffer>> {
         let (written, durable) = (self.inner.write_at(offset, buffers, flags, context), self.durable.clone());
         Box::pin(async move {
@@ -66,7 +66,7 @@ impl Filter for VolatileDevice {
         })
     }
 
-    fn flush(&self, context: Context) -> IoFuture<()> {
+    fn flush(&self, context: IoContext) -> IoFuture<()> {
         let (memory, durable) = (self.memory.clone(), self.durable.clone());
         let flushed = self.inner.flush(context);
         Box::pin(async move {
@@ -86,6 +86,6 @@ impl Filter for VolatileDevice {
     }
 }
 
-fn lock(durable: &Mutex<Snapshot>) -> MutexGuard<'_, Snapshot> {
+fn lock(durable: &Mutex<DeviceSnapshot>) -> MutexGuard<'_, DeviceSnapshot> {
     durable.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{Verdict, ensure, succeed};
 use crate::buffer::Buffer;
-use crate::device::{Context, IoFuture, SharedDevice, write};
-use crate::error::{Error, ErrorKind, Operation};
+use crate::device::{IoContext, IoFuture, SharedDevice, write};
+use crate::error::{DeviceErrorKind, DeviceOperation, Error};
 use crate::filter::Filter;
 use crate::memory::MemoryDevice;
 use crate::request::ready;
 
-type Run = fn(SharedDevice, Arc<Below>) -> Pin<Box<dyn Future<Output = Verdict> + Send>>;
+type Run = fn(SharedDevice, Arc<CloseCountingDevice>) -> Pin<Box<dyn Future<Output = Verdict> + Send>>;
 
 /// The name of each clause, whether the device below fails to end, and the check.
 pub(super) const CLAUSES: &[(&str, bool, Run)] = &[
@@ -22,16 +22,16 @@ pub(super) const CLAUSES: &[(&str, bool, Run)] = &[
 ];
 
 /// Memory that counts how often its use ended.
-pub(super) struct Below {
+pub(super) struct CloseCountingDevice {
     memory: SharedDevice,
     is_failing: bool,
     ends: AtomicUsize,
 }
 
-impl Below {
-    pub fn new(size_bytes: u64, is_failing: bool) -> Arc<Below> {
+impl CloseCountingDevice {
+    pub fn new(size_bytes: u64, is_failing: bool) -> Arc<CloseCountingDevice> {
         let memory = Arc::new(MemoryDevice::new(size_bytes));
-        Arc::new(Below { memory, is_failing, ends: AtomicUsize::new(0) })
+        Arc::new(CloseCountingDevice { memory, is_failing, ends: AtomicUsize::new(0) })
     }
 
     fn ends(&self) -> usize {
@@ -39,7 +39,7 @@ impl Below {
     }
 }
 
-impl Filter for Below {
+impl Filter for CloseCountingDevice {
     fn inner(&self) -> &SharedDevice {
         &self.memory
     }
@@ -52,7 +52,9 @@ impl Filter for Below {
         self.ends.fetch_add(1, Ordering::Relaxed);
         ready(match self.is_failing {
             false => Ok(()),
-            true => Err(Error::new(ErrorKind::Io, &self.memory.spec(), Operation::Close, "it cannot be told")),
+            true => {
+                Err(Error::new(DeviceErrorKind::Io, &self.memory.spec(), DeviceOperation::Close, "it cannot be told"))
+            }
         })
     }
 }
@@ -61,10 +63,10 @@ impl Filter for Below {
 async fn used(device: &SharedDevice) -> Verdict {
     let block = device.geometry().block_bytes as usize;
     succeed(write(&**device, 0, Buffer::zeroed(block)).await, "a write")?;
-    succeed(device.flush(Context::default()).await, "a flush")
+    succeed(device.flush(IoContext::default()).await, "a flush")
 }
 
-async fn passed_on(device: SharedDevice, below: Arc<Below>) -> Verdict {
+async fn passed_on(device: SharedDevice, below: Arc<CloseCountingDevice>) -> Verdict {
     used(&device).await?;
     ensure(below.ends() == 0, || "the use below ended before the use of the device".to_owned())?;
     succeed(device.close().await, "the end of the use")?;
@@ -72,7 +74,7 @@ async fn passed_on(device: SharedDevice, below: Arc<Below>) -> Verdict {
     succeed(device.close().await, "a second end")
 }
 
-async fn reported(device: SharedDevice, below: Arc<Below>) -> Verdict {
+async fn reported(device: SharedDevice, below: Arc<CloseCountingDevice>) -> Verdict {
     used(&device).await?;
     let ended = device.close().await;
     ensure(below.ends() > 0, || "the use below did not end".to_owned())?;

@@ -26,15 +26,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::runtime::Handle;
 
 use self::locks::OwnLocks;
-use self::posix::Pool;
-use self::transfer::{Latch, Shared, Transfer};
+use self::posix::DeviceThreads;
+use self::transfer::{DeviceTransfer, SharedFileState, WriteLatch};
 use crate::buffer::Buffer;
 use crate::device::{
-    BlockDevice, CLEAR_LATCH, Context, Extent, Geometry, IoFuture, SECTOR_BYTES, Survives, WriteFlags,
+    BlockDevice, CLEAR_LATCH, DeviceExtent, DeviceGeometry, IoContext, IoFuture, SECTOR_BYTES, SurvivalLevel,
+    WriteFlags,
 };
-use crate::error::{Error, ErrorKind, Operation};
-use crate::registry::{Engine, OpenOptions};
-use crate::request::{Request, ready, within};
+use crate::error::{DeviceErrorKind, DeviceOperation, Error};
+use crate::registry::{FileEngine, OpenOptions};
+use crate::request::{DeviceRequest, ready, within};
 use crate::spec::quoted;
 
 /// The length above which longer reads are not faster per byte. *Units*: bytes.
@@ -52,20 +53,20 @@ const WRITE_BYTES_PREFERRED: u32 = 1024 * 1024;
 /// # Examples
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-/// use nectary_block::{Buffer, Context, OpenOptions, open, read, write};
+/// use nectary_block::{Buffer, IoContext, OpenOptions, open, read, write};
 /// let path = std::env::temp_dir().join(format!("nectary-example-{}.img", std::process::id()));
 /// let options = OpenOptions { create_bytes: Some(1 << 20), ..OpenOptions::default() };
 /// let device = open(path.to_str().unwrap(), &options).await?;
 /// write(&*device, 4096, Buffer::copy_of(&[7; 4096])).await?;
-/// device.flush(Context::default()).await?;
+/// device.flush(IoContext::default()).await?;
 /// assert_eq!(read(&*device, 4096, 4096).await?[0], 7);
 /// # std::fs::remove_file(path).unwrap();
 /// # Ok::<(), nectary_block::Error>(()) }).unwrap();
 /// ```
 pub struct FileDevice {
-    shared: Arc<Shared>,
-    pool: Pool,
-    engine: Engine,
+    shared: Arc<SharedFileState>,
+    pool: DeviceThreads,
+    engine: FileEngine,
     is_disk: bool,
     is_direct: bool,
     in_memory: bool,
@@ -77,8 +78,8 @@ pub struct FileDevice {
 impl FileDevice {
     /// Opens the regular file at `path`; creates it if it is absent and [`OpenOptions::create_bytes`] is set.
     ///
-    /// *Errors*: [`ErrorKind::Absent`]; [`ErrorKind::Busy`], which names the holder if it is found; [`ErrorKind::Full`]
-    /// if there is no room to create the file; [`ErrorKind::Invalid`] if the path is not a regular file.
+    /// *Errors*: [`DeviceErrorKind::Absent`]; [`DeviceErrorKind::Busy`], which names the holder if it is found; [`DeviceErrorKind::Full`]
+    /// if there is no room to create the file; [`DeviceErrorKind::Invalid`] if the path is not a regular file.
     pub async fn open_file(path: impl Into<PathBuf>, options: &OpenOptions) -> Result<FileDevice, Error> {
         FileDevice::open("file", path.into(), options, false).await
     }
@@ -92,7 +93,7 @@ impl FileDevice {
         let spec = format!("{scheme}:{}", quoted(&path.to_string_lossy()));
         let engine = choose_engine(&spec, options.engine, uring::available())?;
         if Handle::try_current().is_err() {
-            return Err(outside(&spec, Operation::Open));
+            return Err(outside(&spec, DeviceOperation::Open));
         }
         let (options, name) = (options.clone(), spec.clone());
         let (is_shared, is_read_only) = (options.is_shared, options.is_read_only);
@@ -101,19 +102,24 @@ impl FileDevice {
             false => open::open_file(&name, &path, &options),
         });
         let opened = opened.await.map_err(|error| {
-            Error::new(ErrorKind::Io, &spec, Operation::Open, format!("the runtime ended before it was open: {error}"))
+            Error::new(
+                DeviceErrorKind::Io,
+                &spec,
+                DeviceOperation::Open,
+                format!("the runtime ended before it was open: {error}"),
+            )
         })??;
-        let shared = Shared {
+        let shared = SharedFileState {
             file: opened.file,
             spec,
             block_bytes: opened.block_bytes,
             size_bytes: AtomicU64::new(opened.size_bytes),
             exact_bytes: AtomicU64::new(opened.exact_bytes),
-            latch: Latch::default(),
+            latch: WriteLatch::default(),
         };
         Ok(FileDevice {
             shared: Arc::new(shared),
-            pool: Pool::new(posix::THREADS_MAX, posix::WAITING_MAX),
+            pool: DeviceThreads::new(posix::THREADS_MAX, posix::WAITING_MAX),
             engine,
             is_disk,
             is_direct: opened.direct,
@@ -124,8 +130,8 @@ impl FileDevice {
         })
     }
 
-    /// The engine in use: [`Engine::Uring`] or [`Engine::Posix`].
-    pub fn engine(&self) -> Engine {
+    /// The engine in use: [`FileEngine::Uring`] or [`FileEngine::Posix`].
+    pub fn engine(&self) -> FileEngine {
         self.engine
     }
 
@@ -134,35 +140,36 @@ impl FileDevice {
         self.is_direct
     }
 
-    fn transfer(&self, request: Request, buffers: Vec<Buffer>, fua: bool) -> IoFuture<Vec<Buffer>> {
+    fn transfer(&self, request: DeviceRequest, buffers: Vec<Buffer>, fua: bool) -> IoFuture<Vec<Buffer>> {
         let Ok(handle) = Handle::try_current() else {
             return ready(Err(outside(&self.shared.spec, request.operation)));
         };
-        let Request { operation, offset, length, deadline, .. } = request;
+        let DeviceRequest { operation, offset, length, deadline, .. } = request;
         let shared = self.shared.clone();
         let failures = shared.failures();
-        let transfer = Transfer { shared: shared.clone(), operation, offset, length, buffers, fua, done: 0, failures };
+        let transfer =
+            DeviceTransfer { shared: shared.clone(), operation, offset, length, buffers, fua, done: 0, failures };
         let work = match self.engine {
-            Engine::Posix => self.pool.transfer(transfer),
+            FileEngine::Posix => self.pool.transfer(transfer),
             _ => match uring::transfer(&handle, transfer) {
                 Ok(work) => work,
                 // This thread has no ring: its runtime has several threads, or the kernel refused to make a ring.
                 Err(transfer) => self.pool.transfer(transfer),
             },
         };
-        within(deadline, work, move || request.error(ErrorKind::TimedOut, || shared.spec.clone(), late()))
+        within(deadline, work, move || request.error(DeviceErrorKind::TimedOut, || shared.spec.clone(), late()))
     }
 
     /// Whether a read or write reaches the padding of the last block.
-    fn has_padding(&self, request: &Request) -> bool {
+    fn has_padding(&self, request: &DeviceRequest) -> bool {
         request.offset + request.length > self.shared.exact_bytes.load(Ordering::Acquire)
     }
 
     /// Runs a rare operation on the pool of threads.
     fn rare<T: Send + 'static>(
         &self,
-        request: Request,
-        work: impl FnOnce(&Shared) -> Result<T, Error> + Send + 'static,
+        request: DeviceRequest,
+        work: impl FnOnce(&SharedFileState) -> Result<T, Error> + Send + 'static,
     ) -> IoFuture<T> {
         if Handle::try_current().is_err() {
             return ready(Err(outside(&self.shared.spec, request.operation)));
@@ -171,32 +178,38 @@ impl FileDevice {
         let work = move || work(&shared).inspect_err(|error| shared.latch_after(error, request.fua));
         let name = spec.clone();
         let work = self.pool.run(work, move |kind, detail| request.error(kind, || name.clone(), detail));
-        within(request.deadline, work, move || request.error(ErrorKind::TimedOut, || spec, late()))
+        within(request.deadline, work, move || request.error(DeviceErrorKind::TimedOut, || spec, late()))
     }
 
     /// Runs work on the locks of the file in the blocking pool of the runtime, because it may wait.
     fn on_locks<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Shared, &OwnLocks) -> Result<T, Error> + Send + 'static,
+        work: impl FnOnce(&SharedFileState, &OwnLocks) -> Result<T, Error> + Send + 'static,
     ) -> IoFuture<T> {
         if Handle::try_current().is_err() {
-            return ready(Err(outside(&self.shared.spec, Operation::Open)));
+            return ready(Err(outside(&self.shared.spec, DeviceOperation::Open)));
         }
         let (shared, locks) = (self.shared.clone(), self.locks.clone());
         Box::pin(async move {
             let spec = shared.spec.clone();
             let ended = |error| {
                 let detail = format!("the runtime ended during work on its locks: {error}");
-                Error::new(ErrorKind::Io, &spec, Operation::Open, detail)
+                Error::new(DeviceErrorKind::Io, &spec, DeviceOperation::Open, detail)
             };
             tokio::task::spawn_blocking(move || work(&shared, &locks)).await.map_err(ended)?
         })
     }
 
-    fn check(&self, operation: Operation, offset: u64, length: u64, context: Context) -> Result<Request, Error> {
-        let request = Request::new(operation, offset, length, context);
+    fn check(
+        &self,
+        operation: DeviceOperation,
+        offset: u64,
+        length: u64,
+        context: IoContext,
+    ) -> Result<DeviceRequest, Error> {
+        let request = DeviceRequest::new(operation, offset, length, context);
         request.check(|| self.spec(), &self.geometry())?;
-        if !matches!(operation, Operation::Allocation) {
+        if !matches!(operation, DeviceOperation::Allocation) {
             self.check_writable(&request)?;
             self.shared.check_latch(operation, offset, length)?;
         }
@@ -204,11 +217,11 @@ impl FileDevice {
     }
 
     /// Refuses a change of a device that is opened only for reading.
-    fn check_writable(&self, request: &Request) -> Result<(), Error> {
-        if !self.is_read_only || request.operation == Operation::Flush {
+    fn check_writable(&self, request: &DeviceRequest) -> Result<(), Error> {
+        if !self.is_read_only || request.operation == DeviceOperation::Flush {
             return Ok(());
         }
-        Err(request.error(ErrorKind::Unsupported, || self.spec(), "it is opened only for reading".to_owned()))
+        Err(request.error(DeviceErrorKind::Unsupported, || self.spec(), "it is opened only for reading".to_owned()))
     }
 }
 
@@ -217,16 +230,16 @@ impl BlockDevice for FileDevice {
         self.shared.spec.clone()
     }
 
-    fn geometry(&self) -> Geometry {
+    fn geometry(&self) -> DeviceGeometry {
         let block_bytes = self.shared.block_bytes;
-        Geometry {
+        DeviceGeometry {
             size_bytes: self.shared.size_bytes.load(Ordering::Acquire),
             block_bytes,
             atomic_bytes: if self.is_disk { block_bytes } else { 512 },
             read_bytes_preferred: READ_BYTES_PREFERRED,
             write_bytes_preferred: WRITE_BYTES_PREFERRED,
-            write_survives: if self.is_disk && self.is_direct { Survives::Host } else { Survives::Process },
-            flush_survives: if self.in_memory { Survives::Process } else { Survives::Power },
+            write_survives: if self.is_disk && self.is_direct { SurvivalLevel::Host } else { SurvivalLevel::Process },
+            flush_survives: if self.in_memory { SurvivalLevel::Process } else { SurvivalLevel::Power },
         }
     }
 
@@ -238,8 +251,15 @@ impl BlockDevice for FileDevice {
         if self.is_disk { self.shared.block_bytes } else { SECTOR_BYTES }
     }
 
-    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
-        match Request::vectored(Operation::Read, offset, &buffers, context, || self.spec(), &self.geometry()) {
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: IoContext) -> IoFuture<Vec<Buffer>> {
+        match DeviceRequest::vectored(
+            DeviceOperation::Read,
+            offset,
+            &buffers,
+            context,
+            || self.spec(),
+            &self.geometry(),
+        ) {
             Ok(request) if self.has_padding(&request) => {
                 self.rare(request, move |shared| tail::read(shared, offset, buffers))
             }
@@ -253,14 +273,21 @@ impl BlockDevice for FileDevice {
         offset: u64,
         buffers: Vec<Buffer>,
         flags: WriteFlags,
-        context: Context,
+        context: IoContext,
     ) -> IoFuture<Vec<Buffer>> {
-        let checked = Request::vectored(Operation::Write, offset, &buffers, context, || self.spec(), &self.geometry())
-            .and_then(|request| {
-                self.check_writable(&request)?;
-                self.shared.check_latch(Operation::Write, offset, request.length)?;
-                Ok(Request { fua: flags.fua, ..request })
-            });
+        let checked = DeviceRequest::vectored(
+            DeviceOperation::Write,
+            offset,
+            &buffers,
+            context,
+            || self.spec(),
+            &self.geometry(),
+        )
+        .and_then(|request| {
+            self.check_writable(&request)?;
+            self.shared.check_latch(DeviceOperation::Write, offset, request.length)?;
+            Ok(DeviceRequest { fua: flags.fua, ..request })
+        });
         match checked {
             Ok(request) if self.has_padding(&request) => {
                 self.rare(request, move |shared| tail::write(shared, offset, buffers, flags.fua))
@@ -270,8 +297,8 @@ impl BlockDevice for FileDevice {
         }
     }
 
-    fn flush(&self, context: Context) -> IoFuture<()> {
-        match self.check(Operation::Flush, 0, 0, context) {
+    fn flush(&self, context: IoContext) -> IoFuture<()> {
+        match self.check(DeviceOperation::Flush, 0, 0, context) {
             Ok(request) => {
                 let flushed = self.transfer(request, Vec::new(), false);
                 Box::pin(async move { flushed.await.map(drop) })
@@ -280,8 +307,8 @@ impl BlockDevice for FileDevice {
         }
     }
 
-    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        match self.check(Operation::Discard, offset, length, context) {
+    fn discard(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
+        match self.check(DeviceOperation::Discard, offset, length, context) {
             Ok(request) if length > 0 => {
                 self.rare(request, move |shared| ranges::discard(shared, offset, tail::within(shared, offset, length)))
             }
@@ -289,8 +316,8 @@ impl BlockDevice for FileDevice {
         }
     }
 
-    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        match self.check(Operation::WriteZeroes, offset, length, context) {
+    fn write_zeroes(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
+        match self.check(DeviceOperation::WriteZeroes, offset, length, context) {
             Ok(request) if length > 0 => self.rare(request, move |shared| {
                 ranges::write_zeroes(shared, offset, tail::within(shared, offset, length))
             }),
@@ -298,9 +325,9 @@ impl BlockDevice for FileDevice {
         }
     }
 
-    fn zero_quickly(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+    fn zero_quickly(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
         let is_disk = self.is_disk;
-        match self.check(Operation::WriteZeroes, offset, length, context) {
+        match self.check(DeviceOperation::WriteZeroes, offset, length, context) {
             Ok(request) if length > 0 => self.rare(request, move |shared| {
                 ranges::zero_quickly(shared, is_disk, offset, tail::within(shared, offset, length))
             }),
@@ -318,7 +345,7 @@ impl BlockDevice for FileDevice {
             return ready(Ok(()));
         }
         let detail = format!("nothing here can change \"{name}\" while it runs");
-        ready(Err(Error::new(ErrorKind::Unsupported, &self.spec(), Operation::Open, detail)))
+        ready(Err(Error::new(DeviceErrorKind::Unsupported, &self.spec(), DeviceOperation::Open, detail)))
     }
 
     fn lock(&self, offset: u64, length: u64) -> IoFuture<bool> {
@@ -336,7 +363,7 @@ impl BlockDevice for FileDevice {
     fn unlock(&self, offset: u64, length: u64) -> IoFuture<()> {
         self.on_locks(move |shared, locks| {
             let unlocked = sys::unlock_range(&shared.file, offset, length);
-            unlocked.map_err(|error| Error::from_os(&error, &shared.spec, Operation::Open))?;
+            unlocked.map_err(|error| Error::from_os(&error, &shared.spec, DeviceOperation::Open))?;
             locks.remove(offset, length);
             Ok(())
         })
@@ -345,7 +372,7 @@ impl BlockDevice for FileDevice {
     fn is_locked(&self, offset: u64, length: u64) -> IoFuture<bool> {
         self.on_locks(move |shared, locks| {
             let found = locks.is_locked(&shared.file, offset, length);
-            found.map_err(|error| Error::from_os(&error, &shared.spec, Operation::Open))
+            found.map_err(|error| Error::from_os(&error, &shared.spec, DeviceOperation::Open))
         })
     }
 
@@ -353,8 +380,8 @@ impl BlockDevice for FileDevice {
         locks::domain(&self.shared.file)
     }
 
-    fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
-        match self.check(Operation::Allocation, offset, length, context) {
+    fn allocation(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<Vec<DeviceExtent>> {
+        match self.check(DeviceOperation::Allocation, offset, length, context) {
             Ok(request) => self.rare(request, move |shared| ranges::allocation(shared, offset, length)),
             Err(error) => ready(Err(error)),
         }
@@ -362,14 +389,14 @@ impl BlockDevice for FileDevice {
 
     fn grow(&self, size_bytes: u64) -> IoFuture<()> {
         let now = self.geometry();
-        let request = Request::new(Operation::Grow, 0, size_bytes, Context::default());
+        let request = DeviceRequest::new(DeviceOperation::Grow, 0, size_bytes, IoContext::default());
         if size_bytes < now.size_bytes || !size_bytes.is_multiple_of(u64::from(now.block_bytes)) {
             let detail =
                 format!("it has {} bytes and grows only, by blocks of {} bytes", now.size_bytes, now.block_bytes);
-            return ready(Err(request.error(ErrorKind::Invalid, || self.spec(), detail)));
+            return ready(Err(request.error(DeviceErrorKind::Invalid, || self.spec(), detail)));
         }
         let is_disk = self.is_disk;
-        match self.shared.check_latch(Operation::Grow, 0, size_bytes) {
+        match self.shared.check_latch(DeviceOperation::Grow, 0, size_bytes) {
             Ok(()) => self.rare(request, move |shared| ranges::grow(shared, is_disk, size_bytes)),
             Err(error) => ready(Err(error)),
         }
@@ -382,26 +409,26 @@ impl BlockDevice for FileDevice {
     fn release(&self) -> IoFuture<bool> {
         self.on_locks(|shared, _| {
             let released = sys::give_up(&shared.file);
-            released.map_err(|error| Error::from_os(&error, &shared.spec, Operation::Open)).map(|()| true)
+            released.map_err(|error| Error::from_os(&error, &shared.spec, DeviceOperation::Open)).map(|()| true)
         })
     }
 }
 
 /// Chooses the engine that the caller wants, if this host supports it.
-fn choose_engine(spec: &str, wanted: Engine, uring: Result<(), &str>) -> Result<Engine, Error> {
+fn choose_engine(spec: &str, wanted: FileEngine, uring: Result<(), &str>) -> Result<FileEngine, Error> {
     match (wanted, uring) {
-        (Engine::Posix, _) | (Engine::Auto, Err(_)) => Ok(Engine::Posix),
-        (_, Ok(())) => Ok(Engine::Uring),
-        (Engine::Uring, Err(reason)) => {
+        (FileEngine::Posix, _) | (FileEngine::Auto, Err(_)) => Ok(FileEngine::Posix),
+        (_, Ok(())) => Ok(FileEngine::Uring),
+        (FileEngine::Uring, Err(reason)) => {
             let detail = format!("io_uring is refused on this host ({reason}); use the posix engine");
-            Err(Error::new(ErrorKind::Unsupported, spec, Operation::Open, detail))
+            Err(Error::new(DeviceErrorKind::Unsupported, spec, DeviceOperation::Open, detail))
         }
     }
 }
 
-fn outside(spec: &str, operation: Operation) -> Error {
+fn outside(spec: &str, operation: DeviceOperation) -> Error {
     let detail = "it was called outside a tokio runtime";
-    Error::new(ErrorKind::Invalid, spec, operation, detail)
+    Error::new(DeviceErrorKind::Invalid, spec, operation, detail)
 }
 
 fn late() -> String {

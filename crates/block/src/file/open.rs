@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::{holder, sys};
 use crate::device::SECTOR_BYTES;
-use crate::error::{Error, ErrorKind, Operation};
+use crate::error::{DeviceErrorKind, DeviceOperation, Error};
 use crate::registry::OpenOptions;
 use crate::size::format_size;
 
@@ -29,7 +29,7 @@ const LEAVING_MAX: Duration = Duration::from_secs(2);
 const LEAVING_INTERVAL: Duration = Duration::from_millis(2);
 
 /// An open file or disk and its properties.
-pub(super) struct Opened {
+pub(super) struct BackingFile {
     pub file: File,
     pub size_bytes: u64,
     /// The length of a file whose last block is padded; otherwise the size.
@@ -40,35 +40,35 @@ pub(super) struct Opened {
 }
 
 /// Opens a regular file, and creates it if it is absent and a size is given.
-pub(super) fn open_file(spec: &str, path: &Path, options: &OpenOptions) -> Result<Opened, Error> {
+pub(super) fn open_file(spec: &str, path: &Path, options: &OpenOptions) -> Result<BackingFile, Error> {
     let OpenOptions { create_bytes, direct, is_shared, is_read_only, pads_tail, .. } = *options;
     let create_bytes = create_bytes.filter(|_| !is_read_only);
-    let fail = |kind, detail: String| Error::new(kind, spec, Operation::Open, detail);
+    let fail = |kind, detail: String| Error::new(kind, spec, DeviceOperation::Open, detail);
     match std::fs::metadata(path) {
         Ok(status) if status.file_type().is_block_device() => {
             let detail = format!("it is a block device; name it disk:{}", path.display());
-            return Err(fail(ErrorKind::Invalid, detail));
+            return Err(fail(DeviceErrorKind::Invalid, detail));
         }
         Ok(status) if !status.is_file() => {
-            return Err(fail(ErrorKind::Invalid, "it is not a regular file".to_owned()));
+            return Err(fail(DeviceErrorKind::Invalid, "it is not a regular file".to_owned()));
         }
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let Some(bytes) = create_bytes else {
                 let detail = "there is no such file; give a size to have it created".to_owned();
-                return Err(fail(ErrorKind::Absent, detail));
+                return Err(fail(DeviceErrorKind::Absent, detail));
             };
-            match create(path, created_bytes(bytes).map_err(|detail| fail(ErrorKind::Invalid, detail))?) {
+            match create(path, created_bytes(bytes).map_err(|detail| fail(DeviceErrorKind::Invalid, detail))?) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                     return Err(creation_failed(spec, path, bytes, &error));
                 }
                 _ => {}
             }
         }
-        Err(error) => return Err(Error::from_os(&error, spec, Operation::Open)),
+        Err(error) => return Err(Error::from_os(&error, spec, DeviceOperation::Open)),
     }
     let open = |flags| FileOptions::new().read(true).write(!is_read_only).custom_flags(flags).open(path);
-    let mut file = open(0).map_err(|error| Error::from_os(&error, spec, Operation::Open))?;
+    let mut file = open(0).map_err(|error| Error::from_os(&error, spec, DeviceOperation::Open))?;
     let in_memory = sys::is_in_memory(&file).unwrap_or(false);
     let mut block_bytes = SECTOR_BYTES;
     let mut is_direct = false;
@@ -83,27 +83,27 @@ pub(super) fn open_file(spec: &str, path: &Path, options: &OpenOptions) -> Resul
     let busy = |error: &io::Error| error.raw_os_error() == Some(libc::EWOULDBLOCK);
     let lock = if is_shared || is_read_only { sys::lock_shared } else { sys::lock_exclusive };
     once_left(path, busy, || lock(&file)).map_err(|error| match busy(&error) {
-        true => fail(ErrorKind::Busy, holder::describe(path)),
-        false => Error::from_os(&error, spec, Operation::Open),
+        true => fail(DeviceErrorKind::Busy, holder::describe(path)),
+        false => Error::from_os(&error, spec, DeviceOperation::Open),
     })?;
     let length = |file: &File| file.metadata().map(|status| status.size());
-    let mut size_bytes = length(&file).map_err(|error| Error::from_os(&error, spec, Operation::Open))?;
+    let mut size_bytes = length(&file).map_err(|error| Error::from_os(&error, spec, DeviceOperation::Open))?;
     if let (0, Some(bytes)) = (size_bytes, create_bytes) {
-        size_bytes = created_bytes(bytes).map_err(|detail| fail(ErrorKind::Invalid, detail))?;
+        size_bytes = created_bytes(bytes).map_err(|detail| fail(DeviceErrorKind::Invalid, detail))?;
         allocate(&file, size_bytes)
             .and_then(|()| file.sync_all())
             .map_err(|error| creation_failed(spec, path, bytes, &error))?;
     }
     if pads_tail && !size_bytes.is_multiple_of(u64::from(block_bytes)) {
         // Direct I/O cannot write a part of a block.
-        sys::use_page_cache(&file).map_err(|error| Error::from_os(&error, spec, Operation::Open))?;
+        sys::use_page_cache(&file).map_err(|error| Error::from_os(&error, spec, DeviceOperation::Open))?;
         (is_direct, block_bytes) = (false, SECTOR_BYTES);
         let exact_bytes = size_bytes;
         size_bytes = size_bytes.next_multiple_of(u64::from(block_bytes));
-        return Ok(Opened { file, size_bytes, exact_bytes, block_bytes, direct: is_direct, in_memory });
+        return Ok(BackingFile { file, size_bytes, exact_bytes, block_bytes, direct: is_direct, in_memory });
     }
     size_bytes -= size_bytes % u64::from(block_bytes);
-    Ok(Opened { file, size_bytes, exact_bytes: size_bytes, block_bytes, direct: is_direct, in_memory })
+    Ok(BackingFile { file, size_bytes, exact_bytes: size_bytes, block_bytes, direct: is_direct, in_memory })
 }
 
 /// Tries to take ownership of a file or disk. If another process seems to own it, but no living process holds it, tries
@@ -137,26 +137,26 @@ pub(super) fn lock_range(spec: &str, file: &File, offset: u64, length: u64, is_r
         match sys::lock_range(file, offset, length, is_read_only) {
             Ok(()) => return Ok(()),
             Err(error) if !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
-                return Err(Error::from_os(&error, spec, Operation::Open));
+                return Err(Error::from_os(&error, spec, DeviceOperation::Open));
             }
             Err(_) if Instant::now() < deadline => std::thread::sleep(LEAVING_INTERVAL),
             Err(_) => {
                 let detail = format!("another process has the lock of {length} bytes at {offset}");
-                return Err(Error::new(ErrorKind::Busy, spec, Operation::Open, detail));
+                return Err(Error::new(DeviceErrorKind::Busy, spec, DeviceOperation::Open, detail));
             }
         }
     }
 }
 
 /// Opens a whole disk or partition.
-pub(super) fn open_disk(spec: &str, path: &Path, options: &OpenOptions) -> Result<Opened, Error> {
+pub(super) fn open_disk(spec: &str, path: &Path, options: &OpenOptions) -> Result<BackingFile, Error> {
     let OpenOptions { direct, is_shared, is_read_only, .. } = *options;
-    let fail = |kind, detail: String| Error::new(kind, spec, Operation::Open, detail);
-    let os = |error: io::Error| Error::from_os(&error, spec, Operation::Open);
+    let fail = |kind, detail: String| Error::new(kind, spec, DeviceOperation::Open, detail);
+    let os = |error: io::Error| Error::from_os(&error, spec, DeviceOperation::Open);
     let status = std::fs::metadata(path).map_err(os)?;
     if !status.file_type().is_block_device() {
         let detail = format!("it is not a block device; name a file file:{}", path.display());
-        return Err(fail(ErrorKind::Invalid, detail));
+        return Err(fail(DeviceErrorKind::Invalid, detail));
     }
     let exclusive = if is_shared || is_read_only { 0 } else { libc::O_EXCL };
     let open = |flags| FileOptions::new().read(true).write(!is_read_only).custom_flags(exclusive | flags).open(path);
@@ -166,22 +166,22 @@ pub(super) fn open_disk(spec: &str, path: &Path, options: &OpenOptions) -> Resul
         opened => (opened, direct),
     };
     let file = opened.map_err(|error| match error.raw_os_error() {
-        Some(libc::EBUSY) => fail(ErrorKind::Busy, holder::describe(path)),
+        Some(libc::EBUSY) => fail(DeviceErrorKind::Busy, holder::describe(path)),
         _ => os(error),
     })?;
     // O_EXCL excludes a second owner. The lock excludes an owner and sharing processes from each other, and lets the
     // next process find the holder of the disk. Tools that inspect disks may hold a lock for a moment.
     let lock = if is_shared || is_read_only { sys::lock_shared } else { sys::lock_exclusive };
     let is_locked = |error: &io::Error| error.raw_os_error() == Some(libc::EWOULDBLOCK);
-    once_left(path, is_locked, || lock(&file)).map_err(|_| fail(ErrorKind::Busy, holder::describe(path)))?;
+    once_left(path, is_locked, || lock(&file)).map_err(|_| fail(DeviceErrorKind::Busy, holder::describe(path)))?;
     let block_bytes = sys::sector_bytes(&file).map_err(os)?;
     if !block_bytes.is_power_of_two() || !(512..=4096).contains(&block_bytes) {
         let detail = format!("its sectors have {block_bytes} bytes; 512 to 4096 are supported");
-        return Err(fail(ErrorKind::Unsupported, detail));
+        return Err(fail(DeviceErrorKind::Unsupported, detail));
     }
     let size_bytes = sys::seek(&file, 0, libc::SEEK_END).map_err(os)?;
     let size_bytes = size_bytes - size_bytes % u64::from(block_bytes);
-    Ok(Opened { file, size_bytes, exact_bytes: size_bytes, block_bytes, direct, in_memory: false })
+    Ok(BackingFile { file, size_bytes, exact_bytes: size_bytes, block_bytes, direct, in_memory: false })
 }
 
 /// The size of a file that is created: whole units, and no more than a file can have.
@@ -235,10 +235,10 @@ pub(super) fn allocate(file: &File, size_bytes: u64) -> io::Result<()> {
 }
 
 fn creation_failed(spec: &str, path: &Path, bytes: u64, error: &io::Error) -> Error {
-    let mut failed = Error::from_os(error, spec, Operation::Open);
+    let mut failed = Error::from_os(error, spec, DeviceOperation::Open);
     let what = match failed.kind {
-        ErrorKind::Full => "make room or give a smaller size",
-        ErrorKind::Absent => "create its directory first",
+        DeviceErrorKind::Full => "make room or give a smaller size",
+        DeviceErrorKind::Absent => "create its directory first",
         _ => "check the directory's owner and mode",
     };
     failed.detail = format!("cannot create {} with {}: {error}; {what}", path.display(), format_size(bytes));

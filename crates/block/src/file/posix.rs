@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::Semaphore;
 
 use super::sys;
-use super::transfer::{Progress, Transfer};
+use super::transfer::{DeviceTransfer, TransferProgress};
 use crate::buffer::Buffer;
 use crate::device::IoFuture;
-use crate::error::{Error, ErrorKind, Operation};
+use crate::error::{DeviceErrorKind, DeviceOperation, Error};
 use crate::request::ready;
 
 /// The maximum number of operations of one device that hold a thread at a time.
@@ -23,24 +23,24 @@ pub(super) const THREADS_MAX: usize = 32;
 pub(super) const WAITING_MAX: usize = 65536;
 
 /// The threads that one device may use.
-pub(super) struct Pool {
+pub(super) struct DeviceThreads {
     threads: Arc<Semaphore>,
     waiting: Arc<AtomicUsize>,
     waiting_max: usize,
 }
 
 /// One of the places for waiting operations; dropping this value frees the place.
-struct Place(Arc<AtomicUsize>);
+struct WaitingPermit(Arc<AtomicUsize>);
 
-impl Drop for Place {
+impl Drop for WaitingPermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-impl Pool {
-    pub fn new(threads_max: usize, waiting_max: usize) -> Pool {
-        Pool { threads: Arc::new(Semaphore::new(threads_max)), waiting: Arc::default(), waiting_max }
+impl DeviceThreads {
+    pub fn new(threads_max: usize, waiting_max: usize) -> DeviceThreads {
+        DeviceThreads { threads: Arc::new(Semaphore::new(threads_max)), waiting: Arc::default(), waiting_max }
     }
 
     /// Runs `work` on a thread: at once if a thread is free, otherwise when a thread becomes free. Work that must wait
@@ -50,7 +50,7 @@ impl Pool {
     pub fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, Error> + Send + 'static,
-        fail: impl Fn(ErrorKind, String) -> Error + Send + Sync + 'static,
+        fail: impl Fn(DeviceErrorKind, String) -> Error + Send + Sync + 'static,
     ) -> IoFuture<T> {
         let ended = |error: tokio::task::JoinError| format!("the runtime ended before the operation: {error}");
         if let Ok(permit) = self.threads.clone().try_acquire_owned() {
@@ -59,12 +59,14 @@ impl Pool {
                 drop(permit);
                 result
             });
-            return Box::pin(async move { task.await.unwrap_or_else(|error| Err(fail(ErrorKind::Io, ended(error)))) });
+            return Box::pin(
+                async move { task.await.unwrap_or_else(|error| Err(fail(DeviceErrorKind::Io, ended(error)))) },
+            );
         }
-        let place = Place(self.waiting.clone());
+        let place = WaitingPermit(self.waiting.clone());
         if self.waiting.fetch_add(1, Ordering::AcqRel) >= self.waiting_max {
             let detail = format!("{} operations wait for a thread already; try again later", self.waiting_max);
-            return ready(Err(fail(ErrorKind::Busy, detail)));
+            return ready(Err(fail(DeviceErrorKind::Busy, detail)));
         }
         let threads = self.threads.clone();
         Box::pin(async move {
@@ -75,12 +77,12 @@ impl Pool {
                 drop(permit);
                 result
             });
-            task.await.unwrap_or_else(|error| Err(fail(ErrorKind::Io, ended(error))))
+            task.await.unwrap_or_else(|error| Err(fail(DeviceErrorKind::Io, ended(error))))
         })
     }
 
     /// Runs a read, write or flush.
-    pub fn transfer(&self, transfer: Transfer) -> IoFuture<Vec<Buffer>> {
+    pub fn transfer(&self, transfer: DeviceTransfer) -> IoFuture<Vec<Buffer>> {
         let (shared, operation) = (transfer.shared.clone(), transfer.operation);
         let (offset, length) = (transfer.offset, transfer.length);
         self.run(
@@ -91,26 +93,26 @@ impl Pool {
 }
 
 /// Runs a whole operation on this thread.
-fn run(mut transfer: Transfer) -> Result<Vec<Buffer>, Error> {
+fn run(mut transfer: DeviceTransfer) -> Result<Vec<Buffer>, Error> {
     let result = match transfer.operation {
-        Operation::Flush => transfer.shared.file.sync_data().map_err(|error| transfer.os_error(&error)),
+        DeviceOperation::Flush => transfer.shared.file.sync_data().map_err(|error| transfer.os_error(&error)),
         _ => move_all(&mut transfer),
     };
     transfer.end(result)
 }
 
-fn move_all(transfer: &mut Transfer) -> Result<(), Error> {
+fn move_all(transfer: &mut DeviceTransfer) -> Result<(), Error> {
     loop {
         let (position, done) = (transfer.position(), transfer.done as usize);
         let file = &transfer.shared.file;
         let moved = match transfer.operation {
-            Operation::Read => sys::read(file, position, &mut transfer.buffers, done),
+            DeviceOperation::Read => sys::read(file, position, &mut transfer.buffers, done),
             _ => sys::write(file, position, &transfer.buffers, done, transfer.fua),
         };
         match moved {
             Ok(moved) => match transfer.advance(moved)? {
-                Progress::Ended => return Ok(()),
-                Progress::More => {}
+                TransferProgress::Ended => return Ok(()),
+                TransferProgress::More => {}
             },
             Err(error) => return Err(transfer.os_error(&error)),
         }
@@ -122,15 +124,16 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
+    /// Operations wait up to the limit; one more is refused as busy until a waiting one is dropped.
     #[tokio::test]
-    async fn operations_wait_up_to_the_limit_and_one_more_is_refused() {
-        let pool = Pool::new(1, 2);
-        let fail = |kind, detail: String| Error::new(kind, "test", Operation::Read, detail);
+    async fn operation_past_waiting_limit_is_refused() {
+        let pool = DeviceThreads::new(1, 2);
+        let fail = |kind, detail: String| Error::new(kind, "test", DeviceOperation::Read, detail);
         let (release, wait) = mpsc::channel::<()>();
         let first = pool.run(move || Ok(wait.recv().is_ok()), fail);
         let second = pool.run(|| Ok(true), fail);
         let third = pool.run(|| Ok(true), fail);
-        assert_eq!(pool.run(|| Ok(true), fail).await.unwrap_err().kind, ErrorKind::Busy);
+        assert_eq!(pool.run(|| Ok(true), fail).await.unwrap_err().kind, DeviceErrorKind::Busy);
         drop(third);
         let fourth = pool.run(|| Ok(true), fail);
         release.send(()).unwrap();

@@ -9,11 +9,11 @@ use std::sync::atomic::Ordering;
 
 use super::open;
 use super::sys;
-use super::transfer::Shared;
+use super::transfer::SharedFileState;
 use crate::allocation::ExtentList;
 use crate::buffer::Buffer;
-use crate::device::{Extent, SLOW_ZEROES};
-use crate::error::{Error, ErrorKind, Operation};
+use crate::device::{DeviceExtent, SLOW_ZEROES};
+use crate::error::{DeviceErrorKind, DeviceOperation, Error};
 
 /// The size of one write of zeroes, if zeroes must be written. *Units*: bytes.
 const ZEROES_BYTES: usize = 1 << 20;
@@ -23,10 +23,10 @@ fn is_unsupported(error: &std::io::Error) -> bool {
 }
 
 /// Unmaps a range if possible; the caller must not rely on the unmapping.
-pub(super) fn discard(shared: &Shared, offset: u64, length: u64) -> Result<(), Error> {
+pub(super) fn discard(shared: &SharedFileState, offset: u64, length: u64) -> Result<(), Error> {
     match sys::fallocate(&shared.file, PUNCH, offset, length) {
         Err(error) if !is_unsupported(&error) => {
-            Err(Error::from_os(&error, &shared.spec, Operation::Discard).at(offset, length))
+            Err(Error::from_os(&error, &shared.spec, DeviceOperation::Discard).at(offset, length))
         }
         _ => Ok(()),
     }
@@ -39,12 +39,12 @@ const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 
 /// Zeroes a range with the first of these modes of `fallocate` that is supported. *Returns* `false` if the kernel
 /// supports none of them.
-fn zero_by(shared: &Shared, modes: &[i32], offset: u64, length: u64) -> Result<bool, Error> {
+fn zero_by(shared: &SharedFileState, modes: &[i32], offset: u64, length: u64) -> Result<bool, Error> {
     for &mode in modes {
         match sys::fallocate(&shared.file, mode, offset, length) {
             Err(error) if is_unsupported(&error) => {}
             Err(error) => {
-                return Err(Error::from_os(&error, &shared.spec, Operation::WriteZeroes).at(offset, length));
+                return Err(Error::from_os(&error, &shared.spec, DeviceOperation::WriteZeroes).at(offset, length));
             }
             Ok(()) => return Ok(true),
         }
@@ -53,19 +53,19 @@ fn zero_by(shared: &Shared, modes: &[i32], offset: u64, length: u64) -> Result<b
 }
 
 /// Zeroes a range only if the kernel need not write data for it.
-pub(super) fn zero_quickly(shared: &Shared, is_disk: bool, offset: u64, length: u64) -> Result<(), Error> {
+pub(super) fn zero_quickly(shared: &SharedFileState, is_disk: bool, offset: u64, length: u64) -> Result<(), Error> {
     // If a disk cannot zero a range, the kernel writes the zeroes itself for `ZERO`, but fails for `PUNCH`.
     let modes: &[i32] = if is_disk { &[PUNCH] } else { &[ZERO, PUNCH] };
     if zero_by(shared, modes, offset, length)? {
         return Ok(());
     }
-    let slow = Error::new(ErrorKind::Unsupported, &shared.spec, Operation::WriteZeroes, SLOW_ZEROES);
+    let slow = Error::new(DeviceErrorKind::Unsupported, &shared.spec, DeviceOperation::WriteZeroes, SLOW_ZEROES);
     Err(slow.at(offset, length))
 }
 
 /// Makes a range read as zeroes in the cheapest possible way.
-pub(super) fn write_zeroes(shared: &Shared, offset: u64, length: u64) -> Result<(), Error> {
-    let failed = |error| Error::from_os(&error, &shared.spec, Operation::WriteZeroes).at(offset, length);
+pub(super) fn write_zeroes(shared: &SharedFileState, offset: u64, length: u64) -> Result<(), Error> {
+    let failed = |error| Error::from_os(&error, &shared.spec, DeviceOperation::WriteZeroes).at(offset, length);
     if zero_by(shared, &[ZERO, PUNCH], offset, length)? {
         return Ok(());
     }
@@ -76,7 +76,9 @@ pub(super) fn write_zeroes(shared: &Shared, offset: u64, length: u64) -> Result<
         let written = sys::write(&shared.file, offset + done, &buffers, 0, false).map_err(failed)?;
         if written == 0 {
             let detail = format!("expected to write {length} bytes, wrote {done}");
-            return Err(Error::new(ErrorKind::Io, &shared.spec, Operation::WriteZeroes, detail).at(offset, length));
+            return Err(
+                Error::new(DeviceErrorKind::Io, &shared.spec, DeviceOperation::WriteZeroes, detail).at(offset, length)
+            );
         }
         done += written - written % u64::from(shared.block_bytes).min(written);
     }
@@ -84,8 +86,8 @@ pub(super) fn write_zeroes(shared: &Shared, offset: u64, length: u64) -> Result<
 }
 
 /// Lists the mapped parts of a range. If the kernel does not know them, the whole range is reported as mapped.
-pub(super) fn allocation(shared: &Shared, offset: u64, length: u64) -> Result<Vec<Extent>, Error> {
-    let failed = |error| Error::from_os(&error, &shared.spec, Operation::Allocation).at(offset, length);
+pub(super) fn allocation(shared: &SharedFileState, offset: u64, length: u64) -> Result<Vec<DeviceExtent>, Error> {
+    let failed = |error| Error::from_os(&error, &shared.spec, DeviceOperation::Allocation).at(offset, length);
     let (mut position, end) = (offset, offset + length);
     let exact = shared.exact_bytes.load(Ordering::Acquire);
     let mut list = ExtentList::new(offset, length);
@@ -114,8 +116,8 @@ pub(super) fn allocation(shared: &Shared, offset: u64, length: u64) -> Result<Ve
 }
 
 /// Makes a file longer; the new length is durable. For a disk that has become larger, starts to use the new size.
-pub(super) fn grow(shared: &Shared, is_disk: bool, size_bytes: u64) -> Result<(), Error> {
-    let failed = |error| Error::from_os(&error, &shared.spec, Operation::Grow).at(0, size_bytes);
+pub(super) fn grow(shared: &SharedFileState, is_disk: bool, size_bytes: u64) -> Result<(), Error> {
+    let failed = |error| Error::from_os(&error, &shared.spec, DeviceOperation::Grow).at(0, size_bytes);
     if size_bytes == shared.size_bytes.load(Ordering::Acquire) {
         return Ok(());
     }
@@ -123,7 +125,9 @@ pub(super) fn grow(shared: &Shared, is_disk: bool, size_bytes: u64) -> Result<()
         let found = sys::seek(&shared.file, 0, libc::SEEK_END).map_err(failed)?;
         if found < size_bytes {
             let detail = format!("the disk has {found} bytes and cannot be made larger from here");
-            return Err(Error::new(ErrorKind::Unsupported, &shared.spec, Operation::Grow, detail).at(0, size_bytes));
+            return Err(
+                Error::new(DeviceErrorKind::Unsupported, &shared.spec, DeviceOperation::Grow, detail).at(0, size_bytes)
+            );
         }
     } else {
         open::allocate(&shared.file, size_bytes).map_err(failed)?;

@@ -7,20 +7,20 @@
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
-use super::transfer::Shared;
+use super::transfer::SharedFileState;
 use crate::buffer::Buffer;
-use crate::error::{Error, ErrorKind, Operation};
+use crate::error::{DeviceErrorKind, DeviceOperation, Error};
 use crate::request::total;
 
 /// The part of a range that the file has. *Units*: bytes.
-pub(super) fn within(shared: &Shared, offset: u64, length: u64) -> u64 {
+pub(super) fn within(shared: &SharedFileState, offset: u64, length: u64) -> u64 {
     length.min(shared.exact_bytes.load(Ordering::Acquire).saturating_sub(offset))
 }
 
 /// Reads into `buffers`, and zeroes what lies behind the end of the file.
-pub(super) fn read(shared: &Shared, offset: u64, mut buffers: Vec<Buffer>) -> Result<Vec<Buffer>, Error> {
+pub(super) fn read(shared: &SharedFileState, offset: u64, mut buffers: Vec<Buffer>) -> Result<Vec<Buffer>, Error> {
     let length = total(&buffers);
-    let failed = |error| Error::from_os(&error, &shared.spec, Operation::Read).at(offset, length);
+    let failed = |error| Error::from_os(&error, &shared.spec, DeviceOperation::Read).at(offset, length);
     let mut at = offset;
     for buffer in &mut buffers {
         let length = buffer.len() as u64;
@@ -32,11 +32,16 @@ pub(super) fn read(shared: &Shared, offset: u64, mut buffers: Vec<Buffer>) -> Re
     Ok(buffers)
 }
 
-/// Writes `buffers`. *Errors*: [`ErrorKind::Full`] if something else than zeroes lies behind the end of the file;
+/// Writes `buffers`. *Errors*: [`DeviceErrorKind::Full`] if something else than zeroes lies behind the end of the file;
 /// nothing is written then.
-pub(super) fn write(shared: &Shared, offset: u64, buffers: Vec<Buffer>, fua: bool) -> Result<Vec<Buffer>, Error> {
+pub(super) fn write(
+    shared: &SharedFileState,
+    offset: u64,
+    buffers: Vec<Buffer>,
+    fua: bool,
+) -> Result<Vec<Buffer>, Error> {
     let length = total(&buffers);
-    let failed = |error| Error::from_os(&error, &shared.spec, Operation::Write).at(offset, length);
+    let failed = |error| Error::from_os(&error, &shared.spec, DeviceOperation::Write).at(offset, length);
     let pieces = || {
         buffers.iter().scan(offset, |at, buffer| {
             let start = *at;
@@ -59,5 +64,5 @@ pub(super) fn write(shared: &Shared, offset: u64, buffers: Vec<Buffer>, fua: boo
 /// The error of a write of something else than zeroes behind the end of the file.
 fn beyond(spec: &str, exact_bytes: u64) -> Error {
     let detail = format!("it has {exact_bytes} bytes; the rest of its last block takes nothing but zeroes");
-    Error::new(ErrorKind::Full, spec, Operation::Write, detail)
+    Error::new(DeviceErrorKind::Full, spec, DeviceOperation::Write, detail)
 }

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::buffer::Buffer;
-use crate::error::{Error, ErrorKind, Operation};
+use crate::error::{DeviceErrorKind, DeviceOperation, Error};
 
 /// The latch of a device. While it is set, the device refuses writes.
 #[derive(Default)]
-pub(super) struct Latch {
+pub(super) struct WriteLatch {
     is_set: AtomicBool,
     /// The number of failures that have set the latch.
     failures: AtomicU64,
@@ -21,25 +21,25 @@ pub(super) struct Latch {
 }
 
 /// The state that all operations on one open file or disk share.
-pub(super) struct Shared {
+pub(super) struct SharedFileState {
     pub file: File,
     pub spec: String,
     pub block_bytes: u32,
     pub size_bytes: AtomicU64,
     /// The number of bytes without the padding of the last block.
     pub exact_bytes: AtomicU64,
-    pub latch: Latch,
+    pub latch: WriteLatch,
 }
 
-impl Shared {
+impl SharedFileState {
     /// Refuses an operation that would change the device, if the device is latched.
-    pub fn check_latch(&self, operation: Operation, offset: u64, length: u64) -> Result<(), Error> {
+    pub fn check_latch(&self, operation: DeviceOperation, offset: u64, length: u64) -> Result<(), Error> {
         if !self.latch.is_set.load(Ordering::Acquire) {
             return Ok(());
         }
         let first = self.latch.first.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default();
         let detail = format!("first failure: {first}; repair the cause and open the device again");
-        Err(Error::new(ErrorKind::Latched, &self.spec, operation, detail).at(offset, length))
+        Err(Error::new(DeviceErrorKind::Latched, &self.spec, operation, detail).at(offset, length))
     }
 
     /// Latches the device, so that it refuses writes, if `error` is that of a flush or of a forced write: the kernel
@@ -48,7 +48,7 @@ impl Shared {
     ///
     /// Another failed write does not latch. The caller knows its range, and only the contents of this range are unknown.
     pub fn latch_after(&self, error: &Error, is_forced: bool) {
-        if error.operation == Operation::Flush || is_forced && error.kind == ErrorKind::Io {
+        if error.operation == DeviceOperation::Flush || is_forced && error.kind == DeviceErrorKind::Io {
             self.latch(error);
         }
     }
@@ -76,9 +76,9 @@ impl Shared {
 }
 
 /// A read, write or flush that owns its buffers.
-pub(super) struct Transfer {
-    pub shared: Arc<Shared>,
-    pub operation: Operation,
+pub(super) struct DeviceTransfer {
+    pub shared: Arc<SharedFileState>,
+    pub operation: DeviceOperation,
     pub offset: u64,
     pub length: u64,
     pub buffers: Vec<Buffer>,
@@ -90,14 +90,14 @@ pub(super) struct Transfer {
 }
 
 /// The meaning of the number of bytes that the kernel has moved.
-pub(super) enum Progress {
+pub(super) enum TransferProgress {
     /// All bytes have been moved.
     Ended,
     /// The remaining bytes must be requested again.
     More,
 }
 
-impl Transfer {
+impl DeviceTransfer {
     /// The offset of the first byte that has not been moved yet.
     pub fn position(&self) -> u64 {
         self.offset + self.done
@@ -106,21 +106,21 @@ impl Transfer {
     /// Counts the bytes that the kernel has moved.
     ///
     /// *Errors*: if the device or file ended before the end of the operation's range.
-    pub fn advance(&mut self, moved: u64) -> Result<Progress, Error> {
+    pub fn advance(&mut self, moved: u64) -> Result<TransferProgress, Error> {
         let block = u64::from(self.shared.block_bytes);
         self.done += moved;
         match self.operation {
-            _ if self.done == self.length => return Ok(Progress::Ended),
+            _ if self.done == self.length => return Ok(TransferProgress::Ended),
             // A read that stops inside a block has reached the end of the file.
-            Operation::Read if moved > 0 && self.done.is_multiple_of(block) => return Ok(Progress::More),
-            Operation::Write if moved >= block => {
+            DeviceOperation::Read if moved > 0 && self.done.is_multiple_of(block) => return Ok(TransferProgress::More),
+            DeviceOperation::Write if moved >= block => {
                 self.done -= self.done % block;
-                return Ok(Progress::More);
+                return Ok(TransferProgress::More);
             }
             _ => {}
         }
         let detail = match self.operation {
-            Operation::Read => format!(
+            DeviceOperation::Read => format!(
                 "expected {} bytes, found {}: the file was truncated to about {} bytes while it was open",
                 self.length,
                 self.done,
@@ -128,11 +128,11 @@ impl Transfer {
             ),
             _ => format!("expected to move {} bytes, moved {}", self.length, self.done),
         };
-        Err(self.error(ErrorKind::Io, detail))
+        Err(self.error(DeviceErrorKind::Io, detail))
     }
 
     /// Makes an error about this operation.
-    pub fn error(&self, kind: ErrorKind, detail: String) -> Error {
+    pub fn error(&self, kind: DeviceErrorKind, detail: String) -> Error {
         Error::new(kind, &self.shared.spec, self.operation, detail).at(self.offset, self.length)
     }
 
@@ -146,8 +146,10 @@ impl Transfer {
     pub fn end(self, result: Result<(), Error>) -> Result<Vec<Buffer>, Error> {
         if let Err(error) = &result {
             self.shared.latch_after(error, self.fua);
-        } else if self.operation == Operation::Flush && self.shared.failures() != self.failures {
-            return Err(self.error(ErrorKind::Latched, "another flush or forced write failed meanwhile".to_owned()));
+        } else if self.operation == DeviceOperation::Flush && self.shared.failures() != self.failures {
+            return Err(
+                self.error(DeviceErrorKind::Latched, "another flush or forced write failed meanwhile".to_owned())
+            );
         }
         result.map(|()| self.buffers)
     }

@@ -5,9 +5,9 @@
 
 use std::path::PathBuf;
 
-use super::{Chance, Filter, Trigger, options_text};
+use super::{Filter, SeededChance, TriggerFile, options_text};
 use crate::buffer::Buffer;
-use crate::device::{Context, IoFuture, SharedDevice};
+use crate::device::{IoContext, IoFuture, SharedDevice};
 use crate::spec::quoted;
 
 /// The settings of the `corrupt` filter.
@@ -31,15 +31,15 @@ impl Default for CorruptOptions {
 pub struct CorruptFilter {
     inner: SharedDevice,
     options: CorruptOptions,
-    chance: Chance,
-    trigger: Trigger,
+    chance: SeededChance,
+    trigger: TriggerFile,
 }
 
 impl CorruptFilter {
     /// Makes a filter that changes some of the bytes read from `inner`.
     pub fn new(inner: SharedDevice, options: CorruptOptions) -> CorruptFilter {
-        let chance = Chance::new(options.rate, options.seed);
-        let trigger = Trigger(options.when.clone());
+        let chance = SeededChance::new(options.rate, options.seed);
+        let trigger = TriggerFile(options.when.clone());
         CorruptFilter { inner, options, chance, trigger }
     }
 }
@@ -57,7 +57,7 @@ impl Filter for CorruptFilter {
         ]);
         format!("corrupt({}{options})", self.inner.spec())
     }
-    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: IoContext) -> IoFuture<Vec<Buffer>> {
         let bits = if self.trigger.is_on() { self.chance.draw() } else { None };
         let read = self.inner.read_at(offset, buffers, context);
         let Some(bits) = bits else { return read };
@@ -86,8 +86,9 @@ fn flip(buffers: &mut [Buffer], bits: u64) {
 mod tests {
     use crate::{OpenOptions, open, read};
 
+    /// Each chosen read has one wrong bit, and the device below keeps the right bytes.
     #[tokio::test]
-    async fn every_chosen_read_has_one_wrong_bit_and_the_device_none() {
+    async fn chosen_read_has_one_wrong_bit() {
         let spec = "corrupt(memory:1M,rate=100%,seed=5)";
         let device = open(spec, &OpenOptions::default()).await.unwrap();
         assert_eq!(device.spec(), spec);

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Filter, Trigger, options_text, wait_until};
+use super::{Filter, TriggerFile, options_text, wait_until};
 use crate::device::{IoFuture, SharedDevice};
-use crate::error::Operation;
-use crate::request::Request;
+use crate::error::DeviceOperation;
+use crate::request::DeviceRequest;
 use crate::spec::quoted;
 
 /// How often a delayed operation looks whether the file of `when` still exists.
@@ -44,12 +44,14 @@ impl DelayFilter {
     }
 
     /// The time for which an operation waits.
-    fn delay(&self, operation: Operation) -> Duration {
+    fn delay(&self, operation: DeviceOperation) -> Duration {
         match operation {
-            Operation::Read => self.options.read,
-            Operation::Write | Operation::WriteZeroes | Operation::Discard => self.options.write,
-            Operation::Flush => self.options.flush,
-            Operation::Open | Operation::Allocation | Operation::Grow | Operation::Close => Duration::ZERO,
+            DeviceOperation::Read => self.options.read,
+            DeviceOperation::Write | DeviceOperation::WriteZeroes | DeviceOperation::Discard => self.options.write,
+            DeviceOperation::Flush => self.options.flush,
+            DeviceOperation::Open | DeviceOperation::Allocation | DeviceOperation::Grow | DeviceOperation::Close => {
+                Duration::ZERO
+            }
         }
     }
 }
@@ -71,11 +73,11 @@ impl Filter for DelayFilter {
     }
     fn around<T: Send + 'static>(
         &self,
-        request: Request,
+        request: DeviceRequest,
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
         let delay = self.delay(request.operation);
-        let trigger = Trigger(self.options.when.clone());
+        let trigger = TriggerFile(self.options.when.clone());
         if delay.is_zero() || !trigger.is_on() {
             return operation(&self.inner);
         }
@@ -101,7 +103,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::{BlockDevice, Context, ErrorKind, OpenOptions, open, read};
+    use crate::{BlockDevice, DeviceErrorKind, IoContext, OpenOptions, open, read};
 
     #[tokio::test]
     async fn operations_take_at_least_their_delay() {
@@ -113,12 +115,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn deadline_inside_the_delay_is_a_time_out() {
+    async fn deadline_within_delay_times_out() {
         let options = DelayOptions { flush: Duration::from_secs(3600), ..DelayOptions::default() };
         let memory = open("memory:1M", &OpenOptions::default()).await.unwrap();
         let device = DelayFilter::new(memory, options);
         let deadline = Some(Instant::now() + Duration::from_millis(5));
-        let error = BlockDevice::flush(&device, Context { deadline, ..Context::default() }).await.unwrap_err();
-        assert_eq!(error.kind, ErrorKind::TimedOut);
+        let error = BlockDevice::flush(&device, IoContext { deadline, ..IoContext::default() }).await.unwrap_err();
+        assert_eq!(error.kind, DeviceErrorKind::TimedOut);
     }
 }

@@ -6,15 +6,15 @@
 
 use std::path::PathBuf;
 
-use super::{Chance, Filter, Trigger, options_text};
+use super::{Filter, SeededChance, TriggerFile, options_text};
 use crate::device::{IoFuture, SharedDevice};
-use crate::error::{ErrorKind, Operation};
-use crate::request::{Request, ready};
+use crate::error::{DeviceErrorKind, DeviceOperation};
+use crate::request::{DeviceRequest, ready};
 use crate::spec::quoted;
 
 /// The kinds of operations that can fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct On {
+pub struct FailingOperations {
     /// Reads.
     pub read: bool,
     /// Writes, writes of zeroes and discards.
@@ -23,10 +23,10 @@ pub struct On {
     pub flush: bool,
 }
 
-impl On {
+impl FailingOperations {
     /// Reads words joined by `|`, such as `read|flush`.
-    pub fn parse(text: &str) -> Result<On, String> {
-        let mut on = On { read: false, write: false, flush: false };
+    pub fn parse(text: &str) -> Result<FailingOperations, String> {
+        let mut on = FailingOperations { read: false, write: false, flush: false };
         for word in text.split('|') {
             match word {
                 "read" => on.read = true,
@@ -50,9 +50,9 @@ pub struct ErrorOptions {
     /// The share of operations that fail, from 0 to 1.
     pub rate: f64,
     /// The kinds of operations that can fail.
-    pub on: On,
-    /// The kind of the errors: [`ErrorKind::Io`] or [`ErrorKind::Full`].
-    pub kind: ErrorKind,
+    pub on: FailingOperations,
+    /// The kind of the errors: [`DeviceErrorKind::Io`] or [`DeviceErrorKind::Full`].
+    pub kind: DeviceErrorKind,
     /// If set, operations fail only while this file exists.
     pub when: Option<PathBuf>,
     /// The seed that decides which operations fail.
@@ -61,8 +61,8 @@ pub struct ErrorOptions {
 
 impl Default for ErrorOptions {
     fn default() -> ErrorOptions {
-        let on = On { read: true, write: true, flush: true };
-        ErrorOptions { rate: 1.0, on, kind: ErrorKind::Io, when: None, seed: 0 }
+        let on = FailingOperations { read: true, write: true, flush: true };
+        ErrorOptions { rate: 1.0, on, kind: DeviceErrorKind::Io, when: None, seed: 0 }
     }
 }
 
@@ -70,25 +70,27 @@ impl Default for ErrorOptions {
 pub struct ErrorFilter {
     inner: SharedDevice,
     options: ErrorOptions,
-    chance: Chance,
-    trigger: Trigger,
+    chance: SeededChance,
+    trigger: TriggerFile,
 }
 
 impl ErrorFilter {
     /// Makes a filter that fails some of the operations on `inner`.
     pub fn new(inner: SharedDevice, options: ErrorOptions) -> ErrorFilter {
-        let chance = Chance::new(options.rate, options.seed);
-        let trigger = Trigger(options.when.clone());
+        let chance = SeededChance::new(options.rate, options.seed);
+        let trigger = TriggerFile(options.when.clone());
         ErrorFilter { inner, options, chance, trigger }
     }
 
-    fn fails(&self, operation: Operation) -> bool {
-        let On { read, write, flush } = self.options.on;
+    fn fails(&self, operation: DeviceOperation) -> bool {
+        let FailingOperations { read, write, flush } = self.options.on;
         let is_chosen = match operation {
-            Operation::Read => read,
-            Operation::Write | Operation::WriteZeroes | Operation::Discard => write,
-            Operation::Flush => flush,
-            Operation::Open | Operation::Allocation | Operation::Grow | Operation::Close => false,
+            DeviceOperation::Read => read,
+            DeviceOperation::Write | DeviceOperation::WriteZeroes | DeviceOperation::Discard => write,
+            DeviceOperation::Flush => flush,
+            DeviceOperation::Open | DeviceOperation::Allocation | DeviceOperation::Grow | DeviceOperation::Close => {
+                false
+            }
         };
         is_chosen && self.trigger.is_on() && self.chance.draw().is_some()
     }
@@ -103,7 +105,7 @@ impl Filter for ErrorFilter {
         let options = options_text([
             ("rate", Some(format!("{}%", rate * 100.0))),
             ("on", Some(on.text())),
-            ("kind", Some(if *kind == ErrorKind::Full { "full" } else { "io" }.to_owned())),
+            ("kind", Some(if *kind == DeviceErrorKind::Full { "full" } else { "io" }.to_owned())),
             ("when", when.as_ref().map(|path| quoted(&path.to_string_lossy()))),
             ("seed", Some(seed.to_string())),
         ]);
@@ -111,7 +113,7 @@ impl Filter for ErrorFilter {
     }
     fn around<T: Send + 'static>(
         &self,
-        request: Request,
+        request: DeviceRequest,
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
         if self.fails(request.operation) {
@@ -125,10 +127,10 @@ impl Filter for ErrorFilter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BlockDevice, Buffer, Context, OpenOptions, open, read, write};
+    use crate::{BlockDevice, Buffer, IoContext, OpenOptions, open, read, write};
 
     #[tokio::test]
-    async fn chosen_operations_fail_at_the_rate_and_others_pass() {
+    async fn chosen_operations_fail_at_rate() {
         let spec = "error(memory:1M,rate=50%,on=write,kind=full,seed=3)";
         let device = open(spec, &OpenOptions::default()).await.unwrap();
         assert_eq!(device.spec(), spec);
@@ -136,7 +138,7 @@ mod tests {
         for _ in 0..200 {
             read(&*device, 0, 4096).await.unwrap();
             if let Err(error) = write(&*device, 0, Buffer::zeroed(4096)).await {
-                assert_eq!((error.kind, error.length), (ErrorKind::Full, 4096));
+                assert_eq!((error.kind, error.length), (DeviceErrorKind::Full, 4096));
                 failed += 1;
             }
         }
@@ -144,15 +146,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_fails_before_the_trigger_file_exists() {
+    async fn errors_need_trigger_file() {
         let when = std::env::temp_dir().join(format!("nectary-error-{}", std::process::id()));
         let memory = open("memory:1M", &OpenOptions::default()).await.unwrap();
         let options = ErrorOptions { when: Some(when.clone()), ..ErrorOptions::default() };
         let device = ErrorFilter::new(memory, options);
-        BlockDevice::flush(&device, Context::default()).await.unwrap();
+        BlockDevice::flush(&device, IoContext::default()).await.unwrap();
         std::fs::write(&when, "").unwrap();
-        assert_eq!(BlockDevice::flush(&device, Context::default()).await.unwrap_err().kind, ErrorKind::Io);
+        assert_eq!(BlockDevice::flush(&device, IoContext::default()).await.unwrap_err().kind, DeviceErrorKind::Io);
         std::fs::remove_file(&when).unwrap();
-        BlockDevice::flush(&device, Context::default()).await.unwrap();
+        BlockDevice::flush(&device, IoContext::default()).await.unwrap();
     }
 }

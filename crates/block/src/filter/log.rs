@@ -15,18 +15,18 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::Filter;
 use crate::device::{IoFuture, SharedDevice};
-use crate::error::{Error, Operation};
-use crate::figures::Figures;
-use crate::request::Request;
+use crate::error::{DeviceOperation, Error};
+use crate::figures::DeviceCounters;
+use crate::request::DeviceRequest;
 use crate::spec::quoted;
 
 /// The `log` filter; see the comment at the head of this file.
 pub struct LogFilter {
     inner: SharedDevice,
-    log: Arc<Log>,
+    log: Arc<OperationLog>,
 }
 
-struct Log {
+struct OperationLog {
     file: File,
     path: PathBuf,
     lost: AtomicU64,
@@ -38,8 +38,8 @@ impl LogFilter {
     pub fn new(inner: SharedDevice, path: PathBuf) -> Result<LogFilter, Error> {
         let name = quoted(&path.to_string_lossy());
         let file = File::options().create(true).append(true).open(&path);
-        let file = file.map_err(|error| Error::from_os(&error, &name, Operation::Open))?;
-        Ok(LogFilter { inner, log: Arc::new(Log { file, path, lost: AtomicU64::new(0) }) })
+        let file = file.map_err(|error| Error::from_os(&error, &name, DeviceOperation::Open))?;
+        Ok(LogFilter { inner, log: Arc::new(OperationLog { file, path, lost: AtomicU64::new(0) }) })
     }
 
     /// The number of lines that could not be written.
@@ -49,18 +49,18 @@ impl LogFilter {
 }
 
 /// An operation in progress; dropping this value writes the line of the operation.
-struct Pending {
-    log: Arc<Log>,
-    request: Request,
+struct LoggedOperation {
+    log: Arc<OperationLog>,
+    request: DeviceRequest,
     at: SystemTime,
     began: Instant,
     ended: String,
 }
 
-impl Drop for Pending {
+impl Drop for LoggedOperation {
     fn drop(&mut self) {
         let at_us = self.at.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
-        let Request { operation, offset, length, fua, .. } = self.request;
+        let DeviceRequest { operation, offset, length, fua, .. } = self.request;
         let line = format!(
             "{}.{:06} {}{} {offset} {length} {} {}us\n",
             at_us / 1_000_000,
@@ -85,16 +85,16 @@ impl Filter for LogFilter {
     fn spec(&self) -> String {
         format!("log({},file={})", self.inner.spec(), quoted(&self.log.path.to_string_lossy()))
     }
-    fn own_figures(&self) -> Option<Figures> {
-        Some(Figures { device: "log", values: vec![("lines_lost", self.lines_lost())] })
+    fn own_figures(&self) -> Option<DeviceCounters> {
+        Some(DeviceCounters { device: "log", values: vec![("lines_lost", self.lines_lost())] })
     }
     fn around<T: Send + 'static>(
         &self,
-        request: Request,
+        request: DeviceRequest,
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
         let (at, began) = (SystemTime::now(), Instant::now());
-        let mut pending = Pending { log: self.log.clone(), request, at, began, ended: "dropped".to_owned() };
+        let mut pending = LoggedOperation { log: self.log.clone(), request, at, began, ended: "dropped".to_owned() };
         let operation = operation(&self.inner);
         Box::pin(async move {
             let result = operation.await;
@@ -111,26 +111,26 @@ impl Filter for LogFilter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BlockDevice, Buffer, Context, MemoryDevice, WriteFlags, read, write};
+    use crate::{BlockDevice, Buffer, IoContext, MemoryDevice, WriteFlags, read, write};
 
-    struct Temporary(PathBuf);
+    struct TemporaryLogFile(PathBuf);
 
-    impl Drop for Temporary {
+    impl Drop for TemporaryLogFile {
         fn drop(&mut self) {
             let _ = std::fs::remove_file(&self.0);
         }
     }
 
     #[tokio::test]
-    async fn every_operation_has_its_line_with_its_end() {
-        let file = Temporary(std::env::temp_dir().join(format!("nectary-log-{}.log", std::process::id())));
+    async fn log_has_line_per_operation() {
+        let file = TemporaryLogFile(std::env::temp_dir().join(format!("nectary-log-{}.log", std::process::id())));
         let device = LogFilter::new(Arc::new(MemoryDevice::new(1 << 20)), file.0.clone()).unwrap();
         write(&device, 8192, Buffer::zeroed(4096)).await.unwrap();
         let flags = WriteFlags { fua: true };
-        BlockDevice::write_at(&device, 0, vec![Buffer::zeroed(4096)], flags, Context::default()).await.unwrap();
+        BlockDevice::write_at(&device, 0, vec![Buffer::zeroed(4096)], flags, IoContext::default()).await.unwrap();
         assert!(read(&device, 1, 4096).await.is_err());
-        drop(BlockDevice::flush(&device, Context::default()));
-        BlockDevice::write_zeroes(&device, 0, 8192, Context::default()).await.unwrap();
+        drop(BlockDevice::flush(&device, IoContext::default()));
+        BlockDevice::write_zeroes(&device, 0, 8192, IoContext::default()).await.unwrap();
         let text = std::fs::read_to_string(&file.0).unwrap();
         let words = |line: &str| line.split(' ').skip(1).take(4).map(str::to_owned).collect::<Vec<_>>().join(" ");
         assert_eq!(
@@ -148,9 +148,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_that_cannot_be_made_is_an_error() {
+    async fn uncreatable_log_file_is_refused() {
         let memory = Arc::new(MemoryDevice::new(1 << 20));
         let error = LogFilter::new(memory, PathBuf::from("/nowhere/at/all.log")).err().unwrap();
-        assert_eq!(error.kind, crate::ErrorKind::Absent, "{error}");
+        assert_eq!(error.kind, crate::DeviceErrorKind::Absent, "{error}");
     }
 }

@@ -20,10 +20,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::time::Instant;
 
 use crate::buffer::Buffer;
-use crate::device::{BlockDevice, Context, Extent, Geometry, IoFuture, SharedDevice, WriteFlags};
-use crate::error::{Error, ErrorKind, Operation};
-use crate::figures::Figures;
-use crate::request::{Request, total};
+use crate::device::{BlockDevice, DeviceExtent, DeviceGeometry, IoContext, IoFuture, SharedDevice, WriteFlags};
+use crate::error::{DeviceErrorKind, DeviceOperation, Error};
+use crate::figures::DeviceCounters;
+use crate::request::{DeviceRequest, total};
 
 /// A device on top of one other device; every operation goes to the other device unless the filter overrides it.
 ///
@@ -37,12 +37,12 @@ pub trait Filter: Send + Sync + Sized + 'static {
     fn spec(&self) -> String;
 
     /// See [`BlockDevice::geometry`].
-    fn geometry(&self) -> Geometry {
+    fn geometry(&self) -> DeviceGeometry {
         self.inner().geometry()
     }
 
     /// This filter's counters; see [`BlockDevice::figures`].
-    fn own_figures(&self) -> Option<Figures> {
+    fn own_figures(&self) -> Option<DeviceCounters> {
         None
     }
 
@@ -51,15 +51,15 @@ pub trait Filter: Send + Sync + Sized + 'static {
     /// The request is not checked yet; the device below refuses invalid requests.
     fn around<T: Send + 'static>(
         &self,
-        _request: Request,
+        _request: DeviceRequest,
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
         operation(self.inner())
     }
 
     /// See [`BlockDevice::read_at`].
-    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
-        let request = Request::new(Operation::Read, offset, total(&buffers), context);
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: IoContext) -> IoFuture<Vec<Buffer>> {
+        let request = DeviceRequest::new(DeviceOperation::Read, offset, total(&buffers), context);
         self.around(request, move |inner| inner.read_at(offset, buffers, context))
     }
 
@@ -69,45 +69,45 @@ pub trait Filter: Send + Sync + Sized + 'static {
         offset: u64,
         buffers: Vec<Buffer>,
         flags: WriteFlags,
-        context: Context,
+        context: IoContext,
     ) -> IoFuture<Vec<Buffer>> {
-        let request = Request::new(Operation::Write, offset, total(&buffers), context);
-        let request = Request { fua: flags.fua, ..request };
+        let request = DeviceRequest::new(DeviceOperation::Write, offset, total(&buffers), context);
+        let request = DeviceRequest { fua: flags.fua, ..request };
         self.around(request, move |inner| inner.write_at(offset, buffers, flags, context))
     }
 
     /// See [`BlockDevice::flush`].
-    fn flush(&self, context: Context) -> IoFuture<()> {
-        self.around(Request::new(Operation::Flush, 0, 0, context), move |inner| inner.flush(context))
+    fn flush(&self, context: IoContext) -> IoFuture<()> {
+        self.around(DeviceRequest::new(DeviceOperation::Flush, 0, 0, context), move |inner| inner.flush(context))
     }
 
     /// See [`BlockDevice::discard`].
-    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        let request = Request::new(Operation::Discard, offset, length, context);
+    fn discard(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
+        let request = DeviceRequest::new(DeviceOperation::Discard, offset, length, context);
         self.around(request, move |inner| inner.discard(offset, length, context))
     }
 
     /// See [`BlockDevice::write_zeroes`].
-    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        let request = Request::new(Operation::WriteZeroes, offset, length, context);
+    fn write_zeroes(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
+        let request = DeviceRequest::new(DeviceOperation::WriteZeroes, offset, length, context);
         self.around(request, move |inner| inner.write_zeroes(offset, length, context))
     }
 
     /// See [`BlockDevice::zero_quickly`].
-    fn zero_quickly(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        let request = Request::new(Operation::WriteZeroes, offset, length, context);
+    fn zero_quickly(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
+        let request = DeviceRequest::new(DeviceOperation::WriteZeroes, offset, length, context);
         self.around(request, move |inner| inner.zero_quickly(offset, length, context))
     }
 
     /// See [`BlockDevice::allocation`].
-    fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
-        let request = Request::new(Operation::Allocation, offset, length, context);
+    fn allocation(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<Vec<DeviceExtent>> {
+        let request = DeviceRequest::new(DeviceOperation::Allocation, offset, length, context);
         self.around(request, move |inner| inner.allocation(offset, length, context))
     }
 
     /// See [`BlockDevice::grow`].
     fn grow(&self, size_bytes: u64) -> IoFuture<()> {
-        let request = Request::new(Operation::Grow, 0, size_bytes, Context::default());
+        let request = DeviceRequest::new(DeviceOperation::Grow, 0, size_bytes, IoContext::default());
         self.around(request, move |inner| inner.grow(size_bytes))
     }
 
@@ -127,10 +127,10 @@ impl<F: Filter> BlockDevice for F {
     fn spec(&self) -> String {
         Filter::spec(self)
     }
-    fn geometry(&self) -> Geometry {
+    fn geometry(&self) -> DeviceGeometry {
         Filter::geometry(self)
     }
-    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: IoContext) -> IoFuture<Vec<Buffer>> {
         Filter::read_at(self, offset, buffers, context)
     }
     fn write_at(
@@ -138,23 +138,23 @@ impl<F: Filter> BlockDevice for F {
         offset: u64,
         buffers: Vec<Buffer>,
         flags: WriteFlags,
-        context: Context,
+        context: IoContext,
     ) -> IoFuture<Vec<Buffer>> {
         Filter::write_at(self, offset, buffers, flags, context)
     }
-    fn flush(&self, context: Context) -> IoFuture<()> {
+    fn flush(&self, context: IoContext) -> IoFuture<()> {
         Filter::flush(self, context)
     }
-    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+    fn discard(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
         Filter::discard(self, offset, length, context)
     }
-    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+    fn write_zeroes(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
         Filter::write_zeroes(self, offset, length, context)
     }
-    fn zero_quickly(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+    fn zero_quickly(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
         Filter::zero_quickly(self, offset, length, context)
     }
-    fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
+    fn allocation(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<Vec<DeviceExtent>> {
         Filter::allocation(self, offset, length, context)
     }
     fn grow(&self, size_bytes: u64) -> IoFuture<()> {
@@ -190,21 +190,21 @@ impl<F: Filter> BlockDevice for F {
     fn set_option(&self, name: &str, value: &str) -> IoFuture<()> {
         self.inner().set_option(name, value)
     }
-    fn figures(&self) -> Vec<Figures> {
+    fn figures(&self) -> Vec<DeviceCounters> {
         self.own_figures().into_iter().chain(self.inner().figures()).collect()
     }
 }
 
 /// Makes random decisions from a seed, so that the same operations in the same order have the same results.
-pub(crate) struct Chance {
+pub(crate) struct SeededChance {
     rate: f64,
     seed: u64,
     drawn: AtomicU64,
 }
 
-impl Chance {
-    pub fn new(rate: f64, seed: u64) -> Chance {
-        Chance { rate, seed, drawn: AtomicU64::new(0) }
+impl SeededChance {
+    pub fn new(rate: f64, seed: u64) -> SeededChance {
+        SeededChance { rate, seed, drawn: AtomicU64::new(0) }
     }
 
     /// Makes one random decision. With the probability `rate` this returns random bits, from which the filter chooses
@@ -228,9 +228,9 @@ fn mix(value: u64) -> u64 {
 }
 
 /// Decides whether a filter is active. A filter is always active, or only while a file exists.
-pub(crate) struct Trigger(pub Option<PathBuf>);
+pub(crate) struct TriggerFile(pub Option<PathBuf>);
 
-impl Trigger {
+impl TriggerFile {
     pub fn is_on(&self) -> bool {
         self.0.as_ref().is_none_or(|path| path.exists())
     }
@@ -242,7 +242,7 @@ impl Trigger {
 /// `why` returns the filter's SPEC and the reason for the wait.
 pub(crate) async fn wait_until(
     end: Instant,
-    request: &Request,
+    request: &DeviceRequest,
     why: impl FnOnce() -> (String, String),
 ) -> Result<(), Error> {
     match request.deadline {
@@ -250,7 +250,7 @@ pub(crate) async fn wait_until(
             tokio::time::sleep_until(deadline.into()).await;
             let (spec, reason) = why();
             let detail = format!("the deadline passed during {reason}; it did not happen");
-            Err(request.error(ErrorKind::TimedOut, || spec, detail))
+            Err(request.error(DeviceErrorKind::TimedOut, || spec, detail))
         }
         _ => {
             tokio::time::sleep_until(end).await;
@@ -270,9 +270,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chance_keeps_its_rate_and_its_seed() {
+    fn chance_follows_rate_and_seed() {
         let hits = |rate, seed| {
-            let chance = Chance::new(rate, seed);
+            let chance = SeededChance::new(rate, seed);
             (0..10_000).filter(|_| chance.draw().is_some()).count()
         };
         assert_eq!((hits(0.0, 1), hits(1.0, 1)), (0, 10_000));

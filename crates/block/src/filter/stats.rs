@@ -8,13 +8,13 @@ use std::time::Instant;
 
 use super::Filter;
 use crate::device::{IoFuture, SharedDevice};
-use crate::error::Operation;
-use crate::figures::Figures;
-use crate::request::Request;
+use crate::error::DeviceOperation;
+use crate::figures::DeviceCounters;
+use crate::request::DeviceRequest;
 
 /// The counters of one kind of operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Count {
+pub struct OperationCount {
     /// The number of operations that have begun.
     pub begun: u64,
     /// The number of operations that succeeded.
@@ -31,21 +31,21 @@ pub struct Count {
 
 /// The operations so far, by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Stats {
+pub struct OperationStats {
     /// Reads.
-    pub reads: Count,
+    pub reads: OperationCount,
     /// Writes.
-    pub writes: Count,
+    pub writes: OperationCount,
     /// Flushes.
-    pub flushes: Count,
+    pub flushes: OperationCount,
     /// Discards.
-    pub discards: Count,
+    pub discards: OperationCount,
     /// Writes of zeroes.
-    pub zeroes: Count,
+    pub zeroes: OperationCount,
 }
 
 #[derive(Default)]
-struct Counter {
+struct OperationCounter {
     begun: AtomicU64,
     done: AtomicU64,
     failed: AtomicU64,
@@ -54,10 +54,10 @@ struct Counter {
     elapsed_us: AtomicU64,
 }
 
-impl Counter {
-    fn read(&self) -> Count {
+impl OperationCounter {
+    fn read(&self) -> OperationCount {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Count {
+        OperationCount {
             begun: get(&self.begun),
             done: get(&self.done),
             failed: get(&self.failed),
@@ -69,13 +69,13 @@ impl Counter {
 }
 
 /// Counts an operation as dropped if its end was not reported.
-struct Pending {
-    counter: Arc<Counter>,
+struct CountedOperation {
+    counter: Arc<OperationCounter>,
     began: Instant,
     is_ended: bool,
 }
 
-impl Pending {
+impl CountedOperation {
     fn end(mut self, bytes: u64, succeeded: bool) {
         self.is_ended = true;
         let elapsed_us = self.began.elapsed().as_micros().min(u128::from(u64::MAX)) as u64;
@@ -89,7 +89,7 @@ impl Pending {
     }
 }
 
-impl Drop for Pending {
+impl Drop for CountedOperation {
     fn drop(&mut self) {
         if !self.is_ended {
             self.counter.dropped.fetch_add(1, Ordering::Relaxed);
@@ -98,30 +98,30 @@ impl Drop for Pending {
 }
 
 #[derive(Default)]
-struct Counters {
-    reads: Arc<Counter>,
-    writes: Arc<Counter>,
-    flushes: Arc<Counter>,
-    discards: Arc<Counter>,
-    zeroes: Arc<Counter>,
+struct OperationCounters {
+    reads: Arc<OperationCounter>,
+    writes: Arc<OperationCounter>,
+    flushes: Arc<OperationCounter>,
+    discards: Arc<OperationCounter>,
+    zeroes: Arc<OperationCounter>,
 }
 
 /// The `stats` filter; see the comment at the head of this file.
 pub struct StatsFilter {
     inner: SharedDevice,
-    counters: Counters,
+    counters: OperationCounters,
 }
 
 impl StatsFilter {
     /// Makes a filter that counts the operations on `inner`.
     pub fn new(inner: SharedDevice) -> StatsFilter {
-        StatsFilter { inner, counters: Counters::default() }
+        StatsFilter { inner, counters: OperationCounters::default() }
     }
 
     /// The counters of the operations so far.
-    pub fn snapshot(&self) -> Stats {
-        let Counters { reads, writes, flushes, discards, zeroes } = &self.counters;
-        Stats {
+    pub fn snapshot(&self) -> OperationStats {
+        let OperationCounters { reads, writes, flushes, discards, zeroes } = &self.counters;
+        OperationStats {
             reads: reads.read(),
             writes: writes.read(),
             flushes: flushes.read(),
@@ -130,14 +130,16 @@ impl StatsFilter {
         }
     }
 
-    fn counter(&self, operation: Operation) -> Option<&Arc<Counter>> {
+    fn counter(&self, operation: DeviceOperation) -> Option<&Arc<OperationCounter>> {
         match operation {
-            Operation::Read => Some(&self.counters.reads),
-            Operation::Write => Some(&self.counters.writes),
-            Operation::Flush => Some(&self.counters.flushes),
-            Operation::Discard => Some(&self.counters.discards),
-            Operation::WriteZeroes => Some(&self.counters.zeroes),
-            Operation::Open | Operation::Allocation | Operation::Grow | Operation::Close => None,
+            DeviceOperation::Read => Some(&self.counters.reads),
+            DeviceOperation::Write => Some(&self.counters.writes),
+            DeviceOperation::Flush => Some(&self.counters.flushes),
+            DeviceOperation::Discard => Some(&self.counters.discards),
+            DeviceOperation::WriteZeroes => Some(&self.counters.zeroes),
+            DeviceOperation::Open | DeviceOperation::Allocation | DeviceOperation::Grow | DeviceOperation::Close => {
+                None
+            }
         }
     }
 }
@@ -149,8 +151,8 @@ impl Filter for StatsFilter {
     fn spec(&self) -> String {
         format!("stats({})", self.inner.spec())
     }
-    fn own_figures(&self) -> Option<Figures> {
-        let Stats { reads, writes, flushes, discards, zeroes } = self.snapshot();
+    fn own_figures(&self) -> Option<DeviceCounters> {
+        let OperationStats { reads, writes, flushes, discards, zeroes } = self.snapshot();
         let values = vec![
             ("reads", reads.done),
             ("read_bytes", reads.bytes),
@@ -164,17 +166,17 @@ impl Filter for StatsFilter {
             ("zeroes", zeroes.done),
             ("failed", reads.failed + writes.failed + flushes.failed + discards.failed + zeroes.failed),
         ];
-        Some(Figures { device: "stats", values })
+        Some(DeviceCounters { device: "stats", values })
     }
     fn around<T: Send + 'static>(
         &self,
-        request: Request,
+        request: DeviceRequest,
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
         let operation = operation(&self.inner);
         let Some(counter) = self.counter(request.operation) else { return operation };
         counter.begun.fetch_add(1, Ordering::Relaxed);
-        let pending = Pending { counter: counter.clone(), began: Instant::now(), is_ended: false };
+        let pending = CountedOperation { counter: counter.clone(), began: Instant::now(), is_ended: false };
         Box::pin(async move {
             let result = operation.await;
             pending.end(request.length, result.is_ok());
@@ -186,20 +188,20 @@ impl Filter for StatsFilter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BlockDevice, Buffer, Context, MemoryDevice, read, write};
+    use crate::{BlockDevice, Buffer, IoContext, MemoryDevice, read, write};
 
     #[tokio::test]
-    async fn operations_bytes_failures_and_drops_are_counted() {
+    async fn stats_count_every_outcome() {
         let device = StatsFilter::new(Arc::new(MemoryDevice::new(1 << 20)));
         write(&device, 0, Buffer::zeroed(8192)).await.unwrap();
         read(&device, 0, 4096).await.unwrap();
         assert!(read(&device, 1, 4096).await.is_err());
-        drop(BlockDevice::read_at(&device, 0, vec![Buffer::zeroed(4096)], Context::default()));
-        BlockDevice::flush(&device, Context::default()).await.unwrap();
+        drop(BlockDevice::read_at(&device, 0, vec![Buffer::zeroed(4096)], IoContext::default()));
+        BlockDevice::flush(&device, IoContext::default()).await.unwrap();
         let stats = device.snapshot();
         let figures = device.figures();
         assert_eq!((figures[0].get("reads"), figures[0].get("write_bytes")), (Some(1), Some(8192)));
-        let reads = Count { begun: 3, done: 1, failed: 1, dropped: 1, bytes: 4096, ..stats.reads };
+        let reads = OperationCount { begun: 3, done: 1, failed: 1, dropped: 1, bytes: 4096, ..stats.reads };
         assert_eq!((stats.reads, stats.writes.bytes, stats.flushes.done), (reads, 8192, 1));
     }
 }

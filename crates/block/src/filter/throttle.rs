@@ -13,8 +13,8 @@ use tokio::time::Instant;
 
 use super::{Filter, options_text, wait_until};
 use crate::device::{IoFuture, SharedDevice};
-use crate::error::Operation;
-use crate::request::Request;
+use crate::error::DeviceOperation;
+use crate::request::DeviceRequest;
 use crate::size::exact_size;
 
 /// The maximum unused time that operations may later use at once.
@@ -33,12 +33,12 @@ pub struct ThrottleOptions {
 pub struct ThrottleFilter {
     inner: SharedDevice,
     options: ThrottleOptions,
-    next: Mutex<Option<Next>>,
+    next: Mutex<Option<ThrottleTimes>>,
 }
 
 /// The time at which each limit lets the next operation pass.
 #[derive(Debug, Clone, Copy)]
-struct Next {
+struct ThrottleTimes {
     operation: Instant,
     byte: Instant,
 }
@@ -51,18 +51,22 @@ impl ThrottleFilter {
 
     /// Counts an operation against the limits and returns the time at which it may pass. An operation whose deadline is
     /// earlier than this time is not counted.
-    fn turn(&self, request: &Request) -> Instant {
+    fn turn(&self, request: &DeviceRequest) -> Instant {
         let now = Instant::now();
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        let Next { operation, byte } = next.unwrap_or(Next { operation: now, byte: now });
+        let ThrottleTimes { operation, byte } = next.unwrap_or(ThrottleTimes { operation: now, byte: now });
         let pass = operation.max(byte);
         if request.deadline.is_some_and(|deadline| pass > deadline.into()) {
             // The operation will not happen, so it is not counted.
             return pass;
         }
         let earliest = now.checked_sub(BURST).unwrap_or(now);
-        let bytes = if matches!(request.operation, Operation::Read | Operation::Write) { request.length } else { 0 };
-        *next = Some(Next {
+        let bytes = if matches!(request.operation, DeviceOperation::Read | DeviceOperation::Write) {
+            request.length
+        } else {
+            0
+        };
+        *next = Some(ThrottleTimes {
             operation: operation.max(earliest) + cost(1, self.options.iops),
             byte: byte.max(earliest) + cost(bytes, self.options.bandwidth),
         });
@@ -89,12 +93,19 @@ impl Filter for ThrottleFilter {
     }
     fn around<T: Send + 'static>(
         &self,
-        request: Request,
+        request: DeviceRequest,
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
         let counts = match request.operation {
-            Operation::Read | Operation::Write | Operation::WriteZeroes | Operation::Discard => true,
-            Operation::Open | Operation::Flush | Operation::Allocation | Operation::Grow | Operation::Close => false,
+            DeviceOperation::Read
+            | DeviceOperation::Write
+            | DeviceOperation::WriteZeroes
+            | DeviceOperation::Discard => true,
+            DeviceOperation::Open
+            | DeviceOperation::Flush
+            | DeviceOperation::Allocation
+            | DeviceOperation::Grow
+            | DeviceOperation::Close => false,
         };
         // An operation that the device below refuses has no cost.
         let spec = Filter::spec(self);
@@ -115,14 +126,15 @@ impl Filter for ThrottleFilter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BlockDevice, Buffer, Context, ErrorKind, OpenOptions, open, read, write};
+    use crate::{BlockDevice, Buffer, DeviceErrorKind, IoContext, OpenOptions, open, read, write};
 
     async fn device(spec: &str) -> SharedDevice {
         open(spec, &OpenOptions::default()).await.unwrap()
     }
 
+    /// The rate holds for operations one after the other and for many at once.
     #[tokio::test(start_paused = true)]
-    async fn operations_pass_at_their_rate_one_by_one_and_together() {
+    async fn throttle_limits_operation_rate() {
         let device = device("throttle(memory:1M,iops=100)").await;
         assert_eq!(device.spec(), "throttle(memory:1M,iops=100)");
         let began = Instant::now();
@@ -130,7 +142,7 @@ mod tests {
             read(&*device, 0, 4096).await.unwrap();
         }
         let pending: Vec<_> =
-            (0..50).map(|_| device.read_at(0, vec![Buffer::zeroed(4096)], Context::default())).collect();
+            (0..50).map(|_| device.read_at(0, vec![Buffer::zeroed(4096)], IoContext::default())).collect();
         for read in pending {
             read.await.unwrap();
         }
@@ -138,20 +150,21 @@ mod tests {
         assert!((980..=1010).contains(&elapsed.as_millis()), "{elapsed:?}");
     }
 
+    /// Bytes pass at their rate, and flushes cost nothing.
     #[tokio::test(start_paused = true)]
-    async fn bytes_pass_at_their_rate_and_flushes_are_free() {
+    async fn throttle_limits_byte_rate() {
         let device = device("throttle(memory:4M,bandwidth=1M)").await;
         let began = Instant::now();
         for _ in 0..4 {
             write(&*device, 0, Buffer::zeroed(512 << 10)).await.unwrap();
-            device.flush(Context::default()).await.unwrap();
+            device.flush(IoContext::default()).await.unwrap();
         }
         let elapsed = began.elapsed();
         assert!((1480..=1520).contains(&elapsed.as_millis()), "{elapsed:?}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn unused_time_is_made_up_for_no_more_than_the_burst() {
+    async fn throttle_limits_burst() {
         let device = device("throttle(memory:1M,iops=1000)").await;
         read(&*device, 0, 4096).await.unwrap();
         tokio::time::advance(Duration::from_secs(60)).await;
@@ -163,15 +176,16 @@ mod tests {
         assert!((85..=100).contains(&elapsed.as_millis()), "{elapsed:?}");
     }
 
+    /// An operation that cannot pass before its deadline fails and does not delay later ones.
     #[tokio::test]
-    async fn an_operation_that_cannot_pass_before_its_deadline_takes_no_turn() {
+    async fn timed_out_operation_costs_no_turn() {
         let device = device("throttle(memory:1M,iops=1)").await;
         read(&*device, 0, 4096).await.unwrap();
         for _ in 0..3 {
             let deadline = Some((Instant::now() + Duration::from_millis(2)).into());
-            let context = Context { deadline, ..Context::default() };
+            let context = IoContext { deadline, ..IoContext::default() };
             let error = device.read_at(0, vec![Buffer::zeroed(4096)], context).await.unwrap_err();
-            assert_eq!(error.kind, ErrorKind::TimedOut, "{error}");
+            assert_eq!(error.kind, DeviceErrorKind::TimedOut, "{error}");
         }
         let began = Instant::now();
         read(&*device, 0, 4096).await.unwrap();

@@ -4,24 +4,24 @@ use std::ops::Range;
 
 use crate::allocation::ExtentList;
 use crate::buffer::Buffer;
-use crate::device::Extent;
+use crate::device::DeviceExtent;
 
 /// The layout of a stripe.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Map {
+pub(super) struct StripeMap {
     pub devices: u64,
     pub unit_bytes: u64,
 }
 
 /// The contiguous part of a range on one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct StripePart {
     pub device: usize,
     pub offset: u64,
     pub length: u64,
 }
 
-impl Map {
+impl StripeMap {
     /// The device that holds an offset of the stripe, the offset on that device, and the number of bytes from there to
     /// the end of the unit.
     pub fn locate(&self, offset: u64) -> (usize, u64, u64) {
@@ -31,19 +31,19 @@ impl Map {
     }
 
     /// The part that holds a whole range; `None` if the range extends over units of several devices.
-    pub fn only(&self, offset: u64, length: u64) -> Option<Part> {
+    pub fn only(&self, offset: u64, length: u64) -> Option<StripePart> {
         let (device, place, left) = self.locate(offset);
         match self.devices {
-            1 => Some(Part { device: 0, offset, length }),
+            1 => Some(StripePart { device: 0, offset, length }),
             // An offset at the end of the stripe is on no device, so an empty operation goes to the first device.
-            _ if length == 0 => Some(Part { device: 0, offset: 0, length: 0 }),
-            _ => (length <= left).then_some(Part { device, offset: place, length }),
+            _ if length == 0 => Some(StripePart { device: 0, offset: 0, length: 0 }),
+            _ => (length <= left).then_some(StripePart { device, offset: place, length }),
         }
     }
 
     /// The part of a range on each device, in the order of the devices; a device that the range does not touch has no
     /// part.
-    pub fn parts(&self, offset: u64, length: u64) -> Vec<Part> {
+    pub fn parts(&self, offset: u64, length: u64) -> Vec<StripePart> {
         let end = offset + length;
         let bound = |device: u64, position: u64| {
             // Computes how many of the stripe's bytes before `position` are on `device`.
@@ -53,7 +53,7 @@ impl Map {
         };
         let part = |device: u64| {
             let (start, stop) = (bound(device, offset), bound(device, end));
-            Part { device: device as usize, offset: start, length: stop - start }
+            StripePart { device: device as usize, offset: start, length: stop - start }
         };
         (0..self.devices).map(part).filter(|part| part.length > 0).collect()
     }
@@ -63,7 +63,7 @@ impl Map {
     pub fn for_each_piece<'a>(
         &self,
         offset: u64,
-        parts: &[Part],
+        parts: &[StripePart],
         buffers: impl Iterator<Item = &'a mut Buffer>,
         mut copy: impl FnMut(&mut [u8], usize, Range<usize>),
     ) {
@@ -87,7 +87,14 @@ impl Map {
     ///
     /// *Cost*: one step for each change between mapped and unmapped on a device, and one step per unit in rows in which
     /// the devices differ.
-    pub fn merge(&self, offset: u64, length: u64, parts: &[Part], found: &[Vec<Extent>], list: &mut ExtentList) {
+    pub fn merge(
+        &self,
+        offset: u64,
+        length: u64,
+        parts: &[StripePart],
+        found: &[Vec<DeviceExtent>],
+        list: &mut ExtentList,
+    ) {
         let (end, row_bytes) = (offset + length, self.unit_bytes * self.devices);
         let mut cursors: Vec<usize> = vec![0; parts.len()];
         let mut position = offset;
@@ -122,7 +129,13 @@ impl Map {
 
     /// The number of whole rows, from `row` on, in which all devices are mapped or all are unmapped, and whether they
     /// are mapped.
-    fn same_rows(&self, row: u64, parts: &[Part], found: &[Vec<Extent>], cursors: &mut [usize]) -> Option<(u64, bool)> {
+    fn same_rows(
+        &self,
+        row: u64,
+        parts: &[StripePart],
+        found: &[Vec<DeviceExtent>],
+        cursors: &mut [usize],
+    ) -> Option<(u64, bool)> {
         if parts.len() as u64 != self.devices {
             return None;
         }
@@ -140,7 +153,7 @@ impl Map {
 }
 
 /// Moves a cursor forward to the extent that contains an offset.
-fn seek<'a>(extents: &'a [Extent], cursor: &mut usize, place: u64) -> Option<&'a Extent> {
+fn seek<'a>(extents: &'a [DeviceExtent], cursor: &mut usize, place: u64) -> Option<&'a DeviceExtent> {
     while extents.get(*cursor).is_some_and(|extent| extent.offset + extent.length <= place) {
         *cursor += 1;
     }

@@ -18,13 +18,15 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context as TaskContext, Poll};
 
-use self::map::{Map, Part};
+use self::map::{StripeMap, StripePart};
 use crate::allocation::ExtentList;
 use crate::buffer::Buffer;
-use crate::device::{BlockDevice, Context, Extent, Geometry, IoFuture, SECTOR_BYTES, SharedDevice, WriteFlags};
-use crate::error::{Error, ErrorKind, Operation};
-use crate::figures::Figures;
-use crate::request::{Request, ready};
+use crate::device::{
+    BlockDevice, DeviceExtent, DeviceGeometry, IoContext, IoFuture, SECTOR_BYTES, SharedDevice, WriteFlags,
+};
+use crate::error::{DeviceErrorKind, DeviceOperation, Error};
+use crate::figures::DeviceCounters;
+use crate::request::{DeviceRequest, ready};
 use crate::size::exact_size;
 
 /// The default unit of a stripe. *Units*: bytes.
@@ -34,10 +36,10 @@ pub const STRIPE_UNIT_BYTES: u64 = 64 << 10;
 pub const STRIPE_DEVICES_MAX: usize = 256;
 
 /// The geometry of a device without a padded last block, whose padding would lie in the middle of the stripe.
-fn unpadded(device: &SharedDevice) -> Geometry {
+fn unpadded(device: &SharedDevice) -> DeviceGeometry {
     let geometry = device.geometry();
     let exact_bytes = device.exact_bytes().min(geometry.size_bytes);
-    Geometry { size_bytes: exact_bytes - exact_bytes % u64::from(geometry.block_bytes), ..geometry }
+    DeviceGeometry { size_bytes: exact_bytes - exact_bytes % u64::from(geometry.block_bytes), ..geometry }
 }
 
 /// The `stripe` device; see the comment at the head of this file.
@@ -49,16 +51,17 @@ pub struct StripeDevice {
 impl StripeDevice {
     /// Makes one device of several.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] if there are no devices or more than [`STRIPE_DEVICES_MAX`], if the unit is not
+    /// *Errors*: [`DeviceErrorKind::Invalid`] if there are no devices or more than [`STRIPE_DEVICES_MAX`], if the unit is not
     /// a multiple of every device's block, or if a device is smaller than one unit.
     pub fn new(devices: Vec<SharedDevice>, unit_bytes: u64) -> Result<StripeDevice, Error> {
         let stripe = StripeDevice { devices, unit_bytes };
-        let invalid = |detail: String| Error::new(ErrorKind::Invalid, &stripe.spec(), Operation::Open, detail);
+        let invalid =
+            |detail: String| Error::new(DeviceErrorKind::Invalid, &stripe.spec(), DeviceOperation::Open, detail);
         if stripe.devices.is_empty() || stripe.devices.len() > STRIPE_DEVICES_MAX {
             return Err(invalid(format!("{} devices; 1 to {STRIPE_DEVICES_MAX} are taken", stripe.devices.len())));
         }
         for device in &stripe.devices {
-            let Geometry { block_bytes, size_bytes, .. } = unpadded(device);
+            let DeviceGeometry { block_bytes, size_bytes, .. } = unpadded(device);
             if unit_bytes == 0 || !unit_bytes.is_multiple_of(u64::from(block_bytes)) {
                 let blocks = format!("the blocks of {block_bytes} bytes of {}", device.spec());
                 return Err(invalid(format!("a unit of {unit_bytes} bytes is not a multiple of {blocks}")));
@@ -70,12 +73,18 @@ impl StripeDevice {
         Ok(stripe)
     }
 
-    fn map(&self) -> Map {
-        Map { devices: self.devices.len() as u64, unit_bytes: self.unit_bytes }
+    fn map(&self) -> StripeMap {
+        StripeMap { devices: self.devices.len() as u64, unit_bytes: self.unit_bytes }
     }
 
-    fn check(&self, operation: Operation, offset: u64, length: u64, context: Context) -> Result<Request, Error> {
-        let request = Request::new(operation, offset, length, context);
+    fn check(
+        &self,
+        operation: DeviceOperation,
+        offset: u64,
+        length: u64,
+        context: IoContext,
+    ) -> Result<DeviceRequest, Error> {
+        let request = DeviceRequest::new(operation, offset, length, context);
         request.check(|| self.spec(), &self.geometry())?;
         Ok(request)
     }
@@ -83,8 +92,8 @@ impl StripeDevice {
     /// Runs an operation without data on every device that a range touches.
     fn ranged<T: Send + 'static>(
         &self,
-        request: Request,
-        operation: impl Fn(&SharedDevice, Part) -> IoFuture<T>,
+        request: DeviceRequest,
+        operation: impl Fn(&SharedDevice, StripePart) -> IoFuture<T>,
     ) -> IoFuture<Vec<T>> {
         let parts = self.map().parts(request.offset, request.length);
         let operations = parts.into_iter().map(|part| operation(&self.devices[part.device], part)).collect();
@@ -92,10 +101,10 @@ impl StripeDevice {
     }
 
     /// Waits for all operations, and reports the first failure as an error of this device.
-    fn together<T: Send + 'static>(&self, request: Request, operations: Vec<IoFuture<T>>) -> IoFuture<Vec<T>> {
+    fn together<T: Send + 'static>(&self, request: DeviceRequest, operations: Vec<IoFuture<T>>) -> IoFuture<Vec<T>> {
         let spec = self.spec();
         Box::pin(async move {
-            let results = Together::new(operations).await;
+            let results = ConcurrentOperations::new(operations).await;
             results.into_iter().collect::<Result<Vec<T>, Error>>().map_err(|error| {
                 let kind = error.kind;
                 request.error(kind, || spec, error.to_string())
@@ -114,10 +123,10 @@ impl BlockDevice for StripeDevice {
         format!("stripe({}{unit})", devices.join(","))
     }
 
-    fn geometry(&self) -> Geometry {
+    fn geometry(&self) -> DeviceGeometry {
         let count = self.devices.len() as u32;
         let all = self.devices.iter().map(unpadded);
-        let one = all.reduce(|a, b| Geometry {
+        let one = all.reduce(|a, b| DeviceGeometry {
             size_bytes: a.size_bytes.min(b.size_bytes),
             block_bytes: a.block_bytes.max(b.block_bytes),
             atomic_bytes: a.atomic_bytes.min(b.atomic_bytes),
@@ -129,7 +138,7 @@ impl BlockDevice for StripeDevice {
         let one = one.expect("a stripe has at least one device");
         let units = one.size_bytes / self.unit_bytes;
         let preferred = |bytes: u32| bytes.saturating_mul(count) / one.block_bytes * one.block_bytes;
-        Geometry {
+        DeviceGeometry {
             size_bytes: units * self.unit_bytes * u64::from(count),
             read_bytes_preferred: preferred(one.read_bytes_preferred),
             write_bytes_preferred: preferred(one.write_bytes_preferred),
@@ -137,9 +146,10 @@ impl BlockDevice for StripeDevice {
         }
     }
 
-    fn read_at(&self, offset: u64, mut buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+    fn read_at(&self, offset: u64, mut buffers: Vec<Buffer>, context: IoContext) -> IoFuture<Vec<Buffer>> {
         let geometry = self.geometry();
-        let checked = Request::vectored(Operation::Read, offset, &buffers, context, || self.spec(), &geometry);
+        let checked =
+            DeviceRequest::vectored(DeviceOperation::Read, offset, &buffers, context, || self.spec(), &geometry);
         let request = match checked {
             Ok(request) => request,
             Err(error) => return ready(Err(error)),
@@ -172,10 +182,11 @@ impl BlockDevice for StripeDevice {
         offset: u64,
         mut buffers: Vec<Buffer>,
         flags: WriteFlags,
-        context: Context,
+        context: IoContext,
     ) -> IoFuture<Vec<Buffer>> {
         let geometry = self.geometry();
-        let checked = Request::vectored(Operation::Write, offset, &buffers, context, || self.spec(), &geometry);
+        let checked =
+            DeviceRequest::vectored(DeviceOperation::Write, offset, &buffers, context, || self.spec(), &geometry);
         let request = match checked {
             Ok(request) => request,
             Err(error) => return ready(Err(error)),
@@ -199,14 +210,14 @@ impl BlockDevice for StripeDevice {
         Box::pin(async move { writes.await.map(|_| buffers) })
     }
 
-    fn flush(&self, context: Context) -> IoFuture<()> {
+    fn flush(&self, context: IoContext) -> IoFuture<()> {
         let flushes = self.devices.iter().map(|device| device.flush(context)).collect();
-        let all = self.together(Request::new(Operation::Flush, 0, 0, context), flushes);
+        let all = self.together(DeviceRequest::new(DeviceOperation::Flush, 0, 0, context), flushes);
         Box::pin(async move { all.await.map(drop) })
     }
 
-    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        match self.check(Operation::Discard, offset, length, context) {
+    fn discard(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
+        match self.check(DeviceOperation::Discard, offset, length, context) {
             Err(error) => ready(Err(error)),
             Ok(request) => {
                 let all = self.ranged(request, |device, part| device.discard(part.offset, part.length, context));
@@ -215,8 +226,8 @@ impl BlockDevice for StripeDevice {
         }
     }
 
-    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        match self.check(Operation::WriteZeroes, offset, length, context) {
+    fn write_zeroes(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
+        match self.check(DeviceOperation::WriteZeroes, offset, length, context) {
             Err(error) => ready(Err(error)),
             Ok(request) => {
                 let all = self.ranged(request, |device, part| device.write_zeroes(part.offset, part.length, context));
@@ -225,8 +236,8 @@ impl BlockDevice for StripeDevice {
         }
     }
 
-    fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
-        let request = match self.check(Operation::Allocation, offset, length, context) {
+    fn allocation(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<Vec<DeviceExtent>> {
+        let request = match self.check(DeviceOperation::Allocation, offset, length, context) {
             Ok(request) => request,
             Err(error) => return ready(Err(error)),
         };
@@ -242,13 +253,13 @@ impl BlockDevice for StripeDevice {
     }
 
     fn grow(&self, size_bytes: u64) -> IoFuture<()> {
-        let request = Request::new(Operation::Grow, 0, size_bytes, Context::default());
+        let request = DeviceRequest::new(DeviceOperation::Grow, 0, size_bytes, IoContext::default());
         let row_bytes = self.unit_bytes * self.devices.len() as u64;
         let now = self.geometry().size_bytes;
         if size_bytes < now || !size_bytes.is_multiple_of(row_bytes) {
             let detail =
                 format!("cannot become {size_bytes} bytes: it has {now}, grows only, by {row_bytes} at a time");
-            return ready(Err(Error::new(ErrorKind::Invalid, &self.spec(), Operation::Grow, detail)));
+            return ready(Err(Error::new(DeviceErrorKind::Invalid, &self.spec(), DeviceOperation::Grow, detail)));
         }
         let each = size_bytes / self.devices.len() as u64;
         let smaller = self.devices.iter().filter(|device| device.geometry().size_bytes < each);
@@ -258,7 +269,7 @@ impl BlockDevice for StripeDevice {
 
     fn close(&self) -> IoFuture<()> {
         let closes = self.devices.iter().map(|device| device.close()).collect();
-        let all = self.together(Request::new(Operation::Close, 0, 0, Context::default()), closes);
+        let all = self.together(DeviceRequest::new(DeviceOperation::Close, 0, 0, IoContext::default()), closes);
         Box::pin(async move { all.await.map(drop) })
     }
 
@@ -312,41 +323,41 @@ impl BlockDevice for StripeDevice {
     /// Every device that has the option changes it.
     fn set_option(&self, name: &str, value: &str) -> IoFuture<()> {
         let changes: Vec<_> = self.devices.iter().map(|device| device.set_option(name, value)).collect();
-        let all = Together::new(changes);
+        let all = ConcurrentOperations::new(changes);
         Box::pin(async move {
             let changed = all.await;
             let is_done = changed.iter().any(Result::is_ok);
-            let failed = |error: &Error| !(is_done && error.kind == ErrorKind::Unsupported);
+            let failed = |error: &Error| !(is_done && error.kind == DeviceErrorKind::Unsupported);
             changed.into_iter().filter_map(Result::err).find(failed).map_or(Ok(()), Err)
         })
     }
 
-    fn figures(&self) -> Vec<Figures> {
+    fn figures(&self) -> Vec<DeviceCounters> {
         self.devices.iter().flat_map(|device| device.figures()).collect()
     }
 }
 
 /// Waits for several operations at once; all of them begin at the first poll.
-struct Together<T> {
+struct ConcurrentOperations<T> {
     pending: Vec<Option<IoFuture<T>>>,
     results: Vec<Option<Result<T, Error>>>,
 }
 
-impl<T> Together<T> {
-    fn new(operations: Vec<IoFuture<T>>) -> Together<T> {
+impl<T> ConcurrentOperations<T> {
+    fn new(operations: Vec<IoFuture<T>>) -> ConcurrentOperations<T> {
         let results = operations.iter().map(|_| None).collect();
-        Together { pending: operations.into_iter().map(Some).collect(), results }
+        ConcurrentOperations { pending: operations.into_iter().map(Some).collect(), results }
     }
 }
 
 // The fields need no pinning, because every operation has its own box.
-impl<T> Unpin for Together<T> {}
+impl<T> Unpin for ConcurrentOperations<T> {}
 
-impl<T> Future for Together<T> {
+impl<T> Future for ConcurrentOperations<T> {
     type Output = Vec<Result<T, Error>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<Self::Output> {
-        let Together { pending, results } = &mut *self;
+        let ConcurrentOperations { pending, results } = &mut *self;
         for (operation, result) in pending.iter_mut().zip(results.iter_mut()) {
             if let Some(running) = operation
                 && let Poll::Ready(ended) = running.as_mut().poll(context)

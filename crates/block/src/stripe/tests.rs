@@ -15,7 +15,7 @@ fn pair(size_bytes: u64, unit_bytes: u64) -> (Arc<MemoryDevice>, Arc<MemoryDevic
 }
 
 #[tokio::test]
-async fn units_go_to_the_devices_in_turn() {
+async fn stripe_units_alternate_devices() {
     let (a, b, stripe) = pair(64 << 10, 8192);
     let data: Vec<u8> = (0..40960u32).map(|byte| (byte / 4096 + 1) as u8).collect();
     write(&stripe, 4096, Buffer::copy_of(&data)).await.unwrap();
@@ -26,8 +26,8 @@ async fn units_go_to_the_devices_in_turn() {
 }
 
 #[tokio::test]
-async fn parts_of_every_range_add_up_to_it() {
-    let map = Map { devices: 3, unit_bytes: 4 };
+async fn stripe_parts_cover_range() {
+    let map = StripeMap { devices: 3, unit_bytes: 4 };
     for offset in 0..40 {
         for length in 0..40 {
             let parts = map.parts(offset, length);
@@ -42,20 +42,20 @@ async fn parts_of_every_range_add_up_to_it() {
 }
 
 #[tokio::test]
-async fn allocation_is_that_of_the_devices_block_for_block() {
+async fn stripe_allocation_matches_devices() {
     let (_, _, stripe) = pair(4 << 20, 64 << 10);
     for (offset, length) in [(0, 4096), (192 << 10, 65536), (1 << 20, 512 << 10), (3 << 20, 4096)] {
         write(&stripe, offset, Buffer::zeroed(length)).await.unwrap();
     }
     for (offset, length) in [(0u64, 8u64 << 20), (4096, 1 << 20), (200 << 10, 2 << 20)] {
-        let extents = stripe.allocation(offset, length, Context::default()).await.unwrap();
+        let extents = stripe.allocation(offset, length, IoContext::default()).await.unwrap();
         let mut position = offset;
         for extent in &extents {
             assert_eq!(extent.offset, position);
             position += extent.length;
             let mut block = extent.offset;
             while block < extent.offset + extent.length {
-                let alone = stripe.allocation(block, 4096, Context::default()).await.unwrap();
+                let alone = stripe.allocation(block, 4096, IoContext::default()).await.unwrap();
                 assert_eq!((alone.len(), alone[0].mapped), (1, extent.mapped), "{block}");
                 block += 4096;
             }
@@ -65,12 +65,12 @@ async fn allocation_is_that_of_the_devices_block_for_block() {
 }
 
 #[tokio::test]
-async fn a_vast_empty_stripe_says_so_at_once() {
+async fn vast_empty_stripe_is_one_extent() {
     let stripe = open("stripe(memory:1P,memory:1P,memory:2P)", &OpenOptions::default()).await.unwrap();
     let size = stripe.geometry().size_bytes;
     assert_eq!((size, stripe.spec().as_str()), (3 << 50, "stripe(memory:1P,memory:1P,memory:2P)"));
-    let extents = stripe.allocation(4096, size - 4096, Context::default()).await.unwrap();
-    assert_eq!(extents, [Extent { offset: 4096, length: size - 4096, mapped: false }]);
+    let extents = stripe.allocation(4096, size - 4096, IoContext::default()).await.unwrap();
+    assert_eq!(extents, [DeviceExtent { offset: 4096, length: size - 4096, mapped: false }]);
 }
 
 #[tokio::test]
@@ -84,27 +84,28 @@ async fn mistakes_are_refused_with_the_place() {
         ("stripe(memory:1M,units=4K)", "known are unit"),
     ] {
         let error = open(spec, &OpenOptions::default()).await.err().unwrap_or_else(|| panic!("{spec} was taken"));
-        assert!(error.kind == ErrorKind::Invalid && error.to_string().contains(words), "{spec}: {error}");
+        assert!(error.kind == DeviceErrorKind::Invalid && error.to_string().contains(words), "{spec}: {error}");
     }
 }
 
+/// The error names the stripe, the failed device, and the range in the stripe.
 #[tokio::test]
-async fn a_failure_of_one_device_names_the_stripe_and_the_device() {
+async fn stripe_error_names_failed_device() {
     let stripe = open("stripe(memory:1M,error(memory:1M,on=write))", &OpenOptions::default()).await.unwrap();
     write(&*stripe, 0, Buffer::zeroed(65536)).await.unwrap();
     let error = write(&*stripe, 65536, Buffer::zeroed(131072)).await.unwrap_err();
-    assert_eq!((error.kind, error.offset, error.length), (ErrorKind::Io, 65536, 131072));
+    assert_eq!((error.kind, error.offset, error.length), (DeviceErrorKind::Io, 65536, 131072));
     assert!(error.device.starts_with("stripe(") && error.detail.contains("error(memory:1M"), "{error}");
 }
 
 /// Memory whose use cannot be ended while `fails` is set; counts the attempts.
-struct Ending {
+struct CloseFailingDevice {
     memory: SharedDevice,
     fails: bool,
     ends: AtomicUsize,
 }
 
-impl Filter for Ending {
+impl Filter for CloseFailingDevice {
     fn inner(&self) -> &SharedDevice {
         &self.memory
     }
@@ -115,21 +116,22 @@ impl Filter for Ending {
 
     fn close(&self) -> IoFuture<()> {
         self.ends.fetch_add(1, Ordering::Relaxed);
-        let failed = || Err(Error::new(ErrorKind::TimedOut, "memory", Operation::Close, "it is away"));
+        let failed = || Err(Error::new(DeviceErrorKind::TimedOut, "memory", DeviceOperation::Close, "it is away"));
         ready(if self.fails { failed() } else { Ok(()) })
     }
 }
 
+/// The other devices of a stripe are closed even if closing one of them fails.
 #[tokio::test]
-async fn the_use_of_every_device_ends_even_if_that_of_one_cannot() {
+async fn close_reaches_all_stripe_devices() {
     let device = |fails| {
         let memory = Arc::new(MemoryDevice::new(1 << 20));
-        Arc::new(Ending { memory, fails, ends: AtomicUsize::new(0) })
+        Arc::new(CloseFailingDevice { memory, fails, ends: AtomicUsize::new(0) })
     };
     let devices = [device(false), device(true), device(false)];
     let shared = devices.iter().map(|device| device.clone() as SharedDevice).collect();
     let stripe = StripeDevice::new(shared, 4096).unwrap();
     let error = stripe.close().await.unwrap_err();
-    assert!(error.kind == ErrorKind::TimedOut && error.detail.contains("it is away"), "{error}");
+    assert!(error.kind == DeviceErrorKind::TimedOut && error.detail.contains("it is away"), "{error}");
     assert!(devices.iter().all(|device| device.ends.load(Ordering::Relaxed) == 1));
 }

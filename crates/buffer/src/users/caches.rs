@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use nectary_block::{BlockDevice, Registry};
+use nectary_block::{BlockDevice, DeviceRegistry};
 
 use crate::cache::BufferCache;
 use crate::device::{CacheDevice, open};
@@ -13,20 +13,20 @@ use crate::names::FileId;
 
 /// A list of caches. Clones share the list.
 #[derive(Clone, Default)]
-pub struct Caches(Arc<Mutex<Vec<Weak<CacheDevice>>>>);
+pub struct CacheList(Arc<Mutex<Vec<Weak<CacheDevice>>>>);
 
 /// A cache that a SPEC has opened; this value keeps it open.
 #[derive(Clone)]
-pub struct Opened(Arc<CacheDevice>);
+pub struct OpenCache(Arc<CacheDevice>);
 
-/// Adds `cache(SPEC,…)` to the names that a SPEC can use; to list the opened caches too, use [`Caches::register`].
-pub fn register(registry: &mut Registry) {
-    Caches::default().register(registry);
+/// Adds `cache(SPEC,…)` to the names that a SPEC can use; to list the opened caches too, use [`CacheList::register`].
+pub fn register(registry: &mut DeviceRegistry) {
+    CacheList::default().register(registry);
 }
 
-impl Caches {
+impl CacheList {
     /// Adds `cache(SPEC,…)` to the names that a SPEC can use; caches that are opened by this name are in this list.
-    pub fn register(&self, registry: &mut Registry) {
+    pub fn register(&self, registry: &mut DeviceRegistry) {
         let list = self.clone();
         registry.register("cache", move |arguments| {
             let list = list.clone();
@@ -43,14 +43,14 @@ impl Caches {
     }
 
     /// The open caches; if one contains another, the outer one is first.
-    pub fn opened(&self) -> Vec<Opened> {
+    pub fn opened(&self) -> Vec<OpenCache> {
         let mut list = self.lock();
         list.retain(|cache| cache.strong_count() > 0);
-        list.iter().rev().filter_map(Weak::upgrade).map(Opened).collect()
+        list.iter().rev().filter_map(Weak::upgrade).map(OpenCache).collect()
     }
 }
 
-impl Opened {
+impl OpenCache {
     /// The SPEC of the device.
     pub fn spec(&self) -> String {
         self.0.spec()

@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 
-use nectary_block::Stream;
+use nectary_block::AccessStream;
 
 /// The memory of one remembered reference. *Units*: bytes.
 pub(crate) const REFERENCE_BYTES: u64 = 16;
@@ -21,41 +21,41 @@ const SAMPLED_BLOCKS_MAX: u64 = 8192;
 
 /// A past reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Past {
+pub(crate) struct PastReference {
     pub id: u64,
-    pub stream: Stream,
+    pub stream: AccessStream,
     pub is_hit: bool,
 }
 
-const _: () = assert!(size_of::<Past>() as u64 == REFERENCE_BYTES);
+const _: () = assert!(size_of::<PastReference>() as u64 == REFERENCE_BYTES);
 
 /// The last references to the blocks of the sample.
 #[derive(Debug, Clone)]
-pub(crate) struct History {
-    past: VecDeque<Past>,
+pub(crate) struct ReferenceHistory {
+    past: VecDeque<PastReference>,
     past_max: usize,
     /// Blocks whose hash is at most this value are in the sample.
     hash_max: u64,
     has_lost: bool,
 }
 
-impl History {
+impl ReferenceHistory {
     /// An empty history for a cache of this capacity; it remembers at most `past_max` references.
-    pub fn new(capacity: u64, past_max: u64) -> History {
+    pub fn new(capacity: u64, past_max: u64) -> ReferenceHistory {
         let hash_max = match capacity <= SAMPLED_BLOCKS_MAX {
             true => u64::MAX,
             false => u64::MAX / capacity * SAMPLED_BLOCKS_MAX,
         };
-        History { past: VecDeque::new(), past_max: past_max.max(1) as usize, hash_max, has_lost: false }
+        ReferenceHistory { past: VecDeque::new(), past_max: past_max.max(1) as usize, hash_max, has_lost: false }
     }
 
     /// An empty history for a cache that already has blocks.
-    pub fn begun_late(capacity: u64, past_max: u64) -> History {
-        History { has_lost: true, ..History::new(capacity, past_max) }
+    pub fn begun_late(capacity: u64, past_max: u64) -> ReferenceHistory {
+        ReferenceHistory { has_lost: true, ..ReferenceHistory::new(capacity, past_max) }
     }
 
     /// Remembers a reference if its block is in the sample.
-    pub fn refer(&mut self, id: u64, stream: Stream, is_hit: bool) {
+    pub fn refer(&mut self, id: u64, stream: AccessStream, is_hit: bool) {
         if hash(id) > self.hash_max {
             return;
         }
@@ -68,11 +68,11 @@ impl History {
             let count = self.past.len();
             self.past.reserve_exact(count.max(64).min(self.past_max - count));
         }
-        self.past.push_back(Past { id, stream, is_hit });
+        self.past.push_back(PastReference { id, stream, is_hit });
     }
 
     /// All remembered references, the oldest first.
-    pub fn past(&self) -> Vec<Past> {
+    pub fn past(&self) -> Vec<PastReference> {
         self.past.iter().copied().collect()
     }
 
@@ -97,14 +97,15 @@ fn hash(id: u64) -> u64 {
 mod tests {
     use super::*;
 
+    /// The memory of references is bounded, and the sample has the size that it reports.
     #[test]
-    fn memory_of_references_is_bounded_and_the_sample_is_as_large_as_it_says() {
-        let mut small = History::new(512, 1000);
-        (0..1500).for_each(|id| small.refer(id, Stream(1), false));
+    fn reference_sample_is_bounded() {
+        let mut small = ReferenceHistory::new(512, 1000);
+        (0..1500).for_each(|id| small.refer(id, AccessStream(1), false));
         assert_eq!((small.past().len(), small.has_lost(), small.share()), (1000, true, 1.0));
         assert_eq!(small.past()[0].id, 500);
-        let mut large = History::new(1 << 20, 1 << 20);
-        (0..1 << 20).for_each(|id| large.refer(id, Stream(1), false));
+        let mut large = ReferenceHistory::new(1 << 20, 1 << 20);
+        (0..1 << 20).for_each(|id| large.refer(id, AccessStream(1), false));
         let (share, found) = (large.share(), large.past().len() as f64 / f64::from(1 << 20));
         assert!((share - 1.0 / 128.0).abs() < 1e-9 && (found / share - 1.0).abs() < 0.1, "{share} {found}");
         assert!(!large.has_lost());

@@ -3,11 +3,11 @@
 //! Owns: these queries. Promises: a query changes no state and counts as no reference.
 
 use hashbrown::HashMap;
-use nectary_block::{Error, Stream};
+use nectary_block::{AccessStream, Error};
 
 use crate::cache::BufferCache;
 use crate::names::{FileId, block_of};
-use crate::state::State;
+use crate::state::CacheState;
 
 /// The largest number of entries that are counted by stream. There is a limit, because the mutex is held during the
 /// count.
@@ -30,7 +30,7 @@ pub struct HeldRange {
 
 /// The parts of a range of a file that are in memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Holding {
+pub struct RangeResidency {
     /// The size of the file. *Units*: bytes.
     pub size_bytes: u64,
     /// The size of the blocks in memory. *Units*: bytes.
@@ -54,7 +54,7 @@ impl BufferCache {
     ///
     /// *Errors*: [`ErrorKind::Invalid`](nectary_block::ErrorKind::Invalid) for a file that is not in the cache. *Cost*:
     /// one step per block of the range or of the cache, whichever has fewer, under the mutex.
-    pub fn holding(&self, file: FileId, offset: u64, length: u64, ranges_max: usize) -> Result<Holding, Error> {
+    pub fn holding(&self, file: FileId, offset: u64, length: u64, ranges_max: usize) -> Result<RangeResidency, Error> {
         let state = self.shared.lock();
         let wanted = self.clipped(&state, file, offset, length)?;
         let size_bytes = state.files.get(&file.0).map_or(0, |file| file.source.size_bytes());
@@ -63,7 +63,7 @@ impl BufferCache {
         ids.extend(state.pins.range(wanted));
         ids.sort_unstable();
         ids.dedup();
-        let mut holding = Holding { size_bytes, ..Holding::default() };
+        let mut holding = RangeResidency { size_bytes, ..RangeResidency::default() };
         let mut before: Option<(u64, HeldRange)> = None;
         for id in ids {
             let offset = block_of(id) * block;
@@ -96,9 +96,9 @@ impl BufferCache {
 
     /// The memory that each stream takes; a block belongs to the stream of its last reference. *Returns* `None` if the
     /// cache has too many blocks to count them under the mutex. *Units*: bytes.
-    pub fn resident_bytes(&self) -> Option<HashMap<Stream, u64>> {
+    pub fn resident_bytes(&self) -> Option<HashMap<AccessStream, u64>> {
         let state = self.shared.lock();
-        State::counted(&state, self.block_bytes() as u64)
+        CacheState::counted(&state, self.block_bytes() as u64)
     }
 }
 
@@ -108,7 +108,7 @@ impl HeldRange {
     }
 }
 
-impl Holding {
+impl RangeResidency {
     fn add(&mut self, range: Option<(u64, HeldRange)>, ranges_max: usize) {
         match range {
             Some((_, range)) if self.ranges.len() < ranges_max => self.ranges.push(range),
@@ -118,8 +118,8 @@ impl Holding {
     }
 }
 
-impl State {
-    fn counted(&self, block_bytes: u64) -> Option<HashMap<Stream, u64>> {
+impl CacheState {
+    fn counted(&self, block_bytes: u64) -> Option<HashMap<AccessStream, u64>> {
         if self.entries.len() > COUNTED_MAX {
             return None;
         }

@@ -9,15 +9,15 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use nectary_block::{Context, Error, ErrorKind, Operation, Stream, format_size};
-use nectary_cache::{Access, Policy};
+use nectary_block::{AccessStream, DeviceErrorKind, DeviceOperation, Error, IoContext, format_size};
+use nectary_cache::{AccessResult, Policy};
 
 use crate::cache::BufferCache;
 use crate::names::FileId;
 use crate::options::READ_BLOCKS_MAX;
-use crate::shared::{Shared, Span};
-use crate::state::{Content, Entry, Load, Referred, State};
-use crate::users::history::History;
+use crate::shared::{FileRange, SharedCache};
+use crate::state::{AccessOutcome, BlockEntry, BlockLoad, CacheState, EntryContent};
+use crate::users::history::ReferenceHistory;
 use crate::wait::ended;
 
 /// The largest share of the capacity that may be pinned. *Units*: percent.
@@ -25,7 +25,7 @@ pub const PIN_PERCENT_MAX: u64 = 50;
 
 /// The result of [`BufferCache::drop_clean`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Dropped {
+pub struct DropReport {
     /// The size of the blocks that were dropped. *Units*: bytes, whole blocks.
     pub bytes: u64,
     /// The size of the blocks that stayed because they are dirty. *Units*: bytes, whole blocks.
@@ -34,7 +34,7 @@ pub struct Dropped {
     pub pinned_bytes: u64,
 }
 
-impl State {
+impl CacheState {
     /// The maximum number of blocks that may be pinned in a budget with the capacity `capacity`.
     pub fn pins_max(capacity: u64) -> u64 {
         capacity * PIN_PERCENT_MAX / 100
@@ -45,15 +45,16 @@ impl State {
     }
 
     /// References a pinned block; the policy does not see it.
-    pub fn refer_pinned(&mut self, id: u64, stream: Stream) -> Referred {
+    pub fn refer_pinned(&mut self, id: u64, stream: AccessStream) -> AccessOutcome {
         let is_hit = self.entries.get(&id).is_some_and(|entry| entry.frame().is_some());
-        let is_lru_hit = self.shadow.reference(id, 1, nectary_cache::Stream(stream.0), &mut |_| true) == Access::Hit;
+        let is_lru_hit =
+            self.shadow.reference(id, 1, nectary_cache::StreamId(stream.0), &mut |_| true) == AccessResult::Hit;
         self.counts.refer(is_hit, is_lru_hit);
         self.counts.pinned_hits += u64::from(is_hit);
         self.streams.count(stream, is_hit, is_lru_hit);
         // The policy does not hold a pinned block.
         self.referenced(id, stream, false);
-        Referred { is_hit, is_resident: true }
+        AccessOutcome { is_hit, is_resident: true }
     }
 
     /// Sets the policy's capacity to the part that is not pinned. If the capacity changes, the history begins again,
@@ -61,7 +62,7 @@ impl State {
     pub fn fit_policy(&mut self) {
         let capacity = self.budget.capacity.saturating_sub(self.pins.len() as u64);
         if capacity != self.policy.capacity() {
-            self.history = History::begun_late(self.budget.capacity, self.budget.history);
+            self.history = ReferenceHistory::begun_late(self.budget.capacity, self.budget.history);
         }
         let mut victims = Vec::new();
         self.policy.set_capacity(capacity, &mut |victim| {
@@ -119,8 +120,8 @@ impl BufferCache {
     /// bytes that were not pinned before, in whole blocks. If the file grows later, the new part is not pinned. Pins of
     /// the same file take turns.
     ///
-    /// *Errors*: [`ErrorKind::Full`] if more than [`PIN_PERCENT_MAX`] of the capacity would be pinned;
-    /// [`ErrorKind::Invalid`] for a range outside the file; those of reading the range. After an error no more is
+    /// *Errors*: [`DeviceErrorKind::Full`] if more than [`PIN_PERCENT_MAX`] of the capacity would be pinned;
+    /// [`DeviceErrorKind::Invalid`] for a range outside the file; those of reading the range. After an error no more is
     /// pinned than before.
     pub async fn pin(&self, file: FileId, offset: u64, length: u64) -> Result<u64, Error> {
         let shared = self.shared.clone();
@@ -130,8 +131,8 @@ impl BufferCache {
         let turn = pinning.lock_owned().await;
         let (span, fresh) = {
             let mut state = shared.lock();
-            let span = shared.span(&state, file, Operation::Read, offset, length, Context::default())?;
-            let most = State::pins_max(state.budget.capacity);
+            let span = shared.span(&state, file, DeviceOperation::Read, offset, length, IoContext::default())?;
+            let most = CacheState::pins_max(state.budget.capacity);
             // The count is checked before a list of this length is built.
             let count = span.blocks.end - span.blocks.start;
             let known = state.pins.range(span.ids()).count() as u64;
@@ -158,7 +159,7 @@ impl BufferCache {
         ended(task).await
     }
 
-    fn too_many(&self, span: &Span, more: u64, pinned: u64, most: u64) -> Error {
+    fn too_many(&self, span: &FileRange, more: u64, pinned: u64, most: u64) -> Error {
         let size = |blocks: u64| format_size(blocks * self.block_bytes() as u64);
         let detail = format!(
             "it would pin {} more; {} are pinned, and at most {} may be, {PIN_PERCENT_MAX} % of what the cache holds: \
@@ -167,13 +168,14 @@ impl BufferCache {
             size(pinned),
             size(most)
         );
-        Error::new(ErrorKind::Full, &span.source.name(), Operation::Read, detail).at(span.offset, span.length)
+        Error::new(DeviceErrorKind::Full, &span.source.name(), DeviceOperation::Read, detail)
+            .at(span.offset, span.length)
     }
 
     /// Unpins a range, and offers its blocks in memory to the policy. *Returns* the number of bytes that were pinned,
     /// in whole blocks.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] for a file that is not in the cache.
+    /// *Errors*: [`DeviceErrorKind::Invalid`] for a file that is not in the cache.
     pub fn unpin(&self, file: FileId, offset: u64, length: u64) -> Result<u64, Error> {
         let mut state = self.shared.lock();
         let ids = self.clipped(&state, file, offset, length)?;
@@ -182,11 +184,11 @@ impl BufferCache {
 
     /// Drops a range from memory, except dirty and pinned blocks.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] for a file that is not in the cache.
-    pub fn drop_clean(&self, file: FileId, offset: u64, length: u64) -> Result<Dropped, Error> {
+    /// *Errors*: [`DeviceErrorKind::Invalid`] for a file that is not in the cache.
+    pub fn drop_clean(&self, file: FileId, offset: u64, length: u64) -> Result<DropReport, Error> {
         let mut state = self.shared.lock();
         let ids = self.clipped(&state, file, offset, length)?;
-        let (mut dropped, block) = (Dropped::default(), self.block_bytes() as u64);
+        let (mut dropped, block) = (DropReport::default(), self.block_bytes() as u64);
         for id in state.present(&ids) {
             if state.entries.get(&id).is_some_and(|entry| entry.dirty.is_some()) {
                 dropped.dirty_bytes += block;
@@ -201,16 +203,22 @@ impl BufferCache {
     }
 
     /// The ids of a range, which may go beyond the end of the file.
-    pub(crate) fn clipped(&self, state: &State, file: FileId, offset: u64, length: u64) -> Result<Range<u64>, Error> {
-        let span = self.shared.span(state, file, Operation::Read, 0, 0, Context::default())?;
+    pub(crate) fn clipped(
+        &self,
+        state: &CacheState,
+        file: FileId,
+        offset: u64,
+        length: u64,
+    ) -> Result<Range<u64>, Error> {
+        let span = self.shared.span(state, file, DeviceOperation::Read, 0, 0, IoContext::default())?;
         // The range includes blocks that were pinned or cached before the file became shorter.
         Ok(crate::names::ids_of(span.file, offset, length, self.block_bytes() as u64))
     }
 }
 
-impl Shared {
+impl SharedCache {
     /// Reads the missing blocks of a range into memory, without counting references.
-    async fn load(self: &Arc<Shared>, span: &Span) -> Result<(), Error> {
+    async fn load(self: &Arc<SharedCache>, span: &FileRange) -> Result<(), Error> {
         let mut first = span.blocks.start;
         while first < span.blocks.end {
             let last = (first + READ_BLOCKS_MAX as u64).min(span.blocks.end);
@@ -221,11 +229,11 @@ impl Shared {
                 for block in first..last {
                     let id = crate::names::id_of(span.file, block);
                     match state.entries.get(&id).map(|entry| &entry.content) {
-                        Some(Content::Ready(_)) => {}
-                        Some(Content::Loading(load)) => loads.push(load.clone()),
+                        Some(EntryContent::Ready(_)) => {}
+                        Some(EntryContent::Loading(load)) => loads.push(load.clone()),
                         None => {
-                            let load = Arc::new(Load::default());
-                            state.entries.insert(id, Entry::new(Content::Loading(load.clone()), false));
+                            let load = Arc::new(BlockLoad::default());
+                            state.entries.insert(id, BlockEntry::new(EntryContent::Loading(load.clone()), false));
                             loads.push(load.clone());
                             missing.push((block, load));
                         }

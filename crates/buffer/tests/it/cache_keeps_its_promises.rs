@@ -6,22 +6,22 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nectary_block::{
-    Buffer, Context, Error, ErrorKind, Filter, IoFuture, MemoryDevice, Operation, Request, SharedDevice, Stream,
-    WriteFlags, write,
+    AccessStream, Buffer, DeviceErrorKind, DeviceOperation, DeviceRequest, Error, Filter, IoContext, IoFuture,
+    MemoryDevice, SharedDevice, WriteFlags, write,
 };
-use nectary_buffer::{BufferCache, DeviceSource, FileId, Mode, Options, STREAMS_MAX, region_stream};
+use nectary_buffer::{BufferCache, CacheOptions, DeviceSource, FileId, STREAMS_MAX, WriteMode, region_stream};
 
 /// A device that counts its operations, holds them until a gate is open, and can be made to fail by block.
-struct Gate {
+struct GatedDevice {
     inner: SharedDevice,
     is_open: tokio::sync::watch::Sender<bool>,
-    fails: Arc<Mutex<Vec<(Operation, u64)>>>,
+    fails: Arc<Mutex<Vec<(DeviceOperation, u64)>>>,
     reads: Arc<AtomicU64>,
 }
 
-impl Gate {
-    fn new(bytes: u64) -> Arc<Gate> {
-        Arc::new(Gate {
+impl GatedDevice {
+    fn new(bytes: u64) -> Arc<GatedDevice> {
+        Arc::new(GatedDevice {
             inner: Arc::new(MemoryDevice::new(bytes)),
             is_open: tokio::sync::watch::channel(true).0,
             fails: Arc::default(),
@@ -34,7 +34,7 @@ impl Gate {
     }
 }
 
-impl Filter for Gate {
+impl Filter for GatedDevice {
     fn inner(&self) -> &SharedDevice {
         &self.inner
     }
@@ -43,17 +43,18 @@ impl Filter for Gate {
     }
     fn around<T: Send + 'static>(
         &self,
-        request: Request,
+        request: DeviceRequest,
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
-        self.reads.fetch_add(u64::from(request.operation == Operation::Read), Ordering::SeqCst);
+        self.reads.fetch_add(u64::from(request.operation == DeviceOperation::Read), Ordering::SeqCst);
         let (inner, mut gate, fails) = (self.inner.clone(), self.is_open.subscribe(), self.fails.clone());
         Box::pin(async move {
             let _ = gate.wait_for(|is_open| *is_open).await;
             let range = request.offset..request.offset + request.length.max(1);
-            let is_bad = |&(operation, at): &(Operation, u64)| operation == request.operation && range.contains(&at);
+            let is_bad =
+                |&(operation, at): &(DeviceOperation, u64)| operation == request.operation && range.contains(&at);
             if fails.lock().unwrap().iter().any(is_bad) {
-                let error = Error::new(ErrorKind::Io, &inner.spec(), request.operation, "a bad sector");
+                let error = Error::new(DeviceErrorKind::Io, &inner.spec(), request.operation, "a bad sector");
                 return Err(error.at(request.offset, request.length));
             }
             operation(&inner).await
@@ -61,11 +62,17 @@ impl Filter for Gate {
     }
 }
 
-fn options(mode: Mode) -> Options {
-    Options { memory_bytes: 8 << 20, policy: "lru".to_owned(), mode, readahead_bytes: 0, ..Options::default() }
+fn options(mode: WriteMode) -> CacheOptions {
+    CacheOptions {
+        memory_bytes: 8 << 20,
+        policy: "lru".to_owned(),
+        mode,
+        readahead_bytes: 0,
+        ..CacheOptions::default()
+    }
 }
 
-fn cache(gate: &Arc<Gate>, options: Options) -> (BufferCache, FileId) {
+fn cache(gate: &Arc<GatedDevice>, options: CacheOptions) -> (BufferCache, FileId) {
     let cache = BufferCache::new(options).unwrap();
     let file = cache.add(Arc::new(DeviceSource::new(gate.clone()))).unwrap();
     (cache, file)
@@ -73,19 +80,19 @@ fn cache(gate: &Arc<Gate>, options: Options) -> (BufferCache, FileId) {
 
 async fn put(cache: &BufferCache, file: FileId, block: u64, value: u8) -> Result<(), Error> {
     let buffers = vec![Buffer::copy_of(&[value; 8192])];
-    cache.write(file, block * 8192, buffers, WriteFlags::default(), Context::default()).await.map(drop)
+    cache.write(file, block * 8192, buffers, WriteFlags::default(), IoContext::default()).await.map(drop)
 }
 
 async fn get(cache: &BufferCache, file: FileId, block: u64) -> Result<u8, Error> {
-    Ok(cache.read(file, block * 8192, 8192, Context::default()).await?[0][0])
+    Ok(cache.read(file, block * 8192, 8192, IoContext::default()).await?[0][0])
 }
 
 #[tokio::test(start_paused = true)]
-async fn concurrent_misses_on_a_block_make_one_read() {
-    let gate = Gate::new(1 << 20);
-    let (cache, file) = cache(&gate, options(Mode::WriteThrough));
+async fn concurrent_misses_share_one_read() {
+    let gate = GatedDevice::new(1 << 20);
+    let (cache, file) = cache(&gate, options(WriteMode::WriteThrough));
     gate.open(false);
-    let reads: Vec<_> = (0..20).map(|_| cache.read(file, 8192, 8192, Context::default())).collect();
+    let reads: Vec<_> = (0..20).map(|_| cache.read(file, 8192, 8192, IoContext::default())).collect();
     // A reader that is dropped does not affect the others.
     let mut reads = reads.into_iter();
     drop(reads.next());
@@ -96,16 +103,17 @@ async fn concurrent_misses_on_a_block_make_one_read() {
     assert_eq!((gate.reads.load(Ordering::SeqCst), cache.stats().joined), (1, 19));
 }
 
+/// A failed read fails the readers of its block, and nothing is cached.
 #[tokio::test]
-async fn failed_read_fails_the_readers_of_its_block_alone_and_caches_nothing() {
-    let gate = Gate::new(1 << 20);
-    let (cache, file) = cache(&gate, options(Mode::WriteThrough));
-    gate.fails.lock().unwrap().push((Operation::Read, 3 * 8192));
+async fn failed_read_fails_block_only() {
+    let gate = GatedDevice::new(1 << 20);
+    let (cache, file) = cache(&gate, options(WriteMode::WriteThrough));
+    gate.fails.lock().unwrap().push((DeviceOperation::Read, 3 * 8192));
     // This read makes one read of eight blocks from the source; each of the two further readers needs one of these
     // blocks.
-    let all = cache.read(file, 0, 8 * 8192, Context::default());
-    let bad = cache.read(file, 3 * 8192, 8192, Context::default());
-    let good = cache.read(file, 4 * 8192, 8192, Context::default());
+    let all = cache.read(file, 0, 8 * 8192, IoContext::default());
+    let bad = cache.read(file, 3 * 8192, 8192, IoContext::default());
+    let good = cache.read(file, 4 * 8192, 8192, IoContext::default());
     assert!(all.await.is_err() && bad.await.is_err());
     assert_eq!(good.await.unwrap()[0].len(), 8192);
     gate.fails.lock().unwrap().clear();
@@ -115,11 +123,12 @@ async fn failed_read_fails_the_readers_of_its_block_alone_and_caches_nothing() {
     assert_eq!(gate.reads.load(Ordering::SeqCst) - before, 1, "only the block that failed is read again");
 }
 
+/// After a failed write-back every block stays readable and counted; the next flush fails.
 #[tokio::test(start_paused = true)]
-async fn after_a_failed_write_back_every_block_stays_readable_and_counted_and_the_next_flush_says_so() {
-    let gate = Gate::new(1 << 20);
-    let (cache, file) = cache(&gate, options(Mode::WriteBack));
-    gate.fails.lock().unwrap().push((Operation::Write, 2 * 8192));
+async fn failed_write_back_keeps_blocks() {
+    let gate = GatedDevice::new(1 << 20);
+    let (cache, file) = cache(&gate, options(WriteMode::WriteBack));
+    gate.fails.lock().unwrap().push((DeviceOperation::Write, 2 * 8192));
     for block in 0..5 {
         put(&cache, file, block, 10 + block as u8).await.unwrap();
     }
@@ -130,16 +139,16 @@ async fn after_a_failed_write_back_every_block_stays_readable_and_counted_and_th
     for block in 0..5 {
         assert_eq!(get(&cache, file, block).await.unwrap(), 10 + block as u8);
     }
-    let error = cache.flush(file, Context::default()).await.unwrap_err();
-    assert!(error.operation == Operation::Flush && error.detail.contains("a bad sector"), "{error}");
+    let error = cache.flush(file, IoContext::default()).await.unwrap_err();
+    assert!(error.operation == DeviceOperation::Flush && error.detail.contains("a bad sector"), "{error}");
     assert!(cache.stats().dirty_bytes >= 8192);
     // The write-back fails again, and then the background task succeeds.
     tokio::time::sleep(Duration::from_secs(5)).await;
     gate.fails.lock().unwrap().clear();
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(cache.stats().dirty_bytes, 0);
-    assert!(cache.flush(file, Context::default()).await.is_err(), "what failed since the last flush is said once");
-    cache.flush(file, Context::default()).await.unwrap();
+    assert!(cache.flush(file, IoContext::default()).await.is_err(), "what failed since the last flush is said once");
+    cache.flush(file, IoContext::default()).await.unwrap();
     let stats = cache.stats();
     assert_eq!((stats.dirty_bytes, stats.unwritten_bytes), (0, 0));
     for block in 0..5 {
@@ -148,10 +157,11 @@ async fn after_a_failed_write_back_every_block_stays_readable_and_counted_and_th
     }
 }
 
+/// Writers wait at the dirty share, and fail where nothing can be written back.
 #[tokio::test(start_paused = true)]
-async fn writers_wait_at_the_dirty_share_and_fail_where_nothing_can_be_written_back() {
-    let gate = Gate::new(16 << 20);
-    let (cache, file) = cache(&gate, options(Mode::WriteBack));
+async fn writers_wait_at_dirty_limit() {
+    let gate = GatedDevice::new(16 << 20);
+    let (cache, file) = cache(&gate, options(WriteMode::WriteBack));
     gate.open(false);
     let is_done = Arc::new(AtomicBool::new(false));
     let writer = {
@@ -171,8 +181,8 @@ async fn writers_wait_at_the_dirty_share_and_fail_where_nothing_can_be_written_b
     assert!(stats.dirty_age >= Duration::from_secs(50) && stats.used_bytes <= stats.memory_bytes, "{stats:?}");
     gate.open(true);
     writer.await.unwrap().unwrap();
-    cache.flush(file, Context::default()).await.unwrap();
-    gate.fails.lock().unwrap().extend((0..2048).map(|block| (Operation::Write, block * 8192)));
+    cache.flush(file, IoContext::default()).await.unwrap();
+    gate.fails.lock().unwrap().extend((0..2048).map(|block| (DeviceOperation::Write, block * 8192)));
     let mut failed = None;
     for block in 0..1500 {
         failed = failed.or(put(&cache, file, block, 2).await.err());
@@ -181,10 +191,11 @@ async fn writers_wait_at_the_dirty_share_and_fail_where_nothing_can_be_written_b
     assert_eq!(get(&cache, file, 0).await.unwrap(), 2, "what was taken is readable");
 }
 
+/// A sequential stream is read ahead outside the policy.
 #[tokio::test(start_paused = true)]
-async fn sequential_stream_is_read_ahead_outside_the_policy() {
-    let gate = Gate::new(16 << 20);
-    let ahead = Options { readahead_bytes: 128 << 10, ..options(Mode::WriteThrough) };
+async fn sequential_read_ahead_bypasses_policy() {
+    let gate = GatedDevice::new(16 << 20);
+    let ahead = CacheOptions { readahead_bytes: 128 << 10, ..options(WriteMode::WriteThrough) };
     let (cache, file) = cache(&gate, ahead);
     let references = Arc::new(Mutex::new(0_u64));
     let count = references.clone();
@@ -200,8 +211,8 @@ async fn sequential_stream_is_read_ahead_outside_the_policy() {
 
 #[tokio::test]
 async fn drops_are_recorded_among_references() {
-    let gate = Gate::new(1 << 20);
-    let (cache, file) = cache(&gate, options(Mode::WriteThrough));
+    let gate = GatedDevice::new(1 << 20);
+    let (cache, file) = cache(&gate, options(WriteMode::WriteThrough));
     let seen = Arc::new(Mutex::new(Vec::new()));
     let (of_references, of_drops) = (seen.clone(), seen.clone());
     cache.record(Some(Box::new(move |reference| of_references.lock().unwrap().push(reference.id..reference.id + 1))));
@@ -216,13 +227,13 @@ async fn drops_are_recorded_among_references() {
 }
 
 #[tokio::test]
-async fn pinned_bytes_stay_as_they_were_and_cost_no_copy() {
-    let gate = Gate::new(64 << 20);
-    for mode in [Mode::WriteThrough, Mode::WriteBack] {
+async fn pinned_bytes_stay_without_copy() {
+    let gate = GatedDevice::new(64 << 20);
+    for mode in [WriteMode::WriteThrough, WriteMode::WriteBack] {
         let (cache, file) = cache(&gate, options(mode));
         put(&cache, file, 0, 1).await.unwrap();
-        let pinned = cache.read(file, 0, 8192, Context::default()).await.unwrap();
-        let again = cache.try_read(file, 0, 8192, Context::default()).unwrap();
+        let pinned = cache.read(file, 0, 8192, IoContext::default()).await.unwrap();
+        let again = cache.try_read(file, 0, 8192, IoContext::default()).unwrap();
         assert_eq!(pinned[0].as_ptr(), again[0].as_ptr());
         drop(again);
         put(&cache, file, 0, 2).await.unwrap();
@@ -236,21 +247,22 @@ async fn pinned_bytes_stay_as_they_were_and_cost_no_copy() {
     }
 }
 
+/// A source that grows or ends inside a block is cached up to its end.
 #[tokio::test]
-async fn source_that_grows_or_ends_inside_a_block_is_cached_to_its_end() {
+async fn source_end_in_block_caches() {
     let memory = Arc::new(MemoryDevice::new(12 << 10));
-    let cache = BufferCache::new(options(Mode::WriteBack)).unwrap();
+    let cache = BufferCache::new(options(WriteMode::WriteBack)).unwrap();
     let file = cache.add(Arc::new(DeviceSource::new(memory.clone()))).unwrap();
-    let last = cache.read(file, 8192, 4096, Context::default()).await.unwrap();
+    let last = cache.read(file, 8192, 4096, IoContext::default()).await.unwrap();
     assert_eq!(last[0].len(), 4096);
-    assert_eq!(cache.read(file, 8192, 8192, Context::default()).await.unwrap_err().kind, ErrorKind::Invalid);
+    assert_eq!(cache.read(file, 8192, 8192, IoContext::default()).await.unwrap_err().kind, DeviceErrorKind::Invalid);
     drop(last);
     let part = vec![Buffer::copy_of(&[5; 4096])];
-    cache.write(file, 8192, part, WriteFlags::default(), Context::default()).await.unwrap();
+    cache.write(file, 8192, part, WriteFlags::default(), IoContext::default()).await.unwrap();
     nectary_block::BlockDevice::grow(&*memory, 20 << 10).await.unwrap();
-    let grown = cache.read(file, 8192, 8192, Context::default()).await.unwrap();
+    let grown = cache.read(file, 8192, 8192, IoContext::default()).await.unwrap();
     assert!(grown[0][..4096].iter().all(|&byte| byte == 5) && grown[0][4096..].iter().all(|&byte| byte == 0));
-    cache.flush(file, Context::default()).await.unwrap();
+    cache.flush(file, IoContext::default()).await.unwrap();
     assert_eq!(get(&cache, file, 0).await.unwrap(), 0);
     write(&*memory, 0, Buffer::copy_of(&[9; 8192])).await.unwrap();
     assert_eq!(get(&cache, file, 0).await.unwrap(), 0, "nothing tells the cache");
@@ -259,25 +271,26 @@ async fn source_that_grows_or_ends_inside_a_block_is_cached_to_its_end() {
 }
 
 #[tokio::test]
-async fn what_was_cut_from_a_file_does_not_come_back_when_it_grows() {
-    let gate = Gate::new(1 << 20);
-    let (cache, file) = cache(&gate, options(Mode::WriteBack));
+async fn truncated_bytes_stay_gone() {
+    let gate = GatedDevice::new(1 << 20);
+    let (cache, file) = cache(&gate, options(WriteMode::WriteBack));
     for block in 0..4 {
         put(&cache, file, block, 3).await.unwrap();
     }
     cache.cut(file, 8192 + 100);
-    assert!(cache.read(file, 8192, 100, Context::default()).await.unwrap()[0].iter().all(|&byte| byte == 3));
-    let tail = cache.read(file, 8192 + 100, 3 * 8192 - 100, Context::default()).await.unwrap();
+    assert!(cache.read(file, 8192, 100, IoContext::default()).await.unwrap()[0].iter().all(|&byte| byte == 3));
+    let tail = cache.read(file, 8192 + 100, 3 * 8192 - 100, IoContext::default()).await.unwrap();
     assert!(tail.iter().all(|piece| piece.iter().all(|&byte| byte == 0)));
     assert_eq!(cache.stats().dirty_bytes, 2 * 8192);
 }
 
+/// The counters by stream add up, and their table is bounded.
 #[tokio::test]
-async fn counters_by_stream_add_up_and_their_table_is_bounded() {
-    let gate = Gate::new(16 << 20);
-    let (cache, file) = cache(&gate, options(Mode::WriteBack));
+async fn stream_counters_add_up() {
+    let gate = GatedDevice::new(16 << 20);
+    let (cache, file) = cache(&gate, options(WriteMode::WriteBack));
     for reference in 0..6000_u64 {
-        let context = Context { stream: Stream(1 + (reference % 3000) as u32), deadline: None };
+        let context = IoContext { stream: AccessStream(1 + (reference % 3000) as u32), deadline: None };
         cache.read(file, reference % 1500 * 8192, 8192, context).await.unwrap();
     }
     put(&cache, file, 0, 1).await.unwrap();
@@ -287,31 +300,32 @@ async fn counters_by_stream_add_up_and_their_table_is_bounded() {
     assert_eq!((sum(|stream| stream.hits), sum(|stream| stream.misses)), (stats.hits, stats.misses));
     assert_eq!((sum(|stream| stream.saved), sum(|stream| stream.lost)), (0, 0), "LRU saves nothing against LRU");
     assert_eq!(sum(|stream| stream.dirty_bytes), 8192);
-    assert_ne!(region_stream(0), Stream(0));
+    assert_ne!(region_stream(0), AccessStream(0));
 }
 
+/// Bytes that are put replace what memory has and what is being read.
 #[tokio::test]
-async fn bytes_that_are_put_replace_what_memory_has_and_what_is_being_read() {
-    let gate = Gate::new(1 << 20);
-    let (cache, file) = cache(&gate, options(Mode::ReadOnly));
+async fn put_bytes_replace_running_reads() {
+    let gate = GatedDevice::new(1 << 20);
+    let (cache, file) = cache(&gate, options(WriteMode::ReadOnly));
     assert_eq!(get(&cache, file, 0).await.unwrap(), 0);
     // One block in memory, one that is being read, and one that is neither.
     gate.open(false);
-    let reading = cache.read(file, 8192, 8192, Context::default());
-    cache.put(file, 0, &[Buffer::copy_of(&[7; 3 * 8192])], Context::default());
+    let reading = cache.read(file, 8192, 8192, IoContext::default());
+    cache.put(file, 0, &[Buffer::copy_of(&[7; 3 * 8192])], IoContext::default());
     for block in 0..3 {
-        let pieces = cache.try_read(file, block * 8192, 8192, Context::default()).expect("it is in memory");
+        let pieces = cache.try_read(file, block * 8192, 8192, IoContext::default()).expect("it is in memory");
         assert_eq!(pieces[0][0], 7, "block {block}");
     }
     gate.open(true);
     assert_eq!(reading.await.unwrap()[0][0], 0, "the read began before");
     assert_eq!(get(&cache, file, 1).await.unwrap(), 7);
     // A part of a block changes the block if it is in memory, and adds none.
-    cache.put(file, 2 * 8192 + 100, &[Buffer::copy_of(&[9; 8192])], Context::default());
-    let piece = cache.try_read(file, 2 * 8192, 8192, Context::default()).expect("it is in memory");
+    cache.put(file, 2 * 8192 + 100, &[Buffer::copy_of(&[9; 8192])], IoContext::default());
+    let piece = cache.try_read(file, 2 * 8192, 8192, IoContext::default()).expect("it is in memory");
     assert_eq!((piece[0][99], piece[0][100]), (7, 9));
-    assert!(cache.try_read(file, 3 * 8192, 8192, Context::default()).is_none());
+    assert!(cache.try_read(file, 3 * 8192, 8192, IoContext::default()).is_none());
     // Too much for memory: the blocks are dropped.
-    cache.put(file, 0, &[Buffer::copy_of(&[5; 1 << 20])], Context::default());
-    assert!(cache.try_read(file, 0, 8192, Context::default()).is_none());
+    cache.put(file, 0, &[Buffer::copy_of(&[5; 1 << 20])], IoContext::default());
+    assert!(cache.try_read(file, 0, 8192, IoContext::default()).is_none());
 }

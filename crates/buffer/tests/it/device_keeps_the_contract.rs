@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use nectary_block::conformance::{VolatileDevice, check, check_durability, check_wrapper};
 use nectary_block::{
-    Buffer, Context, ErrorKind, OpenOptions, Registry, SharedDevice, Survives, WriteFlags, read, write,
+    Buffer, DeviceErrorKind, DeviceRegistry, IoContext, OpenOptions, SharedDevice, SurvivalLevel, WriteFlags, read,
+    write,
 };
-use nectary_buffer::{CacheDevice, Mode, Options, register};
+use nectary_buffer::{CacheDevice, CacheOptions, WriteMode, register};
 
-fn registry() -> Registry {
-    let mut registry = Registry::with_builtins();
+fn registry() -> DeviceRegistry {
+    let mut registry = DeviceRegistry::with_builtins();
     register(&mut registry);
     registry
 }
@@ -20,7 +21,7 @@ async fn open(spec: &str) -> SharedDevice {
 }
 
 #[tokio::test]
-async fn cached_device_keeps_every_clause_of_the_contract() {
+async fn cached_device_keeps_device_contract() {
     for options in [
         "memory=6M,policy=lru",
         "memory=6M,policy=lru,mode=writeback",
@@ -33,10 +34,11 @@ async fn cached_device_keeps_every_clause_of_the_contract() {
     }
 }
 
+/// Flushed and forced writes survive a crash under write-back.
 #[tokio::test]
-async fn what_was_flushed_or_forced_survives_a_crash_under_write_back() {
-    for mode in [Mode::WriteThrough, Mode::WriteBack] {
-        let options = Options { memory_bytes: 6 << 20, policy: "lru".to_owned(), mode, ..Options::default() };
+async fn write_back_flush_survives_crash() {
+    for mode in [WriteMode::WriteThrough, WriteMode::WriteBack] {
+        let options = CacheOptions { memory_bytes: 6 << 20, policy: "lru".to_owned(), mode, ..CacheOptions::default() };
         let below: Arc<std::sync::Mutex<Option<Arc<VolatileDevice>>>> = Arc::default();
         let make = |bytes| {
             let (options, below) = (options.clone(), below.clone());
@@ -55,7 +57,7 @@ async fn what_was_flushed_or_forced_survives_a_crash_under_write_back() {
             }
         };
         check_durability(make, crash).await.unwrap();
-        let options = Options { memory_bytes: 6 << 20, policy: "lru".to_owned(), mode, ..Options::default() };
+        let options = CacheOptions { memory_bytes: 6 << 20, policy: "lru".to_owned(), mode, ..CacheOptions::default() };
         let wrap = |device| {
             let options = options.clone();
             async move { Arc::new(CacheDevice::new(device, options, false).unwrap()) as SharedDevice }
@@ -64,8 +66,9 @@ async fn what_was_flushed_or_forced_survives_a_crash_under_write_back() {
     }
 }
 
+/// Under write-back the geometry says that unflushed writes survive less.
 #[tokio::test]
-async fn geometry_says_that_unflushed_writes_survive_less_under_write_back() {
+async fn write_back_geometry_lowers_durability() {
     let path = std::env::temp_dir().join(format!("nectary-cache-geometry-{}", std::process::id()));
     let options = OpenOptions { create_bytes: Some(1 << 20), ..OpenOptions::default() };
     let open = async |mode: &str| {
@@ -75,32 +78,34 @@ async fn geometry_says_that_unflushed_writes_survive_less_under_write_back() {
     let through = open("writethrough").await.unwrap();
     let back = open("writeback").await.unwrap();
     std::fs::remove_file(&path).unwrap();
-    assert!(through.write_survives >= Survives::Process);
-    assert_eq!((back.write_survives, back.flush_survives), (Survives::Nothing, through.flush_survives));
+    assert!(through.write_survives >= SurvivalLevel::Process);
+    assert_eq!((back.write_survives, back.flush_survives), (SurvivalLevel::Nothing, through.flush_survives));
 }
 
+/// Write-back over a source that others write is refused, and read-only refuses writes.
 #[tokio::test]
-async fn write_back_over_what_others_write_is_refused_and_read_only_refuses_writes() {
+async fn write_back_needs_exclusive_source() {
     let refused = registry()
         .open("cache(memory:1M,memory=6M,policy=lru,mode=writeback,shared=yes)", &OpenOptions::default())
         .await
         .map(|device| device.spec());
     let error = refused.unwrap_err();
-    assert!(error.kind == ErrorKind::Unsupported && error.detail.contains("others may write"), "{error}");
+    assert!(error.kind == DeviceErrorKind::Unsupported && error.detail.contains("others may write"), "{error}");
     let shared = open("cache(memory:1M,memory=6M,policy=lru,shared=yes)").await;
     let error = shared.set_option("mode", "writeback").await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Unsupported, "{error}");
+    assert_eq!(error.kind, DeviceErrorKind::Unsupported, "{error}");
     let device = open("cache(memory:1M,memory=6M,policy=lru,mode=readonly)").await;
-    let context = Context::default();
+    let context = IoContext::default();
     let written = device.write_at(0, vec![Buffer::zeroed(4096)], WriteFlags::default(), context).await;
-    assert_eq!(written.unwrap_err().kind, ErrorKind::Unsupported);
-    assert_eq!(device.discard(0, 4096, context).await.unwrap_err().kind, ErrorKind::Unsupported);
-    assert_eq!(device.write_zeroes(0, 4096, context).await.unwrap_err().kind, ErrorKind::Unsupported);
+    assert_eq!(written.unwrap_err().kind, DeviceErrorKind::Unsupported);
+    assert_eq!(device.discard(0, 4096, context).await.unwrap_err().kind, DeviceErrorKind::Unsupported);
+    assert_eq!(device.write_zeroes(0, 4096, context).await.unwrap_err().kind, DeviceErrorKind::Unsupported);
     assert_eq!(read(&*device, 0, 8192).await.unwrap().len(), 8192);
 }
 
+/// Memory and mode change while the cache runs, through filters too.
 #[tokio::test]
-async fn memory_and_mode_change_while_it_runs_through_filters_too() {
+async fn memory_and_mode_change_live() {
     let device = open("stats(cache(memory:64M,memory=32M,policy=lru,mode=writeback))").await;
     for block in 0..2000_u64 {
         write(&*device, block * 8192, Buffer::copy_of(&[7; 8192])).await.unwrap();
@@ -116,6 +121,6 @@ async fn memory_and_mode_change_while_it_runs_through_filters_too() {
     let found = read(&*device, 0, 2000 * 8192).await.unwrap();
     assert!(found.iter().all(|&byte| byte == 7));
     let error = device.set_option("colour", "red").await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Unsupported);
+    assert_eq!(error.kind, DeviceErrorKind::Unsupported);
     assert!(device.set_option("memory", "1M").await.unwrap_err().detail.contains("at least"));
 }

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use nectary_block::{Context, MemoryDevice, Stream};
-use nectary_buffer::{BufferCache, DeviceSource, Options};
-use nectary_cache::detect::Verdict;
+use nectary_block::{AccessStream, IoContext, MemoryDevice};
+use nectary_buffer::{BufferCache, CacheOptions, DeviceSource};
+use nectary_cache::detect::PatternVerdict;
 
 const MEMORY_BYTES: u64 = 64 << 20;
 const STREAMS: u64 = 10_000;
@@ -21,15 +21,16 @@ fn resident_bytes() -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
+/// Ten thousand sequential streams fit the budget, and the last one gets its verdict.
 #[tokio::test]
-async fn ten_thousand_sequential_streams_stay_inside_the_budget_and_the_last_gets_its_verdict() {
+async fn ten_thousand_streams_fit_budget() {
     let before = resident_bytes();
-    let options = Options { memory_bytes: MEMORY_BYTES, policy: "dear".to_owned(), ..Options::default() };
+    let options = CacheOptions { memory_bytes: MEMORY_BYTES, policy: "dear".to_owned(), ..CacheOptions::default() };
     let cache = BufferCache::new(options).unwrap();
     let device = Arc::new(MemoryDevice::new(STREAMS * BLOCKS_LAST * 8192));
     let file = cache.add(Arc::new(DeviceSource::new(device))).unwrap();
     let read = async |stream: u64, block: u64| {
-        let context = Context { stream: Stream(stream as u32), deadline: None };
+        let context = IoContext { stream: AccessStream(stream as u32), deadline: None };
         cache.read(file, (stream * BLOCKS_LAST + block) * 8192, 8192, context).await.unwrap();
     };
     let mut most = 0;
@@ -48,8 +49,8 @@ async fn ten_thousand_sequential_streams_stay_inside_the_budget_and_the_last_get
     assert!(taken <= MEMORY_BYTES, "{taken} bytes are taken");
     assert!(taken >= MEMORY_BYTES / 2, "{taken} bytes are taken: it proves nothing");
     let streams = cache.streams();
-    let last = streams.iter().find(|stats| stats.stream == Some(Stream(STREAMS as u32 - 1))).unwrap();
-    assert_eq!(last.verdict, Some(Verdict::Sequential));
+    let last = streams.iter().find(|stats| stats.stream == Some(AccessStream(STREAMS as u32 - 1))).unwrap();
+    assert_eq!(last.verdict, Some(PatternVerdict::Sequential));
     // There are more streams than rows, so a stream may lose its row, and its counts then begin again.
     assert!(last.hits + last.misses >= BLOCKS_LAST - BLOCKS, "{last:?}");
 }

@@ -3,17 +3,21 @@
 
 use std::sync::Arc;
 
-use nectary_block::{Buffer, Context, Error, ErrorKind, IoFuture, MemoryDevice, Operation, Stream, WriteFlags};
-use nectary_buffer::{BufferCache, Caches, DeviceSource, FileId, Mode, Options, PIN_PERCENT_MAX, Source};
+use nectary_block::{
+    AccessStream, Buffer, DeviceErrorKind, DeviceOperation, Error, IoContext, IoFuture, MemoryDevice, WriteFlags,
+};
+use nectary_buffer::{
+    BufferCache, ByteSource, CacheList, CacheOptions, DeviceSource, FileId, PIN_PERCENT_MAX, WriteMode,
+};
 use tokio::sync::Semaphore;
 
 const BLOCK: u64 = 8192;
 
-fn cache(mode: Mode, policy: &str) -> (BufferCache, FileId) {
+fn cache(mode: WriteMode, policy: &str) -> (BufferCache, FileId) {
     // `dear` remembers at least 64 Ki evicted blocks, which leave too little of 8 MiB.
     let memory_bytes = if policy == "dear" { 16 << 20 } else { 8 << 20 };
     let policy = policy.to_owned();
-    let options = Options { memory_bytes, policy, mode, readahead_bytes: 0, ..Options::default() };
+    let options = CacheOptions { memory_bytes, policy, mode, readahead_bytes: 0, ..CacheOptions::default() };
     let cache = BufferCache::new(options).unwrap();
     let file = cache.add(Arc::new(DeviceSource::new(Arc::new(MemoryDevice::new(64 << 20))))).unwrap();
     (cache, file)
@@ -21,15 +25,16 @@ fn cache(mode: Mode, policy: &str) -> (BufferCache, FileId) {
 
 async fn read(cache: &BufferCache, file: FileId, blocks: impl IntoIterator<Item = u64>) {
     for block in blocks {
-        let context = Context { stream: Stream(7), ..Context::default() };
+        let context = IoContext { stream: AccessStream(7), ..IoContext::default() };
         cache.read(file, block * BLOCK, BLOCK, context).await.unwrap();
     }
 }
 
+/// Pinned blocks stay whatever is read, and pins take no memory that others need.
 #[tokio::test]
-async fn pinned_block_stays_whatever_is_read_and_pins_take_no_memory_that_others_need() {
+async fn pinned_block_stays_resident() {
     for policy in ["lru", "lirs", "dear", "adaptive"] {
-        let (cache, file) = cache(Mode::WriteThrough, policy);
+        let (cache, file) = cache(WriteMode::WriteThrough, policy);
         let capacity = cache.stats().capacity_blocks;
         read(&cache, file, 90..110).await;
         // Some of the blocks are in memory already, and a pin counts as no reference.
@@ -66,36 +71,37 @@ async fn pinned_block_stays_whatever_is_read_and_pins_take_no_memory_that_others
     }
 }
 
+/// Pins beyond their share are refused with a remedy, and change nothing.
 #[tokio::test]
-async fn pins_beyond_their_share_are_refused_with_what_to_do_and_change_nothing() {
-    let (cache, file) = cache(Mode::WriteThrough, "lru");
+async fn pins_beyond_share_are_refused() {
+    let (cache, file) = cache(WriteMode::WriteThrough, "lru");
     let capacity = cache.stats().capacity_blocks;
     let most = capacity * PIN_PERCENT_MAX / 100;
     assert_eq!(cache.pin(file, 0, most * BLOCK).await.unwrap(), most * BLOCK);
     let error = cache.pin(file, most * BLOCK, 1).await.unwrap_err();
-    assert!(error.kind == ErrorKind::Full && error.detail.contains("unpin something"), "{error}");
+    assert!(error.kind == DeviceErrorKind::Full && error.detail.contains("unpin something"), "{error}");
     let error = cache.set_memory(6 << 20).await.unwrap_err();
-    assert!(error.kind == ErrorKind::Invalid && error.detail.contains("unpin something first"), "{error}");
+    assert!(error.kind == DeviceErrorKind::Invalid && error.detail.contains("unpin something first"), "{error}");
     assert_eq!(cache.options().memory_bytes, 8 << 20);
     assert_eq!(cache.stats().pinned_bytes, most * BLOCK);
     cache.set_memory(16 << 20).await.unwrap();
     assert_eq!(cache.pin(file, most * BLOCK, 1).await.unwrap(), BLOCK);
     // The first range is beyond the end of the file, and the end of the second overflows.
-    assert_eq!(cache.pin(file, 64 << 20, 1).await.unwrap_err().kind, ErrorKind::Invalid);
-    assert_eq!(cache.pin(file, u64::MAX, u64::MAX).await.unwrap_err().kind, ErrorKind::Invalid);
+    assert_eq!(cache.pin(file, 64 << 20, 1).await.unwrap_err().kind, DeviceErrorKind::Invalid);
+    assert_eq!(cache.pin(file, u64::MAX, u64::MAX).await.unwrap_err().kind, DeviceErrorKind::Invalid);
     cache.remove(file).await.unwrap();
     assert_eq!(cache.stats().pinned_bytes, 0, "a file that is gone pins nothing");
     assert!(cache.unpin(file, 0, 1).is_err() && cache.holding(file, 0, 1, 1).is_err());
 }
 
 /// A source whose reads beyond the first 5 blocks wait for a permit and then fail.
-struct Failing {
+struct FailingSource {
     inner: DeviceSource,
     begun: Arc<Semaphore>,
     gate: Arc<Semaphore>,
 }
 
-impl Source for Failing {
+impl ByteSource for FailingSource {
     fn name(&self) -> String {
         self.inner.name()
     }
@@ -104,7 +110,7 @@ impl Source for Failing {
         self.inner.size_bytes()
     }
 
-    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: IoContext) -> IoFuture<Vec<Buffer>> {
         if offset < 5 * BLOCK {
             return self.inner.read_at(offset, buffers, context);
         }
@@ -112,7 +118,7 @@ impl Source for Failing {
         Box::pin(async move {
             begun.add_permits(1);
             let _permit = gate.acquire().await;
-            Err(Error::new(ErrorKind::Io, &name, Operation::Read, "this part cannot be read"))
+            Err(Error::new(DeviceErrorKind::Io, &name, DeviceOperation::Read, "this part cannot be read"))
         })
     }
 
@@ -121,31 +127,31 @@ impl Source for Failing {
         offset: u64,
         buffers: Vec<Buffer>,
         flags: WriteFlags,
-        context: Context,
+        context: IoContext,
     ) -> IoFuture<Vec<Buffer>> {
         self.inner.write_at(offset, buffers, flags, context)
     }
 
-    fn flush(&self, context: Context) -> IoFuture<()> {
+    fn flush(&self, context: IoContext) -> IoFuture<()> {
         self.inner.flush(context)
     }
 
-    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+    fn discard(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
         self.inner.discard(offset, length, context)
     }
 
-    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+    fn write_zeroes(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
         self.inner.write_zeroes(offset, length, context)
     }
 }
 
 #[tokio::test]
-async fn a_pin_that_fails_takes_nothing_from_one_that_succeeds_at_the_same_time() {
-    let options = Options { memory_bytes: 8 << 20, readahead_bytes: 0, ..Options::default() };
+async fn failed_pin_spares_concurrent_pin() {
+    let options = CacheOptions { memory_bytes: 8 << 20, readahead_bytes: 0, ..CacheOptions::default() };
     let cache = BufferCache::new(options).unwrap();
     let (begun, gate) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
     let inner = DeviceSource::new(Arc::new(MemoryDevice::new(64 << 20)));
-    let file = cache.add(Arc::new(Failing { inner, begun: begun.clone(), gate: gate.clone() })).unwrap();
+    let file = cache.add(Arc::new(FailingSource { inner, begun: begun.clone(), gate: gate.clone() })).unwrap();
     read(&cache, file, 0..5).await;
     let long = tokio::spawn({
         let cache = cache.clone();
@@ -159,21 +165,22 @@ async fn a_pin_that_fails_takes_nothing_from_one_that_succeeds_at_the_same_time(
     // The test has one thread, so the second pin goes as far as it can before this call returns.
     tokio::task::yield_now().await;
     gate.add_permits(100);
-    assert_eq!(long.await.unwrap().unwrap_err().kind, ErrorKind::Io);
+    assert_eq!(long.await.unwrap().unwrap_err().kind, DeviceErrorKind::Io);
     assert_eq!(short.await.unwrap().unwrap(), 5 * BLOCK);
     assert_eq!(cache.stats().pinned_bytes, 5 * BLOCK);
     let holding = cache.holding(file, 0, 5 * BLOCK, 10).unwrap();
     assert_eq!((holding.cached_bytes, holding.pinned_bytes), (5 * BLOCK, 5 * BLOCK));
 }
 
+/// A drop keeps dirty and pinned blocks, and a flush of all names the files that failed.
 #[tokio::test]
-async fn drop_leaves_what_is_dirty_or_pinned_and_a_flush_of_all_says_which_files_failed() {
-    let (cache, file) = cache(Mode::WriteBack, "lru");
+async fn drop_keeps_dirty_and_pinned() {
+    let (cache, file) = cache(WriteMode::WriteBack, "lru");
     read(&cache, file, 0..10).await;
     cache.pin(file, 0, BLOCK).await.unwrap();
     for block in [5, 6, 9] {
         let buffers = vec![Buffer::copy_of(&[9; BLOCK as usize])];
-        cache.write(file, block * BLOCK, buffers, WriteFlags::default(), Context::default()).await.unwrap();
+        cache.write(file, block * BLOCK, buffers, WriteFlags::default(), IoContext::default()).await.unwrap();
     }
     let holding = cache.holding(file, 0, u64::MAX, 3).unwrap();
     let found: Vec<_> = holding.ranges.iter().map(|range| (range.offset / BLOCK, range.length / BLOCK)).collect();
@@ -183,13 +190,13 @@ async fn drop_leaves_what_is_dirty_or_pinned_and_a_flush_of_all_says_which_files
     assert_eq!((dropped.bytes, dropped.dirty_bytes, dropped.pinned_bytes), (6 * BLOCK, 3 * BLOCK, BLOCK));
     assert!(cache.flush_all().await.is_empty());
     assert_eq!(cache.drop_clean(file, 0, u64::MAX).unwrap().bytes, 3 * BLOCK);
-    let again = cache.read(file, 5 * BLOCK, BLOCK, Context::default()).await.unwrap();
+    let again = cache.read(file, 5 * BLOCK, BLOCK, IoContext::default()).await.unwrap();
     assert_eq!(again[0][0], 9);
 }
 
 #[tokio::test]
-async fn policy_changes_while_it_runs_and_blocks_stay_in_memory() {
-    let (cache, file) = cache(Mode::WriteThrough, "lru");
+async fn policy_change_keeps_blocks() {
+    let (cache, file) = cache(WriteMode::WriteThrough, "lru");
     read(&cache, file, 0..200).await;
     cache.set_memory(16 << 20).await.unwrap();
     for policy in ["lirs", "s3fifo", "dear", "2q", "fifo", "lru"] {
@@ -212,9 +219,9 @@ async fn policy_changes_while_it_runs_and_blocks_stay_in_memory() {
 }
 
 #[tokio::test]
-async fn saved_reads_are_against_a_real_lru() {
+async fn saved_reads_compare_with_lru() {
     for policy in ["lru", "s3fifo", "adaptive"] {
-        let (own, of_lru) = (cache(Mode::WriteThrough, policy), cache(Mode::WriteThrough, "lru"));
+        let (own, of_lru) = (cache(WriteMode::WriteThrough, policy), cache(WriteMode::WriteThrough, "lru"));
         let fits = of_lru.0.stats().capacity_blocks;
         assert!(policy == "lru" || own.0.stats().capacity_blocks < fits, "{policy} has larger tables");
         // All of it fits in memory under LRU, and not under a policy with larger tables.
@@ -227,11 +234,12 @@ async fn saved_reads_are_against_a_real_lru() {
     }
 }
 
+/// The window of all references gives the misses of this cache and of other ones.
 #[tokio::test]
-async fn window_of_all_references_gives_the_misses_of_the_cache_itself_and_of_others() {
+async fn full_window_matches_cache_misses() {
     for policy in ["lru", "s3fifo", "lirs", "dear"] {
-        let (of_lru, file_of_lru) = self::cache(Mode::WriteThrough, "lru");
-        let (cache, file) = cache(Mode::WriteThrough, policy);
+        let (of_lru, file_of_lru) = self::cache(WriteMode::WriteThrough, "lru");
+        let (cache, file) = cache(WriteMode::WriteThrough, policy);
         of_lru.set_memory(cache.options().memory_bytes).await.unwrap();
         let (capacity, capacity_lru) = (cache.stats().capacity_blocks, of_lru.stats().capacity_blocks);
         // The loop is a little longer than an LRU of this memory, so an LRU hits nothing.
@@ -273,7 +281,7 @@ async fn window_of_all_references_gives_the_misses_of_the_cache_itself_and_of_ot
 #[tokio::test]
 async fn advice_says_when_all_fits() {
     for (blocks, fits) in [(25, true), (200, false)] {
-        let (cache, file) = cache(Mode::WriteThrough, "lru");
+        let (cache, file) = cache(WriteMode::WriteThrough, "lru");
         // The misses are those of the first round: 0.5 % of all references, or 4 %.
         for _ in 0..5000 / blocks {
             read(&cache, file, 0..blocks).await;
@@ -284,9 +292,9 @@ async fn advice_says_when_all_fits() {
 }
 
 #[tokio::test]
-async fn list_of_caches_has_those_that_are_open_the_outer_ones_first() {
-    let caches = Caches::default();
-    let mut registry = nectary_block::Registry::with_builtins();
+async fn cache_list_starts_with_outer() {
+    let caches = CacheList::default();
+    let mut registry = nectary_block::DeviceRegistry::with_builtins();
     caches.register(&mut registry);
     let spec = "cache(delay(cache(memory:16M,memory=8M,policy=lru),read=0ms),memory=9M,policy=fifo)";
     let device = registry.open(spec, &nectary_block::OpenOptions::default()).await.unwrap();

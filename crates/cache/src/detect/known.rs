@@ -6,28 +6,33 @@
 //!
 //! Cost: O(1) and one look-up per reference; 51 to 64 bytes per block.
 
-use super::History;
-use crate::structures::arena::{Arena, Queue};
+use super::BlockHistory;
+use crate::structures::arena::{Arena, ArenaQueue};
 use crate::structures::growth;
 
 /// Histories of the most recently referenced blocks.
 #[derive(Debug)]
-pub struct Known {
+pub struct BlockHistories {
     blocks_max: usize,
     arena: Arena,
-    queue: Queue,
+    queue: ArenaQueue,
     /// The histories, indexed by the block's slab index in the arena.
-    histories: Vec<History>,
+    histories: Vec<BlockHistory>,
 }
 
-impl Known {
+impl BlockHistories {
     /// An empty table of at most `blocks_max` blocks (at least one).
-    pub fn new(blocks_max: usize) -> Known {
-        Known { blocks_max: blocks_max.max(1), arena: Arena::new(), queue: Queue::new(0), histories: Vec::new() }
+    pub fn new(blocks_max: usize) -> BlockHistories {
+        BlockHistories {
+            blocks_max: blocks_max.max(1),
+            arena: Arena::new(),
+            queue: ArenaQueue::new(0),
+            histories: Vec::new(),
+        }
     }
 
     /// Makes `id` the most recent block. *Returns* its history; a default history if the block was not known.
-    pub fn refer(&mut self, id: u64) -> &mut History {
+    pub fn refer(&mut self, id: u64) -> &mut BlockHistory {
         let index = match self.arena.find(id) {
             Some(index) => {
                 self.arena.refresh(&mut self.queue, index);
@@ -66,9 +71,9 @@ impl Known {
         // entry, the block would share the first history.
         let index = self.arena.find(id).map_or(0, |index| index as usize);
         if index >= self.histories.len() {
-            growth::push(&mut self.histories, History::default());
+            growth::push(&mut self.histories, BlockHistory::default());
         }
-        self.histories[index] = History::default();
+        self.histories[index] = BlockHistory::default();
         index
     }
 }
@@ -79,7 +84,7 @@ mod tests {
 
     #[test]
     fn the_least_recent_is_forgotten_first() {
-        let mut known = Known::new(2);
+        let mut known = BlockHistories::new(2);
         for id in [1, 2, 1, 3] {
             known.refer(id).frequency += 1;
         }
@@ -90,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_forgotten_block_starts_anew() {
-        let mut known = Known::new(2);
+        let mut known = BlockHistories::new(2);
         known.refer(1).frequency = 5;
         known.forget(1);
         assert!(known.is_empty());

@@ -2,14 +2,14 @@
 //!
 //! Owns: virtual time, the attributes of blocks, the detection period, the trend and the verdict. Promises: a verdict
 //! is a pure function of the stream's references and the parameters; nothing is allocated once the tables of one period
-//! have grown. Leaves to others: storing each block's [`History`] (in the policy's own entry of the block, so that
-//! detection costs no look-up; or in [`Known`], for callers without such entries), and acting on a verdict.
+//! have grown. Leaves to others: storing each block's [`BlockHistory`] (in the policy's own entry of the block, so that
+//! detection costs no look-up; or in [`BlockHistories`], for callers without such entries), and acting on a verdict.
 //!
 //! # How to use it
 //! Make one [`Detector`] for each stream. For each reference, call [`Detector::observe`] with the block's history (a
 //! default history for a block never seen before); it returns a [`PeriodReport`] if the reference ended a period. A
 //! policy that contains detectors takes a [`PeriodSink`] and gives it a [`PeriodEvent`] for every period of every
-//! stream; for any other policy, [`crate::Watched`] contains the detectors and reports the periods. The report and the
+//! stream; for any other policy, [`crate::WatchedPolicy`] contains the detectors and reports the periods. The report and the
 //! event implement `Display`, as one line each.
 //!
 //! # Idea
@@ -67,10 +67,10 @@ mod known;
 mod report;
 mod trend;
 
-pub use known::Known;
-pub use report::{Averages, PeriodEvent, PeriodReport, PeriodSink, Verdict};
+pub use known::BlockHistories;
+pub use report::{PatternVerdict, PeriodEvent, PeriodReport, PeriodSink, SublistAverages};
 
-use trend::Trend;
+use trend::AttributeTrend;
 
 /// The largest number of sublists.
 pub const SUBLISTS_MAX: usize = 10;
@@ -81,7 +81,7 @@ const FORWARD_BITS: u32 = 16;
 
 /// The settings of the detector.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Parameters {
+pub struct DetectorParameters {
     /// The length of the detection period. *Units*: references; clamped to 1 to [`PERIOD_MAX`].
     pub period: u32,
     /// The number of sublists into which the sorted blocks are cut; clamped to 2 to [`SUBLISTS_MAX`].
@@ -90,10 +90,10 @@ pub struct Parameters {
     pub tau_min: f64,
 }
 
-impl Default for Parameters {
+impl Default for DetectorParameters {
     /// The paper's period of 500 references and 5 sublists, and a threshold of 0.6 for tau.
-    fn default() -> Parameters {
-        Parameters { period: 500, sublists: 5, tau_min: 0.6 }
+    fn default() -> DetectorParameters {
+        DetectorParameters { period: 500, sublists: 5, tau_min: 0.6 }
     }
 }
 
@@ -103,16 +103,16 @@ impl Default for Parameters {
 /// references of its stream, its backward distance is too small by a multiple of 2^32; one such sample among hundreds
 /// does no harm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct History {
+pub struct BlockHistory {
     /// The low 32 bits of the time of the last reference; meaningless while the frequency is 0.
     last: u32,
     /// The number of references to the block.
     frequency: u32,
 }
 
-impl History {
+impl BlockHistory {
     /// The history of a block that was never referenced.
-    pub(crate) const NONE: History = History { last: 0, frequency: 0 };
+    pub(crate) const NONE: BlockHistory = BlockHistory { last: 0, frequency: 0 };
 
     /// The number of references to the block so far.
     pub fn frequency(&self) -> u32 {
@@ -128,7 +128,7 @@ impl History {
 /// Detects the pattern of one stream.
 #[derive(Debug)]
 pub struct Detector {
-    parameters: Parameters,
+    parameters: DetectorParameters,
     /// The number of references so far, which is the time of the next reference.
     now: u64,
     /// The time at which the running period began.
@@ -153,8 +153,8 @@ pub struct Detector {
 
 impl Detector {
     /// A detector at time 0; parameters are clamped to their ranges.
-    pub fn new(parameters: Parameters) -> Detector {
-        let parameters = Parameters {
+    pub fn new(parameters: DetectorParameters) -> Detector {
+        let parameters = DetectorParameters {
             period: parameters.period.clamp(1, PERIOD_MAX),
             sublists: parameters.sublists.clamp(2, SUBLISTS_MAX),
             tau_min: parameters.tau_min,
@@ -175,7 +175,7 @@ impl Detector {
     }
 
     /// The current parameters.
-    pub fn parameters(&self) -> &Parameters {
+    pub fn parameters(&self) -> &DetectorParameters {
         &self.parameters
     }
 
@@ -199,7 +199,7 @@ impl Detector {
     /// referenced. *Returns* the report if the reference ended a period. *Cost*: O(1), and O(period) when a period
     /// ends.
     #[inline]
-    pub fn observe(&mut self, history: &mut History) -> Option<&PeriodReport> {
+    pub fn observe(&mut self, history: &mut BlockHistory) -> Option<&PeriodReport> {
         if self.left == self.parameters.period {
             self.begin();
         }
@@ -219,7 +219,7 @@ impl Detector {
 
     /// As [`Detector::observe`], but for a block that is known. *Returns* whether the reference ended a period.
     #[inline]
-    pub(crate) fn observe_known(&mut self, history: &mut History) -> bool {
+    pub(crate) fn observe_known(&mut self, history: &mut BlockHistory) -> bool {
         if self.left == self.parameters.period {
             self.begin();
         }
@@ -234,7 +234,7 @@ impl Detector {
     /// Counts a reference to a block whose history was kept in another stream's time, and converts the history to this
     /// stream's time. Such a block is known, so the period is not sequential. But its distances have no meaning in this
     /// stream's time, so it gives no sample.
-    pub fn observe_foreign(&mut self, history: &mut History) -> Option<&PeriodReport> {
+    pub fn observe_foreign(&mut self, history: &mut BlockHistory) -> Option<&PeriodReport> {
         if self.left == self.parameters.period {
             self.begin();
         }
@@ -270,7 +270,7 @@ impl Detector {
     }
 
     #[inline]
-    fn count(&mut self, history: &mut History) -> Option<&PeriodReport> {
+    fn count(&mut self, history: &mut BlockHistory) -> Option<&PeriodReport> {
         history.last = self.now as u32;
         history.frequency = history.frequency.saturating_add(1);
         self.now += 1;
@@ -286,21 +286,21 @@ impl Detector {
     /// Ends the period: averages the samples, chooses the verdict, and writes the report.
     fn judge(&mut self) {
         let (by_backward, by_frequency) = (&self.by_backward[..self.samples], &self.by_frequency[..self.samples]);
-        let backward = Trend::of(by_backward, self.parameters.sublists, &mut self.scratch);
-        let frequency = Trend::of(by_frequency, self.parameters.sublists, &mut self.scratch);
+        let backward = AttributeTrend::of(by_backward, self.parameters.sublists, &mut self.scratch);
+        let frequency = AttributeTrend::of(by_frequency, self.parameters.sublists, &mut self.scratch);
         let known = self.samples as u32;
         let tau_min = self.parameters.tau_min;
         let rises = |tau: f64| tau > 0.0 && tau >= tau_min;
         let verdict = if known == 0 && self.foreign == 0 {
-            Verdict::Sequential
+            PatternVerdict::Sequential
         } else if rises(-backward.tau) {
-            Verdict::Looping
+            PatternVerdict::Looping
         } else if rises(-frequency.tau) {
-            Verdict::Probabilistic
+            PatternVerdict::Probabilistic
         } else if rises(backward.tau) {
-            Verdict::Clustered
+            PatternVerdict::Clustered
         } else {
-            Verdict::None
+            PatternVerdict::None
         };
         self.report = PeriodReport {
             number: self.report.number + 1,
@@ -315,7 +315,7 @@ impl Detector {
             tau_frequency: frequency.tau,
             loop_length: None,
         };
-        if verdict == Verdict::Looping {
+        if verdict == PatternVerdict::Looping {
             self.report.loop_length = trend::loop_length(by_backward, &mut self.scratch);
         }
     }

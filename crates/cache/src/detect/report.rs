@@ -7,11 +7,11 @@ use std::fmt;
 use std::ops::Deref;
 
 use super::SUBLISTS_MAX;
-use crate::Stream;
+use crate::StreamId;
 
 /// The pattern in which a stream references its blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Verdict {
+pub enum PatternVerdict {
     /// No trend was found.
     #[default]
     None,
@@ -25,20 +25,20 @@ pub enum Verdict {
     Probabilistic,
 }
 
-impl Verdict {
+impl PatternVerdict {
     /// The verdict's name, in lower case.
     pub fn name(self) -> &'static str {
         match self {
-            Verdict::None => "none",
-            Verdict::Sequential => "sequential",
-            Verdict::Looping => "looping",
-            Verdict::Clustered => "clustered",
-            Verdict::Probabilistic => "probabilistic",
+            PatternVerdict::None => "none",
+            PatternVerdict::Sequential => "sequential",
+            PatternVerdict::Looping => "looping",
+            PatternVerdict::Clustered => "clustered",
+            PatternVerdict::Probabilistic => "probabilistic",
         }
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for PatternVerdict {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.pad(self.name())
     }
@@ -47,19 +47,19 @@ impl fmt::Display for Verdict {
 /// The average forward distances of the sublists, by increasing attribute value. The slice is empty if the period had
 /// fewer known blocks than sublists. *Units*: references.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Averages {
+pub struct SublistAverages {
     values: [f64; SUBLISTS_MAX],
     count: usize,
 }
 
-impl Averages {
+impl SublistAverages {
     pub(super) fn push(&mut self, average: f64) {
         self.values[self.count] = average;
         self.count += 1;
     }
 }
 
-impl Deref for Averages {
+impl Deref for SublistAverages {
     type Target = [f64];
 
     fn deref(&self) -> &[f64] {
@@ -67,7 +67,7 @@ impl Deref for Averages {
     }
 }
 
-impl fmt::Display for Averages {
+impl fmt::Display for SublistAverages {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_empty() {
             return formatter.write_str("-");
@@ -87,7 +87,7 @@ pub struct PeriodReport {
     /// The stream's virtual time at the end of the period.
     pub end: u64,
     /// The pattern that was found.
-    pub verdict: Verdict,
+    pub verdict: PatternVerdict,
     /// The number of blocks referenced in the period and not known at its start.
     pub unknown: u32,
     /// The number of blocks referenced in the period and known at its start. The sublists consist of these blocks.
@@ -95,9 +95,9 @@ pub struct PeriodReport {
     /// The number of blocks referenced in the period and known only from another stream.
     pub foreign: u32,
     /// The average forward distances by increasing backward distance.
-    pub by_backward: Averages,
+    pub by_backward: SublistAverages,
     /// The average forward distances by increasing frequency.
-    pub by_frequency: Averages,
+    pub by_frequency: SublistAverages,
     /// Kendall's tau of `by_backward`.
     pub tau_backward: f64,
     /// Kendall's tau of `by_frequency`.
@@ -126,7 +126,7 @@ impl fmt::Display for PeriodReport {
 #[derive(Debug, Clone, Copy)]
 pub struct PeriodEvent<'a> {
     /// The stream whose period ended.
-    pub stream: Stream,
+    pub stream: StreamId,
     /// The report on the period.
     pub report: &'a PeriodReport,
     /// The name of the replacement that is active from now on.
@@ -149,12 +149,12 @@ mod tests {
     #[test]
     fn a_report_prints_as_one_line() {
         let mut report =
-            PeriodReport { number: 2, end: 1000, verdict: Verdict::Looping, known: 3, ..Default::default() };
+            PeriodReport { number: 2, end: 1000, verdict: PatternVerdict::Looping, known: 3, ..Default::default() };
         report.by_backward.push(4.0);
         report.by_backward.push(1.5);
         report.tau_backward = -1.0;
         report.loop_length = Some(7);
-        let event = PeriodEvent { stream: Stream(9), report: &report, replacement: "mru" };
+        let event = PeriodEvent { stream: StreamId(9), report: &report, replacement: "mru" };
         assert_eq!(
             event.to_string(),
             "stream 9 period 2 to 1000: looping; blocks 3 known, 0 new; by backward distance 4.0 1.5 (tau -1.0); \

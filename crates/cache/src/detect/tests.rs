@@ -3,9 +3,9 @@
 use super::*;
 
 /// A random generator (xorshift); the same seed gives the same references.
-struct Random(u64);
+struct PatternRandom(u64);
 
-impl Random {
+impl PatternRandom {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -25,55 +25,61 @@ impl Random {
 
 /// The reports on a stream that consists of `references`.
 fn reports(references: impl Iterator<Item = u64>) -> Vec<PeriodReport> {
-    let mut detector = Detector::new(Parameters::default());
-    let mut known = Known::new(1 << 20);
+    let mut detector = Detector::new(DetectorParameters::default());
+    let mut known = BlockHistories::new(1 << 20);
     references.filter_map(|id| detector.observe(known.refer(id)).copied()).collect()
 }
 
 /// The share of reports whose verdict is `verdict`.
-fn share(reports: &[PeriodReport], verdict: Verdict) -> f64 {
+fn share(reports: &[PeriodReport], verdict: PatternVerdict) -> f64 {
     reports.iter().filter(|report| report.verdict == verdict).count() as f64 / reports.len() as f64
 }
 
+/// A scan is sequential, and a loop is looping with its length.
 #[test]
-fn a_scan_is_sequential_and_a_loop_looping_with_its_length() {
+fn scan_sequential_and_loop_looping() {
     let reports = reports((0..20).flat_map(|_| 0..1300));
-    assert_eq!(reports[0].verdict, Verdict::Sequential);
-    assert_eq!(reports[1].verdict, Verdict::Sequential);
+    assert_eq!(reports[0].verdict, PatternVerdict::Sequential);
+    assert_eq!(reports[1].verdict, PatternVerdict::Sequential);
     for report in &reports[3..] {
-        assert_eq!(report.verdict, Verdict::Looping, "{report}");
+        assert_eq!(report.verdict, PatternVerdict::Looping, "{report}");
         assert_eq!(report.loop_length, Some(1300));
         assert_eq!(report.tau_backward, -1.0);
     }
 }
 
+/// A scan that reads each block three times is sequential.
 #[test]
-fn a_scan_that_reads_each_block_thrice_is_sequential() {
+fn threefold_scan_is_sequential() {
     let reports = reports((0..30_000).map(|reference| reference / 3));
     // A period may begin between the three references to a block. That block is then known, but one block has no trend.
     assert!(reports.iter().all(|report| report.known <= 1 && report.by_backward.is_empty()));
-    assert!(share(&reports, Verdict::Sequential) + share(&reports, Verdict::None) == 1.0);
-    assert!(share(&reports, Verdict::Sequential) > 0.3);
+    assert!(share(&reports, PatternVerdict::Sequential) + share(&reports, PatternVerdict::None) == 1.0);
+    assert!(share(&reports, PatternVerdict::Sequential) > 0.3);
 }
 
+/// A loop that is shorter than a period is looping.
 #[test]
-fn a_loop_smaller_than_a_period_is_looping() {
+fn short_loop_is_looping() {
     let reports = reports((0..100).flat_map(|_| 0..130));
-    assert!(reports[1..].iter().all(|report| report.verdict == Verdict::Looping && report.loop_length == Some(130)));
+    assert!(
+        reports[1..].iter().all(|report| report.verdict == PatternVerdict::Looping && report.loop_length == Some(130))
+    );
 }
 
+/// A loop with a tenth of noise is looping, and its length is about right.
 #[test]
-fn a_loop_with_a_tenth_of_noise_is_looping_and_its_length_is_about_right() {
-    let mut random = Random(11);
+fn noisy_loop_is_looping() {
+    let mut random = PatternRandom(11);
     let noisy = (0..60_000_u64).map(|at| if random.below(10) == 0 { 5000 + random.below(2000) } else { at % 1300 });
     let reports = reports(noisy);
-    assert!(share(&reports[6..], Verdict::Looping) > 0.9);
+    assert!(share(&reports[6..], PatternVerdict::Looping) > 0.9);
     let lengths = reports[6..].iter().filter_map(|report| report.loop_length);
     assert!(lengths.filter(|length| (1250..1350).contains(length)).count() > 90);
 }
 
 /// Draws a number below `bound`, approximately by Zipf's law with exponent 1.
-fn zipf(random: &mut Random, bound: u32) -> usize {
+fn zipf(random: &mut PatternRandom, bound: u32) -> usize {
     (f64::from(bound).powf(random.fraction()) - 1.0) as usize
 }
 
@@ -82,9 +88,9 @@ fn zipf(random: &mut Random, bound: u32) -> usize {
 #[test]
 fn references_by_zipfs_law_are_probabilistic() {
     for (bound, share_min) in [(100, 0.85), (500, 0.75), (2000, 0.6)] {
-        let mut random = Random(12);
+        let mut random = PatternRandom(12);
         let reports = reports((0..100_000).map(|_| zipf(&mut random, bound) as u64));
-        let probabilistic = share(&reports, Verdict::Probabilistic);
+        let probabilistic = share(&reports, PatternVerdict::Probabilistic);
         assert!(probabilistic > share_min, "{probabilistic} of periods over {bound} blocks");
     }
 }
@@ -92,19 +98,19 @@ fn references_by_zipfs_law_are_probabilistic() {
 /// The blocks form a stack. Each reference takes a block from the stack, mostly from a small depth, and moves it to the
 /// top.
 #[test]
-fn references_skewed_to_the_recent_are_clustered() {
+fn recency_skewed_references_are_clustered() {
     for bound in [100, 500, 2000] {
-        let mut random = Random(13);
+        let mut random = PatternRandom(13);
         let mut stack: Vec<u64> = (0..u64::from(bound)).collect();
         let reports = reports((0..100_000).map(|_| {
             let block = stack.remove(zipf(&mut random, bound));
             stack.insert(0, block);
             block
         }));
-        let clustered = share(&reports, Verdict::Clustered);
+        let clustered = share(&reports, PatternVerdict::Clustered);
         // A block that stays near the top for a while is also referenced often, so some periods are judged
         // probabilistic, which is tested before clustered.
-        let probabilistic = share(&reports, Verdict::Probabilistic);
+        let probabilistic = share(&reports, PatternVerdict::Probabilistic);
         assert!(
             clustered > 0.55 && clustered > 2.5 * probabilistic,
             "{clustered}, {probabilistic} over {bound} blocks"
@@ -113,37 +119,41 @@ fn references_skewed_to_the_recent_are_clustered() {
 }
 
 #[test]
-fn uniform_random_references_have_no_more_verdicts_than_chance_gives() {
-    let mut random = Random(14);
+fn uniform_random_verdicts_at_chance() {
+    let mut random = PatternRandom(14);
     let reports = reports((0..1_000_000).map(|_| random.below(2000)));
-    let none = share(&reports, Verdict::None);
+    let none = share(&reports, PatternVerdict::None);
     println!("verdicts on uniform random references: {:.1} % of periods", 100.0 * (1.0 - none));
     // Each of the three trends occurs by chance in 12 % of periods, nearly independently of the others, so about 31 %
     // of periods have a verdict.
     assert!((0.60..0.80).contains(&none), "{none}");
 }
 
+/// Blocks of another stream are known but have no distances.
 #[test]
-fn blocks_of_another_stream_are_known_but_have_no_distances() {
-    let mut detector = Detector::new(Parameters { period: 10, ..Parameters::default() });
-    let mut histories = [History::default(); 10];
+fn foreign_blocks_have_no_distances() {
+    let mut detector = Detector::new(DetectorParameters { period: 10, ..DetectorParameters::default() });
+    let mut histories = [BlockHistory::default(); 10];
     let mut report = None;
     for (index, history) in histories.iter_mut().enumerate() {
         report = if index < 6 { detector.observe_foreign(history) } else { detector.observe(history) }.copied();
     }
     let report = report.expect("ten references");
     assert_eq!((report.known, report.foreign, report.unknown), (0, 6, 4));
-    assert_eq!(report.verdict, Verdict::None);
+    assert_eq!(report.verdict, PatternVerdict::None);
 }
 
 #[test]
-fn parameters_out_of_range_are_brought_into_it() {
+fn parameters_out_of_range_clamp() {
     for (period, sublists) in [(0, 0), (u32::MAX, usize::MAX)] {
-        let mut detector = Detector::new(Parameters { period, sublists, tau_min: f64::NAN });
-        let mut known = Known::new(100);
+        let mut detector = Detector::new(DetectorParameters { period, sublists, tau_min: f64::NAN });
+        let mut known = BlockHistories::new(100);
         for id in 0..200_000 {
             detector.observe(known.refer(id % 100));
         }
-        assert!(detector.last_report().is_some_and(|report| report.verdict != Verdict::Looping), "NaN is no trend");
+        assert!(
+            detector.last_report().is_some_and(|report| report.verdict != PatternVerdict::Looping),
+            "NaN is no trend"
+        );
     }
 }

@@ -13,7 +13,7 @@
 //! other buckets, in which a sublist ends, are gathered and sorted. Likewise, the average over all samples with one
 //! value is only needed if samples with this value are on both sides of a cut.
 
-use super::{Averages, FORWARD_BITS, SUBLISTS_MAX, unpack};
+use super::{FORWARD_BITS, SUBLISTS_MAX, SublistAverages, unpack};
 
 /// The number of bits of an average's fraction while averages are summed.
 const FRACTION_BITS: u32 = 31;
@@ -32,20 +32,20 @@ const CUT: u64 = u64::MAX;
 
 /// The result for one attribute: the average of each sublist, and the trend of these averages.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Trend {
-    pub(super) averages: Averages,
+pub(super) struct AttributeTrend {
+    pub(super) averages: SublistAverages,
     /// From -1 (falls throughout) to 1 (rises throughout); 0 if there are no averages.
     pub(super) tau: f64,
 }
 
-impl Trend {
+impl AttributeTrend {
     /// Cuts samples by their attribute into `sublists` lists, whose lengths differ by at most one, and averages each
     /// list. If there are fewer samples than sublists, there are no averages. `scratch` is at least as long as the
     /// samples.
-    pub(super) fn of(samples: &[u64], sublists: usize, scratch: &mut [u64]) -> Trend {
-        let mut averages = Averages::default();
+    pub(super) fn of(samples: &[u64], sublists: usize, scratch: &mut [u64]) -> AttributeTrend {
+        let mut averages = SublistAverages::default();
         if samples.len() < sublists {
-            return Trend { averages, tau: 0.0 };
+            return AttributeTrend { averages, tau: 0.0 };
         }
         let mut ends = [0; SUBLISTS_MAX];
         for (index, end) in ends[..sublists].iter_mut().enumerate() {
@@ -58,7 +58,7 @@ impl Trend {
             averages.push(*average as f64 / f64::from(1_u32 << FRACTION_BITS));
             start = end;
         }
-        Trend { averages, tau: kendall_tau(&fixed[..sublists]) }
+        AttributeTrend { averages, tau: kendall_tau(&fixed[..sublists]) }
     }
 }
 
@@ -81,7 +81,7 @@ fn sums(samples: &[u64], ends: &[usize], scratch: &mut [u64]) -> [u64; SUBLISTS_
         buckets[bucket] += 1 << SUM_BITS | unpack(word).1;
         last = last.max(bucket);
     }
-    let mut sums = Sums { ends, sublist: 0, room: ends[0], whole: 0, sums: [0; SUBLISTS_MAX] };
+    let mut sums = SublistSums { ends, sublist: 0, room: ends[0], whole: 0, sums: [0; SUBLISTS_MAX] };
     // If a sublist ends within a bucket whose values can differ, the samples of the bucket must be sorted. `cut` notes
     // the sublist and its free room at each such bucket; the samples are gathered below.
     let mut cut = [(0, 0); SUBLISTS_MAX];
@@ -128,19 +128,19 @@ fn sums(samples: &[u64], ends: &[usize], scratch: &mut [u64]) -> [u64; SUBLISTS_
 }
 
 /// The sums of the sublists while samples are added in the order of their attribute.
-struct Sums<'a> {
+struct SublistSums<'a> {
     /// The positions in the order of samples at which the sublists end.
     ends: &'a [usize],
     /// The sublist that is being filled, and the number of samples for which it still has room.
     sublist: usize,
     room: usize,
-    /// The sum of the samples that [`Sums::add_whole`] has added and that `sums` does not include yet; it is not a
+    /// The sum of the samples that [`SublistSums::add_whole`] has added and that `sums` does not include yet; it is not a
     /// fixed-point number.
     whole: u64,
     sums: [u64; SUBLISTS_MAX],
 }
 
-impl Sums<'_> {
+impl SublistSums<'_> {
     /// Adds `count` samples with the sum `sum` if they all fit in one sublist; otherwise adds nothing and returns
     /// `false`.
     #[inline]
@@ -217,12 +217,13 @@ mod tests {
         samples.iter().rev().map(|(value, forward)| value << FORWARD_BITS | forward).collect()
     }
 
-    fn trend_of(words: &[u64], sublists: usize) -> Trend {
-        Trend::of(words, sublists, &mut vec![0; words.len()])
+    fn trend_of(words: &[u64], sublists: usize) -> AttributeTrend {
+        AttributeTrend::of(words, sublists, &mut vec![0; words.len()])
     }
 
+    /// Buckets ascend with values, and the largest value has one.
     #[test]
-    fn buckets_ascend_with_values_and_the_largest_value_has_one() {
+    fn buckets_ascend_with_values() {
         let mut values: Vec<u64> = (0..100_000).chain((17..48).map(|shift| 1 << shift)).collect();
         values.extend((17..=48).map(|shift| (1 << shift) - 1));
         values.sort_unstable();
@@ -234,14 +235,14 @@ mod tests {
     }
 
     #[test]
-    fn sublists_of_distinct_values_average_their_own_samples() {
+    fn sublists_average_their_own_samples() {
         let trend = trend_of(&words(&[(1, 10), (2, 20), (3, 30), (4, 50)]), 2);
         assert_eq!(*trend.averages, [15.0, 40.0]);
         assert_eq!(trend.tau, 1.0);
     }
 
     #[test]
-    fn equal_values_have_no_trend_however_they_are_cut() {
+    fn equal_values_have_no_trend() {
         let samples: Vec<(u64, u64)> = (0..499).map(|forward| (7, forward)).collect();
         let trend = trend_of(&words(&samples), 5);
         assert_eq!(trend.averages.len(), 5);
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn averages_that_are_equal_as_fractions_have_no_trend() {
+    fn equal_fractions_have_no_trend() {
         // The first sublist averages 4 and three times 16/3, the second averages four times 5, so both averages are 5.
         let value_of_3 = [(2, 5), (2, 5), (2, 6)];
         let first: Vec<(u64, u64)> = [(1, 4)].into_iter().chain(value_of_3).collect();
@@ -262,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_samples_than_sublists_have_no_averages() {
+    fn few_samples_have_no_averages() {
         let trend = trend_of(&words(&[(1, 1), (2, 2), (3, 3), (4, 4)]), 5);
         assert!(trend.averages.is_empty());
         assert_eq!(trend.tau, 0.0);

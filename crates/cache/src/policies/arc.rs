@@ -37,9 +37,9 @@
 //! N. Megiddo, D. S. Modha, "ARC: a self-tuning, low overhead replacement cache", FAST 2003, figure 4. Refusals and
 //! weights are not in the paper.
 
-use crate::eviction::{Evicts, Step, make_room};
-use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
-use crate::structures::arena::{Arena, Queue};
+use crate::eviction::{EvictionStep, StepwisePolicy, make_room};
+use crate::policy::{AccessResult, Policy, REFUSALS_MAX, StreamId};
+use crate::structures::arena::{Arena, ArenaQueue};
 
 const T1: u8 = 0;
 const T2: u8 = 1;
@@ -48,29 +48,29 @@ const B2: u8 = 3;
 
 /// The adaptive replacement cache, over weighted ids.
 #[derive(Debug)]
-pub struct Arc {
+pub struct ArcPolicy {
     capacity: u64,
     arena: Arena,
-    t1: Queue,
-    t2: Queue,
-    b1: Queue,
-    b2: Queue,
+    t1: ArenaQueue,
+    t2: ArenaQueue,
+    b1: ArenaQueue,
+    b2: ArenaQueue,
     /// The target weight of T1. It is a fraction, because it changes by ratios.
     target: f64,
     /// Whether room is currently made for an id that was in B2.
     is_for_b2: bool,
 }
 
-impl Arc {
+impl ArcPolicy {
     /// An empty policy of `capacity` units of weight.
-    pub fn new(capacity: u64) -> Arc {
-        Arc {
+    pub fn new(capacity: u64) -> ArcPolicy {
+        ArcPolicy {
             capacity,
             arena: Arena::new(),
-            t1: Queue::new(T1),
-            t2: Queue::new(T2),
-            b1: Queue::new(B1),
-            b2: Queue::new(B2),
+            t1: ArenaQueue::new(T1),
+            t2: ArenaQueue::new(T2),
+            b1: ArenaQueue::new(B1),
+            b2: ArenaQueue::new(B2),
             target: 0.0,
             is_for_b2: false,
         }
@@ -115,14 +115,14 @@ pub(crate) fn bytes_of(count: usize) -> u64 {
     Arena::bytes_of(2 * count)
 }
 
-impl Evicts for Arc {
-    fn step(&mut self, _: u64, refusals: usize, evict: &mut dyn FnMut(u64) -> bool) -> Step {
+impl StepwisePolicy for ArcPolicy {
+    fn step(&mut self, _: u64, refusals: usize, evict: &mut dyn FnMut(u64) -> bool) -> EvictionStep {
         let t1 = self.t1.weight as f64;
         let is_t1_turn = (t1 > self.target || (self.is_for_b2 && t1 == self.target)) != (refusals % 2 == 1);
         let (from, to, victim) = match (self.t1.oldest(), self.t2.oldest()) {
             (Some(oldest), t2) if is_t1_turn || t2.is_none() => (&mut self.t1, &mut self.b1, oldest),
             (_, Some(oldest)) => (&mut self.t2, &mut self.b2, oldest),
-            (_, None) => return Step::Nothing,
+            (_, None) => return EvictionStep::Nothing,
         };
         let is_given_up = evict(self.arena.entry(victim).id);
         if is_given_up {
@@ -130,29 +130,29 @@ impl Evicts for Arc {
         } else {
             self.arena.refresh(from, victim);
         }
-        Step::answered(is_given_up)
+        EvictionStep::answered(is_given_up)
     }
 }
 
-impl Policy for Arc {
+impl Policy for ArcPolicy {
     fn name(&self) -> &'static str {
         "arc"
     }
 
-    fn reference(&mut self, id: u64, weight: u64, _: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
+    fn reference(&mut self, id: u64, weight: u64, _: StreamId, evict: &mut dyn FnMut(u64) -> bool) -> AccessResult {
         let weight = weight.max(1);
         let known = self.arena.find(id);
         let queue = known.map(|index| (index, self.arena.entry(index).queue));
         match queue {
             Some((index, T1)) => {
                 self.arena.transfer(&mut self.t1, &mut self.t2, index);
-                return Access::Hit;
+                return AccessResult::Hit;
             }
             Some((index, T2)) => {
                 self.arena.refresh(&mut self.t2, index);
-                return Access::Hit;
+                return AccessResult::Hit;
             }
-            _ if weight > self.capacity => return Access::Bypassed,
+            _ if weight > self.capacity => return AccessResult::Bypassed,
             // The ghost is removed before room is made, because making room may forget it and reuse its entry.
             Some((index, _)) => self.learn(index, weight),
             None => {}
@@ -162,10 +162,10 @@ impl Policy for Arc {
         let has_room = make_room(self, weight, REFUSALS_MAX, evict);
         self.trim_ghosts(if has_room { weight } else { 0 }, is_for_t1);
         if !has_room {
-            return Access::Bypassed;
+            return AccessResult::Bypassed;
         }
         let queue = if is_for_t1 { &mut self.t1 } else { &mut self.t2 };
-        if self.arena.insert(queue, id, weight) { Access::Inserted } else { Access::Bypassed }
+        if self.arena.insert(queue, id, weight) { AccessResult::Inserted } else { AccessResult::Bypassed }
     }
 
     fn prepare(&self, id: u64) {

@@ -12,34 +12,34 @@
 //! 2. `hits` is 1 if the id was referenced since it was inserted or passed by the hand, else 0.
 //!
 //! # Cost
-//! The same as for all policies with a hand ([`Swept`]).
+//! The same as for all policies with a hand ([`SweptPolicy`]).
 //!
 //! # Source
 //! F. J. Corbató, "A paging experiment with the Multics system", MIT Project MAC Report MAC-M-384, 1968.
 
-use crate::eviction::Step;
-use crate::policies::swept::{Circle, Hand, Swept};
+use crate::eviction::EvictionStep;
+use crate::policies::swept::{HandCircle, HandRule, SweptPolicy};
 
 /// CLOCK with one bit, over weighted ids.
-pub type Clock = Swept<SecondChance>;
+pub type Clock = SweptPolicy<SecondChance>;
 
 /// The hand is at the oldest id; an id that it passes becomes the newest.
 #[derive(Debug, Default)]
 pub struct SecondChance;
 
-impl Hand for SecondChance {
+impl HandRule for SecondChance {
     const NAME: &'static str = "clock";
 
-    fn step(&mut self, circle: &mut Circle, evict: &mut dyn FnMut(u64) -> bool) -> Step {
-        let Some(victim) = circle.queue.oldest() else { return Step::Nothing };
+    fn step(&mut self, circle: &mut HandCircle, evict: &mut dyn FnMut(u64) -> bool) -> EvictionStep {
+        let Some(victim) = circle.queue.oldest() else { return EvictionStep::Nothing };
         let entry = circle.arena.entry_mut(victim);
         let has_second_chance = entry.hits > 0;
         entry.hits = 0;
         if !has_second_chance && evict(entry.id) {
             circle.remove(victim);
-            return Step::Done;
+            return EvictionStep::Done;
         }
         circle.arena.refresh(&mut circle.queue, victim);
-        Step::answered(has_second_chance)
+        EvictionStep::answered(has_second_chance)
     }
 }

@@ -15,16 +15,16 @@
 //! # Source
 //! L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 5(2), 1966.
 
-use crate::policies::ordered::{Discipline, Ordered};
+use crate::policies::ordered::{OrderDiscipline, OrderedPolicy};
 
 /// First in, first out, over weighted ids.
-pub type Fifo = Ordered<FirstIn>;
+pub type Fifo = OrderedPolicy<FirstIn>;
 
 /// The rule that makes an order FIFO.
 #[derive(Debug)]
 pub struct FirstIn;
 
-impl Discipline for FirstIn {
+impl OrderDiscipline for FirstIn {
     const NAME: &'static str = "fifo";
     const HIT_RENEWS: bool = false;
     const NEWEST_LEAVES: bool = false;

@@ -32,7 +32,7 @@
 
 use std::cmp::Reverse;
 
-use crate::policies::ranked::{Ranked, Ranking};
+use crate::policies::ranked::{RankedPolicy, RankingRule};
 use crate::structures::arena::Arena;
 use crate::structures::heap::Heap;
 
@@ -46,12 +46,12 @@ const IN_HEAP: u8 = 0;
 type Worth = Reverse<(u64, u64)>;
 
 /// Greedy dual size frequency, over weighted ids.
-pub type Gdsf = Ranked<ByWorth>;
+pub type Gdsf = RankedPolicy<ByWorth>;
 
 impl Gdsf {
     /// An empty policy of `capacity` units of weight.
     pub fn new(capacity: u64) -> Gdsf {
-        Ranked::of(capacity, ByWorth { age: 0.0, now: 0, heap: Heap::new() })
+        RankedPolicy::of(capacity, ByWorth { age: 0.0, now: 0, heap: Heap::new() })
     }
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn bytes_of(count: usize) -> u64 {
     Arena::bytes_of(count) + Heap::<Worth>::bytes_of(count)
 }
 
-impl Ranking for ByWorth {
+impl RankingRule for ByWorth {
     fn name(&self) -> &'static str {
         "gdsf"
     }

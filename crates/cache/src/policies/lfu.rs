@@ -42,8 +42,8 @@
 
 use std::mem;
 
-use crate::policies::ranked::{PARKED, Ranked, Ranking};
-use crate::structures::arena::{Arena, Queue};
+use crate::policies::ranked::{PARKED, RankedPolicy, RankingRule};
+use crate::structures::arena::{Arena, ArenaQueue};
 
 /// The number of references per resident id after which the frequencies are halved.
 const REFERENCES_PER_ID: u64 = 4;
@@ -54,8 +54,8 @@ const GROUPED: u8 = 0;
 
 /// The ids of one frequency, in the order in which they reached that frequency.
 #[derive(Debug)]
-struct Group {
-    queue: Queue,
+struct FrequencyGroup {
+    queue: ArenaQueue,
     frequency: u64,
     /// The group of the next higher frequency; for a free group, the next free one.
     higher: u32,
@@ -63,17 +63,17 @@ struct Group {
 }
 
 /// Least frequently used, over weighted ids; among equals, the oldest is evicted.
-pub type Lfu = Ranked<ByFrequency>;
+pub type Lfu = RankedPolicy<ByFrequency>;
 
 impl Lfu {
     /// An empty policy of `capacity` units of weight that never lowers the frequency of a resident id.
     pub fn new(capacity: u64) -> Lfu {
-        Ranked::of(capacity, ByFrequency::new(false))
+        RankedPolicy::of(capacity, ByFrequency::new(false))
     }
 
     /// An empty policy of `capacity` units of weight whose frequencies are halved from time to time.
     pub fn aged(capacity: u64) -> Lfu {
-        Ranked::of(capacity, ByFrequency::new(true))
+        RankedPolicy::of(capacity, ByFrequency::new(true))
     }
 }
 
@@ -81,7 +81,7 @@ impl Lfu {
 #[derive(Debug)]
 pub struct ByFrequency {
     is_aged: bool,
-    groups: Vec<Group>,
+    groups: Vec<FrequencyGroup>,
     lowest: u32,
     free: u32,
     /// The number of references until the frequencies are halved.
@@ -97,7 +97,7 @@ impl ByFrequency {
     /// Adds an empty group of `frequency` after the group `lower`, or as the lowest.
     fn add_group(&mut self, lower: u32, frequency: u64) -> u32 {
         let higher = if lower == NONE { self.lowest } else { self.groups[lower as usize].higher };
-        let group = Group { queue: Queue::new(GROUPED), frequency, higher, lower };
+        let group = FrequencyGroup { queue: ArenaQueue::new(GROUPED), frequency, higher, lower };
         let index = if self.free == NONE {
             self.groups.push(group);
             (self.groups.len() - 1) as u32
@@ -120,7 +120,7 @@ impl ByFrequency {
 
     /// Removes an empty group from the list.
     fn free_group(&mut self, index: u32) {
-        let Group { higher, lower, .. } = self.groups[index as usize];
+        let FrequencyGroup { higher, lower, .. } = self.groups[index as usize];
         if higher != NONE {
             self.groups[higher as usize].lower = lower;
         }
@@ -173,7 +173,7 @@ impl ByFrequency {
             group.frequency /= 2;
             let (frequency, lower, higher) = (group.frequency, group.lower, group.higher);
             if lower != NONE && self.groups[lower as usize].frequency == frequency {
-                let newer = mem::replace(&mut self.groups[at as usize].queue, Queue::new(GROUPED));
+                let newer = mem::replace(&mut self.groups[at as usize].queue, ArenaQueue::new(GROUPED));
                 arena.append(&mut self.groups[lower as usize].queue, newer);
             }
             at = higher;
@@ -200,7 +200,7 @@ pub(crate) fn bytes_of(count: usize) -> u64 {
     Arena::bytes_of(count)
 }
 
-impl Ranking for ByFrequency {
+impl RankingRule for ByFrequency {
     fn name(&self) -> &'static str {
         if self.is_aged { "lfu-aged" } else { "lfu" }
     }

@@ -31,7 +31,7 @@
 //! N. Beckmann, H. Chen, A. Cidon, "LHD: improving cache hit rate by maximizing hit density", NSDI 2018. There, ages have
 //! 20,000 units and densities are computed every 2^20 references; here there are fewer, so that short traces learn too.
 
-use crate::policies::ranked::{Ranked, Ranking};
+use crate::policies::ranked::{RankedPolicy, RankingRule};
 use crate::structures::arena::Arena;
 use crate::structures::growth;
 
@@ -67,18 +67,18 @@ const IN_LIST: u8 = 0;
 const NEVER: u32 = u32::MAX;
 
 /// Least hit density, over weighted ids.
-pub type Lhd = Ranked<ByDensity>;
+pub type Lhd = RankedPolicy<ByDensity>;
 
 impl Lhd {
     /// An empty policy of `capacity` units of weight.
     pub fn new(capacity: u64) -> Lhd {
-        Ranked::of(capacity, ByDensity::new())
+        RankedPolicy::of(capacity, ByDensity::new())
     }
 }
 
 /// What is known about an id.
 #[derive(Debug, Clone, Copy, Default)]
-struct Known {
+struct AgeRecord {
     /// The time of the last reference; only the lower bits.
     time: u32,
     /// The age at the last hit.
@@ -90,7 +90,7 @@ struct Known {
 
 /// The events of the ids of one class, by age.
 #[derive(Debug, Clone)]
-struct Class {
+struct AgeClass {
     hits: Vec<f32>,
     evictions: Vec<f32>,
     densities: Vec<f32>,
@@ -105,9 +105,9 @@ pub struct ByDensity {
     learning: u64,
     /// An age has 2^`shift` references.
     shift: u32,
-    classes: Vec<Class>,
+    classes: Vec<AgeClass>,
     /// What is known of each id, by its index in the arena.
-    known: Vec<Known>,
+    known: Vec<AgeRecord>,
     /// The indices of all ids that are not parked.
     list: Vec<u32>,
     /// The ids of suspected newcomers; older ones are overwritten.
@@ -132,7 +132,7 @@ impl ByDensity {
             learning: LEARNING_MIN,
             shift: 0,
             classes: (0..CLASSES)
-                .map(|class| Class { hits: none(), evictions: none(), densities: densities(class) })
+                .map(|class| AgeClass { hits: none(), evictions: none(), densities: densities(class) })
                 .collect(),
             known: Vec::new(),
             list: Vec::new(),
@@ -238,7 +238,7 @@ impl ByDensity {
     }
 }
 
-impl Class {
+impl AgeClass {
     fn learn(&mut self) {
         // From the highest age down: the hits and the events at an age or later, and the sum of the ages that the ids
         // still reach.
@@ -273,10 +273,10 @@ fn stretched(counts: &[f32], by: i64) -> Vec<f32> {
 /// The memory of `count` ids. *Units*: bytes.
 pub(crate) fn bytes_of(count: usize) -> u64 {
     let classes = CLASSES * 3 * AGES * size_of::<f32>();
-    Arena::bytes_of(count) + growth::bytes_of::<Known>(count) + growth::bytes_of::<u32>(count) + classes as u64
+    Arena::bytes_of(count) + growth::bytes_of::<AgeRecord>(count) + growth::bytes_of::<u32>(count) + classes as u64
 }
 
-impl Ranking for ByDensity {
+impl RankingRule for ByDensity {
     fn name(&self) -> &'static str {
         "lhd"
     }
@@ -315,9 +315,9 @@ impl Ranking for ByDensity {
 
     fn add(&mut self, arena: &mut Arena, index: u32) {
         if self.known.len() <= index as usize {
-            growth::push(&mut self.known, Known::default());
+            growth::push(&mut self.known, AgeRecord::default());
         }
-        self.known[index as usize] = Known { time: 0, last: 0, before: NEVER, is_explorer: false };
+        self.known[index as usize] = AgeRecord { time: 0, last: 0, before: NEVER, is_explorer: false };
         self.list(arena, index);
         let is_drawn = self.refer(arena, index);
         if !is_drawn && self.density(arena, index) < self.victim_density {
@@ -364,7 +364,7 @@ impl Ranking for ByDensity {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::{Access, Policy, Stream};
+    use crate::policy::{AccessResult, Policy, StreamId};
     use crate::{Lru, by_name};
 
     /// The misses of a policy on a loop with small ids that return soon and large ones that return late.
@@ -373,13 +373,13 @@ mod tests {
         for round in 0..200_000_u64 {
             let id = if round % 4 == 0 { 1000 + round / 4 % 2000 } else { round * 7919 % 300 };
             let weight = if id < 1000 { 1 } else { 3 };
-            misses += u32::from(policy.reference(id, weight, Stream(0), &mut |_| true) != Access::Hit);
+            misses += u32::from(policy.reference(id, weight, StreamId(0), &mut |_| true) != AccessResult::Hit);
         }
         misses
     }
 
     #[test]
-    fn ids_that_return_soon_displace_those_that_return_late() {
+    fn soon_returning_ids_win() {
         let (lhd, lru) = (misses(&mut Lhd::new(350)), misses(&mut Lru::new(350)));
         let gdsf = misses(&mut *by_name("gdsf", 350).expect("known"));
         println!("lhd {lhd}, lru {lru}, gdsf {gdsf}");
@@ -387,8 +387,8 @@ mod tests {
     }
 
     #[test]
-    fn the_density_is_hits_over_lifetimes_of_what_comes_later() {
-        let mut class = Class { hits: vec![0.0; AGES], evictions: vec![0.0; AGES], densities: vec![9.0; AGES] };
+    fn density_is_hits_over_lifetimes() {
+        let mut class = AgeClass { hits: vec![0.0; AGES], evictions: vec![0.0; AGES], densities: vec![9.0; AGES] };
         (class.hits[0], class.evictions[2]) = (3.0, 1.0);
         class.learn();
         // Four ids reach age 0, one reaches ages 1 and 2; three of them are hit.
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_unit_of_age_keeps_the_counts() {
+    fn longer_age_unit_keeps_counts() {
         let counts: Vec<f32> = (0..AGES).map(|age| if age < 8 { 1.0 } else { 0.0 }).collect();
         let longer = stretched(&counts, 2);
         assert_eq!(longer[..3], [4.0, 4.0, 0.0]);

@@ -12,16 +12,16 @@
 //!
 //! Source: P. J. Denning, "The working set model for program behavior", CACM 11(5), 1968, and folklore.
 
-use crate::policies::ordered::{Discipline, Ordered};
+use crate::policies::ordered::{OrderDiscipline, OrderedPolicy};
 
 /// Least recently used, over weighted ids.
-pub type Lru = Ordered<LeastRecent>;
+pub type Lru = OrderedPolicy<LeastRecent>;
 
 /// The rule that makes an order LRU.
 #[derive(Debug, Clone)]
 pub struct LeastRecent;
 
-impl Discipline for LeastRecent {
+impl OrderDiscipline for LeastRecent {
     const NAME: &'static str = "lru";
     const HIT_RENEWS: bool = true;
     const NEWEST_LEAVES: bool = false;
@@ -30,11 +30,11 @@ impl Discipline for LeastRecent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Access, Policy, Stream};
+    use crate::{AccessResult, Policy, StreamId};
 
-    fn refer(policy: &mut Lru, id: u64, weight: u64) -> (Access, Vec<u64>) {
+    fn refer(policy: &mut Lru, id: u64, weight: u64) -> (AccessResult, Vec<u64>) {
         let mut victims = Vec::new();
-        let access = policy.reference(id, weight, Stream::default(), &mut |victim| {
+        let access = policy.reference(id, weight, StreamId::default(), &mut |victim| {
             victims.push(victim);
             true
         });
@@ -47,15 +47,15 @@ mod tests {
         for id in [1, 2, 3, 1] {
             refer(&mut policy, id, 1);
         }
-        assert_eq!(refer(&mut policy, 4, 2), (Access::Inserted, vec![2, 3]));
+        assert_eq!(refer(&mut policy, 4, 2), (AccessResult::Inserted, vec![2, 3]));
         assert_eq!((policy.used(), policy.len()), (3, 2));
     }
 
     #[test]
-    fn what_is_heavier_than_the_capacity_evicts_nothing() {
+    fn too_heavy_id_evicts_nothing() {
         let mut policy = Lru::new(3);
         refer(&mut policy, 1, 3);
-        assert_eq!(refer(&mut policy, 2, 4), (Access::Bypassed, vec![]));
+        assert_eq!(refer(&mut policy, 2, 4), (AccessResult::Bypassed, vec![]));
         assert!(policy.contains(1));
     }
 }

@@ -1,7 +1,7 @@
 //! MIN: evicts the id whose next reference is farthest away, which gives the fewest possible misses.
 //!
 //! # Idea
-//! The whole trace is known ([`Future`]), and the victim is the id whose next access is furthest away. No policy that
+//! The whole trace is known ([`NextReferences`]), and the victim is the id whose next access is furthest away. No policy that
 //! admits every miss has fewer misses over ids of equal weight. A policy that may bypass newcomers has slightly fewer:
 //! [`Min::bypassing`] does not insert an id whose next reference is farther away than those of all residents. With
 //! different weights both are good but not optimal, because the optimum is as hard as the knapsack problem.
@@ -24,7 +24,7 @@
 //! 2. The keys of resident ids are later positions in the trace, as long as the calls follow the trace.
 //!
 //! # Cost
-//! O(log n) per reference. 51 to 61 bytes per resident id, and 4 bytes per reference of the trace for the [`Future`],
+//! O(log n) per reference. 51 to 61 bytes per resident id, and 4 bytes per reference of the trace for the [`NextReferences`],
 //! which all simulations of the trace share.
 //!
 //! # Source
@@ -36,7 +36,7 @@ use std::sync;
 
 use hashbrown::HashMap;
 
-use crate::policies::ranked::{Ranked, Ranking};
+use crate::policies::ranked::{RankedPolicy, RankingRule};
 use crate::structures::arena::Arena;
 use crate::structures::heap::Heap;
 
@@ -45,13 +45,13 @@ const NEVER: u32 = u32::MAX;
 
 const IN_HEAP: u8 = 0;
 
-/// For each reference of a trace, the position of the next reference to the same id. A `Future` is cheap to clone.
+/// For each reference of a trace, the position of the next reference to the same id. A `NextReferences` is cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Future(sync::Arc<[u32]>);
+pub struct NextReferences(sync::Arc<[u32]>);
 
-impl Future {
+impl NextReferences {
     /// Computes the future of a trace of ids; `None` if it has more than 2^32 - 1 references.
-    pub fn of(ids: &[u64]) -> Option<Future> {
+    pub fn of(ids: &[u64]) -> Option<NextReferences> {
         if ids.len() > NEVER as usize {
             return None;
         }
@@ -62,31 +62,31 @@ impl Future {
                 next_references[previous as usize] = position as u32;
             }
         }
-        Some(Future(next_references.into()))
+        Some(NextReferences(next_references.into()))
     }
 }
 
 /// Belady's MIN, over weighted ids.
 ///
 /// ```
-/// use nectary_cache::{Access, Future, Min, Policy, Stream};
+/// use nectary_cache::{AccessResult, NextReferences, Min, Policy, StreamId};
 ///
 /// let ids = [1, 2, 3, 1, 2, 4, 1, 2];
-/// let mut policy = Min::new(2, &Future::of(&ids).expect("short"));
-/// let misses = ids.iter().filter(|&&id| policy.reference(id, 1, Stream(0), &mut |_| true) != Access::Hit).count();
+/// let mut policy = Min::new(2, &NextReferences::of(&ids).expect("short"));
+/// let misses = ids.iter().filter(|&&id| policy.reference(id, 1, StreamId(0), &mut |_| true) != AccessResult::Hit).count();
 /// assert_eq!(misses, 6);
 /// ```
-pub type Min = Ranked<ByNextReference>;
+pub type Min = RankedPolicy<ByNextReference>;
 
 impl Min {
     /// An empty policy of `capacity` units of weight that inserts every missed id.
-    pub fn new(capacity: u64, future: &Future) -> Min {
-        Ranked::of(capacity, ByNextReference::of(future, false))
+    pub fn new(capacity: u64, future: &NextReferences) -> Min {
+        RankedPolicy::of(capacity, ByNextReference::of(future, false))
     }
 
     /// An empty policy of `capacity` units of weight that bypasses an id if it would be the next victim.
-    pub fn bypassing(capacity: u64, future: &Future) -> Min {
-        Ranked::of(capacity, ByNextReference::of(future, true))
+    pub fn bypassing(capacity: u64, future: &NextReferences) -> Min {
+        RankedPolicy::of(capacity, ByNextReference::of(future, true))
     }
 }
 
@@ -94,7 +94,7 @@ impl Min {
 #[derive(Debug)]
 pub struct ByNextReference {
     is_bypassing: bool,
-    future: Future,
+    future: NextReferences,
     now: usize,
     /// The position of the next reference to the id that is referenced now.
     next: u32,
@@ -102,7 +102,7 @@ pub struct ByNextReference {
 }
 
 impl ByNextReference {
-    fn of(future: &Future, is_bypassing: bool) -> ByNextReference {
+    fn of(future: &NextReferences, is_bypassing: bool) -> ByNextReference {
         ByNextReference { is_bypassing, future: future.clone(), now: 0, next: NEVER, heap: Heap::new() }
     }
 
@@ -112,7 +112,7 @@ impl ByNextReference {
     }
 }
 
-impl Ranking for ByNextReference {
+impl RankingRule for ByNextReference {
     fn name(&self) -> &'static str {
         "min"
     }

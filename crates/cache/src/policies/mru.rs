@@ -18,16 +18,16 @@
 //! H.-T. Chou, D. J. DeWitt, "An evaluation of buffer management strategies for relational database systems", VLDB
 //! 1985.
 
-use crate::policies::ordered::{Discipline, Ordered};
+use crate::policies::ordered::{OrderDiscipline, OrderedPolicy};
 
 /// Most recently used, over weighted ids.
-pub type Mru = Ordered<MostRecent>;
+pub type Mru = OrderedPolicy<MostRecent>;
 
 /// The rule that makes an order MRU.
 #[derive(Debug)]
 pub struct MostRecent;
 
-impl Discipline for MostRecent {
+impl OrderDiscipline for MostRecent {
     const NAME: &'static str = "mru";
     const HIT_RENEWS: bool = true;
     const NEWEST_LEAVES: bool = true;

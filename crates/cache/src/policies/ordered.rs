@@ -1,21 +1,21 @@
 //! Policies that keep one order of their ids and evict from one end of it.
 //!
 //! Owns: the ids, their order, and the execution of a reference. Leaves to others: which end gives victims and whether
-//! a hit renews an id's place ([`Discipline`]; each policy has its own file).
+//! a hit renews an id's place ([`OrderDiscipline`]; each policy has its own file).
 //!
-//! A hit touches one random cache line, that of the id's record. The order is a [`Timeline`]: it is written at its end,
+//! A hit touches one random cache line, that of the id's record. The order is a [`IdTimeline`]: it is written at its end,
 //! and the bits of its gaps stay in the processor's cache. A miss touches a second random line, the victim's record,
 //! which is prefetched because the next victim is known.
 //!
 //! Cost: 16 bytes per place of the table, 4/3 to 5/3 places per id, and the cost of a timeline.
 
-use crate::eviction::{Evicts, Step, make_room};
-use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
-use crate::structures::table::{Record, Table, hash};
-use crate::structures::timeline::{NOWHERE, Owner, Timeline};
+use crate::eviction::{EvictionStep, StepwisePolicy, make_room};
+use crate::policy::{AccessResult, Policy, REFUSALS_MAX, StreamId};
+use crate::structures::table::{RecordTable, TableRecord, hash};
+use crate::structures::timeline::{IdTimeline, NOWHERE, TimelineOwner};
 
 /// The rules in which the policies with one order differ.
-pub trait Discipline: std::fmt::Debug + Send {
+pub trait OrderDiscipline: std::fmt::Debug + Send {
     /// The policy's name as users write it.
     const NAME: &'static str;
     /// Whether a hit makes an id the newest.
@@ -27,14 +27,14 @@ pub trait Discipline: std::fmt::Debug + Send {
 
 /// The record of one id.
 #[derive(Debug, Clone, Copy)]
-struct Resident {
+struct OrderedRecord {
     id: u64,
     /// The position of the id in the order; [`NOWHERE`] in a vacant record.
     position: u32,
 }
 
-impl Record for Resident {
-    const VACANT: Resident = Resident { id: 0, position: NOWHERE };
+impl TableRecord for OrderedRecord {
+    const VACANT: OrderedRecord = OrderedRecord { id: 0, position: NOWHERE };
 
     #[inline]
     fn is_vacant(&self) -> bool {
@@ -49,17 +49,22 @@ impl Record for Resident {
 
 /// A policy that keeps weighted ids in one order.
 #[derive(Debug, Clone)]
-pub struct Ordered<D> {
+pub struct OrderedPolicy<D> {
     capacity: u64,
-    residents: Table<Resident>,
-    order: Timeline,
+    residents: RecordTable<OrderedRecord>,
+    order: IdTimeline,
     discipline: std::marker::PhantomData<D>,
 }
 
-impl<D: Discipline> Ordered<D> {
+impl<D: OrderDiscipline> OrderedPolicy<D> {
     /// An empty policy of `capacity` units of weight.
-    pub fn new(capacity: u64) -> Ordered<D> {
-        Ordered { capacity, residents: Table::new(), order: Timeline::default(), discipline: std::marker::PhantomData }
+    pub fn new(capacity: u64) -> OrderedPolicy<D> {
+        OrderedPolicy {
+            capacity,
+            residents: RecordTable::new(),
+            order: IdTimeline::default(),
+            discipline: std::marker::PhantomData,
+        }
     }
 
     #[inline]
@@ -70,7 +75,7 @@ impl<D: Discipline> Ordered<D> {
     /// Makes room in the order for one more id; `false` at the limit of the order.
     #[inline]
     fn make_place(&mut self) -> bool {
-        let Ordered { residents, order, .. } = self;
+        let OrderedPolicy { residents, order, .. } = self;
         !order.is_full() || order.make_room(residents)
     }
 
@@ -89,11 +94,11 @@ impl<D: Discipline> Ordered<D> {
 
 /// The memory of `count` ids, with gaps in their order if hits renew places. *Units*: bytes.
 pub(crate) fn bytes_of(count: usize, has_gaps: bool) -> u64 {
-    let (with_gaps, without) = Timeline::bytes_of(count);
-    Table::<Resident>::bytes_of(count) + if has_gaps { with_gaps } else { without }
+    let (with_gaps, without) = IdTimeline::bytes_of(count);
+    RecordTable::<OrderedRecord>::bytes_of(count) + if has_gaps { with_gaps } else { without }
 }
 
-impl Owner for Table<Resident> {
+impl TimelineOwner for RecordTable<OrderedRecord> {
     #[inline]
     fn moved(&mut self, id: u64, position: u32) {
         if let Some(place) = find(self, id) {
@@ -103,24 +108,24 @@ impl Owner for Table<Resident> {
 
     #[inline]
     fn prepare(&self, id: u64) {
-        Table::prepare(self, hash(id));
+        RecordTable::prepare(self, hash(id));
     }
 }
 
 #[inline]
-fn find(residents: &Table<Resident>, id: u64) -> Option<usize> {
+fn find(residents: &RecordTable<OrderedRecord>, id: u64) -> Option<usize> {
     residents.find(hash(id), |resident| resident.id == id)
 }
 
-impl<D: Discipline> Evicts for Ordered<D> {
+impl<D: OrderDiscipline> StepwisePolicy for OrderedPolicy<D> {
     #[inline]
-    fn step(&mut self, _: u64, _: usize, evict: &mut dyn FnMut(u64) -> bool) -> Step {
+    fn step(&mut self, _: u64, _: usize, evict: &mut dyn FnMut(u64) -> bool) -> EvictionStep {
         let victim = if D::NEWEST_LEAVES { self.order.newest() } else { self.order.oldest() };
-        let Some(position) = victim else { return Step::Nothing };
+        let Some(position) = victim else { return EvictionStep::Nothing };
         let id = self.order.id(position);
         if !evict(id) {
             self.move_to(!D::NEWEST_LEAVES, id);
-            return Step::Refused;
+            return EvictionStep::Refused;
         }
         self.order.take(position);
         if let Some(place) = self.find(id) {
@@ -131,17 +136,17 @@ impl<D: Discipline> Evicts for Ordered<D> {
                 self.residents.prepare(hash(soon));
             }
         }
-        Step::Done
+        EvictionStep::Done
     }
 }
 
-impl<D: Discipline> Policy for Ordered<D> {
+impl<D: OrderDiscipline> Policy for OrderedPolicy<D> {
     fn name(&self) -> &'static str {
         D::NAME
     }
 
     #[inline]
-    fn reference(&mut self, id: u64, weight: u64, _: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
+    fn reference(&mut self, id: u64, weight: u64, _: StreamId, evict: &mut dyn FnMut(u64) -> bool) -> AccessResult {
         let has_place = self.make_place();
         if let Some(place) = self.find(id) {
             let resident = self.residents.get_mut(place);
@@ -149,15 +154,15 @@ impl<D: Discipline> Policy for Ordered<D> {
                 let weight = self.order.take(resident.position);
                 resident.position = self.order.put_newest(id, weight);
             }
-            return Access::Hit;
+            return AccessResult::Hit;
         }
         let weight = weight.max(1);
         if weight > self.capacity || !make_room(self, weight, REFUSALS_MAX, evict) || !self.make_place() {
-            return Access::Bypassed;
+            return AccessResult::Bypassed;
         }
         let position = self.order.put_newest(id, weight);
-        self.residents.insert(Resident { id, position });
-        Access::Inserted
+        self.residents.insert(OrderedRecord { id, position });
+        AccessResult::Inserted
     }
 
     fn prepare(&self, id: u64) {

@@ -1,18 +1,18 @@
 //! Policies that rank their ids: the lowest is evicted, and a refused victim is *parked*.
 //!
 //! Owns: the ids, the parked ids, and the execution of a reference. A parked id returns to its rank after the next
-//! eviction, or when all others are parked too, or when it is referenced. Leaves to others: the ranks ([`Ranking`];
+//! eviction, or when all others are parked too, or when it is referenced. Leaves to others: the ranks ([`RankingRule`];
 //! each policy has its own file).
 
-use crate::eviction::{Evicts, Step, make_room};
-use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
-use crate::structures::arena::{Arena, Queue};
+use crate::eviction::{EvictionStep, StepwisePolicy, make_room};
+use crate::policy::{AccessResult, Policy, REFUSALS_MAX, StreamId};
+use crate::structures::arena::{Arena, ArenaQueue};
 
 /// The number of the queue of parked ids; ids with a rank have another queue number.
 pub(super) const PARKED: u8 = 1;
 
 /// The rules in which the policies with ranks differ. The methods take the index of an id in the arena.
-pub trait Ranking: std::fmt::Debug + Send {
+pub trait RankingRule: std::fmt::Debug + Send {
     /// The policy's name as users write it.
     fn name(&self) -> &'static str;
 
@@ -48,7 +48,7 @@ pub trait Ranking: std::fmt::Debug + Send {
         self.take(arena, index);
     }
 
-    /// Removes the lowest id from the ranks and stores in its entry the state that [`Ranking::put_back`] needs.
+    /// Removes the lowest id from the ranks and stores in its entry the state that [`RankingRule::put_back`] needs.
     fn take_to_park(&mut self, arena: &mut Arena, index: u32);
 
     /// The number of references to a resident id, if the policy counts them.
@@ -67,19 +67,19 @@ pub trait Ranking: std::fmt::Debug + Send {
 
 /// A policy that ranks weighted ids.
 #[derive(Debug)]
-pub struct Ranked<R> {
+pub struct RankedPolicy<R> {
     capacity: u64,
     used: u64,
     count: usize,
     arena: Arena,
-    parked: Queue,
+    parked: ArenaQueue,
     ranking: R,
 }
 
-impl<R: Ranking> Ranked<R> {
+impl<R: RankingRule> RankedPolicy<R> {
     /// An empty policy of `capacity` units of weight.
-    pub(super) fn of(capacity: u64, ranking: R) -> Ranked<R> {
-        Ranked { capacity, used: 0, count: 0, arena: Arena::new(), parked: Queue::new(PARKED), ranking }
+    pub(super) fn of(capacity: u64, ranking: R) -> RankedPolicy<R> {
+        RankedPolicy { capacity, used: 0, count: 0, arena: Arena::new(), parked: ArenaQueue::new(PARKED), ranking }
     }
 
     fn is_parked(&self, index: u32) -> bool {
@@ -109,16 +109,16 @@ impl<R: Ranking> Ranked<R> {
     }
 }
 
-impl<R: Ranking> Evicts for Ranked<R> {
-    fn step(&mut self, room: u64, _: usize, evict: &mut dyn FnMut(u64) -> bool) -> Step {
+impl<R: RankingRule> StepwisePolicy for RankedPolicy<R> {
+    fn step(&mut self, room: u64, _: usize, evict: &mut dyn FnMut(u64) -> bool) -> EvictionStep {
         let mut lowest = self.ranking.lowest(&self.arena);
         if lowest.is_none() {
             self.unpark_oldest();
             lowest = self.ranking.lowest(&self.arena);
         }
-        let Some(victim) = lowest else { return Step::Nothing };
+        let Some(victim) = lowest else { return EvictionStep::Nothing };
         if !self.ranking.may_leave(room) {
-            return Step::Nothing;
+            return EvictionStep::Nothing;
         }
         let is_given_up = evict(self.arena.entry(victim).id);
         if is_given_up {
@@ -129,16 +129,16 @@ impl<R: Ranking> Evicts for Ranked<R> {
             self.ranking.take_to_park(&mut self.arena, victim);
             self.arena.link(&mut self.parked, victim);
         }
-        Step::answered(is_given_up)
+        EvictionStep::answered(is_given_up)
     }
 }
 
-impl<R: Ranking> Policy for Ranked<R> {
+impl<R: RankingRule> Policy for RankedPolicy<R> {
     fn name(&self) -> &'static str {
         self.ranking.name()
     }
 
-    fn reference(&mut self, id: u64, weight: u64, _: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
+    fn reference(&mut self, id: u64, weight: u64, _: StreamId, evict: &mut dyn FnMut(u64) -> bool) -> AccessResult {
         self.ranking.begin(&mut self.arena, self.count);
         if let Some(index) = self.arena.find(id) {
             if self.is_parked(index) {
@@ -146,17 +146,17 @@ impl<R: Ranking> Policy for Ranked<R> {
             } else {
                 self.ranking.raise(&mut self.arena, index);
             }
-            return Access::Hit;
+            return AccessResult::Hit;
         }
         let weight = weight.max(1);
         if weight > self.capacity || !make_room(self, weight, REFUSALS_MAX, evict) {
-            return Access::Bypassed;
+            return AccessResult::Bypassed;
         }
-        let Some(index) = self.arena.add(id, weight) else { return Access::Bypassed };
+        let Some(index) = self.arena.add(id, weight) else { return AccessResult::Bypassed };
         self.ranking.add(&mut self.arena, index);
         self.used += weight;
         self.count += 1;
-        Access::Inserted
+        AccessResult::Inserted
     }
 
     fn prepare(&self, id: u64) {

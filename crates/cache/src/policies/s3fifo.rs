@@ -40,9 +40,9 @@
 //! J. Yang, Y. Zhang, Z. Qiu, Y. Yue, K. V. Rashmi, "FIFO queues are all you need for cache eviction", SOSP 2023,
 //! algorithm 1. Refusals and weights are not in the paper.
 
-use crate::eviction::{Evicts, Step, make_room};
-use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
-use crate::structures::arena::{Arena, Queue};
+use crate::eviction::{EvictionStep, StepwisePolicy, make_room};
+use crate::policy::{AccessResult, Policy, REFUSALS_MAX, StreamId};
+use crate::structures::arena::{Arena, ArenaQueue};
 
 /// The small queue's share is the capacity divided by `SMALL_DIVISOR`.
 const SMALL_DIVISOR: u64 = 10;
@@ -60,9 +60,9 @@ const GHOST: u8 = 2;
 pub struct S3Fifo {
     capacity: u64,
     arena: Arena,
-    small: Queue,
-    main: Queue,
-    ghost: Queue,
+    small: ArenaQueue,
+    main: ArenaQueue,
+    ghost: ArenaQueue,
     /// Whether an id was ever offered as a victim.
     was_full: bool,
 }
@@ -73,9 +73,9 @@ impl S3Fifo {
         S3Fifo {
             capacity,
             arena: Arena::new(),
-            small: Queue::new(SMALL),
-            main: Queue::new(MAIN),
-            ghost: Queue::new(GHOST),
+            small: ArenaQueue::new(SMALL),
+            main: ArenaQueue::new(MAIN),
+            ghost: ArenaQueue::new(GHOST),
             was_full: false,
         }
     }
@@ -95,7 +95,7 @@ impl S3Fifo {
     }
 
     /// Walks through the small queue until it has offered an id or moved all ids to main.
-    fn evict_from_small(&mut self, evict: &mut dyn FnMut(u64) -> bool) -> Step {
+    fn evict_from_small(&mut self, evict: &mut dyn FnMut(u64) -> bool) -> EvictionStep {
         while let Some(oldest) = self.small.oldest() {
             let entry = self.arena.entry_mut(oldest);
             let to_main = entry.hits > HITS_TO_MAIN;
@@ -105,26 +105,26 @@ impl S3Fifo {
                 if to_main {
                     continue;
                 }
-                return Step::Refused;
+                return EvictionStep::Refused;
             }
             self.arena.transfer(&mut self.small, &mut self.ghost, oldest);
             self.trim_ghost();
             break;
         }
-        Step::Done
+        EvictionStep::Done
     }
 
     /// Makes one step of the main queue: gives its oldest id a second chance, or offers it to `evict`.
-    fn evict_from_main(&mut self, oldest: u32, evict: &mut dyn FnMut(u64) -> bool) -> Step {
+    fn evict_from_main(&mut self, oldest: u32, evict: &mut dyn FnMut(u64) -> bool) -> EvictionStep {
         let entry = *self.arena.entry(oldest);
         if entry.hits > 0 {
             self.arena.entry_mut(oldest).hits -= 1;
         } else if evict(entry.id) {
             self.arena.remove(&mut self.main, oldest);
-            return Step::Done;
+            return EvictionStep::Done;
         }
         self.arena.refresh(&mut self.main, oldest);
-        Step::answered(entry.hits > 0)
+        EvictionStep::answered(entry.hits > 0)
     }
 
     fn trim_ghost(&mut self) {
@@ -140,8 +140,8 @@ pub(crate) fn bytes_of(count: usize) -> u64 {
     Arena::bytes_of(count + S3Fifo::new(count as u64).ghost_share() as usize)
 }
 
-impl Evicts for S3Fifo {
-    fn step(&mut self, _: u64, refusals: usize, evict: &mut dyn FnMut(u64) -> bool) -> Step {
+impl StepwisePolicy for S3Fifo {
+    fn step(&mut self, _: u64, refusals: usize, evict: &mut dyn FnMut(u64) -> bool) -> EvictionStep {
         self.was_full = true;
         // After a refusal the other queue gives the next victim, so that pinned ids in one queue do not block the
         // other.
@@ -149,7 +149,7 @@ impl Evicts for S3Fifo {
         match (self.small.oldest(), self.main.oldest()) {
             (Some(_), main) if is_small_turn || main.is_none() => self.evict_from_small(evict),
             (_, Some(oldest)) => self.evict_from_main(oldest, evict),
-            (_, None) => Step::Nothing,
+            (_, None) => EvictionStep::Nothing,
         }
     }
 }
@@ -159,28 +159,28 @@ impl Policy for S3Fifo {
         "s3fifo"
     }
 
-    fn reference(&mut self, id: u64, weight: u64, _: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
+    fn reference(&mut self, id: u64, weight: u64, _: StreamId, evict: &mut dyn FnMut(u64) -> bool) -> AccessResult {
         let weight = weight.max(1);
         let known = self.arena.find(id);
         let was_ghost = known.is_some_and(|index| self.arena.entry(index).queue == GHOST);
         if let Some(index) = known.filter(|_| !was_ghost) {
             let entry = self.arena.entry_mut(index);
             entry.hits = (entry.hits + 1).min(HITS_MAX);
-            return Access::Hit;
+            return AccessResult::Hit;
         }
         if weight > self.capacity {
-            return Access::Bypassed;
+            return AccessResult::Bypassed;
         }
         // The ghost is removed first, because making room may forget it and reuse its entry.
         if let Some(index) = known {
             self.arena.remove(&mut self.ghost, index);
         }
         if !make_room(self, weight, REFUSALS_MAX, evict) {
-            return Access::Bypassed;
+            return AccessResult::Bypassed;
         }
         let is_filling = !self.was_full && self.small.weight >= self.small_share();
         let queue = if was_ghost || is_filling { &mut self.main } else { &mut self.small };
-        if self.arena.insert(queue, id, weight) { Access::Inserted } else { Access::Bypassed }
+        if self.arena.insert(queue, id, weight) { AccessResult::Inserted } else { AccessResult::Bypassed }
     }
 
     fn prepare(&self, id: u64) {
@@ -231,16 +231,16 @@ impl Policy for S3Fifo {
 mod tests {
     use super::*;
 
-    fn refer(policy: &mut S3Fifo, id: u64) -> Access {
-        policy.reference(id, 1, Stream::default(), &mut |_| true)
+    fn refer(policy: &mut S3Fifo, id: u64) -> AccessResult {
+        policy.reference(id, 1, StreamId::default(), &mut |_| true)
     }
 
     #[test]
-    fn a_scan_leaves_what_was_hit_twice() {
+    fn scan_spares_ids_hit_twice() {
         let mut policy = S3Fifo::new(100);
         for round in 0..3 {
             for id in 0..50 {
-                assert_eq!(refer(&mut policy, id) == Access::Hit, round > 0);
+                assert_eq!(refer(&mut policy, id) == AccessResult::Hit, round > 0);
             }
         }
         for id in 1000..2000 {
@@ -250,14 +250,14 @@ mod tests {
     }
 
     #[test]
-    fn a_ghost_that_returns_goes_to_main() {
+    fn returning_ghost_goes_to_main() {
         let mut policy = S3Fifo::new(10);
         for id in 0..11 {
             refer(&mut policy, id);
         }
         assert!(!policy.contains(0));
         assert_eq!(policy.ghost_count(), 1);
-        assert_eq!(refer(&mut policy, 0), Access::Inserted);
+        assert_eq!(refer(&mut policy, 0), AccessResult::Inserted);
         assert_eq!((policy.main.count, policy.small.count), (10, 0), "all but the first filled main");
         assert!(policy.remove(0));
         assert!(!policy.contains(0));
@@ -276,12 +276,12 @@ mod tests {
     }
 
     #[test]
-    fn pinned_newcomers_do_not_block_the_victims_of_main() {
+    fn pinned_newcomers_spare_main() {
         let mut policy = S3Fifo::new(100);
         for id in [0, 0, 0].into_iter().flat_map(|first| first..80).chain(100..120) {
             refer(&mut policy, id);
         }
-        let access = policy.reference(200, 1, Stream::default(), &mut |id| id < 100);
-        assert_eq!(access, Access::Inserted);
+        let access = policy.reference(200, 1, StreamId::default(), &mut |id| id < 100);
+        assert_eq!(access, AccessResult::Inserted);
     }
 }

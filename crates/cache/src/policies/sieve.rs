@@ -20,43 +20,43 @@
 //! 2. The hand is at a resident id, or at none. If it is at none, it begins at the oldest id.
 //!
 //! # Cost
-//! The same as for all policies with a hand ([`Swept`]).
+//! The same as for all policies with a hand ([`SweptPolicy`]).
 //!
 //! # Source
 //! Y. Zhang, J. Yang, Y. Yue, Y. Vigfusson, K. V. Rashmi, "SIEVE is simpler than LRU", NSDI 2024.
 
-use crate::eviction::Step;
-use crate::policies::swept::{Circle, Hand, Swept};
+use crate::eviction::EvictionStep;
+use crate::policies::swept::{HandCircle, HandRule, SweptPolicy};
 
 /// SIEVE, over weighted ids.
-pub type Sieve = Swept<Sorting>;
+pub type Sieve = SweptPolicy<SieveHand>;
 
 /// The hand moves from the oldest to the newest and starts again; ids that it passes do not move.
 #[derive(Debug, Default)]
-pub struct Sorting {
+pub struct SieveHand {
     /// The id at the hand; `None` if the hand starts at the oldest id.
     at: Option<u32>,
 }
 
-impl Hand for Sorting {
+impl HandRule for SieveHand {
     const NAME: &'static str = "sieve";
 
-    fn step(&mut self, circle: &mut Circle, evict: &mut dyn FnMut(u64) -> bool) -> Step {
-        let Some(victim) = self.at.or(circle.queue.oldest()) else { return Step::Nothing };
+    fn step(&mut self, circle: &mut HandCircle, evict: &mut dyn FnMut(u64) -> bool) -> EvictionStep {
+        let Some(victim) = self.at.or(circle.queue.oldest()) else { return EvictionStep::Nothing };
         self.at = circle.arena.newer(victim);
         let entry = circle.arena.entry_mut(victim);
         if entry.hits > 0 {
             entry.hits = 0;
-            return Step::Done;
+            return EvictionStep::Done;
         }
         let is_given_up = evict(entry.id);
         if is_given_up {
             circle.remove(victim);
         }
-        Step::answered(is_given_up)
+        EvictionStep::answered(is_given_up)
     }
 
-    fn before_removal(&mut self, circle: &Circle, index: u32) {
+    fn before_removal(&mut self, circle: &HandCircle, index: u32) {
         if self.at == Some(index) {
             self.at = circle.arena.newer(index);
         }

@@ -38,9 +38,9 @@
 //! T. Johnson, D. Shasha, "2Q: a low overhead high performance buffer management replacement algorithm", VLDB 1994, the
 //! full version with Kin = 25 % and Kout = 50 %. Refusals and weights are not in the paper.
 
-use crate::eviction::{Evicts, Step, make_room};
-use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
-use crate::structures::arena::{Arena, Queue};
+use crate::eviction::{EvictionStep, StepwisePolicy, make_room};
+use crate::policy::{AccessResult, Policy, REFUSALS_MAX, StreamId};
+use crate::structures::arena::{Arena, ArenaQueue};
 
 /// A1in's share is the capacity divided by `A1IN_DIVISOR`.
 const A1IN_DIVISOR: u64 = 4;
@@ -56,15 +56,21 @@ const A1OUT: u8 = 2;
 pub struct TwoQ {
     capacity: u64,
     arena: Arena,
-    a1in: Queue,
-    am: Queue,
-    a1out: Queue,
+    a1in: ArenaQueue,
+    am: ArenaQueue,
+    a1out: ArenaQueue,
 }
 
 impl TwoQ {
     /// An empty policy of `capacity` units of weight.
     pub fn new(capacity: u64) -> TwoQ {
-        TwoQ { capacity, arena: Arena::new(), a1in: Queue::new(A1IN), am: Queue::new(AM), a1out: Queue::new(A1OUT) }
+        TwoQ {
+            capacity,
+            arena: Arena::new(),
+            a1in: ArenaQueue::new(A1IN),
+            am: ArenaQueue::new(AM),
+            a1out: ArenaQueue::new(A1OUT),
+        }
     }
 
     fn trim_a1out(&mut self) {
@@ -80,14 +86,14 @@ pub(crate) fn bytes_of(count: usize) -> u64 {
     Arena::bytes_of(count + count / A1OUT_DIVISOR as usize)
 }
 
-impl Evicts for TwoQ {
-    fn step(&mut self, _: u64, refusals: usize, evict: &mut dyn FnMut(u64) -> bool) -> Step {
+impl StepwisePolicy for TwoQ {
+    fn step(&mut self, _: u64, refusals: usize, evict: &mut dyn FnMut(u64) -> bool) -> EvictionStep {
         let is_a1in_turn = (self.a1in.weight > self.capacity / A1IN_DIVISOR) != (refusals % 2 == 1);
         match (self.a1in.oldest(), self.am.oldest()) {
             (Some(oldest), am) if is_a1in_turn || am.is_none() => {
                 if !evict(self.arena.entry(oldest).id) {
                     self.arena.refresh(&mut self.a1in, oldest);
-                    return Step::Refused;
+                    return EvictionStep::Refused;
                 }
                 self.arena.transfer(&mut self.a1in, &mut self.a1out, oldest);
                 self.trim_a1out();
@@ -95,13 +101,13 @@ impl Evicts for TwoQ {
             (_, Some(oldest)) => {
                 if !evict(self.arena.entry(oldest).id) {
                     self.arena.refresh(&mut self.am, oldest);
-                    return Step::Refused;
+                    return EvictionStep::Refused;
                 }
                 self.arena.remove(&mut self.am, oldest);
             }
-            (_, None) => return Step::Nothing,
+            (_, None) => return EvictionStep::Nothing,
         }
-        Step::Done
+        EvictionStep::Done
     }
 }
 
@@ -110,31 +116,31 @@ impl Policy for TwoQ {
         "2q"
     }
 
-    fn reference(&mut self, id: u64, weight: u64, _: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
+    fn reference(&mut self, id: u64, weight: u64, _: StreamId, evict: &mut dyn FnMut(u64) -> bool) -> AccessResult {
         let weight = weight.max(1);
         let known = self.arena.find(id);
         if let Some(index) = known {
             match self.arena.entry(index).queue {
-                A1IN => return Access::Hit,
+                A1IN => return AccessResult::Hit,
                 AM => {
                     self.arena.refresh(&mut self.am, index);
-                    return Access::Hit;
+                    return AccessResult::Hit;
                 }
                 _ => {}
             }
         }
         if weight > self.capacity {
-            return Access::Bypassed;
+            return AccessResult::Bypassed;
         }
         // The ghost is removed first, because making room may forget it and reuse its entry.
         if let Some(index) = known {
             self.arena.remove(&mut self.a1out, index);
         }
         if !make_room(self, weight, REFUSALS_MAX, evict) {
-            return Access::Bypassed;
+            return AccessResult::Bypassed;
         }
         let queue = if known.is_some() { &mut self.am } else { &mut self.a1in };
-        if self.arena.insert(queue, id, weight) { Access::Inserted } else { Access::Bypassed }
+        if self.arena.insert(queue, id, weight) { AccessResult::Inserted } else { AccessResult::Bypassed }
     }
 
     fn prepare(&self, id: u64) {

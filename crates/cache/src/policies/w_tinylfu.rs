@@ -3,7 +3,7 @@
 //!
 //! # Idea
 //! LFU keeps ids that stay popular, but it needs counts of ids outside the cache and must forget old references.
-//! *TinyLFU* keeps such counts for all ids in a [`Sketch`] of 8 bytes per resident id. When the cache is full the
+//! *TinyLFU* keeps such counts for all ids in a [`FrequencySketch`] of 8 bytes per resident id. When the cache is full the
 //! *candidate*, the oldest of the *window*, is compared with the *victim*, the oldest of the *main* part; the more
 //! frequent of the two stays; if they are equal, the victim stays. The window, initially an LRU of 1 %, lets a burst of
 //! references to a new id hit before the id has a high count. Main is a segmented LRU: *probation*, and *protected* (80
@@ -48,11 +48,11 @@
 //! 2022, *early victims*. Unlike Caffeine, this policy admits nothing at random, because the policies of this crate are
 //! deterministic.
 
-use crate::eviction::{Evicts, Step, make_room};
-use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
+use crate::eviction::{EvictionStep, StepwisePolicy, make_room};
+use crate::policy::{AccessResult, Policy, REFUSALS_MAX, StreamId};
 use crate::structures::hash::hash;
-use crate::structures::queues::Queues;
-use crate::structures::sketch::Sketch;
+use crate::structures::queues::QueueSet;
+use crate::structures::sketch::FrequencySketch;
 
 /// The window's initial share is the capacity divided by `WINDOW_DIVISOR`.
 const WINDOW_DIVISOR: u64 = 100;
@@ -75,7 +75,7 @@ const PROTECTED: usize = 2;
 
 /// Adapts the window's share to the hit rates of samples.
 #[derive(Debug, Clone)]
-struct Climber {
+struct HillClimber {
     references: u64,
     hits: u64,
     hit_rate: f64,
@@ -83,9 +83,9 @@ struct Climber {
     step: f64,
 }
 
-impl Climber {
-    fn new() -> Climber {
-        Climber { references: 0, hits: 0, hit_rate: 0.0, step: STEP }
+impl HillClimber {
+    fn new() -> HillClimber {
+        HillClimber { references: 0, hits: 0, hit_rate: 0.0, step: STEP }
     }
 
     /// Ends a sample and returns the change of the window's share.
@@ -104,9 +104,9 @@ impl Climber {
 pub struct WTinyLfu {
     capacity: u64,
     /// The queues of window, probation and protected.
-    queues: Queues<3>,
-    sketch: Sketch,
-    climber: Climber,
+    queues: QueueSet<3>,
+    sketch: FrequencySketch,
+    climber: HillClimber,
     /// The window's share of the capacity.
     window_part: f64,
     /// The reference count of the newcomer that needs room, if the newcomer itself is the candidate.
@@ -118,9 +118,9 @@ impl WTinyLfu {
     pub fn new(capacity: u64) -> WTinyLfu {
         WTinyLfu {
             capacity,
-            queues: Queues::new(),
-            sketch: Sketch::new(),
-            climber: Climber::new(),
+            queues: QueueSet::new(),
+            sketch: FrequencySketch::new(),
+            climber: HillClimber::new(),
             window_part: 1.0 / WINDOW_DIVISOR as f64,
             candidate: None,
         }
@@ -195,20 +195,20 @@ pub(crate) fn bytes_of(count: usize) -> u64 {
     // Probation holds all of main until ids are hit there.
     let window = (count as f64 * WINDOW_MAX) as usize;
     let protected = (count as u64 * PROTECTED_PERCENT / 100) as usize;
-    Queues::<3>::bytes_of([window, count, protected]) + Sketch::bytes_of(count)
+    QueueSet::<3>::bytes_of([window, count, protected]) + FrequencySketch::bytes_of(count)
 }
 
-impl Evicts for WTinyLfu {
-    fn step(&mut self, room: u64, refusals: usize, evict: &mut dyn FnMut(u64) -> bool) -> Step {
-        let Some(victim) = self.victim(room, refusals) else { return Step::Nothing };
+impl StepwisePolicy for WTinyLfu {
+    fn step(&mut self, room: u64, refusals: usize, evict: &mut dyn FnMut(u64) -> bool) -> EvictionStep {
+        let Some(victim) = self.victim(room, refusals) else { return EvictionStep::Nothing };
         let is_given_up = evict(victim);
-        let Some(place) = self.queues.find(victim) else { return Step::Nothing };
+        let Some(place) = self.queues.find(victim) else { return EvictionStep::Nothing };
         if is_given_up {
             self.queues.remove(place);
         } else {
             self.queues.refresh(place);
         }
-        Step::answered(is_given_up)
+        EvictionStep::answered(is_given_up)
     }
 }
 
@@ -217,7 +217,7 @@ impl Policy for WTinyLfu {
         "wtinylfu"
     }
 
-    fn reference(&mut self, id: u64, weight: u64, _: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
+    fn reference(&mut self, id: u64, weight: u64, _: StreamId, evict: &mut dyn FnMut(u64) -> bool) -> AccessResult {
         let known = self.queues.find(id);
         let frequency = self.count(id, known.is_some());
         if let Some(place) = known {
@@ -227,23 +227,23 @@ impl Policy for WTinyLfu {
             } else {
                 self.queues.refresh(place);
             }
-            return Access::Hit;
+            return AccessResult::Hit;
         }
         let weight = weight.max(1);
         if weight > self.capacity {
-            return Access::Bypassed;
+            return AccessResult::Bypassed;
         }
         let is_heavy = weight > self.window_share();
         self.candidate = is_heavy.then_some(frequency);
         let has_room = make_room(self, weight, REFUSALS_MAX, evict);
         self.candidate = None;
         if !has_room || !self.queues.insert(if is_heavy { PROBATION } else { WINDOW }, id, weight) {
-            return Access::Bypassed;
+            return AccessResult::Bypassed;
         }
         self.sketch.fit(self.len());
         self.settle();
         self.look_ahead();
-        Access::Inserted
+        AccessResult::Inserted
     }
 
     fn prepare(&self, id: u64) {

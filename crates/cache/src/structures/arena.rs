@@ -8,22 +8,22 @@
 //! that finding an entry touches one cache line in addition to the entry's own).
 
 use crate::structures::growth;
-use crate::structures::memory::{Told, prefetch};
-use crate::structures::table::{self, Record, Table};
+use crate::structures::memory::{PrefetchQueue, prefetch};
+use crate::structures::table::{self, RecordTable, TableRecord};
 
 /// The slab index that marks the end of a chain; so a policy holds at most `u32::MAX` entries.
 const NONE: u32 = u32::MAX;
 
 /// The slab index of an entry, and the hash of its id.
 #[derive(Debug, Clone, Copy)]
-struct Index {
+struct ArenaIndex {
     hash: u32,
     /// The slab index; [`NONE`] if there is none.
     index: u32,
 }
 
-impl Record for Index {
-    const VACANT: Index = Index { hash: 0, index: NONE };
+impl TableRecord for ArenaIndex {
+    const VACANT: ArenaIndex = ArenaIndex { hash: 0, index: NONE };
 
     #[inline]
     fn is_vacant(&self) -> bool {
@@ -38,23 +38,23 @@ impl Record for Index {
 
 /// The neighbours of an entry in one queue.
 #[derive(Debug, Clone, Copy)]
-struct Links {
+struct QueueLinks {
     /// The next entry towards the newest of the queue.
     newer: u32,
     /// The next entry towards the oldest of the queue; for a free entry, the next free one.
     older: u32,
 }
 
-impl Links {
-    const NONE: Links = Links { newer: NONE, older: NONE };
+impl QueueLinks {
+    const NONE: QueueLinks = QueueLinks { newer: NONE, older: NONE };
 }
 
 /// One id and its state in a policy.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Entry {
+pub(crate) struct ArenaEntry {
     pub(crate) id: u64,
     pub(crate) weight: u64,
-    links: Links,
+    links: QueueLinks,
     /// A number for use by the policy, for example a position in a heap or the number of a group.
     pub(crate) place: u32,
     /// The number of the last queue that contained the entry; the policy numbers its queues.
@@ -65,7 +65,7 @@ pub(crate) struct Entry {
 
 /// A queue over entries of one arena, newest to oldest.
 #[derive(Debug, Clone)]
-pub(crate) struct Queue {
+pub(crate) struct ArenaQueue {
     number: u8,
     newest: u32,
     oldest: u32,
@@ -75,10 +75,10 @@ pub(crate) struct Queue {
     pub(crate) count: usize,
 }
 
-impl Queue {
+impl ArenaQueue {
     /// An empty queue; its entries will store `number`.
-    pub(crate) fn new(number: u8) -> Queue {
-        Queue { number, newest: NONE, oldest: NONE, weight: 0, count: 0 }
+    pub(crate) fn new(number: u8) -> ArenaQueue {
+        ArenaQueue { number, newest: NONE, oldest: NONE, weight: 0, count: 0 }
     }
 
     /// The slab index of its oldest entry.
@@ -90,16 +90,16 @@ impl Queue {
 /// The slab of entries, and the table that finds an entry by id.
 #[derive(Debug, Clone)]
 pub struct Arena {
-    entries: Vec<Entry>,
+    entries: Vec<ArenaEntry>,
     free: u32,
-    table: Table<Index>,
-    told: Told,
+    table: RecordTable<ArenaIndex>,
+    told: PrefetchQueue,
 }
 
 impl Arena {
     /// An empty arena; it allocates nothing before the first entry.
     pub(crate) fn new() -> Arena {
-        Arena { entries: Vec::new(), free: NONE, table: Table::new(), told: Told::default() }
+        Arena { entries: Vec::new(), free: NONE, table: RecordTable::new(), told: PrefetchQueue::default() }
     }
 
     /// The slab index of `id`.
@@ -127,13 +127,13 @@ impl Arena {
 
     /// The entry at a slab index that this arena returned.
     #[inline]
-    pub(crate) fn entry(&self, index: u32) -> &Entry {
+    pub(crate) fn entry(&self, index: u32) -> &ArenaEntry {
         &self.entries[index as usize]
     }
 
     /// The entry at a slab index that this arena returned, for changes by the policy.
     #[inline]
-    pub(crate) fn entry_mut(&mut self, index: u32) -> &mut Entry {
+    pub(crate) fn entry_mut(&mut self, index: u32) -> &mut ArenaEntry {
         &mut self.entries[index as usize]
     }
 
@@ -146,7 +146,7 @@ impl Arena {
     /// Adds `id`, which must not be present, but does not put it in a queue. *Returns* its slab index; `None` if the
     /// slab is at its limit.
     pub(crate) fn add(&mut self, id: u64, weight: u64) -> Option<u32> {
-        let entry = Entry { id, weight, links: Links::NONE, place: 0, queue: 0, hits: 0 };
+        let entry = ArenaEntry { id, weight, links: QueueLinks::NONE, place: 0, queue: 0, hits: 0 };
         let index = if self.free != NONE {
             let index = self.free;
             self.free = self.entries[index as usize].links.older;
@@ -158,13 +158,13 @@ impl Arena {
         } else {
             return None;
         };
-        self.table.insert(Index { hash: table::hash(id), index });
+        self.table.insert(ArenaIndex { hash: table::hash(id), index });
         Some(index)
     }
 
     /// The memory of an arena that grew to hold `count` entries. *Units*: bytes.
     pub(crate) fn bytes_of(count: usize) -> u64 {
-        growth::bytes_of::<Entry>(count) + Table::<Index>::bytes_of(count)
+        growth::bytes_of::<ArenaEntry>(count) + RecordTable::<ArenaIndex>::bytes_of(count)
     }
 
     /// Forgets an entry, which must be in no queue.
@@ -178,21 +178,21 @@ impl Arena {
     }
 
     /// Adds `id`, which must not be present, as the newest of `queue`; `false` if the slab is at its limit.
-    pub(crate) fn insert(&mut self, queue: &mut Queue, id: u64, weight: u64) -> bool {
+    pub(crate) fn insert(&mut self, queue: &mut ArenaQueue, id: u64, weight: u64) -> bool {
         let Some(index) = self.add(id, weight) else { return false };
         self.link(queue, index);
         true
     }
 
     /// Removes an entry from `queue`, in which it must be, and forgets it.
-    pub(crate) fn remove(&mut self, queue: &mut Queue, index: u32) {
+    pub(crate) fn remove(&mut self, queue: &mut ArenaQueue, index: u32) {
         self.unlink(queue, index);
         self.forget(index);
     }
 
     /// Makes an entry the newest of its queue.
     #[inline]
-    pub(crate) fn refresh(&mut self, queue: &mut Queue, index: u32) {
+    pub(crate) fn refresh(&mut self, queue: &mut ArenaQueue, index: u32) {
         if queue.newest != index {
             self.unlink(queue, index);
             self.link(queue, index);
@@ -200,16 +200,16 @@ impl Arena {
     }
 
     /// Removes an entry from `from` and makes it the newest of `to`.
-    pub(crate) fn transfer(&mut self, from: &mut Queue, to: &mut Queue, index: u32) {
+    pub(crate) fn transfer(&mut self, from: &mut ArenaQueue, to: &mut ArenaQueue, index: u32) {
         self.unlink(from, index);
         self.link(to, index);
     }
 
     /// Makes an entry, which must be in no queue, the newest of `queue`.
-    pub(crate) fn link(&mut self, queue: &mut Queue, index: u32) {
+    pub(crate) fn link(&mut self, queue: &mut ArenaQueue, index: u32) {
         let entry = &mut self.entries[index as usize];
         entry.queue = queue.number;
-        entry.links = Links { newer: NONE, older: queue.newest };
+        entry.links = QueueLinks { newer: NONE, older: queue.newest };
         queue.weight += entry.weight;
         queue.count += 1;
         match queue.newest {
@@ -220,7 +220,7 @@ impl Arena {
     }
 
     /// Appends all entries of `newer` at the newest end of `queue`; `place` and `queue` in the entries do not change.
-    pub(crate) fn append(&mut self, queue: &mut Queue, newer: Queue) {
+    pub(crate) fn append(&mut self, queue: &mut ArenaQueue, newer: ArenaQueue) {
         if newer.count == 0 {
             return;
         }
@@ -237,14 +237,14 @@ impl Arena {
     }
 
     /// All entries in the order of the slab, including forgotten ones.
-    pub(crate) fn entries_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
+    pub(crate) fn entries_mut(&mut self) -> impl Iterator<Item = &mut ArenaEntry> {
         self.entries.iter_mut()
     }
 
     /// Removes an entry from `queue`, in which it must be.
-    pub(crate) fn unlink(&mut self, queue: &mut Queue, index: u32) {
-        let Entry { links, weight, queue: number, .. } = self.entries[index as usize];
-        let Links { newer, older } = links;
+    pub(crate) fn unlink(&mut self, queue: &mut ArenaQueue, index: u32) {
+        let ArenaEntry { links, weight, queue: number, .. } = self.entries[index as usize];
+        let QueueLinks { newer, older } = links;
         debug_assert_eq!(number, queue.number);
         queue.weight -= weight;
         queue.count -= 1;
@@ -263,9 +263,10 @@ impl Arena {
 mod tests {
     use super::*;
 
+    /// Queues keep order, weights and counts.
     #[test]
-    fn queues_keep_their_order_weights_and_counts() {
-        let (mut arena, mut first, mut second) = (Arena::new(), Queue::new(0), Queue::new(1));
+    fn queues_keep_order_and_weights() {
+        let (mut arena, mut first, mut second) = (Arena::new(), ArenaQueue::new(0), ArenaQueue::new(1));
         for id in 1..=3 {
             assert!(arena.insert(&mut first, id, id * 10));
         }
@@ -281,8 +282,8 @@ mod tests {
     }
 
     #[test]
-    fn a_freed_entry_is_used_again_before_the_slab_grows() {
-        let (mut arena, mut queue) = (Arena::new(), Queue::new(0));
+    fn freed_entry_is_reused_first() {
+        let (mut arena, mut queue) = (Arena::new(), ArenaQueue::new(0));
         for id in 0..1000_u64 {
             assert!(arena.insert(&mut queue, id, 1));
             if id >= 10 {

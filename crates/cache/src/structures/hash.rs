@@ -11,7 +11,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn consecutive_ids_spread_over_the_bits_that_the_table_uses() {
+    fn consecutive_ids_spread_in_table() {
         let mut seen = std::collections::HashSet::new();
         for id in 0..1024_u64 {
             seen.insert(hash(id) & 1023);

@@ -13,7 +13,7 @@ use crate::structures::growth;
 const CHILDREN: usize = 4;
 
 #[derive(Debug, Clone, Copy)]
-struct Node<K> {
+struct HeapNode<K> {
     key: K,
     entry: u32,
 }
@@ -21,7 +21,7 @@ struct Node<K> {
 /// The entries, highest key first.
 #[derive(Debug)]
 pub(crate) struct Heap<K = u32> {
-    nodes: Vec<Node<K>>,
+    nodes: Vec<HeapNode<K>>,
 }
 
 impl<K: Copy + Ord> Heap<K> {
@@ -32,7 +32,7 @@ impl<K: Copy + Ord> Heap<K> {
 
     /// The memory of a heap that grew to hold `count` entries. *Units*: bytes.
     pub(crate) fn bytes_of(count: usize) -> u64 {
-        growth::bytes_of::<Node<K>>(count)
+        growth::bytes_of::<HeapNode<K>>(count)
     }
 
     /// The key and the slab index of an entry with the highest key.
@@ -42,7 +42,7 @@ impl<K: Copy + Ord> Heap<K> {
 
     /// Adds an entry.
     pub(crate) fn push(&mut self, arena: &mut Arena, entry: u32, key: K) {
-        growth::push(&mut self.nodes, Node { key, entry });
+        growth::push(&mut self.nodes, HeapNode { key, entry });
         self.rise(arena, self.nodes.len() - 1);
     }
 
@@ -95,7 +95,7 @@ impl<K: Copy + Ord> Heap<K> {
         self.set(arena, place, node);
     }
 
-    fn set(&mut self, arena: &mut Arena, place: usize, node: Node<K>) {
+    fn set(&mut self, arena: &mut Arena, place: usize, node: HeapNode<K>) {
         self.nodes[place] = node;
         arena.entry_mut(node.entry).place = place as u32;
     }
@@ -105,8 +105,9 @@ impl<K: Copy + Ord> Heap<K> {
 mod tests {
     use super::*;
 
+    /// Entries leave by falling keys, whatever was changed before.
     #[test]
-    fn entries_come_out_by_falling_keys_whatever_was_changed_before() {
+    fn heap_pops_keys_in_order() {
         let (mut arena, mut heap) = (Arena::new(), Heap::new());
         let mut entries = Vec::new();
         for id in 0..500_u32 {

@@ -64,18 +64,18 @@ pub(crate) fn prefetch<T>(value: &T) {
     let _ = value;
 }
 
-/// [`Told::exchange`] returns an id when this many other ids have been announced after it.
+/// [`PrefetchQueue::exchange`] returns an id when this many other ids have been announced after it.
 const TOLD: usize = 8;
 
 /// The announced ids whose first cache lines are being fetched. Once these lines have arrived, the lines to which they
 /// refer can be prefetched.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Told {
+pub(crate) struct PrefetchQueue {
     ids: [Cell<u64>; TOLD],
     next: Cell<usize>,
 }
 
-impl Told {
+impl PrefetchQueue {
     /// Stores an id. *Returns* the id stored [`TOLD`] calls before; an arbitrary id if there was none.
     #[inline]
     pub(crate) fn exchange(&self, id: u64) -> u64 {
@@ -101,15 +101,16 @@ mod tests {
         }
     }
 
+    /// An id is returned when enough other ids have been announced.
     #[test]
-    fn an_id_is_given_back_when_so_many_others_were_told() {
-        let told = Told::default();
+    fn announced_id_returns_in_turn() {
+        let told = PrefetchQueue::default();
         let given: Vec<u64> = (1..=3 * TOLD as u64).map(|id| told.exchange(id)).collect();
         assert!(given[TOLD..].iter().copied().eq(1..=2 * TOLD as u64));
     }
 
     #[test]
-    fn what_is_fetched_is_as_it_was() {
+    fn prefetch_leaves_data_unchanged() {
         let values: Vec<u64> = (0..1000).collect();
         values.iter().for_each(prefetch);
         assert_eq!(values.iter().sum::<u64>(), 499_500);

@@ -1,6 +1,6 @@
 //! Ids in several queues: an id is found with one access to memory, and moved without touching its neighbours.
 //!
-//! Owns: a [`Table`] of records, and a [`Timeline`] for each queue. Promises: an id is in exactly one queue, and its
+//! Owns: a [`RecordTable`] of records, and a [`IdTimeline`] for each queue. Promises: an id is in exactly one queue, and its
 //! record stores its position. An operation on a found id touches only its record, the bit of its old position and the
 //! newest end of a queue, and no other random memory. Leaves to others: the meaning of each queue.
 //!
@@ -10,23 +10,23 @@
 //!
 //! Cost: 16 bytes per place of the table, 4/3 to 5/3 places per id, and the cost of a timeline per queue.
 
-use crate::structures::table::{Record, Table, hash};
-use crate::structures::timeline::{NOWHERE, Owner, Timeline};
+use crate::structures::table::{RecordTable, TableRecord, hash};
+use crate::structures::timeline::{IdTimeline, NOWHERE, TimelineOwner};
 
 /// The largest number of ids. It keeps every timeline below its own limit.
 const IDS_MAX: usize = 1 << 28;
 
 /// The record of one id.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Entry {
+pub(crate) struct QueueEntry {
     pub(crate) id: u64,
     /// The position of the id in the timeline of its queue; [`NOWHERE`] in a vacant record.
     position: u32,
     queue: u8,
 }
 
-impl Record for Entry {
-    const VACANT: Entry = Entry { id: 0, position: NOWHERE, queue: 0 };
+impl TableRecord for QueueEntry {
+    const VACANT: QueueEntry = QueueEntry { id: 0, position: NOWHERE, queue: 0 };
 
     #[inline]
     fn is_vacant(&self) -> bool {
@@ -41,22 +41,23 @@ impl Record for Entry {
 
 /// `COUNT` queues of weighted ids.
 #[derive(Debug, Clone)]
-pub(crate) struct Queues<const COUNT: usize> {
-    table: Table<Entry>,
-    timelines: [Timeline; COUNT],
+pub(crate) struct QueueSet<const COUNT: usize> {
+    table: RecordTable<QueueEntry>,
+    timelines: [IdTimeline; COUNT],
 }
 
-impl<const COUNT: usize> Queues<COUNT> {
+impl<const COUNT: usize> QueueSet<COUNT> {
     /// Empty queues; they allocate nothing before the first id.
-    pub(crate) fn new() -> Queues<COUNT> {
-        Queues { table: Table::new(), timelines: std::array::from_fn(|_| Timeline::default()) }
+    pub(crate) fn new() -> QueueSet<COUNT> {
+        QueueSet { table: RecordTable::new(), timelines: std::array::from_fn(|_| IdTimeline::default()) }
     }
 
     /// The memory of queues of at most `counts` ids, where the largest count is that of all queues together. *Units*:
     /// bytes.
     pub(crate) fn bytes_of(counts: [usize; COUNT]) -> u64 {
         let all = counts.into_iter().max().unwrap_or(0);
-        Table::<Entry>::bytes_of(all) + counts.into_iter().map(|count| Timeline::bytes_of(count).0).sum::<u64>()
+        RecordTable::<QueueEntry>::bytes_of(all)
+            + counts.into_iter().map(|count| IdTimeline::bytes_of(count).0).sum::<u64>()
     }
 
     /// The place of `id` in the table, valid until an id is inserted or removed.
@@ -111,7 +112,7 @@ impl<const COUNT: usize> Queues<COUNT> {
         let has_room = self.table.count() < IDS_MAX;
         if has_room {
             let position = self.put(queue, id, weight);
-            self.table.insert(Entry { id, position, queue: queue as u8 });
+            self.table.insert(QueueEntry { id, position, queue: queue as u8 });
         }
         has_room
     }
@@ -119,7 +120,7 @@ impl<const COUNT: usize> Queues<COUNT> {
     /// Forgets the id at a place.
     #[inline]
     pub(crate) fn remove(&mut self, place: usize) {
-        let Entry { position, queue, .. } = *self.table.get(place);
+        let QueueEntry { position, queue, .. } = *self.table.get(place);
         self.timelines[usize::from(queue)].take(position);
         self.table.remove(place);
     }
@@ -127,7 +128,7 @@ impl<const COUNT: usize> Queues<COUNT> {
     /// Makes the id at a place the newest of its queue.
     #[inline]
     pub(crate) fn refresh(&mut self, place: usize) {
-        let Entry { position, queue, .. } = *self.table.get(place);
+        let QueueEntry { position, queue, .. } = *self.table.get(place);
         if !self.timelines[usize::from(queue)].is_newest(position) {
             self.transfer(place, usize::from(queue));
         }
@@ -136,7 +137,7 @@ impl<const COUNT: usize> Queues<COUNT> {
     /// Makes the id at a place the newest of a queue.
     #[inline]
     pub(crate) fn transfer(&mut self, place: usize, queue: usize) {
-        let Entry { id, position, queue: from } = *self.table.get(place);
+        let QueueEntry { id, position, queue: from } = *self.table.get(place);
         let weight = self.timelines[usize::from(from)].take(position);
         let position = self.put(queue, id, weight);
         let entry = self.table.get_mut(place);
@@ -161,7 +162,7 @@ impl<const COUNT: usize> Queues<COUNT> {
     }
 }
 
-impl Owner for Table<Entry> {
+impl TimelineOwner for RecordTable<QueueEntry> {
     #[inline]
     fn moved(&mut self, id: u64, position: u32) {
         if let Some(place) = find(self, id) {
@@ -171,12 +172,12 @@ impl Owner for Table<Entry> {
 
     #[inline]
     fn prepare(&self, id: u64) {
-        Table::prepare(self, hash(id));
+        RecordTable::prepare(self, hash(id));
     }
 }
 
 #[inline]
-fn find(table: &Table<Entry>, id: u64) -> Option<usize> {
+fn find(table: &RecordTable<QueueEntry>, id: u64) -> Option<usize> {
     table.find(hash(id), |entry| entry.id == id)
 }
 
@@ -198,7 +199,7 @@ mod tests {
 
     #[test]
     fn queues_are_lists() {
-        let (mut queues, mut lists) = (Queues::<3>::new(), Lists::default());
+        let (mut queues, mut lists) = (QueueSet::<3>::new(), Lists::default());
         let mut random = 0x2545_f491_4f6c_dd1d_u64;
         for _ in 0..200_000 {
             random ^= random << 13;

@@ -34,14 +34,14 @@ const COUNTER_MAX: u64 = 15;
 
 /// The reference counts of ids. An id is given by its hash.
 #[derive(Debug, Clone)]
-pub(crate) struct Sketch {
+pub(crate) struct FrequencySketch {
     blocks: Vec<[u64; BLOCK_WORDS]>,
 }
 
-impl Sketch {
-    /// An empty sketch; call [`Sketch::fit`] before counting.
-    pub(crate) fn new() -> Sketch {
-        Sketch { blocks: vec![[0; BLOCK_WORDS]] }
+impl FrequencySketch {
+    /// An empty sketch; call [`FrequencySketch::fit`] before counting.
+    pub(crate) fn new() -> FrequencySketch {
+        FrequencySketch { blocks: vec![[0; BLOCK_WORDS]] }
     }
 
     /// Grows the sketch until it is large enough for `ids` ids.
@@ -118,9 +118,10 @@ mod tests {
     use super::*;
     use crate::structures::hash::hash;
 
+    /// Estimates are never too low and seldom too high.
     #[test]
-    fn estimates_are_never_too_low_and_seldom_too_high() {
-        let mut sketch = Sketch::new();
+    fn sketch_estimates_are_close() {
+        let mut sketch = FrequencySketch::new();
         sketch.fit(1000);
         for id in 0..1000_u64 {
             for _ in 0..id % 20 {
@@ -138,7 +139,7 @@ mod tests {
 
     #[test]
     fn halving_and_growing_keep_the_estimates() {
-        let mut sketch = Sketch::new();
+        let mut sketch = FrequencySketch::new();
         sketch.fit(100);
         for _ in 0..8 {
             sketch.count(hash(7));

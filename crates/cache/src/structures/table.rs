@@ -21,11 +21,11 @@ const LINE_BYTES: usize = 64;
 const PLACES_MIN: usize = 16;
 
 /// A record of a table. It has at most 64 bytes, preferably a divisor of 64.
-pub(crate) trait Record: Copy {
+pub(crate) trait TableRecord: Copy {
     /// The value of a place that has no record.
     const VACANT: Self;
 
-    /// Whether the record is [`Record::VACANT`].
+    /// Whether the record is [`TableRecord::VACANT`].
     fn is_vacant(&self) -> bool;
 
     /// The [`hash`] of the record's id.
@@ -40,15 +40,15 @@ pub(crate) fn hash(id: u64) -> u32 {
 
 /// A table of records.
 #[derive(Debug, Clone)]
-pub(crate) struct Table<R> {
+pub(crate) struct RecordTable<R> {
     places: Vec<R>,
     count: usize,
 }
 
-impl<R: Record> Table<R> {
+impl<R: TableRecord> RecordTable<R> {
     /// An empty table.
-    pub(crate) fn new() -> Table<R> {
-        Table { places: Vec::new(), count: 0 }
+    pub(crate) fn new() -> RecordTable<R> {
+        RecordTable { places: Vec::new(), count: 0 }
     }
 
     /// The number of records.
@@ -195,13 +195,13 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Copy)]
-    struct Pair {
+    struct PairRecord {
         id: u64,
         value: u64,
     }
 
-    impl Record for Pair {
-        const VACANT: Pair = Pair { id: 0, value: u64::MAX };
+    impl TableRecord for PairRecord {
+        const VACANT: PairRecord = PairRecord { id: 0, value: u64::MAX };
 
         fn is_vacant(&self) -> bool {
             self.value == u64::MAX
@@ -212,7 +212,7 @@ mod tests {
         }
     }
 
-    impl Table<Pair> {
+    impl RecordTable<PairRecord> {
         fn find_id(&self, id: u64) -> Option<usize> {
             self.find(hash(id), |pair| pair.id == id)
         }
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_table_is_a_map() {
-        let (mut table, mut map) = (Table::new(), HashMap::new());
+        let (mut table, mut map) = (RecordTable::new(), HashMap::new());
         let (mut state, mut most) = (7_u64, 0);
         for step in 0..200_000 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -236,13 +236,16 @@ mod tests {
                     map.insert(id, step);
                 }
                 None => {
-                    table.insert(Pair { id, value: step });
+                    table.insert(PairRecord { id, value: step });
                     assert_eq!(map.insert(id, step), None);
                 }
             }
             assert_eq!(table.count(), map.len());
             most = most.max(map.len());
-            assert_eq!((table.places.capacity() * size_of::<Pair>()) as u64, Table::<Pair>::bytes_of(most));
+            assert_eq!(
+                (table.places.capacity() * size_of::<PairRecord>()) as u64,
+                RecordTable::<PairRecord>::bytes_of(most)
+            );
         }
         for id in 0..3000 {
             assert_eq!(table.find_id(id).map(|place| table.get(place).value), map.get(&id).copied());
@@ -250,8 +253,8 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_table_has_no_memory_and_finds_nothing() {
-        let table: Table<Pair> = Table::new();
+    fn empty_table_uses_no_memory() {
+        let table: RecordTable<PairRecord> = RecordTable::new();
         table.prepare(hash(1));
         assert_eq!((table.find_id(1), table.places.capacity()), (None, 0));
     }

@@ -2,9 +2,9 @@
 //! is still present.
 //!
 //! Owns: the ring, its ends, and the bits that tell which ids *count* (are still present). Promises: an id keeps its
-//! position until it is removed, except when the ring is full and [`Timeline::make_room`] closes the gaps; nothing is
+//! position until it is removed, except when the ring is full and [`IdTimeline::make_room`] closes the gaps; nothing is
 //! allocated before the first id, nor once the ring has two positions per id that counts. Leaves to others: storing
-//! the position of each id ([`Owner`]).
+//! the position of each id ([`TimelineOwner`]).
 //!
 //! # Idea
 //! Removing an id from a linked list writes to its neighbours, which are at random addresses. A timeline only clears
@@ -32,7 +32,7 @@ const POSITIONS_MAX: usize = 1 << 31;
 
 /// The position of an id that is in no timeline.
 pub(crate) const NOWHERE: u32 = u32::MAX;
-/// The distance from the oldest end within which [`Timeline::next_ahead`] returns ids for prefetching. *Units*:
+/// The distance from the oldest end within which [`IdTimeline::next_ahead`] returns ids for prefetching. *Units*:
 /// positions.
 const AHEAD: usize = 32;
 
@@ -41,17 +41,17 @@ const AHEAD: usize = 32;
 const GIVEN_UP_MIN: usize = 8;
 
 /// The owner of a timeline's ids; it stores the position of each id.
-pub(crate) trait Owner {
+pub(crate) trait TimelineOwner {
     /// Stores the new position of an id.
     fn moved(&mut self, id: u64, position: u32);
 
-    /// Announces that [`Owner::moved`] may soon be called for an id.
+    /// Announces that [`TimelineOwner::moved`] may soon be called for an id.
     fn prepare(&self, id: u64);
 }
 
 /// A ring of weighted ids in the order of their insertion.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Timeline {
+pub(crate) struct IdTimeline {
     ids: Vec<u64>,
     /// One bit per position, which is set if the id at the position counts. No bit is set outside the span.
     counting: Vec<u64>,
@@ -61,7 +61,7 @@ pub(crate) struct Timeline {
     start: usize,
     /// The number of positions between the two ends, gaps included.
     span: usize,
-    /// The distance from the oldest end up to which [`Timeline::next_ahead`] has returned ids.
+    /// The distance from the oldest end up to which [`IdTimeline::next_ahead`] has returned ids.
     ahead: usize,
     /// The number of ids that count.
     count: usize,
@@ -69,7 +69,7 @@ pub(crate) struct Timeline {
     weight: u64,
 }
 
-impl Timeline {
+impl IdTimeline {
     /// The number of ids that count.
     #[inline]
     pub(crate) fn count(&self) -> usize {
@@ -100,7 +100,7 @@ impl Timeline {
         self.place_after(position as usize, 1) == self.place_after(self.start, self.span)
     }
 
-    /// Whether [`Timeline::make_room`] must be called before the next insertion.
+    /// Whether [`IdTimeline::make_room`] must be called before the next insertion.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.span == self.ids.len()
@@ -205,7 +205,7 @@ impl Timeline {
     /// Makes room in a full ring. If it closes gaps, every id that counts gets a new position, which `owner` stores.
     /// *Returns* `false`, without a change, at the limit of positions.
     #[cold]
-    pub(crate) fn make_room(&mut self, owner: &mut impl Owner) -> bool {
+    pub(crate) fn make_room(&mut self, owner: &mut impl TimelineOwner) -> bool {
         let length = self.ids.len();
         // An owner that only removes from the newest end never reclaims the gap at the oldest end, so this is done
         // here.
@@ -228,10 +228,10 @@ impl Timeline {
             }
             let counting = std::mem::replace(&mut self.counting, filled(0, more / WORD_BITS));
             let start = std::mem::take(&mut self.start);
-            self.close_gaps(Steps::new(&counting, start, self.span), owner);
+            self.close_gaps(TimelineSteps::new(&counting, start, self.span), owner);
         } else {
             let counting = std::mem::take(&mut self.counting);
-            self.close_gaps(Steps::new(&counting, self.start, self.span), owner);
+            self.close_gaps(TimelineSteps::new(&counting, self.start, self.span), owner);
             self.counting = counting;
             self.counting.fill(0);
         }
@@ -247,7 +247,7 @@ impl Timeline {
 
     /// Moves the ids that count to the oldest end, without gaps; `steps` are their distances from that end before the
     /// move.
-    fn close_gaps(&mut self, steps: Steps, owner: &mut impl Owner) {
+    fn close_gaps(&mut self, steps: TimelineSteps, owner: &mut impl TimelineOwner) {
         let mut ahead = steps.clone().skip(AHEAD);
         for (next, step) in steps.enumerate() {
             if let Some(step) = ahead.next() {
@@ -310,21 +310,21 @@ impl Timeline {
 
 /// The distances of all ids that count from the oldest end, in ascending order.
 #[derive(Clone)]
-struct Steps<'a> {
+struct TimelineSteps<'a> {
     counting: &'a [u64],
     start: usize,
     step: usize,
     span: usize,
 }
 
-impl Steps<'_> {
+impl TimelineSteps<'_> {
     /// The steps of a ring whose oldest end is at `start`.
-    fn new(counting: &[u64], start: usize, span: usize) -> Steps<'_> {
-        Steps { counting, start, step: 0, span }
+    fn new(counting: &[u64], start: usize, span: usize) -> TimelineSteps<'_> {
+        TimelineSteps { counting, start, step: 0, span }
     }
 }
 
-impl Iterator for Steps<'_> {
+impl Iterator for TimelineSteps<'_> {
     type Item = usize;
 
     #[inline]
@@ -351,9 +351,9 @@ mod tests {
 
     use super::*;
 
-    struct Positions<'a>(&'a mut HashMap<u64, u32>);
+    struct PositionMap<'a>(&'a mut HashMap<u64, u32>);
 
-    impl Owner for Positions<'_> {
+    impl TimelineOwner for PositionMap<'_> {
         fn moved(&mut self, id: u64, position: u32) {
             assert!(self.0.insert(id, position).is_some());
         }
@@ -361,15 +361,16 @@ mod tests {
         fn prepare(&self, _: u64) {}
     }
 
+    /// A timeline is a queue from whose middle ids can be removed.
     #[test]
-    fn a_timeline_is_a_queue_from_whose_middle_ids_are_taken() {
+    fn timeline_queue_removes_from_middle() {
         for weight_max in [1, 9] {
-            let (mut timeline, mut queue, mut positions) = (Timeline::default(), VecDeque::new(), HashMap::new());
+            let (mut timeline, mut queue, mut positions) = (IdTimeline::default(), VecDeque::new(), HashMap::new());
             let mut state = 7_u64;
             for id in 0..100_000_u64 {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 if timeline.is_full() {
-                    assert!(timeline.make_room(&mut Positions(&mut positions)));
+                    assert!(timeline.make_room(&mut PositionMap(&mut positions)));
                 }
                 let weight = 1 + id % weight_max;
                 if state >> 60 == 0 {
@@ -405,10 +406,11 @@ mod tests {
         }
     }
 
+    /// Ids are announced ahead, once and in order.
     #[test]
-    fn ids_are_told_ahead_once_and_in_order() {
-        let mut timeline = Timeline::default();
-        assert!(timeline.make_room(&mut Positions(&mut HashMap::new())));
+    fn ids_are_announced_once() {
+        let mut timeline = IdTimeline::default();
+        assert!(timeline.make_room(&mut PositionMap(&mut HashMap::new())));
         let positions: Vec<u32> = (0..60).map(|id| timeline.put_newest(id, 1)).collect();
         timeline.take(positions[5]);
         let first: Vec<u64> = std::iter::from_fn(|| timeline.next_ahead()).collect();

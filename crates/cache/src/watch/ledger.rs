@@ -10,14 +10,14 @@
 
 use std::fmt;
 
-use crate::Stream;
+use crate::StreamId;
 
 /// The largest number of ledgers, including the one that all further streams share.
 pub(super) const STREAMS_MAX: usize = 16;
 
 /// The accesses of one stream that the cache saved and lost in comparison with LRU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Ledger {
+pub struct StreamLedger {
     /// The number of accesses.
     pub references: u64,
     /// The number of misses among the accesses.
@@ -28,7 +28,7 @@ pub struct Ledger {
     pub lost: u64,
 }
 
-impl Ledger {
+impl StreamLedger {
     /// Counts an access.
     pub(super) fn count(&mut self, is_hit: bool, is_lru_hit: bool) {
         self.references += 1;
@@ -45,16 +45,16 @@ impl Ledger {
 
 /// The ledgers by slot, each with its stream; the shared slot names the stream that used it last.
 #[derive(Default)]
-pub(super) struct Ledgers {
-    slots: Vec<(Stream, Ledger)>,
+pub(super) struct LedgerTable {
+    slots: Vec<(StreamId, StreamLedger)>,
     /// The slot of the last access; the next access often has the same slot.
     last: usize,
     is_shared: bool,
 }
 
-impl Ledgers {
+impl LedgerTable {
     /// The slot of a stream that makes an access. A new stream gets a slot.
-    pub(super) fn slot(&mut self, stream: Stream) -> usize {
+    pub(super) fn slot(&mut self, stream: StreamId) -> usize {
         if self.slots.get(self.last).is_none_or(|slot| slot.0 != stream) {
             let known = self.slots.iter().position(|slot| slot.0 == stream);
             self.last = known.unwrap_or_else(|| self.admit(stream));
@@ -62,9 +62,9 @@ impl Ledgers {
         self.last
     }
 
-    fn admit(&mut self, stream: Stream) -> usize {
+    fn admit(&mut self, stream: StreamId) -> usize {
         if self.slots.len() < STREAMS_MAX {
-            self.slots.push((stream, Ledger::default()));
+            self.slots.push((stream, StreamLedger::default()));
         } else {
             self.is_shared = true;
             self.slots[STREAMS_MAX - 1].0 = stream;
@@ -73,20 +73,20 @@ impl Ledgers {
     }
 
     /// The ledger of a slot.
-    pub(super) fn of_slot(&mut self, slot: usize) -> &mut Ledger {
+    pub(super) fn of_slot(&mut self, slot: usize) -> &mut StreamLedger {
         &mut self.slots[slot].1
     }
 
     /// The ledger of a stream, or the shared ledger if the stream has none of the others.
-    pub(super) fn ledger(&self, stream: Stream) -> Option<Ledger> {
+    pub(super) fn ledger(&self, stream: StreamId) -> Option<StreamLedger> {
         let own = self.slots.iter().find(|slot| slot.0 == stream);
         own.or(self.slots.last().filter(|_| self.is_shared)).map(|slot| slot.1)
     }
 }
 
-impl fmt::Display for Ledger {
+impl fmt::Display for StreamLedger {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Ledger { references, misses, saved, lost } = self;
+        let StreamLedger { references, misses, saved, lost } = self;
         write!(formatter, "{misses} of {references} missed, {saved} saved and {lost} lost against LRU")
     }
 }
@@ -96,27 +96,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn saved_less_lost_is_the_difference_to_lru() {
-        let mut ledger = Ledger::default();
+    fn ledger_is_difference_to_lru() {
+        let mut ledger = StreamLedger::default();
         for (is_hit, is_lru_hit, times) in [(true, true, 5), (true, false, 4), (false, true, 3), (false, false, 2)] {
             (0..times).for_each(|_| ledger.count(is_hit, is_lru_hit));
         }
-        assert_eq!(ledger, Ledger { references: 14, misses: 5, saved: 4, lost: 3 });
+        assert_eq!(ledger, StreamLedger { references: 14, misses: 5, saved: 4, lost: 3 });
         assert_eq!(ledger.misses_lru(), 6);
         assert_eq!(ledger.to_string(), "5 of 14 missed, 4 saved and 3 lost against LRU");
     }
 
     #[test]
-    fn streams_beyond_the_limit_share_one_ledger() {
-        let mut ledgers = Ledgers::default();
-        let count = |ledgers: &mut Ledgers, stream| {
-            let slot = ledgers.slot(Stream(stream));
+    fn excess_streams_share_one_ledger() {
+        let mut ledgers = LedgerTable::default();
+        let count = |ledgers: &mut LedgerTable, stream| {
+            let slot = ledgers.slot(StreamId(stream));
             ledgers.of_slot(slot).count(false, false);
         };
         (0..16).for_each(|stream| count(&mut ledgers, stream));
-        assert_eq!(ledgers.ledger(Stream(16)), None);
+        assert_eq!(ledgers.ledger(StreamId(16)), None);
         (16..40).for_each(|stream| count(&mut ledgers, stream));
-        let references = |stream| ledgers.ledger(Stream(stream)).map(|ledger| ledger.references);
+        let references = |stream| ledgers.ledger(StreamId(stream)).map(|ledger| ledger.references);
         assert_eq!([0, 15, 20, 39].map(references), [Some(1), Some(25), Some(25), Some(25)]);
     }
 }

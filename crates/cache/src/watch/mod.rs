@@ -18,24 +18,24 @@ mod tests;
 mod verdict;
 mod window;
 
-pub use ledger::Ledger;
-pub use report::{Event, EventSink, StreamPeriod};
+pub use ledger::StreamLedger;
+pub use report::{EventSink, PolicyEvent, StreamPeriod};
 pub use window::WindowReport;
 
 use crate::detect::{PeriodEvent, PeriodSink};
-use crate::{Access, LeaderChange, Lru, Policy, Stream, table_bytes};
+use crate::{AccessResult, LeaderChange, Lru, Policy, StreamId, table_bytes};
 
-use histories::Histories;
-use ledger::Ledgers;
-use verdict::Detection;
-use window::Window;
+use histories::HistoryCache;
+use ledger::LedgerTable;
+use verdict::StreamDetection;
+use window::OptimumWindow;
 
 /// What decisions are compared with.
-struct Books {
+struct DecisionBaseline {
     lru: Lru,
     /// The size of a block, by which memory is computed. *Units*: bytes.
     block_bytes: u64,
-    window: Window,
+    window: OptimumWindow,
 }
 
 /// The number of ids that an LRU holds in the memory of a policy of `capacity` ids: an LRU has smaller tables than most
@@ -56,92 +56,92 @@ pub fn lru_capacity(policy: &str, capacity: u64, block_bytes: u64) -> u64 {
 /// A policy with a listener.
 ///
 /// ```
-/// use nectary_cache::{Access, Lirs, Policy, Stream, Watched};
+/// use nectary_cache::{AccessResult, Lirs, Policy, StreamId, WatchedPolicy};
 ///
-/// let mut cache = Watched::new(Box::new(Lirs::new(500)), 8192, Box::new(|event| println!("{event}")));
+/// let mut cache = WatchedPolicy::new(Box::new(Lirs::new(500)), 8192, Box::new(|event| println!("{event}")));
 /// for step in 0..10_000 {
-///     cache.reference(step % 1000, 1, Stream(7), &mut |_| true);
+///     cache.reference(step % 1000, 1, StreamId(7), &mut |_| true);
 /// }
 /// // Under LRU a loop of 1000 blocks in a cache of 500 never hits.
-/// let ledger = cache.ledger(Stream(7)).expect("accessed");
+/// let ledger = cache.ledger(StreamId(7)).expect("accessed");
 /// assert_eq!((ledger.misses_lru(), ledger.lost), (10_000, 0));
 /// ```
-pub struct Watched {
+pub struct WatchedPolicy {
     policy: Box<dyn Policy>,
-    ledgers: Ledgers,
+    ledgers: LedgerTable,
     /// The detectors, by slot of the stream.
-    detections: Vec<Detection>,
-    histories: Histories,
+    detections: Vec<StreamDetection>,
+    histories: HistoryCache,
     /// `None` if only periods are reported.
-    books: Option<Books>,
+    books: Option<DecisionBaseline>,
     sink: EventSink,
 }
 
-impl Watched {
+impl WatchedPolicy {
     /// Watches `policy`, and reports all events to `sink`. The ledgers compare with an LRU of as many ids as an LRU can
     /// hold in the memory of `policy`, for blocks of `block_bytes` bytes. *Units*: bytes.
-    pub fn new(policy: Box<dyn Policy>, block_bytes: u64, sink: EventSink) -> Watched {
+    pub fn new(policy: Box<dyn Policy>, block_bytes: u64, sink: EventSink) -> WatchedPolicy {
         let capacity = policy.capacity();
         let lru = Lru::new(lru_capacity(policy.name(), capacity, block_bytes));
-        let books = Some(Books { lru, block_bytes, window: Window::new(capacity) });
-        Watched { books, ..Watched::unbooked(policy, sink) }
+        let books = Some(DecisionBaseline { lru, block_bytes, window: OptimumWindow::new(capacity) });
+        WatchedPolicy { books, ..WatchedPolicy::unbooked(policy, sink) }
     }
 
     /// Watches `policy`, but reports only periods to `sink`; the ledgers then do not compare with LRU.
-    pub fn periods(policy: Box<dyn Policy>, mut sink: PeriodSink) -> Watched {
+    pub fn periods(policy: Box<dyn Policy>, mut sink: PeriodSink) -> WatchedPolicy {
         let sink: EventSink = Box::new(move |event| {
-            if let Event::Period(period) = event {
+            if let PolicyEvent::Period(period) = event {
                 sink(period.period);
             }
         });
-        Watched::unbooked(policy, sink)
+        WatchedPolicy::unbooked(policy, sink)
     }
 
-    /// The memory of [`Watched::periods`] for a policy of `capacity` units of weight, besides the policy's own. *Units*:
+    /// The memory of [`WatchedPolicy::periods`] for a policy of `capacity` units of weight, besides the policy's own. *Units*:
     /// bytes.
     pub(crate) fn bytes_of(capacity: u64) -> u64 {
-        Histories::bytes_of(capacity) + Detection::bytes_of() * ledger::STREAMS_MAX as u64
+        HistoryCache::bytes_of(capacity) + StreamDetection::bytes_of() * ledger::STREAMS_MAX as u64
     }
 
-    fn unbooked(policy: Box<dyn Policy>, sink: EventSink) -> Watched {
-        let histories = Histories::new(policy.capacity());
-        Watched { policy, ledgers: Ledgers::default(), detections: Vec::new(), histories, books: None, sink }
+    fn unbooked(policy: Box<dyn Policy>, sink: EventSink) -> WatchedPolicy {
+        let histories = HistoryCache::new(policy.capacity());
+        WatchedPolicy { policy, ledgers: LedgerTable::default(), detections: Vec::new(), histories, books: None, sink }
     }
 
     /// The accesses of a stream that the policy saved and lost in comparison with LRU. The first fifteen streams have
     /// their own ledgers; all other streams share one ledger. *Returns* `None` if the stream has no ledger yet.
-    pub fn ledger(&self, stream: Stream) -> Option<Ledger> {
+    pub fn ledger(&self, stream: StreamId) -> Option<StreamLedger> {
         self.ledgers.ledger(stream)
     }
 
-    fn count(&mut self, id: u64, weight: u64, stream: Stream, is_hit: bool) {
+    fn count(&mut self, id: u64, weight: u64, stream: StreamId, is_hit: bool) {
         let slot = self.ledgers.slot(stream);
         let is_lru_hit = match &mut self.books {
-            Some(books) => books.lru.reference(id, weight, stream, &mut |_| true) == Access::Hit,
+            Some(books) => books.lru.reference(id, weight, stream, &mut |_| true) == AccessResult::Hit,
             None => is_hit,
         };
         self.ledgers.of_slot(slot).count(is_hit, is_lru_hit);
         if let Some(change) = self.policy.take_change() {
-            (self.sink)(Event::Leader(change));
+            (self.sink)(PolicyEvent::Leader(change));
         }
         let capacity = self.policy.capacity();
         let window = self.books.as_mut().and_then(|books| books.window.count(id, weight, is_hit, capacity));
         if let Some(report) = window {
-            (self.sink)(Event::Window(report));
+            (self.sink)(PolicyEvent::Window(report));
         }
         if slot == self.detections.len() {
-            self.detections.push(Detection::new());
+            self.detections.push(StreamDetection::new());
         }
         if let Some(report) = self.detections[slot].count(id, self.histories.refer(id, stream)) {
             let replacement = self.policy.replacement(stream);
             let period = PeriodEvent { stream, report: &report, replacement };
-            (self.sink)(Event::Period(StreamPeriod { period, ledger: *self.ledgers.of_slot(slot) }));
+            (self.sink)(PolicyEvent::Period(StreamPeriod { period, ledger: *self.ledgers.of_slot(slot) }));
         }
     }
 }
 
 /// Offers a victim to `evict`, and records the eviction if `evict` gives the victim up.
-fn evicts(id: u64, books: &mut Option<Books>, evict: &mut dyn FnMut(u64) -> bool) -> bool {
+fn evicts(id: u64, books: &mut Option<DecisionBaseline>, evict: &mut dyn FnMut(u64) -> bool) -> bool {
     let is_given_up = evict(id);
     if let Some(books) = books.as_mut().filter(|_| is_given_up) {
         books.window.evict(id);
@@ -149,15 +149,21 @@ fn evicts(id: u64, books: &mut Option<Books>, evict: &mut dyn FnMut(u64) -> bool
     is_given_up
 }
 
-impl Policy for Watched {
+impl Policy for WatchedPolicy {
     fn name(&self) -> &'static str {
         self.policy.name()
     }
 
-    fn reference(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
-        let Watched { policy, books, .. } = self;
+    fn reference(
+        &mut self,
+        id: u64,
+        weight: u64,
+        stream: StreamId,
+        evict: &mut dyn FnMut(u64) -> bool,
+    ) -> AccessResult {
+        let WatchedPolicy { policy, books, .. } = self;
         let access = policy.reference(id, weight, stream, &mut |victim| evicts(victim, books, evict));
-        self.count(id, weight.max(1), stream, access == Access::Hit);
+        self.count(id, weight.max(1), stream, access == AccessResult::Hit);
         access
     }
 
@@ -173,7 +179,7 @@ impl Policy for Watched {
         self.policy.credit(id, references);
     }
 
-    fn replacement(&self, stream: Stream) -> &'static str {
+    fn replacement(&self, stream: StreamId) -> &'static str {
         self.policy.replacement(stream)
     }
 
@@ -194,10 +200,10 @@ impl Policy for Watched {
     }
 
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
-        let Watched { policy, books, histories, .. } = self;
+        let WatchedPolicy { policy, books, histories, .. } = self;
         policy.set_capacity(capacity, &mut |victim| evicts(victim, books, evict));
         histories.set_capacity(capacity);
-        if let Some(Books { lru, block_bytes, window }) = books {
+        if let Some(DecisionBaseline { lru, block_bytes, window }) = books {
             lru.set_capacity(lru_capacity(policy.name(), capacity, *block_bytes), &mut |_| true);
             window.resize();
         }

@@ -16,15 +16,15 @@ fn zipf(state: &mut u64, count: u64) -> u64 {
 }
 
 #[test]
-fn a_watched_policy_decides_what_it_decides_unwatched() {
+fn watched_policy_decides_unchanged() {
     for name in NAMES {
         let mut plain = by_name(name, 200).expect("listed");
-        let mut watched = Watched::new(by_name(name, 200).expect("listed"), 8192, Box::new(|_| ()));
+        let mut watched = WatchedPolicy::new(by_name(name, 200).expect("listed"), 8192, Box::new(|_| ()));
         let mut state = 7;
         for step in 0..5000_u64 {
             let id = if step % 3 == 0 { step / 3 % 300 } else { 1000 + zipf(&mut state, 900) };
             let (mut of_plain, mut of_watched) = (Vec::new(), Vec::new());
-            let stream = Stream((step % 3) as u32);
+            let stream = StreamId((step % 3) as u32);
             let access = plain.reference(id, 1, stream, &mut |victim| {
                 of_plain.push(victim);
                 true
@@ -39,14 +39,14 @@ fn a_watched_policy_decides_what_it_decides_unwatched() {
 }
 
 #[test]
-fn the_ledger_is_that_of_a_separate_simulation() {
+fn ledger_equals_separate_simulation() {
     let mut state = 7;
-    let mut watched = Watched::new(Box::new(Adaptive::new(300)), 8192, Box::new(|_| ()));
+    let mut watched = WatchedPolicy::new(Box::new(Adaptive::new(300)), 8192, Box::new(|_| ()));
     // A naive LRU of as much memory as the policy and its tables take, oldest id first.
     let capacity_lru = lru_capacity("adaptive", 300, 8192);
     assert!(capacity_lru > 300);
     let mut lru: Vec<u64> = Vec::new();
-    let mut expected = [Ledger::default(); 3];
+    let mut expected = [StreamLedger::default(); 3];
     for step in 0..30_000_u64 {
         let stream = (step % 3) as u32;
         let id = match stream {
@@ -54,7 +54,7 @@ fn the_ledger_is_that_of_a_separate_simulation() {
             1 => 10_000 + zipf(&mut state, 1000),
             _ => 20_000 + zipf(&mut state, 200) + step / 100,
         };
-        let is_hit = watched.reference(id, 1, Stream(stream), &mut |_| true) == Access::Hit;
+        let is_hit = watched.reference(id, 1, StreamId(stream), &mut |_| true) == AccessResult::Hit;
         let position = lru.iter().position(|other| *other == id);
         lru.retain(|other| *other != id);
         lru.push(id);
@@ -68,21 +68,22 @@ fn the_ledger_is_that_of_a_separate_simulation() {
         ledger.lost += u64::from(!is_hit && position.is_some());
     }
     for (stream, expected) in expected.iter().enumerate() {
-        assert_eq!(watched.ledger(Stream(stream as u32)), Some(*expected));
+        assert_eq!(watched.ledger(StreamId(stream as u32)), Some(*expected));
     }
-    assert_eq!(watched.ledger(Stream(3)), None);
+    assert_eq!(watched.ledger(StreamId(3)), None);
 }
 
+/// Every period, window and change of leader is reported.
 #[test]
-fn every_period_window_and_change_of_leader_is_told() {
+fn periods_and_leaders_are_reported() {
     let lines = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&lines);
-    let tell = Box::new(move |event: Event<'_>| sink.lock().expect("not poisoned").push(event.to_string()));
-    let mut watched = Watched::new(Box::new(Adaptive::new(500)), 8192, tell);
+    let tell = Box::new(move |event: PolicyEvent<'_>| sink.lock().expect("not poisoned").push(event.to_string()));
+    let mut watched = WatchedPolicy::new(Box::new(Adaptive::new(500)), 8192, tell);
     let mut state = 5;
     for step in 0..60_000_u64 {
         let id = if step < 10_000 { step % 800 } else { 10_000 + step / 8 + zipf(&mut state, 450) };
-        watched.reference(id, 1, Stream(5), &mut |_| true);
+        watched.reference(id, 1, StreamId(5), &mut |_| true);
     }
     let lines = lines.lock().expect("not poisoned");
     assert_eq!(lines.iter().filter(|line| line.starts_with("stream 5 period")).count(), 120);

@@ -11,33 +11,34 @@
 //! numbers of new blocks rise (or fall) from one block to the next more often than in a random order. In a random order
 //! n/2 of n steps rise on average, with variance (n+2)/12 (the Eulerian distribution).
 
-use crate::detect::{Detector, History, Parameters, PeriodReport, Verdict};
+use crate::detect::{BlockHistory, Detector, DetectorParameters, PatternVerdict, PeriodReport};
 
 /// The least evidence for a verdict: a normal distribution is farther from its mean in 0.5 % of cases. *Units*:
 /// standard deviations.
 const EVIDENCE_MIN: f64 = 2.81;
 
 /// The detection of one stream.
-pub(super) struct Detection {
+pub(super) struct StreamDetection {
     detector: Detector,
     last: u64,
     rises: f64,
     falls: f64,
 }
 
-impl Detection {
+impl StreamDetection {
     /// The memory of one detection. *Units*: bytes.
     pub(super) fn bytes_of() -> u64 {
-        size_of::<Detection>() as u64 + 3 * size_of::<u64>() as u64 * u64::from(Parameters::default().period)
+        size_of::<StreamDetection>() as u64
+            + 3 * size_of::<u64>() as u64 * u64::from(DetectorParameters::default().period)
     }
 
     /// Starts the detection of a new stream.
-    pub(super) fn new() -> Detection {
-        Detection { detector: Detector::new(Parameters::default()), last: 0, rises: 0.0, falls: 0.0 }
+    pub(super) fn new() -> StreamDetection {
+        StreamDetection { detector: Detector::new(DetectorParameters::default()), last: 0, rises: 0.0, falls: 0.0 }
     }
 
     /// Counts an access to a block with this history. Returns the report if a period ended; it has a verdict only if there is evidence.
-    pub(super) fn count(&mut self, id: u64, history: &mut History) -> Option<PeriodReport> {
+    pub(super) fn count(&mut self, id: u64, history: &mut BlockHistory) -> Option<PeriodReport> {
         if history.frequency() == 0 {
             self.rises += f64::from(id > self.last);
             self.falls += f64::from(id < self.last);
@@ -49,22 +50,26 @@ impl Detection {
         Some(report)
     }
 
-    fn judge(&self, report: &PeriodReport) -> Verdict {
+    fn judge(&self, report: &PeriodReport) -> PatternVerdict {
         let tau_min = self.detector.parameters().tau_min;
         let steps = self.rises + self.falls;
-        if report.verdict == Verdict::Sequential {
+        if report.verdict == PatternVerdict::Sequential {
             let is_ordered = (self.rises - steps / 2.0).abs() > EVIDENCE_MIN * ((steps + 2.0) / 12.0).sqrt();
-            return if is_ordered { Verdict::Sequential } else { Verdict::None };
+            return if is_ordered { PatternVerdict::Sequential } else { PatternVerdict::None };
         }
         let backward = evidence(self.detector.samples_by_backward().collect());
         if report.tau_backward <= -tau_min && backward < -EVIDENCE_MIN {
-            return Verdict::Looping;
+            return PatternVerdict::Looping;
         }
         let is_by_frequency = report.tau_frequency <= -tau_min;
         if is_by_frequency && evidence(self.detector.samples_by_frequency().collect()) < -EVIDENCE_MIN {
-            return Verdict::Probabilistic;
+            return PatternVerdict::Probabilistic;
         }
-        if report.tau_backward >= tau_min && backward > EVIDENCE_MIN { Verdict::Clustered } else { Verdict::None }
+        if report.tau_backward >= tau_min && backward > EVIDENCE_MIN {
+            PatternVerdict::Clustered
+        } else {
+            PatternVerdict::None
+        }
     }
 }
 
@@ -91,42 +96,44 @@ fn evidence(mut samples: Vec<(u64, u64)>) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Stream;
-    use crate::watch::histories::Histories;
+    use crate::StreamId;
+    use crate::watch::histories::HistoryCache;
 
     /// A detection with histories of its own.
-    struct Alone(Detection, Histories);
+    struct DetectionFixture(StreamDetection, HistoryCache);
 
-    impl Alone {
-        fn new() -> Alone {
-            Alone(Detection::new(), Histories::new(u64::MAX))
+    impl DetectionFixture {
+        fn new() -> DetectionFixture {
+            DetectionFixture(StreamDetection::new(), HistoryCache::new(u64::MAX))
         }
 
         fn count(&mut self, id: u64) -> Option<PeriodReport> {
-            self.0.count(id, self.1.refer(id, Stream(0)))
+            self.0.count(id, self.1.refer(id, StreamId(0)))
         }
     }
 
+    /// Evidence is the correlation of ranks, where equal values have their average rank.
     #[test]
-    fn evidence_is_the_correlation_of_ranks_with_equal_ones_averaged() {
+    fn evidence_is_rank_correlation() {
         let rising = (0..100).map(|value| (value * value, value)).collect();
         assert!((evidence(rising) - 99.0_f64.sqrt()).abs() < 1e-9);
         assert_eq!(evidence((0..100).map(|value| (7, value)).collect()), 0.0);
     }
 
+    /// Uniform random references have a verdict in at most a twentieth of the periods.
     #[test]
-    fn uniform_random_references_have_a_verdict_in_at_most_a_twentieth_of_periods() {
+    fn uniform_random_rarely_has_verdict() {
         for universe in [3000, 2_000_000, 20_000_000] {
             let mut random = 0x2545_f491_4f6c_dd1d_u64;
             let (mut periods, mut verdicts) = (0, 0);
-            let mut detection = Alone::new();
+            let mut detection = DetectionFixture::new();
             for _ in 0..500_000 {
                 random ^= random << 13;
                 random ^= random >> 7;
                 random ^= random << 17;
                 if let Some(report) = detection.count(random % universe) {
                     periods += 1;
-                    verdicts += u32::from(report.verdict != Verdict::None);
+                    verdicts += u32::from(report.verdict != PatternVerdict::None);
                 }
             }
             assert!(periods == 1000 && verdicts <= 50, "{universe}: {verdicts} of {periods}");
@@ -134,23 +141,23 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_is_sequential_in_either_direction() {
+    fn scan_is_sequential_either_direction() {
         for direction in [1, u64::MAX] {
-            let mut detection = Alone::new();
-            let verdicts: Vec<Verdict> = (0..5000_u64)
+            let mut detection = DetectionFixture::new();
+            let verdicts: Vec<PatternVerdict> = (0..5000_u64)
                 .filter_map(|step| detection.count(9000_u64.wrapping_add(step.wrapping_mul(direction))))
                 .map(|report| report.verdict)
                 .collect();
-            assert_eq!(verdicts, [Verdict::Sequential; 10]);
+            assert_eq!(verdicts, [PatternVerdict::Sequential; 10]);
         }
     }
 
     #[test]
-    fn a_loop_is_found_in_its_second_round() {
-        let mut detection = Alone::new();
+    fn loop_found_in_second_round() {
+        let mut detection = DetectionFixture::new();
         for step in 0..3000_u64 {
             if let Some(report) = detection.count(step % 1200).filter(|_| step >= 1999) {
-                assert_eq!(report.verdict, Verdict::Looping, "at {step}");
+                assert_eq!(report.verdict, PatternVerdict::Looping, "at {step}");
             }
         }
     }

@@ -51,7 +51,7 @@ pub struct WindowReport {
 
 /// An id that is referenced in the window.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct WindowId {
     id: u64,
     /// The position of the last reference to the id so far; while MIN runs, the position of the next one.
     place: u32,
@@ -60,14 +60,14 @@ struct Seen {
 }
 
 /// The current window.
-pub(super) struct Window {
+pub(super) struct OptimumWindow {
     length: u64,
     number: u64,
     misses: u64,
     weight: Option<u64>,
     is_uniform: bool,
     /// The ids of the window; `table` finds an id's index in this vector.
-    seen: Vec<Seen>,
+    seen: Vec<WindowId>,
     table: HashTable<u32>,
     /// For each reference, the index of its id in `seen`.
     references: Vec<u32>,
@@ -79,11 +79,11 @@ pub(super) struct Window {
     heap: BinaryHeap<(u32, u32)>,
 }
 
-impl Window {
+impl OptimumWindow {
     /// An empty window.
-    pub(super) fn new(capacity: u64) -> Window {
+    pub(super) fn new(capacity: u64) -> OptimumWindow {
         let length = capacity.saturating_mul(WINDOW_FACTOR).clamp(WINDOW_MIN, WINDOW_MAX);
-        Window {
+        OptimumWindow {
             length,
             number: 0,
             misses: 0,
@@ -107,7 +107,7 @@ impl Window {
 
     /// Notes that `id` was removed by the user of the cache, not by the policy.
     pub(super) fn remove(&mut self, id: u64) {
-        let Window { table, seen, evicted, .. } = self;
+        let OptimumWindow { table, seen, evicted, .. } = self;
         if let Ok(found) = table.find_entry(hash(id), |&position| seen[position as usize].id == id) {
             found.remove();
         }
@@ -135,7 +135,7 @@ impl Window {
             None => {
                 let was_evicted = self.evicted.find(hash(id), |other| *other == id).is_some();
                 let position = self.seen.len() as u32;
-                self.seen.push(Seen { id, place, is_resident: is_hit || was_evicted });
+                self.seen.push(WindowId { id, place, is_resident: is_hit || was_evicted });
                 let seen = &self.seen;
                 self.table.insert_unique(hash(id), position, |&other| hash(seen[other as usize].id));
                 position
@@ -172,7 +172,7 @@ impl Window {
 
     /// Runs MIN over the window. *Returns* the number of its misses.
     fn optimum(&mut self, blocks: u64) -> u64 {
-        let Window { seen, references, next, heap, .. } = self;
+        let OptimumWindow { seen, references, next, heap, .. } = self;
         heap.clear();
         let mut resident = 0;
         // Each id gets the position of its first reference.
@@ -213,7 +213,7 @@ impl Window {
 
 /// Removes the id with the farthest next reference, if this reference is farther than `next`. *Returns* whether an id
 /// was removed.
-fn evict_farther(seen: &mut [Seen], heap: &mut BinaryHeap<(u32, u32)>, next: u32) -> bool {
+fn evict_farther(seen: &mut [WindowId], heap: &mut BinaryHeap<(u32, u32)>, next: u32) -> bool {
     while let Some(&(place, position)) = heap.peek() {
         let id = &mut seen[position as usize];
         if id.is_resident && id.place == place {
@@ -232,7 +232,7 @@ fn evict_farther(seen: &mut [Seen], heap: &mut BinaryHeap<(u32, u32)>, next: u32
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Access, Stream, by_name};
+    use crate::{AccessResult, StreamId, by_name};
 
     /// A naive MIN with bypassing that starts with `contents`. *Returns* its misses.
     fn naive(mut contents: Vec<u64>, ids: &[u64], blocks: usize) -> u64 {
@@ -253,9 +253,9 @@ mod tests {
     }
 
     #[test]
-    fn the_optimum_of_each_window_is_that_of_a_naive_one_from_the_same_contents() {
+    fn window_optimum_matches_naive_one() {
         for (blocks, name, seed) in [(7, "lru", 1), (40, "lirs", 2), (150, "lru", 3)] {
-            let (mut policy, mut window) = (by_name(name, blocks).expect("registered"), Window::new(blocks));
+            let (mut policy, mut window) = (by_name(name, blocks).expect("registered"), OptimumWindow::new(blocks));
             let (mut contents, mut ids, mut random) = (Vec::new(), Vec::new(), 0x9e37_79b9_7f4a_7c15_u64 >> seed);
             let mut reports = 0;
             for step in 0..3 * WINDOW_MIN {
@@ -264,10 +264,10 @@ mod tests {
                 random ^= random << 17;
                 let id = if step % 3 == 0 { step / 3 % 90 } else { random % 200 };
                 ids.push(id);
-                let is_hit = policy.reference(id, 1, Stream(0), &mut |victim| {
+                let is_hit = policy.reference(id, 1, StreamId(0), &mut |victim| {
                     window.evict(victim);
                     true
-                }) == Access::Hit;
+                }) == AccessResult::Hit;
                 if let Some(report) = window.count(id, 1, is_hit, blocks) {
                     assert_eq!(report.misses_min, Some(naive(contents, &ids, blocks as usize)), "{name} {step}");
                     assert!(report.misses_min <= Some(report.misses));
@@ -280,9 +280,10 @@ mod tests {
         }
     }
 
+    /// A removed id counts as one that no policy could have kept.
     #[test]
-    fn a_removed_id_is_one_that_no_policy_could_have_kept() {
-        let (mut window, mut last) = (Window::new(10), None);
+    fn removed_id_always_misses() {
+        let (mut window, mut last) = (OptimumWindow::new(10), None);
         // Id 1 is resident at the start of the window and is removed at once. It is removed again after 100 references,
         // so it misses twice. Then id 2 is removed while it is not resident.
         window.remove(1);
@@ -302,9 +303,10 @@ mod tests {
         assert_eq!(last.map(|report| (report.misses, report.misses_min)), Some((1, Some(1))));
     }
 
+    /// A window in which the capacity changed has no distance, and the next one has.
     #[test]
-    fn a_window_in_which_the_capacity_changed_has_no_distance_and_the_next_one_has() {
-        let mut window = Window::new(10);
+    fn capacity_change_voids_window_distance() {
+        let mut window = OptimumWindow::new(10);
         window.resize();
         let mut reports = (0..2 * WINDOW_MIN).filter_map(|step| window.count(step % 5, 1, step >= 5, 10));
         assert_eq!(reports.next().map(|report| report.misses_min), Some(None));
@@ -313,7 +315,7 @@ mod tests {
 
     #[test]
     fn weights_that_differ_have_no_distance() {
-        let mut window = Window::new(10);
+        let mut window = OptimumWindow::new(10);
         let mut last = None;
         for step in 0..WINDOW_MIN {
             last = window.count(step % 5, 1 + step % 5, false, 10);

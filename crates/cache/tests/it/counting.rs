@@ -18,10 +18,10 @@ pub fn bytes() -> usize {
     BYTES.get()
 }
 
-struct Counting;
+struct PolicyAllocationCounter;
 
 // SAFETY: every call is passed on to the system's allocator unchanged; the counters allocate nothing.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for PolicyAllocationCounter {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
         BYTES.set(BYTES.get().wrapping_add(layout.size()));
@@ -37,4 +37,4 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: PolicyAllocationCounter = PolicyAllocationCounter;

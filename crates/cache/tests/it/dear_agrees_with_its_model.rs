@@ -11,21 +11,25 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::mpsc::channel;
 
-use model::Model;
-use nectary_cache::dear::Parameters;
-use nectary_cache::detect::{PeriodReport, Verdict};
-use nectary_cache::{Dear, Policy, Stream};
-use operations::{Operation, operations, parameters};
+use model::DearModel;
+use nectary_cache::dear::DearParameters;
+use nectary_cache::detect::{PatternVerdict, PeriodReport};
+use nectary_cache::{Dear, Policy, StreamId};
+use operations::{DearOperation, operations, parameters};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
-fn check(capacity: u64, parameters: Parameters, operations: &[Operation]) -> Result<Vec<Verdict>, TestCaseError> {
+fn check(
+    capacity: u64,
+    parameters: DearParameters,
+    operations: &[DearOperation],
+) -> Result<Vec<PatternVerdict>, TestCaseError> {
     let mut policy = Dear::with_parameters(capacity, parameters);
     let (sender, receiver) = channel::<(u32, &'static str, PeriodReport)>();
     policy.explain_to(Box::new(move |event| {
         sender.send((event.stream.0, event.replacement, *event.report)).expect("the receiver outlives the policy");
     }));
-    let mut model = Model::new(capacity, parameters);
+    let mut model = DearModel::new(capacity, parameters);
     let mut divisor = 0;
     let mut verdicts = Vec::new();
     for operation in operations {
@@ -35,27 +39,27 @@ fn check(capacity: u64, parameters: Parameters, operations: &[Operation]) -> Res
             divisor == 0 || !id.is_multiple_of(divisor)
         };
         let mut refer = |id, weight, stream| {
-            let access = policy.reference(id, weight, Stream(stream), &mut |id| keeps(&mut victims, id));
+            let access = policy.reference(id, weight, StreamId(stream), &mut |id| keeps(&mut victims, id));
             let expected = model.reference(id, weight, stream, &mut |id| keeps(&mut victims_of_model, id));
             (access, expected)
         };
         match *operation {
-            Operation::Reference { id, weight, stream } => {
+            DearOperation::Reference { id, weight, stream } => {
                 let (access, expected) = refer(id, weight, stream);
                 prop_assert_eq!(access, expected);
             }
-            Operation::Loop { first, blocks, length, stream } => {
+            DearOperation::Loop { first, blocks, length, stream } => {
                 for at in 0..length {
                     let (access, expected) = refer(first + at % blocks, 1, stream);
                     prop_assert_eq!(access, expected);
                 }
             }
-            Operation::Remove { id } => prop_assert_eq!(policy.remove(id), model.remove(id)),
-            Operation::SetCapacity { capacity } => {
+            DearOperation::Remove { id } => prop_assert_eq!(policy.remove(id), model.remove(id)),
+            DearOperation::SetCapacity { capacity } => {
                 policy.set_capacity(capacity, &mut |id| keeps(&mut victims, id));
                 model.set_capacity(capacity, &mut |id| keeps(&mut victims_of_model, id));
             }
-            Operation::Pin { divisor: new } => divisor = new,
+            DearOperation::Pin { divisor: new } => divisor = new,
         }
         prop_assert_eq!(&victims, &victims_of_model);
         for (stream, replacement, expected) in model.reports.drain(..) {
@@ -101,7 +105,7 @@ proptest! {
 fn the_operations_lead_to_every_verdict() {
     use proptest::strategy::ValueTree;
     let mut runner = proptest::test_runner::TestRunner::deterministic();
-    let mut counts: HashMap<Verdict, usize> = HashMap::new();
+    let mut counts: HashMap<PatternVerdict, usize> = HashMap::new();
     for _ in 0..200 {
         let tree = (1..40_u64, parameters(), operations()).new_tree(&mut runner).expect("no filters");
         let (capacity, parameters, operations) = tree.current();

@@ -6,14 +6,14 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use crate::naive::{NaiveDetector, Planted};
-use nectary_cache::detect::{Detector, Known, Parameters};
+use crate::naive::{DetectorBug, NaiveDetector};
+use nectary_cache::detect::{BlockHistories, Detector, DetectorParameters};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
 /// A series of references of one kind over some blocks.
 #[derive(Debug, Clone)]
-enum Stretch {
+enum ReferenceStretch {
     Loop {
         first: u64,
         blocks: u64,
@@ -32,41 +32,47 @@ enum Stretch {
     },
 }
 
-impl Stretch {
+impl ReferenceStretch {
     fn references(&self) -> Vec<u64> {
         match self {
-            Stretch::Loop { first, blocks, length } => (0..*length as u64).map(|at| first + at % blocks).collect(),
-            Stretch::Scan { first, length } => (*first..first + *length as u64).collect(),
-            Stretch::Random { references } => references.clone(),
-            Stretch::Skewed { references } => references.iter().map(|block| block * block / 40).collect(),
+            ReferenceStretch::Loop { first, blocks, length } => {
+                (0..*length as u64).map(|at| first + at % blocks).collect()
+            }
+            ReferenceStretch::Scan { first, length } => (*first..first + *length as u64).collect(),
+            ReferenceStretch::Random { references } => references.clone(),
+            ReferenceStretch::Skewed { references } => references.iter().map(|block| block * block / 40).collect(),
         }
     }
 }
 
 fn references() -> impl Strategy<Value = Vec<u64>> {
     let stretch = prop_oneof![
-        (0..50_u64, 1..60_u64, 1..200_usize).prop_map(|(first, blocks, length)| Stretch::Loop {
+        (0..50_u64, 1..60_u64, 1..200_usize).prop_map(|(first, blocks, length)| ReferenceStretch::Loop {
             first,
             blocks,
             length
         }),
-        (0..500_u64, 1..80_usize).prop_map(|(first, length)| Stretch::Scan { first, length }),
-        proptest::collection::vec(0..40_u64, 1..120).prop_map(|references| Stretch::Random { references }),
-        proptest::collection::vec(0..40_u64, 1..120).prop_map(|references| Stretch::Skewed { references }),
+        (0..500_u64, 1..80_usize).prop_map(|(first, length)| ReferenceStretch::Scan { first, length }),
+        proptest::collection::vec(0..40_u64, 1..120).prop_map(|references| ReferenceStretch::Random { references }),
+        proptest::collection::vec(0..40_u64, 1..120).prop_map(|references| ReferenceStretch::Skewed { references }),
     ];
     proptest::collection::vec(stretch, 1..8)
-        .prop_map(|stretches| stretches.iter().flat_map(Stretch::references).collect())
+        .prop_map(|stretches| stretches.iter().flat_map(ReferenceStretch::references).collect())
 }
 
-fn parameters() -> impl Strategy<Value = Parameters> {
+fn parameters() -> impl Strategy<Value = DetectorParameters> {
     let tau_min = prop_oneof![Just(0.0), Just(0.2), Just(0.6), Just(1.0)];
-    (1..70_u32, 2..8_usize, tau_min).prop_map(|(period, sublists, tau_min)| Parameters { period, sublists, tau_min })
+    (1..70_u32, 2..8_usize, tau_min).prop_map(|(period, sublists, tau_min)| DetectorParameters {
+        period,
+        sublists,
+        tau_min,
+    })
 }
 
 /// The reports of the first period in which the detector and the model differ, as text; `None` if they never differ.
-fn difference(parameters: Parameters, planted: Planted, references: &[u64]) -> Option<String> {
+fn difference(parameters: DetectorParameters, planted: DetectorBug, references: &[u64]) -> Option<String> {
     let mut fast = Detector::new(parameters);
-    let mut known = Known::new(1 << 20);
+    let mut known = BlockHistories::new(1 << 20);
     let mut naive = NaiveDetector::new(parameters, planted);
     for &block in references {
         let expected = naive.refer(block, false);
@@ -96,7 +102,7 @@ proptest! {
     #![proptest_config(config())]
     #[test]
     fn the_detector_agrees_with_its_model(parameters in parameters(), references in references()) {
-        prop_assert_eq!(difference(parameters, Planted::Nothing, &references), None);
+        prop_assert_eq!(difference(parameters, DetectorBug::Nothing, &references), None);
     }
 }
 
@@ -118,17 +124,17 @@ fn mixture(seed: u64) -> Vec<u64> {
 
 #[test]
 fn every_planted_bug_is_caught() {
-    let parameters = Parameters { period: 50, ..Parameters::default() };
+    let parameters = DetectorParameters { period: 50, ..DetectorParameters::default() };
     for seed in 0..3 {
         let references = mixture(seed);
-        assert_eq!(difference(parameters, Planted::Nothing, &references), None, "seed {seed}");
+        assert_eq!(difference(parameters, DetectorBug::Nothing, &references), None, "seed {seed}");
         for planted in [
-            Planted::ForwardFromReference,
-            Planted::AttributesAtEnd,
-            Planted::StrictThreshold,
-            Planted::TiesNotAveraged,
-            Planted::FirstTimeBlocks,
-            Planted::ClusteredFirst,
+            DetectorBug::ForwardFromReference,
+            DetectorBug::AttributesAtEnd,
+            DetectorBug::StrictThreshold,
+            DetectorBug::TiesNotAveraged,
+            DetectorBug::FirstTimeBlocks,
+            DetectorBug::ClusteredFirst,
         ] {
             assert!(difference(parameters, planted, &references).is_some(), "{planted:?} is not noticed, seed {seed}");
         }

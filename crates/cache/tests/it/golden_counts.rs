@@ -7,7 +7,7 @@
 mod rows;
 mod traces;
 
-use nectary_cache::{Access, Future, Min, Policy, Stream, by_name};
+use nectary_cache::{AccessResult, Min, NextReferences, Policy, StreamId, by_name};
 
 use rows::TRACES;
 use traces::{Next, references};
@@ -15,7 +15,7 @@ use traces::{Next, references};
 /// The policies whose misses are in the columns of the rows.
 const COLUMNS: [&str; 9] = ["fifo", "lru", "lfu", "clock", "sieve", "arc", "s3fifo", "2q", "min"];
 
-struct Trace {
+struct GeneratedTrace {
     name: &'static str,
     next: Next,
     /// The cache sizes, each with the misses of each column.
@@ -23,15 +23,16 @@ struct Trace {
 }
 
 fn misses(policy: &mut dyn Policy, ids: &[u64]) -> usize {
-    ids.iter().filter(|&&id| policy.reference(id, 1, Stream(0), &mut |_| true) != Access::Hit).count()
+    ids.iter().filter(|&&id| policy.reference(id, 1, StreamId(0), &mut |_| true) != AccessResult::Hit).count()
 }
 
+/// The misses on generated traces equal those of another program.
 #[test]
-fn misses_on_generated_traces_equal_those_of_another_program() {
+fn generated_misses_match_reference() {
     let (mut compared, mut wrong) = (0, Vec::new());
     for (trace, number) in TRACES.iter().zip(0..) {
         let ids = references(trace.next, 1000 + number);
-        let future = Future::of(&ids).expect("short");
+        let future = NextReferences::of(&ids).expect("short");
         for (size, expected) in trace.rows {
             for (name, expected) in COLUMNS.iter().zip(expected) {
                 let found = match by_name(name, *size) {

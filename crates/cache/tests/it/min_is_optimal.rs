@@ -1,6 +1,6 @@
 //! Compares MIN with every possible sequence of decisions, on all traces of a few references.
 
-use nectary_cache::{Access, Future, Min, Policy, Stream};
+use nectary_cache::{AccessResult, Min, NextReferences, Policy, StreamId};
 
 /// The fewest possible misses of the trace `ids` if the cache holds `resident` (a set of ids as bits) at its start.
 fn fewest(ids: &[u64], resident: u32, capacity: u32, may_bypass: bool) -> usize {
@@ -24,7 +24,7 @@ fn fewest(ids: &[u64], resident: u32, capacity: u32, may_bypass: bool) -> usize 
 }
 
 fn misses(policy: &mut Min, ids: &[u64]) -> usize {
-    ids.iter().filter(|&&id| policy.reference(id, 1, Stream(0), &mut |_| true) != Access::Hit).count()
+    ids.iter().filter(|&&id| policy.reference(id, 1, StreamId(0), &mut |_| true) != AccessResult::Hit).count()
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn no_sequence_of_decisions_misses_less() {
     let mut compared = 0;
     for number in 0..4_u64.pow(9) / 3 {
         let ids: Vec<u64> = (0..9).map(|place| number * 3 / 4_u64.pow(place) % 4).collect();
-        let future = Future::of(&ids).expect("short");
+        let future = NextReferences::of(&ids).expect("short");
         let capacity = 1 + (number % 3) as u32;
         let admitting = misses(&mut Min::new(u64::from(capacity), &future), &ids);
         let bypassing = misses(&mut Min::bypassing(u64::from(capacity), &future), &ids);
@@ -43,17 +43,18 @@ fn no_sequence_of_decisions_misses_less() {
     println!("{compared} traces compared");
 }
 
+/// Refused and removed ids do not change what MIN knows of the future.
 #[test]
-fn refused_and_removed_ids_do_not_confuse_the_future() {
+fn min_ignores_removed_ids() {
     let ids: Vec<u64> = (0..20_000_u64).map(|position| position * position % 101 + position / 1000).collect();
-    let mut policy = Min::new(40, &Future::of(&ids).expect("short"));
+    let mut policy = Min::new(40, &NextReferences::of(&ids).expect("short"));
     let (mut refused, mut used) = (0, 0);
     for (position, &id) in ids.iter().enumerate() {
-        let access = policy.reference(id, 1 + id % 3, Stream(0), &mut |victim| {
+        let access = policy.reference(id, 1 + id % 3, StreamId(0), &mut |victim| {
             refused += u64::from(victim % 7 == 0);
             victim % 7 != 0
         });
-        assert_eq!(policy.contains(id), access != Access::Bypassed);
+        assert_eq!(policy.contains(id), access != AccessResult::Bypassed);
         if position % 5 == 0 {
             policy.remove(ids[position / 2]);
         }

@@ -5,8 +5,8 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use crate::models::{self, Model};
-use nectary_cache::{Access, NAMES, Policy, REFUSALS_MAX, Stream, by_name};
+use crate::models::{self, PolicyModel};
+use nectary_cache::{AccessResult, NAMES, Policy, REFUSALS_MAX, StreamId, by_name};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{RngSeed, TestRunner};
@@ -15,7 +15,7 @@ use proptest::test_runner::{RngSeed, TestRunner};
 const MODELLED_ELSEWHERE: &[&str] = &["dear", "adaptive", "lhd"];
 
 #[derive(Debug, Clone)]
-enum Operation {
+enum PolicyOperation {
     Reference {
         id: u64,
         weight: u64,
@@ -32,13 +32,13 @@ enum Operation {
     },
 }
 
-fn operations() -> impl Strategy<Value = Vec<Operation>> {
+fn operations() -> impl Strategy<Value = Vec<PolicyOperation>> {
     let id = prop_oneof![3 => 0..12_u64, 1 => 0..200_u64];
     let operation = prop_oneof![
-        40 => (id.clone(), 1..12_u64).prop_map(|(id, weight)| Operation::Reference { id, weight }),
-        3 => id.prop_map(|id| Operation::Remove { id }),
-        1 => (0..120_u64).prop_map(|capacity| Operation::SetCapacity { capacity }),
-        1 => (0..4_u64).prop_map(|divisor| Operation::Pin { divisor }),
+        40 => (id.clone(), 1..12_u64).prop_map(|(id, weight)| PolicyOperation::Reference { id, weight }),
+        3 => id.prop_map(|id| PolicyOperation::Remove { id }),
+        1 => (0..120_u64).prop_map(|capacity| PolicyOperation::SetCapacity { capacity }),
+        1 => (0..4_u64).prop_map(|divisor| PolicyOperation::Pin { divisor }),
     ];
     proptest::collection::vec(operation, 1..600)
 }
@@ -46,8 +46,8 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
 /// Runs `operations` on a policy, and on its model if it has one, and compares the answers.
 fn check(
     mut policy: Box<dyn Policy>,
-    mut model: Option<Box<dyn Model>>,
-    operations: &[Operation],
+    mut model: Option<Box<dyn PolicyModel>>,
+    operations: &[PolicyOperation],
 ) -> Result<(), TestCaseError> {
     let name = policy.name();
     let mut divisor = 0;
@@ -62,20 +62,20 @@ fn check(
         let (used_before, count_before) = (policy.used(), policy.len());
         let mut is_resized = false;
         match *operation {
-            Operation::Reference { id, weight } => {
+            PolicyOperation::Reference { id, weight } => {
                 let was_resident = policy.contains(id);
                 // The models ignore streams.
-                let stream = Stream((id % 20) as u32);
+                let stream = StreamId((id % 20) as u32);
                 let access = policy.reference(id, weight, stream, &mut |id| keeps(&mut victims, id));
-                prop_assert_eq!(was_resident, access == Access::Hit);
-                prop_assert_eq!(policy.contains(id), access != Access::Bypassed);
+                prop_assert_eq!(was_resident, access == AccessResult::Hit);
+                prop_assert_eq!(policy.contains(id), access != AccessResult::Bypassed);
                 prop_assert!(victims.iter().filter(|victim| !victim.1).count() <= REFUSALS_MAX);
                 if let Some(model) = &mut model {
                     let evict = &mut |id| keeps(&mut victims_of_model, id);
                     prop_assert_eq!(access, models::reference(&mut **model, id, weight, evict), "{}", name);
                 }
             }
-            Operation::Remove { id } => {
+            PolicyOperation::Remove { id } => {
                 let was_resident = policy.contains(id);
                 prop_assert_eq!(policy.remove(id), was_resident);
                 prop_assert!(!policy.contains(id));
@@ -83,7 +83,7 @@ fn check(
                     prop_assert_eq!(was_resident, model.remove(id), "{}", name);
                 }
             }
-            Operation::SetCapacity { capacity: new } => {
+            PolicyOperation::SetCapacity { capacity: new } => {
                 capacity = new;
                 is_resized = true;
                 policy.set_capacity(new, &mut |id| keeps(&mut victims, id));
@@ -91,7 +91,7 @@ fn check(
                     models::set_capacity(&mut **model, new, &mut |id| keeps(&mut victims_of_model, id));
                 }
             }
-            Operation::Pin { divisor: new } => divisor = new,
+            PolicyOperation::Pin { divisor: new } => divisor = new,
         }
         prop_assert!(victims.iter().all(|&(id, gives_up)| policy.contains(id) != gives_up));
         let mut given_up: Vec<u64> = victims.iter().filter(|victim| victim.1).map(|victim| victim.0).collect();
@@ -141,7 +141,7 @@ proptest! {
     }
 
     #[test]
-    fn the_same_calls_give_the_same_victims(capacity in 1..120_u64, operations in operations()) {
+    fn same_calls_give_same_victims(capacity in 1..120_u64, operations in operations()) {
         for name in NAMES {
             prop_assert_eq!(played(name, capacity, &operations), played(name, capacity, &operations), "{}", name);
         }
@@ -155,7 +155,7 @@ const CASES_DIVISOR: u32 = 4;
 proptest! {
     #![proptest_config(ProptestConfig { cases: config().cases.div_ceil(CASES_DIVISOR), ..config() })]
     #[test]
-    fn policies_that_follow_streams_keep_the_promises_of_all(capacity in 1..120_u64, operations in operations()) {
+    fn stream_policies_keep_common_promises(capacity in 1..120_u64, operations in operations()) {
         for name in MODELLED_ELSEWHERE {
             check(by_name(name, capacity).expect("listed"), None, &operations)?;
         }
@@ -163,7 +163,7 @@ proptest! {
 }
 
 /// Runs `operations` on a policy. *Returns* the access, the offered victims and the used weight after each operation.
-fn played(name: &str, capacity: u64, operations: &[Operation]) -> Vec<(Option<Access>, Vec<u64>, u64)> {
+fn played(name: &str, capacity: u64, operations: &[PolicyOperation]) -> Vec<(Option<AccessResult>, Vec<u64>, u64)> {
     let mut policy = by_name(name, capacity).expect("listed");
     let mut answers = Vec::new();
     for operation in operations {
@@ -173,12 +173,12 @@ fn played(name: &str, capacity: u64, operations: &[Operation]) -> Vec<(Option<Ac
             !id.is_multiple_of(3)
         };
         match *operation {
-            Operation::Reference { id, weight } => {
-                access = Some(policy.reference(id, weight, Stream((id % 2) as u32), &mut evict));
+            PolicyOperation::Reference { id, weight } => {
+                access = Some(policy.reference(id, weight, StreamId((id % 2) as u32), &mut evict));
             }
-            Operation::Remove { id } => _ = policy.remove(id),
-            Operation::SetCapacity { capacity } => policy.set_capacity(capacity, &mut evict),
-            Operation::Pin { .. } => {}
+            PolicyOperation::Remove { id } => _ = policy.remove(id),
+            PolicyOperation::SetCapacity { capacity } => policy.set_capacity(capacity, &mut evict),
+            PolicyOperation::Pin { .. } => {}
         }
         answers.push((access, victims, policy.used()));
     }
@@ -187,7 +187,7 @@ fn played(name: &str, capacity: u64, operations: &[Operation]) -> Vec<(Option<Ac
 
 /// A comparison that cannot fail proves nothing, so each policy must differ from the model of a similar policy.
 #[test]
-fn the_model_of_another_policy_is_told_apart() {
+fn wrong_model_is_detected() {
     let relatives = [
         ("fifo", "clock"),
         ("lru", "fifo"),
@@ -215,25 +215,25 @@ fn the_model_of_another_policy_is_told_apart() {
 
 /// Refusals must not cause an endless loop: every policy gives up after [`REFUSALS_MAX`] refusals.
 #[test]
-fn a_cache_of_pinned_ids_is_bypassed_at_the_bound_of_refusals() {
+fn pinned_cache_is_bypassed() {
     for name in NAMES {
         let mut policy = by_name(name, 1000).expect("known");
         for id in 0..1000 {
-            policy.reference(id, 1, Stream(0), &mut |_| true);
+            policy.reference(id, 1, StreamId(0), &mut |_| true);
         }
         let mut offered = 0;
-        let access = policy.reference(5000, 1, Stream(0), &mut |_| {
+        let access = policy.reference(5000, 1, StreamId(0), &mut |_| {
             offered += 1;
             false
         });
-        assert_eq!((access, offered, policy.len()), (Access::Bypassed, REFUSALS_MAX, 1000), "{name}");
+        assert_eq!((access, offered, policy.len()), (AccessResult::Bypassed, REFUSALS_MAX, 1000), "{name}");
         let mut left = REFUSALS_MAX - 1;
-        let access = policy.reference(5000, 1, Stream(0), &mut |_| {
+        let access = policy.reference(5000, 1, StreamId(0), &mut |_| {
             let gives_up = left == 0;
             left = left.saturating_sub(1);
             gives_up
         });
-        assert_eq!(access, Access::Inserted, "{name}: one refusal less than the bound");
+        assert_eq!(access, AccessResult::Inserted, "{name}: one refusal less than the bound");
     }
 }
 
@@ -243,7 +243,7 @@ fn weightless_ids_are_bounded_in_number() {
     for name in NAMES {
         let mut policy = by_name(name, 10).expect("known");
         for id in 0..1000 {
-            policy.reference(id, 0, Stream(0), &mut |_| true);
+            policy.reference(id, 0, StreamId(0), &mut |_| true);
         }
         assert_eq!((policy.len(), policy.used()), (10, 10), "{name}");
     }

@@ -1,6 +1,6 @@
 //! Tests that a reference allocates nothing once a policy's tables have grown; the allocator counts allocations.
 
-use nectary_cache::{NAMES, Stream, by_name};
+use nectary_cache::{NAMES, StreamId, by_name};
 
 use crate::counting::allocations;
 
@@ -17,7 +17,7 @@ fn references_allocate_nothing_once_grown() {
                 // A linear congruential generator; the square favours low ids, so there are hits, ghosts and victims.
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let id = (state >> 48) * (state >> 48) / 40_000;
-                policy.reference(id, 1 + id % 5, Stream(0), &mut |_| true);
+                policy.reference(id, 1 + id % 5, StreamId(0), &mut |_| true);
             }
         };
         let mut allocations_of_round = || {

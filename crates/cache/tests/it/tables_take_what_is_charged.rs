@@ -1,7 +1,7 @@
 //! The memory of each policy's tables is what [`table_bytes`] says. All sizes and resident memory are compared by
 //! `research cache-memory` of `nectary-bench`.
 
-use nectary_cache::{NAMES, Policy, Stream, explaining, table_bytes};
+use nectary_cache::{NAMES, Policy, StreamId, explaining, table_bytes};
 
 use crate::counting::bytes;
 
@@ -16,12 +16,12 @@ fn fill(policy: &mut dyn Policy) {
     let streams: Vec<u32> = (0..12 * CAPACITY).map(stream).collect();
     let mut random = 7_u64;
     for round in 0..3 {
-        (0..6 * CAPACITY).for_each(|id| _ = policy.reference(round << 40 | id, 1, Stream(1), &mut |_| true));
+        (0..6 * CAPACITY).for_each(|id| _ = policy.reference(round << 40 | id, 1, StreamId(1), &mut |_| true));
         for stream in &streams {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let unit = (random >> 11) as f64 / (1_u64 << 53) as f64;
             let id = ((4 * CAPACITY) as f64 * unit * unit) as u64;
-            policy.reference(id, 1, Stream(*stream), &mut |_| true);
+            policy.reference(id, 1, StreamId(*stream), &mut |_| true);
         }
     }
 }

@@ -7,17 +7,17 @@ use std::process::{Command, Output};
 const PACKAGE: &str = env!("CARGO_MANIFEST_DIR");
 
 /// A directory that is removed at the end of the test.
-struct Scratch(PathBuf);
+struct ProgramScratch(PathBuf);
 
-impl Scratch {
-    fn new(test: &str) -> Scratch {
+impl ProgramScratch {
+    fn new(test: &str) -> ProgramScratch {
         let path = std::env::temp_dir().join(format!("nectary-capi-{test}-{}", std::process::id()));
         std::fs::create_dir_all(&path).expect("a directory in the temporary directory");
-        Scratch(path)
+        ProgramScratch(path)
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ProgramScratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -53,7 +53,7 @@ fn missing(scratch: &Path) -> Option<String> {
 /// Builds a program and runs it `times` times on a store's file. If this machine cannot do that, prints the reason and
 /// returns `None`.
 fn run(test: &str, source: &str, times: usize) -> Option<Vec<Output>> {
-    let scratch = Scratch::new(test);
+    let scratch = ProgramScratch::new(test);
     if let Some(reason) = missing(&scratch.0) {
         println!("NOT RUN: {test}: {reason}");
         return None;
@@ -70,7 +70,7 @@ fn run(test: &str, source: &str, times: usize) -> Option<Vec<Output>> {
 }
 
 #[test]
-fn the_example_runs_and_finds_its_files_again() {
+fn example_program_rereads_its_files() {
     let Some(outputs) = run("the C example", "examples/pages.c", 2) else { return };
     for output in &outputs {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -81,8 +81,9 @@ fn the_example_runs_and_finds_its_files_again() {
     assert_eq!(texts, [format!("{page}: fetched\n{picture}: fetched\n{found}"), found.repeat(2)]);
 }
 
+/// A C program that reads bytes after it gave them back is caught by the address sanitizer.
 #[test]
-fn bytes_that_were_given_back_are_seen_to_be_read() {
+fn returned_bytes_are_not_readable() {
     let Some(outputs) = run("planted misuse in C", "tests/misuse.c", 1) else { return };
     let text = String::from_utf8_lossy(&outputs[0].stderr);
     assert!(!outputs[0].status.success() && text.contains("heap-use-after-free"), "{text}");

@@ -19,19 +19,19 @@ fn last() -> String {
 }
 
 /// A store in a temporary file that only one test uses. The file is removed when this is dropped.
-struct Disk {
+struct TemporaryStore {
     path: PathBuf,
     store: *mut nectary_store,
 }
 
 // SAFETY: the store is a handle that any thread may use.
-unsafe impl Sync for Disk {}
+unsafe impl Sync for TemporaryStore {}
 
-impl Disk {
-    fn new(test: &str) -> Disk {
+impl TemporaryStore {
+    fn new(test: &str) -> TemporaryStore {
         let path = std::env::temp_dir().join(format!("nectary-capi-{test}-{}.store", std::process::id()));
         let _ = std::fs::remove_file(&path);
-        let mut disk = Disk { path, store: null_mut() };
+        let mut disk = TemporaryStore { path, store: null_mut() };
         disk.open();
         disk
     }
@@ -79,7 +79,7 @@ impl Disk {
     }
 }
 
-impl Drop for Disk {
+impl Drop for TemporaryStore {
     fn drop(&mut self) {
         nectary_close(self.store);
         let _ = std::fs::remove_file(&self.path);
@@ -87,8 +87,8 @@ impl Drop for Disk {
 }
 
 #[test]
-fn files_of_all_sizes_are_read_back_also_after_close_and_open() {
-    let mut disk = Disk::new("sizes");
+fn files_of_all_sizes_survive_reopen() {
+    let mut disk = TemporaryStore::new("sizes");
     let sizes = [0, 1, 4096, 100_000, 3 << 20, 9 << 20];
     let body = |size: usize| (0..size).map(|index| (index * 31 % 251) as u8).collect::<Vec<_>>();
     for size in sizes {
@@ -107,9 +107,10 @@ fn files_of_all_sizes_are_read_back_also_after_close_and_open() {
     }
 }
 
+/// A held body also stays valid when it is replaced.
 #[test]
-fn what_is_held_stays_though_it_is_replaced_and_deleted() {
-    let disk = Disk::new("held");
+fn held_body_survives_delete() {
+    let disk = TemporaryStore::new("held");
     assert_eq!(disk.write("a", b"first"), OK);
     let (one, two) = (disk.read("a").unwrap(), disk.read("a").unwrap());
     assert_eq!(one.as_ptr(), two.as_ptr(), "it was copied");
@@ -125,9 +126,10 @@ fn what_is_held_stays_though_it_is_replaced_and_deleted() {
     assert_eq!(disk.delete("never there"), OK);
 }
 
+/// Null pointers, stale handles and lengths out of bounds are refused.
 #[test]
-fn null_pointers_stale_handles_and_lengths_out_of_bounds_are_refused() {
-    let disk = Disk::new("refused");
+fn invalid_call_arguments_are_refused() {
+    let disk = TemporaryStore::new("refused");
     let (name, long) = (text("a"), text(&"n".repeat(NECTARY_NAME_BYTES_MAX + 1)));
     let (mut data, mut length, mut store) = (null::<c_void>(), 0, null_mut());
     let made_up = std::ptr::without_provenance_mut::<nectary_store>(0x7fff_1234);
@@ -172,7 +174,7 @@ fn null_pointers_stale_handles_and_lengths_out_of_bounds_are_refused() {
 }
 
 #[test]
-fn a_store_that_is_absent_and_not_to_be_made_is_absent() {
+fn open_reports_absent_store() {
     let mut store = null_mut();
     for spec in [c"/nowhere/at/all.img", c"memory:64M"] {
         // SAFETY: both pointers are to values that outlive the call.
@@ -182,8 +184,8 @@ fn a_store_that_is_absent_and_not_to_be_made_is_absent() {
 }
 
 #[test]
-fn threads_use_one_store_at_the_same_time() {
-    let disk = Disk::new("threads");
+fn threads_share_one_store() {
+    let disk = TemporaryStore::new("threads");
     std::thread::scope(|scope| {
         for thread in 0..8u8 {
             let disk = &disk;
@@ -207,9 +209,9 @@ fn threads_use_one_store_at_the_same_time() {
 }
 
 #[test]
-fn pointers_are_held_up_to_the_limit_and_not_one_more() {
+fn held_pointers_stop_at_limit() {
     const LIMIT: usize = 1 << 16;
-    let disk = Disk::new("limit");
+    let disk = TemporaryStore::new("limit");
     assert_eq!([disk.write("a", b"body"), disk.write("empty", b"")], [OK; 2]);
     let held: Vec<_> = (0..LIMIT).map(|_| disk.read("a").unwrap()).collect();
     assert_eq!(disk.read("empty").unwrap_err(), NECTARY_BUSY);

@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 
-use nectary::error::{Failure, call, last};
+use nectary::error::{CallFailure, call, last};
 use nectary::{NECTARY_INTERNAL, NECTARY_INVALID, NECTARY_OK};
 
 fn text() -> String {
@@ -11,7 +11,7 @@ fn text() -> String {
 }
 
 #[test]
-fn a_panic_becomes_a_code_and_a_text() {
+fn panic_becomes_code_and_text() {
     assert_eq!(call(|| panic!("planted {}", 7)), NECTARY_INTERNAL);
     assert_eq!(text(), "a bug in libnectary: planted 7");
     assert_eq!(call(|| panic!("planted")), NECTARY_INTERNAL);
@@ -19,8 +19,8 @@ fn a_panic_becomes_a_code_and_a_text() {
 }
 
 #[test]
-fn each_thread_has_the_text_of_its_own_last_failure() {
-    assert_eq!(call(|| Err(Failure::invalid("one\0two"))), NECTARY_INVALID);
+fn error_text_is_per_thread() {
+    assert_eq!(call(|| Err(CallFailure::invalid("one\0two"))), NECTARY_INVALID);
     std::thread::spawn(|| assert_eq!(text(), "")).join().unwrap();
     assert_eq!(call(|| Ok(())), NECTARY_OK);
     assert_eq!(text(), "one?two");

@@ -82,7 +82,7 @@ fn numbers(text: &str, prefix: &str) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn the_header_declares_what_the_library_exports() {
+fn header_declares_exported_functions() {
     let (declared, exported) = (declared(HEADER), exported(RUST));
     assert_eq!(declared, exported);
     let six = ["write_file", "read_file", "done_read_file", "delete_file", "collocate_files", "write_nomem_file"];
@@ -96,7 +96,7 @@ fn the_header_declares_what_the_library_exports() {
 /// The library's calls, their types, and its numbers change only on purpose: they must be those in `interface.txt`.
 /// `NECTARY_FREEZE=1` rewrites that file, and `CHANGELOG.md` needs a line for everything that is removed.
 #[test]
-fn calls_and_numbers_of_the_header_stay() {
+fn header_interface_stays_frozen() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/interface.txt");
     let calls =
         declared(HEADER).into_iter().map(|(name, types)| format!("{} {name}({})", types[0], types[1..].join(", ")));
@@ -124,7 +124,7 @@ fn a_header_that_differs_is_noticed() {
 }
 
 #[test]
-fn the_header_has_the_numbers_of_the_library() {
+fn header_numbers_match_library() {
     let mut defined = numbers(HEADER, "#define ");
     let bounds = [
         ("NECTARY_NAME_BYTES_MAX", nectary::NECTARY_NAME_BYTES_MAX),
@@ -138,8 +138,9 @@ fn the_header_has_the_numbers_of_the_library() {
     assert_eq!(defined, codes);
 }
 
+/// The page also names the example.
 #[test]
-fn the_page_names_every_call_code_and_the_example() {
+fn page_names_calls_and_codes() {
     let page = include_str!("../../../../docs/capi.md");
     for name in declared(HEADER).keys() {
         assert!(page.contains(&format!("| `{name}` | ")), "{name}");

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use nectary_bench::contender::FileSystem;
+use nectary_bench::contender::ContenderFileSystem;
 use nectary_bench::disk::QUEUE_DEPTH;
 use nectary_block::parse_size;
 
@@ -297,11 +297,11 @@ pub enum BenchFileSystem {
     Xfs,
 }
 
-impl From<BenchFileSystem> for FileSystem {
-    fn from(system: BenchFileSystem) -> FileSystem {
+impl From<BenchFileSystem> for ContenderFileSystem {
+    fn from(system: BenchFileSystem) -> ContenderFileSystem {
         match system {
-            BenchFileSystem::Ext4 => FileSystem::Ext4,
-            BenchFileSystem::Xfs => FileSystem::Xfs,
+            BenchFileSystem::Ext4 => ContenderFileSystem::Ext4,
+            BenchFileSystem::Xfs => ContenderFileSystem::Xfs,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use nectary_trace::curve::{SAMPLES, SAMPLES_MAX};
-use nectary_trace::simulate::counting::Extent;
+use nectary_trace::simulate::counting::TraceExtent;
 
 use super::TEMPLATE;
 use super::cache_live::{CacheAdviseArguments, CacheFlushArguments, CachePathArguments, CacheSetArguments};
@@ -181,11 +181,11 @@ pub struct SimulateArguments {
     #[arg(long, value_name = "TIME", value_parser = parse_ttl)]
     pub ttl: Option<u32>,
     /// Do not count the first references: their number (100000), percent of all (20%), or a time (90s, 5m, 1h, 2d)
-    #[arg(long, value_name = "EXTENT", value_parser = Extent::parse)]
-    pub warm_up: Option<Extent>,
+    #[arg(long, value_name = "EXTENT", value_parser = TraceExtent::parse)]
+    pub warm_up: Option<TraceExtent>,
     /// Count misses over time, in windows of so many references, percent of all, or time
     #[arg(long, value_name = "EXTENT", value_parser = parse_window)]
-    pub window: Option<Extent>,
+    pub window: Option<TraceExtent>,
     /// Show misses in percent of references
     #[arg(long)]
     pub ratio: bool,
@@ -238,17 +238,17 @@ pub struct CurveArguments {
 
 /// Reads a time to live. *Units*: seconds.
 fn parse_ttl(text: &str) -> Result<u32, String> {
-    match Extent::parse(text) {
-        Ok(Extent::Seconds(seconds @ 1..)) => u32::try_from(seconds).map_err(|_| "at most 136 years".to_owned()),
+    match TraceExtent::parse(text) {
+        Ok(TraceExtent::Seconds(seconds @ 1..)) => u32::try_from(seconds).map_err(|_| "at most 136 years".to_owned()),
         _ => Err("expected a time of at least a second (90s, 5m, 1h, 2d)".to_owned()),
     }
 }
 
 /// Reads the length of windows.
-fn parse_window(text: &str) -> Result<Extent, String> {
-    match Extent::parse(text)? {
-        Extent::References(0) | Extent::Seconds(0) => Err("a window of nothing; make it longer".to_owned()),
-        Extent::Percent(percent) if percent <= 0.0 => Err("a window of nothing; make it longer".to_owned()),
+fn parse_window(text: &str) -> Result<TraceExtent, String> {
+    match TraceExtent::parse(text)? {
+        TraceExtent::References(0) | TraceExtent::Seconds(0) => Err("a window of nothing; make it longer".to_owned()),
+        TraceExtent::Percent(percent) if percent <= 0.0 => Err("a window of nothing; make it longer".to_owned()),
         extent => Ok(extent),
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use nectary_block::{parse_duration, parse_size};
-use nectary_proxy::Limits;
+use nectary_proxy::ProxyLimits;
 
 /// The limits of `proxy`.
 #[derive(Debug, Args)]
@@ -72,9 +72,9 @@ pub struct LimitArguments {
 
 impl LimitArguments {
     /// The limits in the form that the proxy takes.
-    pub fn limits(&self) -> Limits {
+    pub fn limits(&self) -> ProxyLimits {
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-        let mut limits = Limits::default();
+        let mut limits = ProxyLimits::default();
         limits.connections_max = self.connections_max as usize;
         limits.request_head_bytes_max = size(self.request_head_max);
         limits.response_head_bytes_max = size(self.response_head_max);
@@ -130,20 +130,20 @@ fn parse_time(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arguments::{Arguments, Command};
+    use crate::arguments::{NectaryArguments, NectaryCommand};
     use clap::Parser;
 
-    fn limits(options: &str) -> Option<Limits> {
+    fn limits(options: &str) -> Option<ProxyLimits> {
         let line = format!("nectary proxy --listen :80 --store ./a {options}");
-        match Arguments::try_parse_from(line.split_whitespace()).ok()?.command {
-            Command::Proxy(arguments) => Some(arguments.limits.limits()),
+        match NectaryArguments::try_parse_from(line.split_whitespace()).ok()?.command {
+            NectaryCommand::Proxy(arguments) => Some(arguments.limits.limits()),
             _ => None,
         }
     }
 
     #[test]
     fn defaults_are_those_of_the_proxy() {
-        assert_eq!(limits("").expect("parsed").figures(), Limits::default().figures());
+        assert_eq!(limits("").expect("parsed").figures(), ProxyLimits::default().figures());
     }
 
     #[test]
@@ -162,7 +162,7 @@ mod tests {
                      --upload-max 6 --fills-max 7 --range-start-max 8 --origin-idle-max 9 --head-time 10s \
                      --keep-alive 11s --client-silence 12s --send-silence 13s --connect-time 14s --first-byte 15s \
                      --origin-silence 16s --origin-keep-alive 17s --tunnel-silence 18s --drain 19s";
-        let (given, usual) = (limits(given).expect("parsed").figures(), Limits::default().figures());
+        let (given, usual) = (limits(given).expect("parsed").figures(), ProxyLimits::default().figures());
         let (given, usual) = (given.as_object().expect("a map"), usual.as_object().expect("a map"));
         assert_eq!(given.len(), 19);
         given.iter().for_each(|(name, value)| assert_ne!(value, &usual[name], "{name} has no option"));

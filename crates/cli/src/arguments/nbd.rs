@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use nectary_block::parse_size;
-use nectary_nbd::{ExportInfo, Listen};
+use nectary_nbd::{ExportInfo, ListenEndpoint};
 
 use super::ram::ClientArguments;
 use super::{EngineArguments, TEMPLATE};
@@ -18,7 +18,7 @@ pub struct ExportArguments {
     pub devices: Vec<String>,
     /// Address to serve NBD on: unix:PATH, or tcp:IP:PORT; may be given again
     #[arg(long, value_name = "ADDR", required = true)]
-    pub nbd: Vec<Listen>,
+    pub nbd: Vec<ListenEndpoint>,
     /// Size of a file that does not exist yet and is made, for example 10G
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use nectary_block::parse_size;
-use nectary_ram::placement::{Policy, StaleRule};
+use nectary_ram::placement::{RedundancyPolicy, StaleRule};
 
 use super::{TEMPLATE, exit};
 use crate::ram::{check, create, donate, drain, grow, replace, scrub};
@@ -77,7 +77,7 @@ pub struct RamSimulateArguments {
     pub size: u64,
     /// Policies, separated by commas [default: all]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    pub policy: Vec<Policy>,
+    pub policy: Vec<RedundancyPolicy>,
     /// Numbers of concurrent writers, separated by commas
     #[arg(long, value_name = "K", value_delimiter = ',', default_value = "1,2,4,8,16")]
     pub streams: Vec<u8>,

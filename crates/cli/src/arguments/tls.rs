@@ -7,7 +7,7 @@ use nectary_config::ListenAddress;
 use nectary_proxy::CertificateFiles;
 
 use super::parse_listen;
-use crate::exit::{Failure, USAGE};
+use crate::exit::{CommandFailure, USAGE};
 
 /// TLS of `proxy`.
 #[derive(Debug, Args)]
@@ -28,11 +28,11 @@ pub struct ClientTlsArguments {
 
 impl ClientTlsArguments {
     /// The files of each certificate. *Errors*: there are more certificates than keys, or fewer.
-    pub fn certificates(&self) -> Result<Vec<CertificateFiles>, Failure> {
+    pub fn certificates(&self) -> Result<Vec<CertificateFiles>, CommandFailure> {
         let (certificates, keys) = (self.tls_cert.len(), self.tls_key.len());
         if certificates != keys {
             let message = format!("{certificates} --tls-cert and {keys} --tls-key are given");
-            return Err(Failure::new(USAGE, message, "give each --tls-cert its --tls-key, in the same order"));
+            return Err(CommandFailure::new(USAGE, message, "give each --tls-cert its --tls-key, in the same order"));
         }
         let pairs = self.tls_cert.iter().cloned().zip(self.tls_key.iter().cloned());
         Ok(pairs.map(|(certificate, key)| CertificateFiles { certificate, key }).collect())

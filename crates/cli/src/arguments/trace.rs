@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use nectary_block::parse_size;
-use nectary_trace::formats::csv::Columns;
-use nectary_trace::formats::{FORMATS, Format, ReadOptions};
+use nectary_trace::formats::csv::CsvColumns;
+use nectary_trace::formats::{FORMATS, ReadOptions, TraceFormat};
 
 use super::TEMPLATE;
 use super::trace_record::{self, RecordArguments};
@@ -36,13 +36,13 @@ pub enum TraceCommand {
 pub struct ReadArguments {
     /// Format of the traces [default: guessed by name and content]
     #[arg(long, value_name = "FORMAT", value_parser = parse_format)]
-    pub format: Option<Format>,
+    pub format: Option<TraceFormat>,
     /// Columns of CSV in their order (time,key,size,op; - for an unused one), by number (offset=5,size=6,volume=2+3) or
     /// by the names of the header (key=object_id,size=bytes): offset, sector, block or key, and size, sectors, op, time,
     /// time_ms, time_us, time_ns, time_100ns, ttl, count, stream, volume, sep; read=0,write=1,delete=2 say what values of
     /// op mean [default: those that the header names, else those of MSR Cambridge, volume=2+3,op=4,offset=5,size=6]
-    #[arg(long, value_name = "COLUMNS", value_parser = Columns::parse)]
-    pub columns: Option<Columns>,
+    #[arg(long, value_name = "COLUMNS", value_parser = CsvColumns::parse)]
+    pub columns: Option<CsvColumns>,
     /// Size of a block, for sizes of caches in bytes and for traces whose requests have offsets in bytes [default: that
     /// of a Nectary trace, else 8K]
     #[arg(long, value_name = "SIZE", value_parser = parse_block)]
@@ -82,15 +82,15 @@ pub struct ConvertArguments {
     pub read: ReadArguments,
     /// Format of OUT: nectary, text or oracleGeneral [default: by its name]
     #[arg(long, value_name = "FORMAT", value_parser = parse_format)]
-    pub into: Option<Format>,
+    pub into: Option<TraceFormat>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
 
 /// Reads the name of a format.
-fn parse_format(text: &str) -> Result<Format, String> {
-    Format::by_name(text).ok_or_else(|| {
+fn parse_format(text: &str) -> Result<TraceFormat, String> {
+    TraceFormat::by_name(text).ok_or_else(|| {
         let names: Vec<&str> = FORMATS.iter().flat_map(|entry| entry.names).copied().collect();
         format!("expected one of {}", names.join(", "))
     })

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn block_sizes_are_powers_of_two_within_bounds() {
+    fn block_size_is_power_of_two() {
         assert_eq!(parse_block("8K"), Ok(8192));
         assert_eq!(parse_block("16M"), Ok(1 << 24));
         for wrong in ["0", "256", "5K", "32M", "many"] {

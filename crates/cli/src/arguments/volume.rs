@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use nectary_block::{parse_duration, parse_size};
-use nectary_volume::client::Address;
+use nectary_volume::client::ServerAddress;
 
 use super::cert::CertCommand;
 use super::{EngineArguments, TEMPLATE, exit};
@@ -102,7 +102,7 @@ pub struct VolumeServeArguments {
     pub disk: String,
     /// Address to listen on, for example 10.0.0.1:7200, :7200 for every address, or unix:PATH; may be given again
     #[arg(long, value_name = "ADDR", required = true)]
-    pub listen: Vec<Address>,
+    pub listen: Vec<ServerAddress>,
     /// The number of this server among those that may serve the volume, each another one
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..32))]
     pub number: u32,
@@ -139,7 +139,7 @@ pub struct VolumeMountArguments {
     pub directory: PathBuf,
     /// The metadata server: HOST:PORT or unix:PATH; several with commas between them, if another one may take over
     #[arg(long, value_name = "ADDR", required = true, value_delimiter = ',')]
-    pub server: Vec<Address>,
+    pub server: Vec<ServerAddress>,
     /// Memory for the contents of files, for example 1G; 0 for none: then each read is a read of the disk
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
     pub memory: u64,

@@ -7,20 +7,20 @@ use std::io::{IsTerminal, Write};
 
 use anyhow::Context;
 use nectary_bench::evaluation::{
-    AllOptions, ClaimVerdict, Comparison, Evaluation, PAGE_NAME, claims, claims_text, compare, compared_text,
+    AllOptions, ClaimVerdict, Evaluation, FigureComparison, PAGE_NAME, claims, claims_text, compare, compared_text,
     drawn_items, note, page, replace_file, run, stated_figures, stated_text,
 };
-use nectary_bench::store::Progress;
+use nectary_bench::store::RunProgress;
 
 use super::{commit, process_of, with_progress};
 use crate::arguments::{
     BenchAllArguments, BenchClaimsArguments, BenchCompareArguments, BenchFiguresArguments, BenchReportArguments,
 };
-use crate::exit::{FAILED, Failure, GOOD};
+use crate::exit::{CommandFailure, FAILED, GOOD};
 use crate::output;
 
 /// Runs what has no results yet, draws the report, and says what did not run.
-pub fn run_all(arguments: &BenchAllArguments) -> Result<u8, Failure> {
+pub fn run_all(arguments: &BenchAllArguments) -> Result<u8, CommandFailure> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let options = AllOptions {
         report: arguments.report.clone(),
@@ -59,7 +59,7 @@ pub fn run_all(arguments: &BenchAllArguments) -> Result<u8, Failure> {
 }
 
 /// Says on a standard error stream that is no terminal, which has no bar, that an experiment begins.
-fn say_begin(step: &Progress, said: &mut String) {
+fn say_begin(step: &RunProgress, said: &mut String) {
     let name = step.what.split(':').next().unwrap_or_default();
     if std::io::stderr().is_terminal() || name == said {
         return;
@@ -71,7 +71,7 @@ fn say_begin(step: &Progress, said: &mut String) {
 }
 
 /// Draws the report, and says which tables and figures of the seeds are not in it.
-pub fn draw(arguments: &BenchReportArguments) -> Result<u8, Failure> {
+pub fn draw(arguments: &BenchReportArguments) -> Result<u8, CommandFailure> {
     let evaluation = Evaluation::read(&arguments.folder)?;
     let path = arguments.output.clone().unwrap_or_else(|| arguments.folder.join(PAGE_NAME));
     replace_file(&path, page(&evaluation).as_bytes())?;
@@ -92,18 +92,18 @@ pub fn draw(arguments: &BenchReportArguments) -> Result<u8, Failure> {
 }
 
 /// Compares two evaluations; fails if something has become worse.
-pub fn compare_two(arguments: &BenchCompareArguments) -> Result<u8, Failure> {
+pub fn compare_two(arguments: &BenchCompareArguments) -> Result<u8, CommandFailure> {
     let compared = compare(&Evaluation::read(&arguments.old)?, &Evaluation::read(&arguments.new)?);
     match arguments.json {
         true => output::json(&compared)?,
         false => output::text(&compared_text(&compared))?,
     }
-    let is_worse = compared.iter().any(|one| one.comparison == Comparison::Worse);
+    let is_worse = compared.iter().any(|one| one.comparison == FigureComparison::Worse);
     Ok(if is_worse { FAILED } else { GOOD })
 }
 
 /// Judges the claims of the seeds; fails if a claim that can be tested was not measured.
-pub fn judge_claims(arguments: &BenchClaimsArguments) -> Result<u8, Failure> {
+pub fn judge_claims(arguments: &BenchClaimsArguments) -> Result<u8, CommandFailure> {
     let judged = claims(&Evaluation::read(&arguments.folder)?);
     match arguments.json {
         true => output::json(&judged)?,
@@ -114,7 +114,7 @@ pub fn judge_claims(arguments: &BenchClaimsArguments) -> Result<u8, Failure> {
 }
 
 /// Lists the figures of the design pages.
-pub fn list_figures(arguments: &BenchFiguresArguments) -> Result<u8, Failure> {
+pub fn list_figures(arguments: &BenchFiguresArguments) -> Result<u8, CommandFailure> {
     let figures = stated_figures(arguments.folder.as_deref())?;
     match arguments.json {
         true => output::json(&figures)?,

@@ -6,18 +6,18 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use nectary_trace::Error;
-use nectary_trace::curve::{Curve, CurveOptions, CurvePoint, Estimate, curve};
-use nectary_trace::formats::{self, BLOCK_BYTES, Reader};
-use nectary_trace::simulate::sizes::{Size, parse_list};
+use nectary_trace::curve::{CurveOptions, CurvePoint, MissCurve, RatioEstimate, curve};
+use nectary_trace::formats::{self, BLOCK_BYTES, ReferenceReader};
+use nectary_trace::simulate::sizes::{CacheSize, parse_list};
 use serde_json::{Value, json};
 
 use super::simulated::quoted;
 use crate::arguments::CurveArguments;
-use crate::exit::{Failure, GOOD};
+use crate::exit::{CommandFailure, GOOD};
 use crate::{output, progress};
 
 /// Runs the command.
-pub fn run(arguments: &CurveArguments) -> Result<u8, Failure> {
+pub fn run(arguments: &CurveArguments) -> Result<u8, CommandFailure> {
     let usage = |error: String| Error::Usage(format!("--size: {error}"));
     let sizes = arguments.size.as_deref().map_or(Ok(Vec::new()), parse_list).map_err(usage)?;
     let read = arguments.read.options();
@@ -49,22 +49,22 @@ pub fn run(arguments: &CurveArguments) -> Result<u8, Failure> {
 }
 
 /// Returns a size in the unit of the curve.
-fn size_of(size: Size, reader: &dyn Reader, block_bytes: u64) -> Result<u64, String> {
+fn size_of(size: CacheSize, reader: &dyn ReferenceReader, block_bytes: u64) -> Result<u64, String> {
     match (size, reader.has_objects()) {
-        (Size::Percent(_), _) => {
+        (CacheSize::Percent(_), _) => {
             Err("in one pass the number of distinct blocks is not known before; give sizes".to_owned())
         }
-        (Size::Blocks(count), true) => Err(format!("\"{count}\": objects have sizes; give bytes, as {count}K")),
-        (Size::Bytes(bytes), true) => Ok(bytes),
+        (CacheSize::Blocks(count), true) => Err(format!("\"{count}\": objects have sizes; give bytes, as {count}K")),
+        (CacheSize::Bytes(bytes), true) => Ok(bytes),
         (size, false) => size.blocks(0, block_bytes),
     }
 }
 
-fn unit(curve: &Curve) -> &'static str {
+fn unit(curve: &MissCurve) -> &'static str {
     if curve.is_in_bytes { "bytes" } else { "blocks" }
 }
 
-fn figures(path: &Path, curve: &Curve) -> Value {
+fn figures(path: &Path, curve: &MissCurve) -> Value {
     let point = |point: &CurvePoint| {
         let mut value = json!({
             "size": point.size,
@@ -87,20 +87,20 @@ fn figures(path: &Path, curve: &Curve) -> Value {
     })
 }
 
-fn line(path: &Path, curve: &Curve, point: &CurvePoint) -> String {
+fn line(path: &Path, curve: &MissCurve, point: &CurvePoint) -> String {
     let bytes = point.missed_bytes.map_or_else(|| ",".to_owned(), |bytes| format!("{},{}", bytes.ratio, bytes.error));
-    let Estimate { ratio, error } = point.misses;
+    let RatioEstimate { ratio, error } = point.misses;
     format!("{},{},{},{ratio},{error},{bytes}\n", quoted(&path.display().to_string()), point.size, unit(curve))
 }
 
-fn text(path: &Path, curve: &Curve) -> String {
+fn text(path: &Path, curve: &MissCurve) -> String {
     let sample = match curve.rate {
         1.0 => format!("exact, {} distinct", curve.samples),
         rate => format!("from {} samples, {:.3} % of all", curve.samples, 100.0 * rate),
     };
     let mut text = format!("{}: {} references; LRU misses in %, {sample}\n", path.display(), curve.references);
     let width = curve.points.last().map_or(0, |point| point.size.to_string().len()).max(unit(curve).len());
-    let shown = |estimate: Estimate| format!("{:6.2} ± {:5.2}", 100.0 * estimate.ratio, 100.0 * estimate.error);
+    let shown = |estimate: RatioEstimate| format!("{:6.2} ± {:5.2}", 100.0 * estimate.ratio, 100.0 * estimate.error);
     // Writing to a String never fails.
     let _ = write!(text, "{:>width$}  {:>14}", unit(curve), "references");
     text += if curve.is_in_bytes { "           bytes\n" } else { "\n" };

@@ -7,13 +7,13 @@ mod simulated;
 mod simulation;
 
 use crate::arguments::CacheCommand;
-use crate::exit::Failure;
+use crate::exit::CommandFailure;
 use crate::live;
 use crate::live::commands;
 use crate::mounts::cache as cache_mount;
 
 /// Runs a command.
-pub fn run(command: &CacheCommand) -> Result<u8, Failure> {
+pub fn run(command: &CacheCommand) -> Result<u8, CommandFailure> {
     match command {
         CacheCommand::Simulate(arguments) => simulation::run(arguments),
         CacheCommand::Curve(arguments) => curve::run(arguments),

@@ -4,8 +4,8 @@
 
 use std::fmt::Write as _;
 
-use nectary_trace::simulate::table::{Cell, table, windows};
-use nectary_trace::simulate::{Counts, Outline, Period, Row, WindowStart, policies};
+use nectary_trace::simulate::table::{CellKind, table, windows};
+use nectary_trace::simulate::{PeriodFindings, RunCounts, SimulationRow, TraceOutline, WindowStart, policies};
 use serde_json::{Value, json};
 
 use crate::arguments::SimulateArguments;
@@ -14,18 +14,18 @@ use crate::arguments::SimulateArguments;
 const STREAMS_NAMED_MAX: usize = 64;
 
 /// The results of a simulation.
-pub struct Results<'a> {
+pub struct SimulationResults<'a> {
     /// The traces.
-    pub outlines: &'a [Outline],
+    pub outlines: &'a [TraceOutline],
     /// The runs.
-    pub rows: &'a [Row],
+    pub rows: &'a [SimulationRow],
     /// The command line.
     pub arguments: &'a SimulateArguments,
 }
 
-impl Results<'_> {
+impl SimulationResults<'_> {
     /// The rows of each trace, with the trace.
-    fn all(&self) -> impl Iterator<Item = (&Outline, impl Iterator<Item = &Row>)> {
+    fn all(&self) -> impl Iterator<Item = (&TraceOutline, impl Iterator<Item = &SimulationRow>)> {
         self.outlines.iter().map(|outline| (outline, self.rows.iter().filter(move |row| row.trace == outline.name)))
     }
 
@@ -48,7 +48,7 @@ impl Results<'_> {
                         Some(ratio) => format!("{},{},{ratio}", counts.bytes, counts.missed_bytes),
                         None => ",,".to_owned(),
                     };
-                    let Counts { references, misses, .. } = counts;
+                    let RunCounts { references, misses, .. } = counts;
                     // Writing to a String never fails.
                     let _ = writeln!(
                         text,
@@ -68,15 +68,15 @@ impl Results<'_> {
 
     /// The rows as tables.
     pub fn text(&self) -> String {
-        let Results { arguments, rows, .. } = self;
+        let SimulationResults { arguments, rows, .. } = self;
         let mut text = String::new();
         for outline in self.outlines {
-            let mut cells = vec![if arguments.ratio { Cell::Ratio } else { Cell::Misses }];
+            let mut cells = vec![if arguments.ratio { CellKind::Ratio } else { CellKind::Misses }];
             if outline.has_sizes {
-                cells.push(if arguments.ratio { Cell::ByteRatio } else { Cell::Bytes });
+                cells.push(if arguments.ratio { CellKind::ByteRatio } else { CellKind::Bytes });
             }
             if arguments.timing {
-                cells.push(Cell::Speed);
+                cells.push(CellKind::Speed);
             }
             for cell in &cells {
                 if !text.is_empty() {
@@ -88,7 +88,7 @@ impl Results<'_> {
                 text.push('\n');
                 text += &windows(outline, rows, cells[0]);
             }
-            let explained = |row: &&Row| row.trace == outline.name && policies::explains(row.policy);
+            let explained = |row: &&SimulationRow| row.trace == outline.name && policies::explains(row.policy);
             if arguments.explain {
                 rows.iter().filter(explained).for_each(|row| text += &explanation(outline, row));
             }
@@ -104,7 +104,7 @@ pub fn quoted(value: &str) -> String {
 }
 
 /// Adds the counts of bytes of a trace that has sizes.
-fn add_bytes(value: &mut Value, counts: &Counts) {
+fn add_bytes(value: &mut Value, counts: &RunCounts) {
     if let Some(ratio) = counts.byte_miss_ratio() {
         value["bytes"] = counts.bytes.into();
         value["missed_bytes"] = counts.missed_bytes.into();
@@ -112,7 +112,7 @@ fn add_bytes(value: &mut Value, counts: &Counts) {
     }
 }
 
-fn row(row: &Row, outline: &Outline) -> Value {
+fn row(row: &SimulationRow, outline: &TraceOutline) -> Value {
     let mut value = json!({
         "trace": row.trace,
         "policy": row.policy,
@@ -125,7 +125,7 @@ fn row(row: &Row, outline: &Outline) -> Value {
     });
     add_bytes(&mut value, &row.counts);
     if row.windows.len() > 1 {
-        let window = |(start, counts): (&WindowStart, &Counts)| {
+        let window = |(start, counts): (&WindowStart, &RunCounts)| {
             let mut value = json!({
                 "from": start.reference,
                 "from_s": start.second,
@@ -146,7 +146,7 @@ fn row(row: &Row, outline: &Outline) -> Value {
     value
 }
 
-fn period(period: &Period) -> Value {
+fn period(period: &PeriodFindings) -> Value {
     let report = &period.report;
     json!({
         "stream": period.stream.0,
@@ -166,7 +166,7 @@ fn period(period: &Period) -> Value {
 }
 
 /// Describes the periods of a run, one line for each.
-fn explanation(outline: &Outline, row: &Row) -> String {
+fn explanation(outline: &TraceOutline, row: &SimulationRow) -> String {
     let unit = row.unit.name(outline.has_sizes);
     let mut text = format!("\n{} on {} at {} {unit}, period by period\n", row.policy, row.trace, row.size);
     let mut named: Vec<u32> = Vec::new();

@@ -6,34 +6,35 @@
 use std::path::Path;
 
 use nectary_trace::formats::{self, BLOCK_BYTES, ReadOptions};
-use nectary_trace::simulate::counting::Extent;
-use nectary_trace::simulate::sizes::{Shape, Size, Unit};
-use nectary_trace::simulate::stream::{StreamOptions, StreamRun, Streamed, stream, survey};
+use nectary_trace::simulate::counting::TraceExtent;
+use nectary_trace::simulate::sizes::{CacheSize, CapacityUnit, TraceShape};
+use nectary_trace::simulate::stream::{StreamOptions, StreamRun, StreamedResults, stream, survey};
 use nectary_trace::simulate::svg::{SvgOptions, svg};
 use nectary_trace::simulate::{
-    Counting, LoadOptions, Outline, REFERENCES_MAX, Row, Run, Workload, policies, run_all, sizes,
+    CountingWindows, LoadOptions, REFERENCES_MAX, SimulationRow, SimulationRun, TraceOutline, TraceWorkload, policies,
+    run_all, sizes,
 };
 use nectary_trace::{Error, Result};
 
-use super::simulated::Results;
+use super::simulated::SimulationResults;
 use crate::arguments::SimulateArguments;
-use crate::exit::{Failure, GOOD};
+use crate::exit::{CommandFailure, GOOD};
 use crate::{output, progress};
 
 /// The policies that look at sizes.
 const OF_SIZES: [&str; 2] = ["gdsf", "lhd"];
 
 /// Runs the command.
-pub fn run(arguments: &SimulateArguments) -> std::result::Result<u8, Failure> {
+pub fn run(arguments: &SimulateArguments) -> std::result::Result<u8, CommandFailure> {
     let names = policy_names(&arguments.policy)?;
     let sizes = sizes::parse_list(&arguments.size).map_err(|error| Error::Usage(format!("--size: {error}")))?;
-    let plan = Plan { arguments, names, sizes };
+    let plan = SimulationPlan { arguments, names, sizes };
     if arguments.stream {
         plan.check_stream()?;
     }
     let traces = plan.load()?;
     let (outlines, rows) = plan.simulate(&traces)?;
-    let results = Results { outlines: &outlines, rows: &rows, arguments };
+    let results = SimulationResults { outlines: &outlines, rows: &rows, arguments };
     if arguments.json {
         output::json(&results.json())?;
     } else if arguments.csv {
@@ -72,21 +73,21 @@ fn policy_names(asked: &[String]) -> Result<Vec<&'static str>> {
 }
 
 /// A trace to simulate.
-enum Trace<'a> {
+enum TraceInput<'a> {
     /// All its references.
-    Held(Box<Workload>),
+    Held(Box<TraceWorkload>),
     /// The file of a trace that is read in a stream.
     Streamed(&'a Path),
 }
 
 /// What is to be simulated.
-struct Plan<'a> {
+struct SimulationPlan<'a> {
     arguments: &'a SimulateArguments,
     names: Vec<&'static str>,
-    sizes: Vec<Size>,
+    sizes: Vec<CacheSize>,
 }
 
-impl<'a> Plan<'a> {
+impl<'a> SimulationPlan<'a> {
     /// Refuses what a stream cannot do.
     fn check_stream(&self) -> Result<()> {
         let refused = |what: &str| {
@@ -112,8 +113,8 @@ impl<'a> Plan<'a> {
 
     /// Whether something depends on the length of the trace.
     fn has_percent(&self) -> bool {
-        let is_percent = |extent: &Option<Extent>| matches!(extent, Some(Extent::Percent(_)));
-        self.sizes.iter().any(|size| matches!(size, Size::Percent(_)))
+        let is_percent = |extent: &Option<TraceExtent>| matches!(extent, Some(TraceExtent::Percent(_)));
+        self.sizes.iter().any(|size| matches!(size, CacheSize::Percent(_)))
             || is_percent(&self.arguments.warm_up)
             || is_percent(&self.arguments.window)
     }
@@ -138,28 +139,28 @@ impl<'a> Plan<'a> {
     }
 
     /// Returns the traces to simulate: each one separately, or all merged into one.
-    fn load(&self) -> Result<Vec<Trace<'a>>> {
+    fn load(&self) -> Result<Vec<TraceInput<'a>>> {
         let arguments = self.arguments;
-        let mut workloads: Vec<Workload> = Vec::new();
+        let mut workloads: Vec<TraceWorkload> = Vec::new();
         let mut traces = Vec::new();
         let mut held = 0;
         let can_stream = self.check_stream().is_ok();
         for path in &arguments.traces {
             if arguments.stream {
-                traces.push(Trace::Streamed(path));
+                traces.push(TraceInput::Streamed(path));
                 continue;
             }
             let bar = progress::references(format!("reading {}", path.display()));
             let report = |done| bar.set_position(done);
             let references_max = if can_stream { REFERENCES_MAX - held } else { REFERENCES_MAX };
             let options = LoadOptions { references_max: Some(references_max), ..self.load_options() };
-            let loaded = Workload::load_with(path, &self.read_options(), &options, &report);
+            let loaded = TraceWorkload::load_with(path, &self.read_options(), &options, &report);
             bar.finish_and_clear();
             let workload = match loaded {
                 Ok(workload) => workload,
                 Err(Error::TooLarge { .. }) if path != Path::new("-") && can_stream => {
                     eprintln!("nectary: {}: too long to hold in memory, and so read in a stream", path.display());
-                    traces.push(Trace::Streamed(path));
+                    traces.push(TraceInput::Streamed(path));
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -170,25 +171,25 @@ impl<'a> Plan<'a> {
             held = REFERENCES_MAX.min(held + workload.blocks().len());
             match arguments.mix {
                 true => workloads.push(workload),
-                false => traces.push(Trace::Held(Box::new(workload))),
+                false => traces.push(TraceInput::Held(Box::new(workload))),
             }
         }
         if arguments.mix {
-            let mixed = Workload::mix(&workloads.iter().collect::<Vec<_>>())?;
-            return Ok(vec![Trace::Held(Box::new(mixed))]);
+            let mixed = TraceWorkload::mix(&workloads.iter().collect::<Vec<_>>())?;
+            return Ok(vec![TraceInput::Held(Box::new(mixed))]);
         }
         Ok(traces)
     }
 
     /// Returns the outlines and the rows of all traces.
-    fn simulate(&self, traces: &[Trace<'_>]) -> Result<(Vec<Outline>, Vec<Row>)> {
+    fn simulate(&self, traces: &[TraceInput<'_>]) -> Result<(Vec<TraceOutline>, Vec<SimulationRow>)> {
         let mut held = self.simulate_held(traces)?.into_iter();
-        let mut outlines: Vec<Outline> = Vec::new();
+        let mut outlines: Vec<TraceOutline> = Vec::new();
         let mut rows = Vec::new();
         for (trace, path) in traces.iter().zip(&self.arguments.traces) {
             let done = match trace {
-                Trace::Held(_) => held.next(),
-                Trace::Streamed(path) => Some(self.simulate_streamed(path)?),
+                TraceInput::Held(_) => held.next(),
+                TraceInput::Streamed(path) => Some(self.simulate_streamed(path)?),
             };
             let Some((mut outline, mut own)) = done else { continue };
             // Rows are distinguished by the names of their traces.
@@ -203,21 +204,28 @@ impl<'a> Plan<'a> {
     }
 
     /// Makes the runs of all traces in memory, together on all cores. *Returns* the outline and the rows of each.
-    fn simulate_held(&self, traces: &[Trace<'_>]) -> Result<Vec<(Outline, Vec<Row>)>> {
+    fn simulate_held(&self, traces: &[TraceInput<'_>]) -> Result<Vec<(TraceOutline, Vec<SimulationRow>)>> {
         let arguments = self.arguments;
         let counted = traces.iter().filter_map(|trace| match trace {
-            Trace::Held(workload) => Some((&**workload, Counting::new(workload, arguments.warm_up, arguments.window))),
-            Trace::Streamed(_) => None,
+            TraceInput::Held(workload) => {
+                Some((&**workload, CountingWindows::new(workload, arguments.warm_up, arguments.window)))
+            }
+            TraceInput::Streamed(_) => None,
         });
         let counted = counted.map(|(workload, counting)| Ok((workload, counting.map_err(Error::Usage)?)));
-        let counted: Vec<(&Workload, Counting)> = counted.collect::<Result<_>>()?;
+        let counted: Vec<(&TraceWorkload, CountingWindows)> = counted.collect::<Result<_>>()?;
         let mut runs = Vec::new();
         let mut ends = Vec::new();
         for (workload, counting) in &counted {
             let (unit, sizes) = self.sizes_of(workload.shape(), workload.block_bytes())?;
             let is_explained = arguments.explain;
             for size in sizes {
-                let run = |policy| Run { unit, counting, is_explained, ..Run::new(workload, policy, size) };
+                let run = |policy| SimulationRun {
+                    unit,
+                    counting,
+                    is_explained,
+                    ..SimulationRun::new(workload, policy, size)
+                };
                 runs.extend(self.names_for(workload.has_sizes()).into_iter().map(run));
             }
             ends.push(runs.len());
@@ -234,7 +242,7 @@ impl<'a> Plan<'a> {
             .collect())
     }
 
-    fn simulate_streamed(&self, path: &Path) -> Result<(Outline, Vec<Row>)> {
+    fn simulate_streamed(&self, path: &Path) -> Result<(TraceOutline, Vec<SimulationRow>)> {
         let arguments = self.arguments;
         let (load, read) = (self.load_options(), self.read_options());
         let mut known = None;
@@ -245,7 +253,7 @@ impl<'a> Plan<'a> {
             bar.finish_and_clear();
         }
         let mut reader = formats::open(path, &read)?;
-        let unknown = Shape { has_sizes: reader.has_objects(), distinct: 0, distinct_bytes: 0 };
+        let unknown = TraceShape { has_sizes: reader.has_objects(), distinct: 0, distinct_bytes: 0 };
         let (unit, sizes) = self.sizes_of(known.map_or(unknown, |known| known.1), reader.block_bytes())?;
         let mut names = self.names_for(unknown.has_sizes);
         names.retain(|name| *name != policies::MIN);
@@ -265,7 +273,7 @@ impl<'a> Plan<'a> {
         let bar = progress::references(format!("simulating {}", path.display()));
         let streamed = stream(path, &mut *reader, &runs, &options, &|done| bar.set_position(done));
         bar.finish_and_clear();
-        let Streamed { rows, outline, warning } = streamed?;
+        let StreamedResults { rows, outline, warning } = streamed?;
         if let Some(warning) = warning {
             eprintln!("nectary: {}: {warning}", path.display());
         }
@@ -273,12 +281,12 @@ impl<'a> Plan<'a> {
     }
 
     /// Returns the sizes for a trace, ascending, each once, and their unit.
-    fn sizes_of(&self, shape: Shape, block_bytes: Option<u64>) -> Result<(Unit, Vec<u64>)> {
+    fn sizes_of(&self, shape: TraceShape, block_bytes: Option<u64>) -> Result<(CapacityUnit, Vec<u64>)> {
         let usage = |what: String| Error::Usage(format!("--size: {what}"));
         let block_bytes = self.arguments.read.block.or(block_bytes).unwrap_or(BLOCK_BYTES);
         let all = self.sizes.iter().map(|size| size.of(shape, block_bytes));
-        let all = all.collect::<std::result::Result<Vec<(Unit, u64)>, String>>().map_err(usage)?;
-        let unit = all.first().map_or(Unit::Blocks, |size| size.0);
+        let all = all.collect::<std::result::Result<Vec<(CapacityUnit, u64)>, String>>().map_err(usage)?;
+        let unit = all.first().map_or(CapacityUnit::Blocks, |size| size.0);
         if all.iter().any(|size| size.0 != unit) {
             let what = "numbers of objects (1000) and bytes or percent of them (1G, 10%) cannot be in one table";
             return Err(usage(what.to_owned()));

@@ -29,33 +29,33 @@ const HOST_BYTES_MAX: usize = 253;
 const CERTIFICATES_MAX: usize = 4096;
 
 /// A certificate and its key, both as PEM.
-pub struct Certified {
+pub struct CertificateWithKey {
     pub certificate: String,
     pub key: String,
 }
 
 /// The sides of a connection on which a certificate is accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Usage {
+pub enum CertificateUsage {
     Server,
     Client,
     Both,
 }
 
-impl Usage {
+impl CertificateUsage {
     fn purposes(self) -> Vec<ExtendedKeyUsagePurpose> {
         use ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
         match self {
-            Usage::Server => vec![ServerAuth],
-            Usage::Client => vec![ClientAuth],
-            Usage::Both => vec![ServerAuth, ClientAuth],
+            CertificateUsage::Server => vec![ServerAuth],
+            CertificateUsage::Client => vec![ClientAuth],
+            CertificateUsage::Both => vec![ServerAuth, ClientAuth],
         }
     }
 }
 
 /// The contents of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shown {
+pub struct CertificateContents {
     /// The name of its owner.
     pub name: String,
     /// The name of the authority that signed it.
@@ -71,10 +71,10 @@ pub struct Shown {
 }
 
 /// An authority, which can sign certificates.
-pub struct Authority {
+pub struct SigningAuthority {
     issuer: Issuer<'static, KeyPair>,
     /// The contents of its certificate.
-    pub shown: Shown,
+    pub shown: CertificateContents,
 }
 
 /// Formats the day of a time, for example 2036-11-24. *Units*: seconds since 1970.
@@ -93,7 +93,7 @@ fn of(name: &str, (begins_s, ends_s): (i64, i64)) -> Result<CertificateParams, S
 }
 
 /// Makes an authority, which signs its own certificate. *Errors*: the name is not valid.
-pub fn new(name: &str, now_s: i64) -> Result<Certified, String> {
+pub fn new(name: &str, now_s: i64) -> Result<CertificateWithKey, String> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
         return Err(format!("\"{name}\" is no name of an authority: it has 1 to {NAME_BYTES_MAX} bytes"));
     }
@@ -103,7 +103,7 @@ pub fn new(name: &str, now_s: i64) -> Result<Certified, String> {
         // It may sign certificates of hosts, but no further authorities.
         of.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         of.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        Ok(Certified { certificate: of.self_signed(&key)?.pem(), key: key.serialize_pem() })
+        Ok(CertificateWithKey { certificate: of.self_signed(&key)?.pem(), key: key.serialize_pem() })
     };
     made().map_err(|error: rcgen::Error| error.to_string())
 }
@@ -121,11 +121,11 @@ pub fn check_host(host: &str) -> Result<(), String> {
     }
 }
 
-impl Authority {
+impl SigningAuthority {
     /// Reads an authority from its certificate and its key, both as PEM.
     ///
     /// *Errors*: the texts are not PEM, do not belong together, or belong to a host.
-    pub fn read(certificate: &str, key: &str) -> Result<Authority, String> {
+    pub fn read(certificate: &str, key: &str) -> Result<SigningAuthority, String> {
         let key = KeyPair::from_pem(key).map_err(|error| format!("its key cannot be read: {error}"))?;
         let pem = pems(certificate)?.swap_remove(0);
         let parsed = parse(&pem)?;
@@ -137,14 +137,20 @@ impl Authority {
             return Err("its certificate and its key do not belong together".to_owned());
         }
         let issuer = Issuer::from_ca_cert_der(&pem.contents.as_slice().into(), key);
-        Ok(Authority { issuer: issuer.map_err(|error| error.to_string())?, shown })
+        Ok(SigningAuthority { issuer: issuer.map_err(|error| error.to_string())?, shown })
     }
 
     /// Makes a certificate for a host, with all names and addresses by which clients reach it; the first one is the
     /// certificate's name.
     ///
     /// *Errors*: the authority is not valid any more; a name is not valid.
-    pub fn certify(&self, hosts: &[String], usage: Usage, now_s: i64, days: u32) -> Result<Certified, String> {
+    pub fn certify(
+        &self,
+        hosts: &[String],
+        usage: CertificateUsage,
+        now_s: i64,
+        days: u32,
+    ) -> Result<CertificateWithKey, String> {
         let ends_s = (now_s + i64::from(days) * DAY).min(self.shown.ends_s);
         if ends_s <= now_s {
             return Err(format!("the authority {} ended on {}", self.shown.name, day(self.shown.ends_s)));
@@ -163,7 +169,7 @@ impl Authority {
         of.extended_key_usages = usage.purposes();
         let made = || {
             let key = KeyPair::generate()?;
-            Ok(Certified { certificate: of.signed_by(&key, &self.issuer)?.pem(), key: key.serialize_pem() })
+            Ok(CertificateWithKey { certificate: of.signed_by(&key, &self.issuer)?.pem(), key: key.serialize_pem() })
         };
         made().map_err(|error: rcgen::Error| error.to_string())
     }
@@ -171,7 +177,7 @@ impl Authority {
 
 /// Returns the contents of the certificates in a PEM file, in their order; there is at least one. *Errors*: the file
 /// has no certificate, or one that cannot be read.
-pub fn read(text: &str) -> Result<Vec<Shown>, String> {
+pub fn read(text: &str) -> Result<Vec<CertificateContents>, String> {
     pems(text)?.iter().map(|pem| Ok(show(&parse(pem)?))).collect()
 }
 
@@ -198,10 +204,10 @@ fn common_name(name: &X509Name<'_>) -> String {
     common.map_or_else(|| name.to_string(), str::to_owned)
 }
 
-fn show(certificate: &X509Certificate<'_>) -> Shown {
+fn show(certificate: &X509Certificate<'_>) -> CertificateContents {
     let names = certificate.subject_alternative_name().ok().flatten();
     let names = names.map(|names| names.value.general_names.as_slice()).unwrap_or_default();
-    Shown {
+    CertificateContents {
         name: common_name(certificate.subject()),
         issuer: common_name(certificate.issuer()),
         hosts: names.iter().filter_map(host).collect(),
@@ -228,17 +234,18 @@ mod tests {
 
     const NOW: i64 = 1_800_000_000;
 
-    fn authority(name: &str) -> (Authority, Certified) {
+    fn authority(name: &str) -> (SigningAuthority, CertificateWithKey) {
         let made = new(name, NOW).unwrap();
-        (Authority::read(&made.certificate, &made.key).unwrap(), made)
+        (SigningAuthority::read(&made.certificate, &made.key).unwrap(), made)
     }
 
+    /// A certificate of a host has the host's names, and is valid no longer than its authority.
     #[test]
-    fn a_host_has_its_names_and_counts_no_longer_than_its_authority() {
+    fn host_certificate_ends_with_authority() {
         let (authority, _) = authority("builds");
         let hosts = ["h1.example", "h1", "10.0.0.1", "fd00::1"].map(str::to_owned);
-        let made = authority.certify(&hosts, Usage::Both, NOW, 730).unwrap();
-        let expected = Shown {
+        let made = authority.certify(&hosts, CertificateUsage::Both, NOW, 730).unwrap();
+        let expected = CertificateContents {
             name: "h1.example".to_owned(),
             issuer: "builds".to_owned(),
             hosts: hosts.to_vec(),
@@ -249,9 +256,9 @@ mod tests {
         assert_eq!(read(&made.certificate), Ok(vec![expected]));
         assert!(made.key.contains("PRIVATE KEY"));
         let late = NOW + (AUTHORITY_DAYS - 10) * DAY;
-        let short = authority.certify(&hosts, Usage::Both, late, 730).unwrap();
+        let short = authority.certify(&hosts, CertificateUsage::Both, late, 730).unwrap();
         assert_eq!(read(&short.certificate).unwrap()[0].ends_s, authority.shown.ends_s);
-        let error = authority.certify(&hosts, Usage::Both, NOW + AUTHORITY_DAYS * DAY, 730).err().unwrap();
+        let error = authority.certify(&hosts, CertificateUsage::Both, NOW + AUTHORITY_DAYS * DAY, 730).err().unwrap();
         assert!(error.contains("ended on 2037-01-1"), "{error}");
     }
 
@@ -260,9 +267,9 @@ mod tests {
         let (first, made) = authority("builds");
         assert_eq!((first.shown.name.as_str(), first.shown.is_authority), ("builds", true));
         let (_, other) = authority("builds");
-        let error = |certificate: &str, key: &str| Authority::read(certificate, key).err().unwrap_or_default();
+        let error = |certificate: &str, key: &str| SigningAuthority::read(certificate, key).err().unwrap_or_default();
         assert!(error(&made.certificate, &other.key).contains("do not belong together"));
-        let host = first.certify(&["h1".to_owned()], Usage::Both, NOW, 1).unwrap();
+        let host = first.certify(&["h1".to_owned()], CertificateUsage::Both, NOW, 1).unwrap();
         assert!(error(&host.certificate, &host.key).contains("is not one of an authority"));
         assert!(error(&made.certificate, "no key").contains("its key cannot be read"));
         assert!(error("nothing", &made.key).contains("there is no certificate"));

@@ -7,17 +7,17 @@ use std::fmt::Write as _;
 use nectary_block::format_size;
 use serde_json::{Value, json};
 
-use super::{Running, Target, printable};
+use super::{CacheTarget, CachingProcess, printable};
 use crate::arguments::CacheAdviseArguments;
-use crate::exit::{Failure, GOOD, NOT_FOUND};
+use crate::exit::{CommandFailure, GOOD, NOT_FOUND};
 use crate::output;
 
 /// Shows the advice.
-pub fn run(arguments: &CacheAdviseArguments) -> Result<u8, Failure> {
+pub fn run(arguments: &CacheAdviseArguments) -> Result<u8, CommandFailure> {
     let mut caches: Vec<Value> = Vec::new();
     let asked = match &arguments.name {
-        Some(name) => vec![Target::named(name)?.running],
-        None => Running::all()?,
+        Some(name) => vec![CacheTarget::named(name)?.running],
+        None => CachingProcess::all()?,
     };
     for running in asked {
         let answer = running.ask("advise", Value::Null)?;
@@ -25,7 +25,7 @@ pub fn run(arguments: &CacheAdviseArguments) -> Result<u8, Failure> {
     }
     if caches.is_empty() {
         let remedy = "mount one with `nectary cache mount`, or attach `cache(SPEC,…)`; then let programs read";
-        return Err(Failure::new(NOT_FOUND, "no cache runs", remedy));
+        return Err(CommandFailure::new(NOT_FOUND, "no cache runs", remedy));
     }
     if arguments.json {
         output::json(&json!({ "caches": caches }))?;

@@ -5,22 +5,22 @@
 
 use std::sync::Arc;
 
-use nectary_attach::Tree;
-use nectary_block::{Figures, format_size};
-use nectary_buffer::{BufferCache, Caches};
-use nectary_host::{State, Status};
+use nectary_attach::MountedTree;
+use nectary_block::{DeviceCounters, format_size};
+use nectary_buffer::{BufferCache, CacheList};
+use nectary_host::{PartHealth, PartStatus};
 
 /// The caches of a process.
 #[derive(Clone)]
-pub enum Cached {
+pub enum ProcessCaches {
     /// A directory that is mounted.
-    Tree(Arc<Tree>),
+    Tree(Arc<MountedTree>),
     /// The caches that SPECs have opened, with the name of the device.
-    Devices(Caches, String),
+    Devices(CacheList, String),
 }
 
 /// Adds to a status that caches of this SPEC have dirty blocks that could not be written back.
-pub fn with_unwritten(status: Status, figures: &[Figures], spec: &str) -> Status {
+pub fn with_unwritten(status: PartStatus, figures: &[DeviceCounters], spec: &str) -> PartStatus {
     let caches = figures.iter().filter(|figures| figures.device == "cache");
     let unwritten: u64 = caches.filter_map(|figures| figures.get("unwritten_bytes")).sum();
     if unwritten == 0 {
@@ -29,15 +29,15 @@ pub fn with_unwritten(status: Status, figures: &[Figures], spec: &str) -> Status
     let what = format!("{spec}: {} could not be written back, and are only in memory", format_size(unwritten));
     let remedy =
         "mend the device below, then `nectary cache flush`, which names the failure; until then keep the process";
-    status.with_problem(State::Degraded, what, remedy)
+    status.with_problem(PartHealth::Degraded, what, remedy)
 }
 
-impl Cached {
+impl ProcessCaches {
     /// Returns all caches with their names.
     pub fn all(&self) -> Vec<(String, BufferCache)> {
         match self {
-            Cached::Tree(tree) => vec![(tree.options().directory.display().to_string(), tree.cache().clone())],
-            Cached::Devices(caches, name) => {
+            ProcessCaches::Tree(tree) => vec![(tree.options().directory.display().to_string(), tree.cache().clone())],
+            ProcessCaches::Devices(caches, name) => {
                 let opened = caches.opened();
                 let names = opened.iter().enumerate().map(|(index, opened)| {
                     let name = if index == 0 { name.clone() } else { format!("{name} {}", opened.spec()) };

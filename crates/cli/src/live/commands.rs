@@ -10,9 +10,9 @@ use std::time::Duration;
 use nectary_block::format_size;
 use serde_json::{Value, json};
 
-use super::{Target, printable};
+use super::{CacheTarget, printable};
 use crate::arguments::{CacheFlushArguments, CachePathArguments, CacheSetArguments};
-use crate::exit::{FAILED, Failure, GOOD, USAGE};
+use crate::exit::{CommandFailure, FAILED, GOOD, USAGE};
 use crate::{output, progress};
 
 /// The interval at which the progress of a flush is updated.
@@ -37,8 +37,8 @@ fn size(bytes: u64) -> String {
 }
 
 /// Writes back dirty blocks.
-pub fn flush(arguments: &CacheFlushArguments) -> Result<u8, Failure> {
-    let target = Target::named(&arguments.name)?;
+pub fn flush(arguments: &CacheFlushArguments) -> Result<u8, CommandFailure> {
+    let target = CacheTarget::named(&arguments.name)?;
     let running = target.running();
     let dirty = || -> Option<u64> {
         let figures = running.ask_for("figures", Value::Null, super::PATIENCE).ok()?;
@@ -82,20 +82,20 @@ pub fn flush(arguments: &CacheFlushArguments) -> Result<u8, Failure> {
     }
     let left = size(number(&flushed, "dirty_bytes"));
     let remedy = format!("{left} stay in memory and readable: mend what is below, then flush again");
-    Err(Failure::new(FAILED, message, remedy))
+    Err(CommandFailure::new(FAILED, message, remedy))
 }
 
 /// Changes a cache while it runs.
-pub fn set(arguments: &CacheSetArguments) -> Result<u8, Failure> {
+pub fn set(arguments: &CacheSetArguments) -> Result<u8, CommandFailure> {
     let memory = arguments.memory.map(|bytes| bytes.to_string());
     let changes = [("memory", &memory), ("policy", &arguments.policy), ("mode", &arguments.mode)];
     let changes: Vec<(&str, &String)> =
         changes.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?))).collect();
     if changes.is_empty() {
         let remedy = "give at least one of --memory, --policy and --mode";
-        return Err(Failure::new(USAGE, "there is nothing to set", remedy));
+        return Err(CommandFailure::new(USAGE, "there is nothing to set", remedy));
     }
-    let target = Target::named(&arguments.name)?;
+    let target = CacheTarget::named(&arguments.name)?;
     let mut answer = Value::Null;
     for (index, (option, value)) in changes.iter().enumerate() {
         let set = target.running().ask("set", json!({ "option": option, "value": value }));
@@ -119,8 +119,8 @@ pub fn set(arguments: &CacheSetArguments) -> Result<u8, Failure> {
 }
 
 /// Shows which parts of a file, directory or device are in memory.
-pub fn show(arguments: &CachePathArguments) -> Result<u8, Failure> {
-    let target = Target::of_path(&arguments.path)?;
+pub fn show(arguments: &CachePathArguments) -> Result<u8, CommandFailure> {
+    let target = CacheTarget::of_path(&arguments.path)?;
     let answer = target.running().ask("show", target.place(arguments.offset, arguments.length))?;
     if arguments.json {
         let mut answer = answer;
@@ -184,8 +184,8 @@ fn picture(size_bytes: u64, ranges: &[Value]) -> String {
 }
 
 /// Drops a file, directory or device from memory.
-pub fn drop(arguments: &CachePathArguments) -> Result<u8, Failure> {
-    let target = Target::of_path(&arguments.path)?;
+pub fn drop(arguments: &CachePathArguments) -> Result<u8, CommandFailure> {
+    let target = CacheTarget::of_path(&arguments.path)?;
     let answer = target.running().ask("drop", target.place(arguments.offset, arguments.length))?;
     if arguments.json {
         let mut answer = answer;
@@ -205,8 +205,8 @@ pub fn drop(arguments: &CachePathArguments) -> Result<u8, Failure> {
 }
 
 /// Pins a file, directory or part of a device in memory.
-pub fn pin(arguments: &CachePathArguments) -> Result<u8, Failure> {
-    let target = Target::of_path(&arguments.path)?;
+pub fn pin(arguments: &CachePathArguments) -> Result<u8, CommandFailure> {
+    let target = CacheTarget::of_path(&arguments.path)?;
     let mut files = Vec::new();
     if target.path.is_some() && arguments.path.is_dir() {
         files_below(&arguments.path, &mut files)?;
@@ -217,7 +217,7 @@ pub fn pin(arguments: &CachePathArguments) -> Result<u8, Failure> {
     bar.set_length(files.len() as u64);
     let (mut pinned, mut last) = (0, json!({}));
     for (index, file) in files.iter().enumerate() {
-        let one = Target::of_path(file)?;
+        let one = CacheTarget::of_path(file)?;
         let answer = one.running().ask("pin", one.place(arguments.offset, arguments.length));
         last = answer.map_err(|failure| match index {
             0 => failure,
@@ -245,7 +245,7 @@ pub fn pin(arguments: &CachePathArguments) -> Result<u8, Failure> {
 }
 
 /// Returns the files below a directory, in the order of their names; links are not followed.
-fn files_below(directory: &Path, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
+fn files_below(directory: &Path, files: &mut Vec<PathBuf>) -> Result<(), CommandFailure> {
     let mut entries = std::fs::read_dir(directory)?.collect::<Result<Vec<_>, _>>()?;
     entries.sort_by_key(std::fs::DirEntry::file_name);
     for entry in entries {
@@ -260,8 +260,8 @@ fn files_below(directory: &Path, files: &mut Vec<PathBuf>) -> Result<(), Failure
 }
 
 /// Unpins a file, directory or part of a device, so that the policy decides again.
-pub fn unpin(arguments: &CachePathArguments) -> Result<u8, Failure> {
-    let target = Target::of_path(&arguments.path)?;
+pub fn unpin(arguments: &CachePathArguments) -> Result<u8, CommandFailure> {
+    let target = CacheTarget::of_path(&arguments.path)?;
     let answer = target.running().ask("unpin", target.place(arguments.offset, arguments.length))?;
     if arguments.json {
         let mut answer = answer;
@@ -277,8 +277,9 @@ pub fn unpin(arguments: &CachePathArguments) -> Result<u8, Failure> {
 mod tests {
     use super::*;
 
+    /// Of a part of the file, dirty is shown before pinned, and pinned before cached.
     #[test]
-    fn picture_shows_of_each_part_the_most_that_is_true_of_it() {
+    fn picture_shows_strongest_state() {
         let range = |offset: u64, length: u64, is_dirty: bool, is_pinned: bool| {
             let mut range = json!({ "offset": offset, "length": length, "cached": true });
             (range["dirty"], range["pinned"]) = (is_dirty.into(), is_pinned.into());

@@ -10,33 +10,33 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nectary_attach::PathError;
-use nectary_block::{Context, Error, ErrorKind, Operation, parse_size};
-use nectary_buffer::{Holding, Opened};
+use nectary_block::{DeviceErrorKind, DeviceOperation, Error, IoContext, parse_size};
+use nectary_buffer::{OpenCache, RangeResidency};
 use nectary_host::allocator::give_back_free_pages;
-use nectary_host::{Fault, FaultKind, Methods};
+use nectary_host::{ControlFault, ControlMethods, FaultKind};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::cached::Cached;
-use super::report::Reports;
+use super::cached::ProcessCaches;
+use super::report::ReportCache;
 
 /// The maximum number of files of a directory that are listed.
 const FILES_MAX: usize = 1000;
 /// The maximum number of ranges of one file that are listed.
 const RANGES_MAX: usize = 1000;
 
-type Answer = Result<Value, Fault>;
+type Answer = Result<Value, ControlFault>;
 
 /// The parameters of a method that has none.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Nothing {}
+struct NoParameters {}
 
 /// The file or directory and range of a request.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Place {
+struct RangeParameters {
     /// The path below the tree; `None` for the tree itself or a device.
     path: Option<String>,
     /// The path as bytes, if it is not UTF-8.
@@ -49,7 +49,7 @@ struct Place {
 /// The requested change.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Change {
+struct SetParameters {
     option: String,
     value: String,
 }
@@ -57,16 +57,20 @@ struct Change {
 /// The requested size of a report.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Wanted {
+struct TopParameters {
     streams: Option<usize>,
 }
 
 /// Adds the methods.
-pub fn register(cached: Cached, methods: &mut Methods) {
-    let reports = Arc::new(Reports::default());
-    add(methods, "flush", "writes back what is dirty and makes it durable", &cached, |cached, Nothing {}| async move {
-        cached.flush().await
-    });
+pub fn register(cached: ProcessCaches, methods: &mut ControlMethods) {
+    let reports = Arc::new(ReportCache::default());
+    add(
+        methods,
+        "flush",
+        "writes back what is dirty and makes it durable",
+        &cached,
+        |cached, NoParameters {}| async move { cached.flush().await },
+    );
     add(
         methods,
         "set",
@@ -74,9 +78,13 @@ pub fn register(cached: Cached, methods: &mut Methods) {
         &cached,
         |cached, change| async move { cached.set(change).await },
     );
-    add(methods, "show", "what memory holds of a path or range", &cached, |cached, place: Place| async move {
-        blocking(move || cached.show(&place)).await
-    });
+    add(
+        methods,
+        "show",
+        "what memory holds of a path or range",
+        &cached,
+        |cached, place: RangeParameters| async move { blocking(move || cached.show(&place)).await },
+    );
     add(methods, "drop", "sends a path or range out of memory", &cached, |cached, place| async move {
         cached.drop_place(place).await
     });
@@ -87,12 +95,18 @@ pub fn register(cached: Cached, methods: &mut Methods) {
         &cached,
         |cached, place| async move { cached.pin(place).await },
     );
-    add(methods, "unpin", "lets the policy decide again", &cached, |cached, place: Place| async move {
+    add(methods, "unpin", "lets the policy decide again", &cached, |cached, place: RangeParameters| async move {
         blocking(move || cached.unpin(&place)).await
     });
-    add(methods, "figures", "what each cache counts", &cached, |cached, Nothing {}| async move { cached.figures() });
+    add(
+        methods,
+        "figures",
+        "what each cache counts",
+        &cached,
+        |cached, NoParameters {}| async move { cached.figures() },
+    );
     let of_top = reports.clone();
-    add(methods, "top", "what each cache does, by stream", &cached, move |cached, wanted: Wanted| {
+    add(methods, "top", "what each cache does, by stream", &cached, move |cached, wanted: TopParameters| {
         let reports = of_top.clone();
         async move { blocking(move || Ok(reports.top(&cached, wanted.streams))).await }
     });
@@ -101,16 +115,16 @@ pub fn register(cached: Cached, methods: &mut Methods) {
         "advise",
         "what other sizes and policies would change",
         &cached,
-        move |cached, Nothing {}| async move { blocking(move || Ok(super::report::advise(&cached))).await },
+        move |cached, NoParameters {}| async move { blocking(move || Ok(super::report::advise(&cached))).await },
     );
 }
 
 fn add<P, F>(
-    methods: &mut Methods,
+    methods: &mut ControlMethods,
     name: &'static str,
     description: &'static str,
-    cached: &Cached,
-    call: impl Fn(Cached, P) -> F + Send + Sync + Clone + 'static,
+    cached: &ProcessCaches,
+    call: impl Fn(ProcessCaches, P) -> F + Send + Sync + Clone + 'static,
 ) where
     P: DeserializeOwned + Send + 'static,
     F: Future<Output = Answer> + Send + 'static,
@@ -126,7 +140,7 @@ fn add<P, F>(
     });
 }
 
-fn not_understood(name: &str, error: &serde_json::Error) -> Fault {
+fn not_understood(name: &str, error: &serde_json::Error) -> ControlFault {
     let takes = match name {
         "set" => r#"{"option": "memory", "value": "1G"}; memory, mode and policy can be set"#,
         "show" | "drop" | "pin" | "unpin" => {
@@ -137,7 +151,7 @@ fn not_understood(name: &str, error: &serde_json::Error) -> Fault {
     };
     // The message may repeat the request, so it is shortened.
     let text: String = error.to_string().chars().take(200).collect();
-    Fault::new(
+    ControlFault::new(
         FaultKind::Invalid,
         format!("the parameters of {name} are not understood: {text}"),
         format!("send {takes}"),
@@ -147,19 +161,19 @@ fn not_understood(name: &str, error: &serde_json::Error) -> Fault {
 /// Runs a step that may wait for a disk on another thread, so that the control socket still answers.
 async fn blocking(step: impl FnOnce() -> Answer + Send + 'static) -> Answer {
     let ended = tokio::task::spawn_blocking(step).await;
-    ended.unwrap_or_else(|error| Err(Fault::new(FaultKind::Failed, format!("it ended early: {error}"), "")))
+    ended.unwrap_or_else(|error| Err(ControlFault::new(FaultKind::Failed, format!("it ended early: {error}"), "")))
 }
 
-impl Place {
+impl RangeParameters {
     fn range(&self) -> Range<u64> {
         self.offset..self.length.map_or(u64::MAX, |length| self.offset.saturating_add(length))
     }
 
-    fn path(&self) -> Result<&[u8], Fault> {
+    fn path(&self) -> Result<&[u8], ControlFault> {
         match (&self.path, &self.path_bytes) {
             (Some(_), Some(_)) => {
                 let message = "there are both a path and path_bytes";
-                Err(Fault::new(FaultKind::Invalid, message, "send one of them"))
+                Err(ControlFault::new(FaultKind::Invalid, message, "send one of them"))
             }
             (Some(path), None) => Ok(path.as_bytes()),
             (None, Some(bytes)) => Ok(bytes),
@@ -168,56 +182,56 @@ impl Place {
     }
 
     /// Returns the range of a device, cut at the device's end.
-    fn of_device(&self, device: &Opened) -> Result<Range<u64>, Fault> {
+    fn of_device(&self, device: &OpenCache) -> Result<Range<u64>, ControlFault> {
         if self.path()? != b"" {
-            return Err(Fault::new(FaultKind::Invalid, "a device has no paths", "give an offset and a length"));
+            return Err(ControlFault::new(FaultKind::Invalid, "a device has no paths", "give an offset and a length"));
         }
         let (range, size) = (self.range(), device.size_bytes());
         if range.start > size {
             let message = format!("offset {} is behind the end: the device has {size} bytes", range.start);
-            return Err(Fault::new(FaultKind::Invalid, message, "give a smaller offset"));
+            return Err(ControlFault::new(FaultKind::Invalid, message, "give a smaller offset"));
         }
         Ok(range.start..range.end.min(size))
     }
 }
 
-fn no_cache(name: &str) -> Fault {
+fn no_cache(name: &str) -> ControlFault {
     let remedy = "put one before it: `cache(SPEC,memory=1G)` instead of SPEC";
-    Fault::new(FaultKind::NotFound, format!("{name} has no cache"), remedy)
+    ControlFault::new(FaultKind::NotFound, format!("{name} has no cache"), remedy)
 }
 
-fn fault(error: &Error) -> Fault {
+fn fault(error: &Error) -> ControlFault {
     let (kind, remedy) = match error.kind {
-        ErrorKind::Absent => (FaultKind::NotFound, ""),
-        ErrorKind::Invalid | ErrorKind::Unsupported => (FaultKind::Invalid, ""),
-        ErrorKind::Busy => (FaultKind::Busy, "try again in a moment"),
-        ErrorKind::Full if matches!(error.operation, Operation::Write | Operation::Flush) => {
+        DeviceErrorKind::Absent => (FaultKind::NotFound, ""),
+        DeviceErrorKind::Invalid | DeviceErrorKind::Unsupported => (FaultKind::Invalid, ""),
+        DeviceErrorKind::Busy => (FaultKind::Busy, "try again in a moment"),
+        DeviceErrorKind::Full if matches!(error.operation, DeviceOperation::Write | DeviceOperation::Flush) => {
             (FaultKind::Failed, "free space below, then `nectary cache flush`; until then the blocks stay in memory")
         }
-        ErrorKind::Full => {
+        DeviceErrorKind::Full => {
             (FaultKind::Failed, "`nectary cache unpin` something, or `nectary cache set NAME --memory SIZE`")
         }
         _ => (FaultKind::Failed, "see what the kernel says of the disk below (`dmesg`)"),
     };
-    Fault::new(kind, error.to_string(), remedy)
+    ControlFault::new(kind, error.to_string(), remedy)
 }
 
-fn path_fault(error: &PathError) -> Fault {
+fn path_fault(error: &PathError) -> ControlFault {
     match error {
-        PathError::Absent { .. } => Fault::new(FaultKind::NotFound, error.to_string(), "check the path"),
-        PathError::Invalid { .. } => Fault::new(FaultKind::Invalid, error.to_string(), ""),
+        PathError::Absent { .. } => ControlFault::new(FaultKind::NotFound, error.to_string(), "check the path"),
+        PathError::Invalid { .. } => ControlFault::new(FaultKind::Invalid, error.to_string(), ""),
         PathError::Failed { path, source } => {
             let fault = fault(source);
-            Fault { message: format!("{path}: {}", source.detail), ..fault }
+            ControlFault { message: format!("{path}: {}", source.detail), ..fault }
         }
     }
 }
 
-impl Cached {
+impl ProcessCaches {
     /// Returns the device that is changed: the outermost cache of the stack.
-    fn outer(&self) -> Result<Opened, Fault> {
-        let Cached::Devices(caches, name) = self else {
-            return Err(Fault::new(FaultKind::Failed, "it is no device", ""));
+    fn outer(&self) -> Result<OpenCache, ControlFault> {
+        let ProcessCaches::Devices(caches, name) = self else {
+            return Err(ControlFault::new(FaultKind::Failed, "it is no device", ""));
         };
         let mut opened = caches.opened().into_iter();
         let Some(outer) = opened.next() else {
@@ -226,7 +240,7 @@ impl Cached {
         let spec = outer.spec();
         if opened.any(|other| !spec.contains(&other.spec())) {
             let message = format!("{name} has several caches side by side, and this is for one");
-            return Err(Fault::new(
+            return Err(ControlFault::new(
                 FaultKind::Invalid,
                 message,
                 "give each device a process: export or attach it alone",
@@ -244,7 +258,7 @@ impl Cached {
     }
 
     async fn flush(&self) -> Answer {
-        if let Cached::Devices(caches, name) = self
+        if let ProcessCaches::Devices(caches, name) = self
             && caches.opened().is_empty()
         {
             return Err(no_cache(name));
@@ -254,11 +268,11 @@ impl Cached {
         let before: u64 = written();
         let mut failed = Vec::new();
         match self {
-            Cached::Tree(tree) => {
+            ProcessCaches::Tree(tree) => {
                 let files = tree.flush().await;
                 failed.extend(files.iter().map(|(path, error)| (path.display().to_string(), error.to_string())));
             }
-            Cached::Devices(caches, _) => {
+            ProcessCaches::Devices(caches, _) => {
                 for opened in caches.opened() {
                     let errors = opened.cache().flush_all().await;
                     failed.extend(errors.iter().map(|(_, error)| (opened.spec(), error.to_string())));
@@ -275,12 +289,12 @@ impl Cached {
         }))
     }
 
-    async fn set(&self, change: Change) -> Answer {
+    async fn set(&self, change: SetParameters) -> Answer {
         let (name, cache) = match self {
-            Cached::Tree(tree) => (tree.options().directory.display().to_string(), tree.cache().clone()),
-            Cached::Devices(_, name) => (name.clone(), self.outer()?.cache().clone()),
+            ProcessCaches::Tree(tree) => (tree.options().directory.display().to_string(), tree.cache().clone()),
+            ProcessCaches::Devices(_, name) => (name.clone(), self.outer()?.cache().clone()),
         };
-        let wrong = |message: String, remedy: &str| Fault::new(FaultKind::Invalid, message, remedy);
+        let wrong = |message: String, remedy: &str| ControlFault::new(FaultKind::Invalid, message, remedy);
         let done = match change.option.as_str() {
             "memory" => {
                 let bytes = parse_size(&change.value).map_err(|error| wrong(error, "write a size, as 512M or 2G"))?;
@@ -293,8 +307,8 @@ impl Cached {
             "mode" => {
                 let mode = change.value.parse().map_err(|error| wrong(error, ""))?;
                 match self {
-                    Cached::Tree(tree) => tree.set_mode(mode).await,
-                    Cached::Devices(..) => cache.set_mode(mode).await,
+                    ProcessCaches::Tree(tree) => tree.set_mode(mode).await,
+                    ProcessCaches::Devices(..) => cache.set_mode(mode).await,
                 }
             }
             other => {
@@ -304,22 +318,22 @@ impl Cached {
             }
         };
         done.map_err(|error| match error.kind {
-            ErrorKind::Invalid | ErrorKind::Unsupported => wrong(format!("{name}: {}", error.detail), ""),
+            DeviceErrorKind::Invalid | DeviceErrorKind::Unsupported => wrong(format!("{name}: {}", error.detail), ""),
             _ => fault(&error),
         })?;
         let options = cache.options();
         let mut answer = json!({
             "memory_bytes": options.memory_bytes, "policy": options.policy, "mode": options.mode.name()
         });
-        if let Cached::Devices(..) = self {
+        if let ProcessCaches::Devices(..) = self {
             answer["spec"] = self.outer()?.spec().into();
         }
         Ok(answer)
     }
 
-    fn show(&self, place: &Place) -> Answer {
+    fn show(&self, place: &RangeParameters) -> Answer {
         let (files, count) = match self {
-            Cached::Tree(tree) => {
+            ProcessCaches::Tree(tree) => {
                 let shown = tree.show(place.path()?, place.range(), FILES_MAX, RANGES_MAX);
                 let (files, count) = shown.map_err(|error| path_fault(&error))?;
                 // For a directory of several files, only counts are reported.
@@ -327,7 +341,7 @@ impl Cached {
                 let files = files.iter().map(|file| holding(Some(&file.path), &file.holding, with_ranges));
                 (files.collect::<Vec<Value>>(), count)
             }
-            Cached::Devices(..) => {
+            ProcessCaches::Devices(..) => {
                 let device = self.outer()?;
                 let range = place.of_device(&device)?;
                 let held = device.cache().holding(device.file(), range.start, range.end - range.start, RANGES_MAX);
@@ -338,21 +352,21 @@ impl Cached {
         Ok(json!({ "files": files, "files_left_out": left_out }))
     }
 
-    async fn drop_place(self, place: Place) -> Answer {
-        if let Cached::Devices(..) = &self {
+    async fn drop_place(self, place: RangeParameters) -> Answer {
+        if let ProcessCaches::Devices(..) = &self {
             // Dirty blocks are written to the device below first.
             let device = self.outer()?;
             let range = place.of_device(&device)?;
             let length = range.end - range.start;
-            let written = device.cache().write_back(device.file(), range.start, length, Context::default());
+            let written = device.cache().write_back(device.file(), range.start, length, IoContext::default());
             written.await.map_err(|error| fault(&error))?;
         }
         blocking(move || {
             let dropped = match &self {
-                Cached::Tree(tree) => {
+                ProcessCaches::Tree(tree) => {
                     tree.drop_path(place.path()?, place.range()).map_err(|error| path_fault(&error))?
                 }
-                Cached::Devices(..) => {
+                ProcessCaches::Devices(..) => {
                     let device = self.outer()?;
                     let range = place.of_device(&device)?;
                     let dropped = device.cache().drop_clean(device.file(), range.start, range.end - range.start);
@@ -368,15 +382,15 @@ impl Cached {
         .await
     }
 
-    async fn pin(self, place: Place) -> Answer {
+    async fn pin(self, place: RangeParameters) -> Answer {
         let runtime = tokio::runtime::Handle::current();
         blocking(move || {
             let pinned = match &self {
-                Cached::Tree(tree) => {
+                ProcessCaches::Tree(tree) => {
                     let pinned = runtime.block_on(tree.pin(place.path()?, place.range()));
                     pinned.map_err(|error| path_fault(&error))?
                 }
-                Cached::Devices(..) => {
+                ProcessCaches::Devices(..) => {
                     let device = self.outer()?;
                     let range = place.of_device(&device)?;
                     let length = range.end - range.start;
@@ -389,10 +403,12 @@ impl Cached {
         .await
     }
 
-    fn unpin(&self, place: &Place) -> Answer {
+    fn unpin(&self, place: &RangeParameters) -> Answer {
         let unpinned = match self {
-            Cached::Tree(tree) => tree.unpin(place.path()?, place.range()).map_err(|error| path_fault(&error))?,
-            Cached::Devices(..) => {
+            ProcessCaches::Tree(tree) => {
+                tree.unpin(place.path()?, place.range()).map_err(|error| path_fault(&error))?
+            }
+            ProcessCaches::Devices(..) => {
                 let device = self.outer()?;
                 let range = place.of_device(&device)?;
                 let unpinned = device.cache().unpin(device.file(), range.start, range.end - range.start);
@@ -409,7 +425,7 @@ impl Cached {
     }
 }
 
-fn holding(path: Option<&Path>, holding: &Holding, with_ranges: bool) -> Value {
+fn holding(path: Option<&Path>, holding: &RangeResidency, with_ranges: bool) -> Value {
     let mut value = json!({
         "size_bytes": holding.size_bytes,
         "cached_bytes": holding.cached_bytes,

@@ -16,10 +16,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use nectary_host::control::{parts, request};
-use nectary_host::{Error, FaultKind, RuntimeDirectory, Status};
+use nectary_host::{Error, FaultKind, PartStatus, RuntimeDirectory};
 use serde_json::{Value, json};
 
-use crate::exit::{BUSY, FAILED, Failure, NOT_FOUND, USAGE};
+use crate::exit::{BUSY, CommandFailure, FAILED, NOT_FOUND, USAGE};
 
 /// The longest time in which a part must report its status.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -27,26 +27,26 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const COMMAND_PATIENCE: Duration = Duration::from_secs(3600);
 
 /// A process that has caches.
-pub struct Running {
+pub struct CachingProcess {
     socket: PathBuf,
-    status: Status,
+    status: PartStatus,
 }
 
 /// A cache, or a file or directory in a cache, that a user named.
-pub struct Target {
-    running: Running,
+pub struct CacheTarget {
+    running: CachingProcess,
     /// The bytes of the path below a mounted directory; `None` for a device.
     path: Option<Vec<u8>>,
 }
 
-impl Running {
+impl CachingProcess {
     /// Returns all processes with caches.
-    pub fn all() -> Result<Vec<Running>, Failure> {
+    pub fn all() -> Result<Vec<CachingProcess>, CommandFailure> {
         let parts = parts(&RuntimeDirectory::open()?, PATIENCE)?.into_iter();
         let running = parts.filter_map(|part| {
             let status = part.status.ok()?;
             let has_caches = matches!(status.component.as_str(), "cache" | "attach" | "export");
-            has_caches.then_some(Running { socket: part.path, status })
+            has_caches.then_some(CachingProcess { socket: part.path, status })
         });
         Ok(running.collect())
     }
@@ -74,11 +74,11 @@ impl Running {
     }
 
     /// Sends a request and waits for its answer.
-    pub fn ask(&self, method: &str, parameters: Value) -> Result<Value, Failure> {
+    pub fn ask(&self, method: &str, parameters: Value) -> Result<Value, CommandFailure> {
         self.ask_for(method, parameters, COMMAND_PATIENCE)
     }
 
-    fn ask_for(&self, method: &str, parameters: Value, patience: Duration) -> Result<Value, Failure> {
+    fn ask_for(&self, method: &str, parameters: Value, patience: Duration) -> Result<Value, CommandFailure> {
         request(&self.socket, method, parameters, patience).map_err(|error| match error {
             Error::Fault { fault, .. } => {
                 let code = match fault.kind {
@@ -88,8 +88,8 @@ impl Running {
                     FaultKind::UnknownMethod | FaultKind::Failed => FAILED,
                 };
                 match fault.remedy.is_empty() {
-                    true => Failure::bare(code, fault.message),
-                    false => Failure::new(code, fault.message, fault.remedy),
+                    true => CommandFailure::bare(code, fault.message),
+                    false => CommandFailure::new(code, fault.message, fault.remedy),
                 }
             }
             error => error.into(),
@@ -97,44 +97,44 @@ impl Running {
     }
 }
 
-impl Target {
+impl CacheTarget {
     /// Finds the cache with a name.
-    pub fn named(name: &Path) -> Result<Target, Failure> {
-        let all = Running::all()?;
+    pub fn named(name: &Path) -> Result<CacheTarget, CommandFailure> {
+        let all = CachingProcess::all()?;
         let absolute = std::path::absolute(name).context("cannot find the current directory")?;
         let names: Vec<String> = all.iter().map(|running| running.name().to_owned()).collect();
         let found = all.into_iter().find(|running| running.is_meant(name) || running.is_meant(&absolute));
         let Some(running) = found else { return Err(none(name, &names)) };
         let path = running.is_mount().then(Vec::new);
-        Ok(Target { running, path })
+        Ok(CacheTarget { running, path })
     }
 
     /// Finds the mounted cache that contains a path, or the cached device with that name.
-    pub fn of_path(path: &Path) -> Result<Target, Failure> {
-        let all = Running::all()?;
+    pub fn of_path(path: &Path) -> Result<CacheTarget, CommandFailure> {
+        let all = CachingProcess::all()?;
         let names: Vec<String> = all.iter().map(|running| running.name().to_owned()).collect();
         let absolute = std::path::absolute(path).context("cannot find the current directory")?;
         if let Some(index) = all.iter().position(|running| !running.is_mount() && running.is_meant(path)) {
             let running = all.into_iter().nth(index).ok_or_else(|| none(path, &names))?;
-            return Ok(Target { running, path: None });
+            return Ok(CacheTarget { running, path: None });
         }
         // Links are followed first; a path that no longer exists may still be in the cache.
         let real = absolute.canonicalize().unwrap_or(absolute);
-        let below = |running: &Running| {
+        let below = |running: &CachingProcess| {
             let source = PathBuf::from(running.status.detail["source"].as_str().unwrap_or_default());
             let shown = real.strip_prefix(running.name()).ok();
             let path = shown.or_else(|| real.strip_prefix(source).ok())?;
             Some((running.name().len(), path.as_os_str().as_bytes().to_vec()))
         };
-        let mounts = all.into_iter().filter(Running::is_mount);
+        let mounts = all.into_iter().filter(CachingProcess::is_mount);
         let meant = mounts.filter_map(|running| below(&running).map(|(length, path)| (length, running, path)));
         // Of nested mounts, the innermost one is meant.
         let (_, running, path) = meant.max_by_key(|(length, ..)| *length).ok_or_else(|| none(path, &names))?;
-        Ok(Target { running, path: Some(path) })
+        Ok(CacheTarget { running, path: Some(path) })
     }
 
     /// Returns the process that has the cache.
-    pub fn running(&self) -> &Running {
+    pub fn running(&self) -> &CachingProcess {
         &self.running
     }
 
@@ -164,13 +164,13 @@ impl Target {
     }
 }
 
-fn none(name: &Path, names: &[String]) -> Failure {
+fn none(name: &Path, names: &[String]) -> CommandFailure {
     let message = format!("{}: no cache of that name runs, and no mounted cache has it", name.display());
     let remedy = match names.is_empty() {
         true => "nothing with a cache runs: `nectary cache mount`, or `nectary attach 'cache(SPEC,…)'`".to_owned(),
         false => format!("there are {}", names.join(", ")),
     };
-    Failure::new(NOT_FOUND, message, remedy)
+    CommandFailure::new(NOT_FOUND, message, remedy)
 }
 
 /// Returns text of other programs without control characters.

@@ -7,10 +7,10 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use nectary_buffer::{BufferCache, Counted, Stats, StreamStats};
+use nectary_buffer::{BufferCache, CacheStats, MissCount, StreamStats};
 use serde_json::{Map, Value, json};
 
-use super::cached::Cached;
+use super::cached::ProcessCaches;
 
 /// The time after which the smallest possible number of misses is recomputed.
 const WINDOW_VALID: Duration = Duration::from_secs(10);
@@ -21,28 +21,28 @@ const STREAMS_DEFAULT: usize = 256;
 
 /// The cached results of windows, by cache.
 #[derive(Default)]
-pub struct Reports {
+pub struct ReportCache {
     windows: Mutex<HashMap<String, (Instant, Value)>>,
 }
 
 /// Returns the figures of a cache by name.
-pub fn figures(stats: &Stats) -> Map<String, Value> {
+pub fn figures(stats: &CacheStats) -> Map<String, Value> {
     stats.values().into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect()
 }
 
-impl Reports {
+impl ReportCache {
     /// Returns the activity of each cache, by stream; streams with most references come first.
-    pub fn top(&self, cached: &Cached, streams_max: Option<usize>) -> Value {
+    pub fn top(&self, cached: &ProcessCaches, streams_max: Option<usize>) -> Value {
         let streams_max = streams_max.unwrap_or(STREAMS_DEFAULT);
         let caches = cached.all().into_iter().map(|(name, cache)| self.cache(cached, &name, &cache, streams_max));
         json!({ "caches": caches.collect::<Vec<Value>>() })
     }
 
-    fn cache(&self, cached: &Cached, name: &str, cache: &BufferCache, streams_max: usize) -> Value {
+    fn cache(&self, cached: &ProcessCaches, name: &str, cache: &BufferCache, streams_max: usize) -> Value {
         let options = cache.options();
         let (kind, source) = match cached {
-            Cached::Tree(tree) => ("mount", tree.options().source.display().to_string()),
-            Cached::Devices(caches, _) => {
+            ProcessCaches::Tree(tree) => ("mount", tree.options().source.display().to_string()),
+            ProcessCaches::Devices(caches, _) => {
                 let opened = caches.opened();
                 let same = opened.iter().find(|opened| opened.cache().is_same(cache));
                 ("device", same.map(|opened| opened.spec()).unwrap_or_default())
@@ -101,9 +101,9 @@ impl Reports {
     }
 }
 
-fn row(cached: &Cached, stream: &StreamStats, resident: Option<u64>, policy: &str) -> Value {
+fn row(cached: &ProcessCaches, stream: &StreamStats, resident: Option<u64>, policy: &str) -> Value {
     let name = match (cached, stream.stream) {
-        (Cached::Tree(tree), Some(stream)) => tree.stream_name(stream),
+        (ProcessCaches::Tree(tree), Some(stream)) => tree.stream_name(stream),
         _ => None,
     };
     let verdict = stream.verdict.map(|verdict| verdict.name());
@@ -127,10 +127,10 @@ fn row(cached: &Cached, stream: &StreamStats, resident: Option<u64>, policy: &st
 }
 
 /// Returns the start of the region of a device's stream; `None`: the stream has no region.
-fn region(cached: &Cached, stream: &StreamStats) -> Option<u64> {
+fn region(cached: &ProcessCaches, stream: &StreamStats) -> Option<u64> {
     match cached {
-        Cached::Devices(..) => stream.stream.and_then(nectary_buffer::region_of),
-        Cached::Tree(_) => None,
+        ProcessCaches::Devices(..) => stream.stream.and_then(nectary_buffer::region_of),
+        ProcessCaches::Tree(_) => None,
     }
 }
 
@@ -149,12 +149,12 @@ fn why(verdict: Option<&str>, replacement: &str, policy: &str) -> String {
     if replacement.is_empty() { found.to_owned() } else { format!("{found}; replaced by {replacement}") }
 }
 
-fn counted(counted: Counted) -> Value {
+fn counted(counted: MissCount) -> Value {
     json!({ "references": counted.references, "misses": counted.misses, "hit_rate": counted.hit_rate() })
 }
 
 /// Returns the effect of other sizes and policies on each cache.
-pub fn advise(cached: &Cached) -> Value {
+pub fn advise(cached: &ProcessCaches) -> Value {
     let caches = cached.all().into_iter().map(|(name, cache)| {
         let advice = cache.window().advise();
         let rows = advice.rows.iter().map(|row| {

@@ -9,20 +9,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use nectary_attach::{Tree, TreeOptions, WAIT_SHOWN, is_tree, leave_terminal, unmount_tree};
+use nectary_attach::{MountedTree, TreeOptions, WAIT_SHOWN, is_tree, leave_terminal, unmount_tree};
 use nectary_block::format_size;
-use nectary_buffer::{Mode, Options};
-use nectary_host::control::{Part, parts};
+use nectary_buffer::{CacheOptions, WriteMode};
+use nectary_host::control::{RunningPart, parts};
 use nectary_host::memory::resident_bytes;
-use nectary_host::{ControlServer, Methods, RuntimeDirectory, Shutdown, State, Status};
+use nectary_host::{ControlMethods, ControlServer, PartHealth, PartStatus, RuntimeDirectory, Shutdown};
 use serde_json::{Value, json};
 
 use crate::arguments::{CacheMountArguments, CacheStatArguments, CacheUmountArguments};
-use crate::exit::{BUSY, FAILED, Failure, GOOD, NOT_FOUND, USAGE};
-use crate::live::cached::Cached;
+use crate::exit::{BUSY, CommandFailure, FAILED, GOOD, NOT_FOUND, USAGE};
+use crate::live::cached::ProcessCaches;
 use crate::live::methods::register;
 use crate::long_waits::{figures as figures_of_waits, with_waits};
-use crate::mounts::{Requests, TREES, ask_to_unmount, finish, in_background, left_behind};
+use crate::mounts::{TREES, UnmountRequests, ask_to_unmount, finish, in_background, left_behind};
 use crate::{output, runtime};
 
 /// The component's name in a status.
@@ -33,12 +33,12 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const KEPT_PERCENT_MAX: usize = 80;
 
 /// Mounts a directory.
-pub fn mount(arguments: &CacheMountArguments) -> Result<u8, Failure> {
+pub fn mount(arguments: &CacheMountArguments) -> Result<u8, CommandFailure> {
     if arguments.background { in_background() } else { runtime()?.block_on(stay(arguments)) }
 }
 
 /// Mounts a directory and serves it until it is unmounted.
-async fn stay(arguments: &CacheMountArguments) -> Result<u8, Failure> {
+async fn stay(arguments: &CacheMountArguments) -> Result<u8, CommandFailure> {
     if arguments.leave_terminal {
         leave_terminal().context("cannot leave the terminal")?;
     }
@@ -49,21 +49,21 @@ async fn stay(arguments: &CacheMountArguments) -> Result<u8, Failure> {
     if let Some((_, status)) = mounted(Some(&directory))?.first().filter(|_| is_tree(&directory)) {
         return Err(taken(&directory, status.pid));
     }
-    let mode: Mode = arguments.mode.parse().map_err(|error: String| Failure::new(FAILED, error, ""))?;
+    let mode: WriteMode = arguments.mode.parse().map_err(|error: String| CommandFailure::new(FAILED, error, ""))?;
     let block_bytes = u32::try_from(arguments.block).unwrap_or(u32::MAX);
-    let cache = Options {
+    let cache = CacheOptions {
         memory_bytes: arguments.memory,
         policy: arguments.policy.clone(),
         block_bytes,
         mode,
-        ..Options::default()
+        ..CacheOptions::default()
     };
     check_options(&cache)?;
     let (is_exclusive, uses_handles) = (arguments.exclusive, !arguments.by_names);
     let control = TREES.claim(&directory, arguments.leave_terminal)?;
     let passthrough_bytes = arguments.passthrough;
     let options = TreeOptions { source, directory, cache, is_exclusive, uses_handles, passthrough_bytes };
-    let tree = Arc::new(Tree::start(options)?);
+    let tree = Arc::new(MountedTree::start(options)?);
     let requests = serve_control(&control, &tree);
     if let Err(failure) = announce(arguments, &tree) {
         tree.unmount(true)?;
@@ -78,9 +78,9 @@ async fn stay(arguments: &CacheMountArguments) -> Result<u8, Failure> {
 }
 
 /// Returns the failure to mount where a cache is mounted already.
-fn taken(directory: &Path, process: u32) -> Failure {
+fn taken(directory: &Path, process: u32) -> CommandFailure {
     let shown = directory.display();
-    Failure::new(
+    CommandFailure::new(
         BUSY,
         format!("{shown}: process {process} has a cache mounted there already"),
         format!("unmount it with `nectary cache umount {shown}`, or change it with `nectary cache set`"),
@@ -88,50 +88,50 @@ fn taken(directory: &Path, process: u32) -> Failure {
 }
 
 /// Refuses options that a cache cannot have.
-pub fn check_options(cache: &Options) -> Result<(), Failure> {
+pub fn check_options(cache: &CacheOptions) -> Result<(), CommandFailure> {
     let remedy = "give another --memory or --policy (`--help` shows the defaults)";
-    cache.check().and_then(|()| cache.check_machine()).map_err(|error| Failure::new(USAGE, error.detail, remedy))
+    cache.check().and_then(|()| cache.check_machine()).map_err(|error| CommandFailure::new(USAGE, error.detail, remedy))
 }
 
 /// Returns the canonical path of an existing directory.
-fn found(what: &str, path: &Path) -> Result<PathBuf, Failure> {
+fn found(what: &str, path: &Path) -> Result<PathBuf, CommandFailure> {
     path.canonicalize().map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => {
             let message = format!("{what} {}: there is no such directory", path.display());
-            Failure::new(NOT_FOUND, message, "check the path; where it is a mount, see whether it is mounted")
+            CommandFailure::new(NOT_FOUND, message, "check the path; where it is a mount, see whether it is mounted")
         }
         _ => anyhow::Error::from(error).context(format!("{what} {}", path.display())).into(),
     })
 }
 
 /// Answers requests for the mounted cache on its control socket.
-fn serve_control(control: &ControlServer, tree: &Arc<Tree>) -> Requests {
-    let mut methods = Methods::new();
+fn serve_control(control: &ControlServer, tree: &Arc<MountedTree>) -> UnmountRequests {
+    let mut methods = ControlMethods::new();
     let of_status = tree.clone();
     methods.status(move || status(&of_status));
-    let requests = Requests::register(&mut methods);
-    register(Cached::Tree(tree.clone()), &mut methods);
+    let requests = UnmountRequests::register(&mut methods);
+    register(ProcessCaches::Tree(tree.clone()), &mut methods);
     control.replace(methods);
     requests
 }
 
 /// Returns the status of a mounted cache, as `nectary status` shows it.
-fn status(tree: &Tree) -> Status {
+fn status(tree: &MountedTree) -> PartStatus {
     let (options, figures, now) = (tree.options(), tree.figures(), tree.cache().options());
-    let mut status = Status::healthy(COMPONENT, &options.directory.display().to_string());
+    let mut status = PartStatus::healthy(COMPONENT, &options.directory.display().to_string());
     if figures.kept * 100 > figures.kept_max * KEPT_PERCENT_MAX {
         let what =
             format!("{} of {} descriptors are kept for deleted files that are open", figures.kept, figures.kept_max);
         let remedy = "close such files, or raise the limit of open files (ulimit -Hn) and mount it again";
-        status = status.with_problem(State::Degraded, what, remedy);
+        status = status.with_problem(PartHealth::Degraded, what, remedy);
     }
     if !is_tree(&options.directory) {
         let what = left_behind(tree.held_elsewhere());
-        status = status.with_problem(State::Degraded, what, "it ends with the last user");
+        status = status.with_problem(PartHealth::Degraded, what, "it ends with the last user");
     }
     if figures.cache.read_errors > 0 {
         let what = format!("{}: {} reads failed", options.source.display(), figures.cache.read_errors);
-        status = status.with_problem(State::Degraded, what, "see its messages; check the disk below");
+        status = status.with_problem(PartHealth::Degraded, what, "see its messages; check the disk below");
     }
     let cache: serde_json::Map<String, Value> =
         figures.cache.values().into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect();
@@ -172,7 +172,7 @@ fn status(tree: &Tree) -> Status {
     }))
 }
 
-fn announce(arguments: &CacheMountArguments, tree: &Tree) -> Result<(), Failure> {
+fn announce(arguments: &CacheMountArguments, tree: &MountedTree) -> Result<(), CommandFailure> {
     let options = tree.options();
     let (source, directory) = (options.source.display(), options.directory.display());
     let what = format!(
@@ -185,7 +185,7 @@ fn announce(arguments: &CacheMountArguments, tree: &Tree) -> Result<(), Failure>
 }
 
 /// Returns all mounted caches, or the one at `directory`.
-fn mounted(directory: Option<&Path>) -> Result<Vec<(Part, Status)>, Failure> {
+fn mounted(directory: Option<&Path>) -> Result<Vec<(RunningPart, PartStatus)>, CommandFailure> {
     // A dead mount cannot be resolved, so its path is used as given.
     let wanted = directory.map(|path| path.canonicalize().unwrap_or_else(|_| PathBuf::from(path)));
     let found = parts(&RuntimeDirectory::open()?, PATIENCE)?.into_iter().filter_map(|part| {
@@ -197,12 +197,12 @@ fn mounted(directory: Option<&Path>) -> Result<Vec<(Part, Status)>, Failure> {
 }
 
 /// Unmounts a cache.
-pub fn umount(arguments: &CacheUmountArguments) -> Result<u8, Failure> {
+pub fn umount(arguments: &CacheUmountArguments) -> Result<u8, CommandFailure> {
     let given = std::path::absolute(&arguments.directory).context("cannot find the current directory")?;
     // A dead mount cannot be resolved, so its path is used as given.
     let directory = &given.canonicalize().unwrap_or(given);
     let all = parts(&RuntimeDirectory::open()?, PATIENCE)?;
-    let is_of = |status: &Status| status.component == COMPONENT && Path::new(&status.name) == directory;
+    let is_of = |status: &PartStatus| status.component == COMPONENT && Path::new(&status.name) == directory;
     if let Some(part) = all.iter().find(|part| part.status.as_ref().is_ok_and(is_of)) {
         ask_to_unmount(part, arguments.lazy)?;
         return Ok(GOOD);
@@ -210,7 +210,7 @@ pub fn umount(arguments: &CacheUmountArguments) -> Result<u8, Failure> {
     let shown = directory.display();
     if !is_tree(directory) {
         let message = format!("{shown}: no cache is mounted there");
-        return Err(Failure::new(NOT_FOUND, message, "`nectary cache stat` lists those that are"));
+        return Err(CommandFailure::new(NOT_FOUND, message, "`nectary cache stat` lists those that are"));
     }
     TREES.release_dead(directory)?;
     if !is_tree(directory) {
@@ -223,23 +223,23 @@ pub fn umount(arguments: &CacheUmountArguments) -> Result<u8, Failure> {
         let message =
             format!("{shown}: its process does not answer on its control socket, and it stays mounted: {error}");
         let remedy = format!("try again; if it never answers, `umount {shown}` unmounts it without its process");
-        return Err(Failure::new(FAILED, message, remedy));
+        return Err(CommandFailure::new(FAILED, message, remedy));
     }
     unmount_tree(directory, arguments.lazy)?;
     if is_tree(directory) {
         let message = format!("{shown}: another cache is mounted there below the one that was unmounted");
-        return Err(Failure::new(FAILED, message, "repeat the command to unmount it, too"));
+        return Err(CommandFailure::new(FAILED, message, "repeat the command to unmount it, too"));
     }
     Ok(GOOD)
 }
 
 /// Shows the counters of mounted caches.
-pub fn stat(arguments: &CacheStatArguments) -> Result<u8, Failure> {
+pub fn stat(arguments: &CacheStatArguments) -> Result<u8, CommandFailure> {
     let found = mounted(arguments.directory.as_deref())?;
     if let (Some(directory), true) = (&arguments.directory, found.is_empty()) {
         let message = format!("{}: no cache is mounted there", directory.display());
         let remedy = "`nectary cache stat` lists those that are; `nectary top --once` shows cached devices, too";
-        return Err(Failure::new(NOT_FOUND, message, remedy));
+        return Err(CommandFailure::new(NOT_FOUND, message, remedy));
     }
     if arguments.json {
         let caches: Vec<Value> =

@@ -13,9 +13,9 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 use nectary_attach::{VolumeMountOptions, remount_volume};
 
-use super::{Started, options, start};
-use crate::arguments::{Arguments, VolumeUmountArguments};
-use crate::exit::{FAILED, Failure, GOOD, USAGE};
+use super::{BackgroundStart, options, start};
+use crate::arguments::{NectaryArguments, VolumeUmountArguments};
+use crate::exit::{CommandFailure, FAILED, GOOD, USAGE};
 use crate::volume;
 
 /// The types of file systems with which `mount -t` finds this program; the second one is that of mounted volumes, for
@@ -39,30 +39,30 @@ const BY_DEFAULT: VolumeMountOptions = VolumeMountOptions {
 
 /// The helpers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Helper {
+pub enum MountHelper {
     /// `mount.nectary`
     Mount,
     /// `umount.nectary`
     Umount,
 }
 
-impl Helper {
+impl MountHelper {
     /// Returns the helper that a program of this name is.
-    pub fn of(name: &OsStr) -> Option<Helper> {
+    pub fn of(name: &OsStr) -> Option<MountHelper> {
         let (verb, kind) = Path::new(name).file_name()?.to_str()?.split_once('.')?;
         match verb {
             _ if !TYPES.contains(&kind) => None,
-            "mount" => Some(Helper::Mount),
-            "umount" => Some(Helper::Umount),
+            "mount" => Some(MountHelper::Mount),
+            "umount" => Some(MountHelper::Umount),
             _ => None,
         }
     }
 
     /// Runs the helper with these words, and returns its exit code.
     pub fn run(self, words: Vec<OsString>) -> ExitCode {
-        let done = Words::read(words, self).and_then(|words| match self {
-            Helper::Mount => mount(words),
-            Helper::Umount => umount(words),
+        let done = HelperArguments::read(words, self).and_then(|words| match self {
+            MountHelper::Mount => mount(words),
+            MountHelper::Umount => umount(words),
         });
         match done {
             Ok(code) => ExitCode::from(code),
@@ -85,7 +85,7 @@ fn code_of(code: u8) -> u8 {
 
 /// The command line of a helper.
 #[derive(Debug, Default)]
-struct Words {
+struct HelperArguments {
     /// What is mounted, and where; or only where.
     places: Vec<OsString>,
     /// The options, each as a word.
@@ -96,9 +96,9 @@ struct Words {
     is_lazy: bool,
 }
 
-impl Words {
-    fn read(words: Vec<OsString>, helper: Helper) -> Result<Words, Failure> {
-        let mut read = Words::default();
+impl HelperArguments {
+    fn read(words: Vec<OsString>, helper: MountHelper) -> Result<HelperArguments, CommandFailure> {
+        let mut read = HelperArguments::default();
         let mut words = words.into_iter();
         while let Some(word) = words.next() {
             let flags = word.to_str().and_then(|word| word.strip_prefix('-')).filter(|flags| !flags.is_empty());
@@ -110,7 +110,7 @@ impl Words {
             for (at, flag) in flags.char_indices() {
                 let rest = &flags[at + flag.len_utf8()..];
                 match (flag, helper) {
-                    ('o', Helper::Mount) => {
+                    ('o', MountHelper::Mount) => {
                         let text = if rest.is_empty() { value()? } else { rest.into() };
                         let text = text.into_string().map_err(|_| wrong("-o: an option is no text".to_owned()))?;
                         read.options.extend(split(&text));
@@ -128,30 +128,30 @@ impl Words {
                             "-N: enter the mount namespace first (`nsenter -m`), and mount there".to_owned(),
                         ));
                     }
-                    ('s', Helper::Mount) => read.is_sloppy = true,
-                    ('f', Helper::Mount) => read.is_fake = true,
+                    ('s', MountHelper::Mount) => read.is_sloppy = true,
+                    ('f', MountHelper::Mount) => read.is_fake = true,
                     ('v', _) => read.is_verbose = true,
-                    ('l', Helper::Umount) => read.is_lazy = true,
+                    ('l', MountHelper::Umount) => read.is_lazy = true,
                     // No list of mounts is written; a process that does not answer is unmounted in any case.
-                    ('n', _) | ('f' | 'r', Helper::Umount) => {}
+                    ('n', _) | ('f' | 'r', MountHelper::Umount) => {}
                     _ => return Err(wrong(format!("-{flag}: there is no such option"))),
                 }
             }
         }
-        let expected = if helper == Helper::Mount { 2 } else { 1 };
+        let expected = if helper == MountHelper::Mount { 2 } else { 1 };
         match read.places.len() == expected {
             true => Ok(read),
             false => Err(wrong(match helper {
-                Helper::Mount => "a disk and a directory are needed".to_owned(),
-                Helper::Umount => "a directory is needed".to_owned(),
+                MountHelper::Mount => "a disk and a directory are needed".to_owned(),
+                MountHelper::Umount => "a directory is needed".to_owned(),
             })),
         }
     }
 }
 
-fn wrong(message: String) -> Failure {
+fn wrong(message: String) -> CommandFailure {
     let remedy = "see docs/volume.md: `mount -t nectary DISK DIR -o server=ADDR`";
-    Failure::new(USAGE, message, remedy)
+    CommandFailure::new(USAGE, message, remedy)
 }
 
 /// Splits options at commas; a comma in double quotes is a part of its option.
@@ -171,19 +171,19 @@ fn split(text: &str) -> Vec<String> {
 
 /// What the options of a mount say.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Wanted {
+struct ParsedMountOptions {
     allowed: VolumeMountOptions,
     /// Options of `volume mount`, each with its value.
     values: Vec<(String, String)>,
     is_remount: bool,
 }
 
-impl Wanted {
-    fn read(words: &Words) -> Result<Wanted, Failure> {
-        let mut wanted = Wanted {
+impl ParsedMountOptions {
+    fn read(words: &HelperArguments) -> Result<ParsedMountOptions, CommandFailure> {
+        let mut wanted = ParsedMountOptions {
             allowed: BY_DEFAULT,
             is_remount: words.options.iter().any(|option| option == "remount"),
-            ..Wanted::default()
+            ..ParsedMountOptions::default()
         };
         let names = value_options();
         for option in &words.options {
@@ -223,7 +223,7 @@ impl Wanted {
 
 /// Returns the names of the options of `volume mount` that have values.
 fn value_options() -> Vec<String> {
-    let command = Arguments::command();
+    let command = NectaryArguments::command();
     let found = command.find_subcommand("volume").and_then(|volume| volume.find_subcommand("mount"));
     let arguments = found.into_iter().flat_map(|mount| mount.get_arguments());
     let valued = arguments.filter(|argument| argument.get_action().takes_values() && !argument.is_hide_set());
@@ -237,8 +237,8 @@ fn spec_of(source: &OsStr) -> OsString {
     if is_disk { [OsStr::new("disk:"), source].iter().copied().collect() } else { source.to_owned() }
 }
 
-fn mount(words: Words) -> Result<u8, Failure> {
-    let wanted = Wanted::read(&words)?;
+fn mount(words: HelperArguments) -> Result<u8, CommandFailure> {
+    let wanted = ParsedMountOptions::read(&words)?;
     let [disk, directory] = &words.places[..] else {
         return Err(wrong("a disk and a directory are needed".to_owned()));
     };
@@ -252,20 +252,20 @@ fn mount(words: Words) -> Result<u8, Failure> {
     let command = wanted.command(disk, directory);
     // The words are checked here, so that a wrong one is an error of usage.
     let program = OsString::from("nectary");
-    if let Err(error) = Arguments::try_parse_from([&program].into_iter().chain(&command)) {
+    if let Err(error) = NectaryArguments::try_parse_from([&program].into_iter().chain(&command)) {
         return Err(wrong(error.to_string().lines().next().unwrap_or_default().replace("error: ", "")));
     }
     if words.is_fake {
         return Ok(GOOD);
     }
     match start(command) {
-        Ok(Started::Goes { line }) => {
+        Ok(BackgroundStart::Goes { line }) => {
             if words.is_verbose {
                 crate::output::text(&line)?;
             }
             Ok(GOOD)
         }
-        Ok(Started::Failed { code }) => Ok(code_of(code)),
+        Ok(BackgroundStart::Failed { code }) => Ok(code_of(code)),
         Err(failure) => {
             let _ = failure.report();
             Ok(MOUNT_SYSTEM)
@@ -273,8 +273,9 @@ fn mount(words: Words) -> Result<u8, Failure> {
     }
 }
 
-fn umount(words: Words) -> Result<u8, Failure> {
-    let directory = words.places.into_iter().next().ok_or_else(|| Failure::bare(FAILED, "a directory is needed"))?;
+fn umount(words: HelperArguments) -> Result<u8, CommandFailure> {
+    let directory =
+        words.places.into_iter().next().ok_or_else(|| CommandFailure::bare(FAILED, "a directory is needed"))?;
     let arguments = VolumeUmountArguments { directory: directory.into(), lazy: words.is_lazy };
     volume::umount(&arguments).map(code_of)
 }
@@ -283,34 +284,34 @@ fn umount(words: Words) -> Result<u8, Failure> {
 mod tests {
     use super::*;
 
-    fn read(line: &str, helper: Helper) -> Result<Words, Failure> {
-        Words::read(line.split_whitespace().map(OsString::from).collect(), helper)
+    fn read(line: &str, helper: MountHelper) -> Result<HelperArguments, CommandFailure> {
+        HelperArguments::read(line.split_whitespace().map(OsString::from).collect(), helper)
     }
 
-    fn command(line: &str) -> Result<String, Failure> {
-        let words = read(line, Helper::Mount)?;
-        let wanted = Wanted::read(&words)?;
+    fn command(line: &str) -> Result<String, CommandFailure> {
+        let words = read(line, MountHelper::Mount)?;
+        let wanted = ParsedMountOptions::read(&words)?;
         let command = wanted.command(&words.places[0], &words.places[1]);
-        Arguments::try_parse_from(["nectary".into()].into_iter().chain(command.clone())).expect("it is one");
+        NectaryArguments::try_parse_from(["nectary".into()].into_iter().chain(command.clone())).expect("it is one");
         Ok(command.join(OsStr::new(" ")).into_string().expect("it is text"))
     }
 
     #[test]
-    fn the_name_of_the_program_is_the_helper() {
-        let of = |name: &str| Helper::of(OsStr::new(name));
+    fn program_name_selects_helper() {
+        let of = |name: &str| MountHelper::of(OsStr::new(name));
         assert_eq!(
             (of("/sbin/mount.nectary"), of("mount.fuse.nectary-volume")),
-            (Some(Helper::Mount), Some(Helper::Mount))
+            (Some(MountHelper::Mount), Some(MountHelper::Mount))
         );
         assert_eq!(
             (of("umount.nectary"), of("/usr/sbin/umount.fuse.nectary-volume")),
-            (Some(Helper::Umount), Some(Helper::Umount))
+            (Some(MountHelper::Umount), Some(MountHelper::Umount))
         );
         assert_eq!((of("nectary"), of("mount.ext4"), of("fsck.nectary"), of("mount.")), (None, None, None, None));
     }
 
     #[test]
-    fn options_with_values_are_those_of_the_command() {
+    fn helper_values_match_command_options() {
         let found = command("/d /m -o rw,noexec,_netdev,server=unix:/a,memory=1G,io=posix,x-systemd.requires=b -v")
             .expect("it is one");
         assert_eq!(
@@ -318,8 +319,9 @@ mod tests {
             "volume mount /d /m --server=unix:/a --memory=1G --io=posix --source /d -o \
              rw,relatime,dev,suid,noexec --leave-terminal"
         );
-        let several = read("/d /m -oserver=h1:1,server=h2:2,\"server=h3:3,h4:4\"", Helper::Mount).expect("it is one");
-        let wanted = Wanted::read(&several).expect("they are known");
+        let several =
+            read("/d /m -oserver=h1:1,server=h2:2,\"server=h3:3,h4:4\"", MountHelper::Mount).expect("it is one");
+        let wanted = ParsedMountOptions::read(&several).expect("they are known");
         assert_eq!(wanted.values, [("server".to_owned(), "h1:1,h2:2,h3:3,h4:4".to_owned())]);
     }
 
@@ -339,14 +341,15 @@ mod tests {
             assert_eq!(command(line).map_err(|failure| code_of(failure.code())).err(), Some(MOUNT_USAGE), "{line}");
         }
         assert!(command("-s /d /m -o server=unix:/a,data=ordered").is_ok(), "it is sloppy");
-        assert!(read("/m -l -f", Helper::Umount).is_ok_and(|words| words.is_lazy));
-        assert!(read("/m -o ro", Helper::Umount).is_err());
+        assert!(read("/m -l -f", MountHelper::Umount).is_ok_and(|words| words.is_lazy));
+        assert!(read("/m -o ro", MountHelper::Umount).is_err());
     }
 
     #[test]
-    fn a_remount_takes_what_the_kernel_lists() {
+    fn remount_accepts_options_of_kernel() {
         let line = "/d /m -o rw,nosuid,nodev,relatime,user_id=0,group_id=0,default_permissions,allow_other,remount,ro";
-        let wanted = read(line, Helper::Mount).and_then(|words| Wanted::read(&words)).expect("they are known");
+        let wanted =
+            read(line, MountHelper::Mount).and_then(|words| ParsedMountOptions::read(&words)).expect("they are known");
         assert!(wanted.is_remount && wanted.allowed.read_only && !wanted.allowed.devices);
     }
 }

@@ -18,14 +18,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use nectary_attach::{OtherNamespace, Tree, Volume, redirect_output, unmount_tree, unmount_volume};
-use nectary_host::control::{ControlServer, Limits, Part, request};
-use nectary_host::log::{self, Level};
-use nectary_host::{Error, Fault, FaultKind, Methods, RuntimeDirectory, Shutdown, State, Status};
+use nectary_attach::{AttachedVolume, MountedTree, OtherNamespace, redirect_output, unmount_tree, unmount_volume};
+use nectary_host::control::{ControlLimits, ControlServer, RunningPart, request};
+use nectary_host::log::{self, LogLevel};
+use nectary_host::{
+    ControlFault, ControlMethods, Error, FaultKind, PartHealth, PartStatus, RuntimeDirectory, Shutdown,
+};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::exit::{BUSY, FAILED, Failure, GOOD};
+use crate::exit::{BUSY, CommandFailure, FAILED, GOOD};
 use crate::output;
 use crate::services::service_manager;
 
@@ -33,7 +35,7 @@ use crate::services::service_manager;
 pub const UMOUNT_PATIENCE: Duration = Duration::from_secs(60);
 
 /// A mount of this process.
-pub trait Mounted: Send + Sync + 'static {
+pub trait MountHandle: Send + Sync + 'static {
     /// Returns a watch channel that becomes true when the mount is unmounted.
     fn ended(&self) -> watch::Receiver<bool>;
     /// Unmounts; with `lazily`, even if the mount is in use.
@@ -44,13 +46,13 @@ pub trait Mounted: Send + Sync + 'static {
     fn finish(&self) -> Result<(), nectary_attach::Error>;
 }
 
-impl Mounted for Tree {
+impl MountHandle for MountedTree {
     fn ended(&self) -> watch::Receiver<bool> {
-        Tree::ended(self)
+        MountedTree::ended(self)
     }
 
     fn unmount(&self, lazily: bool) -> Result<(), nectary_attach::Error> {
-        Tree::unmount(self, lazily)
+        MountedTree::unmount(self, lazily)
     }
 
     fn abandon(&self) -> bool {
@@ -58,26 +60,26 @@ impl Mounted for Tree {
     }
 
     fn finish(&self) -> Result<(), nectary_attach::Error> {
-        Tree::finish(self)
+        MountedTree::finish(self)
     }
 }
 
-impl Mounted for Volume {
+impl MountHandle for AttachedVolume {
     fn ended(&self) -> watch::Receiver<bool> {
-        Volume::ended(self)
+        AttachedVolume::ended(self)
     }
 
     fn unmount(&self, lazily: bool) -> Result<(), nectary_attach::Error> {
-        Volume::unmount(self, lazily)
+        AttachedVolume::unmount(self, lazily)
     }
 
     fn abandon(&self) -> bool {
-        Volume::abandon(self);
+        AttachedVolume::abandon(self);
         true
     }
 
     fn finish(&self) -> Result<(), nectary_attach::Error> {
-        Volume::finish(self)
+        AttachedVolume::finish(self)
     }
 }
 
@@ -86,7 +88,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The names that a kind of mount has.
 #[derive(Debug, Clone, Copy)]
-pub struct Kind {
+pub struct MountKind {
     /// The name of the component in its status.
     pub part: &'static str,
     /// The name in the log.
@@ -100,7 +102,7 @@ pub struct Kind {
 }
 
 /// Directories mounted through a cache.
-pub const TREES: Kind = Kind {
+pub const TREES: MountKind = MountKind {
     part: "cache",
     component: "cache",
     socket: "cache",
@@ -112,7 +114,7 @@ pub const TREES: Kind = Kind {
 };
 
 /// Shared volumes.
-pub const VOLUMES: Kind = Kind {
+pub const VOLUMES: MountKind = MountKind {
     part: crate::volume::MOUNT,
     component: "volume",
     socket: "volume-mount",
@@ -123,10 +125,10 @@ pub const VOLUMES: Kind = Kind {
     },
 };
 
-impl Kind {
+impl MountKind {
     /// Writes a message to the log.
     pub fn note(self, message: impl Display) {
-        log::write(Level::Note, self.component, format_args!("{message}"));
+        log::write(LogLevel::Note, self.component, format_args!("{message}"));
     }
 
     /// Returns a name for the control socket of a directory's mount.
@@ -141,7 +143,7 @@ impl Kind {
     ///
     /// *Errors*: a process still serves an earlier mount of the directory; the log of a process in the background cannot
     /// be written.
-    pub fn claim(self, directory: &Path, leave_terminal: bool) -> Result<ControlServer, Failure> {
+    pub fn claim(self, directory: &Path, leave_terminal: bool) -> Result<ControlServer, CommandFailure> {
         let runtime = RuntimeDirectory::open()?;
         if leave_terminal {
             let log = self.log_of(&runtime, directory);
@@ -149,25 +151,25 @@ impl Kind {
             opened.with_context(|| format!("cannot write to {}", log.display()))?;
         }
         let (part, shown) = (self.part, directory.display().to_string());
-        let mut methods = Methods::new();
+        let mut methods = ControlMethods::new();
         methods.status(move || {
             let what = "it is being mounted";
-            Status::healthy(part, &shown).with_problem(State::Degraded, what, "wait until it is mounted")
+            PartStatus::healthy(part, &shown).with_problem(PartHealth::Degraded, what, "wait until it is mounted")
         });
-        match ControlServer::start(&runtime, &self.socket_of(directory), methods, Limits::default()) {
+        match ControlServer::start(&runtime, &self.socket_of(directory), methods, ControlLimits::default()) {
             Err(Error::Busy { path }) => Err(self.earlier(directory, &path)),
             started => Ok(started?),
         }
     }
 
     /// Returns the failure to mount where a process still serves an earlier mount.
-    fn earlier(self, directory: &Path, socket: &Path) -> Failure {
+    fn earlier(self, directory: &Path, socket: &Path) -> CommandFailure {
         let status = request(socket, "status", Value::Null, PATIENCE).ok();
-        let status = status.and_then(|status| serde_json::from_value::<Status>(status).ok());
+        let status = status.and_then(|status| serde_json::from_value::<PartStatus>(status).ok());
         let who = status.as_ref().map_or("a process".to_owned(), |status| format!("process {}", status.pid));
         let why = status.and_then(|status| status.problems.into_iter().next());
         let why = why.map_or_else(|| "it does not answer".to_owned(), |problem| problem.what);
-        Failure::new(
+        CommandFailure::new(
             BUSY,
             format!("DIR {}: {who} still serves an earlier mount of it: {why}", directory.display()),
             "`nectary status` shows it: it ends with its last user, or at SIGTERM",
@@ -179,7 +181,7 @@ impl Kind {
     }
 
     /// Removes the mount of a killed process from the directory, because every request to it fails.
-    pub fn release_dead(self, directory: &Path) -> Result<(), Failure> {
+    pub fn release_dead(self, directory: &Path) -> Result<(), CommandFailure> {
         let is_dead = std::fs::metadata(directory).is_err_and(|error| error.kind() == std::io::ErrorKind::NotConnected);
         if is_dead && (self.release)(directory)? {
             self.note(format_args!("{}: unmounted, its process is gone", directory.display()));
@@ -188,7 +190,7 @@ impl Kind {
     }
 
     /// Prints the directory, and what is mounted there. A process in the background writes to its log after that.
-    pub fn announce(self, directory: &Path, what: &str, leave_terminal: bool) -> Result<(), Failure> {
+    pub fn announce(self, directory: &Path, what: &str, leave_terminal: bool) -> Result<(), CommandFailure> {
         let shown = directory.display();
         if !leave_terminal {
             self.note(format_args!("{what}; `{} {shown}` or Ctrl-C unmounts it", self.umount));
@@ -206,20 +208,20 @@ impl Kind {
 }
 
 /// Runs this command again in the background, and returns once that process has printed its first line.
-pub fn in_background() -> Result<u8, Failure> {
+pub fn in_background() -> Result<u8, CommandFailure> {
     let words =
         std::env::args_os().skip(1).map(|word| if word == "--background" { "--leave-terminal".into() } else { word });
     match start(words)? {
-        Started::Goes { line } => {
+        BackgroundStart::Goes { line } => {
             output::text(&line)?;
             Ok(GOOD)
         }
-        Started::Failed { code } => Ok(code),
+        BackgroundStart::Failed { code } => Ok(code),
     }
 }
 
 /// The outcome of starting a process in the background.
-pub enum Started {
+pub enum BackgroundStart {
     /// It has mounted; this is its first line.
     Goes { line: String },
     /// It has ended with this exit code, and has printed the error itself.
@@ -227,7 +229,7 @@ pub enum Started {
 }
 
 /// Starts this program with these words as a process in the background; returns once it has printed its first line.
-pub fn start(words: impl IntoIterator<Item = OsString>) -> Result<Started, Failure> {
+pub fn start(words: impl IntoIterator<Item = OsString>) -> Result<BackgroundStart, CommandFailure> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let mut command = Command::new(program);
     let mut child =
@@ -239,9 +241,11 @@ pub fn start(words: impl IntoIterator<Item = OsString>) -> Result<Started, Failu
     if line.is_empty() {
         // The background process has printed the error itself.
         let status = child.wait().context("cannot wait for the process in the background")?;
-        return Ok(Started::Failed { code: status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED) });
+        return Ok(BackgroundStart::Failed {
+            code: status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED),
+        });
     }
-    Ok(Started::Goes { line })
+    Ok(BackgroundStart::Goes { line })
 }
 
 /// Says who keeps a mount alive that is not at its directory any more.
@@ -257,7 +261,7 @@ pub fn left_behind(other: Option<OtherNamespace>) -> String {
 }
 
 /// A request to unmount.
-struct Request {
+struct UnmountRequest {
     lazily: bool,
     reply: oneshot::Sender<Result<(), nectary_attach::Error>>,
     /// Completes when the control socket has accepted the answer; the socket must not be closed before.
@@ -265,47 +269,47 @@ struct Request {
 }
 
 /// Returns the answer to a failed request to unmount.
-fn not_unmounted(error: &nectary_attach::Error) -> Fault {
+fn not_unmounted(error: &nectary_attach::Error) -> ControlFault {
     match error {
         nectary_attach::Error::InUse { .. } => {
-            Fault::new(FaultKind::Busy, error.to_string(), "close it, or give --lazy")
+            ControlFault::new(FaultKind::Busy, error.to_string(), "close it, or give --lazy")
         }
         _ => {
             let remedy = "if it was unmounted with --lazy, it ends when the last program closes its files";
-            Fault::new(FaultKind::Failed, error.to_string(), remedy)
+            ControlFault::new(FaultKind::Failed, error.to_string(), remedy)
         }
     }
 }
 
 /// Requests to unmount that came over the control socket.
-pub struct Requests(mpsc::Receiver<Request>);
+pub struct UnmountRequests(mpsc::Receiver<UnmountRequest>);
 
-impl Requests {
+impl UnmountRequests {
     /// Registers the method `umount`, which makes these requests.
-    pub fn register(methods: &mut Methods) -> Requests {
+    pub fn register(methods: &mut ControlMethods) -> UnmountRequests {
         let (asked, requests) = mpsc::channel(4);
         methods.register("umount", "unmounts it, unless it is in use; lazy: also then", move |params| {
             let lazily = params["lazy"].as_bool().unwrap_or(false);
-            let asked: mpsc::Sender<Request> = asked.clone();
+            let asked: mpsc::Sender<UnmountRequest> = asked.clone();
             async move {
                 let (reply, answer) = oneshot::channel();
                 let (_taking, taken) = oneshot::channel();
-                let gone = || Fault::new(FaultKind::Failed, "it is being unmounted already", "wait a moment");
-                asked.send(Request { lazily, reply, taken }).await.map_err(|_| gone())?;
+                let gone = || ControlFault::new(FaultKind::Failed, "it is being unmounted already", "wait a moment");
+                asked.send(UnmountRequest { lazily, reply, taken }).await.map_err(|_| gone())?;
                 let done = answer.await.map_err(|_| gone())?;
                 done.map(|()| Value::Null).map_err(|error| not_unmounted(&error))
             }
         });
-        Requests(requests)
+        UnmountRequests(requests)
     }
 
     /// Returns when the mount is unmounted: on request, after a signal, or by another program.
     pub async fn until_unmounted(
         mut self,
-        kind: Kind,
-        mounted: &impl Mounted,
+        kind: MountKind,
+        mounted: &impl MountHandle,
         shutdown: &Shutdown,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CommandFailure> {
         let mut ended = mounted.ended();
         let (mut is_leaving, mut is_detached) = (false, false);
         loop {
@@ -336,7 +340,7 @@ impl Requests {
                         }
                     }
                 }
-                Some(Request { lazily, reply, taken }) = self.0.recv() => {
+                Some(UnmountRequest { lazily, reply, taken }) = self.0.recv() => {
                     let unmounted = mounted.unmount(lazily);
                     is_detached |= lazily && unmounted.is_ok();
                     let _ = reply.send(unmounted);
@@ -348,19 +352,19 @@ impl Requests {
 }
 
 /// Waits until the mount has ended.
-pub async fn finish(mounted: &Arc<impl Mounted>) -> Result<(), Failure> {
+pub async fn finish(mounted: &Arc<impl MountHandle>) -> Result<(), CommandFailure> {
     let mounted = mounted.clone();
     let ended = tokio::task::spawn_blocking(move || mounted.finish()).await;
     Ok(ended.context("waiting for the end panicked")??)
 }
 
 /// Asks the process of a mount to unmount it.
-pub fn ask_to_unmount(part: &Part, lazily: bool) -> Result<(), Failure> {
+pub fn ask_to_unmount(part: &RunningPart, lazily: bool) -> Result<(), CommandFailure> {
     match request(&part.path, "umount", json!({ "lazy": lazily }), UMOUNT_PATIENCE) {
         Ok(_) => Ok(()),
         Err(Error::Fault { fault, .. }) => {
             let code = if fault.kind == FaultKind::Busy { BUSY } else { FAILED };
-            Err(Failure::new(code, fault.message, fault.remedy))
+            Err(CommandFailure::new(code, fault.message, fault.remedy))
         }
         Err(error) => Err(error.into()),
     }

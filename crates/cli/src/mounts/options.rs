@@ -4,7 +4,7 @@
 
 use nectary_attach::VolumeMountOptions;
 
-use crate::exit::{Failure, USAGE};
+use crate::exit::{CommandFailure, USAGE};
 
 /// Options that mean something to `mount` and to the system's start, and nothing to a file system.
 const FOR_OTHERS: [&str; 15] = [
@@ -63,13 +63,13 @@ fn is_value(rest: &str) -> bool {
 /// Returns what a mount with these options allows; later options overrule earlier ones.
 ///
 /// *Errors*: one of them is not known.
-pub fn parse(options: &[String]) -> Result<VolumeMountOptions, Failure> {
+pub fn parse(options: &[String]) -> Result<VolumeMountOptions, CommandFailure> {
     let mut allowed = VolumeMountOptions::default();
     for option in options.iter().filter(|option| !option.is_empty()) {
         if !apply(&mut allowed, option) {
             let remedy = "known are ro, rw, noatime, relatime, nodev, dev, nosuid, suid, noexec, exec, dirsync, \
                           localnames";
-            return Err(Failure::new(USAGE, format!("-o {option}: there is no such option"), remedy));
+            return Err(CommandFailure::new(USAGE, format!("-o {option}: there is no such option"), remedy));
         }
     }
     Ok(allowed)
@@ -125,8 +125,9 @@ mod tests {
         }
     }
 
+    /// Options that only `fstab` uses are accepted.
     #[test]
-    fn options_for_fstab_are_accepted_and_users_get_no_rights() {
+    fn fstab_options_grant_no_rights() {
         let mut allowed = parsed("suid,dev");
         for option in ["defaults", "_netdev", "nofail", "noauto", "x-systemd.requires=a", "X-mount.mkdir", "comment=b"]
         {

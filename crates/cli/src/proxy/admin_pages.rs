@@ -8,7 +8,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use nectary_host::State;
+use nectary_host::PartHealth;
 use nectary_proxy::{AdminAnswer, AdminPage, AdminPages, LATENCY_BOUNDS_US};
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ const TOP_ROWS: usize = 20;
 /// What the pages are made from. There is none while the store is being opened.
 pub struct PageSources {
     pub report: Report,
-    pub proxy: Arc<OnceLock<health::Running>>,
+    pub proxy: Arc<OnceLock<health::RunningProxy>>,
 }
 
 /// The pages of the addresses for administration.
@@ -66,7 +66,7 @@ fn page_of(page: AdminPage, sources: &PageSources) -> AdminAnswer {
         AdminPage::Ready => {
             let status = (sources.report)();
             let problems = status.problems.iter().map(|problem| format!("\n{}", problem.what)).collect::<String>();
-            answer(status.state != State::Broken, PLAIN, &format!("{}{problems}", status.state.as_str()))
+            answer(status.state != PartHealth::Broken, PLAIN, &format!("{}{problems}", status.state.as_str()))
         }
         _ => answer(true, PLAIN, "running"),
     }

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
-use nectary_block::{Form, Spec};
-use nectary_config::{Located, OriginConfig, Place, ProxyConfig, ServerScheme, Setting, StoreConfig};
-use nectary_host::log::{self, Level};
+use nectary_block::{DeviceSpec, SpecForm};
+use nectary_config::{LocatedValue, OriginConfig, ProxyConfig, ServerScheme, Setting, SourcePosition, StoreConfig};
+use nectary_host::log::{self, LogLevel};
 use nectary_proxy::NameFiles;
 use nectary_store::{AdmitRule, ClusterRead, WriteBudget};
 
-use crate::arguments::{Arguments, Command, IoEngine, ProxyArguments};
-use crate::exit::{FAILED, Failure, GOOD, USAGE};
+use crate::arguments::{DeviceIoEngine, NectaryArguments, NectaryCommand, ProxyArguments};
+use crate::exit::{CommandFailure, FAILED, GOOD, USAGE};
 use crate::output;
 
 /// The longest time that the check of a file waits for the address of a name.
@@ -29,7 +29,7 @@ pub fn read(path: &Path) -> Result<Arc<ProxyConfig>, String> {
             for warning in &warnings {
                 let place = format!("{}:{}", config.source.name(), warning.place());
                 let help = warning.help().map(|help| format!("; {help}")).unwrap_or_default();
-                log::write(Level::Warning, "proxy", format_args!("{place}: {}{help}", warning.message()));
+                log::write(LogLevel::Warning, "proxy", format_args!("{place}: {}{help}", warning.message()));
             }
             Ok(Arc::new(config))
         }
@@ -38,15 +38,16 @@ pub fn read(path: &Path) -> Result<Arc<ProxyConfig>, String> {
 }
 
 /// The options that a file describes. *Errors*: what is wrong with the file, and what this version does not do.
-pub fn options_of(path: &Path) -> Result<ProxyArguments, Failure> {
-    let wrong = |what: String| Failure::new(USAGE, what, "`nectary proxy --check-config --config FILE` checks a file");
+pub fn options_of(path: &Path) -> Result<ProxyArguments, CommandFailure> {
+    let wrong =
+        |what: String| CommandFailure::new(USAGE, what, "`nectary proxy --check-config --config FILE` checks a file");
     let config = read(path).map_err(wrong)?;
     nectary_proxy::check_config(&config).map_err(|problems| wrong(problems.to_string()))?;
     arguments_of(config)
 }
 
 /// Checks a file and what it refers to. *Returns*: the exit code.
-pub async fn check(path: &Path) -> Result<u8, Failure> {
+pub async fn check(path: &Path) -> Result<u8, CommandFailure> {
     let arguments = options_of(path)?;
     let Some(config) = &arguments.file.read else { return Ok(FAILED) };
     for origin in &config.origins {
@@ -59,8 +60,8 @@ pub async fn check(path: &Path) -> Result<u8, Failure> {
         let message = |what: String| format!("{}:{place}: `state`: {what}", config.source.name());
         match nectary_proxy::check_acme_state(orders) {
             Ok(None) => {}
-            Ok(Some(what)) => log::write(Level::Warning, "proxy", format_args!("{}", message(what))),
-            Err(what) => return Err(Failure::new(USAGE, message(what), "name another directory")),
+            Ok(Some(what)) => log::write(LogLevel::Warning, "proxy", format_args!("{}", message(what))),
+            Err(what) => return Err(CommandFailure::new(USAGE, message(what), "name another directory")),
         }
     }
     let paths = config.log.access.iter().filter_map(|target| match &target.value {
@@ -71,7 +72,7 @@ pub async fn check(path: &Path) -> Result<u8, Failure> {
         let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if !directory.is_dir() {
             let message = format!("{}:{place}: there is no directory {}", config.source.name(), directory.display());
-            return Err(Failure::new(USAGE, message, "make it, or name another file"));
+            return Err(CommandFailure::new(USAGE, message, "make it, or name another file"));
         }
     }
     let (sites, origins) = (config.sites.len(), config.origins.len());
@@ -81,9 +82,9 @@ pub async fn check(path: &Path) -> Result<u8, Failure> {
 
 /// Warns if a server of an origin cannot be looked up, or its records name none.
 async fn look_up_servers(config: &ProxyConfig, origin: &OriginConfig) {
-    let warn = |place: Place, what: &str, reason: &str| {
+    let warn = |place: SourcePosition, what: &str, reason: &str| {
         let file = config.source.name();
-        log::write(Level::Warning, "proxy", format_args!("{file}:{place}: cannot look up {what}: {reason}"));
+        log::write(LogLevel::Warning, "proxy", format_args!("{file}:{place}: cannot look up {what}: {reason}"));
     };
     for server in &origin.servers {
         let url = &server.url;
@@ -113,11 +114,11 @@ async fn look_up_servers(config: &ProxyConfig, origin: &OriginConfig) {
 }
 
 /// The options with the values of a file. What the file does not say has its default.
-fn arguments_of(config: Arc<ProxyConfig>) -> Result<ProxyArguments, Failure> {
+fn arguments_of(config: Arc<ProxyConfig>) -> Result<ProxyArguments, CommandFailure> {
     let bare = ["nectary", "proxy", "--listen", "127.0.0.1:0", "--store", "memory:1G"];
-    let parsed = Arguments::try_parse_from(bare).map(|arguments| arguments.command);
-    let Ok(Command::Proxy(mut arguments)) = parsed else {
-        return Err(Failure::new(FAILED, "the options have no defaults".to_owned(), "report this"));
+    let parsed = NectaryArguments::try_parse_from(bare).map(|arguments| arguments.command);
+    let Ok(NectaryCommand::Proxy(mut arguments)) = parsed else {
+        return Err(CommandFailure::new(FAILED, "the options have no defaults".to_owned(), "report this"));
     };
     let serves = config.listeners.iter().filter(|it| !it.redirect_to_https.as_ref().is_some_and(|on| on.value));
     arguments.listen = serves.map(|listener| listener.address.value.clone()).collect();
@@ -134,20 +135,26 @@ fn arguments_of(config: Arc<ProxyConfig>) -> Result<ProxyArguments, Failure> {
 }
 
 /// Checks the form of a device's SPEC; nothing is opened. *Errors*: its mistake, with the place in the file.
-fn check_spec(file: &str, spec: &Located<String>) -> Result<(), Failure> {
-    let what = match Spec::parse(&spec.value) {
+fn check_spec(file: &str, spec: &LocatedValue<String>) -> Result<(), CommandFailure> {
+    let what = match DeviceSpec::parse(&spec.value) {
         Err(error) => error.to_string(),
-        Ok(parsed) if matches!(parsed.form, Form::Text(_)) && parsed.scheme().is_none() && parsed.path().is_none() => {
+        Ok(parsed)
+            if matches!(parsed.form, SpecForm::Text(_)) && parsed.scheme().is_none() && parsed.path().is_none() =>
+        {
             format!("`{0}` is neither a path nor a device; a path has a slash: `./{0}`", spec.value)
         }
         Ok(_) => return Ok(()),
     };
-    Err(Failure::new(USAGE, format!("{file}:{}: {what}", spec.place), "docs/devices.md says how devices are named"))
+    Err(CommandFailure::new(
+        USAGE,
+        format!("{file}:{}: {what}", spec.place),
+        "docs/devices.md says how devices are named",
+    ))
 }
 
 /// A value in the form of an option that may be absent.
-fn some<T>(found: Located<T>) -> Located<Option<T>> {
-    Located::new(Some(found.value), found.place)
+fn some<T>(found: LocatedValue<T>) -> LocatedValue<Option<T>> {
+    LocatedValue::new(Some(found.value), found.place)
 }
 
 fn set<T: Clone>(option: &mut T, setting: &Setting<T>) {
@@ -157,7 +164,7 @@ fn set<T: Clone>(option: &mut T, setting: &Setting<T>) {
 }
 
 /// The options of the store. *Errors*: values that it does not take.
-fn store(arguments: &mut ProxyArguments, config: &StoreConfig) -> Result<(), Failure> {
+fn store(arguments: &mut ProxyArguments, config: &StoreConfig) -> Result<(), CommandFailure> {
     arguments.store = Some(config.device.value.clone());
     arguments.spans.spans = config.spans.iter().map(|spec| spec.value.clone()).collect();
     set(&mut arguments.forget_if_spans_missing, &config.forget_if_spans_missing);
@@ -171,9 +178,9 @@ fn store(arguments: &mut ProxyArguments, config: &StoreConfig) -> Result<(), Fai
     set(&mut arguments.admission.admit_bytes_max, &config.admit_bytes_max.map(some));
     if let Some(engine) = &config.io {
         arguments.engine.io = match engine.value {
-            nectary_config::IoEngine::Auto => IoEngine::Auto,
-            nectary_config::IoEngine::Uring => IoEngine::Uring,
-            nectary_config::IoEngine::Posix => IoEngine::Posix,
+            nectary_config::StoreIoEngine::Auto => DeviceIoEngine::Auto,
+            nectary_config::StoreIoEngine::Uring => DeviceIoEngine::Uring,
+            nectary_config::StoreIoEngine::Posix => DeviceIoEngine::Posix,
         };
     }
     if let Some(rule) = &config.admit {
@@ -190,7 +197,8 @@ fn store(arguments: &mut ProxyArguments, config: &StoreConfig) -> Result<(), Fai
         };
     }
     if let Some(budget) = &config.write_budget {
-        let refused = |error: String| Failure::new(USAGE, format!("`write-budget`: {error}"), "write it as 50G/day");
+        let refused =
+            |error: String| CommandFailure::new(USAGE, format!("`write-budget`: {error}"), "write it as 50G/day");
         arguments.admission.write_budget = Some(WriteBudget::from_str(&budget.value.to_string()).map_err(refused)?);
     }
     Ok(())
@@ -201,8 +209,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_form_of_a_device_is_checked() {
-        let check = |spec: &str| check_spec("f", &Located::nowhere(spec.to_owned())).map_err(|error| error.message());
+    fn device_spec_form_is_checked() {
+        let check =
+            |spec: &str| check_spec("f", &LocatedValue::nowhere(spec.to_owned())).map_err(|error| error.message());
         for good in ["./cache", "/dev/sdb", "memory:1G", "disk:/dev/sdb"] {
             assert_eq!(check(good), Ok(()), "{good}");
         }

@@ -10,13 +10,13 @@ use nectary_config::ProxyConfig;
 use nectary_fleet::configured::options_of;
 use nectary_fleet::etcd::EtcdFleet;
 use nectary_fleet::options::FleetConnection;
-use nectary_host::Problem;
-use nectary_host::fleet::{Membership, PurgeStore, Standing};
-use nectary_host::log::{self, Level};
+use nectary_host::PartProblem;
+use nectary_host::fleet::{FleetMembership, NodeStanding, PurgeStore};
+use nectary_host::log::{self, LogLevel};
 use nectary_proxy::{FleetSeat, FleetStore, rules_of};
-use nectary_store::Spans;
+use nectary_store::SpanSet;
 
-use crate::exit::{FAILED, Failure, USAGE};
+use crate::exit::{CommandFailure, FAILED, USAGE};
 
 /// The longest time for which a start waits until the node may serve from its store, and the time between two looks.
 const READY_TIME_MAX: Duration = Duration::from_secs(3);
@@ -37,9 +37,9 @@ struct ToldProblems(Vec<(String, Instant)>);
 
 impl ToldProblems {
     /// The problems that are not in the log, or were not there for [`TOLD_TIME`].
-    fn note<'a>(&mut self, problems: &'a [Problem], now: Instant) -> Vec<&'a Problem> {
+    fn note<'a>(&mut self, problems: &'a [PartProblem], now: Instant) -> Vec<&'a PartProblem> {
         self.0.retain(|(_, last)| now.saturating_duration_since(*last) < TOLD_TIME);
-        let is_new = |problem: &&Problem| {
+        let is_new = |problem: &&PartProblem| {
             let text = without_numbers(&problem.what);
             match self.0.iter_mut().find(|(told, _)| *told == text) {
                 Some((_, last)) => *last = now,
@@ -70,24 +70,25 @@ impl FleetNode {
     /// tries to join until it has.
     ///
     /// *Errors*: a configuration that cannot be used, files of TLS that cannot be read, no thread.
-    pub fn join(config: Option<&Arc<ProxyConfig>>, store: &Spans) -> Result<Option<FleetNode>, Failure> {
+    pub fn join(config: Option<&Arc<ProxyConfig>>, store: &SpanSet) -> Result<Option<FleetNode>, CommandFailure> {
         let Some((config, fleet)) = config.and_then(|config| Some((config, config.fleet.as_ref()?))) else {
             return Ok(None);
         };
         let rules = rules_of(config).map_err(nectary_proxy::Error::Config)?;
         let help = "mend [fleet] in the configuration";
         let options = options_of(fleet, store.stat().span_bytes, rules);
-        let options = options.map_err(|error| Failure::new(USAGE, error, help))?;
+        let options = options.map_err(|error| CommandFailure::new(USAGE, error, help))?;
         let FleetConnection::Etcd { endpoints, tls } = &options.connection;
         let purges: Arc<dyn PurgeStore> = Arc::new(FleetStore::new(store.clone()));
         let joined = EtcdFleet::start(&options, endpoints.clone(), tls, purges);
-        let joined = joined
-            .map_err(|error| Failure::new(FAILED, format!("cannot join the fleet {}: {error}", options.fleet), help))?;
+        let joined = joined.map_err(|error| {
+            CommandFailure::new(FAILED, format!("cannot join the fleet {}: {error}", options.fleet), help)
+        })?;
         let (node, name, count) = (&options.node, &options.fleet, endpoints.len());
         let text =
             format_args!("joins the fleet {name} as {node}, by {count} members of etcd; until then origins answer");
-        log::write(Level::Note, "proxy", text);
-        let membership: Arc<dyn Membership> = joined;
+        log::write(LogLevel::Note, "proxy", text);
+        let membership: Arc<dyn FleetMembership> = joined;
         Ok(Some(FleetNode { seat: FleetSeat::new(membership, fleet), told: Mutex::default() }))
     }
 
@@ -101,7 +102,7 @@ impl FleetNode {
     pub async fn ready(&self) {
         let gate = self.seat.membership().gate().clone();
         let waited = tokio::time::timeout(READY_TIME_MAX, async {
-            while gate.standing() != Standing::Member {
+            while gate.standing() != NodeStanding::Member {
                 tokio::time::sleep(READY_PAUSE).await;
             }
         });
@@ -114,10 +115,10 @@ impl FleetNode {
         let problems = self.seat.membership().figures().problems;
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         for problem in told.note(&problems, Instant::now()) {
-            log::write(Level::Warning, "proxy", format_args!("{}; {}", problem.what, problem.remedy));
+            log::write(LogLevel::Warning, "proxy", format_args!("{}; {}", problem.what, problem.remedy));
         }
         if problems.is_empty() && told.are_over() {
-            log::write(Level::Note, "proxy", format_args!("fleet: nothing is wrong any more"));
+            log::write(LogLevel::Note, "proxy", format_args!("fleet: nothing is wrong any more"));
         }
     }
 
@@ -133,7 +134,7 @@ mod tests {
 
     #[test]
     fn problems_with_other_numbers_are_told_once() {
-        let problem = |what: &str| Problem { what: what.to_owned(), remedy: String::new() };
+        let problem = |what: &str| PartProblem { what: what.to_owned(), remedy: String::new() };
         let begun = Instant::now();
         let mut told = ToldProblems::default();
         let mut count = |what: &str, seconds| told.note(&[problem(what)], begun + Duration::from_secs(seconds)).len();

@@ -5,13 +5,13 @@
 
 use std::time::Duration;
 
-use nectary_host::control::Part;
+use nectary_host::control::RunningPart;
 use nectary_host::fleet::{FleetFigures, FleetState, NodeFigures};
-use nectary_host::{RuntimeDirectory, State};
+use nectary_host::{PartHealth, RuntimeDirectory};
 use serde_json::{Value, json};
 
 use crate::arguments::{FleetCommand, FleetStatusArguments};
-use crate::exit::{Failure, NOT_FOUND};
+use crate::exit::{CommandFailure, NOT_FOUND};
 use crate::output;
 use crate::services::running_parts::running_parts;
 
@@ -19,7 +19,7 @@ use crate::services::running_parts::running_parts;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Runs the command.
-pub fn run(command: &FleetCommand) -> Result<u8, Failure> {
+pub fn run(command: &FleetCommand) -> Result<u8, CommandFailure> {
     match command {
         FleetCommand::Status(arguments) => status(arguments),
     }
@@ -34,7 +34,7 @@ enum FoundProxy {
     Silent(String, String),
 }
 
-fn status(arguments: &FleetStatusArguments) -> Result<u8, Failure> {
+fn status(arguments: &FleetStatusArguments) -> Result<u8, CommandFailure> {
     let directory = RuntimeDirectory::open()?;
     let found: Vec<FoundProxy> = running_parts(&directory, PATIENCE)?.into_iter().filter_map(found_in).collect();
     if arguments.json {
@@ -50,7 +50,7 @@ fn status(arguments: &FleetStatusArguments) -> Result<u8, Failure> {
 }
 
 /// What a part says of its fleet; `None` if it is no proxy, or one without a fleet.
-fn found_in(part: Part) -> Option<FoundProxy> {
+fn found_in(part: RunningPart) -> Option<FoundProxy> {
     let socket = part.path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let status = match part.status {
         Ok(status) if status.component == "proxy" => status,
@@ -73,10 +73,10 @@ fn found_in(part: Part) -> Option<FoundProxy> {
 /// The exit code of the worst of them, or [`NOT_FOUND`] without any.
 fn exit_code(found: &[FoundProxy]) -> u8 {
     let state = |proxy: &FoundProxy| match proxy {
-        FoundProxy::Node(_, fleet) if fleet.problems.is_empty() => State::Healthy,
-        _ => State::Degraded,
+        FoundProxy::Node(_, fleet) if fleet.problems.is_empty() => PartHealth::Healthy,
+        _ => PartHealth::Degraded,
     };
-    found.iter().map(state).max().map_or(NOT_FOUND, State::exit_code)
+    found.iter().map(state).max().map_or(NOT_FOUND, PartHealth::exit_code)
 }
 
 fn as_json(found: &FoundProxy) -> Value {
@@ -148,7 +148,7 @@ fn state_text(fleet: &FleetFigures) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nectary_host::{Problem, Status};
+    use nectary_host::{PartProblem, PartStatus};
 
     fn figures() -> FleetFigures {
         let node = |name: &str, is_this| NodeFigures {
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn fleet_text_has_nodes_and_remedies() {
-        let problem = Problem { what: "etcd is away".to_owned(), remedy: "start it".to_owned() };
+        let problem = PartProblem { what: "etcd is away".to_owned(), remedy: "start it".to_owned() };
         let text = as_text(":80", &FleetFigures { problems: vec![problem], purges_behind: 3, ..figures() });
         for part in [
             "fleet edge: node a (proxy :80) is cut off: origins answer\n",
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn worst_fleet_decides_the_exit_code() {
-        let problems = vec![Problem { what: String::new(), remedy: String::new() }];
+        let problems = vec![PartProblem { what: String::new(), remedy: String::new() }];
         let node = |figures| FoundProxy::Node(String::new(), figures);
         assert_eq!((exit_code(&[]), exit_code(&[node(figures())])), (NOT_FOUND, 0));
         assert_eq!(exit_code(&[node(figures()), node(FleetFigures { problems, ..figures() })]), 3);
@@ -191,9 +191,10 @@ mod tests {
 
     #[test]
     fn silent_proxies_are_shown() {
-        let part = |socket: &str, status| found_in(Part { path: format!("/run/nectary/{socket}.sock").into(), status });
+        let part =
+            |socket: &str, status| found_in(RunningPart { path: format!("/run/nectary/{socket}.sock").into(), status });
         let absent = || Err(nectary_host::Error::Absent { path: "/run/nectary/x.sock".into() });
-        let proxy = |detail| Ok(Status { detail, ..Status::healthy("proxy", ":80") });
+        let proxy = |detail| Ok(PartStatus { detail, ..PartStatus::healthy("proxy", ":80") });
         let found = [
             part("proxy-:80", absent()),
             part("proxy-:80", proxy(json!({ "addresses": null }))),
@@ -206,6 +207,6 @@ mod tests {
             assert_eq!((exit_code(&[found]), text.lines().count()), (3, 2));
         }
         let others = [part("volume-a", absent()), part("proxy-:80", proxy(json!({ "addresses": [] })))];
-        assert!(others.iter().all(Option::is_none) && part("a", Ok(Status::healthy("volume", "a"))).is_none());
+        assert!(others.iter().all(Option::is_none) && part("a", Ok(PartStatus::healthy("volume", "a"))).is_none());
     }
 }

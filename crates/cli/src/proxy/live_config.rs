@@ -6,9 +6,9 @@
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use nectary_host::log::{self, Level};
-use nectary_host::{State, Status};
-use nectary_proxy::Reopener;
+use nectary_host::log::{self, LogLevel};
+use nectary_host::{PartHealth, PartStatus};
+use nectary_proxy::ProxyReopener;
 use serde_json::{Value, json};
 
 use super::config_file;
@@ -39,9 +39,9 @@ impl LiveConfig {
 
     /// Reads the file again and uses it, and opens the access log again; blocks the thread until that is done. `cause` is
     /// who asked for that. *Errors*: why nothing has changed.
-    pub fn reload(&self, reopener: &Reopener, cause: &str) -> Result<(), String> {
+    pub fn reload(&self, reopener: &ProxyReopener, cause: &str) -> Result<(), String> {
         if let Err(error) = reopener.reopen_log() {
-            log::write(Level::Error, "proxy", format_args!("{cause}: {error}; what was open stays in use"));
+            log::write(LogLevel::Error, "proxy", format_args!("{cause}: {error}; what was open stays in use"));
         }
         let read = config_file::read(&self.path);
         let reloaded = read.and_then(|config| reopener.reload(&config).map_err(|error| error.to_string()));
@@ -56,12 +56,12 @@ impl LiveConfig {
                     false => format!("; a restart is needed for {}", needs_restart.join(", ")),
                 };
                 last.needs_restart = needs_restart;
-                log::write(Level::Note, "proxy", format_args!("{cause}: {path} is in use{later}"));
+                log::write(LogLevel::Note, "proxy", format_args!("{cause}: {path} is in use{later}"));
                 Ok(())
             }
             Err(error) => {
                 let line = one_line(&error);
-                log::write(Level::Error, "proxy", format_args!("{cause}: {path} changes nothing: {line}"));
+                log::write(LogLevel::Error, "proxy", format_args!("{cause}: {path} changes nothing: {line}"));
                 last.failure = Some(line);
                 Err(error)
             }
@@ -69,18 +69,22 @@ impl LiveConfig {
     }
 
     /// Adds what is wrong with the file to a status.
-    pub fn report(&self, status: Status) -> Status {
+    pub fn report(&self, status: PartStatus) -> PartStatus {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let status = match last.needs_restart.is_empty() {
             true => status,
             false => {
                 let what = format!("the configuration file has changes of {}", last.needs_restart.join(", "));
-                status.with_problem(State::Healthy, what, "restart the proxy: only that applies them")
+                status.with_problem(PartHealth::Healthy, what, "restart the proxy: only that applies them")
             }
         };
         let Some(failure) = &last.failure else { return status };
         let what = format!("the configuration file is wrong, and the former one stays in use: {failure}");
-        status.with_problem(State::Degraded, what, "mend it (`nectary proxy --check-config`), and send SIGHUP again")
+        status.with_problem(
+            PartHealth::Degraded,
+            what,
+            "mend it (`nectary proxy --check-config`), and send SIGHUP again",
+        )
     }
 
     /// The state as JSON.
@@ -107,12 +111,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_says_what_needs_a_restart() {
+    fn status_names_settings_needing_restart() {
         let live = LiveConfig::new(PathBuf::from("f"));
-        assert!(live.report(Status::healthy("proxy", "a")).problems.is_empty());
+        assert!(live.report(PartStatus::healthy("proxy", "a")).problems.is_empty());
         live.last.lock().expect("no panic").needs_restart = vec!["[[listener]]", "[limits]"];
-        let status = live.report(Status::healthy("proxy", "a"));
-        assert_eq!((status.state, status.problems.len()), (State::Healthy, 1));
+        let status = live.report(PartStatus::healthy("proxy", "a"));
+        assert_eq!((status.state, status.problems.len()), (PartHealth::Healthy, 1));
         assert!(status.problems[0].what.ends_with("[[listener]], [limits]"), "{}", status.problems[0].what);
     }
 

@@ -7,37 +7,38 @@
 use std::time::Duration;
 
 use nectary_config::{
-    AdmitRule, CertificateConfig, ClusterRead, ForwardConfig, HostRule, IoEngine, LifetimeRules, ListenAddress,
-    ListenerConfig, Located, LogTarget, Network, OriginConfig, ProxyConfig, RouteAction, RouteConfig, RoutePath,
-    RouteRules, ServerConfig, ServerScheme, ServerUrl, Setting, SiteConfig, WriteBudget, to_toml,
+    AdmitRule, CertificateConfig, ClusterRead, ForwardConfig, HostRule, IpNetwork, LifetimeRules, ListenAddress,
+    ListenerConfig, LocatedValue, LogTarget, OriginConfig, ProxyConfig, RouteAction, RouteConfig, RoutePath,
+    RouteRules, ServerConfig, ServerScheme, ServerUrl, Setting, SiteConfig, StoreIoEngine, WriteBudget, to_toml,
 };
-use nectary_proxy::{AccessLog, ClientNet, Limits};
+use nectary_proxy::{AccessLog, ClientNet, ProxyLimits};
 
 use super::config_file;
 use crate::arguments::{self, ProxyArguments};
-use crate::exit::{Failure, GOOD, USAGE};
+use crate::exit::{CommandFailure, GOOD, USAGE};
 use crate::output;
 
 /// The name of the one origin.
 const ORIGIN: &str = "origin";
 
 /// Prints the options as a file. *Returns*: the exit code.
-pub fn print(arguments: &ProxyArguments) -> Result<u8, Failure> {
+pub fn print(arguments: &ProxyArguments) -> Result<u8, CommandFailure> {
     let config = match &arguments.file.config {
         Some(path) => {
             let help = "`nectary proxy --check-config --config FILE` checks a file";
-            let read = config_file::read(path).map_err(|what| Failure::new(USAGE, what, help))?;
+            let read = config_file::read(path).map_err(|what| CommandFailure::new(USAGE, what, help))?;
             ProxyConfig::clone(&read)
         }
-        None => config_of(arguments)
-            .map_err(|what| Failure::new(USAGE, what, "leave it out, and add to the printed file what it is for"))?,
+        None => config_of(arguments).map_err(|what| {
+            CommandFailure::new(USAGE, what, "leave it out, and add to the printed file what it is for")
+        })?,
     };
     output::text(&to_toml(&config))?;
     Ok(GOOD)
 }
 
-fn at<T>(value: T) -> Located<T> {
-    Located::nowhere(value)
+fn at<T>(value: T) -> LocatedValue<T> {
+    LocatedValue::nowhere(value)
 }
 
 /// A setting, unless it is the default.
@@ -146,10 +147,10 @@ fn site(config: &mut ProxyConfig, arguments: &ProxyArguments, url: &str) -> Resu
             client_requests: None,
         })
     };
-    let mut routes: Vec<Located<RouteConfig>> = Vec::new();
+    let mut routes: Vec<LocatedValue<RouteConfig>> = Vec::new();
     for rule in &arguments.default_ttl {
         let path = if rule.path().is_empty() { "/" } else { rule.path() };
-        let is_below = |other: &Located<RouteConfig>| match &other.path.value {
+        let is_below = |other: &LocatedValue<RouteConfig>| match &other.path.value {
             RoutePath::Prefix(before) => path.starts_with(before.as_str()),
             RoutePath::Exact(_) => false,
         };
@@ -168,9 +169,9 @@ fn site(config: &mut ProxyConfig, arguments: &ProxyArguments, url: &str) -> Resu
     Ok(())
 }
 
-fn nets(nets: &[ClientNet]) -> Result<Vec<Located<Network>>, String> {
+fn nets(nets: &[ClientNet]) -> Result<Vec<LocatedValue<IpNetwork>>, String> {
     let of = |net: &ClientNet| {
-        Network::new(net.address(), net.prefix_bits()).map(at).ok_or_else(|| "this is no network".to_owned())
+        IpNetwork::new(net.address(), net.prefix_bits()).map(at).ok_or_else(|| "this is no network".to_owned())
     };
     nets.iter().map(of).collect()
 }
@@ -184,9 +185,9 @@ fn store(config: &mut ProxyConfig, arguments: &ProxyArguments) -> Result<(), Str
     store.size_bytes = arguments.size.map(at);
     store.memory_bytes = arguments.memory.map(at);
     store.io = match arguments.engine.io {
-        arguments::IoEngine::Auto => None,
-        arguments::IoEngine::Uring => Some(at(IoEngine::Uring)),
-        arguments::IoEngine::Posix => Some(at(IoEngine::Posix)),
+        arguments::DeviceIoEngine::Auto => None,
+        arguments::DeviceIoEngine::Uring => Some(at(StoreIoEngine::Uring)),
+        arguments::DeviceIoEngine::Posix => Some(at(StoreIoEngine::Posix)),
     };
     store.disk_deadline = unless(arguments.disk_deadline, &Duration::from_secs(2));
     store.admit = match arguments.admission.admit {
@@ -208,8 +209,8 @@ fn store(config: &mut ProxyConfig, arguments: &ProxyArguments) -> Result<(), Str
     Ok(())
 }
 
-fn limits(config: &mut ProxyConfig, given: &Limits) {
-    let (usual, limits) = (Limits::default(), &mut config.limits);
+fn limits(config: &mut ProxyConfig, given: &ProxyLimits) {
+    let (usual, limits) = (ProxyLimits::default(), &mut config.limits);
     let size = |bytes: usize, usual: usize| unless(bytes as u64, &(usual as u64));
     let count = |count: usize, usual: usize| unless(u32::try_from(count).unwrap_or(u32::MAX), &(usual as u32));
     limits.connections_max = count(given.connections_max, usual.connections_max);

@@ -6,13 +6,13 @@
 use std::future::Future;
 use std::time::Duration;
 
-use nectary_host::control::{Part, parts, request};
-use nectary_host::{Error, Fault, FaultKind, Methods, RuntimeDirectory};
-use nectary_ram::device::Opened;
-use nectary_ram::live::{MoveError, MoveErrorKind, Remote};
+use nectary_host::control::{RunningPart, parts, request};
+use nectary_host::{ControlFault, ControlMethods, Error, FaultKind, RuntimeDirectory};
+use nectary_ram::device::OpenDevices;
+use nectary_ram::live::{DeviceController, MoveError, MoveErrorKind};
 use serde_json::Value;
 
-use crate::exit::{BUSY, FAILED, Failure, GOOD, NOT_FOUND, USAGE};
+use crate::exit::{BUSY, CommandFailure, FAILED, GOOD, NOT_FOUND, USAGE};
 use crate::{output, progress};
 
 /// How long each part may take to say what it is.
@@ -23,7 +23,7 @@ const REQUEST_PATIENCE: Duration = Duration::from_secs(7 * 24 * 3600);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// A method of the process that has a network RAM disk with redundancy attached.
-pub struct Method {
+pub struct RedundancyMethod {
     /// Its name in requests.
     pub name: &'static str,
     /// What it does, for the list of methods.
@@ -34,16 +34,16 @@ pub struct Method {
     pub figures: (&'static str, &'static str),
 }
 
-impl Method {
+impl RedundancyMethod {
     /// Adds the method to a process that has devices open. `work` gets the disk and the parameters, and returns the
     /// answer.
     pub fn register<F>(
         &'static self,
-        disks: Opened,
-        methods: &mut Methods,
-        work: impl Fn(Remote, Value) -> F + Clone + Send + Sync + 'static,
+        disks: OpenDevices,
+        methods: &mut ControlMethods,
+        work: impl Fn(DeviceController, Value) -> F + Clone + Send + Sync + 'static,
     ) where
-        F: Future<Output = Result<Value, Fault>> + Send,
+        F: Future<Output = Result<Value, ControlFault>> + Send,
     {
         methods.register(self.name, self.about, move |parameters| {
             let (disk, work) = (disk(&disks), work.clone());
@@ -53,14 +53,14 @@ impl Method {
 }
 
 /// Returns the network RAM disk with redundancy that this process has open.
-fn disk(disks: &Opened) -> Result<Remote, Fault> {
+fn disk(disks: &OpenDevices) -> Result<DeviceController, ControlFault> {
     let none = "no network RAM disk with redundancy is open here";
-    let fault = || Fault::new(FaultKind::Failed, none, "name another device: `nectary status` lists them");
+    let fault = || ControlFault::new(FaultKind::Failed, none, "name another device: `nectary status` lists them");
     disks.all().first().cloned().ok_or_else(fault)
 }
 
 /// Returns why a donor was not replaced, as an answer. `another`: how the user names another donor for its place.
-pub fn fault(error: MoveError, another: &str) -> Fault {
+pub fn fault(error: MoveError, another: &str) -> ControlFault {
     let (kind, remedy) = match error.kind {
         MoveErrorKind::NoSuchDonor => {
             (FaultKind::Invalid, "name one of them by its address, or by its number in the SPEC, from 1".to_owned())
@@ -79,17 +79,17 @@ pub fn fault(error: MoveError, another: &str) -> Fault {
             (FaultKind::Failed, "nothing is lost: `nectary status --verbose` shows the donors".to_owned())
         }
     };
-    Fault::new(kind, error.message, remedy)
+    ControlFault::new(kind, error.message, remedy)
 }
 
-fn is_meant(part: &Part, device: &str) -> bool {
+fn is_meant(part: &RunningPart, device: &str) -> bool {
     let Ok(status) = &part.status else { return false };
     status.component == "attach"
         && (status.name == device || ["given", "spec"].iter().any(|key| status.detail[*key] == device))
 }
 
 /// Sends a request to the process that has a device attached, and waits for its answer.
-pub fn ask(device: &str, method: &Method, parameters: Value) -> Result<Value, Failure> {
+pub fn ask(device: &str, method: &RedundancyMethod, parameters: Value) -> Result<Value, CommandFailure> {
     ask_part(device, method, parameters).map(|(answer, _)| answer)
 }
 
@@ -97,11 +97,11 @@ pub fn ask(device: &str, method: &Method, parameters: Value) -> Result<Value, Fa
 /// donors.
 pub fn ask_to_move(
     device: &str,
-    method: &Method,
+    method: &RedundancyMethod,
     parameters: Value,
     json: bool,
     done: impl FnOnce(&Value) -> String,
-) -> Result<u8, Failure> {
+) -> Result<u8, CommandFailure> {
     let (mut answer, part) = ask_part(device, method, parameters)?;
     let status = request(&part.path, "status", Value::Null, PATIENCE).unwrap_or_default();
     answer["spec"] = status["detail"]["spec"].clone();
@@ -119,11 +119,15 @@ fn for_shell(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-fn ask_part(device: &str, method: &Method, parameters: Value) -> Result<(Value, Part), Failure> {
+fn ask_part(
+    device: &str,
+    method: &RedundancyMethod,
+    parameters: Value,
+) -> Result<(Value, RunningPart), CommandFailure> {
     let directory = RuntimeDirectory::open()?;
     let Some(part) = parts(&directory, PATIENCE)?.into_iter().find(|part| is_meant(part, device)) else {
         let what = format!("{device} is not attached");
-        return Err(Failure::new(NOT_FOUND, what, "name an attached device: `nectary status` lists them"));
+        return Err(CommandFailure::new(NOT_FOUND, what, "name an attached device: `nectary status` lists them"));
     };
     let (path, name, (done, all)) = (part.path.clone(), method.name, method.figures);
     let working = std::thread::spawn(move || request(&path, name, parameters, REQUEST_PATIENCE));
@@ -139,7 +143,7 @@ fn ask_part(device: &str, method: &Method, parameters: Value) -> Result<(Value, 
         }
     }
     bar.finish_and_clear();
-    let ended = working.join().map_err(|_| Failure::bare(FAILED, "the request ended without an answer"))?;
+    let ended = working.join().map_err(|_| CommandFailure::bare(FAILED, "the request ended without an answer"))?;
     ended.map(|answer| (answer, part)).map_err(|error| match error {
         Error::Fault { fault, .. } => {
             let code = match fault.kind {
@@ -148,7 +152,7 @@ fn ask_part(device: &str, method: &Method, parameters: Value) -> Result<(Value, 
                 FaultKind::Busy => BUSY,
                 _ => FAILED,
             };
-            Failure::new(code, fault.message, fault.remedy)
+            CommandFailure::new(code, fault.message, fault.remedy)
         }
         error => error.into(),
     })

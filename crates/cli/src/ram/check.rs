@@ -6,11 +6,11 @@ use std::fmt::Write as _;
 
 use clap::Args;
 use nectary_block::format_size;
-use nectary_ram::check::{Checked, CheckedDonor, Counts, Health, Problem, check};
+use nectary_ram::check::{CheckCounts, CheckFindings, CheckProblem, CheckedDonor, RedundancyHealth, check};
 use serde_json::json;
 
 use super::create::options;
-use crate::exit::{DEGRADED, FAILED, Failure, GOOD};
+use crate::exit::{CommandFailure, DEGRADED, FAILED, GOOD};
 use crate::{output, progress};
 
 /// The examples of the command.
@@ -32,7 +32,7 @@ pub struct CheckArguments {
 }
 
 /// Checks a device: 0, everything is right; 3, something that protects it is not; 1, blocks are lost or doubtful.
-pub async fn run(arguments: &CheckArguments) -> Result<u8, Failure> {
+pub async fn run(arguments: &CheckArguments) -> Result<u8, CommandFailure> {
     let bar = progress::bytes("checking", Some(0));
     let mut told = |read: u64, all: u64| {
         bar.set_length(all);
@@ -46,14 +46,14 @@ pub async fn run(arguments: &CheckArguments) -> Result<u8, Failure> {
         false => output::text(&as_text(&checked))?,
     }
     Ok(match checked.health {
-        Health::Healthy => GOOD,
-        Health::Degraded => DEGRADED,
-        Health::Broken => FAILED,
+        RedundancyHealth::Healthy => GOOD,
+        RedundancyHealth::Degraded => DEGRADED,
+        RedundancyHealth::Broken => FAILED,
     })
 }
 
-fn as_json(checked: &Checked) -> serde_json::Value {
-    let problem = |problem: &Problem| {
+fn as_json(checked: &CheckFindings) -> serde_json::Value {
+    let problem = |problem: &CheckProblem| {
         json!({
             "what": problem.what,
             "text": problem.text,
@@ -81,7 +81,7 @@ fn as_json(checked: &Checked) -> serde_json::Value {
     })
 }
 
-fn as_text(checked: &Checked) -> String {
+fn as_text(checked: &CheckFindings) -> String {
     let mut text = String::new();
     for problem in &checked.problems {
         let donor = problem.donor.and_then(|place| checked.donors.iter().find(|donor| donor.place == place));
@@ -93,9 +93,9 @@ fn as_text(checked: &Checked) -> String {
     if more > 0 {
         let _ = writeln!(text, "and {more} more problems");
     }
-    let Counts { read_bytes, compared_stripes, single_stripes, .. } = checked.counts;
-    let Counts { mapped_blocks, compared_groups, sealed_groups, open_groups, .. } = checked.counts;
-    let Counts { reconstructed_blocks, lost_blocks, doubtful_blocks, .. } = checked.counts;
+    let CheckCounts { read_bytes, compared_stripes, single_stripes, .. } = checked.counts;
+    let CheckCounts { mapped_blocks, compared_groups, sealed_groups, open_groups, .. } = checked.counts;
+    let CheckCounts { reconstructed_blocks, lost_blocks, doubtful_blocks, .. } = checked.counts;
     let what = match checked.redundancy {
         "parity" => format!("{compared_stripes} stripes are compared, {single_stripes} are without a donor"),
         "mirror" => format!("{compared_stripes} stripes are compared, {single_stripes} have one copy"),
@@ -108,12 +108,12 @@ fn as_text(checked: &Checked) -> String {
     let _ = writeln!(text, "device {id} of {size}, {}: {read} read; {what}", checked.redundancy);
     let _ = writeln!(text, "{} lost blocks, {} doubtful ones", lost_blocks, doubtful_blocks);
     let end = match checked.health {
-        Health::Healthy => "healthy: every block is there, and any one donor can be lost",
-        Health::Degraded => {
+        RedundancyHealth::Healthy => "healthy: every block is there, and any one donor can be lost",
+        RedundancyHealth::Degraded => {
             "degraded: every block can be read; attach the device, which fills missing donors and ends what is \
              unfinished; start a donor with damage again, and it is filled from the others"
         }
-        Health::Broken => "broken: save what can be read, and write the named blocks again (docs/ram.md)",
+        RedundancyHealth::Broken => "broken: save what can be read, and write the named blocks again (docs/ram.md)",
     };
     let _ = writeln!(text, "{end}");
     text

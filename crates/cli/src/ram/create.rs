@@ -4,11 +4,11 @@
 
 use clap::Args;
 use nectary_block::{OpenOptions, format_size};
-use nectary_ram::device::{self, Made, RamOptions, Redundancy};
+use nectary_ram::device::{self, DeviceShares, RamOptions, Redundancy};
 use serde_json::json;
 
 use crate::device::registry;
-use crate::exit::{Failure, GOOD};
+use crate::exit::{CommandFailure, GOOD};
 use crate::output;
 
 /// The examples of `ram create`.
@@ -61,7 +61,7 @@ pub struct DeleteArguments {
     pub take_over: bool,
 }
 
-pub fn options(spec: &str, take_over: bool) -> Result<RamOptions, Failure> {
+pub fn options(spec: &str, take_over: bool) -> Result<RamOptions, CommandFailure> {
     let open = OpenOptions { take_over, ..OpenOptions::default() };
     Ok(RamOptions::parse(registry().arguments(spec, "ram", &open)?)?)
 }
@@ -71,7 +71,7 @@ const PARITY: &str = "redundancy=parity is for comparison alone: if this machine
                       blocks may be lost; use redundancy=adaptive for data";
 
 /// Makes a device.
-pub async fn create(arguments: &CreateArguments) -> Result<u8, Failure> {
+pub async fn create(arguments: &CreateArguments) -> Result<u8, CommandFailure> {
     let options = options(&arguments.spec, false)?;
     let made = device::create(&options, arguments.force).await?;
     if made.redundancy == Redundancy::Parity {
@@ -81,7 +81,7 @@ pub async fn create(arguments: &CreateArguments) -> Result<u8, Failure> {
 }
 
 /// Prints what a device is now; `what` says what was done.
-pub fn print(made: &Made, what: &str, json: bool) -> Result<u8, Failure> {
+pub fn print(made: &DeviceShares, what: &str, json: bool) -> Result<u8, CommandFailure> {
     if json {
         output::json(&json!({
             "id": made.id,
@@ -99,7 +99,7 @@ pub fn print(made: &Made, what: &str, json: bool) -> Result<u8, Failure> {
 }
 
 /// Deletes a device.
-pub async fn delete(arguments: &DeleteArguments) -> Result<u8, Failure> {
+pub async fn delete(arguments: &DeleteArguments) -> Result<u8, CommandFailure> {
     let options = options(&arguments.spec, arguments.take_over)?;
     match arguments.part {
         true => device::delete_part(&options, arguments.force).await?,

@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::Args;
 use nectary_block::{format_size, parse_duration, parse_size};
-use nectary_host::log::{self, Level};
+use nectary_host::log::{self, LogLevel};
 use nectary_host::tls::ServerTls;
-use nectary_host::{ControlServer, Limits, Methods, RuntimeDirectory, Shutdown, State, Status};
+use nectary_host::{ControlLimits, ControlMethods, ControlServer, PartHealth, PartStatus, RuntimeDirectory, Shutdown};
 use nectary_nbd::limits::THREADS_MAX;
-use nectary_nbd::{Exports, Listen, Server, ServerFigures, ServerOptions};
+use nectary_nbd::{ExportTable, ListenEndpoint, NetworkBlockServer, ServerFigures, ServerOptions};
 use nectary_ram::donor::page::check_label;
 use nectary_ram::donor::{Donor, DonorFigures, DonorOptions};
 use serde_json::json;
 
-use crate::exit::{Failure, GOOD, USAGE, listening};
+use crate::exit::{CommandFailure, GOOD, USAGE, listening};
 use crate::output;
 use crate::services::service_manager;
 
@@ -42,7 +42,7 @@ const LEAVE_PAUSE: Duration = Duration::from_millis(50);
 pub struct DonateArguments {
     /// Address to listen on, for example 10.0.0.1:7070, :7070 for every address, or unix:PATH; may be given again
     #[arg(long, value_name = "ADDR", required = true, value_parser = parse_listen)]
-    pub listen: Vec<Listen>,
+    pub listen: Vec<ListenEndpoint>,
     /// Memory to lend, for example 8G
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub memory: u64,
@@ -77,7 +77,7 @@ pub struct DonateArguments {
 }
 
 /// Parses `IP:PORT`, `:PORT`, or an address as `export --nbd` accepts it.
-fn parse_listen(text: &str) -> Result<Listen, String> {
+fn parse_listen(text: &str) -> Result<ListenEndpoint, String> {
     if text.starts_with("unix:") || text.starts_with("tcp:") {
         return text.parse();
     }
@@ -85,7 +85,7 @@ fn parse_listen(text: &str) -> Result<Listen, String> {
     let address = all.unwrap_or_else(|| text.replacen("localhost:", "127.0.0.1:", 1));
     address
         .parse::<SocketAddr>()
-        .map(Listen::Tcp)
+        .map(ListenEndpoint::Tcp)
         .map_err(|_| format!("expected IP:PORT, :PORT or unix:PATH, found \"{text}\""))
 }
 
@@ -94,7 +94,7 @@ fn parse_label(text: &str) -> Result<String, String> {
 }
 
 /// Lends memory until a signal arrives.
-pub async fn run(arguments: &DonateArguments) -> Result<u8, Failure> {
+pub async fn run(arguments: &DonateArguments) -> Result<u8, CommandFailure> {
     let shutdown = Shutdown::new();
     let _signals = shutdown.on_signals().context("cannot listen for signals")?;
     let tls = match (&arguments.tls_cert, &arguments.tls_key) {
@@ -116,11 +116,12 @@ pub async fn run(arguments: &DonateArguments) -> Result<u8, Failure> {
     (options.tls, options.insecure) = (tls, arguments.insecure);
     let processors = || std::thread::available_parallelism().map_or(1, usize::from);
     options.threads = arguments.threads.map_or_else(processors, |count| count as usize);
-    let server = Server::start(&arguments.listen, Exports::of(donor.source()), options).map_err(listening)?;
+    let server =
+        NetworkBlockServer::start(&arguments.listen, ExportTable::of(donor.source()), options).map_err(listening)?;
     let control = start_control(&server, &donor)?;
     let addresses = server.addresses().iter().map(|address| match address {
-        Listen::Tcp(address) => format!("{address}\n"),
-        unix @ Listen::Unix(_) => format!("{}\n", unix.url("", arguments.tls_cert.is_some())),
+        ListenEndpoint::Tcp(address) => format!("{address}\n"),
+        unix @ ListenEndpoint::Unix(_) => format!("{}\n", unix.url("", arguments.tls_cert.is_some())),
     });
     output::text(&addresses.collect::<String>())?;
     service_manager::ready("lends memory");
@@ -133,12 +134,13 @@ pub async fn run(arguments: &DonateArguments) -> Result<u8, Failure> {
 }
 
 /// Refuses to listen on addresses that other machines can reach if clients need no certificate.
-fn check_public(arguments: &DonateArguments, tls: Option<&ServerTls>) -> Result<(), Failure> {
-    let is_public = |listen: &&Listen| matches!(listen, Listen::Tcp(address) if !address.ip().is_loopback());
+fn check_public(arguments: &DonateArguments, tls: Option<&ServerTls>) -> Result<(), CommandFailure> {
+    let is_public =
+        |listen: &&ListenEndpoint| matches!(listen, ListenEndpoint::Tcp(address) if !address.ip().is_loopback());
     let is_closed = tls.is_some_and(ServerTls::wants_certificates);
     match arguments.listen.iter().find(is_public).filter(|_| !is_closed && !arguments.insecure) {
         None => Ok(()),
-        Some(listen) => Err(Failure::new(
+        Some(listen) => Err(CommandFailure::new(
             USAGE,
             format!("{listen}: everybody who reaches this address could read and write the memory"),
             "give --tls-cert, --tls-key and --tls-client-ca (`nectary cert` makes them), or --insecure on a network that is \
@@ -151,7 +153,7 @@ fn check_public(arguments: &DonateArguments, tls: Option<&ServerTls>) -> Result<
 /// off has not left: what is here may be all that is left of its data.
 async fn leave(donor: &Donor, grace: Duration) {
     donor.leave();
-    let note = |text: String| log::write(Level::Note, "donor", format_args!("{text}"));
+    let note = |text: String| log::write(LogLevel::Note, "donor", format_args!("{text}"));
     let deadline = Instant::now() + grace;
     let holding = || -> Vec<String> {
         let devices = donor.figures().devices.into_iter().filter(|device| device.used_bytes > 0);
@@ -183,11 +185,11 @@ async fn leave(donor: &Donor, grace: Duration) {
     }
 }
 
-fn start_control(server: &Server, donor: &Donor) -> Result<ControlServer, Failure> {
+fn start_control(server: &NetworkBlockServer, donor: &Donor) -> Result<ControlServer, CommandFailure> {
     let name = server.addresses().iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
     let first = server.addresses().first().map(ToString::to_string).unwrap_or_default();
     let (figures, donor) = (server.reader(), donor.clone());
-    let mut methods = Methods::new();
+    let mut methods = ControlMethods::new();
     methods.status(move || status(&name, &figures().0, &donor.figures()));
     let directory = RuntimeDirectory::open()?;
     // The path of a socket has a short limit: if the name is too long, the process number is used.
@@ -195,15 +197,15 @@ fn start_control(server: &Server, donor: &Donor) -> Result<ControlServer, Failur
         Ok(_) => format!("donor-{first}"),
         Err(_) => format!("donor-{}", std::process::id()),
     };
-    Ok(ControlServer::start(&directory, &part, methods, Limits::default())?)
+    Ok(ControlServer::start(&directory, &part, methods, ControlLimits::default())?)
 }
 
 /// Returns the status of a donor, as `nectary status` shows it.
-fn status(name: &str, server: &ServerFigures, donor: &DonorFigures) -> Status {
-    let mut status = Status::healthy("donor", name);
+fn status(name: &str, server: &ServerFigures, donor: &DonorFigures) -> PartStatus {
+    let mut status = PartStatus::healthy("donor", name);
     if server.turned_away > 0 {
         let what = format!("{} clients were turned away, as {} are served", server.turned_away, server.connections);
-        status = status.with_problem(State::Degraded, what, "let clients use fewer connections");
+        status = status.with_problem(PartHealth::Degraded, what, "let clients use fewer connections");
     }
     status.with_detail(json!({ "donor": donor, "server": server }))
 }
@@ -213,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read_with_and_without_a_scheme() {
+    fn address_scheme_is_optional() {
         for (text, listen) in [
             ("127.0.0.1:7070", "tcp:127.0.0.1:7070"),
             ("localhost:7070", "tcp:127.0.0.1:7070"),

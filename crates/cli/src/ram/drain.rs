@@ -4,12 +4,12 @@
 //! (`attached`).
 
 use clap::Args;
-use nectary_host::Methods;
-use nectary_ram::device::Opened;
+use nectary_host::ControlMethods;
+use nectary_ram::device::OpenDevices;
 use serde_json::{Value, json};
 
-use super::attached::{self, Method};
-use crate::exit::Failure;
+use super::attached::{self, RedundancyMethod};
+use crate::exit::CommandFailure;
 
 /// The examples of the command.
 pub const EXAMPLES: &str = "Examples:
@@ -17,7 +17,7 @@ pub const EXAMPLES: &str = "Examples:
     nectary attach 'ram(h1:7070,h2:7070,h5:7070;spare,id=new,redundancy=mirror)'
     nectary ram drain /dev/loop0 h2:7070";
 
-static METHOD: Method = Method {
+static METHOD: RedundancyMethod = RedundancyMethod {
     name: "ram-drain",
     about: "moves what a donor of a network RAM disk has to a spare",
     doing: "draining",
@@ -43,7 +43,7 @@ pub struct DrainArguments {
 }
 
 /// Adds the method to a process that has devices open.
-pub fn register(disks: Opened, methods: &mut Methods) {
+pub fn register(disks: OpenDevices, methods: &mut ControlMethods) {
     METHOD.register(disks, methods, |disk, parameters| async move {
         let donor = parameters["donor"].as_str().unwrap_or_default();
         let spare = disk.drain(donor).await.map_err(|error| attached::fault(error, ANOTHER))?;
@@ -52,7 +52,7 @@ pub fn register(disks: Opened, methods: &mut Methods) {
 }
 
 /// Drains a donor; ends when a spare has everything and all donors were told.
-pub fn run(arguments: &DrainArguments) -> Result<u8, Failure> {
+pub fn run(arguments: &DrainArguments) -> Result<u8, CommandFailure> {
     let donor = &arguments.donor;
     let done = |answer: &Value| {
         let spare = answer["spare"].as_str().unwrap_or_default();

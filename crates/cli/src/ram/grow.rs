@@ -7,7 +7,7 @@ use nectary_block::parse_size;
 use nectary_ram::device;
 
 use super::create::{options, print};
-use crate::exit::Failure;
+use crate::exit::CommandFailure;
 
 /// The examples of the command.
 pub const EXAMPLES: &str = "Examples:
@@ -31,7 +31,7 @@ pub struct GrowArguments {
 }
 
 /// Makes a device larger.
-pub async fn run(arguments: &GrowArguments) -> Result<u8, Failure> {
+pub async fn run(arguments: &GrowArguments) -> Result<u8, CommandFailure> {
     let grown = device::grow(&options(&arguments.spec, false)?, arguments.size).await?;
     print(&grown, "has grown", arguments.json)
 }

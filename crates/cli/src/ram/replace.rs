@@ -4,12 +4,12 @@
 //! (`attached`).
 
 use clap::Args;
-use nectary_host::Methods;
-use nectary_ram::device::Opened;
+use nectary_host::ControlMethods;
+use nectary_ram::device::OpenDevices;
 use serde_json::{Value, json};
 
-use super::attached::{self, Method};
-use crate::exit::Failure;
+use super::attached::{self, RedundancyMethod};
+use crate::exit::CommandFailure;
 
 /// The examples of the command.
 pub const EXAMPLES: &str = "Examples:
@@ -20,7 +20,7 @@ pub const EXAMPLES: &str = "Examples:
   Only the SPEC that names the present donors:
     nectary ram replace --json /dev/loop0 h2:7070 h5:7070 | jq -r .spec";
 
-static METHOD: Method = Method {
+static METHOD: RedundancyMethod = RedundancyMethod {
     name: "ram-replace",
     about: "puts another donor in the place of one of a network RAM disk",
     doing: "replacing",
@@ -45,7 +45,7 @@ pub struct ReplaceArguments {
 }
 
 /// Adds the method to a process that has devices open.
-pub fn register(disks: Opened, methods: &mut Methods) {
+pub fn register(disks: OpenDevices, methods: &mut ControlMethods) {
     METHOD.register(disks, methods, |disk, parameters| async move {
         let text = |name: &str| parameters[name].as_str().unwrap_or_default();
         let (old, new) = (text("old"), text("new"));
@@ -55,7 +55,7 @@ pub fn register(disks: Opened, methods: &mut Methods) {
 }
 
 /// Replaces a donor; ends when everything is on the other one and all donors were told.
-pub fn run(arguments: &ReplaceArguments) -> Result<u8, Failure> {
+pub fn run(arguments: &ReplaceArguments) -> Result<u8, CommandFailure> {
     let (old, new) = (&arguments.old, &arguments.new);
     let done = |_: &Value| format!("{new} has the place of {old}");
     attached::ask_to_move(&arguments.device, &METHOD, json!({ "old": old, "new": new }), arguments.json, done)

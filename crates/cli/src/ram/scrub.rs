@@ -5,13 +5,13 @@
 //! scrub (`nectary-ram`).
 
 use clap::Args;
-use nectary_host::{Fault, FaultKind, Methods};
-use nectary_ram::device::Opened;
-use nectary_ram::scrub::Findings;
+use nectary_host::{ControlFault, ControlMethods, FaultKind};
+use nectary_ram::device::OpenDevices;
+use nectary_ram::scrub::ScrubFindings;
 use serde_json::json;
 
-use super::attached::{self, Method};
-use crate::exit::{DEGRADED, FAILED, Failure, GOOD};
+use super::attached::{self, RedundancyMethod};
+use crate::exit::{CommandFailure, DEGRADED, FAILED, GOOD};
 use crate::output;
 
 /// The examples of the command.
@@ -20,7 +20,7 @@ pub const EXAMPLES: &str = "Examples:
   Only what a program has to know:
     nectary ram scrub --json /dev/loop0 | jq .repaired";
 
-static METHOD: Method = Method {
+static METHOD: RedundancyMethod = RedundancyMethod {
     name: "ram-scrub",
     about: "compares all copies of a network RAM disk, and repairs wrong ones",
     doing: "scrubbing",
@@ -41,16 +41,16 @@ pub struct ScrubArguments {
 }
 
 /// Adds the method to a process that has devices open.
-pub fn register(disks: Opened, methods: &mut Methods) {
+pub fn register(disks: OpenDevices, methods: &mut ControlMethods) {
     METHOD.register(disks, methods, |disk, _| async move {
-        let Findings { repaired, lost, doubtful } =
-            disk.scrub().await.map_err(|why| Fault::new(FaultKind::Failed, why, REMEDY))?;
+        let ScrubFindings { repaired, lost, doubtful } =
+            disk.scrub().await.map_err(|why| ControlFault::new(FaultKind::Failed, why, REMEDY))?;
         Ok(json!({ "repaired": repaired, "lost": lost, "doubtful": doubtful }))
     });
 }
 
 /// Compares all copies: 0, nothing is damaged; 3, all damage is repaired; 1, blocks are lost or doubtful.
-pub fn run(arguments: &ScrubArguments) -> Result<u8, Failure> {
+pub fn run(arguments: &ScrubArguments) -> Result<u8, CommandFailure> {
     let found = attached::ask(&arguments.device, &METHOD, json!({}))?;
     let count = |name: &str| found[name].as_u64().unwrap_or_default();
     let (repaired, lost, doubtful) = (count("repaired"), count("lost"), count("doubtful"));

@@ -2,17 +2,17 @@
 //!
 //! Owns: the choice of runs from its options. Leaves to others: the runs and tables (`nectary-ram`).
 
-use nectary_ram::placement::Policy;
-use nectary_ram::simulate::{BLOCK_BYTES, Settings, Workload, page, run as simulate, table};
+use nectary_ram::placement::RedundancyPolicy;
+use nectary_ram::simulate::{BLOCK_BYTES, PlacementWorkload, SimulationSettings, page, run as simulate, table};
 use serde_json::json;
 
 use crate::arguments::RamSimulateArguments;
-use crate::exit::{FAILED, Failure, GOOD, USAGE};
+use crate::exit::{CommandFailure, FAILED, GOOD, USAGE};
 use crate::{output, progress};
 
-fn settings(arguments: &RamSimulateArguments) -> Result<Settings, Failure> {
+fn settings(arguments: &RamSimulateArguments) -> Result<SimulationSettings, CommandFailure> {
     let blocks = u32::try_from(arguments.size / BLOCK_BYTES).map_err(|_| wrong("--size: it has too many blocks"))?;
-    Ok(Settings {
+    Ok(SimulationSettings {
         blocks,
         members: arguments.donors,
         overflow_percent: arguments.overflow,
@@ -25,13 +25,13 @@ fn settings(arguments: &RamSimulateArguments) -> Result<Settings, Failure> {
     })
 }
 
-fn workloads(arguments: &RamSimulateArguments) -> Result<Vec<Workload>, Failure> {
+fn workloads(arguments: &RamSimulateArguments) -> Result<Vec<PlacementWorkload>, CommandFailure> {
     if arguments.streams.contains(&0) {
         return Err(wrong("--streams: one writer at least"));
     }
     let streams: Vec<usize> = arguments.streams.iter().copied().map(usize::from).collect();
-    let mut workloads = Workload::all(&streams);
-    let names: Vec<String> = workloads.iter().map(Workload::name).collect();
+    let mut workloads = PlacementWorkload::all(&streams);
+    let names: Vec<String> = workloads.iter().map(PlacementWorkload::name).collect();
     workloads.retain(|workload| arguments.only.as_ref().is_none_or(|only| workload.name().contains(only)));
     match (&arguments.only, workloads.is_empty()) {
         (Some(only), true) => {
@@ -41,16 +41,16 @@ fn workloads(arguments: &RamSimulateArguments) -> Result<Vec<Workload>, Failure>
     }
 }
 
-fn wrong(message: impl Into<String>) -> Failure {
-    Failure::new(USAGE, message, "see `nectary ram simulate --help`")
+fn wrong(message: impl Into<String>) -> CommandFailure {
+    CommandFailure::new(USAGE, message, "see `nectary ram simulate --help`")
 }
 
 /// Runs the command.
-pub fn run(arguments: &RamSimulateArguments) -> Result<u8, Failure> {
+pub fn run(arguments: &RamSimulateArguments) -> Result<u8, CommandFailure> {
     let settings = settings(arguments)?;
     let workloads = workloads(arguments)?;
     let policies = match arguments.policy.is_empty() {
-        true => Policy::ALL.to_vec(),
+        true => RedundancyPolicy::ALL.to_vec(),
         false => arguments.policy.clone(),
     };
     let bar = progress::runs((workloads.len() * policies.len()) as u64);
@@ -82,7 +82,7 @@ pub fn run(arguments: &RamSimulateArguments) -> Result<u8, Failure> {
         true => Ok(GOOD),
         false => {
             let message = format!("adaptive needs more transfers than its target: {}", missed.join(", "));
-            Err(Failure::new(
+            Err(CommandFailure::new(
                 FAILED,
                 message,
                 "give more --overflow, or at least as many --caches as there are writers",

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nectary_host::control::{self, Part, request};
+use nectary_host::control::{self, RunningPart, request};
 use nectary_host::{Error, RuntimeDirectory, is_control_socket};
 use serde_json::Value;
 
@@ -22,7 +22,7 @@ const OF_ROOT: &str = "/run/nectary";
 /// write takes at most `timeout`.
 ///
 /// *Errors*: those of [`control::parts`].
-pub fn running_parts(directory: &RuntimeDirectory, timeout: Duration) -> Result<Vec<Part>, Error> {
+pub fn running_parts(directory: &RuntimeDirectory, timeout: Duration) -> Result<Vec<RunningPart>, Error> {
     let mut parts = control::parts(directory, timeout)?;
     if directory.path() == Path::new(OF_ROOT) {
         parts.extend(of_services(Path::new(SERVICES), timeout));
@@ -31,7 +31,7 @@ pub fn running_parts(directory: &RuntimeDirectory, timeout: Duration) -> Result<
 }
 
 /// The parts with a socket in a directory of a service below `root`, in the order of their paths.
-fn of_services(root: &Path, timeout: Duration) -> Vec<Part> {
+fn of_services(root: &Path, timeout: Duration) -> Vec<RunningPart> {
     let is_service = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         name.starts_with(SERVICE_PREFIX) && path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir())
@@ -47,14 +47,14 @@ fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
 }
 
 /// The part with this socket; `None` if no process serves it any more.
-fn part(path: PathBuf, timeout: Duration) -> Option<Part> {
+fn part(path: PathBuf, timeout: Duration) -> Option<RunningPart> {
     let status = match request(&path, "status", Value::Null, timeout) {
         Err(Error::Absent { .. }) => return None,
         Ok(value) => serde_json::from_value(value)
             .map_err(|error| Error::Protocol { path: path.clone(), problem: format!("not a status: {error}") }),
         Err(error) => Err(error),
     };
-    Some(Part { path, status })
+    Some(RunningPart { path, status })
 }
 
 #[cfg(test)]
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn service_sockets_are_found_dead_ones_stay() {
+    fn live_sockets_found_dead_ones_stay() {
         let root = std::env::temp_dir().join(format!("nectary-services-{}", std::process::id()));
         for name in ["nectary-proxy", "nectary-volume-builds", "other"] {
             std::fs::create_dir_all(root.join(name)).expect("made");

@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-use nectary_host::log::{Level, Throttle};
+use nectary_host::log::{LogLevel, LogThrottle};
 use tokio::task::JoinHandle;
 
 /// The longest status. *Units*: bytes.
@@ -73,11 +73,15 @@ fn status_line(status: &str) -> String {
 }
 
 fn tell(message: &str) {
-    static FAILED: Throttle = Throttle::every(Duration::from_secs(60));
+    static FAILED: LogThrottle = LogThrottle::every(Duration::from_secs(60));
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET").filter(|socket| !socket.is_empty()) else { return };
     if let Err(error) = send(&socket, message) {
         let socket = socket.to_string_lossy();
-        FAILED.write(Level::Warning, "service", format_args!("cannot tell the service manager at {socket}: {error}"));
+        FAILED.write(
+            LogLevel::Warning,
+            "service",
+            format_args!("cannot tell the service manager at {socket}: {error}"),
+        );
     }
 }
 

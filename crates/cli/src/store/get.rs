@@ -4,19 +4,19 @@
 
 use anyhow::Context;
 use nectary_proxy::by_hand::{headers_of, variant_for};
-use nectary_store::{KeyRef, Object, Spans};
+use nectary_store::{KeyRef, SpanSet, StoredObject};
 
-use super::in_use::{Instead, quoted};
+use super::in_use::{BusyAlternative, quoted};
 use super::keys::{bounded, keys};
 use super::reading;
 use crate::arguments::GetArguments;
-use crate::exit::{Failure, GOOD, NOT_FOUND};
+use crate::exit::{CommandFailure, GOOD, NOT_FOUND};
 use crate::{output, progress};
 
 /// Runs the command.
-pub async fn run(arguments: &GetArguments) -> Result<u8, Failure> {
+pub async fn run(arguments: &GetArguments) -> Result<u8, CommandFailure> {
     let keys = keys(&arguments.key)?;
-    let instead = Instead::Do("request it from the proxy");
+    let instead = BusyAlternative::Do("request it from the proxy");
     let store = reading::open(&arguments.device, &arguments.spans, &instead).await?;
     reading::say_damage(&arguments.device.spec, &store.repairs());
     let result = match arguments.variants {
@@ -27,7 +27,7 @@ pub async fn run(arguments: &GetArguments) -> Result<u8, Failure> {
     result
 }
 
-async fn write_body(store: &Spans, arguments: &GetArguments, keys: &[Vec<u8>]) -> Result<u8, Failure> {
+async fn write_body(store: &SpanSet, arguments: &GetArguments, keys: &[Vec<u8>]) -> Result<u8, CommandFailure> {
     let object = chosen(store, arguments, keys).await?;
     let mut body = object.reader(0..object.body_bytes());
     while let Some(chunk) = body.next().await {
@@ -37,7 +37,7 @@ async fn write_body(store: &Spans, arguments: &GetArguments, keys: &[Vec<u8>]) -
 }
 
 /// Prints the variants of a URL, one a line.
-async fn list_variants(store: &Spans, arguments: &GetArguments, keys: &[Vec<u8>]) -> Result<u8, Failure> {
+async fn list_variants(store: &SpanSet, arguments: &GetArguments, keys: &[Vec<u8>]) -> Result<u8, CommandFailure> {
     let bar = progress::entries("looking for variants");
     let mut lines = Vec::new();
     for key in keys {
@@ -54,7 +54,7 @@ async fn list_variants(store: &Spans, arguments: &GetArguments, keys: &[Vec<u8>]
     bar.finish_and_clear();
     if lines.is_empty() {
         let message = format!("{}: {:?} has no variants on the disk", arguments.device.spec, arguments.key);
-        return Err(Failure::new(NOT_FOUND, message, "get it without --variants"));
+        return Err(CommandFailure::new(NOT_FOUND, message, "get it without --variants"));
     }
     lines.sort_unstable();
     output::text(&(lines.join("\n") + "\n"))?;
@@ -62,7 +62,7 @@ async fn list_variants(store: &Spans, arguments: &GetArguments, keys: &[Vec<u8>]
 }
 
 /// Finds the object under one of the keys; of a URL that varies, the variant for the given headers.
-async fn chosen(store: &Spans, arguments: &GetArguments, keys: &[Vec<u8>]) -> Result<Object, Failure> {
+async fn chosen(store: &SpanSet, arguments: &GetArguments, keys: &[Vec<u8>]) -> Result<StoredObject, CommandFailure> {
     let (spec, name) = (&arguments.device.spec, &arguments.key);
     for key in keys {
         let Some(object) = store.try_get(KeyRef::new(key, b"")).await? else { continue };
@@ -83,8 +83,8 @@ async fn chosen(store: &Spans, arguments: &GetArguments, keys: &[Vec<u8>]) -> Re
         };
         let remedy =
             format!("give the headers as the client sends them, such as --header '{example}'; --variants lists all");
-        return Err(Failure::new(NOT_FOUND, message, remedy));
+        return Err(CommandFailure::new(NOT_FOUND, message, remedy));
     }
     let message = format!("{spec}: there is no object under {name:?}");
-    Err(Failure::new(NOT_FOUND, message, "keys of the proxy are whole URLs, such as http://example.org/"))
+    Err(CommandFailure::new(NOT_FOUND, message, "keys of the proxy are whole URLs, such as http://example.org/"))
 }

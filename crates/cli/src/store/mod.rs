@@ -12,21 +12,22 @@ mod reading;
 
 use anyhow::Context;
 use nectary_block::format_size;
-use nectary_store::{CreateOptions, PurgeEffect, SPAN_BYTES_MIN, SpanDevice, Spans, Store};
+use nectary_store::{CreateOptions, PurgeEffect, SPAN_BYTES_MIN, SpanDevice, SpanSet, Store};
 use serde_json::json;
 
 use crate::arguments::{CreateArguments, DeleteArguments, PurgeArguments, ReadArguments, StoreCommand};
-use crate::device::{Access, close, open_device, open_store, opened, span_devices};
-use crate::exit::{DEGRADED, FAILED, Failure, GOOD, USAGE};
+use crate::device::{StoreAccess, close, open_device, open_store, opened, span_devices};
+use crate::exit::{CommandFailure, DEGRADED, FAILED, GOOD, USAGE};
 use crate::purge::purge_tags;
 use crate::{output, progress};
-use in_use::{Instead, explained};
+use in_use::{BusyAlternative, explained};
 
 /// What to do instead of looking at a store that another process has open.
-const FIGURES: Instead = Instead::Do("see `nectary status --verbose`, which shows the figures of a running proxy");
+const FIGURES: BusyAlternative =
+    BusyAlternative::Do("see `nectary status --verbose`, which shows the figures of a running proxy");
 
 /// Runs a command.
-pub async fn run(command: &StoreCommand) -> Result<u8, Failure> {
+pub async fn run(command: &StoreCommand) -> Result<u8, CommandFailure> {
     match command {
         StoreCommand::Create(arguments) => create(arguments).await,
         StoreCommand::Stat(arguments) => stat(arguments).await,
@@ -38,12 +39,12 @@ pub async fn run(command: &StoreCommand) -> Result<u8, Failure> {
     }
 }
 
-async fn create(arguments: &CreateArguments) -> Result<u8, Failure> {
+async fn create(arguments: &CreateArguments) -> Result<u8, CommandFailure> {
     let spec = &arguments.device.spec;
     if let Some(bytes) = arguments.size.filter(|&bytes| bytes < SPAN_BYTES_MIN) {
         let (size, least) = (format_size(bytes), format_size(SPAN_BYTES_MIN));
         let message = format!("{spec}: {size} are too few for a store, or for a span of one: {least} are the least");
-        return Err(Failure::new(USAGE, message, "give a larger --size"));
+        return Err(CommandFailure::new(USAGE, message, "give a larger --size"));
     }
     let mut devices = span_devices(spec, &arguments.spans, &arguments.device.engine, arguments.size).await;
     let options = CreateOptions {
@@ -66,23 +67,23 @@ async fn create(arguments: &CreateArguments) -> Result<u8, Failure> {
         *size_bytes = arguments.size.unwrap_or(device.geometry().size_bytes);
         if !arguments.force && Store::probe(device).await? {
             let remedy = "use it as it is, or add --force to forget everything in it";
-            return Err(Failure::new(FAILED, format!("{spec}: there is a store on it already"), remedy));
+            return Err(CommandFailure::new(FAILED, format!("{spec}: there is a store on it already"), remedy));
         }
     }
     let size_bytes = devices.iter().map(|named| named.size_bytes).sum();
     let names = devices.iter().map(|named| named.spec.clone()).collect::<Vec<_>>().join(" and ");
     let used = opened(&devices);
-    Spans::create(devices, &options).await.with_context(|| format!("cannot make a store on {names}"))?;
+    SpanSet::create(devices, &options).await.with_context(|| format!("cannot make a store on {names}"))?;
     close(&used).await?;
     output::text(&format!("made a store of {} on {names}\n", format_size(size_bytes)))?;
     Ok(GOOD)
 }
 
-fn gone() -> Failure {
-    Failure::new(FAILED, "a device came and went", "try again")
+fn gone() -> CommandFailure {
+    CommandFailure::new(FAILED, "a device came and went", "try again")
 }
 
-async fn stat(arguments: &ReadArguments) -> Result<u8, Failure> {
+async fn stat(arguments: &ReadArguments) -> Result<u8, CommandFailure> {
     let store = reading::open(&arguments.device, &arguments.spans, &FIGURES).await?;
     let (stat, repairs) = (store.stat(), store.repairs());
     store.close().await?;
@@ -95,7 +96,7 @@ async fn stat(arguments: &ReadArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-async fn check(arguments: &ReadArguments) -> Result<u8, Failure> {
+async fn check(arguments: &ReadArguments) -> Result<u8, CommandFailure> {
     let store = reading::open(&arguments.device, &arguments.spans, &FIGURES).await?;
     let bar = progress::entries("checking");
     let report = store
@@ -119,7 +120,7 @@ async fn check(arguments: &ReadArguments) -> Result<u8, Failure> {
     }
     if report.damaged > 0 {
         let message = format!("{}: {} records are damaged", arguments.device.spec, report.damaged);
-        return Err(Failure::new(
+        return Err(CommandFailure::new(
             DEGRADED,
             message,
             "their objects are misses and are fetched again; look at the disk",
@@ -128,15 +129,15 @@ async fn check(arguments: &ReadArguments) -> Result<u8, Failure> {
     if let Some(damage) = repairs.iter().find(|repair| repair.is_damage) {
         let message = format!("{}: {}", arguments.device.spec, damage.what);
         let remedy = "copy it first if you want to look into it; the next open for writing repairs it";
-        return Err(Failure::new(DEGRADED, message, remedy));
+        return Err(CommandFailure::new(DEGRADED, message, remedy));
     }
     Ok(GOOD)
 }
 
-async fn delete(arguments: &DeleteArguments) -> Result<u8, Failure> {
+async fn delete(arguments: &DeleteArguments) -> Result<u8, CommandFailure> {
     let keys = keys::keys(&arguments.key)?;
-    let instead = Instead::Purge(json!({ "key": arguments.key }));
-    let store = open_store(&arguments.device, &arguments.spans, Access::Write).await;
+    let instead = BusyAlternative::Purge(json!({ "key": arguments.key }));
+    let store = open_store(&arguments.device, &arguments.spans, StoreAccess::Write).await;
     let store = store.map_err(|failure| explained(failure, &instead))?;
     let mut purged = Ok(());
     for key in &keys {
@@ -147,14 +148,14 @@ async fn delete(arguments: &DeleteArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-async fn purge(arguments: &PurgeArguments) -> Result<u8, Failure> {
+async fn purge(arguments: &PurgeArguments) -> Result<u8, CommandFailure> {
     let params = match (&arguments.prefix, &arguments.tag[..]) {
         (Some(prefix), _) => json!({ "prefix": prefix }),
         (None, []) => json!({ "all": true }),
         (None, tags) => json!({ "tags": tags }),
     };
-    let store = open_store(&arguments.device, &arguments.spans, Access::Write).await;
-    let store = store.map_err(|failure| explained(failure, &Instead::Purge(params)))?;
+    let store = open_store(&arguments.device, &arguments.spans, StoreAccess::Write).await;
+    let store = store.map_err(|failure| explained(failure, &BusyAlternative::Purge(params)))?;
     let purged = match (&arguments.prefix, &arguments.tag[..]) {
         (Some(prefix), _) => store.purge_prefix(prefix.as_bytes()).await,
         (None, []) => store.purge_all().await,

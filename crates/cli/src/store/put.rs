@@ -9,26 +9,26 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use nectary_block::format_size;
-use nectary_proxy::by_hand::{Described, describe, is_url};
-use nectary_store::{Fill, FillRole, KeyRef, Spans};
+use nectary_proxy::by_hand::{DescribedResponse, describe, is_url};
+use nectary_store::{Fill, FillRole, KeyRef, SpanSet};
 
-use super::in_use::{Instead, explained};
+use super::in_use::{BusyAlternative, explained};
 use super::keys::key_to_put;
 use crate::arguments::PutArguments;
-use crate::device::{Access, open_store};
-use crate::exit::{FAILED, Failure, GOOD, USAGE};
+use crate::device::{StoreAccess, open_store};
+use crate::exit::{CommandFailure, FAILED, GOOD, USAGE};
 use crate::progress;
 
 /// The length of one read. *Units*: bytes.
 const PIECE_BYTES: usize = 256 << 10;
 
 /// Runs the command.
-pub async fn run(arguments: &PutArguments) -> Result<u8, Failure> {
+pub async fn run(arguments: &PutArguments) -> Result<u8, CommandFailure> {
     let key = key_to_put(&arguments.key)?;
     let described = described(arguments, &key)?;
     let (mut input, length) = open(&arguments.file)?;
-    let instead = Instead::Do("let the proxy fetch it");
-    let store = open_store(&arguments.device, &arguments.spans, Access::Write).await;
+    let instead = BusyAlternative::Do("let the proxy fetch it");
+    let store = open_store(&arguments.device, &arguments.spans, StoreAccess::Write).await;
     let store = store.map_err(|failure| explained(failure, &instead))?;
     let result = put(&store, arguments, (&key, described), &mut input, length).await;
     // Closing the store writes the remaining objects; nothing is durable before.
@@ -37,34 +37,34 @@ pub async fn run(arguments: &PutArguments) -> Result<u8, Failure> {
 }
 
 /// The metadata and tags of the object.
-fn described(arguments: &PutArguments, key: &[u8]) -> Result<Described, Failure> {
+fn described(arguments: &PutArguments, key: &[u8]) -> Result<DescribedResponse, CommandFailure> {
     if is_url(&arguments.key) {
         let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_millis());
         let now_ms = u64::try_from(now_ms).unwrap_or(u64::MAX);
         return describe(key, &arguments.header, arguments.ttl, now_ms).map_err(|why| {
             let remedy = "change --header or --ttl (docs/cli.md, nectary store put)";
-            Failure::new(USAGE, format!("{}: {why}", arguments.key), remedy)
+            CommandFailure::new(USAGE, format!("{}: {why}", arguments.key), remedy)
         });
     }
     if arguments.ttl.is_some() || !arguments.header.is_empty() {
         let message = format!("--ttl and --header are for URLs, which the proxy serves; {:?} is none", arguments.key);
-        return Err(Failure::new(USAGE, message, "leave them out, or name a URL such as http://example.org/"));
+        return Err(CommandFailure::new(USAGE, message, "leave them out, or name a URL such as http://example.org/"));
     }
-    Ok(Described { metadata: Bytes::new(), tags: Vec::new() })
+    Ok(DescribedResponse { metadata: Bytes::new(), tags: Vec::new() })
 }
 
 async fn put(
-    store: &Spans,
+    store: &SpanSet,
     arguments: &PutArguments,
-    (key, described): (&[u8], Described),
+    (key, described): (&[u8], DescribedResponse),
     input: &mut dyn Read,
     length: Option<u64>,
-) -> Result<u8, Failure> {
+) -> Result<u8, CommandFailure> {
     let key = KeyRef::new(key, b"");
     let replaced = store.get(key).await;
     let cannot = |why: &dyn std::fmt::Display| {
         let message = format!("{}: cannot store {}: {why}", arguments.device.spec, arguments.file.display());
-        Failure::new(FAILED, message, "try again; see `nectary store stat` for the store's state")
+        CommandFailure::new(FAILED, message, "try again; see `nectary store stat` for the store's state")
     };
     let FillRole::Leader(mut fill) = store.begin_fill(key, replaced.as_ref())? else {
         return Err(cannot(&"its key is being stored already"));
@@ -96,7 +96,7 @@ async fn put(
 }
 
 /// Refuses a body that is longer than this store can hold.
-fn refuse_too_long(arguments: &PutArguments, fill: &Fill, body_bytes: u64) -> Result<(), Failure> {
+fn refuse_too_long(arguments: &PutArguments, fill: &Fill, body_bytes: u64) -> Result<(), CommandFailure> {
     let bytes_max = fill.object_bytes_max();
     if body_bytes <= bytes_max {
         return Ok(());
@@ -107,16 +107,16 @@ fn refuse_too_long(arguments: &PutArguments, fill: &Fill, body_bytes: u64) -> Re
         format_size(bytes_max)
     );
     let remedy = "make a larger store: a body can have a quarter of it, or of one span of several; or put it in parts";
-    Err(Failure::new(FAILED, message, remedy))
+    Err(CommandFailure::new(FAILED, message, remedy))
 }
 
-fn unreadable(path: &Path, error: &std::io::Error) -> Failure {
+fn unreadable(path: &Path, error: &std::io::Error) -> CommandFailure {
     let remedy = "name a file that this user can read, or - for the standard input";
-    Failure::new(FAILED, format!("cannot read {}: {error}", path.display()), remedy)
+    CommandFailure::new(FAILED, format!("cannot read {}: {error}", path.display()), remedy)
 }
 
 /// Opens the input; also returns its length if that is known.
-fn open(path: &Path) -> Result<(Box<dyn Read>, Option<u64>), Failure> {
+fn open(path: &Path) -> Result<(Box<dyn Read>, Option<u64>), CommandFailure> {
     if path == Path::new("-") {
         return Ok((Box::new(std::io::stdin()), None));
     }

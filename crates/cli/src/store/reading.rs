@@ -2,20 +2,24 @@
 //!
 //! Owns: the words about what an open for writing would repair. Promises: the devices are not changed.
 
-use nectary_store::Repair;
+use nectary_store::PendingRepair;
 
-use super::in_use::{Instead, explained};
+use super::in_use::{BusyAlternative, explained};
 use crate::arguments::{DeviceArguments, SpanArguments};
-use crate::device::{Access, OpenStore, open_store};
-use crate::exit::Failure;
+use crate::device::{OpenStore, StoreAccess, open_store};
+use crate::exit::CommandFailure;
 
 /// Opens a store; `instead` says what to do if another process has it open.
-pub async fn open(device: &DeviceArguments, spans: &SpanArguments, instead: &Instead) -> Result<OpenStore, Failure> {
-    open_store(device, spans, Access::Read).await.map_err(|failure| explained(failure, instead))
+pub async fn open(
+    device: &DeviceArguments,
+    spans: &SpanArguments,
+    instead: &BusyAlternative,
+) -> Result<OpenStore, CommandFailure> {
+    open_store(device, spans, StoreAccess::Read).await.map_err(|failure| explained(failure, instead))
 }
 
 /// Prints what an open for writing would repair.
-pub fn say_repairs(spec: &str, repairs: &[Repair]) {
+pub fn say_repairs(spec: &str, repairs: &[PendingRepair]) {
     if repairs.is_empty() {
         return;
     }
@@ -24,7 +28,7 @@ pub fn say_repairs(spec: &str, repairs: &[Repair]) {
 }
 
 /// As [`say_repairs`], of damage alone.
-pub fn say_damage(spec: &str, repairs: &[Repair]) {
-    let damage: Vec<Repair> = repairs.iter().filter(|repair| repair.is_damage).cloned().collect();
+pub fn say_damage(spec: &str, repairs: &[PendingRepair]) {
+    let damage: Vec<PendingRepair> = repairs.iter().filter(|repair| repair.is_damage).cloned().collect();
     say_repairs(spec, &damage);
 }

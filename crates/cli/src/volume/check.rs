@@ -7,16 +7,16 @@ use std::fmt::Write as _;
 
 use nectary_block::{OpenOptions, format_size};
 use nectary_volume::format::{
-    EpochRecord, EpochState, ExtentState, Key, LeaseState, SPACE_START, Session, SessionState, Space, Table,
-    VolumeRecord,
+    EpochRecord, EpochState, ExtentState, LeaseState, SPACE_START, SessionRecord, SessionState, SpaceRecord, TableKey,
+    TableKind, VolumeRecord,
 };
-use nectary_volume::journal::{self, Volume};
+use nectary_volume::journal::{self, VolumeContents};
 use nectary_volume::metadata::{self, FreeSpace};
 use serde_json::{Value, json};
 
 use super::serve::state_name;
 use crate::arguments::VolumeReadArguments;
-use crate::exit::{FAILED, Failure, GOOD};
+use crate::exit::{CommandFailure, FAILED, GOOD};
 use crate::output;
 
 /// The maximum number of problems that are shown; a damaged volume may have any number.
@@ -25,7 +25,7 @@ const SHOWN_MAX: usize = 100;
 const READS_MAX: usize = 5;
 
 /// Reads a volume without changing it.
-pub async fn read(arguments: &VolumeReadArguments) -> Result<Volume, Failure> {
+pub async fn read(arguments: &VolumeReadArguments) -> Result<VolumeContents, CommandFailure> {
     let options = OpenOptions { is_shared: true, is_read_only: true, ..OpenOptions::default() };
     let device = super::open_with(&arguments.disk, &arguments.engine, options).await?;
     super::label(&arguments.disk, &device).await?;
@@ -38,16 +38,16 @@ pub async fn read(arguments: &VolumeReadArguments) -> Result<Volume, Failure> {
     }
     result.map_err(|error| {
         let remedy = "if a server serves it, ask again; else the metadata is damaged: keep the disk as it is";
-        Failure::new(FAILED, format!("{}: {error}", arguments.disk), remedy)
+        CommandFailure::new(FAILED, format!("{}: {error}", arguments.disk), remedy)
     })
 }
 
 /// Checks the consistency of a volume's records.
-pub async fn check(arguments: &VolumeReadArguments) -> Result<u8, Failure> {
+pub async fn check(arguments: &VolumeReadArguments) -> Result<u8, CommandFailure> {
     let volume = read(arguments).await?;
     let problems = metadata::check(&volume.tables, &volume.label);
     let code = if problems.is_empty() { GOOD } else { FAILED };
-    let inodes = volume.tables.table(Table::Inodes).len();
+    let inodes = volume.tables.table(TableKind::Inodes).len();
     let shown = &problems[..problems.len().min(SHOWN_MAX)];
     if arguments.json {
         output::json(&json!({
@@ -80,7 +80,7 @@ pub async fn check(arguments: &VolumeReadArguments) -> Result<u8, Failure> {
 }
 
 /// An epoch of a volume, with its server.
-struct Served {
+struct EpochServer {
     epoch: u64,
     state: &'static str,
     /// The host of the server; `None` if a later server has reused its lease sector.
@@ -91,10 +91,10 @@ struct Served {
 }
 
 /// Returns the servers that a volume's records name, the oldest first.
-fn servers(volume: &Volume) -> Vec<Served> {
-    let records = volume.tables.table(Table::Epochs).iter();
-    let epochs = records.filter_map(|(key, value)| match Key::decode(Table::Epochs, key) {
-        Ok(Key::Epoch(epoch)) => Some((epoch, EpochRecord::decode(value).ok()?)),
+fn servers(volume: &VolumeContents) -> Vec<EpochServer> {
+    let records = volume.tables.table(TableKind::Epochs).iter();
+    let epochs = records.filter_map(|(key, value)| match TableKey::decode(TableKind::Epochs, key) {
+        Ok(TableKey::Epoch(epoch)) => Some((epoch, EpochRecord::decode(value).ok()?)),
         _ => None,
     });
     let served = epochs.map(|(epoch, record)| {
@@ -105,7 +105,7 @@ fn servers(volume: &Volume) -> Vec<Served> {
             (EpochState::Leads, _) => "leads",
             (EpochState::Sealed, _) => "replaced",
         };
-        Served {
+        EpochServer {
             epoch,
             state,
             host: sector.map(|sector| sector.host.clone()),
@@ -118,7 +118,7 @@ fn servers(volume: &Volume) -> Vec<Served> {
 
 /// The used space of a volume. *Units*: bytes.
 #[derive(Default)]
-struct Used {
+struct VolumeSpaceUse {
     data: u64,
     metadata: u64,
     granted: u64,
@@ -127,13 +127,13 @@ struct Used {
     bad: u64,
 }
 
-impl Used {
-    fn of(volume: &Volume, sessions: &[(u64, Session)]) -> Used {
+impl VolumeSpaceUse {
+    fn of(volume: &VolumeContents, sessions: &[(u64, SessionRecord)]) -> VolumeSpaceUse {
         let is_active =
             |owner| sessions.iter().any(|(number, session)| *number == owner && session.state == SessionState::Active);
         // The start of the disk has the label, the leases and the heads of epochs.
-        let mut used = Used { metadata: SPACE_START * super::BLOCK, ..Used::default() };
-        let spaces = volume.tables.table(Table::Space).values().filter_map(|value| Space::decode(value).ok());
+        let mut used = VolumeSpaceUse { metadata: SPACE_START * super::BLOCK, ..VolumeSpaceUse::default() };
+        let spaces = volume.tables.table(TableKind::Space).values().filter_map(|value| SpaceRecord::decode(value).ok());
         for space in spaces {
             let sum = match space.state {
                 ExtentState::Data => &mut used.data,
@@ -152,25 +152,25 @@ impl Used {
 }
 
 /// Shows the properties of a volume.
-pub async fn info(arguments: &VolumeReadArguments) -> Result<u8, Failure> {
+pub async fn info(arguments: &VolumeReadArguments) -> Result<u8, CommandFailure> {
     let volume = read(arguments).await?;
-    let record = volume.tables.get(&Key::Volume).and_then(|value| VolumeRecord::decode(value).ok());
+    let record = volume.tables.get(&TableKey::Volume).and_then(|value| VolumeRecord::decode(value).ok());
     let blocks = record.map_or(0, |record| record.blocks);
     // Where records make no sense, `check` says so.
     let free = metadata::free_space(&volume.tables, &volume.label).unwrap_or(FreeSpace { blocks: 0, reserved: 0 });
     let (free_bytes, reserved_bytes) = (free.blocks * super::BLOCK, free.reserved * super::BLOCK);
-    let sessions: Vec<(u64, Session)> = volume
+    let sessions: Vec<(u64, SessionRecord)> = volume
         .tables
-        .table(Table::Sessions)
+        .table(TableKind::Sessions)
         .iter()
-        .filter_map(|(key, value)| match Key::decode(Table::Sessions, key) {
-            Ok(Key::Session(number)) => Some((number, Session::decode(value).ok()?)),
+        .filter_map(|(key, value)| match TableKey::decode(TableKind::Sessions, key) {
+            Ok(TableKey::Session(number)) => Some((number, SessionRecord::decode(value).ok()?)),
             _ => None,
         })
         .collect();
-    let used = Used::of(&volume, &sessions);
+    let used = VolumeSpaceUse::of(&volume, &sessions);
     let servers = servers(&volume);
-    let inodes = volume.tables.table(Table::Inodes).len();
+    let inodes = volume.tables.table(TableKind::Inodes).len();
     let size_bytes = blocks * super::BLOCK;
     if arguments.json {
         let sessions: Vec<Value> = sessions

@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 
 use super::check::read;
 use crate::arguments::VolumeReadArguments;
-use crate::exit::{FAILED, Failure, GOOD, NOT_FOUND};
+use crate::exit::{CommandFailure, FAILED, GOOD, NOT_FOUND};
 use crate::output;
 
 /// Shows the extents of a file.
-pub async fn show(arguments: &VolumeReadArguments, path: &Path) -> Result<u8, Failure> {
+pub async fn show(arguments: &VolumeReadArguments, path: &Path) -> Result<u8, CommandFailure> {
     let volume = read(arguments).await?;
     let shown = path.display();
     let found = file_map(&volume.tables, &volume.label, path.as_os_str().as_bytes()).map_err(|failure| {
@@ -24,9 +24,13 @@ pub async fn show(arguments: &VolumeReadArguments, path: &Path) -> Result<u8, Fa
         match system.kind() {
             std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => {
                 let remedy = "give the path below the root of the volume; symbolic links are not followed";
-                Failure::new(NOT_FOUND, format!("{shown}: {system}"), remedy)
+                CommandFailure::new(NOT_FOUND, format!("{shown}: {system}"), remedy)
             }
-            _ => Failure::new(FAILED, format!("{shown}: {failure}"), "`nectary volume check DISK` names the damage"),
+            _ => CommandFailure::new(
+                FAILED,
+                format!("{shown}: {failure}"),
+                "`nectary volume check DISK` names the damage",
+            ),
         }
     })?;
     match arguments.json {

@@ -6,12 +6,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use nectary_block::format_size;
 use nectary_volume::client::random_id;
-use nectary_volume::format::{Identity, Label};
+use nectary_volume::format::{VolumeIdentity, VolumeLabel};
 use nectary_volume::journal::{self, FormatOptions};
 use nectary_volume::metadata;
 
 use crate::arguments::VolumeFormatArguments;
-use crate::exit::{BUSY, FAILED, Failure, GOOD, USAGE};
+use crate::exit::{BUSY, CommandFailure, FAILED, GOOD, USAGE};
 use crate::output;
 
 /// The length of a disk's start that must be empty. *Units*: bytes.
@@ -24,12 +24,12 @@ const SEGMENT_BLOCKS: u64 = 2048;
 const DRIFT_PER_MILLE: u32 = 10;
 
 /// Makes an empty volume.
-pub async fn run(arguments: &VolumeFormatArguments) -> Result<u8, Failure> {
+pub async fn run(arguments: &VolumeFormatArguments) -> Result<u8, CommandFailure> {
     let disk = &arguments.disk;
     // The check comes first, so that no file is made.
     if let Some(size) = arguments.size.filter(|size| *size < SIZE_MIN) {
         let what = format!("--size {}: the smallest volume has {}", format_size(size), format_size(SIZE_MIN));
-        return Err(Failure::new(USAGE, what, "give a larger size"));
+        return Err(CommandFailure::new(USAGE, what, "give a larger size"));
     }
     // The disk is opened exclusively, so that no process of this host mounts or serves it.
     let device = super::open(disk, &arguments.engine, arguments.size, false).await?;
@@ -38,11 +38,11 @@ pub async fn run(arguments: &VolumeFormatArguments) -> Result<u8, Failure> {
     let start = nectary_block::read(&*device, 0, look).await?;
     if !arguments.force && start.iter().any(|&byte| byte != 0) {
         let block = nectary_volume::format::BLOCK_BYTES;
-        let what = match (0..2).find_map(|copy| Label::decode(copy, start.get(copy as usize * block..)?).ok()) {
+        let what = match (0..2).find_map(|copy| VolumeLabel::decode(copy, start.get(copy as usize * block..)?).ok()) {
             Some(label) => format!("the volume {}", super::shown_name(&label)),
             None => "something".to_owned(),
         };
-        return Err(Failure::new(
+        return Err(CommandFailure::new(
             BUSY,
             format!("{disk}: there is {what} on it"),
             "name another disk, or give --force: everything on it is lost, and no host may have it mounted",
@@ -56,14 +56,18 @@ pub async fn run(arguments: &VolumeFormatArguments) -> Result<u8, Failure> {
         lease_ms,
         drift_per_mille: DRIFT_PER_MILLE,
         force: true,
-        volume: Identity(random_id()?),
+        volume: VolumeIdentity(random_id()?),
         hash_key: random_id()?,
         created_s: now.as_secs(),
     };
     let now_ns = i64::try_from(now.as_nanos()).unwrap_or(i64::MAX);
     let label = journal::format(&device, &options, |layout| metadata::first(layout, now_ns)).await;
     let label = label.map_err(|error| {
-        Failure::new(FAILED, format!("{disk}: {error}"), "the smallest volume has 256 MiB, the lease 1 s to 10 min")
+        CommandFailure::new(
+            FAILED,
+            format!("{disk}: {error}"),
+            "the smallest volume has 256 MiB, the lease 1 s to 10 min",
+        )
     })?;
     let name = super::shown_name(&label);
     output::text(&format!("volume {name} of {} on {disk}\n", format_size(size)))?;

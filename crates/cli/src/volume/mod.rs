@@ -11,12 +11,12 @@ mod serve;
 
 pub use mount::umount;
 
-use nectary_block::{OpenOptions, SharedDevice, Spec, Survives};
-use nectary_volume::format::Label;
+use nectary_block::{DeviceSpec, OpenOptions, SharedDevice, SurvivalLevel};
+use nectary_volume::format::VolumeLabel;
 
 use crate::arguments::{EngineArguments, VolumeCommand};
 use crate::device::{engine, registry};
-use crate::exit::{BUSY, FAILED, Failure, NOT_FOUND, USAGE};
+use crate::exit::{BUSY, CommandFailure, FAILED, NOT_FOUND, USAGE};
 use crate::runtime;
 
 /// The name of a server's component in its status.
@@ -25,7 +25,7 @@ pub const SERVER: &str = "volume server";
 pub const MOUNT: &str = "volume mount";
 
 /// Runs the command.
-pub fn run(command: &VolumeCommand) -> Result<u8, Failure> {
+pub fn run(command: &VolumeCommand) -> Result<u8, CommandFailure> {
     match command {
         VolumeCommand::Format(arguments) => runtime()?.block_on(format::run(arguments)),
         VolumeCommand::Serve(arguments) => runtime()?.block_on(serve::run(arguments)),
@@ -47,36 +47,40 @@ async fn open(
     arguments: &EngineArguments,
     create_bytes: Option<u64>,
     is_shared: bool,
-) -> Result<SharedDevice, Failure> {
+) -> Result<SharedDevice, CommandFailure> {
     open_with(disk, arguments, OpenOptions { create_bytes, is_shared, ..OpenOptions::default() }).await
 }
 
 /// Opens a disk with these options, except the engine.
-async fn open_with(disk: &str, arguments: &EngineArguments, options: OpenOptions) -> Result<SharedDevice, Failure> {
+async fn open_with(
+    disk: &str,
+    arguments: &EngineArguments,
+    options: OpenOptions,
+) -> Result<SharedDevice, CommandFailure> {
     check_spec(disk)?;
     let options = OpenOptions { engine: engine(arguments), ..options };
     let device = registry().open(disk, &options).await.map_err(|error| match error.kind {
-        nectary_block::ErrorKind::Absent => Failure::new(
+        nectary_block::DeviceErrorKind::Absent => CommandFailure::new(
             NOT_FOUND,
             error.to_string(),
             "check the SPEC; `nectary volume format DISK --size 10G` makes a file",
         ),
-        nectary_block::ErrorKind::Busy => Failure::new(
+        nectary_block::DeviceErrorKind::Busy => CommandFailure::new(
             BUSY,
             error.to_string(),
             "`nectary status` shows its server and its mounts on this host: stop and unmount them, or name another disk",
         ),
         _ => error.into(),
     })?;
-    if device.geometry().write_survives == Survives::Nothing {
+    if device.geometry().write_survives == SurvivalLevel::Nothing {
         return Err(no_disk(disk, "it is in the memory of one process, which no other host can reach"));
     }
     Ok(device)
 }
 
 /// Refuses devices of which two processes would not see the same contents.
-fn check_spec(disk: &str) -> Result<(), Failure> {
-    let Ok(spec) = Spec::parse(disk) else { return Ok(()) };
+fn check_spec(disk: &str) -> Result<(), CommandFailure> {
+    let Ok(spec) = DeviceSpec::parse(disk) else { return Ok(()) };
     let text = spec.to_string();
     for (name, why) in [
         ("memory:", "it is in the memory of one process, which no other host can reach"),
@@ -90,8 +94,8 @@ fn check_spec(disk: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-fn no_disk(disk: &str, why: &str) -> Failure {
-    Failure::new(
+fn no_disk(disk: &str, why: &str) -> CommandFailure {
+    CommandFailure::new(
         USAGE,
         format!("{disk}: {why}"),
         "name a disk that every host can open: `disk:/dev/sdb`, a file, an NBD export",
@@ -99,11 +103,11 @@ fn no_disk(disk: &str, why: &str) -> Failure {
 }
 
 /// Reads the label of a volume, from either copy.
-async fn label(disk: &str, device: &SharedDevice) -> Result<Label, Failure> {
+async fn label(disk: &str, device: &SharedDevice) -> Result<VolumeLabel, CommandFailure> {
     let mut problem = String::new();
     for copy in 0..2 {
         let bytes = nectary_block::read(&**device, copy * BLOCK, BLOCK as usize).await?;
-        match Label::decode(copy, &bytes) {
+        match VolumeLabel::decode(copy, &bytes) {
             Ok(label) => {
                 check_label(disk, &label)?;
                 return Ok(label);
@@ -111,7 +115,7 @@ async fn label(disk: &str, device: &SharedDevice) -> Result<Label, Failure> {
             Err(error) => problem = error.to_string(),
         }
     }
-    Err(Failure::new(
+    Err(CommandFailure::new(
         NOT_FOUND,
         format!("{disk}: there is no volume on it ({problem})"),
         "check the SPEC, or make one with `nectary volume format DISK`",
@@ -121,11 +125,11 @@ async fn label(disk: &str, device: &SharedDevice) -> Result<Label, Failure> {
 const BLOCK: u64 = nectary_volume::format::BLOCK_BYTES as u64;
 
 /// Refuses volumes that this version does not support.
-fn check_label(disk: &str, label: &Label) -> Result<(), Failure> {
+fn check_label(disk: &str, label: &VolumeLabel) -> Result<(), CommandFailure> {
     let unknown = label.incompat | label.ro_compat;
     if label.version_min > nectary_volume::format::VERSION || unknown != 0 {
         let needs = format!("version {} and features {unknown:#x}", label.version_min);
-        return Err(Failure::new(
+        return Err(CommandFailure::new(
             FAILED,
             format!(
                 "{disk}: the volume needs a program of {needs}, this one has version {}",
@@ -138,11 +142,11 @@ fn check_label(disk: &str, label: &Label) -> Result<(), Failure> {
 }
 
 /// Returns the name of a volume for people.
-fn shown_name(label: &Label) -> String {
+fn shown_name(label: &VolumeLabel) -> String {
     if label.name.is_empty() { identity(label) } else { label.name.clone() }
 }
 
 /// Returns the identity of a volume as text.
-fn identity(label: &Label) -> String {
+fn identity(label: &VolumeLabel) -> String {
     label.volume.0.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -8,33 +8,33 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use nectary_attach::{Volume, VolumeOptions, WAIT_SHOWN, is_volume, leave_terminal, unmount_volume};
+use nectary_attach::{AttachedVolume, VolumeOptions, WAIT_SHOWN, is_volume, leave_terminal, unmount_volume};
 use nectary_block::OpenOptions;
-use nectary_buffer::{Mode, Options as CacheOptions};
-use nectary_host::control::{Part, parts};
+use nectary_buffer::{CacheOptions, WriteMode};
+use nectary_host::control::{RunningPart, parts};
 use nectary_host::tls::ClientTls;
-use nectary_host::{ControlServer, Methods, RuntimeDirectory, Shutdown, State, Status};
-use nectary_volume::client::{Address, ClientOptions};
+use nectary_host::{ControlMethods, ControlServer, PartHealth, PartStatus, RuntimeDirectory, Shutdown};
+use nectary_volume::client::{ClientOptions, ServerAddress};
 use serde_json::json;
 
 use crate::arguments::{VolumeMountArguments, VolumeUmountArguments};
-use crate::exit::{BUSY, DEGRADED, FAILED, Failure, GOOD, NOT_FOUND};
+use crate::exit::{BUSY, CommandFailure, DEGRADED, FAILED, GOOD, NOT_FOUND};
 use crate::long_waits::{figures as figures_of_waits, with_waits};
 use crate::mounts::cache::check_options;
 use crate::mounts::options;
-use crate::mounts::{Requests, UMOUNT_PATIENCE, VOLUMES, ask_to_unmount, finish, in_background, left_behind};
+use crate::mounts::{UMOUNT_PATIENCE, UnmountRequests, VOLUMES, ask_to_unmount, finish, in_background, left_behind};
 use crate::runtime;
 
 /// The longest time in which each part must answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Mounts a volume.
-pub fn mount(arguments: &VolumeMountArguments) -> Result<u8, Failure> {
+pub fn mount(arguments: &VolumeMountArguments) -> Result<u8, CommandFailure> {
     if arguments.background { in_background() } else { runtime()?.block_on(stay(arguments)) }
 }
 
 /// Mounts a volume and serves it until it is unmounted.
-async fn stay(arguments: &VolumeMountArguments) -> Result<u8, Failure> {
+async fn stay(arguments: &VolumeMountArguments) -> Result<u8, CommandFailure> {
     if arguments.leave_terminal {
         leave_terminal().context("cannot leave the terminal")?;
     }
@@ -44,13 +44,17 @@ async fn stay(arguments: &VolumeMountArguments) -> Result<u8, Failure> {
     let directory = arguments.directory.canonicalize().map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => {
             let message = format!("DIR {}: there is no such directory", arguments.directory.display());
-            Failure::new(NOT_FOUND, message, "make it: an empty directory")
+            CommandFailure::new(NOT_FOUND, message, "make it: an empty directory")
         }
         _ => anyhow::Error::from(error).context(format!("DIR {}", arguments.directory.display())).into(),
     })?;
     if is_volume(&directory) {
         let message = format!("DIR {}: a volume is mounted there already", directory.display());
-        return Err(Failure::new(BUSY, message, "unmount it (`nectary volume umount DIR`), or name another directory"));
+        return Err(CommandFailure::new(
+            BUSY,
+            message,
+            "unmount it (`nectary volume umount DIR`), or name another directory",
+        ));
     }
     let mut allowed = options::parse(&arguments.options)?;
     allowed.no_access_times |= arguments.noatime;
@@ -58,7 +62,7 @@ async fn stay(arguments: &VolumeMountArguments) -> Result<u8, Failure> {
     allowed.local_names |= arguments.local_names;
     if !allowed.read_only && is_write_protected(&arguments.disk) {
         let message = format!("{}: it is write-protected", arguments.disk);
-        return Err(Failure::new(
+        return Err(CommandFailure::new(
             FAILED,
             message,
             "mount it with `-o ro`, or name the disk by which it can be written",
@@ -91,13 +95,14 @@ async fn stay(arguments: &VolumeMountArguments) -> Result<u8, Failure> {
     let cache = (memory_bytes > 0).then(|| CacheOptions {
         memory_bytes,
         policy,
-        mode: Mode::ReadOnly,
+        mode: WriteMode::ReadOnly,
         ..CacheOptions::default()
     });
     cache.as_ref().map_or(Ok(()), check_options)?;
     let source = arguments.source.clone().unwrap_or_default();
     let options = VolumeOptions { device, directory, client, cache, allowed, source };
-    let volume = tokio::task::spawn_blocking(move || Volume::start(options)).await.context("mounting panicked")?;
+    let volume =
+        tokio::task::spawn_blocking(move || AttachedVolume::start(options)).await.context("mounting panicked")?;
     let volume = Arc::new(volume?);
     let requests = serve_control(&control, &volume, shown_servers(&arguments.server));
     if let Err(failure) = announce(arguments, &volume, &super::shown_name(&label)) {
@@ -115,8 +120,8 @@ async fn stay(arguments: &VolumeMountArguments) -> Result<u8, Failure> {
 }
 
 /// Returns the addresses of servers as a mount's command line has them.
-fn shown_servers(servers: &[Address]) -> String {
-    let shown: Vec<String> = servers.iter().map(Address::to_string).collect();
+fn shown_servers(servers: &[ServerAddress]) -> String {
+    let shown: Vec<String> = servers.iter().map(ServerAddress::to_string).collect();
     shown.join(",")
 }
 
@@ -137,42 +142,44 @@ pub fn host_name() -> String {
 }
 
 /// Answers requests for the mounted volume on its control socket.
-fn serve_control(control: &ControlServer, volume: &Arc<Volume>, server: String) -> Requests {
-    let mut methods = Methods::new();
+fn serve_control(control: &ControlServer, volume: &Arc<AttachedVolume>, server: String) -> UnmountRequests {
+    let mut methods = ControlMethods::new();
     let of_status = volume.clone();
     methods.status(move || status(&of_status, &server));
-    let requests = Requests::register(&mut methods);
+    let requests = UnmountRequests::register(&mut methods);
     control.replace(methods);
     requests
 }
 
 /// Returns the status of a mount, as `nectary status` shows it.
-fn status(volume: &Volume, server: &str) -> Status {
+fn status(volume: &AttachedVolume, server: &str) -> PartStatus {
     let figures = volume.figures();
     let session = figures.session;
-    let mut status = Status::healthy(super::MOUNT, &volume.directory().display().to_string());
+    let mut status = PartStatus::healthy(super::MOUNT, &volume.directory().display().to_string());
     if let Some(reason) = &session.ended {
         let what = format!("session {} has ended: {reason}", session.session);
-        status = status.with_problem(State::Degraded, what, "a new session begins by itself once the server answers");
+        status =
+            status.with_problem(PartHealth::Degraded, what, "a new session begins by itself once the server answers");
     } else if let Some(trouble) = &session.trouble {
         let (what, remedy) = match trouble.is_reachable {
             true => ("the server answers, but the connection does not work", "see the cause, also in the server's log"),
             false => ("no connection", "start the server"),
         };
         let what = format!("{what}: {server}: {}", trouble.what);
-        status = status.with_problem(State::Degraded, what, format!("{remedy}; what waits goes on by itself then"));
+        status =
+            status.with_problem(PartHealth::Degraded, what, format!("{remedy}; what waits goes on by itself then"));
     }
     if !is_volume(volume.directory()) && !*volume.ended().borrow() {
         let what = left_behind(volume.held_elsewhere());
         let remedy = "it ends with its last user, or at SIGTERM";
-        status = status.with_problem(State::Degraded, what, remedy);
+        status = status.with_problem(PartHealth::Degraded, what, remedy);
     }
     if let Some(why) = &session.refusal {
         let what = format!(
             "{} calls failed because this mount and the server {server} do not understand each other; the last: {why}",
             session.refused
         );
-        status = status.with_problem(State::Degraded, what, "use the same release of nectary on both hosts");
+        status = status.with_problem(PartHealth::Degraded, what, "use the same release of nectary on both hosts");
     }
     let (waits, works) = volume.long_waits(WAIT_SHOWN, server);
     with_waits(status, &waits, &works).with_detail(json!({
@@ -203,7 +210,7 @@ fn status(volume: &Volume, server: &str) -> Status {
     }))
 }
 
-fn announce(arguments: &VolumeMountArguments, volume: &Volume, name: &str) -> Result<(), Failure> {
+fn announce(arguments: &VolumeMountArguments, volume: &AttachedVolume, name: &str) -> Result<(), CommandFailure> {
     let directory = volume.directory().display();
     let servers = shown_servers(&arguments.server);
     let what = format!("volume {name} of {} is mounted at {directory}, server {servers}", volume.source());
@@ -211,11 +218,11 @@ fn announce(arguments: &VolumeMountArguments, volume: &Volume, name: &str) -> Re
 }
 
 /// Unmounts a volume.
-pub fn umount(arguments: &VolumeUmountArguments) -> Result<u8, Failure> {
+pub fn umount(arguments: &VolumeUmountArguments) -> Result<u8, CommandFailure> {
     let directory = &std::path::absolute(&arguments.directory).context("cannot find the current directory")?;
     // A dead mount cannot be resolved, so its path is used as given.
     let wanted = directory.canonicalize().unwrap_or_else(|_| PathBuf::from(directory));
-    let is_meant = |part: &Part| {
+    let is_meant = |part: &RunningPart| {
         part.status.as_ref().is_ok_and(|status| status.component == super::MOUNT && Path::new(&status.name) == wanted)
     };
     let Some(part) = parts(&RuntimeDirectory::open()?, PATIENCE)?.into_iter().find(is_meant) else {
@@ -228,7 +235,7 @@ pub fn umount(arguments: &VolumeUmountArguments) -> Result<u8, Failure> {
             return Ok(GOOD);
         }
         let message = format!("{}: no volume is mounted there", directory.display());
-        return Err(Failure::new(NOT_FOUND, message, "`nectary status` lists those that are"));
+        return Err(CommandFailure::new(NOT_FOUND, message, "`nectary status` lists those that are"));
     };
     ask_to_unmount(&part, arguments.lazy)?;
     if arguments.lazy || is_gone(&part.path) {
@@ -237,7 +244,7 @@ pub fn umount(arguments: &VolumeUmountArguments) -> Result<u8, Failure> {
     let left = parts(&RuntimeDirectory::open()?, PATIENCE)?.into_iter().find(is_meant);
     let Some(Ok(status)) = left.map(|part| part.status) else { return Ok(GOOD) };
     let why = status.problems.first().map_or("it waits for the server or the disk", |problem| &problem.what);
-    Err(Failure::new(
+    Err(CommandFailure::new(
         DEGRADED,
         format!("{}: it is unmounted, but not everything is committed yet: {why}", directory.display()),
         format!("process {} goes on with that; `nectary status` shows it until it has ended", status.pid),

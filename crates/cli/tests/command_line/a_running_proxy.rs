@@ -5,33 +5,35 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
-use crate::common::{Ran, Scratch};
+use crate::common::{CommandResult, CommandScratch};
 use serde_json::Value;
 
 /// A running proxy; it is killed when this is dropped.
-pub struct Running {
+pub struct ProxyChild {
     child: Child,
     address: SocketAddr,
     /// The error output that the proxy still writes.
     errors: BufReader<std::process::ChildStderr>,
 }
 
-impl Running {
+impl ProxyChild {
     /// Starts a proxy on a port of the system's choice and waits until it prints its address.
-    pub fn start(scratch: &Scratch, options: &str) -> Running {
-        Running::start_at(scratch, "127.0.0.1:0", options)
+    pub fn start(scratch: &CommandScratch, options: &str) -> ProxyChild {
+        ProxyChild::start_at(scratch, "127.0.0.1:0", options)
     }
 
-    fn start_at(scratch: &Scratch, listen: &str, options: &str) -> Running {
-        Running::of(scratch.command(&format!("proxy --listen {listen} --size 64M --memory 32M --workers 1 {options}")))
+    fn start_at(scratch: &CommandScratch, listen: &str, options: &str) -> ProxyChild {
+        ProxyChild::of(
+            scratch.command(&format!("proxy --listen {listen} --size 64M --memory 32M --workers 1 {options}")),
+        )
     }
 
     /// Starts a proxy by a configuration file, which has one listener.
-    pub fn start_with_file(scratch: &Scratch, file: &str) -> Running {
-        Running::of(scratch.command(&format!("proxy --config {file}")))
+    pub fn start_with_file(scratch: &CommandScratch, file: &str) -> ProxyChild {
+        ProxyChild::of(scratch.command(&format!("proxy --config {file}")))
     }
 
-    fn of(mut command: Command) -> Running {
+    fn of(mut command: Command) -> ProxyChild {
         let mut child = command.stderr(Stdio::piped()).spawn().expect("the program starts");
         let mut errors = BufReader::new(child.stderr.take().expect("piped"));
         let mut said = String::new();
@@ -43,7 +45,7 @@ impl Running {
                 break address.parse().expect("an address");
             }
         };
-        Running { child, address, errors }
+        ProxyChild { child, address, errors }
     }
 
     fn signal(&self, name: &str) {
@@ -81,7 +83,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for ProxyChild {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -104,16 +106,17 @@ pub fn origin_for_one_request(body: &'static str) -> (String, std::thread::JoinH
 }
 
 /// Returns the answer of `nectary status` about the parts that run in a scratch directory.
-pub fn status(scratch: &Scratch, code: i32) -> Value {
-    let Ran { output, .. } = scratch.run("status --json").exits(code);
+pub fn status(scratch: &CommandScratch, code: i32) -> Value {
+    let CommandResult { output, .. } = scratch.run("status --json").exits(code);
     serde_json::from_slice(&output).expect("JSON")
 }
 
+/// A stored response survives a clean stop and a kill.
 #[test]
-fn what_was_served_is_served_again_after_a_clean_stop_and_after_a_kill() {
-    let scratch = Scratch::new("again");
+fn stored_response_survives_kill() {
+    let scratch = CommandScratch::new("again");
     let (url, origin) = origin_for_one_request("hello");
-    let proxy = Running::start(&scratch, "--store ./s");
+    let proxy = ProxyChild::start(&scratch, "--store ./s");
     let miss = proxy.ask("GET", &url);
     assert!(miss.starts_with("HTTP/1.1 200") && miss.ends_with("hello"), "{miss}");
     origin.join().expect("it answered");
@@ -121,7 +124,7 @@ fn what_was_served_is_served_again_after_a_clean_stop_and_after_a_kill() {
     let (code, rest) = proxy.end();
     assert_eq!(code, Some(0), "{rest}");
     for _ in 0..2 {
-        let proxy = Running::start(&scratch, "--store ./s");
+        let proxy = ProxyChild::start(&scratch, "--store ./s");
         let hit = proxy.ask("GET", &url);
         assert!(hit.contains("nectary; hit") && hit.ends_with("hello"), "{hit}");
         proxy.signal("KILL");
@@ -130,12 +133,13 @@ fn what_was_served_is_served_again_after_a_clean_stop_and_after_a_kill() {
     assert!(scratch.run(&format!("store get ./s {url}")).exits(0).output == b"hello");
 }
 
+/// An object that was requested once is not on the disk, and status says so.
 #[test]
-fn what_is_asked_for_once_is_not_on_the_disk_and_status_says_so() {
-    let scratch = Scratch::new("second-request");
+fn first_request_stays_in_memory() {
+    let scratch = CommandScratch::new("second-request");
     let options = "--store ./s --admit second-request --write-budget 50G/day --admit-bytes-max 1M";
     let (once, twice) = (origin_for_one_request("once"), origin_for_one_request("twice"));
-    let proxy = Running::start(&scratch, options);
+    let proxy = ProxyChild::start(&scratch, options);
     for (url, _) in [&once, &twice] {
         let miss = proxy.ask("GET", url);
         assert!(miss.contains("cache-status: nectary; fwd=uri-miss; fwd-status=200\r\n"), "{miss}");
@@ -159,9 +163,9 @@ fn what_is_asked_for_once_is_not_on_the_disk_and_status_says_so() {
 }
 
 #[test]
-fn a_running_proxy_is_healthy_and_has_its_store_to_itself() {
-    let scratch = Scratch::new("running");
-    let proxy = Running::start(&scratch, "--store ./s");
+fn healthy_proxy_owns_its_store() {
+    let scratch = CommandScratch::new("running");
+    let proxy = ProxyChild::start(&scratch, "--store ./s");
     let parts = status(&scratch, 0);
     let part = &parts[0]["status"];
     assert_eq!((part["component"].as_str(), part["state"].as_str()), (Some("proxy"), Some("healthy")));
@@ -188,7 +192,7 @@ fn ask_at(path: &std::path::Path) -> String {
 
 #[test]
 fn killed_proxy_leaves_no_obstacle() {
-    let scratch = Scratch::new("unix");
+    let scratch = CommandScratch::new("unix");
     // The path of a socket is short, and that of the build may be long.
     let folder = std::env::temp_dir().join(format!("nectary-cli-unix-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&folder);
@@ -197,7 +201,7 @@ fn killed_proxy_leaves_no_obstacle() {
     let at = format!("unix:{}", path.display());
     let options = format!("--store ./s --listen {at}");
     let other = "--store ./t --size 64M --memory 32M";
-    let proxy = Running::start(&scratch, &options);
+    let proxy = ProxyChild::start(&scratch, &options);
     assert!(ask_at(&path).starts_with("HTTP/1.1 400"));
     assert_eq!(status(&scratch, 0)[0]["status"]["detail"]["addresses"][1], at);
     let busy = scratch.run(&format!("proxy --listen {at} {other}")).exits(5);
@@ -205,7 +209,7 @@ fn killed_proxy_leaves_no_obstacle() {
     proxy.signal("KILL");
     assert_eq!(proxy.end().0, None, "killed");
     assert!(path.exists(), "its file is stale");
-    let proxy = Running::start(&scratch, &options);
+    let proxy = ProxyChild::start(&scratch, &options);
     assert!(ask_at(&path).starts_with("HTTP/1.1 400"));
     proxy.stop();
     assert!(!path.exists(), "it is removed");
@@ -224,7 +228,7 @@ fn killed_proxy_leaves_no_obstacle() {
 }
 
 /// Sends a request to the control socket of the only part that runs here.
-fn ask_control(scratch: &Scratch, request: &str) -> Value {
+fn ask_control(scratch: &CommandScratch, request: &str) -> Value {
     let sockets = std::fs::read_dir(scratch.file("run")).expect("a runtime directory");
     let mut paths = sockets.map(|entry| entry.expect("listed").path());
     let path = paths.find(|path| path.extension().is_some_and(|ending| ending == "sock")).expect("a socket");
@@ -236,9 +240,9 @@ fn ask_control(scratch: &Scratch, request: &str) -> Value {
 }
 
 #[test]
-fn a_running_proxy_purges_what_its_control_socket_is_asked_to() {
-    let scratch = Scratch::new("control");
-    let proxy = Running::start(&scratch, "--store ./s");
+fn control_socket_purges_running_proxy() {
+    let scratch = CommandScratch::new("control");
+    let proxy = ProxyChild::start(&scratch, "--store ./s");
     let params = |url: &str| {
         let tags = r#"{"tags":["news"]}"#.to_owned();
         let (key, prefix) = (format!(r#"{{"key":"{url}"}}"#), format!(r#"{{"prefix":"{}"}}"#, &url[..url.len() - 1]));
@@ -273,9 +277,9 @@ fn page(address: SocketAddr, path: &str) -> (String, String) {
 
 #[test]
 fn operators_page_shows_what_status_tells() {
-    let scratch = Scratch::new("page");
+    let scratch = CommandScratch::new("page");
     let admin = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port");
-    let proxy = Running::start(&scratch, &format!("--store ./s --admin-listen {admin}"));
+    let proxy = ProxyChild::start(&scratch, &format!("--store ./s --admin-listen {admin}"));
     let (url, origin) = origin_for_one_request("hello");
     proxy.ask("GET", &url);
     proxy.ask("GET", &url);
@@ -309,17 +313,17 @@ fn operators_page_shows_what_status_tells() {
 }
 
 #[test]
-fn a_killed_proxy_leaves_no_part_behind() {
-    let scratch = Scratch::new("killed");
-    let proxy = Running::start(&scratch, "--store ./s");
+fn killed_proxy_leaves_no_part() {
+    let scratch = CommandScratch::new("killed");
+    let proxy = ProxyChild::start(&scratch, "--store ./s");
     proxy.signal("KILL");
     assert_eq!(proxy.end().0, None);
     assert_eq!(status(&scratch, 4), serde_json::json!([]));
 }
 
 #[test]
-fn an_address_that_another_program_has_is_an_error_that_names_it() {
-    let scratch = Scratch::new("address");
+fn address_in_use_is_named() {
+    let scratch = CommandScratch::new("address");
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = taken.local_addr().expect("bound");
     let line = format!("proxy --listen {address} --store ./s --size 64M --memory 32M");
@@ -330,10 +334,10 @@ fn an_address_that_another_program_has_is_an_error_that_names_it() {
 }
 
 #[test]
-fn two_proxies_do_not_share_an_address() {
-    let scratch = Scratch::new("two");
+fn two_proxies_share_no_address() {
+    let scratch = CommandScratch::new("two");
     let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port");
-    let first = Running::start_at(&scratch, &free.to_string(), "--store ./a");
+    let first = ProxyChild::start_at(&scratch, &free.to_string(), "--store ./a");
     let line = format!("proxy --listen {free} --store ./b --size 64M --memory 32M");
     scratch.run(&line).exits(5).says(&format!("nectary (process {})", first.child.id())).says("nectary status");
     assert!(!scratch.file("b").exists(), "no store before the port");
@@ -342,7 +346,7 @@ fn two_proxies_do_not_share_an_address() {
 
 #[test]
 fn too_few_descriptors_leave_no_store() {
-    let scratch = Scratch::new("few-descriptors");
+    let scratch = CommandScratch::new("few-descriptors");
     let line = "proxy --listen 127.0.0.1:0 --workers 1 --store ./s --size 16M --memory 16M";
     for limit in [20, 28, 36] {
         scratch.run_after(&format!("ulimit -n {limit}"), line).exits(1).says("file descriptors").says("ulimit");
@@ -351,8 +355,8 @@ fn too_few_descriptors_leave_no_store() {
 }
 
 #[test]
-fn size_that_no_file_has_is_refused() {
-    let scratch = Scratch::new("huge");
+fn impossible_file_size_is_refused() {
+    let scratch = CommandScratch::new("huge");
     for size in ["18446744073709551615", "18446744073709547520", "9223372036854775808", "8E"] {
         let line = format!("proxy --listen 127.0.0.1:0 --memory 32M --store ./s --size {size}");
         scratch.run(&line).exits(2).says("smaller size");
@@ -361,8 +365,8 @@ fn size_that_no_file_has_is_refused() {
 }
 
 #[test]
-fn a_proxy_that_cannot_start_makes_no_store() {
-    let scratch = Scratch::new("nothing");
+fn failed_start_creates_no_store() {
+    let scratch = CommandScratch::new("nothing");
     let line = "proxy --listen 127.0.0.1:0 --store ./s --size 64M";
     scratch.run(&format!("{line} --memory 1K")).exits(2).says("--memory 1K is too little").says("8M");
     assert!(!scratch.file("s").exists());
@@ -426,10 +430,10 @@ fn a_proxy_that_cannot_start_makes_no_store() {
 }
 
 #[test]
-fn signals_reopen_the_access_log_and_end_nothing() {
-    let scratch = Scratch::new("signals");
+fn signals_reopen_log_and_end_nothing() {
+    let scratch = CommandScratch::new("signals");
     let (log, rotated) = (scratch.file("log"), scratch.file("log.1"));
-    let mut proxy = Running::start(&scratch, "--store ./s --access-log ./log");
+    let mut proxy = ProxyChild::start(&scratch, "--store ./s --access-log ./log");
     for signal in ["HUP", "USR1", "USR2"] {
         assert!(proxy.ask("GET", "/").starts_with("HTTP/1.1 400"));
         std::fs::rename(&log, &rotated).expect("renamed");
@@ -452,11 +456,12 @@ fn signals_reopen_the_access_log_and_end_nothing() {
     assert_eq!(proxy.end().0, Some(0));
 }
 
+/// The problem is over as soon as the log can be written again.
 #[test]
-fn a_log_that_cannot_be_written_is_a_problem_until_it_can_be() {
-    let scratch = Scratch::new("full-log");
+fn unwritable_log_is_a_problem() {
+    let scratch = CommandScratch::new("full-log");
     std::os::unix::fs::symlink("/dev/full", scratch.file("log")).expect("a link");
-    let proxy = Running::start(&scratch, "--store ./s --access-log ./log");
+    let proxy = ProxyChild::start(&scratch, "--store ./s --access-log ./log");
     assert!(proxy.ask("GET", "/").starts_with("HTTP/1.1 400"));
     let state = || scratch.run("status").code;
     let wait_for = |code| {
@@ -479,13 +484,14 @@ fn a_log_that_cannot_be_written_is_a_problem_until_it_can_be() {
     assert_eq!(std::fs::read_to_string(scratch.file("log")).expect("a log").lines().count(), 1);
 }
 
+/// The status says that the origin refuses every connection.
 #[test]
-fn a_proxy_whose_origin_refuses_every_connection_is_degraded_and_says_why() {
-    let scratch = Scratch::new("origin-down");
+fn refusing_origin_degrades_proxy() {
+    let scratch = CommandScratch::new("origin-down");
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("bound");
     drop(listener);
-    let proxy = Running::start(&scratch, &format!("--store ./s --origin http://{address}"));
+    let proxy = ProxyChild::start(&scratch, &format!("--store ./s --origin http://{address}"));
     for code in [0, 0, 3] {
         assert!(proxy.ask("GET", "/a").starts_with("HTTP/1.1 502"));
         let parts = status(&scratch, code);

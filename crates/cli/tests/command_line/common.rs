@@ -5,17 +5,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 /// A scratch directory in which commands run; it is removed at the end.
-pub struct Scratch {
+pub struct CommandScratch {
     path: PathBuf,
 }
 
-impl Scratch {
+impl CommandScratch {
     /// Makes an empty directory in the build's temporary directory.
-    pub fn new(name: &str) -> Scratch {
+    pub fn new(name: &str) -> CommandScratch {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cli-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).expect("the build's temporary directory can be written to");
-        Scratch { path }
+        CommandScratch { path }
     }
 
     /// Returns the path of a file in the directory.
@@ -32,21 +32,21 @@ impl Scratch {
     }
 
     /// Runs a command line to its end.
-    pub fn run(&self, line: &str) -> Ran {
-        Ran::of(line, self.command(line).output().expect("the program starts"))
+    pub fn run(&self, line: &str) -> CommandResult {
+        CommandResult::of(line, self.command(line).output().expect("the program starts"))
     }
 
     /// Runs a command line in a shell that first runs `before`, such as `ulimit -n 20`.
-    pub fn run_after(&self, before: &str, line: &str) -> Ran {
+    pub fn run_after(&self, before: &str, line: &str) -> CommandResult {
         let mut shell = Command::new("sh");
         let script = format!("{before}; exec {} {line}", env!("CARGO_BIN_EXE_nectary"));
         shell.args(["-c", &script]).current_dir(&self.path);
         shell.env("NECTARY_RUNTIME_DIR", self.path.join("run")).stdin(Stdio::null());
-        Ran::of(line, shell.output().expect("a shell"))
+        CommandResult::of(line, shell.output().expect("a shell"))
     }
 
     /// Runs a command line with `input` on its standard input.
-    pub fn run_with(&self, line: &str, input: &[u8]) -> Ran {
+    pub fn run_with(&self, line: &str, input: &[u8]) -> CommandResult {
         let mut command = self.command(line);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the program starts");
@@ -54,19 +54,19 @@ impl Scratch {
         std::thread::scope(|scope| {
             // The command may end without reading everything.
             scope.spawn(move || drop(stdin.write_all(input)));
-            Ran::of(line, child.wait_with_output().expect("it ends"))
+            CommandResult::of(line, child.wait_with_output().expect("it ends"))
         })
     }
 }
 
-impl Drop for Scratch {
+impl Drop for CommandScratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.path);
     }
 }
 
 /// The result of a command.
-pub struct Ran {
+pub struct CommandResult {
     line: String,
     /// The exit code.
     pub code: Option<i32>,
@@ -76,10 +76,10 @@ pub struct Ran {
     pub errors: String,
 }
 
-impl Ran {
-    fn of(line: &str, output: Output) -> Ran {
+impl CommandResult {
+    fn of(line: &str, output: Output) -> CommandResult {
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-        Ran { line: line.to_owned(), code: output.status.code(), output: output.stdout, errors }
+        CommandResult { line: line.to_owned(), code: output.status.code(), output: output.stdout, errors }
     }
 
     /// Returns the standard output as text.
@@ -89,7 +89,7 @@ impl Ran {
 
     /// Asserts the exit code.
     #[track_caller]
-    pub fn exits(self, code: i32) -> Ran {
+    pub fn exits(self, code: i32) -> CommandResult {
         let (line, found) = (&self.line, self.code);
         assert_eq!(found, Some(code), "nectary {line}\n{}{}", self.text(), self.errors);
         assert!(!self.errors.contains("panicked"), "nectary {line}\n{}", self.errors);
@@ -98,7 +98,7 @@ impl Ran {
 
     /// Asserts that the error contains a text.
     #[track_caller]
-    pub fn says(self, text: &str) -> Ran {
+    pub fn says(self, text: &str) -> CommandResult {
         assert!(self.errors.contains(text), "nectary {}: no {text:?} in\n{}", self.line, self.errors);
         self
     }

@@ -5,11 +5,11 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::common::Scratch;
+use crate::common::CommandScratch;
 
 #[test]
-fn experiments_are_listed_with_what_they_show_and_how_long_they_take() {
-    let scratch = Scratch::new("bench-list");
+fn experiments_list_purpose_and_duration() {
+    let scratch = CommandScratch::new("bench-list");
     let listed = scratch.run("bench --list").exits(0);
     let text = String::from_utf8_lossy(&listed.output).into_owned();
     for command in [
@@ -31,8 +31,8 @@ fn experiments_are_listed_with_what_they_show_and_how_long_they_take() {
 }
 
 #[test]
-fn contenders_that_there_are_not_are_refused_and_those_that_there_are_named() {
-    let scratch = Scratch::new("bench-only");
+fn unknown_contender_error_lists_known() {
+    let scratch = CommandScratch::new("bench-only");
     let refused = scratch.run("bench store --seed table4 --quick --only zfs").exits(2);
     refused.says("no contender has \"zfs\" in its name").says("xfs.50");
     scratch.run("bench store --seed table4 --queue-depth 0").exits(2).says("1 request deep at least");
@@ -40,8 +40,8 @@ fn contenders_that_there_are_not_are_refused_and_those_that_there_are_named() {
 }
 
 #[test]
-fn programs_that_there_are_not_are_refused_and_those_that_there_are_named() {
-    let scratch = Scratch::new("bench-cache-only");
+fn unknown_program_error_lists_known() {
+    let scratch = CommandScratch::new("bench-cache-only");
     let refused = scratch.run("bench cache --seed dear --only emacs").exits(2);
     refused.says("there is no program \"emacs\"").says("cscope+sort");
     scratch.run("bench cache --seed dear --executions 0").exits(2).says("1 at least");
@@ -55,7 +55,7 @@ fn programs_that_there_are_not_are_refused_and_those_that_there_are_named() {
 }
 
 /// The JSON of an experiment with one figure.
-fn made_up(scratch: &Scratch, folder: &str, value: f64) {
+fn made_up(scratch: &CommandScratch, folder: &str, value: f64) {
     std::fs::create_dir_all(scratch.file(folder)).unwrap();
     let text = format!(
         "{{\"experiment\": \"store-table4\", \"setting\": {{\"quick\": false, \"requests\": 150000}}, \"rows\": [], \"figures\": \
@@ -69,7 +69,7 @@ fn made_up(scratch: &Scratch, folder: &str, value: f64) {
 
 #[test]
 fn reports_are_drawn_from_json() {
-    let scratch = Scratch::new("bench-report");
+    let scratch = CommandScratch::new("bench-report");
     made_up(&scratch, "old", 4.0);
     made_up(&scratch, "new", 3.0);
     // Everything but Table 4 is missing.
@@ -102,7 +102,7 @@ fn reports_are_drawn_from_json() {
 
 #[test]
 fn reports_of_nothing_are_refused() {
-    let scratch = Scratch::new("bench-report-nothing");
+    let scratch = CommandScratch::new("bench-report-nothing");
     for line in ["report no", "claims no", "compare no no", "figures no", "report ."] {
         scratch.run(&format!("bench {line}")).exits(4);
     }
@@ -119,7 +119,7 @@ const INTERRUPTED: [&str; 2] = [".files.json.part", ".report.html.part"];
 
 #[test]
 fn whole_runs_go_on_after_sigkill() {
-    let scratch = Scratch::new("bench-all");
+    let scratch = CommandScratch::new("bench-all");
     let mut first = scratch.command("bench all --report r --quick --only io").spawn().unwrap();
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
     let has_begun = || {
@@ -158,9 +158,10 @@ fn whole_runs_go_on_after_sigkill() {
 /// A short run of `bench io`.
 const SMALL: &str = "--mode buffered --request 64K,1M --size 4M --passes 1";
 
+/// The benchmark leaves no file.
 #[test]
-fn each_request_of_bench_io_is_counted_once_and_nothing_is_left() {
-    let scratch = Scratch::new("bench-io");
+fn bench_io_counts_requests_once() {
+    let scratch = CommandScratch::new("bench-io");
     let line = format!(
         "bench io . {SMALL} --op read,write,mixed --depth 1,2 --engine threads --timestamps r.csv \
          --svg i.svg --json i.json"
@@ -186,9 +187,10 @@ fn each_request_of_bench_io_is_counted_once_and_nothing_is_left() {
     assert_eq!(left, ["i.json", "i.svg", "r.csv"]);
 }
 
+/// A path that cannot be overwritten is an error that says so.
 #[test]
-fn what_this_command_did_not_write_is_not_overwritten_and_what_cannot_be_is_said() {
-    let scratch = Scratch::new("bench-io-foreign");
+fn bench_overwrites_no_foreign_file() {
+    let scratch = CommandScratch::new("bench-io-foreign");
     let before = vec![7; 8 << 20];
     std::fs::write(scratch.file("foreign"), &before).unwrap();
     let run = |line: &str| scratch.run(&format!("bench io {line}"));
@@ -209,7 +211,7 @@ fn what_this_command_did_not_write_is_not_overwritten_and_what_cannot_be_is_said
 
 #[test]
 fn dry_runs_print_xdds_command_lines() {
-    let scratch = Scratch::new("bench-io-dry");
+    let scratch = CommandScratch::new("bench-io-dry");
     let sweep =
         scratch.run("bench io . --op read --mode direct --request 64K --streams 2 --depth 4 --dry-run").exits(0).text();
     assert_eq!(
@@ -260,12 +262,13 @@ fn left_behind() -> Vec<String> {
     names.filter(is_left).collect()
 }
 
+/// The volume is measured beside the other file systems, and nothing is left.
 #[test]
-fn a_volume_is_measured_on_both_hosts_beside_the_others_and_nothing_is_left() {
+fn volume_bench_measures_both_hosts() {
     if !has_two_hosts() {
         return;
     }
-    let scratch = Scratch::new("bench-ncar");
+    let scratch = CommandScratch::new("bench-ncar");
     let before = left_behind();
     let series = "--only read.direct.streams2 --only write.buffered.streams1";
     let line = format!("bench io . --matrix ncar --quick --size 8M --request 1M {series} --json n.json --svg n.svg");
@@ -308,11 +311,11 @@ fn is_named_in(folder: &str, file: &str, bytes: &[u8]) -> bool {
 }
 
 #[test]
-fn a_run_on_two_hosts_that_is_killed_leaves_nothing() {
+fn killed_two_host_run_leaves_nothing() {
     if !has_two_hosts() {
         return;
     }
-    let scratch = Scratch::new("bench-ncar-killed");
+    let scratch = CommandScratch::new("bench-ncar-killed");
     let line = "bench io . --matrix ncar --quick --size 64M --request 4K --only volume.client.write.direct";
     let mut command = scratch.command(line);
     let mut run = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -329,12 +332,13 @@ fn a_run_on_two_hosts_that_is_killed_leaves_nothing() {
     wait_until("loop devices are released", || !is_named_in("/sys/block", "loop/backing_file", &image));
 }
 
+/// The calls are creates, stats and unlinks.
 #[test]
-fn creates_stats_and_unlinks_on_a_volume_are_counted_beside_those_of_peers() {
+fn volume_metadata_bench_includes_peers() {
     if !has_two_hosts() {
         return;
     }
-    let scratch = Scratch::new("bench-files-ncar");
+    let scratch = CommandScratch::new("bench-files-ncar");
     // Stands for JuiceFS: any file system that is mounted by a program that stays.
     let program = "#!/bin/sh\nif [ \"$1\" = format ]; then exit 0; fi\n\
                    for last; do :; done\nmount -t tmpfs bench \"$last\" || exit 1\n\
@@ -373,7 +377,7 @@ struct MountedLoop {
 }
 
 impl MountedLoop {
-    fn new(scratch: &Scratch) -> Result<MountedLoop, String> {
+    fn new(scratch: &CommandScratch) -> Result<MountedLoop, String> {
         let (image, place) = (scratch.file("image"), scratch.file("mounted"));
         std::fs::File::create(&image).and_then(|file| file.set_len(16 << 20)).map_err(|error| error.to_string())?;
         std::fs::create_dir(&place).map_err(|error| error.to_string())?;
@@ -401,9 +405,10 @@ fn said(program: &str, words: &[&Path]) -> Result<String, String> {
     }
 }
 
+/// A device that is not mounted is overwritten only with the option that allows it.
 #[test]
-fn a_mounted_device_is_refused_and_a_device_is_not_overwritten_unless_told_to() {
-    let scratch = Scratch::new("bench-io-mounted");
+fn mounted_device_is_refused() {
+    let scratch = CommandScratch::new("bench-io-mounted");
     let mounted = match MountedLoop::new(&scratch) {
         Ok(mounted) => mounted,
         Err(reason) => return println!("NOT RUN: no file system can be mounted here: {reason}"),

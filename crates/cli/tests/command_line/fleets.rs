@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::a_running_proxy::{Running, origin_for_one_request, status};
-use crate::common::{Ran, Scratch};
+use crate::a_running_proxy::{ProxyChild, origin_for_one_request, status};
+use crate::common::{CommandResult, CommandScratch};
 
 /// The longest time that a test waits for something.
 const WAIT_MAX: Duration = Duration::from_secs(20);
@@ -32,7 +32,7 @@ fn control(runtime: &Path, method: &str, params: Value) -> Value {
 }
 
 /// A configuration with these lines in `[fleet]`, in the file `proxy.toml`.
-fn configuration(scratch: &Scratch, fleet: &str) {
+fn configuration(scratch: &CommandScratch, fleet: &str) {
     let text = format!(
         "[[listener]]\naddress = \"127.0.0.1:0\"\n[server]\nworkers = 1\n[store]\ndevice = \"./s\"\nsize = \"64M\"\n\
          memory = \"32M\"\n[forward-proxy]\n[fleet]\n{fleet}"
@@ -42,7 +42,7 @@ fn configuration(scratch: &Scratch, fleet: &str) {
 
 #[test]
 fn wrong_fleet_keys_are_told() {
-    let scratch = Scratch::new("fleet-keys");
+    let scratch = CommandScratch::new("fleet-keys");
     for (fleet, said) in [
         ("etcd = [\"http://127.0.0.1:1\"]\n", "`node` is missing in [fleet]"),
         ("node = \"a\"\n", "[fleet] has no `etcd`"),
@@ -50,7 +50,7 @@ fn wrong_fleet_keys_are_told() {
         ("node = \"a\"\netcd = [\"http://127.0.0.1:1\"]\nlease = \"1s\"\n", "`lease` cannot be 1s"),
     ] {
         configuration(&scratch, fleet);
-        let Ran { code, errors, .. } = scratch.run("proxy --config proxy.toml");
+        let CommandResult { code, errors, .. } = scratch.run("proxy --config proxy.toml");
         assert!(code == Some(2) && errors.contains(said), "{fleet}: {code:?} {errors}");
     }
     assert!(!scratch.file("s").exists(), "no store is made");
@@ -58,7 +58,7 @@ fn wrong_fleet_keys_are_told() {
 
 #[test]
 fn unreadable_certificates_of_etcd_are_told() {
-    let scratch = Scratch::new("fleet-ca");
+    let scratch = CommandScratch::new("fleet-ca");
     configuration(&scratch, "node = \"a\"\netcd = [\"https://127.0.0.1:1\"]\netcd-ca = \"absent.pem\"\n");
     let ran = scratch.run("proxy --config proxy.toml").exits(1);
     ran.says("cannot join the fleet nectary").says("absent.pem");
@@ -67,9 +67,9 @@ fn unreadable_certificates_of_etcd_are_told() {
 /// It asks the origin, tells why, and ends well.
 #[test]
 fn node_without_etcd_asks_the_origin() {
-    let scratch = Scratch::new("fleet-away");
+    let scratch = CommandScratch::new("fleet-away");
     configuration(&scratch, "node = \"a\"\netcd = [\"http://127.0.0.1:1\"]\n");
-    let proxy = Running::start_with_file(&scratch, "proxy.toml");
+    let proxy = ProxyChild::start_with_file(&scratch, "proxy.toml");
     for _ in 0..2 {
         let (url, origin) = origin_for_one_request("body");
         let response = proxy.ask("GET", &url);
@@ -95,14 +95,14 @@ fn node_without_etcd_asks_the_origin() {
 /// has.
 #[test]
 fn start_waits_for_the_fleet() {
-    let scratch = Scratch::new("fleet-start");
+    let scratch = CommandScratch::new("fleet-start");
     // It takes connections, and says nothing.
     let etcd = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = etcd.local_addr().expect("bound");
     configuration(&scratch, &format!("node = \"a\"\netcd = [\"http://{address}\"]\n"));
     let (runtime, begun) = (scratch.file("run"), Instant::now());
     let purging = std::thread::spawn(move || control(&runtime, "purge", json!({ "all": true })));
-    let proxy = Running::start_with_file(&scratch, "proxy.toml");
+    let proxy = ProxyChild::start_with_file(&scratch, "proxy.toml");
     assert!(begun.elapsed() >= Duration::from_millis(2900), "it served after {:?}", begun.elapsed());
     let said = purging.join().expect("an answer").to_string();
     assert!(said.contains("this proxy starts"), "{said}");
@@ -112,8 +112,8 @@ fn start_waits_for_the_fleet() {
 /// The process before it may have been a node of a fleet.
 #[test]
 fn purges_here_need_no_fleet() {
-    let scratch = Scratch::new("purge-here");
-    let proxy = Running::start(&scratch, "--store ./s");
+    let scratch = CommandScratch::new("purge-here");
+    let proxy = ProxyChild::start(&scratch, "--store ./s");
     for method in ["purge-here", "purge"] {
         let said = control(&scratch.file("run"), method, json!({ "all": true }));
         assert!(said.get("ok").is_some(), "{method}: {said}");

@@ -4,11 +4,11 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::common::Scratch;
+use crate::common::CommandScratch;
 
 /// A loop over ten objects of 100 to 1,000 bytes, five times, a second for each reference.
-fn scratch(name: &str) -> Scratch {
-    let scratch = Scratch::new(name);
+fn scratch(name: &str) -> CommandScratch {
+    let scratch = CommandScratch::new(name);
     let line = |turn: usize| format!("{turn},\"object {0}\",{1}\n", turn % 10, 100 * (turn % 10 + 1));
     let text: String = (0..50).map(line).collect();
     fs::write(scratch.file("o.csv"), format!("time,key,size\n{text}")).expect("written");
@@ -19,8 +19,9 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).expect("JSON")
 }
 
+/// Misses are counted too.
 #[test]
-fn capacities_in_bytes_give_misses_and_missed_bytes() {
+fn byte_capacities_count_missed_bytes() {
     let scratch = scratch("objects");
     let text = scratch.run("cache simulate o.csv --policy lru,gdsf,min --size 3000B,100%").exits(0).text();
     assert_eq!(
@@ -38,8 +39,9 @@ fn capacities_in_bytes_give_misses_and_missed_bytes() {
     scratch.run("cache simulate o.csv --size 10,1K").exits(2).says("cannot be in one table");
 }
 
+/// The requests after the warm-up are counted in windows.
 #[test]
-fn a_warm_up_is_left_out_and_windows_are_counted() {
+fn warm_up_is_not_counted() {
     let scratch = scratch("objects-windows");
     let csv = scratch.run("cache simulate o.csv --policy lru --size 6K --window 20s --csv").exits(0).text();
     assert_eq!(
@@ -76,7 +78,7 @@ fn a_warm_up_is_left_out_and_windows_are_counted() {
 }
 
 #[test]
-fn columns_are_named_and_bad_ones_refused_with_what_to_do() {
+fn bad_columns_get_a_remedy() {
     let scratch = scratch("objects-columns");
     let misses = |file: &str, options: &str| {
         let text =
@@ -105,8 +107,9 @@ fn columns_are_named_and_bad_ones_refused_with_what_to_do() {
     );
 }
 
+/// A curve of sampled requests shows its error.
 #[test]
-fn a_curve_has_its_error_and_is_exact_if_all_is_sampled() {
+fn curve_is_exact_without_sampling() {
     let scratch = scratch("objects-curve");
     let text = scratch.run("cache curve o.csv --size 1000B,6K").exits(0).text();
     assert_eq!(
@@ -132,8 +135,8 @@ fn a_curve_has_its_error_and_is_exact_if_all_is_sampled() {
 
 /// Numbers that are hashes lie in more files of 2^40 blocks than the format has room for. The error spoke of streams.
 #[test]
-fn a_hundred_thousand_wide_ids_are_converted_with_new_numbers() {
-    let scratch = Scratch::new("objects-convert");
+fn wide_ids_are_renumbered() {
+    let scratch = CommandScratch::new("objects-convert");
     let id = |number: u64| (number % 100_000 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let text: String = (0..150_000).map(|number| format!("{}\n", id(number))).collect();
     fs::write(scratch.file("wide.txt"), text).expect("written");
@@ -190,7 +193,7 @@ fn a_stream_prints_what_memory_prints() {
 }
 
 #[test]
-fn what_a_conversion_loses_is_json_too() {
+fn conversion_losses_appear_in_json() {
     let scratch = scratch("objects-convert-json");
     let text = scratch.run("trace convert o.csv o.txt --json").exits(0).text();
     let said = json(&text);

@@ -7,10 +7,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nectary_trace::formats::Operation;
-use nectary_trace::formats::nectary::{BLOCKS_MAX, Nectary, Outcome};
+use nectary_trace::formats::TraceOperation;
+use nectary_trace::formats::nectary::{BLOCKS_MAX, NectaryReader, RecordingOutcome};
 
-use crate::common::Scratch;
+use crate::common::CommandScratch;
 
 /// A longer wait counts as a hang.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -18,8 +18,8 @@ const BLOCK: u64 = 8192;
 const BLOCKS: u64 = 200;
 
 /// Makes a scratch directory with a file `in` and three named pipes.
-fn scratch(name: &str) -> Scratch {
-    let scratch = Scratch::new(name);
+fn scratch(name: &str) -> CommandScratch {
+    let scratch = CommandScratch::new(name);
     fs::write(scratch.file("in"), vec![b'a'; (BLOCKS * BLOCK) as usize]).unwrap();
     for pipe in ["one", "two", "three"] {
         assert!(Command::new("mkfifo").arg(scratch.file(pipe)).status().unwrap().success());
@@ -28,21 +28,21 @@ fn scratch(name: &str) -> Scratch {
 }
 
 /// Begins to record a shell script into `out.nectrace`.
-fn begin(scratch: &Scratch, script: &str) -> Child {
+fn begin(scratch: &CommandScratch, script: &str) -> Child {
     let mut command = scratch.command("trace record -o out.nectrace --force -- sh -c");
     command.arg(script).stdout(Stdio::null()).stderr(Stdio::piped());
     command.spawn().unwrap()
 }
 
 /// Returns the line that a process writes to a pipe; empty if none does.
-fn line(scratch: &Scratch, pipe: &str) -> String {
+fn line(scratch: &CommandScratch, pipe: &str) -> String {
     let mut command = Command::new("timeout");
     command.arg(LIMIT.as_secs().to_string()).args(["sh", "-c", "read line < \"$0\"; echo \"$line\""]);
     let output = command.arg(scratch.file(pipe)).output().unwrap();
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
-fn tell(scratch: &Scratch, pipe: &str) {
+fn tell(scratch: &CommandScratch, pipe: &str) {
     fs::write(scratch.file(pipe), "go\n").unwrap();
 }
 
@@ -51,13 +51,13 @@ fn signal(child: &Child, name: &str) {
 }
 
 /// Returns the blocks of `in` that were read, and how the trace ended.
-fn read(path: &Path) -> (Vec<u64>, Option<Outcome>) {
+fn read(path: &Path) -> (Vec<u64>, Option<RecordingOutcome>) {
     let bytes = fs::read(path).unwrap();
-    let mut reader = Nectary::new(path, bytes.as_slice()).unwrap();
+    let mut reader = NectaryReader::new(path, bytes.as_slice()).unwrap();
     let mut blocks = Vec::new();
     while let Some(reference) = reader.next_reference().unwrap() {
         if reader.files()[(reference.block / BLOCKS_MAX) as usize].name == "in"
-            && reference.operation == Operation::Read
+            && reference.operation == TraceOperation::Read
         {
             blocks.push(reference.block % BLOCKS_MAX);
         }
@@ -71,7 +71,7 @@ fn all_blocks() -> Vec<u64> {
 }
 
 #[test]
-fn the_exit_code_and_the_output_are_the_programs() {
+fn recorder_keeps_code_and_output() {
     let scratch = scratch("record-codes");
     let ran = scratch.run("trace record -- cat in");
     assert_eq!((ran.code, ran.output.len() as u64), (Some(0), BLOCKS * BLOCK));
@@ -96,11 +96,11 @@ fn the_exit_code_and_the_output_are_the_programs() {
     let figures: serde_json::Value = serde_json::from_str(ran.errors.lines().last().unwrap()).unwrap();
     assert_eq!((figures["exit_code"].as_u64(), figures["processes"].as_u64()), (Some(0), Some(1)));
     assert!(figures["references"].as_u64() >= Some(BLOCKS) && figures["maps"][0]["pages"].is_u64(), "{figures}");
-    assert_eq!(read(&scratch.file("a.nectrace")), (all_blocks(), Some(Outcome::Exited(0))));
+    assert_eq!(read(&scratch.file("a.nectrace")), (all_blocks(), Some(RecordingOutcome::Exited(0))));
 }
 
 #[test]
-fn a_program_goes_on_when_its_recorder_is_killed_and_the_trace_is_good_so_far() {
+fn killed_recorder_spares_program_and_trace() {
     let scratch = scratch("record-killed");
     let script = "dd if=in of=/dev/null bs=8k status=none; echo > one; read x < two; cat in > copy; echo done > three";
     let mut recorder = begin(&scratch, script);
@@ -118,8 +118,9 @@ fn a_program_goes_on_when_its_recorder_is_killed_and_the_trace_is_good_so_far() 
     assert_eq!(read(&trace), (all_blocks(), None));
 }
 
+/// The recorder is killed while it looks at a call of the program.
 #[test]
-fn a_call_that_is_being_looked_at_when_the_recorder_is_killed_goes_on() {
+fn inspected_call_survives_recorder_kill() {
     let scratch = scratch("record-midway");
     for round in 0..8_u64 {
         let script = "echo > one; dd if=/dev/zero of=/dev/null bs=512 count=20000 status=none; echo $? > three";
@@ -134,7 +135,7 @@ fn a_call_that_is_being_looked_at_when_the_recorder_is_killed_goes_on() {
 }
 
 #[test]
-fn signals_to_the_recorder_reach_the_program() {
+fn recorder_forwards_signals_to_program() {
     let scratch = scratch("record-signals");
     for name in ["TERM", "INT", "HUP", "USR1"] {
         let script = format!("trap 'kill -KILL $!; exit 9' {name}; sleep 60 & echo > one; wait; exit 1");
@@ -149,7 +150,7 @@ fn signals_to_the_recorder_reach_the_program() {
 }
 
 #[test]
-fn a_recording_that_is_stopped_leaves_the_children_that_go_on() {
+fn stopped_recording_leaves_running_children() {
     let scratch = scratch("record-stopped");
     let script = "(read x < two; cat in > copy; echo done > three) & exit 3";
     let mut recorder = begin(&scratch, script);
@@ -165,11 +166,11 @@ fn a_recording_that_is_stopped_leaves_the_children_that_go_on() {
     errors.read_to_string(&mut rest).unwrap();
     assert!(rest.contains("exit code 3") && rest.contains("stopped before its children ended"), "{rest}");
     assert_eq!(fs::read(scratch.file("copy")).unwrap(), fs::read(scratch.file("in")).unwrap());
-    assert_eq!(read(&scratch.file("out.nectrace")).1, Some(Outcome::Stopped));
+    assert_eq!(read(&scratch.file("out.nectrace")).1, Some(RecordingOutcome::Stopped));
 }
 
 #[test]
-fn recordings_do_not_nest_and_say_so() {
+fn nested_recording_is_refused() {
     let scratch = scratch("record-nested");
     let mut command = scratch.command("trace record -o outer.nectrace --");
     command.arg(env!("CARGO_BIN_EXE_nectary")).args(["trace", "record", "-o", "inner.nectrace", "--", "true"]);
@@ -180,8 +181,9 @@ fn recordings_do_not_nest_and_say_so() {
     assert!(!scratch.file("inner.nectrace").exists() && scratch.file("outer.nectrace").exists());
 }
 
+/// Only without root does the program give up the right to gain privileges.
 #[test]
-fn root_is_not_needed_and_only_without_it_are_privileges_given_up() {
+fn recording_works_without_root() {
     let program = env!("CARGO_BIN_EXE_nectary");
     let folder = std::env::temp_dir().join(format!("nectary-record-nobody-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
@@ -195,7 +197,7 @@ fn root_is_not_needed_and_only_without_it_are_privileges_given_up() {
         words.extend([copy.to_str().unwrap(), "trace", "record", "--force", "-o", "out.nectrace", "--", "sh", "-c"]);
         let output = Command::new(words[0]).args(&words[1..]).arg(script).current_dir(&folder).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-        assert_eq!(read(&folder.join("out.nectrace")), (all_blocks(), Some(Outcome::Exited(0))));
+        assert_eq!(read(&folder.join("out.nectrace")), (all_blocks(), Some(RecordingOutcome::Exited(0))));
         fs::remove_file(folder.join("out.nectrace")).unwrap();
         String::from_utf8_lossy(&output.stdout).split_whitespace().last().map(str::to_owned)
     };

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::Scratch;
+use crate::common::CommandScratch;
 
 #[test]
-fn small_files_are_measured_in_any_directory_which_is_left_as_it_was() {
-    let scratch = Scratch::new("bench-files");
+fn files_bench_leaves_directory_unchanged() {
+    let scratch = CommandScratch::new("bench-files");
     std::fs::create_dir(scratch.file("here")).unwrap();
     let line = "bench files --folder here --files 40 --files 10 --rounds 2 --json files.json --write .";
     let text = scratch.run(line).exits(0).text();
@@ -25,9 +25,10 @@ fn small_files_are_measured_in_any_directory_which_is_left_as_it_was() {
     scratch.run("bench files").exits(2);
 }
 
+/// Unknown figures are refused too.
 #[test]
-fn contenders_and_figures_that_there_are_not_are_refused() {
-    let scratch = Scratch::new("bench-files-only");
+fn unknown_contenders_are_refused() {
+    let scratch = CommandScratch::new("bench-files-only");
     scratch.run("bench files --seed nrd --only tape").exits(2).says("no contender has \"tape\"").says("none-2");
     scratch.run("bench files --seed nrd --rounds 0").exits(2).says("1 at least");
     scratch.run("bench files --only none-2 --folder .").exits(2);
@@ -57,8 +58,9 @@ fn wait_until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
+/// An interrupted run removes its networks, control groups and donors.
 #[test]
-fn networks_groups_and_donors_of_a_run_go_with_it_when_it_is_interrupted() {
+fn interrupted_run_removes_its_resources() {
     let needs = ["/dev/fuse", "/dev/loop-control", "/usr/sbin/tc", "/usr/sbin/mkfs.ext4"];
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|found| std::os::unix::fs::MetadataExt::uid(&found) == 0);
     if let Some(missing) = needs.iter().find(|path| !Path::new(path).exists()) {
@@ -67,7 +69,7 @@ fn networks_groups_and_donors_of_a_run_go_with_it_when_it_is_interrupted() {
     if !is_root {
         return println!("NOT RUN: it takes root");
     }
-    let scratch = Scratch::new("bench-files-interrupted");
+    let scratch = CommandScratch::new("bench-files-interrupted");
     let mut command = scratch.command("bench files --seed nrd --quick --only none-4 --link 10 --rounds 9");
     let mut run = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let folder = PathBuf::from(format!("/dev/shm/nectary-bench-files-{}", run.id()));

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::common::Scratch;
+use crate::common::CommandScratch;
 
 /// Returns bytes without repetition.
 fn body(bytes: usize) -> Vec<u8> {
@@ -11,7 +11,7 @@ fn body(bytes: usize) -> Vec<u8> {
 
 #[test]
 fn what_one_command_puts_another_gets() {
-    let scratch = Scratch::new("put-get");
+    let scratch = CommandScratch::new("put-get");
     scratch.run("store create ./s --size 64M").exits(0);
     for (key, bytes) in [("empty", 0), ("small", 1000), ("large", 5_000_001)] {
         fs::write(scratch.file("in"), body(bytes)).expect("written");
@@ -26,7 +26,7 @@ fn what_one_command_puts_another_gets() {
 
 #[test]
 fn what_is_deleted_stays_deleted() {
-    let scratch = Scratch::new("delete");
+    let scratch = CommandScratch::new("delete");
     scratch.run("store create ./s --size 64M").exits(0);
     scratch.run_with("store put ./s a -", b"1").exits(0);
     scratch.run_with("store put ./s b -", b"2").exits(0);
@@ -35,9 +35,10 @@ fn what_is_deleted_stays_deleted() {
     assert_eq!(scratch.run("store get ./s b").exits(0).output, b"2");
 }
 
+/// New objects can be stored after a purge of all.
 #[test]
-fn what_was_purged_stays_purged_and_the_store_goes_on() {
-    let scratch = Scratch::new("purge");
+fn purged_objects_stay_purged() {
+    let scratch = CommandScratch::new("purge");
     scratch.run("store create ./s --size 64M").exits(0);
     scratch.run_with("store put ./s a -", b"1").exits(0);
     scratch.run_with("store put ./s b -", b"2").exits(0);
@@ -53,8 +54,8 @@ fn what_was_purged_stays_purged_and_the_store_goes_on() {
 }
 
 #[test]
-fn what_has_a_purged_tag_is_gone_and_nothing_else() {
-    let scratch = Scratch::new("tag");
+fn tag_purge_removes_only_tagged() {
+    let scratch = CommandScratch::new("tag");
     scratch.run("store create ./s --size 64M").exits(0);
     scratch.run_with("store put ./s a - --tag news --tag sport", b"1").exits(0);
     scratch.run_with("store put ./s b - --tag sport", b"2").exits(0);
@@ -71,8 +72,8 @@ fn what_has_a_purged_tag_is_gone_and_nothing_else() {
 }
 
 #[test]
-fn an_absent_store_says_how_to_make_one() {
-    let scratch = Scratch::new("absent");
+fn absent_store_error_says_create() {
+    let scratch = CommandScratch::new("absent");
     for command in ["stat ./s", "get ./s a", "put ./s a -", "delete ./s a", "purge ./s --all"] {
         scratch.run(&format!("store {command}")).exits(4).says("nectary store create");
     }
@@ -81,9 +82,10 @@ fn an_absent_store_says_how_to_make_one() {
     scratch.run("store stat ./blank").exits(4).says("nectary store create");
 }
 
+/// A file of another program is neither used nor overwritten.
 #[test]
-fn a_file_of_another_program_is_neither_used_nor_overwritten() {
-    let scratch = Scratch::new("other");
+fn foreign_file_is_not_overwritten() {
+    let scratch = CommandScratch::new("other");
     let other = body(64 << 20);
     fs::write(scratch.file("s"), &other).expect("written");
     scratch.run("store stat ./s").exits(1);
@@ -95,8 +97,8 @@ fn a_file_of_another_program_is_neither_used_nor_overwritten() {
 }
 
 #[test]
-fn create_does_not_overwrite_a_store_unless_forced() {
-    let scratch = Scratch::new("force");
+fn create_overwrites_only_when_forced() {
+    let scratch = CommandScratch::new("force");
     scratch.run("store create ./s --size 64M").exits(0);
     scratch.run_with("store put ./s a -", b"1").exits(0);
     scratch.run("store create ./s --size 64M").exits(1).says("--force");
@@ -106,16 +108,17 @@ fn create_does_not_overwrite_a_store_unless_forced() {
 }
 
 #[test]
-fn a_store_that_is_too_small_is_refused_with_a_reason() {
-    let scratch = Scratch::new("small");
+fn too_small_store_is_refused() {
+    let scratch = CommandScratch::new("small");
     let ran = scratch.run("store create ./s --size 4K");
     assert!(ran.code == Some(1) || ran.code == Some(2), "{}", ran.errors);
     assert!(ran.errors.contains("nectary: error: "), "{}", ran.errors);
 }
 
+/// A truncated store is an error or loses objects.
 #[test]
-fn a_truncated_store_is_an_error_or_loses_objects_and_never_panics() {
-    let scratch = Scratch::new("truncated");
+fn truncated_store_never_panics() {
+    let scratch = CommandScratch::new("truncated");
     scratch.run("store create ./s --size 64M").exits(0);
     fs::write(scratch.file("in"), body(300_000)).expect("written");
     for number in 0..20 {
@@ -131,9 +134,10 @@ fn a_truncated_store_is_an_error_or_loses_objects_and_never_panics() {
     }
 }
 
+/// The check finds nothing in a store without damage.
 #[test]
-fn check_finds_a_damaged_record_and_nothing_in_a_whole_store() {
-    let scratch = Scratch::new("check");
+fn check_finds_only_damaged_record() {
+    let scratch = CommandScratch::new("check");
     scratch.run("store create ./s --size 64M").exits(0);
     fs::write(scratch.file("in"), body(100_000)).expect("written");
     scratch.run("store put ./s a in").exits(0);
@@ -151,7 +155,7 @@ fn check_finds_a_damaged_record_and_nothing_in_a_whole_store() {
 
 #[test]
 fn stat_is_json_where_asked() {
-    let scratch = Scratch::new("stat");
+    let scratch = CommandScratch::new("stat");
     scratch.run("store create ./s --size 64M").exits(0);
     scratch.run_with("store put ./s a -", b"1").exits(0);
     let stat: serde_json::Value =
@@ -160,9 +164,10 @@ fn stat_is_json_where_asked() {
     assert!(scratch.run("store stat ./s").exits(0).text().contains("entries: 1\n"));
 }
 
+/// A wrong command line changes nothing.
 #[test]
-fn wrong_command_lines_exit_with_2_and_touch_nothing() {
-    let scratch = Scratch::new("usage");
+fn bad_command_line_exits_with_2() {
+    let scratch = CommandScratch::new("usage");
     for line in [
         "",
         "store",
@@ -185,14 +190,14 @@ fn wrong_command_lines_exit_with_2_and_touch_nothing() {
 
 #[test]
 fn status_says_that_nothing_runs() {
-    let scratch = Scratch::new("status");
+    let scratch = CommandScratch::new("status");
     assert!(scratch.run("status").exits(4).text().contains("nothing is running"));
     assert_eq!(scratch.run("status --json").exits(4).text(), "[]\n");
 }
 
 #[test]
-fn a_benchmark_in_a_folder_that_is_not_there_is_refused_and_makes_none() {
-    let scratch = Scratch::new("bench-folder");
+fn bench_refuses_missing_folder() {
+    let scratch = CommandScratch::new("bench-folder");
     scratch.run("bench limits --folder ./nowhere").exits(2).says("no such directory");
     assert!(!scratch.file("nowhere").exists());
 }

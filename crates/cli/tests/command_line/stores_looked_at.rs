@@ -3,17 +3,17 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use crate::a_running_proxy::Running;
-use crate::common::Scratch;
+use crate::a_running_proxy::ProxyChild;
+use crate::common::CommandScratch;
 
 /// The bytes of a file, and the time of its last change.
-fn state(scratch: &Scratch) -> (Vec<u8>, i64, i64) {
+fn state(scratch: &CommandScratch) -> (Vec<u8>, i64, i64) {
     let status = fs::metadata(scratch.file("s")).expect("there");
     (fs::read(scratch.file("s")).expect("there"), status.mtime(), status.mtime_nsec())
 }
 
 /// Looks at the store with each command; returns what `store check` writes to the standard error stream.
-fn looked_at(scratch: &Scratch, code: i32) -> String {
+fn looked_at(scratch: &CommandScratch, code: i32) -> String {
     fs::set_permissions(scratch.file("s"), fs::Permissions::from_mode(0o444)).expect("it is ours");
     let before = state(scratch);
     scratch.run("store stat ./s --json").exits(0);
@@ -26,12 +26,12 @@ fn looked_at(scratch: &Scratch, code: i32) -> String {
 }
 
 #[test]
-fn looking_at_a_store_leaves_its_file_as_it_is() {
-    let scratch = Scratch::new("look");
+fn inspection_leaves_store_file_unchanged() {
+    let scratch = CommandScratch::new("look");
     scratch.run("store create ./s --size 64M").exits(0);
     scratch.run_with("store put ./s a -", b"1").exits(0);
     assert_eq!(looked_at(&scratch, 0), "");
-    drop(Running::start(&scratch, "--store ./s"));
+    drop(ProxyChild::start(&scratch, "--store ./s"));
     assert!(looked_at(&scratch, 0).contains("was not closed"));
     let file = fs::File::options().write(true).open(scratch.file("s")).expect("there");
     file.set_len((40 << 20) + 100).expect("shorter");

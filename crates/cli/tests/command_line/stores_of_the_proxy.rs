@@ -4,19 +4,19 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::process::Command;
 
-use crate::a_running_proxy::Running;
-use crate::common::Scratch;
+use crate::a_running_proxy::ProxyChild;
+use crate::common::CommandScratch;
 
 #[test]
-fn what_is_put_under_a_url_is_served_by_the_proxy() {
-    let scratch = Scratch::new("preload");
+fn put_by_url_is_served() {
+    let scratch = CommandScratch::new("preload");
     scratch.run("store create ./s --size 64M").exits(0);
     let url = "http://127.0.0.1:9/page";
     let options = "--ttl 1h --header content-type:text/plain --header surrogate-key:news";
     scratch.run_with(&format!("store put ./s HTTP://127.0.0.1:9/page - {options}"), b"hello").exits(0);
     assert_eq!(scratch.run("store get ./s HTTP://127.0.0.1:9/page").exits(0).output, b"hello");
     scratch.run_with("store put ./s http://127.0.0.1:9 -", b"root").exits(0);
-    let proxy = Running::start(&scratch, "--store ./s");
+    let proxy = ProxyChild::start(&scratch, "--store ./s");
     let hit = proxy.ask("GET", url);
     assert!(hit.starts_with("HTTP/1.1 200") && hit.contains("nectary; hit") && hit.ends_with("hello"), "{hit}");
     for line in ["content-length: 5\r\n", "content-type: text/plain\r\n", "cache-control: max-age=3600\r\n"] {
@@ -42,8 +42,8 @@ fn what_is_put_under_a_url_is_served_by_the_proxy() {
 }
 
 #[test]
-fn the_variants_of_a_url_are_chosen_by_the_headers_of_a_request() {
-    let scratch = Scratch::new("variants");
+fn request_headers_choose_stored_variant() {
+    let scratch = CommandScratch::new("variants");
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let url = format!("http://{}/a", listener.local_addr().expect("bound"));
     let origin = std::thread::spawn(move || {
@@ -53,7 +53,7 @@ fn the_variants_of_a_url_are_chosen_by_the_headers_of_a_request() {
         let head = "HTTP/1.1 200 OK\r\ncontent-length: 4\r\ncache-control: max-age=60\r\nvary: host, x-kind\r\n\r\n";
         write!(&stream, "{head}kind").expect("sent");
     });
-    let proxy = Running::start(&scratch, "--store ./s");
+    let proxy = ProxyChild::start(&scratch, "--store ./s");
     assert!(proxy.ask("GET", &url).ends_with("kind"));
     origin.join().expect("it answered");
     proxy.stop();
@@ -73,11 +73,11 @@ fn the_variants_of_a_url_are_chosen_by_the_headers_of_a_request() {
 }
 
 #[test]
-fn a_purge_of_a_store_that_a_proxy_has_open_shows_how_to_purge_through_the_proxy() {
-    let scratch = Scratch::new("purge-in-use");
+fn open_store_purge_names_command() {
+    let scratch = CommandScratch::new("purge-in-use");
     scratch.run("store create ./s --size 64M").exits(0);
     scratch.run_with("store put ./s http://127.0.0.1:9/a -", b"hello").exits(0);
-    let proxy = Running::start(&scratch, "--store ./s");
+    let proxy = ProxyChild::start(&scratch, "--store ./s");
     assert!(proxy.ask("GET", "http://127.0.0.1:9/a").contains("nectary; hit"));
     scratch.run("store stat ./s").exits(5).says("nectary status --verbose").says("process ");
     scratch.run("store purge ./s --all").exits(5).says(r#"'{"method":"purge","params":{"all":true}}'"#);
@@ -93,8 +93,8 @@ fn a_purge_of_a_store_that_a_proxy_has_open_shows_how_to_purge_through_the_proxy
 }
 
 #[test]
-fn a_body_that_is_too_long_is_refused_with_the_limit() {
-    let scratch = Scratch::new("too-long");
+fn long_body_error_names_limit() {
+    let scratch = CommandScratch::new("too-long");
     scratch.run("store create ./s --size 16M").exits(0);
     std::fs::write(scratch.file("in"), vec![7; 8 << 20]).expect("written");
     scratch.run("store put ./s a in").exits(1).says("at most").says("larger store");

@@ -2,18 +2,18 @@
 
 use std::fs;
 
-use crate::common::Scratch;
+use crate::common::CommandScratch;
 
 /// Makes a directory with `a.trace`: a loop over 10 blocks, five times, with marks and blank lines.
-fn scratch(name: &str) -> Scratch {
-    let scratch = Scratch::new(name);
+fn scratch(name: &str) -> CommandScratch {
+    let scratch = CommandScratch::new(name);
     let turn: String = (0..10).map(|block| format!("{block}\n")).collect();
     fs::write(scratch.file("a.trace"), format!("*\n\n{turn}").repeat(5)).expect("written");
     scratch
 }
 
 #[test]
-fn a_table_has_rows_by_size_and_columns_by_policy() {
+fn table_has_sizes_by_policies() {
     let scratch = scratch("simulate");
     let text = scratch.run("cache simulate a.trace --policy min,lru --size 5,9..10:1").exits(0).text();
     assert_eq!(
@@ -25,8 +25,9 @@ fn a_table_has_rows_by_size_and_columns_by_policy() {
     assert!(text.lines().nth(1).is_some_and(|line| line.starts_with(order)), "{text}");
 }
 
+/// There is a row for each policy and size of each trace.
 #[test]
-fn json_has_a_row_for_each_policy_and_size_of_each_trace() {
+fn json_has_row_per_simulation() {
     let scratch = scratch("simulate-json");
     fs::copy(scratch.file("a.trace"), scratch.file("b.txt")).expect("copied");
     let text = scratch.run("cache simulate a.trace b.txt --policy fifo,lru --size 1,100 --json").exits(0).text();
@@ -43,7 +44,7 @@ fn json_has_a_row_for_each_policy_and_size_of_each_trace() {
 }
 
 #[test]
-fn sizes_in_bytes_use_the_block_of_a_recorded_trace() {
+fn byte_sizes_use_recorded_block_size() {
     let scratch = scratch("simulate-block");
     fs::write(scratch.file("a.csv"), "0,4096,r\n4096,4096,r\n").expect("written");
     let columns = "--columns offset=1,size=2,op=3";
@@ -80,7 +81,7 @@ fn curves_and_explanations_are_written() {
 }
 
 #[test]
-fn sizes_and_policies_that_cannot_be_are_refused() {
+fn bad_sizes_and_policies_are_refused() {
     let scratch = scratch("simulate-usage");
     for (options, says) in [
         ("--size 0", "--size: a size of 0 blocks caches nothing"),
@@ -101,7 +102,7 @@ fn sizes_and_policies_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn bad_traces_are_refused_with_their_line_and_code_2() {
+fn bad_trace_error_names_line() {
     let scratch = scratch("bad-traces");
     fs::write(scratch.file("garbage.trace"), "1\n2\n*\n\nabc\n").expect("written");
     fs::write(scratch.file("negative.trace"), "1\n-7\n").expect("written");
@@ -133,7 +134,7 @@ fn bad_traces_are_refused_with_their_line_and_code_2() {
 }
 
 #[test]
-fn a_converted_trace_has_the_same_references() {
+fn converted_trace_keeps_references() {
     let scratch = scratch("convert");
     for (from, to) in [
         ("a.trace", "b.nectrace"),
@@ -164,7 +165,7 @@ fn a_converted_trace_has_the_same_references() {
 }
 
 #[test]
-fn the_standard_input_is_a_trace_too() {
+fn standard_input_is_a_trace() {
     let scratch = scratch("stdin");
     let text = fs::read(scratch.file("a.trace")).expect("there");
     let ran = scratch.run_with("cache simulate - --policy lru --size 10", &text).exits(0);

@@ -2,10 +2,10 @@
 //!
 //! Owns: the keys of `[tls.acme]`.
 
-use super::{Table, key};
+use super::{ConfigTable, key};
 
 /// `[tls.acme]`.
-pub const ACME: Table = Table {
+pub const ACME: ConfigTable = ConfigTable {
     header: "[tls.acme]",
     meaning: "Certificates that the proxy orders and renews itself by ACME, one for each name.",
     groups: &[&[

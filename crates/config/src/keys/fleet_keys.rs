@@ -2,10 +2,10 @@
 //!
 //! Owns: the keys of `[fleet]`.
 
-use super::{Table, key};
+use super::{ConfigTable, key};
 
 /// `[fleet]`.
-pub const FLEET: Table = Table {
+pub const FLEET: ConfigTable = ConfigTable {
     header: "[fleet]",
     meaning: "Several proxies as one cache: a purge reaches all of them, and they can share the keys.",
     groups: &[&[

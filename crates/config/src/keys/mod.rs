@@ -20,7 +20,7 @@ pub use upstream::{CHECK, EJECT, ORIGIN, ORIGIN_SERVER};
 
 /// A key of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Key {
+pub struct ConfigKey {
     /// Its name.
     pub name: &'static str,
     /// What it is set to, for example `SIZE`. The page explains the words in capitals.
@@ -35,23 +35,23 @@ pub struct Key {
 
 /// A table of the file.
 #[derive(Debug, Clone, Copy)]
-pub struct Table {
+pub struct ConfigTable {
     /// Its header, for example `[store]` or `[[site.route]]`; for a table in a line its key and its parts.
     pub header: &'static str,
     /// What it is for, in a sentence.
     pub meaning: &'static str,
     /// Its keys in groups; the groups are only for what several tables share.
-    pub groups: &'static [&'static [Key]],
+    pub groups: &'static [&'static [ConfigKey]],
 }
 
-impl Table {
+impl ConfigTable {
     /// Its keys.
-    pub fn keys(&self) -> impl Iterator<Item = &'static Key> + use<> {
+    pub fn keys(&self) -> impl Iterator<Item = &'static ConfigKey> + use<> {
         self.groups.iter().copied().flatten()
     }
 
     /// The key of this name.
-    pub fn key(&self, name: &str) -> Option<&'static Key> {
+    pub fn key(&self, name: &str) -> Option<&'static ConfigKey> {
         self.keys().find(|key| key.name == name)
     }
 }
@@ -62,7 +62,7 @@ pub static TOP: [&str; 11] =
 
 /// All tables, in the order of the page. `[tls.acme]` and `[fleet]` are last: a name that
 /// others share with them is said to be theirs.
-pub static TABLES: [&Table; 19] = [
+pub static TABLES: [&ConfigTable; 19] = [
     &LISTENER,
     &TLS,
     &CERTIFICATE,
@@ -91,6 +91,6 @@ const fn key(
     default: &'static str,
     example: &'static str,
     meaning: &'static str,
-) -> Key {
-    Key { name, kind, default, example, meaning }
+) -> ConfigKey {
+    ConfigKey { name, kind, default, example, meaning }
 }

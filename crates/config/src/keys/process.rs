@@ -2,10 +2,10 @@
 //!
 //! Owns: the keys of `[server]`, `[[listener]]`, `[tls]`, `[admin]` and `[log]`.
 
-use super::{Table, key};
+use super::{ConfigTable, key};
 
 /// `[server]`.
-pub const SERVER: Table = Table {
+pub const SERVER: ConfigTable = ConfigTable {
     header: "[server]",
     meaning: "What belongs to the whole process.",
     groups: &[&[
@@ -35,7 +35,7 @@ pub const SERVER: Table = Table {
 };
 
 /// `[[listener]]`.
-pub const LISTENER: Table = Table {
+pub const LISTENER: ConfigTable = ConfigTable {
     header: "[[listener]]",
     meaning: "An address for clients. There is at least one.",
     groups: &[&[
@@ -73,7 +73,7 @@ pub const LISTENER: Table = Table {
 };
 
 /// `[tls]`.
-pub const TLS: Table = Table {
+pub const TLS: ConfigTable = ConfigTable {
     header: "[tls]",
     meaning: "TLS with clients, at every listener with tls = true.",
     groups: &[&[
@@ -104,7 +104,7 @@ pub const TLS: Table = Table {
 };
 
 /// `[[tls.certificate]]`.
-pub const CERTIFICATE: Table = Table {
+pub const CERTIFICATE: ConfigTable = ConfigTable {
     header: "[[tls.certificate]]",
     meaning: "A certificate for clients.",
     groups: &[&[
@@ -120,7 +120,7 @@ pub const CERTIFICATE: Table = Table {
 };
 
 /// `[admin]`.
-pub const ADMIN: Table = Table {
+pub const ADMIN: ConfigTable = ConfigTable {
     header: "[admin]",
     meaning: "Who may administer the proxy over HTTP.",
     groups: &[&[
@@ -151,7 +151,7 @@ pub const ADMIN: Table = Table {
 };
 
 /// `[log]`.
-pub const LOG: Table = Table {
+pub const LOG: ConfigTable = ConfigTable {
     header: "[log]",
     meaning: "A line for each request.",
     groups: &[&[

@@ -2,16 +2,16 @@
 //!
 //! Owns: the keys of `[[site]]`, `[[site.route]]` and `[forward-proxy]`, and the rules that the latter two share.
 
-use super::{Key, Table, key};
+use super::{ConfigKey, ConfigTable, key};
 
 /// Who may use a site or a route.
-const ACCESS: &[Key] = &[
+const ACCESS: &[ConfigKey] = &[
     key("allow", "list of NET", "everyone", "[\"10.0.0.0/8\"]", "Clients that may use it; others get 403."),
     key("deny", "list of NET", "[]", "[\"192.0.2.7\"]", "Clients that may not, also if allow has them; they get 403."),
 ];
 
 /// How often a network may send requests to a site or a route.
-const RATE: &[Key] = &[key(
+const RATE: &[ConfigKey] = &[key(
     "client-requests",
     "N/PERIOD",
     "no limit",
@@ -21,7 +21,7 @@ const RATE: &[Key] = &[key(
 )];
 
 /// The rules of caching.
-const RULES: &[Key] = &[
+const RULES: &[ConfigKey] = &[
     key("pass", "BOOL", "false", "true", "Whether every request goes to the origin, and nothing is stored."),
     key(
         "default-ttl",
@@ -113,7 +113,7 @@ const RULES: &[Key] = &[
 ];
 
 /// `[forward-proxy]`.
-pub const FORWARD: Table = Table {
+pub const FORWARD: ConfigTable = ConfigTable {
     header: "[forward-proxy]",
     meaning: "Requests with a whole URL whose host is no site's, and CONNECT. Without this table they are refused.",
     groups: &[
@@ -138,7 +138,7 @@ pub const FORWARD: Table = Table {
 };
 
 /// `[[site]]`.
-pub const SITE: Table = Table {
+pub const SITE: ConfigTable = ConfigTable {
     header: "[[site]]",
     meaning: "What is served under some names. There is at least one site, or [forward-proxy].",
     groups: &[
@@ -166,7 +166,7 @@ pub const SITE: Table = Table {
 };
 
 /// `[[site.route]]`.
-pub const ROUTE: Table = Table {
+pub const ROUTE: ConfigTable = ConfigTable {
     header: "[[site.route]]",
     meaning: "A path, and what is done with requests for it: an origin or a redirect. The networks are those of the site \
               if it has none, and so is client-requests; its own one counts apart, and instead of the site's.",
@@ -209,7 +209,7 @@ pub const ROUTE: Table = Table {
 };
 
 /// `request-headers` and `response-headers` of a route.
-pub const HEADERS: Table = Table {
+pub const HEADERS: ConfigTable = ConfigTable {
     header: "request-headers = { … }, response-headers = { … }",
     meaning: "Changes of headers: first some are removed, then some are set. Headers of the connection, Content-Length and \
               Host stay as they are.",
@@ -226,7 +226,7 @@ pub const HEADERS: Table = Table {
 };
 
 /// `redirect` of a route.
-pub const REDIRECT: Table = Table {
+pub const REDIRECT: ConfigTable = ConfigTable {
     header: "redirect = { … }",
     meaning: "Where clients are sent.",
     groups: &[&[

@@ -3,10 +3,10 @@
 //! Owns: the keys of `[store]` and `[limits]`. They have the names of the options of `nectary proxy`; for the limits by
 //! client network there are no options.
 
-use super::{Table, key};
+use super::{ConfigTable, key};
 
 /// `[store]`.
-pub const STORE: Table = Table {
+pub const STORE: ConfigTable = ConfigTable {
     header: "[store]",
     meaning: "The store of responses.",
     groups: &[&[
@@ -95,7 +95,7 @@ pub const STORE: Table = Table {
 };
 
 /// `[limits]`.
-pub const LIMITS: Table = Table {
+pub const LIMITS: ConfigTable = ConfigTable {
     header: "[limits]",
     meaning: "Sizes, counts and times that clients and origins could otherwise choose.",
     groups: &[&[

@@ -2,10 +2,10 @@
 //!
 //! Owns: the keys of `[origins.NAME]` and of its tables.
 
-use super::{Table, key};
+use super::{ConfigTable, key};
 
 /// `[origins.NAME]`.
-pub const ORIGIN: Table = Table {
+pub const ORIGIN: ConfigTable = ConfigTable {
     header: "[origins.NAME]",
     meaning: "Servers that give the same responses. Routes refer to them by NAME: letters, digits, -, _ and dots.",
     groups: &[&[
@@ -123,7 +123,7 @@ pub const ORIGIN: Table = Table {
 };
 
 /// One element of `servers` that is a table.
-pub const ORIGIN_SERVER: Table = Table {
+pub const ORIGIN_SERVER: ConfigTable = ConfigTable {
     header: "servers = [{ … }]",
     meaning: "A server with a weight.",
     groups: &[&[
@@ -133,7 +133,7 @@ pub const ORIGIN_SERVER: Table = Table {
 };
 
 /// `check` of an origin.
-pub const CHECK: Table = Table {
+pub const CHECK: ConfigTable = ConfigTable {
     header: "check = { … }",
     meaning: "Requests that ask whether a server of an origin works.",
     groups: &[&[
@@ -151,7 +151,7 @@ pub const CHECK: Table = Table {
 };
 
 /// `eject` of an origin.
-pub const EJECT: Table = Table {
+pub const EJECT: ConfigTable = ConfigTable {
     header: "eject = { … }",
     meaning: "When a server that fails gets no more requests, until a copy of one, whose answer nobody waits for, shows that it works. If all servers of an origin fail, all are asked.",
     groups: &[&[

@@ -11,17 +11,17 @@ mod writer;
 
 use crate::keys;
 use crate::values::{
-    AcmeChallenge, AcmeConfig, AdmitRule, Balance, ClusterRead, HostRule, IoEngine, ListenerConfig, LogFormat,
-    LogTarget, OriginConfig, ProxyConfig, ServerConfig, TlsVersion, UnknownName,
+    AcmeChallenge, AcmeConfig, AdmitRule, ClusterRead, HostRule, ListenerConfig, LoadBalancing, LogFormat, LogTarget,
+    OriginConfig, ProxyConfig, ServerConfig, StoreIoEngine, TlsVersion, UnknownName,
 };
 use value_text::{file, key, list, number, optional, size, spelled, switch, text, time};
-use writer::{Entries, Writer};
+use writer::{ConfigWriter, Entries};
 
 /// Writes a configuration as a TOML file with comments.
 ///
 /// Paths that are no UTF-8 are written with replacement characters. Times are written in milliseconds at the finest.
 pub fn to_toml(config: &ProxyConfig) -> String {
-    let mut writer = Writer::new();
+    let mut writer = ConfigWriter::new();
     writer
         .comment("The configuration of a proxy: nectary proxy --config FILE. docs/proxy-config.md explains every key.");
     for listener in &config.listeners {
@@ -76,7 +76,7 @@ fn listener_entries(listener: &ListenerConfig) -> Entries {
     ]
 }
 
-fn tls(writer: &mut Writer, config: &ProxyConfig) {
+fn tls(writer: &mut ConfigWriter, config: &ProxyConfig) {
     let tls = &config.tls;
     let names = [(UnknownName::First, "first"), (UnknownName::Refuse, "refuse")];
     let versions = [(TlsVersion::Tls12, "1.2"), (TlsVersion::Tls13, "1.3")];
@@ -124,7 +124,7 @@ fn admin_entries(config: &ProxyConfig) -> Entries {
 
 fn store_entries(config: &ProxyConfig) -> Entries {
     let store = &config.store;
-    let engines = [(IoEngine::Auto, "auto"), (IoEngine::Uring, "uring"), (IoEngine::Posix, "posix")];
+    let engines = [(StoreIoEngine::Auto, "auto"), (StoreIoEngine::Uring, "uring"), (StoreIoEngine::Posix, "posix")];
     let reads = [(ClusterRead::Auto, "auto"), (ClusterRead::Cluster, "cluster"), (ClusterRead::Object, "object")];
     let rules = [(AdmitRule::All, "all"), (AdmitRule::SecondRequest, "second-request")];
     vec![
@@ -175,9 +175,9 @@ fn limit_entries(config: &ProxyConfig) -> Entries {
 
 fn origin_entries(origin: &OriginConfig) -> Entries {
     let balances = [
-        (Balance::RoundRobin, "round-robin"),
-        (Balance::LeastOutstanding, "least-outstanding"),
-        (Balance::Hash, "hash"),
+        (LoadBalancing::RoundRobin, "round-robin"),
+        (LoadBalancing::LeastOutstanding, "least-outstanding"),
+        (LoadBalancing::Hash, "hash"),
     ];
     let host = |rule: &HostRule| match rule {
         HostRule::Own => text("own"),

@@ -5,10 +5,10 @@
 use super::value_text::{given_list, list, number, optional, size, switch, text, time};
 use super::writer::{Entries, inline, pairs};
 use crate::keys;
-use crate::place::{Located, Setting};
+use crate::place::{LocatedValue, Setting};
 use crate::quantity::exact_time;
 use crate::values::{
-    AccessRules, ForwardConfig, HeaderEdits, KeyRules, NameFilter, NamePattern, Network, Redirect, RequestRate,
+    AccessRules, ForwardConfig, HeaderEdits, IpNetwork, KeyRules, NameFilter, NamePattern, RedirectConfig, RequestRate,
     RouteAction, RouteConfig, RouteRules, SiteConfig,
 };
 
@@ -49,7 +49,7 @@ pub(super) fn route_entries(route: &RouteConfig) -> Entries {
     entries
 }
 
-fn redirect_text(redirect: &Redirect) -> String {
+fn redirect_text(redirect: &RedirectConfig) -> String {
     let entries = vec![
         ("to", Some(text(&redirect.to))),
         ("status", number(&redirect.status)),
@@ -63,7 +63,7 @@ fn rate(rate: &Setting<RequestRate>) -> (&'static str, Option<String>) {
 }
 
 fn access(access: &AccessRules) -> Entries {
-    let networks = |networks: &[Located<Network>]| list(networks, |network| text(&network.to_string()));
+    let networks = |networks: &[LocatedValue<IpNetwork>]| list(networks, |network| text(&network.to_string()));
     vec![("allow", networks(&access.allow)), ("deny", networks(&access.deny))]
 }
 
@@ -78,7 +78,7 @@ fn edits(edits: &HeaderEdits) -> Option<String> {
 
 fn rules(rules: &RouteRules) -> Entries {
     let KeyRules { query, cookies, cookies_key, key_headers } = &rules.key;
-    let patterns = |patterns: &[Located<NamePattern>]| given_list(patterns, |pattern| text(&pattern.to_string()));
+    let patterns = |patterns: &[LocatedValue<NamePattern>]| given_list(patterns, |pattern| text(&pattern.to_string()));
     let filter = |filter: &Setting<NameFilter>| match filter.as_ref().map(|filter| &filter.value) {
         Some(NameFilter::Ignore(names)) => (Some(patterns(names)), None),
         Some(NameFilter::Keep(names)) => (None, Some(patterns(names))),

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::place::{Located, Setting};
+use crate::place::{LocatedValue, Setting};
 use crate::quantity::{exact_size, exact_time};
 
 /// A longer list has a line for each element. *Units*: characters.
@@ -72,12 +72,12 @@ pub(super) fn spelled<T: PartialEq>(setting: &Setting<T>, words: &[(T, &str)]) -
 }
 
 /// A list; `None` if it is empty.
-pub(super) fn list<T>(values: &[Located<T>], write: impl Fn(&T) -> String) -> Option<String> {
+pub(super) fn list<T>(values: &[LocatedValue<T>], write: impl Fn(&T) -> String) -> Option<String> {
     (!values.is_empty()).then(|| given_list(values, write))
 }
 
 /// A list that may be empty.
-pub(super) fn given_list<T>(values: &[Located<T>], write: impl Fn(&T) -> String) -> String {
+pub(super) fn given_list<T>(values: &[LocatedValue<T>], write: impl Fn(&T) -> String) -> String {
     let written: Vec<String> = values.iter().map(|value| write(&value.value)).collect();
     let line = format!("[{}]", written.join(", "));
     if line.chars().count() <= LINE_MAX {

@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 
 use super::value_text::key;
-use crate::keys::{Key, Table};
+use crate::keys::{ConfigKey, ConfigTable};
 
 /// The keys of a table with their values; `None` if a key is not set.
 pub(super) type Entries = Vec<(&'static str, Option<String>)>;
@@ -15,14 +15,14 @@ pub(super) type Entries = Vec<(&'static str, Option<String>)>;
 const COMMENT_MAX: usize = 100;
 
 /// A file that is being written.
-pub(super) struct Writer {
+pub(super) struct ConfigWriter {
     text: String,
     explained: HashSet<(&'static str, &'static str)>,
 }
 
-impl Writer {
-    pub fn new() -> Writer {
-        Writer { text: String::new(), explained: HashSet::new() }
+impl ConfigWriter {
+    pub fn new() -> ConfigWriter {
+        ConfigWriter { text: String::new(), explained: HashSet::new() }
     }
 
     /// Writes a comment, broken into lines.
@@ -40,7 +40,7 @@ impl Writer {
     }
 
     /// Writes a table with the keys that are set.
-    pub fn section(&mut self, header: &str, table: &'static Table, entries: Entries) {
+    pub fn section(&mut self, header: &str, table: &'static ConfigTable, entries: Entries) {
         self.header(header, table);
         for (key, value) in in_order(table, entries) {
             if let Some(value) = value {
@@ -51,7 +51,7 @@ impl Writer {
     }
 
     /// Writes a table with all its keys; those that are not set as comments.
-    pub fn full_section(&mut self, header: &str, table: &'static Table, entries: Entries) {
+    pub fn full_section(&mut self, header: &str, table: &'static ConfigTable, entries: Entries) {
         self.header(header, table);
         for (key, value) in in_order(table, entries) {
             match value {
@@ -67,7 +67,7 @@ impl Writer {
         }
     }
 
-    fn header(&mut self, header: &str, table: &'static Table) {
+    fn header(&mut self, header: &str, table: &'static ConfigTable) {
         self.line("");
         if self.explained.insert((table.header, "")) {
             self.comment(table.meaning);
@@ -75,7 +75,7 @@ impl Writer {
         self.line(header);
     }
 
-    fn explain(&mut self, table: &'static Table, key: &'static Key, more: &str) {
+    fn explain(&mut self, table: &'static ConfigTable, key: &'static ConfigKey, more: &str) {
         if self.explained.insert((table.header, key.name)) {
             self.comment(&format!("{}{more}", key.meaning));
         }
@@ -93,7 +93,7 @@ impl Writer {
 }
 
 /// The entries in the order of the table's keys.
-fn in_order(table: &'static Table, entries: Entries) -> Vec<(&'static Key, Option<String>)> {
+fn in_order(table: &'static ConfigTable, entries: Entries) -> Vec<(&'static ConfigKey, Option<String>)> {
     debug_assert!(entries.iter().all(|(name, _)| table.key(name).is_some()), "{} has another key", table.header);
     let mut ordered: Vec<_> = entries.into_iter().filter_map(|(name, value)| Some((table.key(name)?, value))).collect();
     ordered.sort_by_key(|(key, _)| table.keys().position(|other| other.name == key.name));
@@ -101,7 +101,7 @@ fn in_order(table: &'static Table, entries: Entries) -> Vec<(&'static Key, Optio
 }
 
 /// A table in a line.
-pub(super) fn inline(table: &'static Table, entries: Entries) -> String {
+pub(super) fn inline(table: &'static ConfigTable, entries: Entries) -> String {
     let set = in_order(table, entries).into_iter().filter_map(|(key, value)| Some((key.name.to_owned(), value?)));
     pairs(set.collect())
 }

@@ -5,9 +5,9 @@
 
 use std::collections::HashSet;
 
-use super::findings::Findings;
+use super::findings::ReadFindings;
 use super::table_reader::TableReader;
-use crate::place::Located;
+use crate::place::LocatedValue;
 use crate::problem::quoted;
 use crate::text::{acme_directory, certificate_name, mail_address};
 use crate::values::{AcmeChallenge, AcmeConfig};
@@ -17,7 +17,7 @@ const TERMS: &str =
     "authorities give certificates only to who accepts their terms: read them, and write `accept-terms = true`";
 
 /// Reads `[tls.acme]`.
-pub(super) fn acme(out: &mut Findings, table: &TableReader<'_>) -> Located<AcmeConfig> {
+pub(super) fn acme(out: &mut ReadFindings, table: &TableReader<'_>) -> LocatedValue<AcmeConfig> {
     let accept_terms = table.switch(out, "accept-terms");
     match accept_terms {
         None if table.get("accept-terms").is_none() => {
@@ -50,5 +50,5 @@ pub(super) fn acme(out: &mut Findings, table: &TableReader<'_>) -> Located<AcmeC
         challenge: table.choice(out, "challenge", &challenges),
         ca: table.file(out, "ca"),
     };
-    Located::new(acme, table.place)
+    LocatedValue::new(acme, table.place)
 }

@@ -5,8 +5,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::findings::Findings;
-use crate::place::{Located, Place};
+use super::findings::ReadFindings;
+use crate::place::{LocatedValue, SourcePosition};
 use crate::problem::quoted;
 use crate::quantity::exact_size;
 use crate::suggest::nearest;
@@ -24,7 +24,7 @@ const UNIX_HELP: &str = "leave it out, or write an address such as `unix:/run/ne
 const LISTED_MAX: usize = 100;
 
 /// Tells what does not fit together. `has_listeners` and the like say what the file has, right or wrong.
-pub(super) fn check(out: &mut Findings, config: &ProxyConfig) {
+pub(super) fn check(out: &mut ReadFindings, config: &ProxyConfig) {
     listeners(out, config);
     acme(out, config);
     administration(out, config);
@@ -33,13 +33,13 @@ pub(super) fn check(out: &mut Findings, config: &ProxyConfig) {
     limits(out, config);
 }
 
-fn is_set(setting: &Option<Located<bool>>) -> bool {
+fn is_set(setting: &Option<LocatedValue<bool>>) -> bool {
     setting.as_ref().is_some_and(|setting| setting.value)
 }
 
-fn listeners(out: &mut Findings, config: &ProxyConfig) {
+fn listeners(out: &mut ReadFindings, config: &ProxyConfig) {
     let has_tls = config.listeners.iter().any(|listener| is_set(&listener.tls));
-    let mut known: HashMap<&ListenAddress, Place> = HashMap::new();
+    let mut known: HashMap<&ListenAddress, SourcePosition> = HashMap::new();
     for listener in &config.listeners {
         let ListenerConfig { address, tls, redirect_to_https, .. } = &listener.value;
         if let Some(first) = known.insert(&address.value, address.place).filter(|_| !address.is_any_port()) {
@@ -75,7 +75,7 @@ fn listeners(out: &mut Findings, config: &ProxyConfig) {
 }
 
 /// Peers of a Unix socket have no address, and those of another address are no file's.
-fn unix_socket(out: &mut Findings, listener: &ListenerConfig) {
+fn unix_socket(out: &mut ReadFindings, listener: &ListenerConfig) {
     let is_unix = listener.address.is_unix();
     for sender in &listener.proxy_protocol_from {
         let (message, help) = match (&sender.value, is_unix) {
@@ -97,7 +97,7 @@ fn unix_socket(out: &mut Findings, listener: &ListenerConfig) {
 }
 
 /// Certificates that are ordered need a name, and a listener that the authority can ask.
-fn acme(out: &mut Findings, config: &ProxyConfig) {
+fn acme(out: &mut ReadFindings, config: &ProxyConfig) {
     let Some(acme) = &config.tls.acme else { return };
     if config.acme_names().is_empty() {
         let help = "write `names`, or a [[site]] with a name that is neither a wildcard nor an address";
@@ -108,7 +108,7 @@ fn acme(out: &mut Findings, config: &ProxyConfig) {
         let help = "an authority shows no certificate: write `challenge = \"http-01\"`";
         out.unfit(given.place, "`tls-alpn-01` cannot be answered where `client-ca` is set", help);
     }
-    let is_plain = |listener: &Located<ListenerConfig>| {
+    let is_plain = |listener: &LocatedValue<ListenerConfig>| {
         !is_set(&listener.tls) && matches!(listener.address.value, ListenAddress::Socket(_))
     };
     if challenge == AcmeChallenge::Http01 && !config.listeners.iter().any(is_plain) {
@@ -118,7 +118,7 @@ fn acme(out: &mut Findings, config: &ProxyConfig) {
     }
 }
 
-fn administration(out: &mut Findings, config: &ProxyConfig) {
+fn administration(out: &mut ReadFindings, config: &ProxyConfig) {
     let admin = &config.admin;
     let mut known: HashSet<_> = config.listeners.iter().map(|listener| &listener.address.value).cloned().collect();
     for address in &admin.listen {
@@ -149,9 +149,9 @@ fn administration(out: &mut Findings, config: &ProxyConfig) {
     }
 }
 
-fn sites(out: &mut Findings, config: &ProxyConfig) {
-    let mut names: HashMap<&SiteName, Place> = HashMap::new();
-    let mut default: Option<Place> = None;
+fn sites(out: &mut ReadFindings, config: &ProxyConfig) {
+    let mut names: HashMap<&SiteName, SourcePosition> = HashMap::new();
+    let mut default: Option<SourcePosition> = None;
     for site in &config.sites {
         for name in &site.names {
             if let Some(first) = names.get(&name.value) {
@@ -174,7 +174,7 @@ fn sites(out: &mut Findings, config: &ProxyConfig) {
     }
 }
 
-fn origins(out: &mut Findings, config: &ProxyConfig) {
+fn origins(out: &mut ReadFindings, config: &ProxyConfig) {
     let known: HashSet<&str> = config.origins.iter().map(|origin| origin.name.as_str()).collect();
     let mut used: HashSet<&str> = HashSet::new();
     for route in config.sites.iter().flat_map(|site| &site.routes) {
@@ -200,7 +200,7 @@ fn origins(out: &mut Findings, config: &ProxyConfig) {
     }
 }
 
-fn limits(out: &mut Findings, config: &ProxyConfig) {
+fn limits(out: &mut ReadFindings, config: &ProxyConfig) {
     let (url, head) = (config.limits.url_bytes_max, config.limits.request_head_bytes_max);
     let url_bytes = url.map_or(URL_BYTES_MAX, |url| url.value);
     let head_bytes = head.map_or(HEAD_BYTES_MAX, |head| head.value);

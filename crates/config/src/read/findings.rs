@@ -6,29 +6,29 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use crate::place::Place;
-use crate::problem::{Problem, Warning};
-use crate::source::Source;
-use crate::text::Wrong;
+use crate::place::SourcePosition;
+use crate::problem::{ConfigProblem, ConfigWarning};
+use crate::source::ConfigSource;
+use crate::text::ValueProblem;
 
 /// The most problems that are kept, and the most warnings; the number of the others is told.
 pub(super) const FINDINGS_MAX: usize = 100;
 
 /// What was found in a file so far.
-pub(super) struct Findings {
-    pub source: Source,
-    problems: Vec<Problem>,
+pub(super) struct ReadFindings {
+    pub source: ConfigSource,
+    problems: Vec<ConfigProblem>,
     problems_left_out: usize,
-    warnings: Vec<Warning>,
+    warnings: Vec<ConfigWarning>,
     warnings_left_out: usize,
     broken_lines: BTreeSet<u32>,
     /// From this line on nothing is certain.
     lost_from_line: u32,
 }
 
-impl Findings {
-    pub fn new(source: Source) -> Findings {
-        Findings {
+impl ReadFindings {
+    pub fn new(source: ConfigSource) -> ReadFindings {
+        ReadFindings {
             source,
             problems: Vec::new(),
             problems_left_out: 0,
@@ -40,12 +40,12 @@ impl Findings {
     }
 
     /// The place of a range of bytes.
-    pub fn place(&self, bytes: Range<usize>) -> Place {
+    pub fn place(&self, bytes: Range<usize>) -> SourcePosition {
         self.source.place(bytes)
     }
 
     /// A mistake of syntax.
-    pub fn syntax(&mut self, place: Place, message: String, help: Option<String>) {
+    pub fn syntax(&mut self, place: SourcePosition, message: String, help: Option<String>) {
         if self.problems.iter().any(|known| known.place() == place && known.message() == message) {
             return;
         }
@@ -54,45 +54,45 @@ impl Findings {
     }
 
     /// A mistake of syntax after which the rest of the file cannot be understood.
-    pub fn lost(&mut self, place: Place, message: String, help: String) {
+    pub fn lost(&mut self, place: SourcePosition, message: String, help: String) {
         self.syntax(place, message, Some(help));
         self.lost_from_line = self.lost_from_line.min(place.line);
     }
 
     /// A value that is wrong in itself.
-    pub fn wrong(&mut self, place: Place, message: impl Into<String>, help: impl Into<String>) {
+    pub fn wrong(&mut self, place: SourcePosition, message: impl Into<String>, help: impl Into<String>) {
         if place.line < self.lost_from_line && !self.broken_lines.contains(&place.line) {
             self.add(place, message.into(), Some(help.into()));
         }
     }
 
     /// A text that is wrong in itself.
-    pub fn wrong_text(&mut self, place: Place, wrong: Wrong) {
+    pub fn wrong_text(&mut self, place: SourcePosition, wrong: ValueProblem) {
         self.wrong(place, wrong.message, wrong.help);
     }
 
     /// Something that is missing, or does not fit to something else. It may only seem so after a mistake of syntax.
-    pub fn unfit(&mut self, place: Place, message: impl Into<String>, help: impl Into<String>) {
+    pub fn unfit(&mut self, place: SourcePosition, message: impl Into<String>, help: impl Into<String>) {
         if self.broken_lines.is_empty() {
             self.add(place, message.into(), Some(help.into()));
         }
     }
 
     /// Something that is allowed, but probably not meant.
-    pub fn doubt(&mut self, place: Place, message: impl Into<String>, help: impl Into<String>) {
+    pub fn doubt(&mut self, place: SourcePosition, message: impl Into<String>, help: impl Into<String>) {
         if self.warnings.len() == FINDINGS_MAX {
             self.warnings_left_out += 1;
             return;
         }
-        self.warnings.push(Warning::new(Problem::new(&self.source, place, message).with_help(help)));
+        self.warnings.push(ConfigWarning::new(ConfigProblem::new(&self.source, place, message).with_help(help)));
     }
 
-    fn add(&mut self, place: Place, message: String, help: Option<String>) {
+    fn add(&mut self, place: SourcePosition, message: String, help: Option<String>) {
         if self.problems.len() == FINDINGS_MAX {
             self.problems_left_out += 1;
             return;
         }
-        let problem = Problem::new(&self.source, place, message);
+        let problem = ConfigProblem::new(&self.source, place, message);
         self.problems.push(match help {
             Some(help) => problem.with_help(help),
             None => problem,
@@ -105,16 +105,18 @@ impl Findings {
     }
 
     /// The warnings if there is no problem, or the problems; both by place.
-    pub fn end(mut self) -> Result<Vec<Warning>, Vec<Problem>> {
+    pub fn end(mut self) -> Result<Vec<ConfigWarning>, Vec<ConfigProblem>> {
         let more = |count: usize| (count > 0).then(|| format!("{count} more are not shown"));
         if self.problems.is_empty() {
-            self.warnings.sort_by_key(Warning::place);
-            let rest = more(self.warnings_left_out).map(|text| Problem::new(&self.source, Place::NOWHERE, text));
-            self.warnings.extend(rest.map(Warning::new));
+            self.warnings.sort_by_key(ConfigWarning::place);
+            let rest = more(self.warnings_left_out)
+                .map(|text| ConfigProblem::new(&self.source, SourcePosition::NOWHERE, text));
+            self.warnings.extend(rest.map(ConfigWarning::new));
             return Ok(self.warnings);
         }
-        self.problems.sort_by_key(Problem::place);
-        let rest = more(self.problems_left_out).map(|text| Problem::new(&self.source, Place::NOWHERE, text));
+        self.problems.sort_by_key(ConfigProblem::place);
+        let rest =
+            more(self.problems_left_out).map(|text| ConfigProblem::new(&self.source, SourcePosition::NOWHERE, text));
         self.problems.extend(rest);
         Err(self.problems)
     }

@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use super::findings::Findings;
+use super::findings::ReadFindings;
 use super::table_reader::{TableReader, TimeBound};
-use crate::place::{Located, Setting};
+use crate::place::{LocatedValue, Setting};
 use crate::quantity::exact_time;
 use crate::text::{etcd_url, fleet_name, node_name, peer_address, request_rate, socket_address, zone_name};
 use crate::values::{EtcdTls, FleetConfig, FleetPurges, FleetShare, PurgeAnswer, PurgeWhenCut, ServerScheme};
@@ -19,7 +19,7 @@ const LOG_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=1 << 30;
 const QUEUE_MAX: u32 = 100_000;
 
 /// Reads `[fleet]`.
-pub(super) fn fleet(out: &mut Findings, table: &TableReader<'_>) -> Located<FleetConfig> {
+pub(super) fn fleet(out: &mut ReadFindings, table: &TableReader<'_>) -> LocatedValue<FleetConfig> {
     let config = FleetConfig {
         name: table.text(out, "name", fleet_name),
         node: table.required(out, "node", |out| table.text(out, "node", node_name)).unwrap_or_default(),
@@ -38,11 +38,11 @@ pub(super) fn fleet(out: &mut Findings, table: &TableReader<'_>) -> Located<Flee
     };
     connection(out, table);
     etcd_tls(out, table, &config);
-    Located::new(config, table.place)
+    LocatedValue::new(config, table.place)
 }
 
 /// What the nodes share keys with: all of it, or nothing.
-fn share(out: &mut Findings, table: &TableReader<'_>) -> Option<FleetShare> {
+fn share(out: &mut ReadFindings, table: &TableReader<'_>) -> Option<FleetShare> {
     let address = table.text(out, "address", peer_address);
     let listen = table.text(out, "listen", socket_address);
     let [cert, key, ca] = ["cert", "key", "ca"].map(|name| table.file(out, name));
@@ -56,7 +56,7 @@ fn share(out: &mut Findings, table: &TableReader<'_>) -> Option<FleetShare> {
     Some(FleetShare { address: address?, listen, cert: cert?, key: key?, ca: ca? })
 }
 
-fn lease(out: &mut Findings, table: &TableReader<'_>) -> Setting<Duration> {
+fn lease(out: &mut ReadFindings, table: &TableReader<'_>) -> Setting<Duration> {
     let lease = table.time(out, "lease", TimeBound::Positive)?;
     if LEASE.contains(&lease.value) && lease.value.subsec_nanos() == 0 {
         return Some(lease);
@@ -66,7 +66,7 @@ fn lease(out: &mut Findings, table: &TableReader<'_>) -> Setting<Duration> {
     None
 }
 
-fn purges(out: &mut Findings, table: &TableReader<'_>) -> FleetPurges {
+fn purges(out: &mut ReadFindings, table: &TableReader<'_>) -> FleetPurges {
     let cut = [("fail", PurgeWhenCut::Fail), ("queue", PurgeWhenCut::Queue)];
     let answers = [("applied", PurgeAnswer::Applied), ("accepted", PurgeAnswer::Accepted)];
     let purges = FleetPurges {
@@ -86,7 +86,7 @@ fn purges(out: &mut Findings, table: &TableReader<'_>) -> FleetPurges {
 }
 
 /// A fleet is connected by etcd.
-fn connection(out: &mut Findings, table: &TableReader<'_>) {
+fn connection(out: &mut ReadFindings, table: &TableReader<'_>) {
     const HELP: &str = "write `etcd` with the URLs of the members of etcd";
     match table.get("etcd") {
         None => out.unfit(table.place, "[fleet] has no `etcd`", HELP),
@@ -99,7 +99,7 @@ fn connection(out: &mut Findings, table: &TableReader<'_>) {
 }
 
 /// What TLS with etcd needs.
-fn etcd_tls(out: &mut Findings, table: &TableReader<'_>, config: &FleetConfig) {
+fn etcd_tls(out: &mut ReadFindings, table: &TableReader<'_>, config: &FleetConfig) {
     let EtcdTls { ca, cert, key } = &config.etcd_tls;
     for (name, given, other) in [("etcd-cert", cert, "etcd-key"), ("etcd-key", key, "etcd-cert")] {
         if let (Some(file), None) = (given, table.get(other)) {

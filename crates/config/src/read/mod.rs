@@ -21,13 +21,13 @@ use std::path::Path;
 
 use toml::de::{DeTable, DeValue};
 
-use crate::keys::{self, Table};
-use crate::place::{Located, Place};
-use crate::problem::{Problem, Warning, quoted};
-use crate::source::Source;
+use crate::keys::{self, ConfigTable};
+use crate::place::{LocatedValue, SourcePosition};
+use crate::problem::{ConfigProblem, ConfigWarning, quoted};
+use crate::source::ConfigSource;
 use crate::suggest::nearest;
 use crate::values::{OriginConfig, ProxyConfig};
-use findings::Findings;
+use findings::ReadFindings;
 use table_reader::{LIST_MAX, TableReader, Value, described, entries_of};
 
 /// The longest file. *Units*: bytes.
@@ -40,17 +40,17 @@ impl ProxyConfig {
     /// Reads a configuration. `name` is the name of the file in messages.
     ///
     /// *Errors*: all mistakes that can be found, by place; at most 100, and then how many more. *Cost*: no I/O.
-    pub fn parse(name: &str, text: &str) -> Result<(ProxyConfig, Vec<Warning>), Vec<Problem>> {
+    pub fn parse(name: &str, text: &str) -> Result<(ProxyConfig, Vec<ConfigWarning>), Vec<ConfigProblem>> {
         if text.len() > FILE_BYTES_MAX {
             return Err(vec![too_large(name)]);
         }
-        parse_text(Source::new(name, text))
+        parse_text(ConfigSource::new(name, text))
     }
 
     /// Reads a configuration from the bytes of a file.
     ///
     /// *Errors*: as [`parse`](ProxyConfig::parse); and if it is no UTF-8.
-    pub fn parse_bytes(name: &str, bytes: &[u8]) -> Result<(ProxyConfig, Vec<Warning>), Vec<Problem>> {
+    pub fn parse_bytes(name: &str, bytes: &[u8]) -> Result<(ProxyConfig, Vec<ConfigWarning>), Vec<ConfigProblem>> {
         if bytes.len() > FILE_BYTES_MAX {
             return Err(vec![too_large(name)]);
         }
@@ -58,12 +58,14 @@ impl ProxyConfig {
             Ok(text) => ProxyConfig::parse(name, text),
             Err(error) => {
                 let text = String::from_utf8_lossy(bytes);
-                let source = Source::new(name, &text);
+                let source = ConfigSource::new(name, &text);
                 let mark = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
                 let at = error.valid_up_to().saturating_sub(mark);
                 let byte = bytes.get(error.valid_up_to()).copied().unwrap_or_default();
                 let message = format!("the byte 0x{byte:02X} is not UTF-8");
-                Err(vec![Problem::new(&source, source.place(at..at + 1), message).with_help("save the file as UTF-8")])
+                Err(vec![
+                    ConfigProblem::new(&source, source.place(at..at + 1), message).with_help("save the file as UTF-8"),
+                ])
             }
         }
     }
@@ -72,7 +74,7 @@ impl ProxyConfig {
     ///
     /// *Errors*: as [`parse`](ProxyConfig::parse); and if the file cannot be read, is a directory, or is longer than
     /// [`FILE_BYTES_MAX`].
-    pub fn read(path: &Path) -> Result<(ProxyConfig, Vec<Warning>), Vec<Problem>> {
+    pub fn read(path: &Path) -> Result<(ProxyConfig, Vec<ConfigWarning>), Vec<ConfigProblem>> {
         let name = path.display().to_string();
         let bytes = read_bytes(path).map_err(|error| vec![unreadable(&name, &error)])?;
         ProxyConfig::parse_bytes(&name, &bytes)
@@ -90,7 +92,7 @@ fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn unreadable(name: &str, error: &io::Error) -> Problem {
+fn unreadable(name: &str, error: &io::Error) -> ConfigProblem {
     let (message, help) = match error.kind() {
         io::ErrorKind::NotFound => ("there is no such file".to_owned(), "docs/proxy-config.md has an example"),
         io::ErrorKind::IsADirectory => ("it is a directory".to_owned(), "name the file in it"),
@@ -99,16 +101,17 @@ fn unreadable(name: &str, error: &io::Error) -> Problem {
         }
         _ => (format!("it cannot be read: {error}"), "see whether the file system works"),
     };
-    Problem::new(&Source::new(name, ""), Place::NOWHERE, message).with_help(help)
+    ConfigProblem::new(&ConfigSource::new(name, ""), SourcePosition::NOWHERE, message).with_help(help)
 }
 
-fn too_large(name: &str) -> Problem {
+fn too_large(name: &str) -> ConfigProblem {
     let message = format!("it is longer than {} MiB", FILE_BYTES_MAX >> 20);
-    Problem::new(&Source::new(name, ""), Place::NOWHERE, message).with_help("is it the right file?")
+    ConfigProblem::new(&ConfigSource::new(name, ""), SourcePosition::NOWHERE, message)
+        .with_help("is it the right file?")
 }
 
-fn parse_text(source: Source) -> Result<(ProxyConfig, Vec<Warning>), Vec<Problem>> {
-    let mut out = Findings::new(source.clone());
+fn parse_text(source: ConfigSource) -> Result<(ProxyConfig, Vec<ConfigWarning>), Vec<ConfigProblem>> {
+    let mut out = ReadFindings::new(source.clone());
     if source.text().len() > RECOVERED_BYTES_MAX
         && let Err(error) = DeTable::parse(source.text())
     {
@@ -124,10 +127,10 @@ fn parse_text(source: Source) -> Result<(ProxyConfig, Vec<Warning>), Vec<Problem
 }
 
 /// Reads the tables of a document.
-fn document_tables(out: &mut Findings, document: &DeTable<'_>, source: Source) -> ProxyConfig {
+fn document_tables(out: &mut ReadFindings, document: &DeTable<'_>, source: ConfigSource) -> ProxyConfig {
     unknown_tables(out, document);
     let mut config = ProxyConfig { source, ..ProxyConfig::default() };
-    let start = Place { line: 1, column: 1, width: 1 };
+    let start = SourcePosition { line: 1, column: 1, width: 1 };
     for table in tables(out, document, "listener", &keys::LISTENER) {
         config.listeners.extend(front::listener(out, &table));
     }
@@ -175,7 +178,7 @@ fn document_tables(out: &mut Findings, document: &DeTable<'_>, source: Source) -
 }
 
 /// Tells what is at the top of the file and may not be.
-fn unknown_tables(out: &mut Findings, document: &DeTable<'_>) {
+fn unknown_tables(out: &mut ReadFindings, document: &DeTable<'_>) {
     let mut unknown: Vec<_> =
         document.iter().filter(|(key, _)| !keys::TOP.iter().any(|top| *top == key.get_ref())).collect();
     unknown.sort_by_key(|(key, _)| key.span().start);
@@ -205,10 +208,10 @@ fn unknown_tables(out: &mut Findings, document: &DeTable<'_>) {
 
 /// Opens a table at the top of the file.
 fn table<'a>(
-    out: &mut Findings,
+    out: &mut ReadFindings,
     document: &'a DeTable<'a>,
     name: &str,
-    allowed: &'static Table,
+    allowed: &'static ConfigTable,
 ) -> Option<TableReader<'a>> {
     let value = document.get(name)?;
     if let DeValue::Array(_) = value.get_ref() {
@@ -221,10 +224,10 @@ fn table<'a>(
 
 /// Opens the tables of a list at the top of the file.
 fn tables<'a>(
-    out: &mut Findings,
+    out: &mut ReadFindings,
     document: &'a DeTable<'a>,
     name: &str,
-    allowed: &'static Table,
+    allowed: &'static ConfigTable,
 ) -> Vec<TableReader<'a>> {
     let Some(value) = document.get(name) else { return Vec::new() };
     let place = out.place(value.span());
@@ -243,7 +246,7 @@ fn tables<'a>(
 }
 
 /// Reads the origins.
-fn origins(out: &mut Findings, document: &DeTable<'_>) -> Vec<Located<OriginConfig>> {
+fn origins(out: &mut ReadFindings, document: &DeTable<'_>) -> Vec<LocatedValue<OriginConfig>> {
     let Some(value) = document.get("origins") else { return Vec::new() };
     let place = out.place(value.span());
     let DeValue::Table(table) = value.get_ref() else {
@@ -260,7 +263,11 @@ fn origins(out: &mut Findings, document: &DeTable<'_>) -> Vec<Located<OriginConf
 }
 
 /// Reads an origin; a key of an origin that is not below the origin's name is told.
-fn origin_or_lost_key(out: &mut Findings, name: Located<&str>, value: Value<'_>) -> Option<Located<OriginConfig>> {
+fn origin_or_lost_key(
+    out: &mut ReadFindings,
+    name: LocatedValue<&str>,
+    value: Value<'_>,
+) -> Option<LocatedValue<OriginConfig>> {
     let is_lost = keys::ORIGIN.key(name.value).is_some() && !value.get_ref().is_table();
     if is_lost {
         let message = format!("`{}` is not below the name of an origin", name.value);

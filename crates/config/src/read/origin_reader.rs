@@ -4,14 +4,14 @@
 
 use toml::de::DeValue;
 
-use super::findings::Findings;
+use super::findings::ReadFindings;
 use super::table_reader::{TableReader, TimeBound, Value, described, number_in};
 use crate::keys;
-use crate::place::{Located, Setting};
+use crate::place::{LocatedValue, Setting};
 use crate::problem::quoted;
-use crate::text::{Wrong, check_path, host_rule, host_word, origin_name, server_url, srv_name};
+use crate::text::{ValueProblem, check_path, host_rule, host_word, origin_name, server_url, srv_name};
 use crate::values::{
-    Balance, EjectRules, HealthCheck, HostRule, OriginConfig, OriginTimes, OriginTls, ServerConfig, ServerScheme,
+    EjectRules, HealthCheck, HostRule, LoadBalancing, OriginConfig, OriginTimes, OriginTls, ServerConfig, ServerScheme,
 };
 
 /// The most servers of an origin.
@@ -26,22 +26,26 @@ const FAILURES_MAX: u32 = 1000;
 const STATUSES_MAX: usize = 100;
 
 /// Reads an origin. An origin that is wrong keeps its name, so that routes to it are not wrong, too.
-pub(super) fn origin(out: &mut Findings, name: Located<&str>, value: Value<'_>) -> Option<Located<OriginConfig>> {
+pub(super) fn origin(
+    out: &mut ReadFindings,
+    name: LocatedValue<&str>,
+    value: Value<'_>,
+) -> Option<LocatedValue<OriginConfig>> {
     use TimeBound::{Any, Positive};
     let name = match origin_name(name.value) {
-        Ok(text) => Located::new(text, name.place),
+        Ok(text) => LocatedValue::new(text, name.place),
         Err(wrong) => {
             out.wrong_text(name.place, wrong);
-            Located::new(name.value.to_owned(), name.place)
+            LocatedValue::new(name.value.to_owned(), name.place)
         }
     };
     let Some(table) = TableReader::open(out, &keys::ORIGIN, value) else {
-        return Some(Located::new(OriginConfig { name, ..OriginConfig::default() }, out.place(value.span())));
+        return Some(LocatedValue::new(OriginConfig { name, ..OriginConfig::default() }, out.place(value.span())));
     };
     let balances = [
-        ("round-robin", Balance::RoundRobin),
-        ("least-outstanding", Balance::LeastOutstanding),
-        ("hash", Balance::Hash),
+        ("round-robin", LoadBalancing::RoundRobin),
+        ("least-outstanding", LoadBalancing::LeastOutstanding),
+        ("hash", LoadBalancing::Hash),
     ];
     let origin = OriginConfig {
         servers: servers(out, &table, &name.value),
@@ -64,7 +68,7 @@ pub(super) fn origin(out: &mut Findings, name: Located<&str>, value: Value<'_>) 
             ca: table.file(out, "ca"),
             tls_name: table.text(out, "tls-name", |text| {
                 let word = host_word(text)?;
-                let wrong = || Wrong::has(text, "a port", format!("write {}", quoted(&word.host)));
+                let wrong = || ValueProblem::has(text, "a port", format!("write {}", quoted(&word.host)));
                 if word.port.is_some() { Err(wrong()) } else { Ok(word.host) }
             }),
             client_cert: table.file(out, "client-cert"),
@@ -78,10 +82,10 @@ pub(super) fn origin(out: &mut Findings, name: Located<&str>, value: Value<'_>) 
         name,
     };
     fits(out, &table, &origin);
-    Some(Located::new(origin, table.place))
+    Some(LocatedValue::new(origin, table.place))
 }
 
-fn servers(out: &mut Findings, table: &TableReader<'_>, name: &str) -> Vec<Located<ServerConfig>> {
+fn servers(out: &mut ReadFindings, table: &TableReader<'_>, name: &str) -> Vec<LocatedValue<ServerConfig>> {
     if table.get("servers").is_none() {
         if table.get("srv").is_none() {
             table.missing(out, "servers");
@@ -96,7 +100,7 @@ fn servers(out: &mut Findings, table: &TableReader<'_>, name: &str) -> Vec<Locat
     }
     let count = elements.len();
     let servers: Vec<_> = elements.into_iter().filter_map(|element| server(out, element)).collect();
-    let is_zero = |server: &Located<ServerConfig>| server.weight.is_some_and(|weight| weight.value == 0);
+    let is_zero = |server: &LocatedValue<ServerConfig>| server.weight.is_some_and(|weight| weight.value == 0);
     if count > 0 && servers.len() == count && servers.iter().all(is_zero) {
         let message = format!("all servers of origin {} have the weight 0", quoted(name));
         out.unfit(place, message, "at least one server has a weight from 1 to 1000");
@@ -104,11 +108,13 @@ fn servers(out: &mut Findings, table: &TableReader<'_>, name: &str) -> Vec<Locat
     servers
 }
 
-fn server(out: &mut Findings, value: Value<'_>) -> Option<Located<ServerConfig>> {
+fn server(out: &mut ReadFindings, value: Value<'_>) -> Option<LocatedValue<ServerConfig>> {
     let place = out.place(value.span());
     match value.get_ref() {
         DeValue::String(text) => match server_url(text) {
-            Ok(url) => Some(Located::new(ServerConfig { url: Located::new(url, place), weight: None }, place)),
+            Ok(url) => {
+                Some(LocatedValue::new(ServerConfig { url: LocatedValue::new(url, place), weight: None }, place))
+            }
             Err(wrong) => {
                 out.wrong_text(place, wrong);
                 None
@@ -118,7 +124,7 @@ fn server(out: &mut Findings, value: Value<'_>) -> Option<Located<ServerConfig>>
             let table = TableReader::open(out, &keys::ORIGIN_SERVER, value)?;
             let url = table.required(out, "url", |out| table.text(out, "url", server_url));
             let weight = table.number(out, "weight", 0..=WEIGHT_MAX);
-            Some(Located::new(ServerConfig { url: url?, weight }, place))
+            Some(LocatedValue::new(ServerConfig { url: url?, weight }, place))
         }
         other => {
             let message = format!("a server must be a URL or a table, not {}", described(other));
@@ -132,16 +138,16 @@ fn server(out: &mut Findings, value: Value<'_>) -> Option<Located<ServerConfig>>
     }
 }
 
-fn host(out: &mut Findings, table: &TableReader<'_>) -> Setting<HostRule> {
+fn host(out: &mut ReadFindings, table: &TableReader<'_>) -> Setting<HostRule> {
     let read = table.text(out, "host", host_rule)?;
     let (rule, meant) = read.value;
     if let (Some(meant), HostRule::Fixed(host)) = (meant, &rule) {
         out.doubt(read.place, format!("{} is taken as the name of a host", quoted(host)), format!("perhaps `{meant}`"));
     }
-    Some(Located::new(rule, read.place))
+    Some(LocatedValue::new(rule, read.place))
 }
 
-fn check(out: &mut Findings, table: &TableReader<'_>) -> Setting<HealthCheck> {
+fn check(out: &mut ReadFindings, table: &TableReader<'_>) -> Setting<HealthCheck> {
     let path = table.required(out, "path", |out| table.text(out, "path", check_path));
     let interval = table.time(out, "interval", TimeBound::Positive);
     let time = table.time(out, "time", TimeBound::Positive);
@@ -152,19 +158,19 @@ fn check(out: &mut Findings, table: &TableReader<'_>) -> Setting<HealthCheck> {
     }
     let read = |value| number_in(out, "an element of `status`", value, 100..=599);
     let status = statuses.into_iter().flatten().filter_map(read).collect();
-    Some(Located::new(HealthCheck { path: path?, interval, time, status }, table.place))
+    Some(LocatedValue::new(HealthCheck { path: path?, interval, time, status }, table.place))
 }
 
-fn eject(out: &mut Findings, table: &TableReader<'_>) -> Located<EjectRules> {
+fn eject(out: &mut ReadFindings, table: &TableReader<'_>) -> LocatedValue<EjectRules> {
     let rules = EjectRules {
         failures: table.number(out, "failures", 1..=FAILURES_MAX),
         time: table.time(out, "time", TimeBound::Positive),
     };
-    Located::new(rules, table.place)
+    LocatedValue::new(rules, table.place)
 }
 
 /// Tells what of an origin does not fit together.
-fn fits(out: &mut Findings, table: &TableReader<'_>, origin: &OriginConfig) {
+fn fits(out: &mut ReadFindings, table: &TableReader<'_>, origin: &OriginConfig) {
     let (has_cert, has_key) = (table.get("client-cert").is_some(), table.get("client-key").is_some());
     if has_cert != has_key {
         let (given, missing) = if has_cert { ("client-cert", "client-key") } else { ("client-key", "client-cert") };
@@ -183,7 +189,7 @@ fn fits(out: &mut Findings, table: &TableReader<'_>, origin: &OriginConfig) {
             }
         }
     }
-    let has_tls = |server: &Located<ServerConfig>| server.url.scheme == ServerScheme::Https;
+    let has_tls = |server: &LocatedValue<ServerConfig>| server.url.scheme == ServerScheme::Https;
     let found_have_tls = origin.srv.as_ref().map(|_| origin.srv_tls.is_some_and(|tls| tls.value));
     if let (Some(srv_tls), None) = (origin.srv_tls, table.get("srv")) {
         out.doubt(srv_tls.place, "`srv-tls` has no effect without `srv`", "servers with TLS have https:// URLs");

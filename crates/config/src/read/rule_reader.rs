@@ -6,10 +6,10 @@ use std::collections::HashSet;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::findings::Findings;
+use super::findings::ReadFindings;
 use super::table_reader::{LIST_MAX, TableReader, TimeBound, text_element, time_in};
 use crate::keys;
-use crate::place::{Located, Place, Setting};
+use crate::place::{LocatedValue, Setting, SourcePosition};
 use crate::problem::quoted;
 use crate::text::{Read, header_value, name_pattern, network, plain_name, settable_header, tag};
 use crate::values::{AccessRules, HeaderEdits, HeaderValue, KeyRules, LifetimeRules, NameFilter, RouteRules};
@@ -18,7 +18,7 @@ use crate::values::{AccessRules, HeaderEdits, HeaderValue, KeyRules, LifetimeRul
 const PART_BYTES: RangeInclusive<u64> = 64 << 10..=64 << 20;
 
 /// Reads the rules of caching.
-pub(super) fn rules(out: &mut Findings, table: &TableReader<'_>) -> RouteRules {
+pub(super) fn rules(out: &mut ReadFindings, table: &TableReader<'_>) -> RouteRules {
     let rules = RouteRules {
         key: KeyRules {
             query: filter(out, table, "query-ignore", "query-keep"),
@@ -44,7 +44,7 @@ pub(super) fn rules(out: &mut Findings, table: &TableReader<'_>) -> RouteRules {
 }
 
 /// Tells what is probably not meant.
-fn doubts(out: &mut Findings, table: &TableReader<'_>, rules: &RouteRules) {
+fn doubts(out: &mut ReadFindings, table: &TableReader<'_>, rules: &RouteRules) {
     if rules.pass.is_some_and(|pass| pass.value) {
         let lifetimes = &rules.lifetimes;
         let given = [
@@ -71,7 +71,7 @@ fn doubts(out: &mut Findings, table: &TableReader<'_>, rules: &RouteRules) {
 }
 
 /// Reads a list of what is removed, or one of what remains.
-fn filter(out: &mut Findings, table: &TableReader<'_>, ignore: &str, keep: &str) -> Setting<NameFilter> {
+fn filter(out: &mut ReadFindings, table: &TableReader<'_>, ignore: &str, keep: &str) -> Setting<NameFilter> {
     let ignored = table.given_list(out, ignore, name_pattern);
     let kept = table.given_list(out, keep, name_pattern);
     if table.get(ignore).is_some() && table.get(keep).is_some() {
@@ -81,13 +81,13 @@ fn filter(out: &mut Findings, table: &TableReader<'_>, ignore: &str, keep: &str)
     }
     let place = |name: &str| table.get(name).map(|value| out.place(value.span())).unwrap_or_default();
     match (ignored, kept) {
-        (Some(list), _) => Some(Located::new(NameFilter::Ignore(list), place(ignore))),
-        (None, Some(list)) => Some(Located::new(NameFilter::Keep(list), place(keep))),
+        (Some(list), _) => Some(LocatedValue::new(NameFilter::Ignore(list), place(ignore))),
+        (None, Some(list)) => Some(LocatedValue::new(NameFilter::Keep(list), place(keep))),
         (None, None) => None,
     }
 }
 
-fn status_ttl(out: &mut Findings, table: &TableReader<'_>) -> Vec<(Located<u16>, Located<Duration>)> {
+fn status_ttl(out: &mut ReadFindings, table: &TableReader<'_>) -> Vec<(LocatedValue<u16>, LocatedValue<Duration>)> {
     let mut list = Vec::new();
     for (key, value) in table.entries(out, "status-ttl", "a table such as { 404 = \"1m\" }") {
         let is_number = key.len() == 3 && key.bytes().all(|byte| byte.is_ascii_digit());
@@ -96,13 +96,13 @@ fn status_ttl(out: &mut Findings, table: &TableReader<'_>) -> Vec<(Located<u16>,
             out.wrong(key.place, format!("{} is not a status", quoted(key.value)), "allowed: 200 to 599");
         }
         let time = time_in(out, "a lifetime in `status-ttl`", value, TimeBound::Lifetime);
-        list.extend(status.map(|status| Located::new(status, key.place)).zip(time));
+        list.extend(status.map(|status| LocatedValue::new(status, key.place)).zip(time));
     }
     list
 }
 
 /// Reads who may use a site or a route.
-pub(super) fn access(out: &mut Findings, table: &TableReader<'_>) -> AccessRules {
+pub(super) fn access(out: &mut ReadFindings, table: &TableReader<'_>) -> AccessRules {
     let access = AccessRules { allow: table.list(out, "allow", network), deny: table.list(out, "deny", network) };
     if table.get("allow").is_some_and(|value| value.get_ref().as_array().is_some_and(|list| list.is_empty())) {
         let help = "leave it out to allow everyone, or write `deny = [\"0.0.0.0/0\", \"::/0\"]` to allow nobody";
@@ -112,7 +112,7 @@ pub(super) fn access(out: &mut Findings, table: &TableReader<'_>) -> AccessRules
 }
 
 /// Reads changes of headers.
-pub(super) fn edits(out: &mut Findings, table: &TableReader<'_>, name: &str) -> HeaderEdits {
+pub(super) fn edits(out: &mut ReadFindings, table: &TableReader<'_>, name: &str) -> HeaderEdits {
     let Some(inner) = table.table(out, name, &keys::HEADERS) else { return HeaderEdits::default() };
     let mut names = HashSet::new();
     let mut set = Vec::new();
@@ -131,9 +131,14 @@ pub(super) fn edits(out: &mut Findings, table: &TableReader<'_>, name: &str) -> 
 }
 
 /// A name that is right, and was not read before.
-fn once(out: &mut Findings, names: &mut HashSet<String>, read: Read<String>, place: Place) -> Setting<String> {
+fn once(
+    out: &mut ReadFindings,
+    names: &mut HashSet<String>,
+    read: Read<String>,
+    place: SourcePosition,
+) -> Setting<String> {
     match read {
-        Ok(name) if names.insert(name.clone()) => Some(Located::new(name, place)),
+        Ok(name) if names.insert(name.clone()) => Some(LocatedValue::new(name, place)),
         Ok(name) => {
             let help = "a header is set or removed once; capital letters do not count in names";
             out.unfit(place, format!("the header {} is given twice", quoted(&name)), help);

@@ -5,14 +5,14 @@
 
 use std::collections::HashMap;
 
-use super::findings::Findings;
+use super::findings::ReadFindings;
 use super::rule_reader::{access, edits, rules};
 use super::table_reader::{LIST_MAX, TableReader, number_in};
 use crate::keys;
-use crate::place::{Located, Setting};
+use crate::place::{LocatedValue, Setting};
 use crate::problem::quoted;
 use crate::text::{network, redirect_target, request_rate, route_path, site_name};
-use crate::values::{ForwardConfig, Redirect, RouteAction, RouteConfig, RoutePath, SiteConfig};
+use crate::values::{ForwardConfig, RedirectConfig, RouteAction, RouteConfig, RoutePath, SiteConfig};
 
 /// The statuses of redirects.
 const REDIRECTS: [u16; 5] = [301, 302, 303, 307, 308];
@@ -20,7 +20,7 @@ const REDIRECTS: [u16; 5] = [301, 302, 303, 307, 308];
 const PORTS_MAX: usize = 1000;
 
 /// Reads a `[[site]]`.
-pub(super) fn site(out: &mut Findings, table: &TableReader<'_>) -> Located<SiteConfig> {
+pub(super) fn site(out: &mut ReadFindings, table: &TableReader<'_>) -> LocatedValue<SiteConfig> {
     let names = table.given_list(out, "names", site_name);
     let default = table.switch(out, "default");
     let is_default = default.is_some_and(|value| value.value);
@@ -39,20 +39,20 @@ pub(super) fn site(out: &mut Findings, table: &TableReader<'_>) -> Located<SiteC
     let client_requests = table.text(out, "client-requests", request_rate);
     let routes = routes(out, table);
     let site = SiteConfig { names: names.unwrap_or_default(), default, access, client_requests, routes };
-    Located::new(site, table.place)
+    LocatedValue::new(site, table.place)
 }
 
 fn is_empty(value: &toml::de::DeValue<'_>) -> bool {
     value.as_array().is_some_and(|elements| elements.is_empty())
 }
 
-fn routes(out: &mut Findings, table: &TableReader<'_>) -> Vec<Located<RouteConfig>> {
+fn routes(out: &mut ReadFindings, table: &TableReader<'_>) -> Vec<LocatedValue<RouteConfig>> {
     let elements = table.elements(out, "route", "tables, each with a header [[site.route]]", LIST_MAX);
     if elements.as_ref().is_none_or(Vec::is_empty) && table.get("route").is_none_or(|value| is_empty(value.get_ref())) {
         let help = "write for example [[site.route]] with `path = \"/\"` and `origin = \"app\"`";
         out.unfit(table.place, "the site has no routes", help);
     }
-    let mut routes: Vec<Located<RouteConfig>> = Vec::new();
+    let mut routes: Vec<LocatedValue<RouteConfig>> = Vec::new();
     let mut known: HashMap<RoutePath, u32> = HashMap::new();
     for value in elements.into_iter().flatten() {
         let Some(inner) = TableReader::open(out, &keys::ROUTE, value) else { continue };
@@ -74,10 +74,10 @@ fn routes(out: &mut Findings, table: &TableReader<'_>) -> Vec<Located<RouteConfi
 }
 
 /// Reads a route: its path, if that is right, and all of it, if it is complete.
-fn route(out: &mut Findings, table: &TableReader<'_>) -> (Setting<RoutePath>, Option<Located<RouteConfig>>) {
+fn route(out: &mut ReadFindings, table: &TableReader<'_>) -> (Setting<RoutePath>, Option<LocatedValue<RouteConfig>>) {
     let path = match table.get("path") {
         Some(_) => table.text(out, "path", route_path),
-        None => Some(Located::new(RoutePath::Prefix("/".to_owned()), table.place)),
+        None => Some(LocatedValue::new(RoutePath::Prefix("/".to_owned()), table.place)),
     };
     let action = action(out, table);
     let rules = rules(out, table);
@@ -87,13 +87,13 @@ fn route(out: &mut Findings, table: &TableReader<'_>) -> (Setting<RoutePath>, Op
     let client_requests = table.text(out, "client-requests", request_rate);
     let complete = path.clone().zip(action).map(|(path, action)| {
         let route = RouteConfig { path, action, rules, request_headers, response_headers, access, client_requests };
-        Located::new(route, table.place)
+        LocatedValue::new(route, table.place)
     });
     (path, complete)
 }
 
 /// Reads what is done with requests: exactly one of `origin` and `redirect`.
-fn action(out: &mut Findings, table: &TableReader<'_>) -> Option<RouteAction> {
+fn action(out: &mut ReadFindings, table: &TableReader<'_>) -> Option<RouteAction> {
     let origin = table.text(out, "origin", |text| Ok(text.to_owned()));
     let redirect = table.table(out, "redirect", &keys::REDIRECT).and_then(|inner| redirect(out, &inner));
     match (table.get("origin").is_some(), table.get("redirect").is_some()) {
@@ -116,7 +116,7 @@ fn action(out: &mut Findings, table: &TableReader<'_>) -> Option<RouteAction> {
 }
 
 /// Tells which keys of a redirect have no meaning.
-fn without_effect(out: &mut Findings, table: &TableReader<'_>) {
+fn without_effect(out: &mut ReadFindings, table: &TableReader<'_>) {
     for name in keys::ROUTE.keys().map(|key| key.name) {
         let has_effect =
             matches!(name, "path" | "redirect" | "response-headers" | "allow" | "deny" | "client-requests");
@@ -131,7 +131,7 @@ fn without_effect(out: &mut Findings, table: &TableReader<'_>) {
     }
 }
 
-fn redirect(out: &mut Findings, table: &TableReader<'_>) -> Option<Located<Redirect>> {
+fn redirect(out: &mut ReadFindings, table: &TableReader<'_>) -> Option<LocatedValue<RedirectConfig>> {
     let to = table.required(out, "to", |out| table.text(out, "to", redirect_target));
     let status = table.number(out, "status", 0..=u16::MAX).filter(|status| {
         let is_redirect = REDIRECTS.contains(&status.value);
@@ -142,14 +142,14 @@ fn redirect(out: &mut Findings, table: &TableReader<'_>) -> Option<Located<Redir
         is_redirect
     });
     let keep_path = table.switch(out, "keep-path");
-    Some(Located::new(Redirect { to: to?, status, keep_path }, table.place))
+    Some(LocatedValue::new(RedirectConfig { to: to?, status, keep_path }, table.place))
 }
 
 /// Reads `[forward-proxy]`.
-pub(super) fn forward(out: &mut Findings, table: &TableReader<'_>) -> Located<ForwardConfig> {
+pub(super) fn forward(out: &mut ReadFindings, table: &TableReader<'_>) -> LocatedValue<ForwardConfig> {
     let allow = table.list(out, "allow", network);
     let ports = table.elements(out, "connect-ports", "a list such as [443]", PORTS_MAX);
     let read = |value| number_in(out, "an element of `connect-ports`", value, 1..=u16::MAX);
     let connect_ports = ports.map(|values| values.into_iter().filter_map(read).collect());
-    Located::new(ForwardConfig { allow, connect_ports, rules: rules(out, table) }, table.place)
+    LocatedValue::new(ForwardConfig { allow, connect_ports, rules: rules(out, table) }, table.place)
 }

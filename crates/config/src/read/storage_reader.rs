@@ -2,12 +2,12 @@
 //!
 //! Owns: their bounds, which are those of the options of `nectary proxy`.
 
-use super::findings::Findings;
+use super::findings::ReadFindings;
 use super::table_reader::{TableReader, TimeBound};
 use crate::place::Setting;
 use crate::quantity::exact_size;
 use crate::text::{device_spec, request_rate, write_budget};
-use crate::values::{AdmitRule, ClusterRead, IoEngine, LimitConfig, StoreConfig};
+use crate::values::{AdmitRule, ClusterRead, LimitConfig, StoreConfig, StoreIoEngine};
 
 /// The bounds of the head of a message. *Units*: bytes.
 const HEAD_BYTES: std::ops::RangeInclusive<u64> = 1024..=16 << 20;
@@ -23,8 +23,8 @@ const REINSERT_PERCENT_MAX: u32 = 50;
 const REWRITE_PERCENT_MAX: u32 = 100;
 
 /// Reads `[store]`.
-pub(super) fn store(out: &mut Findings, table: &TableReader<'_>) -> StoreConfig {
-    let engines = [("auto", IoEngine::Auto), ("uring", IoEngine::Uring), ("posix", IoEngine::Posix)];
+pub(super) fn store(out: &mut ReadFindings, table: &TableReader<'_>) -> StoreConfig {
+    let engines = [("auto", StoreIoEngine::Auto), ("uring", StoreIoEngine::Uring), ("posix", StoreIoEngine::Posix)];
     let reads = [("auto", ClusterRead::Auto), ("cluster", ClusterRead::Cluster), ("object", ClusterRead::Object)];
     let rules = [("all", AdmitRule::All), ("second-request", AdmitRule::SecondRequest)];
     StoreConfig {
@@ -46,7 +46,7 @@ pub(super) fn store(out: &mut Findings, table: &TableReader<'_>) -> StoreConfig 
     }
 }
 
-fn cluster_size(out: &mut Findings, table: &TableReader<'_>) -> Setting<u64> {
+fn cluster_size(out: &mut ReadFindings, table: &TableReader<'_>) -> Setting<u64> {
     let size = table.size(out, "cluster-size", 0..=CLUSTER_BYTES_MAX)?;
     if size.value == 0 || (size.value >= CLUSTER_BYTES_MIN && size.value.is_power_of_two()) {
         return Some(size);
@@ -57,7 +57,7 @@ fn cluster_size(out: &mut Findings, table: &TableReader<'_>) -> Setting<u64> {
 }
 
 /// Reads `[limits]`.
-pub(super) fn limits(out: &mut Findings, table: &TableReader<'_>) -> LimitConfig {
+pub(super) fn limits(out: &mut ReadFindings, table: &TableReader<'_>) -> LimitConfig {
     use TimeBound::{Any, Positive};
     LimitConfig {
         connections_max: table.number(out, "connections-max", 1..=u32::MAX),

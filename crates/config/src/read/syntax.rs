@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use toml::de::{DeTable, DeValue, Error};
 
-use super::findings::Findings;
+use super::findings::ReadFindings;
 use super::table_reader::Value;
 use crate::problem::quoted;
 
@@ -14,7 +14,7 @@ use crate::problem::quoted;
 const DEPTH_MAX: usize = 16;
 
 /// Tells the mistakes of syntax; `table` is what could be read in spite of them.
-pub(super) fn tell(out: &mut Findings, table: &DeTable<'_>, errors: &[Error]) {
+pub(super) fn tell(out: &mut ReadFindings, table: &DeTable<'_>, errors: &[Error]) {
     for error in errors {
         let span = error.span().unwrap_or_default();
         let place = out.place(span.clone());
@@ -66,7 +66,7 @@ fn open_value_in(value: Value<'_>, byte: usize, depth: usize) -> Option<(usize, 
 }
 
 /// A message, and what is allowed.
-fn translated(out: &Findings, table: &DeTable<'_>, message: &str, span: Range<usize>) -> (String, Option<String>) {
+fn translated(out: &ReadFindings, table: &DeTable<'_>, message: &str, span: Range<usize>) -> (String, Option<String>) {
     let text = out.source.text();
     let found = text.get(span.clone()).unwrap_or_default();
     let rest = text.get(span.start..).unwrap_or_default().lines().next().unwrap_or_default();
@@ -121,7 +121,7 @@ fn translated(out: &Findings, table: &DeTable<'_>, message: &str, span: Range<us
 }
 
 /// The message about a key or a header that is there twice.
-fn duplicate(out: &Findings, table: &DeTable<'_>, name: &str, span: Range<usize>) -> (String, Option<String>) {
+fn duplicate(out: &ReadFindings, table: &DeTable<'_>, name: &str, span: Range<usize>) -> (String, Option<String>) {
     let before = out.source.text().get(..span.start).unwrap_or_default();
     let line = out.source.line(out.place(span.clone()).line).trim();
     let (what, first, remedy) = if line.starts_with('[') {

@@ -11,9 +11,9 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::findings::Findings;
-use crate::keys::{self, Table};
-use crate::place::{Located, Place, Setting};
+use super::findings::ReadFindings;
+use crate::keys::{self, ConfigTable};
+use crate::place::{LocatedValue, Setting, SourcePosition};
 use crate::problem::quoted;
 use crate::quantity::{exact_size, exact_time, parse_size, parse_time};
 use crate::suggest::nearest;
@@ -32,9 +32,9 @@ pub(super) struct TableReader<'a> {
     /// Its keys.
     table: &'a DeTable<'a>,
     /// What it may have.
-    allowed: &'static Table,
+    allowed: &'static ConfigTable,
     /// The place of its header, or of the brace that opens it.
-    pub place: Place,
+    pub place: SourcePosition,
 }
 
 /// The times that a key may have.
@@ -50,7 +50,7 @@ pub(super) enum TimeBound {
 
 impl<'a> TableReader<'a> {
     /// Takes a table, and tells which of its keys are unknown. *Errors*: `None`, and it is told, if it is no table.
-    pub fn open(out: &mut Findings, allowed: &'static Table, value: Value<'a>) -> Option<TableReader<'a>> {
+    pub fn open(out: &mut ReadFindings, allowed: &'static ConfigTable, value: Value<'a>) -> Option<TableReader<'a>> {
         let place = out.place(value.span());
         let DeValue::Table(table) = value.get_ref() else {
             let header = allowed.header;
@@ -73,12 +73,12 @@ impl<'a> TableReader<'a> {
     }
 
     /// The place of a key itself; of the table if the key is absent.
-    pub fn key_place(&self, out: &Findings, name: &str) -> Place {
+    pub fn key_place(&self, out: &ReadFindings, name: &str) -> SourcePosition {
         self.table.get_key_value(name).map_or(self.place, |(key, _)| out.place(key.span()))
     }
 
     /// Tells that a key is missing.
-    pub fn missing(&self, out: &mut Findings, name: &str) {
+    pub fn missing(&self, out: &mut ReadFindings, name: &str) {
         let example = self.allowed.key(name).map_or("", |key| key.example);
         let header = self.allowed.header.split(" = ").next().unwrap_or_default();
         out.unfit(
@@ -91,9 +91,9 @@ impl<'a> TableReader<'a> {
     /// Reads a key by a function, and tells if the key is missing.
     pub fn required<T>(
         &self,
-        out: &mut Findings,
+        out: &mut ReadFindings,
         name: &str,
-        read: impl FnOnce(&mut Findings) -> Setting<T>,
+        read: impl FnOnce(&mut ReadFindings) -> Setting<T>,
     ) -> Setting<T> {
         if self.get(name).is_none() {
             self.missing(out, name);
@@ -104,7 +104,7 @@ impl<'a> TableReader<'a> {
     /// Reads a key by a function, which gives `None` for a value of the wrong type.
     fn setting<T>(
         &self,
-        out: &mut Findings,
+        out: &mut ReadFindings,
         name: &str,
         expected: &str,
         read: impl FnOnce(&DeValue<'_>) -> Option<Read<T>>,
@@ -112,7 +112,7 @@ impl<'a> TableReader<'a> {
         let value = self.get(name)?;
         let place = out.place(value.span());
         match read(value.get_ref()) {
-            Some(Ok(value)) => Some(Located::new(value, place)),
+            Some(Ok(value)) => Some(LocatedValue::new(value, place)),
             Some(Err(wrong)) => {
                 out.wrong_text(place, wrong);
                 None
@@ -125,22 +125,22 @@ impl<'a> TableReader<'a> {
     }
 
     /// A text that a function reads.
-    pub fn text<T>(&self, out: &mut Findings, name: &str, read: impl FnOnce(&str) -> Read<T>) -> Setting<T> {
+    pub fn text<T>(&self, out: &mut ReadFindings, name: &str, read: impl FnOnce(&str) -> Read<T>) -> Setting<T> {
         self.setting(out, name, "a text in quotes", |value| value.as_str().map(read))
     }
 
     /// The path of a file.
-    pub fn file(&self, out: &mut Findings, name: &str) -> Setting<PathBuf> {
+    pub fn file(&self, out: &mut ReadFindings, name: &str) -> Setting<PathBuf> {
         self.text(out, name, file_path)
     }
 
     /// `true` or `false`.
-    pub fn switch(&self, out: &mut Findings, name: &str) -> Setting<bool> {
+    pub fn switch(&self, out: &mut ReadFindings, name: &str) -> Setting<bool> {
         self.setting(out, name, "true or false", |value| value.as_bool().map(Ok))
     }
 
     /// One of some words.
-    pub fn choice<T: Copy>(&self, out: &mut Findings, name: &str, words: &[(&str, T)]) -> Setting<T> {
+    pub fn choice<T: Copy>(&self, out: &mut ReadFindings, name: &str, words: &[(&str, T)]) -> Setting<T> {
         let value = self.get(name)?;
         let place = out.place(value.span());
         let names = || words.iter().map(|(word, _)| *word);
@@ -150,7 +150,7 @@ impl<'a> TableReader<'a> {
             return None;
         };
         if let Some((_, value)) = words.iter().find(|(word, _)| *word == text) {
-            return Some(Located::new(*value, place));
+            return Some(LocatedValue::new(*value, place));
         }
         let perhaps = nearest(text, names()).map_or(String::new(), |word| format!("perhaps \"{word}\"; "));
         out.wrong(place, format!("`{name}` cannot be {}", quoted(text)), format!("{perhaps}allowed: {allowed}"));
@@ -158,7 +158,7 @@ impl<'a> TableReader<'a> {
     }
 
     /// A whole number.
-    pub fn number<T>(&self, out: &mut Findings, name: &str, range: RangeInclusive<T>) -> Setting<T>
+    pub fn number<T>(&self, out: &mut ReadFindings, name: &str, range: RangeInclusive<T>) -> Setting<T>
     where
         T: TryFrom<i64> + PartialOrd + Copy + Display,
     {
@@ -167,7 +167,7 @@ impl<'a> TableReader<'a> {
     }
 
     /// A size, in bytes: a text with a unit, or a number.
-    pub fn size(&self, out: &mut Findings, name: &str, range: RangeInclusive<u64>) -> Setting<u64> {
+    pub fn size(&self, out: &mut ReadFindings, name: &str, range: RangeInclusive<u64>) -> Setting<u64> {
         let value = self.get(name)?;
         let place = out.place(value.span());
         let bytes = match value.get_ref() {
@@ -196,27 +196,27 @@ impl<'a> TableReader<'a> {
             out.wrong(place, format!("`{name}` cannot be {}", exact_size(bytes)), format!("allowed: {allowed}"));
             return None;
         }
-        Some(Located::new(bytes, place))
+        Some(LocatedValue::new(bytes, place))
     }
 
     /// A time.
-    pub fn time(&self, out: &mut Findings, name: &str, bound: TimeBound) -> Setting<Duration> {
+    pub fn time(&self, out: &mut ReadFindings, name: &str, bound: TimeBound) -> Setting<Duration> {
         let value = self.get(name)?;
         time_in(out, &format!("`{name}`"), value, bound)
     }
 
     /// A list of texts that a function reads; empty if the key is absent.
-    pub fn list<T>(&self, out: &mut Findings, name: &str, read: impl Fn(&str) -> Read<T>) -> Vec<Located<T>> {
+    pub fn list<T>(&self, out: &mut ReadFindings, name: &str, read: impl Fn(&str) -> Read<T>) -> Vec<LocatedValue<T>> {
         self.given_list(out, name, read).unwrap_or_default()
     }
 
     /// A list of texts that a function reads; `None` if the key is absent.
     pub fn given_list<T>(
         &self,
-        out: &mut Findings,
+        out: &mut ReadFindings,
         name: &str,
         read: impl Fn(&str) -> Read<T>,
-    ) -> Option<Vec<Located<T>>> {
+    ) -> Option<Vec<LocatedValue<T>>> {
         let elements = self.elements(out, name, "a list of texts such as [\"a\", \"b\"]", LIST_MAX)?;
         let mut list = Vec::new();
         for element in elements {
@@ -226,7 +226,13 @@ impl<'a> TableReader<'a> {
     }
 
     /// The elements of a list; `None` if the key is absent or wrong.
-    pub fn elements(&self, out: &mut Findings, name: &str, expected: &str, count_max: usize) -> Option<Vec<Value<'a>>> {
+    pub fn elements(
+        &self,
+        out: &mut ReadFindings,
+        name: &str,
+        expected: &str,
+        count_max: usize,
+    ) -> Option<Vec<Value<'a>>> {
         let value = self.get(name)?;
         let place = out.place(value.span());
         let DeValue::Array(elements) = value.get_ref() else {
@@ -242,13 +248,18 @@ impl<'a> TableReader<'a> {
     }
 
     /// A table in this table.
-    pub fn table(&self, out: &mut Findings, name: &str, allowed: &'static Table) -> Option<TableReader<'a>> {
+    pub fn table(&self, out: &mut ReadFindings, name: &str, allowed: &'static ConfigTable) -> Option<TableReader<'a>> {
         let value = self.get(name)?;
         TableReader::open(out, allowed, value)
     }
 
     /// The entries of a table whose keys are free, in the order of the file; empty if the key is absent or wrong.
-    pub fn entries(&self, out: &mut Findings, name: &str, expected: &str) -> Vec<(Located<&'a str>, Value<'a>)> {
+    pub fn entries(
+        &self,
+        out: &mut ReadFindings,
+        name: &str,
+        expected: &str,
+    ) -> Vec<(LocatedValue<&'a str>, Value<'a>)> {
         let Some(value) = self.get(name) else { return Vec::new() };
         let place = out.place(value.span());
         let DeValue::Table(table) = value.get_ref() else {
@@ -261,11 +272,11 @@ impl<'a> TableReader<'a> {
 
 /// The entries of a table whose keys are free, in the order of the file.
 pub(super) fn entries_of<'a>(
-    out: &mut Findings,
+    out: &mut ReadFindings,
     name: &str,
-    place: Place,
+    place: SourcePosition,
     table: &'a DeTable<'a>,
-) -> Vec<(Located<&'a str>, Value<'a>)> {
+) -> Vec<(LocatedValue<&'a str>, Value<'a>)> {
     if table.len() > LIST_MAX {
         out.wrong(place, format!("`{name}` has {} keys", table.len()), format!("at most {LIST_MAX} are allowed"));
         return Vec::new();
@@ -275,14 +286,14 @@ pub(super) fn entries_of<'a>(
     let mut located = Vec::new();
     for (key, value) in entries {
         let name: &'a str = key.get_ref();
-        located.push((Located::new(name, out.place(key.span())), value));
+        located.push((LocatedValue::new(name, out.place(key.span())), value));
     }
     located
 }
 
 /// Reads an element of a list of texts.
 pub(super) fn text_element<T>(
-    out: &mut Findings,
+    out: &mut ReadFindings,
     name: &str,
     element: Value<'_>,
     read: impl Fn(&str) -> Read<T>,
@@ -293,7 +304,7 @@ pub(super) fn text_element<T>(
         return None;
     };
     match read(text) {
-        Ok(value) => Some(Located::new(value, place)),
+        Ok(value) => Some(LocatedValue::new(value, place)),
         Err(wrong) => {
             out.wrong_text(place, wrong);
             None
@@ -302,7 +313,7 @@ pub(super) fn text_element<T>(
 }
 
 /// Reads a whole number within bounds; `what` is its name in messages.
-pub(super) fn number_in<T>(out: &mut Findings, what: &str, value: Value<'_>, range: RangeInclusive<T>) -> Setting<T>
+pub(super) fn number_in<T>(out: &mut ReadFindings, what: &str, value: Value<'_>, range: RangeInclusive<T>) -> Setting<T>
 where
     T: TryFrom<i64> + PartialOrd + Copy + Display,
 {
@@ -317,11 +328,11 @@ where
         out.wrong(place, format!("{what} cannot be {}", shown(value.get_ref())), allowed);
         return None;
     };
-    Some(Located::new(found, place))
+    Some(LocatedValue::new(found, place))
 }
 
 /// Reads a time within bounds; `what` is its name in messages.
-pub(super) fn time_in(out: &mut Findings, what: &str, value: Value<'_>, bound: TimeBound) -> Setting<Duration> {
+pub(super) fn time_in(out: &mut ReadFindings, what: &str, value: Value<'_>, bound: TimeBound) -> Setting<Duration> {
     const DAY: Duration = Duration::from_secs(86_400);
     let place = out.place(value.span());
     let text = match value.get_ref() {
@@ -347,14 +358,14 @@ pub(super) fn time_in(out: &mut Findings, what: &str, value: Value<'_>, bound: T
         TimeBound::Positive if time.is_zero() => "longer than 0s",
         TimeBound::Lifetime if time > DAY * 3650 => "at most ten years (3650d)",
         TimeBound::Lifetime if time.subsec_nanos() != 0 => "whole seconds",
-        _ => return Some(Located::new(time, place)),
+        _ => return Some(LocatedValue::new(time, place)),
     };
     out.wrong(place, format!("{what} cannot be {}", exact_time(time)), format!("allowed: {allowed}"));
     None
 }
 
 /// Tells that a key is not allowed in a table, and what was perhaps meant.
-fn unknown_key(out: &mut Findings, allowed: &'static Table, name: &str, span: Range<usize>) {
+fn unknown_key(out: &mut ReadFindings, allowed: &'static ConfigTable, name: &str, span: Range<usize>) {
     let place = out.place(span);
     if out.is_full() {
         return out.wrong(place, "", "");
@@ -372,7 +383,13 @@ fn unknown_key(out: &mut Findings, allowed: &'static Table, name: &str, span: Ra
 }
 
 /// Tells that a value has the wrong type.
-pub(super) fn wrong_type(out: &mut Findings, place: Place, what: &str, expected: &str, found: &DeValue<'_>) {
+pub(super) fn wrong_type(
+    out: &mut ReadFindings,
+    place: SourcePosition,
+    what: &str,
+    expected: &str,
+    found: &DeValue<'_>,
+) {
     let help = match found {
         DeValue::String(text) if expected.starts_with("true") || expected.starts_with("a whole number") => {
             let is_number = text.len() <= DIGITS_MAX && text.parse::<u32>().is_ok();

@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-use super::{Read, Wrong, host_word, site_name, strange};
+use super::{Read, ValueProblem, host_word, site_name, strange};
 use crate::values::SiteName;
 
 /// The longest URL of a directory. *Units*: bytes.
@@ -18,18 +18,18 @@ pub(crate) fn acme_directory(text: &str) -> Read<String> {
     const HELP: &str =
         "write the `https` URL of the authority, such as `https://acme-v02.api.letsencrypt.org/directory`";
     if let Some(strange) = strange(text) {
-        return Err(Wrong::has(text, &strange, HELP));
+        return Err(ValueProblem::has(text, &strange, HELP));
     }
     if text.len() > DIRECTORY_MAX {
-        return Err(Wrong::not(text, KIND, format!("it has at most {DIRECTORY_MAX} bytes")));
+        return Err(ValueProblem::not(text, KIND, format!("it has at most {DIRECTORY_MAX} bytes")));
     }
-    let Some(rest) = text.strip_prefix("https://") else { return Err(Wrong::not(text, KIND, HELP)) };
+    let Some(rest) = text.strip_prefix("https://") else { return Err(ValueProblem::not(text, KIND, HELP)) };
     if text.contains('#') {
-        return Err(Wrong::has(text, "a `#`", "what follows a `#` is never sent: leave it out"));
+        return Err(ValueProblem::has(text, "a `#`", "what follows a `#` is never sent: leave it out"));
     }
     let authority = rest.split(['/', '?']).next().unwrap_or_default();
     if authority.contains('@') {
-        return Err(Wrong::has(text, "a user", HELP));
+        return Err(ValueProblem::has(text, "a user", HELP));
     }
     host_word(authority)?;
     Ok(text.to_owned())
@@ -39,9 +39,9 @@ pub(crate) fn acme_directory(text: &str) -> Read<String> {
 pub(crate) fn mail_address(text: &str) -> Read<String> {
     const HELP: &str = "write one address, such as `admin@example.org`";
     if let Some(strange) = strange(text) {
-        return Err(Wrong::has(text, &strange, HELP));
+        return Err(ValueProblem::has(text, &strange, HELP));
     }
-    let not = || Wrong::not(text, "a mail address", HELP);
+    let not = || ValueProblem::not(text, "a mail address", HELP);
     let address = text.strip_prefix("mailto:").unwrap_or(text);
     let (user, host) = address.split_once('@').ok_or_else(not)?;
     let is_plain = |sign: char| !matches!(sign, ',' | ';' | '?' | '&' | '%' | '<' | '>' | '"' | '\\' | ':' | '@');
@@ -58,10 +58,10 @@ pub(crate) fn certificate_name(text: &str) -> Read<String> {
         SiteName::Wildcard(_) => {
             let help =
                 "an authority gives wildcards only to who can change the DNS: name a file in [[tls.certificate]]";
-            Err(Wrong::has(text, "a `*`", help))
+            Err(ValueProblem::has(text, "a `*`", help))
         }
         SiteName::Exact(name) if name.parse::<IpAddr>().is_ok() => {
-            Err(Wrong::not(text, "a name", "addresses get no certificate: name a file in [[tls.certificate]]"))
+            Err(ValueProblem::not(text, "a name", "addresses get no certificate: name a file in [[tls.certificate]]"))
         }
         SiteName::Exact(name) => Ok(name),
     }

@@ -4,8 +4,8 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use super::{Read, Wrong};
-use crate::values::{HeaderSender, ListenAddress, Network, SocketMode};
+use super::{Read, ValueProblem};
+use crate::values::{HeaderSender, IpNetwork, ListenAddress, SocketMode};
 
 /// The longest path of a Unix socket. *Units*: bytes.
 const SOCKET_PATH_MAX: usize = 107;
@@ -19,10 +19,18 @@ pub(crate) fn listen_address(text: &str) -> Read<ListenAddress> {
 /// Reads the path of a Unix socket, which follows `unix:` in a text.
 pub(crate) fn socket_path<'a>(text: &str, path: &'a str) -> Read<&'a str> {
     if !path.starts_with('/') || path.chars().any(char::is_control) {
-        return Err(Wrong::not(text, "a Unix socket", "write a whole path, such as `unix:/run/nectary/http.sock`"));
+        return Err(ValueProblem::not(
+            text,
+            "a Unix socket",
+            "write a whole path, such as `unix:/run/nectary/http.sock`",
+        ));
     }
     if path.len() > SOCKET_PATH_MAX {
-        return Err(Wrong::has(text, "a long path", format!("a socket's path has at most {SOCKET_PATH_MAX} bytes")));
+        return Err(ValueProblem::has(
+            text,
+            "a long path",
+            format!("a socket's path has at most {SOCKET_PATH_MAX} bytes"),
+        ));
     }
     Ok(path)
 }
@@ -34,7 +42,7 @@ pub(crate) fn socket_address(text: &str) -> Read<SocketAddr> {
         None if text.starts_with(':') => format!("[::]{text}"),
         None => text.to_owned(),
     };
-    full.parse().map_err(|_| Wrong::not(text, "an address", address_help(text)))
+    full.parse().map_err(|_| ValueProblem::not(text, "an address", address_help(text)))
 }
 
 /// What was perhaps meant by something that is no address.
@@ -77,30 +85,31 @@ pub(crate) fn header_sender(text: &str) -> Read<HeaderSender> {
 pub(crate) fn socket_mode(text: &str) -> Read<SocketMode> {
     let is_octal = (3..=4).contains(&text.len()) && text.bytes().all(|byte| matches!(byte, b'0'..=b'7'));
     let mode = u16::from_str_radix(text, 8).ok().filter(|mode| is_octal && *mode <= SocketMode::MAX);
-    mode.map(SocketMode).ok_or_else(|| Wrong::not(text, "a mode", "write it as `chmod` takes it, such as `0660`"))
+    mode.map(SocketMode)
+        .ok_or_else(|| ValueProblem::not(text, "a mode", "write it as `chmod` takes it, such as `0660`"))
 }
 
 /// Reads an address, or an address and the bits of a network.
-pub(crate) fn network(text: &str) -> Read<Network> {
+pub(crate) fn network(text: &str) -> Read<IpNetwork> {
     const HELP: &str = "write `192.0.2.7`, `192.0.2.0/24` or `2001:db8::/32`";
     let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
-    let Ok(address) = address.parse::<IpAddr>() else { return Err(Wrong::not(text, "a network", HELP)) };
+    let Ok(address) = address.parse::<IpAddr>() else { return Err(ValueProblem::not(text, "a network", HELP)) };
     let bits_max: u8 = if address.is_ipv4() { 32 } else { 128 };
     let Some(bits) = bits else {
-        return Network::new(address, bits_max).ok_or_else(|| Wrong::not(text, "a network", HELP));
+        return IpNetwork::new(address, bits_max).ok_or_else(|| ValueProblem::not(text, "a network", HELP));
     };
     let digits = !bits.is_empty() && bits.bytes().all(|byte| byte.is_ascii_digit());
-    let network = bits.parse().ok().filter(|_| digits).and_then(|bits| Network::new(address, bits));
+    let network = bits.parse().ok().filter(|_| digits).and_then(|bits| IpNetwork::new(address, bits));
     let Some(network) = network else {
         let kind = if address.is_ipv4() { "IPv4" } else { "IPv6" };
-        return Err(Wrong::not(
+        return Err(ValueProblem::not(
             text,
             "a network",
             format!("a network of {kind} has 0 to {bits_max} bits after the `/`"),
         ));
     };
     if network.address != address {
-        return Err(Wrong::has(
+        return Err(ValueProblem::has(
             text,
             "bits after those of the network",
             format!("write `{network}` for the network, or `{address}` for the address"),

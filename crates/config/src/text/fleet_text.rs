@@ -2,7 +2,7 @@
 //!
 //! Owns: their syntax.
 
-use super::{Read, Wrong, host_word, server_url, strange};
+use super::{Read, ValueProblem, host_word, server_url, strange};
 use crate::values::{PeerAddress, ServerScheme, ServerUrl};
 
 /// The longest name of a fleet. *Units*: bytes.
@@ -27,10 +27,10 @@ pub(crate) fn zone_name(text: &str) -> Read<String> {
 
 fn plain(text: &str, kind: &str, signs: &str, bytes_max: usize) -> Read<String> {
     if text.is_empty() || !text.chars().all(|sign| sign.is_ascii_alphanumeric() || signs.contains(sign)) {
-        return Err(Wrong::not(text, kind, format!("write letters, digits and `{signs}`")));
+        return Err(ValueProblem::not(text, kind, format!("write letters, digits and `{signs}`")));
     }
     if text.len() > bytes_max {
-        return Err(Wrong::not(text, kind, format!("it has at most {bytes_max} bytes")));
+        return Err(ValueProblem::not(text, kind, format!("it has at most {bytes_max} bytes")));
     }
     Ok(text.to_owned())
 }
@@ -39,12 +39,12 @@ fn plain(text: &str, kind: &str, signs: &str, bytes_max: usize) -> Read<String> 
 pub(crate) fn peer_address(text: &str) -> Read<PeerAddress> {
     const HELP: &str = "write a host and a port, such as `10.0.0.1:7443`";
     if text.contains("://") {
-        return Err(Wrong::has(text, "a scheme", HELP));
+        return Err(ValueProblem::has(text, "a scheme", HELP));
     }
     let word = host_word(text)?;
     match word.port {
         Some(port) => Ok(PeerAddress { host: word.host, port }),
-        None => Err(Wrong::has(text, "no port", HELP)),
+        None => Err(ValueProblem::has(text, "no port", HELP)),
     }
 }
 
@@ -52,16 +52,16 @@ pub(crate) fn peer_address(text: &str) -> Read<PeerAddress> {
 pub(crate) fn etcd_url(text: &str) -> Read<ServerUrl> {
     const HELP: &str = "write scheme, host and port, such as `https://10.0.0.9:2379`";
     if let Some(strange) = strange(text) {
-        return Err(Wrong::has(text, &strange, HELP));
+        return Err(ValueProblem::has(text, &strange, HELP));
     }
     let url = server_url(text)?;
     if url.scheme == ServerScheme::Unix {
-        return Err(Wrong::not(text, "the URL of a member of etcd", HELP));
+        return Err(ValueProblem::not(text, "the URL of a member of etcd", HELP));
     }
     let authority = text.split_once("://").map_or(text, |(_, rest)| rest.trim_end_matches('/'));
     match host_word(authority)?.port {
         Some(_) => Ok(url),
-        None => Err(Wrong::has(text, "no port", HELP)),
+        None => Err(ValueProblem::has(text, "no port", HELP)),
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Owns: their syntax, and which headers may not be changed.
 
-use super::{Read, Wrong};
+use super::{Read, ValueProblem};
 use crate::problem::quoted;
 
 /// The longest name. *Units*: bytes.
@@ -29,14 +29,14 @@ fn header_name(text: &str) -> Read<String> {
     const SIGNS: &[u8] = b"!#$%&'*+-.^_`|~";
     let is_token = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || SIGNS.contains(&byte));
     if text.is_empty() || !is_token {
-        return Err(Wrong::not(
+        return Err(ValueProblem::not(
             text,
             "the name of a header",
             "a name has letters, digits and `-`, such as `x-request-id`",
         ));
     }
     if text.len() > NAME_MAX {
-        return Err(Wrong::not(text, "the name of a header", format!("a name has at most {NAME_MAX} bytes")));
+        return Err(ValueProblem::not(text, "the name of a header", format!("a name has at most {NAME_MAX} bytes")));
     }
     Ok(text.to_ascii_lowercase())
 }
@@ -52,23 +52,23 @@ pub(crate) fn settable_header(text: &str) -> Read<String> {
     } else {
         format!("it belongs to one connection or to the framing, as {} do", KEPT.join(", "))
     };
-    Err(Wrong { message: format!("the header {} cannot be changed", quoted(&name)), help })
+    Err(ValueProblem { message: format!("the header {} cannot be changed", quoted(&name)), help })
 }
 
 /// Reads the value of a header.
 pub(crate) fn header_value(text: &str) -> Read<String> {
     if let Some(control) = text.chars().find(|c| c.is_control()) {
-        return Err(Wrong::has(
+        return Err(ValueProblem::has(
             text,
             &format!("the control character U+{:04X}", u32::from(control)),
             "a value is a single line without tabs",
         ));
     }
     if text.trim_matches(' ').len() != text.len() {
-        return Err(Wrong::has(text, "a space at an end", format!("write {}", quoted(text.trim_matches(' ')))));
+        return Err(ValueProblem::has(text, "a space at an end", format!("write {}", quoted(text.trim_matches(' ')))));
     }
     if text.len() > VALUE_MAX {
-        return Err(Wrong::not(text, "the value of a header", format!("a value has at most {VALUE_MAX} bytes")));
+        return Err(ValueProblem::not(text, "the value of a header", format!("a value has at most {VALUE_MAX} bytes")));
     }
     Ok(text.to_owned())
 }

@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::{Read, Wrong, strange};
+use super::{Read, ValueProblem, strange};
 use crate::problem::quoted;
 use crate::suggest::nearest;
 use crate::values::{HostRule, SiteName, SrvName};
@@ -28,7 +28,7 @@ pub(crate) struct HostWord {
 fn bare_name(text: &str) -> Read<String> {
     const HELP: &str = "write a host, such as `example.org`";
     if text.is_empty() {
-        return Err(Wrong { message: "the name is empty".to_owned(), help: HELP.to_owned() });
+        return Err(ValueProblem { message: "the name is empty".to_owned(), help: HELP.to_owned() });
     }
     if let Some(strange) = strange(text) {
         let help = if text.is_ascii() {
@@ -36,25 +36,25 @@ fn bare_name(text: &str) -> Read<String> {
         } else {
             "write the name in its ASCII form, whose labels begin with `xn--` (punycode)".to_owned()
         };
-        return Err(Wrong::has(text, &strange, help));
+        return Err(ValueProblem::has(text, &strange, help));
     }
     if let Some((_, rest)) = text.split_once("://") {
         let host = rest.split(['/', ':']).next().unwrap_or_default();
-        return Err(Wrong::has(text, "a scheme", format!("write the host alone, as {}", quoted(host))));
+        return Err(ValueProblem::has(text, "a scheme", format!("write the host alone, as {}", quoted(host))));
     }
     if let Some((host, _)) = text.split_once('/') {
-        return Err(Wrong::has(text, "a path", format!("write the host alone, as {}", quoted(host))));
+        return Err(ValueProblem::has(text, "a path", format!("write the host alone, as {}", quoted(host))));
     }
     if let Some(host) = text.strip_suffix('.') {
-        return Err(Wrong::has(text, "a dot at the end", format!("write {}", quoted(host))));
+        return Err(ValueProblem::has(text, "a dot at the end", format!("write {}", quoted(host))));
     }
     if text.len() > NAME_MAX {
-        return Err(Wrong::not(text, "a host", format!("a name has at most {NAME_MAX} bytes")));
+        return Err(ValueProblem::not(text, "a host", format!("a name has at most {NAME_MAX} bytes")));
     }
     text.split('.').try_for_each(|label| check_label(text, label))?;
     let last = text.rsplit('.').next().unwrap_or_default();
     if last.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<Ipv4Addr>().is_err() {
-        return Err(Wrong::not(text, "a host", "an IPv4 address has four numbers from 0 to 255"));
+        return Err(ValueProblem::not(text, "a host", "an IPv4 address has four numbers from 0 to 255"));
     }
     Ok(text.to_ascii_lowercase())
 }
@@ -73,7 +73,7 @@ fn check_label(text: &str, label: &str) -> Read<()> {
         other if other.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')) => return Ok(()),
         _ => "a name has letters, digits, `-` and dots".to_owned(),
     };
-    Err(Wrong::not(text, "a host", help))
+    Err(ValueProblem::not(text, "a host", help))
 }
 
 /// Reads a host and perhaps a port.
@@ -81,13 +81,14 @@ pub(crate) fn host_word(text: &str) -> Read<HostWord> {
     let port_of = |digits: &str| {
         let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
         let port = digits.parse::<u16>().ok().filter(|port| is_number && *port != 0);
-        port.map(Some).ok_or_else(|| Wrong {
+        port.map(Some).ok_or_else(|| ValueProblem {
             message: format!("{} is not a port", quoted(digits)),
             help: "a port is a number from 1 to 65535".to_owned(),
         })
     };
     if let Some((address, rest)) = text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        let not = || Wrong::not(text, "a host", "write an IPv6 address as `[2001:db8::1]` or `[2001:db8::1]:8080`");
+        let not =
+            || ValueProblem::not(text, "a host", "write an IPv6 address as `[2001:db8::1]` or `[2001:db8::1]:8080`");
         let host = address.parse::<Ipv6Addr>().map_err(|_| not())?.to_string();
         let port = match rest.strip_prefix(':') {
             Some(digits) => port_of(digits)?,
@@ -97,7 +98,7 @@ pub(crate) fn host_word(text: &str) -> Read<HostWord> {
         return Ok(HostWord { host, port });
     }
     if let Ok(address) = text.parse::<Ipv6Addr>() {
-        return Err(Wrong::not(text, "a host", format!("an IPv6 address is in brackets: write `[{address}]`")));
+        return Err(ValueProblem::not(text, "a host", format!("an IPv6 address is in brackets: write `[{address}]`")));
     }
     match text.rsplit_once(':') {
         Some((host, digits)) if !host.contains("//") && !digits.starts_with("//") => {
@@ -110,13 +111,21 @@ pub(crate) fn host_word(text: &str) -> Read<HostWord> {
 /// Reads a name of a site: a host without port, perhaps with `*.` before it.
 pub(crate) fn site_name(text: &str) -> Read<SiteName> {
     if text == "*" {
-        return Err(Wrong::not(text, "a host", "for a site that serves every other host, write `default = true`"));
+        return Err(ValueProblem::not(
+            text,
+            "a host",
+            "for a site that serves every other host, write `default = true`",
+        ));
     }
     if let Some(suffix) = text.strip_prefix("*.") {
         if suffix.parse::<IpAddr>().is_ok() {
-            return Err(Wrong::not(text, "a host", "a `*` stands for labels of a name, not for a part of an address"));
+            return Err(ValueProblem::not(
+                text,
+                "a host",
+                "a `*` stands for labels of a name, not for a part of an address",
+            ));
         }
-        return bare_name(suffix).map(SiteName::Wildcard).map_err(|wrong| Wrong {
+        return bare_name(suffix).map(SiteName::Wildcard).map_err(|wrong| ValueProblem {
             message: wrong.message.replace(&quoted(suffix), &quoted(text)),
             help: wrong.help,
         });
@@ -126,7 +135,7 @@ pub(crate) fn site_name(text: &str) -> Read<SiteName> {
     }
     let word = host_word(text)?;
     if word.port.is_some() {
-        return Err(Wrong::has(
+        return Err(ValueProblem::has(
             text,
             "a port",
             format!("a site is the same on every port: write {}", quoted(&word.host)),
@@ -139,14 +148,18 @@ pub(crate) fn site_name(text: &str) -> Read<SiteName> {
 pub(crate) fn srv_name(text: &str) -> Read<SrvName> {
     const EXAMPLE: &str = "a name is for example `_http._tcp.app.internal`";
     if text.parse::<IpAddr>().is_ok() {
-        return Err(Wrong::not(text, "the name of SRV records", format!("write an address in `servers`; {EXAMPLE}")));
+        return Err(ValueProblem::not(
+            text,
+            "the name of SRV records",
+            format!("write an address in `servers`; {EXAMPLE}"),
+        ));
     }
     if let Some((name, _)) = text.rsplit_once(':').filter(|_| !text.contains("://")) {
-        return Err(Wrong::has(text, "a port", format!("the records say the ports: write {}", quoted(name))));
+        return Err(ValueProblem::has(text, "a port", format!("the records say the ports: write {}", quoted(name))));
     }
     let name = bare_name(text)
-        .map_err(|wrong| Wrong { message: wrong.message, help: format!("{}; {EXAMPLE}", wrong.help) })?;
-    SrvName::new(name).ok_or_else(|| Wrong::has(text, "no domain", EXAMPLE))
+        .map_err(|wrong| ValueProblem { message: wrong.message, help: format!("{}; {EXAMPLE}", wrong.help) })?;
+    SrvName::new(name).ok_or_else(|| ValueProblem::has(text, "no domain", EXAMPLE))
 }
 
 /// The words of the rule for `Host`.
@@ -160,7 +173,7 @@ pub(crate) fn host_rule(text: &str) -> Read<(HostRule, Option<&'static str>)> {
         "client" => return Ok((HostRule::Client, None)),
         _ => {}
     }
-    let word = host_word(text).map_err(|wrong| Wrong {
+    let word = host_word(text).map_err(|wrong| ValueProblem {
         help: format!("{}; or `own`, `site` or `client`", wrong.help),
         message: wrong.message,
     })?;

@@ -27,47 +27,47 @@ use crate::values::{RequestRate, WriteBudget};
 
 /// What is wrong with a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Wrong {
+pub(crate) struct ValueProblem {
     /// What is wrong.
     pub message: String,
     /// How it is written, or what was perhaps meant.
     pub help: String,
 }
 
-impl Wrong {
+impl ValueProblem {
     /// The text is not of a kind; a kind is for example `a network`.
-    pub fn not(text: &str, kind: &str, help: impl Into<String>) -> Wrong {
-        Wrong { message: format!("{} is not {kind}", quoted(text)), help: help.into() }
+    pub fn not(text: &str, kind: &str, help: impl Into<String>) -> ValueProblem {
+        ValueProblem { message: format!("{} is not {kind}", quoted(text)), help: help.into() }
     }
 
     /// The text has something that it may not have.
-    pub fn has(text: &str, what: &str, help: impl Into<String>) -> Wrong {
-        Wrong { message: format!("{} has {what}", quoted(text)), help: help.into() }
+    pub fn has(text: &str, what: &str, help: impl Into<String>) -> ValueProblem {
+        ValueProblem { message: format!("{} has {what}", quoted(text)), help: help.into() }
     }
 }
 
 /// What a text means, or what is wrong with it.
-pub(crate) type Read<T> = Result<T, Wrong>;
+pub(crate) type Read<T> = Result<T, ValueProblem>;
 
 /// Reads a SPEC of a device. Its syntax is checked by what opens the device.
 pub(crate) fn device_spec(text: &str) -> Read<String> {
     const HELP: &str = "write a path, `disk:/dev/sdb` or `memory:2G`";
     if text.trim().is_empty() {
-        return Err(Wrong { message: "the device is empty".to_owned(), help: HELP.to_owned() });
+        return Err(ValueProblem { message: "the device is empty".to_owned(), help: HELP.to_owned() });
     }
     if text.chars().any(char::is_control) {
-        return Err(Wrong::has(text, "a control character", HELP));
+        return Err(ValueProblem::has(text, "a control character", HELP));
     }
     Ok(text.to_owned())
 }
 
 /// Reads a size and a period.
 pub(crate) fn write_budget(text: &str) -> Read<WriteBudget> {
-    let wrong = || Wrong::not(text, "a write budget", "write a size and a period, such as `50G/day` or `2M/s`");
+    let wrong = || ValueProblem::not(text, "a write budget", "write a size and a period, such as `50G/day` or `2M/s`");
     let (size, period) = text.split_once('/').ok_or_else(wrong)?;
     let bytes = parse_size(size).filter(|bytes| *bytes > 0).ok_or_else(wrong)?;
     let Some((_, seconds)) = WriteBudget::PERIODS.iter().find(|(name, _)| *name == period) else {
-        return Err(Wrong {
+        return Err(ValueProblem {
             message: format!("{} is not a period", quoted(period)),
             help: "allowed: s, min, h, day".to_owned(),
         });
@@ -77,7 +77,8 @@ pub(crate) fn write_budget(text: &str) -> Read<WriteBudget> {
 
 /// Reads a number of requests and a period.
 pub(crate) fn request_rate(text: &str) -> Read<RequestRate> {
-    let wrong = || Wrong::not(text, "a rate of requests", "write a number and a period, such as `50/s` or `600/min`");
+    let wrong =
+        || ValueProblem::not(text, "a rate of requests", "write a number and a period, such as `50/s` or `600/min`");
     let (number, period) = text.split_once('/').ok_or_else(wrong)?;
     let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
     if !is_number {
@@ -85,11 +86,11 @@ pub(crate) fn request_rate(text: &str) -> Read<RequestRate> {
     }
     let Some(count) = number.parse::<u32>().ok().filter(|count| (1..=RequestRate::COUNT_MAX).contains(count)) else {
         let help = format!("allowed: 1 to {} in a period", RequestRate::COUNT_MAX);
-        return Err(Wrong { message: format!("the rate cannot be {}", quoted(text)), help });
+        return Err(ValueProblem { message: format!("the rate cannot be {}", quoted(text)), help });
     };
     let Some((_, seconds)) = RequestRate::PERIODS.iter().find(|(name, _)| *name == period) else {
         let message = format!("{} is not a period", quoted(period));
-        return Err(Wrong { message, help: "allowed: s, min".to_owned() });
+        return Err(ValueProblem { message, help: "allowed: s, min".to_owned() });
     };
     Ok(RequestRate { count, period: Duration::from_secs(*seconds) })
 }

@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use super::{Read, Wrong, strange};
+use super::{Read, ValueProblem, strange};
 use crate::problem::quoted;
 use crate::values::{NamePattern, RoutePath};
 
@@ -25,18 +25,30 @@ pub(crate) fn route_path(text: &str) -> Read<RoutePath> {
             Some(path) => format!("hosts are `names` of the site: write {}", quoted(path)),
             None => format!("a path begins with `/`: write {}", quoted(&format!("/{path}"))),
         };
-        return Err(Wrong::not(text, "a path", help));
+        return Err(ValueProblem::not(text, "a path", help));
     }
     checked_path(text, path)?;
     if let Some(end) = path.find(['?', '#']) {
         let shown = if is_exact { &text[..=end] } else { &text[..end] };
-        return Err(Wrong::has(text, "a query", format!("queries do not count for routes: write {}", quoted(shown))));
+        return Err(ValueProblem::has(
+            text,
+            "a query",
+            format!("queries do not count for routes: write {}", quoted(shown)),
+        ));
     }
     if let Some(prefix) = path.strip_suffix('*').filter(|_| !is_exact) {
-        return Err(Wrong::has(text, "a `*`", format!("a path is a prefix without it: write {}", quoted(prefix))));
+        return Err(ValueProblem::has(
+            text,
+            "a `*`",
+            format!("a path is a prefix without it: write {}", quoted(prefix)),
+        ));
     }
     if path.split('/').any(|part| matches!(part, "." | "..")) {
-        return Err(Wrong::has(text, "a part `.` or `..`", "no request has such a path: write the path without it"));
+        return Err(ValueProblem::has(
+            text,
+            "a part `.` or `..`",
+            "no request has such a path: write the path without it",
+        ));
     }
     let path = path.to_owned();
     Ok(if is_exact { RoutePath::Exact(path) } else { RoutePath::Prefix(path) })
@@ -45,11 +57,11 @@ pub(crate) fn route_path(text: &str) -> Read<RoutePath> {
 /// Reads path and query of a request.
 pub(crate) fn check_path(text: &str) -> Read<String> {
     if !text.starts_with('/') {
-        return Err(Wrong::not(text, "a path", "write path and query, such as `/health`"));
+        return Err(ValueProblem::not(text, "a path", "write path and query, such as `/health`"));
     }
     checked_path(text, text)?;
     if text.contains('#') {
-        return Err(Wrong::has(text, "a `#`", "what follows a `#` is never sent: leave it out"));
+        return Err(ValueProblem::has(text, "a `#`", "what follows a `#` is never sent: leave it out"));
     }
     Ok(text.to_owned())
 }
@@ -57,14 +69,14 @@ pub(crate) fn check_path(text: &str) -> Read<String> {
 /// Checks the characters of a path, and its length.
 fn checked_path(text: &str, path: &str) -> Read<()> {
     if let Some(strange) = strange(path) {
-        return Err(Wrong::has(text, &strange, "write it percent-encoded, for example `%20` for a space"));
+        return Err(ValueProblem::has(text, &strange, "write it percent-encoded, for example `%20` for a space"));
     }
     if path.len() > ROUTE_MAX {
-        return Err(Wrong::not(text, "a path", format!("a path has at most {ROUTE_MAX} bytes")));
+        return Err(ValueProblem::not(text, "a path", format!("a path has at most {ROUTE_MAX} bytes")));
     }
     let is_encoded = |rest: &str| rest.len() >= 2 && rest.as_bytes()[..2].iter().all(u8::is_ascii_hexdigit);
     if path.split('%').skip(1).any(|rest| !is_encoded(rest)) {
-        return Err(Wrong::has(text, "a `%` without two hexadecimal digits", "write `%25` for a `%`"));
+        return Err(ValueProblem::has(text, "a `%` without two hexadecimal digits", "write `%25` for a `%`"));
     }
     Ok(())
 }
@@ -73,13 +85,13 @@ fn checked_path(text: &str, path: &str) -> Read<()> {
 pub(crate) fn file_path(text: &str) -> Read<PathBuf> {
     const HELP: &str = "write a path, such as `/etc/nectary/example.org.pem`";
     if text.is_empty() {
-        return Err(Wrong { message: "the path is empty".to_owned(), help: HELP.to_owned() });
+        return Err(ValueProblem { message: "the path is empty".to_owned(), help: HELP.to_owned() });
     }
     if text.chars().any(char::is_control) {
-        return Err(Wrong::has(text, "a control character", HELP));
+        return Err(ValueProblem::has(text, "a control character", HELP));
     }
     if text.len() > FILE_MAX {
-        return Err(Wrong::not(text, "a file", format!("a path has at most {FILE_MAX} bytes")));
+        return Err(ValueProblem::not(text, "a file", format!("a path has at most {FILE_MAX} bytes")));
     }
     Ok(text.into())
 }
@@ -101,20 +113,20 @@ pub(crate) fn name_pattern(text: &str) -> Read<NamePattern> {
 
 fn named(text: &str, name: &str) -> Read<()> {
     if let Some(strange) = strange(name) {
-        return Err(Wrong::has(text, &strange, "write the name as it is in requests, percent-encoded"));
+        return Err(ValueProblem::has(text, &strange, "write the name as it is in requests, percent-encoded"));
     }
     if name.contains('*') {
-        return Err(Wrong::has(
+        return Err(ValueProblem::has(
             text,
             "a `*` that is not at its end",
             "a `*` is only allowed at the end, as in `utm_*`",
         ));
     }
     if let Some(sign) = name.chars().find(|c| matches!(c, '&' | '=' | ';' | ',')) {
-        return Err(Wrong::has(text, &format!("a `{sign}`"), "write each name alone"));
+        return Err(ValueProblem::has(text, &format!("a `{sign}`"), "write each name alone"));
     }
     if name.is_empty() || name.len() > NAME_MAX {
-        return Err(Wrong::not(text, "a name", format!("a name has 1 to {NAME_MAX} bytes")));
+        return Err(ValueProblem::not(text, "a name", format!("a name has 1 to {NAME_MAX} bytes")));
     }
     Ok(())
 }
@@ -123,7 +135,7 @@ fn named(text: &str, name: &str) -> Read<()> {
 pub(crate) fn tag(text: &str) -> Read<String> {
     if text.is_empty() || text.len() > NAME_MAX || text.contains(',') || strange(text).is_some() {
         let help = format!("a tag has 1 to {NAME_MAX} visible ASCII characters, without spaces and commas");
-        return Err(Wrong::not(text, "a tag", help));
+        return Err(ValueProblem::not(text, "a tag", help));
     }
     Ok(text.to_owned())
 }
@@ -133,7 +145,7 @@ pub(crate) fn origin_name(text: &str) -> Read<String> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'));
     if text.is_empty() || text.len() > ORIGIN_MAX || !is_plain {
         let help = format!("a name has 1 to {ORIGIN_MAX} letters, digits, `-`, `_` and dots");
-        return Err(Wrong::not(text, "the name of an origin", help));
+        return Err(ValueProblem::not(text, "the name of an origin", help));
     }
     Ok(text.to_owned())
 }

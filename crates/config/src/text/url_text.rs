@@ -2,7 +2,7 @@
 //!
 //! Owns: their syntax.
 
-use super::{Read, Wrong, host_word, socket_path, strange};
+use super::{Read, ValueProblem, host_word, socket_path, strange};
 use crate::problem::quoted;
 use crate::suggest::nearest;
 use crate::values::{ServerScheme, ServerUrl};
@@ -24,22 +24,26 @@ pub(crate) fn server_url(text: &str) -> Read<ServerUrl> {
             Ok(_) => format!("a scheme is missing: write `http://{text}` or `https://{text}`"),
             Err(_) => HELP.to_owned(),
         };
-        return Err(Wrong::not(text, "the URL of a server", help));
+        return Err(ValueProblem::not(text, "the URL of a server", help));
     };
     let lower = scheme.to_ascii_lowercase();
     let Some(scheme) = SCHEMES.into_iter().find(|known| known.name() == lower) else {
         if matches!(lower.as_str(), "h2" | "h2c") {
             let scheme = if lower == "h2" { "https" } else { "http" };
             let shown = quoted(&format!("{scheme}://{rest}"));
-            return Err(Wrong::has(text, "an unknown scheme", format!("write {shown}, and `http2 = true` beside it")));
+            return Err(ValueProblem::has(
+                text,
+                "an unknown scheme",
+                format!("write {shown}, and `http2 = true` beside it"),
+            ));
         }
         let perhaps = nearest(&lower, SCHEMES.map(ServerScheme::name));
         let perhaps = perhaps.map_or(String::new(), |scheme| format!("perhaps `{scheme}`; "));
-        return Err(Wrong::has(text, "an unknown scheme", format!("{perhaps}allowed: http, https")));
+        return Err(ValueProblem::has(text, "an unknown scheme", format!("{perhaps}allowed: http, https")));
     };
     let authority = rest.strip_suffix('/').unwrap_or(rest);
     if authority.contains('@') {
-        return Err(Wrong::has(
+        return Err(ValueProblem::has(
             text,
             "a user",
             "to log in at a server, set the header authorization in request-headers",
@@ -47,7 +51,7 @@ pub(crate) fn server_url(text: &str) -> Read<ServerUrl> {
     }
     if let Some(end) = authority.find(['/', '?', '#']) {
         let shown = format!("{}://{}", scheme.name(), &authority[..end]);
-        return Err(Wrong::has(text, "a path", format!("a server has none: write {}", quoted(&shown))));
+        return Err(ValueProblem::has(text, "a path", format!("a server has none: write {}", quoted(&shown))));
     }
     let word = host_word(authority)?;
     Ok(ServerUrl { scheme, port: word.port.unwrap_or(scheme.default_port()), host: word.host })
@@ -57,19 +61,19 @@ pub(crate) fn server_url(text: &str) -> Read<ServerUrl> {
 pub(crate) fn redirect_target(text: &str) -> Read<String> {
     const HELP: &str = "write a URL, such as `https://example.org/`, or a path, such as `/new/`";
     if let Some(strange) = strange(text) {
-        return Err(Wrong::has(text, &strange, "write it percent-encoded, for example `%20` for a space"));
+        return Err(ValueProblem::has(text, &strange, "write it percent-encoded, for example `%20` for a space"));
     }
     if text.contains('\\') {
-        return Err(Wrong::has(text, "a `\\`", "browsers take it for a `/`: write `%5C`"));
+        return Err(ValueProblem::has(text, "a `\\`", "browsers take it for a `/`: write `%5C`"));
     }
     if text.len() > TARGET_MAX {
-        return Err(Wrong::not(text, "a place to redirect to", format!("it has at most {TARGET_MAX} bytes")));
+        return Err(ValueProblem::not(text, "a place to redirect to", format!("it has at most {TARGET_MAX} bytes")));
     }
     if text.starts_with('/') && !text.starts_with("//") {
         return Ok(text.to_owned());
     }
     let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
-    let Some(rest) = rest else { return Err(Wrong::not(text, "a URL or a path", HELP)) };
+    let Some(rest) = rest else { return Err(ValueProblem::not(text, "a URL or a path", HELP)) };
     host_word(rest.split(['/', '?', '#']).next().unwrap_or_default())?;
     Ok(text.to_owned())
 }

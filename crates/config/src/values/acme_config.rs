@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use super::{ProxyConfig, SiteName};
-use crate::place::{Located, Setting};
+use crate::place::{LocatedValue, Setting};
 
 /// `[tls.acme]`: certificates from an authority that speaks ACME (RFC 8555), one for each name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -14,12 +14,12 @@ pub struct AcmeConfig {
     /// `directory`: the `https` URL of the authority's directory. Default: that of Let's Encrypt.
     pub directory: Setting<String>,
     /// `contact`: mail addresses that the authority is told. Default: none.
-    pub contact: Vec<Located<String>>,
+    pub contact: Vec<LocatedValue<String>>,
     /// `accept-terms`: whether the operator accepts the authority's terms. Always true in a configuration that was read.
     pub accept_terms: Setting<bool>,
     /// `names`: the names that get a certificate, in lower case. Default: all names of sites that are neither wildcards
     /// nor addresses.
-    pub names: Vec<Located<String>>,
+    pub names: Vec<LocatedValue<String>>,
     /// `state`: the directory of the account and the certificates. Default: `/var/lib/nectary/acme`.
     pub state: Setting<PathBuf>,
     /// `challenge`: how the authority checks a name. Default: [`AcmeChallenge::Http01`].

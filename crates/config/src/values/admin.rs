@@ -5,14 +5,14 @@
 use std::path::PathBuf;
 
 use super::listener::{ListenAddress, SocketMode};
-use crate::place::{Located, Setting};
+use crate::place::{LocatedValue, Setting};
 
 /// `[admin]`: who may administer the proxy over HTTP.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AdminConfig {
     /// `listen`: the addresses for administration, one or a list. Without a token these are loopback addresses and Unix
     /// sockets. Default: none.
-    pub listen: Vec<Located<ListenAddress>>,
+    pub listen: Vec<LocatedValue<ListenAddress>>,
     /// `socket-mode`: the permissions of the files of Unix sockets in [`listen`](Self::listen). Default: 0600.
     pub socket_mode: Setting<SocketMode>,
     /// `token-file`: a file with the token that `PURGE` must show; it is not read here. Default: none.

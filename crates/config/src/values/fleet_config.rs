@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::limits::RequestRate;
 use super::server_url::ServerUrl;
-use crate::place::{Located, Setting};
+use crate::place::{LocatedValue, Setting};
 
 /// `[fleet]`: several proxies as one cache. In a configuration that was read,
 /// [`etcd`](FleetConfig::etcd) has elements.
@@ -18,13 +18,13 @@ pub struct FleetConfig {
     /// `name`: the name of the fleet. Default: `nectary`.
     pub name: Setting<String>,
     /// `node`: the name of this node.
-    pub node: Located<String>,
+    pub node: LocatedValue<String>,
     /// `zone`: where this node is. Default: none.
     pub zone: Setting<String>,
     /// How the nodes share keys. Default: they do not.
     pub share: Option<FleetShare>,
     /// `etcd`: the members of etcd.
-    pub etcd: Vec<Located<ServerUrl>>,
+    pub etcd: Vec<LocatedValue<ServerUrl>>,
     /// `etcd-ca`, `etcd-cert` and `etcd-key`: TLS with etcd.
     pub etcd_tls: EtcdTls,
     /// `lease`: how long a node that is cut off still counts as living. Default: 10 s.
@@ -41,15 +41,15 @@ pub struct FleetConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FleetShare {
     /// `address`: where the other nodes reach this one.
-    pub address: Located<PeerAddress>,
+    pub address: LocatedValue<PeerAddress>,
     /// `listen`: where this node listens for the others. Default: every address, with the port of `address`.
     pub listen: Setting<SocketAddr>,
     /// `cert`: the certificate of this node.
-    pub cert: Located<PathBuf>,
+    pub cert: LocatedValue<PathBuf>,
     /// `key`: its private key.
-    pub key: Located<PathBuf>,
+    pub key: LocatedValue<PathBuf>,
     /// `ca`: the certificates that have signed those of all nodes.
-    pub ca: Located<PathBuf>,
+    pub ca: LocatedValue<PathBuf>,
 }
 
 /// A host and a port.

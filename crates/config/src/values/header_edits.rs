@@ -2,7 +2,7 @@
 //!
 //! Owns: the values of `request-headers` and `response-headers`.
 
-use crate::place::Located;
+use crate::place::LocatedValue;
 
 /// `{ set = { NAME = "VALUE" }, remove = [NAME] }`: what is changed of the headers of a message. First headers are
 /// removed, then set.
@@ -15,16 +15,16 @@ pub struct HeaderEdits {
     /// `set`: headers that the message then has once, with this value, in the order of the file.
     pub set: Vec<HeaderValue>,
     /// `remove`: headers that the message then has not.
-    pub remove: Vec<Located<String>>,
+    pub remove: Vec<LocatedValue<String>>,
 }
 
 /// A header that is set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeaderValue {
     /// The name, in lower case.
-    pub name: Located<String>,
+    pub name: LocatedValue<String>,
     /// The value, which may be empty.
-    pub value: Located<String>,
+    pub value: LocatedValue<String>,
 }
 
 impl HeaderEdits {

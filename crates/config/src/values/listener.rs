@@ -7,14 +7,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use super::acme_config::AcmeConfig;
-use super::network::Network;
-use crate::place::{Located, Setting};
+use super::network::IpNetwork;
+use crate::place::{LocatedValue, Setting};
 
 /// `[[listener]]`: one address for clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenerConfig {
     /// `address`: `127.0.0.1:8080`, `[::1]:8080`, `:80` for every address, or `unix:/run/nectary/http.sock`. Required.
-    pub address: Located<ListenAddress>,
+    pub address: LocatedValue<ListenAddress>,
     /// `tls`: whether clients use TLS here, with the certificates of `[tls]`, of which there is then at least one.
     /// Default: false.
     pub tls: Setting<bool>,
@@ -23,7 +23,7 @@ pub struct ListenerConfig {
     pub redirect_to_https: Setting<bool>,
     /// `proxy-protocol-from`: the peers that begin each connection with the PROXY protocol, version 1 or 2, whose client
     /// address then counts. At a Unix socket these are all or none. Default: none.
-    pub proxy_protocol_from: Vec<Located<HeaderSender>>,
+    pub proxy_protocol_from: Vec<LocatedValue<HeaderSender>>,
     /// `socket-mode`: the permissions of the file of a Unix socket. Without effect at another address. Default: 0666.
     pub socket_mode: Setting<SocketMode>,
 }
@@ -62,13 +62,13 @@ impl ListenAddress {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HeaderSender {
     /// Peers with an address of this network.
-    Network(Network),
+    Network(IpNetwork),
     /// `"unix"`: all peers of a Unix socket.
     Unix,
 }
 
-impl From<Network> for HeaderSender {
-    fn from(network: Network) -> HeaderSender {
+impl From<IpNetwork> for HeaderSender {
+    fn from(network: IpNetwork) -> HeaderSender {
         HeaderSender::Network(network)
     }
 }
@@ -101,7 +101,7 @@ impl fmt::Display for SocketMode {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TlsConfig {
     /// `[[tls.certificate]]`: the certificates. The one for the name that a client asks for counts.
-    pub certificates: Vec<Located<CertificateConfig>>,
+    pub certificates: Vec<LocatedValue<CertificateConfig>>,
     /// `[tls.acme]`: how other names get certificates. Default: not at all.
     pub acme: Setting<AcmeConfig>,
     /// `unknown-name`: what a client gets that asks for a name without a certificate. Default: the first certificate.
@@ -117,9 +117,9 @@ pub struct TlsConfig {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateConfig {
     /// `cert`: a PEM file with the certificate and its chain. Required.
-    pub cert: Located<PathBuf>,
+    pub cert: LocatedValue<PathBuf>,
     /// `key`: a PEM file with the private key. Required.
-    pub key: Located<PathBuf>,
+    pub key: LocatedValue<PathBuf>,
 }
 
 /// What a client gets that asks for a name without a certificate.

@@ -25,29 +25,31 @@ pub use limits::{LimitConfig, RequestRate};
 pub use listener::{
     CertificateConfig, HeaderSender, ListenAddress, ListenerConfig, SocketMode, TlsConfig, TlsVersion, UnknownName,
 };
-pub use network::{AccessRules, Network};
+pub use network::{AccessRules, IpNetwork};
 pub use origin::{
-    Balance, EjectRules, HealthCheck, HostRule, OriginConfig, OriginTimes, OriginTls, ServerConfig, SrvName,
+    EjectRules, HealthCheck, HostRule, LoadBalancing, OriginConfig, OriginTimes, OriginTls, ServerConfig, SrvName,
 };
-pub use route::{KeyRules, LifetimeRules, NameFilter, NamePattern, Redirect, RouteAction, RouteConfig, RoutePath};
+pub use route::{
+    KeyRules, LifetimeRules, NameFilter, NamePattern, RedirectConfig, RouteAction, RouteConfig, RoutePath,
+};
 pub use server_url::{ServerScheme, ServerUrl};
 pub use site::{SiteConfig, SiteName};
-pub use store::{AdmitRule, ClusterRead, IoEngine, StoreConfig, WriteBudget};
+pub use store::{AdmitRule, ClusterRead, StoreConfig, StoreIoEngine, WriteBudget};
 
-use crate::place::{Located, Setting};
-use crate::source::Source;
+use crate::place::{LocatedValue, Setting};
+use crate::source::ConfigSource;
 
 /// The whole configuration of a proxy.
 ///
 /// Two configurations are equal if they mean the same: places and [`source`](ProxyConfig::source) do not count.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ProxyConfig {
-    /// The file that it was read from, so that later checks can show the line of a [`Place`](crate::Place).
-    pub source: Source,
+    /// The file that it was read from, so that later checks can show the line of a [`SourcePosition`](crate::SourcePosition).
+    pub source: ConfigSource,
     /// `[server]`: what belongs to the whole process.
     pub server: ProcessConfig,
     /// `[[listener]]`: where clients connect; at least one.
-    pub listeners: Vec<Located<ListenerConfig>>,
+    pub listeners: Vec<LocatedValue<ListenerConfig>>,
     /// `[store]`: the store of responses.
     pub store: StoreConfig,
     /// `[admin]`: who may administer the proxy over HTTP; by default nobody may.
@@ -63,14 +65,14 @@ pub struct ProxyConfig {
     /// `[forward-proxy]`: the rules for requests to hosts that are no site's; `None` if such requests are refused.
     pub forward: Setting<ForwardConfig>,
     /// `[origins.NAME]`: the origins, in the order of the file; their names are unique.
-    pub origins: Vec<Located<OriginConfig>>,
+    pub origins: Vec<LocatedValue<OriginConfig>>,
     /// `[[site]]`: the sites, in the order of the file. There is at least one, or [`forward`](ProxyConfig::forward).
-    pub sites: Vec<Located<SiteConfig>>,
+    pub sites: Vec<LocatedValue<SiteConfig>>,
 }
 
 impl ProxyConfig {
     /// The origin of this name. Every [`RouteAction::Origin`] of a configuration that was read has one.
-    pub fn origin(&self, name: &str) -> Option<&Located<OriginConfig>> {
+    pub fn origin(&self, name: &str) -> Option<&LocatedValue<OriginConfig>> {
         self.origins.iter().find(|origin| origin.name.value == name)
     }
 }
@@ -82,7 +84,7 @@ pub struct ProcessConfig {
     pub workers: Setting<u16>,
     /// `trust-forwarded`: the proxies in front of this one whose `X-Forwarded-For`, `X-Real-IP` and, if a route names
     /// them in `key-headers`, other `X-Forwarded-*` are passed on. Default: none; from others they are removed.
-    pub trust_forwarded: Vec<Located<Network>>,
+    pub trust_forwarded: Vec<LocatedValue<IpNetwork>>,
     /// `send-forwarded`: whether origins are told who asked, in `Forwarded`, `X-Forwarded-For` and `X-Forwarded-Proto`.
     /// Default: true.
     pub send_forwarded: Setting<bool>,
@@ -92,9 +94,9 @@ pub struct ProcessConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ForwardConfig {
     /// `allow`: the clients that may use it, beside those with loopback addresses. Default: none.
-    pub allow: Vec<Located<Network>>,
+    pub allow: Vec<LocatedValue<IpNetwork>>,
     /// `connect-ports`: the ports to which `CONNECT` may tunnel; an empty list for no tunnels. Default: 443.
-    pub connect_ports: Option<Vec<Located<u16>>>,
+    pub connect_ports: Option<Vec<LocatedValue<u16>>>,
     /// The rules `default-ttl`, `stale-unreachable` and the like, as those of a route.
     pub rules: RouteRules,
 }
@@ -116,9 +118,9 @@ pub struct RouteRules {
     pub ignore_request_cache_control: Setting<bool>,
     /// `store-set-cookie`: whether responses with `Set-Cookie` are stored as if they had none. Default: false.
     pub store_set_cookie: Setting<bool>,
-    /// `strip-tags`: whether `Surrogate-Key` and `Cache-Tag` of responses are kept from clients. Default: false.
+    /// `strip-tags`: whether `Surrogate-ConfigKey` and `Cache-Tag` of responses are kept from clients. Default: false.
     pub strip_tags: Setting<bool>,
     /// `tags`: tags of every response that is stored, in addition to those that it names. By a tag it can be purged.
     /// Each has 1 to 256 visible ASCII characters without comma. Default: none.
-    pub tags: Vec<Located<String>>,
+    pub tags: Vec<LocatedValue<String>>,
 }

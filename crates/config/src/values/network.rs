@@ -5,18 +5,18 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use crate::place::Located;
+use crate::place::LocatedValue;
 
 /// An address, or a network of addresses, as `192.0.2.7`, `192.0.2.0/24` or `2001:db8::/32`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Network {
+pub struct IpNetwork {
     /// The first address of the network. Bits after the prefix are 0.
     pub address: IpAddr,
     /// The bits that all addresses of the network share: 0 to 32 of IPv4, 0 to 128 of IPv6.
     pub prefix_bits: u8,
 }
 
-impl Network {
+impl IpNetwork {
     /// Whether an address is in the network. An IPv4 address that is written as IPv6 (`::ffff:192.0.2.1`) is taken as
     /// IPv4.
     pub fn contains(&self, address: IpAddr) -> bool {
@@ -26,13 +26,13 @@ impl Network {
 
     /// The network of an address, or `None` if an address has fewer bits. Bits after the prefix are set to 0. A network of
     /// IPv4 addresses that are written as IPv6 is taken as one of IPv4.
-    pub fn new(address: IpAddr, prefix_bits: u8) -> Option<Network> {
+    pub fn new(address: IpAddr, prefix_bits: u8) -> Option<IpNetwork> {
         let (address, prefix_bits) = match (address.to_canonical(), prefix_bits.checked_sub(96)) {
             (of_ipv4 @ IpAddr::V4(_), Some(bits)) if address.is_ipv6() && bits <= 32 => (of_ipv4, bits),
             _ => (address, prefix_bits),
         };
         let bits_max = if address.is_ipv4() { 32 } else { 128 };
-        (prefix_bits <= bits_max).then(|| Network { address: masked(address, prefix_bits), prefix_bits })
+        (prefix_bits <= bits_max).then(|| IpNetwork { address: masked(address, prefix_bits), prefix_bits })
     }
 }
 
@@ -51,7 +51,7 @@ fn masked(address: IpAddr, prefix_bits: u8) -> IpAddr {
     }
 }
 
-impl fmt::Display for Network {
+impl fmt::Display for IpNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bits_max = if self.address.is_ipv4() { 32 } else { 128 };
         if self.prefix_bits == bits_max {
@@ -66,9 +66,9 @@ impl fmt::Display for Network {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AccessRules {
     /// `allow`: the networks that may; everyone if it is empty. Default: empty.
-    pub allow: Vec<Located<Network>>,
+    pub allow: Vec<LocatedValue<IpNetwork>>,
     /// `deny`: the networks that may not, also if they are in `allow`. Default: empty.
-    pub deny: Vec<Located<Network>>,
+    pub deny: Vec<LocatedValue<IpNetwork>>,
 }
 
 impl AccessRules {

@@ -7,24 +7,24 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::server_url::ServerUrl;
-use crate::place::{Located, Setting};
+use crate::place::{LocatedValue, Setting};
 
 /// `[origins.NAME]`: servers that give the same responses.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OriginConfig {
     /// The name, by which routes refer to it: letters, digits, `-`, `_` and `.`, at most 64.
-    pub name: Located<String>,
+    pub name: LocatedValue<String>,
     /// `servers`: the servers, in the order of the file; at least one has a weight above 0. Required without
     /// [`srv`](Self::srv); with it, they are asked when all others are out.
-    pub servers: Vec<Located<ServerConfig>>,
+    pub servers: Vec<LocatedValue<ServerConfig>>,
     /// `srv`: the name of the SRV records that name the servers. Default: none.
     pub srv: Setting<SrvName>,
     /// `srv-tls`: whether those servers have TLS. Default: false.
     pub srv_tls: Setting<bool>,
     /// `host`: the `Host` that the servers get. Default: [`HostRule::Own`].
     pub host: Setting<HostRule>,
-    /// `balance`: which server a request goes to. Default: [`Balance::RoundRobin`].
-    pub balance: Setting<Balance>,
+    /// `balance`: which server a request goes to. Default: [`LoadBalancing::RoundRobin`].
+    pub balance: Setting<LoadBalancing>,
     /// `store-close-delimited`: whether bodies that end with the connection are stored. Default: true; false is for
     /// servers that break off and close cleanly.
     pub store_close_delimited: Setting<bool>,
@@ -80,7 +80,7 @@ impl fmt::Display for SrvName {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerConfig {
     /// `url`: scheme, host and port.
-    pub url: Located<ServerUrl>,
+    pub url: LocatedValue<ServerUrl>,
     /// `weight`: its share of the requests, relative to the other servers' weights: 0 to 1,000; 0 gets none.
     /// Default: 1.
     pub weight: Setting<u16>,
@@ -102,7 +102,7 @@ pub enum HostRule {
 
 /// Which server a request goes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Balance {
+pub enum LoadBalancing {
     /// `"round-robin"`: one after another, by weight.
     RoundRobin,
     /// `"least-outstanding"`: the one with the fewest requests under way, relative to its weight.
@@ -149,13 +149,13 @@ pub struct OriginTls {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HealthCheck {
     /// `path`: path and query of the `GET` request. Required.
-    pub path: Located<String>,
+    pub path: LocatedValue<String>,
     /// `interval`: from one request to the next; not 0. Default: 10 s.
     pub interval: Setting<Duration>,
     /// `time`: how long a response may take; not 0. Default: 5 s.
     pub time: Setting<Duration>,
     /// `status`: the statuses that say that it works: 100 to 599. Default: 200 to 299.
-    pub status: Vec<Located<u16>>,
+    pub status: Vec<LocatedValue<u16>>,
 }
 
 /// `eject`: when a server that fails gets no more requests, until a copy of one shows that it works. If all servers of an

@@ -9,13 +9,13 @@ use super::RouteRules;
 use super::header_edits::HeaderEdits;
 use super::limits::RequestRate;
 use super::network::AccessRules;
-use crate::place::{Located, Setting};
+use crate::place::{LocatedValue, Setting};
 
 /// `[[site.route]]`: a path and what is done with requests for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouteConfig {
     /// `path`: `/static/` for a prefix, or `=/exact` for one path. Default: `/`, which is every path.
-    pub path: Located<RoutePath>,
+    pub path: LocatedValue<RoutePath>,
     /// `origin` or `redirect`: exactly one of them. Required.
     pub action: RouteAction,
     /// The rules of caching. Empty if the route is a redirect.
@@ -65,16 +65,16 @@ impl fmt::Display for RoutePath {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RouteAction {
     /// `origin`: it is answered from the store, or by the origin of this name, which the file has.
-    Origin(Located<String>),
+    Origin(LocatedValue<String>),
     /// `redirect`: it is answered by a redirect.
-    Redirect(Located<Redirect>),
+    Redirect(LocatedValue<RedirectConfig>),
 }
 
 /// `redirect`: where clients are sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Redirect {
+pub struct RedirectConfig {
     /// `to`: a URL with `http://` or `https://`, or a path of the same site. Visible ASCII only. Required.
-    pub to: Located<String>,
+    pub to: LocatedValue<String>,
     /// `status`: 301, 302, 303, 307 or 308. Default: 302.
     pub status: Setting<u16>,
     /// `keep-path`: whether path and query of the request follow `to`, without a `/` twice between them.
@@ -93,19 +93,19 @@ pub struct KeyRules {
     /// Default: all remain, in the form in which the client sent them; see also `cookies-key`.
     pub cookies: Setting<NameFilter>,
     /// `cookies-key`: the cookies whose values are in the key. Default: none.
-    pub cookies_key: Vec<Located<String>>,
+    pub cookies_key: Vec<LocatedValue<String>>,
     /// `key-headers`: request headers that are in the key, in lower case, as if each response named them in `Vary`.
     /// Default: none.
-    pub key_headers: Vec<Located<String>>,
+    pub key_headers: Vec<LocatedValue<String>>,
 }
 
 /// Which of several named things are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NameFilter {
     /// All but these.
-    Ignore(Vec<Located<NamePattern>>),
+    Ignore(Vec<LocatedValue<NamePattern>>),
     /// Only these; an empty list keeps none.
-    Keep(Vec<Located<NamePattern>>),
+    Keep(Vec<LocatedValue<NamePattern>>),
 }
 
 impl NameFilter {
@@ -154,7 +154,7 @@ pub struct LifetimeRules {
     pub default_ttl: Setting<Duration>,
     /// `status-ttl`: the same by status (200 to 599), instead of `default-ttl`, in the order of the file; no status
     /// twice. Default: none.
-    pub status_ttl: Vec<(Located<u16>, Located<Duration>)>,
+    pub status_ttl: Vec<(LocatedValue<u16>, LocatedValue<Duration>)>,
     /// `stale-unreachable`: how long beyond its lifetime a response is served while the origin cannot be reached; 0 for
     /// not at all. Default: 1 day.
     pub stale_unreachable: Setting<Duration>,

@@ -7,14 +7,14 @@ use std::fmt;
 use super::limits::RequestRate;
 use super::network::AccessRules;
 use super::route::RouteConfig;
-use crate::place::{Located, Setting};
+use crate::place::{LocatedValue, Setting};
 
 /// `[[site]]`: names, and routes by path.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SiteConfig {
     /// `names`: its names; no two sites share one. An exact name wins over a wildcard, and a longer wildcard over a
     /// shorter one. May be empty only for the default site.
-    pub names: Vec<Located<SiteName>>,
+    pub names: Vec<LocatedValue<SiteName>>,
     /// `default`: whether it serves hosts that are no site's. At most one site is. Default: false.
     pub default: Setting<bool>,
     /// Who may use it. Default: everyone.
@@ -23,7 +23,7 @@ pub struct SiteConfig {
     /// `[limits]`.
     pub client_requests: Setting<RequestRate>,
     /// `[[site.route]]`: its routes, at least one; no two have the same path. A path without a route gets 404.
-    pub routes: Vec<Located<RouteConfig>>,
+    pub routes: Vec<LocatedValue<RouteConfig>>,
 }
 
 /// A name of a site, in lower case, without a port, and without a dot at the end. Names in other scripts are in their

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::place::{Located, Setting};
+use crate::place::{LocatedValue, Setting};
 use crate::quantity::exact_size;
 
 /// `[store]`: the store of responses.
@@ -13,9 +13,9 @@ use crate::quantity::exact_size;
 pub struct StoreConfig {
     /// `device`: the SPEC of the device, made if it is absent: a path, `disk:/dev/sdb`, `memory:2G`. Not empty; its
     /// syntax is not checked here. Required.
-    pub device: Located<String>,
+    pub device: LocatedValue<String>,
     /// `spans`: SPECs of the other devices of a store on several. Default: none.
-    pub spans: Vec<Located<String>>,
+    pub spans: Vec<LocatedValue<String>>,
     /// `forget-if-spans-missing`: whether to begin empty instead of failing, if the missing spans may have served
     /// without the others. Default: false.
     pub forget_if_spans_missing: Setting<bool>,
@@ -24,8 +24,8 @@ pub struct StoreConfig {
     /// `memory`: for objects, index and buffers; not 0. *Units*: bytes. Default: 256 MiB, or half of what there is if
     /// that is less.
     pub memory_bytes: Setting<u64>,
-    /// `io`: how devices are read and written. Default: [`IoEngine::Auto`].
-    pub io: Setting<IoEngine>,
+    /// `io`: how devices are read and written. Default: [`StoreIoEngine::Auto`].
+    pub io: Setting<StoreIoEngine>,
     /// `disk-deadline`: how long an operation of the disk may take; 0 for no bound. Default: 2 s.
     pub disk_deadline: Setting<Duration>,
     /// `admit`: which objects are written to the disk. Default: [`AdmitRule::All`].
@@ -51,7 +51,7 @@ pub struct StoreConfig {
 
 /// How devices are read and written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum IoEngine {
+pub enum StoreIoEngine {
     /// `"auto"`: io_uring if the kernel allows it.
     Auto,
     /// `"uring"`: io_uring, or an error.

@@ -18,15 +18,15 @@ fn setting<S: Strategy>(values: S) -> impl Strategy<Value = Setting<S::Value>>
 where
     S::Value: Clone,
 {
-    option::of(values.prop_map(Located::nowhere))
+    option::of(values.prop_map(LocatedValue::nowhere))
 }
 
 /// A list of located values.
-fn list<S: Strategy>(values: S, count_max: usize) -> impl Strategy<Value = Vec<Located<S::Value>>>
+fn list<S: Strategy>(values: S, count_max: usize) -> impl Strategy<Value = Vec<LocatedValue<S::Value>>>
 where
     S::Value: Clone,
 {
-    vec(values.prop_map(Located::nowhere), 0..=count_max)
+    vec(values.prop_map(LocatedValue::nowhere), 0..=count_max)
 }
 
 fn switch() -> impl Strategy<Value = Setting<bool>> {
@@ -51,10 +51,10 @@ fn file() -> impl Strategy<Value = PathBuf> {
     "[a-zA-Z0-9/._ \"'\\\\#=ü-]{1,20}".prop_map(|text| PathBuf::from(format!("/{text}")))
 }
 
-fn network() -> impl Strategy<Value = Network> {
+fn network() -> impl Strategy<Value = IpNetwork> {
     let network = |(address, bits): (IpAddr, u8)| {
         let bits_max = if address.is_ipv4() { 32 } else { 128 };
-        Network::new(address, bits % (bits_max + 1)).expect("not too many bits")
+        IpNetwork::new(address, bits % (bits_max + 1)).expect("not too many bits")
     };
     (any::<IpAddr>(), any::<u8>()).prop_map(network)
 }
@@ -92,16 +92,16 @@ prop_compose! {
     ) -> ListenerConfig {
         let (address, senders) = match path {
             Some(path) => {
-                let all = is_headed.then_some(HeaderSender::Unix).map(Located::nowhere);
+                let all = is_headed.then_some(HeaderSender::Unix).map(LocatedValue::nowhere);
                 (ListenAddress::Unix(path.into()), all.into_iter().collect())
             }
             None => {
-                let senders = peers.into_iter().map(|peer| Located::nowhere(HeaderSender::Network(peer.value)));
+                let senders = peers.into_iter().map(|peer| LocatedValue::nowhere(HeaderSender::Network(peer.value)));
                 (ListenAddress::Socket(SocketAddr::from(([127, 0, 0, 1], port))), senders.collect())
             }
         };
         ListenerConfig {
-            address: Located::nowhere(address),
+            address: LocatedValue::nowhere(address),
             tls,
             redirect_to_https: redirect,
             proxy_protocol_from: senders,
@@ -119,8 +119,8 @@ prop_compose! {
         challenge in setting(select(vec![AcmeChallenge::Http01, AcmeChallenge::TlsAlpn01])),
         ca in setting(file()),
     ) -> AcmeConfig {
-        let names = names.into_iter().map(Located::nowhere).collect();
-        AcmeConfig { directory, contact, accept_terms: Some(Located::nowhere(true)), names, state, challenge, ca }
+        let names = names.into_iter().map(LocatedValue::nowhere).collect();
+        AcmeConfig { directory, contact, accept_terms: Some(LocatedValue::nowhere(true)), names, state, challenge, ca }
     }
 }
 
@@ -132,8 +132,8 @@ prop_compose! {
         client_ca in setting(file()),
         acme in setting(acme_table()),
     ) -> TlsConfig {
-        let certificate = |(cert, key)| CertificateConfig { cert: Located::nowhere(cert), key: Located::nowhere(key) };
-        let certificates = files.into_iter().map(certificate).map(Located::nowhere).collect();
+        let certificate = |(cert, key)| CertificateConfig { cert: LocatedValue::nowhere(cert), key: LocatedValue::nowhere(key) };
+        let certificates = files.into_iter().map(certificate).map(LocatedValue::nowhere).collect();
         TlsConfig { certificates, acme, unknown_name, version_min, client_ca }
     }
 }
@@ -145,7 +145,7 @@ prop_compose! {
         forget_if_spans_missing in switch(),
         size_bytes in size(),
         memory_bytes in size(),
-        io in setting(select(vec![IoEngine::Auto, IoEngine::Uring, IoEngine::Posix])),
+        io in setting(select(vec![StoreIoEngine::Auto, StoreIoEngine::Uring, StoreIoEngine::Posix])),
         disk_deadline in time(),
         admit in setting(select(vec![AdmitRule::All, AdmitRule::SecondRequest])),
         bytes in (size(), any::<bool>()),
@@ -158,7 +158,7 @@ prop_compose! {
         ),
     ) -> StoreConfig {
         StoreConfig {
-            device: Located::nowhere(device),
+            device: LocatedValue::nowhere(device),
             spans,
             forget_if_spans_missing,
             size_bytes,
@@ -242,9 +242,9 @@ prop_compose! {
         listen in setting(1_u16..),
         files in vec(file(), 3),
     ) -> FleetShare {
-        let [cert, key, ca] = [0, 1, 2].map(|index: usize| Located::nowhere(files[index].clone()));
-        let listen = listen.map(|port| Located::nowhere(SocketAddr::from(([127, 0, 0, 1], port.value))));
-        FleetShare { address: Located::nowhere(PeerAddress { host, port }), listen, cert, key, ca }
+        let [cert, key, ca] = [0, 1, 2].map(|index: usize| LocatedValue::nowhere(files[index].clone()));
+        let listen = listen.map(|port| LocatedValue::nowhere(SocketAddr::from(([127, 0, 0, 1], port.value))));
+        FleetShare { address: LocatedValue::nowhere(PeerAddress { host, port }), listen, cert, key, ca }
     }
 }
 
@@ -260,15 +260,15 @@ prop_compose! {
         validate_when_cut in rate(),
         purges in fleet_purges(),
     ) -> FleetConfig {
-        let (cert, key) = etcd_files.1.map(|(cert, key)| (Located::nowhere(cert), Located::nowhere(key))).unzip();
+        let (cert, key) = etcd_files.1.map(|(cert, key)| (LocatedValue::nowhere(cert), LocatedValue::nowhere(key))).unzip();
         let is_url = |url: &ServerUrl| url.scheme != ServerScheme::Unix;
-        let mut etcd: Vec<_> = etcd.into_iter().filter(is_url).map(Located::nowhere).collect();
+        let mut etcd: Vec<_> = etcd.into_iter().filter(is_url).map(LocatedValue::nowhere).collect();
         if etcd.is_empty() {
-            etcd.push(Located::nowhere(ServerUrl { scheme: ServerScheme::Http, host: "a".to_owned(), port: 2379 }));
+            etcd.push(LocatedValue::nowhere(ServerUrl { scheme: ServerScheme::Http, host: "a".to_owned(), port: 2379 }));
         }
         FleetConfig {
             name: names[0].clone(),
-            node: Located::nowhere(node),
+            node: LocatedValue::nowhere(node),
             zone: names[1].clone(),
             share,
             etcd,
@@ -295,7 +295,7 @@ prop_compose! {
                 HostRule::Fixed(port.map_or(format!("{host}.x"), |port| format!("{host}:{port}")))
             }),
         ]),
-        balance in setting(select(vec![Balance::RoundRobin, Balance::LeastOutstanding, Balance::Hash])),
+        balance in setting(select(vec![LoadBalancing::RoundRobin, LoadBalancing::LeastOutstanding, LoadBalancing::Hash])),
         switches in vec(switch(), 2),
         times in vec(time(), 7),
         counts in (setting(any::<u32>()), setting(1_u32..), setting(any::<u32>()), setting(0_u32..=10)),
@@ -303,13 +303,13 @@ prop_compose! {
         check in setting(("/[a-z?=/]{0,9}", time(), time(), list(100_u16..=599, 3))),
         eject in setting((setting(1_u32..=1000), time())),
     ) -> OriginConfig {
-        let server = |(url, weight)| Located::nowhere(ServerConfig { url: Located::nowhere(url), weight });
-        let pair = files.2.map(|(cert, key)| (Located::nowhere(cert), Located::nowhere(key)));
+        let server = |(url, weight)| LocatedValue::nowhere(ServerConfig { url: LocatedValue::nowhere(url), weight });
+        let pair = files.2.map(|(cert, key)| (LocatedValue::nowhere(cert), LocatedValue::nowhere(key)));
         let (client_cert, client_key) = pair.unzip();
         OriginConfig {
-            name: Located::default(),
+            name: LocatedValue::default(),
             servers: servers.into_iter().map(server).collect(),
-            srv: srv.as_ref().map(|(name, _)| Located::nowhere(name.clone())),
+            srv: srv.as_ref().map(|(name, _)| LocatedValue::nowhere(name.clone())),
             srv_tls: srv.and_then(|(_, tls)| tls),
             host,
             balance,
@@ -330,9 +330,9 @@ prop_compose! {
             retries: counts.3,
             check: check.map(|check| {
                 let (path, interval, time, status) = check.value;
-                Located::nowhere(HealthCheck { path: Located::nowhere(path), interval, time, status })
+                LocatedValue::nowhere(HealthCheck { path: LocatedValue::nowhere(path), interval, time, status })
             }),
-            eject: eject.map(|eject| Located::nowhere(EjectRules { failures: eject.value.0, time: eject.value.1 })),
+            eject: eject.map(|eject| LocatedValue::nowhere(EjectRules { failures: eject.value.0, time: eject.value.1 })),
         }
     }
 }
@@ -347,8 +347,9 @@ fn filter() -> impl Strategy<Value = Setting<NameFilter>> {
     setting(filter)
 }
 
-fn status_ttl() -> impl Strategy<Value = Vec<(Located<u16>, Located<Duration>)>> {
-    let pair = |(status, ttl): (u16, u64)| (Located::nowhere(status), Located::nowhere(Duration::from_secs(ttl)));
+fn status_ttl() -> impl Strategy<Value = Vec<(LocatedValue<u16>, LocatedValue<Duration>)>> {
+    let pair =
+        |(status, ttl): (u16, u64)| (LocatedValue::nowhere(status), LocatedValue::nowhere(Duration::from_secs(ttl)));
     proptest::collection::btree_map(200_u16..=599, 0_u64..1_000_000, 0..3)
         .prop_map(move |map| map.into_iter().map(pair).collect())
 }
@@ -392,10 +393,10 @@ prop_compose! {
         let mut edits = HeaderEdits::default();
         let mut known = HashSet::new();
         for (name, value) in names {
-            let name = Located::nowhere(name);
+            let name = LocatedValue::nowhere(name);
             match value {
                 _ if !known.insert(name.value.clone()) => {}
-                Some(value) => edits.set.push(HeaderValue { name, value: Located::nowhere(value.trim().to_owned()) }),
+                Some(value) => edits.set.push(HeaderValue { name, value: LocatedValue::nowhere(value.trim().to_owned()) }),
                 None => edits.remove.push(name),
             }
         }
@@ -423,13 +424,13 @@ prop_compose! {
         let encoded = path.0.replace('%', "%41");
         let path = if path.1 { RoutePath::Exact(encoded) } else { RoutePath::Prefix(encoded) };
         let to = |(to, status, keep_path): (String, _, _)| {
-            let to = Located::nowhere(format!("/{}", to.trim_start_matches('/')));
-            RouteAction::Redirect(Located::nowhere(Redirect { to, status, keep_path }))
+            let to = LocatedValue::nowhere(format!("/{}", to.trim_start_matches('/')));
+            RouteAction::Redirect(LocatedValue::nowhere(RedirectConfig { to, status, keep_path }))
         };
-        let action = redirect.map_or(RouteAction::Origin(Located::default()), to);
+        let action = redirect.map_or(RouteAction::Origin(LocatedValue::default()), to);
         let is_redirect = matches!(action, RouteAction::Redirect(_));
         let config = RouteConfig {
-            path: Located::nowhere(path),
+            path: LocatedValue::nowhere(path),
             action,
             rules: if is_redirect { RouteRules::default() } else { rules },
             request_headers: if is_redirect { HeaderEdits::default() } else { request_headers },
@@ -449,9 +450,9 @@ prop_compose! {
         routes in vec(route(), 1..4),
     ) -> (SiteConfig, Vec<prop::sample::Index>) {
         let name = |(name, is_wildcard)| if is_wildcard { SiteName::Wildcard(name) } else { SiteName::Exact(name) };
-        let names = names.into_iter().map(name).map(Located::nowhere).collect();
+        let names = names.into_iter().map(name).map(LocatedValue::nowhere).collect();
         let (routes, origins): (Vec<_>, Vec<_>) = routes.into_iter().unzip();
-        let routes = routes.into_iter().map(Located::nowhere).collect();
+        let routes = routes.into_iter().map(LocatedValue::nowhere).collect();
         (SiteConfig { names, default: None, access, client_requests, routes }, origins)
     }
 }
@@ -476,7 +477,7 @@ pub fn configuration() -> impl Strategy<Value = ProxyConfig> {
                 listen: unique(admin.0, |port| *port)
                     .into_iter()
                     .map(loopback)
-                    .chain(admin.3.map(|path| Located::nowhere(ListenAddress::Unix(path.into()))))
+                    .chain(admin.3.map(|path| LocatedValue::nowhere(ListenAddress::Unix(path.into()))))
                     .collect(),
                 socket_mode: admin.4,
                 token_file: admin.1,
@@ -488,13 +489,13 @@ pub fn configuration() -> impl Strategy<Value = ProxyConfig> {
             fleet,
             forward: forward.map(|forward| {
                 let (allow, connect_ports, rules) = forward.value;
-                Located::nowhere(ForwardConfig { allow, connect_ports, rules })
+                LocatedValue::nowhere(ForwardConfig { allow, connect_ports, rules })
             }),
             ..ProxyConfig::default()
         };
         for (index, mut origin) in origins.into_iter().enumerate() {
-            origin.name = Located::nowhere(if index == 0 { "a.b".to_owned() } else { format!("origin-{index}") });
-            config.origins.push(Located::nowhere(origin));
+            origin.name = LocatedValue::nowhere(if index == 0 { "a.b".to_owned() } else { format!("origin-{index}") });
+            config.origins.push(LocatedValue::nowhere(origin));
         }
         repair_sites(&mut config, sites);
         repair_listeners(&mut config);
@@ -509,13 +510,13 @@ pub fn configuration() -> impl Strategy<Value = ProxyConfig> {
 }
 
 /// The first of the values that have the same key.
-fn unique<T, K: Eq + std::hash::Hash>(values: Vec<T>, key: impl Fn(&T) -> K) -> Vec<Located<T>> {
+fn unique<T, K: Eq + std::hash::Hash>(values: Vec<T>, key: impl Fn(&T) -> K) -> Vec<LocatedValue<T>> {
     let mut known = HashSet::new();
-    values.into_iter().filter(|value| known.insert(key(value))).map(Located::nowhere).collect()
+    values.into_iter().filter(|value| known.insert(key(value))).map(LocatedValue::nowhere).collect()
 }
 
-fn loopback(port: Located<u16>) -> Located<ListenAddress> {
-    Located::nowhere(ListenAddress::Socket(SocketAddr::from(([127, 0, 0, 2], port.value))))
+fn loopback(port: LocatedValue<u16>) -> LocatedValue<ListenAddress> {
+    LocatedValue::nowhere(ListenAddress::Socket(SocketAddr::from(([127, 0, 0, 2], port.value))))
 }
 
 /// Gives routes their origins, and leaves out paths and names that are there before.
@@ -528,7 +529,7 @@ fn repair_sites(config: &mut ProxyConfig, sites: Vec<(SiteConfig, Vec<prop::samp
             if !is_first {
                 continue;
             }
-            site.default = Some(Located::nowhere(true));
+            site.default = Some(LocatedValue::nowhere(true));
         }
         for (route, index) in site.routes.iter_mut().zip(indices) {
             if let RouteAction::Origin(name) = &mut route.value.action {
@@ -537,7 +538,7 @@ fn repair_sites(config: &mut ProxyConfig, sites: Vec<(SiteConfig, Vec<prop::samp
         }
         let mut paths = HashSet::new();
         site.routes.retain(|route| paths.insert(route.path.value.clone()));
-        config.sites.push(Located::nowhere(site));
+        config.sites.push(LocatedValue::nowhere(site));
     }
 }
 

@@ -21,7 +21,7 @@ const PARTS: [(&str, &str); 4] = [
 const DIVIDER: &str = "---";
 
 /// A configuration and what is expected.
-pub struct Case {
+pub struct ConfigCase {
     /// Its name.
     pub name: String,
     /// The text as it is in the file of cases.
@@ -32,13 +32,13 @@ pub struct Case {
 }
 
 /// Reads the cases of a file.
-pub fn cases(file: &str) -> Vec<Case> {
+pub fn cases(file: &str) -> Vec<ConfigCase> {
     let text = std::fs::read_to_string(path(file)).expect("the cases");
     let parts = text.split("### ").skip(1);
     parts.map(case).collect()
 }
 
-fn case(part: &str) -> Case {
+fn case(part: &str) -> ConfigCase {
     let (name, rest) = part.split_once('\n').expect("a name");
     let divider = format!("{DIVIDER}\n");
     let (shown, expected) = match rest.strip_prefix(&divider) {
@@ -53,7 +53,7 @@ fn case(part: &str) -> Case {
     for word in with.split_whitespace() {
         text.push_str(PARTS.iter().find(|(name, _)| *name == word).expect("a part").1);
     }
-    Case { name: name.to_owned(), shown: shown.to_owned(), text, expected: expected.to_owned() }
+    ConfigCase { name: name.to_owned(), shown: shown.to_owned(), text, expected: expected.to_owned() }
 }
 
 fn path(file: &str) -> PathBuf {
@@ -61,7 +61,7 @@ fn path(file: &str) -> PathBuf {
 }
 
 /// Compares what was found with what is expected in each case, or writes it if `NECTARY_FREEZE` is set.
-fn compare(file: &str, found: impl Fn(&Case) -> String) {
+fn compare(file: &str, found: impl Fn(&ConfigCase) -> String) {
     let cases = cases(file);
     let names: BTreeSet<_> = cases.iter().map(|case| &case.name).collect();
     assert_eq!(names.len(), cases.len(), "two cases have the same name");

@@ -3,20 +3,20 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use nectary_config::{FILE_BYTES_MAX, Place, ProxyConfig};
+use nectary_config::{FILE_BYTES_MAX, ProxyConfig, SourcePosition};
 
 /// A file that is removed at the end.
-struct Scratch(PathBuf);
+struct ScratchFile(PathBuf);
 
-impl Scratch {
-    fn new(name: &str, bytes: &[u8]) -> Scratch {
+impl ScratchFile {
+    fn new(name: &str, bytes: &[u8]) -> ScratchFile {
         let path = std::env::temp_dir().join(format!("nectary-config-{}-{name}", std::process::id()));
         fs::write(&path, bytes).expect("a temporary file");
-        Scratch(path)
+        ScratchFile(path)
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }
@@ -30,13 +30,13 @@ fn messages(path: &Path) -> Vec<String> {
 
 #[test]
 fn a_file_is_read() {
-    let file = Scratch::new(
+    let file = ScratchFile::new(
         "right.toml",
         b"\xef\xbb\xbflistener = [{ address = \":80\" }]\r\nstore.device = 'a'\r\n[forward-proxy]",
     );
     let (config, warnings) = ProxyConfig::read(&file.0).expect("a right file");
     assert_eq!((config.listeners.len(), config.store.device.as_str(), warnings.len()), (1, "a", 0));
-    assert_eq!(config.store.device.place, Place { line: 2, column: 16, width: 3 });
+    assert_eq!(config.store.device.place, SourcePosition { line: 2, column: 16, width: 3 });
     assert_eq!(config.source.name(), file.0.display().to_string());
 }
 
@@ -49,8 +49,8 @@ fn missing_files_and_directories_are_told() {
 }
 
 #[test]
-fn a_file_that_is_no_text_is_told() {
-    let file = Scratch::new("latin1.toml", b"[store]\ndevice = \"b\xfccher\"\n");
+fn non_utf8_file_is_reported() {
+    let file = ScratchFile::new("latin1.toml", b"[store]\ndevice = \"b\xfccher\"\n");
     assert_eq!(
         messages(&file.0),
         [
@@ -60,20 +60,20 @@ fn a_file_that_is_no_text_is_told() {
 }
 
 #[test]
-fn a_file_that_is_too_long_is_told() {
+fn too_long_file_is_reported() {
     let mut text = vec![b'\n'; FILE_BYTES_MAX];
-    let file = Scratch::new("long.toml", &text);
+    let file = ScratchFile::new("long.toml", &text);
     assert!(messages(&file.0)[0].contains("there is no [[listener]]"), "at the limit");
     text.push(b'\n');
-    let file = Scratch::new("longer.toml", &text);
+    let file = ScratchFile::new("longer.toml", &text);
     assert_eq!(messages(&file.0), ["FILE: error: it is longer than 4 MiB\nhelp: is it the right file?"]);
 }
 
 /// Root may read every file, so there the test says nothing.
 #[test]
-fn a_file_that_may_not_be_read_is_told() {
+fn unreadable_file_is_reported() {
     use std::os::unix::fs::PermissionsExt;
-    let file = Scratch::new("secret.toml", b"");
+    let file = ScratchFile::new("secret.toml", b"");
     fs::set_permissions(&file.0, fs::Permissions::from_mode(0o000)).expect("permissions");
     if fs::File::open(&file.0).is_err() {
         assert!(messages(&file.0)[0].starts_with("FILE: error: it may not be read\nhelp: "));

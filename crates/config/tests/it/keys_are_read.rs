@@ -1,10 +1,10 @@
 //! Every key of the tables is read: a value that suits no key is told wherever it stands.
 
 use nectary_config::ProxyConfig;
-use nectary_config::keys::{TABLES, Table};
+use nectary_config::keys::{ConfigTable, TABLES};
 
 /// A file in which a key of a table has this value, and all else is right.
-fn file(table: &Table, key: &str, value: &str) -> String {
+fn file(table: &ConfigTable, key: &str, value: &str) -> String {
     let set = format!("{key} = {value}");
     let header = table.header;
     let (inside, outside) = match header {
@@ -23,7 +23,7 @@ fn file(table: &Table, key: &str, value: &str) -> String {
 }
 
 #[test]
-fn every_key_of_the_tables_is_read() {
+fn all_table_keys_are_read() {
     for table in TABLES {
         for key in table.keys() {
             let text = file(table, key.name, "1979-05-27");

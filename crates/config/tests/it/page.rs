@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use nectary_config::ProxyConfig;
-use nectary_config::keys::{Key, TABLES, Table};
+use nectary_config::keys::{ConfigKey, ConfigTable, TABLES};
 
 /// The head of each table of keys.
 const HEAD: &str = "| key | value | default | example | meaning | today |\n|---|---|---|---|---|---|\n";
@@ -21,12 +21,12 @@ fn page() -> (PathBuf, String) {
 }
 
 /// The heading of a table in the page.
-fn heading(table: &Table) -> String {
+fn heading(table: &ConfigTable) -> String {
     format!("### `{}`\n", table.header)
 }
 
 /// A row without its last column.
-fn row(key: &Key) -> String {
+fn row(key: &ConfigKey) -> String {
     let code = |text: &str| {
         let is_value = text.starts_with(['"', '[', '{']) || text.bytes().all(|byte| byte.is_ascii_digit());
         let is_switch = matches!(text, "true" | "false");
@@ -37,7 +37,7 @@ fn row(key: &Key) -> String {
 }
 
 /// The part of the page from a table's heading to the next heading.
-fn section<'a>(text: &'a str, table: &Table) -> Option<&'a str> {
+fn section<'a>(text: &'a str, table: &ConfigTable) -> Option<&'a str> {
     let (_, rest) = text.split_once(&heading(table))?;
     Some(rest.split_once("\n#").map_or(rest, |(section, _)| section))
 }
@@ -54,14 +54,14 @@ fn last_columns(section: &str) -> BTreeMap<String, String> {
 }
 
 /// The section of a table as it should be.
-fn written(table: &Table, today: &BTreeMap<String, String>) -> String {
+fn written(table: &ConfigTable, today: &BTreeMap<String, String>) -> String {
     let rows =
         table.keys().map(|key| format!("{} {} |\n", row(key), today.get(key.name).map_or(NOT_YET, String::as_str)));
     format!("\n{}\n\n{HEAD}{}", table.meaning, rows.collect::<String>())
 }
 
 #[test]
-fn page_has_every_key_and_no_other() {
+fn page_lists_exactly_all_keys() {
     let (path, mut text) = page();
     if std::env::var_os("NECTARY_FREEZE").is_some() {
         for table in TABLES {

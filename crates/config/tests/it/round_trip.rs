@@ -22,7 +22,7 @@ proptest! {
 }
 
 #[test]
-fn a_written_line_is_at_most_120_columns() {
+fn written_lines_fit_120_columns() {
     let (config, _) = ProxyConfig::parse(
         "proxy.toml",
         "listener = [{ address = \":80\" }]\nstore.device = \"a\"\n[forward-proxy]\ndefault-ttl = \"5m\"\n",

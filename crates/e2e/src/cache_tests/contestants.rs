@@ -4,12 +4,12 @@
 //! published results (validation on, no invented lifetimes, no grace); and the origin itself, as a proxy that caches
 //! nothing. Their configurations are here in full.
 
-use crate::guard::{Process, find_program};
+use crate::guard::{GuardedProcess, find_program};
 use crate::http::wait_listening;
-use crate::nectary::certificates::Certificates;
+use crate::nectary::certificates::ServerCertificates;
 use crate::nectary::{self, ProxyCommand};
 use crate::report::not_run;
-use crate::scratch::{Scratch, free_address};
+use crate::scratch::{ScratchFolder, free_address};
 use anyhow::{Context, Result};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -18,22 +18,22 @@ use std::time::Duration;
 
 /// A proxy in front of the suite's server.
 #[derive(Debug)]
-pub struct Contestant {
+pub struct SuiteContestant {
     /// Name and version.
     pub name: String,
     /// The address for requests of the suite's client.
     pub address: SocketAddr,
     /// How the suite's client speaks to it.
-    pub protocol: Protocol,
+    pub protocol: SuiteProtocol,
     /// The authority that the client trusts.
     pub ca: Option<PathBuf>,
-    _process: Option<Process>,
-    _scratch: Option<Scratch>,
+    _process: Option<GuardedProcess>,
+    _scratch: Option<ScratchFolder>,
 }
 
 /// How the suite's client speaks to a contestant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
+pub enum SuiteProtocol {
     /// HTTP/1.1 without TLS.
     Http1,
     /// HTTP/1.1 with TLS.
@@ -42,41 +42,53 @@ pub enum Protocol {
     Http2,
 }
 
-impl Protocol {
+impl SuiteProtocol {
     /// All of them; the first is the one of all contestants but Nectary.
-    pub const ALL: [Protocol; 3] = [Protocol::Http1, Protocol::Tls, Protocol::Http2];
+    pub const ALL: [SuiteProtocol; 3] = [SuiteProtocol::Http1, SuiteProtocol::Tls, SuiteProtocol::Http2];
 
     /// What a report calls it.
     fn words(self) -> &'static str {
         match self {
-            Protocol::Http1 => "",
-            Protocol::Tls => " over TLS",
-            Protocol::Http2 => " over HTTP/2",
+            SuiteProtocol::Http1 => "",
+            SuiteProtocol::Tls => " over TLS",
+            SuiteProtocol::Http2 => " over HTTP/2",
         }
     }
 }
 
-impl Contestant {
+impl SuiteContestant {
     /// The URL that those of all requests begin with.
     pub fn base(&self) -> String {
-        let scheme = if self.protocol == Protocol::Http1 { "http" } else { "https" };
+        let scheme = if self.protocol == SuiteProtocol::Http1 { "http" } else { "https" };
         format!("{scheme}://{}", self.address)
     }
 
-    fn new(name: String, address: SocketAddr, process: Option<Process>, scratch: Option<Scratch>) -> Contestant {
-        Contestant { name, address, protocol: Protocol::Http1, ca: None, _process: process, _scratch: scratch }
+    fn new(
+        name: String,
+        address: SocketAddr,
+        process: Option<GuardedProcess>,
+        scratch: Option<ScratchFolder>,
+    ) -> SuiteContestant {
+        SuiteContestant {
+            name,
+            address,
+            protocol: SuiteProtocol::Http1,
+            ca: None,
+            _process: process,
+            _scratch: scratch,
+        }
     }
 }
 
 /// Starts Nectary once for each protocol, then the other contestants that are installed; if `only` is given, only those of `nginx`, `varnish`,
 /// `squid` and `nothing` that it names.
-pub fn start(origin: SocketAddr, only: Option<&[String]>) -> Result<Vec<Contestant>> {
-    type Start = fn(SocketAddr) -> Result<Contestant>;
+pub fn start(origin: SocketAddr, only: Option<&[String]>) -> Result<Vec<SuiteContestant>> {
+    type Start = fn(SocketAddr) -> Result<SuiteContestant>;
     let peers: [(&str, &str, Start); 3] =
         [("nginx", "nginx", nginx), ("varnish", "varnishd", varnish), ("squid", "squid", squid)];
     let is_wanted = |name: &str| only.is_none_or(|only| only.iter().any(|wanted| wanted == name));
     let mut contestants =
-        Protocol::ALL.map(|protocol| nectary(origin, protocol)).into_iter().collect::<Result<Vec<_>>>()?;
+        SuiteProtocol::ALL.map(|protocol| nectary(origin, protocol)).into_iter().collect::<Result<Vec<_>>>()?;
     for (name, program, start) in peers {
         if !is_wanted(name) {
             continue;
@@ -87,29 +99,29 @@ pub fn start(origin: SocketAddr, only: Option<&[String]>) -> Result<Vec<Contesta
         }
     }
     if is_wanted("nothing") {
-        contestants.push(Contestant::new("no cache".to_owned(), origin, None, None));
+        contestants.push(SuiteContestant::new("no cache".to_owned(), origin, None, None));
     }
     Ok(contestants)
 }
 
-fn nectary(origin: SocketAddr, protocol: Protocol) -> Result<Contestant> {
-    let scratch = Scratch::new("cache-tests-nectary")?;
+fn nectary(origin: SocketAddr, protocol: SuiteProtocol) -> Result<SuiteContestant> {
+    let scratch = ScratchFolder::new("cache-tests-nectary")?;
     let mut command = ProxyCommand::new(scratch.path(), Some(format!("http://{origin}")))?;
     let (_, version) = nectary::run(&["--version"], scratch.path())?;
     let mut ca = None;
-    if protocol != Protocol::Http1 {
-        let certificates = Certificates::make(scratch.path(), "127.0.0.1")?;
+    if protocol != SuiteProtocol::Http1 {
+        let certificates = ServerCertificates::make(scratch.path(), "127.0.0.1")?;
         command.arguments.extend(certificates.options());
         ca = Some(certificates.ca);
     }
     let nectary = command.start()?;
     let name = version.trim().to_owned() + protocol.words();
-    let contestant = Contestant::new(name, nectary.listen, Some(nectary.process), Some(scratch));
-    Ok(Contestant { protocol, ca, ..contestant })
+    let contestant = SuiteContestant::new(name, nectary.listen, Some(nectary.process), Some(scratch));
+    Ok(SuiteContestant { protocol, ca, ..contestant })
 }
 
-fn nginx(origin: SocketAddr) -> Result<Contestant> {
-    let (scratch, address) = (Scratch::new("cache-tests-nginx")?, free_address()?);
+fn nginx(origin: SocketAddr) -> Result<SuiteContestant> {
+    let (scratch, address) = (ScratchFolder::new("cache-tests-nginx")?, free_address()?);
     let folder = scratch.path().display();
     let configuration = format!(
         "daemon off;
@@ -144,8 +156,8 @@ http {{
     spawn(version("nginx", "-v"), command, address, scratch)
 }
 
-fn varnish(origin: SocketAddr) -> Result<Contestant> {
-    let (scratch, address) = (Scratch::new("cache-tests-varnish")?, free_address()?);
+fn varnish(origin: SocketAddr) -> Result<SuiteContestant> {
+    let (scratch, address) = (ScratchFolder::new("cache-tests-varnish")?, free_address()?);
     let (host, port) = (origin.ip(), origin.port());
     let file = scratch.join("default.vcl");
     std::fs::write(&file, format!("vcl 4.1;\nbackend default {{ .host = \"{host}\"; .port = \"{port}\"; }}\n"))?;
@@ -156,8 +168,8 @@ fn varnish(origin: SocketAddr) -> Result<Contestant> {
     spawn(version("varnishd", "-V").replace("varnishd", "varnish"), command, address, scratch)
 }
 
-fn squid(origin: SocketAddr) -> Result<Contestant> {
-    let (scratch, address) = (Scratch::new("cache-tests-squid")?, free_address()?);
+fn squid(origin: SocketAddr) -> Result<SuiteContestant> {
+    let (scratch, address) = (ScratchFolder::new("cache-tests-squid")?, free_address()?);
     // If Squid is started as root, it drops its privileges, and must still be able to write to this directory.
     std::fs::set_permissions(scratch.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
     let (folder, host, port) = (scratch.path().display(), origin.ip(), origin.port());
@@ -191,11 +203,11 @@ fn program(name: &str) -> Result<PathBuf> {
     find_program(name).with_context(|| format!("{name} is not installed"))
 }
 
-fn spawn(name: String, command: Command, address: SocketAddr, scratch: Scratch) -> Result<Contestant> {
-    let process = Process::spawn(&name, command, &scratch.join("log"), None)?;
+fn spawn(name: String, command: Command, address: SocketAddr, scratch: ScratchFolder) -> Result<SuiteContestant> {
+    let process = GuardedProcess::spawn(&name, command, &scratch.join("log"), None)?;
     wait_listening(address, Duration::from_secs(60))
         .with_context(|| format!("{name} does not listen on {address}\n{}", process.log_tail()))?;
-    Ok(Contestant::new(name, address, Some(process), Some(scratch)))
+    Ok(SuiteContestant::new(name, address, Some(process), Some(scratch)))
 }
 
 /// Returns a program's name and version; only the name if it does not print a version.

@@ -3,7 +3,7 @@
 //! Owns: a sentence for each failing test, by the suite's name of the test. A test that fails because it depends on
 //! another failed test is explained by that test. A failure without an explanation fails the run.
 
-use super::Row;
+use super::SuiteTestResult;
 
 const COOKIE: &str = "Nobody gets another's cookie from the store: a response with `Set-Cookie` is stored only where it says `public` or \
                       `no-cache=\"set-cookie\"`, or the operator wants it (`--store-set-cookie`).";
@@ -71,7 +71,7 @@ const EXPLANATIONS: &[(&str, &str)] = &[
 ];
 
 /// Returns the reason why a test fails, if it is known.
-pub fn of(row: &Row) -> Option<String> {
+pub fn of(row: &SuiteTestResult) -> Option<String> {
     if let Some((_, text)) = EXPLANATIONS.iter().find(|(id, _)| *id == row.id) {
         return Some((*text).to_owned());
     }

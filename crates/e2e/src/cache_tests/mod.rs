@@ -15,8 +15,8 @@ use anyhow::{Context, Result};
 use serde::Deserialize;
 use std::thread;
 
-use contestants::Contestant;
-use suite::Suite;
+use contestants::SuiteContestant;
+use suite::InstalledSuite;
 
 /// The most tests that may be left out because HTTP/2 has no words for them: interim responses, which the suite reads
 /// with a client of its own, and headers of the connection.
@@ -25,42 +25,42 @@ const INEXPRESSIBLE_MAX: usize = 8;
 /// The two layouts of the suite; the repository has been corrected since the package was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Layout {
+pub enum SuiteLayout {
     /// The package, with 157 required and 86 optimal tests.
     Package,
     /// The repository, with 160 required and 105 optimal tests.
     Repository,
 }
 
-impl Layout {
+impl SuiteLayout {
     /// The number of tests of a kind that Nectary may fail: 158 of 160 required and 95 of 105 optimal tests of the
     /// repository pass.
     pub fn failures_max(self, kind: &str) -> usize {
         match (self, kind) {
-            (Layout::Repository, "required") => 2,
-            (Layout::Repository, _) => 10,
+            (SuiteLayout::Repository, "required") => 2,
+            (SuiteLayout::Repository, _) => 10,
             // Sixteen of these tests have since been corrected in the repository or turned into checks, and each is
             // explained. The other two tests fail with the repository's version, too.
-            (Layout::Package, "required") => 18,
-            (Layout::Package, _) => 10,
+            (SuiteLayout::Package, "required") => 18,
+            (SuiteLayout::Package, _) => 10,
         }
     }
 }
 
 /// A suite's version and layout, and its results.
 #[derive(Clone, Debug)]
-pub struct Measured {
+pub struct SuiteResults {
     /// The version that the suite reports.
     pub version: String,
     /// Its layout.
-    pub layout: Layout,
+    pub layout: SuiteLayout,
     /// The results of each contestant, in order; the first are Nectary's, one for each protocol.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<SuiteOutcome>,
 }
 
 /// One test of the suite, and its result.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct Row {
+pub struct SuiteTestResult {
     /// The suite's name of the test.
     pub id: String,
     /// The part of the suite.
@@ -80,22 +80,22 @@ pub struct Row {
 
 /// The results of the suite in front of one contestant.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct SuiteOutcome {
     /// Name and version.
     pub name: String,
     /// Every test that is not browser-only.
-    pub rows: Vec<Row>,
+    pub rows: Vec<SuiteTestResult>,
 }
 
 /// The output of one run of the suite's client.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Written {
+pub(crate) struct SuiteOutput {
     pub version: String,
-    pub layout: Layout,
-    pub rows: Vec<Row>,
+    pub layout: SuiteLayout,
+    pub rows: Vec<SuiteTestResult>,
 }
 
-impl Outcome {
+impl SuiteOutcome {
     /// Returns the number of tests of a kind that pass, and the number of all tests of that kind that can be expressed.
     pub fn passed(&self, kind: &str) -> (usize, usize) {
         let of_kind = || self.rows.iter().filter(|row| row.kind == kind && row.is_expressible());
@@ -103,17 +103,17 @@ impl Outcome {
     }
 
     /// The tests that should pass but do not.
-    pub fn failures(&self) -> Vec<&Row> {
+    pub fn failures(&self) -> Vec<&SuiteTestResult> {
         self.rows.iter().filter(|row| row.kind != "check" && row.is_expressible() && !row.passes()).collect()
     }
 
     /// The tests that HTTP/2 has no words for.
-    pub fn inexpressible(&self) -> Vec<&Row> {
+    pub fn inexpressible(&self) -> Vec<&SuiteTestResult> {
         self.rows.iter().filter(|row| !row.is_expressible()).collect()
     }
 
     /// The problems in these results of Nectary: too many failures, or an unexplained failure.
-    pub fn problems(&self, layout: Layout) -> Vec<String> {
+    pub fn problems(&self, layout: SuiteLayout) -> Vec<String> {
         let mut problems = Vec::new();
         for kind in ["required", "optimal"] {
             let ((passed, count), failures_max) = (self.passed(kind), layout.failures_max(kind));
@@ -136,7 +136,7 @@ impl Outcome {
     }
 }
 
-impl Row {
+impl SuiteTestResult {
     fn passes(&self) -> bool {
         self.result == "pass"
     }
@@ -149,17 +149,17 @@ impl Row {
 /// Runs the suite against all contestants concurrently.
 ///
 /// *Errors*: there is no contestant, or the suite's client does not run to its end.
-pub fn measure(suite: &Suite, contestants: &[Contestant]) -> Result<Measured> {
-    let runs: Vec<Result<Written>> = thread::scope(|scope| {
+pub fn measure(suite: &InstalledSuite, contestants: &[SuiteContestant]) -> Result<SuiteResults> {
+    let runs: Vec<Result<SuiteOutput>> = thread::scope(|scope| {
         let started: Vec<_> = contestants.iter().map(|contestant| scope.spawn(|| suite.run(contestant))).collect();
         started.into_iter().map(|run| run.join().expect("a run does not panic")).collect()
     });
     let mut measured = None;
     for (contestant, run) in contestants.iter().zip(runs) {
-        let Written { version, layout, rows } =
+        let SuiteOutput { version, layout, rows } =
             run.with_context(|| format!("the suite in front of {}", contestant.name))?;
-        let measured = measured.get_or_insert(Measured { version, layout, outcomes: Vec::new() });
-        measured.outcomes.push(Outcome { name: contestant.name.clone(), rows });
+        let measured = measured.get_or_insert(SuiteResults { version, layout, outcomes: Vec::new() });
+        measured.outcomes.push(SuiteOutcome { name: contestant.name.clone(), rows });
     }
     measured.context("nobody to run the suite against")
 }
@@ -168,9 +168,9 @@ pub fn measure(suite: &Suite, contestants: &[Contestant]) -> Result<Measured> {
 mod tests {
     use super::*;
 
-    fn row(id: &str, kind: &str, result: &str) -> Row {
+    fn row(id: &str, kind: &str, result: &str) -> SuiteTestResult {
         let text = |text: &str| text.to_owned();
-        Row {
+        SuiteTestResult {
             id: text(id),
             group: String::new(),
             name: String::new(),
@@ -181,11 +181,14 @@ mod tests {
         }
     }
 
+    /// Too many failures are problems, and so are failures without an explanation.
     #[test]
-    fn too_many_failures_and_unexplained_ones_are_problems() {
+    fn suite_reports_failures_as_problems() {
         let explained = explanations::ids().next().expect("some test is explained");
         let mut rows = vec![row("a", "required", "pass"), row("b", "optimal", "pass"), row("c", "check", "no")];
-        let problems = |rows: &[Row]| Outcome { name: String::new(), rows: rows.to_vec() }.problems(Layout::Repository);
+        let problems = |rows: &[SuiteTestResult]| {
+            SuiteOutcome { name: String::new(), rows: rows.to_vec() }.problems(SuiteLayout::Repository)
+        };
         assert_eq!(problems(&rows), Vec::<String>::new());
         for _ in 0..2 {
             rows.push(row(explained, "required", "fail"));
@@ -202,8 +205,9 @@ mod tests {
         assert_eq!(problems(&[]).len(), 2, "no test at all is no success");
     }
 
+    /// A test that depends on a failed one is explained by that failure.
     #[test]
-    fn what_depends_on_a_failure_is_explained_by_it() {
+    fn dependency_explains_failure() {
         let mut dependent = row("dependent", "required", "dependency");
         assert_eq!(explanations::of(&dependent), None);
         dependent.failed = vec!["another".to_owned()];

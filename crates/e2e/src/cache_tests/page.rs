@@ -1,7 +1,7 @@
 //! The results as text, as JSON and as a page of `docs/results/`.
 
-use super::contestants::Protocol;
-use super::{Layout, Measured, Outcome, Row, explanations};
+use super::contestants::SuiteProtocol;
+use super::{SuiteLayout, SuiteOutcome, SuiteResults, SuiteTestResult, explanations};
 use crate::bench::machine;
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use std::process::Command;
 const PAGE: &str = "cache-tests";
 
 /// A table of figures; the first outcomes are Nectary's.
-pub fn table(outcomes: &[Outcome]) -> String {
+pub fn table(outcomes: &[SuiteOutcome]) -> String {
     let width = outcomes.iter().map(|outcome| outcome.name.len()).max().unwrap_or(0);
     let mut text = format!("{:width$}  {:>10}  {:>10}  {:>10}\n", "", "required", "optimal", "checks: yes");
     for outcome in outcomes {
@@ -34,10 +34,11 @@ pub fn table(outcomes: &[Outcome]) -> String {
 }
 
 /// The tests that Nectary fails over one protocol, one line each, and those that this protocol has no words for.
-pub fn failures(nectary: &Outcome) -> String {
-    let left_out =
-        |row: &&Row| format!("{} ({}): {} has no words for it: {}\n", row.id, row.kind, nectary.name, row.detail);
-    let line = |row: &&Row| {
+pub fn failures(nectary: &SuiteOutcome) -> String {
+    let left_out = |row: &&SuiteTestResult| {
+        format!("{} ({}): {} has no words for it: {}\n", row.id, row.kind, nectary.name, row.detail)
+    };
+    let line = |row: &&SuiteTestResult| {
         let explanation = explanations::of(row).unwrap_or_else(|| "NOT EXPLAINED".to_owned());
         format!("{} ({}, {}): {}\n  {explanation}\n", row.id, row.kind, row.result, row.detail)
     };
@@ -45,7 +46,7 @@ pub fn failures(nectary: &Outcome) -> String {
 }
 
 /// Returns all results as JSON, for programs.
-pub fn to_json(source: &str, measured: &Measured) -> Value {
+pub fn to_json(source: &str, measured: &SuiteResults) -> Value {
     let contestants: Vec<Value> = measured
         .outcomes
         .iter()
@@ -69,10 +70,10 @@ pub fn to_json(source: &str, measured: &Measured) -> Value {
 }
 
 /// Returns the suite's version and layout, and the commit if it is a clone.
-pub fn suite(source: &str, measured: &Measured) -> String {
+pub fn suite(source: &str, measured: &SuiteResults) -> String {
     let layout = match measured.layout {
-        Layout::Package => "the package",
-        Layout::Repository => "the repository",
+        SuiteLayout::Package => "the package",
+        SuiteLayout::Repository => "the repository",
     };
     let commit = if Path::new(source).is_dir() { git(Path::new(source)) } else { String::new() };
     let at = if commit.is_empty() { String::new() } else { format!(" at {commit}") };
@@ -80,13 +81,13 @@ pub fn suite(source: &str, measured: &Measured) -> String {
 }
 
 /// Writes the page into a folder.
-pub fn write(folder: &Path, source: &str, measured: &Measured) -> Result<()> {
+pub fn write(folder: &Path, source: &str, measured: &SuiteResults) -> Result<()> {
     let path = folder.join(format!("{PAGE}.md"));
     std::fs::write(path, page(source, measured))?;
     Ok(())
 }
 
-fn page(source: &str, measured: &Measured) -> String {
+fn page(source: &str, measured: &SuiteResults) -> String {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcomes = &measured.outcomes;
     let mut text = format!(
@@ -102,14 +103,14 @@ fn page(source: &str, measured: &Measured) -> String {
     );
     let Some((nectary, others)) = outcomes.split_first() else { return text };
     text += "\n## What Nectary fails, and why\n\n| test | kind | what it wants | why it fails |\n|---|---|---|---|\n";
-    let row_text = |row: &Row| {
+    let row_text = |row: &SuiteTestResult| {
         let explanation = explanations::of(row).unwrap_or_else(|| "not explained".to_owned());
         format!("| `{}` | {} | {} | {explanation} |\n", row.id, row.kind, cell(&row.name))
     };
     text.extend(nectary.failures().into_iter().map(row_text));
-    for other in others.iter().take(Protocol::ALL.len() - 1) {
-        let is_new = |row: &&Row| !nectary.failures().iter().any(|known| known.id == row.id);
-        let new: Vec<&Row> = other.failures().into_iter().filter(is_new).collect();
+    for other in others.iter().take(SuiteProtocol::ALL.len() - 1) {
+        let is_new = |row: &&SuiteTestResult| !nectary.failures().iter().any(|known| known.id == row.id);
+        let new: Vec<&SuiteTestResult> = other.failures().into_iter().filter(is_new).collect();
         let names: Vec<String> = other.inexpressible().iter().map(|row| format!("`{}`", row.id)).collect();
         text += &format!("\n{}: {} tests beside these fail", other.name, new.len());
         text += &match names.is_empty() {
@@ -157,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sentences_of_the_suite_stay_in_their_cell() {
+    fn suite_texts_fit_their_cell() {
         assert_eq!(cell("A [`b`](https://c/#d) | e"), "A `b` \\| e");
         assert_eq!(cell("a [b"), "a [b");
     }

@@ -1,10 +1,10 @@
 //! The suite itself, installed with npm into a scratch directory, with its server and its client.
 
-use super::Written;
-use super::contestants::{Contestant, Protocol};
-use crate::guard::{self, Process, find_program};
+use super::SuiteOutput;
+use super::contestants::{SuiteContestant, SuiteProtocol};
+use crate::guard::{self, GuardedProcess, find_program};
 use crate::http::wait_listening;
-use crate::scratch::{Scratch, free_address};
+use crate::scratch::{ScratchFolder, free_address};
 use anyhow::{Context, Result, bail};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -21,16 +21,16 @@ const RUN_LIMIT: Duration = Duration::from_secs(900);
 
 /// An installed suite whose server runs.
 #[derive(Debug)]
-pub struct Suite {
+pub struct InstalledSuite {
     /// The suite's server: the origin.
     pub origin: SocketAddr,
     folder: PathBuf,
     client: PathBuf,
-    scratch: Scratch,
-    _server: Process,
+    scratch: ScratchFolder,
+    _server: GuardedProcess,
 }
 
-impl Suite {
+impl InstalledSuite {
     /// A required program that this machine does not have.
     pub fn missing() -> Option<&'static str> {
         ["node", "npm"].into_iter().find(|program| find_program(program).is_none())
@@ -39,7 +39,7 @@ impl Suite {
     /// Installs `source` in any form that npm accepts (the name of a package, a folder, a repository), and starts its
     /// server.
     pub fn install(source: &str) -> Result<Self> {
-        let scratch = Scratch::new("cache-tests")?;
+        let scratch = ScratchFolder::new("cache-tests")?;
         std::fs::write(scratch.join("package.json"), "{\"name\": \"run\", \"version\": \"1.0.0\"}\n")?;
         // Make the path absolute: npm would search relative to its own directory.
         let source = match Path::new(source) {
@@ -67,19 +67,19 @@ impl Suite {
             .env("npm_config_protocol", "http")
             .env("npm_config_port", origin.port().to_string())
             .env("npm_config_pidfile", scratch.join("server.pid"));
-        let server = Process::spawn("suite-server", server, &scratch.join("server.log"), None)?;
+        let server = GuardedProcess::spawn("suite-server", server, &scratch.join("server.log"), None)?;
         wait_listening(origin, Duration::from_secs(30))
             .with_context(|| format!("the suite's server does not listen on {origin}\n{}", server.log_tail()))?;
-        Ok(Suite { origin, folder, client, scratch, _server: server })
+        Ok(InstalledSuite { origin, folder, client, scratch, _server: server })
     }
 
     /// Runs every test that is not browser-only against a proxy.
-    pub(crate) fn run(&self, contestant: &Contestant) -> Result<Written> {
+    pub(crate) fn run(&self, contestant: &SuiteContestant) -> Result<SuiteOutput> {
         let file: String = contestant.name.chars().filter(char::is_ascii_alphanumeric).collect();
         let out = self.scratch.join(&format!("{file}.json"));
         let mut node = Command::new("node");
         node.arg("--no-warnings").arg(&self.client).arg(&self.folder).arg(contestant.base()).arg(&out);
-        if contestant.protocol == Protocol::Http2 {
+        if contestant.protocol == SuiteProtocol::Http2 {
             node.arg("http2");
         }
         if let Some(ca) = &contestant.ca {

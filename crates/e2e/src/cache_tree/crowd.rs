@@ -13,7 +13,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 
 use crate::guard::raise_files;
-use crate::live::{LIMIT, Live};
+use crate::live::{LIMIT, LiveCache};
 
 /// The hard limit of open files of the mount's process.
 pub const DESCRIPTORS: u64 = 1024;
@@ -69,7 +69,7 @@ fn lines(output: &[u8]) -> usize {
 /// with programs, and removes them. `many` files are opened at once. With `in_memory` the files are in memory.
 pub fn visit(files: u64, many: u64, in_memory: bool, options: &[&str]) -> Result<()> {
     let mut filled = Ok(());
-    let live = Live::mounted_under(DESCRIPTORS, in_memory, options, |source| filled = fill(source, files))?;
+    let live = LiveCache::mounted_under(DESCRIPTORS, in_memory, options, |source| filled = fill(source, files))?;
     filled?;
     let shown = live.scratch.join("shown");
     let listed = run(&shown, "ls", &["-lR"])?;
@@ -96,7 +96,7 @@ pub fn visit(files: u64, many: u64, in_memory: bool, options: &[&str]) -> Result
 }
 
 /// Checks the status of the mount, its descriptors, and its memory of nodes.
-fn is_healthy(live: &Live) -> Result<()> {
+fn is_healthy(live: &LiveCache) -> Result<()> {
     let status = live.run(&["status", "--json"]);
     ensure!(status.code == 0 && status.text.contains(&live.name), "status: {status:?}");
     let parts: serde_json::Value = serde_json::from_str(&status.text)?;
@@ -114,7 +114,7 @@ fn is_healthy(live: &Live) -> Result<()> {
 }
 
 /// Opens many files at once, deletes some of them below and through the mount, and reads and writes all of them.
-fn open_many(live: &Live, many: u64) -> Result<()> {
+fn open_many(live: &LiveCache, many: u64) -> Result<()> {
     let shown = live.scratch.join("shown");
     raise_files();
     let open = |file| File::options().read(true).write(true).open(path_of(&shown, file));
@@ -141,7 +141,7 @@ fn open_many(live: &Live, many: u64) -> Result<()> {
 }
 
 /// Renames folders above known and open files, also below the mount.
-fn move_folders(live: &Live) -> Result<()> {
+fn move_folders(live: &LiveCache) -> Result<()> {
     let (shown, source) = (live.scratch.join("shown"), live.scratch.join("source"));
     let file = 7;
     let opened = File::open(path_of(&shown, file))?;
@@ -170,7 +170,7 @@ fn is_socket(path: &Path) -> bool {
 }
 
 /// Unmounts the directory; its process must end well.
-fn ends(mut live: Live) -> Result<()> {
+fn ends(mut live: LiveCache) -> Result<()> {
     let ran = live.run(&["cache", "umount", &live.name.clone()]);
     ensure!(ran.code == 0, "umount: {ran:?}");
     let status = live.process.wait(LIMIT)?;

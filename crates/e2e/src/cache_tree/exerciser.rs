@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::cache_tree::{run, tool};
-use crate::live::Live;
+use crate::live::LiveCache;
 use crate::report::not_run;
 
 /// The tool's name.
@@ -47,7 +47,7 @@ pub fn processes(operations: u64, seed: u64) -> impl Iterator<Item = (u64, u64)>
 }
 
 /// Runs `operations` operations on a file of the mount. `None` if the tool is missing.
-pub fn exercise(live: &Live, operations: u64, seed: u64) -> Result<Option<()>> {
+pub fn exercise(live: &LiveCache, operations: u64, seed: u64) -> Result<Option<()>> {
     let Some(tool) = tool(TOOL) else {
         not_run(format!("{TOOL} is not installed: run `ci/setup test`"));
         return Ok(None);

@@ -16,11 +16,11 @@ use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::live::Live;
+use crate::live::LiveCache;
 
 pub use crowd::{DESCRIPTORS, NODE_BYTES_MAX, visit};
 pub use exerciser::exercise;
-pub use posix::{Comparison, Tests, compare};
+pub use posix::{PjdfstestComparison, PjdfstestSuite, compare};
 pub use programs::run_programs;
 
 /// The memory of the cache: less than the programs write, so that blocks are evicted.
@@ -28,10 +28,13 @@ const MEMORY: &str = "8M";
 
 /// Mounts a directory through a small cache; with `in_memory` the directory is in memory, so that nothing waits for a
 /// disk.
-pub fn mounted(arguments: &[&str], in_memory: bool) -> Result<Live> {
+pub fn mounted(arguments: &[&str], in_memory: bool) -> Result<LiveCache> {
     let arguments = [&["--memory", MEMORY], arguments].concat();
-    let live =
-        if in_memory { Live::mounted_in_memory(&arguments, |_| {})? } else { Live::mounted(&arguments, |_| {})? };
+    let live = if in_memory {
+        LiveCache::mounted_in_memory(&arguments, |_| {})?
+    } else {
+        LiveCache::mounted(&arguments, |_| {})?
+    };
     for folder in [live.scratch.path().to_owned(), live.scratch.join("source")] {
         // Some of the tests run as other Unix users.
         fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
@@ -49,7 +52,7 @@ pub fn tool(name: &str) -> Option<PathBuf> {
 
 /// Checks that the mount shows the same files as its source: names, kinds, modes, owners, sizes and contents. Returns
 /// the number of files.
-pub fn is_the_source(live: &Live) -> Result<usize> {
+pub fn is_the_source(live: &LiveCache) -> Result<usize> {
     let below = listing(&live.scratch.join("source"))?;
     let shown = listing(&live.scratch.join("shown"))?;
     for (name, entry) in &below {
@@ -61,14 +64,14 @@ pub fn is_the_source(live: &Live) -> Result<usize> {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Entry {
+struct TreeEntry {
     mode: u32,
     owner: (u32, u32),
     size: u64,
     contents: u64,
 }
 
-fn listing(root: &Path) -> Result<BTreeMap<PathBuf, Entry>> {
+fn listing(root: &Path) -> Result<BTreeMap<PathBuf, TreeEntry>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![root.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -84,7 +87,7 @@ fn listing(root: &Path) -> Result<BTreeMap<PathBuf, Entry>> {
             };
             // The size of a directory depends on the file system, so it is not compared.
             let size = if metadata.is_dir() { 0 } else { metadata.size() };
-            let entry = Entry { mode: metadata.mode(), owner: (metadata.uid(), metadata.gid()), size, contents };
+            let entry = TreeEntry { mode: metadata.mode(), owner: (metadata.uid(), metadata.gid()), size, contents };
             if metadata.is_dir() {
                 folders.push(path.clone());
             }

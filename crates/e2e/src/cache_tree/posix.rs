@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 
 use crate::cache_tree::tool;
-use crate::live::Live;
+use crate::live::LiveCache;
 use crate::report::not_run;
 
 /// The tool's name.
@@ -35,7 +35,7 @@ const EXCEPTIONS: [(&str, &str); 1] = [(
 
 /// The comparison of two runs.
 #[derive(Debug, Default)]
-pub struct Comparison {
+pub struct PjdfstestComparison {
     /// The number of tests with the same result.
     pub alike: usize,
     /// The number of tests that passed in both runs.
@@ -48,15 +48,15 @@ pub struct Comparison {
 }
 
 /// Runs the suite outside of the mount and in it. `None` if the tool is missing.
-pub fn compare(live: &Live) -> Result<Option<Comparison>> {
-    let Some(tests) = Tests::in_folder(live.scratch.path())? else { return Ok(None) };
+pub fn compare(live: &LiveCache) -> Result<Option<PjdfstestComparison>> {
+    let Some(tests) = PjdfstestSuite::in_folder(live.scratch.path())? else { return Ok(None) };
     // This directory is on the source's file system but outside of the source, so that nothing in it is cached.
     let beside = live.scratch.join("beside");
     fs::create_dir_all(&beside)?;
     fs::set_permissions(&beside, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
     let expected = tests.outcomes(&beside, &[])?;
     let found = tests.outcomes(&live.scratch.join("shown"), &[])?;
-    let mut comparison = Comparison::default();
+    let mut comparison = PjdfstestComparison::default();
     for (name, ended) in &expected {
         let on_mount = found.get(name).map_or("not run", String::as_str);
         if on_mount == ended {
@@ -73,21 +73,21 @@ pub fn compare(live: &Live) -> Result<Option<Comparison>> {
 }
 
 /// The suite with its settings.
-pub struct Tests {
+pub struct PjdfstestSuite {
     tool: PathBuf,
     settings: PathBuf,
 }
 
-impl Tests {
+impl PjdfstestSuite {
     /// Writes the settings to a folder. `None` if the tool is missing.
-    pub fn in_folder(folder: &Path) -> Result<Option<Tests>> {
+    pub fn in_folder(folder: &Path) -> Result<Option<PjdfstestSuite>> {
         let Some(tool) = tool(TOOL) else {
             not_run(format!("{TOOL} is not installed: run `ci/setup soak`"));
             return Ok(None);
         };
         let settings = folder.join("posix.toml");
         fs::write(&settings, SETTINGS)?;
-        Ok(Some(Tests { tool, settings }))
+        Ok(Some(PjdfstestSuite { tool, settings }))
     }
 
     /// Runs all tests in a folder; returns the result of each test: `ok`, `FAILED` or `skipped`.

@@ -8,8 +8,8 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 
 use crate::cache_tree::run;
-use crate::live::Live;
-use crate::rng::Rng;
+use crate::live::LiveCache;
+use crate::rng::SeededRng;
 
 /// The number of C files; each is a separate compilation unit.
 const UNITS: u64 = 40;
@@ -19,7 +19,7 @@ const FILES: u64 = 300;
 const ROWS: u64 = 20_000;
 
 /// Compiles, commits, clones and queries in the mounted directory. Returns a text that describes the work.
-pub fn run_programs(live: &Live, seed: u64) -> Result<String> {
+pub fn run_programs(live: &LiveCache, seed: u64) -> Result<String> {
     let folder = live.scratch.join("shown");
     compile(&folder.join("compiled"))?;
     version(&folder, seed)?;
@@ -59,7 +59,7 @@ fn compile(folder: &Path) -> Result<()> {
 /// Fills, clones and checks a repository.
 fn version(folder: &Path, seed: u64) -> Result<()> {
     let (repository, clone) = (folder.join("repository"), folder.join("clone"));
-    let mut rng = Rng::new(seed);
+    let mut rng = SeededRng::new(seed);
     fs::create_dir(&repository)?;
     let git = |place: &Path| {
         let mut command = Command::new("git");

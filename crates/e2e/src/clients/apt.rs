@@ -3,9 +3,9 @@
 //! apt works in a private root with the mirrors of this machine's configuration. Mirrors often send no freshness
 //! information, so the proxy gets a `--default-ttl`.
 
-use super::{Files, Verdict, call, compare, finish, last_line, proxy};
+use super::{ClientVerdict, Files, call, compare, finish, last_line, proxy};
 use crate::guard::find_program;
-use crate::scratch::Scratch;
+use crate::scratch::ScratchFolder;
 use anyhow::{Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,21 +14,21 @@ use std::process::Command;
 const PACKAGES: [&str; 4] = ["hello", "tree", "netcat-traditional", "libjansson4"];
 
 /// Downloads lists and packages twice, each time into an empty root.
-pub fn run() -> Result<Verdict> {
+pub fn run() -> Result<ClientVerdict> {
     if find_program("apt-get").is_none() {
-        return Ok(Verdict::NotRun("apt: apt-get is not installed".to_owned()));
+        return Ok(ClientVerdict::NotRun("apt: apt-get is not installed".to_owned()));
     }
     let sources = match sources() {
         Ok(sources) => sources,
-        Err(reason) => return Ok(Verdict::NotRun(format!("apt: {reason}"))),
+        Err(reason) => return Ok(ClientVerdict::NotRun(format!("apt: {reason}"))),
     };
-    let scratch = Scratch::new("apt")?;
+    let scratch = ScratchFolder::new("apt")?;
     let direct = scratch.join("direct");
     make_root(&direct, &sources)?;
     let (reached, text) = apt(&direct, "DIRECT", &["update"])?;
     if !reached {
         let reason = last_line(&text);
-        return Ok(Verdict::NotRun(format!("apt: the mirrors cannot be reached without the proxy: {reason}")));
+        return Ok(ClientVerdict::NotRun(format!("apt: the mirrors cannot be reached without the proxy: {reason}")));
     }
     let command = proxy(&scratch.join("proxy"), None, "1h")?;
     let nectary = command.start()?;
@@ -51,7 +51,7 @@ pub fn run() -> Result<Verdict> {
         bail!("apt: {packages} packages of {} were downloaded", PACKAGES.len());
     }
     // The lists may change between the runs; apt itself checks the packages against them.
-    compare("apt", &Files::new(), &runs, &lines, |url| url.ends_with(".deb")).map(Verdict::Kept)
+    compare("apt", &Files::new(), &runs, &lines, |url| url.ends_with(".deb")).map(ClientVerdict::Kept)
 }
 
 /// The files of this machine's apt configuration that name sources with plain http, as (file name, text). *Errors*:

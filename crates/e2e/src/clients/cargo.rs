@@ -3,10 +3,10 @@
 //! The registry is the one that cargo is configured for, or its built-in one. A run without the proxy stores the
 //! registry's host and the address of its packages in cargo's home, and the test reads them there.
 
-use super::split::{Split, origin_of};
-use super::{Files, Verdict, call, compare, last_line, tree};
+use super::split::{SplitRegistry, origin_of};
+use super::{ClientVerdict, Files, call, compare, last_line, tree};
 use crate::guard::find_program;
-use crate::scratch::Scratch;
+use crate::scratch::ScratchFolder;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -28,21 +28,23 @@ itoa = \"=1.0.9\"
 ";
 
 /// Fetches the packages twice, each time with an empty home.
-pub fn run() -> Result<Verdict> {
-    let Some(cargo) = find_program("cargo") else { return Ok(Verdict::NotRun("cargo is not installed".to_owned())) };
-    let scratch = Scratch::new("cargo")?;
+pub fn run() -> Result<ClientVerdict> {
+    let Some(cargo) = find_program("cargo") else {
+        return Ok(ClientVerdict::NotRun("cargo is not installed".to_owned()));
+    };
+    let scratch = ScratchFolder::new("cargo")?;
     let direct = scratch.join("direct");
     let (reached, text) = fetch(&cargo, &direct, None)?;
     if !reached {
         let reason = last_line(&text);
-        return Ok(Verdict::NotRun(format!("cargo: the registry cannot be reached without the proxy: {reason}")));
+        return Ok(ClientVerdict::NotRun(format!("cargo: the registry cannot be reached without the proxy: {reason}")));
     }
     let Some((index, packages)) = registry(&direct)? else {
-        return Ok(Verdict::NotRun("cargo: the registry is not asked over http".to_owned()));
+        return Ok(ClientVerdict::NotRun("cargo: the registry is not asked over http".to_owned()));
     };
     let (files, _) = origin_of(&packages).with_context(|| format!("the index has its packages at {packages}"))?;
     // The index may change at any time. With a lifetime of an hour, both runs get the same index.
-    let split = Split::start(&scratch.join("proxy"), &index, files, "1h")?;
+    let split = SplitRegistry::start(&scratch.join("proxy"), &index, files, "1h")?;
     let mut runs = [Files::new(), Files::new()];
     for (name, run) in ["first", "second"].into_iter().zip(&mut runs) {
         let (good, text) = fetch(&cargo, &scratch.join(name), Some(&format!("sparse+http://{}/", split.address)))?;
@@ -56,7 +58,7 @@ pub fn run() -> Result<Verdict> {
     let is_package = |url: &str| {
         ["cfg-if", "itoa"].iter().any(|name| url.contains(&format!("/{name}/")) || url.contains(&format!("/{name}-")))
     };
-    compare("cargo", &right, &runs, &lines, |url| is_package(url) && url.contains("1.0.")).map(Verdict::Kept)
+    compare("cargo", &right, &runs, &lines, |url| is_package(url) && url.contains("1.0.")).map(ClientVerdict::Kept)
 }
 
 fn fetch(cargo: &Path, folder: &Path, registry: Option<&str>) -> Result<(bool, String)> {

@@ -3,11 +3,11 @@
 //! git's newer protocol uses `POST`, which no cache answers; the older one needs only plain files, which can be cached.
 //! git requests the list of branches with `no-cache`.
 
-use super::{Files, Verdict, call, compare, finish, proxy, small_server, tree};
+use super::{ClientVerdict, Files, call, compare, finish, proxy, small_server, tree};
 use crate::content;
 use crate::guard::find_program;
-use crate::http::Response;
-use crate::scratch::Scratch;
+use crate::http::HttpResponse;
+use crate::scratch::ScratchFolder;
 use anyhow::{Result, bail};
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
@@ -18,11 +18,11 @@ const FILES: u64 = 40;
 const FILE_BYTES: u64 = 20_000;
 
 /// Clones the repository twice.
-pub fn run() -> Result<Verdict> {
+pub fn run() -> Result<ClientVerdict> {
     if find_program("git").is_none() {
-        return Ok(Verdict::NotRun("git is not installed".to_owned()));
+        return Ok(ClientVerdict::NotRun("git is not installed".to_owned()));
     }
-    let scratch = Scratch::new("git")?;
+    let scratch = ScratchFolder::new("git")?;
     make_repository(&scratch)?;
     let served = scratch.join("served");
     let origin =
@@ -42,11 +42,12 @@ pub fn run() -> Result<Verdict> {
     let lines = finish(nectary, &command)?;
     let mut right = tree(&scratch.join("work"))?;
     right.retain(|name, _| !name.starts_with("/.git/"));
-    compare("git", &right, &runs, &lines, |url| url.ends_with(".pack") || url.ends_with(".idx")).map(Verdict::Kept)
+    compare("git", &right, &runs, &lines, |url| url.ends_with(".pack") || url.ends_with(".idx"))
+        .map(ClientVerdict::Kept)
 }
 
 /// Makes a packed repository with one commit, and its bare clone, which is served.
-fn make_repository(scratch: &Scratch) -> Result<()> {
+fn make_repository(scratch: &ScratchFolder) -> Result<()> {
     let work = scratch.join("work");
     std::fs::create_dir_all(&work)?;
     for number in 0..FILES {
@@ -65,7 +66,7 @@ fn make_repository(scratch: &Scratch) -> Result<()> {
     Ok(())
 }
 
-fn git(scratch: &Scratch, arguments: &[&str]) -> Result<()> {
+fn git(scratch: &ScratchFolder, arguments: &[&str]) -> Result<()> {
     let mut command = Command::new("git");
     command.args(arguments).current_dir(scratch.path());
     command.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_TERMINAL_PROMPT", "0");
@@ -77,15 +78,15 @@ fn git(scratch: &Scratch, arguments: &[&str]) -> Result<()> {
 }
 
 /// Serves a file below `folder`, and no file outside of it.
-fn file(folder: &Path, target: &str) -> Response {
+fn file(folder: &Path, target: &str) -> HttpResponse {
     let path = target.split('?').next().unwrap_or("").trim_start_matches('/');
     let is_inside = Path::new(path).components().all(|component| matches!(component, Component::Normal(_)));
     let path: PathBuf = folder.join(path);
     match std::fs::read(path).ok().filter(|_| is_inside) {
         Some(body) => {
             let kind = ("content-type".to_owned(), "application/octet-stream".to_owned());
-            Response { status: 200, headers: vec![kind], body }
+            HttpResponse { status: 200, headers: vec![kind], body }
         }
-        None => Response { status: 404, ..Response::default() },
+        None => HttpResponse { status: 404, ..HttpResponse::default() },
     }
 }

@@ -17,9 +17,9 @@ pub mod pip;
 mod small_server;
 mod split;
 
-use crate::access_log::{self, Line};
+use crate::access_log::{self, AccessLogEntry};
 use crate::guard;
-use crate::nectary::{Nectary, ProxyCommand};
+use crate::nectary::{NectaryProxy, ProxyCommand};
 use anyhow::{Result, bail};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -35,16 +35,16 @@ pub type Files = BTreeMap<String, Vec<u8>>;
 
 /// The results of a client.
 #[derive(Debug)]
-pub enum Verdict {
+pub enum ClientVerdict {
     /// The promise of this file held for the client.
-    Kept(Report),
+    Kept(ClientReport),
     /// The client could not be run; the text is the reason.
     NotRun(String),
 }
 
 /// The hits in the second run of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
+pub struct ClientReport {
     /// The client.
     pub client: &'static str,
     /// The number of files that were equal.
@@ -61,7 +61,7 @@ pub struct Report {
     pub misses: Vec<String>,
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for ClientReport {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             out,
@@ -79,9 +79,9 @@ fn compare(
     client: &'static str,
     right: &Files,
     runs: &[Files; 2],
-    lines: &[Line],
+    lines: &[AccessLogEntry],
     is_package: impl Fn(&str) -> bool,
-) -> Result<Report> {
+) -> Result<ClientReport> {
     if runs[0] != runs[1] || runs[0].is_empty() {
         bail!("{client}: the two runs differ: {}", difference(&runs[0], &runs[1]));
     }
@@ -105,7 +105,7 @@ fn compare(
     let missed = urls.iter().filter(|(_, results)| !is_hit(results));
     let misses: Vec<_> =
         missed.map(|(url, results)| format!("{} {results:?}", url.rsplit('/').next().unwrap_or(url))).collect();
-    Ok(Report {
+    Ok(ClientReport {
         client,
         files: runs[0].len(),
         bytes: runs[0].values().map(Vec::len).sum(),
@@ -133,7 +133,7 @@ fn proxy(folder: &Path, origin: Option<String>, default_ttl: &str) -> Result<Pro
 }
 
 /// Stops a proxy and reads its access log.
-fn finish(mut nectary: Nectary, command: &ProxyCommand) -> Result<Vec<Line>> {
+fn finish(mut nectary: NectaryProxy, command: &ProxyCommand) -> Result<Vec<AccessLogEntry>> {
     let status = nectary.terminate(Duration::from_secs(20))?;
     if !status.success() {
         bail!("nectary: {}\n{}", guard::describe(status), nectary.process.log_tail());
@@ -179,9 +179,10 @@ fn last_line(text: &str) -> &str {
 mod tests {
     use super::*;
 
+    /// A package that differs in the second run is an error, too.
     #[test]
-    fn a_package_that_is_no_hit_or_differs_is_an_error() {
-        let line = |url: &str, result: &str| Line {
+    fn package_miss_is_an_error() {
+        let line = |url: &str, result: &str| AccessLogEntry {
             method: "GET".to_owned(),
             url: url.to_owned(),
             status: 200,

@@ -1,8 +1,8 @@
 //! npm through a reverse proxy in front of its registry.
 
-use super::{Files, Verdict, call, compare, finish, last_line, proxy, tree};
+use super::{ClientVerdict, Files, call, compare, finish, last_line, proxy, tree};
 use crate::guard::find_program;
-use crate::scratch::Scratch;
+use crate::scratch::ScratchFolder;
 use anyhow::{Result, bail};
 use std::path::Path;
 use std::process::Command;
@@ -11,18 +11,18 @@ use std::process::Command;
 const PACKAGE: &str = "is-odd@3.0.1";
 
 /// Installs the package twice, each time with an empty cache.
-pub fn run() -> Result<Verdict> {
+pub fn run() -> Result<ClientVerdict> {
     if find_program("npm").is_none() {
-        return Ok(Verdict::NotRun("npm is not installed".to_owned()));
+        return Ok(ClientVerdict::NotRun("npm is not installed".to_owned()));
     }
     let Some(registry) = registry() else {
-        return Ok(Verdict::NotRun("npm: the registry of this machine is not asked over https".to_owned()));
+        return Ok(ClientVerdict::NotRun("npm: the registry of this machine is not asked over https".to_owned()));
     };
-    let scratch = Scratch::new("npm")?;
+    let scratch = ScratchFolder::new("npm")?;
     let (reached, text) = install(&scratch.join("direct"), &registry)?;
     if !reached {
         let reason = last_line(&text);
-        return Ok(Verdict::NotRun(format!("npm: the registry cannot be reached without the proxy: {reason}")));
+        return Ok(ClientVerdict::NotRun(format!("npm: the registry cannot be reached without the proxy: {reason}")));
     }
     // Some registries send no freshness information; the proxy gives a lifetime to files with a version in their name,
     // because these do not change.
@@ -40,7 +40,7 @@ pub fn run() -> Result<Verdict> {
     let mut right = tree(&scratch.join("direct/node_modules"))?;
     // npm's own record of the installation contains the registry's address, so it is not compared.
     right.remove("/.package-lock.json");
-    compare("npm", &right, &runs, &lines, |url| url.ends_with(".tgz")).map(Verdict::Kept)
+    compare("npm", &right, &runs, &lines, |url| url.ends_with(".tgz")).map(ClientVerdict::Kept)
 }
 
 /// The registry that npm of this machine uses.

@@ -3,10 +3,10 @@
 //! The index is the one that pip is configured for, or its built-in one. pip requests the index with `max-age=0`, which
 //! the proxy ignores; some indexes send no lifetime, so the proxy gives them one.
 
-use super::split::{Split, origin_of};
-use super::{Files, Verdict, call, compare, last_line, tree};
+use super::split::{SplitRegistry, origin_of};
+use super::{ClientVerdict, Files, call, compare, last_line, tree};
 use crate::guard::find_program;
-use crate::scratch::Scratch;
+use crate::scratch::ScratchFolder;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::path::Path;
@@ -17,13 +17,13 @@ const PACKAGE: &str = "six==1.16.0";
 const IS_PACKAGE: [&str; 2] = [".whl", ".tar.gz"];
 
 /// Downloads the package twice without a cache.
-pub fn run() -> Result<Verdict> {
+pub fn run() -> Result<ClientVerdict> {
     let Some(python) = find_program("python3") else {
-        return Ok(Verdict::NotRun("pip: python3 is not installed".to_owned()));
+        return Ok(ClientVerdict::NotRun("pip: python3 is not installed".to_owned()));
     };
-    let scratch = Scratch::new("pip")?;
+    let scratch = ScratchFolder::new("pip")?;
     let Some(index) = index(&python, &scratch)? else {
-        return Ok(Verdict::NotRun("pip is not installed, or its index is not asked over https".to_owned()));
+        return Ok(ClientVerdict::NotRun("pip is not installed, or its index is not asked over https".to_owned()));
     };
     let report = scratch.join("report.json");
     let dry = ["install", "--dry-run", "--ignore-installed", "--report"].map(str::to_owned);
@@ -31,7 +31,7 @@ pub fn run() -> Result<Verdict> {
     let (reached, text) = pip(&python, &scratch.join("dry"), &index, &arguments)?;
     if !reached {
         let reason = last_line(&text);
-        return Ok(Verdict::NotRun(format!("pip: the index cannot be reached without the proxy: {reason}")));
+        return Ok(ClientVerdict::NotRun(format!("pip: the index cannot be reached without the proxy: {reason}")));
     }
     let (good, text) = download(&python, &scratch.join("direct"), &index)?;
     if !good {
@@ -41,7 +41,7 @@ pub fn run() -> Result<Verdict> {
     let url = report["install"][0]["download_info"]["url"].as_str().context("pip's report names no URL")?;
     let (files, _) = origin_of(url).with_context(|| format!("pip's report names {url}"))?;
     let (host, path) = origin_of(&index).with_context(|| format!("pip's index is {index}"))?;
-    let split = Split::start(&scratch.join("proxy"), host, files, "1h")?;
+    let split = SplitRegistry::start(&scratch.join("proxy"), host, files, "1h")?;
     let through = format!("http://{}{path}", split.address);
     let mut runs = [Files::new(), Files::new()];
     for (name, run) in ["first", "second"].into_iter().zip(&mut runs) {
@@ -54,11 +54,11 @@ pub fn run() -> Result<Verdict> {
     let lines = split.finish()?;
     let right = tree(&scratch.join("direct/packages"))?;
     let is_package = |url: &str| IS_PACKAGE.iter().any(|end| url.ends_with(end));
-    compare("pip", &right, &runs, &lines, is_package).map(Verdict::Kept)
+    compare("pip", &right, &runs, &lines, is_package).map(ClientVerdict::Kept)
 }
 
 /// The index that pip of this machine uses.
-fn index(python: &Path, scratch: &Scratch) -> Result<Option<String>> {
+fn index(python: &Path, scratch: &ScratchFolder) -> Result<Option<String>> {
     let mut configured = Command::new(python);
     configured.args(["-m", "pip", "config", "get", "global.index-url"]);
     let (is_configured, text) = call("pip", configured, &scratch.join("config.log"))?;

@@ -1,6 +1,6 @@
 //! A small HTTP server on loopback: one answer per connection, made by a function from the request's path and headers.
 
-use crate::http::Response;
+use crate::http::HttpResponse;
 use anyhow::Result;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,7 +13,7 @@ const WAIT: Duration = Duration::from_secs(60);
 const HEAD_BYTES_MAX: u64 = 64 << 10;
 
 /// The function that answers: method, target, headers.
-pub type Handler = dyn Fn(&str, &str, &[(String, String)]) -> Response + Send + Sync;
+pub type Handler = dyn Fn(&str, &str, &[(String, String)]) -> HttpResponse + Send + Sync;
 
 /// Serves until the process ends.
 pub fn start(handler: Arc<Handler>) -> Result<SocketAddr> {

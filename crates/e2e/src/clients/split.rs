@@ -5,9 +5,9 @@
 //! proxy, and replaces the packages' host in texts by its own `/files`, whose requests it passes to the second proxy.
 
 use super::{finish, proxy, small_server};
-use crate::access_log::Line;
-use crate::http::{Connection, Response};
-use crate::nectary::{Nectary, ProxyCommand};
+use crate::access_log::AccessLogEntry;
+use crate::http::{HttpConnection, HttpResponse};
+use crate::nectary::{NectaryProxy, ProxyCommand};
 use anyhow::Result;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -20,10 +20,10 @@ const ASKED: [&str; 5] = ["accept", "user-agent", "cache-control", "pragma", "ra
 const ANSWERED: [&str; 4] = ["content-type", "etag", "last-modified", "location"];
 
 /// The proxies and the server between them and a client.
-pub struct Split {
+pub struct SplitRegistry {
     /// The address for the client.
     pub address: SocketAddr,
-    proxies: Vec<(ProxyCommand, Nectary)>,
+    proxies: Vec<(ProxyCommand, NectaryProxy)>,
 }
 
 /// Splits a URL into its origin (scheme, host and port) and the rest.
@@ -33,9 +33,9 @@ pub fn origin_of(url: &str) -> Option<(&str, &str)> {
     Some(url.split_at(end))
 }
 
-impl Split {
+impl SplitRegistry {
     /// Starts proxies for an index and for packages; `files` is the URL of the packages as the index has it.
-    pub fn start(folder: &Path, index: &str, files: &str, default_ttl: &str) -> Result<Split> {
+    pub fn start(folder: &Path, index: &str, files: &str, default_ttl: &str) -> Result<SplitRegistry> {
         let mut proxies = Vec::new();
         for (name, origin) in [("index", index), ("files", files)] {
             let command = proxy(&folder.join(name), Some(origin.to_owned()), default_ttl)?;
@@ -52,11 +52,11 @@ impl Split {
                 };
                 relay(proxy, method, &target, headers, &named, &format!("http://{own}/files"))
             }))?;
-        Ok(Split { address, proxies })
+        Ok(SplitRegistry { address, proxies })
     }
 
     /// Stops the proxies; returns their logs.
-    pub fn finish(self) -> Result<Vec<Line>> {
+    pub fn finish(self) -> Result<Vec<AccessLogEntry>> {
         let mut lines = Vec::new();
         for (command, nectary) in self.proxies {
             lines.extend(finish(nectary, &command)?);
@@ -72,12 +72,12 @@ fn relay(
     headers: &[(String, String)],
     from: &str,
     to: &str,
-) -> Response {
+) -> HttpResponse {
     let kept = headers.iter().filter(|(name, _)| ASKED.contains(&name.as_str()));
     let kept: Vec<(&str, &str)> = kept.map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    let mut response = match Connection::new(proxy, WAIT).request(method, target, &kept) {
+    let mut response = match HttpConnection::new(proxy, WAIT).request(method, target, &kept) {
         Ok(response) => response,
-        Err(error) => Response { status: 502, headers: Vec::new(), body: error.to_string().into_bytes() },
+        Err(error) => HttpResponse { status: 502, headers: Vec::new(), body: error.to_string().into_bytes() },
     };
     response.headers.retain(|(name, _)| ANSWERED.contains(&name.as_str()));
     let is_text = response.headers.iter().any(|(name, value)| {

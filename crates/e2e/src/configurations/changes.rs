@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::filled::Filled;
-use crate::guard::{self, Process};
-use crate::load::wrk::{self, Load, Measured};
-use crate::nectary::{Control, binary};
+use crate::filled::FilledProxy;
+use crate::guard::{self, GuardedProcess};
+use crate::load::wrk::{self, WrkResult, WrkSettings};
+use crate::nectary::{ControlConnection, binary};
 use crate::restart::{start_with_listener, wait_for_control};
 
 /// The objects in the store.
@@ -44,7 +44,7 @@ const RUNS_AT_ONCE: usize = 2;
 
 /// What is done to the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum ProxyChange {
     /// SIGHUP, with another file.
     Reload,
     /// A new process of the same program.
@@ -53,16 +53,16 @@ pub enum Change {
     Upgrade,
 }
 
-impl Change {
+impl ProxyChange {
     /// All of them.
-    pub const ALL: [Change; 3] = [Change::Reload, Change::Restart, Change::Upgrade];
+    pub const ALL: [ProxyChange; 3] = [ProxyChange::Reload, ProxyChange::Restart, ProxyChange::Upgrade];
 
     /// Their name, several of them.
     pub fn plural(self) -> &'static str {
         match self {
-            Change::Reload => "reloads",
-            Change::Restart => "restarts",
-            Change::Upgrade => "upgrades",
+            ProxyChange::Reload => "reloads",
+            ProxyChange::Restart => "restarts",
+            ProxyChange::Upgrade => "upgrades",
         }
     }
 }
@@ -98,7 +98,7 @@ pub struct ChangeCounts {
     /// The changes.
     pub changes: u64,
     /// What wrk found.
-    pub measured: Measured,
+    pub measured: WrkResult,
     /// What h2load found, if it is installed.
     pub streams: Option<StreamCounts>,
     /// The requests of HTTP/2 that have reached the proxy, and those of them that were answered as a whole.
@@ -164,27 +164,28 @@ impl ChangeCounts {
 }
 
 /// A proxy that is changed under load.
-struct Changed {
-    filled: Filled,
+struct ChangingProxy {
+    filled: FilledProxy,
     listener: TcpListener,
     /// The program that it is started from.
     program: PathBuf,
-    now: Process,
+    now: GuardedProcess,
     /// The processes of before.
-    before: Vec<Process>,
+    before: Vec<GuardedProcess>,
     done: u64,
 }
 
 /// Makes so many changes of a kind under load.
 ///
 /// *Errors*: a change fails, a process ends otherwise than with success, or the load ends before the changes.
-pub fn run(change: Change, count: u64, seed: u64) -> Result<ChangeCounts> {
-    let mut proxy = Changed::start(change, seed)?;
+pub fn run(change: ProxyChange, count: u64, seed: u64) -> Result<ChangeCounts> {
+    let mut proxy = ChangingProxy::start(change, seed)?;
     let targets = proxy.filled.scratch.join("targets");
     wrk::write_targets(&targets, proxy.filled.targets.iter().cloned())?;
     let folder = proxy.filled.scratch.path().to_owned();
     let address = proxy.filled.command.listen;
-    let load = |duration| Load { address, targets: targets.clone(), threads: 1, connections: 8, duration, cpu: None };
+    let load =
+        |duration| WrkSettings { address, targets: targets.clone(), threads: 1, connections: 8, duration, cpu: None };
     let origin_before = proxy.filled.origin.requests();
     let before = wrk::run(&load(BEFORE), &folder)?;
     let ratio_before = ratio(proxy.filled.origin.requests() - origin_before, before.requests);
@@ -242,10 +243,10 @@ fn ratio(of_origin: u64, requests: u64) -> f64 {
     1.0 - of_origin as f64 / requests as f64
 }
 
-impl Changed {
+impl ChangingProxy {
     /// Fills a store, and starts a proxy over it whose listener stays.
-    fn start(change: Change, seed: u64) -> Result<Changed> {
-        let mut filled = Filled::new(change.plural(), OBJECTS, seed)?;
+    fn start(change: ProxyChange, seed: u64) -> Result<ChangingProxy> {
+        let mut filled = FilledProxy::new(change.plural(), OBJECTS, seed)?;
         filled.command.size = "160M".to_owned();
         filled.command.memory = "24M".to_owned();
         write_file(&filled, 0)?;
@@ -259,21 +260,21 @@ impl Changed {
         install(&filled, &program, 0)?;
         let listener = TcpListener::bind(filled.command.listen)?;
         let now = spawn(&filled, &program, &listener)?;
-        let mut proxy = Changed { filled, listener, program, now, before: Vec::new(), done: 0 };
+        let mut proxy = ChangingProxy { filled, listener, program, now, before: Vec::new(), done: 0 };
         wait_for_control(&proxy.filled.command.runtime_folder(), &mut proxy.now)?;
         Ok(proxy)
     }
 
     /// Makes changes. *Returns*: the longest time of one.
-    fn make(&mut self, change: Change, count: u64) -> Result<Duration> {
+    fn make(&mut self, change: ProxyChange, count: u64) -> Result<Duration> {
         let mut slowest = Duration::ZERO;
         for number in 1..=count {
             std::thread::sleep(BETWEEN);
             let begun = Instant::now();
             match change {
-                Change::Reload => self.reload(),
-                Change::Restart => self.restart(),
-                Change::Upgrade => self.upgrade(number),
+                ProxyChange::Reload => self.reload(),
+                ProxyChange::Restart => self.restart(),
+                ProxyChange::Upgrade => self.upgrade(number),
             }
             .with_context(|| format!("{change:?} {number}"))?;
             slowest = slowest.max(begun.elapsed());
@@ -287,7 +288,7 @@ impl Changed {
         self.now.signal(libc::SIGHUP);
         let begun = Instant::now();
         loop {
-            let status = Control::connect(&self.filled.command.runtime_folder())?.status()?;
+            let status = ControlConnection::connect(&self.filled.command.runtime_folder())?.status()?;
             if status["detail"]["configuration"]["reloads"].as_u64() == Some(self.done) {
                 return Ok(());
             }
@@ -324,16 +325,16 @@ impl Changed {
     }
 }
 
-fn access_log(filled: &Filled) -> PathBuf {
+fn access_log(filled: &FilledProxy) -> PathBuf {
     filled.scratch.join("access.log")
 }
 
-fn file(filled: &Filled) -> PathBuf {
+fn file(filled: &FilledProxy) -> PathBuf {
     filled.scratch.join("proxy.toml")
 }
 
 /// Writes the configuration file, which differs for each number.
-fn write_file(filled: &Filled, number: u64) -> Result<()> {
+fn write_file(filled: &FilledProxy, number: u64) -> Result<()> {
     let command = &filled.command;
     let text = format!(
         r#"
@@ -372,7 +373,7 @@ default-ttl = "{}s"
 ///
 /// Another process writes it: a child that this one has just started could still have the file open for writing, and
 /// such a program cannot be started.
-fn install(filled: &Filled, program: &Path, number: u64) -> Result<()> {
+fn install(filled: &FilledProxy, program: &Path, number: u64) -> Result<()> {
     let next = program.with_extension("new");
     let mut command = Command::new("sh");
     command.args(["-c", "cp -- \"$1\" \"$2\" && truncate -s \"+$3\" \"$2\"", "sh"]);
@@ -383,7 +384,7 @@ fn install(filled: &Filled, program: &Path, number: u64) -> Result<()> {
 }
 
 /// Starts a process that inherits the listener.
-fn spawn(filled: &Filled, program: &Path, listener: &TcpListener) -> Result<Process> {
+fn spawn(filled: &FilledProxy, program: &Path, listener: &TcpListener) -> Result<GuardedProcess> {
     let mut command = Command::new(program);
     command.args(["proxy", "--config"]).arg(file(filled));
     command.env("NECTARY_RUNTIME_DIR", filled.command.runtime_folder());
@@ -461,7 +462,7 @@ mod tests {
 
     #[test]
     fn each_failure_is_a_problem() {
-        let measured = Measured {
+        let measured = WrkResult {
             requests: 9,
             requests_per_second: 1.0,
             bytes: 1,
@@ -492,7 +493,7 @@ mod tests {
         }
         let idle = StreamCounts { begun: 0, ..streams };
         assert_eq!(ChangeCounts { streams: Some(idle), reached: (0, 0), ..good() }.problems().len(), 1);
-        let broken = Measured { errors_by_kind: [1, 0, 2, 0, 0], requests: 0, ..measured };
+        let broken = WrkResult { errors_by_kind: [1, 0, 2, 0, 0], requests: 0, ..measured };
         assert_eq!(ChangeCounts { measured: broken, ..good() }.problems().len(), 3);
     }
 }

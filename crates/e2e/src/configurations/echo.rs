@@ -26,7 +26,7 @@ static SERIAL: AtomicU64 = AtomicU64::new(0);
 
 /// A running origin.
 #[derive(Clone, Debug)]
-pub struct Echo {
+pub struct EchoOrigin {
     address: SocketAddr,
     shared: Arc<EchoState>,
 }
@@ -40,9 +40,9 @@ struct EchoState {
     at_once_max: AtomicU64,
 }
 
-impl Echo {
-    /// Starts an origin on a free port of 127.0.0.1. Its name is in `X-Origin` of its answers.
-    pub fn start(name: &'static str) -> Result<Echo> {
+impl EchoOrigin {
+    /// Starts an origin on a free port of 127.0.0.1. Its name is in `X-DeterministicOrigin` of its answers.
+    pub fn start(name: &'static str) -> Result<EchoOrigin> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
         let (connections, at_once, at_once_max) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
@@ -55,7 +55,7 @@ impl Echo {
                 thread::spawn(move || serve(&stream, &state));
             }
         });
-        Ok(Echo { address, shared })
+        Ok(EchoOrigin { address, shared })
     }
 
     /// Where it listens.
@@ -169,12 +169,12 @@ fn answer(request: &EchoRequest, name: &str) -> (Vec<u8>, bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::Connection;
+    use crate::http::HttpConnection;
 
     #[test]
     fn paths_say_what_is_answered() {
-        let echo = Echo::start("app").unwrap();
-        let mut client = Connection::new(echo.address(), Duration::from_secs(5));
+        let echo = EchoOrigin::start("app").unwrap();
+        let mut client = HttpConnection::new(echo.address(), Duration::from_secs(5));
         let first = client.request("GET", "/a~status=404~x-a=b=c~etag=t?q", &[("Cookie", "d=e")]).unwrap();
         assert_eq!((first.status, first.header("x-a"), first.header("etag")), (404, Some("b=c"), Some("\"t\"")));
         assert!(String::from_utf8_lossy(&first.body).contains("\nCookie: d=e\n"));

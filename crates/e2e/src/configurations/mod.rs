@@ -1,6 +1,6 @@
 //! Configurations of the proxy: features whose effect a request sees, wrong files, and changes under load.
 //!
-//! Each [`Feature`] has one text for two files: the one with the feature, and the one without it. The same requests are
+//! Each [`ConfigurationFeature`] has one text for two files: the one with the feature, and the one without it. The same requests are
 //! made to a proxy with either file, and both must be answered as expected: a check that sees nothing of its feature
 //! would find the same answer twice, and no feature may have equal answers. Leaves to others: the features by what they
 //! are about ([`of_routes`], [`of_origins`], [`of_clients`]), wrong files ([`wrong`]), reloads, restarts and upgrades
@@ -20,11 +20,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::nectary::certificates::Certificates;
+use crate::nectary::certificates::ServerCertificates;
 use crate::nectary::{ProxyCommand, run};
-use crate::scratch::{Scratch, free_address};
-use echo::Echo;
-pub use trial::Trial;
+use crate::scratch::{ScratchFolder, free_address};
+use echo::EchoOrigin;
+pub use trial::FeatureTrial;
 
 /// The longest time in which a proxy ends: clients may hold a connection.
 const END_MAX: Duration = Duration::from_secs(40);
@@ -43,14 +43,14 @@ const USUAL: [(&str, &str); 6] = [
 ];
 
 /// A feature of the configuration file, and the requests that show it.
-pub struct Feature {
+pub struct ConfigurationFeature {
     /// Its name, which differs from those of all others.
     pub name: &'static str,
     /// The text of both files: `+ ` begins lines of the file with the feature, `- ` those of the file without it, and
     /// `%NAME` is a usual part. Addresses and paths are in braces.
     pub file: &'static str,
     /// Makes the requests. *Returns*: what was seen, in words.
-    pub see: fn(&Trial) -> Result<String>,
+    pub see: fn(&FeatureTrial) -> Result<String>,
     /// What is seen with the feature.
     pub with: &'static str,
     /// What is seen without it.
@@ -58,46 +58,47 @@ pub struct Feature {
 }
 
 /// All features.
-pub fn features() -> impl Iterator<Item = &'static Feature> {
+pub fn features() -> impl Iterator<Item = &'static ConfigurationFeature> {
     [of_routes::FEATURES, of_origins::FEATURES, of_clients::FEATURES].into_iter().flatten()
 }
 
 /// What is around the proxies of all trials: origins and certificates.
-pub struct Surroundings {
-    scratch: Scratch,
+pub struct TrialEnvironment {
+    scratch: ScratchFolder,
     /// The origin that most routes lead to.
-    pub app: Echo,
+    pub app: EchoOrigin,
     /// Another one.
-    pub spare: Echo,
+    pub spare: EchoOrigin,
     /// One that closes each connection when a request has come.
-    pub closing: Echo,
+    pub closing: EchoOrigin,
     /// The certificate for example.org.
-    pub own: Certificates,
+    pub own: ServerCertificates,
     /// The certificate for other.test, which another authority has signed.
-    pub other: Certificates,
+    pub other: ServerCertificates,
     /// The folder of a client's certificate of that other authority.
     pub client: PathBuf,
 }
 
-impl Surroundings {
+impl TrialEnvironment {
     /// Starts the origins, and makes the certificates.
-    pub fn new() -> Result<Surroundings> {
-        let scratch = Scratch::new("configurations")?;
+    pub fn new() -> Result<TrialEnvironment> {
+        let scratch = ScratchFolder::new("configurations")?;
         let folder = |name: &str| -> Result<PathBuf> {
             let path = scratch.join(name);
             fs::create_dir(&path)?;
             Ok(path)
         };
-        let own = Certificates::make(&folder("own")?, "example.org")?;
+        let own = ServerCertificates::make(&folder("own")?, "example.org")?;
         let others = folder("other")?;
-        let other = Certificates::make(&others, "other.test")?;
+        let other = ServerCertificates::make(&others, "other.test")?;
         let client = scratch.join("client");
         let (pki, out) = (others.join("pki").display().to_string(), client.display().to_string());
         let (status, said) = run(&["cert", "client", &pki, "client.test", "--out", &out], scratch.path())?;
         ensure!(status.success(), "nectary cert client: {said}");
-        let (app, spare, closing) = (Echo::start("app")?, Echo::start("spare")?, Echo::start("closing")?);
+        let (app, spare, closing) =
+            (EchoOrigin::start("app")?, EchoOrigin::start("spare")?, EchoOrigin::start("closing")?);
         closing.set_closed(true);
-        Ok(Surroundings { scratch, app, spare, closing, own, other, client })
+        Ok(TrialEnvironment { scratch, app, spare, closing, own, other, client })
     }
 
     /// The folder of everything.
@@ -108,11 +109,11 @@ impl Surroundings {
     /// Starts a proxy with a feature's file, or with the one without it, and makes the requests.
     ///
     /// *Returns*: what was seen. *Errors*: the proxy does not start, or does not end.
-    pub fn see(&self, feature: &Feature, is_on: bool) -> Result<String> {
+    pub fn see(&self, feature: &ConfigurationFeature, is_on: bool) -> Result<String> {
         let folder = self.scratch.join(&format!("{}-{}", feature.name, if is_on { "with" } else { "without" }));
         fs::create_dir(&folder)?;
         let command = ProxyCommand::new(&folder, None)?;
-        let trial = Trial::new(self, command.listen, &folder)?;
+        let trial = FeatureTrial::new(self, command.listen, &folder)?;
         let file = folder.join("proxy.toml");
         fs::write(&file, text_of(feature.file, is_on, &trial.places(self)))?;
         fs::write(folder.join("token"), "a-token-for-tests\n")?;
@@ -125,7 +126,7 @@ impl Surroundings {
     }
 
     /// Checks a feature in both files. *Returns*: what is wrong, one text each.
-    pub fn check(&self, feature: &Feature) -> Vec<String> {
+    pub fn check(&self, feature: &ConfigurationFeature) -> Vec<String> {
         let mut wrong = Vec::new();
         for (is_on, words, expected) in [(true, "with", feature.with), (false, "without", feature.without)] {
             match self.see(feature, is_on) {

@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::trial::sent;
-use super::{Feature, Trial};
-use crate::http::Connection;
+use super::{ConfigurationFeature, FeatureTrial};
+use crate::http::HttpConnection;
 use crate::nectary::AUTHORIZATION;
 
 /// The longest time until a line is in the access log.
@@ -21,8 +21,8 @@ const REFUSAL_MAX: Duration = Duration::from_secs(1);
 const TAG: (&str, &str) = ("Surrogate-Key", "t");
 
 /// The features, each with its two files.
-pub const FEATURES: &[Feature] = &[
-    Feature {
+pub const FEATURES: &[ConfigurationFeature] = &[
+    ConfigurationFeature {
         name: "tls-with-http2",
         file: "[[listener]]\naddress = \"{listen}\"\n+ tls = true\n+ [[tls.certificate]]\n+ cert = \"{cert}\"\n\
                + key = \"{key}\"\n%store\n%app\n%site",
@@ -30,7 +30,7 @@ pub const FEATURES: &[Feature] = &[
         with: "2 200",
         without: "refused",
     },
-    Feature {
+    ConfigurationFeature {
         name: "tls-certificate-by-name",
         file: r#"
 %tls
@@ -48,7 +48,7 @@ origin = "app"
         with: "2 200",
         without: "refused",
     },
-    Feature {
+    ConfigurationFeature {
         name: "tls-unknown-name",
         file: r#"
 %listener
@@ -69,7 +69,7 @@ origin = "app"
         with: "refused, 2 200",
         without: "2 200, 2 200",
     },
-    Feature {
+    ConfigurationFeature {
         name: "tls-version-min",
         file: r#"
 %listener
@@ -90,7 +90,7 @@ key = "{key}"
         with: "refused, 2 200",
         without: "2 200, 2 200",
     },
-    Feature {
+    ConfigurationFeature {
         name: "tls-client-ca",
         file: r#"
 %listener
@@ -112,7 +112,7 @@ key = "{key}"
         with: "refused, 2 200",
         without: "2 200, 2 200",
     },
-    Feature {
+    ConfigurationFeature {
         name: "redirect-to-https",
         file: r#"
 %tls
@@ -137,7 +137,7 @@ key = "{key}"
         with: "308 https://",
         without: "refused",
     },
-    Feature {
+    ConfigurationFeature {
         name: "proxy-protocol-from",
         file: "%listener\n+ proxy-protocol-from = [\"127.0.0.1\"]\n%store\n%app\n%site",
         see: |trial| {
@@ -149,7 +149,7 @@ key = "{key}"
         with: "200 192.0.2.7",
         without: "400 -",
     },
-    Feature {
+    ConfigurationFeature {
         name: "trust-forwarded",
         file: "%listener\n%store\n+ trust-forwarded = [\"127.0.0.1\"]\n%app\n%site",
         see: |trial| {
@@ -159,35 +159,35 @@ key = "{key}"
         with: "passed on",
         without: "removed",
     },
-    Feature {
+    ConfigurationFeature {
         name: "send-forwarded",
         file: "%listener\n%store\n+ send-forwarded = false\n%app\n%site",
         see: |trial| trial.sent("/a", "x-forwarded-for"),
         with: "-",
         without: "127.0.0.1",
     },
-    Feature {
+    ConfigurationFeature {
         name: "connections-max",
         file: "%listener\n%store\n[limits]\n+ connections-max = 2\n%app\n%site",
         see: |trial| third_connection(trial, "GET /a HT"),
         with: "200 200 503",
         without: "200 200 200",
     },
-    Feature {
+    ConfigurationFeature {
         name: "client-connections-max",
         file: "%listener\n%store\n[limits]\n+ client-connections-max = 2\n%app\n%site",
         see: |trial| third_connection(trial, ""),
         with: "200 200 429",
         without: "200 200 200",
     },
-    Feature {
+    ConfigurationFeature {
         name: "client-requests",
         file: "%listener\n%store\n[limits]\n+ client-requests = \"3/min\"\n%app\n%site",
         see: |trial| trial.statuses(&["/a"; 5]),
         with: "200 200 200 429 429",
         without: "200 200 200 200 200",
     },
-    Feature {
+    ConfigurationFeature {
         name: "upload-max",
         file: "%listener\n%store\n[limits]\n+ upload-max = \"10\"\n%app\n%site",
         see: |trial| {
@@ -197,35 +197,35 @@ key = "{key}"
         with: "413",
         without: "200",
     },
-    Feature {
+    ConfigurationFeature {
         name: "url-max",
         file: "%listener\n%store\n[limits]\n+ url-max = \"100\"\n%app\n%site",
         see: |trial| trial.statuses(&["/a", &format!("/{}", "x".repeat(200))]),
         with: "200 414",
         without: "200 200",
     },
-    Feature {
+    ConfigurationFeature {
         name: "headers-max",
         file: "%listener\n%store\n[limits]\n+ headers-max = 10\n%app\n%site",
         see: |trial| trial.statuses(&["/a", &format!("/a{}", " | x: y".repeat(12))]),
         with: "200 431",
         without: "200 200",
     },
-    Feature {
+    ConfigurationFeature {
         name: "head-time",
         file: "%listener\n%store\n[limits]\n+ head-time = \"300ms\"\n%app\n%site",
         see: |trial| Ok(trial.end_of("GET /a HTTP/1.1\r\nhost")?.to_owned()),
         with: "ended",
         without: "open",
     },
-    Feature {
+    ConfigurationFeature {
         name: "keep-alive",
         file: "%listener\n%store\n[limits]\n+ keep-alive = \"300ms\"\n%app\n%site",
         see: |trial| Ok(trial.end_of("GET /a HTTP/1.1\r\nhost: example.org\r\n\r\n")?.to_owned()),
         with: "ended",
         without: "open",
     },
-    Feature {
+    ConfigurationFeature {
         name: "log-access",
         file: "%listener\n%store\n[log]\n+ access = \"{folder}/access.log\"\n- access = \"none\"\n%app\n%site",
         see: |trial| {
@@ -236,7 +236,7 @@ key = "{key}"
         with: "a line",
         without: "no line ",
     },
-    Feature {
+    ConfigurationFeature {
         name: "log-format-json",
         file: "%listener\n%store\n[log]\naccess = \"{folder}/access.log\"\n+ format = \"json\"\n%app\n%site",
         see: |trial| {
@@ -247,7 +247,7 @@ key = "{key}"
         with: "an object",
         without: "text",
     },
-    Feature {
+    ConfigurationFeature {
         name: "admin-listen",
         file: "%listener\n%store\n+ %admin\n%app\n%site",
         see: |trial| {
@@ -259,13 +259,13 @@ key = "{key}"
         with: "200 200 200 200 200",
         without: "refused refused refused refused refused",
     },
-    Feature {
+    ConfigurationFeature {
         name: "admin-token-file",
         file: "%listener\n%store\n%admin\n+ token-file = \"{folder}/token\"\n%app\n%site",
         see: |trial| {
             let mut statuses = Vec::new();
             for headers in [&[TAG][..], &[TAG, AUTHORIZATION]] {
-                let response = Connection::new(trial.admin, ANSWER_MAX).request("PURGE", "/", headers)?;
+                let response = HttpConnection::new(trial.admin, ANSWER_MAX).request("PURGE", "/", headers)?;
                 statuses.push(response.status.to_string());
             }
             Ok(statuses.join(" "))
@@ -273,7 +273,7 @@ key = "{key}"
         with: "401 200",
         without: "200 200",
     },
-    Feature {
+    ConfigurationFeature {
         name: "forward-proxy",
         file: "%listener\n%store\n+ [forward-proxy]\n%app\n%site",
         see: |trial| {
@@ -285,7 +285,7 @@ key = "{key}"
         with: "200",
         without: "refused",
     },
-    Feature {
+    ConfigurationFeature {
         name: "forward-proxy-default-ttl",
         file: "%listener\n%store\n[forward-proxy]\n+ default-ttl = \"1h\"\n%app\n%site",
         see: |trial| {
@@ -295,7 +295,7 @@ key = "{key}"
         with: "200 fetched, 200 stored",
         without: "200 fetched, 200 fetched",
     },
-    Feature {
+    ConfigurationFeature {
         name: "connect-ports",
         file: "%listener\n%store\n[forward-proxy]\n+ connect-ports = [{app-port}]\n%app\n%site",
         see: |trial| {
@@ -315,9 +315,9 @@ fn shown(path: &Path) -> Result<&str> {
 }
 
 /// The statuses of two connections that stay open, on which `more` is sent after the answers, and of a third one.
-fn third_connection(trial: &Trial, more: &str) -> Result<String> {
+fn third_connection(trial: &FeatureTrial, more: &str) -> Result<String> {
     let head = b"GET /a HTTP/1.1\r\nhost: example.org\r\n\r\n";
-    let mut kept = [(); 2].map(|()| Connection::new(trial.listen, ANSWER_MAX));
+    let mut kept = [(); 2].map(|()| HttpConnection::new(trial.listen, ANSWER_MAX));
     let mut statuses = Vec::new();
     for connection in &mut kept {
         statuses.push(connection.exchange(head, "GET")?.status.to_string());
@@ -325,7 +325,7 @@ fn third_connection(trial: &Trial, more: &str) -> Result<String> {
     }
     // What has begun a request is not displaced; nothing shows from outside when the proxy has seen that.
     std::thread::sleep(REFUSAL_MAX / 4);
-    let mut third = Connection::new(trial.listen, REFUSAL_MAX);
+    let mut third = HttpConnection::new(trial.listen, REFUSAL_MAX);
     third.send(b"")?;
     // A refusal comes without a request, and its connection takes none.
     let response = match third.wait_begun() {
@@ -337,7 +337,7 @@ fn third_connection(trial: &Trial, more: &str) -> Result<String> {
 }
 
 /// The first line of the access log; empty if there is none after a while.
-fn logged(trial: &Trial) -> Result<String> {
+fn logged(trial: &FeatureTrial) -> Result<String> {
     let (path, begun) = (trial.folder.join("access.log"), Instant::now());
     loop {
         let text = if path.is_file() { std::fs::read_to_string(&path)? } else { String::new() };

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::{Feature, Trial};
+use super::{ConfigurationFeature, FeatureTrial};
 
 /// The longest time until a check has taken a server out.
 const OUT_MAX: Duration = Duration::from_secs(4);
@@ -12,8 +12,8 @@ const OUT_MAX: Duration = Duration::from_secs(4);
 const FRESH: &str = "/a~cache-control=no-store";
 
 /// The features, each with its two files.
-pub const FEATURES: &[Feature] = &[
-    Feature {
+pub const FEATURES: &[ConfigurationFeature] = &[
+    ConfigurationFeature {
         name: "host-of-the-site",
         file: r#"
 %listener
@@ -29,7 +29,7 @@ origin = "app"
         with: "example.org",
         without: "own",
     },
-    Feature {
+    ConfigurationFeature {
         name: "host-of-the-client",
         file: r#"
 %listener
@@ -45,7 +45,7 @@ origin = "app"
         with: "www.example.org",
         without: "own",
     },
-    Feature {
+    ConfigurationFeature {
         name: "host-fixed",
         file: r#"
 %listener
@@ -61,7 +61,7 @@ origin = "app"
         with: "inner.test",
         without: "own",
     },
-    Feature {
+    ConfigurationFeature {
         name: "several-servers",
         file: r#"
 %listener
@@ -75,7 +75,7 @@ origin = "app"
         with: "app spare",
         without: "app",
     },
-    Feature {
+    ConfigurationFeature {
         name: "balance-hash",
         file: r#"
 %listener
@@ -89,7 +89,7 @@ servers = ["{app}", "{spare}"]
         with: "1",
         without: "2",
     },
-    Feature {
+    ConfigurationFeature {
         name: "balance-least-outstanding",
         file: r#"
 %listener
@@ -103,7 +103,7 @@ servers = ["{app}", "{spare}"]
         with: "the other origin",
         without: "both origins",
     },
-    Feature {
+    ConfigurationFeature {
         name: "eject",
         file: r#"
 %listener
@@ -122,7 +122,7 @@ retries = 0
         with: "1 times 502",
         without: "4 times 502",
     },
-    Feature {
+    ConfigurationFeature {
         name: "weight-0",
         file: r#"
 %listener
@@ -136,7 +136,7 @@ retries = 0
         with: "spare",
         without: "app spare",
     },
-    Feature {
+    ConfigurationFeature {
         name: "check",
         file: r#"
 %listener
@@ -160,7 +160,7 @@ eject = { failures = 1 }
         with: "spare",
         without: "app spare",
     },
-    Feature {
+    ConfigurationFeature {
         name: "retries",
         file: r#"
 %listener
@@ -179,7 +179,7 @@ eject = { failures = 1000 }
         with: "200 200 200 200",
         without: "some 502",
     },
-    Feature {
+    ConfigurationFeature {
         name: "connections-max-of-a-server",
         file: "%listener\n%store\n%app\n+ connections-max = 1\n%site",
         see: |trial| {
@@ -190,35 +190,35 @@ eject = { failures = 1000 }
         with: "200 200, at once 1",
         without: "200 200, at once 2",
     },
-    Feature {
+    ConfigurationFeature {
         name: "queue-time",
         file: "%listener\n%store\n%app\nconnections-max = 1\n+ queue-time = \"100ms\"\n%site",
         see: |trial| trial.statuses_at_once(&["/a~wait=800", "/b~wait=800"]),
         with: "200 503",
         without: "200 200",
     },
-    Feature {
+    ConfigurationFeature {
         name: "queue-max",
         file: "%listener\n%store\n%app\nconnections-max = 1\n+ queue-max = 0\n%site",
         see: |trial| trial.statuses_at_once(&["/a~wait=500", "/b~wait=500"]),
         with: "200 503",
         without: "200 200",
     },
-    Feature {
+    ConfigurationFeature {
         name: "first-byte",
         file: "%listener\n%store\n%app\n+ first-byte = \"300ms\"\n%site",
         see: |trial| trial.statuses(&["/a~wait=1500"]),
         with: "504",
         without: "200",
     },
-    Feature {
+    ConfigurationFeature {
         name: "total-time",
         file: "%listener\n%store\n%app\n+ total-time = \"300ms\"\n%site",
         see: |trial| trial.statuses(&["/a~wait=1500"]),
         with: "504",
         without: "200",
     },
-    Feature {
+    ConfigurationFeature {
         name: "idle-max",
         file: "%listener\n%store\n%app\n+ idle-max = 0\n%site",
         see: |trial| {
@@ -229,7 +229,7 @@ eject = { failures = 1000 }
         with: "3 connections",
         without: "1 connections",
     },
-    Feature {
+    ConfigurationFeature {
         name: "store-close-delimited",
         file: "%listener\n%store\n%app\n+ store-close-delimited = false\n%site",
         see: |trial| trial.each(&["/a~cache-control=max-age=60~close=1"; 2]),
@@ -239,7 +239,7 @@ eject = { failures = 1000 }
 ];
 
 /// Which origins answer while one of them has a request that takes long.
-fn beside_a_slow_request(trial: &Trial) -> Result<String> {
+fn beside_a_slow_request(trial: &FeatureTrial) -> Result<String> {
     let origins = [&trial.app, &trial.spare];
     for origin in origins {
         origin.take_at_once_max();
@@ -262,7 +262,7 @@ fn beside_a_slow_request(trial: &Trial) -> Result<String> {
 }
 
 /// The `Host` that the origin got, or `own` if it is that of its URL.
-fn host(trial: &Trial) -> Result<String> {
+fn host(trial: &FeatureTrial) -> Result<String> {
     let host = trial.sent("www.example.org /a", "host")?;
     Ok(if host == trial.app.address().to_string() { "own".to_owned() } else { host })
 }

@@ -2,12 +2,12 @@
 
 use anyhow::Result;
 
-use super::{Feature, Trial};
-use crate::http::Connection;
+use super::{ConfigurationFeature, FeatureTrial};
+use crate::http::HttpConnection;
 
 /// The features, each with its two files.
-pub const FEATURES: &[Feature] = &[
-    Feature {
+pub const FEATURES: &[ConfigurationFeature] = &[
+    ConfigurationFeature {
         name: "site-names",
         file: r#"
 %listener
@@ -29,7 +29,7 @@ servers = ["{spare}"]
         with: "spare",
         without: "app",
     },
-    Feature {
+    ConfigurationFeature {
         name: "site-wildcard",
         file: r#"
 %listener
@@ -45,7 +45,7 @@ origin = "app"
         with: "200 200 404",
         without: "200 404 404",
     },
-    Feature {
+    ConfigurationFeature {
         name: "site-default",
         file: r#"
 %listener
@@ -61,7 +61,7 @@ origin = "app"
         with: "200 200",
         without: "200 404",
     },
-    Feature {
+    ConfigurationFeature {
         name: "site-allow",
         file: r#"
 %listener
@@ -78,7 +78,7 @@ origin = "app"
         with: "403",
         without: "200",
     },
-    Feature {
+    ConfigurationFeature {
         name: "route-deny",
         file: r#"
 %listener
@@ -94,7 +94,7 @@ origin = "app"
         with: "200 403",
         without: "200 200",
     },
-    Feature {
+    ConfigurationFeature {
         name: "longest-path",
         file: r#"
 %listener
@@ -120,7 +120,7 @@ origin = "app"
         with: "app spare app",
         without: "app app app",
     },
-    Feature {
+    ConfigurationFeature {
         name: "exact-path",
         file: r#"
 %listener
@@ -137,7 +137,7 @@ default-ttl = "1h"
         with: "200 fetched, 200 stored, 200 fetched, 200 fetched",
         without: "200 fetched, 200 stored, 200 fetched, 200 stored",
     },
-    Feature {
+    ConfigurationFeature {
         name: "redirect",
         file: r#"
 %listener
@@ -152,7 +152,7 @@ default-ttl = "1h"
         with: "301 https://new.test/x",
         without: "200 -",
     },
-    Feature {
+    ConfigurationFeature {
         name: "redirect-keep-path",
         file: r#"
 %listener
@@ -168,28 +168,28 @@ path = "=/old"
         with: "308 https://new.test/old?b=1",
         without: "308 https://new.test/x",
     },
-    Feature {
+    ConfigurationFeature {
         name: "default-ttl",
         file: "%listener\n%store\n%app\n%site\n+ default-ttl = \"1h\"",
         see: |trial| trial.each(&["/a", "/a"]),
         with: "200 fetched, 200 stored",
         without: "200 fetched, 200 fetched",
     },
-    Feature {
+    ConfigurationFeature {
         name: "status-ttl",
         file: "%listener\n%store\n%app\n%site\n+ status-ttl = { 404 = \"1m\" }",
         see: |trial| trial.each(&["/a~status=404", "/a~status=404", "/a", "/a"]),
         with: "404 fetched, 404 stored, 200 fetched, 200 fetched",
         without: "404 fetched, 404 fetched, 200 fetched, 200 fetched",
     },
-    Feature {
+    ConfigurationFeature {
         name: "pass",
         file: "%listener\n%store\n%app\n%site\n+ pass = true",
         see: |trial| trial.each(&["/a~cache-control=max-age=60", "/a~cache-control=max-age=60"]),
         with: "200 fetched, 200 fetched",
         without: "200 fetched, 200 stored",
     },
-    Feature {
+    ConfigurationFeature {
         name: "stale-unreachable",
         file: "%listener\n%store\n%app\n%site\n+ stale-unreachable = \"1h\"\n- stale-unreachable = \"0s\"",
         see: |trial| {
@@ -203,14 +203,14 @@ path = "=/old"
         with: "200 fetched, 200 stored",
         without: "200 fetched, 502",
     },
-    Feature {
+    ConfigurationFeature {
         name: "stale-while-revalidate",
         file: "%listener\n%store\n%app\n%site\n+ stale-while-revalidate = \"1m\"",
         see: |trial| trial.each(&["/a~cache-control=max-age=10~age=20~etag=t"; 2]),
         with: "200 fetched, 200 stored",
         without: "200 fetched, 200 fetched",
     },
-    Feature {
+    ConfigurationFeature {
         name: "query-ignore",
         file: "%listener\n%store\n%app\n%site\n+ query-ignore = [\"utm_*\"]",
         see: |trial| {
@@ -223,7 +223,7 @@ path = "=/old"
         with: "200 fetched, 200 stored, 200 fetched",
         without: "200 fetched, 200 fetched, 200 fetched",
     },
-    Feature {
+    ConfigurationFeature {
         name: "query-keep",
         file: "%listener\n%store\n%app\n%site\n+ query-keep = [\"page\"]",
         see: |trial| {
@@ -236,7 +236,7 @@ path = "=/old"
         with: "200 fetched, 200 stored, 200 fetched",
         without: "200 fetched, 200 fetched, 200 fetched",
     },
-    Feature {
+    ConfigurationFeature {
         name: "cookies-ignore",
         file: "%listener\n%store\n%app\n%site\n+ cookies-ignore = [\"_ga*\"]",
         see: |trial| {
@@ -249,14 +249,14 @@ path = "=/old"
         with: "200 fetched, 200 stored, 200 fetched",
         without: "200 fetched, 200 fetched, 200 fetched",
     },
-    Feature {
+    ConfigurationFeature {
         name: "cookies-keep",
         file: "%listener\n%store\n%app\n%site\n+ cookies-keep = [\"session\"]",
         see: |trial| trial.sent("/a | cookie: session=1; _ga=2", "cookie"),
         with: "session=1",
         without: "session=1; _ga=2",
     },
-    Feature {
+    ConfigurationFeature {
         name: "cookies-key",
         file: "%listener\n%store\n%app\n%site\n+ cookies-key = [\"language\"]",
         see: |trial| {
@@ -269,7 +269,7 @@ path = "=/old"
         with: "200 fetched, 200 stored, 200 fetched",
         without: "200 fetched, 200 stored, 200 stored",
     },
-    Feature {
+    ConfigurationFeature {
         name: "key-headers",
         file: "%listener\n%store\n%app\n%site\n+ key-headers = [\"x-device\"]",
         see: |trial| {
@@ -282,7 +282,7 @@ path = "=/old"
         with: "200 fetched, 200 stored, 200 fetched",
         without: "200 fetched, 200 stored, 200 stored",
     },
-    Feature {
+    ConfigurationFeature {
         name: "ignore-request-cache-control",
         file: "%listener\n%store\n%app\n%site\n+ ignore-request-cache-control = true",
         see: |trial| {
@@ -291,55 +291,55 @@ path = "=/old"
         with: "200 fetched, 200 stored",
         without: "200 fetched, 200 fetched",
     },
-    Feature {
+    ConfigurationFeature {
         name: "store-set-cookie",
         file: "%listener\n%store\n%app\n%site\n+ store-set-cookie = true",
         see: |trial| trial.each(&["/a~cache-control=max-age=60~set-cookie=s=1"; 2]),
         with: "200 fetched, 200 stored",
         without: "200 fetched, 200 fetched",
     },
-    Feature {
+    ConfigurationFeature {
         name: "strip-tags",
         file: "%listener\n%store\n%app\n%site\n+ strip-tags = true",
         see: |trial| trial.answered("/a~cache-control=max-age=60~surrogate-key=t", "surrogate-key"),
         with: "-",
         without: "t",
     },
-    Feature {
+    ConfigurationFeature {
         name: "tags",
         file: "%listener\n%store\n%admin\n%app\n%site\n+ tags = [\"shop\"]",
         see: |trial| {
             let target = "/a~cache-control=max-age=60";
             let before = trial.each(&[target, target])?;
-            let mut operator = Connection::new(trial.admin, std::time::Duration::from_secs(20));
+            let mut operator = HttpConnection::new(trial.admin, std::time::Duration::from_secs(20));
             operator.request("PURGE", "/", &[("Surrogate-Key", "shop")])?;
             Ok(format!("{before}, {}", trial.each(&[target])?))
         },
         with: "200 fetched, 200 stored, 200 fetched",
         without: "200 fetched, 200 stored, 200 stored",
     },
-    Feature {
+    ConfigurationFeature {
         name: "request-headers-set",
         file: "%listener\n%store\n%app\n%site\n+ request-headers = { set = { x-from = \"proxy\" } }",
         see: |trial| trial.sent("/a | x-from: client", "x-from"),
         with: "proxy",
         without: "client",
     },
-    Feature {
+    ConfigurationFeature {
         name: "request-headers-remove",
         file: "%listener\n%store\n%app\n%site\n+ request-headers = { remove = [\"dnt\"] }",
         see: |trial| trial.sent("/a | dnt: 1", "dnt"),
         with: "-",
         without: "1",
     },
-    Feature {
+    ConfigurationFeature {
         name: "response-headers-set",
         file: "%listener\n%store\n%app\n%site\n+ response-headers = { set = { x-frame-options = \"DENY\" } }",
         see: |trial| trial.answered("/a", "x-frame-options"),
         with: "DENY",
         without: "-",
     },
-    Feature {
+    ConfigurationFeature {
         name: "response-headers-remove",
         file: "%listener\n%store\n%app\n%site\n+ response-headers = { remove = [\"server\"] }",
         see: |trial| trial.answered("/a", "server"),
@@ -349,7 +349,7 @@ path = "=/old"
 ];
 
 /// The status and the place of a redirect.
-fn location(trial: &Trial) -> Result<String> {
+fn location(trial: &FeatureTrial) -> Result<String> {
     let response = trial.ask("/old?b=1")?;
     Ok(format!("{} {}", response.status, response.header("location").unwrap_or("-")))
 }

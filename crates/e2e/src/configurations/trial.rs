@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::echo::Echo;
-use super::{Surroundings, free_addresses};
+use super::echo::EchoOrigin;
+use super::{TrialEnvironment, free_addresses};
 use crate::guard;
-use crate::http::{Connection, Failure, Response, connect};
+use crate::http::{HttpConnection, HttpResponse, RequestFailure, connect};
 
 /// The longest wait for an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
@@ -23,7 +23,7 @@ const OPEN_AFTER: Duration = Duration::from_secs(3);
 const HOST: &str = "example.org";
 
 /// A proxy with one of a feature's files.
-pub struct Trial {
+pub struct FeatureTrial {
     /// Where it listens.
     pub listen: SocketAddr,
     /// A second address of it, which a file may use.
@@ -33,9 +33,9 @@ pub struct Trial {
     /// The folder of its files.
     pub folder: PathBuf,
     /// The origin that most routes lead to.
-    pub app: Echo,
+    pub app: EchoOrigin,
     /// Another one.
-    pub spare: Echo,
+    pub spare: EchoOrigin,
     /// The authority of the certificate for other.test.
     pub other_ca: PathBuf,
     /// The folder of a client's certificate.
@@ -44,10 +44,10 @@ pub struct Trial {
     serial: AtomicU64,
 }
 
-impl Trial {
-    pub(super) fn new(around: &Surroundings, listen: SocketAddr, folder: &Path) -> Result<Trial> {
+impl FeatureTrial {
+    pub(super) fn new(around: &TrialEnvironment, listen: SocketAddr, folder: &Path) -> Result<FeatureTrial> {
         let [second, admin] = free_addresses()?;
-        Ok(Trial {
+        Ok(FeatureTrial {
             listen,
             second,
             admin,
@@ -61,8 +61,8 @@ impl Trial {
     }
 
     /// What stands in braces in a file.
-    pub(super) fn places(&self, around: &Surroundings) -> Vec<(&'static str, String)> {
-        let url = |echo: &Echo| format!("http://{}", echo.address());
+    pub(super) fn places(&self, around: &TrialEnvironment) -> Vec<(&'static str, String)> {
+        let url = |echo: &EchoOrigin| format!("http://{}", echo.address());
         let path = |path: &Path| path.display().to_string();
         vec![
             ("listen", self.listen.to_string()),
@@ -82,7 +82,7 @@ impl Trial {
     }
 
     /// Makes a GET request on a new connection, written as `[HOST ]/path[ | header: value]…`.
-    pub fn ask(&self, ask: &str) -> Result<Response> {
+    pub fn ask(&self, ask: &str) -> Result<HttpResponse> {
         let mut parts = ask.split(" | ");
         let first = parts.next().unwrap_or_default();
         let (host, target) = first.split_once(' ').unwrap_or((HOST, first));
@@ -94,13 +94,13 @@ impl Trial {
     }
 
     /// Sends bytes on a new connection, and reads one answer.
-    pub fn exchange(&self, to: SocketAddr, bytes: &str, method: &str) -> Result<Response> {
-        let answer = Connection::new(to, ANSWER_MAX).exchange(bytes.as_bytes(), method);
+    pub fn exchange(&self, to: SocketAddr, bytes: &str, method: &str) -> Result<HttpResponse> {
+        let answer = HttpConnection::new(to, ANSWER_MAX).exchange(bytes.as_bytes(), method);
         answer.with_context(|| bytes.lines().next().unwrap_or_default().to_owned())
     }
 
     /// An answer in words: its status, and for one of an origin whether it was `fetched` or `stored`.
-    fn words(&self, response: &Response) -> String {
+    fn words(&self, response: &HttpResponse) -> String {
         let serial = response.header("x-serial").and_then(|serial| serial.parse::<u64>().ok());
         match serial {
             None => response.status.to_string(),
@@ -125,7 +125,7 @@ impl Trial {
 
     /// The statuses of requests at once, the lowest first.
     pub fn statuses_at_once(&self, asks: &[&str]) -> Result<String> {
-        let answers: Vec<Result<Response>> = std::thread::scope(|scope| {
+        let answers: Vec<Result<HttpResponse>> = std::thread::scope(|scope| {
             let started: Vec<_> = asks.iter().map(|ask| scope.spawn(move || self.ask(ask))).collect();
             let joined = started.into_iter().map(|thread| thread.join());
             joined.map(|answer| answer.unwrap_or_else(|_| Err(anyhow::anyhow!("a client panicked")))).collect()
@@ -174,9 +174,9 @@ impl Trial {
 
     /// The status of an answer of another address, or `refused` if nothing listens there.
     pub fn status_at(&self, address: SocketAddr, head: &str) -> Result<String> {
-        match Connection::new(address, ANSWER_MAX).exchange(head.as_bytes(), "GET") {
+        match HttpConnection::new(address, ANSWER_MAX).exchange(head.as_bytes(), "GET") {
             Ok(response) => Ok(response.status.to_string()),
-            Err(Failure::Connection(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+            Err(RequestFailure::Connection(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
                 Ok("refused".to_owned())
             }
             Err(error) => Err(error.into()),
@@ -198,7 +198,7 @@ impl Trial {
 }
 
 /// A header of the request that an origin answered with, or `-`.
-pub(super) fn sent(response: &Response, name: &str) -> String {
+pub(super) fn sent(response: &HttpResponse, name: &str) -> String {
     let head = String::from_utf8_lossy(&response.body);
     let mut fields = head.lines().skip(1).filter_map(|line| line.split_once(':'));
     let found = fields.find(|(found, _)| found.eq_ignore_ascii_case(name));

@@ -12,10 +12,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::root::Root;
-use super::{HOST, Kernel, run};
-use crate::nbd::{self, Server};
-use crate::scratch::{Scratch, free_address};
+use super::root::InitialFileSystem;
+use super::{HOST, InstalledKernel, run};
+use crate::nbd::{self, NbdServer};
+use crate::scratch::{ScratchFolder, free_address};
 
 /// The programs to copy into the machine, and the one that checks the file system afterwards.
 pub const PROGRAMS: [&str; 4] = ["nbd-client", "mkfs.ext4", "e2fsck", "ldd"];
@@ -29,7 +29,7 @@ const DISK: &str = "64M";
 
 /// The results of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counts {
+pub struct KernelClientCounts {
     /// The number of sessions, each with its own connections.
     pub sessions: u64,
     /// The number of files written.
@@ -44,15 +44,21 @@ pub struct Counts {
 
 /// Runs `sessions` sessions with `files` files each on a device; the seed decides the files' lengths. In the device's
 /// SPEC, `{file}` stands for the file with its contents.
-pub fn check(kernel: &Kernel, device: &str, sessions: u64, files: u64, seed: u64) -> Result<Counts> {
-    let scratch = Scratch::new("nbd-kernel")?;
+pub fn check(
+    kernel: &InstalledKernel,
+    device: &str,
+    sessions: u64,
+    files: u64,
+    seed: u64,
+) -> Result<KernelClientCounts> {
+    let scratch = ScratchFolder::new("nbd-kernel")?;
     let folder = scratch.path();
     let disk = scratch.join("disk.img");
     let port = free_address()?.port();
     let listen = format!("tcp:127.0.0.1:{port}");
     let export = format!("disk={}", device.replace("{file}", &disk.display().to_string()));
-    let server = Server::nectary(folder, "export", &[&export, "--size", DISK, "--nbd", &listen])?;
-    let root = Root::new(&scratch.join("root"))?;
+    let server = NbdServer::nectary(folder, "export", &[&export, "--size", DISK, "--nbd", &listen])?;
+    let root = InitialFileSystem::new(&scratch.join("root"))?;
     ["nbd-client", "mkfs.ext4"].iter().try_for_each(|name| root.add_program(name))?;
     root.add_modules(kernel, &MODULES)?;
     root.add_script("init", INIT)?;
@@ -66,16 +72,16 @@ pub fn check(kernel: &Kernel, device: &str, sessions: u64, files: u64, seed: u64
         bail!("the server ended with {status}\n{log}");
     }
     nbd::run(folder, "e2fsck", &["-f", "-n", &disk.display().to_string()])?;
-    Ok(Counts { requests, ..counts })
+    Ok(KernelClientCounts { requests, ..counts })
 }
 
 /// Reads the counts that the machine printed.
-fn counts(printed: &str) -> Result<Counts> {
+fn counts(printed: &str) -> Result<KernelClientCounts> {
     let line = printed.lines().find_map(|line| line.trim().strip_prefix("COUNTS "));
     let line = line.context("it did not come to the end")?;
     let mut numbers = line.split(' ').map(|word| word.parse::<u64>());
     let mut next = || numbers.next().context("it printed fewer counts")?.context("a count is no number");
-    Ok(Counts { sessions: next()?, files: next()?, bytes: next()?, compared: next()?, requests: [0; 5] })
+    Ok(KernelClientCounts { sessions: next()?, files: next()?, bytes: next()?, compared: next()?, requests: [0; 5] })
 }
 
 /// The server's own counts.
@@ -151,8 +157,9 @@ echo "COUNTS $session $files $bytes $compared"
 mod tests {
     use super::*;
 
+    /// A machine that did not reach the end is an error.
     #[test]
-    fn counts_are_read_and_a_machine_that_did_not_come_to_the_end_is_found() {
+    fn kernel_client_counts_are_parsed() {
         let found = counts("Linux\r\nCOUNTS 3 12 4096 8\r\nreboot\r\n").unwrap();
         assert_eq!((found.sessions, found.files, found.bytes, found.compared), (3, 12, 4096, 8));
         assert!(counts("FAILED\n").is_err() && counts("COUNTS 3 12\n").is_err());

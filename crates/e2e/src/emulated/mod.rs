@@ -24,28 +24,28 @@ const MEMORY_MIB: u32 = 384;
 
 /// A kernel that is installed on this host; it need not be the running one.
 #[derive(Debug, Clone)]
-pub struct Kernel {
+pub struct InstalledKernel {
     /// Its image.
     pub image: PathBuf,
     /// The directory of its modules.
     pub modules: PathBuf,
 }
 
-impl Kernel {
+impl InstalledKernel {
     /// Finds the first kernel under `/boot`, in the order of names, that has all of these modules (such as `nbd.ko`).
-    pub fn find(modules: &[&str]) -> Option<Kernel> {
-        let mut found: Vec<Kernel> =
+    pub fn find(modules: &[&str]) -> Option<InstalledKernel> {
+        let mut found: Vec<InstalledKernel> =
             std::fs::read_dir("/boot").ok()?.flatten().filter_map(|entry| kernel(&entry)).collect();
         found.sort_by(|one, other| one.image.cmp(&other.image));
         found.into_iter().find(|kernel| root::module_files(&kernel.modules, modules).is_ok())
     }
 }
 
-fn kernel(entry: &std::fs::DirEntry) -> Option<Kernel> {
+fn kernel(entry: &std::fs::DirEntry) -> Option<InstalledKernel> {
     let name = entry.file_name();
     let version = name.to_str()?.strip_prefix("vmlinuz-")?;
     let modules = Path::new("/lib/modules").join(version);
-    modules.is_dir().then(|| Kernel { image: entry.path(), modules })
+    modules.is_dir().then(|| InstalledKernel { image: entry.path(), modules })
 }
 
 /// The missing programs, among those that a machine needs and `others`.
@@ -56,7 +56,7 @@ pub fn missing(others: &[&'static str]) -> Vec<&'static str> {
 /// Runs a machine with a kernel and a packed file system until it ends by itself; returns its output.
 ///
 /// *Errors*: it does not end within `limit`, or qemu fails.
-pub fn run(kernel: &Kernel, packed: &Path, log: &Path, limit: Duration) -> Result<String> {
+pub fn run(kernel: &InstalledKernel, packed: &Path, log: &Path, limit: Duration) -> Result<String> {
     let mut command = Command::new("qemu-system-x86_64");
     command.args(["-accel", "tcg", "-cpu", "max", "-m", &MEMORY_MIB.to_string(), "-nographic", "-no-reboot"]);
     command.args(["-nodefaults", "-serial", "stdio", "-nic", "user,model=virtio-net-pci"]);

@@ -10,26 +10,26 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::{Kernel, program};
+use super::{InstalledKernel, program};
 use crate::guard;
 
 /// The longest time that a program of this host may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A file system under construction, in a directory.
-pub struct Root {
+pub struct InitialFileSystem {
     folder: PathBuf,
 }
 
-impl Root {
+impl InitialFileSystem {
     /// Makes an almost empty root directory, in a new directory, with busybox and the usual directories of a system.
-    pub fn new(folder: &Path) -> Result<Root> {
+    pub fn new(folder: &Path) -> Result<InitialFileSystem> {
         for name in ["bin", "dev", "etc", "mnt", "modules", "proc", "sys", "tmp"] {
             std::fs::create_dir_all(folder.join(name))?;
         }
         // Some of the programs read the list of mounted file systems from here.
         std::os::unix::fs::symlink("/proc/mounts", folder.join("etc/mtab"))?;
-        let root = Root { folder: folder.to_owned() };
+        let root = InitialFileSystem { folder: folder.to_owned() };
         std::fs::copy(program("busybox")?, folder.join("bin/busybox"))?;
         Ok(root)
     }
@@ -54,7 +54,7 @@ impl Root {
     }
 
     /// Adds modules of a kernel, and the modules that they need.
-    pub fn add_modules(&self, kernel: &Kernel, names: &[&str]) -> Result<()> {
+    pub fn add_modules(&self, kernel: &InstalledKernel, names: &[&str]) -> Result<()> {
         let mut order = String::new();
         for file in module_files(&kernel.modules, names)? {
             let name = file.file_name().and_then(|name| name.to_str()).context("a module has a name")?;
@@ -115,11 +115,11 @@ pub fn module_files(modules: &Path, names: &[&str]) -> Result<Vec<PathBuf>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scratch::Scratch;
+    use crate::scratch::ScratchFolder;
 
     #[test]
     fn modules_come_after_those_they_need() {
-        let scratch = Scratch::new("modules").unwrap();
+        let scratch = ScratchFolder::new("modules").unwrap();
         let lines =
             "kernel/a.ko:\nkernel/b.ko: kernel/a.ko\nkernel/c.ko: kernel/b.ko kernel/a.ko\nkernel/d.ko: kernel/a.ko\n";
         std::fs::write(scratch.join("modules.dep"), lines).unwrap();

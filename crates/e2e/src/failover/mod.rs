@@ -11,13 +11,13 @@
 mod servers;
 mod site;
 
-pub use site::{Fault, Site};
+pub use site::{AddressFault, FailoverOrigin};
 
 use crate::content;
-use crate::http::{Connection, Failure, Response};
-use crate::nectary::{Nectary, ProxyCommand, binary, find};
-use crate::rng::Rng;
-use crate::scratch::Scratch;
+use crate::http::{HttpConnection, HttpResponse, RequestFailure};
+use crate::nectary::{NectaryProxy, ProxyCommand, binary, find};
+use crate::rng::SeededRng;
+use crate::scratch::ScratchFolder;
 use anyhow::{Context, Result};
 use std::collections::HashMap;
 use std::fmt;
@@ -39,7 +39,7 @@ const CLIENTS: usize = 4;
 
 /// The extent of a round.
 #[derive(Clone, Copy, Debug)]
-pub struct Extent {
+pub struct FailoverRoundPlan {
     /// How often the faults change.
     pub phases: u64,
     /// The time between two changes.
@@ -47,12 +47,12 @@ pub struct Extent {
     /// Whether no address is well, which the checks must find.
     pub is_planted: bool,
     /// What the origin has several of.
-    pub several: Several,
+    pub several: OriginRedundancy,
 }
 
 /// What an origin has several of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Several {
+pub enum OriginRedundancy {
     /// Addresses of one name.
     Addresses,
     /// Servers, with weights.
@@ -61,7 +61,7 @@ pub enum Several {
 
 /// What happened in rounds.
 #[derive(Clone, Debug, Default)]
-pub struct Counts {
+pub struct FailoverCounts {
     /// Requests of the load.
     pub requests: u64,
     /// GETs that were answered whole and in time.
@@ -77,14 +77,14 @@ pub struct Counts {
     /// The longest time of an answer.
     pub longest: Duration,
     /// How often each fault was set.
-    pub faults: HashMap<Fault, u64>,
+    pub faults: HashMap<AddressFault, u64>,
     /// What was wrong.
     pub problems: Vec<String>,
 }
 
-impl Counts {
+impl FailoverCounts {
     /// Adds other counts.
-    pub fn add(&mut self, other: Counts) {
+    pub fn add(&mut self, other: FailoverCounts) {
         self.requests += other.requests;
         self.answered += other.answered;
         self.halves += other.halves;
@@ -97,13 +97,13 @@ impl Counts {
     }
 }
 
-impl fmt::Display for Counts {
+impl fmt::Display for FailoverCounts {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Counts { requests, answered, halves, between, posts, posts_failed, longest, .. } = self;
+        let FailoverCounts { requests, answered, halves, between, posts, posts_failed, longest, .. } = self;
         write!(out, "{requests} requests: {answered} answered, {halves} halves, {between} between two phases, ")?;
         write!(out, "{posts} POSTs answered and ")?;
         write!(out, "{posts_failed} failed, longest {:.2} s; faults:", longest.as_secs_f64())?;
-        for fault in Fault::ALL {
+        for fault in AddressFault::ALL {
             write!(out, " {fault:?} {}", self.faults.get(&fault).unwrap_or(&0))?;
         }
         write!(out, "; {} problems", self.problems.len())
@@ -130,19 +130,19 @@ fn namespace() -> &'static str {
 }
 
 /// Runs one round.
-pub fn round(seed: u64, extent: &Extent) -> Result<Counts> {
-    let mut rng = Rng::new(seed);
-    let scratch = Scratch::new("failover")?;
-    let count = if extent.several == Several::Servers { servers::COUNT } else { 2 + rng.index(3) };
-    let site = Site::start(count, extent.several)?;
-    let shares = servers::Shares::new(&mut rng);
+pub fn round(seed: u64, extent: &FailoverRoundPlan) -> Result<FailoverCounts> {
+    let mut rng = SeededRng::new(seed);
+    let scratch = ScratchFolder::new("failover")?;
+    let count = if extent.several == OriginRedundancy::Servers { servers::COUNT } else { 2 + rng.index(3) };
+    let site = FailoverOrigin::start(count, extent.several)?;
+    let shares = servers::ServerWeights::new(&mut rng);
     let nectary = match extent.several {
-        Several::Addresses => over_addresses(&scratch, &site)?,
-        Several::Servers => shares.start(&scratch, &site)?,
+        OriginRedundancy::Addresses => over_addresses(&scratch, &site)?,
+        OriginRedundancy::Servers => shares.start(&scratch, &site)?,
     };
     let mut good = rng.index(count);
     let stop = AtomicBool::new(false);
-    let mut counts = Counts::default();
+    let mut counts = FailoverCounts::default();
     std::thread::scope(|scope| {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|client| {
@@ -158,10 +158,11 @@ pub fn round(seed: u64, extent: &Extent) -> Result<Counts> {
             for index in (0..count).filter(|index| extent.is_planted || *index != next) {
                 // The address that was good, and so the one in use, always fails.
                 let fails = index == good || rng.chance(0.7);
-                let fault = if fails { Fault::ALL[rng.index(Fault::ALL.len())] } else { Fault::None };
-                let fault = if extent.is_planted { Fault::Refuse } else { fault };
+                let fault =
+                    if fails { AddressFault::ALL[rng.index(AddressFault::ALL.len())] } else { AddressFault::None };
+                let fault = if extent.is_planted { AddressFault::Refuse } else { fault };
                 site.set(index, fault);
-                if fault != Fault::None {
+                if fault != AddressFault::None {
                     *counts.faults.entry(fault).or_default() += 1;
                 }
             }
@@ -176,7 +177,7 @@ pub fn round(seed: u64, extent: &Extent) -> Result<Counts> {
             }
         }
     });
-    if extent.several == Several::Servers && !extent.is_planted {
+    if extent.several == OriginRedundancy::Servers && !extent.is_planted {
         for index in 0..count {
             site.restore(index)?;
         }
@@ -187,7 +188,7 @@ pub fn round(seed: u64, extent: &Extent) -> Result<Counts> {
 }
 
 /// A proxy of an origin whose name has the addresses of a site.
-fn over_addresses(scratch: &Scratch, site: &Site) -> Result<Nectary> {
+fn over_addresses(scratch: &ScratchFolder, site: &FailoverOrigin) -> Result<NectaryProxy> {
     let hosts = scratch.join("hosts");
     std::fs::write(&hosts, site.hosts(NAME))?;
     let mut command = ProxyCommand::new(scratch.path(), Some(format!("http://{NAME}:{}", site.port())))?;
@@ -198,7 +199,7 @@ fn over_addresses(scratch: &Scratch, site: &Site) -> Result<Nectary> {
 }
 
 /// Checks what the origin and the proxy have counted.
-fn judge(counts: &mut Counts, site: &Site, nectary: &Nectary, seed: u64) -> Result<()> {
+fn judge(counts: &mut FailoverCounts, site: &FailoverOrigin, nectary: &NectaryProxy, seed: u64) -> Result<()> {
     let status = nectary.control()?.status()?;
     let failed_fills = find(&status, "failed_fills").and_then(serde_json::Value::as_u64).context("no failed_fills")?;
     let seen = site.seen();
@@ -216,9 +217,15 @@ fn judge(counts: &mut Counts, site: &Site, nectary: &Nectary, seed: u64) -> Resu
 }
 
 /// One client: sends requests one after another until it is stopped.
-fn load(client: usize, mut rng: Rng, nectary: &Nectary, site: &Site, stop: &AtomicBool) -> Counts {
-    let mut counts = Counts::default();
-    let mut connection = Connection::new(nectary.listen, Duration::from_secs(20));
+fn load(
+    client: usize,
+    mut rng: SeededRng,
+    nectary: &NectaryProxy,
+    site: &FailoverOrigin,
+    stop: &AtomicBool,
+) -> FailoverCounts {
+    let mut counts = FailoverCounts::default();
+    let mut connection = HttpConnection::new(nectary.listen, Duration::from_secs(20));
     let mut known: Vec<String> = Vec::new();
     for number in 0u64.. {
         if stop.load(Ordering::Relaxed) {
@@ -233,9 +240,9 @@ fn load(client: usize, mut rng: Rng, nectary: &Nectary, site: &Site, stop: &Atom
             get(&mut connection, &target, site, &mut counts);
         } else {
             let target = format!("/{client}/{number}?size={}", 1000 + rng.below(60_000));
-            if get(&mut connection, &target, site, &mut counts) == Got::Half {
+            if get(&mut connection, &target, site, &mut counts) == GetResult::Half {
                 // Nothing of it was stored, and the rest can be had now.
-                if get(&mut connection, &target, site, &mut counts) == Got::Hit {
+                if get(&mut connection, &target, site, &mut counts) == GetResult::Hit {
                     counts.problems.push(format!("{target}: half an answer was stored"));
                 }
             }
@@ -248,14 +255,14 @@ fn load(client: usize, mut rng: Rng, nectary: &Nectary, site: &Site, stop: &Atom
 
 /// The answer to a GET.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Got {
+enum GetResult {
     Fetched,
     Hit,
     Half,
     Nothing,
 }
 
-fn get(connection: &mut Connection, target: &str, site: &Site, counts: &mut Counts) -> Got {
+fn get(connection: &mut HttpConnection, target: &str, site: &FailoverOrigin, counts: &mut FailoverCounts) -> GetResult {
     let begin = Instant::now();
     let result = connection.get(target);
     let time = begin.elapsed();
@@ -273,33 +280,33 @@ fn get(connection: &mut Connection, target: &str, site: &Site, counts: &mut Coun
             counts.answered += 1;
             // A copy of the request may have got half an answer.
             site.seen().halves.remove(target);
-            if response.is_hit() { Got::Hit } else { Got::Fetched }
+            if response.is_hit() { GetResult::Hit } else { GetResult::Fetched }
         }
-        Err(Failure::Truncated { .. } | Failure::Connection(_)) if site.seen().halves.remove(target) => {
+        Err(RequestFailure::Truncated { .. } | RequestFailure::Connection(_)) if site.seen().halves.remove(target) => {
             counts.halves += 1;
-            Got::Half
+            GetResult::Half
         }
         // Servers are asked one after the other, so one that has failed before is not asked again when it is well.
         Ok(response) if matches!(response.status, 502 | 504) && site.has_servers() && site.changed_since(begin) => {
             counts.between += 1;
-            Got::Nothing
+            GetResult::Nothing
         }
         Ok(response) => {
             counts.problems.push(format!("GET {target}: status {}, {} bytes", response.status, response.body.len()));
-            Got::Nothing
+            GetResult::Nothing
         }
         Err(failure) => {
             counts.problems.push(format!("GET {target}: {failure}"));
-            Got::Nothing
+            GetResult::Nothing
         }
     }
 }
 
-fn is_whole(response: &Response, target: &str) -> bool {
+fn is_whole(response: &HttpResponse, target: &str) -> bool {
     response.status == 200 && response.body == content::body(target, 1, site::size_of(target))
 }
 
-fn post(connection: &mut Connection, target: &str, counts: &mut Counts) {
+fn post(connection: &mut HttpConnection, target: &str, counts: &mut FailoverCounts) {
     let begin = Instant::now();
     let request = format!("POST {target} HTTP/1.1\r\nHost: {NAME}\r\nContent-Length: 4\r\n\r\nbody");
     let result = connection.exchange(request.as_bytes(), "POST");
@@ -311,7 +318,7 @@ fn post(connection: &mut Connection, target: &str, counts: &mut Counts) {
     match result {
         Ok(response) if response.status == 200 && response.body == b"done" => counts.posts += 1,
         // Half an answer and a broken exchange must not be repeated.
-        Err(Failure::Truncated { .. } | Failure::Connection(_)) => counts.posts_failed += 1,
+        Err(RequestFailure::Truncated { .. } | RequestFailure::Connection(_)) => counts.posts_failed += 1,
         Ok(response) if matches!(response.status, 502 | 504) => counts.posts_failed += 1,
         Ok(response) => counts.problems.push(format!("POST {target}: status {}", response.status)),
         Err(failure) => counts.problems.push(format!("POST {target}: {failure}")),

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use super::Site;
-use crate::http::Connection;
-use crate::nectary::{Nectary, ProxyCommand};
-use crate::rng::Rng;
-use crate::scratch::Scratch;
+use super::FailoverOrigin;
+use crate::http::HttpConnection;
+use crate::nectary::{NectaryProxy, ProxyCommand};
+use crate::rng::SeededRng;
+use crate::scratch::ScratchFolder;
 
 /// The servers of an origin.
 pub const COUNT: usize = 3;
@@ -21,16 +21,16 @@ const REQUESTS_OF_WEIGHT: u64 = 60;
 const REQUESTS_OF_WEIGHT_HASHED: u64 = 300;
 
 /// The weights of the servers, and how they are chosen.
-pub struct Shares {
+pub struct ServerWeights {
     weights: [u64; COUNT],
     balance: &'static str,
 }
 
-impl Shares {
+impl ServerWeights {
     /// Draws weights and a balance.
-    pub fn new(rng: &mut Rng) -> Shares {
+    pub fn new(rng: &mut SeededRng) -> ServerWeights {
         let weights = [0; COUNT].map(|_| 1 + rng.below(3));
-        Shares { weights, balance: ["round-robin", "least-outstanding", "hash"][rng.index(3)] }
+        ServerWeights { weights, balance: ["round-robin", "least-outstanding", "hash"][rng.index(3)] }
     }
 
     /// The requests for each unit of weight, and the greatest difference from a share in percent.
@@ -39,7 +39,7 @@ impl Shares {
     }
 
     /// Starts a proxy over the servers of a site.
-    pub fn start(&self, scratch: &Scratch, site: &Site) -> Result<Nectary> {
+    pub fn start(&self, scratch: &ScratchFolder, site: &FailoverOrigin) -> Result<NectaryProxy> {
         let command = ProxyCommand::new(scratch.path(), None)?;
         let servers: Vec<_> = (0..COUNT)
             .map(|index| format!("{{ url = \"http://{}\", weight = {} }}", site.address(index), self.weights[index]))
@@ -59,8 +59,8 @@ impl Shares {
     }
 
     /// What is wrong with the shares of the servers, all of which are well.
-    pub fn judge(&self, nectary: &Nectary, site: &Site) -> Result<Vec<String>> {
-        let mut connection = Connection::new(nectary.listen, Duration::from_secs(20));
+    pub fn judge(&self, nectary: &NectaryProxy, site: &FailoverOrigin) -> Result<Vec<String>> {
+        let mut connection = HttpConnection::new(nectary.listen, Duration::from_secs(20));
         let mut number = 0;
         let mut ask = |kind: &str| {
             number += 1;

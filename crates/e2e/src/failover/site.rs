@@ -3,7 +3,7 @@
 //! Owns: the faults, and what the origin has seen: the half answers that it gave, and how often each request with
 //! consequences arrived.
 
-use super::Several;
+use super::OriginRedundancy;
 use crate::content;
 use anyhow::{Context, Result, bail};
 use std::collections::{HashMap, HashSet};
@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 /// The treatment of connections and requests at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Fault {
+pub enum AddressFault {
     /// All is well.
     None,
     /// The first packets of connections are dropped, and open connections are silent.
@@ -33,14 +33,15 @@ pub enum Fault {
     Half,
 }
 
-impl Fault {
+impl AddressFault {
     /// All faults.
-    pub const ALL: [Fault; 5] = [Fault::Drop, Fault::Refuse, Fault::Stall, Fault::Reset, Fault::Half];
+    pub const ALL: [AddressFault; 5] =
+        [AddressFault::Drop, AddressFault::Refuse, AddressFault::Stall, AddressFault::Reset, AddressFault::Half];
 }
 
 /// What all addresses of the origin have seen.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct OriginObservations {
     /// The targets of requests that got half an answer.
     pub halves: HashSet<String>,
     /// How often each POST arrived.
@@ -51,19 +52,19 @@ pub struct Seen {
 
 /// A running origin, which ends when this value is dropped.
 #[derive(Debug)]
-pub struct Site {
-    faults: Vec<watch::Sender<Fault>>,
-    seen: Arc<Mutex<Seen>>,
+pub struct FailoverOrigin {
+    faults: Vec<watch::Sender<AddressFault>>,
+    seen: Arc<Mutex<OriginObservations>>,
     addresses: Vec<SocketAddr>,
-    several: Several,
+    several: OriginRedundancy,
     changed: Mutex<Instant>,
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Site {
+impl FailoverOrigin {
     /// Starts an origin whose addresses are all well.
-    pub fn start(count: usize, several: Several) -> Result<Site> {
+    pub fn start(count: usize, several: OriginRedundancy) -> Result<FailoverOrigin> {
         let port = free_port(count)?;
         let addresses: Vec<_> = (0..count).map(|index| address(index, port)).collect();
         let seen = Arc::default();
@@ -71,7 +72,7 @@ impl Site {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let mut faults = Vec::new();
         for (index, &address) in addresses.iter().enumerate() {
-            let (sender, fault) = watch::channel(Fault::None);
+            let (sender, fault) = watch::channel(AddressFault::None);
             faults.push(sender);
             runtime.spawn(serve(index, address, fault, Arc::clone(&seen)));
         }
@@ -80,11 +81,11 @@ impl Site {
             crate::http::wait_listening(address, Duration::from_secs(5))?;
         }
         let changed = Mutex::new(Instant::now());
-        Ok(Site { faults, seen, addresses, several, changed, stop, thread: Some(thread) })
+        Ok(FailoverOrigin { faults, seen, addresses, several, changed, stop, thread: Some(thread) })
     }
 
     /// Sets the fault of an address.
-    pub fn set(&self, index: usize, fault: Fault) {
+    pub fn set(&self, index: usize, fault: AddressFault) {
         *self.changed.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         self.faults[index].send_replace(fault);
     }
@@ -96,12 +97,12 @@ impl Site {
 
     /// Whether the addresses are those of separate servers.
     pub fn has_servers(&self) -> bool {
-        self.several == Several::Servers
+        self.several == OriginRedundancy::Servers
     }
 
     /// Ends the fault of an address, and waits until it accepts connections.
     pub fn restore(&self, index: usize) -> Result<()> {
-        self.set(index, Fault::None);
+        self.set(index, AddressFault::None);
         crate::http::wait_listening(self.addresses[index], Duration::from_secs(5))?;
         Ok(())
     }
@@ -122,12 +123,12 @@ impl Site {
     }
 
     /// What the origin has seen.
-    pub fn seen(&self) -> MutexGuard<'_, Seen> {
+    pub fn seen(&self) -> MutexGuard<'_, OriginObservations> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Site {
+impl Drop for FailoverOrigin {
     fn drop(&mut self) {
         self.stop.send_replace(true);
         self.thread.take().map(JoinHandle::join);
@@ -150,14 +151,19 @@ fn free_port(count: usize) -> Result<u16> {
 }
 
 /// Serves one address for ever.
-async fn serve(index: usize, address: SocketAddr, mut fault: watch::Receiver<Fault>, seen: Arc<Mutex<Seen>>) {
+async fn serve(
+    index: usize,
+    address: SocketAddr,
+    mut fault: watch::Receiver<AddressFault>,
+    seen: Arc<Mutex<OriginObservations>>,
+) {
     // Connections outlive the listener, as those of a host that has died.
     let mut connections = tokio::task::JoinSet::new();
     loop {
         let now = *fault.borrow_and_update();
         let changed = match now {
-            Fault::Refuse => fault.changed().await,
-            Fault::Drop => {
+            AddressFault::Refuse => fault.changed().await,
+            AddressFault::Drop => {
                 let _full = full_listener(address).await;
                 fault.changed().await
             }
@@ -169,11 +175,11 @@ async fn serve(index: usize, address: SocketAddr, mut fault: watch::Receiver<Fau
                 loop {
                     tokio::select! {
                         Ok((stream, _)) = listener.accept() => {
-                            let connection = Connection { index, stream, fault: fault.clone(), seen: Arc::clone(&seen) };
+                            let connection = FaultyConnection { index, stream, fault: fault.clone(), seen: Arc::clone(&seen) };
                             connections.spawn(connection.run());
                         }
                         changed = fault.changed() => {
-                            if changed.is_err() || matches!(*fault.borrow_and_update(), Fault::Refuse | Fault::Drop) {
+                            if changed.is_err() || matches!(*fault.borrow_and_update(), AddressFault::Refuse | AddressFault::Drop) {
                                 break changed;
                             }
                         }
@@ -206,15 +212,15 @@ async fn full_listener(address: SocketAddr) -> Option<(tokio::net::TcpListener, 
     Some((listener, queue))
 }
 
-struct Connection {
+struct FaultyConnection {
     /// Which of the addresses it came to.
     index: usize,
     stream: TcpStream,
-    fault: watch::Receiver<Fault>,
-    seen: Arc<Mutex<Seen>>,
+    fault: watch::Receiver<AddressFault>,
+    seen: Arc<Mutex<OriginObservations>>,
 }
 
-impl Connection {
+impl FaultyConnection {
     async fn run(mut self) {
         _ = self.stream.set_nodelay(true);
         let mut input = Vec::new();
@@ -222,7 +228,7 @@ impl Connection {
             let mut fault = self.fault.clone();
             let request = tokio::select! {
                 request = read_request(&mut self.stream, &mut input) => request,
-                _ = fault.wait_for(|fault| *fault == Fault::Refuse) => return,
+                _ = fault.wait_for(|fault| *fault == AddressFault::Refuse) => return,
             };
             let Ok((method, target)) = request else { return };
             *lock(&self.seen).requests.entry(self.index).or_default() += 1;
@@ -234,18 +240,18 @@ impl Connection {
                 format!("HTTP/1.1 200 OK\r\nCache-Control: max-age=600\r\nContent-Length: {}\r\n\r\n", body.len());
             let now = *self.fault.borrow();
             let sent = match now {
-                Fault::None => self.stream.write_all(&[head.as_bytes(), &body].concat()).await,
-                Fault::Half => {
+                AddressFault::None => self.stream.write_all(&[head.as_bytes(), &body].concat()).await,
+                AddressFault::Half => {
                     lock(&self.seen).halves.insert(target);
                     _ = self.stream.write_all(&[head.as_bytes(), &body[..body.len() / 2]].concat()).await;
                     return;
                 }
-                Fault::Reset => {
+                AddressFault::Reset => {
                     _ = self.stream.set_zero_linger();
                     return;
                 }
-                Fault::Refuse => return,
-                Fault::Stall | Fault::Drop => {
+                AddressFault::Refuse => return,
+                AddressFault::Stall | AddressFault::Drop => {
                     // Until the other side gives up.
                     _ = self.stream.read(&mut [0]).await;
                     return;
@@ -258,7 +264,7 @@ impl Connection {
     }
 }
 
-fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
+fn lock(seen: &Mutex<OriginObservations>) -> MutexGuard<'_, OriginObservations> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

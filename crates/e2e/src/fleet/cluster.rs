@@ -1,6 +1,6 @@
 //! Three members of etcd, and three proxies that are nodes of one fleet, each with its own links to the members.
 //!
-//! Owns: their processes and files, what disturbs them ([`Trouble`]), and waiting until all are members again.
+//! Owns: their processes and files, what disturbs them ([`FleetTrouble`]), and waiting until all are members again.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::Extent;
-use super::relay::Relay;
-use crate::guard::{Process, find_program};
+use super::FleetRoundPlan;
+use super::relay::TcpRelay;
+use crate::guard::{GuardedProcess, find_program};
 use crate::http::wait_listening;
-use crate::nectary::certificates::Certificates;
-use crate::nectary::{Nectary, ProxyCommand};
-use crate::rng::Rng;
-use crate::scratch::{Scratch, free_address};
+use crate::nectary::certificates::ServerCertificates;
+use crate::nectary::{NectaryProxy, ProxyCommand};
+use crate::rng::SeededRng;
+use crate::scratch::{ScratchFolder, free_address};
 
 /// Nodes, and members of etcd.
 pub const COUNT: usize = 3;
@@ -32,7 +32,7 @@ const START_MAX: Duration = Duration::from_secs(30);
 
 /// What disturbs a fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Trouble {
+pub enum FleetTrouble {
     /// A node gets SIGKILL, and is started again.
     KillNode(usize),
     /// A node gets SIGSTOP, and then SIGCONT.
@@ -49,42 +49,42 @@ pub enum Trouble {
     StopMajority(usize),
 }
 
-impl Trouble {
+impl FleetTrouble {
     /// The kinds.
     pub const KINDS: [&'static str; 7] =
         ["kill-node", "stop-node", "cut-node", "kill-member", "stop-member", "cut-member", "stop-majority"];
 
     /// One of the kinds, about a node or a member that a seed chooses.
-    pub fn of_kind(kind: usize, rng: &mut Rng) -> Trouble {
+    pub fn of_kind(kind: usize, rng: &mut SeededRng) -> FleetTrouble {
         let index = rng.index(COUNT);
-        match kind % Trouble::KINDS.len() {
-            0 => Trouble::KillNode(index),
-            1 => Trouble::StopNode(index),
-            2 => Trouble::CutNode(index),
-            3 => Trouble::KillMember(index),
-            4 => Trouble::StopMember(index),
-            5 => Trouble::CutMember(index),
-            _ => Trouble::StopMajority(index),
+        match kind % FleetTrouble::KINDS.len() {
+            0 => FleetTrouble::KillNode(index),
+            1 => FleetTrouble::StopNode(index),
+            2 => FleetTrouble::CutNode(index),
+            3 => FleetTrouble::KillMember(index),
+            4 => FleetTrouble::StopMember(index),
+            5 => FleetTrouble::CutMember(index),
+            _ => FleetTrouble::StopMajority(index),
         }
     }
 
-    /// Its kind, as an index into [`KINDS`](Trouble::KINDS).
+    /// Its kind, as an index into [`KINDS`](FleetTrouble::KINDS).
     pub fn kind(self) -> usize {
         match self {
-            Trouble::KillNode(_) => 0,
-            Trouble::StopNode(_) => 1,
-            Trouble::CutNode(_) => 2,
-            Trouble::KillMember(_) => 3,
-            Trouble::StopMember(_) => 4,
-            Trouble::CutMember(_) => 5,
-            Trouble::StopMajority(_) => 6,
+            FleetTrouble::KillNode(_) => 0,
+            FleetTrouble::StopNode(_) => 1,
+            FleetTrouble::CutNode(_) => 2,
+            FleetTrouble::KillMember(_) => 3,
+            FleetTrouble::StopMember(_) => 4,
+            FleetTrouble::CutMember(_) => 5,
+            FleetTrouble::StopMajority(_) => 6,
         }
     }
 
     /// The node that cannot answer meanwhile.
     fn silent_node(self) -> Option<usize> {
         match self {
-            Trouble::KillNode(node) | Trouble::StopNode(node) => Some(node),
+            FleetTrouble::KillNode(node) | FleetTrouble::StopNode(node) => Some(node),
             _ => None,
         }
     }
@@ -111,13 +111,13 @@ impl NodeAddress {
 }
 
 /// A fleet and its etcd.
-pub struct Cluster {
-    members: Vec<Process>,
+pub struct FleetCluster {
+    members: Vec<GuardedProcess>,
     member_commands: Vec<Vec<String>>,
-    nodes: Vec<Nectary>,
+    nodes: Vec<NectaryProxy>,
     node_commands: Vec<ProxyCommand>,
-    relays: Vec<Vec<Relay>>,
-    scratch: Scratch,
+    relays: Vec<Vec<TcpRelay>>,
+    scratch: ScratchFolder,
 }
 
 /// Why this machine cannot run a fleet; `None` if it can.
@@ -136,12 +136,13 @@ pub fn addresses() -> Result<Vec<NodeAddress>> {
     (0..COUNT).map(node).collect()
 }
 
-impl Cluster {
+impl FleetCluster {
     /// Starts members and nodes in a folder of this run, in front of an origin, and waits until all nodes are members.
-    pub fn start(addresses: &[NodeAddress], origin: SocketAddr, extent: &Extent) -> Result<Cluster> {
-        let (scratch, serve_when_cut) = (Scratch::new("fleet")?, extent.serve_when_cut);
+    pub fn start(addresses: &[NodeAddress], origin: SocketAddr, extent: &FleetRoundPlan) -> Result<FleetCluster> {
+        let (scratch, serve_when_cut) = (ScratchFolder::new("fleet")?, extent.serve_when_cut);
         // One certificate is enough for nodes that have the same address.
-        let certificates = extent.shares.then(|| Certificates::make_for_host(scratch.path(), SITE)).transpose()?;
+        let certificates =
+            extent.shares.then(|| ServerCertificates::make_for_host(scratch.path(), SITE)).transpose()?;
         let (mut clients, mut peers) = (Vec::new(), Vec::new());
         for _ in 0..COUNT {
             clients.push(free_address()?);
@@ -165,7 +166,7 @@ impl Cluster {
                 pairs.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect()
             })
             .collect();
-        let mut cluster = Cluster {
+        let mut cluster = FleetCluster {
             members: Vec::new(),
             member_commands,
             nodes: Vec::new(),
@@ -181,13 +182,13 @@ impl Cluster {
             wait_listening(*client, START_MAX).with_context(|| format!("etcd does not listen on {client}"))?;
         }
         for (index, address) in addresses.iter().enumerate() {
-            let relays = clients.iter().map(|client| Relay::start(*client)).collect::<Result<Vec<_>>>()?;
+            let relays = clients.iter().map(|client| TcpRelay::start(*client)).collect::<Result<Vec<_>>>()?;
             let folder = cluster.scratch.join(&format!("node-{index}"));
             std::fs::create_dir_all(&folder)?;
             let command = ProxyCommand { listen: address.clients, ..ProxyCommand::new(&folder, None)? };
             let urls: Vec<_> = relays.iter().map(|relay| format!("\"http://{}\"", relay.address())).collect();
             let share = certificates.as_ref().map(|files| {
-                let Certificates { ca, certificate, key } = files;
+                let ServerCertificates { ca, certificate, key } = files;
                 format!(
                     "address = \"{0}\"\nlisten = \"{0}\"\ncert = \"{1}\"\nkey = \"{2}\"\nca = \"{3}\"\n",
                     address.peers,
@@ -218,10 +219,10 @@ impl Cluster {
         Ok(cluster)
     }
 
-    fn member(&self, index: usize) -> Result<Process> {
+    fn member(&self, index: usize) -> Result<GuardedProcess> {
         let mut command = Command::new(find_program("etcd").context("no program etcd")?);
         command.args(&self.member_commands[index]);
-        Process::spawn("etcd", command, &self.scratch.join(&format!("etcd-{index}.log")), None)
+        GuardedProcess::spawn("etcd", command, &self.scratch.join(&format!("etcd-{index}.log")), None)
     }
 
     /// Waits until every node is a member that has applied everything.
@@ -241,7 +242,7 @@ impl Cluster {
     }
 
     /// Disturbs the fleet for a time, ends that, and waits until all nodes are members again.
-    pub fn disturb(&mut self, trouble: Trouble, time: Duration, addresses: &[NodeAddress]) -> Result<()> {
+    pub fn disturb(&mut self, trouble: FleetTrouble, time: Duration, addresses: &[NodeAddress]) -> Result<()> {
         let silent = trouble.silent_node().map(|node| &addresses[node].silence);
         if let Some(silence) = silent {
             silence.fetch_add(1, Ordering::SeqCst);
@@ -255,33 +256,33 @@ impl Cluster {
         self.wait_members()
     }
 
-    fn begin(&mut self, trouble: Trouble) {
+    fn begin(&mut self, trouble: FleetTrouble) {
         match trouble {
-            Trouble::KillNode(node) => self.nodes[node].process.kill(),
-            Trouble::StopNode(node) => self.nodes[node].process.signal(libc::SIGSTOP),
-            Trouble::CutNode(node) => self.relays[node].iter().for_each(|relay| relay.set_cut(true)),
-            Trouble::KillMember(member) => self.members[member].kill(),
-            Trouble::StopMember(member) => self.members[member].signal(libc::SIGSTOP),
-            Trouble::CutMember(member) => self.relays.iter().for_each(|relays| relays[member].set_cut(true)),
-            Trouble::StopMajority(but) => {
+            FleetTrouble::KillNode(node) => self.nodes[node].process.kill(),
+            FleetTrouble::StopNode(node) => self.nodes[node].process.signal(libc::SIGSTOP),
+            FleetTrouble::CutNode(node) => self.relays[node].iter().for_each(|relay| relay.set_cut(true)),
+            FleetTrouble::KillMember(member) => self.members[member].kill(),
+            FleetTrouble::StopMember(member) => self.members[member].signal(libc::SIGSTOP),
+            FleetTrouble::CutMember(member) => self.relays.iter().for_each(|relays| relays[member].set_cut(true)),
+            FleetTrouble::StopMajority(but) => {
                 let stopped = self.members.iter_mut().enumerate().filter(|(index, _)| *index != but);
                 stopped.for_each(|(_, member)| member.signal(libc::SIGSTOP));
             }
         }
     }
 
-    fn end(&mut self, trouble: Trouble) -> Result<()> {
+    fn end(&mut self, trouble: FleetTrouble) -> Result<()> {
         match trouble {
-            Trouble::KillNode(node) => {
+            FleetTrouble::KillNode(node) => {
                 let command = &self.node_commands[node];
                 self.nodes[node] = command.start_with_file(&command.folder.join("proxy.toml"))?;
             }
-            Trouble::StopNode(node) => self.nodes[node].process.signal(libc::SIGCONT),
-            Trouble::CutNode(node) => self.relays[node].iter().for_each(|relay| relay.set_cut(false)),
-            Trouble::KillMember(member) => self.members[member] = self.member(member)?,
-            Trouble::StopMember(member) => self.members[member].signal(libc::SIGCONT),
-            Trouble::CutMember(member) => self.relays.iter().for_each(|relays| relays[member].set_cut(false)),
-            Trouble::StopMajority(_) => self.members.iter_mut().for_each(|member| member.signal(libc::SIGCONT)),
+            FleetTrouble::StopNode(node) => self.nodes[node].process.signal(libc::SIGCONT),
+            FleetTrouble::CutNode(node) => self.relays[node].iter().for_each(|relay| relay.set_cut(false)),
+            FleetTrouble::KillMember(member) => self.members[member] = self.member(member)?,
+            FleetTrouble::StopMember(member) => self.members[member].signal(libc::SIGCONT),
+            FleetTrouble::CutMember(member) => self.relays.iter().for_each(|relays| relays[member].set_cut(false)),
+            FleetTrouble::StopMajority(_) => self.members.iter_mut().for_each(|member| member.signal(libc::SIGCONT)),
         }
         Ok(())
     }
@@ -301,7 +302,7 @@ impl Cluster {
 }
 
 /// What a node says that it is.
-fn state_of(node: &Nectary) -> String {
+fn state_of(node: &NectaryProxy) -> String {
     let status = node.control().and_then(|mut control| control.status());
     let state =
         status.ok().and_then(|status| status.pointer("/detail/fleet/state").and_then(Value::as_str).map(str::to_owned));

@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use self::cluster::{Cluster, NodeAddress, SITE};
-pub use self::cluster::{LEASE, Trouble, missing};
+use self::cluster::{FleetCluster, NodeAddress, SITE};
+pub use self::cluster::{FleetTrouble, LEASE, missing};
 use crate::content;
-use crate::http::{Connection, Response};
-use crate::origin::Origin;
-use crate::rng::Rng;
+use crate::http::{HttpConnection, HttpResponse};
+use crate::origin::DeterministicOrigin;
+use crate::rng::SeededRng;
 
 /// Clients of the load.
 const CLIENTS: usize = 4;
@@ -35,7 +35,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(15);
 
 /// The extent of a round.
 #[derive(Clone, Copy, Debug)]
-pub struct Extent {
+pub struct FleetRoundPlan {
     /// How often the fleet is disturbed.
     pub troubles: u64,
     /// `serve-when-cut`.
@@ -48,7 +48,7 @@ pub struct Extent {
 
 /// What happened in rounds.
 #[derive(Clone, Debug, Default)]
-pub struct Counts {
+pub struct FleetCounts {
     /// GETs that were answered with 200.
     pub answered: u64,
     /// Those from a store.
@@ -74,14 +74,14 @@ pub struct Counts {
     /// The longest time of an applied purge.
     pub purge_longest: Duration,
     /// How often each kind of trouble was made.
-    pub troubles: [u64; Trouble::KINDS.len()],
+    pub troubles: [u64; FleetTrouble::KINDS.len()],
     /// What was wrong.
     pub problems: Vec<String>,
 }
 
-impl Counts {
+impl FleetCounts {
     /// Adds other counts.
-    pub fn add(&mut self, other: Counts) {
+    pub fn add(&mut self, other: FleetCounts) {
         self.answered += other.answered;
         self.hits += other.hits;
         self.peer_answers += other.peer_answers;
@@ -99,10 +99,20 @@ impl Counts {
     }
 }
 
-impl fmt::Display for Counts {
+impl fmt::Display for FleetCounts {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Counts {
-            answered, hits, peer_answers, cut_hits, cut_old, limited, silent, applied, accepted, refused, ..
+        let FleetCounts {
+            answered,
+            hits,
+            peer_answers,
+            cut_hits,
+            cut_old,
+            limited,
+            silent,
+            applied,
+            accepted,
+            refused,
+            ..
         } = self;
         write!(
             out,
@@ -111,7 +121,7 @@ impl fmt::Display for Counts {
         write!(out, "{silent} at silent nodes; purges: {applied} applied, {accepted} accepted, {refused} refused; ")?;
         let (gap, longest) = (self.gap.as_secs_f64(), self.purge_longest.as_secs_f64());
         write!(out, "longest gap {gap:.2} s, longest purge {longest:.2} s; troubles:")?;
-        for (kind, count) in Trouble::KINDS.iter().zip(self.troubles) {
+        for (kind, count) in FleetTrouble::KINDS.iter().zip(self.troubles) {
             write!(out, " {kind} {count}")?;
         }
         write!(out, "; {} problems", self.problems.len())
@@ -119,10 +129,10 @@ impl fmt::Display for Counts {
 }
 
 /// What clients, purges and checks share.
-struct Field<'a> {
-    origin: &'a Origin,
+struct FleetRoundState<'a> {
+    origin: &'a DeterministicOrigin,
     nodes: &'a [NodeAddress],
-    extent: &'a Extent,
+    extent: &'a FleetRoundPlan,
     /// The lowest version of each object that may be seen: that of the last applied purge.
     floors: Vec<AtomicU64>,
     /// When the last GET was answered.
@@ -131,12 +141,12 @@ struct Field<'a> {
 }
 
 /// Runs one round.
-pub fn round(seed: u64, extent: &Extent) -> Result<Counts> {
-    let mut rng = Rng::new(seed);
-    let origin = Origin::start()?;
+pub fn round(seed: u64, extent: &FleetRoundPlan) -> Result<FleetCounts> {
+    let mut rng = SeededRng::new(seed);
+    let origin = DeterministicOrigin::start()?;
     let nodes = cluster::addresses()?;
-    let mut cluster = Cluster::start(&nodes, origin.address(), extent)?;
-    let field = Field {
+    let mut cluster = FleetCluster::start(&nodes, origin.address(), extent)?;
+    let field = FleetRoundState {
         origin: &origin,
         nodes: &nodes,
         extent,
@@ -144,8 +154,8 @@ pub fn round(seed: u64, extent: &Extent) -> Result<Counts> {
         last_answer: Mutex::new(Instant::now()),
         stop: AtomicBool::new(false),
     };
-    let mut counts = Counts::default();
-    let first = rng.index(Trouble::KINDS.len());
+    let mut counts = FleetCounts::default();
+    let first = rng.index(FleetTrouble::KINDS.len());
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
         for _ in 0..CLIENTS {
@@ -155,7 +165,7 @@ pub fn round(seed: u64, extent: &Extent) -> Result<Counts> {
         let (purge_rng, shared) = (rng.split(), &field);
         threads.push(scope.spawn(move || purges(purge_rng, shared)));
         for number in 0..extent.troubles as usize {
-            let trouble = Trouble::of_kind(first + number, &mut rng);
+            let trouble = FleetTrouble::of_kind(first + number, &mut rng);
             // Shorter and longer than a lease.
             let time = Duration::from_millis(300 + rng.below(3 * LEASE.as_millis() as u64));
             counts.troubles[trouble.kind()] += 1;
@@ -189,9 +199,10 @@ fn target(object: usize) -> String {
 }
 
 /// One client: sends requests to nodes until it is stopped.
-fn load(mut rng: Rng, field: &Field<'_>) -> Counts {
-    let mut counts = Counts::default();
-    let mut connections: Vec<_> = field.nodes.iter().map(|node| Connection::new(node.clients, ANSWER_MAX)).collect();
+fn load(mut rng: SeededRng, field: &FleetRoundState<'_>) -> FleetCounts {
+    let mut counts = FleetCounts::default();
+    let mut connections: Vec<_> =
+        field.nodes.iter().map(|node| HttpConnection::new(node.clients, ANSWER_MAX)).collect();
     let mut seen = vec![0; field.nodes.len()];
     while !field.stop.load(Ordering::SeqCst) {
         let (node, object) = (rng.index(field.nodes.len()), rng.index(OBJECTS));
@@ -226,14 +237,20 @@ fn load(mut rng: Rng, field: &Field<'_>) -> Counts {
     counts
 }
 
-impl Counts {
-    fn note_gap(&mut self, field: &Field<'_>) {
+impl FleetCounts {
+    fn note_gap(&mut self, field: &FleetRoundState<'_>) {
         let mut last = field.last_answer.lock().unwrap_or_else(PoisonError::into_inner);
         self.gap = self.gap.max(last.elapsed());
         *last = Instant::now();
     }
 
-    fn judge(&mut self, response: &Response, (node, object): (usize, usize), floor: u64, field: &Field<'_>) {
+    fn judge(
+        &mut self,
+        response: &HttpResponse,
+        (node, object): (usize, usize),
+        floor: u64,
+        field: &FleetRoundState<'_>,
+    ) {
         let target = target(object);
         let Some(version) = response.version() else {
             return self.problems.push(format!("node {node}: {target} without a version"));
@@ -260,8 +277,8 @@ impl Counts {
 }
 
 /// Purges at random nodes until it is stopped.
-fn purges(mut rng: Rng, field: &Field<'_>) -> Counts {
-    let mut counts = Counts::default();
+fn purges(mut rng: SeededRng, field: &FleetRoundState<'_>) -> FleetCounts {
+    let mut counts = FleetCounts::default();
     while !field.stop.load(Ordering::SeqCst) {
         let node = rng.index(field.nodes.len());
         let silence = field.nodes[node].silence();
@@ -312,6 +329,6 @@ fn send(admin: std::net::SocketAddr, body: &Value) -> Option<(u16, Value)> {
         "POST /purge HTTP/1.1\r\nHost: {admin}\r\nAccept: application/json\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     );
-    let response = Connection::new(admin, ANSWER_MAX).exchange(head.as_bytes(), "POST").ok()?;
+    let response = HttpConnection::new(admin, ANSWER_MAX).exchange(head.as_bytes(), "POST").ok()?;
     Some((response.status, serde_json::from_slice(&response.body).unwrap_or_default()))
 }

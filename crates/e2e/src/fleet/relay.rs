@@ -1,6 +1,6 @@
 //! The link from a proxy to a member of etcd: a relay of TCP that can be cut.
 //!
-//! Owns: [`Relay`]. While it is cut, bytes wait and new connections are not answered, as behind a firewall that drops
+//! Owns: [`TcpRelay`]. While it is cut, bytes wait and new connections are not answered, as behind a firewall that drops
 //! packets; when it is whole again, the connections of before are closed.
 
 use std::io::{ErrorKind, Read, Write};
@@ -28,22 +28,22 @@ struct RelayState {
 
 /// A relay to one address.
 #[derive(Debug)]
-pub struct Relay {
+pub struct TcpRelay {
     address: SocketAddr,
     state: Arc<RelayState>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Relay {
+impl TcpRelay {
     /// Starts a relay to `to` on a free port.
-    pub fn start(to: SocketAddr) -> Result<Relay> {
+    pub fn start(to: SocketAddr) -> Result<TcpRelay> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let state = Arc::new(RelayState::default());
         let own = Arc::clone(&state);
         let thread = std::thread::Builder::new().name("relay".to_owned()).spawn(move || accept(&listener, to, &own))?;
-        Ok(Relay { address, state, thread: Some(thread) })
+        Ok(TcpRelay { address, state, thread: Some(thread) })
     }
 
     /// Where it listens.
@@ -60,7 +60,7 @@ impl Relay {
     }
 }
 
-impl Drop for Relay {
+impl Drop for TcpRelay {
     fn drop(&mut self) {
         self.state.is_over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {

@@ -1,6 +1,6 @@
 //! Runs `h2load`, a load of HTTP/2 or of HTTP/1 with TLS, and reads its results.
 
-use crate::guard::{self, Process, find_program};
+use crate::guard::{self, GuardedProcess, find_program};
 use anyhow::{Context, Result, bail};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -47,7 +47,7 @@ pub fn is_there() -> bool {
 /// A run that has been started.
 #[derive(Debug)]
 pub struct H2Running {
-    process: Process,
+    process: GuardedProcess,
     limit: Duration,
 }
 
@@ -65,7 +65,7 @@ pub fn start(load: &H2Load, folder: &Path) -> Result<H2Running> {
         .args(["-t", "1", "-c", &load.connections.to_string(), "-m", &load.streams.to_string()])
         .args(["-D", &load.duration.as_secs().max(1).to_string()])
         .arg(format!("{scheme}://{}{}", load.address, load.target));
-    let process = Process::spawn("h2load", command, &log, load.cpu)?;
+    let process = GuardedProcess::spawn("h2load", command, &log, load.cpu)?;
     Ok(H2Running { process, limit: load.duration + Duration::from_secs(60) })
 }
 

@@ -3,7 +3,7 @@
 //! The script for `wrk` takes targets from a file in order; each thread starts at a different position. It prints the
 //! summary as one line of JSON, which is easy to parse.
 
-use crate::guard::{self, Process};
+use crate::guard::{self, GuardedProcess};
 use anyhow::{Context, Result, bail};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ pub const ERROR_KINDS: [&str; 5] = ["connect", "read", "write", "status", "timeo
 
 /// The results of one run.
 #[derive(Clone, Copy, Debug)]
-pub struct Measured {
+pub struct WrkResult {
     /// The number of requests that were answered.
     pub requests: u64,
     /// The number of requests per second.
@@ -68,7 +68,7 @@ pub struct Measured {
 
 /// The settings of a run of `wrk`.
 #[derive(Clone, Debug)]
-pub struct Load {
+pub struct WrkSettings {
     /// The server's address.
     pub address: SocketAddr,
     /// File with one target per line, requested in this order, repeatedly.
@@ -95,13 +95,13 @@ pub fn write_targets(path: &Path, targets: impl Iterator<Item = String>) -> Resu
 
 /// A run that has been started.
 #[derive(Debug)]
-pub struct Running {
-    process: Process,
+pub struct WrkRun {
+    process: GuardedProcess,
     limit: Duration,
 }
 
 /// Starts a run; script and log go into `folder`.
-pub fn start(load: &Load, folder: &Path) -> Result<Running> {
+pub fn start(load: &WrkSettings, folder: &Path) -> Result<WrkRun> {
     let program = guard::find_program("wrk").context("wrk is not installed (Debian package wrk)")?;
     let script = folder.join("wrk.lua");
     let targets = std::fs::read_to_string(&load.targets)?;
@@ -124,18 +124,18 @@ pub fn start(load: &Load, folder: &Path) -> Result<Running> {
         .arg(format!("http://{}/", load.address))
         .arg("--")
         .arg(&load.targets);
-    let process = Process::spawn("wrk", command, &log, load.cpu)?;
-    Ok(Running { process, limit: load.duration + Duration::from_secs(60) })
+    let process = GuardedProcess::spawn("wrk", command, &log, load.cpu)?;
+    Ok(WrkRun { process, limit: load.duration + Duration::from_secs(60) })
 }
 
-impl Running {
+impl WrkRun {
     /// Whether the run goes on.
     pub fn goes_on(&mut self) -> bool {
         self.process.try_status().is_none()
     }
 
     /// Waits for the end and reads the summary.
-    pub fn finish(mut self) -> Result<Measured> {
+    pub fn finish(mut self) -> Result<WrkResult> {
         let status = self.process.wait(self.limit)?;
         if !status.success() {
             bail!("wrk ended with {}\n{}", guard::describe(status), self.process.log_tail());
@@ -145,11 +145,11 @@ impl Running {
 }
 
 /// Starts a run, and waits for its results.
-pub fn run(load: &Load, folder: &Path) -> Result<Measured> {
+pub fn run(load: &WrkSettings, folder: &Path) -> Result<WrkResult> {
     start(load, folder)?.finish()
 }
 
-fn read_summary(text: &str) -> Result<Measured> {
+fn read_summary(text: &str) -> Result<WrkResult> {
     let line = text.lines().find_map(|line| line.strip_prefix("SUMMARY ")).context("no summary of wrk")?;
     let summary: serde_json::Value = serde_json::from_str(line)?;
     let number = |name: &str| summary[name].as_u64().with_context(|| format!("wrk's summary lacks {name}"));
@@ -158,7 +158,7 @@ fn read_summary(text: &str) -> Result<Measured> {
         *errors = number(name)?;
     }
     let (requests, duration_us) = (number("requests")?, number("duration_us")?);
-    Ok(Measured {
+    Ok(WrkResult {
         requests,
         requests_per_second: requests as f64 * 1e6 / duration_us.max(1) as f64,
         bytes: number("bytes")?,
@@ -172,29 +172,29 @@ fn read_summary(text: &str) -> Result<Measured> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::origin::Origin;
-    use crate::scratch::Scratch;
+    use crate::origin::DeterministicOrigin;
+    use crate::scratch::ScratchFolder;
 
     #[test]
     fn one_target_needs_no_script() {
-        let scratch = Scratch::new("wrk-one").unwrap();
-        let origin = Origin::start().unwrap();
+        let scratch = ScratchFolder::new("wrk-one").unwrap();
+        let origin = DeterministicOrigin::start().unwrap();
         let targets = scratch.join("targets");
         write_targets(&targets, std::iter::once("/o/7?size=100".to_owned())).unwrap();
         let duration = Duration::from_secs(1);
-        let load = Load { address: origin.address(), targets, threads: 1, connections: 4, duration, cpu: None };
+        let load = WrkSettings { address: origin.address(), targets, threads: 1, connections: 4, duration, cpu: None };
         let measured = run(&load, scratch.path()).unwrap();
         assert_eq!((measured.errors, origin.count("/o/7?size=100").requests >= measured.requests), (0, true));
     }
 
     #[test]
-    fn wrk_asks_for_the_targets_in_the_file() {
-        let scratch = Scratch::new("wrk").unwrap();
-        let origin = Origin::start().unwrap();
+    fn wrk_requests_targets_of_file() {
+        let scratch = ScratchFolder::new("wrk").unwrap();
+        let origin = DeterministicOrigin::start().unwrap();
         let targets = scratch.join("targets");
         write_targets(&targets, (0..10).map(|id| format!("/o/{id}?size=100"))).unwrap();
         let duration = Duration::from_secs(1);
-        let load = Load { address: origin.address(), targets, threads: 1, connections: 4, duration, cpu: None };
+        let load = WrkSettings { address: origin.address(), targets, threads: 1, connections: 4, duration, cpu: None };
         let measured = run(&load, scratch.path()).unwrap();
         assert_eq!(measured.errors, 0);
         assert!(measured.requests > 100 && origin.requests() >= measured.requests);

@@ -20,11 +20,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::attach::FileSystem;
-use crate::guard::Process;
-use crate::ram::{Attached, Donor, Namespace, STEP_MAX, run};
-use crate::rng::Rng;
-use crate::scratch::Scratch;
+use crate::attach::TestFileSystem;
+use crate::guard::GuardedProcess;
+use crate::ram::{AttachedRamDevice, DonorProcess, NetworkNamespace, STEP_MAX, run};
+use crate::rng::SeededRng;
+use crate::scratch::ScratchFolder;
 
 /// The minimum duration of a fault. It is longer than the delay of a donor's answer after which the device stops using
 /// the donor.
@@ -43,7 +43,7 @@ const FILES: u64 = 24;
 
 /// A fault of a donor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub enum DonorFault {
     /// Its process is killed, and another, empty one is started later.
     Kill,
     /// Its process is stopped with SIGSTOP.
@@ -52,37 +52,38 @@ pub enum Fault {
     Cut,
 }
 
-impl Fault {
+impl DonorFault {
     /// All faults.
-    pub const ALL: [Fault; 3] = [Fault::Kill, Fault::Stop, Fault::Cut];
+    pub const ALL: [DonorFault; 3] = [DonorFault::Kill, DonorFault::Stop, DonorFault::Cut];
 }
 
 /// Donors of a network RAM disk, and the SPEC of the device on them.
-pub struct Rig {
+pub struct DonorRig {
     /// The directory of the client's files.
-    pub scratch: Arc<Scratch>,
-    donors_scratch: Scratch,
-    namespaces: Vec<Namespace>,
-    donors: Vec<Option<Donor>>,
+    pub scratch: Arc<ScratchFolder>,
+    donors_scratch: ScratchFolder,
+    namespaces: Vec<NetworkNamespace>,
+    donors: Vec<Option<DonorProcess>>,
     starts: u32,
     memory: String,
-    system: FileSystem,
+    system: TestFileSystem,
     redundancy: String,
     addresses: Vec<String>,
 }
 
-impl Rig {
+impl DonorRig {
     /// Starts `count` donors, and creates a device with this redundancy on them.
-    pub fn new(name: &str, system: FileSystem, redundancy: &str, count: u32) -> Result<Rig> {
-        let (scratch, donors_scratch) = (Arc::new(Scratch::new(name)?), Scratch::new(&format!("{name}-donors"))?);
+    pub fn new(name: &str, system: TestFileSystem, redundancy: &str, count: u32) -> Result<DonorRig> {
+        let (scratch, donors_scratch) =
+            (Arc::new(ScratchFolder::new(name)?), ScratchFolder::new(&format!("{name}-donors"))?);
         let megabytes = match system {
-            FileSystem::Ext4 => 64,
-            FileSystem::Btrfs => 192,
-            FileSystem::Xfs => 320,
+            TestFileSystem::Ext4 => 64,
+            TestFileSystem::Btrfs => 192,
+            TestFileSystem::Xfs => 320,
         };
-        let namespaces = (0..count).map(|_| Namespace::new(&scratch)).collect::<Result<Vec<_>>>()?;
+        let namespaces = (0..count).map(|_| NetworkNamespace::new(&scratch)).collect::<Result<Vec<_>>>()?;
         let memory = format!("{}M", megabytes + 16);
-        let mut rig = Rig {
+        let mut rig = DonorRig {
             scratch,
             donors_scratch,
             namespaces,
@@ -111,31 +112,31 @@ impl Rig {
         self.spec_with("")
     }
 
-    fn start(&mut self, number: usize) -> Result<Donor> {
+    fn start(&mut self, number: usize) -> Result<DonorProcess> {
         self.starts += 1;
         // Use another name for each start, because each donor's address is read from its own log.
         let name = format!("donor-{number}-{}", self.starts);
         let options = ["--memory", &self.memory, "--on-demand"];
-        Donor::start(&self.donors_scratch, &name, Some(&self.namespaces[number]), &options)
+        DonorProcess::start(&self.donors_scratch, &name, Some(&self.namespaces[number]), &options)
     }
 
     /// Makes the file system, and mounts it.
-    pub fn make(&self, disk: &Attached<'_>) -> Result<()> {
+    pub fn make(&self, disk: &AttachedRamDevice<'_>) -> Result<()> {
         let (program, options) = match self.system {
-            FileSystem::Ext4 => ("mkfs.ext4", ["-q", "-F"]),
-            FileSystem::Xfs => ("mkfs.xfs", ["-q", "-f"]),
-            FileSystem::Btrfs => ("mkfs.btrfs", ["-q", "-f"]),
+            TestFileSystem::Ext4 => ("mkfs.ext4", ["-q", "-F"]),
+            TestFileSystem::Xfs => ("mkfs.xfs", ["-q", "-f"]),
+            TestFileSystem::Btrfs => ("mkfs.btrfs", ["-q", "-f"]),
         };
         run(&self.scratch, program, &[&options[..], &[disk.device.as_str()]].concat())?;
         disk.mount()
     }
 
     /// Checks the file system on a device that is not mounted.
-    pub fn check(&self, disk: &Attached<'_>) -> Result<()> {
+    pub fn check(&self, disk: &AttachedRamDevice<'_>) -> Result<()> {
         let command: &[&str] = match self.system {
-            FileSystem::Ext4 => &["fsck.ext4", "-f", "-n"],
-            FileSystem::Xfs => &["xfs_repair", "-n"],
-            FileSystem::Btrfs => &["btrfs", "check", "--readonly"],
+            TestFileSystem::Ext4 => &["fsck.ext4", "-f", "-n"],
+            TestFileSystem::Xfs => &["xfs_repair", "-n"],
+            TestFileSystem::Btrfs => &["btrfs", "check", "--readonly"],
         };
         let deadline = Instant::now() + STEP_MAX;
         loop {
@@ -185,28 +186,28 @@ impl Rig {
     }
 
     /// Breaks a donor with a fault.
-    pub fn break_donor(&mut self, number: usize, fault: Fault) -> Result<()> {
+    pub fn break_donor(&mut self, number: usize, fault: DonorFault) -> Result<()> {
         let donor = self.donors[number].as_mut().context("it does not run")?;
         match fault {
-            Fault::Kill => donor.process.kill(),
-            Fault::Stop => donor.process.signal(libc::SIGSTOP),
-            Fault::Cut => self.namespaces[number].set_link(&self.scratch, false)?,
+            DonorFault::Kill => donor.process.kill(),
+            DonorFault::Stop => donor.process.signal(libc::SIGSTOP),
+            DonorFault::Cut => self.namespaces[number].set_link(&self.scratch, false)?,
         }
         Ok(())
     }
 
     /// Ends a fault of a donor.
-    pub fn mend_donor(&mut self, number: usize, fault: Fault) -> Result<()> {
+    pub fn mend_donor(&mut self, number: usize, fault: DonorFault) -> Result<()> {
         match fault {
-            Fault::Kill => {
+            DonorFault::Kill => {
                 self.donors[number] = None;
                 self.donors[number] = Some(self.start(number)?);
             }
-            Fault::Stop => {
+            DonorFault::Stop => {
                 let donor = self.donors[number].as_mut().context("it does not run")?;
                 donor.process.signal(libc::SIGCONT);
             }
-            Fault::Cut => self.namespaces[number].set_link(&self.scratch, true)?,
+            DonorFault::Cut => self.namespaces[number].set_link(&self.scratch, true)?,
         }
         Ok(())
     }
@@ -251,12 +252,12 @@ impl Rig {
     }
 
     /// Replaces a donor by a new one, and ends the former donor, which then holds nothing.
-    pub fn replace(&mut self, disk: &Attached<'_>, number: usize) -> Result<()> {
-        let namespace = Namespace::new(&self.scratch)?;
+    pub fn replace(&mut self, disk: &AttachedRamDevice<'_>, number: usize) -> Result<()> {
+        let namespace = NetworkNamespace::new(&self.scratch)?;
         self.starts += 1;
         let name = format!("donor-{number}-{}", self.starts);
         let options = ["--memory", &self.memory, "--on-demand"];
-        let donor = Donor::start(&self.donors_scratch, &name, Some(&namespace), &options)?;
+        let donor = DonorProcess::start(&self.donors_scratch, &name, Some(&namespace), &options)?;
         let (old, new) = (self.addresses[number].clone(), donor.address.clone());
         run(&self.scratch, "nectary", &["ram", "replace", &disk.device, &old, &new])?;
         self.addresses[number] = new;
@@ -271,7 +272,7 @@ impl Rig {
     }
 
     /// Breaks one donor while the load runs, ends the fault, and waits until the device is whole again.
-    pub fn fault_under(&mut self, load: &Load, number: usize, fault: Fault) -> Result<()> {
+    pub fn fault_under(&mut self, load: &ProbedLoad, number: usize, fault: DonorFault) -> Result<()> {
         let all = self.donors.len() as u64;
         // The device may have stopped using a donor that was late on a busy machine. Wait until this donor is filled
         // again before another one is broken.
@@ -294,13 +295,13 @@ impl Rig {
 
 /// The results of a round.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Round {
+pub struct DonorRoundResult {
     /// The number of donors of the device.
     pub donors: u32,
     /// The number of faults.
     pub faults: u32,
     /// The prober's counts during the faults.
-    pub account: Account,
+    pub account: ProbeCounts,
 }
 
 /// Breaks one donor after another with the given faults under a load. Then kills a donor and, while it is gone, the
@@ -309,39 +310,39 @@ pub struct Round {
 /// *Errors*: the first problem.
 pub fn round(
     name: &str,
-    system: FileSystem,
+    system: TestFileSystem,
     redundancy: &str,
     donors: u32,
-    faults: &[Fault],
+    faults: &[DonorFault],
     seed: u64,
-) -> Result<Round> {
-    let mut rng = Rng::new(seed);
-    let mut rig = Rig::new(name, system, redundancy, donors)?;
+) -> Result<DonorRoundResult> {
+    let mut rng = SeededRng::new(seed);
+    let mut rig = DonorRig::new(name, system, redundancy, donors)?;
     let spec = rig.spec();
     let scratch = rig.scratch.clone();
-    let mut disk = Attached::new(&scratch, &spec)?;
+    let mut disk = AttachedRamDevice::new(&scratch, &spec)?;
     rig.make(&disk)?;
-    let files = Files::write(&disk.place, rng.next_u64())?;
-    let load = Load::start(&scratch, &disk.place, rng.below(1 << 31))?;
+    let files = VerifiedFiles::write(&disk.place, rng.next_u64())?;
+    let load = ProbedLoad::start(&scratch, &disk.place, rng.below(1 << 31))?;
     let first = rng.below(u64::from(donors)) as usize;
     for (turn, fault) in faults.iter().enumerate() {
         rig.fault_under(&load, (first + turn) % donors as usize, *fault)?;
     }
     let account = load.end()?;
-    let mut round = Round { donors, faults: faults.len() as u32, account };
+    let mut round = DonorRoundResult { donors, faults: faults.len() as u32, account };
     ensure!(account.errors == 0 && account.wrong == 0, "the prober: {account:?}");
     // The remaining donors have all blocks, including the donor that was repaired last.
     let gone = (first + faults.len()) % donors as usize;
-    rig.break_donor(gone, Fault::Kill)?;
+    rig.break_donor(gone, DonorFault::Kill)?;
     round.faults += 1;
     rig.wait_for_trusted(u64::from(donors) - 1)?;
-    let right = |place: &Path, files: &Files, when: &str| {
+    let right = |place: &Path, files: &VerifiedFiles, when: &str| {
         let problems = files.problems(place);
         ensure!(problems.is_empty(), "{when}: {}", problems.join("; "));
         Ok(())
     };
     right(&disk.place, &files, "without a donor")?;
-    let later = Files::write(&disk.place, rng.next_u64())?;
+    let later = VerifiedFiles::write(&disk.place, rng.next_u64())?;
     disk.unmount()?;
     rig.check(&disk)?;
     disk.mount()?;
@@ -352,13 +353,13 @@ pub fn round(
         rig.wait_for_clean()?;
     }
     disk.kill()?;
-    let disk = Attached::new(&scratch, &spec)?;
+    let disk = AttachedRamDevice::new(&scratch, &spec)?;
     disk.mount()?;
     right(&disk.place, &later, "after the client was killed")?;
     disk.unmount()?;
     rig.check(&disk)?;
     // Then the killed donor is started again, empty.
-    rig.mend_donor(gone, Fault::Kill)?;
+    rig.mend_donor(gone, DonorFault::Kill)?;
     rig.wait_for_trusted(u64::from(donors))?;
     disk.detach()?;
     Ok(round)
@@ -366,7 +367,7 @@ pub fn round(
 
 /// Returns the bytes of a block or a file, which depend on its number and its version.
 fn content(number: u64, version: u64, length: usize) -> Vec<u8> {
-    let mut rng = Rng::new(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ version);
+    let mut rng = SeededRng::new(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ version);
     let mut bytes: Vec<u8> = (0..length.div_ceil(8)).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
     bytes.truncate(length);
     bytes
@@ -374,20 +375,20 @@ fn content(number: u64, version: u64, length: usize) -> Vec<u8> {
 
 /// Files that are written once and synced.
 #[derive(Debug, Clone)]
-pub struct Files {
+pub struct VerifiedFiles {
     seed: u64,
 }
 
-impl Files {
+impl VerifiedFiles {
     /// Writes and syncs the files.
-    pub fn write(place: &Path, seed: u64) -> Result<Files> {
+    pub fn write(place: &Path, seed: u64) -> Result<VerifiedFiles> {
         for number in 0..FILES {
             let file = File::create(place.join(format!("file-{number}")))?;
-            file.write_all_at(&Files::bytes(seed, number), 0)?;
+            file.write_all_at(&VerifiedFiles::bytes(seed, number), 0)?;
             file.sync_all()?;
         }
         File::open(place)?.sync_all()?;
-        Ok(Files { seed })
+        Ok(VerifiedFiles { seed })
     }
 
     fn bytes(seed: u64, number: u64) -> Vec<u8> {
@@ -401,7 +402,7 @@ impl Files {
         for number in 0..FILES {
             let path = place.join(format!("file-{number}"));
             match fs::read(&path) {
-                Ok(found) if found == Files::bytes(self.seed, number) => {}
+                Ok(found) if found == VerifiedFiles::bytes(self.seed, number) => {}
                 Ok(_) => problems.push(format!("{}: other bytes", path.display())),
                 Err(error) => problems.push(format!("{}: {error}", path.display())),
             }
@@ -412,7 +413,7 @@ impl Files {
 
 /// The counts of a prober.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Account {
+pub struct ProbeCounts {
     /// The number of reads and writes.
     pub operations: u64,
     /// The number of reads and writes that failed.
@@ -424,25 +425,25 @@ pub struct Account {
 }
 
 /// The load on a mounted file system: `fio --verify` and a prober.
-pub struct Load {
-    fio: Process,
+pub struct ProbedLoad {
+    fio: GuardedProcess,
     log: PathBuf,
     stop: Arc<AtomicBool>,
     done: Arc<AtomicU64>,
-    prober: Option<JoinHandle<Result<Account>>>,
+    prober: Option<JoinHandle<Result<ProbeCounts>>>,
 }
 
 /// Memory with the alignment that direct I/O needs.
 #[repr(C, align(4096))]
-struct Aligned([u8; BLOCK]);
+struct ProbeBlock([u8; BLOCK]);
 
 /// Writes and reads blocks in turn; counts errors and blocks with wrong bytes.
-fn probe(path: &Path, stop: &AtomicBool, done: &AtomicU64) -> Result<Account> {
+fn probe(path: &Path, stop: &AtomicBool, done: &AtomicU64) -> Result<ProbeCounts> {
     let file =
         File::options().create(true).truncate(true).read(true).write(true).custom_flags(libc::O_DIRECT).open(path)?;
-    let mut memory = Box::new(Aligned([0; BLOCK]));
+    let mut memory = Box::new(ProbeBlock([0; BLOCK]));
     let mut versions = vec![0u64; BLOCKS as usize];
-    let mut account = Account::default();
+    let mut account = ProbeCounts::default();
     while !stop.load(Ordering::Relaxed) {
         let (turn, version) = (account.operations / 2 % BLOCKS, account.operations / 2 / BLOCKS + 1);
         let is_write = account.operations % 2 == 0;
@@ -472,9 +473,9 @@ fn probe(path: &Path, stop: &AtomicBool, done: &AtomicU64) -> Result<Account> {
     Ok(account)
 }
 
-impl Load {
+impl ProbedLoad {
     /// Starts the load in a directory.
-    pub fn start(scratch: &Scratch, place: &Path, seed: u64) -> Result<Load> {
+    pub fn start(scratch: &ScratchFolder, place: &Path, seed: u64) -> Result<ProbedLoad> {
         let log = scratch.join("fio.log");
         let _ = fs::remove_file(&log);
         let mut command = Command::new("fio");
@@ -484,13 +485,13 @@ impl Load {
         command.args(["--loops=1000000", "--rate=12m", "--verify_backlog=64", "--fallocate=none"]);
         command.arg(format!("--randseed={seed}")).arg(format!("--filename={}", place.join("verified").display()));
         command.current_dir(scratch.path());
-        let fio = Process::spawn("fio", command, &log, None)?;
+        let fio = GuardedProcess::spawn("fio", command, &log, None)?;
         let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let prober = {
             let (path, stop, done) = (place.join("probed"), Arc::clone(&stop), Arc::clone(&done));
             std::thread::spawn(move || probe(&path, &stop, &done))
         };
-        Ok(Load { fio, log, stop, done, prober: Some(prober) })
+        Ok(ProbedLoad { fio, log, stop, done, prober: Some(prober) })
     }
 
     /// Returns the number of the prober's operations so far.
@@ -504,7 +505,7 @@ impl Load {
     }
 
     /// Ends the load. *Errors*: fio found an error or a wrong byte, or ended by itself.
-    pub fn end(mut self) -> Result<Account> {
+    pub fn end(mut self) -> Result<ProbeCounts> {
         self.stop.store(true, Ordering::Relaxed);
         let early = self.fio.try_status();
         let deadline = Instant::now() + STEP_MAX;
@@ -524,7 +525,7 @@ impl Load {
     }
 }
 
-impl Drop for Load {
+impl Drop for ProbedLoad {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.fio.kill();

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Account, content};
-use crate::rng::Rng;
+use super::{ProbeCounts, content};
+use crate::rng::SeededRng;
 
 /// What is written and read at a time. *Units*: bytes.
 const UNIT: usize = 64 << 10;
@@ -25,11 +25,11 @@ const PAUSE: Duration = Duration::from_millis(15);
 
 /// Memory with the alignment that direct I/O needs.
 #[repr(C, align(4096))]
-struct Unit([u8; UNIT]);
+struct AlignedUnit([u8; UNIT]);
 
 /// The versions that the units of a device have.
 #[derive(Debug, Clone)]
-pub struct Pattern {
+pub struct DevicePattern {
     versions: Vec<u64>,
 }
 
@@ -38,22 +38,22 @@ fn open(device: &str) -> Result<File> {
     file.with_context(|| format!("cannot open {device}"))
 }
 
-impl Pattern {
+impl DevicePattern {
     /// Writes the first `bytes` of a device, and flushes it.
-    pub fn fill(device: &str, bytes: u64) -> Result<Pattern> {
-        let (file, mut memory) = (open(device)?, Box::new(Unit([0; UNIT])));
+    pub fn fill(device: &str, bytes: u64) -> Result<DevicePattern> {
+        let (file, mut memory) = (open(device)?, Box::new(AlignedUnit([0; UNIT])));
         let units = bytes / UNIT as u64;
         for unit in 0..units {
             memory.0.copy_from_slice(&content(unit, 1, UNIT));
             file.write_all_at(&memory.0, unit * UNIT as u64)?;
         }
         file.sync_all()?;
-        Ok(Pattern { versions: vec![1; units as usize] })
+        Ok(DevicePattern { versions: vec![1; units as usize] })
     }
 
     /// Reads everything. *Errors*: the first unit that cannot be read, or the number of units with other bytes.
     pub fn verify(&self, device: &str) -> Result<()> {
-        let (file, mut memory) = (open(device)?, Box::new(Unit([0; UNIT])));
+        let (file, mut memory) = (open(device)?, Box::new(AlignedUnit([0; UNIT])));
         let mut wrong = Vec::new();
         for (unit, version) in self.versions.iter().enumerate() {
             file.read_exact_at(&mut memory.0, (unit * UNIT) as u64).with_context(|| format!("unit {unit}"))?;
@@ -67,18 +67,24 @@ impl Pattern {
     }
 
     /// Writes and reads units in random order until the result is ended.
-    pub fn change(self, device: &str, seed: u64) -> Result<Changes> {
+    pub fn change(self, device: &str, seed: u64) -> Result<PatternWriter> {
         let (file, stop, done) = (open(device)?, Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let thread = {
             let (stop, done) = (Arc::clone(&stop), Arc::clone(&done));
             std::thread::spawn(move || self.change_until(&file, seed, &stop, &done))
         };
-        Ok(Changes { stop, done, thread: Some(thread) })
+        Ok(PatternWriter { stop, done, thread: Some(thread) })
     }
 
-    fn change_until(mut self, file: &File, seed: u64, stop: &AtomicBool, done: &AtomicU64) -> (Pattern, Account) {
-        let (mut rng, mut memory) = (Rng::new(seed), Box::new(Unit([0; UNIT])));
-        let mut account = Account::default();
+    fn change_until(
+        mut self,
+        file: &File,
+        seed: u64,
+        stop: &AtomicBool,
+        done: &AtomicU64,
+    ) -> (DevicePattern, ProbeCounts) {
+        let (mut rng, mut memory) = (SeededRng::new(seed), Box::new(AlignedUnit([0; UNIT])));
+        let mut account = ProbeCounts::default();
         loop {
             let unit = rng.index(self.versions.len());
             let (offset, version) = ((unit * UNIT) as u64, &mut self.versions[unit]);
@@ -109,27 +115,27 @@ impl Pattern {
 }
 
 /// Changes of a pattern that are under way.
-pub struct Changes {
+pub struct PatternWriter {
     stop: Arc<AtomicBool>,
     done: Arc<AtomicU64>,
-    thread: Option<JoinHandle<(Pattern, Account)>>,
+    thread: Option<JoinHandle<(DevicePattern, ProbeCounts)>>,
 }
 
-impl Changes {
+impl PatternWriter {
     /// Returns the number of operations so far.
     pub fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
     }
 
     /// Flushes the device and ends; returns what is written, and the counts.
-    pub fn end(mut self) -> Result<(Pattern, Account)> {
+    pub fn end(mut self) -> Result<(DevicePattern, ProbeCounts)> {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.take().context("it has ended")?;
         thread.join().map_err(|_| anyhow::anyhow!("the changes panicked"))
     }
 }
 
-impl Drop for Changes {
+impl Drop for PatternWriter {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
     }

@@ -18,15 +18,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::pattern::{Changes, Pattern};
-use super::{Account, Fault, Rig};
-use crate::attach::FileSystem;
-use crate::guard::{Process, describe};
-use crate::nectary::{Control, binary};
-use crate::ram::{Attached, STEP_MAX, run, runtime};
-use crate::rng::Rng;
+use super::pattern::{DevicePattern, PatternWriter};
+use super::{DonorFault, DonorRig, ProbeCounts};
+use crate::attach::TestFileSystem;
+use crate::guard::{GuardedProcess, describe};
+use crate::nectary::{ControlConnection, binary};
+use crate::ram::{AttachedRamDevice, STEP_MAX, run, runtime};
+use crate::rng::SeededRng;
 
-/// The size of the device ([`FileSystem::Ext4`]). *Units*: bytes.
+/// The size of the device ([`TestFileSystem::Ext4`]). *Units*: bytes.
 const DEVICE_BYTES: u64 = 64 << 20;
 /// How fast a donor that takes a place is filled, in the form of tc.
 const RATE: &str = "48mbps";
@@ -45,7 +45,7 @@ const OPERATIONS: u64 = 50;
 
 /// How a donor loses its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Move {
+pub enum DonorMove {
     /// By a user, to a donor that is no spare.
     Replace,
     /// By a user, to a spare.
@@ -60,7 +60,7 @@ pub enum Move {
 
 /// When another donor is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Moment {
+pub enum KillMoment {
     /// Some bytes are copied, less than a quarter.
     Early,
     /// At most an eighth is left.
@@ -69,7 +69,7 @@ pub enum Moment {
 
 /// Which donor is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Victim {
+pub enum KillVictim {
     /// One that has a place.
     Member,
     /// The one that takes the place.
@@ -78,48 +78,50 @@ pub enum Victim {
 
 /// A case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Case {
+pub struct SecondFailureCase {
     /// `mirror` or `adaptive`.
     pub redundancy: &'static str,
     /// What happens meanwhile.
-    pub moving: Move,
+    pub moving: DonorMove,
     /// When.
-    pub moment: Moment,
+    pub moment: KillMoment,
     /// Which donor is killed.
-    pub victim: Victim,
+    pub victim: KillVictim,
 }
 
-impl fmt::Display for Case {
+impl fmt::Display for SecondFailureCase {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Case { redundancy, moving, moment, victim } = self;
+        let SecondFailureCase { redundancy, moving, moment, victim } = self;
         write!(out, "{redundancy}, {moving:?}, {victim:?} killed {moment:?}")
     }
 }
 
 /// What happened in a case that lost nothing.
 #[derive(Debug, Clone, Copy)]
-pub struct Survived {
+pub struct SecondFailureResult {
     /// Whether the donor was killed at the wanted moment; else the move was over before.
     pub is_on_time: bool,
     /// The counts of the writes and reads.
-    pub account: Account,
+    pub account: ProbeCounts,
 }
 
-impl Case {
+impl SecondFailureCase {
     /// All cases: two kinds of redundancy, all moves, both moments, all victims.
-    pub fn all() -> Vec<Case> {
+    pub fn all() -> Vec<SecondFailureCase> {
         let mut cases = Vec::new();
         for redundancy in ["mirror", "adaptive"] {
-            for moving in [Move::Replace, Move::Drain, Move::Sigterm, Move::Spare, Move::Grow] {
-                let victims: &[Victim] = match moving {
-                    Move::Spare => &[Victim::Taker],
-                    Move::Grow => &[Victim::Member],
-                    _ => &[Victim::Member, Victim::Taker],
+            for moving in [DonorMove::Replace, DonorMove::Drain, DonorMove::Sigterm, DonorMove::Spare, DonorMove::Grow]
+            {
+                let victims: &[KillVictim] = match moving {
+                    DonorMove::Spare => &[KillVictim::Taker],
+                    DonorMove::Grow => &[KillVictim::Member],
+                    _ => &[KillVictim::Member, KillVictim::Taker],
                 };
-                for (moment, victim) in
-                    [Moment::Early, Moment::NearEnd].into_iter().flat_map(|at| victims.iter().map(move |of| (at, *of)))
+                for (moment, victim) in [KillMoment::Early, KillMoment::NearEnd]
+                    .into_iter()
+                    .flat_map(|at| victims.iter().map(move |of| (at, *of)))
                 {
-                    cases.push(Case { redundancy, moving, moment, victim });
+                    cases.push(SecondFailureCase { redundancy, moving, moment, victim });
                 }
             }
         }
@@ -127,9 +129,9 @@ impl Case {
     }
 
     /// Runs the case. *Errors*: an operation failed or took too long, or an acknowledged byte is lost.
-    pub fn run(self, seed: u64) -> Result<Survived> {
+    pub fn run(self, seed: u64) -> Result<SecondFailureResult> {
         let survived = match self.moving {
-            Move::Grow => self.grow(seed),
+            DonorMove::Grow => self.grow(seed),
             _ => self.move_donor(seed),
         };
         survived.with_context(|| format!("{self}, seed {seed}"))
@@ -139,38 +141,38 @@ impl Case {
         if self.redundancy == "mirror" { 2 } else { 3 }
     }
 
-    fn rig(self, members: usize) -> Result<Rig> {
-        Rig::new("ram-second", FileSystem::Ext4, self.redundancy, members as u32)
+    fn rig(self, members: usize) -> Result<DonorRig> {
+        DonorRig::new("ram-second", TestFileSystem::Ext4, self.redundancy, members as u32)
     }
 
-    fn move_donor(self, seed: u64) -> Result<Survived> {
+    fn move_donor(self, seed: u64) -> Result<SecondFailureResult> {
         let members = self.members();
         let mut rig = self.rig(members)?;
         rig.add_spare()?;
-        if self.moving == Move::Spare {
+        if self.moving == DonorMove::Spare {
             rig.add_spare()?;
         }
         let scratch = rig.scratch.clone();
         let (old, taker) = (rig.addresses[0].clone(), rig.addresses[members].trim_end_matches(";spare").to_owned());
-        if self.moving == Move::Replace {
+        if self.moving == DonorMove::Replace {
             rig.addresses.truncate(members);
         }
-        let disk = Attached::new(&scratch, &rig.spec())?;
-        let mut control = Control::connect(&runtime(&scratch)?)?;
-        let changes = Pattern::fill(&disk.device, DEVICE_BYTES)?.change(&disk.device, seed)?;
+        let disk = AttachedRamDevice::new(&scratch, &rig.spec())?;
+        let mut control = ControlConnection::connect(&runtime(&scratch)?)?;
+        let changes = DevicePattern::fill(&disk.device, DEVICE_BYTES)?.change(&disk.device, seed)?;
         rig.wait_for_trusted(members as u64)?;
         rig.namespaces[members].set_rate(&scratch, Some(RATE))?;
         let mut asked = None;
         let device = disk.device.as_str();
         match self.moving {
-            Move::Replace => asked = Some(self.ask(&rig, &["replace", device, &old, &taker])?),
-            Move::Drain => asked = Some(self.ask(&rig, &["drain", device, &old])?),
-            Move::Sigterm => rig.donors[0].as_mut().context("it runs")?.process.signal(libc::SIGTERM),
-            Move::Spare | Move::Grow => rig.break_donor(0, Fault::Kill)?,
+            DonorMove::Replace => asked = Some(self.ask(&rig, &["replace", device, &old, &taker])?),
+            DonorMove::Drain => asked = Some(self.ask(&rig, &["drain", device, &old])?),
+            DonorMove::Sigterm => rig.donors[0].as_mut().context("it runs")?.process.signal(libc::SIGTERM),
+            DonorMove::Spare | DonorMove::Grow => rig.break_donor(0, DonorFault::Kill)?,
         }
         let is_on_time = self.wait_for_moment(&rig, &mut control, members as u64)?;
-        let dead = if self.victim == Victim::Member { 1 } else { members };
-        rig.break_donor(dead, Fault::Kill)?;
+        let dead = if self.victim == KillVictim::Member { 1 } else { members };
+        rig.break_donor(dead, DonorFault::Kill)?;
         rig.namespaces[members].set_rate(&scratch, None)?;
         self.wait_for_answers(&changes)?;
         if let Some(mut asked) = asked {
@@ -184,23 +186,23 @@ impl Case {
         // The client ends without a word; the next one finds everything.
         disk.kill()?;
         again(&rig, &present, pattern, seed).context("after the client was killed")?;
-        Ok(Survived { is_on_time, account })
+        Ok(SecondFailureResult { is_on_time, account })
     }
 
-    fn ask(self, rig: &Rig, arguments: &[&str]) -> Result<Process> {
+    fn ask(self, rig: &DonorRig, arguments: &[&str]) -> Result<GuardedProcess> {
         let mut command = Command::new(binary()?);
         command.arg("ram").args(arguments).env("NECTARY_RUNTIME_DIR", runtime(&rig.scratch)?);
-        Process::spawn("nectary ram", command, &rig.scratch.join("asked.log"), None)
+        GuardedProcess::spawn("nectary ram", command, &rig.scratch.join("asked.log"), None)
     }
 
     /// Waits until the copy is as far as wanted. *Returns* whether it was seen so far before the move was over.
-    fn wait_for_moment(self, rig: &Rig, control: &mut Control, members: u64) -> Result<bool> {
+    fn wait_for_moment(self, rig: &DonorRig, control: &mut ControlConnection, members: u64) -> Result<bool> {
         let deadline = Instant::now() + COPY_MAX + LOST_AFTER;
-        let (mut has_begun, mut is_slowed) = (false, self.moment == Moment::Early);
+        let (mut has_begun, mut is_slowed) = (false, self.moment == KillMoment::Early);
         loop {
             let (figures, _) = figures(control)?;
             let progress = match self.moving {
-                Move::Spare => (&figures["rebuild_copied_stripes"], &figures["rebuild_stripes"]),
+                DonorMove::Spare => (&figures["rebuild_copied_stripes"], &figures["rebuild_stripes"]),
                 _ => (&figures["move_copied_bytes"], &figures["move_bytes"]),
             };
             if let (Some(copied), Some(all)) = (progress.0.as_u64(), progress.1.as_u64()) {
@@ -210,8 +212,8 @@ impl Case {
                     is_slowed = true;
                 }
                 let is_due = match self.moment {
-                    Moment::Early => copied > 0 && copied < all / 4,
-                    Moment::NearEnd => copied >= all - all / 8,
+                    KillMoment::Early => copied > 0 && copied < all / 4,
+                    KillMoment::NearEnd => copied >= all - all / 8,
                 };
                 if is_due {
                     println!("{self}: {copied} of {all}");
@@ -227,7 +229,7 @@ impl Case {
         }
     }
 
-    fn wait_for_answers(self, changes: &Changes) -> Result<()> {
+    fn wait_for_answers(self, changes: &PatternWriter) -> Result<()> {
         let (before, deadline) = (changes.done(), Instant::now() + STEP_MAX);
         while changes.done() < before + OPERATIONS {
             ensure!(Instant::now() < deadline, "the device does not answer");
@@ -238,8 +240,9 @@ impl Case {
 
     /// Waits until the device has settled with the donors that are left, and a spare that is free has a place where it
     /// is needed. *Returns* the SPEC that names the present donors.
-    fn wait_for_places(self, control: &mut Control, members: u64, is_on_time: bool) -> Result<String> {
-        let is_taken = self.moving == Move::Spare || self.moving == Move::Sigterm && self.victim == Victim::Member;
+    fn wait_for_places(self, control: &mut ControlConnection, members: u64, is_on_time: bool) -> Result<String> {
+        let is_taken =
+            self.moving == DonorMove::Spare || self.moving == DonorMove::Sigterm && self.victim == KillVictim::Member;
         let wanted = members - u64::from(!(is_taken && is_on_time));
         let deadline = Instant::now() + STEP_MAX + LOST_AFTER;
         loop {
@@ -254,12 +257,12 @@ impl Case {
     }
 
     /// Kills a donor while a detached device grows, after a part of the time that growing takes.
-    fn grow(self, seed: u64) -> Result<Survived> {
+    fn grow(self, seed: u64) -> Result<SecondFailureResult> {
         // A mirror without one of two donors is attached only if the other one knows that it is left.
         let mut rig = self.rig(3)?;
         let (scratch, spec) = (rig.scratch.clone(), rig.spec());
-        let disk = Attached::new(&scratch, &spec)?;
-        let pattern = Pattern::fill(&disk.device, DEVICE_BYTES)?;
+        let disk = AttachedRamDevice::new(&scratch, &spec)?;
+        let pattern = DevicePattern::fill(&disk.device, DEVICE_BYTES)?;
         disk.detach()?;
         let mut took = Duration::MAX;
         for size in ["66M", "68M"] {
@@ -267,30 +270,30 @@ impl Case {
             run(&scratch, "nectary", &["ram", "grow", &spec, "--size", size])?;
             took = took.min(began.elapsed());
         }
-        let percents = if self.moment == Moment::Early { 10..40 } else { 50..90 };
-        let share = percents.start + Rng::new(seed).below(percents.end - percents.start);
+        let percents = if self.moment == KillMoment::Early { 10..40 } else { 50..90 };
+        let share = percents.start + SeededRng::new(seed).below(percents.end - percents.start);
         let at = took.mul_f64(share as f64 / 100.0);
         let mut asked = self.ask(&rig, &["grow", &spec, "--size", "72M"])?;
         std::thread::sleep(at);
-        rig.break_donor(1, Fault::Kill)?;
+        rig.break_donor(1, DonorFault::Kill)?;
         let is_on_time = asked.try_status().is_none();
         let status = asked.wait(STEP_MAX)?;
         println!("{self}: after {at:?}; the command ended with {}", describe(status));
         let (pattern, account) = again(&rig, &spec, pattern, seed).context("without the killed donor")?;
         // With a new donor at its address it grows.
-        rig.mend_donor(1, Fault::Kill)?;
-        let disk = Attached::new(&scratch, &spec)?;
+        rig.mend_donor(1, DonorFault::Kill)?;
+        let disk = AttachedRamDevice::new(&scratch, &spec)?;
         rig.wait_for_trusted(3)?;
         disk.detach()?;
         run(&scratch, "nectary", &["ram", "grow", &spec, "--size", "72M"])?;
         let (_, later) = again(&rig, &spec, pattern, seed ^ 1).context("when it has grown")?;
         let operations = account.operations + later.operations;
-        Ok(Survived { is_on_time, account: Account { operations, ..account } })
+        Ok(SecondFailureResult { is_on_time, account: ProbeCounts { operations, ..account } })
     }
 }
 
 /// The figures of the network RAM disk that is attached, and its present SPEC.
-fn figures(control: &mut Control) -> Result<(Value, String)> {
+fn figures(control: &mut ControlConnection) -> Result<(Value, String)> {
     let status = control.status()?;
     let devices = status["detail"]["devices"].as_array().cloned().unwrap_or_default();
     let ram = devices.iter().find(|device| device["device"] == "ram");
@@ -299,8 +302,8 @@ fn figures(control: &mut Control) -> Result<(Value, String)> {
 }
 
 /// Attaches the device, checks the pattern, changes it for a while, and checks it again.
-fn again(rig: &Rig, spec: &str, pattern: Pattern, seed: u64) -> Result<(Pattern, Account)> {
-    let disk = Attached::new(&rig.scratch, spec)?;
+fn again(rig: &DonorRig, spec: &str, pattern: DevicePattern, seed: u64) -> Result<(DevicePattern, ProbeCounts)> {
+    let disk = AttachedRamDevice::new(&rig.scratch, spec)?;
     pattern.verify(&disk.device)?;
     let changes = pattern.change(&disk.device, seed)?;
     let deadline = Instant::now() + STEP_MAX;

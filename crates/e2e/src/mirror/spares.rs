@@ -2,13 +2,13 @@
 
 use anyhow::{Context, Result, ensure};
 
-use super::Rig;
-use crate::ram::{Namespace, STEP_MAX};
+use super::DonorRig;
+use crate::ram::{NetworkNamespace, STEP_MAX};
 
-impl Rig {
+impl DonorRig {
     /// Adds a spare donor to the SPEC of a device that is not attached.
     pub fn add_spare(&mut self) -> Result<()> {
-        self.namespaces.push(Namespace::new(&self.scratch)?);
+        self.namespaces.push(NetworkNamespace::new(&self.scratch)?);
         let donor = self.start(self.donors.len())?;
         self.addresses.push(format!("{};spare", donor.address));
         self.donors.push(Some(donor));

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// The files of an authority and of a server's certificate.
 #[derive(Clone, Debug)]
-pub struct Certificates {
+pub struct ServerCertificates {
     /// The authority's certificate.
     pub ca: PathBuf,
     /// The server's certificate.
@@ -18,7 +18,7 @@ pub struct Certificates {
     pub key: PathBuf,
 }
 
-impl Certificates {
+impl ServerCertificates {
     /// Makes an authority in a directory, and a certificate for these names, separated by commas.
     pub fn make(folder: &Path, names: &str) -> Result<Self> {
         let (pki, out) = (folder.join("pki"), folder.join("server"));

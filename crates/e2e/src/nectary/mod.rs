@@ -5,8 +5,8 @@
 
 pub mod certificates;
 
-use crate::guard::{self, Process};
-use crate::http::{Connection, wait_listening};
+use crate::guard::{self, GuardedProcess};
+use crate::http::{HttpConnection, wait_listening};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
@@ -114,21 +114,21 @@ impl ProxyCommand {
     }
 
     /// Starts the proxy without waiting for it.
-    pub fn spawn(&self) -> Result<Nectary> {
+    pub fn spawn(&self) -> Result<NectaryProxy> {
         self.spawn_command(self.command()?)
     }
 
-    fn spawn_command(&self, command: Command) -> Result<Nectary> {
+    fn spawn_command(&self, command: Command) -> Result<NectaryProxy> {
         let runtime = self.runtime_folder();
         std::fs::create_dir_all(&runtime)?;
         std::fs::set_permissions(&runtime, std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
-        let process = Process::spawn("nectary", command, &self.folder.join("nectary.log"), self.cpu)?;
-        Ok(Nectary { process, listen: self.listen, runtime })
+        let process = GuardedProcess::spawn("nectary", command, &self.folder.join("nectary.log"), self.cpu)?;
+        Ok(NectaryProxy { process, listen: self.listen, runtime })
     }
 
     /// Starts a proxy with a configuration file, in which it listens at `self.listen`, and waits until it accepts
     /// connections.
-    pub fn start_with_file(&self, file: &Path) -> Result<Nectary> {
+    pub fn start_with_file(&self, file: &Path) -> Result<NectaryProxy> {
         let mut command = Command::new(binary()?);
         command.args(["proxy", "--config"]).arg(file).env("NECTARY_RUNTIME_DIR", self.runtime_folder());
         let mut nectary = self.spawn_command(command)?;
@@ -137,7 +137,7 @@ impl ProxyCommand {
     }
 
     /// Starts the proxy and waits until it accepts connections.
-    pub fn start(&self) -> Result<Nectary> {
+    pub fn start(&self) -> Result<NectaryProxy> {
         let mut nectary = self.spawn()?;
         nectary.wait_ready(Duration::from_secs(30))?;
         Ok(nectary)
@@ -164,7 +164,7 @@ pub fn run(arguments: &[&str], folder: &Path) -> Result<(ExitStatus, String)> {
 
 /// The store's progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sequences {
+pub struct StoreSequences {
     /// The highest sequence given to a put.
     pub last: u64,
     /// The highest sequence that survives a kill, like all lower ones.
@@ -200,15 +200,15 @@ impl RingPosition {
 
 /// A running proxy.
 #[derive(Debug)]
-pub struct Nectary {
+pub struct NectaryProxy {
     /// The process.
-    pub process: Process,
+    pub process: GuardedProcess,
     /// Where it listens.
     pub listen: SocketAddr,
     runtime: PathBuf,
 }
 
-impl Nectary {
+impl NectaryProxy {
     /// Waits until the proxy accepts connections; if the process ends before that, fails at once with its output.
     pub fn wait_ready(&mut self, limit: Duration) -> Result<()> {
         let deadline = Instant::now() + limit;
@@ -226,13 +226,13 @@ impl Nectary {
     }
 
     /// A client of the proxy with long timeouts.
-    pub fn client(&self) -> Connection {
-        Connection::new(self.listen, Duration::from_secs(30))
+    pub fn client(&self) -> HttpConnection {
+        HttpConnection::new(self.listen, Duration::from_secs(30))
     }
 
     /// Opens the control socket.
-    pub fn control(&self) -> Result<Control> {
-        Control::connect(&self.runtime)
+    pub fn control(&self) -> Result<ControlConnection> {
+        ControlConnection::connect(&self.runtime)
     }
 
     /// Sends SIGTERM and waits for the end.
@@ -242,7 +242,7 @@ impl Nectary {
     }
 
     /// Waits until all puts are written, so that they would survive a kill.
-    pub fn wait_written(&self, limit: Duration) -> Result<Sequences> {
+    pub fn wait_written(&self, limit: Duration) -> Result<StoreSequences> {
         let mut control = self.control()?;
         let target = control.sequences()?.last;
         let deadline = Instant::now() + limit;
@@ -261,11 +261,11 @@ impl Nectary {
 
 /// A connection to the control socket.
 #[derive(Debug)]
-pub struct Control {
+pub struct ControlConnection {
     stream: BufReader<UnixStream>,
 }
 
-impl Control {
+impl ControlConnection {
     /// Connects to the only socket in a runtime directory.
     pub fn connect(runtime: &Path) -> Result<Self> {
         let mut found = None;
@@ -305,18 +305,18 @@ impl Control {
     }
 
     /// The store's progress.
-    pub fn sequences(&mut self) -> Result<Sequences> {
+    pub fn sequences(&mut self) -> Result<StoreSequences> {
         Ok(self.progress()?.0)
     }
 
     /// The store's progress, and the position of its ring.
-    pub fn progress(&mut self) -> Result<(Sequences, RingPosition)> {
+    pub fn progress(&mut self) -> Result<(StoreSequences, RingPosition)> {
         let status = self.status()?;
         let number = |name: &str| find(&status, name).and_then(Value::as_u64).with_context(|| format!("no {name}"));
         let found = find(&status, "sequences").with_context(|| format!("no sequences in the status {status}"))?;
         let sequence = |name: &str| found[name].as_u64().with_context(|| format!("no {name} in {found}"));
         let sequences =
-            Sequences { last: sequence("last")?, written: sequence("written")?, flushed: sequence("flushed")? };
+            StoreSequences { last: sequence("last")?, written: sequence("written")?, flushed: sequence("flushed")? };
         let (head, segment_count) = (number("head_epoch")?, number("segment_count")?);
         Ok((sequences, RingPosition { head, segment_count, whole_bytes_max: number("whole_bytes_max")? }))
     }

@@ -1,6 +1,6 @@
 //! One connection of the origin: it reads requests and writes answers, or misbehaves.
 
-use super::{Behaviour, Resource, Shared};
+use super::{OriginBehaviour, OriginSharedState, TargetAnswer};
 use crate::content;
 use std::io;
 use std::sync::Arc;
@@ -14,7 +14,11 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 const PIECE_BYTES: u64 = 64 << 10;
 
 /// Accepts connections until the origin is stopped. Each connection is a task of this runtime and ends with it.
-pub(super) async fn serve(listener: std::net::TcpListener, shared: Arc<Shared>, mut stopped: watch::Receiver<bool>) {
+pub(super) async fn serve(
+    listener: std::net::TcpListener,
+    shared: Arc<OriginSharedState>,
+    mut stopped: watch::Receiver<bool>,
+) {
     let Ok(listener) = TcpListener::from_std(listener) else { return };
     let mut connections = tokio::task::JoinSet::new();
     loop {
@@ -24,7 +28,7 @@ pub(super) async fn serve(listener: std::net::TcpListener, shared: Arc<Shared>, 
                     let shared = Arc::clone(&shared);
                     connections.spawn(async move {
                         let _ = stream.set_nodelay(true);
-                        let _ = Connection { stream, shared, input: Vec::new(), out: Vec::new() }.run().await;
+                        let _ = OriginConnection { stream, shared, input: Vec::new(), out: Vec::new() }.run().await;
                     });
                 }
                 // All file descriptors are in use: wait until connections end.
@@ -37,7 +41,7 @@ pub(super) async fn serve(listener: std::net::TcpListener, shared: Arc<Shared>, 
 }
 
 /// The parts of a request that the origin uses.
-struct Request {
+struct ParsedRequest {
     method: String,
     target: String,
     if_none_match: Option<String>,
@@ -48,14 +52,14 @@ struct Request {
     body_bytes: usize,
 }
 
-struct Connection {
+struct OriginConnection {
     stream: TcpStream,
-    shared: Arc<Shared>,
+    shared: Arc<OriginSharedState>,
     input: Vec<u8>,
     out: Vec<u8>,
 }
 
-impl Connection {
+impl OriginConnection {
     async fn run(mut self) -> io::Result<()> {
         while let Some(request) = self.request().await? {
             let close = request.close;
@@ -67,7 +71,7 @@ impl Connection {
     }
 
     /// Reads one request with its body; `None` at the end of the stream or if the bytes are not a request.
-    async fn request(&mut self) -> io::Result<Option<Request>> {
+    async fn request(&mut self) -> io::Result<Option<ParsedRequest>> {
         let end = loop {
             if let Some(at) = find_end(&self.input) {
                 break at;
@@ -96,7 +100,7 @@ impl Connection {
     }
 
     /// Answers one request; returns false if the connection must end.
-    async fn answer(&mut self, request: Request) -> io::Result<bool> {
+    async fn answer(&mut self, request: ParsedRequest) -> io::Result<bool> {
         self.shared.requests.fetch_add(1, Ordering::Relaxed);
         let (version, behaviour) = self.shared.with(&request.target, |found| {
             found.count.requests += 1;
@@ -104,7 +108,7 @@ impl Connection {
             found.count.conditional += u64::from(request.if_none_match.is_some());
             (found.bumps + 1, found.behaviour)
         });
-        let resource = Resource::parse(&request.target);
+        let resource = TargetAnswer::parse(&request.target);
         let seed = content::seed(&resource.identity(&request.target, &request.vary_value), version);
         let tag = resource.tag.then(|| format!("\"{seed:016x}-{version}\""));
         self.out.clear();
@@ -118,7 +122,7 @@ impl Connection {
         }
         if tag.is_some() && request.if_none_match == tag {
             self.shared.with(&request.target, |found| found.count.not_modified += 1);
-            self.head("304 Not Modified", &resource, version, tag.as_deref(), Framing::None);
+            self.head("304 Not Modified", &resource, version, tag.as_deref(), AnswerFraming::None);
             self.flush().await?;
             return Ok(true);
         }
@@ -131,9 +135,9 @@ impl Connection {
             return self.part(&resource, seed, version, tag.as_deref(), first..last + 1).await;
         }
         let framing = match (resource.close, resource.chunked) {
-            (true, _) => Framing::Close,
-            (false, true) => Framing::Chunked,
-            (false, false) => Framing::Length(resource.bytes),
+            (true, _) => AnswerFraming::Close,
+            (false, true) => AnswerFraming::Chunked,
+            (false, false) => AnswerFraming::Length(resource.bytes),
         };
         self.head("200 OK", &resource, version, tag.as_deref(), framing);
         if request.method == "HEAD" {
@@ -153,13 +157,13 @@ impl Connection {
     /// Sends one part of the body.
     async fn part(
         &mut self,
-        resource: &Resource,
+        resource: &TargetAnswer,
         seed: u64,
         version: u64,
         tag: Option<&str>,
         range: std::ops::Range<u64>,
     ) -> io::Result<bool> {
-        self.head("206 Partial Content", resource, version, tag, Framing::Length(range.end - range.start));
+        self.head("206 Partial Content", resource, version, tag, AnswerFraming::Length(range.end - range.start));
         let end = self.out.len() - 2;
         self.out.truncate(end);
         let line = format!("Content-Range: bytes {}-{}/{}\r\n\r\n", range.start, range.end - 1, resource.bytes);
@@ -176,7 +180,7 @@ impl Connection {
         Ok(true)
     }
 
-    fn head(&mut self, status: &str, resource: &Resource, version: u64, tag: Option<&str>, framing: Framing) {
+    fn head(&mut self, status: &str, resource: &TargetAnswer, version: u64, tag: Option<&str>, framing: AnswerFraming) {
         let fixed = format!("HTTP/1.1 {status}\r\nServer: e2e-origin\r\nContent-Type: application/octet-stream\r\n");
         self.out.extend_from_slice(fixed.as_bytes());
         let mut line = |name: &str, value: &str| {
@@ -204,10 +208,10 @@ impl Connection {
             line("Surrogate-Key", tags);
         }
         match framing {
-            Framing::None => {}
-            Framing::Length(bytes) => line("Content-Length", &bytes.to_string()),
-            Framing::Chunked => line("Transfer-Encoding", "chunked"),
-            Framing::Close => line("Connection", "close"),
+            AnswerFraming::None => {}
+            AnswerFraming::Length(bytes) => line("Content-Length", &bytes.to_string()),
+            AnswerFraming::Chunked => line("Transfer-Encoding", "chunked"),
+            AnswerFraming::Close => line("Connection", "close"),
         }
         self.out.extend_from_slice(b"\r\n");
     }
@@ -247,60 +251,61 @@ impl Connection {
     /// Misbehaves as `behaviour` specifies; returns false if the connection must end.
     async fn misbehave(
         &mut self,
-        behaviour: Behaviour,
-        resource: &Resource,
+        behaviour: OriginBehaviour,
+        resource: &TargetAnswer,
         seed: u64,
         version: u64,
     ) -> io::Result<bool> {
-        let length = Framing::Length(resource.bytes);
+        let length = AnswerFraming::Length(resource.bytes);
         let total = resource.bytes;
         match behaviour {
-            Behaviour::DieAfter(bytes) => {
+            OriginBehaviour::DieAfter(bytes) => {
                 self.spoiled(resource, version, seed, length, bytes.min(total)).await?;
             }
-            Behaviour::ResetAfter(bytes) => {
+            OriginBehaviour::ResetAfter(bytes) => {
                 self.spoiled(resource, version, seed, length, bytes.min(total)).await?;
                 socket_reset(&self.stream);
             }
-            Behaviour::ChunkedDieAfter(bytes) => {
-                self.spoiled(resource, version, seed, Framing::Chunked, bytes.min(total)).await?;
+            OriginBehaviour::ChunkedDieAfter(bytes) => {
+                self.spoiled(resource, version, seed, AnswerFraming::Chunked, bytes.min(total)).await?;
             }
-            Behaviour::ChunkedNonsenseAfter(bytes) => {
-                self.spoiled(resource, version, seed, Framing::Chunked, bytes.min(total)).await?;
+            OriginBehaviour::ChunkedNonsenseAfter(bytes) => {
+                self.spoiled(resource, version, seed, AnswerFraming::Chunked, bytes.min(total)).await?;
                 self.out.extend_from_slice(b"xyzzy\r\nabc\r\n0\r\n\r\n");
                 self.flush().await?;
             }
-            Behaviour::LieShorter(bytes) => {
-                self.spoiled(resource, version, seed, Framing::Length(total.saturating_sub(bytes)), total).await?;
+            OriginBehaviour::LieShorter(bytes) => {
+                self.spoiled(resource, version, seed, AnswerFraming::Length(total.saturating_sub(bytes)), total)
+                    .await?;
             }
-            Behaviour::LieLonger(bytes) => {
-                self.spoiled(resource, version, seed, Framing::Length(total + bytes), total).await?;
+            OriginBehaviour::LieLonger(bytes) => {
+                self.spoiled(resource, version, seed, AnswerFraming::Length(total + bytes), total).await?;
             }
-            Behaviour::Slow { piece_bytes, pause } => {
+            OriginBehaviour::Slow { piece_bytes, pause } => {
                 self.head("200 OK", resource, version, None, length);
                 self.flush().await?;
                 self.body(seed, total, false, piece_bytes, pause).await?;
                 self.flush().await?;
                 return Ok(true);
             }
-            Behaviour::Silent => self.wait_for_close().await,
-            Behaviour::StallAfter(bytes) => {
+            OriginBehaviour::Silent => self.wait_for_close().await,
+            OriginBehaviour::StallAfter(bytes) => {
                 self.spoiled(resource, version, seed, length, bytes.min(total)).await?;
                 self.wait_for_close().await;
             }
-            Behaviour::Nonsense => {
+            OriginBehaviour::Nonsense => {
                 let mut bytes = vec![0; 4096];
                 content::fill(seed, 0, &mut bytes);
                 self.stream.write_all(&bytes).await?;
             }
-            Behaviour::BothFramings => {
+            OriginBehaviour::BothFramings => {
                 self.head("200 OK", resource, version, None, length);
                 let end = self.out.len() - 2;
                 self.out.truncate(end);
                 self.out.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n");
                 self.flush().await?;
             }
-            Behaviour::TwoLengths => {
+            OriginBehaviour::TwoLengths => {
                 self.head("200 OK", resource, version, None, length);
                 let end = self.out.len() - 2;
                 self.out.truncate(end);
@@ -308,7 +313,7 @@ impl Connection {
                 self.body(seed, total, false, PIECE_BYTES, Duration::ZERO).await?;
                 self.flush().await?;
             }
-            Behaviour::EndlessHead(bytes) => {
+            OriginBehaviour::EndlessHead(bytes) => {
                 self.out.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
                 let line = format!("X-Filler: {}\r\n", "y".repeat(1000));
                 for _ in 0..bytes / line.len() as u64 {
@@ -317,12 +322,12 @@ impl Connection {
                 }
                 self.wait_for_close().await;
             }
-            Behaviour::EndlessBody(bytes) => {
-                self.head("200 OK", resource, version, None, Framing::Chunked);
+            OriginBehaviour::EndlessBody(bytes) => {
+                self.head("200 OK", resource, version, None, AnswerFraming::Chunked);
                 self.body(seed, bytes, true, PIECE_BYTES, Duration::ZERO).await?;
             }
-            Behaviour::CloseAtOnce => {}
-            Behaviour::Status(code) => {
+            OriginBehaviour::CloseAtOnce => {}
+            OriginBehaviour::Status(code) => {
                 self.out.extend_from_slice(format!("HTTP/1.1 {code} E2E\r\nContent-Length: 4\r\n\r\nbad\n").as_bytes());
                 self.flush().await?;
                 return Ok(true);
@@ -333,14 +338,14 @@ impl Connection {
 
     async fn spoiled(
         &mut self,
-        resource: &Resource,
+        resource: &TargetAnswer,
         version: u64,
         seed: u64,
-        framing: Framing,
+        framing: AnswerFraming,
         bytes: u64,
     ) -> io::Result<()> {
         self.head("200 OK", resource, version, None, framing);
-        self.body(seed, bytes, matches!(framing, Framing::Chunked), PIECE_BYTES, Duration::ZERO).await?;
+        self.body(seed, bytes, matches!(framing, AnswerFraming::Chunked), PIECE_BYTES, Duration::ZERO).await?;
         self.flush().await
     }
 
@@ -352,7 +357,7 @@ impl Connection {
 }
 
 #[derive(Clone, Copy)]
-enum Framing {
+enum AnswerFraming {
     None,
     Length(u64),
     Chunked,
@@ -368,7 +373,7 @@ fn find_end(input: &[u8]) -> Option<usize> {
     input.windows(4).position(|window| window == b"\r\n\r\n")
 }
 
-fn parse(head: &[u8]) -> Option<Request> {
+fn parse(head: &[u8]) -> Option<ParsedRequest> {
     let text = std::str::from_utf8(head).ok()?;
     let mut lines = text.split("\r\n");
     let mut first = lines.next()?.split(' ');
@@ -378,8 +383,8 @@ fn parse(head: &[u8]) -> Option<Request> {
         Some(rest) => rest.find('/').map_or("/", |at| &rest[at..]),
         None => target,
     };
-    let vary = Resource::parse(target).vary;
-    let mut request = Request {
+    let vary = TargetAnswer::parse(target).vary;
+    let mut request = ParsedRequest {
         method,
         target: target.to_owned(),
         if_none_match: None,

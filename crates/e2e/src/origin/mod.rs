@@ -1,17 +1,17 @@
 //! The origin: an HTTP/1.1 server whose answers can be predicted, counted and deliberately broken.
 //!
-//! A target is `/anything/<id>?size=N&cc=TEXT&chunked&…` (see [`Resource`]); its bytes are `content(target, version)`.
-//! At run time a version can be bumped ([`Origin::bump`]), which replaces the object, and a [`Behaviour`] can be
+//! A target is `/anything/<id>?size=N&cc=TEXT&chunked&…` (see [`TargetAnswer`]); its bytes are `content(target, version)`.
+//! At run time a version can be bumped ([`DeterministicOrigin::bump`]), which replaces the object, and a [`OriginBehaviour`] can be
 //! planted, which breaks its answers. Requests are counted by target, so that a test can show that an object was
 //! fetched only once.
 //!
-//! The origin runs on one thread with its own runtime, which ends when the [`Origin`] is dropped. It is meant only for
+//! The origin runs on one thread with its own runtime, which ends when the [`DeterministicOrigin`] is dropped. It is meant only for
 //! a proxy under test: it checks only the parts of a request that it needs for the answer.
 
 mod connection;
 mod resource;
 
-pub use resource::Resource;
+pub use resource::TargetAnswer;
 
 use anyhow::{Context, Result};
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ use tokio::sync::watch;
 
 /// The misbehaviours of an origin. Byte positions count body bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Behaviour {
+pub enum OriginBehaviour {
     /// Announces the whole body, but closes after this many bytes.
     DieAfter(u64),
     /// Announces the whole body, but resets the connection after this many bytes.
@@ -66,7 +66,7 @@ pub enum Behaviour {
 
 /// The counts of the requests for a target, and of the answers by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Count {
+pub struct TargetCounts {
     /// The number of requests.
     pub requests: u64,
     /// The number of requests with a validator (`If-None-Match`).
@@ -79,26 +79,26 @@ pub struct Count {
 
 /// State that the connections and the owner share.
 #[derive(Debug, Default)]
-pub(crate) struct Shared {
-    targets: Mutex<HashMap<String, Target>>,
+pub(crate) struct OriginSharedState {
+    targets: Mutex<HashMap<String, TargetState>>,
     requests: AtomicU64,
     body_bytes: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct Target {
+struct TargetState {
     bumps: u64,
-    behaviour: Option<Behaviour>,
-    count: Count,
+    behaviour: Option<OriginBehaviour>,
+    count: TargetCounts,
     asked_at: Option<Instant>,
 }
 
-impl Shared {
-    fn targets(&self) -> MutexGuard<'_, HashMap<String, Target>> {
+impl OriginSharedState {
+    fn targets(&self) -> MutexGuard<'_, HashMap<String, TargetState>> {
         self.targets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn with<T>(&self, target: &str, change: impl FnOnce(&mut Target) -> T) -> T {
+    fn with<T>(&self, target: &str, change: impl FnOnce(&mut TargetState) -> T) -> T {
         let mut targets = self.targets();
         if let Some(found) = targets.get_mut(target) {
             return change(found);
@@ -109,14 +109,14 @@ impl Shared {
 
 /// A running origin.
 #[derive(Debug)]
-pub struct Origin {
+pub struct DeterministicOrigin {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<OriginSharedState>,
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Origin {
+impl DeterministicOrigin {
     /// Starts an origin on a free port of 127.0.0.1.
     pub fn start() -> Result<Self> {
         Self::start_at(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
@@ -128,7 +128,7 @@ impl Origin {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(OriginSharedState::default());
         let (stop, stopped) = watch::channel(false);
         let connections = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("origin".to_owned()).spawn(move || {
@@ -162,13 +162,13 @@ impl Origin {
     }
 
     /// Makes a target misbehave from the next request on, or behave again.
-    pub fn set_behaviour(&self, target: &str, behaviour: Option<Behaviour>) {
+    pub fn set_behaviour(&self, target: &str, behaviour: Option<OriginBehaviour>) {
         self.shared.with(target, |found| found.behaviour = behaviour);
     }
 
     /// The counts of the requests for this target and of their answers.
-    pub fn count(&self, target: &str) -> Count {
-        self.shared.targets().get(target).map_or_else(Count::default, |found| found.count)
+    pub fn count(&self, target: &str) -> TargetCounts {
+        self.shared.targets().get(target).map_or_else(TargetCounts::default, |found| found.count)
     }
 
     /// The time of the latest request for this target.
@@ -187,7 +187,7 @@ impl Origin {
     }
 }
 
-impl Drop for Origin {
+impl Drop for DeterministicOrigin {
     fn drop(&mut self) {
         let _ = self.stop.send(true);
         if let Some(thread) = self.thread.take() {

@@ -7,8 +7,8 @@ use crate::content;
 /// | query | answer |
 /// |---|---|
 /// | `size=N` | body of N bytes; without it, the size distribution's size for the number in the last path element |
-/// | `cc=TEXT` | `Cache-Control: TEXT`; `+` stands for a space; without it `max-age=86400` |
-/// | `nocc` | no `Cache-Control` |
+/// | `cc=TEXT` | `Cache-ControlConnection: TEXT`; `+` stands for a space; without it `max-age=86400` |
+/// | `nocc` | no `Cache-ControlConnection` |
 /// | `notag` | no `ETag` and no 304 |
 /// | `modified=N` | `Last-Modified`: N days after 2020-01-01, N up to 30 |
 /// | `chunked` | chunked framing |
@@ -17,10 +17,10 @@ use crate::content;
 /// | `tags=TEXT` | `Surrogate-Key: TEXT`; `+` stands for a space |
 /// | `vary=NAME` | `Vary: NAME`; the value of that request header is part of the content's identity |
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Resource {
+pub struct TargetAnswer {
     /// The size of the body, in bytes.
     pub bytes: u64,
-    /// Value of `Cache-Control`.
+    /// Value of `Cache-ControlConnection`.
     pub cache_control: Option<String>,
     /// Whether an `ETag` is sent and honoured.
     pub tag: bool,
@@ -38,7 +38,7 @@ pub struct Resource {
     pub vary: Option<String>,
 }
 
-impl Resource {
+impl TargetAnswer {
     /// Reads a target (path and query).
     pub fn parse(target: &str) -> Self {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));

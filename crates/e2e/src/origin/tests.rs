@@ -2,33 +2,34 @@
 
 use super::*;
 use crate::content;
-use crate::http::{Connection, Failure};
+use crate::http::{HttpConnection, RequestFailure};
 
-fn client(origin: &Origin) -> Connection {
-    Connection::new(origin.address(), Duration::from_secs(5))
+fn client(origin: &DeterministicOrigin) -> HttpConnection {
+    HttpConnection::new(origin.address(), Duration::from_secs(5))
 }
 
 #[test]
-fn answers_are_a_function_of_target_and_version() {
-    let origin = Origin::start().unwrap();
+fn answers_depend_on_target_and_version() {
+    let origin = DeterministicOrigin::start().unwrap();
     let mut client = client(&origin);
     for target in ["/o/1?size=100", "/o/2?size=300000&chunked", "/o/3", "/o/4?size=5000&close"] {
         for version in 1..=2 {
             let response = client.get(target).unwrap();
-            let bytes = Resource::parse(target).bytes;
+            let bytes = TargetAnswer::parse(target).bytes;
             assert_eq!((response.status, response.version()), (200, Some(version)), "{target}");
             assert!(response.body == content::body(target, version, bytes), "{target} version {version}");
             if version == 1 {
                 assert_eq!(origin.bump(target), 2);
             }
         }
-        assert_eq!(origin.count(target), Count { requests: 2, whole: 2, ..Count::default() });
+        assert_eq!(origin.count(target), TargetCounts { requests: 2, whole: 2, ..TargetCounts::default() });
     }
 }
 
+/// The answer is whole again after the version changes.
 #[test]
-fn a_known_tag_is_answered_with_304_until_the_version_changes() {
-    let origin = Origin::start().unwrap();
+fn known_tag_gets_304() {
+    let origin = DeterministicOrigin::start().unwrap();
     let mut client = client(&origin);
     let tag = client.get("/o/1?size=10").unwrap().header("etag").unwrap().to_owned();
     assert_eq!(client.request("GET", "/o/1?size=10", &[("If-None-Match", &tag)]).unwrap().status, 304);
@@ -39,7 +40,7 @@ fn a_known_tag_is_answered_with_304_until_the_version_changes() {
 
 #[test]
 fn vary_makes_contents_differ() {
-    let origin = Origin::start().unwrap();
+    let origin = DeterministicOrigin::start().unwrap();
     let mut client = client(&origin);
     let target = "/o/1?size=64&vary=accept-language";
     let german = client.request("GET", target, &[("Accept-Language", "de")]).unwrap();
@@ -50,28 +51,30 @@ fn vary_makes_contents_differ() {
 
 #[test]
 fn misbehaviour_is_seen() {
-    let origin = Origin::start().unwrap();
+    let origin = DeterministicOrigin::start().unwrap();
     let target = "/o/1?size=200000";
     let truncated = [
-        Behaviour::DieAfter(1000),
-        Behaviour::ChunkedDieAfter(100_000),
-        Behaviour::LieLonger(10),
-        Behaviour::ResetAfter(100_000),
+        OriginBehaviour::DieAfter(1000),
+        OriginBehaviour::ChunkedDieAfter(100_000),
+        OriginBehaviour::LieLonger(10),
+        OriginBehaviour::ResetAfter(100_000),
     ];
     for behaviour in truncated {
         origin.set_behaviour(target, Some(behaviour));
         let result = client(&origin).get(target);
-        assert!(matches!(result, Err(Failure::Truncated { .. })), "{behaviour:?}: {result:?}");
+        assert!(matches!(result, Err(RequestFailure::Truncated { .. })), "{behaviour:?}: {result:?}");
     }
-    for behaviour in [Behaviour::Nonsense, Behaviour::ChunkedNonsenseAfter(10), Behaviour::EndlessHead(1 << 20)] {
+    for behaviour in
+        [OriginBehaviour::Nonsense, OriginBehaviour::ChunkedNonsenseAfter(10), OriginBehaviour::EndlessHead(1 << 20)]
+    {
         origin.set_behaviour(target, Some(behaviour));
         let result = client(&origin).get(target);
-        assert!(matches!(result, Err(Failure::Malformed(_))), "{behaviour:?}");
+        assert!(matches!(result, Err(RequestFailure::Malformed(_))), "{behaviour:?}");
     }
-    origin.set_behaviour(target, Some(Behaviour::LieShorter(5)));
+    origin.set_behaviour(target, Some(OriginBehaviour::LieShorter(5)));
     assert_eq!(client(&origin).get(target).unwrap().body.len(), 199_995);
-    origin.set_behaviour(target, Some(Behaviour::CloseAtOnce));
-    assert!(matches!(client(&origin).get(target), Err(Failure::Connection(_))));
+    origin.set_behaviour(target, Some(OriginBehaviour::CloseAtOnce));
+    assert!(matches!(client(&origin).get(target), Err(RequestFailure::Connection(_))));
     origin.set_behaviour(target, None);
     assert_eq!(client(&origin).get(target).unwrap().body.len(), 200_000);
 }

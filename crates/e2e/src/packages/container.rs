@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::guard::{self, Process, find_program};
+use crate::guard::{self, GuardedProcess, find_program};
 
 /// The programs that are needed, and the Debian packages that have them.
 const PROGRAMS: &[(&str, &str)] = &[
@@ -79,17 +79,17 @@ pub fn make_root(root: &Path, log: &Path) -> Result<()> {
 
 /// A running container.
 #[derive(Debug)]
-pub struct Container {
-    process: Process,
+pub struct DebianContainer {
+    process: GuardedProcess,
     /// The process that is its first one.
     leader: u32,
     logs: PathBuf,
 }
 
-impl Container {
+impl DebianContainer {
     /// Starts the service manager of the system in `root`, and waits until it has started everything. Outputs are kept
     /// in `logs`. It has `disk`, a block device, as `/dev/disk-of-tests`.
-    pub fn boot(root: &Path, disk: &str, logs: &Path) -> Result<Container> {
+    pub fn boot(root: &Path, disk: &str, logs: &Path) -> Result<DebianContainer> {
         let mut command = Command::new("systemd-nspawn");
         command.arg("--directory").arg(root).args(["--boot", "--register=no", "--keep-unit", "--console=read-only"]);
         command.args(["--resolv-conf=off", "--timezone=off", "--machine", &format!("nectary{}", std::process::id())]);
@@ -98,8 +98,8 @@ impl Container {
         if Path::new(FUSE).exists() {
             command.arg(format!("--bind={FUSE}")).arg(format!("--property=DeviceAllow={FUSE}"));
         }
-        let process = Process::spawn("systemd-nspawn", command, &logs.join("boot.log"), None)?;
-        let mut container = Container { leader: 0, process, logs: logs.to_owned() };
+        let process = GuardedProcess::spawn("systemd-nspawn", command, &logs.join("boot.log"), None)?;
+        let mut container = DebianContainer { leader: 0, process, logs: logs.to_owned() };
         let deadline = Instant::now() + BOOT_MAX;
         loop {
             if let Some(status) = container.process.try_status() {
@@ -148,7 +148,7 @@ impl Container {
     }
 }
 
-impl Drop for Container {
+impl Drop for DebianContainer {
     fn drop(&mut self) {
         // All processes of the container end with its first one, but not with the program that made it.
         if let Some(leader) = first_child(self.process.id()) {

@@ -5,7 +5,7 @@
 
 /// A script of a page, and the output that the page shows, if it shows one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
+pub struct PageStep {
     /// The line of the page at which it begins, counted from 1.
     pub line: usize,
     /// What is run by a shell.
@@ -15,11 +15,11 @@ pub struct Step {
 }
 
 /// The scripts of all `sh` and `console` blocks, in their order.
-pub fn steps(text: &str) -> Vec<Step> {
-    let mut steps: Vec<Step> = Vec::new();
+pub fn steps(text: &str) -> Vec<PageStep> {
+    let mut steps: Vec<PageStep> = Vec::new();
     let mut language = None;
     for (index, line) in text.lines().enumerate() {
-        let step = |script: &str, shown: Option<&str>| Step {
+        let step = |script: &str, shown: Option<&str>| PageStep {
             line: index + 1,
             script: script.to_owned(),
             shown: shown.map(str::to_owned),
@@ -39,7 +39,7 @@ pub fn steps(text: &str) -> Vec<Step> {
             }
             (Some("console"), None) => match (line.strip_prefix("$ "), steps.last_mut()) {
                 (Some(command), _) => steps.push(step(&format!("{command}\n"), Some(""))),
-                (None, Some(Step { shown: Some(shown), .. })) => *shown += &format!("{line}\n"),
+                (None, Some(PageStep { shown: Some(shown), .. })) => *shown += &format!("{line}\n"),
                 _ => {}
             },
             _ => {}
@@ -65,10 +65,11 @@ pub fn without_numbers(text: &str) -> String {
 mod tests {
     use super::*;
 
+    /// A block is one script, or commands with their outputs.
     #[test]
-    fn blocks_are_scripts_and_commands_with_outputs() {
+    fn page_blocks_become_steps() {
         let found = steps("a\n```sh\ncat <<E\nx\nE\n```\n```toml\nb = 1\n```\n```console\n$ c\nttl=12\n$ d\n```\n");
-        let step = |line, script: &str, shown: Option<&str>| Step {
+        let step = |line, script: &str, shown: Option<&str>| PageStep {
             line,
             script: script.to_owned(),
             shown: shown.map(str::to_owned),

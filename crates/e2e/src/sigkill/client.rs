@@ -3,14 +3,14 @@
 //! Each key belongs to one client, so its history is known exactly; purges of tags, of prefixes and of everything also
 //! affect keys of other clients. Sizes are from 200 bytes to several fragments.
 
-use super::Load;
-use super::model::{Expectation, KeyModel, Poll, Stop, Verdict, judge};
-use super::purges::{PREFIX_COUNT, Purges, Reach, Scope, TAG_COUNT};
+use super::SigkillLoad;
+use super::model::{AnswerExpectation, AnswerVerdict, KeyModel, ProcessStop, SequencePoll, judge};
+use super::purges::{PREFIX_COUNT, PurgeReach, TAG_COUNT, WidePurgeScope, WidePurges};
 use crate::content;
-use crate::http::{Connection, Failure, Response};
-use crate::nectary::{AUTHORIZATION, Control};
-use crate::origin::{Origin, Resource};
-use crate::rng::Rng;
+use crate::http::{HttpConnection, HttpResponse, RequestFailure};
+use crate::nectary::{AUTHORIZATION, ControlConnection};
+use crate::origin::{DeterministicOrigin, TargetAnswer};
+use crate::rng::SeededRng;
 use serde_json::json;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ const ONLY_IF_CACHED: [(&str, &str); 1] = [("Cache-Control", "only-if-cached")];
 
 /// The counts of a client or a round.
 #[derive(Clone, Debug, Default)]
-pub struct Tally {
+pub struct ClientTally {
     /// The number of requests that were answered.
     pub requests: u64,
     /// The number of answers that were hits.
@@ -55,9 +55,9 @@ pub struct Tally {
     pub complaints: Vec<String>,
 }
 
-impl Tally {
+impl ClientTally {
     /// Adds another tally.
-    pub fn add(&mut self, other: &Tally) {
+    pub fn add(&mut self, other: &ClientTally) {
         self.requests += other.requests;
         self.hits += other.hits;
         self.purges.iter_mut().zip(other.purges).for_each(|(sum, count)| *sum += count);
@@ -82,15 +82,15 @@ impl Tally {
 
 /// The state that the clients of a round share.
 #[derive(Debug)]
-pub struct Round<'a> {
+pub struct KillRound<'a> {
     /// The load to make.
-    pub load: &'a Load,
+    pub load: &'a SigkillLoad,
     /// The origin behind the proxy.
-    pub origin: &'a Origin,
+    pub origin: &'a DeterministicOrigin,
     /// The directory of the proxy's control socket.
     pub runtime: PathBuf,
     /// Purges that affect keys of several clients.
-    pub purges: &'a Purges,
+    pub purges: &'a WidePurges,
     /// The longest body that is stored in one record, in bytes; longer bodies are stored in several records.
     pub whole_bytes_max: u64,
     /// The segment epoch that the ring had reached at the latest poll.
@@ -111,7 +111,7 @@ pub struct Round<'a> {
     pub flip_byte: AtomicBool,
 }
 
-impl Round<'_> {
+impl KillRound<'_> {
     /// The elapsed share of the round's time; 1 at the end.
     fn share(&self) -> f64 {
         let (began, over) = self.pace;
@@ -133,7 +133,7 @@ impl Round<'_> {
 
 /// A stored key that missed while the process ran.
 #[derive(Debug)]
-struct Missed {
+struct MissedKey {
     key: KeyModel,
     status: String,
     at: Instant,
@@ -141,14 +141,14 @@ struct Missed {
 
 /// A client and its keys.
 #[derive(Debug, Default)]
-pub struct Client {
+pub struct KeyClient {
     name: String,
     keys: Vec<KeyModel>,
-    missed: Vec<Missed>,
-    rng: Rng,
+    missed: Vec<MissedKey>,
+    rng: SeededRng,
 }
 
-impl Client {
+impl KeyClient {
     /// A client without keys.
     pub fn new() -> Self {
         Self::default()
@@ -160,7 +160,7 @@ impl Client {
     }
 
     /// Starts a round: new targets contain `name`, choices use `rng`, keys of earlier rounds stay.
-    pub fn begin_round(&mut self, name: String, rng: Rng) {
+    pub fn begin_round(&mut self, name: String, rng: SeededRng) {
         self.name = name;
         self.rng = rng;
     }
@@ -171,13 +171,13 @@ impl Client {
     }
 
     /// Uses the proxy until it is killed.
-    pub fn load(&mut self, proxy: SocketAddr, round: &Round<'_>) -> Tally {
-        let mut tally = Tally::default();
-        let mut connection = Connection::new(proxy, Duration::from_secs(30));
+    pub fn load(&mut self, proxy: SocketAddr, round: &KillRound<'_>) -> ClientTally {
+        let mut tally = ClientTally::default();
+        let mut connection = HttpConnection::new(proxy, Duration::from_secs(30));
         let load = round.load;
         while !round.killed.load(Ordering::SeqCst) {
             if round.takes_purge_of_everything() {
-                self.purge_wide(&mut connection, round, Scope::All, &mut tally);
+                self.purge_wide(&mut connection, round, WidePurgeScope::All, &mut tally);
             }
             let may_grow = round.may_grow();
             let action = self.rng.unit();
@@ -199,9 +199,9 @@ impl Client {
                 }
             } else if may_grow && self.rng.chance(load.wide_purges) {
                 let scope = match self.rng.below(100) {
-                    0 => Scope::All,
-                    1..60 => Scope::Tag(self.keys[index].tag),
-                    _ => Scope::Prefix(self.keys[index].prefix),
+                    0 => WidePurgeScope::All,
+                    1..60 => WidePurgeScope::Tag(self.keys[index].tag),
+                    _ => WidePurgeScope::Prefix(self.keys[index].prefix),
                 };
                 self.purge_wide(&mut connection, round, scope, &mut tally);
             } else if self.keys[index].is_stored() {
@@ -217,8 +217,8 @@ impl Client {
 
     /// Counts objects lost while the process ran: those that missed although the next poll shows that the ring had not
     /// reached them.
-    pub fn judge_missed(&mut self, polls: &[Poll]) -> Tally {
-        let mut tally = Tally::default();
+    pub fn judge_missed(&mut self, polls: &[SequencePoll]) -> ClientTally {
+        let mut tally = ClientTally::default();
         for missed in self.missed.drain(..) {
             let poll = polls.iter().find(|poll| poll.began > missed.at);
             if poll.is_some_and(|poll| missed.key.is_stored_in(poll.ring)) {
@@ -230,14 +230,14 @@ impl Client {
     }
 
     /// Applies the purges of all clients to its keys.
-    pub fn take_note_of(&mut self, purges: &Purges) {
+    pub fn take_note_of(&mut self, purges: &WidePurges) {
         self.keys.iter_mut().for_each(|key| key.purged(purges.reach(key.tag, key.prefix)));
     }
 
     /// After a restart, gets every key once, only from the store, and compares the answers with the model.
-    pub fn verify(&mut self, proxy: SocketAddr, round: &Round<'_>, stop: Stop<'_>) -> Tally {
-        let mut tally = Tally::default();
-        let mut connection = Connection::new(proxy, Duration::from_secs(30));
+    pub fn verify(&mut self, proxy: SocketAddr, round: &KillRound<'_>, stop: ProcessStop<'_>) -> ClientTally {
+        let mut tally = ClientTally::default();
+        let mut connection = HttpConnection::new(proxy, Duration::from_secs(30));
         for key in &mut self.keys {
             let expected = key.after(stop);
             tally.demanded += u64::from(expected.must_hit);
@@ -283,7 +283,13 @@ impl Client {
     }
 
     /// Gets a key once, which stores it, and half of the time again, which shows that it is stored.
-    fn get_once_or_twice(&mut self, connection: &mut Connection, round: &Round<'_>, index: usize, tally: &mut Tally) {
+    fn get_once_or_twice(
+        &mut self,
+        connection: &mut HttpConnection,
+        round: &KillRound<'_>,
+        index: usize,
+        tally: &mut ClientTally,
+    ) {
         self.get(connection, round, index, &[], tally);
         if self.rng.chance(0.5) {
             self.get(connection, round, index, &[], tally);
@@ -292,11 +298,11 @@ impl Client {
 
     fn get(
         &mut self,
-        connection: &mut Connection,
-        round: &Round<'_>,
+        connection: &mut HttpConnection,
+        round: &KillRound<'_>,
         index: usize,
         headers: &[(&str, &str)],
-        tally: &mut Tally,
+        tally: &mut ClientTally,
     ) {
         let key = &mut self.keys[index];
         let reach = || round.purges.reach(key.tag, key.prefix);
@@ -314,7 +320,7 @@ impl Client {
         }
         let response = match answer {
             Ok(response) => response,
-            Err(Failure::Truncated { response, .. }) if response.is_hit() => {
+            Err(RequestFailure::Truncated { response, .. }) if response.is_hit() => {
                 // This happens only if the ring overwrites a body while it is read.
                 tally.cut_short += u64::from(!round.killed.load(Ordering::SeqCst));
                 key.hit(response.version().unwrap_or(0), began, Instant::now());
@@ -322,7 +328,9 @@ impl Client {
             }
             // This happens if the ring overwrites the body before the proxy sends the head. It also happens if the
             // proxy is still fetching the body, and the ring overwrites it while the client reads it.
-            Err(failure) if key.has_fragments(round.whole_bytes_max) && !matches!(failure, Failure::Malformed(_)) => {
+            Err(failure)
+                if key.has_fragments(round.whole_bytes_max) && !matches!(failure, RequestFailure::Malformed(_)) =>
+            {
                 tally.cut_short += u64::from(!round.killed.load(Ordering::SeqCst));
                 return self.note_missed(index, reach_after, "cut short");
             }
@@ -348,39 +356,51 @@ impl Client {
     }
 
     /// Records that a stored key missed, unless a purge may be the reason.
-    fn note_missed(&mut self, index: usize, reach: Reach, status: &str) {
+    fn note_missed(&mut self, index: usize, reach: PurgeReach, status: &str) {
         let key = &mut self.keys[index];
         key.purged(reach);
         if key.is_stored() {
-            self.missed.push(Missed { key: key.clone(), status: status.to_owned(), at: Instant::now() });
+            self.missed.push(MissedKey { key: key.clone(), status: status.to_owned(), at: Instant::now() });
         }
     }
 
-    fn purge_key(&mut self, connection: &mut Connection, round: &Round<'_>, index: usize, tally: &mut Tally) {
+    fn purge_key(
+        &mut self,
+        connection: &mut HttpConnection,
+        round: &KillRound<'_>,
+        index: usize,
+        tally: &mut ClientTally,
+    ) {
         let key = &mut self.keys[index];
         let sent = Instant::now();
-        key.purged(Reach { under_way: 1, ..Reach::default() });
+        key.purged(PurgeReach { under_way: 1, ..PurgeReach::default() });
         let answer = connection.request("PURGE", &key.target, &[AUTHORIZATION]);
         if purge_holds(&key.target, answer, round, tally) {
             tally.purges[0] += 1;
-            key.purged(Reach { dead_before: Some(sent), ..Reach::default() });
+            key.purged(PurgeReach { dead_before: Some(sent), ..PurgeReach::default() });
         }
     }
 
     /// Purges by tag over HTTP, or by prefix or everything over the control socket.
-    fn purge_wide(&mut self, connection: &mut Connection, round: &Round<'_>, scope: Scope, tally: &mut Tally) {
+    fn purge_wide(
+        &mut self,
+        connection: &mut HttpConnection,
+        round: &KillRound<'_>,
+        scope: WidePurgeScope,
+        tally: &mut ClientTally,
+    ) {
         let sent = round.purges.sent(scope);
         let (kind, holds) = match scope {
-            Scope::Tag(tag) => {
+            WidePurgeScope::Tag(tag) => {
                 let header = if self.rng.chance(0.5) { "Surrogate-Key" } else { "Cache-Tag" };
                 let answer = connection.request("PURGE", "/", &[AUTHORIZATION, (header, &format!("t{tag}"))]);
                 (1, purge_holds("a tag", answer, round, tally))
             }
-            Scope::Prefix(prefix) => {
+            WidePurgeScope::Prefix(prefix) => {
                 let prefix = format!("{}{}", round.origin.url(), prefix_path(prefix));
                 (2, purge_over_control(&json!({ "prefix": prefix }), round, tally))
             }
-            Scope::All => (3, purge_over_control(&json!({ "all": true }), round, tally)),
+            WidePurgeScope::All => (3, purge_over_control(&json!({ "all": true }), round, tally)),
         };
         if holds {
             tally.purges[kind] += 1;
@@ -395,7 +415,7 @@ fn prefix_path(prefix: usize) -> String {
 }
 
 /// Checks status, version and bytes of an answer; returns the version if the bytes are those of that version.
-fn check(target: &str, response: &Response, round: &Round<'_>, tally: &mut Tally) -> Option<u64> {
+fn check(target: &str, response: &HttpResponse, round: &KillRound<'_>, tally: &mut ClientTally) -> Option<u64> {
     tally.requests += 1;
     tally.hits += u64::from(response.is_hit());
     let version = response.version();
@@ -405,7 +425,7 @@ fn check(target: &str, response: &Response, round: &Round<'_>, tally: &mut Tally
         tally.complain(format!("{target}: status {}, version {version:?}", response.status));
         return None;
     };
-    let bytes = Resource::parse(target).bytes;
+    let bytes = TargetAnswer::parse(target).bytes;
     let seed = content::seed(target, version);
     let mut difference = content::first_difference(seed, 0, &response.body);
     if round.flip_byte.swap(false, Ordering::SeqCst) {
@@ -425,11 +445,17 @@ fn check(target: &str, response: &Response, round: &Round<'_>, tally: &mut Tally
 }
 
 /// Compares a hit or a miss with the model.
-fn compare(key: &KeyModel, response: &Response, expected: Expectation, hit: Option<u64>, tally: &mut Tally) {
+fn compare(
+    key: &KeyModel,
+    response: &HttpResponse,
+    expected: AnswerExpectation,
+    hit: Option<u64>,
+    tally: &mut ClientTally,
+) {
     let count = match judge(expected, hit) {
-        Verdict::Right => return,
-        Verdict::Missing => &mut tally.missing,
-        Verdict::Resurrected | Verdict::Stale { .. } => &mut tally.wrong,
+        AnswerVerdict::Right => return,
+        AnswerVerdict::Missing => &mut tally.missing,
+        AnswerVerdict::Resurrected | AnswerVerdict::Stale { .. } => &mut tally.wrong,
     };
     *count += 1;
     let (target, status, history) = (&key.target, response.cache_status(), key.history());
@@ -438,7 +464,7 @@ fn compare(key: &KeyModel, response: &Response, expected: Expectation, hit: Opti
 }
 
 /// Records a missing or broken answer, unless the proxy was killed.
-fn broken(target: &str, failure: &dyn std::fmt::Display, round: &Round<'_>, tally: &mut Tally) {
+fn broken(target: &str, failure: &dyn std::fmt::Display, round: &KillRound<'_>, tally: &mut ClientTally) {
     if !round.may_break && !round.killed.load(Ordering::SeqCst) {
         tally.wrong += 1;
         tally.complain(format!("{target}: {failure}"));
@@ -446,7 +472,12 @@ fn broken(target: &str, failure: &dyn std::fmt::Display, round: &Round<'_>, tall
 }
 
 /// True if the answer says that the purge is done.
-fn purge_holds(what: &str, answer: Result<Response, Failure>, round: &Round<'_>, tally: &mut Tally) -> bool {
+fn purge_holds(
+    what: &str,
+    answer: Result<HttpResponse, RequestFailure>,
+    round: &KillRound<'_>,
+    tally: &mut ClientTally,
+) -> bool {
     match answer {
         Ok(response) if response.status == 200 => return true,
         Ok(response) => {
@@ -458,8 +489,8 @@ fn purge_holds(what: &str, answer: Result<Response, Failure>, round: &Round<'_>,
     false
 }
 
-fn purge_over_control(params: &serde_json::Value, round: &Round<'_>, tally: &mut Tally) -> bool {
-    let done = Control::connect(&round.runtime).and_then(|mut control| control.purge(params));
+fn purge_over_control(params: &serde_json::Value, round: &KillRound<'_>, tally: &mut ClientTally) -> bool {
+    let done = ControlConnection::connect(&round.runtime).and_then(|mut control| control.purge(params));
     if let Err(error) = &done {
         broken(&format!("purge of {params}"), error, round, tally);
     }

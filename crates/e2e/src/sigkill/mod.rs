@@ -8,7 +8,7 @@
 //! [`LAPPING`], the ring completes cycles between kills, while 48 clients purge by key, by tag and by prefix, and purge
 //! everything.
 //!
-//! Promises that a planted bug of each kind is reported (see [`Plant`]), and that a seed repeats the workload; the
+//! Promises that a planted bug of each kind is reported (see [`PlantedBug`]), and that a seed repeats the workload; the
 //! moment of the kill within it depends on the machine.
 
 pub mod client;
@@ -16,10 +16,10 @@ pub mod model;
 pub mod purges;
 mod runner;
 
-use crate::scratch::Scratch;
+use crate::scratch::ScratchFolder;
 use anyhow::{Context, Result};
-use client::Tally;
-use runner::Runner;
+use client::ClientTally;
+use runner::SigkillRunner;
 use std::time::Duration;
 
 /// The longest time from exec to the first hit.
@@ -33,7 +33,7 @@ const PLANT_ATTEMPTS_MAX: u64 = 5;
 /// The actions of clients between two kills, and the minimum counts per round on average; with smaller counts, a run
 /// proves nothing.
 #[derive(Debug)]
-pub struct Load {
+pub struct SigkillLoad {
     /// The size of the store, in bytes.
     pub store_bytes: u64,
     /// The number of clients.
@@ -55,7 +55,7 @@ pub struct Load {
 }
 
 /// A store whose ring never completes a cycle, and few clients.
-pub const ROOMY: Load = Load {
+pub const ROOMY: SigkillLoad = SigkillLoad {
     store_bytes: 1 << 30,
     clients: 4,
     keys_max: usize::MAX,
@@ -67,7 +67,7 @@ pub const ROOMY: Load = Load {
 };
 
 /// A store whose ring completes cycles between kills, many clients, and purges of every kind.
-pub const LAPPING: Load = Load {
+pub const LAPPING: SigkillLoad = SigkillLoad {
     store_bytes: 24 << 20,
     clients: 48,
     keys_max: 50,
@@ -81,7 +81,7 @@ pub const LAPPING: Load = Load {
 
 /// A bug that the harness plants, to show that it would be noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Plant {
+pub enum PlantedBug {
     /// One byte of one answer is flipped.
     WrongByte,
     /// A key that must hit is purged without the model's knowledge.
@@ -102,47 +102,48 @@ pub enum Plant {
     AllNeverPurged,
 }
 
-impl Plant {
+impl PlantedBug {
     /// All planted bugs, with their names.
-    pub const ALL: [(&'static str, Plant); 9] = [
-        ("wrong-byte", Plant::WrongByte),
-        ("lost-object", Plant::LostObject),
-        ("forgotten-purge", Plant::ForgottenPurge),
-        ("zeroed-store", Plant::ZeroedStore),
-        ("version-never-put", Plant::VersionNeverPut),
-        ("key-never-purged", Plant::KeyNeverPurged),
-        ("tag-never-purged", Plant::TagNeverPurged),
-        ("prefix-never-purged", Plant::PrefixNeverPurged),
-        ("all-never-purged", Plant::AllNeverPurged),
+    pub const ALL: [(&'static str, PlantedBug); 9] = [
+        ("wrong-byte", PlantedBug::WrongByte),
+        ("lost-object", PlantedBug::LostObject),
+        ("forgotten-purge", PlantedBug::ForgottenPurge),
+        ("zeroed-store", PlantedBug::ZeroedStore),
+        ("version-never-put", PlantedBug::VersionNeverPut),
+        ("key-never-purged", PlantedBug::KeyNeverPurged),
+        ("tag-never-purged", PlantedBug::TagNeverPurged),
+        ("prefix-never-purged", PlantedBug::PrefixNeverPurged),
+        ("all-never-purged", PlantedBug::AllNeverPurged),
     ];
 
     /// True if `total` is the report that the bug must cause.
-    fn is_told_by(self, total: &Tally) -> bool {
+    fn is_told_by(self, total: &ClientTally) -> bool {
         match self {
-            Plant::WrongByte | Plant::ForgottenPurge | Plant::VersionNeverPut | Plant::KeyNeverPurged => {
-                total.wrong == 1 && total.missing == 0
-            }
-            Plant::LostObject => total.missing == 1 && total.wrong == 0,
+            PlantedBug::WrongByte
+            | PlantedBug::ForgottenPurge
+            | PlantedBug::VersionNeverPut
+            | PlantedBug::KeyNeverPurged => total.wrong == 1 && total.missing == 0,
+            PlantedBug::LostObject => total.missing == 1 && total.wrong == 0,
             // If the newest version of a key is lost, an older one may answer, which counts as wrong.
-            Plant::ZeroedStore => total.missing > total.wrong,
+            PlantedBug::ZeroedStore => total.missing > total.wrong,
             // There may be only one key with a tag or a prefix.
-            Plant::TagNeverPurged | Plant::PrefixNeverPurged => total.wrong > 0 && total.missing == 0,
-            Plant::AllNeverPurged => total.wrong == total.verified_hits && total.wrong > 1 && total.missing == 0,
+            PlantedBug::TagNeverPurged | PlantedBug::PrefixNeverPurged => total.wrong > 0 && total.missing == 0,
+            PlantedBug::AllNeverPurged => total.wrong == total.verified_hits && total.wrong > 1 && total.missing == 0,
         }
     }
 }
 
 /// What to run.
 #[derive(Clone, Debug)]
-pub struct Campaign {
+pub struct SigkillCampaign {
     /// The load of the clients.
-    pub load: &'static Load,
+    pub load: &'static SigkillLoad,
     /// The seed of the workload.
     pub seed: u64,
     /// Numbers of the rounds to run.
     pub rounds: Vec<u64>,
     /// The bug to plant in every round.
-    pub plant: Option<Plant>,
+    pub plant: Option<PlantedBug>,
     /// The proxy's memory in even and in odd rounds.
     pub memory: [String; 2],
     /// Further arguments of the proxy.
@@ -152,9 +153,9 @@ pub struct Campaign {
     pub kill_at_calls: Option<String>,
 }
 
-impl Campaign {
+impl SigkillCampaign {
     /// Rounds `0..count` with the default memory.
-    pub fn new(load: &'static Load, seed: u64, count: u64) -> Self {
+    pub fn new(load: &'static SigkillLoad, seed: u64, count: u64) -> Self {
         let memory = ["128M".to_owned(), "16M".to_owned()];
         Self {
             load,
@@ -174,7 +175,7 @@ pub struct RoundReport {
     /// Its number.
     pub round: u64,
     /// All counts, under load and after the restart.
-    pub tally: Tally,
+    pub tally: ClientTally,
     /// The number of keys of the model.
     pub keys: usize,
     /// The written sequence that was read before the kill.
@@ -201,22 +202,22 @@ pub enum InTime {
 
 /// The results of all rounds.
 #[derive(Clone, Debug)]
-pub struct Summary {
+pub struct SigkillSummary {
     /// The load of the clients.
-    pub load: &'static Load,
+    pub load: &'static SigkillLoad,
     /// The number of rounds that were run.
     pub rounds: u64,
     /// The number of cycles that the ring completed.
     pub laps: f64,
     /// The sums of all counts.
-    pub tally: Tally,
+    pub tally: ClientTally,
     /// The time from exec to the first hit, in each round that had one.
     pub first_hits: Vec<Duration>,
     /// The counts after the clean stop at the end, with the keys that missed or were wrong.
-    pub after_stop: Tally,
+    pub after_stop: ClientTally,
 }
 
-impl Summary {
+impl SigkillSummary {
     /// The errors, in words; empty if there are none.
     pub fn problems(&self, in_time: InTime) -> Vec<String> {
         let mut problems = Vec::new();
@@ -282,16 +283,16 @@ impl Summary {
 /// Runs the campaign; `report` receives every round.
 ///
 /// Call it from a thread that lives as long as the campaign: the proxies are killed when this thread ends.
-pub fn run(campaign: &Campaign, mut report: impl FnMut(&RoundReport) -> Result<()>) -> Result<Summary> {
-    let scratch = Scratch::new("sigkill")?;
-    let mut runner = Runner::new(campaign, &scratch)?;
-    let mut summary = Summary {
+pub fn run(campaign: &SigkillCampaign, mut report: impl FnMut(&RoundReport) -> Result<()>) -> Result<SigkillSummary> {
+    let scratch = ScratchFolder::new("sigkill")?;
+    let mut runner = SigkillRunner::new(campaign, &scratch)?;
+    let mut summary = SigkillSummary {
         load: campaign.load,
         rounds: 0,
         laps: 0.0,
-        tally: Tally::default(),
+        tally: ClientTally::default(),
         first_hits: Vec::new(),
-        after_stop: Tally::default(),
+        after_stop: ClientTally::default(),
     };
     for &round in &campaign.rounds {
         let done = runner.round(round).with_context(|| format!("round {round}, seed {}", campaign.seed))?;
@@ -305,13 +306,13 @@ pub fn run(campaign: &Campaign, mut report: impl FnMut(&RoundReport) -> Result<(
 }
 
 /// Plants every bug in a separate round, and prints the result; true if each was reported correctly.
-pub fn run_planted(load: &'static Load, seed: u64) -> Result<bool> {
+pub fn run_planted(load: &'static SigkillLoad, seed: u64) -> Result<bool> {
     let mut good = true;
-    for (index, (name, plant)) in Plant::ALL.into_iter().enumerate() {
-        let (mut total, mut last) = (Tally::default(), (0, 0));
+    for (index, (name, plant)) in PlantedBug::ALL.into_iter().enumerate() {
+        let (mut total, mut last) = (ClientTally::default(), (0, 0));
         for attempt in 0..PLANT_ATTEMPTS_MAX {
-            let seed = seed + 1 + index as u64 + attempt * Plant::ALL.len() as u64;
-            let campaign = Campaign { plant: Some(plant), ..Campaign::new(load, seed, 1) };
+            let seed = seed + 1 + index as u64 + attempt * PlantedBug::ALL.len() as u64;
+            let campaign = SigkillCampaign { plant: Some(plant), ..SigkillCampaign::new(load, seed, 1) };
             let mut is_planted = false;
             total = run(&campaign, |report| {
                 is_planted = report.is_planted;
@@ -320,7 +321,7 @@ pub fn run_planted(load: &'static Load, seed: u64) -> Result<bool> {
             })?
             .tally;
             // After a late purge of everything, no key may be where the zeros are. Each other bug concerns a certain key.
-            if is_planted && (plant != Plant::ZeroedStore || plant.is_told_by(&total)) {
+            if is_planted && (plant != PlantedBug::ZeroedStore || plant.is_told_by(&total)) {
                 break;
             }
         }
@@ -338,7 +339,7 @@ pub fn run_planted(load: &'static Load, seed: u64) -> Result<bool> {
 }
 
 /// The sums in one line, printed at the end.
-pub fn describe(summary: &Summary) -> String {
+pub fn describe(summary: &SigkillSummary) -> String {
     let (total, stop) = (&summary.tally, &summary.after_stop);
     let [key, tag, prefix, all] = total.purges;
     format!(

@@ -15,9 +15,9 @@
 //!
 //! The model decides without a clock and without I/O; only the history in complaints uses the current time.
 
-use super::purges::Reach;
+use super::purges::PurgeReach;
 use crate::nectary::RingPosition;
-use crate::origin::Resource;
+use crate::origin::TargetAnswer;
 use std::collections::VecDeque;
 use std::time::Instant;
 
@@ -26,7 +26,7 @@ const HISTORY_MAX: usize = 16;
 
 /// A poll of the store's progress.
 #[derive(Clone, Copy, Debug)]
-pub struct Poll {
+pub struct SequencePoll {
     /// When the request was sent.
     pub began: Instant,
     /// The highest sequence in the answer.
@@ -37,16 +37,16 @@ pub struct Poll {
 
 /// The end of the previous process. It decides which objects must still be found.
 #[derive(Clone, Copy, Debug)]
-pub struct Stop<'a> {
+pub struct ProcessStop<'a> {
     /// The written sequence just before the kill, and the polls of the round; `None` after a clean stop.
-    pub killed: Option<(u64, &'a [Poll])>,
+    pub killed: Option<(u64, &'a [SequencePoll])>,
     /// The current position of the ring.
     pub ring: RingPosition,
 }
 
 /// A version that the origin returned.
 #[derive(Clone, Copy, Debug)]
-struct Fetched {
+struct FetchedVersion {
     version: u64,
     asked_at: Instant,
     epoch_min: u64,
@@ -54,7 +54,7 @@ struct Fetched {
 
 /// A version that was a hit.
 #[derive(Clone, Copy, Debug)]
-struct Stored {
+struct StoredVersion {
     version: u64,
     epoch_min: u64,
     /// The time at which the latest request that this version answered began.
@@ -66,7 +66,7 @@ struct Stored {
 
 /// The requirements on a key's next answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Expectation {
+pub struct AnswerExpectation {
     /// Whether it must be a hit.
     pub must_hit: bool,
     /// The version below which all versions are purged.
@@ -77,7 +77,7 @@ pub struct Expectation {
 
 /// The result of comparing an answer with the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum AnswerVerdict {
     /// The answer is as required.
     Right,
     /// The answer had to be a hit but was not.
@@ -105,17 +105,17 @@ pub struct KeyModel {
     /// The number of its prefix.
     pub prefix: usize,
     requested: u64,
-    fetched: Vec<Fetched>,
-    stored: Vec<Stored>,
+    fetched: Vec<FetchedVersion>,
+    stored: Vec<StoredVersion>,
     version_min_alive: u64,
     version_min_ever: u64,
     purged_below: u64,
-    history: VecDeque<(Instant, Event)>,
+    history: VecDeque<(Instant, KeyEvent)>,
 }
 
 /// An event in the history of a key, for its complaints.
 #[derive(Clone, Copy, Debug)]
-enum Event {
+enum KeyEvent {
     /// It was requested when the origin had this version.
     Requested(u64),
     /// The origin returned this version.
@@ -133,7 +133,7 @@ impl KeyModel {
     pub fn new(target: String, tag: usize, prefix: usize) -> Self {
         let (fetched, stored) = (Vec::new(), Vec::new());
         let (requested, purged_below, version_min_alive, version_min_ever) = (1, 1, 1, 1);
-        let bytes = Resource::parse(&target).bytes;
+        let bytes = TargetAnswer::parse(&target).bytes;
         Self {
             target,
             bytes,
@@ -153,20 +153,20 @@ impl KeyModel {
     pub fn history(&self) -> String {
         let now = Instant::now();
         let ago = |at: Instant| now.saturating_duration_since(at).as_secs_f64() * 1e3;
-        let tell = |(at, event): &(Instant, Event)| {
+        let tell = |(at, event): &(Instant, KeyEvent)| {
             let what = match event {
-                Event::Requested(version) => format!("requested {version}"),
-                Event::Fetched(version) => format!("fetched {version}"),
-                Event::Hit(version) => format!("hit {version}"),
-                Event::Purged(sent) => format!("knows of a purge sent {:.1} ms ago", ago(*sent)),
-                Event::Restarted(version) => format!("restarted, found {version:?}"),
+                KeyEvent::Requested(version) => format!("requested {version}"),
+                KeyEvent::Fetched(version) => format!("fetched {version}"),
+                KeyEvent::Hit(version) => format!("hit {version}"),
+                KeyEvent::Purged(sent) => format!("knows of a purge sent {:.1} ms ago", ago(*sent)),
+                KeyEvent::Restarted(version) => format!("restarted, found {version:?}"),
             };
             format!("{:.1} ms ago {what}", ago(*at))
         };
         self.history.iter().map(tell).collect::<Vec<_>>().join(", ")
     }
 
-    fn note(&mut self, at: Instant, event: Event) {
+    fn note(&mut self, at: Instant, event: KeyEvent) {
         if self.history.len() == HISTORY_MAX {
             self.history.pop_front();
         }
@@ -195,12 +195,12 @@ impl KeyModel {
 
     /// Applies the effects of purges. A version that was fetched before `reach.dead_before` may no longer answer. A
     /// version that a purge may have removed need not be a hit.
-    pub fn purged(&mut self, reach: Reach) {
+    pub fn purged(&mut self, reach: PurgeReach) {
         if let Some(before) = reach.dead_before {
             let count = self.fetched.len();
             self.fetched.retain(|fetched| fetched.asked_at >= before);
             if self.fetched.len() < count {
-                self.note(Instant::now(), Event::Purged(before));
+                self.note(Instant::now(), KeyEvent::Purged(before));
                 self.purged_below = self.fetched.first().map_or(self.requested + 1, |fetched| fetched.version);
             }
         }
@@ -210,22 +210,22 @@ impl KeyModel {
 
     /// Records a request to which the origin would answer with `version`; returns the requirements on a hit while the
     /// process runs.
-    pub fn asked(&mut self, version: u64) -> Expectation {
+    pub fn asked(&mut self, version: u64) -> AnswerExpectation {
         self.requested = version;
-        self.note(Instant::now(), Event::Requested(version));
-        Expectation { must_hit: false, purged_below: self.purged_below, version_min: self.version_min_alive }
+        self.note(Instant::now(), KeyEvent::Requested(version));
+        AnswerExpectation { must_hit: false, purged_below: self.purged_below, version_min: self.version_min_alive }
     }
 
     /// Records that the latest request reached the origin at `asked_at`; before this request the ring was at `head`.
     pub fn fetched(&mut self, asked_at: Instant, head: u64) {
-        self.note(asked_at, Event::Fetched(self.requested));
-        self.fetched.push(Fetched { version: self.requested, asked_at, epoch_min: head });
+        self.note(asked_at, KeyEvent::Fetched(self.requested));
+        self.fetched.push(FetchedVersion { version: self.requested, asked_at, epoch_min: head });
     }
 
     /// Records that a request that began at `began` was answered at `at` as a hit.
     pub fn hit(&mut self, version: u64, began: Instant, at: Instant) {
         self.version_min_alive = self.version_min_alive.max(version);
-        self.note(at, Event::Hit(version));
+        self.note(at, KeyEvent::Hit(version));
         match self.stored.last_mut() {
             Some(newest) if newest.version == version => newest.hit_began = began,
             Some(newest) if newest.version > version => {}
@@ -234,15 +234,15 @@ impl KeyModel {
     }
 
     /// Returns the requirements on the key's answer after the process has ended.
-    pub fn after(&self, stop: Stop<'_>) -> Expectation {
-        let is_proven = |stored: &&Stored| match (stop.killed, stored.unproven_since) {
+    pub fn after(&self, stop: ProcessStop<'_>) -> AnswerExpectation {
+        let is_proven = |stored: &&StoredVersion| match (stop.killed, stored.unproven_since) {
             (None, _) | (_, None) => true,
             (Some((written, polls)), Some(at)) => {
                 polls.iter().find(|poll| poll.began > at).is_some_and(|poll| poll.last <= written)
             }
         };
         let proven = self.stored.iter().rev().find(is_proven);
-        Expectation {
+        AnswerExpectation {
             must_hit: proven.is_some_and(|stored| stored.epoch_min >= stop.ring.tail(self.bytes)),
             purged_below: self.purged_below,
             version_min: proven.map_or(self.version_min_ever, |stored| stored.version.max(self.version_min_ever)),
@@ -251,7 +251,7 @@ impl KeyModel {
 
     /// Records the first answer after a restart, to a request that began at `began`: the version that hit, if one did.
     pub fn restarted(&mut self, hit: Option<u64>, began: Instant) {
-        self.note(began, Event::Restarted(hit));
+        self.note(began, KeyEvent::Restarted(hit));
         self.stored.clear();
         if let Some(version) = hit {
             self.fetched.retain(|fetched| fetched.version >= version);
@@ -269,18 +269,20 @@ impl KeyModel {
     fn store(&mut self, version: u64, hit_began: Instant, unproven_since: Option<Instant>) {
         let fetched = self.fetched.iter().find(|fetched| fetched.version == version);
         let epoch_min = fetched.map_or(0, |fetched| fetched.epoch_min);
-        self.stored.push(Stored { version, epoch_min, hit_began, unproven_since });
+        self.stored.push(StoredVersion { version, epoch_min, hit_began, unproven_since });
     }
 }
 
 /// Compares an answer with the expectation; `hit` is the version that hit, or `None` for a miss.
-pub fn judge(expected: Expectation, hit: Option<u64>) -> Verdict {
+pub fn judge(expected: AnswerExpectation, hit: Option<u64>) -> AnswerVerdict {
     match hit {
-        None if expected.must_hit => Verdict::Missing,
-        None => Verdict::Right,
-        Some(found) if found < expected.purged_below => Verdict::Resurrected,
-        Some(found) if found < expected.version_min => Verdict::Stale { found, expected_min: expected.version_min },
-        Some(_) => Verdict::Right,
+        None if expected.must_hit => AnswerVerdict::Missing,
+        None => AnswerVerdict::Right,
+        Some(found) if found < expected.purged_below => AnswerVerdict::Resurrected,
+        Some(found) if found < expected.version_min => {
+            AnswerVerdict::Stale { found, expected_min: expected.version_min }
+        }
+        Some(_) => AnswerVerdict::Right,
     }
 }
 
@@ -290,15 +292,15 @@ mod tests {
     use std::time::Duration;
 
     const RING: RingPosition = RingPosition { head: 3, segment_count: 40, whole_bytes_max: 1000 };
-    const ALL_WRITTEN: Stop<'_> = Stop { killed: None, ring: RING };
+    const ALL_WRITTEN: ProcessStop<'_> = ProcessStop { killed: None, ring: RING };
 
     fn at(ms: u64) -> Instant {
         static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
         *START.get_or_init(Instant::now) + Duration::from_millis(ms)
     }
 
-    fn killed(written: u64, polls: &[Poll]) -> Stop<'_> {
-        Stop { killed: Some((written, polls)), ring: RING }
+    fn killed(written: u64, polls: &[SequencePoll]) -> ProcessStop<'_> {
+        ProcessStop { killed: Some((written, polls)), ring: RING }
     }
 
     /// Records a fetch at `ms` milliseconds, when the ring was at `head`, and a hit two milliseconds later.
@@ -317,29 +319,31 @@ mod tests {
         (key, version)
     }
 
-    fn returned(sent_ms: u64, returned_ms: u64) -> Reach {
-        Reach { dead_before: Some(at(sent_ms)), doubt_until: Some(at(returned_ms)), under_way: 0 }
+    fn returned(sent_ms: u64, returned_ms: u64) -> PurgeReach {
+        PurgeReach { dead_before: Some(at(sent_ms)), doubt_until: Some(at(returned_ms)), under_way: 0 }
     }
 
+    /// An object must be a hit only if a poll that began after it was stored proves that it was written.
     #[test]
-    fn only_what_a_poll_proved_must_hit() {
+    fn only_polled_objects_must_hit() {
         let (key, version) = stored(10, 0);
-        let polls = [(5, 1), (20, 7)].map(|(ms, last)| Poll { began: at(ms), last, ring: RING });
+        let polls = [(5, 1), (20, 7)].map(|(ms, last)| SequencePoll { began: at(ms), last, ring: RING });
         assert!(key.after(killed(7, &polls)).must_hit);
         assert!(!key.after(killed(6, &polls)).must_hit);
         assert!(!key.after(killed(7, &polls[..1])).must_hit, "the poll began before the hit");
-        assert_eq!(judge(key.after(killed(7, &polls)), None), Verdict::Missing);
-        assert_eq!(judge(key.after(killed(7, &polls)), Some(version)), Verdict::Right);
+        assert_eq!(judge(key.after(killed(7, &polls)), None), AnswerVerdict::Missing);
+        assert_eq!(judge(key.after(killed(7, &polls)), Some(version)), AnswerVerdict::Right);
     }
 
+    /// The ring may have overwritten the object, but the version that it replaced must not return.
     #[test]
-    fn what_the_ring_may_have_reached_may_miss_and_hides_what_it_replaced_all_the_same() {
+    fn overwritten_object_may_miss() {
         let (mut key, old) = stored(10, 3);
         let new = store(&mut key, 20, 5);
-        let stop = |head| Stop { killed: None, ring: RingPosition { head, ..RING } };
+        let stop = |head| ProcessStop { killed: None, ring: RingPosition { head, ..RING } };
         assert!(key.after(stop(43)).must_hit && !key.after(stop(44)).must_hit);
-        assert_eq!(judge(key.after(stop(44)), None), Verdict::Right);
-        assert_eq!(judge(key.after(stop(44)), Some(old)), Verdict::Stale { found: old, expected_min: new });
+        assert_eq!(judge(key.after(stop(44)), None), AnswerVerdict::Right);
+        assert_eq!(judge(key.after(stop(44)), Some(old)), AnswerVerdict::Stale { found: old, expected_min: new });
         let mut long = KeyModel::new("/k?size=1001".to_owned(), 0, 0);
         store(&mut long, 10, 5);
         assert!(
@@ -348,42 +352,48 @@ mod tests {
         );
     }
 
+    /// The replaced version may return only if the new one was not written.
     #[test]
-    fn a_replaced_version_may_return_only_where_the_new_one_was_not_written() {
+    fn unwritten_replacement_may_revert() {
         let (mut key, old) = stored(10, 0);
         let new = store(&mut key, 30, 0);
         let asked = key.asked(9);
-        assert_eq!(judge(asked, Some(old)), Verdict::Stale { found: old, expected_min: new });
-        let polls = [(20, 5), (40, 9)].map(|(ms, last)| Poll { began: at(ms), last, ring: RING });
+        assert_eq!(judge(asked, Some(old)), AnswerVerdict::Stale { found: old, expected_min: new });
+        let polls = [(20, 5), (40, 9)].map(|(ms, last)| SequencePoll { began: at(ms), last, ring: RING });
         let before = key.after(killed(5, &polls));
         assert!(before.must_hit && before.version_min == old);
         assert_eq!(key.after(killed(9, &polls)).version_min, new);
     }
 
+    /// Versions that were fetched before the purge stay forbidden.
     #[test]
-    fn a_purge_that_returned_forbids_what_was_fetched_before_it_forever() {
+    fn returned_purge_forbids_older_versions() {
         let (mut key, old) = stored(10, 0);
-        key.purged(Reach { under_way: 1, ..Reach::default() });
+        key.purged(PurgeReach { under_way: 1, ..PurgeReach::default() });
         let expected = key.after(ALL_WRITTEN);
-        assert_eq!((judge(expected, None), judge(expected, Some(old))), (Verdict::Right, Verdict::Right));
+        assert_eq!((judge(expected, None), judge(expected, Some(old))), (AnswerVerdict::Right, AnswerVerdict::Right));
         key.purged(returned(20, 25));
         assert!(key.is_purged());
-        assert_eq!(judge(key.after(ALL_WRITTEN), Some(key.requested)), Verdict::Resurrected);
+        assert_eq!(judge(key.after(ALL_WRITTEN), Some(key.requested)), AnswerVerdict::Resurrected);
         let new = store(&mut key, 30, 0);
         key.purged(returned(20, 25));
         assert!(!key.is_purged() && key.after(ALL_WRITTEN).must_hit);
-        assert_eq!(judge(key.after(ALL_WRITTEN), Some(old)), Verdict::Resurrected);
+        assert_eq!(judge(key.after(ALL_WRITTEN), Some(old)), AnswerVerdict::Resurrected);
         key.restarted(Some(new), at(50));
         assert!(key.after(ALL_WRITTEN).must_hit);
-        assert_eq!(judge(key.asked(99), Some(old)), Verdict::Resurrected);
+        assert_eq!(judge(key.asked(99), Some(old)), AnswerVerdict::Resurrected);
     }
 
+    /// What was fetched during a purge may be gone until it is a hit again.
     #[test]
-    fn what_was_fetched_while_a_purge_was_under_way_may_be_gone_until_it_hits_again() {
+    fn fetch_during_purge_may_vanish() {
         let (mut key, version) = stored(10, 0);
         key.purged(returned(9, 40));
         let expected = key.after(ALL_WRITTEN);
-        assert_eq!((judge(expected, None), judge(expected, Some(version))), (Verdict::Right, Verdict::Right));
+        assert_eq!(
+            (judge(expected, None), judge(expected, Some(version))),
+            (AnswerVerdict::Right, AnswerVerdict::Right)
+        );
         key.hit(version, at(50), at(51));
         key.purged(returned(9, 40));
         assert!(key.after(ALL_WRITTEN).must_hit);
@@ -393,6 +403,6 @@ mod tests {
     fn a_version_never_put_is_missed() {
         let (mut key, version) = stored(10, 0);
         key.believe_in_a_version_never_put(at(20));
-        assert!(matches!(judge(key.after(ALL_WRITTEN), Some(version)), Verdict::Stale { .. }));
+        assert!(matches!(judge(key.after(ALL_WRITTEN), Some(version)), AnswerVerdict::Stale { .. }));
     }
 }

@@ -17,7 +17,7 @@ pub const PREFIX_COUNT: usize = 32;
 
 /// The keys that a purge covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
+pub enum WidePurgeScope {
     /// All keys with this tag.
     Tag(usize),
     /// All keys with this prefix.
@@ -26,19 +26,19 @@ pub enum Scope {
     All,
 }
 
-impl Scope {
+impl WidePurgeScope {
     fn index(self) -> usize {
         match self {
-            Scope::Tag(number) => number,
-            Scope::Prefix(number) => TAG_COUNT + number,
-            Scope::All => TAG_COUNT + PREFIX_COUNT,
+            WidePurgeScope::Tag(number) => number,
+            WidePurgeScope::Prefix(number) => TAG_COUNT + number,
+            WidePurgeScope::All => TAG_COUNT + PREFIX_COUNT,
         }
     }
 }
 
 /// The effect of purges on some keys.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Reach {
+pub struct PurgeReach {
     /// Everything fetched before this is purged.
     pub dead_before: Option<Instant>,
     /// An object may be purged unless a request that began after this time hit it.
@@ -47,9 +47,9 @@ pub struct Reach {
     pub under_way: usize,
 }
 
-impl Reach {
-    fn and(self, other: Reach) -> Reach {
-        Reach {
+impl PurgeReach {
+    fn and(self, other: PurgeReach) -> PurgeReach {
+        PurgeReach {
             dead_before: self.dead_before.max(other.dead_before),
             doubt_until: self.doubt_until.max(other.doubt_until),
             under_way: self.under_way + other.under_way,
@@ -64,25 +64,25 @@ impl Reach {
 
 /// The purges of all clients.
 #[derive(Debug)]
-pub struct Purges {
-    groups: Mutex<Vec<Reach>>,
+pub struct WidePurges {
+    groups: Mutex<Vec<PurgeReach>>,
 }
 
-impl Default for Purges {
+impl Default for WidePurges {
     fn default() -> Self {
-        Self { groups: Mutex::new(vec![Reach::default(); TAG_COUNT + PREFIX_COUNT + 1]) }
+        Self { groups: Mutex::new(vec![PurgeReach::default(); TAG_COUNT + PREFIX_COUNT + 1]) }
     }
 }
 
-impl Purges {
-    /// Records that a purge is about to be sent; returns the time to pass to [`Purges::returned`].
-    pub fn sent(&self, scope: Scope) -> Instant {
+impl WidePurges {
+    /// Records that a purge is about to be sent; returns the time to pass to [`WidePurges::returned`].
+    pub fn sent(&self, scope: WidePurgeScope) -> Instant {
         self.groups()[scope.index()].under_way += 1;
         Instant::now()
     }
 
     /// Records that the purge sent at `sent` has returned.
-    pub fn returned(&self, scope: Scope, sent: Instant) {
+    pub fn returned(&self, scope: WidePurgeScope, sent: Instant) {
         let group = &mut self.groups()[scope.index()];
         group.under_way -= 1;
         group.dead_before = group.dead_before.max(Some(sent));
@@ -98,13 +98,13 @@ impl Purges {
     }
 
     /// The effects of purges on keys with this tag and this prefix.
-    pub fn reach(&self, tag: usize, prefix: usize) -> Reach {
+    pub fn reach(&self, tag: usize, prefix: usize) -> PurgeReach {
         let groups = self.groups();
-        let of = |scope: Scope| groups[scope.index()];
-        of(Scope::All).and(of(Scope::Tag(tag))).and(of(Scope::Prefix(prefix)))
+        let of = |scope: WidePurgeScope| groups[scope.index()];
+        of(WidePurgeScope::All).and(of(WidePurgeScope::Tag(tag))).and(of(WidePurgeScope::Prefix(prefix)))
     }
 
-    fn groups(&self) -> MutexGuard<'_, Vec<Reach>> {
+    fn groups(&self) -> MutexGuard<'_, Vec<PurgeReach>> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -113,17 +113,18 @@ impl Purges {
 mod tests {
     use super::*;
 
+    /// Until it returns it is in doubt; after that it is certain for all that was stored before it.
     #[test]
-    fn a_purge_is_in_doubt_until_it_returned_and_then_certain_for_what_was_before_it() {
-        let purges = Purges::default();
+    fn purge_is_certain_after_return() {
+        let purges = WidePurges::default();
         let before = Instant::now();
-        let sent = purges.sent(Scope::Tag(3));
+        let sent = purges.sent(WidePurgeScope::Tag(3));
         assert!(!purges.reach(3, 0).spares(Instant::now()), "it is under way");
         assert!(purges.reach(4, 0).spares(before), "another tag");
-        purges.returned(Scope::Tag(3), sent);
+        purges.returned(WidePurgeScope::Tag(3), sent);
         let reach = purges.reach(3, 0);
         assert!(reach.dead_before == Some(sent) && !reach.spares(before) && reach.spares(Instant::now()));
-        for scope in [Scope::Prefix(5), Scope::All] {
+        for scope in [WidePurgeScope::Prefix(5), WidePurgeScope::All] {
             let (sent, never) = (purges.sent(scope), purges.sent(scope));
             purges.returned(scope, sent);
             assert!(!purges.reach(9, 5).spares(Instant::now()), "{scope:?}: one has not returned");

@@ -3,16 +3,16 @@
 //! Owns the proxy, the origin and the clients across rounds, and the count of the store's used space. If the ring must
 //! not complete a cycle, a new store is made before all puts together exceed half of its size.
 
-use super::client::{Client, Round, Tally};
-use super::model::{KeyModel, Poll, Stop};
-use super::purges::{Purges, Reach, Scope};
-use super::{Campaign, Plant, RoundReport};
+use super::client::{ClientTally, KeyClient, KillRound};
+use super::model::{KeyModel, ProcessStop, SequencePoll};
+use super::purges::{PurgeReach, WidePurgeScope, WidePurges};
+use super::{PlantedBug, RoundReport, SigkillCampaign};
 use crate::guard;
-use crate::http::Connection;
-use crate::nectary::{AUTHORIZATION, Nectary, ProxyCommand, RingPosition, Sequences};
-use crate::origin::Origin;
-use crate::rng::Rng;
-use crate::scratch::Scratch;
+use crate::http::HttpConnection;
+use crate::nectary::{AUTHORIZATION, NectaryProxy, ProxyCommand, RingPosition, StoreSequences};
+use crate::origin::DeterministicOrigin;
+use crate::rng::SeededRng;
+use crate::scratch::ScratchFolder;
 use anyhow::{Context, Result, bail};
 use std::io::{Seek, SeekFrom, Write};
 use std::sync::Mutex;
@@ -31,35 +31,35 @@ const PURGE_ALL_AFTER_MAX: f64 = 0.6;
 const LAPS_WAIT_MAX: Duration = Duration::from_secs(20);
 /// The longest time that a start or a clean stop may take before the run gives up.
 const READY_MAX: Duration = Duration::from_secs(30);
-/// The range of the store's file that [`Plant::ZeroedStore`] overwrites, in bytes.
+/// The range of the store's file that [`PlantedBug::ZeroedStore`] overwrites, in bytes.
 const ZEROED_BYTES: std::ops::Range<u64> = (8 << 20)..(48 << 20);
 
 /// The state that is passed from round to round.
-pub(super) struct Runner<'a> {
-    campaign: &'a Campaign,
+pub(super) struct SigkillRunner<'a> {
+    campaign: &'a SigkillCampaign,
     command: ProxyCommand,
-    origin: Origin,
-    clients: Vec<Client>,
-    purges: Purges,
+    origin: DeterministicOrigin,
+    clients: Vec<KeyClient>,
+    purges: WidePurges,
     charged: u64,
-    nectary: Option<Nectary>,
+    nectary: Option<NectaryProxy>,
 }
 
-impl<'a> Runner<'a> {
+impl<'a> SigkillRunner<'a> {
     /// Prepares an origin, a command line, and clients without keys; the proxy does not run yet.
-    pub(super) fn new(campaign: &'a Campaign, scratch: &Scratch) -> Result<Self> {
-        let origin = Origin::start()?;
+    pub(super) fn new(campaign: &'a SigkillCampaign, scratch: &ScratchFolder) -> Result<Self> {
+        let origin = DeterministicOrigin::start()?;
         let mut command = ProxyCommand::new(scratch.path(), Some(origin.url()))?;
         command.size = format!("{}M", campaign.load.store_bytes >> 20);
         command.memory.clone_from(&campaign.memory[0]);
         command.arguments.clone_from(&campaign.arguments);
-        let clients = (0..campaign.load.clients).map(|_| Client::new()).collect();
-        Ok(Self { campaign, command, origin, clients, purges: Purges::default(), charged: 0, nectary: None })
+        let clients = (0..campaign.load.clients).map(|_| KeyClient::new()).collect();
+        Ok(Self { campaign, command, origin, clients, purges: WidePurges::default(), charged: 0, nectary: None })
     }
 
     /// Runs one round: load, kill, start, verify.
     pub(super) fn round(&mut self, number: u64) -> Result<RoundReport> {
-        let mut rng = Rng::new(self.campaign.seed ^ number.wrapping_mul(0x9e37_79b9));
+        let mut rng = SeededRng::new(self.campaign.seed ^ number.wrapping_mul(0x9e37_79b9));
         let load = self.campaign.load;
         if load.laps_min == 0.0 && self.charged + load.round_bytes_max + RESTART_BYTES > load.store_bytes / 2 {
             self.renew_store()?;
@@ -79,12 +79,12 @@ impl<'a> Runner<'a> {
         let load_for = Duration::from_millis(500 + rng.below(2500));
         let purge_all_after = (load.wide_purges > 0.0).then(|| PURGE_ALL_AFTER_MAX * rng.unit());
         let loaded = self.load_and_kill(nectary, load_for, purge_all_after)?;
-        if self.campaign.plant == Some(Plant::ZeroedStore) {
+        if self.campaign.plant == Some(PlantedBug::ZeroedStore) {
             zero_front(&self.command.store)?;
         }
         self.command.memory.clone_from(&self.campaign.memory[(number % 2) as usize]);
         let (at_kill, ring) = loaded.at_kill;
-        let mut stop = Stop { killed: Some((at_kill.written, &loaded.polls)), ring };
+        let mut stop = ProcessStop { killed: Some((at_kill.written, &loaded.polls)), ring };
         let (nectary, first_hit) = self.restart(stop)?;
         stop.ring = nectary.control()?.progress()?.1;
         let is_planted = self.plant_after_restart(&nectary, stop)?;
@@ -99,7 +99,7 @@ impl<'a> Runner<'a> {
     }
 
     /// Starts the proxy under `strace`, which kills it at the `nth` of these calls in any thread.
-    fn start_to_be_killed(&self, calls: &str, nth: u64) -> Result<Nectary> {
+    fn start_to_be_killed(&self, calls: &str, nth: u64) -> Result<NectaryProxy> {
         let mut command = self.command.clone();
         let log = command.folder.join("strace.log").display().to_string();
         let inject = format!("inject={calls}:signal=SIGKILL:when={nth}");
@@ -118,10 +118,10 @@ impl<'a> Runner<'a> {
     /// Loads the proxy with all clients for a time, reads the sequences a last time, and kills it.
     fn load_and_kill(
         &mut self,
-        mut nectary: Nectary,
+        mut nectary: NectaryProxy,
         load_for: Duration,
         purge_all_after: Option<f64>,
-    ) -> Result<Loaded> {
+    ) -> Result<LoadResult> {
         // `strace` may have killed the process already; then all values are 0.
         let ring_before = nectary.control().and_then(|mut control| control.progress()).unwrap_or_default().1;
         let mut clients = std::mem::take(&mut self.clients);
@@ -132,7 +132,7 @@ impl<'a> Runner<'a> {
         round.head = AtomicU64::new(ring_before.head);
         round.whole_bytes_max = ring_before.whole_bytes_max;
         let address = nectary.listen;
-        let mut tally = Tally::default();
+        let mut tally = ClientTally::default();
         let polled = std::thread::scope(|scope| {
             let round = &round;
             let threads: Vec<_> =
@@ -160,12 +160,12 @@ impl<'a> Runner<'a> {
             tally.add(&client.judge_missed(&polls));
         }
         let laps = at_kill.1.laps_since(ring_before);
-        Ok(Loaded { tally, polls, at_kill, laps })
+        Ok(LoadResult { tally, polls, at_kill, laps })
     }
 
     /// Makes the state that clients share in a round; it has no planted bug yet.
-    fn round_of(&self, pace: (Instant, Duration)) -> Round<'_> {
-        Round {
+    fn round_of(&self, pace: (Instant, Duration)) -> KillRound<'_> {
+        KillRound {
             load: self.campaign.load,
             origin: &self.origin,
             runtime: self.command.runtime_folder(),
@@ -182,11 +182,11 @@ impl<'a> Runner<'a> {
     }
 
     /// Starts the proxy again; returns the time from exec to the first hit of a key that must hit.
-    fn restart(&mut self, stop: Stop<'_>) -> Result<(Nectary, Option<Duration>)> {
+    fn restart(&mut self, stop: ProcessStop<'_>) -> Result<(NectaryProxy, Option<Duration>)> {
         let keys = self.clients.iter().flat_map(|client| client.keys());
         let mut demanded = keys.filter(|key| key.after(stop).must_hit).map(|key| key.target.as_str());
         let mut nectary = self.command.spawn()?;
-        let mut connection = Connection::new(nectary.listen, Duration::from_secs(5));
+        let mut connection = HttpConnection::new(nectary.listen, Duration::from_secs(5));
         let mut target = demanded.next();
         while let Some(asked) = target {
             // This request must not fetch an object on a miss, because the verification gets the object later. A miss
@@ -214,12 +214,12 @@ impl<'a> Runner<'a> {
     }
 
     /// Compares every key with its model; nothing may be stored during this time.
-    fn verify(&mut self, nectary: &Nectary, stop: Stop<'_>) -> Result<Tally> {
+    fn verify(&mut self, nectary: &NectaryProxy, stop: ProcessStop<'_>) -> Result<ClientTally> {
         let requests_before = self.origin.requests();
         let mut clients = std::mem::take(&mut self.clients);
         let mut round = self.round_of((Instant::now(), Duration::ZERO));
-        round.flip_byte = AtomicBool::new(self.campaign.plant == Some(Plant::WrongByte));
-        let mut tally = Tally::default();
+        round.flip_byte = AtomicBool::new(self.campaign.plant == Some(PlantedBug::WrongByte));
+        let mut tally = ClientTally::default();
         std::thread::scope(|scope| {
             let threads: Vec<_> =
                 clients.iter_mut().map(|client| scope.spawn(|| client.verify(nectary.listen, &round, stop))).collect();
@@ -232,7 +232,7 @@ impl<'a> Runner<'a> {
         });
         self.clients = clients;
         // The rest of a body whose first record is whole, but not all others, comes from the origin.
-        let are_records_damaged = self.campaign.plant == Some(Plant::ZeroedStore);
+        let are_records_damaged = self.campaign.plant == Some(PlantedBug::ZeroedStore);
         let asked = if are_records_damaged { 0 } else { self.origin.requests() - requests_before };
         let ring = nectary.control()?.progress()?.1;
         if asked > 0 || ring != stop.ring {
@@ -242,12 +242,12 @@ impl<'a> Runner<'a> {
     }
 
     /// Stops cleanly, starts again, and expects everything that was stored and not overwritten by the ring.
-    pub(super) fn clean_stop(&mut self) -> Result<Tally> {
-        let Some(mut nectary) = self.nectary.take() else { return Ok(Tally::default()) };
+    pub(super) fn clean_stop(&mut self) -> Result<ClientTally> {
+        let Some(mut nectary) = self.nectary.take() else { return Ok(ClientTally::default()) };
         stop_cleanly(&mut nectary)?;
         let mut nectary = self.command.start()?;
         let ring = nectary.control()?.progress()?.1;
-        let tally = self.verify(&nectary, Stop { killed: None, ring })?;
+        let tally = self.verify(&nectary, ProcessStop { killed: None, ring })?;
         stop_cleanly(&mut nectary)?;
         Ok(tally)
     }
@@ -257,40 +257,42 @@ impl<'a> Runner<'a> {
             stop_cleanly(&mut nectary)?;
         }
         std::fs::remove_file(&self.command.store)?;
-        self.clients.iter_mut().for_each(Client::forget);
+        self.clients.iter_mut().for_each(KeyClient::forget);
         self.charged = 0;
         Ok(())
     }
 
     /// Plants the bug of the campaign, unless it is planted at another moment; true if there was a key for it.
-    fn plant_after_restart(&mut self, nectary: &Nectary, stop: Stop<'_>) -> Result<bool> {
+    fn plant_after_restart(&mut self, nectary: &NectaryProxy, stop: ProcessStop<'_>) -> Result<bool> {
         let Some(plant) = self.campaign.plant else { return Ok(false) };
         let mut keys = self.clients.iter_mut().flat_map(|client| client.keys_mut());
         let is_wanted = |key: &&mut KeyModel| match plant {
-            Plant::ForgottenPurge => key.is_purged(),
+            PlantedBug::ForgottenPurge => key.is_purged(),
             _ => key.after(stop).must_hit,
         };
         let Some(key) = keys.find(is_wanted) else { return Ok(false) };
         let now = Instant::now();
         let mut client = nectary.client();
         let scope = match plant {
-            Plant::WrongByte | Plant::ZeroedStore => return Ok(true),
-            Plant::LostObject => return Ok(client.request("PURGE", &key.target, &[AUTHORIZATION]).map(|_| true)?),
-            Plant::ForgottenPurge => {
+            PlantedBug::WrongByte | PlantedBug::ZeroedStore => return Ok(true),
+            PlantedBug::LostObject => {
+                return Ok(client.request("PURGE", &key.target, &[AUTHORIZATION]).map(|_| true)?);
+            }
+            PlantedBug::ForgottenPurge => {
                 while !client.get(&key.target)?.is_hit() {}
                 return Ok(true);
             }
-            Plant::VersionNeverPut => {
+            PlantedBug::VersionNeverPut => {
                 key.believe_in_a_version_never_put(now);
                 return Ok(true);
             }
-            Plant::KeyNeverPurged => {
-                key.purged(Reach { dead_before: Some(now), ..Reach::default() });
+            PlantedBug::KeyNeverPurged => {
+                key.purged(PurgeReach { dead_before: Some(now), ..PurgeReach::default() });
                 return Ok(true);
             }
-            Plant::TagNeverPurged => Scope::Tag(key.tag),
-            Plant::PrefixNeverPurged => Scope::Prefix(key.prefix),
-            Plant::AllNeverPurged => Scope::All,
+            PlantedBug::TagNeverPurged => WidePurgeScope::Tag(key.tag),
+            PlantedBug::PrefixNeverPurged => WidePurgeScope::Prefix(key.prefix),
+            PlantedBug::AllNeverPurged => WidePurgeScope::All,
         };
         self.purges.returned(scope, self.purges.sent(scope));
         self.clients.iter_mut().for_each(|client| client.take_note_of(&self.purges));
@@ -299,22 +301,22 @@ impl<'a> Runner<'a> {
 }
 
 /// The results of the load.
-struct Loaded {
-    tally: Tally,
-    polls: Vec<Poll>,
+struct LoadResult {
+    tally: ClientTally,
+    polls: Vec<SequencePoll>,
     /// The last poll, just before the kill.
-    at_kill: (Sequences, RingPosition),
+    at_kill: (StoreSequences, RingPosition),
     laps: f64,
 }
 
 /// Polls until the time is over and the ring has completed its cycles, or until `strace` has killed the process. Also
 /// returns the last poll, just before the kill.
 fn poll(
-    nectary: &mut Nectary,
+    nectary: &mut NectaryProxy,
     load_for: Duration,
     ring_before: RingPosition,
-    round: &Round<'_>,
-) -> Result<(Vec<Poll>, (Sequences, RingPosition))> {
+    round: &KillRound<'_>,
+) -> Result<(Vec<SequencePoll>, (StoreSequences, RingPosition))> {
     let mut control = nectary.control()?;
     let end = Instant::now() + load_for;
     let mut polls = Vec::new();
@@ -328,7 +330,7 @@ fn poll(
         }
         let (sequences, ring) = at_kill;
         round.head.store(ring.head, Ordering::SeqCst);
-        polls.push(Poll { began, last: sequences.last, ring });
+        polls.push(SequencePoll { began, last: sequences.last, ring });
         let is_over = ring.laps_since(ring_before) >= round.load.laps_min || began >= end + LAPS_WAIT_MAX;
         if began >= end && is_over {
             return Ok((polls, at_kill));
@@ -339,7 +341,7 @@ fn poll(
 }
 
 /// Waits until all puts are written; returns the position of the ring.
-fn settled(nectary: &Nectary) -> Result<RingPosition> {
+fn settled(nectary: &NectaryProxy) -> Result<RingPosition> {
     let mut control = nectary.control()?;
     let deadline = Instant::now() + READY_MAX;
     loop {
@@ -354,7 +356,7 @@ fn settled(nectary: &Nectary) -> Result<RingPosition> {
     }
 }
 
-fn stop_cleanly(nectary: &mut Nectary) -> Result<()> {
+fn stop_cleanly(nectary: &mut NectaryProxy) -> Result<()> {
     let status = nectary.terminate(READY_MAX)?;
     if !status.success() {
         bail!("SIGTERM: {}\n{}", guard::describe(status), nectary.process.log_tail());

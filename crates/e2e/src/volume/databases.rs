@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::apart::apart;
-use super::{LIMIT, Volume};
-use crate::guard::Process;
-use crate::rng::Rng;
-use crate::scratch::Scratch;
+use super::{LIMIT, VolumeRig};
+use crate::guard::GuardedProcess;
+use crate::rng::SeededRng;
+use crate::scratch::ScratchFolder;
 
 /// The folder of the versions of PostgreSQL, and of its programs in that of a version.
 const VERSIONS: &str = "/usr/lib/postgresql";
@@ -44,7 +44,7 @@ pub const JOURNAL_MODES: [&str; 2] = ["delete", "wal"];
 
 /// The outcome of a round.
 #[derive(Debug, Clone, Default)]
-pub struct Done {
+pub struct DatabaseOutcome {
     /// The commits that clients were told of before the kill.
     pub commits: u64,
     /// What is wrong with the database after the kill.
@@ -79,7 +79,12 @@ fn as_nobody(program: &Path) -> Command {
 
 /// Loads a database with `client`, which commits and counts until its database is gone, until there are enough commits;
 /// then calls `kill`. Returns the number of commits that each client was told of.
-fn load(rng: &mut Rng, clients: u64, client: impl Fn(u64, &AtomicU64) + Sync, kill: impl FnOnce()) -> Result<Vec<u64>> {
+fn load(
+    rng: &mut SeededRng,
+    clients: u64,
+    client: impl Fn(u64, &AtomicU64) + Sync,
+    kill: impl FnOnce(),
+) -> Result<Vec<u64>> {
     let told: Vec<AtomicU64> = (0..clients).map(|_| AtomicU64::new(0)).collect();
     let total = || told.iter().map(|told| told.load(Ordering::Acquire)).sum::<u64>();
     let time = Duration::from_millis(LOAD_MS.0 + rng.below(LOAD_MS.1 - LOAD_MS.0));
@@ -128,22 +133,22 @@ fn feed(
 }
 
 /// A cluster of PostgreSQL on a volume, whose mount is killed in each round.
-pub struct Postgres {
+pub struct PostgresCluster {
     programs: PathBuf,
     /// The folder of the socket and of the server's log, outside of the volume.
-    beside: Scratch,
-    volume: Volume,
+    beside: ScratchFolder,
+    volume: VolumeRig,
     /// The mount that is used now, and its number.
     mount: (usize, PathBuf),
-    server: Option<Process>,
+    server: Option<GuardedProcess>,
     /// For each client of the rounds so far, the commits that it was told of.
     told: Vec<u64>,
 }
 
-impl Postgres {
+impl PostgresCluster {
     /// Makes a volume with a new cluster.
-    pub fn new(programs: PathBuf) -> Result<Postgres> {
-        let beside = Scratch::new("postgres")?;
+    pub fn new(programs: PathBuf) -> Result<PostgresCluster> {
+        let beside = ScratchFolder::new("postgres")?;
         chown(beside.path(), Some(NOBODY), Some(NOBODY))?;
         let template = beside.join("template");
         let mut initdb = as_nobody(&programs.join("initdb"));
@@ -160,10 +165,11 @@ impl Postgres {
             "-D",
         ]);
         run(initdb.arg(&template).current_dir("/"))?;
-        let mut volume = Volume::new("1G")?;
+        let mut volume = VolumeRig::new("1G")?;
         let directory = volume.mount()?;
         run(Command::new("cp").arg("-a").arg(&template).arg(directory.join("cluster")))?;
-        let mut cluster = Postgres { programs, beside, volume, mount: (0, directory), server: None, told: Vec::new() };
+        let mut cluster =
+            PostgresCluster { programs, beside, volume, mount: (0, directory), server: None, told: Vec::new() };
         cluster.start(&[])?;
         cluster.ask(
             "CREATE TABLE commits(client bigint, number bigint, text text, PRIMARY KEY (client, number)); CHECKPOINT",
@@ -204,7 +210,7 @@ impl Postgres {
             command.arg("-c").arg(format!("{name}={value}"));
         }
         let log = self.beside.join("server.log");
-        let mut server = apart(move || Process::spawn("postgres", command, &log, None))?;
+        let mut server = apart(move || GuardedProcess::spawn("postgres", command, &log, None))?;
         let began = Instant::now();
         while self.ask("SELECT 1").is_err() {
             let has_ended = server.try_status().is_some();
@@ -224,7 +230,7 @@ impl Postgres {
 
     /// Commits with this method of syncing the log, kills the mount under the load, mounts the volume again, and checks
     /// the recovered cluster. With `planted`, commits are acknowledged before they are durable.
-    pub fn round(&mut self, method: &str, seed: u64, planted: bool) -> Result<Done> {
+    pub fn round(&mut self, method: &str, seed: u64, planted: bool) -> Result<DatabaseOutcome> {
         let settings = [("wal_sync_method", method), ("synchronous_commit", if planted { "off" } else { "on" })];
         self.start(&settings)?;
         let first = self.told.len() as u64;
@@ -240,9 +246,9 @@ impl Postgres {
             feed(child, "", statement, |at| format!("\\echo told {at}"), told);
         };
         let (mut server, volume, index) = (self.server.take(), &mut self.volume, self.mount.0);
-        let told = load(&mut Rng::new(seed), CLIENTS, client, || {
+        let told = load(&mut SeededRng::new(seed), CLIENTS, client, || {
             volume.kill_mount(index);
-            server.iter_mut().for_each(Process::kill);
+            server.iter_mut().for_each(GuardedProcess::kill);
         })?;
         let commits = told.iter().sum();
         self.told.extend(told);
@@ -255,7 +261,7 @@ impl Postgres {
             // What is lost now must not count in the next round.
             self.told.iter_mut().for_each(|told| *told = 0);
         }
-        Ok(Done { commits, lost })
+        Ok(DatabaseOutcome { commits, lost })
     }
 
     /// Compares the cluster with what the clients were told.
@@ -296,7 +302,7 @@ impl Postgres {
     }
 }
 
-impl Drop for Postgres {
+impl Drop for PostgresCluster {
     fn drop(&mut self) {
         self.stop();
     }
@@ -310,7 +316,13 @@ fn sqlite(database: &Path) -> Command {
 
 /// Commits with SQLite in this journal mode, kills the mount under the load, mounts the volume again, and checks the
 /// database. With `planted`, SQLite does not sync.
-pub fn sqlite_round(volume: &mut Volume, index: usize, mode: &str, seed: u64, planted: bool) -> Result<Done> {
+pub fn sqlite_round(
+    volume: &mut VolumeRig,
+    index: usize,
+    mode: &str,
+    seed: u64,
+    planted: bool,
+) -> Result<DatabaseOutcome> {
     let directory = volume.mount()?;
     let name = format!("database-{mode}-{seed}");
     let database = directory.join(&name);
@@ -330,7 +342,7 @@ pub fn sqlite_round(volume: &mut Volume, index: usize, mode: &str, seed: u64, pl
         };
         feed(child, &begin, statement, |at| format!("SELECT 'told {at}';"), told);
     };
-    let told = load(&mut Rng::new(seed), 1, client, || volume.kill_mount(index))?;
+    let told = load(&mut SeededRng::new(seed), 1, client, || volume.kill_mount(index))?;
     let commits = told.iter().sum();
     let directory = volume.mount()?;
     let statement = "SELECT id FROM t WHERE text = id || ' ' || hex(zeroblob(200)) ORDER BY id; \
@@ -355,5 +367,5 @@ pub fn sqlite_round(volume: &mut Volume, index: usize, mode: &str, seed: u64, pl
             }
         }
     }
-    Ok(Done { commits, lost })
+    Ok(DatabaseOutcome { commits, lost })
 }

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 
-use super::Volume;
+use super::VolumeRig;
 use crate::cache_tree::exerciser::processes;
 use crate::cache_tree::tool;
 use crate::report::not_run;
-use crate::rng::Rng;
+use crate::rng::SeededRng;
 
 /// The tool's name.
 const TOOL: &str = "fsx";
@@ -46,16 +46,16 @@ copy_file_range = 3.0
 ";
 
 /// A running fsx, which is killed when this is dropped.
-struct Running(Child);
+struct RunningFsx(Child);
 
-impl Drop for Running {
+impl Drop for RunningFsx {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-impl Running {
+impl RunningFsx {
     fn signal(&self, signal: i32) {
         // SAFETY: a plain system call; the child is not reaped yet, so its id is not reused.
         unsafe { libc::kill(self.0.id() as i32, signal) };
@@ -82,7 +82,13 @@ impl Running {
 /// Runs `operations` operations of fsx on the first mount; returns the number of comparisons with the second mount.
 /// With `planted`, the file is overwritten on the second mount meanwhile, and fsx must then fail. `None` if the tool is
 /// missing.
-pub fn exercise(volume: &Volume, mounts: [&Path; 2], operations: u64, seed: u64, planted: bool) -> Result<Option<u64>> {
+pub fn exercise(
+    volume: &VolumeRig,
+    mounts: [&Path; 2],
+    operations: u64,
+    seed: u64,
+    planted: bool,
+) -> Result<Option<u64>> {
     let Some(tool) = tool(TOOL) else {
         not_run(format!("{TOOL} is not installed: run `ci/setup test`"));
         return Ok(None);
@@ -95,7 +101,7 @@ pub fn exercise(volume: &Volume, mounts: [&Path; 2], operations: u64, seed: u64,
 }
 
 /// Runs one process of fsx; returns the number of comparisons.
-fn run(tool: &Path, volume: &Volume, mounts: [&Path; 2], operations: u64, seed: u64, planted: bool) -> Result<u64> {
+fn run(tool: &Path, volume: &VolumeRig, mounts: [&Path; 2], operations: u64, seed: u64, planted: bool) -> Result<u64> {
     let (settings, log) = (volume.scratch.join("fsx.toml"), volume.scratch.join("fsx.log"));
     fs::write(&settings, OPERATIONS)?;
     let [here, there] = mounts.map(|mount| mount.join("exercised"));
@@ -104,8 +110,8 @@ fn run(tool: &Path, volume: &Volume, mounts: [&Path; 2], operations: u64, seed: 
     command.arg(volume.scratch.path()).arg(&here).stdin(Stdio::null());
     let out = fs::File::create(&log)?;
     command.stdout(out.try_clone()?).stderr(out);
-    let mut running = Running(command.spawn()?);
-    let (mut rng, mut looks) = (Rng::new(seed), 0);
+    let mut running = RunningFsx(command.spawn()?);
+    let (mut rng, mut looks) = (SeededRng::new(seed), 0);
     let began = Instant::now();
     let status = loop {
         std::thread::sleep(Duration::from_millis(rng.below(BETWEEN_MS_MAX)));

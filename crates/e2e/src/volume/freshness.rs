@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 
-use crate::rng::Rng;
+use crate::rng::SeededRng;
 
 /// The directories.
 const DIRECTORIES: usize = 3;
@@ -26,7 +26,7 @@ const CHANGERS: usize = 4;
 
 /// Which host changes which directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Changing {
+pub enum ChangeLayout {
     /// The first host changes all directories.
     One,
     /// Each host changes directories of its own.
@@ -37,7 +37,7 @@ pub enum Changing {
 
 /// The figures of a run.
 #[derive(Debug, Default)]
-pub struct Freshness {
+pub struct FreshnessFigures {
     /// The number of changes.
     pub changes: u64,
     /// The number of look-ups whose result was checked.
@@ -52,18 +52,18 @@ pub struct Freshness {
 
 /// What a name is: a directory, and the permission bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Named {
+struct NamedEntry {
     is_directory: bool,
     mode: u32,
     size: u64,
 }
 
-fn find(path: &Path) -> io::Result<Option<(u64, Named)>> {
+fn find(path: &Path) -> io::Result<Option<(u64, NamedEntry)>> {
     match fs::symlink_metadata(path) {
         Ok(found) => {
             let is_directory = found.is_dir();
             let size = if is_directory { 0 } else { found.len() };
-            Ok(Some((found.ino(), Named { is_directory, mode: found.mode() & 0o777, size })))
+            Ok(Some((found.ino(), NamedEntry { is_directory, mode: found.mode() & 0o777, size })))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
@@ -71,17 +71,17 @@ fn find(path: &Path) -> io::Result<Option<(u64, Named)>> {
 }
 
 /// One thread that changes names, and what they are.
-struct Changer<'a> {
+struct NameChanger<'a> {
     hosts: &'a [PathBuf],
     own: usize,
-    changing: Changing,
-    rng: Rng,
+    changing: ChangeLayout,
+    rng: SeededRng,
     names: Vec<PathBuf>,
-    known: BTreeMap<usize, (u64, Named)>,
-    found: Freshness,
+    known: BTreeMap<usize, (u64, NamedEntry)>,
+    found: FreshnessFigures,
 }
 
-impl Changer<'_> {
+impl NameChanger<'_> {
     fn timed<T>(&mut self, call: impl FnOnce() -> T) -> T {
         let begun = Instant::now();
         let result = call();
@@ -92,9 +92,9 @@ impl Changer<'_> {
     /// Makes one change on one host; returns what it was.
     fn change(&mut self) -> Result<String> {
         let host = &self.hosts[match self.changing {
-            Changing::One => 0,
-            Changing::Apart => self.own % self.hosts.len(),
-            Changing::Together => self.rng.index(self.hosts.len()),
+            ChangeLayout::One => 0,
+            ChangeLayout::Apart => self.own % self.hosts.len(),
+            ChangeLayout::Together => self.rng.index(self.hosts.len()),
         }];
         let at = self.rng.index(NAMES);
         let (path, mode) = (host.join(&self.names[at]), [0o600, 0o640, 0o644, 0o755][self.rng.index(4)]);
@@ -108,7 +108,7 @@ impl Changer<'_> {
             made.with_context(|| format!("making {shown}"))?;
             self.timed(|| fs::set_permissions(&path, fs::Permissions::from_mode(mode)))?;
             let (inode, named) = find(&path)?.ok_or_else(|| anyhow!("{shown} was made and is not there"))?;
-            let wanted = Named { is_directory, mode, size: 0 };
+            let wanted = NamedEntry { is_directory, mode, size: 0 };
             if named != wanted {
                 self.found.problems.push(format!("{shown} was made as {wanted:?}, and is {named:?}"));
             }
@@ -128,13 +128,13 @@ impl Changer<'_> {
             1 => {
                 self.timed(|| fs::set_permissions(&path, fs::Permissions::from_mode(mode)))
                     .with_context(|| format!("changing {shown}"))?;
-                self.known.insert(at, (inode, Named { mode, ..named }));
+                self.known.insert(at, (inode, NamedEntry { mode, ..named }));
                 Ok(format!("changed the mode of {shown} to {mode:o}"))
             }
             2 if !named.is_directory => {
                 let size = self.rng.below(9000);
                 self.timed(|| fs::write(&path, vec![7; size as usize])).with_context(|| format!("writing {shown}"))?;
-                self.known.insert(at, (inode, Named { size, ..named }));
+                self.known.insert(at, (inode, NamedEntry { size, ..named }));
                 Ok(format!("wrote {size} bytes to {shown}"))
             }
             _ => {
@@ -168,7 +168,7 @@ impl Changer<'_> {
         Ok(())
     }
 
-    fn run(mut self, until: Instant) -> Result<Freshness> {
+    fn run(mut self, until: Instant) -> Result<FreshnessFigures> {
         while Instant::now() < until && self.found.problems.len() < 5 {
             let after = self.change().with_context(|| format!("thread {}", self.own))?;
             self.found.changes += 1;
@@ -181,7 +181,7 @@ impl Changer<'_> {
 }
 
 /// Looks at names until `is_over`; returns how often.
-fn look(hosts: &[PathBuf], names: &[PathBuf], mut rng: Rng, is_over: &AtomicBool) -> u64 {
+fn look(hosts: &[PathBuf], names: &[PathBuf], mut rng: SeededRng, is_over: &AtomicBool) -> u64 {
     let mut looks = 0;
     while !is_over.load(Ordering::Relaxed) {
         let path = hosts[rng.index(hosts.len())].join(&names[rng.index(names.len())]);
@@ -195,10 +195,10 @@ fn look(hosts: &[PathBuf], names: &[PathBuf], mut rng: Rng, is_over: &AtomicBool
 /// Changes names on the hosts for some time, and checks what each host shows.
 ///
 /// *Errors*: a call fails that must not.
-pub fn exercise(hosts: &[PathBuf], changing: Changing, seed: u64, time: Duration) -> Result<Freshness> {
+pub fn exercise(hosts: &[PathBuf], changing: ChangeLayout, seed: u64, time: Duration) -> Result<FreshnessFigures> {
     let top = format!("{changing:?}-{seed}");
     let directory = move |changer: usize, name: usize| match changing {
-        Changing::Apart => format!("{top}/{}-{}", changer % hosts.len(), name % DIRECTORIES),
+        ChangeLayout::Apart => format!("{top}/{}-{}", changer % hosts.len(), name % DIRECTORIES),
         _ => format!("{top}/{}", (changer + name) % DIRECTORIES),
     };
     for (changer, name) in (0..CHANGERS).flat_map(|changer| (0..NAMES).map(move |name| (changer, name))) {
@@ -210,24 +210,31 @@ pub fn exercise(hosts: &[PathBuf], changing: Changing, seed: u64, time: Duration
         (0..NAMES).map(name).collect::<Vec<PathBuf>>()
     };
     let all: Vec<PathBuf> = (0..CHANGERS).flat_map(names_of).collect();
-    let mut total = Freshness::default();
+    let mut total = FreshnessFigures::default();
     let found = std::thread::scope(|scope| {
         let lookers: Vec<_> = (0..2)
             .map(|looker| {
                 let (all, is_over) = (&all, &is_over);
-                scope.spawn(move || look(hosts, all, Rng::new(seed ^ (looker + 1)), is_over))
+                scope.spawn(move || look(hosts, all, SeededRng::new(seed ^ (looker + 1)), is_over))
             })
             .collect();
         let changers: Vec<_> = (0..CHANGERS)
             .map(|own| {
-                let (names, rng) = (names_of(own), Rng::new(seed.wrapping_mul(31) + own as u64));
-                let changer =
-                    Changer { hosts, own, changing, rng, names, known: BTreeMap::new(), found: Freshness::default() };
+                let (names, rng) = (names_of(own), SeededRng::new(seed.wrapping_mul(31) + own as u64));
+                let changer = NameChanger {
+                    hosts,
+                    own,
+                    changing,
+                    rng,
+                    names,
+                    known: BTreeMap::new(),
+                    found: FreshnessFigures::default(),
+                };
                 scope.spawn(move || changer.run(until))
             })
             .collect();
         let panicked = |_| Err(anyhow!("a thread panicked"));
-        let found: Vec<Result<Freshness>> =
+        let found: Vec<Result<FreshnessFigures>> =
             changers.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect();
         is_over.store(true, Ordering::Relaxed);
         total.looks = lookers.into_iter().map(|thread| thread.join().unwrap_or_default()).sum();

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use super::{LIMIT, Volume};
-use crate::rng::Rng;
+use super::{LIMIT, VolumeRig};
+use crate::rng::SeededRng;
 
 /// The size of the volume's disk in these tests.
 pub const DISK: &str = "512M";
@@ -27,7 +27,7 @@ const LEASE: Duration = Duration::from_secs(5);
 
 /// What happened in the rounds.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Killed {
+pub struct KillTotals {
     /// Mounts that were killed while they wrote.
     pub kills: u64,
     /// Times that the whole file was written and synced.
@@ -37,19 +37,19 @@ pub struct Killed {
 }
 
 /// A loop device over a file.
-pub struct Loop(pub String);
+pub struct FileLoopDevice(pub String);
 
-impl Loop {
+impl FileLoopDevice {
     /// Attaches a free loop device to a file.
-    pub fn of(file: &str) -> Result<Loop> {
+    pub fn of(file: &str) -> Result<FileLoopDevice> {
         let output = Command::new("losetup").args(["--find", "--show", "--direct-io=on", file]).output()?;
         let device = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         ensure!(output.status.success() && !device.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-        Ok(Loop(device))
+        Ok(FileLoopDevice(device))
     }
 }
 
-impl Drop for Loop {
+impl Drop for FileLoopDevice {
     fn drop(&mut self) {
         let _ = Command::new("losetup").args(["--detach", &self.0]).status();
     }
@@ -66,8 +66,8 @@ fn rewrite(path: &Path, fill: u8) -> std::io::Result<()> {
 
 /// Kills a mount and mounts again, `rounds` times: each new mount rewrites the file, and is killed while it rewrites it
 /// once more. `beside` is a mount that lives, and rewrites the file after each kill, too.
-pub fn rounds(volume: &mut Volume, rounds: u64, seed: u64, beside: Option<&Path>) -> Result<Killed> {
-    let (mut done, mut rng) = (Killed::default(), Rng::new(seed));
+pub fn rounds(volume: &mut VolumeRig, rounds: u64, seed: u64, beside: Option<&Path>) -> Result<KillTotals> {
+    let (mut done, mut rng) = (KillTotals::default(), SeededRng::new(seed));
     for round in 0..rounds {
         let directory = volume.mount()?;
         let (index, path) = (volume.mounts.len() - 1, directory.join("file"));
@@ -102,7 +102,7 @@ pub fn rounds(volume: &mut Volume, rounds: u64, seed: u64, beside: Option<&Path>
 }
 
 /// Returns the sessions of the volume and their states, as the disk has them.
-pub fn sessions(volume: &Volume) -> Result<Vec<(u64, String)>> {
+pub fn sessions(volume: &VolumeRig) -> Result<Vec<(u64, String)>> {
     let info: Value = serde_json::from_str(&volume.run(&["volume", "info", &volume.disk(), "--json"])?)?;
     let all = info["sessions"].as_array().context("they are a list")?;
     let read = |session: &Value| {
@@ -113,7 +113,7 @@ pub fn sessions(volume: &Volume) -> Result<Vec<(u64, String)>> {
 }
 
 /// Waits until the sessions are as wanted.
-pub fn until(volume: &Volume, what: &str, is_so: impl Fn(&[(u64, String)]) -> bool) -> Result<()> {
+pub fn until(volume: &VolumeRig, what: &str, is_so: impl Fn(&[(u64, String)]) -> bool) -> Result<()> {
     let began = Instant::now();
     loop {
         let found = sessions(volume)?;

@@ -18,8 +18,8 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Subcommand;
 use serde_json::Value;
 
-use super::Volume;
-use crate::guard::{Process, describe};
+use super::VolumeRig;
+use crate::guard::{GuardedProcess, describe};
 
 /// A page. *Units*: bytes.
 const PAGE: usize = 4096;
@@ -36,7 +36,7 @@ const LOOK_MAX: Duration = Duration::from_secs(12);
 
 /// A program that uses maps or locks.
 #[derive(Clone, Debug, Subcommand)]
-pub enum Program {
+pub enum MapProgram {
     /// Four threads map a sparse file and write to its holes; it is removed meanwhile, or right after its close
     Holes {
         /// The directory
@@ -71,52 +71,52 @@ pub enum Program {
     },
 }
 
-impl Program {
+impl MapProgram {
     /// The time after which the program hangs.
     fn limit(&self) -> Duration {
         match self {
-            Program::Holes { rounds, .. } => CALL_MAX + Duration::from_secs(*rounds),
-            Program::Truncations { seconds, .. } | Program::Stores { seconds, .. } => {
+            MapProgram::Holes { rounds, .. } => CALL_MAX + Duration::from_secs(*rounds),
+            MapProgram::Truncations { seconds, .. } | MapProgram::Stores { seconds, .. } => {
                 CALL_MAX + Duration::from_secs(*seconds)
             }
-            Program::Locks { .. } => CALL_MAX,
+            MapProgram::Locks { .. } => CALL_MAX,
         }
     }
 
     fn arguments(&self) -> Vec<String> {
         let shown = |path: &Path| path.display().to_string();
         match self {
-            Program::Holes { directory, rounds } => vec!["holes".to_owned(), shown(directory), rounds.to_string()],
-            Program::Truncations { directory, other, seconds } => {
+            MapProgram::Holes { directory, rounds } => vec!["holes".to_owned(), shown(directory), rounds.to_string()],
+            MapProgram::Truncations { directory, other, seconds } => {
                 vec!["truncations".to_owned(), shown(directory), shown(other), seconds.to_string()]
             }
-            Program::Stores { directory, other, seconds } => {
+            MapProgram::Stores { directory, other, seconds } => {
                 vec!["stores".to_owned(), shown(directory), shown(other), seconds.to_string()]
             }
-            Program::Locks { directory, waiters } => vec!["locks".to_owned(), shown(directory), waiters.to_string()],
+            MapProgram::Locks { directory, waiters } => vec!["locks".to_owned(), shown(directory), waiters.to_string()],
         }
     }
 
     /// Does what the program does, in this process; returns what it counted.
     pub fn work(&self) -> Result<String> {
         match self {
-            Program::Holes { directory, rounds } => holes(directory, *rounds),
-            Program::Truncations { directory, other, seconds } => {
+            MapProgram::Holes { directory, rounds } => holes(directory, *rounds),
+            MapProgram::Truncations { directory, other, seconds } => {
                 truncations(directory, other, Duration::from_secs(*seconds))
             }
-            Program::Stores { directory, other, seconds } => stores(directory, other, Duration::from_secs(*seconds)),
-            Program::Locks { directory, waiters } => locks(directory, *waiters),
+            MapProgram::Stores { directory, other, seconds } => stores(directory, other, Duration::from_secs(*seconds)),
+            MapProgram::Locks { directory, waiters } => locks(directory, *waiters),
         }
     }
 
     /// Runs `worker`, which is the program `e2e-campaigns`, as this program; returns its last line. If it does not end,
     /// the mounts are killed, because a process in a call cannot be.
-    pub fn run(&self, volume: &mut Volume, worker: &Path) -> Result<String> {
+    pub fn run(&self, volume: &mut VolumeRig, worker: &Path) -> Result<String> {
         let mut command = Command::new(worker);
         command.args(["volume-maps", "work"]).args(self.arguments());
         let log = volume.scratch.join("maps.log");
         let _ = fs::remove_file(&log);
-        let mut process = Process::spawn("volume-maps", command, &log, None)?;
+        let mut process = GuardedProcess::spawn("volume-maps", command, &log, None)?;
         let ended = process.wait(self.limit());
         if ended.is_err() {
             let status = volume.try_run(&["status", "--verbose"]).map(|(_, text)| text).unwrap_or_default();
@@ -130,18 +130,18 @@ impl Program {
 }
 
 /// A shared map of a file.
-struct Map {
+struct SharedFileMap {
     start: *mut u8,
     bytes: usize,
 }
 
 // SAFETY: the map is memory that every thread may use; its bytes are only used as atomic numbers.
-unsafe impl Send for Map {}
+unsafe impl Send for SharedFileMap {}
 // SAFETY: as above.
-unsafe impl Sync for Map {}
+unsafe impl Sync for SharedFileMap {}
 
-impl Map {
-    fn new(file: &File, bytes: usize) -> io::Result<Map> {
+impl SharedFileMap {
+    fn new(file: &File, bytes: usize) -> io::Result<SharedFileMap> {
         // SAFETY: a new map at a place that the kernel chooses.
         let start = unsafe {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -150,7 +150,7 @@ impl Map {
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        Ok(Map { start: start.cast(), bytes })
+        Ok(SharedFileMap { start: start.cast(), bytes })
     }
 
     /// The number at an offset, which is a multiple of 8.
@@ -165,7 +165,7 @@ impl Map {
     }
 }
 
-impl Drop for Map {
+impl Drop for SharedFileMap {
     fn drop(&mut self) {
         // SAFETY: the map is not used any more.
         unsafe { libc::munmap(self.start.cast(), self.bytes) };
@@ -185,7 +185,7 @@ fn holes(directory: &Path, rounds: u64) -> Result<String> {
     for round in 0..rounds {
         let path = directory.join(format!("holes{round}"));
         let file = made(&path, HOLES_BYTES)?;
-        let map = Map::new(&file, HOLES_BYTES)?;
+        let map = SharedFileMap::new(&file, HOLES_BYTES)?;
         let marker = |thread: usize, page: usize| (round << 32) + (thread << 24) as u64 + page as u64 + 1;
         // Every second file is read before, so its pages are not read while they are written to.
         let before: u64 = match round % 2 {
@@ -246,7 +246,7 @@ fn look(path: &Path, until: Instant) -> Result<(u64, Duration)> {
 }
 
 /// Stores to every page of a map again and again.
-fn store(map: &Map, is_over: &AtomicBool) {
+fn store(map: &SharedFileMap, is_over: &AtomicBool) {
     let mut value = 0;
     while !is_over.load(Ordering::Relaxed) {
         for page in 0..map.pages() {
@@ -259,7 +259,7 @@ fn store(map: &Map, is_over: &AtomicBool) {
 fn truncations(directory: &Path, other: &Path, time: Duration) -> Result<String> {
     let bytes = 64 * PAGE;
     let file = made(&directory.join("truncated"), 4 * bytes)?;
-    let map = Map::new(&file, bytes)?;
+    let map = SharedFileMap::new(&file, bytes)?;
     let (is_over, until) = (AtomicBool::new(false), Instant::now() + time);
     let (seen, truncated) = std::thread::scope(|scope| {
         scope.spawn(|| store(&map, &is_over));
@@ -287,7 +287,7 @@ fn truncations(directory: &Path, other: &Path, time: Duration) -> Result<String>
 fn stores(directory: &Path, other: &Path, time: Duration) -> Result<String> {
     let bytes = 1024 * PAGE;
     let file = made(&directory.join("stored"), bytes)?;
-    let map = Map::new(&file, bytes)?;
+    let map = SharedFileMap::new(&file, bytes)?;
     let is_over = AtomicBool::new(false);
     let seen = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..2).map(|_| scope.spawn(|| store(&map, &is_over))).collect();
@@ -341,7 +341,7 @@ fn locks(directory: &Path, waiters: u64) -> Result<String> {
 
 /// Stops the server while calls are made, and checks that the status of their mount names them after 30 s, with what they
 /// wait for, and that they go on with the server.
-pub fn waits(volume: &mut Volume, directory: &Path) -> Result<String> {
+pub fn waits(volume: &mut VolumeRig, directory: &Path) -> Result<String> {
     let (locked, made) = (directory.join("waited"), directory.join("made meanwhile"));
     let holder = made_locked(&locked)?;
     let waiter = std::thread::spawn({
@@ -380,7 +380,7 @@ fn made_locked(path: &Path) -> Result<File> {
 }
 
 /// Returns the text of all statuses, and the status of a mount. A status that is not healthy has its own exit code.
-fn status_of(volume: &Volume, directory: &Path) -> Result<(String, Value)> {
+fn status_of(volume: &VolumeRig, directory: &Path) -> Result<(String, Value)> {
     let (_, text) = volume.try_run(&["status"])?;
     let (_, json) = volume.try_run(&["status", "--json"])?;
     let parts: Vec<Value> = serde_json::from_str(&json).with_context(|| json.clone())?;

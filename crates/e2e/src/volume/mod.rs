@@ -15,9 +15,9 @@ pub mod rights;
 pub mod takeover;
 pub mod trees;
 
-use crate::guard::{Process, describe};
+use crate::guard::{GuardedProcess, describe};
 use crate::nectary::binary;
-use crate::scratch::Scratch;
+use crate::scratch::ScratchFolder;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::fs;
@@ -33,27 +33,27 @@ const LEASE: &str = "3s";
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// A volume with a server and mounts.
-pub struct Volume {
+pub struct VolumeRig {
     /// The folder: `disk`, `m0`, `m1`, … and `run`.
-    pub scratch: Scratch,
-    server: Option<Process>,
-    mounts: Vec<Option<Process>>,
+    pub scratch: ScratchFolder,
+    server: Option<GuardedProcess>,
+    mounts: Vec<Option<GuardedProcess>>,
 }
 
-impl Volume {
+impl VolumeRig {
     /// Formats a disk of this size, and starts its server.
-    pub fn new(size: &str) -> Result<Volume> {
-        Volume::leased(size, LEASE)
+    pub fn new(size: &str) -> Result<VolumeRig> {
+        VolumeRig::leased(size, LEASE)
     }
 
-    /// As [`new`](Volume::new), with a longer lease for a server that must outlast a slow disk.
-    pub fn leased(size: &str, lease: &str) -> Result<Volume> {
-        let scratch = Scratch::new("volume")?;
+    /// As [`new`](VolumeRig::new), with a longer lease for a server that must outlast a slow disk.
+    pub fn leased(size: &str, lease: &str) -> Result<VolumeRig> {
+        let scratch = ScratchFolder::new("volume")?;
         // Some of the tests run as other users.
         fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755))?;
         fs::create_dir_all(scratch.join("run"))?;
         fs::set_permissions(scratch.join("run"), fs::Permissions::from_mode(0o700))?;
-        let mut volume = Volume { scratch, server: None, mounts: Vec::new() };
+        let mut volume = VolumeRig { scratch, server: None, mounts: Vec::new() };
         let disk = volume.disk();
         volume.run(&["volume", "format", &disk, "--size", size, "--lease", lease])?;
         volume.serve()?;
@@ -156,7 +156,7 @@ impl Volume {
 
     /// The number of a mount's process.
     pub fn mount_process(&self, index: usize) -> u32 {
-        self.mounts[index].as_ref().map_or(0, Process::id)
+        self.mounts[index].as_ref().map_or(0, GuardedProcess::id)
     }
 
     /// Mounts it once more, from a server at this address, with further options; returns where.
@@ -246,13 +246,13 @@ impl Volume {
     }
 }
 
-fn spawn(command: Command, log: &Path) -> Result<Process> {
+fn spawn(command: Command, log: &Path) -> Result<GuardedProcess> {
     let log = log.to_owned();
-    apart::apart(move || Process::spawn("nectary volume", command, &log, None))
+    apart::apart(move || GuardedProcess::spawn("nectary volume", command, &log, None))
 }
 
 /// Starts a process, and waits for a line that begins with `line`.
-fn started(command: Command, log: &Path, line: &str) -> Result<Process> {
+fn started(command: Command, log: &Path, line: &str) -> Result<GuardedProcess> {
     let before = fs::read(log).unwrap_or_default().len();
     let mut process = spawn(command, log)?;
     let began = Instant::now();
@@ -267,7 +267,7 @@ fn started(command: Command, log: &Path, line: &str) -> Result<Process> {
     }
 }
 
-impl Drop for Volume {
+impl Drop for VolumeRig {
     fn drop(&mut self) {
         for index in 0..self.mounts.len() {
             self.kill_mount(index);

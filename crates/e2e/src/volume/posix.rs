@@ -11,8 +11,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use super::Volume;
-use crate::cache_tree::Tests;
+use super::VolumeRig;
+use crate::cache_tree::PjdfstestSuite;
 
 /// The library's source.
 const SOURCE: &str = include_str!("alternate.c");
@@ -28,7 +28,7 @@ const EXCEPTIONS: [(&str, &str); 2] = [
 
 /// The comparison of a run with this machine's file system.
 #[derive(Debug, Default)]
-pub struct Compared {
+pub struct VolumePosixComparison {
     /// The number of tests that passed on both.
     pub passed: usize,
     /// The number of tests that were skipped on both, or failed on both.
@@ -46,8 +46,8 @@ pub fn kind_of(folder: &Path) -> Result<String> {
 }
 
 /// Runs the suite beside the volume, on the first mount, and on both mounts in turn. `None` if the tool is missing.
-pub fn compare(volume: &Volume, mounts: [&Path; 2]) -> Result<Option<[Compared; 2]>> {
-    let Some(tests) = Tests::in_folder(volume.scratch.path())? else { return Ok(None) };
+pub fn compare(volume: &VolumeRig, mounts: [&Path; 2]) -> Result<Option<[VolumePosixComparison; 2]>> {
+    let Some(tests) = PjdfstestSuite::in_folder(volume.scratch.path())? else { return Ok(None) };
     let beside = volume.scratch.join("beside");
     fs::create_dir_all(&beside)?;
     fs::set_permissions(&beside, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
@@ -72,7 +72,7 @@ pub fn compare(volume: &Volume, mounts: [&Path; 2]) -> Result<Option<[Compared; 
     Ok(Some([single, both]))
 }
 
-fn build(volume: &Volume, library: &Path) -> Result<()> {
+fn build(volume: &VolumeRig, library: &Path) -> Result<()> {
     let source = volume.scratch.join("alternate.c");
     fs::write(&source, SOURCE)?;
     let mut command = Command::new("cc");
@@ -86,8 +86,8 @@ fn compared(
     expected: &BTreeMap<String, String>,
     found: &BTreeMap<String, String>,
     is_in_turn: bool,
-) -> Result<Compared> {
-    let mut compared = Compared::default();
+) -> Result<VolumePosixComparison> {
+    let mut compared = VolumePosixComparison::default();
     for (name, ended) in expected {
         let on_mount = found.get(name).map_or("not run", String::as_str);
         if on_mount == ended {

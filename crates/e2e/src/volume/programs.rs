@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::Volume;
-use crate::rng::Rng;
+use super::VolumeRig;
+use crate::rng::SeededRng;
 
 /// The number of transactions of a database.
 const TRANSACTIONS: u64 = 60;
@@ -35,7 +35,7 @@ const LIMIT: Duration = Duration::from_secs(240);
 
 /// The program of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum VolumeProgram {
     /// sqlite: transactions on one mount, a reader on the other.
     Database,
     /// git: commits, a clone and a garbage collection on one mount, `fsck` on the other.
@@ -44,14 +44,14 @@ pub enum Kind {
     Compiler,
 }
 
-impl Kind {
+impl VolumeProgram {
     /// All programs.
-    pub const EVERY: [Kind; 3] = [Kind::Database, Kind::Repository, Kind::Compiler];
+    pub const EVERY: [VolumeProgram; 3] = [VolumeProgram::Database, VolumeProgram::Repository, VolumeProgram::Compiler];
 }
 
 /// The counts of a round.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Done {
+pub struct ProgramCounts {
     /// Servers that were killed while the program ran.
     pub kills: u64,
     /// Transactions, commits or units that the program was told are stored.
@@ -61,7 +61,7 @@ pub struct Done {
 }
 
 /// The folder of a round on both mounts; the program runs in `here`.
-struct Place {
+struct RoundFolders {
     here: PathBuf,
     there: PathBuf,
     /// A folder for files that are not on the volume.
@@ -70,23 +70,29 @@ struct Place {
 
 /// Runs a program while the server is killed, and checks the result of its work. With `planted`, something that was
 /// stored is removed before the check, which must then fail.
-pub fn round(volume: &mut Volume, mounts: [&Path; 2], kind: Kind, seed: u64, planted: bool) -> Result<Done> {
-    let mut rng = Rng::new(seed);
+pub fn round(
+    volume: &mut VolumeRig,
+    mounts: [&Path; 2],
+    kind: VolumeProgram,
+    seed: u64,
+    planted: bool,
+) -> Result<ProgramCounts> {
+    let mut rng = SeededRng::new(seed);
     let first = rng.index(2);
     let name = format!("round-{seed}");
     let beside = volume.scratch.join(&format!("{name}-beside"));
     fs::create_dir_all(&beside)?;
-    let place = Place { here: mounts[first].join(&name), there: mounts[1 - first].join(&name), beside };
+    let place = RoundFolders { here: mounts[first].join(&name), there: mounts[1 - first].join(&name), beside };
     run(Command::new("mkdir").arg(&place.here))?;
     let (stored, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
-    let mut done = Done::default();
+    let mut done = ProgramCounts::default();
     // This thread kills and starts servers; other threads run the program and check the other mount.
     std::thread::scope(|scope| -> Result<()> {
         let program = scope.spawn(|| {
             let result = match kind {
-                Kind::Database => transact(&place, &stored),
-                Kind::Repository => version(&place, &stored, seed),
-                Kind::Compiler => compile(&place, &stored),
+                VolumeProgram::Database => transact(&place, &stored),
+                VolumeProgram::Repository => version(&place, &stored, seed),
+                VolumeProgram::Compiler => compile(&place, &stored),
             };
             is_over.store(true, Ordering::Release);
             result
@@ -108,9 +114,9 @@ pub fn round(volume: &mut Volume, mounts: [&Path; 2], kind: Kind, seed: u64, pla
     volume.kill_server();
     volume.serve()?;
     match kind {
-        Kind::Database => check_database(&place, done.stored, true)?,
-        Kind::Repository => check_repository(&place)?,
-        Kind::Compiler => check_compiled(&place)?,
+        VolumeProgram::Database => check_database(&place, done.stored, true)?,
+        VolumeProgram::Repository => check_repository(&place)?,
+        VolumeProgram::Compiler => check_compiled(&place)?,
     }
     run(Command::new("diff").args(["-r", "--no-dereference"]).arg(&place.here).arg(&place.there))?;
     run(Command::new("rm").arg("-rf").arg(&place.there))?;
@@ -119,7 +125,7 @@ pub fn round(volume: &mut Volume, mounts: [&Path; 2], kind: Kind, seed: u64, pla
 }
 
 /// Kills the server and starts it again until the program has ended.
-fn kill(volume: &mut Volume, rng: &mut Rng, is_over: &AtomicBool, kills: &mut u64) -> Result<()> {
+fn kill(volume: &mut VolumeRig, rng: &mut SeededRng, is_over: &AtomicBool, kills: &mut u64) -> Result<()> {
     let began = Instant::now();
     while !is_over.load(Ordering::Acquire) {
         ensure!(began.elapsed() < LIMIT, "the program does not end within {LIMIT:?}");
@@ -142,21 +148,21 @@ fn kill(volume: &mut Volume, rng: &mut Rng, is_over: &AtomicBool, kills: &mut u6
 
 /// Checks the other mount again and again: everything that was stored before a check must be there. Returns the number
 /// of checks.
-fn look(place: &Place, kind: Kind, stored: &AtomicU64, is_over: &AtomicBool) -> Result<u64> {
+fn look(place: &RoundFolders, kind: VolumeProgram, stored: &AtomicU64, is_over: &AtomicBool) -> Result<u64> {
     let mut looks = 0;
     while !is_over.load(Ordering::Acquire) {
         let before = stored.load(Ordering::Acquire);
         if before > 0 {
             match kind {
-                Kind::Database => check_database(place, before, false)?,
-                Kind::Repository => {
+                VolumeProgram::Database => check_database(place, before, false)?,
+                VolumeProgram::Repository => {
                     let known = commits(place)?;
                     let repository = place.there.join("repository");
                     for commit in &known[..before as usize] {
                         run(git(&repository).args(["cat-file", "-e", &format!("{commit}^{{tree}}")]))?;
                     }
                 }
-                Kind::Compiler => {
+                VolumeProgram::Compiler => {
                     for unit in 0..before {
                         run(Command::new("test").arg("-s").arg(place.there.join(format!("unit_{unit}.o"))))?;
                     }
@@ -170,15 +176,15 @@ fn look(place: &Place, kind: Kind, stored: &AtomicU64, is_over: &AtomicBool) -> 
 }
 
 /// Removes something that was stored, to show that the check then fails.
-fn take_away(place: &Place, kind: Kind) -> Result<()> {
+fn take_away(place: &RoundFolders, kind: VolumeProgram) -> Result<()> {
     match kind {
-        Kind::Database => run(&mut sqlite(&place.there.join("database"), "DELETE FROM t WHERE id = 7;")),
-        Kind::Repository => {
+        VolumeProgram::Database => run(&mut sqlite(&place.there.join("database"), "DELETE FROM t WHERE id = 7;")),
+        VolumeProgram::Repository => {
             let script =
                 "rm \"$(find . -path './.git/objects/??/*' -o -path './.git/objects/pack/*.pack' | sort | head -n1)\"";
             run(Command::new("sh").args(["-c", script]).current_dir(place.there.join("repository")))
         }
-        Kind::Compiler => run(Command::new("truncate").args(["-s", "100"]).arg(place.there.join("unit_3.o"))),
+        VolumeProgram::Compiler => run(Command::new("truncate").args(["-s", "100"]).arg(place.there.join("unit_3.o"))),
     }
     .map(drop)
 }
@@ -199,7 +205,7 @@ fn sqlite(database: &Path, statements: &str) -> Command {
 }
 
 /// Makes one transaction after another; a transaction counts as stored when sqlite says so.
-fn transact(place: &Place, stored: &AtomicU64) -> Result<()> {
+fn transact(place: &RoundFolders, stored: &AtomicU64) -> Result<()> {
     let mut command = Command::new("sqlite3");
     command.args(["-batch", "-bail"]).arg(place.here.join("database"));
     let log = fs::File::create(place.beside.join("database.log"))?;
@@ -243,7 +249,7 @@ fn number(id: u64) -> u64 {
 
 /// Checks the database on the other mount: it must have all stored transactions, only whole transactions, and no
 /// damage.
-fn check_database(place: &Place, stored: u64, is_last: bool) -> Result<()> {
+fn check_database(place: &RoundFolders, stored: u64, is_last: bool) -> Result<()> {
     let statement = "SELECT id || ' ' || number FROM t ORDER BY id; PRAGMA integrity_check;";
     let text = run(&mut sqlite(&place.there.join("database"), statement))?;
     let mut lines: Vec<&str> = text.lines().collect();
@@ -278,12 +284,12 @@ fn write_files(folder: &Path, seed: u64, files: u64) -> Result<()> {
 }
 
 /// Returns the commits that git has reported.
-fn commits(place: &Place) -> Result<Vec<String>> {
+fn commits(place: &RoundFolders) -> Result<Vec<String>> {
     Ok(fs::read_to_string(place.beside.join("commits"))?.lines().map(str::to_owned).collect())
 }
 
 /// Makes commits, then a clone and a garbage collection.
-fn version(place: &Place, stored: &AtomicU64, seed: u64) -> Result<()> {
+fn version(place: &RoundFolders, stored: &AtomicU64, seed: u64) -> Result<()> {
     let repository = place.here.join("repository");
     run(Command::new("git").args(["init", "-q"]).arg(&repository).env("HOME", "/nonexistent"))?;
     let mut known = fs::File::create(place.beside.join("commits"))?;
@@ -299,7 +305,7 @@ fn version(place: &Place, stored: &AtomicU64, seed: u64) -> Result<()> {
     Ok(())
 }
 
-fn check_repository(place: &Place) -> Result<()> {
+fn check_repository(place: &RoundFolders) -> Result<()> {
     let expected = commits(place)?;
     for name in ["repository", "clone"] {
         let folder = place.there.join(name);
@@ -313,7 +319,7 @@ fn check_repository(place: &Place) -> Result<()> {
 }
 
 /// Compiles units one after another and links them.
-fn compile(place: &Place, stored: &AtomicU64) -> Result<()> {
+fn compile(place: &RoundFolders, stored: &AtomicU64) -> Result<()> {
     const SCRIPT: &str = r#"set -e; i=0; while [ $i -lt $1 ]; do n=$((i + 1)); r="unit_$n(value + $i)";
         [ $n -lt $1 ] || r=value
         printf 'long unit_%d(long);\nlong unit_%d(long value) { return %s; }\n' $n $i "$r" > unit_$i.c; i=$n; done
@@ -327,7 +333,7 @@ fn compile(place: &Place, stored: &AtomicU64) -> Result<()> {
     run(Command::new("make").args(["-j2", "-C"]).arg(&place.here).arg("program")).map(drop)
 }
 
-fn check_compiled(place: &Place) -> Result<()> {
+fn check_compiled(place: &RoundFolders) -> Result<()> {
     // Run the program that the other mount has, and then the program after it was linked again there.
     let sum: u64 = (0..UNITS - 1).sum();
     for again in [false, true] {

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use nectary_e2e::guard::{Process, find_program};
-use nectary_e2e::nbd::{PATIENCE, Server, make_certificates, run, try_run, write_image};
+use nectary_e2e::guard::{GuardedProcess, find_program};
+use nectary_e2e::nbd::{NbdServer, PATIENCE, make_certificates, run, try_run, write_image};
 use nectary_e2e::report::not_run;
-use nectary_e2e::scratch::{Scratch, free_address};
+use nectary_e2e::scratch::{ScratchFolder, free_address};
 use serde_json::Value;
 
 /// An odd size for images, in bytes: it is not a multiple of the units to which servers may round sizes.
@@ -32,17 +32,18 @@ fn is_same(one: &Path, other: &Path) -> bool {
     std::fs::read(one).expect("it is read") == std::fs::read(other).expect("it is read")
 }
 
+/// Libnbd reads, writes and queries the exports.
 #[test]
-fn libnbd_reads_writes_and_asks_our_server() {
+fn libnbd_uses_our_server() {
     if lacks("nbdcopy", &["nbdcopy", "nbdinfo"]) {
         return;
     }
-    let scratch = Scratch::new("nbd-libnbd").unwrap();
+    let scratch = ScratchFolder::new("nbd-libnbd").unwrap();
     let (folder, image, copy) = (scratch.path(), scratch.join("image"), scratch.join("copy"));
     write_image(&image, IMAGE_BYTES, 1).unwrap();
     let disk = format!("disk={}", scratch.join("disk").display());
     let size = IMAGE_BYTES.to_string();
-    let server = Server::nectary(folder, "export", &[&disk, "small=memory:1M", "--size", &size]).unwrap();
+    let server = NbdServer::nectary(folder, "export", &[&disk, "small=memory:1M", "--size", &size]).unwrap();
     run(folder, "nbdcopy", &[&text(&image), &server.url("disk")]).unwrap();
     run(folder, "nbdcopy", &["--flush", &server.url("disk"), &text(&copy)]).unwrap();
     assert!(is_same(&image, &copy));
@@ -73,15 +74,16 @@ fn libnbd_reads_writes_and_asks_our_server() {
     assert!(stored[..IMAGE_BYTES] == std::fs::read(&image).unwrap());
 }
 
+/// QEMU reads, writes, discards and zeroes.
 #[test]
-fn qemu_reads_writes_discards_and_zeroes_on_our_server() {
+fn qemu_uses_our_server() {
     if lacks("qemu", &["qemu-img", "qemu-io"]) {
         return;
     }
-    let scratch = Scratch::new("nbd-qemu").unwrap();
+    let scratch = ScratchFolder::new("nbd-qemu").unwrap();
     let (folder, image, copy) = (scratch.path(), scratch.join("image"), scratch.join("copy"));
     write_image(&image, IMAGE_BYTES, 2).unwrap();
-    let server = Server::nectary(folder, "export", &[&format!("memory:{IMAGE_BYTES}")]).unwrap();
+    let server = NbdServer::nectary(folder, "export", &[&format!("memory:{IMAGE_BYTES}")]).unwrap();
     let url = server.url("");
     run(folder, "qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", &text(&image), &url]).unwrap();
     run(folder, "qemu-img", &["compare", "-f", "raw", "-F", "raw", &text(&image), &url]).unwrap();
@@ -126,12 +128,13 @@ except nbd.Error as error:
 print(h.pread(1, 4097, 0), h.pread(1, 65536, 0))
 ";
 
+/// Our server and the servers behind it do a fast zero fast, or refuse it.
 #[test]
-fn zeroes_that_must_be_fast_are_zeroed_or_refused_by_our_server_and_by_those_behind_it() {
+fn fast_zeroes_done_or_refused() {
     if lacks("fast zeroes", &["nbdkit", "qemu-io"]) {
         return;
     }
-    let scratch = Scratch::new("nbd-fast-zero").unwrap();
+    let scratch = ScratchFolder::new("nbd-fast-zero").unwrap();
     let folder = scratch.path();
     // `nbdsh` runs the first Python on the search path, but the module belongs to the system's Python.
     if !try_run(folder, PYTHON, &["-c", "import nbd"]).is_ok_and(|(status, _)| status.success()) {
@@ -141,8 +144,8 @@ fn zeroes_that_must_be_fast_are_zeroed_or_refused_by_our_server_and_by_those_beh
     let refused = "refused\nbytearray(b'x') bytearray(b'x')";
     let file = text(&scratch.join("disk"));
     let devices = ["memory=memory:1M", &format!("file={file}"), "slow=cache(memory:1M,memory=8M)", "--size", "1M"];
-    let server = Server::nectary(folder, "export", &devices).unwrap();
-    let nbdkit = |name: &str, arguments: &[&str]| Server::nbdkit(folder, name, arguments).unwrap();
+    let server = NbdServer::nectary(folder, "export", &devices).unwrap();
+    let nbdkit = |name: &str, arguments: &[&str]| NbdServer::nbdkit(folder, name, arguments).unwrap();
     let quick = nbdkit("quick", &["memory", "1M"]);
     let slow = nbdkit("slow", &["--filter=nozero", "memory", "1M", "fastzeromode=slow"]);
     let without = nbdkit("without", &["--filter=nozero", "memory", "1M", "fastzeromode=none"]);
@@ -150,7 +153,7 @@ fn zeroes_that_must_be_fast_are_zeroed_or_refused_by_our_server_and_by_those_beh
     let devices: Vec<String> =
         ["quick", "slow", "without"].iter().zip(&behind).map(|(name, url)| format!("{name}={url}")).collect();
     let devices: Vec<&str> = devices.iter().map(String::as_str).collect();
-    let chained = Server::nectary(folder, "chained", &devices).unwrap();
+    let chained = NbdServer::nectary(folder, "chained", &devices).unwrap();
     for (url, wanted) in [
         (server.url("memory"), zeroed),
         (server.url("file"), zeroed),
@@ -177,32 +180,32 @@ fn zeroes_that_must_be_fast_are_zeroed_or_refused_by_our_server_and_by_those_beh
 }
 
 /// A mount of nbdfuse, which is unmounted when this value is dropped.
-struct Mounted(std::path::PathBuf);
+struct NbdfuseMount(std::path::PathBuf);
 
-impl Drop for Mounted {
+impl Drop for NbdfuseMount {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }
 
 #[test]
-fn nbdfuse_shows_an_export_as_a_file_that_is_written_and_read() {
+fn nbdfuse_reads_and_writes_export() {
     if lacks("nbdfuse", &["nbdfuse", "umount", "nbdcopy"]) {
         return;
     }
     if !Path::new("/dev/fuse").exists() {
         return not_run("nbdfuse: there is no /dev/fuse");
     }
-    let scratch = Scratch::new("nbd-nbdfuse").unwrap();
+    let scratch = ScratchFolder::new("nbd-nbdfuse").unwrap();
     let (folder, image, copy) = (scratch.path(), scratch.join("image"), scratch.join("copy"));
     write_image(&image, IMAGE_BYTES, 5).unwrap();
-    let server = Server::nectary(folder, "export", &[&format!("memory:{IMAGE_BYTES}")]).unwrap();
+    let server = NbdServer::nectary(folder, "export", &[&format!("memory:{IMAGE_BYTES}")]).unwrap();
     let (mount, file) = (scratch.join("mount"), scratch.join("mount/disk"));
     std::fs::create_dir(&mount).unwrap();
     let mut command = Command::new("nbdfuse");
     command.arg(&file).arg(server.url(""));
-    let mut fuse = Process::spawn("nbdfuse", command, &scratch.join("nbdfuse.log"), None).unwrap();
-    let mounted = Mounted(mount);
+    let mut fuse = GuardedProcess::spawn("nbdfuse", command, &scratch.join("nbdfuse.log"), None).unwrap();
+    let mounted = NbdfuseMount(mount);
     let deadline = Instant::now() + PATIENCE;
     while std::fs::metadata(&file).map_or(0, |file| file.len()) != IMAGE_BYTES as u64 {
         assert!(fuse.try_status().is_none() && Instant::now() < deadline, "{}", fuse.log_tail());
@@ -252,16 +255,16 @@ fn fio(folder: &Path, url: &str) -> anyhow::Result<String> {
 }
 
 #[test]
-fn fio_verifies_what_it_wrote_to_our_server() {
+fn fio_verifies_our_server() {
     if lacks("fio", &["fio"]) {
         return;
     }
-    let scratch = Scratch::new("nbd-fio").unwrap();
+    let scratch = ScratchFolder::new("nbd-fio").unwrap();
     if !run(scratch.path(), "fio", &["--enghelp"]).unwrap().contains("nbd") {
         return not_run("fio: this one has no engine for NBD");
     }
     let disk = format!("{}", scratch.join("disk").display());
-    let server = Server::nectary(scratch.path(), "export", &[&disk, "--size", "8M"]).unwrap();
+    let server = NbdServer::nectary(scratch.path(), "export", &[&disk, "--size", "8M"]).unwrap();
     let printed = fio(scratch.path(), &server.url("")).unwrap();
     assert!(printed.contains("err= 0"), "{printed}");
     server.terminate().unwrap();
@@ -269,11 +272,11 @@ fn fio_verifies_what_it_wrote_to_our_server() {
 
 /// Exports another project's server again, with our client and our server: an image is written through both and read
 /// back.
-fn chain(test: &str, folder: &Path, behind: &Server, export: &str) {
+fn chain(test: &str, folder: &Path, behind: &NbdServer, export: &str) {
     let (image, copy) = (folder.join(format!("{test}.image")), folder.join(format!("{test}.copy")));
     write_image(&image, 8 << 20, 3).unwrap();
     let url = behind.url(export);
-    let server = Server::nectary(folder, &format!("chain-{test}"), &[&url]).unwrap();
+    let server = NbdServer::nectary(folder, &format!("chain-{test}"), &[&url]).unwrap();
     run(folder, "nbdcopy", &["--flush", &text(&image), &server.url("")])
         .unwrap_or_else(|error| panic!("{test}: {error:#}"));
     run(folder, "nbdcopy", &[&server.url(""), &text(&copy)]).unwrap();
@@ -285,11 +288,11 @@ fn chain(test: &str, folder: &Path, behind: &Server, export: &str) {
 }
 
 #[test]
-fn our_client_uses_nbdkit_in_all_its_moods() {
+fn client_uses_nbdkit_variants() {
     if lacks("nbdkit", &["nbdkit", "nbdcopy"]) {
         return;
     }
-    let scratch = Scratch::new("nbd-nbdkit").unwrap();
+    let scratch = ScratchFolder::new("nbd-nbdkit").unwrap();
     let folder = scratch.path();
     for (test, arguments) in [
         ("memory", &["memory", "8M"][..]),
@@ -301,10 +304,10 @@ fn our_client_uses_nbdkit_in_all_its_moods() {
         ),
         ("bare", &["--filter=nozero", "--filter=noextents", "memory", "8M"][..]),
     ] {
-        let server = Server::nbdkit(folder, test, arguments).unwrap();
+        let server = NbdServer::nbdkit(folder, test, arguments).unwrap();
         chain(test, folder, &server, "");
     }
-    let server = Server::nbdkit(folder, "readonly", &["-r", "memory", "8M"]).unwrap();
+    let server = NbdServer::nbdkit(folder, "readonly", &["-r", "memory", "8M"]).unwrap();
     let code = |arguments: &[&str]| try_run(folder, "nectary", arguments).unwrap().0.code();
     assert_eq!(code(&["nbd", "info", &server.url(""), "--can", "write"]), Some(2));
     assert_eq!(code(&["nbd", "info", &server.url(""), "--can", "multi-conn"]), Some(0));
@@ -313,31 +316,32 @@ fn our_client_uses_nbdkit_in_all_its_moods() {
 }
 
 #[test]
-fn our_client_uses_nbd_server_and_qemu_nbd() {
+fn client_uses_nbd_server_and_qemu() {
     if lacks("nbd-server", &["nbd-server", "qemu-nbd", "nbdcopy"]) {
         return;
     }
-    let scratch = Scratch::new("nbd-others").unwrap();
+    let scratch = ScratchFolder::new("nbd-others").unwrap();
     let folder = scratch.path();
     for name in ["reference.img", "qemu.img"] {
         std::fs::File::create(scratch.join(name)).unwrap().set_len(8 << 20).unwrap();
     }
-    let (server, daemon) = Server::reference(folder, &scratch.join("reference.img")).unwrap();
+    let (server, daemon) = NbdServer::reference(folder, &scratch.join("reference.img")).unwrap();
     chain("reference", folder, &server, "disk");
     let list = run(folder, "nectary", &["nbd", "list", &server.url(""), "--json"]).unwrap();
     assert!(list.contains("\"disk\""), "{list}");
 
     drop(daemon);
 
-    let server = Server::qemu(folder, &scratch.join("qemu.img")).unwrap();
+    let server = NbdServer::qemu(folder, &scratch.join("qemu.img")).unwrap();
     chain("qemu", folder, &server, "disk");
 }
 
+/// The status shows an export, and an export refuses a public address.
 #[test]
-fn an_export_shows_in_the_status_and_refuses_to_be_public() {
-    let scratch = Scratch::new("nbd-status").unwrap();
+fn export_status_and_public_refusal() {
+    let scratch = ScratchFolder::new("nbd-status").unwrap();
     let folder = scratch.path();
-    let server = Server::nectary(folder, "export", &["a=memory:1M", "b=memory:2M", "--read-only"]).unwrap();
+    let server = NbdServer::nectary(folder, "export", &["a=memory:1M", "b=memory:2M", "--read-only"]).unwrap();
     let status: Value = serde_json::from_str(&run(folder, "nectary", &["status", "--json"]).unwrap()).unwrap();
     let detail = &status[0]["status"]["detail"];
     assert_eq!(status[0]["status"]["component"], "export", "{status}");
@@ -358,13 +362,14 @@ fn an_export_shows_in_the_status_and_refuses_to_be_public() {
     assert!(!socket.exists());
 }
 
+/// Read-only exports share a file and exclude a writer.
 #[test]
-fn exports_that_are_only_read_share_a_file_and_keep_a_writer_away() {
-    let scratch = Scratch::new("nbd-read-only").unwrap();
+fn read_only_exports_share_file() {
+    let scratch = ScratchFolder::new("nbd-read-only").unwrap();
     let folder = scratch.path();
     let spec = folder.join("disk").display().to_string();
     std::fs::write(&spec, vec![7; 1 << 20]).unwrap();
-    let servers = ["one", "two"].map(|name| Server::nectary(folder, name, &[&spec, "--read-only"]).unwrap());
+    let servers = ["one", "two"].map(|name| NbdServer::nectary(folder, name, &[&spec, "--read-only"]).unwrap());
     let writer = ["export", &spec, "--nbd", "tcp:127.0.0.1:0"];
     assert_eq!(try_run(folder, "nectary", &writer).unwrap().0.code(), Some(5));
     for server in servers {
@@ -379,7 +384,7 @@ fn connections_are_encrypted_and_certificates_verified() {
     if lacks("TLS", &["openssl", "nbdinfo", "nbdcopy"]) {
         return;
     }
-    let scratch = Scratch::new("nbd-tls").unwrap();
+    let scratch = ScratchFolder::new("nbd-tls").unwrap();
     let folder = scratch.path();
     let (good, other) = (scratch.join("pki"), scratch.join("other"));
     make_certificates(&good).unwrap();
@@ -388,7 +393,7 @@ fn connections_are_encrypted_and_certificates_verified() {
     let address = free_address().unwrap();
     let listen = format!("tcp:{address}");
     let (certificate, key, ca) = (file("server-cert.pem"), file("server-key.pem"), file("ca-cert.pem"));
-    let server = Server::nectary(
+    let server = NbdServer::nectary(
         folder,
         "tls",
         &["disk=memory:8M", "--nbd", &listen, "--tls-cert", &certificate, "--tls-key", &key, "--tls-ca", &ca],
@@ -402,7 +407,7 @@ fn connections_are_encrypted_and_certificates_verified() {
     // Use our client on our server, and copy an image through both.
     let (image, copy) = (scratch.join("image"), scratch.join("copy"));
     write_image(&image, 8 << 20, 4).unwrap();
-    let chained = Server::nectary(folder, "chain", &[&url(&good)]).unwrap();
+    let chained = NbdServer::nectary(folder, "chain", &[&url(&good)]).unwrap();
     run(folder, "nbdcopy", &["--flush", &text(&image), &chained.url("")]).unwrap();
     run(folder, "nbdcopy", &[&url(&good), &text(&copy)]).unwrap();
     assert!(is_same(&image, &copy));
@@ -435,17 +440,18 @@ fn connections_are_encrypted_and_certificates_verified() {
 /// A size that is no multiple of a sector. *Units*: bytes.
 const ODD_BYTES: usize = (1 << 20) + 700;
 
+/// Files and exports of odd sizes are complete for other programs.
 #[test]
-fn odd_files_and_exports_are_whole_for_others() {
+fn odd_sizes_complete_for_others() {
     if lacks("odd sizes", &["nbdkit", "nbdcopy", "nbdinfo", "qemu-img"]) {
         return;
     }
-    let scratch = Scratch::new("nbd-odd").unwrap();
+    let scratch = ScratchFolder::new("nbd-odd").unwrap();
     let (folder, image, copy) = (scratch.path(), scratch.join("image"), scratch.join("copy"));
     write_image(&image, ODD_BYTES, 6).unwrap();
     let disk = scratch.join("disk");
     std::fs::write(&disk, vec![0; ODD_BYTES]).unwrap();
-    let server = Server::nectary(folder, "odd", &[&text(&disk)]).unwrap();
+    let server = NbdServer::nectary(folder, "odd", &[&text(&disk)]).unwrap();
     let size = |url: &str| run(folder, "nbdinfo", &["--size", url]).unwrap().trim().to_owned();
     assert_eq!(size(&server.url("")), ODD_BYTES.to_string());
     run(folder, "nbdcopy", &["--flush", &text(&image), &server.url("")]).unwrap();
@@ -455,8 +461,8 @@ fn odd_files_and_exports_are_whole_for_others() {
     assert!(server.terminate().unwrap().0.success());
     assert!(is_same(&image, &disk), "the file has kept its size");
     // Through our client to another project's server, which has the same size.
-    let behind = Server::nbdkit(folder, "kit", &["memory", &ODD_BYTES.to_string()]).unwrap();
-    let server = Server::nectary(folder, "chain", &[&behind.url("")]).unwrap();
+    let behind = NbdServer::nbdkit(folder, "kit", &["memory", &ODD_BYTES.to_string()]).unwrap();
+    let server = NbdServer::nectary(folder, "chain", &[&behind.url("")]).unwrap();
     assert_eq!(size(&server.url("")), ODD_BYTES.to_string());
     run(folder, "nbdcopy", &["--flush", &text(&image), &server.url("")]).unwrap();
     run(folder, "nbdcopy", &[&behind.url(""), &text(&copy)]).unwrap();
@@ -464,15 +470,16 @@ fn odd_files_and_exports_are_whole_for_others() {
     assert!(server.terminate().unwrap().0.success());
 }
 
+/// Sectors have 512 bytes, or the smallest block of the server; sizes are rounded up to sectors.
 #[test]
-fn attached_export_has_sectors_of_512_bytes() {
+fn attached_export_follows_server_sectors() {
     if lacks("sectors", &["nbdkit", "blockdev"]) {
         return;
     }
-    if let Some(reason) = nectary_e2e::attach::missing(nectary_e2e::attach::FileSystem::Ext4) {
+    if let Some(reason) = nectary_e2e::attach::missing(nectary_e2e::attach::TestFileSystem::Ext4) {
         return not_run(format!("sectors: {reason}"));
     }
-    let scratch = Scratch::new("nbd-sectors").unwrap();
+    let scratch = ScratchFolder::new("nbd-sectors").unwrap();
     let folder = scratch.path();
     let _turn = nectary_e2e::attach::turns::alone();
     for (name, arguments, sector) in [
@@ -490,7 +497,7 @@ fn attached_export_has_sectors_of_512_bytes() {
             "4096",
         ),
     ] {
-        let server = Server::nbdkit(folder, name, arguments).unwrap();
+        let server = NbdServer::nbdkit(folder, name, arguments).unwrap();
         let spec = format!("\"{}\"", server.url(""));
         // There may be warnings before the path.
         let printed = run(folder, "nectary", &["attach", &spec]).unwrap();
@@ -503,15 +510,16 @@ fn attached_export_has_sectors_of_512_bytes() {
     }
 }
 
+/// A file of an odd size is used to its last byte.
 #[test]
-fn attached_odd_file_is_used_to_its_last_byte() {
+fn attached_odd_file_fully_usable() {
     if lacks("attached odd file", &["blockdev"]) {
         return;
     }
-    if let Some(reason) = nectary_e2e::attach::missing(nectary_e2e::attach::FileSystem::Ext4) {
+    if let Some(reason) = nectary_e2e::attach::missing(nectary_e2e::attach::TestFileSystem::Ext4) {
         return not_run(format!("attached odd file: {reason}"));
     }
-    let scratch = Scratch::new("attach-odd").unwrap();
+    let scratch = ScratchFolder::new("attach-odd").unwrap();
     let folder = scratch.path();
     let (file, bytes) = (scratch.join("odd-file"), ODD_BYTES);
     write_image(&file, bytes, 8).unwrap();
@@ -545,15 +553,15 @@ fn attached_odd_file_is_used_to_its_last_byte() {
 }
 
 #[test]
-fn attached_export_waits_for_a_server_that_restarts() {
+fn attached_export_survives_server_restart() {
     if lacks("restart", &["nbdkit"]) {
         return;
     }
-    let scratch = Scratch::new("nbd-restart").unwrap();
+    let scratch = ScratchFolder::new("nbd-restart").unwrap();
     let (folder, disk) = (scratch.path(), scratch.join("disk"));
     write_image(&disk, 1 << 20, 8).unwrap();
-    let behind = Server::nbdkit(folder, "kit", &["file", &text(&disk)]).unwrap();
-    let server = Server::nectary(folder, "chain", &[&behind.url("")]).unwrap();
+    let behind = NbdServer::nbdkit(folder, "kit", &["file", &text(&disk)]).unwrap();
+    let server = NbdServer::nectary(folder, "chain", &[&behind.url("")]).unwrap();
     let copy = scratch.join("copy");
     let read = |copy: &Path| {
         let _ = std::fs::remove_file(copy);
@@ -575,7 +583,7 @@ fn attached_export_waits_for_a_server_that_restarts() {
     let reading = std::thread::scope(|scope| {
         let reader = scope.spawn(|| read(&copy));
         std::thread::sleep(Duration::from_millis(200));
-        let behind = Server::nbdkit(folder, "kit", &["file", &text(&disk)]).unwrap();
+        let behind = NbdServer::nbdkit(folder, "kit", &["file", &text(&disk)]).unwrap();
         let read = reader.join().unwrap();
         drop(behind);
         read

@@ -13,7 +13,7 @@ use nectary_e2e::guard::{self, find_program};
 use nectary_e2e::nectary::{binary, run};
 use nectary_e2e::packages::{exposure, repository};
 use nectary_e2e::report::not_run;
-use nectary_e2e::scratch::Scratch;
+use nectary_e2e::scratch::ScratchFolder;
 
 /// The greatest exposure of a service that runs as an own user, of 10.
 const EXPOSURE_MAX: f64 = 3.0;
@@ -22,7 +22,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 const PROMTOOL_MAX: Duration = Duration::from_secs(60);
 
 /// Copies the units into a scratch folder, with the program under test as their program.
-fn units(scratch: &Scratch) -> Result<Vec<PathBuf>> {
+fn units(scratch: &ScratchFolder) -> Result<Vec<PathBuf>> {
     let program = binary()?.canonicalize()?.display().to_string();
     let mut units = Vec::new();
     for entry in fs::read_dir(repository()?.join("packaging/systemd"))?.flatten().filter(|it| it.path().is_file()) {
@@ -40,7 +40,7 @@ fn services_are_understood_and_little_exposed() -> Result<()> {
         not_run("systemd-analyze is not installed");
         return Ok(());
     }
-    let scratch = Scratch::new("units")?;
+    let scratch = ScratchFolder::new("units")?;
     let units = units(&scratch)?;
     let log = scratch.join("log");
     let mut verify = Command::new("systemd-analyze");
@@ -73,7 +73,7 @@ fn is_closed(unit: &std::path::Path) -> bool {
 
 #[test]
 fn packaged_configuration_is_good() -> Result<()> {
-    let scratch = Scratch::new("packaged-config")?;
+    let scratch = ScratchFolder::new("packaged-config")?;
     let text = fs::read_to_string(repository()?.join("packaging/etc/proxy.toml"))?;
     let own = |text: &str| text.replace("/var/log/nectary", &scratch.path().display().to_string());
     fs::write(scratch.join("proxy.toml"), own(&text))?;
@@ -115,7 +115,7 @@ fn alerts_fire_when_they_should() -> Result<()> {
         not_run("promtool is not installed (Debian package prometheus)");
         return Ok(());
     }
-    let scratch = Scratch::new("alerts")?;
+    let scratch = ScratchFolder::new("alerts")?;
     let from = repository()?.join("packaging/prometheus");
     for name in ["alerts.yml", "alerts-test.yml"] {
         fs::copy(from.join(name), scratch.join(name))?;

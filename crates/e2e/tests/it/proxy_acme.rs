@@ -2,18 +2,18 @@
 
 use anyhow::{Context, Result, bail};
 use nectary_e2e::guard::{self, find_program};
-use nectary_e2e::nectary::certificates::Certificates;
+use nectary_e2e::nectary::certificates::ServerCertificates;
 use nectary_e2e::nectary::{ProxyCommand, run};
-use nectary_e2e::origin::Origin;
+use nectary_e2e::origin::DeterministicOrigin;
 use nectary_e2e::report::not_run;
-use nectary_e2e::scratch::{Scratch, free_address};
+use nectary_e2e::scratch::{ScratchFolder, free_address};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// A site whose certificate nobody gives; `state` is the directory of certificates.
-fn text(command: &ProxyCommand, origin: &Origin, (ca, state): (&Path, &Path)) -> Result<String> {
+fn text(command: &ProxyCommand, origin: &DeterministicOrigin, (ca, state): (&Path, &Path)) -> Result<String> {
     Ok(format!(
         r#"
 [server]
@@ -60,10 +60,10 @@ origin = "one"
 }
 
 #[test]
-fn missing_certificate_is_told_with_its_remedy() -> Result<()> {
-    let scratch = Scratch::new("acme-missing")?;
-    let origin = Origin::start()?;
-    let certificates = Certificates::make(scratch.path(), "localhost")?;
+fn missing_certificate_names_remedy() -> Result<()> {
+    let scratch = ScratchFolder::new("acme-missing")?;
+    let origin = DeterministicOrigin::start()?;
+    let certificates = ServerCertificates::make(scratch.path(), "localhost")?;
     let command = ProxyCommand::new(scratch.path(), None)?;
     let (file, state) = (scratch.join("proxy.toml"), scratch.join("acme"));
     std::fs::write(&file, text(&command, &origin, (&certificates.ca, &state))?)?;
@@ -114,7 +114,7 @@ fn missing_certificate_is_told_with_its_remedy() -> Result<()> {
 }
 
 /// Asks for a page as a client that accepts the placeholder.
-fn is_served(scratch: &Scratch, port: u16) -> Result<()> {
+fn is_served(scratch: &ScratchFolder, port: u16) -> Result<()> {
     if find_program("curl").is_none() {
         not_run("curl is not installed");
         return Ok(());

@@ -2,10 +2,10 @@
 
 use anyhow::{Context, Result, bail};
 use nectary_e2e::guard;
-use nectary_e2e::http::Connection;
-use nectary_e2e::nectary::{Nectary, ProxyCommand, run};
-use nectary_e2e::origin::Origin;
-use nectary_e2e::scratch::Scratch;
+use nectary_e2e::http::HttpConnection;
+use nectary_e2e::nectary::{NectaryProxy, ProxyCommand, run};
+use nectary_e2e::origin::DeterministicOrigin;
+use nectary_e2e::scratch::ScratchFolder;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,7 +17,7 @@ const TARGET: &str = "/anything/a?size=1000&cc=max-age=60";
 const NOT_DONE: &str = "[origins.later]\nservers = [\"http://127.0.0.1:1\"]\nretries = 1";
 
 /// Two sites, one of them of two servers, and a route of each kind.
-fn text(command: &ProxyCommand, origins: &[&Origin; 3], more: &str) -> String {
+fn text(command: &ProxyCommand, origins: &[&DeterministicOrigin; 3], more: &str) -> String {
     format!(
         r#"
 [server]
@@ -76,19 +76,24 @@ query-ignore = ["utm_*"]
 }
 
 /// A proxy with its file.
-struct Sites {
-    scratch: Scratch,
+struct ConfiguredSites {
+    scratch: ScratchFolder,
     command: ProxyCommand,
     file: PathBuf,
-    origins: [Origin; 3],
+    origins: [DeterministicOrigin; 3],
 }
 
-impl Sites {
-    fn new(name: &str) -> Result<Sites> {
-        let scratch = Scratch::new(name)?;
+impl ConfiguredSites {
+    fn new(name: &str) -> Result<ConfiguredSites> {
+        let scratch = ScratchFolder::new(name)?;
         let command = ProxyCommand::new(scratch.path(), None)?;
         let file = scratch.join("proxy.toml");
-        let sites = Sites { command, file, origins: [Origin::start()?, Origin::start()?, Origin::start()?], scratch };
+        let sites = ConfiguredSites {
+            command,
+            file,
+            origins: [DeterministicOrigin::start()?, DeterministicOrigin::start()?, DeterministicOrigin::start()?],
+            scratch,
+        };
         sites.write("")?;
         Ok(sites)
     }
@@ -99,18 +104,18 @@ impl Sites {
         Ok(std::fs::write(&self.file, text(&self.command, &[one, two, three], more))?)
     }
 
-    fn start(&self) -> Result<Nectary> {
+    fn start(&self) -> Result<NectaryProxy> {
         self.command.start_with_file(&self.file)
     }
 }
 
-fn ask(client: &mut Connection, host: &str, target: &str) -> Result<nectary_e2e::http::Response> {
+fn ask(client: &mut HttpConnection, host: &str, target: &str) -> Result<nectary_e2e::http::HttpResponse> {
     let head = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n");
     Ok(client.exchange(head.as_bytes(), "GET")?)
 }
 
 /// Waits until the status of the proxy is as wanted.
-fn wait_for(nectary: &Nectary, what: &str, is_so: impl Fn(&Value) -> bool) -> Result<Value> {
+fn wait_for(nectary: &NectaryProxy, what: &str, is_so: impl Fn(&Value) -> bool) -> Result<Value> {
     let begun = Instant::now();
     loop {
         let status = nectary.control()?.status()?;
@@ -131,7 +136,7 @@ fn reloads(status: &Value) -> u64 {
 
 #[test]
 fn two_sites_of_one_file() -> Result<()> {
-    let sites = Sites::new("two-sites")?;
+    let sites = ConfiguredSites::new("two-sites")?;
     let mut nectary = sites.start()?;
     let client = &mut nectary.client();
     for host in ["one.example", "www.one.example:8080", "TWO.example"] {
@@ -163,12 +168,12 @@ fn two_sites_of_one_file() -> Result<()> {
 
 #[test]
 fn ten_reloads_lose_no_request() -> Result<()> {
-    let sites = Sites::new("reloads")?;
+    let sites = ConfiguredSites::new("reloads")?;
     let mut nectary = sites.start()?;
     let (stop, good) = (AtomicBool::new(false), AtomicU64::new(0));
     let listen = nectary.listen;
     let load = |host: &'static str| -> Result<()> {
-        let mut client = Connection::new(listen, Duration::from_secs(30));
+        let mut client = HttpConnection::new(listen, Duration::from_secs(30));
         let mut number = 0;
         while !stop.load(Ordering::Relaxed) {
             number += 1;
@@ -205,7 +210,7 @@ fn ten_reloads_lose_no_request() -> Result<()> {
 
 #[test]
 fn a_wrong_file_changes_nothing() -> Result<()> {
-    let sites = Sites::new("wrong-file")?;
+    let sites = ConfiguredSites::new("wrong-file")?;
     let mut nectary = sites.start()?;
     let client = &mut nectary.client();
     assert_eq!(ask(client, "one.example", TARGET)?.status, 200);
@@ -239,7 +244,7 @@ fn proxy(folder: &Path, arguments: &[&str]) -> Result<(i32, String)> {
 
 #[test]
 fn files_are_checked_and_printed() -> Result<()> {
-    let sites = Sites::new("checked")?;
+    let sites = ConfiguredSites::new("checked")?;
     let folder = sites.scratch.path();
     let file = sites.file.to_str().context("a path")?;
     let (code, printed) = proxy(folder, &["--config", file, "--check-config"])?;

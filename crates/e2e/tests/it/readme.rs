@@ -8,11 +8,11 @@
 
 use anyhow::{Context, Result, bail};
 use nectary_e2e::content;
-use nectary_e2e::guard::{Process, find_program};
+use nectary_e2e::guard::{GuardedProcess, find_program};
 use nectary_e2e::nectary::binary;
-use nectary_e2e::origin::Origin;
+use nectary_e2e::origin::DeterministicOrigin;
 use nectary_e2e::report::not_run;
-use nectary_e2e::scratch::{Scratch, free_address};
+use nectary_e2e::scratch::{ScratchFolder, free_address};
 use std::fmt::Write;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -32,22 +32,22 @@ const PROGRAMS: &[&str] = &["bash", "make", "cc", "curl", "unshare", "pkill", "p
 
 /// A command of the README, and the output shown below it.
 #[derive(Debug, PartialEq, Eq)]
-struct Step {
+struct ReadmeCommand {
     command: String,
     shown: String,
 }
 
 /// The commands of all `sh` and `console` blocks, in their order.
-fn steps(text: &str) -> Vec<Step> {
-    let mut steps: Vec<Step> = Vec::new();
+fn steps(text: &str) -> Vec<ReadmeCommand> {
+    let mut steps: Vec<ReadmeCommand> = Vec::new();
     let mut language = None;
     for line in text.lines() {
         match (language, line.strip_prefix("```")) {
             (None, Some(name)) => language = Some(name),
             (Some(_), Some(_)) => language = None,
-            (Some("sh"), None) => steps.push(Step { command: line.to_owned(), shown: String::new() }),
+            (Some("sh"), None) => steps.push(ReadmeCommand { command: line.to_owned(), shown: String::new() }),
             (Some("console"), None) => match (line.strip_prefix("$ "), steps.last_mut()) {
-                (Some(command), _) => steps.push(Step { command: command.to_owned(), shown: String::new() }),
+                (Some(command), _) => steps.push(ReadmeCommand { command: command.to_owned(), shown: String::new() }),
                 (None, Some(last)) => last.shown += &format!("{line}\n"),
                 (None, None) => {}
             },
@@ -70,13 +70,13 @@ fn without_numbers(text: &str) -> String {
     result
 }
 
-fn is_server(step: &Step) -> bool {
+fn is_server(step: &ReadmeCommand) -> bool {
     step.command.split('#').next().unwrap_or_default().trim() == "make run &"
 }
 
 /// Returns the steps as a script. Servers print to `server.log`. After the start of a server, the script waits until it
 /// listens; after `pkill`, until no `nectary` process runs.
-fn script(steps: &[Step], address: &str) -> Result<String> {
+fn script(steps: &[ReadmeCommand], address: &str) -> Result<String> {
     let (host, port) = address.split_once(':').context("an address has a port")?;
     let mut script = String::from("cd \"$SCRATCH\"\n");
     for step in steps {
@@ -102,7 +102,7 @@ fn program(path: &Path, text: &str) -> Result<()> {
 }
 
 /// Prepares the folder in which the commands run: links to the repository, and programs that replace the build and apt.
-fn prepare(scratch: &Scratch, root: &Path, origin: &Origin) -> Result<()> {
+fn prepare(scratch: &ScratchFolder, root: &Path, origin: &DeterministicOrigin) -> Result<()> {
     for name in ["Makefile", "README.md", "ci", "docs"] {
         symlink(root.join(name), scratch.join(name))?;
     }
@@ -125,7 +125,7 @@ fn prepare(scratch: &Scratch, root: &Path, origin: &Origin) -> Result<()> {
     Ok(std::fs::DirBuilder::new().mode(0o700).create(scratch.join("run"))?)
 }
 
-fn command(scratch: &Scratch, address: &str) -> Command {
+fn command(scratch: &ScratchFolder, address: &str) -> Command {
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--kill-child", "--mount-proc", "bash"]).arg(scratch.join("session.sh"));
     let path = std::env::var("PATH").unwrap_or_default();
@@ -139,7 +139,7 @@ fn command(scratch: &Scratch, address: &str) -> Command {
 }
 
 #[test]
-fn the_commands_of_the_readme_do_what_it_shows() -> Result<()> {
+fn readme_commands_print_shown_output() -> Result<()> {
     if let Some(missing) = PROGRAMS.iter().find(|name| find_program(name).is_none()) {
         not_run(format_args!("{missing} is not installed"));
         return Ok(());
@@ -156,11 +156,11 @@ fn the_commands_of_the_readme_do_what_it_shows() -> Result<()> {
     assert!(steps.remove(0).command.starts_with("make run "), "the first command starts the proxy");
     assert_eq!(steps.iter().filter(|step| is_server(step)).count(), 2, "it is started twice: {steps:?}");
 
-    let (scratch, origin) = (Scratch::new("readme")?, Origin::start()?);
+    let (scratch, origin) = (ScratchFolder::new("readme")?, DeterministicOrigin::start()?);
     prepare(&scratch, &root, &origin)?;
     let address = free_address()?.to_string();
     std::fs::write(scratch.join("session.sh"), script(&steps, &address)?)?;
-    let mut session = Process::spawn("README", command(&scratch, &address), &scratch.join("session.log"), None)?;
+    let mut session = GuardedProcess::spawn("README", command(&scratch, &address), &scratch.join("session.log"), None)?;
     let ended = session.wait(LIMIT);
     session.kill();
     let server = std::fs::read_to_string(scratch.join("server.log")).unwrap_or_default();
@@ -185,11 +185,12 @@ fn the_commands_of_the_readme_do_what_it_shows() -> Result<()> {
     Ok(())
 }
 
+/// Commands are found in blocks, and numbers in outputs are ignored.
 #[test]
-fn commands_are_found_in_blocks_and_numbers_are_left_out() {
+fn readme_steps_are_parsed() {
     let found = steps("a\n```sh\nmake run   # x\n```\n```\nother\n```\n```console\n$ b\nttl=12\n$ c\n```\n");
     let expected = [("make run   # x", ""), ("b", "ttl=12\n"), ("c", "")];
-    let expected = expected.map(|(command, shown)| Step { command: command.into(), shown: shown.into() });
+    let expected = expected.map(|(command, shown)| ReadmeCommand { command: command.into(), shown: shown.into() });
     assert_eq!(found, expected);
     assert_eq!(without_numbers("ttl=604797; 2 of 30\n"), without_numbers("ttl=1; 45 of 6\n"));
     assert_ne!(without_numbers("hit; ttl=1"), without_numbers("fwd=miss; ttl=1"));

@@ -12,9 +12,9 @@ use nectary_host::fleet::{AppliedMark, FleetNode, FleetPurge, NodeName};
 use super::client::EtcdClient;
 use super::grpc::CallError;
 use super::messages::{
-    CREATE_REVISION, Compare, ComparedValue, EQUAL, KeyValue, LEASE, LeaseGrantRequest, LeaseGrantResponse,
-    LeaseKeepAliveResponse, LeaseRequest, LeaseRevokeResponse, MOD_REVISION, Operation, OperationResult, PutRequest,
-    RangeRequest, RequestOp, TxnRequest, TxnResponse, range_end,
+    CREATE_REVISION, ComparedValue, EQUAL, EtcdOperation, KeyValue, LEASE, LeaseGrantRequest, LeaseGrantResponse,
+    LeaseKeepAliveResponse, LeaseRequest, LeaseRevokeResponse, MOD_REVISION, OperationResult, PutRequest, RangeRequest,
+    RequestOp, TxnCompare, TxnRequest, TxnResponse, range_end,
 };
 use crate::records::{
     FleetKey, FleetKeys, PurgeKey, read_identity, read_node, read_process, write_claim, write_identity, write_node,
@@ -234,7 +234,7 @@ impl FleetCalls {
     }
 
     /// That the fleet is still the one of the last join.
-    pub fn same_fleet(&self) -> Compare {
+    pub fn same_fleet(&self) -> TxnCompare {
         compare_created(&self.key(&FleetKey::Identity), EQUAL, self.identity_created.load(Ordering::Acquire))
     }
 }
@@ -248,7 +248,7 @@ pub(super) fn kvs(response: &TxnResponse, number: usize) -> &[KeyValue] {
 }
 
 pub(super) fn put(key: &Bytes, value: impl Into<Bytes>, lease: i64) -> RequestOp {
-    RequestOp { operation: Some(Operation::Put(PutRequest { key: key.clone(), value: value.into(), lease })) }
+    RequestOp { operation: Some(EtcdOperation::Put(PutRequest { key: key.clone(), value: value.into(), lease })) }
 }
 
 /// Reads a key.
@@ -263,24 +263,24 @@ pub(super) fn prefix(prefix: &str, keys_only: bool) -> RequestOp {
 }
 
 pub(super) fn range(request: RangeRequest) -> RequestOp {
-    RequestOp { operation: Some(Operation::Range(request)) }
+    RequestOp { operation: Some(EtcdOperation::Range(request)) }
 }
 
 /// Compares the revision in which a key was created; that of an absent key is 0.
-pub(super) fn compare_created(key: &Bytes, result: i32, revision: i64) -> Compare {
+pub(super) fn compare_created(key: &Bytes, result: i32, revision: i64) -> TxnCompare {
     let value = Some(ComparedValue::CreateRevision(revision));
-    Compare { result, target: CREATE_REVISION, key: key.clone(), value }
+    TxnCompare { result, target: CREATE_REVISION, key: key.clone(), value }
 }
 
 /// Compares the revision of the last change of a key; that of an absent key is 0.
-pub(super) fn compare_modified(key: &Bytes, revision: i64) -> Compare {
+pub(super) fn compare_modified(key: &Bytes, revision: i64) -> TxnCompare {
     let value = Some(ComparedValue::ModRevision(revision));
-    Compare { result: EQUAL, target: MOD_REVISION, key: key.clone(), value }
+    TxnCompare { result: EQUAL, target: MOD_REVISION, key: key.clone(), value }
 }
 
 /// Compares the lease of a key; that of an absent key is 0.
-fn compare_lease(key: &Bytes, lease: i64) -> Compare {
-    Compare { result: EQUAL, target: LEASE, key: key.clone(), value: Some(ComparedValue::Lease(lease)) }
+fn compare_lease(key: &Bytes, lease: i64) -> TxnCompare {
+    TxnCompare { result: EQUAL, target: LEASE, key: key.clone(), value: Some(ComparedValue::Lease(lease)) }
 }
 
 /// Where people find this process.

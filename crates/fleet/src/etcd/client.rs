@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::etcd_tls::EtcdTls;
-use super::grpc::{CallError, Channel, IncomingMessages};
+use super::grpc::{CallError, GrpcChannel, IncomingMessages};
 use crate::options::EtcdEndpoint;
 
 /// A client of etcd. Calls share a connection.
@@ -28,7 +28,7 @@ pub struct EtcdClient {
 
 #[derive(Default)]
 struct ClientState {
-    channel: Option<Arc<Channel>>,
+    channel: Option<Arc<GrpcChannel>>,
     /// The member that is tried next.
     next: usize,
 }
@@ -50,7 +50,7 @@ impl EtcdClient {
     /// Calls a method at the member of a connection, as [`call`](EtcdClient::call) does.
     pub async fn call_at<Q: Message, P: Message + Default>(
         &self,
-        channel: &Arc<Channel>,
+        channel: &Arc<GrpcChannel>,
         path: &str,
         request: &Q,
     ) -> Result<P, CallError> {
@@ -65,7 +65,7 @@ impl EtcdClient {
         &self,
         path: &str,
         first: &Q,
-    ) -> Result<(mpsc::Sender<Bytes>, IncomingMessages<P>, Arc<Channel>), CallError> {
+    ) -> Result<(mpsc::Sender<Bytes>, IncomingMessages<P>, Arc<GrpcChannel>), CallError> {
         let channel = self.channel().await?;
         let called = timeout(self.time_max, channel.stream(path, first)).await;
         let result = called.unwrap_or_else(|_| Err(CallError::broken("etcd has not answered in time")));
@@ -74,7 +74,7 @@ impl EtcdClient {
     }
 
     /// Gives a connection up after an error that another member may not give.
-    pub fn judge(&self, channel: &Arc<Channel>, error: Option<&CallError>) {
+    pub fn judge(&self, channel: &Arc<GrpcChannel>, error: Option<&CallError>) {
         // Statuses that are about the request or all of etcd, and not about the member: invalid argument, not found, no
         // permission, no room, failed precondition, out of range, not authenticated.
         let is_request = |error: &CallError| matches!(error.status, Some(3 | 5 | 7 | 8 | 9 | 11 | 16));
@@ -87,7 +87,7 @@ impl EtcdClient {
     }
 
     /// A connection to a member. *Errors*: none can be reached.
-    pub async fn channel(&self) -> Result<Arc<Channel>, CallError> {
+    pub async fn channel(&self) -> Result<Arc<GrpcChannel>, CallError> {
         if let Some(channel) = self.current() {
             return Ok(channel);
         }
@@ -110,7 +110,7 @@ impl EtcdClient {
                     Some(tls) if endpoint.has_tls => Some(EtcdTls::current(tls).await),
                     _ => None,
                 };
-                Channel::connect(endpoint, tls.as_ref(), self.time_max).await
+                GrpcChannel::connect(endpoint, tls.as_ref(), self.time_max).await
             };
             match timeout(time, connecting).await {
                 Ok(Ok(channel)) => {
@@ -125,7 +125,7 @@ impl EtcdClient {
         Err(last)
     }
 
-    fn current(&self) -> Option<Arc<Channel>> {
+    fn current(&self) -> Option<Arc<GrpcChannel>> {
         self.state().channel.clone().filter(|channel| !channel.is_closed())
     }
 

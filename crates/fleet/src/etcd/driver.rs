@@ -11,10 +11,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use nectary_host::clock::since_boot;
 use nectary_host::fleet::{
-    FleetError, FleetFigures, FleetGate, FleetPurge, FleetView, Later, LoggedPurge, Membership, NodeName, OwnerOrder,
-    PeerMessage, PurgeOutcome, PurgeStore, PurgeWish, RulesHash,
+    FleetError, FleetFigures, FleetGate, FleetMembership, FleetPurge, FleetView, Later, LoggedPurge, NodeName,
+    OwnerOrder, PeerMessage, PurgeOutcome, PurgeStore, PurgeWish, RulesHash,
 };
-use nectary_host::log::{self, Level};
+use nectary_host::log::{self, LogLevel};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, timeout};
@@ -39,13 +39,13 @@ const CALL_TIME_MIN: Duration = Duration::from_millis(500);
 const LEAVE_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// What is asked of the driver.
-enum Command {
+enum DriverCommand {
     Purge { purge: FleetPurge, wish: PurgeWish, reply: oneshot::Sender<Result<PurgeOutcome, FleetError>> },
     Leave(oneshot::Sender<()>),
 }
 
 /// What the driver and the proxy's workers share.
-struct Shared {
+struct DriverShared {
     fleet: String,
     name: NodeName,
     gate: Arc<FleetGate>,
@@ -56,7 +56,7 @@ struct Shared {
     is_leaving: AtomicBool,
 }
 
-impl Shared {
+impl DriverShared {
     /// Sets what each request reads. With other rules the gate is shut first, so that no request has the times of one and the
     /// rules of the other.
     fn set_gate(&self, machine: &FleetMachine) {
@@ -78,8 +78,8 @@ impl Shared {
 
 /// A fleet that etcd connects, as one of its nodes sees it.
 pub struct EtcdFleet {
-    shared: Arc<Shared>,
-    commands: mpsc::Sender<Command>,
+    shared: Arc<DriverShared>,
+    commands: mpsc::Sender<DriverCommand>,
     /// The rules of this node: only the last ones count.
     rules: watch::Sender<RulesHash>,
 }
@@ -103,7 +103,7 @@ impl EtcdFleet {
         let calls = FleetCalls::new(client, FleetKeys::new(&options.fleet), options.node.clone(), run);
         let machine = FleetMachine::new(limits.clone(), options.own_node(run), store.mark());
         let view = machine.view().clone();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(DriverShared {
             fleet: options.fleet.clone(),
             name: options.node.clone(),
             gate: Arc::new(FleetGate::new()),
@@ -116,7 +116,7 @@ impl EtcdFleet {
         let (commands, incoming) = mpsc::channel(WAITING_MAX);
         let (rules, new_rules) = watch::channel(options.rules);
         let (events, inbox) = mpsc::channel(WAITING_MAX);
-        let driver = Driver {
+        let driver = FleetDriver {
             shared: Arc::clone(&shared),
             calls: Arc::new(calls),
             store,
@@ -140,7 +140,7 @@ impl EtcdFleet {
     }
 }
 
-impl Membership for EtcdFleet {
+impl FleetMembership for EtcdFleet {
     fn name(&self) -> &NodeName {
         &self.shared.name
     }
@@ -171,7 +171,7 @@ impl Membership for EtcdFleet {
         let commands = self.commands.clone();
         Box::pin(async move {
             let (reply, answer) = oneshot::channel();
-            if commands.send(Command::Purge { purge, wish, reply }).await.is_err() {
+            if commands.send(DriverCommand::Purge { purge, wish, reply }).await.is_err() {
                 return Err(FleetError::Stopping);
             }
             answer.await.unwrap_or_else(|_| Err(FleetError::Unknown("this node stops".to_owned())))
@@ -198,7 +198,7 @@ impl Membership for EtcdFleet {
         let commands = self.commands.clone();
         Box::pin(async move {
             let (reply, answer) = oneshot::channel();
-            if commands.send(Command::Leave(reply)).await.is_ok() {
+            if commands.send(DriverCommand::Leave(reply)).await.is_ok() {
                 let _ = timeout(LEAVE_TIME_MAX, answer).await;
             }
         })
@@ -206,23 +206,23 @@ impl Membership for EtcdFleet {
 }
 
 /// A watch under way: its events, and its task.
-struct Watching {
+struct RunningWatch {
     events: mpsc::Receiver<FleetEvent>,
     _task: AbortOnDropHandle<()>,
 }
 
 /// The thread's part.
-struct Driver {
-    shared: Arc<Shared>,
+struct FleetDriver {
+    shared: Arc<DriverShared>,
     calls: Arc<FleetCalls>,
     store: Arc<dyn PurgeStore>,
     limits: crate::machine::FleetRules,
     events: mpsc::Sender<FleetEvent>,
     inbox: mpsc::Receiver<FleetEvent>,
-    commands: mpsc::Receiver<Command>,
+    commands: mpsc::Receiver<DriverCommand>,
     rules: watch::Receiver<RulesHash>,
     tasks: JoinSet<()>,
-    watching: Option<Watching>,
+    watching: Option<RunningWatch>,
     replies: HashMap<u64, oneshot::Sender<Result<PurgeOutcome, FleetError>>>,
     /// The key and the value of each purge that is not known to be in the log.
     keys: HashMap<u64, (PurgeKey, Bytes)>,
@@ -230,7 +230,7 @@ struct Driver {
     pauses: PauseWatch,
 }
 
-impl Driver {
+impl FleetDriver {
     async fn run(mut self) {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -239,8 +239,8 @@ impl Driver {
                 Some(event) = self.inbox.recv() => self.take(event),
                 Some(event) = next_of(&mut self.watching) => self.take(event),
                 command = self.commands.recv() => match command {
-                    Some(Command::Purge { purge, wish, reply }) => self.begin_purge(purge, wish, reply),
-                    Some(Command::Leave(reply)) => {
+                    Some(DriverCommand::Purge { purge, wish, reply }) => self.begin_purge(purge, wish, reply),
+                    Some(DriverCommand::Leave(reply)) => {
                         self.end().await;
                         let _ = reply.send(());
                         return;
@@ -399,7 +399,7 @@ impl Driver {
                     let _ = reply.send(result);
                 }
             }
-            FleetAction::Note(text) => log::write(Level::Warning, "proxy", format_args!("{text}")),
+            FleetAction::Note(text) => log::write(LogLevel::Warning, "proxy", format_args!("{text}")),
         }
     }
 
@@ -431,7 +431,7 @@ impl Driver {
             let ended = calls.watch(from, interval, &sender).await;
             let _ = sender.send(ended).await;
         });
-        self.watching = Some(Watching { events, _task: AbortOnDropHandle::new(task) });
+        self.watching = Some(RunningWatch { events, _task: AbortOnDropHandle::new(task) });
     }
 
     fn spawn(&mut self, action: impl Future<Output = Option<FleetEvent>> + Send + 'static) {
@@ -445,12 +445,12 @@ impl Driver {
 }
 
 /// The next event of a watch; `None` if there is none, or if it has ended and said so.
-async fn next_of(watching: &mut Option<Watching>) -> Option<FleetEvent> {
+async fn next_of(watching: &mut Option<RunningWatch>) -> Option<FleetEvent> {
     watching.as_mut()?.events.recv().await
 }
 
 fn note(text: &str) {
-    log::write(Level::Warning, "proxy", format_args!("fleet: {text}"));
+    log::write(LogLevel::Warning, "proxy", format_args!("fleet: {text}"));
 }
 
 /// The time in seconds since 1970.
@@ -462,7 +462,7 @@ fn now_s() -> u64 {
 mod tests {
     use super::*;
     use crate::machine::{FleetRules, LogSnapshot};
-    use nectary_host::fleet::{AppliedMark, FleetNode, Standing};
+    use nectary_host::fleet::{AppliedMark, FleetNode, NodeStanding};
 
     /// A machine that is a member.
     fn member(name: &NodeName) -> FleetMachine {
@@ -488,7 +488,7 @@ mod tests {
         let name = NodeName::new("a").expect("a name");
         let machine = member(&name);
         let view = machine.view().clone();
-        let shared = Shared {
+        let shared = DriverShared {
             fleet: String::new(),
             gate: Arc::new(FleetGate::new()),
             shares: watch::Sender::new(Arc::new(FleetShares::new(view.clone(), &name))),
@@ -499,9 +499,9 @@ mod tests {
             is_leaving: AtomicBool::new(false),
         };
         shared.set_gate(&shared.machine());
-        assert_eq!(shared.gate.standing(), Standing::Member);
+        assert_eq!(shared.gate.standing(), NodeStanding::Member);
         shared.is_leaving.store(true, Ordering::Release);
         shared.set_gate(&shared.machine());
-        assert_eq!(shared.gate.standing(), Standing::ValidateOnly);
+        assert_eq!(shared.gate.standing(), NodeStanding::ValidateOnly);
     }
 }

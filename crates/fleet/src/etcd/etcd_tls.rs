@@ -8,13 +8,13 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use nectary_host::log::{Level, Throttle};
+use nectary_host::log::{LogLevel, LogThrottle};
 use nectary_host::tls::ClientTls;
 
 use crate::options::TlsFiles;
 
 /// Limits how often it is logged that files cannot be used.
-static UNUSABLE: Throttle = Throttle::every(Duration::from_secs(60));
+static UNUSABLE: LogThrottle = LogThrottle::every(Duration::from_secs(60));
 
 /// What tells a file from the one that was there before: time of its last change, length and inode.
 type FileStamp = Option<(SystemTime, u64, u64)>;
@@ -55,7 +55,7 @@ impl EtcdTls {
             match read(&self.files) {
                 Ok(tls) => *state = ReadFiles { stamps, tls },
                 Err(error) => UNUSABLE.write(
-                    Level::Warning,
+                    LogLevel::Warning,
                     "proxy",
                     format_args!("fleet: the new certificates for etcd cannot be used: {error}; those from before are"),
                 ),

@@ -69,12 +69,12 @@ impl fmt::Display for CallError {
 }
 
 /// The messages of a call: one, and then perhaps more.
-pub struct Outgoing {
+pub struct OutgoingMessages {
     first: Option<Bytes>,
     more: Option<mpsc::Receiver<Bytes>>,
 }
 
-impl Body for Outgoing {
+impl Body for OutgoingMessages {
     type Data = Bytes;
     type Error = std::convert::Infallible;
 
@@ -97,14 +97,14 @@ impl Body for Outgoing {
 }
 
 /// A connection to a member of etcd. Calls share it.
-pub struct Channel {
-    sender: SendRequest<Outgoing>,
+pub struct GrpcChannel {
+    sender: SendRequest<OutgoingMessages>,
     authority: String,
     scheme: &'static str,
     _connection: AbortOnDropHandle<()>,
 }
 
-impl Channel {
+impl GrpcChannel {
     /// Connects. A connection that does not answer pings for `silence_max` ends. The caller bounds the time.
     ///
     /// *Errors*: nothing was sent.
@@ -112,7 +112,7 @@ impl Channel {
         endpoint: &EtcdEndpoint,
         tls: Option<&ClientTls>,
         silence_max: Duration,
-    ) -> Result<Channel, CallError> {
+    ) -> Result<GrpcChannel, CallError> {
         let EtcdEndpoint { host, port, has_tls } = endpoint;
         let stream = nectary_host::connect::connect(host, *port).await.map_err(CallError::unsent)?;
         let _ = stream.set_nodelay(true);
@@ -122,9 +122,9 @@ impl Channel {
                 let connected = tls.connect(host, stream).await.map_err(|error| {
                     CallError::unsent(nectary_host::tls::explain(&error).unwrap_or_else(|| error.to_string()))
                 })?;
-                Channel::over(TokioIo::new(connected), authority, "https", silence_max).await
+                GrpcChannel::over(TokioIo::new(connected), authority, "https", silence_max).await
             }
-            None => Channel::over(TokioIo::<TcpStream>::new(stream), authority, "http", silence_max).await,
+            None => GrpcChannel::over(TokioIo::<TcpStream>::new(stream), authority, "http", silence_max).await,
         }
     }
 
@@ -133,7 +133,7 @@ impl Channel {
         authority: String,
         scheme: &'static str,
         silence_max: Duration,
-    ) -> Result<Channel, CallError>
+    ) -> Result<GrpcChannel, CallError>
     where
         S: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
     {
@@ -149,7 +149,7 @@ impl Channel {
             // Its error is that of the calls.
             let _ = connection.await;
         });
-        Ok(Channel { sender, authority, scheme, _connection: AbortOnDropHandle::new(connection) })
+        Ok(GrpcChannel { sender, authority, scheme, _connection: AbortOnDropHandle::new(connection) })
     }
 
     /// Whether the connection has ended.
@@ -159,7 +159,7 @@ impl Channel {
 
     /// Calls a method with one message, and takes one.
     pub async fn call<Q: Message, P: Message + Default>(&self, path: &str, request: &Q) -> Result<P, CallError> {
-        let mut incoming = self.open(path, Outgoing { first: Some(framed(request)?), more: None }).await?;
+        let mut incoming = self.open(path, OutgoingMessages { first: Some(framed(request)?), more: None }).await?;
         let response = incoming.next().await?;
         response.ok_or_else(|| CallError::broken("etcd has sent no response"))
     }
@@ -171,11 +171,15 @@ impl Channel {
         first: &Q,
     ) -> Result<(mpsc::Sender<Bytes>, IncomingMessages<P>), CallError> {
         let (sender, receiver) = mpsc::channel(4);
-        let incoming = self.open(path, Outgoing { first: Some(framed(first)?), more: Some(receiver) }).await?;
+        let incoming = self.open(path, OutgoingMessages { first: Some(framed(first)?), more: Some(receiver) }).await?;
         Ok((sender, incoming))
     }
 
-    async fn open<P: Message + Default>(&self, path: &str, body: Outgoing) -> Result<IncomingMessages<P>, CallError> {
+    async fn open<P: Message + Default>(
+        &self,
+        path: &str,
+        body: OutgoingMessages,
+    ) -> Result<IncomingMessages<P>, CallError> {
         let request = Request::builder()
             .method(Method::POST)
             .uri(format!("{}://{}{path}", self.scheme, self.authority))

@@ -37,7 +37,7 @@ pub struct KeyValue {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct Event {
+pub struct EtcdEvent {
     #[prost(int32, tag = "1")]
     pub kind: i32,
     #[prost(message, optional, tag = "2")]
@@ -88,12 +88,12 @@ pub struct DeleteRangeRequest {
 
 #[derive(Clone, PartialEq, Message)]
 pub struct RequestOp {
-    #[prost(oneof = "Operation", tags = "1, 2, 3")]
-    pub operation: Option<Operation>,
+    #[prost(oneof = "EtcdOperation", tags = "1, 2, 3")]
+    pub operation: Option<EtcdOperation>,
 }
 
 #[derive(Clone, PartialEq, Oneof)]
-pub enum Operation {
+pub enum EtcdOperation {
     #[prost(message, tag = "1")]
     Range(RangeRequest),
     #[prost(message, tag = "2")]
@@ -123,7 +123,7 @@ pub enum OperationResult {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct Compare {
+pub struct TxnCompare {
     #[prost(int32, tag = "1")]
     pub result: i32,
     #[prost(int32, tag = "2")]
@@ -147,7 +147,7 @@ pub enum ComparedValue {
 #[derive(Clone, PartialEq, Message)]
 pub struct TxnRequest {
     #[prost(message, repeated, tag = "1")]
-    pub compare: Vec<Compare>,
+    pub compare: Vec<TxnCompare>,
     #[prost(message, repeated, tag = "2")]
     pub success: Vec<RequestOp>,
     #[prost(message, repeated, tag = "3")]
@@ -239,7 +239,7 @@ pub struct WatchResponse {
     #[prost(string, tag = "6")]
     pub cancel_reason: String,
     #[prost(message, repeated, tag = "11")]
-    pub events: Vec<Event>,
+    pub events: Vec<EtcdEvent>,
 }
 
 /// The end of the range of keys that begin with a prefix.
@@ -265,9 +265,9 @@ mod tests {
             RangeRequest { key: "a".into(), range_end: "b".into(), limit: 2, keys_only: true, ..Default::default() };
         assert_eq!(range.encode_to_vec(), b"\x0a\x01a\x12\x01b\x18\x02\x40\x01");
         let value = Some(ComparedValue::CreateRevision(0));
-        let compare = Compare { result: EQUAL, target: CREATE_REVISION, key: "k".into(), value };
+        let compare = TxnCompare { result: EQUAL, target: CREATE_REVISION, key: "k".into(), value };
         let put = PutRequest { key: "k".into(), value: "v".into(), lease: 7 };
-        let success = vec![RequestOp { operation: Some(Operation::Put(put)) }];
+        let success = vec![RequestOp { operation: Some(EtcdOperation::Put(put)) }];
         let txn = TxnRequest { compare: vec![compare], success, failure: Vec::new() };
         assert_eq!(txn.encode_to_vec(), b"\x0a\x07\x10\x01\x1a\x01k\x28\x00\x12\x0a\x12\x08\x0a\x01k\x12\x01v\x18\x07");
         let create = WatchCreateRequest { key: "a".into(), range_end: "b".into(), start_revision: 300 };

@@ -9,7 +9,7 @@ use nectary_host::fleet::{AppliedMark, FleetNode, FleetPurge, LoggedPurge, NodeN
 use super::calls::{FleetCalls, compare_modified, get, kvs, prefix, put};
 use super::grpc::CallError;
 use super::messages::{
-    DeleteRangeRequest, KeyValue, Operation, RangeRequest, RangeResponse, RequestOp, TxnRequest, range_end,
+    DeleteRangeRequest, EtcdOperation, KeyValue, RangeRequest, RangeResponse, RequestOp, TxnRequest, range_end,
 };
 use crate::machine::{FleetRules, LogEntry, LogSnapshot, LogTotals, trim_through};
 use crate::records::{FleetKey, read_identity, read_node, read_purge, read_revision, write_revision};
@@ -187,7 +187,7 @@ impl FleetCalls {
             let last = chunk.last().map_or(0, |entry| entry.0.revision);
             let delete = |key: &Bytes| {
                 let request = DeleteRangeRequest { key: key.clone(), range_end: Bytes::new() };
-                RequestOp { operation: Some(Operation::Delete(request)) }
+                RequestOp { operation: Some(EtcdOperation::Delete(request)) }
             };
             let mut success = vec![put(&key, write_revision(floor.max(last)), 0)];
             success.extend(chunk.iter().map(|entry| delete(&entry.1)));

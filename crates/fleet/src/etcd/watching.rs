@@ -13,7 +13,8 @@ use tokio::sync::mpsc;
 use super::calls::FleetCalls;
 use super::grpc::{CallError, OUT_OF_RANGE, framed};
 use super::messages::{
-    EVENT_DELETE, Event, WatchCreateRequest, WatchKind, WatchProgressRequest, WatchRequest, WatchResponse, range_end,
+    EVENT_DELETE, EtcdEvent, WatchCreateRequest, WatchKind, WatchProgressRequest, WatchRequest, WatchResponse,
+    range_end,
 };
 use super::reading::unsigned;
 use crate::machine::{FleetEvent, LogChange, WatchEnd};
@@ -90,7 +91,7 @@ impl FleetCalls {
     }
 
     /// What an event means; `None` for keys that are not the fleet's.
-    fn change_of(&self, event: &Event) -> Option<LogChange> {
+    fn change_of(&self, event: &EtcdEvent) -> Option<LogChange> {
         let found = event.kv.as_ref()?;
         let key = self.keys.read(&found.key)?;
         if event.kind == EVENT_DELETE {

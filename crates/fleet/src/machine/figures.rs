@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use nectary_host::Problem;
+use nectary_host::PartProblem;
 use nectary_host::fleet::{FleetFigures, FleetState, NodeFigures};
 
 use super::FleetMachine;
@@ -18,7 +18,7 @@ const CLAIM_TIME: Duration = Duration::from_secs(10);
 
 /// What this process has done.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct MachineCounts {
     pub accepted: u64,
     pub refused: u64,
     pub applied: u64,
@@ -94,9 +94,9 @@ impl FleetMachine {
         figures.collect()
     }
 
-    fn problems(&self, now: Duration) -> Vec<Problem> {
+    fn problems(&self, now: Duration) -> Vec<PartProblem> {
         let mut problems = Vec::new();
-        let mut add = |what: String, remedy: &str| problems.push(Problem { what, remedy: remedy.to_owned() });
+        let mut add = |what: String, remedy: &str| problems.push(PartProblem { what, remedy: remedy.to_owned() });
         let why = |trouble: &Option<String>| trouble.clone().unwrap_or_else(|| "it is joining".to_owned());
         match self.state(now) {
             FleetState::Away => add(

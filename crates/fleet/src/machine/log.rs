@@ -27,7 +27,7 @@ const PENDING_BYTES_MAX: usize = 64 << 20;
 
 /// A batch that is being applied.
 #[derive(Debug)]
-struct Batch {
+struct PurgeBatch {
     number: u64,
     purges: Vec<LoggedPurge>,
     mark: AppliedMark,
@@ -59,7 +59,7 @@ pub(super) struct LogPart {
     pub must_reach: u64,
     /// No change up to this revision is missing.
     pub seen: u64,
-    applying: Option<Batch>,
+    applying: Option<PurgeBatch>,
     batches: u64,
     is_reading: bool,
     /// Whether the read under way was begun before the last join: what it brings says nothing about later purges.
@@ -476,7 +476,7 @@ impl FleetMachine {
         }
         self.log.batches += 1;
         let batch = self.log.batches;
-        self.log.applying = Some(Batch { number: batch, purges: purges.clone(), mark });
+        self.log.applying = Some(PurgeBatch { number: batch, purges: purges.clone(), mark });
         self.actions.push_back(FleetAction::Apply { batch, purges, mark });
     }
 

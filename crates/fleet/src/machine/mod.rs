@@ -41,7 +41,7 @@ use nectary_host::fleet::{AppliedMark, FleetNode, FleetView, LoggedPurge, NodeNa
 pub use event::{FleetAction, FleetEvent, LogChange, LogSnapshot, LogTotals, WatchEnd};
 pub use trim::{LogEntry, trim_through};
 
-use figures::Counts;
+use figures::MachineCounts;
 use lease::LeasePart;
 use log::LogPart;
 use requests::RequestPart;
@@ -125,7 +125,7 @@ pub struct FleetMachine {
     lease: LeasePart,
     log: LogPart,
     requests: RequestPart,
-    counts: Counts,
+    counts: MachineCounts,
     actions: VecDeque<FleetAction>,
     is_leaving: bool,
 }
@@ -142,7 +142,7 @@ impl FleetMachine {
             view: Arc::new(FleetView::default()),
             lease: LeasePart::default(),
             log: LogPart::new(mark),
-            counts: Counts::default(),
+            counts: MachineCounts::default(),
             actions: VecDeque::new(),
             is_leaving: false,
         }

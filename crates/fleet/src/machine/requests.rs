@@ -310,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn purge_rate_allows_a_period_at_once() {
+    fn purge_rate_allows_burst() {
         let mut bucket = PurgeBucket::new(3, Duration::from_secs(3));
         let mut take = |ms, amount| {
             let full_at = bucket.full_after(Duration::from_millis(ms), amount);

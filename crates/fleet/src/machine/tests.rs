@@ -52,23 +52,23 @@ fn everything(revision: u64) -> LoggedPurge {
 }
 
 /// A machine, and what it has wanted so far.
-struct Bench {
+struct MachineBench {
     machine: FleetMachine,
     actions: Vec<FleetAction>,
     now_ms: u64,
 }
 
-impl Bench {
-    fn new(rules: FleetRules, mark: AppliedMark) -> Bench {
-        Bench { machine: FleetMachine::new(rules, node("a", 0), mark), actions: Vec::new(), now_ms: 1000 }
+impl MachineBench {
+    fn new(rules: FleetRules, mark: AppliedMark) -> MachineBench {
+        MachineBench { machine: FleetMachine::new(rules, node("a", 0), mark), actions: Vec::new(), now_ms: 1000 }
     }
 
-    fn event(&mut self, event: FleetEvent) -> &mut Bench {
+    fn event(&mut self, event: FleetEvent) -> &mut MachineBench {
         self.actions.extend(self.machine.on_event(at(self.now_ms), event));
         self
     }
 
-    fn tick_at(&mut self, ms: u64) -> &mut Bench {
+    fn tick_at(&mut self, ms: u64) -> &mut MachineBench {
         self.now_ms = ms;
         self.event(FleetEvent::Tick)
     }
@@ -80,8 +80,8 @@ impl Bench {
     }
 
     /// Joins with a lease requested at 1000 ms, and reads a log.
-    fn joined(rules: FleetRules, mark: AppliedMark, snapshot: LogSnapshot) -> Bench {
-        let mut bench = Bench::new(rules, mark);
+    fn joined(rules: FleetRules, mark: AppliedMark, snapshot: LogSnapshot) -> MachineBench {
+        let mut bench = MachineBench::new(rules, mark);
         bench.event(FleetEvent::Tick).event(FleetEvent::LeaseGranted { lease: LEASE, asked: at(1000) });
         bench.event(FleetEvent::Joined { lease: LEASE, identity: snapshot.identity });
         assert!(bench.take().contains(&FleetAction::Read { above: mark }));
@@ -90,16 +90,16 @@ impl Bench {
     }
 
     /// A member with these other nodes, whose log ended at 10.
-    fn member(rules: FleetRules, others: &[&str]) -> Bench {
+    fn member(rules: FleetRules, others: &[&str]) -> MachineBench {
         let nodes = std::iter::once(&"a").chain(others).map(|name| (node(name, 3), 10)).collect();
         let snapshot = LogSnapshot { identity: FLEET, floor: 0, newest: 10, purges: Vec::new(), nodes, through: 12 };
-        let mut bench = Bench::joined(rules, mark(FLEET, 10), snapshot);
+        let mut bench = MachineBench::joined(rules, mark(FLEET, 10), snapshot);
         assert_eq!(bench.machine.state(at(1000)), FleetState::Member);
         bench.take();
         bench
     }
 
-    fn changed(&mut self, changes: Vec<LogChange>, through: u64) -> &mut Bench {
+    fn changed(&mut self, changes: Vec<LogChange>, through: u64) -> &mut MachineBench {
         self.event(FleetEvent::Changed { changes, through })
     }
 
@@ -137,7 +137,7 @@ fn snapshot(floor: u64, purges: Vec<LoggedPurge>) -> LogSnapshot {
 #[test]
 fn missed_purges_are_applied_before_serving() {
     let mark = mark(FLEET, 20);
-    let mut bench = Bench::joined(FleetRules::default(), mark, snapshot(0, vec![purge(30), purge(31)]));
+    let mut bench = MachineBench::joined(FleetRules::default(), mark, snapshot(0, vec![purge(30), purge(31)]));
     assert_eq!(bench.standing(), (0, 0), "it has missed two");
     assert_eq!(bench.machine.state(at(1000)), FleetState::CatchingUp);
     let actions = bench.take();
@@ -158,7 +158,8 @@ fn missed_purges_are_applied_before_serving() {
 
 #[test]
 fn gaps_in_the_log_purge_everything() {
-    let of = |mark, snapshot| Bench::joined(FleetRules::default(), mark, snapshot).applies().map(|it| (it.1, it.2));
+    let of =
+        |mark, snapshot| MachineBench::joined(FleetRules::default(), mark, snapshot).applies().map(|it| (it.1, it.2));
     let log = || vec![purge(30), purge(31)];
     assert_eq!(of(mark(FLEET, 20), snapshot(21, log())), Some((vec![everything(31)], 31)), "below the floor");
     assert_eq!(of(mark(FLEET, 21), snapshot(21, log())), Some((log(), 31)), "at the floor");
@@ -174,7 +175,7 @@ fn gaps_in_the_log_purge_everything() {
 
 #[test]
 fn batches_are_applied_in_order() {
-    let mut bench = Bench::member(FleetRules::default(), &["b"]);
+    let mut bench = MachineBench::member(FleetRules::default(), &["b"]);
     bench.changed(vec![LogChange::Purge(purge(13))], 13);
     let first = bench.applies().expect("a batch");
     bench.changed(vec![LogChange::Purge(purge(14)), LogChange::Purge(purge(13)), LogChange::Purge(purge(15))], 15);
@@ -188,7 +189,7 @@ fn batches_are_applied_in_order() {
 
 #[test]
 fn batch_size_is_bounded() {
-    let mut bench = Bench::member(FleetRules::default(), &[]);
+    let mut bench = MachineBench::member(FleetRules::default(), &[]);
     bench.changed((13..200).map(|revision| LogChange::Purge(purge(revision))).collect(), 200);
     let (_, purges, mark) = bench.applies().expect("a batch");
     assert_eq!((purges.len(), mark), (64, 76));
@@ -196,7 +197,7 @@ fn batch_size_is_bounded() {
 
 #[test]
 fn applied_waits_for_every_living_node() {
-    let mut bench = Bench::member(FleetRules::default(), &["b", "c", "d"]);
+    let mut bench = MachineBench::member(FleetRules::default(), &["b", "c", "d"]);
     let living = || ["a", "b", "c", "d"].map(name).to_vec();
     let wanted = |wish| FleetEvent::PurgeRequested { ticket: 1, purge: purge(0).purge, wish };
     bench.event(wanted(PurgeWish::Applied));
@@ -219,7 +220,7 @@ fn applied_waits_for_every_living_node() {
 
 #[test]
 fn late_purges_name_missing_nodes() {
-    let mut bench = Bench::member(FleetRules { purge_time: at(5000), ..FleetRules::default() }, &["b"]);
+    let mut bench = MachineBench::member(FleetRules { purge_time: at(5000), ..FleetRules::default() }, &["b"]);
     let purge = purge(0).purge;
     bench.event(FleetEvent::PurgeRequested { ticket: 1, purge: purge.clone(), wish: PurgeWish::Applied });
     bench.event(FleetEvent::PurgeRequested { ticket: 2, purge, wish: PurgeWish::Applied });
@@ -240,7 +241,7 @@ fn late_purges_name_missing_nodes() {
 
 #[test]
 fn lease_is_counted_from_its_request() {
-    let mut bench = Bench::member(FleetRules::default(), &[]);
+    let mut bench = MachineBench::member(FleetRules::default(), &[]);
     assert_eq!(bench.tick_at(3499).take(), []);
     assert_eq!(bench.tick_at(3500).take(), [FleetAction::KeepLease { lease: LEASE }]);
     bench.now_ms = 9000;
@@ -259,7 +260,7 @@ fn lease_is_counted_from_its_request() {
 
 #[test]
 fn returning_member_catches_up_again() {
-    let mut bench = Bench::member(FleetRules { serve_when_cut: Duration::ZERO, ..FleetRules::default() }, &[]);
+    let mut bench = MachineBench::member(FleetRules { serve_when_cut: Duration::ZERO, ..FleetRules::default() }, &[]);
     bench.event(FleetEvent::LeaseEnded { lease: LEASE });
     bench.tick_at(20_000).event(FleetEvent::LeaseGranted { lease: LEASE + 1, asked: at(20_000) });
     bench.event(FleetEvent::Joined { lease: LEASE + 1, identity: FLEET });
@@ -275,7 +276,7 @@ fn returning_member_catches_up_again() {
 
 #[test]
 fn ended_watches_resume_or_read_again() {
-    let mut bench = Bench::member(FleetRules::default(), &[]);
+    let mut bench = MachineBench::member(FleetRules::default(), &[]);
     bench.changed(vec![LogChange::Purge(purge(15))], 17).take();
     bench.event(FleetEvent::WatchEnded { end: WatchEnd::Broken, why: "cut".to_owned() });
     assert_eq!(bench.take(), [], "after a pause");
@@ -288,7 +289,7 @@ fn ended_watches_resume_or_read_again() {
 
 #[test]
 fn silent_watches_are_begun_again() {
-    let mut bench = Bench::member(FleetRules::default(), &[]);
+    let mut bench = MachineBench::member(FleetRules::default(), &[]);
     assert!(!bench.tick_at(6000).take().contains(&FleetAction::Watch { from: 13 }));
     assert!(bench.tick_at(6001).take().contains(&FleetAction::Watch { from: 13 }));
     assert!(!bench.tick_at(6100).take().contains(&FleetAction::Watch { from: 13 }));
@@ -298,17 +299,17 @@ fn silent_watches_are_begun_again() {
 /// Purges would wait for it as long as it lives.
 #[test]
 fn deaf_and_stuck_nodes_leave() {
-    let keeps = |bench: &mut Bench, ms: u64| {
+    let keeps = |bench: &mut MachineBench, ms: u64| {
         let kept = bench.tick_at(ms).take().contains(&FleetAction::KeepLease { lease: LEASE });
         if kept {
             bench.event(FleetEvent::LeaseKept { lease: LEASE, asked: at(ms) });
         }
         kept
     };
-    let mut deaf = Bench::member(FleetRules::default(), &[]);
+    let mut deaf = MachineBench::member(FleetRules::default(), &[]);
     assert!(keeps(&mut deaf, 10_900) && !keeps(&mut deaf, 14_000), "the watch is silent for a lease");
     assert!(deaf.tick_at(20_900).take().contains(&FleetAction::RevokeLease { lease: LEASE }));
-    let mut stuck = Bench::member(FleetRules::default(), &[]);
+    let mut stuck = MachineBench::member(FleetRules::default(), &[]);
     stuck.changed(vec![LogChange::Purge(purge(15))], 17);
     for ms in [4000, 8000, 10_900] {
         stuck.now_ms = ms;
@@ -325,7 +326,7 @@ fn deaf_and_stuck_nodes_leave() {
 /// A store that refuses at once stands still, too.
 #[test]
 fn nodes_whose_store_refuses_leave() {
-    let mut bench = Bench::member(FleetRules::default(), &[]);
+    let mut bench = MachineBench::member(FleetRules::default(), &[]);
     bench.changed(vec![LogChange::Purge(purge(15))], 17);
     let mut left_at = None;
     for ms in (1000..30_000).step_by(100) {
@@ -351,9 +352,9 @@ fn nodes_whose_store_refuses_leave() {
 
 /// It says nothing about purges that were applied by the others while this node was no member.
 #[test]
-fn reads_from_before_a_join_are_outdated() {
-    let mut bench = Bench::new(FleetRules::default(), mark(FLEET, 20));
-    let join = |bench: &mut Bench, lease, ms| {
+fn reads_before_join_are_outdated() {
+    let mut bench = MachineBench::new(FleetRules::default(), mark(FLEET, 20));
+    let join = |bench: &mut MachineBench, lease, ms| {
         bench.tick_at(ms).event(FleetEvent::LeaseGranted { lease, asked: at(ms) });
         bench.event(FleetEvent::Joined { lease, identity: FLEET });
     };
@@ -370,8 +371,8 @@ fn reads_from_before_a_join_are_outdated() {
 }
 
 #[test]
-fn long_reads_do_not_end_the_lease() {
-    let mut bench = Bench::new(FleetRules::default(), mark(FLEET, 20));
+fn long_read_keeps_lease() {
+    let mut bench = MachineBench::new(FleetRules::default(), mark(FLEET, 20));
     bench.event(FleetEvent::Tick).event(FleetEvent::LeaseGranted { lease: LEASE, asked: at(1000) });
     bench.event(FleetEvent::Joined { lease: LEASE, identity: FLEET }).take();
     for ms in (3500..60_000).step_by(2500) {
@@ -384,8 +385,8 @@ fn long_reads_do_not_end_the_lease() {
 
 /// Its key was removed, or etcd has ended its lease: what it confirms would not count.
 #[test]
-fn purges_without_own_key_shut_the_gate() {
-    let mut bench = Bench::member(FleetRules::default(), &["b"]);
+fn missing_own_key_shuts_gate() {
+    let mut bench = MachineBench::member(FleetRules::default(), &["b"]);
     bench.event(FleetEvent::PurgeRequested { ticket: 1, purge: purge(0).purge, wish: PurgeWish::Applied });
     bench.event(FleetEvent::Appended { ticket: 1, revision: 20, living: Vec::new() });
     assert_eq!(bench.machine.gate().member_until, Duration::ZERO);
@@ -395,7 +396,7 @@ fn purges_without_own_key_shut_the_gate() {
 
 #[test]
 fn revisions_given_twice_apply_nothing() {
-    let mut bench = Bench::member(FleetRules::default(), &[]);
+    let mut bench = MachineBench::member(FleetRules::default(), &[]);
     bench.event(FleetEvent::PurgeRequested { ticket: 1, purge: purge(0).purge, wish: PurgeWish::Applied });
     bench.event(FleetEvent::Appended { ticket: 1, revision: 9, living: vec![name("a")] });
     assert_eq!(bench.machine.gate().member_until, Duration::ZERO);
@@ -404,7 +405,7 @@ fn revisions_given_twice_apply_nothing() {
 
 #[test]
 fn failed_publications_pause_and_are_shown() {
-    let mut bench = Bench::member(FleetRules::default(), &[]);
+    let mut bench = MachineBench::member(FleetRules::default(), &[]);
     bench.changed(vec![LogChange::Purge(purge(15))], 15);
     let (batch, ..) = bench.applies().expect("a batch");
     bench.event(FleetEvent::BatchApplied { batch }).take();
@@ -418,10 +419,10 @@ fn failed_publications_pause_and_are_shown() {
 }
 
 #[test]
-fn nodes_that_do_not_confirm_are_shown() {
-    let mut bench = Bench::member(FleetRules::default(), &["b"]);
+fn unconfirming_nodes_are_shown() {
+    let mut bench = MachineBench::member(FleetRules::default(), &["b"]);
     let is_shown =
-        |bench: &Bench, ms| bench.machine.figures(at(ms)).problems.iter().any(|it| it.what.contains("node b"));
+        |bench: &MachineBench, ms| bench.machine.figures(at(ms)).problems.iter().any(|it| it.what.contains("node b"));
     bench.changed(vec![LogChange::Purge(purge(15))], 15);
     assert!(!is_shown(&bench, 6000) && is_shown(&bench, 6001));
     bench.now_ms = 7000;
@@ -432,10 +433,10 @@ fn nodes_that_do_not_confirm_are_shown() {
 #[test]
 fn purges_fail_or_queue_when_cut() {
     let wanted = |ticket| FleetEvent::PurgeRequested { ticket, purge: purge(0).purge, wish: PurgeWish::Applied };
-    let mut bench = Bench::new(FleetRules::default(), AppliedMark::NONE);
+    let mut bench = MachineBench::new(FleetRules::default(), AppliedMark::NONE);
     assert!(matches!(bench.event(wanted(1)).answer(), Some(Err(FleetError::Away(_)))));
     let rules = FleetRules { queues_when_cut: true, queue_max: 1, ..FleetRules::default() };
-    let mut bench = Bench::member(rules, &[]);
+    let mut bench = MachineBench::member(rules, &[]);
     bench.event(FleetEvent::LeaseEnded { lease: LEASE });
     bench.take();
     bench.event(wanted(1));
@@ -453,7 +454,7 @@ fn purges_fail_or_queue_when_cut() {
 
 #[test]
 fn purges_beyond_the_rate_are_refused() {
-    let mut bench = Bench::member(FleetRules { purge_rate: (2, at(1000)), ..FleetRules::default() }, &[]);
+    let mut bench = MachineBench::member(FleetRules { purge_rate: (2, at(1000)), ..FleetRules::default() }, &[]);
     let purge = purge(0).purge;
     for ticket in 0..3 {
         bench.event(FleetEvent::PurgeRequested { ticket, purge: purge.clone(), wish: PurgeWish::Applied });
@@ -467,7 +468,7 @@ fn purges_beyond_the_rate_are_refused() {
 
 #[test]
 fn leaving_shuts_the_gate_first() {
-    let mut bench = Bench::member(FleetRules::default(), &[]);
+    let mut bench = MachineBench::member(FleetRules::default(), &[]);
     bench.event(FleetEvent::PurgeRequested { ticket: 1, purge: purge(0).purge, wish: PurgeWish::Applied });
     bench.take();
     bench.event(FleetEvent::Leave);
@@ -479,8 +480,8 @@ fn leaving_shuts_the_gate_first() {
 }
 
 #[test]
-fn removed_node_keys_make_it_join_again() {
-    let mut bench = Bench::member(FleetRules::default(), &[]);
+fn removed_node_key_causes_rejoin() {
+    let mut bench = MachineBench::member(FleetRules::default(), &[]);
     bench.changed(vec![LogChange::NodeGone(name("a"))], 20);
     assert_eq!(bench.take(), [FleetAction::RevokeLease { lease: LEASE }, FleetAction::GrantLease]);
     assert_eq!(bench.machine.gate().member_until, Duration::ZERO);
@@ -489,7 +490,7 @@ fn removed_node_keys_make_it_join_again() {
 /// They would be applied with a mark of the other fleet, whose revisions mean something else.
 #[test]
 fn purges_of_earlier_fleets_are_forgotten() {
-    let mut bench = Bench::member(FleetRules::default(), &["b"]);
+    let mut bench = MachineBench::member(FleetRules::default(), &["b"]);
     let (batch, ..) = bench.changed(vec![LogChange::Purge(purge(15))], 15).applies().expect("a batch");
     bench.changed(vec![LogChange::Purge(purge(16)), LogChange::Identity(Some(FLEET + 1))], 17);
     bench.event(FleetEvent::LeaseGranted { lease: LEASE + 1, asked: at(1000) });

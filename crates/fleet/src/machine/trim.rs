@@ -37,7 +37,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn log_is_trimmed_by_size_and_age() {
+    fn log_trims_by_size_and_age() {
         let rules = FleetRules { log_bytes_max: 100, log_age_max: Duration::from_secs(50), ..FleetRules::default() };
         let entry = |revision, accepted_s| LogEntry { revision, bytes: 40, accepted_s };
         let trim = |entries: &[LogEntry], now_s| trim_through(&rules, entries, now_s);

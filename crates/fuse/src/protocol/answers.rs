@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layouts_have_the_sizes_of_the_protocol() {
+    fn answer_structs_match_protocol_sizes() {
         assert_eq!((size_of::<OutHeader>(), size_of::<InitOut>(), size_of::<AttributesLayout>()), (16, 64, 88));
         assert_eq!((size_of::<AttributesOut>(), size_of::<EntryOut>(), size_of::<StatFsOut>()), (104, 128, 80));
         assert_eq!((size_of::<StatXLayout>(), size_of::<StatXOut>(), size_of::<EntryHead>()), (256, 288, 24));

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layouts_have_the_sizes_of_the_protocol() {
+    fn argument_structs_match_protocol_sizes() {
         assert_eq!((size_of::<InHeader>(), size_of::<WriteIn>(), HEAD_BYTES), (40, 40, 80));
         assert_eq!((size_of::<SetAttributesIn>(), size_of::<StatXIn>(), size_of::<LockIn>()), (88, 24, 48));
         assert_eq!((size_of::<CopyIn>(), size_of::<IoctlIn>(), size_of::<AllocateIn>()), (56, 32, 32));

@@ -8,15 +8,15 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, symlink};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::Mounted;
+use crate::support::MemoryMount;
 use nectary_fuse::{features, request_bytes_allowed};
 
 /// The time limit of every wait.
 const WAIT: Duration = Duration::from_secs(20);
 
 #[test]
-fn files_directories_and_links_are_what_was_made_of_them() {
-    let Some(mounted) = Mounted::new("memory tree") else { return };
+fn files_directories_links_read_back() {
+    let Some(mounted) = MemoryMount::new("memory tree") else { return };
     let root = mounted.path();
     fs::create_dir(root.join("d")).unwrap();
     fs::write(root.join("d/a"), b"hello").unwrap();
@@ -44,9 +44,10 @@ fn files_directories_and_links_are_what_was_made_of_them() {
     assert_eq!(found, names);
 }
 
+/// Bytes read back as written at every length, and requests are large.
 #[test]
-fn bytes_are_read_as_they_were_written_at_every_length_and_requests_are_large() {
-    let Some(mounted) = Mounted::new("memory bytes") else { return };
+fn bytes_read_back_as_written() {
+    let Some(mounted) = MemoryMount::new("memory bytes") else { return };
     let path = mounted.path().join("file");
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
     let bytes: Vec<u8> = (0..3_000_001u32).map(|byte| (byte * 31 % 253) as u8).collect();
@@ -70,9 +71,10 @@ fn bytes_are_read_as_they_were_written_at_every_length_and_requests_are_large() 
     assert_eq!(mounted.memory.figures().write_bytes_max, largest);
 }
 
+/// A file past the page cache can be mapped where the kernel allows it.
 #[test]
-fn a_file_past_the_page_cache_can_be_mapped_where_the_kernel_allows_it() {
-    let Some(mounted) = Mounted::new("memory mapping") else { return };
+fn direct_file_can_be_mapped() {
+    let Some(mounted) = MemoryMount::new("memory mapping") else { return };
     if !mounted.agreed().has(features::DIRECT_IO_ALLOW_MMAP) {
         return println!("NOT RUN: memory mapping: the kernel maps no file that is open for direct I/O");
     }
@@ -101,7 +103,7 @@ fn a_file_past_the_page_cache_can_be_mapped_where_the_kernel_allows_it() {
 
 #[test]
 fn extended_attributes_are_kept() {
-    let Some(mounted) = Mounted::new("memory xattrs") else { return };
+    let Some(mounted) = MemoryMount::new("memory xattrs") else { return };
     let path = mounted.path().join("file");
     fs::write(&path, b"").unwrap();
     let path = std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap();
@@ -121,9 +123,10 @@ fn extended_attributes_are_kept() {
     assert_eq!((&value[..4], &names[..12]), (&b"blue"[..], &b"user.colour\0"[..]));
 }
 
+/// A lock waits for another process, and a signal ends the wait.
 #[test]
-fn a_lock_waits_for_another_process_and_a_signal_ends_the_wait() {
-    let Some(mounted) = Mounted::new("memory locks") else { return };
+fn lock_wait_ends_by_signal() {
+    let Some(mounted) = MemoryMount::new("memory locks") else { return };
     let path = mounted.path().join("file");
     let holder = File::create(&path).unwrap();
     holder.lock().unwrap();
@@ -146,8 +149,8 @@ fn a_lock_waits_for_another_process_and_a_signal_ends_the_wait() {
 }
 
 #[test]
-fn what_changes_underneath_is_seen_once_the_kernel_is_told() {
-    let Some(mounted) = Mounted::new("memory notifications") else { return };
+fn notified_changes_are_seen() {
+    let Some(mounted) = MemoryMount::new("memory notifications") else { return };
     let path = mounted.path().join("file");
     fs::write(&path, b"old").unwrap();
     assert_eq!(fs::metadata(&path).unwrap().len(), 3);
@@ -169,8 +172,8 @@ fn what_changes_underneath_is_seen_once_the_kernel_is_told() {
 }
 
 #[test]
-fn an_unmounted_file_system_ends_its_crew() {
-    let Some(mounted) = Mounted::new("memory unmount") else { return };
+fn unmount_ends_crew() {
+    let Some(mounted) = MemoryMount::new("memory unmount") else { return };
     let began = Instant::now();
     for index in 0..100 {
         fs::write(mounted.path().join(format!("{index}")), b"x").unwrap();

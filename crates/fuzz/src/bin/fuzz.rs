@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use nectary_fuzz::arguments::Arguments;
-use nectary_fuzz::campaign::{self, Guilty};
-use nectary_fuzz::guard::Guard;
-use nectary_fuzz::targets::{TARGETS, Target, by_name};
+use nectary_fuzz::arguments::FuzzArguments;
+use nectary_fuzz::campaign::{self, FailingInput};
+use nectary_fuzz::guard::TargetGuard;
+use nectary_fuzz::targets::{FuzzTarget, TARGETS, by_name};
 use nectary_fuzz::{corpus, coverage};
 
 type Failure = Box<dyn std::error::Error>;
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
         ["mutants", name, seed, count] => mutants(name, seed, count),
         ["soak", ..] => soak(),
         ["child", name, seed, seconds, folder, running] => child(name, seed, seconds, folder, running),
-        ["planted"] => campaign::planted(&Guard::new()).map_err(Into::into),
+        ["planted"] => campaign::planted(&TargetGuard::new()).map_err(Into::into),
         ["seeds"] => seeds(),
         ["minimise", name, ref rest @ ..] => minimise(name, rest),
         _ => Err("list | replay TARGET FILE… | mutants TARGET SEED COUNT | soak … | planted | seeds | minimise TARGET"
@@ -58,12 +58,12 @@ fn main() -> ExitCode {
     }
 }
 
-fn target(name: &str) -> Result<&'static Target, Failure> {
+fn target(name: &str) -> Result<&'static FuzzTarget, Failure> {
     by_name(name).ok_or_else(|| format!("there is no target {name}; `fuzz list` names them").into())
 }
 
 fn replay(name: &str, files: &[&str]) -> Result<bool, Failure> {
-    let (target, guard) = (target(name)?, Guard::new());
+    let (target, guard) = (target(name)?, TargetGuard::new());
     let mut good = true;
     for file in files {
         match guard.run(target, &std::fs::read(file)?) {
@@ -79,7 +79,7 @@ fn replay(name: &str, files: &[&str]) -> Result<bool, Failure> {
 
 fn mutants(name: &str, seed: &str, count: &str) -> Result<bool, Failure> {
     let (target, started) = (target(name)?, Instant::now());
-    let found = campaign::mutants(target, &Guard::new(), seed.parse()?, count.parse()?)?;
+    let found = campaign::mutants(target, &TargetGuard::new(), seed.parse()?, count.parse()?)?;
     println!("{name}: {count} mutants, {:.2} s", started.elapsed().as_secs_f64());
     if let Some(guilty) = &found {
         report(target, guilty)?;
@@ -95,12 +95,12 @@ fn base() -> PathBuf {
 }
 
 /// Writes the input of a finding to a file, and prints the command that replays it.
-fn report(target: &Target, guilty: &Guilty) -> Result<(), Failure> {
+fn report(target: &FuzzTarget, guilty: &FailingInput) -> Result<(), Failure> {
     println!("{}: FOUND after {} runs: {}", target.name, guilty.runs, guilty.finding.what);
     keep(target, &guilty.input)
 }
 
-fn keep(target: &Target, input: &[u8]) -> Result<(), Failure> {
+fn keep(target: &FuzzTarget, input: &[u8]) -> Result<(), Failure> {
     let path = corpus::write(&base().join("findings").join(target.name), input)?;
     println!("  replay: cargo run --release -p nectary-fuzz -- replay {} {}", target.name, path.display());
     Ok(())
@@ -108,7 +108,7 @@ fn keep(target: &Target, input: &[u8]) -> Result<(), Failure> {
 
 /// Runs a target in a child process, so that it also finds inputs that end the process or hang.
 fn soak() -> Result<bool, Failure> {
-    let arguments = match Arguments::parse_from("fuzz soak", &["target", "seed", "seconds", "folder"], 2) {
+    let arguments = match FuzzArguments::parse_from("fuzz soak", &["target", "seed", "seconds", "folder"], 2) {
         Ok(arguments) => arguments,
         Err(_) => return Err("soak --target TARGET --seed N --seconds N [--folder DIR]".into()),
     };
@@ -151,7 +151,7 @@ fn soak() -> Result<bool, Failure> {
 
 fn child(name: &str, seed: &str, seconds: &str, folder: &str, running: &str) -> Result<bool, Failure> {
     let target = target(name)?;
-    let guard = Guard::with_file(Path::new(running))?;
+    let guard = TargetGuard::with_file(Path::new(running))?;
     let time = Duration::from_secs(seconds.parse()?);
     let (progress, found) = campaign::soak(target, &guard, seed.parse()?, time, Path::new(folder))?;
     println!(
@@ -183,7 +183,7 @@ fn minimise(name: &str, rest: &[&str]) -> Result<bool, Failure> {
     let target = target(name)?;
     let folder = rest.first().map_or_else(|| base().join("corpus").join(name), PathBuf::from);
     let bytes_max = rest.get(1).map_or(Ok(CORPUS_BYTES), |bytes| bytes.parse())?;
-    let (files, bytes) = campaign::minimise(target, &Guard::new(), &folder, bytes_max)?;
+    let (files, bytes) = campaign::minimise(target, &TargetGuard::new(), &folder, bytes_max)?;
     println!("{name}: {files} inputs, {bytes} bytes");
     Ok(true)
 }

@@ -1,6 +1,8 @@
 //! Targets of `nectary-block`: recordings, SPECs, and sizes, durations and shares as text.
 
-use nectary_block::{Argument, Form, Spec, format_size, fuzzing, parse_duration, parse_share, parse_size};
+use nectary_block::{
+    DeviceSpec, SpecArgument, SpecForm, format_size, fuzzing, parse_duration, parse_share, parse_size,
+};
 
 use super::choices;
 use crate::units;
@@ -44,16 +46,21 @@ pub fn recording(input: &[u8]) {
 
 /// Makes a recording with every kind of event.
 pub fn recording_seeds() -> Vec<Vec<u8>> {
-    use nectary_block::Event;
+    use nectary_block::RecordedEvent;
     let events = vec![
-        Event::WriteBegun { id: 0, offset: 4096, data: bytes::Bytes::from_static(b"data of a write"), fua: true },
-        Event::Completed { id: 0, succeeded: true },
-        Event::ZeroesBegun { id: 1, offset: 0, length: 8192 },
-        Event::DiscardBegun { id: 2, offset: 4096, length: 4096 },
-        Event::FlushBegun { id: 3 },
-        Event::Completed { id: 3, succeeded: false },
-        Event::GrowBegun { id: 4, size_bytes: 2 << 20 },
-        Event::Mark(9),
+        RecordedEvent::WriteBegun {
+            id: 0,
+            offset: 4096,
+            data: bytes::Bytes::from_static(b"data of a write"),
+            fua: true,
+        },
+        RecordedEvent::Completed { id: 0, succeeded: true },
+        RecordedEvent::ZeroesBegun { id: 1, offset: 0, length: 8192 },
+        RecordedEvent::DiscardBegun { id: 2, offset: 4096, length: 4096 },
+        RecordedEvent::FlushBegun { id: 3 },
+        RecordedEvent::Completed { id: 3, succeeded: false },
+        RecordedEvent::GrowBegun { id: 4, size_bytes: 2 << 20 },
+        RecordedEvent::Mark(9),
     ];
     let recording = nectary_block::Recording { size_bytes: 1 << 20, block_bytes: 4096, events };
     let bytes = fuzzing::write_recording(&recording, [7; 16]);
@@ -63,10 +70,11 @@ pub fn recording_seeds() -> Vec<Vec<u8>> {
 /// Reads a SPEC, and checks that writing it and reading it again gives the same SPEC.
 pub fn spec(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
-    match Spec::parse(text) {
+    match DeviceSpec::parse(text) {
         Ok(spec) => {
             let shown = spec.to_string();
-            let again = Spec::parse(&shown).unwrap_or_else(|error| panic!("{shown:?} is not read again: {error}"));
+            let again =
+                DeviceSpec::parse(&shown).unwrap_or_else(|error| panic!("{shown:?} is not read again: {error}"));
             assert!(are_same(&spec, &again), "{text:?} became {shown:?}");
             let _ = (spec.scheme(), spec.path());
         }
@@ -75,12 +83,13 @@ pub fn spec(input: &[u8]) {
 }
 
 /// Whether two SPECs are equal apart from their positions in the text.
-fn are_same(left: &Spec, right: &Spec) -> bool {
+fn are_same(left: &DeviceSpec, right: &DeviceSpec) -> bool {
     match (&left.form, &right.form) {
-        (Form::Text(left), Form::Text(right)) => left == right,
-        (Form::Call { name: left, arguments }, Form::Call { name: right, arguments: others }) => {
-            let same =
-                |(one, other): (&Argument, &Argument)| one.key == other.key && are_same(&one.value, &other.value);
+        (SpecForm::Text(left), SpecForm::Text(right)) => left == right,
+        (SpecForm::Call { name: left, arguments }, SpecForm::Call { name: right, arguments: others }) => {
+            let same = |(one, other): (&SpecArgument, &SpecArgument)| {
+                one.key == other.key && are_same(&one.value, &other.value)
+            };
             left == right && arguments.len() == others.len() && arguments.iter().zip(others).all(same)
         }
         _ => false,

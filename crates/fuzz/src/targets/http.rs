@@ -4,15 +4,15 @@
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONNECTION, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
-use nectary_proxy::fuzzing::{self, Found, Framing, Metadata, Phase, Violation};
+use nectary_proxy::fuzzing::{self, FramingPhase, FramingReader, FramingViolation, ObjectMetadata, ObjectView};
 use nectary_proxy::rules::{
-    age::Times, age::corrected_initial_age_ms, cache_control, conditional, default_ttl, freshness, hop, invalidate,
-    key, list, origin, parse_date_s, policy, range, serve, storable, targeted, update, vary,
+    age::ExchangeTimes, age::corrected_initial_age_ms, cache_control, conditional, default_ttl, freshness, hop,
+    invalidate, key, list, origin, parse_date_s, policy, range, serve, storable, targeted, update, vary,
 };
 use nectary_proxy::{ClientNet, OriginUrl};
 
 use super::choices;
-use super::http_reference::{self, End};
+use super::http_reference::{self, MessageEnd};
 
 /// Typical parts of heads, dates and URLs.
 pub const WORDS: &[&[u8]] = &[
@@ -76,14 +76,14 @@ const HEAD_BYTES_MAX: usize = 1024;
 /// header contains a line break.
 pub fn metadata(input: &[u8]) {
     let bytes = Bytes::copy_from_slice(input);
-    let found = Found::read(&bytes, b"http://h/p", &policy::Policy::default());
+    let found = ObjectView::read(&bytes, b"http://h/p", &policy::ResponsePolicy::default());
     match fuzzing::decode(&bytes) {
-        None => assert!(matches!(found, Found::Damaged)),
-        Some(Metadata::Marker(names)) => {
+        None => assert!(matches!(found, ObjectView::Damaged)),
+        Some(ObjectMetadata::Marker(names)) => {
             let written = fuzzing::encode_marker(&names).expect("it was in bounds");
-            assert_eq!(fuzzing::decode(&written), Some(Metadata::Marker(names)));
+            assert_eq!(fuzzing::decode(&written), Some(ObjectMetadata::Marker(names)));
         }
-        Some(Metadata::Response(head, entries)) => {
+        Some(ObjectMetadata::Response(head, entries)) => {
             let map = entries.to_map();
             assert_eq!((entries.iter().count(), entries.lines().count()), (entries.count(), entries.count()));
             for ((name, value), (shown, text)) in entries.iter().zip(entries.lines()) {
@@ -91,11 +91,11 @@ pub fn metadata(input: &[u8]) {
                 assert!(!text.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)), "a value that ends its line");
             }
             let Some(written) = fuzzing::encode_response(&head, &map) else { return };
-            let Some(Metadata::Response(again, others)) = fuzzing::decode(&written) else {
+            let Some(ObjectMetadata::Response(again, others)) = fuzzing::decode(&written) else {
                 panic!("what was written is not read");
             };
             assert_eq!((again, others.to_map()), (head, map));
-            let Found::Response(stored) = found else { panic!("read in one place alone") };
+            let ObjectView::Response(stored) = found else { panic!("read in one place alone") };
             let mut out = HeaderMap::new();
             stored.write_headers(&mut out);
             stored.write_headers_of_304(&mut HeaderMap::new());
@@ -112,21 +112,25 @@ pub fn metadata_seeds() -> Vec<Vec<u8>> {
     let headers = header_lines(
         b"etag: \"a\"\ncache-control: max-age=60\nx-mine: 1\nx-mine: \ndate: Sun, 06 Nov 1994 08:49:37 GMT",
     );
-    let times = Times { request_ms: 784_111_777_000, response_ms: 784_111_777_500 };
+    let times = ExchangeTimes { request_ms: 784_111_777_000, response_ms: 784_111_777_500 };
     let response = fuzzing::to_metadata(StatusCode::OK, &headers, times).expect("small");
     let marker = fuzzing::encode_marker(&[http::header::ACCEPT, HeaderName::from_static("x-mine")]).expect("small");
     vec![response.to_vec(), marker.to_vec()]
 }
 
 /// Passes bytes through the guard. *Returns* the end of each message, the number of accepted bytes, and the guard.
-fn guarded(mut framing: Framing, bytes: &[u8], mut between: impl FnMut(&mut Framing)) -> (Vec<usize>, usize, Framing) {
+fn guarded(
+    mut framing: FramingReader,
+    bytes: &[u8],
+    mut between: impl FnMut(&mut FramingReader),
+) -> (Vec<usize>, usize, FramingReader) {
     let mut ends = Vec::new();
     between(&mut framing);
     for (at, byte) in bytes.iter().enumerate() {
         if framing.accept(&[*byte]).is_err() {
             return (ends, at, framing);
         }
-        if framing.phase() == Phase::Between {
+        if framing.phase() == FramingPhase::Between {
             ends.push(at + 1);
             between(&mut framing);
         }
@@ -135,8 +139,8 @@ fn guarded(mut framing: Framing, bytes: &[u8], mut between: impl FnMut(&mut Fram
 }
 
 /// Checks that the guard's verdict is the same for all bytes at once and for pieces of them.
-fn in_pieces(make: impl Fn() -> Framing, bytes: &[u8]) {
-    let run = |size: usize| -> Result<Phase, Violation> {
+fn in_pieces(make: impl Fn() -> FramingReader, bytes: &[u8]) {
+    let run = |size: usize| -> Result<FramingPhase, FramingViolation> {
         let mut framing = make();
         for piece in bytes.chunks(size) {
             framing.accept(piece).map_err(|(taken, violation)| {
@@ -153,36 +157,40 @@ fn in_pieces(make: impl Fn() -> Framing, bytes: &[u8]) {
 }
 
 /// Checks that a reader behind the guard finds the same ends of messages within the bytes that the guard accepts.
-fn same_ends(bytes: &[u8], ends: &[usize], passed: usize, next: impl Fn(&[u8]) -> End) {
+fn same_ends(bytes: &[u8], ends: &[usize], passed: usize, next: impl Fn(&[u8]) -> MessageEnd) {
     let mut start = 0;
     while start < passed {
         // An empty line before a request belongs to no message.
         let lead = if bytes[start..].starts_with(b"\r\n") { 2 } else { 0 };
         let inside = |end: usize| ends.iter().find(|&&at| at > start + lead && at < end);
         match next(&bytes[start..]) {
-            End::At(length) => {
+            MessageEnd::At(length) => {
                 let end = start + length;
                 assert_eq!(inside(end.min(passed + 1)), None, "the guard ends a message before {end}");
                 assert!(end > passed || ends.contains(&end), "the guard does not end a message at {end}");
                 start = end;
             }
-            End::Later => {
+            MessageEnd::Later => {
                 assert_eq!(inside(passed + 1), None, "the guard ends a message that has not ended");
                 return;
             }
-            End::Refused => return,
+            MessageEnd::Refused => return,
         }
     }
 }
 
 /// Reads requests with the guard, with the reference parser and on the fast path, and compares them.
 pub fn requests(input: &[u8]) {
-    in_pieces(|| Framing::of_requests(HEAD_BYTES_MAX), input);
-    let (ends, passed, framing) = guarded(Framing::of_requests(HEAD_BYTES_MAX), input, |_| {});
+    in_pieces(|| FramingReader::of_requests(HEAD_BYTES_MAX), input);
+    let (ends, passed, framing) = guarded(FramingReader::of_requests(HEAD_BYTES_MAX), input, |_| {});
     same_ends(input, &ends, passed, http_reference::request);
     let Some(path) = fuzzing::plain_path(input) else { return };
     if input.len() <= HEAD_BYTES_MAX {
-        assert_eq!((framing.phase(), ends.last()), (Phase::Between, Some(&input.len())), "answered, and refused");
+        assert_eq!(
+            (framing.phase(), ends.last()),
+            (FramingPhase::Between, Some(&input.len())),
+            "answered, and refused"
+        );
     }
     let mut headers = [httparse::EMPTY_HEADER; 128];
     let mut request = httparse::Request::new(&mut headers);
@@ -212,7 +220,7 @@ pub fn request_seeds() -> Vec<Vec<u8>> {
 pub fn responses(input: &[u8]) {
     let (choices, bytes) = choices(input);
     let to_head = choices & 1 == 1;
-    let framing = || Framing::of_responses(HEAD_BYTES_MAX);
+    let framing = || FramingReader::of_responses(HEAD_BYTES_MAX);
     in_pieces(
         || {
             let mut framing = framing();
@@ -271,7 +279,7 @@ fn origin_rules(asked: &HeaderMap, answered: &HeaderMap) {
         host.clear();
         assert!(!is_host || (origin::host_sent::push_host(&mut host, &form, false) && host == form), "one form");
     }
-    let own = key::Origin { https: false, host: "example.org".to_owned(), port: 80 };
+    let own = key::UrlOrigin { https: false, host: "example.org".to_owned(), port: 80 };
     let mut relative = answered.clone();
     origin::references::OwnReferences::new(vec![own]).rewrite(&mut relative);
     for name in ["location", "content-location"] {
@@ -290,7 +298,7 @@ pub fn rules(input: &[u8]) {
     let statuses = [200, 203, 204, 206, 301, 304, 404, 410, 500, 599];
     let status = StatusCode::from_u16(statuses[usize::from(status) % statuses.len()]).expect("one of the table");
     let response_ms = 784_111_777_000 + (1_u64 << (sent & 31));
-    let times = Times { request_ms: response_ms - u64::from(sent) * 7, response_ms };
+    let times = ExchangeTimes { request_ms: response_ms - u64::from(sent) * 7, response_ms };
     let now_ms = if now == 255 { u64::MAX } else { response_ms + (1_u64 << (now & 41)) };
     let split = text.windows(2).position(|pair| pair == b"\n\n").unwrap_or(text.len());
     let (asked, mut answered) = (header_lines(&text[..split]), header_lines(&text[split..]));
@@ -305,19 +313,19 @@ pub fn rules(input: &[u8]) {
         assert!(!response.private && !request.no_store && (!response.no_store || response.must_understand));
     }
     let initial_age_ms = corrected_initial_age_ms(&answered, times);
-    let stored = serve::Stored::new(times.response_ms, initial_age_ms, fresh.lifetime_ms, &response);
+    let stored = serve::StoredFacts::new(times.response_ms, initial_age_ms, fresh.lifetime_ms, &response);
     match serve::decide(&stored, &request, now_ms) {
-        serve::Verdict::Serve { ttl_s, .. } => {
+        serve::ServeVerdict::Serve { ttl_s, .. } => {
             assert!(!response.no_cache && !request.no_cache);
             assert!(ttl_s >= 0 || (request.max_stale.is_some() && !response.forbids_stale()), "served stale");
         }
-        serve::Verdict::ServeAndValidate { ttl_s, .. } => {
+        serve::ServeVerdict::ServeAndValidate { ttl_s, .. } => {
             assert!(!request.no_cache && response.stale_while_revalidate.is_some());
             assert!(ttl_s <= 0 && !response.forbids_stale(), "served stale");
         }
-        serve::Verdict::Validate(_) => {}
+        serve::ServeVerdict::Validate(_) => {}
     }
-    if serve::decide_on_failure(&stored, &request, now_ms, serve::Failure::Error, 60).is_some() {
+    if serve::decide_on_failure(&stored, &request, now_ms, serve::OriginFailure::Error, 60).is_some() {
         let is_allowed = response.stale_if_error.is_some() || request.stale_if_error.is_some();
         assert!(is_allowed && !response.forbids_stale() && !request.no_cache, "served stale");
     }
@@ -333,7 +341,7 @@ pub fn rules(input: &[u8]) {
         assert_eq!(vary::names_in(&variant), names);
     }
     let size = u64::from(now) * 100;
-    if let range::Wanted::Part(part) = range::wanted(&asked, size) {
+    if let range::RequestedRange::Part(part) = range::wanted(&asked, size) {
         assert!(part.start < part.end && part.end <= size);
     }
     let _ = range::first_byte(&asked);
@@ -347,8 +355,8 @@ pub fn rules(input: &[u8]) {
     let merged = update::merged(&answered, &header_lines(&text[..split]));
     assert!(!merged.contains_key(http::header::AGE) || asked.contains_key(http::header::AGE));
     if let Some(bytes) = fuzzing::to_metadata(status, &answered, times) {
-        let found = Found::read(&bytes, target, &policy::Policy::default());
-        assert!(matches!(found, Found::Response(_)), "what is stored is not read");
+        let found = ObjectView::read(&bytes, target, &policy::ResponsePolicy::default());
+        assert!(matches!(found, ObjectView::Response(_)), "what is stored is not read");
     }
     conditional::set_validation(&mut asked.clone(), &answered);
 }
@@ -395,7 +403,7 @@ pub fn dates(input: &[u8]) {
     let expected = expected.map(|text| text.parse::<u64>().unwrap_or(u64::MAX).min(cache_control::DELTA_SECONDS_MAX));
     assert_eq!(cache_control::delta_seconds(Some(input)), expected);
     let mut bytes = 0;
-    for member in list::Members::new(input) {
+    for member in list::ListMembers::new(input) {
         assert!(!member.is_empty() && member.trim_ascii() == member);
         bytes += member.len();
         let (name, argument) = list::directive(member);
@@ -421,7 +429,7 @@ pub fn date_seeds() -> Vec<Vec<u8>> {
 pub fn urls(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     if let Ok(uri) = text.parse::<Uri>() {
-        let (mut pushed, origin) = (Vec::new(), key::Origin::of(&uri));
+        let (mut pushed, origin) = (Vec::new(), key::UrlOrigin::of(&uri));
         let has_key = key::push_key(&mut pushed, &uri);
         assert_eq!(has_key, origin.is_some(), "{text:?}: two readings of one URL");
         if let Some(origin) = origin {
@@ -432,7 +440,7 @@ pub fn urls(input: &[u8]) {
             assert_eq!((host, path), (origin.host.as_bytes(), &pushed[start.len()..]), "{text:?}");
         }
     }
-    if let Ok(rule) = default_ttl::Rule::parse(text) {
+    if let Ok(rule) = default_ttl::DefaultTtlRule::parse(text) {
         let ttl = default_ttl::DefaultTtl::new(vec![rule]).for_key(b"http://example.org/a/b.deb");
         assert!(ttl.is_none_or(|ttl| ttl <= cache_control::DELTA_SECONDS_MAX));
     }

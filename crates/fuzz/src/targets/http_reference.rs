@@ -10,7 +10,7 @@ const HEADERS_MAX: usize = 128;
 
 /// Where a message ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum MessageEnd {
     /// The message ends after this many bytes.
     At(usize),
     /// The message does not end within these bytes.
@@ -20,65 +20,65 @@ pub enum End {
 }
 
 /// The end of a request.
-pub fn request(bytes: &[u8]) -> End {
+pub fn request(bytes: &[u8]) -> MessageEnd {
     let mut headers = [EMPTY_HEADER; HEADERS_MAX];
     let mut request = Request::new(&mut headers);
     let head = match request.parse(bytes) {
         Ok(Status::Complete(head)) => head,
-        Ok(Status::Partial) => return End::Later,
-        Err(_) => return End::Refused,
+        Ok(Status::Partial) => return MessageEnd::Later,
+        Err(_) => return MessageEnd::Refused,
     };
     if request.method == Some("CONNECT") {
-        return End::Later;
+        return MessageEnd::Later;
     }
     match length(request.headers) {
-        Some(Length::Chunked) => chunked(bytes, head),
-        Some(Length::Known(length)) => sized(bytes, head, length),
-        Some(Length::None) => End::At(head),
-        None => End::Refused,
+        Some(BodyLength::Chunked) => chunked(bytes, head),
+        Some(BodyLength::Known(length)) => sized(bytes, head, length),
+        Some(BodyLength::None) => MessageEnd::At(head),
+        None => MessageEnd::Refused,
     }
 }
 
 /// The end of a response.
-pub fn response(bytes: &[u8], to_head: bool) -> End {
+pub fn response(bytes: &[u8], to_head: bool) -> MessageEnd {
     let mut headers = [EMPTY_HEADER; HEADERS_MAX];
     let mut response = Response::new(&mut headers);
     let head = match response.parse(bytes) {
         Ok(Status::Complete(head)) => head,
-        Ok(Status::Partial) => return End::Later,
-        Err(_) => return End::Refused,
+        Ok(Status::Partial) => return MessageEnd::Later,
+        Err(_) => return MessageEnd::Refused,
     };
     match (response.code.unwrap_or(0), length(response.headers)) {
-        (101, _) | (_, None) => End::Refused,
-        (100..=199 | 204 | 304, _) => End::At(head),
-        _ if to_head => End::At(head),
-        (_, Some(Length::Chunked)) => chunked(bytes, head),
-        (_, Some(Length::Known(length))) => sized(bytes, head, length),
-        (_, Some(Length::None)) => End::Later,
+        (101, _) | (_, None) => MessageEnd::Refused,
+        (100..=199 | 204 | 304, _) => MessageEnd::At(head),
+        _ if to_head => MessageEnd::At(head),
+        (_, Some(BodyLength::Chunked)) => chunked(bytes, head),
+        (_, Some(BodyLength::Known(length))) => sized(bytes, head, length),
+        (_, Some(BodyLength::None)) => MessageEnd::Later,
     }
 }
 
-enum Length {
+enum BodyLength {
     Chunked,
     Known(u64),
     None,
 }
 
 /// The length of the body, from the headers; `None` if they are ambiguous.
-fn length(headers: &[Header<'_>]) -> Option<Length> {
-    let mut found = Length::None;
+fn length(headers: &[Header<'_>]) -> Option<BodyLength> {
+    let mut found = BodyLength::None;
     for header in headers {
         let value = std::str::from_utf8(header.value).ok().map(str::trim);
         if header.name.eq_ignore_ascii_case("transfer-encoding") {
             match found {
-                Length::None if value?.eq_ignore_ascii_case("chunked") => found = Length::Chunked,
+                BodyLength::None if value?.eq_ignore_ascii_case("chunked") => found = BodyLength::Chunked,
                 _ => return None,
             }
         } else if header.name.eq_ignore_ascii_case("content-length") {
             let length = value?.parse().ok()?;
             match found {
-                Length::None => found = Length::Known(length),
-                Length::Known(known) if known == length => {}
+                BodyLength::None => found = BodyLength::Known(length),
+                BodyLength::Known(known) if known == length => {}
                 _ => return None,
             }
         }
@@ -86,39 +86,39 @@ fn length(headers: &[Header<'_>]) -> Option<Length> {
     Some(found)
 }
 
-fn sized(bytes: &[u8], head: usize, length: u64) -> End {
+fn sized(bytes: &[u8], head: usize, length: u64) -> MessageEnd {
     match usize::try_from(length).ok().and_then(|length| head.checked_add(length)).filter(|&end| end <= bytes.len()) {
-        Some(end) => End::At(end),
-        None => End::Later,
+        Some(end) => MessageEnd::At(end),
+        None => MessageEnd::Later,
     }
 }
 
-fn chunked(bytes: &[u8], head: usize) -> End {
+fn chunked(bytes: &[u8], head: usize) -> MessageEnd {
     let mut at = head;
     loop {
         let (taken, size) = match parse_chunk_size(&bytes[at..]) {
             Ok(Status::Complete(found)) => found,
-            Ok(Status::Partial) => return End::Later,
-            Err(_) => return End::Refused,
+            Ok(Status::Partial) => return MessageEnd::Later,
+            Err(_) => return MessageEnd::Refused,
         };
         at += taken;
         if size == 0 {
             break;
         }
-        let End::At(end) = sized(bytes, at, size) else { return End::Later };
+        let MessageEnd::At(end) = sized(bytes, at, size) else { return MessageEnd::Later };
         match &bytes[end..] {
             [b'\r', b'\n', ..] => at = end + 2,
-            [] | [b'\r'] => return End::Later,
-            _ => return End::Refused,
+            [] | [b'\r'] => return MessageEnd::Later,
+            _ => return MessageEnd::Refused,
         }
     }
     // Reads trailers up to an empty line.
     loop {
-        let Some(end) = bytes[at..].iter().position(|&byte| byte == b'\n') else { return End::Later };
+        let Some(end) = bytes[at..].iter().position(|&byte| byte == b'\n') else { return MessageEnd::Later };
         let line = &bytes[at..at + end];
         at += end + 1;
         if line == b"\r" || line.is_empty() {
-            return End::At(at);
+            return MessageEnd::At(at);
         }
     }
 }

@@ -17,7 +17,7 @@ mod volume;
 
 /// A decoder, and the settings for fuzzing it.
 #[derive(Clone, Copy)]
-pub struct Target {
+pub struct FuzzTarget {
     /// Its name, which is also its folder in `corpus/`.
     pub name: &'static str,
     /// The function that decodes an input; it panics if a property is broken.
@@ -36,7 +36,7 @@ pub struct Target {
 
 const MIB: usize = 1 << 20;
 
-const TARGET: Target = Target {
+const TARGET: FuzzTarget = FuzzTarget {
     name: "",
     run: |_| {},
     seeds: Vec::new,
@@ -46,22 +46,28 @@ const TARGET: Target = Target {
     mutants: 20_000,
 };
 
-const STORE: Target = Target { words: store::WORDS, mutants: 4000, ..TARGET };
-const TEXT: Target = Target { words: http::WORDS, input_bytes_max: 2048, ..TARGET };
-const NBD: Target = Target { words: nbd::WORDS, mutants: 10_000, ..TARGET };
-const TRACE: Target = Target { memory_bytes_max: 160 * MIB, mutants: 4000, ..TARGET };
+const STORE: FuzzTarget = FuzzTarget { words: store::WORDS, mutants: 4000, ..TARGET };
+const TEXT: FuzzTarget = FuzzTarget { words: http::WORDS, input_bytes_max: 2048, ..TARGET };
+const NBD: FuzzTarget = FuzzTarget { words: nbd::WORDS, mutants: 10_000, ..TARGET };
+const TRACE: FuzzTarget = FuzzTarget { memory_bytes_max: 160 * MIB, mutants: 4000, ..TARGET };
 
 /// All targets.
-pub const TARGETS: &[Target] = &[
-    Target { name: "store-superblock", run: store::superblock, seeds: store::superblock_seeds, ..STORE },
-    Target { name: "store-state", run: store::state, seeds: store::state_seeds, mutants: 1000, ..STORE },
-    Target { name: "store-append", run: store::append, seeds: store::append_seeds, ..STORE },
-    Target { name: "store-record", run: store::record, seeds: store::record_seeds, ..STORE },
-    Target { name: "store-segment", run: store::segment, seeds: store::segment_seeds, mutants: 500, ..STORE },
-    Target { name: "store-checkpoint", run: store::checkpoint, seeds: store::checkpoint_seeds, mutants: 1000, ..STORE },
-    Target { name: "store-hot-list", run: store::hot_list, seeds: store::hot_list_seeds, mutants: 500, ..STORE },
-    Target { name: "store-purge-log", run: store::purge_log, seeds: store::purge_log_seeds, mutants: 500, ..STORE },
-    Target {
+pub const TARGETS: &[FuzzTarget] = &[
+    FuzzTarget { name: "store-superblock", run: store::superblock, seeds: store::superblock_seeds, ..STORE },
+    FuzzTarget { name: "store-state", run: store::state, seeds: store::state_seeds, mutants: 1000, ..STORE },
+    FuzzTarget { name: "store-append", run: store::append, seeds: store::append_seeds, ..STORE },
+    FuzzTarget { name: "store-record", run: store::record, seeds: store::record_seeds, ..STORE },
+    FuzzTarget { name: "store-segment", run: store::segment, seeds: store::segment_seeds, mutants: 500, ..STORE },
+    FuzzTarget {
+        name: "store-checkpoint",
+        run: store::checkpoint,
+        seeds: store::checkpoint_seeds,
+        mutants: 1000,
+        ..STORE
+    },
+    FuzzTarget { name: "store-hot-list", run: store::hot_list, seeds: store::hot_list_seeds, mutants: 500, ..STORE },
+    FuzzTarget { name: "store-purge-log", run: store::purge_log, seeds: store::purge_log_seeds, mutants: 500, ..STORE },
+    FuzzTarget {
         name: "store-image",
         run: store::image,
         seeds: store::image_seeds,
@@ -69,13 +75,13 @@ pub const TARGETS: &[Target] = &[
         mutants: 100,
         ..STORE
     },
-    Target { name: "http-metadata", run: http::metadata, seeds: http::metadata_seeds, ..TEXT },
-    Target { name: "http-requests", run: http::requests, seeds: http::request_seeds, ..TEXT },
-    Target { name: "http-responses", run: http::responses, seeds: http::response_seeds, ..TEXT },
-    Target { name: "http-rules", run: http::rules, seeds: http::rule_seeds, mutants: 10_000, ..TEXT },
-    Target { name: "http-dates", run: http::dates, seeds: http::date_seeds, ..TEXT },
-    Target { name: "http-urls", run: http::urls, seeds: http::url_seeds, ..TEXT },
-    Target {
+    FuzzTarget { name: "http-metadata", run: http::metadata, seeds: http::metadata_seeds, ..TEXT },
+    FuzzTarget { name: "http-requests", run: http::requests, seeds: http::request_seeds, ..TEXT },
+    FuzzTarget { name: "http-responses", run: http::responses, seeds: http::response_seeds, ..TEXT },
+    FuzzTarget { name: "http-rules", run: http::rules, seeds: http::rule_seeds, mutants: 10_000, ..TEXT },
+    FuzzTarget { name: "http-dates", run: http::dates, seeds: http::date_seeds, ..TEXT },
+    FuzzTarget { name: "http-urls", run: http::urls, seeds: http::url_seeds, ..TEXT },
+    FuzzTarget {
         name: "proxy-header",
         run: proxy_header::header,
         seeds: proxy_header::header_seeds,
@@ -83,10 +89,10 @@ pub const TARGETS: &[Target] = &[
         input_bytes_max: 512,
         ..TARGET
     },
-    Target { name: "block-recording", run: block::recording, seeds: block::recording_seeds, ..TARGET },
-    Target { name: "block-spec", run: block::spec, seeds: block::spec_seeds, words: block::WORDS, ..TARGET },
-    Target { name: "block-sizes", run: block::sizes, seeds: block::size_seeds, words: block::WORDS, ..TARGET },
-    Target {
+    FuzzTarget { name: "block-recording", run: block::recording, seeds: block::recording_seeds, ..TARGET },
+    FuzzTarget { name: "block-spec", run: block::spec, seeds: block::spec_seeds, words: block::WORDS, ..TARGET },
+    FuzzTarget { name: "block-sizes", run: block::sizes, seeds: block::size_seeds, words: block::WORDS, ..TARGET },
+    FuzzTarget {
         name: "config-file",
         run: config::file,
         seeds: config::file_seeds,
@@ -95,32 +101,50 @@ pub const TARGETS: &[Target] = &[
         mutants: 3000,
         ..TARGET
     },
-    Target { name: "fuse-request", run: fuse::request, seeds: fuse::request_seeds, words: fuse::WORDS, ..TARGET },
-    Target { name: "nbd-server", run: nbd::server, seeds: nbd::server_seeds, ..NBD },
-    Target { name: "nbd-client", run: nbd::client, seeds: nbd::client_seeds, ..NBD },
-    Target { name: "nbd-replies", run: nbd::replies, seeds: nbd::reply_seeds, ..NBD },
-    Target { name: "nbd-url", run: nbd::url, seeds: nbd::url_seeds, words: nbd::URL_WORDS, ..NBD },
-    Target { name: "ram-slots", run: ram::slots, seeds: ram::slot_seeds, words: ram::WORDS, ..TARGET },
-    Target { name: "trace-text", run: trace::text, seeds: trace::text_seeds, words: trace::WORDS, ..TRACE },
-    Target { name: "trace-arc", run: trace::arc, seeds: trace::arc_seeds, words: trace::WORDS, mutants: 400, ..TRACE },
-    Target { name: "trace-csv", run: trace::csv, seeds: trace::csv_seeds, words: trace::WORDS, ..TRACE },
-    Target { name: "trace-vscsi", run: trace::vscsi, seeds: trace::vscsi_seeds, ..TRACE },
-    Target { name: "trace-oracle-general", run: trace::oracle_general, seeds: trace::oracle_general_seeds, ..TRACE },
-    Target { name: "trace-nectary", run: trace::nectary, seeds: trace::nectary_seeds, ..TRACE },
-    Target { name: "volume-frame", run: volume::frame, seeds: volume::frame_seeds, words: volume::WORDS, ..TARGET },
-    Target { name: "volume-value", run: volume::value, seeds: volume::value_seeds, words: volume::WORDS, ..TARGET },
-    Target {
+    FuzzTarget { name: "fuse-request", run: fuse::request, seeds: fuse::request_seeds, words: fuse::WORDS, ..TARGET },
+    FuzzTarget { name: "nbd-server", run: nbd::server, seeds: nbd::server_seeds, ..NBD },
+    FuzzTarget { name: "nbd-client", run: nbd::client, seeds: nbd::client_seeds, ..NBD },
+    FuzzTarget { name: "nbd-replies", run: nbd::replies, seeds: nbd::reply_seeds, ..NBD },
+    FuzzTarget { name: "nbd-url", run: nbd::url, seeds: nbd::url_seeds, words: nbd::URL_WORDS, ..NBD },
+    FuzzTarget { name: "ram-slots", run: ram::slots, seeds: ram::slot_seeds, words: ram::WORDS, ..TARGET },
+    FuzzTarget { name: "trace-text", run: trace::text, seeds: trace::text_seeds, words: trace::WORDS, ..TRACE },
+    FuzzTarget {
+        name: "trace-arc",
+        run: trace::arc,
+        seeds: trace::arc_seeds,
+        words: trace::WORDS,
+        mutants: 400,
+        ..TRACE
+    },
+    FuzzTarget { name: "trace-csv", run: trace::csv, seeds: trace::csv_seeds, words: trace::WORDS, ..TRACE },
+    FuzzTarget { name: "trace-vscsi", run: trace::vscsi, seeds: trace::vscsi_seeds, ..TRACE },
+    FuzzTarget {
+        name: "trace-oracle-general",
+        run: trace::oracle_general,
+        seeds: trace::oracle_general_seeds,
+        ..TRACE
+    },
+    FuzzTarget { name: "trace-nectary", run: trace::nectary, seeds: trace::nectary_seeds, ..TRACE },
+    FuzzTarget { name: "volume-frame", run: volume::frame, seeds: volume::frame_seeds, words: volume::WORDS, ..TARGET },
+    FuzzTarget { name: "volume-value", run: volume::value, seeds: volume::value_seeds, words: volume::WORDS, ..TARGET },
+    FuzzTarget {
         name: "volume-message",
         run: volume::message,
         seeds: volume::message_seeds,
         words: volume::WORDS,
         ..TARGET
     },
-    Target { name: "trace-compressed", run: trace::compressed, seeds: trace::compressed_seeds, mutants: 4000, ..TRACE },
+    FuzzTarget {
+        name: "trace-compressed",
+        run: trace::compressed,
+        seeds: trace::compressed_seeds,
+        mutants: 4000,
+        ..TRACE
+    },
 ];
 
 /// Finds a target by its name.
-pub fn by_name(name: &str) -> Option<&'static Target> {
+pub fn by_name(name: &str) -> Option<&'static FuzzTarget> {
     TARGETS.iter().find(|target| target.name == name)
 }
 
@@ -134,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_target_has_a_name_of_its_own_and_seeds_within_its_bound() {
+    fn targets_have_unique_names_bounded_seeds() {
         let names: std::collections::BTreeSet<&str> = TARGETS.iter().map(|target| target.name).collect();
         assert_eq!(names.len(), TARGETS.len());
         for target in TARGETS {

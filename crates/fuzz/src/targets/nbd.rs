@@ -1,6 +1,6 @@
 //! Targets of `nectary-nbd`: the server's input from a client, the client's input from a server, and URLs.
 
-use nectary_nbd::{Url, fuzzing};
+use nectary_nbd::{ExportUrl, fuzzing};
 
 use super::choices;
 
@@ -137,9 +137,9 @@ pub fn reply_seeds() -> Vec<Vec<u8>> {
 /// Reads a URL, and checks that writing it and reading it again gives the same URL.
 pub fn url(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
-    if let Ok(url) = Url::parse(text) {
+    if let Ok(url) = ExportUrl::parse(text) {
         let shown = url.to_string();
-        let again = Url::parse(&shown).unwrap_or_else(|error| panic!("{shown:?} is not read again: {error}"));
+        let again = ExportUrl::parse(&shown).unwrap_or_else(|error| panic!("{shown:?} is not read again: {error}"));
         assert_eq!(url, again, "{text:?} became {shown:?}");
     }
 }

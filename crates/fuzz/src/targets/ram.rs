@@ -4,12 +4,15 @@
 //! Bit 0 of an input's first byte chooses whether checksums are corrected; the other bits choose the structure. A
 //! structure that decodes must encode, and decode to the same again.
 
-use nectary_ram::format::slots::{Areas, Kind, Named, SLOT_HEADER_BYTES, Shape, Slot, Summary, TRIM_BYTES, Trim};
-use nectary_ram::format::{
-    Code, Former, Geometry, LogShape, Member, MemberState, Record, Stamp, Stripes, Swap, View, WINDOW_BYTES,
-    WindowState,
+use nectary_ram::format::slots::{
+    CoveredMember, DonorAreas, GroupSummary, SLOT_HEADER_BYTES, SlotHeader, SlotShape, SummaryKind, TRIM_BYTES,
+    TrimEntry,
 };
-use nectary_ram::log::Configuration;
+use nectary_ram::format::{
+    DonorRecord, FormerSize, LogShape, MemberState, MembershipView, RecordGeometry, RecordStamp, RecordSwap,
+    RedundancyCode, StripeSet, ViewMember, WINDOW_BYTES, WindowState,
+};
+use nectary_ram::log::ParityLogConfiguration;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::choices;
@@ -38,35 +41,35 @@ type ChecksumAt = fn(&[u8]) -> Option<usize>;
 
 /// The positions for the first structures.
 const CHECKSUMS: [ChecksumAt; 4] =
-    [|_| Some(SLOT_HEADER_BYTES - 8), |bytes| Some(Summary::bytes_of(*bytes.get(6)?) - 8), |_| None, |_| Some(64)];
+    [|_| Some(SLOT_HEADER_BYTES - 8), |bytes| Some(GroupSummary::bytes_of(*bytes.get(6)?) - 8), |_| None, |_| Some(64)];
 
 fn slot(bytes: &[u8]) {
-    if let Ok((slot, data)) = Slot::decode_whole(bytes) {
+    if let Ok((slot, data)) = SlotHeader::decode_whole(bytes) {
         assert_eq!(slot.encode(data), bytes);
     }
-    if let Ok(slot) = Slot::decode(bytes) {
-        let again = Slot::decode(&slot.encode(&[])).expect("what was decoded is written");
-        assert_eq!(Slot { data_checksum: slot.data_checksum, ..again }, slot);
+    if let Ok(slot) = SlotHeader::decode(bytes) {
+        let again = SlotHeader::decode(&slot.encode(&[])).expect("what was decoded is written");
+        assert_eq!(SlotHeader { data_checksum: slot.data_checksum, ..again }, slot);
     }
 }
 
 fn summary(bytes: &[u8]) {
-    if let Ok(summary) = Summary::decode(bytes) {
-        assert_eq!(Summary::decode(&summary.encode()), Ok(summary));
+    if let Ok(summary) = GroupSummary::decode(bytes) {
+        assert_eq!(GroupSummary::decode(&summary.encode()), Ok(summary));
     }
 }
 
 fn trim(bytes: &[u8]) {
-    if let Ok(trim) = Trim::decode(bytes, DEVICE, BLOCK) {
+    if let Ok(trim) = TrimEntry::decode(bytes, DEVICE, BLOCK) {
         assert_eq!(trim.encode(DEVICE, BLOCK), bytes[..TRIM_BYTES]);
     }
 }
 
 fn shape(bytes: &[u8]) {
-    let Ok(shape) = Shape::decode(bytes) else { return };
-    assert_eq!(Shape::decode(&shape.encode()), Ok(shape));
+    let Ok(shape) = SlotShape::decode(bytes) else { return };
+    assert_eq!(SlotShape::decode(&shape.encode()), Ok(shape));
     // An accepted shape has room for all its areas.
-    let areas = Areas::new(&shape);
+    let areas = DonorAreas::new(&shape);
     let last = shape.groups - 1;
     assert!(areas.slot(last) + areas.slot_bytes == areas.donor_bytes);
     assert!(areas.summary(last) + areas.summary_bytes <= areas.spares_at);
@@ -74,8 +77,8 @@ fn shape(bytes: &[u8]) {
 }
 
 /// An accepted shape has room for its areas, also if the device has grown.
-fn fits(shape: &Shape) {
-    let (areas, last) = (Areas::new(shape), shape.groups - 1);
+fn fits(shape: &SlotShape) {
+    let (areas, last) = (DonorAreas::new(shape), shape.groups - 1);
     assert!(areas.slot(last) + areas.slot_bytes <= areas.donor_bytes);
     assert!(areas.summary(last) + areas.summary_bytes <= areas.donor_bytes);
     assert!(areas.spare(areas.spares) <= areas.head_bytes() && areas.head_bytes() <= areas.donor_bytes);
@@ -85,12 +88,12 @@ fn fits(shape: &Shape) {
 }
 
 fn record(bytes: &[u8]) {
-    let _ = Stamp::of(bytes);
-    if let Ok(record) = Record::decode(bytes) {
-        if let Some(shape) = Configuration::shape_of(&record.geometry) {
+    let _ = RecordStamp::of(bytes);
+    if let Ok(record) = DonorRecord::decode(bytes) {
+        if let Some(shape) = ParityLogConfiguration::shape_of(&record.geometry) {
             fits(&shape);
         }
-        assert_eq!(Record::decode(&record.encode()), Ok(record));
+        assert_eq!(DonorRecord::decode(&record.encode()), Ok(record));
     }
 }
 
@@ -101,8 +104,8 @@ fn state(bytes: &[u8]) {
 }
 
 fn swap(bytes: &[u8]) {
-    if let Ok(swap) = Swap::decode(bytes) {
-        assert_eq!(Swap::decode(&swap.encode()), Ok(swap));
+    if let Ok(swap) = RecordSwap::decode(bytes) {
+        assert_eq!(RecordSwap::decode(&swap.encode()), Ok(swap));
     }
 }
 
@@ -148,13 +151,21 @@ pub fn slots(input: &[u8]) {
 pub fn slot_seeds() -> Vec<Vec<u8>> {
     let (data_checksum, is_lost) = (0, false);
     let (generation, sequence) = (2, 3);
-    let slot = Slot { device: DEVICE, generation, group: 5, member: 1, block: 9, sequence, data_checksum, is_lost };
-    let named = Some(Named { block: 9, sequence: 3, checksum: 4 });
+    let slot =
+        SlotHeader { device: DEVICE, generation, group: 5, member: 1, block: 9, sequence, data_checksum, is_lost };
+    let named = Some(CoveredMember { block: 9, sequence: 3, checksum: 4 });
     let members = vec![named, None, named];
-    let summary = Summary { kind: Kind::Sealed, device: DEVICE, generation: 2, group: 5, parity_checksum: 6, members };
-    let open = Summary { kind: Kind::Open, ..summary.clone() };
+    let summary = GroupSummary {
+        kind: SummaryKind::Sealed,
+        device: DEVICE,
+        generation: 2,
+        group: 5,
+        parity_checksum: 6,
+        members,
+    };
+    let open = GroupSummary { kind: SummaryKind::Open, ..summary.clone() };
     let device = *b"sixteen of bytes";
-    let shape = Shape {
+    let shape = SlotShape {
         policy: 5,
         device,
         blocks: 1000,
@@ -165,8 +176,14 @@ pub fn slot_seeds() -> Vec<Vec<u8>> {
         region_blocks: 62,
         formers: Default::default(),
     };
-    let mirror =
-        Geometry { device, bytes: 1 << 24, block_bytes: 4096, stripe_bytes: 1 << 20, members: 2, code: Code::Mirror };
+    let mirror = RecordGeometry {
+        device,
+        bytes: 1 << 24,
+        block_bytes: 4096,
+        stripe_bytes: 1 << 20,
+        members: 2,
+        code: RedundancyCode::Mirror,
+    };
     let log = LogShape {
         policy: 5,
         groups: 420,
@@ -176,20 +193,21 @@ pub fn slot_seeds() -> Vec<Vec<u8>> {
         overflow_percent: 25,
         formers: Default::default(),
     };
-    let logged = Geometry { bytes: 1000 * 4096, stripe_bytes: 0, members: 4, code: Code::Log(log), ..mirror };
-    let stamp = Stamp { generation: 3, client: 4, revision: 5 };
-    let record = |geometry: Geometry| {
-        let member = Member { incarnation: 6, joined: 1, state: MemberState::Present };
+    let logged =
+        RecordGeometry { bytes: 1000 * 4096, stripe_bytes: 0, members: 4, code: RedundancyCode::Log(log), ..mirror };
+    let stamp = RecordStamp { generation: 3, client: 4, revision: 5 };
+    let record = |geometry: RecordGeometry| {
+        let member = ViewMember { incarnation: 6, joined: 1, state: MemberState::Present };
         let members = vec![member; usize::from(geometry.members)];
-        let view = View { generation: 3, epoch: 1, members };
-        let mut dirty = Stripes::none(geometry.stripes());
+        let view = MembershipView { generation: 3, epoch: 1, members };
+        let mut dirty = StripeSet::none(geometry.stripes());
         dirty.set(3, true);
-        Record { stamp, geometry, position: 1, is_ready: true, view, dirty }.encode()
+        DonorRecord { stamp, geometry, position: 1, is_ready: true, view, dirty }.encode()
     };
-    let parity = record(Geometry { members: 3, code: Code::Parity, ..mirror });
+    let parity = record(RecordGeometry { members: 3, code: RedundancyCode::Parity, ..mirror });
     let mut formers = log.formers;
-    (formers[0], formers[1]) = (Former { blocks: 500, groups: 210 }, Former { blocks: 900, groups: 378 });
-    let grown = record(Geometry { code: Code::Log(LogShape { formers, ..log }), ..logged });
+    (formers[0], formers[1]) = (FormerSize { blocks: 500, groups: 210 }, FormerSize { blocks: 900, groups: 378 });
+    let grown = record(RecordGeometry { code: RedundancyCode::Log(LogShape { formers, ..log }), ..logged });
     let (mirrored, logged) = (record(mirror), record(logged));
     let head = |bytes: Vec<u8>| bytes[..bytes.len().min(4000)].to_vec();
     let state = WindowState { is_owner: true, is_owned: false, record: Vec::new() };
@@ -197,14 +215,14 @@ pub fn slot_seeds() -> Vec<Vec<u8>> {
         (0, slot.encode(&[7; 16])),
         (1, summary.encode()),
         (1, open.encode()),
-        (2, Trim { sequence: 8 }.encode(DEVICE, BLOCK).to_vec()),
+        (2, TrimEntry { sequence: 8 }.encode(DEVICE, BLOCK).to_vec()),
         (3, shape.encode()),
         (4, mirrored),
         (4, parity),
         (4, logged),
         (4, grown),
         (5, head(state.encode())),
-        (6, head(Swap { expected: stamp, record: &[] }.encode())),
+        (6, head(RecordSwap { expected: stamp, record: &[] }.encode())),
     ];
     seeds.into_iter().map(|(structure, bytes)| [&[structure << 1 | 1][..], &bytes].concat()).collect()
 }

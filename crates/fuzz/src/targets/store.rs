@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nectary_block::{Buffer, MemoryDevice, SharedDevice, write};
-use nectary_store::fuzzing::{self, IDENTITY, SEGMENT_BYTES, SPAN_BYTES, Span};
-use nectary_store::{CreateOptions, ErrorKind, KeyRef, OpenOptions, Store};
+use nectary_store::fuzzing::{self, FuzzSpan, IDENTITY, SEGMENT_BYTES, SPAN_BYTES};
+use nectary_store::{CreateOptions, KeyRef, OpenOptions, Store, StoreErrorKind};
 
 use super::choices;
 use crate::{pieces, units};
@@ -71,8 +71,8 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     RUNTIME.with(|runtime| runtime.block_on(future))
 }
 
-fn span() -> Span {
-    Span::new().expect("the constants fit")
+fn span() -> FuzzSpan {
+    FuzzSpan::new().expect("the constants fit")
 }
 
 /// Makes a device with the pieces of an input in one area of the span.
@@ -169,7 +169,7 @@ pub fn purge_log(input: &[u8]) {
     let device = area(input, span.purge_log());
     let (rules, _) = match block_on(span.read_purge_log(&device)) {
         Ok(found) => found,
-        Err(error) if error.kind == ErrorKind::Corrupt => return,
+        Err(error) if error.kind == StoreErrorKind::Corrupt => return,
         Err(error) => panic!("memory takes every write: {error}"),
     };
     let again = block_on(span.read_purge_log(&device)).expect("memory takes every write");

@@ -6,11 +6,13 @@
 use std::io::{Cursor, Write};
 use std::path::Path;
 
-use nectary_trace::formats::csv::Columns;
-use nectary_trace::formats::input::Input;
-use nectary_trace::formats::nectary::{FileEntry, FileKind, Header, Map, Outcome, Process, Unseen, Writer};
-use nectary_trace::formats::{BLOCKS_PER_RECORD_MAX, Format, ReadOptions, from_input};
-use nectary_trace::{Error, Reference};
+use nectary_trace::formats::csv::CsvColumns;
+use nectary_trace::formats::input::DecompressedInput;
+use nectary_trace::formats::nectary::{
+    FileEntry, FileKind, FileMapping, NectaryWriter, RecordingOutcome, TraceHeader, TraceProcess, UnseenCall,
+};
+use nectary_trace::formats::{BLOCKS_PER_RECORD_MAX, ReadOptions, TraceFormat, from_input};
+use nectary_trace::{Error, TraceReference};
 
 use super::choices;
 use crate::units;
@@ -40,9 +42,9 @@ const REFERENCES_MAX: usize = 8 << 20;
 const AT_ONCE_MAX: usize = 1 << 22;
 
 fn read(bytes: &[u8], options: &ReadOptions) -> Result<u64, Error> {
-    let input = Input::from_reader(Path::new("input"), Box::new(Cursor::new(bytes.to_vec())))?;
+    let input = DecompressedInput::from_reader(Path::new("input"), Box::new(Cursor::new(bytes.to_vec())))?;
     let mut reader = from_input(input, options)?;
-    let (mut batch, mut count) = (Vec::<Reference>::new(), 0);
+    let (mut batch, mut count) = (Vec::<TraceReference>::new(), 0);
     loop {
         batch.clear();
         if !reader.read(&mut batch)? {
@@ -69,41 +71,41 @@ fn check(bytes: &[u8], options: &ReadOptions) {
     }
 }
 
-fn of(format: Format) -> ReadOptions {
+fn of(format: TraceFormat) -> ReadOptions {
     ReadOptions { format: Some(format), ..ReadOptions::default() }
 }
 
 /// Reads one block number per line.
 pub fn text(input: &[u8]) {
-    check(input, &of(Format::Text));
+    check(input, &of(TraceFormat::Text));
 }
 
 /// Reads lines in the form of the ARC authors' traces.
 pub fn arc(input: &[u8]) {
-    check(input, &of(Format::Arc));
+    check(input, &of(TraceFormat::Arc));
 }
 
 /// Reads CSV. If the first line parses as a definition of columns, it defines them.
 pub fn csv(input: &[u8]) {
     let end = input.iter().position(|&byte| byte == b'\n').unwrap_or(0);
-    let columns = std::str::from_utf8(&input[..end]).ok().and_then(|line| Columns::parse(line).ok());
+    let columns = std::str::from_utf8(&input[..end]).ok().and_then(|line| CsvColumns::parse(line).ok());
     let lines = if columns.is_some() { &input[end..] } else { input };
-    check(lines, &ReadOptions { columns, ..of(Format::Csv) });
+    check(lines, &ReadOptions { columns, ..of(TraceFormat::Csv) });
 }
 
 /// Reads both versions of VSCSI.
 pub fn vscsi(input: &[u8]) {
-    check(input, &of(Format::Vscsi));
+    check(input, &of(TraceFormat::Vscsi));
 }
 
 /// Reads libCacheSim's oracleGeneral format, and checks that each record gives one reference.
 pub fn oracle_general(input: &[u8]) {
-    if let Ok(count) = read(input, &of(Format::OracleGeneral))
+    if let Ok(count) = read(input, &of(TraceFormat::OracleGeneral))
         && !is_compressed(input)
     {
         assert_eq!(count, input.len() as u64 / 24);
     }
-    check(input, &of(Format::OracleGeneral));
+    check(input, &of(TraceFormat::OracleGeneral));
 }
 
 /// Reads Nectary's own format.
@@ -113,7 +115,7 @@ pub fn nectary(input: &[u8]) {
     if choices & 1 == 1 {
         units::seal_trace(&mut bytes);
     }
-    check(&bytes, &of(Format::Nectary));
+    check(&bytes, &of(TraceFormat::Nectary));
 }
 
 /// Reads bytes that begin like gzip, xz or zstd; the format is guessed.
@@ -193,12 +195,12 @@ pub fn nectary_seeds() -> Vec<Vec<u8>> {
 }
 
 fn recorded() -> std::io::Result<Vec<u8>> {
-    let header = Header { block_bytes: 4096, is_collapsed: true, is_reads_only: false };
+    let header = TraceHeader { block_bytes: 4096, is_collapsed: true, is_reads_only: false };
     let mut bytes = Vec::new();
-    let mut writer = Writer::new(&mut bytes, [7; 16], &header)?;
-    let process = Process { pid: 100, parent: None, name: "make".to_owned() };
+    let mut writer = NectaryWriter::new(&mut bytes, [7; 16], &header)?;
+    let process = TraceProcess { pid: 100, parent: None, name: "make".to_owned() };
     writer.process(&process)?;
-    writer.process(&Process { pid: 101, parent: Some(0), name: "cc".to_owned() })?;
+    writer.process(&TraceProcess { pid: 101, parent: Some(0), name: "cc".to_owned() })?;
     let file =
         FileEntry { kind: FileKind::Regular, device: 2049, inode: 77, size_bytes: 10_000, name: "a.c".to_owned() };
     writer.file(&file)?;
@@ -207,11 +209,18 @@ fn recorded() -> std::io::Result<Vec<u8>> {
     writer.flush()?;
     writer.references(0, 3, 1, true)?;
     writer.references(0, 0, 1, false)?;
-    let map =
-        Map { process: 1, file: 0, is_executable: true, is_written: false, is_program: true, offset: 0, bytes: 10_000 };
+    let map = FileMapping {
+        process: 1,
+        file: 0,
+        is_executable: true,
+        is_written: false,
+        is_program: true,
+        offset: 0,
+        bytes: 10_000,
+    };
     writer.map(&map)?;
-    writer.unseen(1, Unseen::IoUring, 2)?;
-    writer.finish(Outcome::Exited(0))?;
+    writer.unseen(1, UnseenCall::IoUring, 2)?;
+    writer.finish(RecordingOutcome::Exited(0))?;
     Ok(bytes)
 }
 

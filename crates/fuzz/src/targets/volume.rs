@@ -5,13 +5,14 @@
 //! bits choose the structure. A structure that decodes must encode to bytes that decode to the same structure.
 
 use nectary_volume::format::{
-    Append, Chunk, EpochHead, EpochRecord, Extent, ExtentState, FormatError, Frame, Grant, Identity, Index, Inode, Key,
-    Label, LeaseSector, Magic, Name, Project, Reply, RunRecord, SegmentHeader, Session, Space, Table, VolumeRecord,
-    epoch_block, lease_block,
+    EpochHead, EpochRecord, ExtentRecord, ExtentState, FormatError, FrameKind, GrantRecord, Inode, JournalAppend,
+    LeaseSector, NameRecord, ProjectRecord, ReplyRecord, RunChunk, RunIndex, RunRecord, SegmentHeader, SessionRecord,
+    SpaceRecord, TableKey, TableKind, VerifiedFrame, VolumeIdentity, VolumeLabel, VolumeRecord, epoch_block,
+    lease_block,
 };
 use nectary_volume::protocol::{
-    Accessed, Answer, Changes, Code, Failure, FileId, Held, Mapped, MayKeep, Message, Operation, Question, Terms,
-    Token, What,
+    AnswerTerms, AttributeChanges, FileAccess, FileId, MappedExtent, MayKeep, MetadataOperation, MetadataQuestion,
+    RefusalCode, ServerAnswer, ServerRefusal, Token, TokenAspect, TokenGrant, VolumeMessage,
 };
 
 use super::choices;
@@ -31,7 +32,7 @@ pub const WORDS: &[&[u8]] = &[
     &[0, 0, 1, 0],
 ];
 
-const VOLUME: Identity = Identity([7; 16]);
+const VOLUME: VolumeIdentity = VolumeIdentity([7; 16]);
 /// The address at which frames in allocated space are read. *Units*: blocks.
 const BLOCK: u64 = 4096;
 const EPOCH: u64 = 3;
@@ -42,34 +43,34 @@ const MESSAGE_HEADER_BYTES: usize = 32;
 type Again = fn(&[u8]) -> Result<Vec<u8>, FormatError>;
 
 /// The kinds of frames: the magic, and the function that decodes and encodes.
-const FRAMES: [(Magic, Again); 7] = [
-    (Magic::Label, |bytes| Label::decode(0, bytes)?.encode(0)),
-    (Magic::Lease, |bytes| LeaseSector::decode(VOLUME, 3, 1, bytes)?.encode(VOLUME, 1)),
-    (Magic::EpochHead, |bytes| EpochHead::decode(VOLUME, epoch_block(EPOCH), bytes)?.encode(VOLUME)),
-    (Magic::Segment, |bytes| SegmentHeader::decode(VOLUME, BLOCK, bytes)?.encode(VOLUME, BLOCK)),
-    (Magic::Append, |bytes| Ok(Append::decode(VOLUME, BLOCK, 0, bytes)?.0.encode(VOLUME, BLOCK, 0)?.0)),
-    (Magic::Chunk, |bytes| Chunk::decode(VOLUME, BLOCK, bytes)?.encode(VOLUME, EPOCH, BLOCK)),
-    (Magic::Index, |bytes| Index::decode(VOLUME, BLOCK, bytes)?.encode(VOLUME, EPOCH, BLOCK)),
+const FRAMES: [(FrameKind, Again); 7] = [
+    (FrameKind::Label, |bytes| VolumeLabel::decode(0, bytes)?.encode(0)),
+    (FrameKind::Lease, |bytes| LeaseSector::decode(VOLUME, 3, 1, bytes)?.encode(VOLUME, 1)),
+    (FrameKind::EpochHead, |bytes| EpochHead::decode(VOLUME, epoch_block(EPOCH), bytes)?.encode(VOLUME)),
+    (FrameKind::Segment, |bytes| SegmentHeader::decode(VOLUME, BLOCK, bytes)?.encode(VOLUME, BLOCK)),
+    (FrameKind::Append, |bytes| Ok(JournalAppend::decode(VOLUME, BLOCK, 0, bytes)?.0.encode(VOLUME, BLOCK, 0)?.0)),
+    (FrameKind::Chunk, |bytes| RunChunk::decode(VOLUME, BLOCK, bytes)?.encode(VOLUME, EPOCH, BLOCK)),
+    (FrameKind::Index, |bytes| RunIndex::decode(VOLUME, BLOCK, bytes)?.encode(VOLUME, EPOCH, BLOCK)),
 ];
 
-fn address(magic: Magic) -> u64 {
+fn address(magic: FrameKind) -> u64 {
     match magic {
-        Magic::Label => 0,
-        Magic::Lease => lease_block(3, 1),
-        Magic::EpochHead => epoch_block(EPOCH),
+        FrameKind::Label => 0,
+        FrameKind::Lease => lease_block(3, 1),
+        FrameKind::EpochHead => epoch_block(EPOCH),
         _ => BLOCK,
     }
 }
 
 const VALUES: [Again; 11] = [
     |bytes| Inode::decode(bytes)?.encode(),
-    |bytes| Name::decode(bytes)?.encode(),
-    |bytes| Session::decode(bytes)?.encode(),
-    |bytes| Reply::decode(bytes)?.encode(),
-    |bytes| Ok(Extent::decode(bytes)?.encode()),
-    |bytes| Ok(Space::decode(bytes)?.encode()),
-    |bytes| Ok(Grant::decode(bytes)?.encode()),
-    |bytes| Ok(Project::decode(bytes)?.encode()),
+    |bytes| NameRecord::decode(bytes)?.encode(),
+    |bytes| SessionRecord::decode(bytes)?.encode(),
+    |bytes| ReplyRecord::decode(bytes)?.encode(),
+    |bytes| Ok(ExtentRecord::decode(bytes)?.encode()),
+    |bytes| Ok(SpaceRecord::decode(bytes)?.encode()),
+    |bytes| Ok(GrantRecord::decode(bytes)?.encode()),
+    |bytes| Ok(ProjectRecord::decode(bytes)?.encode()),
     |bytes| Ok(EpochRecord::decode(bytes)?.encode()),
     |bytes| Ok(RunRecord::decode(bytes)?.encode()),
     |bytes| Ok(VolumeRecord::decode(bytes)?.encode()),
@@ -94,13 +95,13 @@ pub fn frame(input: &[u8]) {
 }
 
 /// Corrects identity, address, length and checksums, so that the decoder reads the fields.
-fn put_right(bytes: &mut [u8], magic: Magic) {
+fn put_right(bytes: &mut [u8], magic: FrameKind) {
     let length = (bytes.len() as u32).min(magic.bytes_max() as u32);
     bytes[8..12].copy_from_slice(&length.to_le_bytes());
     bytes[16..32].copy_from_slice(&VOLUME.0);
     bytes[40..48].copy_from_slice(&address(magic).to_le_bytes());
     let whole = &mut bytes[..length as usize];
-    if magic == Magic::Append && whole.len() >= HEADER_BYTES + 4 {
+    if magic == FrameKind::Append && whole.len() >= HEADER_BYTES + 4 {
         let chain = crc32c::crc32c_append(crc32c::crc32c(&[0; 4]), &whole[HEADER_BYTES + 4..]);
         whole[HEADER_BYTES..HEADER_BYTES + 4].copy_from_slice(&chain.to_le_bytes());
     }
@@ -116,8 +117,8 @@ pub fn value(input: &[u8]) {
     match VALUES.get(choice) {
         Some(again) => hold(*again, bytes),
         None => {
-            let table = Table::ALL[choice % Table::ALL.len()];
-            if let Ok(key) = Key::decode(table, bytes) {
+            let table = TableKind::ALL[choice % TableKind::ALL.len()];
+            if let Ok(key) = TableKey::decode(table, bytes) {
                 assert_eq!(key.encode(), bytes);
             }
         }
@@ -137,9 +138,9 @@ pub fn message(input: &[u8]) {
         let checksum = crc32c::crc32c(&bytes);
         bytes[12..16].copy_from_slice(&checksum.to_le_bytes());
     }
-    if let Ok((header, message)) = Message::decode(&bytes) {
+    if let Ok((header, message)) = VolumeMessage::decode(&bytes) {
         let again = message.encode(header.request, header.epoch);
-        assert_eq!(Message::decode(&again).map(|(_, message)| message), Ok(message));
+        assert_eq!(VolumeMessage::decode(&again).map(|(_, message)| message), Ok(message));
     }
 }
 
@@ -147,8 +148,8 @@ pub fn message(input: &[u8]) {
 pub fn message_seeds() -> Vec<Vec<u8>> {
     let file = FileId { inode: 17, generation: 3 };
     let name = || b"name".to_vec();
-    let extents = vec![Mapped { file_block: 1, blocks: 2, block: BLOCK, is_unwritten: false }];
-    let commit = Operation::Commit {
+    let extents = vec![MappedExtent { file_block: 1, blocks: 2, block: BLOCK, is_unwritten: false }];
+    let commit = MetadataOperation::Commit {
         file,
         truncate_generation: 4,
         size: 5,
@@ -158,47 +159,55 @@ pub fn message_seeds() -> Vec<Vec<u8>> {
     };
     let operations = [
         commit,
-        Operation::Link { file, directory: file, name: name() },
-        Operation::SetXattr { file, name: name(), value: vec![1; 9], flags: 0 },
-        Operation::SetAttributes { file, changes: Changes { mode: Some(0o600), ..Changes::default() } },
-        Operation::Access { accesses: vec![Accessed { file, at_ns: 8, time_generation: 9 }] },
-        Operation::ReturnSpace { extents: vec![(BLOCK, 2)] },
-        Operation::TakeReserved { file, start: 1, end: 3 },
+        MetadataOperation::Link { file, directory: file, name: name() },
+        MetadataOperation::SetXattr { file, name: name(), value: vec![1; 9], flags: 0 },
+        MetadataOperation::SetAttributes {
+            file,
+            changes: AttributeChanges { mode: Some(0o600), ..AttributeChanges::default() },
+        },
+        MetadataOperation::Access { accesses: vec![FileAccess { file, at_ns: 8, time_generation: 9 }] },
+        MetadataOperation::ReturnSpace { extents: vec![(BLOCK, 2)] },
+        MetadataOperation::TakeReserved { file, start: 1, end: 3 },
     ];
-    let token = Token { object: file, what: What::Data };
-    let held = Held { token, level: 1, sequence: 2 };
+    let token = Token { object: file, what: TokenAspect::Data };
+    let held = TokenGrant { token, level: 1, sequence: 2 };
     let mut messages = vec![
-        Message::Renew { session: 1, sent_ns: 2, acknowledged: 3, drained: 4 },
-        Message::Evicted { session: 1, words: "why".to_owned() },
-        Message::Reclaim { session: 1, held: vec![held], is_last: true },
-        Message::Acquire { token, level: 1, waits: true },
-        Message::Question { session: 1, question: Question::Lookup { directory: file, name: name() } },
-        Message::Answer(Answer::Map { extents, answered_to: 9 }),
-        Message::Question { session: 1, question: Question::Numbers { count: 9 } },
-        Message::Answer(Answer::Numbers { first: 100, count: 9 }),
-        Message::Answer(Answer::Renamed(vec![file, file])),
-        Message::Answer(Answer::Names(vec![name()])),
-        Message::Failure(Failure { code: Code::Full, errno: 28, words: "full".to_owned() }),
+        VolumeMessage::Renew { session: 1, sent_ns: 2, acknowledged: 3, drained: 4 },
+        VolumeMessage::Evicted { session: 1, words: "why".to_owned() },
+        VolumeMessage::Reclaim { session: 1, held: vec![held], is_last: true },
+        VolumeMessage::Acquire { token, level: 1, waits: true },
+        VolumeMessage::Question { session: 1, question: MetadataQuestion::Lookup { directory: file, name: name() } },
+        VolumeMessage::Answer(ServerAnswer::Map { extents, answered_to: 9 }),
+        VolumeMessage::Question { session: 1, question: MetadataQuestion::Numbers { count: 9 } },
+        VolumeMessage::Answer(ServerAnswer::Numbers { first: 100, count: 9 }),
+        VolumeMessage::Answer(ServerAnswer::Renamed(vec![file, file])),
+        VolumeMessage::Answer(ServerAnswer::Names(vec![name()])),
+        VolumeMessage::Failure(ServerRefusal { code: RefusalCode::Full, errno: 28, words: "full".to_owned() }),
     ];
-    for terms in [Terms::Early, Terms::Repeated { now_ns: 5 }, Terms::Local { now_ns: 5 }] {
+    for terms in [AnswerTerms::Early, AnswerTerms::Repeated { now_ns: 5 }, AnswerTerms::Local { now_ns: 5 }] {
         let operations = operations.iter().cloned();
-        messages.extend(operations.map(|operation| Message::Operation { session: 1, number: 2, terms, operation }));
+        messages.extend(operations.map(|operation| VolumeMessage::Operation {
+            session: 1,
+            number: 2,
+            terms,
+            operation,
+        }));
     }
-    messages.push(Message::Early { now_ns: 5, stored: 6 });
-    messages.push(Message::MayKeep(MayKeep { directories: vec![file], attributes: Vec::new() }));
+    messages.push(VolumeMessage::Early { now_ns: 5, stored: 6 });
+    messages.push(VolumeMessage::MayKeep(MayKeep { directories: vec![file], attributes: Vec::new() }));
     messages.iter().map(|message| [&[1][..], &message.encode(7, 8)].concat()).collect()
 }
 
 /// Makes a frame of each kind without its padding. The fields of its body are zero where the format allows this.
 pub fn frame_seeds() -> Vec<Vec<u8>> {
-    let extent = Space { blocks: 4, state: ExtentState::Data, owner: 17, since: 2 }.encode();
+    let extent = SpaceRecord { blocks: 4, state: ExtentState::Data, owner: 17, since: 2 }.encode();
     // The append has one transaction of a session, with one mutation: a put into the table of space.
     let mut append = vec![0; 64];
     append[4] = 1;
     let mut transaction = [(40 + 48_u32).to_le_bytes(), [1, 0, 1, 0]].concat();
     transaction.resize(40, 0);
     transaction.extend([6, 1, 8, 0, 32, 0, 0, 0]);
-    transaction.extend(Key::Space(9000).encode());
+    transaction.extend(TableKey::Space(9000).encode());
     transaction.extend(&extent);
     append.extend(&transaction);
     let record = transaction[40..].to_vec();
@@ -206,7 +215,7 @@ pub fn frame_seeds() -> Vec<Vec<u8>> {
     chunk.extend(&record);
     let mut index = vec![1, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
     index.extend([[0, 16, 0, 0, 0, 0, 0, 0], [1, 0, 0, 0, 6, 0, 8, 0]].concat());
-    index.extend(Key::Space(9000).encode());
+    index.extend(TableKey::Space(9000).encode());
     let numbers = |numbers: &[u64]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>();
     let mut label = numbers(&[1 << 20, 2048, 2048, 2048, 1, 2, 3, 10_000 | (20 << 32), 0, 0, 0, 1]);
     label.resize(160, 0);
@@ -216,7 +225,7 @@ pub fn frame_seeds() -> Vec<Vec<u8>> {
     let segment = numbers(&[1, 0, 0, 1, 0, 0]);
     let bodies = [label, lease, head, segment, append, chunk, index];
     let seeds = FRAMES.iter().zip(bodies).enumerate().map(|(number, ((magic, _), body))| {
-        let frame = Frame::encode(*magic, VOLUME, EPOCH, address(*magic), 1, &body);
+        let frame = VerifiedFrame::encode(*magic, VOLUME, EPOCH, address(*magic), 1, &body);
         let mut frame = frame.expect("seeds are within their bounds");
         frame.truncate(HEADER_BYTES + body.len());
         put_right(&mut frame, *magic);
@@ -228,7 +237,7 @@ pub fn frame_seeds() -> Vec<Vec<u8>> {
 /// Makes a value of each kind, and a key of each table.
 pub fn value_seeds() -> Vec<Vec<u8>> {
     let inode = Inode { mode: 0o120_777, links: 1, inline: b"target".to_vec(), ..Inode::default() };
-    let name = Name { inode: 17, generation: 1, kind: 8, name: b"file".to_vec() };
+    let name = NameRecord { inode: 17, generation: 1, kind: 8, name: b"file".to_vec() };
     let mut session = vec![1; 16];
     session.extend([1, 1, 1, 0]);
     session.resize(68, 0);
@@ -239,20 +248,26 @@ pub fn value_seeds() -> Vec<Vec<u8>> {
         inode.encode().expect("it is within its bounds"),
         name.encode().expect("it is within its bounds"),
         session,
-        Reply { status: 17, body: b"no".to_vec() }.encode().expect("it is within its bounds"),
-        Extent { block: BLOCK, blocks: 4, is_unwritten: true, epoch: EPOCH }.encode(),
-        Space { blocks: 4, state: ExtentState::Granted, owner: 5, since: 2 }.encode(),
-        Grant { length: 8, inode: 17, reserved_blocks: 8, sequence: 3, generation: 1 }.encode(),
-        Project::default().encode(),
+        ReplyRecord { status: 17, body: b"no".to_vec() }.encode().expect("it is within its bounds"),
+        ExtentRecord { block: BLOCK, blocks: 4, is_unwritten: true, epoch: EPOCH }.encode(),
+        SpaceRecord { blocks: 4, state: ExtentState::Granted, owner: 5, since: 2 }.encode(),
+        GrantRecord { length: 8, inode: 17, reserved_blocks: 8, sequence: 3, generation: 1 }.encode(),
+        ProjectRecord::default().encode(),
         [&[1; 16][..], &[2], &[0; 15]].concat(),
         run.encode(),
         volume,
     ];
     let values = values.into_iter().enumerate().map(|(number, value)| [&[number as u8][..], &value].concat());
-    let keys = [Key::Volume, Key::Entry(1, 2), Key::Xattr(1, b"user.a".to_vec()), Key::Grant(1, 2, 3), Key::Project(1)];
-    let tables = Table::ALL.len() as u8;
+    let keys = [
+        TableKey::Volume,
+        TableKey::Entry(1, 2),
+        TableKey::Xattr(1, b"user.a".to_vec()),
+        TableKey::Grant(1, 2, 3),
+        TableKey::Project(1),
+    ];
+    let tables = TableKind::ALL.len() as u8;
     // The first byte of a key's input. It is at least `VALUES.len()`, so it selects no value; its remainder modulo
     // `tables` selects the table.
-    let choice = |key: &Key| (key.table().number() - 1) + tables;
+    let choice = |key: &TableKey| (key.table().number() - 1) + tables;
     values.chain(keys.iter().map(|key| [&[choice(key)][..], &key.encode()].concat())).collect()
 }

@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::message::{RESPONSE_BYTES_MAX, Request, Response};
-use crate::{Error, RuntimeDirectory, Status};
+use super::message::{ControlRequest, ControlResponse, RESPONSE_BYTES_MAX};
+use crate::{Error, PartStatus, RuntimeDirectory};
 
 /// Sends a request to the part whose socket is at `path` and waits for its answer. Each read or write waits at most
 /// `timeout`.
 ///
-/// *Errors*: [`Error::Absent`] if nothing listens, [`Error::Fault`] if the part refuses the request,
+/// *Errors*: [`Error::Absent`] if nothing listens, [`Error::ControlFault`] if the part refuses the request,
 /// [`Error::Protocol`] if the answer is malformed, [`Error::Io`] if the part takes too long.
 pub fn request(path: &Path, method: &str, params: Value, timeout: Duration) -> Result<Value, Error> {
     let failed = |source: io::Error| Error::Io { path: path.to_owned(), source };
@@ -29,7 +29,7 @@ pub fn request(path: &Path, method: &str, params: Value, timeout: Duration) -> R
     stream.set_read_timeout(Some(timeout)).map_err(failed)?;
     stream.set_write_timeout(Some(timeout)).map_err(failed)?;
     let malformed = |problem: String| Error::Protocol { path: path.to_owned(), problem };
-    let mut line = serde_json::to_vec(&Request { method: method.to_owned(), params })
+    let mut line = serde_json::to_vec(&ControlRequest { method: method.to_owned(), params })
         .map_err(|error| malformed(format!("the request cannot be written as JSON: {error}")))?;
     line.push(b'\n');
     // A server with too many clients answers before it reads, so this write may fail. The server's answer says more
@@ -48,26 +48,26 @@ pub fn request(path: &Path, method: &str, params: Value, timeout: Duration) -> R
         return Err(malformed(format!("expected a line of JSON, found {} bytes without an end", line.len())));
     }
     match serde_json::from_slice(&line) {
-        Ok(Response::Ok(value)) => Ok(value),
-        Ok(Response::Error(fault)) => Err(Error::Fault { path: path.to_owned(), fault }),
+        Ok(ControlResponse::Ok(value)) => Ok(value),
+        Ok(ControlResponse::Error(fault)) => Err(Error::Fault { path: path.to_owned(), fault }),
         Err(error) => Err(malformed(format!("expected an answer, found something else: {error}"))),
     }
 }
 
 /// A part whose socket was found in the runtime directory.
 #[derive(Debug)]
-pub struct Part {
+pub struct RunningPart {
     /// The path of the part's socket.
     pub path: PathBuf,
     /// The answer to `status`, or the reason why there was no answer.
-    pub status: Result<Status, Error>,
+    pub status: Result<PartStatus, Error>,
 }
 
 /// Requests the status of every part that has a socket in `directory`, and waits at most `timeout` for each read or
 /// write. Removes sockets that no process serves any more.
 ///
 /// *Errors*: [`Error::Io`] if the directory cannot be read.
-pub fn parts(directory: &RuntimeDirectory, timeout: Duration) -> Result<Vec<Part>, Error> {
+pub fn parts(directory: &RuntimeDirectory, timeout: Duration) -> Result<Vec<RunningPart>, Error> {
     let mut parts = Vec::new();
     for path in directory.sockets()? {
         let status = match request(&path, "status", Value::Null, timeout) {
@@ -79,7 +79,7 @@ pub fn parts(directory: &RuntimeDirectory, timeout: Duration) -> Result<Vec<Part
                 .map_err(|error| Error::Protocol { path: path.clone(), problem: format!("not a status: {error}") }),
             Err(error) => Err(error),
         };
-        parts.push(Part { path, status });
+        parts.push(RunningPart { path, status });
     }
     Ok(parts)
 }

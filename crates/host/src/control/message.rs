@@ -15,7 +15,7 @@ pub const RESPONSE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// A request.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Request {
+pub(crate) struct ControlRequest {
     pub(crate) method: String,
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub(crate) params: Value,
@@ -23,11 +23,11 @@ pub(crate) struct Request {
 
 /// An answer.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Response {
+pub(crate) enum ControlResponse {
     #[serde(rename = "ok")]
     Ok(Value),
     #[serde(rename = "error")]
-    Error(Fault),
+    Error(ControlFault),
 }
 
 /// The kinds of faults in a part's answer.
@@ -50,7 +50,7 @@ pub enum FaultKind {
 
 /// The reason why a part refused a request, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fault {
+pub struct ControlFault {
     /// The kind, which decides the remedy.
     pub kind: FaultKind,
     /// The problem and its place.
@@ -60,14 +60,14 @@ pub struct Fault {
     pub remedy: String,
 }
 
-impl Fault {
+impl ControlFault {
     /// Makes a fault.
-    pub fn new(kind: FaultKind, message: impl Into<String>, remedy: impl Into<String>) -> Fault {
-        Fault { kind, message: message.into(), remedy: remedy.into() }
+    pub fn new(kind: FaultKind, message: impl Into<String>, remedy: impl Into<String>) -> ControlFault {
+        ControlFault { kind, message: message.into(), remedy: remedy.into() }
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for ControlFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)?;
         if !self.remedy.is_empty() {
@@ -78,12 +78,12 @@ impl fmt::Display for Fault {
 }
 
 /// Encodes a response as one line, including its newline. A response that is too long is replaced by a fault.
-pub(crate) fn encode(response: &Response) -> Vec<u8> {
+pub(crate) fn encode(response: &ControlResponse) -> Vec<u8> {
     let mut line = serde_json::to_vec(response).unwrap_or_default();
     if line.is_empty() || line.len() >= RESPONSE_BYTES_MAX {
         let message = format!("the answer has {} bytes, at most {RESPONSE_BYTES_MAX} can be sent", line.len());
-        let fault = Fault::new(FaultKind::Failed, message, "ask for less");
-        line = serde_json::to_vec(&Response::Error(fault)).unwrap_or_default();
+        let fault = ControlFault::new(FaultKind::Failed, message, "ask for less");
+        line = serde_json::to_vec(&ControlResponse::Error(fault)).unwrap_or_default();
     }
     line.push(b'\n');
     line

@@ -11,14 +11,14 @@
 //! <- {"error":{"kind":"unknown_method","message":"…","do":"…"}}
 //! ```
 //! Every part answers `methods` with the names and descriptions of its methods, and, by convention, `status` with a
-//! [`Status`](crate::Status).
+//! [`PartStatus`](crate::PartStatus).
 
 mod client;
 mod message;
 mod methods;
 mod server;
 
-pub use client::{Part, parts, request};
-pub use message::{Fault, FaultKind, REQUEST_BYTES_MAX, RESPONSE_BYTES_MAX};
-pub use methods::Methods;
-pub use server::{ControlServer, Limits};
+pub use client::{RunningPart, parts, request};
+pub use message::{ControlFault, FaultKind, REQUEST_BYTES_MAX, RESPONSE_BYTES_MAX};
+pub use methods::ControlMethods;
+pub use server::{ControlLimits, ControlServer};

@@ -19,10 +19,10 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
-use super::message::{Fault, FaultKind, REQUEST_BYTES_MAX, Response, encode};
-use super::methods::Methods;
+use super::message::{ControlFault, ControlResponse, FaultKind, REQUEST_BYTES_MAX, encode};
+use super::methods::ControlMethods;
 use crate::descriptors::note_failed_accept;
-use crate::log::{Level, Throttle};
+use crate::log::{LogLevel, LogThrottle};
 use crate::{Error, RuntimeDirectory, Shutdown};
 
 /// The maximum number of clients that wait to be accepted.
@@ -32,7 +32,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The limits of a server of a control socket.
 #[derive(Debug, Clone)]
-pub struct Limits {
+pub struct ControlLimits {
     /// The maximum number of clients that are served at the same time. A further client is told to try again.
     pub connections_max: usize,
     /// The longest request line, including its newline, in bytes.
@@ -41,9 +41,9 @@ pub struct Limits {
     pub idle: Duration,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits { connections_max: 32, request_bytes_max: REQUEST_BYTES_MAX, idle: Duration::from_secs(10) }
+impl Default for ControlLimits {
+    fn default() -> ControlLimits {
+        ControlLimits { connections_max: 32, request_bytes_max: REQUEST_BYTES_MAX, idle: Duration::from_secs(10) }
     }
 }
 
@@ -52,7 +52,7 @@ impl Default for Limits {
 pub struct ControlServer {
     path: PathBuf,
     linked: bool,
-    methods: Arc<RwLock<Arc<Methods>>>,
+    methods: Arc<RwLock<Arc<ControlMethods>>>,
     shutdown: Shutdown,
     task: JoinHandle<()>,
 }
@@ -65,8 +65,8 @@ impl ControlServer {
     pub fn start(
         directory: &RuntimeDirectory,
         part: &str,
-        methods: Methods,
-        limits: Limits,
+        methods: ControlMethods,
+        limits: ControlLimits,
     ) -> Result<ControlServer, Error> {
         let path = directory.socket(part)?;
         let listener = bind(directory, &path)?;
@@ -78,7 +78,7 @@ impl ControlServer {
 
     /// Serves other methods to clients that connect from now on. So a part can have its socket before it starts, and
     /// fail early if another process has it.
-    pub fn replace(&self, methods: Methods) {
+    pub fn replace(&self, methods: ControlMethods) {
         *self.methods.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(methods);
     }
 
@@ -138,8 +138,13 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     UnixListener::from_std(socket.into())
 }
 
-async fn serve(listener: UnixListener, methods: Arc<RwLock<Arc<Methods>>>, limits: Limits, shutdown: Shutdown) {
-    static ACCEPT_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
+async fn serve(
+    listener: UnixListener,
+    methods: Arc<RwLock<Arc<ControlMethods>>>,
+    limits: ControlLimits,
+    shutdown: Shutdown,
+) {
+    static ACCEPT_FAILED: LogThrottle = LogThrottle::every(Duration::from_secs(60));
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -154,7 +159,7 @@ async fn serve(listener: UnixListener, methods: Arc<RwLock<Arc<Methods>>>, limit
                 Ok((stream, _)) => refuse(&stream, limits.connections_max),
                 Err(error) => {
                     note_failed_accept(&error);
-                    ACCEPT_FAILED.write(Level::Error, "control", format_args!("cannot accept: {error}"));
+                    ACCEPT_FAILED.write(LogLevel::Error, "control", format_args!("cannot accept: {error}"));
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             },
@@ -166,24 +171,27 @@ async fn serve(listener: UnixListener, methods: Arc<RwLock<Arc<Methods>>>, limit
 /// Tells a client that there are too many clients. Bytes that the socket does not accept at once are dropped.
 fn refuse(stream: &UnixStream, connections_max: usize) {
     let message = format!("{connections_max} clients are being served, which is the limit");
-    let fault = Fault::new(FaultKind::Busy, message, "try again in a moment");
-    let _ = stream.try_write(&encode(&Response::Error(fault)));
+    let fault = ControlFault::new(FaultKind::Busy, message, "try again in a moment");
+    let _ = stream.try_write(&encode(&ControlResponse::Error(fault)));
 }
 
 /// Answers the requests of one client until it disconnects, fails or takes too long.
-async fn converse(stream: UnixStream, methods: &Methods, limits: &Limits) {
+async fn converse(stream: UnixStream, methods: &ControlMethods, limits: &ControlLimits) {
     let mut stream = BufReader::with_capacity(4096, stream);
     let mut line = Vec::new();
     loop {
         line.clear();
         let read = timeout(limits.idle, read_line(&mut stream, &mut line, limits.request_bytes_max)).await;
         let (response, last) = match read {
-            Ok(Ok(Line::Whole)) => (methods.answer(&line).await, false),
-            Ok(Ok(Line::TooLong)) => {
+            Ok(Ok(LineOutcome::Whole)) => (methods.answer(&line).await, false),
+            Ok(Ok(LineOutcome::TooLong)) => {
                 let message = format!("the request is longer than {} bytes", limits.request_bytes_max);
-                (Response::Error(Fault::new(FaultKind::Malformed, message, "send a shorter request")), true)
+                (
+                    ControlResponse::Error(ControlFault::new(FaultKind::Malformed, message, "send a shorter request")),
+                    true,
+                )
             }
-            Ok(Ok(Line::End) | Err(_)) | Err(_) => return,
+            Ok(Ok(LineOutcome::End) | Err(_)) | Err(_) => return,
         };
         let written = timeout(limits.idle, stream.get_mut().write_all(&encode(&response))).await;
         if last || !matches!(written, Ok(Ok(()))) {
@@ -192,18 +200,22 @@ async fn converse(stream: UnixStream, methods: &Methods, limits: &Limits) {
     }
 }
 
-enum Line {
+enum LineOutcome {
     Whole,
     TooLong,
     End,
 }
 
 /// Reads one line of at most `bytes_max` bytes. An incomplete line at the end of the stream is dropped.
-async fn read_line(stream: &mut BufReader<UnixStream>, line: &mut Vec<u8>, bytes_max: usize) -> io::Result<Line> {
+async fn read_line(
+    stream: &mut BufReader<UnixStream>,
+    line: &mut Vec<u8>,
+    bytes_max: usize,
+) -> io::Result<LineOutcome> {
     loop {
         let available = stream.fill_buf().await?;
         if available.is_empty() {
-            return Ok(Line::End);
+            return Ok(LineOutcome::End);
         }
         let newline = available.iter().position(|&byte| byte == b'\n');
         let wanted = newline.map_or(available.len(), |position| position + 1);
@@ -211,8 +223,8 @@ async fn read_line(stream: &mut BufReader<UnixStream>, line: &mut Vec<u8>, bytes
         line.extend_from_slice(&available[..taken]);
         stream.consume(taken);
         match newline {
-            Some(_) if taken == wanted => return Ok(Line::Whole),
-            _ if line.len() >= bytes_max => return Ok(Line::TooLong),
+            Some(_) if taken == wanted => return Ok(LineOutcome::Whole),
+            _ if line.len() >= bytes_max => return Ok(LineOutcome::TooLong),
             _ => {}
         }
     }

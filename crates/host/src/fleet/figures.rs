@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Problem;
+use crate::PartProblem;
 
 /// What a node is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -96,5 +96,5 @@ pub struct FleetFigures {
     /// How long it still serves from its store without a word from etcd. *Units*: milliseconds.
     pub serve_ms_left: u64,
     /// What is wrong, and what to do.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<PartProblem>,
 }

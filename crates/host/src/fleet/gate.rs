@@ -12,7 +12,7 @@ use crate::clock::since_boot;
 
 /// What a node may do with what its store has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum NodeStanding {
     /// Serve it: this node is a member, and learns of every purge before a purge counts as applied.
     Member,
     /// Serve it, and say so: this node is cut off, for a shorter time than `serve-when-cut`.
@@ -40,32 +40,32 @@ impl FleetGate {
     }
 
     /// What may be done now. *Cost*: a clock and at most two loads.
-    pub fn standing(&self) -> Standing {
+    pub fn standing(&self) -> NodeStanding {
         self.standing_at(since_boot())
     }
 
     /// What may be done now by these rules. A request whose table of sites is not the one that the fleet knows may use
     /// nothing: purges might miss what it stores, and what it finds. *Cost*: that of [`standing`](FleetGate::standing),
     /// and two loads.
-    pub fn standing_by(&self, rules: RulesHash) -> Standing {
+    pub fn standing_by(&self, rules: RulesHash) -> NodeStanding {
         // The times may be those of the next rules, so they count only if the rules are the same after them.
         let is_known = || matches!(self.rules(), known if known == 0 || known == rules.half());
         if !is_known() {
-            return Standing::ValidateOnly;
+            return NodeStanding::ValidateOnly;
         }
         let standing = self.standing();
-        if is_known() { standing } else { Standing::ValidateOnly }
+        if is_known() { standing } else { NodeStanding::ValidateOnly }
     }
 
     /// What may be done at a time of [`since_boot`].
-    pub fn standing_at(&self, now: Duration) -> Standing {
+    pub fn standing_at(&self, now: Duration) -> NodeStanding {
         let now_ms = milliseconds(now);
         if now_ms < self.member_until_ms.load(Ordering::Acquire) {
-            Standing::Member
+            NodeStanding::Member
         } else if now_ms < self.serve_until_ms.load(Ordering::Acquire) {
-            Standing::Cut
+            NodeStanding::Cut
         } else {
-            Standing::ValidateOnly
+            NodeStanding::ValidateOnly
         }
     }
 
@@ -141,21 +141,24 @@ mod tests {
     fn gate_shuts_by_time_alone() {
         let at = Duration::from_millis;
         let gate = FleetGate::new();
-        assert_eq!(gate.standing_at(at(0)), Standing::ValidateOnly);
+        assert_eq!(gate.standing_at(at(0)), NodeStanding::ValidateOnly);
         gate.set_times(at(100), at(300));
         let standings = [99, 100, 299, 300].map(|ms| gate.standing_at(at(ms)));
-        assert_eq!(standings, [Standing::Member, Standing::Cut, Standing::Cut, Standing::ValidateOnly]);
+        assert_eq!(standings, [NodeStanding::Member, NodeStanding::Cut, NodeStanding::Cut, NodeStanding::ValidateOnly]);
         gate.set_times(at(500), at(0));
-        assert_eq!((gate.standing_at(at(499)), gate.standing_at(at(500))), (Standing::Member, Standing::ValidateOnly));
+        assert_eq!(
+            (gate.standing_at(at(499)), gate.standing_at(at(500))),
+            (NodeStanding::Member, NodeStanding::ValidateOnly)
+        );
         gate.set_times(Duration::ZERO, Duration::ZERO);
-        assert_eq!(gate.standing(), Standing::ValidateOnly);
+        assert_eq!(gate.standing(), NodeStanding::ValidateOnly);
         gate.set_times(Duration::MAX, Duration::MAX);
-        assert_eq!(gate.standing_by(RulesHash(1)), Standing::Member);
+        assert_eq!(gate.standing_by(RulesHash(1)), NodeStanding::Member);
         gate.set_rules(RulesHash(2));
         let by = [1, 2].map(|rules| gate.standing_by(RulesHash(rules)));
-        assert_eq!(by, [Standing::ValidateOnly, Standing::Member]);
+        assert_eq!(by, [NodeStanding::ValidateOnly, NodeStanding::Member]);
         gate.set_applied(7);
         gate.set_fleet(1 << 64 | 5);
-        assert_eq!((gate.standing(), gate.applied(), gate.fleet()), (Standing::Member, 7, 5));
+        assert_eq!((gate.standing(), gate.applied(), gate.fleet()), (NodeStanding::Member, 7, 5));
     }
 }

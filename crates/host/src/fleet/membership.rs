@@ -1,6 +1,6 @@
 //! The two traits between a proxy and its fleet.
 //!
-//! Owns: [`Membership`], what a proxy asks; [`PurgeStore`], what it gives; and the order of owners of a key. All of it is
+//! Owns: [`FleetMembership`], what a proxy asks; [`PurgeStore`], what it gives; and the order of owners of a key. All of it is
 //! plain values and futures, so a proxy without a fleet pays nothing, and tests put a model behind it.
 
 use std::future::Future;
@@ -85,7 +85,7 @@ pub trait PurgeStore: Send + Sync + 'static {
 }
 
 /// A fleet, as one of its nodes sees it.
-pub trait Membership: Send + Sync + 'static {
+pub trait FleetMembership: Send + Sync + 'static {
     /// The name of this node.
     fn name(&self) -> &NodeName;
 

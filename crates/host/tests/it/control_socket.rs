@@ -7,33 +7,37 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nectary_host::control::{parts, request};
-use nectary_host::{ControlServer, Error, Fault, FaultKind, Limits, Methods, RuntimeDirectory, State, Status};
+use nectary_host::{
+    ControlFault, ControlLimits, ControlMethods, ControlServer, Error, FaultKind, PartHealth, PartStatus,
+    RuntimeDirectory,
+};
 use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The runtime directory of one test, which is removed at the test's end.
-struct Scratch(RuntimeDirectory);
+struct ScratchRuntime(RuntimeDirectory);
 
-impl Scratch {
-    fn new(name: &str) -> Scratch {
+impl ScratchRuntime {
+    fn new(name: &str) -> ScratchRuntime {
         let path = std::env::temp_dir().join(format!("nectary-test-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
-        Scratch(RuntimeDirectory::at(path).expect("a fresh directory"))
+        ScratchRuntime(RuntimeDirectory::at(path).expect("a fresh directory"))
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchRuntime {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(self.0.path());
     }
 }
 
-fn start(directory: &RuntimeDirectory, limits: Limits) -> ControlServer {
-    let mut methods = Methods::new();
-    methods.status(|| Status::healthy("proxy", "127.0.0.1:1").with_problem(State::Degraded, "a", "b"));
+fn start(directory: &RuntimeDirectory, limits: ControlLimits) -> ControlServer {
+    let mut methods = ControlMethods::new();
+    methods.status(|| PartStatus::healthy("proxy", "127.0.0.1:1").with_problem(PartHealth::Degraded, "a", "b"));
     methods.register("echo", "gives its parameters back", |params| async move { Ok(params) });
-    methods.register("fail", "fails", |_| async { Err(Fault::new(FaultKind::NotFound, "no such key", "put it")) });
+    methods
+        .register("fail", "fails", |_| async { Err(ControlFault::new(FaultKind::NotFound, "no such key", "put it")) });
     methods.register("hang", "never answers", |_| std::future::pending());
     ControlServer::start(directory, "proxy-127.0.0.1:1", methods, limits).expect("starts")
 }
@@ -58,9 +62,9 @@ async fn send_raw(path: &Path, bytes: Vec<u8>) -> String {
 }
 
 #[tokio::test]
-async fn methods_are_called_by_name_and_faults_come_back() {
-    let scratch = Scratch::new("methods");
-    let server = start(&scratch.0, Limits::default());
+async fn methods_return_results_and_faults() {
+    let scratch = ScratchRuntime::new("methods");
+    let server = start(&scratch.0, ControlLimits::default());
     let path = server.path().to_owned();
     assert_eq!(ask(&path, "echo", json!({"a": [1, "ä"]})).await.expect("ok"), json!({"a": [1, "ä"]}));
     assert_eq!(ask(&path, "status", Value::Null).await.expect("ok")["state"], "degraded");
@@ -73,9 +77,9 @@ async fn methods_are_called_by_name_and_faults_come_back() {
 }
 
 #[tokio::test]
-async fn the_socket_is_for_its_owner_only() {
-    let scratch = Scratch::new("mode");
-    let server = start(&scratch.0, Limits::default());
+async fn socket_permits_owner_only() {
+    let scratch = ScratchRuntime::new("mode");
+    let server = start(&scratch.0, ControlLimits::default());
     let mode = std::fs::metadata(server.path()).expect("there").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     assert_eq!(std::fs::metadata(scratch.0.path()).expect("there").permissions().mode() & 0o777, 0o700);
@@ -83,8 +87,8 @@ async fn the_socket_is_for_its_owner_only() {
 }
 
 #[tokio::test]
-async fn a_directory_that_others_can_write_to_is_refused() {
-    let scratch = Scratch::new("others");
+async fn world_writable_directory_is_refused() {
+    let scratch = ScratchRuntime::new("others");
     std::fs::set_permissions(scratch.0.path(), std::fs::Permissions::from_mode(0o777)).expect("sets");
     let refused = RuntimeDirectory::at(scratch.0.path()).expect_err("refused").to_string();
     assert!(refused.contains("mode 777") && refused.contains("NECTARY_RUNTIME_DIR"), "{refused}");
@@ -93,10 +97,11 @@ async fn a_directory_that_others_can_write_to_is_refused() {
     assert!(RuntimeDirectory::at(link).is_err());
 }
 
+/// A request at the limit is answered, and one byte more is refused.
 #[tokio::test]
-async fn a_request_at_the_limit_is_answered_and_one_byte_more_is_refused() {
-    let scratch = Scratch::new("long");
-    let limits = Limits { request_bytes_max: 100, idle: Duration::from_millis(200), ..Limits::default() };
+async fn request_size_limit_is_enforced() {
+    let scratch = ScratchRuntime::new("long");
+    let limits = ControlLimits { request_bytes_max: 100, idle: Duration::from_millis(200), ..ControlLimits::default() };
     let server = start(&scratch.0, limits);
     let line = |bytes: usize| {
         let frame = r#"{"method":"echo","params":""}"#.len() + 1;
@@ -113,8 +118,8 @@ async fn a_request_at_the_limit_is_answered_and_one_byte_more_is_refused() {
 
 #[tokio::test]
 async fn nonsense_is_answered_with_a_fault() {
-    let scratch = Scratch::new("nonsense");
-    let server = start(&scratch.0, Limits { idle: Duration::from_millis(200), ..Limits::default() });
+    let scratch = ScratchRuntime::new("nonsense");
+    let server = start(&scratch.0, ControlLimits { idle: Duration::from_millis(200), ..ControlLimits::default() });
     for nonsense in ["\n", "{}\n", "[1]\n", "GET / HTTP/1.1\r\n", "\u{0}\n", "{\"method\":1}\n"] {
         let answer = send_raw(server.path(), nonsense.as_bytes().to_vec()).await;
         assert!(answer.contains(r#""kind":"malformed""#), "{nonsense:?}: {answer}");
@@ -122,18 +127,19 @@ async fn nonsense_is_answered_with_a_fault() {
     server.stop().await;
 }
 
+/// A silent client is dropped after the idle time.
 #[tokio::test]
-async fn a_silent_client_is_dropped_after_the_idle_time() {
-    let scratch = Scratch::new("silent");
-    let server = start(&scratch.0, Limits { idle: Duration::from_millis(50), ..Limits::default() });
+async fn silent_client_is_dropped() {
+    let scratch = ScratchRuntime::new("silent");
+    let server = start(&scratch.0, ControlLimits { idle: Duration::from_millis(50), ..ControlLimits::default() });
     assert_eq!(send_raw(server.path(), b"{\"method\":".to_vec()).await, "");
     server.stop().await;
 }
 
 #[tokio::test]
-async fn one_client_more_than_the_limit_is_told_to_come_back() {
-    let scratch = Scratch::new("crowd");
-    let server = start(&scratch.0, Limits { connections_max: 2, ..Limits::default() });
+async fn excess_client_is_sent_away() {
+    let scratch = ScratchRuntime::new("crowd");
+    let server = start(&scratch.0, ControlLimits { connections_max: 2, ..ControlLimits::default() });
     let path = server.path().to_owned();
     let crowd: Vec<_> = (0..2).map(|_| UnixStream::connect(&path).expect("connects")).collect();
     let Err(Error::Fault { fault, .. }) = ask(&path, "status", Value::Null).await else { panic!("a fault") };
@@ -151,13 +157,13 @@ async fn one_client_more_than_the_limit_is_told_to_come_back() {
 }
 
 #[tokio::test]
-async fn a_live_socket_is_never_taken_over_and_a_stale_one_is_replaced() {
-    let scratch = Scratch::new("stale");
+async fn only_stale_socket_is_replaced() {
+    let scratch = ScratchRuntime::new("stale");
     let socket = scratch.0.socket("proxy-127.0.0.1:1").expect("short");
     drop(UnixListener::bind(&socket).expect("binds"));
     assert!(socket.exists(), "a killed process leaves its socket");
-    let server = start(&scratch.0, Limits::default());
-    let second = ControlServer::start(&scratch.0, "proxy-127.0.0.1:1", Methods::new(), Limits::default());
+    let server = start(&scratch.0, ControlLimits::default());
+    let second = ControlServer::start(&scratch.0, "proxy-127.0.0.1:1", ControlMethods::new(), ControlLimits::default());
     assert!(matches!(second, Err(Error::Busy { .. })));
     assert!(ask(server.path(), "status", Value::Null).await.is_ok());
     server.stop().await;
@@ -165,20 +171,21 @@ async fn a_live_socket_is_never_taken_over_and_a_stale_one_is_replaced() {
 
 #[tokio::test]
 async fn replaced_methods_answer_later_clients() {
-    let scratch = Scratch::new("replaced");
-    let server = start(&scratch.0, Limits::default());
-    let mut methods = Methods::new();
-    methods.status(|| Status::healthy("proxy", "127.0.0.1:1"));
+    let scratch = ScratchRuntime::new("replaced");
+    let server = start(&scratch.0, ControlLimits::default());
+    let mut methods = ControlMethods::new();
+    methods.status(|| PartStatus::healthy("proxy", "127.0.0.1:1"));
     server.replace(methods);
     assert_eq!(ask(server.path(), "status", Value::Null).await.expect("ok")["state"], "healthy");
     assert!(matches!(ask(server.path(), "echo", Value::Null).await, Err(Error::Fault { .. })), "it is replaced");
     server.stop().await;
 }
 
+/// A stop ends calls in progress and removes the socket.
 #[tokio::test]
-async fn stop_ends_calls_under_way_and_removes_the_socket() {
-    let scratch = Scratch::new("stop");
-    let server = start(&scratch.0, Limits::default());
+async fn stop_removes_socket() {
+    let scratch = ScratchRuntime::new("stop");
+    let server = start(&scratch.0, ControlLimits::default());
     let path: PathBuf = server.path().to_owned();
     let hanging = tokio::spawn({
         let path = path.clone();
@@ -193,25 +200,26 @@ async fn stop_ends_calls_under_way_and_removes_the_socket() {
     assert!(matches!(ask(&path, "status", Value::Null).await, Err(Error::Absent { .. })));
 }
 
+/// The list has the running parts, and sockets of dead parts are removed.
 #[tokio::test]
-async fn parts_lists_what_runs_and_clears_away_what_does_not() {
-    let scratch = Scratch::new("parts");
+async fn part_list_removes_dead_sockets() {
+    let scratch = ScratchRuntime::new("parts");
     let stale = scratch.0.socket("proxy-old").expect("short");
     drop(UnixListener::bind(&stale).expect("binds"));
-    let server = start(&scratch.0, Limits::default());
+    let server = start(&scratch.0, ControlLimits::default());
     let directory = scratch.0.clone();
     let found =
         tokio::task::spawn_blocking(move || parts(&directory, PATIENCE)).await.expect("no panic").expect("reads");
     assert_eq!(found.len(), 1);
     let status = found[0].status.as_ref().expect("answers");
-    assert_eq!((status.component.as_str(), status.state), ("proxy", State::Degraded));
+    assert_eq!((status.component.as_str(), status.state), ("proxy", PartHealth::Degraded));
     assert!(!stale.exists());
     server.stop().await;
 }
 
 #[tokio::test]
-async fn an_answer_that_is_none_is_an_error_and_not_a_panic() {
-    let scratch = Scratch::new("impostor");
+async fn malformed_answer_is_error() {
+    let scratch = ScratchRuntime::new("impostor");
     for answer in ["", "no newline", "\n", "{\"neither\":1}\n", "\u{0}\u{1}\n"] {
         let socket = scratch.0.socket("impostor").expect("short");
         let _ = std::fs::remove_file(&socket);

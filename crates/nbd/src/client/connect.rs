@@ -10,12 +10,12 @@ use nectary_host::tls::{ClientTls, explain};
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 
-use super::handshake::{Action, Agreed, Goal, Handshake, Listed};
-use crate::error::{Error, ErrorKind};
+use super::handshake::{ClientAgreement, ClientHandshake, ClientHandshakeAction, ConnectGoal, ListedExport};
+use crate::error::{Error, NbdErrorKind};
 use crate::limits::HANDSHAKE_TIME_MAX;
 use crate::transport::{Transport, prepare, read_all};
-use crate::url::{Address, Url};
-use crate::wire::request::{self, Header};
+use crate::url::{ExportAddress, ExportUrl};
+use crate::wire::request::{self, WireRequestHeader};
 
 /// The way in which a client connects. Callers start from the default and change single fields.
 #[derive(Clone, Default)]
@@ -38,14 +38,14 @@ pub struct ConnectOptions {
 }
 
 /// The result of connecting to a server.
-pub(super) enum Reached {
+pub(super) enum ConnectResult {
     /// An export and the stream of the connection. The stream can be used only if the goal was to read and write.
-    Export(Transport, Box<Agreed>),
-    List(Vec<Listed>),
+    Export(Transport, Box<ClientAgreement>),
+    List(Vec<ListedExport>),
 }
 
 /// The certificates for a URL; `None` if its scheme has no TLS.
-pub(super) fn load_tls(url: &Url, options: &ConnectOptions) -> Result<Option<ClientTls>, Error> {
+pub(super) fn load_tls(url: &ExportUrl, options: &ConnectOptions) -> Result<Option<ClientTls>, Error> {
     match (&options.tls, &url.tls_certificates) {
         _ if !url.tls => Ok(None),
         (Some(tls), _) => Ok(Some(tls.clone())),
@@ -61,37 +61,37 @@ fn from_folder(folder: &Path) -> Result<ClientTls, nectary_host::Error> {
     ClientTls::load(Some(&folder.join("ca-cert.pem")), identity)
 }
 
-fn tls_error(url: &Url, error: &nectary_host::Error) -> Error {
-    Error::new(ErrorKind::Tls, url.to_string(), error.to_string())
+fn tls_error(url: &ExportUrl, error: &nectary_host::Error) -> Error {
+    Error::new(NbdErrorKind::Tls, url.to_string(), error.to_string())
 }
 
 /// Connects and negotiates the options, within the time that the options allow.
-pub(super) async fn open(url: &Url, options: &ConnectOptions, goal: Goal) -> Result<Reached, Error> {
+pub(super) async fn open(url: &ExportUrl, options: &ConnectOptions, goal: ConnectGoal) -> Result<ConnectResult, Error> {
     let tls = load_tls(url, options)?;
     let limit = options.handshake_time.unwrap_or(HANDSHAKE_TIME_MAX);
     match tokio::time::timeout(limit, haggle(url, tls, goal)).await {
         Ok(reached) => reached,
         Err(_) => {
             let message = format!("the server does not answer within {limit:?}");
-            Err(Error::new(ErrorKind::TimedOut, url.to_string(), message))
+            Err(Error::new(NbdErrorKind::TimedOut, url.to_string(), message))
         }
     }
 }
 
-async fn haggle(url: &Url, tls: Option<ClientTls>, goal: Goal) -> Result<Reached, Error> {
+async fn haggle(url: &ExportUrl, tls: Option<ClientTls>, goal: ConnectGoal) -> Result<ConnectResult, Error> {
     let mut stream =
         connect(&url.address).await.map_err(|error| Error::from_io(&error, &url.to_string(), "cannot connect"))?;
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
-            Error::new(ErrorKind::Protocol, url.to_string(), "the server ended the connection in the handshake")
+            Error::new(NbdErrorKind::Protocol, url.to_string(), "the server ended the connection in the handshake")
         }
         // With TLS 1.3, a server refuses a certificate only after the client's part of the TLS handshake.
         _ => match explain(&error) {
-            Some(text) => Error::new(ErrorKind::Tls, url.to_string(), format!("TLS: {text}")),
+            Some(text) => Error::new(NbdErrorKind::Tls, url.to_string(), format!("TLS: {text}")),
             None => Error::from_io(&error, &url.to_string(), "the handshake failed"),
         },
     };
-    let mut machine = Handshake::new(goal, &url.export, url.tls);
+    let mut machine = ClientHandshake::new(goal, &url.export, url.tls);
     loop {
         let mut bytes = vec![0; machine.wants()];
         // Reading is not buffered, because the bytes after STARTTLS must be read by TLS.
@@ -99,10 +99,10 @@ async fn haggle(url: &Url, tls: Option<ClientTls>, goal: Goal) -> Result<Reached
         let mut actions = std::collections::VecDeque::from(machine.take(&bytes));
         while let Some(action) = actions.pop_front() {
             match action {
-                Action::Send(bytes) => stream.write_all(&bytes).await.map_err(failed)?,
-                Action::StartTls => {
+                ClientHandshakeAction::Send(bytes) => stream.write_all(&bytes).await.map_err(failed)?,
+                ClientHandshakeAction::StartTls => {
                     let Some(tls) = &tls else {
-                        return Err(Error::new(ErrorKind::Tls, url.to_string(), "no certificates"));
+                        return Err(Error::new(NbdErrorKind::Tls, url.to_string(), "no certificates"));
                     };
                     let encrypted = tls.connect(&url.server_name(), stream).await;
                     let message = |error: io::Error| {
@@ -110,39 +110,40 @@ async fn haggle(url: &Url, tls: Option<ClientTls>, goal: Goal) -> Result<Reached
                         format!("TLS with \"{}\": {text}", url.server_name())
                     };
                     stream = Box::new(
-                        encrypted.map_err(|error| Error::new(ErrorKind::Tls, url.to_string(), message(error)))?,
+                        encrypted.map_err(|error| Error::new(NbdErrorKind::Tls, url.to_string(), message(error)))?,
                     );
                     actions.extend(machine.encrypted());
                 }
-                Action::Agreed { agreed, in_transmission } => {
-                    if goal == Goal::Info && in_transmission {
-                        let goodbye = Header { flags: 0, command: request::DISC, cookie: 0, offset: 0, length: 0 };
+                ClientHandshakeAction::Agreed { agreed, in_transmission } => {
+                    if goal == ConnectGoal::Info && in_transmission {
+                        let goodbye =
+                            WireRequestHeader { flags: 0, command: request::DISC, cookie: 0, offset: 0, length: 0 };
                         stream.write_all(&goodbye.encode(agreed.headers)).await.map_err(failed)?;
                     }
                     stream.flush().await.map_err(failed)?;
-                    if goal == Goal::Info {
+                    if goal == ConnectGoal::Info {
                         let _ = stream.shutdown().await;
                     }
-                    return Ok(Reached::Export(stream, agreed));
+                    return Ok(ConnectResult::Export(stream, agreed));
                 }
-                Action::Listed(list) => {
+                ClientHandshakeAction::Listed(list) => {
                     let _ = stream.shutdown().await;
-                    return Ok(Reached::List(list));
+                    return Ok(ConnectResult::List(list));
                 }
-                Action::Fail(kind, message) => return Err(Error::new(kind, url.to_string(), message)),
+                ClientHandshakeAction::Fail(kind, message) => return Err(Error::new(kind, url.to_string(), message)),
             }
         }
         stream.flush().await.map_err(failed)?;
     }
 }
 
-async fn connect(address: &Address) -> io::Result<Transport> {
+async fn connect(address: &ExportAddress) -> io::Result<Transport> {
     match address {
-        Address::Tcp(host, port) => {
+        ExportAddress::Tcp(host, port) => {
             let stream = nectary_host::connect::connect(host, *port).await?;
             prepare(&stream);
             Ok(Box::new(stream))
         }
-        Address::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+        ExportAddress::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
     }
 }

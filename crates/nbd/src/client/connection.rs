@@ -11,19 +11,19 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use nectary_block::{Buffer, ErrorKind};
+use nectary_block::{Buffer, DeviceErrorKind};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::handshake::Agreed;
-use super::journal::{Journal, Token};
-use super::replies::{Expected, Outcome, Replies, Step};
+use super::handshake::ClientAgreement;
+use super::journal::{WriteJournal, WriteToken};
+use super::replies::{CommandOutcome, ExpectedReply, ReplyDecoder, ReplyStep};
 use crate::limits::{CONNECTION_BYTES_MAX, REQUESTS_MAX};
 use crate::transport::{ReadHalf, Transport, WriteHalf, read_all, write_slices};
 use crate::wire::command_flag::FAST_ZERO;
-use crate::wire::request::{self, Header, HeaderBytes};
-use crate::wire::{Headers, errno};
+use crate::wire::request::{self, HeaderBytes, WireRequestHeader};
+use crate::wire::{HeaderFormat, errno};
 
 /// The maximum number of bytes that are read from the stream at once.
 const READ_BYTES: usize = 128 << 10;
@@ -43,37 +43,37 @@ const BATCH_MAX: usize = 64;
 
 /// The reason why a connection has ended.
 #[derive(Debug, Clone)]
-pub(super) struct Failure {
-    pub kind: ErrorKind,
+pub(super) struct ConnectionFailure {
+    pub kind: DeviceErrorKind,
     pub reason: Arc<str>,
     /// Whether the server or the network has ended the connection. A request that changes nothing can then be sent
     /// again.
     pub is_cut: bool,
 }
 
-impl Failure {
-    pub fn new(kind: ErrorKind, reason: impl Into<Arc<str>>) -> Failure {
-        Failure { kind, reason: reason.into(), is_cut: false }
+impl ConnectionFailure {
+    pub fn new(kind: DeviceErrorKind, reason: impl Into<Arc<str>>) -> ConnectionFailure {
+        ConnectionFailure { kind, reason: reason.into(), is_cut: false }
     }
 }
 
 /// A request whose connection has ended, and the buffers of a read.
-pub(super) struct Broken {
-    pub failure: Failure,
+pub(super) struct FailedRequest {
+    pub failure: ConnectionFailure,
     pub buffers: Vec<Buffer>,
 }
 
-impl From<Failure> for Broken {
-    fn from(failure: Failure) -> Broken {
-        Broken { failure, buffers: Vec::new() }
+impl From<ConnectionFailure> for FailedRequest {
+    fn from(failure: ConnectionFailure) -> FailedRequest {
+        FailedRequest { failure, buffers: Vec::new() }
     }
 }
 
 /// The outcome of a request, and its buffers.
-pub(super) type Ended = Result<(Outcome, Vec<Buffer>), Broken>;
+pub(super) type Ended = Result<(CommandOutcome, Vec<Buffer>), FailedRequest>;
 
 /// A request that the caller wants to send.
-pub(super) struct Command {
+pub(super) struct ClientCommand {
     pub flags: u16,
     pub command: u16,
     pub offset: u64,
@@ -84,12 +84,12 @@ pub(super) struct Command {
     pub write: Option<bool>,
 }
 
-impl Command {
-    fn expected(&self) -> Expected {
+impl ClientCommand {
+    fn expected(&self) -> ExpectedReply {
         match self.command {
-            request::READ => Expected::Data { offset: self.offset, length: self.length as u32 },
-            request::BLOCK_STATUS => Expected::Status,
-            _ => Expected::Nothing,
+            request::READ => ExpectedReply::Data { offset: self.offset, length: self.length as u32 },
+            request::BLOCK_STATUS => ExpectedReply::Status,
+            _ => ExpectedReply::Nothing,
         }
     }
 
@@ -100,97 +100,104 @@ impl Command {
 }
 
 /// The permits of a request in flight.
-pub(super) struct Permits {
+pub(super) struct RequestPermits {
     _request: OwnedSemaphorePermit,
     _bytes: OwnedSemaphorePermit,
 }
 
-struct Entry {
+struct RequestInFlight {
     /// The time at which the connection fails if there is no answer.
     due: Instant,
     /// The buffers; `None` while the connection's task writes them or reads into them.
     buffers: Option<Vec<Buffer>>,
-    outcome: Option<Outcome>,
-    token: Option<Token>,
+    outcome: Option<CommandOutcome>,
+    token: Option<WriteToken>,
     is_flush: bool,
     reply: oneshot::Sender<Ended>,
-    _permits: Permits,
+    _permits: RequestPermits,
 }
 
 /// A request that waits to be written.
-struct Outgoing {
+struct OutgoingRequest {
     header: HeaderBytes,
     cookie: u64,
     data: Option<Vec<Buffer>>,
 }
 
 struct InFlight {
-    replies: Replies,
-    entries: HashMap<u64, Entry>,
+    replies: ReplyDecoder,
+    entries: HashMap<u64, RequestInFlight>,
     cookie: u64,
 }
 
-struct Shared {
+struct ClientConnectionState {
     in_flight: Mutex<InFlight>,
-    failure: OnceLock<Failure>,
-    journal: Journal,
+    failure: OnceLock<ConnectionFailure>,
+    journal: WriteJournal,
     /// Notified when the connection has ended.
     ended: Arc<Notify>,
 }
 
 /// A connection that accepts requests.
-pub(super) struct Connection {
-    shared: Arc<Shared>,
-    headers: Headers,
+pub(super) struct ClientConnection {
+    shared: Arc<ClientConnectionState>,
+    headers: HeaderFormat,
     request_time: Duration,
-    queue: UnboundedSender<Outgoing>,
+    queue: UnboundedSender<OutgoingRequest>,
     requests: Arc<Semaphore>,
     bytes: Arc<Semaphore>,
 }
 
-impl Connection {
+impl ClientConnection {
     /// Begins to send requests and to read replies on a stream, in the tokio runtime of the caller.
     pub fn start(
         stream: Transport,
-        agreed: &Agreed,
-        journal: Journal,
+        agreed: &ClientAgreement,
+        journal: WriteJournal,
         request_time: Duration,
         ended: Arc<Notify>,
-    ) -> Connection {
+    ) -> ClientConnection {
         let (queue, outgoing) = unbounded_channel();
-        let replies = Replies::new(agreed.headers, agreed.allocation);
+        let replies = ReplyDecoder::new(agreed.headers, agreed.allocation);
         let in_flight = Mutex::new(InFlight { replies, entries: HashMap::new(), cookie: 0 });
-        let shared = Arc::new(Shared { in_flight, failure: OnceLock::new(), journal, ended });
+        let shared = Arc::new(ClientConnectionState { in_flight, failure: OnceLock::new(), journal, ended });
         // The task ends when the connection is dropped or fails.
         tokio::spawn(run(stream, shared.clone(), outgoing, request_time, agreed.headers));
         let requests = Arc::new(Semaphore::new(REQUESTS_MAX));
         let bytes = Arc::new(Semaphore::new(CONNECTION_BYTES_MAX));
-        Connection { shared, headers: agreed.headers, request_time, queue, requests, bytes }
+        ClientConnection { shared, headers: agreed.headers, request_time, queue, requests, bytes }
     }
 
     /// The reason why the connection has ended; `None` if it has not ended.
-    pub fn failure(&self) -> Option<&Failure> {
+    pub fn failure(&self) -> Option<&ConnectionFailure> {
         self.shared.failure.get()
     }
 
     /// The permits for a request; `None` if the request must wait for them.
-    pub fn try_permits(&self, command: &Command) -> Option<Permits> {
+    pub fn try_permits(&self, command: &ClientCommand) -> Option<RequestPermits> {
         let take = |semaphore: &Arc<Semaphore>, count| semaphore.clone().try_acquire_many_owned(count).ok();
-        Some(Permits { _request: take(&self.requests, 1)?, _bytes: take(&self.bytes, command.bytes())? })
+        Some(RequestPermits { _request: take(&self.requests, 1)?, _bytes: take(&self.bytes, command.bytes())? })
     }
 
     /// Waits for the permits for a request.
-    pub async fn permits(&self, command: &Command) -> Result<Permits, Failure> {
-        let closed = || Failure::new(ErrorKind::Io, "the connection is closed");
+    pub async fn permits(&self, command: &ClientCommand) -> Result<RequestPermits, ConnectionFailure> {
+        let closed = || ConnectionFailure::new(DeviceErrorKind::Io, "the connection is closed");
         let take = async |semaphore: &Arc<Semaphore>, count| {
             semaphore.clone().acquire_many_owned(count).await.map_err(|_| closed())
         };
-        Ok(Permits { _request: take(&self.requests, 1).await?, _bytes: take(&self.bytes, command.bytes()).await? })
+        Ok(RequestPermits {
+            _request: take(&self.requests, 1).await?,
+            _bytes: take(&self.bytes, command.bytes()).await?,
+        })
     }
 
     /// Sends a request. The returned receiver gets the result of the request. *Errors*: the connection has ended, or the
     /// device refuses writes; the request was not sent and is returned.
-    pub fn submit(&self, command: Command, permits: Permits) -> Result<oneshot::Receiver<Ended>, (Failure, Command)> {
+    pub fn submit(
+        &self,
+        command: ClientCommand,
+        permits: RequestPermits,
+    ) -> Result<oneshot::Receiver<Ended>, (ConnectionFailure, ClientCommand)> {
         let (reply, receiver) = oneshot::channel();
         let expected = command.expected();
         let mut in_flight = self.shared.lock();
@@ -201,24 +208,24 @@ impl Connection {
         // begun.
         let token = match command.write.map(|fua| self.shared.journal.begin(fua)).transpose() {
             Ok(token) => token,
-            Err(reason) => return Err((Failure::new(ErrorKind::Latched, reason), command)),
+            Err(reason) => return Err((ConnectionFailure::new(DeviceErrorKind::Latched, reason), command)),
         };
-        let Command { flags, command, offset, length, buffers, .. } = command;
+        let ClientCommand { flags, command, offset, length, buffers, .. } = command;
         in_flight.cookie += 1;
         let cookie = in_flight.cookie;
         let (data, buffers) = if command == request::WRITE { (Some(buffers), None) } else { (None, Some(buffers)) };
         in_flight.replies.expect(cookie, offset, expected);
         let (due, is_flush) = (self.due(command, flags, length), command == request::FLUSH);
-        let entry = Entry { due, buffers, outcome: None, token, is_flush, reply, _permits: permits };
+        let entry = RequestInFlight { due, buffers, outcome: None, token, is_flush, reply, _permits: permits };
         in_flight.entries.insert(cookie, entry);
-        let header = Header { flags, command, cookie, offset, length }.encode(self.headers);
+        let header = WireRequestHeader { flags, command, cookie, offset, length }.encode(self.headers);
         // If the task has just ended, `fail` ends this request, too.
-        let _ = self.queue.send(Outgoing { header, cookie, data });
+        let _ = self.queue.send(OutgoingRequest { header, cookie, data });
         Ok(receiver)
     }
 }
 
-impl Connection {
+impl ClientConnection {
     /// The time at which a request must be answered. A long discard or zeroing has more time, as if it were cut into
     /// several requests, unless it has to be quick.
     fn due(&self, command: u16, flags: u16, length: u64) -> Instant {
@@ -228,19 +235,19 @@ impl Connection {
     }
 }
 
-impl Shared {
+impl ClientConnectionState {
     fn lock(&self) -> MutexGuard<'_, InFlight> {
         self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records the server's answer to a request. A flush that fails latches the device here, also if nobody waits for
     /// the flush any more.
-    fn answered(&self, cookie: u64, outcome: Outcome) {
+    fn answered(&self, cookie: u64, outcome: CommandOutcome) {
         let mut in_flight = self.lock();
-        if let Outcome::Refused(value, message) = &outcome
+        if let CommandOutcome::Refused(value, message) = &outcome
             && let Some(entry) = in_flight.entries.get(&cookie)
         {
-            let is_forced = entry.token.as_ref().is_some_and(Token::is_forced);
+            let is_forced = entry.token.as_ref().is_some_and(WriteToken::is_forced);
             if entry.is_flush {
                 self.journal.latch(format!("a flush failed: {}", refusal(*value, message)));
             } else if is_forced && *value == errno::EIO {
@@ -251,13 +258,13 @@ impl Shared {
     }
 
     /// Ends the connection and fails every request in flight.
-    fn fail(&self, failure: Failure) {
+    fn fail(&self, failure: ConnectionFailure) {
         let mut in_flight = self.lock();
         let _ = self.failure.set(failure.clone());
         self.journal.lost(&failure.reason);
         for (_, entry) in in_flight.entries.drain() {
             let buffers = entry.buffers.unwrap_or_default();
-            let _ = entry.reply.send(Err(Broken { failure: failure.clone(), buffers }));
+            let _ = entry.reply.send(Err(FailedRequest { failure: failure.clone(), buffers }));
         }
         drop(in_flight);
         self.ended.notify_one();
@@ -266,10 +273,10 @@ impl Shared {
 
 impl InFlight {
     /// Records the server's answer. The request ends as soon as the connection's task has also returned its buffers.
-    fn answered(&mut self, cookie: u64, outcome: Outcome) {
+    fn answered(&mut self, cookie: u64, outcome: CommandOutcome) {
         if let Some(entry) = self.entries.get_mut(&cookie) {
             if let Some(token) = entry.token.take() {
-                token.answered(outcome == Outcome::Done);
+                token.answered(outcome == CommandOutcome::Done);
             }
             entry.outcome = Some(outcome);
         }
@@ -284,11 +291,12 @@ impl InFlight {
     }
 
     fn end(&mut self, cookie: u64) {
-        let is_over = |entry: &Entry| entry.outcome.is_some() && entry.buffers.is_some();
+        let is_over = |entry: &RequestInFlight| entry.outcome.is_some() && entry.buffers.is_some();
         if !self.entries.get(&cookie).is_some_and(is_over) {
             return;
         }
-        if let Some(Entry { outcome: Some(outcome), buffers: Some(buffers), reply, .. }) = self.entries.remove(&cookie)
+        if let Some(RequestInFlight { outcome: Some(outcome), buffers: Some(buffers), reply, .. }) =
+            self.entries.remove(&cookie)
         {
             // The caller may have dropped the request, so a failure to send is ignored.
             let _ = reply.send(Ok((outcome, buffers)));
@@ -298,17 +306,17 @@ impl InFlight {
 
 async fn run(
     stream: Transport,
-    shared: Arc<Shared>,
-    outgoing: UnboundedReceiver<Outgoing>,
+    shared: Arc<ClientConnectionState>,
+    outgoing: UnboundedReceiver<OutgoingRequest>,
     request_time: Duration,
-    headers: Headers,
+    headers: HeaderFormat,
 ) {
     let (reader, writer) = stream.into_halves();
     let failure = tokio::select! {
         failure = read(BufReader::with_capacity(READ_BYTES, reader), &shared) => failure,
         written = write(writer, outgoing, &shared, headers) => match written {
             // The device was dropped.
-            Ok(()) => Failure::new(ErrorKind::Io, "the device was closed"),
+            Ok(()) => ConnectionFailure::new(DeviceErrorKind::Io, "the device was closed"),
             Err(error) => lost(&error),
         },
         failure = watch(&shared, request_time) => failure,
@@ -322,21 +330,21 @@ pub(super) fn refusal(value: u32, message: &str) -> String {
     format!("the server answers {}{separator}{message}", errno::name(value))
 }
 
-fn lost(error: &io::Error) -> Failure {
-    let kind = if error.kind() == io::ErrorKind::TimedOut { ErrorKind::TimedOut } else { ErrorKind::Io };
+fn lost(error: &io::Error) -> ConnectionFailure {
+    let kind = if error.kind() == io::ErrorKind::TimedOut { DeviceErrorKind::TimedOut } else { DeviceErrorKind::Io };
     let reason: Arc<str> = match error.kind() {
         io::ErrorKind::UnexpectedEof => "the server has ended the connection".into(),
         _ => format!("the connection failed: {error}").into(),
     };
-    Failure { kind, reason, is_cut: kind == ErrorKind::Io }
+    ConnectionFailure { kind, reason, is_cut: kind == DeviceErrorKind::Io }
 }
 
 /// Writes requests until the device is dropped; then writes `NBD_CMD_DISC`.
 async fn write(
     mut writer: WriteHalf,
-    mut queue: UnboundedReceiver<Outgoing>,
-    shared: &Shared,
-    headers: Headers,
+    mut queue: UnboundedReceiver<OutgoingRequest>,
+    shared: &ClientConnectionState,
+    headers: HeaderFormat,
 ) -> io::Result<()> {
     let mut batch = Vec::with_capacity(BATCH_MAX);
     while queue.recv_many(&mut batch, BATCH_MAX).await > 0 {
@@ -356,17 +364,20 @@ async fn write(
         }
         batch.clear();
     }
-    let goodbye = Header { flags: 0, command: request::DISC, cookie: 0, offset: 0, length: 0 }.encode(headers);
+    let goodbye =
+        WireRequestHeader { flags: 0, command: request::DISC, cookie: 0, offset: 0, length: 0 }.encode(headers);
     write_slices(&mut writer, &[&goodbye]).await?;
     writer.shutdown().await
 }
 
 /// Reads replies until the connection fails.
-async fn read(mut reader: BufReader<ReadHalf>, shared: &Shared) -> Failure {
+async fn read(mut reader: BufReader<ReadHalf>, shared: &ClientConnectionState) -> ConnectionFailure {
     match try_read(&mut reader, shared).await {
         Ok(never) => match never {},
         Err(ReadError::Io(error)) => lost(&error),
-        Err(ReadError::Rule(rule)) => Failure::new(ErrorKind::Io, format!("the server breaks the protocol: {rule}")),
+        Err(ReadError::Rule(rule)) => {
+            ConnectionFailure::new(DeviceErrorKind::Io, format!("the server breaks the protocol: {rule}"))
+        }
     }
 }
 
@@ -387,7 +398,10 @@ impl From<String> for ReadError {
     }
 }
 
-async fn try_read(reader: &mut BufReader<ReadHalf>, shared: &Shared) -> Result<std::convert::Infallible, ReadError> {
+async fn try_read(
+    reader: &mut BufReader<ReadHalf>,
+    shared: &ClientConnectionState,
+) -> Result<std::convert::Infallible, ReadError> {
     let mut bytes = Vec::new();
     loop {
         let (wants, is_between) = {
@@ -403,21 +417,21 @@ async fn try_read(reader: &mut BufReader<ReadHalf>, shared: &Shared) -> Result<s
         let mut step = shared.lock().replies.take(&bytes)?;
         loop {
             match step {
-                Step::More => break,
-                Step::Done(cookie, outcome) => {
+                ReplyStep::More => break,
+                ReplyStep::Done(cookie, outcome) => {
                     shared.answered(cookie, outcome);
                     break;
                 }
-                Step::Data { cookie, at, length } => {
-                    let mut lent = Lent::take(shared, cookie)?;
+                ReplyStep::Data { cookie, at, length } => {
+                    let mut lent = BufferLoan::take(shared, cookie)?;
                     for slice in range(&mut lent.buffers, at, length) {
                         read_all(reader, slice).await?;
                     }
                     drop(lent);
                     step = shared.lock().replies.data_taken()?;
                 }
-                Step::Hole { cookie, at, length } => {
-                    let mut lent = Lent::take(shared, cookie)?;
+                ReplyStep::Hole { cookie, at, length } => {
+                    let mut lent = BufferLoan::take(shared, cookie)?;
                     range(&mut lent.buffers, at, length).for_each(|slice| slice.fill(0));
                     drop(lent);
                     step = shared.lock().replies.data_taken()?;
@@ -429,21 +443,21 @@ async fn try_read(reader: &mut BufReader<ReadHalf>, shared: &Shared) -> Result<s
 
 /// The buffers of a request while data are read into them. They are put back also if reading ends early, so that the
 /// request can be sent again.
-struct Lent<'a> {
-    shared: &'a Shared,
+struct BufferLoan<'a> {
+    shared: &'a ClientConnectionState,
     cookie: u64,
     buffers: Vec<Buffer>,
 }
 
-impl Lent<'_> {
-    fn take(shared: &Shared, cookie: u64) -> Result<Lent<'_>, String> {
+impl BufferLoan<'_> {
+    fn take(shared: &ClientConnectionState, cookie: u64) -> Result<BufferLoan<'_>, String> {
         let buffers = shared.lock().entries.get_mut(&cookie).and_then(|entry| entry.buffers.take());
         let buffers = buffers.ok_or_else(|| "data for a request that has none".to_owned())?;
-        Ok(Lent { shared, cookie, buffers })
+        Ok(BufferLoan { shared, cookie, buffers })
     }
 }
 
-impl Drop for Lent<'_> {
+impl Drop for BufferLoan<'_> {
     fn drop(&mut self) {
         self.shared.lock().give_back(self.cookie, std::mem::take(&mut self.buffers));
     }
@@ -462,14 +476,14 @@ fn range(buffers: &mut [Buffer], at: u32, length: u32) -> impl Iterator<Item = &
 }
 
 /// Returns when a request has waited for its answer for longer than `request_time`.
-async fn watch(shared: &Shared, request_time: Duration) -> Failure {
+async fn watch(shared: &ClientConnectionState, request_time: Duration) -> ConnectionFailure {
     let mut pause = tokio::time::interval((request_time / 4).max(WATCH_TIME_MIN));
     loop {
         pause.tick().await;
         let due = shared.lock().entries.values().map(|entry| entry.due).min();
         if due.is_some_and(|due| due < Instant::now()) {
             let reason = format!("the server has not answered a request for {request_time:?}");
-            return Failure::new(ErrorKind::TimedOut, reason);
+            return ConnectionFailure::new(DeviceErrorKind::TimedOut, reason);
         }
     }
 }

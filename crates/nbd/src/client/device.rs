@@ -21,20 +21,20 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use nectary_block::{
-    BlockDevice, Buffer, Context, Error, ErrorKind, Extent, Figures, Geometry, IoFuture, Operation, Request, Survives,
-    WriteFlags,
+    BlockDevice, Buffer, DeviceCounters, DeviceErrorKind, DeviceExtent, DeviceGeometry, DeviceOperation, DeviceRequest,
+    Error, IoContext, IoFuture, SurvivalLevel, WriteFlags,
 };
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
 use super::connect::ConnectOptions;
-use super::connection::Command;
-use super::handshake::Agreed;
-use super::journal::Journal;
+use super::connection::ClientCommand;
+use super::handshake::ClientAgreement;
+use super::journal::WriteJournal;
 use super::operations::{allocation, flush, long_read, long_write, quick_bytes, ranges, zeroes};
-use super::pool::{Inner, Presence, Slot, connect, is_same_export, keep};
+use super::pool::{ConnectionSlot, NbdDeviceState, ServerPresence, connect, is_same_export, keep};
 use crate::limits::{CLIENT_CONNECTIONS, PATIENCE, PAYLOAD_BYTES_MAX, REQUEST_TIME};
-use crate::url::Url;
+use crate::url::ExportUrl;
 use crate::wire::command_flag::{FAST_ZERO, FUA};
 use crate::wire::{flag, request};
 
@@ -50,7 +50,7 @@ const BLOCK_BYTES_MAX: u32 = 4096;
 
 /// A device whose data are on an NBD server.
 pub struct NbdDevice {
-    inner: Arc<Inner>,
+    inner: Arc<NbdDeviceState>,
     /// The task that replaces connections; `None` for a single session.
     keeper: Option<AbortHandle>,
 }
@@ -68,9 +68,9 @@ impl NbdDevice {
     ///
     /// *Errors*: the errors of connecting, and [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the
     /// server's blocks are larger than 4096 bytes.
-    pub async fn connect(url: &Url, options: ConnectOptions) -> Result<NbdDevice, crate::Error> {
+    pub async fn connect(url: &ExportUrl, options: ConnectOptions) -> Result<NbdDevice, crate::Error> {
         let request_time = url.request_time.unwrap_or(REQUEST_TIME);
-        let (journal, ended) = (Journal::default(), Arc::new(Notify::new()));
+        let (journal, ended) = (WriteJournal::default(), Arc::new(Notify::new()));
         let began = Instant::now();
         let (first, agreed) = connect(url, &options, &journal, request_time, &ended).await?;
         let further_time = FURTHER_TIME.max(4 * began.elapsed());
@@ -89,7 +89,7 @@ impl NbdDevice {
             }
             connections.push(next);
         }
-        let inner = Inner {
+        let inner = NbdDeviceState {
             url: url.clone(),
             spec: url.spec(),
             options,
@@ -100,10 +100,10 @@ impl NbdDevice {
             payload_bytes_max,
             request_time,
             patience: url.patience.unwrap_or(PATIENCE),
-            slots: connections.into_iter().map(Slot::new).collect(),
+            slots: connections.into_iter().map(ConnectionSlot::new).collect(),
             next: AtomicUsize::new(0),
             journal,
-            presence: watch::Sender::new(Presence::Here),
+            presence: watch::Sender::new(ServerPresence::Here),
             ended,
             requests: AtomicU64::new(0),
             reconnects: AtomicU64::new(0),
@@ -133,8 +133,12 @@ impl NbdDevice {
 
 /// The geometry that follows from the server's answers, the number of bytes without the padding of the last block, and
 /// the largest payload of one request.
-fn geometry(url: &Url, agreed: &Agreed, options: &ConnectOptions) -> Result<(Geometry, u64, u64), crate::Error> {
-    let unsupported = |message: String| crate::Error::new(crate::ErrorKind::Unsupported, url.to_string(), message);
+fn geometry(
+    url: &ExportUrl,
+    agreed: &ClientAgreement,
+    options: &ConnectOptions,
+) -> Result<(DeviceGeometry, u64, u64), crate::Error> {
+    let unsupported = |message: String| crate::Error::new(crate::NbdErrorKind::Unsupported, url.to_string(), message);
     let (minimum, preferred, payload) = agreed.block_sizes.unwrap_or(DEFAULT_SIZES);
     if minimum > BLOCK_BYTES_MAX {
         return Err(unsupported(format!(
@@ -161,22 +165,22 @@ fn geometry(url: &Url, agreed: &Agreed, options: &ConnectOptions) -> Result<(Geo
     }
     let has_flush = agreed.flags & flag::SEND_FLUSH != 0;
     let preferred = payload.min(PREFERRED_BYTES.max(preferred));
-    let geometry = Geometry {
+    let geometry = DeviceGeometry {
         size_bytes,
         block_bytes: block,
         atomic_bytes: block.min(BLOCK_BYTES_MIN),
         read_bytes_preferred: preferred,
         write_bytes_preferred: preferred,
-        write_survives: Survives::Process,
-        flush_survives: if has_flush { Survives::Power } else { Survives::Process },
+        write_survives: SurvivalLevel::Process,
+        flush_survives: if has_flush { SurvivalLevel::Power } else { SurvivalLevel::Process },
     };
     Ok((geometry, exact_bytes, u64::from(payload)))
 }
 
 /// Waits for `work` until the request's deadline. Commands that were sent before the deadline continue after it.
 fn within<T: Send + 'static>(
-    inner: &Arc<Inner>,
-    request: Request,
+    inner: &Arc<NbdDeviceState>,
+    request: DeviceRequest,
     work: impl Future<Output = Result<T, Error>> + Send + 'static,
 ) -> IoFuture<T> {
     let Some(deadline) = request.deadline else { return Box::pin(work) };
@@ -184,7 +188,9 @@ fn within<T: Send + 'static>(
     Box::pin(async move {
         match tokio::time::timeout_at(deadline.into(), work).await {
             Ok(result) => result,
-            Err(_) => Err(inner.error(&request, ErrorKind::TimedOut, "the deadline passed before the server answered")),
+            Err(_) => {
+                Err(inner.error(&request, DeviceErrorKind::TimedOut, "the deadline passed before the server answered"))
+            }
         }
     })
 }
@@ -198,7 +204,7 @@ impl BlockDevice for NbdDevice {
         self.inner.spec.clone()
     }
 
-    fn geometry(&self) -> Geometry {
+    fn geometry(&self) -> DeviceGeometry {
         self.inner.geometry
     }
 
@@ -210,9 +216,10 @@ impl BlockDevice for NbdDevice {
         self.inner.sector_bytes
     }
 
-    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: IoContext) -> IoFuture<Vec<Buffer>> {
         let inner = &self.inner;
-        let checked = Request::vectored(Operation::Read, offset, &buffers, context, || self.spec(), &inner.geometry);
+        let checked =
+            DeviceRequest::vectored(DeviceOperation::Read, offset, &buffers, context, || self.spec(), &inner.geometry);
         let request = match checked {
             Ok(request) if request.length == 0 => return Box::pin(std::future::ready(Ok(buffers))),
             Ok(request) => request,
@@ -222,7 +229,8 @@ impl BlockDevice for NbdDevice {
             return within(inner, request, long_read(inner.clone(), request, buffers));
         }
         let length = request.length;
-        let sending = inner.send(Command { flags: 0, command: request::READ, offset, length, buffers, write: None });
+        let sending =
+            inner.send(ClientCommand { flags: 0, command: request::READ, offset, length, buffers, write: None });
         let of = inner.clone();
         within(inner, request, async move { Ok(of.outcome(&request, sending.end(&of).await)?.1) })
     }
@@ -232,13 +240,14 @@ impl BlockDevice for NbdDevice {
         offset: u64,
         buffers: Vec<Buffer>,
         flags: WriteFlags,
-        context: Context,
+        context: IoContext,
     ) -> IoFuture<Vec<Buffer>> {
         let inner = &self.inner;
-        let checked = Request::vectored(Operation::Write, offset, &buffers, context, || self.spec(), &inner.geometry);
+        let checked =
+            DeviceRequest::vectored(DeviceOperation::Write, offset, &buffers, context, || self.spec(), &inner.geometry);
         let request = match checked {
             Ok(request) if request.length == 0 => return Box::pin(std::future::ready(Ok(buffers))),
-            Ok(request) => Request { fua: flags.fua, ..request },
+            Ok(request) => DeviceRequest { fua: flags.fua, ..request },
             Err(error) => return refused(error),
         };
         if !inner.is_one_command(&request) {
@@ -249,7 +258,8 @@ impl BlockDevice for NbdDevice {
             return refused(error);
         }
         let (flags, length) = (if fua { FUA } else { 0 }, request.length);
-        let sending = inner.send(Command { flags, command: request::WRITE, offset, length, buffers, write: Some(fua) });
+        let sending =
+            inner.send(ClientCommand { flags, command: request::WRITE, offset, length, buffers, write: Some(fua) });
         let of = inner.clone();
         within(inner, request, async move {
             let (_, buffers) = of.outcome(&request, sending.end(&of).await)?;
@@ -260,8 +270,8 @@ impl BlockDevice for NbdDevice {
         })
     }
 
-    fn flush(&self, context: Context) -> IoFuture<()> {
-        let request = Request::new(Operation::Flush, 0, 0, context);
+    fn flush(&self, context: IoContext) -> IoFuture<()> {
+        let request = DeviceRequest::new(DeviceOperation::Flush, 0, 0, context);
         if let Err(error) = request.check(|| self.spec(), &self.inner.geometry) {
             return refused(error);
         }
@@ -269,16 +279,23 @@ impl BlockDevice for NbdDevice {
         within(&self.inner, request, async move { flush(&inner, &request).await })
     }
 
-    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        self.range(Operation::Discard, offset, length, context, flag::SEND_TRIM, request::TRIM)
+    fn discard(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
+        self.range(DeviceOperation::Discard, offset, length, context, flag::SEND_TRIM, request::TRIM)
     }
 
-    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        self.range(Operation::WriteZeroes, offset, length, context, flag::SEND_WRITE_ZEROES, request::WRITE_ZEROES)
+    fn write_zeroes(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
+        self.range(
+            DeviceOperation::WriteZeroes,
+            offset,
+            length,
+            context,
+            flag::SEND_WRITE_ZEROES,
+            request::WRITE_ZEROES,
+        )
     }
 
-    fn zero_quickly(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        let request = Request::new(Operation::WriteZeroes, offset, length, context);
+    fn zero_quickly(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
+        let request = DeviceRequest::new(DeviceOperation::WriteZeroes, offset, length, context);
         if let Err(error) = request.check(|| self.spec(), &self.inner.geometry) {
             return refused(error);
         }
@@ -291,14 +308,14 @@ impl BlockDevice for NbdDevice {
             false => Some("the server has no fast zeroes"),
         };
         if let Some(reason) = reason {
-            return refused(self.inner.error(&request, ErrorKind::Unsupported, reason));
+            return refused(self.inner.error(&request, DeviceErrorKind::Unsupported, reason));
         }
         let inner = self.inner.clone();
         within(&self.inner, request, async move { ranges(&inner, &request, request::WRITE_ZEROES, FAST_ZERO).await })
     }
 
-    fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
-        let request = Request::new(Operation::Allocation, offset, length, context);
+    fn allocation(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<Vec<DeviceExtent>> {
+        let request = DeviceRequest::new(DeviceOperation::Allocation, offset, length, context);
         if let Err(error) = request.check(|| self.spec(), &self.inner.geometry) {
             return refused(error);
         }
@@ -306,15 +323,15 @@ impl BlockDevice for NbdDevice {
     }
 
     fn grow(&self, size_bytes: u64) -> IoFuture<()> {
-        let Geometry { size_bytes: now, block_bytes, .. } = self.inner.geometry;
-        let request = Request::new(Operation::Grow, 0, size_bytes, Context::default());
+        let DeviceGeometry { size_bytes: now, block_bytes, .. } = self.inner.geometry;
+        let request = DeviceRequest::new(DeviceOperation::Grow, 0, size_bytes, IoContext::default());
         if size_bytes == now {
             return Box::pin(std::future::ready(Ok(())));
         }
         let (kind, detail) = match size_bytes < now || !size_bytes.is_multiple_of(u64::from(block_bytes)) {
-            true => (ErrorKind::Invalid, format!("it has {now} bytes, grows only, by blocks of {block_bytes}")),
+            true => (DeviceErrorKind::Invalid, format!("it has {now} bytes, grows only, by blocks of {block_bytes}")),
             false => (
-                ErrorKind::Unsupported,
+                DeviceErrorKind::Unsupported,
                 "a client cannot grow a server's export; open it again when it has grown".to_owned(),
             ),
         };
@@ -326,7 +343,7 @@ impl BlockDevice for NbdDevice {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn figures(&self) -> Vec<Figures> {
+    fn figures(&self) -> Vec<DeviceCounters> {
         let inner = &self.inner;
         let live = inner.slots.iter().filter(|slot| slot.current().failure().is_none()).count();
         let values = vec![
@@ -336,7 +353,7 @@ impl BlockDevice for NbdDevice {
             ("requests", inner.requests.load(Ordering::Relaxed)),
             ("latched", u64::from(inner.journal.latched().is_some())),
         ];
-        vec![Figures { device: "nbd", values }]
+        vec![DeviceCounters { device: "nbd", values }]
     }
 }
 
@@ -344,14 +361,14 @@ impl NbdDevice {
     /// Begins a discard or a zeroing of a range.
     fn range(
         &self,
-        operation: Operation,
+        operation: DeviceOperation,
         offset: u64,
         length: u64,
-        context: Context,
+        context: IoContext,
         flag: u16,
         command: u16,
     ) -> IoFuture<()> {
-        let request = Request::new(operation, offset, length, context);
+        let request = DeviceRequest::new(operation, offset, length, context);
         if let Err(error) = request.check(|| self.spec(), &self.inner.geometry) {
             return refused(error);
         }
@@ -361,7 +378,7 @@ impl NbdDevice {
                 return ranges(&inner, &request, command, 0).await;
             }
             match operation {
-                Operation::WriteZeroes => zeroes(&inner, &request).await,
+                DeviceOperation::WriteZeroes => zeroes(&inner, &request).await,
                 _ => Ok(()),
             }
         };
@@ -373,10 +390,11 @@ impl NbdDevice {
 mod tests {
     use super::*;
 
+    /// The atomic unit does not grow when the user chooses larger blocks.
     #[test]
-    fn no_more_is_atomic_than_a_block() {
-        let url = Url::parse("nbd://localhost/x").unwrap();
-        let agreed = Agreed { size_bytes: 1 << 20, ..Agreed::default() };
+    fn atomic_unit_is_server_block() {
+        let url = ExportUrl::parse("nbd://localhost/x").unwrap();
+        let agreed = ClientAgreement { size_bytes: 1 << 20, ..ClientAgreement::default() };
         for (unit_bytes, block, atomic) in [(None, 512, 512), (Some(4096), 4096, 512), (Some(64), 64, 64)] {
             let options = ConnectOptions { unit_bytes, ..ConnectOptions::default() };
             let found = geometry(&url, &agreed, &options).unwrap().0;
@@ -386,7 +404,7 @@ mod tests {
 
     #[test]
     fn smallest_block_is_the_sector() {
-        let url = Url::parse("nbd://localhost/x").unwrap();
+        let url = ExportUrl::parse("nbd://localhost/x").unwrap();
         for (block_sizes, block, preferred) in [
             (None, 512, 1 << 20),
             (Some((1, 4096, 32 << 20)), 512, 1 << 20),
@@ -394,7 +412,7 @@ mod tests {
             (Some((4096, 4096, 32 << 20)), 4096, 1 << 20),
             (Some((512, 8 << 20, 32 << 20)), 512, 8 << 20),
         ] {
-            let agreed = Agreed { size_bytes: 1 << 30, block_sizes, ..Agreed::default() };
+            let agreed = ClientAgreement { size_bytes: 1 << 30, block_sizes, ..ClientAgreement::default() };
             let found = geometry(&url, &agreed, &ConnectOptions::default()).unwrap().0;
             assert_eq!((found.block_bytes, found.read_bytes_preferred), (block, preferred), "{block_sizes:?}");
         }
@@ -402,12 +420,12 @@ mod tests {
 
     #[test]
     fn odd_sizes_are_cut_or_padded() {
-        let url = Url::parse("nbd://localhost/x").unwrap();
+        let url = ExportUrl::parse("nbd://localhost/x").unwrap();
         for (minimum, size_bytes, exact, padded) in
             [(1, 1500, 1500, 1536), (512, 1500, 1024, 1024), (4, 1503, 1500, 1536), (1, 1536, 1536, 1536)]
         {
             let block_sizes = Some((minimum, 4096, 32 << 20));
-            let agreed = Agreed { size_bytes, block_sizes, ..Agreed::default() };
+            let agreed = ClientAgreement { size_bytes, block_sizes, ..ClientAgreement::default() };
             let found = |pads_tail| {
                 let options = ConnectOptions { pads_tail, ..ConnectOptions::default() };
                 let (geometry, exact_bytes, _) = geometry(&url, &agreed, &options).unwrap();

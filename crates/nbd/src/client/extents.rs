@@ -1,13 +1,13 @@
 //! Turns a server's extents into the extents of a device. These consist of whole blocks, are in order and without gaps,
 //! and are limited in number.
 
-use nectary_block::{EXTENTS_MAX, Extent};
+use nectary_block::{DeviceExtent, EXTENTS_MAX};
 
 use crate::wire::{STATE_HOLE, STATE_ZERO};
 
 /// Collects the answers of a server, and records for which range an answer is still missing.
 pub(super) struct ExtentList {
-    extents: Vec<Extent>,
+    extents: Vec<DeviceExtent>,
     start: u64,
     /// The offset up to which answers have arrived.
     position: u64,
@@ -49,7 +49,7 @@ impl ExtentList {
     }
 
     /// Returns the list, whose last extent gets `padding` more bytes. A range without an answer counts as mapped.
-    pub fn finish(mut self, padding: u64) -> Vec<Extent> {
+    pub fn finish(mut self, padding: u64) -> Vec<DeviceExtent> {
         self.push(self.end, true);
         if let Some(last) = self.extents.last_mut() {
             last.length += padding;
@@ -65,7 +65,7 @@ impl ExtentList {
         }
         match self.extents.last_mut() {
             Some(last) if last.mapped == mapped => last.length += until - covered,
-            _ => self.extents.push(Extent { offset: covered, length: until - covered, mapped }),
+            _ => self.extents.push(DeviceExtent { offset: covered, length: until - covered, mapped }),
         }
     }
 
@@ -78,8 +78,9 @@ impl ExtentList {
 mod tests {
     use super::*;
 
+    /// The server's answers may describe less or more than the requested range.
     #[test]
-    fn holes_shrink_to_whole_blocks_and_answers_may_be_short_or_long() {
+    fn holes_shrink_to_whole_blocks() {
         let hole = STATE_HOLE | STATE_ZERO;
         let mut list = ExtentList::new(4096, 8 * 512, 512);
         assert_eq!(list.left(), Some((4096, 4096)));
@@ -94,7 +95,7 @@ mod tests {
     #[test]
     fn what_nobody_answers_is_mapped() {
         let list = ExtentList::new(0, 4096, 512);
-        assert_eq!(list.finish(0), [Extent { offset: 0, length: 4096, mapped: true }]);
+        assert_eq!(list.finish(0), [DeviceExtent { offset: 0, length: 4096, mapped: true }]);
         assert_eq!(ExtentList::new(0, 0, 512).finish(0), []);
     }
 }

@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use super::connect::{ConnectOptions, Reached, open};
-use super::handshake::{Agreed, Goal, Listed};
-use crate::error::{Error, ErrorKind};
-use crate::url::Url;
+use super::connect::{ConnectOptions, ConnectResult, open};
+use super::handshake::{ClientAgreement, ConnectGoal, ListedExport};
+use crate::error::{Error, NbdErrorKind};
+use crate::url::ExportUrl;
 use crate::wire::flag;
 
 /// A server's information about an export.
@@ -61,7 +61,7 @@ impl ExportInfo {
         self.can.contains(&word)
     }
 
-    fn new(url: &Url, agreed: &Agreed) -> ExportInfo {
+    fn new(url: &ExportUrl, agreed: &ClientAgreement) -> ExportInfo {
         let has = |flag: u16| agreed.flags & flag != 0;
         let is = [
             !has(flag::READ_ONLY),
@@ -98,21 +98,23 @@ impl ExportInfo {
 
 /// Requests information about an export from its server.
 ///
-/// *Errors*: [`ErrorKind::Absent`] if nothing listens or there is no such export; otherwise the other kinds of errors
+/// *Errors*: [`NbdErrorKind::Absent`] if nothing listens or there is no such export; otherwise the other kinds of errors
 /// of connecting.
-pub async fn info(url: &Url, options: &ConnectOptions) -> Result<ExportInfo, Error> {
-    match open(url, options, Goal::Info).await? {
-        Reached::Export(_, agreed) => Ok(ExportInfo::new(url, &agreed)),
-        Reached::List(_) => Err(Error::new(ErrorKind::Protocol, url.to_string(), "the server sent a list")),
+pub async fn info(url: &ExportUrl, options: &ConnectOptions) -> Result<ExportInfo, Error> {
+    match open(url, options, ConnectGoal::Info).await? {
+        ConnectResult::Export(_, agreed) => Ok(ExportInfo::new(url, &agreed)),
+        ConnectResult::List(_) => Err(Error::new(NbdErrorKind::Protocol, url.to_string(), "the server sent a list")),
     }
 }
 
 /// Requests the list of a server's exports. The name of the export in the URL is not used.
 ///
-/// *Errors*: [`ErrorKind::Refused`] if the server does not list its exports; otherwise the errors of [`info`].
-pub async fn list(url: &Url, options: &ConnectOptions) -> Result<Vec<Listed>, Error> {
-    match open(url, options, Goal::List).await? {
-        Reached::List(list) => Ok(list),
-        Reached::Export(..) => Err(Error::new(ErrorKind::Protocol, url.to_string(), "the server sent no list")),
+/// *Errors*: [`NbdErrorKind::Refused`] if the server does not list its exports; otherwise the errors of [`info`].
+pub async fn list(url: &ExportUrl, options: &ConnectOptions) -> Result<Vec<ListedExport>, Error> {
+    match open(url, options, ConnectGoal::List).await? {
+        ConnectResult::List(list) => Ok(list),
+        ConnectResult::Export(..) => {
+            Err(Error::new(NbdErrorKind::Protocol, url.to_string(), "the server sent no list"))
+        }
     }
 }

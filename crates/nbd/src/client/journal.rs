@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The journal of one device. All clones share it.
 #[derive(Clone, Default)]
-pub(super) struct Journal {
-    state: Arc<Mutex<State>>,
+pub(super) struct WriteJournal {
+    state: Arc<Mutex<JournalState>>,
 }
 
 #[derive(Default)]
-struct State {
+struct JournalState {
     in_flight: u64,
     /// The number of writes that were executed without being forced to the disk.
     executed: u64,
@@ -22,22 +22,22 @@ struct State {
     latched: Option<String>,
 }
 
-impl State {
+impl JournalState {
     /// The number of executed writes that no flush has covered.
     fn unflushed(&self) -> u64 {
         self.executed - self.covered
     }
 }
 
-impl Journal {
+impl WriteJournal {
     /// Records that a write, a zeroing or a discard begins. *Errors*: if the device refuses writes, the reason.
-    pub fn begin(&self, fua: bool) -> Result<Token, String> {
+    pub fn begin(&self, fua: bool) -> Result<WriteToken, String> {
         let mut state = self.lock();
         if let Some(reason) = &state.latched {
             return Err(reason.clone());
         }
         state.in_flight += 1;
-        Ok(Token { journal: self.clone(), fua, is_done: false })
+        Ok(WriteToken { journal: self.clone(), fua, is_done: false })
     }
 
     /// Returns what a flush covers if it begins now, for [`flushed`](Self::flushed). *Errors*: the reason why flushes
@@ -101,19 +101,19 @@ impl Journal {
         self.lock().latched.clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, JournalState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A write in flight.
-pub(super) struct Token {
-    journal: Journal,
+pub(super) struct WriteToken {
+    journal: WriteJournal,
     fua: bool,
     is_done: bool,
 }
 
-impl Token {
+impl WriteToken {
     /// Whether the write is forced to the disk (FUA).
     pub fn is_forced(&self) -> bool {
         self.fua
@@ -130,7 +130,7 @@ impl Token {
     }
 }
 
-impl Drop for Token {
+impl Drop for WriteToken {
     fn drop(&mut self) {
         if !self.is_done {
             self.journal.lock().in_flight -= 1;
@@ -142,9 +142,10 @@ impl Drop for Token {
 mod tests {
     use super::*;
 
+    /// After a lost connection the journal latches only if a write may be lost.
     #[test]
-    fn a_lost_connection_stops_writes_only_where_something_may_be_lost() {
-        let journal = Journal::default();
+    fn lost_connection_latches_unflushed_writes() {
+        let journal = WriteJournal::default();
         journal.lost("nothing was written");
         assert_eq!(journal.latched(), None);
         journal.begin(true).unwrap().answered(true);
@@ -160,9 +161,10 @@ mod tests {
         assert!(journal.begin(true).is_err() && journal.begin_flush().is_err());
     }
 
+    /// A write after the start of two concurrent flushes is covered by neither of them.
     #[test]
-    fn a_write_between_two_flushes_is_covered_by_neither() {
-        let journal = Journal::default();
+    fn write_after_flush_start_is_uncovered() {
+        let journal = WriteJournal::default();
         journal.begin(false).unwrap().answered(true);
         let (first, second) = (journal.begin_flush().unwrap(), journal.begin_flush().unwrap());
         journal.flushed(first).unwrap();
@@ -173,8 +175,8 @@ mod tests {
     }
 
     #[test]
-    fn flush_beside_a_failed_one_proves_nothing() {
-        let journal = Journal::default();
+    fn flush_beside_failed_flush_fails() {
+        let journal = WriteJournal::default();
         journal.begin(false).unwrap().answered(true);
         let (failing, other) = (journal.begin_flush().unwrap(), journal.begin_flush().unwrap());
         journal.latch("a flush failed".to_owned());
@@ -186,7 +188,7 @@ mod tests {
 
     #[test]
     fn failed_forced_write_stops_unflushed_writes() {
-        let journal = Journal::default();
+        let journal = WriteJournal::default();
         journal.force_failed("EIO");
         assert_eq!(journal.latched(), None);
         journal.begin(false).unwrap().answered(true);
@@ -195,8 +197,8 @@ mod tests {
     }
 
     #[test]
-    fn a_write_in_flight_stops_writes_too() {
-        let journal = Journal::default();
+    fn lost_connection_latches_write_in_flight() {
+        let journal = WriteJournal::default();
         let token = journal.begin(false).unwrap();
         journal.lost("cut");
         drop(token);

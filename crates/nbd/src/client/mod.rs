@@ -28,29 +28,29 @@ pub(crate) mod replies;
 
 pub use connect::ConnectOptions;
 pub use device::NbdDevice;
-pub use handshake::Listed;
+pub use handshake::ListedExport;
 pub use info::{ExportInfo, info, list};
 
 use std::sync::Arc;
 
-use nectary_block::{Arguments, Error, Operation, Registry, SharedDevice};
+use nectary_block::{DeviceOperation, DeviceRegistry, Error, SharedDevice, SpecArguments};
 
-use crate::url::Url;
+use crate::url::ExportUrl;
 
 /// Registers the schemes of NBD URLs, so that such a URL can be used as a SPEC.
-pub fn register(registry: &mut Registry) {
+pub fn register(registry: &mut DeviceRegistry) {
     for scheme in ["nbd", "nbds", "nbd+unix", "nbds+unix"] {
         registry.register(scheme, move |arguments| open(scheme, arguments));
     }
 }
 
-async fn open(scheme: &'static str, arguments: Arguments) -> Result<SharedDevice, Error> {
-    let url =
-        Url::parse(&format!("{scheme}:{}", arguments.rest()?)).map_err(|error| arguments.invalid(error.message))?;
+async fn open(scheme: &'static str, arguments: SpecArguments) -> Result<SharedDevice, Error> {
+    let url = ExportUrl::parse(&format!("{scheme}:{}", arguments.rest()?))
+        .map_err(|error| arguments.invalid(error.message))?;
     arguments.finish()?;
     let options = ConnectOptions { pads_tail: arguments.options().pads_tail, ..ConnectOptions::default() };
     let connected = NbdDevice::connect(&url, options).await;
-    let device =
-        connected.map_err(|error| Error::new(error.device_kind(), &url.spec(), Operation::Open, error.message))?;
+    let device = connected
+        .map_err(|error| Error::new(error.device_kind(), &url.spec(), DeviceOperation::Open, error.message))?;
     Ok(Arc::new(device))
 }

@@ -8,12 +8,12 @@
 use std::collections::HashMap;
 
 use crate::limits::{ERROR_CHUNK_BYTES_MAX, EXTENTS_MAX, PIECES_MAX};
-use crate::wire::bytes::{Reader, message};
-use crate::wire::{CHUNK_MAGIC, EXTENDED_CHUNK_MAGIC, Headers, SIMPLE_REPLY_MAGIC, reply};
+use crate::wire::bytes::{WireReader, message};
+use crate::wire::{CHUNK_MAGIC, EXTENDED_CHUNK_MAGIC, HeaderFormat, SIMPLE_REPLY_MAGIC, reply};
 
 /// The kind of answer that a request expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Expected {
+pub(crate) enum ExpectedReply {
     /// The data of a range.
     Data { offset: u64, length: u32 },
     /// The extents of a range.
@@ -24,7 +24,7 @@ pub(crate) enum Expected {
 
 /// The result of a request that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum CommandOutcome {
     Done,
     /// The lengths and flags of extents, from the requested offset on.
     Status(Vec<(u64, u32)>),
@@ -34,20 +34,20 @@ pub(crate) enum Outcome {
 
 /// The next step of the caller, after some bytes were processed.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum ReplyStep {
     /// Read more bytes.
     More,
-    /// The next `length` bytes are data for the requested range from `at` on; call [`Replies::data_taken`] after
+    /// The next `length` bytes are data for the requested range from `at` on; call [`ReplyDecoder::data_taken`] after
     /// reading them.
     Data { cookie: u64, at: u32, length: u32 },
-    /// The next `length` bytes of the requested range from `at` on are zeroes; call [`Replies::data_taken`] after
+    /// The next `length` bytes of the requested range from `at` on are zeroes; call [`ReplyDecoder::data_taken`] after
     /// writing zeroes into the buffers.
     Hole { cookie: u64, at: u32, length: u32 },
     /// A request has ended.
-    Done(u64, Outcome),
+    Done(u64, CommandOutcome),
 }
 
-enum State {
+enum ReplyState {
     Magic,
     Simple,
     Chunk,
@@ -63,17 +63,17 @@ enum State {
 
 /// The chunk that is being read.
 #[derive(Default, Clone, Copy)]
-struct Chunk {
+struct ReplyChunk {
     is_last: bool,
     kind: u16,
     cookie: u64,
     length: u32,
 }
 
-struct Pending {
+struct PendingReply {
     /// The offset of the request, which extended headers repeat.
     offset: u64,
-    expected: Expected,
+    expected: ExpectedReply,
     /// The ranges of the request's data that have arrived. They are sorted, and adjacent ranges are joined.
     pieces: Vec<(u32, u32)>,
     status: Option<Vec<(u64, u32)>>,
@@ -81,52 +81,58 @@ struct Pending {
 }
 
 /// The replies of one connection.
-pub(crate) struct Replies {
-    headers: Headers,
+pub(crate) struct ReplyDecoder {
+    headers: HeaderFormat,
     allocation: Option<u32>,
-    pending: HashMap<u64, Pending>,
-    state: State,
-    chunk: Chunk,
+    pending: HashMap<u64, PendingReply>,
+    state: ReplyState,
+    chunk: ReplyChunk,
 }
 
-impl Replies {
-    pub fn new(headers: Headers, allocation: Option<u32>) -> Replies {
-        Replies { headers, allocation, pending: HashMap::new(), state: State::Magic, chunk: Chunk::default() }
+impl ReplyDecoder {
+    pub fn new(headers: HeaderFormat, allocation: Option<u32>) -> ReplyDecoder {
+        ReplyDecoder {
+            headers,
+            allocation,
+            pending: HashMap::new(),
+            state: ReplyState::Magic,
+            chunk: ReplyChunk::default(),
+        }
     }
 
     /// Records that a request is being sent. Its cookie must not be in flight.
-    pub fn expect(&mut self, cookie: u64, offset: u64, expected: Expected) {
-        self.pending.insert(cookie, Pending { offset, expected, pieces: Vec::new(), status: None, error: None });
+    pub fn expect(&mut self, cookie: u64, offset: u64, expected: ExpectedReply) {
+        self.pending.insert(cookie, PendingReply { offset, expected, pieces: Vec::new(), status: None, error: None });
     }
 
     /// The number of bytes that the caller must read next.
     pub fn wants(&self) -> usize {
         match self.state {
-            State::Magic => 4,
-            State::Simple => reply::SIMPLE_BYTES - 4,
-            State::Chunk if self.headers.is_extended() => reply::EXTENDED_CHUNK_BYTES - 4,
-            State::Chunk => reply::CHUNK_BYTES - 4,
-            State::Offset => 8,
-            State::Hole => 12,
-            State::Status | State::StatusExtended | State::Error => self.chunk.length as usize,
-            State::Taking => 0,
+            ReplyState::Magic => 4,
+            ReplyState::Simple => reply::SIMPLE_BYTES - 4,
+            ReplyState::Chunk if self.headers.is_extended() => reply::EXTENDED_CHUNK_BYTES - 4,
+            ReplyState::Chunk => reply::CHUNK_BYTES - 4,
+            ReplyState::Offset => 8,
+            ReplyState::Hole => 12,
+            ReplyState::Status | ReplyState::StatusExtended | ReplyState::Error => self.chunk.length as usize,
+            ReplyState::Taking => 0,
         }
     }
 
     /// Whether the last reply is complete and no other reply has begun.
     pub fn is_between(&self) -> bool {
-        matches!(self.state, State::Magic)
+        matches!(self.state, ReplyState::Magic)
     }
 
     /// Processes the bytes that [`wants`](Self::wants) requested. *Errors*: if the server broke a rule, that rule.
-    pub fn take(&mut self, bytes: &[u8]) -> Result<Step, String> {
-        let mut reader = Reader::new(bytes);
+    pub fn take(&mut self, bytes: &[u8]) -> Result<ReplyStep, String> {
+        let mut reader = WireReader::new(bytes);
         match self.state {
-            State::Magic => {
+            ReplyState::Magic => {
                 self.state = match reader.u32() {
-                    Some(SIMPLE_REPLY_MAGIC) if !self.headers.is_extended() => State::Simple,
-                    Some(CHUNK_MAGIC) if self.headers == Headers::Structured => State::Chunk,
-                    Some(EXTENDED_CHUNK_MAGIC) if self.headers.is_extended() => State::Chunk,
+                    Some(SIMPLE_REPLY_MAGIC) if !self.headers.is_extended() => ReplyState::Simple,
+                    Some(CHUNK_MAGIC) if self.headers == HeaderFormat::Structured => ReplyState::Chunk,
+                    Some(EXTENDED_CHUNK_MAGIC) if self.headers.is_extended() => ReplyState::Chunk,
                     magic => {
                         return Err(format!(
                             "a reply begins with {:#010x} in place of a magic number",
@@ -134,13 +140,13 @@ impl Replies {
                         ));
                     }
                 };
-                Ok(Step::More)
+                Ok(ReplyStep::More)
             }
-            State::Simple => match (reader.u32(), reader.u64()) {
+            ReplyState::Simple => match (reader.u32(), reader.u64()) {
                 (Some(error), Some(cookie)) => self.simple(error, cookie),
                 _ => Err(short()),
             },
-            State::Chunk => {
+            ReplyState::Chunk => {
                 let (Some(flags), Some(kind), Some(cookie)) = (reader.u16(), reader.u16(), reader.u64()) else {
                     return Err(short());
                 };
@@ -148,36 +154,36 @@ impl Replies {
                     true => self.extended(cookie, &mut reader)?,
                     false => reader.u32().ok_or_else(short)?,
                 };
-                self.chunk = Chunk { is_last: flags & reply::DONE != 0, kind, cookie, length };
+                self.chunk = ReplyChunk { is_last: flags & reply::DONE != 0, kind, cookie, length };
                 self.chunk()
             }
-            State::Offset => {
+            ReplyState::Offset => {
                 let offset = reader.u64().ok_or_else(short)?;
                 let length = self.chunk.length - 8;
                 let at = self.piece(offset, length)?;
-                self.state = State::Taking;
-                Ok(Step::Data { cookie: self.chunk.cookie, at, length })
+                self.state = ReplyState::Taking;
+                Ok(ReplyStep::Data { cookie: self.chunk.cookie, at, length })
             }
-            State::Hole => {
+            ReplyState::Hole => {
                 let (Some(offset), Some(length)) = (reader.u64(), reader.u32()) else { return Err(short()) };
                 let at = self.piece(offset, length)?;
-                self.state = State::Taking;
-                Ok(Step::Hole { cookie: self.chunk.cookie, at, length })
+                self.state = ReplyState::Taking;
+                Ok(ReplyStep::Hole { cookie: self.chunk.cookie, at, length })
             }
-            State::Status => self.status(reader),
-            State::StatusExtended => self.status_extended(reader),
-            State::Error => self.error(reader),
-            State::Taking => Err("data were not taken".to_owned()),
+            ReplyState::Status => self.status(reader),
+            ReplyState::StatusExtended => self.status_extended(reader),
+            ReplyState::Error => self.error(reader),
+            ReplyState::Taking => Err("data were not taken".to_owned()),
         }
     }
 
     /// Records that the caller has read the data that the last step announced, or has written its zeroes.
-    pub fn data_taken(&mut self) -> Result<Step, String> {
+    pub fn data_taken(&mut self) -> Result<ReplyStep, String> {
         self.end_of_chunk()
     }
 
     /// Reads the rest of an extended header; returns the length of the chunk.
-    fn extended(&mut self, cookie: u64, reader: &mut Reader<'_>) -> Result<u32, String> {
+    fn extended(&mut self, cookie: u64, reader: &mut WireReader<'_>) -> Result<u32, String> {
         let (Some(offset), Some(length)) = (reader.u64(), reader.u64()) else { return Err(short()) };
         let expected = self.known(cookie)?.offset;
         if offset != expected {
@@ -186,20 +192,20 @@ impl Replies {
         u32::try_from(length).map_err(|_| format!("a chunk of {length} bytes"))
     }
 
-    fn simple(&mut self, error: u32, cookie: u64) -> Result<Step, String> {
+    fn simple(&mut self, error: u32, cookie: u64) -> Result<ReplyStep, String> {
         let expected = self.known(cookie)?.expected;
-        self.chunk = Chunk { is_last: true, kind: 0, cookie, length: 0 };
+        self.chunk = ReplyChunk { is_last: true, kind: 0, cookie, length: 0 };
         match expected {
-            Expected::Data { .. } | Expected::Status if self.headers.is_structured() && error == 0 => {
+            ExpectedReply::Data { .. } | ExpectedReply::Status if self.headers.is_structured() && error == 0 => {
                 Err("a simple reply to a request that is answered with data".to_owned())
             }
-            Expected::Data { .. } if self.headers.is_structured() => {
+            ExpectedReply::Data { .. } if self.headers.is_structured() => {
                 Err("a simple reply to a read, though structured ones were agreed on".to_owned())
             }
-            Expected::Data { length, .. } if error == 0 => {
+            ExpectedReply::Data { length, .. } if error == 0 => {
                 self.known(cookie)?.pieces = vec![(0, length)];
-                self.state = State::Taking;
-                Ok(Step::Data { cookie, at: 0, length })
+                self.state = ReplyState::Taking;
+                Ok(ReplyStep::Data { cookie, at: 0, length })
             }
             _ => {
                 if error != 0 {
@@ -210,40 +216,40 @@ impl Replies {
         }
     }
 
-    fn chunk(&mut self) -> Result<Step, String> {
-        let Chunk { kind, length, cookie, is_last, .. } = self.chunk;
+    fn chunk(&mut self) -> Result<ReplyStep, String> {
+        let ReplyChunk { kind, length, cookie, is_last, .. } = self.chunk;
         let expected = self.known(cookie)?.expected;
         match (kind, expected) {
             (reply::NONE, _) if length == 0 && is_last => return self.end_of_chunk(),
-            (reply::OFFSET_DATA, Expected::Data { length: whole, .. }) if length > 8 && length - 8 <= whole => {
-                self.state = State::Offset;
+            (reply::OFFSET_DATA, ExpectedReply::Data { length: whole, .. }) if length > 8 && length - 8 <= whole => {
+                self.state = ReplyState::Offset;
             }
-            (reply::OFFSET_HOLE, Expected::Data { .. }) if length == 12 => self.state = State::Hole,
-            (reply::BLOCK_STATUS_EXT, Expected::Status)
+            (reply::OFFSET_HOLE, ExpectedReply::Data { .. }) if length == 12 => self.state = ReplyState::Hole,
+            (reply::BLOCK_STATUS_EXT, ExpectedReply::Status)
                 if self.headers.is_extended()
                     && length >= 24
                     && (length - 8).is_multiple_of(16)
                     && (length - 8) / 16 <= EXTENTS_MAX =>
             {
-                self.state = State::StatusExtended;
+                self.state = ReplyState::StatusExtended;
             }
-            (reply::BLOCK_STATUS, Expected::Status)
+            (reply::BLOCK_STATUS, ExpectedReply::Status)
                 if !self.headers.is_extended()
                     && length >= 12
                     && (length - 4).is_multiple_of(8)
                     && (length - 4) / 8 <= EXTENTS_MAX =>
             {
-                self.state = State::Status;
+                self.state = ReplyState::Status;
             }
             (kind, _) if kind & reply::IS_ERROR != 0 && (6..=ERROR_CHUNK_BYTES_MAX).contains(&length) => {
-                self.state = State::Error;
+                self.state = ReplyState::Error;
             }
             _ => return Err(format!("a chunk of type {kind} with {length} bytes, which does not fit its request")),
         }
-        Ok(Step::More)
+        Ok(ReplyStep::More)
     }
 
-    fn known(&mut self, cookie: u64) -> Result<&mut Pending, String> {
+    fn known(&mut self, cookie: u64) -> Result<&mut PendingReply, String> {
         let unknown = || format!("a reply with cookie {cookie:#x}, which no request in flight has");
         self.pending.get_mut(&cookie).ok_or_else(unknown)
     }
@@ -251,7 +257,7 @@ impl Replies {
     /// Records that a range of data arrives. Returns its position in the requested range.
     fn piece(&mut self, offset: u64, length: u32) -> Result<u32, String> {
         let pending = self.known(self.chunk.cookie)?;
-        let Expected::Data { offset: first, length: whole } = pending.expected else { return Err(short()) };
+        let ExpectedReply::Data { offset: first, length: whole } = pending.expected else { return Err(short()) };
         let at = offset.checked_sub(first).and_then(|at| u32::try_from(at).ok());
         let range = at.and_then(|at| Some((at, at.checked_add(length).filter(|&end| end <= whole)?)));
         let Some((start, end)) = range.filter(|_| length > 0) else {
@@ -276,7 +282,7 @@ impl Replies {
         Ok(start)
     }
 
-    fn status(&mut self, mut reader: Reader<'_>) -> Result<Step, String> {
+    fn status(&mut self, mut reader: WireReader<'_>) -> Result<ReplyStep, String> {
         self.check_context(reader.u32())?;
         let mut list = Vec::new();
         while let (Some(length), Some(flags)) = (reader.u32(), reader.u32()) {
@@ -285,7 +291,7 @@ impl Replies {
         self.extents(list)
     }
 
-    fn status_extended(&mut self, mut reader: Reader<'_>) -> Result<Step, String> {
+    fn status_extended(&mut self, mut reader: WireReader<'_>) -> Result<ReplyStep, String> {
         self.check_context(reader.u32())?;
         let count = reader.u32().unwrap_or_default() as usize;
         let mut list = Vec::new();
@@ -306,7 +312,7 @@ impl Replies {
         }
     }
 
-    fn extents(&mut self, list: Vec<(u64, u32)>) -> Result<Step, String> {
+    fn extents(&mut self, list: Vec<(u64, u32)>) -> Result<ReplyStep, String> {
         if list.iter().any(|extent| extent.0 == 0) {
             return Err("an extent of no length".to_owned());
         }
@@ -316,7 +322,7 @@ impl Replies {
         self.end_of_chunk()
     }
 
-    fn error(&mut self, mut reader: Reader<'_>) -> Result<Step, String> {
+    fn error(&mut self, mut reader: WireReader<'_>) -> Result<ReplyStep, String> {
         let (Some(error), Some(length)) = (reader.u32(), reader.u16()) else { return Err(short()) };
         let Some(text) = reader.bytes(usize::from(length)) else {
             return Err("the message of an error is longer than its chunk".to_owned());
@@ -330,23 +336,23 @@ impl Replies {
         self.end_of_chunk()
     }
 
-    fn end_of_chunk(&mut self) -> Result<Step, String> {
-        self.state = State::Magic;
+    fn end_of_chunk(&mut self) -> Result<ReplyStep, String> {
+        self.state = ReplyState::Magic;
         if !self.chunk.is_last {
-            return Ok(Step::More);
+            return Ok(ReplyStep::More);
         }
         let cookie = self.chunk.cookie;
         let Some(pending) = self.pending.remove(&cookie) else { return Err(short()) };
         let outcome = match (pending.error, pending.expected, pending.status) {
-            (Some((error, message)), _, _) => Outcome::Refused(error, message),
-            (None, Expected::Data { length, .. }, _) if length > 0 && pending.pieces != [(0, length)] => {
+            (Some((error, message)), _, _) => CommandOutcome::Refused(error, message),
+            (None, ExpectedReply::Data { length, .. }, _) if length > 0 && pending.pieces != [(0, length)] => {
                 return Err("a read ended without all of its data".to_owned());
             }
-            (None, Expected::Status, None) => return Err("a question for extents ended without any".to_owned()),
-            (None, _, Some(list)) => Outcome::Status(list),
-            (None, _, None) => Outcome::Done,
+            (None, ExpectedReply::Status, None) => return Err("a question for extents ended without any".to_owned()),
+            (None, _, Some(list)) => CommandOutcome::Status(list),
+            (None, _, None) => CommandOutcome::Done,
         };
-        Ok(Step::Done(cookie, outcome))
+        Ok(ReplyStep::Done(cookie, outcome))
     }
 }
 
@@ -357,24 +363,24 @@ fn short() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::reply::Answered;
+    use crate::wire::reply::ChunkTarget;
 
     /// Feeds one reply without data; returns how it ends.
-    fn fed(offset: u64, bytes_cut: usize) -> Result<Step, String> {
-        let mut replies = Replies::new(Headers::Extended, None);
-        replies.expect(7, 4096, Expected::Nothing);
+    fn fed(offset: u64, bytes_cut: usize) -> Result<ReplyStep, String> {
+        let mut replies = ReplyDecoder::new(HeaderFormat::Extended, None);
+        replies.expect(7, 4096, ExpectedReply::Nothing);
         let mut bytes = Vec::new();
-        let to = Answered { headers: Headers::Extended, cookie: 7, offset };
+        let to = ChunkTarget { headers: HeaderFormat::Extended, cookie: 7, offset };
         reply::chunk(&mut bytes, to, reply::DONE, reply::NONE, 0);
         bytes.truncate(bytes.len() - bytes_cut);
         let (magic, rest) = bytes.split_at(replies.wants());
-        assert_eq!(replies.take(magic), Ok(Step::More));
+        assert_eq!(replies.take(magic), Ok(ReplyStep::More));
         replies.take(rest)
     }
 
     #[test]
     fn reply_to_another_offset_is_refused() {
-        assert_eq!(fed(4096, 0), Ok(Step::Done(7, Outcome::Done)));
+        assert_eq!(fed(4096, 0), Ok(ReplyStep::Done(7, CommandOutcome::Done)));
         assert!(fed(0, 0).is_err_and(|rule| rule.contains("a reply at 0 to a request at 4096")));
         assert!(fed(4096, 1).is_err());
     }

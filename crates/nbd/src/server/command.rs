@@ -2,15 +2,15 @@
 //!
 //! Owns: every check of a request, and for each check the error value that the protocol document requires.
 
-use super::handshake::Agreed;
+use super::handshake::ServerAgreement;
 use crate::limits::PAYLOAD_BYTES_MAX;
 use crate::wire::command_flag::{DF, FAST_ZERO, FUA, NO_HOLE, PAYLOAD_LEN, REQ_ONE};
 use crate::wire::errno::{EINVAL, ENOSPC, ENOTSUP, EOVERFLOW, EPERM};
-use crate::wire::request::{self, Header};
+use crate::wire::request::{self, WireRequestHeader};
 
 /// A request that has passed all checks. Its range is inside the export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Command {
+pub(crate) enum CheckedCommand {
     Read {
         offset: u64,
         length: u32,
@@ -47,20 +47,20 @@ pub(crate) enum Command {
 
 /// The reason why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct RequestRefusal {
     pub error: u32,
     pub message: String,
 }
 
-impl Refusal {
-    pub fn new(error: u32, message: impl Into<String>) -> Refusal {
-        Refusal { error, message: message.into() }
+impl RequestRefusal {
+    pub fn new(error: u32, message: impl Into<String>) -> RequestRefusal {
+        RequestRefusal { error, message: message.into() }
     }
 }
 
 /// Checks a request. The caller handles `NBD_CMD_DISC`, which never comes here.
-pub(crate) fn check(header: &Header, agreed: &Agreed) -> Result<Command, Refusal> {
-    let Header { flags, command, offset, length, .. } = *header;
+pub(crate) fn check(header: &WireRequestHeader, agreed: &ServerAgreement) -> Result<CheckedCommand, RequestRefusal> {
+    let WireRequestHeader { flags, command, offset, length, .. } = *header;
     let name = request::name(command);
     let allowed = match command {
         request::READ if agreed.headers.is_structured() => FUA | DF,
@@ -68,25 +68,25 @@ pub(crate) fn check(header: &Header, agreed: &Agreed) -> Result<Command, Refusal
         request::READ | request::WRITE | request::FLUSH | request::TRIM | request::CACHE => FUA,
         request::WRITE_ZEROES => FUA | NO_HOLE | FAST_ZERO,
         request::BLOCK_STATUS => FUA | REQ_ONE,
-        _ => return Err(Refusal::new(EINVAL, format!("command {command} is not known here"))),
+        _ => return Err(RequestRefusal::new(EINVAL, format!("command {command} is not known here"))),
     };
     if flags & !allowed != 0 {
-        return Err(Refusal::new(EINVAL, format!("{name} has no flags {:#x}", flags & !allowed)));
+        return Err(RequestRefusal::new(EINVAL, format!("{name} has no flags {:#x}", flags & !allowed)));
     }
     let changes = matches!(command, request::WRITE | request::TRIM | request::WRITE_ZEROES);
     if changes && agreed.export.is_read_only() {
-        return Err(Refusal::new(EPERM, "the export is read-only"));
+        return Err(RequestRefusal::new(EPERM, "the export is read-only"));
     }
     if command == request::FLUSH {
         return match (offset, length) {
-            (0, 0) => Ok(Command::Flush),
-            _ => Err(Refusal::new(EINVAL, "a flush has neither offset nor length")),
+            (0, 0) => Ok(CheckedCommand::Flush),
+            _ => Err(RequestRefusal::new(EINVAL, "a flush has neither offset nor length")),
         };
     }
     if offset.checked_add(length).is_none_or(|end| end > agreed.size_bytes) {
         let error = if matches!(command, request::WRITE | request::WRITE_ZEROES) { ENOSPC } else { EINVAL };
         let message = format!("{length} bytes at {offset} leave the export, which has {} bytes", agreed.size_bytes);
-        return Err(Refusal::new(error, message));
+        return Err(RequestRefusal::new(error, message));
     }
     let fua = flags & FUA != 0;
     let is_long = length > u64::from(PAYLOAD_BYTES_MAX);
@@ -95,36 +95,37 @@ pub(crate) fn check(header: &Header, agreed: &Agreed) -> Result<Command, Refusal
     match command {
         request::READ if is_long => {
             let error = if agreed.headers.is_structured() { EOVERFLOW } else { EINVAL };
-            Err(Refusal::new(error, format!("{length} bytes at once, at most {PAYLOAD_BYTES_MAX} are read")))
+            Err(RequestRefusal::new(error, format!("{length} bytes at once, at most {PAYLOAD_BYTES_MAX} are read")))
         }
-        request::READ => Ok(Command::Read { offset, length: short }),
+        request::READ => Ok(CheckedCommand::Read { offset, length: short }),
         request::WRITE if is_long => {
-            Err(Refusal::new(EINVAL, format!("{length} bytes at once, at most {PAYLOAD_BYTES_MAX} are written")))
+            Err(RequestRefusal::new(EINVAL, format!("{length} bytes at once, at most {PAYLOAD_BYTES_MAX} are written")))
         }
-        request::WRITE => Ok(Command::Write { offset, length: short, fua }),
-        request::TRIM => Ok(Command::Trim { offset, length, fua }),
-        request::CACHE if is_long => {
-            Err(Refusal::new(EOVERFLOW, format!("{length} bytes at once, at most {PAYLOAD_BYTES_MAX} are cached")))
-        }
-        request::CACHE => Ok(Command::Cache { offset, length: short }),
+        request::WRITE => Ok(CheckedCommand::Write { offset, length: short, fua }),
+        request::TRIM => Ok(CheckedCommand::Trim { offset, length, fua }),
+        request::CACHE if is_long => Err(RequestRefusal::new(
+            EOVERFLOW,
+            format!("{length} bytes at once, at most {PAYLOAD_BYTES_MAX} are cached"),
+        )),
+        request::CACHE => Ok(CheckedCommand::Cache { offset, length: short }),
         request::WRITE_ZEROES if flags & FAST_ZERO != 0 && flags & NO_HOLE != 0 => {
-            Err(Refusal::new(ENOTSUP, "zeroes that must not be holes are written as data"))
+            Err(RequestRefusal::new(ENOTSUP, "zeroes that must not be holes are written as data"))
         }
         request::WRITE_ZEROES => {
             let (no_hole, quick) = (flags & NO_HOLE != 0, flags & FAST_ZERO != 0);
-            Ok(Command::Zero { offset, length, fua, no_hole, quick })
+            Ok(CheckedCommand::Zero { offset, length, fua, no_hole, quick })
         }
         request::BLOCK_STATUS if !agreed.has_allocation => {
-            Err(Refusal::new(EINVAL, "no metadata context was chosen for this export"))
+            Err(RequestRefusal::new(EINVAL, "no metadata context was chosen for this export"))
         }
-        request::BLOCK_STATUS if length == 0 => Err(Refusal::new(EINVAL, "the status of nothing")),
-        _ => Ok(Command::Status { offset, length, one: flags & REQ_ONE != 0 }),
+        request::BLOCK_STATUS if length == 0 => Err(RequestRefusal::new(EINVAL, "the status of nothing")),
+        _ => Ok(CheckedCommand::Status { offset, length, one: flags & REQ_ONE != 0 }),
     }
 }
 
 /// The range of whole blocks that contains a range of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Frame {
+pub(crate) struct AlignedRange {
     /// The offset of the first block.
     pub start: u64,
     /// The total length of the blocks, in bytes.
@@ -133,14 +134,14 @@ pub(crate) struct Frame {
     pub shift: usize,
 }
 
-impl Frame {
+impl AlignedRange {
     /// The frame that contains the `length` bytes at `offset`. The frame ends within the device, because the device's
     /// size is a multiple of the block size.
-    pub fn of(offset: u64, length: u64, block_bytes: u32) -> Frame {
+    pub fn of(offset: u64, length: u64, block_bytes: u32) -> AlignedRange {
         let block = u64::from(block_bytes);
         let start = offset - offset % block;
         let end = (offset + length).next_multiple_of(block);
-        Frame { start, length: (end - start) as usize, shift: (offset - start) as usize }
+        AlignedRange { start, length: (end - start) as usize, shift: (offset - start) as usize }
     }
 
     /// Whether the bytes fill the frame.

@@ -11,24 +11,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
-use nectary_block::{Buffer, Context, Stream};
+use nectary_block::{AccessStream, Buffer, IoContext};
 use nectary_host::{Newcomer, Shutdown};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
-use super::Shared;
-use super::command::{Command, Frame, Refusal, check};
-use super::execute::{Answer, Executor, Payload};
-use super::handshake::{ALLOCATION_ID, Action, Agreed, Handshake};
+use super::NbdServerState;
+use super::command::{AlignedRange, CheckedCommand, RequestRefusal, check};
+use super::execute::{CommandAnswer, CommandExecutor, WritePayload};
+use super::handshake::{ALLOCATION_ID, ServerAgreement, ServerHandshake, ServerHandshakeAction};
 use crate::limits::{CONNECTION_BYTES_MAX, HANDSHAKE_TIME_MAX, PAYLOAD_BYTES_MAX, REQUESTS_MAX};
 use crate::planted::{Bug, planted};
 use crate::transport::{ReadHalf, Transport, WriteHalf, read_all, write_slices};
-use crate::wire::Headers;
+use crate::wire::HeaderFormat;
 use crate::wire::command_flag::PAYLOAD_LEN;
-use crate::wire::reply::{self, Answered};
-use crate::wire::request::{self, Header};
+use crate::wire::reply::{self, ChunkTarget};
+use crate::wire::request::{self, WireRequestHeader};
 
 /// The maximum number of bytes that are read from the stream at once.
 const READ_BYTES: usize = 128 << 10;
@@ -42,7 +42,7 @@ pub(super) async fn converse(
     stream: Transport,
     peer: &str,
     newcomer: Newcomer,
-    shared: &Arc<Shared>,
+    shared: &Arc<NbdServerState>,
 ) -> Result<(), String> {
     let agreed = tokio::select! {
         () = shared.stop.requested() => return Ok(()),
@@ -55,8 +55,11 @@ pub(super) async fn converse(
 }
 
 /// Negotiates options with the client; returns `None` if the client leaves without requesting an export.
-async fn haggle(mut stream: Transport, shared: &Arc<Shared>) -> Result<Option<(Transport, Agreed)>, String> {
-    let mut machine = Handshake::new(shared.exports.clone(), shared.options.tls.is_some());
+async fn haggle(
+    mut stream: Transport,
+    shared: &Arc<NbdServerState>,
+) -> Result<Option<(Transport, ServerAgreement)>, String> {
+    let mut machine = ServerHandshake::new(shared.exports.clone(), shared.options.tls.is_some());
     let failed = |error: io::Error| format!("the connection failed in the handshake: {error}");
     stream.write_all(&machine.greeting()).await.map_err(failed)?;
     let mut bytes = Vec::new();
@@ -75,19 +78,19 @@ async fn haggle(mut stream: Transport, shared: &Arc<Shared>) -> Result<Option<(T
         let mut out = Vec::new();
         for action in machine.take(&bytes) {
             match action {
-                Action::Send(bytes) => out.extend(bytes),
-                Action::Begin(agreed) => {
+                ServerHandshakeAction::Send(bytes) => out.extend(bytes),
+                ServerHandshakeAction::Begin(agreed) => {
                     stream.write_all(&out).await.map_err(failed)?;
                     stream.flush().await.map_err(failed)?;
                     return Ok(Some((stream, agreed)));
                 }
-                Action::End(reason) => {
+                ServerHandshakeAction::End(reason) => {
                     let _ = stream.write_all(&out).await;
                     let _ = stream.shutdown().await;
                     let is_wish = reason.starts_with("the client has ended");
                     return if is_wish { Ok(None) } else { Err(reason) };
                 }
-                Action::StartTls => {
+                ServerHandshakeAction::StartTls => {
                     stream.write_all(&std::mem::take(&mut out)).await.map_err(failed)?;
                     let Some(tls) = &shared.options.tls else { return Err("TLS without a certificate".to_owned()) };
                     let encrypted = tls.accept(stream).await.map_err(|error| format!("TLS: {error}"))?;
@@ -102,40 +105,45 @@ async fn haggle(mut stream: Transport, shared: &Arc<Shared>) -> Result<Option<(T
 }
 
 /// The permits that a request holds until its reply is written.
-struct Permits {
+struct ReplyPermits {
     _request: OwnedSemaphorePermit,
     _connection: OwnedSemaphorePermit,
     _server: OwnedSemaphorePermit,
 }
 
 /// A reply that waits to be written.
-struct Reply {
+struct QueuedReply {
     head: Vec<u8>,
     buffers: Vec<Buffer>,
     shift: usize,
     length: usize,
-    _permits: Permits,
+    _permits: ReplyPermits,
 }
 
-impl Reply {
-    fn new(to: Answered, command: Option<Command>, answer: Result<Answer, Refusal>, permits: Permits) -> Reply {
+impl QueuedReply {
+    fn new(
+        to: ChunkTarget,
+        command: Option<CheckedCommand>,
+        answer: Result<CommandAnswer, RequestRefusal>,
+        permits: ReplyPermits,
+    ) -> QueuedReply {
         let cookie = if planted(Bug::WrongCookie) { to.cookie ^ (1 << 32) } else { to.cookie };
-        let to = Answered { cookie, ..to };
+        let to = ChunkTarget { cookie, ..to };
         let mut head = Vec::with_capacity(48);
         let (mut buffers, mut skip, mut data) = (Vec::new(), 0, 0);
         match answer {
-            Err(Refusal { error, message }) if to.headers.is_structured() => {
+            Err(RequestRefusal { error, message }) if to.headers.is_structured() => {
                 reply::error(&mut head, to, error, &message);
             }
-            Err(Refusal { error, .. }) => reply::simple(&mut head, error, cookie),
-            Ok(Answer::Data { length: 0, .. }) if to.headers.is_structured() => {
+            Err(RequestRefusal { error, .. }) => reply::simple(&mut head, error, cookie),
+            Ok(CommandAnswer::Data { length: 0, .. }) if to.headers.is_structured() => {
                 reply::chunk(&mut head, to, reply::DONE, reply::NONE, 0);
             }
-            Ok(Answer::Data { buffers: found, shift, length }) => {
+            Ok(CommandAnswer::Data { buffers: found, shift, length }) => {
                 (buffers, skip, data) = (found, shift, length as usize);
-                let Some(Command::Read { offset, .. }) = command.filter(|_| to.headers.is_structured()) else {
+                let Some(CheckedCommand::Read { offset, .. }) = command.filter(|_| to.headers.is_structured()) else {
                     reply::simple(&mut head, 0, cookie);
-                    return Reply { head, buffers, shift: skip, length: data, _permits: permits };
+                    return QueuedReply { head, buffers, shift: skip, length: data, _permits: permits };
                 };
                 if planted(Bug::DataTwice) {
                     reply::chunk(&mut head, to, 0, reply::OFFSET_DATA, 8 + 1);
@@ -145,7 +153,7 @@ impl Reply {
                 reply::chunk(&mut head, to, reply::DONE, reply::OFFSET_DATA, 8 + length);
                 head.extend(offset.to_be_bytes());
             }
-            Ok(Answer::Status(list)) if to.headers.is_extended() => {
+            Ok(CommandAnswer::Status(list)) if to.headers.is_extended() => {
                 let count = list.len() as u32;
                 reply::chunk(&mut head, to, reply::DONE, reply::BLOCK_STATUS_EXT, 8 + 16 * count);
                 head.extend(ALLOCATION_ID.to_be_bytes());
@@ -155,7 +163,7 @@ impl Reply {
                     head.extend(u64::from(flags).to_be_bytes());
                 }
             }
-            Ok(Answer::Status(list)) => {
+            Ok(CommandAnswer::Status(list)) => {
                 reply::chunk(&mut head, to, reply::DONE, reply::BLOCK_STATUS, 4 + 8 * list.len() as u32);
                 head.extend(ALLOCATION_ID.to_be_bytes());
                 for (length, flags) in list {
@@ -164,12 +172,12 @@ impl Reply {
                     head.extend(flags.to_be_bytes());
                 }
             }
-            Ok(Answer::Done) if to.headers.is_extended() => {
+            Ok(CommandAnswer::Done) if to.headers.is_extended() => {
                 reply::chunk(&mut head, to, reply::DONE, reply::NONE, 0);
             }
-            Ok(Answer::Done) => reply::simple(&mut head, 0, cookie),
+            Ok(CommandAnswer::Done) => reply::simple(&mut head, 0, cookie),
         }
-        Reply { head, buffers, shift: skip, length: data, _permits: permits }
+        QueuedReply { head, buffers, shift: skip, length: data, _permits: permits }
     }
 
     /// Appends all bytes of the reply to `list`, the slices that will be written.
@@ -189,25 +197,25 @@ impl Reply {
 }
 
 /// A request that was read completely.
-struct Request {
-    header: Header,
-    command: Result<Command, Refusal>,
-    payload: Option<Payload>,
-    permits: Permits,
+struct DecodedRequest {
+    header: WireRequestHeader,
+    command: Result<CheckedCommand, RequestRefusal>,
+    payload: Option<WritePayload>,
+    permits: ReplyPermits,
 }
 
 /// The reading side of a connection.
-struct Reading<'a> {
+struct RequestReader<'a> {
     reader: BufReader<ReadHalf>,
-    agreed: &'a Agreed,
+    agreed: &'a ServerAgreement,
     requests: Arc<Semaphore>,
     bytes: Arc<Semaphore>,
     server_bytes: Arc<Semaphore>,
 }
 
-impl Reading<'_> {
+impl RequestReader<'_> {
     /// Reads the next request; `None` if the client has ended the connection.
-    async fn next(&mut self) -> Result<Option<Request>, String> {
+    async fn next(&mut self) -> Result<Option<DecodedRequest>, String> {
         let failed = |error: io::Error| format!("the connection failed: {error}");
         // A client may be silent for any time between requests.
         if self.reader.fill_buf().await.map_err(failed)?.is_empty() {
@@ -217,7 +225,7 @@ impl Reading<'_> {
         let mut bytes = [0; request::EXTENDED_BYTES];
         let bytes = &mut bytes[..request::header_bytes(headers)];
         read_all(&mut self.reader, bytes).await.map_err(failed)?;
-        let header = Header::decode(bytes, headers)
+        let header = WireRequestHeader::decode(bytes, headers)
             .map_err(|magic| format!("a request begins with {magic:#010x} in place of its magic number"))?;
         if header.command == request::DISC {
             return Ok(None);
@@ -238,8 +246,8 @@ impl Reading<'_> {
         let permits = self.permits(&command, &header, block_bytes).await?;
         let mut payload = None;
         match &command {
-            Ok(Command::Write { offset, length, .. }) => {
-                let mut data = Payload::new(*offset, *length, block_bytes);
+            Ok(CheckedCommand::Write { offset, length, .. }) => {
+                let mut data = WritePayload::new(*offset, *length, block_bytes);
                 for slice in data.slices() {
                     read_all(&mut self.reader, slice).await.map_err(failed)?;
                 }
@@ -248,21 +256,21 @@ impl Reading<'_> {
             Err(_) if has_payload => self.skip(header.length as usize).await.map_err(failed)?,
             _ => {}
         }
-        Ok(Some(Request { header, command, payload, permits }))
+        Ok(Some(DecodedRequest { header, command, payload, permits }))
     }
 
     /// Waits until the limits allow another request.
     async fn permits(
         &mut self,
-        command: &Result<Command, Refusal>,
-        header: &Header,
+        command: &Result<CheckedCommand, RequestRefusal>,
+        header: &WireRequestHeader,
         block_bytes: u32,
-    ) -> Result<Permits, String> {
+    ) -> Result<ReplyPermits, String> {
         let bytes = match command {
-            Ok(Command::Read { offset, length } | Command::Write { offset, length, .. }) => {
-                Frame::of(*offset, u64::from(*length), block_bytes).length as u32
+            Ok(CheckedCommand::Read { offset, length } | CheckedCommand::Write { offset, length, .. }) => {
+                AlignedRange::of(*offset, u64::from(*length), block_bytes).length as u32
             }
-            Ok(Command::Zero { .. } | Command::Cache { .. } | Command::Status { .. }) => {
+            Ok(CheckedCommand::Zero { .. } | CheckedCommand::Cache { .. } | CheckedCommand::Status { .. }) => {
                 header.length.min(1 << 20) as u32
             }
             _ => 0,
@@ -270,7 +278,7 @@ impl Reading<'_> {
         let take = async |semaphore: &Arc<Semaphore>, count: u32| {
             semaphore.clone().acquire_many_owned(count).await.map_err(|_| "the server has stopped".to_owned())
         };
-        Ok(Permits {
+        Ok(ReplyPermits {
             _request: take(&self.requests, 1).await?,
             _connection: take(&self.bytes, bytes).await?,
             _server: take(&self.server_bytes, bytes).await?,
@@ -291,27 +299,27 @@ impl Reading<'_> {
 
 async fn transmit(
     stream: Transport,
-    agreed: Agreed,
+    agreed: ServerAgreement,
     peer: &str,
     newcomer: Newcomer,
-    shared: &Arc<Shared>,
+    shared: &Arc<NbdServerState>,
 ) -> Result<(), String> {
     let _joined = agreed.export.joined(peer);
     let (reader, writer) = stream.into_halves();
     let (replies, queue) = unbounded_channel();
     let broken = Shutdown::new();
     let mut writing = tokio::spawn(write_replies(writer, queue, broken.clone()));
-    let mut reading = Reading {
+    let mut reading = RequestReader {
         reader: BufReader::with_capacity(READ_BYTES, reader),
         agreed: &agreed,
         requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
         bytes: Arc::new(Semaphore::new(CONNECTION_BYTES_MAX)),
         server_bytes: shared.bytes.clone(),
     };
-    let stream = Stream(shared.next.fetch_add(1, Ordering::Relaxed));
-    let executor = Arc::new(Executor {
+    let stream = AccessStream(shared.next.fetch_add(1, Ordering::Relaxed));
+    let executor = Arc::new(CommandExecutor {
         export: agreed.export.clone(),
-        context: Context { stream, deadline: None },
+        context: IoContext { stream, deadline: None },
         has_written: AtomicBool::new(false),
     });
     let mut running = JoinSet::new();
@@ -366,20 +374,20 @@ async fn displaced(newcomer: Option<&Newcomer>) {
 
 /// Begins a request. If the device completes the request immediately, no separate task is started for it.
 async fn begin(
-    request: Request,
-    executor: &Arc<Executor>,
-    headers: Headers,
-    replies: &UnboundedSender<Reply>,
+    request: DecodedRequest,
+    executor: &Arc<CommandExecutor>,
+    headers: HeaderFormat,
+    replies: &UnboundedSender<QueuedReply>,
     running: &mut JoinSet<()>,
 ) {
-    let Request { header, command, payload, permits } = request;
+    let DecodedRequest { header, command, payload, permits } = request;
     let counters = &executor.export.counters;
-    let to = Answered { headers, cookie: header.cookie, offset: header.offset };
+    let to = ChunkTarget { headers, cookie: header.cookie, offset: header.offset };
     let command = match command {
         Ok(command) => command,
         Err(refusal) => {
             counters.refused.fetch_add(1, Ordering::Relaxed);
-            let _ = replies.send(Reply::new(to, None, Err(refusal), permits));
+            let _ = replies.send(QueuedReply::new(to, None, Err(refusal), permits));
             return;
         }
     };
@@ -389,7 +397,7 @@ async fn begin(
         Box::pin(async move {
             let answer = executor.run(command, payload).await;
             // If the writer of replies has ended, the connection has ended, too.
-            let _ = replies.send(Reply::new(to, Some(command), answer, permits));
+            let _ = replies.send(QueuedReply::new(to, Some(command), answer, permits));
         })
     };
     if std::future::poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await.is_pending() {
@@ -400,7 +408,7 @@ async fn begin(
 /// Writes replies until all senders are dropped. Reports a failure to the reading side through `broken`.
 async fn write_replies(
     mut writer: WriteHalf,
-    mut queue: UnboundedReceiver<Reply>,
+    mut queue: UnboundedReceiver<QueuedReply>,
     broken: Shutdown,
 ) -> Result<(), String> {
     let mut batch = Vec::with_capacity(BATCH_MAX);

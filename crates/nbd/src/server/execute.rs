@@ -7,9 +7,9 @@
 
 use std::sync::atomic::Ordering;
 
-use nectary_block::{Buffer, Context, Error, ErrorKind, Extent, Operation, WriteFlags};
+use nectary_block::{Buffer, DeviceErrorKind, DeviceExtent, DeviceOperation, Error, IoContext, WriteFlags};
 
-use super::command::{Command, Frame, Refusal};
+use super::command::{AlignedRange, CheckedCommand, RequestRefusal};
 use super::export::Export;
 use crate::planted::{Bug, planted};
 use crate::wire::errno;
@@ -23,7 +23,7 @@ const PIECE_BYTES: usize = 64 << 10;
 const STEP_BYTES: usize = 1 << 20;
 
 /// The answer to a request.
-pub(crate) enum Answer {
+pub(crate) enum CommandAnswer {
     Done,
     /// The bytes `shift..shift + length` of the concatenated buffers.
     Data {
@@ -36,22 +36,22 @@ pub(crate) enum Answer {
 }
 
 /// The data of a write, after they are read from the client and before they are written to the device.
-pub(crate) struct Payload {
+pub(crate) struct WritePayload {
     buffers: Vec<Buffer>,
-    frame: Frame,
+    frame: AlignedRange,
     length: usize,
 }
 
-impl Payload {
+impl WritePayload {
     /// Allocates room for the data of a write of `length` bytes at `offset`.
-    pub fn new(offset: u64, length: u32, block_bytes: u32) -> Payload {
-        let frame = Frame::of(offset, u64::from(length), block_bytes);
+    pub fn new(offset: u64, length: u32, block_bytes: u32) -> WritePayload {
+        let frame = AlignedRange::of(offset, u64::from(length), block_bytes);
         let buffers = match frame.is_whole(length) {
             true => pieces(frame.length),
             // One buffer holds the whole frame. The partial blocks at its ends are read into it first.
             false => vec![Buffer::recycled(frame.length)],
         };
-        Payload { buffers, frame, length: length as usize }
+        WritePayload { buffers, frame, length: length as usize }
     }
 
     /// The slices into which the data of the write are read.
@@ -67,8 +67,8 @@ impl Payload {
 }
 
 /// Whether an error only says that zeroing would not be quick. Such an error does not count as a failure of the device.
-fn is_slow(command: Command, error: &Error) -> bool {
-    matches!(command, Command::Zero { quick: true, .. }) && error.kind == ErrorKind::Unsupported
+fn is_slow(command: CheckedCommand, error: &Error) -> bool {
+    matches!(command, CheckedCommand::Zero { quick: true, .. }) && error.kind == DeviceErrorKind::Unsupported
 }
 
 /// Allocates buffers for `length` bytes, which are whole blocks.
@@ -78,24 +78,28 @@ fn pieces(length: usize) -> Vec<Buffer> {
 }
 
 /// A connection's view of an export.
-pub(crate) struct Executor {
+pub(crate) struct CommandExecutor {
     pub export: std::sync::Arc<Export>,
-    pub context: Context,
+    pub context: IoContext,
     /// Whether this connection has written since its last flush.
     pub has_written: std::sync::atomic::AtomicBool,
 }
 
-impl Executor {
+impl CommandExecutor {
     /// Executes a command. `payload` has the data of a write; it is `None` for other commands.
-    pub async fn run(&self, command: Command, payload: Option<Payload>) -> Result<Answer, Refusal> {
+    pub async fn run(
+        &self,
+        command: CheckedCommand,
+        payload: Option<WritePayload>,
+    ) -> Result<CommandAnswer, RequestRefusal> {
         let counters = &self.export.counters;
         let done = self.try_run(command, payload).await;
         match &done {
-            Ok(Answer::Data { length, .. }) => {
+            Ok(CommandAnswer::Data { length, .. }) => {
                 counters.read_bytes.fetch_add(u64::from(*length), Ordering::Relaxed);
             }
             Ok(_) => {
-                if let Command::Write { length, .. } = command {
+                if let CheckedCommand::Write { length, .. } = command {
                     counters.written_bytes.fetch_add(u64::from(length), Ordering::Relaxed);
                 }
             }
@@ -107,23 +111,23 @@ impl Executor {
             }
         }
         let value = |error: &Error| if is_slow(command, error) { errno::ENOTSUP } else { errno::of_device(error) };
-        done.map_err(|error| Refusal::new(value(&error), error.to_string()))
+        done.map_err(|error| RequestRefusal::new(value(&error), error.to_string()))
     }
 
-    async fn try_run(&self, command: Command, payload: Option<Payload>) -> Result<Answer, Error> {
+    async fn try_run(&self, command: CheckedCommand, payload: Option<WritePayload>) -> Result<CommandAnswer, Error> {
         match (command, payload) {
-            (Command::Read { offset, length }, _) => self.read(offset, length).await,
-            (Command::Write { length, fua, .. }, Some(payload)) => self.write(length, fua, payload).await,
+            (CheckedCommand::Read { offset, length }, _) => self.read(offset, length).await,
+            (CheckedCommand::Write { length, fua, .. }, Some(payload)) => self.write(length, fua, payload).await,
             // This case never occurs, because every write has a payload.
-            (Command::Write { .. }, None) => Ok(Answer::Done),
-            (Command::Flush, _) => self.flush().await,
-            (Command::Trim { offset, length, fua }, _) => self.trim(offset, length, fua).await,
-            (Command::Zero { offset, length, fua, no_hole, quick }, _) => {
+            (CheckedCommand::Write { .. }, None) => Ok(CommandAnswer::Done),
+            (CheckedCommand::Flush, _) => self.flush().await,
+            (CheckedCommand::Trim { offset, length, fua }, _) => self.trim(offset, length, fua).await,
+            (CheckedCommand::Zero { offset, length, fua, no_hole, quick }, _) => {
                 self.zero(offset, length, no_hole, quick).await?;
                 self.flush_if(fua).await
             }
-            (Command::Cache { offset, length }, _) => self.cache(offset, length).await,
-            (Command::Status { offset, length, one }, _) => self.status(offset, length, one).await,
+            (CheckedCommand::Cache { offset, length }, _) => self.cache(offset, length).await,
+            (CheckedCommand::Status { offset, length, one }, _) => self.status(offset, length, one).await,
         }
     }
 
@@ -131,14 +135,14 @@ impl Executor {
         self.export.device().geometry().block_bytes
     }
 
-    async fn read(&self, offset: u64, length: u32) -> Result<Answer, Error> {
-        let frame = Frame::of(offset, u64::from(length), self.block_bytes());
+    async fn read(&self, offset: u64, length: u32) -> Result<CommandAnswer, Error> {
+        let frame = AlignedRange::of(offset, u64::from(length), self.block_bytes());
         let buffers = self.export.device().read_at(frame.start, pieces(frame.length), self.context).await?;
-        Ok(Answer::Data { buffers, shift: frame.shift, length })
+        Ok(CommandAnswer::Data { buffers, shift: frame.shift, length })
     }
 
-    async fn write(&self, length: u32, fua: bool, payload: Payload) -> Result<Answer, Error> {
-        let Payload { mut buffers, frame, .. } = payload;
+    async fn write(&self, length: u32, fua: bool, payload: WritePayload) -> Result<CommandAnswer, Error> {
+        let WritePayload { mut buffers, frame, .. } = payload;
         let is_whole = frame.is_whole(length);
         let exclusive = !is_whole && !planted(Bug::RangeUnlocked);
         let _lock = self.export.ranges.lock(frame.start, frame.end(), exclusive).await;
@@ -147,11 +151,11 @@ impl Executor {
         }
         self.has_written.store(true, Ordering::Relaxed);
         self.export.device().write_at(frame.start, buffers, WriteFlags { fua }, self.context).await?;
-        Ok(Answer::Done)
+        Ok(CommandAnswer::Done)
     }
 
     /// Reads the parts of the first and the last block that the data do not cover into `buffer`.
-    async fn fill_edges(&self, length: u32, frame: Frame, buffer: &mut Buffer) -> Result<(), Error> {
+    async fn fill_edges(&self, length: u32, frame: AlignedRange, buffer: &mut Buffer) -> Result<(), Error> {
         let block = self.block_bytes() as usize;
         let end = frame.shift + length as usize;
         let last = frame.length - block;
@@ -171,16 +175,16 @@ impl Executor {
         Ok(())
     }
 
-    async fn flush(&self) -> Result<Answer, Error> {
+    async fn flush(&self) -> Result<CommandAnswer, Error> {
         let has_written = self.has_written.swap(false, Ordering::Relaxed);
         if has_written || !planted(Bug::FlushOfOwnWritesOnly) {
             self.export.device().flush(self.context).await?;
         }
-        Ok(Answer::Done)
+        Ok(CommandAnswer::Done)
     }
 
     /// Discards the blocks that lie entirely in the range.
-    async fn trim(&self, offset: u64, length: u64, fua: bool) -> Result<Answer, Error> {
+    async fn trim(&self, offset: u64, length: u64, fua: bool) -> Result<CommandAnswer, Error> {
         let block = u64::from(self.block_bytes());
         let (start, end) = (offset.next_multiple_of(block), (offset + length) / block * block);
         if start < end {
@@ -203,7 +207,8 @@ impl Executor {
             if quick && length > 0 {
                 let detail = "part of a block is written as data";
                 let device = self.export.device();
-                let slow = Error::new(ErrorKind::Unsupported, &device.spec(), Operation::WriteZeroes, detail);
+                let slow =
+                    Error::new(DeviceErrorKind::Unsupported, &device.spec(), DeviceOperation::WriteZeroes, detail);
                 return Err(slow.at(offset, length));
             }
             return self.zero_bytes(offset, end, block).await;
@@ -229,7 +234,7 @@ impl Executor {
             return Ok(());
         }
         let length = (end - start) as u32;
-        let mut payload = Payload::new(start, length, block);
+        let mut payload = WritePayload::new(start, length, block);
         payload.slices().for_each(|slice| slice.fill(0));
         self.write(length, false, payload).await.map(drop)
     }
@@ -252,31 +257,31 @@ impl Executor {
         Ok(())
     }
 
-    async fn flush_if(&self, fua: bool) -> Result<Answer, Error> {
+    async fn flush_if(&self, fua: bool) -> Result<CommandAnswer, Error> {
         if fua {
             self.export.device().flush(self.context).await?;
         }
-        Ok(Answer::Done)
+        Ok(CommandAnswer::Done)
     }
 
     /// Reads the range into the caches of the devices below.
-    async fn cache(&self, offset: u64, length: u32) -> Result<Answer, Error> {
-        let frame = Frame::of(offset, u64::from(length), self.block_bytes());
+    async fn cache(&self, offset: u64, length: u32) -> Result<CommandAnswer, Error> {
+        let frame = AlignedRange::of(offset, u64::from(length), self.block_bytes());
         let mut position = frame.start;
         while position < frame.end() {
             let length = (frame.end() - position).min(STEP_BYTES as u64);
             self.export.device().read_at(position, pieces(length as usize), self.context).await?;
             position += length;
         }
-        Ok(Answer::Done)
+        Ok(CommandAnswer::Done)
     }
 
-    async fn status(&self, offset: u64, length: u64, one: bool) -> Result<Answer, Error> {
-        let frame = Frame::of(offset, length, self.block_bytes());
+    async fn status(&self, offset: u64, length: u64, one: bool) -> Result<CommandAnswer, Error> {
+        let frame = AlignedRange::of(offset, length, self.block_bytes());
         let extents = self.export.device().allocation(frame.start, frame.length as u64, self.context).await?;
         let end = offset + length;
         let mut list: Vec<(u64, u32)> = Vec::new();
-        for Extent { offset: start, length, mapped } in extents {
+        for DeviceExtent { offset: start, length, mapped } in extents {
             let (from, to) = (start.max(offset), (start + length).min(end));
             if from < to {
                 list.push((to - from, if mapped { 0 } else { STATE_HOLE | STATE_ZERO }));
@@ -288,6 +293,6 @@ impl Executor {
         if list.is_empty() {
             list.push((length, 0));
         }
-        Ok(Answer::Status(list))
+        Ok(CommandAnswer::Status(list))
     }
 }

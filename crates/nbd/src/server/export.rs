@@ -11,7 +11,7 @@ use nectary_host::Shutdown;
 use serde::Serialize;
 
 use super::ranges::RangeLocks;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, NbdErrorKind};
 use crate::limits::{EXPORTS_MAX, PAYLOAD_BYTES_MAX};
 use crate::wire::bytes::text;
 use crate::wire::flag;
@@ -33,27 +33,27 @@ pub struct Export {
     /// The other end of each connection.
     peers: Mutex<Vec<Arc<str>>>,
     pub(super) ranges: RangeLocks,
-    pub(super) counters: Counters,
+    pub(super) counters: ExportCounters,
 }
 
 impl Export {
     /// Makes an export of a device.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] if the name or description is longer than 4096 bytes or contains a NUL, or if the
+    /// *Errors*: [`NbdErrorKind::Invalid`] if the name or description is longer than 4096 bytes or contains a NUL, or if the
     /// device has 2^63 bytes or more.
     pub fn new(name: &str, description: &str, device: SharedDevice, read_only: bool) -> Result<Export, Error> {
         for part in [name, description] {
             if text(part.as_bytes()).is_err() {
                 let message = "a name or description has at most 4096 bytes, and no NUL";
-                return Err(Error::new(ErrorKind::Invalid, name.chars().take(200).collect::<String>(), message));
+                return Err(Error::new(NbdErrorKind::Invalid, name.chars().take(200).collect::<String>(), message));
             }
         }
         if device.geometry().size_bytes > DEVICE_BYTES_MAX {
             let message = format!("{} has {} bytes; a device has less than 8E", device.spec(), device.exact_bytes());
-            return Err(Error::new(ErrorKind::Invalid, name, message));
+            return Err(Error::new(NbdErrorKind::Invalid, name, message));
         }
         let (name, description) = (name.to_owned(), description.to_owned());
-        let (ranges, counters) = (RangeLocks::default(), Counters::default());
+        let (ranges, counters) = (RangeLocks::default(), ExportCounters::default());
         let (ended, peers) = (Shutdown::new(), Mutex::default());
         Ok(Export { name, description, device, read_only, ended, peers, ranges, counters })
     }
@@ -75,10 +75,10 @@ impl Export {
     }
 
     /// Adds a connection to [`peers`](Self::peers) for as long as the result lives.
-    pub(super) fn joined(&self, peer: &str) -> Joined<'_> {
+    pub(super) fn joined(&self, peer: &str) -> ExportConnection<'_> {
         let peer = Arc::<str>::from(peer);
         self.peers.lock().unwrap_or_else(PoisonError::into_inner).push(peer.clone());
-        Joined { export: self, peer }
+        ExportConnection { export: self, peer }
     }
 
     /// The name by which clients request the export.
@@ -144,12 +144,12 @@ impl Export {
 }
 
 /// A connection that uses an export.
-pub(super) struct Joined<'a> {
+pub(super) struct ExportConnection<'a> {
     export: &'a Export,
     peer: Arc<str>,
 }
 
-impl Drop for Joined<'_> {
+impl Drop for ExportConnection<'_> {
     fn drop(&mut self) {
         let mut peers = self.export.peers.lock().unwrap_or_else(PoisonError::into_inner);
         peers.retain(|peer| !Arc::ptr_eq(peer, &self.peer));
@@ -158,7 +158,7 @@ impl Drop for Joined<'_> {
 
 /// The reason why a client gets no export for a name. The text in each variant is for the client's user.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Missing {
+pub enum ExportRefusal {
     /// No export has this name.
     Unknown(String),
     /// The export exists or could be made, but the client may not have it now.
@@ -172,7 +172,7 @@ pub trait ExportSource: Send + Sync + 'static {
     /// The server calls this for each option that names an export, so it may call it more than once for a connection.
     /// As long as a connection holds an export, its name must lead to the same export. A connection holds its export
     /// until its last request has ended.
-    fn find(&self, name: &str) -> Result<Arc<Export>, Missing>;
+    fn find(&self, name: &str) -> Result<Arc<Export>, ExportRefusal>;
 
     /// The names and descriptions of the exports, for a client that requests a list.
     fn list(&self) -> Vec<(String, String)>;
@@ -180,44 +180,44 @@ pub trait ExportSource: Send + Sync + 'static {
 
 /// The exports of a server.
 #[derive(Default)]
-pub struct Exports {
+pub struct ExportTable {
     list: Vec<Arc<Export>>,
     source: Option<Arc<dyn ExportSource>>,
 }
 
-impl Exports {
+impl ExportTable {
     /// Makes the table.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] if two exports have the same name, or if there are more than [`EXPORTS_MAX`]
+    /// *Errors*: [`NbdErrorKind::Invalid`] if two exports have the same name, or if there are more than [`EXPORTS_MAX`]
     /// exports.
-    pub fn new(exports: Vec<Export>) -> Result<Exports, Error> {
+    pub fn new(exports: Vec<Export>) -> Result<ExportTable, Error> {
         if exports.len() > EXPORTS_MAX {
             let message = format!("{} exports, at most {EXPORTS_MAX} are served", exports.len());
-            return Err(Error::new(ErrorKind::Invalid, "exports", message));
+            return Err(Error::new(NbdErrorKind::Invalid, "exports", message));
         }
         let mut list: Vec<Arc<Export>> = Vec::new();
         for export in exports {
             if list.iter().any(|other| other.name == export.name) {
                 let message = "two exports have this name; give each one as NAME=SPEC";
-                return Err(Error::new(ErrorKind::Invalid, format!("\"{}\"", export.name), message));
+                return Err(Error::new(NbdErrorKind::Invalid, format!("\"{}\"", export.name), message));
             }
             list.push(Arc::new(export));
         }
-        Ok(Exports { list, source: None })
+        Ok(ExportTable { list, source: None })
     }
 
     /// Makes a table whose exports come from `source`. The server does not flush their devices when it stops.
-    pub fn of(source: Arc<dyn ExportSource>) -> Exports {
-        Exports { list: Vec::new(), source: Some(source) }
+    pub fn of(source: Arc<dyn ExportSource>) -> ExportTable {
+        ExportTable { list: Vec::new(), source: Some(source) }
     }
 
-    /// The exports that do not come from a source, in the order in which [`Exports::new`] got them.
+    /// The exports that do not come from a source, in the order in which [`ExportTable::new`] got them.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Export>> {
         self.list.iter()
     }
 
     /// The export with this name. If there is only one export, the empty name means this export.
-    pub(crate) fn find(&self, name: &str) -> Result<Arc<Export>, Missing> {
+    pub(crate) fn find(&self, name: &str) -> Result<Arc<Export>, ExportRefusal> {
         if let Some(source) = &self.source {
             return source.find(name);
         }
@@ -226,7 +226,7 @@ impl Exports {
             [only] if name.is_empty() => Some(only),
             _ => named,
         };
-        found.cloned().ok_or_else(|| Missing::Unknown("there is no export of this name".to_owned()))
+        found.cloned().ok_or_else(|| ExportRefusal::Unknown("there is no export of this name".to_owned()))
     }
 
     /// The names and descriptions of the exports, for a client that requests a list.
@@ -265,7 +265,7 @@ pub struct ExportFigures {
 
 /// The counters behind [`ExportFigures`].
 #[derive(Debug, Default)]
-pub(super) struct Counters {
+pub(super) struct ExportCounters {
     requests: [AtomicU64; 6],
     pub read_bytes: AtomicU64,
     pub written_bytes: AtomicU64,
@@ -273,7 +273,7 @@ pub(super) struct Counters {
     pub failed: AtomicU64,
 }
 
-impl Counters {
+impl ExportCounters {
     pub fn begun(&self, command: u16) {
         let index = match command {
             request::READ => 0,

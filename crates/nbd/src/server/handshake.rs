@@ -9,18 +9,18 @@
 //!
 //! | state | wants | then |
 //! |---|---|---|
-//! | `Flags` | 4 bytes: the client's flags | `Header`, or the end |
-//! | `Header` | 16 bytes: an option | `Data`, `Skip`, or its answer |
-//! | `Data` | the option's data | its answer, then `Header` or transmission |
-//! | `Skip` | data that are too long | `NBD_REP_ERR_TOO_BIG`, then `Header` |
+//! | `Flags` | 4 bytes: the client's flags | `WireRequestHeader`, or the end |
+//! | `WireRequestHeader` | 16 bytes: an option | `Data`, `Skip`, or its answer |
+//! | `Data` | the option's data | its answer, then `WireRequestHeader` or transmission |
+//! | `Skip` | data that are too long | `NBD_REP_ERR_TOO_BIG`, then `WireRequestHeader` |
 
 use std::sync::Arc;
 
-use super::export::{Export, Exports, Missing};
+use super::export::{Export, ExportRefusal, ExportTable};
 use crate::limits::{OPTION_BYTES_MAX, OPTION_SKIP_BYTES_MAX, OPTIONS_MAX};
 use crate::wire::bytes::text;
 use crate::wire::option::{self, ContextRequest, DataError, InfoRequest, info, rep};
-use crate::wire::{ALLOCATION_CONTEXT, FIXED_NEWSTYLE, Headers, MAGIC, NO_ZEROES, OPTION_MAGIC};
+use crate::wire::{ALLOCATION_CONTEXT, FIXED_NEWSTYLE, HeaderFormat, MAGIC, NO_ZEROES, OPTION_MAGIC};
 
 /// The number that the server gives to the only metadata context.
 pub(crate) const ALLOCATION_ID: u32 = 1;
@@ -29,27 +29,27 @@ pub(crate) const ALLOCATION_ID: u32 = 1;
 const SKIP_BYTES: usize = 4096;
 
 /// The next step that the server must take.
-pub(crate) enum Action {
+pub(crate) enum ServerHandshakeAction {
     /// Send these bytes.
     Send(Vec<u8>),
-    /// Encrypt the stream, then call [`Handshake::encrypted`].
+    /// Encrypt the stream, then call [`ServerHandshake::encrypted`].
     StartTls,
     /// Serve requests.
-    Begin(Agreed),
+    Begin(ServerAgreement),
     /// End the connection, for this reason.
     End(String),
 }
 
 /// The features that client and server have agreed on.
 #[derive(Clone)]
-pub(crate) struct Agreed {
+pub(crate) struct ServerAgreement {
     pub export: Arc<Export>,
     pub size_bytes: u64,
-    pub headers: Headers,
+    pub headers: HeaderFormat,
     pub has_allocation: bool,
 }
 
-enum State {
+enum ServerHandshakeState {
     Flags,
     Header,
     Data { option: u32, length: usize },
@@ -58,30 +58,30 @@ enum State {
 }
 
 /// The haggling of one connection.
-pub(crate) struct Handshake {
-    exports: Arc<Exports>,
+pub(crate) struct ServerHandshake {
+    exports: Arc<ExportTable>,
     requires_tls: bool,
     is_encrypted: bool,
-    state: State,
+    state: ServerHandshakeState,
     is_fixed: bool,
     sends_zeroes: bool,
     options: u32,
-    headers: Headers,
+    headers: HeaderFormat,
     /// The export for which the client last chose `base:allocation`.
     context: Option<Arc<Export>>,
 }
 
-impl Handshake {
-    pub fn new(exports: Arc<Exports>, requires_tls: bool) -> Handshake {
-        Handshake {
+impl ServerHandshake {
+    pub fn new(exports: Arc<ExportTable>, requires_tls: bool) -> ServerHandshake {
+        ServerHandshake {
             exports,
             requires_tls,
             is_encrypted: false,
-            state: State::Flags,
+            state: ServerHandshakeState::Flags,
             is_fixed: false,
             sends_zeroes: true,
             options: 0,
-            headers: Headers::Simple,
+            headers: HeaderFormat::Simple,
             context: None,
         }
     }
@@ -98,37 +98,40 @@ impl Handshake {
     /// The number of bytes that the caller must read next; 0 when the haggling is over.
     pub fn wants(&self) -> usize {
         match self.state {
-            State::Flags => 4,
-            State::Header => option::HEADER_BYTES,
-            State::Data { length, .. } => length,
-            State::Skip { left, .. } => left.min(SKIP_BYTES),
-            State::Over => 0,
+            ServerHandshakeState::Flags => 4,
+            ServerHandshakeState::Header => option::HEADER_BYTES,
+            ServerHandshakeState::Data { length, .. } => length,
+            ServerHandshakeState::Skip { left, .. } => left.min(SKIP_BYTES),
+            ServerHandshakeState::Over => 0,
         }
     }
 
     /// Processes the bytes that [`wants`](Self::wants) requested.
-    pub fn take(&mut self, bytes: &[u8]) -> Vec<Action> {
+    pub fn take(&mut self, bytes: &[u8]) -> Vec<ServerHandshakeAction> {
         let mut actions = Vec::new();
         match self.state {
-            State::Flags => self.flags(bytes, &mut actions),
-            State::Header => self.header(bytes, &mut actions),
-            State::Data { option, .. } => {
-                self.state = State::Header;
+            ServerHandshakeState::Flags => self.flags(bytes, &mut actions),
+            ServerHandshakeState::Header => self.header(bytes, &mut actions),
+            ServerHandshakeState::Data { option, .. } => {
+                self.state = ServerHandshakeState::Header;
                 self.answer(option, bytes, &mut actions);
             }
-            State::Skip { option, left } => {
+            ServerHandshakeState::Skip { option, left } => {
                 let left = left.saturating_sub(bytes.len());
-                self.state = State::Skip { option, left };
+                self.state = ServerHandshakeState::Skip { option, left };
                 if left == 0 {
-                    self.state = State::Header;
+                    self.state = ServerHandshakeState::Header;
                     let message = format!("an option has at most {OPTION_BYTES_MAX} bytes here");
                     actions.push(refuse(option, rep::ERR_TOO_BIG, &message));
                 }
             }
-            State::Over => {}
+            ServerHandshakeState::Over => {}
         }
-        if actions.iter().any(|action| matches!(action, Action::Begin(_) | Action::End(_))) {
-            self.state = State::Over;
+        if actions
+            .iter()
+            .any(|action| matches!(action, ServerHandshakeAction::Begin(_) | ServerHandshakeAction::End(_)))
+        {
+            self.state = ServerHandshakeState::Over;
         }
         actions
     }
@@ -136,62 +139,69 @@ impl Handshake {
     /// Records that the stream is encrypted. Everything that was agreed before is reset.
     pub fn encrypted(&mut self) {
         self.is_encrypted = true;
-        self.headers = Headers::Simple;
+        self.headers = HeaderFormat::Simple;
         self.context = None;
     }
 
-    fn flags(&mut self, bytes: &[u8], actions: &mut Vec<Action>) {
+    fn flags(&mut self, bytes: &[u8], actions: &mut Vec<ServerHandshakeAction>) {
         let flags = bytes.try_into().map_or(u32::MAX, u32::from_be_bytes);
         self.is_fixed = flags & u32::from(FIXED_NEWSTYLE) != 0;
         self.sends_zeroes = flags & u32::from(NO_ZEROES) == 0;
-        self.state = State::Header;
+        self.state = ServerHandshakeState::Header;
         if flags & !u32::from(FIXED_NEWSTYLE | NO_ZEROES) != 0 {
-            actions.push(Action::End(format!("the client has set flags that do not exist: {flags:#x}")));
+            actions.push(ServerHandshakeAction::End(format!("the client has set flags that do not exist: {flags:#x}")));
         } else if self.requires_tls && !self.is_fixed {
-            actions.push(Action::End("the client cannot negotiate TLS, which is required here".to_owned()));
+            actions
+                .push(ServerHandshakeAction::End("the client cannot negotiate TLS, which is required here".to_owned()));
         }
     }
 
-    fn header(&mut self, bytes: &[u8], actions: &mut Vec<Action>) {
+    fn header(&mut self, bytes: &[u8], actions: &mut Vec<ServerHandshakeAction>) {
         let Some((option, length)) = option::header(bytes) else {
-            return actions.push(Action::End("an option does not begin with its magic number".to_owned()));
+            return actions
+                .push(ServerHandshakeAction::End("an option does not begin with its magic number".to_owned()));
         };
         self.options += 1;
         if self.options > OPTIONS_MAX {
-            return actions.push(Action::End(format!("the client has sent more than {OPTIONS_MAX} options")));
+            return actions
+                .push(ServerHandshakeAction::End(format!("the client has sent more than {OPTIONS_MAX} options")));
         }
         if option != option::EXPORT_NAME && !self.is_fixed {
             let name = option::name(option);
-            return actions.push(Action::End(format!("{name} without fixed newstyle")));
+            return actions.push(ServerHandshakeAction::End(format!("{name} without fixed newstyle")));
         }
         match length {
             0 => self.answer(option, &[], actions),
-            length if length <= OPTION_BYTES_MAX => self.state = State::Data { option, length: length as usize },
+            length if length <= OPTION_BYTES_MAX => {
+                self.state = ServerHandshakeState::Data { option, length: length as usize }
+            }
             length if length <= OPTION_SKIP_BYTES_MAX && option != option::EXPORT_NAME => {
-                self.state = State::Skip { option, left: length as usize };
+                self.state = ServerHandshakeState::Skip { option, left: length as usize };
             }
             length => {
                 let name = option::name(option);
-                actions.push(Action::End(format!("{name} with {length} bytes, more than is skipped")));
+                actions.push(ServerHandshakeAction::End(format!("{name} with {length} bytes, more than is skipped")));
             }
         }
     }
 
-    fn answer(&mut self, option: u32, data: &[u8], actions: &mut Vec<Action>) {
+    fn answer(&mut self, option: u32, data: &[u8], actions: &mut Vec<ServerHandshakeAction>) {
         if self.requires_tls && !self.is_encrypted && !matches!(option, option::STARTTLS | option::ABORT) {
             return actions.push(match option {
-                option::EXPORT_NAME => Action::End("NBD_OPT_EXPORT_NAME before TLS, which is required".to_owned()),
+                option::EXPORT_NAME => {
+                    ServerHandshakeAction::End("NBD_OPT_EXPORT_NAME before TLS, which is required".to_owned())
+                }
                 _ => refuse(option, rep::ERR_TLS_REQD, "this server is used with TLS alone: nbds://"),
             });
         }
         match option {
             option::EXPORT_NAME if self.headers.is_extended() => {
-                actions.push(Action::End("NBD_OPT_EXPORT_NAME with extended headers".to_owned()));
+                actions.push(ServerHandshakeAction::End("NBD_OPT_EXPORT_NAME with extended headers".to_owned()));
             }
             option::EXPORT_NAME => self.export_name(data, actions),
             option::ABORT => {
                 actions.push(acknowledge(option));
-                actions.push(Action::End("the client has ended the negotiation".to_owned()));
+                actions.push(ServerHandshakeAction::End("the client has ended the negotiation".to_owned()));
             }
             option::LIST | option::STRUCTURED_REPLY | option::EXTENDED_HEADERS | option::STARTTLS
                 if !data.is_empty() =>
@@ -203,7 +213,7 @@ impl Handshake {
                     let mut data = (name.len() as u32).to_be_bytes().to_vec();
                     data.extend(name.as_bytes());
                     data.extend(description.as_bytes());
-                    actions.push(Action::Send(option::encode_reply(option, rep::SERVER, &data)));
+                    actions.push(ServerHandshakeAction::Send(option::encode_reply(option, rep::SERVER, &data)));
                 }
                 actions.push(acknowledge(option));
             }
@@ -211,11 +221,11 @@ impl Handshake {
                 actions.push(refuse(option, rep::ERR_EXT_HEADER_REQD, "extended headers were chosen already"));
             }
             option::STRUCTURED_REPLY => {
-                self.headers = Headers::Structured;
+                self.headers = HeaderFormat::Structured;
                 actions.push(acknowledge(option));
             }
             option::EXTENDED_HEADERS => {
-                self.headers = Headers::Extended;
+                self.headers = HeaderFormat::Extended;
                 actions.push(acknowledge(option));
             }
             option::STARTTLS if self.is_encrypted => {
@@ -226,7 +236,7 @@ impl Handshake {
             }
             option::STARTTLS => {
                 actions.push(acknowledge(option));
-                actions.push(Action::StartTls);
+                actions.push(ServerHandshakeAction::StartTls);
             }
             option::INFO | option::GO => self.info(option, data, actions),
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.contexts(option, data, actions),
@@ -234,14 +244,18 @@ impl Handshake {
         }
     }
 
-    fn export_name(&mut self, data: &[u8], actions: &mut Vec<Action>) {
-        let unknown = || Missing::Unknown("the name is no text".to_owned());
+    fn export_name(&mut self, data: &[u8], actions: &mut Vec<ServerHandshakeAction>) {
+        let unknown = || ExportRefusal::Unknown("the name is no text".to_owned());
         let export = match text(data).map_err(|_| unknown()).and_then(|name| self.exports.find(name)) {
             Ok(export) => export,
-            Err(Missing::Unknown(_)) => {
-                return actions.push(Action::End("NBD_OPT_EXPORT_NAME of an export that does not exist".to_owned()));
+            Err(ExportRefusal::Unknown(_)) => {
+                return actions.push(ServerHandshakeAction::End(
+                    "NBD_OPT_EXPORT_NAME of an export that does not exist".to_owned(),
+                ));
             }
-            Err(Missing::Refused(why)) => return actions.push(Action::End(format!("NBD_OPT_EXPORT_NAME: {why}"))),
+            Err(ExportRefusal::Refused(why)) => {
+                return actions.push(ServerHandshakeAction::End(format!("NBD_OPT_EXPORT_NAME: {why}")));
+            }
         };
         let agreed = self.agreed(export);
         let mut out = agreed.size_bytes.to_be_bytes().to_vec();
@@ -249,17 +263,17 @@ impl Handshake {
         if self.sends_zeroes {
             out.extend([0; 124]);
         }
-        actions.push(Action::Send(out));
-        actions.push(Action::Begin(agreed));
+        actions.push(ServerHandshakeAction::Send(out));
+        actions.push(ServerHandshakeAction::Begin(agreed));
     }
 
-    fn agreed(&self, export: Arc<Export>) -> Agreed {
+    fn agreed(&self, export: Arc<Export>) -> ServerAgreement {
         let has_allocation = self.context.as_ref().is_some_and(|chosen| Arc::ptr_eq(chosen, &export));
         let size_bytes = export.device().exact_bytes();
-        Agreed { export, size_bytes, headers: self.headers, has_allocation }
+        ServerAgreement { export, size_bytes, headers: self.headers, has_allocation }
     }
 
-    fn info(&mut self, option: u32, data: &[u8], actions: &mut Vec<Action>) {
+    fn info(&mut self, option: u32, data: &[u8], actions: &mut Vec<ServerHandshakeAction>) {
         let request = match InfoRequest::decode(data) {
             Ok(request) => request,
             Err(error) => return actions.push(malformed(option, error)),
@@ -272,7 +286,7 @@ impl Handshake {
         let export = &agreed.export;
         let mut tell = |kind: u16, payload: &[u8]| {
             let data = [&kind.to_be_bytes()[..], payload].concat();
-            actions.push(Action::Send(option::encode_reply(option, rep::INFO, &data)));
+            actions.push(ServerHandshakeAction::Send(option::encode_reply(option, rep::INFO, &data)));
         };
         let mut payload = agreed.size_bytes.to_be_bytes().to_vec();
         payload.extend(export.flags(self.headers.is_structured()).to_be_bytes());
@@ -289,11 +303,11 @@ impl Handshake {
         }
         actions.push(acknowledge(option));
         if option == option::GO {
-            actions.push(Action::Begin(agreed));
+            actions.push(ServerHandshakeAction::Begin(agreed));
         }
     }
 
-    fn contexts(&mut self, option: u32, data: &[u8], actions: &mut Vec<Action>) {
+    fn contexts(&mut self, option: u32, data: &[u8], actions: &mut Vec<ServerHandshakeAction>) {
         let is_set = option == option::SET_META_CONTEXT;
         if is_set {
             // A failed choice of contexts also resets the earlier choice.
@@ -318,7 +332,7 @@ impl Handshake {
         if is_named || (!is_set && is_listed) {
             let id = if is_set { ALLOCATION_ID } else { 0 };
             let data = [&id.to_be_bytes()[..], ALLOCATION_CONTEXT.as_bytes()].concat();
-            actions.push(Action::Send(option::encode_reply(option, rep::META_CONTEXT, &data)));
+            actions.push(ServerHandshakeAction::Send(option::encode_reply(option, rep::META_CONTEXT, &data)));
         }
         if is_set && is_named {
             self.context = Some(export);
@@ -327,23 +341,23 @@ impl Handshake {
     }
 }
 
-fn acknowledge(option: u32) -> Action {
-    Action::Send(option::encode_reply(option, rep::ACK, &[]))
+fn acknowledge(option: u32) -> ServerHandshakeAction {
+    ServerHandshakeAction::Send(option::encode_reply(option, rep::ACK, &[]))
 }
 
-fn refuse(option: u32, reply: u32, message: &str) -> Action {
-    Action::Send(option::encode_reply(option, reply, message.as_bytes()))
+fn refuse(option: u32, reply: u32, message: &str) -> ServerHandshakeAction {
+    ServerHandshakeAction::Send(option::encode_reply(option, reply, message.as_bytes()))
 }
 
 /// The answer to an option if the client does not get the export that it names.
-fn absent(option: u32, missing: &Missing) -> Action {
+fn absent(option: u32, missing: &ExportRefusal) -> ServerHandshakeAction {
     match missing {
-        Missing::Unknown(why) => refuse(option, rep::ERR_UNKNOWN, why),
-        Missing::Refused(why) => refuse(option, rep::ERR_POLICY, why),
+        ExportRefusal::Unknown(why) => refuse(option, rep::ERR_UNKNOWN, why),
+        ExportRefusal::Refused(why) => refuse(option, rep::ERR_POLICY, why),
     }
 }
 
-fn malformed(option: u32, error: DataError) -> Action {
+fn malformed(option: u32, error: DataError) -> ServerHandshakeAction {
     match error {
         DataError::Malformed => refuse(option, rep::ERR_INVALID, "the lengths in the option do not fit its length"),
         DataError::NotText => refuse(option, rep::ERR_INVALID, "a name is not UTF-8, or has a NUL in it"),

@@ -15,54 +15,54 @@ use std::str::FromStr;
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, NbdErrorKind};
 use crate::transport::{Transport, prepare};
-use crate::url::{Address, DEFAULT_PORT, Url};
+use crate::url::{DEFAULT_PORT, ExportAddress, ExportUrl};
 
 /// The maximum number of clients that wait to be accepted.
 const BACKLOG: i32 = 128;
 
 /// An address to listen on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Listen {
+pub enum ListenEndpoint {
     /// A TCP address, for example `tcp:127.0.0.1:10809` or `tcp:[::1]:0`.
     Tcp(SocketAddr),
     /// The path of a Unix socket, for example `unix:/run/nbd.sock`.
     Unix(PathBuf),
 }
 
-impl FromStr for Listen {
+impl FromStr for ListenEndpoint {
     type Err = String;
-    fn from_str(text: &str) -> Result<Listen, String> {
+    fn from_str(text: &str) -> Result<ListenEndpoint, String> {
         match text.split_once(':') {
-            Some(("unix", path)) if !path.is_empty() => Ok(Listen::Unix(PathBuf::from(path))),
+            Some(("unix", path)) if !path.is_empty() => Ok(ListenEndpoint::Unix(PathBuf::from(path))),
             Some(("tcp", address)) => {
                 let address = match address.parse::<std::net::IpAddr>() {
                     Ok(ip) => Ok(SocketAddr::new(ip, DEFAULT_PORT)),
                     Err(_) => address.replacen("localhost:", "127.0.0.1:", 1).parse(),
                 };
-                address.map(Listen::Tcp).map_err(|_| format!("expected tcp:IP:PORT, found \"{text}\""))
+                address.map(ListenEndpoint::Tcp).map_err(|_| format!("expected tcp:IP:PORT, found \"{text}\""))
             }
             _ => Err(format!("expected unix:PATH or tcp:IP:PORT, found \"{text}\"")),
         }
     }
 }
 
-impl std::fmt::Display for Listen {
+impl std::fmt::Display for ListenEndpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Listen::Tcp(address) => write!(f, "tcp:{address}"),
-            Listen::Unix(path) => write!(f, "unix:{}", path.display()),
+            ListenEndpoint::Tcp(address) => write!(f, "tcp:{address}"),
+            ListenEndpoint::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
 }
 
-impl Listen {
+impl ListenEndpoint {
     /// Refuses an address that other machines can reach.
     pub(super) fn check_private(&self) -> Result<(), Error> {
         match self {
-            Listen::Tcp(address) if !address.ip().is_loopback() => Err(Error::new(
-                ErrorKind::Invalid,
+            ListenEndpoint::Tcp(address) if !address.ip().is_loopback() => Err(Error::new(
+                NbdErrorKind::Invalid,
                 self.to_string(),
                 "whoever reaches this address could read and write the export: use TLS with certificates of clients \
                  (`nectary cert` makes them), or say that the network is trusted (--insecure)",
@@ -72,12 +72,12 @@ impl Listen {
     }
 
     /// The URL of an export at this address.
-    pub fn url(&self, export: &str, tls: bool) -> Url {
+    pub fn url(&self, export: &str, tls: bool) -> ExportUrl {
         let address = match self {
-            Listen::Tcp(address) => Address::Tcp(address.ip().to_string(), address.port()),
-            Listen::Unix(path) => Address::Unix(path.clone()),
+            ListenEndpoint::Tcp(address) => ExportAddress::Tcp(address.ip().to_string(), address.port()),
+            ListenEndpoint::Unix(path) => ExportAddress::Unix(path.clone()),
         };
-        Url {
+        ExportUrl {
             tls,
             address,
             export: export.to_owned(),
@@ -90,103 +90,103 @@ impl Listen {
     }
 }
 
-enum Socketed {
+enum ListenSocket {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
 
 /// A listening socket and its address.
-pub(super) struct Listener {
-    address: Listen,
-    socket: Socketed,
+pub(super) struct EndpointListener {
+    address: ListenEndpoint,
+    socket: ListenSocket,
 }
 
-impl Listener {
-    pub fn bind(listen: &Listen) -> Result<Listener, Error> {
+impl EndpointListener {
+    pub fn bind(listen: &ListenEndpoint) -> Result<EndpointListener, Error> {
         let failed = |error: io::Error| Error::from_io(&error, &listen.to_string(), "cannot listen");
         match listen {
-            Listen::Tcp(address) => {
+            ListenEndpoint::Tcp(address) => {
                 let socket = bind_tcp(*address).and_then(TcpListener::from_std).map_err(failed)?;
                 let address = socket.local_addr().map_err(failed)?;
-                Ok(Listener { address: Listen::Tcp(address), socket: Socketed::Tcp(socket) })
+                Ok(EndpointListener { address: ListenEndpoint::Tcp(address), socket: ListenSocket::Tcp(socket) })
             }
-            Listen::Unix(path) => {
+            ListenEndpoint::Unix(path) => {
                 remove_stale(path).map_err(failed)?;
                 let socket = bind_unix(path).map_err(failed)?;
                 // The path must be absolute, because programs with another working directory use the URL.
-                let address = Listen::Unix(std::path::absolute(path).map_err(failed)?);
-                Ok(Listener { address, socket: Socketed::Unix(socket) })
+                let address = ListenEndpoint::Unix(std::path::absolute(path).map_err(failed)?);
+                Ok(EndpointListener { address, socket: ListenSocket::Unix(socket) })
             }
         }
     }
 
-    pub fn address(&self) -> &Listen {
+    pub fn address(&self) -> &ListenEndpoint {
         &self.address
     }
 
     /// Waits for the next client; returns the client, and its name for messages.
-    pub async fn accept(&self) -> io::Result<(Accepted, String)> {
+    pub async fn accept(&self) -> io::Result<(AcceptedClient, String)> {
         match &self.socket {
-            Socketed::Tcp(socket) => {
+            ListenSocket::Tcp(socket) => {
                 let (stream, peer) = socket.accept().await?;
                 prepare(&stream);
                 // An IPv4 client of a socket for both families.
                 let name = SocketAddr::new(peer.ip().to_canonical(), peer.port()).to_string();
-                Ok((Accepted::Tcp(stream), name))
+                Ok((AcceptedClient::Tcp(stream), name))
             }
-            Socketed::Unix(socket) => {
+            ListenSocket::Unix(socket) => {
                 let (stream, _) = socket.accept().await?;
                 let process = stream.peer_cred().ok().and_then(|credentials| credentials.pid());
                 let name = process.map_or("a local client".to_owned(), |pid| format!("process {pid}"));
-                Ok((Accepted::Unix(stream), name))
+                Ok((AcceptedClient::Unix(stream), name))
             }
         }
     }
 }
 
 /// An accepted client whose stream belongs to the listener's runtime.
-pub(super) enum Accepted {
+pub(super) enum AcceptedClient {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
-impl Accepted {
+impl AcceptedClient {
     /// The client's stream, in the same runtime.
     pub fn stay(self) -> Transport {
         match self {
-            Accepted::Tcp(stream) => Box::new(stream),
-            Accepted::Unix(stream) => Box::new(stream),
+            AcceptedClient::Tcp(stream) => Box::new(stream),
+            AcceptedClient::Unix(stream) => Box::new(stream),
         }
     }
 
     /// Detaches the client from this runtime, so that it can be moved to another one.
-    pub fn leave(self) -> io::Result<Moved> {
+    pub fn leave(self) -> io::Result<DetachedClient> {
         Ok(match self {
-            Accepted::Tcp(stream) => Moved::Tcp(stream.into_std()?),
-            Accepted::Unix(stream) => Moved::Unix(stream.into_std()?),
+            AcceptedClient::Tcp(stream) => DetachedClient::Tcp(stream.into_std()?),
+            AcceptedClient::Unix(stream) => DetachedClient::Unix(stream.into_std()?),
         })
     }
 }
 
 /// A client whose stream belongs to no runtime.
-pub(super) enum Moved {
+pub(super) enum DetachedClient {
     Tcp(std::net::TcpStream),
     Unix(BlockingStream),
 }
 
-impl Moved {
+impl DetachedClient {
     /// The client's stream, in the runtime of the caller.
     pub fn arrive(self) -> io::Result<Transport> {
         Ok(match self {
-            Moved::Tcp(stream) => Box::new(TcpStream::from_std(stream)?),
-            Moved::Unix(stream) => Box::new(UnixStream::from_std(stream)?),
+            DetachedClient::Tcp(stream) => Box::new(TcpStream::from_std(stream)?),
+            DetachedClient::Unix(stream) => Box::new(UnixStream::from_std(stream)?),
         })
     }
 }
 
-impl Drop for Listener {
+impl Drop for EndpointListener {
     fn drop(&mut self) {
-        if let Listen::Unix(path) = &self.address {
+        if let ListenEndpoint::Unix(path) = &self.address {
             let _ = fs::remove_file(path);
         }
     }
@@ -233,10 +233,11 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
 mod tests {
     use super::*;
 
+    /// Addresses to listen on are parsed, and those that other machines can reach are recognised.
     #[test]
-    fn addresses_are_read_and_public_ones_known() {
-        let listen = |text: &str| text.parse::<Listen>();
-        assert_eq!(listen("unix:/a").unwrap(), Listen::Unix("/a".into()));
+    fn listen_addresses_are_parsed() {
+        let listen = |text: &str| text.parse::<ListenEndpoint>();
+        assert_eq!(listen("unix:/a").unwrap(), ListenEndpoint::Unix("/a".into()));
         assert_eq!(listen("tcp:127.0.0.1").unwrap().to_string(), "tcp:127.0.0.1:10809");
         assert_eq!(listen("tcp:localhost:1").unwrap().to_string(), "tcp:127.0.0.1:1");
         for text in ["", "unix:", "tcp:", "tcp:host:1", "127.0.0.1:1"] {

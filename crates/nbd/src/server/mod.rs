@@ -2,7 +2,7 @@
 //!
 //! Owns: listeners, connections and their limits, and the order of steps when the server stops. Promises: a flush on
 //! any connection covers the operations that were completed on all connections; a faulty, slow or lost client uses a
-//! limited amount of memory, and only its own connection ends; when [`Server::stop`] returns, the devices are flushed,
+//! limited amount of memory, and only its own connection ends; when [`NetworkBlockServer::stop`] returns, the devices are flushed,
 //! and all requests have ended except those that took longer than [`STOP_TIME_MAX`].
 //!
 //! | file | what is in it |
@@ -31,22 +31,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use nectary_block::Context;
-use nectary_host::log::{Level, Throttle};
+use nectary_block::IoContext;
+use nectary_host::log::{LogLevel, LogThrottle};
 use nectary_host::tls::ServerTls;
 use nectary_host::{Newcomer, Newcomers, Shutdown, descriptors};
 use serde::Serialize;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use self::listen::Listener;
-use self::threads::Threads;
+use self::listen::EndpointListener;
+use self::threads::ConnectionThreads;
 use crate::error::Error;
 use crate::limits::{CONNECTIONS_MAX, SERVER_BYTES_MAX, STOP_TIME_MAX, THREADS_MAX};
 use crate::transport::Transport;
 
-pub use export::{Export, ExportFigures, ExportSource, Exports, Missing};
-pub use listen::Listen;
+pub use export::{Export, ExportFigures, ExportRefusal, ExportSource, ExportTable};
+pub use listen::ListenEndpoint;
 
 /// The time for which the server waits after it could not accept a connection, for example because no file descriptor
 /// was free.
@@ -104,8 +104,8 @@ pub struct ServerFigures {
 }
 
 /// The state that all connections share.
-struct Shared {
-    exports: Arc<Exports>,
+struct NbdServerState {
+    exports: Arc<ExportTable>,
     options: ServerOptions,
     bytes: Arc<Semaphore>,
     stop: Shutdown,
@@ -126,39 +126,39 @@ struct Shared {
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
 /// use std::sync::Arc;
 /// use nectary_block::{Buffer, MemoryDevice, read, write};
-/// use nectary_nbd::{ConnectOptions, Export, Exports, Listen, NbdDevice, Server, ServerOptions, Url};
+/// use nectary_nbd::{ConnectOptions, Export, ExportTable, ListenEndpoint, NbdDevice, NetworkBlockServer, ServerOptions, ExportUrl};
 ///
 /// let export = Export::new("disk", "", Arc::new(MemoryDevice::new(1 << 20)), false).unwrap();
-/// let listen = "tcp:127.0.0.1:0".parse::<Listen>().unwrap();
-/// let server = Server::start(&[listen], Exports::new(vec![export]).unwrap(), ServerOptions::default()).unwrap();
-/// let url = Url::parse(&server.urls()[0]).unwrap();
+/// let listen = "tcp:127.0.0.1:0".parse::<ListenEndpoint>().unwrap();
+/// let server = NetworkBlockServer::start(&[listen], ExportTable::new(vec![export]).unwrap(), ServerOptions::default()).unwrap();
+/// let url = ExportUrl::parse(&server.urls()[0]).unwrap();
 /// let device = NbdDevice::connect(&url, ConnectOptions::default()).await.unwrap();
 /// write(&device, 4096, Buffer::copy_of(&[7; 4096])).await.unwrap();
 /// assert_eq!(read(&device, 4096, 4096).await.unwrap()[0], 7);
 /// server.stop().await.unwrap();
 /// # });
 /// ```
-pub struct Server {
-    shared: Arc<Shared>,
-    addresses: Vec<Listen>,
+pub struct NetworkBlockServer {
+    shared: Arc<NbdServerState>,
+    addresses: Vec<ListenEndpoint>,
     tasks: JoinSet<()>,
 }
 
 /// Addresses that are bound, and not served yet.
-pub struct Bound {
-    listeners: Vec<Listener>,
+pub struct BoundServer {
+    listeners: Vec<EndpointListener>,
     options: ServerOptions,
 }
 
-impl Bound {
+impl BoundServer {
     /// Serves clients, in the tokio runtime of the caller.
     ///
     /// *Errors*: a thread cannot be started.
-    pub fn serve(self, exports: Exports) -> Result<Server, Error> {
-        let Bound { listeners, mut options } = self;
+    pub fn serve(self, exports: ExportTable) -> Result<NetworkBlockServer, Error> {
+        let BoundServer { listeners, mut options } = self;
         options.connections_max = descriptors::connections_max(options.connections_max);
         let bytes = options.bytes_max.max(crate::limits::CONNECTION_BYTES_MAX);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(NbdServerState {
             exports: Arc::new(exports),
             options,
             bytes: Arc::new(Semaphore::new(bytes)),
@@ -176,42 +176,46 @@ impl Bound {
         let count = shared.options.threads.min(THREADS_MAX);
         let mut tasks = JoinSet::new();
         for listener in listeners {
-            let threads = if count == 0 { None } else { Some(Threads::start(count, &shared)?) };
+            let threads = if count == 0 { None } else { Some(ConnectionThreads::start(count, &shared)?) };
             tasks.spawn(accept(listener, threads, shared.clone()));
         }
-        Ok(Server { shared, addresses, tasks })
+        Ok(NetworkBlockServer { shared, addresses, tasks })
     }
 }
 
-impl Server {
+impl NetworkBlockServer {
     /// Listens and serves clients, in the tokio runtime of the caller.
     ///
-    /// *Errors*: [`ErrorKind::Busy`](crate::ErrorKind::Busy) if an address is in use, another kind if it cannot be
-    /// bound for another reason; [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if other machines can reach an
+    /// *Errors*: [`NbdErrorKind::Busy`](crate::NbdErrorKind::Busy) if an address is in use, another kind if it cannot be
+    /// bound for another reason; [`NbdErrorKind::Invalid`](crate::NbdErrorKind::Invalid) if other machines can reach an
     /// address and there is no TLS, unless [`ServerOptions::insecure`] is set.
-    pub fn start(listen: &[Listen], exports: Exports, options: ServerOptions) -> Result<Server, Error> {
-        Server::bind(listen, options)?.serve(exports)
+    pub fn start(
+        listen: &[ListenEndpoint],
+        exports: ExportTable,
+        options: ServerOptions,
+    ) -> Result<NetworkBlockServer, Error> {
+        NetworkBlockServer::bind(listen, options)?.serve(exports)
     }
 
     /// Listens without serving yet: clients that connect wait. So an address that cannot be bound is known before the
-    /// devices are opened, which may take them from another process. *Errors*: those of [`start`](Server::start).
-    pub fn bind(listen: &[Listen], options: ServerOptions) -> Result<Bound, Error> {
+    /// devices are opened, which may take them from another process. *Errors*: those of [`start`](NetworkBlockServer::start).
+    pub fn bind(listen: &[ListenEndpoint], options: ServerOptions) -> Result<BoundServer, Error> {
         if options.tls.is_none() && !options.insecure {
-            listen.iter().try_for_each(Listen::check_private)?;
+            listen.iter().try_for_each(ListenEndpoint::check_private)?;
         }
-        let listeners = listen.iter().map(Listener::bind).collect::<Result<Vec<_>, _>>()?;
-        Ok(Bound { listeners, options })
+        let listeners = listen.iter().map(EndpointListener::bind).collect::<Result<Vec<_>, _>>()?;
+        Ok(BoundServer { listeners, options })
     }
 
     /// The addresses of the server, with the real port if port 0 was requested.
-    pub fn addresses(&self) -> &[Listen] {
+    pub fn addresses(&self) -> &[ListenEndpoint] {
         &self.addresses
     }
 
     /// The URLs of all exports at all addresses.
     pub fn urls(&self) -> Vec<String> {
         let tls = self.shared.options.tls.is_some();
-        let urls = |address: &Listen| {
+        let urls = |address: &ListenEndpoint| {
             let url = |export: &Arc<Export>| address.url(export.name(), tls).to_string();
             self.shared.exports.iter().map(url).collect::<Vec<_>>()
         };
@@ -232,22 +236,22 @@ impl Server {
         self.shared.stop.request();
         let ended = async { while self.tasks.join_next().await.is_some() {} };
         if tokio::time::timeout(STOP_TIME_MAX, ended).await.is_err() {
-            static LATE: Throttle = Throttle::once();
+            static LATE: LogThrottle = LogThrottle::once();
             LATE.write(
-                Level::Warning,
+                LogLevel::Warning,
                 "nbd",
                 format_args!("requests still run after {STOP_TIME_MAX:?}; they are left"),
             );
         }
         let mut flushed = Ok(());
         for export in self.shared.exports.iter().filter(|export| !export.is_read_only()) {
-            flushed = flushed.and(export.device().flush(Context::default()).await);
+            flushed = flushed.and(export.device().flush(IoContext::default()).await);
         }
         flushed
     }
 }
 
-impl Drop for Server {
+impl Drop for NetworkBlockServer {
     fn drop(&mut self) {
         self.shared.stop.request();
         // Requests in flight hold locks until the device has completed them, so the tasks are not cancelled here.
@@ -255,7 +259,7 @@ impl Drop for Server {
     }
 }
 
-impl Shared {
+impl NbdServerState {
     fn figures(&self) -> ServerFigures {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         ServerFigures {
@@ -283,9 +287,9 @@ impl Shared {
 }
 
 /// Accepts connections until the server stops, then waits until all of them have ended.
-async fn accept(listener: Listener, threads: Option<Threads>, shared: Arc<Shared>) {
-    static ACCEPT_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
-    static TURNED_AWAY: Throttle = Throttle::every(Duration::from_secs(60));
+async fn accept(listener: EndpointListener, threads: Option<ConnectionThreads>, shared: Arc<NbdServerState>) {
+    static ACCEPT_FAILED: LogThrottle = LogThrottle::every(Duration::from_secs(60));
+    static TURNED_AWAY: LogThrottle = LogThrottle::every(Duration::from_secs(60));
     let mut connections = JoinSet::new();
     loop {
         let (stream, peer) = tokio::select! {
@@ -300,7 +304,7 @@ async fn accept(listener: Listener, threads: Option<Threads>, shared: Arc<Shared
                 }
                 Err(error) => {
                     descriptors::note_failed_accept(&error);
-                    ACCEPT_FAILED.write(Level::Error, "nbd", format_args!("cannot accept: {error}"));
+                    ACCEPT_FAILED.write(LogLevel::Error, "nbd", format_args!("cannot accept: {error}"));
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
@@ -311,7 +315,7 @@ async fn accept(listener: Listener, threads: Option<Threads>, shared: Arc<Shared
         if shared.connections.fetch_add(1, Ordering::Relaxed) >= max && !shared.displace() {
             shared.connections.fetch_sub(1, Ordering::Relaxed);
             shared.turned_away.fetch_add(1, Ordering::Relaxed);
-            TURNED_AWAY.write(Level::Warning, "nbd", format_args!("{peer} is turned away: there are {max} clients"));
+            TURNED_AWAY.write(LogLevel::Warning, "nbd", format_args!("{peer} is turned away: there are {max} clients"));
             continue;
         }
         shared.accepted.fetch_add(1, Ordering::Relaxed);
@@ -336,7 +340,12 @@ async fn accept(listener: Listener, threads: Option<Threads>, shared: Arc<Shared
 }
 
 /// Serves a connection that was counted when it was accepted.
-async fn serve_and_count(stream: std::io::Result<Transport>, peer: String, newcomer: Newcomer, shared: &Arc<Shared>) {
+async fn serve_and_count(
+    stream: std::io::Result<Transport>,
+    peer: String,
+    newcomer: Newcomer,
+    shared: &Arc<NbdServerState>,
+) {
     match stream {
         Ok(stream) => serve(stream, peer, newcomer, shared).await,
         Err(error) => break_off(&peer, &format!("its socket cannot be used: {error}"), shared),
@@ -344,16 +353,16 @@ async fn serve_and_count(stream: std::io::Result<Transport>, peer: String, newco
     shared.connections.fetch_sub(1, Ordering::Relaxed);
 }
 
-async fn serve(stream: Transport, peer: String, newcomer: Newcomer, shared: &Arc<Shared>) {
+async fn serve(stream: Transport, peer: String, newcomer: Newcomer, shared: &Arc<NbdServerState>) {
     if let Err(reason) = connection::converse(stream, &peer, newcomer, shared).await {
         break_off(&peer, &reason, shared);
     }
 }
 
 /// Counts and logs a connection that has ended because of the client or the network.
-fn break_off(peer: &str, reason: &str, shared: &Shared) {
-    static BROKEN: Throttle = Throttle::every(Duration::from_secs(1));
+fn break_off(peer: &str, reason: &str, shared: &NbdServerState) {
+    static BROKEN: LogThrottle = LogThrottle::every(Duration::from_secs(1));
     shared.broken.fetch_add(1, Ordering::Relaxed);
-    BROKEN.write(Level::Warning, "nbd", format_args!("{peer}: {reason}"));
+    BROKEN.write(LogLevel::Warning, "nbd", format_args!("{peer}: {reason}"));
     *shared.reason() = Some(format!("{peer}: {reason}"));
 }

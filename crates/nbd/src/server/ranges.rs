@@ -20,31 +20,31 @@ use tokio::sync::oneshot;
 /// The locks of one export. All clones share them.
 #[derive(Clone, Default)]
 pub(crate) struct RangeLocks {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<RangeLockState>>,
 }
 
 #[derive(Default)]
-struct State {
-    held: Vec<Claim>,
-    waiting: VecDeque<(Claim, oneshot::Sender<()>)>,
+struct RangeLockState {
+    held: Vec<RangeClaim>,
+    waiting: VecDeque<(RangeClaim, oneshot::Sender<()>)>,
     next: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Claim {
+struct RangeClaim {
     id: u64,
     start: u64,
     end: u64,
     exclusive: bool,
 }
 
-impl Claim {
-    fn conflicts(&self, other: &Claim) -> bool {
+impl RangeClaim {
+    fn conflicts(&self, other: &RangeClaim) -> bool {
         (self.exclusive || other.exclusive) && self.start < other.end && other.start < self.end
     }
 }
 
-impl State {
+impl RangeLockState {
     /// Grants the lock of each waiter that conflicts with no held lock and no earlier waiter.
     fn grant(&mut self) {
         let mut index = 0;
@@ -58,7 +58,7 @@ impl State {
             }
             let Some((claim, granted)) = self.waiting.remove(index) else { return };
             self.held.push(claim);
-            // If the receiver was dropped, the guard in the same [`Lock`] is dropped, too, and releases the lock.
+            // If the receiver was dropped, the guard in the same [`RangeLockFuture`] is dropped, too, and releases the lock.
             let _ = granted.send(());
         }
     }
@@ -66,10 +66,10 @@ impl State {
 
 impl RangeLocks {
     /// Locks the range `start..end`. The returned future waits until the lock is granted.
-    pub fn lock(&self, start: u64, end: u64, exclusive: bool) -> Lock {
+    pub fn lock(&self, start: u64, end: u64, exclusive: bool) -> RangeLockFuture {
         let mut state = self.lock_state();
         state.next += 1;
-        let claim = Claim { id: state.next, start, end, exclusive };
+        let claim = RangeClaim { id: state.next, start, end, exclusive };
         let is_free = !state.held.iter().any(|held| held.conflicts(&claim))
             && !state.waiting.iter().any(|(earlier, _)| earlier.conflicts(&claim));
         let mut granted = None;
@@ -81,23 +81,23 @@ impl RangeLocks {
             granted = Some(receiver);
         }
         drop(state);
-        Lock { guard: Some(Guard { locks: self.clone(), id: claim.id }), granted }
+        RangeLockFuture { guard: Some(RangeGuard { locks: self.clone(), id: claim.id }), granted }
     }
 
-    fn lock_state(&self) -> MutexGuard<'_, State> {
+    fn lock_state(&self) -> MutexGuard<'_, RangeLockState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A future that waits for a lock.
-pub(crate) struct Lock {
-    guard: Option<Guard>,
+pub(crate) struct RangeLockFuture {
+    guard: Option<RangeGuard>,
     granted: Option<oneshot::Receiver<()>>,
 }
 
-impl Future for Lock {
-    type Output = Guard;
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Guard> {
+impl Future for RangeLockFuture {
+    type Output = RangeGuard;
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<RangeGuard> {
         if let Some(granted) = &mut self.granted {
             // The sender is dropped only after the lock is granted.
             if Pin::new(granted).poll(context).is_pending() {
@@ -113,12 +113,12 @@ impl Future for Lock {
 }
 
 /// A held lock, or a place in the queue. Dropping this value releases the lock or the place.
-pub(crate) struct Guard {
+pub(crate) struct RangeGuard {
     locks: RangeLocks,
     id: u64,
 }
 
-impl Drop for Guard {
+impl Drop for RangeGuard {
     fn drop(&mut self) {
         let mut state = self.locks.lock_state();
         if let Some(index) = state.held.iter().position(|claim| claim.id == self.id) {
@@ -134,15 +134,16 @@ impl Drop for Guard {
 mod tests {
     use super::*;
 
-    fn is_ready(lock: &mut Pin<Box<Lock>>) -> Option<Guard> {
+    fn is_ready(lock: &mut Pin<Box<RangeLockFuture>>) -> Option<RangeGuard> {
         match lock.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop())) {
             Poll::Ready(guard) => Some(guard),
             Poll::Pending => None,
         }
     }
 
+    /// A partial write excludes all writes of its block; whole blocks exclude only partial writes.
     #[test]
-    fn parts_of_blocks_keep_out_everything_and_whole_blocks_only_those() {
+    fn partial_lock_excludes_whole_blocks() {
         let locks = RangeLocks::default();
         let mut first = Box::pin(locks.lock(0, 4096, false));
         let mut second = Box::pin(locks.lock(0, 8192, false));
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_that_is_dropped_lets_the_next_go_on() {
+    fn dropped_lock_wait_frees_next() {
         let locks = RangeLocks::default();
         let mut first = Box::pin(locks.lock(0, 10, true));
         let held = is_ready(&mut first).unwrap();

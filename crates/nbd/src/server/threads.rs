@@ -2,7 +2,7 @@
 //!
 //! Owns: the choice of the thread for a connection (the one with the fewest connections), and the end of the threads. A
 //! connection stays on its thread, so that the task that reads requests and the task that writes replies wake each
-//! other on the same processor. Promises: when [`Threads::end`] returns, all connections and all threads have ended.
+//! other on the same processor. Promises: when [`ConnectionThreads::end`] returns, all connections and all threads have ended.
 //! Leaves to others: accepting clients, and serving a connection.
 
 use std::sync::Arc;
@@ -13,31 +13,31 @@ use nectary_host::Newcomer;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::listen::Moved;
-use super::{Shared, serve_and_count};
+use super::listen::DetachedClient;
+use super::{NbdServerState, serve_and_count};
 use crate::error::Error;
 use crate::limits::CONNECTIONS_MAX;
 
 /// A client that is moved to a thread, with its name.
-type Client = (Moved, String, Newcomer);
+type Client = (DetachedClient, String, Newcomer);
 
 /// The threads of one address.
-pub(super) struct Threads {
-    list: Vec<Thread>,
+pub(super) struct ConnectionThreads {
+    list: Vec<ServingThread>,
     /// The channel that is closed when every thread has dropped its sender.
     ended: mpsc::Receiver<()>,
 }
 
-struct Thread {
+struct ServingThread {
     connections: mpsc::Sender<Client>,
     /// The number of connections on the thread.
     count: Arc<AtomicUsize>,
     handle: JoinHandle<()>,
 }
 
-impl Threads {
+impl ConnectionThreads {
     /// Starts `count` threads. *Errors*: the system's error if it refuses a thread.
-    pub fn start(count: usize, shared: &Arc<Shared>) -> Result<Threads, Error> {
+    pub fn start(count: usize, shared: &Arc<NbdServerState>) -> Result<ConnectionThreads, Error> {
         let failed = |error: std::io::Error| Error::from_io(&error, "the server", "cannot start a thread");
         let (running, ended) = mpsc::channel(1);
         let mut list = Vec::with_capacity(count);
@@ -51,13 +51,13 @@ impl Threads {
                 runtime.block_on(serve_all(queue, &counted, &shared));
                 drop((runtime, running));
             });
-            list.push(Thread { connections, count, handle: handle.map_err(failed)? });
+            list.push(ServingThread { connections, count, handle: handle.map_err(failed)? });
         }
-        Ok(Threads { list, ended })
+        Ok(ConnectionThreads { list, ended })
     }
 
     /// Gives a connection to the thread with the fewest connections. Waits if the queue of that thread is full.
-    pub async fn serve(&self, stream: Moved, peer: String, newcomer: Newcomer) {
+    pub async fn serve(&self, stream: DetachedClient, peer: String, newcomer: Newcomer) {
         let Some(thread) = self.list.iter().min_by_key(|thread| thread.count.load(Ordering::Relaxed)) else { return };
         thread.count.fetch_add(1, Ordering::Relaxed);
         // Sending fails only if the thread has panicked. The connection then ends, too.
@@ -75,7 +75,7 @@ impl Threads {
     }
 }
 
-async fn serve_all(mut queue: mpsc::Receiver<Client>, count: &Arc<AtomicUsize>, shared: &Arc<Shared>) {
+async fn serve_all(mut queue: mpsc::Receiver<Client>, count: &Arc<AtomicUsize>, shared: &Arc<NbdServerState>) {
     let mut connections = JoinSet::new();
     loop {
         let (stream, peer, newcomer) = tokio::select! {

@@ -1,6 +1,6 @@
 //! The error values of replies, and the mapping between them and the errors of a device.
 
-use nectary_block::{Error, ErrorKind};
+use nectary_block::{DeviceErrorKind, Error};
 
 pub(crate) const EPERM: u32 = 1;
 pub(crate) const EIO: u32 = 5;
@@ -14,22 +14,22 @@ pub(crate) const ESHUTDOWN: u32 = 108;
 /// The error value for a failure of a device.
 pub(crate) fn of_device(error: &Error) -> u32 {
     match error.kind {
-        ErrorKind::Full => ENOSPC,
+        DeviceErrorKind::Full => ENOSPC,
         // The protocol reserves ENOTSUP for requests of fast zeroes.
-        ErrorKind::Invalid | ErrorKind::Unsupported => EINVAL,
+        DeviceErrorKind::Invalid | DeviceErrorKind::Unsupported => EINVAL,
         // `Busy` means that another process uses the device.
-        ErrorKind::Busy => EPERM,
-        ErrorKind::Absent | ErrorKind::TimedOut | ErrorKind::Io | ErrorKind::Latched => EIO,
+        DeviceErrorKind::Busy => EPERM,
+        DeviceErrorKind::Absent | DeviceErrorKind::TimedOut | DeviceErrorKind::Io | DeviceErrorKind::Latched => EIO,
     }
 }
 
 /// The kind of error for a server's error value. Unknown values count as EINVAL, as the protocol document requires.
-pub(crate) fn to_kind(value: u32) -> ErrorKind {
+pub(crate) fn to_kind(value: u32) -> DeviceErrorKind {
     match value {
-        ENOSPC => ErrorKind::Full,
-        EIO | ENOMEM | ESHUTDOWN => ErrorKind::Io,
-        EPERM | ENOTSUP => ErrorKind::Unsupported,
-        _ => ErrorKind::Invalid,
+        ENOSPC => DeviceErrorKind::Full,
+        EIO | ENOMEM | ESHUTDOWN => DeviceErrorKind::Io,
+        EPERM | ENOTSUP => DeviceErrorKind::Unsupported,
+        _ => DeviceErrorKind::Invalid,
     }
 }
 

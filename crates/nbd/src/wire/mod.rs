@@ -33,7 +33,7 @@ pub(crate) const EXTENDED_CHUNK_MAGIC: u32 = 0x6e8a_278c;
 /// The headers of requests and replies that client and server have agreed on. The later ones can do all that the earlier
 /// ones can.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(crate) enum Headers {
+pub(crate) enum HeaderFormat {
     /// Requests of 32-bit lengths, simple replies.
     #[default]
     Simple,
@@ -43,14 +43,14 @@ pub(crate) enum Headers {
     Extended,
 }
 
-impl Headers {
+impl HeaderFormat {
     /// Whether the data of reads arrive in chunks.
     pub fn is_structured(self) -> bool {
-        self != Headers::Simple
+        self != HeaderFormat::Simple
     }
 
     pub fn is_extended(self) -> bool {
-        self == Headers::Extended
+        self == HeaderFormat::Extended
     }
 }
 

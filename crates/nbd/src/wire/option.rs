@@ -2,7 +2,7 @@
 //!
 //! Owns: the numbers, the headers, and the data of options. Leaves to others: the choice of options and answers.
 
-use super::bytes::{Reader, StringError};
+use super::bytes::{StringError, WireReader};
 use super::{OPTION_MAGIC, OPTION_REPLY_MAGIC};
 
 /// The maximum number of information requests or queries in one option.
@@ -97,7 +97,7 @@ pub(crate) fn encode(option: u32, data: &[u8]) -> Vec<u8> {
 
 /// Reads an option's header. Returns the option and the length of its data; `None` if the magic number is wrong.
 pub(crate) fn header(bytes: &[u8]) -> Option<(u32, u32)> {
-    let mut reader = Reader::new(bytes);
+    let mut reader = WireReader::new(bytes);
     if reader.u64()? != OPTION_MAGIC {
         return None;
     }
@@ -118,7 +118,7 @@ pub(crate) fn encode_reply(option: u32, reply: u32, data: &[u8]) -> Vec<u8> {
 /// Reads the header of a reply. Returns the option, the type of the reply and the length of its data; `None` if the
 /// magic number is wrong.
 pub(crate) fn reply_header(bytes: &[u8]) -> Option<(u32, u32, u32)> {
-    let mut reader = Reader::new(bytes);
+    let mut reader = WireReader::new(bytes);
     if reader.u64()? != OPTION_REPLY_MAGIC {
         return None;
     }
@@ -154,7 +154,7 @@ pub(crate) struct InfoRequest<'a> {
 
 impl<'a> InfoRequest<'a> {
     pub fn decode(data: &'a [u8]) -> Result<InfoRequest<'a>, DataError> {
-        let mut reader = Reader::new(data);
+        let mut reader = WireReader::new(data);
         let name = reader.string().ok_or(DataError::Malformed)??;
         let count = usize::from(reader.u16().ok_or(DataError::Malformed)?);
         if count > LIST_MAX {
@@ -186,7 +186,7 @@ pub(crate) struct ContextRequest<'a> {
 
 impl<'a> ContextRequest<'a> {
     pub fn decode(data: &'a [u8]) -> Result<ContextRequest<'a>, DataError> {
-        let mut reader = Reader::new(data);
+        let mut reader = WireReader::new(data);
         let name = reader.string().ok_or(DataError::Malformed)??;
         let count = reader.u32().ok_or(DataError::Malformed)? as usize;
         if count > LIST_MAX {

@@ -1,7 +1,7 @@
 //! Simple replies, and the chunks of structured replies.
 
 use super::bytes::clipped;
-use super::{CHUNK_MAGIC, EXTENDED_CHUNK_MAGIC, Headers, SIMPLE_REPLY_MAGIC};
+use super::{CHUNK_MAGIC, EXTENDED_CHUNK_MAGIC, HeaderFormat, SIMPLE_REPLY_MAGIC};
 
 /// The length of a simple reply without data, in bytes.
 pub(crate) const SIMPLE_BYTES: usize = 16;
@@ -31,15 +31,15 @@ pub(crate) fn simple(out: &mut Vec<u8>, error: u32, cookie: u64) {
 
 /// The request that a chunk answers, and the form of its header, which is structured or extended.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Answered {
-    pub headers: Headers,
+pub(crate) struct ChunkTarget {
+    pub headers: HeaderFormat,
     pub cookie: u64,
     /// The offset of the request.
     pub offset: u64,
 }
 
 /// Writes the header of a chunk.
-pub(crate) fn chunk(out: &mut Vec<u8>, to: Answered, flags: u16, kind: u16, length: u32) {
+pub(crate) fn chunk(out: &mut Vec<u8>, to: ChunkTarget, flags: u16, kind: u16, length: u32) {
     let is_extended = to.headers.is_extended();
     let magic = if is_extended { EXTENDED_CHUNK_MAGIC } else { CHUNK_MAGIC };
     out.extend(magic.to_be_bytes());
@@ -55,7 +55,7 @@ pub(crate) fn chunk(out: &mut Vec<u8>, to: Answered, flags: u16, kind: u16, leng
 }
 
 /// Writes a whole reply that consists of one error chunk.
-pub(crate) fn error(out: &mut Vec<u8>, to: Answered, error: u32, message: &str) {
+pub(crate) fn error(out: &mut Vec<u8>, to: ChunkTarget, error: u32, message: &str) {
     let message = clipped(message);
     chunk(out, to, DONE, ERROR, 6 + message.len() as u32);
     out.extend(error.to_be_bytes());

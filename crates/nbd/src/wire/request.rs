@@ -2,9 +2,9 @@
 
 use std::ops::Deref;
 
-use super::bytes::Reader;
+use super::bytes::WireReader;
 use super::command_flag::PAYLOAD_LEN;
-use super::{EXTENDED_REQUEST_MAGIC, Headers, REQUEST_MAGIC};
+use super::{EXTENDED_REQUEST_MAGIC, HeaderFormat, REQUEST_MAGIC};
 
 /// The length of a request's header, in bytes.
 pub(crate) const BYTES: usize = 28;
@@ -12,7 +12,7 @@ pub(crate) const BYTES: usize = 28;
 pub(crate) const EXTENDED_BYTES: usize = 32;
 
 /// The length of a request's header, in bytes.
-pub(crate) fn header_bytes(headers: Headers) -> usize {
+pub(crate) fn header_bytes(headers: HeaderFormat) -> usize {
     if headers.is_extended() { EXTENDED_BYTES } else { BYTES }
 }
 
@@ -27,7 +27,7 @@ pub(crate) const BLOCK_STATUS: u16 = 7;
 
 /// The header of a request as it was received. It has not been checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct WireRequestHeader {
     pub flags: u16,
     pub command: u16,
     pub cookie: u64,
@@ -51,14 +51,14 @@ impl Deref for HeaderBytes {
     }
 }
 
-impl Header {
+impl WireRequestHeader {
     /// Decodes a header of [`header_bytes`] bytes. *Errors*: the found magic number, if it is wrong.
-    pub fn decode(bytes: &[u8], headers: Headers) -> Result<Header, u32> {
-        let mut reader = Reader::new(bytes);
+    pub fn decode(bytes: &[u8], headers: HeaderFormat) -> Result<WireRequestHeader, u32> {
+        let mut reader = WireReader::new(bytes);
         let expected = if headers.is_extended() { EXTENDED_REQUEST_MAGIC } else { REQUEST_MAGIC };
         let mut next = || {
             let magic = reader.u32()?;
-            let header = Header {
+            let header = WireRequestHeader {
                 flags: reader.u16()?,
                 command: reader.u16()?,
                 cookie: reader.u64()?,
@@ -74,7 +74,7 @@ impl Header {
     }
 
     /// Encodes the header. Without extended headers, the length must have at most 32 bits.
-    pub fn encode(&self, headers: Headers) -> HeaderBytes {
+    pub fn encode(&self, headers: HeaderFormat) -> HeaderBytes {
         let mut bytes = [0; EXTENDED_BYTES];
         let (magic, payload) = match headers.is_extended() {
             true if self.command == WRITE => (EXTENDED_REQUEST_MAGIC, PAYLOAD_LEN),

@@ -4,24 +4,24 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::{PATIENCE, Served, serve, serve_from_threads};
+use crate::support::{DiskServer, PATIENCE, serve, serve_from_threads};
 use nectary_block::conformance::{VolatileDevice, check, check_durability};
 use nectary_block::{
-    BlockDevice, Buffer, Context, DelayFilter, DelayOptions, ErrorKind, MemoryDevice, SharedDevice, WriteFlags, read,
-    write,
+    BlockDevice, Buffer, DelayFilter, DelayOptions, DeviceErrorKind, IoContext, MemoryDevice, SharedDevice, WriteFlags,
+    read, write,
 };
-use nectary_nbd::{ConnectOptions, NbdDevice, Server, Url};
+use nectary_nbd::{ConnectOptions, ExportUrl, NbdDevice, NetworkBlockServer};
 
 /// The servers of a test. They run until the test ends.
 #[derive(Default)]
-struct Servers(Mutex<Vec<Server>>);
+struct RunningServers(Mutex<Vec<NetworkBlockServer>>);
 
-impl Servers {
+impl RunningServers {
     async fn device(&self, below: SharedDevice, connections: u32) -> SharedDevice {
         self.device_on(serve(below, false), connections).await
     }
 
-    async fn device_on(&self, served: Served, connections: u32) -> SharedDevice {
+    async fn device_on(&self, served: DiskServer, connections: u32) -> SharedDevice {
         let device = served.device(connections).await;
         assert_eq!(device.connections(), connections as usize);
         self.0.lock().unwrap().push(served.server);
@@ -29,9 +29,10 @@ impl Servers {
     }
 }
 
+/// An export of memory conforms over one connection and over four.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_export_of_memory_conforms_over_one_connection_and_over_four() {
-    let servers = Servers::default();
+async fn nbd_conforms_with_several_connections() {
+    let servers = RunningServers::default();
     for connections in [1, 4] {
         let make = |bytes| servers.device(Arc::new(MemoryDevice::new(bytes)), connections);
         let clauses = check(make).await.unwrap_or_else(|failure| panic!("{connections} connections: {failure}"));
@@ -40,8 +41,8 @@ async fn an_export_of_memory_conforms_over_one_connection_and_over_four() {
 }
 
 #[tokio::test]
-async fn a_flush_over_nbd_survives_a_loss_of_power() {
-    let servers = Servers::default();
+async fn nbd_flush_survives_power_loss() {
+    let servers = RunningServers::default();
     let current: Mutex<Option<Arc<VolatileDevice>>> = Mutex::new(None);
     let make = async |bytes| {
         let below = VolatileDevice::new(bytes);
@@ -56,7 +57,7 @@ async fn a_flush_over_nbd_survives_a_loss_of_power() {
 }
 
 #[tokio::test]
-async fn forced_zeroes_survive_a_loss_of_power() {
+async fn forced_zeroes_survive_power_loss() {
     const FUA: u16 = 1;
     const WRITE: u16 = 1;
     const ZEROES: u16 = 6;
@@ -74,9 +75,10 @@ fn owned(below: Arc<VolatileDevice>) -> impl nectary_block::BlockDevice {
     nectary_block::StatsFilter::new(below)
 }
 
+/// A flush on one connection covers the writes of connections on other threads.
 #[tokio::test]
-async fn connections_that_threads_share_conform_and_a_flush_on_one_covers_all() {
-    let servers = Servers::default();
+async fn threaded_server_conforms() {
+    let servers = RunningServers::default();
     let make = |bytes| servers.device_on(serve_from_threads(Arc::new(MemoryDevice::new(bytes)), 2), 4);
     check(make).await.unwrap_or_else(|failure| panic!("{failure}"));
     let current: Mutex<Option<Arc<VolatileDevice>>> = Mutex::new(None);
@@ -93,7 +95,7 @@ async fn connections_that_threads_share_conform_and_a_flush_on_one_covers_all() 
 }
 
 #[tokio::test]
-async fn a_server_with_threads_stops_when_the_last_request_has_ended() {
+async fn threaded_server_stop_awaits_requests() {
     let below = Arc::new(MemoryDevice::new(1 << 20));
     let slow = DelayOptions { write: Duration::from_millis(100), ..DelayOptions::default() };
     let served = serve_from_threads(Arc::new(DelayFilter::new(below.clone(), slow)), 3);
@@ -123,7 +125,7 @@ async fn a_server_with_threads_stops_when_the_last_request_has_ended() {
 }
 
 #[tokio::test]
-async fn operations_longer_than_a_request_are_cut_into_several() {
+async fn long_operations_are_split() {
     const BYTES: usize = (32 << 20) * 2 + 4096 * 3;
     let served = serve(Arc::new(MemoryDevice::new(BYTES as u64)), false);
     let device = served.device(4).await;
@@ -134,7 +136,7 @@ async fn operations_longer_than_a_request_are_cut_into_several() {
         at += length;
         Buffer::copy_of(&data[at - length..at])
     });
-    let context = Context::default();
+    let context = IoContext::default();
     let back = device.write_at(0, buffers.collect(), WriteFlags { fua: true }, context).await.unwrap();
     assert_eq!(back.iter().map(|buffer| buffer.len()).sum::<usize>(), BYTES);
     let rooms = vec![Buffer::zeroed(BYTES - 4096), Buffer::zeroed(4096)];
@@ -143,19 +145,20 @@ async fn operations_longer_than_a_request_are_cut_into_several() {
     served.server.stop().await.unwrap();
 }
 
+/// A read-only export refuses writes and serves reads; a discard, only a hint, does not fail.
 #[tokio::test]
-async fn a_read_only_export_takes_no_writes_and_is_read() {
+async fn read_only_export_refuses_writes() {
     let below = Arc::new(MemoryDevice::new(1 << 20));
     write(&*below, 0, Buffer::copy_of(&[5; 4096])).await.unwrap();
     let served = serve(below, true);
     let device = served.device(2).await;
     assert_eq!(read(&*device, 0, 4096).await.unwrap()[0], 5);
-    let context = Context::default();
+    let context = IoContext::default();
     let refused = [
         write(&*device, 0, Buffer::zeroed(4096)).await.err().map(|error| error.kind),
         device.write_zeroes(0, 4096, context).await.err().map(|error| error.kind),
     ];
-    assert_eq!(refused, [Some(ErrorKind::Unsupported); 2]);
+    assert_eq!(refused, [Some(DeviceErrorKind::Unsupported); 2]);
     // A discard is only a hint, so it does not fail.
     device.discard(0, 4096, context).await.unwrap();
     assert_eq!(read(&*device, 0, 4096).await.unwrap()[0], 5);
@@ -163,12 +166,12 @@ async fn a_read_only_export_takes_no_writes_and_is_read() {
 }
 
 #[tokio::test]
-async fn a_lost_connection_is_made_again_where_nothing_can_be_lost() {
+async fn flushed_device_reconnects() {
     let below: SharedDevice = Arc::new(MemoryDevice::new(1 << 20));
     let served = serve(below.clone(), false);
     let device = served.device(2).await;
     write(&*device, 0, Buffer::copy_of(&[1; 4096])).await.unwrap();
-    device.flush(Context::default()).await.unwrap();
+    device.flush(IoContext::default()).await.unwrap();
     let served = restart(served, below.clone()).await;
     let deadline = std::time::Instant::now() + crate::support::PATIENCE;
     while device.figures()[0].get("reconnects") < Some(2) {
@@ -176,14 +179,15 @@ async fn a_lost_connection_is_made_again_where_nothing_can_be_lost() {
         tokio::task::yield_now().await;
     }
     write(&*device, 4096, Buffer::copy_of(&[2; 4096])).await.unwrap();
-    device.flush(Context::default()).await.unwrap();
+    device.flush(IoContext::default()).await.unwrap();
     assert_eq!(read(&*device, 0, 4096).await.unwrap()[0], 1);
     assert!(device.figures()[0].get("reconnects") >= Some(1));
     served.server.stop().await.unwrap();
 }
 
+/// After a connection is lost with unflushed writes, writes and flushes fail as latched; reads go on.
 #[tokio::test]
-async fn after_a_lost_connection_with_unflushed_writes_no_flush_pretends() {
+async fn flush_fails_after_losing_unflushed_writes() {
     let below: SharedDevice = Arc::new(MemoryDevice::new(1 << 20));
     let served = serve(below.clone(), false);
     let device = served.device(1).await;
@@ -193,47 +197,48 @@ async fn after_a_lost_connection_with_unflushed_writes_no_flush_pretends() {
     if read(&*device, 0, 4096).await.is_err() {
         read(&*device, 0, 4096).await.unwrap();
     }
-    let flushed = device.flush(Context::default()).await.unwrap_err();
-    assert_eq!(flushed.kind, ErrorKind::Latched, "{flushed}");
+    let flushed = device.flush(IoContext::default()).await.unwrap_err();
+    assert_eq!(flushed.kind, DeviceErrorKind::Latched, "{flushed}");
     assert!(flushed.detail.contains("open the device again"), "{flushed}");
     let written = write(&*device, 0, Buffer::zeroed(4096)).await.unwrap_err();
-    assert_eq!(written.kind, ErrorKind::Latched);
+    assert_eq!(written.kind, DeviceErrorKind::Latched);
     served.server.stop().await.unwrap();
 }
 
 /// Stops a server and starts another server on the same socket.
-async fn restart(served: Served, below: SharedDevice) -> Served {
+async fn restart(served: DiskServer, below: SharedDevice) -> DiskServer {
     let socket = served.socket.clone();
     served.server.stop().await.unwrap();
-    Served { server: start(&socket, below), socket }
+    DiskServer { server: start(&socket, below), socket }
 }
 
 /// Starts a server on a socket.
-fn start(socket: &std::path::Path, below: SharedDevice) -> Server {
+fn start(socket: &std::path::Path, below: SharedDevice) -> NetworkBlockServer {
     let export = nectary_nbd::Export::new("disk", "", below, false).unwrap();
-    let exports = nectary_nbd::Exports::new(vec![export]).unwrap();
-    let listen = [nectary_nbd::Listen::Unix(socket.to_owned())];
-    Server::start(&listen, exports, nectary_nbd::ServerOptions::default()).unwrap()
+    let exports = nectary_nbd::ExportTable::new(vec![export]).unwrap();
+    let listen = [nectary_nbd::ListenEndpoint::Unix(socket.to_owned())];
+    NetworkBlockServer::start(&listen, exports, nectary_nbd::ServerOptions::default()).unwrap()
 }
 
+/// A request without an answer fails after the request time, and later ones use a new connection.
 #[tokio::test]
-async fn a_server_that_does_not_answer_costs_the_request_time_and_no_more() {
+async fn silent_server_costs_request_time() {
     let never = Duration::from_secs(3600);
     let slow = DelayOptions { read: never, ..DelayOptions::default() };
     let served = serve(Arc::new(DelayFilter::new(Arc::new(MemoryDevice::new(1 << 20)), slow)), false);
-    let url = Url { request_time: Some(Duration::from_millis(100)), ..served.url(1) };
+    let url = ExportUrl { request_time: Some(Duration::from_millis(100)), ..served.url(1) };
     let device = NbdDevice::connect(&url, ConnectOptions::default()).await.unwrap();
     let began = std::time::Instant::now();
     let late = read(&device, 0, 4096).await.unwrap_err();
-    assert_eq!(late.kind, ErrorKind::TimedOut, "{late}");
+    assert_eq!(late.kind, DeviceErrorKind::TimedOut, "{late}");
     assert!(began.elapsed() >= Duration::from_millis(100) && began.elapsed() < crate::support::PATIENCE);
     // Later requests use a new connection.
     write(&device, 0, Buffer::zeroed(4096)).await.unwrap();
-    device.flush(Context::default()).await.unwrap();
+    device.flush(IoContext::default()).await.unwrap();
 }
 
 #[tokio::test]
-async fn odd_export_is_used_to_its_last_byte() {
+async fn odd_export_is_usable_to_end() {
     const BYTES: usize = 8192 + 700;
     let path = std::env::temp_dir().join(format!("nectary-nbd-odd-{}", std::process::id()));
     std::fs::write(&path, vec![3; BYTES]).unwrap();
@@ -256,27 +261,27 @@ async fn odd_export_is_used_to_its_last_byte() {
     let whole = read(&device, 0, size as usize).await.unwrap();
     assert!(whole[..BYTES - 5].iter().all(|&byte| byte == 3) && whole[BYTES..].iter().all(|&byte| byte == 0));
     let refused = write(&device, 8192, Buffer::copy_of(&[9; 1024])).await.map(drop).unwrap_err();
-    assert_eq!(refused.kind, ErrorKind::Full, "{refused}");
+    assert_eq!(refused.kind, DeviceErrorKind::Full, "{refused}");
     let mut buffer = Buffer::zeroed(1024);
     buffer[..700].fill(6);
-    device.write_at(8192, vec![buffer], WriteFlags { fua: true }, Context::default()).await.unwrap();
-    let extents = device.allocation(0, size, Context::default()).await.unwrap();
+    device.write_at(8192, vec![buffer], WriteFlags { fua: true }, IoContext::default()).await.unwrap();
+    let extents = device.allocation(0, size, IoContext::default()).await.unwrap();
     assert_eq!(extents.iter().map(|extent| extent.length).sum::<u64>(), size);
-    device.write_zeroes(0, size, Context::default()).await.unwrap();
-    device.discard(0, size, Context::default()).await.unwrap();
-    device.flush(Context::default()).await.unwrap();
+    device.write_zeroes(0, size, IoContext::default()).await.unwrap();
+    device.discard(0, size, IoContext::default()).await.unwrap();
+    device.flush(IoContext::default()).await.unwrap();
     served.server.stop().await.unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), vec![0; BYTES]);
     std::fs::remove_file(&path).unwrap();
 }
 
 #[tokio::test]
-async fn requests_wait_for_a_server_that_restarts() {
+async fn requests_await_server_restart() {
     let below: SharedDevice = Arc::new(MemoryDevice::new(1 << 20));
     let served = serve(below.clone(), false);
     let device = served.device(2).await;
     write(&*device, 0, Buffer::copy_of(&[1; 4096])).await.unwrap();
-    device.flush(Context::default()).await.unwrap();
+    device.flush(IoContext::default()).await.unwrap();
     let socket = served.socket.clone();
     served.server.stop().await.unwrap();
     let returns = async {
@@ -286,33 +291,34 @@ async fn requests_wait_for_a_server_that_restarts() {
     let work = async {
         assert_eq!(read(&*device, 0, 4096).await.unwrap()[0], 1);
         write(&*device, 4096, Buffer::copy_of(&[2; 4096])).await.unwrap();
-        device.flush(Context::default()).await.unwrap();
-        device.discard(8192, 4096, Context::default()).await.unwrap();
-        device.allocation(0, 8192, Context::default()).await.unwrap()
+        device.flush(IoContext::default()).await.unwrap();
+        device.discard(8192, 4096, IoContext::default()).await.unwrap();
+        device.allocation(0, 8192, IoContext::default()).await.unwrap()
     };
     let (server, extents) = tokio::time::timeout(PATIENCE, async { tokio::join!(returns, work) }).await.unwrap();
     assert!(extents[0].mapped);
     server.stop().await.unwrap();
 }
 
+/// After the first request has failed, later ones fail at once.
 #[tokio::test]
-async fn server_that_is_away_costs_patience_once() {
+async fn absent_server_costs_patience_once() {
     let below: SharedDevice = Arc::new(MemoryDevice::new(1 << 20));
     let served = serve(below.clone(), false);
     let patience = Duration::from_millis(400);
-    let url = Url { patience: Some(patience), ..served.url(2) };
+    let url = ExportUrl { patience: Some(patience), ..served.url(2) };
     let device = NbdDevice::connect(&url, ConnectOptions::default()).await.unwrap();
     let socket = served.socket.clone();
     served.server.stop().await.unwrap();
     let began = std::time::Instant::now();
     let first = read(&device, 0, 4096).await.unwrap_err();
     let waited = began.elapsed();
-    assert!(first.kind == ErrorKind::Io && first.detail.contains("has been away for"), "{first}");
+    assert!(first.kind == DeviceErrorKind::Io && first.detail.contains("has been away for"), "{first}");
     assert!(waited >= patience / 2 && waited < PATIENCE, "{waited:?}");
     // The time counts from the loss, so later requests fail at once.
     let began = std::time::Instant::now();
     read(&device, 0, 4096).await.unwrap_err();
-    device.flush(Context::default()).await.unwrap_err();
+    device.flush(IoContext::default()).await.unwrap_err();
     write(&device, 0, Buffer::zeroed(4096)).await.unwrap_err();
     assert!(began.elapsed() < patience / 2, "{:?}", began.elapsed());
     // Nothing was at stake, so everything works when the server is back.
@@ -323,7 +329,7 @@ async fn server_that_is_away_costs_patience_once() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     write(&device, 0, Buffer::zeroed(4096)).await.unwrap();
-    device.flush(Context::default()).await.unwrap();
+    device.flush(IoContext::default()).await.unwrap();
     server.stop().await.unwrap();
 }
 
@@ -332,7 +338,7 @@ async fn long_ranges_need_one_command() {
     const BYTES: u64 = 16 << 30;
     let served = serve(Arc::new(MemoryDevice::new(BYTES)), false);
     let device = served.device(1).await;
-    let context = Context::default();
+    let context = IoContext::default();
     write(&*device, BYTES - 4096, Buffer::copy_of(&[1; 4096])).await.unwrap();
     let extents = device.allocation(0, BYTES, context).await.unwrap();
     assert_eq!((extents.len(), extents[0].mapped, extents[1].mapped), (2, false, true));

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use crate::support::{Served, named, serve, serve_few};
+use crate::support::{DiskServer, named, serve, serve_few};
 use nectary_block::{
-    BlockDevice, Context, Error, ErrorKind, Filter, IoFuture, MemoryDevice, Operation, SharedDevice, read,
+    BlockDevice, DeviceErrorKind, DeviceOperation, Error, Filter, IoContext, IoFuture, MemoryDevice, SharedDevice, read,
 };
 use tokio::io::AsyncWriteExt;
 
@@ -25,13 +25,14 @@ const STATUS: u16 = 7;
 const SIZE: u64 = 1 << 20;
 const ERR: u32 = 1 << 31;
 
-fn memory(read_only: bool) -> Served {
+fn memory(read_only: bool) -> DiskServer {
     let device: SharedDevice = Arc::new(MemoryDevice::new(SIZE));
     serve(device, read_only)
 }
 
+/// Wrong and unknown options get an error, and the connection goes on.
 #[tokio::test]
-async fn every_option_is_answered_and_the_connection_goes_on() {
+async fn every_option_is_answered() {
     let served = memory(false);
     let mut raw = served.raw().await;
     let long = vec![0; (64 << 10) + 1];
@@ -63,7 +64,7 @@ async fn every_option_is_answered_and_the_connection_goes_on() {
 }
 
 #[tokio::test]
-async fn metadata_contexts_are_listed_chosen_and_forgotten() {
+async fn metadata_contexts_are_negotiated() {
     let served = memory(false);
     let mut raw = served.raw().await;
     raw.structured().await;
@@ -107,8 +108,9 @@ async fn metadata_contexts_are_listed_chosen_and_forgotten() {
     served.server.stop().await.unwrap();
 }
 
+/// Wrong requests get an error, and the connection goes on.
 #[tokio::test]
-async fn wrong_requests_are_errors_and_the_connection_goes_on() {
+async fn wrong_requests_get_errors() {
     for is_structured in [false, true] {
         let served = memory(false);
         let mut raw = served.raw().await;
@@ -169,10 +171,11 @@ async fn wrong_requests_are_errors_and_the_connection_goes_on() {
     }
 }
 
+/// Zeroes that must be fast are refused by a device that writes them slowly, with nothing changed.
 #[tokio::test]
-async fn zeroes_that_must_be_fast_are_refused_with_nothing_changed_where_they_are_not() {
+async fn slow_zeroes_are_refused_unchanged() {
     let quick: SharedDevice = Arc::new(MemoryDevice::new(SIZE));
-    let slow: SharedDevice = Arc::new(Slow(Arc::new(MemoryDevice::new(SIZE))));
+    let slow: SharedDevice = Arc::new(SlowZeroDevice(Arc::new(MemoryDevice::new(SIZE))));
     for (device, error, left) in [(quick, 0, 0), (slow, ENOTSUP, 9)] {
         let served = serve(device, false);
         let mut raw = served.transmitting().await;
@@ -185,17 +188,17 @@ async fn zeroes_that_must_be_fast_are_refused_with_nothing_changed_where_they_ar
         assert_eq!(exports[0].figures().failed, 0, "it is no failure");
         // This crate's client gets the same results.
         let device = served.device(1).await;
-        let zeroed = device.zero_quickly(8192, 8192, Context::default()).await.map_err(|error| error.kind);
-        assert_eq!(zeroed, if error == 0 { Ok(()) } else { Err(ErrorKind::Unsupported) });
+        let zeroed = device.zero_quickly(8192, 8192, IoContext::default()).await.map_err(|error| error.kind);
+        assert_eq!(zeroed, if error == 0 { Ok(()) } else { Err(DeviceErrorKind::Unsupported) });
         assert_eq!(read(&*device, 12288, 4096).await.unwrap()[4000], left);
         served.server.stop().await.unwrap();
     }
 }
 
 /// A device on which writing zeroes may be as slow as writing data.
-struct Slow(SharedDevice);
+struct SlowZeroDevice(SharedDevice);
 
-impl Filter for Slow {
+impl Filter for SlowZeroDevice {
     fn inner(&self) -> &SharedDevice {
         &self.0
     }
@@ -204,14 +207,15 @@ impl Filter for Slow {
         self.0.spec()
     }
 
-    fn zero_quickly(&self, _: u64, _: u64, _: Context) -> IoFuture<()> {
-        let error = Error::new(ErrorKind::Unsupported, &self.0.spec(), Operation::WriteZeroes, "it is slow");
+    fn zero_quickly(&self, _: u64, _: u64, _: IoContext) -> IoFuture<()> {
+        let error =
+            Error::new(DeviceErrorKind::Unsupported, &self.0.spec(), DeviceOperation::WriteZeroes, "it is slow");
         Box::pin(std::future::ready(Err(error)))
     }
 }
 
 #[tokio::test]
-async fn writes_to_a_read_only_export_are_refused_by_permission() {
+async fn read_only_export_answers_eperm() {
     let served = memory(true);
     let mut raw = served.raw().await;
     assert_eq!(raw.go().await.1 & 2, 2);
@@ -222,8 +226,9 @@ async fn writes_to_a_read_only_export_are_refused_by_permission() {
     served.server.stop().await.unwrap();
 }
 
+/// A client that breaks the protocol loses its own connection; other connections go on.
 #[tokio::test]
-async fn what_breaks_the_protocol_ends_its_connection_alone() {
+async fn protocol_violation_ends_own_connection() {
     let served = memory(false);
     let mut witness = served.transmitting().await;
     // Each of these ends its connection: unknown flags, an option or a request without its magic number, and a write
@@ -259,8 +264,9 @@ async fn what_breaks_the_protocol_ends_its_connection_alone() {
     served.server.stop().await.unwrap();
 }
 
+/// Requests beyond the limit wait for earlier ones, and all are answered.
 #[tokio::test]
-async fn more_requests_than_the_limit_wait_and_all_are_answered() {
+async fn requests_past_limit_are_answered() {
     let served = memory(false);
     let mut raw = served.transmitting().await;
     let (mut reader, mut writer) = raw.stream.split();

@@ -4,19 +4,19 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::script::{Place, Script, against, answer, connect, refuse, request};
-use nectary_block::{BlockDevice, Buffer, Context, ErrorKind, read, write};
+use crate::script::{ScriptedServer, TemporarySocketPath, against, answer, connect, refuse, request};
+use nectary_block::{BlockDevice, Buffer, DeviceErrorKind, IoContext, read, write};
 use nectary_nbd::limits::REQUESTS_MAX;
-use nectary_nbd::{ConnectOptions, NbdDevice, Url};
+use nectary_nbd::{ConnectOptions, ExportUrl, NbdDevice};
 use tokio::io::AsyncReadExt;
 use tokio::sync::Notify;
 
 /// A range that extended headers can carry would be cut to 32 bits on a connection without them.
 #[tokio::test]
-async fn server_that_returns_without_extended_headers_is_refused() {
-    let place = Place::new();
+async fn reconnect_without_extended_headers_is_refused() {
+    let place = TemporarySocketPath::new();
     let connections = AtomicU32::new(0);
-    let script = |mut script: Script| {
+    let script = |mut script: ScriptedServer| {
         let is_extended = connections.fetch_add(1, Ordering::Relaxed) == 0;
         async move {
             script.agree_on(64 << 30, 1 | 1 << 5 | 1 << 6, None, is_extended).await;
@@ -36,10 +36,10 @@ async fn server_that_returns_without_extended_headers_is_refused() {
         }
     };
     let work = async {
-        let url = Url { patience: Some(Duration::from_millis(300)), ..place.url() };
+        let url = ExportUrl { patience: Some(Duration::from_millis(300)), ..place.url() };
         let device = NbdDevice::connect(&url, ConnectOptions::default()).await.unwrap();
         let read = read(&device, 0, 4096).await.map(drop);
-        let zeroed = device.write_zeroes(0, 16 << 30, Context::default()).await;
+        let zeroed = device.write_zeroes(0, 16 << 30, IoContext::default()).await;
         [read, zeroed].map(|result| result.map_err(|error| error.detail))
     };
     for result in against(&place, script, work).await {
@@ -48,11 +48,11 @@ async fn server_that_returns_without_extended_headers_is_refused() {
 }
 
 #[tokio::test]
-async fn further_connection_to_another_export_is_unused() {
+async fn connection_to_other_export_is_unused() {
     for (size, is_extended) in [(1 << 30, false), (1 << 29, true)] {
-        let place = Place::new();
+        let place = TemporarySocketPath::new();
         let kept = Mutex::new(Vec::new());
-        let script = |mut script: Script| {
+        let script = |mut script: ScriptedServer| {
             let kept = &kept;
             async move {
                 let is_first = kept.lock().unwrap().is_empty();
@@ -61,17 +61,17 @@ async fn further_connection_to_another_export_is_unused() {
                 kept.lock().unwrap().push(script);
             }
         };
-        let url = Url { connections: Some(4), ..place.url() };
+        let url = ExportUrl { connections: Some(4), ..place.url() };
         let device = against(&place, script, NbdDevice::connect(&url, ConnectOptions::default())).await.unwrap();
         assert_eq!(device.connections(), 1);
     }
 }
 
 #[tokio::test]
-async fn server_that_ends_each_connection_costs_patience() {
-    let place = Place::new();
+async fn connections_ended_at_once_cost_patience() {
+    let place = TemporarySocketPath::new();
     let connections = AtomicU32::new(0);
-    let script = |mut script: Script| {
+    let script = |mut script: ScriptedServer| {
         connections.fetch_add(1, Ordering::Relaxed);
         async move {
             script.agree(1 << 20, 1 | 4, None).await;
@@ -79,7 +79,7 @@ async fn server_that_ends_each_connection_costs_patience() {
     };
     let began = Instant::now();
     let work = async {
-        let url = Url { patience: Some(Duration::from_millis(200)), ..place.url() };
+        let url = ExportUrl { patience: Some(Duration::from_millis(200)), ..place.url() };
         let device = NbdDevice::connect(&url, ConnectOptions::default()).await.unwrap();
         read(&device, 0, 4096).await.map(drop).unwrap_err();
         write(&device, 0, Buffer::zeroed(4096)).await.map(drop).unwrap_err();
@@ -92,10 +92,10 @@ async fn server_that_ends_each_connection_costs_patience() {
 
 /// A flush that waits until it can be sent reaches a server that may have lost the writes before it.
 #[tokio::test]
-async fn flush_that_waited_during_a_loss_fails() {
-    let place = Place::new();
+async fn flush_waiting_during_loss_fails() {
+    let place = TemporarySocketPath::new();
     let (connections, ends, reads) = (AtomicU32::new(0), Notify::new(), Notify::new());
-    let script = |mut script: Script| {
+    let script = |mut script: ScriptedServer| {
         let (is_first, ends, reads) = (connections.fetch_add(1, Ordering::Relaxed) == 0, &ends, &reads);
         async move {
             script.agree(1 << 20, 1 | 4, None).await;
@@ -120,7 +120,7 @@ async fn flush_that_waited_during_a_loss_fails() {
     let work = async {
         let device = connect(&place).await.unwrap();
         write(&device, 0, Buffer::zeroed(4096)).await.unwrap();
-        let context = Context::default();
+        let context = IoContext::default();
         let in_flight: Vec<_> =
             (0..REQUESTS_MAX).map(|_| device.read_at(0, vec![Buffer::zeroed(512)], context)).collect();
         reads.notified().await;
@@ -130,14 +130,14 @@ async fn flush_that_waited_during_a_loss_fails() {
         ends.notify_one();
         flush.await.map_err(|error| error.kind)
     };
-    assert_eq!(against(&place, script, work).await, Err(ErrorKind::Latched));
+    assert_eq!(against(&place, script, work).await, Err(DeviceErrorKind::Latched));
 }
 
 /// A server's kernel reports a lost write to one of two flushes.
 #[tokio::test]
 async fn flush_beside_a_failed_one_fails() {
-    let place = Place::new();
-    let script = |mut script: Script| async move {
+    let place = TemporarySocketPath::new();
+    let script = |mut script: ScriptedServer| async move {
         script.agree(1 << 20, 1 | 4, None).await;
         let mut flushes = Vec::new();
         while let Some((command, cookie, _, length)) = request(&mut script).await {
@@ -158,18 +158,18 @@ async fn flush_beside_a_failed_one_fails() {
     let work = async {
         let device = connect(&place).await.unwrap();
         write(&device, 0, Buffer::zeroed(4096)).await.unwrap();
-        let (first, second) = tokio::join!(device.flush(Context::default()), device.flush(Context::default()));
+        let (first, second) = tokio::join!(device.flush(IoContext::default()), device.flush(IoContext::default()));
         [first, second].map(|result| result.map_err(|error| error.kind))
     };
-    assert_eq!(against(&place, script, work).await, [Err(ErrorKind::Io), Err(ErrorKind::Latched)]);
+    assert_eq!(against(&place, script, work).await, [Err(DeviceErrorKind::Io), Err(DeviceErrorKind::Latched)]);
 }
 
 #[tokio::test]
 async fn cut_reads_are_sent_again() {
-    let place = Place::new();
+    let place = TemporarySocketPath::new();
     let connections = AtomicU32::new(0);
     // The first connection ends in the middle of the answer, the second one before it, and the third one answers.
-    let script = |mut script: Script| {
+    let script = |mut script: ScriptedServer| {
         let number = connections.fetch_add(1, Ordering::Relaxed);
         async move {
             script.agree(1 << 20, 1, None).await;
@@ -190,23 +190,24 @@ async fn cut_reads_are_sent_again() {
     assert_eq!(against(&place, script, work).await, Some(2));
 }
 
+/// A request fails when the server has cut its connection eight times.
 #[tokio::test]
-async fn server_that_always_cuts_is_an_error() {
-    let place = Place::new();
-    let script = |mut script: Script| async move {
+async fn server_cutting_every_request_fails() {
+    let place = TemporarySocketPath::new();
+    let script = |mut script: ScriptedServer| async move {
         script.agree(1 << 20, 1, None).await;
         request(&mut script).await;
     };
     let work = async { read(&connect(&place).await.unwrap(), 0, 4096).await.map(drop).unwrap_err() };
     let error = against(&place, script, work).await;
-    assert!(error.kind == ErrorKind::Io && error.detail.contains("8 times"), "{error}");
+    assert!(error.kind == DeviceErrorKind::Io && error.detail.contains("8 times"), "{error}");
 }
 
 #[tokio::test]
 async fn cut_write_is_never_sent_again() {
-    let place = Place::new();
+    let place = TemporarySocketPath::new();
     let writes = AtomicU32::new(0);
-    let script = |mut script: Script| {
+    let script = |mut script: ScriptedServer| {
         let writes = &writes;
         async move {
             script.agree(1 << 20, 1 | 4, None).await;
@@ -222,21 +223,21 @@ async fn cut_write_is_never_sent_again() {
     let work = async {
         let device = connect(&place).await.unwrap();
         // Nothing is at stake before the first write, so that a flush is answered also after a reconnection.
-        device.flush(Context::default()).await.unwrap();
+        device.flush(IoContext::default()).await.unwrap();
         write(&device, 0, Buffer::zeroed(4096)).await.map(drop).unwrap_err();
         read(&device, 0, 4096).await.unwrap();
-        let later = [write(&device, 0, Buffer::zeroed(4096)).await.map(drop), device.flush(Context::default()).await];
+        let later = [write(&device, 0, Buffer::zeroed(4096)).await.map(drop), device.flush(IoContext::default()).await];
         later.map(|result| result.unwrap_err().kind)
     };
-    assert_eq!(against(&place, script, work).await, [ErrorKind::Latched; 2]);
+    assert_eq!(against(&place, script, work).await, [DeviceErrorKind::Latched; 2]);
     assert_eq!(writes.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test]
 async fn flush_that_fails_unheard_latches() {
-    let place = Place::new();
+    let place = TemporarySocketPath::new();
     let fails = Notify::new();
-    let script = |mut script: Script| {
+    let script = |mut script: ScriptedServer| {
         let fails = &fails;
         async move {
             script.agree(1 << 20, 1 | 4, None).await;
@@ -254,21 +255,21 @@ async fn flush_that_fails_unheard_latches() {
     };
     let work = async {
         let device = connect(&place).await.unwrap();
-        let flush = device.flush(Context::default());
+        let flush = device.flush(IoContext::default());
         assert!(tokio::time::timeout(Duration::from_millis(10), flush).await.is_err(), "it waits");
         fails.notify_one();
         read(&device, 0, 4096).await.unwrap();
-        device.flush(Context::default()).await.map_err(|error| error.kind)
+        device.flush(IoContext::default()).await.map_err(|error| error.kind)
     };
-    assert_eq!(against(&place, script, work).await, Err(ErrorKind::Latched));
+    assert_eq!(against(&place, script, work).await, Err(DeviceErrorKind::Latched));
 }
 
 #[tokio::test]
 async fn lost_zeroes_and_discards_stop_writes() {
     for is_discard in [false, true] {
-        let place = Place::new();
+        let place = TemporarySocketPath::new();
         let connections = AtomicU32::new(0);
-        let script = |mut script: Script| {
+        let script = |mut script: ScriptedServer| {
             let is_first = connections.fetch_add(1, Ordering::Relaxed) == 0;
             async move {
                 script.agree(1 << 20, 1 | 4 | 1 << 5 | 1 << 6, None).await;
@@ -281,7 +282,7 @@ async fn lost_zeroes_and_discards_stop_writes() {
             }
         };
         let work = async {
-            let (device, context) = (connect(&place).await.unwrap(), Context::default());
+            let (device, context) = (connect(&place).await.unwrap(), IoContext::default());
             match is_discard {
                 true => device.discard(0, 4096, context).await.unwrap(),
                 false => device.write_zeroes(0, 4096, context).await.unwrap(),
@@ -289,15 +290,15 @@ async fn lost_zeroes_and_discards_stop_writes() {
             read(&device, 0, 4096).await.unwrap();
             device.flush(context).await.map_err(|error| error.kind)
         };
-        assert_eq!(against(&place, script, work).await, Err(ErrorKind::Latched), "discard: {is_discard}");
+        assert_eq!(against(&place, script, work).await, Err(DeviceErrorKind::Latched), "discard: {is_discard}");
     }
 }
 
 /// A server that forces a write by a flush of everything may have been told of an earlier write that is lost.
 #[tokio::test]
 async fn failed_forced_write_latches() {
-    let place = Place::new();
-    let script = |mut script: Script| async move {
+    let place = TemporarySocketPath::new();
+    let script = |mut script: ScriptedServer| async move {
         script.agree(1 << 20, 1 | 4 | 8, None).await;
         let mut writes = 0;
         while let Some((command, cookie, _, length)) = request(&mut script).await {
@@ -313,11 +314,11 @@ async fn failed_forced_write_latches() {
         }
     };
     let work = async {
-        let (device, context) = (connect(&place).await.unwrap(), Context::default());
+        let (device, context) = (connect(&place).await.unwrap(), IoContext::default());
         write(&device, 0, Buffer::zeroed(4096)).await.unwrap();
         let flags = nectary_block::WriteFlags { fua: true };
         let forced = device.write_at(4096, vec![Buffer::zeroed(4096)], flags, context).await.map(drop);
         [forced, device.flush(context).await].map(|result| result.map_err(|error| error.kind))
     };
-    assert_eq!(against(&place, script, work).await, [Err(ErrorKind::Io), Err(ErrorKind::Latched)]);
+    assert_eq!(against(&place, script, work).await, [Err(DeviceErrorKind::Io), Err(DeviceErrorKind::Latched)]);
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::support::PATIENCE;
-use nectary_nbd::{ConnectOptions, Error, NbdDevice, Url};
+use nectary_nbd::{ConnectOptions, Error, ExportUrl, NbdDevice};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
@@ -13,30 +13,30 @@ use tokio::net::{UnixListener, UnixStream};
 pub const GREETING: &[u8] = b"NBDMAGICIHAVEOPT\0\x03";
 
 /// The place of a socket that exists as long as this value.
-pub struct Place(PathBuf);
+pub struct TemporarySocketPath(PathBuf);
 
-impl Place {
-    pub fn new() -> Place {
+impl TemporarySocketPath {
+    pub fn new() -> TemporarySocketPath {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("nectary-nbd-script-{}-{}.sock", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        Place(std::env::temp_dir().join(name))
+        TemporarySocketPath(std::env::temp_dir().join(name))
     }
 
-    pub fn url(&self) -> Url {
-        Url::parse(&format!("nbd+unix:///disk?socket={}&x-connections=1", self.0.display())).unwrap()
+    pub fn url(&self) -> ExportUrl {
+        ExportUrl::parse(&format!("nbd+unix:///disk?socket={}&x-connections=1", self.0.display())).unwrap()
     }
 }
 
-impl Drop for Place {
+impl Drop for TemporarySocketPath {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
 /// A server that speaks the protocol as far as its script says.
-pub struct Script(pub UnixStream);
+pub struct ScriptedServer(pub UnixStream);
 
-impl Script {
+impl ScriptedServer {
     pub async fn send(&mut self, bytes: &[u8]) {
         let _ = self.0.write_all(bytes).await;
     }
@@ -97,7 +97,11 @@ impl Script {
 }
 
 /// Runs `script` for each connection, one after another, while `work` runs.
-pub async fn against<T, S>(place: &Place, script: impl Fn(Script) -> S, work: impl Future<Output = T>) -> T
+pub async fn against<T, S>(
+    place: &TemporarySocketPath,
+    script: impl Fn(ScriptedServer) -> S,
+    work: impl Future<Output = T>,
+) -> T
 where
     S: Future<Output = ()>,
 {
@@ -105,7 +109,7 @@ where
     let serving = async {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
-            script(Script(stream)).await;
+            script(ScriptedServer(stream)).await;
         }
     };
     tokio::select! {
@@ -114,12 +118,12 @@ where
     }
 }
 
-pub async fn connect(place: &Place) -> Result<NbdDevice, Error> {
+pub async fn connect(place: &TemporarySocketPath) -> Result<NbdDevice, Error> {
     NbdDevice::connect(&place.url(), ConnectOptions::default()).await
 }
 
 /// The header of a structured or simple request: command, cookie, offset and length.
-pub async fn request(script: &mut Script) -> Option<(u16, u64, u64, u32)> {
+pub async fn request(script: &mut ScriptedServer) -> Option<(u16, u64, u64, u32)> {
     let mut bytes = [0; 28];
     script.0.read_exact(&mut bytes).await.ok()?;
     Some((
@@ -130,12 +134,12 @@ pub async fn request(script: &mut Script) -> Option<(u16, u64, u64, u32)> {
     ))
 }
 
-pub async fn answer(script: &mut Script, cookie: u64, data: &[u8]) {
+pub async fn answer(script: &mut ScriptedServer, cookie: u64, data: &[u8]) {
     let head = [&0x6744_6698u32.to_be_bytes()[..], &[0; 4], &cookie.to_be_bytes()].concat();
     script.send(&[&head, data].concat()).await;
 }
 
-pub async fn refuse(script: &mut Script, cookie: u64, error: u32) {
+pub async fn refuse(script: &mut ScriptedServer, cookie: u64, error: u32) {
     let reply = [&0x6744_6698u32.to_be_bytes()[..], &error.to_be_bytes(), &cookie.to_be_bytes()].concat();
     script.send(&reply).await;
 }

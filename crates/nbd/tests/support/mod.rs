@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use nectary_block::SharedDevice;
-use nectary_nbd::{ConnectOptions, Export, Exports, Listen, NbdDevice, Server, ServerOptions, Url};
+use nectary_nbd::{
+    ConnectOptions, Export, ExportTable, ExportUrl, ListenEndpoint, NbdDevice, NetworkBlockServer, ServerOptions,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
@@ -15,44 +17,44 @@ use tokio::net::UnixStream;
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A server with one export called "disk".
-pub struct Served {
-    pub server: Server,
+pub struct DiskServer {
+    pub server: NetworkBlockServer,
     pub socket: PathBuf,
 }
 
 /// Serves a device.
-pub fn serve(device: SharedDevice, read_only: bool) -> Served {
+pub fn serve(device: SharedDevice, read_only: bool) -> DiskServer {
     serve_with(device, read_only, ServerOptions::default())
 }
 
 /// Serves a device with `threads` threads of the server.
-pub fn serve_from_threads(device: SharedDevice, threads: usize) -> Served {
+pub fn serve_from_threads(device: SharedDevice, threads: usize) -> DiskServer {
     let mut options = ServerOptions::default();
     options.threads = threads;
     serve_with(device, false, options)
 }
 
 /// Serves a device to at most `connections_max` clients.
-pub fn serve_few(device: SharedDevice, threads: usize, connections_max: usize) -> Served {
+pub fn serve_few(device: SharedDevice, threads: usize, connections_max: usize) -> DiskServer {
     let mut options = ServerOptions::default();
     (options.threads, options.connections_max) = (threads, connections_max);
     serve_with(device, false, options)
 }
 
-fn serve_with(device: SharedDevice, read_only: bool, options: ServerOptions) -> Served {
+fn serve_with(device: SharedDevice, read_only: bool, options: ServerOptions) -> DiskServer {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let name = format!("nectary-nbd-{}-{}.sock", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
     let socket = std::env::temp_dir().join(name);
     let export = Export::new("disk", "a disk for tests", device, read_only).unwrap();
-    let exports = Exports::new(vec![export]).unwrap();
-    let server = Server::start(&[Listen::Unix(socket.clone())], exports, options).unwrap();
-    Served { server, socket }
+    let exports = ExportTable::new(vec![export]).unwrap();
+    let server = NetworkBlockServer::start(&[ListenEndpoint::Unix(socket.clone())], exports, options).unwrap();
+    DiskServer { server, socket }
 }
 
-impl Served {
+impl DiskServer {
     /// The URL of the export.
-    pub fn url(&self, connections: u32) -> Url {
-        Url::parse(&format!("{}&x-connections={connections}", self.server.urls()[0])).unwrap()
+    pub fn url(&self, connections: u32) -> ExportUrl {
+        ExportUrl::parse(&format!("{}&x-connections={connections}", self.server.urls()[0])).unwrap()
     }
 
     /// Connects to the export; returns it as a device.
@@ -61,17 +63,17 @@ impl Served {
     }
 
     /// Connects a client that has sent its flags and can negotiate options.
-    pub async fn raw(&self) -> Raw {
+    pub async fn raw(&self) -> RawClient {
         let mut stream = UnixStream::connect(&self.socket).await.unwrap();
         let mut greeting = [0; 18];
         stream.read_exact(&mut greeting).await.unwrap();
         assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
         stream.write_all(&3u32.to_be_bytes()).await.unwrap();
-        Raw { stream, is_structured: false, is_extended: false }
+        RawClient { stream, is_structured: false, is_extended: false }
     }
 
     /// Connects a client that has chosen the export and can send requests. The server answers with simple replies.
-    pub async fn transmitting(&self) -> Raw {
+    pub async fn transmitting(&self) -> RawClient {
         let mut raw = self.raw().await;
         raw.go().await;
         raw
@@ -79,7 +81,7 @@ impl Served {
 }
 
 /// A client that can send any bytes.
-pub struct Raw {
+pub struct RawClient {
     pub stream: UnixStream,
     is_structured: bool,
     is_extended: bool,
@@ -87,13 +89,13 @@ pub struct Raw {
 
 /// A reply in transmission.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Reply {
+pub struct RawReply {
     pub cookie: u64,
     pub error: u32,
     pub data: Vec<u8>,
 }
 
-impl Raw {
+impl RawClient {
     async fn bytes(&mut self, count: usize) -> Vec<u8> {
         let mut bytes = vec![0; count];
         let read = tokio::time::timeout(PATIENCE, self.stream.read_exact(&mut bytes)).await;
@@ -177,12 +179,12 @@ impl Raw {
     }
 
     /// Reads one reply. `length` is the number of bytes of data in a simple reply to a successful read.
-    pub async fn reply(&mut self, length: usize) -> Reply {
+    pub async fn reply(&mut self, length: usize) -> RawReply {
         let magic = self.number(4).await;
         if magic == 0x6744_6698 {
             let (error, cookie) = (self.number(4).await as u32, self.number(8).await);
             let data = if error == 0 { self.bytes(length).await } else { Vec::new() };
-            return Reply { cookie, error, data };
+            return RawReply { cookie, error, data };
         }
         assert_eq!(magic, if self.is_extended { 0x6e8a_278c } else { 0x668e_33ef });
         let (flags, kind, cookie) = (self.number(2).await, self.number(2).await, self.number(8).await);
@@ -193,16 +195,16 @@ impl Raw {
         let length = self.number(if self.is_extended { 8 } else { 4 }).await as usize;
         let payload = self.bytes(length).await;
         match kind {
-            0 => Reply { cookie, error: 0, data: Vec::new() },
-            1 => Reply { cookie, error: 0, data: payload[8..].to_vec() },
-            5 => Reply { cookie, error: 0, data: payload[4..].to_vec() },
-            6 => Reply { cookie, error: 0, data: payload[8..].to_vec() },
-            _ => Reply { cookie, error: u32::from_be_bytes(payload[..4].try_into().unwrap()), data: Vec::new() },
+            0 => RawReply { cookie, error: 0, data: Vec::new() },
+            1 => RawReply { cookie, error: 0, data: payload[8..].to_vec() },
+            5 => RawReply { cookie, error: 0, data: payload[4..].to_vec() },
+            6 => RawReply { cookie, error: 0, data: payload[8..].to_vec() },
+            _ => RawReply { cookie, error: u32::from_be_bytes(payload[..4].try_into().unwrap()), data: Vec::new() },
         }
     }
 
     /// Sends a request of any length, with exactly these flags, and reads its reply.
-    pub async fn ask_long(&mut self, command: u16, flags: u16, offset: u64, length: u64, data: &[u8]) -> Reply {
+    pub async fn ask_long(&mut self, command: u16, flags: u16, offset: u64, length: u64, data: &[u8]) -> RawReply {
         self.send(command, flags, 78, offset, length, data).await;
         let reply = self.reply(0).await;
         assert_eq!(reply.cookie, 78);
@@ -210,7 +212,7 @@ impl Raw {
     }
 
     /// Sends a request and reads its reply.
-    pub async fn ask(&mut self, command: u16, flags: u16, offset: u64, length: u32, data: &[u8]) -> Reply {
+    pub async fn ask(&mut self, command: u16, flags: u16, offset: u64, length: u32, data: &[u8]) -> RawReply {
         self.request(command, flags, 77, offset, length, data).await;
         let reply = self.reply(if command == 0 { length as usize } else { 0 }).await;
         assert_eq!(reply.cookie, 77);

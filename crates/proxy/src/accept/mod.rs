@@ -14,23 +14,23 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nectary_host::log::{Level, Throttle};
+use nectary_host::log::{LogLevel, LogThrottle};
 use nectary_host::{Shutdown, descriptors};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
 
 use crate::client_limits::NetworkPlace;
-use crate::connections::{Door, Entrance};
+use crate::connections::{EntranceRole, ProxyEntrance};
 use crate::listening::unix_socket::SocketFile;
-use crate::room::{Peer, Place};
+use crate::room::{ConnectionPeer, ConnectionPlace};
 use crate::service::{connection, refusal};
 use crate::wire::transport::TICK;
-use crate::worker::Worker;
+use crate::worker::ProxyWorker;
 
 pub(crate) use client_socket::{ClientSocket, ShownAddress};
 pub(crate) use stream::ClientStream;
 pub use tls::{CertificateFiles, ShownCertificate, TlsRules};
-pub(crate) use tls::{Certificates, Tls};
+pub(crate) use tls::{ProxyCertificates, TlsService};
 
 /// The longest time that the worker waits for connections to end after it has cut them off.
 const CUT_OFF: Duration = Duration::from_secs(1);
@@ -42,7 +42,7 @@ const LEAVE: Duration = Duration::from_secs(1);
 const NO_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// Limits how often a failed accept is logged. Without free file descriptors, every accept fails.
-static ACCEPT_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
+static ACCEPT_FAILED: LogThrottle = LogThrottle::every(Duration::from_secs(60));
 
 /// A socket that a worker listens on, and that others may listen on, too.
 #[derive(Debug)]
@@ -85,10 +85,10 @@ impl LiveListener {
 
 /// Serves until a stop is requested, then finishes requests under way, within the drain timeout.
 pub(crate) async fn run(
-    worker: Rc<Worker>,
-    listeners: Vec<(WorkerListener, Entrance)>,
+    worker: Rc<ProxyWorker>,
+    listeners: Vec<(WorkerListener, ProxyEntrance)>,
     shutdown: Shutdown,
-    exit: Exit,
+    exit: WorkerExit,
 ) -> std::io::Result<()> {
     let tasks = &worker.connections.tasks;
     let mut accepting = Vec::new();
@@ -134,7 +134,7 @@ pub(crate) async fn run(
 }
 
 /// How a worker stops.
-pub(crate) struct Exit {
+pub(crate) struct WorkerExit {
     /// Gets a permit when the worker no longer changes the store.
     pub left: Arc<Semaphore>,
     /// Whether another process serves the same listeners next, so that no request may be lost.
@@ -143,7 +143,7 @@ pub(crate) struct Exit {
 
 /// Leaves the store. Requests from now on do not use it, and fetches go on for their clients alone once it is closed.
 /// What unsafe requests under way may change is purged, because their answers may come too late for that.
-async fn leave(worker: &Worker) {
+async fn leave(worker: &ProxyWorker) {
     worker.is_leaving.set(true);
     let changing = worker.changing.borrow().clone();
     let purges = changing.iter().map(|key| worker.store.purge_key(key));
@@ -156,7 +156,7 @@ pub(crate) struct NewConnection {
     pub stream: ClientSocket,
     /// The other end of it, which may be a load balancer. That of a Unix socket counts as this machine.
     pub peer: SocketAddr,
-    pub door: Door,
+    pub door: EntranceRole,
     /// Whether it begins with a header of the PROXY protocol.
     pub has_header: bool,
     /// Its share of the connections of its client's network, until it ends.
@@ -164,7 +164,7 @@ pub(crate) struct NewConnection {
 }
 
 /// Accepts connections until the task is aborted.
-async fn accept(worker: Rc<Worker>, listener: LiveListener, entrance: Entrance) {
+async fn accept(worker: Rc<ProxyWorker>, listener: LiveListener, entrance: ProxyEntrance) {
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
@@ -176,7 +176,7 @@ async fn accept(worker: Rc<Worker>, listener: LiveListener, entrance: Entrance) 
                 // Most likely no file descriptor is free. Wait until open connections have ended.
                 descriptors::note_failed_accept(&error);
                 worker.upstream.close_unused();
-                ACCEPT_FAILED.write(Level::Warning, "proxy", format_args!("cannot accept a connection: {error}"));
+                ACCEPT_FAILED.write(LogLevel::Warning, "proxy", format_args!("cannot accept a connection: {error}"));
                 tokio::time::sleep(TICK).await;
             }
         }
@@ -184,20 +184,20 @@ async fn accept(worker: Rc<Worker>, listener: LiveListener, entrance: Entrance) 
 }
 
 /// Gives other workers the places of idle clients.
-async fn give_places(worker: Rc<Worker>) {
+async fn give_places(worker: Rc<ProxyWorker>) {
     let mut askers = worker.connections.room.give();
     while let Some(asker) = askers.recv().await {
         // A place that is not wanted any more is free.
-        _ = asker.send(worker.connections.displace(Peer::Client, &worker.stats));
+        _ = asker.send(worker.connections.displace(ConnectionPeer::Client, &worker.stats));
     }
 }
 
 /// Serves a new client if its network has not too many connections and there is a place for it, or a client that is
 /// idle. Otherwise refuses it.
-async fn admit(worker: &Rc<Worker>, mut new: NewConnection) {
-    let peer = if new.door == Door::Admin { Peer::Admin } else { Peer::Client };
+async fn admit(worker: &Rc<ProxyWorker>, mut new: NewConnection) {
+    let peer = if new.door == EntranceRole::Admin { ConnectionPeer::Admin } else { ConnectionPeer::Client };
     // The client behind a load balancer is known once its header is read. Those of a Unix socket are no network.
-    if !new.has_header && peer == Peer::Client && new.door != Door::Fleet && !new.stream.is_unix() {
+    if !new.has_header && peer == ConnectionPeer::Client && new.door != EntranceRole::Fleet && !new.stream.is_unix() {
         match worker.client_limits.count(new.peer.ip()) {
             Ok(counted) => new.counted = counted,
             Err(_) => return refuse_network(worker, &new.stream, new.door),
@@ -212,7 +212,7 @@ async fn admit(worker: &Rc<Worker>, mut new: NewConnection) {
         // The displaced connection closes its descriptor before the next client is accepted.
         return tokio::task::yield_now().await;
     }
-    if new.door == Door::Admin {
+    if new.door == EntranceRole::Admin {
         return refuse(worker, &new, peer);
     }
     let worker = worker.clone();
@@ -225,7 +225,7 @@ async fn admit(worker: &Rc<Worker>, mut new: NewConnection) {
 }
 
 /// Refuses a client when there are too many.
-fn refuse(worker: &Worker, new: &NewConnection, peer: Peer) {
+fn refuse(worker: &ProxyWorker, new: &NewConnection, peer: ConnectionPeer) {
     let max = worker.connections.room.max(peer);
     worker.stats.excess_connections.add(1);
     descriptors::note_refused(format!("{max} clients are served, which is the limit"));
@@ -234,20 +234,20 @@ fn refuse(worker: &Worker, new: &NewConnection, peer: Peer) {
 
 /// Refuses a client whose network has too many connections. That is no problem of the proxy, so `nectary status` shows
 /// none.
-pub(crate) fn refuse_network(worker: &Worker, stream: &ClientSocket, door: Door) {
+pub(crate) fn refuse_network(worker: &ProxyWorker, stream: &ClientSocket, door: EntranceRole) {
     worker.stats.limited_connections.add(1);
     write_refusal(stream, door, &refusal::too_many_of_network(worker.now_ms()));
 }
 
 /// Writes the answer to a refused client. The send buffer of a new connection has room for it. If the write fails all
 /// the same, the client only sees the connection close, as one that expects TLS does.
-fn write_refusal(stream: &ClientSocket, door: Door, answer: &[u8]) {
-    if !matches!(door, Door::Tls | Door::Fleet) {
+fn write_refusal(stream: &ClientSocket, door: EntranceRole, answer: &[u8]) {
+    if !matches!(door, EntranceRole::Tls | EntranceRole::Fleet) {
         _ = stream.try_write(answer);
     }
 }
 
-fn serve(worker: &Rc<Worker>, new: NewConnection, place: Place) {
+fn serve(worker: &Rc<ProxyWorker>, new: NewConnection, place: ConnectionPlace) {
     worker.stats.connections.add(1);
     worker.stats.connections_open.add(1);
     new.stream.set_nodelay();
@@ -262,7 +262,7 @@ fn serve(worker: &Rc<Worker>, new: NewConnection, place: Place) {
 }
 
 /// Does the periodic work of the worker on every tick, until the task is dropped.
-async fn sweep(worker: Rc<Worker>) {
+async fn sweep(worker: Rc<ProxyWorker>) {
     let mut interval = tokio::time::interval(TICK);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {

@@ -3,7 +3,7 @@
 //! Owns: versions 1 and 2 of the header [1], its bounds, and reading it from a new connection. Promises: no byte after
 //! the header is taken from the connection; a header that is cut, too long or wrong is an error, and never a client's
 //! address. Of a header only the client's address counts: its other address and its further fields (TLVs) are ignored.
-//! Leaves to others: who sends a header (`Entrance`), how long it may take, and what the client's address decides.
+//! Leaves to others: who sends a header (`ProxyEntrance`), how long it may take, and what the client's address decides.
 //!
 //! Version 1 is a line, `PROXY TCP4 192.0.2.7 198.51.100.1 56324 443`. Version 2 is binary:
 //!
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn line_without_end_is_awaited_in_bounds() {
+    fn unfinished_header_line_is_bounded() {
         let line = |bytes: usize| [LINE_START, &vec![b'x'; bytes - LINE_START.len()]].concat();
         assert_eq!(parse(&line(LINE_BYTES_MAX - 1)), Ok(ParsedHeader::Part));
         assert!(parse(&line(LINE_BYTES_MAX)).is_err());

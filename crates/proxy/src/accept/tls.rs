@@ -72,41 +72,41 @@ impl ShownCertificate {
 }
 
 /// The certificates of a proxy.
-pub(crate) struct Certificates {
+pub(crate) struct ProxyCertificates {
     provider: Arc<CryptoProvider>,
     /// The keys of the tickets with which clients go on with their sessions.
     ticketer: Arc<dyn ProducesTickets>,
     /// The certificates that are ordered, if any are.
     acme: Option<Arc<AcmeShared>>,
-    state: RwLock<State>,
+    state: RwLock<CertificateSet>,
 }
 
 /// Certificates that were read, and are not in use yet.
-pub(crate) struct State {
+pub(crate) struct CertificateSet {
     files: Vec<CertificateFiles>,
     rules: TlsRules,
     config: Arc<ServerConfig>,
     shown: Vec<ShownCertificate>,
 }
 
-impl Certificates {
+impl ProxyCertificates {
     /// Reads the files. The first certificate is shown to clients that ask for no name, or for one that no certificate is
-    /// for. Certificates that are ordered come after those of files. *Errors*: [`Error::Certificate`], [`Error::Tls`],
+    /// for. Certificates that are ordered come after those of files. *Errors*: [`Error::Certificate`], [`Error::TlsService`],
     /// [`Error::ClientCa`].
     pub fn new(
         files: Vec<CertificateFiles>,
         rules: TlsRules,
         acme: Option<Arc<AcmeShared>>,
-    ) -> Result<Certificates, Error> {
+    ) -> Result<ProxyCertificates, Error> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let path = files.first().map(|files| files.certificate.clone()).unwrap_or_default();
         let failed = |error: rustls::Error| Error::Certificate { path, what: error.to_string() };
         let ticketer = rustls::crypto::ring::Ticketer::new().map_err(failed)?;
-        let state = RwLock::new(State::read(files, rules, &provider, &ticketer, &acme)?);
-        Ok(Certificates { provider, ticketer, acme, state })
+        let state = RwLock::new(CertificateSet::read(files, rules, &provider, &ticketer, &acme)?);
+        Ok(ProxyCertificates { provider, ticketer, acme, state })
     }
 
-    /// Reads the files again. New connections get what they have now. *Errors*: as [`new`](Certificates::new); then
+    /// Reads the files again. New connections get what they have now. *Errors*: as [`new`](ProxyCertificates::new); then
     /// what was read before stays in use.
     pub fn reload(&self) -> Result<(), Error> {
         let (files, rules) = {
@@ -117,13 +117,13 @@ impl Certificates {
         Ok(())
     }
 
-    /// Reads other files, without using them yet. *Errors*: as [`new`](Certificates::new).
-    pub fn prepare(&self, files: Vec<CertificateFiles>, rules: TlsRules) -> Result<State, Error> {
-        State::read(files, rules, &self.provider, &self.ticketer, &self.acme)
+    /// Reads other files, without using them yet. *Errors*: as [`new`](ProxyCertificates::new).
+    pub fn prepare(&self, files: Vec<CertificateFiles>, rules: TlsRules) -> Result<CertificateSet, Error> {
+        CertificateSet::read(files, rules, &self.provider, &self.ticketer, &self.acme)
     }
 
     /// Gives new connections what was read.
-    pub fn install(&self, state: State) {
+    pub fn install(&self, state: CertificateSet) {
         *self.state.write().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
@@ -157,20 +157,20 @@ impl Certificates {
     }
 }
 
-impl fmt::Debug for Certificates {
+impl fmt::Debug for ProxyCertificates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Certificates").finish_non_exhaustive()
+        f.debug_struct("ProxyCertificates").finish_non_exhaustive()
     }
 }
 
-impl State {
+impl CertificateSet {
     fn read(
         files: Vec<CertificateFiles>,
         rules: TlsRules,
         provider: &Arc<CryptoProvider>,
         ticketer: &Arc<dyn ProducesTickets>,
         acme: &Option<Arc<AcmeShared>>,
-    ) -> Result<State, Error> {
+    ) -> Result<CertificateSet, Error> {
         let (mut by_name, mut first, mut all) = (HashMap::new(), None, Vec::new());
         for files in &files {
             let path = &files.certificate;
@@ -208,11 +208,11 @@ impl State {
         } else {
             config.ticketer = ticketer.clone();
         }
-        Ok(State { files, rules, config: Arc::new(config), shown: all })
+        Ok(CertificateSet { files, rules, config: Arc::new(config), shown: all })
     }
 }
 
-/// What accepts the certificates that were signed by one in a file. *Errors*: [`Error::Tls`], [`Error::ClientCa`].
+/// What accepts the certificates that were signed by one in a file. *Errors*: [`Error::TlsService`], [`Error::ClientCa`].
 fn verifier(path: &Path, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, Error> {
     let failed = |what: String| Error::ClientCa { path: path.to_owned(), what };
     let mut roots = RootCertStore::empty();
@@ -271,13 +271,13 @@ impl ResolvesServerCert for ByName {
 
 /// What a worker needs for clients with TLS.
 #[derive(Debug)]
-pub(crate) struct Tls {
-    pub certificates: Certificates,
+pub(crate) struct TlsService {
+    pub certificates: ProxyCertificates,
     /// The port of the first address with TLS, to which other clients are sent.
     pub port: u16,
 }
 
-impl Tls {
+impl TlsService {
     /// What does the handshake with a new client.
     pub fn acceptor(&self) -> TlsAcceptor {
         self.certificates.acceptor()

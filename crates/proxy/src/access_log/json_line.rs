@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use http::Version;
 
-use super::{Line, write_address};
+use super::{AccessLogLine, write_address};
 use crate::rules::key::push_decimal;
 
 /// The names of the months in a date of HTTP.
 const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
 /// Appends a line. `second` is the second of the line's time, as [`write_date`] writes it.
-pub(super) fn push(out: &mut Vec<u8>, line: &Line<'_>, second: &[u8]) {
+pub(super) fn push(out: &mut Vec<u8>, line: &AccessLogLine<'_>, second: &[u8]) {
     out.extend_from_slice(b"{\"time\":\"");
     out.extend_from_slice(second);
     out.push(b'.');
@@ -175,12 +175,12 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::Value;
 
-    use super::super::{OriginAnswer, Outcome};
+    use super::super::{CacheOutcome, OriginAnswer};
     use super::*;
     use crate::sites::RouteName;
 
-    fn line(url: &[u8]) -> Line<'_> {
-        Line {
+    fn line(url: &[u8]) -> AccessLogLine<'_> {
+        AccessLogLine {
             client: Some("192.0.2.7".parse().expect("an address")),
             at_ms: 1_795_292_580_009,
             method: &Method::GET,
@@ -190,7 +190,7 @@ mod tests {
             body_bytes: 1234,
             referrer: None,
             user_agent: None,
-            outcome: Outcome::Miss,
+            outcome: CacheOutcome::Miss,
             duration: Duration::from_micros(1_000_023),
             object_bytes: None,
             tls: None,
@@ -199,7 +199,7 @@ mod tests {
         }
     }
 
-    fn text(line: &Line<'_>) -> String {
+    fn text(line: &AccessLogLine<'_>) -> String {
         let (mut out, mut second) = (Vec::new(), Vec::new());
         write_date(&mut second, line.at_ms / 1000);
         push(&mut out, line, &second);
@@ -227,7 +227,7 @@ mod tests {
             connect: Some(Duration::from_micros(412)),
             first_byte: Some(Duration::from_micros(21_871)),
         };
-        let full = Line {
+        let full = AccessLogLine {
             referrer: Some(b"a\"b\\c"),
             user_agent: Some("\u{e4}\u{85}\t\n\u{7f}".as_bytes()),
             object_bytes: Some(5678),
@@ -297,7 +297,7 @@ mod tests {
         ) {
             let url = [start.as_bytes(), &rest].concat();
             let (referrer_sent, agent_sent) = (referrer.as_deref(), Some(agent.as_bytes()));
-            let written = text(&Line { referrer: referrer_sent, user_agent: agent_sent, ..line(&url) });
+            let written = text(&AccessLogLine { referrer: referrer_sent, user_agent: agent_sent, ..line(&url) });
             prop_assert_eq!(written.matches('\n').count(), 1);
             let is_ended = written.ends_with("}\n");
             prop_assert!(is_ended);

@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use nectary_host::log::{Level, write};
+use nectary_host::log::{LogLevel, write};
 
 use crate::error::Error;
 use crate::options::AccessLog;
@@ -32,12 +32,12 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 pub(crate) struct LogQueue {
     /// The path of the file, for messages.
     path: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<LogQueueState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LogQueueState {
     buffers: VecDeque<Vec<u8>>,
     is_ending: bool,
     /// The number of requests to reopen the file, and of those that were done.
@@ -50,14 +50,14 @@ struct State {
 }
 
 /// What the thread does next.
-enum Task {
+enum LogTask {
     /// Reopens the file; the number of requests so far.
     Reopen(u64),
     Write(Vec<u8>),
 }
 
 /// Why a pause has ended.
-enum Wake {
+enum PauseEnd {
     Elapsed,
     Reopen(u64),
     Ending,
@@ -114,19 +114,19 @@ impl LogQueue {
         self.lock().buffers.drain(..).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LogQueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for the next task; `None` if all lines are written and no more will come.
-    fn next(&self) -> Option<Task> {
+    fn next(&self) -> Option<LogTask> {
         let mut state = self.lock();
         loop {
             if state.reopens > state.reopened {
-                return Some(Task::Reopen(state.reopens));
+                return Some(LogTask::Reopen(state.reopens));
             }
             if let Some(lines) = state.buffers.pop_front() {
-                return Some(Task::Write(lines));
+                return Some(LogTask::Write(lines));
             }
             if state.is_ending {
                 return None;
@@ -135,16 +135,16 @@ impl LogQueue {
         }
     }
 
-    fn pause(&self, length: Duration) -> Wake {
-        let is_quiet = |state: &mut State| !state.is_ending && state.reopens == state.reopened;
+    fn pause(&self, length: Duration) -> PauseEnd {
+        let is_quiet = |state: &mut LogQueueState| !state.is_ending && state.reopens == state.reopened;
         let waited = self.changed.wait_timeout_while(self.lock(), length, is_quiet);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if state.reopens > state.reopened {
-            Wake::Reopen(state.reopens)
+            PauseEnd::Reopen(state.reopens)
         } else if state.is_ending {
-            Wake::Ending
+            PauseEnd::Ending
         } else {
-            Wake::Elapsed
+            PauseEnd::Elapsed
         }
     }
 
@@ -194,7 +194,7 @@ impl LogWriter {
     pub fn start(log: OpenLog, stats: StatsReader) -> Result<LogWriter, Error> {
         let OpenLog { target, file } = log;
         let queue = Arc::new(LogQueue { path: target_name(&target).into(), ..LogQueue::default() });
-        let mut thread = Thread { target, file, queue: queue.clone(), stats, lost_before: None };
+        let mut thread = LogThread { target, file, queue: queue.clone(), stats, lost_before: None };
         let thread = std::thread::Builder::new()
             .name("access-log".into())
             .spawn(move || thread.run())
@@ -223,7 +223,7 @@ impl Drop for LogWriter {
     }
 }
 
-struct Thread {
+struct LogThread {
     target: AccessLog,
     file: File,
     queue: Arc<LogQueue>,
@@ -232,15 +232,15 @@ struct Thread {
     lost_before: Option<u64>,
 }
 
-impl Thread {
+impl LogThread {
     fn run(&mut self) {
         while let Some(task) = self.queue.next() {
             match task {
-                Task::Reopen(number) => {
+                LogTask::Reopen(number) => {
                     let failure = self.open_again(&[], &mut 0).err();
                     self.queue.note_reopened(number, failure.map(|error| error.to_string()));
                 }
-                Task::Write(lines) => {
+                LogTask::Write(lines) => {
                     if let Err(error) = self.write(&lines) {
                         return self.give_up(&error);
                     }
@@ -264,17 +264,17 @@ impl Thread {
                 return Err(error);
             }
             match self.queue.pause(pause) {
-                Wake::Elapsed => {
+                PauseEnd::Elapsed => {
                     pause = (pause * 2).min(PAUSE_MAX);
                     // If it cannot be opened, the next write probably fails, too, and says why.
                     _ = self.open_again(lines, &mut at);
                 }
-                Wake::Reopen(number) => {
+                PauseEnd::Reopen(number) => {
                     pause = PAUSE_MIN;
                     let failure = self.open_again(lines, &mut at).err();
                     self.queue.note_reopened(number, failure.map(|error| error.to_string()));
                 }
-                Wake::Ending => is_last = true,
+                PauseEnd::Ending => is_last = true,
             }
         }
     }
@@ -301,7 +301,7 @@ impl Thread {
         if self.lost_before.is_none() {
             self.lost_before = Some(self.stats.snapshot().log_lines_lost);
             write(
-                Level::Error,
+                LogLevel::Error,
                 "proxy",
                 format_args!(
                     "cannot write the access log {}: {error}; lines are kept in memory while there is room, and writing \
@@ -317,7 +317,7 @@ impl Thread {
         self.queue.lock().failure = None;
         let lost = self.stats.snapshot().log_lines_lost.saturating_sub(before);
         let path = target_name(&self.target).display();
-        write(Level::Note, "proxy", format_args!("the access log {path} is written again; {lost} lines were lost"));
+        write(LogLevel::Note, "proxy", format_args!("the access log {path} is written again; {lost} lines were lost"));
     }
 
     /// Says how many lines are lost because the proxy ends.
@@ -327,7 +327,7 @@ impl Thread {
         let before = self.lost_before.unwrap_or(0);
         let lost = self.stats.snapshot().log_lines_lost.saturating_sub(before) + waiting as u64;
         let path = target_name(&self.target).display();
-        write(Level::Error, "proxy", format_args!("the access log {path} lacks its last {lost} lines: {error}"));
+        write(LogLevel::Error, "proxy", format_args!("the access log {path} lacks its last {lost} lines: {error}"));
     }
 }
 
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renamed_log_is_followed_by_a_new_one() {
+    fn renamed_log_gets_new_file() {
         let folder = folder("rename");
         let (path, old) = (folder.join("log"), folder.join("log.1"));
         let writer = start(&AccessLog::File(path.clone()));
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_failed_is_written_again() {
+    fn failed_log_is_written_again() {
         let folder = folder("full");
         let path = folder.join("log");
         // Every write to this device fails with "no space left".
@@ -427,8 +427,9 @@ mod tests {
         std::fs::remove_dir_all(&folder).expect("removed");
     }
 
+    /// The retries do not delay the end of the process.
     #[test]
-    fn a_log_that_failed_is_tried_again_without_a_signal_and_does_not_hold_up_the_end() {
+    fn failed_log_retries_without_signal() {
         let folder = folder("again");
         let path = folder.join("log");
         let link = || std::os::unix::fs::symlink("/dev/full", &path).expect("a link");
@@ -448,14 +449,15 @@ mod tests {
         std::fs::remove_dir_all(&folder).expect("removed");
     }
 
+    /// In a new file the line is written from its start; in the same file it continues.
     #[test]
-    fn a_torn_line_is_whole_in_a_new_file_and_goes_on_in_the_same() {
+    fn torn_line_resumes_or_restarts() {
         let folder = folder("torn");
         let path = folder.join("log");
         let (target, queue) = (AccessLog::File(path.clone()), Arc::new(LogQueue::default()));
         let stats = StatsReader::new(Vec::new());
         let file = append_to(&path).expect("a file");
-        let mut thread = Thread { target, file, queue, stats, lost_before: None };
+        let mut thread = LogThread { target, file, queue, stats, lost_before: None };
         let mut at = 6;
         thread.open_again(b"one\ntwo\n", &mut at).expect("opened");
         assert_eq!(at, 6, "the same file");

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use instant_acme::{Account, NewAccount};
-use nectary_host::log::{Level, Throttle};
+use nectary_host::log::{LogLevel, LogThrottle};
 
 use super::AcmeOptions;
 use super::authority_client::{AskedPause, AuthorityClient};
@@ -112,9 +112,9 @@ impl AccountKeeper {
                 true
             }
             Err(error) => {
-                static UNWRITTEN: Throttle = Throttle::every(MESSAGE_TIME);
+                static UNWRITTEN: LogThrottle = LogThrottle::every(MESSAGE_TIME);
                 let what = format!("{} cannot be written: {error}", self.files.account_path().display());
-                UNWRITTEN.write(Level::Error, "proxy", format_args!("{what}; the account is used from memory"));
+                UNWRITTEN.write(LogLevel::Error, "proxy", format_args!("{what}; the account is used from memory"));
                 false
             }
         }

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_of_names_end_with_their_order() {
+    fn challenge_answers_end_with_order() {
         let (answers, provider) = (ChallengeAnswers::default(), rustls::crypto::ring::default_provider());
         assert!(answers.offer_tls("a.test", &[1; 31], &provider).is_err());
         let offered = answers.offer_tls("a.test", &[1; 32], &provider).expect("a certificate");

@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use x509_parser::extensions::GeneralName;
 
-use super::renewal_plan::Validity;
+use super::renewal_plan::CertificateValidity;
 
 /// The most certificates of a chain.
 const CHAIN_MAX: usize = 32;
@@ -24,7 +24,7 @@ const PLACEHOLDER: &str = "placeholder.invalid";
 #[derive(Debug, Clone)]
 pub(crate) struct IssuedCertificate {
     pub certified: Arc<CertifiedKey>,
-    pub validity: Validity,
+    pub validity: CertificateValidity,
 }
 
 impl IssuedCertificate {
@@ -47,7 +47,7 @@ impl IssuedCertificate {
 }
 
 /// Reads when a certificate is valid. *Errors*: it is not for this name.
-fn describe(name: &str, der: &[u8]) -> Result<Validity, String> {
+fn describe(name: &str, der: &[u8]) -> Result<CertificateValidity, String> {
     let unreadable = |error: &dyn std::fmt::Display| format!("its certificate cannot be read: {error}");
     let (_, parsed) = x509_parser::parse_x509_certificate(der).map_err(|error| unreadable(&error))?;
     let alternatives = parsed.subject_alternative_name().map_err(|error| unreadable(&error))?;
@@ -59,7 +59,10 @@ fn describe(name: &str, der: &[u8]) -> Result<Validity, String> {
         return Err(format!("its certificate is not for {name}"));
     }
     let validity = parsed.validity();
-    Ok(Validity { not_before_s: validity.not_before.timestamp(), not_after_s: validity.not_after.timestamp() })
+    Ok(CertificateValidity {
+        not_before_s: validity.not_before.timestamp(),
+        not_after_s: validity.not_after.timestamp(),
+    })
 }
 
 /// Whether a certificate with this name, which may begin with `*.`, is for a name in lower case.

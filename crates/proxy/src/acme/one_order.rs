@@ -33,13 +33,13 @@ pub(crate) struct OrderParts<'a> {
 }
 
 /// A certificate, and the text of its file, which has its private key.
-pub(crate) struct Ordered {
+pub(crate) struct OrderedCertificate {
     pub certificate: IssuedCertificate,
     pub pem: String,
 }
 
 /// Orders a certificate and waits for it.
-pub(crate) async fn order(parts: OrderParts<'_>) -> Result<Ordered, OrderFailure> {
+pub(crate) async fn order(parts: OrderParts<'_>) -> Result<OrderedCertificate, OrderFailure> {
     let identifiers = [Identifier::Dns(parts.name.to_owned())];
     let mut wanted = NewOrder::new(&identifiers);
     if let Some(replaced) = parts.replaces.clone() {
@@ -55,7 +55,7 @@ pub(crate) async fn order(parts: OrderParts<'_>) -> Result<Ordered, OrderFailure
     let certificate = IssuedCertificate::read(parts.name, pem.as_bytes(), parts.provider).map_err(|what| {
         OrderFailure::new(FailureKind::Refused, format!("what the authority gave is of no use: {what}"))
     })?;
-    Ok(Ordered { certificate, pem })
+    Ok(OrderedCertificate { certificate, pem })
 }
 
 /// Lets the authority check that the name leads to this proxy.

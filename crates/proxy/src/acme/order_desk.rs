@@ -17,17 +17,17 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use futures_util::FutureExt;
 use instant_acme::{Account, CertificateIdentifier};
 use nectary_host::Shutdown;
-use nectary_host::log::{Level, Throttle, write};
+use nectary_host::log::{LogLevel, LogThrottle, write};
 use rustls::crypto::CryptoProvider;
 
 use super::account_keeper::AccountKeeper;
 use super::issued_certificate::{IssuedCertificate, placeholder};
 use super::live_certificates::LiveNames;
-use super::one_order::{OrderParts, Ordered, order};
+use super::one_order::{OrderParts, OrderedCertificate, order};
 use super::order_failure::{FailureKind, OrderFailure};
 use super::pause_book::PauseBook;
 use super::progress::{AcmeFailure, AcmeName};
-use super::renewal_plan::{Moment, PAUSE_MAX, RenewalPlan, Step, next_step};
+use super::renewal_plan::{PAUSE_MAX, RenewalMoment, RenewalPlan, RenewalStep, next_step};
 use super::state_files::StateFiles;
 use super::{AcmeOptions, AcmeShared};
 
@@ -118,10 +118,10 @@ impl OrderDesk {
             let now = self.now();
             let next = next_step(self.names.iter().map(|work| &work.plan), now);
             match next {
-                Some((index, Step::Order)) => self.order(index).await,
-                Some((index, Step::Look)) => self.look(index).await,
-                Some((index, Step::Save)) => self.save(index),
-                Some((index, Step::Read)) => self.read_again(index),
+                Some((index, RenewalStep::Order)) => self.order(index).await,
+                Some((index, RenewalStep::Look)) => self.look(index).await,
+                Some((index, RenewalStep::Save)) => self.save(index),
+                Some((index, RenewalStep::Read)) => self.read_again(index),
                 None => {
                     let idle = self.names.iter().map(|work| work.plan.idle_time(now)).min();
                     let idle = idle.unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
@@ -136,10 +136,10 @@ impl OrderDesk {
         }
     }
 
-    fn now(&self) -> Moment {
+    fn now(&self) -> RenewalMoment {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let unix_s = since.map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(i64::MAX));
-        Moment { unix_s, uptime: self.started.elapsed() }
+        RenewalMoment { unix_s, uptime: self.started.elapsed() }
     }
 
     /// Uses other options. What has failed is tried at once, unless it is to wait.
@@ -204,7 +204,7 @@ impl OrderDesk {
         });
         let placeholder = placeholder(&self.provider);
         if let Err(error) = &placeholder {
-            write(Level::Error, "proxy", format_args!("no placeholder for certificates: {error}"));
+            write(LogLevel::Error, "proxy", format_args!("no placeholder for certificates: {error}"));
         }
         self.shared.certificates.replace(LiveNames {
             by_name: by_name.collect(),
@@ -248,7 +248,7 @@ impl OrderDesk {
             }
             Err(what) => {
                 let what = format!("{} cannot be used: {what}", path.display());
-                write(Level::Warning, "proxy", format_args!("{what}; a certificate is ordered in its place"));
+                write(LogLevel::Warning, "proxy", format_args!("{what}; a certificate is ordered in its place"));
                 work.failure = Some(OrderFailure::new(FailureKind::File, what));
             }
         }
@@ -273,7 +273,7 @@ impl OrderDesk {
     async fn order(&mut self, index: usize) {
         if let Some(held) = self.held(index) {
             let now = self.now();
-            for work in self.names.iter_mut().filter(|work| work.plan.step(now) == Some(Step::Order)) {
+            for work in self.names.iter_mut().filter(|work| work.plan.step(now) == Some(RenewalStep::Order)) {
                 work.hold(held.clone(), now);
             }
             return;
@@ -301,15 +301,19 @@ impl OrderDesk {
                 }
                 let is_of_all = failure.is_of_all();
                 for (at, work) in self.names.iter_mut().enumerate() {
-                    if at == index || (is_of_all && work.plan.step(now) == Some(Step::Order)) {
+                    if at == index || (is_of_all && work.plan.step(now) == Some(RenewalStep::Order)) {
                         work.fail(failure.clone(), now, &self.options);
                     }
                 }
             }
         }
         if let Err(what) = self.write_pauses(None) {
-            static UNWRITTEN: Throttle = Throttle::every(MESSAGE_TIME);
-            UNWRITTEN.write(Level::Error, "proxy", format_args!("{what}; a restart forgets the pauses after failures"));
+            static UNWRITTEN: LogThrottle = LogThrottle::every(MESSAGE_TIME);
+            UNWRITTEN.write(
+                LogLevel::Error,
+                "proxy",
+                format_args!("{what}; a restart forgets the pauses after failures"),
+            );
         }
     }
 
@@ -333,7 +337,7 @@ impl OrderDesk {
         (!left.is_zero()).then_some(held)
     }
 
-    async fn attempt(&mut self, index: usize) -> Result<Ordered, OrderFailure> {
+    async fn attempt(&mut self, index: usize) -> Result<OrderedCertificate, OrderFailure> {
         let account = match self.account.find().await? {
             Some(account) => account,
             None => self.account.make().await?,
@@ -349,7 +353,7 @@ impl OrderDesk {
         }
     }
 
-    async fn order_with(&self, account: &Account, index: usize) -> Result<Ordered, OrderFailure> {
+    async fn order_with(&self, account: &Account, index: usize) -> Result<OrderedCertificate, OrderFailure> {
         let work = &self.names[index];
         let leaf = work.certificate.as_ref().and_then(IssuedCertificate::leaf);
         let replaces = leaf.filter(|_| work.has_suggestion && work.plan.failures() == 0);
@@ -365,14 +369,14 @@ impl OrderDesk {
     }
 
     /// Uses a certificate that was issued, and writes it.
-    fn install(&mut self, index: usize, ordered: Ordered) {
+    fn install(&mut self, index: usize, ordered: OrderedCertificate) {
         let now = self.now();
         let work = &mut self.names[index];
-        let Ordered { certificate, pem } = ordered;
+        let OrderedCertificate { certificate, pem } = ordered;
         self.shared.certificates.install(&work.name, certificate.certified.clone());
         let is_of_use = work.plan.on_issued(certificate.validity, now, &self.options.retry, chance());
         let days = certificate.validity.not_after_s.saturating_sub(now.unix_s).div_euclid(86_400);
-        write(Level::Note, "proxy", format_args!("certificate of {} issued; it ends in {days} days", work.name));
+        write(LogLevel::Note, "proxy", format_args!("certificate of {} issued; it ends in {days} days", work.name));
         work.failure = (!is_of_use).then(|| {
             let what = format!("the certificate that was issued ends in {days} days by the clock of this machine");
             OrderFailure::new(FailureKind::Clock, what)
@@ -402,7 +406,7 @@ impl OrderDesk {
                 let is_first = why.is_empty();
                 *why = format!("{} cannot be written: {error}", self.files.certificate_path(&work.name).display());
                 if is_first {
-                    write(Level::Error, "proxy", format_args!("{why}; the certificate is used from memory"));
+                    write(LogLevel::Error, "proxy", format_args!("{why}; the certificate is used from memory"));
                 }
                 work.plan.on_saved(false, now);
             }
@@ -420,7 +424,7 @@ impl OrderDesk {
                 work.has_suggestion = asked.is_some();
                 let (window_s, again) = asked.unzip();
                 work.plan.on_suggested(window_s, again, now, chance());
-            } else if is_unreachable && work.plan.step(now) == Some(Step::Look) {
+            } else if is_unreachable && work.plan.step(now) == Some(RenewalStep::Look) {
                 work.plan.on_suggested(None, None, now, chance());
             }
         }
@@ -471,26 +475,26 @@ impl fmt::Debug for OrderDesk {
 
 impl NameWork {
     /// Notes that an order has failed, and writes a message if there was none for a while.
-    fn fail(&mut self, failure: OrderFailure, now: Moment, options: &AcmeOptions) {
+    fn fail(&mut self, failure: OrderFailure, now: RenewalMoment, options: &AcmeOptions) {
         self.plan.on_failed(now, &options.retry, chance(), failure.pause);
         self.tell(&failure, now);
         self.failure = Some(failure);
     }
 
     /// Notes that nothing may be ordered for the pause of a failure that is none of this name.
-    fn hold(&mut self, held: OrderFailure, now: Moment) {
+    fn hold(&mut self, held: OrderFailure, now: RenewalMoment) {
         self.plan.wait(held.pause.unwrap_or_default(), now);
         self.tell(&held, now);
         self.failure = Some(held);
     }
 
     /// Writes a message about a failure if there was none for a while.
-    fn tell(&mut self, failure: &OrderFailure, now: Moment) {
+    fn tell(&mut self, failure: &OrderFailure, now: RenewalMoment) {
         if self.logged_at.is_none_or(|logged_at| now.uptime.saturating_sub(logged_at) >= MESSAGE_TIME) {
             self.logged_at = Some(now.uptime);
             let again = self.plan.pause_left(now).as_secs();
             let (name, what) = (&self.name, &failure.what);
-            write(Level::Warning, "proxy", format_args!("no certificate for {name}: {what}; again in {again} s"));
+            write(LogLevel::Warning, "proxy", format_args!("no certificate for {name}: {what}; again in {again} s"));
         }
     }
 }

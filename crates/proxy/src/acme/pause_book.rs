@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::time::Duration;
 
-use nectary_host::log::{Level, write};
+use nectary_host::log::{LogLevel, write};
 use serde::{Deserialize, Serialize};
 
 use super::order_failure::{FailureKind, OrderFailure};
@@ -99,21 +99,21 @@ impl PauseBook {
         let found = match files.read_pauses() {
             Ok(None) => return PauseBook::default(),
             Ok(Some(bytes)) => parse(&bytes),
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(Unusable::Damaged(error.to_string())),
-            Err(error) => Err(Unusable::Unknown(format!("{} cannot be read: {error}", path.display()))),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(PauseFileFault::Damaged(error.to_string())),
+            Err(error) => Err(PauseFileFault::Unknown(format!("{} cannot be read: {error}", path.display()))),
         };
         match found {
             Ok(pauses) => PauseBook { pauses, unusable: None },
-            Err(Unusable::Damaged(what)) => {
+            Err(PauseFileFault::Damaged(what)) => {
                 let what = format!("{} cannot be used: {what}", path.display());
-                write(Level::Warning, "proxy", format_args!("{what}; pauses of before are forgotten"));
+                write(LogLevel::Warning, "proxy", format_args!("{what}; pauses of before are forgotten"));
                 PauseBook::default()
             }
-            Err(Unusable::Newer(format)) => {
+            Err(PauseFileFault::Newer(format)) => {
                 let what = format!("its format is {format}, not {FORMAT}");
                 PauseBook::unusable(format!("{} cannot be used, nor overwritten: {what}", path.display()))
             }
-            Err(Unusable::Unknown(what)) => PauseBook::unusable(what),
+            Err(PauseFileFault::Unknown(what)) => PauseBook::unusable(what),
         }
     }
 
@@ -196,7 +196,7 @@ impl PauseBook {
 
 /// Why the file is not used.
 #[derive(Debug, PartialEq, Eq)]
-enum Unusable {
+enum PauseFileFault {
     /// It is replaced.
     Damaged(String),
     /// A later version has written it.
@@ -205,11 +205,11 @@ enum Unusable {
     Unknown(String),
 }
 
-fn parse(bytes: &[u8]) -> Result<PauseFile, Unusable> {
-    let damaged = |error: serde_json::Error| Unusable::Damaged(error.to_string());
+fn parse(bytes: &[u8]) -> Result<PauseFile, PauseFileFault> {
+    let damaged = |error: serde_json::Error| PauseFileFault::Damaged(error.to_string());
     let found: PauseFormat = serde_json::from_slice(bytes).map_err(damaged)?;
     if found.format != FORMAT {
-        return Err(Unusable::Newer(found.format));
+        return Err(PauseFileFault::Newer(found.format));
     }
     serde_json::from_slice(bytes).map_err(damaged)
 }

@@ -40,6 +40,6 @@ impl AcmeName {
     /// Whether so little of the lifetime is left that a renewal must have failed. *Units*: Unix seconds.
     pub fn is_late(&self, unix_s: i64) -> bool {
         let (Some(not_before_s), Some(not_after_s)) = (self.not_before_s, self.not_after_s) else { return false };
-        super::renewal_plan::Validity { not_before_s, not_after_s }.is_late(unix_s)
+        super::renewal_plan::CertificateValidity { not_before_s, not_after_s }.is_late(unix_s)
     }
 }

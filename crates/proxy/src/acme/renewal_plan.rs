@@ -39,7 +39,7 @@ const SUGGESTION_TIME: Duration = Duration::from_secs(24 * 3600);
 
 /// A moment on two clocks.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Moment {
+pub(crate) struct RenewalMoment {
     /// The system's clock. *Units*: Unix seconds.
     pub unix_s: i64,
     /// A clock that only goes forward.
@@ -48,12 +48,12 @@ pub(crate) struct Moment {
 
 /// When a certificate is valid. *Units*: Unix seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Validity {
+pub(crate) struct CertificateValidity {
     pub not_before_s: i64,
     pub not_after_s: i64,
 }
 
-impl Validity {
+impl CertificateValidity {
     /// When a third of the lifetime is left.
     pub fn renewal_s(self) -> i64 {
         self.not_after_s.saturating_sub(self.lifetime_s() / 3)
@@ -96,7 +96,7 @@ impl RetryRule {
 /// What is to be done for a name. What comes first here is done first: writing takes hardly any time, and an authority
 /// that is silent when it is asked what it suggests delays no order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Step {
+pub(crate) enum RenewalStep {
     /// Read the certificate again.
     Read,
     /// Write the certificate again.
@@ -109,7 +109,10 @@ pub(crate) enum Step {
 
 /// The step that is done next, with the index of its plan. Of several, that of the name that has failed least, so names
 /// that fail again and again, and slowly, keep no other waiting.
-pub(crate) fn next_step<'a>(plans: impl Iterator<Item = &'a RenewalPlan>, now: Moment) -> Option<(usize, Step)> {
+pub(crate) fn next_step<'a>(
+    plans: impl Iterator<Item = &'a RenewalPlan>,
+    now: RenewalMoment,
+) -> Option<(usize, RenewalStep)> {
     let steps = plans.enumerate().filter_map(|(index, plan)| Some((index, plan.step(now)?, plan.failures)));
     let next = steps.min_by_key(|(_, step, failures)| (*step, *failures));
     next.map(|(index, step, _)| (index, step))
@@ -131,7 +134,7 @@ pub(crate) struct LeftPauses {
 /// What is known of a name.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RenewalPlan {
-    validity: Option<Validity>,
+    validity: Option<CertificateValidity>,
     /// When the authority suggests to renew.
     suggested_s: Option<i64>,
     failures: u32,
@@ -149,12 +152,12 @@ pub(crate) struct RenewalPlan {
 
 impl RenewalPlan {
     /// A name with the certificate that was found.
-    pub fn new(validity: Option<Validity>) -> RenewalPlan {
+    pub fn new(validity: Option<CertificateValidity>) -> RenewalPlan {
         RenewalPlan { validity, ..RenewalPlan::default() }
     }
 
     /// A name whose certificate could not be read.
-    pub fn unreadable(now: Moment, rule: &RetryRule) -> RenewalPlan {
+    pub fn unreadable(now: RenewalMoment, rule: &RetryRule) -> RenewalPlan {
         RenewalPlan { read_at: Some(now.uptime.saturating_add(rule.first)), ..RenewalPlan::default() }
     }
 
@@ -164,7 +167,7 @@ impl RenewalPlan {
     }
 
     /// Takes over the pauses of an earlier process.
-    pub fn resume(&mut self, left: LeftPauses, now: Moment) {
+    pub fn resume(&mut self, left: LeftPauses, now: RenewalMoment) {
         let until = |left: Duration| now.uptime.saturating_add(left.min(PAUSE_MAX));
         self.failures = left.failures;
         self.paused_until = until(left.order);
@@ -173,7 +176,7 @@ impl RenewalPlan {
     }
 
     /// The pauses for a later process.
-    pub fn left(&self, now: Moment) -> LeftPauses {
+    pub fn left(&self, now: RenewalMoment) -> LeftPauses {
         LeftPauses {
             failures: self.failures,
             order: self.paused_until.saturating_sub(now.uptime),
@@ -183,7 +186,7 @@ impl RenewalPlan {
     }
 
     /// The pauses for a later process, if this one ends in the attempt that begins now.
-    pub fn left_in_attempt(&self, now: Moment, rule: &RetryRule) -> LeftPauses {
+    pub fn left_in_attempt(&self, now: RenewalMoment, rule: &RetryRule) -> LeftPauses {
         let failures = self.failures.saturating_add(1);
         LeftPauses { failures, order: rule.pause(failures, 0.5), ..self.left(now) }
     }
@@ -194,7 +197,7 @@ impl RenewalPlan {
     }
 
     /// When the certificate is renewed; `None` if there is none. *Units*: Unix seconds.
-    pub fn renewal_s(&self, now: Moment) -> Option<i64> {
+    pub fn renewal_s(&self, now: RenewalMoment) -> Option<i64> {
         let by_age = self.validity?.renewal_s();
         let suggested =
             self.suggested_s.map(|suggested_s| match seconds_up(self.suggestion_from.saturating_sub(now.uptime)) {
@@ -205,31 +208,31 @@ impl RenewalPlan {
     }
 
     /// How long it takes until the next attempt, or until the certificate is read again.
-    pub fn pause_left(&self, now: Moment) -> Duration {
+    pub fn pause_left(&self, now: RenewalMoment) -> Duration {
         self.read_at.unwrap_or(self.paused_until).saturating_sub(now.uptime)
     }
 
     /// Whether there is no certificate, or it is time to renew it.
-    pub fn is_due(&self, now: Moment) -> bool {
+    pub fn is_due(&self, now: RenewalMoment) -> bool {
         self.renewal_s(now).is_none_or(|renewal_s| now.unix_s >= renewal_s)
     }
 
     /// What is to be done now.
-    pub fn step(&self, now: Moment) -> Option<Step> {
+    pub fn step(&self, now: RenewalMoment) -> Option<RenewalStep> {
         if let Some(read_at) = self.read_at {
-            return (now.uptime >= read_at).then_some(Step::Read);
+            return (now.uptime >= read_at).then_some(RenewalStep::Read);
         }
         if self.is_due(now) && now.uptime >= self.paused_until {
-            return Some(Step::Order);
+            return Some(RenewalStep::Order);
         }
         if self.save_at.is_some_and(|save_at| now.uptime >= save_at) {
-            return Some(Step::Save);
+            return Some(RenewalStep::Save);
         }
-        (self.validity.is_some() && now.uptime >= self.look_at).then_some(Step::Look)
+        (self.validity.is_some() && now.uptime >= self.look_at).then_some(RenewalStep::Look)
     }
 
     /// How long nothing is to be done, if neither clock is set.
-    pub fn idle_time(&self, now: Moment) -> Duration {
+    pub fn idle_time(&self, now: RenewalMoment) -> Duration {
         if self.read_at.is_some() {
             return self.pause_left(now);
         }
@@ -246,7 +249,13 @@ impl RenewalPlan {
     }
 
     /// A certificate was issued. *Returns*: whether it is of use; if its renewal is due at once, it counts as a failure.
-    pub fn on_issued(&mut self, validity: Validity, now: Moment, rule: &RetryRule, chance: f64) -> bool {
+    pub fn on_issued(
+        &mut self,
+        validity: CertificateValidity,
+        now: RenewalMoment,
+        rule: &RetryRule,
+        chance: f64,
+    ) -> bool {
         let is_by_suggestion = self.validity.is_some_and(|old| now.unix_s < old.renewal_s());
         if is_by_suggestion {
             self.suggestion_from = now.uptime.saturating_add(SUGGESTION_TIME);
@@ -265,20 +274,26 @@ impl RenewalPlan {
     }
 
     /// An order has failed. `at_least` is the pause that the authority asks for.
-    pub fn on_failed(&mut self, now: Moment, rule: &RetryRule, chance: f64, at_least: Option<Duration>) {
+    pub fn on_failed(&mut self, now: RenewalMoment, rule: &RetryRule, chance: f64, at_least: Option<Duration>) {
         self.failures = self.failures.saturating_add(1);
         let asked = at_least.unwrap_or_default().min(PAUSE_MAX);
         self.paused_until = now.uptime.saturating_add(rule.pause(self.failures, chance).max(asked));
     }
 
     /// Nothing may be ordered for a while, for a reason that is no failure of this name.
-    pub fn wait(&mut self, left: Duration, now: Moment) {
+    pub fn wait(&mut self, left: Duration, now: RenewalMoment) {
         self.paused_until = self.paused_until.max(now.uptime.saturating_add(left));
     }
 
     /// The authority suggests to renew between two moments (Unix seconds), or suggests nothing; and to ask again after
     /// a time.
-    pub fn on_suggested(&mut self, window_s: Option<(i64, i64)>, again: Option<Duration>, now: Moment, chance: f64) {
+    pub fn on_suggested(
+        &mut self,
+        window_s: Option<(i64, i64)>,
+        again: Option<Duration>,
+        now: RenewalMoment,
+        chance: f64,
+    ) {
         if let Some((start_s, end_s)) = window_s {
             let width_s = end_s.saturating_sub(start_s).max(0);
             let part_s = (width_s as f64 * chance.clamp(0.0, 1.0)) as i64;
@@ -289,14 +304,14 @@ impl RenewalPlan {
     }
 
     /// The certificate was written, or could not be.
-    pub fn on_saved(&mut self, is_saved: bool, now: Moment) {
+    pub fn on_saved(&mut self, is_saved: bool, now: RenewalMoment) {
         self.save_at = (!is_saved).then(|| now.uptime.saturating_add(SAVE_TIME));
     }
 
     /// The operator has asked for a reload: what has failed is tried at once, unless it is to wait, as when the
     /// authority has asked for a pause, or another reload has hastened it less than [`HURRY_TIME`] ago. That does not
     /// count if `is_changed`: an order is made in another way now.
-    pub fn hurry(&mut self, now: Moment, is_to_wait: bool, is_changed: bool) {
+    pub fn hurry(&mut self, now: RenewalMoment, is_to_wait: bool, is_changed: bool) {
         self.save_at = self.save_at.map(|save_at| save_at.min(now.uptime));
         self.read_at = self.read_at.map(|read_at| read_at.min(now.uptime));
         let is_paused = self.failures > 0 && self.paused_until > now.uptime;
@@ -325,12 +340,12 @@ mod tests {
     const DAY_S: i64 = 86_400;
     const RULE: RetryRule = RetryRule { first: Duration::from_secs(60), longest: Duration::from_secs(6 * 3600) };
 
-    fn at(unix_s: i64, uptime_s: u64) -> Moment {
-        Moment { unix_s, uptime: Duration::from_secs(uptime_s) }
+    fn at(unix_s: i64, uptime_s: u64) -> RenewalMoment {
+        RenewalMoment { unix_s, uptime: Duration::from_secs(uptime_s) }
     }
 
-    fn days(from: i64, to: i64) -> Validity {
-        Validity { not_before_s: from * DAY_S, not_after_s: to * DAY_S }
+    fn days(from: i64, to: i64) -> CertificateValidity {
+        CertificateValidity { not_before_s: from * DAY_S, not_after_s: to * DAY_S }
     }
 
     #[test]
@@ -339,7 +354,7 @@ mod tests {
         plan.on_suggested(None, None, at(0, 0), 0.5);
         assert_eq!(plan.renewal_s(at(0, 0)), Some(60 * DAY_S));
         assert_eq!(plan.step(at(60 * DAY_S - 1, 1)), None);
-        assert_eq!(plan.step(at(60 * DAY_S, 1)), Some(Step::Order));
+        assert_eq!(plan.step(at(60 * DAY_S, 1)), Some(RenewalStep::Order));
         assert!(!days(0, 90).is_late(75 * DAY_S - 1) && days(0, 90).is_late(75 * DAY_S));
     }
 
@@ -354,12 +369,12 @@ mod tests {
     #[test]
     fn missing_certificates_are_ordered_at_once() {
         let mut plan = RenewalPlan::new(None);
-        assert_eq!(plan.step(at(0, 0)), Some(Step::Order));
+        assert_eq!(plan.step(at(0, 0)), Some(RenewalStep::Order));
         plan.on_failed(at(0, 0), &RULE, 0.5, None);
-        assert_eq!((plan.step(at(0, 59)), plan.step(at(0, 60))), (None, Some(Step::Order)));
+        assert_eq!((plan.step(at(0, 59)), plan.step(at(0, 60))), (None, Some(RenewalStep::Order)));
         assert_eq!(plan.idle_time(at(0, 20)), Duration::from_secs(40));
         plan.on_failed(at(0, 60), &RULE, 0.5, Some(Duration::from_secs(3600)));
-        assert_eq!((plan.step(at(0, 3659)), plan.step(at(0, 3660))), (None, Some(Step::Order)));
+        assert_eq!((plan.step(at(0, 3659)), plan.step(at(0, 3660))), (None, Some(RenewalStep::Order)));
         assert_eq!(plan.failures(), 2);
         assert!(plan.on_issued(days(0, 90), at(0, 3660), &RULE, 0.5));
         assert_eq!((plan.failures(), plan.step(at(0, 3661))), (0, None));
@@ -372,7 +387,7 @@ mod tests {
         let mut plan = RenewalPlan::new(Some(days(0, 90)));
         let (mut uptime, mut orders) = (0, 0);
         while uptime < 7 * 86_400 {
-            if plan.step(at(now, uptime)) == Some(Step::Order) {
+            if plan.step(at(now, uptime)) == Some(RenewalStep::Order) {
                 orders += 1;
                 assert!(!plan.on_issued(days(0, 90), at(now, uptime), &RULE, 0.5));
             }
@@ -391,17 +406,17 @@ mod tests {
     #[test]
     fn suggestions_only_hasten_a_renewal() {
         let mut plan = RenewalPlan::new(Some(days(0, 90)));
-        assert_eq!(plan.step(at(DAY_S, 0)), Some(Step::Look));
+        assert_eq!(plan.step(at(DAY_S, 0)), Some(RenewalStep::Look));
         plan.on_suggested(Some((70 * DAY_S, 80 * DAY_S)), None, at(DAY_S, 0), 0.5);
         assert_eq!(plan.renewal_s(at(DAY_S, 0)), Some(60 * DAY_S));
         plan.on_suggested(Some((10 * DAY_S, 20 * DAY_S)), None, at(DAY_S, 0), 0.5);
         assert_eq!(plan.renewal_s(at(DAY_S, 0)), Some(15 * DAY_S));
         // A revoked certificate is replaced at once; what is suggested after that is asked for later.
         plan.on_suggested(Some((-5, -4)), None, at(DAY_S, 0), 0.5);
-        assert_eq!(plan.step(at(DAY_S, 0)), Some(Step::Order));
+        assert_eq!(plan.step(at(DAY_S, 0)), Some(RenewalStep::Order));
         assert!(plan.on_issued(days(1, 91), at(DAY_S, 0), &RULE, 0.5));
         assert_eq!(plan.step(at(DAY_S, 3600)), None);
-        assert_eq!(plan.step(at(DAY_S, 6 * 3600)), Some(Step::Look));
+        assert_eq!(plan.step(at(DAY_S, 6 * 3600)), Some(RenewalStep::Look));
     }
 
     #[test]
@@ -411,12 +426,15 @@ mod tests {
         plan.hurry(at(0, 1), true, true);
         assert_eq!(plan.step(at(0, 1)), None);
         plan.hurry(at(0, 1), false, false);
-        assert_eq!((plan.step(at(0, 1)), plan.failures()), (Some(Step::Order), 1));
+        assert_eq!((plan.step(at(0, 1)), plan.failures()), (Some(RenewalStep::Order), 1));
         // The next one within a quarter of an hour counts only with other options.
         plan.on_failed(at(0, 1), &RULE, 0.5, Some(PAUSE_MAX));
-        for (uptime, is_changed, step) in
-            [(2, false, None), (900, false, None), (3, true, Some(Step::Order)), (901, false, Some(Step::Order))]
-        {
+        for (uptime, is_changed, step) in [
+            (2, false, None),
+            (900, false, None),
+            (3, true, Some(RenewalStep::Order)),
+            (901, false, Some(RenewalStep::Order)),
+        ] {
             let mut plan = plan.clone();
             plan.hurry(at(0, uptime), false, is_changed);
             assert_eq!(plan.step(at(0, uptime)), step, "{uptime} {is_changed}");
@@ -434,11 +452,11 @@ mod tests {
                 plan.hurry(now, false, false);
                 good.hurry(now, false, false);
             }
-            if plan.step(now) == Some(Step::Order) {
+            if plan.step(now) == Some(RenewalStep::Order) {
                 orders.push(uptime);
                 plan.on_failed(now, &RULE, 0.5, None);
             }
-            if good.step(now) == Some(Step::Look) {
+            if good.step(now) == Some(RenewalStep::Look) {
                 looks += 1;
                 good.on_suggested(None, None, now, 0.5);
             }
@@ -455,11 +473,11 @@ mod tests {
         for hour in 0..7 * 24 {
             let now = at(DAY_S + hour * 3600, hour as u64 * 3600);
             match plan.step(now) {
-                Some(Step::Order) => {
+                Some(RenewalStep::Order) => {
                     orders.push(hour);
                     assert!(plan.on_issued(days(1, 91), now, &RULE, 0.5));
                 }
-                Some(Step::Look) => plan.on_suggested(Some((-5, -4)), None, now, 0.5),
+                Some(RenewalStep::Look) => plan.on_suggested(Some((-5, -4)), None, now, 0.5),
                 _ => {}
             }
         }
@@ -478,7 +496,7 @@ mod tests {
         assert_eq!(plan.left_in_attempt(at(0, 20), &RULE).order.as_secs(), 240);
         let mut later = RenewalPlan::new(None);
         later.resume(left, at(0, 1));
-        assert_eq!((later.step(at(0, 110)), later.step(at(0, 111))), (None, Some(Step::Order)));
+        assert_eq!((later.step(at(0, 110)), later.step(at(0, 111))), (None, Some(RenewalStep::Order)));
         later.hurry(at(0, 50), false, false);
         assert_eq!((later.step(at(0, 50)), later.failures()), (None, 2));
         later.resume(LeftPauses { order: Duration::MAX, ..left }, at(0, 1));
@@ -489,7 +507,7 @@ mod tests {
     fn asked_pause_outlasts_the_longest_own() {
         let mut plan = RenewalPlan::new(None);
         plan.on_failed(at(0, 0), &RULE, 0.5, Some(Duration::from_secs(24 * 3600)));
-        assert_eq!((plan.step(at(0, 86_399)), plan.step(at(0, 86_400))), (None, Some(Step::Order)));
+        assert_eq!((plan.step(at(0, 86_399)), plan.step(at(0, 86_400))), (None, Some(RenewalStep::Order)));
     }
 
     #[test]
@@ -497,7 +515,7 @@ mod tests {
         let mut plan = RenewalPlan::new(None);
         plan.on_failed(at(0, 0), &RULE, 0.5, Some(Duration::from_secs(3600)));
         plan.wait(Duration::from_secs(10), at(0, 0));
-        assert_eq!((plan.step(at(0, 3599)), plan.step(at(0, 3600))), (None, Some(Step::Order)));
+        assert_eq!((plan.step(at(0, 3599)), plan.step(at(0, 3600))), (None, Some(RenewalStep::Order)));
         plan.wait(Duration::from_secs(7200), at(0, 0));
         assert_eq!((plan.step(at(0, 7199)), plan.failures()), (None, 1));
     }
@@ -505,35 +523,35 @@ mod tests {
     #[test]
     fn unreadable_certificates_are_not_ordered() {
         let mut plan = RenewalPlan::unreadable(at(0, 5), &RULE);
-        assert_eq!((plan.step(at(0, 64)), plan.step(at(0, 65))), (None, Some(Step::Read)));
+        assert_eq!((plan.step(at(0, 64)), plan.step(at(0, 65))), (None, Some(RenewalStep::Read)));
         assert_eq!(plan.idle_time(at(0, 25)), Duration::from_secs(40));
         plan.hurry(at(0, 6), false, false);
-        assert_eq!(plan.step(at(0, 6)), Some(Step::Read));
+        assert_eq!(plan.step(at(0, 6)), Some(RenewalStep::Read));
     }
 
     #[test]
     fn orders_come_before_looks() {
         let now = at(DAY_S, 0);
         let mut plans = [RenewalPlan::new(Some(days(0, 90))), RenewalPlan::new(None), RenewalPlan::new(None)];
-        assert_eq!(next_step(plans.iter(), now), Some((1, Step::Order)));
+        assert_eq!(next_step(plans.iter(), now), Some((1, RenewalStep::Order)));
         // What failed before waits for what did not.
         plans[1].failures = 1;
-        assert_eq!(next_step(plans.iter(), now), Some((2, Step::Order)));
+        assert_eq!(next_step(plans.iter(), now), Some((2, RenewalStep::Order)));
         plans[0].on_suggested(None, None, now, 0.5);
         plans[0].save_at = Some(now.uptime);
-        assert_eq!(next_step(plans.iter(), now), Some((0, Step::Save)));
+        assert_eq!(next_step(plans.iter(), now), Some((0, RenewalStep::Save)));
         assert_eq!(
             (next_step(plans[..0].iter(), now), next_step(plans[..1].iter(), at(DAY_S, 0))),
-            (None, Some((0, Step::Save)))
+            (None, Some((0, RenewalStep::Save)))
         );
     }
 
     #[test]
-    fn what_was_not_written_is_written_later() {
+    fn failed_save_is_retried_later() {
         let mut plan = RenewalPlan::new(Some(days(0, 90)));
         plan.on_suggested(None, None, at(0, 0), 0.5);
         plan.on_saved(false, at(0, 0));
-        assert_eq!((plan.step(at(0, 299)), plan.step(at(0, 300))), (None, Some(Step::Save)));
+        assert_eq!((plan.step(at(0, 299)), plan.step(at(0, 300))), (None, Some(RenewalStep::Save)));
         plan.on_saved(true, at(0, 300));
         assert_eq!(plan.step(at(0, 301)), None);
     }
@@ -549,7 +567,7 @@ mod tests {
             chance in 0.0..=1.0_f64,
             asked in proptest::option::of(any::<u64>()),
         ) {
-            let validity = validity.map(|(not_before_s, not_after_s)| Validity { not_before_s, not_after_s });
+            let validity = validity.map(|(not_before_s, not_after_s)| CertificateValidity { not_before_s, not_after_s });
             let mut plan = RenewalPlan::new(validity);
             let now = at(moment.0, moment.1);
             plan.failures = failures;

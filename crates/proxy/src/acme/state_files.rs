@@ -221,17 +221,17 @@ mod tests {
     const KEY: &str = "MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgJVWC_QzOTCS5vtsJp2IG-UDc8cdDfeoKtxSZxaznM-mhRANC\
                        AAQenCPoGgPFTdPJ7VLLKt56RxPlYT1wNXnHc54PEyBg3LxKaH0-sJkX0mL8LyPEdsfL_Oz4TxHkWLJGrXVtNhfH";
 
-    struct Scratch(PathBuf);
+    struct StateScratch(PathBuf);
 
-    impl Scratch {
-        fn new(name: &str) -> Scratch {
+    impl StateScratch {
+        fn new(name: &str) -> StateScratch {
             let path = std::env::temp_dir().join(format!("nectary-acme-state-{name}-{}", std::process::id()));
             _ = fs::remove_dir_all(&path);
-            Scratch(path)
+            StateScratch(path)
         }
     }
 
-    impl Drop for Scratch {
+    impl Drop for StateScratch {
         fn drop(&mut self) {
             _ = fs::remove_dir_all(&self.0);
         }
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn files_are_replaced_whole() {
-        let scratch = Scratch::new("replaced");
+        let scratch = StateScratch::new("replaced");
         let files = StateFiles::new(&scratch.0.join("acme"), URL);
         assert_eq!(
             (files.read_certificate("a").expect("no file"), files.read_account().expect("no file")),
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn failed_write_keeps_the_old_file() {
-        let scratch = Scratch::new("failed");
+        let scratch = StateScratch::new("failed");
         let files = StateFiles::new(&scratch.0, URL);
         files.write_certificate("a", "old").expect("written");
         // A directory that is not empty stands where the new file is written.
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn look_makes_nothing() {
-        let scratch = Scratch::new("look");
+        let scratch = StateScratch::new("look");
         let state = scratch.0.join("above/acme");
         let files = StateFiles::new(&state, URL);
         let told = files.look().expect("it can be made").expect("a sentence");
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn long_files_are_refused() {
-        let scratch = Scratch::new("long");
+        let scratch = StateScratch::new("long");
         let files = StateFiles::new(&scratch.0, URL);
         files.write_certificate("a", &"x".repeat(FILE_BYTES_MAX as usize)).expect("written");
         assert!(files.read_certificate("a").is_ok());
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn account_is_read_as_it_was_written() {
+    fn account_file_round_trips() {
         let text = json!({ "format": 1, "credentials": { "id": "i", "key_pkcs8": KEY, "directory": URL }, "x": 1 });
         let credentials = parse_account(text.to_string().as_bytes(), URL).expect("an account");
         let written = account_text(&credentials).expect("a text");

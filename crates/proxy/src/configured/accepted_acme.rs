@@ -2,7 +2,7 @@
 
 use nectary_config::{AcmeChallenge, ProxyConfig};
 
-use super::refused::Refused;
+use super::refused::ProblemCollector;
 use super::value_or;
 use crate::acme::{AcmeOptions, RetryRule, check_ca};
 
@@ -22,7 +22,7 @@ pub(super) fn acme(config: &ProxyConfig) -> Option<AcmeOptions> {
 }
 
 /// Refuses a file of certificates for the authority's server that cannot be read.
-pub(super) fn check(config: &ProxyConfig, refused: &mut Refused) {
+pub(super) fn check(config: &ProxyConfig, refused: &mut ProblemCollector) {
     let ca = config.tls.acme.as_ref().and_then(|acme| acme.ca.as_ref());
     if let Some(path) = ca
         && let Err(error) = check_ca(&path.value)

@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use http::uri::PathAndQuery;
 use nectary_config::{
-    Balance, HostRule, Located, OriginConfig, ProxyConfig, ServerConfig, ServerScheme, ServerUrl, Setting,
+    HostRule, LoadBalancing, LocatedValue, OriginConfig, ProxyConfig, ServerConfig, ServerScheme, ServerUrl, Setting,
 };
 
-use super::refused::Refused;
+use super::refused::ProblemCollector;
 use super::value_or;
-use crate::options::{Limits, OriginTimes};
-use crate::rules::key::Origin;
-use crate::upstream::{Check, EjectRule, LimitRule, OriginRules, OriginTrust, Pool, Server, ServiceRule, TrustFiles};
+use crate::options::{OriginTimes, ProxyLimits};
+use crate::rules::key::UrlOrigin;
+use crate::upstream::{
+    EjectRule, LimitRule, OriginRules, OriginServer, OriginTrust, ServerCheck, ServerPool, ServiceRule, TrustFiles,
+};
 
 /// Requests that wait for a connection to a server, and for how long, if the file does not say.
 const QUEUE_MAX: u32 = 100;
@@ -24,18 +26,22 @@ const CHECK_TIME: Duration = Duration::from_secs(5);
 
 /// An origin that the proxy can use.
 pub(super) struct AcceptedOrigin {
-    pub pool: Arc<Pool>,
+    pub pool: Arc<ServerPool>,
     pub host: HostRule,
     pub distrusts_close: bool,
 }
 
 /// The origins of a configuration, in its order; `None` for one that is refused.
-pub(super) fn origins(config: &ProxyConfig, refused: &mut Refused) -> Vec<Option<AcceptedOrigin>> {
+pub(super) fn origins(config: &ProxyConfig, refused: &mut ProblemCollector) -> Vec<Option<AcceptedOrigin>> {
     let limits = super::process_options::limits(&config.limits);
     config.origins.iter().map(|origin| accept(origin, &limits, refused)).collect()
 }
 
-fn accept(origin: &Located<OriginConfig>, limits: &Limits, refused: &mut Refused) -> Option<AcceptedOrigin> {
+fn accept(
+    origin: &LocatedValue<OriginConfig>,
+    limits: &ProxyLimits,
+    refused: &mut ProblemCollector,
+) -> Option<AcceptedOrigin> {
     if let (Some(retries), 1, None) = (&origin.retries, origin.servers.len(), &origin.srv) {
         refused.refuse(
             retries.place,
@@ -82,15 +88,15 @@ fn accept(origin: &Located<OriginConfig>, limits: &Limits, refused: &mut Refused
         tls_name: tls.tls_name.as_ref().map(|name| name.value.clone()).or(domain),
         http2: value_or(&origin.http2, false),
         retries: value_or(&origin.retries, 1) as usize,
-        balance: value_or(&origin.balance, Balance::RoundRobin),
+        balance: value_or(&origin.balance, LoadBalancing::RoundRobin),
         eject: eject_rule(origin),
         check: check_of(origin, refused),
     };
     let servers: Vec<_> = origin.servers.iter().map(|server| server_of(server).limited(limit)).collect();
     let (name, rules) = (origin.name.value.clone(), Arc::new(rules));
     let pool = match service {
-        Some(service) => Pool::of_service(name, rules, service, servers),
-        None => Pool::new(name, rules, servers),
+        Some(service) => ServerPool::of_service(name, rules, service, servers),
+        None => ServerPool::new(name, rules, servers),
     };
     Some(AcceptedOrigin {
         pool: Arc::new(pool),
@@ -103,7 +109,7 @@ fn accept(origin: &Located<OriginConfig>, limits: &Limits, refused: &mut Refused
 fn service_of(origin: &OriginConfig, limit: Option<LimitRule>) -> Option<ServiceRule> {
     let srv = &origin.srv.as_ref()?.value;
     let https = value_or(&origin.srv_tls, false);
-    let named = Origin { https, host: srv.domain().to_owned(), port: if https { 443 } else { 80 } };
+    let named = UrlOrigin { https, host: srv.domain().to_owned(), port: if https { 443 } else { 80 } };
     Some(ServiceRule { name: srv.to_string(), named, limit })
 }
 
@@ -121,7 +127,7 @@ fn limit_rule(origin: &OriginConfig) -> Option<LimitRule> {
     Some(LimitRule { connections_max, queue_max, queue_time: value_or(&origin.times.queue_time, QUEUE_TIME) })
 }
 
-fn check_of(origin: &OriginConfig, refused: &mut Refused) -> Option<Check> {
+fn check_of(origin: &OriginConfig, refused: &mut ProblemCollector) -> Option<ServerCheck> {
     let check = &origin.check.as_ref()?.value;
     let Ok(path) = PathAndQuery::try_from(check.path.value.as_str()) else {
         refused.refuse(check.path.place, "path", "a URL cannot have this path");
@@ -133,15 +139,15 @@ fn check_of(origin: &OriginConfig, refused: &mut Refused) -> Option<Check> {
     };
     let statuses = check.status.iter().map(|status| status.value).collect();
     let (interval, time) = (value_or(&check.interval, CHECK_INTERVAL), value_or(&check.time, CHECK_TIME));
-    Some(Check { path, host, interval, time, statuses })
+    Some(ServerCheck { path, host, interval, time, statuses })
 }
 
-fn server_of(server: &ServerConfig) -> Server {
-    let url: &Located<ServerUrl> = &server.url;
+fn server_of(server: &ServerConfig) -> OriginServer {
+    let url: &LocatedValue<ServerUrl> = &server.url;
     if url.scheme == ServerScheme::Unix {
-        return Server::new(Origin::of_socket(&url.host), value_or(&server.weight, 1));
+        return OriginServer::new(UrlOrigin::of_socket(&url.host), value_or(&server.weight, 1));
     }
     let host = if url.host.contains(':') { format!("[{}]", url.host) } else { url.host.clone() };
-    let origin = Origin { https: url.scheme == ServerScheme::Https, host, port: url.port };
-    Server::new(origin, value_or(&server.weight, 1))
+    let origin = UrlOrigin { https: url.scheme == ServerScheme::Https, host, port: url.port };
+    OriginServer::new(origin, value_or(&server.weight, 1))
 }

@@ -6,25 +6,25 @@ use std::time::Duration;
 use http::uri::Authority;
 use http::{HeaderName, HeaderValue, StatusCode};
 use nectary_config::{
-    HeaderEdits as EditsConfig, HostRule, KeyRules, Located, NameFilter, NamePattern, ProxyConfig, RouteAction,
+    HeaderEdits as EditsConfig, HostRule, KeyRules, LocatedValue, NameFilter, NamePattern, ProxyConfig, RouteAction,
     RouteConfig, RoutePath, RouteRules, Setting, SiteConfig, SiteName,
 };
 
 use super::accepted_origins::AcceptedOrigin;
-use super::refused::Refused;
+use super::refused::ProblemCollector;
 use super::{process_options, value_or};
 use crate::client_limits::RequestRule;
 use crate::options::OriginTimes;
 use crate::rules::default_ttl::DefaultTtl;
-use crate::rules::key::Origin;
+use crate::rules::key::UrlOrigin;
 use crate::rules::key_headers::{KEY_HEADERS_MAX, KeyHeader, names};
 use crate::rules::origin::host_sent::push_host;
 use crate::rules::origin::key_cookies::header_of;
 use crate::rules::origin::references::OwnReferences;
-use crate::rules::policy::Policy;
+use crate::rules::policy::ResponsePolicy;
 use crate::sites::{
-    CookieRule, HeaderEdits, HostSent, NameRule, Otherwise, PathRule, QueryRule, RedirectTo, RouteName, Site, SiteKey,
-    SiteRoute, Sites, Target,
+    CookieRule, FallbackRoutes, HeaderEdits, HostSent, NameRule, PathRule, QueryRule, RedirectTo, RouteName,
+    RouteTarget, SiteEntry, SiteKey, SiteRoute, SiteTable,
 };
 use crate::upstream::{OriginRules, OriginTrust, TrustFiles};
 
@@ -39,39 +39,39 @@ pub(super) fn sites(
     config: &ProxyConfig,
     origins: &[Option<AcceptedOrigin>],
     generation: u32,
-    refused: &mut Refused,
-) -> Sites {
-    let parts = Parts { config, origins, generation };
+    refused: &mut ProblemCollector,
+) -> SiteTable {
+    let parts = SiteInputs { config, origins, generation };
     let sites = config.sites.iter().map(|site| parts.site(site, refused)).collect();
     let no_site = match &config.forward {
         Some(forward) => {
             let times = OriginTimes::of(&process_options::limits(&config.limits));
             let trust = OriginTrust::with_files(TrustFiles::default()).expect("there is no file");
             let rules = OriginRules::new(times, Arc::new(trust));
-            let route = parts.bare(SiteKey::of_origin(false, "", false), Target::Named(Arc::new(rules)));
+            let route = parts.bare(SiteKey::of_origin(false, "", false), RouteTarget::Named(Arc::new(rules)));
             parts.with_rules(route, &forward.rules, refused)
         }
-        None => parts.nowhere(Target::NoSite),
+        None => parts.nowhere(RouteTarget::NoSite),
     };
     if config.forward.is_some() && config.sites.is_empty() {
-        return Sites::one(no_site);
+        return SiteTable::one(no_site);
     }
-    let otherwise = Otherwise {
+    let otherwise = FallbackRoutes {
         no_site: Arc::new(no_site),
-        no_route: Arc::new(parts.nowhere(Target::NoRoute)),
-        ambiguous: Arc::new(parts.nowhere(Target::Ambiguous)),
+        no_route: Arc::new(parts.nowhere(RouteTarget::NoRoute)),
+        ambiguous: Arc::new(parts.nowhere(RouteTarget::Ambiguous)),
     };
-    Sites::named(sites, otherwise)
+    SiteTable::named(sites, otherwise)
 }
 
-struct Parts<'a> {
+struct SiteInputs<'a> {
     config: &'a ProxyConfig,
     origins: &'a [Option<AcceptedOrigin>],
     generation: u32,
 }
 
-impl Parts<'_> {
-    fn site(&self, site: &Located<SiteConfig>, refused: &mut Refused) -> Site {
+impl SiteInputs<'_> {
+    fn site(&self, site: &LocatedValue<SiteConfig>, refused: &mut ProblemCollector) -> SiteEntry {
         let routes = site.routes.iter().map(|route| {
             let path = match &route.path.value {
                 RoutePath::Prefix(prefix) => PathRule::Prefix(prefix.as_bytes().to_vec()),
@@ -79,14 +79,14 @@ impl Parts<'_> {
             };
             (path, Arc::new(self.route(site, route, refused)))
         });
-        Site {
+        SiteEntry {
             routes: routes.collect(),
             names: site.names.iter().map(|name| name_in_table(&name.value)).collect(),
             is_default: value_or(&site.default, false),
         }
     }
 
-    fn route(&self, site: &SiteConfig, route: &RouteConfig, refused: &mut Refused) -> SiteRoute {
+    fn route(&self, site: &SiteConfig, route: &RouteConfig, refused: &mut ProblemCollector) -> SiteRoute {
         let first = site.names.first().map_or(NO_NAME.to_owned(), |name| name_in_table(&name.value));
         let made = match &route.action {
             RouteAction::Redirect(redirect) => {
@@ -95,14 +95,14 @@ impl Parts<'_> {
                     url: redirect.to.value.clone(),
                     keeps_path: value_or(&redirect.keep_path, false),
                 };
-                self.bare(SiteKey::of_site(&first, false, false), Target::Redirect(to))
+                self.bare(SiteKey::of_site(&first, false, false), RouteTarget::Redirect(to))
             }
             RouteAction::Origin(name) => {
                 let index = self.config.origins.iter().position(|origin| origin.name.value == name.value);
                 match index.and_then(|index| self.origins[index].as_ref()) {
                     Some(origin) => self.of_origin(&first, site, origin),
                     // The origin itself was refused.
-                    None => self.nowhere(Target::NoRoute),
+                    None => self.nowhere(RouteTarget::NoRoute),
                 }
             }
         };
@@ -131,7 +131,7 @@ impl Parts<'_> {
         let mut fixed = |host: &str| {
             let mut authority = Vec::new();
             push_host(&mut authority, host.as_bytes(), https);
-            own.extend(Authority::try_from(&authority[..]).ok().and_then(|host| Origin::new(https, &host)));
+            own.extend(Authority::try_from(&authority[..]).ok().and_then(|host| UrlOrigin::new(https, &host)));
             HostSent::Fixed(String::from_utf8_lossy(&authority).into_owned())
         };
         let host = match (&origin.host, site.names.first().map(|name| &name.value)) {
@@ -141,17 +141,17 @@ impl Parts<'_> {
             (HostRule::Site | HostRule::Client, _) => HostSent::Client,
         };
         let key = SiteKey::of_site(first, false, host == HostSent::Client);
-        let route = self.bare(key, Target::Pool(origin.pool.clone()));
+        let route = self.bare(key, RouteTarget::Pool(origin.pool.clone()));
         let references = Some(OwnReferences::new(own));
         SiteRoute { host, references, distrusts_close: origin.distrusts_close, ..route }
     }
 
-    fn with_rules(&self, route: SiteRoute, rules: &RouteRules, refused: &mut Refused) -> SiteRoute {
+    fn with_rules(&self, route: SiteRoute, rules: &RouteRules, refused: &mut ProblemCollector) -> SiteRoute {
         let lifetimes = &rules.lifetimes;
         let status_ttl = lifetimes.status_ttl.iter().map(|(status, ttl)| (status.value, ttl.as_secs())).collect();
         let swr = value_or(&lifetimes.stale_while_revalidate, Duration::ZERO);
         SiteRoute {
-            policy: Policy {
+            policy: ResponsePolicy {
                 default_ttl: DefaultTtl::of_all(lifetimes.default_ttl.as_ref().map(|ttl| ttl.as_secs())),
                 status_ttl,
                 while_revalidate_s: u32::try_from(swr.as_secs()).unwrap_or(u32::MAX),
@@ -172,12 +172,12 @@ impl Parts<'_> {
         }
     }
 
-    fn nowhere(&self, target: Target) -> SiteRoute {
+    fn nowhere(&self, target: RouteTarget) -> SiteRoute {
         self.bare(SiteKey::of_site(NO_NAME, false, false), target)
     }
 
     /// A route without rules.
-    fn bare(&self, key: SiteKey, target: Target) -> SiteRoute {
+    fn bare(&self, key: SiteKey, target: RouteTarget) -> SiteRoute {
         SiteRoute { is_silent: !value_or(&self.config.server.send_forwarded, true), ..SiteRoute::new(key, target) }
     }
 }
@@ -191,7 +191,7 @@ fn name_in_table(name: &SiteName) -> String {
 }
 
 fn name_rule(filter: &Setting<NameFilter>) -> NameRule {
-    let texts = |patterns: &[Located<NamePattern>]| patterns.iter().map(|it| it.to_string()).collect::<Vec<_>>();
+    let texts = |patterns: &[LocatedValue<NamePattern>]| patterns.iter().map(|it| it.to_string()).collect::<Vec<_>>();
     match filter.as_ref().map(|filter| &filter.value) {
         None => NameRule::All,
         Some(NameFilter::Ignore(patterns)) => NameRule::without(&texts(patterns)),
@@ -200,7 +200,7 @@ fn name_rule(filter: &Setting<NameFilter>) -> NameRule {
 }
 
 /// The headers that are part of every key, and those that stand for the cookies that are.
-fn key_headers(rules: &KeyRules, refused: &mut Refused) -> Vec<HeaderName> {
+fn key_headers(rules: &KeyRules, refused: &mut ProblemCollector) -> Vec<HeaderName> {
     let mut headers: Vec<KeyHeader> = Vec::new();
     for name in &rules.key_headers {
         match name.value.parse() {

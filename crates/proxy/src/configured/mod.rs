@@ -13,21 +13,21 @@ pub(crate) mod refused;
 
 use std::sync::Arc;
 
-use nectary_config::{Problem, ProxyConfig, Setting};
+use nectary_config::{ConfigProblem, ProxyConfig, Setting};
 
 pub use changes::unchanged_parts;
 pub use process_options::options_of;
 pub use refused::ConfigProblems;
 
-use crate::accept::Certificates;
-use crate::sites::Sites;
-use refused::Refused;
+use crate::accept::ProxyCertificates;
+use crate::sites::SiteTable;
+use refused::ProblemCollector;
 
 /// The table of sites that a configuration describes. `generation` tells it from earlier ones.
 ///
 /// *Errors*: what this version does not act on, and files of origins that cannot be used.
-pub(crate) fn sites_of(config: &Arc<ProxyConfig>, generation: u32) -> Result<Sites, ConfigProblems> {
-    let mut refused = Refused::new(&config.source);
+pub(crate) fn sites_of(config: &Arc<ProxyConfig>, generation: u32) -> Result<SiteTable, ConfigProblems> {
+    let mut refused = ProblemCollector::new(&config.source);
     let origins = accepted_origins::origins(config, &mut refused);
     let sites = accepted_sites::sites(config, &origins, generation, &mut refused);
     refused.finish(sites)
@@ -38,10 +38,10 @@ pub(crate) fn sites_of(config: &Arc<ProxyConfig>, generation: u32) -> Result<Sit
 /// *Errors*: all that is wrong.
 pub fn check(config: &Arc<ProxyConfig>) -> Result<(), ConfigProblems> {
     let (options, sites) = (options_of(config), sites_of(config, 0));
-    let mut refused = Refused::new(&config.source);
+    let mut refused = ProblemCollector::new(&config.source);
     if let Ok(options) = &options
         && (!options.certificates.is_empty() || options.acme.is_some())
-        && let Err(error) = Certificates::new(options.certificates.clone(), options.tls.clone(), None)
+        && let Err(error) = ProxyCertificates::new(options.certificates.clone(), options.tls.clone(), None)
     {
         let text = error.to_string();
         let files = config.tls.certificates.iter().flat_map(|files| [(&files.key, "key"), (&files.cert, "cert")]);
@@ -59,7 +59,7 @@ pub fn check(config: &Arc<ProxyConfig>) -> Result<(), ConfigProblems> {
     accepted_acme::check(config, &mut refused);
     let mut problems = refused.problems();
     problems.extend(options.err().into_iter().chain(sites.err()).flat_map(|found| found.0));
-    problems.sort_by_key(Problem::place);
+    problems.sort_by_key(ConfigProblem::place);
     if problems.is_empty() { Ok(()) } else { Err(ConfigProblems(problems)) }
 }
 
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_client_ca_is_refused_in_place() {
+    fn bad_client_ca_is_located() {
         let folder = std::env::temp_dir().join(format!("nectary-proxy-client-ca-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
         let (cert, key, empty) = (folder.join("site.pem"), folder.join("site.key"), folder.join("empty.pem"));
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_certificate_is_refused_at_its_place() {
+    fn bad_certificate_is_located() {
         let text = "[[listener]]\naddress = \"127.0.0.1:0\"\ntls = true\n[[tls.certificate]]\ncert = \"/none.pem\"\n\
                     key = \"/none.key\"\n[store]\ndevice = \"memory:1G\"\n[forward-proxy]\n";
         let (config, _) = ProxyConfig::parse("f", text).expect("the syntax is right");

@@ -4,23 +4,23 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use nectary_config::{
-    FleetShare, HeaderSender, LimitConfig, ListenAddress, Located, LogTarget, Network, ProxyConfig, Setting,
+    FleetShare, HeaderSender, IpNetwork, LimitConfig, ListenAddress, LocatedValue, LogTarget, ProxyConfig, Setting,
     SocketMode, TlsVersion, UnknownName,
 };
 
-use super::refused::{ConfigProblems, Refused};
+use super::refused::{ConfigProblems, ProblemCollector};
 use super::{accepted_acme, value_or};
 use crate::accept::{CertificateFiles, TlsRules};
 use crate::admin::{AdminOptions, AdminToken};
 use crate::fleet::PeerOptions;
 use crate::listening::unix_socket::{SocketUsers, UnixSocket};
-use crate::options::{AccessLog, ClientNet, ForwardedOptions, Limits, LogFormat, NetworkLimits, ProxyOptions};
+use crate::options::{AccessLog, ClientNet, ForwardedOptions, LogFormat, NetworkLimits, ProxyLimits, ProxyOptions};
 
 /// The options of a proxy that a configuration describes.
 ///
 /// *Errors*: what this version does not act on, with its place; a token that cannot be read.
 pub fn options_of(config: &Arc<ProxyConfig>) -> Result<ProxyOptions, ConfigProblems> {
-    let mut refused = Refused::new(&config.source);
+    let mut refused = ProblemCollector::new(&config.source);
     let (listen, redirect, mut unix) = addresses(config, &mut refused);
     unix.extend(admin_sockets(config));
     let forward = config.forward.as_ref();
@@ -75,9 +75,13 @@ pub(crate) fn tls_rules(config: &ProxyConfig) -> TlsRules {
 }
 
 /// The addresses for clients, those at which they are sent to TLS, and the Unix sockets for both.
-fn addresses(config: &ProxyConfig, refused: &mut Refused) -> (Vec<SocketAddr>, Vec<SocketAddr>, Vec<UnixSocket>) {
+fn addresses(
+    config: &ProxyConfig,
+    refused: &mut ProblemCollector,
+) -> (Vec<SocketAddr>, Vec<SocketAddr>, Vec<UnixSocket>) {
     let (mut listen, mut redirect, mut unix) = (Vec::new(), Vec::new(), Vec::new());
-    let serves = |listener: &&Located<nectary_config::ListenerConfig>| !value_or(&listener.redirect_to_https, false);
+    let serves =
+        |listener: &&LocatedValue<nectary_config::ListenerConfig>| !value_or(&listener.redirect_to_https, false);
     let is_tls = config.listeners.iter().find(serves).is_some_and(|listener| value_or(&listener.tls, false));
     for listener in &config.listeners {
         let is_redirect = value_or(&listener.redirect_to_https, false);
@@ -121,7 +125,7 @@ fn proxy_protocol_from(config: &ProxyConfig) -> Vec<(SocketAddr, ClientNet)> {
     for listener in &config.listeners {
         if let ListenAddress::Socket(address) = &listener.address.value {
             let networks = listener.proxy_protocol_from.iter().filter_map(|sender| match sender.value {
-                HeaderSender::Network(network) => Some(Located::new(network, sender.place)),
+                HeaderSender::Network(network) => Some(LocatedValue::new(network, sender.place)),
                 HeaderSender::Unix => None,
             });
             found.extend(nets(&networks.collect::<Vec<_>>()).into_iter().map(|net| (*address, net)));
@@ -130,7 +134,7 @@ fn proxy_protocol_from(config: &ProxyConfig) -> Vec<(SocketAddr, ClientNet)> {
     found
 }
 
-fn admin(config: &ProxyConfig, refused: &mut Refused) -> AdminOptions {
+fn admin(config: &ProxyConfig, refused: &mut ProblemCollector) -> AdminOptions {
     let token = config.admin.token_file.as_ref().and_then(|path| match AdminToken::read(&path.value) {
         Ok(token) => Some(token),
         Err(error) => {
@@ -171,14 +175,14 @@ fn peers(share: &FleetShare) -> PeerOptions {
     }
 }
 
-fn nets(networks: &[Located<Network>]) -> Vec<ClientNet> {
+fn nets(networks: &[LocatedValue<IpNetwork>]) -> Vec<ClientNet> {
     networks.iter().filter_map(|network| network.value.to_string().parse().ok()).collect()
 }
 
 /// The limits, with the defaults of the proxy.
-pub(super) fn limits(config: &LimitConfig) -> Limits {
+pub(super) fn limits(config: &LimitConfig) -> ProxyLimits {
     let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-    let mut limits = Limits::default();
+    let mut limits = ProxyLimits::default();
     macro_rules! set {
         ($($field:ident from $key:ident $with:expr;)*) => {
             $(if let Some(found) = &config.$key { limits.$field = $with(found.value); })*

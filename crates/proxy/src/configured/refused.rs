@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use nectary_config::{Place, Problem, Source};
+use nectary_config::{ConfigProblem, ConfigSource, SourcePosition};
 
 /// All that is wrong with a configuration: at least one thing, in the order of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConfigProblems(pub Vec<Problem>);
+pub struct ConfigProblems(pub Vec<ConfigProblem>);
 
 impl fmt::Display for ConfigProblems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -20,23 +20,23 @@ impl fmt::Display for ConfigProblems {
 impl std::error::Error for ConfigProblems {}
 
 /// Collects problems.
-pub(super) struct Refused {
-    source: Source,
-    problems: Vec<Problem>,
+pub(super) struct ProblemCollector {
+    source: ConfigSource,
+    problems: Vec<ConfigProblem>,
 }
 
-impl Refused {
-    pub fn new(source: &Source) -> Refused {
-        Refused { source: source.clone(), problems: Vec::new() }
+impl ProblemCollector {
+    pub fn new(source: &ConfigSource) -> ProblemCollector {
+        ProblemCollector { source: source.clone(), problems: Vec::new() }
     }
 
     /// Refuses a value for this reason.
-    pub fn refuse(&mut self, place: Place, key: &str, what: impl fmt::Display) {
-        self.problems.push(Problem::new(&self.source, place, format!("`{key}`: {what}")));
+    pub fn refuse(&mut self, place: SourcePosition, key: &str, what: impl fmt::Display) {
+        self.problems.push(ConfigProblem::new(&self.source, place, format!("`{key}`: {what}")));
     }
 
     /// The problems that were found.
-    pub fn problems(self) -> Vec<Problem> {
+    pub fn problems(self) -> Vec<ConfigProblem> {
         self.problems
     }
 
@@ -45,7 +45,7 @@ impl Refused {
         if self.problems.is_empty() {
             return Ok(result);
         }
-        self.problems.sort_by_key(Problem::place);
+        self.problems.sort_by_key(ConfigProblem::place);
         Err(ConfigProblems(self.problems))
     }
 }

@@ -6,22 +6,22 @@
 
 use futures_util::future::join_all;
 use nectary_host::fleet::{AppliedMark, Later, LoggedPurge, PurgeScope, PurgeStore};
-use nectary_host::log::{Level, Throttle};
-use nectary_store::{Error, ErrorKind, PurgeEffect, Spans};
+use nectary_host::log::{LogLevel, LogThrottle};
+use nectary_store::{Error, PurgeEffect, SpanSet, StoreErrorKind};
 
 /// The most keys, prefixes or tags that are purged at the same time.
 const TOGETHER_MAX: usize = 64;
 
 /// Limits how often it is logged that everything was purged.
-static EVERYTHING_PURGED: Throttle = Throttle::every(std::time::Duration::from_secs(60));
+static EVERYTHING_PURGED: LogThrottle = LogThrottle::every(std::time::Duration::from_secs(60));
 
 /// The store of a node, as its fleet sees it.
 #[derive(Clone)]
-pub struct FleetStore(Spans);
+pub struct FleetStore(SpanSet);
 
 impl FleetStore {
     /// The fleet's view of this store.
-    pub fn new(store: impl Into<Spans>) -> FleetStore {
+    pub fn new(store: impl Into<SpanSet>) -> FleetStore {
         FleetStore(store.into())
     }
 }
@@ -41,7 +41,7 @@ impl PurgeStore for FleetStore {
                 let made = join_all(chunk.iter().map(|single| single.make(&store))).await;
                 for (single, made) in chunk.iter().zip(made) {
                     let made = match made {
-                        Err(error) if error.kind == ErrorKind::Busy => purge_all_instead(&store, &error).await,
+                        Err(error) if error.kind == StoreErrorKind::Busy => purge_all_instead(&store, &error).await,
                         made => done(made),
                     };
                     made.map_err(|error| format!("the purge of revision {} is not durable: {error}", single.revision))?;
@@ -56,8 +56,8 @@ impl PurgeStore for FleetStore {
 }
 
 /// Purges everything, as the store does not take a purge. That always has room, and makes room.
-async fn purge_all_instead(store: &Spans, refused: &Error) -> Result<(), Error> {
-    EVERYTHING_PURGED.write(Level::Warning, "proxy", format_args!("fleet: this node purges everything: {refused}"));
+async fn purge_all_instead(store: &SpanSet, refused: &Error) -> Result<(), Error> {
+    EVERYTHING_PURGED.write(LogLevel::Warning, "proxy", format_args!("fleet: this node purges everything: {refused}"));
     store.purge_all_as(PurgeEffect::Hard).await
 }
 
@@ -81,7 +81,7 @@ fn singles_of(logged: &LoggedPurge) -> Vec<SinglePurge<'_>> {
 }
 
 impl SinglePurge<'_> {
-    async fn make(&self, store: &Spans) -> Result<(), Error> {
+    async fn make(&self, store: &SpanSet) -> Result<(), Error> {
         match self.scope {
             PurgeScope::Keys(_) => store.purge_key_as(self.text, self.effect).await,
             PurgeScope::Prefixes(_) => store.purge_prefix_as(self.text, self.effect).await,
@@ -94,7 +94,7 @@ impl SinglePurge<'_> {
 /// What no store can have, as it is too long for one, needs no purge.
 fn done(purged: Result<(), Error>) -> Result<(), Error> {
     match purged {
-        Err(error) if error.kind == ErrorKind::Invalid => Ok(()),
+        Err(error) if error.kind == StoreErrorKind::Invalid => Ok(()),
         other => other,
     }
 }
@@ -105,8 +105,8 @@ mod tests {
 
     #[test]
     fn purges_of_impossible_keys_are_done() {
-        assert!(done(Err(Error::new(ErrorKind::Invalid, "too long"))).is_ok());
-        assert!(done(Err(Error::new(ErrorKind::Busy, "full"))).is_err());
-        assert!(done(Err(Error::new(ErrorKind::Io, "lost"))).is_err());
+        assert!(done(Err(Error::new(StoreErrorKind::Invalid, "too long"))).is_ok());
+        assert!(done(Err(Error::new(StoreErrorKind::Busy, "full"))).is_err());
+        assert!(done(Err(Error::new(StoreErrorKind::Io, "lost"))).is_err());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Owns: [`FleetSeat`], what the workers share of their fleet: the purges that every node applies, and how many requests
 //! may go to origins while the store may not be used. The store's side is [`FleetStore`]. Leaves to others: who is a
-//! member and the order of purges (behind [`Membership`]), the answers to purges (`service/purge`), and requests between nodes
+//! member and the order of purges (behind [`FleetMembership`]), the answers to purges (`service/purge`), and requests between nodes
 //! (`service/peers`).
 
 mod fleet_store;
@@ -16,13 +16,13 @@ use std::sync::Arc;
 
 use nectary_config::{FleetConfig, PurgeAnswer, RequestRate};
 use nectary_host::fleet::{
-    FleetError, FleetGate, FleetPurge, Membership, PurgeOutcome, PurgeScope, PurgeWish, RulesHash,
+    FleetError, FleetGate, FleetMembership, FleetPurge, PurgeOutcome, PurgeScope, PurgeWish, RulesHash,
 };
 
 pub use self::fleet_store::FleetStore;
 use self::pass_limit::PassLimit;
 pub use self::peers::PeerOptions;
-pub(crate) use self::peers::{Peers, origin_of};
+pub(crate) use self::peers::{FleetPeers, origin_of};
 pub use self::purge_texts::{outcome_json, outcome_text};
 pub use self::rules_hash::rules_of;
 
@@ -32,7 +32,7 @@ const PASSES: (u32, std::time::Duration) = (100, std::time::Duration::from_secs(
 /// What the workers of a proxy share of their fleet. It is cheap to clone.
 #[derive(Clone)]
 pub struct FleetSeat {
-    membership: Arc<dyn Membership>,
+    membership: Arc<dyn FleetMembership>,
     gate: Arc<FleetGate>,
     wish: PurgeWish,
     passes: Arc<PassLimit>,
@@ -40,7 +40,7 @@ pub struct FleetSeat {
 
 impl FleetSeat {
     /// The seat of a node whose configuration has this table.
-    pub fn new(membership: Arc<dyn Membership>, config: &FleetConfig) -> FleetSeat {
+    pub fn new(membership: Arc<dyn FleetMembership>, config: &FleetConfig) -> FleetSeat {
         let wish = match config.purges.answer.map(|answer| answer.value) {
             None | Some(PurgeAnswer::Applied) => PurgeWish::Applied,
             Some(PurgeAnswer::Accepted) => PurgeWish::Accepted,
@@ -52,7 +52,7 @@ impl FleetSeat {
     }
 
     /// The fleet.
-    pub fn membership(&self) -> &Arc<dyn Membership> {
+    pub fn membership(&self) -> &Arc<dyn FleetMembership> {
         &self.membership
     }
 
@@ -70,7 +70,7 @@ impl FleetSeat {
     /// Purges on every node, and waits for what the caller or else the configuration wishes. The rules are those by which
     /// the keys were made.
     ///
-    /// *Durability* and *errors*: those of [`Membership::purge`].
+    /// *Durability* and *errors*: those of [`FleetMembership::purge`].
     pub async fn purge(
         &self,
         (scope, rules): (PurgeScope, RulesHash),

@@ -1,6 +1,6 @@
 //! What nodes that share keys need of each other: certificates, and the rules of their connections.
 //!
-//! Owns: [`PeerOptions`] and [`Peers`]. A peer is one whose certificate the fleet's authority has signed: no other is served
+//! Owns: [`PeerOptions`] and [`FleetPeers`]. A peer is one whose certificate the fleet's authority has signed: no other is served
 //! at the listener for nodes, and no other is asked. Leaves to others: the requests (`service/peers`).
 
 use std::collections::{HashMap, VecDeque};
@@ -14,10 +14,10 @@ use nectary_host::fleet::FleetNode;
 use tokio_rustls::TlsAcceptor;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::accept::{CertificateFiles, Certificates, TlsRules};
+use crate::accept::{CertificateFiles, ProxyCertificates, TlsRules};
 use crate::error::Error;
-use crate::options::{Limits, OriginTimes};
-use crate::rules::key::Origin;
+use crate::options::{OriginTimes, ProxyLimits};
+use crate::rules::key::UrlOrigin;
 use crate::upstream::{OriginRules, OriginTrust, TrustFiles};
 
 /// The longest time to connect to another node.
@@ -38,8 +38,8 @@ pub struct PeerOptions {
 }
 
 /// What the workers share for requests between nodes.
-pub(crate) struct Peers {
-    certificates: Certificates,
+pub(crate) struct FleetPeers {
+    certificates: ProxyCertificates,
     /// The rules of connections to other nodes.
     pub rules: Arc<OriginRules>,
     invalidated: Mutex<InvalidatedKeys>,
@@ -97,12 +97,12 @@ impl InvalidatedKeys {
     }
 }
 
-impl Peers {
-    /// Reads the certificates. *Errors*: [`Error::Certificate`], [`Error::Tls`], [`Error::ClientCa`], [`Error::OriginCa`].
-    pub fn new(options: &PeerOptions, limits: &Limits) -> Result<Peers, Error> {
+impl FleetPeers {
+    /// Reads the certificates. *Errors*: [`Error::Certificate`], [`Error::TlsService`], [`Error::ClientCa`], [`Error::OriginCa`].
+    pub fn new(options: &PeerOptions, limits: &ProxyLimits) -> Result<FleetPeers, Error> {
         let PeerOptions { certificate, ca, .. } = options;
         let tls = TlsRules { refuses_unknown: false, is_13_only: true, client_ca: Some(ca.clone()) };
-        let certificates = Certificates::new(vec![certificate.clone()], tls, None)?;
+        let certificates = ProxyCertificates::new(vec![certificate.clone()], tls, None)?;
         let files = TrustFiles {
             authorities: Some(ca.clone()),
             certificate: Some(certificate.certificate.clone()),
@@ -112,7 +112,7 @@ impl Peers {
         let times = OriginTimes::of(limits);
         let times = OriginTimes { connect: times.connect.min(CONNECT_TIME_MAX), ..times };
         let rules = OriginRules { http2: true, ..OriginRules::new(times, Arc::new(OriginTrust::with_files(files)?)) };
-        Ok(Peers { certificates, rules: Arc::new(rules), invalidated: Mutex::default(), tags: Mutex::default() })
+        Ok(FleetPeers { certificates, rules: Arc::new(rules), invalidated: Mutex::default(), tags: Mutex::default() })
     }
 
     fn invalidated(&self) -> MutexGuard<'_, InvalidatedKeys> {
@@ -125,7 +125,7 @@ impl Peers {
     }
 
     /// Whether an owner has to validate what it has of a key: the number of the invalidation, for
-    /// [`note_fresh`](Peers::note_fresh).
+    /// [`note_fresh`](FleetPeers::note_fresh).
     pub fn invalidation_of(&self, key: &[u8]) -> Option<u64> {
         self.invalidated().numbers.get(&xxh3_64(key)).copied()
     }
@@ -159,24 +159,24 @@ impl Peers {
         self.certificates.acceptor()
     }
 
-    /// Reads the certificates again. *Errors*: as [`new`](Peers::new); then what was read before stays in use.
+    /// Reads the certificates again. *Errors*: as [`new`](FleetPeers::new); then what was read before stays in use.
     pub fn reload(&self) -> Result<(), Error> {
         self.certificates.reload()?;
         self.rules.trust.reload()
     }
 }
 
-impl fmt::Debug for Peers {
+impl fmt::Debug for FleetPeers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Peers").finish_non_exhaustive()
+        f.debug_struct("FleetPeers").finish_non_exhaustive()
     }
 }
 
 /// Where a node is reached; `None` if it is nowhere.
-pub(crate) fn origin_of(node: &FleetNode) -> Option<Origin> {
+pub(crate) fn origin_of(node: &FleetNode) -> Option<UrlOrigin> {
     let (host, port) = node.address.rsplit_once(':')?;
     let port = port.parse().ok().filter(|port| *port != 0)?;
-    Some(Origin { https: true, host: host.to_owned(), port })
+    Some(UrlOrigin { https: true, host: host.to_owned(), port })
 }
 
 #[cfg(test)]
@@ -211,7 +211,7 @@ mod tests {
             let (zone, rules) = (String::new(), RulesHash(1));
             origin_of(&FleetNode { name, address: address.to_owned(), zone, weight: 1, rules, run: 1, since: 1 })
         };
-        let origin = |host: &str, port| Some(Origin { https: true, host: host.to_owned(), port });
+        let origin = |host: &str, port| Some(UrlOrigin { https: true, host: host.to_owned(), port });
         assert_eq!(of("node-a.internal:7443"), origin("node-a.internal", 7443));
         assert_eq!(of("[2001:db8::1]:1"), origin("[2001:db8::1]", 1));
         assert!(of("").is_none() && of("a:0").is_none() && of("a").is_none());

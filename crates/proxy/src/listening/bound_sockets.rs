@@ -15,7 +15,7 @@ use nectary_host::inherited::InheritedListeners;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::accept::WorkerListener;
-use crate::connections::{Door, Entrance};
+use crate::connections::{EntranceRole, ProxyEntrance};
 use crate::error::Error;
 use crate::listening::unix_socket::{self, SocketFault, SocketFile, SocketUsers, UnixSocket};
 use crate::options::ProxyOptions;
@@ -35,12 +35,12 @@ pub(crate) struct ListenAddresses {
 
 impl ListenAddresses {
     /// Those of TCP that are for these users.
-    fn of(&mut self, door: Door) -> &mut Vec<SocketAddr> {
+    fn of(&mut self, door: EntranceRole) -> &mut Vec<SocketAddr> {
         match door {
-            Door::Clients | Door::Tls => &mut self.clients,
-            Door::Redirect => &mut self.redirect,
-            Door::Admin => &mut self.admin,
-            Door::Fleet => &mut self.peers,
+            EntranceRole::Clients | EntranceRole::Tls => &mut self.clients,
+            EntranceRole::Redirect => &mut self.redirect,
+            EntranceRole::Admin => &mut self.admin,
+            EntranceRole::Fleet => &mut self.peers,
         }
     }
 }
@@ -50,7 +50,7 @@ impl ListenAddresses {
 pub(crate) struct BoundSockets {
     pub addresses: ListenAddresses,
     /// The TCP sockets of each worker, and what the address of each is for.
-    tcp: Vec<Vec<(Socket, Entrance)>>,
+    tcp: Vec<Vec<(Socket, ProxyEntrance)>>,
     unix: Vec<UnixEntrance>,
 }
 
@@ -61,7 +61,7 @@ struct UnixEntrance {
     file: Option<Arc<SocketFile>>,
     listener: UnixListener,
     path: PathBuf,
-    entrance: Entrance,
+    entrance: ProxyEntrance,
 }
 
 /// Checks that no address is given twice.
@@ -99,12 +99,12 @@ impl BoundSockets {
 
     fn bind_tcp(&mut self, options: &ProxyOptions, has_tls: bool, inherited: Vec<TcpListener>) -> Result<(), Error> {
         let clients = options.listen.iter().map(|address| (*address, door_of_clients(has_tls)));
-        let redirect = options.redirect.iter().map(|address| (*address, Door::Redirect));
-        let admin = options.admin.listen.iter().map(|address| (*address, Door::Admin));
-        let peers = options.peers.iter().map(|peers| (peers.listen, Door::Fleet));
+        let redirect = options.redirect.iter().map(|address| (*address, EntranceRole::Redirect));
+        let admin = options.admin.listen.iter().map(|address| (*address, EntranceRole::Admin));
+        let peers = options.peers.iter().map(|peers| (peers.listen, EntranceRole::Fleet));
         let mut inherited = inherited.into_iter().map(Some).collect::<Vec<_>>();
         for (address, door) in clients.chain(redirect).chain(admin).chain(peers) {
-            let entrance = Entrance::new(options, address, door);
+            let entrance = ProxyEntrance::new(options, address, door);
             let found = inherited.iter_mut().find(|socket| {
                 let own = socket.as_ref().and_then(|socket| socket.local_addr().ok());
                 own.is_some_and(|own| own == address)
@@ -122,7 +122,12 @@ impl BoundSockets {
     }
 
     /// Gives each worker an inherited socket. *Returns*: its address.
-    fn share(&mut self, socket: &TcpListener, address: SocketAddr, entrance: &Entrance) -> Result<SocketAddr, Error> {
+    fn share(
+        &mut self,
+        socket: &TcpListener,
+        address: SocketAddr,
+        entrance: &ProxyEntrance,
+    ) -> Result<SocketAddr, Error> {
         let failed = |error| Error::Listen { address, error };
         socket.set_nonblocking(true).map_err(failed)?;
         for of_worker in &mut self.tcp {
@@ -132,7 +137,7 @@ impl BoundSockets {
     }
 
     /// Gives each worker a new socket. *Returns*: their address, with the port that was picked.
-    fn open(&mut self, mut address: SocketAddr, entrance: &Entrance) -> Result<SocketAddr, Error> {
+    fn open(&mut self, mut address: SocketAddr, entrance: &ProxyEntrance) -> Result<SocketAddr, Error> {
         // The workers share each address with `SO_REUSEPORT`. A second proxy could share the address unnoticed, so the
         // address is first bound exclusively.
         bind(address, false).map_err(|error| Error::Listen { address, error })?;
@@ -151,9 +156,9 @@ impl BoundSockets {
             let failed = |fault| Error::UnixSocket { path: socket.path.clone(), fault };
             let door = match socket.users {
                 SocketUsers::Clients => door_of_clients(has_tls),
-                SocketUsers::Redirect if has_tls => Door::Redirect,
+                SocketUsers::Redirect if has_tls => EntranceRole::Redirect,
                 SocketUsers::Redirect => return Err(failed(SocketFault::RedirectWithoutTls)),
-                SocketUsers::Admin => Door::Admin,
+                SocketUsers::Admin => EntranceRole::Admin,
             };
             let is_it = |found: &&mut Option<UnixListener>| found.as_ref().is_some_and(|it| has_path(it, &socket.path));
             let (file, listener) = match inherited.iter_mut().find(is_it).and_then(Option::take) {
@@ -166,7 +171,7 @@ impl BoundSockets {
                     (Some(Arc::new(file)), listener)
                 }
             };
-            let entrance = Entrance::of_socket(socket, door);
+            let entrance = ProxyEntrance::of_socket(socket, door);
             self.unix.push(UnixEntrance { file, listener, path: socket.path.clone(), entrance });
             self.addresses.unix.push(socket.clone());
         }
@@ -178,7 +183,7 @@ impl BoundSockets {
 
     /// Listens on every socket. *Returns*: the listeners of each worker. *Errors*: [`Error::Listen`],
     /// [`Error::UnixSocket`].
-    pub fn listen(self) -> Result<Vec<Vec<(WorkerListener, Entrance)>>, Error> {
+    pub fn listen(self) -> Result<Vec<Vec<(WorkerListener, ProxyEntrance)>>, Error> {
         let mut all = Vec::new();
         for of_worker in self.tcp {
             let mut listeners = of_worker.into_iter().map(listen).collect::<Result<Vec<_>, _>>()?;
@@ -194,8 +199,8 @@ impl BoundSockets {
 }
 
 /// The users of an address for clients.
-fn door_of_clients(has_tls: bool) -> Door {
-    if has_tls { Door::Tls } else { Door::Clients }
+fn door_of_clients(has_tls: bool) -> EntranceRole {
+    if has_tls { EntranceRole::Tls } else { EntranceRole::Clients }
 }
 
 /// The path of a Unix socket, if it has one.
@@ -207,7 +212,7 @@ fn has_path(listener: &UnixListener, path: &Path) -> bool {
     path_of(listener).is_some_and(|own| own == path)
 }
 
-fn listen((socket, entrance): (Socket, Entrance)) -> Result<(WorkerListener, Entrance), Error> {
+fn listen((socket, entrance): (Socket, ProxyEntrance)) -> Result<(WorkerListener, ProxyEntrance), Error> {
     let address = local_address(&socket).unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
     socket.listen(BACKLOG).map_err(|error| Error::Listen { address, error })?;
     Ok((WorkerListener::Tcp(socket.into()), entrance))

@@ -220,18 +220,18 @@ mod tests {
     const BACKLOG: i32 = 4;
 
     /// A new directory, which is removed at the end.
-    struct Folder(PathBuf);
+    struct SocketDirectory(PathBuf);
 
-    impl Folder {
-        fn new(name: &str) -> Folder {
+    impl SocketDirectory {
+        fn new(name: &str) -> SocketDirectory {
             let path = std::env::temp_dir().join(format!("nectary-proxy-unix-{name}-{}", std::process::id()));
             let _ = fs::remove_dir_all(&path);
             fs::create_dir_all(&path).expect("a folder");
-            Folder(path)
+            SocketDirectory(path)
         }
     }
 
-    impl Drop for Folder {
+    impl Drop for SocketDirectory {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn file_has_its_mode_and_goes() {
-        let folder = Folder::new("mode");
+        let folder = SocketDirectory::new("mode");
         let path = folder.0.join("a.sock");
         for mode in [0o600, 0o660, 0o666] {
             let (listener, file) = listen(&path, mode, BACKLOG).expect("a listener");
@@ -251,8 +251,8 @@ mod tests {
     }
 
     #[test]
-    fn stale_file_is_replaced_and_live_kept() {
-        let folder = Folder::new("stale");
+    fn stale_socket_replaced_live_kept() {
+        let folder = SocketDirectory::new("stale");
         let path = folder.0.join("a.sock");
         drop(UnixListener::bind(&path).expect("a socket of a process that was killed"));
         let (_listener, file) = listen(&path, 0o600, BACKLOG).expect("it is replaced");
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn full_queue_is_no_stale_file() {
-        let folder = Folder::new("full");
+        let folder = SocketDirectory::new("full");
         let path = folder.0.join("a.sock");
         let (_listener, _file) = listen(&path, 0o600, 0).expect("a listener");
         let mut waiting = Vec::new();
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn only_sockets_are_removed() {
-        let folder = Folder::new("foreign");
+        let folder = SocketDirectory::new("foreign");
         let (path, target) = (folder.0.join("a.sock"), folder.0.join("target"));
         fs::write(&path, "precious").expect("written");
         assert!(matches!(listen(&path, 0o600, BACKLOG), Err(SocketFault::NotSocket)));
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn file_of_another_process_stays() {
-        let folder = Folder::new("others");
+        let folder = SocketDirectory::new("others");
         let path = folder.0.join("a.sock");
         let (_listener, file) = listen(&path, 0o600, BACKLOG).expect("a listener");
         fs::remove_file(&path).expect("somebody removes it");
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn errors_say_what_is_wrong() {
-        let folder = Folder::new("errors");
+        let folder = SocketDirectory::new("errors");
         let told = |path: &Path| listen(path, 0o600, BACKLOG).expect_err("no listener").to_string();
         let absent = told(&folder.0.join("absent/a.sock"));
         assert!(absent.contains("no directory") && absent.ends_with("/absent"), "{absent}");

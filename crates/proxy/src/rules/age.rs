@@ -7,12 +7,12 @@ use http::HeaderMap;
 use http::header::{AGE, DATE};
 
 use super::cache_control::delta_seconds;
-use super::list::Members;
+use super::list::ListMembers;
 use super::parse_date_s;
 
 /// The times at which a response was requested and received, in Unix milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Times {
+pub struct ExchangeTimes {
     /// The time at which the request was sent.
     pub request_ms: u64,
     /// The time at which the response's head had arrived.
@@ -23,11 +23,12 @@ pub struct Times {
 ///
 /// `Date` has whole seconds, so the time of the response is rounded down to whole seconds before `Date` is subtracted
 /// from it. If there are several `Age` values, the first one counts. An `Age` that is not a number is ignored.
-pub fn corrected_initial_age_ms(headers: &HeaderMap, times: Times) -> u64 {
+pub fn corrected_initial_age_ms(headers: &HeaderMap, times: ExchangeTimes) -> u64 {
     let response_s = times.response_ms / 1000;
     let apparent_s = headers.get(DATE).and_then(parse_date_s).map_or(0, |date_s| response_s.saturating_sub(date_s));
     let delay_ms = times.response_ms.saturating_sub(times.request_ms);
-    let age_s = headers.get(AGE).and_then(|value| delta_seconds(Members::new(value.as_bytes()).next())).unwrap_or(0);
+    let age_s =
+        headers.get(AGE).and_then(|value| delta_seconds(ListMembers::new(value.as_bytes()).next())).unwrap_or(0);
     (apparent_s * 1000).max((age_s * 1000).saturating_add(delay_ms))
 }
 
@@ -45,8 +46,9 @@ mod tests {
     const DATE_MS: u64 = 784_111_777_000;
     const DATE_TEXT: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
+    /// The initial age is the greater of the apparent and the claimed age.
     #[test]
-    fn initial_age_is_the_greater_of_apparent_and_claimed_age() {
+    fn initial_age_is_greater_age() {
         type Lines<'a> = &'a [(&'a str, &'a str)];
         let table: &[(Lines, u64, u64, u64)] = &[
             // Each row has the response's headers, the times of request and response in milliseconds, and the expected
@@ -65,13 +67,13 @@ mod tests {
             (&[("age", "99999999999999999999")], 0, 0, (1 << 31) * 1000),
         ];
         for (lines, request, response, expected) in table {
-            let times = Times { request_ms: DATE_MS + request, response_ms: DATE_MS + response };
+            let times = ExchangeTimes { request_ms: DATE_MS + request, response_ms: DATE_MS + response };
             assert_eq!(corrected_initial_age_ms(&headers(lines), times), *expected, "{lines:?}");
         }
     }
 
     #[test]
-    fn age_grows_with_time_and_never_runs_backwards() {
+    fn age_never_decreases() {
         assert_eq!(current_age_ms(500, 1000, 4000), 3500);
         assert_eq!(current_age_ms(500, 4000, 1000), 500);
     }

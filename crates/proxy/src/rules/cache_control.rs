@@ -1,7 +1,7 @@
-//! `Cache-Control` in requests and responses, and `Pragma` in requests without `Cache-Control`.
+//! `NameCache-Control` in requests and responses, and `Pragma` in requests without `NameCache-Control`.
 //!
 //! Owns: the meaning of each directive, and of duplicate and malformed directives. *Source*: RFC 9111, 4.2.1 and 5.2;
-//! RFC 5861. [`targeted`](super::targeted) reads the header that replaces `Cache-Control` in a reverse proxy.
+//! RFC 5861. [`targeted`](super::targeted) reads the header that replaces `NameCache-Control` in a reverse proxy.
 //! - Names compare without regard to case; arguments may be tokens or quoted strings.
 //! - If a directive occurs twice, the first one counts. A freshness directive whose argument is not a number counts as
 //!   0, so the response is stale.
@@ -17,7 +17,7 @@ use super::list::{directive, members_of};
 /// The longest duration of a directive, in seconds. Longer durations count as this one.
 pub const DELTA_SECONDS_MAX: u64 = 1 << 31;
 
-/// The directives of a response's `Cache-Control`. Durations are in seconds.
+/// The directives of a response's `NameCache-Control`. Durations are in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ResponseDirectives {
     /// The response must not be stored.
@@ -48,7 +48,7 @@ pub struct ResponseDirectives {
     pub replaces_expires: bool,
 }
 
-/// The directives of a request's `Cache-Control` (or `Pragma`). Durations are in seconds.
+/// The directives of a request's `NameCache-Control` (or `Pragma`). Durations are in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RequestDirectives {
     /// Stored responses must be validated.
@@ -74,21 +74,23 @@ impl ResponseDirectives {
         for member in members_of(headers, &CACHE_CONTROL) {
             let (name, argument) = directive(member);
             let argument = argument.as_deref();
-            match Name::of(name) {
-                Name::NoStore => found.no_store = true,
-                Name::NoCache if is_about_cookies(argument) => found.no_cache_cookie = true,
-                Name::NoCache => found.no_cache = true,
-                Name::Private => found.private = true,
-                Name::Public => found.public = true,
-                Name::MustRevalidate => found.must_revalidate = true,
-                Name::ProxyRevalidate => found.proxy_revalidate = true,
-                Name::MustUnderstand => found.must_understand = true,
-                Name::MaxAge => _ = found.max_age.get_or_insert(delta_seconds(argument).unwrap_or(0)),
-                Name::SMaxage => _ = found.s_maxage.get_or_insert(delta_seconds(argument).unwrap_or(0)),
-                Name::StaleWhileRevalidate if found.stale_while_revalidate.is_none() => {
+            match DirectiveName::of(name) {
+                DirectiveName::NoStore => found.no_store = true,
+                DirectiveName::NoCache if is_about_cookies(argument) => found.no_cache_cookie = true,
+                DirectiveName::NoCache => found.no_cache = true,
+                DirectiveName::Private => found.private = true,
+                DirectiveName::Public => found.public = true,
+                DirectiveName::MustRevalidate => found.must_revalidate = true,
+                DirectiveName::ProxyRevalidate => found.proxy_revalidate = true,
+                DirectiveName::MustUnderstand => found.must_understand = true,
+                DirectiveName::MaxAge => _ = found.max_age.get_or_insert(delta_seconds(argument).unwrap_or(0)),
+                DirectiveName::SMaxage => _ = found.s_maxage.get_or_insert(delta_seconds(argument).unwrap_or(0)),
+                DirectiveName::StaleWhileRevalidate if found.stale_while_revalidate.is_none() => {
                     found.stale_while_revalidate = delta_seconds(argument);
                 }
-                Name::StaleIfError if found.stale_if_error.is_none() => found.stale_if_error = delta_seconds(argument),
+                DirectiveName::StaleIfError if found.stale_if_error.is_none() => {
+                    found.stale_if_error = delta_seconds(argument)
+                }
                 _ => {}
             }
         }
@@ -118,16 +120,18 @@ impl RequestDirectives {
         for member in members_of(headers, &CACHE_CONTROL) {
             let (name, argument) = directive(member);
             let argument = argument.as_deref();
-            match Name::of(name) {
-                Name::NoStore => found.no_store = true,
-                Name::NoCache => found.no_cache = true,
-                Name::OnlyIfCached => found.only_if_cached = true,
-                Name::MaxAge => _ = found.max_age.get_or_insert(delta_seconds(argument).unwrap_or(0)),
-                Name::MinFresh if found.min_fresh.is_none() => found.min_fresh = delta_seconds(argument),
-                Name::MaxStale if found.max_stale.is_none() => {
+            match DirectiveName::of(name) {
+                DirectiveName::NoStore => found.no_store = true,
+                DirectiveName::NoCache => found.no_cache = true,
+                DirectiveName::OnlyIfCached => found.only_if_cached = true,
+                DirectiveName::MaxAge => _ = found.max_age.get_or_insert(delta_seconds(argument).unwrap_or(0)),
+                DirectiveName::MinFresh if found.min_fresh.is_none() => found.min_fresh = delta_seconds(argument),
+                DirectiveName::MaxStale if found.max_stale.is_none() => {
                     found.max_stale = if argument.is_none() { Some(u64::MAX) } else { delta_seconds(argument) };
                 }
-                Name::StaleIfError if found.stale_if_error.is_none() => found.stale_if_error = delta_seconds(argument),
+                DirectiveName::StaleIfError if found.stale_if_error.is_none() => {
+                    found.stale_if_error = delta_seconds(argument)
+                }
                 _ => {}
             }
         }
@@ -136,7 +140,7 @@ impl RequestDirectives {
 }
 
 /// The known directives.
-pub(super) enum Name {
+pub(super) enum DirectiveName {
     NoStore,
     NoCache,
     Private,
@@ -154,26 +158,26 @@ pub(super) enum Name {
     Unknown,
 }
 
-impl Name {
+impl DirectiveName {
     /// Reads the name of a directive, in upper or lower case.
-    pub fn of(name: &[u8]) -> Name {
+    pub fn of(name: &[u8]) -> DirectiveName {
         let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
         match name.len() {
-            6 if is(b"public") => Name::Public,
-            7 if is(b"max-age") => Name::MaxAge,
-            7 if is(b"private") => Name::Private,
-            8 if is(b"no-store") => Name::NoStore,
-            8 if is(b"no-cache") => Name::NoCache,
-            8 if is(b"s-maxage") => Name::SMaxage,
-            9 if is(b"min-fresh") => Name::MinFresh,
-            9 if is(b"max-stale") => Name::MaxStale,
-            14 if is(b"only-if-cached") => Name::OnlyIfCached,
-            14 if is(b"stale-if-error") => Name::StaleIfError,
-            15 if is(b"must-revalidate") => Name::MustRevalidate,
-            15 if is(b"must-understand") => Name::MustUnderstand,
-            16 if is(b"proxy-revalidate") => Name::ProxyRevalidate,
-            22 if is(b"stale-while-revalidate") => Name::StaleWhileRevalidate,
-            _ => Name::Unknown,
+            6 if is(b"public") => DirectiveName::Public,
+            7 if is(b"max-age") => DirectiveName::MaxAge,
+            7 if is(b"private") => DirectiveName::Private,
+            8 if is(b"no-store") => DirectiveName::NoStore,
+            8 if is(b"no-cache") => DirectiveName::NoCache,
+            8 if is(b"s-maxage") => DirectiveName::SMaxage,
+            9 if is(b"min-fresh") => DirectiveName::MinFresh,
+            9 if is(b"max-stale") => DirectiveName::MaxStale,
+            14 if is(b"only-if-cached") => DirectiveName::OnlyIfCached,
+            14 if is(b"stale-if-error") => DirectiveName::StaleIfError,
+            15 if is(b"must-revalidate") => DirectiveName::MustRevalidate,
+            15 if is(b"must-understand") => DirectiveName::MustUnderstand,
+            16 if is(b"proxy-revalidate") => DirectiveName::ProxyRevalidate,
+            22 if is(b"stale-while-revalidate") => DirectiveName::StaleWhileRevalidate,
+            _ => DirectiveName::Unknown,
         }
     }
 }
@@ -201,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn response_directives_are_read_as_the_rfc_says() {
+    fn response_directives_follow_rfc() {
         type Fields = fn(&ResponseDirectives) -> bool;
         let table: &[(&[&str], Fields)] = &[
             (&["max-age=60"], |d| d.max_age == Some(60)),
@@ -242,8 +246,9 @@ mod tests {
         }
     }
 
+    /// Directives of requests are read too.
     #[test]
-    fn request_directives_are_read_and_pragma_counts_only_alone() {
+    fn pragma_counts_only_without_cache_control() {
         type Fields = fn(&RequestDirectives) -> bool;
         let table: &[(&[(&str, &str)], Fields)] = &[
             (&[("cache-control", "no-cache")], |d| d.no_cache),

@@ -1,6 +1,6 @@
-//! `Cache-Status`: what this cache did with a request.
+//! `NameCache-Status`: what this cache did with a request.
 //!
-//! Owns: the list member that this cache appends to `Cache-Status` in every response. *Source*: RFC 9211.
+//! Owns: the list member that this cache appends to `NameCache-Status` in every response. *Source*: RFC 9211.
 
 use std::io::Write;
 
@@ -11,7 +11,7 @@ pub const CACHE_NAME: &str = "nectary";
 
 /// The reason why a request was forwarded to the origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Forward {
+pub enum ForwardReason {
     /// The cache does not handle this request.
     Bypass,
     /// The method is never answered from the store.
@@ -26,16 +26,16 @@ pub enum Forward {
     Stale,
 }
 
-impl Forward {
+impl ForwardReason {
     /// The token that RFC 9211 defines for the reason.
     pub fn token(self) -> &'static str {
         match self {
-            Forward::Bypass => "bypass",
-            Forward::Method => "method",
-            Forward::UriMiss => "uri-miss",
-            Forward::VaryMiss => "vary-miss",
-            Forward::Request => "request",
-            Forward::Stale => "stale",
+            ForwardReason::Bypass => "bypass",
+            ForwardReason::Method => "method",
+            ForwardReason::UriMiss => "uri-miss",
+            ForwardReason::VaryMiss => "vary-miss",
+            ForwardReason::Request => "request",
+            ForwardReason::Stale => "stale",
         }
     }
 }
@@ -51,7 +51,7 @@ pub enum CacheStatus {
     /// The request was forwarded to the origin.
     Forwarded {
         /// The reason why the request was forwarded.
-        why: Forward,
+        why: ForwardReason,
         /// The origin's status, if it answered.
         status: Option<u16>,
         /// Whether the response is being stored on the disk. It is not stored there if the store's admission rule
@@ -64,14 +64,14 @@ pub enum CacheStatus {
     /// store accepts.
     TooLarge {
         /// The reason why the request was forwarded.
-        why: Forward,
+        why: ForwardReason,
         /// The origin's status.
         status: u16,
     },
     /// The request was answered from the store with a stale response because the origin failed.
     Stale {
         /// The reason why the request was forwarded.
-        why: Forward,
+        why: ForwardReason,
         /// The origin's status, if it answered.
         status: Option<u16>,
         /// The remaining lifetime of the response in seconds; zero or negative.
@@ -130,31 +130,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_read_as_rfc_9211_writes_them() {
+    fn cache_status_follows_rfc_9211() {
         let forwarded = |why, status, stored, collapsed| CacheStatus::Forwarded { why, status, stored, collapsed };
         let table = [
             (CacheStatus::Hit { ttl_s: 376 }, "nectary; hit; ttl=376"),
             (CacheStatus::Hit { ttl_s: -4 }, "nectary; hit; ttl=-4"),
-            (forwarded(Forward::UriMiss, Some(200), true, false), "nectary; fwd=uri-miss; fwd-status=200; stored"),
             (
-                forwarded(Forward::VaryMiss, Some(200), true, true),
+                forwarded(ForwardReason::UriMiss, Some(200), true, false),
+                "nectary; fwd=uri-miss; fwd-status=200; stored",
+            ),
+            (
+                forwarded(ForwardReason::VaryMiss, Some(200), true, true),
                 "nectary; fwd=vary-miss; fwd-status=200; stored; collapsed",
             ),
-            (forwarded(Forward::Stale, Some(304), false, false), "nectary; fwd=stale; fwd-status=304"),
-            (forwarded(Forward::Request, None, false, false), "nectary; fwd=request"),
-            (forwarded(Forward::Method, Some(201), false, false), "nectary; fwd=method; fwd-status=201"),
-            (forwarded(Forward::Bypass, None, false, false), "nectary; fwd=bypass"),
+            (forwarded(ForwardReason::Stale, Some(304), false, false), "nectary; fwd=stale; fwd-status=304"),
+            (forwarded(ForwardReason::Request, None, false, false), "nectary; fwd=request"),
+            (forwarded(ForwardReason::Method, Some(201), false, false), "nectary; fwd=method; fwd-status=201"),
+            (forwarded(ForwardReason::Bypass, None, false, false), "nectary; fwd=bypass"),
             (
-                CacheStatus::TooLarge { why: Forward::UriMiss, status: 200 },
+                CacheStatus::TooLarge { why: ForwardReason::UriMiss, status: 200 },
                 "nectary; fwd=uri-miss; fwd-status=200; detail=too-large",
             ),
             (CacheStatus::Own { detail: "loop" }, "nectary; detail=loop"),
             (
-                CacheStatus::Stale { why: Forward::Stale, status: Some(503), ttl_s: -4 },
+                CacheStatus::Stale { why: ForwardReason::Stale, status: Some(503), ttl_s: -4 },
                 "nectary; fwd=stale; fwd-status=503; ttl=-4; detail=stale",
             ),
             (
-                CacheStatus::Stale { why: Forward::Stale, status: None, ttl_s: 0 },
+                CacheStatus::Stale { why: ForwardReason::Stale, status: None, ttl_s: 0 },
                 "nectary; fwd=stale; ttl=0; detail=stale",
             ),
         ];

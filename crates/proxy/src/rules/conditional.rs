@@ -134,7 +134,7 @@ mod tests {
     type Lines<'a> = &'a [(&'a str, &'a str)];
 
     #[test]
-    fn conditional_requests_are_answered_from_the_store() {
+    fn conditional_request_uses_store() {
         let table: &[(&str, Lines, u16, Lines, bool)] = &[
             ("no condition", &[], 200, &[("etag", "\"a\"")], false),
             ("same tag", &[("if-none-match", "\"a\"")], 200, &[("etag", "\"a\"")], true),
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_304_validates_only_the_same_validators() {
+    fn validation_304_needs_same_validators() {
         const TAG: (&str, &str) = ("etag", "\"a\"");
         const WEAK: (&str, &str) = ("etag", "W/\"a\"");
         const OTHER: (&str, &str) = ("etag", "\"b\"");

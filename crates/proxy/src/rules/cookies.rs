@@ -1,7 +1,7 @@
 //! `Set-Cookie` and the store.
 //!
 //! Owns: the decision whether a response that sets a cookie is stored, and whether the cookie is stored with it. RFC
-//! 9111, 7.3 leaves this to the origin's `Cache-Control`. But many origins send session cookies with responses that are
+//! 9111, 7.3 leaves this to the origin's `NameCache-Control`. But many origins send session cookies with responses that are
 //! fresh for a while, and a stored copy would hand one client's cookie to another. So such a response is stored only if
 //! the origin or the operator allows it:
 //!
@@ -19,7 +19,7 @@ use super::cache_control::ResponseDirectives;
 
 /// The treatment of a response's cookies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cookies {
+pub enum CookieTreatment {
     /// The response has no cookies, or they are stored with the other headers.
     Kept,
     /// The cookies go to the requesting client and are not stored; the rest of the response may be stored.
@@ -29,13 +29,13 @@ pub enum Cookies {
 }
 
 /// Decides about the cookies of a response; `stores_cookies` is the operator's setting.
-pub fn cookies(headers: &HeaderMap, directives: &ResponseDirectives, stores_cookies: bool) -> Cookies {
+pub fn cookies(headers: &HeaderMap, directives: &ResponseDirectives, stores_cookies: bool) -> CookieTreatment {
     if !headers.contains_key(SET_COOKIE) || directives.public || stores_cookies {
-        Cookies::Kept
+        CookieTreatment::Kept
     } else if directives.no_cache_cookie {
-        Cookies::Apart
+        CookieTreatment::Apart
     } else {
-        Cookies::Forbidding
+        CookieTreatment::Forbidding
     }
 }
 
@@ -52,21 +52,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cookie_is_stored_where_somebody_says_so() {
+    fn cookie_storage_needs_permission() {
         let table = [
-            ("max-age=60", false, Cookies::Forbidding),
-            ("max-age=60", true, Cookies::Kept),
-            ("max-age=60, public", false, Cookies::Kept),
-            ("max-age=60, no-cache=\"set-cookie\"", false, Cookies::Apart),
-            ("max-age=60, no-cache=\"Set-Cookie\", public", false, Cookies::Kept),
-            ("s-maxage=60", false, Cookies::Forbidding),
+            ("max-age=60", false, CookieTreatment::Forbidding),
+            ("max-age=60", true, CookieTreatment::Kept),
+            ("max-age=60, public", false, CookieTreatment::Kept),
+            ("max-age=60, no-cache=\"set-cookie\"", false, CookieTreatment::Apart),
+            ("max-age=60, no-cache=\"Set-Cookie\", public", false, CookieTreatment::Kept),
+            ("s-maxage=60", false, CookieTreatment::Forbidding),
         ];
         for (value, stores_cookies, expected) in table {
             let mut map = headers(&[("cache-control", value), ("set-cookie", "a=b"), ("set-cookie", "c=d")]);
             let directives = ResponseDirectives::parse(&map);
             assert_eq!(cookies(&map, &directives, stores_cookies), expected, "{value}");
             assert_eq!(take(&mut map), ["a=b", "c=d"]);
-            assert_eq!(cookies(&map, &directives, stores_cookies), Cookies::Kept, "{value}, without a cookie");
+            assert_eq!(cookies(&map, &directives, stores_cookies), CookieTreatment::Kept, "{value}, without a cookie");
         }
     }
 }

@@ -12,7 +12,7 @@ use super::key::host_and_path;
 
 /// One rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rule {
+pub struct DefaultTtlRule {
     host: Vec<u8>,
     path: Vec<u8>,
     ttl_s: u64,
@@ -21,14 +21,14 @@ pub struct Rule {
 /// The rules, in the order in which they are tried.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DefaultTtl {
-    rules: Vec<Rule>,
+    rules: Vec<DefaultTtlRule>,
 }
 
-impl Rule {
+impl DefaultTtlRule {
     /// Reads a rule.
     ///
     /// *Errors*: a sentence that names the mistake in the text.
-    pub fn parse(text: &str) -> Result<Rule, String> {
+    pub fn parse(text: &str) -> Result<DefaultTtlRule, String> {
         let (pattern, ttl) = text.rsplit_once('=').unwrap_or(("", text));
         let (host, path) = match pattern.find('/') {
             Some(slash) => pattern.split_at(slash),
@@ -41,7 +41,7 @@ impl Rule {
         }
         let ttl_s = parse_duration(ttl)?.as_secs();
         let host = if host.is_empty() { "*" } else { host };
-        Ok(Rule { host: host.to_ascii_lowercase().into_bytes(), path: path.as_bytes().to_vec(), ttl_s })
+        Ok(DefaultTtlRule { host: host.to_ascii_lowercase().into_bytes(), path: path.as_bytes().to_vec(), ttl_s })
     }
 
     /// The host: a name, `*.` and a name, or `*`.
@@ -69,7 +69,7 @@ impl Rule {
 }
 
 /// Writes the rule as it is read.
-impl fmt::Display for Rule {
+impl fmt::Display for DefaultTtlRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}={}s", self.host(), self.path(), self.ttl_s)
     }
@@ -77,13 +77,14 @@ impl fmt::Display for Rule {
 
 impl DefaultTtl {
     /// Makes a set of rules, which are tried in the given order.
-    pub fn new(rules: Vec<Rule>) -> DefaultTtl {
+    pub fn new(rules: Vec<DefaultTtlRule>) -> DefaultTtl {
         DefaultTtl { rules }
     }
 
     /// The same lifetime in seconds for every URL, or none.
     pub fn of_all(ttl_s: Option<u64>) -> DefaultTtl {
-        let rule = |ttl_s: u64| Rule { host: b"*".to_vec(), path: Vec::new(), ttl_s: ttl_s.min(DELTA_SECONDS_MAX) };
+        let rule =
+            |ttl_s: u64| DefaultTtlRule { host: b"*".to_vec(), path: Vec::new(), ttl_s: ttl_s.min(DELTA_SECONDS_MAX) };
         DefaultTtl { rules: ttl_s.map(rule).into_iter().collect() }
     }
 
@@ -152,7 +153,7 @@ mod tests {
     fn the_first_rule_that_matches_counts() {
         let texts =
             ["deb.example.org/debian/pool/=7d", "*.example.org/*.deb=2h", "*.example.org=15m", "/late=5s", "60"];
-        let rules = DefaultTtl::new(texts.iter().map(|text| Rule::parse(text).expect("a rule")).collect());
+        let rules = DefaultTtl::new(texts.iter().map(|text| DefaultTtlRule::parse(text).expect("a rule")).collect());
         let table = [
             ("http://deb.example.org/debian/pool/a.deb", Some(7 * 86400)),
             ("http://deb.example.org/other/a.deb", Some(7200)),
@@ -165,14 +166,14 @@ mod tests {
             assert_eq!(rules.for_key(key.as_bytes()), expected, "{key}");
         }
         assert_eq!(DefaultTtl::default().for_key(b"http://a/"), None);
-        let one = DefaultTtl::new(vec![Rule::parse("a/x=1").expect("a rule")]);
+        let one = DefaultTtl::new(vec![DefaultTtlRule::parse("a/x=1").expect("a rule")]);
         assert_eq!(one.for_key(b"http://a/y"), None);
     }
 
     #[test]
     fn bad_rules_say_what_is_wrong() {
         for text in ["", "x", "a=", "a=5w", "a=-5", "a b=5", "a.*=5", "a:80=5", "a=99999999999999999999d"] {
-            let error = Rule::parse(text).expect_err(text);
+            let error = DefaultTtlRule::parse(text).expect_err(text);
             assert!(error.contains("write one as"), "{text}: {error}");
         }
     }

@@ -14,7 +14,7 @@ pub const HEURISTIC_LIFETIME_S_MAX: u64 = 24 * 3600;
 
 /// The source of a lifetime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub enum LifetimeSource {
     /// `s-maxage`, `max-age` or `Expires`.
     Explicit,
     /// The operator's rules.
@@ -31,7 +31,7 @@ pub struct Freshness {
     /// The time for which the response is fresh, counted from its generation, in milliseconds.
     pub lifetime_ms: u64,
     /// The source of the lifetime.
-    pub source: Source,
+    pub source: LifetimeSource,
 }
 
 /// Whether a response with this status may be stored and given a lifetime by default (RFC 9110, 15.1, except 206: a
@@ -83,7 +83,7 @@ pub fn lifetime_by(
     default: OperatorTtl,
     response_ms: u64,
 ) -> Freshness {
-    let explicit = |seconds: u64| Freshness { lifetime_ms: seconds * 1000, source: Source::Explicit };
+    let explicit = |seconds: u64| Freshness { lifetime_ms: seconds * 1000, source: LifetimeSource::Explicit };
     if let Some(seconds) = directives.s_maxage.or(directives.max_age) {
         return explicit(seconds);
     }
@@ -98,15 +98,15 @@ pub fn lifetime_by(
     if let Some(seconds) = default_ttl_s
         && !(directives.no_cache || directives.no_store || directives.private)
     {
-        return Freshness { lifetime_ms: seconds * 1000, source: Source::DefaultTtl };
+        return Freshness { lifetime_ms: seconds * 1000, source: LifetimeSource::DefaultTtl };
     }
     if (is_heuristically_cacheable(status) || directives.public)
         && let Some(modified_s) = headers.get(LAST_MODIFIED).and_then(parse_date_s)
     {
         let seconds = (date_s.saturating_sub(modified_s) / 10).min(HEURISTIC_LIFETIME_S_MAX);
-        return Freshness { lifetime_ms: seconds * 1000, source: Source::Heuristic };
+        return Freshness { lifetime_ms: seconds * 1000, source: LifetimeSource::Heuristic };
     }
-    Freshness { lifetime_ms: 0, source: Source::None }
+    Freshness { lifetime_ms: 0, source: LifetimeSource::None }
 }
 
 /// `Expires`, unless another header replaces it.
@@ -123,9 +123,9 @@ mod tests {
     const NOW: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
     #[test]
-    fn lifetimes_follow_the_order_of_the_rfc() {
-        use Source::{DefaultTtl, Explicit, Heuristic, None as Nothing};
-        type Row<'a> = (&'a str, u16, &'a [(&'a str, &'a str)], Option<u64>, u64, Source);
+    fn lifetime_sources_follow_rfc_order() {
+        use LifetimeSource::{DefaultTtl, Explicit, Heuristic, None as Nothing};
+        type Row<'a> = (&'a str, u16, &'a [(&'a str, &'a str)], Option<u64>, u64, LifetimeSource);
         let table: &[Row] = &[
             ("nothing", 200, &[], None, 0, Nothing),
             ("max-age", 200, &[("cache-control", "max-age=5")], None, 5, Explicit),

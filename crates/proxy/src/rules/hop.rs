@@ -11,7 +11,7 @@ use http::header::{
 use super::forwarded::is_forwarding;
 use super::list::members_of;
 
-/// Removes every hop-by-hop header and those that `Connection` names.
+/// Removes every hop-by-hop header and those that `SweptConnection` names.
 pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     remove_named(headers);
     headers.remove(CONNECTION);
@@ -23,10 +23,10 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes the headers that `Connection` names; returns whether there were any. In requests they are removed before the
+/// Removes the headers that `SweptConnection` names; returns whether there were any. In requests they are removed before the
 /// variant part of a key is made: an origin does not get them, so its response must not be found by their values.
 ///
-/// Headers that caching and framing depend on stay even if `Connection` names them. Otherwise `Connection:
+/// Headers that caching and framing depend on stay even if `SweptConnection` names them. Otherwise `Connection:
 /// cache-control` would turn a private response into a shared one. `Upgrade` stays for this connection. *Cost*: no
 /// allocation for `keep-alive` and `close`.
 pub fn remove_named(headers: &mut HeaderMap) -> bool {
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_belongs_to_the_connection_goes() {
+    fn only_connection_headers_are_removed() {
         type Lines<'a> = &'a [(&'a str, &'a str)];
         let table: &[(Lines, Lines)] = &[
             (&[("a", "1")], &[("a", "1")]),

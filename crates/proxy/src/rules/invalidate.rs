@@ -1,7 +1,7 @@
 //! The responses that an unsafe request makes invalid.
 //!
 //! Owns: the choice of the keys to purge after a non-error response to an unsafe method: the target, and the URLs in
-//! `Location` and `Content-Location` if they have the same origin as the target. *Source*: RFC 9111, 4.4.
+//! `Location` and `BodyContent-Location` if they have the same origin as the target. *Source*: RFC 9111, 4.4.
 
 use http::header::{CONTENT_LOCATION, LOCATION};
 use http::{HeaderMap, Method, StatusCode, Uri};
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unsafe_requests_invalidate_what_they_may_have_changed() {
+    fn unsafe_request_invalidates_affected_urls() {
         let target = "http://a/dir/page?q";
         type Lines<'a> = &'a [(&'a str, &'a str)];
         let table: &[(&str, u16, Lines, &[&str])] = &[

@@ -8,7 +8,7 @@ use http::uri::{Authority, Scheme};
 
 /// The part of a URL before its path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Origin {
+pub struct UrlOrigin {
     /// Whether requests to the origin use TLS.
     pub https: bool,
     /// The host in lower case, in brackets if it is an IPv6 address. For a server at a Unix socket `unix:` and its path,
@@ -18,21 +18,21 @@ pub struct Origin {
     pub port: u16,
 }
 
-impl Origin {
+impl UrlOrigin {
     /// The origin of an absolute URI; `None` if the URI is not `http` or `https`, has user information, or has a bad
     /// port.
-    pub fn of(uri: &Uri) -> Option<Origin> {
+    pub fn of(uri: &Uri) -> Option<UrlOrigin> {
         let scheme = uri.scheme()?;
         let https = *scheme == Scheme::HTTPS;
         if !https && *scheme != Scheme::HTTP {
             return None;
         }
-        Origin::new(https, uri.authority()?)
+        UrlOrigin::new(https, uri.authority()?)
     }
 
     /// Makes an origin of a scheme and an authority; `None` if the authority has no host, has user information, or has
     /// a bad port.
-    pub fn new(https: bool, authority: &Authority) -> Option<Origin> {
+    pub fn new(https: bool, authority: &Authority) -> Option<UrlOrigin> {
         let text = authority.as_str();
         let host = authority.host();
         if text.contains('@') || host.is_empty() {
@@ -48,12 +48,12 @@ impl Origin {
             }
             rest => rest.strip_prefix(':')?.parse().ok().filter(|&port| port != 0)?,
         };
-        Some(Origin { https, host: host.to_ascii_lowercase(), port })
+        Some(UrlOrigin { https, host: host.to_ascii_lowercase(), port })
     }
 
     /// A server at a Unix socket.
-    pub fn of_socket(path: &str) -> Origin {
-        Origin { https: false, host: format!("unix:{path}"), port: 80 }
+    pub fn of_socket(path: &str) -> UrlOrigin {
+        UrlOrigin { https: false, host: format!("unix:{path}"), port: 80 }
     }
 
     /// The path of the Unix socket, if it is a server at one.
@@ -62,9 +62,9 @@ impl Origin {
     }
 
     /// What the origin calls itself: for a server at a Unix socket `localhost`.
-    pub fn named(&self) -> Origin {
+    pub fn named(&self) -> UrlOrigin {
         match self.socket_path() {
-            Some(_) => Origin { host: "localhost".to_owned(), ..self.clone() },
+            Some(_) => UrlOrigin { host: "localhost".to_owned(), ..self.clone() },
             None => self.clone(),
         }
     }
@@ -188,17 +188,17 @@ mod tests {
 
     #[test]
     fn no_url_names_a_unix_socket() {
-        let server = Origin::of_socket("/run/app.sock");
+        let server = UrlOrigin::of_socket("/run/app.sock");
         assert_eq!((server.socket_path(), server.shown().as_str()), (Some("/run/app.sock"), "unix:/run/app.sock"));
         assert_eq!((server.named().authority().as_str(), server.named().socket_path()), ("localhost", None));
         for url in ["http://unix:/run/app.sock", "http://unix:80/run", "http://unix/run", "http://unix:%2Frun/"] {
-            let found = url.parse::<Uri>().ok().and_then(|uri| Origin::of(&uri));
+            let found = url.parse::<Uri>().ok().and_then(|uri| UrlOrigin::of(&uri));
             assert!(found.is_none_or(|origin| origin.socket_path().is_none()), "{url}");
         }
     }
 
     #[test]
-    fn keys_are_normalised_and_paths_are_not_touched() {
+    fn key_normalises_host_not_path() {
         let table: &[(&str, Option<&str>)] = &[
             ("http://Example.COM/Path?Q=1", Some("http://example.com/Path?Q=1")),
             ("http://a:80/", Some("http://a/")),
@@ -228,7 +228,7 @@ mod tests {
             let mut key = Vec::new();
             let found = push_key(&mut key, &uri).then(|| String::from_utf8(key).expect("text"));
             assert_eq!(found.as_deref(), *expected, "{text}");
-            let origin = Origin::of(&uri);
+            let origin = UrlOrigin::of(&uri);
             assert_eq!(origin.is_some(), expected.is_some(), "{text}");
             if let (Some(origin), Some(expected)) = (origin, expected) {
                 let mut same = Vec::new();
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_and_paths_come_out_of_keys_again() {
+    fn key_yields_host_and_path() {
         let table = [
             ("http://a/", "a", "/"),
             ("http://a:8080/x?y", "a", "/x?y"),

@@ -11,7 +11,7 @@ use http::HeaderValue;
 
 /// A piece of the body.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Section {
+pub enum MultipartSection {
     /// A boundary and the headers of a part.
     Text(Bytes),
     /// Bytes of the object.
@@ -20,16 +20,16 @@ pub enum Section {
 
 /// A body of several parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Multipart {
+pub struct MultipartBody {
     /// Its media type.
     pub content_type: HeaderValue,
     /// Its pieces, in order.
-    pub sections: Vec<Section>,
+    pub sections: Vec<MultipartSection>,
 }
 
-impl Multipart {
+impl MultipartBody {
     /// Makes the body that has the ranges `parts` of an object of `size_bytes`.
-    pub fn new(parts: &[Range<u64>], content_type: Option<&HeaderValue>, size_bytes: u64) -> Multipart {
+    pub fn new(parts: &[Range<u64>], content_type: Option<&HeaderValue>, size_bytes: u64) -> MultipartBody {
         // The boundary is random, so that no origin or client can make an object that contains it.
         let boundary = format!("nectary-{:016x}{:016x}", random(), random());
         let mut sections = Vec::with_capacity(2 * parts.len() + 1);
@@ -42,20 +42,20 @@ impl Multipart {
             }
             let range = format!("content-range: bytes {}-{}/{size_bytes}\r\n\r\n", part.start, part.end - 1);
             head.extend_from_slice(range.as_bytes());
-            sections.push(Section::Text(head.into()));
-            sections.push(Section::Object(part.clone()));
+            sections.push(MultipartSection::Text(head.into()));
+            sections.push(MultipartSection::Object(part.clone()));
         }
-        sections.push(Section::Text(format!("\r\n--{boundary}--\r\n").into()));
+        sections.push(MultipartSection::Text(format!("\r\n--{boundary}--\r\n").into()));
         let content_type =
             HeaderValue::from_maybe_shared(Bytes::from(format!("multipart/byteranges; boundary={boundary}")));
-        Multipart { content_type: content_type.expect("visible ASCII"), sections }
+        MultipartBody { content_type: content_type.expect("visible ASCII"), sections }
     }
 
     /// The length of the body, in bytes.
     pub fn body_bytes(&self) -> u64 {
-        let of = |section: &Section| match section {
-            Section::Text(text) => text.len() as u64,
-            Section::Object(range) => range.end - range.start,
+        let of = |section: &MultipartSection| match section {
+            MultipartSection::Text(text) => text.len() as u64,
+            MultipartSection::Object(range) => range.end - range.start,
         };
         self.sections.iter().map(of).sum()
     }

@@ -6,7 +6,7 @@
 use http::{HeaderMap, Method, StatusCode};
 
 use super::cache_control::{RequestDirectives, ResponseDirectives};
-use super::cookies::{Cookies, cookies};
+use super::cookies::{CookieTreatment, cookies};
 use super::default_ttl::DefaultTtl;
 use super::freshness::{Freshness, OperatorTtl, lifetime_by};
 use super::storable::{Storability, storability};
@@ -14,14 +14,14 @@ use super::targeted;
 
 /// The settings by which responses are judged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Policy {
+pub struct ResponsePolicy {
     /// The operator's lifetimes for responses that have no lifetime.
     pub default_ttl: DefaultTtl,
     /// The same by status, instead of `default_ttl`.
     pub status_ttl: Vec<(u16, u64)>,
     /// The time beyond its lifetime for which a response that does not say is served while it is validated, in seconds.
     pub while_revalidate_s: u32,
-    /// Whether this is a reverse proxy, which obeys `CDN-Cache-Control`. A forward proxy ignores that header.
+    /// Whether this is a reverse proxy, which obeys `CDN-NameCache-Control`. A forward proxy ignores that header.
     pub is_for_origin: bool,
     /// Whether responses with `Set-Cookie` are stored in the same way as responses without it.
     pub stores_cookies: bool,
@@ -32,7 +32,7 @@ pub struct Policy {
     pub generation: u32,
 }
 
-impl Policy {
+impl ResponsePolicy {
     /// The directives of a response, from the header that this kind of proxy obeys.
     pub fn directives(&self, headers: &HeaderMap) -> ResponseDirectives {
         let targeted = self.is_for_origin.then(|| targeted::directives(headers)).flatten();
@@ -62,7 +62,7 @@ impl Policy {
     }
 
     /// The treatment of a response's cookies.
-    pub fn cookies(&self, headers: &HeaderMap) -> Cookies {
+    pub fn cookies(&self, headers: &HeaderMap) -> CookieTreatment {
         cookies(headers, &self.directives(headers), self.stores_cookies)
     }
 
@@ -73,7 +73,7 @@ impl Policy {
         (status, headers, response_ms): (StatusCode, &HeaderMap, u64),
     ) -> Storability {
         let directives = self.directives(headers);
-        if cookies(headers, &directives, self.stores_cookies) == Cookies::Forbidding {
+        if cookies(headers, &directives, self.stores_cookies) == CookieTreatment::Forbidding {
             return Storability::SetCookie;
         }
         let freshness = self.lifetime(key, status, headers, &directives, response_ms);
@@ -88,7 +88,7 @@ mod tests {
 
     /// Whether a response with these headers is stored, and for how many seconds it is fresh.
     fn judge(is_for_origin: bool, lines: &[(&str, &str)]) -> (bool, u64) {
-        let policy = Policy { is_for_origin, ..Policy::default() };
+        let policy = ResponsePolicy { is_for_origin, ..ResponsePolicy::default() };
         let (map, none) = (headers(lines), HeaderMap::new());
         let request = (&Method::GET, &b"http://a/"[..], &none, &RequestDirectives::default());
         let freshness = policy.lifetime(b"http://a/", StatusCode::OK, &map, &policy.directives(&map), 0);
@@ -97,10 +97,10 @@ mod tests {
 
     #[test]
     fn a_part_lives_like_the_whole() {
-        let policy = Policy {
+        let policy = ResponsePolicy {
             default_ttl: DefaultTtl::of_all(Some(60)),
             status_ttl: vec![(404, 5), (200, 90)],
-            ..Policy::default()
+            ..ResponsePolicy::default()
         };
         let none = HeaderMap::new();
         let lifetime =
@@ -109,8 +109,9 @@ mod tests {
         assert_eq!((lifetime(StatusCode::NOT_FOUND), lifetime(StatusCode::GONE)), (5, 60));
     }
 
+    /// Only in a reverse proxy does the field replace `Cache-Control` and `Expires`.
     #[test]
-    fn a_targeted_field_stands_for_cache_control_and_expires_in_a_reverse_proxy_alone() {
+    fn targeted_field_replaces_standard_ones() {
         const LATER: &str = "Thu, 01 Jan 1970 01:00:00 GMT";
         // Each row has a response's headers, and the result of `judge` in a reverse and in a forward proxy.
         type Row<'a> = (&'a [(&'a str, &'a str)], (bool, u64), (bool, u64));

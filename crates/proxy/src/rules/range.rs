@@ -14,7 +14,7 @@ pub const RANGES_MAX: usize = 16;
 
 /// The part of a response that a request wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wanted {
+pub enum RequestedRange {
     /// The whole response.
     Whole,
     /// These bytes; not empty.
@@ -26,28 +26,28 @@ pub enum Wanted {
 }
 
 /// Reads the `Range` of a request for a response of `size_bytes`.
-pub fn wanted(request: &HeaderMap, size_bytes: u64) -> Wanted {
+pub fn wanted(request: &HeaderMap, size_bytes: u64) -> RequestedRange {
     let mut lines = request.get_all(RANGE).into_iter();
-    let (Some(line), None) = (lines.next(), lines.next()) else { return Wanted::Whole };
+    let (Some(line), None) = (lines.next(), lines.next()) else { return RequestedRange::Whole };
     if memchr::memchr(b',', line.as_bytes()).is_some() {
         return wanted_of_several(line.as_bytes(), size_bytes);
     }
     match parse(line.as_bytes()) {
-        Some(spec) => spec.within(size_bytes).map_or(Wanted::Unsatisfiable, Wanted::Part),
-        None => Wanted::Whole,
+        Some(spec) => spec.within(size_bytes).map_or(RequestedRange::Unsatisfiable, RequestedRange::Part),
+        None => RequestedRange::Whole,
     }
 }
 
 /// Like [`wanted`], for a header with several ranges.
-fn wanted_of_several(value: &[u8], size_bytes: u64) -> Wanted {
-    let Some(list) = ranges_of(value) else { return Wanted::Whole };
+fn wanted_of_several(value: &[u8], size_bytes: u64) -> RequestedRange {
+    let Some(list) = ranges_of(value) else { return RequestedRange::Whole };
     let (mut parts, mut count, mut bytes) = (Vec::new(), 0, 0u64);
     // A list may have empty elements.
     for range in list.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|range| !range.is_empty()) {
-        let Some(spec) = spec_of(range) else { return Wanted::Whole };
+        let Some(spec) = spec_of(range) else { return RequestedRange::Whole };
         count += 1;
         if count > RANGES_MAX {
-            return Wanted::Whole;
+            return RequestedRange::Whole;
         }
         if let Some(part) = spec.within(size_bytes) {
             bytes = bytes.saturating_add(part.end - part.start);
@@ -55,11 +55,11 @@ fn wanted_of_several(value: &[u8], size_bytes: u64) -> Wanted {
         }
     }
     match (parts.len(), count) {
-        (_, 0) => Wanted::Whole,
-        (0, _) => Wanted::Unsatisfiable,
-        (1, _) => Wanted::Part(parts.remove(0)),
-        _ if bytes > size_bytes => Wanted::Whole,
-        _ => Wanted::Parts(parts),
+        (_, 0) => RequestedRange::Whole,
+        (0, _) => RequestedRange::Unsatisfiable,
+        (1, _) => RequestedRange::Part(parts.remove(0)),
+        _ if bytes > size_bytes => RequestedRange::Whole,
+        _ => RequestedRange::Parts(parts),
     }
 }
 
@@ -67,30 +67,30 @@ fn wanted_of_several(value: &[u8], size_bytes: u64) -> Wanted {
 /// header.
 pub fn first_byte(request: &HeaderMap) -> u64 {
     match request.get(RANGE).and_then(|line| parse(line.as_bytes())) {
-        Some(Spec::From(first, _)) => first,
+        Some(RangeSpec::From(first, _)) => first,
         _ => 0,
     }
 }
 
-enum Spec {
+enum RangeSpec {
     /// The bytes from the first to the last position, both included.
     From(u64, u64),
     /// The last bytes of the response; the value is their number.
     Last(u64),
 }
 
-impl Spec {
+impl RangeSpec {
     /// The range within a response of this size; `None` if it would be empty.
     fn within(self, size_bytes: u64) -> Option<Range<u64>> {
         let range = match self {
-            Spec::From(first, last) => first..last.saturating_add(1).min(size_bytes),
-            Spec::Last(count) => size_bytes.saturating_sub(count)..size_bytes,
+            RangeSpec::From(first, last) => first..last.saturating_add(1).min(size_bytes),
+            RangeSpec::Last(count) => size_bytes.saturating_sub(count)..size_bytes,
         };
         (range.start < range.end).then_some(range)
     }
 }
 
-fn parse(value: &[u8]) -> Option<Spec> {
+fn parse(value: &[u8]) -> Option<RangeSpec> {
     spec_of(ranges_of(value)?.trim_ascii())
 }
 
@@ -100,16 +100,16 @@ fn ranges_of(value: &[u8]) -> Option<&[u8]> {
     unit.eq_ignore_ascii_case(b"bytes=").then_some(ranges)
 }
 
-fn spec_of(range: &[u8]) -> Option<Spec> {
+fn spec_of(range: &[u8]) -> Option<RangeSpec> {
     let dash = range.iter().position(|&byte| byte == b'-')?;
     let (first, last) = (&range[..dash], &range[dash + 1..]);
     match (first.is_empty(), last.is_empty()) {
         (true, true) => None,
-        (true, false) => Some(Spec::Last(position(last)?)),
-        (false, true) => Some(Spec::From(position(first)?, u64::MAX)),
+        (true, false) => Some(RangeSpec::Last(position(last)?)),
+        (false, true) => Some(RangeSpec::From(position(first)?, u64::MAX)),
         (false, false) => {
             let (first, last) = (position(first)?, position(last)?);
-            (first <= last).then_some(Spec::From(first, last))
+            (first <= last).then_some(RangeSpec::From(first, last))
         }
     }
 }
@@ -126,11 +126,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_served_and_damage_is_ignored() {
-        use Wanted::*;
+    fn valid_ranges_served_damaged_ignored() {
+        use RequestedRange::*;
         let many = |count: usize| vec!["0-0"; count].join(",");
         let (most, more) = (format!("bytes={}", many(16)), format!("bytes={}", many(17)));
-        let table: &[(&str, u64, Wanted)] = &[
+        let table: &[(&str, u64, RequestedRange)] = &[
             ("bytes=0-0", 10, Part(0..1)),
             ("bytes=0-9", 10, Part(0..10)),
             ("bytes=5-", 10, Part(5..10)),
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_byte_is_known_before_the_size() {
+    fn first_byte_known_before_size() {
         assert_eq!(first_byte(&headers(&[("range", "bytes=500-")])), 500);
         assert_eq!(first_byte(&headers(&[("range", "bytes=-500")])), 0);
         assert_eq!(first_byte(&headers(&[])), 0);

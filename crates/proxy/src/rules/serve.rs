@@ -17,11 +17,11 @@ use http::StatusCode;
 
 use super::age::current_age_ms;
 use super::cache_control::{RequestDirectives, ResponseDirectives};
-use super::cache_status::Forward;
+use super::cache_status::ForwardReason;
 
 /// The facts about a stored response on which the decision depends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Stored {
+pub struct StoredFacts {
     /// The time at which the response was received, in Unix milliseconds.
     pub response_ms: u64,
     /// The response's age when it was received, in milliseconds.
@@ -39,11 +39,16 @@ pub struct Stored {
     pub forbids_stale: bool,
 }
 
-impl Stored {
+impl StoredFacts {
     /// Gathers the facts.
-    pub fn new(response_ms: u64, initial_age_ms: u64, lifetime_ms: u64, directives: &ResponseDirectives) -> Stored {
+    pub fn new(
+        response_ms: u64,
+        initial_age_ms: u64,
+        lifetime_ms: u64,
+        directives: &ResponseDirectives,
+    ) -> StoredFacts {
         let seconds = |seconds: u64| u32::try_from(seconds).unwrap_or(u32::MAX);
-        Stored {
+        StoredFacts {
             response_ms,
             initial_age_ms,
             lifetime_ms,
@@ -56,9 +61,9 @@ impl Stored {
 
     /// The facts about a response that was softly purged at `purged_s`, in Unix seconds: its lifetime ended then, if it
     /// had not ended before. A time in the future, from before the clock was set back, counts as now.
-    pub fn purged_at(self, purged_s: u32, now_ms: u64) -> Stored {
+    pub fn purged_at(self, purged_s: u32, now_ms: u64) -> StoredFacts {
         let age_ms = self.age_ms((u64::from(purged_s) * 1000).min(now_ms));
-        Stored { lifetime_ms: self.lifetime_ms.min(age_ms), ..self }
+        StoredFacts { lifetime_ms: self.lifetime_ms.min(age_ms), ..self }
     }
 
     /// The response's age at `now_ms`, in milliseconds.
@@ -76,7 +81,7 @@ impl Stored {
 
 /// The decision about a stored response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ServeVerdict {
     /// Serve the response: it is fresh, or the request allows a stale response.
     Serve {
         /// Its age, in seconds.
@@ -92,58 +97,58 @@ pub enum Verdict {
         ttl_s: i64,
     },
     /// Validate the response with the origin first, for this reason.
-    Validate(Forward),
+    Validate(ForwardReason),
 }
 
 /// How an origin failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Failure {
+pub enum OriginFailure {
     /// The origin could not be reached, or did not answer.
     Unreachable,
     /// The origin answered with an error or with an invalid response.
     Error,
 }
 
-impl Failure {
+impl OriginFailure {
     /// The failure that a status means according to `stale-if-error` (RFC 5861, 4); `None` if the status is no failure.
-    pub fn of(status: StatusCode) -> Option<Failure> {
-        matches!(status.as_u16(), 500 | 502 | 503 | 504).then_some(Failure::Error)
+    pub fn of(status: StatusCode) -> Option<OriginFailure> {
+        matches!(status.as_u16(), 500 | 502 | 503 | 504).then_some(OriginFailure::Error)
     }
 }
 
 /// Decides about a stored response at `now_ms`.
-pub fn decide(stored: &Stored, request: &RequestDirectives, now_ms: u64) -> Verdict {
+pub fn decide(stored: &StoredFacts, request: &RequestDirectives, now_ms: u64) -> ServeVerdict {
     let (age_ms, ttl_ms) = stored.age_and_ttl_ms(now_ms);
     let (age_s, ttl_s) = (age_ms / 1000, ttl_ms / 1000);
     if stored.no_cache {
-        return Verdict::Validate(Forward::Stale);
+        return ServeVerdict::Validate(ForwardReason::Stale);
     }
     if is_demanding(request, age_ms, ttl_ms) {
-        return Verdict::Validate(Forward::Request);
+        return ServeVerdict::Validate(ForwardReason::Request);
     }
     if ttl_ms > 0 {
-        return Verdict::Serve { age_s, ttl_s };
+        return ServeVerdict::Serve { age_s, ttl_s };
     }
     let is_within = |seconds: u64| is_stale_within(stored, request, ttl_ms, seconds);
     if request.max_stale.is_some_and(is_within) {
-        return Verdict::Serve { age_s, ttl_s };
+        return ServeVerdict::Serve { age_s, ttl_s };
     }
     if stored.while_revalidate_s > 0 && is_within(u64::from(stored.while_revalidate_s)) {
-        return Verdict::ServeAndValidate { age_s, ttl_s };
+        return ServeVerdict::ServeAndValidate { age_s, ttl_s };
     }
-    Verdict::Validate(Forward::Stale)
+    ServeVerdict::Validate(ForwardReason::Stale)
 }
 
 /// Decides about a stored response that could not be validated because the origin failed. If it may be served anyway,
-/// returns its age and its remaining lifetime in seconds, as in [`Verdict::Serve`].
+/// returns its age and its remaining lifetime in seconds, as in [`ServeVerdict::Serve`].
 ///
 /// `unreachable_s` is the time, in seconds, for which a response without `stale-if-error` may have been stale if the
 /// origin cannot be reached.
 pub fn decide_on_failure(
-    stored: &Stored,
+    stored: &StoredFacts,
     request: &RequestDirectives,
     now_ms: u64,
-    failure: Failure,
+    failure: OriginFailure,
     unreachable_s: u64,
 ) -> Option<(u64, i64)> {
     let (age_ms, ttl_ms) = stored.age_and_ttl_ms(now_ms);
@@ -152,8 +157,8 @@ pub fn decide_on_failure(
     }
     let response_s = match (stored.if_error_s, failure) {
         (Some(seconds), _) => u64::from(seconds),
-        (None, Failure::Unreachable) => unreachable_s,
-        (None, Failure::Error) => 0,
+        (None, OriginFailure::Unreachable) => unreachable_s,
+        (None, OriginFailure::Error) => 0,
     };
     let seconds = response_s.max(request.stale_if_error.unwrap_or(0));
     (seconds > 0 && is_stale_within(stored, request, ttl_ms, seconds)).then_some((age_ms / 1000, ttl_ms / 1000))
@@ -171,7 +176,7 @@ fn is_demanding(request: &RequestDirectives, age_ms: u64, ttl_ms: i64) -> bool {
 
 /// Whether a stale response may be served: neither the origin nor the request forbids it, and the response is at most
 /// `seconds` beyond its lifetime.
-fn is_stale_within(stored: &Stored, request: &RequestDirectives, ttl_ms: i64, seconds: u64) -> bool {
+fn is_stale_within(stored: &StoredFacts, request: &RequestDirectives, ttl_ms: i64, seconds: u64) -> bool {
     !stored.forbids_stale
         && request.min_fresh.unwrap_or(0) == 0
         && ttl_ms.unsigned_abs() <= seconds.saturating_mul(1000)
@@ -185,37 +190,37 @@ mod tests {
     #[test]
     fn soft_purge_ends_the_lifetime() {
         const THEN_MS: u64 = 1_000_000_000_000;
-        let stored = Stored {
+        let stored = StoredFacts {
             response_ms: THEN_MS,
             initial_age_ms: 5000,
             lifetime_ms: 60_000,
             while_revalidate_s: 30,
-            ..Stored::default()
+            ..StoredFacts::default()
         };
         let decided = |purged_s: u64, after_s: u64| {
             let now_ms = THEN_MS + after_s * 1000;
             let purged = stored.purged_at((THEN_MS / 1000 + purged_s) as u32, now_ms);
             decide(&purged, &RequestDirectives::default(), now_ms)
         };
-        assert_eq!(decided(10, 10), Verdict::ServeAndValidate { age_s: 15, ttl_s: 0 });
-        assert_eq!(decided(10, 40), Verdict::ServeAndValidate { age_s: 45, ttl_s: -30 });
-        assert_eq!(decided(10, 41), Verdict::Validate(Forward::Stale));
+        assert_eq!(decided(10, 10), ServeVerdict::ServeAndValidate { age_s: 15, ttl_s: 0 });
+        assert_eq!(decided(10, 40), ServeVerdict::ServeAndValidate { age_s: 45, ttl_s: -30 });
+        assert_eq!(decided(10, 41), ServeVerdict::Validate(ForwardReason::Stale));
         // Its lifetime had ended before, its clock was set back, or it was received after the purge.
-        assert_eq!(decided(70, 71), Verdict::ServeAndValidate { age_s: 76, ttl_s: -16 });
-        assert_eq!(decided(100, 10), Verdict::ServeAndValidate { age_s: 15, ttl_s: 0 });
+        assert_eq!(decided(70, 71), ServeVerdict::ServeAndValidate { age_s: 76, ttl_s: -16 });
+        assert_eq!(decided(100, 10), ServeVerdict::ServeAndValidate { age_s: 15, ttl_s: 0 });
         let early = stored.purged_at((THEN_MS / 1000 - 100) as u32, THEN_MS);
         assert_eq!(early.lifetime_ms, 5000);
     }
 
     #[test]
-    fn requests_and_responses_both_have_a_say() {
-        let serve = |age_s, ttl_s| Verdict::Serve { age_s, ttl_s };
-        let behind = |age_s, ttl_s| Verdict::ServeAndValidate { age_s, ttl_s };
-        let stale = Verdict::Validate(Forward::Stale);
-        let asked = Verdict::Validate(Forward::Request);
-        // Each row has the request's `Cache-Control`, the response's `Cache-Control`, the age in seconds, and the
+    fn request_and_response_both_decide() {
+        let serve = |age_s, ttl_s| ServeVerdict::Serve { age_s, ttl_s };
+        let behind = |age_s, ttl_s| ServeVerdict::ServeAndValidate { age_s, ttl_s };
+        let stale = ServeVerdict::Validate(ForwardReason::Stale);
+        let asked = ServeVerdict::Validate(ForwardReason::Request);
+        // Each row has the request's `NameCache-Control`, the response's `NameCache-Control`, the age in seconds, and the
         // verdict.
-        let table: &[(&str, &str, u64, Verdict)] = &[
+        let table: &[(&str, &str, u64, ServeVerdict)] = &[
             ("", "max-age=10", 0, serve(0, 10)),
             ("", "max-age=10", 9, serve(9, 1)),
             ("", "max-age=10", 10, stale),
@@ -257,19 +262,19 @@ mod tests {
         }
     }
 
-    fn facts(request: &str, response: &str) -> (Stored, RequestDirectives) {
+    fn facts(request: &str, response: &str) -> (StoredFacts, RequestDirectives) {
         let response = ResponseDirectives::parse(&headers(&[("cache-control", response)]));
         let lifetime_ms = response.s_maxage.or(response.max_age).unwrap_or(0) * 1000;
         let request = RequestDirectives::parse(&headers(&[("cache-control", request)]));
-        (Stored::new(1_000_000, 0, lifetime_ms, &response), request)
+        (StoredFacts::new(1_000_000, 0, lifetime_ms, &response), request)
     }
 
     #[test]
-    fn what_is_stale_is_served_on_a_failure_where_nobody_forbids_it() {
-        use Failure::{Error, Unreachable};
-        // Each row has the request's `Cache-Control`, the response's `Cache-Control`, the age in seconds, the failure,
+    fn stale_serves_on_failure_unless_forbidden() {
+        use OriginFailure::{Error, Unreachable};
+        // Each row has the request's `NameCache-Control`, the response's `NameCache-Control`, the age in seconds, the failure,
         // and whether the response is served.
-        let table: &[(&str, &str, u64, Failure, bool)] = &[
+        let table: &[(&str, &str, u64, OriginFailure, bool)] = &[
             ("", "max-age=10", 11, Unreachable, true),
             ("", "max-age=10", 110, Unreachable, true),
             ("", "max-age=10", 111, Unreachable, false),
@@ -299,7 +304,11 @@ mod tests {
             assert_eq!(found, expected, "{request:?} against {response:?} at {age_s}, {failure:?}");
         }
         for (status, expected) in [(500, true), (501, false), (502, true), (503, true), (504, true), (599, false)] {
-            assert_eq!(Failure::of(StatusCode::from_u16(status).expect("a status")).is_some(), expected, "{status}");
+            assert_eq!(
+                OriginFailure::of(StatusCode::from_u16(status).expect("a status")).is_some(),
+                expected,
+                "{status}"
+            );
         }
     }
 }

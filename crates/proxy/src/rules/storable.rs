@@ -8,7 +8,7 @@ use http::header::{AUTHORIZATION, ETAG, LAST_MODIFIED};
 use http::{HeaderMap, Method, StatusCode};
 
 use super::cache_control::{RequestDirectives, ResponseDirectives};
-use super::freshness::{Freshness, Source, is_explicit, is_heuristically_cacheable};
+use super::freshness::{Freshness, LifetimeSource, is_explicit, is_heuristically_cacheable};
 use super::vary::Vary;
 
 /// Whether a response may be stored, or the reason why it must not be stored.
@@ -96,7 +96,7 @@ pub fn storability(
     if !(response.public
         || is_explicit(headers, response)
         || is_heuristically_cacheable(status)
-        || freshness.source == Source::DefaultTtl)
+        || freshness.source == LifetimeSource::DefaultTtl)
     {
         return Storability::NotAllowed;
     }

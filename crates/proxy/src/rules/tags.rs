@@ -1,14 +1,14 @@
 //! Tags of responses: names by which an operator or an origin purges many responses at once.
 //!
 //! Owns: the list of headers that name tags, how they are read, and how a cache group becomes a tag. `Surrogate-Key`
-//! (separated by spaces) and `Cache-Tag` (by commas) name the same kind of tag, which belongs to no origin; tags
+//! (separated by spaces) and `NameCache-Tag` (by commas) name the same kind of tag, which belongs to no origin; tags
 //! compare byte by byte. A cache group belongs to one origin: its tag consists of a zero byte, which no header can
 //! contain, the origin, another zero byte and the group's name. *Source*: RFC 9875; RFC 9651, 4.2, for lists of strings
 //! (a list that does not parse is ignored as a whole).
 
 use http::{HeaderMap, HeaderName};
 
-use super::structured::{Value, field, list};
+use super::structured::{StructuredValue, field, list};
 
 /// Tags, separated by spaces.
 const SURROGATE_KEY: HeaderName = HeaderName::from_static("surrogate-key");
@@ -36,7 +36,7 @@ pub fn invalidated_groups_of(headers: &HeaderMap, origin: &[u8]) -> Vec<Vec<u8>>
     groups_of(headers, &CACHE_GROUP_INVALIDATION, origin)
 }
 
-/// Removes `Surrogate-Key` and `Cache-Tag`. `Cache-Groups` stays: it is for every cache on the way to the client.
+/// Removes `Surrogate-Key` and `NameCache-Tag`. `NameCache-Groups` stays: it is for every cache on the way to the client.
 pub fn strip(headers: &mut HeaderMap) {
     headers.remove(SURROGATE_KEY);
     headers.remove(CACHE_TAG);
@@ -51,8 +51,10 @@ fn plain_tags_of(headers: &HeaderMap) -> Vec<Vec<u8>> {
 
 fn groups_of(headers: &HeaderMap, name: &HeaderName, origin: &[u8]) -> Vec<Vec<u8>> {
     let values = field(headers, name).and_then(|field| list(&field)).unwrap_or_default();
-    let names: Option<Vec<Vec<u8>>> =
-        values.into_iter().map(|value| if let Value::Text(name) = value { Some(name) } else { None }).collect();
+    let names: Option<Vec<Vec<u8>>> = values
+        .into_iter()
+        .map(|value| if let StructuredValue::Text(name) = value { Some(name) } else { None })
+        .collect();
     names.unwrap_or_default().into_iter().map(|name| [b"\0", origin, b"\0", &name[..]].concat()).collect()
 }
 
@@ -66,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_are_read_from_each_field_in_its_own_way() {
+    fn tags_are_read_per_field_syntax() {
         type Lines<'a> = &'a [(&'a str, &'a str)];
         let table: &[(Lines, &[&str])] = &[
             (&[], &[]),
@@ -91,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_are_stripped_and_groups_are_not() {
+    fn tags_stripped_groups_kept() {
         let mut stripped = headers(&[("surrogate-key", "a"), ("cache-tag", "a"), ("cache-groups", "\"a\"")]);
         strip(&mut stripped);
         assert_eq!(stripped, headers(&[("cache-groups", "\"a\"")]));

@@ -1,10 +1,10 @@
-//! `CDN-Cache-Control`: cache directives for caches that work for an origin, as a reverse proxy does.
+//! `CDN-NameCache-Control`: cache directives for caches that work for an origin, as a reverse proxy does.
 //!
-//! Owns: the meaning of the field. If the field is present, parses and is not empty, it replaces `Cache-Control` and
+//! Owns: the meaning of the field. If the field is present, parses and is not empty, it replaces `NameCache-Control` and
 //! `Expires`. Otherwise the field is ignored. The proxy also sends the field to clients, because further caches of the
 //! same kind may be between them and the proxy. *Source*: RFC 9213; RFC 9651, 3.2.
 //!
-//! The field is a dictionary and not a list like `Cache-Control`: keys are in lower case, the last of duplicate keys
+//! The field is a dictionary and not a list like `NameCache-Control`: keys are in lower case, the last of duplicate keys
 //! counts, parameters are ignored, and values have types:
 //!
 //! | directive | type | with another type |
@@ -20,40 +20,40 @@
 use http::HeaderMap;
 use http::header::CDN_CACHE_CONTROL;
 
-use super::cache_control::{DELTA_SECONDS_MAX, Name, ResponseDirectives, is_about_cookies};
-use super::structured::{Value, dictionary, field};
+use super::cache_control::{DELTA_SECONDS_MAX, DirectiveName, ResponseDirectives, is_about_cookies};
+use super::structured::{StructuredValue, dictionary, field};
 
-/// Reads the field; `None` if the field is absent, empty or does not parse. In this case `Cache-Control` and `Expires`
+/// Reads the field; `None` if the field is absent, empty or does not parse. In this case `NameCache-Control` and `Expires`
 /// count.
 pub fn directives(headers: &HeaderMap) -> Option<ResponseDirectives> {
     let field = field(headers, &CDN_CACHE_CONTROL)?;
     let members = dictionary(&field).filter(|members| !members.is_empty())?;
     let mut found = ResponseDirectives { replaces_expires: true, ..ResponseDirectives::default() };
     for (key, value) in &members {
-        let (is_true, is_on) = (*value == Value::Boolean(true), *value != Value::Boolean(false));
-        match Name::of(key) {
-            Name::NoStore => found.no_store = is_on,
-            Name::NoCache => {
-                found.no_cache_cookie = matches!(value, Value::Text(names) if is_about_cookies(Some(names)));
+        let (is_true, is_on) = (*value == StructuredValue::Boolean(true), *value != StructuredValue::Boolean(false));
+        match DirectiveName::of(key) {
+            DirectiveName::NoStore => found.no_store = is_on,
+            DirectiveName::NoCache => {
+                found.no_cache_cookie = matches!(value, StructuredValue::Text(names) if is_about_cookies(Some(names)));
                 found.no_cache = is_on && !found.no_cache_cookie;
             }
-            Name::Private => found.private = is_on,
-            Name::Public => found.public = is_true,
-            Name::MustRevalidate => found.must_revalidate = is_on,
-            Name::ProxyRevalidate => found.proxy_revalidate = is_on,
-            Name::MustUnderstand => found.must_understand = is_true,
-            Name::MaxAge => found.max_age = Some(seconds(value).unwrap_or(0)),
-            Name::SMaxage => found.s_maxage = Some(seconds(value).unwrap_or(0)),
-            Name::StaleWhileRevalidate => found.stale_while_revalidate = seconds(value),
-            Name::StaleIfError => found.stale_if_error = seconds(value),
+            DirectiveName::Private => found.private = is_on,
+            DirectiveName::Public => found.public = is_true,
+            DirectiveName::MustRevalidate => found.must_revalidate = is_on,
+            DirectiveName::ProxyRevalidate => found.proxy_revalidate = is_on,
+            DirectiveName::MustUnderstand => found.must_understand = is_true,
+            DirectiveName::MaxAge => found.max_age = Some(seconds(value).unwrap_or(0)),
+            DirectiveName::SMaxage => found.s_maxage = Some(seconds(value).unwrap_or(0)),
+            DirectiveName::StaleWhileRevalidate => found.stale_while_revalidate = seconds(value),
+            DirectiveName::StaleIfError => found.stale_if_error = seconds(value),
             _ => {}
         }
     }
     Some(found)
 }
 
-fn seconds(value: &Value) -> Option<u64> {
-    let Value::Integer(number) = value else { return None };
+fn seconds(value: &StructuredValue) -> Option<u64> {
+    let StructuredValue::Integer(number) = value else { return None };
     u64::try_from(*number).ok().map(|number| number.min(DELTA_SECONDS_MAX))
 }
 
@@ -67,8 +67,9 @@ mod tests {
         directives(&headers(&lines))
     }
 
+    /// Directives have types; one with a wrong type makes nothing fresher.
     #[test]
-    fn directives_have_types_and_a_mistake_makes_nothing_fresher() {
+    fn targeted_mistake_never_extends_freshness() {
         type Fields = fn(&ResponseDirectives) -> bool;
         let table: &[(&[&str], Fields)] = &[
             (&["max-age=60"], |d| d.max_age == Some(60)),
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_parse_or_is_empty_is_as_if_it_were_not_there() {
+    fn invalid_targeted_field_counts_as_absent() {
         for lines in [
             &[][..],
             &[""],

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_are_replaced_but_for_those_about_the_body() {
+    fn update_replaces_headers_except_body_ones() {
         type Lines<'a> = &'a [(&'a str, &'a str)];
         let table: &[(Lines, Lines, Lines)] = &[
             (&[("a", "1")], &[], &[("a", "1")]),

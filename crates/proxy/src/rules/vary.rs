@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn languages_have_no_case_and_codings_a_normal_form() {
+    fn variant_languages_and_codings_normalise() {
         for (name, first, second, expected) in [
             ("accept-language", "en, de", "eN,De", true),
             ("accept-encoding", "gzip", "GZIP", true),

@@ -22,7 +22,7 @@ use http::{HeaderName, HeaderValue, Method, Response, StatusCode};
 
 use super::reply::{own, own_with};
 use super::request::ClientRequest;
-use crate::access_log::Outcome;
+use crate::access_log::CacheOutcome;
 use crate::admin::{AdminPage, AdminPages, AdminToken};
 use crate::body::ReplyBody;
 use crate::rules::cache_status::CacheStatus;
@@ -172,7 +172,7 @@ async fn answer_page(request: &ClientRequest, page: AdminPage, pages: &AdminPage
     // Who balances load may not have the token, and learns nothing but whether this proxy works.
     let is_whole = is_trusted || page.is_static();
     let text = if is_whole { answer.text.as_str() } else { answer.text.lines().next().unwrap_or_default() };
-    own_with(request, status, cache_status, Outcome::Own, answer.content_type, text, false)
+    own_with(request, status, cache_status, CacheOutcome::Own, answer.content_type, text, false)
 }
 
 /// Refuses everything except purges and pages on an address for administration.

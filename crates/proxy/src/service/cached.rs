@@ -16,42 +16,42 @@ use futures_util::FutureExt;
 use http::header::SET_COOKIE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use hyper::body::Incoming;
-use nectary_host::fleet::Standing;
-use nectary_store::{FillHead, FillReader, FillRole, KeyRef, Object};
+use nectary_host::fleet::NodeStanding;
+use nectary_store::{FillHead, FillReader, FillRole, KeyRef, StoredObject};
 use tokio::sync::oneshot;
 
 pub(super) use self::reached::{FillingResponse, ReachedAnswer, UnstoredWay, UsableBody, UsableResponse};
-use super::fetch::{self, Plan, Told};
+use super::fetch::{self, FetchOutcome, FetchPlan};
 use super::locality;
-use super::lookup::{Lookup, facts_of, look_at};
+use super::lookup::{LookupVerdict, facts_of, look_at};
 use super::partial;
-use super::pass::{self, Size};
+use super::pass::{self, UnstoredReason};
 use super::peers::PeerAnswer;
-use super::reply::{Source, failed, from_stored, own};
+use super::reply::{BodySource, failed, from_stored, own};
 use super::request::ClientRequest;
-use super::rest::{self, Kept};
-use crate::access_log::Outcome;
+use super::rest::{self, StoredHead};
+use crate::access_log::CacheOutcome;
 use crate::body::ReplyBody;
 use crate::rules::cache_control::RequestDirectives;
-use crate::rules::cache_status::{CacheStatus, Forward};
+use crate::rules::cache_status::{CacheStatus, ForwardReason};
 use crate::rules::range::first_byte;
-use crate::rules::serve::{Failure, Verdict, decide, decide_on_failure};
+use crate::rules::serve::{OriginFailure, ServeVerdict, decide, decide_on_failure};
 use crate::rules::vary::{PART_MARKER, PART_NAME, matches_variant, names_in, push_variant, sort_names};
 use crate::stored::metadata::encode_marker;
-use crate::stored::response::Found;
-use crate::upstream::{FetchError, Lease, Probe};
+use crate::stored::response::ObjectView;
+use crate::upstream::{ConnectionLease, FetchError, OriginProbe};
 
 /// The maximum number of times that a request looks into the store before it goes to the origin alone.
 const ROUNDS_MAX: usize = 5;
 
 /// The variant part of a request's key; empty until the headers by which the URL varies are known.
 #[derive(Default)]
-struct Variant {
+struct RequestVariant {
     names: Vec<HeaderName>,
     bytes: Vec<u8>,
 }
 
-impl Variant {
+impl RequestVariant {
     /// Learns the headers by which the URL varies, in addition to those by which every URL varies.
     fn learn(&mut self, names: &[HeaderName], keyed: &[HeaderName], headers: &HeaderMap) {
         self.names = names.to_vec();
@@ -77,11 +77,11 @@ pub(super) async fn respond(request: ClientRequest, reached: ReachedAnswer) -> R
             let (response, lease) = *unstored;
             match way {
                 UnstoredWay::Direct(size) => partial::answer(request, response, lease, why, size).await,
-                UnstoredWay::Refused => pass::forward(request, response, lease, why, Size::Any),
+                UnstoredWay::Refused => pass::forward(request, response, lease, why, UnstoredReason::Any),
             }
         }
         ReachedAnswer::Alone(why, stale) => alone(request, why, stale).await,
-        ReachedAnswer::NoPart => alone(request, Forward::UriMiss, None).await,
+        ReachedAnswer::NoPart => alone(request, ForwardReason::UriMiss, None).await,
         ReachedAnswer::Failed(error, status) => failed(&request, &error, status),
         ReachedAnswer::NotStored => {
             let text = "Nothing stored may be served, and the request wants nothing else.";
@@ -95,11 +95,11 @@ pub(super) async fn reach(request: &ClientRequest) -> ReachedAnswer {
     let worker = &request.worker;
     let keyed = keyed_names(request);
     let mut variant = first_variant(request, &keyed).await;
-    let mut why = Forward::UriMiss;
+    let mut why = ForwardReason::UriMiss;
     for _ in 0..ROUNDS_MAX {
         let key = KeyRef::new(&request.key, &variant.bytes);
         if !key.is_bounded() {
-            return ReachedAnswer::Alone(Forward::Bypass, None);
+            return ReachedAnswer::Alone(ForwardReason::Bypass, None);
         }
         let mut stale = None;
         // An object that is no response for this request is replaced.
@@ -111,7 +111,7 @@ pub(super) async fn reach(request: &ClientRequest) -> ReachedAnswer {
                     object.clone(),
                     age_s,
                     CacheStatus::Hit { ttl_s },
-                    Outcome::Hit,
+                    CacheOutcome::Hit,
                 ))
             };
             match look_at(&request.route.policy, &request.key, &object, &directives, request.at_ms) {
@@ -119,8 +119,8 @@ pub(super) async fn reach(request: &ClientRequest) -> ReachedAnswer {
                 found if !found.is_marker() && variant.names.is_empty() && !keyed.is_empty() => {
                     unusable = Some(object.clone());
                 }
-                Lookup::Serve(_, age_s, ttl_s) => return hit(age_s, ttl_s),
-                Lookup::ServeAndValidate(age_s, ttl_s) => {
+                LookupVerdict::Serve(_, age_s, ttl_s) => return hit(age_s, ttl_s),
+                LookupVerdict::ServeAndValidate(age_s, ttl_s) => {
                     match failing(request) {
                         None => validate_for_later(request, key, &variant.names, &object, None),
                         Some((_, None)) => {}
@@ -128,20 +128,20 @@ pub(super) async fn reach(request: &ClientRequest) -> ReachedAnswer {
                     }
                     return hit(age_s, ttl_s);
                 }
-                Lookup::Validate(reason) => {
+                LookupVerdict::Validate(reason) => {
                     why = reason;
                     if let Some(found) = stale_at_once(request, key, &variant.names, &object) {
                         return ReachedAnswer::Usable(answer_of_stale(why, None, found));
                     }
                     stale = Some(object.clone());
                 }
-                Lookup::Varies(names) if variant.names.is_empty() => {
+                LookupVerdict::Varies(names) if variant.names.is_empty() => {
                     renew_marker(request, &object, b"", names).await;
                     variant.learn(names, &keyed, &request.headers);
-                    why = Forward::VaryMiss;
+                    why = ForwardReason::VaryMiss;
                     continue;
                 }
-                Lookup::Varies(_) | Lookup::Damaged => unusable = Some(object.clone()),
+                LookupVerdict::Varies(_) | LookupVerdict::Damaged => unusable = Some(object.clone()),
             }
         }
         if request.directives.only_if_cached {
@@ -157,18 +157,18 @@ pub(super) async fn reach(request: &ClientRequest) -> ReachedAnswer {
             FillRole::Resident(_) => {}
             FillRole::Leader(fill) => {
                 let reader = fill.reader();
-                let plan = Plan::new(request, variant.names, stale.clone());
+                let plan = FetchPlan::new(request, variant.names, stale.clone());
                 let (tell, told) = oneshot::channel();
                 worker.connections.tasks.spawn_local(fetch::run(plan, fill, tell));
                 return lead(request, why, reader, told, stale).await;
             }
             FillRole::Follower(reader) => match follow(request, why, reader, stale.clone()).await {
-                Followed::Reached(reached) => return reached,
-                Followed::Varies(names) => {
+                FollowedFetch::Reached(reached) => return reached,
+                FollowedFetch::Varies(names) => {
                     variant.learn(&names, &keyed, &request.headers);
-                    why = Forward::VaryMiss;
+                    why = ForwardReason::VaryMiss;
                 }
-                Followed::Alone => return ReachedAnswer::Alone(why, stale),
+                FollowedFetch::Alone => return ReachedAnswer::Alone(why, stale),
             },
         }
     }
@@ -189,16 +189,16 @@ fn keyed_names(request: &ClientRequest) -> Cow<'_, [HeaderName]> {
 
 /// The variant under which a request is looked up first. That of a part has its range from the beginning, and what the
 /// marker of the URL's parts names.
-async fn first_variant(request: &ClientRequest, keyed: &[HeaderName]) -> Variant {
-    let mut variant = Variant::default();
+async fn first_variant(request: &ClientRequest, keyed: &[HeaderName]) -> RequestVariant {
+    let mut variant = RequestVariant::default();
     if request.part.is_none() {
         return variant;
     }
     let key = KeyRef::new(&request.key, PART_MARKER);
     let marker = if key.is_bounded() { request.worker.store.get(key).await } else { None };
-    let read = |bytes: &_| Found::read(bytes, &request.key, &request.route.policy);
+    let read = |bytes: &_| ObjectView::read(bytes, &request.key, &request.route.policy);
     if let Some(marker) = &marker
-        && let Found::Marker(names) = marker.decoded(read)
+        && let ObjectView::Marker(names) = marker.decoded(read)
     {
         renew_marker(request, marker, PART_MARKER, names).await;
         variant.learn(names, keyed, &request.headers);
@@ -210,7 +210,7 @@ async fn first_variant(request: &ClientRequest, keyed: &[HeaderName]) -> Variant
 
 /// Stores a marker again that was softly purged. What a marker says is no response that could be stale; and what is softly
 /// purged is not written again when its segment is reclaimed, so the responses that are validated would be lost with it.
-async fn renew_marker(request: &ClientRequest, marker: &Object, variant: &[u8], names: &[HeaderName]) {
+async fn renew_marker(request: &ClientRequest, marker: &StoredObject, variant: &[u8], names: &[HeaderName]) {
     if marker.stale_since_s().is_some()
         && !request.worker.is_leaving.get()
         && let Some(metadata) = encode_marker(names)
@@ -221,7 +221,7 @@ async fn renew_marker(request: &ClientRequest, marker: &Object, variant: &[u8], 
 }
 
 /// Returns what is stored for a request for a part, whether it may be served or not.
-pub(super) async fn stored_part(request: &ClientRequest) -> Option<Object> {
+pub(super) async fn stored_part(request: &ClientRequest) -> Option<StoredObject> {
     let variant = first_variant(request, &keyed_names(request)).await;
     let key = KeyRef::new(&request.key, &variant.bytes);
     if key.is_bounded() { request.worker.store.get(key).await } else { None }
@@ -230,7 +230,7 @@ pub(super) async fn stored_part(request: &ClientRequest) -> Option<Object> {
 /// Whether a whole response is stored that answers a request, at once or after a validation.
 pub(super) async fn has_whole(request: &ClientRequest) -> bool {
     let keyed = &request.route.key_headers;
-    let mut variant = Variant::default();
+    let mut variant = RequestVariant::default();
     for _ in 0..2 {
         let key = KeyRef::new(&request.key, &variant.bytes);
         if !key.is_bounded() {
@@ -238,15 +238,15 @@ pub(super) async fn has_whole(request: &ClientRequest) -> bool {
         }
         let Some(object) = request.worker.store.get(key).await else { return false };
         match look_at(&request.route.policy, &request.key, &object, &request.directives, request.at_ms) {
-            Lookup::Varies(names) if variant.names.is_empty() => variant.learn(names, keyed, &request.headers),
-            Lookup::Varies(_) | Lookup::Damaged => return false,
+            LookupVerdict::Varies(names) if variant.names.is_empty() => variant.learn(names, keyed, &request.headers),
+            LookupVerdict::Varies(_) | LookupVerdict::Damaged => return false,
             _ if variant.names.is_empty() && !keyed.is_empty() => return false,
-            Lookup::Serve(..) | Lookup::ServeAndValidate(..) => return true,
+            LookupVerdict::Serve(..) | LookupVerdict::ServeAndValidate(..) => return true,
             // An error that is over may have been followed by a long body.
-            Lookup::Validate(_) => {
-                let read = |bytes: &_| Found::read(bytes, &request.key, &request.route.policy);
+            LookupVerdict::Validate(_) => {
+                let read = |bytes: &_| ObjectView::read(bytes, &request.key, &request.route.policy);
                 let found = object.decoded(read);
-                return matches!(found, Found::Response(stored) if stored.head.status == StatusCode::OK);
+                return matches!(found, ObjectView::Response(stored) if stored.head.status == StatusCode::OK);
             }
         }
     }
@@ -259,15 +259,15 @@ fn validate_for_later(
     request: &ClientRequest,
     key: KeyRef<'_>,
     names: &[HeaderName],
-    object: &Object,
-    probe: Option<Probe>,
+    object: &StoredObject,
+    probe: Option<OriginProbe>,
 ) {
     let worker = &request.worker;
     if request.directives.no_store || worker.fills.get() >= worker.options.limits.fills_max || !may_fill(request) {
         return;
     }
     if let Ok(FillRole::Leader(fill)) = worker.store.begin_fill(key, Some(object)) {
-        let plan = Plan::for_later(request, names.to_vec(), object.clone());
+        let plan = FetchPlan::for_later(request, names.to_vec(), object.clone());
         worker.connections.tasks.spawn_local(async move {
             fetch::run(plan, fill, oneshot::channel().0).await;
             drop(probe);
@@ -276,7 +276,7 @@ fn validate_for_later(
 }
 
 /// The kind of failure if the request's origin is failing, and the right to probe it if nobody does.
-fn failing(request: &ClientRequest) -> Option<(Failure, Option<Probe>)> {
+fn failing(request: &ClientRequest) -> Option<(OriginFailure, Option<OriginProbe>)> {
     let upstream = &request.worker.upstream;
     if !upstream.has_failing() {
         return None;
@@ -290,8 +290,8 @@ fn stale_at_once(
     request: &ClientRequest,
     key: KeyRef<'_>,
     names: &[HeaderName],
-    object: &Object,
-) -> Option<(Object, u64, i64)> {
+    object: &StoredObject,
+) -> Option<(StoredObject, u64, i64)> {
     let (failure, probe) = failing(request)?;
     let found = stale_on(request, Some(object.clone()), failure)?;
     if probe.is_some() {
@@ -302,7 +302,7 @@ fn stale_at_once(
 
 /// Asks the nodes that own the key of a request which does not fill the store, unless the response to it is for its client
 /// alone.
-async fn answer_of_peer(request: &ClientRequest) -> Option<(Response<Incoming>, Lease)> {
+async fn answer_of_peer(request: &ClientRequest) -> Option<(Response<Incoming>, ConnectionLease)> {
     let is_for_all = request.method == Method::GET && !request.features.has_range && !request.directives.no_store;
     let question = request.peer_question().filter(|_| is_for_all && !is_remembered(request))?;
     let PeerAnswer { response, lease, .. } = question.ask(&request.worker).await?;
@@ -312,7 +312,7 @@ async fn answer_of_peer(request: &ClientRequest) -> Option<(Response<Incoming>, 
 
 /// Sends the request to the owner of its key or to the origin without filling the store, and falls back to the stored
 /// response if the origin fails.
-async fn alone(request: ClientRequest, why: Forward, stale: Option<Object>) -> Response<ReplyBody> {
+async fn alone(request: ClientRequest, why: ForwardReason, stale: Option<StoredObject>) -> Response<ReplyBody> {
     let answered = match answer_of_peer(&request).await {
         Some(answer) => Ok(answer),
         None => pass::ask(&request, None).await,
@@ -320,9 +320,9 @@ async fn alone(request: ClientRequest, why: Forward, stale: Option<Object>) -> R
     match answered {
         Ok((response, lease)) => {
             let status = response.status();
-            match Failure::of(status).and_then(|failure| stale_on(&request, stale, failure)) {
+            match OriginFailure::of(status).and_then(|failure| stale_on(&request, stale, failure)) {
                 Some(found) => answer(request, answer_of_stale(why, Some(status), found)),
-                None => pass::forward(request, response, lease, why, Size::Any),
+                None => pass::forward(request, response, lease, why, UnstoredReason::Any),
             }
         }
         Err(error) => match stale_on(&request, stale, error.failure()) {
@@ -350,7 +350,7 @@ fn goes_alone(request: &ClientRequest, is_stale: bool) -> bool {
 /// Whether a fetch that begins now may fill the store. A request may have waited until its node is cut off from its fleet,
 /// or has other rules.
 fn may_fill(request: &ClientRequest) -> bool {
-    request.standing() != Standing::ValidateOnly
+    request.standing() != NodeStanding::ValidateOnly
 }
 
 /// Whether the response to such a request could recently not be stored.
@@ -363,25 +363,26 @@ fn answer(mut request: ClientRequest, found: UsableResponse) -> Response<ReplyBo
     let UsableResponse { body, status, outcome, cookies } = found;
     let response = match body {
         UsableBody::Object(object, age_s) => {
-            let read = |bytes: &_| Found::read(bytes, &request.key, &request.route.policy);
-            let Found::Response(stored) = object.decoded(read) else {
+            let read = |bytes: &_| ObjectView::read(bytes, &request.key, &request.route.policy);
+            let ObjectView::Response(stored) = object.decoded(read) else {
                 return failed(&request, &FetchError::Broken("what was stored cannot be read".into()), status);
             };
             // An object that is one record is whole in memory already.
-            let resume = if object.whole().is_none() { rest::of(&request, Kept::Object(object.clone())) } else { None };
+            let resume =
+                if object.whole().is_none() { rest::of(&request, StoredHead::Object(object.clone())) } else { None };
             let headers = std::mem::take(&mut request.headers);
             let question = request.question();
-            let source = Source::Object(object.clone(), resume);
+            let source = BodySource::Object(object.clone(), resume);
             from_stored(&question, headers, stored, source, age_s, status.value(), outcome)
         }
         UsableBody::Filling(filling) => {
             let FillingResponse { reader, stored, metadata, body_bytes } = *filling;
             let age_s = stored.stored.age_ms(request.worker.now_ms()) / 1000;
             let is_kept = body_bytes.is_some_and(|bytes| reader.is_kept(bytes));
-            let resume = if is_kept { None } else { rest::of(&request, Kept::Metadata(metadata)) };
+            let resume = if is_kept { None } else { rest::of(&request, StoredHead::Metadata(metadata)) };
             let headers = std::mem::take(&mut request.headers);
             let question = request.question();
-            let source = Source::Fill(reader, body_bytes, resume);
+            let source = BodySource::Fill(reader, body_bytes, resume);
             from_stored(&question, headers, &stored, source, age_s, status.value(), outcome)
         }
     };
@@ -390,9 +391,15 @@ fn answer(mut request: ClientRequest, found: UsableResponse) -> Response<ReplyBo
 
 /// Returns the object with its age and its remaining lifetime in seconds, if it may be served although the origin
 /// failed.
-fn stale_on(request: &ClientRequest, stale: Option<Object>, failure: Failure) -> Option<(Object, u64, i64)> {
+fn stale_on(
+    request: &ClientRequest,
+    stale: Option<StoredObject>,
+    failure: OriginFailure,
+) -> Option<(StoredObject, u64, i64)> {
     let (object, policy) = (stale?, &request.route.policy);
-    let Found::Response(stored) = object.decoded(|bytes| Found::read(bytes, &request.key, policy)) else { return None };
+    let ObjectView::Response(stored) = object.decoded(|bytes| ObjectView::read(bytes, &request.key, policy)) else {
+        return None;
+    };
     let (now_ms, unreachable_s) = (request.worker.now_ms(), policy.stale_unreachable_s);
     let facts = facts_of(policy, &request.key, &object, stored, now_ms);
     let (age_s, ttl_s) = decide_on_failure(&facts, &request.directives, now_ms, failure, unreachable_s)?;
@@ -401,19 +408,19 @@ fn stale_on(request: &ClientRequest, stale: Option<Object>, failure: Failure) ->
 
 /// The answer with an object that [`stale_on`] found.
 fn answer_of_stale(
-    why: Forward,
+    why: ForwardReason,
     status: Option<StatusCode>,
-    (object, age_s, ttl_s): (Object, u64, i64),
+    (object, age_s, ttl_s): (StoredObject, u64, i64),
 ) -> UsableResponse {
     let cache_status = CacheStatus::Stale { why, status: status.map(|status| status.as_u16()), ttl_s };
-    UsableResponse::of_object(object, age_s, cache_status, Outcome::Stale)
+    UsableResponse::of_object(object, age_s, cache_status, CacheOutcome::Stale)
 }
 
 /// What answers a request whose fetch failed.
 fn fail(
     request: &ClientRequest,
-    why: Forward,
-    stale: Option<Object>,
+    why: ForwardReason,
+    stale: Option<StoredObject>,
     error: FetchError,
     collapsed: bool,
 ) -> ReachedAnswer {
@@ -426,45 +433,45 @@ fn fail(
 /// Waits for the fetch that this request began.
 async fn lead(
     request: &ClientRequest,
-    why: Forward,
+    why: ForwardReason,
     reader: FillReader,
-    told: oneshot::Receiver<Told>,
-    stale: Option<Object>,
+    told: oneshot::Receiver<FetchOutcome>,
+    stale: Option<StoredObject>,
 ) -> ReachedAnswer {
     let forwarded = |status, stored| CacheStatus::Forwarded { why, status, stored, collapsed: false };
     let broken = || FetchError::Broken("the fetch was given up".into());
     match told.await {
-        Ok(Told::Streaming(status, cookies)) => {
+        Ok(FetchOutcome::Streaming(status, cookies)) => {
             let cache_status = forwarded(Some(status), reader.is_promised());
-            match running(request, reader, cache_status, Outcome::Miss).await {
+            match running(request, reader, cache_status, CacheOutcome::Miss).await {
                 Some(found) => ReachedAnswer::Usable(UsableResponse { cookies, ..found }),
                 None => ReachedAnswer::Failed(broken(), forwarded(None, false)),
             }
         }
-        Ok(Told::Refreshed(object, cookies)) => {
+        Ok(FetchOutcome::Refreshed(object, cookies)) => {
             let age_s = age_of(request, &object);
             let cache_status = forwarded(Some(304), object.is_admitted());
-            let found = UsableResponse::of_object(object, age_s, cache_status, Outcome::Revalidated);
+            let found = UsableResponse::of_object(object, age_s, cache_status, CacheOutcome::Revalidated);
             ReachedAnswer::Usable(UsableResponse { cookies, ..found })
         }
-        Ok(Told::Direct(response, lease)) => {
-            ReachedAnswer::Unstored(Box::new((response, lease)), why, UnstoredWay::Direct(Size::Any))
+        Ok(FetchOutcome::Direct(response, lease)) => {
+            ReachedAnswer::Unstored(Box::new((response, lease)), why, UnstoredWay::Direct(UnstoredReason::Any))
         }
-        Ok(Told::Refused(response, lease)) => {
+        Ok(FetchOutcome::Refused(response, lease)) => {
             ReachedAnswer::Unstored(Box::new((response, lease)), why, UnstoredWay::Refused)
         }
-        Ok(Told::TooLarge(response, lease)) => {
-            ReachedAnswer::Unstored(Box::new((response, lease)), why, UnstoredWay::Direct(Size::TooLarge))
+        Ok(FetchOutcome::TooLarge(response, lease)) => {
+            ReachedAnswer::Unstored(Box::new((response, lease)), why, UnstoredWay::Direct(UnstoredReason::TooLarge))
         }
-        Ok(Told::NoPart) => ReachedAnswer::NoPart,
-        Ok(Told::Stale(status)) => match stale_on(request, stale, Failure::Error) {
+        Ok(FetchOutcome::NoPart) => ReachedAnswer::NoPart,
+        Ok(FetchOutcome::Stale(status)) => match stale_on(request, stale, OriginFailure::Error) {
             Some(found) => ReachedAnswer::Usable(answer_of_stale(why, Some(status), found)),
             None => {
                 let error = FetchError::Broken(format!("it answered {status}"));
                 ReachedAnswer::Failed(error, forwarded(Some(status.as_u16()), false))
             }
         },
-        Ok(Told::Failed(error)) => fail(request, why, stale, error, false),
+        Ok(FetchOutcome::Failed(error)) => fail(request, why, stale, error, false),
         Err(_) => fail(request, why, stale, broken(), false),
     }
 }
@@ -476,7 +483,7 @@ pub(super) fn with_cookies(mut response: Response<ReplyBody>, cookies: Vec<Heade
 }
 
 /// The outcome of another request's fetch, for a request that waited for it.
-enum Followed {
+enum FollowedFetch {
     Reached(ReachedAnswer),
     /// The URL varies by these headers, and this request is for another variant.
     Varies(Vec<HeaderName>),
@@ -495,12 +502,12 @@ fn came_after(request: &ClientRequest, response_ms: u64, has_waited: bool) -> bo
 
 /// The directives of a request, without the demands that an object meets because it [came after](came_after) the
 /// request.
-fn directives_for(request: &ClientRequest, object: &Object, has_waited: bool) -> RequestDirectives {
+fn directives_for(request: &ClientRequest, object: &StoredObject, has_waited: bool) -> RequestDirectives {
     if !request.features.has_directives {
         return request.directives;
     }
-    match object.decoded(|bytes| Found::read(bytes, &request.key, &request.route.policy)) {
-        Found::Response(stored) if came_after(request, stored.stored.response_ms, has_waited) => {
+    match object.decoded(|bytes| ObjectView::read(bytes, &request.key, &request.route.policy)) {
+        ObjectView::Response(stored) if came_after(request, stored.stored.response_ms, has_waited) => {
             request.directives.without_demands()
         }
         _ => request.directives,
@@ -508,7 +515,12 @@ fn directives_for(request: &ClientRequest, object: &Object, has_waited: bool) ->
 }
 
 /// Waits for the fetch that another request began.
-async fn follow(request: &ClientRequest, why: Forward, mut reader: FillReader, stale: Option<Object>) -> Followed {
+async fn follow(
+    request: &ClientRequest,
+    why: ForwardReason,
+    mut reader: FillReader,
+    stale: Option<StoredObject>,
+) -> FollowedFetch {
     let collapsed = |stored| CacheStatus::Forwarded { why, status: None, stored, collapsed: true };
     let known = reader.head().now_or_never();
     let has_waited = known.is_none();
@@ -519,40 +531,40 @@ async fn follow(request: &ClientRequest, why: Forward, mut reader: FillReader, s
     match head {
         FillHead::Streaming { variant, metadata, .. } => {
             if !matches_variant(&variant, &request.headers) {
-                return Followed::Varies(names_in(&variant));
+                return FollowedFetch::Varies(names_in(&variant));
             }
             // The fetch has validated the response for the other request. This request may need its own validation, if
             // the response was there before this request, or must never be used for another request.
-            let found = Found::read(&metadata, &request.key, &request.route.policy);
-            let Found::Response(stored) = found else { return Followed::Alone };
+            let found = ObjectView::read(&metadata, &request.key, &request.route.policy);
+            let ObjectView::Response(stored) = found else { return FollowedFetch::Alone };
             let directives = match came_after(request, stored.stored.response_ms, has_waited) {
                 true => request.directives.without_demands(),
                 false => request.directives,
             };
-            if let Verdict::Validate(_) = decide(&stored.stored, &directives, request.worker.now_ms()) {
-                return Followed::Alone;
+            if let ServeVerdict::Validate(_) = decide(&stored.stored, &directives, request.worker.now_ms()) {
+                return FollowedFetch::Alone;
             }
             let stored = reader.is_promised();
-            match running(request, reader, collapsed(stored), Outcome::Collapsed).await {
-                Some(found) => Followed::Reached(ReachedAnswer::Usable(found)),
-                None => Followed::Alone,
+            match running(request, reader, collapsed(stored), CacheOutcome::Collapsed).await {
+                Some(found) => FollowedFetch::Reached(ReachedAnswer::Usable(found)),
+                None => FollowedFetch::Alone,
             }
         }
         FillHead::Object(object) => {
             let (directives, now_ms) = (directives_for(request, &object, has_waited), request.worker.now_ms());
             match look_at(&request.route.policy, &request.key, &object, &directives, now_ms) {
-                Lookup::Serve(_, age_s, _) | Lookup::ServeAndValidate(age_s, _) => {
+                LookupVerdict::Serve(_, age_s, _) | LookupVerdict::ServeAndValidate(age_s, _) => {
                     let (object, status) = (object.clone(), collapsed(object.is_admitted()));
-                    let found = UsableResponse::of_object(object, age_s, status, Outcome::Collapsed);
-                    Followed::Reached(ReachedAnswer::Usable(found))
+                    let found = UsableResponse::of_object(object, age_s, status, CacheOutcome::Collapsed);
+                    FollowedFetch::Reached(ReachedAnswer::Usable(found))
                 }
-                Lookup::Validate(_) | Lookup::Varies(_) | Lookup::Damaged => Followed::Alone,
+                LookupVerdict::Validate(_) | LookupVerdict::Varies(_) | LookupVerdict::Damaged => FollowedFetch::Alone,
             }
         }
-        FillHead::Declined => Followed::Alone,
+        FillHead::Declined => FollowedFetch::Alone,
         FillHead::Failed => {
             let error = FetchError::Broken("the fetch of another request for this URL failed".into());
-            Followed::Reached(fail(request, why, stale, error, true))
+            FollowedFetch::Reached(fail(request, why, stale, error, true))
         }
     }
 }
@@ -562,7 +574,7 @@ async fn running(
     request: &ClientRequest,
     mut reader: FillReader,
     status: CacheStatus,
-    outcome: Outcome,
+    outcome: CacheOutcome,
 ) -> Option<UsableResponse> {
     let (metadata, body_bytes) = match reader.head().await {
         FillHead::Streaming { metadata, body_bytes, .. } => (metadata, body_bytes),
@@ -572,14 +584,16 @@ async fn running(
         }
         FillHead::Declined | FillHead::Failed => return None,
     };
-    let Found::Response(stored) = Found::read(&metadata, &request.key, &request.route.policy) else { return None };
+    let ObjectView::Response(stored) = ObjectView::read(&metadata, &request.key, &request.route.policy) else {
+        return None;
+    };
     let body = UsableBody::Filling(Box::new(FillingResponse { reader, stored, metadata, body_bytes }));
     Some(UsableResponse { body, status, outcome, cookies: Vec::new() })
 }
 
-fn age_of(request: &ClientRequest, object: &Object) -> u64 {
-    match object.decoded(|bytes| Found::read(bytes, &request.key, &request.route.policy)) {
-        Found::Response(stored) => stored.stored.age_ms(request.worker.now_ms()) / 1000,
+fn age_of(request: &ClientRequest, object: &StoredObject) -> u64 {
+    match object.decoded(|bytes| ObjectView::read(bytes, &request.key, &request.route.policy)) {
+        ObjectView::Response(stored) => stored.stored.age_ms(request.worker.now_ms()) / 1000,
         _ => 0,
     }
 }

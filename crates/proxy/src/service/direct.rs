@@ -9,44 +9,44 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use http::{Method, StatusCode, Version};
-use nectary_host::fleet::Standing;
+use nectary_host::fleet::NodeStanding;
 use nectary_store::KeyRef;
 
-use super::lookup::{Lookup, look_at};
-use super::request::Client;
-use crate::access_log::{Line, Outcome};
-use crate::connections::Door;
+use super::lookup::{LookupVerdict, look_at};
+use super::request::RequestClient;
+use crate::access_log::{AccessLogLine, CacheOutcome};
+use crate::connections::EntranceRole;
 use crate::rules::cache_control::RequestDirectives;
 use crate::rules::host::is_host;
 use crate::rules::key::push_decimal;
-use crate::wire::http1::stream::Shortcut;
-use crate::worker::Worker;
+use crate::wire::http1::stream::RequestShortcut;
+use crate::worker::ProxyWorker;
 
 /// The longest body that is sent here. A longer body may not fit into the send buffer, so hyper sends it, and its bytes
 /// are counted when they are sent.
 const BODY_BYTES_MAX: usize = 64 * 1024;
 
 /// Answers the plain requests of one client.
-pub(crate) struct Direct {
-    pub worker: Rc<Worker>,
-    pub client: Rc<Client>,
+pub(crate) struct DirectAnswerer {
+    pub worker: Rc<ProxyWorker>,
+    pub client: Rc<RequestClient>,
 }
 
 /// A request that is plain.
 #[derive(Debug, PartialEq, Eq)]
-struct Plain<'a> {
+struct PlainRequest<'a> {
     path: &'a [u8],
     host: &'a [u8],
     referrer: Option<&'a [u8]>,
     user_agent: Option<&'a [u8]>,
 }
 
-impl Shortcut for Direct {
+impl RequestShortcut for DirectAnswerer {
     fn answer(&self, request: &[u8], head: &mut Vec<u8>) -> Option<Bytes> {
         let plain = plain(request)?;
         let worker = &*self.worker;
         // The request has come, and nothing was looked up yet.
-        if worker.standing() != Standing::Member {
+        if worker.standing() != NodeStanding::Member {
             return None;
         }
         let sites = worker.sites.borrow();
@@ -68,7 +68,7 @@ impl Shortcut for Direct {
         let body = object.whole().filter(|body| body.len() <= BODY_BYTES_MAX)?.clone();
         let (started, at_ms) = worker.now();
         let nothing = RequestDirectives::default();
-        let Lookup::Serve(stored, age_s, ttl_s) = look_at(&route.policy, key, &object, &nothing, at_ms) else {
+        let LookupVerdict::Serve(stored, age_s, ttl_s) = look_at(&route.policy, key, &object, &nothing, at_ms) else {
             return None;
         };
         if stored.head.status != StatusCode::OK {
@@ -93,17 +93,17 @@ impl Shortcut for Direct {
         worker.stats.requests.add(1);
         worker.stats.body_bytes_sent.add(body.len() as u64);
         if worker.log.is_on() {
-            worker.log.note(&Line {
+            worker.log.note(&AccessLogLine {
                 client: self.client.own_address(),
                 at_ms,
                 method: &Method::GET,
-                url: &route.logged_url(key, self.client.door == Door::Tls, Some(plain.host), plain.path),
+                url: &route.logged_url(key, self.client.door == EntranceRole::Tls, Some(plain.host), plain.path),
                 version: Version::HTTP_11,
                 status: 200,
                 body_bytes: body.len() as u64,
                 referrer: plain.referrer,
                 user_agent: plain.user_agent,
-                outcome: Outcome::Hit,
+                outcome: CacheOutcome::Hit,
                 duration: started.elapsed(),
                 object_bytes: Some(body.len() as u64),
                 tls: self.client.tls,
@@ -111,7 +111,7 @@ impl Shortcut for Direct {
                 answer: None,
             });
         } else {
-            worker.log.count(Outcome::Hit, 200, started.elapsed());
+            worker.log.count(CacheOutcome::Hit, 200, started.elapsed());
         }
         Some(body)
     }
@@ -123,9 +123,9 @@ pub(crate) fn plain_path(request: &[u8]) -> Option<&[u8]> {
 }
 
 /// Reads a buffer that must hold exactly one complete head; `None` if the request is not plain.
-fn plain(request: &[u8]) -> Option<Plain<'_>> {
+fn plain(request: &[u8]) -> Option<PlainRequest<'_>> {
     let head = request.strip_suffix(b"\r\n\r\n")?;
-    let mut lines = Lines { rest: head };
+    let mut lines = HeadLines { rest: head };
     let path = lines.next()?.strip_prefix(b"GET ")?.strip_suffix(b" HTTP/1.1")?;
     let is_path = path.first() == Some(&b'/') && path.iter().all(|byte| matches!(byte, b'!'..=b'~') && is_plain(*byte));
     if !is_path {
@@ -161,7 +161,7 @@ fn plain(request: &[u8]) -> Option<Plain<'_>> {
             return None;
         }
     }
-    (hosts == 1).then_some(Plain { path, host, referrer, user_agent })
+    (hosts == 1).then_some(PlainRequest { path, host, referrer, user_agent })
 }
 
 /// Whether hyper accepts a byte in a path unchanged.
@@ -171,11 +171,11 @@ fn is_plain(byte: u8) -> bool {
 
 /// The lines of a head, separated by `\r\n`. [`plain`] refuses the lines that two faults yield: an empty line, after
 /// which a second head may follow, and a `\r` without `\n`.
-struct Lines<'a> {
+struct HeadLines<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Iterator for Lines<'a> {
+impl<'a> Iterator for HeadLines<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {
@@ -212,8 +212,9 @@ mod tests {
         }
     }
 
+    /// A request with anything that could change the answer is not plain.
     #[test]
-    fn whatever_could_change_the_answer_is_not() {
+    fn special_requests_are_not_plain() {
         for request in [
             "",
             "\r\n\r\n",

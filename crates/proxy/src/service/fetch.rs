@@ -15,11 +15,11 @@ use http::header::{ACCEPT_ENCODING, FORWARDED, RANGE, TRANSFER_ENCODING, VIA};
 use http::response::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
-use nectary_host::log::Level;
-use nectary_store::{Fill, KeyRef, Object};
+use nectary_host::log::LogLevel;
+use nectary_store::{Fill, KeyRef, StoredObject};
 use tokio::sync::oneshot;
 
-use super::herald::Herald;
+use super::herald::InformationalRelay;
 use super::lookup::facts_of;
 use super::parts::part_facts::PartAnswer;
 use super::parts::part_range::PartRange;
@@ -28,33 +28,33 @@ use super::peers::{PeerAnswer, PeerQuestion};
 use super::request::ClientRequest;
 use super::rest::{OriginOfRest, continued, strong_validator};
 use crate::access_log::AnswerNote;
-use crate::hit_for_miss::Reason;
-use crate::rules::age::Times;
+use crate::hit_for_miss::HitForMissReason;
+use crate::rules::age::ExchangeTimes;
 use crate::rules::cache_control::RequestDirectives;
 use crate::rules::conditional::{set_validation, validates};
-use crate::rules::cookies::{self, Cookies};
+use crate::rules::cookies::{self, CookieTreatment};
 use crate::rules::hop::remove_hop_by_hop;
 use crate::rules::invalidate::{is_unsafe, origin_of};
-use crate::rules::key::Origin;
-use crate::rules::serve::{Failure, decide_on_failure};
+use crate::rules::key::UrlOrigin;
+use crate::rules::serve::{OriginFailure, decide_on_failure};
 use crate::rules::storable::Storability;
 use crate::rules::tags::{strip, tags_of};
 use crate::rules::update::merged;
 use crate::rules::vary::{PART_MARKER, PART_NAME, Vary, push_variant};
-use crate::sites::{HostSent, SiteRoute, Target};
+use crate::sites::{HostSent, RouteTarget, SiteRoute};
 use crate::stats::AskedUrl;
 use crate::stored::metadata::encode_marker;
-use crate::stored::response::{Found, to_metadata};
+use crate::stored::response::{ObjectView, to_metadata};
 use crate::upstream::{
-    Destination, FetchError, Forwarding, Lease, OriginRules, Reach, RequestBody, RequestHead, end_empty, exchange,
-    pieces,
+    AddressReach, ConnectionLease, Destination, FetchError, ForwardingHops, OriginRules, RequestBody, RequestHead,
+    end_empty, exchange, pieces,
 };
-use crate::wire::http1::informational::Informational;
-use crate::worker::Worker;
+use crate::wire::http1::informational::InformationalResponse;
+use crate::worker::ProxyWorker;
 
 /// A fetch that has not begun yet.
-pub(super) struct Plan {
-    worker: Rc<Worker>,
+pub(super) struct FetchPlan {
+    worker: Rc<ProxyWorker>,
     route: Arc<SiteRoute>,
     key: Vec<u8>,
     /// The client's headers, to which `Vary` refers.
@@ -62,12 +62,12 @@ pub(super) struct Plan {
     directives: RequestDirectives,
     /// The request headers by which the URL is known to vary.
     names: Vec<HeaderName>,
-    stale: Option<Object>,
+    stale: Option<StoredObject>,
     to: Option<Destination>,
     head: RequestHead,
     /// The part that is fetched; `None` for the whole.
     part: Option<PartRange>,
-    herald: Herald,
+    herald: InformationalRelay,
     /// The question to other nodes that is asked first.
     peers: Option<Rc<PeerQuestion>>,
     /// Whether what is fetched stays in memory alone, as its key is in the share of another node.
@@ -79,18 +79,18 @@ pub(super) struct Plan {
 }
 
 /// The result that the fetch reports to the request that began it.
-pub(super) enum Told {
+pub(super) enum FetchOutcome {
     /// The response with this status is being stored: read it from the fill. The cookies are only for the requesting
     /// client.
     Streaming(u16, Vec<HeaderValue>),
     /// The stored response is still valid. The cookies are only for the requesting client.
-    Refreshed(Object, Vec<HeaderValue>),
+    Refreshed(StoredObject, Vec<HeaderValue>),
     /// The response is not stored; it goes only to the requesting client.
-    Direct(Response<Incoming>, Lease),
+    Direct(Response<Incoming>, ConnectionLease),
     /// The store cannot take the response at present; it goes only to the requesting client.
-    Refused(Response<Incoming>, Lease),
+    Refused(Response<Incoming>, ConnectionLease),
     /// The response could be stored, but is too long for the store; it goes only to the requesting client.
-    TooLarge(Response<Incoming>, Lease),
+    TooLarge(Response<Incoming>, ConnectionLease),
     /// The origin gives no part that can be stored.
     NoPart,
     /// The origin answered with this error, and the stored response may be served instead.
@@ -103,8 +103,8 @@ impl ClientRequest {
     /// The destination of this request; `None` if its URL names no origin.
     pub(super) fn destination(&self) -> Option<Destination> {
         match &self.route.target {
-            Target::Named(rules) => Some(self.named_destination(Origin::of(&self.uri)?, rules.clone())),
-            Target::Pool(pool) => {
+            RouteTarget::Named(rules) => Some(self.named_destination(UrlOrigin::of(&self.uri)?, rules.clone())),
+            RouteTarget::Pool(pool) => {
                 let sends_own_host = self.route.host == HostSent::Server;
                 Some(Destination::of_pool(pool, sends_own_host, &self.key, self.client.address.ip()))
             }
@@ -113,17 +113,17 @@ impl ClientRequest {
     }
 
     /// The destination at an origin that the client names.
-    pub(super) fn named_destination(&self, origin: Origin, rules: Arc<OriginRules>) -> Destination {
-        let reach = if self.client.is_loopback { Reach::Everywhere } else { Reach::Beyond };
+    pub(super) fn named_destination(&self, origin: UrlOrigin, rules: Arc<OriginRules>) -> Destination {
+        let reach = if self.client.is_loopback { AddressReach::Everywhere } else { AddressReach::Beyond };
         Destination::new(origin, reach, self.client.address.ip(), rules)
     }
 
     /// The URL of this request and the origin that answers it, for the list of what is requested most.
     pub(super) fn asked(&self) -> AskedUrl {
         let origin = match &self.route.target {
-            Target::Pool(pool) if !pool.name.is_empty() => pool.name.clone(),
-            Target::Pool(pool) => pool.named.shown(),
-            _ => Origin::of(&self.uri)
+            RouteTarget::Pool(pool) if !pool.name.is_empty() => pool.name.clone(),
+            RouteTarget::Pool(pool) => pool.named.shown(),
+            _ => UrlOrigin::of(&self.uri)
                 .map(|origin| format!("{}://{}", origin.scheme(), origin.authority()))
                 .unwrap_or_default(),
         };
@@ -135,7 +135,7 @@ impl ClientRequest {
     pub(super) fn upstream(&self) -> (Option<Destination>, RequestHead) {
         let route = &*self.route;
         // Only the origin of a reverse proxy is told the client's address; the origins of a forward proxy are not.
-        let forwarding = Forwarding {
+        let forwarding = ForwardingHops {
             peer: self.client.address.ip(),
             is_secure: self.client.is_secure,
             is_trusted: self.client.is_trusted,
@@ -144,7 +144,7 @@ impl ClientRequest {
         };
         let to = self.destination();
         let authority = match &route.target {
-            Target::Pool(pool) => Cow::Borrowed(route.host_for(&self.key, &pool.authority)),
+            RouteTarget::Pool(pool) => Cow::Borrowed(route.host_for(&self.key, &pool.authority)),
             _ => Cow::Owned(to.as_ref().map(|to| to.origin.authority()).unwrap_or_default()),
         };
         let via = self.worker.via_of(self.version);
@@ -159,9 +159,9 @@ impl ClientRequest {
     }
 }
 
-impl Plan {
+impl FetchPlan {
     /// Plans to fetch the whole of the requested response, or the part that the request is for.
-    pub fn new(request: &ClientRequest, names: Vec<HeaderName>, stale: Option<Object>) -> Plan {
+    pub fn new(request: &ClientRequest, names: Vec<HeaderName>, stale: Option<StoredObject>) -> FetchPlan {
         let (to, mut head) = request.upstream();
         // The method is GET even if a HEAD request found the stale response that must be validated.
         head.method = Method::GET;
@@ -171,7 +171,7 @@ impl Plan {
         if let Some(part) = request.part {
             head.headers.insert(RANGE, part.requested());
         }
-        Plan {
+        FetchPlan {
             worker: request.worker.clone(),
             route: request.route.clone(),
             key: request.key.clone(),
@@ -190,16 +190,16 @@ impl Plan {
         }
     }
 
-    /// Like [`Plan::new`], for a fetch that no client waits for. Nobody receives its informational responses.
-    pub fn for_later(request: &ClientRequest, names: Vec<HeaderName>, stale: Object) -> Plan {
-        let (herald, answer) = (Herald::silent(&request.worker, &request.route), AnswerNote::default());
-        Plan { herald, answer, ..Plan::new(request, names, Some(stale)) }
+    /// Like [`FetchPlan::new`], for a fetch that no client waits for. Nobody receives its informational responses.
+    pub fn for_later(request: &ClientRequest, names: Vec<HeaderName>, stale: StoredObject) -> FetchPlan {
+        let (herald, answer) = (InformationalRelay::silent(&request.worker, &request.route), AnswerNote::default());
+        FetchPlan { herald, answer, ..FetchPlan::new(request, names, Some(stale)) }
     }
 
     /// Whether the stored response may be served although the origin failed.
-    fn allows_stale_on(&self, failure: Failure) -> bool {
+    fn allows_stale_on(&self, failure: OriginFailure) -> bool {
         let (Some(object), policy) = (&self.stale, &self.route.policy) else { return false };
-        let Found::Response(stored) = object.decoded(|bytes| Found::read(bytes, &self.key, policy)) else {
+        let ObjectView::Response(stored) = object.decoded(|bytes| ObjectView::read(bytes, &self.key, policy)) else {
             return false;
         };
         let (now_ms, unreachable_s) = (self.worker.now_ms(), policy.stale_unreachable_s);
@@ -209,19 +209,19 @@ impl Plan {
 
     fn stale_headers(&self) -> Option<HeaderMap> {
         let object = self.stale.as_ref()?;
-        match object.decoded(|bytes| Found::read(bytes, &self.key, &self.route.policy)) {
-            Found::Response(stored) => Some(stored.headers()),
+        match object.decoded(|bytes| ObjectView::read(bytes, &self.key, &self.route.policy)) {
+            ObjectView::Response(stored) => Some(stored.headers()),
             _ => None,
         }
     }
 }
 
 /// Makes the planned fetch. When this task ends, for any reason, the fill ends, too.
-pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>) {
+pub(super) async fn run(plan: FetchPlan, mut fill: Fill, tell: oneshot::Sender<FetchOutcome>) {
     let worker = plan.worker.clone();
-    let _counted = Counted::new(&worker);
+    let _counted = CountedFetch::new(&worker);
     let Some(to) = plan.to.clone() else {
-        _ = tell.send(Told::Failed(FetchError::Connect("the URL names no origin".into())));
+        _ = tell.send(FetchOutcome::Failed(FetchError::Connect("the URL names no origin".into())));
         return;
     };
     if plan.is_copy {
@@ -238,7 +238,7 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
     let mut validates_stale = stale.as_ref().is_some_and(|stale| set_validation(&mut head.headers, stale));
     loop {
         let request_ms = worker.now_ms();
-        let hear = |response: &Informational| plan.herald.announce(response);
+        let hear = |response: &InformationalResponse| plan.herald.announce(response);
         let counted = plan.asked.begin();
         let (response, lease) = match exchange(&worker.upstream, &to, head, RequestBody::Empty, &hear).await {
             Ok((response, lease)) => (response, lease.of_request(counted)),
@@ -250,18 +250,18 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
                 }
                 worker.stats.failed_fills.add(1);
                 drop(fill);
-                _ = tell.send(Told::Failed(error));
+                _ = tell.send(FetchOutcome::Failed(error));
                 return;
             }
         };
         plan.answer.set(|| lease.answer());
-        if Failure::of(response.status()).is_some_and(|failure| plan.allows_stale_on(failure)) {
+        if OriginFailure::of(response.status()).is_some_and(|failure| plan.allows_stale_on(failure)) {
             // When the fill is dropped, its followers also fall back to the stale response, if they may.
             drop(fill);
-            _ = tell.send(Told::Stale(response.status()));
+            _ = tell.send(FetchOutcome::Stale(response.status()));
             return;
         }
-        let times = Times { request_ms, response_ms: worker.now_ms() };
+        let times = ExchangeTimes { request_ms, response_ms: worker.now_ms() };
         let (mut parts, body) = response.into_parts();
         plan.route.adapt(&mut parts.headers);
         let is_doubtful = plan.route.distrusts_close && is_close_delimited(&parts, &body);
@@ -306,19 +306,19 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
 
 /// Handles the answer of another node. It has made the origin's response fit for all clients.
 async fn take_from_peer(
-    plan: &Plan,
+    plan: &FetchPlan,
     fill: Fill,
     PeerAnswer { response, lease, may_keep }: PeerAnswer,
     request_ms: u64,
-    tell: oneshot::Sender<Told>,
+    tell: oneshot::Sender<FetchOutcome>,
 ) {
     plan.answer.set(|| lease.answer());
-    if Failure::of(response.status()).is_some_and(|failure| plan.allows_stale_on(failure)) {
+    if OriginFailure::of(response.status()).is_some_and(|failure| plan.allows_stale_on(failure)) {
         drop(fill);
-        _ = tell.send(Told::Stale(response.status()));
+        _ = tell.send(FetchOutcome::Stale(response.status()));
         return;
     }
-    let times = Times { request_ms, response_ms: plan.worker.now_ms() };
+    let times = ExchangeTimes { request_ms, response_ms: plan.worker.now_ms() };
     let (mut parts, body) = response.into_parts();
     remove_hop_by_hop(&mut parts.headers);
     let response = Response::from_parts(parts, body);
@@ -326,7 +326,7 @@ async fn take_from_peer(
         return fetch_body(plan, fill, response, lease, times, Sender::Node, tell).await;
     }
     fill.decline();
-    _ = tell.send(Told::Direct(response, lease));
+    _ = tell.send(FetchOutcome::Direct(response, lease));
 }
 
 /// Who sends a body.
@@ -340,16 +340,16 @@ enum Sender {
 }
 
 /// Counts a fetch as under way until this value is dropped.
-struct Counted(Rc<Worker>);
+struct CountedFetch(Rc<ProxyWorker>);
 
-impl Counted {
-    fn new(worker: &Rc<Worker>) -> Counted {
+impl CountedFetch {
+    fn new(worker: &Rc<ProxyWorker>) -> CountedFetch {
         worker.fills.set(worker.fills.get() + 1);
-        Counted(worker.clone())
+        CountedFetch(worker.clone())
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountedFetch {
     fn drop(&mut self) {
         self.0.fills.set(self.0.fills.get() - 1);
     }
@@ -367,15 +367,15 @@ fn is_close_delimited(parts: &Parts, body: &Incoming) -> bool {
 
 /// Replaces the headers of the stored response.
 async fn refresh(
-    plan: &Plan,
+    plan: &FetchPlan,
     fill: Fill,
-    object: &Object,
+    object: &StoredObject,
     headers: &HeaderMap,
-    times: Times,
-    (tell, cookies): (oneshot::Sender<Told>, Vec<HeaderValue>),
+    times: ExchangeTimes,
+    (tell, cookies): (oneshot::Sender<FetchOutcome>, Vec<HeaderValue>),
 ) {
-    let status = match object.decoded(|bytes| Found::read(bytes, &plan.key, &plan.route.policy)) {
-        Found::Response(stored) => stored.head.status,
+    let status = match object.decoded(|bytes| ObjectView::read(bytes, &plan.key, &plan.route.policy)) {
+        ObjectView::Response(stored) => stored.head.status,
         _ => StatusCode::OK,
     };
     let result = match to_metadata(status, headers, times) {
@@ -383,12 +383,12 @@ async fn refresh(
         None => Err(()),
     };
     let told = match result {
-        Ok(object) => Told::Refreshed(object, cookies),
+        Ok(object) => FetchOutcome::Refreshed(object, cookies),
         Err(()) => {
             plan.worker.stats.failed_fills.add(1);
             // The origin has just confirmed the stored response, so it may be served although the store could not
             // update it.
-            Told::Refreshed(object.clone(), cookies)
+            FetchOutcome::Refreshed(object.clone(), cookies)
         }
     };
     _ = tell.send(told);
@@ -396,13 +396,13 @@ async fn refresh(
 
 /// Stores a response if it may be stored; otherwise hands it to the request that began the fetch.
 async fn fetch_body(
-    plan: &Plan,
+    plan: &FetchPlan,
     mut fill: Fill,
     response: Response<Incoming>,
-    lease: Lease,
-    times: Times,
+    lease: ConnectionLease,
+    times: ExchangeTimes,
     from: Sender,
-    tell: oneshot::Sender<Told>,
+    tell: oneshot::Sender<FetchOutcome>,
 ) {
     let worker = &plan.worker;
     let status = response.status();
@@ -414,17 +414,17 @@ async fn fetch_body(
         Some(PartAnswer::Whole) => {
             if status == StatusCode::OK && announced_bytes.is_none() {
                 // It may turn out to be long: those who want other parts join a fetch of the whole.
-                remember(plan, Reason::NoParts, times.response_ms);
+                remember(plan, HitForMissReason::NoParts, times.response_ms);
             }
             None
         }
         Some(PartAnswer::Part(bytes)) => Some(bytes),
-        Some(PartAnswer::Behind) => return leave_part(plan, fill, tell, Told::Direct(response, lease)).await,
+        Some(PartAnswer::Behind) => return leave_part(plan, fill, tell, FetchOutcome::Direct(response, lease)).await,
         Some(PartAnswer::Useless) => {
             // This ends the connection to the origin, with the rest of the body.
             drop((response, lease));
-            remember(plan, Reason::NoParts, times.response_ms);
-            return leave_part(plan, fill, tell, Told::NoPart).await;
+            remember(plan, HitForMissReason::NoParts, times.response_ms);
+            return leave_part(plan, fill, tell, FetchOutcome::NoPart).await;
         }
     };
     let is_part = part_bytes.is_some();
@@ -453,13 +453,13 @@ async fn fetch_body(
         // After a server error the next response may be storable, so the key is not remembered.
         if !is_trouble(status) {
             let reason = match verdict {
-                Storability::Authorization => Reason::Authorization,
-                _ => Reason::Response,
+                Storability::Authorization => HitForMissReason::Authorization,
+                _ => HitForMissReason::Response,
             };
             remember(plan, reason, times.response_ms);
         }
         fill.decline();
-        _ = tell.send(Told::Direct(response, lease));
+        _ = tell.send(FetchOutcome::Direct(response, lease));
         let is_newer = verdict.is_storable() && !is_trouble(status);
         if plan.stale.is_some() && (is_newer || verdict.supersedes(status)) {
             purge(&plan.worker, &plan.key).await;
@@ -475,7 +475,8 @@ async fn fetch_body(
         if is_too_large {
             remember_size(plan, &names, times.response_ms);
         }
-        let told = if is_too_large { Told::TooLarge(response, lease) } else { Told::Refused(response, lease) };
+        let told =
+            if is_too_large { FetchOutcome::TooLarge(response, lease) } else { FetchOutcome::Refused(response, lease) };
         _ = tell.send(told);
         if is_too_large && plan.stale.is_some() && !is_trouble(status) {
             purge(&plan.worker, &plan.key).await;
@@ -483,7 +484,7 @@ async fn fetch_body(
         return;
     }
     // The fetch continues even if no request waits for it any more.
-    _ = tell.send(Told::Streaming(status.as_u16(), own_cookies));
+    _ = tell.send(FetchOutcome::Streaming(status.as_u16(), own_cookies));
     let to = plan.to.as_ref().filter(|_| from == Sender::Node && status == StatusCode::OK);
     let origin =
         to.map(|to| OriginOfRest::new(worker, (to, &plan.head), response.headers().clone(), plan.asked.clone()));
@@ -526,7 +527,7 @@ async fn fetch_body(
 
 /// Ends the fetch of a part that the origin does not give, and says what it gave instead. Parts that were stored before
 /// are of a body that the origin no longer has.
-async fn leave_part(plan: &Plan, fill: Fill, tell: oneshot::Sender<Told>, told: Told) {
+async fn leave_part(plan: &FetchPlan, fill: Fill, tell: oneshot::Sender<FetchOutcome>, told: FetchOutcome) {
     fill.decline();
     // A fetch of the whole that begins after this must not be purged.
     if plan.stale.is_some() {
@@ -536,7 +537,7 @@ async fn leave_part(plan: &Plan, fill: Fill, tell: oneshot::Sender<Told>, told: 
 }
 
 /// The names by which the URL is known to vary, for a response that is a part or a whole one.
-fn known_names(plan: &Plan, is_part: bool) -> Cow<'_, [HeaderName]> {
+fn known_names(plan: &FetchPlan, is_part: bool) -> Cow<'_, [HeaderName]> {
     if plan.part.is_none() || is_part {
         return Cow::Borrowed(&plan.names);
     }
@@ -545,25 +546,25 @@ fn known_names(plan: &Plan, is_part: bool) -> Cow<'_, [HeaderName]> {
 
 /// Whether a response with these names in `Vary` depends on the client's address, which the proxy has told the origin
 /// and which is in no key.
-fn varies_by_address(plan: &Plan, names: &[HeaderName]) -> bool {
+fn varies_by_address(plan: &FetchPlan, names: &[HeaderName]) -> bool {
     let is_added = |name: &HeaderName| plan.head.headers.contains_key(name) && !plan.headers.contains_key(name);
     names.iter().any(|name| (*name == FORWARDED || name == "x-forwarded-for") && is_added(name))
 }
 
 /// Remembers that the response to such a request could not be stored.
-fn remember(plan: &Plan, reason: Reason, now_ms: u64) {
+fn remember(plan: &FetchPlan, reason: HitForMissReason, now_ms: u64) {
     plan.worker.hit_for_miss.borrow_mut().insert(&plan.key, &plan.headers, reason, now_ms);
 }
 
 /// Remembers that the response was too long, unless its length may depend on more of the request than `Accept-Encoding`.
-fn remember_size(plan: &Plan, names: &[HeaderName], now_ms: u64) {
+fn remember_size(plan: &FetchPlan, names: &[HeaderName], now_ms: u64) {
     if names.iter().all(|name| *name == ACCEPT_ENCODING) {
-        remember(plan, Reason::Size, now_ms);
+        remember(plan, HitForMissReason::Size, now_ms);
     }
 }
 
 /// Gives the fetched object the tags that `headers` name; false if a tag is too long or there are too many.
-fn tag(plan: &Plan, fill: &mut Fill, headers: &HeaderMap) -> bool {
+fn tag(plan: &FetchPlan, fill: &mut Fill, headers: &HeaderMap) -> bool {
     let mut tags = tags_of(headers, origin_of(&plan.key));
     tags.extend_from_slice(&plan.route.tags);
     fill.tag(tags.iter().map(Vec::as_slice)).is_ok()
@@ -571,7 +572,7 @@ fn tag(plan: &Plan, fill: &mut Fill, headers: &HeaderMap) -> bool {
 
 /// Whether cookies are stored with the response that has these headers.
 fn keeps_cookies(route: &SiteRoute, headers: &HeaderMap) -> bool {
-    route.policy.cookies(headers) == Cookies::Kept
+    route.policy.cookies(headers) == CookieTreatment::Kept
 }
 
 /// Whether a status says nothing about the resource, because it is a server error or no status of HTTP (RFC 9110, 15).
@@ -580,15 +581,15 @@ fn is_trouble(status: StatusCode) -> bool {
 }
 
 /// Purges stored responses that the origin has superseded.
-pub(super) async fn purge(worker: &Worker, key: &[u8]) {
+pub(super) async fn purge(worker: &ProxyWorker, key: &[u8]) {
     worker.stats.invalidations.add(1);
     if let Err(error) = worker.purge_key(key).await {
         let url = String::from_utf8_lossy(key);
-        PURGE_FAILED.write(Level::Error, "proxy", format_args!("cannot purge {url} durably: {error}"));
+        PURGE_FAILED.write(LogLevel::Error, "proxy", format_args!("cannot purge {url} durably: {error}"));
     }
 }
 
-fn storability_of(plan: &Plan, response: &Response<Incoming>, is_part: bool, times: Times) -> Storability {
+fn storability_of(plan: &FetchPlan, response: &Response<Incoming>, is_part: bool, times: ExchangeTimes) -> Storability {
     let request = (&Method::GET, &plan.key[..], &plan.headers, &plan.directives);
     let status = if is_part { StatusCode::OK } else { response.status() };
     plan.route.policy.storability(request, (status, response.headers(), times.response_ms))

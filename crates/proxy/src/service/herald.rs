@@ -11,37 +11,37 @@ use std::sync::Arc;
 use http::Version;
 use http::header::VIA;
 
-use super::request::{Client, ClientRequest};
+use super::request::{ClientRequest, RequestClient};
 use crate::rules::hop::remove_hop_by_hop;
 use crate::sites::SiteRoute;
-use crate::wire::http1::informational::{Informational, render};
-use crate::worker::Worker;
+use crate::wire::http1::informational::{InformationalResponse, render};
+use crate::worker::ProxyWorker;
 
 /// The destination of the informational responses to one request.
-pub(super) struct Herald {
-    worker: Rc<Worker>,
+pub(super) struct InformationalRelay {
+    worker: Rc<ProxyWorker>,
     route: Arc<SiteRoute>,
     /// The client; `None` if it does not get informational responses.
-    client: Option<Rc<Client>>,
+    client: Option<Rc<RequestClient>>,
 }
 
 impl ClientRequest {
     /// The destination of informational responses to this request.
-    pub(super) fn herald(&self) -> Herald {
+    pub(super) fn herald(&self) -> InformationalRelay {
         let is_heard = self.version >= Version::HTTP_11 && self.part.is_none();
         let client = is_heard.then(|| self.client.clone());
-        Herald { worker: self.worker.clone(), route: self.route.clone(), client }
+        InformationalRelay { worker: self.worker.clone(), route: self.route.clone(), client }
     }
 }
 
-impl Herald {
+impl InformationalRelay {
     /// Makes a herald that passes informational responses to no client.
-    pub fn silent(worker: &Rc<Worker>, route: &Arc<SiteRoute>) -> Herald {
-        Herald { worker: worker.clone(), route: route.clone(), client: None }
+    pub fn silent(worker: &Rc<ProxyWorker>, route: &Arc<SiteRoute>) -> InformationalRelay {
+        InformationalRelay { worker: worker.clone(), route: route.clone(), client: None }
     }
 
     /// Passes an informational response on, unless one of its lines is not a header. hyper refuses such a response.
-    pub fn announce(&self, response: &Informational) {
+    pub fn announce(&self, response: &InformationalResponse) {
         self.worker.stats.informational.add(1);
         let (Some(client), Some(mut headers)) = (&self.client, response.headers()) else { return };
         self.route.adapt(&mut headers);

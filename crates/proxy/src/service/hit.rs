@@ -9,25 +9,25 @@ use std::time::Instant;
 use http::header::HOST;
 use http::{Method, Request, Response};
 use hyper::body::{Body, Incoming};
-use nectary_host::fleet::Standing;
+use nectary_host::fleet::NodeStanding;
 use nectary_store::KeyRef;
 
-use super::lookup::{Lookup, look_at};
-use super::reply::{Question, Source, from_stored};
-use super::request::{Client, Features};
-use crate::access_log::Outcome;
+use super::lookup::{LookupVerdict, look_at};
+use super::reply::{BodySource, ReplyRequest, from_stored};
+use super::request::{HeaderFeatures, RequestClient};
+use crate::access_log::CacheOutcome;
 use crate::body::ReplyBody;
 use crate::rules::forwarded::remove_unkeyed;
 use crate::rules::hop::remove_named;
 use crate::rules::vary::{push_variant, sort_names};
-use crate::worker::Worker;
+use crate::worker::ProxyWorker;
 
 /// Answers from memory, and reuses the request's map of headers for the response. If it cannot answer, returns `None`
 /// and leaves the request unchanged, except that headers which the origin must not get are removed: those that
-/// `Connection` names, some about earlier hops, and the cookies that do not count on the route.
+/// `SweptConnection` names, some about earlier hops, and the cookies that do not count on the route.
 pub(super) fn resident(
-    worker: &Rc<Worker>,
-    client: &Rc<Client>,
+    worker: &Rc<ProxyWorker>,
+    client: &Rc<RequestClient>,
     request: &mut Request<Incoming>,
     started: Instant,
     at_ms: u64,
@@ -41,17 +41,17 @@ pub(super) fn resident(
     };
     let sites = worker.sites.borrow();
     let route = &**sites.find_for(request.uri(), request.headers());
-    let mut features = Features::of(request.headers());
+    let mut features = HeaderFeatures::of(request.headers());
     // The key and the origin must see the same headers.
     if features.has_connection && remove_named(request.headers_mut()) {
-        features = Features::of(request.headers());
+        features = HeaderFeatures::of(request.headers());
     }
     if features.has_forwarding {
         remove_unkeyed(request.headers_mut(), client.is_trusted, &route.key_headers);
     }
     route.clean_cookies(&method, request.headers_mut());
     let is_plain = !worker.is_leaving.get()
-        && worker.standing() == Standing::Member
+        && worker.standing() == NodeStanding::Member
         && !features.is_for_origin
         && !features.has_via
         && !features.has_upgrade
@@ -73,7 +73,7 @@ pub(super) fn resident(
     }
     let directives = features.directives(route, request.headers());
     let mut object = worker.store.get_resident(KeyRef::new(key, b""))?;
-    if let Lookup::Varies(names) = look_at(&route.policy, key, &object, &directives, at_ms) {
+    if let LookupVerdict::Varies(names) = look_at(&route.policy, key, &object, &directives, at_ms) {
         variant.clear();
         if route.key_headers.iter().all(|name| names.contains(name)) {
             push_variant(variant, names, request.headers());
@@ -88,7 +88,7 @@ pub(super) fn resident(
         return None;
     }
     let object = object;
-    let Lookup::Serve(stored, age_s, ttl_s) = look_at(&route.policy, key, &object, &directives, at_ms) else {
+    let LookupVerdict::Serve(stored, age_s, ttl_s) = look_at(&route.policy, key, &object, &directives, at_ms) else {
         return None;
     };
     // An object that is not in one piece may have lost some of its fragments; `route` handles that.
@@ -102,7 +102,7 @@ pub(super) fn resident(
     let cache_status = worker.rendered.borrow_mut().hit(ttl_s);
     let version = request.version();
     let headers = std::mem::take(request.headers_mut());
-    let question = Question {
+    let question = ReplyRequest {
         worker,
         route,
         client,
@@ -115,6 +115,6 @@ pub(super) fn resident(
         at_ms,
         answer: None,
     };
-    let source = Source::Object(object.clone(), None);
-    Some(from_stored(&question, headers, stored, source, age_s, cache_status, Outcome::Hit))
+    let source = BodySource::Object(object.clone(), None);
+    Some(from_stored(&question, headers, stored, source, age_s, cache_status, CacheOutcome::Hit))
 }

@@ -18,14 +18,14 @@ use http::header::ACCEPT_RANGES;
 use http::{HeaderMap, Method, Response, StatusCode};
 use hyper::body::{Body, Incoming};
 
-use super::pass::{self, Size};
+use super::pass::{self, UnstoredReason};
 use super::reply::failed;
 use super::request::ClientRequest;
 use crate::body::ReplyBody;
-use crate::rules::cache_status::{CacheStatus, Forward};
+use crate::rules::cache_status::{CacheStatus, ForwardReason};
 use crate::rules::conditional::if_range_holds;
-use crate::rules::range::{Wanted, wanted};
-use crate::upstream::Lease;
+use crate::rules::range::{RequestedRange, wanted};
+use crate::upstream::ConnectionLease;
 
 /// The greatest start of a range that is cut out of the running body. About as many bytes are on their way already.
 const SKIPPED_BYTES_MAX: u64 = 64 * 1024;
@@ -35,7 +35,7 @@ const LONG_BYTES: u64 = 1 << 20;
 
 /// The way to answer a request with a response that is not stored.
 #[derive(Debug, PartialEq, Eq)]
-enum Way {
+enum PartialAnswer {
     /// The response is passed on as it is.
     Whole,
     /// These bytes of the body are passed on; the number is the length of the whole body.
@@ -48,23 +48,23 @@ enum Way {
 pub(super) async fn answer(
     request: ClientRequest,
     response: Response<Incoming>,
-    lease: Lease,
-    why: Forward,
-    size: Size,
+    lease: ConnectionLease,
+    why: ForwardReason,
+    size: UnstoredReason,
 ) -> Response<ReplyBody> {
     let body_bytes = response.body().size_hint().exact();
     let has_range = request.features.has_range && request.method == Method::GET && response.status() == StatusCode::OK;
     let way = if has_range {
         way(&request.headers, request.features.is_conditional, response.headers(), body_bytes)
     } else {
-        Way::Whole
+        PartialAnswer::Whole
     };
     match way {
-        Way::Whole => pass::forward(request, response, lease, why, size),
-        Way::Part(range, size_bytes) => {
+        PartialAnswer::Whole => pass::forward(request, response, lease, why, size),
+        PartialAnswer::Part(range, size_bytes) => {
             pass::forward_part(request, response, lease, why, size, Some((range, size_bytes)))
         }
-        Way::Repeat => {
+        PartialAnswer::Repeat => {
             // This ends the connection to the origin, with the rest of the body.
             drop((response, lease));
             match pass::ask(&request, None).await {
@@ -79,9 +79,9 @@ pub(super) async fn answer(
 }
 
 /// The way for a GET with a range whose response has status 200 and `headers`.
-fn way(request: &HeaderMap, is_conditional: bool, headers: &HeaderMap, body_bytes: Option<u64>) -> Way {
+fn way(request: &HeaderMap, is_conditional: bool, headers: &HeaderMap, body_bytes: Option<u64>) -> PartialAnswer {
     if !if_range_holds(request, headers) {
-        return Way::Whole;
+        return PartialAnswer::Whole;
     }
     // Without `Accept-Ranges` only a long body is requested twice, because the origin may compute it each time.
     let is_repeatable = match headers.get(ACCEPT_RANGES) {
@@ -89,16 +89,16 @@ fn way(request: &HeaderMap, is_conditional: bool, headers: &HeaderMap, body_byte
         Some(_) => body_bytes.is_none_or(|bytes| bytes > SKIPPED_BYTES_MAX),
         None => body_bytes.is_some_and(|bytes| bytes > LONG_BYTES),
     };
-    let otherwise = if is_repeatable { Way::Repeat } else { Way::Whole };
+    let otherwise = if is_repeatable { PartialAnswer::Repeat } else { PartialAnswer::Whole };
     match (wanted(request, body_bytes.unwrap_or(u64::MAX)), body_bytes) {
-        (Wanted::Whole, _) => Way::Whole,
-        (Wanted::Part(range), None) if range == (0..u64::MAX) => Way::Whole,
+        (RequestedRange::Whole, _) => PartialAnswer::Whole,
+        (RequestedRange::Part(range), None) if range == (0..u64::MAX) => PartialAnswer::Whole,
         // The origin evaluates the conditions before the range.
         _ if is_conditional => otherwise,
-        (Wanted::Part(range), Some(size_bytes))
+        (RequestedRange::Part(range), Some(size_bytes))
             if range.start <= SKIPPED_BYTES_MAX || (!is_repeatable && size_bytes <= LONG_BYTES) =>
         {
-            Way::Part(range, size_bytes)
+            PartialAnswer::Part(range, size_bytes)
         }
         _ => otherwise,
     }
@@ -110,36 +110,36 @@ mod tests {
     use crate::rules::headers;
 
     #[test]
-    fn only_what_is_near_comes_out_of_the_running_body() {
+    fn only_near_range_uses_running_body() {
         const LONG: Option<u64> = Some(1 << 30);
-        let part = |range: Range<u64>| Way::Part(range, 1 << 30);
+        let part = |range: Range<u64>| PartialAnswer::Part(range, 1 << 30);
         // Each row has the request's `Range`, its `If-Range`, the response's `Accept-Ranges`, its length, and the way.
-        let short = |range: Range<u64>| Way::Part(range, 100_000);
+        let short = |range: Range<u64>| PartialAnswer::Part(range, 100_000);
         let table = [
             ("bytes=0-9", "", "", LONG, part(0..10)),
             ("bytes=0-", "", "", LONG, part(0..1 << 30)),
             ("bytes=65536-65536", "", "", LONG, part(65536..65537)),
-            ("bytes=65537-65537", "", "", LONG, Way::Repeat),
-            ("bytes=-1", "", "", LONG, Way::Repeat),
-            ("bytes=0-1,5-6", "", "", LONG, Way::Repeat),
-            ("bytes=1073741824-", "", "", LONG, Way::Repeat),
-            ("bytes=0-9", "", "bytes", None, Way::Repeat),
-            ("bytes=0-9", "", "", None, Way::Whole),
-            ("bytes=0-", "", "bytes", None, Way::Whole),
-            ("lines=0-9", "", "", LONG, Way::Whole),
-            ("bytes=9-0", "", "", None, Way::Whole),
-            ("bytes=65537-", "\"a\"", "", LONG, Way::Repeat),
+            ("bytes=65537-65537", "", "", LONG, PartialAnswer::Repeat),
+            ("bytes=-1", "", "", LONG, PartialAnswer::Repeat),
+            ("bytes=0-1,5-6", "", "", LONG, PartialAnswer::Repeat),
+            ("bytes=1073741824-", "", "", LONG, PartialAnswer::Repeat),
+            ("bytes=0-9", "", "bytes", None, PartialAnswer::Repeat),
+            ("bytes=0-9", "", "", None, PartialAnswer::Whole),
+            ("bytes=0-", "", "bytes", None, PartialAnswer::Whole),
+            ("lines=0-9", "", "", LONG, PartialAnswer::Whole),
+            ("bytes=9-0", "", "", None, PartialAnswer::Whole),
+            ("bytes=65537-", "\"a\"", "", LONG, PartialAnswer::Repeat),
             ("bytes=0-9", "\"a\"", "", LONG, part(0..10)),
-            ("bytes=0-9", "\"b\"", "", LONG, Way::Whole),
+            ("bytes=0-9", "\"b\"", "", LONG, PartialAnswer::Whole),
             ("bytes=-1", "", "", Some(100_000), short(99_999..100_000)),
             ("bytes=-1", "", "none", Some(100_000), short(99_999..100_000)),
-            ("bytes=-1", "", "bytes", Some(100_000), Way::Repeat),
-            ("bytes=500-", "", "bytes", Some(100), Way::Whole),
-            ("bytes=0-1,5-6", "", "bytes", Some(100), Way::Whole),
-            ("bytes=-1", "", "none", LONG, Way::Whole),
+            ("bytes=-1", "", "bytes", Some(100_000), PartialAnswer::Repeat),
+            ("bytes=500-", "", "bytes", Some(100), PartialAnswer::Whole),
+            ("bytes=0-1,5-6", "", "bytes", Some(100), PartialAnswer::Whole),
+            ("bytes=-1", "", "none", LONG, PartialAnswer::Whole),
             ("bytes=0-9", "", "none", LONG, part(0..10)),
-            ("bytes=0-1,5-6", "", "none", LONG, Way::Whole),
-            ("bytes=0-9", "", "none", None, Way::Whole),
+            ("bytes=0-1,5-6", "", "none", LONG, PartialAnswer::Whole),
+            ("bytes=0-9", "", "none", None, PartialAnswer::Whole),
         ];
         for (range, if_range, accepted, length, expected) in table {
             let mut request = headers(&[("range", range)]);
@@ -154,8 +154,8 @@ mod tests {
         }
         let conditional =
             |headers: &HeaderMap, length| way(&crate::rules::headers(&[("range", "bytes=0-9")]), true, headers, length);
-        assert_eq!(conditional(&headers(&[]), LONG), Way::Repeat);
-        assert_eq!(conditional(&headers(&[]), Some(100)), Way::Whole);
-        assert_eq!(conditional(&headers(&[("accept-ranges", "none")]), LONG), Way::Whole);
+        assert_eq!(conditional(&headers(&[]), LONG), PartialAnswer::Repeat);
+        assert_eq!(conditional(&headers(&[]), Some(100)), PartialAnswer::Whole);
+        assert_eq!(conditional(&headers(&[("accept-ranges", "none")]), LONG), PartialAnswer::Whole);
     }
 }

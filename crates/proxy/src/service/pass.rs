@@ -10,28 +10,28 @@ use futures_util::future::join_all;
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE, VIA};
 use http::{HeaderMap, Method, Response, StatusCode};
 use hyper::body::{Body, Incoming};
-use nectary_host::log::{Level, Throttle};
+use nectary_host::log::{LogLevel, LogThrottle};
 use nectary_store::TAGS_MAX;
 
 use super::reply::{CACHE_STATUS, content_range, failed, finish, remove_digests};
 use super::request::ClientRequest;
-use crate::access_log::Outcome;
-use crate::body::{Content, ReplyBody};
-use crate::connections::Door;
-use crate::rules::cache_status::{CacheStatus, Forward};
+use crate::access_log::CacheOutcome;
+use crate::body::{BodyContent, ReplyBody};
+use crate::connections::EntranceRole;
+use crate::rules::cache_status::{CacheStatus, ForwardReason};
 use crate::rules::hop::remove_hop_by_hop;
 use crate::rules::invalidate::{invalidated, is_unsafe, origin_of};
 use crate::rules::tags::{invalidated_groups_of, strip};
-use crate::upstream::{FetchError, Lease, RequestBody, end_empty, exchange, pieces};
+use crate::upstream::{ConnectionLease, FetchError, RequestBody, end_empty, exchange, pieces};
 
 /// Limits how often a failed purge is logged. After a failed purge, the purged responses may be back when the store is
 /// opened again.
-pub(super) static PURGE_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
+pub(super) static PURGE_FAILED: LogThrottle = LogThrottle::every(Duration::from_secs(60));
 
 /// Passes a request to the origin, and the response to the client.
-pub(super) async fn pass(request: ClientRequest, body: Option<Incoming>, why: Forward) -> Response<ReplyBody> {
+pub(super) async fn pass(request: ClientRequest, body: Option<Incoming>, why: ForwardReason) -> Response<ReplyBody> {
     match ask(&request, body).await {
-        Ok((response, lease)) => forward(request, response, lease, why, Size::Any),
+        Ok((response, lease)) => forward(request, response, lease, why, UnstoredReason::Any),
         Err(error) => {
             let unanswered = CacheStatus::Forwarded { why, status: None, stored: false, collapsed: false };
             failed(&request, &error, unanswered)
@@ -43,7 +43,7 @@ pub(super) async fn pass(request: ClientRequest, body: Option<Incoming>, why: Fo
 pub(super) async fn ask(
     request: &ClientRequest,
     body: Option<Incoming>,
-) -> Result<(Response<Incoming>, Lease), FetchError> {
+) -> Result<(Response<Incoming>, ConnectionLease), FetchError> {
     let (Some(to), head) = request.upstream() else {
         return Err(FetchError::Connect("the URL names no origin".into()));
     };
@@ -54,7 +54,7 @@ pub(super) async fn ask(
         _ => RequestBody::Empty,
     };
     let herald = request.herald();
-    let _changing = Changing::begin(request);
+    let _changing = UnsafeRequestGuard::begin(request);
     let counted = request.asked().begin();
     let (mut response, lease) =
         exchange(&request.worker.upstream, &to, head, body, &|response| herald.announce(response)).await?;
@@ -66,19 +66,19 @@ pub(super) async fn ask(
 }
 
 /// Keeps the key of an unsafe request among those that requests under way may change, until it is dropped.
-struct Changing<'a>(&'a ClientRequest);
+struct UnsafeRequestGuard<'a>(&'a ClientRequest);
 
-impl<'a> Changing<'a> {
-    fn begin(request: &'a ClientRequest) -> Option<Changing<'a>> {
+impl<'a> UnsafeRequestGuard<'a> {
+    fn begin(request: &'a ClientRequest) -> Option<UnsafeRequestGuard<'a>> {
         // What begins after the worker has left the store was not purged then.
         (is_unsafe(&request.method) && !request.worker.is_leaving.get()).then(|| {
             request.worker.changing.borrow_mut().push(request.key.clone());
-            Changing(request)
+            UnsafeRequestGuard(request)
         })
     }
 }
 
-impl Drop for Changing<'_> {
+impl Drop for UnsafeRequestGuard<'_> {
     fn drop(&mut self) {
         let mut changing = self.0.worker.changing.borrow_mut();
         if let Some(index) = changing.iter().position(|key| *key == self.0.key) {
@@ -89,7 +89,7 @@ impl Drop for Changing<'_> {
 
 /// The reason why a response is not stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Size {
+pub(super) enum UnstoredReason {
     /// The response is not stored for a reason other than its size.
     Any,
     /// The response is longer than the store accepts.
@@ -100,9 +100,9 @@ pub(super) enum Size {
 pub(super) fn forward(
     request: ClientRequest,
     response: Response<Incoming>,
-    lease: Lease,
-    why: Forward,
-    size: Size,
+    lease: ConnectionLease,
+    why: ForwardReason,
+    size: UnstoredReason,
 ) -> Response<ReplyBody> {
     forward_part(request, response, lease, why, size, None)
 }
@@ -112,16 +112,16 @@ pub(super) fn forward(
 pub(super) fn forward_part(
     request: ClientRequest,
     response: Response<Incoming>,
-    lease: Lease,
-    why: Forward,
-    size: Size,
+    lease: ConnectionLease,
+    why: ForwardReason,
+    size: UnstoredReason,
     part: Option<(Range<u64>, u64)>,
 ) -> Response<ReplyBody> {
     let size = review(&request, &response, size);
     let (mut parts, body) = response.into_parts();
     remove_hop_by_hop(&mut parts.headers);
     // Another node makes the response of its client.
-    if request.client.door != Door::Fleet {
+    if request.client.door != EntranceRole::Fleet {
         if request.route.strips_tags {
             strip(&mut parts.headers);
         }
@@ -130,8 +130,8 @@ pub(super) fn forward_part(
     parts.headers.append(VIA, request.worker.via.clone());
     let status = parts.status.as_u16();
     let cache_status = match size {
-        Size::Any => CacheStatus::Forwarded { why, status: Some(status), stored: false, collapsed: false },
-        Size::TooLarge => CacheStatus::TooLarge { why, status },
+        UnstoredReason::Any => CacheStatus::Forwarded { why, status: Some(status), stored: false, collapsed: false },
+        UnstoredReason::TooLarge => CacheStatus::TooLarge { why, status },
     };
     parts.headers.append(CACHE_STATUS, cache_status.value());
     // The response to a HEAD names a length in HTTP/2, too, but has no body.
@@ -141,9 +141,9 @@ pub(super) fn forward_part(
         _ => length,
     };
     let outcome = match why {
-        _ if size == Size::TooLarge => Outcome::TooLarge,
-        Forward::Method | Forward::Bypass => Outcome::Bypass,
-        _ => Outcome::Pass,
+        _ if size == UnstoredReason::TooLarge => CacheOutcome::TooLarge,
+        ForwardReason::Method | ForwardReason::Bypass => CacheOutcome::Bypass,
+        _ => CacheOutcome::Pass,
     };
     let content = match part {
         Some((range, size_bytes)) => {
@@ -151,26 +151,26 @@ pub(super) fn forward_part(
             parts.headers.insert(CONTENT_RANGE, content_range(&range, size_bytes));
             parts.headers.remove(CONTENT_LENGTH);
             remove_digests(&mut parts.headers);
-            Content::of_part(pieces(body, lease), range)
+            BodyContent::of_part(pieces(body, lease), range)
         }
         None if length == Some(0) => {
             end_empty(body, lease);
-            Content::Empty
+            BodyContent::Empty
         }
-        None => Content::Pieces(pieces(body, lease), length),
+        None => BodyContent::Pieces(pieces(body, lease), length),
     };
     let ticket = request.ticket(parts.status.as_u16(), outcome, whole_bytes);
     finish(&request.client, parts.status, parts.headers, content, Some(Box::new(ticket)))
 }
 
-/// The length of the whole that the `Content-Range` of a part names.
+/// The length of the whole that the `BodyContent-Range` of a part names.
 fn whole_bytes(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_RANGE)?.to_str().ok()?.rsplit_once('/')?.1.parse().ok()
 }
 
 /// Looks at a response for a URL whose responses could not be stored. If this one could have been, the URL is
-/// forgotten, so that the next request fills the store. If only its length forbids that, returns [`Size::TooLarge`].
-fn review(request: &ClientRequest, response: &Response<Incoming>, size: Size) -> Size {
+/// forgotten, so that the next request fills the store. If only its length forbids that, returns [`UnstoredReason::TooLarge`].
+fn review(request: &ClientRequest, response: &Response<Incoming>, size: UnstoredReason) -> UnstoredReason {
     let worker = &request.worker;
     let is_remembered = worker.hit_for_miss.borrow().contains(&request.key, &request.headers, request.at_ms);
     if request.method != Method::GET || !is_remembered {
@@ -184,7 +184,7 @@ fn review(request: &ClientRequest, response: &Response<Incoming>, size: Size) ->
     // A body without a length may turn out to be too long.
     let Some(bytes) = response.body().size_hint().exact() else { return size };
     if bytes > worker.store.object_bytes_max(&request.key).unwrap_or(u64::MAX) {
-        return Size::TooLarge;
+        return UnstoredReason::TooLarge;
     }
     worker.hit_for_miss.borrow_mut().remove(&request.key, &request.headers);
     size
@@ -199,14 +199,14 @@ async fn invalidate(request: &ClientRequest, response: &Response<Incoming>) {
         request.worker.stats.invalidations.add(1);
         if let Err(error) = request.worker.purge_key(&key).await {
             let url = String::from_utf8_lossy(&key);
-            PURGE_FAILED.write(Level::Error, "proxy", format_args!("cannot purge {url} durably: {error}"));
+            PURGE_FAILED.write(LogLevel::Error, "proxy", format_args!("cannot purge {url} durably: {error}"));
         }
     }
     let groups = invalidated_groups_of(response.headers(), origin_of(&request.key));
     let purges = groups.iter().take(TAGS_MAX).map(|group| request.worker.purge_tag(group));
     for error in join_all(purges).await.into_iter().filter_map(Result::err) {
         let url = String::from_utf8_lossy(&request.key);
-        PURGE_FAILED.write(Level::Error, "proxy", format_args!("cannot purge a group of {url} durably: {error}"));
+        PURGE_FAILED.write(LogLevel::Error, "proxy", format_args!("cannot purge a group of {url} durably: {error}"));
     }
     request.worker.stats.invalidations.add(groups.len() as u64);
 }

@@ -1,7 +1,7 @@
 //! `PURGE`: purges a URL with all its variants, or all objects with a tag; and `POST /purge` at an address for
 //! administration, which also purges what begins with a prefix, and everything.
 //!
-//! Owns: the meaning of a purge request. A `PURGE` with `Surrogate-Key`, `Cache-Tag` or `Cache-Groups` purges these
+//! Owns: the meaning of a purge request. A `PURGE` with `Surrogate-Key`, `NameCache-Tag` or `NameCache-Groups` purges these
 //! tags, and its URL only names the origin of the groups. A request without these headers purges its URL. A purge of a
 //! URL that is not stored succeeds and says so, so that a repeated purge does not fail. A `POST` says in JSON what it
 //! purges, in the words of the control socket (`purge_request`). A soft purge, which a `PURGE` asks for by the header
@@ -20,20 +20,20 @@ use http::{HeaderMap, Method, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Body, Incoming};
 use nectary_host::fleet::{PurgeScope, PurgeWish};
-use nectary_store::{Error, ErrorKind, KeyRef, PurgeEffect, TAG_BYTES_MAX, TAGS_MAX};
+use nectary_store::{Error, KeyRef, PurgeEffect, StoreErrorKind, TAG_BYTES_MAX, TAGS_MAX};
 use tokio::time::timeout;
 
 use self::fleet_purge::{PurgedThings, wish_of};
 use super::reply::{own, own_with};
 use super::request::ClientRequest;
-use crate::access_log::Outcome;
+use crate::access_log::CacheOutcome;
 use crate::body::ReplyBody;
 use crate::purge_request::{PurgeRequest, PurgeSubject};
 use crate::rules::cache_status::CacheStatus;
 use crate::rules::invalidate::origin_of;
 use crate::rules::key::push_key;
 use crate::rules::tags::{are_about_tags, tags_of};
-use crate::sites::{KeysOfUrl, Target};
+use crate::sites::{KeysOfUrl, RouteTarget};
 
 /// The longest body of a purge.
 const WANTED_BYTES_MAX: usize = 1 << 20;
@@ -68,8 +68,8 @@ pub(super) async fn purge(mut request: ClientRequest, has_key: bool) -> Response
     }
     if !has_key {
         let text = match request.route.target {
-            Target::NoSite => "No site has this host. `nectary store purge` removes what a former one stored.",
-            Target::NoRoute => {
+            RouteTarget::NoSite => "No site has this host. `nectary store purge` removes what a former one stored.",
+            RouteTarget::NoRoute => {
                 "The site of this host has no route for this path. `nectary store purge` removes what it stored."
             }
             _ => {
@@ -231,7 +231,7 @@ async fn purge_tags(
     // The purges run concurrently, so that they share one block of the purge log and one flush.
     let purges = join_all(tags.iter().map(|tag| request.worker.store.purge_tag_as(tag, effect))).await;
     let mut errors: Vec<_> = purges.into_iter().filter_map(Result::err).collect();
-    errors.sort_by_key(|error| error.kind != ErrorKind::Busy);
+    errors.sort_by_key(|error| error.kind != StoreErrorKind::Busy);
     if let Some(error) = errors.first() {
         let (status, detail, text) = failure("what has the tags", error, effect);
         return own(request, status, detail, &text, false);
@@ -244,7 +244,7 @@ fn failure(what: &str, error: &Error, effect: PurgeEffect) -> (StatusCode, &'sta
     let state = if effect == PurgeEffect::Hard { "out of" } else { "stale in" };
     match error.kind {
         // The store did not begin this purge. If the request names several tags, other tags may have been purged.
-        ErrorKind::Busy => (
+        StoreErrorKind::Busy => (
             StatusCode::SERVICE_UNAVAILABLE,
             "purge-busy",
             format!("{what} is still served, at least in part: {error}"),
@@ -289,7 +289,7 @@ fn purge_answer(
         true => ("application/json", json.to_string()),
         false => ("text/plain; charset=utf-8", text.to_owned()),
     };
-    own_with(request, code, status, Outcome::Purged, kind, &text, false)
+    own_with(request, code, status, CacheOutcome::Purged, kind, &text, false)
 }
 
 /// The key of the URL that the request's path and `Host` form.
@@ -321,16 +321,16 @@ mod tests {
     }
 
     #[test]
-    fn a_purge_that_the_store_refused_is_not_said_to_have_purged_anything() {
+    fn refused_purge_reports_no_purge() {
         let of = |kind| failure("http://a/b", &Error::new(kind, "a reason"), PurgeEffect::Hard);
-        let (status, detail, text) = of(ErrorKind::Busy);
+        let (status, detail, text) = of(StoreErrorKind::Busy);
         assert_eq!((status.as_u16(), detail), (503, "purge-busy"));
         assert_eq!(text, "http://a/b is still served, at least in part: a reason");
-        let (status, detail, text) = of(ErrorKind::Io);
+        let (status, detail, text) = of(StoreErrorKind::Io);
         assert_eq!((status.as_u16(), detail), (500, "purge-not-durable"));
         assert_eq!(text, "http://a/b is out of this process, but the purge is not on the device: a reason");
         let soft = PurgeEffect::Soft { since_s: 1 };
-        let (_, _, text) = failure("http://a/b", &Error::new(ErrorKind::Io, "a reason"), soft);
+        let (_, _, text) = failure("http://a/b", &Error::new(StoreErrorKind::Io, "a reason"), soft);
         assert_eq!(text, "http://a/b is stale in this process, but the purge is not on the device: a reason");
     }
 }

@@ -8,29 +8,29 @@ use std::time::Duration;
 
 use http::{Method, Uri, Version};
 
-use super::request::Client;
-use crate::access_log::{Line, Outcome};
+use super::request::RequestClient;
+use crate::access_log::{AccessLogLine, CacheOutcome};
 use crate::stored::response::http_date;
-use crate::wire::http1::framing::Violation;
-use crate::worker::Worker;
+use crate::wire::http1::framing::FramingViolation;
+use crate::worker::ProxyWorker;
 
 /// The maximum number of bytes of a refused start line that are logged.
 const LOGGED_BYTES_MAX: usize = 1024;
 
 /// An answer to bytes that are not a request; the connection ends after it.
-pub(crate) struct Refusal {
+pub(crate) struct RefusalAnswer {
     pub status: u16,
     pub bytes: Vec<u8>,
     pub body_bytes: u64,
 }
 
 /// The answer to a refused head at `at_ms`.
-pub(super) fn of(violation: Violation, at_ms: u64) -> Refusal {
+pub(super) fn of(violation: FramingViolation, at_ms: u64) -> RefusalAnswer {
     let (status, reason, detail) = match violation {
-        Violation::TargetTooLong => (414, "URI Too Long", "url-too-long"),
-        Violation::TooLong => (431, "Request Header Fields Too Large", "head-too-large"),
-        Violation::UnknownCoding => (501, "Not Implemented", "transfer-coding"),
-        Violation::Version => (505, "HTTP Version Not Supported", "version"),
+        FramingViolation::TargetTooLong => (414, "URI Too Long", "url-too-long"),
+        FramingViolation::TooLong => (431, "Request Header Fields Too Large", "head-too-large"),
+        FramingViolation::UnknownCoding => (501, "Not Implemented", "transfer-coding"),
+        FramingViolation::Version => (505, "HTTP Version Not Supported", "version"),
         _ => (400, "Bad Request", "bad-request"),
     };
     answer((status, reason), detail, "", &format!("The request is refused: {violation}.\n"), at_ms)
@@ -48,7 +48,7 @@ pub(crate) fn too_many_of_network(at_ms: u64) -> Vec<u8> {
     answer((429, "Too Many Requests"), "client-connections", "retry-after: 1\r\n", text, at_ms).bytes
 }
 
-fn answer((status, reason): (u16, &str), detail: &str, more: &str, text: &str, at_ms: u64) -> Refusal {
+fn answer((status, reason): (u16, &str), detail: &str, more: &str, text: &str, at_ms: u64) -> RefusalAnswer {
     let body_bytes = text.len();
     let mut bytes = format!(
         "HTTP/1.1 {status} {reason}\r\nconnection: close\r\ncache-status: nectary; detail={detail}\r\n{more}\
@@ -58,13 +58,13 @@ fn answer((status, reason): (u16, &str), detail: &str, more: &str, text: &str, a
     bytes.extend_from_slice(http_date(at_ms).as_bytes());
     bytes.extend_from_slice(b"\r\n\r\n");
     bytes.extend_from_slice(text.as_bytes());
-    Refusal { status, bytes, body_bytes: body_bytes as u64 }
+    RefusalAnswer { status, bytes, body_bytes: body_bytes as u64 }
 }
 
 /// Logs and counts a request whose head was refused. `head` is the part of the head that was read.
-pub(super) fn note(worker: &Worker, client: &Client, head: &[u8], status: u16, body_bytes: u64) {
+pub(super) fn note(worker: &ProxyWorker, client: &RequestClient, head: &[u8], status: u16, body_bytes: u64) {
     let (method, target, version) = start_line(head);
-    worker.log.note(&Line {
+    worker.log.note(&AccessLogLine {
         client: client.own_address(),
         at_ms: worker.now_ms(),
         method: &method,
@@ -74,7 +74,7 @@ pub(super) fn note(worker: &Worker, client: &Client, head: &[u8], status: u16, b
         body_bytes,
         referrer: None,
         user_agent: None,
-        outcome: Outcome::Own,
+        outcome: CacheOutcome::Own,
         duration: Duration::ZERO,
         object_bytes: None,
         tls: client.tls,
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_be_read_of_a_start_line_is_logged() {
+    fn readable_start_line_is_logged() {
         for (head, method, target, version) in [
             ("GET /a HTTP/1.1\r\nx", "GET", "/a", Version::HTTP_11),
             ("\r\nGET /a HTTP/1.0\n", "GET", "/a", Version::HTTP_10),
@@ -153,11 +153,12 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_has_the_headers_that_it_needs() {
+    fn refusal_has_required_headers() {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("ASCII");
         let at_ms = 784_111_777_000;
         for answer in
-            [of(Violation::TooLong, at_ms).bytes, too_many_connections(at_ms), too_many_of_network(at_ms)].map(text)
+            [of(FramingViolation::TooLong, at_ms).bytes, too_many_connections(at_ms), too_many_of_network(at_ms)]
+                .map(text)
         {
             assert!(answer.contains("\r\ndate: Sun, 06 Nov 1994 08:49:37 GMT\r\n"), "{answer}");
             let (head, body) = answer.split_once("\r\n\r\n").expect("a head");

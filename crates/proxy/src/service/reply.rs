@@ -2,7 +2,7 @@
 //!
 //! Owns: making a response from a stored response, from a stream that is being stored, from stored parts of a response,
 //! or from the proxy's own text.
-//! The response is whole or partial, a `304` or a `416`, and has `Age` and `Cache-Status`. This file also decides what
+//! The response is whole or partial, a `304` or a `416`, and has `Age` and `NameCache-Status`. This file also decides what
 //! is logged about a response.
 
 use std::borrow::Cow;
@@ -14,34 +14,34 @@ use bytes::Bytes;
 use http::header::{ACCEPT_RANGES, AGE, ALLOW, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HOST, REFERER, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri, Version};
 use nectary_host::fleet::peer_headers::{STALE, TAGS, TAGS_MORE};
-use nectary_store::{FillReader, Object};
+use nectary_store::{FillReader, StoredObject};
 
-use super::request::{Client, ClientRequest, Features};
-use crate::access_log::{AnswerNote, Line, Outcome};
+use super::request::{ClientRequest, HeaderFeatures, RequestClient};
+use crate::access_log::{AccessLogLine, AnswerNote, CacheOutcome};
 use crate::admin::AdminPage;
-use crate::body::{Content, ReplyBody, Ticket};
-use crate::connections::Door;
+use crate::body::{BodyContent, ReplyBody, RequestTicket};
+use crate::connections::EntranceRole;
 use crate::pieces::Resume;
 use crate::rules::cache_status::CacheStatus;
 use crate::rules::conditional::{if_range_holds, is_not_modified};
 use crate::rules::invalidate::origin_of;
-use crate::rules::multipart::Multipart;
-use crate::rules::range::{Wanted, wanted};
+use crate::rules::multipart::MultipartBody;
+use crate::rules::range::{RequestedRange, wanted};
 use crate::rules::tags::tags_of;
 use crate::sites::SiteRoute;
 use crate::stored::response::StoredResponse;
 use crate::upstream::{BodyFault, FetchError};
-use crate::worker::Worker;
+use crate::worker::ProxyWorker;
 
-/// The name of the header `Cache-Status`.
+/// The name of the header `NameCache-Status`.
 pub(crate) const CACHE_STATUS: HeaderName = http::header::CACHE_STATUS;
 /// The longest body, in bytes, with which a response is logged when it is made, before its bytes are sent.
 const LOGGED_AT_ONCE_BYTES_MAX: u64 = 64 * 1024;
 
 /// The source of a stored response's body.
-pub(crate) enum Source {
+pub(crate) enum BodySource {
     /// The store, and the way to get the rest of a body that the store loses while it is read.
-    Object(Object, Option<Resume>),
+    Object(StoredObject, Option<Resume>),
     /// A fetch under way, with the body's length if it is known, and the way to get what the store loses of it.
     Fill(FillReader, Option<u64>, Option<Resume>),
     /// Parts of the body, of which the stored response is one: the length of the whole, and what makes the content.
@@ -49,48 +49,50 @@ pub(crate) enum Source {
 }
 
 /// Makes the content of a range of a body that is in parts, or of all.
-pub(crate) type JoinedContent = Box<dyn FnOnce(Option<Range<u64>>) -> Content>;
+pub(crate) type JoinedContent = Box<dyn FnOnce(Option<Range<u64>>) -> BodyContent>;
 
-impl Source {
+impl BodySource {
     fn body_bytes(&self) -> Option<u64> {
         match self {
-            Source::Object(object, _) => Some(object.body_bytes()),
-            Source::Fill(_, body_bytes, _) => *body_bytes,
-            Source::Joined(whole_bytes, _) => Some(*whole_bytes),
+            BodySource::Object(object, _) => Some(object.body_bytes()),
+            BodySource::Fill(_, body_bytes, _) => *body_bytes,
+            BodySource::Joined(whole_bytes, _) => Some(*whole_bytes),
         }
     }
 
-    fn content(self, range: Option<Range<u64>>) -> Content {
+    fn content(self, range: Option<Range<u64>>) -> BodyContent {
         match (self, range) {
-            (Source::Object(object, resume), None) => Content::of_object(&object, 0..object.body_bytes(), resume),
-            (Source::Object(object, resume), Some(range)) => Content::of_object(&object, range, resume),
-            (Source::Fill(reader, length, resume), None) => Content::of_fill(reader, 0, length, resume),
-            (Source::Fill(mut reader, _, resume), Some(range)) => {
-                reader.skip_to(range.start);
-                Content::of_fill(reader, range.start, Some(range.end - range.start), resume)
+            (BodySource::Object(object, resume), None) => {
+                BodyContent::of_object(&object, 0..object.body_bytes(), resume)
             }
-            (Source::Joined(_, content), range) => content(range),
+            (BodySource::Object(object, resume), Some(range)) => BodyContent::of_object(&object, range, resume),
+            (BodySource::Fill(reader, length, resume), None) => BodyContent::of_fill(reader, 0, length, resume),
+            (BodySource::Fill(mut reader, _, resume), Some(range)) => {
+                reader.skip_to(range.start);
+                BodyContent::of_fill(reader, range.start, Some(range.end - range.start), resume)
+            }
+            (BodySource::Joined(_, content), range) => content(range),
         }
     }
 }
 
 /// The parts of a request that are needed to answer it from a stored response.
-pub(crate) struct Question<'a> {
-    pub worker: &'a Rc<Worker>,
+pub(crate) struct ReplyRequest<'a> {
+    pub worker: &'a Rc<ProxyWorker>,
     pub route: &'a SiteRoute,
-    pub client: &'a Rc<Client>,
+    pub client: &'a Rc<RequestClient>,
     pub method: &'a Method,
     pub uri: &'a Uri,
     pub version: Version,
     pub key: &'a [u8],
-    pub features: Features,
+    pub features: HeaderFeatures,
     pub started: Instant,
     pub at_ms: u64,
     /// What the log tells of the origin's answer; `None` if no origin was asked.
     pub answer: Option<&'a AnswerNote>,
 }
 
-impl Question<'_> {
+impl ReplyRequest<'_> {
     /// The URL for the log.
     pub(super) fn logged_url(&self, headers: &HeaderMap) -> Cow<'_, [u8]> {
         let named = self.uri.authority().map(|authority| authority.as_str().as_bytes());
@@ -102,8 +104,8 @@ impl Question<'_> {
 
 impl ClientRequest {
     /// The parts of this request that [`from_stored`] needs.
-    pub fn question(&self) -> Question<'_> {
-        Question {
+    pub fn question(&self) -> ReplyRequest<'_> {
+        ReplyRequest {
             worker: &self.worker,
             route: &self.route,
             client: &self.client,
@@ -121,18 +123,18 @@ impl ClientRequest {
 
 /// Answers from a stored response. `headers` are the request's headers; their map is reused for the response's headers.
 pub(crate) fn from_stored(
-    question: &Question<'_>,
+    question: &ReplyRequest<'_>,
     mut headers: HeaderMap,
     stored: &StoredResponse,
-    source: Source,
+    source: BodySource,
     age_s: u64,
     cache_status: HeaderValue,
-    outcome: Outcome,
+    outcome: CacheOutcome,
 ) -> Response<ReplyBody> {
-    let of_node = (question.client.door == Door::Fleet).then(|| FactsForNode::of(question, stored, &source));
+    let of_node = (question.client.door == EntranceRole::Fleet).then(|| FactsForNode::of(question, stored, &source));
     let body_bytes = source.body_bytes();
     let features = question.features;
-    let is_joined = matches!(source, Source::Joined(..));
+    let is_joined = matches!(source, BodySource::Joined(..));
     let mut status = if is_joined { StatusCode::OK } else { stored.head.status };
     let (mut range, mut parts) = (None, None);
     if features.is_conditional
@@ -146,18 +148,18 @@ pub(crate) fn from_stored(
         && if_range_holds(&headers, &stored.headers())
     {
         match wanted(&headers, size) {
-            Wanted::Whole => {}
-            Wanted::Part(part) => {
+            RequestedRange::Whole => {}
+            RequestedRange::Part(part) => {
                 status = StatusCode::PARTIAL_CONTENT;
                 range = Some(part);
             }
             // The body of a fetch under way can only be read once, from front to end, and so can one of parts.
-            Wanted::Parts(several) if matches!(source, Source::Object(..)) => {
+            RequestedRange::Parts(several) if matches!(source, BodySource::Object(..)) => {
                 status = StatusCode::PARTIAL_CONTENT;
                 parts = Some(multipart(&several, stored, size));
             }
-            Wanted::Parts(_) => {}
-            Wanted::Unsatisfiable => status = StatusCode::RANGE_NOT_SATISFIABLE,
+            RequestedRange::Parts(_) => {}
+            RequestedRange::Unsatisfiable => status = StatusCode::RANGE_NOT_SATISFIABLE,
         }
     }
     let has_body = question.method != Method::HEAD
@@ -165,10 +167,10 @@ pub(crate) fn from_stored(
         && status != StatusCode::RANGE_NOT_SATISFIABLE;
     let mut multipart_type = None;
     let content = match (&source, parts) {
-        _ if !has_body => Content::Empty,
-        (Source::Object(object, resume), Some(parts)) => {
+        _ if !has_body => BodyContent::Empty,
+        (BodySource::Object(object, resume), Some(parts)) => {
             multipart_type = Some(parts.content_type.clone());
-            Content::of_parts(object, *parts, resume.clone())
+            BodyContent::of_parts(object, *parts, resume.clone())
         }
         _ => source.content(range.clone()),
     };
@@ -224,8 +226,8 @@ struct FactsForNode {
 
 impl FactsForNode {
     #[cold]
-    fn of(question: &Question<'_>, stored: &StoredResponse, source: &Source) -> FactsForNode {
-        let Source::Object(object, _) = source else {
+    fn of(question: &ReplyRequest<'_>, stored: &StoredResponse, source: &BodySource) -> FactsForNode {
+        let BodySource::Object(object, _) = source else {
             return FactsForNode { has_more_tags: question.route.strips_tags, is_purged: false };
         };
         let named = tags_of(&stored.headers(), origin_of(question.key));
@@ -247,25 +249,25 @@ impl FactsForNode {
 
 /// The multipart body with several parts of a stored response. It is rare, so its code is kept out of the common path.
 #[cold]
-fn multipart(parts: &[Range<u64>], stored: &StoredResponse, size_bytes: u64) -> Box<Multipart> {
-    Box::new(Multipart::new(parts, stored.headers().get(CONTENT_TYPE), size_bytes))
+fn multipart(parts: &[Range<u64>], stored: &StoredResponse, size_bytes: u64) -> Box<MultipartBody> {
+    Box::new(MultipartBody::new(parts, stored.headers().get(CONTENT_TYPE), size_bytes))
 }
 
 /// Logs a response with a short body at once. For a longer body, makes the ticket that logs it later.
 fn log(
-    question: &Question<'_>,
+    question: &ReplyRequest<'_>,
     headers: &HeaderMap,
     status: StatusCode,
-    content: &Content,
-    outcome: Outcome,
+    content: &BodyContent,
+    outcome: CacheOutcome,
     object_bytes: Option<u64>,
-) -> Option<Box<Ticket>> {
+) -> Option<Box<RequestTicket>> {
     let worker = question.worker;
     let sent_bytes = match content {
-        Content::Empty => 0,
-        Content::Whole(bytes) if bytes.len() as u64 <= LOGGED_AT_ONCE_BYTES_MAX => bytes.len() as u64,
+        BodyContent::Empty => 0,
+        BodyContent::Whole(bytes) if bytes.len() as u64 <= LOGGED_AT_ONCE_BYTES_MAX => bytes.len() as u64,
         _ => {
-            return Some(Box::new(Ticket {
+            return Some(Box::new(RequestTicket {
                 log: worker.log.clone(),
                 client: question.client.own_address(),
                 at_ms: question.at_ms,
@@ -291,7 +293,7 @@ fn log(
         return None;
     }
     let answer = question.answer.and_then(AnswerNote::take);
-    worker.log.note(&Line {
+    worker.log.note(&AccessLogLine {
         client: question.client.own_address(),
         at_ms: question.at_ms,
         method: question.method,
@@ -313,11 +315,11 @@ fn log(
 
 /// Makes a response from its status, headers and content.
 pub(crate) fn finish(
-    client: &Rc<Client>,
+    client: &Rc<RequestClient>,
     status: StatusCode,
     headers: HeaderMap,
-    content: Content,
-    ticket: Option<Box<Ticket>>,
+    content: BodyContent,
+    ticket: Option<Box<RequestTicket>>,
 ) -> Response<ReplyBody> {
     let mut response = Response::new(ReplyBody::new(content, client.exchange.clone(), ticket));
     *response.status_mut() = status;
@@ -333,7 +335,7 @@ pub(crate) fn own(
     text: &str,
     close: bool,
 ) -> Response<ReplyBody> {
-    own_with(request, status, CacheStatus::Own { detail }, Outcome::Own, "text/plain; charset=utf-8", text, close)
+    own_with(request, status, CacheStatus::Own { detail }, CacheOutcome::Own, "text/plain; charset=utf-8", text, close)
 }
 
 /// Like [`own`], but with all parts of the response as arguments.
@@ -341,7 +343,7 @@ pub(crate) fn own_with(
     request: &ClientRequest,
     status: StatusCode,
     cache_status: CacheStatus,
-    outcome: Outcome,
+    outcome: CacheOutcome,
     content_type: &'static str,
     text: &str,
     close: bool,
@@ -354,7 +356,7 @@ pub(crate) fn own_bytes(
     request: &ClientRequest,
     status: StatusCode,
     cache_status: CacheStatus,
-    outcome: Outcome,
+    outcome: CacheOutcome,
     content_type: &'static str,
     body: Bytes,
     close: bool,
@@ -371,10 +373,10 @@ pub(crate) fn own_bytes(
     let mut ticket = request.ticket(status.as_u16(), outcome, None);
     let content = if request.method == Method::HEAD {
         headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
-        Content::Empty
+        BodyContent::Empty
     } else {
         ticket.sent_bytes = body.len() as u64;
-        Content::Whole(body)
+        BodyContent::Whole(body)
     };
     drop(ticket);
     finish(&request.client, status, headers, content, None)
@@ -408,7 +410,7 @@ pub(crate) fn failed(request: &ClientRequest, error: &FetchError, cache_status: 
         FetchError::Crowded | FetchError::Busy(_) => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::BAD_GATEWAY,
     };
-    let (outcome, kind) = (Outcome::Failed, "text/plain; charset=utf-8");
+    let (outcome, kind) = (CacheOutcome::Failed, "text/plain; charset=utf-8");
     let mut response = own_with(request, status, cache_status, outcome, kind, &error.to_string(), false);
     response.extensions_mut().insert(Unreached);
     response
@@ -439,7 +441,7 @@ pub(super) fn remove_digests(headers: &mut HeaderMap) {
     }
 }
 
-/// The value of `Content-Range` for a range, which is not empty, of a body of `size_bytes`.
+/// The value of `BodyContent-Range` for a range, which is not empty, of a body of `size_bytes`.
 pub(crate) fn content_range(range: &Range<u64>, size_bytes: u64) -> HeaderValue {
     text_value(format!("bytes {}-{}/{size_bytes}", range.start, range.end.saturating_sub(1)))
 }

@@ -11,22 +11,22 @@ use http::header::{
     REFERER, UPGRADE, USER_AGENT, VIA,
 };
 use http::{HeaderMap, Method, Uri, Version};
-use nectary_host::fleet::{RulesHash, Standing};
+use nectary_host::fleet::{NodeStanding, RulesHash};
 
 use super::parts::part_range::PartRange;
-use super::tunnel::Tunnel;
-use crate::access_log::{AnswerNote, Outcome};
-use crate::body::Ticket;
-use crate::connections::Door;
+use super::tunnel::OriginTunnel;
+use crate::access_log::{AnswerNote, CacheOutcome};
+use crate::body::RequestTicket;
+use crate::connections::EntranceRole;
 use crate::rules::cache_control::RequestDirectives;
 use crate::rules::forwarded::is_forwarding;
 use crate::rules::host::is_host;
 use crate::sites::SiteRoute;
-use crate::wire::exchange::Exchange;
-use crate::worker::Worker;
+use crate::wire::exchange::ClientExchange;
+use crate::worker::ProxyWorker;
 
 /// A client: its connection with HTTP/1, one stream of it with HTTP/2.
-pub(crate) struct Client {
+pub(crate) struct RequestClient {
     /// Its address; that of this machine if it is unnamed.
     pub address: SocketAddr,
     /// Whether the client has no address: it uses a Unix socket, and no load balancer there says whose request it is.
@@ -37,22 +37,22 @@ pub(crate) struct Client {
     /// Whether the client's headers about earlier hops are trusted.
     pub is_trusted: bool,
     /// What the address to which the client connected is for.
-    pub door: Door,
+    pub door: EntranceRole,
     /// Whether the client used TLS.
     pub is_secure: bool,
     /// The version of TLS, for example `1.3`; `None` without TLS.
     pub tls: Option<&'static str>,
-    pub exchange: Exchange,
+    pub exchange: ClientExchange,
     /// Whether the body of the client's last request was refused. If so, the client may still be sending it.
     pub is_at_fault: Cell<bool>,
     /// The other end of a tunnel that a request has opened.
-    pub tunnel: RefCell<Option<Tunnel>>,
+    pub tunnel: RefCell<Option<OriginTunnel>>,
 }
 
-impl Client {
+impl RequestClient {
     /// The same client in another exchange.
-    pub fn with(&self, exchange: Exchange) -> Client {
-        Client { exchange, is_at_fault: Cell::default(), tunnel: RefCell::default(), ..*self }
+    pub fn with(&self, exchange: ClientExchange) -> RequestClient {
+        RequestClient { exchange, is_at_fault: Cell::default(), tunnel: RefCell::default(), ..*self }
     }
 
     /// Its address for the log and for the limits by network; `None` if it is unnamed: behind it there may be many.
@@ -62,36 +62,36 @@ impl Client {
 
     /// Whether the client connected to an address for administration.
     pub fn is_admin(&self) -> bool {
-        self.door == Door::Admin
+        self.door == EntranceRole::Admin
     }
 
     /// Whether limits by network count: not for administration, and not for other nodes, at which they have counted.
     pub fn is_limited(&self) -> bool {
-        !matches!(self.door, Door::Admin | Door::Fleet)
+        !matches!(self.door, EntranceRole::Admin | EntranceRole::Fleet)
     }
 
     /// Whether the client connected to an address at which it gets responses of origins.
     pub fn gets_content(&self) -> bool {
-        matches!(self.door, Door::Clients | Door::Tls)
+        matches!(self.door, EntranceRole::Clients | EntranceRole::Tls)
     }
 }
 
 /// A request without its body.
 #[derive(Clone)]
 pub(crate) struct ClientRequest {
-    pub worker: Rc<Worker>,
+    pub worker: Rc<ProxyWorker>,
     /// The route of the request. A new configuration does not change it.
     pub route: Arc<SiteRoute>,
     /// The rules of the table in which the route was found.
     pub rules: RulesHash,
-    pub client: Rc<Client>,
+    pub client: Rc<RequestClient>,
     pub method: Method,
     pub uri: Uri,
     pub version: Version,
     pub headers: HeaderMap,
     /// The primary key of the request's URL, or the request's target as received if the URL has no key.
     pub key: Vec<u8>,
-    pub features: Features,
+    pub features: HeaderFeatures,
     pub directives: RequestDirectives,
     pub started: Instant,
     pub at_ms: u64,
@@ -105,7 +105,7 @@ pub(crate) struct ClientRequest {
 
 impl ClientRequest {
     /// What may be done now with what the store has, by the rules of this request's table: those in use may be others.
-    pub fn standing(&self) -> Standing {
+    pub fn standing(&self) -> NodeStanding {
         self.worker.standing_by(self.rules)
     }
 
@@ -120,13 +120,13 @@ impl ClientRequest {
     }
 
     /// Makes the ticket of a response. When the ticket is dropped, the request is logged and counted.
-    pub fn ticket(&self, status: u16, outcome: Outcome, object_bytes: Option<u64>) -> Ticket {
+    pub fn ticket(&self, status: u16, outcome: CacheOutcome, object_bytes: Option<u64>) -> RequestTicket {
         let is_detailed = self.worker.log.is_detailed();
         let url = match is_detailed {
             true => self.question().logged_url(&self.headers).into_owned(),
             false => self.key.clone(),
         };
-        Ticket {
+        RequestTicket {
             log: self.worker.log.clone(),
             client: self.client.own_address(),
             at_ms: self.at_ms,
@@ -149,11 +149,11 @@ impl ClientRequest {
 
 /// Facts about a request's headers, found in one pass.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Features {
+pub(crate) struct HeaderFeatures {
     /// The number of `Host` lines. The next field says whether the last of them is valid.
     pub host_count: u8,
     pub is_host_good: bool,
-    /// Whether the request has `Cache-Control` or `Pragma`.
+    /// Whether the request has `NameCache-Control` or `Pragma`.
     pub has_directives: bool,
     /// Whether the request has conditions that can be evaluated with a stored response.
     pub is_conditional: bool,
@@ -165,14 +165,14 @@ pub(crate) struct Features {
     pub has_upgrade: bool,
     /// Whether the request has headers about earlier hops.
     pub has_forwarding: bool,
-    /// Whether the request has `Connection`, which may name other headers.
+    /// Whether the request has `SweptConnection`, which may name other headers.
     pub has_connection: bool,
 }
 
-impl Features {
+impl HeaderFeatures {
     /// Finds the facts about a request's headers.
-    pub fn of(headers: &HeaderMap) -> Features {
-        let mut found = Features::default();
+    pub fn of(headers: &HeaderMap) -> HeaderFeatures {
+        let mut found = HeaderFeatures::default();
         for (name, value) in headers {
             match *name {
                 HOST => {

@@ -19,53 +19,53 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use hyper::body::Body;
-use nectary_host::log::{Level, Throttle};
-use nectary_store::Object;
+use nectary_host::log::{LogLevel, LogThrottle};
+use nectary_store::StoredObject;
 
 use super::reply::content_range;
 use super::request::ClientRequest;
-use crate::pieces::{BodyError, Lost, Pieces, Resume, exactly};
+use crate::pieces::{BodyError, LostRange, Pieces, Resume, exactly};
 use crate::rules::parse_date_s;
 use crate::stats::{AskedUrl, WorkerStats};
-use crate::stored::response::Found;
+use crate::stored::response::ObjectView;
 use crate::upstream::{Destination, RequestBody, RequestHead, exchange, pieces};
-use crate::worker::Worker;
+use crate::worker::ProxyWorker;
 
 /// Limits how often it is logged that a body goes on from the origin. A silent disk interrupts many.
-static RESUMED: Throttle = Throttle::every(Duration::from_secs(60));
+static RESUMED: LogThrottle = LogThrottle::every(Duration::from_secs(60));
 
 /// Limits how often it is logged that a body was cut off.
-static CUT_OFF: Throttle = Throttle::every(Duration::from_secs(60));
+static CUT_OFF: LogThrottle = LogThrottle::every(Duration::from_secs(60));
 
 /// Where the head of the stored response is.
-pub(super) enum Kept {
-    Object(Object),
+pub(super) enum StoredHead {
+    Object(StoredObject),
     Metadata(Bytes),
 }
 
 /// What the rest of a response needs, should it be lost. Few are, so nothing is made of it before.
-struct Rest {
+struct ResponseRest {
     request: ClientRequest,
-    kept: Kept,
+    kept: StoredHead,
     /// The length of the whole body, if the kept head is that of a part.
     whole_bytes: Option<u64>,
 }
 
 /// A way to get the rest of the stored response that answers a request; `None` if its body is not sent.
-pub(super) fn of(request: &ClientRequest, kept: Kept) -> Option<Resume> {
+pub(super) fn of(request: &ClientRequest, kept: StoredHead) -> Option<Resume> {
     resume(request, kept, None)
 }
 
 /// Like [`of`], for a body of this length that is stored in parts. The kept head is that of any part.
-pub(super) fn of_parts(request: &ClientRequest, kept: Kept, whole_bytes: u64) -> Option<Resume> {
+pub(super) fn of_parts(request: &ClientRequest, kept: StoredHead, whole_bytes: u64) -> Option<Resume> {
     resume(request, kept, Some(whole_bytes))
 }
 
-fn resume(request: &ClientRequest, kept: Kept, whole_bytes: Option<u64>) -> Option<Resume> {
+fn resume(request: &ClientRequest, kept: StoredHead, whole_bytes: Option<u64>) -> Option<Resume> {
     if request.method != Method::GET {
         return None;
     }
-    let rest = Rc::new(Rest { request: request.clone(), kept, whole_bytes });
+    let rest = Rc::new(ResponseRest { request: request.clone(), kept, whole_bytes });
     Some(Rc::new(move |lost| {
         let rest = rest.clone();
         Box::pin(async move { rest.get(lost).await })
@@ -83,7 +83,7 @@ fn unconditional(request: &ClientRequest) -> Option<(Destination, RequestHead)> 
 /// Where the rest of a response is, and what proves that it is the rest of the same one.
 #[derive(Clone)]
 pub(super) struct OriginOfRest {
-    worker: Rc<Worker>,
+    worker: Rc<ProxyWorker>,
     to: Destination,
     /// The request for the whole.
     head: RequestHead,
@@ -94,7 +94,7 @@ pub(super) struct OriginOfRest {
 
 impl OriginOfRest {
     pub fn new(
-        worker: &Rc<Worker>,
+        worker: &Rc<ProxyWorker>,
         (to, head): (&Destination, &RequestHead),
         begun: HeaderMap,
         asked: AskedUrl,
@@ -165,40 +165,40 @@ fn note_rest(stats: &WorkerStats, (url, start, why): (&str, u64, &str), found: &
         Ok(_) => {
             stats.resumed.add(1);
             let message = format_args!("{url}: from byte {start} on the body comes from the origin ({why})");
-            RESUMED.write(Level::Warning, "proxy", message);
+            RESUMED.write(LogLevel::Warning, "proxy", message);
         }
         Err(error) => {
             stats.cut_off.add(1);
             let message = format_args!("{url}: the body is cut off at byte {start} ({why}): {error}");
-            CUT_OFF.write(Level::Warning, "proxy", message);
+            CUT_OFF.write(LogLevel::Warning, "proxy", message);
         }
     }
 }
 
-impl Rest {
+impl ResponseRest {
     /// Returns the headers of the stored response, if a range of it can be requested.
     fn stored(&self) -> Option<HeaderMap> {
-        let read = |bytes: &Bytes| Found::read(bytes, &self.request.key, &self.request.route.policy);
+        let read = |bytes: &Bytes| ObjectView::read(bytes, &self.request.key, &self.request.route.policy);
         let status = if self.whole_bytes.is_some() { StatusCode::PARTIAL_CONTENT } else { StatusCode::OK };
-        let of = |found: &Found| match found {
-            Found::Response(stored) if stored.head.status == status => Some(stored.headers()),
+        let of = |found: &ObjectView| match found {
+            ObjectView::Response(stored) if stored.head.status == status => Some(stored.headers()),
             _ => None,
         };
         match &self.kept {
-            Kept::Object(object) => of(object.decoded(read)),
-            Kept::Metadata(metadata) => of(&read(metadata)),
+            StoredHead::Object(object) => of(object.decoded(read)),
+            StoredHead::Metadata(metadata) => of(&read(metadata)),
         }
     }
 
     /// Gets lost bytes, counts and logs that, or that the body is cut off.
-    async fn get(&self, lost: Lost) -> Result<Pieces, BodyError> {
+    async fn get(&self, lost: LostRange) -> Result<Pieces, BodyError> {
         let found = self.find(&lost).await;
         let url = String::from_utf8_lossy(&self.request.key);
         note_rest(&self.request.worker.stats, (&url, lost.start, &lost.why), &found);
         found
     }
 
-    async fn find(&self, lost: &Lost) -> Result<Pieces, BodyError> {
+    async fn find(&self, lost: &LostRange) -> Result<Pieces, BodyError> {
         let refused = |why: &str| BodyError(why.to_owned());
         let stored = self.stored().ok_or_else(|| refused("it has no strong validator"))?;
         let (to, head) = unconditional(&self.request).ok_or_else(|| refused("it has no origin"))?;
@@ -273,7 +273,7 @@ mod tests {
     type Lines<'a> = &'a [(&'a str, &'a str)];
 
     #[test]
-    fn only_strong_validators_ask_for_the_rest() {
+    fn only_strong_validator_requests_rest() {
         let table: [(Lines, Option<&str>); 6] = [
             (&[("etag", "\"a\"")], Some("\"a\"")),
             (&[("etag", "W/\"a\""), ("last-modified", EARLY), ("date", LATE)], None),

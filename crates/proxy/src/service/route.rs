@@ -12,25 +12,25 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, HOST, MAX_FORWARDS, RETRY_AFTER, VIA};
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
-use nectary_host::fleet::Standing;
+use nectary_host::fleet::NodeStanding;
 
 use super::redirect::{redirect, redirect_to};
 use super::reply::{own, own_bytes};
-use super::request::{Client, ClientRequest, Features};
+use super::request::{ClientRequest, HeaderFeatures, RequestClient};
 use super::{admin, cached, parts, pass, peers, purge, tunnel, upgrade};
-use crate::access_log::Outcome;
+use crate::access_log::CacheOutcome;
 use crate::body::ReplyBody;
-use crate::connections::Door;
+use crate::connections::EntranceRole;
 use crate::fleet::FleetSeat;
-use crate::rules::cache_status::{CacheStatus, Forward};
+use crate::rules::cache_status::{CacheStatus, ForwardReason};
 use crate::rules::list::members_of;
-use crate::sites::Target;
+use crate::sites::RouteTarget;
 use crate::wire::http2::Form;
-use crate::worker::Worker;
+use crate::worker::ProxyWorker;
 
 /// When a request came, and whether it is one too many.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Came {
+pub(super) struct RequestArrival {
     pub started: Instant,
     pub at_ms: u64,
     /// The seconds after which the client's network may send the next request, if this one is one too many.
@@ -39,11 +39,11 @@ pub(super) struct Came {
 
 /// Answers a request that [`hit`](super::hit) could not answer.
 pub(super) async fn route(
-    worker: Rc<Worker>,
-    client: Rc<Client>,
+    worker: Rc<ProxyWorker>,
+    client: Rc<RequestClient>,
     request: Request<Incoming>,
     form: Form,
-    Came { started, at_ms, wait_s }: Came,
+    RequestArrival { started, at_ms, wait_s }: RequestArrival,
 ) -> Response<ReplyBody> {
     let (mut parts, body) = request.into_parts();
     let client = peers::client_of(&client, &parts.headers, |address| worker.options.forwarded.trusts(address));
@@ -57,7 +57,7 @@ pub(super) async fn route(
     if !has_key {
         key = parts.uri.to_string().into_bytes();
     }
-    let (features, answer) = (Features::of(&parts.headers), worker.log.new_note());
+    let (features, answer) = (HeaderFeatures::of(&parts.headers), worker.log.new_note());
     let request = ClientRequest {
         directives: features.directives(&route, &parts.headers),
         worker,
@@ -98,10 +98,10 @@ pub(super) async fn route(
     if let Some(refusal) = refuse(&request, &body) {
         return refusal;
     }
-    if request.client.door == Door::Redirect {
+    if request.client.door == EntranceRole::Redirect {
         return redirect(&request);
     }
-    if request.client.door == Door::Fleet {
+    if request.client.door == EntranceRole::Fleet {
         return peers::answer(request, body).await;
     }
     let is_purge_of_body = request.client.is_admin() && purge::is_purge(&request);
@@ -143,27 +143,27 @@ pub(super) async fn route(
     }
     let is_empty = body.is_end_stream();
     if !(request.method == Method::GET || request.method == Method::HEAD) {
-        return pass::pass(request, Some(body), Forward::Method).await;
+        return pass::pass(request, Some(body), ForwardReason::Method).await;
     }
     if !is_empty || request.features.is_for_origin || (request.route.is_pass && !upgrade::is_wanted(&request)) {
-        return pass::pass(request, Some(body), Forward::Bypass).await;
+        return pass::pass(request, Some(body), ForwardReason::Bypass).await;
     }
     if is_empty && upgrade::is_wanted(&request) {
         return upgrade::open(request).await;
     }
     if request.worker.is_leaving.get() {
         // Another process may have opened the store, so nothing in it is certain to be valid.
-        return pass::pass(request, None, Forward::Bypass).await;
+        return pass::pass(request, None, ForwardReason::Bypass).await;
     }
     let standing = request.standing();
-    if standing == Standing::ValidateOnly {
+    if standing == NodeStanding::ValidateOnly {
         return without_store(request).await;
     }
     let mut response = match request.route.part_bytes {
         None => cached::serve(request).await,
         Some(part_bytes) => parts::serve(request, part_bytes).await,
     };
-    if standing == Standing::Cut {
+    if standing == NodeStanding::Cut {
         peers::add_to_cache_status(response.headers_mut(), "fleet=cut");
     }
     response
@@ -177,7 +177,7 @@ async fn without_store(request: ClientRequest) -> Response<ReplyBody> {
         return own(&request, StatusCode::GATEWAY_TIMEOUT, "only-if-cached", text, false);
     }
     let Some(Err(wait_s)) = request.worker.fleet.as_ref().map(FleetSeat::take_pass) else {
-        return pass::pass(request, None, Forward::Bypass).await;
+        return pass::pass(request, None, ForwardReason::Bypass).await;
     };
     let text = "This proxy is cut off from its fleet, and asks origins only so often. Send this again later.";
     let mut response = own(&request, StatusCode::SERVICE_UNAVAILABLE, "fleet-cut", text, false);
@@ -207,17 +207,19 @@ fn too_many(request: &ClientRequest, wait_s: u64) -> Response<ReplyBody> {
 /// Answers a request whose route leads to no origin.
 fn of_proxy(request: &ClientRequest) -> Option<Response<ReplyBody>> {
     match &request.route.target {
-        Target::Named(_) | Target::Pool(_) => None,
-        Target::Redirect(to) => Some(redirect_to(request, to)),
-        Target::NoSite => {
+        RouteTarget::Named(_) | RouteTarget::Pool(_) => None,
+        RouteTarget::Redirect(to) => Some(redirect_to(request, to)),
+        RouteTarget::NoSite => {
             // A client of HTTP/2 may have taken this connection because of its certificate; it can then try another
             // one.
             let is_http2 = request.version > Version::HTTP_11;
             let status = if is_http2 { StatusCode::MISDIRECTED_REQUEST } else { StatusCode::NOT_FOUND };
             Some(own(request, status, "no-site", "No site has this host.", false))
         }
-        Target::NoRoute => Some(own(request, StatusCode::NOT_FOUND, "no-route", "This site has nothing here.", false)),
-        Target::Ambiguous => {
+        RouteTarget::NoRoute => {
+            Some(own(request, StatusCode::NOT_FOUND, "no-route", "This site has nothing here.", false))
+        }
+        RouteTarget::Ambiguous => {
             let text = "This path can be read in two ways. Write it without codes, dots and double slashes.";
             Some(own(request, StatusCode::BAD_REQUEST, "ambiguous-path", text, false))
         }
@@ -234,7 +236,7 @@ fn of_check(request: &ClientRequest) -> Option<Response<ReplyBody>> {
     let answer = acme.answers.of_path(request.uri.path())?;
     let (own, kind) = (CacheStatus::Own { detail: "acme" }, "application/octet-stream");
     let body = Bytes::copy_from_slice(answer.as_bytes());
-    let mut response = own_bytes(request, StatusCode::OK, own, Outcome::Own, kind, body, false);
+    let mut response = own_bytes(request, StatusCode::OK, own, CacheOutcome::Own, kind, body, false);
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Some(response)
 }

@@ -4,7 +4,7 @@
 //! worker cuts off its connections. Bytes that the client sent right after the request's head are sent to the origin
 //! first.
 //!
-//! *Circle*: a request (`request`) keeps its [`Tunnel`] until it becomes one, and this file answers requests (`reply`).
+//! *Circle*: a request (`request`) keeps its [`OriginTunnel`] until it becomes one, and this file answers requests (`reply`).
 
 use std::rc::Rc;
 
@@ -15,24 +15,24 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use super::reply::{failed, finish, own};
 use super::request::ClientRequest;
 use crate::accept::ClientStream;
-use crate::access_log::Outcome;
-use crate::body::{Content, ReplyBody, Ticket};
-use crate::room::Place;
-use crate::rules::cache_status::{CacheStatus, Forward};
-use crate::rules::key::Origin;
-use crate::sites::Target;
-use crate::upstream::{Duplex, OfServer, connect_tcp};
+use crate::access_log::CacheOutcome;
+use crate::body::{BodyContent, ReplyBody, RequestTicket};
+use crate::room::ConnectionPlace;
+use crate::rules::cache_status::{CacheStatus, ForwardReason};
+use crate::rules::key::UrlOrigin;
+use crate::sites::RouteTarget;
+use crate::upstream::{DuplexIo, OfServer, connect_tcp};
 use crate::wire::http1::stream::WatchedStream;
-use crate::wire::http1::watch::Watch;
+use crate::wire::http1::watch::ConnectionWatch;
 use crate::wire::transport::until_killed;
 
 /// The other end of a tunnel that a request has opened.
-pub(crate) struct Tunnel {
-    pub origin: Box<dyn Duplex>,
+pub(crate) struct OriginTunnel {
+    pub origin: Box<dyn DuplexIo>,
     /// The bytes that the origin sent right after its response's head.
     pub early: Bytes,
-    pub ticket: Ticket,
-    pub place: Place,
+    pub ticket: RequestTicket,
+    pub place: ConnectionPlace,
     /// What the tunnel keeps of its server until it ends.
     pub of_server: OfServer,
 }
@@ -42,10 +42,10 @@ const COPY_BYTES: usize = 16 * 1024;
 
 /// Connects to the target of the request. The tunnel begins when the response has been sent.
 pub(super) async fn open(request: ClientRequest) -> Response<ReplyBody> {
-    let Target::Named(rules) = &request.route.target else {
+    let RouteTarget::Named(rules) = &request.route.target else {
         return own(&request, StatusCode::METHOD_NOT_ALLOWED, "connect", "This is no forward proxy.", true);
     };
-    let target = request.uri.authority().and_then(|authority| Origin::new(true, authority));
+    let target = request.uri.authority().and_then(|authority| UrlOrigin::new(true, authority));
     let Some(target) = target.filter(|_| request.uri.authority().is_some_and(|it| it.port().is_some())) else {
         return own(&request, StatusCode::BAD_REQUEST, "no-port", "CONNECT needs a host and a port.", true);
     };
@@ -53,19 +53,20 @@ pub(super) async fn open(request: ClientRequest) -> Response<ReplyBody> {
         let text = format!("This proxy opens no tunnels to port {}.", target.port);
         return own(&request, StatusCode::FORBIDDEN, "port-not-admitted", &text, true);
     }
-    let forwarded = |status| CacheStatus::Forwarded { why: Forward::Method, status, stored: false, collapsed: false };
+    let forwarded =
+        |status| CacheStatus::Forwarded { why: ForwardReason::Method, status, stored: false, collapsed: false };
     let to = request.named_destination(target, rules.clone());
     match connect_tcp(&request.worker.upstream, &to).await {
         Ok((stream, place)) => {
-            let ticket = request.ticket(200, Outcome::Tunnel, None);
-            *request.client.tunnel.borrow_mut() = Some(Tunnel {
+            let ticket = request.ticket(200, CacheOutcome::Tunnel, None);
+            *request.client.tunnel.borrow_mut() = Some(OriginTunnel {
                 origin: Box::new(stream),
                 early: Bytes::new(),
                 ticket,
                 place,
                 of_server: OfServer::default(),
             });
-            finish(&request.client, StatusCode::OK, HeaderMap::new(), Content::Empty, None)
+            finish(&request.client, StatusCode::OK, HeaderMap::new(), BodyContent::Empty, None)
         }
         Err(error) => {
             let mut response = failed(&request, &error, forwarded(None));
@@ -78,8 +79,13 @@ pub(super) async fn open(request: ClientRequest) -> Response<ReplyBody> {
 }
 
 /// Copies until the tunnel ends. `early` has the bytes that the client sent right after its request's head.
-pub(super) async fn run(watch: &Rc<Watch>, client: WatchedStream<ClientStream>, early: Bytes, tunnel: Tunnel) {
-    let Tunnel { origin, early: early_of_origin, mut ticket, place: _place, of_server: _of_server } = tunnel;
+pub(super) async fn run(
+    watch: &Rc<ConnectionWatch>,
+    client: WatchedStream<ClientStream>,
+    early: Bytes,
+    tunnel: OriginTunnel,
+) {
+    let OriginTunnel { origin, early: early_of_origin, mut ticket, place: _place, of_server: _of_server } = tunnel;
     let (mut client_read, mut client_write) = tokio::io::split(client);
     let (mut origin_read, mut origin_write) = tokio::io::split(origin);
     let sent_bytes = &mut ticket.sent_bytes;
@@ -134,7 +140,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn bytes_are_sent_before_more_are_awaited() {
+    async fn tunnel_writes_before_next_read() {
         let (mut client, mut from) = tokio::io::duplex(64);
         let (to, mut origin) = tokio::io::duplex(64);
         client.write_all(b"ping").await.expect("room");

@@ -7,16 +7,16 @@
 use http::header::{CONNECTION, UPGRADE, VIA};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version};
 
-use super::pass::{self, Size};
+use super::pass::{self, UnstoredReason};
 use super::reply::{failed, finish, own};
 use super::request::ClientRequest;
-use super::tunnel::Tunnel;
-use crate::access_log::Outcome;
-use crate::body::{Content, ReplyBody};
-use crate::rules::cache_status::{CacheStatus, Forward};
+use super::tunnel::OriginTunnel;
+use crate::access_log::CacheOutcome;
+use crate::body::{BodyContent, ReplyBody};
+use crate::rules::cache_status::{CacheStatus, ForwardReason};
 use crate::rules::hop::remove_hop_by_hop;
 use crate::rules::list::members_of;
-use crate::upstream::{FetchError, Inside, Switched, switch};
+use crate::upstream::{FetchError, SwitchAnswer, SwitchedConnection, switch};
 
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 
@@ -38,18 +38,19 @@ fn asks_for_websocket(headers: &HeaderMap) -> bool {
 
 /// Asks the origin to switch. The tunnel begins when the response has been sent.
 pub(super) async fn open(request: ClientRequest) -> Response<ReplyBody> {
-    let unanswered = CacheStatus::Forwarded { why: Forward::Bypass, status: None, stored: false, collapsed: false };
+    let unanswered =
+        CacheStatus::Forwarded { why: ForwardReason::Bypass, status: None, stored: false, collapsed: false };
     let (Some(to), mut head) = request.upstream() else {
         return failed(&request, &FetchError::Connect("the URL names no origin".into()), unanswered);
     };
     head.headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     head.headers.insert(UPGRADE, WEBSOCKET);
     let (mut headers, inside) = match switch(&request.worker.upstream, &to, head).await {
-        Ok(Switched::Yes(headers, inside)) => (headers, inside),
-        Ok(Switched::No(mut response, lease)) => {
+        Ok(SwitchAnswer::Yes(headers, inside)) => (headers, inside),
+        Ok(SwitchAnswer::No(mut response, lease)) => {
             request.answer.set(|| lease.answer());
             request.route.adapt(response.headers_mut());
-            return pass::forward(request, response, *lease, Forward::Bypass, Size::Any);
+            return pass::forward(request, response, *lease, ForwardReason::Bypass, UnstoredReason::Any);
         }
         Err(error) => return failed(&request, &error, unanswered),
     };
@@ -67,11 +68,11 @@ pub(super) async fn open(request: ClientRequest) -> Response<ReplyBody> {
     headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(UPGRADE, WEBSOCKET);
     headers.append(VIA, request.worker.via.clone());
-    let ticket = request.ticket(StatusCode::SWITCHING_PROTOCOLS.as_u16(), Outcome::Tunnel, None);
-    let Inside { stream: origin, early, place, of_server } = inside;
-    let tunnel = Tunnel { origin, early, ticket, place, of_server };
+    let ticket = request.ticket(StatusCode::SWITCHING_PROTOCOLS.as_u16(), CacheOutcome::Tunnel, None);
+    let SwitchedConnection { stream: origin, early, place, of_server } = inside;
+    let tunnel = OriginTunnel { origin, early, ticket, place, of_server };
     *request.client.tunnel.borrow_mut() = Some(tunnel);
-    finish(&request.client, StatusCode::SWITCHING_PROTOCOLS, headers, Content::Empty, None)
+    finish(&request.client, StatusCode::SWITCHING_PROTOCOLS, headers, BodyContent::Empty, None)
 }
 
 #[cfg(test)]

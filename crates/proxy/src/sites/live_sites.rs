@@ -9,29 +9,29 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tokio::sync::watch;
 
-use super::Sites;
-use crate::upstream::{OriginDown, Pool, Server, ServerFigures, ServiceFigures};
+use super::SiteTable;
+use crate::upstream::{OriginDown, OriginServer, ServerFigures, ServerPool, ServiceFigures};
 
 /// The table in use.
 #[derive(Debug, Clone)]
 pub(crate) struct LiveSites {
-    table: Arc<watch::Sender<Arc<Sites>>>,
+    table: Arc<watch::Sender<Arc<SiteTable>>>,
     generation: Arc<AtomicU32>,
 }
 
 impl LiveSites {
     /// Begins with a table.
-    pub fn new(sites: Sites) -> LiveSites {
+    pub fn new(sites: SiteTable) -> LiveSites {
         LiveSites { table: Arc::new(watch::Sender::new(Arc::new(sites))), generation: Arc::default() }
     }
 
     /// The table in use.
-    pub fn now(&self) -> Arc<Sites> {
+    pub fn now(&self) -> Arc<SiteTable> {
         self.table.borrow().clone()
     }
 
     /// The servers of origins for which `report` says that they fail; none without weight, which are not asked.
-    pub fn servers_with(&self, report: impl Fn(&Pool, &Server) -> Option<OriginDown>) -> Vec<OriginDown> {
+    pub fn servers_with(&self, report: impl Fn(&ServerPool, &OriginServer) -> Option<OriginDown>) -> Vec<OriginDown> {
         let mut found = Vec::new();
         for pool in self.now().pools() {
             for server in pool.servers().weighted() {
@@ -71,10 +71,10 @@ impl LiveSites {
 
     /// Replaces the table. Every worker uses it for the requests that it gets from a moment later on. A server that stays
     /// keeps the record of its failures.
-    pub fn replace(&self, sites: Sites) {
+    pub fn replace(&self, sites: SiteTable) {
         let former = self.now().pools();
         let servers = former.iter().flat_map(|pool| {
-            let of_pool = |server: &Arc<Server>| ((&*pool.name, server.origin.clone()), server.state.clone());
+            let of_pool = |server: &Arc<OriginServer>| ((&*pool.name, server.origin.clone()), server.state.clone());
             pool.servers().all().iter().map(of_pool).collect::<Vec<_>>()
         });
         let known: HashMap<_, _> = servers.collect();
@@ -90,7 +90,7 @@ impl LiveSites {
     }
 
     /// What tells a worker of each new table.
-    pub fn follow(&self) -> watch::Receiver<Arc<Sites>> {
+    pub fn follow(&self) -> watch::Receiver<Arc<SiteTable>> {
         self.table.subscribe()
     }
 }

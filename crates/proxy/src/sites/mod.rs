@@ -1,6 +1,6 @@
 //! From a request's host and path to the route that answers it.
 //!
-//! Owns: the table of sites ([`Sites`]), the rules of a route ([`SiteRoute`]): its key, the `Host` that its origin gets,
+//! Owns: the table of sites ([`SiteTable`]), the rules of a route ([`SiteRoute`]): its key, the `Host` that its origin gets,
 //! what of query and cookies counts, and the headers that are set or removed. Everything here is pure: no I/O, no clock.
 //! Promises: the key of a request is its site's and never the chosen server's; nothing that a client chooses leads to
 //! another client's answer unless it is in the key. A table never changes: a reload makes a new one, and a request keeps
@@ -27,6 +27,6 @@ pub(crate) use name_rule::NameRule;
 pub(crate) use preset::preset;
 pub(crate) use query_rule::QueryRule;
 pub(crate) use site_key::SiteKey;
-pub(crate) use site_route::{HostSent, RedirectTo, RouteName, SiteRoute, Target, path_of};
-pub(crate) use site_table::{Otherwise, PathRule, Site, Sites};
+pub(crate) use site_route::{HostSent, RedirectTo, RouteName, RouteTarget, SiteRoute, path_of};
+pub(crate) use site_table::{FallbackRoutes, PathRule, SiteEntry, SiteTable};
 pub(crate) use url_keys::KeysOfUrl;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::site_path::{path_alone, plain_form};
-use super::site_table::{Otherwise, bare_name};
+use super::site_table::{FallbackRoutes, bare_name};
 use super::*;
 
 /// A route that can be told from others by its key.
 fn route(name: &str) -> SiteRoute {
-    SiteRoute::new(SiteKey::of_site(name, false, false), Target::NoSite)
+    SiteRoute::new(SiteKey::of_site(name, false, false), RouteTarget::NoSite)
 }
 
 fn name_of(route: &SiteRoute) -> String {
@@ -20,8 +20,8 @@ fn name_of(route: &SiteRoute) -> String {
 /// A site: names, whether it is the default, and paths; one that begins with `=` is exact.
 type Given = (Vec<String>, bool, Vec<String>);
 
-fn table(sites: &[Given]) -> Sites {
-    let site = |(index, (names, is_default, paths)): (usize, &Given)| Site {
+fn table(sites: &[Given]) -> SiteTable {
+    let site = |(index, (names, is_default, paths)): (usize, &Given)| SiteEntry {
         names: names.clone(),
         is_default: *is_default,
         routes: paths
@@ -36,8 +36,9 @@ fn table(sites: &[Given]) -> Sites {
             .collect(),
     };
     let named = |name: &str| Arc::new(route(name));
-    let otherwise = Otherwise { no_site: named("no-site"), no_route: named("no-route"), ambiguous: named("ambiguous") };
-    Sites::named(sites.iter().enumerate().map(site).collect(), otherwise)
+    let otherwise =
+        FallbackRoutes { no_site: named("no-site"), no_route: named("no-route"), ambiguous: named("ambiguous") };
+    SiteTable::named(sites.iter().enumerate().map(site).collect(), otherwise)
 }
 
 /// The name of the route that the rules say, found by looking at every site and every path.
@@ -107,7 +108,7 @@ proptest! {
 }
 
 #[test]
-fn names_count_before_wildcards_and_the_default() {
+fn names_precede_wildcards_and_default() {
     let site = |names: &[&str], is_default, paths: &[&str]| {
         let owned = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
         (owned(names), is_default, owned(paths))

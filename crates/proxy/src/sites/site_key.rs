@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_host_is_in_the_key_and_comes_out_again() {
+    fn client_host_round_trips_through_key() {
         let key = |rule: &SiteKey, host: Option<&str>| {
             let mut out = Vec::new();
             let is_good = rule.push_prefix(&mut out, host.map(str::as_bytes));

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_has_the_form_that_origins_see() {
+    fn path_has_form_seen_by_origin() {
         for (path, expected) in [
             ("/a/../b", "/b"),
             ("/a/%2e%2E/b", "/b"),

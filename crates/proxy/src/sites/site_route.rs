@@ -15,16 +15,16 @@ use crate::client_limits::RequestRule;
 use crate::rules::invalidate::is_unsafe;
 use crate::rules::key::push_key;
 use crate::rules::origin::references::OwnReferences;
-use crate::rules::policy::Policy;
-use crate::upstream::{OriginRules, Pool};
+use crate::rules::policy::ResponsePolicy;
+use crate::upstream::{OriginRules, ServerPool};
 
 /// What answers the requests of a route.
 #[derive(Debug, Clone)]
-pub(crate) enum Target {
+pub(crate) enum RouteTarget {
     /// The origin that the request's URL names, as a forward proxy has it.
     Named(Arc<OriginRules>),
     /// A server of an origin.
-    Pool(Arc<Pool>),
+    Pool(Arc<ServerPool>),
     /// The proxy itself, with another URL.
     Redirect(RedirectTo),
     /// No site has the host that the client names.
@@ -83,9 +83,9 @@ pub(crate) struct SiteRoute {
     /// The name; `None` for what is no site's.
     pub name: Option<Arc<RouteName>>,
     pub key: SiteKey,
-    pub target: Target,
+    pub target: RouteTarget,
     pub host: HostSent,
-    pub policy: Policy,
+    pub policy: ResponsePolicy,
     /// Whether nothing is stored and nothing is answered from the store.
     pub is_pass: bool,
     /// The size of the parts in which bodies are fetched and stored; `None` if they are whole. *Units*: bytes, not 0.
@@ -118,13 +118,13 @@ pub(crate) struct SiteRoute {
 
 impl SiteRoute {
     /// A route without rules.
-    pub fn new(key: SiteKey, target: Target) -> SiteRoute {
+    pub fn new(key: SiteKey, target: RouteTarget) -> SiteRoute {
         SiteRoute {
             name: None,
             key,
             target,
             host: HostSent::Server,
-            policy: Policy::default(),
+            policy: ResponsePolicy::default(),
             is_pass: false,
             part_bytes: None,
             query: QueryRule::default(),
@@ -147,8 +147,8 @@ impl SiteRoute {
     pub fn key_rules(&self) -> String {
         let names: Vec<_> = self.key_headers.iter().map(HeaderName::as_str).collect();
         let kind = match &self.target {
-            Target::Named(_) => "forward",
-            Target::Pool(_) => "origin",
+            RouteTarget::Named(_) => "forward",
+            RouteTarget::Pool(_) => "origin",
             _ => "none",
         };
         let (key, query, cookies, parts) = (&self.key, &self.query, &self.cookies, self.part_bytes);
@@ -163,13 +163,13 @@ impl SiteRoute {
 
     /// Whether clients name any origin, as those of a forward proxy do.
     pub fn is_forward(&self) -> bool {
-        matches!(self.target, Target::Named(_))
+        matches!(self.target, RouteTarget::Named(_))
     }
 
     /// Whether requests may be answered from the store.
     #[inline]
     pub fn is_stored(&self) -> bool {
-        matches!(self.target, Target::Named(_) | Target::Pool(_)) && !self.is_pass
+        matches!(self.target, RouteTarget::Named(_) | RouteTarget::Pool(_)) && !self.is_pass
     }
 
     /// Whether nothing but URL and host decides about the answer to a plain request, and the stored headers are sent as
@@ -181,7 +181,7 @@ impl SiteRoute {
 
     /// The URL of a request as the access log has it: what the client asked for, where the key is not that.
     pub fn logged_url<'a>(&self, key: &'a [u8], is_tls: bool, host: Option<&[u8]>, path: &[u8]) -> Cow<'a, [u8]> {
-        let has_url = matches!(self.target, Target::NoSite | Target::NoRoute | Target::Ambiguous);
+        let has_url = matches!(self.target, RouteTarget::NoSite | RouteTarget::NoRoute | RouteTarget::Ambiguous);
         if !(self.key.is_of_site || has_url) {
             return Cow::Borrowed(key);
         }
@@ -195,9 +195,9 @@ impl SiteRoute {
     /// in the target counts more than `Host`.
     pub fn push_request_key(&self, uri: &Uri, host: Option<&HeaderValue>, out: &mut Vec<u8>) -> bool {
         match self.target {
-            Target::Named(_) => push_key(out, uri),
-            Target::NoSite | Target::NoRoute | Target::Ambiguous => false,
-            Target::Pool(_) | Target::Redirect(_) => {
+            RouteTarget::Named(_) => push_key(out, uri),
+            RouteTarget::NoSite | RouteTarget::NoRoute | RouteTarget::Ambiguous => false,
+            RouteTarget::Pool(_) | RouteTarget::Redirect(_) => {
                 let named = uri.authority().map(|authority| authority.as_str().as_bytes());
                 let has_key = uri.path_and_query().is_none_or(|path| path.as_str() != "*")
                     && self.key.push_prefix(out, named.or_else(|| host.map(HeaderValue::as_bytes)));
@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_redirect_leads_to_no_other_host() {
+    fn redirect_stays_on_its_host() {
         let location = |url: &str, keeps_path, uri: &str| {
             let to = RedirectTo { status: StatusCode::FOUND, url: url.to_owned(), keeps_path };
             let uri = uri.parse().expect("a target");
@@ -287,10 +287,10 @@ mod tests {
     }
 
     #[test]
-    fn the_log_has_what_clients_asked_for() {
+    fn log_has_client_url() {
         let logged = |key: SiteKey, is_tls, host: Option<&str>| {
             let to = RedirectTo { status: StatusCode::FOUND, url: "/".to_owned(), keeps_path: false };
-            let route = SiteRoute::new(key, Target::Redirect(to));
+            let route = SiteRoute::new(key, RouteTarget::Redirect(to));
             let url = route.logged_url(b"http://key/a", is_tls, host.map(str::as_bytes), b"/a?b");
             String::from_utf8(url.into_owned()).expect("text")
         };

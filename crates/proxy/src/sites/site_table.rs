@@ -13,8 +13,8 @@ use nectary_host::fleet::RulesHash;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::site_path::{path_alone, plain_form};
-use super::site_route::{SiteRoute, Target, authority_of, path_of};
-use crate::upstream::{OriginTrust, Pool};
+use super::site_route::{RouteTarget, SiteRoute, authority_of, path_of};
+use crate::upstream::{OriginTrust, ServerPool};
 
 /// The longest name of a host. *Source*: RFC 1035, 2.3.4.
 const NAME_BYTES_MAX: usize = 255;
@@ -30,7 +30,7 @@ pub(crate) enum PathRule {
 
 /// A site of the table.
 #[derive(Debug)]
-pub(crate) struct Site {
+pub(crate) struct SiteEntry {
     /// The names in lower case; one that begins with `*.` is a wildcard.
     pub names: Vec<String>,
     /// Whether the site has all hosts that no site names.
@@ -40,13 +40,13 @@ pub(crate) struct Site {
 
 /// The sites of a proxy.
 #[derive(Debug)]
-pub(crate) struct Sites {
-    choice: Choice,
+pub(crate) struct SiteTable {
+    choice: SiteChoice,
     rules: RulesHash,
 }
 
 #[derive(Debug)]
-enum Choice {
+enum SiteChoice {
     /// One route for all requests.
     One(Arc<SiteRoute>),
     Named(Box<NamedSites>),
@@ -60,12 +60,12 @@ struct NamedSites {
     /// The wildcards without their `*`: `.example.org`.
     wildcards: HashMap<Box<[u8]>, usize>,
     default: Option<usize>,
-    otherwise: Otherwise,
+    otherwise: FallbackRoutes,
 }
 
 /// The routes of requests that no site has a route for.
 #[derive(Debug)]
-pub(crate) struct Otherwise {
+pub(crate) struct FallbackRoutes {
     /// The host is no site's.
     pub no_site: Arc<SiteRoute>,
     /// The site has nothing at the path.
@@ -90,14 +90,14 @@ struct PathTable {
     prefixes: Vec<(Box<[u8]>, Arc<SiteRoute>)>,
 }
 
-impl Sites {
+impl SiteTable {
     /// A table with one route for all requests.
-    pub fn one(route: SiteRoute) -> Sites {
-        Sites::of(Choice::One(Arc::new(route)))
+    pub fn one(route: SiteRoute) -> SiteTable {
+        SiteTable::of(SiteChoice::One(Arc::new(route)))
     }
 
     /// A table of sites. Of two sites with the same name, the first has it; the caller refuses that before.
-    pub fn named(sites: Vec<Site>, otherwise: Otherwise) -> Sites {
+    pub fn named(sites: Vec<SiteEntry>, otherwise: FallbackRoutes) -> SiteTable {
         let (mut exact, mut wildcards, mut default) = (HashMap::new(), HashMap::new(), None);
         for (index, site) in sites.iter().enumerate() {
             for name in &site.names {
@@ -111,7 +111,7 @@ impl Sites {
             }
         }
         let sites = sites.into_iter().map(SitePaths::new).collect();
-        Sites::of(Choice::Named(Box::new(NamedSites { sites, exact, wildcards, default, otherwise })))
+        SiteTable::of(SiteChoice::Named(Box::new(NamedSites { sites, exact, wildcards, default, otherwise })))
     }
 
     /// The route of a request for `path_and_query` that names `host`. *Cost*: nothing without a table; else two look-ups,
@@ -120,8 +120,8 @@ impl Sites {
     #[inline]
     pub fn find(&self, host: Option<&[u8]>, path_and_query: &[u8]) -> &Arc<SiteRoute> {
         match &self.choice {
-            Choice::One(route) => route,
-            Choice::Named(sites) => sites.find(host, path_and_query),
+            SiteChoice::One(route) => route,
+            SiteChoice::Named(sites) => sites.find(host, path_and_query),
         }
     }
 
@@ -129,13 +129,13 @@ impl Sites {
     #[inline]
     pub fn find_for(&self, uri: &Uri, headers: &HeaderMap) -> &Arc<SiteRoute> {
         match &self.choice {
-            Choice::One(route) => route,
-            Choice::Named(sites) => sites.find(authority_of(uri, headers), path_of(uri)),
+            SiteChoice::One(route) => route,
+            SiteChoice::Named(sites) => sites.find(authority_of(uri, headers), path_of(uri)),
         }
     }
 
-    fn of(choice: Choice) -> Sites {
-        let mut sites = Sites { choice, rules: RulesHash::default() };
+    fn of(choice: SiteChoice) -> SiteTable {
+        let mut sites = SiteTable { choice, rules: RulesHash::default() };
         // xxh3 has a fixed definition.
         sites.rules = RulesHash(xxh3_128(sites.key_rules().join("\n").as_bytes()));
         sites
@@ -151,7 +151,7 @@ impl Sites {
 
     /// The rules that make keys, a line each, in an order that the table alone decides.
     fn key_rules(&self) -> Vec<String> {
-        let Choice::Named(named) = &self.choice else {
+        let SiteChoice::Named(named) = &self.choice else {
             return self.routes().into_iter().map(|it| it.key_rules()).collect();
         };
         let line = |kind: &str, name: &[u8], index: usize| format!("{kind} {} {index}", name.escape_ascii());
@@ -168,8 +168,8 @@ impl Sites {
     /// The routes, each once.
     pub fn routes(&self) -> Vec<&Arc<SiteRoute>> {
         match &self.choice {
-            Choice::One(route) => vec![route],
-            Choice::Named(named) => {
+            SiteChoice::One(route) => vec![route],
+            SiteChoice::Named(named) => {
                 let otherwise = std::iter::once(&named.otherwise.no_site);
                 named.sites.iter().flat_map(SitePaths::routes).chain(otherwise).collect()
             }
@@ -179,8 +179,8 @@ impl Sites {
     /// The routes of the site that has a host; none if there is none.
     pub fn routes_of(&self, host: &[u8]) -> Vec<&Arc<SiteRoute>> {
         match &self.choice {
-            Choice::One(route) => vec![route],
-            Choice::Named(named) => {
+            SiteChoice::One(route) => vec![route],
+            SiteChoice::Named(named) => {
                 named.site_of(host).map(|index| named.sites[index].routes().collect()).unwrap_or_default()
             }
         }
@@ -188,7 +188,7 @@ impl Sites {
 
     /// Whether a site has this host by its name, and not as the default.
     pub fn is_named(&self, host: &[u8]) -> bool {
-        matches!(&self.choice, Choice::Named(named) if named.named_site_of(host).is_some())
+        matches!(&self.choice, SiteChoice::Named(named) if named.named_site_of(host).is_some())
     }
 
     /// What all origins are trusted by, each once.
@@ -196,8 +196,8 @@ impl Sites {
         let mut trusts: Vec<Arc<OriginTrust>> = Vec::new();
         for route in self.routes() {
             let rules = match &route.target {
-                Target::Pool(pool) => &pool.rules,
-                Target::Named(rules) => rules,
+                RouteTarget::Pool(pool) => &pool.rules,
+                RouteTarget::Named(rules) => rules,
                 _ => continue,
             };
             if !trusts.iter().any(|known| Arc::ptr_eq(known, &rules.trust)) {
@@ -208,10 +208,10 @@ impl Sites {
     }
 
     /// The origins of all routes, each once.
-    pub fn pools(&self) -> Vec<Arc<Pool>> {
-        let mut pools: Vec<Arc<Pool>> = Vec::new();
+    pub fn pools(&self) -> Vec<Arc<ServerPool>> {
+        let mut pools: Vec<Arc<ServerPool>> = Vec::new();
         for route in self.routes() {
-            if let Target::Pool(pool) = &route.target
+            if let RouteTarget::Pool(pool) = &route.target
                 && !pools.iter().any(|known| Arc::ptr_eq(known, pool))
             {
                 pools.push(pool.clone());
@@ -222,12 +222,12 @@ impl Sites {
 
     /// Whether plain requests may be answered without hyper.
     pub fn may_be_direct(&self) -> bool {
-        !matches!(&self.choice, Choice::One(route) if route.is_forward())
+        !matches!(&self.choice, SiteChoice::One(route) if route.is_forward())
     }
 
     /// Whether there is a table of names.
     pub fn has_names(&self) -> bool {
-        matches!(self.choice, Choice::Named(_))
+        matches!(self.choice, SiteChoice::Named(_))
     }
 }
 
@@ -263,7 +263,7 @@ impl NamedSites {
 }
 
 impl SitePaths {
-    fn new(site: Site) -> SitePaths {
+    fn new(site: SiteEntry) -> SitePaths {
         let path_of = |rule: &PathRule| match rule {
             PathRule::Exact(path) | PathRule::Prefix(path) => plain_form(path).filter(|plain| plain != path),
         };
@@ -281,7 +281,7 @@ impl SitePaths {
         SitePaths { as_written: PathTable::new(site.routes), plain }
     }
 
-    fn find<'a>(&'a self, path: &[u8], otherwise: &'a Otherwise) -> &'a Arc<SiteRoute> {
+    fn find<'a>(&'a self, path: &[u8], otherwise: &'a FallbackRoutes) -> &'a Arc<SiteRoute> {
         let found = self.as_written.of_path(path);
         let plain = plain_form(path);
         if plain.is_some() || self.plain.is_some() {

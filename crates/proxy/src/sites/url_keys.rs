@@ -4,7 +4,7 @@
 
 use http::Uri;
 
-use super::site_table::Sites;
+use super::site_table::SiteTable;
 
 /// A URL, or the beginning of URLs.
 #[derive(Debug, Clone, Copy)]
@@ -13,7 +13,7 @@ pub(crate) struct KeysOfUrl<'a> {
     pub is_prefix: bool,
 }
 
-impl Sites {
+impl SiteTable {
     /// The keys under which responses for a URL may be stored: one, or several if URLs that begin so have keys of several
     /// forms. A URL of no site is its own key; so is the beginning of a host, unless it is a site's name: then it is all
     /// of the site.

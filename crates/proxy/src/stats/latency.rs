@@ -2,7 +2,7 @@
 //!
 //! Owns: histograms with fixed bounds. Every worker has its own, which only it writes, as with the counters (`stats`).
 
-use crate::access_log::Outcome;
+use crate::access_log::CacheOutcome;
 use crate::stats::Counter;
 
 /// The upper bounds of the buckets; one more bucket is for what takes longer. *Units*: microseconds.
@@ -12,23 +12,23 @@ pub const LATENCY_BOUNDS_US: [u64; 15] =
 const BUCKETS: usize = LATENCY_BOUNDS_US.len() + 1;
 
 /// The outcomes that are told apart, with their names. A tunnel is not among them: it takes as long as its peers like.
-const OUTCOMES: [(Outcome, &str); 11] = [
-    (Outcome::Hit, "hit"),
-    (Outcome::Revalidated, "revalidated"),
-    (Outcome::Stale, "stale"),
-    (Outcome::Miss, "miss"),
-    (Outcome::Collapsed, "collapsed"),
-    (Outcome::Pass, "pass"),
-    (Outcome::TooLarge, "pass"),
-    (Outcome::Bypass, "pass"),
-    (Outcome::Purged, "purged"),
-    (Outcome::Failed, "failed"),
-    (Outcome::Own, "own"),
+const OUTCOMES: [(CacheOutcome, &str); 11] = [
+    (CacheOutcome::Hit, "hit"),
+    (CacheOutcome::Revalidated, "revalidated"),
+    (CacheOutcome::Stale, "stale"),
+    (CacheOutcome::Miss, "miss"),
+    (CacheOutcome::Collapsed, "collapsed"),
+    (CacheOutcome::Pass, "pass"),
+    (CacheOutcome::TooLarge, "pass"),
+    (CacheOutcome::Bypass, "pass"),
+    (CacheOutcome::Purged, "purged"),
+    (CacheOutcome::Failed, "failed"),
+    (CacheOutcome::Own, "own"),
 ];
 
 /// The histograms of one worker.
 #[derive(Debug, Default)]
-pub(crate) struct Latencies([OneLatency; OUTCOMES.len()]);
+pub(crate) struct WorkerLatencies([OneLatency; OUTCOMES.len()]);
 
 #[derive(Debug, Default)]
 struct OneLatency {
@@ -36,9 +36,9 @@ struct OneLatency {
     sum_us: Counter,
 }
 
-impl Latencies {
+impl WorkerLatencies {
     /// Counts a request. Only the owning worker may call this.
-    pub fn note(&self, outcome: Outcome, duration: std::time::Duration) {
+    pub fn note(&self, outcome: CacheOutcome, duration: std::time::Duration) {
         let Some(index) = OUTCOMES.iter().position(|(known, _)| *known == outcome) else { return };
         let us = duration.as_micros() as u64;
         let latency = &self.0[index];
@@ -49,7 +49,7 @@ impl Latencies {
 
 /// How long the requests with one outcome took, from the end of their head to the last byte of their response.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Latency {
+pub struct OutcomeLatency {
     /// The outcome, in the words of the metrics.
     pub result: &'static str,
     /// The number of requests in each bucket, which ends at the bound of [`LATENCY_BOUNDS_US`] with the same index; the
@@ -60,11 +60,11 @@ pub struct Latency {
 }
 
 /// Adds up the histograms of all workers.
-pub(crate) fn sum<'a>(workers: impl Iterator<Item = &'a Latencies> + Clone) -> Vec<Latency> {
-    let mut all: Vec<Latency> = Vec::new();
+pub(crate) fn sum<'a>(workers: impl Iterator<Item = &'a WorkerLatencies> + Clone) -> Vec<OutcomeLatency> {
+    let mut all: Vec<OutcomeLatency> = Vec::new();
     for (index, (_, result)) in OUTCOMES.iter().enumerate() {
         if all.last().is_none_or(|last| last.result != *result) {
-            all.push(Latency { result, buckets: vec![0; BUCKETS], sum_us: 0 });
+            all.push(OutcomeLatency { result, buckets: vec![0; BUCKETS], sum_us: 0 });
         }
         let Some(into) = all.last_mut() else { continue };
         for worker in workers.clone() {
@@ -84,12 +84,17 @@ mod tests {
 
     #[test]
     fn request_is_in_its_bucket() {
-        let workers = [Latencies::default(), Latencies::default()];
-        for (outcome, us) in [(Outcome::Hit, 0), (Outcome::Hit, 50), (Outcome::Hit, 51), (Outcome::Bypass, 5_000_000)] {
+        let workers = [WorkerLatencies::default(), WorkerLatencies::default()];
+        for (outcome, us) in [
+            (CacheOutcome::Hit, 0),
+            (CacheOutcome::Hit, 50),
+            (CacheOutcome::Hit, 51),
+            (CacheOutcome::Bypass, 5_000_000),
+        ] {
             workers[0].note(outcome, Duration::from_micros(us));
         }
-        workers[1].note(Outcome::Pass, Duration::from_micros(5_000_001));
-        workers[1].note(Outcome::Tunnel, Duration::from_secs(5));
+        workers[1].note(CacheOutcome::Pass, Duration::from_micros(5_000_001));
+        workers[1].note(CacheOutcome::Tunnel, Duration::from_secs(5));
         let all = sum(workers.iter());
         let of = |result: &str| all.iter().find(|latency| latency.result == result).expect("one").clone();
         assert_eq!((&of("hit").buckets[..3], of("hit").sum_us), (&[2, 1, 0][..], 101));

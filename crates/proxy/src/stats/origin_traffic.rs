@@ -18,28 +18,28 @@ const WINDOW: Duration = Duration::from_secs(600);
 
 /// What one worker has requested from origins. *Cost*: at most six summaries, about 1 MiB if all URLs are long.
 #[derive(Debug, Default)]
-pub(crate) struct OriginTraffic(Mutex<Windows>);
+pub(crate) struct OriginTraffic(Mutex<TrafficWindows>);
 
 /// The windows that are not over for too long.
 #[derive(Debug, Default)]
-struct Windows {
-    current: Option<Window>,
-    former: Option<Window>,
+struct TrafficWindows {
+    current: Option<TrafficWindow>,
+    former: Option<TrafficWindow>,
 }
 
 /// What was requested in one window.
 #[derive(Debug, Clone)]
-struct Window {
+struct TrafficWindow {
     since: Instant,
     urls_by_requests: SpaceSaving,
     urls_by_bytes: SpaceSaving,
     origins: SpaceSaving,
 }
 
-impl Windows {
+impl TrafficWindows {
     /// Ends the current window if its time has passed, and forgets the one before it if that is too old.
     fn turn(&mut self, now: Instant) {
-        let age = |window: &Window| now.saturating_duration_since(window.since);
+        let age = |window: &TrafficWindow| now.saturating_duration_since(window.since);
         if self.current.as_ref().is_some_and(|current| age(current) >= WINDOW) {
             self.former = self.current.take();
         }
@@ -51,7 +51,7 @@ impl OriginTraffic {
     fn count(&self, asked: &AskedUrl, body_bytes: u64, now: Instant) {
         let mut windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         windows.turn(now);
-        let window = windows.current.get_or_insert_with(|| Window {
+        let window = windows.current.get_or_insert_with(|| TrafficWindow {
             since: now,
             urls_by_requests: SpaceSaving::default(),
             urls_by_bytes: SpaceSaving::default(),
@@ -63,7 +63,7 @@ impl OriginTraffic {
     }
 
     /// Copies the windows that are not too old.
-    fn windows(&self, now: Instant) -> Vec<Window> {
+    fn windows(&self, now: Instant) -> Vec<TrafficWindow> {
         let mut windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         windows.turn(now);
         [&windows.former, &windows.current].into_iter().flatten().cloned().collect()
@@ -159,10 +159,10 @@ pub struct TrafficRow {
 /// The list over all workers: at most `count` rows in each part.
 pub(crate) fn top<'a>(workers: impl Iterator<Item = &'a Arc<OriginTraffic>>, count: usize) -> TopTraffic {
     let now = Instant::now();
-    let windows: Vec<Window> = workers.flat_map(|worker| worker.windows(now)).collect();
+    let windows: Vec<TrafficWindow> = workers.flat_map(|worker| worker.windows(now)).collect();
     let since = windows.iter().map(|window| window.since).min().unwrap_or(now);
     let name = |key: &HeavyKey| String::from_utf8_lossy(&key.key).into_owned();
-    let part = |of: fn(&Window) -> &SpaceSaving| {
+    let part = |of: fn(&TrafficWindow) -> &SpaceSaving| {
         let summaries: Vec<SpaceSaving> = windows.iter().map(|window| of(window).clone()).collect();
         heaviest(&summaries, count)
     };
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_continues_a_request_counts_its_bytes() {
+    fn continued_request_counts_only_bytes() {
         let traffic = Arc::new(OriginTraffic::default());
         ask(&traffic, "http://h/a", 9);
         let rest = AskedUrl::new(&traffic, b"http://h/a", "http://o".to_owned()).continued().begin();

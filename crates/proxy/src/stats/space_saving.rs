@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn heavy_keys_of_skewed_streams_are_found() {
+    fn skewed_stream_yields_heavy_keys() {
         let streams = [skewed(7), skewed(8), skewed(9)];
         let summaries = streams.clone().map(of);
         let mut exact: HashMap<String, u64> = HashMap::new();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn key_that_all_summaries_have_is_exact() {
+    fn key_in_all_summaries_is_exact() {
         let full = |own: &str| {
             let others = (1..KEYS_MAX).map(|key| (format!("{own}{key}"), 5));
             of(others.chain([("both".to_owned(), 100)]))

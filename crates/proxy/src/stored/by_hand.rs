@@ -11,14 +11,14 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, EXPIRES, HeaderName, TRANSFER_ENCODING, VARY};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 
-use super::metadata::{Metadata, decode};
+use super::metadata::{ObjectMetadata, decode};
 use super::response::to_metadata;
-use crate::rules::age::Times;
+use crate::rules::age::ExchangeTimes;
 use crate::rules::cache_control::RequestDirectives;
 use crate::rules::hop::remove_hop_by_hop;
 use crate::rules::invalidate::origin_of;
 use crate::rules::key::push_key;
-use crate::rules::policy::Policy;
+use crate::rules::policy::ResponsePolicy;
 use crate::rules::storable::Storability;
 use crate::rules::tags::tags_of;
 use crate::rules::vary::push_variant;
@@ -66,7 +66,7 @@ pub fn key_of_url(url: &str) -> Option<Vec<u8>> {
 
 /// What the store keeps beside the body of a response.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Described {
+pub struct DescribedResponse {
     /// The metadata of the object.
     pub metadata: Bytes,
     /// The tags that the headers name.
@@ -77,7 +77,12 @@ pub struct Described {
 /// one, for as long as the headers say, or a day.
 ///
 /// *Errors*: a sentence about the header that the proxy would not store.
-pub fn describe(key: &[u8], lines: &[HeaderLine], ttl: Option<Duration>, now_ms: u64) -> Result<Described, String> {
+pub fn describe(
+    key: &[u8],
+    lines: &[HeaderLine],
+    ttl: Option<Duration>,
+    now_ms: u64,
+) -> Result<DescribedResponse, String> {
     let mut headers = map_of(lines);
     for name in [VARY, CONTENT_LENGTH, TRANSFER_ENCODING] {
         if headers.contains_key(&name) {
@@ -95,7 +100,7 @@ pub fn describe(key: &[u8], lines: &[HeaderLine], ttl: Option<Duration>, now_ms:
     }
     let (none, directives) = (HeaderMap::new(), RequestDirectives::default());
     let request = (&Method::GET, key, &none, &directives);
-    let verdict = Policy::default().storability(request, (StatusCode::OK, &headers, now_ms));
+    let verdict = ResponsePolicy::default().storability(request, (StatusCode::OK, &headers, now_ms));
     match verdict {
         Storability::Storable => {}
         Storability::Useless => {
@@ -104,14 +109,14 @@ pub fn describe(key: &[u8], lines: &[HeaderLine], ttl: Option<Duration>, now_ms:
         Storability::SetCookie => return Err("a response with set-cookie is not stored".to_owned()),
         _ => return Err("the proxy stores no response with these headers (see cache-control)".to_owned()),
     }
-    let times = Times { request_ms: now_ms, response_ms: now_ms };
+    let times = ExchangeTimes { request_ms: now_ms, response_ms: now_ms };
     let metadata = to_metadata(StatusCode::OK, &headers, times).ok_or("the headers are too long")?;
-    Ok(Described { metadata, tags: tags_of(&headers, origin_of(key)) })
+    Ok(DescribedResponse { metadata, tags: tags_of(&headers, origin_of(key)) })
 }
 
 /// A variant of a URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Variant {
+pub struct UrlVariant {
     /// The names of the request headers by which the URL varies.
     pub names: Vec<String>,
     /// The variant part of the object's key for a request with the given headers.
@@ -119,11 +124,11 @@ pub struct Variant {
 }
 
 /// If these are the metadata of a URL that varies, the variant for a request with these headers.
-pub fn variant_for(metadata: &Bytes, request: &[HeaderLine]) -> Option<Variant> {
-    let Some(Metadata::Marker(names)) = decode(metadata) else { return None };
+pub fn variant_for(metadata: &Bytes, request: &[HeaderLine]) -> Option<UrlVariant> {
+    let Some(ObjectMetadata::Marker(names)) = decode(metadata) else { return None };
     let mut part = Vec::new();
     push_variant(&mut part, &names, &map_of(request));
-    Some(Variant { names: names.iter().map(ToString::to_string).collect(), part })
+    Some(UrlVariant { names: names.iter().map(ToString::to_string).collect(), part })
 }
 
 /// The request headers of a variant, each as `name: value`; headers that the request lacks are left out.
@@ -135,28 +140,30 @@ pub fn headers_of(variant_part: &[u8]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::super::metadata::encode_marker;
-    use super::super::response::Found;
+    use super::super::response::ObjectView;
     use super::*;
-    use crate::rules::serve::{Verdict, decide};
+    use crate::rules::serve::{ServeVerdict, decide};
 
     fn lines(texts: &[&str]) -> Vec<HeaderLine> {
         texts.iter().map(|text| text.parse().expect("a header")).collect()
     }
 
+    /// A response made by hand is served until its lifetime ends.
     #[test]
-    fn a_response_made_by_hand_is_served_until_its_lifetime_is_over() {
+    fn handmade_response_expires() {
         const KEY: &[u8] = b"http://a/x";
         const NOW_MS: u64 = 784_111_777_000;
         for (given, ttl_s, fresh_s) in
             [(&[][..], None, 86_400), (&["etag: \"a\""], Some(60), 60), (&["Cache-Control: max-age=5"], None, 5)]
         {
             let described = describe(KEY, &lines(given), ttl_s.map(Duration::from_secs), NOW_MS).expect("storable");
-            let Found::Response(found) = Found::read(&described.metadata, KEY, &Policy::default()) else {
+            let ObjectView::Response(found) = ObjectView::read(&described.metadata, KEY, &ResponsePolicy::default())
+            else {
                 panic!("a response")
             };
             let served = |after_s: u64| {
                 let verdict = decide(&found.stored, &RequestDirectives::default(), NOW_MS + after_s * 1000);
-                matches!(verdict, Verdict::Serve { .. })
+                matches!(verdict, ServeVerdict::Serve { .. })
             };
             assert!(found.head.status == StatusCode::OK && served(0) && served(fresh_s - 1) && !served(fresh_s));
         }
@@ -170,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_have_the_keys_of_the_proxy() {
+    fn handmade_url_has_proxy_key() {
         assert_eq!(key_of_url("HTTP://Example.com:80").as_deref(), Some(&b"http://example.com/"[..]));
         for wrong in ["http://", "http://a b/", "http://user@a/", "https://a:0/"] {
             assert!(is_url(wrong) && key_of_url(wrong).is_none(), "{wrong}");
@@ -179,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_headers_of_a_request_choose_the_variant() {
+    fn handmade_variant_follows_request_headers() {
         let marker = encode_marker(&[HeaderName::from_static("accept-encoding")]).expect("small");
         let variant = variant_for(&marker, &lines(&["Accept-Encoding: GZIP", "x: y"])).expect("it varies");
         assert_eq!((variant.names.len(), &variant.part[..]), (1, &b"accept-encoding:gzip\n"[..]));

@@ -9,7 +9,7 @@ use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, StatusCode};
 use nectary_store::METADATA_BYTES_MAX;
 
-use crate::rules::age::Times;
+use crate::rules::age::ExchangeTimes;
 
 const MAGIC: [u8; 4] = *b"NHTM";
 const VERSION: u16 = 1;
@@ -80,37 +80,37 @@ pub struct ResponseHead {
     /// The status of the response.
     pub status: StatusCode,
     /// The times at which the response was requested and received.
-    pub times: Times,
+    pub times: ExchangeTimes,
     /// The age of the response when it was received, in milliseconds.
     pub initial_age_ms: u64,
 }
 
 /// The decoded metadata of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Metadata {
+pub enum ObjectMetadata {
     /// A response.
-    Response(ResponseHead, Entries),
+    Response(ResponseHead, HeaderEntries),
     /// A marker: the names of the request headers by which a URL varies.
     Marker(Vec<HeaderName>),
 }
 
 /// The headers of a stored response, checked but still encoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entries {
+pub struct HeaderEntries {
     bytes: Bytes,
     count: u16,
 }
 
-impl Entries {
+impl HeaderEntries {
     /// The headers in their order.
     pub fn iter(&self) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
-        Walk { bytes: &self.bytes, at: HEAD_BYTES, left: self.count }
+        EntryIterator { bytes: &self.bytes, at: HEAD_BYTES, left: self.count }
             .map_while(|entry| entry.and_then(|entry| entry.header(&self.bytes)))
     }
 
     /// The headers as text, in their order. *Cost*: no allocation, and no change of a reference count.
     pub fn lines(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        Walk { bytes: &self.bytes, at: HEAD_BYTES, left: self.count }
+        EntryIterator { bytes: &self.bytes, at: HEAD_BYTES, left: self.count }
             .map_while(|entry| entry.and_then(|entry| entry.line(&self.bytes)))
     }
 
@@ -181,7 +181,7 @@ fn finish(mut out: Vec<u8>, kind: u16, status: u16, count: u16, numbers: [u64; 3
 }
 
 /// Reads metadata; `None` if the bytes do not follow the format.
-pub fn decode(bytes: &Bytes) -> Option<Metadata> {
+pub fn decode(bytes: &Bytes) -> Option<ObjectMetadata> {
     let u16_at = |at: usize| bytes.get(at..at + 2).map(|field| u16::from_le_bytes([field[0], field[1]]));
     let u64_at = |at: usize| bytes.get(at..at + 8).and_then(|field| field.try_into().ok()).map(u64::from_le_bytes);
     if bytes.len() > METADATA_BYTES_MAX || *bytes.get(..4)? != MAGIC || u16_at(4)? != VERSION {
@@ -193,7 +193,7 @@ pub fn decode(bytes: &Bytes) -> Option<Metadata> {
     if rest as usize != bytes.len() - HEAD_BYTES {
         return None;
     }
-    let mut walk = Walk { bytes, at: HEAD_BYTES, left: count };
+    let mut walk = EntryIterator { bytes, at: HEAD_BYTES, left: count };
     let mut names = Vec::new();
     for entry in walk.by_ref() {
         let (name, value) = entry?.header(bytes)?;
@@ -211,31 +211,31 @@ pub fn decode(bytes: &Bytes) -> Option<Metadata> {
         KIND_RESPONSE if (200..600).contains(&status) => {
             let head = ResponseHead {
                 status: StatusCode::from_u16(status).ok()?,
-                times: Times { request_ms: numbers[0], response_ms: numbers[1] },
+                times: ExchangeTimes { request_ms: numbers[0], response_ms: numbers[1] },
                 initial_age_ms: numbers[2],
             };
-            Some(Metadata::Response(head, Entries { bytes: bytes.clone(), count }))
+            Some(ObjectMetadata::Response(head, HeaderEntries { bytes: bytes.clone(), count }))
         }
-        KIND_MARKER if status == 0 && numbers == [0; 3] && !names.is_empty() => Some(Metadata::Marker(names)),
+        KIND_MARKER if status == 0 && numbers == [0; 3] && !names.is_empty() => Some(ObjectMetadata::Marker(names)),
         _ => None,
     }
 }
 
 /// An iterator over entries. If the metadata are damaged, its last item is `None`.
-struct Walk<'a> {
+struct EntryIterator<'a> {
     bytes: &'a Bytes,
     at: usize,
     left: u16,
 }
 
 /// The positions of an entry's name and value.
-struct Entry {
+struct EntryPositions {
     number: u8,
     name: (usize, usize),
     value: (usize, usize),
 }
 
-impl Entry {
+impl EntryPositions {
     fn header(&self, bytes: &Bytes) -> Option<(HeaderName, HeaderValue)> {
         let name = match self.number {
             0 => HeaderName::from_bytes(&bytes[self.name.0..self.name.1]).ok()?,
@@ -255,8 +255,8 @@ impl Entry {
     }
 }
 
-impl Walk<'_> {
-    fn entry(&mut self) -> Option<Entry> {
+impl EntryIterator<'_> {
+    fn entry(&mut self) -> Option<EntryPositions> {
         let bytes = self.bytes;
         let number = *bytes.get(self.at)?;
         let mut at = self.at + 1;
@@ -272,14 +272,14 @@ impl Walk<'_> {
             return None;
         }
         self.at = value.1;
-        Some(Entry { number, name, value })
+        Some(EntryPositions { number, name, value })
     }
 }
 
-impl Iterator for Walk<'_> {
-    type Item = Option<Entry>;
+impl Iterator for EntryIterator<'_> {
+    type Item = Option<EntryPositions>;
 
-    fn next(&mut self) -> Option<Option<Entry>> {
+    fn next(&mut self) -> Option<Option<EntryPositions>> {
         self.left = self.left.checked_sub(1)?;
         let entry = self.entry();
         if entry.is_none() {
@@ -297,14 +297,14 @@ mod tests {
     fn sample() -> (ResponseHead, HeaderMap) {
         let head = ResponseHead {
             status: StatusCode::OK,
-            times: Times { request_ms: 0x0102_0304, response_ms: 0x0102_0405 },
+            times: ExchangeTimes { request_ms: 0x0102_0304, response_ms: 0x0102_0405 },
             initial_age_ms: 7,
         };
         (head, headers(&[("etag", "\"a\""), ("x-mine", "1"), ("x-mine", ""), ("x-xss-protection", "0")]))
     }
 
     #[test]
-    fn the_bytes_are_those_of_the_format_page() {
+    fn metadata_bytes_match_format_page() {
         let (head, headers) = sample();
         let expected = [
             &b"NHTM\x01\x00\x01\x00\xc8\x00\x04\x00\x1f\x00\x00\x00"[..],
@@ -325,14 +325,15 @@ mod tests {
     fn what_is_written_is_read() {
         let (head, headers) = sample();
         let bytes = encode_response(&head, &headers).expect("small");
-        let Some(Metadata::Response(found, entries)) = decode(&bytes) else { panic!("a response") };
+        let Some(ObjectMetadata::Response(found, entries)) = decode(&bytes) else { panic!("a response") };
         assert_eq!((found, entries.to_map()), (head, headers));
         let names = vec![header::ACCEPT, HeaderName::from_static("x-mine")];
-        assert_eq!(decode(&encode_marker(&names).expect("small")), Some(Metadata::Marker(names)));
+        assert_eq!(decode(&encode_marker(&names).expect("small")), Some(ObjectMetadata::Marker(names)));
     }
 
+    /// Damaged bytes decode to no metadata.
     #[test]
-    fn damage_is_no_metadata_and_never_a_panic() {
+    fn damaged_metadata_never_panics() {
         let (head, headers) = sample();
         let bytes = encode_response(&head, &headers).expect("small");
         for length in 0..bytes.len() {
@@ -347,7 +348,7 @@ mod tests {
                 damaged[at] ^= 1 << bit;
                 // The store's checksums detect damage. This test only shows that reading damaged metadata does not
                 // panic.
-                if let Some(Metadata::Response(_, entries)) = decode(&damaged.into()) {
+                if let Some(ObjectMetadata::Response(_, entries)) = decode(&damaged.into()) {
                     assert!(entries.iter().count() <= 4);
                 }
             }
@@ -356,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_exceeds_a_bound_is_not_written() {
+    fn oversized_metadata_is_not_written() {
         let (head, _) = sample();
         let of = |length: usize| headers(&[("a", &"x".repeat(length)), ("b", &"x".repeat(length))]);
         let fits = (METADATA_BYTES_MAX - HEAD_BYTES - 10) / 2;

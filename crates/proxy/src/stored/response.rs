@@ -12,15 +12,15 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderValue, StatusCode};
 
-use super::metadata::{Entries, Metadata, ResponseHead, decode, encode_response};
-use crate::rules::age::{Times, corrected_initial_age_ms};
-use crate::rules::freshness::Source;
-use crate::rules::policy::Policy;
-use crate::rules::serve::Stored;
+use super::metadata::{HeaderEntries, ObjectMetadata, ResponseHead, decode, encode_response};
+use crate::rules::age::{ExchangeTimes, corrected_initial_age_ms};
+use crate::rules::freshness::LifetimeSource;
+use crate::rules::policy::ResponsePolicy;
+use crate::rules::serve::StoredFacts;
 
 /// The proxy's view of an object in the store.
 #[derive(Debug)]
-pub enum Found {
+pub enum ObjectView {
     /// A response.
     Response(StoredResponse),
     /// A marker: the names of the request headers by which the URL varies.
@@ -29,13 +29,15 @@ pub enum Found {
     Damaged,
 }
 
-impl Found {
+impl ObjectView {
     /// Reads an object's metadata. `key` is the primary key; the operator's default lifetimes depend on it.
-    pub fn read(metadata: &Bytes, key: &[u8], policy: &Policy) -> Found {
+    pub fn read(metadata: &Bytes, key: &[u8], policy: &ResponsePolicy) -> ObjectView {
         match decode(metadata) {
-            Some(Metadata::Response(head, entries)) => Found::Response(StoredResponse::new(head, entries, key, policy)),
-            Some(Metadata::Marker(names)) => Found::Marker(names.into()),
-            None => Found::Damaged,
+            Some(ObjectMetadata::Response(head, entries)) => {
+                ObjectView::Response(StoredResponse::new(head, entries, key, policy))
+            }
+            Some(ObjectMetadata::Marker(names)) => ObjectView::Marker(names.into()),
+            None => ObjectView::Damaged,
         }
     }
 }
@@ -46,20 +48,20 @@ pub struct StoredResponse {
     /// The response's status, its times and its age.
     pub head: ResponseHead,
     /// The facts that decide whether the response may be served.
-    pub stored: Stored,
+    pub stored: StoredFacts,
     /// The policy by which it was judged, if the operator has a say in its lifetime; `None` if the origin alone has.
     judged_by: Option<u32>,
-    entries: Entries,
+    entries: HeaderEntries,
 }
 
 impl StoredResponse {
-    fn new(head: ResponseHead, entries: Entries, key: &[u8], policy: &Policy) -> StoredResponse {
+    fn new(head: ResponseHead, entries: HeaderEntries, key: &[u8], policy: &ResponsePolicy) -> StoredResponse {
         let headers = entries.to_map();
         let directives = policy.directives(&headers);
         let response_ms = head.times.response_ms;
         let freshness = policy.lifetime(key, head.status, &headers, &directives, response_ms);
-        let mut stored = Stored::new(response_ms, head.initial_age_ms, freshness.lifetime_ms, &directives);
-        let says_all = freshness.source == Source::Explicit && directives.stale_while_revalidate.is_some();
+        let mut stored = StoredFacts::new(response_ms, head.initial_age_ms, freshness.lifetime_ms, &directives);
+        let says_all = freshness.source == LifetimeSource::Explicit && directives.stale_while_revalidate.is_some();
         if directives.stale_while_revalidate.is_none() {
             stored.while_revalidate_s = policy.while_revalidate_s;
         }
@@ -69,13 +71,13 @@ impl StoredResponse {
 
     /// The facts by which `policy` decides about the response. They were computed when it was read, unless the operator has
     /// changed the rules since then.
-    pub fn facts(&self, key: &[u8], policy: &Policy) -> Stored {
+    pub fn facts(&self, key: &[u8], policy: &ResponsePolicy) -> StoredFacts {
         self.judged_anew(key, policy).unwrap_or(self.stored)
     }
 
     /// The facts if the operator has changed the rules since the response was read.
     #[inline]
-    pub fn judged_anew(&self, key: &[u8], policy: &Policy) -> Option<Stored> {
+    pub fn judged_anew(&self, key: &[u8], policy: &ResponsePolicy) -> Option<StoredFacts> {
         match self.judged_by {
             Some(generation) if generation != policy.generation => Some(self.judge(key, policy)),
             _ => None,
@@ -83,18 +85,18 @@ impl StoredResponse {
     }
 
     #[cold]
-    fn judge(&self, key: &[u8], policy: &Policy) -> Stored {
+    fn judge(&self, key: &[u8], policy: &ResponsePolicy) -> StoredFacts {
         let headers = self.headers();
         let directives = policy.directives(&headers);
         let freshness = policy.lifetime(key, self.head.status, &headers, &directives, self.head.times.response_ms);
-        let mut facts = Stored { lifetime_ms: freshness.lifetime_ms, ..self.stored };
+        let mut facts = StoredFacts { lifetime_ms: freshness.lifetime_ms, ..self.stored };
         if directives.stale_while_revalidate.is_none() {
             facts.while_revalidate_s = policy.while_revalidate_s;
         }
         facts
     }
 
-    /// The response's headers, without `Age` and `Content-Length`.
+    /// The response's headers, without `Age` and `BodyContent-Length`.
     pub fn headers(&self) -> HeaderMap {
         self.entries.to_map()
     }
@@ -126,9 +128,9 @@ impl StoredResponse {
 /// Prepares a response's headers for the store and writes its metadata; `None` if the metadata exceed a limit of the
 /// format.
 ///
-/// `headers` must have no hop-by-hop headers. `Age` moves into the head and `Content-Length` is removed. A missing
+/// `headers` must have no hop-by-hop headers. `Age` moves into the head and `BodyContent-Length` is removed. A missing
 /// `Date` is set to the time of reception, as RFC 9110, 6.6.1 requires of caches.
-pub fn to_metadata(status: StatusCode, headers: &HeaderMap, times: Times) -> Option<Bytes> {
+pub fn to_metadata(status: StatusCode, headers: &HeaderMap, times: ExchangeTimes) -> Option<Bytes> {
     let initial_age_ms = corrected_initial_age_ms(headers, times);
     let mut kept = headers.clone();
     kept.remove(AGE);
@@ -148,23 +150,26 @@ pub fn http_date(unix_ms: u64) -> HeaderValue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::default_ttl::{DefaultTtl, Rule};
+    use crate::rules::default_ttl::{DefaultTtl, DefaultTtlRule};
     use crate::rules::headers;
 
-    const TIMES: Times = Times { request_ms: 784_111_777_000, response_ms: 784_111_777_500 };
+    const TIMES: ExchangeTimes = ExchangeTimes { request_ms: 784_111_777_000, response_ms: 784_111_777_500 };
 
-    fn stored(lines: &[(&str, &str)], policy: &Policy) -> StoredResponse {
+    fn stored(lines: &[(&str, &str)], policy: &ResponsePolicy) -> StoredResponse {
         let metadata = to_metadata(StatusCode::OK, &headers(lines), TIMES).expect("small");
-        match Found::read(&metadata, b"http://a/x", policy) {
-            Found::Response(response) => response,
+        match ObjectView::read(&metadata, b"http://a/x", policy) {
+            ObjectView::Response(response) => response,
             other => panic!("{other:?}"),
         }
     }
 
+    /// `Age` and `Content-Length` are removed, and a missing `Date` is added.
     #[test]
-    fn age_and_length_leave_the_headers_and_a_date_is_there() {
-        let found =
-            stored(&[("age", "5"), ("content-length", "9"), ("cache-control", "max-age=60")], &Policy::default());
+    fn stored_headers_keep_date_not_age() {
+        let found = stored(
+            &[("age", "5"), ("content-length", "9"), ("cache-control", "max-age=60")],
+            &ResponsePolicy::default(),
+        );
         assert_eq!(
             found.headers(),
             headers(&[("cache-control", "max-age=60"), ("date", "Sun, 06 Nov 1994 08:49:37 GMT")])
@@ -174,21 +179,22 @@ mod tests {
     }
 
     #[test]
-    fn lifetimes_of_the_operator_are_applied_when_read() {
-        let default_ttl = DefaultTtl::new(vec![Rule::parse("a/x=90").expect("a rule")]);
-        let rules = Policy { default_ttl, ..Policy::default() };
+    fn operator_lifetimes_apply_on_read() {
+        let default_ttl = DefaultTtl::new(vec![DefaultTtlRule::parse("a/x=90").expect("a rule")]);
+        let rules = ResponsePolicy { default_ttl, ..ResponsePolicy::default() };
         assert_eq!(stored(&[], &rules).stored.lifetime_ms, 90_000);
-        let later = Policy { generation: 1, ..Policy::default() };
+        let later = ResponsePolicy { generation: 1, ..ResponsePolicy::default() };
         assert_eq!(stored(&[], &rules).facts(b"http://a/x", &later).lifetime_ms, 0);
         assert_eq!(stored(&[], &rules).facts(b"http://a/x", &rules).lifetime_ms, 90_000);
         assert_eq!(stored(&[("expires", "0")], &rules).stored.lifetime_ms, 0);
     }
 
+    /// The `304` has nothing that describes the body.
     #[test]
-    fn a_304_carries_what_updates_a_cache_and_nothing_of_the_body() {
+    fn stored_304_has_update_headers() {
         let found = stored(
             &[("etag", "\"a\""), ("content-type", "a/b"), ("vary", "accept"), ("cdn-cache-control", "max-age=1")],
-            &Policy::default(),
+            &ResponsePolicy::default(),
         );
         let mut out = HeaderMap::new();
         found.write_headers_of_304(&mut out);
@@ -203,6 +209,9 @@ mod tests {
 
     #[test]
     fn damaged_metadata_is_found_as_such() {
-        assert!(matches!(Found::read(&Bytes::from_static(b"x"), b"", &Policy::default()), Found::Damaged));
+        assert!(matches!(
+            ObjectView::read(&Bytes::from_static(b"x"), b"", &ResponsePolicy::default()),
+            ObjectView::Damaged
+        ));
     }
 }

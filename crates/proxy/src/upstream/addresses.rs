@@ -24,7 +24,7 @@ const DEMOTED_MAX: Duration = Duration::from_secs(300);
 
 /// The mark of an address that has failed.
 #[derive(Debug, Clone, Copy)]
-struct Mark {
+struct AddressMark {
     /// The failures in a row.
     failures: u32,
     /// The address is tried after the others until this time.
@@ -33,13 +33,13 @@ struct Mark {
 
 /// The marks of the addresses that have failed.
 #[derive(Debug, Default)]
-pub(super) struct Addresses {
-    marks: Mutex<HashMap<SocketAddr, Mark>>,
+pub(super) struct AddressMarks {
+    marks: Mutex<HashMap<SocketAddr, AddressMark>>,
     /// The number of marks, so that a success without marks takes no lock.
     count: AtomicUsize,
 }
 
-impl Addresses {
+impl AddressMarks {
     /// The order in which the addresses of a name are tried at `now`: the families take turns, beginning with that of
     /// the first address, and the addresses that have failed recently come last.
     pub fn order(&self, found: &[IpAddr], port: u16, now: Instant) -> Vec<SocketAddr> {
@@ -72,11 +72,11 @@ impl Addresses {
                 marks.clear();
             }
         }
-        let mark = marks.entry(address).or_insert(Mark { failures: 0, until: now });
+        let mark = marks.entry(address).or_insert(AddressMark { failures: 0, until: now });
         // Failures of attempts that ran beside each other count once.
         if mark.until <= now {
             let time = DEMOTED_FIRST.saturating_mul(1 << mark.failures.min(8)).min(DEMOTED_MAX);
-            *mark = Mark { failures: mark.failures.saturating_add(1), until: now + time };
+            *mark = AddressMark { failures: mark.failures.saturating_add(1), until: now + time };
         }
         self.count.store(marks.len(), Ordering::Relaxed);
     }
@@ -90,7 +90,7 @@ impl Addresses {
         }
     }
 
-    fn marks(&self) -> MutexGuard<'_, HashMap<SocketAddr, Mark>> {
+    fn marks(&self) -> MutexGuard<'_, HashMap<SocketAddr, AddressMark>> {
         self.marks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -99,7 +99,7 @@ impl Addresses {
 mod tests {
     use super::*;
 
-    fn order(addresses: &Addresses, found: &[&str], now: Instant) -> Vec<String> {
+    fn order(addresses: &AddressMarks, found: &[&str], now: Instant) -> Vec<String> {
         let found: Vec<IpAddr> = found.iter().map(|text| text.parse().expect("an address")).collect();
         addresses.order(&found, 80, now).iter().map(|address| address.ip().to_string()).collect()
     }
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn families_take_turns() {
-        let (addresses, now) = (Addresses::default(), Instant::now());
+        let (addresses, now) = (AddressMarks::default(), Instant::now());
         for (found, expected) in [
             (&["::1", "::2", "::3", "1.1.1.1"][..], &["::1", "1.1.1.1", "::2", "::3"][..]),
             (&["1.1.1.1", "::1", "::2", "1.1.1.2"], &["1.1.1.1", "::1", "1.1.1.2", "::2"]),
@@ -125,8 +125,8 @@ mod tests {
     }
 
     #[test]
-    fn failed_addresses_come_last_for_a_while() {
-        let (addresses, now) = (Addresses::default(), Instant::now());
+    fn failed_address_comes_last_briefly() {
+        let (addresses, now) = (AddressMarks::default(), Instant::now());
         let found = ["1.1.1.1", "1.1.1.2", "1.1.1.3"];
         addresses.note_failure(socket("1.1.1.1"), now);
         assert_eq!(order(&addresses, &found, now), ["1.1.1.2", "1.1.1.3", "1.1.1.1"]);
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn marks_are_bounded() {
-        let (addresses, now) = (Addresses::default(), Instant::now());
+        let (addresses, now) = (AddressMarks::default(), Instant::now());
         for number in 0..=MARKS_MAX as u32 {
             assert_eq!(addresses.count.load(Ordering::Relaxed), number as usize);
             addresses.note_failure(SocketAddr::new(IpAddr::V4(number.into()), 80), now);

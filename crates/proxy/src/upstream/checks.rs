@@ -13,13 +13,13 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use http::header::{HOST, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
-use nectary_host::log::{Level, Throttles};
+use nectary_host::log::{LogLevel, LogThrottles};
 
 use super::connect::{connect, connect_shared};
-use super::exchange::{Sent, send_on_new};
-use super::pool::Check;
-use super::shared::Opened;
-use super::{Destination, Pool, RequestBody, RequestHead, Server, ServerState, Upstream};
+use super::exchange::{SendOutcome, send_on_new};
+use super::pool::ServerCheck;
+use super::shared::OpenedConnection;
+use super::{Destination, OriginServer, RequestBody, RequestHead, ServerPool, ServerState, Upstream};
 
 /// What checks are known by in the logs of servers.
 const AGENT: HeaderValue = HeaderValue::from_static("nectary-check");
@@ -28,11 +28,11 @@ const AGENT: HeaderValue = HeaderValue::from_static("nectary-check");
 const SPREAD: Duration = Duration::from_millis(500);
 
 /// Limits how often changes are logged, by the origin's name.
-static FAILED: Throttles = Throttles::every(Duration::from_secs(60));
-static BACK: Throttles = Throttles::every(Duration::from_secs(60));
+static FAILED: LogThrottles = LogThrottles::every(Duration::from_secs(60));
+static BACK: LogThrottles = LogThrottles::every(Duration::from_secs(60));
 
 /// Checks the servers of the pools that have a check, until the future is dropped.
-pub(crate) async fn check_all(upstream: &Rc<Upstream>, pools: &[Arc<Pool>]) {
+pub(crate) async fn check_all(upstream: &Rc<Upstream>, pools: &[Arc<ServerPool>]) {
     let checked = pools.iter().filter_map(|pool| Some((pool, pool.rules.check.as_ref()?)));
     let mut checking: FuturesUnordered<_> = checked.map(|(pool, check)| check_servers(upstream, pool, check)).collect();
     while checking.next().await.is_some() {}
@@ -40,13 +40,13 @@ pub(crate) async fn check_all(upstream: &Rc<Upstream>, pools: &[Arc<Pool>]) {
 }
 
 /// Checks the servers of a pool, from the moment at which it has them until it no longer does.
-async fn check_servers(upstream: &Rc<Upstream>, pool: &Arc<Pool>, check: &Check) {
+async fn check_servers(upstream: &Rc<Upstream>, pool: &Arc<ServerPool>, check: &ServerCheck) {
     let mut sets = pool.follow();
     let mut checked: Vec<Arc<ServerState>> = Vec::new();
     let mut checking = FuturesUnordered::new();
     loop {
         let set = sets.borrow_and_update().clone();
-        let is_new = |server: &&Arc<Server>| !checked.iter().any(|state| Arc::ptr_eq(state, &server.state));
+        let is_new = |server: &&Arc<OriginServer>| !checked.iter().any(|state| Arc::ptr_eq(state, &server.state));
         let new: Vec<_> = set.weighted().filter(is_new).cloned().collect();
         let count = new.len();
         for (index, server) in new.into_iter().enumerate() {
@@ -68,12 +68,18 @@ async fn check_servers(upstream: &Rc<Upstream>, pool: &Arc<Pool>, check: &Check)
 }
 
 /// Waits until a pool no longer has a server.
-async fn is_gone(pool: &Pool, server: &Server) {
-    let is_same = |other: &Arc<Server>| Arc::ptr_eq(&other.state, &server.state);
+async fn is_gone(pool: &ServerPool, server: &OriginServer) {
+    let is_same = |other: &Arc<OriginServer>| Arc::ptr_eq(&other.state, &server.state);
     _ = pool.follow().wait_for(|set| !set.all().iter().any(is_same)).await;
 }
 
-async fn keep_checking(upstream: &Rc<Upstream>, pool: &Arc<Pool>, server: &Server, check: &Check, delay: Duration) {
+async fn keep_checking(
+    upstream: &Rc<Upstream>,
+    pool: &Arc<ServerPool>,
+    server: &OriginServer,
+    check: &ServerCheck,
+    delay: Duration,
+) {
     let to = Destination::at_server(pool, server);
     tokio::time::sleep(delay).await;
     let mut rounds = tokio::time::interval(check.interval);
@@ -94,11 +100,11 @@ async fn keep_checking(upstream: &Rc<Upstream>, pool: &Arc<Pool>, server: &Serve
             match failure {
                 None => {
                     let text = format_args!("origin {name}: {url} passes its checks again");
-                    BACK.write(name, Level::Note, "proxy", text);
+                    BACK.write(name, LogLevel::Note, "proxy", text);
                 }
                 Some(failure) => FAILED.write(
                     name,
-                    Level::Warning,
+                    LogLevel::Warning,
                     "proxy",
                     format_args!("origin {name}: {url} does not pass its checks and gets no requests: {failure}"),
                 ),
@@ -107,12 +113,17 @@ async fn keep_checking(upstream: &Rc<Upstream>, pool: &Arc<Pool>, server: &Serve
     }
 }
 
-fn passes(check: &Check, status: StatusCode) -> bool {
+fn passes(check: &ServerCheck, status: StatusCode) -> bool {
     if check.statuses.is_empty() { status.is_success() } else { check.statuses.contains(&status.as_u16()) }
 }
 
 /// Sends the request of a check. *Errors*: a text if there is no answer.
-async fn ask(upstream: &Rc<Upstream>, to: &Destination, server: &Server, check: &Check) -> Result<StatusCode, String> {
+async fn ask(
+    upstream: &Rc<Upstream>,
+    to: &Destination,
+    server: &OriginServer,
+    check: &ServerCheck,
+) -> Result<StatusCode, String> {
     let host = check.host.as_ref().unwrap_or(&server.authority);
     let mut headers = HeaderMap::new();
     headers.insert(HOST, HeaderValue::from_str(host).map_err(|error| error.to_string())?);
@@ -120,13 +131,13 @@ async fn ask(upstream: &Rc<Upstream>, to: &Destination, server: &Server, check: 
     let head = RequestHead { method: Method::GET, target: check.path.clone(), headers };
     let connected = match to.rules.http2 {
         true => connect_shared(upstream, to, &[], None).await,
-        false => connect(upstream, to, &[], None, false).await.map(|found| found.map(Opened::Alone)),
+        false => connect(upstream, to, &[], None, false).await.map(|found| found.map(OpenedConnection::Alone)),
     };
     let connection = connected.map_err(|error| error.to_string())?.ok_or("the server has no address")?;
     match send_on_new(upstream, to, connection, head.with_body(RequestBody::Empty), &|_| ()).await {
         // Nobody needs the body, so the connection ends with it.
-        Sent::Answered(response, _lease) => Ok(response.status()),
-        Sent::Failed(error) | Sent::Unprocessed(error) => Err(error.to_string()),
-        Sent::Not(_) => Err("it closed the connection at once".to_owned()),
+        SendOutcome::Answered(response, _lease) => Ok(response.status()),
+        SendOutcome::Failed(error) | SendOutcome::Unprocessed(error) => Err(error.to_string()),
+        SendOutcome::Not(_) => Err("it closed the connection at once".to_owned()),
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use nectary_host::descriptors;
-use nectary_host::log::{Level, Throttles};
+use nectary_host::log::{LogLevel, LogThrottles};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
@@ -22,19 +22,19 @@ use super::error::{CONNECTING, FetchError, LOOKUP};
 use super::names::NO_ADDRESS;
 use super::race::race;
 use super::server_limit::{ServerLimit, ServerPlace};
-use super::shared::{self, Opened};
-use super::socket::{OriginStream, Socket};
-use super::switch::{Duplex, Inside, OfServer};
-use super::{ALIVE_MAX, Destination, Idle, Upstream, trust};
+use super::shared::{self, OpenedConnection};
+use super::socket::{OriginStream, SharedSocket};
+use super::switch::{DuplexIo, OfServer, SwitchedConnection};
+use super::{ALIVE_MAX, Destination, IdleConnection, Upstream, trust};
 use crate::options::HEADERS;
-use crate::room::Place;
+use crate::room::ConnectionPlace;
 use crate::wire::http1::stream::WatchedStream;
 
 /// The maximum number of bytes that hyper buffers, unless longer heads are allowed. It is hyper's default.
 const BUFFER_BYTES_MAX: usize = 8192 + 4096 * 100;
 
 /// Limits how often a refused certificate of a server is logged, by its host and port.
-static REFUSED: Throttles = Throttles::every(Duration::from_secs(60));
+static REFUSED: LogThrottles = LogThrottles::every(Duration::from_secs(60));
 
 /// The time after which the next address of an origin is tried beside those that have not answered. *Source*: RFC 8305,
 /// 8.
@@ -50,7 +50,10 @@ const QUEUE_PAUSE: Duration = Duration::from_millis(5);
 const TLS_DELAY: Duration = Duration::from_secs(1);
 
 /// Connects to one of the destination's addresses, within the connect timeout. Also returns the connection's place.
-pub(crate) async fn connect_tcp(upstream: &Upstream, to: &Destination) -> Result<(TcpStream, Place), FetchError> {
+pub(crate) async fn connect_tcp(
+    upstream: &Upstream,
+    to: &Destination,
+) -> Result<(TcpStream, ConnectionPlace), FetchError> {
     let attempt = async |address| {
         let connection = open(upstream, address).await?;
         upstream.known.addresses.note_success(address);
@@ -69,7 +72,7 @@ pub(super) async fn connect(
     tried: &[SocketAddr],
     place: Option<ServerPlace>,
     may_switch: bool,
-) -> Result<Option<Idle>, FetchError> {
+) -> Result<Option<IdleConnection>, FetchError> {
     // The attempt that wins gets it.
     let place = Cell::new(place);
     // The last time at which a connection was opened, on which TLS then begins.
@@ -88,7 +91,7 @@ pub(super) async fn connect_shared(
     to: &Destination,
     tried: &[SocketAddr],
     place: Option<ServerPlace>,
-) -> Result<Option<Opened>, FetchError> {
+) -> Result<Option<OpenedConnection>, FetchError> {
     // As in `connect`.
     let (place, opened) = (Cell::new(place), Cell::new(None));
     let is_promising = || opened.get().is_some_and(|at: Instant| at.elapsed() < TLS_DELAY);
@@ -104,23 +107,23 @@ async fn connect_shared_at(
     to: &Destination,
     address: SocketAddr,
     (opened, server_place): (&Cell<Option<Instant>>, &Cell<Option<ServerPlace>>),
-) -> Result<Opened, FetchError> {
+) -> Result<OpenedConnection, FetchError> {
     let begun = Instant::now();
     let (socket, place) = open_stream(upstream, to, address, opened).await?;
-    let stream: Box<dyn Duplex> = if to.origin.https {
+    let stream: Box<dyn DuplexIo> = if to.origin.https {
         let stream = tls(to, socket.clone(), true).await?;
         if stream.get_ref().1.alpn_protocol() != Some(&b"h2"[..]) {
             let places = (place, server_place.take());
             let mut alone = handshake(upstream, to, stream, socket, address, places, false).await?;
             alone.connect_time = Some(begun.elapsed());
-            return Ok(Opened::Alone(alone));
+            return Ok(OpenedConnection::Alone(alone));
         }
         Box::new(stream)
     } else {
         Box::new(socket)
     };
     let connection = shared::begin(upstream, to, stream, address, (place, server_place.take())).await?;
-    Ok(Opened::Shared(connection.connected_in(begun.elapsed())))
+    Ok(OpenedConnection::Shared(connection.connected_in(begun.elapsed())))
 }
 
 /// Opens a connection to an address of an origin. `opened` gets the time at which TLS begins; the connection takes the
@@ -131,7 +134,7 @@ async fn connect_at(
     address: SocketAddr,
     (opened, server_place): (&Cell<Option<Instant>>, &Cell<Option<ServerPlace>>),
     may_switch: bool,
-) -> Result<Idle, FetchError> {
+) -> Result<IdleConnection, FetchError> {
     let begun = Instant::now();
     let (socket, place) = open_stream(upstream, to, address, opened).await?;
     let mut connected = if to.origin.https {
@@ -151,14 +154,14 @@ async fn open_stream(
     to: &Destination,
     address: SocketAddr,
     opened: &Cell<Option<Instant>>,
-) -> Result<(Socket, Place), FetchError> {
+) -> Result<(SharedSocket, ConnectionPlace), FetchError> {
     let (stream, place) = match to.origin.socket_path() {
         Some(path) => open_socket(upstream, path).await?,
         None => open(upstream, address).await.map(|(tcp, place)| (OriginStream::Tcp(tcp), place))?,
     };
     opened.set(Some(Instant::now()));
     upstream.stats.origin_connections.add(1);
-    Ok((Socket::new(stream), place))
+    Ok((SharedSocket::new(stream), place))
 }
 
 /// Opens a connection to an address of an origin, within the connect timeout.
@@ -166,7 +169,7 @@ pub(super) async fn connect_in_time(
     upstream: &Upstream,
     to: &Destination,
     address: SocketAddr,
-) -> Result<Opened, FetchError> {
+) -> Result<OpenedConnection, FetchError> {
     let place = to.limit.as_ref().map(ServerLimit::try_take);
     if let Some(None) = place {
         return Err(FetchError::Busy("none is free".to_owned()));
@@ -175,7 +178,7 @@ pub(super) async fn connect_in_time(
     let attempt = async {
         match to.rules.http2 {
             true => connect_shared_at(upstream, to, address, (&opened, &place)).await,
-            false => connect_at(upstream, to, address, (&opened, &place), false).await.map(Opened::Alone),
+            false => connect_at(upstream, to, address, (&opened, &place), false).await.map(OpenedConnection::Alone),
         }
     };
     let result = tokio::time::timeout(to.rules.times.connect, attempt).await;
@@ -263,7 +266,7 @@ fn failed(error: std::io::Error) -> FetchError {
 
 /// Opens a connection to a Unix socket. If its queue is full, the kernel does not wait, as it does with TCP; so this tries
 /// again until the caller's time is over. *Errors*: also if there is no place for it.
-async fn open_socket(upstream: &Upstream, path: &str) -> Result<(OriginStream, Place), FetchError> {
+async fn open_socket(upstream: &Upstream, path: &str) -> Result<(OriginStream, ConnectionPlace), FetchError> {
     let place = upstream.place().await?;
     loop {
         match UnixStream::connect(path).await {
@@ -275,7 +278,7 @@ async fn open_socket(upstream: &Upstream, path: &str) -> Result<(OriginStream, P
 }
 
 /// Opens a TCP connection. *Errors*: also if there is no place for it.
-async fn open(upstream: &Upstream, address: SocketAddr) -> Result<(TcpStream, Place), FetchError> {
+async fn open(upstream: &Upstream, address: SocketAddr) -> Result<(TcpStream, ConnectionPlace), FetchError> {
     let place = upstream.place().await?;
     let stream = TcpStream::connect(address).await.map_err(failed)?;
     stream.set_nodelay(true).map_err(failed)?;
@@ -283,7 +286,11 @@ async fn open(upstream: &Upstream, address: SocketAddr) -> Result<(TcpStream, Pl
 }
 
 /// Begins TLS on a connection to an origin, whose server may choose HTTP/2 if it `offers_http2`.
-async fn tls(to: &Destination, socket: Socket, offers_http2: bool) -> Result<TlsStream<Socket>, FetchError> {
+async fn tls(
+    to: &Destination,
+    socket: SharedSocket,
+    offers_http2: bool,
+) -> Result<TlsStream<SharedSocket>, FetchError> {
     let (origin, rules) = (&to.origin, &to.rules);
     let connector = rules.trust.connector(offers_http2).map_err(FetchError::Connect)?;
     let name = rules.tls_name.as_deref().unwrap_or(origin.bare_host()).to_owned();
@@ -292,7 +299,7 @@ async fn tls(to: &Destination, socket: Socket, offers_http2: bool) -> Result<Tls
         if let Some(remedy) = trust::remedy(&error) {
             let authority = origin.authority();
             let text = format_args!("https://{authority}: {error}: {remedy}");
-            REFUSED.write(&authority, Level::Warning, "proxy", text);
+            REFUSED.write(&authority, LogLevel::Warning, "proxy", text);
         }
         FetchError::Connect(format!("TLS: {error}"))
     })
@@ -303,11 +310,11 @@ async fn handshake<S>(
     upstream: &Upstream,
     to: &Destination,
     stream: S,
-    socket: Socket,
+    socket: SharedSocket,
     address: SocketAddr,
-    (place, server_place): (Place, Option<ServerPlace>),
+    (place, server_place): (ConnectionPlace, Option<ServerPlace>),
     may_switch: bool,
-) -> Result<Idle, FetchError>
+) -> Result<IdleConnection, FetchError>
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
@@ -330,7 +337,7 @@ where
             if let Ok(parts) = connection.without_shutdown().await {
                 let stream = Box::new(parts.io.into_inner().into_inner());
                 let of_server = OfServer::with_place(server_place);
-                _ = tell.send(Inside { stream, early: parts.read_buf, place, of_server });
+                _ = tell.send(SwitchedConnection { stream, early: parts.read_buf, place, of_server });
             }
         });
         Some(inside)
@@ -350,5 +357,5 @@ where
         None
     };
     let since = Instant::now();
-    Ok(Idle { sender, watch, socket, inside, address, connect_time: None, since, alive: ALIVE_MAX })
+    Ok(IdleConnection { sender, watch, socket, inside, address, connect_time: None, since, alive: ALIVE_MAX })
 }

@@ -1,8 +1,8 @@
 //! The reasons why an exchange with an origin gives no response, and which of them allow a stale response.
 
 use super::BodyFault;
-use crate::rules::serve::Failure;
-use crate::wire::http1::framing::Violation;
+use crate::rules::serve::OriginFailure;
+use crate::wire::http1::framing::FramingViolation;
 
 /// The step that took too long if no address accepted a connection.
 pub(super) const CONNECTING: &str = "connecting";
@@ -33,7 +33,7 @@ pub(crate) enum FetchError {
     Client(BodyFault),
     /// The origin's response is ambiguous or not HTTP.
     #[error("the origin's response is refused: {0}")]
-    Refused(Violation),
+    Refused(FramingViolation),
     /// The connection broke, or the received bytes are not an HTTP response.
     #[error("the origin broke the exchange: {0}")]
     Broken(String),
@@ -60,15 +60,15 @@ impl FetchError {
     }
 
     /// The kind of failure, for the rules about stale responses.
-    pub fn failure(&self) -> Failure {
+    pub fn failure(&self) -> OriginFailure {
         match self {
             FetchError::Connect(_)
             | FetchError::OutOfReach
             | FetchError::Crowded
             | FetchError::Busy(_)
             | FetchError::TimedOut(_)
-            | FetchError::Broken(_) => Failure::Unreachable,
-            FetchError::Client(_) | FetchError::Refused(_) => Failure::Error,
+            | FetchError::Broken(_) => OriginFailure::Unreachable,
+            FetchError::Client(_) | FetchError::Refused(_) => OriginFailure::Error,
         }
     }
 }

@@ -14,17 +14,17 @@ use hyper::body::{Body, Incoming};
 use super::connect::{addresses_of, connect, connect_in_time};
 use super::error::FetchError;
 use super::health::ProbeBy;
-use super::lease::Lease;
+use super::lease::ConnectionLease;
 use super::race::race;
-use super::server_limit::Got;
-use super::shared::{self, Opened, StreamUse};
-use super::{Choice, Destination, Idle, RequestBody, RequestHead, Server, ServerState, Upstream};
-use crate::rules::serve::Failure;
-use crate::wire::http1::framing::Violation;
-use crate::wire::http1::informational::Informational;
+use super::server_limit::ConnectionGrant;
+use super::shared::{self, OpenedConnection, StreamUse};
+use super::{Destination, IdleConnection, OriginServer, RequestBody, RequestHead, ServerChoice, ServerState, Upstream};
+use crate::rules::serve::OriginFailure;
+use crate::wire::http1::framing::FramingViolation;
+use crate::wire::http1::informational::InformationalResponse;
 
 /// A callback that receives each informational response.
-pub(crate) type Hear<'a> = &'a dyn Fn(&Informational);
+pub(crate) type Hear<'a> = &'a dyn Fn(&InformationalResponse);
 
 /// The maximum number of addresses at which a request is repeated.
 const REPEATS_MAX: usize = 3;
@@ -45,7 +45,7 @@ pub(crate) async fn exchange(
     head: RequestHead,
     body: RequestBody,
     hear: Hear<'_>,
-) -> Result<(Response<Incoming>, Lease), FetchError> {
+) -> Result<(Response<Incoming>, ConnectionLease), FetchError> {
     match &to.choice {
         Some(choice) => in_turns(upstream, to, choice, (head, body), hear).await,
         None => at_server(upstream, to, head, body, hear, whole_time(to)).await.map_err(|unanswered| unanswered.error),
@@ -53,15 +53,15 @@ pub(crate) async fn exchange(
 }
 
 /// A request without an answer.
-pub(super) struct Unanswered {
+pub(super) struct UnansweredRequest {
     pub(super) error: FetchError,
     /// The request, if nothing of it was sent.
     pub(super) unsent: Option<Request<RequestBody>>,
 }
 
-impl From<FetchError> for Unanswered {
-    fn from(error: FetchError) -> Unanswered {
-        Unanswered { error, unsent: None }
+impl From<FetchError> for UnansweredRequest {
+    fn from(error: FetchError) -> UnansweredRequest {
+        UnansweredRequest { error, unsent: None }
     }
 }
 
@@ -70,16 +70,16 @@ impl From<FetchError> for Unanswered {
 async fn in_turns(
     upstream: &Rc<Upstream>,
     to: &Destination,
-    choice: &Choice,
+    choice: &ServerChoice,
     (mut head, mut body): (RequestHead, RequestBody),
     hear: Hear<'_>,
-) -> Result<(Response<Incoming>, Lease), FetchError> {
+) -> Result<(Response<Incoming>, ConnectionLease), FetchError> {
     let may_repeat = is_repeatable(&head.method) && body.is_empty();
     let probe_by = if may_repeat { ProbeBy::Request } else { ProbeBy::Connection };
     let pool = &choice.pool;
     pool.wait_until_known(to.rules.times.connect).await;
     let order = pool.order(&upstream.known.health, choice.key_hash, probe_by, Instant::now());
-    let name_host = |head: &mut RequestHead, server: &Server| {
+    let name_host = |head: &mut RequestHead, server: &OriginServer| {
         if choice.sends_own_host {
             let host = HeaderValue::from_str(&server.authority).expect("an authority is visible ASCII");
             head.headers.insert(HOST, host);
@@ -99,7 +99,7 @@ async fn in_turns(
         name_host(&mut head, &server);
         let sent = std::mem::replace(&mut body, RequestBody::Empty);
         let answered = at_server(upstream, &to.at(&server), head.clone(), sent, hear, ends).await;
-        let Unanswered { error, unsent } = match answered {
+        let UnansweredRequest { error, unsent } = match answered {
             Ok(answered) => return Ok(answered),
             Err(unanswered) => unanswered,
         };
@@ -148,7 +148,7 @@ pub(super) async fn at_server(
     body: RequestBody,
     hear: Hear<'_>,
     ends: Option<tokio::time::Instant>,
-) -> Result<(Response<Incoming>, Lease), Unanswered> {
+) -> Result<(Response<Incoming>, ConnectionLease), UnansweredRequest> {
     let may_repeat = is_repeatable(&head.method) && body.is_empty();
     let under_way = to.state.as_ref().map(ServerState::begin);
     let is_queued = Cell::new(false);
@@ -171,17 +171,19 @@ pub(super) async fn at_server(
     let mut result = result.map(|(response, lease)| (response, lease.counted(under_way, ends)));
     match &mut result {
         // A server that breaks bodies off answers no better than one that gives none.
-        Ok((response, lease)) if Failure::of(response.status()).is_none() => match response.body().is_end_stream() {
-            true => upstream.note_good(to),
-            false => lease.unjudged = Some(may_repeat),
-        },
+        Ok((response, lease)) if OriginFailure::of(response.status()).is_none() => {
+            match response.body().is_end_stream() {
+                true => upstream.note_good(to),
+                false => lease.unjudged = Some(may_repeat),
+            }
+        }
         Ok((response, _)) if may_repeat => {
             upstream.known.health.note_error(&to.origin);
             let answer = format_args!("it answered {}", response.status());
             to.state.iter().for_each(|server| server.note_answer(Some(&answer)));
         }
-        Err(Unanswered { error, .. }) if error.is_blameless() => {}
-        Err(Unanswered { error, .. }) if may_repeat || error.is_of_connecting() => upstream.note_bad(to, error),
+        Err(UnansweredRequest { error, .. }) if error.is_blameless() => {}
+        Err(UnansweredRequest { error, .. }) if may_repeat || error.is_of_connecting() => upstream.note_bad(to, error),
         // Whether such a request fails may depend on what its client sends, which says nothing about other requests.
         _ => {}
     }
@@ -213,11 +215,11 @@ fn is_repeatable(method: &Method) -> bool {
 pub(super) async fn try_addresses(
     upstream: &Rc<Upstream>,
     to: &Destination,
-    (head, body, mut opened): (RequestHead, RequestBody, Option<Idle>),
+    (head, body, mut opened): (RequestHead, RequestBody, Option<IdleConnection>),
     may_repeat: bool,
     hear: Hear<'_>,
     is_queued: &Cell<bool>,
-) -> Result<(Response<Incoming>, Lease), Unanswered> {
+) -> Result<(Response<Incoming>, ConnectionLease), UnansweredRequest> {
     let copy = may_repeat.then(|| head.clone());
     let again = || copy.clone().map(|head| head.with_body(RequestBody::Empty));
     let mut request = Some(head.with_body(body));
@@ -234,14 +236,14 @@ pub(super) async fn try_addresses(
                 let got = upstream.queues.get(to, limit, &upstream.stats).await;
                 is_queued.set(false);
                 match got {
-                    Ok(Got::Connection(kept)) if kept.may_be_used(!may_repeat) => Some(kept),
+                    Ok(ConnectionGrant::Connection(kept)) if kept.may_be_used(!may_repeat) => Some(kept),
                     // It has ended, or is about to.
-                    Ok(Got::Connection(_)) => continue,
-                    Ok(Got::Place(free)) => {
+                    Ok(ConnectionGrant::Connection(_)) => continue,
+                    Ok(ConnectionGrant::Place(free)) => {
                         place = Some(free);
                         None
                     }
-                    Err(error) => return Err(Unanswered { error, unsent: request }),
+                    Err(error) => return Err(UnansweredRequest { error, unsent: request }),
                 }
             }
             (kept, _) => kept,
@@ -253,19 +255,21 @@ pub(super) async fn try_addresses(
         let address = kept.address;
         let Some(sending) = request.take() else { break };
         match send(upstream, to, kept, sending, hear).await {
-            Sent::Answered(response, lease) => return Ok((response, lease)),
-            Sent::Not(unsent) => request = Some(unsent),
+            SendOutcome::Answered(response, lease) => return Ok((response, lease)),
+            SendOutcome::Not(unsent) => request = Some(unsent),
             // The origin had probably closed this kept connection before the request was sent, or had sent bytes that
             // do not answer the request. Try a new connection.
-            Sent::Failed(FetchError::Broken(_) | FetchError::Refused(Violation::Unexpected)) if may_repeat => {
+            SendOutcome::Failed(FetchError::Broken(_) | FetchError::Refused(FramingViolation::Unexpected))
+                if may_repeat =>
+            {
                 request = again();
                 break;
             }
-            Sent::Failed(error @ FetchError::TimedOut(_)) => {
+            SendOutcome::Failed(error @ FetchError::TimedOut(_)) => {
                 upstream.note_failure(to, address);
                 return Ok(race_others(upstream, to, copy, vec![address], error, hear).await?);
             }
-            Sent::Failed(error) | Sent::Unprocessed(error) => return Err(error.into()),
+            SendOutcome::Failed(error) | SendOutcome::Unprocessed(error) => return Err(error.into()),
         }
     }
     loop {
@@ -276,7 +280,7 @@ pub(super) async fn try_addresses(
                 is_queued.set(false);
                 match taken {
                     Ok(free) => Some(free),
-                    Err(error) => return Err(Unanswered { error: failed.unwrap_or(error), unsent: request }),
+                    Err(error) => return Err(UnansweredRequest { error: failed.unwrap_or(error), unsent: request }),
                 }
             }
             (place, _) => place,
@@ -286,15 +290,15 @@ pub(super) async fn try_addresses(
         let (fresh, sending) = match (connected, request, failed) {
             (Ok(Some(fresh)), Some(sending), _) => (fresh, sending),
             (_, _, Some(error)) => return Err(error.into()),
-            (Err(error), unsent, None) => return Err(Unanswered { error, unsent }),
+            (Err(error), unsent, None) => return Err(UnansweredRequest { error, unsent }),
             (Ok(_), _, None) => return Err(FetchError::Connect("the origin has no address".into()).into()),
         };
         let address = fresh.address;
         let error = match send(upstream, to, fresh, sending, hear).await {
-            Sent::Answered(response, lease) => return Ok((response, lease)),
-            Sent::Failed(error @ (FetchError::Broken(_) | FetchError::TimedOut(_))) => error,
-            Sent::Failed(error) | Sent::Unprocessed(error) => return Err(error.into()),
-            Sent::Not(_) => FetchError::Broken("it closed the connection at once".into()),
+            SendOutcome::Answered(response, lease) => return Ok((response, lease)),
+            SendOutcome::Failed(error @ (FetchError::Broken(_) | FetchError::TimedOut(_))) => error,
+            SendOutcome::Failed(error) | SendOutcome::Unprocessed(error) => return Err(error.into()),
+            SendOutcome::Not(_) => FetchError::Broken("it closed the connection at once".into()),
         };
         upstream.note_failure(to, address);
         tried.push(address);
@@ -318,7 +322,7 @@ pub(super) async fn race_others(
     tried: Vec<SocketAddr>,
     failed: FetchError,
     hear: Hear<'_>,
-) -> Result<(Response<Incoming>, Lease), FetchError> {
+) -> Result<(Response<Incoming>, ConnectionLease), FetchError> {
     let Some(head) = head else { return Err(failed) };
     let Ok(mut others) = addresses_of(upstream, to, &tried).await else { return Err(failed) };
     others.truncate(REPEATS_MAX);
@@ -337,9 +341,9 @@ pub(super) async fn race_others(
             Ok(fresh) => {
                 let request = head.clone().with_body(RequestBody::Empty);
                 match send_on_new(upstream, to, fresh, request, hear).await {
-                    Sent::Answered(response, lease) => return Ok((response, lease)),
-                    Sent::Failed(error) | Sent::Unprocessed(error) => error,
-                    Sent::Not(_) => FetchError::Broken("it closed the connection at once".into()),
+                    SendOutcome::Answered(response, lease) => return Ok((response, lease)),
+                    SendOutcome::Failed(error) | SendOutcome::Unprocessed(error) => error,
+                    SendOutcome::Not(_) => FetchError::Broken("it closed the connection at once".into()),
                 }
             }
         };
@@ -362,9 +366,9 @@ pub(super) async fn race_others(
 
 /// What became of a request.
 #[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
-pub(super) enum Sent {
+pub(super) enum SendOutcome {
     /// The origin answered.
-    Answered(Response<Incoming>, Lease),
+    Answered(Response<Incoming>, ConnectionLease),
     /// The origin may have got the request, but has not answered.
     Failed(FetchError),
     /// The origin has got the request, or a part of it, and says that it has done nothing about it.
@@ -377,13 +381,13 @@ pub(super) enum Sent {
 pub(super) async fn send_on_new(
     upstream: &Rc<Upstream>,
     to: &Destination,
-    connection: Opened,
+    connection: OpenedConnection,
     request: Request<RequestBody>,
     hear: Hear<'_>,
-) -> Sent {
+) -> SendOutcome {
     match connection {
-        Opened::Alone(connection) => send(upstream, to, connection, request, hear).await,
-        Opened::Shared(connection) => {
+        OpenedConnection::Alone(connection) => send(upstream, to, connection, request, hear).await,
+        OpenedConnection::Shared(connection) => {
             let stream = StreamUse::begin(upstream, to, &connection);
             // The connection ends with the exchange.
             drop(connection);
@@ -396,10 +400,10 @@ pub(super) async fn send_on_new(
 async fn send(
     upstream: &Rc<Upstream>,
     to: &Destination,
-    mut connection: Idle,
+    mut connection: IdleConnection,
     request: Request<RequestBody>,
     hear: Hear<'_>,
-) -> Sent {
+) -> SendOutcome {
     upstream.stats.origin_requests.add(1);
     connection.watch.begin(request.method() == Method::HEAD);
     let progress = request.body().progress();
@@ -409,7 +413,7 @@ async fn send(
     let mut response = pin!(connection.sender.try_send_request(request));
     let (watch, address) = (connection.watch.clone(), connection.address);
     let begun = Instant::now();
-    let mut lease = Lease::of_one(upstream, to, connection);
+    let mut lease = ConnectionLease::of_one(upstream, to, connection);
     lease.progress = progress;
     let result = poll_fn(|context| {
         let polled = response.as_mut().poll(context);
@@ -422,13 +426,13 @@ async fn send(
             upstream.known.addresses.note_success(address);
             lease.learn(response.headers());
             lease.head_time = Some(begun.elapsed());
-            Sent::Answered(response, lease)
+            SendOutcome::Answered(response, lease)
         }
         Err(mut refused) => match refused.take_message() {
-            Some(unsent) => Sent::Not(unsent),
+            Some(unsent) => SendOutcome::Not(unsent),
             None => match lease.progress.as_ref().and_then(|progress| progress.fault.get()) {
-                Some(fault) => Sent::Failed(FetchError::Client(fault)),
-                None => Sent::Failed(lease.explain(refused.error())),
+                Some(fault) => SendOutcome::Failed(FetchError::Client(fault)),
+                None => SendOutcome::Failed(lease.explain(refused.error())),
             },
         },
     }

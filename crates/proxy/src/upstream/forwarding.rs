@@ -18,7 +18,7 @@ const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto
 
 /// The earlier hops of a request.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Forwarding<'a> {
+pub(crate) struct ForwardingHops<'a> {
     /// The peer that sent the request.
     pub peer: IpAddr,
     /// Whether the request came over TLS.
@@ -31,7 +31,7 @@ pub(crate) struct Forwarding<'a> {
     pub keyed: &'a [HeaderName],
 }
 
-impl Forwarding<'_> {
+impl ForwardingHops<'_> {
     /// Turns a client's headers into those for an origin.
     pub fn apply(&self, headers: &mut HeaderMap) {
         remove_unkeyed(headers, self.is_trusted, self.keyed);
@@ -83,7 +83,7 @@ mod tests {
     type Lines<'a> = &'a [(&'a str, &'a str)];
 
     #[test]
-    fn one_rule_says_what_an_origin_is_told() {
+    fn forwarding_headers_depend_on_peer_trust() {
         let (nobody, trusted, silent) = ((false, true), (true, true), (false, false));
         let said: Lines = &[
             ("forwarded", "for=a"),
@@ -141,13 +141,13 @@ mod tests {
         for (peer, (is_trusted, is_told), before, after) in table {
             let mut map = headers(before);
             let peer = peer.parse().expect("an address");
-            Forwarding { peer, is_secure: false, is_trusted: *is_trusted, is_told: *is_told, keyed: &keyed }
+            ForwardingHops { peer, is_secure: false, is_trusted: *is_trusted, is_told: *is_told, keyed: &keyed }
                 .apply(&mut map);
             assert_eq!(map, headers(after), "{before:?} from {peer}");
         }
         let mut map = headers(&[]);
         let peer = "192.0.2.9".parse().expect("an address");
-        Forwarding { peer, is_secure: true, is_trusted: false, is_told: true, keyed: &[] }.apply(&mut map);
+        ForwardingHops { peer, is_secure: true, is_trusted: false, is_told: true, keyed: &[] }.apply(&mut map);
         let secure = [
             ("forwarded", "for=192.0.2.9;proto=https"),
             ("x-forwarded-for", "192.0.2.9"),

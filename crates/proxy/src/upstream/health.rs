@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::error::{CONNECTING, FetchError, LOOKUP};
-use crate::rules::key::Origin;
-use crate::rules::serve::Failure;
+use crate::rules::key::UrlOrigin;
+use crate::rules::serve::OriginFailure;
 
 /// What counts as that many failures in a row: more than any rule says.
 const AT_ONCE: u32 = 1_000_000;
@@ -49,9 +49,9 @@ pub(crate) enum ProbeBy {
 
 /// An origin whose last exchange failed.
 #[derive(Debug)]
-struct Failing {
+struct FailingOrigin {
     failures: u32,
-    last: Failure,
+    last: OriginFailure,
     is_of_connecting: bool,
     is_probed: bool,
     /// The end of the last probe.
@@ -60,22 +60,22 @@ struct Failing {
 
 /// The origins whose last exchange failed.
 #[derive(Debug, Default)]
-pub(crate) struct Health {
-    origins: Mutex<HashMap<Origin, Failing>>,
+pub(crate) struct OriginHealth {
+    origins: Mutex<HashMap<UrlOrigin, FailingOrigin>>,
     /// The number of these origins, so that a success without failing origins takes no lock.
     count: AtomicUsize,
 }
 
 /// The right to ask a failing origin whether it is back. The next probe begins a while after this value was dropped.
 #[derive(Debug)]
-pub(crate) struct Probe {
-    health: Arc<Health>,
-    origin: Origin,
+pub(crate) struct OriginProbe {
+    health: Arc<OriginHealth>,
+    origin: UrlOrigin,
 }
 
-impl Health {
+impl OriginHealth {
     /// Records that an origin gave no response for this reason, unless it is not to blame.
-    pub fn note_failure(&self, origin: &Origin, error: &FetchError) {
+    pub fn note_failure(&self, origin: &UrlOrigin, error: &FetchError) {
         if error.is_blameless() || matches!(error, FetchError::TimedOut(LOOKUP)) {
             return;
         }
@@ -84,16 +84,16 @@ impl Health {
     }
 
     /// Records that an origin has answered that it has failed.
-    pub fn note_error(&self, origin: &Origin) {
-        self.add(origin, 1, Failure::Error, false);
+    pub fn note_error(&self, origin: &UrlOrigin) {
+        self.add(origin, 1, OriginFailure::Error, false);
     }
 
-    fn add(&self, origin: &Origin, weight: u32, last: Failure, is_of_connecting: bool) {
+    fn add(&self, origin: &UrlOrigin, weight: u32, last: OriginFailure, is_of_connecting: bool) {
         let mut origins = self.origins();
         if origins.len() >= ORIGINS_MAX && !origins.contains_key(origin) {
             origins.clear();
         }
-        let new = || Failing { failures: 0, last, is_of_connecting, is_probed: false, probed: None };
+        let new = || FailingOrigin { failures: 0, last, is_of_connecting, is_probed: false, probed: None };
         let failing = origins.entry(origin.clone()).or_insert_with(new);
         failing.failures = failing.failures.saturating_add(weight);
         (failing.last, failing.is_of_connecting) = (last, is_of_connecting);
@@ -101,7 +101,7 @@ impl Health {
     }
 
     /// Records that an origin has answered. *Cost*: an atomic load if no origin fails.
-    pub fn note_success(&self, origin: &Origin) {
+    pub fn note_success(&self, origin: &UrlOrigin) {
         if self.has_failing() {
             let mut origins = self.origins();
             origins.remove(origin);
@@ -118,11 +118,11 @@ impl Health {
     /// at `now`. *Returns*: `None` if it is not failing.
     pub fn look_at(
         self: &Arc<Self>,
-        origin: &Origin,
+        origin: &UrlOrigin,
         rule: &EjectRule,
         probe_by: ProbeBy,
         now: Instant,
-    ) -> Option<(Failure, Option<Probe>)> {
+    ) -> Option<(OriginFailure, Option<OriginProbe>)> {
         let mut origins = self.origins();
         let failing = origins.get_mut(origin).filter(|failing| failing.failures >= rule.failures)?;
         let may_probe = match probe_by {
@@ -133,19 +133,19 @@ impl Health {
         Some((failing.last, if may_probe { self.probe(origin, failing, rule, now) } else { None }))
     }
 
-    /// Whether an origin is failing, and the right to probe it, as [`look_at`](Health::look_at) says.
+    /// Whether an origin is failing, and the right to probe it, as [`look_at`](OriginHealth::look_at) says.
     pub fn standing(
         self: &Arc<Self>,
-        origin: &Origin,
+        origin: &UrlOrigin,
         rule: &EjectRule,
         probe_by: ProbeBy,
         now: Instant,
-    ) -> Option<Option<Probe>> {
+    ) -> Option<Option<OriginProbe>> {
         self.look_at(origin, rule, probe_by, now).map(|(_, probe)| probe)
     }
 
     /// Records that an origin accepts connections, which ends a failure that was about that.
-    pub fn note_connected(&self, origin: &Origin) {
+    pub fn note_connected(&self, origin: &UrlOrigin) {
         if self.has_failing() {
             let mut origins = self.origins();
             if origins.get(origin).is_some_and(|failing| failing.is_of_connecting) {
@@ -157,22 +157,22 @@ impl Health {
 
     fn probe(
         self: &Arc<Self>,
-        origin: &Origin,
-        failing: &mut Failing,
+        origin: &UrlOrigin,
+        failing: &mut FailingOrigin,
         rule: &EjectRule,
         now: Instant,
-    ) -> Option<Probe> {
+    ) -> Option<OriginProbe> {
         let is_due = !failing.is_probed && failing.probed.is_none_or(|last| last + rule.pause <= now);
         failing.is_probed |= is_due;
-        is_due.then(|| Probe { health: self.clone(), origin: origin.clone() })
+        is_due.then(|| OriginProbe { health: self.clone(), origin: origin.clone() })
     }
 
-    fn origins(&self) -> MutexGuard<'_, HashMap<Origin, Failing>> {
+    fn origins(&self) -> MutexGuard<'_, HashMap<UrlOrigin, FailingOrigin>> {
         self.origins.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Probe {
+impl Drop for OriginProbe {
     fn drop(&mut self) {
         if let Some(failing) = self.health.origins().get_mut(&self.origin) {
             failing.is_probed = false;
@@ -188,13 +188,13 @@ mod tests {
     /// The rule of an origin for which nothing else is said.
     const RULE: EjectRule = EjectRule { failures: 3, pause: Duration::from_secs(1) };
 
-    fn origin(port: u16) -> Origin {
-        Origin { https: false, host: "a".into(), port }
+    fn origin(port: u16) -> UrlOrigin {
+        UrlOrigin { https: false, host: "a".into(), port }
     }
 
     #[test]
-    fn an_origin_is_failing_after_failures_in_a_row() {
-        let (health, now) = (Arc::new(Health::default()), Instant::now());
+    fn consecutive_failures_mark_origin_failing() {
+        let (health, now) = (Arc::new(OriginHealth::default()), Instant::now());
         let refused = FetchError::Connect("refused".into());
         for _ in 0..RULE.failures - 1 {
             health.note_failure(&origin(1), &refused);
@@ -205,13 +205,16 @@ mod tests {
         health.note_failure(&origin(1), &refused);
         health.note_error(&origin(2));
         assert!(health.look_at(&origin(1), &RULE, ProbeBy::Request, now).is_none());
-        assert_eq!(health.look_at(&origin(2), &RULE, ProbeBy::Request, now).expect("failing").0, Failure::Error);
+        assert_eq!(health.look_at(&origin(2), &RULE, ProbeBy::Request, now).expect("failing").0, OriginFailure::Error);
         for blameless in [FetchError::OutOfReach, FetchError::Crowded, FetchError::TimedOut(LOOKUP)] {
             (0..RULE.failures).for_each(|_| health.note_failure(&origin(3), &blameless));
             assert!(!health.origins().contains_key(&origin(3)), "{blameless}");
         }
         health.note_failure(&origin(3), &FetchError::TimedOut(CONNECTING));
-        assert_eq!(health.look_at(&origin(3), &RULE, ProbeBy::Request, now).expect("failing").0, Failure::Unreachable);
+        assert_eq!(
+            health.look_at(&origin(3), &RULE, ProbeBy::Request, now).expect("failing").0,
+            OriginFailure::Unreachable
+        );
         health.note_success(&origin(3));
         assert!(health.look_at(&origin(3), &RULE, ProbeBy::Request, now).is_none());
         let strict = EjectRule { failures: 1, ..RULE };
@@ -222,7 +225,7 @@ mod tests {
 
     #[test]
     fn connecting_probes_what_refused_connections() {
-        let (health, now) = (Arc::new(Health::default()), Instant::now());
+        let (health, now) = (Arc::new(OriginHealth::default()), Instant::now());
         let refused = FetchError::Connect("refused".into());
         (0..3).for_each(|_| health.note_failure(&origin(1), &refused));
         (0..3).for_each(|_| health.note_error(&origin(2)));
@@ -234,7 +237,7 @@ mod tests {
 
     #[test]
     fn connection_ends_failures_of_connecting_alone() {
-        let (health, now) = (Arc::new(Health::default()), Instant::now());
+        let (health, now) = (Arc::new(OriginHealth::default()), Instant::now());
         let refused = FetchError::Connect("refused".into());
         let is_failing = |port| health.standing(&origin(port), &RULE, ProbeBy::Nobody, now).is_some();
         (0..3).for_each(|_| health.note_failure(&origin(1), &refused));
@@ -250,7 +253,7 @@ mod tests {
 
     #[test]
     fn one_request_at_a_time_probes() {
-        let health = Arc::new(Health::default());
+        let health = Arc::new(OriginHealth::default());
         let now = Instant::now();
         health.note_failure(&origin(1), &FetchError::TimedOut(CONNECTING));
         let may_probe = |now| health.look_at(&origin(1), &RULE, ProbeBy::Request, now).expect("failing").1;
@@ -263,7 +266,7 @@ mod tests {
 
     #[test]
     fn failing_origins_are_bounded() {
-        let health = Health::default();
+        let health = OriginHealth::default();
         for port in 0..=ORIGINS_MAX as u16 {
             assert_eq!(health.count.load(Ordering::Relaxed), usize::from(port));
             health.note_error(&origin(port));

@@ -2,26 +2,26 @@
 
 use std::sync::Arc;
 
-use super::addresses::Addresses;
-use super::health::Health;
-use super::names::Names;
+use super::addresses::AddressMarks;
+use super::health::OriginHealth;
+use super::names::SharedNames;
 use crate::options::NameFiles;
 
 /// What all workers know about origins.
 #[derive(Debug)]
 pub(crate) struct KnownOrigins {
     /// The addresses that have failed.
-    pub(super) addresses: Addresses,
+    pub(super) addresses: AddressMarks,
     /// The origins that are failing.
-    pub(super) health: Arc<Health>,
+    pub(super) health: Arc<OriginHealth>,
     /// The names of origins.
-    pub(super) names: Arc<Names>,
+    pub(super) names: Arc<SharedNames>,
 }
 
 impl KnownOrigins {
     /// Starts without knowledge.
     pub fn new(files: NameFiles) -> KnownOrigins {
-        let (addresses, health) = (Addresses::default(), Arc::default());
-        KnownOrigins { addresses, health, names: Arc::new(Names::new(files)) }
+        let (addresses, health) = (AddressMarks::default(), Arc::default());
+        KnownOrigins { addresses, health, names: Arc::new(SharedNames::new(files)) }
     }
 }

@@ -16,7 +16,7 @@ use super::error::FetchError;
 use super::request::BodyProgress;
 use super::shared::StreamUse;
 use super::switch::WaitInside;
-use super::{ALIVE_MAX, CountedRequest, Destination, Idle, Upstream};
+use super::{ALIVE_MAX, CountedRequest, Destination, IdleConnection, Upstream};
 use crate::access_log::OriginAnswer;
 use crate::pieces::{BodyError, Pieces};
 use crate::stats::OriginRequest;
@@ -26,12 +26,12 @@ const END_TIME: Duration = Duration::from_secs(5);
 
 /// A connection in use for one exchange.
 ///
-/// After the response has been read to its end, [`Lease::finish`] returns the connection. Dropping the lease without it
+/// After the response has been read to its end, [`ConnectionLease::finish`] returns the connection. Dropping the lease without it
 /// closes the connection, or ends its stream on a shared one.
-pub(crate) struct Lease {
+pub(crate) struct ConnectionLease {
     upstream: Rc<Upstream>,
     to: Destination,
-    connection: Option<Idle>,
+    connection: Option<IdleConnection>,
     /// The place on a shared connection, instead of a connection.
     stream: Option<StreamUse>,
     /// How far the request's body has come. Only if it is complete can the connection be used again.
@@ -50,10 +50,10 @@ pub(crate) struct Lease {
     request: Option<OriginRequest>,
 }
 
-impl Lease {
+impl ConnectionLease {
     /// The lease of a connection for one request.
-    pub(super) fn of_one(upstream: &Rc<Upstream>, to: &Destination, mut connection: Idle) -> Lease {
-        let mut lease = Lease::without_connection(upstream, to);
+    pub(super) fn of_one(upstream: &Rc<Upstream>, to: &Destination, mut connection: IdleConnection) -> ConnectionLease {
+        let mut lease = ConnectionLease::without_connection(upstream, to);
         lease.connect_time = connection.connect_time.take();
         lease.connection = Some(connection);
         lease
@@ -65,14 +65,14 @@ impl Lease {
         to: &Destination,
         stream: StreamUse,
         connect_time: Option<Duration>,
-    ) -> Lease {
-        let mut lease = Lease::without_connection(upstream, to);
+    ) -> ConnectionLease {
+        let mut lease = ConnectionLease::without_connection(upstream, to);
         (lease.stream, lease.connect_time) = (Some(stream), connect_time);
         lease
     }
 
-    fn without_connection(upstream: &Rc<Upstream>, to: &Destination) -> Lease {
-        Lease {
+    fn without_connection(upstream: &Rc<Upstream>, to: &Destination) -> ConnectionLease {
+        ConnectionLease {
             upstream: upstream.clone(),
             to: to.clone(),
             connection: None,
@@ -88,13 +88,17 @@ impl Lease {
     }
 
     /// The same lease, which keeps a request counted and ends at a time.
-    pub(super) fn counted(mut self, under_way: Option<CountedRequest>, ends: Option<tokio::time::Instant>) -> Lease {
+    pub(super) fn counted(
+        mut self,
+        under_way: Option<CountedRequest>,
+        ends: Option<tokio::time::Instant>,
+    ) -> ConnectionLease {
         (self.under_way, self.ends) = (under_way, ends);
         self
     }
 
     /// The same lease, which counts the bytes of the response's body for a request.
-    pub fn of_request(mut self, request: OriginRequest) -> Lease {
+    pub fn of_request(mut self, request: OriginRequest) -> ConnectionLease {
         self.request = Some(request);
         self
     }
@@ -157,7 +161,7 @@ impl Lease {
     }
 }
 
-impl Drop for Lease {
+impl Drop for ConnectionLease {
     fn drop(&mut self) {
         if let Some(connection) = &self.connection {
             connection.watch.end();
@@ -174,7 +178,7 @@ fn announced_alive(headers: &HeaderMap) -> Option<Duration> {
 
 /// The next frame of a body. On a shared connection it is also an error if it takes too long (on another one, the connection
 /// ends then), and if the stream ends otherwise than by its end: hyper takes a reset without an error for the end.
-async fn next_frame(body: &mut Incoming, lease: &Lease) -> Option<Result<Frame<Bytes>, FetchError>> {
+async fn next_frame(body: &mut Incoming, lease: &ConnectionLease) -> Option<Result<Frame<Bytes>, FetchError>> {
     let frame = match &lease.stream {
         None => body.frame().await,
         Some(stream) => match stream.until_read(body.frame()).await {
@@ -189,7 +193,7 @@ async fn next_frame(body: &mut Incoming, lease: &Lease) -> Option<Result<Frame<B
 }
 
 /// The pieces of a response's body. After the last piece the connection is kept for the next exchange.
-pub(crate) fn pieces(body: Incoming, lease: Lease) -> Pieces {
+pub(crate) fn pieces(body: Incoming, lease: ConnectionLease) -> Pieces {
     Box::pin(unfold(Some((body, lease)), async |state| {
         let (mut body, lease) = state?;
         loop {
@@ -239,13 +243,13 @@ pub(crate) fn pieces(body: Incoming, lease: Lease) -> Pieces {
 }
 
 /// Goes on after a response without a body, whose stream may end later than its head.
-pub(crate) fn end_empty(body: Incoming, lease: Lease) {
+pub(crate) fn end_empty(body: Incoming, lease: ConnectionLease) {
     if body.is_end_stream() { lease.finish() } else { await_end(body, lease) }
 }
 
 /// Waits, in a separate task, for the end of a stream whose body is complete. Many servers send the end after the last byte,
 /// and some take a reset before it for an attack.
-fn await_end(mut body: Incoming, lease: Lease) {
+fn await_end(mut body: Incoming, lease: ConnectionLease) {
     let tasks = lease.upstream.connections.tasks.clone();
     tasks.spawn_local(async move {
         _ = tokio::time::timeout(END_TIME, next_frame(&mut body, &lease)).await;

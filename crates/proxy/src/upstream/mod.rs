@@ -34,17 +34,17 @@ pub use discovery::{ServiceFigures, count_service_servers};
 pub(crate) use discovery::{ServiceRule, find_all};
 pub(crate) use error::FetchError;
 pub(crate) use exchange::exchange;
-pub(crate) use forwarding::Forwarding;
-pub(crate) use health::{EjectRule, Probe};
+pub(crate) use forwarding::ForwardingHops;
+pub(crate) use health::{EjectRule, OriginProbe};
 pub(crate) use known::KnownOrigins;
-pub(crate) use lease::{Lease, end_empty, pieces};
-pub(crate) use pool::{Check, OriginRules, Pool};
+pub(crate) use lease::{ConnectionLease, end_empty, pieces};
+pub(crate) use pool::{OriginRules, ServerCheck, ServerPool};
 pub(crate) use request::{BodyFault, RequestBody, RequestHead};
 pub(crate) use server_limit::{LimitRule, ServerLimit};
-pub(crate) use server_set::Server;
+pub(crate) use server_set::OriginServer;
 pub(crate) use server_state::{CountedRequest, ServerState};
 pub use server_state::{OriginDown, ServerFigures};
-pub(crate) use switch::{Duplex, Inside, OfServer, Switched, switch};
+pub(crate) use switch::{DuplexIo, OfServer, SwitchAnswer, SwitchedConnection, switch};
 pub(crate) use trust::{OriginTrust, TrustFiles};
 
 use std::borrow::Cow;
@@ -61,31 +61,31 @@ use nectary_host::descriptors;
 use tokio::sync::Notify;
 
 use self::health::ProbeBy;
-use self::names::Lookups;
-use self::server_limit::Queues;
+use self::names::NameLookups;
+use self::server_limit::ServerQueues;
 use self::shared::SharedConnections;
-use self::socket::Socket;
+use self::socket::SharedSocket;
 use self::switch::WaitInside;
-use crate::connections::Connections;
+use crate::connections::WorkerConnections;
 use crate::options::ProxyOptions;
-use crate::room::{Peer, Place};
-use crate::rules::key::Origin;
-use crate::rules::serve::Failure;
+use crate::room::{ConnectionPeer, ConnectionPlace};
+use crate::rules::key::UrlOrigin;
+use crate::rules::serve::OriginFailure;
 use crate::stats::WorkerStats;
-use crate::wire::http1::watch::Watch;
+use crate::wire::http1::watch::ConnectionWatch;
 
 /// The server to which a request goes, the addresses that may be used to reach it, and the rules for connections to it.
 #[derive(Debug, Clone)]
 pub(crate) struct Destination {
-    pub origin: Origin,
-    pub reach: Reach,
+    pub origin: UrlOrigin,
+    pub reach: AddressReach,
     pub rules: Arc<OriginRules>,
     /// The record of whether the server accepts connections and answers; `None` in a forward proxy.
     pub state: Option<Arc<ServerState>>,
     /// The limit on connections to the server, if there is one.
     pub limit: Option<Arc<ServerLimit>>,
     /// The servers of which one is chosen, if there are several.
-    pub choice: Option<Choice>,
+    pub choice: Option<ServerChoice>,
     /// Whether the origin's name is whole, so that the resolver appends no domain to it.
     has_whole_name: bool,
     /// The client for which the origin's name is looked up. All clients share the connections to a destination.
@@ -94,8 +94,8 @@ pub(crate) struct Destination {
 
 /// The servers of which one is chosen for a request.
 #[derive(Debug, Clone)]
-pub(crate) struct Choice {
-    pub pool: Arc<Pool>,
+pub(crate) struct ServerChoice {
+    pub pool: Arc<ServerPool>,
     /// Whether each gets its own authority as `Host`.
     pub sends_own_host: bool,
     /// The hash of the request's key, if that decides.
@@ -123,27 +123,27 @@ impl Hash for Destination {
 
 impl Destination {
     /// A destination whose server is not one of several.
-    pub fn new(origin: Origin, reach: Reach, client: IpAddr, rules: Arc<OriginRules>) -> Destination {
+    pub fn new(origin: UrlOrigin, reach: AddressReach, client: IpAddr, rules: Arc<OriginRules>) -> Destination {
         let (state, limit, choice, has_whole_name) = (None, None, None, false);
         Destination { origin, reach, rules, state, limit, choice, has_whole_name, client }
     }
 
     /// The servers of a pool, for a request with this key.
-    pub fn of_pool(pool: &Arc<Pool>, sends_own_host: bool, key: &[u8], client: IpAddr) -> Destination {
-        let to = Destination::new(pool.named.clone(), Reach::Everywhere, client, pool.rules.clone());
+    pub fn of_pool(pool: &Arc<ServerPool>, sends_own_host: bool, key: &[u8], client: IpAddr) -> Destination {
+        let to = Destination::new(pool.named.clone(), AddressReach::Everywhere, client, pool.rules.clone());
         match (pool.servers().all(), &pool.discovery) {
             ([one], None) => to.at(one),
             _ => {
-                let choice = Choice { pool: pool.clone(), sends_own_host, key_hash: pool.hash_of(key) };
+                let choice = ServerChoice { pool: pool.clone(), sends_own_host, key_hash: pool.hash_of(key) };
                 Destination { choice: Some(choice), ..to }
             }
         }
     }
 
     /// A server of a pool, for what no client asks.
-    fn at_server(pool: &Pool, server: &Server) -> Destination {
+    fn at_server(pool: &ServerPool, server: &OriginServer) -> Destination {
         let nobody = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        Destination::new(server.origin.clone(), Reach::Everywhere, nobody, pool.rules.clone()).at(server)
+        Destination::new(server.origin.clone(), AddressReach::Everywhere, nobody, pool.rules.clone()).at(server)
     }
 
     /// The name that is looked up, or the address that it is. A name that is whole ends with a dot.
@@ -160,7 +160,7 @@ impl Destination {
     }
 
     /// The same destination at this server alone.
-    fn at(&self, server: &Server) -> Destination {
+    fn at(&self, server: &OriginServer) -> Destination {
         Destination {
             origin: server.origin.clone(),
             state: Some(server.state.clone()),
@@ -175,7 +175,7 @@ impl Destination {
 
 /// The addresses to which the proxy may connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Reach {
+pub(crate) enum AddressReach {
     /// All addresses.
     Everywhere,
     /// All except loopback and link-local addresses. Clients on other machines must not reach services at these
@@ -183,10 +183,10 @@ pub(crate) enum Reach {
     Beyond,
 }
 
-impl Reach {
+impl AddressReach {
     /// Whether the proxy may connect to an address.
     pub fn includes(self, address: IpAddr) -> bool {
-        self == Reach::Everywhere
+        self == AddressReach::Everywhere
             || match address.to_canonical() {
                 IpAddr::V4(address) => !(address.is_loopback() || address.is_unspecified() || address.is_link_local()),
                 IpAddr::V6(address) => {
@@ -201,10 +201,10 @@ impl Reach {
 const ALIVE_MAX: Duration = Duration::from_secs(1);
 
 /// A connection that waits for its next request.
-struct Idle {
+struct IdleConnection {
     sender: SendRequest<RequestBody>,
-    watch: Rc<Watch>,
-    socket: Socket,
+    watch: Rc<ConnectionWatch>,
+    socket: SharedSocket,
     /// On a connection that may switch to another protocol: what receives it then.
     inside: Option<WaitInside>,
     /// The origin's address at the other end.
@@ -217,7 +217,7 @@ struct Idle {
     alive: Duration,
 }
 
-impl Idle {
+impl IdleConnection {
     /// Whether another request may be sent on the connection. None may be sent if the connection has ended, or if the
     /// origin has sent bytes that were refused.
     fn is_usable(&self) -> bool {
@@ -235,13 +235,13 @@ impl Idle {
 pub(crate) struct Upstream {
     options: Arc<ProxyOptions>,
     stats: Arc<WorkerStats>,
-    connections: Rc<Connections>,
-    idle: RefCell<HashMap<Destination, Vec<Idle>>>,
+    connections: Rc<WorkerConnections>,
+    idle: RefCell<HashMap<Destination, Vec<IdleConnection>>>,
     /// The connections of HTTP/2.
     shared: SharedConnections,
-    queues: Queues,
+    queues: ServerQueues,
     known: Arc<KnownOrigins>,
-    lookups: Lookups,
+    lookups: NameLookups,
     is_closed: Cell<bool>,
     /// Tells probes that the worker stops.
     closing: Notify,
@@ -252,10 +252,10 @@ impl Upstream {
     pub fn new(
         options: Arc<ProxyOptions>,
         stats: Arc<WorkerStats>,
-        connections: Rc<Connections>,
+        connections: Rc<WorkerConnections>,
         known: Arc<KnownOrigins>,
     ) -> Rc<Upstream> {
-        let lookups = Lookups::new(known.names.clone(), connections.room.clone(), options.limits.connect_timeout);
+        let lookups = NameLookups::new(known.names.clone(), connections.room.clone(), options.limits.connect_timeout);
         let (idle, is_closed) = (RefCell::default(), Cell::new(false));
         Rc::new(Upstream {
             options,
@@ -263,7 +263,7 @@ impl Upstream {
             connections,
             idle,
             shared: SharedConnections::default(),
-            queues: Queues::default(),
+            queues: ServerQueues::default(),
             known,
             lookups,
             is_closed,
@@ -273,7 +273,7 @@ impl Upstream {
 
     /// The kind of failure if an origin is failing, and the right to probe it if nobody does. An origin of several servers
     /// is failing if all of them are.
-    pub fn failing(&self, to: &Destination) -> Option<(Failure, Option<Probe>)> {
+    pub fn failing(&self, to: &Destination) -> Option<(OriginFailure, Option<OriginProbe>)> {
         match &to.choice {
             Some(choice) => choice.pool.failing(&self.known.health, Instant::now()),
             None => self.known.health.look_at(&to.origin, &to.rules.eject, ProbeBy::Request, Instant::now()),
@@ -309,15 +309,15 @@ impl Upstream {
     }
 
     /// The place of a new connection. If there is none, this worker's idle connections are closed first.
-    pub async fn place(&self) -> Result<Place, FetchError> {
-        if let Some(place) = self.connections.room.take(Peer::Origin) {
+    pub async fn place(&self) -> Result<ConnectionPlace, FetchError> {
+        if let Some(place) = self.connections.room.take(ConnectionPeer::Origin) {
             return Ok(place);
         }
         self.close_unused();
         // The tasks of the closed connections give their places back.
         tokio::task::yield_now().await;
-        self.connections.room.take(Peer::Origin).ok_or_else(|| {
-            let max = self.connections.room.max(Peer::Origin);
+        self.connections.room.take(ConnectionPeer::Origin).ok_or_else(|| {
+            let max = self.connections.room.max(ConnectionPeer::Origin);
             self.stats.excess_connections.add(1);
             descriptors::note_refused(format!("{max} connections to origins are open, which is the limit"));
             FetchError::Crowded
@@ -326,10 +326,10 @@ impl Upstream {
 
     /// Takes the kept connection that was used last. If `must_be_alive`, only one that the origin certainly does not
     /// close just now.
-    fn take(&self, to: &Destination, must_be_alive: bool) -> Option<Idle> {
+    fn take(&self, to: &Destination, must_be_alive: bool) -> Option<IdleConnection> {
         let mut idle = self.idle.borrow_mut();
         let connections = idle.get_mut(to)?;
-        let may_be_taken = |idle: &mut Idle| !must_be_alive || idle.since.elapsed() < idle.alive;
+        let may_be_taken = |idle: &mut IdleConnection| !must_be_alive || idle.since.elapsed() < idle.alive;
         while let Some(found) = connections.pop_if(may_be_taken) {
             if found.may_be_used(must_be_alive) {
                 return Some(found);
@@ -346,7 +346,7 @@ impl Upstream {
         }
     }
 
-    fn keep(&self, to: &Destination, mut connection: Idle) {
+    fn keep(&self, to: &Destination, mut connection: IdleConnection) {
         let is_refused = self.is_closed.get() || self.connections.room.is_crowded() || to.has_left();
         if is_refused || connection.inside.is_some() || !connection.is_usable() {
             return;
@@ -372,28 +372,28 @@ impl Upstream {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::{Limits, OriginTimes};
+    use crate::options::{OriginTimes, ProxyLimits};
 
     #[test]
-    fn server_that_is_back_is_another_destination() {
+    fn returned_server_is_another_destination() {
         let trust = Arc::new(OriginTrust::new(None).expect("no file"));
-        let rules = Arc::new(OriginRules::new(OriginTimes::of(&Limits::default()), trust));
-        let origin = Origin { https: false, host: "a".into(), port: 81 };
-        let to = Destination::new(origin.clone(), Reach::Everywhere, IpAddr::V4(Ipv4Addr::LOCALHOST), rules);
-        let server = Server::new(origin.clone(), 1);
+        let rules = Arc::new(OriginRules::new(OriginTimes::of(&ProxyLimits::default()), trust));
+        let origin = UrlOrigin { https: false, host: "a".into(), port: 81 };
+        let to = Destination::new(origin.clone(), AddressReach::Everywhere, IpAddr::V4(Ipv4Addr::LOCALHOST), rules);
+        let server = OriginServer::new(origin.clone(), 1);
         assert!(to.at(&server) == to.at(&server.with_share(2, 7)), "it is the same with another share");
-        assert!(to.at(&server) != to.at(&Server::new(origin, 1)));
+        assert!(to.at(&server) != to.at(&OriginServer::new(origin, 1)));
     }
 
     #[test]
-    fn clients_from_elsewhere_do_not_get_to_what_listens_here() {
+    fn remote_clients_cannot_reach_local_listeners() {
         let here = ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "0.0.0.0", "::", "169.254.169.254", "fe80::1"];
         for address in here.map(|text| text.parse::<IpAddr>().expect("an address")) {
-            assert!(Reach::Everywhere.includes(address) && !Reach::Beyond.includes(address), "{address}");
+            assert!(AddressReach::Everywhere.includes(address) && !AddressReach::Beyond.includes(address), "{address}");
         }
         for address in ["192.0.2.1", "10.0.0.1", "2001:db8::1"].map(|text| text.parse::<IpAddr>().expect("an address"))
         {
-            assert!(Reach::Beyond.includes(address), "{address}");
+            assert!(AddressReach::Beyond.includes(address), "{address}");
         }
     }
 }

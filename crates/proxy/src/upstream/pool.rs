@@ -13,17 +13,17 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use http::uri::PathAndQuery;
-use nectary_config::Balance;
+use nectary_config::LoadBalancing;
 use tokio::sync::watch;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::discovery::{Discovery, ServiceRule};
-use super::health::{EjectRule, Health, Probe, ProbeBy};
-use super::server_set::{Server, ServerSet};
+use super::discovery::{ServerDiscovery, ServiceRule};
+use super::health::{EjectRule, OriginHealth, OriginProbe, ProbeBy};
+use super::server_set::{OriginServer, ServerSet};
 use super::{OriginDown, OriginTrust};
 use crate::options::OriginTimes;
-use crate::rules::key::Origin;
-use crate::rules::serve::Failure;
+use crate::rules::key::UrlOrigin;
+use crate::rules::serve::OriginFailure;
 
 /// What holds for all servers of an origin.
 #[derive(Debug)]
@@ -37,11 +37,11 @@ pub(crate) struct OriginRules {
     /// How often a request is sent again to another server.
     pub retries: usize,
     /// Which server a request goes to.
-    pub balance: Balance,
+    pub balance: LoadBalancing,
     /// When a server is failing.
     pub eject: EjectRule,
     /// What asks whether a server works, if anything does.
-    pub check: Option<Check>,
+    pub check: Option<ServerCheck>,
 }
 
 impl OriginRules {
@@ -53,7 +53,7 @@ impl OriginRules {
             tls_name: None,
             http2: false,
             retries: 0,
-            balance: Balance::RoundRobin,
+            balance: LoadBalancing::RoundRobin,
             eject: EjectRule::default(),
             check: None,
         }
@@ -62,7 +62,7 @@ impl OriginRules {
 
 /// What asks whether a server works.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Check {
+pub(crate) struct ServerCheck {
     /// Path and query of the `GET` request.
     pub path: PathAndQuery,
     /// The `Host` of the request, if it is not the server's authority.
@@ -77,52 +77,58 @@ pub(crate) struct Check {
 
 /// The servers of an origin.
 #[derive(Debug)]
-pub(crate) struct Pool {
+pub(crate) struct ServerPool {
     /// The origin's name; empty if there is only one origin.
     pub name: String,
     pub rules: Arc<OriginRules>,
     /// What names the origin where no server is chosen: its first server, or the domain of the service that names them.
-    pub named: Origin,
+    pub named: UrlOrigin,
     /// The authority of that, as `Host` has it.
     pub authority: String,
     servers: watch::Sender<Arc<ServerSet>>,
     /// What looks up the servers, if they are.
-    pub discovery: Option<Discovery>,
+    pub discovery: Option<ServerDiscovery>,
     turn: AtomicUsize,
 }
 
 /// The servers for a request, in the order in which they are asked.
 #[derive(Debug)]
-pub(crate) struct Order {
-    pub servers: Vec<Arc<Server>>,
+pub(crate) struct ServerOrder {
+    pub servers: Vec<Arc<OriginServer>>,
     /// A server that is failing, and the right to probe it.
-    pub probe: Option<(Arc<Server>, Probe)>,
+    pub probe: Option<(Arc<OriginServer>, OriginProbe)>,
 }
 
-impl Pool {
+impl ServerPool {
     /// The servers of an origin; there is at least one.
-    pub fn new(name: String, rules: Arc<OriginRules>, servers: Vec<Server>) -> Pool {
+    pub fn new(name: String, rules: Arc<OriginRules>, servers: Vec<OriginServer>) -> ServerPool {
         let named = servers[0].origin.clone();
         let servers = servers.into_iter().map(Arc::new).collect();
-        Pool::with_set(name, rules, named, ServerSet::new(servers, true))
+        ServerPool::with_set(name, rules, named, ServerSet::new(servers, true))
     }
 
-    fn with_set(name: String, rules: Arc<OriginRules>, named: Origin, set: ServerSet) -> Pool {
+    fn with_set(name: String, rules: Arc<OriginRules>, named: UrlOrigin, set: ServerSet) -> ServerPool {
         let (authority, turn) = (named.named().authority(), AtomicUsize::new(0));
-        Pool { name, rules, named, authority, servers: watch::Sender::new(Arc::new(set)), discovery: None, turn }
+        ServerPool { name, rules, named, authority, servers: watch::Sender::new(Arc::new(set)), discovery: None, turn }
     }
 
     /// The one server of a reverse proxy's origin.
-    pub fn of_one(origin: Origin, rules: Arc<OriginRules>) -> Pool {
-        Pool::new(String::new(), rules, vec![Server::new(origin, 1)])
+    pub fn of_one(origin: UrlOrigin, rules: Arc<OriginRules>) -> ServerPool {
+        ServerPool::new(String::new(), rules, vec![OriginServer::new(origin, 1)])
     }
 
     /// The servers of a service, which are looked up, and those that are asked when all of them are out.
-    pub fn of_service(name: String, rules: Arc<OriginRules>, rule: ServiceRule, listed: Vec<Server>) -> Pool {
+    pub fn of_service(
+        name: String,
+        rules: Arc<OriginRules>,
+        rule: ServiceRule,
+        listed: Vec<OriginServer>,
+    ) -> ServerPool {
         let named = rule.named.clone();
-        let discovery = Discovery::new(rule, listed.into_iter().map(Server::after_found).map(Arc::new).collect());
+        let discovery =
+            ServerDiscovery::new(rule, listed.into_iter().map(OriginServer::after_found).map(Arc::new).collect());
         let set = ServerSet::new(discovery.listed.clone(), false);
-        Pool { discovery: Some(discovery), ..Pool::with_set(name, rules, named, set) }
+        ServerPool { discovery: Some(discovery), ..ServerPool::with_set(name, rules, named, set) }
     }
 
     /// The servers as they are now.
@@ -151,26 +157,27 @@ impl Pool {
 
     /// The hash of a request's key, if the key decides which server the request goes to.
     pub fn hash_of(&self, key: &[u8]) -> u64 {
-        if self.rules.balance == Balance::Hash { xxh3_64(key) } else { 0 }
+        if self.rules.balance == LoadBalancing::Hash { xxh3_64(key) } else { 0 }
     }
 
-    /// The servers for a request whose key has this hash ([`hash_of`](Pool::hash_of)): as many as it may be sent to.
+    /// The servers for a request whose key has this hash ([`hash_of`](ServerPool::hash_of)): as many as it may be sent to.
     /// `probe_by` says what it may do for one that is failing.
-    pub fn order(&self, health: &Arc<Health>, key_hash: u64, probe_by: ProbeBy, now: Instant) -> Order {
+    pub fn order(&self, health: &Arc<OriginHealth>, key_hash: u64, probe_by: ProbeBy, now: Instant) -> ServerOrder {
         let set = self.servers();
-        let turn = if self.rules.balance == Balance::Hash { 0 } else { self.turn.fetch_add(1, Relaxed) };
+        let turn = if self.rules.balance == LoadBalancing::Hash { 0 } else { self.turn.fetch_add(1, Relaxed) };
         let mut servers = set.balanced(self.rules.balance, turn, key_hash);
         let asked_max = self.rules.retries.saturating_add(1);
         let has_failing = health.has_failing();
         if servers.len() < 2 || !(has_failing || self.rules.check.is_some()) {
             servers.truncate(asked_max);
-            return Order { servers: servers.into_iter().cloned().collect(), probe: None };
+            return ServerOrder { servers: servers.into_iter().cloned().collect(), probe: None };
         }
-        let standing = |server: &Server, probe_by| match has_failing {
+        let standing = |server: &OriginServer, probe_by| match has_failing {
             true => health.standing(&server.origin, &self.rules.eject, probe_by, now),
             false => None,
         };
-        let is_good = |server: &&Arc<Server>| standing(server, ProbeBy::Nobody).is_none() && !self.is_unhealthy(server);
+        let is_good =
+            |server: &&Arc<OriginServer>| standing(server, ProbeBy::Nobody).is_none() && !self.is_unhealthy(server);
         let (mut asked, bad): (Vec<_>, Vec<_>) = servers.into_iter().partition(is_good);
         let has_good = !asked.is_empty();
         asked.extend_from_slice(&bad);
@@ -178,21 +185,21 @@ impl Pool {
         // If all are bad, they are asked anyway, and those that are asked need no probe.
         let unprobed = if has_good { 0 } else { asked.len() };
         let probe = bad[unprobed..].iter().find_map(|server| Some((Arc::clone(server), standing(server, probe_by)??)));
-        Order { servers: asked.into_iter().cloned().collect(), probe }
+        ServerOrder { servers: asked.into_iter().cloned().collect(), probe }
     }
 
     /// Whether a server does not pass its checks.
-    pub(super) fn is_unhealthy(&self, server: &Server) -> bool {
+    pub(super) fn is_unhealthy(&self, server: &OriginServer) -> bool {
         self.rules.check.is_some() && server.state.failed_checks() >= u64::from(self.rules.eject.failures)
     }
 
     /// The failures of a server's last checks, if it therefore gets no requests.
-    pub fn check_failures(&self, server: &Server) -> Option<OriginDown> {
+    pub fn check_failures(&self, server: &OriginServer) -> Option<OriginDown> {
         self.rules.check.as_ref().and_then(|_| server.state.check_failures(self.rules.eject.failures.into()))
     }
 
     /// Why a server's last connections, checks or requests failed, if several did in a row.
-    pub fn failure_of(&self, server: &Server) -> Option<String> {
+    pub fn failure_of(&self, server: &OriginServer) -> Option<String> {
         let state = &server.state;
         let found =
             state.connection_failures().or_else(|| self.check_failures(server)).or_else(|| state.answer_failures());
@@ -200,13 +207,13 @@ impl Pool {
     }
 
     /// The kind of failure if all servers are failing, and the right to probe one if nobody does.
-    pub fn failing(&self, health: &Arc<Health>, now: Instant) -> Option<(Failure, Option<Probe>)> {
+    pub fn failing(&self, health: &Arc<OriginHealth>, now: Instant) -> Option<(OriginFailure, Option<OriginProbe>)> {
         let (set, rule) = (self.servers(), &self.rules.eject);
         // The right to probe a server is for a request that is sent to it.
         if set.weighted().any(|server| health.standing(&server.origin, rule, ProbeBy::Nobody, now).is_none()) {
             return None;
         }
-        let mut found: Option<(Failure, Option<Probe>)> = None;
+        let mut found: Option<(OriginFailure, Option<OriginProbe>)> = None;
         for server in set.weighted() {
             let has_right = found.as_ref().is_some_and(|(_, probe)| probe.is_some());
             let probe_by = if has_right { ProbeBy::Nobody } else { ProbeBy::Request };
@@ -226,38 +233,38 @@ mod tests {
     use super::super::error::FetchError;
     use super::super::server_limit::LimitRule;
     use super::*;
-    use crate::options::Limits;
+    use crate::options::ProxyLimits;
     use std::collections::HashMap;
 
-    fn pool_with(weights: &[u16], balance: Balance) -> Pool {
+    fn pool_with(weights: &[u16], balance: LoadBalancing) -> ServerPool {
         let trust = Arc::new(OriginTrust::new(None).expect("no file"));
-        let rules = OriginRules::new(OriginTimes::of(&Limits::default()), trust);
+        let rules = OriginRules::new(OriginTimes::of(&ProxyLimits::default()), trust);
         let server = |(port, weight): (usize, &u16)| {
-            Server::new(Origin { https: false, host: "a".into(), port: port as u16 + 1 }, *weight)
+            OriginServer::new(UrlOrigin { https: false, host: "a".into(), port: port as u16 + 1 }, *weight)
         };
         let rules = Arc::new(OriginRules { retries: 1, balance, ..rules });
-        Pool::new("a".into(), rules, weights.iter().enumerate().map(server).collect())
+        ServerPool::new("a".into(), rules, weights.iter().enumerate().map(server).collect())
     }
 
-    fn pool(weights: &[u16]) -> Pool {
-        pool_with(weights, Balance::RoundRobin)
+    fn pool(weights: &[u16]) -> ServerPool {
+        pool_with(weights, LoadBalancing::RoundRobin)
     }
 
-    fn ports(order: &Order) -> Vec<u16> {
+    fn ports(order: &ServerOrder) -> Vec<u16> {
         order.servers.iter().map(|server| server.origin.port).collect()
     }
 
     #[test]
     fn servers_take_turns_by_weight() {
-        let (pool, health, now) = (pool(&[2, 0, 1]), Arc::new(Health::default()), Instant::now());
+        let (pool, health, now) = (pool(&[2, 0, 1]), Arc::new(OriginHealth::default()), Instant::now());
         let turns: Vec<_> = (0..6).map(|_| ports(&pool.order(&health, 0, ProbeBy::Request, now))).collect();
         assert_eq!(turns, [[1, 3], [1, 3], [3, 1], [1, 3], [1, 3], [3, 1]]);
         assert_eq!(pool.failing(&health, now).map(|(failure, _)| failure), None);
     }
 
     #[test]
-    fn a_failing_server_is_last_and_probed_by_one() {
-        let (pool, health, now) = (pool(&[1, 1]), Arc::new(Health::default()), Instant::now());
+    fn failing_server_gets_one_probe() {
+        let (pool, health, now) = (pool(&[1, 1]), Arc::new(OriginHealth::default()), Instant::now());
         let order = |by, now| pool.order(&health, 0, by, now);
         (0..3).for_each(|_| health.note_error(&pool.servers().all()[0].origin));
         assert!(order(ProbeBy::Connection, now).probe.is_none(), "what cannot be repeated is no probe");
@@ -277,7 +284,7 @@ mod tests {
         let last = order(ProbeBy::Request, later + Duration::from_secs(10));
         assert_eq!((last.servers.len(), last.probe.is_none()), (2, true), "all are tried");
         let once = OriginRules::new(pool.rules.times, pool.rules.trust.clone());
-        let pool = Pool { rules: Arc::new(once), ..pool };
+        let pool = ServerPool { rules: Arc::new(once), ..pool };
         let last = pool.order(&health, 0, ProbeBy::Request, later + Duration::from_secs(20));
         let probed = last.probe.as_ref().map(|(server, _)| server.origin.port);
         assert_eq!((last.servers.len(), probed == Some(last.servers[0].origin.port)), (1, false));
@@ -287,10 +294,11 @@ mod tests {
     #[test]
     fn each_failing_server_has_its_probe() {
         // The same key has the same order, so that turns do not hide a server behind another.
-        let (pool, health, now) = (pool_with(&[1, 1, 1], Balance::Hash), Arc::new(Health::default()), Instant::now());
+        let (pool, health, now) =
+            (pool_with(&[1, 1, 1], LoadBalancing::Hash), Arc::new(OriginHealth::default()), Instant::now());
         (0..3).for_each(|_| health.note_error(&pool.servers().all()[0].origin));
         (0..3).for_each(|_| health.note_error(&pool.servers().all()[1].origin));
-        let probed = |order: &Order| order.probe.as_ref().map(|(server, _)| server.origin.port);
+        let probed = |order: &ServerOrder| order.probe.as_ref().map(|(server, _)| server.origin.port);
         let orders = [0; 3].map(|_| pool.order(&health, 0, ProbeBy::Request, now));
         let mut found: Vec<_> = orders.iter().filter_map(probed).collect();
         found.sort_unstable();
@@ -299,7 +307,7 @@ mod tests {
 
     #[test]
     fn failing_origin_leaves_further_probes_alone() {
-        let (pool, health, now) = (pool(&[1, 1]), Arc::new(Health::default()), Instant::now());
+        let (pool, health, now) = (pool(&[1, 1]), Arc::new(OriginHealth::default()), Instant::now());
         for server in pool.servers().all() {
             (0..3).for_each(|_| health.note_error(&server.origin));
         }
@@ -311,18 +319,18 @@ mod tests {
 
     #[test]
     fn server_without_weight_hides_no_failure() {
-        let (pool, health, now) = (pool(&[1, 0]), Arc::new(Health::default()), Instant::now());
+        let (pool, health, now) = (pool(&[1, 0]), Arc::new(OriginHealth::default()), Instant::now());
         (0..3).for_each(|_| health.note_error(&pool.servers().all()[0].origin));
         assert!(pool.failing(&health, now).is_some(), "nobody asks the other server");
     }
 
     #[test]
     fn full_server_is_asked_last() {
-        let (pool, health, now) = (pool(&[1, 1]), Arc::new(Health::default()), Instant::now());
+        let (pool, health, now) = (pool(&[1, 1]), Arc::new(OriginHealth::default()), Instant::now());
         let rule = LimitRule { connections_max: 2, queue_max: 1, queue_time: Duration::from_secs(1) };
-        let limited = |server: &Arc<Server>| Server::new(server.origin.clone(), 1).limited(Some(rule));
+        let limited = |server: &Arc<OriginServer>| OriginServer::new(server.origin.clone(), 1).limited(Some(rule));
         let servers = pool.servers().all().iter().map(limited).collect();
-        let pool = Pool::new("a".into(), pool.rules.clone(), servers);
+        let pool = ServerPool::new("a".into(), pool.rules.clone(), servers);
         let first = || [0; 2].map(|_| ports(&pool.order(&health, 0, ProbeBy::Request, now))[0]);
         let one = pool.servers().all()[0].state.begin();
         assert_eq!(first(), [1, 2], "it has room for another request");
@@ -334,7 +342,8 @@ mod tests {
 
     #[test]
     fn the_least_busy_server_is_first() {
-        let (pool, health) = (pool_with(&[1, 2, 1], Balance::LeastOutstanding), Arc::new(Health::default()));
+        let (pool, health) =
+            (pool_with(&[1, 2, 1], LoadBalancing::LeastOutstanding), Arc::new(OriginHealth::default()));
         let now = Instant::now();
         let first = || ports(&pool.order(&health, 0, ProbeBy::Request, now))[0];
         let mut requests: Vec<_> = Vec::new();
@@ -351,16 +360,17 @@ mod tests {
 
     #[test]
     fn a_key_keeps_its_server() {
-        let health = Arc::new(Health::default());
+        let health = Arc::new(OriginHealth::default());
         let all_asked = |weights: &[u16]| {
-            let pool = pool_with(weights, Balance::Hash);
+            let pool = pool_with(weights, LoadBalancing::Hash);
             let rules = OriginRules::new(pool.rules.times, pool.rules.trust.clone());
-            Pool { rules: Arc::new(OriginRules { retries: 3, balance: Balance::Hash, ..rules }), ..pool }
+            ServerPool { rules: Arc::new(OriginRules { retries: 3, balance: LoadBalancing::Hash, ..rules }), ..pool }
         };
         let (four, three) = (all_asked(&[1, 1, 1, 2]), all_asked(&[1, 1, 0, 2]));
         let now = Instant::now();
-        let order =
-            |pool: &Pool, key: &str| ports(&pool.order(&health, pool.hash_of(key.as_bytes()), ProbeBy::Nobody, now));
+        let order = |pool: &ServerPool, key: &str| {
+            ports(&pool.order(&health, pool.hash_of(key.as_bytes()), ProbeBy::Nobody, now))
+        };
         let mut counts = HashMap::<u16, usize>::new();
         for number in 0..10_000 {
             let key = format!("http://a/{number}");
@@ -376,11 +386,11 @@ mod tests {
 
     #[test]
     fn server_with_failed_checks_is_last() {
-        let (pool, health, now) = (pool(&[1, 1]), Arc::new(Health::default()), Instant::now());
+        let (pool, health, now) = (pool(&[1, 1]), Arc::new(OriginHealth::default()), Instant::now());
         let (path, second) = ("/".parse().expect("a path"), Duration::from_secs(1));
-        let check = Check { path, host: None, interval: second, time: second, statuses: Vec::new() };
+        let check = ServerCheck { path, host: None, interval: second, time: second, statuses: Vec::new() };
         let rules = OriginRules { check: Some(check), ..OriginRules::new(pool.rules.times, pool.rules.trust.clone()) };
-        let pool = Pool { rules: Arc::new(rules), ..pool };
+        let pool = ServerPool { rules: Arc::new(rules), ..pool };
         let first = || (0..2).map(|_| ports(&pool.order(&health, 0, ProbeBy::Request, now))[0]).collect::<Vec<_>>();
         let state = pool.servers().all()[0].state.clone();
         (0..2).for_each(|_| state.note_check(Some(&"503")));

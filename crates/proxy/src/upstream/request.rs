@@ -13,21 +13,21 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use nectary_host::fleet::peer_headers;
 
-use super::Forwarding;
+use super::ForwardingHops;
 use crate::pieces::BodyError;
 use crate::rules::conditional::CONDITIONAL_HEADERS;
 use crate::rules::forwarded::is_alike;
 use crate::rules::hop::remove_hop_by_hop;
 use crate::rules::origin::encodings::normal_form;
 use crate::sites::HeaderEdits;
-use crate::wire::exchange::Exchange;
-use crate::wire::http1::framing::Violation;
+use crate::wire::exchange::ClientExchange;
+use crate::wire::http1::framing::FramingViolation;
 
 /// Headers that make some origins answer a different request, for example for another URL, host or scheme, or use
 /// another proxy (`Proxy`, which programs of CGI get as the variable `HTTP_PROXY`). Neither the key nor `Vary` covers
 /// these headers, so a client that sets them could decide what other clients get from the store. They are removed from
 /// requests whose responses could be stored, unless the operator makes them a part of the key, and so are names that
-/// have underscores instead of hyphens. [`Forwarding`] handles the headers about earlier hops.
+/// have underscores instead of hyphens. [`ForwardingHops`] handles the headers about earlier hops.
 const UNKEYED: [&str; 14] = [
     "front-end-https",
     "proxy",
@@ -62,7 +62,7 @@ impl RequestHead {
         headers: &HeaderMap,
         authority: &str,
         via: &HeaderValue,
-        forwarding: &Forwarding<'_>,
+        forwarding: &ForwardingHops<'_>,
     ) -> RequestHead {
         let mut headers = headers.clone();
         remove_hop_by_hop(&mut headers);
@@ -164,7 +164,7 @@ pub(crate) struct ClientBody {
     incoming: Incoming,
     /// The number of further bytes that the body may have.
     left: u64,
-    exchange: Exchange,
+    exchange: ClientExchange,
     progress: Rc<BodyProgress>,
 }
 
@@ -186,7 +186,7 @@ pub(crate) struct BodyProgress {
 pub(crate) enum BodyFault {
     /// The framing of the body is wrong.
     #[error("the framing of its body is wrong: {0}")]
-    Framing(Violation),
+    Framing(FramingViolation),
     /// The connection ended before the body was complete.
     #[error("its body ended early")]
     EndedEarly,
@@ -197,7 +197,7 @@ pub(crate) enum BodyFault {
 
 impl RequestBody {
     /// The body of a request of this exchange.
-    pub fn of_client(incoming: Incoming, bytes_max: u64, exchange: &Exchange) -> RequestBody {
+    pub fn of_client(incoming: Incoming, bytes_max: u64, exchange: &ClientExchange) -> RequestBody {
         let progress = Rc::default();
         RequestBody::Client(ClientBody { incoming, left: bytes_max, exchange: exchange.clone(), progress })
     }
@@ -306,7 +306,7 @@ mod tests {
     use crate::rules::headers;
 
     #[test]
-    fn an_origin_gets_what_is_meant_for_it() {
+    fn origin_request_has_intended_headers() {
         let from = headers(&[
             ("host", "evil"),
             ("connection", "x-drop"),
@@ -324,7 +324,7 @@ mod tests {
         ]);
         let via = HeaderValue::from_static("1.1 nectary-1");
         let peer = "::ffff:192.0.2.9".parse().expect("an address");
-        let told = Forwarding { peer, is_secure: false, is_trusted: false, is_told: true, keyed: &[] };
+        let told = ForwardingHops { peer, is_secure: false, is_trusted: false, is_told: true, keyed: &[] };
         let uri: Uri = "http://ignored/p?q".parse().expect("a URL");
         let head = RequestHead::new(Method::GET, &uri, &from, "a:81", &via, &told);
         let expected = headers(&[
@@ -337,7 +337,7 @@ mod tests {
             ("x-forwarded-proto", "http"),
         ]);
         assert_eq!((head.target.as_str(), head.headers), ("/p?q", expected));
-        let silent = Forwarding { is_told: false, ..told };
+        let silent = ForwardingHops { is_told: false, ..told };
         let head = RequestHead::new(Method::POST, &uri, &from, "a:81", &via, &silent);
         assert_eq!(head.headers["x-original-url"], "/evil");
         assert!(!head.headers.contains_key("x-forwarded-host") && !head.headers.contains_key("x-forwarded-for"));
@@ -353,12 +353,12 @@ mod tests {
     }
 
     #[test]
-    fn asking_for_all_drops_conditions_and_ranges() {
+    fn request_for_whole_drops_conditions() {
         let from =
             headers(&[("range", "bytes=0-1"), ("if-none-match", "\"a\""), ("if-range", "\"a\""), ("accept", "x")]);
         let via = HeaderValue::from_static("v");
         let peer = "192.0.2.9".parse().expect("an address");
-        let silent = Forwarding { peer, is_secure: false, is_trusted: false, is_told: false, keyed: &[] };
+        let silent = ForwardingHops { peer, is_secure: false, is_trusted: false, is_told: false, keyed: &[] };
         let mut head = RequestHead::new(Method::GET, &"/".parse().expect("a path"), &from, "a", &via, &silent);
         head.ask_for_all();
         assert_eq!(head.headers, headers(&[("accept", "x"), ("host", "a"), ("via", "v")]));

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::error::FetchError;
-use super::{Destination, Idle};
+use super::{Destination, IdleConnection};
 use crate::stats::WorkerStats;
 use crate::wire::transport::Transport;
 
@@ -64,7 +64,7 @@ impl ServerPlace {
 }
 
 /// What a request got that needs a connection.
-pub(super) enum Got<C = Idle> {
+pub(super) enum ConnectionGrant<C = IdleConnection> {
     /// The place for a new one.
     Place(ServerPlace),
     /// One that another request no longer needs, or that has room for this one, too.
@@ -73,16 +73,16 @@ pub(super) enum Got<C = Idle> {
 
 /// A request that waits and is counted, until it has got a connection or this value is dropped.
 #[derive(Clone)]
-struct Waiting {
+struct WaitingRequest {
     limit: Arc<ServerLimit>,
     is_counted: Rc<Cell<bool>>,
 }
 
-impl Waiting {
+impl WaitingRequest {
     /// Counts a request that begins to wait. *Returns*: also how many waited before.
-    fn begin(limit: &Arc<ServerLimit>) -> (Waiting, usize) {
+    fn begin(limit: &Arc<ServerLimit>) -> (WaitingRequest, usize) {
         let before = limit.waiting.fetch_add(1, Ordering::Relaxed);
-        (Waiting { limit: limit.clone(), is_counted: Rc::new(Cell::new(true)) }, before)
+        (WaitingRequest { limit: limit.clone(), is_counted: Rc::new(Cell::new(true)) }, before)
     }
 
     fn end(&self) {
@@ -93,9 +93,9 @@ impl Waiting {
 }
 
 /// Ends the wait of a request when it is dropped.
-struct Ending(Waiting);
+struct WaitGuard(WaitingRequest);
 
-impl Drop for Ending {
+impl Drop for WaitGuard {
     fn drop(&mut self) {
         self.0.end();
     }
@@ -131,10 +131,10 @@ impl ServerLimit {
     async fn wait<C>(
         self: &Arc<Self>,
         stats: &WorkerStats,
-        (waiting, before): (Waiting, usize),
+        (waiting, before): (WaitingRequest, usize),
         handed: impl Future<Output = Option<C>>,
-    ) -> Result<Got<C>, FetchError> {
-        let _ending = Ending(waiting);
+    ) -> Result<ConnectionGrant<C>, FetchError> {
+        let _ending = WaitGuard(waiting);
         if before >= self.rule.queue_max {
             stats.queue_refusals.add(1);
             return Err(FetchError::Busy(format!("{before} requests wait for one already")));
@@ -146,9 +146,9 @@ impl ServerLimit {
         }
         tokio::select! {
             biased;
-            Some(connection) = handed => Ok(Got::Connection(connection)),
+            Some(connection) = handed => Ok(ConnectionGrant::Connection(connection)),
             Ok(permit) = self.places.clone().acquire_owned() => {
-                Ok(Got::Place(ServerPlace { limit: self.clone(), _permit: permit }))
+                Ok(ConnectionGrant::Place(ServerPlace { limit: self.clone(), _permit: permit }))
             }
             () = tokio::time::sleep(self.rule.queue_time) => {
                 stats.queue_refusals.add(1);
@@ -157,59 +157,59 @@ impl ServerLimit {
         }
     }
 
-    /// Waits for a place, as [`Queues::get`] does.
+    /// Waits for a place, as [`ServerQueues::get`] does.
     pub(super) async fn take(self: &Arc<Self>, stats: &WorkerStats) -> Result<ServerPlace, FetchError> {
         if let Some(place) = self.try_take() {
             return Ok(place);
         }
-        match self.wait(stats, Waiting::begin(self), std::future::pending::<Option<Idle>>()).await? {
-            Got::Place(place) => Ok(place),
-            Got::Connection(_) => Err(FetchError::Busy("it was given to another request".to_owned())),
+        match self.wait(stats, WaitingRequest::begin(self), std::future::pending::<Option<IdleConnection>>()).await? {
+            ConnectionGrant::Place(place) => Ok(place),
+            ConnectionGrant::Connection(_) => Err(FetchError::Busy("it was given to another request".to_owned())),
         }
     }
 
-    /// Waits for a place, as [`Queues::get`] does, or for the connection that `found` brings.
+    /// Waits for a place, as [`ServerQueues::get`] does, or for the connection that `found` brings.
     pub(super) async fn take_or<C>(
         self: &Arc<Self>,
         stats: &WorkerStats,
         found: impl Future<Output = Option<C>>,
-    ) -> Result<Got<C>, FetchError> {
-        self.wait(stats, Waiting::begin(self), found).await
+    ) -> Result<ConnectionGrant<C>, FetchError> {
+        self.wait(stats, WaitingRequest::begin(self), found).await
     }
 }
 
 /// A request that waits, and how it is given a connection.
-struct Waiter {
-    hand: oneshot::Sender<Idle>,
-    waiting: Waiting,
+struct ConnectionWaiter {
+    hand: oneshot::Sender<IdleConnection>,
+    waiting: WaitingRequest,
 }
 
 /// The requests of one worker that wait for a connection to a server.
 #[derive(Default)]
-pub(super) struct Queues {
-    queues: RefCell<HashMap<Destination, VecDeque<Waiter>>>,
+pub(super) struct ServerQueues {
+    queues: RefCell<HashMap<Destination, VecDeque<ConnectionWaiter>>>,
     /// The connections that were no longer needed while others waited, too.
     turns: Cell<u32>,
 }
 
-impl Queues {
+impl ServerQueues {
     /// Gets a place for a connection, or a connection. *Errors*: [`FetchError::Busy`].
     pub async fn get(
         &self,
         to: &Destination,
         limit: &Arc<ServerLimit>,
         stats: &WorkerStats,
-    ) -> Result<Got, FetchError> {
+    ) -> Result<ConnectionGrant, FetchError> {
         if let Some(place) = limit.try_take() {
-            return Ok(Got::Place(place));
+            return Ok(ConnectionGrant::Place(place));
         }
         let (hand, handed) = oneshot::channel();
-        let (waiting, before) = Waiting::begin(limit);
+        let (waiting, before) = WaitingRequest::begin(limit);
         {
             let mut queues = self.queues.borrow_mut();
             let queue = queues.entry(to.clone()).or_default();
             queue.retain(|waiter| !waiter.hand.is_closed());
-            queue.push_back(Waiter { hand, waiting: waiting.clone() });
+            queue.push_back(ConnectionWaiter { hand, waiting: waiting.clone() });
         }
         let handed = async {
             let connection = handed.await.ok()?;
@@ -221,7 +221,12 @@ impl Queues {
 
     /// Gives a connection that is no longer needed to a request of this worker that waits for one. *Returns*: the connection
     /// if nobody waits anywhere. If somebody waits elsewhere alone, it is closed.
-    pub fn hand_over(&self, to: &Destination, limit: &ServerLimit, mut connection: Idle) -> Option<Idle> {
+    pub fn hand_over(
+        &self,
+        to: &Destination,
+        limit: &ServerLimit,
+        mut connection: IdleConnection,
+    ) -> Option<IdleConnection> {
         let waiting = limit.waiting();
         if waiting == 0 {
             return Some(connection);
@@ -266,7 +271,7 @@ mod tests {
     const RULE: LimitRule = LimitRule { connections_max: 2, queue_max: 1, queue_time: Duration::from_secs(5) };
 
     #[tokio::test(start_paused = true)]
-    async fn requests_wait_for_a_place_and_not_for_ever() {
+    async fn server_wait_is_bounded() {
         let (limit, stats) = (ServerLimit::new(RULE), WorkerStats::default());
         let first = limit.take(&stats).await.expect("a place");
         let _second = limit.take(&stats).await.expect("a place");
@@ -286,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn unused_connections_are_told_of_a_wait() {
+    async fn wait_closes_unused_connection() {
         let (limit, stats) = (ServerLimit::new(LimitRule { connections_max: 1, ..RULE }), WorkerStats::default());
         let unused = limit.take(&stats).await.expect("a place");
         let transport = Transport::new(std::rc::Rc::default());

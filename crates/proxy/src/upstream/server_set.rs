@@ -11,12 +11,12 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use nectary_config::Balance;
+use nectary_config::LoadBalancing;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::ServerState;
 use super::server_limit::{LimitRule, ServerLimit};
-use crate::rules::key::Origin;
+use crate::rules::key::UrlOrigin;
 
 /// The level of servers of the configuration where records of a service name others: after all priorities.
 const LISTED_LEVEL: u32 = u16::MAX as u32 + 1;
@@ -27,8 +27,8 @@ const STEP_PERMILLE: u64 = 618;
 
 /// A server of an origin.
 #[derive(Debug)]
-pub(crate) struct Server {
-    pub origin: Origin,
+pub(crate) struct OriginServer {
+    pub origin: UrlOrigin,
     /// Host and port, as `Host` has them. For a server that records of a service name, the name of the service's domain.
     pub authority: String,
     /// The share of the requests, relative to the other servers'.
@@ -45,13 +45,13 @@ pub(crate) struct Server {
     hash: u64,
 }
 
-impl Server {
+impl OriginServer {
     /// A server of which nothing is known yet.
-    pub fn new(origin: Origin, weight: u16) -> Server {
+    pub fn new(origin: UrlOrigin, weight: u16) -> OriginServer {
         let authority = origin.named().authority();
         let (state, limit) = (Arc::default(), None);
-        let server = Server { authority, origin, weight, level: 0, is_found: false, state, limit, hash: 0 };
-        Server { hash: xxh3_64(server.url().as_bytes()), ..server }
+        let server = OriginServer { authority, origin, weight, level: 0, is_found: false, state, limit, hash: 0 };
+        OriginServer { hash: xxh3_64(server.url().as_bytes()), ..server }
     }
 
     /// Its URL.
@@ -60,28 +60,28 @@ impl Server {
     }
 
     /// The same server, to which connections are limited.
-    pub fn limited(self, rule: Option<LimitRule>) -> Server {
-        Server { limit: rule.map(ServerLimit::new), ..self }
+    pub fn limited(self, rule: Option<LimitRule>) -> OriginServer {
+        OriginServer { limit: rule.map(ServerLimit::new), ..self }
     }
 
     /// The same server, whose connections share this limit with others to it.
-    pub fn limited_by(self, limit: Arc<ServerLimit>) -> Server {
-        Server { limit: Some(limit), ..self }
+    pub fn limited_by(self, limit: Arc<ServerLimit>) -> OriginServer {
+        OriginServer { limit: Some(limit), ..self }
     }
 
     /// The same server, which is asked after all that records of a service name.
-    pub fn after_found(self) -> Server {
-        Server { level: LISTED_LEVEL, ..self }
+    pub fn after_found(self) -> OriginServer {
+        OriginServer { level: LISTED_LEVEL, ..self }
     }
 
     /// The same server as one that a record with this priority names. It gets this `Host`.
-    pub fn found(self, priority: u16, authority: &str) -> Server {
-        Server { level: priority.into(), is_found: true, authority: authority.to_owned(), ..self }
+    pub fn found(self, priority: u16, authority: &str) -> OriginServer {
+        OriginServer { level: priority.into(), is_found: true, authority: authority.to_owned(), ..self }
     }
 
     /// The same server with another share. What is known of it stays.
-    pub fn with_share(&self, priority: u16, weight: u16) -> Server {
-        Server {
+    pub fn with_share(&self, priority: u16, weight: u16) -> OriginServer {
+        OriginServer {
             origin: self.origin.clone(),
             authority: self.authority.clone(),
             weight,
@@ -120,37 +120,37 @@ impl Server {
 }
 
 /// The requests of a server relative to its weight.
-struct Load {
+struct ServerLoad {
     requests: usize,
     weight: u16,
 }
 
-impl Ord for Load {
-    fn cmp(&self, other: &Load) -> Ordering {
-        let product = |one: &Load, by: &Load| one.requests.saturating_mul(by.weight.into());
+impl Ord for ServerLoad {
+    fn cmp(&self, other: &ServerLoad) -> Ordering {
+        let product = |one: &ServerLoad, by: &ServerLoad| one.requests.saturating_mul(by.weight.into());
         product(self, other).cmp(&product(other, self))
     }
 }
 
-impl PartialOrd for Load {
-    fn partial_cmp(&self, other: &Load) -> Option<Ordering> {
+impl PartialOrd for ServerLoad {
+    fn partial_cmp(&self, other: &ServerLoad) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Load {
-    fn eq(&self, other: &Load) -> bool {
+impl PartialEq for ServerLoad {
+    fn eq(&self, other: &ServerLoad) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Load {}
+impl Eq for ServerLoad {}
 
 /// The servers of an origin at one moment.
 #[derive(Debug)]
 pub(crate) struct ServerSet {
     /// The servers, the lowest level first.
-    servers: Vec<Arc<Server>>,
+    servers: Vec<Arc<OriginServer>>,
     levels: Vec<ServerLevel>,
     /// Whether they have been looked up, if they must be.
     is_known: bool,
@@ -160,7 +160,7 @@ pub(crate) struct ServerSet {
 #[derive(Debug)]
 struct ServerLevel {
     /// The servers that have a weight.
-    servers: Vec<Arc<Server>>,
+    servers: Vec<Arc<OriginServer>>,
     /// How many turns the servers have together.
     turns: u64,
     /// What all weights are multiples of.
@@ -171,7 +171,7 @@ struct ServerLevel {
 
 impl ServerSet {
     /// These servers; if they do not have to be looked up first, they are known.
-    pub fn new(mut servers: Vec<Arc<Server>>, is_known: bool) -> ServerSet {
+    pub fn new(mut servers: Vec<Arc<OriginServer>>, is_known: bool) -> ServerSet {
         // The sort keeps the order of equals.
         servers.sort_by_key(|server| server.level);
         let levels = servers.chunk_by(|one, other| one.level == other.level).map(ServerLevel::new).collect();
@@ -179,12 +179,12 @@ impl ServerSet {
     }
 
     /// All servers, the lowest level first.
-    pub fn all(&self) -> &[Arc<Server>] {
+    pub fn all(&self) -> &[Arc<OriginServer>] {
         &self.servers
     }
 
     /// The servers that have a weight.
-    pub fn weighted(&self) -> impl Iterator<Item = &Arc<Server>> {
+    pub fn weighted(&self) -> impl Iterator<Item = &Arc<OriginServer>> {
         self.levels.iter().flat_map(|level| &level.servers)
     }
 
@@ -194,11 +194,11 @@ impl ServerSet {
     }
 
     /// The servers that have a weight, in the order in which the request with this turn and this key asks them.
-    pub fn balanced(&self, balance: Balance, turn: usize, key_hash: u64) -> Vec<&Arc<Server>> {
+    pub fn balanced(&self, balance: LoadBalancing, turn: usize, key_hash: u64) -> Vec<&Arc<OriginServer>> {
         let mut servers = Vec::with_capacity(self.servers.len());
         for level in &self.levels {
             let begin = servers.len();
-            servers.extend(level.in_turn(if balance == Balance::Hash { 0 } else { turn }));
+            servers.extend(level.in_turn(if balance == LoadBalancing::Hash { 0 } else { turn }));
             level_order(&mut servers[begin..], balance, key_hash);
         }
         servers
@@ -206,14 +206,15 @@ impl ServerSet {
 }
 
 /// Sorts servers of one level, which are in turn.
-fn level_order(servers: &mut [&Arc<Server>], balance: Balance, key_hash: u64) {
+fn level_order(servers: &mut [&Arc<OriginServer>], balance: LoadBalancing, key_hash: u64) {
     // The counts change while they are sorted by, so each is read once; sorts keep the turns of equals.
     match balance {
-        Balance::RoundRobin => {}
-        Balance::LeastOutstanding => {
-            servers.sort_by_cached_key(|server| Load { requests: server.state.under_way(), weight: server.weight });
+        LoadBalancing::RoundRobin => {}
+        LoadBalancing::LeastOutstanding => {
+            servers
+                .sort_by_cached_key(|server| ServerLoad { requests: server.state.under_way(), weight: server.weight });
         }
-        Balance::Hash => {
+        LoadBalancing::Hash => {
             let mut ranked: Vec<_> = servers.iter().map(|server| (server.rank(key_hash), *server)).collect();
             ranked.sort_by(|(one, _), (other, _)| other.total_cmp(one));
             ranked.into_iter().zip(servers.iter_mut()).for_each(|((_, server), place)| *place = server);
@@ -226,7 +227,7 @@ fn level_order(servers: &mut [&Arc<Server>], balance: Balance, key_hash: u64) {
 }
 
 impl ServerLevel {
-    fn new(servers: &[Arc<Server>]) -> ServerLevel {
+    fn new(servers: &[Arc<OriginServer>]) -> ServerLevel {
         let servers: Vec<_> = servers.iter().filter(|server| server.weight > 0).cloned().collect();
         let weights = || servers.iter().map(|server| u64::from(server.weight));
         let divisor = weights().fold(0, common_divisor).max(1);
@@ -237,9 +238,9 @@ impl ServerLevel {
     }
 
     /// The servers, beginning with the one that has this turn.
-    fn in_turn(&self, turn: usize) -> impl Iterator<Item = &Arc<Server>> {
+    fn in_turn(&self, turn: usize) -> impl Iterator<Item = &Arc<OriginServer>> {
         let mut at = turn as u64 % self.turns * self.step % self.turns;
-        let has_turn = |server: &Arc<Server>| match at.checked_sub(u64::from(server.weight) / self.divisor) {
+        let has_turn = |server: &Arc<OriginServer>| match at.checked_sub(u64::from(server.weight) / self.divisor) {
             Some(left) => {
                 at = left;
                 false
@@ -266,12 +267,12 @@ fn spread_step(turns: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn server(port: u16, weight: u16) -> Server {
-        Server::new(Origin { https: false, host: "a".into(), port }, weight)
+    fn server(port: u16, weight: u16) -> OriginServer {
+        OriginServer::new(UrlOrigin { https: false, host: "a".into(), port }, weight)
     }
 
     fn first_ports(set: &ServerSet, turns: usize) -> Vec<u16> {
-        let first = |turn| set.balanced(Balance::RoundRobin, turn, 0)[0].origin.port;
+        let first = |turn| set.balanced(LoadBalancing::RoundRobin, turn, 0)[0].origin.port;
         (0..turns).map(first).collect()
     }
 
@@ -305,7 +306,7 @@ mod tests {
             at(5, 0, 10),
         ];
         let set = ServerSet::new(servers, true);
-        for balance in [Balance::RoundRobin, Balance::LeastOutstanding, Balance::Hash] {
+        for balance in [LoadBalancing::RoundRobin, LoadBalancing::LeastOutstanding, LoadBalancing::Hash] {
             let mut first = [0; 3];
             for number in 0..64_u64 {
                 let order = set.balanced(balance, number as usize, xxh3_64(&number.to_le_bytes()));
@@ -317,18 +318,18 @@ mod tests {
         }
         let second = set.servers.iter().find(|server| server.origin.port == 2).expect("the second");
         let _busy = second.state.begin();
-        let order = set.balanced(Balance::LeastOutstanding, 0, 0);
+        let order = set.balanced(LoadBalancing::LeastOutstanding, 0, 0);
         assert_eq!(order.iter().map(|server| server.origin.port).collect::<Vec<_>>(), [1, 2, 3, 4, 9]);
     }
 
     #[test]
-    fn full_server_is_last_of_its_level() {
+    fn full_server_comes_last() {
         let rule = LimitRule { connections_max: 1, queue_max: 1, queue_time: std::time::Duration::from_secs(1) };
         let at = |port, priority| Arc::new(server(port, 1).limited(Some(rule)).found(priority, "a"));
         let set = ServerSet::new(vec![at(1, 1), at(2, 1), at(3, 2)], true);
         let busy: Vec<_> = set.servers[..1].iter().map(|server| server.state.begin()).collect();
         let ports = |turn| -> Vec<u16> {
-            set.balanced(Balance::RoundRobin, turn, 0).iter().map(|server| server.origin.port).collect()
+            set.balanced(LoadBalancing::RoundRobin, turn, 0).iter().map(|server| server.origin.port).collect()
         };
         assert_eq!([ports(0), ports(1)], [[2, 1, 3], [2, 1, 3]]);
         let _more = set.servers[1].state.begin();

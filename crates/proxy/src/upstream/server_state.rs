@@ -14,9 +14,9 @@ pub(super) const FAILURES_MIN: u64 = 3;
 /// has. Workers update this when they open a connection, and when an exchange begins and ends.
 #[derive(Debug, Default)]
 pub(crate) struct ServerState {
-    connections: Streak,
-    answers: Streak,
-    checks: Streak,
+    connections: FailureStreak,
+    answers: FailureStreak,
+    checks: FailureStreak,
     requests: AtomicU64,
     under_way: AtomicUsize,
     has_left: AtomicBool,
@@ -34,12 +34,12 @@ impl Drop for CountedRequest {
 
 /// Failures since the last success.
 #[derive(Debug, Default)]
-struct Streak {
+struct FailureStreak {
     failures: AtomicU64,
     last: Mutex<String>,
 }
 
-impl Streak {
+impl FailureStreak {
     fn note(&self, failure: Option<&dyn std::fmt::Display>) {
         match failure {
             None if self.failures.load(Ordering::Relaxed) > 0 => self.failures.store(0, Ordering::Relaxed),
@@ -51,7 +51,7 @@ impl Streak {
         }
     }
 
-    fn continue_from(&self, former: &Streak) {
+    fn continue_from(&self, former: &FailureStreak) {
         let last = former.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = last;
         self.failures.store(former.failures.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -77,11 +77,11 @@ impl OriginStream {
 
 /// A connection that its two users share on one thread.
 #[derive(Debug, Clone)]
-pub(super) struct Socket(Rc<OriginStream>);
+pub(super) struct SharedSocket(Rc<OriginStream>);
 
-impl Socket {
-    pub fn new(stream: impl Into<OriginStream>) -> Socket {
-        Socket(Rc::new(stream.into()))
+impl SharedSocket {
+    pub fn new(stream: impl Into<OriginStream>) -> SharedSocket {
+        SharedSocket(Rc::new(stream.into()))
     }
 
     /// Whether nothing waits to be read, neither bytes nor the end of the stream. *Cost*: one system call.
@@ -97,7 +97,7 @@ impl Socket {
     }
 }
 
-impl AsyncRead for Socket {
+impl AsyncRead for SharedSocket {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         loop {
             ready!(self.0.poll_read_ready(context))?;
@@ -109,7 +109,7 @@ impl AsyncRead for Socket {
     }
 }
 
-impl AsyncWrite for Socket {
+impl AsyncWrite for SharedSocket {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         loop {
             ready!(self.0.poll_write_ready(context))?;
@@ -156,12 +156,13 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+    /// Bytes that have arrived are seen although the runtime has not noticed them.
     #[tokio::test]
-    async fn what_waits_is_seen_although_the_runtime_has_not_noticed_it() {
+    async fn socket_sees_bytes_before_runtime() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let stream = TcpStream::connect(listener.local_addr().expect("an address")).await.expect("a connection");
         let (mut far, _) = listener.accept().expect("a connection");
-        let mut socket = Socket::new(stream);
+        let mut socket = SharedSocket::new(stream);
         assert!(socket.is_quiet());
         // On loopback, written bytes arrive at once. The test awaits nothing, so the runtime does not notice that they
         // arrived.

@@ -19,22 +19,22 @@ use super::connect::connect;
 use super::error::FetchError;
 use super::exchange::note_connection;
 use super::health::ProbeBy;
-use super::lease::Lease;
+use super::lease::ConnectionLease;
 use super::server_limit::ServerPlace;
-use super::{CountedRequest, Destination, Idle, RequestBody, RequestHead, ServerState, Upstream};
-use crate::room::Place;
+use super::{CountedRequest, Destination, IdleConnection, RequestBody, RequestHead, ServerState, Upstream};
+use crate::room::ConnectionPlace;
 
 /// A stream in both directions.
-pub(crate) trait Duplex: AsyncRead + AsyncWrite + Unpin {}
+pub(crate) trait DuplexIo: AsyncRead + AsyncWrite + Unpin {}
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Duplex for S {}
+impl<S: AsyncRead + AsyncWrite + Unpin> DuplexIo for S {}
 
 /// A connection that no longer speaks HTTP.
-pub(crate) struct Inside {
-    pub stream: Box<dyn Duplex>,
+pub(crate) struct SwitchedConnection {
+    pub stream: Box<dyn DuplexIo>,
     /// The bytes that arrived right after the head of the response.
     pub early: Bytes,
-    pub place: Place,
+    pub place: ConnectionPlace,
     pub of_server: OfServer,
 }
 
@@ -54,14 +54,14 @@ impl OfServer {
 }
 
 /// Receives the connection when hyper has ended its work on it.
-pub(super) type WaitInside = oneshot::Receiver<Inside>;
+pub(super) type WaitInside = oneshot::Receiver<SwitchedConnection>;
 
 /// The answer of an origin that was asked to switch.
-pub(crate) enum Switched {
+pub(crate) enum SwitchAnswer {
     /// The origin has switched; these are the headers of its response.
-    Yes(HeaderMap, Inside),
+    Yes(HeaderMap, SwitchedConnection),
     /// The origin answered with an ordinary response.
-    No(Response<Incoming>, Box<Lease>),
+    No(Response<Incoming>, Box<ConnectionLease>),
 }
 
 /// Sends a request whose head asks for another protocol.
@@ -69,7 +69,7 @@ pub(crate) async fn switch(
     upstream: &Rc<Upstream>,
     to: &Destination,
     mut head: RequestHead,
-) -> Result<Switched, FetchError> {
+) -> Result<SwitchAnswer, FetchError> {
     let (chosen, connected) = match &to.choice {
         Some(choice) => {
             let pool = &choice.pool;
@@ -103,17 +103,17 @@ pub(crate) async fn switch(
     connection.watch.begin(false);
     connection.watch.await_switch();
     let sent = connection.sender.send_request(head.with_body(RequestBody::Empty)).await;
-    let lease = Lease::of_one(upstream, to, connection);
+    let lease = ConnectionLease::of_one(upstream, to, connection);
     let response = sent.map_err(|error| lease.explain(&error))?;
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        return Ok(Switched::No(response, Box::new(lease.counted(under_way, None))));
+        return Ok(SwitchAnswer::No(response, Box::new(lease.counted(under_way, None))));
     }
     let (parts, _) = response.into_parts();
     match lease.into_inside() {
         Some(inside) => match inside.await {
             Ok(mut inside) => {
                 inside.of_server._under_way = under_way;
-                Ok(Switched::Yes(parts.headers, inside))
+                Ok(SwitchAnswer::Yes(parts.headers, inside))
             }
             Err(_) => Err(FetchError::Broken("the connection ended".into())),
         },
@@ -122,7 +122,7 @@ pub(crate) async fn switch(
 }
 
 /// A new connection on which the protocol may be switched. A failure counts for the server's health.
-async fn connect_at(upstream: &Rc<Upstream>, to: &Destination) -> Result<Idle, FetchError> {
+async fn connect_at(upstream: &Rc<Upstream>, to: &Destination) -> Result<IdleConnection, FetchError> {
     let place = match &to.limit {
         Some(limit) => Some(limit.take(&upstream.stats).await?),
         None => None,

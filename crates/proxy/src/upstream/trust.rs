@@ -35,13 +35,13 @@ pub(crate) struct TrustFiles {
 /// The certificates that are trusted for origins, and the one that is shown to them.
 pub(crate) struct OriginTrust {
     files: TrustFiles,
-    state: RwLock<State>,
+    state: RwLock<TrustState>,
 }
 
 /// A certificate with its chain and its key.
 type Shown = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-struct State {
+struct TrustState {
     /// The certificates of the operator's file.
     own: RootCertStore,
     shown: Option<Shown>,
@@ -55,16 +55,16 @@ impl OriginTrust {
         OriginTrust::with_files(TrustFiles { authorities: path.map(Path::to_owned), ..TrustFiles::default() })
     }
 
-    /// Reads the operator's files. *Errors*: [`Error::OriginCa`], [`Error::Tls`], [`Error::Certificate`].
+    /// Reads the operator's files. *Errors*: [`Error::OriginCa`], [`Error::TlsService`], [`Error::Certificate`].
     pub fn with_files(files: TrustFiles) -> Result<OriginTrust, Error> {
-        let state = RwLock::new(State::read(&files)?);
+        let state = RwLock::new(TrustState::read(&files)?);
         Ok(OriginTrust { files, state })
     }
 
     /// Reads all certificates again. New connections use them. *Errors*: [`Error::OriginCa`]; what was trusted before
     /// then stays trusted.
     pub fn reload(&self) -> Result<(), Error> {
-        let state = State::read(&self.files)?;
+        let state = TrustState::read(&self.files)?;
         *self.state.write().unwrap_or_else(PoisonError::into_inner) = state;
         Ok(())
     }
@@ -98,8 +98,8 @@ impl fmt::Debug for OriginTrust {
     }
 }
 
-impl State {
-    fn read(files: &TrustFiles) -> Result<State, Error> {
+impl TrustState {
+    fn read(files: &TrustFiles) -> Result<TrustState, Error> {
         let own = read(files.authorities.as_deref())?;
         let shown = match (&files.certificate, &files.key) {
             (Some(certificate), Some(key)) => {
@@ -111,7 +111,7 @@ impl State {
             }
             _ => None,
         };
-        Ok(State { own, shown, configs: [None, None] })
+        Ok(TrustState { own, shown, configs: [None, None] })
     }
 }
 

@@ -1,63 +1,63 @@
 //! One request and its response, as the service sees the connection on which they go.
 //!
 //! Owns: the calls that the service makes while it works on a request, whatever the protocol. With HTTP/1 a connection
-//! has one exchange at a time; with HTTP/2 each exchange is a [`Stream`].
+//! has one exchange at a time; with HTTP/2 each exchange is a [`Http2Stream`].
 
 use std::rc::Rc;
 
-use super::http1::framing::Violation;
-use super::http1::watch::Watch;
-use super::http2::Stream;
+use super::http1::framing::FramingViolation;
+use super::http1::watch::ConnectionWatch;
+use super::http2::Http2Stream;
 
 /// The way to the client of a request.
 #[derive(Debug, Clone)]
-pub enum Exchange {
+pub enum ClientExchange {
     /// A connection of HTTP/1.
-    Http1(Rc<Watch>),
+    Http1(Rc<ConnectionWatch>),
     /// A stream of a connection of HTTP/2.
-    Http2(Rc<Stream>),
+    Http2(Rc<Http2Stream>),
 }
 
-impl Exchange {
+impl ClientExchange {
     /// Records that the response's body is over, with or without success.
     pub fn end(&self) {
         match self {
-            Exchange::Http1(watch) => watch.end(),
+            ClientExchange::Http1(watch) => watch.end(),
             // It ends with its stream.
-            Exchange::Http2(_) => {}
+            ClientExchange::Http2(_) => {}
         }
     }
 
     /// Records that the answer is ready and will now be written.
     pub fn answered(&self) {
         match self {
-            Exchange::Http1(watch) => watch.answered(),
-            Exchange::Http2(stream) => stream.answered(),
+            ClientExchange::Http1(watch) => watch.answered(),
+            ClientExchange::Http2(stream) => stream.answered(),
         }
     }
 
     /// Sends an informational response before the answer under way. HTTP/2 sends none.
     pub fn announce(&self, response: &[u8]) {
         match self {
-            Exchange::Http1(watch) => watch.announce(response),
-            Exchange::Http2(_) => {}
+            ClientExchange::Http1(watch) => watch.announce(response),
+            ClientExchange::Http2(_) => {}
         }
     }
 
     /// The reason why the client's bytes were refused; `None` if they were not.
-    pub fn violation(&self) -> Option<Violation> {
+    pub fn violation(&self) -> Option<FramingViolation> {
         match self {
-            Exchange::Http1(watch) => watch.violation(),
+            ClientExchange::Http1(watch) => watch.violation(),
             // It reads the framing itself, and ends a stream that violates it.
-            Exchange::Http2(_) => None,
+            ClientExchange::Http2(_) => None,
         }
     }
 
     /// The connection switches to another protocol after the answer under way. False if it cannot.
     pub fn switch(&self) -> bool {
         match self {
-            Exchange::Http1(watch) => watch.switch(),
-            Exchange::Http2(_) => false,
+            ClientExchange::Http1(watch) => watch.switch(),
+            ClientExchange::Http2(_) => false,
         }
     }
 
@@ -65,16 +65,16 @@ impl Exchange {
     pub fn on_upload_polled(&self, waits: bool) {
         match self {
             // It knows from the framing of the bytes what is awaited.
-            Exchange::Http1(_) => {}
-            Exchange::Http2(stream) => stream.on_upload_polled(waits),
+            ClientExchange::Http1(_) => {}
+            ClientExchange::Http2(stream) => stream.on_upload_polled(waits),
         }
     }
 
     /// The stream, if it is one of HTTP/2.
-    pub fn stream(&self) -> Option<&Rc<Stream>> {
+    pub fn stream(&self) -> Option<&Rc<Http2Stream>> {
         match self {
-            Exchange::Http1(_) => None,
-            Exchange::Http2(stream) => Some(stream),
+            ClientExchange::Http1(_) => None,
+            ClientExchange::Http2(stream) => Some(stream),
         }
     }
 }

@@ -22,11 +22,11 @@ pub const RESTING_TICKS: u32 = 4;
 
 /// The worker's clock, which its sweeper advances.
 #[derive(Debug, Default)]
-pub struct Clock {
+pub struct TickClock {
     tick: Cell<u32>,
 }
 
-impl Clock {
+impl TickClock {
     /// The current tick.
     pub fn tick(&self) -> u32 {
         self.tick.get()
@@ -45,7 +45,7 @@ impl Clock {
 
 /// The longest time that each phase of a connection may last, in ticks.
 #[derive(Debug, Clone, Copy)]
-pub struct Deadlines {
+pub struct PhaseDeadlines {
     /// The pause between exchanges.
     pub idle: u32,
     /// The time from the first byte of a head to its last. On a connection to an origin it also limits the time from
@@ -61,21 +61,21 @@ pub struct Deadlines {
     pub linger: u32,
 }
 
-impl Deadlines {
+impl PhaseDeadlines {
     /// The number of ticks of a limit that never passes.
     pub const NEVER: u32 = u32::MAX / 2;
 
     /// The number of ticks in a duration, rounded up; at least 1.
     pub fn ticks(duration: Duration) -> u32 {
         let ticks = duration.as_millis().div_ceil(TICK.as_millis());
-        u32::try_from(ticks).unwrap_or(Deadlines::NEVER).clamp(1, Deadlines::NEVER)
+        u32::try_from(ticks).unwrap_or(PhaseDeadlines::NEVER).clamp(1, PhaseDeadlines::NEVER)
     }
 }
 
 /// The state of one connection.
 #[derive(Debug)]
 pub struct Transport {
-    clock: Rc<Clock>,
+    clock: Rc<TickClock>,
     /// The number of exchanges under way.
     busy: Cell<u32>,
     /// The tick of the last activity.
@@ -90,7 +90,7 @@ pub struct Transport {
 
 impl Transport {
     /// The state of a new connection.
-    pub fn new(clock: Rc<Clock>) -> Transport {
+    pub fn new(clock: Rc<TickClock>) -> Transport {
         let active = Cell::new(clock.tick());
         Transport {
             clock,
@@ -225,7 +225,7 @@ impl Transport {
 }
 
 /// A connection that the sweeper checks, whatever its protocol.
-pub trait Connection {
+pub trait SweptConnection {
     /// What the connection has whatever its protocol.
     fn transport(&self) -> &Transport;
 

@@ -30,16 +30,16 @@ macro_rules! at {
 }
 
 /// A running authority, which ends when it is dropped.
-pub struct Authority {
+pub struct AcmeServer {
     /// Where the test keeps files; it is removed at the end.
     pub folder: PathBuf,
     pub address: SocketAddr,
-    book: Arc<Mutex<Book>>,
+    book: Arc<Mutex<AcmeServerState>>,
     task: JoinHandle<()>,
 }
 
 /// What the authority knows and does.
-pub struct Book {
+pub struct AcmeServerState {
     issuer: Issuer<'static, KeyPair>,
     url: String,
     nonces: u64,
@@ -82,9 +82,9 @@ pub struct OrderRecord {
     pem: String,
 }
 
-impl Authority {
+impl AcmeServer {
     /// Starts an authority that checks no name yet.
-    pub async fn start(name: &str) -> Authority {
+    pub async fn start(name: &str) -> AcmeServer {
         let folder = std::env::temp_dir().join(format!("nectary-proxy-acme-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).expect("a folder");
@@ -106,7 +106,7 @@ impl Authority {
             .expect("a certificate");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
-        let book = Arc::new(Mutex::new(Book {
+        let book = Arc::new(Mutex::new(AcmeServerState {
             issuer,
             url: format!("https://{address}"),
             nonces: 0,
@@ -127,7 +127,7 @@ impl Authority {
         }));
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let task = tokio::spawn(serve(listener, acceptor, book.clone()));
-        Authority { folder, address, book, task }
+        AcmeServer { folder, address, book, task }
     }
 
     /// The URL of its directory.
@@ -152,7 +152,7 @@ impl Authority {
     }
 
     /// What it knows and does.
-    pub fn book(&self) -> MutexGuard<'_, Book> {
+    pub fn book(&self) -> MutexGuard<'_, AcmeServerState> {
         self.book.lock().expect("no panic")
     }
 
@@ -176,7 +176,7 @@ impl Authority {
     }
 }
 
-impl Drop for Authority {
+impl Drop for AcmeServer {
     fn drop(&mut self) {
         self.task.abort();
         let _ = std::fs::remove_dir_all(&self.folder);
@@ -188,7 +188,7 @@ pub fn certificate_in(path: &Path) -> Vec<u8> {
     CertificateDer::from_pem_file(path).expect("a certificate").to_vec()
 }
 
-async fn serve(listener: TcpListener, acceptor: TlsAcceptor, book: Arc<Mutex<Book>>) {
+async fn serve(listener: TcpListener, acceptor: TlsAcceptor, book: Arc<Mutex<AcmeServerState>>) {
     loop {
         let Ok((stream, _)) = listener.accept().await else { return };
         let (acceptor, book) = (acceptor.clone(), book.clone());
@@ -257,7 +257,7 @@ fn from_base64(text: &str) -> Vec<u8> {
     bytes
 }
 
-async fn answer(book: &Mutex<Book>, method: &str, path: &str, body: &[u8]) -> Vec<u8> {
+async fn answer(book: &Mutex<AcmeServerState>, method: &str, path: &str, body: &[u8]) -> Vec<u8> {
     let (place, rest) = path.trim_start_matches('/').split_once('/').unwrap_or((path.trim_start_matches('/'), ""));
     let index = rest.parse::<usize>().unwrap_or(0);
     if place == "challenge" {
@@ -338,7 +338,7 @@ fn rfc3339(offset_s: i64) -> String {
     format!("{date}T{:02}:{:02}:{:02}Z", clock.hour(), clock.minute(), clock.second())
 }
 
-impl Book {
+impl AcmeServerState {
     fn directory(&self) -> Value {
         let url = &self.url;
         let mut directory = json!({
@@ -409,7 +409,7 @@ impl Book {
 }
 
 /// Checks the name of an order as soon as there is an address.
-async fn check(book: &Mutex<Book>, index: usize) {
+async fn check(book: &Mutex<AcmeServerState>, index: usize) {
     let (address, record) = loop {
         let found = {
             let book = book.lock().expect("no panic");
@@ -467,7 +467,7 @@ pub async fn shown(address: SocketAddr, name: &str, protocol: &[u8]) -> Result<(
         .with_safe_default_protocol_versions()
         .expect("versions")
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Credulous))
+        .with_custom_certificate_verifier(Arc::new(TrustingVerifier))
         .with_no_client_auth();
     config.alpn_protocols = vec![protocol.to_vec()];
     let name = ServerName::try_from(name.to_owned()).map_err(|error| error.to_string())?;
@@ -488,9 +488,9 @@ pub async fn shown(address: SocketAddr, name: &str, protocol: &[u8]) -> Result<(
 
 /// Believes every certificate.
 #[derive(Debug)]
-struct Credulous;
+struct TrustingVerifier;
 
-impl ServerCertVerifier for Credulous {
+impl ServerCertVerifier for TrustingVerifier {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use nectary_proxy::CertificateFiles;
 
 /// A folder with an authority and certificates that it signed, which is removed at the end.
-pub struct Certificates {
+pub struct TestCertificates {
     folder: PathBuf,
     issuer: rcgen::Issuer<'static, rcgen::KeyPair>,
 }
 
-impl Certificates {
+impl TestCertificates {
     /// Makes an authority; `name` is that of its folder.
-    pub fn new(name: &str) -> Certificates {
+    pub fn new(name: &str) -> TestCertificates {
         let folder = std::env::temp_dir().join(format!("nectary-proxy-tls-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
         let mut params = rcgen::CertificateParams::default();
@@ -20,7 +20,7 @@ impl Certificates {
         let key = rcgen::KeyPair::generate().expect("a key");
         let authority = params.self_signed(&key).expect("an authority");
         std::fs::write(folder.join("ca.pem"), authority.pem()).expect("written");
-        Certificates { folder, issuer: rcgen::Issuer::new(params, key) }
+        TestCertificates { folder, issuer: rcgen::Issuer::new(params, key) }
     }
 
     /// The file of the authority's certificate.
@@ -41,7 +41,7 @@ impl Certificates {
     }
 }
 
-impl Drop for Certificates {
+impl Drop for TestCertificates {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.folder);
     }

@@ -11,7 +11,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 /// A response as received.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reply {
+pub struct ClientReply {
     pub status: u16,
     /// The headers' names in lower case, with their values.
     pub headers: Vec<(String, String)>,
@@ -20,7 +20,7 @@ pub struct Reply {
     pub is_complete: bool,
 }
 
-impl Reply {
+impl ClientReply {
     /// The values of all lines of a header, joined.
     pub fn header(&self, name: &str) -> String {
         let values = self.headers.iter().filter(|(found, _)| found == name).map(|(_, value)| value.as_str());
@@ -32,7 +32,7 @@ impl Reply {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// The value of `Cache-Status`.
+    /// The value of `NameCache-Status`.
     pub fn cache_status(&self) -> String {
         self.header("cache-status")
     }
@@ -44,22 +44,22 @@ impl Reply {
 }
 
 /// A connection to the proxy.
-pub struct Client {
+pub struct TestClient {
     pub stream: TcpStream,
     buffer: Vec<u8>,
 }
 
-impl Client {
+impl TestClient {
     /// Connects.
-    pub async fn connect(address: SocketAddr) -> Client {
+    pub async fn connect(address: SocketAddr) -> TestClient {
         let stream = TcpStream::connect(address).await.expect("a connection");
-        Client::of(stream)
+        TestClient::of(stream)
     }
 
     /// Uses a connection.
-    pub fn of(stream: TcpStream) -> Client {
+    pub fn of(stream: TcpStream) -> TestClient {
         stream.set_nodelay(true).expect("an option");
-        Client { stream, buffer: Vec::new() }
+        TestClient { stream, buffer: Vec::new() }
     }
 
     /// Sends bytes.
@@ -68,19 +68,19 @@ impl Client {
     }
 
     /// Sends a request, whose lines are given without line ends, and reads its response.
-    pub async fn ask(&mut self, lines: &[&str]) -> Reply {
+    pub async fn ask(&mut self, lines: &[&str]) -> ClientReply {
         let is_head = lines[0].starts_with("HEAD ");
         self.send(request(lines).as_bytes()).await;
         self.reply(is_head).await
     }
 
     /// Reads one response.
-    pub async fn reply(&mut self, to_head: bool) -> Reply {
+    pub async fn reply(&mut self, to_head: bool) -> ClientReply {
         tokio::time::timeout(LIMIT, self.read_reply(to_head)).await.expect("in time").expect("a response")
     }
 
     /// Reads one response; `None` if the connection ends without a response.
-    pub async fn reply_or_end(&mut self) -> Option<Reply> {
+    pub async fn reply_or_end(&mut self) -> Option<ClientReply> {
         tokio::time::timeout(LIMIT, self.read_reply(false)).await.expect("in time")
     }
 
@@ -106,7 +106,7 @@ impl Client {
     }
 
     /// Reads one response's head.
-    pub async fn head(&mut self) -> Reply {
+    pub async fn head(&mut self) -> ClientReply {
         tokio::time::timeout(LIMIT, self.read_head()).await.expect("in time").expect("a head")
     }
 
@@ -114,7 +114,7 @@ impl Client {
         matches!(self.stream.read_buf(&mut self.buffer).await, Ok(count) if count > 0)
     }
 
-    async fn read_head(&mut self) -> Option<Reply> {
+    async fn read_head(&mut self) -> Option<ClientReply> {
         let end = loop {
             if let Some(end) = self.buffer.windows(4).position(|window| window == b"\r\n\r\n") {
                 break end;
@@ -130,10 +130,10 @@ impl Client {
             .filter_map(|line| line.split_once(':'))
             .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
             .collect();
-        Some(Reply { status, headers, body: Vec::new(), is_complete: true })
+        Some(ClientReply { status, headers, body: Vec::new(), is_complete: true })
     }
 
-    async fn read_reply(&mut self, to_head: bool) -> Option<Reply> {
+    async fn read_reply(&mut self, to_head: bool) -> Option<ClientReply> {
         let reply = self.read_head().await?;
         if to_head || reply.status == 204 || reply.status == 304 {
             return Some(reply);
@@ -142,11 +142,11 @@ impl Client {
     }
 
     /// Reads the body of a response whose head was read.
-    pub async fn body(&mut self, head: Reply) -> Reply {
+    pub async fn body(&mut self, head: ClientReply) -> ClientReply {
         tokio::time::timeout(LIMIT, self.read_body(head)).await.expect("in time")
     }
 
-    async fn read_body(&mut self, mut reply: Reply) -> Reply {
+    async fn read_body(&mut self, mut reply: ClientReply) -> ClientReply {
         if reply.header("transfer-encoding").eq_ignore_ascii_case("chunked") {
             self.read_chunks(&mut reply).await;
         } else if let Ok(length) = reply.header("content-length").parse::<usize>() {
@@ -164,7 +164,7 @@ impl Client {
         reply
     }
 
-    async fn read_chunks(&mut self, reply: &mut Reply) {
+    async fn read_chunks(&mut self, reply: &mut ClientReply) {
         loop {
             let Some(line) = self.line().await else {
                 reply.is_complete = false;
@@ -209,8 +209,8 @@ pub fn request(lines: &[&str]) -> String {
 }
 
 /// Sends one GET on a new connection, and reads its response.
-pub async fn get(proxy: SocketAddr, url: &str, headers: &[&str]) -> Reply {
+pub async fn get(proxy: SocketAddr, url: &str, headers: &[&str]) -> ClientReply {
     let line = format!("GET {url} HTTP/1.1");
     let lines: Vec<&str> = std::iter::once(line.as_str()).chain(headers.iter().copied()).collect();
-    Client::connect(proxy).await.ask(&lines).await
+    TestClient::connect(proxy).await.ask(&lines).await
 }

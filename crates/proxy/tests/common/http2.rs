@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio_rustls::client::TlsStream;
 
-use super::Reply;
+use super::ClientReply;
 
 /// The longest time that a test may wait for an answer. After it, the test fails.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -25,31 +25,31 @@ const LIMIT: Duration = Duration::from_secs(20);
 pub const OPENING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 /// A connection of HTTP/2 to the proxy.
-pub struct Http2 {
+pub struct Http2Client {
     pub sender: SendRequest<Bytes>,
     /// What ends when the connection does.
     pub task: JoinHandle<Result<(), h2::Error>>,
 }
 
-impl Http2 {
+impl Http2Client {
     /// Connects without TLS, knowing that the proxy speaks HTTP/2.
-    pub async fn plain(address: SocketAddr) -> Http2 {
-        Http2::over(TcpStream::connect(address).await.expect("a connection")).await
+    pub async fn plain(address: SocketAddr) -> Http2Client {
+        Http2Client::over(TcpStream::connect(address).await.expect("a connection")).await
     }
 
     /// Connects with TLS.
-    pub async fn tls(address: SocketAddr, name: &str, ca: &Path) -> Http2 {
+    pub async fn tls(address: SocketAddr, name: &str, ca: &Path) -> Http2Client {
         let stream = tls(address, name, ca, &[b"h2"]).await.expect("TLS");
         assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
-        Http2::over(stream).await
+        Http2Client::over(stream).await
     }
 
     /// Begins HTTP/2 on a connection.
-    pub async fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Http2 {
+    pub async fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Http2Client {
         // A stream that is not read does not hold up the others.
         let builder = Builder::new().initial_connection_window_size(16 << 20).clone();
         let (sender, connection) = builder.handshake(stream).await.expect("a handshake");
-        Http2 { sender, task: tokio::spawn(connection) }
+        Http2Client { sender, task: tokio::spawn(connection) }
     }
 
     /// Sends the head of a request.
@@ -60,7 +60,7 @@ impl Http2 {
     }
 
     /// Sends a request without a body, and reads its response.
-    pub async fn ask(&mut self, method: &str, url: &str, headers: &[(&str, &str)]) -> Reply {
+    pub async fn ask(&mut self, method: &str, url: &str, headers: &[(&str, &str)]) -> ClientReply {
         let (response, _) = self.send(head(method, url, headers), true).await;
         reply(response).await
     }
@@ -76,13 +76,13 @@ pub fn head(method: &str, url: &str, headers: &[(&str, &str)]) -> Request<()> {
 }
 
 /// Reads a response to its end.
-pub async fn reply(response: ResponseFuture) -> Reply {
+pub async fn reply(response: ResponseFuture) -> ClientReply {
     tokio::time::timeout(LIMIT, async {
         let response = response.await.expect("a response");
         let (parts, mut body) = response.into_parts();
         let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
         let headers = parts.headers.iter().map(|(name, value)| (name.to_string(), text(value))).collect();
-        let mut found = Reply { status: parts.status.as_u16(), headers, body: Vec::new(), is_complete: false };
+        let mut found = ClientReply { status: parts.status.as_u16(), headers, body: Vec::new(), is_complete: false };
         found.is_complete = take(&mut body, &mut found.body).await;
         found
     })

@@ -23,7 +23,7 @@ pub const LARGE_BYTES: usize = 4 << 20;
 
 /// A request that the origin got.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct Http2OriginRequest {
     pub method: String,
     pub path: String,
     pub authority: String,
@@ -31,8 +31,8 @@ pub struct Seen {
 }
 
 #[derive(Default)]
-struct Counts {
-    seen: Vec<Seen>,
+struct Http2OriginCounts {
+    seen: Vec<Http2OriginRequest>,
     connections: usize,
     ended: usize,
     open_max: usize,
@@ -42,7 +42,7 @@ struct Counts {
 /// A running origin, which ends when it is dropped.
 pub struct Http2Origin {
     pub address: SocketAddr,
-    counts: Arc<Mutex<Counts>>,
+    counts: Arc<Mutex<Http2OriginCounts>>,
     gate: Arc<Semaphore>,
     task: JoinHandle<()>,
 }
@@ -68,7 +68,7 @@ impl Http2Origin {
     pub async fn start_with(tls: Option<tokio_rustls::TlsAcceptor>, streams_max: u32) -> Http2Origin {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
-        let (counts, gate) = (Arc::new(Mutex::new(Counts::default())), Arc::new(Semaphore::new(0)));
+        let (counts, gate) = (Arc::new(Mutex::new(Http2OriginCounts::default())), Arc::new(Semaphore::new(0)));
         let shared = (counts.clone(), gate.clone());
         let task = tokio::spawn(async move {
             let mut connections = tokio::task::JoinSet::new();
@@ -101,7 +101,7 @@ impl Http2Origin {
     }
 
     /// The requests that have arrived so far.
-    pub fn seen(&self) -> Vec<Seen> {
+    pub fn seen(&self) -> Vec<Http2OriginRequest> {
         self.counts.lock().expect("counts").seen.clone()
     }
 
@@ -159,7 +159,7 @@ pub fn acceptor(protocols: &[&[u8]]) -> tokio_rustls::TlsAcceptor {
     tokio_rustls::TlsAcceptor::from(Arc::new(config))
 }
 
-type Shared = (Arc<Mutex<Counts>>, Arc<Semaphore>);
+type Shared = (Arc<Mutex<Http2OriginCounts>>, Arc<Semaphore>);
 
 async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, streams_max: u32, shared: &Shared) {
     let mut builder = h2::server::Builder::new();
@@ -187,7 +187,7 @@ async fn answer(request: Request<RecvStream>, mut respond: SendResponse<Bytes>, 
         let before = counts.seen.iter().filter(|seen| seen.path == path).count();
         let authority = parts.uri.authority().map_or_else(String::new, ToString::to_string);
         let method = parts.method.to_string();
-        counts.seen.push(Seen { method, path: path.clone(), authority, headers: parts.headers.clone() });
+        counts.seen.push(Http2OriginRequest { method, path: path.clone(), authority, headers: parts.headers.clone() });
         before
     };
     let kind = path.split('/').nth(1).unwrap_or_default();

@@ -4,11 +4,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use memchr::memmem;
-use nectary_block::{Buffer, Context, Error, ErrorKind, Filter, IoFuture, Operation, SharedDevice, WriteFlags};
+use nectary_block::{
+    Buffer, DeviceErrorKind, DeviceOperation, Error, Filter, IoContext, IoFuture, SharedDevice, WriteFlags,
+};
 
 /// What happens at a read or write that has the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum MineFault {
     /// This read, and all later ones, are never answered.
     Hang,
     /// This read, and each later one that has the text, is an error, as of an unreadable sector.
@@ -21,18 +23,18 @@ pub enum Fault {
 
 /// The state of the device, which the test shares with it.
 #[derive(Clone, Default)]
-pub struct Mine {
-    charge: Option<(Fault, Arc<[u8]>)>,
+pub struct DeviceMine {
+    charge: Option<(MineFault, Arc<[u8]>)>,
     is_silent: Arc<AtomicBool>,
     is_armed: Arc<AtomicBool>,
     /// Why nothing can be written any more, if that is so.
-    writes_end: Arc<Mutex<Option<Fault>>>,
+    writes_end: Arc<Mutex<Option<MineFault>>>,
 }
 
-impl Mine {
+impl DeviceMine {
     /// A mine at the reads that have this text.
-    pub fn at(fault: Fault, text: &[u8]) -> Mine {
-        Mine { charge: Some((fault, text.into())), ..Mine::default() }
+    pub fn at(fault: MineFault, text: &[u8]) -> DeviceMine {
+        DeviceMine { charge: Some((fault, text.into())), ..DeviceMine::default() }
     }
 
     /// Arms the mine. Before that nothing happens, so an open may read what it likes.
@@ -42,11 +44,11 @@ impl Mine {
 
     /// Whether the device will become silent.
     pub fn hangs(&self) -> bool {
-        matches!(self.charge, Some((Fault::Hang | Fault::HangWrites, _)))
+        matches!(self.charge, Some((MineFault::Hang | MineFault::HangWrites, _)))
     }
 
     /// Whether these bytes have the text of a fault, and the mine is armed.
-    fn is_hit(&self, buffers: &[Buffer], faults: [Fault; 2]) -> Option<Fault> {
+    fn is_hit(&self, buffers: &[Buffer], faults: [MineFault; 2]) -> Option<MineFault> {
         let (fault, text) = self.charge.as_ref().filter(|(fault, _)| faults.contains(fault))?;
         if !self.is_armed.load(Ordering::SeqCst) {
             return None;
@@ -63,7 +65,7 @@ impl Mine {
 
 struct MinedDevice {
     inner: SharedDevice,
-    mine: Mine,
+    mine: DeviceMine,
 }
 
 impl Filter for MinedDevice {
@@ -75,7 +77,7 @@ impl Filter for MinedDevice {
         "mined".into()
     }
 
-    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: IoContext) -> IoFuture<Vec<Buffer>> {
         // A read that has begun is answered although the device becomes silent.
         let (mine, is_silent) = (self.mine.clone(), self.mine.is_silent.load(Ordering::SeqCst));
         let read = self.inner.read_at(offset, buffers, context);
@@ -84,13 +86,13 @@ impl Filter for MinedDevice {
                 std::future::pending::<()>().await;
             }
             let buffers = read.await?;
-            match mine.is_hit(&buffers, [Fault::Hang, Fault::Unreadable]) {
+            match mine.is_hit(&buffers, [MineFault::Hang, MineFault::Unreadable]) {
                 None => Ok(buffers),
-                Some(Fault::Hang) => {
+                Some(MineFault::Hang) => {
                     mine.is_silent.store(true, Ordering::SeqCst);
                     std::future::pending().await
                 }
-                Some(_) => Err(Error::new(ErrorKind::Io, "mined", Operation::Read, "an unreadable sector")),
+                Some(_) => Err(Error::new(DeviceErrorKind::Io, "mined", DeviceOperation::Read, "an unreadable sector")),
             }
         })
     }
@@ -100,16 +102,16 @@ impl Filter for MinedDevice {
         offset: u64,
         buffers: Vec<Buffer>,
         flags: WriteFlags,
-        context: Context,
+        context: IoContext,
     ) -> IoFuture<Vec<Buffer>> {
-        if let Some(fault) = self.mine.is_hit(&buffers, [Fault::HangWrites, Fault::Unwritable]) {
+        if let Some(fault) = self.mine.is_hit(&buffers, [MineFault::HangWrites, MineFault::Unwritable]) {
             *self.mine.writes_end.lock().expect("a lock") = Some(fault);
         }
         match *self.mine.writes_end.lock().expect("a lock") {
             None => self.inner.write_at(offset, buffers, flags, context),
-            Some(Fault::HangWrites) => Box::pin(std::future::pending()),
+            Some(MineFault::HangWrites) => Box::pin(std::future::pending()),
             Some(_) => {
-                let error = Error::new(ErrorKind::Io, "mined", Operation::Write, "nothing can be written");
+                let error = Error::new(DeviceErrorKind::Io, "mined", DeviceOperation::Write, "nothing can be written");
                 Box::pin(std::future::ready(Err(error)))
             }
         }

@@ -16,12 +16,12 @@ pub mod proxy;
 pub mod sharing;
 pub mod sites;
 
-pub use authority::Authority;
-pub use client::{Client, Reply, get, request};
+pub use authority::AcmeServer;
+pub use client::{ClientReply, TestClient, get, request};
 pub use full_listener::FullListener;
 pub use http2_server::{Http2Origin, LeavingServer};
-pub use mined_device::{Fault, Mine};
+pub use mined_device::{DeviceMine, MineFault};
 pub use model_fleet::ModelFleet;
-pub use names::{Files, NameServer, Says};
-pub use origin::{Origin, Script};
+pub use names::{NameResponse, NameServer, TestNameFiles};
+pub use origin::{OriginScript, TestOrigin};
 pub use proxy::{AUTHORIZATION, TestProxy, options, token};

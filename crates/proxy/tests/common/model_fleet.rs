@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use nectary_config::FleetConfig;
 use nectary_host::fleet::{
-    AppliedMark, FleetError, FleetFigures, FleetGate, FleetNode, FleetPurge, FleetView, Later, LoggedPurge, Membership,
-    NodeName, OwnerOrder, PeerMessage, PurgeOutcome, PurgeStore, PurgeWish, RulesHash, RulesRecord, Standing,
+    AppliedMark, FleetError, FleetFigures, FleetGate, FleetMembership, FleetNode, FleetPurge, FleetView, Later,
+    LoggedPurge, NodeName, NodeStanding, OwnerOrder, PeerMessage, PurgeOutcome, PurgeStore, PurgeWish, RulesHash,
+    RulesRecord,
 };
 use nectary_proxy::{FleetSeat, FleetStore};
 use nectary_store::Store;
@@ -147,7 +148,7 @@ impl ModelNode {
     }
 }
 
-impl Membership for ModelNode {
+impl FleetMembership for ModelNode {
     fn name(&self) -> &NodeName {
         &self.name
     }
@@ -174,7 +175,7 @@ impl Membership for ModelNode {
     }
 
     fn purge(&self, purge: FleetPurge, wish: PurgeWish) -> Later<Result<PurgeOutcome, FleetError>> {
-        if self.gate.standing() != Standing::Member {
+        if self.gate.standing() != NodeStanding::Member {
             return Box::pin(std::future::ready(Err(FleetError::Away("the test says so".to_owned()))));
         }
         let (revision, nodes) = {

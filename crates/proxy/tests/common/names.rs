@@ -16,21 +16,21 @@ use tokio::net::{TcpListener, UdpSocket};
 use tokio::task::JoinHandle;
 
 /// Files about names in a folder that is removed when the value is dropped.
-pub struct Files {
+pub struct TestNameFiles {
     folder: PathBuf,
     /// The files for a proxy's options.
     pub names: NameFiles,
 }
 
-impl Files {
+impl TestNameFiles {
     /// Makes the files with these lines of hosts and this server of names.
-    pub fn new(hosts: &str, server: Option<SocketAddr>) -> Files {
+    pub fn new(hosts: &str, server: Option<SocketAddr>) -> TestNameFiles {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("nectary-names-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
         let names = NameFiles { hosts: folder.join("hosts"), resolv_conf: folder.join("resolv.conf") };
-        let files = Files { folder, names };
+        let files = TestNameFiles { folder, names };
         files.set_hosts(hosts);
         files.set_server(server.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 1))));
         files
@@ -47,7 +47,7 @@ impl Files {
     }
 }
 
-impl Drop for Files {
+impl Drop for TestNameFiles {
     fn drop(&mut self) {
         _ = std::fs::remove_dir_all(&self.folder);
     }
@@ -55,10 +55,10 @@ impl Drop for Files {
 
 /// What a server of names answers about a name.
 #[derive(Clone, Debug)]
-pub enum Says {
+pub enum NameResponse {
     /// These addresses, with a lifetime in seconds.
     Addresses(Vec<IpAddr>, u32),
-    /// Like `Addresses`, but by UDP only that the answer is too long.
+    /// Like `AddressMarks`, but by UDP only that the answer is too long.
     TooLong(Vec<IpAddr>),
     /// These records of a service (priority, weight, port, target), with a lifetime in seconds.
     Services(Vec<(u16, u16, u16, String)>, u32),
@@ -74,7 +74,7 @@ pub enum Says {
     Silence,
 }
 
-type Zone = Arc<Mutex<(HashMap<String, Says>, Vec<String>)>>;
+type Zone = Arc<Mutex<(HashMap<String, NameResponse>, Vec<String>)>>;
 
 /// A server of names, which ends when it is dropped. It is silent about names that it was told nothing about.
 pub struct NameServer {
@@ -101,7 +101,7 @@ impl NameServer {
     }
 
     /// Sets what the server says about a name.
-    pub fn on(&self, name: &str, says: Says) -> &NameServer {
+    pub fn on(&self, name: &str, says: NameResponse) -> &NameServer {
         self.zone.lock().expect("the zone").0.insert(name.into(), says);
         self
     }
@@ -148,37 +148,39 @@ fn answer(zone: &Zone, question: &[u8], is_udp: bool) -> Option<Vec<u8>> {
         if matches!(kind, Rtype::A | Rtype::SRV) {
             zone.1.push(name.clone());
         }
-        zone.0.get(&name).cloned().unwrap_or(Says::Silence)
+        zone.0.get(&name).cloned().unwrap_or(NameResponse::Silence)
     };
     let rcode = match says {
-        Says::NoName(_) => Rcode::NXDOMAIN,
-        Says::Failure => Rcode::SERVFAIL,
-        Says::Silence => return None,
+        NameResponse::NoName(_) => Rcode::NXDOMAIN,
+        NameResponse::Failure => Rcode::SERVFAIL,
+        NameResponse::Silence => return None,
         _ => Rcode::NOERROR,
     };
     let mut message = MessageBuilder::new_vec().start_answer(&query, rcode).expect("room");
     match says {
-        Says::TooLong(_) | Says::ManyServices(_) if is_udp => message.header_mut().set_tc(true),
-        Says::Addresses(found, seconds) => push(&mut message, asked.qname(), kind, &found, seconds),
-        Says::TooLong(found) => push(&mut message, asked.qname(), kind, &found, 60),
-        Says::Services(found, seconds) if kind == Rtype::SRV => {
+        NameResponse::TooLong(_) | NameResponse::ManyServices(_) if is_udp => message.header_mut().set_tc(true),
+        NameResponse::Addresses(found, seconds) => push(&mut message, asked.qname(), kind, &found, seconds),
+        NameResponse::TooLong(found) => push(&mut message, asked.qname(), kind, &found, 60),
+        NameResponse::Services(found, seconds) if kind == Rtype::SRV => {
             push_services(&mut message, asked.qname(), &found, seconds)
         }
-        Says::ManyServices(found) if kind == Rtype::SRV => push_services(&mut message, asked.qname(), &found, 60),
-        Says::Services(..) | Says::ManyServices(_) => {}
-        Says::Alias(target) => {
+        NameResponse::ManyServices(found) if kind == Rtype::SRV => {
+            push_services(&mut message, asked.qname(), &found, 60)
+        }
+        NameResponse::Services(..) | NameResponse::ManyServices(_) => {}
+        NameResponse::Alias(target) => {
             let target: Name<Vec<u8>> = target.parse().expect("a name");
             message.push((asked.qname(), 60, Cname::new(target.clone()))).expect("room");
             message.push((target, 60, Cname::new(asked.qname().to_name::<Vec<u8>>()))).expect("room");
         }
-        Says::NoName(seconds) => {
+        NameResponse::NoName(seconds) => {
             let mut message = message.authority();
             let (root, ttl) = (Name::root_vec(), Ttl::from_secs(seconds));
             let soa = Soa::new(root.clone(), root.clone(), Serial(1), ttl, ttl, ttl, ttl);
             message.push((root, ttl, soa)).expect("room");
             return Some(message.finish());
         }
-        Says::Failure | Says::Silence => {}
+        NameResponse::Failure | NameResponse::Silence => {}
     }
     Some(message.finish())
 }

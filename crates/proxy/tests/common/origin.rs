@@ -11,14 +11,14 @@ use tokio::task::JoinHandle;
 
 /// The steps of the origin's answer to one request, in order.
 #[derive(Clone, Debug, Default)]
-pub struct Script {
-    steps: Vec<Step>,
+pub struct OriginScript {
+    steps: Vec<ScriptStep>,
     then_close: bool,
     then_reset: bool,
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum ScriptStep {
     Send(Vec<u8>),
     /// Sends the same bytes again and again, as long as the peer reads them.
     Repeat(Vec<u8>),
@@ -30,80 +30,80 @@ enum Step {
     Hang,
 }
 
-impl Script {
-    /// A response with `headers`, which are lines without line ends, and with a body and its `Content-Length`.
-    pub fn response(status: &str, headers: &[&str], body: &[u8]) -> Script {
+impl OriginScript {
+    /// A response with `headers`, which are lines without line ends, and with a body and its `BodyContent-Length`.
+    pub fn response(status: &str, headers: &[&str], body: &[u8]) -> OriginScript {
         let mut head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n", body.len());
         headers.iter().for_each(|line| head.push_str(&format!("{line}\r\n")));
-        Script::raw(&[format!("{head}\r\n").as_bytes(), body].concat())
+        OriginScript::raw(&[format!("{head}\r\n").as_bytes(), body].concat())
     }
 
     /// A `200` response that is fresh for an hour.
-    pub fn fresh(body: &[u8]) -> Script {
-        Script::response("200 OK", &["cache-control: max-age=3600"], body)
+    pub fn fresh(body: &[u8]) -> OriginScript {
+        OriginScript::response("200 OK", &["cache-control: max-age=3600"], body)
     }
 
     /// A `200` response with headers.
-    pub fn ok(headers: &[&str], body: &[u8]) -> Script {
-        Script::response("200 OK", headers, body)
+    pub fn ok(headers: &[&str], body: &[u8]) -> OriginScript {
+        OriginScript::response("200 OK", headers, body)
     }
 
     /// A script that sends these bytes and nothing else.
-    pub fn raw(bytes: &[u8]) -> Script {
-        Script { steps: vec![Step::Send(bytes.to_vec())], ..Script::default() }
+    pub fn raw(bytes: &[u8]) -> OriginScript {
+        OriginScript { steps: vec![ScriptStep::Send(bytes.to_vec())], ..OriginScript::default() }
     }
 
     /// A `206` response with `headers` and the range, of one part, that the request names; `416` if the body ends before
     /// it, and `200` without a range.
-    pub fn range(headers: &[&str], body: &[u8]) -> Script {
-        Script::default().then_range(headers, body)
+    pub fn range(headers: &[&str], body: &[u8]) -> OriginScript {
+        OriginScript::default().then_range(headers, body)
     }
 
-    /// Adds the step of [`Script::range`].
-    pub fn then_range(mut self, headers: &[&str], body: &[u8]) -> Script {
+    /// Adds the step of [`OriginScript::range`].
+    pub fn then_range(mut self, headers: &[&str], body: &[u8]) -> OriginScript {
         let lines = headers.iter().map(|line| format!("{line}\r\n")).collect();
-        self.steps.push(Step::Range(lines, body.into()));
+        self.steps.push(ScriptStep::Range(lines, body.into()));
         self
     }
 
     /// All bytes that the script sends, without the rest of its steps.
     pub fn bytes(&self) -> Vec<u8> {
-        let sent = |step: &Step| if let Step::Send(bytes) = step { bytes.clone() } else { Vec::new() };
+        let sent = |step: &ScriptStep| if let ScriptStep::Send(bytes) = step { bytes.clone() } else { Vec::new() };
         self.steps.iter().flat_map(sent).collect()
     }
 
     /// Adds a step that sends these bytes.
-    pub fn then(mut self, bytes: &[u8]) -> Script {
-        self.steps.push(Step::Send(bytes.to_vec()));
+    pub fn then(mut self, bytes: &[u8]) -> OriginScript {
+        self.steps.push(ScriptStep::Send(bytes.to_vec()));
         self
     }
 
     /// Adds a step that waits until the gate of this name is open.
-    pub fn wait(mut self, gate: &'static str) -> Script {
-        self.steps.push(Step::Wait(gate));
+    pub fn wait(mut self, gate: &'static str) -> OriginScript {
+        self.steps.push(ScriptStep::Wait(gate));
         self
     }
 
     /// Adds a step that sends the same bytes for ever.
-    pub fn endless(mut self, bytes: &[u8]) -> Script {
-        self.steps.push(Step::Repeat(bytes.to_vec()));
+    pub fn endless(mut self, bytes: &[u8]) -> OriginScript {
+        self.steps.push(ScriptStep::Repeat(bytes.to_vec()));
         self
     }
 
     /// Adds a step that sends nothing and keeps the connection open.
-    pub fn hang(mut self) -> Script {
-        self.steps.push(Step::Hang);
+    pub fn hang(mut self) -> OriginScript {
+        self.steps.push(ScriptStep::Hang);
         self
     }
 
     /// Resets the connection after all steps.
-    pub fn reset(mut self) -> Script {
+    pub fn reset(mut self) -> OriginScript {
         self.then_reset = true;
         self
     }
 
     /// Closes the connection after all steps.
-    pub fn close(mut self) -> Script {
+    pub fn close(mut self) -> OriginScript {
         self.then_close = true;
         self
     }
@@ -111,14 +111,14 @@ impl Script {
 
 /// A request that the origin got.
 #[derive(Clone, Debug)]
-pub struct Got {
+pub struct ReceivedRequest {
     pub line: String,
     /// The headers' names in lower case, with their values.
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
 }
 
-impl Got {
+impl ReceivedRequest {
     /// The values of all lines of a header, joined.
     pub fn header(&self, name: &str) -> String {
         let values = self.headers.iter().filter(|(found, _)| found == name).map(|(_, value)| value.as_str());
@@ -127,58 +127,58 @@ impl Got {
 }
 
 #[derive(Default)]
-struct State {
+struct OriginState {
     /// The scripts of each path, in the order of the requests that they answer. The last script is repeated.
-    scripts: HashMap<String, Vec<Script>>,
-    got: Vec<Got>,
+    scripts: HashMap<String, Vec<OriginScript>>,
+    got: Vec<ReceivedRequest>,
     gates: HashMap<&'static str, Arc<Semaphore>>,
     connections: usize,
     ended: usize,
     open_max: usize,
 }
 
-impl State {
+impl OriginState {
     fn gate(&mut self, name: &'static str) -> Arc<Semaphore> {
         self.gates.entry(name).or_insert_with(|| Arc::new(Semaphore::new(0))).clone()
     }
 }
 
 /// A running origin, which ends when it is dropped.
-pub struct Origin {
+pub struct TestOrigin {
     pub address: SocketAddr,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<OriginState>>,
     task: JoinHandle<()>,
 }
 
-impl Drop for Origin {
+impl Drop for TestOrigin {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Origin {
+impl TestOrigin {
     /// Starts an origin without scripts. It answers every request with a `404` that has no lifetime.
-    pub async fn start() -> Origin {
-        Origin::start_at(SocketAddr::from(([127, 0, 0, 1], 0))).await
+    pub async fn start() -> TestOrigin {
+        TestOrigin::start_at(SocketAddr::from(([127, 0, 0, 1], 0))).await
     }
 
-    /// Like [`Origin::start`], at an address.
-    pub async fn start_at(address: SocketAddr) -> Origin {
+    /// Like [`TestOrigin::start`], at an address.
+    pub async fn start_at(address: SocketAddr) -> TestOrigin {
         let listener = TcpListener::bind(address).await.expect("the address");
         let address = listener.local_addr().expect("an address");
-        let state = Arc::new(Mutex::new(State::default()));
+        let state = Arc::new(Mutex::new(OriginState::default()));
         let task = tokio::spawn(accept(listener, state.clone()));
-        Origin { address, state, task }
+        TestOrigin { address, state, task }
     }
 
     /// Adds the script for the next request for a path; the last script of a path is repeated.
-    pub fn on(&self, path: &str, script: Script) -> &Origin {
+    pub fn on(&self, path: &str, script: OriginScript) -> &TestOrigin {
         self.state.lock().expect("state").scripts.entry(path.into()).or_default().push(script);
         self
     }
 
     /// Replaces all scripts of a path by this one.
-    pub fn now(&self, path: &str, script: Script) -> &Origin {
+    pub fn now(&self, path: &str, script: OriginScript) -> &TestOrigin {
         self.state.lock().expect("state").scripts.insert(path.into(), vec![script]);
         self
     }
@@ -194,7 +194,7 @@ impl Origin {
     }
 
     /// The requests that have arrived so far.
-    pub fn got(&self) -> Vec<Got> {
+    pub fn got(&self) -> Vec<ReceivedRequest> {
         self.state.lock().expect("state").got.clone()
     }
 
@@ -228,7 +228,7 @@ impl Origin {
     }
 }
 
-async fn accept(listener: TcpListener, state: Arc<Mutex<State>>) {
+async fn accept(listener: TcpListener, state: Arc<Mutex<OriginState>>) {
     let mut connections = tokio::task::JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         {
@@ -244,7 +244,7 @@ async fn accept(listener: TcpListener, state: Arc<Mutex<State>>) {
     }
 }
 
-async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
+async fn serve(mut stream: TcpStream, state: Arc<Mutex<OriginState>>) {
     let mut buffer = Vec::new();
     while let Some(got) = read_request(&mut stream, &mut buffer).await {
         let path = got.line.split(' ').nth(1).unwrap_or("").to_owned();
@@ -255,32 +255,32 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
             match state.scripts.get_mut(&path) {
                 Some(scripts) if scripts.len() > 1 => scripts.remove(0),
                 Some(scripts) => scripts[0].clone(),
-                None => Script::response("404 Not Found", &["cache-control: no-store"], b"nothing here"),
+                None => OriginScript::response("404 Not Found", &["cache-control: no-store"], b"nothing here"),
             }
         };
         for step in script.steps {
             match step {
-                Step::Send(bytes) => {
+                ScriptStep::Send(bytes) => {
                     if stream.write_all(&bytes).await.is_err() {
                         return;
                     }
                 }
-                Step::Repeat(bytes) => loop {
+                ScriptStep::Repeat(bytes) => loop {
                     if stream.write_all(&bytes).await.is_err() {
                         return;
                     }
                 },
-                Step::Wait(gate) => {
+                ScriptStep::Wait(gate) => {
                     let gate = state.lock().expect("state").gate(gate);
                     gate.acquire().await.expect("open for ever").forget();
                 }
-                Step::Range(lines, body) if range.is_empty() => {
+                ScriptStep::Range(lines, body) if range.is_empty() => {
                     let head = format!("HTTP/1.1 200 OK\r\n{lines}content-length: {}\r\n\r\n", body.len());
                     if stream.write_all(&[head.as_bytes(), &body[..]].concat()).await.is_err() {
                         return;
                     }
                 }
-                Step::Range(lines, body) => {
+                ScriptStep::Range(lines, body) => {
                     let ends = range.strip_prefix("bytes=").and_then(|range| range.split_once('-')).expect("a range");
                     let (first, last): (usize, usize) =
                         (ends.0.parse().expect("a number"), ends.1.parse().expect("a number"));
@@ -307,7 +307,7 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
                         return;
                     }
                 }
-                Step::Hang => std::future::pending().await,
+                ScriptStep::Hang => std::future::pending().await,
             }
         }
         if script.then_reset {
@@ -320,7 +320,7 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
 }
 
 /// Reads a request. Its body has a length or is chunked; a chunked body is kept as received.
-async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Got> {
+async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<ReceivedRequest> {
     let end = loop {
         if let Some(end) = buffer.windows(4).position(|window| window == b"\r\n\r\n") {
             break end;
@@ -337,8 +337,8 @@ async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Go
         .filter_map(|line| line.split_once(':'))
         .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
         .collect();
-    let mut got = Got { line, headers, body: Vec::new() };
-    let is_complete = |body: &[u8], got: &Got| match got.header("content-length").parse::<usize>() {
+    let mut got = ReceivedRequest { line, headers, body: Vec::new() };
+    let is_complete = |body: &[u8], got: &ReceivedRequest| match got.header("content-length").parse::<usize>() {
         Ok(length) => body.len() >= length,
         Err(_) => got.header("transfer-encoding").is_empty() || body.ends_with(b"0\r\n\r\n"),
     };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nectary_block::{MemoryDevice, SharedDevice};
 use nectary_host::Shutdown;
-use nectary_proxy::{AdminOptions, AdminToken, FleetSeat, Limits, Proxy, ProxyOptions, ProxyStats, StatsReader};
+use nectary_proxy::{AdminOptions, AdminToken, FleetSeat, Proxy, ProxyLimits, ProxyOptions, ProxyStats, StatsReader};
 use nectary_store::{AdmissionOptions, CreateOptions, OpenOptions, Store};
 
 /// A running proxy, which is stopped when it is dropped.
@@ -77,7 +77,7 @@ impl TestProxy {
         seat: impl FnOnce(&Store) -> Option<FleetSeat>,
     ) -> TestProxy {
         // A proxy that is dropped keeps the test's thread, and with it the origin that a fetch in the background waits for.
-        if options.limits.drain_timeout == Limits::default().drain_timeout {
+        if options.limits.drain_timeout == ProxyLimits::default().drain_timeout {
             options.limits.drain_timeout = DRAIN;
         }
         let store = Store::open(device, store_options).await;
@@ -126,7 +126,7 @@ impl TestProxy {
     }
 
     /// What reopens the proxy's files.
-    pub fn reopener(&self) -> nectary_proxy::Reopener {
+    pub fn reopener(&self) -> nectary_proxy::ProxyReopener {
         self.proxy.as_ref().expect("running").reopener()
     }
 

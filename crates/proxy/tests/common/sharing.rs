@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use nectary_block::{MemoryDevice, SharedDevice};
 use nectary_config::{FleetConfig, ProxyConfig, RouteConfig};
-use nectary_host::fleet::Membership;
+use nectary_host::fleet::FleetMembership;
 use nectary_proxy::{PeerOptions, ProxyOptions, options_of};
 use nectary_store::{CreateOptions, Store};
 
-use super::certificates::Certificates;
+use super::certificates::TestCertificates;
 use super::model_fleet::{ModelFleet, ModelNode};
 use super::sites::{config, origin, route, site};
-use super::{AUTHORIZATION, Client, Origin, Reply, TestProxy, get};
+use super::{AUTHORIZATION, ClientReply, TestClient, TestOrigin, TestProxy, get};
 
 /// The host of the site.
 pub const HOST: &str = "host: site.test";
@@ -30,7 +30,7 @@ impl Node {
     }
 
     /// Asks for a path of the site.
-    pub async fn get(&self, path: &str) -> Reply {
+    pub async fn get(&self, path: &str) -> ClientReply {
         get(self.proxy.address, path, &[HOST]).await
     }
 
@@ -41,23 +41,23 @@ impl Node {
     }
 }
 
-/// Whether the node that was asked answered from its own store. The owner's part of `Cache-Status` is before its own.
-pub fn is_own_hit(reply: &Reply) -> bool {
+/// Whether the node that was asked answered from its own store. The owner's part of `NameCache-Status` is before its own.
+pub fn is_own_hit(reply: &ClientReply) -> bool {
     reply.cache_status().rsplit(", ").next().is_some_and(|own| own.starts_with("nectary; hit"))
 }
 
 /// One site of an origin.
-pub fn one_site(from: &Origin, routes: Vec<RouteConfig>) -> ProxyConfig {
+pub fn one_site(from: &TestOrigin, routes: Vec<RouteConfig>) -> ProxyConfig {
     config(vec![site(&["site.test"], routes)], vec![origin("o", &[from.address])])
 }
 
 /// A node that serves one site from an origin.
-pub async fn start(fleet: &ModelFleet, name: &str, from: &Origin, files: &Certificates) -> Node {
+pub async fn start(fleet: &ModelFleet, name: &str, from: &TestOrigin, files: &TestCertificates) -> Node {
     start_with(fleet, name, one_site(from, vec![route("/", "o")]), files).await
 }
 
 /// A node with this configuration.
-pub async fn start_with(fleet: &ModelFleet, name: &str, described: ProxyConfig, files: &Certificates) -> Node {
+pub async fn start_with(fleet: &ModelFleet, name: &str, described: ProxyConfig, files: &TestCertificates) -> Node {
     let options = options_of(&Arc::new(described)).expect("a good configuration");
     let peers = PeerOptions {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
@@ -83,7 +83,7 @@ pub async fn start_with(fleet: &ModelFleet, name: &str, described: ProxyConfig, 
 }
 
 /// Three nodes; `a` asks `b`, and then `c`.
-pub async fn three(fleet: &ModelFleet, from: &Origin, files: &Certificates) -> [Node; 3] {
+pub async fn three(fleet: &ModelFleet, from: &TestOrigin, files: &TestCertificates) -> [Node; 3] {
     let nodes = [
         start(fleet, "a", from, files).await,
         start(fleet, "b", from, files).await,
@@ -100,8 +100,8 @@ pub fn set_owners(nodes: &[Node; 3]) {
 }
 
 /// Sends a request without a body.
-pub async fn send(node: &Node, method: &str, path: &str, headers: &[&str]) -> Reply {
+pub async fn send(node: &Node, method: &str, path: &str, headers: &[&str]) -> ClientReply {
     let line = format!("{method} {path} HTTP/1.1");
     let lines = [&[line.as_str(), HOST, "content-length: 0"], headers].concat();
-    Client::connect(node.proxy.address).await.ask(&lines).await
+    TestClient::connect(node.proxy.address).await.ask(&lines).await
 }

@@ -4,17 +4,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use nectary_config::{
-    ListenAddress, ListenerConfig, Located, OriginConfig, ProxyConfig, RouteAction, RouteConfig, RoutePath,
+    ListenAddress, ListenerConfig, LocatedValue, OriginConfig, ProxyConfig, RouteAction, RouteConfig, RoutePath,
     ServerConfig, ServerScheme, ServerUrl, SiteConfig, SiteName,
 };
 use nectary_proxy::{ProxyOptions, options_of};
 
-use super::origin::Origin;
+use super::origin::TestOrigin;
 use super::proxy::{TestProxy, token};
 
 /// A value that is in no file.
-pub fn at<T>(value: T) -> Located<T> {
-    Located::nowhere(value)
+pub fn at<T>(value: T) -> LocatedValue<T> {
+    LocatedValue::nowhere(value)
 }
 
 /// An origin with these servers.
@@ -87,12 +87,12 @@ pub async fn with_workers(config: ProxyConfig, workers: usize) -> TestProxy {
 }
 
 /// A proxy of one site with one route for all paths, which has a rule, and one without it.
-pub async fn with_rule(from: &Origin, change: impl FnOnce(&mut RouteConfig)) -> TestProxy {
+pub async fn with_rule(from: &TestOrigin, change: impl FnOnce(&mut RouteConfig)) -> TestProxy {
     configured(with_rule_config(from, change)).await
 }
 
 /// The configuration of [`with_rule`].
-pub fn with_rule_config(from: &Origin, change: impl FnOnce(&mut RouteConfig)) -> ProxyConfig {
+pub fn with_rule_config(from: &TestOrigin, change: impl FnOnce(&mut RouteConfig)) -> ProxyConfig {
     let mut changed = route("/", "o");
     change(&mut changed);
     config(vec![site(&["a"], vec![changed, route("/plain/", "o")])], vec![origin("o", &[from.address])])

@@ -5,11 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::report::{Checked, Problem, What};
+use super::report::{CheckFindings, CheckProblem, ProblemKind};
 
 /// A copy of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct Copy {
+pub struct ValidCopy {
     pub sequence: u64,
     pub row: u32,
     pub member: u8,
@@ -17,7 +17,7 @@ pub struct Copy {
 
 /// A flaw of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Flaw {
+pub enum CopyFlaw {
     /// Its donor is missing; the slots of the other donors restore it.
     Reconstructed,
     /// Its slot is damaged; the slots of the other donors restore it.
@@ -32,40 +32,40 @@ pub enum Flaw {
 }
 
 /// The blocks of a device.
-pub struct Blocks {
-    best: Vec<Copy>,
-    flaws: BTreeMap<(u32, u8), (Flaw, usize)>,
+pub struct CheckedBlocks {
+    best: Vec<ValidCopy>,
+    flaws: BTreeMap<(u32, u8), (CopyFlaw, usize)>,
     /// Problems of groups that matter only if a block needs the group, and how many slots each concerns.
-    suspects: BTreeMap<u32, Vec<(u64, Problem)>>,
+    suspects: BTreeMap<u32, Vec<(u64, CheckProblem)>>,
     /// Groups without a summary.
     unsealed: BTreeSet<u32>,
 }
 
-impl Blocks {
-    pub fn new(blocks: u32) -> Blocks {
+impl CheckedBlocks {
+    pub fn new(blocks: u32) -> CheckedBlocks {
         let (flaws, suspects, unsealed) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
-        Blocks { best: vec![Copy::default(); blocks as usize], flaws, suspects, unsealed }
+        CheckedBlocks { best: vec![ValidCopy::default(); blocks as usize], flaws, suspects, unsealed }
     }
 
     /// Adds a copy.
-    pub fn consider(&mut self, checked: &mut Checked, block: u32, copy: Copy) {
+    pub fn consider(&mut self, checked: &mut CheckFindings, block: u32, copy: ValidCopy) {
         let Some(best) = self.best.get_mut(block as usize) else { return };
         if best.sequence == copy.sequence && *best != copy && copy.sequence > 0 {
             let text = format!("block {block} is in groups {} and {} with one number", best.row, copy.row);
-            let problem = Problem::of(What::SameNumber, text);
-            checked.problem(Problem { group: Some(copy.row), block: Some(u64::from(block)), ..problem });
+            let problem = CheckProblem::of(ProblemKind::SameNumber, text);
+            checked.problem(CheckProblem { group: Some(copy.row), block: Some(u64::from(block)), ..problem });
         }
         *best = copy.max(*best);
     }
 
     /// Adds a flaw of the slot of a member, on `donor`.
-    pub fn flaw(&mut self, row: u32, member: u8, donor: usize, flaw: Flaw) {
+    pub fn flaw(&mut self, row: u32, member: u8, donor: usize, flaw: CopyFlaw) {
         self.flaws.insert((row, member), (flaw, donor));
     }
 
     /// Something is wrong with a group. It matters only if a block needs the group: a filled donor has nothing of the
     /// others, and a client erases the summary of a group before it writes the group again.
-    pub fn suspect(&mut self, row: u32, slots: u64, problem: Problem) {
+    pub fn suspect(&mut self, row: u32, slots: u64, problem: CheckProblem) {
         self.suspects.entry(row).or_default().push((slots, problem));
     }
 
@@ -75,7 +75,7 @@ impl Blocks {
     }
 
     /// Judges every block; `trims` are the numbers of their trims.
-    pub fn conclude(mut self, checked: &mut Checked, trims: &[u64]) {
+    pub fn conclude(mut self, checked: &mut CheckFindings, trims: &[u64]) {
         for (block, best) in self.best.iter().enumerate() {
             if best.sequence <= trims.get(block).copied().unwrap_or(0) {
                 continue;
@@ -96,31 +96,38 @@ impl Blocks {
             let name = checked.donors.get(donor).map_or("?", |donor| donor.name.as_str()).to_owned();
             let group = best.row;
             let (what, text) = match flaw {
-                Flaw::Reconstructed => {
+                CopyFlaw::Reconstructed => {
                     checked.counts.reconstructed_blocks += 1;
                     continue;
                 }
-                Flaw::Uncovered => {
+                CopyFlaw::Uncovered => {
                     checked.counts.uncovered_blocks += 1;
                     if !checked.is_detached {
                         continue;
                     }
-                    (What::NotCovered, format!("block {block}: no stored parity covers it, in open group {group}"))
+                    (
+                        ProblemKind::NotCovered,
+                        format!("block {block}: no stored parity covers it, in open group {group}"),
+                    )
                 }
-                Flaw::Repairable => {
-                    (What::SlotDamaged, format!("block {block}: damaged on {name}; the rest of group {group} has it"))
-                }
-                Flaw::Doubtful => {
+                CopyFlaw::Repairable => (
+                    ProblemKind::SlotDamaged,
+                    format!("block {block}: damaged on {name}; the rest of group {group} has it"),
+                ),
+                CopyFlaw::Doubtful => {
                     checked.counts.doubtful_blocks += 1;
-                    (What::BlockDoubtful, format!("block {block}: damaged on {name}, in open group {group}"))
+                    (ProblemKind::BlockDoubtful, format!("block {block}: damaged on {name}, in open group {group}"))
                 }
-                Flaw::Lost => {
+                CopyFlaw::Lost => {
                     checked.counts.lost_blocks += 1;
-                    (What::BlockLost, format!("block {block}: lost with what {name} has, or had, of group {group}"))
+                    (
+                        ProblemKind::BlockLost,
+                        format!("block {block}: lost with what {name} has, or had, of group {group}"),
+                    )
                 }
             };
-            let problem = Problem::of(what, text);
-            checked.problem(Problem { donor: place, group: Some(group), block: Some(block as u64), ..problem });
+            let problem = CheckProblem::of(what, text);
+            checked.problem(CheckProblem { donor: place, group: Some(group), block: Some(block as u64), ..problem });
         }
     }
 }

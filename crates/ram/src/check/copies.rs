@@ -1,17 +1,17 @@
 //! Checking a mirror: both copies of every stripe are equal, unless the stripe is marked as dirty.
 
-use super::report::{Checked, Problem, What};
-use super::{Donors, Progress, READ_BYTES};
+use super::report::{CheckFindings, CheckProblem, ProblemKind};
+use super::{Progress, READ_BYTES, TrustedDonors};
 use crate::device::together::together;
-use crate::format::{Geometry, Stripes, is_damaged};
-use crate::mirror::{Ring, is_lost};
+use crate::format::{RecordGeometry, StripeSet, is_damaged};
+use crate::mirror::{MirrorRing, is_lost};
 
 /// The maximum number of pieces that are read at the same time, each from two donors.
 const PIECES_MAX: usize = 4;
 
 /// A part of a stripe on two donors.
 #[derive(Clone, Copy)]
-struct Piece {
+struct MirroredPiece {
     stripe: u64,
     /// The start of the piece in the device, in bytes.
     at: u64,
@@ -22,13 +22,13 @@ struct Piece {
 
 /// Compares all copies of the device. `dirty` has the marks, by donor.
 pub async fn check(
-    checked: &mut Checked,
-    geometry: &Geometry,
-    dirty: &[Option<&Stripes>],
-    donors: &Donors,
+    checked: &mut CheckFindings,
+    geometry: &RecordGeometry,
+    dirty: &[Option<&StripeSet>],
+    donors: &TrustedDonors,
     progress: Progress<'_>,
 ) -> Result<(), String> {
-    let ring = Ring::new(geometry);
+    let ring = MirrorRing::new(geometry);
     let stripe_bytes = u64::from(geometry.stripe_bytes);
     let is_marked = |stripe: u64| dirty.iter().flatten().any(|dirty| dirty.has(stripe));
     let mut pieces = Vec::new();
@@ -42,7 +42,7 @@ pub async fn check(
                 checked.counts.lost_blocks += bytes / u64::from(geometry.block_bytes);
                 let block = Some(start / u64::from(geometry.block_bytes));
                 let text = format!("stripe {stripe}: both donors are missing");
-                checked.problem(Problem { block, ..Problem::of(What::BlockLost, text) });
+                checked.problem(CheckProblem { block, ..CheckProblem::of(ProblemKind::BlockLost, text) });
                 continue;
             }
             1 => checked.counts.single_stripes += 1,
@@ -55,7 +55,7 @@ pub async fn check(
         let mut done = 0;
         while done < bytes {
             let length = READ_BYTES.min(bytes - done);
-            pieces.push(Piece {
+            pieces.push(MirroredPiece {
                 stripe,
                 at: start + done,
                 donors: [places[0].donor, places[1].donor],
@@ -67,7 +67,8 @@ pub async fn check(
     }
     let all: u64 = pieces.iter().map(|piece| 2 * piece.bytes).sum();
     for batch in pieces.chunks(PIECES_MAX) {
-        let read = |(piece, copy): (&Piece, usize)| donors.read(piece.donors[copy], piece.offsets[copy], piece.bytes);
+        let read =
+            |(piece, copy): (&MirroredPiece, usize)| donors.read(piece.donors[copy], piece.offsets[copy], piece.bytes);
         let reads = batch.iter().flat_map(|piece| [(piece, 0), (piece, 1)]).map(read).collect();
         let got = together(reads).await.into_iter().collect::<Result<Vec<_>, String>>()?;
         for (piece, copies) in batch.iter().zip(got.chunks(2)) {
@@ -81,7 +82,7 @@ pub async fn check(
     Ok(())
 }
 
-fn compare(checked: &mut Checked, geometry: &Geometry, piece: &Piece, one: &[u8], two: &[u8]) {
+fn compare(checked: &mut CheckFindings, geometry: &RecordGeometry, piece: &MirroredPiece, one: &[u8], two: &[u8]) {
     let size = geometry.block_bytes as usize;
     let first = piece.at / size as u64;
     let copies = || one.chunks(size).zip(two.chunks(size)).zip(first..);
@@ -91,7 +92,8 @@ fn compare(checked: &mut Checked, geometry: &Geometry, piece: &Piece, one: &[u8]
     if !lost.is_empty() {
         checked.counts.lost_blocks += lost.len() as u64;
         let text = format!("stripe {}: {} blocks are lost: no donor had their right bytes", piece.stripe, lost.len());
-        checked.problem(Problem { block: lost.first().copied(), ..Problem::of(What::BlockLost, text) });
+        checked
+            .problem(CheckProblem { block: lost.first().copied(), ..CheckProblem::of(ProblemKind::BlockLost, text) });
     }
     if one == two {
         return;
@@ -107,5 +109,5 @@ fn compare(checked: &mut Checked, geometry: &Geometry, piece: &Piece, one: &[u8]
     let says = [one, two].map(has_damage).into_iter().zip(names).filter(|(says, _)| *says).map(|(_, name)| name);
     let says: String = says.map(|name| format!("; {name} says that its memory is damaged")).collect();
     let text = format!("stripe {stripe}: {count} blocks differ between {} and {}{says}", names[0], names[1]);
-    checked.problem(Problem { block, ..Problem::of(What::CopiesDiffer, text) });
+    checked.problem(CheckProblem { block, ..CheckProblem::of(ProblemKind::CopiesDiffer, text) });
 }

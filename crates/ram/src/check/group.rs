@@ -6,14 +6,14 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::blocks::{Blocks, Copy, Flaw};
-use super::report::{Checked, Problem, What};
-use crate::format::slots::{Areas, Named, SLOT_HEADER_BYTES, Shape, Slot, Summary, xor};
+use super::blocks::{CheckedBlocks, CopyFlaw, ValidCopy};
+use super::report::{CheckFindings, CheckProblem, ProblemKind};
+use crate::format::slots::{CoveredMember, DonorAreas, GroupSummary, SLOT_HEADER_BYTES, SlotHeader, SlotShape, xor};
 
 /// The values that the check of every group needs.
-pub struct Judge {
-    pub shape: Shape,
-    pub areas: Areas,
+pub struct GroupChecker {
+    pub shape: SlotShape,
+    pub areas: DonorAreas,
     /// The checksum of the device's identity.
     pub device: u64,
     /// The device's last generation; no slot has a later one.
@@ -21,49 +21,49 @@ pub struct Judge {
 }
 
 /// A group with its slots by position; `None` for a missing donor.
-pub struct Row<'a> {
+pub struct GroupSlots<'a> {
     pub number: u32,
     pub slots: Vec<Option<&'a [u8]>>,
 }
 
 /// The state of a slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Is {
+enum SlotState {
     /// Its donor is missing.
     Missing,
     /// It was never written, or its header was erased.
     Blank,
     /// It is intact.
-    Whole(Slot),
+    Whole(SlotHeader),
     /// Its header is correct, but its data is not.
-    Torn(Slot),
+    Torn(SlotHeader),
     /// It does not belong to this position.
     Strange,
 }
 
 /// Returns the entry that a summary should have for an intact slot.
-fn named(image: &[u8]) -> Option<Named> {
-    let (slot, _) = Slot::decode_whole(image).ok()?;
-    Some(Named { block: slot.block, sequence: slot.sequence, checksum: Slot::checksum_of(image) })
+fn named(image: &[u8]) -> Option<CoveredMember> {
+    let (slot, _) = SlotHeader::decode_whole(image).ok()?;
+    Some(CoveredMember { block: slot.block, sequence: slot.sequence, checksum: SlotHeader::checksum_of(image) })
 }
 
-impl Judge {
-    fn look(&self, row: &Row<'_>, member: u8) -> Is {
-        let Some(image) = row.slots[self.areas.member_donor(row.number, member)] else { return Is::Missing };
+impl GroupChecker {
+    fn look(&self, row: &GroupSlots<'_>, member: u8) -> SlotState {
+        let Some(image) = row.slots[self.areas.member_donor(row.number, member)] else { return SlotState::Missing };
         if image.iter().take(SLOT_HEADER_BYTES).all(|byte| *byte == 0) {
-            return Is::Blank;
+            return SlotState::Blank;
         }
-        let is_ours = |slot: &Slot| {
+        let is_ours = |slot: &SlotHeader| {
             slot.device == self.device
                 && slot.generation <= self.generation
                 && slot.sequence >> 40 <= self.generation
                 && (slot.group, slot.member) == (row.number, member)
                 && slot.block < self.shape.blocks
         };
-        match (Slot::decode(image).ok().filter(is_ours), named(image)) {
-            (Some(slot), Some(_)) => Is::Whole(slot),
-            (Some(slot), None) => Is::Torn(slot),
-            (None, _) => Is::Strange,
+        match (SlotHeader::decode(image).ok().filter(is_ours), named(image)) {
+            (Some(slot), Some(_)) => SlotState::Whole(slot),
+            (Some(slot), None) => SlotState::Torn(slot),
+            (None, _) => SlotState::Strange,
         }
     }
 
@@ -77,7 +77,13 @@ impl Judge {
     }
 
     /// Checks a sealed group.
-    pub fn sealed(&self, checked: &mut Checked, blocks: &mut Blocks, row: &Row<'_>, summary: &Summary) {
+    pub fn sealed(
+        &self,
+        checked: &mut CheckFindings,
+        blocks: &mut CheckedBlocks,
+        row: &GroupSlots<'_>,
+        summary: &GroupSummary,
+    ) {
         checked.counts.sealed_groups += 1;
         let number = row.number;
         let parity_donor = self.areas.parity_donor(number);
@@ -90,12 +96,12 @@ impl Judge {
         for (member, wanted) in (0..self.shape.members).zip(&summary.members) {
             let Some(wanted) = wanted else { continue };
             let donor = self.areas.member_donor(number, member);
-            blocks.consider(checked, wanted.block, Copy { sequence: wanted.sequence, row: number, member });
+            blocks.consider(checked, wanted.block, ValidCopy { sequence: wanted.sequence, row: number, member });
             let image = row.slots[donor];
             let is = self.look(row, member);
-            if image.and_then(named) == Some(*wanted) && !matches!(is, Is::Strange) {
-                if matches!(is, Is::Whole(slot) if slot.is_lost) {
-                    blocks.flaw(number, member, donor, Flaw::Lost);
+            if image.and_then(named) == Some(*wanted) && !matches!(is, SlotState::Strange) {
+                if matches!(is, SlotState::Whole(slot) if slot.is_lost) {
+                    blocks.flaw(number, member, donor, CopyFlaw::Lost);
                 }
                 continue;
             }
@@ -104,15 +110,15 @@ impl Judge {
             let given = self.sum(others).filter(|given| is_parity_right && named(given) == Some(*wanted));
             let is_missing = image.is_none();
             let flaw = match (given.is_some(), is_missing) {
-                (true, true) => Flaw::Reconstructed,
-                (true, false) => Flaw::Repairable,
-                (false, _) => Flaw::Lost,
+                (true, true) => CopyFlaw::Reconstructed,
+                (true, false) => CopyFlaw::Repairable,
+                (false, _) => CopyFlaw::Lost,
             };
             blocks.flaw(number, member, donor, flaw);
             if !is_missing {
                 let text = format!("group {number}: the slot of member {member} is not as its summary says");
-                let problem = Problem::of(What::SlotDamaged, text);
-                let problem = Problem { donor: checked.place(donor), group: Some(number), ..problem };
+                let problem = CheckProblem::of(ProblemKind::SlotDamaged, text);
+                let problem = CheckProblem { donor: checked.place(donor), group: Some(number), ..problem };
                 blocks.suspect(number, 1, problem);
             }
         }
@@ -121,25 +127,31 @@ impl Judge {
                 true => format!("group {number}: its parity is not the XOR of its slots"),
                 false => format!("group {number}: its parity is not as its summary says"),
             };
-            let problem = Problem::of(What::WrongParity, text);
-            let problem = Problem { donor: checked.place(parity_donor), group: Some(number), ..problem };
+            let problem = CheckProblem::of(ProblemKind::WrongParity, text);
+            let problem = CheckProblem { donor: checked.place(parity_donor), group: Some(number), ..problem };
             blocks.suspect(number, u64::from(!is_parity_right), problem);
         }
     }
 
     /// Checks a group without a summary; `spares` are the parities that name it.
-    pub fn open(&self, checked: &mut Checked, blocks: &mut Blocks, row: &Row<'_>, spares: &[(Summary, Vec<u8>)]) {
+    pub fn open(
+        &self,
+        checked: &mut CheckFindings,
+        blocks: &mut CheckedBlocks,
+        row: &GroupSlots<'_>,
+        spares: &[(GroupSummary, Vec<u8>)],
+    ) {
         let number = row.number;
         let is_incomplete = row.slots.iter().any(Option::is_none);
-        let looks: Vec<Is> = (0..self.shape.members).map(|member| self.look(row, member)).collect();
+        let looks: Vec<SlotState> = (0..self.shape.members).map(|member| self.look(row, member)).collect();
         // The parity of an earlier life of the group names slots that do not exist any more.
-        let fits = |(summary, _): &&(Summary, Vec<u8>)| {
+        let fits = |(summary, _): &&(GroupSummary, Vec<u8>)| {
             summary.members.iter().zip(&looks).all(|(wanted, is)| match (wanted, is) {
-                (Some(wanted), Is::Whole(slot) | Is::Torn(slot)) => {
+                (Some(wanted), SlotState::Whole(slot) | SlotState::Torn(slot)) => {
                     (wanted.block, wanted.sequence) == (slot.block, slot.sequence)
                 }
-                (Some(_), Is::Blank) => false,
-                (Some(_), Is::Missing | Is::Strange) | (None, _) => true,
+                (Some(_), SlotState::Blank) => false,
+                (Some(_), SlotState::Missing | SlotState::Strange) | (None, _) => true,
             })
         };
         let spare = spares.iter().filter(fits).max_by_key(|(summary, _)| {
@@ -160,30 +172,32 @@ impl Judge {
                 }
                 (wanted.is_some() && named(&image) == wanted).then_some(())
             };
-            let mut consider = |block, sequence, flaw: Option<Flaw>| {
-                blocks.consider(checked, block, Copy { sequence, row: number, member });
+            let mut consider = |block, sequence, flaw: Option<CopyFlaw>| {
+                blocks.consider(checked, block, ValidCopy { sequence, row: number, member });
                 if let Some(flaw) = flaw {
                     blocks.flaw(number, member, donor, flaw);
                 }
             };
             match (is, wanted) {
-                (Is::Whole(slot), _) if slot.is_lost => consider(slot.block, slot.sequence, Some(Flaw::Lost)),
-                (Is::Whole(slot), Some(_)) if given().is_some() => consider(slot.block, slot.sequence, None),
+                (SlotState::Whole(slot), _) if slot.is_lost => {
+                    consider(slot.block, slot.sequence, Some(CopyFlaw::Lost))
+                }
+                (SlotState::Whole(slot), Some(_)) if given().is_some() => consider(slot.block, slot.sequence, None),
                 // What covers it may be on the donor that is missing.
-                (Is::Whole(slot), _) if is_incomplete => consider(slot.block, slot.sequence, None),
-                (Is::Whole(slot), _) => consider(slot.block, slot.sequence, Some(Flaw::Uncovered)),
-                (Is::Torn(slot), _) => consider(slot.block, slot.sequence, Some(Flaw::Doubtful)),
-                (Is::Strange, Some(wanted)) => consider(wanted.block, wanted.sequence, Some(Flaw::Doubtful)),
-                (Is::Missing, Some(wanted)) => {
-                    let flaw = if given().is_some() { Flaw::Reconstructed } else { Flaw::Lost };
+                (SlotState::Whole(slot), _) if is_incomplete => consider(slot.block, slot.sequence, None),
+                (SlotState::Whole(slot), _) => consider(slot.block, slot.sequence, Some(CopyFlaw::Uncovered)),
+                (SlotState::Torn(slot), _) => consider(slot.block, slot.sequence, Some(CopyFlaw::Doubtful)),
+                (SlotState::Strange, Some(wanted)) => consider(wanted.block, wanted.sequence, Some(CopyFlaw::Doubtful)),
+                (SlotState::Missing, Some(wanted)) => {
+                    let flaw = if given().is_some() { CopyFlaw::Reconstructed } else { CopyFlaw::Lost };
                     consider(wanted.block, wanted.sequence, Some(flaw));
                 }
-                (Is::Missing | Is::Blank | Is::Strange, _) => {}
+                (SlotState::Missing | SlotState::Blank | SlotState::Strange, _) => {}
             }
-            if matches!(is, Is::Torn(_) | Is::Strange) {
+            if matches!(is, SlotState::Torn(_) | SlotState::Strange) {
                 let text = format!("open group {number}: the slot of member {member} is damaged");
-                let problem = Problem::of(What::SlotDamaged, text);
-                let problem = Problem { donor: checked.place(donor), group: Some(number), ..problem };
+                let problem = CheckProblem::of(ProblemKind::SlotDamaged, text);
+                let problem = CheckProblem { donor: checked.place(donor), group: Some(number), ..problem };
                 blocks.suspect(number, 1, problem);
             }
         }

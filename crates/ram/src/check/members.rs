@@ -5,14 +5,14 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::report::{Checked, Problem, What};
-use super::{Donors, Progress, READ_BYTES};
+use super::report::{CheckFindings, CheckProblem, ProblemKind};
+use super::{Progress, READ_BYTES, TrustedDonors};
 use crate::device::together::together;
-use crate::format::{Geometry, Stripes};
-use crate::mirror::{Layout, Rows, is_lost};
+use crate::format::{RecordGeometry, StripeSet};
+use crate::mirror::{ParityLayout, StripeLayout, is_lost};
 
 /// Some columns of a stripe.
-struct Piece {
+struct ColumnPiece {
     stripe: u64,
     columns: Range<u64>,
     /// Whether what the members yield can be relied on.
@@ -21,13 +21,13 @@ struct Piece {
 
 /// Compares all members of the device. `dirty` has the marks, by donor.
 pub async fn check(
-    checked: &mut Checked,
-    geometry: &Geometry,
-    dirty: &[Option<&Stripes>],
-    donors: &Donors,
+    checked: &mut CheckFindings,
+    geometry: &RecordGeometry,
+    dirty: &[Option<&StripeSet>],
+    donors: &TrustedDonors,
     progress: Progress<'_>,
 ) -> Result<(), String> {
-    let rows = Rows::new(geometry);
+    let rows = ParityLayout::new(geometry);
     let chunk_blocks = u64::from(geometry.chunk_bytes() / geometry.block_bytes);
     let piece_blocks = (READ_BYTES / u64::from(geometry.block_bytes)).max(1);
     let mut pieces = Vec::new();
@@ -49,7 +49,7 @@ pub async fn check(
         while first < end {
             let columns = first..(first + piece_blocks).min(end);
             first = columns.end;
-            pieces.push(Piece { stripe, columns, is_compared: !is_marked });
+            pieces.push(ColumnPiece { stripe, columns, is_compared: !is_marked });
         }
     }
     let there = (0..=rows.parity()).filter(|donor| donors.is_there(*donor)).count() as u64;
@@ -67,23 +67,29 @@ pub async fn check(
     Ok(())
 }
 
-fn bytes_of(geometry: &Geometry, piece: &Piece) -> u64 {
+fn bytes_of(geometry: &RecordGeometry, piece: &ColumnPiece) -> u64 {
     (piece.columns.end - piece.columns.start) * u64::from(geometry.block_bytes)
 }
 
 /// Reports what a missing donor had of a stripe that was being changed: it will be lost.
-fn unknown(checked: &mut Checked, geometry: &Geometry, rows: &Rows, stripe: u64, member: usize) {
+fn unknown(checked: &mut CheckFindings, geometry: &RecordGeometry, rows: &ParityLayout, stripe: u64, member: usize) {
     let chunk_blocks = u64::from(geometry.chunk_bytes() / geometry.block_bytes);
     let first = rows.block(stripe * chunk_blocks, member);
     let count = geometry.blocks().min(first + chunk_blocks).saturating_sub(first);
     if count > 0 {
         checked.counts.lost_blocks += count;
         let text = format!("stripe {stripe}: {count} blocks of a missing donor, changed when the last client ended");
-        checked.problem(Problem { block: Some(first), ..Problem::of(What::BlockLost, text) });
+        checked.problem(CheckProblem { block: Some(first), ..CheckProblem::of(ProblemKind::BlockLost, text) });
     }
 }
 
-fn compare(checked: &mut Checked, geometry: &Geometry, rows: &Rows, piece: &Piece, members: Vec<Option<Bytes>>) {
+fn compare(
+    checked: &mut CheckFindings,
+    geometry: &RecordGeometry,
+    rows: &ParityLayout,
+    piece: &ColumnPiece,
+    members: Vec<Option<Bytes>>,
+) {
     let size = geometry.block_bytes as usize;
     let missing = members.iter().position(Option::is_none);
     if missing.is_some() && !piece.is_compared {
@@ -114,11 +120,12 @@ fn compare(checked: &mut Checked, geometry: &Geometry, rows: &Rows, piece: &Piec
         checked.counts.doubtful_blocks += count * rows.parity() as u64;
         let text = format!("stripe {stripe}: {count} blocks of its parity are not the XOR of their blocks of data");
         let block = differing.first().map(|column| rows.block(*column, 0));
-        checked.problem(Problem { block, ..Problem::of(What::CopiesDiffer, text) });
+        checked.problem(CheckProblem { block, ..CheckProblem::of(ProblemKind::CopiesDiffer, text) });
     }
     if !lost.is_empty() {
         checked.counts.lost_blocks += lost.len() as u64;
         let text = format!("stripe {stripe}: {} blocks are lost: no donor had their right bytes", lost.len());
-        checked.problem(Problem { block: lost.first().copied(), ..Problem::of(What::BlockLost, text) });
+        checked
+            .problem(CheckProblem { block: lost.first().copied(), ..CheckProblem::of(ProblemKind::BlockLost, text) });
     }
 }

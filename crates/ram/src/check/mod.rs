@@ -28,18 +28,20 @@ mod tests;
 
 use std::sync::Arc;
 
-use nectary_block::{Error, ErrorKind};
+use nectary_block::{DeviceErrorKind, Error};
 use nectary_nbd::NbdDevice;
 
 use crate::device::{RamOptions, Redundancy};
-use crate::format::{Code, MemberState, Record, Stamp};
+use crate::format::{DonorRecord, MemberState, RecordStamp, RedundancyCode};
 use crate::live::client::machine;
 use crate::live::device::draw_client;
-use crate::live::session::{Ended, begin};
-use crate::live::survey::{self, Placed, Seen, There, describe, error, found, look_patiently, owned_elsewhere, place};
-use crate::mirror::{Donor, DonorRequest, Intent, Reply, Times, merge};
+use crate::live::session::{DonorRequestOutcome, begin};
+use crate::live::survey::{
+    self, DeviceDonors, SurveyResult, SurveyedDonor, describe, error, found, look_patiently, owned_elsewhere, place,
+};
+use crate::mirror::{Donor, DonorReply, DonorRequest, MachineIntent, MachineTimes, merge};
 
-pub use report::{Checked, CheckedDonor, Counts, Health, PROBLEMS_MAX, Problem, What};
+pub use report::{CheckCounts, CheckFindings, CheckProblem, CheckedDonor, PROBLEMS_MAX, ProblemKind, RedundancyHealth};
 
 /// The maximum number of bytes of one read from a donor.
 const READ_BYTES: u64 = 1 << 20;
@@ -48,11 +50,11 @@ const READ_BYTES: u64 = 1 << 20;
 pub type Progress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
 
 /// The donors, by position; those whose data is not trusted are omitted.
-struct Donors {
+struct TrustedDonors {
     devices: Vec<Option<Arc<NbdDevice>>>,
 }
 
-impl Donors {
+impl TrustedDonors {
     fn is_there(&self, donor: Donor) -> bool {
         self.devices[donor].is_some()
     }
@@ -61,33 +63,33 @@ impl Donors {
     async fn read(&self, donor: Donor, offset: u64, bytes: u64) -> Result<Option<bytes::Bytes>, String> {
         let Some(device) = &self.devices[donor] else { return Ok(None) };
         match begin(device, DonorRequest::Read { offset, bytes }).await {
-            Ended::Answered(Reply::Data(data)) if data.len() as u64 == bytes => Ok(Some(data)),
-            Ended::Answered(_) => Err(format!("donor {} does not give what it has", donor + 1)),
-            Ended::Lost(reason) => Err(reason),
+            DonorRequestOutcome::Answered(DonorReply::Data(data)) if data.len() as u64 == bytes => Ok(Some(data)),
+            DonorRequestOutcome::Answered(_) => Err(format!("donor {} does not give what it has", donor + 1)),
+            DonorRequestOutcome::Lost(reason) => Err(reason),
         }
     }
 }
 
 /// Checks a device that is not attached.
 ///
-/// *Errors*: the device has no redundancy; a client has it, or attaches during the check ([`ErrorKind::Busy`]); too few
+/// *Errors*: the device has no redundancy; a client has it, or attaches during the check ([`DeviceErrorKind::Busy`]); too few
 /// donors are present, and all missing ones are named; a donor disconnects during the check.
-pub async fn check(options: &RamOptions, progress: Progress<'_>) -> Result<Checked, Error> {
+pub async fn check(options: &RamOptions, progress: Progress<'_>) -> Result<CheckFindings, Error> {
     if options.redundancy == Redundancy::None {
         let detail = "it has no redundancy: there is nothing to compare its blocks with".to_owned();
-        return Err(error(options, ErrorKind::Unsupported, detail));
+        return Err(error(options, DeviceErrorKind::Unsupported, detail));
     }
     // If only one of two donors is present, its data is checked as it is.
     let options = &RamOptions { trust_remaining: true, ..options.clone() };
     let client = draw_client(options)?;
     let seen = look_patiently(options, client, true).await;
-    let busy = |other: &survey::Owner| {
-        error(options, ErrorKind::Busy, format!("a check needs it alone: {}", owned_elsewhere(other)))
+    let busy = |other: &survey::LivingClient| {
+        error(options, DeviceErrorKind::Busy, format!("a check needs it alone: {}", owned_elsewhere(other)))
     };
     if let Some(other) = survey::owner(&seen) {
         return Err(busy(&other));
     }
-    let Placed { geometry, places } = place(options, &seen)?;
+    let DeviceDonors { geometry, places } = place(options, &seen)?;
     let names: Vec<&str> = places.iter().map(|place| seen[*place].name()).collect();
     let refuse = |refusal| {
         let (kind, detail) = describe(&refusal, &names);
@@ -96,14 +98,14 @@ pub async fn check(options: &RamOptions, progress: Progress<'_>) -> Result<Check
     let merged = merge(&found(&seen, &places), true).map_err(refuse)?;
     // A machine is made, but never run, only to check that geometry and labels are possible.
     let labels: Vec<String> = places.iter().map(|place| seen[*place].label()).collect();
-    let intent = Intent::Attach { take_over: false, trust_remaining: true };
-    let mut checked = Checked::new(options, &geometry);
-    if let Err(refusal) = machine(geometry, labels, client, intent, Times::default()) {
+    let intent = MachineIntent::Attach { take_over: false, trust_remaining: true };
+    let mut checked = CheckFindings::new(options, &geometry);
+    if let Err(refusal) = machine(geometry, labels, client, intent, MachineTimes::default()) {
         let (_, detail) = describe(&refusal, &names);
-        checked.problem(Problem::of(What::Shape, detail));
+        checked.problem(CheckProblem::of(ProblemKind::Shape, detail));
     }
     checked.view = merged.view.number();
-    let records: Vec<Option<&Record>> = places.iter().map(|place| record(&seen[*place])).collect();
+    let records: Vec<Option<&DonorRecord>> = places.iter().map(|place| record(&seen[*place])).collect();
     let trusted = |donor: Donor| if merged.trusted[donor] { records[donor] } else { None };
     checked.is_detached = (0..places.len()).filter_map(trusted).all(|record| record.stamp.client == 0);
     for (donor, place) in places.iter().enumerate() {
@@ -111,7 +113,9 @@ pub async fn check(options: &RamOptions, progress: Progress<'_>) -> Result<Check
         let why = match (merged.trusted[donor], &seen[*place].state) {
             (true, _) => None,
             (false, Err(away)) => Some(away.reason()),
-            (false, Ok(There { record: None, .. })) => Some("it has nothing of the device, or damaged records".into()),
+            (false, Ok(SurveyedDonor { record: None, .. })) => {
+                Some("it has nothing of the device, or damaged records".into())
+            }
             (false, Ok(_)) if state == MemberState::Left => Some("it was left, and not filled since".to_owned()),
             (false, Ok(_)) if state == MemberState::Rebuilding => Some("it was not filled completely".to_owned()),
             (false, Ok(_)) => {
@@ -119,7 +123,10 @@ pub async fn check(options: &RamOptions, progress: Progress<'_>) -> Result<Check
             }
         };
         if let Some(why) = &why {
-            checked.problem(Problem { donor: Some(*place), ..Problem::of(What::DonorMissing, why.clone()) });
+            checked.problem(CheckProblem {
+                donor: Some(*place),
+                ..CheckProblem::of(ProblemKind::DonorMissing, why.clone())
+            });
         }
         let generation = records[donor].map(|record| record.stamp.generation);
         checked.donors.push(CheckedDonor { name: names[donor].to_owned(), place: *place, generation, why });
@@ -128,12 +135,14 @@ pub async fn check(options: &RamOptions, progress: Progress<'_>) -> Result<Check
         let there = seen[places[donor]].state.as_ref().ok().filter(|_| merged.trusted[donor])?;
         Some(there.reached.device.clone())
     };
-    let donors = Donors { devices: (0..places.len()).map(device).collect() };
+    let donors = TrustedDonors { devices: (0..places.len()).map(device).collect() };
     let generation = records.iter().flatten().map(|record| record.stamp.generation).max().unwrap_or(0);
-    let failed = |reason: String| error(options, ErrorKind::Io, reason);
+    let failed = |reason: String| error(options, DeviceErrorKind::Io, reason);
     match geometry.code {
-        Code::Log(_) => slots::check(&mut checked, &geometry, generation, &donors, progress).await.map_err(failed)?,
-        Code::Mirror | Code::Parity => {
+        RedundancyCode::Log(_) => {
+            slots::check(&mut checked, &geometry, generation, &donors, progress).await.map_err(failed)?
+        }
+        RedundancyCode::Mirror | RedundancyCode::Parity => {
             let of_donor = |donor: Donor| trusted(donor).map(|record| &record.dirty);
             let dirty: Vec<_> = (0..places.len()).map(of_donor).collect();
             match geometry.is_parity() {
@@ -144,24 +153,25 @@ pub async fn check(options: &RamOptions, progress: Progress<'_>) -> Result<Check
     }
     // If a client has changed the data during the check, the findings are useless.
     for donor in &seen {
-        let Ok(There { reached, area, .. }) = &donor.state else { continue };
+        let Ok(SurveyedDonor { reached, area, .. }) = &donor.state else { continue };
         let name = donor.name();
         match begin(&reached.device, DonorRequest::ReadMetadata).await {
-            Ended::Answered(Reply::Metadata { is_owned: true, area: now }) => {
-                return Err(busy(&Stamp::of(&now).client.into()));
+            DonorRequestOutcome::Answered(DonorReply::Metadata { is_owned: true, area: now }) => {
+                return Err(busy(&RecordStamp::of(&now).client.into()));
             }
-            Ended::Answered(Reply::Metadata { area: now, .. }) if Stamp::of(&now) == Stamp::of(area) => {}
-            Ended::Answered(_) => {
+            DonorRequestOutcome::Answered(DonorReply::Metadata { area: now, .. })
+                if RecordStamp::of(&now) == RecordStamp::of(area) => {}
+            DonorRequestOutcome::Answered(_) => {
                 let detail = format!("{name}: a client has used the device meanwhile: check it again");
-                return Err(error(options, ErrorKind::Busy, detail));
+                return Err(error(options, DeviceErrorKind::Busy, detail));
             }
-            Ended::Lost(reason) => return Err(failed(format!("{name}: {reason}"))),
+            DonorRequestOutcome::Lost(reason) => return Err(failed(format!("{name}: {reason}"))),
         }
     }
     checked.finish();
     Ok(checked)
 }
 
-fn record(seen: &Seen) -> Option<&Record> {
+fn record(seen: &SurveyResult) -> Option<&DonorRecord> {
     seen.state.as_ref().ok()?.record.as_ref()
 }

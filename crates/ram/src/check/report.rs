@@ -6,7 +6,7 @@
 use serde::Serialize;
 
 use crate::device::RamOptions;
-use crate::format::Geometry;
+use crate::format::RecordGeometry;
 
 /// The maximum number of problems that are kept; a damaged device may have any number.
 pub const PROBLEMS_MAX: usize = 100;
@@ -14,7 +14,7 @@ pub const PROBLEMS_MAX: usize = 100;
 /// The health of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Health {
+pub enum RedundancyHealth {
     /// Everything is in order, and any one donor can be lost.
     Healthy,
     /// Every block can be read, but something that protects blocks is missing or damaged.
@@ -26,7 +26,7 @@ pub enum Health {
 /// The kind of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum What {
+pub enum ProblemKind {
     /// The device cannot be attached because of its geometry or its donors' labels.
     Shape,
     /// A donor is missing, or its data is not trusted.
@@ -52,21 +52,25 @@ pub enum What {
     BlockDoubtful,
 }
 
-impl What {
-    fn health(self) -> Health {
+impl ProblemKind {
+    fn health(self) -> RedundancyHealth {
         match self {
-            What::Shape | What::CopiesDiffer | What::BlockLost | What::BlockDoubtful => Health::Broken,
-            What::DonorMissing | What::Unfinished | What::Damaged | What::SlotDamaged => Health::Degraded,
-            What::WrongParity | What::NotCovered | What::SameNumber => Health::Degraded,
+            ProblemKind::Shape | ProblemKind::CopiesDiffer | ProblemKind::BlockLost | ProblemKind::BlockDoubtful => {
+                RedundancyHealth::Broken
+            }
+            ProblemKind::DonorMissing | ProblemKind::Unfinished | ProblemKind::Damaged | ProblemKind::SlotDamaged => {
+                RedundancyHealth::Degraded
+            }
+            ProblemKind::WrongParity | ProblemKind::NotCovered | ProblemKind::SameNumber => RedundancyHealth::Degraded,
         }
     }
 }
 
 /// A problem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Problem {
+pub struct CheckProblem {
     /// The kind of problem.
-    pub what: What,
+    pub what: ProblemKind,
     /// The problem in words.
     pub text: String,
     /// The donor, by its index in the SPEC, from 0.
@@ -77,9 +81,9 @@ pub struct Problem {
     pub block: Option<u64>,
 }
 
-impl Problem {
-    pub(super) fn of(what: What, text: String) -> Problem {
-        Problem { what, text, donor: None, group: None, block: None }
+impl CheckProblem {
+    pub(super) fn of(what: ProblemKind, text: String) -> CheckProblem {
+        CheckProblem { what, text, donor: None, group: None, block: None }
     }
 }
 
@@ -98,7 +102,7 @@ pub struct CheckedDonor {
 
 /// The counts of a check.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Counts {
+pub struct CheckCounts {
     /// The number of bytes read.
     pub read_bytes: u64,
     /// Without a log: stripes whose copies or members were compared.
@@ -133,7 +137,7 @@ pub struct Counts {
 
 /// The findings of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Checked {
+pub struct CheckFindings {
     /// The name of the device.
     pub id: String,
     /// The size of the device. *Units*: bytes.
@@ -143,7 +147,7 @@ pub struct Checked {
     /// The name of the redundancy.
     pub redundancy: &'static str,
     /// The health of the device.
-    pub health: Health,
+    pub health: RedundancyHealth,
     /// The generation and epoch of the view.
     pub view: (u64, u64),
     /// Whether the last client detached the device, so that no work of it may be unfinished.
@@ -151,31 +155,31 @@ pub struct Checked {
     /// The donors, by position in the device.
     pub donors: Vec<CheckedDonor>,
     /// The counts.
-    pub counts: Counts,
+    pub counts: CheckCounts,
     /// The number of problems.
     pub problem_count: u64,
     /// The first problems.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<CheckProblem>,
 }
 
-impl Checked {
-    pub(super) fn new(options: &RamOptions, geometry: &Geometry) -> Checked {
-        Checked {
+impl CheckFindings {
+    pub(super) fn new(options: &RamOptions, geometry: &RecordGeometry) -> CheckFindings {
+        CheckFindings {
             id: options.id.clone(),
             size_bytes: geometry.bytes,
             block_bytes: geometry.block_bytes,
             redundancy: options.redundancy.name(),
-            health: Health::Healthy,
+            health: RedundancyHealth::Healthy,
             view: (0, 0),
             is_detached: false,
             donors: Vec::new(),
-            counts: Counts::default(),
+            counts: CheckCounts::default(),
             problem_count: 0,
             problems: Vec::new(),
         }
     }
 
-    pub(super) fn problem(&mut self, problem: Problem) {
+    pub(super) fn problem(&mut self, problem: CheckProblem) {
         self.health = self.health.max(problem.what.health());
         self.problem_count += 1;
         if self.problems.len() < PROBLEMS_MAX {
@@ -190,10 +194,10 @@ impl Checked {
 
     /// Adds the problems that follow from the counts alone.
     pub(super) fn finish(&mut self) {
-        let Counts { marked_stripes, unfinished_trims, uncovered_blocks, .. } = self.counts;
+        let CheckCounts { marked_stripes, unfinished_trims, uncovered_blocks, .. } = self.counts;
         if marked_stripes > 0 {
             let text = format!("{marked_stripes} stripes were being changed when the last client ended");
-            self.problem(Problem::of(What::Unfinished, text));
+            self.problem(CheckProblem::of(ProblemKind::Unfinished, text));
         }
         let open = |count: u64, what: &str| (count > 0).then(|| format!("{count} {what}"));
         let unfinished = [
@@ -203,9 +207,9 @@ impl Checked {
         let unfinished: Vec<String> = unfinished.into_iter().flatten().collect();
         if !unfinished.is_empty() && !self.is_detached {
             let text = format!("{}, as the last client did not detach", unfinished.join(", "));
-            self.problem(Problem::of(What::Unfinished, text));
+            self.problem(CheckProblem::of(ProblemKind::Unfinished, text));
         } else if unfinished_trims > 0 {
-            self.problem(Problem::of(What::Damaged, unfinished.join(", ")));
+            self.problem(CheckProblem::of(ProblemKind::Damaged, unfinished.join(", ")));
         }
     }
 }

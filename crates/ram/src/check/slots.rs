@@ -8,36 +8,36 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::blocks::Blocks;
-use super::group::{Judge, Row};
-use super::report::{Checked, Problem, What};
-use super::{Donors, Progress, READ_BYTES};
+use super::blocks::CheckedBlocks;
+use super::group::{GroupChecker, GroupSlots};
+use super::report::{CheckFindings, CheckProblem, ProblemKind};
+use super::{Progress, READ_BYTES, TrustedDonors};
 use crate::device::together::together;
-use crate::format::Geometry;
-use crate::format::slots::{Areas, Kind, Shape, Summary, TRIM_BYTES, Trim, device_checksum};
-use crate::log::Configuration;
+use crate::format::RecordGeometry;
+use crate::format::slots::{DonorAreas, GroupSummary, SlotShape, SummaryKind, TRIM_BYTES, TrimEntry, device_checksum};
+use crate::log::ParityLogConfiguration;
 
 /// The areas before the slots of all donors.
-struct Heads {
-    judge: Judge,
+struct HeadAreas {
+    judge: GroupChecker,
     /// The bytes of each donor, by position.
     bytes: Vec<Option<Vec<u8>>>,
 }
 
 /// Checks a device that logs parity. `generation` is that of the device's last client.
 pub async fn check(
-    checked: &mut Checked,
-    geometry: &Geometry,
+    checked: &mut CheckFindings,
+    geometry: &RecordGeometry,
     generation: u64,
-    donors: &Donors,
+    donors: &TrustedDonors,
     progress: Progress<'_>,
 ) -> Result<(), String> {
-    let Some(shape) = Configuration::shape_of(geometry) else { return Ok(()) };
-    let areas = Areas::new(&shape);
+    let Some(shape) = ParityLogConfiguration::shape_of(geometry) else { return Ok(()) };
+    let areas = DonorAreas::new(&shape);
     let there: Vec<usize> = (0..donors.devices.len()).filter(|donor| donors.is_there(*donor)).collect();
     let all = there.len() as u64 * areas.donor_bytes;
-    let mut heads = Heads {
-        judge: Judge { shape, areas, device: device_checksum(&shape.device), generation },
+    let mut heads = HeadAreas {
+        judge: GroupChecker { shape, areas, device: device_checksum(&shape.device), generation },
         bytes: vec![None; donors.devices.len()],
     };
     for donor in &there {
@@ -60,7 +60,7 @@ pub async fn check(
     let sealed = heads.summaries(checked);
     let mut spares = heads.spares();
     let trims = heads.trims(checked);
-    let mut blocks = Blocks::new(shape.blocks);
+    let mut blocks = CheckedBlocks::new(shape.blocks);
     let count = ((READ_BYTES / areas.slot_bytes).max(1)).min(u64::from(shape.groups)) as u32;
     let mut first = 0;
     while first < shape.groups {
@@ -72,7 +72,7 @@ pub async fn check(
             let at = u64::from(number - first) * areas.slot_bytes;
             let range = at as usize..(at + areas.slot_bytes) as usize;
             let slots = parts.iter().map(|part| part.as_ref().and_then(|part| part.get(range.clone()))).collect();
-            let row = Row { number, slots };
+            let row = GroupSlots { number, slots };
             match sealed.get(&number) {
                 Some(summary) => heads.judge.sealed(checked, &mut blocks, &row, summary),
                 None => {
@@ -89,26 +89,26 @@ pub async fn check(
     Ok(())
 }
 
-impl Heads {
-    fn damaged(&self, checked: &mut Checked, donor: usize, group: Option<u32>, text: String) {
-        let problem = Problem::of(What::Damaged, text);
-        checked.problem(Problem { donor: checked.place(donor), group, ..problem });
+impl HeadAreas {
+    fn damaged(&self, checked: &mut CheckFindings, donor: usize, group: Option<u32>, text: String) {
+        let problem = CheckProblem::of(ProblemKind::Damaged, text);
+        checked.problem(CheckProblem { donor: checked.place(donor), group, ..problem });
     }
 
-    fn shapes(&self, checked: &mut Checked) {
-        let is_new = self.bytes.iter().flatten().all(|bytes| Shape::is_absent(bytes));
+    fn shapes(&self, checked: &mut CheckFindings) {
+        let is_new = self.bytes.iter().flatten().all(|bytes| SlotShape::is_absent(bytes));
         for (donor, bytes) in self.bytes.iter().enumerate() {
             let Some(bytes) = bytes else { continue };
             // A device that was never used has no shape; one that a client has opened has it on every donor.
-            if !is_new && Shape::decode(bytes).as_ref() != Ok(&self.judge.shape.first()) {
+            if !is_new && SlotShape::decode(bytes).as_ref() != Ok(&self.judge.shape.first()) {
                 self.damaged(checked, donor, None, "the shape of the device is damaged, or another one".to_owned());
             }
         }
     }
 
-    fn summary(&self, bytes: &[u8], kind: Kind) -> Option<Summary> {
-        let Judge { shape, device, generation, .. } = &self.judge;
-        let is_ours = |summary: &Summary| {
+    fn summary(&self, bytes: &[u8], kind: SummaryKind) -> Option<GroupSummary> {
+        let GroupChecker { shape, device, generation, .. } = &self.judge;
+        let is_ours = |summary: &GroupSummary| {
             summary.kind == kind
                 && summary.device == *device
                 && summary.generation <= *generation
@@ -116,10 +116,10 @@ impl Heads {
                 && summary.members.len() == usize::from(shape.members)
                 && summary.members.iter().flatten().all(|named| named.block < shape.blocks)
         };
-        Summary::decode(bytes).ok().filter(is_ours)
+        GroupSummary::decode(bytes).ok().filter(is_ours)
     }
 
-    fn summaries(&self, checked: &mut Checked) -> BTreeMap<u32, Summary> {
+    fn summaries(&self, checked: &mut CheckFindings) -> BTreeMap<u32, GroupSummary> {
         let areas = self.judge.areas;
         let mut sealed = BTreeMap::new();
         for row in 0..self.judge.shape.groups {
@@ -127,7 +127,7 @@ impl Heads {
             let Some(bytes) = &self.bytes[donor] else { continue };
             let at = areas.in_heads(areas.summary(row));
             let Some(bytes) = bytes.get(at..at + areas.summary_bytes as usize) else { continue };
-            match self.summary(bytes, Kind::Sealed).filter(|summary| summary.group == row) {
+            match self.summary(bytes, SummaryKind::Sealed).filter(|summary| summary.group == row) {
                 Some(summary) => _ = sealed.insert(row, summary),
                 None if bytes.iter().all(|byte| *byte == 0) => {}
                 None => self.damaged(checked, donor, Some(row), format!("group {row}: its summary is damaged")),
@@ -137,9 +137,9 @@ impl Heads {
     }
 
     /// Returns the parities of open groups with a correct checksum, by group.
-    fn spares(&self) -> BTreeMap<u32, Vec<(Summary, Vec<u8>)>> {
+    fn spares(&self) -> BTreeMap<u32, Vec<(GroupSummary, Vec<u8>)>> {
         let areas = self.judge.areas;
-        let mut spares: BTreeMap<u32, Vec<(Summary, Vec<u8>)>> = BTreeMap::new();
+        let mut spares: BTreeMap<u32, Vec<(GroupSummary, Vec<u8>)>> = BTreeMap::new();
         for (donor, bytes) in self.bytes.iter().enumerate() {
             let Some(bytes) = bytes else { continue };
             for spare in 0..areas.spares {
@@ -147,7 +147,7 @@ impl Heads {
                 let from = at + areas.summary_bytes as usize;
                 let parity = bytes.get(from..from + areas.slot_bytes as usize);
                 let (Some(head), Some(parity)) = (bytes.get(at..from), parity) else { continue };
-                let Some(summary) = self.summary(head, Kind::Open) else { continue };
+                let Some(summary) = self.summary(head, SummaryKind::Open) else { continue };
                 if areas.parity_donor(summary.group) == donor && xxh3_64(parity) == summary.parity_checksum {
                     spares.entry(summary.group).or_default().push((summary, parity.to_vec()));
                 }
@@ -157,20 +157,21 @@ impl Heads {
     }
 
     /// Returns the sequence of each block's newest trim.
-    fn trims(&self, checked: &mut Checked) -> Vec<u64> {
-        let Judge { areas, device, shape, .. } = &self.judge;
+    fn trims(&self, checked: &mut CheckFindings) -> Vec<u64> {
+        let GroupChecker { areas, device, shape, .. } = &self.judge;
         let mut trims = Vec::with_capacity(shape.blocks as usize);
         for block in 0..shape.blocks {
             let mut found = [None; 2];
             for (found, (donor, at)) in found.iter_mut().zip(areas.trims(block)) {
                 let bytes = self.bytes[donor].as_ref().and_then(|bytes| bytes.get(areas.in_heads(at)..));
                 let Some(bytes) = bytes.and_then(|bytes| bytes.get(..TRIM_BYTES)) else { continue };
-                match Trim::decode(bytes, *device, block) {
+                match TrimEntry::decode(bytes, *device, block) {
                     Ok(trim) => *found = Some(trim.sequence),
                     Err(_) => {
-                        let problem = Problem::of(What::Damaged, format!("block {block}: its trim is damaged"));
+                        let problem =
+                            CheckProblem::of(ProblemKind::Damaged, format!("block {block}: its trim is damaged"));
                         let place = checked.place(donor);
-                        checked.problem(Problem { donor: place, block: Some(u64::from(block)), ..problem });
+                        checked.problem(CheckProblem { donor: place, block: Some(u64::from(block)), ..problem });
                     }
                 }
             }

@@ -3,8 +3,8 @@
 //! Owns: decoding this text. `h1:7070;rack=a` is the donor at port 7070 of host h1, in rack a. Labels in a SPEC are
 //! added to those that the donor itself states. `h5:7070;spare` is a spare donor.
 
-use nectary_block::{Form, Spec};
-use nectary_nbd::Url;
+use nectary_block::{DeviceSpec, SpecForm};
+use nectary_nbd::ExportUrl;
 
 use crate::donor::page::check_label;
 
@@ -16,20 +16,20 @@ const SPARE: &str = "spare";
 
 /// The address of a donor, with labels.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Address {
+pub struct DonorAddress {
     /// The text in the SPEC, without labels.
     pub text: String,
     /// The URL; its export is used if the server is no Nectary donor.
-    pub url: Url,
+    pub url: ExportUrl,
     /// Labels, each `KEY=VALUE`.
     pub labels: Vec<String>,
     /// Whether it is a spare: it has a part of the device only after it has taken the place of another donor.
     pub is_spare: bool,
 }
 
-impl Address {
+impl DonorAddress {
     /// Decodes an address. *Errors*: the text has another form; the error names the expected one.
-    pub fn parse(text: &str) -> Result<Address, String> {
+    pub fn parse(text: &str) -> Result<DonorAddress, String> {
         let mut parts = text.split(';').map(str::trim);
         let name = parts.next().unwrap_or_default();
         let (spare, labels): (Vec<&str>, Vec<&str>) = parts.partition(|part| *part == SPARE);
@@ -42,14 +42,14 @@ impl Address {
         let is_url = ["nbd:", "nbds:", "nbd+unix:", "nbds+unix:"].iter().any(|scheme| name.starts_with(scheme));
         let shown: String = name.chars().take(100).collect();
         let url = match (is_url, name.strip_prefix("unix:")) {
-            (true, _) => Url::parse(name).map_err(|error| error.to_string())?,
+            (true, _) => ExportUrl::parse(name).map_err(|error| error.to_string())?,
             (false, Some(path)) => {
                 let is_plain = |character: char| character.is_alphanumeric() || "/._-".contains(character);
                 if !path.starts_with('/') || !path.chars().all(is_plain) {
                     let other = "\"nbd+unix:///?socket=PATH\" for other characters than letters, digits and /._-";
                     return Err(format!("\"{shown}\" is no donor: write unix:/path, or {other}"));
                 }
-                Url::parse(&format!("nbd+unix:///?socket={path}")).map_err(|error| error.to_string())?
+                ExportUrl::parse(&format!("nbd+unix:///?socket={path}")).map_err(|error| error.to_string())?
             }
             (false, None) => {
                 let expected =
@@ -60,10 +60,10 @@ impl Address {
                 if !has_port || name.contains(['/', '?', '@', ' ']) {
                     return Err(expected);
                 }
-                Url::parse(&format!("nbd://{name}/")).map_err(|_| expected)?
+                ExportUrl::parse(&format!("nbd://{name}/")).map_err(|_| expected)?
             }
         };
-        Ok(Address { text: name.to_owned(), url, labels, is_spare })
+        Ok(DonorAddress { text: name.to_owned(), url, labels, is_spare })
     }
 
     /// Returns the text for a SPEC, including labels.
@@ -71,12 +71,12 @@ impl Address {
         let spare = self.is_spare.then_some(SPARE);
         let labels: String =
             self.labels.iter().map(String::as_str).chain(spare).map(|label| format!(";{label}")).collect();
-        Spec { position: 0, form: Form::Text(format!("{}{labels}", self.text)) }.to_string()
+        DeviceSpec { position: 0, form: SpecForm::Text(format!("{}{labels}", self.text)) }.to_string()
     }
 
     /// Returns the URL of another export of the same server.
-    pub fn export(&self, name: &str) -> Url {
-        Url { export: name.to_owned(), ..self.url.clone() }
+    pub fn export(&self, name: &str) -> ExportUrl {
+        ExportUrl { export: name.to_owned(), ..self.url.clone() }
     }
 }
 
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn donors_are_hosts_with_ports_or_urls_with_labels() {
+    fn donor_addresses_are_parsed() {
         for (text, url, spec) in [
             ("h1:7070", "nbd://h1:7070/", "h1:7070"),
             ("[::1]:7070", "nbd://[::1]:7070/", "[::1]:7070"),
@@ -94,22 +94,22 @@ mod tests {
             ("nbd+unix:///?socket=/a", "nbd+unix:///?socket=/a", "\"nbd+unix:///?socket=/a\""),
             ("unix:/run/d-1.sock", "nbd+unix:///?socket=/run/d-1.sock", "unix:/run/d-1.sock"),
         ] {
-            let address = Address::parse(text).unwrap();
+            let address = DonorAddress::parse(text).unwrap();
             assert_eq!((address.url.to_string().as_str(), address.spec().as_str()), (url, spec));
         }
-        let labelled = Address::parse("h1:7070;rack=a; host=b").unwrap();
+        let labelled = DonorAddress::parse("h1:7070;rack=a; host=b").unwrap();
         assert_eq!(
             (labelled.labels.join(" "), labelled.spec()),
             ("rack=a host=b".into(), "\"h1:7070;rack=a;host=b\"".into())
         );
-        let spare = Address::parse("h1:7070;spare;rack=a").unwrap();
+        let spare = DonorAddress::parse("h1:7070;spare;rack=a").unwrap();
         assert!(spare.is_spare && !labelled.is_spare && spare.labels == ["rack=a"]);
-        assert_eq!(Address::parse(&spare.spec().replace('"', "")).unwrap(), spare);
+        assert_eq!(DonorAddress::parse(&spare.spec().replace('"', "")).unwrap(), spare);
         assert_eq!(labelled.export("disk/1G@2").to_string(), "nbd://h1:7070/disk/1G%402");
         for text in
             ["", "h1", "h1:", "h1:0", "h1:x", "::1:7070", "/a", "h1:7070/x", "h1:70700", "h1:7070;rack", "memory:1G"]
         {
-            let error = Address::parse(text).unwrap_err();
+            let error = DonorAddress::parse(text).unwrap_err();
             assert!(error.contains("host:port") || error.contains("no label"), "{text}: {error}");
         }
     }

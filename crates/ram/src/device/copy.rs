@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use nectary_block::Buffer;
 
-use super::layout::Part;
+use super::layout::DonorPart;
 
 /// Copies the bytes of one donor's part of a request into one buffer.
-pub(super) fn gather(buffers: &[Buffer], part: &Part) -> Buffer {
+pub(super) fn gather(buffers: &[Buffer], part: &DonorPart) -> Buffer {
     let mut copy = Buffer::recycled(part.length as usize);
     let mut filled = 0;
     for (index, range) in spans(buffers, part) {
@@ -18,7 +18,7 @@ pub(super) fn gather(buffers: &[Buffer], part: &Part) -> Buffer {
 }
 
 /// Copies the bytes of one donor's part to their places in a request.
-pub(super) fn scatter(buffers: &mut [Buffer], part: &Part, from: &[u8]) {
+pub(super) fn scatter(buffers: &mut [Buffer], part: &DonorPart, from: &[u8]) {
     let mut taken = 0;
     for (index, range) in spans(buffers, part) {
         let length = range.len();
@@ -28,7 +28,7 @@ pub(super) fn scatter(buffers: &mut [Buffer], part: &Part, from: &[u8]) {
 }
 
 /// Returns the place of each piece of a part: the index of a buffer, and the range in it.
-fn spans(buffers: &[Buffer], part: &Part) -> Vec<(usize, Range<usize>)> {
+fn spans(buffers: &[Buffer], part: &DonorPart) -> Vec<(usize, Range<usize>)> {
     let mut spans = Vec::with_capacity(part.pieces.len());
     let (mut index, mut start) = (0, 0);
     for piece in &part.pieces {
@@ -51,10 +51,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_gathered_is_scattered_to_the_same_places() {
+    fn scatter_reverses_gather() {
         let bytes: Vec<u8> = (0..100).collect();
         let buffers: Vec<Buffer> = [&bytes[..10], &[], &bytes[10..70], &bytes[70..]].map(Buffer::copy_of).into();
-        let part = Part { donor: 0, place: 0, length: 55, pieces: vec![5..15, 20..60, 95..100] };
+        let part = DonorPart { donor: 0, place: 0, length: 55, pieces: vec![5..15, 20..60, 95..100] };
         let copy = gather(&buffers, &part);
         assert_eq!(copy[..], [&bytes[5..15], &bytes[20..60], &bytes[95..]].concat()[..]);
         let mut into: Vec<Buffer> = [10, 0, 60, 30].map(Buffer::zeroed).into();

@@ -3,20 +3,20 @@
 //! Owns: the checks before anything is deleted, and the error that names what was not deleted. Promises: a device that a
 //! client has, or that the SPEC names wrongly, is not deleted.
 
-use nectary_block::{BlockDevice, Context, Error, ErrorKind};
-use nectary_host::log::{self, Level};
+use nectary_block::{BlockDevice, DeviceErrorKind, Error, IoContext};
+use nectary_host::log::{self, LogLevel};
 
-use super::connect::{Reached, is_in_use};
-use super::label::{Found, LABEL_AREA_BYTES, Label};
+use super::connect::{LabelledSession, is_in_use};
+use super::label::{DonorLabel, LABEL_AREA_BYTES, LabelContent};
 use super::opening::{
-    Candidate, CandidateState, DISCARD_BYTES, check_distinct, check_plain, draw_client, error, survey,
+    CandidateState, DISCARD_BYTES, DonorCandidate, check_distinct, check_plain, draw_client, error, survey,
 };
 use super::options::RamOptions;
 use super::together::together;
 use crate::live::survey::{owned_elsewhere, redundancy_on};
 
 /// What became of the part on one donor.
-pub(crate) enum Outcome {
+pub(crate) enum DeletionOutcome {
     Deleted,
     /// The donor answers, and has nothing of the device.
     Nothing,
@@ -28,17 +28,21 @@ pub(crate) enum Outcome {
 
 /// Returns the number of donors on which a device of `members` donors was deleted, and logs it.
 ///
-/// *Errors*: [`ErrorKind::Absent`] names the donors that do not answer, and those without a part if parts are missing;
-/// [`ErrorKind::Io`] if a donor has failed.
-pub(crate) fn conclude(options: &RamOptions, members: usize, outcomes: Vec<(String, Outcome)>) -> Result<usize, Error> {
+/// *Errors*: [`DeviceErrorKind::Absent`] names the donors that do not answer, and those without a part if parts are missing;
+/// [`DeviceErrorKind::Io`] if a donor has failed.
+pub(crate) fn conclude(
+    options: &RamOptions,
+    members: usize,
+    outcomes: Vec<(String, DeletionOutcome)>,
+) -> Result<usize, Error> {
     let (mut deleted, mut is_failed) = (0, false);
     let (mut problems, mut empty) = (Vec::new(), Vec::new());
     for (name, outcome) in outcomes {
         match outcome {
-            Outcome::Deleted => deleted += 1,
-            Outcome::Nothing => empty.push(name),
-            Outcome::Away(why) => problems.push(format!("{name}: {why}")),
-            Outcome::Failed(why) => {
+            DeletionOutcome::Deleted => deleted += 1,
+            DeletionOutcome::Nothing => empty.push(name),
+            DeletionOutcome::Away(why) => problems.push(format!("{name}: {why}")),
+            DeletionOutcome::Failed(why) => {
                 is_failed = true;
                 problems.push(format!("{name}: {why}"));
             }
@@ -46,7 +50,7 @@ pub(crate) fn conclude(options: &RamOptions, members: usize, outcomes: Vec<(Stri
     }
     let id = &options.id;
     if deleted == 0 && problems.is_empty() {
-        return Err(error(options, ErrorKind::Absent, format!("no donor has a part of device \"{id}\"")));
+        return Err(error(options, DeviceErrorKind::Absent, format!("no donor has a part of device \"{id}\"")));
     }
     if deleted + problems.len() < members && !empty.is_empty() {
         problems.push(format!(
@@ -56,10 +60,10 @@ pub(crate) fn conclude(options: &RamOptions, members: usize, outcomes: Vec<(Stri
         ));
     }
     if problems.is_empty() {
-        log::write(Level::Note, "ram", format_args!("device {id} is deleted on {deleted} donors"));
+        log::write(LogLevel::Note, "ram", format_args!("device {id} is deleted on {deleted} donors"));
         return Ok(deleted);
     }
-    let kind = if is_failed { ErrorKind::Io } else { ErrorKind::Absent };
+    let kind = if is_failed { DeviceErrorKind::Io } else { DeviceErrorKind::Absent };
     Err(error(options, kind, format!("deleted on {deleted} donors, not on others: {}", problems.join("; "))))
 }
 
@@ -88,7 +92,7 @@ pub(super) async fn delete_part(options: &RamOptions, is_forced: bool) -> Result
             label.number + 1,
             label.shares.len()
         );
-        return Err(error(options, ErrorKind::Busy, detail));
+        return Err(error(options, DeviceErrorKind::Busy, detail));
     }
     check_ids(options, &candidates)?;
     let outcomes = together(candidates.into_iter().map(|one| delete_on(one, is_forced)).collect()).await;
@@ -96,8 +100,8 @@ pub(super) async fn delete_part(options: &RamOptions, is_forced: bool) -> Result
 }
 
 /// Refuses a device that a client has.
-async fn check_unused(options: &RamOptions, candidates: &[Candidate]) -> Result<(), Error> {
-    let refused = |candidate: &Candidate| match &candidate.state {
+async fn check_unused(options: &RamOptions, candidates: &[DonorCandidate]) -> Result<(), Error> {
+    let refused = |candidate: &DonorCandidate| match &candidate.state {
         CandidateState::Refused(why) => Some((candidate.target.address.text.clone(), why.clone())),
         _ => None,
     };
@@ -106,7 +110,7 @@ async fn check_unused(options: &RamOptions, candidates: &[Candidate]) -> Result<
         return Ok(());
     }
     if let Some(client) = redundancy_on(options, draw_client(options)?).await.1 {
-        return Err(error(options, ErrorKind::Busy, owned_elsewhere(&client)));
+        return Err(error(options, DeviceErrorKind::Busy, owned_elsewhere(&client)));
     }
     let in_use: Vec<String> =
         refused.iter().filter(|(_, why)| is_in_use(why)).map(|(name, why)| format!("{name}: {why}")).collect();
@@ -114,34 +118,34 @@ async fn check_unused(options: &RamOptions, candidates: &[Candidate]) -> Result<
         true => Ok(()),
         false => {
             let detail = format!("{}; detach it there first: nothing is deleted", in_use.join("; "));
-            Err(error(options, ErrorKind::Busy, detail))
+            Err(error(options, DeviceErrorKind::Busy, detail))
         }
     }
 }
 
-fn label(candidate: &Candidate) -> Option<&Label> {
+fn label(candidate: &DonorCandidate) -> Option<&DonorLabel> {
     match &candidate.state {
-        CandidateState::Reached(Reached { found: Found::Label(label), .. }) => Some(label),
+        CandidateState::Reached(LabelledSession { found: LabelContent::Label(label), .. }) => Some(label),
         _ => None,
     }
 }
 
 /// Refuses a donor with the label of another device, which only other NBD servers can have.
-fn check_ids(options: &RamOptions, candidates: &[Candidate]) -> Result<(), Error> {
+fn check_ids(options: &RamOptions, candidates: &[DonorCandidate]) -> Result<(), Error> {
     let id = &options.id;
     let other = candidates.iter().find_map(|one| Some((one, label(one).filter(|label| label.id != *id)?)));
-    let Some((Candidate { target, .. }, Label { id: other, .. })) = other else { return Ok(()) };
+    let Some((DonorCandidate { target, .. }, DonorLabel { id: other, .. })) = other else { return Ok(()) };
     let detail = format!("{}: it holds device \"{other}\", not \"{id}\"", target.address.text);
-    Err(error(options, ErrorKind::Invalid, detail))
+    Err(error(options, DeviceErrorKind::Invalid, detail))
 }
 
 /// Returns the number of donors of the device, by the labels that are there. Refuses a SPEC that names other donors than
 /// the device has.
-fn check_labels(options: &RamOptions, candidates: &[Candidate]) -> Result<usize, Error> {
-    let invalid = |detail: String| Err(error(options, ErrorKind::Invalid, detail));
+fn check_labels(options: &RamOptions, candidates: &[DonorCandidate]) -> Result<usize, Error> {
+    let invalid = |detail: String| Err(error(options, DeviceErrorKind::Invalid, detail));
     let (id, named) = (&options.id, options.donors.len());
     check_ids(options, candidates)?;
-    let mut first: Option<&Label> = None;
+    let mut first: Option<&DonorLabel> = None;
     for candidate in candidates {
         let (name, Some(label)) = (&candidate.target.address.text, label(candidate)) else { continue };
         if !first.get_or_insert(label).is_same_device(label) {
@@ -157,27 +161,27 @@ fn check_labels(options: &RamOptions, candidates: &[Candidate]) -> Result<usize,
 }
 
 /// Deletes the part on one donor. Bytes without a label are deleted only if the user insists.
-async fn delete_on(candidate: Candidate, is_forced: bool) -> (String, Outcome) {
+async fn delete_on(candidate: DonorCandidate, is_forced: bool) -> (String, DeletionOutcome) {
     let (name, is_ours) = (candidate.target.address.text.clone(), candidate.target.can_return());
     let (device, found) = match candidate.state {
-        CandidateState::Unreachable(why) | CandidateState::Refused(why) => return (name, Outcome::Away(why)),
-        CandidateState::Empty => return (name, Outcome::Nothing),
-        CandidateState::Reached(Reached { device, found }) => (device, found),
+        CandidateState::Unreachable(why) | CandidateState::Refused(why) => return (name, DeletionOutcome::Away(why)),
+        CandidateState::Empty => return (name, DeletionOutcome::Nothing),
+        CandidateState::Reached(LabelledSession { device, found }) => (device, found),
     };
     // A Nectary donor has it under the id of the device: a deletion was interrupted, or the label is damaged.
     let is_part = match &found {
-        Found::Label(_) => true,
-        Found::Empty | Found::Unusable(_) => is_ours,
-        Found::SomethingElse => is_ours && is_forced,
+        LabelContent::Label(_) => true,
+        LabelContent::Empty | LabelContent::Unusable(_) => is_ours,
+        LabelContent::SomethingElse => is_ours && is_forced,
     };
     let outcome = match found {
-        _ if is_part => trim(&device).await.map_or_else(Outcome::Failed, |()| Outcome::Deleted),
-        Found::Unusable(why) => Outcome::Away(why),
-        Found::SomethingElse => {
+        _ if is_part => trim(&device).await.map_or_else(DeletionOutcome::Failed, |()| DeletionOutcome::Deleted),
+        LabelContent::Unusable(why) => DeletionOutcome::Away(why),
+        LabelContent::SomethingElse => {
             let remedy = if is_ours { "; `nectary ram delete --part --force` frees it nevertheless" } else { "" };
-            Outcome::Away(format!("it holds something that is no network RAM disk{remedy}"))
+            DeletionOutcome::Away(format!("it holds something that is no network RAM disk{remedy}"))
         }
-        _ => Outcome::Nothing,
+        _ => DeletionOutcome::Nothing,
     };
     (name, outcome)
 }
@@ -186,12 +190,12 @@ async fn delete_on(candidate: Candidate, is_forced: bool) -> (String, Outcome) {
 async fn trim(device: &nectary_nbd::NbdDevice) -> Result<(), String> {
     let size_bytes = device.geometry().size_bytes;
     let failed = |error: Error| error.detail;
-    device.write_zeroes(0, LABEL_AREA_BYTES, Context::default()).await.map_err(failed)?;
+    device.write_zeroes(0, LABEL_AREA_BYTES, IoContext::default()).await.map_err(failed)?;
     let mut offset = LABEL_AREA_BYTES;
     while offset < size_bytes {
         let length = DISCARD_BYTES.min(size_bytes - offset);
-        device.discard(offset, length, Context::default()).await.map_err(failed)?;
+        device.discard(offset, length, IoContext::default()).await.map_err(failed)?;
         offset += length;
     }
-    device.flush(Context::default()).await.map_err(failed)
+    device.flush(IoContext::default()).await.map_err(failed)
 }

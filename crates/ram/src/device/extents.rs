@@ -1,27 +1,27 @@
 //! The mapped extents of a device, from the extents that the donors report for their parts.
 
-use nectary_block::{EXTENTS_MAX, Extent};
+use nectary_block::{DeviceExtent, EXTENTS_MAX};
 
 use super::label::LABEL_AREA_BYTES;
-use super::layout::{Layout, Part};
+use super::layout::{DonorPart, ShareLayout};
 
 /// Joins the extents of the donors' parts, unit by unit; ranges without a report count as mapped.
 pub(super) fn merge(
-    layout: &Layout,
+    layout: &ShareLayout,
     offset: u64,
     length: u64,
     looked: u64,
-    parts: &[Part],
-    found: &[Vec<Extent>],
-) -> Vec<Extent> {
-    let mut list: Vec<Extent> = Vec::new();
+    parts: &[DonorPart],
+    found: &[Vec<DeviceExtent>],
+) -> Vec<DeviceExtent> {
+    let mut list: Vec<DeviceExtent> = Vec::new();
     let mut push = |start: u64, length: u64, mapped: bool| {
         let is_full = list.len() >= EXTENTS_MAX;
         match list.last_mut() {
             Some(last) if last.mapped == mapped => last.length += length,
             // `Mapped` is a safe answer for any range.
             Some(last) if is_full => (last.length, last.mapped) = (last.length + length, true),
-            _ => list.push(Extent { offset: start, length, mapped }),
+            _ => list.push(DeviceExtent { offset: start, length, mapped }),
         }
     };
     let mut cursors = vec![0; parts.len()];
@@ -35,7 +35,7 @@ pub(super) fn merge(
         let mut done = 0;
         while done < count {
             let cursor = index.map_or(0, |index| {
-                while extents.get(cursors[index]).is_some_and(|e: &Extent| e.offset + e.length <= place + done) {
+                while extents.get(cursors[index]).is_some_and(|e: &DeviceExtent| e.offset + e.length <= place + done) {
                     cursors[index] += 1;
                 }
                 cursors[index]

@@ -4,7 +4,7 @@
 //! Promises: no bytes cause a panic, and only bytes with a correct checksum are trusted.
 
 use crate::donor::name::{ID_BYTES_MAX, check_id};
-use crate::placement::Policy;
+use crate::placement::RedundancyPolicy;
 
 /// The area at the start of a donor's export that is reserved for labels, in bytes.
 pub const LABEL_AREA_BYTES: u64 = 64 << 10;
@@ -35,7 +35,7 @@ pub enum Redundancy {
     /// Each stripe has a parity, which is changed in place.
     Parity,
     /// Blocks are appended to groups with parity; `parity-log`, `parity-cache` or `adaptive`.
-    Log(Policy),
+    Log(RedundancyPolicy),
 }
 
 impl Redundancy {
@@ -52,7 +52,7 @@ impl Redundancy {
 
 /// One donor's label.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Label {
+pub struct DonorLabel {
     /// The number of this donor in the device, from 0.
     pub number: usize,
     /// The redundancy of the device.
@@ -75,21 +75,21 @@ pub struct Label {
 
 /// The contents of a label area.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Found {
+pub enum LabelContent {
     /// The area is all zeroes.
     Empty,
     /// The area has a label.
-    Label(Box<Label>),
+    Label(Box<DonorLabel>),
     /// The area has a label that cannot be used, for this reason.
     Unusable(String),
     /// The area has other bytes.
     SomethingElse,
 }
 
-impl Label {
+impl DonorLabel {
     /// Whether two donors belong to one device. If growing was interrupted, their sizes may differ.
-    pub fn is_same_device(&self, other: &Label) -> bool {
-        let part = |label: &Label| (label.identity, label.id.clone(), label.shares.len());
+    pub fn is_same_device(&self, other: &DonorLabel) -> bool {
+        let part = |label: &DonorLabel| (label.identity, label.id.clone(), label.shares.len());
         part(self) == part(other)
     }
 
@@ -126,7 +126,7 @@ impl Label {
     }
 
     /// Decodes one copy. Returns `None` if magic number or checksum are wrong; *errors*: the field that cannot be used.
-    fn decode(bytes: &[u8; LABEL_BYTES]) -> Option<Result<Label, String>> {
+    fn decode(bytes: &[u8; LABEL_BYTES]) -> Option<Result<DonorLabel, String>> {
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|index| bytes[at + index]));
         let half = |at: usize| u32::from_le_bytes(std::array::from_fn(|index| bytes[at + index]));
         let short = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
@@ -172,7 +172,8 @@ impl Label {
             let (generation, client) = (word(40), word(48));
             let identity = std::array::from_fn(|index| bytes[16 + index]);
             let redundancy = Redundancy::None;
-            let label = Label { number, redundancy, identity, size_bytes, generation, client, id, shares, formers };
+            let label =
+                DonorLabel { number, redundancy, identity, size_bytes, generation, client, id, shares, formers };
             return Some(Ok(label));
         };
         Some(Err(unusable))
@@ -180,18 +181,18 @@ impl Label {
 }
 
 /// Decodes the two copies at the start of a label area, of at least `2 * LABEL_BYTES`.
-pub fn read(area: &[u8]) -> Found {
+pub fn read(area: &[u8]) -> LabelContent {
     let (copies, _) = area.as_chunks::<LABEL_BYTES>();
-    let mut found: Vec<Result<Label, String>> = copies.iter().take(2).filter_map(Label::decode).collect();
+    let mut found: Vec<Result<DonorLabel, String>> = copies.iter().take(2).filter_map(DonorLabel::decode).collect();
     // A copy that cannot be used may be the newer one, so the older one is not used either.
     if let Some(Err(why)) = found.iter().find(|copy| copy.is_err()) {
-        return Found::Unusable(why.clone());
+        return LabelContent::Unusable(why.clone());
     }
     found.sort_by_key(|copy| copy.as_ref().map_or(0, |label| label.generation));
     match found.pop() {
-        Some(Ok(label)) => Found::Label(Box::new(label)),
-        _ if area.iter().all(|&byte| byte == 0) => Found::Empty,
-        _ => Found::SomethingElse,
+        Some(Ok(label)) => LabelContent::Label(Box::new(label)),
+        _ if area.iter().all(|&byte| byte == 0) => LabelContent::Empty,
+        _ => LabelContent::SomethingElse,
     }
 }
 
@@ -199,8 +200,8 @@ pub fn read(area: &[u8]) -> Found {
 mod tests {
     use super::*;
 
-    fn label() -> Label {
-        Label {
+    fn label() -> DonorLabel {
+        DonorLabel {
             number: 1,
             redundancy: Redundancy::None,
             identity: *b"0123456789abcdef",
@@ -213,25 +214,26 @@ mod tests {
         }
     }
 
+    /// A label of a grown device is read back; former shares that do not fit, or are too many, are refused.
     #[test]
-    fn a_grown_label_survives_its_bytes_and_former_shares_are_bounded() {
+    fn grown_label_round_trips() {
         let formers = vec![vec![UNIT_BYTES, 0], vec![UNIT_BYTES, UNIT_BYTES]];
-        let grown = Label { formers, ..label() };
-        assert_eq!(read(&area(&[&grown])), Found::Label(Box::new(grown.clone())));
+        let grown = DonorLabel { formers, ..label() };
+        assert_eq!(read(&area(&[&grown])), LabelContent::Label(Box::new(grown.clone())));
         assert!(grown.is_same_device(&label()));
         let shrunk = vec![vec![3 * UNIT_BYTES, 0], vec![1, UNIT_BYTES]];
         for formers in shrunk.into_iter().map(|former| vec![former]) {
-            let found = read(&area(&[&Label { formers, ..label() }]));
-            assert!(matches!(&found, Found::Unusable(why) if why.contains("former sizes")), "{found:?}");
+            let found = read(&area(&[&DonorLabel { formers, ..label() }]));
+            assert!(matches!(&found, LabelContent::Unusable(why) if why.contains("former sizes")), "{found:?}");
         }
         let mut most = area(&[&grown]);
         most[60] = GROWTHS_MAX as u8 + 1;
         let checksum = crc32c::crc32c(&most[..CHECKSUM_AT]);
         most[CHECKSUM_AT..LABEL_BYTES].copy_from_slice(&checksum.to_le_bytes());
-        assert!(matches!(read(&most), Found::Unusable(_)));
+        assert!(matches!(read(&most), LabelContent::Unusable(_)));
     }
 
-    fn area(copies: &[&Label]) -> Vec<u8> {
+    fn area(copies: &[&DonorLabel]) -> Vec<u8> {
         let mut area = vec![0; 2 * LABEL_BYTES];
         for label in copies {
             area[label.offset() as usize..][..LABEL_BYTES].copy_from_slice(&label.encode());
@@ -240,20 +242,21 @@ mod tests {
     }
 
     #[test]
-    fn the_newer_copy_counts_and_a_torn_one_does_not() {
-        let (old, new) = (label(), Label { generation: 7, client: 10, ..label() });
+    fn newer_intact_label_copy_wins() {
+        let (old, new) = (label(), DonorLabel { generation: 7, client: 10, ..label() });
         let mut both = area(&[&old, &new]);
-        assert_eq!(read(&both), Found::Label(Box::new(new.clone())));
+        assert_eq!(read(&both), LabelContent::Label(Box::new(new.clone())));
         both[LABEL_BYTES + 100] ^= 1;
-        assert_eq!(read(&both), Found::Label(Box::new(old.clone())));
+        assert_eq!(read(&both), LabelContent::Label(Box::new(old.clone())));
         both[100] ^= 1;
-        assert_eq!(read(&both), Found::SomethingElse);
-        assert_eq!(read(&vec![0; 2 * LABEL_BYTES]), Found::Empty);
-        assert!(old.is_same_device(&new) && !old.is_same_device(&Label { id: "other".into(), ..new }));
+        assert_eq!(read(&both), LabelContent::SomethingElse);
+        assert_eq!(read(&vec![0; 2 * LABEL_BYTES]), LabelContent::Empty);
+        assert!(old.is_same_device(&new) && !old.is_same_device(&DonorLabel { id: "other".into(), ..new }));
     }
 
+    /// The error names the field whose value is unknown or out of bounds.
     #[test]
-    fn what_is_not_known_or_out_of_bounds_is_refused_by_name() {
+    fn unknown_label_values_are_refused() {
         let change = |at: usize, value: &[u8]| {
             let mut bytes = label().encode();
             bytes[at..at + value.len()].copy_from_slice(value);
@@ -261,7 +264,7 @@ mod tests {
             bytes[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
             bytes.resize(2 * LABEL_BYTES, 0);
             match read(&bytes) {
-                Found::Unusable(why) => why,
+                LabelContent::Unusable(why) => why,
                 other => panic!("{other:?}"),
             }
         };
@@ -279,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn random_bytes_and_changed_labels_never_panic() {
+    fn damaged_labels_never_panic() {
         let mut state = 0x9e37_79b9_7f4a_7c15u64;
         let mut next = || {
             state ^= state << 13;
@@ -288,7 +291,7 @@ mod tests {
             state
         };
         for round in 0..2000 {
-            let mut bytes = area(&[&label(), &Label { generation: 7, ..label() }]);
+            let mut bytes = area(&[&label(), &DonorLabel { generation: 7, ..label() }]);
             for _ in 0..1 + next() % 8 {
                 let at = next() as usize % bytes.len();
                 bytes[at] = next() as u8;
@@ -299,7 +302,7 @@ mod tests {
                 bytes[CHECKSUM_AT..LABEL_BYTES].copy_from_slice(&checksum.to_le_bytes());
             }
             bytes.truncate(next() as usize % 3 * LABEL_BYTES + next() as usize % 2);
-            if let Found::Label(label) = read(&bytes) {
+            if let LabelContent::Label(label) = read(&bytes) {
                 assert!(label.number < label.shares.len() && label.shares.len() <= DONORS_MAX);
                 assert!(label.shares.iter().sum::<u64>() >= label.size_bytes);
             }

@@ -11,7 +11,7 @@ use super::label::UNIT_BYTES;
 
 /// A range of rows on the same donors.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Zone {
+struct RowZone {
     /// The start of the zone in the device, in bytes.
     start: u64,
     rows: u64,
@@ -22,14 +22,14 @@ struct Zone {
 
 /// The layout of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(super) struct ShareLayout {
     shares: Vec<u64>,
-    zones: Vec<Zone>,
+    zones: Vec<RowZone>,
 }
 
 /// The part of a range on one donor.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct DonorPart {
     pub donor: usize,
     /// The offset of the part in the donor's data, in bytes.
     pub place: u64,
@@ -59,10 +59,10 @@ pub(super) fn more_shares(size_bytes: u64, capacities: &[u64]) -> Option<Vec<u64
     (left == 0).then_some(shares)
 }
 
-impl Layout {
+impl ShareLayout {
     /// Makes the layout for these shares, which must be whole units. `formers` are the shares before each growth.
-    pub fn new(formers: &[Vec<u64>], shares: &[u64]) -> Layout {
-        let mut layout = Layout { shares: vec![0; shares.len()], zones: Vec::new() };
+    pub fn new(formers: &[Vec<u64>], shares: &[u64]) -> ShareLayout {
+        let mut layout = ShareLayout { shares: vec![0; shares.len()], zones: Vec::new() };
         formers.iter().for_each(|former| layout.grow(former));
         layout.grow(shares);
         layout
@@ -82,13 +82,13 @@ impl Layout {
             let bytes = rows * UNIT_BYTES * donors.len() as u64;
             let before =
                 former.iter().zip(&added).map(|(former, added)| former + row.min(*added) * UNIT_BYTES).collect();
-            self.zones.push(Zone { start, rows, donors, before });
+            self.zones.push(RowZone { start, rows, donors, before });
             (start, row) = (start + bytes, level);
         }
     }
 
     /// Returns the zone of an offset inside the device.
-    fn zone(&self, offset: u64) -> Option<&Zone> {
+    fn zone(&self, offset: u64) -> Option<&RowZone> {
         let after = self.zones.partition_point(|zone| zone.start <= offset);
         self.zones.get(after.checked_sub(1)?)
     }
@@ -113,17 +113,17 @@ impl Layout {
     }
 
     /// Returns the part of a range on each donor, without pieces; donors without a part are omitted.
-    pub fn ranges(&self, offset: u64, length: u64) -> Vec<Part> {
+    pub fn ranges(&self, offset: u64, length: u64) -> Vec<DonorPart> {
         let part = |donor: usize| {
             let place = self.before(donor, offset);
-            Part { donor, place, length: self.before(donor, offset + length) - place, pieces: Vec::new() }
+            DonorPart { donor, place, length: self.before(donor, offset + length) - place, pieces: Vec::new() }
         };
         (0..self.shares.len()).map(part).filter(|part| part.length > 0).collect()
     }
 
     /// Returns the part of a range on each donor, with the pieces of the request.
-    pub fn parts(&self, offset: u64, length: usize) -> Vec<Part> {
-        let mut parts: Vec<Part> = Vec::new();
+    pub fn parts(&self, offset: u64, length: usize) -> Vec<DonorPart> {
+        let mut parts: Vec<DonorPart> = Vec::new();
         let mut done = 0;
         while done < length {
             let Some((donor, place, left)) = self.locate(offset + done as u64) else { break };
@@ -137,7 +137,7 @@ impl Layout {
                         _ => part.pieces.push(piece),
                     }
                 }
-                None => parts.push(Part { donor, place, length: count as u64, pieces: vec![piece] }),
+                None => parts.push(DonorPart { donor, place, length: count as u64, pieces: vec![piece] }),
             }
             done += count;
         }
@@ -152,7 +152,7 @@ mod tests {
     const UNIT: u64 = UNIT_BYTES;
 
     #[test]
-    fn sizes_are_shared_out_by_what_donors_have() {
+    fn shares_follow_donor_capacity() {
         for (units, capacities, expected) in [
             (9, &[10, 10, 10][..], Some(vec![3, 3, 3])),
             (10, &[10, 10, 10], Some(vec![4, 3, 3])),
@@ -171,8 +171,9 @@ mod tests {
         assert_eq!(shares(UNIT + 4096, &[UNIT, UNIT]), Some(vec![UNIT, UNIT]));
     }
 
+    /// A range is contiguous on each donor, and growing moves nothing.
     #[test]
-    fn every_byte_has_one_place_and_ranges_are_contiguous_on_each_donor() {
+    fn each_byte_has_one_place() {
         let sizes: [&[&[u64]]; 6] = [
             &[&[3, 3, 3]],
             &[&[1, 4, 2]],
@@ -186,10 +187,10 @@ mod tests {
             let mut formers: Vec<Vec<u64>> = sizes.iter().map(in_bytes).collect();
             let units = sizes[sizes.len() - 1];
             let shares = formers.pop().unwrap();
-            let layout = Layout::new(&formers, &shares);
+            let layout = ShareLayout::new(&formers, &shares);
             // Growing moves nothing.
             for (count, former) in formers.iter().enumerate() {
-                let before = Layout::new(&formers[..count], former);
+                let before = ShareLayout::new(&formers[..count], former);
                 for unit in 0..former.iter().sum::<u64>() / UNIT {
                     assert_eq!(before.locate(unit * UNIT), layout.locate(unit * UNIT), "{sizes:?}: unit {unit}");
                 }

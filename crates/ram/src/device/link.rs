@@ -18,38 +18,38 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use nectary_block::{Error, ErrorKind, Figures, IoFuture};
+use nectary_block::{DeviceCounters, DeviceErrorKind, Error, IoFuture};
 use nectary_host::Shutdown;
 use nectary_nbd::NbdDevice;
 use tokio::sync::watch;
 
-use super::connect::{Away, Reached, Target};
-use super::label::Label;
+use super::connect::{LabelledSession, LinkTarget, UnreachableDonor};
+use super::label::DonorLabel;
 
 /// The first and the longest pause between two attempts to reconnect.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// A session with a donor.
-pub(super) struct Session {
+pub(super) struct LinkSession {
     device: NbdDevice,
     /// Set when no caller may wait for answers of this session any more.
     ended: Shutdown,
 }
 
 #[derive(Clone)]
-enum State {
-    Up(Arc<Session>),
+enum DonorLinkState {
+    Up(Arc<LinkSession>),
     Down { since: Instant, reason: Arc<str> },
     Lost { reason: Arc<str> },
 }
 
 /// The link to one donor.
-pub(super) struct Link {
-    target: Target,
-    label: Label,
+pub(super) struct DonorLink {
+    target: LinkTarget,
+    label: DonorLabel,
     patience: Duration,
-    state: watch::Sender<State>,
+    state: watch::Sender<DonorLinkState>,
     requests: AtomicU64,
     sent_again: AtomicU64,
     failed: AtomicU64,
@@ -58,15 +58,15 @@ pub(super) struct Link {
     written_bytes: AtomicU64,
 }
 
-impl Link {
+impl DonorLink {
     /// Makes a link with its first session; `label` is the donor's present label.
-    pub fn new(target: Target, label: Label, reached: Reached, patience: Duration) -> Link {
-        let session = Session { device: reached.device, ended: Shutdown::new() };
-        Link {
+    pub fn new(target: LinkTarget, label: DonorLabel, reached: LabelledSession, patience: Duration) -> DonorLink {
+        let session = LinkSession { device: reached.device, ended: Shutdown::new() };
+        DonorLink {
             target,
             label,
             patience,
-            state: watch::Sender::new(State::Up(Arc::new(session))),
+            state: watch::Sender::new(DonorLinkState::Up(Arc::new(session))),
             requests: AtomicU64::new(0),
             sent_again: AtomicU64::new(0),
             failed: AtomicU64::new(0),
@@ -83,14 +83,14 @@ impl Link {
 
     /// Does a request, and repeats it on later sessions if one ends. `send` begins the request on a session.
     ///
-    /// *Errors*: the donor's error; [`ErrorKind::Io`] when the donor is lost, or has been away or silent for
-    /// `patience`; [`ErrorKind::TimedOut`] at the caller's deadline. The error's range and device are those of the
+    /// *Errors*: the donor's error; [`DeviceErrorKind::Io`] when the donor is lost, or has been away or silent for
+    /// `patience`; [`DeviceErrorKind::TimedOut`] at the caller's deadline. The error's range and device are those of the
     /// donor, not of the caller.
     pub async fn run<T>(
         &self,
         deadline: Option<Instant>,
         mut send: impl FnMut(&NbdDevice) -> IoFuture<T>,
-    ) -> Result<T, Failed> {
+    ) -> Result<T, DonorFailure> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let patience = Instant::now() + self.patience;
         let limit = deadline.map_or(patience, |deadline| deadline.min(patience));
@@ -116,7 +116,7 @@ impl Link {
                 }
                 Ok(Err(error)) => match session.device.failure() {
                     // The error is the donor's own answer.
-                    None => break Err(Failed { kind: error.kind, detail: error.detail }),
+                    None => break Err(DonorFailure { kind: error.kind, detail: error.detail }),
                     Some(reason) => {
                         self.end(&session, &reason);
                         self.sent_again.fetch_add(1, Ordering::Relaxed);
@@ -127,7 +127,7 @@ impl Link {
                     let reason = format!("it has not answered for {:?}", self.patience);
                     // The donor may still execute the request, so the session ends before a later request is sent.
                     self.end(&session, &reason);
-                    break Err(Failed { kind: ErrorKind::Io, detail: reason });
+                    break Err(DonorFailure { kind: DeviceErrorKind::Io, detail: reason });
                 }
             }
         };
@@ -139,44 +139,44 @@ impl Link {
 
     /// Returns the present session; while the donor is down, waits for one until `limit`, which may be the caller's
     /// deadline.
-    async fn session(&self, limit: Instant, is_deadline: bool) -> Result<Arc<Session>, Failed> {
+    async fn session(&self, limit: Instant, is_deadline: bool) -> Result<Arc<LinkSession>, DonorFailure> {
         loop {
             let state = self.state.borrow().clone();
             let (since, reason) = match state {
-                State::Up(session) => return Ok(session),
-                State::Lost { reason } => {
-                    return Err(Failed { kind: ErrorKind::Io, detail: format!("it is lost: {reason}") });
+                DonorLinkState::Up(session) => return Ok(session),
+                DonorLinkState::Lost { reason } => {
+                    return Err(DonorFailure { kind: DeviceErrorKind::Io, detail: format!("it is lost: {reason}") });
                 }
-                State::Down { since, reason } => (since, reason),
+                DonorLinkState::Down { since, reason } => (since, reason),
             };
             let until = limit.min(since + self.patience);
             let mut state = self.state.subscribe();
-            let is_over = |state: &State| !matches!(state, State::Down { .. });
+            let is_over = |state: &DonorLinkState| !matches!(state, DonorLinkState::Down { .. });
             if tokio::time::timeout_at(until.into(), state.wait_for(is_over)).await.is_err() {
                 let away = since.elapsed();
                 if is_deadline && away < self.patience {
                     return Err(self.late());
                 }
                 let detail = format!("it has been away for {:.1} s: {reason}", away.as_secs_f64());
-                return Err(Failed { kind: ErrorKind::Io, detail });
+                return Err(DonorFailure { kind: DeviceErrorKind::Io, detail });
             }
         }
     }
 
-    fn late(&self) -> Failed {
+    fn late(&self) -> DonorFailure {
         let detail = "the deadline passed before it answered".to_owned();
-        Failed { kind: ErrorKind::TimedOut, detail }
+        DonorFailure { kind: DeviceErrorKind::TimedOut, detail }
     }
 
     /// Ends a session, if it is still the present one. All its requests are sent again.
-    fn end(&self, session: &Arc<Session>, reason: &str) {
+    fn end(&self, session: &Arc<LinkSession>, reason: &str) {
         self.state.send_if_modified(|state| {
-            let is_up = matches!(state, State::Up(up) if Arc::ptr_eq(up, session));
+            let is_up = matches!(state, DonorLinkState::Up(up) if Arc::ptr_eq(up, session));
             if is_up {
                 let reason: Arc<str> = reason.into();
                 *state = match self.target.can_return() {
-                    true => State::Down { since: Instant::now(), reason },
-                    false => State::Lost { reason },
+                    true => DonorLinkState::Down { since: Instant::now(), reason },
+                    false => DonorLinkState::Lost { reason },
                 };
             }
             is_up
@@ -185,24 +185,27 @@ impl Link {
     }
 
     /// Reconnects whenever the session ends, until the donor is lost. The caller must end this task with the device.
-    pub async fn keep(self: Arc<Link>) {
+    pub async fn keep(self: Arc<DonorLink>) {
         let mut states = self.state.subscribe();
         let mut epoch = 1;
         loop {
-            let waited = states.wait_for(|state| !matches!(state, State::Up(_))).await.map(|state| state.clone());
-            let Ok(State::Down { since, .. }) = waited else { return };
+            let waited =
+                states.wait_for(|state| !matches!(state, DonorLinkState::Up(_))).await.map(|state| state.clone());
+            let Ok(DonorLinkState::Down { since, .. }) = waited else { return };
             let mut pause = PAUSE_MIN;
             let next = loop {
                 epoch += 1;
                 match self.target.connect_again(epoch, &self.label, self.patience).await {
                     Ok(reached) => {
                         self.sessions.fetch_add(1, Ordering::Relaxed);
-                        let session = Session { device: reached.device, ended: Shutdown::new() };
-                        break State::Up(Arc::new(session));
+                        let session = LinkSession { device: reached.device, ended: Shutdown::new() };
+                        break DonorLinkState::Up(Arc::new(session));
                     }
-                    Err(Away { reason, is_lost: true }) => break State::Lost { reason: reason.into() },
-                    Err(Away { reason, is_lost: false }) => {
-                        self.state.send_replace(State::Down { since, reason: reason.into() });
+                    Err(UnreachableDonor { reason, is_lost: true }) => {
+                        break DonorLinkState::Lost { reason: reason.into() };
+                    }
+                    Err(UnreachableDonor { reason, is_lost: false }) => {
+                        self.state.send_replace(DonorLinkState::Down { since, reason: reason.into() });
                     }
                 }
                 tokio::time::sleep(pause).await;
@@ -221,11 +224,11 @@ impl Link {
     /// Returns whether the donor is up, and whether it is lost.
     pub fn condition(&self) -> (bool, bool) {
         let state = self.state.borrow();
-        (matches!(*state, State::Up(_)), matches!(*state, State::Lost { .. }))
+        (matches!(*state, DonorLinkState::Up(_)), matches!(*state, DonorLinkState::Lost { .. }))
     }
 
     /// Returns the counters.
-    pub fn figures(&self) -> Figures {
+    pub fn figures(&self) -> DeviceCounters {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (is_up, is_lost) = self.condition();
         let values = vec![
@@ -240,20 +243,20 @@ impl Link {
             ("read_bytes", load(&self.read_bytes)),
             ("written_bytes", load(&self.written_bytes)),
         ];
-        Figures { device: "donor", values }
+        DeviceCounters { device: "donor", values }
     }
 }
 
 /// A request that failed on one donor.
 #[derive(Debug, Clone)]
-pub(super) struct Failed {
-    pub kind: ErrorKind,
+pub(super) struct DonorFailure {
+    pub kind: DeviceErrorKind,
     pub detail: String,
 }
 
-impl Failed {
+impl DonorFailure {
     /// Converts the failure to an error of the device, for the operation that sent the request.
-    pub fn of(self, donor: &str, error: impl FnOnce(ErrorKind, String) -> Error) -> Error {
+    pub fn of(self, donor: &str, error: impl FnOnce(DeviceErrorKind, String) -> Error) -> Error {
         error(self.kind, format!("donor {donor}: {}", self.detail))
     }
 }

@@ -41,8 +41,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use nectary_block::{
-    BlockDevice, Buffer, Context, Error, ErrorKind, Extent, Figures, Geometry, IoFuture, Operation, Registry, Request,
-    SharedDevice, Survives, WriteFlags,
+    BlockDevice, Buffer, DeviceCounters, DeviceErrorKind, DeviceExtent, DeviceGeometry, DeviceOperation,
+    DeviceRegistry, DeviceRequest, Error, IoContext, IoFuture, SharedDevice, SurvivalLevel, WriteFlags,
 };
 use tokio::task::JoinSet;
 
@@ -50,13 +50,13 @@ use self::connect::survives;
 use self::copy::{gather, scatter};
 use self::extents::merge;
 use self::label::LABEL_AREA_BYTES;
-use self::layout::{Layout, Part};
-use self::link::{Failed, Link};
+use self::layout::{DonorPart, ShareLayout};
+use self::link::{DonorFailure, DonorLink};
 use self::together::together;
 use crate::live::planted::{Bug, planted};
-use crate::live::{self, RedundantDevice, Remote};
+use crate::live::{self, DeviceController, RedundantDevice};
 
-pub use self::label::{DONORS_MAX, Found, Label, Redundancy, read as read_label};
+pub use self::label::{DONORS_MAX, DonorLabel, LabelContent, Redundancy, read as read_label};
 pub use self::options::{OVERFLOW_PERCENT, PATIENCE, RamOptions};
 
 /// The preferred length of requests for each donor; longer ones are not faster. *Units*: bytes.
@@ -65,25 +65,25 @@ const PREFERRED_BYTES: u32 = 1 << 20;
 const ALLOCATION_BYTES_MAX: u64 = 16 << 30;
 
 /// Adds the SPEC `ram(…)` to a registry.
-pub fn register(registry: &mut Registry) {
-    register_listing(registry, &Opened::default());
+pub fn register(registry: &mut DeviceRegistry) {
+    register_listing(registry, &OpenDevices::default());
 }
 
 /// The devices with redundancy that a registry has opened; clones share the list.
 #[derive(Clone, Default)]
-pub struct Opened {
-    list: Arc<Mutex<Vec<Remote>>>,
+pub struct OpenDevices {
+    list: Arc<Mutex<Vec<DeviceController>>>,
 }
 
-impl Opened {
+impl OpenDevices {
     /// Controls each of them.
-    pub fn all(&self) -> Vec<Remote> {
+    pub fn all(&self) -> Vec<DeviceController> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 /// As [`register`]; devices with redundancy that it opens are added to `opened`.
-pub fn register_listing(registry: &mut Registry, opened: &Opened) {
+pub fn register_listing(registry: &mut DeviceRegistry, opened: &OpenDevices) {
     let opened = opened.clone();
     registry.register("ram", move |arguments| {
         let opened = opened.clone();
@@ -101,7 +101,7 @@ pub fn register_listing(registry: &mut Registry, opened: &Opened) {
 
 /// A device that was made or has grown.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Made {
+pub struct DeviceShares {
     /// The id of the device.
     pub id: String,
     /// The size of the device, in bytes.
@@ -116,37 +116,37 @@ pub struct Made {
 /// Nectary donors.
 ///
 /// *Errors*: a donor does not answer, has the device already, or has too little memory.
-pub async fn create(options: &RamOptions, force: bool) -> Result<Made, Error> {
+pub async fn create(options: &RamOptions, force: bool) -> Result<DeviceShares, Error> {
     if options.redundancy != Redundancy::None {
         return live::create(options).await;
     }
-    let Label { id, size_bytes, redundancy, shares, .. } = opening::create(options, force).await?;
-    Ok(Made { id, size_bytes, redundancy, shares })
+    let DonorLabel { id, size_bytes, redundancy, shares, .. } = opening::create(options, force).await?;
+    Ok(DeviceShares { id, size_bytes, redundancy, shares })
 }
 
 /// Makes a device that no client has larger. What it has stays.
 ///
 /// *Durability*: when this returns, every donor knows the new size. A client that dies meanwhile leaves a device of the
 /// former or of the new size. *Errors*: a client has the device; a donor is missing; the size is smaller than the
-/// present one; [`ErrorKind::Full`] names the donors that have too little memory, and how much they lack.
-pub async fn grow(options: &RamOptions, size_bytes: u64) -> Result<Made, Error> {
+/// present one; [`DeviceErrorKind::Full`] names the donors that have too little memory, and how much they lack.
+pub async fn grow(options: &RamOptions, size_bytes: u64) -> Result<DeviceShares, Error> {
     if size_bytes == 0 || !size_bytes.is_multiple_of(u64::from(crate::donor::BLOCK_BYTES)) {
         let detail = format!("a size is a multiple of {} bytes, above 0", crate::donor::BLOCK_BYTES);
-        return Err(Error::new(ErrorKind::Invalid, &options.spec(), Operation::Grow, detail));
+        return Err(Error::new(DeviceErrorKind::Invalid, &options.spec(), DeviceOperation::Grow, detail));
     }
     let options = &RamOptions { size_bytes: None, ..options.clone() };
     if options.redundancy != Redundancy::None {
         return live::grow(options, size_bytes).await;
     }
-    let Label { id, size_bytes, redundancy, shares, .. } = growing::grow(options, size_bytes).await?;
-    Ok(Made { id, size_bytes, redundancy, shares })
+    let DonorLabel { id, size_bytes, redundancy, shares, .. } = growing::grow(options, size_bytes).await?;
+    Ok(DeviceShares { id, size_bytes, redundancy, shares })
 }
 
 /// Deletes a device, and gives its memory back to the donors; returns the number of donors that had a part of it.
 ///
-/// *Errors*: [`ErrorKind::Absent`] if a donor does not answer, or parts are missing, and [`ErrorKind::Io`] if a donor
-/// fails; the parts on the other donors are deleted. [`ErrorKind::Busy`] if a client uses the device and `options` do not
-/// take it over, which only redundancy allows; [`ErrorKind::Unsupported`] or [`ErrorKind::Invalid`] if the SPEC names
+/// *Errors*: [`DeviceErrorKind::Absent`] if a donor does not answer, or parts are missing, and [`DeviceErrorKind::Io`] if a donor
+/// fails; the parts on the other donors are deleted. [`DeviceErrorKind::Busy`] if a client uses the device and `options` do not
+/// take it over, which only redundancy allows; [`DeviceErrorKind::Unsupported`] or [`DeviceErrorKind::Invalid`] if the SPEC names
 /// another redundancy or other donors than the device has; then nothing is deleted.
 pub async fn delete(options: &RamOptions) -> Result<usize, Error> {
     match options.redundancy {
@@ -157,13 +157,13 @@ pub async fn delete(options: &RamOptions) -> Result<usize, Error> {
 
 /// Deletes what the only donor of `options` has of a device, and leaves the other donors alone.
 ///
-/// *Errors*: [`ErrorKind::Absent`] if it does not answer or has nothing. [`ErrorKind::Busy`] if a client has it; without
+/// *Errors*: [`DeviceErrorKind::Absent`] if it does not answer or has nothing. [`DeviceErrorKind::Busy`] if a client has it; without
 /// `is_forced` also if its record or label says that it has a place in the device, or is damaged. Nothing is deleted
 /// then.
 pub async fn delete_part(options: &RamOptions, is_forced: bool) -> Result<(), Error> {
     if options.donors.len() != 1 || !options.spares.is_empty() {
         let detail = "--part deletes what one donor has: name only this one, as ram(h1:7070,id=disk)".to_owned();
-        return Err(Error::new(ErrorKind::Invalid, &options.spec(), Operation::Open, detail));
+        return Err(Error::new(DeviceErrorKind::Invalid, &options.spec(), DeviceOperation::Open, detail));
     }
     match live::delete_part(options, is_forced).await? {
         true => Ok(()),
@@ -173,16 +173,16 @@ pub async fn delete_part(options: &RamOptions, is_forced: bool) -> Result<(), Er
 
 /// A device in the memory of donors.
 pub struct RamDevice {
-    inner: Arc<Inner>,
+    inner: Arc<RamDeviceState>,
     /// The tasks that reconnect; they end with the device.
     _keepers: JoinSet<()>,
 }
 
-struct Inner {
+struct RamDeviceState {
     spec: String,
-    geometry: Geometry,
-    layout: Layout,
-    links: Vec<Arc<Link>>,
+    geometry: DeviceGeometry,
+    layout: ShareLayout,
+    links: Vec<Arc<DonorLink>>,
 }
 
 impl RamDevice {
@@ -190,21 +190,21 @@ impl RamDevice {
     ///
     /// *Errors*: donors that do not answer, are empty, or belong to another device; all of them are named.
     pub async fn open(options: RamOptions) -> Result<RamDevice, Error> {
-        let opening::Opened { label, donors } = opening::open(&options).await?;
-        let (mut write, mut flush) = (Survives::Power, Survives::Power);
+        let opening::ReadyDonors { label, donors } = opening::open(&options).await?;
+        let (mut write, mut flush) = (SurvivalLevel::Power, SurvivalLevel::Power);
         let (mut links, mut keepers) = (Vec::new(), JoinSet::new());
         for (target, label, reached) in donors {
             let of_donor = survives(&target, &reached.device);
             (write, flush) = (write.min(of_donor.0), flush.min(of_donor.1));
             let can_return = target.can_return();
-            let link = Arc::new(Link::new(target, label, reached, options.patience));
+            let link = Arc::new(DonorLink::new(target, label, reached, options.patience));
             if can_return {
                 keepers.spawn(link.clone().keep());
             }
             links.push(link);
         }
         let preferred = PREFERRED_BYTES.saturating_mul(links.len() as u32);
-        let geometry = Geometry {
+        let geometry = DeviceGeometry {
             size_bytes: label.size_bytes,
             block_bytes: crate::donor::BLOCK_BYTES,
             atomic_bytes: 512,
@@ -214,31 +214,31 @@ impl RamDevice {
             flush_survives: flush,
         };
         let formers = if planted(Bug::FormersIgnored) { &[][..] } else { &label.formers };
-        let layout = Layout::new(formers, &label.shares);
-        let inner = Inner { spec: options.spec(), geometry, layout, links };
+        let layout = ShareLayout::new(formers, &label.shares);
+        let inner = RamDeviceState { spec: options.spec(), geometry, layout, links };
         Ok(RamDevice { inner: Arc::new(inner), _keepers: keepers })
     }
 
     fn vectored(
         &self,
-        operation: Operation,
+        operation: DeviceOperation,
         offset: u64,
         buffers: &[Buffer],
-        context: Context,
-    ) -> Result<Request, Error> {
-        Request::vectored(operation, offset, buffers, context, || self.spec(), &self.inner.geometry)
+        context: IoContext,
+    ) -> Result<DeviceRequest, Error> {
+        DeviceRequest::vectored(operation, offset, buffers, context, || self.spec(), &self.inner.geometry)
     }
 
     /// Sends a request without data for each donor's part of a range.
     fn ranged(
         &self,
-        operation: Operation,
+        operation: DeviceOperation,
         offset: u64,
         length: u64,
-        context: Context,
-        send: impl Fn(&dyn BlockDevice, u64, u64, Context) -> IoFuture<()> + Send + Sync + 'static,
+        context: IoContext,
+        send: impl Fn(&dyn BlockDevice, u64, u64, IoContext) -> IoFuture<()> + Send + Sync + 'static,
     ) -> IoFuture<()> {
-        let request = Request::new(operation, offset, length, context);
+        let request = DeviceRequest::new(operation, offset, length, context);
         if let Err(error) = request.check(|| self.spec(), &self.inner.geometry) {
             return refused(error);
         }
@@ -246,7 +246,7 @@ impl RamDevice {
         Box::pin(async move {
             let parts = inner.layout.ranges(offset, length);
             let send = &send;
-            let of_part = |part: Part| {
+            let of_part = |part: DonorPart| {
                 let link = &inner.links[part.donor];
                 link.run(context.deadline, move |device| {
                     send(device, LABEL_AREA_BYTES + part.place, part.length, waiting(context))
@@ -259,9 +259,14 @@ impl RamDevice {
     }
 }
 
-impl Inner {
+impl RamDeviceState {
     /// Returns all results, or the first failure as an error of this device.
-    fn all<T>(&self, request: &Request, donors: Vec<usize>, done: Vec<Result<T, Failed>>) -> Result<Vec<T>, Error> {
+    fn all<T>(
+        &self,
+        request: &DeviceRequest,
+        donors: Vec<usize>,
+        done: Vec<Result<T, DonorFailure>>,
+    ) -> Result<Vec<T>, Error> {
         let results = donors.into_iter().zip(done).map(|(donor, result)| {
             result.map_err(|failed| {
                 failed.of(self.links[donor].name(), |kind, detail| request.error(kind, || self.spec.clone(), detail))
@@ -272,8 +277,8 @@ impl Inner {
 }
 
 /// Returns the context of a request to a donor, without the deadline, which the link enforces.
-fn waiting(context: Context) -> Context {
-    Context { deadline: None::<Instant>, ..context }
+fn waiting(context: IoContext) -> IoContext {
+    IoContext { deadline: None::<Instant>, ..context }
 }
 
 fn refused<T: Send + 'static>(error: Error) -> IoFuture<T> {
@@ -285,12 +290,12 @@ impl BlockDevice for RamDevice {
         self.inner.spec.clone()
     }
 
-    fn geometry(&self) -> Geometry {
+    fn geometry(&self) -> DeviceGeometry {
         self.inner.geometry
     }
 
-    fn read_at(&self, offset: u64, mut buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
-        let request = match self.vectored(Operation::Read, offset, &buffers, context) {
+    fn read_at(&self, offset: u64, mut buffers: Vec<Buffer>, context: IoContext) -> IoFuture<Vec<Buffer>> {
+        let request = match self.vectored(DeviceOperation::Read, offset, &buffers, context) {
             Ok(request) if request.length == 0 => return Box::pin(std::future::ready(Ok(buffers))),
             Ok(request) => request,
             Err(error) => return refused(error),
@@ -311,7 +316,7 @@ impl BlockDevice for RamDevice {
                 link.count(part.length, 0);
                 return inner.all(&request, vec![part.donor], vec![read]).map(|mut all| all.pop().unwrap_or_default());
             }
-            let of_part = |part: &Part| {
+            let of_part = |part: &DonorPart| {
                 let (place, length) = (LABEL_AREA_BYTES + part.place, part.length as usize);
                 inner.links[part.donor].count(part.length, 0);
                 inner.links[part.donor].run(context.deadline, move |device| {
@@ -333,11 +338,11 @@ impl BlockDevice for RamDevice {
         offset: u64,
         buffers: Vec<Buffer>,
         flags: WriteFlags,
-        context: Context,
+        context: IoContext,
     ) -> IoFuture<Vec<Buffer>> {
-        let request = match self.vectored(Operation::Write, offset, &buffers, context) {
+        let request = match self.vectored(DeviceOperation::Write, offset, &buffers, context) {
             Ok(request) if request.length == 0 => return Box::pin(std::future::ready(Ok(buffers))),
-            Ok(request) => Request { fua: flags.fua, ..request },
+            Ok(request) => DeviceRequest { fua: flags.fua, ..request },
             Err(error) => return refused(error),
         };
         let inner = self.inner.clone();
@@ -360,14 +365,14 @@ impl BlockDevice for RamDevice {
         })
     }
 
-    fn flush(&self, context: Context) -> IoFuture<()> {
-        let request = Request::new(Operation::Flush, 0, 0, context);
+    fn flush(&self, context: IoContext) -> IoFuture<()> {
+        let request = DeviceRequest::new(DeviceOperation::Flush, 0, 0, context);
         if let Err(error) = request.check(|| self.spec(), &self.inner.geometry) {
             return refused(error);
         }
         let inner = self.inner.clone();
         Box::pin(async move {
-            let flush = |link: &Arc<Link>| {
+            let flush = |link: &Arc<DonorLink>| {
                 let link = link.clone();
                 async move { link.run(context.deadline, |device| device.flush(waiting(context))).await }
             };
@@ -376,20 +381,20 @@ impl BlockDevice for RamDevice {
         })
     }
 
-    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        self.ranged(Operation::Discard, offset, length, context, |device, offset, length, context| {
+    fn discard(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
+        self.ranged(DeviceOperation::Discard, offset, length, context, |device, offset, length, context| {
             device.discard(offset, length, context)
         })
     }
 
-    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        self.ranged(Operation::WriteZeroes, offset, length, context, |device, offset, length, context| {
+    fn write_zeroes(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
+        self.ranged(DeviceOperation::WriteZeroes, offset, length, context, |device, offset, length, context| {
             device.write_zeroes(offset, length, context)
         })
     }
 
-    fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
-        let request = Request::new(Operation::Allocation, offset, length, context);
+    fn allocation(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<Vec<DeviceExtent>> {
+        let request = DeviceRequest::new(DeviceOperation::Allocation, offset, length, context);
         if let Err(error) = request.check(|| self.spec(), &self.inner.geometry) {
             return refused(error);
         }
@@ -397,7 +402,7 @@ impl BlockDevice for RamDevice {
         Box::pin(async move {
             let looked = length.min(ALLOCATION_BYTES_MAX);
             let parts = inner.layout.ranges(offset, looked);
-            let ask = |part: &Part| {
+            let ask = |part: &DonorPart| {
                 let (link, place, length) = (&inner.links[part.donor], LABEL_AREA_BYTES + part.place, part.length);
                 link.run(context.deadline, move |device| device.allocation(place, length, waiting(context)))
             };
@@ -409,15 +414,15 @@ impl BlockDevice for RamDevice {
     }
 
     fn grow(&self, size_bytes: u64) -> IoFuture<()> {
-        let Geometry { size_bytes: now, block_bytes, .. } = self.inner.geometry;
+        let DeviceGeometry { size_bytes: now, block_bytes, .. } = self.inner.geometry;
         let (kind, detail) = match size_bytes {
             bytes if bytes == now => return Box::pin(std::future::ready(Ok(()))),
             bytes if bytes < now || !bytes.is_multiple_of(u64::from(block_bytes)) => {
-                (ErrorKind::Invalid, format!("it has {now} bytes, grows only, by blocks of {block_bytes}"))
+                (DeviceErrorKind::Invalid, format!("it has {now} bytes, grows only, by blocks of {block_bytes}"))
             }
-            _ => (ErrorKind::Unsupported, "detach it, and grow it with `nectary ram grow`".to_owned()),
+            _ => (DeviceErrorKind::Unsupported, "detach it, and grow it with `nectary ram grow`".to_owned()),
         };
-        let request = Request::new(Operation::Grow, 0, size_bytes, Context::default());
+        let request = DeviceRequest::new(DeviceOperation::Grow, 0, size_bytes, IoContext::default());
         refused(request.error(kind, || self.spec(), detail))
     }
 
@@ -426,12 +431,12 @@ impl BlockDevice for RamDevice {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn figures(&self) -> Vec<Figures> {
+    fn figures(&self) -> Vec<DeviceCounters> {
         let links = &self.inner.links;
         let count = |is: fn((bool, bool)) -> bool| links.iter().filter(|link| is(link.condition())).count() as u64;
         let values =
             vec![("donors", links.len() as u64), ("donors_up", count(|is| is.0)), ("donors_lost", count(|is| is.1))];
-        let own = Figures { device: "ram", values };
+        let own = DeviceCounters { device: "ram", values };
         std::iter::once(own).chain(links.iter().map(|link| link.figures())).collect()
     }
 }

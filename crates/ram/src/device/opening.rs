@@ -5,10 +5,10 @@
 //! a device, and making never overwrites other data; labels identify donors, so their order in the SPEC does not
 //! matter.
 
-use nectary_block::{BlockDevice, Context, Error, ErrorKind, Operation, exact_size, format_size};
+use nectary_block::{BlockDevice, DeviceErrorKind, DeviceOperation, Error, IoContext, exact_size, format_size};
 
-use super::connect::{Answers, Reached, Target, Unreached, ask, is_in_use, write_label};
-use super::label::{Found, LABEL_AREA_BYTES, Label, Redundancy, UNIT_BYTES};
+use super::connect::{DonorSessionError, LabelledSession, LinkTarget, ServerKind, ask, is_in_use, write_label};
+use super::label::{DonorLabel, LABEL_AREA_BYTES, LabelContent, Redundancy, UNIT_BYTES};
 use super::layout::shares;
 use super::options::RamOptions;
 use super::together::together;
@@ -22,8 +22,8 @@ pub(super) const DISCARD_BYTES: u64 = 1 << 30;
 const DETACH: &str = "detach it there first";
 
 /// A donor of the SPEC, with what was found there.
-pub(super) struct Candidate {
-    pub target: Target,
+pub(super) struct DonorCandidate {
+    pub target: LinkTarget,
     pub state: CandidateState,
     /// The space for a device that a donor without the device has, including the label; otherwise the space for more.
     /// *Units*: bytes.
@@ -41,22 +41,22 @@ pub(super) enum CandidateState {
     /// It has nothing of the device.
     Empty,
     /// It has a session with this client.
-    Reached(Reached),
+    Reached(LabelledSession),
 }
 
 /// The state of a donor without the session, for `assess`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Finding {
+pub(super) enum DonorFinding {
     Unreachable(String),
     Refused(String),
-    Holds(Found),
+    Holds(LabelContent),
 }
 
 /// The result of the judgement: which candidate is which donor of the device.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Assessed {
+pub(super) struct DonorAssignment {
     /// The label of the device that has the highest generation.
-    pub label: Label,
+    pub label: DonorLabel,
     /// The index of each donor in the SPEC, by the donor's number; `None` for a missing donor.
     pub places: Vec<Option<usize>>,
 }
@@ -66,42 +66,43 @@ pub(super) struct Assessed {
 /// *Errors*: all donors that are missing or wrong.
 pub(super) fn assess(
     options: &RamOptions,
-    found: &[(&str, Finding)],
+    found: &[(&str, DonorFinding)],
     lost_max: usize,
-) -> Result<Assessed, (ErrorKind, String)> {
+) -> Result<DonorAssignment, (DeviceErrorKind, String)> {
     let id = &options.id;
     let labels = || found.iter().filter_map(|(_, finding)| label_of(finding));
     let (mut problems, mut is_unreachable, mut is_refused) = (Vec::new(), false, false);
     for (name, finding) in found {
         match finding {
-            Finding::Unreachable(why) => {
+            DonorFinding::Unreachable(why) => {
                 is_unreachable = true;
                 problems.push(format!("{name}: {why}"));
             }
-            Finding::Refused(why) => {
+            DonorFinding::Refused(why) => {
                 is_refused = true;
                 problems.push(format!("{name}: {why}"));
             }
-            Finding::Holds(Found::SomethingElse) => {
+            DonorFinding::Holds(LabelContent::SomethingElse) => {
                 problems.push(format!("{name}: it holds something that is no network RAM disk"));
             }
-            Finding::Holds(Found::Unusable(why)) => problems.push(format!("{name}: {why}")),
-            Finding::Holds(_) => {}
+            DonorFinding::Holds(LabelContent::Unusable(why)) => problems.push(format!("{name}: {why}")),
+            DonorFinding::Holds(_) => {}
         }
     }
-    let is_used = found.iter().any(|(_, finding)| matches!(finding, Finding::Refused(why) if is_in_use(why)));
+    let is_used = found.iter().any(|(_, finding)| matches!(finding, DonorFinding::Refused(why) if is_in_use(why)));
     // The device to which most donors belong is chosen.
-    let supporters = |label: &&Label| labels().filter(|other| other.is_same_device(label)).count();
+    let supporters = |label: &&DonorLabel| labels().filter(|other| other.is_same_device(label)).count();
     let of_id = labels().filter(|label| label.id == *id);
     // If several devices have equally many donors, the first one is chosen.
     let Some(main) = of_id.rev().max_by_key(supporters) else {
         for (name, label) in found.iter().filter_map(|(name, finding)| Some((name, label_of(finding)?))) {
             problems.push(format!("{name}: it holds device \"{}\"", label.id));
         }
-        let empty: Vec<&str> = found.iter().filter(|(_, f)| *f == Finding::Holds(Found::Empty)).map(|f| f.0).collect();
+        let empty: Vec<&str> =
+            found.iter().filter(|(_, f)| *f == DonorFinding::Holds(LabelContent::Empty)).map(|f| f.0).collect();
         if is_refused && empty.is_empty() && !is_unreachable {
             problems.extend(is_used.then(|| DETACH.to_owned()));
-            return Err((ErrorKind::Busy, problems.join("; ")));
+            return Err((DeviceErrorKind::Busy, problems.join("; ")));
         }
         let nothing = match (empty.len(), found.len()) {
             (0, _) => format!("no donor that answers holds device \"{id}\""),
@@ -110,7 +111,7 @@ pub(super) fn assess(
         };
         let remedy = "if they were started again, what was on it is gone; `nectary ram create SPEC` makes a new device";
         problems.insert(0, nothing);
-        let kind = if is_unreachable || !empty.is_empty() { ErrorKind::Absent } else { ErrorKind::Invalid };
+        let kind = if is_unreachable || !empty.is_empty() { DeviceErrorKind::Absent } else { DeviceErrorKind::Invalid };
         return Err((kind, format!("{}; {remedy}", problems.join("; "))));
     };
     // If growing was interrupted, labels of both sizes are there, and every donor has room for the newer size.
@@ -119,7 +120,7 @@ pub(super) fn assess(
     let mut places: Vec<Option<usize>> = vec![None; main.shares.len()];
     for (place, (name, finding)) in found.iter().enumerate() {
         let Some(label) = label_of(finding) else {
-            if *finding == Finding::Holds(Found::Empty) {
+            if *finding == DonorFinding::Holds(LabelContent::Empty) {
                 problems.push(format!("{name}: it is empty; if it was started again, its part of the device is gone"));
             }
             continue;
@@ -143,25 +144,27 @@ pub(super) fn assess(
     }
     if let Some(wanted) = options.size_bytes.filter(|&wanted| wanted != main.size_bytes) {
         problems.push(format!("the device has {}, not size={}", exact_size(main.size_bytes), exact_size(wanted)));
-        return Err((ErrorKind::Invalid, problems.join("; ")));
+        return Err((DeviceErrorKind::Invalid, problems.join("; ")));
     }
     let missing = places.iter().filter(|place| place.is_none()).count();
     // A donor that is missing may be tolerated; a wrong one is a mistake in the SPEC.
-    let is_away = |finding: &Finding| matches!(finding, Finding::Unreachable(_) | Finding::Holds(Found::Empty));
+    let is_away = |finding: &DonorFinding| {
+        matches!(finding, DonorFinding::Unreachable(_) | DonorFinding::Holds(LabelContent::Empty))
+    };
     let away = found.iter().filter(|(_, finding)| is_away(finding)).count();
     if missing > lost_max || away > lost_max || problems.len() > away {
         let all = places.len();
         let kind = match (is_unreachable, is_refused) {
-            (true, _) => ErrorKind::Absent,
-            (false, true) => ErrorKind::Busy,
-            (false, false) if problems.len() <= away => ErrorKind::Absent,
-            (false, false) => ErrorKind::Invalid,
+            (true, _) => DeviceErrorKind::Absent,
+            (false, true) => DeviceErrorKind::Busy,
+            (false, false) if problems.len() <= away => DeviceErrorKind::Absent,
+            (false, false) => DeviceErrorKind::Invalid,
         };
         let needed = match lost_max {
             0 => format!("all {all} donors are needed without redundancy"),
             _ => format!("{} of {all} donors are needed", all - lost_max),
         };
-        let is_empty = found.iter().any(|(_, finding)| *finding == Finding::Holds(Found::Empty));
+        let is_empty = found.iter().any(|(_, finding)| *finding == DonorFinding::Holds(LabelContent::Empty));
         problems.push(needed);
         if is_used {
             problems.push(DETACH.to_owned());
@@ -172,77 +175,78 @@ pub(super) fn assess(
         }
         return Err((kind, problems.join("; ")));
     }
-    Ok(Assessed { label: main.clone(), places })
+    Ok(DonorAssignment { label: main.clone(), places })
 }
 
-fn label_of(finding: &Finding) -> Option<&Label> {
+fn label_of(finding: &DonorFinding) -> Option<&DonorLabel> {
     match finding {
-        Finding::Holds(Found::Label(label)) => Some(label),
+        DonorFinding::Holds(LabelContent::Label(label)) => Some(label),
         _ => None,
     }
 }
 
-impl Candidate {
-    fn finding(&self) -> Finding {
+impl DonorCandidate {
+    fn finding(&self) -> DonorFinding {
         match &self.state {
-            CandidateState::Unreachable(why) => Finding::Unreachable(why.clone()),
-            CandidateState::Refused(why) => Finding::Refused(why.clone()),
-            CandidateState::Empty => Finding::Holds(Found::Empty),
-            CandidateState::Reached(reached) => Finding::Holds(reached.found.clone()),
+            CandidateState::Unreachable(why) => DonorFinding::Unreachable(why.clone()),
+            CandidateState::Refused(why) => DonorFinding::Refused(why.clone()),
+            CandidateState::Empty => DonorFinding::Holds(LabelContent::Empty),
+            CandidateState::Reached(reached) => DonorFinding::Holds(reached.found.clone()),
         }
     }
 }
 
 /// Asks all donors at the same time.
-pub(super) async fn survey(options: &RamOptions, client: u64) -> Vec<Candidate> {
-    let one = |address: super::address::Address| async move {
-        let mut target = Target { address, id: options.id.clone(), client, incarnation: None };
+pub(super) async fn survey(options: &RamOptions, client: u64) -> Vec<DonorCandidate> {
+    let one = |address: super::address::DonorAddress| async move {
+        let mut target = LinkTarget { address, id: options.id.clone(), client, incarnation: None };
         let (free_bytes, quota_bytes) = match ask(&target.address).await {
-            Ok(Answers::Donor(page)) => {
+            Ok(ServerKind::Donor(page)) => {
                 target.incarnation = Some(page.incarnation);
                 (page.free_bytes, page.quota_bytes)
             }
-            Ok(Answers::Other) => (0, None),
+            Ok(ServerKind::Other) => (0, None),
             Err(why) => {
                 let state = CandidateState::Unreachable(why);
-                return Candidate { target, state, free_bytes: 0, quota_bytes: None };
+                return DonorCandidate { target, state, free_bytes: 0, quota_bytes: None };
             }
         };
-        let candidate = |target: Target, state, free_bytes| Candidate { target, state, free_bytes, quota_bytes };
+        let candidate =
+            |target: LinkTarget, state, free_bytes| DonorCandidate { target, state, free_bytes, quota_bytes };
         match target.connect(1, None, options.patience).await {
             Ok(reached) => {
                 let bytes = if target.can_return() { free_bytes } else { reached.device.geometry().size_bytes };
                 candidate(target, CandidateState::Reached(reached), bytes)
             }
-            Err(Unreached::Absent) => candidate(target, CandidateState::Empty, free_bytes),
-            Err(Unreached::Refused(why)) => candidate(target, CandidateState::Refused(why), 0),
-            Err(Unreached::Failed(why)) => candidate(target, CandidateState::Unreachable(why), 0),
+            Err(DonorSessionError::Absent) => candidate(target, CandidateState::Empty, free_bytes),
+            Err(DonorSessionError::Refused(why)) => candidate(target, CandidateState::Refused(why), 0),
+            Err(DonorSessionError::Failed(why)) => candidate(target, CandidateState::Unreachable(why), 0),
         }
     };
     together(options.donors.iter().cloned().map(one).collect()).await
 }
 
 /// Refuses two names in the SPEC that lead to the same donor process.
-pub(super) fn check_distinct(options: &RamOptions, candidates: &[Candidate]) -> Result<(), Error> {
+pub(super) fn check_distinct(options: &RamOptions, candidates: &[DonorCandidate]) -> Result<(), Error> {
     for (index, candidate) in candidates.iter().enumerate() {
-        let is_same = |other: &&Candidate| {
+        let is_same = |other: &&DonorCandidate| {
             other.target.incarnation.is_some() && other.target.incarnation == candidate.target.incarnation
         };
         if let Some(other) = candidates[..index].iter().find(is_same) {
             let (one, two) = (&other.target.address.text, &candidate.target.address.text);
             let detail = format!("{one} and {two} are the same donor: name each of them once");
-            return Err(error(options, ErrorKind::Invalid, detail));
+            return Err(error(options, DeviceErrorKind::Invalid, detail));
         }
     }
     Ok(())
 }
 
-pub(super) fn error(options: &RamOptions, kind: ErrorKind, detail: String) -> Error {
-    Error::new(kind, &options.spec(), Operation::Open, detail)
+pub(super) fn error(options: &RamOptions, kind: DeviceErrorKind, detail: String) -> Error {
+    Error::new(kind, &options.spec(), DeviceOperation::Open, detail)
 }
 
 /// Refuses a device with redundancy, which the SPEC names without; only a donor that refuses access can have one.
-pub(super) async fn check_plain(options: &RamOptions, candidates: &[Candidate]) -> Result<(), Error> {
+pub(super) async fn check_plain(options: &RamOptions, candidates: &[DonorCandidate]) -> Result<(), Error> {
     if !candidates.iter().any(|candidate| matches!(candidate.state, CandidateState::Refused(_))) {
         return Ok(());
     }
@@ -253,37 +257,40 @@ pub(super) async fn check_plain(options: &RamOptions, candidates: &[Candidate]) 
         _ => "",
     };
     let detail = format!("the device has redundancy={has}, not redundancy=none: name it with redundancy={has}{part}");
-    Err(error(options, ErrorKind::Invalid, detail))
+    Err(error(options, DeviceErrorKind::Invalid, detail))
 }
 
 /// Draws a random number for a client.
 pub(super) fn draw_client(options: &RamOptions) -> Result<u64, Error> {
-    let bytes = random().map_err(|source| Error::from_os(&source, &options.spec(), Operation::Open))?;
+    let bytes = random().map_err(|source| Error::from_os(&source, &options.spec(), DeviceOperation::Open))?;
     Ok(u64::from_le_bytes(bytes).max(1))
 }
 
 /// The donors of a device, ready for requests.
-pub(super) struct Opened {
-    pub label: Label,
+pub(super) struct ReadyDonors {
+    pub label: DonorLabel,
     /// The session and the present label of each donor, by the donor's number.
-    pub donors: Vec<(Target, Label, Reached)>,
+    pub donors: Vec<(LinkTarget, DonorLabel, LabelledSession)>,
 }
 
 /// Returns the label of a device of which no donor is missing, and its donors by number.
 ///
 /// *Errors*: all donors that are missing or wrong.
-pub(super) fn all_donors(options: &RamOptions, candidates: Vec<Candidate>) -> Result<(Label, Vec<Candidate>), Error> {
-    let found: Vec<(&str, Finding)> =
+pub(super) fn all_donors(
+    options: &RamOptions,
+    candidates: Vec<DonorCandidate>,
+) -> Result<(DonorLabel, Vec<DonorCandidate>), Error> {
+    let found: Vec<(&str, DonorFinding)> =
         candidates.iter().map(|candidate| (candidate.target.address.text.as_str(), candidate.finding())).collect();
-    let Assessed { label, places } =
+    let DonorAssignment { label, places } =
         assess(options, &found, 0).map_err(|(kind, detail)| error(options, kind, detail))?;
-    let mut candidates: Vec<Option<Candidate>> = candidates.into_iter().map(Some).collect();
+    let mut candidates: Vec<Option<DonorCandidate>> = candidates.into_iter().map(Some).collect();
     let donors = places.into_iter().flatten().filter_map(|place| candidates[place].take()).collect();
     Ok((label, donors))
 }
 
 /// Opens a device: finds its donors and writes labels with a new generation.
-pub(super) async fn open(options: &RamOptions) -> Result<Opened, Error> {
+pub(super) async fn open(options: &RamOptions) -> Result<ReadyDonors, Error> {
     let client = draw_client(options)?;
     let candidates = survey(options, client).await;
     check_distinct(options, &candidates)?;
@@ -291,25 +298,25 @@ pub(super) async fn open(options: &RamOptions) -> Result<Opened, Error> {
     // Without redundancy no donor may be missing.
     let (mut label, candidates) = all_donors(options, candidates)?;
     let Some(generation) = label.generation.checked_add(1) else {
-        return Err(error(options, ErrorKind::Io, "its generations are used up".to_owned()));
+        return Err(error(options, DeviceErrorKind::Io, "its generations are used up".to_owned()));
     };
     (label.generation, label.client) = (generation, client);
     let mut donors = Vec::new();
-    for (number, Candidate { target, state, .. }) in candidates.into_iter().enumerate() {
+    for (number, DonorCandidate { target, state, .. }) in candidates.into_iter().enumerate() {
         if let CandidateState::Reached(reached) = state {
-            donors.push((target, Label { number, ..label.clone() }, reached));
+            donors.push((target, DonorLabel { number, ..label.clone() }, reached));
         }
     }
     let written = together(donors.iter().map(mark).collect()).await;
     let failed: Vec<String> = written.into_iter().filter_map(Result::err).collect();
     match failed.is_empty() {
-        true => Ok(Opened { label, donors }),
-        false => Err(error(options, ErrorKind::Io, failed.join("; "))),
+        true => Ok(ReadyDonors { label, donors }),
+        false => Err(error(options, DeviceErrorKind::Io, failed.join("; "))),
     }
 }
 
 /// Writes the new label of a donor.
-async fn mark((target, label, reached): &(Target, Label, Reached)) -> Result<(), String> {
+async fn mark((target, label, reached): &(LinkTarget, DonorLabel, LabelledSession)) -> Result<(), String> {
     write_label(&reached.device, label).await.map_err(|why| format!("{}: {why}", target.address.text))
 }
 
@@ -317,8 +324,8 @@ async fn mark((target, label, reached): &(Target, Label, Reached)) -> Result<(),
 /// overwritten.
 ///
 /// *Errors*: a donor does not answer, is not empty, or has too little memory; then nothing is written.
-pub(super) async fn create(options: &RamOptions, force: bool) -> Result<Label, Error> {
-    let invalid = |detail: String| error(options, ErrorKind::Invalid, detail);
+pub(super) async fn create(options: &RamOptions, force: bool) -> Result<DonorLabel, Error> {
+    let invalid = |detail: String| error(options, DeviceErrorKind::Invalid, detail);
     let Some(size_bytes) = options.size_bytes else {
         return Err(invalid("a new device needs a size: size=8G".to_owned()));
     };
@@ -326,31 +333,31 @@ pub(super) async fn create(options: &RamOptions, force: bool) -> Result<Label, E
     let candidates = survey(options, client).await;
     check_distinct(options, &candidates)?;
     let (mut away, mut taken) = (Vec::new(), Vec::new());
-    for Candidate { target, state, .. } in &candidates {
+    for DonorCandidate { target, state, .. } in &candidates {
         let name = &target.address.text;
         match state {
             CandidateState::Unreachable(why) => away.push(format!("{name}: {why}")),
             CandidateState::Refused(why) => taken.push(format!("{name}: {why}")),
             CandidateState::Empty => {}
             CandidateState::Reached(reached) => match &reached.found {
-                Found::Empty => {}
-                Found::Label(label) => taken.push(format!("{name}: it holds device \"{}\" already", label.id)),
-                Found::Unusable(why) => taken.push(format!("{name}: {why}")),
-                Found::SomethingElse if force => {}
-                Found::SomethingElse => {
+                LabelContent::Empty => {}
+                LabelContent::Label(label) => taken.push(format!("{name}: it holds device \"{}\" already", label.id)),
+                LabelContent::Unusable(why) => taken.push(format!("{name}: {why}")),
+                LabelContent::SomethingElse if force => {}
+                LabelContent::SomethingElse => {
                     taken.push(format!("{name}: it holds something else; --force overwrites it"));
                 }
             },
         }
     }
     if !away.is_empty() {
-        return Err(error(options, ErrorKind::Absent, format!("{}; all donors are needed", away.join("; "))));
+        return Err(error(options, DeviceErrorKind::Absent, format!("{}; all donors are needed", away.join("; "))));
     }
     if !taken.is_empty() {
         let remedy = "attach what is there, or delete it first with `nectary ram delete SPEC`";
-        return Err(error(options, ErrorKind::Busy, format!("{}; {remedy}", taken.join("; "))));
+        return Err(error(options, DeviceErrorKind::Busy, format!("{}; {remedy}", taken.join("; "))));
     }
-    let capacity = |candidate: &Candidate| candidate.free_bytes.saturating_sub(LABEL_AREA_BYTES);
+    let capacity = |candidate: &DonorCandidate| candidate.free_bytes.saturating_sub(LABEL_AREA_BYTES);
     let capacities: Vec<u64> = candidates.iter().map(capacity).collect();
     let Some(shares) = shares(size_bytes, &capacities) else {
         let each = candidates.iter().zip(&capacities);
@@ -362,10 +369,10 @@ pub(super) async fn create(options: &RamOptions, force: bool) -> Result<Label, E
             format_size(size_bytes),
             each.join(", ")
         );
-        return Err(error(options, ErrorKind::Full, detail));
+        return Err(error(options, DeviceErrorKind::Full, detail));
     };
-    let identity = random().map_err(|source| Error::from_os(&source, &options.spec(), Operation::Open))?;
-    let label = Label {
+    let identity = random().map_err(|source| Error::from_os(&source, &options.spec(), DeviceOperation::Open))?;
+    let label = DonorLabel {
         number: 0,
         redundancy: Redundancy::None,
         identity,
@@ -376,8 +383,8 @@ pub(super) async fn create(options: &RamOptions, force: bool) -> Result<Label, E
         shares,
         formers: Vec::new(),
     };
-    let write = |(number, candidate): (usize, Candidate)| {
-        let label = Label { number, ..label.clone() };
+    let write = |(number, candidate): (usize, DonorCandidate)| {
+        let label = DonorLabel { number, ..label.clone() };
         let patience = options.patience;
         async move {
             let name = candidate.target.address.text.clone();
@@ -390,13 +397,13 @@ pub(super) async fn create(options: &RamOptions, force: bool) -> Result<Label, E
         true => Ok(label),
         false => {
             let detail = format!("{}; `nectary ram delete SPEC` removes what was made on others", failed.join("; "));
-            Err(error(options, ErrorKind::Io, detail))
+            Err(error(options, DeviceErrorKind::Io, detail))
         }
     }
 }
 
 /// Makes one donor's part of a new device: zeroes, and a label.
-async fn make_part(candidate: Candidate, label: &Label, patience: std::time::Duration) -> Result<(), String> {
+async fn make_part(candidate: DonorCandidate, label: &DonorLabel, patience: std::time::Duration) -> Result<(), String> {
     let part_bytes = LABEL_AREA_BYTES + label.shares[label.number];
     let reached = match candidate.state {
         CandidateState::Reached(reached) => reached,
@@ -405,14 +412,14 @@ async fn make_part(candidate: Candidate, label: &Label, patience: std::time::Dur
             let bytes = part_bytes.next_multiple_of(PROMISE_BYTES).min(candidate.free_bytes).max(part_bytes);
             match candidate.target.connect(1, Some(bytes), patience).await {
                 Ok(reached) => reached,
-                Err(Unreached::Absent) => return Err("it does not make the device".to_owned()),
-                Err(Unreached::Failed(why) | Unreached::Refused(why)) => return Err(why),
+                Err(DonorSessionError::Absent) => return Err("it does not make the device".to_owned()),
+                Err(DonorSessionError::Failed(why) | DonorSessionError::Refused(why)) => return Err(why),
             }
         }
     };
     let zero = |offset: u64| {
         let length = DISCARD_BYTES.min(part_bytes - offset);
-        reached.device.write_zeroes(offset, length, Context::default())
+        reached.device.write_zeroes(offset, length, IoContext::default())
     };
     let mut offset = 0;
     while offset < part_bytes {

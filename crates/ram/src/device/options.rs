@@ -4,13 +4,13 @@
 
 use std::time::Duration;
 
-use nectary_block::{Arguments, Error, exact_size, parse_duration, parse_size};
+use nectary_block::{Error, SpecArguments, exact_size, parse_duration, parse_size};
 
-use super::address::Address;
+use super::address::DonorAddress;
 use super::label::{DONORS_MAX, Redundancy};
 use crate::donor::name::check_id;
 use crate::format::record::MEMBERS_MAX;
-use crate::placement::Policy;
+use crate::placement::RedundancyPolicy;
 
 /// The default time for which a request waits for a donor.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -26,9 +26,9 @@ pub const SCRUB_BYTES: u64 = 4 << 20;
 /// The options of a device in a SPEC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RamOptions {
-    pub(crate) donors: Vec<Address>,
+    pub(crate) donors: Vec<DonorAddress>,
     /// Donors that take the place of others.
-    pub(crate) spares: Vec<Address>,
+    pub(crate) spares: Vec<DonorAddress>,
     pub(crate) id: String,
     /// The size of a device to make; for an existing device, the size that it must have.
     pub(crate) size_bytes: Option<u64>,
@@ -49,16 +49,16 @@ impl RamOptions {
     /// Parses the arguments of `ram(…)`.
     ///
     /// *Errors*: [`nectary_block::ErrorKind::Invalid`] with the position in the SPEC.
-    pub fn parse(mut arguments: Arguments) -> Result<RamOptions, Error> {
+    pub fn parse(mut arguments: SpecArguments) -> Result<RamOptions, Error> {
         let id = arguments.option("id", |text| check_id(text).map(|()| text.to_owned()))?;
         let size_bytes = arguments.option("size", parse_blocks)?;
         let patience = arguments.option("patience", parse_patience)?.unwrap_or(PATIENCE);
-        let redundancy = arguments.option("redundancy", parse_redundancy)?.unwrap_or(Policy::None);
+        let redundancy = arguments.option("redundancy", parse_redundancy)?.unwrap_or(RedundancyPolicy::None);
         let overflow_percent = arguments.option("overflow", parse_overflow)?;
         let scrub_bytes = arguments.option("scrub", parse_size)?;
         let texts = arguments.texts()?;
         arguments.finish()?;
-        let donors = texts.iter().map(|text| Address::parse(text)).collect::<Result<Vec<_>, _>>();
+        let donors = texts.iter().map(|text| DonorAddress::parse(text)).collect::<Result<Vec<_>, _>>();
         let donors = donors.map_err(|message| arguments.invalid(message))?;
         if donors.is_empty() || donors.len() > DONORS_MAX {
             let message = format!("{} donors; 1 to {DONORS_MAX} are taken: ram(h1:7070,h2:7070,id=disk)", donors.len());
@@ -79,14 +79,15 @@ impl RamOptions {
                 arguments.invalid(format!("{} is a spare: name spares after all other donors", donors[at].text))
             );
         }
-        let (spares, donors): (Vec<Address>, Vec<Address>) = donors.into_iter().partition(|donor| donor.is_spare);
+        let (spares, donors): (Vec<DonorAddress>, Vec<DonorAddress>) =
+            donors.into_iter().partition(|donor| donor.is_spare);
         let open = arguments.options();
         let (take_over, trust_remaining) = (open.take_over, open.trust_remaining);
         let count = donors.len();
         let (kind, least) = match redundancy {
-            Policy::None => (Redundancy::None, 1),
-            Policy::Mirror => (Redundancy::Mirror, 2),
-            Policy::Parity => (Redundancy::Parity, 3),
+            RedundancyPolicy::None => (Redundancy::None, 1),
+            RedundancyPolicy::Mirror => (Redundancy::Mirror, 2),
+            RedundancyPolicy::Parity => (Redundancy::Parity, 3),
             policy => (Redundancy::Log(policy), 3),
         };
         if kind != Redundancy::None && !(least..=MEMBERS_MAX).contains(&count) {
@@ -123,7 +124,7 @@ impl RamOptions {
 
     /// Returns the SPEC that names the device.
     pub fn spec(&self) -> String {
-        let mut parts: Vec<String> = self.donors.iter().chain(&self.spares).map(Address::spec).collect();
+        let mut parts: Vec<String> = self.donors.iter().chain(&self.spares).map(DonorAddress::spec).collect();
         parts.push(format!("id={}", self.id));
         parts.extend(self.size_bytes.map(|bytes| format!("size={}", exact_size(bytes))));
         if self.patience != PATIENCE {
@@ -154,9 +155,9 @@ fn parse_patience(text: &str) -> Result<Duration, String> {
     if bounds.contains(&time) { Ok(time) } else { Err("patience is 1ms to 24h".to_owned()) }
 }
 
-fn parse_redundancy(text: &str) -> Result<Policy, String> {
+fn parse_redundancy(text: &str) -> Result<RedundancyPolicy, String> {
     text.parse().map_err(|_| {
-        let known: Vec<&str> = Policy::ALL.into_iter().map(Policy::name).collect();
+        let known: Vec<&str> = RedundancyPolicy::ALL.into_iter().map(RedundancyPolicy::name).collect();
         format!("\"{text}\" is no redundancy; there are {}", known.join(", "))
     })
 }

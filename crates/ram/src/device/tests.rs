@@ -1,19 +1,19 @@
 //! Tests of the judgement of what is found on donors, without I/O.
 
-use nectary_block::{ErrorKind, OpenOptions, Registry};
+use nectary_block::{DeviceErrorKind, DeviceRegistry, OpenOptions};
 
 use super::label::UNIT_BYTES;
-use super::opening::{Assessed, Finding, assess};
+use super::opening::{DonorAssignment, DonorFinding, assess};
 use super::options::RamOptions;
 use super::*;
 
 fn options(spec: &str) -> Result<RamOptions, Error> {
-    let registry = Registry::with_builtins();
+    let registry = DeviceRegistry::with_builtins();
     RamOptions::parse(registry.arguments(spec, "ram", &OpenOptions::default())?)
 }
 
-fn label(number: usize, count: usize) -> Label {
-    Label {
+fn label(number: usize, count: usize) -> DonorLabel {
+    DonorLabel {
         number,
         redundancy: Redundancy::None,
         identity: [7; 16],
@@ -26,78 +26,88 @@ fn label(number: usize, count: usize) -> Label {
     }
 }
 
-fn holds(label: Label) -> Finding {
-    Finding::Holds(Found::Label(Box::new(label)))
+fn holds(label: DonorLabel) -> DonorFinding {
+    DonorFinding::Holds(LabelContent::Label(Box::new(label)))
 }
 
 /// Judges `found` on donors with the names h1, h2, …
-fn judge(found: Vec<Finding>, lost_max: usize) -> Result<Assessed, (ErrorKind, String)> {
+fn judge(found: Vec<DonorFinding>, lost_max: usize) -> Result<DonorAssignment, (DeviceErrorKind, String)> {
     let names: Vec<String> = (1..=found.len()).map(|number| format!("h{number}:7070")).collect();
     let options = options(&format!("ram({},id=disk,size=64K)", names.join(","))).unwrap();
-    let found: Vec<(&str, Finding)> = names.iter().map(String::as_str).zip(found).collect();
+    let found: Vec<(&str, DonorFinding)> = names.iter().map(String::as_str).zip(found).collect();
     assess(&options, &found, lost_max)
 }
 
+/// The order of the donors in the SPEC does not matter.
 #[test]
-fn donors_are_told_apart_by_their_labels_and_not_by_their_order() {
-    let newer = Label { generation: 4, ..label(0, 2) };
+fn labels_identify_donors() {
+    let newer = DonorLabel { generation: 4, ..label(0, 2) };
     let assessed = judge(vec![holds(label(1, 2)), holds(newer)], 0).unwrap();
     assert_eq!((assessed.places, assessed.label.generation), (vec![Some(1), Some(0)], 4));
 }
 
 #[test]
-fn the_newer_size_counts_if_growing_was_interrupted() {
+fn interrupted_growth_has_newer_size() {
     let formers = vec![vec![UNIT_BYTES; 2]];
-    let grown =
-        Label { generation: 4, size_bytes: 3 * UNIT_BYTES, shares: vec![2 * UNIT_BYTES; 2], formers, ..label(1, 2) };
+    let grown = DonorLabel {
+        generation: 4,
+        size_bytes: 3 * UNIT_BYTES,
+        shares: vec![2 * UNIT_BYTES; 2],
+        formers,
+        ..label(1, 2)
+    };
     let options = options("ram(h1:7070,h2:7070,id=disk)").unwrap();
     for found in [[label(0, 2), grown.clone()], [grown, label(0, 2)]] {
-        let found: Vec<(&str, Finding)> = ["h1", "h2"].into_iter().zip(found.map(holds)).collect();
+        let found: Vec<(&str, DonorFinding)> = ["h1", "h2"].into_iter().zip(found.map(holds)).collect();
         let label = assess(&options, &found, 0).unwrap().label;
         assert_eq!((label.size_bytes, label.generation, label.formers.len()), (3 * UNIT_BYTES, 4, 1));
     }
 }
 
+/// The error about empty donors says how a device is made.
 #[test]
-fn empty_donors_are_an_error_that_says_so() {
-    let empty = || Finding::Holds(Found::Empty);
+fn open_of_empty_donors_fails() {
+    let empty = || DonorFinding::Holds(LabelContent::Empty);
     let (kind, text) = judge(vec![empty(), empty()], 0).unwrap_err();
-    assert_eq!(kind, ErrorKind::Absent);
+    assert_eq!(kind, DeviceErrorKind::Absent);
     assert!(text.contains("none of the donors (2) holds anything") && text.contains("nectary ram create"), "{text}");
     let (_, text) = judge(vec![holds(label(0, 2)), empty()], 0).unwrap_err();
     assert!(text.contains("h2:7070: it is empty") && text.contains("all 2 donors are needed"), "{text}");
 }
 
 #[test]
-fn every_donor_that_is_missing_or_wrong_is_named_in_one_message() {
-    let away = || Finding::Unreachable("nothing answers".to_owned());
+fn error_names_all_bad_donors() {
+    let away = || DonorFinding::Unreachable("nothing answers".to_owned());
     let (kind, text) = judge(vec![away(), holds(label(0, 3)), away()], 0).unwrap_err();
-    assert_eq!(kind, ErrorKind::Absent);
+    assert_eq!(kind, DeviceErrorKind::Absent);
     assert!(text.contains("h1:7070: nothing answers; h3:7070: nothing answers"), "{text}");
-    let other = Label { id: "other".into(), ..label(1, 2) };
+    let other = DonorLabel { id: "other".into(), ..label(1, 2) };
     for (finding, words) in [
         (holds(other), "h2:7070: it holds device \"other\", not \"disk\""),
-        (holds(Label { identity: [8; 16], ..label(1, 2) }), "another one, made at another time"),
+        (holds(DonorLabel { identity: [8; 16], ..label(1, 2) }), "another one, made at another time"),
         (holds(label(0, 2)), "h1:7070 and h2:7070 are the same donor, number 1"),
-        (Finding::Holds(Found::SomethingElse), "h2:7070: it holds something that is no network RAM disk"),
-        (Finding::Holds(Found::Unusable("its label has version 2".into())), "h2:7070: its label has version 2"),
+        (DonorFinding::Holds(LabelContent::SomethingElse), "h2:7070: it holds something that is no network RAM disk"),
+        (
+            DonorFinding::Holds(LabelContent::Unusable("its label has version 2".into())),
+            "h2:7070: its label has version 2",
+        ),
     ] {
         let (kind, text) = judge(vec![holds(label(0, 2)), finding], 0).unwrap_err();
-        assert!(kind == ErrorKind::Invalid && text.contains(words), "{text}");
+        assert!(kind == DeviceErrorKind::Invalid && text.contains(words), "{text}");
     }
     let (_, text) = judge(vec![holds(label(1, 3)), holds(label(0, 3))], 0).unwrap_err();
     assert!(text.contains("the device has 3 donors, 2 are named: number 3 is missing"), "{text}");
     // One donor more is missing than allowed.
     let (_, text) = judge(vec![holds(label(0, 1)), away()], 0).unwrap_err();
     assert!(text.contains("h2:7070: nothing answers"), "{text}");
-    let large = Label { size_bytes: 2 * UNIT_BYTES, shares: vec![2 * UNIT_BYTES], ..label(0, 1) };
+    let large = DonorLabel { size_bytes: 2 * UNIT_BYTES, shares: vec![2 * UNIT_BYTES], ..label(0, 1) };
     let (kind, text) = judge(vec![holds(large)], 0).unwrap_err();
-    assert!(kind == ErrorKind::Invalid && text.contains("the device has 128K, not size=64K"), "{text}");
+    assert!(kind == DeviceErrorKind::Invalid && text.contains("the device has 128K, not size=64K"), "{text}");
 }
 
 #[test]
-fn a_donor_that_is_away_can_be_left_out_where_the_redundancy_allows_it() {
-    let away = Finding::Unreachable("nothing answers".to_owned());
+fn redundancy_tolerates_absent_donor() {
+    let away = DonorFinding::Unreachable("nothing answers".to_owned());
     let assessed = judge(vec![holds(label(0, 3)), away.clone(), holds(label(2, 3))], 1).unwrap();
     assert_eq!(assessed.places, [Some(0), None, Some(2)]);
     let (_, text) = judge(vec![holds(label(0, 3)), away.clone(), away], 1).unwrap_err();

@@ -6,19 +6,19 @@ use std::task::{Context, Poll};
 
 /// Runs all futures concurrently to their ends; the results are in the order of the futures.
 pub(crate) async fn together<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
-    let mut all = All {
+    let mut all = ConcurrentFutures {
         results: futures.iter().map(|_| None).collect(),
         pending: futures.into_iter().map(|future| Some(Box::pin(future))).collect(),
     };
     std::future::poll_fn(|context| all.poll(context)).await
 }
 
-struct All<F: Future> {
+struct ConcurrentFutures<F: Future> {
     pending: Vec<Option<Pin<Box<F>>>>,
     results: Vec<Option<F::Output>>,
 }
 
-impl<F: Future> All<F> {
+impl<F: Future> ConcurrentFutures<F> {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Vec<F::Output>> {
         for (pending, result) in self.pending.iter_mut().zip(&mut self.results) {
             if let Some(future) = pending

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nectary_block::{
-    BlockDevice, Buffer, Context, Error, ErrorKind, Extent, Geometry, IoFuture, Operation, Request, Survives,
-    WriteFlags, exact_size,
+    BlockDevice, Buffer, DeviceErrorKind, DeviceExtent, DeviceGeometry, DeviceOperation, DeviceRequest, Error,
+    IoContext, IoFuture, SurvivalLevel, WriteFlags, exact_size,
 };
 
 use super::BLOCK_BYTES;
-use super::tenant::{Holder, Tenant};
+use super::tenant::{SessionHolder, Tenant};
 
 /// The preferred length of requests; longer ones are not faster. *Units*: bytes.
 const PREFERRED_BYTES: u32 = 1 << 20;
@@ -20,7 +20,7 @@ const PREFERRED_BYTES: u32 = 1 << 20;
 /// The memory of a device, for one session.
 pub(super) struct TenantDevice {
     pub tenant: Arc<Tenant>,
-    pub holder: Holder,
+    pub holder: SessionHolder,
     /// The number of requests to the device.
     pub requests: Arc<AtomicU64>,
     /// The unit of offsets and lengths, in bytes.
@@ -31,15 +31,19 @@ pub(super) struct TenantDevice {
 
 impl TenantDevice {
     /// Does one request, if the session may use the device.
-    fn run<T: Send + 'static>(&self, checked: Result<Request, Error>, work: impl FnOnce(&Tenant) -> T) -> IoFuture<T> {
+    fn run<T: Send + 'static>(
+        &self,
+        checked: Result<DeviceRequest, Error>,
+        work: impl FnOnce(&Tenant) -> T,
+    ) -> IoFuture<T> {
         let result = checked.and_then(|request| {
             self.requests.fetch_add(1, Ordering::Relaxed);
             match self.tenant.pass(self.holder) {
                 Some(_pass) => Ok(work(&self.tenant)),
                 None => {
                     let (kind, detail) = match self.tenant.has_metadata() {
-                        true => (ErrorKind::Busy, "this session is not the owner of the device"),
-                        false => (ErrorKind::Io, "a later session of this device has begun: connect again"),
+                        true => (DeviceErrorKind::Busy, "this session is not the owner of the device"),
+                        false => (DeviceErrorKind::Io, "a later session of this device has begun: connect again"),
                     };
                     Err(request.error(kind, || self.spec(), detail.to_owned()))
                 }
@@ -48,13 +52,19 @@ impl TenantDevice {
         Box::pin(std::future::ready(result))
     }
 
-    fn check(&self, operation: Operation, offset: u64, length: u64, context: Context) -> Result<Request, Error> {
-        let request = Request::new(operation, offset, length, context);
+    fn check(
+        &self,
+        operation: DeviceOperation,
+        offset: u64,
+        length: u64,
+        context: IoContext,
+    ) -> Result<DeviceRequest, Error> {
+        let request = DeviceRequest::new(operation, offset, length, context);
         request.check(|| self.spec(), &self.geometry())?;
         Ok(request)
     }
 
-    fn zero(&self, operation: Operation, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+    fn zero(&self, operation: DeviceOperation, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
         self.run(self.check(operation, offset, length, context), |tenant| {
             tenant.changed_bytes.fetch_add(length, Ordering::Relaxed);
             tenant.zero(offset, length);
@@ -67,20 +77,21 @@ impl BlockDevice for TenantDevice {
         format!("memory:{}", exact_size(self.size_bytes))
     }
 
-    fn geometry(&self) -> Geometry {
-        Geometry {
+    fn geometry(&self) -> DeviceGeometry {
+        DeviceGeometry {
             size_bytes: self.size_bytes,
             block_bytes: self.unit_bytes,
             atomic_bytes: self.unit_bytes.min(512),
             read_bytes_preferred: PREFERRED_BYTES,
             write_bytes_preferred: PREFERRED_BYTES,
-            write_survives: Survives::Nothing,
-            flush_survives: Survives::Nothing,
+            write_survives: SurvivalLevel::Nothing,
+            flush_survives: SurvivalLevel::Nothing,
         }
     }
 
-    fn read_at(&self, offset: u64, mut buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
-        let checked = Request::vectored(Operation::Read, offset, &buffers, context, || self.spec(), &self.geometry());
+    fn read_at(&self, offset: u64, mut buffers: Vec<Buffer>, context: IoContext) -> IoFuture<Vec<Buffer>> {
+        let checked =
+            DeviceRequest::vectored(DeviceOperation::Read, offset, &buffers, context, || self.spec(), &self.geometry());
         self.run(checked, |tenant| {
             let mut at = offset;
             for buffer in &mut buffers {
@@ -97,9 +108,16 @@ impl BlockDevice for TenantDevice {
         offset: u64,
         buffers: Vec<Buffer>,
         _flags: WriteFlags,
-        context: Context,
+        context: IoContext,
     ) -> IoFuture<Vec<Buffer>> {
-        let checked = Request::vectored(Operation::Write, offset, &buffers, context, || self.spec(), &self.geometry());
+        let checked = DeviceRequest::vectored(
+            DeviceOperation::Write,
+            offset,
+            &buffers,
+            context,
+            || self.spec(),
+            &self.geometry(),
+        );
         self.run(checked, |tenant| {
             let mut at = offset;
             for buffer in &buffers {
@@ -111,25 +129,25 @@ impl BlockDevice for TenantDevice {
         })
     }
 
-    fn flush(&self, context: Context) -> IoFuture<()> {
-        self.run(self.check(Operation::Flush, 0, 0, context), |_| ())
+    fn flush(&self, context: IoContext) -> IoFuture<()> {
+        self.run(self.check(DeviceOperation::Flush, 0, 0, context), |_| ())
     }
 
-    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        self.zero(Operation::Discard, offset, length, context)
+    fn discard(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
+        self.zero(DeviceOperation::Discard, offset, length, context)
     }
 
-    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        self.zero(Operation::WriteZeroes, offset, length, context)
+    fn write_zeroes(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
+        self.zero(DeviceOperation::WriteZeroes, offset, length, context)
     }
 
-    fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
-        self.run(self.check(Operation::Allocation, offset, length, context), |tenant| {
+    fn allocation(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<Vec<DeviceExtent>> {
+        self.run(self.check(DeviceOperation::Allocation, offset, length, context), |tenant| {
             let block = u64::from(BLOCK_BYTES);
             let (start, end) = (offset / block * block, (offset + length).next_multiple_of(block));
-            let inside = |extent: Extent| {
+            let inside = |extent: DeviceExtent| {
                 let (first, last) = (extent.offset.max(offset), (extent.offset + extent.length).min(offset + length));
-                Extent { offset: first, length: last - first, ..extent }
+                DeviceExtent { offset: first, length: last - first, ..extent }
             };
             tenant.extents(start, end - start).into_iter().map(inside).collect()
         })
@@ -140,11 +158,11 @@ impl BlockDevice for TenantDevice {
         let (kind, detail) = match size_bytes {
             bytes if bytes == now => return Box::pin(std::future::ready(Ok(()))),
             bytes if bytes < now || !bytes.is_multiple_of(u64::from(BLOCK_BYTES)) => {
-                (ErrorKind::Invalid, format!("it has {now} bytes, grows only, by blocks of {BLOCK_BYTES}"))
+                (DeviceErrorKind::Invalid, format!("it has {now} bytes, grows only, by blocks of {BLOCK_BYTES}"))
             }
-            _ => (ErrorKind::Unsupported, "a device on a donor grows for sessions that begin later".to_owned()),
+            _ => (DeviceErrorKind::Unsupported, "a device on a donor grows for sessions that begin later".to_owned()),
         };
-        let request = Request::new(Operation::Grow, 0, size_bytes, Context::default());
+        let request = DeviceRequest::new(DeviceOperation::Grow, 0, size_bytes, IoContext::default());
         let error = request.error(kind, || self.spec(), detail);
         Box::pin(std::future::ready(Err(error)))
     }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use nectary_block::{
-    BlockDevice, Buffer, Context, ErrorKind, Extent, Geometry, IoFuture, Operation, Request, Survives, WriteFlags,
-    exact_size,
+    BlockDevice, Buffer, DeviceErrorKind, DeviceExtent, DeviceGeometry, DeviceOperation, DeviceRequest, IoContext,
+    IoFuture, SurvivalLevel, WriteFlags, exact_size,
 };
 
 use super::UNIT_BYTES;
@@ -21,17 +21,17 @@ use crate::format::{WINDOW_BYTES, WindowState};
 const PREFERRED_BYTES: u32 = 1 << 20;
 
 /// The memory of a device, for reading only.
-pub(super) struct Inspection {
+pub(super) struct TenantInspection {
     pub tenant: Arc<Tenant>,
     /// The size of the device when the session began, in bytes.
     pub size_bytes: u64,
 }
 
-impl Inspection {
-    fn refused<T: Send + 'static>(&self, operation: Operation, offset: u64, length: u64) -> IoFuture<T> {
-        let request = Request::new(operation, offset, length, Context::default());
+impl TenantInspection {
+    fn refused<T: Send + 'static>(&self, operation: DeviceOperation, offset: u64, length: u64) -> IoFuture<T> {
+        let request = DeviceRequest::new(operation, offset, length, IoContext::default());
         let detail = "this session only reads".to_owned();
-        Box::pin(std::future::ready(Err(request.error(ErrorKind::Unsupported, || self.spec(), detail))))
+        Box::pin(std::future::ready(Err(request.error(DeviceErrorKind::Unsupported, || self.spec(), detail))))
     }
 
     fn window(&self) -> Vec<u8> {
@@ -40,25 +40,26 @@ impl Inspection {
     }
 }
 
-impl BlockDevice for Inspection {
+impl BlockDevice for TenantInspection {
     fn spec(&self) -> String {
         format!("memory:{}", exact_size(self.size_bytes))
     }
 
-    fn geometry(&self) -> Geometry {
-        Geometry {
+    fn geometry(&self) -> DeviceGeometry {
+        DeviceGeometry {
             size_bytes: self.size_bytes + WINDOW_BYTES as u64,
             block_bytes: UNIT_BYTES,
             atomic_bytes: 512,
             read_bytes_preferred: PREFERRED_BYTES,
             write_bytes_preferred: PREFERRED_BYTES,
-            write_survives: Survives::Nothing,
-            flush_survives: Survives::Nothing,
+            write_survives: SurvivalLevel::Nothing,
+            flush_survives: SurvivalLevel::Nothing,
         }
     }
 
-    fn read_at(&self, offset: u64, mut buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
-        let checked = Request::vectored(Operation::Read, offset, &buffers, context, || self.spec(), &self.geometry());
+    fn read_at(&self, offset: u64, mut buffers: Vec<Buffer>, context: IoContext) -> IoFuture<Vec<Buffer>> {
+        let checked =
+            DeviceRequest::vectored(DeviceOperation::Read, offset, &buffers, context, || self.spec(), &self.geometry());
         let request = match checked {
             Ok(request) => request,
             Err(error) => return Box::pin(std::future::ready(Err(error))),
@@ -82,28 +83,28 @@ impl BlockDevice for Inspection {
         Box::pin(std::future::ready(Ok(buffers)))
     }
 
-    fn write_at(&self, offset: u64, buffers: Vec<Buffer>, _: WriteFlags, _: Context) -> IoFuture<Vec<Buffer>> {
-        self.refused(Operation::Write, offset, buffers.iter().map(|buffer| buffer.len() as u64).sum())
+    fn write_at(&self, offset: u64, buffers: Vec<Buffer>, _: WriteFlags, _: IoContext) -> IoFuture<Vec<Buffer>> {
+        self.refused(DeviceOperation::Write, offset, buffers.iter().map(|buffer| buffer.len() as u64).sum())
     }
 
-    fn flush(&self, _: Context) -> IoFuture<()> {
+    fn flush(&self, _: IoContext) -> IoFuture<()> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn discard(&self, offset: u64, length: u64, _: Context) -> IoFuture<()> {
-        self.refused(Operation::Discard, offset, length)
+    fn discard(&self, offset: u64, length: u64, _: IoContext) -> IoFuture<()> {
+        self.refused(DeviceOperation::Discard, offset, length)
     }
 
-    fn write_zeroes(&self, offset: u64, length: u64, _: Context) -> IoFuture<()> {
-        self.refused(Operation::WriteZeroes, offset, length)
+    fn write_zeroes(&self, offset: u64, length: u64, _: IoContext) -> IoFuture<()> {
+        self.refused(DeviceOperation::WriteZeroes, offset, length)
     }
 
-    fn allocation(&self, offset: u64, length: u64, _: Context) -> IoFuture<Vec<Extent>> {
-        Box::pin(std::future::ready(Ok(vec![Extent { offset, length, mapped: true }])))
+    fn allocation(&self, offset: u64, length: u64, _: IoContext) -> IoFuture<Vec<DeviceExtent>> {
+        Box::pin(std::future::ready(Ok(vec![DeviceExtent { offset, length, mapped: true }])))
     }
 
     fn grow(&self, size_bytes: u64) -> IoFuture<()> {
-        self.refused(Operation::Grow, 0, size_bytes)
+        self.refused(DeviceOperation::Grow, 0, size_bytes)
     }
 
     fn close(&self) -> IoFuture<()> {

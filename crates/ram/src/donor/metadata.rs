@@ -9,19 +9,20 @@
 use std::sync::{Arc, PoisonError};
 
 use nectary_block::{
-    BlockDevice, Buffer, Context, Error, ErrorKind, Extent, Geometry, IoFuture, Operation, Request, WriteFlags,
+    BlockDevice, Buffer, DeviceErrorKind, DeviceExtent, DeviceGeometry, DeviceOperation, DeviceRequest, Error,
+    IoContext, IoFuture, WriteFlags,
 };
 
 use super::Lives;
 use super::device::TenantDevice;
-use super::tenant::{Gate, Life};
-use crate::format::{Record, Stamp, Swap, WINDOW_BYTES, WindowState};
+use super::tenant::{SessionLife, TenantGate};
+use crate::format::{DonorRecord, RecordStamp, RecordSwap, WINDOW_BYTES, WindowState};
 use crate::live::planted::{Bug, planted};
 
 /// The memory of a device with redundancy, for one session.
 pub(super) struct MetadataDevice {
     pub blocks: TenantDevice,
-    pub life: Arc<Life>,
+    pub life: Arc<SessionLife>,
     /// The lives of all sessions of the device.
     pub lives: Lives,
 }
@@ -32,13 +33,26 @@ impl MetadataDevice {
         self.blocks.size_bytes
     }
 
-    fn error(&self, operation: Operation, offset: u64, length: u64, kind: ErrorKind, detail: &str) -> Error {
-        let request = Request::new(operation, offset, length, Context::default());
+    fn error(
+        &self,
+        operation: DeviceOperation,
+        offset: u64,
+        length: u64,
+        kind: DeviceErrorKind,
+        detail: &str,
+    ) -> Error {
+        let request = DeviceRequest::new(operation, offset, length, IoContext::default());
         request.error(kind, || self.spec(), detail.to_owned())
     }
 
-    fn refused<T: Send + 'static>(&self, operation: Operation, offset: u64, length: u64, detail: &str) -> IoFuture<T> {
-        Box::pin(std::future::ready(Err(self.error(operation, offset, length, ErrorKind::Invalid, detail))))
+    fn refused<T: Send + 'static>(
+        &self,
+        operation: DeviceOperation,
+        offset: u64,
+        length: u64,
+        detail: &str,
+    ) -> IoFuture<T> {
+        Box::pin(std::future::ready(Err(self.error(operation, offset, length, DeviceErrorKind::Invalid, detail))))
     }
 
     /// Returns the state of the donor's metadata.
@@ -48,15 +62,15 @@ impl MetadataDevice {
         WindowState { is_owner, is_owned: !is_owner && has_owner(&gate), record: gate.record.clone() }
     }
 
-    fn swap(&self, bytes: &[u8]) -> Result<(), (ErrorKind, String)> {
-        let swap = Swap::decode(bytes).map_err(|error| (ErrorKind::Invalid, error.to_string()))?;
+    fn swap(&self, bytes: &[u8]) -> Result<(), (DeviceErrorKind, String)> {
+        let swap = RecordSwap::decode(bytes).map_err(|error| (DeviceErrorKind::Invalid, error.to_string()))?;
         let mut gate = self.blocks.tenant.gate_alone();
-        if Stamp::of(&gate.record) != swap.expected {
-            return Err((ErrorKind::Busy, "the donor has a record with another stamp".to_owned()));
+        if RecordStamp::of(&gate.record) != swap.expected {
+            return Err((DeviceErrorKind::Busy, "the donor has a record with another stamp".to_owned()));
         }
         gate.record = swap.record.to_vec();
         let tenant = &self.blocks.tenant;
-        if !tenant.keeps_sums() && Record::decode(swap.record).is_ok_and(|record| !record.geometry.is_log()) {
+        if !tenant.keeps_sums() && DonorRecord::decode(swap.record).is_ok_and(|record| !record.geometry.is_log()) {
             tenant.keep_sums();
         }
         if gate.holder != self.blocks.holder {
@@ -74,9 +88,9 @@ impl MetadataDevice {
 
 /// Whether a client has the device, with a living connection. A client that has detached is no owner, even if its
 /// connection is not closed yet.
-pub(super) fn has_owner(gate: &Gate) -> bool {
+pub(super) fn has_owner(gate: &TenantGate) -> bool {
     let is_alive = gate.owner.upgrade().is_some_and(|owner| !owner.ended.is_requested());
-    is_alive && Stamp::of(&gate.record).client != 0
+    is_alive && RecordStamp::of(&gate.record).client != 0
 }
 
 /// Returns the bytes of all buffers; most requests have one buffer.
@@ -94,17 +108,17 @@ impl BlockDevice for MetadataDevice {
         self.blocks.spec()
     }
 
-    fn geometry(&self) -> Geometry {
+    fn geometry(&self) -> DeviceGeometry {
         let blocks = self.blocks.geometry();
-        Geometry { size_bytes: blocks.size_bytes + WINDOW_BYTES as u64, ..blocks }
+        DeviceGeometry { size_bytes: blocks.size_bytes + WINDOW_BYTES as u64, ..blocks }
     }
 
-    fn read_at(&self, offset: u64, mut buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+    fn read_at(&self, offset: u64, mut buffers: Vec<Buffer>, context: IoContext) -> IoFuture<Vec<Buffer>> {
         let length: u64 = buffers.iter().map(|buffer| buffer.len() as u64).sum();
         match offset.saturating_add(length) <= self.window() {
             true => self.blocks.read_at(offset, buffers, context),
             false if (offset, length) != (self.window(), WINDOW_BYTES as u64) => {
-                self.refused(Operation::Read, offset, length, PARTLY)
+                self.refused(DeviceOperation::Read, offset, length, PARTLY)
             }
             false => {
                 let state = self.state().encode();
@@ -124,36 +138,37 @@ impl BlockDevice for MetadataDevice {
         offset: u64,
         buffers: Vec<Buffer>,
         flags: WriteFlags,
-        context: Context,
+        context: IoContext,
     ) -> IoFuture<Vec<Buffer>> {
         let length: u64 = buffers.iter().map(|buffer| buffer.len() as u64).sum();
         match offset.saturating_add(length) <= self.window() {
             true => self.blocks.write_at(offset, buffers, flags, context),
-            false if offset != self.window() => self.refused(Operation::Write, offset, length, PARTLY),
+            false if offset != self.window() => self.refused(DeviceOperation::Write, offset, length, PARTLY),
             false => {
                 let swapped = self.swap(&joined(&buffers));
-                let refused =
-                    |(kind, detail): (ErrorKind, String)| self.error(Operation::Write, offset, length, kind, &detail);
+                let refused = |(kind, detail): (DeviceErrorKind, String)| {
+                    self.error(DeviceOperation::Write, offset, length, kind, &detail)
+                };
                 Box::pin(std::future::ready(swapped.map(|()| buffers).map_err(refused)))
             }
         }
     }
 
-    fn flush(&self, context: Context) -> IoFuture<()> {
+    fn flush(&self, context: IoContext) -> IoFuture<()> {
         self.blocks.flush(context)
     }
 
-    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+    fn discard(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
         self.blocks.discard(offset, length, context)
     }
 
-    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+    fn write_zeroes(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
         self.blocks.write_zeroes(offset, length, context)
     }
 
-    fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
+    fn allocation(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<Vec<DeviceExtent>> {
         if offset.saturating_add(length) > self.window() {
-            return Box::pin(std::future::ready(Ok(vec![Extent { offset, length, mapped: true }])));
+            return Box::pin(std::future::ready(Ok(vec![DeviceExtent { offset, length, mapped: true }])));
         }
         self.blocks.allocation(offset, length, context)
     }
@@ -162,7 +177,7 @@ impl BlockDevice for MetadataDevice {
         if size_bytes == self.geometry().size_bytes {
             return Box::pin(std::future::ready(Ok(())));
         }
-        self.refused(Operation::Grow, 0, size_bytes, "a device on a donor grows for sessions that begin later")
+        self.refused(DeviceOperation::Grow, 0, size_bytes, "a device on a donor grows for sessions that begin later")
     }
 
     fn close(&self) -> IoFuture<()> {

@@ -45,16 +45,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use nectary_block::{MemoryDevice, SharedDevice, format_size};
-use nectary_nbd::{Export, ExportSource, Missing};
+use nectary_nbd::{Export, ExportRefusal, ExportSource};
 
 use self::device::TenantDevice;
-use self::inspection::Inspection;
+use self::inspection::TenantInspection;
 use self::metadata::MetadataDevice;
 use self::name::{ExportName, PAGE_NAME};
-use self::page::{LABELS_BYTES_MAX, Page, check_label};
-use self::pool::{Pool, SLAB_BYTES};
-use self::tenant::{Holder, Life, Tenant};
-use crate::format::Record;
+use self::page::{DonorPage, LABELS_BYTES_MAX, check_label};
+use self::pool::{SLAB_BYTES, SlabPool};
+use self::tenant::{SessionHolder, SessionLife, Tenant};
+use crate::format::DonorRecord;
 
 pub use self::error::DonorError;
 pub use self::figures::{DeviceFigures, DonorFigures};
@@ -85,35 +85,35 @@ pub struct DonorOptions {
 /// A donor; clones share it.
 #[derive(Clone)]
 pub struct Donor {
-    inner: Arc<Inner>,
+    inner: Arc<SharedDonor>,
 }
 
-struct Inner {
+struct SharedDonor {
     incarnation: u128,
-    pool: Arc<Pool>,
+    pool: Arc<SlabPool>,
     quota_bytes: Option<u64>,
     labels: String,
-    state: Mutex<State>,
+    state: Mutex<DonorState>,
 }
 
 #[derive(Default)]
-struct State {
-    devices: BTreeMap<String, Entry>,
+struct DonorState {
+    devices: BTreeMap<String, DeviceEntry>,
     page: Weak<Export>,
     is_leaving: bool,
 }
 
 /// A device, and the exports of it that connections use.
-struct Entry {
+struct DeviceEntry {
     tenant: Arc<Tenant>,
     requests: Arc<AtomicU64>,
-    sessions: Vec<(Holder, Weak<Export>)>,
+    sessions: Vec<(SessionHolder, Weak<Export>)>,
     /// For a device with metadata: the lives of its sessions.
     lives: Lives,
 }
 
 /// The lives of all sessions of a device; the life of an ended session is removed when the next session begins.
-type Lives = Arc<Mutex<Vec<Weak<Life>>>>;
+type Lives = Arc<Mutex<Vec<Weak<SessionLife>>>>;
 
 impl Donor {
     /// Reserves memory; nothing is exported until a server uses this donor as its source.
@@ -127,9 +127,9 @@ impl Donor {
             return Err(DonorError::Other(format!("the labels have more than {LABELS_BYTES_MAX} bytes together")));
         }
         let incarnation = random().map_err(|error| DonorError::Other(format!("no random numbers: {error}")))?;
-        let inner = Inner {
+        let inner = SharedDonor {
             incarnation: u128::from_le_bytes(incarnation),
-            pool: Arc::new(Pool::new(options.memory_bytes, options.on_demand)?),
+            pool: Arc::new(SlabPool::new(options.memory_bytes, options.on_demand)?),
             quota_bytes: options.quota_bytes,
             labels,
             state: Mutex::default(),
@@ -167,20 +167,20 @@ impl Donor {
     }
 }
 
-impl Inner {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl SharedDonor {
+    fn lock(&self) -> MutexGuard<'_, DonorState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the donor's description of itself at this moment.
-    fn page(&self, is_leaving: bool) -> Page {
+    fn page(&self, is_leaving: bool) -> DonorPage {
         let (memory_bytes, promised_bytes, _) = self.pool.bytes();
         let free_bytes = (memory_bytes - promised_bytes).min(self.quota_bytes.unwrap_or(u64::MAX));
-        let Inner { incarnation, quota_bytes, .. } = *self;
-        Page { incarnation, memory_bytes, free_bytes, quota_bytes, labels: self.labels.clone(), is_leaving }
+        let SharedDonor { incarnation, quota_bytes, .. } = *self;
+        DonorPage { incarnation, memory_bytes, free_bytes, quota_bytes, labels: self.labels.clone(), is_leaving }
     }
 
-    fn page_export(&self, state: &mut State) -> Result<Arc<Export>, Missing> {
+    fn page_export(&self, state: &mut DonorState) -> Result<Arc<Export>, ExportRefusal> {
         if let Some(export) = state.page.upgrade() {
             return Ok(export);
         }
@@ -195,13 +195,13 @@ impl Inner {
     /// Makes a device; the error says why it cannot.
     fn make(
         &self,
-        state: &mut State,
+        state: &mut DonorState,
         id: &str,
         size_bytes: u64,
-        holder: Holder,
+        holder: SessionHolder,
         has_metadata: bool,
-    ) -> Result<(), Missing> {
-        let refused = |why: String| Err(Missing::Refused(why));
+    ) -> Result<(), ExportRefusal> {
+        let refused = |why: String| Err(ExportRefusal::Refused(why));
         if state.is_leaving {
             return refused("this donor is leaving and takes no new devices".to_owned());
         }
@@ -213,26 +213,31 @@ impl Inner {
             return Err(self.too_little(id, size_bytes));
         };
         let (tenant, requests, lives) = (Arc::new(tenant), Arc::default(), Arc::default());
-        let entry = Entry { tenant, requests, sessions: Vec::new(), lives };
+        let entry = DeviceEntry { tenant, requests, sessions: Vec::new(), lives };
         state.devices.insert(id.to_owned(), entry);
         Ok(())
     }
 
-    fn check_quota(&self, id: &str, size_bytes: u64) -> Result<(), Missing> {
+    fn check_quota(&self, id: &str, size_bytes: u64) -> Result<(), ExportRefusal> {
         let Some(quota_bytes) = self.quota_bytes.filter(|&quota| size_bytes > quota) else { return Ok(()) };
         let (size, quota) = (format_size(size_bytes), format_size(quota_bytes));
-        Err(Missing::Refused(format!("device \"{id}\" is to have {size}, at most {quota} are given to one (--quota)")))
+        Err(ExportRefusal::Refused(format!(
+            "device \"{id}\" is to have {size}, at most {quota} are given to one (--quota)"
+        )))
     }
 
-    fn too_little(&self, id: &str, size_bytes: u64) -> Missing {
+    fn too_little(&self, id: &str, size_bytes: u64) -> ExportRefusal {
         let (memory_bytes, promised_bytes, _) = self.pool.bytes();
         let (free, memory) = (format_size(memory_bytes - promised_bytes), format_size(memory_bytes));
-        Missing::Refused(format!("device \"{id}\" is to have {}, {free} of {memory} are free", format_size(size_bytes)))
+        ExportRefusal::Refused(format!(
+            "device \"{id}\" is to have {}, {free} of {memory} are free",
+            format_size(size_bytes)
+        ))
     }
 }
 
-impl ExportSource for Inner {
-    fn find(&self, name: &str) -> Result<Arc<Export>, Missing> {
+impl ExportSource for SharedDonor {
+    fn find(&self, name: &str) -> Result<Arc<Export>, ExportRefusal> {
         let mut state = self.lock();
         state.sweep();
         if name == PAGE_NAME {
@@ -240,34 +245,36 @@ impl ExportSource for Inner {
         }
         if name.is_empty() {
             let help = "a donor has no default export: name a device and its size, as ID/SIZE";
-            return Err(Missing::Unknown(help.to_owned()));
+            return Err(ExportRefusal::Unknown(help.to_owned()));
         }
-        let ExportName { id, size_bytes, session } = ExportName::parse(name).map_err(Missing::Unknown)?;
+        let ExportName { id, size_bytes, session } = ExportName::parse(name).map_err(ExportRefusal::Unknown)?;
         if session.is_some_and(|session| session.incarnation != self.incarnation) {
             let why = "this donor was started again: what it held is gone";
-            return Err(Missing::Refused(why.to_owned()));
+            return Err(ExportRefusal::Refused(why.to_owned()));
         }
-        let nobody = Holder { client: 0, epoch: 0 };
-        let holder = session.map_or(nobody, |session| Holder { client: session.client, epoch: session.epoch });
+        let nobody = SessionHolder { client: 0, epoch: 0 };
+        let holder = session.map_or(nobody, |session| SessionHolder { client: session.client, epoch: session.epoch });
         let has_metadata = session.is_some_and(|session| session.has_metadata);
         if session.is_some_and(|session| session.only_reads) {
             return state.inspection(&id);
         }
         if !state.devices.contains_key(&id) {
             let Some(size_bytes) = size_bytes else {
-                return Err(Missing::Unknown(format!("this donor holds no device \"{id}\"")));
+                return Err(ExportRefusal::Unknown(format!("this donor holds no device \"{id}\"")));
             };
             let first = if has_metadata { nobody } else { holder };
             self.make(&mut state, &id, size_bytes, first, has_metadata)?;
         }
         let is_leaving = state.is_leaving;
         let Some(entry) = state.devices.get_mut(&id) else {
-            return Err(Missing::Unknown(format!("this donor holds no device \"{id}\"")));
+            return Err(ExportRefusal::Unknown(format!("this donor holds no device \"{id}\"")));
         };
         entry.check(&id, size_bytes.filter(|_| session.is_none()), has_metadata)?;
         let wanted = size_bytes.filter(|_| session.is_some());
         let grow = |tenant: &Tenant| match wanted.filter(|&wanted| wanted > tenant.size_bytes()) {
-            Some(_) if is_leaving => Err(Missing::Refused("this donor is leaving, and no device grows".to_owned())),
+            Some(_) if is_leaving => {
+                Err(ExportRefusal::Refused("this donor is leaving, and no device grows".to_owned()))
+            }
             Some(wanted) => {
                 self.check_quota(&id, wanted)?;
                 if tenant.grow(wanted) { Ok(()) } else { Err(self.too_little(&id, wanted)) }
@@ -283,7 +290,7 @@ impl ExportSource for Inner {
     fn list(&self) -> Vec<(String, String)> {
         let mut state = self.lock();
         state.sweep();
-        let about = |entry: &Entry| {
+        let about = |entry: &DeviceEntry| {
             let (size, used) = (format_size(entry.tenant.size_bytes()), format_size(entry.tenant.written_bytes()));
             format!("{size}, {used} of it written, {} connections", entry.connections())
         };
@@ -293,7 +300,7 @@ impl ExportSource for Inner {
     }
 }
 
-impl State {
+impl DonorState {
     /// Deletes devices that hold no data and have no client.
     fn sweep(&mut self) {
         self.devices.retain(|_, entry| {
@@ -304,18 +311,18 @@ impl State {
 
     /// Returns the export of a session that only reads a device with redundancy; this session does not count as a
     /// client.
-    fn inspection(&self, id: &str) -> Result<Arc<Export>, Missing> {
+    fn inspection(&self, id: &str) -> Result<Arc<Export>, ExportRefusal> {
         let entry = self.devices.get(id).filter(|entry| entry.tenant.has_metadata());
         let Some(entry) = entry else {
-            return Err(Missing::Unknown(format!("this donor holds no device \"{id}\" with redundancy")));
+            return Err(ExportRefusal::Unknown(format!("this donor holds no device \"{id}\" with redundancy")));
         };
         let tenant = &entry.tenant;
-        let device = Inspection { tenant: tenant.clone(), size_bytes: tenant.size_bytes() };
+        let device = TenantInspection { tenant: tenant.clone(), size_bytes: tenant.size_bytes() };
         export(id, &format!("device {id} in memory, to be read alone{}", entry.whose()), Arc::new(device), true)
     }
 }
 
-impl Entry {
+impl DeviceEntry {
     fn connections(&self) -> u64 {
         self.sessions.iter().map(|(_, export)| export.strong_count() as u64).sum()
     }
@@ -334,8 +341,8 @@ impl Entry {
 
     /// Checks that size and redundancy in an export's name are those of this device. The size in the name of a session is
     /// only the least one, and is not checked here.
-    fn check(&self, id: &str, size_bytes: Option<u64>, has_metadata: bool) -> Result<(), Missing> {
-        let refused = |why: String| Err(Missing::Refused(why));
+    fn check(&self, id: &str, size_bytes: Option<u64>, has_metadata: bool) -> Result<(), ExportRefusal> {
+        let refused = |why: String| Err(ExportRefusal::Refused(why));
         if let Some(wanted) = size_bytes.filter(|&wanted| wanted != self.tenant.size_bytes()) {
             let (has, wanted) = (format_size(self.tenant.size_bytes()), format_size(wanted));
             return refused(format!("device \"{id}\" has {has} here, not {wanted}"));
@@ -349,7 +356,7 @@ impl Entry {
 
     /// Returns the redundancy of a device with metadata as a SPEC writes it.
     fn redundancy(&self) -> &'static str {
-        let log = Record::decode(&self.tenant.gate().record).ok().and_then(|record| record.geometry.log());
+        let log = DonorRecord::decode(&self.tenant.gate().record).ok().and_then(|record| record.geometry.log());
         match log.map(|log| log.policy) {
             Some(3) => "redundancy=parity-log",
             Some(4) => "redundancy=parity-cache",
@@ -360,11 +367,11 @@ impl Entry {
 
     /// Returns the export of a session that exists already; all its connections share it. For a new session, checks
     /// that the device may have one more.
-    fn known_session(&self, id: &str, holder: Holder) -> Result<Option<Arc<Export>>, Missing> {
+    fn known_session(&self, id: &str, holder: SessionHolder) -> Result<Option<Arc<Export>>, ExportRefusal> {
         let of_holder = self.sessions.iter().filter(|(other, _)| *other == holder);
         match of_holder.filter_map(|(_, export)| export.upgrade()).next() {
             None if self.sessions.len() >= SESSIONS_MAX => {
-                Err(Missing::Refused(format!("{SESSIONS_MAX} sessions of device \"{id}\" have not ended yet")))
+                Err(ExportRefusal::Refused(format!("{SESSIONS_MAX} sessions of device \"{id}\" have not ended yet")))
             }
             known => Ok(known),
         }
@@ -376,14 +383,14 @@ impl Entry {
     fn session_with_metadata(
         &mut self,
         id: &str,
-        holder: Holder,
-        grow: impl FnOnce(&Tenant) -> Result<(), Missing>,
-    ) -> Result<Arc<Export>, Missing> {
+        holder: SessionHolder,
+        grow: impl FnOnce(&Tenant) -> Result<(), ExportRefusal>,
+    ) -> Result<Arc<Export>, ExportRefusal> {
         if let Some(export) = self.known_session(id, holder)? {
             return Ok(export);
         }
         grow(&self.tenant)?;
-        let life = Arc::new(Life::default());
+        let life = Arc::new(SessionLife::default());
         let ended = life.ended.clone();
         {
             let mut lives = self.lives.lock().unwrap_or_else(PoisonError::into_inner);
@@ -395,7 +402,8 @@ impl Entry {
         let blocks = TenantDevice { tenant, holder, requests, unit_bytes: UNIT_BYTES, size_bytes };
         let device = Arc::new(MetadataDevice { blocks, life, lives: self.lives.clone() });
         let about = format!("device {id} in memory, with redundancy{}", self.whose());
-        let export = Export::new(id, &about, device, false).map_err(|error| Missing::Refused(error.to_string()))?;
+        let export =
+            Export::new(id, &about, device, false).map_err(|error| ExportRefusal::Refused(error.to_string()))?;
         let export = Arc::new(export.ending(ended));
         self.sessions.push((holder, Arc::downgrade(&export)));
         Ok(export)
@@ -405,11 +413,11 @@ impl Entry {
     fn session(
         &mut self,
         id: &str,
-        holder: Holder,
+        holder: SessionHolder,
         is_leaving: bool,
-        grow: impl FnOnce(&Tenant) -> Result<(), Missing>,
-    ) -> Result<Arc<Export>, Missing> {
-        let refused = |why: String| Err(Missing::Refused(why));
+        grow: impl FnOnce(&Tenant) -> Result<(), ExportRefusal>,
+    ) -> Result<Arc<Export>, ExportRefusal> {
+        let refused = |why: String| Err(ExportRefusal::Refused(why));
         let now = self.tenant.holder();
         if now.client != holder.client {
             if self.sessions.iter().any(|(other, _)| other.client != holder.client) {
@@ -457,8 +465,8 @@ impl Entry {
     }
 }
 
-fn export(name: &str, about: &str, device: SharedDevice, read_only: bool) -> Result<Arc<Export>, Missing> {
-    Export::new(name, about, device, read_only).map(Arc::new).map_err(|error| Missing::Refused(error.to_string()))
+fn export(name: &str, about: &str, device: SharedDevice, read_only: bool) -> Result<Arc<Export>, ExportRefusal> {
+    Export::new(name, about, device, read_only).map(Arc::new).map_err(|error| ExportRefusal::Refused(error.to_string()))
 }
 
 /// The memory of one slab; devices are promised whole slabs. *Units*: bytes.

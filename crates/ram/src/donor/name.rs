@@ -18,7 +18,7 @@ pub const PAGE_NAME: &str = "nectary-donor";
 
 /// A client's session with a device on a donor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Session {
+pub struct SessionName {
     /// The incarnation of the donor that the client knows.
     pub incarnation: u128,
     /// The random number of the client, drawn when it opened the device; never 0.
@@ -40,7 +40,7 @@ pub struct ExportName {
     /// The size of the device, if it may be made or may grow. *Units*: bytes, a multiple of 4096 above 0.
     pub size_bytes: Option<u64>,
     /// The session of a `ram(…)` device; `None` for other clients.
-    pub session: Option<Session>,
+    pub session: Option<SessionName>,
 }
 
 /// Checks the id of a device. *Errors*: a message that says which ids are valid.
@@ -62,7 +62,9 @@ impl ExportName {
     /// Decodes a name. *Errors*: the name has another form; the text names the expected one.
     pub fn parse(name: &str) -> Result<ExportName, String> {
         let (device, session) = match name.split_once('@') {
-            Some((device, session)) => (device, Some(Session::parse(session).ok_or("this is no session of a client")?)),
+            Some((device, session)) => {
+                (device, Some(SessionName::parse(session).ok_or("this is no session of a client")?))
+            }
             None => (name, None),
         };
         let (id, size) = match device.split_once('/') {
@@ -78,8 +80,8 @@ impl ExportName {
     }
 }
 
-impl Session {
-    fn parse(text: &str) -> Option<Session> {
+impl SessionName {
+    fn parse(text: &str) -> Option<SessionName> {
         let mut parts = text.split('.');
         let (incarnation, client, epoch) = (parts.next()?, parts.next()?, parts.next()?);
         let has_metadata = match parts.next() {
@@ -92,7 +94,7 @@ impl Session {
             Some("read") => true,
             Some(_) => return None,
         };
-        let session = Session {
+        let session = SessionName {
             incarnation: u128::from_str_radix(incarnation, 16).ok()?,
             client: u64::from_str_radix(client, 16).ok()?,
             epoch: u64::from_str_radix(epoch, 16).ok()?,
@@ -110,7 +112,7 @@ impl fmt::Display for ExportName {
             write!(f, "/{}", exact_size(bytes))?;
         }
         match self.session {
-            Some(Session { incarnation, client, epoch, has_metadata, only_reads }) => {
+            Some(SessionName { incarnation, client, epoch, has_metadata, only_reads }) => {
                 let metadata = if has_metadata { ".metadata" } else { "" };
                 let read = if only_reads { ".read" } else { "" };
                 write!(f, "@{incarnation:032x}.{client:x}.{epoch:x}{metadata}{read}")
@@ -125,9 +127,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_read_back_as_they_were_written() {
+    fn export_names_round_trip() {
         let session = |has_metadata| {
-            Some(Session { incarnation: u128::MAX - 5, client: 7, epoch: 1, has_metadata, only_reads: has_metadata })
+            Some(SessionName {
+                incarnation: u128::MAX - 5,
+                client: 7,
+                epoch: 1,
+                has_metadata,
+                only_reads: has_metadata,
+            })
         };
         for (id, size_bytes, session) in [
             ("a", None, None),

@@ -13,7 +13,7 @@ pub const LABELS_BYTES_MAX: usize = 1024;
 
 /// The description that a donor gives of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Page {
+pub struct DonorPage {
     /// A random number drawn when the process started; another number means that all its earlier contents are lost.
     pub incarnation: u128,
     /// All the memory that it lends, in bytes.
@@ -28,9 +28,9 @@ pub struct Page {
     pub is_leaving: bool,
 }
 
-impl Page {
+impl DonorPage {
     /// Decodes the line. Unknown words are skipped; returns `None` if the line is not a donor's.
-    pub fn parse(text: &str) -> Option<Page> {
+    pub fn parse(text: &str) -> Option<DonorPage> {
         let mut words = text.split_whitespace();
         if (words.next()?, words.next()?) != (super::name::PAGE_NAME, VERSION) {
             return None;
@@ -48,7 +48,7 @@ impl Page {
                 _ => {}
             }
         }
-        Some(Page {
+        Some(DonorPage {
             incarnation: incarnation?,
             memory_bytes: memory_bytes?,
             free_bytes: free_bytes?,
@@ -59,9 +59,9 @@ impl Page {
     }
 }
 
-impl fmt::Display for Page {
+impl fmt::Display for DonorPage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Page { incarnation, memory_bytes, free_bytes, quota_bytes, labels, is_leaving } = self;
+        let DonorPage { incarnation, memory_bytes, free_bytes, quota_bytes, labels, is_leaving } = self;
         write!(f, "{} {VERSION} incarnation={incarnation:032x}", super::name::PAGE_NAME)?;
         write!(f, " memory={memory_bytes} free={free_bytes} labels={labels}")?;
         if let Some(quota_bytes) = quota_bytes {
@@ -91,9 +91,10 @@ pub fn check_label(label: &str) -> Result<(), String> {
 mod tests {
     use super::*;
 
+    /// Other text is not mistaken for a donor's page.
     #[test]
-    fn a_page_reads_back_and_other_text_is_no_donor() {
-        let page = Page {
+    fn donor_page_round_trips() {
+        let page = DonorPage {
             incarnation: 1 << 90,
             memory_bytes: 8 << 30,
             free_bytes: 0,
@@ -101,12 +102,12 @@ mod tests {
             labels: "rack=a;host=b".into(),
             is_leaving: true,
         };
-        assert_eq!(Page::parse(&page.to_string()), Some(page.clone()));
-        assert_eq!(Page::parse(&format!("{page} more=1 word")), Some(page.clone()));
-        let unlabelled = Page { labels: String::new(), quota_bytes: None, ..page };
-        assert_eq!(Page::parse(&unlabelled.to_string()), Some(unlabelled));
+        assert_eq!(DonorPage::parse(&page.to_string()), Some(page.clone()));
+        assert_eq!(DonorPage::parse(&format!("{page} more=1 word")), Some(page.clone()));
+        let unlabelled = DonorPage { labels: String::new(), quota_bytes: None, ..page };
+        assert_eq!(DonorPage::parse(&unlabelled.to_string()), Some(unlabelled));
         for text in ["", "a disk", "nectary-donor 2 incarnation=1 memory=1 free=1", "nectary-donor 1 incarnation=x"] {
-            assert_eq!(Page::parse(text), None, "{text}");
+            assert_eq!(DonorPage::parse(text), None, "{text}");
         }
         assert!(check_label("rack=a").is_ok());
         for label in ["", "rack", "=a", "rack=", "a=b c", "a=b;c=d"] {

@@ -17,7 +17,7 @@ use super::error::DonorError;
 pub(super) const SLAB_BYTES: usize = 2 << 20;
 
 /// The memory of a donor.
-pub(super) struct Pool {
+pub(super) struct SlabPool {
     slabs: u64,
     promised: Mutex<u64>,
     in_use: AtomicU64,
@@ -25,9 +25,9 @@ pub(super) struct Pool {
     spare: Option<Mutex<Vec<Buffer>>>,
 }
 
-impl Pool {
+impl SlabPool {
     /// Reserves the memory. *Cost*: touches all of it, unless `on_demand` is set.
-    pub fn new(memory_bytes: u64, on_demand: bool) -> Result<Pool, DonorError> {
+    pub fn new(memory_bytes: u64, on_demand: bool) -> Result<SlabPool, DonorError> {
         let slabs = memory_bytes / SLAB_BYTES as u64;
         if slabs == 0 {
             return Err(DonorError::TooLittle { memory_bytes });
@@ -36,7 +36,7 @@ impl Pool {
             true => None,
             false => Some(Mutex::new(locked(slabs)?)),
         };
-        Ok(Pool { slabs, promised: Mutex::new(0), in_use: AtomicU64::new(0), spare })
+        Ok(SlabPool { slabs, promised: Mutex::new(0), in_use: AtomicU64::new(0), spare })
     }
 
     /// Promises memory for a device of `bytes` that has a promise for `former` bytes; returns whether there is enough.
@@ -119,10 +119,11 @@ fn lock_limit() -> String {
 mod tests {
     use super::*;
 
+    /// A pool promises no more than it has, and with `on_demand` allocates nothing before it is taken.
     #[test]
-    fn no_more_is_promised_than_there_is_and_on_demand_nothing_is_allocated() {
+    fn pool_promises_only_its_memory() {
         let slab = SLAB_BYTES as u64;
-        let pool = Pool::new(3 * slab + 5, true).unwrap();
+        let pool = SlabPool::new(3 * slab + 5, true).unwrap();
         assert!(pool.promise(0, 1) && pool.promise(0, slab) && pool.promise(slab, 2 * slab));
         assert!(!pool.promise(0, 1) && !pool.promise(0, u64::MAX) && !pool.promise(slab, slab + 1));
         assert_eq!(pool.bytes(), (3 * slab, 3 * slab, 0));
@@ -131,12 +132,12 @@ mod tests {
         assert_eq!(pool.bytes(), (3 * slab, slab, slab));
         pool.give_back(taken);
         assert_eq!(pool.bytes().2, 0);
-        assert!(matches!(Pool::new(slab - 1, true), Err(DonorError::TooLittle { .. })));
+        assert!(matches!(SlabPool::new(slab - 1, true), Err(DonorError::TooLittle { .. })));
     }
 
     #[test]
-    fn more_memory_than_the_machine_has_is_refused_before_any_is_taken() {
-        let refused = Pool::new(1 << 60, false).map(drop).unwrap_err().to_string();
+    fn too_much_memory_is_refused() {
+        let refused = SlabPool::new(1 << 60, false).map(drop).unwrap_err().to_string();
         assert!(refused.contains("--memory") && refused.contains("1E"), "{refused}");
     }
 }

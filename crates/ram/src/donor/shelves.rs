@@ -11,13 +11,13 @@ const FIRST_BITS: u32 = 6;
 const SHELVES: usize = 44;
 
 /// Elements by index.
-pub(super) struct Shelves<T> {
+pub(super) struct StableVector<T> {
     shelves: [OnceLock<Box<[T]>>; SHELVES],
 }
 
-impl<T: Default> Shelves<T> {
-    pub fn new() -> Shelves<T> {
-        Shelves { shelves: [const { OnceLock::new() }; SHELVES] }
+impl<T: Default> StableVector<T> {
+    pub fn new() -> StableVector<T> {
+        StableVector { shelves: [const { OnceLock::new() }; SHELVES] }
     }
 
     /// Returns an element; the index is below 2^49.
@@ -47,8 +47,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_index_has_its_own_element_that_stays() {
-        let mut shelves: Shelves<AtomicUsize> = Shelves::new();
+    fn elements_stay_while_others_grow() {
+        let mut shelves: StableVector<AtomicUsize> = StableVector::new();
         let first = shelves.get(3) as *const AtomicUsize;
         for index in 0..1000 {
             assert_eq!(shelves.get(index).swap(index + 1, Ordering::Relaxed), 0, "{index}");

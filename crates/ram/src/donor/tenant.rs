@@ -20,14 +20,14 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
-use nectary_block::{Buffer, EXTENTS_MAX, Extent};
+use nectary_block::{Buffer, DeviceExtent, EXTENTS_MAX};
 use nectary_host::Shutdown;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::BLOCK_BYTES;
-use super::pool::{Pool, SLAB_BYTES};
-use super::shelves::Shelves;
-use crate::format::{Stamp, damaged_bytes};
+use super::pool::{SLAB_BYTES, SlabPool};
+use super::shelves::StableVector;
+use crate::format::{RecordStamp, damaged_bytes};
 use crate::live::planted::{Bug, planted};
 
 /// The number of blocks of a slab.
@@ -39,31 +39,31 @@ const BAD_SUM: u32 = 1;
 
 /// The session that may use a device: the client (0 for one without a session) and its epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Holder {
+pub(super) struct SessionHolder {
     pub client: u64,
     pub epoch: u64,
 }
 
 /// The gate, and the values that change together with it.
-pub(super) struct Gate {
+pub(super) struct TenantGate {
     /// The session that may pass.
-    pub holder: Holder,
+    pub holder: SessionHolder,
     /// The record of a device with metadata; empty if there is none.
     pub record: Vec<u8>,
     /// For a device with metadata: the life of the session that may pass.
-    pub owner: Weak<Life>,
+    pub owner: Weak<SessionLife>,
 }
 
 /// The life of a session; it exists as long as a connection of the session does.
 #[derive(Debug, Default)]
-pub(super) struct Life {
+pub(super) struct SessionLife {
     /// Ends the session's connections.
     pub ended: Shutdown,
 }
 
 /// One slab of a device.
 #[derive(Default)]
-struct Slab {
+struct DeviceSlab {
     memory: Option<Buffer>,
     /// One bit for each block; it is set if the block was written.
     written: [u64; BLOCKS / 64],
@@ -75,9 +75,9 @@ struct Slab {
 pub(super) struct Tenant {
     /// It only grows; sessions keep the size that they began with.
     size_bytes: AtomicU64,
-    slabs: Shelves<RwLock<Slab>>,
-    pool: Arc<Pool>,
-    gate: RwLock<Gate>,
+    slabs: StableVector<RwLock<DeviceSlab>>,
+    pool: Arc<SlabPool>,
+    gate: RwLock<TenantGate>,
     has_metadata: bool,
     keeps_sums: AtomicBool,
     written_blocks: AtomicU64,
@@ -87,14 +87,14 @@ pub(super) struct Tenant {
 
 impl Tenant {
     /// Makes a device, if memory for it can be promised. It reads as zeroes.
-    pub fn new(size_bytes: u64, pool: Arc<Pool>, holder: Holder, has_metadata: bool) -> Option<Tenant> {
+    pub fn new(size_bytes: u64, pool: Arc<SlabPool>, holder: SessionHolder, has_metadata: bool) -> Option<Tenant> {
         if !pool.promise(0, size_bytes) {
             return None;
         }
-        let (size_bytes, slabs) = (AtomicU64::new(size_bytes), Shelves::new());
+        let (size_bytes, slabs) = (AtomicU64::new(size_bytes), StableVector::new());
         let (read_bytes, changed_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
         let (written_blocks, keeps_sums) = (AtomicU64::new(0), AtomicBool::new(false));
-        let gate = RwLock::new(Gate { holder, record: Vec::new(), owner: Weak::new() });
+        let gate = RwLock::new(TenantGate { holder, record: Vec::new(), owner: Weak::new() });
         Some(Tenant {
             size_bytes,
             slabs,
@@ -148,34 +148,34 @@ impl Tenant {
     }
 
     /// Locks the gate for reading; it cannot move as long as the guard lives.
-    pub fn gate(&self) -> RwLockReadGuard<'_, Gate> {
+    pub fn gate(&self) -> RwLockReadGuard<'_, TenantGate> {
         self.gate.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Locks the gate while no request is in progress, so that it can be moved. *Cost*: waits for the requests in
     /// progress, which only copy memory.
-    pub fn gate_alone(&self) -> RwLockWriteGuard<'_, Gate> {
+    pub fn gate_alone(&self) -> RwLockWriteGuard<'_, TenantGate> {
         self.gate.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a client has attached the device and not detached it, connected or not. A client without a record of the
     /// device does not say so.
     pub fn is_attached(&self) -> bool {
-        self.has_metadata && Stamp::of(&self.gate().record).client != 0
+        self.has_metadata && RecordStamp::of(&self.gate().record).client != 0
     }
 
     /// Returns the session that may use the device now.
-    pub fn holder(&self) -> Holder {
+    pub fn holder(&self) -> SessionHolder {
         self.gate().holder
     }
 
     /// Gives the device to the session of another client, after the requests in progress have ended.
-    pub fn admit(&self, holder: Holder) {
+    pub fn admit(&self, holder: SessionHolder) {
         self.gate_alone().holder = holder;
     }
 
     /// Lets one request pass, as long as the guard lives; `None` if a later session has taken over.
-    pub fn pass(&self, holder: Holder) -> Option<RwLockReadGuard<'_, Gate>> {
+    pub fn pass(&self, holder: SessionHolder) -> Option<RwLockReadGuard<'_, TenantGate>> {
         loop {
             let gate = self.gate();
             match gate.holder {
@@ -227,7 +227,7 @@ impl Tenant {
             let (piece, rest) = from.split_at(range.len());
             from = rest;
             let mut slab = self.slabs.get(index).write().unwrap_or_else(PoisonError::into_inner);
-            let Slab { memory, written, sums } = &mut *slab;
+            let DeviceSlab { memory, written, sums } = &mut *slab;
             let memory = memory.get_or_insert_with(|| self.pool.take());
             if self.keeps_sums() {
                 sums.get_or_insert_with(|| Box::new([NO_SUM; BLOCKS]));
@@ -254,7 +254,7 @@ impl Tenant {
     pub fn zero(&self, offset: u64, length: u64) {
         for (index, range) in pieces(offset, length) {
             let mut slab = self.slabs.get(index).write().unwrap_or_else(PoisonError::into_inner);
-            let Slab { memory, written, sums } = &mut *slab;
+            let DeviceSlab { memory, written, sums } = &mut *slab;
             if let Some(memory) = memory {
                 for block in edges(&range).filter(|block| has(written, *block)) {
                     note_damage(sums, block, memory);
@@ -276,8 +276,8 @@ impl Tenant {
     }
 
     /// Returns the written and unwritten parts of a range, in order.
-    pub fn extents(&self, offset: u64, length: u64) -> Vec<Extent> {
-        let mut list: Vec<Extent> = Vec::new();
+    pub fn extents(&self, offset: u64, length: u64) -> Vec<DeviceExtent> {
+        let mut list: Vec<DeviceExtent> = Vec::new();
         let end = offset + length;
         for (index, range) in pieces(offset, length) {
             let slab = self.slabs.get(index).read().unwrap_or_else(PoisonError::into_inner);
@@ -288,10 +288,10 @@ impl Tenant {
                 match list.last_mut() {
                     Some(last) if last.mapped == mapped => last.length += u64::from(BLOCK_BYTES),
                     _ if is_full => {
-                        list.push(Extent { offset: start, length: end - start, mapped: true });
+                        list.push(DeviceExtent { offset: start, length: end - start, mapped: true });
                         return list;
                     }
-                    _ => list.push(Extent { offset: start, length: u64::from(BLOCK_BYTES), mapped }),
+                    _ => list.push(DeviceExtent { offset: start, length: u64::from(BLOCK_BYTES), mapped }),
                 }
             }
         }
@@ -322,7 +322,7 @@ impl Drop for Tenant {
     }
 }
 
-impl Slab {
+impl DeviceSlab {
     fn is_written(&self, block: usize) -> bool {
         has(&self.written, block)
     }
@@ -424,15 +424,15 @@ fn pieces(offset: u64, length: u64) -> impl Iterator<Item = (usize, Range<usize>
 mod tests {
     use super::*;
 
-    const NOBODY: Holder = Holder { client: 0, epoch: 0 };
+    const NOBODY: SessionHolder = SessionHolder { client: 0, epoch: 0 };
 
-    fn tenant(pool: &Arc<Pool>, slabs: u64) -> Option<Tenant> {
+    fn tenant(pool: &Arc<SlabPool>, slabs: u64) -> Option<Tenant> {
         Tenant::new(slabs * SLAB_BYTES as u64, pool.clone(), NOBODY, false)
     }
 
     #[test]
-    fn memory_of_one_device_is_zero_for_the_next() {
-        let pool = Arc::new(Pool::new(2 * SLAB_BYTES as u64, false).unwrap());
+    fn memory_is_zero_for_next_device() {
+        let pool = Arc::new(SlabPool::new(2 * SLAB_BYTES as u64, false).unwrap());
         let first = tenant(&pool, 2).unwrap();
         first.write(SLAB_BYTES as u64 - 4096, &[7; 8192]);
         assert_eq!((first.written_bytes(), pool.bytes().2), (8192, 2 * SLAB_BYTES as u64));
@@ -447,9 +447,10 @@ mod tests {
         assert!(found == expected, "the first device shows through");
     }
 
+    /// Zeroed slabs return to the pool, and the extents say which blocks are written.
     #[test]
-    fn zeroed_slabs_go_back_and_extents_say_what_was_written() {
-        let pool = Arc::new(Pool::new(2 * SLAB_BYTES as u64, true).unwrap());
+    fn zeroed_slabs_return_to_pool() {
+        let pool = Arc::new(SlabPool::new(2 * SLAB_BYTES as u64, true).unwrap());
         let tenant = tenant(&pool, 2).unwrap();
         tenant.write(4096, &[1; 8192]);
         tenant.write(SLAB_BYTES as u64, &[1; 4096]);
@@ -460,9 +461,10 @@ mod tests {
         assert_eq!((tenant.written_bytes(), pool.bytes().2), (4096, SLAB_BYTES as u64));
     }
 
+    /// A damaged block reads as damaged bytes until the whole block is written; parts of it are not checked.
     #[test]
-    fn damaged_blocks_are_shown_until_written_whole() {
-        let pool = Arc::new(Pool::new(SLAB_BYTES as u64, true).unwrap());
+    fn damaged_block_reads_until_rewritten() {
+        let pool = Arc::new(SlabPool::new(SLAB_BYTES as u64, true).unwrap());
         let tenant = tenant(&pool, 1).unwrap();
         tenant.keep_sums();
         tenant.write(4096, &[5; 8192]);
@@ -496,8 +498,8 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_blocks_are_written_and_zeroed_as_whole_ones_are() {
-        let pool = Arc::new(Pool::new(2 * SLAB_BYTES as u64, false).unwrap());
+    fn partial_blocks_match_model() {
+        let pool = Arc::new(SlabPool::new(2 * SLAB_BYTES as u64, false).unwrap());
         let before = tenant(&pool, 2).unwrap();
         before.write(0, &vec![7; 2 * SLAB_BYTES]);
         drop(before);
@@ -529,11 +531,12 @@ mod tests {
         }
     }
 
+    /// An earlier session of the client is refused after a later one, and so is another client.
     #[test]
-    fn an_earlier_session_is_shut_out_by_a_later_one_and_by_another_client() {
-        let pool = Arc::new(Pool::new(SLAB_BYTES as u64, true).unwrap());
+    fn later_session_fences_earlier() {
+        let pool = Arc::new(SlabPool::new(SLAB_BYTES as u64, true).unwrap());
         let tenant = tenant(&pool, 1).unwrap();
-        let session = |client, epoch| Holder { client, epoch };
+        let session = |client, epoch| SessionHolder { client, epoch };
         assert!(tenant.pass(NOBODY).is_some() && tenant.pass(session(1, 1)).is_none());
         tenant.admit(session(1, 1));
         assert!(tenant.pass(NOBODY).is_none() && tenant.pass(session(1, 1)).is_some());

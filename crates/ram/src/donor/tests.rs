@@ -1,6 +1,6 @@
 //! Which session gets which export of a donor.
 
-use super::name::Session;
+use super::name::SessionName;
 use super::*;
 
 const SLAB: u64 = SLAB_BYTES as u64;
@@ -17,21 +17,21 @@ fn donor(slabs: u64, quota: Option<u64>) -> Donor {
 
 fn session(donor: &Donor, size: &str, client: u64, epoch: u64) -> String {
     let session =
-        Session { incarnation: donor.inner.incarnation, client, epoch, has_metadata: false, only_reads: false };
+        SessionName { incarnation: donor.inner.incarnation, client, epoch, has_metadata: false, only_reads: false };
     let name = ExportName::parse(&format!("disk{size}")).unwrap();
     ExportName { session: Some(session), ..name }.to_string()
 }
 
-fn why(found: Result<Arc<Export>, Missing>) -> String {
+fn why(found: Result<Arc<Export>, ExportRefusal>) -> String {
     match found {
         Ok(export) => format!("found {}", export.name()),
-        Err(Missing::Unknown(why)) => format!("unknown: {why}"),
-        Err(Missing::Refused(why)) => format!("refused: {why}"),
+        Err(ExportRefusal::Unknown(why)) => format!("unknown: {why}"),
+        Err(ExportRefusal::Refused(why)) => format!("refused: {why}"),
     }
 }
 
 #[test]
-fn devices_are_made_within_the_memory_and_the_quota_and_refused_beyond() {
+fn device_past_memory_or_quota_refused() {
     let donor = donor(4, Some(3));
     let source = donor.source();
     assert!(why(source.find("a")).contains("unknown: this donor holds no device \"a\""));
@@ -49,8 +49,9 @@ fn devices_are_made_within_the_memory_and_the_quota_and_refused_beyond() {
     assert!(source.find("b/6M").is_ok());
 }
 
+/// A device with data stays without a client; once all is trimmed and no client is left, it is removed.
 #[tokio::test]
-async fn a_device_stays_while_it_holds_something_and_goes_when_all_is_trimmed() {
+async fn trimmed_unused_device_is_removed() {
     let donor = donor(1, None);
     let source = donor.source();
     let export = source.find("a/1M").unwrap();
@@ -60,14 +61,15 @@ async fn a_device_stays_while_it_holds_something_and_goes_when_all_is_trimmed() 
     assert!(why(source.find("b/1M")).contains("0 of 2M are free"));
     let export = source.find("a").unwrap();
     assert_eq!(nectary_block::read(&**export.device(), 4096, 4096).await.unwrap()[0], 7);
-    export.device().discard(0, 1 << 20, nectary_block::Context::default()).await.unwrap();
+    export.device().discard(0, 1 << 20, nectary_block::IoContext::default()).await.unwrap();
     assert_eq!(donor.figures().devices.len(), 1);
     drop(export);
     assert!(source.find("b/1M").is_ok());
 }
 
+/// Another client is refused, and a later session shuts out earlier ones from its first request on.
 #[tokio::test]
-async fn one_client_has_a_device_and_its_later_sessions_shut_out_earlier_ones() {
+async fn device_has_one_client() {
     let donor = donor(2, None);
     let source = donor.source();
     let read = async |export: &Arc<Export>| nectary_block::read(&**export.device(), 0, 4096).await.map(drop);
@@ -87,11 +89,12 @@ async fn one_client_has_a_device_and_its_later_sessions_shut_out_earlier_ones() 
     assert!(source.find(&session(&donor, "", 2, 1)).is_ok());
 }
 
+/// Sessions of an earlier incarnation, and new devices on a donor that is leaving, are refused.
 #[test]
-fn sessions_of_an_earlier_life_and_new_ones_of_a_leaving_donor_are_refused() {
+fn stale_and_late_sessions_are_refused() {
     let donor = donor(2, None);
     let source = donor.source();
-    let old = Session {
+    let old = SessionName {
         incarnation: donor.inner.incarnation ^ 1,
         client: 1,
         epoch: 1,
@@ -111,7 +114,7 @@ fn a_donor_describes_itself() {
     let donor = donor(3, Some(2));
     let source = donor.source();
     let export = source.find(PAGE_NAME).unwrap();
-    let page = Page::parse(export.description()).unwrap();
+    let page = DonorPage::parse(export.description()).unwrap();
     assert_eq!((page.incarnation, page.memory_bytes, page.free_bytes), (donor.inner.incarnation, 3 * SLAB, 2 * SLAB));
     assert!(export.is_read_only() && page.labels == "rack=a");
     assert_eq!(source.list()[0].0, PAGE_NAME);
@@ -120,8 +123,9 @@ fn a_donor_describes_itself() {
     );
 }
 
+/// A device grows if there is memory, and earlier sessions keep their size.
 #[tokio::test]
-async fn a_device_grows_for_later_sessions_if_there_is_memory_and_earlier_ones_keep_their_size() {
+async fn device_grows_for_later_sessions() {
     let donor = donor(4, None);
     let source = donor.source();
     let first = source.find(&session(&donor, "/1M", 1, 1)).unwrap();

@@ -5,14 +5,14 @@
 use super::FormatError;
 
 /// Reads fields from the front.
-pub(super) struct Fields<'a> {
+pub(super) struct FieldReader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Fields<'a> {
-    pub fn new(bytes: &'a [u8]) -> Fields<'a> {
-        Fields { bytes, at: 0 }
+impl<'a> FieldReader<'a> {
+    pub fn new(bytes: &'a [u8]) -> FieldReader<'a> {
+        FieldReader { bytes, at: 0 }
     }
 
     pub fn take(&mut self, count: usize) -> Result<&'a [u8], FormatError> {

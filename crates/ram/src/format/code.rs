@@ -6,7 +6,7 @@ use super::LogShape;
 
 /// A redundancy code. When the device grows, only the sizes in the settings of a log change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Code {
+pub enum RedundancyCode {
     /// Each stripe is on two donors.
     Mirror,
     /// Each stripe is cut into one chunk for each donor but one, which has their XOR. It is changed in place.

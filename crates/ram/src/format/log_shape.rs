@@ -4,7 +4,7 @@
 //! Owns: the fields, limits and encoding of this part. Leaves to others: using these settings (`log`).
 
 use super::FormatError;
-use super::bytes::Fields;
+use super::bytes::FieldReader;
 
 /// The maximum number of caches of a device.
 pub const CACHES_MAX: u32 = 66;
@@ -24,7 +24,7 @@ pub const FORMER_BYTES: usize = 8 * GROWTHS_MAX;
 
 /// A size that a device had before it grew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Former {
+pub struct FormerSize {
     /// The number of blocks.
     pub blocks: u32,
     /// The number of groups.
@@ -32,7 +32,7 @@ pub struct Former {
 }
 
 /// The former sizes of a device, in their order, and zeroes behind them.
-pub type Formers = [Former; GROWTHS_MAX];
+pub type Formers = [FormerSize; GROWTHS_MAX];
 
 /// The settings of a device that logs parity. Only growing changes them: the number of groups and the former sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,13 +74,13 @@ impl LogShape {
 
     /// Whether the device has grown.
     pub fn has_grown(&self) -> bool {
-        self.formers[0] != Former::default()
+        self.formers[0] != FormerSize::default()
     }
 
     /// Checks that each size is larger than the one before, and the present one is the largest.
     fn check_formers(&self, blocks: u64) -> Result<(), FormatError> {
-        let count = self.formers.iter().take_while(|former| **former != Former::default()).count();
-        let mut before = Former::default();
+        let count = self.formers.iter().take_while(|former| **former != FormerSize::default()).count();
+        let mut before = FormerSize::default();
         for former in &self.formers[..count] {
             let is_more = former.blocks > before.blocks && former.groups >= before.groups.max(1);
             if !is_more || u64::from(former.blocks) >= blocks || former.groups > self.groups {
@@ -88,7 +88,7 @@ impl LogShape {
             }
             before = *former;
         }
-        match self.formers[count..].iter().find(|former| **former != Former::default()) {
+        match self.formers[count..].iter().find(|former| **former != FormerSize::default()) {
             Some(stray) => Err(FormatError::Range { what: "former size", found: u64::from(stray.blocks) }),
             None => Ok(()),
         }
@@ -104,7 +104,7 @@ impl LogShape {
         bytes
     }
 
-    pub(super) fn decode(fields: &mut Fields<'_>) -> Result<LogShape, FormatError> {
+    pub(super) fn decode(fields: &mut FieldReader<'_>) -> Result<LogShape, FormatError> {
         let shape = LogShape {
             policy: fields.u32()?,
             groups: fields.u32()?,
@@ -126,10 +126,10 @@ impl LogShape {
         bytes
     }
 
-    pub(super) fn decode_formers(fields: &mut Fields<'_>) -> Result<Formers, FormatError> {
+    pub(super) fn decode_formers(fields: &mut FieldReader<'_>) -> Result<Formers, FormatError> {
         let mut formers = Formers::default();
         for former in &mut formers {
-            *former = Former { blocks: fields.u32()?, groups: fields.u32()? };
+            *former = FormerSize { blocks: fields.u32()?, groups: fields.u32()? };
         }
         Ok(formers)
     }

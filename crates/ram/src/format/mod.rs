@@ -13,10 +13,10 @@ pub mod slots;
 pub mod stripes;
 pub mod window;
 
-pub use code::Code;
+pub use code::RedundancyCode;
 pub use damaged::{damaged_bytes, is_damaged};
 pub use error::FormatError;
-pub use log_shape::{Former, Formers, GROWTHS_MAX, LOG_SHAPE_BYTES, LogShape};
-pub use record::{Geometry, Member, MemberState, Record, Stamp, View};
-pub use stripes::Stripes;
-pub use window::{Swap, WINDOW_BYTES, WindowState};
+pub use log_shape::{FormerSize, Formers, GROWTHS_MAX, LOG_SHAPE_BYTES, LogShape};
+pub use record::{DonorRecord, MemberState, MembershipView, RecordGeometry, RecordStamp, ViewMember};
+pub use stripes::StripeSet;
+pub use window::{RecordSwap, WINDOW_BYTES, WindowState};

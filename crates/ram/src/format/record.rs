@@ -6,9 +6,9 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::bytes::Fields;
+use super::bytes::FieldReader;
 use super::log_shape::{FORMER_BYTES, Formers, LOG_SHAPE_BYTES, LogShape};
-use super::{Code, FormatError, Stripes};
+use super::{FormatError, RedundancyCode, StripeSet};
 
 /// The first bytes of a record.
 pub const MAGIC: [u8; 8] = *b"NECRAMMR";
@@ -49,7 +49,7 @@ const CHECKSUM_BYTES: usize = 8;
 /// Identifies a record: which client stored it, and its number. The donor replaces its record only if the stamp is the
 /// one that the client expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Stamp {
+pub struct RecordStamp {
     /// The number of attachments of the device so far, at most [`GENERATION_MAX`].
     pub generation: u64,
     /// The random number of the attached client; 0 after it detached.
@@ -58,17 +58,17 @@ pub struct Stamp {
     pub revision: u64,
 }
 
-impl Stamp {
+impl RecordStamp {
     /// Reads the stamp of a metadata area; it is all zero if there is no record. That of a damaged record may be beyond
     /// the limits: it only names the record.
-    pub fn of(area: &[u8]) -> Stamp {
-        let mut fields = Fields::new(area);
-        let stamp = || -> Result<Stamp, FormatError> {
+    pub fn of(area: &[u8]) -> RecordStamp {
+        let mut fields = FieldReader::new(area);
+        let stamp = || -> Result<RecordStamp, FormatError> {
             if fields.take(MAGIC.len())? != MAGIC {
-                return Ok(Stamp::default());
+                return Ok(RecordStamp::default());
             }
             fields.take(STAMP_AT - MAGIC.len())?;
-            Ok(Stamp { generation: fields.u64()?, client: fields.u64()?, revision: fields.u64()? })
+            Ok(RecordStamp { generation: fields.u64()?, client: fields.u64()?, revision: fields.u64()? })
         };
         let mut stamp = stamp;
         stamp().unwrap_or_default()
@@ -82,7 +82,7 @@ impl Stamp {
 
 /// The geometry of a device. Only growing changes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Geometry {
+pub struct RecordGeometry {
     /// The identity of the device.
     pub device: [u8; 16],
     /// The size of the device, a multiple of the block. *Units*: bytes.
@@ -94,10 +94,10 @@ pub struct Geometry {
     /// The number of donors of the device.
     pub members: u16,
     /// The redundancy code.
-    pub code: Code,
+    pub code: RedundancyCode,
 }
 
-impl Geometry {
+impl RecordGeometry {
     /// Whether the device logs parity.
     pub fn is_log(&self) -> bool {
         self.log().is_some()
@@ -106,44 +106,46 @@ impl Geometry {
     /// Returns the settings of logging parity, if the device logs parity.
     pub fn log(&self) -> Option<LogShape> {
         match self.code {
-            Code::Log(shape) => Some(shape),
-            Code::Mirror | Code::Parity => None,
+            RedundancyCode::Log(shape) => Some(shape),
+            RedundancyCode::Mirror | RedundancyCode::Parity => None,
         }
     }
 
     /// Whether the device has parity that is changed in place.
     pub fn is_parity(&self) -> bool {
-        self.code == Code::Parity
+        self.code == RedundancyCode::Parity
     }
 
     /// Returns the bytes of a stripe on one of its donors.
     pub fn chunk_bytes(&self) -> u32 {
         match self.code {
-            Code::Parity => self.stripe_bytes / u32::from(self.members).saturating_sub(1).max(1),
-            Code::Mirror | Code::Log(_) => self.stripe_bytes,
+            RedundancyCode::Parity => self.stripe_bytes / u32::from(self.members).saturating_sub(1).max(1),
+            RedundancyCode::Mirror | RedundancyCode::Log(_) => self.stripe_bytes,
         }
     }
 
     fn donors_min(&self) -> u16 {
-        if self.code == Code::Mirror { 2 } else { 3 }
+        if self.code == RedundancyCode::Mirror { 2 } else { 3 }
     }
 
     /// Whether this is the geometry of the same device, before or after it has grown.
-    pub fn is_same_device(&self, other: &Geometry) -> bool {
-        let without_size = |geometry: &Geometry| {
+    pub fn is_same_device(&self, other: &RecordGeometry) -> bool {
+        let without_size = |geometry: &RecordGeometry| {
             let code = match geometry.code {
-                Code::Log(log) => Code::Log(LogShape { groups: 0, formers: Formers::default(), ..log }),
-                code @ (Code::Mirror | Code::Parity) => code,
+                RedundancyCode::Log(log) => {
+                    RedundancyCode::Log(LogShape { groups: 0, formers: Formers::default(), ..log })
+                }
+                code @ (RedundancyCode::Mirror | RedundancyCode::Parity) => code,
             };
-            Geometry { bytes: 0, code, ..*geometry }
+            RecordGeometry { bytes: 0, code, ..*geometry }
         };
         without_size(self) == without_size(other)
     }
 
     /// Whether a device with this geometry has the other one after it has grown.
-    pub fn may_become(&self, after: &Geometry) -> bool {
+    pub fn may_become(&self, after: &RecordGeometry) -> bool {
         let is_former = match (&self.code, &after.code) {
-            (Code::Log(log), Code::Log(after)) => after
+            (RedundancyCode::Log(log), RedundancyCode::Log(after)) => after
                 .formers
                 .iter()
                 .any(|former| (u64::from(former.blocks), former.groups) == (self.blocks(), log.groups)),
@@ -216,7 +218,7 @@ pub enum MemberState {
 
 /// A donor of the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Member {
+pub struct ViewMember {
     /// The incarnation of the donor; if it is another one now, the donor's memory is empty.
     pub incarnation: u64,
     /// The donor's identity in the device: the number of the view in which it joined, or joined again.
@@ -228,16 +230,16 @@ pub struct Member {
 /// A view: a client's decision which donors have the device's data. The newest view has the greatest generation, then
 /// the greatest epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct View {
+pub struct MembershipView {
     /// The generation of the client that decided, at most [`GENERATION_MAX`].
     pub generation: u64,
     /// The number of decisions so far, at most [`COUNT_MAX`].
     pub epoch: u64,
     /// The donors, by position.
-    pub members: Vec<Member>,
+    pub members: Vec<ViewMember>,
 }
 
-impl View {
+impl MembershipView {
     /// Returns the number that orders views.
     pub fn number(&self) -> (u64, u64) {
         (self.generation, self.epoch)
@@ -246,22 +248,22 @@ impl View {
 
 /// The record that a client stores on each donor.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
+pub struct DonorRecord {
     /// The client that stored the record, and the record's number.
-    pub stamp: Stamp,
+    pub stamp: RecordStamp,
     /// The geometry of the device.
-    pub geometry: Geometry,
+    pub geometry: RecordGeometry,
     /// The position of this donor in the device.
     pub position: u16,
     /// Whether the device has been created on every donor.
     pub is_ready: bool,
     /// The newest view that was stored on this donor.
-    pub view: View,
+    pub view: MembershipView,
     /// The stripes of this donor whose copies may differ.
-    pub dirty: Stripes,
+    pub dirty: StripeSet,
 }
 
-impl Record {
+impl DonorRecord {
     /// Whether the record says that a donor of this incarnation has the record's place.
     pub fn is_of(&self, incarnation: u64) -> bool {
         self.view.members.get(usize::from(self.position)).is_some_and(|own| own.incarnation == incarnation)
@@ -293,9 +295,9 @@ impl Record {
         bytes.extend_from_slice(&geometry.block_bytes.to_le_bytes());
         bytes.extend_from_slice(&geometry.stripe_bytes.to_le_bytes());
         let policy = match geometry.code {
-            Code::Mirror => POLICY_MIRROR,
-            Code::Log(_) => POLICY_LOG,
-            Code::Parity => POLICY_PARITY,
+            RedundancyCode::Mirror => POLICY_MIRROR,
+            RedundancyCode::Log(_) => POLICY_LOG,
+            RedundancyCode::Parity => POLICY_PARITY,
         };
         for short in [policy, self.position, geometry.members, u16::from(self.is_ready)] {
             bytes.extend_from_slice(&short.to_le_bytes());
@@ -321,8 +323,8 @@ impl Record {
     /// Decodes the record at the start of a metadata area.
     ///
     /// *Errors*: the first invalid field, and why. *Cost*: one pass; memory in proportion to the length of the record.
-    pub fn decode(area: &[u8]) -> Result<Record, FormatError> {
-        let mut fields = Fields::new(area);
+    pub fn decode(area: &[u8]) -> Result<DonorRecord, FormatError> {
+        let mut fields = FieldReader::new(area);
         if fields.take(MAGIC.len())? != MAGIC {
             return Err(FormatError::Magic);
         }
@@ -339,16 +341,16 @@ impl Record {
         }
         let whole = area.get(..length).ok_or(FormatError::Short { needed: length, found: area.len() })?;
         let (body, checksum) = whole.split_at(length - CHECKSUM_BYTES);
-        let (expected, found) = (xxh3_64(body), Fields::new(checksum).u64()?);
+        let (expected, found) = (xxh3_64(body), FieldReader::new(checksum).u64()?);
         if expected != found {
             return Err(FormatError::Checksum { expected, found });
         }
         if features & !FEATURES != 0 {
             return unsupported("feature set", features);
         }
-        let mut fields = Fields::new(body);
+        let mut fields = FieldReader::new(body);
         fields.take(STAMP_AT)?;
-        let stamp = Stamp { generation: fields.u64()?, client: fields.u64()?, revision: fields.u64()? };
+        let stamp = RecordStamp { generation: fields.u64()?, client: fields.u64()?, revision: fields.u64()? };
         let (device, bytes) = (fields.id()?, fields.u64()?);
         let (block_bytes, stripe_bytes) = (fields.u32()?, fields.u32()?);
         let (policy, position, members, ready) = (fields.u16()?, fields.u16()?, fields.u16()?, fields.u16()?);
@@ -356,23 +358,23 @@ impl Record {
         let log_bytes = LOG_SHAPE_BYTES + if has_grown { FORMER_BYTES } else { 0 };
         let code = match policy {
             POLICY_MIRROR | POLICY_PARITY if has_grown => return range("former size", 0),
-            POLICY_MIRROR => Code::Mirror,
-            POLICY_PARITY => Code::Parity,
+            POLICY_MIRROR => RedundancyCode::Mirror,
+            POLICY_PARITY => RedundancyCode::Parity,
             POLICY_LOG => {
                 // The next part follows the members; their number is checked here, as the later check does.
                 let at = HEAD_BYTES + usize::from(members) * MEMBER_BYTES;
                 let needed = at + log_bytes;
                 let bytes = body.get(at..needed).ok_or(FormatError::Short { needed, found: body.len() })?;
-                let mut fields = Fields::new(bytes);
+                let mut fields = FieldReader::new(bytes);
                 let mut log = LogShape::decode(&mut fields)?;
                 if has_grown {
                     log.formers = LogShape::decode_formers(&mut fields)?;
                 }
-                Code::Log(log)
+                RedundancyCode::Log(log)
             }
             _ => return unsupported("policy", u32::from(policy)),
         };
-        let geometry = Geometry { device, bytes, block_bytes, stripe_bytes, members, code };
+        let geometry = RecordGeometry { device, bytes, block_bytes, stripe_bytes, members, code };
         geometry.check()?;
         if position >= members {
             return range("position", u64::from(position));
@@ -394,18 +396,18 @@ impl Record {
         fields.take(geometry.log().map_or(0, |_| log_bytes))?;
         let stripes = geometry.stripes();
         let dirty = fields.take(super::stripes::bytes_of(stripes))?;
-        Ok(Record {
+        Ok(DonorRecord {
             stamp,
             geometry,
             position,
             is_ready: ready == 1,
-            view: View { generation, epoch, members },
-            dirty: Stripes::from_bytes(dirty, stripes),
+            view: MembershipView { generation, epoch, members },
+            dirty: StripeSet::from_bytes(dirty, stripes),
         })
     }
 }
 
-fn member(fields: &mut Fields<'_>) -> Result<Member, FormatError> {
+fn member(fields: &mut FieldReader<'_>) -> Result<ViewMember, FormatError> {
     let (incarnation, joined) = (fields.u64()?, fields.u64()?);
     let state = match fields.u64()? {
         1 => MemberState::Present,
@@ -413,7 +415,7 @@ fn member(fields: &mut Fields<'_>) -> Result<Member, FormatError> {
         3 => MemberState::Rebuilding,
         found => return Err(FormatError::Range { what: "member state", found }),
     };
-    Ok(Member { incarnation, joined, state })
+    Ok(ViewMember { incarnation, joined, state })
 }
 
 #[cfg(test)]

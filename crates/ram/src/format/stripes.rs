@@ -5,20 +5,20 @@
 
 /// A set of stripes of one device.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Stripes {
+pub struct StripeSet {
     bytes: Vec<u8>,
     count: u64,
 }
 
-impl Stripes {
+impl StripeSet {
     /// Makes the empty set for a device of `count` stripes.
-    pub fn none(count: u64) -> Stripes {
-        Stripes { bytes: vec![0; bytes_of(count)], count }
+    pub fn none(count: u64) -> StripeSet {
+        StripeSet { bytes: vec![0; bytes_of(count)], count }
     }
 
     /// Decodes a set; bits beyond the end are ignored.
-    pub(super) fn from_bytes(bytes: &[u8], count: u64) -> Stripes {
-        let mut set = Stripes { bytes: bytes.to_vec(), count };
+    pub(super) fn from_bytes(bytes: &[u8], count: u64) -> StripeSet {
+        let mut set = StripeSet { bytes: bytes.to_vec(), count };
         set.bytes.resize(bytes_of(count), 0);
         if let (Some(last), bits @ 1..) = (set.bytes.last_mut(), count % 8) {
             *last &= (1 << bits) - 1;
@@ -62,13 +62,14 @@ pub(super) fn bytes_of(count: u64) -> usize {
 mod tests {
     use super::*;
 
+    /// A stripe set is read back, and a stripe beyond the end is never in it.
     #[test]
-    fn members_survive_bytes_and_nothing_lies_past_the_end() {
-        let mut set = Stripes::none(11);
+    fn stripe_set_round_trips() {
+        let mut set = StripeSet::none(11);
         assert!(set.set(0, true) && set.set(10, true) && !set.set(11, true) && !set.set(10, true));
         assert_eq!(set.iter().collect::<Vec<_>>(), [0, 10]);
-        assert_eq!(Stripes::from_bytes(set.as_bytes(), 11), set);
-        assert_eq!(Stripes::from_bytes(&[0xff, 0xff], 11).iter().count(), 11);
+        assert_eq!(StripeSet::from_bytes(set.as_bytes(), 11), set);
+        assert_eq!(StripeSet::from_bytes(&[0xff, 0xff], 11).iter().count(), 11);
         assert!(set.set(0, false) && !set.has(0) && !set.has(99));
     }
 }

@@ -5,9 +5,9 @@
 //! make a decoder panic; a length beyond the area is an error. Leaves to others: deciding who may exchange a record
 //! (`donor`).
 
-use super::bytes::Fields;
+use super::bytes::FieldReader;
 use super::record::METADATA_BYTES;
-use super::{FormatError, Stamp};
+use super::{FormatError, RecordStamp};
 
 /// The length of the head before the area; it is also the unit of a write. *Units*: bytes.
 pub const HEAD_BYTES: usize = 4096;
@@ -33,9 +33,9 @@ pub struct WindowState {
 
 /// An exchange of the record, as a write of the window requests it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Swap<'a> {
+pub struct RecordSwap<'a> {
     /// The stamp that the stored record must have.
-    pub expected: Stamp,
+    pub expected: RecordStamp,
     /// The new record; if it is empty, the record is deleted.
     pub record: &'a [u8],
 }
@@ -47,8 +47,8 @@ fn length(found: u32) -> Result<usize, FormatError> {
     }
 }
 
-fn head<'a>(bytes: &'a [u8], magic: &[u8; 8]) -> Result<Fields<'a>, FormatError> {
-    let mut fields = Fields::new(bytes);
+fn head<'a>(bytes: &'a [u8], magic: &[u8; 8]) -> Result<FieldReader<'a>, FormatError> {
+    let mut fields = FieldReader::new(bytes);
     if fields.take(magic.len())? != magic {
         return Err(FormatError::Magic);
     }
@@ -82,7 +82,7 @@ impl WindowState {
     }
 }
 
-impl<'a> Swap<'a> {
+impl<'a> RecordSwap<'a> {
     /// Encodes the request. The record is at most [`METADATA_BYTES`] long.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; HEAD_BYTES + self.record.len().next_multiple_of(HEAD_BYTES)];
@@ -90,7 +90,7 @@ impl<'a> Swap<'a> {
         for (at, word) in [(8, VERSION), (12, self.record.len() as u32)] {
             bytes[at..at + 4].copy_from_slice(&word.to_le_bytes());
         }
-        let Stamp { generation, client, revision } = self.expected;
+        let RecordStamp { generation, client, revision } = self.expected;
         for (at, long) in [(16, generation), (24, client), (32, revision)] {
             bytes[at..at + 8].copy_from_slice(&long.to_le_bytes());
         }
@@ -99,15 +99,15 @@ impl<'a> Swap<'a> {
     }
 
     /// Decodes the request. *Errors*: the first field that is wrong.
-    pub fn decode(bytes: &'a [u8]) -> Result<Swap<'a>, FormatError> {
+    pub fn decode(bytes: &'a [u8]) -> Result<RecordSwap<'a>, FormatError> {
         let mut fields = head(bytes, &SWAP_MAGIC)?;
         let length = length(fields.u32()?)?;
-        let expected = Stamp { generation: fields.u64()?, client: fields.u64()?, revision: fields.u64()? };
+        let expected = RecordStamp { generation: fields.u64()?, client: fields.u64()?, revision: fields.u64()? };
         let needed = HEAD_BYTES + length.next_multiple_of(HEAD_BYTES);
         if bytes.len() != needed {
             return Err(FormatError::Short { needed, found: bytes.len() });
         }
-        Ok(Swap { expected, record: &bytes[HEAD_BYTES..HEAD_BYTES + length] })
+        Ok(RecordSwap { expected, record: &bytes[HEAD_BYTES..HEAD_BYTES + length] })
     }
 }
 
@@ -115,26 +115,27 @@ impl<'a> Swap<'a> {
 mod tests {
     use super::*;
 
+    /// Reads and writes of the window are decoded unchanged; wrong lengths are refused.
     #[test]
-    fn both_directions_read_back_and_lengths_are_bounded() {
+    fn metadata_window_round_trips() {
         for length in [0, 1, 4096, 4097, METADATA_BYTES] {
             let record = vec![7; length];
             let state = WindowState { is_owner: length % 2 == 0, is_owned: length % 2 == 1, record: record.clone() };
             assert_eq!(WindowState::decode(&state.encode()), Ok(state));
-            let expected = Stamp { generation: 1, client: 2, revision: 3 };
-            let swap = Swap { expected, record: &record };
+            let expected = RecordStamp { generation: 1, client: 2, revision: 3 };
+            let swap = RecordSwap { expected, record: &record };
             let bytes = swap.encode();
-            assert_eq!(Swap::decode(&bytes), Ok(swap));
-            assert!(Swap::decode(&bytes[..bytes.len() - 1]).is_err());
+            assert_eq!(RecordSwap::decode(&bytes), Ok(swap));
+            assert!(RecordSwap::decode(&bytes[..bytes.len() - 1]).is_err());
         }
         for (at, value) in [(0, 0), (8, 2), (14, 1)] {
-            let mut bytes = Swap { expected: Stamp::default(), record: &[1] }.encode();
+            let mut bytes = RecordSwap { expected: RecordStamp::default(), record: &[1] }.encode();
             bytes[at] = value;
-            assert!(Swap::decode(&bytes).is_err(), "{at}");
+            assert!(RecordSwap::decode(&bytes).is_err(), "{at}");
             let mut bytes = WindowState { is_owner: true, is_owned: false, record: vec![1] }.encode();
             bytes[if at == 14 { 18 } else { at }] = value;
             assert!(WindowState::decode(&bytes).is_err(), "{at}");
         }
-        assert!(Swap::decode(&[]).is_err() && WindowState::decode(&STATE_MAGIC).is_err());
+        assert!(RecordSwap::decode(&[]).is_err() && WindowState::decode(&STATE_MAGIC).is_err());
     }
 }

@@ -12,26 +12,27 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nectary_block::{
-    BlockDevice, Buffer, Context, Error, ErrorKind, Extent, Figures, Geometry, IoFuture, Operation, WriteFlags,
+    BlockDevice, Buffer, DeviceCounters, DeviceErrorKind, DeviceExtent, DeviceGeometry, DeviceOperation, Error,
+    IoContext, IoFuture, WriteFlags,
 };
 use tokio::sync::{OnceCell, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use super::client::{donor_bytes, machine};
 use super::moving::MoveError;
-use super::owner::{Command, Handle, Owner};
+use super::owner::{DeviceOwner, OwnerCommand, OwnerHandle};
 use super::planted::times;
-use super::remote::Remote;
-use super::report::Report;
-use super::session::Target;
-use super::spares::Spares;
-use super::survey::{self, EPOCHS, Placed, Seen, describe, error, look_patiently, owned, place};
+use super::remote::DeviceController;
+use super::report::DeviceReport;
+use super::session::SessionTarget;
+use super::spares::SpareDonors;
+use super::survey::{self, DeviceDonors, EPOCHS, SurveyResult, describe, error, look_patiently, owned, place};
 use super::unfinished::finish;
 use crate::device::RamOptions;
-use crate::device::address::Address;
+use crate::device::address::DonorAddress;
 use crate::donor::{BLOCK_BYTES, random};
-use crate::mirror::{self, Intent, MirrorError, REQUEST_BYTES_MAX, Request, Times};
-use crate::scrub::Findings;
+use crate::mirror::{self, MachineIntent, MachineTimes, MirrorError, MirrorRequest, REQUEST_BYTES_MAX};
+use crate::scrub::ScrubFindings;
 
 /// The maximum number of callers' requests in progress; further requests wait. The machine's own copies, and changes
 /// that continue after their callers gave up, are not counted.
@@ -49,18 +50,18 @@ const LOG_REQUEST_BYTES_MAX: u64 = 1 << 20;
 
 /// A device in the memory of donors, which survives the loss of one donor.
 pub struct RedundantDevice {
-    inner: Arc<Inner>,
+    inner: Arc<RedundantDeviceState>,
     /// The owner task, which ends with the device.
     _owner: JoinSet<()>,
 }
 
-struct Inner {
-    geometry: Geometry,
+struct RedundantDeviceState {
+    geometry: DeviceGeometry,
     /// The maximum number of bytes of one read or write that is passed to the machine.
     request_bytes_max: u64,
-    commands: mpsc::Sender<Command>,
+    commands: mpsc::Sender<OwnerCommand>,
     places: Arc<Semaphore>,
-    reports: watch::Receiver<Report>,
+    reports: watch::Receiver<DeviceReport>,
     detached: OnceCell<Result<(), Error>>,
 }
 
@@ -72,7 +73,7 @@ fn scrub_us(bytes_per_second: u64) -> u64 {
 
 /// Draws a random number for a client.
 pub(crate) fn draw_client(options: &RamOptions) -> Result<u64, Error> {
-    let bytes = random().map_err(|source| Error::from_os(&source, &options.spec(), Operation::Open))?;
+    let bytes = random().map_err(|source| Error::from_os(&source, &options.spec(), DeviceOperation::Open))?;
     Ok(u64::from_le_bytes(bytes).max(1))
 }
 
@@ -80,25 +81,25 @@ pub(crate) fn draw_client(options: &RamOptions) -> Result<u64, Error> {
 pub(super) async fn start(
     options: &RamOptions,
     client: u64,
-    intent: Intent,
-    placed: Placed,
-    seen: Vec<Seen>,
-) -> Result<(Handle, JoinSet<()>), Error> {
+    intent: MachineIntent,
+    placed: DeviceDonors,
+    seen: Vec<SurveyResult>,
+) -> Result<(OwnerHandle, JoinSet<()>), Error> {
     let spares = placed.spares(&seen);
-    let is_used = |(at, _): &(usize, &Address)| placed.places.contains(&(options.donors.len() + at));
+    let is_used = |(at, _): &(usize, &DonorAddress)| placed.places.contains(&(options.donors.len() + at));
     let used = options.spares.iter().enumerate().filter(is_used).map(|(_, spare)| spare.text.clone()).collect();
-    let answers = |seen: &&Seen| seen.page().is_some();
+    let answers = |seen: &&SurveyResult| seen.page().is_some();
     let answering = seen.iter().filter(answers).map(|seen| seen.name().to_owned()).collect();
-    let Placed { geometry, places } = placed;
+    let DeviceDonors { geometry, places } = placed;
     let labels: Vec<String> = places.iter().map(|place| seen[*place].label()).collect();
     let patience_us = options.patience.as_micros() as u64;
-    let times = Times { patience_us, scrub_us: scrub_us(options.scrub_bytes), ..times() };
-    let targets: Vec<(Target, u64)> = places.iter().map(|place| (seen[*place].target.clone(), EPOCHS)).collect();
+    let times = MachineTimes { patience_us, scrub_us: scrub_us(options.scrub_bytes), ..times() };
+    let targets: Vec<(SessionTarget, u64)> = places.iter().map(|place| (seen[*place].target.clone(), EPOCHS)).collect();
     let names: Vec<String> = places.iter().map(|place| seen[*place].name().to_owned()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     // The sessions of the survey are not needed any more.
     drop(seen);
-    let refuse = |refusal: &crate::mirror::Refusal| {
+    let refuse = |refusal: &crate::mirror::AttachRefusal| {
         let (kind, detail) = describe(refusal, &names);
         (kind, detail)
     };
@@ -106,8 +107,8 @@ pub(super) async fn start(
     let machine = machine(geometry, labels.clone(), client, intent, times)
         .map_err(|refusal| refuse(&refusal))
         .map_err(|(kind, detail)| error(options, kind, detail))?;
-    let (mut owner, mut handle) = Owner::new(options, machine, targets, places, labels, geometry, REQUESTS_MAX);
-    owner.spares = Spares::new(spares, used, answering);
+    let (mut owner, mut handle) = DeviceOwner::new(options, machine, targets, places, labels, geometry, REQUESTS_MAX);
+    owner.spares = SpareDonors::new(spares, used, answering);
     let recovered_bytes = if geometry.is_log() { donor_bytes * u64::from(geometry.members) } else { 0 };
     let recovery = Duration::from_secs(recovered_bytes / RECOVERY_BYTES_PER_SECOND);
     let mut tasks = JoinSet::new();
@@ -121,16 +122,16 @@ pub(super) async fn start(
             parts.push(detail);
             Err(error(options, kind, parts.join("; ")))
         }
-        Ok(Err(_)) => Err(error(options, ErrorKind::Io, "it was given up".to_owned())),
-        Err(_) => Err(error(options, ErrorKind::TimedOut, "its donors do not answer in time".to_owned())),
+        Ok(Err(_)) => Err(error(options, DeviceErrorKind::Io, "it was given up".to_owned())),
+        Err(_) => Err(error(options, DeviceErrorKind::TimedOut, "its donors do not answer in time".to_owned())),
     }
 }
 
 /// Has an owner detach the device, and waits until it has ended. *Returns* whether every donor that counts was told;
 /// also `true` if another client has the device, as then there is nothing to tell.
-pub(super) async fn give_up(commands: &mpsc::Sender<Command>, mut reports: watch::Receiver<Report>) -> bool {
+pub(super) async fn give_up(commands: &mpsc::Sender<OwnerCommand>, mut reports: watch::Receiver<DeviceReport>) -> bool {
     let (reply, end) = oneshot::channel();
-    let is_told = match commands.send(Command::Detach { reply }).await {
+    let is_told = match commands.send(OwnerCommand::Detach { reply }).await {
         Ok(()) => end.await.ok(),
         Err(_) => None,
     };
@@ -150,15 +151,15 @@ impl RedundantDevice {
         let seen = finish(&options, client, seen).await;
         let placed = place(&options, &seen)?;
         if let Some(other) = survey::owner(&seen).filter(|_| !options.take_over) {
-            return Err(error(&options, ErrorKind::Busy, owned(&other)));
+            return Err(error(&options, DeviceErrorKind::Busy, owned(&other)));
         }
-        let intent = Intent::Attach { take_over: options.take_over, trust_remaining: options.trust_remaining };
+        let intent = MachineIntent::Attach { take_over: options.take_over, trust_remaining: options.trust_remaining };
         let preferred = PREFERRED_BYTES.saturating_mul(u32::from(placed.geometry.members));
         let (size_bytes, is_log) = (placed.geometry.bytes, placed.geometry.is_log());
         let (handle, owner) = start(&options, client, intent, placed, seen).await?;
         let (write_survives, flush_survives) = handle.reports.borrow().survives();
         let request_bytes_max = if is_log { LOG_REQUEST_BYTES_MAX } else { REQUEST_BYTES_MAX };
-        let geometry = Geometry {
+        let geometry = DeviceGeometry {
             size_bytes,
             block_bytes: BLOCK_BYTES,
             atomic_bytes: 512,
@@ -167,15 +168,15 @@ impl RedundantDevice {
             write_survives,
             flush_survives,
         };
-        let Handle { commands, reports, .. } = handle;
+        let OwnerHandle { commands, reports, .. } = handle;
         let places = Arc::new(Semaphore::new(REQUESTS_MAX));
         let detached = OnceCell::new();
-        let inner = Inner { geometry, request_bytes_max, commands, places, reports, detached };
+        let inner = RedundantDeviceState { geometry, request_bytes_max, commands, places, reports, detached };
         Ok(RedundantDevice { inner: Arc::new(inner), _owner: owner })
     }
 
     /// Returns the device's report.
-    pub fn report(&self) -> Report {
+    pub fn report(&self) -> DeviceReport {
         self.inner.reports.borrow().clone()
     }
 
@@ -199,13 +200,13 @@ impl RedundantDevice {
     /// is not trusted, this waits.
     ///
     /// *Errors*: in words, that the device was given up. *Cost*: everything that the donors have is read once.
-    pub async fn scrub(&self) -> Result<Findings, String> {
+    pub async fn scrub(&self) -> Result<ScrubFindings, String> {
         self.remote().scrub().await
     }
 
     /// Controls the device for as long as it is there, and does not keep it.
-    pub fn remote(&self) -> Remote {
-        Remote::new(self.inner.reports.clone(), self.inner.commands.downgrade())
+    pub fn remote(&self) -> DeviceController {
+        DeviceController::new(self.inner.reports.clone(), self.inner.commands.downgrade())
     }
 
     /// Detaches the device after requests in progress and a last flush, and tells the donors. A second call returns
@@ -219,12 +220,12 @@ impl RedundantDevice {
 
     fn request(
         &self,
-        operation: Operation,
+        operation: DeviceOperation,
         offset: u64,
         length: u64,
-        context: Context,
-    ) -> Result<nectary_block::Request, Error> {
-        let request = nectary_block::Request::new(operation, offset, length, context);
+        context: IoContext,
+    ) -> Result<nectary_block::DeviceRequest, Error> {
+        let request = nectary_block::DeviceRequest::new(operation, offset, length, context);
         request.check(|| self.spec(), &self.inner.geometry)?;
         Ok(request)
     }
@@ -232,8 +233,8 @@ impl RedundantDevice {
     /// Does a request without data, in parts that are short enough for the machine.
     fn ranged(
         &self,
-        checked: Result<nectary_block::Request, Error>,
-        part: impl Fn(u64, u64) -> Request + Send + 'static,
+        checked: Result<nectary_block::DeviceRequest, Error>,
+        part: impl Fn(u64, u64) -> MirrorRequest + Send + 'static,
     ) -> IoFuture<()> {
         let request = match checked {
             Ok(request) => request,
@@ -253,25 +254,25 @@ impl RedundantDevice {
     }
 }
 
-impl Inner {
+impl RedundantDeviceState {
     /// Returns the SPEC that names the present donors.
     fn spec(&self) -> String {
         self.reports.borrow().spec.to_string()
     }
 
     /// Passes a request to the machine and waits for its result.
-    async fn submit(&self, of: &nectary_block::Request, request: Request) -> Result<Bytes, Error> {
+    async fn submit(&self, of: &nectary_block::DeviceRequest, request: MirrorRequest) -> Result<Bytes, Error> {
         let work = async {
             let _place = self.places.acquire().await.map_err(|_| self.ended(of))?;
             let (reply, end) = oneshot::channel();
-            self.commands.send(Command::Submit { request, reply }).await.map_err(|_| self.ended(of))?;
+            self.commands.send(OwnerCommand::Submit { request, reply }).await.map_err(|_| self.ended(of))?;
             end.await.map_err(|_| self.ended(of))?.map_err(|error| self.failed(of, &error))
         };
         match of.deadline {
             None => work.await,
             Some(deadline) => tokio::time::timeout_at(deadline.into(), work).await.unwrap_or_else(|_| {
                 let detail = "the deadline passed before the donors answered".to_owned();
-                Err(of.error(ErrorKind::TimedOut, || self.spec(), detail))
+                Err(of.error(DeviceErrorKind::TimedOut, || self.spec(), detail))
             }),
         }
     }
@@ -282,23 +283,23 @@ impl Inner {
                 return Ok(());
             }
             let detail = "not every donor could be told that it is detached: the next client begins as after a crash";
-            Err(Error::new(ErrorKind::TimedOut, &self.spec(), Operation::Close, detail))
+            Err(Error::new(DeviceErrorKind::TimedOut, &self.spec(), DeviceOperation::Close, detail))
         };
         self.detached.get_or_init(|| detach).await.clone()
     }
 
-    fn ended(&self, of: &nectary_block::Request) -> Error {
+    fn ended(&self, of: &nectary_block::DeviceRequest) -> Error {
         let reason = self.reports.borrow().ended.clone().unwrap_or_else(|| "the device was given up".into());
-        of.error(ErrorKind::Latched, || self.spec(), reason.to_string())
+        of.error(DeviceErrorKind::Latched, || self.spec(), reason.to_string())
     }
 
-    fn failed(&self, of: &nectary_block::Request, error: &MirrorError) -> Error {
+    fn failed(&self, of: &nectary_block::DeviceRequest, error: &MirrorError) -> Error {
         let kind = match error {
-            MirrorError::Patience { .. } | MirrorError::Lost { .. } => ErrorKind::Io,
-            MirrorError::Corrupt { .. } | MirrorError::Busy => ErrorKind::Io,
+            MirrorError::Patience { .. } | MirrorError::Lost { .. } => DeviceErrorKind::Io,
+            MirrorError::Corrupt { .. } | MirrorError::Busy => DeviceErrorKind::Io,
             MirrorError::NotAttached => return self.ended(of),
-            MirrorError::Superseded => ErrorKind::Latched,
-            MirrorError::Range { .. } => ErrorKind::Invalid,
+            MirrorError::Superseded => DeviceErrorKind::Latched,
+            MirrorError::Range { .. } => DeviceErrorKind::Invalid,
         };
         of.error(kind, || self.spec(), error.to_string())
     }
@@ -309,9 +310,9 @@ fn refused<T: Send + 'static>(error: Error) -> IoFuture<T> {
 }
 
 /// The caller's buffers while the machine uses them; the caller gets them back.
-struct Lent(Arc<Vec<Buffer>>);
+struct CallerBuffers(Arc<Vec<Buffer>>);
 
-impl AsRef<[u8]> for Lent {
+impl AsRef<[u8]> for CallerBuffers {
     fn as_ref(&self) -> &[u8] {
         self.0.first().map_or(&[], |buffer| buffer)
     }
@@ -325,7 +326,7 @@ fn lend(buffers: Vec<Buffer>) -> (Bytes, Arc<Vec<Buffer>>) {
         Bytes::from(joined)
     });
     let buffers = Arc::new(buffers);
-    (joined.unwrap_or_else(|| Bytes::from_owner(Lent(buffers.clone()))), buffers)
+    (joined.unwrap_or_else(|| Bytes::from_owner(CallerBuffers(buffers.clone()))), buffers)
 }
 
 /// Returns the buffers, or copies of them if a request to a donor still uses them.
@@ -338,15 +339,21 @@ impl BlockDevice for RedundantDevice {
         self.inner.spec()
     }
 
-    fn geometry(&self) -> Geometry {
+    fn geometry(&self) -> DeviceGeometry {
         let (write_survives, flush_survives) = self.inner.reports.borrow().survives();
-        Geometry { write_survives, flush_survives, ..self.inner.geometry }
+        DeviceGeometry { write_survives, flush_survives, ..self.inner.geometry }
     }
 
-    fn read_at(&self, offset: u64, mut buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+    fn read_at(&self, offset: u64, mut buffers: Vec<Buffer>, context: IoContext) -> IoFuture<Vec<Buffer>> {
         let geometry = &self.inner.geometry;
-        let checked =
-            nectary_block::Request::vectored(Operation::Read, offset, &buffers, context, || self.spec(), geometry);
+        let checked = nectary_block::DeviceRequest::vectored(
+            DeviceOperation::Read,
+            offset,
+            &buffers,
+            context,
+            || self.spec(),
+            geometry,
+        );
         let request = match checked {
             Ok(request) if request.length == 0 => return Box::pin(std::future::ready(Ok(buffers))),
             Ok(request) => request,
@@ -358,7 +365,7 @@ impl BlockDevice for RedundantDevice {
             let mut at = 0;
             while done < request.length {
                 let bytes = inner.request_bytes_max.min(request.length - done);
-                let data = inner.submit(&request, Request::Read { offset: offset + done, bytes }).await?;
+                let data = inner.submit(&request, MirrorRequest::Read { offset: offset + done, bytes }).await?;
                 let mut rest = &data[..];
                 while !rest.is_empty() {
                     if into.is_empty() {
@@ -383,14 +390,20 @@ impl BlockDevice for RedundantDevice {
         offset: u64,
         buffers: Vec<Buffer>,
         flags: WriteFlags,
-        context: Context,
+        context: IoContext,
     ) -> IoFuture<Vec<Buffer>> {
         let geometry = &self.inner.geometry;
-        let checked =
-            nectary_block::Request::vectored(Operation::Write, offset, &buffers, context, || self.spec(), geometry);
+        let checked = nectary_block::DeviceRequest::vectored(
+            DeviceOperation::Write,
+            offset,
+            &buffers,
+            context,
+            || self.spec(),
+            geometry,
+        );
         let request = match checked {
             Ok(request) if request.length == 0 => return Box::pin(std::future::ready(Ok(buffers))),
-            Ok(request) => nectary_block::Request { fua: flags.fua, ..request },
+            Ok(request) => nectary_block::DeviceRequest { fua: flags.fua, ..request },
             Err(error) => return refused(error),
         };
         let inner = self.inner.clone();
@@ -400,7 +413,7 @@ impl BlockDevice for RedundantDevice {
             while !data.is_empty() {
                 let part = data.split_to(data.len().min(inner.request_bytes_max as usize));
                 let next = at + part.len() as u64;
-                inner.submit(&request, Request::Write { offset: at, data: part, force: flags.fua }).await?;
+                inner.submit(&request, MirrorRequest::Write { offset: at, data: part, force: flags.fua }).await?;
                 at = next;
             }
             drop(data);
@@ -408,44 +421,44 @@ impl BlockDevice for RedundantDevice {
         })
     }
 
-    fn flush(&self, context: Context) -> IoFuture<()> {
-        let request = match self.request(Operation::Flush, 0, 0, context) {
+    fn flush(&self, context: IoContext) -> IoFuture<()> {
+        let request = match self.request(DeviceOperation::Flush, 0, 0, context) {
             Ok(request) => request,
             Err(error) => return refused(error),
         };
         let inner = self.inner.clone();
-        Box::pin(async move { inner.submit(&request, Request::Flush).await.map(drop) })
+        Box::pin(async move { inner.submit(&request, MirrorRequest::Flush).await.map(drop) })
     }
 
-    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        let checked = self.request(Operation::Discard, offset, length, context);
-        self.ranged(checked, |offset, bytes| Request::Trim { offset, bytes })
+    fn discard(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
+        let checked = self.request(DeviceOperation::Discard, offset, length, context);
+        self.ranged(checked, |offset, bytes| MirrorRequest::Trim { offset, bytes })
     }
 
-    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        let checked = self.request(Operation::WriteZeroes, offset, length, context);
-        self.ranged(checked, |offset, bytes| Request::WriteZeroes { offset, bytes, force: false })
+    fn write_zeroes(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
+        let checked = self.request(DeviceOperation::WriteZeroes, offset, length, context);
+        self.ranged(checked, |offset, bytes| MirrorRequest::WriteZeroes { offset, bytes, force: false })
     }
 
     /// The whole range counts as mapped, because the copies are not compared.
-    fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
-        match self.request(Operation::Allocation, offset, length, context) {
+    fn allocation(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<Vec<DeviceExtent>> {
+        match self.request(DeviceOperation::Allocation, offset, length, context) {
             Ok(_) if length == 0 => Box::pin(std::future::ready(Ok(Vec::new()))),
-            Ok(_) => Box::pin(std::future::ready(Ok(vec![Extent { offset, length, mapped: true }]))),
+            Ok(_) => Box::pin(std::future::ready(Ok(vec![DeviceExtent { offset, length, mapped: true }]))),
             Err(error) => refused(error),
         }
     }
 
     fn grow(&self, size_bytes: u64) -> IoFuture<()> {
-        let Geometry { size_bytes: now, block_bytes, .. } = self.inner.geometry;
+        let DeviceGeometry { size_bytes: now, block_bytes, .. } = self.inner.geometry;
         let (kind, detail) = match size_bytes {
             bytes if bytes == now => return Box::pin(std::future::ready(Ok(()))),
             bytes if bytes < now || !bytes.is_multiple_of(u64::from(block_bytes)) => {
-                (ErrorKind::Invalid, format!("it has {now} bytes, grows only, by blocks of {block_bytes}"))
+                (DeviceErrorKind::Invalid, format!("it has {now} bytes, grows only, by blocks of {block_bytes}"))
             }
-            _ => (ErrorKind::Unsupported, "detach it, and grow it with `nectary ram grow`".to_owned()),
+            _ => (DeviceErrorKind::Unsupported, "detach it, and grow it with `nectary ram grow`".to_owned()),
         };
-        let request = nectary_block::Request::new(Operation::Grow, 0, size_bytes, Context::default());
+        let request = nectary_block::DeviceRequest::new(DeviceOperation::Grow, 0, size_bytes, IoContext::default());
         refused(request.error(kind, || self.spec(), detail))
     }
 
@@ -454,7 +467,7 @@ impl BlockDevice for RedundantDevice {
         Box::pin(async move { inner.detach().await })
     }
 
-    fn figures(&self) -> Vec<Figures> {
+    fn figures(&self) -> Vec<DeviceCounters> {
         self.inner.reports.borrow().numbers()
     }
 }

@@ -15,32 +15,33 @@
 
 use std::ops::Range;
 
-use nectary_block::{Error, ErrorKind, exact_size, format_size};
+use nectary_block::{DeviceErrorKind, Error, exact_size, format_size};
 
 use super::client::donor_bytes;
 use super::device::{draw_client, give_up, start};
-use super::owner::Handle;
+use super::owner::OwnerHandle;
 use super::planted::{Bug, before_durable_step, planted};
 use super::remnants::{area, trim};
-use super::session::{Ended, begin, window};
+use super::session::{DonorRequestOutcome, begin, window};
 use super::survey::{
-    self, EPOCHS, Placed, Seen, describe, error, found, look_patiently, owned_elsewhere, part_bytes, place,
+    self, DeviceDonors, EPOCHS, SurveyResult, describe, error, found, look_patiently, owned_elsewhere, part_bytes,
+    place,
 };
 use super::unfinished::finish;
-use crate::device::{Made, RamOptions};
+use crate::device::{DeviceShares, RamOptions};
 use crate::donor::PROMISE_BYTES;
 use crate::format::record::STRIPES_MAX;
-use crate::format::{Code, Former, GROWTHS_MAX, Geometry, LogShape, Record, Stamp};
-use crate::log::Configuration;
-use crate::mirror::{Donor, DonorRequest, Intent, Refusal, Reply, Ring, Rows, merge};
+use crate::format::{DonorRecord, FormerSize, GROWTHS_MAX, LogShape, RecordGeometry, RecordStamp, RedundancyCode};
+use crate::log::ParityLogConfiguration;
+use crate::mirror::{AttachRefusal, Donor, DonorReply, DonorRequest, MachineIntent, MirrorRing, ParityLayout, merge};
 
 /// Makes a device larger.
 ///
 /// *Errors*: as [`grow`](crate::device::grow).
-pub async fn grow(options: &RamOptions, bytes: u64) -> Result<Made, Error> {
+pub async fn grow(options: &RamOptions, bytes: u64) -> Result<DeviceShares, Error> {
     let (_, seen, placed) = look_alone(options).await?;
     let before = placed.geometry;
-    let after = grown(&before, bytes).map_err(|detail| error(options, ErrorKind::Invalid, detail))?;
+    let after = grown(&before, bytes).map_err(|detail| error(options, DeviceErrorKind::Invalid, detail))?;
     if after != before {
         check_room(options, &seen, &placed, donor_bytes(&after))?;
         for (position, place) in placed.places.iter().enumerate() {
@@ -52,31 +53,31 @@ pub async fn grow(options: &RamOptions, bytes: u64) -> Result<Made, Error> {
     drop(seen);
     let (client, seen, placed) = look_alone(options).await?;
     if placed.geometry != before {
-        return Err(error(options, ErrorKind::Busy, "another client has changed it meanwhile".to_owned()));
+        return Err(error(options, DeviceErrorKind::Busy, "another client has changed it meanwhile".to_owned()));
     }
-    let intent = Intent::Attach { take_over: false, trust_remaining: false };
+    let intent = MachineIntent::Attach { take_over: false, trust_remaining: false };
     // The device is attached with the new size only when all donors that are there have stored it; one that has ended
     // since the look is left, and filled when it is back.
-    let placed = Placed { geometry: after, ..placed };
-    let (Handle { commands, reports, .. }, _owner) = start(options, client, intent, placed, seen).await?;
+    let placed = DeviceDonors { geometry: after, ..placed };
+    let (OwnerHandle { commands, reports, .. }, _owner) = start(options, client, intent, placed, seen).await?;
     // If a donor cannot be told, the device has grown nevertheless: the next client begins as after a crash.
     let _ = give_up(&commands, reports).await;
     let shares = vec![donor_bytes(&after); usize::from(after.members)];
-    Ok(Made { id: options.id.clone(), size_bytes: after.bytes, redundancy: options.redundancy, shares })
+    Ok(DeviceShares { id: options.id.clone(), size_bytes: after.bytes, redundancy: options.redundancy, shares })
 }
 
 /// Finds the donors of a device that no client has, with a new client's number. All of them must be there with all data.
-async fn look_alone(options: &RamOptions) -> Result<(u64, Vec<Seen>, Placed), Error> {
+async fn look_alone(options: &RamOptions) -> Result<(u64, Vec<SurveyResult>, DeviceDonors), Error> {
     let options = &RamOptions { take_over: false, trust_remaining: false, ..options.clone() };
     let client = draw_client(options)?;
     let seen = look_patiently(options, client, false).await;
     let seen = finish(options, client, seen).await;
     let placed = place(options, &seen)?;
     if let Some(other) = survey::owner(&seen) {
-        return Err(error(options, ErrorKind::Busy, owned_elsewhere(&other)));
+        return Err(error(options, DeviceErrorKind::Busy, owned_elsewhere(&other)));
     }
     let names: Vec<&str> = placed.places.iter().map(|place| seen[*place].name()).collect();
-    let refuse = |refusal: &Refusal| {
+    let refuse = |refusal: &AttachRefusal| {
         let (kind, detail) = describe(refusal, &names);
         error(options, kind, detail)
     };
@@ -87,7 +88,7 @@ async fn look_alone(options: &RamOptions) -> Result<(u64, Vec<Seen>, Placed), Er
         let detail = format!("all donors are needed with their parts: attach it without {} first", missing.join(", "));
         return Err(error(
             options,
-            ErrorKind::Absent,
+            DeviceErrorKind::Absent,
             format!("{detail}, and grow it when they are filled or replaced"),
         ));
     }
@@ -95,7 +96,7 @@ async fn look_alone(options: &RamOptions) -> Result<(u64, Vec<Seen>, Placed), Er
 }
 
 /// Returns the geometry of the device with another size. *Errors*: why the size is not possible, in words.
-fn grown(before: &Geometry, bytes: u64) -> Result<Geometry, String> {
+fn grown(before: &RecordGeometry, bytes: u64) -> Result<RecordGeometry, String> {
     if bytes < before.bytes {
         return Err(format!(
             "the device has {}, and does not shrink to {}",
@@ -106,9 +107,9 @@ fn grown(before: &Geometry, bytes: u64) -> Result<Geometry, String> {
     if bytes == before.bytes {
         return Ok(*before);
     }
-    let mut after = Geometry { bytes, ..*before };
-    if let Code::Log(log) = before.code {
-        after.code = Code::Log(grown_log(before, &log, bytes)?);
+    let mut after = RecordGeometry { bytes, ..*before };
+    if let RedundancyCode::Log(log) = before.code {
+        after.code = RedundancyCode::Log(grown_log(before, &log, bytes)?);
     } else if after.stripes() > STRIPES_MAX {
         let most = format_size(STRIPES_MAX * u64::from(before.stripe_bytes));
         return Err(format!("it has {} and stripes for at most {most}", format_size(before.bytes)));
@@ -117,12 +118,12 @@ fn grown(before: &Geometry, bytes: u64) -> Result<Geometry, String> {
     Ok(after)
 }
 
-fn grown_log(before: &Geometry, log: &LogShape, bytes: u64) -> Result<LogShape, String> {
-    let former = Former { blocks: before.blocks() as u32, groups: log.groups };
-    let Some(count) = log.formers.iter().position(|former| *former == Former::default()) else {
+fn grown_log(before: &RecordGeometry, log: &LogShape, bytes: u64) -> Result<LogShape, String> {
+    let former = FormerSize { blocks: before.blocks() as u32, groups: log.groups };
+    let Some(count) = log.formers.iter().position(|former| *former == FormerSize::default()) else {
         return Err(format!("it has grown {GROWTHS_MAX} times, which is the most"));
     };
-    let mut layout = Configuration::layout_of(before).ok_or("another version of this program has made it")?;
+    let mut layout = ParityLogConfiguration::layout_of(before).ok_or("another version of this program has made it")?;
     let blocks = u32::try_from(bytes / u64::from(before.block_bytes)).ok();
     layout.blocks = blocks.filter(|blocks| *blocks <= crate::placement::BLOCKS_MAX).ok_or_else(|| {
         let most = format_size(u64::from(crate::placement::BLOCKS_MAX) * u64::from(before.block_bytes));
@@ -133,9 +134,9 @@ fn grown_log(before: &Geometry, log: &LogShape, bytes: u64) -> Result<LogShape, 
     Ok(LogShape { groups: layout.rows(), formers, ..*log })
 }
 
-/// Checks that every donor has enough free memory, and may give so much to one device. *Errors*: [`ErrorKind::Full`]
+/// Checks that every donor has enough free memory, and may give so much to one device. *Errors*: [`DeviceErrorKind::Full`]
 /// names those that do not.
-fn check_room(options: &RamOptions, seen: &[Seen], placed: &Placed, part: u64) -> Result<(), Error> {
+fn check_room(options: &RamOptions, seen: &[SurveyResult], placed: &DeviceDonors, part: u64) -> Result<(), Error> {
     let lacks = |place: &usize| {
         let there = seen[*place].state.as_ref().ok()?;
         let has = part_bytes(there).checked_next_multiple_of(PROMISE_BYTES).unwrap_or(u64::MAX);
@@ -152,18 +153,18 @@ fn check_room(options: &RamOptions, seen: &[Seen], placed: &Placed, part: u64) -
     if lacking.is_empty() {
         return Ok(());
     }
-    Err(error(options, ErrorKind::Full, lacking.join("; ")))
+    Err(error(options, DeviceErrorKind::Full, lacking.join("; ")))
 }
 
 /// Gives a donor room for its larger part, and makes the bytes read as zeroes that the device gets there. Until the
 /// donor is attached again, it counts as detached.
 async fn make_room(
-    donor: &Seen,
-    before: &Geometry,
-    after: &Geometry,
+    donor: &SurveyResult,
+    before: &RecordGeometry,
+    after: &RecordGeometry,
     position: Donor,
-) -> Result<(), (ErrorKind, String)> {
-    let failed = |why: String| (ErrorKind::Io, why);
+) -> Result<(), (DeviceErrorKind, String)> {
+    let failed = |why: String| (DeviceErrorKind::Io, why);
     let used = "another client uses it at this moment: detach it there, then give the command again";
     let Ok(there) = &donor.state else { return Err(failed("it does not answer any more".to_owned())) };
     before_durable_step().await;
@@ -171,17 +172,17 @@ async fn make_room(
         donor.target.connect(EPOCHS + 1, Some(donor_bytes(after))).await.map_err(|away| failed(away.reason()))?;
     let device = &reached.device;
     let (now, is_owned) = area(device).await.map_err(failed)?;
-    let record = Record::decode(&now).map_err(|error| failed(format!("the record of the device: {error}")))?;
-    let expected = Stamp::of(&now);
-    if is_owned || expected != Stamp::of(&there.area) {
-        return Err((ErrorKind::Busy, used.to_owned()));
+    let record = DonorRecord::decode(&now).map_err(|error| failed(format!("the record of the device: {error}")))?;
+    let expected = RecordStamp::of(&now);
+    if is_owned || expected != RecordStamp::of(&there.area) {
+        return Err((DeviceErrorKind::Busy, used.to_owned()));
     }
-    let stamp = Stamp { client: 0, revision: expected.next_revision(), ..expected };
-    let record = bytes::Bytes::from(Record { stamp, ..record }.encode());
+    let stamp = RecordStamp { client: 0, revision: expected.next_revision(), ..expected };
+    let record = bytes::Bytes::from(DonorRecord { stamp, ..record }.encode());
     match begin(device, DonorRequest::SwapMetadata { expected, record }).await {
-        Ended::Answered(Reply::Done) => {}
-        Ended::Answered(_) => return Err((ErrorKind::Busy, used.to_owned())),
-        Ended::Lost(reason) => return Err(failed(reason)),
+        DonorRequestOutcome::Answered(DonorReply::Done) => {}
+        DonorRequestOutcome::Answered(_) => return Err((DeviceErrorKind::Busy, used.to_owned())),
+        DonorRequestOutcome::Lost(reason) => return Err(failed(reason)),
     }
     let behind = donor_bytes(before)..window(device);
     for range in added(before, position).into_iter().chain(std::iter::once(behind)) {
@@ -193,18 +194,18 @@ async fn make_room(
 
 /// Returns the bytes inside the present part of a donor that belong to the device only when it has grown: the rest of
 /// the last stripe. Its parity stays: for the blocks behind the end of the device, it is computed with zeroes.
-fn added(before: &Geometry, position: Donor) -> Vec<Range<u64>> {
+fn added(before: &RecordGeometry, position: Donor) -> Vec<Range<u64>> {
     let stripe_bytes = u64::from(before.stripe_bytes);
     let Some(used @ 1..) = before.bytes.checked_rem(stripe_bytes) else { return Vec::new() };
     let stripe = before.stripes() - 1;
     match before.code {
-        Code::Mirror => {
-            let places = Ring::new(before).places(stripe);
+        RedundancyCode::Mirror => {
+            let places = MirrorRing::new(before).places(stripe);
             let mine = places.iter().filter(|place| place.donor == position);
             mine.map(|place| place.offset + used..place.offset + stripe_bytes).collect()
         }
-        Code::Parity => {
-            let (rows, chunk_bytes) = (Rows::new(before), u64::from(before.chunk_bytes()));
+        RedundancyCode::Parity => {
+            let (rows, chunk_bytes) = (ParityLayout::new(before), u64::from(before.chunk_bytes()));
             let member = rows.member(stripe, position);
             let kept = match member == rows.parity() {
                 true if planted(Bug::ParityTrimmed) => 0,
@@ -215,6 +216,6 @@ fn added(before: &Geometry, position: Donor) -> Vec<Range<u64>> {
             let rest = begins_at + kept..begins_at + chunk_bytes;
             if rest.is_empty() { Vec::new() } else { vec![rest] }
         }
-        Code::Log(_) => Vec::new(),
+        RedundancyCode::Log(_) => Vec::new(),
     }
 }

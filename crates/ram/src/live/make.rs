@@ -6,27 +6,27 @@
 
 use std::time::Duration;
 
-use nectary_block::{Error, ErrorKind, Operation, format_size};
+use nectary_block::{DeviceErrorKind, DeviceOperation, Error, format_size};
 
 use super::client::donor_bytes;
 use super::device::{draw_client, give_up, start};
-use super::owner::Handle;
+use super::owner::OwnerHandle;
 use super::planted::{Bug, before_durable_step, planted};
 use super::remnants::trim;
-use super::session::{Away, Ended, begin, incarnation};
+use super::session::{DonorConnectError, DonorRequestOutcome, begin, incarnation};
 use super::survey::{
-    Placed, Seen, There, check_makes, check_named, check_redundant, error, look, newest, owned, owned_elsewhere, owner,
-    part_bytes,
+    DeviceDonors, SurveyResult, SurveyedDonor, check_makes, check_named, check_redundant, error, look, newest, owned,
+    owned_elsewhere, owner, part_bytes,
 };
-use crate::device::deleting::{Outcome, conclude};
+use crate::device::deleting::{DeletionOutcome, conclude};
 use crate::device::together::together;
-use crate::device::{Made, OVERFLOW_PERCENT, RamOptions, Redundancy};
+use crate::device::{DeviceShares, OVERFLOW_PERCENT, RamOptions, Redundancy};
 use crate::donor::{BLOCK_BYTES, PROMISE_BYTES, random};
 use crate::format::record::{STRIPE_BYTES_MAX, STRIPES_MAX};
-use crate::format::{Code, Formers, Geometry, MemberState, Record, Stamp};
-use crate::log::Configuration;
-use crate::mirror::{DonorRequest, Intent, Reply, Times};
-use crate::placement::{Layout, Log, Policy};
+use crate::format::{DonorRecord, Formers, MemberState, RecordGeometry, RecordStamp, RedundancyCode};
+use crate::log::ParityLogConfiguration;
+use crate::mirror::{DonorReply, DonorRequest, MachineIntent, MachineTimes};
+use crate::placement::{LogPlacement, PlacementSettings, RedundancyPolicy};
 
 /// The length of a stripe, unless the device is so large that it needs longer ones. *Units*: bytes.
 const STRIPE_BYTES: u64 = 1 << 20;
@@ -58,10 +58,10 @@ const LEFT_LOOKS_MAX: usize = 40;
 /// Makes a device on donors that have nothing of it yet.
 ///
 /// *Errors*: a donor does not answer, has the device already, or has too little memory; two donors may fail together.
-pub async fn create(options: &RamOptions) -> Result<Made, Error> {
-    let fail = |kind: ErrorKind, detail: String| Err(error(options, kind, detail));
+pub async fn create(options: &RamOptions) -> Result<DeviceShares, Error> {
+    let fail = |kind: DeviceErrorKind, detail: String| Err(error(options, kind, detail));
     let Some(bytes) = options.size_bytes else {
-        return fail(ErrorKind::Invalid, "a new device needs a size: size=8G".to_owned());
+        return fail(DeviceErrorKind::Invalid, "a new device needs a size: size=8G".to_owned());
     };
     let client = draw_client(options)?;
     let geometry = match options.redundancy {
@@ -76,7 +76,7 @@ pub async fn create(options: &RamOptions) -> Result<Made, Error> {
     let mut seen = look(&alone, client).await;
     // A donor frees a part that was deleted when the last connection to it has ended.
     for _ in 0..LEFT_LOOKS_MAX {
-        let is_left = |donor: &Seen| matches!(&donor.state, Ok(there) if Record::is_absent(&there.area) && part_bytes(there) != part);
+        let is_left = |donor: &SurveyResult| matches!(&donor.state, Ok(there) if DonorRecord::is_absent(&there.area) && part_bytes(there) != part);
         if !seen.iter().any(is_left) {
             break;
         }
@@ -89,27 +89,27 @@ pub async fn create(options: &RamOptions) -> Result<Made, Error> {
     for donor in &seen {
         let name = donor.name();
         match &donor.state {
-            Ok(There { area, .. }) if !Record::is_absent(area) && is_ready(area) => {
+            Ok(SurveyedDonor { area, .. }) if !DonorRecord::is_absent(area) && is_ready(area) => {
                 taken.push(format!("{name}: it has the device already"));
             }
             Ok(there) if part_bytes(there) != part => {
                 taken.push(format!("{name}: it has a part of a device of this name, with another size"));
             }
             Ok(_) => {}
-            Err(Away::Absent(page)) if page.free_bytes < part.next_multiple_of(PROMISE_BYTES) => {
+            Err(DonorConnectError::Absent(page)) if page.free_bytes < part.next_multiple_of(PROMISE_BYTES) => {
                 small.push(format!("{name} {}", format_size(page.free_bytes)));
             }
-            Err(Away::Absent(_)) => {}
-            Err(Away::Refused(why)) => taken.push(format!("{name}: {why}")),
+            Err(DonorConnectError::Absent(_)) => {}
+            Err(DonorConnectError::Refused(why)) => taken.push(format!("{name}: {why}")),
             Err(other) => away.push(format!("{name}: {}", other.reason())),
         }
     }
     if !away.is_empty() {
-        return fail(ErrorKind::Absent, format!("{}; all donors are needed", away.join("; ")));
+        return fail(DeviceErrorKind::Absent, format!("{}; all donors are needed", away.join("; ")));
     }
     if !taken.is_empty() {
         let remedy = "attach what is there, or delete it first with `nectary ram delete SPEC`";
-        return fail(ErrorKind::Busy, format!("{}; {remedy}", taken.join("; ")));
+        return fail(DeviceErrorKind::Busy, format!("{}; {remedy}", taken.join("; ")));
     }
     if !small.is_empty() {
         let (size, needed) = (format_size(bytes), format_size(part.next_multiple_of(PROMISE_BYTES)));
@@ -118,84 +118,84 @@ pub async fn create(options: &RamOptions) -> Result<Made, Error> {
             options.redundancy.name(),
             small.join(", ")
         );
-        return fail(ErrorKind::Full, detail);
+        return fail(DeviceErrorKind::Full, detail);
     }
     // What a deletion that was cut short has left there is no part of the new device.
     for donor in &seen {
         let Some(there) = donor.state.as_ref().ok().filter(|_| !planted(Bug::RemainsKept)) else { continue };
         if let Err(why) = empty(there).await {
-            return fail(ErrorKind::Io, format!("{}: {why}", donor.name()));
+            return fail(DeviceErrorKind::Io, format!("{}: {why}", donor.name()));
         }
     }
     let places = (0..seen.len()).collect();
-    let (Handle { commands, reports, .. }, _owner) =
-        start(options, client, Intent::Create, Placed { geometry, places }, seen).await?;
+    let (OwnerHandle { commands, reports, .. }, _owner) =
+        start(options, client, MachineIntent::Create, DeviceDonors { geometry, places }, seen).await?;
     // If a donor cannot be told, the device is made nevertheless: the first client begins as after a crash.
     let _ = give_up(&commands, reports).await;
     let (redundancy, shares) = (options.redundancy, vec![part; usize::from(members)]);
-    Ok(Made { id: options.id.clone(), size_bytes: bytes, redundancy, shares })
+    Ok(DeviceShares { id: options.id.clone(), size_bytes: bytes, redundancy, shares })
 }
 
 fn draw_identity(options: &RamOptions) -> Result<[u8; 16], Error> {
-    random().map_err(|source| Error::from_os(&source, &options.spec(), Operation::Open))
+    random().map_err(|source| Error::from_os(&source, &options.spec(), DeviceOperation::Open))
 }
 
-fn mirror_geometry(options: &RamOptions, bytes: u64) -> Result<Geometry, Error> {
+fn mirror_geometry(options: &RamOptions, bytes: u64) -> Result<RecordGeometry, Error> {
     let Some(stripe_bytes) = stripe_bytes(bytes) else {
         let most = format_size(STRIPES_MAX * u64::from(STRIPE_BYTES_MAX));
-        return Err(error(options, ErrorKind::Invalid, format!("a mirror has at most {most}")));
+        return Err(error(options, DeviceErrorKind::Invalid, format!("a mirror has at most {most}")));
     };
     let (device, members) = (draw_identity(options)?, options.donors.len() as u16);
-    Ok(Geometry { device, bytes, block_bytes: BLOCK_BYTES, stripe_bytes, members, code: Code::Mirror })
+    Ok(RecordGeometry { device, bytes, block_bytes: BLOCK_BYTES, stripe_bytes, members, code: RedundancyCode::Mirror })
 }
 
-fn parity_geometry(options: &RamOptions, bytes: u64) -> Result<Geometry, Error> {
+fn parity_geometry(options: &RamOptions, bytes: u64) -> Result<RecordGeometry, Error> {
     let members = options.donors.len() as u16;
     let Some(stripe_bytes) = parity_stripe_bytes(bytes, u64::from(members).saturating_sub(1).max(1)) else {
         let detail = "the device is too large for redundancy=parity: its stripes would be too long";
-        return Err(error(options, ErrorKind::Invalid, detail.to_owned()));
+        return Err(error(options, DeviceErrorKind::Invalid, detail.to_owned()));
     };
     let device = draw_identity(options)?;
-    Ok(Geometry { device, bytes, block_bytes: BLOCK_BYTES, stripe_bytes, members, code: Code::Parity })
+    Ok(RecordGeometry { device, bytes, block_bytes: BLOCK_BYTES, stripe_bytes, members, code: RedundancyCode::Parity })
 }
 
 /// Returns the geometry of a device that logs parity: a small device gets fewer caches, and as much overflow as they
 /// need.
-fn log_geometry(options: &RamOptions, policy: Policy, bytes: u64) -> Result<Geometry, Error> {
-    let invalid = |detail: String| error(options, ErrorKind::Invalid, detail);
+fn log_geometry(options: &RamOptions, policy: RedundancyPolicy, bytes: u64) -> Result<RecordGeometry, Error> {
+    let invalid = |detail: String| error(options, DeviceErrorKind::Invalid, detail);
     let blocks = u32::try_from(bytes / u64::from(BLOCK_BYTES)).ok().filter(|blocks| *blocks <= BLOCKS_MAX);
     let Some(blocks) = blocks else {
         let most = format_size(u64::from(BLOCKS_MAX) * u64::from(BLOCK_BYTES));
         return Err(invalid(format!("a device with redundancy={policy} has at most {most}")));
     };
-    let mut layout = Layout::new(policy, blocks, options.donors.len() as u8 - 1);
+    let mut layout = PlacementSettings::new(policy, blocks, options.donors.len() as u8 - 1);
     layout.overflow_percent = options.overflow_percent.unwrap_or(OVERFLOW_PERCENT);
     loop {
-        match Log::restore(layout.clone(), std::iter::empty()) {
+        match LogPlacement::restore(layout.clone(), std::iter::empty()) {
             Ok(_) => break,
-            Err(_) if policy == Policy::Adaptive && layout.streams > 1 => layout.streams /= 2,
+            Err(_) if policy == RedundancyPolicy::Adaptive && layout.streams > 1 => layout.streams /= 2,
             Err(_) if options.overflow_percent.is_none() && layout.overflow_percent < OVERFLOW_OF_SMALL => {
                 layout.overflow_percent += OVERFLOW_PERCENT;
             }
             Err(why) => return Err(invalid(why.to_string())),
         }
     }
-    let configuration = Configuration {
+    let configuration = ParityLogConfiguration {
         device: draw_identity(options)?,
         block_bytes: BLOCK_BYTES,
         layout,
         formers: Formers::default(),
         labels: Vec::new(),
         client: 1,
-        intent: Intent::Create,
-        times: Times::default(),
+        intent: MachineIntent::Create,
+        times: MachineTimes::default(),
     };
     Ok(configuration.geometry())
 }
 
 /// Whether an area has the record of a completely made device, or one that cannot be read.
 fn is_ready(area: &[u8]) -> bool {
-    Record::decode(area).map_or(true, |record| record.is_ready)
+    DonorRecord::decode(area).map_or(true, |record| record.is_ready)
 }
 
 /// Deletes a device: removes the record and trims all blocks, which frees the memory.
@@ -205,17 +205,17 @@ pub async fn delete(options: &RamOptions) -> Result<usize, Error> {
     let seen = look(options, draw_client(options)?).await;
     check_makes(options, &seen)?;
     if let Some(client) = owner(&seen).filter(|_| !options.take_over) {
-        return Err(error(options, ErrorKind::Busy, owned(&client)));
+        return Err(error(options, DeviceErrorKind::Busy, owned(&client)));
     }
     check_redundant(options, &seen)?;
     if let Some(geometry) = newest(&seen).map(|record| record.geometry) {
         check_named(options, &geometry)?;
         for donor in &seen {
-            let Ok(There { record: Some(record), .. }) = &donor.state else { continue };
+            let Ok(SurveyedDonor { record: Some(record), .. }) = &donor.state else { continue };
             if !record.geometry.is_same_device(&geometry) {
                 let (name, id) = (donor.name(), &options.id);
                 let detail = format!("{name}: its device \"{id}\" is another one, made at another time");
-                return Err(error(options, ErrorKind::Invalid, detail));
+                return Err(error(options, DeviceErrorKind::Invalid, detail));
             }
         }
     }
@@ -224,13 +224,13 @@ pub async fn delete(options: &RamOptions) -> Result<usize, Error> {
 }
 
 /// Deletes the part on one donor; the result has nothing to say of a spare that has none.
-async fn delete_on(seen: Seen) -> Option<(String, Outcome)> {
+async fn delete_on(seen: SurveyResult) -> Option<(String, DeletionOutcome)> {
     let (name, is_spare) = (seen.name().to_owned(), seen.target.address.is_spare);
     let outcome = match seen.state {
-        Ok(there) => empty(&there).await.map_or_else(Outcome::Failed, |()| Outcome::Deleted),
-        Err(Away::Absent(_)) if is_spare => return None,
-        Err(Away::Absent(_)) => Outcome::Nothing,
-        Err(away) => Outcome::Away(away.reason()),
+        Ok(there) => empty(&there).await.map_or_else(DeletionOutcome::Failed, |()| DeletionOutcome::Deleted),
+        Err(DonorConnectError::Absent(_)) if is_spare => return None,
+        Err(DonorConnectError::Absent(_)) => DeletionOutcome::Nothing,
+        Err(away) => DeletionOutcome::Away(away.reason()),
     };
     Some((name, outcome))
 }
@@ -241,31 +241,36 @@ async fn delete_on(seen: Seen) -> Option<(String, Outcome)> {
 pub async fn delete_part(options: &RamOptions, is_forced: bool) -> Result<bool, Error> {
     let seen = look(options, draw_client(options)?).await;
     let Some(donor) = seen.first() else { return Ok(false) };
-    let fail = |kind: ErrorKind, detail: String| Err(error(options, kind, format!("{}: {detail}", donor.name())));
+    let fail = |kind: DeviceErrorKind, detail: String| Err(error(options, kind, format!("{}: {detail}", donor.name())));
     let there = match &donor.state {
         Ok(there) => there,
-        Err(Away::Unreachable(why) | Away::Cut(why)) => return fail(ErrorKind::Absent, why.clone()),
-        Err(Away::Absent(_) | Away::Refused(_) | Away::OtherMake) => return Ok(false),
+        Err(DonorConnectError::Unreachable(why) | DonorConnectError::Cut(why)) => {
+            return fail(DeviceErrorKind::Absent, why.clone());
+        }
+        Err(DonorConnectError::Absent(_) | DonorConnectError::Refused(_) | DonorConnectError::OtherMake) => {
+            return Ok(false);
+        }
     };
     if let Some(client) = owner(&seen) {
-        return fail(ErrorKind::Busy, owned_elsewhere(&client));
+        return fail(DeviceErrorKind::Busy, owned_elsewhere(&client));
     }
     match place_of(there) {
         Some(what) if !is_forced => {
             let remedy = "`nectary ram delete SPEC` deletes the whole device; add --force if no device uses this part";
-            return fail(ErrorKind::Busy, format!("{what}; {remedy}"));
+            return fail(DeviceErrorKind::Busy, format!("{what}; {remedy}"));
         }
         _ => {}
     }
-    let outcome = empty(there).await.map_or_else(Outcome::Failed, |()| Outcome::Deleted);
+    let outcome = empty(there).await.map_or_else(DeletionOutcome::Failed, |()| DeletionOutcome::Deleted);
     conclude(options, 1, vec![(donor.name().to_owned(), outcome)])?;
     Ok(true)
 }
 
 /// Returns, in words, that a device may need this part: the record is damaged, or gives the donor a place.
-fn place_of(there: &There) -> Option<String> {
+fn place_of(there: &SurveyedDonor) -> Option<String> {
     let Some(record) = &there.record else {
-        return (!Record::is_absent(&there.area)).then(|| "its record is damaged, and it may have a place".to_owned());
+        return (!DonorRecord::is_absent(&there.area))
+            .then(|| "its record is damaged, and it may have a place".to_owned());
     };
     let position = usize::from(record.position);
     let own = record.view.members.get(position)?;
@@ -276,13 +281,13 @@ fn place_of(there: &There) -> Option<String> {
 }
 
 /// Removes a donor's record and everything behind it.
-async fn empty(there: &There) -> Result<(), String> {
+async fn empty(there: &SurveyedDonor) -> Result<(), String> {
     let device = &there.reached.device;
-    let (expected, record) = (Stamp::of(&there.area), bytes::Bytes::new());
+    let (expected, record) = (RecordStamp::of(&there.area), bytes::Bytes::new());
     match begin(device, DonorRequest::SwapMetadata { expected, record }).await {
-        Ended::Answered(Reply::Done) => {}
-        Ended::Answered(_) => return Err("another client has changed it at this moment".to_owned()),
-        Ended::Lost(reason) => return Err(reason),
+        DonorRequestOutcome::Answered(DonorReply::Done) => {}
+        DonorRequestOutcome::Answered(_) => return Err("another client has changed it at this moment".to_owned()),
+        DonorRequestOutcome::Lost(reason) => return Err(reason),
     }
     before_durable_step().await;
     trim(device, 0..part_bytes(there)).await
@@ -292,8 +297,9 @@ async fn empty(there: &There) -> Result<(), String> {
 mod tests {
     use super::*;
 
+    /// Stripes are as small as the metadata area allows.
     #[test]
-    fn stripes_are_as_small_as_the_metadata_allow() {
+    fn stripe_size_fits_metadata() {
         for (bytes, stripe) in [(4096, Some(1 << 20)), (64 << 30, Some(1 << 20)), ((64 << 30) + 4096, Some(2 << 20))] {
             assert_eq!(stripe_bytes(bytes), stripe, "{bytes}");
         }

@@ -50,5 +50,5 @@ pub use device::RedundantDevice;
 pub use grow::grow;
 pub use make::{create, delete, delete_part};
 pub use moving::{MoveError, MoveErrorKind};
-pub use remote::Remote;
-pub use report::{Counts, DonorReport, LogCounts, MoveReport, RebuildReport, Report};
+pub use remote::DeviceController;
+pub use report::{DeviceCounts, DeviceReport, DonorReport, LogCounts, MoveReport, RebuildReport};

@@ -10,13 +10,13 @@ use nectary_block::format_size;
 use nectary_nbd::NbdDevice;
 use tokio::sync::oneshot;
 
-use super::remnants::{self, Present, area, trim};
+use super::remnants::{self, CurrentDevice, area, trim};
 use super::report::MoveReport;
-use super::session::{Away, Ended, Target, begin, incarnation};
+use super::session::{DonorConnectError, DonorRequestOutcome, SessionTarget, begin, incarnation};
 use crate::donor::PROMISE_BYTES;
-use crate::format::{Record, Stamp};
-use crate::mirror::{DonorRequest, Moment, Reply};
-use crate::moving::Plan;
+use crate::format::{DonorRecord, RecordStamp};
+use crate::mirror::{DonorReply, DonorRequest, Moment};
+use crate::moving::MovePlan;
 
 /// How a move ends.
 pub type Moved = Result<(), MoveError>;
@@ -63,22 +63,22 @@ impl From<String> for MoveError {
 }
 
 /// The other donor, owned by this client.
-pub struct Ready {
+pub struct PreparedDonor {
     pub device: Arc<NbdDevice>,
     pub incarnation: u64,
 }
 
 /// Both sides of a move under way: what the owner has of the other donor and of the former one.
-pub struct Sides {
+pub struct MoveSides {
     /// The other donor.
-    pub target: Target,
+    pub target: SessionTarget,
     /// Of the session with the other donor.
     pub epoch: u64,
-    pub ready: Option<Ready>,
+    pub ready: Option<PreparedDonor>,
     /// The session with the former donor, for as long as it may still have something.
     pub former: Option<Arc<NbdDevice>>,
     /// The former donor, once the other one has its place: it is in use again if the other one has to give it back.
-    pub left: Option<Target>,
+    pub left: Option<SessionTarget>,
     /// The label of the donor that has no place: of the other one, then of the former one.
     pub label: String,
     /// Whether nothing more may be copied.
@@ -86,9 +86,9 @@ pub struct Sides {
     reply: Option<oneshot::Sender<Moved>>,
 }
 
-impl Sides {
-    pub fn new(target: Target, epoch: u64, reply: oneshot::Sender<Moved>) -> Sides {
-        Sides {
+impl MoveSides {
+    pub fn new(target: SessionTarget, epoch: u64, reply: oneshot::Sender<Moved>) -> MoveSides {
+        MoveSides {
             target,
             epoch,
             ready: None,
@@ -110,7 +110,7 @@ impl Sides {
 }
 
 /// The report of a move with this plan.
-pub fn move_report(plan: &Plan, now_us: Moment) -> MoveReport {
+pub fn move_report(plan: &MovePlan, now_us: Moment) -> MoveReport {
     let (copied, all) = plan.progress();
     let elapsed_ms = now_us.saturating_sub(plan.began_us()) / 1000;
     MoveReport { donor: plan.donor, copied, all, elapsed_ms }
@@ -120,19 +120,19 @@ pub fn move_report(plan: &Plan, now_us: Moment) -> MoveReport {
 /// names, incarnations and labels of the donors that stay. The epoch before `epoch` is used, too. *Returns* the label of
 /// the other donor, too.
 pub async fn prepare(
-    target: Target,
+    target: SessionTarget,
     epoch: u64,
     bytes: u64,
-    present: Present,
+    present: CurrentDevice,
     former: Option<Arc<NbdDevice>>,
     others: Vec<(String, u64, String)>,
-) -> Result<(String, Option<Ready>), MoveError> {
+) -> Result<(String, Option<PreparedDonor>), MoveError> {
     let name = target.address.text.clone();
-    let away = |away: Away| {
+    let away = |away: DonorConnectError| {
         let kind = match away {
-            Away::Unreachable(_) => MoveErrorKind::Absent,
-            Away::Refused(_) | Away::OtherMake => MoveErrorKind::Unsuitable,
-            Away::Absent(_) | Away::Cut(_) => MoveErrorKind::Failed,
+            DonorConnectError::Unreachable(_) => MoveErrorKind::Absent,
+            DonorConnectError::Refused(_) | DonorConnectError::OtherMake => MoveErrorKind::Unsuitable,
+            DonorConnectError::Absent(_) | DonorConnectError::Cut(_) => MoveErrorKind::Failed,
         };
         MoveError::new(kind, format!("{name}: {}", away.reason()))
     };
@@ -149,10 +149,10 @@ pub async fn prepare(
     let (needed, free) = (bytes.next_multiple_of(PROMISE_BYTES), page.free_bytes);
     let mut reached = match target.connect(epoch - 1, None).await {
         Ok(reached) => reached,
-        Err(Away::Absent(_)) if free < needed => {
+        Err(DonorConnectError::Absent(_)) if free < needed => {
             return unsuitable(format!("{name} has {} free, {} are needed", format_size(free), format_size(needed)));
         }
-        Err(Away::Absent(_)) => target.connect(epoch, Some(bytes)).await.map_err(away)?,
+        Err(DonorConnectError::Absent(_)) => target.connect(epoch, Some(bytes)).await.map_err(away)?,
         Err(other) => return Err(away(other)),
     };
     let (mut there, mut is_owned) = area(&reached.device).await?;
@@ -166,25 +166,25 @@ pub async fn prepare(
     }
     let Some(former) = former else {
         // The record of an earlier attempt may be that of another place.
-        if !Record::is_absent(&there) {
+        if !DonorRecord::is_absent(&there) {
             remnants::empty(reached.device).await.map_err(failed)?;
         }
         return Ok((label, None));
     };
     let (of_former, _) = area(&former).await?;
-    let record = Record::decode(&of_former).map_err(|error| format!("the record of the device: {error}"))?;
-    let expected = Stamp::of(&there);
-    let stamp = Stamp { revision: expected.next_revision(), ..record.stamp };
-    let record = bytes::Bytes::from(Record { stamp, ..record }.encode());
+    let record = DonorRecord::decode(&of_former).map_err(|error| format!("the record of the device: {error}"))?;
+    let expected = RecordStamp::of(&there);
+    let stamp = RecordStamp { revision: expected.next_revision(), ..record.stamp };
+    let record = bytes::Bytes::from(DonorRecord { stamp, ..record }.encode());
     match begin(&reached.device, DonorRequest::SwapMetadata { expected, record }).await {
-        Ended::Answered(Reply::Done) => {}
-        Ended::Answered(_) => return Err(failed("another client uses it at this moment".to_owned())),
-        Ended::Lost(reason) => return Err(failed(reason)),
+        DonorRequestOutcome::Answered(DonorReply::Done) => {}
+        DonorRequestOutcome::Answered(_) => return Err(failed("another client uses it at this moment".to_owned())),
+        DonorRequestOutcome::Lost(reason) => return Err(failed(reason)),
     }
     // What an earlier attempt left there is no part of it.
     let size = super::session::window(&reached.device);
     trim(&reached.device, 0..size).await.map_err(failed)?;
-    Ok((label, Some(Ready { incarnation: incarnation(&reached.page), device: reached.device })))
+    Ok((label, Some(PreparedDonor { incarnation: incarnation(&reached.page), device: reached.device })))
 }
 
 /// Copies a part; *errors*: whether the other donor is the one that failed, and why.
@@ -196,9 +196,9 @@ pub async fn copy(
     bytes: u64,
 ) -> Result<(), (bool, String)> {
     let data = match begin(&from, DonorRequest::Read { offset, bytes }).await {
-        Ended::Answered(Reply::Data(data)) if data.len() as u64 == bytes => data,
-        Ended::Answered(_) => return Err((false, "the donor does not give what it has".to_owned())),
-        Ended::Lost(reason) => return Err((false, reason)),
+        DonorRequestOutcome::Answered(DonorReply::Data(data)) if data.len() as u64 == bytes => data,
+        DonorRequestOutcome::Answered(_) => return Err((false, "the donor does not give what it has".to_owned())),
+        DonorRequestOutcome::Lost(reason) => return Err((false, reason)),
     };
     // Zeroes need no memory there.
     let body = match data.iter().all(|byte| *byte == 0) {
@@ -209,8 +209,8 @@ pub async fn copy(
         return Err((false, "it was given up".to_owned()));
     }
     match begin(&to, body).await {
-        Ended::Answered(Reply::Done) => Ok(()),
-        Ended::Answered(_) => Err((true, "it does not take what it is given".to_owned())),
-        Ended::Lost(reason) => Err((true, reason)),
+        DonorRequestOutcome::Answered(DonorReply::Done) => Ok(()),
+        DonorRequestOutcome::Answered(_) => Err((true, "it does not take what it is given".to_owned())),
+        DonorRequestOutcome::Lost(reason) => Err((true, reason)),
     }
 }

@@ -4,12 +4,12 @@
 //! donor is its place in the present SPEC, from 1. Leaves to others: when a donor is replaced (`replacing`).
 
 use super::moving::{MoveError, MoveErrorKind};
-use super::owner::{Command, Owner};
+use super::owner::{DeviceOwner, OwnerCommand};
 use crate::device::RamOptions;
-use crate::device::address::Address;
+use crate::device::address::DonorAddress;
 use crate::mirror::Donor;
 
-impl Owner {
+impl DeviceOwner {
     /// The positions of all donors, in the order of the SPEC.
     fn in_order(&self) -> Vec<Donor> {
         let mut order: Vec<Donor> = (0..self.peers.len()).collect();
@@ -21,8 +21,8 @@ impl Owner {
     pub(super) fn rename(&mut self) {
         let order = self.in_order();
         order.iter().enumerate().for_each(|(place, donor)| self.places[*donor] = place);
-        let is_member = |spare: &&Address| self.peers.iter().any(|peer| peer.target.address.text == spare.text);
-        let named = |address: &Address, is_spare: bool| Address { is_spare, ..address.clone() };
+        let is_member = |spare: &&DonorAddress| self.peers.iter().any(|peer| peer.target.address.text == spare.text);
+        let named = |address: &DonorAddress, is_spare: bool| DonorAddress { is_spare, ..address.clone() };
         let donors = order.iter().map(|donor| named(&self.peers[*donor].target.address, false)).collect();
         let spares =
             self.spares.list.iter().filter(|spare| !is_member(spare)).map(|spare| named(spare, true)).collect();
@@ -49,7 +49,7 @@ impl Owner {
     }
 
     /// *Errors*: a donor that could take a place has one already.
-    pub(super) fn check_is_new(&self, new: &Address) -> Result<(), MoveError> {
+    pub(super) fn check_is_new(&self, new: &DonorAddress) -> Result<(), MoveError> {
         let found = self.peers.iter().position(|peer| peer.target.address.text == new.text);
         found.map_or(Ok(()), |donor| {
             let why = format!("{} is donor {} of the device already", new.text, self.places[donor] + 1);
@@ -58,8 +58,8 @@ impl Owner {
     }
 
     /// Answers which spares may take the place of a donor.
-    pub(super) fn answer_spares(&self, command: Command) {
-        let Command::Spares { old, reply } = command else { return };
+    pub(super) fn answer_spares(&self, command: OwnerCommand) {
+        let OwnerCommand::Spares { old, reply } = command else { return };
         let spares = &self.spares;
         let answer = self.position(&old).map(|_| (spares.list.clone(), spares.used.clone(), self.donor_bytes));
         let _ = reply.send(answer);

@@ -16,34 +16,35 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use nectary_host::log::{self, Level};
+use nectary_host::log::{self, LogLevel};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::client::{Client, donor_bytes};
-use super::moving::{MoveError, Moved, Ready, Sides, move_report};
-use super::peer::{PAUSE_MIN, Peer};
-use super::report::{DonorReport, MoveReport, RebuildReport, Report};
-use super::session::{Away, Ended, Reached, Target, begin, incarnation};
-use super::spares::Spares;
+use super::client::{DeviceMachine, donor_bytes};
+use super::moving::{MoveError, MoveSides, Moved, PreparedDonor, move_report};
+use super::peer::{DonorPeer, PAUSE_MIN};
+use super::report::{DeviceReport, DonorReport, MoveReport, RebuildReport};
+use super::session::{DonorConnectError, DonorConnection, DonorRequestOutcome, SessionTarget, begin, incarnation};
+use super::spares::SpareDonors;
 use crate::device::RamOptions;
-use crate::device::address::Address;
-use crate::format::{Geometry, Record};
+use crate::device::address::DonorAddress;
+use crate::format::{DonorRecord, RecordGeometry};
 use crate::mirror::{
-    Action, Donor, DonorRequest, Event, LinkState, MirrorError, Moment, Refusal, Reply, Request, RequestId, Standing,
+    AttachRefusal, Donor, DonorReply, DonorRequest, DonorStanding, LinkState, MirrorAction, MirrorError, MirrorEvent,
+    MirrorRequest, Moment, RequestId,
 };
-use crate::moving::{Mover, Plan, Stage};
-use crate::scrub::Findings;
+use crate::moving::{MovePlan, MoveStage, Mover};
+use crate::scrub::ScrubFindings;
 
 /// The longest pause between attempts to connect.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// A command of a caller.
-pub enum Command {
+pub enum OwnerCommand {
     /// A request to the device.
     Submit {
         /// The request.
-        request: Request,
+        request: MirrorRequest,
         /// The channel for the result. If the caller has gone, the request is done nevertheless.
         reply: oneshot::Sender<Result<Bytes, MirrorError>>,
     },
@@ -52,7 +53,7 @@ pub enum Command {
         /// The donor, by its address in the SPEC, or its number there, from 1.
         old: String,
         /// The other one.
-        new: Box<Address>,
+        new: Box<DonorAddress>,
         /// Its end: everything is on the other donor, and all were told.
         reply: oneshot::Sender<Moved>,
     },
@@ -66,7 +67,7 @@ pub enum Command {
     /// To compare all copies now.
     Scrub {
         /// The findings, when the pass has ended.
-        reply: oneshot::Sender<Findings>,
+        reply: oneshot::Sender<ScrubFindings>,
     },
     /// To give the device up after what is under way; the owner then ends.
     Detach {
@@ -76,19 +77,19 @@ pub enum Command {
 }
 
 /// The spares of a device, the addresses of those that have a place already, and the memory that one needs, in bytes.
-pub type SparesFor = (Vec<Address>, Vec<String>, u64);
+pub type SparesFor = (Vec<DonorAddress>, Vec<String>, u64);
 
 /// The outcome of attaching.
-pub type Opened = Result<(), (Refusal, Vec<Option<String>>)>;
+pub type Opened = Result<(), (AttachRefusal, Vec<Option<String>>)>;
 
 /// What a task in the set brings.
-pub(super) enum Done {
-    Connected(Donor, u64, Result<Reached, Away>),
-    Ended(Donor, u64, RequestId, Ended),
+pub(super) enum OwnerTaskResult {
+    Connected(Donor, u64, Result<DonorConnection, DonorConnectError>),
+    Ended(Donor, u64, RequestId, DonorRequestOutcome),
     /// Nobody waits for it, for example because the machine had given up the connection.
     Dropped,
     /// The other donor of a move was prepared, or why this failed.
-    Prepared(u64, Result<(String, Option<Ready>), MoveError>),
+    Prepared(u64, Result<(String, Option<PreparedDonor>), MoveError>),
     /// A part of a move was copied, or why this failed and whether the other donor was at fault.
     Copied(u64, u64, Result<(), (bool, String)>),
     /// Whether each donor, by position, says that it is leaving; the addresses of spares that answer.
@@ -98,9 +99,9 @@ pub(super) enum Done {
 }
 
 /// The owner of a device.
-pub struct Owner {
-    pub(super) machine: Box<dyn Client>,
-    pub(super) peers: Vec<Peer>,
+pub struct DeviceOwner {
+    pub(super) machine: Box<dyn DeviceMachine>,
+    pub(super) peers: Vec<DonorPeer>,
     /// The size of the device on each donor, in bytes.
     pub(super) donor_bytes: u64,
     pub(super) places: Vec<usize>,
@@ -109,59 +110,59 @@ pub struct Owner {
     /// The SPEC that names the present donors.
     pub(super) spec: Arc<str>,
     started: Instant,
-    pub(super) work: JoinSet<Done>,
-    commands: mpsc::Receiver<Command>,
+    pub(super) work: JoinSet<OwnerTaskResult>,
+    commands: mpsc::Receiver<OwnerCommand>,
     callers: HashMap<u64, oneshot::Sender<Result<Bytes, MirrorError>>>,
     next_caller: u64,
     pub(super) opened: Option<oneshot::Sender<Opened>>,
-    pub(super) reports: watch::Sender<Report>,
+    pub(super) reports: watch::Sender<DeviceReport>,
     reported_us: Moment,
     rebuild: Option<(Donor, Instant)>,
-    standing: Vec<Standing>,
+    standing: Vec<DonorStanding>,
     /// By position.
     pub(super) labels: Vec<String>,
-    pub(super) geometry: Geometry,
-    pub(super) mover: Mover<Sides>,
+    pub(super) geometry: RecordGeometry,
+    pub(super) mover: Mover<MoveSides>,
     /// Work that empties donors which took no place, by their addresses.
     pub(super) emptying: Vec<(String, AbortHandle)>,
-    pub(super) spares: Spares,
+    pub(super) spares: SpareDonors,
     /// Those who wait for a pass of the scrub, and the number of passes before it.
-    pub(super) scrubbing: Vec<(u64, oneshot::Sender<Findings>)>,
+    pub(super) scrubbing: Vec<(u64, oneshot::Sender<ScrubFindings>)>,
     /// Those who wait for the end of detaching.
     detaching: Vec<oneshot::Sender<bool>>,
 }
 
 /// The channels between a caller and the owner.
-pub struct Handle {
+pub struct OwnerHandle {
     /// The commands to the owner.
-    pub commands: mpsc::Sender<Command>,
+    pub commands: mpsc::Sender<OwnerCommand>,
     /// The outcome of attaching, sent once.
     pub opened: oneshot::Receiver<Opened>,
     /// The newest report.
-    pub reports: watch::Receiver<Report>,
+    pub reports: watch::Receiver<DeviceReport>,
 }
 
-impl Owner {
+impl DeviceOwner {
     /// Makes an owner that begins to attach or create; `targets` are the donors by position, `places` their indexes in
     /// the SPEC.
     pub fn new(
         options: &RamOptions,
-        machine: Box<dyn Client>,
-        targets: Vec<(Target, u64)>,
+        machine: Box<dyn DeviceMachine>,
+        targets: Vec<(SessionTarget, u64)>,
         places: Vec<usize>,
         labels: Vec<String>,
-        geometry: Geometry,
+        geometry: RecordGeometry,
         requests_max: usize,
-    ) -> (Owner, Handle) {
+    ) -> (DeviceOwner, OwnerHandle) {
         let (commands, receiver) = mpsc::channel(requests_max);
         let (opened, is_opened) = oneshot::channel();
-        let peers: Vec<Peer> = targets.into_iter().map(|(target, epoch)| Peer::new(target, epoch)).collect();
+        let peers: Vec<DonorPeer> = targets.into_iter().map(|(target, epoch)| DonorPeer::new(target, epoch)).collect();
         let spec: Arc<str> = options.spec().into();
-        let report = Report { spec: spec.clone(), ..report(&*machine, &peers, &places, None, None) };
+        let report = DeviceReport { spec: spec.clone(), ..report(&*machine, &peers, &places, None, None) };
         let (reports, watched) = watch::channel(report);
         let standing = machine.standing().to_vec();
         let mover = Mover::new(peers.len());
-        let owner = Owner {
+        let owner = DeviceOwner {
             machine,
             peers,
             donor_bytes: donor_bytes(&geometry),
@@ -182,11 +183,11 @@ impl Owner {
             geometry,
             mover,
             emptying: Vec::new(),
-            spares: Spares::default(),
+            spares: SpareDonors::default(),
             scrubbing: Vec::new(),
             detaching: Vec::new(),
         };
-        (owner, Handle { commands, opened: is_opened, reports: watched })
+        (owner, OwnerHandle { commands, opened: is_opened, reports: watched })
     }
 
     pub(super) fn now_us(&self) -> Moment {
@@ -221,37 +222,38 @@ impl Owner {
                     None => return,
                     Some(command) => self.command(command),
                 },
-                () = &mut timer => self.step(Event::Time),
+                () = &mut timer => self.step(MirrorEvent::Time),
             }
         }
         self.publish(true, true);
     }
 
-    pub(super) fn step(&mut self, event: Event) {
+    pub(super) fn step(&mut self, event: MirrorEvent) {
         self.machine.step(self.now_us(), event);
     }
 
-    fn command(&mut self, command: Command) {
+    fn command(&mut self, command: OwnerCommand) {
         match command {
-            Command::Submit { request, reply } => {
+            OwnerCommand::Submit { request, reply } => {
                 let id = self.next_caller;
                 self.next_caller += 1;
                 self.callers.insert(id, reply);
-                self.step(Event::Submitted { id, request });
+                self.step(MirrorEvent::Submitted { id, request });
             }
-            Command::Replace { old, new, reply } => self.replace(&old, *new, reply),
-            Command::Scrub { reply } => self.scrub(reply),
-            Command::Spares { .. } => self.answer_spares(command),
-            Command::Detach { reply } => {
+            OwnerCommand::Replace { old, new, reply } => self.replace(&old, *new, reply),
+            OwnerCommand::Scrub { reply } => self.scrub(reply),
+            OwnerCommand::Spares { .. } => self.answer_spares(command),
+            OwnerCommand::Detach { reply } => {
                 self.detaching.push(reply);
                 if self.detaching.len() == 1 {
                     // Once all donors were told of a switch, only what the former one holds is left.
-                    let is_over = self.mover.moving().is_some_and(|moving| moving.plan().stage() == Stage::Emptying);
+                    let is_over =
+                        self.mover.moving().is_some_and(|moving| moving.plan().stage() == MoveStage::Emptying);
                     self.end_move(match is_over {
                         true => Ok(()),
                         false => Err("the device is being detached".to_owned().into()),
                     });
-                    self.step(Event::Detach);
+                    self.step(MirrorEvent::Detach);
                 }
             }
         }
@@ -266,34 +268,34 @@ impl Owner {
             }
             for action in actions {
                 match action {
-                    Action::Send { donor, request, body } => self.send(donor, request, body),
-                    Action::Disconnect { donor } => {
+                    MirrorAction::Send { donor, request, body } => self.send(donor, request, body),
+                    MirrorAction::Disconnect { donor } => {
                         self.lose(donor, "it was late, or its answers were wrong".to_owned());
                         self.connect(donor, Duration::ZERO);
                     }
-                    Action::Restore { donor } => self.restore(donor),
-                    Action::Complete { id, result } => {
+                    MirrorAction::Restore { donor } => self.restore(donor),
+                    MirrorAction::Complete { id, result } => {
                         if let Some(caller) = self.callers.remove(&id) {
                             let _ = caller.send(result);
                         }
                     }
-                    Action::Attached => {
+                    MirrorAction::Attached => {
                         self.publish(true, false);
                         self.opened(Ok(()));
                     }
-                    Action::Refused(refusal) => {
+                    MirrorAction::Refused(refusal) => {
                         let reasons = self.peers.iter().map(|peer| peer.reason.clone()).collect();
                         self.opened(Err((refusal, reasons)));
                         return true;
                     }
-                    Action::Superseded => {
-                        log::write(Level::Warning, "ram", format_args!("{}", MirrorError::Superseded));
+                    MirrorAction::Superseded => {
+                        log::write(LogLevel::Warning, "ram", format_args!("{}", MirrorError::Superseded));
                         self.reports.send_modify(|report| {
                             report.ended = Some(MirrorError::Superseded.to_string().into());
                         });
                         return true;
                     }
-                    Action::Detached => {
+                    MirrorAction::Detached => {
                         let is_given_up = self.machine.is_given_up();
                         self.detaching.drain(..).for_each(|waiting| _ = waiting.send(is_given_up));
                         return true;
@@ -324,8 +326,8 @@ impl Owner {
         self.work.spawn(async move {
             tokio::select! {
                 biased;
-                done = pending => Done::Ended(donor, epoch, request, done),
-                () = ended.requested() => Done::Dropped,
+                done = pending => OwnerTaskResult::Ended(donor, epoch, request, done),
+                () = ended.requested() => OwnerTaskResult::Dropped,
             }
         });
     }
@@ -337,50 +339,55 @@ impl Owner {
         let (target, epoch, bytes) = (peer.target.clone(), peer.epoch, self.donor_bytes);
         self.work.spawn(async move {
             tokio::time::sleep(pause).await;
-            Done::Connected(donor, epoch, target.connect(epoch, Some(bytes)).await)
+            OwnerTaskResult::Connected(donor, epoch, target.connect(epoch, Some(bytes)).await)
         });
     }
 
-    fn done(&mut self, done: Done) {
+    fn done(&mut self, done: OwnerTaskResult) {
         match done {
-            Done::Dropped => {}
+            OwnerTaskResult::Dropped => {}
             // After a move another donor may have the place of one that said so.
-            Done::Looked(number, leaving, answering) => {
+            OwnerTaskResult::Looked(number, leaving, answering) => {
                 let is_new = self.mover.number() == number;
                 self.mover.need.leaving = if is_new { leaving } else { Vec::new() };
                 self.spares.looked(answering);
             }
-            Done::Connected(donor, epoch, _) | Done::Ended(donor, epoch, ..) if self.peers[donor].epoch != epoch => {}
-            Done::Prepared(number, _) | Done::Copied(number, ..) | Done::Emptied(number, _)
+            OwnerTaskResult::Connected(donor, epoch, _) | OwnerTaskResult::Ended(donor, epoch, ..)
+                if self.peers[donor].epoch != epoch => {}
+            OwnerTaskResult::Prepared(number, _)
+            | OwnerTaskResult::Copied(number, ..)
+            | OwnerTaskResult::Emptied(number, _)
                 if !self.mover.is_present(number) => {}
-            Done::Prepared(_, result) => self.prepared(result),
-            Done::Copied(number, part, result) => self.copied(number, part, result),
-            Done::Emptied(_, result) => self.emptied(result),
-            Done::Connected(donor, _, Ok(Reached { page, device })) => {
+            OwnerTaskResult::Prepared(_, result) => self.prepared(result),
+            OwnerTaskResult::Copied(number, part, result) => self.copied(number, part, result),
+            OwnerTaskResult::Emptied(_, result) => self.emptied(result),
+            OwnerTaskResult::Connected(donor, _, Ok(DonorConnection { page, device })) => {
                 let peer = &mut self.peers[donor];
                 (peer.device, peer.reason, peer.pause, peer.was_empty) = (Some(device), None, PAUSE_MIN, false);
                 peer.sessions += 1;
-                self.step(Event::Connected { donor, incarnation: incarnation(&page) });
+                self.step(MirrorEvent::Connected { donor, incarnation: incarnation(&page) });
             }
-            Done::Connected(donor, _, Err(away)) => {
+            OwnerTaskResult::Connected(donor, _, Err(away)) => {
                 let peer = &mut self.peers[donor];
                 peer.reason = Some(away.reason());
                 let pause = peer.pause;
                 peer.pause = (pause * 2).min(PAUSE_MAX);
                 self.connect(donor, pause);
             }
-            Done::Ended(donor, _, request, Ended::Answered(reply)) => {
+            OwnerTaskResult::Ended(donor, _, request, DonorRequestOutcome::Answered(reply)) => {
                 self.mover.answered(donor, request);
                 match &reply {
-                    Reply::NotOwner => self.peers[donor].reason = Some("it serves another client".to_owned()),
-                    Reply::Metadata { area, .. } if Record::is_absent(area) => self.peers[donor].was_empty = true,
+                    DonorReply::NotOwner => self.peers[donor].reason = Some("it serves another client".to_owned()),
+                    DonorReply::Metadata { area, .. } if DonorRecord::is_absent(area) => {
+                        self.peers[donor].was_empty = true
+                    }
                     _ => {}
                 }
-                self.step(Event::Replied { donor, request, reply });
+                self.step(MirrorEvent::Replied { donor, request, reply });
             }
-            Done::Ended(donor, _, _, Ended::Lost(reason)) => {
+            OwnerTaskResult::Ended(donor, _, _, DonorRequestOutcome::Lost(reason)) => {
                 self.lose(donor, reason);
-                self.step(Event::Disconnected { donor });
+                self.step(MirrorEvent::Disconnected { donor });
                 self.connect(donor, PAUSE_MIN);
             }
         }
@@ -390,7 +397,7 @@ impl Owner {
     pub(super) fn publish(&mut self, now: bool, has_ended: bool) {
         let now_us = self.now_us();
         let is_changed = self.machine.standing() != self.standing;
-        if !now && !is_changed && now_us < self.reported_us + crate::mirror::Times::default().tick_us {
+        if !now && !is_changed && now_us < self.reported_us + crate::mirror::MachineTimes::default().tick_us {
             return;
         }
         self.reported_us = now_us;
@@ -398,13 +405,13 @@ impl Owner {
             let standing = self.machine.standing().to_vec();
             for (donor, (before, after)) in self.standing.iter().zip(&standing).enumerate() {
                 // During attaching only missing donors are reported.
-                let is_news = self.opened.is_none() || !matches!(after, Standing::Trusted);
+                let is_news = self.opened.is_none() || !matches!(after, DonorStanding::Trusted);
                 if before != after && is_news {
                     self.say(donor, *after);
                 }
             }
             for (peer, after) in self.peers.iter_mut().zip(&standing) {
-                peer.was_empty &= *after != Standing::Trusted;
+                peer.was_empty &= *after != DonorStanding::Trusted;
             }
             self.standing = standing;
         }
@@ -418,7 +425,7 @@ impl Owner {
         let moving = self.mover.moving().map(|moving| move_report(moving.plan(), now_us));
         let spares = (self.spares.list.len() as u64, self.spares.answering() as u64);
         let report = report(&*self.machine, &self.peers, &self.places, self.rebuild, moving);
-        self.reports.send_replace(Report { ended, spares, spec: self.spec.clone(), ..report });
+        self.reports.send_replace(DeviceReport { ended, spares, spec: self.spec.clone(), ..report });
     }
 
     /// Says which donors are there again, and are not filled.
@@ -428,40 +435,44 @@ impl Owner {
             if !was_refused && self.machine.link_state(donor) == Some(LinkState::Refused) {
                 let what = "has another device of this name, or another client: it is not filled";
                 let (id, address) = (&peer.target.id, &peer.target.address.text);
-                log::write(Level::Warning, "ram", format_args!("{id}: donor {address} {what}"));
+                log::write(LogLevel::Warning, "ram", format_args!("{id}: donor {address} {what}"));
             }
         }
     }
 
-    fn say(&self, donor: Donor, standing: Standing) {
+    fn say(&self, donor: Donor, standing: DonorStanding) {
         let peer = &self.peers[donor];
         let reason = peer.reason.as_deref().map(|reason| format!(" ({reason})")).unwrap_or_default();
-        let is_filling = |plan: &Plan| plan.donor == donor && plan.stage() == Stage::Filling;
+        let is_filling = |plan: &MovePlan| plan.donor == donor && plan.stage() == MoveStage::Filling;
         let takes_place = self.mover.moving().is_some_and(|moving| is_filling(moving.plan()));
         let (level, what) = match standing {
-            Standing::Trusted => (Level::Note, "has everything that belongs on it"),
-            Standing::Leaving => return,
-            Standing::Out => (Level::Warning, "is left: the device is degraded, and uses the others"),
-            Standing::Rebuilding if takes_place => (Level::Note, "takes the place of another one and is filled"),
-            Standing::Rebuilding if peer.was_empty => (
-                Level::Warning,
+            DonorStanding::Trusted => (LogLevel::Note, "has everything that belongs on it"),
+            DonorStanding::Leaving => return,
+            DonorStanding::Out => (LogLevel::Warning, "is left: the device is degraded, and uses the others"),
+            DonorStanding::Rebuilding if takes_place => {
+                (LogLevel::Note, "takes the place of another one and is filled")
+            }
+            DonorStanding::Rebuilding if peer.was_empty => (
+                LogLevel::Warning,
                 "has nothing of this device (it was started again, or another one was meant): it is filled",
             ),
-            Standing::Rebuilding => (Level::Note, "is there and is filled again"),
-            Standing::Lost => (Level::Warning, "is lost with another donor: blocks that no other has are I/O errors"),
+            DonorStanding::Rebuilding => (LogLevel::Note, "is there and is filled again"),
+            DonorStanding::Lost => {
+                (LogLevel::Warning, "is lost with another donor: blocks that no other has are I/O errors")
+            }
         };
         log::write(level, "ram", format_args!("{}: donor {} {what}{reason}", peer.target.id, peer.target.address.text));
     }
 }
 
 fn report(
-    machine: &dyn Client,
-    peers: &[Peer],
+    machine: &dyn DeviceMachine,
+    peers: &[DonorPeer],
     places: &[usize],
     rebuild: Option<(Donor, Instant)>,
     moving: Option<MoveReport>,
-) -> Report {
-    let donor = |(donor, peer): (usize, &Peer)| DonorReport {
+) -> DeviceReport {
+    let donor = |(donor, peer): (usize, &DonorPeer)| DonorReport {
         standing: machine.standing()[donor],
         is_up: machine.link_state(donor) == Some(LinkState::Claimed),
         is_refused: machine.link_state(donor) == Some(LinkState::Refused),
@@ -472,7 +483,7 @@ fn report(
         written_bytes: peer.written_bytes,
     };
     let progress = machine.rebuild_progress().zip(rebuild);
-    Report {
+    DeviceReport {
         view: machine.view().number(),
         donors: peers.iter().enumerate().map(donor).collect(),
         places: places.to_vec(),

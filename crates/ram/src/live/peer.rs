@@ -6,14 +6,14 @@ use std::time::Duration;
 use nectary_host::Shutdown;
 use nectary_nbd::NbdDevice;
 
-use super::session::Target;
+use super::session::SessionTarget;
 
 /// The first pause between attempts to connect.
 pub(super) const PAUSE_MIN: Duration = Duration::from_millis(20);
 
 /// A donor and the connection to it.
-pub(super) struct Peer {
-    pub(super) target: Target,
+pub(super) struct DonorPeer {
+    pub(super) target: SessionTarget,
     pub(super) device: Option<Arc<NbdDevice>>,
     /// Counts connections and attempts; events of earlier ones are ignored.
     pub(super) epoch: u64,
@@ -30,9 +30,9 @@ pub(super) struct Peer {
     pub(super) written_bytes: u64,
 }
 
-impl Peer {
-    pub(super) fn new(target: Target, epoch: u64) -> Peer {
-        Peer {
+impl DonorPeer {
+    pub(super) fn new(target: SessionTarget, epoch: u64) -> DonorPeer {
+        DonorPeer {
             target,
             device: None,
             epoch,

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::mirror::Times;
+use crate::mirror::MachineTimes;
 
 /// How long a donor is left before a spare takes its place: filling costs as much as a copy of all it had.
 const LOST_AFTER: Duration = Duration::from_secs(30);
@@ -123,22 +123,22 @@ pub(crate) async fn before_durable_step() {
 
 /// The times of a device.
 #[cfg(feature = "planted")]
-pub(super) fn times() -> Times {
+pub(super) fn times() -> MachineTimes {
     const MILLISECOND: u64 = 1000;
     match IS_HASTY.load(std::sync::atomic::Ordering::SeqCst) {
-        false => Times::default(),
-        true => Times {
+        false => MachineTimes::default(),
+        true => MachineTimes {
             survey_us: 200 * MILLISECOND,
             lease_us: 250 * MILLISECOND,
             ping_us: 80 * MILLISECOND,
             rejoin_us: 200 * MILLISECOND,
-            ..Times::default()
+            ..MachineTimes::default()
         },
     }
 }
 
 /// The times of a device.
 #[cfg(not(feature = "planted"))]
-pub(super) fn times() -> Times {
-    Times::default()
+pub(super) fn times() -> MachineTimes {
+    MachineTimes::default()
 }

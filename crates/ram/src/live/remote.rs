@@ -7,22 +7,25 @@ use nectary_block::format_size;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::moving::{MoveError, MoveErrorKind};
-use super::owner::Command;
-use super::report::Report;
-use crate::device::address::Address;
+use super::owner::OwnerCommand;
+use super::report::DeviceReport;
+use crate::device::address::DonorAddress;
 use crate::donor::PROMISE_BYTES;
-use crate::scrub::Findings;
+use crate::scrub::ScrubFindings;
 
 /// Controls a device that is open elsewhere in this process.
 #[derive(Clone)]
-pub struct Remote {
-    reports: watch::Receiver<Report>,
-    commands: mpsc::WeakSender<Command>,
+pub struct DeviceController {
+    reports: watch::Receiver<DeviceReport>,
+    commands: mpsc::WeakSender<OwnerCommand>,
 }
 
-impl Remote {
-    pub(super) fn new(reports: watch::Receiver<Report>, commands: mpsc::WeakSender<Command>) -> Remote {
-        Remote { reports, commands }
+impl DeviceController {
+    pub(super) fn new(
+        reports: watch::Receiver<DeviceReport>,
+        commands: mpsc::WeakSender<OwnerCommand>,
+    ) -> DeviceController {
+        DeviceController { reports, commands }
     }
 
     /// The SPEC of the device, with its present donors.
@@ -33,24 +36,24 @@ impl Remote {
     /// As [`RedundantDevice::replace`](super::RedundantDevice::replace).
     pub async fn replace(&self, old: &str, new: &str) -> Result<(), MoveError> {
         let invalid = |why: String| MoveError::new(MoveErrorKind::Invalid, why);
-        let new = Box::new(Address::parse(new).map_err(invalid)?);
+        let new = Box::new(DonorAddress::parse(new).map_err(invalid)?);
         if !new.url.export.is_empty() {
             let why = "names an export: redundancy needs donors of `nectary ram donate`";
             return Err(invalid(format!("{} {why}", new.text)));
         }
         let (reply, end) = oneshot::channel();
-        self.command(Command::Replace { old: old.to_owned(), new, reply }, end).await?
+        self.command(OwnerCommand::Replace { old: old.to_owned(), new, reply }, end).await?
     }
 
     /// As [`RedundantDevice::drain`](super::RedundantDevice::drain).
     pub async fn drain(&self, old: &str) -> Result<String, MoveError> {
         let (reply, end) = oneshot::channel();
-        let (spares, used, bytes) = self.command(Command::Spares { old: old.to_owned(), reply }, end).await??;
+        let (spares, used, bytes) = self.command(OwnerCommand::Spares { old: old.to_owned(), reply }, end).await??;
         let mut problems: Vec<MoveError> = Vec::new();
         for spare in spares {
             let (reply, end) = oneshot::channel();
             let (old, new) = (old.to_owned(), Box::new(spare.clone()));
-            match self.command(Command::Replace { old, new, reply }, end).await? {
+            match self.command(OwnerCommand::Replace { old, new, reply }, end).await? {
                 Ok(()) => return Ok(spare.text),
                 // Another spare does not help.
                 Err(error) if error.kind == MoveErrorKind::NotNow => return Err(error),
@@ -71,12 +74,12 @@ impl Remote {
     }
 
     /// As [`RedundantDevice::scrub`](super::RedundantDevice::scrub).
-    pub async fn scrub(&self) -> Result<Findings, String> {
+    pub async fn scrub(&self) -> Result<ScrubFindings, String> {
         let (reply, end) = oneshot::channel();
-        self.command(Command::Scrub { reply }, end).await
+        self.command(OwnerCommand::Scrub { reply }, end).await
     }
 
-    async fn command<T>(&self, command: Command, end: oneshot::Receiver<T>) -> Result<T, String> {
+    async fn command<T>(&self, command: OwnerCommand, end: oneshot::Receiver<T>) -> Result<T, String> {
         let gone = || "the device was given up".to_owned();
         // The sender is not kept, because the owner ends when all senders are gone.
         let commands = self.commands.upgrade().ok_or_else(gone)?;

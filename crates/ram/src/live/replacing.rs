@@ -6,20 +6,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nectary_host::log::{self, Level};
+use nectary_host::log::{self, LogLevel};
 use nectary_nbd::NbdDevice;
 use tokio::sync::oneshot;
 
-use super::moving::{self, MoveError, MoveErrorKind, Moved, Ready, Sides};
-use super::owner::{Done, Owner};
-use super::remnants::{self, Present};
-use super::session::Target;
+use super::moving::{self, MoveError, MoveErrorKind, MoveSides, Moved, PreparedDonor};
+use super::owner::{DeviceOwner, OwnerTaskResult};
+use super::remnants::{self, CurrentDevice};
+use super::session::SessionTarget;
 use super::survey::EPOCHS;
-use crate::device::address::Address;
-use crate::mirror::{Donor, Event};
-use crate::moving::{Ended, Next, NotNow, PART_BYTES, Plan, Prepared, Stop};
+use crate::device::address::DonorAddress;
+use crate::mirror::{Donor, MirrorEvent};
+use crate::moving::{EndedMove, MovePlan, MoveStep, MoveStop, NotNow, PART_BYTES, PreparationResult};
 
-impl Owner {
+impl DeviceOwner {
     /// The connection to a donor is gone: what was on its way may be done, or be done later.
     pub(super) fn lose(&mut self, donor: Donor, reason: String) {
         self.mover.lost(donor);
@@ -41,7 +41,7 @@ impl Owner {
         Err(MoveError::new(MoveErrorKind::NotNow, why))
     }
 
-    pub(super) fn replace(&mut self, old: &str, new: Address, reply: oneshot::Sender<Moved>) {
+    pub(super) fn replace(&mut self, old: &str, new: DonorAddress, reply: oneshot::Sender<Moved>) {
         let found = self.replaceable(old).and_then(|found| self.check_is_new(&new).map(|()| found));
         let (donor, former) = match found {
             Ok(found) => found,
@@ -61,7 +61,7 @@ impl Owner {
         // Other sessions of this client there, also for another place, have other numbers; a move uses two.
         let newest = self.peers.iter().map(|peer| peer.epoch).max().unwrap_or_default();
         let epoch = newest.max(EPOCHS) + 2 + self.mover.number();
-        let target = Target { address: new, ..self.peers[donor].target.clone() };
+        let target = SessionTarget { address: new, ..self.peers[donor].target.clone() };
         let members = &self.machine.view().members;
         let kept = (0..members.len()).filter(|other| *other != donor).map(|other| {
             let name = self.peers[other].target.address.text.clone();
@@ -69,19 +69,19 @@ impl Owner {
         });
         let kept: Vec<(String, u64, String)> = kept.collect();
         let (bytes, present) = (self.donor_bytes, self.present());
-        let plan = Plan::new(donor, bytes, PART_BYTES, self.now_us());
-        let number = self.mover.begin(plan, former.is_none(), Sides::new(target.clone(), epoch, reply));
+        let plan = MovePlan::new(donor, bytes, PART_BYTES, self.now_us());
+        let number = self.mover.begin(plan, former.is_none(), MoveSides::new(target.clone(), epoch, reply));
         self.work.spawn(async move {
-            Done::Prepared(number, moving::prepare(target, epoch, bytes, present, former, kept).await)
+            OwnerTaskResult::Prepared(number, moving::prepare(target, epoch, bytes, present, former, kept).await)
         });
     }
 
-    fn present(&self) -> Present {
+    fn present(&self) -> CurrentDevice {
         let client = self.peers.first().map_or(0, |peer| peer.target.client);
-        Present { geometry: self.geometry, generation: self.machine.view().generation, client }
+        CurrentDevice { geometry: self.geometry, generation: self.machine.view().generation, client }
     }
 
-    pub(super) fn prepared(&mut self, result: Result<(String, Option<Ready>), MoveError>) {
+    pub(super) fn prepared(&mut self, result: Result<(String, Option<PreparedDonor>), MoveError>) {
         let (label, ready) = match result {
             Ok(prepared) => prepared,
             Err(why) => return self.end_move(Err(why)),
@@ -90,12 +90,12 @@ impl Owner {
         let Some(moving) = self.mover.moving_mut() else { return };
         let (donor, sides) = (moving.donor(), &mut moving.session);
         match prepared {
-            Prepared::Copies => (sides.label, sides.ready) = (label, ready),
-            Prepared::IsBack => {
+            PreparationResult::Copies => (sides.label, sides.ready) = (label, ready),
+            PreparationResult::IsBack => {
                 let why = "the donor that was left is back";
                 self.end_move(Err(MoveError::new(MoveErrorKind::NotNow, why)));
             }
-            Prepared::TakesPlace => {
+            PreparationResult::TakesPlace => {
                 // There is nothing to copy: the other donor is filled as if it were the former one, started again.
                 let (target, epoch, peer) = (sides.target.clone(), sides.epoch, &mut self.peers[donor]);
                 sides.left = Some(std::mem::replace(&mut peer.target, target));
@@ -103,7 +103,7 @@ impl Owner {
                 peer.epoch = peer.epoch.max(epoch);
                 self.lose(donor, "another donor takes its place".to_owned());
                 self.rename();
-                self.step(Event::Disconnected { donor });
+                self.step(MirrorEvent::Disconnected { donor });
                 self.connect(donor, Duration::ZERO);
             }
         }
@@ -126,7 +126,7 @@ impl Owner {
         peer.epoch += remnants::EMPTYINGS_MAX;
         self.rename();
         self.empty(other.address.text.clone(), async move { remnants::give_back(other, epoch, present).await });
-        self.step(Event::Disconnected { donor });
+        self.step(MirrorEvent::Disconnected { donor });
         self.connect(donor, Duration::ZERO);
     }
 
@@ -146,49 +146,49 @@ impl Owner {
             let Some(moving) = self.mover.moving_mut() else { return false };
             let (donor, sides) = (moving.donor(), &mut moving.session);
             match next {
-                Next::Wait => return false,
-                Next::Copy { part, offset, bytes } => {
+                MoveStep::Wait => return false,
+                MoveStep::Copy { part, offset, bytes } => {
                     let (Some(from), Some(ready)) = (&self.peers[donor].device, &sides.ready) else {
                         self.mover.copied(number, part, false);
                         return false;
                     };
                     let (from, to, stopped) = (from.clone(), ready.device.clone(), sides.stopped.clone());
                     self.work.spawn(async move {
-                        Done::Copied(number, part, moving::copy(from, to, stopped, offset, bytes).await)
+                        OwnerTaskResult::Copied(number, part, moving::copy(from, to, stopped, offset, bytes).await)
                     });
                 }
-                Next::GoOn => {
+                MoveStep::GoOn => {
                     let kept = self.mover.take_kept();
                     kept.into_iter().for_each(|(request, body)| self.send(donor, request, body));
                 }
-                Next::Switch => {
+                MoveStep::Switch => {
                     self.switch();
                     return true;
                 }
-                Next::Empty => match sides.former.take() {
+                MoveStep::Empty => match sides.former.take() {
                     None => self.end_move(Ok(())),
                     Some(former) => {
-                        self.work.spawn(async move { Done::Emptied(number, remnants::empty(former).await) });
+                        self.work.spawn(async move { OwnerTaskResult::Emptied(number, remnants::empty(former).await) });
                     }
                 },
-                Next::Done => self.end_move(Ok(())),
-                Next::Stop(stop) => self.stop_move(stop),
+                MoveStep::Done => self.end_move(Ok(())),
+                MoveStep::Stop(stop) => self.stop_move(stop),
             }
         }
     }
 
-    fn stop_move(&mut self, stop: Stop) {
+    fn stop_move(&mut self, stop: MoveStop) {
         let (kind, why) = match stop {
-            Stop::Left => {
+            MoveStop::Left => {
                 let why = "the donor was left meanwhile: nothing is lost; replace it again, which fills the other one";
                 (MoveErrorKind::Failed, why.to_owned())
             }
-            Stop::OtherLost(other) => {
+            MoveStop::OtherLost(other) => {
                 let name = &self.peers[other].target.address.text;
                 let why = format!("{name} was lost meanwhile, and goes before: replace that one first");
                 (MoveErrorKind::NotNow, why)
             }
-            Stop::TakerLost => {
+            MoveStop::TakerLost => {
                 // The device has gone on without either of them; this one can be a spare.
                 let sides = self.mover.moving_mut().map(|moving| &mut moving.session);
                 if let Some((left, former)) = sides.and_then(|sides| sides.left.clone().zip(sides.former.take())) {
@@ -196,7 +196,7 @@ impl Owner {
                 }
                 (MoveErrorKind::Failed, "it was lost right after it had taken the place".to_owned())
             }
-            Stop::BothLost => {
+            MoveStop::BothLost => {
                 let why = "another donor was lost meanwhile, and this one is not filled";
                 (MoveErrorKind::Failed, why.to_owned())
             }
@@ -208,7 +208,7 @@ impl Owner {
     fn switch(&mut self) {
         let Some(moving) = self.mover.moving_mut() else { return };
         let (donor, sides) = (moving.donor(), &mut moving.session);
-        let Some(Ready { device, incarnation }) = sides.ready.take() else { return };
+        let Some(PreparedDonor { device, incarnation }) = sides.ready.take() else { return };
         std::mem::swap(&mut self.labels[donor], &mut sides.label);
         let (target, epoch, peer) = (sides.target.clone(), sides.epoch, &mut self.peers[donor]);
         sides.former = peer.device.take();
@@ -219,8 +219,8 @@ impl Owner {
         peer.sessions += 1;
         self.mover.switched();
         self.rename();
-        self.step(Event::Replaced { donor, incarnation });
-        self.step(Event::Connected { donor, incarnation });
+        self.step(MirrorEvent::Replaced { donor, incarnation });
+        self.step(MirrorEvent::Connected { donor, incarnation });
     }
 
     /// A donor failed before all were told of the switch: the former donor has its place again, with all it had.
@@ -251,7 +251,7 @@ impl Owner {
     fn empty(&mut self, name: String, work: impl Future<Output = ()> + Send + 'static) {
         let work = self.work.spawn(async move {
             work.await;
-            Done::Dropped
+            OwnerTaskResult::Dropped
         });
         self.emptying.push((name, work));
     }
@@ -259,13 +259,13 @@ impl Owner {
     pub(super) fn emptied(&mut self, result: Result<(), String>) {
         if let Err(why) = result {
             let what = "what the former donor holds counts for nobody, and it could not be told to give it back";
-            log::write(Level::Warning, "ram", format_args!("{what}: {why}"));
+            log::write(LogLevel::Warning, "ram", format_args!("{what}: {why}"));
         }
         self.end_move(Ok(()));
     }
 
     pub(super) fn end_move(&mut self, result: Moved) {
-        let Some(Ended { donor, kept, session: mut sides, .. }) = self.mover.end(result.is_ok()) else { return };
+        let Some(EndedMove { donor, kept, session: mut sides, .. }) = self.mover.end(result.is_ok()) else { return };
         let name = sides.target.address.text.clone();
         if result.is_ok() {
             self.spares.used(&sides.target.address);
@@ -273,16 +273,16 @@ impl Owner {
         }
         if let Err(why) = &result {
             let former = &sides.left.as_ref().unwrap_or(&self.peers[donor].target).address.text;
-            log::write(Level::Warning, "ram", format_args!("{name} does not replace {former}: {why}"));
+            log::write(LogLevel::Warning, "ram", format_args!("{name} does not replace {former}: {why}"));
         } else {
             log::write(
-                Level::Note,
+                LogLevel::Note,
                 "ram",
                 format_args!("{}: donor {name} has replaced another one", self.peers[donor].target.id),
             );
         }
         kept.into_iter().for_each(|(request, body)| self.send(donor, request, body));
-        if let Some(Ready { device, .. }) = sides.ready.take() {
+        if let Some(PreparedDonor { device, .. }) = sides.ready.take() {
             self.empty(name, async move { _ = remnants::empty(device).await });
         }
         // The report comes first: a caller who is told of the end sees it there.

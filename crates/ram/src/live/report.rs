@@ -5,17 +5,17 @@
 
 use std::sync::Arc;
 
-use nectary_block::{Figures, Survives};
+use nectary_block::{DeviceCounters, SurvivalLevel};
 
 use crate::log;
-use crate::mirror::{self, Standing};
-use crate::scrub::Progress;
+use crate::mirror::{self, DonorStanding};
+use crate::scrub::ScrubProgress;
 
 /// The report of one donor.
 #[derive(Debug, Clone)]
 pub struct DonorReport {
     /// The standing of the donor.
-    pub standing: Standing,
+    pub standing: DonorStanding,
     /// Whether there is a connection on which the donor serves this client.
     pub is_up: bool,
     /// Whether the donor has another device, or another client, so that it is not filled.
@@ -60,9 +60,9 @@ pub struct MoveReport {
 
 /// What a machine has counted.
 #[derive(Debug, Clone, Copy)]
-pub struct Counts {
+pub struct DeviceCounts {
     /// Counters of donors and requests.
-    pub base: mirror::Figures,
+    pub base: mirror::MirrorFigures,
     /// The number of stripes whose copies may differ.
     pub dirty_stripes: u64,
     /// Whether the device has parity that is changed in place.
@@ -85,12 +85,12 @@ pub struct LogCounts {
     /// Whether recovery is in progress.
     pub is_recovering: bool,
     /// The other counters.
-    pub figures: log::Figures,
+    pub figures: log::ParityLogFigures,
 }
 
 /// The report of the device.
 #[derive(Debug, Clone)]
-pub struct Report {
+pub struct DeviceReport {
     /// The generation and epoch of the view.
     pub view: (u64, u64),
     /// The donors, by position.
@@ -104,49 +104,50 @@ pub struct Report {
     /// The donor whose place another one takes now.
     pub moving: Option<MoveReport>,
     /// The scrub.
-    pub scrub: Progress,
+    pub scrub: ScrubProgress,
     /// The number of spares without a place, and how many of them answered when they were last asked.
     pub spares: (u64, u64),
     /// The SPEC that names the present donors.
     pub spec: Arc<str>,
     /// Counts.
-    pub counts: Counts,
+    pub counts: DeviceCounts,
     /// The reason why the device has ended, if it has.
     pub ended: Option<Arc<str>>,
 }
 
-impl Report {
+impl DeviceReport {
     /// Whether the device survives the loss of any one donor now: every donor has all its data, and has stored the view
     /// that says so.
     pub fn is_whole(&self) -> bool {
-        self.is_view_stored && self.donors.iter().all(|donor| donor.standing == Standing::Trusted)
+        self.is_view_stored && self.donors.iter().all(|donor| donor.standing == DonorStanding::Trusted)
     }
 
     /// Returns what writes and flushes survive now. A write to a mirror is in the memory of other machines when it
     /// returns; with logged parity it may be only in this process until a flush. With parity in place it does not
     /// survive the loss of a donor together with that of the client.
-    pub fn survives(&self) -> (Survives, Survives) {
+    pub fn survives(&self) -> (SurvivalLevel, SurvivalLevel) {
         let flush = match (self.is_whole(), self.counts.is_parity) {
-            (true, true) => Survives::Donor,
-            (true, false) => Survives::HostAndDonor,
-            (false, true) => Survives::Nothing,
-            (false, false) => Survives::Host,
+            (true, true) => SurvivalLevel::Donor,
+            (true, false) => SurvivalLevel::HostAndDonor,
+            (false, true) => SurvivalLevel::Nothing,
+            (false, false) => SurvivalLevel::Host,
         };
-        let write = if self.counts.log.is_some() { Survives::Nothing } else { flush };
+        let write = if self.counts.log.is_some() { SurvivalLevel::Nothing } else { flush };
         (write, flush)
     }
 
     /// Returns the report as numbers; the donors are in the order of the SPEC.
-    pub fn numbers(&self) -> Vec<Figures> {
+    pub fn numbers(&self) -> Vec<DeviceCounters> {
         let count = |is: fn(&DonorReport) -> bool| self.donors.iter().filter(|donor| is(donor)).count() as u64;
-        let mirror::Figures { left, taken_back, rejoined, rebuilt, resynchronised, lies, repaired, hedged, .. } =
-            self.counts.base;
+        let mirror::MirrorFigures {
+            left, taken_back, rejoined, rebuilt, resynchronised, lies, repaired, hedged, ..
+        } = self.counts.base;
         let mut values = vec![
             ("mirror", u64::from(self.counts.log.is_none())),
             ("donors", self.donors.len() as u64),
             ("donors_up", count(|donor| donor.is_up)),
-            ("donors_trusted", count(|donor| donor.standing == Standing::Trusted)),
-            ("donors_lost", count(|donor| donor.standing == Standing::Lost)),
+            ("donors_trusted", count(|donor| donor.standing == DonorStanding::Trusted)),
+            ("donors_lost", count(|donor| donor.standing == DonorStanding::Lost)),
             ("attached", u64::from(self.ended.is_none())),
             ("degraded", u64::from(!self.is_whole())),
             ("view_generation", self.view.0),
@@ -191,7 +192,7 @@ impl Report {
             values.push(("lost_blocks", self.counts.base.lost_blocks));
         }
         values.extend(self.counts.log.iter().flat_map(LogCounts::numbers));
-        let mut list = vec![Figures { device: "ram", values }];
+        let mut list = vec![DeviceCounters { device: "ram", values }];
         let mut order: Vec<(usize, &DonorReport)> = self.places.iter().copied().zip(&self.donors).collect();
         order.sort_by_key(|(place, _)| *place);
         list.extend(order.into_iter().map(|(place, donor)| donor.numbers(place)));
@@ -201,8 +202,8 @@ impl Report {
 
 /// Returns the progress and the findings of the scrub. Blocks that nobody can repair are found again by each pass, so
 /// they are those of the last pass, or of the present one if it has found more already.
-fn scrub_numbers(scrub: &Progress) -> Vec<(&'static str, u64)> {
-    let Progress { last, present, .. } = scrub;
+fn scrub_numbers(scrub: &ScrubProgress) -> Vec<(&'static str, u64)> {
+    let ScrubProgress { last, present, .. } = scrub;
     let mut values = vec![
         ("scrub_passes", scrub.passes),
         ("scrub_repaired", scrub.repaired),
@@ -247,22 +248,22 @@ impl LogCounts {
 }
 
 impl DonorReport {
-    fn numbers(&self, place: usize) -> Figures {
-        let is = |standing: &[Standing]| u64::from(standing.contains(&self.standing));
+    fn numbers(&self, place: usize) -> DeviceCounters {
+        let is = |standing: &[DonorStanding]| u64::from(standing.contains(&self.standing));
         let values = vec![
             ("number", place as u64 + 1),
             ("up", u64::from(self.is_up)),
-            ("trusted", is(&[Standing::Trusted])),
-            ("left", is(&[Standing::Leaving, Standing::Out])),
+            ("trusted", is(&[DonorStanding::Trusted])),
+            ("left", is(&[DonorStanding::Leaving, DonorStanding::Out])),
             ("refused", u64::from(self.is_refused)),
             ("reached", u64::from(self.is_reached)),
-            ("rebuilding", is(&[Standing::Rebuilding])),
-            ("lost", is(&[Standing::Lost])),
+            ("rebuilding", is(&[DonorStanding::Rebuilding])),
+            ("lost", is(&[DonorStanding::Lost])),
             ("sessions", self.sessions),
             ("requests", self.requests),
             ("read_bytes", self.read_bytes),
             ("written_bytes", self.written_bytes),
         ];
-        Figures { device: "donor", values }
+        DeviceCounters { device: "donor", values }
     }
 }

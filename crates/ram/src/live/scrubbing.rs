@@ -4,17 +4,17 @@
 
 use tokio::sync::oneshot;
 
-use super::owner::Owner;
-use crate::mirror::Event;
-use crate::scrub::Findings;
+use super::owner::DeviceOwner;
+use crate::mirror::MirrorEvent;
+use crate::scrub::ScrubFindings;
 
-impl Owner {
+impl DeviceOwner {
     /// Begins a pass now, or after the present one if a user waits for that already.
-    pub(super) fn scrub(&mut self, reply: oneshot::Sender<Findings>) {
+    pub(super) fn scrub(&mut self, reply: oneshot::Sender<ScrubFindings>) {
         let progress = self.machine.scrub_progress();
         // Only a pass that began after the request has compared everything.
         self.scrubbing.push((progress.passes + u64::from(progress.is_requested), reply));
-        self.step(Event::Scrub);
+        self.step(MirrorEvent::Scrub);
     }
 
     /// Tells those who wait for a pass that it has ended.

@@ -1,18 +1,18 @@
 //! The spares of a device.
 //!
 //! Owns: the list of spares. Leaves to others: which donor needs one, when, and which spare is next
-//! (`crate::moving::Need`).
+//! (`crate::moving::SpareNeed`).
 //!
 //! A spare that is lost, or that cannot be filled, is given up (`moving`), and the next one is tried.
 
 use std::time::Instant;
 
-use crate::device::address::Address;
+use crate::device::address::DonorAddress;
 
 /// The spares of a device.
 #[derive(Default)]
-pub struct Spares {
-    pub list: Vec<Address>,
+pub struct SpareDonors {
+    pub list: Vec<DonorAddress>,
     /// The addresses of spares of the SPEC that have a place already.
     pub used: Vec<String>,
     /// The addresses that answered when they were last asked.
@@ -21,9 +21,9 @@ pub struct Spares {
     pub is_looking: bool,
 }
 
-impl Spares {
-    pub fn new(list: Vec<Address>, used: Vec<String>, answering: Vec<String>) -> Spares {
-        Spares { list, used, answering, ..Spares::default() }
+impl SpareDonors {
+    pub fn new(list: Vec<DonorAddress>, used: Vec<String>, answering: Vec<String>) -> SpareDonors {
+        SpareDonors { list, used, answering, ..SpareDonors::default() }
     }
 
     /// Notes which spares answer.
@@ -37,7 +37,7 @@ impl Spares {
     }
 
     /// Notes that a spare has taken a place.
-    pub fn used(&mut self, address: &Address) {
+    pub fn used(&mut self, address: &DonorAddress) {
         let before = self.list.len();
         self.list.retain(|spare| spare.text != address.text);
         if self.list.len() < before {

@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::owner::{Done, Owner};
+use super::owner::{DeviceOwner, OwnerTaskResult};
 use super::planted::{lost_after, may_give_up};
-use super::session::Target;
-use crate::device::address::Address;
+use super::session::SessionTarget;
+use crate::device::address::DonorAddress;
 use crate::device::together::together;
 
 /// How often donors are asked whether they are leaving.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-impl Owner {
+impl DeviceOwner {
     /// Begins what spares are needed for.
     pub(super) fn use_spares(&mut self) {
         if self.opened.is_some() {
@@ -49,17 +49,19 @@ impl Owner {
         }
         if !self.spares.is_looking && self.spares.looked.is_none_or(|looked| looked.elapsed() >= LOOK_EVERY) {
             (self.spares.is_looking, self.spares.looked) = (true, Some(Instant::now()));
-            let targets: Vec<Target> = self.peers.iter().map(|peer| peer.target.clone()).collect();
-            let spare = |spare: &Address| Target { address: spare.clone(), ..targets[0].clone() };
-            let spares: Vec<Target> = self.spares.list.iter().filter(|_| !targets.is_empty()).map(spare).collect();
+            let targets: Vec<SessionTarget> = self.peers.iter().map(|peer| peer.target.clone()).collect();
+            let spare = |spare: &DonorAddress| SessionTarget { address: spare.clone(), ..targets[0].clone() };
+            let spares: Vec<SessionTarget> =
+                self.spares.list.iter().filter(|_| !targets.is_empty()).map(spare).collect();
             let number = self.mover.number();
             self.work.spawn(async move {
-                let look = |target: Target| async move { target.page().await.is_ok_and(|page| page.is_leaving) };
-                let ask = |target: Target| async move { target.page().await.is_ok().then_some(target.address.text) };
+                let look = |target: SessionTarget| async move { target.page().await.is_ok_and(|page| page.is_leaving) };
+                let ask =
+                    |target: SessionTarget| async move { target.page().await.is_ok().then_some(target.address.text) };
                 let leaving = together(targets.into_iter().map(look).collect());
                 let answering = together(spares.into_iter().map(ask).collect());
                 let (leaving, answering) = tokio::join!(leaving, answering);
-                Done::Looked(number, leaving, answering.into_iter().flatten().collect())
+                OwnerTaskResult::Looked(number, leaving, answering.into_iter().flatten().collect())
             });
         }
     }

@@ -2,46 +2,46 @@
 //!
 //! Owns: storing the two records. Leaves to others: which records these are, and why they are safe (`crate::moving`).
 
-use nectary_host::log::{self, Level};
+use nectary_host::log::{self, LogLevel};
 
-use super::session::{Ended, begin};
-use super::survey::{Seen, There, look_patiently, newest, owner};
+use super::session::{DonorRequestOutcome, begin};
+use super::survey::{SurveyResult, SurveyedDonor, look_patiently, newest, owner};
 use crate::device::RamOptions;
-use crate::format::{Record, Stamp};
-use crate::mirror::{DonorRequest, Reply};
-use crate::moving::{Found, unfinished};
+use crate::format::{DonorRecord, RecordStamp};
+use crate::mirror::{DonorReply, DonorRequest};
+use crate::moving::{RecordHolder, unfinished};
 
 /// Finishes the switch, if there is one, and looks at the donors again. The SPEC must name both donors.
-pub async fn finish(options: &RamOptions, client: u64, seen: Vec<Seen>) -> Vec<Seen> {
+pub async fn finish(options: &RamOptions, client: u64, seen: Vec<SurveyResult>) -> Vec<SurveyResult> {
     if owner(&seen).is_some() && !options.take_over {
         return seen;
     }
     let Some(((former, fenced), (other, finished))) = find(&seen, client) else { return seen };
     let (former, other) = (&seen[former], &seen[other]);
-    let note = |level: Level, what: String| log::write(level, "ram", format_args!("{}: {what}", options.id));
+    let note = |level: LogLevel, what: String| log::write(level, "ram", format_args!("{}: {what}", options.id));
     for (donor, record) in [(former, fenced), (other, finished)] {
         if let Err(why) = store(donor, &record).await {
             note(
-                Level::Warning,
+                LogLevel::Warning,
                 format!("a switch that an earlier client began is not finished: {}: {why}", donor.name()),
             );
             return look_patiently(options, client, false).await;
         }
     }
     let what = format!("donor {} has the place of {}, as an earlier client has decided", other.name(), former.name());
-    note(Level::Note, what);
+    note(LogLevel::Note, what);
     drop(seen);
     look_patiently(options, client, false).await
 }
 
 /// A donor by its place in the SPEC, and the record that it gets.
-type Given = (usize, Record);
+type Given = (usize, DonorRecord);
 
-fn find(seen: &[Seen], client: u64) -> Option<(Given, Given)> {
+fn find(seen: &[SurveyResult], client: u64) -> Option<(Given, Given)> {
     let newest = newest(seen)?;
     let found = |at: usize| {
-        let There { record, reached, .. } = seen[at].state.as_ref().ok()?;
-        Some(Found { record: record.as_ref()?, incarnation: super::session::incarnation(&reached.page) })
+        let SurveyedDonor { record, reached, .. } = seen[at].state.as_ref().ok()?;
+        Some(RecordHolder { record: record.as_ref()?, incarnation: super::session::incarnation(&reached.page) })
     };
     let pairs = (0..seen.len()).flat_map(|former| (0..seen.len()).map(move |other| (former, other)));
     pairs.into_iter().find_map(|(former, other)| {
@@ -50,12 +50,12 @@ fn find(seen: &[Seen], client: u64) -> Option<(Given, Given)> {
     })
 }
 
-async fn store(donor: &Seen, record: &Record) -> Result<(), String> {
+async fn store(donor: &SurveyResult, record: &DonorRecord) -> Result<(), String> {
     let Ok(there) = &donor.state else { return Err("it does not answer any more".to_owned()) };
-    let body = DonorRequest::SwapMetadata { expected: Stamp::of(&there.area), record: record.encode().into() };
+    let body = DonorRequest::SwapMetadata { expected: RecordStamp::of(&there.area), record: record.encode().into() };
     match begin(&there.reached.device, body).await {
-        Ended::Answered(Reply::Done) => Ok(()),
-        Ended::Answered(_) => Err("another client uses it at this moment".to_owned()),
-        Ended::Lost(reason) => Err(reason),
+        DonorRequestOutcome::Answered(DonorReply::Done) => Ok(()),
+        DonorRequestOutcome::Answered(_) => Err("another client uses it at this moment".to_owned()),
+        DonorRequestOutcome::Lost(reason) => Err(reason),
     }
 }

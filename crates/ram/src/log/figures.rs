@@ -4,7 +4,7 @@
 
 /// Counters since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct ParityLogFigures {
     /// Requests of the user that succeeded.
     pub completed: u64,
     /// Requests of the user that failed.

@@ -9,14 +9,14 @@
 use bytes::Bytes;
 
 use super::groups::contents;
-use super::machine::Machine;
-use super::operations::Answer;
-use crate::format::slots::{Slot, xor};
-use crate::mirror::{Donor, DonorRequest, MirrorError, Standing};
+use super::machine::ParityLogMachine;
+use super::operations::SlotData;
+use crate::format::slots::{SlotHeader, xor};
+use crate::mirror::{Donor, DonorRequest, DonorStanding, MirrorError};
 
 /// The purpose of reading a slot.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Purpose {
+pub(super) enum SlotReadPurpose {
     Operation { number: u64, at: usize },
     Fetch { task: u64 },
     Refill,
@@ -24,7 +24,7 @@ pub(super) enum Purpose {
 
 /// The state of a donor's slot in the row that is read.
 #[derive(Debug, Clone)]
-pub(super) enum Part {
+pub(super) enum SlotReadPart {
     Unsent,
     Sent,
     Got(Bytes),
@@ -34,29 +34,29 @@ pub(super) enum Part {
 
 /// A read of a slot in progress.
 #[derive(Debug)]
-pub(super) struct Look {
+pub(super) struct SlotRead {
     pub row: u32,
     pub target: Donor,
     /// The block and sequence that the slot must have; `None`: the slot is computed from the others and not compared.
     pub wanted: Option<(u32, u64)>,
-    pub purpose: Purpose,
+    pub purpose: SlotReadPurpose,
     /// The state of the row's slot on each donor.
-    pub parts: Vec<Part>,
+    pub parts: Vec<SlotReadPart>,
     /// Whether the slots of the other donors are read too.
     pub is_wide: bool,
     pub is_hedged: bool,
 }
 
-impl Machine {
+impl ParityLogMachine {
     /// Begins to read a slot of a donor.
-    pub(super) fn look_at(&mut self, row: u32, target: Donor, wanted: Option<(u32, u64)>, purpose: Purpose) {
-        let parts = vec![Part::Unsent; self.session.standing().len()];
+    pub(super) fn look_at(&mut self, row: u32, target: Donor, wanted: Option<(u32, u64)>, purpose: SlotReadPurpose) {
+        let parts = vec![SlotReadPart::Unsent; self.session.standing().len()];
         let number = self.next_look;
         self.next_look += 1;
         *self.pins.entry(row).or_insert(0) += 1;
         let is_wide = wanted.is_none();
         self.ready_looks.insert(number);
-        self.looks.insert(number, Look { row, target, wanted, purpose, parts, is_wide, is_hedged: false });
+        self.looks.insert(number, SlotRead { row, target, wanted, purpose, parts, is_wide, is_hedged: false });
     }
 
     pub(super) fn unpin(&mut self, row: u32) {
@@ -72,16 +72,16 @@ impl Machine {
     /// Whether a donor has its part of a row.
     pub(super) fn is_readable(&self, donor: Donor, row: u32) -> bool {
         match self.session.standing()[donor] {
-            Standing::Trusted => true,
-            Standing::Rebuilding => self.is_refilled(donor, row),
-            Standing::Leaving | Standing::Out | Standing::Lost => false,
+            DonorStanding::Trusted => true,
+            DonorStanding::Rebuilding => self.is_refilled(donor, row),
+            DonorStanding::Leaving | DonorStanding::Out | DonorStanding::Lost => false,
         }
     }
 
     /// Lets every read continue; returns whether one ended.
     pub(super) fn drive_looks(&mut self) -> bool {
         let of_donor = |donor: usize| (self.session.is_claimed(donor), self.session.standing()[donor]);
-        let now: Vec<(bool, Standing)> = (0..self.session.standing().len()).map(of_donor).collect();
+        let now: Vec<(bool, DonorStanding)> = (0..self.session.standing().len()).map(of_donor).collect();
         if now != self.looked_with {
             self.looked_with = now;
             self.ready_looks.extend(self.looks.keys().copied());
@@ -100,18 +100,18 @@ impl Machine {
         has_moved
     }
 
-    fn drive_look(&mut self, number: u64, look: &mut Look) -> Option<Result<Bytes, MirrorError>> {
+    fn drive_look(&mut self, number: u64, look: &mut SlotRead) -> Option<Result<Bytes, MirrorError>> {
         let block = look.wanted.map_or(0, |(block, _)| u64::from(block));
         if look.wanted.is_some() {
-            if let Part::Got(bytes) = look.parts[look.target].clone() {
+            if let SlotReadPart::Got(bytes) = look.parts[look.target].clone() {
                 if self.is_wanted(look, &bytes) {
                     return Some(Ok(bytes));
                 }
-                look.parts[look.target] = Part::Wrong;
+                look.parts[look.target] = SlotReadPart::Wrong;
                 self.session.trouble(look.target);
             }
             let can_answer = self.is_readable(look.target, look.row);
-            let is_wrong = matches!(look.parts[look.target], Part::Wrong);
+            let is_wrong = matches!(look.parts[look.target], SlotReadPart::Wrong);
             if can_answer && !is_wrong {
                 self.ask(number, look, look.target);
             }
@@ -141,13 +141,14 @@ impl Machine {
         }
         let mut whole = vec![0; self.areas.slot_bytes as usize];
         for donor in &others {
-            let Part::Got(bytes) = &look.parts[*donor] else { return None };
+            let SlotReadPart::Got(bytes) = &look.parts[*donor] else { return None };
             xor(&mut whole, bytes);
         }
         let whole = Bytes::from(whole);
         if look.wanted.is_some() && !self.is_wanted(look, &whole) {
             // Another slot of the group is damaged; a donor that is only late still gives the right one.
-            let is_late = self.is_readable(look.target, look.row) && !matches!(look.parts[look.target], Part::Wrong);
+            let is_late =
+                self.is_readable(look.target, look.row) && !matches!(look.parts[look.target], SlotReadPart::Wrong);
             return if is_late { None } else { Some(Err(MirrorError::Corrupt { block })) };
         }
         self.figures.reconstructed += u64::from(look.wanted.is_some());
@@ -157,42 +158,43 @@ impl Machine {
 
     /// Whether a donor has lost its part of a row and gets it back only by filling.
     fn is_gone(&self, donor: Donor, row: u32) -> bool {
-        matches!(self.session.standing()[donor], Standing::Out | Standing::Lost)
-            || self.session.standing()[donor] == Standing::Rebuilding && !self.is_refilled(donor, row)
+        matches!(self.session.standing()[donor], DonorStanding::Out | DonorStanding::Lost)
+            || self.session.standing()[donor] == DonorStanding::Rebuilding && !self.is_refilled(donor, row)
     }
 
     fn is_gone_beside(&self, target: Donor, row: u32) -> bool {
         (0..self.session.standing().len()).any(|donor| donor != target && self.is_gone(donor, row))
     }
 
-    fn is_wanted(&self, look: &Look, bytes: &[u8]) -> bool {
+    fn is_wanted(&self, look: &SlotRead, bytes: &[u8]) -> bool {
         let Some((block, sequence)) = look.wanted else { return true };
-        let found = Slot::decode_whole(bytes).map(|(slot, _)| (slot.device, slot.group, slot.block, slot.sequence));
+        let found =
+            SlotHeader::decode_whole(bytes).map(|(slot, _)| (slot.device, slot.group, slot.block, slot.sequence));
         found == Ok((self.device, look.row, block, sequence))
     }
 
-    fn ask(&mut self, number: u64, look: &mut Look, donor: Donor) {
-        if matches!(look.parts[donor], Part::Unsent) && self.session.is_claimed(donor) {
+    fn ask(&mut self, number: u64, look: &mut SlotRead, donor: Donor) {
+        if matches!(look.parts[donor], SlotReadPart::Unsent) && self.session.is_claimed(donor) {
             let body = DonorRequest::Read { offset: self.areas.slot(look.row), bytes: self.areas.slot_bytes };
-            self.ask_donor(donor, super::machine::Asked::Look { number, donor }, body);
-            look.parts[donor] = Part::Sent;
+            self.ask_donor(donor, super::machine::DonorRequestPurpose::Look { number, donor }, body);
+            look.parts[donor] = SlotReadPart::Sent;
         }
     }
 
-    fn end_look(&mut self, look: Look, result: Result<Bytes, MirrorError>) {
+    fn end_look(&mut self, look: SlotRead, result: Result<Bytes, MirrorError>) {
         match look.purpose {
-            Purpose::Operation { number, at } => {
+            SlotReadPurpose::Operation { number, at } => {
                 let block = look.wanted.map_or(0, |(block, _)| u64::from(block));
                 let data = result.and_then(|bytes| contents(&bytes).ok_or(MirrorError::Lost { block }));
-                self.answer(number, at, data.map(|data| Answer { data, is_from_memory: false }));
+                self.answer(number, at, data.map(|data| SlotData { data, is_from_memory: false }));
                 self.unpin(look.row);
             }
-            Purpose::Fetch { task } => {
+            SlotReadPurpose::Fetch { task } => {
                 self.unpin(look.row);
                 // That the contents are lost is moved, too: otherwise the group could not be emptied.
                 self.fetched(task, result.ok().and_then(|bytes| contents(&bytes)));
             }
-            Purpose::Refill => self.refill_read(look, result),
+            SlotReadPurpose::Refill => self.refill_read(look, result),
         }
     }
 }

@@ -9,23 +9,24 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 
-use super::configuration::Configuration;
-use super::figures::Figures;
-use super::groups::{Groups, contents};
-use super::looks::{Look, Part};
-use super::operations::{Operation, Work};
-use super::recovery::Recovery;
-use super::refill::Refill;
-use super::scrub::Step;
-use super::stores::Stores;
-use super::tasks::Task;
-use crate::format::View;
-use crate::format::slots::{Areas, Shape, device_checksum};
-use crate::mirror::locks::Locks;
+use super::configuration::ParityLogConfiguration;
+use super::figures::ParityLogFigures;
+use super::groups::{BufferedGroups, contents};
+use super::looks::{SlotRead, SlotReadPart};
+use super::operations::{ParityLogOperation, ParityLogWork};
+use super::recovery::ParityLogRecovery;
+use super::refill::DonorRefill;
+use super::scrub::GroupScrubStep;
+use super::stores::UnfinishedWrites;
+use super::tasks::PlacementTask;
+use crate::format::MembershipView;
+use crate::format::slots::{DonorAreas, SlotShape, device_checksum};
+use crate::mirror::locks::OperationLocks;
 use crate::mirror::{
-    Action, Donor, DonorRequest, Event, LinkState, Machine as Session, MirrorError, Moment, Outside, Refusal, Standing,
+    AttachRefusal, BaseRequestOutcome, Donor, DonorRequest, DonorStanding, LinkState, MirrorAction, MirrorError,
+    MirrorEvent, MirrorMachine as Session, Moment,
 };
-use crate::placement::{Location, Log, Placement};
+use crate::placement::{LogPlacement, NewestLocation, Placement};
 use crate::scrub::Scrub;
 
 /// A sequence consists of the client's generation above this many bits, and a counter below.
@@ -33,7 +34,7 @@ const SEQUENCE_BITS: u32 = 40;
 
 /// The phase of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
+pub enum ParityLogPhase {
     /// The base attaches; it has phases itself.
     Attaching,
     /// Recovery: the contents of the donors are found and protected.
@@ -48,7 +49,7 @@ pub enum Phase {
 
 /// The purpose of a request to a donor.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Asked {
+pub(super) enum DonorRequestPurpose {
     Store(u64),
     Look { number: u64, donor: Donor },
     Survey { attempt: u64, at: u64 },
@@ -57,7 +58,7 @@ pub(super) enum Asked {
 
 /// The place of a block's newest data, for checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Held {
+pub enum NewestData {
     /// The data is in the client's memory.
     Memory(Bytes),
     /// The block reads as zeroes.
@@ -77,15 +78,15 @@ pub enum Held {
 
 /// A device with logged parity, as its client sees it.
 #[derive(Debug)]
-pub struct Machine {
-    pub(super) configuration: Configuration,
-    pub(super) shape: Shape,
-    pub(super) areas: Areas,
+pub struct ParityLogMachine {
+    pub(super) configuration: ParityLogConfiguration,
+    pub(super) shape: SlotShape,
+    pub(super) areas: DonorAreas,
     pub(super) device: u64,
     pub(super) session: Session,
     pub(super) now_us: Moment,
-    pub(super) phase: Phase,
-    pub(super) placement: Log,
+    pub(super) phase: ParityLogPhase,
+    pub(super) placement: LogPlacement,
     /// The sequence of each block's newest copy or trim.
     pub(super) newest: Vec<u64>,
     /// The sequence of each block's newest trim. It is kept after a later write, because stored parity may not cover
@@ -99,14 +100,14 @@ pub struct Machine {
     pub(super) fetched_from_memory: Vec<(u64, u32, u64)>,
     /// Blocks that were sent by the steps in progress.
     pub(super) sent: Vec<u32>,
-    pub(super) groups: Groups,
-    pub(super) tasks: BTreeMap<u64, Task>,
+    pub(super) groups: BufferedGroups,
+    pub(super) tasks: BTreeMap<u64, PlacementTask>,
     /// Tasks that have not begun.
     pub(super) unbegun: BTreeSet<u64>,
     /// Whether one of them may be able to begin now, because a step or a read has ended or time has passed.
     pub(super) may_begin: bool,
     pub(super) next_step: u64,
-    pub(super) stores: Stores,
+    pub(super) stores: UnfinishedWrites,
     /// The life of a group that used each spare last, by spare.
     pub(super) spare_users: BTreeMap<u64, u64>,
     /// Freed groups, each with the number of a step: the group may be reused when all earlier steps are done.
@@ -120,55 +121,55 @@ pub struct Machine {
     /// Tasks whose next stage waits for the members of their group.
     pub(super) held_tasks: BTreeSet<u64>,
     pub(super) pins: BTreeMap<u32, u32>,
-    pub(super) looks: BTreeMap<u64, Look>,
+    pub(super) looks: BTreeMap<u64, SlotRead>,
     pub(super) next_look: u64,
     /// Looks that may be able to continue.
     pub(super) ready_looks: BTreeSet<u64>,
     /// For each donor, whether it can be asked, and its standing. When this changes, every look is checked for
     /// progress.
-    pub(super) looked_with: Vec<(bool, Standing)>,
-    pub(super) operations: BTreeMap<u64, Operation>,
-    pub(super) locks: Locks,
+    pub(super) looked_with: Vec<(bool, DonorStanding)>,
+    pub(super) operations: BTreeMap<u64, ParityLogOperation>,
+    pub(super) locks: OperationLocks,
     pub(super) next_operation: u64,
-    pub(super) recovery: Option<Recovery>,
-    pub(super) refill: Option<Refill>,
+    pub(super) recovery: Option<ParityLogRecovery>,
+    pub(super) refill: Option<DonorRefill>,
     pub(super) scrub: Scrub,
-    pub(super) scrub_step: Option<Step>,
+    pub(super) scrub_step: Option<GroupScrubStep>,
     /// The number of steps of the scrub that were begun.
     pub(super) scrubs: u64,
-    pub(super) figures: Figures,
+    pub(super) figures: ParityLogFigures,
     /// Whether the base is detaching.
     is_detaching: bool,
-    asked: BTreeMap<u64, Asked>,
+    asked: BTreeMap<u64, DonorRequestPurpose>,
     next_tag: u64,
-    actions: VecDeque<Action>,
+    actions: VecDeque<MirrorAction>,
 }
 
-impl Machine {
+impl ParityLogMachine {
     /// Makes a machine that begins to attach or create its device.
     ///
     /// *Errors*: see [`Configuration::check`].
-    pub fn new(configuration: Configuration, now_us: Moment) -> Result<Machine, Refusal> {
+    pub fn new(configuration: ParityLogConfiguration, now_us: Moment) -> Result<ParityLogMachine, AttachRefusal> {
         configuration.check()?;
         let shape = configuration.shape();
-        let base = crate::mirror::Configuration {
+        let base = crate::mirror::MirrorConfiguration {
             geometry: configuration.geometry(),
             labels: configuration.labels.clone(),
             client: configuration.client,
             intent: configuration.intent,
             times: configuration.times,
         };
-        let placement = match Log::restore(configuration.layout.clone(), std::iter::empty()) {
+        let placement = match LogPlacement::restore(configuration.layout.clone(), std::iter::empty()) {
             Ok(placement) => placement,
             Err(error) => unreachable!("the layout was checked: {error}"),
         };
         let data_bytes = u64::from(shape.block_bytes) * u64::from(shape.members);
-        Ok(Machine {
-            areas: Areas::new(&shape),
+        Ok(ParityLogMachine {
+            areas: DonorAreas::new(&shape),
             device: device_checksum(&shape.device),
             session: Session::new(base, now_us)?,
             now_us,
-            phase: Phase::Attaching,
+            phase: ParityLogPhase::Attaching,
             placement,
             newest: vec![0; shape.blocks as usize],
             trims: vec![0; shape.blocks as usize],
@@ -176,12 +177,12 @@ impl Machine {
             fetching: BTreeMap::new(),
             fetched_from_memory: Vec::new(),
             sent: Vec::new(),
-            groups: Groups::default(),
+            groups: BufferedGroups::default(),
             tasks: BTreeMap::new(),
             unbegun: BTreeSet::new(),
             may_begin: false,
             next_step: 1,
-            stores: Stores::default(),
+            stores: UnfinishedWrites::default(),
             spare_users: BTreeMap::new(),
             freed: VecDeque::new(),
             free_rows: BTreeSet::new(),
@@ -194,14 +195,14 @@ impl Machine {
             ready_looks: BTreeSet::new(),
             looked_with: Vec::new(),
             operations: BTreeMap::new(),
-            locks: Locks::default(),
+            locks: OperationLocks::default(),
             next_operation: 1,
             recovery: None,
             refill: None,
-            scrub: Scrub::new(&configuration.times, data_bytes, Machine::scrub_units(&shape), now_us),
+            scrub: Scrub::new(&configuration.times, data_bytes, ParityLogMachine::scrub_units(&shape), now_us),
             scrub_step: None,
             scrubs: 0,
-            figures: Figures::default(),
+            figures: ParityLogFigures::default(),
             is_detaching: false,
             asked: BTreeMap::new(),
             next_tag: 1,
@@ -212,25 +213,25 @@ impl Machine {
     }
 
     /// Handles an event that happened at `now_us`. The actions that follow are then in [`actions`](Self::actions).
-    pub fn step(&mut self, now_us: Moment, event: Event) {
+    pub fn step(&mut self, now_us: Moment, event: MirrorEvent) {
         self.now_us = self.now_us.max(now_us);
         match event {
-            Event::Submitted { id, request } => {
+            MirrorEvent::Submitted { id, request } => {
                 self.submitted(id, request);
-                self.session.step(now_us, Event::Time);
+                self.session.step(now_us, MirrorEvent::Time);
             }
-            Event::Detach if self.phase == Phase::Open => {
-                self.phase = Phase::Detaching;
-                self.begin(None, Work::Flush, true, 0..0);
-                self.session.step(now_us, Event::Time);
+            MirrorEvent::Detach if self.phase == ParityLogPhase::Open => {
+                self.phase = ParityLogPhase::Detaching;
+                self.begin(None, ParityLogWork::Flush, true, 0..0);
+                self.session.step(now_us, MirrorEvent::Time);
             }
-            Event::Scrub => {
+            MirrorEvent::Scrub => {
                 self.scrub.request(self.now_us);
-                self.session.step(now_us, Event::Time);
+                self.session.step(now_us, MirrorEvent::Time);
             }
             event => {
                 // Late donors are searched only when time passes, so that other events need not check every read.
-                if event == Event::Time {
+                if event == MirrorEvent::Time {
                     self.ready_looks.extend(self.looks.keys().copied());
                     self.may_begin = true;
                 }
@@ -241,42 +242,42 @@ impl Machine {
     }
 
     /// Takes the actions that the driver has to do.
-    pub fn actions(&mut self) -> impl Iterator<Item = Action> + '_ {
+    pub fn actions(&mut self) -> impl Iterator<Item = MirrorAction> + '_ {
         self.actions.drain(..)
     }
 
-    /// Returns the time at which [`Event::Time`] has to come at the latest; `None` after the end.
+    /// Returns the time at which [`MirrorEvent::Time`] has to come at the latest; `None` after the end.
     pub fn wake_at(&self) -> Option<Moment> {
-        self.session.wake_at().filter(|_| self.phase != Phase::Ended)
+        self.session.wake_at().filter(|_| self.phase != ParityLogPhase::Ended)
     }
 
     /// The current phase of the machine.
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> ParityLogPhase {
         self.phase
     }
 
     /// The current phase of its base.
-    pub fn base_phase(&self) -> crate::mirror::Phase {
+    pub fn base_phase(&self) -> crate::mirror::MirrorPhase {
         self.session.phase()
     }
 
     /// Returns the counters since the start.
-    pub fn figures(&self) -> Figures {
+    pub fn figures(&self) -> ParityLogFigures {
         self.figures
     }
 
     /// Returns the counters of the base.
-    pub fn base_figures(&self) -> crate::mirror::Figures {
+    pub fn base_figures(&self) -> crate::mirror::MirrorFigures {
         self.session.figures()
     }
 
     /// Returns the standing of each donor with this client.
-    pub fn standing(&self) -> &[Standing] {
+    pub fn standing(&self) -> &[DonorStanding] {
         self.session.standing()
     }
 
     /// Returns the view: which donors have the device's data, as this client decided.
-    pub fn view(&self) -> &View {
+    pub fn view(&self) -> &MembershipView {
         self.session.view()
     }
 
@@ -296,7 +297,7 @@ impl Machine {
     }
 
     /// Returns the shape of the device.
-    pub fn shape(&self) -> &Shape {
+    pub fn shape(&self) -> &SlotShape {
         &self.shape
     }
 
@@ -336,24 +337,24 @@ impl Machine {
     /// Whether every donor is trusted and knows the view, and nothing is in progress.
     pub fn is_quiet(&self) -> bool {
         let is_idle = self.operations.is_empty() && self.tasks.is_empty() && self.looks.is_empty();
-        self.phase == Phase::Open && is_idle && self.session.is_quiet()
+        self.phase == ParityLogPhase::Open && is_idle && self.session.is_quiet()
     }
 
     /// Returns the place of a block's newest data. *Panics* if the device has no such block.
-    pub fn holds(&self, block: u32) -> Held {
+    pub fn holds(&self, block: u32) -> NewestData {
         if let Some(data) = self.held.get(&block) {
-            return data.clone().map_or(Held::Lost, Held::Memory);
+            return data.clone().map_or(NewestData::Lost, NewestData::Memory);
         }
         match self.placement.locate(block) {
-            Location::Unmapped => Held::Zeroes,
-            Location::Memory => Held::Coming,
-            Location::Slot(place) => {
+            NewestLocation::Unmapped => NewestData::Zeroes,
+            NewestLocation::Memory => NewestData::Coming,
+            NewestLocation::Slot(place) => {
                 let sequence = self.newest[block as usize];
                 match self.groups.of(place.slot).and_then(|group| group.member(sequence)) {
-                    None => Held::Slot { donor: usize::from(place.donor), group: place.slot },
+                    None => NewestData::Slot { donor: usize::from(place.donor), group: place.slot },
                     Some(member) => match &member.image {
-                        Some(image) => contents(image).map_or(Held::Lost, Held::Memory),
-                        None => Held::Coming,
+                        Some(image) => contents(image).map_or(NewestData::Lost, NewestData::Memory),
+                        None => NewestData::Coming,
                     },
                 }
             }
@@ -375,11 +376,11 @@ impl Machine {
         (self.session.generation() << SEQUENCE_BITS) + count
     }
 
-    pub(super) fn act(&mut self, action: Action) {
+    pub(super) fn act(&mut self, action: MirrorAction) {
         self.actions.push_back(action);
     }
 
-    pub(super) fn ask_donor(&mut self, donor: Donor, what: Asked, body: DonorRequest) {
+    pub(super) fn ask_donor(&mut self, donor: Donor, what: DonorRequestPurpose, body: DonorRequest) {
         let tag = self.next_tag;
         self.next_tag += 1;
         self.asked.insert(tag, what);
@@ -387,16 +388,16 @@ impl Machine {
     }
 
     /// Ends the machine.
-    pub(super) fn end(&mut self, last: Action) {
-        self.phase = Phase::Ended;
+    pub(super) fn end(&mut self, last: MirrorAction) {
+        self.phase = ParityLogPhase::Ended;
         let error = match last {
-            Action::Superseded => MirrorError::Superseded,
+            MirrorAction::Superseded => MirrorError::Superseded,
             _ => MirrorError::NotAttached,
         };
         for operation in std::mem::take(&mut self.operations).into_values() {
             if let Some(id) = operation.user {
                 self.figures.failed += 1;
-                self.act(Action::Complete { id, result: Err(error.clone()) });
+                self.act(MirrorAction::Complete { id, result: Err(error.clone()) });
             }
         }
         self.act(last);
@@ -405,11 +406,11 @@ impl Machine {
     /// Lets each part of the machine act, until no part has anything to do.
     fn settle(&mut self) {
         loop {
-            let actions: Vec<Action> = self.session.actions().collect();
+            let actions: Vec<MirrorAction> = self.session.actions().collect();
             for action in actions {
                 self.base_acts(action);
             }
-            if self.phase == Phase::Ended {
+            if self.phase == ParityLogPhase::Ended {
                 return;
             }
             for outside in self.session.take_outside() {
@@ -433,16 +434,16 @@ impl Machine {
             has_moved |= self.drive_scrub();
             self.send_stores();
             self.lose_patience();
-            if self.phase == Phase::Detaching && self.operations.is_empty() && !self.is_detaching {
+            if self.phase == ParityLogPhase::Detaching && self.operations.is_empty() && !self.is_detaching {
                 self.is_detaching = true;
-                self.session.step(self.now_us, Event::Detach);
+                self.session.step(self.now_us, MirrorEvent::Detach);
                 has_moved = true;
             }
             // The base turns what the other parts sent through it or told it into actions.
             if !has_moved {
-                self.session.step(self.now_us, Event::Time);
-                let rest: Vec<Action> = self.session.actions().collect();
-                let has_more = rest.iter().any(|action| !matches!(action, Action::Send { .. }));
+                self.session.step(self.now_us, MirrorEvent::Time);
+                let rest: Vec<MirrorAction> = self.session.actions().collect();
+                let has_more = rest.iter().any(|action| !matches!(action, MirrorAction::Send { .. }));
                 rest.into_iter().for_each(|action| self.base_acts(action));
                 if !has_more {
                     return;
@@ -451,42 +452,46 @@ impl Machine {
         }
     }
 
-    fn base_acts(&mut self, action: Action) {
+    fn base_acts(&mut self, action: MirrorAction) {
         match action {
-            Action::Attached => {
-                self.phase = Phase::Recovering;
-                self.recovery = Some(Recovery::new(1));
+            MirrorAction::Attached => {
+                self.phase = ParityLogPhase::Recovering;
+                self.recovery = Some(ParityLogRecovery::new(1));
             }
-            Action::Refused(_) | Action::Superseded | Action::Detached if self.phase == Phase::Ended => {}
-            Action::Refused(_) | Action::Superseded | Action::Detached => self.end(action),
-            Action::Send { .. } | Action::Disconnect { .. } | Action::Restore { .. } | Action::Complete { .. } => {
+            MirrorAction::Refused(_) | MirrorAction::Superseded | MirrorAction::Detached
+                if self.phase == ParityLogPhase::Ended => {}
+            MirrorAction::Refused(_) | MirrorAction::Superseded | MirrorAction::Detached => self.end(action),
+            MirrorAction::Send { .. }
+            | MirrorAction::Disconnect { .. }
+            | MirrorAction::Restore { .. }
+            | MirrorAction::Complete { .. } => {
                 self.act(action);
             }
         }
     }
 
-    fn answered(&mut self, outside: Outside) {
+    fn answered(&mut self, outside: BaseRequestOutcome) {
         let (tag, data, is_dropped) = match outside {
-            Outside::Done { tag } => (tag, None, false),
-            Outside::Data { tag, data } => (tag, Some(data), false),
-            Outside::Dropped { tag } => (tag, None, true),
+            BaseRequestOutcome::Done { tag } => (tag, None, false),
+            BaseRequestOutcome::Data { tag, data } => (tag, Some(data), false),
+            BaseRequestOutcome::Dropped { tag } => (tag, None, true),
         };
         let Some(asked) = self.asked.remove(&tag) else { return };
         match asked {
-            Asked::Store(number) if is_dropped => self.stores.dropped(number),
-            Asked::Store(number) => {
+            DonorRequestPurpose::Store(number) if is_dropped => self.stores.dropped(number),
+            DonorRequestPurpose::Store(number) => {
                 if let Some(task) = self.stores.done(number) {
                     self.store_done(task);
                 }
             }
-            Asked::Look { number, donor } => {
+            DonorRequestPurpose::Look { number, donor } => {
                 if let Some(look) = self.looks.get_mut(&number) {
-                    look.parts[donor] = data.map_or(Part::Unsent, Part::Got);
+                    look.parts[donor] = data.map_or(SlotReadPart::Unsent, SlotReadPart::Got);
                     self.ready_looks.insert(number);
                 }
             }
-            Asked::Survey { attempt, at } => self.surveyed(attempt, at, data),
-            Asked::Scrub { attempt, at } => self.scrub_read(attempt, at, data),
+            DonorRequestPurpose::Survey { attempt, at } => self.surveyed(attempt, at, data),
+            DonorRequestPurpose::Scrub { attempt, at } => self.scrub_read(attempt, at, data),
         }
     }
 
@@ -497,7 +502,7 @@ impl Machine {
             }
             for (number, write) in self.stores.take_ready(donor) {
                 let body = DonorRequest::Write { offset: write.offset, data: write.data, force: false };
-                self.ask_donor(donor, Asked::Store(number), body);
+                self.ask_donor(donor, DonorRequestPurpose::Store(number), body);
             }
         }
     }

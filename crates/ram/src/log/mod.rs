@@ -7,7 +7,7 @@
 //! (the driver).
 //!
 //! # Use
-//! As that of [`mirror::Machine`](crate::mirror::Machine), with the same events and actions.
+//! As that of [`mirror::ParityLogMachine`](crate::mirror::ParityLogMachine), with the same events and actions.
 //!
 //! # Durability
 //! An answered write stays in the client's memory until the parity of its group is stored, so it survives the loss of any
@@ -48,8 +48,9 @@ mod survey;
 mod tasks;
 
 pub use configuration::{
-    Configuration, FREE_GROUPS_KEPT, REFILLS_MAX, STEPS_MAX, SURVEY_BYTES, SURVEY_BYTES_UNDER_WAY_MAX, SURVEY_READS_MAX,
+    FREE_GROUPS_KEPT, ParityLogConfiguration, REFILLS_MAX, STEPS_MAX, SURVEY_BYTES, SURVEY_BYTES_UNDER_WAY_MAX,
+    SURVEY_READS_MAX,
 };
-pub use figures::Figures;
-pub use machine::{Held, Machine, Phase};
-pub use recovery::Stage;
+pub use figures::ParityLogFigures;
+pub use machine::{NewestData, ParityLogMachine, ParityLogPhase};
+pub use recovery::RecoveryStage;

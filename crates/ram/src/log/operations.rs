@@ -19,15 +19,17 @@ use bytes::Bytes;
 
 use super::configuration::STEPS_MAX;
 use super::groups::contents;
-use super::looks::Purpose;
-use super::machine::{Machine, Phase};
+use super::looks::SlotReadPurpose;
+use super::machine::{ParityLogMachine, ParityLogPhase};
 use super::planted::{Bug, planted};
-use crate::mirror::{Action, MirrorError, Moment, OPERATIONS_MAX, REQUEST_BYTES_MAX, Request, Standing};
-use crate::placement::{Location, Placement};
+use crate::mirror::{
+    DonorStanding, MirrorAction, MirrorError, MirrorRequest, Moment, OPERATIONS_MAX, REQUEST_BYTES_MAX,
+};
+use crate::placement::{NewestLocation, Placement};
 
 /// The kind of an operation.
 #[derive(Debug, Clone)]
-pub(super) enum Work {
+pub(super) enum ParityLogWork {
     Read,
     Write { data: Bytes },
     Zeroes,
@@ -36,29 +38,29 @@ pub(super) enum Work {
 
 /// The data of a slot that was read.
 #[derive(Debug, Clone)]
-pub(super) struct Answer {
+pub(super) struct SlotData {
     pub data: Bytes,
     pub is_from_memory: bool,
 }
 
 /// The state of one block of a read.
 #[derive(Debug, Clone)]
-pub(super) enum Piece {
+pub(super) enum BlockReadState {
     Unasked,
     Asked,
-    Got(Answer),
+    Got(SlotData),
 }
 
 /// An operation in progress.
 #[derive(Debug)]
-pub(super) struct Operation {
+pub(super) struct ParityLogOperation {
     /// The number that the user gave the operation; `None`: the flush that the machine does before it detaches.
     pub user: Option<u64>,
-    pub work: Work,
+    pub work: ParityLogWork,
     pub is_forced: bool,
     pub blocks: Range<u32>,
     pub began_us: Moment,
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<BlockReadState>,
     /// The number of pieces for which no read has begun yet.
     pub unasked: usize,
     /// The number of pieces that have not arrived yet.
@@ -71,42 +73,44 @@ pub(super) struct Operation {
     pub is_held: bool,
 }
 
-impl Machine {
-    pub(super) fn submitted(&mut self, id: u64, request: Request) {
+impl ParityLogMachine {
+    pub(super) fn submitted(&mut self, id: u64, request: MirrorRequest) {
         let refused = match self.phase {
-            Phase::Open if self.operations.len() >= OPERATIONS_MAX => Some(MirrorError::Busy),
-            Phase::Open => None,
+            ParityLogPhase::Open if self.operations.len() >= OPERATIONS_MAX => Some(MirrorError::Busy),
+            ParityLogPhase::Open => None,
             _ => Some(MirrorError::NotAttached),
         };
         let (offset, bytes, work, is_forced) = match request {
-            Request::Read { offset, bytes } => (offset, bytes, Work::Read, false),
-            Request::Write { offset, data, force } => (offset, data.len() as u64, Work::Write { data }, force),
-            Request::WriteZeroes { offset, bytes, force } => (offset, bytes, Work::Zeroes, force),
-            Request::Trim { offset, bytes } => (offset, bytes, Work::Zeroes, false),
-            Request::Flush => (0, 0, Work::Flush, true),
+            MirrorRequest::Read { offset, bytes } => (offset, bytes, ParityLogWork::Read, false),
+            MirrorRequest::Write { offset, data, force } => {
+                (offset, data.len() as u64, ParityLogWork::Write { data }, force)
+            }
+            MirrorRequest::WriteZeroes { offset, bytes, force } => (offset, bytes, ParityLogWork::Zeroes, force),
+            MirrorRequest::Trim { offset, bytes } => (offset, bytes, ParityLogWork::Zeroes, false),
+            MirrorRequest::Flush => (0, 0, ParityLogWork::Flush, true),
         };
         let block = u64::from(self.shape.block_bytes);
         let is_whole = offset % block == 0 && bytes % block == 0 && bytes > 0 && bytes <= REQUEST_BYTES_MAX;
         let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= u64::from(self.shape.blocks) * block);
-        let is_good = matches!(work, Work::Flush) || is_whole && is_inside;
+        let is_good = matches!(work, ParityLogWork::Flush) || is_whole && is_inside;
         if let Some(error) = refused.or((!is_good).then_some(MirrorError::Range { offset, bytes })) {
             self.figures.failed += 1;
-            return self.act(Action::Complete { id, result: Err(error) });
+            return self.act(MirrorAction::Complete { id, result: Err(error) });
         }
         let blocks = (offset / block) as u32..((offset + bytes) / block) as u32;
         self.begin(Some(id), work, is_forced, blocks);
     }
 
-    pub(super) fn begin(&mut self, user: Option<u64>, work: Work, is_forced: bool, blocks: Range<u32>) {
+    pub(super) fn begin(&mut self, user: Option<u64>, work: ParityLogWork, is_forced: bool, blocks: Range<u32>) {
         let number = self.next_operation;
         self.next_operation += 1;
-        let is_change = !matches!(work, Work::Read);
+        let is_change = !matches!(work, ParityLogWork::Read);
         self.locks.take(number, u64::from(blocks.start)..u64::from(blocks.end), is_change);
         let pieces = match work {
-            Work::Read => vec![Piece::Unasked; blocks.len()],
+            ParityLogWork::Read => vec![BlockReadState::Unasked; blocks.len()],
             _ => Vec::new(),
         };
-        let operation = Operation {
+        let operation = ParityLogOperation {
             user,
             work,
             is_forced,
@@ -133,7 +137,7 @@ impl Machine {
             }
             let Some(mut operation) = self.operations.remove(&number) else { continue };
             let result = match operation.work {
-                Work::Read => self.drive_read(number, &mut operation),
+                ParityLogWork::Read => self.drive_read(number, &mut operation),
                 _ => self.drive_change(&mut operation),
             };
             match result {
@@ -148,9 +152,9 @@ impl Machine {
     }
 
     /// Whether an operation can only wait now: for reads of its blocks, or for steps.
-    fn waits(&self, operation: &Operation) -> bool {
+    fn waits(&self, operation: &ParityLogOperation) -> bool {
         match operation.work {
-            Work::Read => operation.failed.is_none() && operation.unasked == 0 && operation.missing > 0,
+            ParityLogWork::Read => operation.failed.is_none() && operation.unasked == 0 && operation.missing > 0,
             _ => operation.is_taken && operation.until.is_some_and(|until| self.done_below() < until),
         }
     }
@@ -162,25 +166,25 @@ impl Machine {
             Ok(_) => self.figures.completed += 1,
             Err(_) => self.figures.failed += 1,
         }
-        self.act(Action::Complete { id, result });
+        self.act(MirrorAction::Complete { id, result });
     }
 
-    fn drive_read(&mut self, number: u64, operation: &mut Operation) -> Option<Result<Bytes, MirrorError>> {
+    fn drive_read(&mut self, number: u64, operation: &mut ParityLogOperation) -> Option<Result<Bytes, MirrorError>> {
         if let Some(error) = operation.failed.take() {
             return Some(Err(error));
         }
         if operation.unasked > 0 {
             (operation.unasked, operation.missing) = (0, 0);
             for at in 0..operation.pieces.len() {
-                if matches!(operation.pieces[at], Piece::Unasked) {
+                if matches!(operation.pieces[at], BlockReadState::Unasked) {
                     let block = operation.blocks.start + at as u32;
                     match self.find(number, at, block) {
                         Some(piece) => operation.pieces[at] = piece,
                         None => return Some(Err(MirrorError::Lost { block: u64::from(block) })),
                     }
                 }
-                operation.unasked += usize::from(matches!(operation.pieces[at], Piece::Unasked));
-                operation.missing += usize::from(!matches!(operation.pieces[at], Piece::Got(_)));
+                operation.unasked += usize::from(matches!(operation.pieces[at], BlockReadState::Unasked));
+                operation.missing += usize::from(!matches!(operation.pieces[at], BlockReadState::Got(_)));
             }
         }
         if operation.missing > 0 {
@@ -189,7 +193,7 @@ impl Machine {
         let mut whole = Vec::with_capacity(operation.pieces.len() * self.shape.block_bytes as usize);
         let mut is_from_memory = false;
         for piece in &operation.pieces {
-            let Piece::Got(answer) = piece else { return None };
+            let BlockReadState::Got(answer) = piece else { return None };
             whole.extend_from_slice(&answer.data);
             is_from_memory |= answer.is_from_memory;
         }
@@ -199,7 +203,7 @@ impl Machine {
         self.is_proven(operation, since_us).then(|| Ok(Bytes::from(whole)))
     }
 
-    fn is_proven(&mut self, operation: &mut Operation, since_us: Moment) -> bool {
+    fn is_proven(&mut self, operation: &mut ParityLogOperation, since_us: Moment) -> bool {
         if self.session.is_proven_since(since_us) || planted(Bug::MemoryUnproven) {
             return true;
         }
@@ -209,25 +213,25 @@ impl Machine {
     }
 
     /// Returns a block's data if it is in memory; otherwise begins to read its slot. `None`: the contents are lost.
-    fn find(&mut self, number: u64, at: usize, block: u32) -> Option<Piece> {
-        let from_memory = |data: Bytes| Piece::Got(Answer { data, is_from_memory: true });
+    fn find(&mut self, number: u64, at: usize, block: u32) -> Option<BlockReadState> {
+        let from_memory = |data: Bytes| BlockReadState::Got(SlotData { data, is_from_memory: true });
         if let Some(data) = self.held.get(&block) {
             return data.clone().map(from_memory);
         }
         Some(match self.placement.locate(block) {
-            Location::Unmapped => from_memory(Bytes::from(vec![0; self.shape.block_bytes as usize])),
-            Location::Memory => Piece::Unasked,
-            Location::Slot(place) => {
+            NewestLocation::Unmapped => from_memory(Bytes::from(vec![0; self.shape.block_bytes as usize])),
+            NewestLocation::Memory => BlockReadState::Unasked,
+            NewestLocation::Slot(place) => {
                 let sequence = self.newest[block as usize];
                 match self.groups.of(place.slot).and_then(|group| group.member(sequence)) {
                     Some(member) => match &member.image {
                         Some(image) => from_memory(contents(image)?),
-                        None => Piece::Unasked,
+                        None => BlockReadState::Unasked,
                     },
                     None => {
-                        let purpose = Purpose::Operation { number, at };
+                        let purpose = SlotReadPurpose::Operation { number, at };
                         self.look_at(place.slot, usize::from(place.donor), Some((block, sequence)), purpose);
-                        Piece::Asked
+                        BlockReadState::Asked
                     }
                 }
             }
@@ -235,20 +239,20 @@ impl Machine {
     }
 
     /// Handles the result of a slot that was read for an operation.
-    pub(super) fn answer(&mut self, number: u64, at: usize, result: Result<Answer, MirrorError>) {
+    pub(super) fn answer(&mut self, number: u64, at: usize, result: Result<SlotData, MirrorError>) {
         let Some(operation) = self.operations.get_mut(&number) else { return };
         match result {
             Ok(answer) => {
-                operation.missing -= usize::from(!matches!(operation.pieces[at], Piece::Got(_)));
-                operation.pieces[at] = Piece::Got(answer);
+                operation.missing -= usize::from(!matches!(operation.pieces[at], BlockReadState::Got(_)));
+                operation.pieces[at] = BlockReadState::Got(answer);
             }
             Err(error) => operation.failed = Some(error),
         }
     }
 
-    fn drive_change(&mut self, operation: &mut Operation) -> Option<Result<Bytes, MirrorError>> {
+    fn drive_change(&mut self, operation: &mut ParityLogOperation) -> Option<Result<Bytes, MirrorError>> {
         // With two donors gone, nothing that is stored now would survive the client.
-        if self.session.standing().contains(&Standing::Lost) && !planted(Bug::LostAcknowledged) {
+        if self.session.standing().contains(&DonorStanding::Lost) && !planted(Bug::LostAcknowledged) {
             return Some(Err(MirrorError::Lost { block: u64::from(operation.blocks.start) }));
         }
         if !operation.is_taken {
@@ -256,7 +260,7 @@ impl Machine {
                 return None;
             }
             // Cleaning takes one free group before it frees another.
-            if matches!(operation.work, Work::Write { .. }) && self.placement.free_groups() < 2 {
+            if matches!(operation.work, ParityLogWork::Write { .. }) && self.placement.free_groups() < 2 {
                 self.figures.without_room += 1;
                 return None;
             }
@@ -271,12 +275,12 @@ impl Machine {
     }
 
     /// Hands an operation to the placement.
-    fn take(&mut self, operation: &mut Operation) {
+    fn take(&mut self, operation: &mut ParityLogOperation) {
         operation.is_taken = true;
         let blocks = operation.blocks.clone();
         let mut steps = Vec::new();
         let taken = match &operation.work {
-            Work::Write { data } => {
+            ParityLogWork::Write { data } => {
                 let bytes = self.shape.block_bytes as usize;
                 for (at, block) in blocks.clone().enumerate() {
                     self.held.insert(block, Some(data.slice(at * bytes..(at + 1) * bytes)));
@@ -284,8 +288,8 @@ impl Machine {
                 }
                 self.placement.write(blocks, &mut steps)
             }
-            Work::Zeroes => self.placement.trim(blocks, &mut steps),
-            Work::Read | Work::Flush => Ok(()),
+            ParityLogWork::Zeroes => self.placement.trim(blocks, &mut steps),
+            ParityLogWork::Read | ParityLogWork::Flush => Ok(()),
         };
         if let Err(error) = taken {
             unreachable!("the range was checked: {error}");
@@ -306,7 +310,7 @@ impl Machine {
     pub(super) fn lose_patience(&mut self) {
         let limit_us = self.configuration.times.patience_us;
         let has_lost_two = self.session.has_lost_two();
-        let is_late = |number: u64, operation: &Operation| {
+        let is_late = |number: u64, operation: &ParityLogOperation| {
             operation.began_us + limit_us <= self.now_us || has_lost_two && self.is_in_vain(number, operation)
         };
         let late: Vec<u64> = self
@@ -321,7 +325,9 @@ impl Machine {
             let looks: Vec<u64> = self
                 .looks
                 .iter()
-                .filter(|(_, look)| matches!(look.purpose, Purpose::Operation { number: of, .. } if of == number))
+                .filter(
+                    |(_, look)| matches!(look.purpose, SlotReadPurpose::Operation { number: of, .. } if of == number),
+                )
                 .map(|(look, _)| *look)
                 .collect();
             for look in looks {
@@ -331,7 +337,7 @@ impl Machine {
             }
             if operation.user.is_none() {
                 // Without the last flush it ends as if it had crashed: the donors go on to count it as attached.
-                return self.end(Action::Detached);
+                return self.end(MirrorAction::Detached);
             }
             let block = u64::from(operation.blocks.start);
             self.finish(number, operation.user, Err(MirrorError::Patience { block }));
@@ -340,13 +346,13 @@ impl Machine {
 
     /// Whether an operation waits for two donors, of which one is waited for in vain: counted from its loss, and not
     /// again for each operation.
-    fn is_in_vain(&self, number: u64, operation: &Operation) -> bool {
+    fn is_in_vain(&self, number: u64, operation: &ParityLogOperation) -> bool {
         if operation.user.is_none() || !self.locks.has(number) {
             return false;
         }
         match operation.work {
-            Work::Read => self.looks.values().any(|look| {
-                let is_its = matches!(look.purpose, Purpose::Operation { number: of, .. } if of == number);
+            ParityLogWork::Read => self.looks.values().any(|look| {
+                let is_its = matches!(look.purpose, SlotReadPurpose::Operation { number: of, .. } if of == number);
                 is_its && (!self.is_readable(look.target, look.row) || self.session.is_absent(look.target))
             }),
             _ => true,

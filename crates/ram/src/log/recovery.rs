@@ -21,17 +21,17 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 
 use super::configuration::{SURVEY_BYTES, SURVEY_BYTES_UNDER_WAY_MAX, SURVEY_READS_MAX};
-use super::machine::{Asked, Machine, Phase};
+use super::machine::{DonorRequestPurpose, ParityLogMachine, ParityLogPhase};
 use super::planted::{Bug, planted};
-use super::stores::Write;
-use super::survey::{Heads, Plan, Seal};
-use crate::format::slots::{SLOT_HEADER_BYTES, Shape};
-use crate::mirror::{Action, Donor, DonorRequest, Refusal, Standing};
-use crate::placement::Log;
+use super::stores::DonorWrite;
+use super::survey::{GroupSeal, RecoveryPlan, RecoverySurvey};
+use crate::format::slots::{SLOT_HEADER_BYTES, SlotShape};
+use crate::mirror::{AttachRefusal, Donor, DonorRequest, DonorStanding, MirrorAction};
+use crate::placement::LogPlacement;
 
 /// The stage of a recovery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
+pub enum RecoveryStage {
     /// Waits until no donor is being left any more.
     Waiting,
     /// Shapes, trims, summaries and spares are read.
@@ -56,8 +56,8 @@ pub(super) struct SurveyRead {
 
 /// A recovery in progress.
 #[derive(Debug)]
-pub(super) struct Recovery {
-    pub stage: Stage,
+pub(super) struct ParityLogRecovery {
+    pub stage: RecoveryStage,
     /// The number of this attempt; answers to earlier attempts are ignored.
     pub attempt: u64,
     pub trusted: Vec<bool>,
@@ -73,14 +73,14 @@ pub(super) struct Recovery {
     rows: VecDeque<u32>,
     /// The answers, by donor and offset.
     got: BTreeMap<(Donor, u64), (u32, Bytes)>,
-    pub heads: Option<Heads>,
-    pub plan: Option<Plan>,
+    pub heads: Option<RecoverySurvey>,
+    pub plan: Option<RecoveryPlan>,
 }
 
-impl Recovery {
-    pub fn new(attempt: u64) -> Recovery {
-        Recovery {
-            stage: Stage::Waiting,
+impl ParityLogRecovery {
+    pub fn new(attempt: u64) -> ParityLogRecovery {
+        ParityLogRecovery {
+            stage: RecoveryStage::Waiting,
             attempt,
             trusted: Vec::new(),
             waiting: BTreeMap::new(),
@@ -111,21 +111,21 @@ impl Recovery {
     }
 }
 
-impl Machine {
+impl ParityLogMachine {
     /// The current stage of recovery; `None` if recovery is over or has not begun.
-    pub fn recovery_stage(&self) -> Option<Stage> {
+    pub fn recovery_stage(&self) -> Option<RecoveryStage> {
         self.recovery.as_ref().map(|recovery| recovery.stage)
     }
 
     fn trusted(&self) -> Vec<bool> {
-        self.session.standing().iter().map(|standing| *standing == Standing::Trusted).collect()
+        self.session.standing().iter().map(|standing| *standing == DonorStanding::Trusted).collect()
     }
 
     /// Advances recovery; returns whether it advanced.
     pub(super) fn drive_recovery(&mut self) -> bool {
         let Some(mut recovery) = self.recovery.take() else { return false };
-        if recovery.stage == Stage::Waiting {
-            let is_settled = !self.session.standing().contains(&Standing::Leaving);
+        if recovery.stage == RecoveryStage::Waiting {
+            let is_settled = !self.session.standing().contains(&DonorStanding::Leaving);
             if is_settled {
                 recovery.trusted = self.trusted();
                 self.want_heads(&mut recovery);
@@ -133,13 +133,13 @@ impl Machine {
             self.recovery = Some(recovery);
             return is_settled;
         }
-        if recovery.stage != Stage::Writing && recovery.trusted != self.trusted() {
+        if recovery.stage != RecoveryStage::Writing && recovery.trusted != self.trusted() {
             self.figures.recoveries_repeated += 1;
-            self.recovery = Some(Recovery::new(recovery.attempt + 1));
+            self.recovery = Some(ParityLogRecovery::new(recovery.attempt + 1));
             return true;
         }
         self.send_survey(&mut recovery);
-        if recovery.stage == Stage::Writing {
+        if recovery.stage == RecoveryStage::Writing {
             if self.tasks.is_empty()
                 && let Some(plan) = recovery.plan.take()
             {
@@ -154,29 +154,29 @@ impl Machine {
             return false;
         };
         match recovery.stage {
-            Stage::Heads => self.heads_read(&mut recovery, got),
-            Stage::Headers => {
+            RecoveryStage::Heads => self.heads_read(&mut recovery, got),
+            RecoveryStage::Headers => {
                 if let Some(heads) = &mut recovery.heads {
-                    recovery.stage = Stage::Rows;
+                    recovery.stage = RecoveryStage::Rows;
                     recovery.rows = heads.rows_to_read().into_iter().collect();
                 }
             }
-            Stage::Rows => {
+            RecoveryStage::Rows => {
                 if let Some(mut heads) = recovery.heads.take() {
                     got.into_iter().for_each(|(donor, row, bytes)| heads.row(row, donor, bytes));
                     self.write(&mut recovery, heads.plan());
                 }
             }
-            Stage::Waiting | Stage::Writing => {}
+            RecoveryStage::Waiting | RecoveryStage::Writing => {}
         }
-        if self.phase == Phase::Recovering {
+        if self.phase == ParityLogPhase::Recovering {
             self.recovery = Some(recovery);
         }
         true
     }
 
-    fn want_heads(&self, recovery: &mut Recovery) {
-        recovery.stage = Stage::Heads;
+    fn want_heads(&self, recovery: &mut ParityLogRecovery) {
+        recovery.stage = RecoveryStage::Heads;
         let trusted: Vec<Donor> = (0..recovery.trusted.len()).filter(|donor| recovery.trusted[*donor]).collect();
         for donor in trusted {
             for head in self.areas.heads() {
@@ -191,7 +191,7 @@ impl Machine {
     }
 
     /// Adds reads of the slots of a row's members on trusted donors, or of the first bytes of these slots.
-    fn want_slots(&self, recovery: &mut Recovery, row: u32, bytes: u64) {
+    fn want_slots(&self, recovery: &mut ParityLogRecovery, row: u32, bytes: u64) {
         for member in 0..self.shape.members {
             let donor = self.areas.member_donor(row, member);
             if recovery.trusted[donor] {
@@ -200,9 +200,9 @@ impl Machine {
         }
     }
 
-    fn send_survey(&mut self, recovery: &mut Recovery) {
+    fn send_survey(&mut self, recovery: &mut ParityLogRecovery) {
         let bytes = match recovery.stage {
-            Stage::Headers => SLOT_HEADER_BYTES as u64,
+            RecoveryStage::Headers => SLOT_HEADER_BYTES as u64,
             _ => self.areas.slot_bytes,
         };
         while recovery.reads.len() < SURVEY_READS_MAX
@@ -211,14 +211,14 @@ impl Machine {
             self.want_slots(recovery, row, bytes);
         }
         for donor in 0..recovery.trusted.len() {
-            let has_place = |recovery: &Recovery| {
+            let has_place = |recovery: &ParityLogRecovery| {
                 recovery.sent < SURVEY_READS_MAX && recovery.sent_bytes < SURVEY_BYTES_UNDER_WAY_MAX
             };
             while has_place(recovery) && self.session.is_claimed(donor) {
                 let Some(at) = recovery.waiting.get_mut(&donor).and_then(VecDeque::pop_front) else { break };
                 let Some(read) = recovery.reads.get(&at).copied() else { continue };
                 let body = DonorRequest::Read { offset: read.offset, bytes: read.bytes };
-                self.ask_donor(donor, Asked::Survey { attempt: recovery.attempt, at }, body);
+                self.ask_donor(donor, DonorRequestPurpose::Survey { attempt: recovery.attempt, at }, body);
                 (recovery.sent, recovery.sent_bytes) = (recovery.sent + 1, recovery.sent_bytes + read.bytes);
             }
         }
@@ -235,7 +235,7 @@ impl Machine {
             Some(data) => {
                 recovery.reads.remove(&at);
                 match &mut recovery.heads {
-                    Some(heads) if recovery.stage == Stage::Headers => heads.header(row, donor, &data),
+                    Some(heads) if recovery.stage == RecoveryStage::Headers => heads.header(row, donor, &data),
                     _ => _ = recovery.got.insert((donor, offset), (row, data)),
                 }
             }
@@ -246,17 +246,17 @@ impl Machine {
         }
     }
 
-    fn heads_read(&mut self, recovery: &mut Recovery, got: Vec<(Donor, u32, Bytes)>) {
+    fn heads_read(&mut self, recovery: &mut ParityLogRecovery, got: Vec<(Donor, u32, Bytes)>) {
         let mut bytes: BTreeMap<Donor, Vec<u8>> = BTreeMap::new();
         got.into_iter().for_each(|(donor, _, part)| bytes.entry(donor).or_default().extend_from_slice(&part));
         for (donor, bytes) in &bytes {
-            let is_same = Shape::is_absent(bytes) || Shape::decode(bytes).as_ref() == Ok(&self.shape.first());
+            let is_same = SlotShape::is_absent(bytes) || SlotShape::decode(bytes).as_ref() == Ok(&self.shape.first());
             if !is_same {
-                return self.end(Action::Refused(Refusal::OtherDevice { donor: *donor }));
+                return self.end(MirrorAction::Refused(AttachRefusal::OtherDevice { donor: *donor }));
             }
         }
-        let heads = Heads::new(self.shape, self.areas, self.session.generation(), bytes);
-        recovery.stage = Stage::Headers;
+        let heads = RecoverySurvey::new(self.shape, self.areas, self.session.generation(), bytes);
+        recovery.stage = RecoveryStage::Headers;
         // Without a shape, no write was ever acknowledged.
         if !heads.is_new() {
             recovery.rows = heads.unsealed().into();
@@ -264,11 +264,11 @@ impl Machine {
         recovery.heads = Some(heads);
     }
 
-    fn write(&mut self, recovery: &mut Recovery, plan: Plan) {
-        recovery.stage = Stage::Writing;
+    fn write(&mut self, recovery: &mut ParityLogRecovery, plan: RecoveryPlan) {
+        recovery.stage = RecoveryStage::Writing;
         for donor in plan.without_shape.clone() {
             let data = Bytes::from(self.shape.encode());
-            self.put(vec![vec![Write { donor, offset: 0, data }]]);
+            self.put(vec![vec![DonorWrite { donor, offset: 0, data }]]);
         }
         for (block, sequence) in plan.trims_to_repair.clone() {
             self.figures.recovered_trims += 1;
@@ -276,11 +276,11 @@ impl Machine {
             self.put(vec![writes]);
         }
         self.figures.recovered_lost += plan.recovered_lost;
-        for Seal { row, parity, summary, slots } in plan.to_seal.clone() {
+        for GroupSeal { row, parity, summary, slots } in plan.to_seal.clone() {
             self.figures.recovered_open += 1;
             if !planted(Bug::RecoveryUnsealed) {
                 let offset = self.areas.slot(row);
-                let slots = slots.into_iter().map(|(donor, data)| Write { donor, offset, data }).collect();
+                let slots = slots.into_iter().map(|(donor, data)| DonorWrite { donor, offset, data }).collect();
                 let stages = std::iter::once(slots).chain(self.seal_stages(row, parity, &summary));
                 self.put(stages.collect());
             }
@@ -289,16 +289,16 @@ impl Machine {
     }
 
     /// Opens the device: all data is found and protected.
-    fn open(&mut self, plan: Plan) {
+    fn open(&mut self, plan: RecoveryPlan) {
         self.newest = plan.newest;
         self.trims = plan.trims;
-        match Log::restore(self.configuration.layout.clone(), plan.groups.into_iter()) {
+        match LogPlacement::restore(self.configuration.layout.clone(), plan.groups.into_iter()) {
             Ok(placement) => self.placement = placement,
             Err(error) => unreachable!("the layout was checked: {error}"),
         }
         self.free_rows = (0..self.shape.groups).filter(|row| self.placement.is_free(*row)).collect();
         self.erased = plan.without_summary.into_iter().filter(|row| self.placement.is_free(*row)).collect();
-        self.phase = Phase::Open;
-        self.act(Action::Attached);
+        self.phase = ParityLogPhase::Open;
+        self.act(MirrorAction::Attached);
     }
 }

@@ -21,19 +21,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use super::configuration::REFILLS_MAX;
-use super::groups::{Group, Spare, empty_summary, named};
-use super::looks::{Look, Part, Purpose};
-use super::machine::{Machine, Phase};
+use super::groups::{BufferedGroup, SpareParity, empty_summary, named};
+use super::looks::{SlotRead, SlotReadPart, SlotReadPurpose};
+use super::machine::{ParityLogMachine, ParityLogPhase};
 use super::planted::{Bug, planted};
-use super::stores::Write;
-use super::tasks::Work;
-use crate::format::slots::{Kind, SLOT_HEADER_BYTES, xor};
-use crate::mirror::{Donor, MirrorError, Standing};
+use super::stores::DonorWrite;
+use super::tasks::TaskWork;
+use crate::format::slots::{SLOT_HEADER_BYTES, SummaryKind, xor};
+use crate::mirror::{Donor, DonorStanding, MirrorError};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The progress of filling a donor.
 #[derive(Debug)]
-pub(super) struct Refill {
+pub(super) struct DonorRefill {
     pub donor: Donor,
     /// The donor's `joined` number in the view; another number means another filling.
     pub joined: u64,
@@ -53,7 +53,7 @@ pub(super) struct Refill {
     pub pinned: BTreeSet<u32>,
 }
 
-impl Machine {
+impl ParityLogMachine {
     /// Whether a donor that is being filled has its part of a row already.
     pub(super) fn is_refilled(&self, donor: Donor, row: u32) -> bool {
         self.refill.as_ref().is_some_and(|refill| refill.donor == donor && refill.done.contains(&row))
@@ -73,11 +73,11 @@ impl Machine {
     }
 
     /// Returns the write that erases what a donor has of a row: the header of its slot, or the summary.
-    fn blank(&self, donor: Donor, row: u32) -> Write {
+    fn blank(&self, donor: Donor, row: u32) -> DonorWrite {
         match self.areas.member_on(row, donor) {
             Some(_) => {
                 let data = Bytes::from(vec![0; SLOT_HEADER_BYTES]);
-                Write { donor, offset: self.areas.slot(row), data }
+                DonorWrite { donor, offset: self.areas.slot(row), data }
             }
             None => self.erasure(row),
         }
@@ -92,16 +92,16 @@ impl Machine {
     /// Lets filling continue; returns whether it did.
     pub(super) fn drive_refill(&mut self) -> bool {
         let standing = self.session.standing();
-        let donor = standing.iter().position(|standing| *standing == Standing::Rebuilding);
+        let donor = standing.iter().position(|standing| *standing == DonorStanding::Rebuilding);
         let joined = donor.map(|donor| (donor, self.session.view().members[donor].joined));
         let known = self.refill.as_ref().map(|refill| (refill.donor, refill.joined));
         if joined != known {
             self.drop_refill();
-            if let Some((donor, joined)) = joined.filter(|_| self.phase == Phase::Open) {
+            if let Some((donor, joined)) = joined.filter(|_| self.phase == ParityLogPhase::Open) {
                 self.excuse_earlier(donor);
                 self.begin_refill(donor, joined);
             }
-            return joined.is_some() && self.phase == Phase::Open;
+            return joined.is_some() && self.phase == ParityLogPhase::Open;
         }
         let Some(refill) = &mut self.refill else { return false };
         let donor = refill.donor;
@@ -149,7 +149,7 @@ impl Machine {
                 }
             }
             refill.pinned.iter().for_each(|row| self.unpin(*row));
-            let is_refill = |look: &Look| matches!(look.purpose, Purpose::Refill);
+            let is_refill = |look: &SlotRead| matches!(look.purpose, SlotReadPurpose::Refill);
             let numbers: Vec<u64> =
                 self.looks.iter().filter(|(_, look)| is_refill(look)).map(|(number, _)| *number).collect();
             for number in numbers {
@@ -160,7 +160,7 @@ impl Machine {
         }
     }
 
-    fn refill_put(&mut self, stages: Vec<Vec<Write>>, row: Option<u32>) {
+    fn refill_put(&mut self, stages: Vec<Vec<DonorWrite>>, row: Option<u32>) {
         let number = self.put(stages);
         if let Some(refill) = &mut self.refill {
             refill.puts.insert(number, row);
@@ -172,7 +172,7 @@ impl Machine {
     fn begin_refill(&mut self, donor: Donor, joined: u64) {
         let (done, looking, pinned) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         let begun = BTreeSet::new();
-        self.refill = Some(Refill {
+        self.refill = Some(DonorRefill {
             donor,
             joined,
             done,
@@ -183,7 +183,7 @@ impl Machine {
             puts: BTreeMap::new(),
             pinned,
         });
-        let write = |offset: u64, data: Vec<u8>| Write { donor, offset, data: Bytes::from(data) };
+        let write = |offset: u64, data: Vec<u8>| DonorWrite { donor, offset, data: Bytes::from(data) };
         let mut writes = vec![write(0, self.shape.encode())];
         for spare in 0..self.areas.spares {
             writes.push(write(self.areas.spare(spare), vec![0; self.areas.summary_bytes as usize]));
@@ -191,7 +191,7 @@ impl Machine {
         self.refill_put(vec![writes], None);
         self.seal_again(donor);
         // A row may have two lives: one that is still needed, and one that begins when the first ends.
-        let is_there = |group: &Group| group.is_opening;
+        let is_there = |group: &BufferedGroup| group.is_opening;
         let groups = self.groups.lives.iter().filter(|(_, group)| is_there(group));
         let groups: Vec<(u32, u64)> = groups.map(|(life, group)| (group.row, *life)).collect();
         for (row, life) in groups {
@@ -210,8 +210,8 @@ impl Machine {
     fn seal_again(&mut self, donor: Donor) {
         for number in self.held_tasks.iter().copied().collect::<Vec<u64>>() {
             let Some(task) = self.tasks.get_mut(&number) else { continue };
-            let Work::Parity { life, .. } = task.work else { continue };
-            let is_here = |group: &Group| self.areas.parity_donor(group.row) == donor;
+            let TaskWork::Parity { life, .. } = task.work else { continue };
+            let is_here = |group: &BufferedGroup| self.areas.parity_donor(group.row) == donor;
             if self.groups.lives.get(&life).is_some_and(is_here) {
                 task.has_begun = false;
                 task.stages.clear();
@@ -231,12 +231,12 @@ impl Machine {
                 // A slot whose data has not arrived, or whose group is not open yet, is sent later.
                 let image = group.members.get(usize::from(member)).and_then(|member| member.image.clone());
                 if let Some(data) = image.filter(|_| group.is_open) {
-                    writes = vec![Write { donor, offset: self.areas.slot(row), data }];
+                    writes = vec![DonorWrite { donor, offset: self.areas.slot(row), data }];
                 }
             }
             None => {
                 let spares = group.spare_before.iter().chain(&group.spare).cloned();
-                writes.extend(spares.map(|Spare { offset, bytes }| Write { donor, offset, data: bytes }));
+                writes.extend(spares.map(|SpareParity { offset, bytes }| DonorWrite { donor, offset, data: bytes }));
             }
         }
         self.refill_put(vec![writes], Some(row));
@@ -257,7 +257,7 @@ impl Machine {
             if let Some(refill) = &mut self.refill {
                 refill.looking.insert(row);
             }
-            return self.look_at(row, donor, None, Purpose::Refill);
+            return self.look_at(row, donor, None, SlotReadPurpose::Refill);
         }
         *self.pins.entry(row).or_insert(0) += 1;
         if let Some(refill) = &mut self.refill {
@@ -267,7 +267,7 @@ impl Machine {
     }
 
     /// Handles the slots of a sealed group, which were read from all donors except the one being filled.
-    pub(super) fn refill_read(&mut self, look: Look, result: Result<Bytes, MirrorError>) {
+    pub(super) fn refill_read(&mut self, look: SlotRead, result: Result<Bytes, MirrorError>) {
         let (row, donor) = (look.row, look.target);
         let Some(refill) = &mut self.refill else { return self.unpin(row) };
         refill.looking.remove(&row);
@@ -279,20 +279,20 @@ impl Machine {
             return self.unpin(row);
         };
         let stages = match self.areas.member_on(row, donor) {
-            Some(_) => vec![vec![Write { donor, offset: self.areas.slot(row), data: whole }]],
+            Some(_) => vec![vec![DonorWrite { donor, offset: self.areas.slot(row), data: whole }]],
             None => self.refill_parity(&look, whole.to_vec()),
         };
         self.refill_put(stages, Some(row));
     }
 
     /// Returns the stages that store the parity and the summary of a sealed group.
-    fn refill_parity(&self, look: &Look, mut parity: Vec<u8>) -> Vec<Vec<Write>> {
+    fn refill_parity(&self, look: &SlotRead, mut parity: Vec<u8>) -> Vec<Vec<DonorWrite>> {
         let row = look.row;
         let generation = self.session.generation();
-        let mut summary = empty_summary(Kind::Sealed, self.device, generation, row, self.shape.members);
+        let mut summary = empty_summary(SummaryKind::Sealed, self.device, generation, row, self.shape.members);
         let mut slots = Vec::new();
         for (donor, part) in look.parts.iter().enumerate() {
-            let (Part::Got(image), Some(member)) = (part, self.areas.member_on(row, donor)) else { continue };
+            let (SlotReadPart::Got(image), Some(member)) = (part, self.areas.member_on(row, donor)) else { continue };
             let entry = &mut summary.members[usize::from(member)];
             *entry = named(image);
             // A block whose slot has a damaged header must not seem to be older.
@@ -304,7 +304,7 @@ impl Machine {
                 xor(&mut parity, image);
                 xor(&mut parity, &lost);
                 *entry = named(&lost);
-                slots.push(Write { donor, offset: self.areas.slot(row), data: lost });
+                slots.push(DonorWrite { donor, offset: self.areas.slot(row), data: lost });
             }
         }
         summary.parity_checksum = xxh3_64(&parity);

@@ -19,28 +19,28 @@
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::groups::{Member, Spare, empty_summary, is_whole, named};
-use super::looks::Part;
-use super::machine::{Asked, Machine, Phase};
+use super::groups::{GroupMember, SpareParity, empty_summary, is_whole, named};
+use super::looks::SlotReadPart;
+use super::machine::{DonorRequestPurpose, ParityLogMachine, ParityLogPhase};
 use super::planted::{Bug, planted};
-use super::stores::Write;
-use super::tasks::{Task, Work};
-use crate::format::slots::{Areas, Kind, Named, Shape, Slot, Summary, xor};
-use crate::mirror::{Donor, DonorRequest, Standing};
-use crate::scrub::{Findings, Progress};
+use super::stores::DonorWrite;
+use super::tasks::{PlacementTask, TaskWork};
+use crate::format::slots::{CoveredMember, DonorAreas, GroupSummary, SlotHeader, SlotShape, SummaryKind, xor};
+use crate::mirror::{Donor, DonorRequest, DonorStanding};
+use crate::scrub::{ScrubFindings, ScrubProgress};
 
 /// What a group is compared with.
 #[derive(Debug)]
-enum Against {
+enum ScrubReference {
     /// Its parity and its summary.
     Parity,
     /// What the client's memory has.
-    Memory { of: Of, stored: Vec<Write> },
+    Memory { of: MemoryUnit, stored: Vec<DonorWrite> },
 }
 
 /// What the client's memory has, too.
 #[derive(Debug, Clone, Copy)]
-enum Of {
+enum MemoryUnit {
     /// A life of an open group.
     Life(u64),
     /// The trims of a region, which are on two donors.
@@ -49,48 +49,48 @@ enum Of {
 
 /// A step in progress: a group or a region that is compared.
 #[derive(Debug)]
-pub(super) struct Step {
+pub(super) struct GroupScrubStep {
     /// The number of the group; the regions have the numbers after those of the groups.
     unit: u64,
-    against: Against,
+    against: ScrubReference,
     /// Distinguishes the answers to this step from those to earlier ones.
     attempt: u64,
     /// Of a sealed group the slot on each donor, then its summary; of an open group what is stored.
-    parts: Vec<Part>,
+    parts: Vec<SlotReadPart>,
     /// The task that overwrites what was wrong.
     put: Option<u64>,
-    found: Findings,
+    found: ScrubFindings,
 }
 
 /// What is wrong with a group.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+enum GroupVerdict {
     Good,
     /// The slot of a donor must have these bytes.
     Slot(Donor, Vec<u8>),
     /// The group must have this summary.
-    Summary(Summary),
+    Summary(GroupSummary),
     /// This number of slots is lost.
     Lost(u64),
 }
 
-impl Machine {
+impl ParityLogMachine {
     /// Returns the progress of the scrub and its findings.
-    pub fn scrub_progress(&self) -> Progress {
+    pub fn scrub_progress(&self) -> ScrubProgress {
         self.scrub.progress(self.now_us)
     }
 
     /// Lets the scrub continue; returns whether it did.
     pub(super) fn drive_scrub(&mut self) -> bool {
-        let is_whole = self.session.standing().iter().all(|standing| *standing == Standing::Trusted);
-        let may_read = self.phase == Phase::Open && is_whole && self.session.is_view_stored();
+        let is_whole = self.session.standing().iter().all(|standing| *standing == DonorStanding::Trusted);
+        let may_read = self.phase == ParityLogPhase::Open && is_whole && self.session.is_view_stored();
         let Some(mut step) = self.scrub_step.take() else { return may_read && self.begin_scrub() };
         if step.put.is_some() {
             self.scrub_step = Some(step);
             return false;
         }
         let has_ended = match step.against {
-            Against::Memory { of: Of::Life(life), .. } => !self.groups.lives.contains_key(&life),
+            ScrubReference::Memory { of: MemoryUnit::Life(life), .. } => !self.groups.lives.contains_key(&life),
             _ => false,
         };
         let donors = self.session.standing().len();
@@ -101,14 +101,14 @@ impl Machine {
         for at in 0..step.parts.len() {
             self.ask_scrub(&mut step, at);
         }
-        let got = |part: &Part| if let Part::Got(bytes) = part { Some(bytes.clone()) } else { None };
+        let got = |part: &SlotReadPart| if let SlotReadPart::Got(bytes) = part { Some(bytes.clone()) } else { None };
         let Some(read) = step.parts.iter().map(got).collect::<Option<Vec<Bytes>>>() else {
             self.scrub_step = Some(step);
             return false;
         };
         let writes = match &step.against {
-            Against::Parity => self.mend_sealed(step.unit as u32, read, &mut step.found),
-            Against::Memory { of, stored } => self.mend_known(*of, stored, &read),
+            ScrubReference::Parity => self.mend_sealed(step.unit as u32, read, &mut step.found),
+            ScrubReference::Memory { of, stored } => self.mend_known(*of, stored, &read),
         };
         if writes.is_empty() {
             self.end_scrub(step, true);
@@ -124,16 +124,18 @@ impl Machine {
     }
 
     /// Returns the write that corrects a sealed group.
-    fn mend_sealed(&self, row: u32, mut slots: Vec<Bytes>, found: &mut Findings) -> Vec<Write> {
+    fn mend_sealed(&self, row: u32, mut slots: Vec<Bytes>, found: &mut ScrubFindings) -> Vec<DonorWrite> {
         let summary = slots.pop().unwrap_or_default();
         match self.judge(row, &slots, &summary) {
-            Verdict::Good => Vec::new(),
-            Verdict::Slot(donor, data) => vec![Write { donor, offset: self.areas.slot(row), data: Bytes::from(data) }],
-            Verdict::Summary(summary) => {
-                let (donor, data) = (self.areas.parity_donor(row), Bytes::from(summary.encode()));
-                vec![Write { donor, offset: self.areas.summary(row), data }]
+            GroupVerdict::Good => Vec::new(),
+            GroupVerdict::Slot(donor, data) => {
+                vec![DonorWrite { donor, offset: self.areas.slot(row), data: Bytes::from(data) }]
             }
-            Verdict::Lost(lost) => {
+            GroupVerdict::Summary(summary) => {
+                let (donor, data) = (self.areas.parity_donor(row), Bytes::from(summary.encode()));
+                vec![DonorWrite { donor, offset: self.areas.summary(row), data }]
+            }
+            GroupVerdict::Lost(lost) => {
                 found.lost = lost;
                 Vec::new()
             }
@@ -141,12 +143,12 @@ impl Machine {
     }
 
     /// Returns the writes that correct what the client's memory has, too. What was replaced meanwhile stays as it is.
-    fn mend_known(&self, of: Of, stored: &[Write], read: &[Bytes]) -> Vec<Write> {
+    fn mend_known(&self, of: MemoryUnit, stored: &[DonorWrite], read: &[Bytes]) -> Vec<DonorWrite> {
         let present = match of {
-            Of::Life(life) => self.stored_of(life),
-            Of::Region(region) => self.trims_of(region),
+            MemoryUnit::Life(life) => self.stored_of(life),
+            MemoryUnit::Region(region) => self.trims_of(region),
         };
-        let is_present = |write: &&Write| {
+        let is_present = |write: &&DonorWrite| {
             present
                 .iter()
                 .any(|other| (other.donor, other.offset, &other.data) == (write.donor, write.offset, &write.data))
@@ -157,31 +159,31 @@ impl Machine {
 
     /// Returns what donors have stored of an open group that the client's memory has, too: whole slots, and the parity
     /// that was stored last.
-    fn stored_of(&self, life: u64) -> Vec<Write> {
+    fn stored_of(&self, life: u64) -> Vec<DonorWrite> {
         let Some(group) = self.groups.lives.get(&life) else { return Vec::new() };
-        let slot = |(at, member): (usize, &Member)| {
+        let slot = |(at, member): (usize, &GroupMember)| {
             let data = member.image.clone().filter(|_| !self.tasks.contains_key(&member.step))?;
-            Some(Write {
+            Some(DonorWrite {
                 donor: self.areas.member_donor(group.row, at as u8),
                 offset: self.areas.slot(group.row),
                 data,
             })
         };
-        let mut stored: Vec<Write> = group.members.iter().enumerate().filter_map(slot).collect();
-        let is_parity = |task: &Task| matches!(task.work, Work::Parity { life: of, .. } if of == life);
+        let mut stored: Vec<DonorWrite> = group.members.iter().enumerate().filter_map(slot).collect();
+        let is_parity = |task: &PlacementTask| matches!(task.work, TaskWork::Parity { life: of, .. } if of == life);
         if !self.tasks.values().any(is_parity)
-            && let Some(Spare { offset, bytes }) = group.spare.clone()
+            && let Some(SpareParity { offset, bytes }) = group.spare.clone()
         {
-            stored.push(Write { donor: self.areas.parity_donor(group.row), offset, data: bytes });
+            stored.push(DonorWrite { donor: self.areas.parity_donor(group.row), offset, data: bytes });
         }
         stored
     }
 
     /// Returns what donors have stored of the trims of a region; nothing, if some are being stored.
-    fn trims_of(&self, region: u64) -> Vec<Write> {
+    fn trims_of(&self, region: u64) -> Vec<DonorWrite> {
         let blocks = self.areas.region(region);
-        let meets = |task: &Task| match task.work {
-            Work::Trim { first, count, .. } => first < blocks.end && blocks.start < first + count,
+        let meets = |task: &PlacementTask| match task.work {
+            TaskWork::Trim { first, count, .. } => first < blocks.end && blocks.start < first + count,
             _ => false,
         };
         if self.tasks.values().any(meets) {
@@ -198,30 +200,30 @@ impl Machine {
     }
 
     /// Returns what a group or region is compared with; `None` if the group is free, or nothing is stored.
-    fn against(&self, unit: u64) -> Option<Against> {
+    fn against(&self, unit: u64) -> Option<ScrubReference> {
         let (of, stored) = match unit.checked_sub(u64::from(self.shape.groups)) {
-            Some(region) => (Of::Region(region), self.trims_of(region)),
-            None if self.is_sealed(unit as u32) => return Some(Against::Parity),
+            Some(region) => (MemoryUnit::Region(region), self.trims_of(region)),
+            None if self.is_sealed(unit as u32) => return Some(ScrubReference::Parity),
             None => {
                 let life = self.groups.newest.get(&(unit as u32)).copied()?;
-                (Of::Life(life), self.stored_of(life))
+                (MemoryUnit::Life(life), self.stored_of(life))
             }
         };
-        (!stored.is_empty()).then_some(Against::Memory { of, stored })
+        (!stored.is_empty()).then_some(ScrubReference::Memory { of, stored })
     }
 
     /// Returns the number of the steps of a pass: one for each group and each region of trims.
-    pub(super) fn scrub_units(shape: &Shape) -> u64 {
-        u64::from(shape.groups) + Areas::new(shape).regions()
+    pub(super) fn scrub_units(shape: &SlotShape) -> u64 {
+        u64::from(shape.groups) + DonorAreas::new(shape).regions()
     }
 
     /// Begins with the next group in use, or region, if a step is due; returns whether it did.
     fn begin_scrub(&mut self) -> bool {
         let Some(next) = self.scrub.due(self.now_us) else { return false };
-        let units = Machine::scrub_units(&self.shape);
+        let units = ParityLogMachine::scrub_units(&self.shape);
         let found = (next..units).find_map(|unit| Some((unit, self.against(unit)?)));
         let Some((unit, against)) = found else {
-            self.scrub.done(self.now_us, units, Findings::default());
+            self.scrub.done(self.now_us, units, ScrubFindings::default());
             return true;
         };
         if unit < u64::from(self.shape.groups) {
@@ -230,34 +232,42 @@ impl Machine {
         self.scrub.begin();
         self.scrubs += 1;
         let parts = match &against {
-            Against::Parity => vec![Part::Unsent; self.session.standing().len() + 1],
-            Against::Memory { stored, .. } => vec![Part::Unsent; stored.len()],
+            ScrubReference::Parity => vec![SlotReadPart::Unsent; self.session.standing().len() + 1],
+            ScrubReference::Memory { stored, .. } => vec![SlotReadPart::Unsent; stored.len()],
         };
-        self.scrub_step =
-            Some(Step { unit, against, attempt: self.scrubs, parts, put: None, found: Findings::default() });
+        self.scrub_step = Some(GroupScrubStep {
+            unit,
+            against,
+            attempt: self.scrubs,
+            parts,
+            put: None,
+            found: ScrubFindings::default(),
+        });
         true
     }
 
-    fn ask_scrub(&mut self, step: &mut Step, at: usize) {
+    fn ask_scrub(&mut self, step: &mut GroupScrubStep, at: usize) {
         let row = step.unit as u32;
         let (donor, offset, bytes) = match &step.against {
-            Against::Memory { stored, .. } => (stored[at].donor, stored[at].offset, stored[at].data.len() as u64),
-            Against::Parity if at + 1 == step.parts.len() => {
+            ScrubReference::Memory { stored, .. } => {
+                (stored[at].donor, stored[at].offset, stored[at].data.len() as u64)
+            }
+            ScrubReference::Parity if at + 1 == step.parts.len() => {
                 (self.areas.parity_donor(row), self.areas.summary(row), self.areas.summary_bytes)
             }
-            Against::Parity => (at, self.areas.slot(row), self.areas.slot_bytes),
+            ScrubReference::Parity => (at, self.areas.slot(row), self.areas.slot_bytes),
         };
-        if matches!(step.parts[at], Part::Unsent) && self.session.is_claimed(donor) {
+        if matches!(step.parts[at], SlotReadPart::Unsent) && self.session.is_claimed(donor) {
             let attempt = step.attempt;
-            self.ask_donor(donor, Asked::Scrub { attempt, at }, DonorRequest::Read { offset, bytes });
-            step.parts[at] = Part::Sent;
+            self.ask_donor(donor, DonorRequestPurpose::Scrub { attempt, at }, DonorRequest::Read { offset, bytes });
+            step.parts[at] = SlotReadPart::Sent;
         }
     }
 
     /// Handles the answer to a read of the scrub.
     pub(super) fn scrub_read(&mut self, attempt: u64, at: usize, data: Option<Bytes>) {
         if let Some(step) = self.scrub_step.as_mut().filter(|step| step.attempt == attempt) {
-            step.parts[at] = data.map_or(Part::Unsent, Part::Got);
+            step.parts[at] = data.map_or(SlotReadPart::Unsent, SlotReadPart::Got);
         }
     }
 
@@ -272,7 +282,7 @@ impl Machine {
         }
     }
 
-    fn end_scrub(&mut self, step: Step, is_done: bool) {
+    fn end_scrub(&mut self, step: GroupScrubStep, is_done: bool) {
         if step.unit < u64::from(self.shape.groups) {
             self.unpin(step.unit as u32);
         }
@@ -284,7 +294,7 @@ impl Machine {
     }
 
     /// Compares the slots of a sealed group, by donor, with each other and with the summary.
-    fn judge(&self, row: u32, slots: &[Bytes], summary: &[u8]) -> Verdict {
+    fn judge(&self, row: u32, slots: &[Bytes], summary: &[u8]) -> GroupVerdict {
         let parity_donor = self.areas.parity_donor(row);
         let sum = |except: Option<Donor>| {
             let mut sum = vec![0; self.areas.slot_bytes as usize];
@@ -293,14 +303,14 @@ impl Machine {
             sum
         };
         let is_even = sum(None).iter().all(|byte| *byte == 0);
-        let is_ours = |summary: &Summary| {
+        let is_ours = |summary: &GroupSummary| {
             let is_whole = summary.members.len() == usize::from(self.shape.members);
-            summary.kind == Kind::Sealed && summary.device == self.device && summary.group == row && is_whole
+            summary.kind == SummaryKind::Sealed && summary.device == self.device && summary.group == row && is_whole
         };
-        let Some(summary) = Summary::decode(summary).ok().filter(is_ours) else {
-            return if is_even { Verdict::Summary(self.summary_of(row, slots)) } else { Verdict::Lost(1) };
+        let Some(summary) = GroupSummary::decode(summary).ok().filter(is_ours) else {
+            return if is_even { GroupVerdict::Summary(self.summary_of(row, slots)) } else { GroupVerdict::Lost(1) };
         };
-        let wanted = |donor: Donor| -> Option<Named> {
+        let wanted = |donor: Donor| -> Option<CoveredMember> {
             self.areas.member_on(row, donor).and_then(|member| summary.members[usize::from(member)])
         };
         let is_right = |donor: Donor, slot: &[u8]| match wanted(donor) {
@@ -316,28 +326,28 @@ impl Machine {
             wrong = (0..slots.len()).find(is_unused).into_iter().collect();
         }
         let donor = match wrong[..] {
-            [] if is_even => return Verdict::Good,
+            [] if is_even => return GroupVerdict::Good,
             [donor] if planted(Bug::ScrubFromDamaged) && donor != parity_donor => parity_donor,
             [donor] => donor,
-            _ => return Verdict::Lost((wrong.len() as u64).max(1)),
+            _ => return GroupVerdict::Lost((wrong.len() as u64).max(1)),
         };
         let data = sum(Some(donor));
         let is_sure = is_right(donor, &data) || planted(Bug::ScrubFromDamaged);
-        if is_sure { Verdict::Slot(donor, data) } else { Verdict::Lost(1) }
+        if is_sure { GroupVerdict::Slot(donor, data) } else { GroupVerdict::Lost(1) }
     }
 
     /// Makes the summary of a group whose slots are right.
-    fn summary_of(&self, row: u32, slots: &[Bytes]) -> Summary {
+    fn summary_of(&self, row: u32, slots: &[Bytes]) -> GroupSummary {
         let generation = self.session.generation();
-        let mut summary = empty_summary(Kind::Sealed, self.device, generation, row, self.shape.members);
+        let mut summary = empty_summary(SummaryKind::Sealed, self.device, generation, row, self.shape.members);
         for (donor, slot) in slots.iter().enumerate() {
             match self.areas.member_on(row, donor) {
                 Some(member) => {
-                    let is_ours = |slot: &Slot| {
+                    let is_ours = |slot: &SlotHeader| {
                         (slot.device, slot.group, slot.member) == (self.device, row, member)
                             && slot.block < self.shape.blocks
                     };
-                    let is_slot = Slot::decode(slot).is_ok_and(|slot| is_ours(&slot));
+                    let is_slot = SlotHeader::decode(slot).is_ok_and(|slot| is_ours(&slot));
                     summary.members[usize::from(member)] = if is_slot { named(slot) } else { None };
                 }
                 None => summary.parity_checksum = xxh3_64(slot),

@@ -14,13 +14,13 @@ use crate::mirror::Donor;
 
 /// A write: its donor, offset and bytes.
 #[derive(Debug, Clone)]
-pub(super) struct Write {
+pub(super) struct DonorWrite {
     pub donor: Donor,
     pub offset: u64,
     pub data: Bytes,
 }
 
-impl Write {
+impl DonorWrite {
     fn end(&self) -> u64 {
         self.offset + self.data.len() as u64
     }
@@ -28,8 +28,8 @@ impl Write {
 
 /// A write in progress.
 #[derive(Debug)]
-pub(super) struct Store {
-    pub write: Write,
+pub(super) struct UnfinishedWrite {
+    pub write: DonorWrite,
     /// The task that waits for the write.
     pub task: u64,
 }
@@ -45,8 +45,8 @@ struct OfDonor {
 
 /// All unfinished writes, by number.
 #[derive(Debug, Default)]
-pub(super) struct Stores {
-    list: BTreeMap<u64, Store>,
+pub(super) struct UnfinishedWrites {
+    list: BTreeMap<u64, UnfinishedWrite>,
     donors: BTreeMap<Donor, OfDonor>,
     next: u64,
     /// The length of the longest write so far: a write that overlaps another begins at most this far before it.
@@ -54,23 +54,23 @@ pub(super) struct Stores {
     longest: u64,
 }
 
-impl Stores {
+impl UnfinishedWrites {
     pub fn len(&self) -> usize {
         self.list.len()
     }
 
-    pub fn add(&mut self, write: Write, task: u64) {
+    pub fn add(&mut self, write: DonorWrite, task: u64) {
         self.next += 1;
         let number = self.next;
         self.longest = self.longest.max(write.data.len() as u64);
         let of_donor = self.donors.entry(write.donor).or_default();
         of_donor.places.insert((write.offset, number), write.end());
-        self.list.insert(number, Store { write, task });
+        self.list.insert(number, UnfinishedWrite { write, task });
         self.look_at(number);
     }
 
     /// Returns the numbers of the other writes that overlap this one.
-    fn overlapping(&self, write: &Write, number: u64) -> impl Iterator<Item = u64> + '_ {
+    fn overlapping(&self, write: &DonorWrite, number: u64) -> impl Iterator<Item = u64> + '_ {
         let (start, end) = (write.offset, write.end());
         let places = self.donors.get(&write.donor).map(|of| &of.places);
         let near = places.into_iter().flat_map(move |places| {
@@ -90,7 +90,7 @@ impl Stores {
 
     /// Takes the writes that must be sent to a donor now; each write is returned once, and again after
     /// [`Self::dropped`].
-    pub fn take_ready(&mut self, donor: Donor) -> Vec<(u64, Write)> {
+    pub fn take_ready(&mut self, donor: Donor) -> Vec<(u64, DonorWrite)> {
         let Some(of_donor) = self.donors.get_mut(&donor) else { return Vec::new() };
         let ready = std::mem::take(&mut of_donor.ready);
         ready.into_iter().filter_map(|number| Some((number, self.list.get(&number)?.write.clone()))).collect()
@@ -103,7 +103,7 @@ impl Stores {
 
     /// Removes a finished write; returns its task.
     pub fn done(&mut self, number: u64) -> Option<u64> {
-        let Store { write, task } = self.list.remove(&number)?;
+        let UnfinishedWrite { write, task } = self.list.remove(&number)?;
         if let Some(of_donor) = self.donors.get_mut(&write.donor) {
             of_donor.places.remove(&(write.offset, number));
             of_donor.ready.remove(&number);
@@ -126,17 +126,18 @@ impl Stores {
 mod tests {
     use super::*;
 
-    fn write(offset: u64, length: usize) -> Write {
-        Write { donor: 1, offset, data: Bytes::from(vec![0; length]) }
+    fn write(offset: u64, length: usize) -> DonorWrite {
+        DonorWrite { donor: 1, offset, data: Bytes::from(vec![0; length]) }
     }
 
-    fn ready(stores: &mut Stores) -> Vec<u64> {
+    fn ready(stores: &mut UnfinishedWrites) -> Vec<u64> {
         stores.take_ready(1).into_iter().map(|(number, _)| number).collect()
     }
 
+    /// Overlapping writes are sent one after the other, and other writes at once.
     #[test]
-    fn overlapping_writes_go_in_their_order_and_others_at_once() {
-        let mut stores = Stores::default();
+    fn overlapping_writes_keep_order() {
+        let mut stores = UnfinishedWrites::default();
         for (offset, length) in [(0, 100), (50, 10), (90, 100), (300, 10), (55, 1)] {
             stores.add(write(offset, length), offset);
         }
@@ -151,14 +152,15 @@ mod tests {
         assert_eq!((stores.excuse(1), stores.len()), (vec![90, 300, 55], 0));
     }
 
+    /// No two overlapping writes are in flight at the same time.
     #[test]
-    fn every_write_comes_once_whatever_the_order() {
+    fn every_write_is_sent_once() {
         let mut state = 3u64;
         let mut next = |below: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % below
         };
-        let mut stores = Stores::default();
+        let mut stores = UnfinishedWrites::default();
         let mut sent: Vec<(u64, u64, u64)> = Vec::new();
         let mut done = 0;
         for turn in 0..4000 {

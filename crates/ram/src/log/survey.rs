@@ -9,12 +9,15 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::groups::{empty_summary, is_whole, named};
-use crate::format::slots::{Areas, Kind, Named, SLOT_HEADER_BYTES, Shape, Slot, Summary, Trim, device_checksum, xor};
+use crate::format::slots::{
+    CoveredMember, DonorAreas, GroupSummary, SLOT_HEADER_BYTES, SlotHeader, SlotShape, SummaryKind, TrimEntry,
+    device_checksum, xor,
+};
 use crate::mirror::Donor;
 
 /// A copy of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-struct Copy {
+struct SurveyedCopy {
     sequence: u64,
     row: u32,
     member: u8,
@@ -22,17 +25,17 @@ struct Copy {
 
 /// The bytes that were read so far, and what they show.
 #[derive(Debug)]
-pub(super) struct Heads {
-    shape: Shape,
-    areas: Areas,
+pub(super) struct RecoverySurvey {
+    shape: SlotShape,
+    areas: DonorAreas,
     device: u64,
     generation: u64,
     donors: BTreeMap<Donor, Vec<u8>>,
-    sealed: BTreeMap<u32, Summary>,
+    sealed: BTreeMap<u32, GroupSummary>,
     /// The newest copy of each block.
-    best: Vec<Copy>,
+    best: Vec<SurveyedCopy>,
     /// Parities of open groups, with their summaries.
-    spares: Vec<(Summary, Vec<u8>)>,
+    spares: Vec<(GroupSummary, Vec<u8>)>,
     rows: BTreeMap<(u32, u8), Bytes>,
     /// Those of them that were computed.
     restored: BTreeSet<(u32, u8)>,
@@ -40,24 +43,24 @@ pub(super) struct Heads {
 
 /// A group that was open, and what seals it.
 #[derive(Debug, Clone)]
-pub(super) struct Seal {
+pub(super) struct GroupSeal {
     pub row: u32,
     pub parity: Vec<u8>,
-    pub summary: Summary,
+    pub summary: GroupSummary,
     /// Slots that are written before the parity.
     pub slots: Vec<(Donor, Bytes)>,
 }
 
 /// The conclusions.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct RecoveryPlan {
     /// The sequence of each block's newest copy or trim.
     pub newest: Vec<u64>,
     /// The sequence of each block's newest trim.
     pub trims: Vec<u64>,
     /// Sealed groups that hold something, each with the blocks for which its members are needed.
     pub groups: Vec<(u32, Vec<Option<u32>>)>,
-    pub to_seal: Vec<Seal>,
+    pub to_seal: Vec<GroupSeal>,
     pub trims_to_repair: Vec<(u32, u64)>,
     pub without_shape: Vec<Donor>,
     /// Groups whose donor of parity has zeroes in place of their summary.
@@ -69,14 +72,20 @@ fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| *byte == 0)
 }
 
-impl Heads {
+impl RecoverySurvey {
     /// Begins with the areas before the slots, as read from every trusted donor.
-    pub fn new(shape: Shape, areas: Areas, generation: u64, donors: BTreeMap<Donor, Vec<u8>>) -> Heads {
-        let best = vec![Copy::default(); shape.blocks as usize];
+    pub fn new(
+        shape: SlotShape,
+        areas: DonorAreas,
+        generation: u64,
+        donors: BTreeMap<Donor, Vec<u8>>,
+    ) -> RecoverySurvey {
+        let best = vec![SurveyedCopy::default(); shape.blocks as usize];
         let (sealed, spares) = (BTreeMap::new(), Vec::new());
         let device = device_checksum(&shape.device);
         let (rows, restored) = (BTreeMap::new(), BTreeSet::new());
-        let mut heads = Heads { shape, areas, device, generation, donors, sealed, best, spares, rows, restored };
+        let mut heads =
+            RecoverySurvey { shape, areas, device, generation, donors, sealed, best, spares, rows, restored };
         heads.read_summaries();
         heads.read_spares();
         heads
@@ -84,11 +93,11 @@ impl Heads {
 
     /// Whether no donor has a shape, which means that the device is new.
     pub fn is_new(&self) -> bool {
-        self.donors.values().all(|bytes| Shape::is_absent(bytes))
+        self.donors.values().all(|bytes| SlotShape::is_absent(bytes))
     }
 
-    fn summary(&self, bytes: &[u8], kind: Kind) -> Option<Summary> {
-        let is_ours = |summary: &Summary| {
+    fn summary(&self, bytes: &[u8], kind: SummaryKind) -> Option<GroupSummary> {
+        let is_ours = |summary: &GroupSummary| {
             summary.kind == kind
                 && summary.device == self.device
                 && summary.generation <= self.generation
@@ -96,18 +105,18 @@ impl Heads {
                 && summary.members.len() == usize::from(self.shape.members)
                 && summary.members.iter().flatten().all(|named| named.block < self.shape.blocks)
         };
-        Summary::decode(bytes).ok().filter(is_ours)
+        GroupSummary::decode(bytes).ok().filter(is_ours)
     }
 
     fn read_summaries(&mut self) {
         for row in 0..self.shape.groups {
             let Some(bytes) = self.donors.get(&self.areas.parity_donor(row)) else { continue };
             let at = self.areas.in_heads(self.areas.summary(row));
-            let summary = bytes.get(at..).and_then(|bytes| self.summary(bytes, Kind::Sealed));
+            let summary = bytes.get(at..).and_then(|bytes| self.summary(bytes, SummaryKind::Sealed));
             let Some(summary) = summary.filter(|summary| summary.group == row) else { continue };
             for (member, named) in summary.members.iter().enumerate() {
                 if let Some(named) = named {
-                    self.consider(named.block, Copy { sequence: named.sequence, row, member: member as u8 });
+                    self.consider(named.block, SurveyedCopy { sequence: named.sequence, row, member: member as u8 });
                 }
             }
             self.sealed.insert(row, summary);
@@ -120,7 +129,7 @@ impl Heads {
             for spare in 0..self.areas.spares {
                 let at = self.areas.in_heads(self.areas.spare(spare));
                 let Some(bytes) = bytes.get(at..) else { continue };
-                let Some(summary) = self.summary(bytes, Kind::Open) else { continue };
+                let Some(summary) = self.summary(bytes, SummaryKind::Open) else { continue };
                 let from = self.areas.summary_bytes as usize;
                 let Some(parity) = bytes.get(from..from + self.areas.slot_bytes as usize) else { continue };
                 let is_here = self.areas.parity_donor(summary.group) == *donor;
@@ -139,26 +148,26 @@ impl Heads {
         (0..self.shape.groups).filter(|row| !self.sealed.contains_key(row)).collect()
     }
 
-    fn consider(&mut self, block: u32, copy: Copy) {
+    fn consider(&mut self, block: u32, copy: SurveyedCopy) {
         let best = &mut self.best[block as usize];
         *best = copy.max(*best);
     }
 
-    fn slot(&self, row: u32, member: u8, bytes: &[u8]) -> Option<Slot> {
-        let is_ours = |slot: &Slot| {
+    fn slot(&self, row: u32, member: u8, bytes: &[u8]) -> Option<SlotHeader> {
+        let is_ours = |slot: &SlotHeader| {
             slot.device == self.device
                 && slot.generation <= self.generation
                 && (slot.group, slot.member) == (row, member)
                 && slot.block < self.shape.blocks
         };
-        Slot::decode(bytes).ok().filter(is_ours)
+        SlotHeader::decode(bytes).ok().filter(is_ours)
     }
 
     /// Adds the header of a slot in a group without a summary.
     pub fn header(&mut self, row: u32, donor: Donor, bytes: &[u8]) {
         let Some(member) = self.areas.member_on(row, donor) else { return };
         if let Some(slot) = self.slot(row, member, bytes) {
-            self.consider(slot.block, Copy { sequence: slot.sequence, row, member });
+            self.consider(slot.block, SurveyedCopy { sequence: slot.sequence, row, member });
         }
     }
 
@@ -180,7 +189,7 @@ impl Heads {
     }
 
     /// Whether a donor has another slot, or none, in the place of one that the parity of an open group names.
-    fn has_other(&self, row: u32, member: u8, wanted: Named) -> bool {
+    fn has_other(&self, row: u32, member: u8, wanted: CoveredMember) -> bool {
         let is_other = |bytes: &Bytes| match self.slot(row, member, bytes) {
             Some(slot) => slot.sequence != wanted.sequence,
             None => bytes.get(..SLOT_HEADER_BYTES).is_some_and(is_zero),
@@ -207,8 +216,9 @@ impl Heads {
                 [(member, wanted)] => Some((member, wanted)),
                 _ => None,
             };
-            let is_it =
-                |(member, wanted): &(u8, Named)| is_whole(&image, *wanted) && self.slot(row, *member, &image).is_some();
+            let is_it = |(member, wanted): &(u8, CoveredMember)| {
+                is_whole(&image, *wanted) && self.slot(row, *member, &image).is_some()
+            };
             let Some((member, wanted)) = one.filter(is_it) else {
                 // The newest parity is stored at the same time as its new members. If one of them is not there yet, the
                 // parity before it protects the others. If it is not there any more, newer copies exist.
@@ -217,7 +227,7 @@ impl Heads {
                 }
                 // These copies were stored, so older ones do not count: reading the blocks is an error.
                 for (member, wanted) in lost {
-                    self.consider(wanted.block, Copy { sequence: wanted.sequence, row, member });
+                    self.consider(wanted.block, SurveyedCopy { sequence: wanted.sequence, row, member });
                 }
                 continue;
             };
@@ -226,7 +236,7 @@ impl Heads {
             if known.is_none_or(|known| known.sequence <= wanted.sequence) {
                 self.rows.insert((row, member), Bytes::from(image));
                 self.restored.insert((row, member));
-                self.consider(wanted.block, Copy { sequence: wanted.sequence, row, member });
+                self.consider(wanted.block, SurveyedCopy { sequence: wanted.sequence, row, member });
                 count += 1;
             }
         }
@@ -239,7 +249,7 @@ impl Heads {
         let trim_of = |block: u32| {
             let entry = |(donor, at): (Donor, u64)| {
                 let bytes = self.donors.get(&donor)?.get(self.areas.in_heads(at)..)?;
-                Some(Trim::decode(bytes, self.device, block).unwrap_or_default().sequence)
+                Some(TrimEntry::decode(bytes, self.device, block).unwrap_or_default().sequence)
             };
             let entries = self.areas.trims(block).map(entry);
             let newest = entries.iter().flatten().copied().max().unwrap_or(0);
@@ -252,7 +262,7 @@ impl Heads {
     }
 
     /// Draws the conclusions.
-    pub fn plan(mut self) -> Plan {
+    pub fn plan(mut self) -> RecoveryPlan {
         let recovered_lost = self.reconstruct();
         let (trims, trims_to_repair) = self.trims();
         let mut rows: BTreeMap<u32, Vec<Option<u32>>> = BTreeMap::new();
@@ -268,11 +278,11 @@ impl Heads {
             |row: &&u32| !self.sealed.contains_key(row) && self.donors.contains_key(&self.areas.parity_donor(**row));
         let to_seal =
             rows.iter().filter(|(row, _)| is_open(row)).map(|(row, owners)| self.seal(*row, owners)).collect();
-        let without = |donor: &Donor| self.donors.get(donor).is_some_and(|bytes| Shape::is_absent(bytes));
+        let without = |donor: &Donor| self.donors.get(donor).is_some_and(|bytes| SlotShape::is_absent(bytes));
         let without_shape = (0..self.areas.donors as usize).filter(without).collect();
         let without_summary = (0..self.shape.groups).filter(|row| self.is_without_summary(*row)).collect();
         let groups = rows.into_iter().collect();
-        Plan { newest, trims, groups, to_seal, trims_to_repair, without_shape, without_summary, recovered_lost }
+        RecoveryPlan { newest, trims, groups, to_seal, trims_to_repair, without_shape, without_summary, recovered_lost }
     }
 
     fn is_without_summary(&self, row: u32) -> bool {
@@ -285,15 +295,15 @@ impl Heads {
     fn lost(&self, row: u32, member: u8, block: u32) -> Bytes {
         let (device, generation, sequence) = (self.device, self.generation, self.best[block as usize].sequence);
         let (data_checksum, is_lost) = (0, true);
-        let slot = Slot { device, generation, group: row, member, block, sequence, data_checksum, is_lost };
+        let slot = SlotHeader { device, generation, group: row, member, block, sequence, data_checksum, is_lost };
         Bytes::from(slot.encode(&vec![0; self.shape.block_bytes as usize]))
     }
 
     /// Computes the parity over the present contents of a group's slots. The slot of an absent donor counts as zeroes,
     /// unless a spare restored it. `owners`: the blocks whose newest copies these slots have.
-    fn seal(&self, row: u32, owners: &[Option<u32>]) -> Seal {
+    fn seal(&self, row: u32, owners: &[Option<u32>]) -> GroupSeal {
         let mut parity = vec![0; self.areas.slot_bytes as usize];
-        let mut summary = empty_summary(Kind::Sealed, self.device, self.generation, row, self.shape.members);
+        let mut summary = empty_summary(SummaryKind::Sealed, self.device, self.generation, row, self.shape.members);
         let mut slots = Vec::new();
         for (member, owner) in (0..self.shape.members).zip(owners) {
             let found = self.rows.get(&(row, member)).cloned();
@@ -310,6 +320,6 @@ impl Heads {
             }
         }
         summary.parity_checksum = xxh3_64(&parity);
-        Seal { row, parity, summary, slots }
+        GroupSeal { row, parity, summary, slots }
     }
 }

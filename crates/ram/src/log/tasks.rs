@@ -27,56 +27,56 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::configuration::{ERASED_AHEAD, FREE_GROUPS_KEPT};
-use super::groups::{Group, Member, Spare, contents, empty_summary};
-use super::looks::Purpose;
-use super::machine::Machine;
+use super::groups::{BufferedGroup, GroupMember, SpareParity, contents, empty_summary};
+use super::looks::SlotReadPurpose;
+use super::machine::ParityLogMachine;
 use super::planted::{Bug, planted};
-use super::stores::Write;
-use crate::format::slots::{Kind, Slot, Summary, Trim};
+use super::stores::DonorWrite;
+use crate::format::slots::{GroupSummary, SlotHeader, SummaryKind, TrimEntry};
 use crate::mirror::Donor;
-use crate::placement::{Cause, Covering, Location, Members, Placement, Step};
+use crate::placement::{MemberSet, NewestLocation, ParityCause, Placement, PlacementStep, SendCause};
 
 /// The work of a task.
 #[derive(Debug)]
-pub(super) enum Work {
+pub(super) enum TaskWork {
     Fetch { block: u32 },
     Send { life: u64, member: usize },
-    Parity { life: u64, members: Members, spare: Option<u64> },
+    Parity { life: u64, members: MemberSet, spare: Option<u64> },
     Trim { first: u32, count: u32, sequence: u64 },
     Put,
 }
 
 /// A task that is not done yet.
 #[derive(Debug)]
-pub(super) struct Task {
-    pub work: Work,
+pub(super) struct PlacementTask {
+    pub work: TaskWork,
     pub has_begun: bool,
-    pub stages: VecDeque<Vec<Write>>,
+    pub stages: VecDeque<Vec<DonorWrite>>,
     /// The number of unfinished writes of the present stage.
     pub left: usize,
     /// Slots that wait for the data that this task fetches: life and member.
     pub awaiting: Vec<(u64, usize)>,
 }
 
-impl Task {
-    fn new(work: Work) -> Task {
-        Task { work, has_begun: false, stages: VecDeque::new(), left: 0, awaiting: Vec::new() }
+impl PlacementTask {
+    fn new(work: TaskWork) -> PlacementTask {
+        PlacementTask { work, has_begun: false, stages: VecDeque::new(), left: 0, awaiting: Vec::new() }
     }
 }
 
-impl Machine {
-    fn add_task(&mut self, work: Work) -> u64 {
+impl ParityLogMachine {
+    fn add_task(&mut self, work: TaskWork) -> u64 {
         let number = self.next_step;
         self.next_step += 1;
-        self.tasks.insert(number, Task::new(work));
+        self.tasks.insert(number, PlacementTask::new(work));
         self.unbegun.insert(number);
         self.may_begin = true;
         number
     }
 
     /// Adds a task with these writes; a stage begins when the previous one is done.
-    pub(super) fn put(&mut self, stages: Vec<Vec<Write>>) -> u64 {
-        let number = self.add_task(Work::Put);
+    pub(super) fn put(&mut self, stages: Vec<Vec<DonorWrite>>) -> u64 {
+        let number = self.add_task(TaskWork::Put);
         if let Some(task) = self.tasks.get_mut(&number) {
             task.stages = stages.into();
         }
@@ -97,26 +97,26 @@ impl Machine {
     }
 
     /// Makes tasks of the placement's steps. It is called directly after an operation, while `held` has no newer data.
-    pub(super) fn take_steps(&mut self, steps: Vec<Step>) {
+    pub(super) fn take_steps(&mut self, steps: Vec<PlacementStep>) {
         for step in steps {
             match step {
-                Step::Fetch { block, group, place } => self.take_fetch(block, group, usize::from(place.donor)),
-                Step::Send { block, group, member, sequence, cause, .. } => {
+                PlacementStep::Fetch { block, group, place } => self.take_fetch(block, group, usize::from(place.donor)),
+                PlacementStep::Send { block, group, member, sequence, cause, .. } => {
                     self.figures.sent += 1;
-                    self.figures.cleaned += u64::from(cause == Cause::Cleaning);
+                    self.figures.cleaned += u64::from(cause == SendCause::Cleaning);
                     self.take_send(block, group, member, sequence);
                 }
-                Step::StoreParity { group, place, members, covering } => {
-                    let spare = (covering != Covering::Sealed).then(|| u64::from(place.slot - self.shape.groups));
+                PlacementStep::StoreParity { group, place, members, covering } => {
+                    let spare = (covering != ParityCause::Sealed).then(|| u64::from(place.slot - self.shape.groups));
                     match covering {
-                        Covering::Sealed => self.figures.sealed += 1,
+                        ParityCause::Sealed => self.figures.sealed += 1,
                         _ => self.figures.covered += 1,
                     }
                     if let Some(life) = self.groups.newest.get(&group).copied() {
-                        self.add_task(Work::Parity { life, members, spare });
+                        self.add_task(TaskWork::Parity { life, members, spare });
                     }
                 }
-                Step::Forget { first, count, sequence } => {
+                PlacementStep::Forget { first, count, sequence } => {
                     let sequence = self.sequence_of(sequence);
                     for block in first..first + count {
                         self.newest[block as usize] = sequence;
@@ -125,25 +125,25 @@ impl Machine {
                         self.fetching.remove(&block);
                     }
                     if !planted(Bug::TrimUnrecorded) {
-                        self.add_task(Work::Trim { first, count, sequence });
+                        self.add_task(TaskWork::Trim { first, count, sequence });
                     }
                 }
-                Step::Free { group } => {
+                PlacementStep::Free { group } => {
                     self.figures.freed += 1;
                     self.freed.push_back((self.next_step, group));
                 }
-                Step::ReadOld { .. } => unreachable!("a log reads no old parity"),
+                PlacementStep::ReadOld { .. } => unreachable!("a log reads no old parity"),
             }
         }
     }
 
     fn take_fetch(&mut self, block: u32, row: u32, donor: Donor) {
         let expected = self.newest[block as usize];
-        let number = self.add_task(Work::Fetch { block });
+        let number = self.add_task(TaskWork::Fetch { block });
         self.fetching.insert(block, number);
         let in_memory = self.groups.of(row).and_then(|group| group.member(expected));
         if in_memory.is_none() {
-            self.look_at(row, donor, Some((block, expected)), Purpose::Fetch { task: number });
+            self.look_at(row, donor, Some((block, expected)), SlotReadPurpose::Fetch { task: number });
         } else {
             self.fetched_from_memory.push((number, row, expected));
         }
@@ -158,7 +158,7 @@ impl Machine {
                 self.next_step
             }
         };
-        let step = self.add_task(Work::Send { life, member: usize::from(member) });
+        let step = self.add_task(TaskWork::Send { life, member: usize::from(member) });
         let data = self.held.get(&block).cloned();
         let image = data.as_ref().map(|data| self.image(row, member, block, sequence, data.as_ref()));
         if image.is_none()
@@ -167,10 +167,10 @@ impl Machine {
             task.awaiting.push((life, usize::from(member)));
         }
         if let Some(group) = self.groups.lives.get_mut(&life) {
-            group.members.push(super::groups::Member { sequence, image, step });
+            group.members.push(super::groups::GroupMember { sequence, image, step });
         }
         self.newest[block as usize] = sequence;
-        if matches!(self.placement.locate(block), Location::Slot(_)) {
+        if matches!(self.placement.locate(block), NewestLocation::Slot(_)) {
             self.sent.push(block);
         }
     }
@@ -178,7 +178,7 @@ impl Machine {
     /// Drops data in `held` of blocks that are now in slots.
     pub(super) fn drop_sent(&mut self) {
         for block in std::mem::take(&mut self.sent) {
-            if matches!(self.placement.locate(block), Location::Slot(_)) {
+            if matches!(self.placement.locate(block), NewestLocation::Slot(_)) {
                 self.held.remove(&block);
                 self.fetching.remove(&block);
             }
@@ -189,7 +189,7 @@ impl Machine {
     pub(super) fn image(&self, group: u32, member: u8, block: u32, sequence: u64, data: Option<&Bytes>) -> Bytes {
         let (device, generation) = (self.device, self.session.generation());
         let (data_checksum, is_lost) = (0, data.is_none() && !planted(Bug::LostAsZeroes));
-        let slot = Slot { device, generation, group, member, block, sequence, data_checksum, is_lost };
+        let slot = SlotHeader { device, generation, group, member, block, sequence, data_checksum, is_lost };
         Bytes::from(match data {
             Some(data) => slot.encode(data),
             None => slot.encode(&vec![0; self.shape.block_bytes as usize]),
@@ -201,7 +201,7 @@ impl Machine {
         let Some(task) = self.tasks.remove(&number) else { return };
         self.unbegun.remove(&number);
         self.may_begin = true;
-        let Work::Fetch { block } = task.work else { return };
+        let TaskWork::Fetch { block } = task.work else { return };
         for (life, at) in task.awaiting {
             let Some(member) = self.groups.lives.get(&life).and_then(|group| group.members.get(at)) else { continue };
             let (row, sequence) = (self.groups.lives[&life].row, member.sequence);
@@ -212,7 +212,7 @@ impl Machine {
         }
         if self.fetching.get(&block) == Some(&number) {
             self.fetching.remove(&block);
-            if self.placement.locate(block) == Location::Memory {
+            if self.placement.locate(block) == NewestLocation::Memory {
                 self.held.entry(block).or_insert(data);
             }
         }
@@ -273,23 +273,23 @@ impl Machine {
     }
 
     /// Returns the writes of a task, if the task may begin.
-    fn stages_of(&mut self, number: u64) -> Option<VecDeque<Vec<Write>>> {
+    fn stages_of(&mut self, number: u64) -> Option<VecDeque<Vec<DonorWrite>>> {
         let task = &self.tasks[&number];
         match task.work {
-            Work::Fetch { .. } => None,
-            Work::Put => Some(task.stages.clone()),
-            Work::Send { life, member } => self.stages_of_send(number, life, member),
-            Work::Parity { life, members, spare } => self.stages_of_parity(number, life, members, spare),
-            Work::Trim { first, count, sequence } => Some([self.trim_writes(first, count, |_| sequence)].into()),
+            TaskWork::Fetch { .. } => None,
+            TaskWork::Put => Some(task.stages.clone()),
+            TaskWork::Send { life, member } => self.stages_of_send(number, life, member),
+            TaskWork::Parity { life, members, spare } => self.stages_of_parity(number, life, members, spare),
+            TaskWork::Trim { first, count, sequence } => Some([self.trim_writes(first, count, |_| sequence)].into()),
         }
     }
 
-    fn stages_of_send(&mut self, number: u64, life: u64, member: usize) -> Option<VecDeque<Vec<Write>>> {
+    fn stages_of_send(&mut self, number: u64, life: u64, member: usize) -> Option<VecDeque<Vec<DonorWrite>>> {
         let group = self.groups.lives.get(&life)?;
         let (row, is_open) = (group.row, group.is_open);
         let data = group.members.get(member)?.image.clone()?;
         let donor = self.areas.member_donor(row, member as u8);
-        let slot = vec![Write { donor, offset: self.areas.slot(row), data }];
+        let slot = vec![DonorWrite { donor, offset: self.areas.slot(row), data }];
         if is_open {
             return Some([slot].into());
         }
@@ -310,9 +310,9 @@ impl Machine {
     }
 
     /// Returns a write of zeroes over the summary of a group.
-    pub(super) fn erasure(&self, row: u32) -> Write {
+    pub(super) fn erasure(&self, row: u32) -> DonorWrite {
         let data = Bytes::from(vec![0; self.areas.summary_bytes as usize]);
-        Write { donor: self.areas.parity_donor(row), offset: self.areas.summary(row), data }
+        DonorWrite { donor: self.areas.parity_donor(row), offset: self.areas.summary(row), data }
     }
 
     fn may_open(&mut self, number: u64, row: u32) -> bool {
@@ -328,12 +328,12 @@ impl Machine {
         &mut self,
         number: u64,
         life: u64,
-        members: Members,
+        members: MemberSet,
         spare: Option<u64>,
-    ) -> Option<VecDeque<Vec<Write>>> {
+    ) -> Option<VecDeque<Vec<DonorWrite>>> {
         // Until a group is open, its slots have other contents, which its parity would replace in a recovery.
         let group = self.groups.lives.get(&life).filter(|group| group.is_open)?;
-        let is_in_memory = |(_, member): (usize, &Member)| member.image.is_some();
+        let is_in_memory = |(_, member): (usize, &GroupMember)| member.image.is_some();
         if !group.chosen(members).all(is_in_memory) {
             return None;
         }
@@ -343,14 +343,13 @@ impl Machine {
         }
         // Without this rule, a later group could take the spare first and never release it.
         let is_same = |other: u64, of: Option<u64>| other == life || spare.is_some() && of == spare;
-        let is_before =
-            |task: &Task| matches!(task.work, Work::Parity { life: other, spare: of, .. } if is_same(other, of));
+        let is_before = |task: &PlacementTask| matches!(task.work, TaskWork::Parity { life: other, spare: of, .. } if is_same(other, of));
         if self.tasks.range(..number).any(|(_, task)| is_before(task)) {
             return None;
         }
         let row = group.row;
         let donor = self.areas.parity_donor(row);
-        let kind = if spare.is_some() { Kind::Open } else { Kind::Sealed };
+        let kind = if spare.is_some() { SummaryKind::Open } else { SummaryKind::Sealed };
         let summary = empty_summary(kind, self.device, self.session.generation(), row, self.shape.members);
         let (parity, summary) = group.parity(members, self.areas.slot_bytes as usize, summary);
         let Some(spare) = spare else { return Some(self.seal_stages(row, parity, &summary)) };
@@ -363,44 +362,44 @@ impl Machine {
         let data = Bytes::from([summary.encode(), parity].concat());
         let offset = self.areas.spare(spare);
         if let Some(group) = self.groups.lives.get_mut(&life) {
-            group.spare_before = group.spare.replace(Spare { offset, bytes: data.clone() });
+            group.spare_before = group.spare.replace(SpareParity { offset, bytes: data.clone() });
             group.covered = members;
         }
-        Some([vec![Write { donor, offset, data }]].into())
+        Some([vec![DonorWrite { donor, offset, data }]].into())
     }
 
     /// Returns the stages that seal a group: first the parity, then the summary, so that every stored summary has its
     /// parity.
-    pub(super) fn seal_stages(&self, row: u32, parity: Vec<u8>, summary: &Summary) -> VecDeque<Vec<Write>> {
+    pub(super) fn seal_stages(&self, row: u32, parity: Vec<u8>, summary: &GroupSummary) -> VecDeque<Vec<DonorWrite>> {
         let donor = self.areas.parity_donor(row);
-        let parity = Write { donor, offset: self.areas.slot(row), data: Bytes::from(parity) };
-        let summary = Write { donor, offset: self.areas.summary(row), data: Bytes::from(summary.encode()) };
+        let parity = DonorWrite { donor, offset: self.areas.slot(row), data: Bytes::from(parity) };
+        let summary = DonorWrite { donor, offset: self.areas.summary(row), data: Bytes::from(summary.encode()) };
         [vec![parity], vec![summary]].into()
     }
 
     /// Returns the writes of the trim entries of blocks, on both donors of each block.
-    pub(super) fn trim_writes(&self, first: u32, count: u32, sequence: impl Fn(u32) -> u64) -> Vec<Write> {
+    pub(super) fn trim_writes(&self, first: u32, count: u32, sequence: impl Fn(u32) -> u64) -> Vec<DonorWrite> {
         let mut writes = Vec::new();
         let mut from = first;
         while from < first + count {
             let until = self.areas.region(self.areas.region_of(from)).end.min(first + count);
-            let entry = |block: u32| Trim { sequence: sequence(block) }.encode(self.device, block);
+            let entry = |block: u32| TrimEntry { sequence: sequence(block) }.encode(self.device, block);
             let data = Bytes::from((from..until).flat_map(entry).collect::<Vec<u8>>());
             let places = self.areas.trims(from);
-            writes.extend(places.map(|(donor, offset)| Write { donor, offset, data: data.clone() }));
+            writes.extend(places.map(|(donor, offset)| DonorWrite { donor, offset, data: data.clone() }));
             from = until;
         }
         writes
     }
 
     /// Whether members of a group are stored.
-    fn are_stored(&self, group: &Group, members: Members) -> bool {
+    fn are_stored(&self, group: &BufferedGroup, members: MemberSet) -> bool {
         group.chosen(members).all(|(_, member)| !self.tasks.contains_key(&member.step))
     }
 
     /// Whether a task that waits for the members of its group can continue.
     fn may_go_on(&self, number: u64) -> bool {
-        let Some(Work::Parity { life, members, .. }) = self.tasks.get(&number).map(|task| &task.work) else {
+        let Some(TaskWork::Parity { life, members, .. }) = self.tasks.get(&number).map(|task| &task.work) else {
             return true;
         };
         self.groups.lives.get(life).is_none_or(|group| self.are_stored(group, *members)) || planted(Bug::SealedEarly)
@@ -441,8 +440,8 @@ impl Machine {
         let Some(task) = self.tasks.remove(&number) else { return };
         self.may_begin = true;
         match task.work {
-            Work::Parity { life, spare: None, .. } => self.groups.forget(life),
-            Work::Put => match self.erasing.remove(&number) {
+            TaskWork::Parity { life, spare: None, .. } => self.groups.forget(life),
+            TaskWork::Put => match self.erasing.remove(&number) {
                 Some(row) => _ = self.erased.insert(row),
                 None => self.put_done(number),
             },
@@ -458,7 +457,7 @@ impl Machine {
         if task.left == 0 {
             self.may_begin = true;
             open_group(&mut self.groups, &task.work, &task.stages);
-            let seals = matches!(task.work, Work::Parity { spare: None, .. });
+            let seals = matches!(task.work, TaskWork::Parity { spare: None, .. });
             if seals && !task.stages.is_empty() && !self.may_go_on(number) {
                 self.held_tasks.insert(number);
                 return;
@@ -469,18 +468,18 @@ impl Machine {
 
     /// Whether writes to this donor count as done, because the donor is left.
     pub(super) fn is_excused(&self, donor: Donor) -> bool {
-        use crate::mirror::Standing;
+        use crate::mirror::DonorStanding;
         match self.session.standing()[donor] {
-            Standing::Out | Standing::Lost => true,
-            Standing::Leaving => planted(Bug::AcknowledgedBeforeLeft),
-            Standing::Trusted | Standing::Rebuilding => false,
+            DonorStanding::Out | DonorStanding::Lost => true,
+            DonorStanding::Leaving => planted(Bug::AcknowledgedBeforeLeft),
+            DonorStanding::Trusted | DonorStanding::Rebuilding => false,
         }
     }
 }
 
 /// Marks a group as open when the first stage of its first send is done: the former summary is erased.
-fn open_group(groups: &mut super::groups::Groups, work: &Work, rest: &VecDeque<Vec<Write>>) {
-    if let Work::Send { life, member: 0 } = work
+fn open_group(groups: &mut super::groups::BufferedGroups, work: &TaskWork, rest: &VecDeque<Vec<DonorWrite>>) {
+    if let TaskWork::Send { life, member: 0 } = work
         && !rest.is_empty()
         && let Some(group) = groups.lives.get_mut(life)
     {

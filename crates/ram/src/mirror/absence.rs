@@ -5,17 +5,18 @@
 //! wait for it again.
 
 use super::event::Donor;
-use super::machine::{Machine, Phase};
-use super::membership::Standing;
-use super::operation::{Operation, Work};
+use super::machine::{MirrorMachine, MirrorPhase};
+use super::membership::DonorStanding;
+use super::operation::{MirrorOperation, MirrorWork};
 
-impl Machine {
+impl MirrorMachine {
     /// Finds the donors that are waited for in vain.
     pub(super) fn note_absent(&mut self) {
         let patience_us = self.patience_us();
-        let is_served = matches!(self.phase, Phase::Open | Phase::Detaching) && self.now_us >= self.lenient_until_us;
+        let is_served =
+            matches!(self.phase, MirrorPhase::Open | MirrorPhase::Detaching) && self.now_us >= self.lenient_until_us;
         let is_absent = |donor: Donor| {
-            let is_needed = matches!(self.membership.standing[donor], Standing::Trusted | Standing::Leaving);
+            let is_needed = matches!(self.membership.standing[donor], DonorStanding::Trusted | DonorStanding::Leaving);
             is_served && is_needed && self.late_us(donor) >= patience_us
         };
         let absent: Vec<bool> = (0..self.links.len()).map(is_absent).collect();
@@ -34,12 +35,13 @@ impl Machine {
 
     /// Whether two donors are missing or waited for in vain, so that no parity helps.
     pub(crate) fn has_lost_two(&self) -> bool {
-        let is_missing = |donor: &Donor| self.membership.standing[*donor] != Standing::Trusted || self.absent[*donor];
+        let is_missing =
+            |donor: &Donor| self.membership.standing[*donor] != DonorStanding::Trusted || self.absent[*donor];
         self.has_absent && (0..self.links.len()).filter(is_missing).count() >= 2
     }
 
     /// Whether an operation of the user cannot go on without a donor that is waited for in vain.
-    pub(super) fn is_in_vain(&self, operation: &Operation) -> bool {
+    pub(super) fn is_in_vain(&self, operation: &MirrorOperation) -> bool {
         if !self.has_absent || operation.user.is_none() {
             return false;
         }
@@ -50,7 +52,7 @@ impl Machine {
             let all = 0..self.links.len();
             return operation.pieces.iter().any(|piece| all.clone().any(|donor| needs(piece.stripe, donor)));
         }
-        if !matches!(operation.work, Work::Read) {
+        if !matches!(operation.work, MirrorWork::Read) {
             return false;
         }
         let serves = |donor: Donor, stripe: u64| self.is_readable(donor, stripe) && !self.absent[donor];
@@ -66,7 +68,8 @@ impl Machine {
             let own = self.rows.donor(piece.stripe, piece.members.start);
             !serves(own, piece.stripe) && of_stripe().any(|donor| donor != own && !serves(donor, piece.stripe))
         };
-        let can_prove = |donor: &Donor| self.membership.standing[*donor] == Standing::Trusted && !self.absent[*donor];
+        let can_prove =
+            |donor: &Donor| self.membership.standing[*donor] == DonorStanding::Trusted && !self.absent[*donor];
         let is_unproven = !self.has_proof() && (0..self.links.len()).filter(can_prove).count() < self.proofs_needed();
         is_unproven || (0..operation.pieces.len()).any(is_beyond)
     }

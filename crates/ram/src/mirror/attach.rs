@@ -17,49 +17,49 @@
 
 use std::collections::BTreeMap;
 
-use super::configuration::{CLAIM_ROUNDS_MAX, Intent};
-use super::error::{MirrorError, Refusal};
-use super::event::{Action, Donor, Moment};
-use super::layout::Layout;
-use super::link::{Content, LinkState};
-use super::locks::Locks;
-use super::machine::{Machine, Phase};
-use super::membership::Standing;
-use super::merge::{Found, Merged, merge};
+use super::configuration::{CLAIM_ROUNDS_MAX, MachineIntent};
+use super::error::{AttachRefusal, MirrorError};
+use super::event::{Donor, MirrorAction, Moment};
+use super::layout::StripeLayout;
+use super::link::{LinkState, MetadataContent};
+use super::locks::OperationLocks;
+use super::machine::{MirrorMachine, MirrorPhase};
+use super::membership::DonorStanding;
+use super::merge::{DonorContent, MergedView, merge};
 use crate::format::record::{COUNT_MAX, GENERATION_MAX};
-use crate::format::{FormatError, Member, MemberState, Stamp, View};
-use crate::planted::{Bug, planted};
+use crate::format::{FormatError, MemberState, MembershipView, RecordStamp, ViewMember};
+use crate::planted::{MirrorBug, planted};
 
 /// The greatest epoch with which a device is attached, so that there is room for all decisions of its client.
 const EPOCH_MAX: u64 = COUNT_MAX / 2;
 
-fn generation_after(newest: u64) -> Result<u64, Refusal> {
+fn generation_after(newest: u64) -> Result<u64, AttachRefusal> {
     match newest < GENERATION_MAX {
         true => Ok(newest + 1),
-        false => Err(Refusal::Geometry(FormatError::Range { what: "generation", found: newest })),
+        false => Err(AttachRefusal::Geometry(FormatError::Range { what: "generation", found: newest })),
     }
 }
 
-impl Machine {
+impl MirrorMachine {
     /// Continues attaching or detaching as far as possible.
     pub(super) fn advance_attach(&mut self) {
         let before = (self.phase, self.generation);
         match self.phase {
-            Phase::Survey => match self.configuration.intent {
-                Intent::Create => self.survey_new(),
-                Intent::Attach { take_over, trust_remaining } => self.survey(take_over, trust_remaining),
+            MirrorPhase::Survey => match self.configuration.intent {
+                MachineIntent::Create => self.survey_new(),
+                MachineIntent::Attach { take_over, trust_remaining } => self.survey(take_over, trust_remaining),
             },
-            Phase::Claim => self.claim_all(),
-            Phase::Opening => self.open(),
-            Phase::Resync => self.end_resync(),
-            Phase::Detaching => self.detach(),
-            Phase::Open | Phase::Ended => {}
+            MirrorPhase::Claim => self.claim_all(),
+            MirrorPhase::Opening => self.open(),
+            MirrorPhase::Resync => self.end_resync(),
+            MirrorPhase::Detaching => self.detach(),
+            MirrorPhase::Open | MirrorPhase::Ended => {}
         }
         self.has_changed |= before != (self.phase, self.generation);
     }
 
-    fn refuse(&mut self, refusal: Refusal) {
-        self.end(Action::Refused(refusal), MirrorError::NotAttached);
+    fn refuse(&mut self, refusal: AttachRefusal) {
+        self.end(MirrorAction::Refused(refusal), MirrorError::NotAttached);
     }
 
     fn is_out_of_patience(&self) -> bool {
@@ -67,7 +67,7 @@ impl Machine {
     }
 
     /// Refuses to attach after `patience`, or at once if no further answer can come.
-    fn refuse_late(&mut self, refusal: Refusal, is_complete: bool) {
+    fn refuse_late(&mut self, refusal: AttachRefusal, is_complete: bool) {
         if is_complete || self.is_out_of_patience() {
             self.refuse(refusal);
         }
@@ -80,53 +80,60 @@ impl Machine {
     fn survey_new(&mut self) {
         let answered = self.answered();
         let geometry = self.configuration.geometry;
-        let is_free = |content: &Content| match content {
-            Content::Empty => true,
-            Content::Record(record) => !record.is_ready,
-            Content::Other | Content::OtherPlace | Content::Copy | Content::Unusable => false,
+        let is_free = |content: &MetadataContent| match content {
+            MetadataContent::Empty => true,
+            MetadataContent::Record(record) => !record.is_ready,
+            MetadataContent::Other
+            | MetadataContent::OtherPlace
+            | MetadataContent::Copy
+            | MetadataContent::Unusable => false,
         };
         if let Some(&donor) = answered.iter().find(|donor| !is_free(&self.links[**donor].content)) {
-            return self.refuse(Refusal::InUse { donor });
+            return self.refuse(AttachRefusal::InUse { donor });
         }
         let needed = self.links.len();
         if answered.len() < needed {
             let missing = (0..needed).filter(|donor| !answered.contains(donor)).collect();
-            return self.refuse_late(Refusal::TooFew { needed, found: answered.len(), missing }, false);
+            return self.refuse_late(AttachRefusal::TooFew { needed, found: answered.len(), missing }, false);
         }
         if let Err(refusal) = self.take_generation() {
             return self.refuse(refusal);
         }
-        let member = |donor: Donor| Member {
+        let member = |donor: Donor| ViewMember {
             incarnation: self.links[donor].incarnation,
             joined: 1,
             state: MemberState::Present,
         };
         let members = (0..usize::from(geometry.members)).map(member).collect();
-        self.membership.view = View { generation: self.generation, epoch: 1, members };
-        self.membership.standing = vec![Standing::Trusted; needed];
+        self.membership.view = MembershipView { generation: self.generation, epoch: 1, members };
+        self.membership.standing = vec![DonorStanding::Trusted; needed];
         (self.membership.is_creating, self.membership.is_ready) = (true, false);
-        (self.phase, self.phase_until_us) = (Phase::Opening, self.now_us);
+        (self.phase, self.phase_until_us) = (MirrorPhase::Opening, self.now_us);
         (0..needed).for_each(|donor| self.claim(donor));
     }
 
     /// Takes the generation after those of all donors that answered. That of a damaged record may be no generation.
-    fn take_generation(&mut self) -> Result<(), Refusal> {
+    fn take_generation(&mut self) -> Result<(), AttachRefusal> {
         let generations = self.answered().into_iter().map(|donor| self.links[donor].stamp.generation);
         let newest = generations.filter(|generation| *generation <= GENERATION_MAX).max().unwrap_or(0);
         self.generation = generation_after(newest)?;
         Ok(())
     }
 
-    fn found(&self, is_there: impl Fn(LinkState) -> bool) -> Vec<Found<'_>> {
+    fn found(&self, is_there: impl Fn(LinkState) -> bool) -> Vec<DonorContent<'_>> {
         let found = |donor: Donor| {
             let link = &self.links[donor];
             match &link.content {
-                Content::Record(record) if is_there(link.state) => {
-                    Found::Record { record, incarnation: link.incarnation }
+                MetadataContent::Record(record) if is_there(link.state) => {
+                    DonorContent::Record { record, incarnation: link.incarnation }
                 }
                 // A donor with a damaged record counts as one whose memory is lost.
-                Content::Empty | Content::Copy | Content::Unusable if link.state == LinkState::Read => Found::Empty,
-                _ => Found::Missing,
+                MetadataContent::Empty | MetadataContent::Copy | MetadataContent::Unusable
+                    if link.state == LinkState::Read =>
+                {
+                    DonorContent::Empty
+                }
+                _ => DonorContent::Missing,
             }
         };
         (0..self.links.len()).map(found).collect()
@@ -139,16 +146,18 @@ impl Machine {
             return;
         }
         if answered.is_empty() {
-            return self.refuse_late(Refusal::Unreachable, false);
+            return self.refuse_late(AttachRefusal::Unreachable, false);
         }
-        let is_other = |donor: &&Donor| matches!(self.links[**donor].content, Content::Other | Content::OtherPlace);
+        let is_other = |donor: &&Donor| {
+            matches!(self.links[**donor].content, MetadataContent::Other | MetadataContent::OtherPlace)
+        };
         if let Some(&donor) = answered.iter().find(is_other) {
-            return self.refuse(Refusal::OtherDevice { donor });
+            return self.refuse(AttachRefusal::OtherDevice { donor });
         }
         if let Some(&donor) = answered.iter().find(|donor| self.links[**donor].is_owned)
             && !take_over
         {
-            return self.refuse(Refusal::AttachedElsewhere { client: self.links[donor].stamp.client });
+            return self.refuse(AttachRefusal::AttachedElsewhere { client: self.links[donor].stamp.client });
         }
         if let Err(refusal) = merge(&self.found(|state| state == LinkState::Read), trust_remaining) {
             return self.refuse_late(refusal, is_complete);
@@ -156,23 +165,23 @@ impl Machine {
         if let Err(refusal) = self.take_generation() {
             return self.refuse(refusal);
         }
-        (self.phase, self.phase_until_us) = (Phase::Claim, self.now_us + self.configuration.times.survey_us);
+        (self.phase, self.phase_until_us) = (MirrorPhase::Claim, self.now_us + self.configuration.times.survey_us);
     }
 
     /// Makes this client the owner of every donor that has a record and answers.
     fn claim_all(&mut self) {
-        let Intent::Attach { take_over, trust_remaining } = self.configuration.intent else { return };
+        let MachineIntent::Attach { take_over, trust_remaining } = self.configuration.intent else { return };
         for donor in self.answered() {
             let link = &self.links[donor];
             let Some(record) = link.record() else { continue };
             if link.is_owned_beside(self.configuration.client) && !take_over {
-                return self.refuse(Refusal::AttachedElsewhere { client: link.stamp.client });
+                return self.refuse(AttachRefusal::AttachedElsewhere { client: link.stamp.client });
             }
             if link.stamp.generation >= self.generation && !self.is_mine(link.stamp) {
                 return self.outbid(link.stamp, take_over);
             }
-            let stamp = Stamp { generation: self.generation, client: self.configuration.client, revision: 0 };
-            let record = crate::format::Record { stamp, ..record.clone() };
+            let stamp = RecordStamp { generation: self.generation, client: self.configuration.client, revision: 0 };
+            let record = crate::format::DonorRecord { stamp, ..record.clone() };
             self.links[donor].state = LinkState::Claiming;
             self.swap(donor, record);
         }
@@ -186,14 +195,14 @@ impl Machine {
             return;
         }
         match merge(&self.found(is_there), trust_remaining) {
-            Ok(_) if self.has_grown_meanwhile() => self.refuse(Refusal::Contended),
+            Ok(_) if self.has_grown_meanwhile() => self.refuse(AttachRefusal::Contended),
             Ok(merged) if self.is_outdated(&merged) => {
                 let missing = (0..2).filter(|donor| !is_there(self.links[*donor].state)).collect();
-                self.refuse_late(Refusal::TooFew { needed: 2, found: 1, missing }, is_complete);
+                self.refuse_late(AttachRefusal::TooFew { needed: 2, found: 1, missing }, is_complete);
             }
-            Ok(Merged { view, .. }) if view.epoch > EPOCH_MAX => {
+            Ok(MergedView { view, .. }) if view.epoch > EPOCH_MAX => {
                 let range = FormatError::Range { what: "view epoch", found: view.epoch };
-                self.refuse(Refusal::Geometry(range));
+                self.refuse(AttachRefusal::Geometry(range));
             }
             Ok(merged) => self.conclude(merged),
             Err(refusal) => self.refuse_late(refusal, is_complete),
@@ -213,7 +222,7 @@ impl Machine {
     /// Whether a donor has a newer view than the one that this client would go on with. With more than two donors it
     /// is a view that was not stored on enough of them to have an effect; of two donors, the one that has it may have
     /// writes that the other lacks, whatever the user has confirmed.
-    fn is_outdated(&self, merged: &Merged) -> bool {
+    fn is_outdated(&self, merged: &MergedView) -> bool {
         self.links.len() == 2 && merged.view.number() < self.membership.seen
     }
 
@@ -226,13 +235,13 @@ impl Machine {
     }
 
     /// Handles another client that attaches at the same time: chooses a higher generation, or gives up.
-    fn outbid(&mut self, other: Stamp, take_over: bool) {
+    fn outbid(&mut self, other: RecordStamp, take_over: bool) {
         self.claim_rounds += 1;
         if !take_over {
-            return self.refuse(Refusal::AttachedElsewhere { client: other.client });
+            return self.refuse(AttachRefusal::AttachedElsewhere { client: other.client });
         }
         if self.claim_rounds > CLAIM_ROUNDS_MAX {
-            return self.refuse(Refusal::Contended);
+            return self.refuse(AttachRefusal::Contended);
         }
         match generation_after(other.generation) {
             Ok(generation) => self.generation = generation,
@@ -244,14 +253,14 @@ impl Machine {
     }
 
     /// Takes over the newest view, without the donors that are not trusted, after every other client is fenced.
-    fn conclude(&mut self, merged: Merged) {
-        let Merged { view, trusted, may_be_read_elsewhere } = merged;
+    fn conclude(&mut self, merged: MergedView) {
+        let MergedView { view, trusted, may_be_read_elsewhere } = merged;
         let (generation, epoch) = (self.generation, view.epoch + 1);
-        self.membership.view = View { generation, epoch, ..view };
+        self.membership.view = MembershipView { generation, epoch, ..view };
         for (donor, is_trusted) in trusted.iter().enumerate() {
             let (standing, state) = match is_trusted {
-                true => (Standing::Trusted, MemberState::Present),
-                false => (Standing::Out, MemberState::Left),
+                true => (DonorStanding::Trusted, MemberState::Present),
+                false => (DonorStanding::Out, MemberState::Left),
             };
             self.membership.standing[donor] = standing;
             self.membership.view.members[donor].state = state;
@@ -268,16 +277,16 @@ impl Machine {
         for stripe in &resync {
             self.dirty.begin(*stripe);
         }
-        if planted(Bug::ResyncSkipsOne)
+        if planted(MirrorBug::ResyncSkipsOne)
             && let Some(stripe) = resync.pop()
         {
             self.dirty.end(stripe, self.now_us);
         }
         self.membership.resync = resync;
-        let waits = may_be_read_elsewhere && !planted(Bug::LeaseIgnored);
+        let waits = may_be_read_elsewhere && !planted(MirrorBug::LeaseIgnored);
         self.figures.lease_waits += u64::from(waits);
         let lease_us = if waits { 2 * self.configuration.times.lease_us } else { 0 };
-        (self.phase, self.phase_until_us) = (Phase::Opening, self.now_us + lease_us);
+        (self.phase, self.phase_until_us) = (MirrorPhase::Opening, self.now_us + lease_us);
     }
 
     /// Whether each trusted donor has the present view. Until then some donors may not know that another one was taken
@@ -285,14 +294,15 @@ impl Machine {
     pub fn is_view_stored(&self) -> bool {
         let number = self.membership.view.number();
         let standing = self.membership.standing.iter().enumerate();
-        let mut trusted = standing.filter(|(_, standing)| matches!(standing, Standing::Trusted | Standing::Leaving));
-        trusted.all(|(donor, standing)| *standing == Standing::Trusted && self.links[donor].has_view(number))
+        let mut trusted =
+            standing.filter(|(_, standing)| matches!(standing, DonorStanding::Trusted | DonorStanding::Leaving));
+        trusted.all(|(donor, standing)| *standing == DonorStanding::Trusted && self.links[donor].has_view(number))
     }
 
     fn open(&mut self) {
         if self.is_view_stored() && self.now_us >= self.phase_until_us {
             if !self.membership.is_creating {
-                self.phase = Phase::Resync;
+                self.phase = MirrorPhase::Resync;
                 return;
             }
             // A second record tells every donor that the first one is stored on all donors.
@@ -300,10 +310,10 @@ impl Machine {
                 self.membership.is_ready = true;
                 self.links.iter_mut().for_each(|link| link.is_stale = true);
             }
-            let is_told = |link: &super::link::Link| link.record().is_some_and(|record| record.is_ready);
+            let is_told = |link: &super::link::MirrorLink| link.record().is_some_and(|record| record.is_ready);
             if self.links.iter().all(is_told) {
                 self.membership.is_creating = false;
-                self.phase = Phase::Resync;
+                self.phase = MirrorPhase::Resync;
             }
             return;
         }
@@ -321,15 +331,15 @@ impl Machine {
         let (there, missing): (Vec<Donor>, Vec<Donor>) = (0..self.links.len()).partition(is_there);
         let needed = self.links.len() - self.ring.losses_max();
         self.refuse(match there.len() >= needed {
-            true => Refusal::Slow { patience_us: self.patience_us() },
-            false => Refusal::TooFew { needed, found: there.len(), missing },
+            true => AttachRefusal::Slow { patience_us: self.patience_us() },
+            false => AttachRefusal::TooFew { needed, found: there.len(), missing },
         });
     }
 
     fn end_resync(&mut self) {
         if self.membership.resync.is_empty() && self.operations.is_empty() {
-            self.phase = Phase::Open;
-            self.act(Action::Attached);
+            self.phase = MirrorPhase::Open;
+            self.act(MirrorAction::Attached);
         } else if self.is_out_of_patience() && self.now_us >= self.phase_until_us + self.patience_us() {
             self.refuse_unsettled();
         }
@@ -348,15 +358,15 @@ impl Machine {
             self.links.iter_mut().for_each(|link| link.is_stale = true);
         }
         if is_late || self.is_given_up() {
-            (self.operations, self.locks) = (BTreeMap::new(), Locks::default());
-            self.end(Action::Detached, MirrorError::NotAttached);
+            (self.operations, self.locks) = (BTreeMap::new(), OperationLocks::default());
+            self.end(MirrorAction::Detached, MirrorError::NotAttached);
         }
     }
 
     /// Whether every donor with all data has stored that no client has the device, and that nothing is unfinished.
     pub fn is_given_up(&self) -> bool {
         let standing = self.membership.standing.iter().enumerate();
-        let mut trusted = standing.filter(|(_, standing)| **standing == Standing::Trusted);
+        let mut trusted = standing.filter(|(_, standing)| **standing == DonorStanding::Trusted);
         let is_told = |donor: Donor| self.links[donor].record().is_some_and(|record| record.stamp.client == 0);
         self.is_final && trusted.all(|(donor, _)| is_told(donor))
     }

@@ -5,15 +5,15 @@
 use bytes::Bytes;
 
 use super::error::MirrorError;
-use super::event::{Action, Donor, DonorRequest};
-use super::link::{LinkState, Purpose};
-use super::machine::Machine;
-use super::membership::Standing;
-use super::operation::{Operation, Part, PartState, Work};
-use crate::planted::{Bug, planted};
+use super::event::{Donor, DonorRequest, MirrorAction};
+use super::link::{LinkState, OutstandingPurpose};
+use super::machine::MirrorMachine;
+use super::membership::DonorStanding;
+use super::operation::{DonorPiece, MirrorOperation, MirrorWork, PartState};
+use crate::planted::{MirrorBug, planted};
 
-impl Machine {
-    pub(super) fn drive_change(&mut self, number: u64, mut operation: Operation) {
+impl MirrorMachine {
+    pub(super) fn drive_change(&mut self, number: u64, mut operation: MirrorOperation) {
         if !operation.is_planned {
             self.plan_change(&mut operation);
         }
@@ -35,47 +35,49 @@ impl Machine {
             return self.finish_lost(number, operation, block);
         }
         match &operation.work {
-            Work::Write { data, .. } => self.checksums.wrote(operation.blocks.start, data),
+            MirrorWork::Write { data, .. } => self.checksums.wrote(operation.blocks.start, data),
             _ => self.checksums.zeroed(operation.blocks.clone()),
         }
         self.finish(number, operation, Ok(Bytes::new()));
     }
 
-    fn finish_lost(&mut self, number: u64, operation: Operation, block: u64) {
+    fn finish_lost(&mut self, number: u64, operation: MirrorOperation, block: u64) {
         self.checksums.forget(operation.blocks.clone());
         self.finish(number, operation, Err(MirrorError::Lost { block }));
     }
 
     /// Lists the copies that an operation changes, and has their stripes marked as dirty.
-    fn plan_change(&mut self, operation: &mut Operation) {
+    fn plan_change(&mut self, operation: &mut MirrorOperation) {
         operation.is_planned = true;
         for (at, piece) in operation.pieces.iter().enumerate() {
             for place in self.ring.places(piece.stripe) {
                 if self.is_target(place.donor, piece.stripe) {
-                    operation.parts.push(Part { donor: place.donor, piece: at, state: PartState::Unsent });
+                    operation.parts.push(DonorPiece { donor: place.donor, piece: at, state: PartState::Unsent });
                 }
             }
             let is_new = self.dirty.begin(piece.stripe);
-            let is_trim = matches!(operation.work, Work::Trim);
-            if is_new && !(is_trim && planted(Bug::TrimUnmarked)) {
+            let is_trim = matches!(operation.work, MirrorWork::Trim);
+            if is_new && !(is_trim && planted(MirrorBug::TrimUnmarked)) {
                 self.mark_stale(piece.stripe);
             }
         }
     }
 
     /// Whether every copy's donor has stored the marks of the operation's stripes.
-    fn is_marked(&self, operation: &Operation) -> bool {
-        if planted(Bug::MarkAfterWrite) || planted(Bug::TrimUnmarked) && matches!(operation.work, Work::Trim) {
+    fn is_marked(&self, operation: &MirrorOperation) -> bool {
+        if planted(MirrorBug::MarkAfterWrite)
+            || planted(MirrorBug::TrimUnmarked) && matches!(operation.work, MirrorWork::Trim)
+        {
             return true;
         }
-        let needs_mark = |part: &&Part| matches!(part.state, PartState::Unsent | PartState::Sent);
-        let is_marked = |part: &Part| self.links[part.donor].is_marked(operation.pieces[part.piece].stripe);
+        let needs_mark = |part: &&DonorPiece| matches!(part.state, PartState::Unsent | PartState::Sent);
+        let is_marked = |part: &DonorPiece| self.links[part.donor].is_marked(operation.pieces[part.piece].stripe);
         operation.parts.iter().filter(needs_mark).all(is_marked)
     }
 
-    fn send_part(&mut self, number: u64, operation: &mut Operation, at: usize) {
-        let Part { donor, piece, state } = operation.parts[at];
-        let is_served = matches!(self.membership.standing[donor], Standing::Trusted | Standing::Rebuilding);
+    fn send_part(&mut self, number: u64, operation: &mut MirrorOperation, at: usize) {
+        let DonorPiece { donor, piece, state } = operation.parts[at];
+        let is_served = matches!(self.membership.standing[donor], DonorStanding::Trusted | DonorStanding::Rebuilding);
         if state != PartState::Unsent || !is_served || self.links[donor].state != LinkState::Claimed {
             return;
         }
@@ -85,17 +87,17 @@ impl Machine {
         let offset = self.offset(place, piece);
         let bytes = (piece.blocks.end - piece.blocks.start) * block_bytes;
         let body = match &operation.work {
-            Work::Write { data, is_forced } => {
+            MirrorWork::Write { data, is_forced } => {
                 let from = ((piece.blocks.start - operation.blocks.start) * block_bytes) as usize;
                 let data = data.slice(from..from + bytes as usize);
                 DonorRequest::Write { offset, data, force: *is_forced }
             }
-            Work::Zeroes { is_forced } => DonorRequest::WriteZeroes { offset, bytes, force: *is_forced },
+            MirrorWork::Zeroes { is_forced } => DonorRequest::WriteZeroes { offset, bytes, force: *is_forced },
             _ => DonorRequest::Trim { offset, bytes },
         };
         operation.parts[at].state = PartState::Sent;
         operation.has_begun = true;
-        self.send(donor, Purpose::Part { operation: number, part: at }, body);
+        self.send(donor, OutstandingPurpose::Part { operation: number, part: at }, body);
     }
 
     pub(super) fn part_done(&mut self, number: u64, part: usize) {
@@ -118,7 +120,7 @@ impl Machine {
         self.figures.failed += 1;
         self.figures.impatient += 1;
         let error = MirrorError::Patience { block: operation.blocks.start };
-        self.act(Action::Complete { id, result: Err(error.clone()) });
+        self.act(MirrorAction::Complete { id, result: Err(error.clone()) });
         if operation.work.is_change() && operation.has_begun {
             self.operations.insert(number, operation);
         } else {
@@ -138,7 +140,7 @@ impl Machine {
 }
 
 /// Returns the first block of a piece whose copies are all lost.
-fn lost_block(operation: &Operation) -> Option<u64> {
+fn lost_block(operation: &MirrorOperation) -> Option<u64> {
     let has_copy = |at: usize| operation.parts.iter().any(|part| part.piece == at && part.state != PartState::Excused);
     let lost = (0..operation.pieces.len()).find(|at| !has_copy(*at))?;
     Some(operation.pieces[lost].blocks.start)

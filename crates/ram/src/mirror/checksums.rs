@@ -8,11 +8,11 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::format::is_damaged;
-use crate::planted::{Bug, planted};
+use crate::planted::{MirrorBug, planted};
 
 /// A checksum for each block; 0 means unknown.
 #[derive(Debug)]
-pub(super) struct Checksums {
+pub(super) struct BlockChecksums {
     blocks: Vec<u32>,
     block_bytes: usize,
     zero: u32,
@@ -23,10 +23,10 @@ fn checksum(block: &[u8]) -> u32 {
     ((hash ^ (hash >> 32)) as u32).max(1)
 }
 
-impl Checksums {
-    pub fn new(blocks: u64, block_bytes: u32) -> Checksums {
+impl BlockChecksums {
+    pub fn new(blocks: u64, block_bytes: u32) -> BlockChecksums {
         let block_bytes = block_bytes as usize;
-        Checksums { blocks: vec![0; blocks as usize], block_bytes, zero: checksum(&vec![0; block_bytes]) }
+        BlockChecksums { blocks: vec![0; blocks as usize], block_bytes, zero: checksum(&vec![0; block_bytes]) }
     }
 
     /// Stores the checksums of data written from block `first` on.
@@ -61,7 +61,7 @@ impl Checksums {
 
     /// Whether `data`, read from block `first` on, matches all known checksums.
     pub fn fits(&self, first: u64, data: &[u8]) -> bool {
-        if planted(Bug::ChecksumIgnored) {
+        if planted(MirrorBug::ChecksumIgnored) {
             return true;
         }
         let known = self.blocks[first as usize..].iter();
@@ -76,9 +76,10 @@ impl Checksums {
 mod tests {
     use super::*;
 
+    /// A block without a known checksum accepts any bytes.
     #[test]
-    fn other_bytes_do_not_fit_until_they_are_forgotten() {
-        let mut checksums = Checksums::new(4, 16);
+    fn checksum_refuses_other_bytes() {
+        let mut checksums = BlockChecksums::new(4, 16);
         assert!(checksums.fits(1, &[9; 32]) && !checksums.knows(1));
         checksums.wrote(1, &[1; 32]);
         assert!(checksums.fits(1, &[1; 32]) && !checksums.fits(2, &[9; 16]) && checksums.knows(2));

@@ -3,10 +3,10 @@
 //! Owns: the configuration, the times and the named limits. Promises: a machine can serve every configuration that
 //! passes `check`.
 
-use super::error::Refusal;
+use super::error::AttachRefusal;
 use super::event::Moment;
-use super::layout::Ring;
-use crate::format::Geometry;
+use super::layout::MirrorRing;
+use crate::format::RecordGeometry;
 
 /// The maximum number of the user's requests in progress; further requests are refused at once. A write that failed
 /// after `patience` still counts until its copies are equal again.
@@ -25,7 +25,7 @@ pub const TROUBLES_MAX: u32 = 16;
 
 /// The purpose of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Intent {
+pub enum MachineIntent {
     /// Create the device, on empty donors.
     Create,
     /// Attach the device.
@@ -39,7 +39,7 @@ pub enum Intent {
 
 /// The time limits of a machine. *Units*: microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Times {
+pub struct MachineTimes {
     /// A donor that has not answered a request for this long is suspect: reads are also sent to another copy.
     pub suspect_us: Moment,
     /// A donor that has been suspect, or not connected, for this long is left, if the policy allows this.
@@ -64,10 +64,10 @@ pub struct Times {
     pub scrub_rest_us: Moment,
 }
 
-impl Default for Times {
-    fn default() -> Times {
+impl Default for MachineTimes {
+    fn default() -> MachineTimes {
         const MILLISECOND: Moment = 1000;
-        Times {
+        MachineTimes {
             suspect_us: 250 * MILLISECOND,
             leave_us: 800 * MILLISECOND,
             patience_us: 30_000 * MILLISECOND,
@@ -85,32 +85,32 @@ impl Default for Times {
 
 /// The configuration of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Configuration {
+pub struct MirrorConfiguration {
     /// The geometry of the device. The donors are numbered from 0; they must always be given in the same order.
-    pub geometry: Geometry,
+    pub geometry: RecordGeometry,
     /// The label of each donor: two donors with the same label may fail together.
     pub labels: Vec<String>,
     /// A random number, not 0, that no other client has.
     pub client: u64,
     /// The purpose: to create or to attach the device.
-    pub intent: Intent,
+    pub intent: MachineIntent,
     /// The time limits.
-    pub times: Times,
+    pub times: MachineTimes,
 }
 
-impl Configuration {
+impl MirrorConfiguration {
     /// Checks the geometry, and that the two copies of a block, or all members of a stripe, are on donors with
     /// different labels.
     ///
-    /// *Errors*: [`Refusal::Geometry`], [`Refusal::SameLabel`].
-    pub fn check(&self) -> Result<(), Refusal> {
+    /// *Errors*: [`AttachRefusal::RecordGeometry`], [`AttachRefusal::SameLabel`].
+    pub fn check(&self) -> Result<(), AttachRefusal> {
         self.geometry.check()?;
         if self.geometry.is_parity() {
             let donors = 0..usize::from(self.geometry.members);
             let mut pairs = donors.clone().flat_map(|second| (0..second).map(move |first| (first, second)));
             return pairs.try_for_each(|(first, second)| self.check_pair(first, second));
         }
-        let ring = Ring::new(&self.geometry);
+        let ring = MirrorRing::new(&self.geometry);
         for stripe in 0..u64::from(self.geometry.members).min(self.geometry.stripes()) {
             let [first, second] = ring.places(stripe).map(|place| place.donor);
             self.check_pair(first, second)?;
@@ -118,10 +118,10 @@ impl Configuration {
         Ok(())
     }
 
-    fn check_pair(&self, first: usize, second: usize) -> Result<(), Refusal> {
+    fn check_pair(&self, first: usize, second: usize) -> Result<(), AttachRefusal> {
         let label = |donor: usize| self.labels.get(donor).map(String::as_str).unwrap_or_default();
         match label(first) == label(second) {
-            true => Err(Refusal::SameLabel { first, second, label: label(first).to_owned() }),
+            true => Err(AttachRefusal::SameLabel { first, second, label: label(first).to_owned() }),
             false => Ok(()),
         }
     }

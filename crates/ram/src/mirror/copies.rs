@@ -15,20 +15,20 @@ use bytes::Bytes;
 use super::configuration::{COPIES_MAX, REPAIRS_MAX};
 use super::error::MirrorError;
 use super::event::{Donor, DonorRequest, Moment};
-use super::link::{LinkState, Purpose};
-use super::machine::{Machine, Phase};
-use super::membership::Standing;
-use super::operation::{Operation, Part, PartState, Piece, Why, Work};
+use super::link::{LinkState, OutstandingPurpose};
+use super::machine::{MirrorMachine, MirrorPhase};
+use super::membership::DonorStanding;
+use super::operation::{CopyReason, DonorPiece, MirrorOperation, MirrorWork, PartState, StripePiece};
 use super::parity::lost::lost_bytes;
-use crate::format::{Geometry, Stripes};
-use crate::planted::{Bug, planted};
+use crate::format::{RecordGeometry, StripeSet};
+use crate::planted::{MirrorBug, planted};
 
 /// The progress of filling a donor.
 #[derive(Debug)]
-pub(super) struct Rebuild {
+pub(super) struct DonorRebuild {
     pub donor: Donor,
     /// The stripes that the donor has.
-    pub copied: Stripes,
+    pub copied: StripeSet,
     /// Stripes whose sources return wrong bytes, and since when.
     pub wrong_since_us: BTreeMap<u64, Moment>,
     /// No copy of a stripe from this one on has begun.
@@ -37,10 +37,10 @@ pub(super) struct Rebuild {
     pub is_filled: bool,
 }
 
-impl Machine {
+impl MirrorMachine {
     /// Returns the donor that is being filled, the number of stripes that it has, and the number that it must get.
     pub fn rebuild_progress(&self) -> Option<(Donor, u64, u64)> {
-        let Rebuild { donor, copied, .. } = self.membership.rebuild.as_ref()?;
+        let DonorRebuild { donor, copied, .. } = self.membership.rebuild.as_ref()?;
         let of_donor = (0..self.configuration.geometry.stripes()).filter(|stripe| self.is_on(*stripe, *donor));
         Some((*donor, copied.iter().count() as u64, of_donor.count() as u64))
     }
@@ -51,7 +51,7 @@ impl Machine {
         let mut dirty = self.dirty.marked().clone();
         let stripes = self.configuration.geometry.stripes();
         let trusted = self.links.iter().zip(&self.membership.standing);
-        let trusted = trusted.filter(|(_, standing)| **standing == Standing::Trusted);
+        let trusted = trusted.filter(|(_, standing)| **standing == DonorStanding::Trusted);
         let records = trusted.filter_map(|(link, _)| link.record());
         for stripe in records.flat_map(|record| record.dirty.iter()).filter(|stripe| *stripe < stripes) {
             dirty.set(stripe, true);
@@ -59,8 +59,9 @@ impl Machine {
         dirty.iter().count() as u64
     }
 
-    fn copies_under_way(&self, wanted: Why) -> usize {
-        let is_wanted = |operation: &&Operation| matches!(operation.work, Work::Copy { why, .. } if why == wanted);
+    fn copies_under_way(&self, wanted: CopyReason) -> usize {
+        let is_wanted =
+            |operation: &&MirrorOperation| matches!(operation.work, MirrorWork::Copy { why, .. } if why == wanted);
         self.operations.values().filter(is_wanted).count()
     }
 
@@ -74,24 +75,24 @@ impl Machine {
         first..(first + geometry.stripe_blocks()).min(geometry.blocks())
     }
 
-    fn begin_copy(&mut self, to: Donor, why: Why, blocks: Range<u64>) {
-        let work = Work::Copy { to, why };
-        let operation = Operation::new(None, work, blocks.clone(), &self.configuration.geometry, self.now_us);
+    fn begin_copy(&mut self, to: Donor, why: CopyReason, blocks: Range<u64>) {
+        let work = MirrorWork::Copy { to, why };
+        let operation = MirrorOperation::new(None, work, blocks.clone(), &self.configuration.geometry, self.now_us);
         let locked = if self.configuration.geometry.is_parity() { self.rows.locked(&blocks) } else { blocks };
-        let locked = if planted(Bug::RebuildUnlocked) { 0..0 } else { locked };
+        let locked = if planted(MirrorBug::RebuildUnlocked) { 0..0 } else { locked };
         self.begin(operation, locked, true);
     }
 
     /// Begins copies that are due.
     pub(super) fn advance_copies(&mut self) {
         // A donor that is being left may be trusted again, if another one is lost meanwhile.
-        let is_leaving = self.membership.standing.contains(&Standing::Leaving);
-        if self.phase == Phase::Resync && !is_leaving {
-            while self.copies_under_way(Why::Resync) < COPIES_MAX
+        let is_leaving = self.membership.standing.contains(&DonorStanding::Leaving);
+        if self.phase == MirrorPhase::Resync && !is_leaving {
+            while self.copies_under_way(CopyReason::Resync) < COPIES_MAX
                 && let Some(stripe) = self.membership.resync.pop()
             {
                 match self.resync_to(stripe) {
-                    Some(donor) => self.begin_copy(donor, Why::Resync, self.blocks_of(stripe)),
+                    Some(donor) => self.begin_copy(donor, CopyReason::Resync, self.blocks_of(stripe)),
                     None => self.dirty.end(stripe, self.now_us),
                 }
             }
@@ -105,26 +106,26 @@ impl Machine {
         while let Some(rebuild) = &self.membership.rebuild {
             let (donor, link) = (rebuild.donor, &self.links[rebuild.donor]);
             let is_ready = link.state == LinkState::Claimed && link.has_view(number) && are_told;
-            if self.phase != Phase::Open || !is_ready || rebuild.next >= stripes {
+            if self.phase != MirrorPhase::Open || !is_ready || rebuild.next >= stripes {
                 return;
             }
             let stripe = rebuild.next;
             let is_due = !rebuild.copied.has(stripe) && self.is_on(stripe, donor);
-            if is_due && self.copies_under_way(Why::Rebuild) >= COPIES_MAX {
+            if is_due && self.copies_under_way(CopyReason::Rebuild) >= COPIES_MAX {
                 return;
             }
             if let Some(rebuild) = &mut self.membership.rebuild {
                 rebuild.next += 1;
             }
             if is_due {
-                self.begin_copy(donor, Why::Rebuild, self.blocks_of(stripe));
+                self.begin_copy(donor, CopyReason::Rebuild, self.blocks_of(stripe));
             }
         }
     }
 
     /// Tries again, once each tick, to copy stripes that could not be copied.
     pub(super) fn retry_rebuild(&mut self) {
-        let is_idle = self.copies_under_way(Why::Rebuild) == 0;
+        let is_idle = self.copies_under_way(CopyReason::Rebuild) == 0;
         let stripes = self.configuration.geometry.stripes();
         if let Some(rebuild) = self.membership.rebuild.as_mut().filter(|rebuild| is_idle && rebuild.next >= stripes) {
             rebuild.next = 0;
@@ -143,14 +144,14 @@ impl Machine {
 
     /// Overwrites wrong bytes of a donor with those of the other copy.
     pub(super) fn begin_repair(&mut self, donor: Donor, blocks: Range<u64>) {
-        if self.copies_under_way(Why::Repair) < REPAIRS_MAX {
-            self.begin_copy(donor, Why::Repair, blocks);
+        if self.copies_under_way(CopyReason::Repair) < REPAIRS_MAX {
+            self.begin_copy(donor, CopyReason::Repair, blocks);
         }
     }
 
     /// Stops the copies to a donor that is no longer being filled.
     pub(super) fn drop_copies_to(&mut self, donor: Donor) {
-        let is_to = |operation: &Operation| matches!(operation.work, Work::Copy { to, .. } if to == donor);
+        let is_to = |operation: &MirrorOperation| matches!(operation.work, MirrorWork::Copy { to, .. } if to == donor);
         let numbers: Vec<u64> =
             self.operations.iter().filter(|(_, operation)| is_to(operation)).map(|(number, _)| *number).collect();
         for number in numbers {
@@ -160,15 +161,15 @@ impl Machine {
         }
     }
 
-    pub(super) fn drive_copy(&mut self, number: u64, mut operation: Operation, to: Donor, why: Why) {
-        if why == Why::Resync && self.membership.standing.contains(&Standing::Leaving) {
+    pub(super) fn drive_copy(&mut self, number: u64, mut operation: MirrorOperation, to: Donor, why: CopyReason) {
+        if why == CopyReason::Resync && self.membership.standing.contains(&DonorStanding::Leaving) {
             self.operations.insert(number, operation);
             return;
         }
         let is_wanted = match self.membership.standing[to] {
-            Standing::Trusted => why != Why::Rebuild,
-            Standing::Rebuilding => why == Why::Rebuild,
-            Standing::Leaving | Standing::Out | Standing::Lost => false,
+            DonorStanding::Trusted => why != CopyReason::Rebuild,
+            DonorStanding::Rebuilding => why == CopyReason::Rebuild,
+            DonorStanding::Leaving | DonorStanding::Out | DonorStanding::Lost => false,
         };
         if !is_wanted {
             return self.stop_copy(number, operation, to);
@@ -179,17 +180,17 @@ impl Machine {
             false => self.ask(number, piece, 0, Some(to)).is_ok(),
         };
         let may_go_on = is_possible
-            || why == Why::Rebuild && self.give_up_wrong_blocks(&mut operation, to)
-            || why == Why::Resync && self.take_other_copy(number, &mut operation.pieces[0]);
+            || why == CopyReason::Rebuild && self.give_up_wrong_blocks(&mut operation, to)
+            || why == CopyReason::Resync && self.take_other_copy(number, &mut operation.pieces[0]);
         if !may_go_on {
             return self.end_copy(number, operation, false);
         }
         if operation.pieces[0].data.is_some() {
             if operation.parts.is_empty() {
                 let wrong = &operation.pieces[0].wrong;
-                let to = if why == Why::Resync && !wrong.is_empty() { wrong.clone() } else { vec![to] };
+                let to = if why == CopyReason::Resync && !wrong.is_empty() { wrong.clone() } else { vec![to] };
                 operation.parts =
-                    to.into_iter().map(|donor| Part { donor, piece: 0, state: PartState::Unsent }).collect();
+                    to.into_iter().map(|donor| DonorPiece { donor, piece: 0, state: PartState::Unsent }).collect();
             }
             for at in 0..operation.parts.len() {
                 self.send_copy(number, &mut operation, at);
@@ -205,7 +206,7 @@ impl Machine {
     /// Makes the copies of a mirror equal after a crash although the one that is copied has damaged blocks: the other one
     /// is copied. If both have some, each block comes from the copy in which it is not damaged, and stays so if it is in
     /// both. *Returns* whether the copy can go on.
-    fn take_other_copy(&mut self, number: u64, piece: &mut Piece) -> bool {
+    fn take_other_copy(&mut self, number: u64, piece: &mut StripePiece) -> bool {
         if self.configuration.geometry.is_parity() || piece.wrong.is_empty() {
             return false;
         }
@@ -228,7 +229,7 @@ impl Machine {
     }
 
     /// Stops a copy. What another donor than its target is about to store is waited for.
-    fn stop_copy(&mut self, number: u64, mut operation: Operation, to: Donor) {
+    fn stop_copy(&mut self, number: u64, mut operation: MirrorOperation, to: Donor) {
         for part in operation.parts.iter_mut().filter(|part| part.donor == to || part.state == PartState::Unsent) {
             part.state = PartState::Excused;
         }
@@ -245,7 +246,7 @@ impl Machine {
 
     /// Gives up the blocks of a stripe that a source returns wrong, if it has done so for `patience`: they are lost, on
     /// every donor. *Returns* whether the copy can go on.
-    fn give_up_wrong_blocks(&mut self, operation: &mut Operation, to: Donor) -> bool {
+    fn give_up_wrong_blocks(&mut self, operation: &mut MirrorOperation, to: Donor) -> bool {
         let (piece, is_parity) = (&operation.pieces[0], self.configuration.geometry.is_parity());
         let is_wrong = !piece.doubted.is_empty() || is_parity && piece.read.len() == self.rows.parity();
         let Some(rebuild) = self.membership.rebuild.as_mut().filter(|_| is_wrong) else { return false };
@@ -256,7 +257,7 @@ impl Machine {
         if is_parity {
             return self.give_up_columns(operation, to);
         }
-        let Geometry { device, block_bytes, .. } = self.configuration.geometry;
+        let RecordGeometry { device, block_bytes, .. } = self.configuration.geometry;
         let (size, piece) = (block_bytes as usize, &mut operation.pieces[0]);
         let whole = (piece.blocks.end - piece.blocks.start) as usize * size;
         let found = piece.doubted.iter().find(|(_, data)| data.len() == whole);
@@ -269,13 +270,13 @@ impl Machine {
             }
         }
         piece.data = Some(data.into());
-        operation.parts = [to, source].map(|donor| Part { donor, piece: 0, state: PartState::Unsent }).to_vec();
+        operation.parts = [to, source].map(|donor| DonorPiece { donor, piece: 0, state: PartState::Unsent }).to_vec();
         true
     }
 
     /// Overwrites the blocks of a piece that a donor returned wrong, in ranges. What the client has not written is not
     /// touched: nobody knows which copy is right.
-    pub(super) fn repair_wrong_blocks(&mut self, piece: &Piece) {
+    pub(super) fn repair_wrong_blocks(&mut self, piece: &StripePiece) {
         let size = self.configuration.geometry.block_bytes as usize;
         for donor in &piece.wrong {
             let data = piece.doubted.get(donor).map(|data| data.as_ref()).unwrap_or_default();
@@ -288,8 +289,8 @@ impl Machine {
         }
     }
 
-    fn send_copy(&mut self, number: u64, operation: &mut Operation, at: usize) {
-        let Part { donor, piece, state } = operation.parts[at];
+    fn send_copy(&mut self, number: u64, operation: &mut MirrorOperation, at: usize) {
+        let DonorPiece { donor, piece, state } = operation.parts[at];
         if state != PartState::Unsent || self.links[donor].state != LinkState::Claimed {
             return;
         }
@@ -297,25 +298,25 @@ impl Machine {
         let (Some(offset), Some(data)) = (self.offset_on(donor, piece), piece.data.clone()) else { return };
         let body = DonorRequest::Write { offset, data, force: false };
         operation.parts[at].state = PartState::Sent;
-        self.send(donor, Purpose::Part { operation: number, part: at }, body);
+        self.send(donor, OutstandingPurpose::Part { operation: number, part: at }, body);
     }
 
-    fn end_copy(&mut self, number: u64, operation: Operation, is_done: bool) {
-        let Work::Copy { to, why } = operation.work else { return };
+    fn end_copy(&mut self, number: u64, operation: MirrorOperation, is_done: bool) {
+        let MirrorWork::Copy { to, why } = operation.work else { return };
         let stripe = operation.pieces[0].stripe;
         match why {
-            Why::Resync => {
+            CopyReason::Resync => {
                 self.figures.resynchronised += u64::from(is_done);
                 self.dirty.end(stripe, self.now_us);
             }
-            Why::Rebuild => {
+            CopyReason::Rebuild => {
                 if let Some(rebuild) = self.membership.rebuild.as_mut().filter(|rebuild| rebuild.donor == to && is_done)
                 {
                     rebuild.copied.set(stripe, true);
                     rebuild.wrong_since_us.remove(&stripe);
                 }
             }
-            Why::Repair => self.figures.repaired += u64::from(is_done),
+            CopyReason::Repair => self.figures.repaired += u64::from(is_done),
         }
         self.has_changed = true;
         let block = operation.blocks.start;

@@ -6,36 +6,36 @@
 use std::collections::BTreeMap;
 
 use super::event::Moment;
-use crate::format::Stripes;
-use crate::planted::{Bug, planted};
+use crate::format::StripeSet;
+use crate::planted::{MirrorBug, planted};
 
 /// The use of a marked stripe.
 #[derive(Debug, Clone, Copy)]
-struct Use {
+struct StripeUse {
     writers: u32,
     last_us: Moment,
 }
 
 /// The marked stripes.
 #[derive(Debug)]
-pub(super) struct Dirty {
-    marked: Stripes,
-    uses: BTreeMap<u64, Use>,
+pub(super) struct DirtyStripes {
+    marked: StripeSet,
+    uses: BTreeMap<u64, StripeUse>,
 }
 
-impl Dirty {
-    pub fn new(stripes: u64) -> Dirty {
-        Dirty { marked: Stripes::none(stripes), uses: BTreeMap::new() }
+impl DirtyStripes {
+    pub fn new(stripes: u64) -> DirtyStripes {
+        DirtyStripes { marked: StripeSet::none(stripes), uses: BTreeMap::new() }
     }
 
     /// Returns the marks that have to be stored.
-    pub fn marked(&self) -> &Stripes {
+    pub fn marked(&self) -> &StripeSet {
         &self.marked
     }
 
     /// Notes that a write begins; returns whether the stripe was not marked yet.
     pub fn begin(&mut self, stripe: u64) -> bool {
-        self.uses.entry(stripe).or_insert(Use { writers: 0, last_us: 0 }).writers += 1;
+        self.uses.entry(stripe).or_insert(StripeUse { writers: 0, last_us: 0 }).writers += 1;
         self.marked.set(stripe, true)
     }
 
@@ -49,8 +49,8 @@ impl Dirty {
 
     /// Removes the marks of stripes that were not used since this time; returns these stripes.
     pub fn clean(&mut self, unused_since_us: Moment) -> Vec<u64> {
-        let is_unused = |used: &Use| used.writers == 0 || planted(Bug::MarkClearedEarly);
-        let is_clean = |used: &Use| is_unused(used) && used.last_us <= unused_since_us;
+        let is_unused = |used: &StripeUse| used.writers == 0 || planted(MirrorBug::MarkClearedEarly);
+        let is_clean = |used: &StripeUse| is_unused(used) && used.last_us <= unused_since_us;
         let clean: Vec<u64> = self.uses.iter().filter(|(_, used)| is_clean(used)).map(|(stripe, _)| *stripe).collect();
         for stripe in &clean {
             self.uses.remove(stripe);
@@ -64,9 +64,10 @@ impl Dirty {
 mod tests {
     use super::*;
 
+    /// A mark stays while a write is in progress, and for a while after it.
     #[test]
-    fn mark_stays_while_a_write_is_under_way_and_for_a_while_after() {
-        let mut dirty = Dirty::new(8);
+    fn dirty_mark_outlives_writes() {
+        let mut dirty = DirtyStripes::new(8);
         assert!(dirty.begin(3) && !dirty.begin(3));
         dirty.end(3, 10);
         assert!(dirty.clean(99).is_empty());

@@ -46,7 +46,7 @@ pub enum MirrorError {
 
 /// The reason why a device cannot be attached or created.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Refusal {
+pub enum AttachRefusal {
     /// No donor answered.
     #[error("no donor answered: check their addresses and that they run")]
     Unreachable,

@@ -3,13 +3,13 @@
 //! Owns: the events, actions, requests and replies between the machine and the program that drives it. Leaves to
 //! others: the transport of requests.
 //!
-//! The events of one donor must be passed in the order in which they happened. After [`Action::Disconnect`] the driver
+//! The events of one donor must be passed in the order in which they happened. After [`MirrorAction::Disconnect`] the driver
 //! passes no further event of that connection and connects again; it keeps trying whenever a donor is not connected.
 
 use bytes::Bytes;
 
-use super::error::{MirrorError, Refusal};
-use crate::format::Stamp;
+use super::error::{AttachRefusal, MirrorError};
+use crate::format::RecordStamp;
 
 /// A point in time. *Units*: microseconds since any fixed start, on a clock that also runs while the process is
 /// stopped.
@@ -21,7 +21,7 @@ pub type RequestId = u64;
 
 /// An event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum MirrorEvent {
     /// A connection to a donor was made.
     Connected {
         /// The donor.
@@ -41,19 +41,19 @@ pub enum Event {
         /// The number of the request.
         request: RequestId,
         /// The answer.
-        reply: Reply,
+        reply: DonorReply,
     },
     /// The user submitted a request.
     Submitted {
         /// The user's number for the request; no request in progress may have it.
         id: u64,
         /// The request.
-        request: Request,
+        request: MirrorRequest,
     },
     /// Another donor takes the place of one: its memory has everything that the former one has, and its record says
     /// that this client is the owner. The connection to the former one is gone; the next one is to the other donor.
     /// [`Machine::may_replace`](super::Machine::may_replace) says whether this may happen now. The former one must be kept
-    /// until the other one serves and all were told, as [`Action::Restore`] may give it the place back.
+    /// until the other one serves and all were told, as [`MirrorAction::Restore`] may give it the place back.
     Replaced {
         /// Which place.
         donor: Donor,
@@ -70,7 +70,7 @@ pub enum Event {
 
 /// A request of the device's user. *Units*: bytes, multiples of the block.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Request {
+pub enum MirrorRequest {
     /// Read.
     Read {
         /// The first byte.
@@ -109,7 +109,7 @@ pub enum Request {
 
 /// An action that the driver has to do; actions are listed in their order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
+pub enum MirrorAction {
     /// Send a request on the present connection of a donor.
     Send {
         /// The donor.
@@ -125,7 +125,7 @@ pub enum Action {
         donor: Donor,
     },
     /// Another donor that took a place gives it back: close the connection to it, and connect to the former one, whose
-    /// memory was left as it was. See [`Event::Replaced`].
+    /// memory was left as it was. See [`MirrorEvent::ReplacedDonor`].
     Restore {
         /// The place.
         donor: Donor,
@@ -140,7 +140,7 @@ pub enum Action {
     /// The device is attached and can be used.
     Attached,
     /// The device cannot be attached. The machine has ended.
-    Refused(Refusal),
+    Refused(AttachRefusal),
     /// Another client has attached the device. The machine has ended.
     Superseded,
     /// The device is detached. The machine has ended.
@@ -190,7 +190,7 @@ pub enum DonorRequest {
     /// the owner, and data requests on any other are refused.
     SwapMetadata {
         /// The stamp that the metadata area must have.
-        expected: Stamp,
+        expected: RecordStamp,
         /// The new contents.
         record: Bytes,
     },
@@ -198,7 +198,7 @@ pub enum DonorRequest {
 
 /// A donor's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reply {
+pub enum DonorReply {
     /// The request is done: a write, zeroes, a trim, a flush, or a record that was stored.
     Done,
     /// The bytes that were read.

@@ -8,11 +8,11 @@
 //! previous donor's stripe. So if one of more than two donors is lost, two others share its load.
 
 use super::event::Donor;
-use crate::format::Geometry;
+use crate::format::RecordGeometry;
 
 /// One copy of a stripe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct StripeCopy {
     /// The donor that has it.
     pub donor: Donor,
     /// The offset of the copy on that donor. *Units*: bytes.
@@ -20,7 +20,7 @@ pub struct Place {
 }
 
 /// The placement of a device's stripes under a policy.
-pub trait Layout {
+pub trait StripeLayout {
     /// Returns the donors that store the dirty mark of a stripe.
     fn markers(&self, stripe: u64) -> [Donor; 2];
     /// Whether a donor has a part of a stripe.
@@ -33,16 +33,16 @@ pub trait Layout {
 
 /// The ring of the mirror.
 #[derive(Debug, Clone, Copy)]
-pub struct Ring {
+pub struct MirrorRing {
     donors: u64,
     stripe_bytes: u64,
     stripes: u64,
 }
 
-impl Ring {
+impl MirrorRing {
     /// Makes the ring of a device.
-    pub fn new(geometry: &Geometry) -> Ring {
-        Ring {
+    pub fn new(geometry: &RecordGeometry) -> MirrorRing {
+        MirrorRing {
             donors: u64::from(geometry.members),
             stripe_bytes: u64::from(geometry.stripe_bytes),
             stripes: geometry.stripes(),
@@ -50,15 +50,15 @@ impl Ring {
     }
 
     /// Returns the copies of a stripe, the preferred one first.
-    pub fn places(&self, stripe: u64) -> [Place; 2] {
+    pub fn places(&self, stripe: u64) -> [StripeCopy; 2] {
         let (row, column) = (stripe / self.donors, stripe % self.donors);
         let place =
-            |donor: u64, slot: u64| Place { donor: donor as Donor, offset: (2 * row + slot) * self.stripe_bytes };
+            |donor: u64, slot: u64| StripeCopy { donor: donor as Donor, offset: (2 * row + slot) * self.stripe_bytes };
         [place(column, 0), place((column + 1) % self.donors, 1)]
     }
 }
 
-impl Layout for Ring {
+impl StripeLayout for MirrorRing {
     fn markers(&self, stripe: u64) -> [Donor; 2] {
         self.places(stripe).map(|place| place.donor)
     }
@@ -81,20 +81,21 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::format::Code;
+    use crate::format::RedundancyCode;
 
+    /// The two copies of a stripe are on different donors, and no two stripes share a byte.
     #[test]
-    fn copies_of_a_stripe_are_on_two_donors_and_share_no_byte() {
+    fn stripe_copies_do_not_overlap() {
         for members in 2..6 {
-            let geometry = Geometry {
+            let geometry = RecordGeometry {
                 device: [0; 16],
                 bytes: 31 * 64,
                 block_bytes: 16,
                 stripe_bytes: 64,
                 members,
-                code: Code::Mirror,
+                code: RedundancyCode::Mirror,
             };
-            let ring = Ring::new(&geometry);
+            let ring = MirrorRing::new(&geometry);
             let mut used = HashSet::new();
             for stripe in 0..geometry.stripes() {
                 let places = ring.places(stripe);

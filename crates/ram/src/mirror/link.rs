@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::event::{Moment, RequestId};
-use crate::format::{Geometry, Record, Stamp};
+use crate::format::{DonorRecord, RecordGeometry, RecordStamp};
 
 /// The state of the connection to a donor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,10 +29,10 @@ pub enum LinkState {
 
 /// The purpose of a request without an answer.
 #[derive(Debug)]
-pub(super) enum Purpose {
+pub(super) enum OutstandingPurpose {
     Metadata,
     Ping,
-    Swap(Box<Record>),
+    Swap(Box<DonorRecord>),
     Piece { operation: u64, piece: usize },
     Part { operation: u64, part: usize },
     Outside { tag: u64 },
@@ -40,14 +40,14 @@ pub(super) enum Purpose {
 
 /// A request without an answer.
 #[derive(Debug)]
-pub(super) struct Outstanding {
+pub(super) struct OutstandingRequest {
     pub sent_us: Moment,
-    pub purpose: Purpose,
+    pub purpose: OutstandingPurpose,
 }
 
 /// The content of a donor's metadata area.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Content {
+pub(super) enum MetadataContent {
     /// The area is empty.
     Empty,
     /// The area has no record of a device, or a damaged one.
@@ -59,21 +59,21 @@ pub(super) enum Content {
     /// The area has the copy of another donor's record, left by a move that was cut short.
     Copy,
     /// The area has a record of the device.
-    Record(Box<Record>),
+    Record(Box<DonorRecord>),
 }
 
 /// The connection to one donor.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct MirrorLink {
     pub state: LinkState,
     pub incarnation: u64,
     /// The time since when the donor has not served this client.
     pub down_since_us: Moment,
     /// Requests without an answer, in the order of sending.
-    pub outstanding: BTreeMap<RequestId, Outstanding>,
+    pub outstanding: BTreeMap<RequestId, OutstandingRequest>,
     /// The stamp of the donor's metadata area.
-    pub stamp: Stamp,
-    pub content: Content,
+    pub stamp: RecordStamp,
+    pub content: MetadataContent,
     pub is_owned: bool,
     /// The time at which the area was read.
     pub read_us: Moment,
@@ -91,15 +91,15 @@ pub(super) struct Link {
     pub left_us: Moment,
 }
 
-impl Link {
-    pub fn new(now_us: Moment) -> Link {
-        Link {
+impl MirrorLink {
+    pub fn new(now_us: Moment) -> MirrorLink {
+        MirrorLink {
             state: LinkState::Down,
             incarnation: 0,
             down_since_us: now_us,
             outstanding: BTreeMap::new(),
-            stamp: Stamp::default(),
-            content: Content::Empty,
+            stamp: RecordStamp::default(),
+            content: MetadataContent::Empty,
             is_owned: false,
             read_us: now_us,
             answered_us: now_us,
@@ -112,20 +112,22 @@ impl Link {
     }
 
     /// Stores the content that was read from the metadata area.
-    pub fn read(&mut self, area: &[u8], is_owned: bool, geometry: &Geometry, position: usize) {
-        self.stamp = Stamp::of(area);
+    pub fn read(&mut self, area: &[u8], is_owned: bool, geometry: &RecordGeometry, position: usize) {
+        self.stamp = RecordStamp::of(area);
         self.is_owned = is_owned;
         self.state = LinkState::Read;
-        self.content = match Record::decode(area) {
-            _ if Record::is_absent(area) => Content::Empty,
+        self.content = match DonorRecord::decode(area) {
+            _ if DonorRecord::is_absent(area) => MetadataContent::Empty,
             // A client that died while the device grew leaves records of both sizes.
             Ok(record) if record.geometry.is_same_device(geometry) && usize::from(record.position) == position => {
-                Content::Record(Box::new(record))
+                MetadataContent::Record(Box::new(record))
             }
-            Ok(record) if record.geometry.device == geometry.device && !record.is_of(self.incarnation) => Content::Copy,
-            Ok(record) if record.geometry.device == geometry.device => Content::OtherPlace,
-            Ok(_) => Content::Other,
-            Err(_) => Content::Unusable,
+            Ok(record) if record.geometry.device == geometry.device && !record.is_of(self.incarnation) => {
+                MetadataContent::Copy
+            }
+            Ok(record) if record.geometry.device == geometry.device => MetadataContent::OtherPlace,
+            Ok(_) => MetadataContent::Other,
+            Err(_) => MetadataContent::Unusable,
         };
     }
 
@@ -135,24 +137,24 @@ impl Link {
     }
 
     /// Returns the record that the donor is known to have.
-    pub fn record(&self) -> Option<&Record> {
+    pub fn record(&self) -> Option<&DonorRecord> {
         match &self.content {
-            Content::Record(record) => Some(record),
+            MetadataContent::Record(record) => Some(record),
             _ => None,
         }
     }
 
     /// Returns the record that was sent and has no answer.
-    pub fn swap(&self) -> Option<&Record> {
+    pub fn swap(&self) -> Option<&DonorRecord> {
         self.outstanding.values().find_map(|request| match &request.purpose {
-            Purpose::Swap(record) => Some(&**record),
+            OutstandingPurpose::Swap(record) => Some(&**record),
             _ => None,
         })
     }
 
     /// Returns when the question was sent whether this client still has the device, if it has no answer.
     pub fn ping_us(&self) -> Option<Moment> {
-        let ping = self.outstanding.values().find(|request| matches!(request.purpose, Purpose::Ping));
+        let ping = self.outstanding.values().find(|request| matches!(request.purpose, OutstandingPurpose::Ping));
         ping.map(|request| request.sent_us)
     }
 

@@ -7,11 +7,11 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::planted::{Bug, planted};
+use crate::planted::{MirrorBug, planted};
 
 /// The range of an operation.
 #[derive(Debug)]
-struct Entry {
+struct LockedRange {
     blocks: Range<u64>,
     is_exclusive: bool,
     /// The number of earlier operations that it waits for.
@@ -20,22 +20,22 @@ struct Entry {
 
 /// The ranges of all operations, by the operation's number; earlier operations have smaller numbers.
 #[derive(Debug, Default)]
-pub(crate) struct Locks {
-    entries: BTreeMap<u64, Entry>,
+pub(crate) struct OperationLocks {
+    entries: BTreeMap<u64, LockedRange>,
 }
 
-impl Entry {
-    fn conflicts(&self, other: &Entry) -> bool {
+impl LockedRange {
+    fn conflicts(&self, other: &LockedRange) -> bool {
         let overlap = self.blocks.start < other.blocks.end && other.blocks.start < self.blocks.end;
         let is_ordered = self.is_exclusive || other.is_exclusive;
-        overlap && is_ordered && !(planted(Bug::OverlapUnordered) && self.is_exclusive && other.is_exclusive)
+        overlap && is_ordered && !(planted(MirrorBug::OverlapUnordered) && self.is_exclusive && other.is_exclusive)
     }
 }
 
-impl Locks {
+impl OperationLocks {
     /// Adds an operation; returns whether it may run now.
     pub fn take(&mut self, operation: u64, blocks: Range<u64>, is_exclusive: bool) -> bool {
-        let mut entry = Entry { blocks, is_exclusive, blockers: 0 };
+        let mut entry = LockedRange { blocks, is_exclusive, blockers: 0 };
         entry.blockers = self.entries.values().filter(|other| other.conflicts(&entry)).count();
         let is_free = entry.blockers == 0;
         self.entries.insert(operation, entry);
@@ -67,9 +67,10 @@ impl Locks {
 mod tests {
     use super::*;
 
+    /// A later read does not overtake a change that waits.
     #[test]
-    fn changes_wait_for_what_came_before_and_are_not_passed() {
-        let mut locks = Locks::default();
+    fn changes_wait_for_earlier_operations() {
+        let mut locks = OperationLocks::default();
         assert!(locks.take(1, 0..4, false));
         assert!(locks.take(2, 2..6, false));
         assert!(!locks.take(3, 3..5, true));
@@ -82,8 +83,8 @@ mod tests {
     }
 
     #[test]
-    fn waiting_operation_that_leaves_frees_those_behind_it() {
-        let mut locks = Locks::default();
+    fn cancelled_wait_frees_later_operations() {
+        let mut locks = OperationLocks::default();
         assert!(locks.take(1, 0..1, true));
         assert!(!locks.take(2, 0..2, true));
         assert!(!locks.take(3, 1..2, true));

@@ -3,28 +3,28 @@
 //! Owns: the connections' events, requests and replies, deadlines, and the order in which the parts of the machine act.
 //! Promises: after each event, all actions that follow from it are listed.
 //!
-//! *Circle*: the parts of the machine are methods of [`Machine`] and share its fields; each duty has a file.
+//! *Circle*: the parts of the machine are methods of [`MirrorMachine`] and share its fields; each duty has a file.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 
-use super::checksums::Checksums;
-use super::configuration::{Configuration, OPERATIONS_MAX, REQUEST_BYTES_MAX};
-use super::dirty::Dirty;
-use super::error::{MirrorError, Refusal};
-use super::event::{Action, Donor, DonorRequest, Event, Moment, Reply, Request, RequestId};
-use super::figures::Figures;
-use super::layout::Ring;
-use super::link::{Content, Link, LinkState, Outstanding, Purpose};
-use super::locks::Locks;
-use super::membership::{Membership, Standing};
-use super::operation::{Operation, PartState, Work};
-use super::outside::Outside;
-use super::parity::rows::{Rows, Sizes};
-use super::scrub::Step;
-use crate::format::{Stamp, View};
-use crate::planted::{Bug, planted};
+use super::checksums::BlockChecksums;
+use super::configuration::{MirrorConfiguration, OPERATIONS_MAX, REQUEST_BYTES_MAX};
+use super::dirty::DirtyStripes;
+use super::error::{AttachRefusal, MirrorError};
+use super::event::{Donor, DonorReply, DonorRequest, MirrorAction, MirrorEvent, MirrorRequest, Moment, RequestId};
+use super::figures::MirrorFigures;
+use super::layout::MirrorRing;
+use super::link::{LinkState, MetadataContent, MirrorLink, OutstandingPurpose, OutstandingRequest};
+use super::locks::OperationLocks;
+use super::membership::{DonorMembership, DonorStanding};
+use super::operation::{MirrorOperation, MirrorWork, PartState};
+use super::outside::BaseRequestOutcome;
+use super::parity::rows::{MachineSizes, ParityLayout};
+use super::scrub::MirrorScrubStep;
+use crate::format::{MembershipView, RecordStamp};
+use crate::planted::{MirrorBug, planted};
 use crate::scrub::Scrub;
 
 /// After this many ticks' time without an event, the process must have been stopped.
@@ -32,7 +32,7 @@ const STANDSTILL_TICKS: u64 = 3;
 
 /// The phase of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
+pub enum MirrorPhase {
     /// Reads the donors' records.
     Survey,
     /// Makes this client the owner of each donor.
@@ -51,24 +51,24 @@ pub enum Phase {
 
 /// A mirrored device, as its client sees it.
 #[derive(Debug)]
-pub struct Machine {
-    pub(super) configuration: Configuration,
-    pub(super) ring: Ring,
-    pub(super) rows: Rows,
+pub struct MirrorMachine {
+    pub(super) configuration: MirrorConfiguration,
+    pub(super) ring: MirrorRing,
+    pub(super) rows: ParityLayout,
     pub(super) now_us: Moment,
     pub(super) began_us: Moment,
-    pub(super) phase: Phase,
+    pub(super) phase: MirrorPhase,
     pub(super) phase_until_us: Moment,
     pub(super) claim_rounds: u32,
     pub(super) generation: u64,
-    pub(super) links: Vec<Link>,
-    pub(super) membership: Membership,
-    pub(super) operations: BTreeMap<u64, Operation>,
-    pub(super) locks: Locks,
-    pub(super) dirty: Dirty,
-    pub(super) checksums: Checksums,
+    pub(super) links: Vec<MirrorLink>,
+    pub(super) membership: DonorMembership,
+    pub(super) operations: BTreeMap<u64, MirrorOperation>,
+    pub(super) locks: OperationLocks,
+    pub(super) dirty: DirtyStripes,
+    pub(super) checksums: BlockChecksums,
     pub(super) scrub: Scrub,
-    pub(super) scrub_step: Option<Step>,
+    pub(super) scrub_step: Option<MirrorScrubStep>,
     /// Operations that may be able to continue.
     pub(super) ready: BTreeSet<u64>,
     /// Reads that have their data, and wait for the proof that no other client has the device.
@@ -76,10 +76,10 @@ pub struct Machine {
     /// Whether every operation must be checked for progress.
     pub(super) has_changed: bool,
     pub(super) is_final: bool,
-    pub(super) figures: Figures,
-    actions: VecDeque<Action>,
+    pub(super) figures: MirrorFigures,
+    actions: VecDeque<MirrorAction>,
     /// The outcomes of requests of the machine above.
-    pub(super) outside: Vec<Outside>,
+    pub(super) outside: Vec<BaseRequestOutcome>,
     next_request: RequestId,
     next_operation: u64,
     ticked_us: Moment,
@@ -90,36 +90,36 @@ pub struct Machine {
     pub(super) has_absent: bool,
 }
 
-impl Machine {
+impl MirrorMachine {
     /// Makes a machine that begins to attach or create its device.
     ///
-    /// *Errors*: see [`Configuration::check`].
-    pub fn new(configuration: Configuration, now_us: Moment) -> Result<Machine, Refusal> {
+    /// *Errors*: see [`MirrorConfiguration::check`].
+    pub fn new(configuration: MirrorConfiguration, now_us: Moment) -> Result<MirrorMachine, AttachRefusal> {
         configuration.check()?;
         let geometry = configuration.geometry;
-        let Sizes { checked_blocks, scrub_unit_bytes, scrub_units } = Sizes::new(&geometry);
-        Ok(Machine {
-            ring: Ring::new(&geometry),
-            rows: Rows::new(&geometry),
+        let MachineSizes { checked_blocks, scrub_unit_bytes, scrub_units } = MachineSizes::new(&geometry);
+        Ok(MirrorMachine {
+            ring: MirrorRing::new(&geometry),
+            rows: ParityLayout::new(&geometry),
             now_us,
             began_us: now_us,
-            phase: Phase::Survey,
+            phase: MirrorPhase::Survey,
             phase_until_us: now_us + configuration.times.survey_us,
             claim_rounds: 0,
             generation: 0,
-            links: (0..geometry.members).map(|_| Link::new(now_us)).collect(),
-            membership: Membership::new(&geometry),
+            links: (0..geometry.members).map(|_| MirrorLink::new(now_us)).collect(),
+            membership: DonorMembership::new(&geometry),
             operations: BTreeMap::new(),
-            locks: Locks::default(),
-            dirty: Dirty::new(geometry.stripes()),
-            checksums: Checksums::new(checked_blocks, geometry.block_bytes),
+            locks: OperationLocks::default(),
+            dirty: DirtyStripes::new(geometry.stripes()),
+            checksums: BlockChecksums::new(checked_blocks, geometry.block_bytes),
             scrub: Scrub::new(&configuration.times, scrub_unit_bytes, scrub_units, now_us),
             scrub_step: None,
             ready: BTreeSet::new(),
             held: BTreeSet::new(),
             has_changed: false,
             is_final: false,
-            figures: Figures::default(),
+            figures: MirrorFigures::default(),
             actions: VecDeque::new(),
             outside: Vec::new(),
             next_request: 1,
@@ -133,34 +133,40 @@ impl Machine {
     }
 
     /// Handles an event that happened at `now_us`. The actions that follow are then in [`actions`](Self::actions).
-    pub fn step(&mut self, now_us: Moment, event: Event) {
+    pub fn step(&mut self, now_us: Moment, event: MirrorEvent) {
         let times = self.configuration.times;
         if now_us >= self.now_us + STANDSTILL_TICKS * times.tick_us {
             self.lenient_until_us = now_us + times.suspect_us;
         }
         self.now_us = self.now_us.max(now_us);
-        if self.phase == Phase::Ended {
-            if let Event::Submitted { id, .. } = event {
-                self.actions.push_back(Action::Complete { id, result: Err(MirrorError::NotAttached) });
+        if self.phase == MirrorPhase::Ended {
+            if let MirrorEvent::Submitted { id, .. } = event {
+                self.actions.push_back(MirrorAction::Complete { id, result: Err(MirrorError::NotAttached) });
             }
             return;
         }
         match event {
-            Event::Connected { donor, incarnation } if donor < self.links.len() => self.connected(donor, incarnation),
-            Event::Disconnected { donor } if donor < self.links.len() => self.drop_link(donor),
-            Event::Replied { donor, request, reply } if donor < self.links.len() => self.replied(donor, request, reply),
-            Event::Submitted { id, request } => self.submitted(id, request),
-            Event::Replaced { donor, incarnation } if donor < self.links.len() => self.replaced(donor, incarnation),
-            Event::Detach if self.phase == Phase::Open => {
-                (self.phase, self.phase_until_us) = (Phase::Detaching, self.now_us + self.patience_us());
+            MirrorEvent::Connected { donor, incarnation } if donor < self.links.len() => {
+                self.connected(donor, incarnation)
             }
-            Event::Detach => self.end(Action::Detached, MirrorError::NotAttached),
-            Event::Scrub => self.scrub.request(self.now_us),
-            Event::Time
-            | Event::Connected { .. }
-            | Event::Disconnected { .. }
-            | Event::Replied { .. }
-            | Event::Replaced { .. } => {}
+            MirrorEvent::Disconnected { donor } if donor < self.links.len() => self.drop_link(donor),
+            MirrorEvent::Replied { donor, request, reply } if donor < self.links.len() => {
+                self.replied(donor, request, reply)
+            }
+            MirrorEvent::Submitted { id, request } => self.submitted(id, request),
+            MirrorEvent::Replaced { donor, incarnation } if donor < self.links.len() => {
+                self.replaced(donor, incarnation)
+            }
+            MirrorEvent::Detach if self.phase == MirrorPhase::Open => {
+                (self.phase, self.phase_until_us) = (MirrorPhase::Detaching, self.now_us + self.patience_us());
+            }
+            MirrorEvent::Detach => self.end(MirrorAction::Detached, MirrorError::NotAttached),
+            MirrorEvent::Scrub => self.scrub.request(self.now_us),
+            MirrorEvent::Time
+            | MirrorEvent::Connected { .. }
+            | MirrorEvent::Disconnected { .. }
+            | MirrorEvent::Replied { .. }
+            | MirrorEvent::Replaced { .. } => {}
         }
         if self.now_us >= self.ticked_us + self.configuration.times.tick_us {
             self.ticked_us = self.now_us;
@@ -170,27 +176,27 @@ impl Machine {
     }
 
     /// Takes the actions that the driver has to do.
-    pub fn actions(&mut self) -> impl Iterator<Item = Action> + '_ {
+    pub fn actions(&mut self) -> impl Iterator<Item = MirrorAction> + '_ {
         self.actions.drain(..)
     }
 
-    /// Returns the time at which [`Event::Time`] has to come at the latest; `None` after the end.
+    /// Returns the time at which [`MirrorEvent::Time`] has to come at the latest; `None` after the end.
     pub fn wake_at(&self) -> Option<Moment> {
-        (self.phase != Phase::Ended).then_some(self.ticked_us + self.configuration.times.tick_us)
+        (self.phase != MirrorPhase::Ended).then_some(self.ticked_us + self.configuration.times.tick_us)
     }
 
     /// The current phase of the machine.
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> MirrorPhase {
         self.phase
     }
 
     /// Returns the counters since the start.
-    pub fn figures(&self) -> Figures {
+    pub fn figures(&self) -> MirrorFigures {
         self.figures
     }
 
     /// Returns the view: which donors have the device's data, as this client decided.
-    pub fn view(&self) -> &View {
+    pub fn view(&self) -> &MembershipView {
         &self.membership.view
     }
 
@@ -213,17 +219,17 @@ impl Machine {
         self.configuration.times.patience_us
     }
 
-    pub(super) fn act(&mut self, action: Action) {
+    pub(super) fn act(&mut self, action: MirrorAction) {
         self.actions.push_back(action);
     }
 
     /// Ends the machine.
-    pub(super) fn end(&mut self, last: Action, error: MirrorError) {
-        self.phase = Phase::Ended;
+    pub(super) fn end(&mut self, last: MirrorAction, error: MirrorError) {
+        self.phase = MirrorPhase::Ended;
         for operation in std::mem::take(&mut self.operations).into_values() {
             if let Some(id) = operation.user {
                 self.figures.failed += 1;
-                self.act(Action::Complete { id, result: Err(error.clone()) });
+                self.act(MirrorAction::Complete { id, result: Err(error.clone()) });
             }
         }
         self.act(last);
@@ -233,7 +239,7 @@ impl Machine {
         self.drop_link(donor);
         let link = &mut self.links[donor];
         (link.state, link.incarnation) = (LinkState::Reading, incarnation);
-        self.send(donor, Purpose::Metadata, DonorRequest::ReadMetadata);
+        self.send(donor, OutstandingPurpose::Metadata, DonorRequest::ReadMetadata);
     }
 
     /// Handles the loss of a connection. Its unanswered requests may be done already, later, or never.
@@ -246,25 +252,25 @@ impl Machine {
         for (request, outstanding) in std::mem::take(&mut link.outstanding) {
             match outstanding.purpose {
                 // A part that is excused stays so: its donor will not be asked again.
-                Purpose::Part { operation, part } => {
+                OutstandingPurpose::Part { operation, part } => {
                     let operation = self.operations.get_mut(&operation);
                     if let Some(operation) =
                         operation.filter(|operation| operation.parts[part].state == PartState::Sent)
                     {
-                        let is_trusted = self.membership.standing[donor] == Standing::Trusted;
-                        let skipped = planted(Bug::ReplaySkipped) && operation.work.is_change() && is_trusted;
+                        let is_trusted = self.membership.standing[donor] == DonorStanding::Trusted;
+                        let skipped = planted(MirrorBug::ReplaySkipped) && operation.work.is_change() && is_trusted;
                         let state = if skipped { PartState::Done } else { PartState::Unsent };
                         operation.parts[part].state = state;
                         self.figures.replayed += u64::from(operation.work.is_change());
                     }
                 }
-                Purpose::Piece { operation, piece } => {
+                OutstandingPurpose::Piece { operation, piece } => {
                     if let Some(operation) = self.operations.get_mut(&operation) {
                         operation.pieces[piece].asked.retain(|asked| asked.request != request);
                     }
                 }
-                Purpose::Outside { tag } => self.outside.push(Outside::Dropped { tag }),
-                Purpose::Metadata | Purpose::Ping | Purpose::Swap(_) => {}
+                OutstandingPurpose::Outside { tag } => self.outside.push(BaseRequestOutcome::Dropped { tag }),
+                OutstandingPurpose::Metadata | OutstandingPurpose::Ping | OutstandingPurpose::Swap(_) => {}
             }
         }
         self.has_changed = true;
@@ -273,77 +279,77 @@ impl Machine {
     pub(super) fn disconnect(&mut self, donor: Donor) {
         if self.links[donor].state != LinkState::Down {
             self.drop_link(donor);
-            self.act(Action::Disconnect { donor });
+            self.act(MirrorAction::Disconnect { donor });
         }
     }
 
-    pub(super) fn send(&mut self, donor: Donor, purpose: Purpose, body: DonorRequest) -> RequestId {
+    pub(super) fn send(&mut self, donor: Donor, purpose: OutstandingPurpose, body: DonorRequest) -> RequestId {
         let request = self.next_request;
         self.next_request += 1;
-        self.links[donor].outstanding.insert(request, Outstanding { sent_us: self.now_us, purpose });
-        self.act(Action::Send { donor, request, body });
+        self.links[donor].outstanding.insert(request, OutstandingRequest { sent_us: self.now_us, purpose });
+        self.act(MirrorAction::Send { donor, request, body });
         request
     }
 
     /// Whether a stamp is one that this client stored.
-    pub(super) fn is_mine(&self, stamp: Stamp) -> bool {
+    pub(super) fn is_mine(&self, stamp: RecordStamp) -> bool {
         let is_client = stamp.client == self.configuration.client || self.is_final && stamp.client == 0;
         stamp.generation == self.generation && is_client
     }
 
-    fn replied(&mut self, donor: Donor, request: RequestId, reply: Reply) {
-        let Some(Outstanding { sent_us, purpose }) = self.links[donor].outstanding.remove(&request) else {
+    fn replied(&mut self, donor: Donor, request: RequestId, reply: DonorReply) {
+        let Some(OutstandingRequest { sent_us, purpose }) = self.links[donor].outstanding.remove(&request) else {
             self.figures.late_replies += 1;
             return;
         };
         self.links[donor].answered_us = self.now_us;
         match (purpose, reply) {
-            (Purpose::Metadata, Reply::Metadata { area, is_owned }) => {
+            (OutstandingPurpose::Metadata, DonorReply::Metadata { area, is_owned }) => {
                 let geometry = self.configuration.geometry;
                 self.links[donor].read(&area, is_owned, &geometry, donor);
                 self.has_changed = true;
                 self.metadata_read(donor);
             }
-            (Purpose::Ping, Reply::Data(_)) => self.prove(donor, sent_us),
-            (Purpose::Swap(record), Reply::Done) => {
+            (OutstandingPurpose::Ping, DonorReply::Data(_)) => self.prove(donor, sent_us),
+            (OutstandingPurpose::Swap(record), DonorReply::Done) => {
                 let link = &mut self.links[donor];
-                (link.stamp, link.content) = (record.stamp, Content::Record(record));
+                (link.stamp, link.content) = (record.stamp, MetadataContent::Record(record));
                 if link.state == LinkState::Claiming {
                     link.state = LinkState::Claimed;
                 }
                 self.has_changed = true;
                 self.prove(donor, sent_us);
             }
-            (Purpose::Swap(_), Reply::SwapRefused) => {
+            (OutstandingPurpose::Swap(_), DonorReply::SwapRefused) => {
                 let link = &mut self.links[donor];
                 if link.state == LinkState::Claimed {
                     link.down_since_us = self.now_us;
                 }
                 link.state = LinkState::Reading;
-                self.send(donor, Purpose::Metadata, DonorRequest::ReadMetadata);
+                self.send(donor, OutstandingPurpose::Metadata, DonorRequest::ReadMetadata);
             }
-            (Purpose::Part { operation, part }, Reply::Done) => {
+            (OutstandingPurpose::Part { operation, part }, DonorReply::Done) => {
                 self.prove(donor, sent_us);
                 self.part_done(operation, part);
             }
-            (Purpose::Piece { operation, piece }, Reply::Data(data)) => {
+            (OutstandingPurpose::Piece { operation, piece }, DonorReply::Data(data)) => {
                 self.prove(donor, sent_us);
                 self.piece_read(operation, piece, donor, request, data);
             }
-            (Purpose::Outside { tag }, Reply::Done) => {
+            (OutstandingPurpose::Outside { tag }, DonorReply::Done) => {
                 self.prove(donor, sent_us);
-                self.outside.push(Outside::Done { tag });
+                self.outside.push(BaseRequestOutcome::Done { tag });
             }
-            (Purpose::Outside { tag }, Reply::Data(data)) => {
+            (OutstandingPurpose::Outside { tag }, DonorReply::Data(data)) => {
                 self.prove(donor, sent_us);
-                self.outside.push(Outside::Data { tag, data });
+                self.outside.push(BaseRequestOutcome::Data { tag, data });
             }
             (purpose, reply) => {
                 // The answer is an error, or does not belong to the request: the request counts as unanswered.
-                if reply != Reply::NotOwner {
+                if reply != DonorReply::NotOwner {
                     self.links[donor].troubles += 1;
                 }
-                self.links[donor].outstanding.insert(request, Outstanding { sent_us, purpose });
+                self.links[donor].outstanding.insert(request, OutstandingRequest { sent_us, purpose });
                 self.disconnect(donor);
             }
         }
@@ -356,20 +362,22 @@ impl Machine {
         self.ready.extend(self.held.iter().copied());
     }
 
-    fn submitted(&mut self, id: u64, request: Request) {
+    fn submitted(&mut self, id: u64, request: MirrorRequest) {
         let refused = match self.phase {
-            Phase::Open if self.operations.len() >= OPERATIONS_MAX => Some(MirrorError::Busy),
-            Phase::Open if !self.configuration.geometry.is_log() => None,
+            MirrorPhase::Open if self.operations.len() >= OPERATIONS_MAX => Some(MirrorError::Busy),
+            MirrorPhase::Open if !self.configuration.geometry.is_log() => None,
             _ => Some(MirrorError::NotAttached),
         };
         let (offset, bytes, work) = match request {
-            Request::Read { offset, bytes } => (offset, bytes, Work::Read),
-            Request::Write { offset, data, force } => {
-                (offset, data.len() as u64, Work::Write { data, is_forced: force })
+            MirrorRequest::Read { offset, bytes } => (offset, bytes, MirrorWork::Read),
+            MirrorRequest::Write { offset, data, force } => {
+                (offset, data.len() as u64, MirrorWork::Write { data, is_forced: force })
             }
-            Request::WriteZeroes { offset, bytes, force } => (offset, bytes, Work::Zeroes { is_forced: force }),
-            Request::Trim { offset, bytes } => (offset, bytes, Work::Trim),
-            Request::Flush => return self.flushed(id, refused),
+            MirrorRequest::WriteZeroes { offset, bytes, force } => {
+                (offset, bytes, MirrorWork::Zeroes { is_forced: force })
+            }
+            MirrorRequest::Trim { offset, bytes } => (offset, bytes, MirrorWork::Trim),
+            MirrorRequest::Flush => return self.flushed(id, refused),
         };
         let geometry = &self.configuration.geometry;
         let block = u64::from(geometry.block_bytes);
@@ -378,11 +386,11 @@ impl Machine {
         let is_good = is_whole && is_inside;
         if let Some(error) = refused.or((!is_good).then_some(MirrorError::Range { offset, bytes })) {
             self.figures.failed += 1;
-            return self.act(Action::Complete { id, result: Err(error) });
+            return self.act(MirrorAction::Complete { id, result: Err(error) });
         }
         let blocks = offset / block..(offset + bytes) / block;
         let is_change = work.is_change();
-        let mut operation = Operation::new(Some(id), work, blocks, geometry, self.now_us);
+        let mut operation = MirrorOperation::new(Some(id), work, blocks, geometry, self.now_us);
         let locked = self.cut(&mut operation);
         self.begin(operation, locked, is_change);
     }
@@ -393,11 +401,16 @@ impl Machine {
             None => self.figures.completed += 1,
             Some(_) => self.figures.failed += 1,
         }
-        self.act(Action::Complete { id, result: refused.map_or(Ok(Bytes::new()), Err) });
+        self.act(MirrorAction::Complete { id, result: refused.map_or(Ok(Bytes::new()), Err) });
     }
 
     /// Starts an operation, and returns its number; it runs when no earlier operation uses its blocks.
-    pub(super) fn begin(&mut self, operation: Operation, blocks: std::ops::Range<u64>, is_exclusive: bool) -> u64 {
+    pub(super) fn begin(
+        &mut self,
+        operation: MirrorOperation,
+        blocks: std::ops::Range<u64>,
+        is_exclusive: bool,
+    ) -> u64 {
         let number = self.next_operation;
         self.next_operation += 1;
         if self.locks.take(number, blocks, is_exclusive) {
@@ -410,7 +423,7 @@ impl Machine {
     }
 
     /// Ends an operation that was removed from the list, and starts those that waited for it.
-    pub(super) fn finish(&mut self, number: u64, operation: Operation, result: Result<Bytes, MirrorError>) {
+    pub(super) fn finish(&mut self, number: u64, operation: MirrorOperation, result: Result<Bytes, MirrorError>) {
         self.ready.extend(self.locks.release(number));
         self.held.remove(&number);
         if operation.is_planned && operation.work.is_change() {
@@ -423,15 +436,15 @@ impl Machine {
                 Ok(_) => self.figures.completed += 1,
                 Err(_) => self.figures.failed += 1,
             }
-            self.act(Action::Complete { id, result });
+            self.act(MirrorAction::Complete { id, result });
         }
     }
 
     /// Lets each part of the machine act, until no part has anything to do.
     fn settle(&mut self) {
-        while self.phase != Phase::Ended {
+        while self.phase != MirrorPhase::Ended {
             self.advance_attach();
-            if self.phase == Phase::Ended {
+            if self.phase == MirrorPhase::Ended {
                 return;
             }
             self.advance_membership();
@@ -464,12 +477,14 @@ impl Machine {
         let Some(operation) = self.operations.remove(&number) else { return };
         let is_parity = self.configuration.geometry.is_parity();
         match operation.work {
-            Work::Read => self.drive_read(number, operation),
-            Work::Copy { to, why } => self.drive_copy(number, operation, to, why),
-            Work::Scrub if is_parity => self.drive_row_scrub(number, operation),
-            Work::Scrub => self.drive_scrub(number, operation),
+            MirrorWork::Read => self.drive_read(number, operation),
+            MirrorWork::Copy { to, why } => self.drive_copy(number, operation, to, why),
+            MirrorWork::Scrub if is_parity => self.drive_row_scrub(number, operation),
+            MirrorWork::Scrub => self.drive_scrub(number, operation),
             _ if is_parity => self.drive_row_change(number, operation),
-            Work::Write { .. } | Work::Zeroes { .. } | Work::Trim => self.drive_change(number, operation),
+            MirrorWork::Write { .. } | MirrorWork::Zeroes { .. } | MirrorWork::Trim => {
+                self.drive_change(number, operation)
+            }
         }
     }
 
@@ -489,13 +504,13 @@ impl Machine {
             }
         }
         self.note_absent();
-        let is_late = |operation: &Operation| operation.began_us + times.patience_us <= now_us;
+        let is_late = |operation: &MirrorOperation| operation.began_us + times.patience_us <= now_us;
         let late: Vec<u64> = self.operations.iter().filter(|(_, late)| is_late(late)).map(|(at, _)| *at).collect();
         for number in late {
             self.lose_patience(number);
         }
         // A read is also sent to the other copy when the first one is late.
-        let is_asking = |operation: &Operation| operation.pieces.iter().any(|piece| !piece.asked.is_empty());
+        let is_asking = |operation: &MirrorOperation| operation.pieces.iter().any(|piece| !piece.asked.is_empty());
         let asking = self.operations.iter().filter(|(_, operation)| is_asking(operation)).map(|(at, _)| *at);
         self.ready.extend(asking);
         let clean_us = self.clean_us();

@@ -11,19 +11,19 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::configuration::{Intent, TROUBLES_MAX};
-use super::copies::Rebuild;
+use super::configuration::{MachineIntent, TROUBLES_MAX};
+use super::copies::DonorRebuild;
 use super::error::MirrorError;
-use super::event::{Action, Donor, DonorRequest, Moment};
-use super::layout::Layout;
-use super::link::{Content, LinkState, Purpose};
-use super::machine::{Machine, Phase};
-use crate::format::{Geometry, Member, MemberState, Record, Stamp, Stripes, View};
-use crate::planted::{Bug, planted};
+use super::event::{Donor, DonorRequest, MirrorAction, Moment};
+use super::layout::StripeLayout;
+use super::link::{LinkState, MetadataContent, OutstandingPurpose};
+use super::machine::{MirrorMachine, MirrorPhase};
+use crate::format::{DonorRecord, MemberState, MembershipView, RecordGeometry, RecordStamp, StripeSet, ViewMember};
+use crate::planted::{MirrorBug, planted};
 
 /// The standing of a donor with this client; the table in `mod.rs` describes each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum DonorStanding {
     /// Its copies are correct.
     Trusted,
     /// The others are being told that it is left.
@@ -38,36 +38,36 @@ pub enum Standing {
 
 /// Another donor that took the place of one, until the others were told.
 #[derive(Debug)]
-pub(super) struct Replaced {
+pub(super) struct ReplacedDonor {
     pub donor: Donor,
     /// The former donor in the view. Its memory stays as it was, and is used again if the move cannot be told to all.
-    pub former: Member,
+    pub former: ViewMember,
 }
 
 /// The view and marks that every donor has to store.
 #[derive(Debug)]
-pub(super) struct Membership {
-    pub view: View,
-    pub standing: Vec<Standing>,
+pub(super) struct DonorMembership {
+    pub view: MembershipView,
+    pub standing: Vec<DonorStanding>,
     /// Whether the creation of the device has reached every donor.
     pub is_ready: bool,
     /// Whether this client creates the device.
     pub is_creating: bool,
     /// The donor that is being filled, and the progress.
-    pub rebuild: Option<Rebuild>,
+    pub rebuild: Option<DonorRebuild>,
     /// The move of a donor's place that has not been told to all others yet.
-    pub replaced: Option<Replaced>,
+    pub replaced: Option<ReplacedDonor>,
     /// While attaching: the number of the newest view that a donor was seen to have.
     pub seen: (u64, u64),
     /// Stripes that still have to be made equal after attaching.
     pub resync: Vec<u64>,
 }
 
-impl Membership {
-    pub fn new(geometry: &Geometry) -> Membership {
-        Membership {
-            view: View { generation: 0, epoch: 0, members: Vec::new() },
-            standing: vec![Standing::Out; usize::from(geometry.members)],
+impl DonorMembership {
+    pub fn new(geometry: &RecordGeometry) -> DonorMembership {
+        DonorMembership {
+            view: MembershipView { generation: 0, epoch: 0, members: Vec::new() },
+            standing: vec![DonorStanding::Out; usize::from(geometry.members)],
             is_ready: true,
             is_creating: false,
             rebuild: None,
@@ -78,9 +78,9 @@ impl Membership {
     }
 }
 
-impl Machine {
+impl MirrorMachine {
     /// Returns the standing of each donor with this client.
-    pub fn standing(&self) -> &[Standing] {
+    pub fn standing(&self) -> &[DonorStanding] {
         &self.membership.standing
     }
 
@@ -89,27 +89,27 @@ impl Machine {
         let number = self.membership.view.number();
         let is_well = |donor: usize| {
             let link = &self.links[donor];
-            self.membership.standing[donor] == Standing::Trusted
+            self.membership.standing[donor] == DonorStanding::Trusted
                 && link.state == LinkState::Claimed
                 && link.has_view(number)
                 && link.swap().is_none()
         };
-        self.phase == Phase::Open && self.operations.is_empty() && (0..self.links.len()).all(is_well)
+        self.phase == MirrorPhase::Open && self.operations.is_empty() && (0..self.links.len()).all(is_well)
     }
 
     /// Whether a donor has a copy of a stripe to which every change must be sent.
     pub fn is_target(&self, donor: Donor, stripe: u64) -> bool {
         match self.membership.standing[donor] {
-            Standing::Trusted | Standing::Leaving => true,
-            Standing::Rebuilding => self.is_copied(donor, stripe),
-            Standing::Out | Standing::Lost => false,
+            DonorStanding::Trusted | DonorStanding::Leaving => true,
+            DonorStanding::Rebuilding => self.is_copied(donor, stripe),
+            DonorStanding::Out | DonorStanding::Lost => false,
         }
     }
 
     /// Whether a donor has a copy of a stripe that may be read because its bytes are correct.
     pub fn is_readable(&self, donor: Donor, stripe: u64) -> bool {
         let standing = self.membership.standing[donor];
-        let is_served = matches!(standing, Standing::Trusted | Standing::Rebuilding);
+        let is_served = matches!(standing, DonorStanding::Trusted | DonorStanding::Rebuilding);
         is_served && !self.links[donor].is_empty && self.is_target(donor, stripe)
     }
 
@@ -137,7 +137,7 @@ impl Machine {
     /// Returns how long a mark stays after the last change. With parity and without a donor, a crash of the client
     /// would lose what that donor had of marked stripes, so a mark is removed soon.
     pub(super) fn clean_us(&self) -> Moment {
-        let is_whole = self.membership.standing.iter().all(|standing| *standing == Standing::Trusted);
+        let is_whole = self.membership.standing.iter().all(|standing| *standing == DonorStanding::Trusted);
         match self.configuration.geometry.is_parity() && !is_whole {
             true => 0,
             false => self.configuration.times.clean_us,
@@ -159,12 +159,12 @@ impl Machine {
     pub(super) fn is_view_stored_beside(&self, except: Donor) -> bool {
         let number = self.membership.view.number();
         let standing = self.membership.standing.iter().enumerate();
-        let mut others = standing.filter(|(donor, standing)| *donor != except && **standing == Standing::Trusted);
+        let mut others = standing.filter(|(donor, standing)| *donor != except && **standing == DonorStanding::Trusted);
         others.all(|(donor, _)| self.links[donor].has_view(number))
     }
 
     /// Changes a donor's state in the view, and has the view stored on every donor.
-    fn decide(&mut self, donor: Donor, standing: Standing, state: MemberState) {
+    fn decide(&mut self, donor: Donor, standing: DonorStanding, state: MemberState) {
         self.membership.standing[donor] = standing;
         self.membership.view.generation = self.generation;
         self.membership.view.epoch += 1;
@@ -179,10 +179,10 @@ impl Machine {
         let is_fine = |other: Donor| {
             let link = &self.links[other];
             let is_late = self.late_us(other) >= self.configuration.times.suspect_us;
-            standing[other] == Standing::Trusted && link.state == LinkState::Claimed && !link.is_empty && !is_late
+            standing[other] == DonorStanding::Trusted && link.state == LinkState::Claimed && !link.is_empty && !is_late
         };
         let mut others = (0..self.links.len()).filter(|other| *other != donor);
-        if self.membership.replaced.is_some() && !planted(Bug::MoveNotReverted) {
+        if self.membership.replaced.is_some() && !planted(MirrorBug::MoveNotReverted) {
             return self.revert();
         }
         if self.membership.is_creating || !others.clone().all(is_fine) {
@@ -197,12 +197,12 @@ impl Machine {
             return;
         }
         self.figures.left += 1;
-        self.decide(donor, Standing::Leaving, MemberState::Left);
+        self.decide(donor, DonorStanding::Leaving, MemberState::Left);
         self.links[donor].left_us = self.now_us;
         if !self.links[donor].is_empty {
             self.disconnect(donor);
         }
-        if planted(Bug::AcknowledgedBeforeLeft) {
+        if planted(MirrorBug::AcknowledgedBeforeLeft) {
             self.put_out(donor);
         }
     }
@@ -214,9 +214,10 @@ impl Machine {
         let is_well = |other: Donor| {
             let link = &self.links[other];
             let is_there = link.state == LinkState::Claimed && !link.is_empty && self.late_us(other) < suspect_us;
-            self.membership.standing[other] == Standing::Trusted && (is_there || planted(Bug::MoveNotReverted))
+            self.membership.standing[other] == DonorStanding::Trusted
+                && (is_there || planted(MirrorBug::MoveNotReverted))
         };
-        let is_serving = self.phase == Phase::Open && self.now_us >= self.lenient_until_us;
+        let is_serving = self.phase == MirrorPhase::Open && self.now_us >= self.lenient_until_us;
         let is_told = self.membership.replaced.is_none() && self.is_view_stored();
         donor < self.links.len() && is_serving && is_told && (0..self.links.len()).all(is_well)
     }
@@ -225,14 +226,14 @@ impl Machine {
     /// would believe the former one, so nothing is done on the other one before.
     pub(super) fn replaced(&mut self, donor: Donor, incarnation: u64) {
         self.drop_link(donor);
-        if self.membership.standing[donor] != Standing::Trusted || self.phase != Phase::Open {
+        if self.membership.standing[donor] != DonorStanding::Trusted || self.phase != MirrorPhase::Open {
             return;
         }
         let former = self.membership.view.members[donor];
-        self.decide(donor, Standing::Trusted, MemberState::Present);
+        self.decide(donor, DonorStanding::Trusted, MemberState::Present);
         let joined = self.membership.view.epoch;
-        self.seat(donor, Member { incarnation, joined, state: MemberState::Present });
-        self.membership.replaced = Some(Replaced { donor, former });
+        self.seat(donor, ViewMember { incarnation, joined, state: MemberState::Present });
+        self.membership.replaced = Some(ReplacedDonor { donor, former });
         self.figures.replaced += 1;
     }
 
@@ -240,19 +241,19 @@ impl Machine {
     /// former one still has everything, and it has its place again. Its own record stays valid in each view that names
     /// it as before; the other one's record names the former one, so no attacher believes it.
     fn revert(&mut self) {
-        let Some(Replaced { donor, former }) = self.membership.replaced.take() else { return };
+        let Some(ReplacedDonor { donor, former }) = self.membership.replaced.take() else { return };
         self.drop_link(donor);
-        self.decide(donor, Standing::Trusted, MemberState::Present);
-        if planted(Bug::RevertUnnumbered) {
+        self.decide(donor, DonorStanding::Trusted, MemberState::Present);
+        if planted(MirrorBug::RevertUnnumbered) {
             self.membership.view.epoch -= 1;
         }
         self.seat(donor, former);
         self.figures.reverted += 1;
-        self.act(Action::Restore { donor });
+        self.act(MirrorAction::Restore { donor });
     }
 
     /// Gives a place to a donor that is not connected yet, and has as long as any to answer.
-    fn seat(&mut self, donor: Donor, member: Member) {
+    fn seat(&mut self, donor: Donor, member: ViewMember) {
         let link = &mut self.links[donor];
         (link.is_empty, link.troubles, link.proof_us, link.incarnation) = (false, 0, None, member.incarnation);
         link.down_since_us = self.now_us;
@@ -266,7 +267,7 @@ impl Machine {
 
     fn put_out(&mut self, donor: Donor) {
         self.membership.replaced.take_if(|replaced| replaced.donor == donor);
-        self.membership.standing[donor] = Standing::Out;
+        self.membership.standing[donor] = DonorStanding::Out;
         self.excuse(donor);
     }
 
@@ -274,7 +275,7 @@ impl Machine {
     fn abort_rebuild(&mut self, donor: Donor) {
         self.membership.rebuild = None;
         self.figures.left += 1;
-        self.decide(donor, Standing::Out, MemberState::Left);
+        self.decide(donor, DonorStanding::Out, MemberState::Left);
         self.links[donor].left_us = self.now_us;
         self.excuse(donor);
         self.drop_copies_to(donor);
@@ -284,17 +285,17 @@ impl Machine {
     /// Handles a donor whose memory is lost while another donor is out: the first cannot be left, and the blocks that
     /// only it had are lost.
     fn lose(&mut self, donor: Donor) {
-        let leaving = self.membership.standing.iter().position(|standing| *standing == Standing::Leaving);
-        match leaving.filter(|_| self.phase == Phase::Open) {
+        let leaving = self.membership.standing.iter().position(|standing| *standing == DonorStanding::Leaving);
+        match leaving.filter(|_| self.phase == MirrorPhase::Open) {
             // Nothing was acknowledged without the donor that is being left, so that donor is kept.
             Some(other) => {
-                self.decide(other, Standing::Trusted, MemberState::Present);
+                self.decide(other, DonorStanding::Trusted, MemberState::Present);
                 if self.links[other].state == LinkState::Read {
                     self.metadata_read(other);
                 }
             }
             None => {
-                self.membership.standing[donor] = Standing::Lost;
+                self.membership.standing[donor] = DonorStanding::Lost;
                 self.excuse(donor);
             }
         }
@@ -316,9 +317,9 @@ impl Machine {
             let link = &self.links[donor];
             let is_bad = self.late_us(donor) >= leave_us || link.troubles >= TROUBLES_MAX;
             match self.membership.standing[donor] {
-                Standing::Trusted if is_bad && self.is_serving() => self.try_leave(donor),
-                Standing::Rebuilding if is_bad => self.abort_rebuild(donor),
-                Standing::Out if self.links[donor].state == LinkState::Refused => self.look_again(donor),
+                DonorStanding::Trusted if is_bad && self.is_serving() => self.try_leave(donor),
+                DonorStanding::Rebuilding if is_bad => self.abort_rebuild(donor),
+                DonorStanding::Out if self.links[donor].state == LinkState::Refused => self.look_again(donor),
                 _ => {}
             }
         }
@@ -328,13 +329,13 @@ impl Machine {
     fn look_again(&mut self, donor: Donor) {
         let link = &self.links[donor];
         if link.outstanding.is_empty() && self.now_us >= link.read_us + self.configuration.times.rejoin_us {
-            self.send(donor, Purpose::Metadata, DonorRequest::ReadMetadata);
+            self.send(donor, OutstandingPurpose::Metadata, DonorRequest::ReadMetadata);
         }
     }
 
     /// Whether this client has decided the view.
     pub(super) fn is_serving(&self) -> bool {
-        !matches!(self.phase, Phase::Survey | Phase::Claim | Phase::Ended)
+        !matches!(self.phase, MirrorPhase::Survey | MirrorPhase::Claim | MirrorPhase::Ended)
     }
 
     /// Continues after records were stored or donors returned.
@@ -344,14 +345,14 @@ impl Machine {
         }
         for donor in 0..self.links.len() {
             match self.membership.standing[donor] {
-                Standing::Trusted if self.links[donor].is_empty => {
-                    let is_out = |standing: &Standing| *standing != Standing::Trusted;
+                DonorStanding::Trusted if self.links[donor].is_empty => {
+                    let is_out = |standing: &DonorStanding| *standing != DonorStanding::Trusted;
                     match self.membership.standing.iter().any(is_out) {
                         true => self.lose(donor),
                         false => self.try_leave(donor),
                     }
                 }
-                Standing::Trusted
+                DonorStanding::Trusted
                     if self.is_replaced(donor)
                         && self.links[donor].state == LinkState::Read
                         && self.is_view_stored_beside(donor) =>
@@ -359,15 +360,15 @@ impl Machine {
                     self.membership.replaced = None;
                     self.claim(donor);
                 }
-                Standing::Leaving if self.is_view_stored_beside(donor) => self.put_out(donor),
-                Standing::Out if self.may_rejoin(donor) => match self.is_in_use_elsewhere(donor) {
+                DonorStanding::Leaving if self.is_view_stored_beside(donor) => self.put_out(donor),
+                DonorStanding::Out if self.may_rejoin(donor) => match self.is_in_use_elsewhere(donor) {
                     true => self.links[donor].state = LinkState::Refused,
                     false => self.rejoin(donor),
                 },
-                Standing::Rebuilding if self.is_rebuilt(donor) => {
+                DonorStanding::Rebuilding if self.is_rebuilt(donor) => {
                     self.membership.rebuild = None;
                     self.figures.rebuilt += 1;
-                    self.decide(donor, Standing::Trusted, MemberState::Present);
+                    self.decide(donor, DonorStanding::Trusted, MemberState::Present);
                 }
                 _ => {}
             }
@@ -379,8 +380,8 @@ impl Machine {
         let is_there = matches!(link.state, LinkState::Read | LinkState::Claimed);
         let is_time = self.now_us >= link.left_us + self.configuration.times.rejoin_us;
         let others = self.membership.standing.iter().enumerate().filter(|(other, _)| *other != donor);
-        let are_trusted = others.clone().all(|(_, standing)| *standing == Standing::Trusted);
-        self.phase == Phase::Open && is_there && is_time && are_trusted && self.is_view_stored_beside(donor)
+        let are_trusted = others.clone().all(|(_, standing)| *standing == DonorStanding::Trusted);
+        self.phase == MirrorPhase::Open && is_there && is_time && are_trusted && self.is_view_stored_beside(donor)
     }
 
     /// Whether a donor that returns must not be overwritten: it has another device, or a living client has this device
@@ -389,37 +390,37 @@ impl Machine {
         let link = &self.links[donor];
         let is_owned = link.is_owned_beside(self.configuration.client);
         match link.content {
-            Content::Other => true,
+            MetadataContent::Other => true,
             // What a former place of the donor left there; unless that place is in use, also by this client.
-            Content::OtherPlace | Content::Copy => link.is_owned,
-            Content::Record(_) => is_owned && !self.takes_over(),
-            Content::Empty | Content::Unusable => is_owned,
+            MetadataContent::OtherPlace | MetadataContent::Copy => link.is_owned,
+            MetadataContent::Record(_) => is_owned && !self.takes_over(),
+            MetadataContent::Empty | MetadataContent::Unusable => is_owned,
         }
     }
 
     fn takes_over(&self) -> bool {
-        matches!(self.configuration.intent, Intent::Attach { take_over: true, .. })
+        matches!(self.configuration.intent, MachineIntent::Attach { take_over: true, .. })
     }
 
     /// Takes back a donor that was left, as an empty donor with a new identity.
     fn rejoin(&mut self, donor: Donor) {
         self.figures.rejoined += 1;
-        self.decide(donor, Standing::Rebuilding, MemberState::Rebuilding);
+        self.decide(donor, DonorStanding::Rebuilding, MemberState::Rebuilding);
         let joined = self.membership.view.epoch;
         let link = &mut self.links[donor];
         // The time that it was away does not count: it has as long as any donor to answer.
         (link.is_empty, link.troubles, link.down_since_us) = (false, 0, self.now_us);
         let state = MemberState::Rebuilding;
-        self.membership.view.members[donor] = Member { incarnation: link.incarnation, joined, state };
+        self.membership.view.members[donor] = ViewMember { incarnation: link.incarnation, joined, state };
         let stripes = self.configuration.geometry.stripes();
-        let mut rebuild = Rebuild {
+        let mut rebuild = DonorRebuild {
             donor,
-            copied: Stripes::none(stripes),
+            copied: StripeSet::none(stripes),
             wrong_since_us: BTreeMap::new(),
             next: 0,
             is_filled: stripes > 0,
         };
-        if planted(Bug::LeftDonorBelieved) {
+        if planted(MirrorBug::LeftDonorBelieved) {
             (0..stripes).for_each(|stripe| _ = rebuild.copied.set(stripe, true));
             rebuild.next = stripes;
         }
@@ -436,23 +437,25 @@ impl Machine {
             return self.note_view(donor);
         }
         if self.is_superseded_by(donor) {
-            return self.end(Action::Superseded, MirrorError::Superseded);
+            return self.end(MirrorAction::Superseded, MirrorError::Superseded);
         }
         let link = &self.links[donor];
         let is_mine = self.is_mine(link.stamp);
         let is_same = link.incarnation == self.membership.view.members[donor].incarnation;
-        let is_kept = is_mine && is_same && link.record().is_some() || planted(Bug::RestartUnnoticed);
+        let is_kept = is_mine && is_same && link.record().is_some() || planted(MirrorBug::RestartUnnoticed);
         match self.membership.standing[donor] {
             // It is claimed when the others were told.
-            Standing::Trusted if is_kept && self.is_replaced(donor) => {}
-            Standing::Trusted if is_kept => {
+            DonorStanding::Trusted if is_kept && self.is_replaced(donor) => {}
+            DonorStanding::Trusted if is_kept => {
                 self.figures.taken_back += 1;
                 self.claim(donor);
             }
-            Standing::Trusted => self.links[donor].is_empty = true,
-            Standing::Rebuilding if is_same && is_mine && self.links[donor].record().is_some() => self.claim(donor),
-            Standing::Rebuilding => self.abort_rebuild(donor),
-            Standing::Leaving | Standing::Out | Standing::Lost => {}
+            DonorStanding::Trusted => self.links[donor].is_empty = true,
+            DonorStanding::Rebuilding if is_same && is_mine && self.links[donor].record().is_some() => {
+                self.claim(donor)
+            }
+            DonorStanding::Rebuilding => self.abort_rebuild(donor),
+            DonorStanding::Leaving | DonorStanding::Out | DonorStanding::Lost => {}
         }
     }
 
@@ -463,7 +466,7 @@ impl Machine {
     fn is_superseded_by(&self, donor: Donor) -> bool {
         let link = &self.links[donor];
         let Some(record) = link.record().filter(|_| !self.is_mine(link.stamp)) else { return false };
-        let is_out = matches!(self.membership.standing[donor], Standing::Out | Standing::Rebuilding);
+        let is_out = matches!(self.membership.standing[donor], DonorStanding::Out | DonorStanding::Rebuilding);
         let has_only_claimed = record.view.generation < self.generation;
         match link.stamp.generation == self.generation && is_out && has_only_claimed {
             true => false,
@@ -479,15 +482,15 @@ impl Machine {
     }
 
     /// Returns the record that a donor should have.
-    fn record_for(&self, donor: Donor) -> Record {
+    fn record_for(&self, donor: Donor) -> DonorRecord {
         let geometry = self.configuration.geometry;
-        let mut dirty = Stripes::none(geometry.stripes());
+        let mut dirty = StripeSet::none(geometry.stripes());
         for stripe in self.dirty.marked().iter().filter(|stripe| self.markers(*stripe).contains(&donor)) {
             dirty.set(stripe, true);
         }
         let client = if self.is_final { 0 } else { self.configuration.client };
-        Record {
-            stamp: Stamp { generation: self.generation, client, revision: 0 },
+        DonorRecord {
+            stamp: RecordStamp { generation: self.generation, client, revision: 0 },
             geometry,
             position: donor as u16,
             is_ready: self.membership.is_ready,
@@ -497,14 +500,14 @@ impl Machine {
     }
 
     /// Sends a record that replaces the donor's present one.
-    pub(super) fn swap(&mut self, donor: Donor, mut record: Record) {
+    pub(super) fn swap(&mut self, donor: Donor, mut record: DonorRecord) {
         let link = &mut self.links[donor];
         let expected = link.stamp;
         record.stamp.revision = expected.next_revision();
         link.is_stale = false;
         self.figures.records += 1;
         let encoded = Bytes::from(record.encode());
-        let purpose = Purpose::Swap(Box::new(record));
+        let purpose = OutstandingPurpose::Swap(Box::new(record));
         self.send(donor, purpose, DonorRequest::SwapMetadata { expected, record: encoded });
     }
 
@@ -515,8 +518,10 @@ impl Machine {
         }
         for donor in 0..self.links.len() {
             let link = &self.links[donor];
-            let is_served =
-                matches!(self.membership.standing[donor], Standing::Trusted | Standing::Rebuilding | Standing::Leaving);
+            let is_served = matches!(
+                self.membership.standing[donor],
+                DonorStanding::Trusted | DonorStanding::Rebuilding | DonorStanding::Leaving
+            );
             if link.is_stale && is_served && link.state == LinkState::Claimed && link.swap().is_none() {
                 let record = self.record_for(donor);
                 self.swap(donor, record);

@@ -7,24 +7,24 @@
 //! (`format`).
 //!
 //! # Use
-//! A driver hands [`Machine::step`] each [`Event`] with the time, executes every action of [`Machine::actions`] in
-//! order, and calls `step` with [`Event::Time`] at [`Machine::wake_at`]. The simulator drives the same code.
+//! A driver hands [`MirrorMachine::step`] each [`MirrorEvent`] with the time, executes every action of [`MirrorMachine::actions`] in
+//! order, and calls `step` with [`MirrorEvent::Time`] at [`MirrorMachine::wake_at`]. The simulator drives the same code.
 //!
 //! ```
-//! use nectary_ram::format::{Code, Geometry};
-//! use nectary_ram::mirror::{Action, Configuration, DonorRequest, Event, Intent, Machine, Times};
+//! use nectary_ram::format::{RedundancyCode, RecordGeometry};
+//! use nectary_ram::mirror::{MirrorAction, MirrorConfiguration, DonorRequest, MirrorEvent, MachineIntent, MirrorMachine, MachineTimes};
 //!
-//! let (device, code) = (*b"sixteen of bytes", Code::Mirror);
-//! let geometry = Geometry { device, bytes: 1 << 30, block_bytes: 4096, stripe_bytes: 1 << 20, members: 2, code };
+//! let (device, code) = (*b"sixteen of bytes", RedundancyCode::Mirror);
+//! let geometry = RecordGeometry { device, bytes: 1 << 30, block_bytes: 4096, stripe_bytes: 1 << 20, members: 2, code };
 //! let labels = vec!["host-a".to_owned(), "host-b".to_owned()];
 //! let configuration =
-//!     Configuration { geometry, labels, client: 0x5eed, intent: Intent::Create, times: Times::default() };
-//! let mut machine = Machine::new(configuration, 0)?;
+//!     MirrorConfiguration { geometry, labels, client: 0x5eed, intent: MachineIntent::Create, times: MachineTimes::default() };
+//! let mut machine = MirrorMachine::new(configuration, 0)?;
 //! // The driver has connected to donor 1, and sends what the machine wants.
-//! machine.step(1000, Event::Connected { donor: 1, incarnation: 77 });
-//! let actions: Vec<Action> = machine.actions().collect();
-//! assert_eq!(actions, [Action::Send { donor: 1, request: 1, body: DonorRequest::ReadMetadata }]);
-//! # Ok::<(), nectary_ram::mirror::Refusal>(())
+//! machine.step(1000, MirrorEvent::Connected { donor: 1, incarnation: 77 });
+//! let actions: Vec<MirrorAction> = machine.actions().collect();
+//! assert_eq!(actions, [MirrorAction::Send { donor: 1, request: 1, body: DonorRequest::ReadMetadata }]);
+//! # Ok::<(), nectary_ram::mirror::AttachRefusal>(())
 //! ```
 //!
 //! # Invariants
@@ -96,20 +96,20 @@ mod reads;
 mod scrub;
 
 pub use configuration::{
-    CLAIM_ROUNDS_MAX, COPIES_MAX, Configuration, Intent, OPERATIONS_MAX, REPAIRS_MAX, REQUEST_BYTES_MAX, TROUBLES_MAX,
-    Times,
+    CLAIM_ROUNDS_MAX, COPIES_MAX, MachineIntent, MachineTimes, MirrorConfiguration, OPERATIONS_MAX, REPAIRS_MAX,
+    REQUEST_BYTES_MAX, TROUBLES_MAX,
 };
-pub use error::{MirrorError, Refusal};
-pub use event::{Action, Donor, DonorRequest, Event, Moment, Reply, Request, RequestId};
-pub use figures::Figures;
-pub use layout::{Layout, Place, Ring};
+pub use error::{AttachRefusal, MirrorError};
+pub use event::{Donor, DonorReply, DonorRequest, MirrorAction, MirrorEvent, MirrorRequest, Moment, RequestId};
+pub use figures::MirrorFigures;
+pub use layout::{MirrorRing, StripeCopy, StripeLayout};
 pub use link::LinkState;
-pub use machine::{Machine, Phase};
-pub use membership::Standing;
-pub use merge::{Found, Merged, merge};
-pub(crate) use outside::Outside;
+pub use machine::{MirrorMachine, MirrorPhase};
+pub use membership::DonorStanding;
+pub use merge::{DonorContent, MergedView, merge};
+pub(crate) use outside::BaseRequestOutcome;
 pub use parity::lost::{is_lost, lost_bytes};
-pub use parity::rows::Rows;
+pub use parity::rows::ParityLayout;
 
 #[cfg(test)]
 #[path = "machine/returning.rs"]

@@ -9,11 +9,11 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use super::event::{Donor, Moment, RequestId};
-use crate::format::Geometry;
+use crate::format::RecordGeometry;
 
 /// The reason why a stripe is copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Why {
+pub(super) enum CopyReason {
     /// Its copies may differ since the former client crashed.
     Resync,
     /// The donor is being filled.
@@ -24,7 +24,7 @@ pub(super) enum Why {
 
 /// The work of an operation.
 #[derive(Debug, Clone)]
-pub(super) enum Work {
+pub(super) enum MirrorWork {
     Read,
     Write {
         data: Bytes,
@@ -36,23 +36,23 @@ pub(super) enum Work {
     Trim,
     Copy {
         to: Donor,
-        why: Why,
+        why: CopyReason,
     },
     /// Compares the two copies of a range; the first two pieces are these copies. With parity, the first piece is a
     /// row, whose members are compared.
     Scrub,
 }
 
-impl Work {
+impl MirrorWork {
     /// Whether the operation changes blocks for the user.
     pub fn is_change(&self) -> bool {
-        matches!(self, Work::Write { .. } | Work::Zeroes { .. } | Work::Trim)
+        matches!(self, MirrorWork::Write { .. } | MirrorWork::Zeroes { .. } | MirrorWork::Trim)
     }
 }
 
 /// A request to a donor for a piece.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Asked {
+pub(super) struct PieceRequest {
     pub donor: Donor,
     pub request: RequestId,
     pub sent_us: Moment,
@@ -60,10 +60,10 @@ pub(super) struct Asked {
 
 /// A range of blocks within one stripe.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Piece {
+pub(super) struct StripePiece {
     pub stripe: u64,
     pub blocks: Range<u64>,
-    pub asked: Vec<Asked>,
+    pub asked: Vec<PieceRequest>,
     /// Donors that returned wrong bytes for this piece.
     pub wrong: Vec<Donor>,
     /// What they returned.
@@ -78,7 +78,7 @@ pub(super) struct Piece {
     pub is_unsolvable: bool,
 }
 
-impl Piece {
+impl StripePiece {
     /// Notes that a request for the piece is answered; returns whether the piece still needs the answer.
     pub fn answered(&mut self, request: RequestId) -> bool {
         let is_awaited = self.asked.iter().any(|asked| asked.request == request);
@@ -99,7 +99,7 @@ pub(super) enum PartState {
 
 /// A piece on one donor.
 #[derive(Debug, Clone)]
-pub(super) struct Part {
+pub(super) struct DonorPiece {
     pub donor: Donor,
     pub piece: usize,
     pub state: PartState,
@@ -107,24 +107,30 @@ pub(super) struct Part {
 
 /// An operation in progress.
 #[derive(Debug)]
-pub(super) struct Operation {
+pub(super) struct MirrorOperation {
     /// The user's number for the operation, until the user has an answer.
     pub user: Option<u64>,
-    pub work: Work,
+    pub work: MirrorWork,
     pub blocks: Range<u64>,
     pub began_us: Moment,
-    pub pieces: Vec<Piece>,
-    pub parts: Vec<Part>,
+    pub pieces: Vec<StripePiece>,
+    pub parts: Vec<DonorPiece>,
     /// Whether the parts are determined.
     pub is_planned: bool,
     /// Whether data on a donor may have been changed.
     pub has_begun: bool,
 }
 
-impl Operation {
-    pub fn new(user: Option<u64>, work: Work, blocks: Range<u64>, geometry: &Geometry, began_us: Moment) -> Operation {
+impl MirrorOperation {
+    pub fn new(
+        user: Option<u64>,
+        work: MirrorWork,
+        blocks: Range<u64>,
+        geometry: &RecordGeometry,
+        began_us: Moment,
+    ) -> MirrorOperation {
         let pieces = pieces(&blocks, geometry.stripe_blocks());
-        Operation { user, work, blocks, began_us, pieces, parts: Vec::new(), is_planned: false, has_begun: false }
+        MirrorOperation { user, work, blocks, began_us, pieces, parts: Vec::new(), is_planned: false, has_begun: false }
     }
 
     /// Whether every part is done or excused.
@@ -138,10 +144,14 @@ impl Operation {
         if end - start < 2 {
             return false;
         }
-        let of = Piece { stripe: self.pieces[at].stripe, members: self.pieces[at].members.clone(), ..Piece::default() };
-        let rest = (start + 1..end).map(|block| Piece { blocks: block..block + 1, ..of.clone() });
-        let rest: Vec<Piece> = rest.collect();
-        self.pieces[at] = Piece { blocks: start..start + 1, ..of };
+        let of = StripePiece {
+            stripe: self.pieces[at].stripe,
+            members: self.pieces[at].members.clone(),
+            ..StripePiece::default()
+        };
+        let rest = (start + 1..end).map(|block| StripePiece { blocks: block..block + 1, ..of.clone() });
+        let rest: Vec<StripePiece> = rest.collect();
+        self.pieces[at] = StripePiece { blocks: start..start + 1, ..of };
         self.pieces.extend(rest);
         true
     }
@@ -151,7 +161,7 @@ impl Operation {
         if let [only] = &self.pieces[..] {
             return only.data.clone();
         }
-        let mut pieces: Vec<&Piece> = self.pieces.iter().collect();
+        let mut pieces: Vec<&StripePiece> = self.pieces.iter().collect();
         pieces.sort_by_key(|piece| piece.blocks.start);
         let mut whole = Vec::new();
         for piece in pieces {
@@ -161,13 +171,13 @@ impl Operation {
     }
 }
 
-fn pieces(blocks: &Range<u64>, stripe_blocks: u64) -> Vec<Piece> {
+fn pieces(blocks: &Range<u64>, stripe_blocks: u64) -> Vec<StripePiece> {
     let mut pieces = Vec::new();
     let mut first = blocks.start;
     while first < blocks.end {
         let stripe = first / stripe_blocks;
         let end = blocks.end.min((stripe + 1) * stripe_blocks);
-        pieces.push(Piece { stripe, blocks: first..end, ..Piece::default() });
+        pieces.push(StripePiece { stripe, blocks: first..end, ..StripePiece::default() });
         first = end;
     }
     pieces
@@ -176,7 +186,7 @@ fn pieces(blocks: &Range<u64>, stripe_blocks: u64) -> Vec<Piece> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::Code;
+    use crate::format::RedundancyCode;
 
     #[test]
     fn ranges_are_cut_at_stripes() {
@@ -186,10 +196,16 @@ mod tests {
     }
 
     #[test]
-    fn split_pieces_give_their_bytes_in_order() {
-        let geometry =
-            Geometry { device: [0; 16], bytes: 160, block_bytes: 16, stripe_bytes: 64, members: 2, code: Code::Mirror };
-        let mut operation = Operation::new(None, Work::Read, 2..6, &geometry, 0);
+    fn split_pieces_keep_order() {
+        let geometry = RecordGeometry {
+            device: [0; 16],
+            bytes: 160,
+            block_bytes: 16,
+            stripe_bytes: 64,
+            members: 2,
+            code: RedundancyCode::Mirror,
+        };
+        let mut operation = MirrorOperation::new(None, MirrorWork::Read, 2..6, &geometry, 0);
         assert!(operation.split(0) && !operation.split(0) && operation.pieces.len() == 3);
         assert_eq!(operation.data(), None);
         for piece in &mut operation.pieces {

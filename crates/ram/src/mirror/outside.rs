@@ -9,13 +9,13 @@
 use bytes::Bytes;
 
 use super::event::{Donor, DonorRequest, Moment};
-use super::link::{Link, LinkState, Purpose};
-use super::machine::Machine;
-use super::membership::Standing;
+use super::link::{LinkState, MirrorLink, OutstandingPurpose};
+use super::machine::MirrorMachine;
+use super::membership::DonorStanding;
 
 /// The outcome of a request of the machine above.
 #[derive(Debug)]
-pub(crate) enum Outside {
+pub(crate) enum BaseRequestOutcome {
     /// The request is done.
     Done { tag: u64 },
     /// The request read this data.
@@ -24,7 +24,7 @@ pub(crate) enum Outside {
     Dropped { tag: u64 },
 }
 
-impl Machine {
+impl MirrorMachine {
     /// Whether this client owns the donor on the present connection, so that requests can be sent.
     pub(crate) fn is_claimed(&self, donor: Donor) -> bool {
         self.links[donor].state == LinkState::Claimed && !self.links[donor].is_empty
@@ -32,11 +32,11 @@ impl Machine {
 
     /// Sends a request of the machine above to a claimed donor.
     pub(crate) fn send_outside(&mut self, donor: Donor, tag: u64, body: DonorRequest) {
-        self.send(donor, Purpose::Outside { tag }, body);
+        self.send(donor, OutstandingPurpose::Outside { tag }, body);
     }
 
     /// Takes the outcomes of requests since the last call, in the order in which they happened.
-    pub(crate) fn take_outside(&mut self) -> Vec<Outside> {
+    pub(crate) fn take_outside(&mut self) -> Vec<BaseRequestOutcome> {
         std::mem::take(&mut self.outside)
     }
 
@@ -44,8 +44,8 @@ impl Machine {
     /// this since. Answers from the client's memory need this proof: a donor refuses requests of a client that was
     /// replaced, but the memory cannot.
     pub(crate) fn is_proven_since(&self, began_us: Moment) -> bool {
-        let is_fresh = |(donor, link): (usize, &Link)| {
-            let is_trusted = self.membership.standing[donor] == Standing::Trusted;
+        let is_fresh = |(donor, link): (usize, &MirrorLink)| {
+            let is_trusted = self.membership.standing[donor] == DonorStanding::Trusted;
             is_trusted && link.proof_us.is_some_and(|proof_us| proof_us >= began_us)
         };
         self.has_proof() && self.links.iter().enumerate().any(is_fresh)
@@ -60,7 +60,7 @@ impl Machine {
         let suspect_us = self.configuration.times.suspect_us;
         for donor in 0..self.links.len() {
             let link = &self.links[donor];
-            if link.state != LinkState::Claimed || self.membership.standing[donor] != Standing::Trusted {
+            if link.state != LinkState::Claimed || self.membership.standing[donor] != DonorStanding::Trusted {
                 continue;
             }
             match link.ping_us() {

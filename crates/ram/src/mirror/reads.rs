@@ -8,17 +8,17 @@ use bytes::Bytes;
 
 use super::error::MirrorError;
 use super::event::{Donor, DonorRequest, Moment, RequestId};
-use super::layout::Place;
-use super::link::{LinkState, Purpose};
-use super::machine::Machine;
-use super::membership::Standing;
-use super::operation::{Asked, Operation, Piece, Why, Work};
+use super::layout::StripeCopy;
+use super::link::{LinkState, OutstandingPurpose};
+use super::machine::MirrorMachine;
+use super::membership::DonorStanding;
+use super::operation::{CopyReason, MirrorOperation, MirrorWork, PieceRequest, StripePiece};
 
 /// The length of the read that asks a donor whether this client still has the device. *Units*: bytes.
 const PING_BYTES: u64 = 16;
 
-impl Machine {
-    pub(super) fn drive_read(&mut self, number: u64, mut operation: Operation) {
+impl MirrorMachine {
+    pub(super) fn drive_read(&mut self, number: u64, mut operation: MirrorOperation) {
         let mut at = 0;
         while at < operation.pieces.len() {
             let piece = &mut operation.pieces[at];
@@ -59,21 +59,21 @@ impl Machine {
         let lease_us = self.configuration.times.lease_us;
         let is_proven = |proof_us: Option<Moment>| proof_us.is_some_and(|proof_us| proof_us + lease_us > self.now_us);
         let is_proof = |donor: &Donor| {
-            self.membership.standing[*donor] == Standing::Trusted && is_proven(self.links[*donor].proof_us)
+            self.membership.standing[*donor] == DonorStanding::Trusted && is_proven(self.links[*donor].proof_us)
         };
         (0..self.links.len()).filter(is_proof).count() >= self.proofs_needed()
     }
 
     /// Returns how many donors must have confirmed that this client has the device.
     pub(super) fn proofs_needed(&self) -> usize {
-        let is_whole = self.membership.standing.iter().all(|standing| *standing == Standing::Trusted);
-        let is_leaving = self.membership.standing.contains(&Standing::Leaving);
+        let is_whole = self.membership.standing.iter().all(|standing| *standing == DonorStanding::Trusted);
+        let is_leaving = self.membership.standing.contains(&DonorStanding::Leaving);
         if is_whole || is_leaving { 2 } else { 1 }
     }
 
     /// Asks a donor whether this client still has the device: a donor refuses reads of a client that was replaced.
     pub(super) fn ping(&mut self, donor: Donor) {
-        self.send(donor, Purpose::Ping, DonorRequest::Read { offset: 0, bytes: PING_BYTES });
+        self.send(donor, OutstandingPurpose::Ping, DonorRequest::Read { offset: 0, bytes: PING_BYTES });
     }
 
     /// Asks every claimed donor, unless the question is in progress.
@@ -91,17 +91,17 @@ impl Machine {
     pub(super) fn ask(
         &mut self,
         number: u64,
-        piece: &mut Piece,
+        piece: &mut StripePiece,
         at: usize,
         except: Option<Donor>,
     ) -> Result<(), MirrorError> {
         let suspect_us = self.configuration.times.suspect_us;
-        let is_late = |asked: &Asked| asked.sent_us + suspect_us <= self.now_us;
+        let is_late = |asked: &PieceRequest| asked.sent_us + suspect_us <= self.now_us;
         if piece.data.is_some() || !piece.asked.iter().all(is_late) {
             return Ok(());
         }
         let places = self.ring.places(piece.stripe);
-        let may_have = |place: &&Place| {
+        let may_have = |place: &&StripeCopy| {
             Some(place.donor) != except
                 && self.is_readable(place.donor, piece.stripe)
                 && !piece.wrong.contains(&place.donor)
@@ -113,11 +113,11 @@ impl Machine {
                 false => MirrorError::Corrupt { block },
             });
         }
-        let is_free = |place: &&Place| {
+        let is_free = |place: &&StripeCopy| {
             self.links[place.donor].state == LinkState::Claimed
                 && !piece.asked.iter().any(|asked| asked.donor == place.donor)
         };
-        let load = |place: &&Place| {
+        let load = |place: &&StripeCopy| {
             let link = &self.links[place.donor];
             (self.late_us(place.donor) >= suspect_us, link.outstanding.len())
         };
@@ -129,21 +129,21 @@ impl Machine {
         if !piece.asked.is_empty() {
             self.figures.hedged += 1;
         }
-        let purpose = Purpose::Piece { operation: number, piece: at };
+        let purpose = OutstandingPurpose::Piece { operation: number, piece: at };
         let request = self.send(place.donor, purpose, DonorRequest::Read { offset, bytes });
-        piece.asked.push(Asked { donor: place.donor, request, sent_us: self.now_us });
+        piece.asked.push(PieceRequest { donor: place.donor, request, sent_us: self.now_us });
         Ok(())
     }
 
     /// Returns the offset of a piece on a donor.
-    pub(super) fn offset(&self, place: Place, piece: &Piece) -> u64 {
+    pub(super) fn offset(&self, place: StripeCopy, piece: &StripePiece) -> u64 {
         let geometry = &self.configuration.geometry;
         let inside = piece.blocks.start - piece.stripe * geometry.stripe_blocks();
         place.offset + inside * u64::from(geometry.block_bytes)
     }
 
     /// Returns the offset of a piece on a donor that has it.
-    pub(super) fn offset_on(&self, donor: Donor, piece: &Piece) -> Option<u64> {
+    pub(super) fn offset_on(&self, donor: Donor, piece: &StripePiece) -> Option<u64> {
         if self.configuration.geometry.is_parity() {
             return Some(self.rows.offset(self.columns(piece).start));
         }
@@ -166,7 +166,7 @@ impl Machine {
         }
         let bytes = (piece.blocks.end - piece.blocks.start) * u64::from(self.configuration.geometry.block_bytes);
         // The scrub compares the bytes itself.
-        let is_right = matches!(operation.work, Work::Scrub) || self.checksums.fits(piece.blocks.start, &data);
+        let is_right = matches!(operation.work, MirrorWork::Scrub) || self.checksums.fits(piece.blocks.start, &data);
         if data.len() as u64 == bytes && is_right {
             piece.data = Some(data);
         } else {
@@ -179,8 +179,8 @@ impl Machine {
     }
 
     /// Counts a wrong answer. A rebuild asks again and again for a stripe whose only source is wrong; that counts once.
-    pub(super) fn note_wrong(&mut self, donor: Donor, stripe: u64, work: &Work) {
-        let is_rebuild = matches!(work, Work::Copy { why: Why::Rebuild, .. });
+    pub(super) fn note_wrong(&mut self, donor: Donor, stripe: u64, work: &MirrorWork) {
+        let is_rebuild = matches!(work, MirrorWork::Copy { why: CopyReason::Rebuild, .. });
         if is_rebuild && self.is_known_to_be_wrong(stripe) {
             return;
         }

@@ -19,39 +19,39 @@ use bytes::Bytes;
 
 use super::error::MirrorError;
 use super::event::{Donor, DonorRequest};
-use super::layout::Place;
-use super::link::{LinkState, Purpose};
-use super::machine::{Machine, Phase};
-use super::membership::Standing;
-use super::operation::{Asked, Operation, Part, PartState, Piece, Work};
-use crate::planted::{Bug, planted};
-use crate::scrub::{Findings, Progress};
+use super::layout::StripeCopy;
+use super::link::{LinkState, OutstandingPurpose};
+use super::machine::{MirrorMachine, MirrorPhase};
+use super::membership::DonorStanding;
+use super::operation::{DonorPiece, MirrorOperation, MirrorWork, PartState, PieceRequest, StripePiece};
+use crate::planted::{MirrorBug, planted};
+use crate::scrub::{ScrubFindings, ScrubProgress};
 
 /// The most bytes of the device that one step compares.
 const STEP_BYTES: u64 = 512 << 10;
 
 /// A step in progress.
 #[derive(Debug)]
-pub(super) struct Step {
+pub(super) struct MirrorScrubStep {
     /// The number of its operation.
     operation: u64,
-    found: Findings,
+    found: ScrubFindings,
 }
 
-impl Machine {
+impl MirrorMachine {
     /// Returns the progress of the scrub and its findings.
-    pub fn scrub_progress(&self) -> Progress {
+    pub fn scrub_progress(&self) -> ScrubProgress {
         self.scrub.progress(self.now_us)
     }
 
     /// Begins the next step, if it is due.
     pub(super) fn advance_scrub(&mut self) {
         let geometry = self.configuration.geometry;
-        if self.phase != Phase::Open || geometry.is_log() {
+        if self.phase != MirrorPhase::Open || geometry.is_log() {
             return;
         }
         let Some(first) = self.scrub.due(self.now_us) else { return };
-        let is_whole = self.membership.standing.iter().all(|standing| *standing == Standing::Trusted);
+        let is_whole = self.membership.standing.iter().all(|standing| *standing == DonorStanding::Trusted);
         if !is_whole || !self.is_view_stored() {
             return;
         }
@@ -59,21 +59,21 @@ impl Machine {
             true => self.row_step(first, STEP_BYTES),
             false => self.step_of_copies(first),
         };
-        let locked = if planted(Bug::ScrubUnlocked) { 0..0 } else { locked };
+        let locked = if planted(MirrorBug::ScrubUnlocked) { 0..0 } else { locked };
         self.scrub.begin();
         let operation = self.begin(operation, locked, true);
-        self.scrub_step = Some(Step { operation, found: Findings::default() });
+        self.scrub_step = Some(MirrorScrubStep { operation, found: ScrubFindings::default() });
     }
 
-    fn step_of_copies(&self, first: u64) -> (Operation, std::ops::Range<u64>) {
+    fn step_of_copies(&self, first: u64) -> (MirrorOperation, std::ops::Range<u64>) {
         let geometry = self.configuration.geometry;
         let stripe = first / geometry.stripe_blocks();
         let step_blocks = (STEP_BYTES / u64::from(geometry.block_bytes)).max(1);
         let stripe_end = ((stripe + 1) * geometry.stripe_blocks()).min(geometry.blocks());
         let blocks = first..(first + step_blocks).min(stripe_end);
-        let mut operation = Operation::new(None, Work::Scrub, blocks.clone(), &geometry, self.now_us);
+        let mut operation = MirrorOperation::new(None, MirrorWork::Scrub, blocks.clone(), &geometry, self.now_us);
         // The two pieces are the two copies of the range.
-        let copy = Piece { stripe, blocks: blocks.clone(), ..Piece::default() };
+        let copy = StripePiece { stripe, blocks: blocks.clone(), ..StripePiece::default() };
         operation.pieces = vec![copy.clone(), copy];
         (operation, blocks)
     }
@@ -82,7 +82,7 @@ impl Machine {
     pub(super) fn drop_late_step(&mut self) {
         let Some(number) = self.scrub_step.as_ref().map(|step| step.operation) else { return };
         let suspect_us = self.configuration.times.suspect_us;
-        let is_late = |operation: &Operation| {
+        let is_late = |operation: &MirrorOperation| {
             let donors = (0..self.links.len()).filter(|donor| self.is_on(operation.pieces[0].stripe, *donor));
             let mut late_us = donors.map(|donor| self.late_us(donor));
             operation.parts.is_empty() && late_us.any(|late_us| late_us >= suspect_us)
@@ -94,10 +94,10 @@ impl Machine {
         }
     }
 
-    pub(super) fn drive_scrub(&mut self, number: u64, mut operation: Operation) {
+    pub(super) fn drive_scrub(&mut self, number: u64, mut operation: MirrorOperation) {
         let places = self.ring.places(operation.pieces[0].stripe);
         if operation.parts.is_empty() {
-            if places.iter().any(|place| self.membership.standing[place.donor] != Standing::Trusted) {
+            if places.iter().any(|place| self.membership.standing[place.donor] != DonorStanding::Trusted) {
                 return self.end_step(number, operation, false);
             }
             for (at, place) in places.iter().enumerate() {
@@ -114,7 +114,7 @@ impl Machine {
     }
 
     /// Overwrites what is wrong, and ends the step after that.
-    pub(super) fn end_scrub(&mut self, number: u64, mut operation: Operation) {
+    pub(super) fn end_scrub(&mut self, number: u64, mut operation: MirrorOperation) {
         for at in 0..operation.parts.len() {
             self.send_right_bytes(number, &mut operation, at);
         }
@@ -124,23 +124,23 @@ impl Machine {
         }
     }
 
-    fn ask_copy(&mut self, number: u64, piece: &mut Piece, at: usize, place: Place) {
+    fn ask_copy(&mut self, number: u64, piece: &mut StripePiece, at: usize, place: StripeCopy) {
         let is_open = self.links[place.donor].state == LinkState::Claimed;
         if piece.data.is_some() || !piece.asked.is_empty() || !is_open {
             return;
         }
         let bytes = (piece.blocks.end - piece.blocks.start) * u64::from(self.configuration.geometry.block_bytes);
         let body = DonorRequest::Read { offset: self.offset(place, piece), bytes };
-        let request = self.send(place.donor, Purpose::Piece { operation: number, piece: at }, body);
-        piece.asked.push(Asked { donor: place.donor, request, sent_us: self.now_us });
+        let request = self.send(place.donor, OutstandingPurpose::Piece { operation: number, piece: at }, body);
+        piece.asked.push(PieceRequest { donor: place.donor, request, sent_us: self.now_us });
     }
 
     /// Compares the copies, and lists what has to be overwritten: a piece with the right bytes, and a part, for each run
     /// of wrong blocks.
-    fn compare(&mut self, operation: &mut Operation, donors: [Donor; 2], copies: &[Bytes; 2]) {
+    fn compare(&mut self, operation: &mut MirrorOperation, donors: [Donor; 2], copies: &[Bytes; 2]) {
         let size = self.configuration.geometry.block_bytes as usize;
         let (stripe, first) = (operation.pieces[0].stripe, operation.blocks.start);
-        let mut found = Findings::default();
+        let mut found = ScrubFindings::default();
         for (index, (one, two)) in copies[0].chunks(size).zip(copies[1].chunks(size)).enumerate() {
             let block = first + index as u64;
             let wrong = match (self.checksums.is_right(block, one), self.checksums.is_right(block, two)) {
@@ -162,10 +162,10 @@ impl Machine {
                 }
             };
             found.repaired += 1;
-            let wrong = if planted(Bug::ScrubFromDamaged) { 1 - wrong } else { wrong };
+            let wrong = if planted(MirrorBug::ScrubFromDamaged) { 1 - wrong } else { wrong };
             let right = copies[1 - wrong].slice(index * size..(index + 1) * size);
             let donor = donors[wrong];
-            let is_next = |part: &Part| part.donor == donor && operation.pieces[part.piece].blocks.end == block;
+            let is_next = |part: &DonorPiece| part.donor == donor && operation.pieces[part.piece].blocks.end == block;
             match operation.parts.last().filter(|part| is_next(part)).map(|part| part.piece) {
                 Some(piece) => {
                     let piece = &mut operation.pieces[piece];
@@ -174,9 +174,9 @@ impl Machine {
                     piece.data = Some(copies[1 - wrong].slice(from..(index + 1) * size));
                 }
                 None => {
-                    operation.parts.push(Part { donor, piece: operation.pieces.len(), state: PartState::Unsent });
+                    operation.parts.push(DonorPiece { donor, piece: operation.pieces.len(), state: PartState::Unsent });
                     let blocks = block..block + 1;
-                    operation.pieces.push(Piece { stripe, blocks, data: Some(right), ..Piece::default() });
+                    operation.pieces.push(StripePiece { stripe, blocks, data: Some(right), ..StripePiece::default() });
                 }
             }
         }
@@ -184,16 +184,16 @@ impl Machine {
     }
 
     /// Notes what the present step has found.
-    pub(super) fn note_findings(&mut self, found: Findings) {
+    pub(super) fn note_findings(&mut self, found: ScrubFindings) {
         self.figures.lies += u64::from(found.repaired + found.lost > 0);
         if let Some(step) = &mut self.scrub_step {
             step.found = found;
         }
     }
 
-    fn send_right_bytes(&mut self, number: u64, operation: &mut Operation, at: usize) {
-        let Part { donor, piece, state } = operation.parts[at];
-        let is_served = self.membership.standing[donor] == Standing::Trusted;
+    fn send_right_bytes(&mut self, number: u64, operation: &mut MirrorOperation, at: usize) {
+        let DonorPiece { donor, piece, state } = operation.parts[at];
+        let is_served = self.membership.standing[donor] == DonorStanding::Trusted;
         if state != PartState::Unsent || !is_served || self.links[donor].state != LinkState::Claimed {
             return;
         }
@@ -201,15 +201,15 @@ impl Machine {
         let (Some(offset), Some(data)) = (self.offset_on(donor, piece), piece.data.clone()) else { return };
         let body = DonorRequest::Write { offset, data, force: false };
         operation.parts[at].state = PartState::Sent;
-        self.send(donor, Purpose::Part { operation: number, part: at }, body);
+        self.send(donor, OutstandingPurpose::Part { operation: number, part: at }, body);
     }
 
     /// Ends a step. A donor that was left meanwhile has nothing repaired, and is filled when it returns.
-    pub(super) fn end_step(&mut self, number: u64, operation: Operation, is_done: bool) {
+    pub(super) fn end_step(&mut self, number: u64, operation: MirrorOperation, is_done: bool) {
         let next = operation.blocks.end;
         let found = self.scrub_step.take().map(|step| step.found).unwrap_or_default();
         match is_done {
-            true if planted(Bug::ScrubSkips) => {
+            true if planted(MirrorBug::ScrubSkips) => {
                 let geometry = &self.configuration.geometry;
                 let skipped = next + u64::from(geometry.chunk_bytes() / geometry.block_bytes);
                 self.scrub.done(self.now_us, skipped, found);

@@ -6,7 +6,7 @@
 //! | begins to be filled, and fails | [`FILLINGS_MAX`] times, if the first was `LOST_AFTER` ago |
 //! | is being filled, and gets nothing more although all others are well | [`STANDSTILL_TIMES`] `LOST_AFTER` |
 
-use crate::mirror::{Moment, Standing};
+use crate::mirror::{DonorStanding, Moment};
 
 /// A donor is given up after so many fillings that it did not take, if they have failed for a while.
 const FILLINGS_MAX: u32 = 3;
@@ -15,7 +15,7 @@ const STANDSTILL_TIMES: u64 = 4;
 
 /// How the other donor is doing that is filled.
 #[derive(Debug, Default)]
-pub struct Filling {
+pub struct FillingWatch {
     /// Since when it cannot be filled, although nothing else hinders that.
     idle: Option<Moment>,
     /// What it had at its last progress, and when that was.
@@ -27,9 +27,9 @@ pub struct Filling {
 
 /// What is seen of it now.
 #[derive(Debug, Clone, Copy)]
-pub struct Seen {
+pub struct FillingObservation {
     /// Its standing.
-    pub standing: Standing,
+    pub standing: DonorStanding,
     /// Whether it has no connection.
     pub is_away: bool,
     /// Whether all other donors are trusted and serve.
@@ -38,14 +38,14 @@ pub struct Seen {
     pub filled: u64,
 }
 
-impl Filling {
+impl FillingWatch {
     /// Returns why the donor has to be given up. `lost_after_us`: how long a lost donor is waited for.
-    pub fn hopeless(&mut self, now_us: Moment, lost_after_us: Moment, seen: Seen) -> Option<String> {
-        let Seen { standing, is_away, are_well, filled } = seen;
+    pub fn hopeless(&mut self, now_us: Moment, lost_after_us: Moment, seen: FillingObservation) -> Option<String> {
+        let FillingObservation { standing, is_away, are_well, filled } = seen;
         let is_over = |since: Option<Moment>, times: u64| {
             since.is_some_and(|since_us| now_us >= since_us + times * lost_after_us)
         };
-        if standing == Standing::Rebuilding {
+        if standing == DonorStanding::Rebuilding {
             self.idle = None;
             let is_as_before = |progress: &(u64, Moment)| are_well && progress.0 == filled;
             let progress = self.progress.filter(is_as_before).unwrap_or((filled, now_us));
@@ -53,14 +53,14 @@ impl Filling {
             let has_stopped = is_over(Some(progress.1), STANDSTILL_TIMES);
             return has_stopped.then(|| "its filling makes no progress".to_owned());
         }
-        if self.progress.take().is_some() && standing == Standing::Out {
+        if self.progress.take().is_some() && standing == DonorStanding::Out {
             self.failed += 1;
             self.first_failed.get_or_insert(now_us);
         }
         // One that answers and is not filled yet may wait for other donors.
-        let is_idle = standing == Standing::Out && (is_away || are_well);
+        let is_idle = standing == DonorStanding::Out && (is_away || are_well);
         self.idle = self.idle.filter(|_| is_idle).or(is_idle.then_some(now_us));
-        if self.failed >= FILLINGS_MAX && standing == Standing::Out && is_over(self.first_failed, 1) {
+        if self.failed >= FILLINGS_MAX && standing == DonorStanding::Out && is_over(self.first_failed, 1) {
             return Some(format!("filling it has failed {} times", self.failed));
         }
         is_over(self.idle, 1).then(|| "it was lost before it was filled".to_owned())
@@ -74,19 +74,21 @@ mod tests {
     const LOST_AFTER_US: Moment = 30_000_000;
 
     /// Runs a donor through standings, one each second, with what it has; returns when and why it is given up.
-    fn given_up(seconds: u64, step: impl Fn(u64) -> (Standing, bool, bool, u64)) -> Option<(u64, String)> {
-        let mut filling = Filling::default();
+    fn given_up(seconds: u64, step: impl Fn(u64) -> (DonorStanding, bool, bool, u64)) -> Option<(u64, String)> {
+        let mut filling = FillingWatch::default();
         (0..seconds).find_map(|second| {
             let (standing, is_away, are_well, filled) = step(second);
             let now_us = second * 1_000_000;
-            let why = filling.hopeless(now_us, LOST_AFTER_US, Seen { standing, is_away, are_well, filled })?;
+            let why =
+                filling.hopeless(now_us, LOST_AFTER_US, FillingObservation { standing, is_away, are_well, filled })?;
             Some((second, why))
         })
     }
 
+    /// A donor that cannot be filled is given up; one that is filled slowly is not.
     #[test]
-    fn a_donor_that_cannot_be_filled_is_given_up_and_a_slow_one_is_not() {
-        use Standing::{Out, Rebuilding, Trusted};
+    fn unfillable_donor_is_given_up() {
+        use DonorStanding::{Out, Rebuilding, Trusted};
         let lost = "it was lost before it was filled".to_owned();
         assert_eq!(given_up(100, |_| (Out, true, false, 0)), Some((30, lost.clone())));
         assert_eq!(given_up(100, |_| (Out, false, true, 0)), Some((30, lost)));

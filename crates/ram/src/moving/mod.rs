@@ -4,14 +4,14 @@
 //! Owns: the plan of a move, which both machines use (`mirror`, and `log` with the same base), and which donor needs a
 //! spare. Promises: the former donor is trusted, and gets every write, until the other one has everything and every
 //! donor is well; so the device is never less safe than before. A lost donor is filled before a living one is moved.
-//! Leaves to others: connections and copying (`live`), the decision that all are told (`mirror`, at `Event::Replaced`).
+//! Leaves to others: connections and copying (`live`), the decision that all are told (`mirror`, at `MirrorEvent::ReplacedDonor`).
 //! No I/O and no clock: a live device and the simulator (`nectary_sim::ram_moves`) drive the same code, a [`Mover`].
 //!
 //! | stage | it goes on when | a second failure meanwhile |
 //! |---|---|---|
 //! | connecting | this client owns the other donor, whose record is that of the former one | as below |
 //! | copying | few parts are left; then no request is sent for a moment, and the rest is copied | ends it: the former donor stays, the other one is emptied, and is free for the lost one |
-//! | settling | the other donor is trusted, and all donors were told | `Action::Restore`: the former donor has its place again |
+//! | settling | the other donor is trusted, and all donors were told | `MirrorAction::Restore`: the former donor has its place again |
 //! | filling | the other donor is trusted, and all donors were told | the other one is given up (`filling`), or the blocks of two donors are lost |
 //! | emptying | the former donor was emptied, or emptying it failed | none: the move is over for the device |
 //!
@@ -34,13 +34,13 @@ mod unfinished;
 
 use std::collections::BTreeSet;
 
-use crate::mirror::{Donor, LinkState, Moment, Standing};
-use crate::planted::{Bug, planted};
+use crate::mirror::{Donor, DonorStanding, LinkState, Moment};
+use crate::planted::{MirrorBug, planted};
 
-use filling::{Filling, Seen};
-pub use mover::{Ended, Kept, Move, Mover, NotNow, Prepared};
-pub use need::Need;
-pub use unfinished::{Found, unfinished};
+use filling::{FillingObservation, FillingWatch};
+pub use mover::{ActiveMove, EndedMove, Kept, Mover, NotNow, PreparationResult};
+pub use need::SpareNeed;
+pub use unfinished::{RecordHolder, unfinished};
 
 /// What is copied at a time. *Units*: bytes.
 pub const PART_BYTES: u64 = 512 << 10;
@@ -56,9 +56,9 @@ const PAUSE_MAX_US: Moment = 150_000;
 const PAUSE_EVERY_US: Moment = 100_000;
 
 /// What a move sees of the machine of a device; each method calls the machine's method of the same name.
-pub trait Members {
+pub trait MoveMachine {
     /// The standing of each donor.
-    fn standing(&self) -> &[Standing];
+    fn standing(&self) -> &[DonorStanding];
     /// The state of the connection to a donor.
     fn link_state(&self, donor: Donor) -> Option<LinkState>;
     /// Whether every trusted donor was told of the view.
@@ -67,45 +67,45 @@ pub trait Members {
     fn may_replace(&self, donor: Donor) -> bool;
 }
 
-impl Members for crate::mirror::Machine {
-    fn standing(&self) -> &[Standing] {
-        crate::mirror::Machine::standing(self)
+impl MoveMachine for crate::mirror::MirrorMachine {
+    fn standing(&self) -> &[DonorStanding] {
+        crate::mirror::MirrorMachine::standing(self)
     }
 
     fn link_state(&self, donor: Donor) -> Option<LinkState> {
-        crate::mirror::Machine::link_state(self, donor)
+        crate::mirror::MirrorMachine::link_state(self, donor)
     }
 
     fn is_view_stored(&self) -> bool {
-        crate::mirror::Machine::is_view_stored(self)
+        crate::mirror::MirrorMachine::is_view_stored(self)
     }
 
     fn may_replace(&self, donor: Donor) -> bool {
-        crate::mirror::Machine::may_replace(self, donor)
+        crate::mirror::MirrorMachine::may_replace(self, donor)
     }
 }
 
-impl Members for crate::log::Machine {
-    fn standing(&self) -> &[Standing] {
-        crate::log::Machine::standing(self)
+impl MoveMachine for crate::log::ParityLogMachine {
+    fn standing(&self) -> &[DonorStanding] {
+        crate::log::ParityLogMachine::standing(self)
     }
 
     fn link_state(&self, donor: Donor) -> Option<LinkState> {
-        crate::log::Machine::link_state(self, donor)
+        crate::log::ParityLogMachine::link_state(self, donor)
     }
 
     fn is_view_stored(&self) -> bool {
-        crate::log::Machine::is_view_stored(self)
+        crate::log::ParityLogMachine::is_view_stored(self)
     }
 
     fn may_replace(&self, donor: Donor) -> bool {
-        crate::log::Machine::may_replace(self, donor)
+        crate::log::ParityLogMachine::may_replace(self, donor)
     }
 }
 
 /// How far a move is; the table above describes each stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
+pub enum MoveStage {
     /// The other donor is being prepared.
     Connecting,
     /// What the former donor has is being copied.
@@ -120,7 +120,7 @@ pub enum Stage {
 
 /// Why a move ends before the other donor has the place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stop {
+pub enum MoveStop {
     /// The donor was left meanwhile.
     Left,
     /// Another donor was lost meanwhile, and goes before.
@@ -133,7 +133,7 @@ pub enum Stop {
 
 /// What to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Next {
+pub enum MoveStep {
     /// Nothing.
     Wait,
     /// Copy a part.
@@ -154,15 +154,15 @@ pub enum Next {
     /// The move is done.
     Done,
     /// The move has to end.
-    Stop(Stop),
+    Stop(MoveStop),
 }
 
 /// The plan of a move.
 #[derive(Debug)]
-pub struct Plan {
+pub struct MovePlan {
     /// The place.
     pub donor: Donor,
-    stage: Stage,
+    stage: MoveStage,
     part_bytes: u64,
     bytes: u64,
     /// Parts that the other donor lacks.
@@ -172,15 +172,15 @@ pub struct Plan {
     paused_us: Option<Moment>,
     went_on_us: Moment,
     began_us: Moment,
-    filling: Filling,
+    filling: FillingWatch,
 }
 
-impl Plan {
+impl MovePlan {
     /// Plans the move of a donor that has `bytes` of the device, in parts of `part_bytes` ([`PART_BYTES`]).
-    pub fn new(donor: Donor, bytes: u64, part_bytes: u64, now_us: Moment) -> Plan {
-        Plan {
+    pub fn new(donor: Donor, bytes: u64, part_bytes: u64, now_us: Moment) -> MovePlan {
+        MovePlan {
             donor,
-            stage: Stage::Connecting,
+            stage: MoveStage::Connecting,
             part_bytes,
             bytes,
             lacking: (0..bytes.div_ceil(part_bytes)).collect(),
@@ -189,12 +189,12 @@ impl Plan {
             paused_us: None,
             went_on_us: now_us,
             began_us: now_us,
-            filling: Filling::default(),
+            filling: FillingWatch::default(),
         }
     }
 
     /// The present stage.
-    pub fn stage(&self) -> Stage {
+    pub fn stage(&self) -> MoveStage {
         self.stage
     }
 
@@ -211,17 +211,20 @@ impl Plan {
 
     /// The other donor is owned by this client and has the record of the former one, which is copied now.
     fn prepared(&mut self) {
-        self.stage = Stage::Copying;
+        self.stage = MoveStage::Copying;
     }
 
     /// The other donor has the place of a left one.
     fn placed(&mut self) {
-        self.stage = Stage::Filling;
+        self.stage = MoveStage::Filling;
     }
 
     /// Bytes of the donor change, or may have been changed.
     fn touch(&mut self, offset: u64, bytes: u64) {
-        if bytes > 0 && matches!(self.stage, Stage::Connecting | Stage::Copying) && !planted(Bug::MoveForgets) {
+        if bytes > 0
+            && matches!(self.stage, MoveStage::Connecting | MoveStage::Copying)
+            && !planted(MirrorBug::MoveForgets)
+        {
             let end = offset.saturating_add(bytes).min(self.bytes);
             self.lacking.extend(offset / self.part_bytes..end.div_ceil(self.part_bytes));
         }
@@ -234,75 +237,79 @@ impl Plan {
 
     /// The other donor has taken the place: what was kept comes again on the next connection.
     fn switched(&mut self) {
-        (self.paused_us, self.stage) = (None, Stage::Settling);
+        (self.paused_us, self.stage) = (None, MoveStage::Settling);
     }
 
     /// Returns why the other donor has to be given up, if it is being filled. `lost_after_us`: how long a lost donor is
     /// waited for.
-    fn hopeless(&mut self, now_us: Moment, lost_after_us: Moment, seen: Seen) -> Option<String> {
-        let is_placed = self.stage == Stage::Filling;
+    fn hopeless(&mut self, now_us: Moment, lost_after_us: Moment, seen: FillingObservation) -> Option<String> {
+        let is_placed = self.stage == MoveStage::Filling;
         is_placed.then(|| self.filling.hopeless(now_us, lost_after_us, seen))?
     }
 
     /// What to do next. `is_idle`: no request is on its way to the donor. Call it after each step of the machine, until
-    /// it says [`Next::Wait`].
-    fn next(&mut self, now_us: Moment, members: &dyn Members, is_idle: bool) -> Next {
+    /// it says [`MoveStep::Wait`].
+    fn next(&mut self, now_us: Moment, members: &dyn MoveMachine, is_idle: bool) -> MoveStep {
         let (donor, standing) = (self.donor, members.standing());
         let is_claimed = members.link_state(donor) == Some(LinkState::Claimed);
-        let is_told = members.is_view_stored() || planted(Bug::DoneUntold);
-        let is_settled = standing[donor] == Standing::Trusted && is_claimed && is_told;
+        let is_told = members.is_view_stored() || planted(MirrorBug::DoneUntold);
+        let is_settled = standing[donor] == DonorStanding::Trusted && is_claimed && is_told;
         match self.stage {
-            Stage::Connecting | Stage::Emptying => Next::Wait,
-            Stage::Copying if standing[donor] != Standing::Trusted => Next::Stop(Stop::Left),
-            Stage::Copying => {
-                let is_well = |other: usize| matches!(standing[other], Standing::Trusted | Standing::Leaving);
+            MoveStage::Connecting | MoveStage::Emptying => MoveStep::Wait,
+            MoveStage::Copying if standing[donor] != DonorStanding::Trusted => MoveStep::Stop(MoveStop::Left),
+            MoveStage::Copying => {
+                let is_well = |other: usize| matches!(standing[other], DonorStanding::Trusted | DonorStanding::Leaving);
                 if let Some(other) = (0..standing.len()).find(|other| !is_well(*other))
-                    && !planted(Bug::MoveHoldsSpare)
+                    && !planted(MirrorBug::MoveHoldsSpare)
                 {
-                    return Next::Stop(Stop::OtherLost(other));
+                    return MoveStep::Stop(MoveStop::OtherLost(other));
                 }
                 self.next_copy(now_us, is_claimed, members.may_replace(donor), is_idle)
             }
-            Stage::Settling | Stage::Filling if standing[donor] == Standing::Lost => Next::Stop(Stop::BothLost),
-            Stage::Settling if standing[donor] == Standing::Out && planted(Bug::TakerLossIgnored) => Next::Done,
-            Stage::Settling if standing[donor] == Standing::Out => Next::Stop(Stop::TakerLost),
-            Stage::Settling if is_settled => {
-                self.stage = Stage::Emptying;
-                Next::Empty
+            MoveStage::Settling | MoveStage::Filling if standing[donor] == DonorStanding::Lost => {
+                MoveStep::Stop(MoveStop::BothLost)
             }
-            Stage::Filling if is_settled => Next::Done,
-            Stage::Settling | Stage::Filling => Next::Wait,
+            MoveStage::Settling if standing[donor] == DonorStanding::Out && planted(MirrorBug::TakerLossIgnored) => {
+                MoveStep::Done
+            }
+            MoveStage::Settling if standing[donor] == DonorStanding::Out => MoveStep::Stop(MoveStop::TakerLost),
+            MoveStage::Settling if is_settled => {
+                self.stage = MoveStage::Emptying;
+                MoveStep::Empty
+            }
+            MoveStage::Filling if is_settled => MoveStep::Done,
+            MoveStage::Settling | MoveStage::Filling => MoveStep::Wait,
         }
     }
 
-    fn next_copy(&mut self, now_us: Moment, is_claimed: bool, may_switch: bool, is_idle: bool) -> Next {
+    fn next_copy(&mut self, now_us: Moment, is_claimed: bool, may_switch: bool, is_idle: bool) -> MoveStep {
         let is_little = self.lacking.len() <= LAST_PARTS;
         let has_tried = self.copied > ROUNDS_MAX * self.parts();
         let may_pause = may_switch && now_us >= self.went_on_us + PAUSE_EVERY_US;
         match self.paused_us {
             Some(since_us) if now_us >= since_us + PAUSE_MAX_US || !may_switch => {
                 (self.paused_us, self.went_on_us) = (None, now_us);
-                return Next::GoOn;
+                return MoveStep::GoOn;
             }
-            Some(_) if !is_idle => return Next::Wait,
-            Some(_) if self.lacking.is_empty() && self.copying.is_empty() => return Next::Switch,
+            Some(_) if !is_idle => return MoveStep::Wait,
+            Some(_) if self.lacking.is_empty() && self.copying.is_empty() => return MoveStep::Switch,
             None if may_pause && (is_little || has_tried) => {
                 self.paused_us = Some(now_us);
-                return if is_idle { self.next_copy(now_us, is_claimed, may_switch, is_idle) } else { Next::Wait };
+                return if is_idle { self.next_copy(now_us, is_claimed, may_switch, is_idle) } else { MoveStep::Wait };
             }
             _ => {}
         }
         if self.copying.len() >= COPIES_MAX || !is_claimed {
-            return Next::Wait;
+            return MoveStep::Wait;
         }
         // A part that is being copied and was changed meanwhile comes again after that.
         let Some(part) = self.lacking.iter().copied().find(|part| !self.copying.contains(part)) else {
-            return Next::Wait;
+            return MoveStep::Wait;
         };
         self.lacking.remove(&part);
         self.copying.insert(part);
         let (offset, bytes) = self.part(part);
-        Next::Copy { part, offset, bytes }
+        MoveStep::Copy { part, offset, bytes }
     }
 
     /// The first byte of a part, and its length.
@@ -316,10 +323,10 @@ impl Plan {
         self.copying.remove(&part);
         match is_done {
             true => self.copied += 1,
-            false if planted(Bug::FailureForgotten) => {}
+            false if planted(MirrorBug::FailureForgotten) => {}
             false => _ = self.lacking.insert(part),
         }
-        if is_done && planted(Bug::ChangedWhileCopied) {
+        if is_done && planted(MirrorBug::ChangedWhileCopied) {
             self.lacking.remove(&part);
         }
     }

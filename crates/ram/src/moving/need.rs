@@ -9,14 +9,14 @@
 //! | is left, and another one says that it is leaving | the same at once: what both have will be gone soon |
 //! | says that it is leaving, after a SIGTERM, and all are well | what it has is moved to a spare |
 
-use crate::mirror::{Donor, Moment, Standing};
+use crate::mirror::{Donor, DonorStanding, Moment};
 
 /// The pause after an attempt.
 const RETRY_AFTER_US: Moment = 10_000_000;
 
 /// What is known about the need of spares.
 #[derive(Debug, Default)]
-pub struct Need {
+pub struct SpareNeed {
     /// The donor that is left, and since when.
     left: Option<(Donor, Moment)>,
     tried_us: Option<Moment>,
@@ -26,10 +26,10 @@ pub struct Need {
     pub leaving: Vec<bool>,
 }
 
-impl Need {
+impl SpareNeed {
     /// Notes which donor is left; while a spare has its place, that donor stays the one.
-    pub fn track(&mut self, now_us: Moment, standing: &[Standing]) {
-        let left = standing.iter().position(|standing| *standing == Standing::Out);
+    pub fn track(&mut self, now_us: Moment, standing: &[DonorStanding]) {
+        let left = standing.iter().position(|standing| *standing == DonorStanding::Out);
         if self.left.map(|(donor, _)| donor) != left {
             self.left = left.map(|donor| (donor, now_us));
         }
@@ -96,13 +96,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lost_donor_goes_before_a_leaving_one() {
-        let mut need = Need::default();
-        need.track(0, &[Standing::Trusted; 3]);
+    fn lost_donor_precedes_leaving_donor() {
+        let mut need = SpareNeed::default();
+        need.track(0, &[DonorStanding::Trusted; 3]);
         assert_eq!(need.donor(0, 100), None);
         need.leaving = vec![false, true, false];
         assert_eq!(need.donor(0, 100), Some(1));
-        need.track(10, &[Standing::Trusted, Standing::Trusted, Standing::Out]);
+        need.track(10, &[DonorStanding::Trusted, DonorStanding::Trusted, DonorStanding::Out]);
         assert_eq!(need.donor(10, 100), Some(2), "at once: the second one ends soon");
         need.leaving = vec![false, false, true];
         assert_eq!((need.donor(109, 100), need.donor(110, 100)), (None, Some(2)));

@@ -6,21 +6,26 @@
 //! one may get the record that it lacks. First the former one gets a stamp of the attaching client, so that the earlier
 //! client cannot go on with it.
 
-use crate::format::{MemberState, Record, Stamp};
-use crate::planted::{Bug, planted};
+use crate::format::{DonorRecord, MemberState, RecordStamp};
+use crate::planted::{MirrorBug, planted};
 
 /// The record of a donor, and what the donor calls itself now.
 #[derive(Debug, Clone, Copy)]
-pub struct Found<'a> {
+pub struct RecordHolder<'a> {
     /// The record.
-    pub record: &'a Record,
+    pub record: &'a DonorRecord,
     /// The present incarnation.
     pub incarnation: u64,
 }
 
 /// Returns the records of the former donor and of the other one that finish the switch, if these two are what such a
 /// switch has left. `newest` is the newest record of all, `client` the attaching client.
-pub fn unfinished(newest: &Record, former: Found<'_>, other: Found<'_>, client: u64) -> Option<(Record, Record)> {
+pub fn unfinished(
+    newest: &DonorRecord,
+    former: RecordHolder<'_>,
+    other: RecordHolder<'_>,
+    client: u64,
+) -> Option<(DonorRecord, DonorRecord)> {
     let position = other.record.position;
     let named = newest.view.members.get(usize::from(position))?;
     let is_named = named.incarnation == other.incarnation && named.state == MemberState::Present;
@@ -34,17 +39,17 @@ pub fn unfinished(newest: &Record, former: Found<'_>, other: Found<'_>, client: 
     let is_copy = !other.record.is_of(other.incarnation) && other.record.view.number() < newest.view.number();
     if !is_named
         || !is_same
-        || !was_copied && !planted(Bug::EarlierCopyUsed)
-        || !has_stopped && !planted(Bug::FormerHasGoneOn)
+        || !was_copied && !planted(MirrorBug::EarlierCopyUsed)
+        || !has_stopped && !planted(MirrorBug::FormerHasGoneOn)
         || !is_copy
         || !newest.is_ready
-        || planted(Bug::SwitchUnfinished)
+        || planted(MirrorBug::SwitchUnfinished)
     {
         return None;
     }
-    let stamp = |before: Stamp| Stamp { client, revision: before.next_revision(), ..before };
-    let fenced = Record { stamp: stamp(former.record.stamp), ..former.record.clone() };
-    let finished = Record {
+    let stamp = |before: RecordStamp| RecordStamp { client, revision: before.next_revision(), ..before };
+    let fenced = DonorRecord { stamp: stamp(former.record.stamp), ..former.record.clone() };
+    let finished = DonorRecord {
         stamp: stamp(other.record.stamp),
         view: newest.view.clone(),
         // The copy of the marks is older than the last parts.
@@ -57,36 +62,36 @@ pub fn unfinished(newest: &Record, former: Found<'_>, other: Found<'_>, client: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::{Code, Geometry, Member, Stripes, View};
+    use crate::format::{MembershipView, RecordGeometry, RedundancyCode, StripeSet, ViewMember};
 
-    fn record(epoch: u64, place: Member, dirty: u64) -> Record {
-        let geometry = Geometry {
+    fn record(epoch: u64, place: ViewMember, dirty: u64) -> DonorRecord {
+        let geometry = RecordGeometry {
             device: [7; 16],
             bytes: 8 << 20,
             block_bytes: 4096,
             stripe_bytes: 1 << 20,
             members: 3,
-            code: Code::Mirror,
+            code: RedundancyCode::Mirror,
         };
-        let member = |incarnation: u64| Member { incarnation, joined: 1, state: MemberState::Present };
-        let mut marks = Stripes::none(geometry.stripes());
+        let member = |incarnation: u64| ViewMember { incarnation, joined: 1, state: MemberState::Present };
+        let mut marks = StripeSet::none(geometry.stripes());
         marks.set(dirty, true);
-        Record {
-            stamp: Stamp { generation: 4, client: 9, revision: epoch },
+        DonorRecord {
+            stamp: RecordStamp { generation: 4, client: 9, revision: epoch },
             geometry,
             position: 1,
             is_ready: true,
-            view: View { generation: 4, epoch, members: vec![member(10), place, member(12)] },
+            view: MembershipView { generation: 4, epoch, members: vec![member(10), place, member(12)] },
             dirty: marks,
         }
     }
 
     #[test]
-    fn switch_of_a_lost_client_is_finished() {
-        let place = |incarnation: u64, joined: u64| Member { incarnation, joined, state: MemberState::Present };
+    fn interrupted_switch_is_finished() {
+        let place = |incarnation: u64, joined: u64| ViewMember { incarnation, joined, state: MemberState::Present };
         let (former, copy) = (record(5, place(11, 1), 3), record(4, place(11, 1), 2));
         let newest = record(6, place(20, 6), 1);
-        let found = |record, incarnation| Found { record, incarnation };
+        let found = |record, incarnation| RecordHolder { record, incarnation };
         let (fenced, finished) = unfinished(&newest, found(&former, 11), found(&copy, 20), 77).unwrap();
         assert_eq!((fenced.stamp.client, fenced.stamp.revision, fenced.view.epoch), (77, 6, 5));
         assert_eq!((finished.stamp.client, finished.view.epoch, finished.position), (77, 6, 1));

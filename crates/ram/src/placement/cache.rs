@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 /// A group that accepts more members.
 #[derive(Debug)]
-pub(super) struct Open {
+pub(super) struct OpenGroup {
     pub row: u32,
     /// The number of members that were sent.
     pub filled: u8,
@@ -19,21 +19,21 @@ pub(super) struct Open {
     pub superseded: Vec<u32>,
 }
 
-impl Open {
-    pub fn new(row: u32) -> Open {
-        Open { row, filled: 0, covered: 0, turn: 0, superseded: Vec::new() }
+impl OpenGroup {
+    pub fn new(row: u32) -> OpenGroup {
+        OpenGroup { row, filled: 0, covered: 0, turn: 0, superseded: Vec::new() }
     }
 }
 
 /// A cache of blocks in the client's memory.
 #[derive(Debug, Default)]
-pub(super) struct Cache {
+pub(super) struct UnsentCache {
     /// Blocks that are not sent yet, the oldest first.
     pub unsent: VecDeque<u32>,
-    pub open: Option<Open>,
+    pub open: Option<OpenGroup>,
 }
 
-impl Cache {
+impl UnsentCache {
     /// Returns how many more blocks the open group accepts; without an open group, how many a new group of `members`
     /// accepts.
     pub fn room(&self, members: u8) -> usize {
@@ -50,7 +50,7 @@ impl Cache {
 
 /// A block that waits in a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Waiting {
+pub(super) struct UnsentBlock {
     /// The number of the cache.
     pub cache: usize,
     /// Whether the block was fetched to empty its group and not written since: then its old copy has the same data.

@@ -9,20 +9,20 @@
 //! its parity is stored, the old group becomes free. Each emptied group has at least one dead slot, so the blocks of
 //! `S` such groups fit into `S - 1` new groups, and fewer than `S` emptied groups wait at a time.
 
-use super::log::{Log, RESERVE_ROWS};
-use super::planted::{Bug, planted};
-use super::{Covering, Step};
+use super::log::{LogPlacement, RESERVE_ROWS};
+use super::planted::{PlacementBug, planted};
+use super::{ParityCause, PlacementStep};
 
-impl Log {
+impl LogPlacement {
     /// Frees groups until a write may take one.
-    pub(super) fn make_room(&mut self, steps: &mut Vec<Step>) {
+    pub(super) fn make_room(&mut self, steps: &mut Vec<PlacementStep>) {
         while self.rows.free_count() <= RESERVE_ROWS {
             self.clean(steps);
         }
     }
 
     /// Empties one group.
-    fn clean(&mut self, steps: &mut Vec<Step>) {
+    fn clean(&mut self, steps: &mut Vec<PlacementStep>) {
         let row = self.rows.emptiest().expect("the overflow leaves a group with a dead slot");
         self.rows.empty(row);
         let survivors = self.survivors();
@@ -39,12 +39,12 @@ impl Log {
                 // Newer data is already in a cache, so it is sent instead of the old data.
                 None if self.arriving.contains(&block) => self.put(block, survivors, false),
                 None => {
-                    steps.push(Step::Fetch { block, group: row, place: self.place(slot) });
+                    steps.push(PlacementStep::Fetch { block, group: row, place: self.place(slot) });
                     self.put(block, survivors, true);
                 }
                 Some(waiting) if waiting.cache != survivors => {
-                    if planted(Bug::CleaningDropsNewest) {
-                        steps.push(Step::Fetch { block, group: row, place: self.place(slot) });
+                    if planted(PlacementBug::CleaningDropsNewest) {
+                        steps.push(PlacementStep::Fetch { block, group: row, place: self.place(slot) });
                     }
                     self.caches[waiting.cache].remove(block);
                     self.put(block, survivors, false);
@@ -53,7 +53,7 @@ impl Log {
             }
         }
         if is_uncovered {
-            self.cover_all(Covering::Room, steps);
+            self.cover_all(ParityCause::Room, steps);
         }
         self.send_whole(survivors, steps);
     }

@@ -9,12 +9,15 @@
 
 use std::ops::Range;
 
-use super::{Cause, Covering, Error, Layout, Location, Members, Memory, Place, Placement, Policy, Step};
+use super::{
+    DonorSlot, Error, MemberSet, NewestLocation, ParityCause, Placement, PlacementMemory, PlacementSettings,
+    PlacementStep, RedundancyPolicy, SendCause,
+};
 
 /// A placement that never moves a block.
 #[derive(Debug)]
 pub struct InPlace {
-    layout: Layout,
+    layout: PlacementSettings,
     /// One bit for each block; it is set if the block was written.
     mapped: Vec<u64>,
     sequence: u64,
@@ -22,7 +25,7 @@ pub struct InPlace {
 
 impl InPlace {
     /// Makes an empty device. The layout must be checked before.
-    pub(super) fn new(layout: Layout) -> InPlace {
+    pub(super) fn new(layout: PlacementSettings) -> InPlace {
         let words = layout.blocks.div_ceil(64) as usize;
         InPlace { layout, mapped: vec![0; words], sequence: 0 }
     }
@@ -32,13 +35,13 @@ impl InPlace {
         (block / members, (block % members) as u8)
     }
 
-    fn place(&self, block: u32) -> Place {
+    fn place(&self, block: u32) -> DonorSlot {
         let (group, member) = self.group(block);
         let donor = match self.layout.policy {
-            Policy::Parity => place_of_member(group, member, self.layout.donors()),
+            RedundancyPolicy::Parity => place_of_member(group, member, self.layout.donors()),
             _ => member,
         };
-        Place { donor, slot: group }
+        DonorSlot { donor, slot: group }
     }
 
     fn set(&mut self, block: u32, is_mapped: bool) {
@@ -50,25 +53,25 @@ impl InPlace {
     }
 
     /// Adds the steps that send a block and its copy or parity; after a trim, zeroes are sent.
-    fn send(&mut self, block: u32, steps: &mut Vec<Step>) {
+    fn send(&mut self, block: u32, steps: &mut Vec<PlacementStep>) {
         let ((group, member), place) = (self.group(block), self.place(block));
         self.sequence += 1;
         let sequence = self.sequence;
-        let parity = Place { donor: parity_donor(group, self.layout.donors()), slot: group };
-        if self.layout.policy == Policy::Parity {
-            steps.push(Step::ReadOld { group, place });
-            steps.push(Step::ReadOld { group, place: parity });
+        let parity = DonorSlot { donor: parity_donor(group, self.layout.donors()), slot: group };
+        if self.layout.policy == RedundancyPolicy::Parity {
+            steps.push(PlacementStep::ReadOld { group, place });
+            steps.push(PlacementStep::ReadOld { group, place: parity });
         }
-        steps.push(Step::Send { block, group, member, place, sequence, cause: Cause::Write });
+        steps.push(PlacementStep::Send { block, group, member, place, sequence, cause: SendCause::Write });
         match self.layout.policy {
-            Policy::Mirror => {
+            RedundancyPolicy::Mirror => {
                 let slot = self.layout.rows() + group;
-                let place = Place { donor: (place.donor + 1) % self.layout.donors(), slot };
-                steps.push(Step::Send { block, group, member, place, sequence, cause: Cause::Copy });
+                let place = DonorSlot { donor: (place.donor + 1) % self.layout.donors(), slot };
+                steps.push(PlacementStep::Send { block, group, member, place, sequence, cause: SendCause::Copy });
             }
-            Policy::Parity => {
-                let members = Members::first(self.layout.members);
-                steps.push(Step::StoreParity { group, place: parity, members, covering: Covering::Sealed });
+            RedundancyPolicy::Parity => {
+                let members = MemberSet::first(self.layout.members);
+                steps.push(PlacementStep::StoreParity { group, place: parity, members, covering: ParityCause::Sealed });
             }
             _ => {}
         }
@@ -86,11 +89,11 @@ pub(super) fn place_of_member(group: u32, member: u8, donors: u8) -> u8 {
 }
 
 impl Placement for InPlace {
-    fn layout(&self) -> &Layout {
+    fn layout(&self) -> &PlacementSettings {
         &self.layout
     }
 
-    fn write(&mut self, blocks: Range<u32>, steps: &mut Vec<Step>) -> Result<(), Error> {
+    fn write(&mut self, blocks: Range<u32>, steps: &mut Vec<PlacementStep>) -> Result<(), Error> {
         self.layout.contains(&blocks)?;
         for block in blocks {
             self.send(block, steps);
@@ -99,10 +102,10 @@ impl Placement for InPlace {
         Ok(())
     }
 
-    fn trim(&mut self, blocks: Range<u32>, steps: &mut Vec<Step>) -> Result<(), Error> {
+    fn trim(&mut self, blocks: Range<u32>, steps: &mut Vec<PlacementStep>) -> Result<(), Error> {
         self.layout.contains(&blocks)?;
         for block in blocks {
-            if self.locate(block) != Location::Unmapped {
+            if self.locate(block) != NewestLocation::Unmapped {
                 self.send(block, steps);
                 self.set(block, false);
             }
@@ -111,21 +114,21 @@ impl Placement for InPlace {
     }
 
     /// There is nothing to do, because no block waits in memory.
-    fn flush(&mut self, _: &mut Vec<Step>) {}
+    fn flush(&mut self, _: &mut Vec<PlacementStep>) {}
 
-    fn locate(&self, block: u32) -> Location {
+    fn locate(&self, block: u32) -> NewestLocation {
         match self.mapped[(block / 64) as usize] >> (block % 64) & 1 {
-            1 => Location::Slot(self.place(block)),
-            _ => Location::Unmapped,
+            1 => NewestLocation::Slot(self.place(block)),
+            _ => NewestLocation::Unmapped,
         }
     }
 
-    fn memory(&self) -> Memory {
+    fn memory(&self) -> PlacementMemory {
         let (rows, donors) = (u64::from(self.layout.rows()), u64::from(self.layout.donors()));
-        let copies = if self.layout.policy == Policy::Mirror { 2 } else { 1 };
-        Memory {
+        let copies = if self.layout.policy == RedundancyPolicy::Mirror { 2 } else { 1 };
+        PlacementMemory {
             tables_bytes: 8 * self.mapped.len() as u64,
-            client_blocks_max: if self.layout.policy == Policy::Parity { 3 } else { 1 },
+            client_blocks_max: if self.layout.policy == RedundancyPolicy::Parity { 3 } else { 1 },
             donor_slots: rows * donors * copies,
         }
     }
@@ -140,9 +143,9 @@ mod tests {
     const BLOCKS: u32 = 50;
 
     /// Writes and trims blocks; after each operation, checks the contents of every block with one donor lost.
-    fn survives(policy: Policy, members: u8) {
-        let mut device = Layout::new(policy, BLOCKS, members).open().expect("a layout");
-        let mut stored: BTreeMap<Place, u64> = BTreeMap::new();
+    fn survives(policy: RedundancyPolicy, members: u8) {
+        let mut device = PlacementSettings::new(policy, BLOCKS, members).open().expect("a layout");
+        let mut stored: BTreeMap<DonorSlot, u64> = BTreeMap::new();
         let mut newest = vec![0u64; BLOCKS as usize];
         let mut steps = Vec::new();
         for round in 1..400u64 {
@@ -157,12 +160,12 @@ mod tests {
             let mut parity = 0;
             for step in &steps {
                 match *step {
-                    Step::ReadOld { place, .. } => parity ^= stored.get(&place).copied().unwrap_or(0),
-                    Step::Send { block, place, .. } => {
+                    PlacementStep::ReadOld { place, .. } => parity ^= stored.get(&place).copied().unwrap_or(0),
+                    PlacementStep::Send { block, place, .. } => {
                         parity ^= newest[block as usize];
                         stored.insert(place, newest[block as usize]);
                     }
-                    Step::StoreParity { place, .. } => drop(stored.insert(place, std::mem::take(&mut parity))),
+                    PlacementStep::StoreParity { place, .. } => drop(stored.insert(place, std::mem::take(&mut parity))),
                     _ => unreachable!("{step:?}"),
                 }
             }
@@ -171,15 +174,17 @@ mod tests {
                 let member = (block % usize::from(members)) as u8;
                 let slot = block as u32 / u32::from(members);
                 let others: Vec<u64> = match policy {
-                    Policy::Mirror => {
+                    RedundancyPolicy::Mirror => {
                         let donor = (member + 1) % donors;
                         assert_ne!(donor, member);
-                        vec![stored.get(&Place { donor, slot: device.layout().rows() + slot }).copied().unwrap_or(0)]
+                        vec![
+                            stored.get(&DonorSlot { donor, slot: device.layout().rows() + slot }).copied().unwrap_or(0),
+                        ]
                     }
                     _ => {
                         let own = place_of_member(slot, member, donors);
                         let others = (0..donors).filter(|&donor| donor != own);
-                        others.map(|donor| stored.get(&Place { donor, slot }).copied().unwrap_or(0)).collect()
+                        others.map(|donor| stored.get(&DonorSlot { donor, slot }).copied().unwrap_or(0)).collect()
                     }
                 };
                 assert_eq!(
@@ -194,20 +199,20 @@ mod tests {
     #[test]
     fn any_one_donor_may_be_lost() {
         for members in [2, 3, 4, 8] {
-            survives(Policy::Mirror, members);
-            survives(Policy::Parity, members);
+            survives(RedundancyPolicy::Mirror, members);
+            survives(RedundancyPolicy::Parity, members);
         }
     }
 
     #[test]
-    fn ranges_beyond_the_device_are_refused_and_change_nothing() {
-        for policy in Policy::ALL {
-            let mut device = Layout::new(policy, 4096, 4).open().expect("a layout");
+    fn range_past_device_changes_nothing() {
+        for policy in RedundancyPolicy::ALL {
+            let mut device = PlacementSettings::new(policy, 4096, 4).open().expect("a layout");
             let mut steps = Vec::new();
             let refused = Error::Range { first: 4000, end: 4097, blocks: 4096 };
             assert_eq!(device.write(4000..4097, &mut steps), Err(refused.clone()));
             assert_eq!(device.trim(4000..4097, &mut steps), Err(refused));
-            assert!(steps.is_empty() && device.locate(4000) == Location::Unmapped);
+            assert!(steps.is_empty() && device.locate(4000) == NewestLocation::Unmapped);
         }
     }
 }

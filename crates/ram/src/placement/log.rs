@@ -21,12 +21,15 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::cache::{Cache, Open, Waiting};
+use super::cache::{OpenGroup, UnsentBlock, UnsentCache};
 use super::in_place::{parity_donor, place_of_member};
-use super::planted::{Bug, planted};
-use super::rows::{NOTHING, Rows};
-use super::streams::{Choice, Streams};
-use super::{Cause, Covering, Error, Layout, Location, Members, Memory, Place, Placement, Policy, Step};
+use super::planted::{PlacementBug, planted};
+use super::rows::{GroupTable, NOTHING};
+use super::streams::{CacheChoice, WriteStreams};
+use super::{
+    DonorSlot, Error, MemberSet, NewestLocation, ParityCause, Placement, PlacementMemory, PlacementSettings,
+    PlacementStep, RedundancyPolicy, SendCause,
+};
 
 /// The number of free groups that writes leave for cleaning, so that cleaning can always continue: it takes a group
 /// before it frees one, and its first round may free none.
@@ -34,26 +37,26 @@ pub(super) const RESERVE_ROWS: u32 = 3;
 
 /// A placement that appends blocks.
 #[derive(Debug)]
-pub struct Log {
-    pub(super) layout: Layout,
+pub struct LogPlacement {
+    pub(super) layout: PlacementSettings,
     /// The slot of the newest copy that was sent, by block.
     pub(super) slots: Vec<u32>,
-    pub(super) rows: Rows,
+    pub(super) rows: GroupTable,
     /// The caches: one for each stream, then one for victims (`adaptive`), and the last one for survivors.
-    pub(super) caches: Vec<Cache>,
+    pub(super) caches: Vec<UnsentCache>,
     /// The blocks in the caches.
-    pub(super) waiting: BTreeMap<u32, Waiting>,
+    pub(super) waiting: BTreeMap<u32, UnsentBlock>,
     /// Blocks of the present request that are in no cache yet; the driver holds their new data.
     pub(super) arriving: Range<u32>,
-    streams: Streams,
+    streams: WriteStreams,
     sequence: u64,
 }
 
-impl Log {
+impl LogPlacement {
     /// Makes an empty device. *Errors*: the layout has too few groups. The layout must be checked before, except for
     /// the number of groups.
-    pub(super) fn new(layout: Layout) -> Result<Log, Error> {
-        let caches = Log::caches(&layout) as usize;
+    pub(super) fn new(layout: PlacementSettings) -> Result<LogPlacement, Error> {
+        let caches = LogPlacement::caches(&layout) as usize;
         let rows = layout.rows();
         // Every cache may have an open group; survivors from up to S groups may be waiting; two groups may be
         // uncovered.
@@ -62,12 +65,12 @@ impl Log {
         if rows < least {
             return Err(Error::Overflow { rows, members: layout.members, blocks: layout.blocks, least });
         }
-        Ok(Log {
+        Ok(LogPlacement {
             slots: vec![NOTHING; layout.blocks as usize],
-            rows: Rows::new(rows, layout.members),
-            caches: (0..caches).map(|_| Cache::default()).collect(),
+            rows: GroupTable::new(rows, layout.members),
+            caches: (0..caches).map(|_| UnsentCache::default()).collect(),
             waiting: BTreeMap::new(),
-            streams: Streams::new(layout.stale, layout.members, layout.streams),
+            streams: WriteStreams::new(layout.stale, layout.members, layout.streams),
             arriving: 0..0,
             sequence: 0,
             layout,
@@ -79,9 +82,12 @@ impl Log {
     ///
     /// *Errors*: the layout has too few groups. *Panics* if a group, member or block is out of range, or a group or
     /// block occurs twice.
-    pub fn restore(layout: Layout, groups: impl Iterator<Item = (u32, Vec<Option<u32>>)>) -> Result<Log, Error> {
+    pub fn restore(
+        layout: PlacementSettings,
+        groups: impl Iterator<Item = (u32, Vec<Option<u32>>)>,
+    ) -> Result<LogPlacement, Error> {
         layout.check()?;
-        let mut log = Log::new(layout)?;
+        let mut log = LogPlacement::new(layout)?;
         for (row, owners) in groups {
             assert!(owners.len() == usize::from(log.layout.members) && log.rows.is_free(row), "group {row} comes once");
             log.rows.restore(row, &owners);
@@ -97,9 +103,9 @@ impl Log {
     }
 
     /// Returns the number of caches, including that of survivors; each may have an open group.
-    pub fn caches(layout: &Layout) -> u32 {
+    pub fn caches(layout: &PlacementSettings) -> u32 {
         match layout.policy {
-            Policy::Adaptive => layout.streams as u32 + 2,
+            RedundancyPolicy::Adaptive => layout.streams as u32 + 2,
             _ => 2,
         }
     }
@@ -140,26 +146,26 @@ impl Log {
         let group = usize::from(self.layout.members);
         match self.layout.policy {
             _ if cache == self.survivors() => group,
-            Policy::ParityLog => 1,
+            RedundancyPolicy::ParityLog => 1,
             _ => group * self.layout.column_blocks as usize,
         }
     }
 
-    pub(super) fn place(&self, slot: u32) -> Place {
+    pub(super) fn place(&self, slot: u32) -> DonorSlot {
         let (row, member) = self.rows.member(slot);
-        let member = if member == 1 && planted(Bug::MembersOnOneDonor) { 0 } else { member };
-        Place { donor: place_of_member(row, member, self.layout.donors()), slot: row }
+        let member = if member == 1 && planted(PlacementBug::MembersOnOneDonor) { 0 } else { member };
+        DonorSlot { donor: place_of_member(row, member, self.layout.donors()), slot: row }
     }
 
     /// Chooses the cache for a request.
-    fn cache_for(&mut self, blocks: &Range<u32>, steps: &mut Vec<Step>) -> usize {
-        if self.layout.policy != Policy::Adaptive {
+    fn cache_for(&mut self, blocks: &Range<u32>, steps: &mut Vec<PlacementStep>) -> usize {
+        if self.layout.policy != RedundancyPolicy::Adaptive {
             return 0;
         }
         match self.streams.choose(blocks) {
-            Choice::Continue(cache) => cache,
-            Choice::Victims => self.victims(),
-            Choice::Replace(cache) => {
+            CacheChoice::Continue(cache) => cache,
+            CacheChoice::Victims => self.victims(),
+            CacheChoice::Replace(cache) => {
                 self.spill(cache, steps);
                 self.claim(cache, blocks.start);
                 cache
@@ -168,12 +174,12 @@ impl Log {
     }
 
     /// Adds a block to a cache, unless it already waits in one.
-    fn take(&mut self, block: u32, cache: usize, steps: &mut Vec<Step>) {
+    fn take(&mut self, block: u32, cache: usize, steps: &mut Vec<PlacementStep>) {
         if let Some(waiting) = self.waiting.get_mut(&block) {
             waiting.is_copy = false;
             return;
         }
-        if planted(Bug::SuccessorInMemory) && self.slots[block as usize] != NOTHING {
+        if planted(PlacementBug::SuccessorInMemory) && self.slots[block as usize] != NOTHING {
             self.kill(self.slots[block as usize], steps);
         }
         self.put(block, cache, false);
@@ -182,15 +188,15 @@ impl Log {
 
     pub(super) fn put(&mut self, block: u32, cache: usize, is_copy: bool) {
         self.caches[cache].unsent.push_back(block);
-        self.waiting.insert(block, Waiting { cache, is_copy });
+        self.waiting.insert(block, UnsentBlock { cache, is_copy });
     }
 
-    fn send_if_full(&mut self, cache: usize, steps: &mut Vec<Step>) {
+    fn send_if_full(&mut self, cache: usize, steps: &mut Vec<PlacementStep>) {
         if self.caches[cache].unsent.len() < self.capacity(cache) {
             return;
         }
         match self.layout.policy {
-            Policy::ParityLog if cache != self.survivors() => {
+            RedundancyPolicy::ParityLog if cache != self.survivors() => {
                 self.find_group(cache, steps);
                 self.send(cache, 1, steps);
             }
@@ -199,7 +205,7 @@ impl Log {
     }
 
     /// Sends whole groups; blocks that do not fill a group stay.
-    pub(super) fn send_whole(&mut self, cache: usize, steps: &mut Vec<Step>) {
+    pub(super) fn send_whole(&mut self, cache: usize, steps: &mut Vec<PlacementStep>) {
         let members = self.layout.members;
         while self.caches[cache].unsent.len() >= self.caches[cache].room(members) {
             self.find_group(cache, steps);
@@ -212,14 +218,14 @@ impl Log {
 
     /// Makes sure that a stream cache without an open group finds a free group. This may start cleaning, which may remove blocks
     /// from the cache.
-    fn find_group(&mut self, cache: usize, steps: &mut Vec<Step>) {
+    fn find_group(&mut self, cache: usize, steps: &mut Vec<PlacementStep>) {
         if self.caches[cache].open.is_none() && cache != self.survivors() {
             self.make_room(steps);
         }
     }
 
     /// Sends up to `count` blocks, but not more than the group accepts, and seals the group if it is then full.
-    fn send(&mut self, cache: usize, count: usize, steps: &mut Vec<Step>) {
+    fn send(&mut self, cache: usize, count: usize, steps: &mut Vec<PlacementStep>) {
         let count = count.min(self.caches[cache].unsent.len());
         if count == 0 {
             return;
@@ -227,7 +233,7 @@ impl Log {
         let mut open = self.caches[cache]
             .open
             .take()
-            .unwrap_or_else(|| Open::new(self.rows.take().expect("the reserve has a free group")));
+            .unwrap_or_else(|| OpenGroup::new(self.rows.take().expect("the reserve has a free group")));
         for _ in 0..count {
             let block = self.caches[cache].unsent.pop_front().expect("counted");
             let is_copy = self.waiting.remove(&block).is_some_and(|waiting| waiting.is_copy);
@@ -238,13 +244,13 @@ impl Log {
             }
             self.rows.fill(slot, block);
             self.sequence += 1;
-            steps.push(Step::Send {
+            steps.push(PlacementStep::Send {
                 block,
                 group: open.row,
                 member: open.filled,
                 place: self.place(slot),
                 sequence: self.sequence,
-                cause: if is_copy { Cause::Cleaning } else { Cause::Write },
+                cause: if is_copy { SendCause::Cleaning } else { SendCause::Write },
             });
             open.filled += 1;
         }
@@ -252,32 +258,32 @@ impl Log {
             self.caches[cache].open = Some(open);
             return;
         }
-        self.cover(cache, &mut open, Covering::Sealed, steps);
+        self.cover(cache, &mut open, ParityCause::Sealed, steps);
         if self.rows.seal(open.row) {
-            steps.push(Step::Free { group: open.row });
+            steps.push(PlacementStep::Free { group: open.row });
         }
     }
 
     /// Stores the parity of an open group; after that the older copies of its members are dead.
-    fn cover(&mut self, cache: usize, open: &mut Open, covering: Covering, steps: &mut Vec<Step>) {
+    fn cover(&mut self, cache: usize, open: &mut OpenGroup, covering: ParityCause, steps: &mut Vec<PlacementStep>) {
         let slot = match covering {
-            Covering::Sealed => open.row,
+            ParityCause::Sealed => open.row,
             _ => self.layout.rows() + 2 * cache as u32 + u32::from(open.turn),
         };
         let donor = parity_donor(open.row, self.layout.donors());
-        let mut members = Members::first(open.filled);
-        if planted(Bug::DeadSlotLeftOut) {
+        let mut members = MemberSet::first(open.filled);
+        if planted(PlacementBug::DeadSlotLeftOut) {
             let is_dead = |member: &u8| self.rows.owner(self.rows.slot(open.row, *member)).is_none();
             (0..open.filled).filter(is_dead).for_each(|member| members.0 &= !(1 << member));
         }
-        let store = Step::StoreParity { group: open.row, place: Place { donor, slot }, members, covering };
-        if !planted(Bug::DeadBeforeParity) {
+        let store = PlacementStep::StoreParity { group: open.row, place: DonorSlot { donor, slot }, members, covering };
+        if !planted(PlacementBug::DeadBeforeParity) {
             steps.push(store);
         }
         for slot in std::mem::take(&mut open.superseded) {
             self.kill(slot, steps);
         }
-        if planted(Bug::DeadBeforeParity) {
+        if planted(PlacementBug::DeadBeforeParity) {
             steps.push(store);
         }
         open.turn = 1 - open.turn;
@@ -285,13 +291,13 @@ impl Log {
     }
 
     /// Stores the parity of every open group with members that no stored parity covers.
-    pub(super) fn cover_all(&mut self, covering: Covering, steps: &mut Vec<Step>) {
+    pub(super) fn cover_all(&mut self, covering: ParityCause, steps: &mut Vec<PlacementStep>) {
         for cache in 0..self.caches.len() {
             self.cover_open(cache, covering, steps);
         }
     }
 
-    fn cover_open(&mut self, cache: usize, covering: Covering, steps: &mut Vec<Step>) {
+    fn cover_open(&mut self, cache: usize, covering: ParityCause, steps: &mut Vec<PlacementStep>) {
         if let Some(mut open) = self.caches[cache].open.take() {
             if open.covered < open.filled {
                 self.cover(cache, &mut open, covering, steps);
@@ -300,15 +306,15 @@ impl Log {
         }
     }
 
-    pub(super) fn kill(&mut self, slot: u32, steps: &mut Vec<Step>) {
+    pub(super) fn kill(&mut self, slot: u32, steps: &mut Vec<PlacementStep>) {
         if self.rows.kill(slot) {
-            steps.push(Step::Free { group: self.rows.member(slot).0 });
+            steps.push(PlacementStep::Free { group: self.rows.member(slot).0 });
         }
     }
 
     /// Sends whole groups of a stale stream, and moves its other blocks to the victim cache. If the stream's open group
     /// already has members, blocks from the victim cache fill it up; if these are too few, the next stream does.
-    fn spill(&mut self, cache: usize, steps: &mut Vec<Step>) {
+    fn spill(&mut self, cache: usize, steps: &mut Vec<PlacementStep>) {
         self.send_whole(cache, steps);
         let victims = self.victims();
         if self.caches[cache].open.is_none() {
@@ -329,7 +335,8 @@ impl Log {
     /// Moves the blocks directly before `first` from the victim cache to a new stream's cache.
     fn claim(&mut self, cache: usize, first: u32) {
         let victims = self.victims();
-        let is_victim = |log: &Log, block: u32| log.waiting.get(&block).is_some_and(|found| found.cache == victims);
+        let is_victim =
+            |log: &LogPlacement, block: u32| log.waiting.get(&block).is_some_and(|found| found.cache == victims);
         let mut begin = first;
         while begin > 0 && is_victim(self, begin - 1) {
             begin -= 1;
@@ -346,12 +353,12 @@ impl Log {
     }
 }
 
-impl Placement for Log {
-    fn layout(&self) -> &Layout {
+impl Placement for LogPlacement {
+    fn layout(&self) -> &PlacementSettings {
         &self.layout
     }
 
-    fn write(&mut self, blocks: Range<u32>, steps: &mut Vec<Step>) -> Result<(), Error> {
+    fn write(&mut self, blocks: Range<u32>, steps: &mut Vec<PlacementStep>) -> Result<(), Error> {
         self.layout.contains(&blocks)?;
         if !blocks.is_empty() {
             self.arriving = blocks.clone();
@@ -363,15 +370,15 @@ impl Placement for Log {
         Ok(())
     }
 
-    fn trim(&mut self, blocks: Range<u32>, steps: &mut Vec<Step>) -> Result<(), Error> {
+    fn trim(&mut self, blocks: Range<u32>, steps: &mut Vec<PlacementStep>) -> Result<(), Error> {
         self.layout.contains(&blocks)?;
         if blocks.is_empty() {
             return Ok(());
         }
         self.sequence += 1;
-        if !planted(Bug::TrimNotRecorded) {
+        if !planted(PlacementBug::TrimNotRecorded) {
             let count = blocks.end - blocks.start;
-            steps.push(Step::Forget { first: blocks.start, count, sequence: self.sequence });
+            steps.push(PlacementStep::Forget { first: blocks.start, count, sequence: self.sequence });
         }
         for block in blocks {
             if let Some(waiting) = self.waiting.remove(&block) {
@@ -385,34 +392,37 @@ impl Placement for Log {
         Ok(())
     }
 
-    fn flush(&mut self, steps: &mut Vec<Step>) {
+    fn flush(&mut self, steps: &mut Vec<PlacementStep>) {
         for cache in 0..self.caches.len() {
-            if planted(Bug::FlushMissesVictims) && self.layout.policy == Policy::Adaptive && cache == self.victims() {
+            if planted(PlacementBug::FlushMissesVictims)
+                && self.layout.policy == RedundancyPolicy::Adaptive
+                && cache == self.victims()
+            {
                 continue;
             }
             while self.is_dirty(cache) {
                 self.find_group(cache, steps);
                 self.send(cache, self.caches[cache].room(self.layout.members), steps);
             }
-            self.cover_open(cache, Covering::Flush, steps);
+            self.cover_open(cache, ParityCause::Flush, steps);
         }
     }
 
-    fn locate(&self, block: u32) -> Location {
+    fn locate(&self, block: u32) -> NewestLocation {
         match self.slots[block as usize] {
-            _ if self.waiting.contains_key(&block) => Location::Memory,
-            NOTHING => Location::Unmapped,
-            slot => Location::Slot(self.place(slot)),
+            _ if self.waiting.contains_key(&block) => NewestLocation::Memory,
+            NOTHING => NewestLocation::Unmapped,
+            slot => NewestLocation::Slot(self.place(slot)),
         }
     }
 
-    fn memory(&self) -> Memory {
+    fn memory(&self) -> PlacementMemory {
         let members = usize::from(self.layout.members);
         // For a moment, a stream that takes blocks back, or the cache of survivors, holds up to one group more.
         let blocks: usize = (0..self.caches.len()).map(|cache| self.capacity(cache) + members).sum();
         let caches = self.caches.len() as u64;
         let slots_of_donor = u64::from(self.layout.rows()) + 2 * caches;
-        Memory {
+        PlacementMemory {
             tables_bytes: self.slots.len() as u64 * size_of::<u32>() as u64 + self.rows.memory_bytes(),
             // Each cache may also have the parity of an open group.
             client_blocks_max: blocks as u64 + caches,

@@ -3,7 +3,7 @@
 //!
 //! Owns: the table of blocks, parity groups, the caches of blocks that are not sent yet, cleaning. Promises: the
 //! invariants below. Leaves to others: data, sending, acknowledgements, failures of donors, and storing the records of
-//! [`Step::Forget`]. It has no I/O, no clock and no randomness: operations go in, [`Step`]s come out. So the simulator
+//! [`PlacementStep::Forget`]. It has no I/O, no clock and no randomness: operations go in, [`PlacementStep`]s come out. So the simulator
 //! and a live driver run the same code.
 //!
 //! A **donor** here is a column of the layout. Donors with the same label (host, rack) must share a column. A **group**
@@ -43,24 +43,24 @@
 //! # What a driver does
 //! It keeps the data of written blocks until [`Placement::locate`] says that they are in a slot, and runs the steps:
 //! - Steps that name the same group run in order. Steps of different groups may run at the same time.
-//! - A step that reuses a group waits until every step before the group's [`Step::Free`] is acknowledged. The group
+//! - A step that reuses a group waits until every step before the group's [`PlacementStep::Free`] is acknowledged. The group
 //!   that has been free for the longest time is reused first, so this wait is rare.
 //! - Parity for a spare slot waits until the group that used the spare before is sealed and the parity of that group is
 //!   acknowledged.
-//! - A [`Step::Send`] after a [`Step::Fetch`] of the same block sends the fetched data, or data that was written since.
+//! - A [`PlacementStep::Send`] after a [`PlacementStep::Fetch`] of the same block sends the fetched data, or data that was written since.
 //! - A flush returns when every step up to its end is acknowledged.
 //!
 //! ```
-//! use nectary_ram::placement::{Layout, Location, Policy, Step};
+//! use nectary_ram::placement::{PlacementSettings, NewestLocation, RedundancyPolicy, PlacementStep};
 //!
-//! let mut disk = Layout::new(Policy::Adaptive, 4096, 4).open()?;
+//! let mut disk = PlacementSettings::new(RedundancyPolicy::Adaptive, 4096, 4).open()?;
 //! let mut steps = Vec::new();
 //! disk.write(0..2, &mut steps)?;
-//! assert!(steps.is_empty() && disk.locate(1) == Location::Memory);
+//! assert!(steps.is_empty() && disk.locate(1) == NewestLocation::PlacementMemory);
 //! disk.flush(&mut steps);
-//! let is_send = |step: &&Step| matches!(step, Step::Send { .. });
+//! let is_send = |step: &&PlacementStep| matches!(step, PlacementStep::Send { .. });
 //! assert_eq!(steps.iter().filter(is_send).count(), 2);
-//! assert!(matches!(steps[2], Step::StoreParity { .. }));
+//! assert!(matches!(steps[2], PlacementStep::StoreParity { .. }));
 //! # Ok::<(), nectary_ram::placement::Error>(())
 //! ```
 //!
@@ -87,7 +87,7 @@ use std::ops::Range;
 use std::str::FromStr;
 
 pub use in_place::InPlace;
-pub use log::Log;
+pub use log::LogPlacement;
 pub use streams::StaleRule;
 
 /// The maximum number of members of a group.
@@ -143,7 +143,7 @@ pub enum Error {
 /// The kind of redundancy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Policy {
+pub enum RedundancyPolicy {
     /// No redundancy.
     None,
     /// Every block is on two donors.
@@ -159,60 +159,66 @@ pub enum Policy {
     Adaptive,
 }
 
-impl Policy {
+impl RedundancyPolicy {
     /// All policies, in the order in which tables have them.
-    pub const ALL: [Policy; 6] =
-        [Policy::None, Policy::Mirror, Policy::Parity, Policy::ParityLog, Policy::ParityCache, Policy::Adaptive];
+    pub const ALL: [RedundancyPolicy; 6] = [
+        RedundancyPolicy::None,
+        RedundancyPolicy::Mirror,
+        RedundancyPolicy::Parity,
+        RedundancyPolicy::ParityLog,
+        RedundancyPolicy::ParityCache,
+        RedundancyPolicy::Adaptive,
+    ];
 
     /// Returns the name of the policy on command lines.
     pub fn name(self) -> &'static str {
         match self {
-            Policy::None => "none",
-            Policy::Mirror => "mirror",
-            Policy::Parity => "parity",
-            Policy::ParityLog => "parity-log",
-            Policy::ParityCache => "parity-cache",
-            Policy::Adaptive => "adaptive",
+            RedundancyPolicy::None => "none",
+            RedundancyPolicy::Mirror => "mirror",
+            RedundancyPolicy::Parity => "parity",
+            RedundancyPolicy::ParityLog => "parity-log",
+            RedundancyPolicy::ParityCache => "parity-cache",
+            RedundancyPolicy::Adaptive => "adaptive",
         }
     }
 
     /// Whether the slot of a block never changes.
     pub fn is_in_place(self) -> bool {
-        matches!(self, Policy::None | Policy::Mirror | Policy::Parity)
+        matches!(self, RedundancyPolicy::None | RedundancyPolicy::Mirror | RedundancyPolicy::Parity)
     }
 
     /// Returns the theoretical number of block transfers for each written block, without cleaning and flushes.
     pub fn transfers(self, members: u8) -> f64 {
         match self {
-            Policy::None => 1.0,
-            Policy::Mirror => 2.0,
-            Policy::Parity => 4.0,
+            RedundancyPolicy::None => 1.0,
+            RedundancyPolicy::Mirror => 2.0,
+            RedundancyPolicy::Parity => 4.0,
             _ => 1.0 + 1.0 / f64::from(members),
         }
     }
 }
 
-impl fmt::Display for Policy {
+impl fmt::Display for RedundancyPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl FromStr for Policy {
+impl FromStr for RedundancyPolicy {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Policy, String> {
-        let known = || Policy::ALL.map(Policy::name).join(", ");
-        let found = Policy::ALL.into_iter().find(|policy| policy.name() == text);
+    fn from_str(text: &str) -> Result<RedundancyPolicy, String> {
+        let known = || RedundancyPolicy::ALL.map(RedundancyPolicy::name).join(", ");
+        let found = RedundancyPolicy::ALL.into_iter().find(|policy| policy.name() == text);
         found.ok_or_else(|| format!("no policy is called \"{text}\"; there are: {}", known()))
     }
 }
 
 /// The settings that a placement is made from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Layout {
+pub struct PlacementSettings {
     /// The policy.
-    pub policy: Policy,
+    pub policy: RedundancyPolicy,
     /// The number of blocks of the device.
     pub blocks: u32,
     /// The number of members of a group, `S`: 2 to [`MEMBERS_MAX`]. The parity is on one more donor.
@@ -228,17 +234,17 @@ pub struct Layout {
     pub stale: StaleRule,
 }
 
-impl Layout {
+impl PlacementSettings {
     /// Makes a layout with 16 streams, columns of 8 blocks and 10 % overflow.
-    pub fn new(policy: Policy, blocks: u32, members: u8) -> Layout {
+    pub fn new(policy: RedundancyPolicy, blocks: u32, members: u8) -> PlacementSettings {
         let stale = StaleRule::default();
-        Layout { policy, blocks, members, overflow_percent: 10, streams: 16, column_blocks: 8, stale }
+        PlacementSettings { policy, blocks, members, overflow_percent: 10, streams: 16, column_blocks: 8, stale }
     }
 
     /// Returns the number of donors that hold members and parity: one more than the members if there is parity.
     pub fn donors(&self) -> u8 {
         match self.policy {
-            Policy::None | Policy::Mirror => self.members,
+            RedundancyPolicy::None | RedundancyPolicy::Mirror => self.members,
             _ => self.members + 1,
         }
     }
@@ -257,7 +263,7 @@ impl Layout {
         self.check()?;
         match self.policy.is_in_place() {
             true => Ok(Box::new(InPlace::new(self))),
-            false => Ok(Box::new(Log::new(self)?)),
+            false => Ok(Box::new(LogPlacement::new(self)?)),
         }
     }
 
@@ -285,7 +291,7 @@ impl Layout {
 
 /// A slot of a donor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Place {
+pub struct DonorSlot {
     /// The donor, counted from 0.
     pub donor: u8,
     /// The slot of that donor, counted from 0.
@@ -294,7 +300,7 @@ pub struct Place {
 
 /// The reason why a block is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cause {
+pub enum SendCause {
     /// The block was written.
     Write,
     /// It is the second copy of a mirror.
@@ -305,7 +311,7 @@ pub enum Cause {
 
 /// The reason why parity is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Covering {
+pub enum ParityCause {
     /// The group is full and accepts no further member.
     Sealed,
     /// A flush stores the parity; the group stays open.
@@ -316,12 +322,12 @@ pub enum Covering {
 
 /// A set of members of a group, one bit each; bit 0 is the first member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Members(pub u32);
+pub struct MemberSet(pub u32);
 
-impl Members {
+impl MemberSet {
     /// Returns the set of the first `count` members.
-    pub fn first(count: u8) -> Members {
-        Members(((1u64 << count) - 1) as u32)
+    pub fn first(count: u8) -> MemberSet {
+        MemberSet(((1u64 << count) - 1) as u32)
     }
 
     /// Whether a member is in the set.
@@ -332,7 +338,7 @@ impl Members {
 
 /// A step that the driver has to do; steps are listed in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum PlacementStep {
     /// Read a block's newest copy into the client's memory. The data stays valid there until the block is sent.
     Fetch {
         /// The block.
@@ -340,14 +346,14 @@ pub enum Step {
         /// The group that the block leaves.
         group: u32,
         /// The slot of the newest copy.
-        place: Place,
+        place: DonorSlot,
     },
     /// Read the old data of a block, or the old parity of its group, to change the parity (`parity` in place).
     ReadOld {
         /// The group.
         group: u32,
         /// The slot to read.
-        place: Place,
+        place: DonorSlot,
     },
     /// Send the newest data of a block to a slot.
     Send {
@@ -358,22 +364,22 @@ pub enum Step {
         /// The number of the member, counted from 0.
         member: u8,
         /// The slot to write.
-        place: Place,
+        place: DonorSlot,
         /// The sequence of the copy, which orders all copies of all blocks: after a crash the highest one is valid.
         sequence: u64,
         /// The reason.
-        cause: Cause,
+        cause: SendCause,
     },
     /// Store the parity of these members of a group, over data and headers, including dead members.
     StoreParity {
         /// The group.
         group: u32,
         /// The slot to write.
-        place: Place,
+        place: DonorSlot,
         /// The members that the parity covers.
-        members: Members,
+        members: MemberSet,
         /// The reason.
-        covering: Covering,
+        covering: ParityCause,
     },
     /// Record durably that blocks are trimmed: no copy with a lower sequence may become valid again.
     Forget {
@@ -393,18 +399,18 @@ pub enum Step {
 
 /// The place of a block's newest data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Location {
+pub enum NewestLocation {
     /// The block has no data and reads as zeroes.
     Unmapped,
     /// The data is in the client's memory, or is being fetched into it.
     Memory,
     /// The data is in this slot.
-    Slot(Place),
+    Slot(DonorSlot),
 }
 
 /// The memory that a placement needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-pub struct Memory {
+pub struct PlacementMemory {
     /// The size of the tables. *Units*: bytes.
     pub tables_bytes: u64,
     /// The maximum number of blocks that may wait in the client's memory at the same time, plus parity blocks that are
@@ -420,26 +426,26 @@ pub struct Memory {
 /// ranges.
 pub trait Placement: fmt::Debug + Send {
     /// Returns the layout.
-    fn layout(&self) -> &Layout;
+    fn layout(&self) -> &PlacementSettings;
 
     /// Accepts new data for a range of blocks. The driver must have the data before the call.
     ///
     /// *Errors*: the range is not inside the device; then nothing has changed. *Durability*: none before [`flush`].
     ///
     /// [`flush`]: Placement::flush
-    fn write(&mut self, blocks: Range<u32>, steps: &mut Vec<Step>) -> Result<(), Error>;
+    fn write(&mut self, blocks: Range<u32>, steps: &mut Vec<PlacementStep>) -> Result<(), Error>;
 
     /// Drops the data of a range of blocks, which then reads as zeroes.
     ///
     /// *Errors*: those of [`write`](Placement::write).
-    fn trim(&mut self, blocks: Range<u32>, steps: &mut Vec<Step>) -> Result<(), Error>;
+    fn trim(&mut self, blocks: Range<u32>, steps: &mut Vec<PlacementStep>) -> Result<(), Error>;
 
     /// Makes every block independent of the client's memory.
-    fn flush(&mut self, steps: &mut Vec<Step>);
+    fn flush(&mut self, steps: &mut Vec<PlacementStep>);
 
     /// Returns the place of a block's newest data. *Panics* if the device has no such block.
-    fn locate(&self, block: u32) -> Location;
+    fn locate(&self, block: u32) -> NewestLocation;
 
     /// Returns the memory that the placement needs.
-    fn memory(&self) -> Memory;
+    fn memory(&self) -> PlacementMemory;
 }

@@ -6,7 +6,7 @@
 /// A bug that can be planted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Bug {
+pub enum PlacementBug {
     /// A dead slot is left out of its group's parity.
     DeadSlotLeftOut = 1,
     /// An old copy becomes dead when its successor is only in the client's memory.
@@ -25,30 +25,30 @@ pub enum Bug {
     FlushMissesVictims = 8,
 }
 
-impl Bug {
+impl PlacementBug {
     /// All bugs.
-    pub const ALL: [Bug; 8] = [
-        Bug::DeadSlotLeftOut,
-        Bug::SuccessorInMemory,
-        Bug::MembersOnOneDonor,
-        Bug::FreeWithLiveMember,
-        Bug::CleaningDropsNewest,
-        Bug::DeadBeforeParity,
-        Bug::TrimNotRecorded,
-        Bug::FlushMissesVictims,
+    pub const ALL: [PlacementBug; 8] = [
+        PlacementBug::DeadSlotLeftOut,
+        PlacementBug::SuccessorInMemory,
+        PlacementBug::MembersOnOneDonor,
+        PlacementBug::FreeWithLiveMember,
+        PlacementBug::CleaningDropsNewest,
+        PlacementBug::DeadBeforeParity,
+        PlacementBug::TrimNotRecorded,
+        PlacementBug::FlushMissesVictims,
     ];
 
     /// Returns the name of the bug in reports.
     pub fn name(self) -> &'static str {
         match self {
-            Bug::DeadSlotLeftOut => "dead slot left out of the XOR",
-            Bug::SuccessorInMemory => "group freed while its successor is only in the client's memory",
-            Bug::MembersOnOneDonor => "members on one donor",
-            Bug::FreeWithLiveMember => "slot reused while a member is live",
-            Bug::CleaningDropsNewest => "cleaning drops the newest copy",
-            Bug::DeadBeforeParity => "old copy dead before the parity of the new one is stored",
-            Bug::TrimNotRecorded => "trim without a record",
-            Bug::FlushMissesVictims => "flush that misses the victim cache",
+            PlacementBug::DeadSlotLeftOut => "dead slot left out of the XOR",
+            PlacementBug::SuccessorInMemory => "group freed while its successor is only in the client's memory",
+            PlacementBug::MembersOnOneDonor => "members on one donor",
+            PlacementBug::FreeWithLiveMember => "slot reused while a member is live",
+            PlacementBug::CleaningDropsNewest => "cleaning drops the newest copy",
+            PlacementBug::DeadBeforeParity => "old copy dead before the parity of the new one is stored",
+            PlacementBug::TrimNotRecorded => "trim without a record",
+            PlacementBug::FlushMissesVictims => "flush that misses the victim cache",
         }
     }
 }
@@ -58,19 +58,19 @@ static PLANTED: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0
 
 /// Plants a bug in this process, or removes it.
 #[cfg(feature = "planted")]
-pub fn plant(bug: Option<Bug>) {
+pub fn plant(bug: Option<PlacementBug>) {
     PLANTED.store(bug.map_or(0, |bug| bug as u8), std::sync::atomic::Ordering::SeqCst);
 }
 
 /// Whether `bug` is planted.
 #[cfg(feature = "planted")]
-pub(crate) fn planted(bug: Bug) -> bool {
+pub(crate) fn planted(bug: PlacementBug) -> bool {
     PLANTED.load(std::sync::atomic::Ordering::Relaxed) == bug as u8
 }
 
 /// Whether `bug` is planted: never, in this build.
 #[cfg(not(feature = "planted"))]
 #[inline(always)]
-pub(crate) fn planted(_: Bug) -> bool {
+pub(crate) fn planted(_: PlacementBug) -> bool {
     false
 }

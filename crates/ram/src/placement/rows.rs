@@ -5,14 +5,14 @@
 //! slots. Promises: the cost of an operation does not depend on the number of groups. *Memory*: 4 bytes for each slot
 //! and 10 bytes for each group. Leaves to others: deciding when a slot is no longer needed.
 
-use super::planted::{Bug, planted};
+use super::planted::{PlacementBug, planted};
 
 /// The number that stands for no group, no block and no slot.
 pub(super) const NOTHING: u32 = u32::MAX;
 
 /// The state of a group. A sealed group is in the list for its number of needed slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum GroupState {
     Free,
     Open,
     Sealed,
@@ -22,38 +22,38 @@ enum State {
 
 /// A list of groups, the oldest first.
 #[derive(Debug, Clone, Copy)]
-struct List {
+struct GroupList {
     first: u32,
     last: u32,
     count: u32,
 }
 
-const EMPTY: List = List { first: NOTHING, last: NOTHING, count: 0 };
+const EMPTY: GroupList = GroupList { first: NOTHING, last: NOTHING, count: 0 };
 
 /// All groups.
 #[derive(Debug)]
-pub(super) struct Rows {
+pub(super) struct GroupTable {
     members: u8,
     /// The block of each slot that is needed, by slot.
     owners: Vec<u32>,
     /// The number of needed slots, by group.
     needed: Vec<u8>,
-    states: Vec<State>,
+    states: Vec<GroupState>,
     next: Vec<u32>,
     previous: Vec<u32>,
     /// Lists of sealed groups, by the number of needed slots; the last list has the free groups.
-    lists: Vec<List>,
+    lists: Vec<GroupList>,
 }
 
-impl Rows {
+impl GroupTable {
     /// Makes a table of free groups.
-    pub fn new(rows: u32, members: u8) -> Rows {
+    pub fn new(rows: u32, members: u8) -> GroupTable {
         let count = rows as usize;
-        let mut table = Rows {
+        let mut table = GroupTable {
             members,
             owners: vec![NOTHING; count * usize::from(members)],
             needed: vec![0; count],
-            states: vec![State::Free; count],
+            states: vec![GroupState::Free; count],
             next: vec![NOTHING; count],
             previous: vec![NOTHING; count],
             lists: vec![EMPTY; usize::from(members) + 2],
@@ -93,7 +93,7 @@ impl Rows {
             return None;
         }
         self.remove(self.free_list(), row);
-        self.states[row as usize] = State::Open;
+        self.states[row as usize] = GroupState::Open;
         Some(row)
     }
 
@@ -106,7 +106,7 @@ impl Rows {
 
     /// Whether a group is free.
     pub fn is_free(&self, row: u32) -> bool {
-        self.states[row as usize] == State::Free
+        self.states[row as usize] == GroupState::Free
     }
 
     /// Turns a free group into a sealed one that holds the needed blocks; a group without needed blocks stays free.
@@ -121,7 +121,7 @@ impl Rows {
             self.owners[slot as usize] = owner.unwrap_or(NOTHING);
         }
         self.needed[row as usize] = needed as u8;
-        self.states[row as usize] = State::Sealed;
+        self.states[row as usize] = GroupState::Sealed;
         self.append(needed, row);
     }
 
@@ -135,7 +135,7 @@ impl Rows {
     /// Seals a group: no further member joins it. Returns whether the group is free at once, because none of its slots
     /// is needed.
     pub fn seal(&mut self, row: u32) -> bool {
-        self.states[row as usize] = State::Sealed;
+        self.states[row as usize] = GroupState::Sealed;
         self.append(usize::from(self.needed[row as usize]), row);
         self.free_if_dead(row)
     }
@@ -149,7 +149,7 @@ impl Rows {
         let row = self.member(slot).0;
         let needed = self.needed[row as usize];
         self.needed[row as usize] = needed - 1;
-        if self.states[row as usize] == State::Sealed {
+        if self.states[row as usize] == GroupState::Sealed {
             self.remove(usize::from(needed), row);
             self.append(usize::from(needed - 1), row);
         }
@@ -165,24 +165,25 @@ impl Rows {
     /// Notes that the blocks of a sealed group are being moved to other groups, so that the group is not chosen again.
     pub fn empty(&mut self, row: u32) {
         self.remove(usize::from(self.needed[row as usize]), row);
-        self.states[row as usize] = State::Emptying;
+        self.states[row as usize] = GroupState::Emptying;
     }
 
     /// Returns the size of the tables. *Units*: bytes.
     pub fn memory_bytes(&self) -> u64 {
         let slots = self.owners.len() as u64;
         let rows = self.states.len() as u64;
-        slots * size_of::<u32>() as u64 + rows * (2 * size_of::<u32>() + size_of::<u8>() + size_of::<State>()) as u64
+        slots * size_of::<u32>() as u64
+            + rows * (2 * size_of::<u32>() + size_of::<u8>() + size_of::<GroupState>()) as u64
     }
 
     fn free_if_dead(&mut self, row: u32) -> bool {
         let needed = self.needed[row as usize];
-        let is_closed = matches!(self.states[row as usize], State::Sealed | State::Emptying);
-        let is_dead = needed == 0 || (needed == 1 && planted(Bug::FreeWithLiveMember));
+        let is_closed = matches!(self.states[row as usize], GroupState::Sealed | GroupState::Emptying);
+        let is_dead = needed == 0 || (needed == 1 && planted(PlacementBug::FreeWithLiveMember));
         if !is_closed || !is_dead {
             return false;
         }
-        if self.states[row as usize] == State::Sealed {
+        if self.states[row as usize] == GroupState::Sealed {
             self.remove(usize::from(needed), row);
         }
         for member in 0..self.members {
@@ -190,7 +191,7 @@ impl Rows {
             self.owners[slot as usize] = NOTHING;
         }
         self.needed[row as usize] = 0;
-        self.states[row as usize] = State::Free;
+        self.states[row as usize] = GroupState::Free;
         self.append(self.free_list(), row);
         true
     }
@@ -225,7 +226,7 @@ impl Rows {
 mod tests {
     use super::*;
 
-    fn filled(rows: &mut Rows, first: u32) -> u32 {
+    fn filled(rows: &mut GroupTable, first: u32) -> u32 {
         let row = rows.take().expect("a free group");
         for member in 0..2 {
             rows.fill(rows.slot(row, member), first + u32::from(member));
@@ -234,9 +235,10 @@ mod tests {
         row
     }
 
+    /// The emptiest group is found, and dead groups are reused in the order in which they became free.
     #[test]
-    fn emptiest_group_is_found_and_dead_ones_are_free_oldest_first() {
-        let mut rows = Rows::new(4, 2);
+    fn emptiest_group_is_found() {
+        let mut rows = GroupTable::new(4, 2);
         let (a, b, c) = (filled(&mut rows, 10), filled(&mut rows, 20), filled(&mut rows, 30));
         assert_eq!((rows.free_count(), rows.emptiest()), (1, None));
         assert!(!rows.kill(rows.slot(b, 0)) && !rows.kill(rows.slot(c, 1)));
@@ -252,8 +254,8 @@ mod tests {
     }
 
     #[test]
-    fn open_group_whose_slots_are_dead_is_free_only_when_sealed() {
-        let mut rows = Rows::new(1, 2);
+    fn dead_open_group_frees_when_sealed() {
+        let mut rows = GroupTable::new(1, 2);
         let row = rows.take().expect("a free group");
         rows.fill(rows.slot(row, 0), 7);
         assert!(!rows.kill(rows.slot(row, 0)));

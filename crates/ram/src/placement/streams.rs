@@ -64,7 +64,7 @@ impl FromStr for StaleRule {
 
 /// The decision about a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Choice {
+pub(super) enum CacheChoice {
     /// The write continues this stream.
     Continue(usize),
     /// The write begins a stream in this cache, and the cache's former stream ends.
@@ -74,7 +74,7 @@ pub(super) enum Choice {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Stream {
+struct WriteStream {
     /// The block after the stream's last write.
     next: u32,
     /// The number of the stream's last request; 0 if it has had none.
@@ -83,21 +83,21 @@ struct Stream {
 
 /// The streams of `adaptive`.
 #[derive(Debug)]
-pub(super) struct Streams {
+pub(super) struct WriteStreams {
     rule: StaleRule,
     /// A newcomer whose first write has at least this many blocks counts as proven.
     members: u32,
-    streams: Vec<Stream>,
+    streams: Vec<WriteStream>,
     requests: u64,
     /// The blocks after the last writes of newcomers without a cache, and of streams that lost their cache; at most
     /// twice as many as there are caches.
     ended: VecDeque<u32>,
 }
 
-impl Streams {
-    pub fn new(rule: StaleRule, members: u8, count: usize) -> Streams {
-        let streams = vec![Stream { next: 0, last: 0 }; count];
-        Streams {
+impl WriteStreams {
+    pub fn new(rule: StaleRule, members: u8, count: usize) -> WriteStreams {
+        let streams = vec![WriteStream { next: 0, last: 0 }; count];
+        WriteStreams {
             rule,
             members: u32::from(members),
             streams,
@@ -107,19 +107,19 @@ impl Streams {
     }
 
     /// Decides about a request, and remembers it.
-    pub fn choose(&mut self, blocks: &Range<u32>) -> Choice {
+    pub fn choose(&mut self, blocks: &Range<u32>) -> CacheChoice {
         self.requests += 1;
-        let continues = |stream: &Stream| {
+        let continues = |stream: &WriteStream| {
             stream.last > 0 && (stream.next == blocks.start || stream.next == blocks.start.saturating_add(1))
         };
         if let Some(index) = self.streams.iter().position(continues) {
             self.note(index, blocks);
-            return Choice::Continue(index);
+            return CacheChoice::Continue(index);
         }
         let has_gone_on = self.ended.iter().position(|&end| end == blocks.start);
         let Some(index) = self.stale(blocks, has_gone_on.is_some()) else {
             self.remember(blocks.end);
-            return Choice::Victims;
+            return CacheChoice::Victims;
         };
         if let Some(at) = has_gone_on {
             self.ended.remove(at);
@@ -128,7 +128,7 @@ impl Streams {
             self.remember(self.streams[index].next);
         }
         self.note(index, blocks);
-        Choice::Replace(index)
+        CacheChoice::Replace(index)
     }
 
     /// Returns the stream cache that a new stream may take over, if any: the one that was used least recently.
@@ -144,7 +144,7 @@ impl Streams {
     }
 
     fn note(&mut self, index: usize, blocks: &Range<u32>) {
-        self.streams[index] = Stream { next: blocks.end, last: self.requests };
+        self.streams[index] = WriteStream { next: blocks.end, last: self.requests };
     }
 
     fn remember(&mut self, end: u32) {
@@ -159,14 +159,14 @@ impl Streams {
 mod tests {
     use super::*;
 
-    fn choices(rule: StaleRule, writes: &[Range<u32>]) -> Vec<Choice> {
-        let mut streams = Streams::new(rule, 4, 2);
+    fn choices(rule: StaleRule, writes: &[Range<u32>]) -> Vec<CacheChoice> {
+        let mut streams = WriteStreams::new(rule, 4, 2);
         writes.iter().map(|blocks| streams.choose(blocks)).collect()
     }
 
     #[test]
-    fn each_rule_gives_caches_as_it_says() {
-        use Choice::{Continue, Replace, Victims};
+    fn stale_rules_choose_documented_caches() {
+        use CacheChoice::{Continue, Replace, Victims};
         let writes = [10..11, 20..21, 30..31, 11..12, 31..32];
         let found = |rule| choices(rule, &writes);
         assert_eq!(found(StaleRule::Never), [Replace(0), Replace(1), Victims, Continue(0), Victims]);

@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 
-use crate::placement::{Cause, Covering, Place, Step};
+use crate::placement::{DonorSlot, ParityCause, PlacementStep, SendCause};
 
 /// Counts of transferred blocks, by reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct Counts {
+pub struct TransferCounts {
     /// Blocks that were written to the device.
     pub written: u64,
     /// The number of flushes.
@@ -36,7 +36,7 @@ pub struct Counts {
     pub messages: u64,
 }
 
-impl Counts {
+impl TransferCounts {
     /// Returns the number of all transfers, except parity that flushes stored.
     pub fn transfers(&self) -> u64 {
         let cleaning = self.cleaning_reads + self.cleaning_writes;
@@ -44,36 +44,36 @@ impl Counts {
     }
 
     /// Adds the steps of one operation.
-    pub fn add(&mut self, written: u64, is_flush: bool, steps: &[Step]) {
+    pub fn add(&mut self, written: u64, is_flush: bool, steps: &[PlacementStep]) {
         self.written += written;
         self.flushes += u64::from(is_flush);
-        let mut sent: Vec<Place> = Vec::with_capacity(steps.len());
+        let mut sent: Vec<DonorSlot> = Vec::with_capacity(steps.len());
         for step in steps {
             match *step {
-                Step::Fetch { .. } => self.cleaning_reads += 1,
-                Step::ReadOld { .. } => self.reads += 1,
-                Step::Send { place, cause, .. } => {
+                PlacementStep::Fetch { .. } => self.cleaning_reads += 1,
+                PlacementStep::ReadOld { .. } => self.reads += 1,
+                PlacementStep::Send { place, cause, .. } => {
                     sent.push(place);
                     match cause {
-                        Cause::Write => self.data += 1,
-                        Cause::Copy => self.copies += 1,
-                        Cause::Cleaning => self.cleaning_writes += 1,
+                        SendCause::Write => self.data += 1,
+                        SendCause::Copy => self.copies += 1,
+                        SendCause::Cleaning => self.cleaning_writes += 1,
                     }
                 }
-                Step::StoreParity { place, covering, .. } => {
+                PlacementStep::StoreParity { place, covering, .. } => {
                     sent.push(place);
                     match covering {
-                        Covering::Sealed => self.parity += 1,
-                        Covering::Flush => self.parity_flush += 1,
-                        Covering::Room => self.parity_room += 1,
+                        ParityCause::Sealed => self.parity += 1,
+                        ParityCause::Flush => self.parity_flush += 1,
+                        ParityCause::Room => self.parity_room += 1,
                     }
                 }
-                Step::Forget { .. } => self.records += 1,
-                Step::Free { .. } => self.freed += 1,
+                PlacementStep::Forget { .. } => self.records += 1,
+                PlacementStep::Free { .. } => self.freed += 1,
             }
         }
         sent.sort_unstable();
-        let follows = |pair: &&[Place]| pair[0].donor == pair[1].donor && pair[0].slot + 1 == pair[1].slot;
+        let follows = |pair: &&[DonorSlot]| pair[0].donor == pair[1].donor && pair[0].slot + 1 == pair[1].slot;
         self.messages += (sent.len() - sent.windows(2).filter(follows).count()) as u64;
     }
 }
@@ -81,13 +81,13 @@ impl Counts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::placement::{Layout, Policy};
+    use crate::placement::{PlacementSettings, RedundancyPolicy};
 
     #[test]
-    fn each_policy_without_cleaning_costs_what_theory_says() {
-        for policy in Policy::ALL {
-            let mut placement = Layout::new(policy, 4096, 4).open().expect("a layout");
-            let mut counts = Counts::default();
+    fn policy_costs_match_theory() {
+        for policy in RedundancyPolicy::ALL {
+            let mut placement = PlacementSettings::new(policy, 4096, 4).open().expect("a layout");
+            let mut counts = TransferCounts::default();
             let mut steps = Vec::new();
             placement.write(0..4096, &mut steps).expect("blocks of the device");
             counts.add(4096, false, &steps);
@@ -96,13 +96,13 @@ mod tests {
     }
 
     #[test]
-    fn slots_that_follow_each_other_are_one_message() {
+    fn consecutive_slots_share_message() {
         let places = [(1, 4), (0, 7), (1, 3), (1, 6), (0, 9), (0, 8)];
         let send = |(donor, slot)| {
-            let place = Place { donor, slot };
-            Step::Send { block: 0, group: 0, member: 0, place, sequence: 0, cause: Cause::Write }
+            let place = DonorSlot { donor, slot };
+            PlacementStep::Send { block: 0, group: 0, member: 0, place, sequence: 0, cause: SendCause::Write }
         };
-        let mut counts = Counts::default();
+        let mut counts = TransferCounts::default();
         counts.add(6, false, &places.map(send));
         assert_eq!((counts.data, counts.messages), (6, 3));
     }

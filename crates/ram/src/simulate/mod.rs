@@ -12,13 +12,13 @@ mod workload;
 
 use serde::Serialize;
 
-use crate::placement::{Error, Layout, Memory, Policy, StaleRule};
+use crate::placement::{Error, PlacementMemory, PlacementSettings, RedundancyPolicy, StaleRule};
 
-pub use count::Counts;
+pub use count::TransferCounts;
 pub use report::{page, table};
-pub use workload::{FILE_BLOCKS_MAX, Workload};
+pub use workload::{FILE_BLOCKS_MAX, PlacementWorkload};
 
-use workload::Operation;
+use workload::WorkloadOperation;
 
 /// The size of a block. *Units*: bytes.
 pub const BLOCK_BYTES: u64 = 4096;
@@ -29,7 +29,7 @@ pub const TARGET_RATIO: f64 = 1.05;
 
 /// The settings of a simulation.
 #[derive(Debug, Clone, Serialize)]
-pub struct Settings {
+pub struct SimulationSettings {
     /// The blocks of the device.
     pub blocks: u32,
     /// The members of a group.
@@ -50,10 +50,10 @@ pub struct Settings {
     pub seed: u64,
 }
 
-impl Default for Settings {
+impl Default for SimulationSettings {
     /// Returns the settings of a device of 256 MiB over 4 + 1 donors with 10 % overflow.
-    fn default() -> Settings {
-        Settings {
+    fn default() -> SimulationSettings {
+        SimulationSettings {
             blocks: 65536,
             members: 4,
             overflow_percent: 10,
@@ -69,13 +69,13 @@ impl Default for Settings {
 
 /// The figures of one run.
 #[derive(Debug, Clone, Serialize)]
-pub struct Row {
+pub struct PlacementFigures {
     /// The policy.
-    pub policy: Policy,
+    pub policy: RedundancyPolicy,
     /// The workload's name.
     pub workload: String,
     /// The counts.
-    pub counts: Counts,
+    pub counts: TransferCounts,
     /// Transfers for each written block, except parity that flushes stored.
     pub transfers: f64,
     /// The transfers for each written block in theory.
@@ -87,14 +87,14 @@ pub struct Row {
     /// The target for `transfers`, if there is one.
     pub target: Option<f64>,
     /// The memory that the placement needs.
-    pub memory: Memory,
+    pub memory: PlacementMemory,
     /// The size of the client's tables for each block of the device. *Units*: bytes.
     pub table_bytes_a_block: f64,
     /// The number of donor slots for each block of the device.
     pub donor_slots_a_block: f64,
 }
 
-impl Row {
+impl PlacementFigures {
     /// Whether the run misses its target.
     pub fn is_missed(&self) -> bool {
         self.target.is_some_and(|target| self.transfers > target)
@@ -104,8 +104,12 @@ impl Row {
 /// Simulates one policy with one workload.
 ///
 /// *Errors*: no placement can be made from the settings.
-pub fn run(settings: &Settings, policy: Policy, workload: &Workload) -> Result<Row, Error> {
-    let layout = Layout {
+pub fn run(
+    settings: &SimulationSettings,
+    policy: RedundancyPolicy,
+    workload: &PlacementWorkload,
+) -> Result<PlacementFigures, Error> {
+    let layout = PlacementSettings {
         policy,
         blocks: settings.blocks,
         members: settings.members,
@@ -120,37 +124,37 @@ pub fn run(settings: &Settings, policy: Policy, workload: &Workload) -> Result<R
     let rounds = u64::from(1 + WARM_UP_ROUNDS + settings.rounds);
     let counted_from = u64::from(1 + WARM_UP_ROUNDS) * u64::from(settings.blocks);
     let mut steps = Vec::new();
-    let mut counts = Counts::default();
+    let mut counts = TransferCounts::default();
     let mut written = 0;
     while written < rounds * u64::from(settings.blocks) {
         let operation = source.next(written);
         steps.clear();
         let blocks = match &operation {
-            Operation::Write(blocks) => {
+            WorkloadOperation::Write(blocks) => {
                 placement.write(blocks.clone(), &mut steps)?;
                 u64::from(blocks.end - blocks.start)
             }
-            Operation::Flush => {
+            WorkloadOperation::Flush => {
                 placement.flush(&mut steps);
                 0
             }
         };
         if written >= counted_from {
-            counts.add(blocks, matches!(operation, Operation::Flush), &steps);
+            counts.add(blocks, matches!(operation, WorkloadOperation::Flush), &steps);
         }
         written += blocks;
     }
     let memory = placement.memory();
     let each = |count: u64| count as f64 / counts.written.max(1) as f64;
     let blocks = f64::from(settings.blocks);
-    Ok(Row {
+    Ok(PlacementFigures {
         policy,
         workload: workload.name(),
         transfers: each(counts.transfers()),
         theory,
         sent: each(counts.transfers() - counts.reads - counts.cleaning_reads),
         flush_parity: each(counts.parity_flush),
-        target: (policy == Policy::Adaptive && workload.is_targeted()).then_some(TARGET_RATIO * theory),
+        target: (policy == RedundancyPolicy::Adaptive && workload.is_targeted()).then_some(TARGET_RATIO * theory),
         memory,
         table_bytes_a_block: memory.tables_bytes as f64 / blocks,
         donor_slots_a_block: memory.donor_slots as f64 / blocks,
@@ -165,13 +169,15 @@ mod tests {
     const SMALL: u32 = 16384;
     const STREAMS: [usize; 5] = [1, 2, 4, 8, 16];
 
+    /// `adaptive` needs at most 1.05 times the transfers of the theory for 1 to 16 streams.
     #[test]
-    fn adaptive_needs_at_most_1_05_times_theory_for_1_to_16_streams() {
+    fn adaptive_stays_near_theory() {
         for request_blocks in [1, 8] {
-            let settings = Settings { blocks: SMALL, rounds: 2, request_blocks, ..Settings::default() };
+            let settings =
+                SimulationSettings { blocks: SMALL, rounds: 2, request_blocks, ..SimulationSettings::default() };
             let mut targets = 0;
-            for workload in Workload::all(&STREAMS) {
-                let row = run(&settings, Policy::Adaptive, &workload).expect("settings that work");
+            for workload in PlacementWorkload::all(&STREAMS) {
+                let row = run(&settings, RedundancyPolicy::Adaptive, &workload).expect("settings that work");
                 targets += u32::from(row.target.is_some());
                 assert!(!row.is_missed(), "{request_blocks} blocks a request, {}: {}", row.workload, row.transfers);
             }
@@ -181,33 +187,37 @@ mod tests {
 
     #[test]
     fn streams_that_mix_miss_the_target() {
-        let settings = Settings { blocks: SMALL, rounds: 2, request_blocks: 1, ..Settings::default() };
-        let workload = Workload::Files { writers: 8, is_flushed: false };
-        let never = Settings { stale: StaleRule::Never, ..settings.clone() };
-        assert!(run(&never, Policy::Adaptive, &workload).expect("settings that work").is_missed());
-        let log = run(&settings, Policy::ParityLog, &workload).expect("settings that work");
+        let settings =
+            SimulationSettings { blocks: SMALL, rounds: 2, request_blocks: 1, ..SimulationSettings::default() };
+        let workload = PlacementWorkload::Files { writers: 8, is_flushed: false };
+        let never = SimulationSettings { stale: StaleRule::Never, ..settings.clone() };
+        assert!(run(&never, RedundancyPolicy::Adaptive, &workload).expect("settings that work").is_missed());
+        let log = run(&settings, RedundancyPolicy::ParityLog, &workload).expect("settings that work");
         assert!(log.sent > 2.0, "{}", log.sent);
     }
 
     /// A model of greedy cleaning predicts the blocks that donors receive for each random block: 3.5, 2.25 and 1.63.
     #[test]
-    fn uniform_overwrites_cost_what_greedy_cleaning_predicts() {
+    fn uniform_overwrites_match_greedy_cleaning() {
         for (overflow_percent, predicted) in [(10, 3.5), (25, 2.25), (50, 1.63)] {
-            let settings = Settings { overflow_percent, rounds: 2, ..Settings::default() };
-            let row = run(&settings, Policy::ParityLog, &Workload::Uniform).expect("settings that work");
+            let settings = SimulationSettings { overflow_percent, rounds: 2, ..SimulationSettings::default() };
+            let row =
+                run(&settings, RedundancyPolicy::ParityLog, &PlacementWorkload::Uniform).expect("settings that work");
             let ratio = row.sent / predicted;
             assert!((0.98..1.02).contains(&ratio), "{overflow_percent} %: {} for {predicted}", row.sent);
         }
     }
 
+    /// The error says how many groups are needed.
     #[test]
-    fn too_little_overflow_is_refused_with_what_is_needed() {
-        let settings = Settings { blocks: 400, ..Settings::default() };
-        let refused =
-            run(&settings, Policy::Adaptive, &Workload::Uniform).expect_err("31 groups are needed beyond 100");
+    fn too_little_overflow_is_refused() {
+        let settings = SimulationSettings { blocks: 400, ..SimulationSettings::default() };
+        let refused = run(&settings, RedundancyPolicy::Adaptive, &PlacementWorkload::Uniform)
+            .expect_err("31 groups are needed beyond 100");
         assert_eq!(refused, Error::Overflow { rows: 110, members: 4, blocks: 400, least: 131 });
-        let settings = Settings { members: 1, ..Settings::default() };
-        let refused = run(&settings, Policy::None, &Workload::Uniform).expect_err("one donor is not enough");
+        let settings = SimulationSettings { members: 1, ..SimulationSettings::default() };
+        let refused =
+            run(&settings, RedundancyPolicy::None, &PlacementWorkload::Uniform).expect_err("one donor is not enough");
         assert_eq!(refused.to_string(), "donors is 1: give 2 to 16");
     }
 }

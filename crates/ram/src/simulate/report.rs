@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{FILE_BLOCKS_MAX, Row, Settings, WARM_UP_ROUNDS};
+use super::{FILE_BLOCKS_MAX, PlacementFigures, SimulationSettings, WARM_UP_ROUNDS};
 
 const HEADS: [&str; 13] = [
     "workload",
@@ -21,7 +21,7 @@ const HEADS: [&str; 13] = [
 ];
 
 /// Formats the figures of a row, in the order of the table's head.
-fn cells(row: &Row) -> [String; 13] {
+fn cells(row: &PlacementFigures) -> [String; 13] {
     let counts = &row.counts;
     let each = |count: u64| format!("{:.3}", count as f64 / counts.written.max(1) as f64);
     let target = match row.target {
@@ -46,7 +46,7 @@ fn cells(row: &Row) -> [String; 13] {
 }
 
 /// Formats a table with aligned columns, and the memory of each policy below it.
-pub fn table(rows: &[Row]) -> String {
+pub fn table(rows: &[PlacementFigures]) -> String {
     let lines: Vec<[String; 13]> = std::iter::once(HEADS.map(str::to_owned)).chain(rows.iter().map(cells)).collect();
     let mut widths = [0; 13];
     for line in &lines {
@@ -74,7 +74,7 @@ pub fn table(rows: &[Row]) -> String {
 }
 
 /// Returns the memory that each policy needs, one line each.
-fn memory(rows: &[Row]) -> Vec<String> {
+fn memory(rows: &[PlacementFigures]) -> Vec<String> {
     let mut seen = Vec::new();
     let mut lines = Vec::new();
     for row in rows.iter().filter(|row| {
@@ -91,7 +91,7 @@ fn memory(rows: &[Row]) -> Vec<String> {
 }
 
 /// Formats a page in Markdown: the command line, the table of transfers, and the memory that each policy needs.
-pub fn page(rows: &[Row], settings: &Settings, command: &str) -> String {
+pub fn page(rows: &[PlacementFigures], settings: &SimulationSettings, command: &str) -> String {
     let mut text = format!(
         "# Transfers of the network RAM disk, by policy\n\n\
          Belongs to decision [0044](../decisions/0044-ram-placement.md).\n\n\

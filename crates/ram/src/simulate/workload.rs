@@ -11,7 +11,7 @@ use std::ops::Range;
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-use super::Settings;
+use super::SimulationSettings;
 
 /// The number of classes of file sizes: equally many files have 1 block, 2 to 3, 4 to 7, and so on.
 const FILE_POWERS: u32 = 8;
@@ -22,7 +22,7 @@ const FILLING_BLOCKS: u32 = 8;
 
 /// A kind of workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Workload {
+pub enum PlacementWorkload {
     /// Writes the whole device from its beginning to its end, repeatedly.
     Sequential,
     /// Several writers rewrite whole files.
@@ -41,48 +41,48 @@ pub enum Workload {
     Uniform,
 }
 
-impl Workload {
+impl PlacementWorkload {
     /// The workloads of the report: `streams` are the numbers of writers.
-    pub fn all(streams: &[usize]) -> Vec<Workload> {
-        let files = |is_flushed| streams.iter().map(move |&writers| Workload::Files { writers, is_flushed });
-        let mut all = vec![Workload::Sequential];
+    pub fn all(streams: &[usize]) -> Vec<PlacementWorkload> {
+        let files = |is_flushed| streams.iter().map(move |&writers| PlacementWorkload::Files { writers, is_flushed });
+        let mut all = vec![PlacementWorkload::Sequential];
         all.extend(files(false));
         all.extend(files(true));
-        all.extend([Workload::Mixed { random_percent: 30 }, Workload::Uniform]);
+        all.extend([PlacementWorkload::Mixed { random_percent: 30 }, PlacementWorkload::Uniform]);
         all
     }
 
     /// Returns the name of the workload in tables.
     pub fn name(&self) -> String {
         match self {
-            Workload::Sequential => "sequential".to_owned(),
-            Workload::Files { writers, is_flushed: false } => format!("files-{writers}"),
-            Workload::Files { writers, is_flushed: true } => format!("files-{writers}-flushed"),
-            Workload::Mixed { random_percent } => format!("files-4-random-{random_percent}%"),
-            Workload::Uniform => "uniform".to_owned(),
+            PlacementWorkload::Sequential => "sequential".to_owned(),
+            PlacementWorkload::Files { writers, is_flushed: false } => format!("files-{writers}"),
+            PlacementWorkload::Files { writers, is_flushed: true } => format!("files-{writers}-flushed"),
+            PlacementWorkload::Mixed { random_percent } => format!("files-4-random-{random_percent}%"),
+            PlacementWorkload::Uniform => "uniform".to_owned(),
         }
     }
 
     /// Whether `adaptive` has a target for this workload: one to sixteen streams of whole files.
     pub(super) fn is_targeted(&self) -> bool {
         match self {
-            Workload::Sequential => true,
-            Workload::Files { writers, .. } => (1..=16).contains(writers),
+            PlacementWorkload::Sequential => true,
+            PlacementWorkload::Files { writers, .. } => (1..=16).contains(writers),
             _ => false,
         }
     }
 
     /// Returns the operations of the workload.
-    pub(super) fn operations(&self, settings: &Settings) -> Operations {
+    pub(super) fn operations(&self, settings: &SimulationSettings) -> WorkloadOperations {
         let mut random = SplitMix64::seed_from_u64(settings.seed);
         let files = files(settings.blocks, &mut random);
         let writers = match *self {
-            Workload::Files { writers, .. } => writers,
-            Workload::Mixed { .. } => 4,
+            PlacementWorkload::Files { writers, .. } => writers,
+            PlacementWorkload::Mixed { .. } => 4,
             _ => 1,
         };
         let writers = vec![0..0; writers.max(1)];
-        Operations {
+        WorkloadOperations {
             workload: *self,
             blocks: settings.blocks,
             request_blocks: settings.request_blocks,
@@ -98,7 +98,7 @@ impl Workload {
 
 /// One operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Operation {
+pub(super) enum WorkloadOperation {
     /// Writes blocks.
     Write(Range<u32>),
     /// Flushes everything that was written.
@@ -106,8 +106,8 @@ pub(super) enum Operation {
 }
 
 /// An endless sequence of operations, which begins with filling the device.
-pub(super) struct Operations {
-    workload: Workload,
+pub(super) struct WorkloadOperations {
+    workload: PlacementWorkload,
     blocks: u32,
     request_blocks: u32,
     files: Vec<Range<u32>>,
@@ -120,53 +120,53 @@ pub(super) struct Operations {
     is_flush_due: bool,
 }
 
-impl Operations {
+impl WorkloadOperations {
     /// Returns the next operation, after `written` blocks have been written.
-    pub fn next(&mut self, written: u64) -> Operation {
+    pub fn next(&mut self, written: u64) -> WorkloadOperation {
         if std::mem::take(&mut self.is_flush_due) {
-            return Operation::Flush;
+            return WorkloadOperation::Flush;
         }
         if self.filled < self.blocks {
             let end = (self.filled + FILLING_BLOCKS).min(self.blocks);
             self.is_flush_due = end == self.blocks;
-            return Operation::Write(std::mem::replace(&mut self.filled, end)..end);
+            return WorkloadOperation::Write(std::mem::replace(&mut self.filled, end)..end);
         }
         match self.workload {
-            Workload::Sequential => self.of_writer(),
-            Workload::Files { is_flushed, .. } => {
+            PlacementWorkload::Sequential => self.of_writer(),
+            PlacementWorkload::Files { is_flushed, .. } => {
                 let request = self.of_writer();
-                let Operation::Write(blocks) = &request else { return request };
+                let WorkloadOperation::Write(blocks) = &request else { return request };
                 let is_written = |left: &Range<u32>| left.is_empty() && left.end == blocks.end;
                 self.is_flush_due = is_flushed && self.writers.iter().any(is_written);
                 request
             }
-            Workload::Mixed { random_percent } => {
+            PlacementWorkload::Mixed { random_percent } => {
                 let since = written - u64::from(self.blocks);
                 if self.single * 100 <= since * random_percent { self.of_random() } else { self.of_writer() }
             }
-            Workload::Uniform => self.of_random(),
+            PlacementWorkload::Uniform => self.of_random(),
         }
     }
 
-    fn of_random(&mut self) -> Operation {
+    fn of_random(&mut self) -> WorkloadOperation {
         self.single += 1;
         let block = below(&mut self.random, self.blocks);
-        Operation::Write(block..block + 1)
+        WorkloadOperation::Write(block..block + 1)
     }
 
     /// Returns the next request of a writer.
-    fn of_writer(&mut self) -> Operation {
+    fn of_writer(&mut self) -> WorkloadOperation {
         let writer = below(&mut self.random, self.writers.len() as u32) as usize;
         if self.writers[writer].is_empty() {
             self.writers[writer] = match self.workload {
-                Workload::Sequential => 0..self.blocks,
+                PlacementWorkload::Sequential => 0..self.blocks,
                 _ => self.file(),
             };
         }
         let length = 1 + below(&mut self.random, self.request_blocks);
         let left = &mut self.writers[writer];
         let end = left.end.min(left.start + length);
-        Operation::Write(std::mem::replace(&mut left.start, end)..end)
+        WorkloadOperation::Write(std::mem::replace(&mut left.start, end)..end)
     }
 
     /// Returns a random file that no other writer is writing, unless there are too few files.
@@ -204,17 +204,19 @@ fn below(random: &mut SplitMix64, bound: u32) -> u32 {
 mod tests {
     use super::*;
 
+    /// A workload fills the device first, and the same seed repeats the workload.
     #[test]
-    fn workloads_fill_the_device_first_and_a_seed_repeats_them() {
-        for workload in Workload::all(&[1, 8]) {
+    fn workloads_fill_device_first() {
+        for workload in PlacementWorkload::all(&[1, 8]) {
             let run = |seed| {
-                let mut source = workload.operations(&Settings { blocks: 1000, seed, ..Settings::default() });
+                let mut source =
+                    workload.operations(&SimulationSettings { blocks: 1000, seed, ..SimulationSettings::default() });
                 let mut written = 0;
                 let mut seen = vec![false; 1000];
                 let mut operations = Vec::new();
                 while written < 5000 {
                     let operation = source.next(written);
-                    if let Operation::Write(blocks) = &operation {
+                    if let WorkloadOperation::Write(blocks) = &operation {
                         assert!(blocks.start < blocks.end && blocks.end <= 1000, "{workload:?}: {blocks:?}");
                         seen[blocks.start as usize..blocks.end as usize].fill(true);
                         written += u64::from(blocks.end - blocks.start);
@@ -229,13 +231,14 @@ mod tests {
         }
     }
 
+    /// With `random_percent: 30`, three of ten written blocks are single ones.
     #[test]
-    fn three_of_ten_blocks_are_single_ones_where_the_name_says_so() {
-        let mut source =
-            Workload::Mixed { random_percent: 30 }.operations(&Settings { blocks: 4096, ..Settings::default() });
+    fn mixed_workload_has_stated_share() {
+        let mut source = PlacementWorkload::Mixed { random_percent: 30 }
+            .operations(&SimulationSettings { blocks: 4096, ..SimulationSettings::default() });
         let mut written = 0;
         while written < 5 * 4096 {
-            if let Operation::Write(blocks) = source.next(written) {
+            if let WorkloadOperation::Write(blocks) = source.next(written) {
                 written += u64::from(blocks.end - blocks.start);
             }
         }

@@ -1,13 +1,14 @@
 //! The conformance tests of block devices, for devices on donors.
 
-use crate::support::{Serving, create, open, spec};
+use crate::support::{ServingDonor, create, open, spec};
 use nectary_block::conformance::check;
 
+/// A device without redundancy conforms on one donor, and on three of different sizes.
 #[tokio::test]
-async fn a_device_on_one_donor_and_on_three_of_different_sizes_conforms() {
+async fn plain_device_conforms() {
     for sizes in [&[8 << 20][..], &[2 << 20, 4 << 20, 8 << 20]] {
         let make = async |bytes: u64| {
-            let donors: Vec<Serving> = sizes.iter().map(|&bytes| Serving::new(bytes)).collect();
+            let donors: Vec<ServingDonor> = sizes.iter().map(|&bytes| ServingDonor::new(bytes)).collect();
             let spec = spec(&donors.iter().collect::<Vec<_>>(), &format!(",size={bytes}"));
             create(&spec).await.unwrap();
             let device = open(&spec).await.unwrap();
@@ -19,11 +20,12 @@ async fn a_device_on_one_donor_and_on_three_of_different_sizes_conforms() {
     }
 }
 
+/// A mirror conforms on two donors, and on three.
 #[tokio::test]
-async fn a_mirror_on_two_donors_and_on_three_conforms() {
+async fn mirror_device_conforms() {
     for count in [2, 3] {
         let make = async |bytes: u64| {
-            let donors: Vec<Serving> = (0..count).map(|_| Serving::new(16 << 20)).collect();
+            let donors: Vec<ServingDonor> = (0..count).map(|_| ServingDonor::new(16 << 20)).collect();
             let spec = spec(&donors.iter().collect::<Vec<_>>(), &format!(",redundancy=mirror,size={bytes}"));
             create(&spec).await.unwrap();
             let device = open(&spec).await.unwrap();
@@ -34,11 +36,12 @@ async fn a_mirror_on_two_donors_and_on_three_conforms() {
     }
 }
 
+/// A device whose parity is changed in place conforms on three donors, and on five.
 #[tokio::test]
-async fn a_device_with_parity_in_place_conforms_on_three_donors_and_on_five() {
+async fn parity_device_conforms() {
     for count in [3, 5] {
         let make = async |bytes: u64| {
-            let donors: Vec<Serving> = (0..count).map(|_| Serving::new(16 << 20)).collect();
+            let donors: Vec<ServingDonor> = (0..count).map(|_| ServingDonor::new(16 << 20)).collect();
             let spec = spec(&donors.iter().collect::<Vec<_>>(), &format!(",redundancy=parity,size={bytes}"));
             create(&spec).await.unwrap();
             let device = open(&spec).await.unwrap();
@@ -49,11 +52,12 @@ async fn a_device_with_parity_in_place_conforms_on_three_donors_and_on_five() {
     }
 }
 
+/// The device conforms with every policy that logs parity.
 #[tokio::test]
-async fn a_device_that_logs_parity_conforms_with_every_policy() {
+async fn logged_parity_device_conforms() {
     for (policy, count) in [("parity-log", 3), ("parity-cache", 4), ("adaptive", 5)] {
         let make = async |bytes: u64| {
-            let donors: Vec<Serving> = (0..count).map(|_| Serving::new(32 << 20)).collect();
+            let donors: Vec<ServingDonor> = (0..count).map(|_| ServingDonor::new(32 << 20)).collect();
             let spec = spec(&donors.iter().collect::<Vec<_>>(), &format!(",redundancy={policy},size={bytes}"));
             create(&spec).await.unwrap();
             let device = open(&spec).await.unwrap();

@@ -1,9 +1,9 @@
 //! Memory of a donor that is damaged while no client writes: it is never returned as data, also by a client that did not
 //! write it.
 
-use crate::support::{Serving, create, options, spec};
-use nectary_block::{BlockDevice, Buffer, Context, read, write};
-use nectary_ram::check::{Health, check};
+use crate::support::{ServingDonor, create, options, spec};
+use nectary_block::{BlockDevice, Buffer, IoContext, read, write};
+use nectary_ram::check::{RedundancyHealth, check};
 use nectary_ram::live::RedundantDevice;
 
 const BLOCK: usize = 4096;
@@ -19,14 +19,14 @@ fn pattern() -> Vec<u8> {
     (0..64u8).map(|at| at.wrapping_mul(37) ^ 0xc5).collect()
 }
 
-async fn damaged(redundancy: &str) -> (Vec<Serving>, String) {
-    let donors: Vec<Serving> = (0..3).map(|_| Serving::new(20 << 20)).collect();
+async fn damaged(redundancy: &str) -> (Vec<ServingDonor>, String) {
+    let donors: Vec<ServingDonor> = (0..3).map(|_| ServingDonor::new(20 << 20)).collect();
     let named = spec(&donors.iter().collect::<Vec<_>>(), &format!(",redundancy={redundancy}"));
     let sized = spec(&donors.iter().collect::<Vec<_>>(), &format!(",size=6M,redundancy={redundancy}"));
     create(&sized).await.unwrap();
     let device = RedundantDevice::open(options(&named)).await.unwrap();
     write(&device, 0, Buffer::copy_of(&contents())).await.unwrap();
-    device.flush(Context::default()).await.unwrap();
+    device.flush(IoContext::default()).await.unwrap();
     device.detach().await.unwrap();
     drop(device);
     let damaged = donors.iter().map(|donor| donor.donor.rot("disk", &pattern())).find(|damaged| *damaged > 0);
@@ -48,11 +48,11 @@ async fn damage_before_attaching_is_not_returned() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn damage_before_attaching_is_found_and_repaired() {
+async fn damage_before_attach_is_repaired() {
     for redundancy in ["mirror", "parity"] {
         let (_donors, named) = damaged(redundancy).await;
         let checked = check(&options(&named), &mut |_, _| {}).await.unwrap();
-        assert!(checked.health != Health::Healthy && checked.problem_count > 0, "{redundancy}: {checked:?}");
+        assert!(checked.health != RedundancyHealth::Healthy && checked.problem_count > 0, "{redundancy}: {checked:?}");
         let device = RedundantDevice::open(options(&named)).await.unwrap();
         // A change of another block of the stripe neither spreads nor hides it.
         write(&device, ((PLACE + 1) * BLOCK) as u64, Buffer::copy_of(&[7; BLOCK])).await.unwrap();
@@ -67,7 +67,11 @@ async fn damage_before_attaching_is_found_and_repaired() {
         device.detach().await.unwrap();
         drop(device);
         let checked = check(&options(&named), &mut |_, _| {}).await.unwrap();
-        assert_eq!((checked.health, checked.problem_count), (Health::Healthy, 0), "{redundancy}: {checked:?}");
+        assert_eq!(
+            (checked.health, checked.problem_count),
+            (RedundancyHealth::Healthy, 0),
+            "{redundancy}: {checked:?}"
+        );
     }
 }
 
@@ -80,15 +84,15 @@ async fn damaged_unfinished_stripe_leaves_equal_copies() {
     let other: Vec<u8> = pattern().iter().map(|byte| byte ^ 0x5a).collect();
     written[UNFINISHED * BLOCK + 8..UNFINISHED * BLOCK + 72].copy_from_slice(&other);
     for (damaged, has_both) in [(0, false), (1, false), (0, true)] {
-        let donors: Vec<Serving> = (0..3).map(|_| Serving::new(20 << 20)).collect();
+        let donors: Vec<ServingDonor> = (0..3).map(|_| ServingDonor::new(20 << 20)).collect();
         let named = spec(&donors.iter().collect::<Vec<_>>(), ",redundancy=mirror");
         create(&spec(&donors.iter().collect::<Vec<_>>(), ",size=6M,redundancy=mirror")).await.unwrap();
         let device = RedundantDevice::open(options(&named)).await.unwrap();
         write(&device, 0, Buffer::copy_of(&written)).await.unwrap();
         drop(device);
         // Twice, so that nothing is changed.
-        let has = |donor: &&Serving| [(); 2].map(|()| donor.donor.flip("disk", &other)) == [1; 2];
-        let copies: Vec<&Serving> = donors.iter().filter(has).collect();
+        let has = |donor: &&ServingDonor| [(); 2].map(|()| donor.donor.flip("disk", &other)) == [1; 2];
+        let copies: Vec<&ServingDonor> = donors.iter().filter(has).collect();
         assert_eq!(copies.len(), 2);
         // Only one of them has the last write, and it or the other one has damage elsewhere.
         assert_eq!(copies[0].donor.flip("disk", &other), 1);

@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Serving, create, options, spec};
-use nectary_block::{BlockDevice, Buffer, Context, ErrorKind, Survives, read, write};
-use nectary_ram::check::{Health, check};
+use crate::support::{ServingDonor, create, options, spec};
+use nectary_block::{BlockDevice, Buffer, DeviceErrorKind, IoContext, SurvivalLevel, read, write};
+use nectary_ram::check::{RedundancyHealth, check};
 use nectary_ram::live::RedundantDevice;
 
 const BYTES: usize = 6 << 20;
@@ -34,12 +34,12 @@ async fn holds(device: &RedundantDevice, version: u8) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn parity_in_place_survives_a_donor_and_then_another_one() {
-    let mut donors: Vec<Serving> = (0..4).map(|_| Serving::new(8 << 20)).collect();
+async fn parity_survives_successive_donor_losses() {
+    let mut donors: Vec<ServingDonor> = (0..4).map(|_| ServingDonor::new(8 << 20)).collect();
     let sized = spec(&donors.iter().collect::<Vec<_>>(), ",size=6M,redundancy=parity,patience=20s");
     create(&sized).await.unwrap();
     let device = RedundantDevice::open(options(&sized)).await.unwrap();
-    assert_eq!(device.geometry().flush_survives, Survives::Donor);
+    assert_eq!(device.geometry().flush_survives, SurvivalLevel::Donor);
     let (one, two) = (content(1), content(2));
     write(&device, 0, Buffer::copy_of(&one)).await.unwrap();
     // Single blocks, so that old data and parity are read.
@@ -53,24 +53,25 @@ async fn parity_in_place_survives_a_donor_and_then_another_one() {
         write(&device, (block * BLOCK) as u64, Buffer::copy_of(&two[block * BLOCK..][..BLOCK])).await.unwrap();
     }
     holds(&device, 2).await;
-    assert_eq!(device.geometry().flush_survives, Survives::Nothing);
+    assert_eq!(device.geometry().flush_survives, SurvivalLevel::Nothing);
     assert!(number(&device, "reconstructed_reads") > 0);
-    donors.insert(1, Serving::at(socket, 8 << 20));
+    donors.insert(1, ServingDonor::at(socket, 8 << 20));
     wait_for(&device, "rebuilt", 1).await;
     wait_for(&device, "degraded", 0).await;
     donors.remove(2).end().await;
     holds(&device, 2).await;
-    device.discard(0, 1 << 20, Context::default()).await.unwrap();
+    device.discard(0, 1 << 20, IoContext::default()).await.unwrap();
     assert!(read(&device, 0, 1 << 20).await.unwrap().iter().all(|byte| *byte == 0));
     device.detach().await.unwrap();
     drop(device);
     let checked = check(&options(&sized), &mut |_, _| {}).await.unwrap();
-    assert_eq!((checked.health, checked.counts.lost_blocks), (Health::Degraded, 0), "{checked:?}");
+    assert_eq!((checked.health, checked.counts.lost_blocks), (RedundancyHealth::Degraded, 0), "{checked:?}");
 }
 
+/// What a missing donor had of unfinished stripes is an error, never wrong bytes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_missing_donor_had_of_unfinished_stripes_is_an_error_and_never_wrong() {
-    let mut donors: Vec<Serving> = (0..3).map(|_| Serving::new(8 << 20)).collect();
+async fn unfinished_stripes_return_errors() {
+    let mut donors: Vec<ServingDonor> = (0..3).map(|_| ServingDonor::new(8 << 20)).collect();
     let sized = spec(&donors.iter().collect::<Vec<_>>(), ",size=6M,redundancy=parity,patience=20s");
     create(&sized).await.unwrap();
     let device = RedundantDevice::open(options(&sized)).await.unwrap();
@@ -91,7 +92,7 @@ async fn what_a_missing_donor_had_of_unfinished_stripes_is_an_error_and_never_wr
         match read(&device, (block * BLOCK) as u64, BLOCK).await {
             Ok(found) => assert!(found[..] == *expected, "block {block}"),
             Err(error) => {
-                assert_eq!(error.kind, ErrorKind::Io, "{error}");
+                assert_eq!(error.kind, DeviceErrorKind::Io, "{error}");
                 errors += 1;
                 write(&device, (block * BLOCK) as u64, Buffer::copy_of(expected)).await.unwrap();
             }
@@ -102,5 +103,5 @@ async fn what_a_missing_donor_had_of_unfinished_stripes_is_an_error_and_never_wr
     device.detach().await.unwrap();
     drop(device);
     let after = check(&options(&sized), &mut |_, _| {}).await.unwrap();
-    assert_eq!((after.health, after.counts.lost_blocks), (Health::Degraded, 0), "{after:?}");
+    assert_eq!((after.health, after.counts.lost_blocks), (RedundancyHealth::Degraded, 0), "{after:?}");
 }

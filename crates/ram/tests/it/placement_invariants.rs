@@ -2,8 +2,8 @@
 //!
 //! `PLACEMENT_SEED` is the first seed, 0 by default, and `PLACEMENT_RUNS` the number of runs for each policy.
 
-use crate::world::Account;
-use nectary_ram::placement::Policy;
+use crate::world::StepCounts;
+use nectary_ram::placement::RedundancyPolicy;
 
 const RUNS: u64 = 24;
 
@@ -12,10 +12,10 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// Runs a policy with all seeds; returns the counts of all runs together.
-fn all(policy: Policy) -> Account {
+fn all(policy: RedundancyPolicy) -> StepCounts {
     let first = number("PLACEMENT_SEED").unwrap_or(0);
     let runs = number("PLACEMENT_RUNS").unwrap_or(RUNS);
-    let mut all = Account::default();
+    let mut all = StepCounts::default();
     for seed in (0..runs).map(|run| first.wrapping_add(run)) {
         let account = crate::world::run(seed, policy).unwrap_or_else(|broken| panic!("{policy}: {broken}"));
         all.steps += account.steps;
@@ -31,22 +31,22 @@ fn all(policy: Policy) -> Account {
 }
 
 /// Checks that the runs cleaned, flushed and trimmed: otherwise they would prove nothing.
-fn is_covered(account: Account) {
-    let Account { cleaned, freed, flushes, trims, reordered, .. } = account;
+fn is_covered(account: StepCounts) {
+    let StepCounts { cleaned, freed, flushes, trims, reordered, .. } = account;
     assert!([cleaned, freed, flushes, trims, reordered].iter().all(|&count| count > 0), "{account:?}");
 }
 
 #[test]
 fn parity_log_keeps_its_promises() {
-    is_covered(all(Policy::ParityLog));
+    is_covered(all(RedundancyPolicy::ParityLog));
 }
 
 #[test]
 fn parity_cache_keeps_its_promises() {
-    is_covered(all(Policy::ParityCache));
+    is_covered(all(RedundancyPolicy::ParityCache));
 }
 
 #[test]
 fn adaptive_keeps_its_promises() {
-    is_covered(all(Policy::Adaptive));
+    is_covered(all(RedundancyPolicy::Adaptive));
 }

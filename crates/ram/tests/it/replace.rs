@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::{Serving, create, options, spec};
-use nectary_block::{BlockDevice, Buffer, Context, Survives, read, write};
-use nectary_ram::check::{Health, check};
+use crate::support::{ServingDonor, create, options, spec};
+use nectary_block::{BlockDevice, Buffer, IoContext, SurvivalLevel, read, write};
+use nectary_ram::check::{RedundancyHealth, check};
 use nectary_ram::live::{MoveErrorKind, RedundantDevice};
 use tokio::sync::watch;
 
@@ -37,11 +37,11 @@ async fn load(device: Arc<RedundantDevice>, stop: Arc<AtomicBool>, turns: watch:
         let expected = if version == 0 { vec![0; BLOCK as usize] } else { content(other, version) };
         assert!(found[..] == expected[..], "block {other} in turn {turn}");
         if turn.is_multiple_of(50) {
-            device.flush(Context::default()).await.unwrap();
+            device.flush(IoContext::default()).await.unwrap();
         }
         turns.send_replace(turn);
     }
-    device.flush(Context::default()).await.unwrap();
+    device.flush(IoContext::default()).await.unwrap();
     compare(&device, &versions).await;
 }
 
@@ -56,7 +56,7 @@ fn number(device: &RedundantDevice, name: &str) -> u64 {
     device.figures()[0].get(name).unwrap_or_default()
 }
 
-async fn empties(donor: &Serving) {
+async fn empties(donor: &ServingDonor) {
     let deadline = Instant::now() + crate::support::PATIENCE;
     while !donor.donor.figures().devices.is_empty() {
         assert!(Instant::now() < deadline, "{:?}", donor.donor.figures());
@@ -65,9 +65,9 @@ async fn empties(donor: &Serving) {
 }
 
 async fn replaced(redundancy: &str, count: usize) {
-    let mut donors: Vec<Serving> = (0..=count).map(|_| Serving::new(20 << 20)).collect();
+    let mut donors: Vec<ServingDonor> = (0..=count).map(|_| ServingDonor::new(20 << 20)).collect();
     let other = donors.pop().unwrap();
-    let all: Vec<&Serving> = donors.iter().collect();
+    let all: Vec<&ServingDonor> = donors.iter().collect();
     let sized = spec(&all, &format!(",size=6M,redundancy={redundancy}"));
     create(&sized).await.unwrap();
     let device = Arc::new(RedundantDevice::open(options(&sized)).await.unwrap());
@@ -75,7 +75,7 @@ async fn replaced(redundancy: &str, count: usize) {
     let (turns, mut written) = watch::channel(0);
     let working = tokio::spawn(load(device.clone(), stop.clone(), turns));
     written.wait_for(|turn| *turn >= TURNS).await.unwrap();
-    let name = |donor: &Serving| donor.name().trim_matches('"').to_owned();
+    let name = |donor: &ServingDonor| donor.name().trim_matches('"').to_owned();
     let refused = device.replace("h9:7070", &name(&other)).await.unwrap_err();
     let listed = format!("its donors are 1 ({}), 2 ({})", name(&donors[0]), name(&donors[1]));
     assert!(refused.kind == MoveErrorKind::NoSuchDonor && refused.message.contains(&listed), "{refused}");
@@ -86,11 +86,11 @@ async fn replaced(redundancy: &str, count: usize) {
     assert_eq!(refused.kind, MoveErrorKind::Absent, "{refused}");
     assert_eq!(device.spec(), options(&sized).spec());
     device.replace(&name(&donors[0]), &name(&other)).await.unwrap();
-    let present: Vec<&Serving> = std::iter::once(&other).chain(&donors[1..]).collect();
+    let present: Vec<&ServingDonor> = std::iter::once(&other).chain(&donors[1..]).collect();
     let renamed = spec(&present, &format!(",size=6M,redundancy={redundancy}"));
     assert_eq!(device.spec(), options(&renamed).spec(), "the SPEC names the present donors");
     assert_eq!((number(&device, "replaced"), number(&device, "left")), (1, 0), "it was never degraded");
-    let survives = if redundancy == "parity" { Survives::Donor } else { Survives::HostAndDonor };
+    let survives = if redundancy == "parity" { SurvivalLevel::Donor } else { SurvivalLevel::HostAndDonor };
     assert_eq!(device.geometry().flush_survives, survives);
     empties(&donors[0]).await;
     let before = *written.borrow();
@@ -101,16 +101,16 @@ async fn replaced(redundancy: &str, count: usize) {
     drop(device);
     // The other donor has the place; the former one has nothing.
     donors[0] = other;
-    let all: Vec<&Serving> = donors.iter().collect();
+    let all: Vec<&ServingDonor> = donors.iter().collect();
     let sized = spec(&all, &format!(",size=6M,redundancy={redundancy}"));
     let checked = check(&options(&sized), &mut |_, _| {}).await.unwrap();
-    assert_eq!((checked.health, checked.problem_count), (Health::Healthy, 0), "{checked:?}");
+    assert_eq!((checked.health, checked.problem_count), (RedundancyHealth::Healthy, 0), "{checked:?}");
     let device = RedundantDevice::open(options(&sized)).await.unwrap();
     assert_eq!(number(&device, "donors_trusted"), count as u64);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_donor_is_replaced_under_load_and_the_device_is_never_degraded() {
+async fn replace_under_load_never_degrades() {
     replaced("mirror", 2).await;
     replaced("mirror", 3).await;
     for redundancy in ["parity", "parity-log", "adaptive"] {
@@ -118,9 +118,10 @@ async fn a_donor_is_replaced_under_load_and_the_device_is_never_degraded() {
     }
 }
 
+/// A lost donor is replaced by a donor at another address, which gets the whole contents.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_donor_that_is_gone_is_replaced_by_one_at_another_address() {
-    let (one, two, three) = (Serving::new(20 << 20), Serving::new(20 << 20), Serving::new(20 << 20));
+async fn lost_donor_is_replaced() {
+    let (one, two, three) = (ServingDonor::new(20 << 20), ServingDonor::new(20 << 20), ServingDonor::new(20 << 20));
     let sized = spec(&[&one, &two], ",size=6M,redundancy=mirror");
     create(&sized).await.unwrap();
     let device = RedundantDevice::open(options(&sized)).await.unwrap();
@@ -140,9 +141,10 @@ async fn a_donor_that_is_gone_is_replaced_by_one_at_another_address() {
     assert!(found[..] == content(3, 3)[..]);
 }
 
+/// A donor with too little memory is refused as a replacement, and the device stays as it was.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_donor_that_ends_during_the_copy_leaves_the_device_as_it_was() {
-    let (one, two, three) = (Serving::new(20 << 20), Serving::new(20 << 20), Serving::new(4 << 20));
+async fn unsuitable_replacement_changes_nothing() {
+    let (one, two, three) = (ServingDonor::new(20 << 20), ServingDonor::new(20 << 20), ServingDonor::new(4 << 20));
     let sized = spec(&[&one, &two], ",size=6M,redundancy=mirror");
     create(&sized).await.unwrap();
     let device = RedundantDevice::open(options(&sized)).await.unwrap();

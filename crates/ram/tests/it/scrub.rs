@@ -1,10 +1,10 @@
 //! The scrub finds a flipped bit on a donor while the device is used, and repairs it if anyone knows the right bytes.
 
-use crate::support::{Serving, create, options, spec};
-use nectary_block::{BlockDevice, Buffer, Context, read, write};
-use nectary_ram::check::{Health, check};
+use crate::support::{ServingDonor, create, options, spec};
+use nectary_block::{BlockDevice, Buffer, IoContext, read, write};
+use nectary_ram::check::{RedundancyHealth, check};
 use nectary_ram::live::RedundantDevice;
-use nectary_ram::scrub::Findings;
+use nectary_ram::scrub::ScrubFindings;
 
 const BLOCK: usize = 4096;
 /// The block with the pattern, in the middle of a long write.
@@ -21,30 +21,30 @@ fn contents() -> Vec<u8> {
     contents
 }
 
-async fn device(donors: &[Serving], redundancy: &str) -> (String, RedundantDevice) {
+async fn device(donors: &[ServingDonor], redundancy: &str) -> (String, RedundantDevice) {
     let sized = spec(&donors.iter().collect::<Vec<_>>(), &format!(",size=6M,redundancy={redundancy}"));
     create(&sized).await.unwrap();
     let device = RedundantDevice::open(options(&sized)).await.unwrap();
     write(&device, 0, Buffer::copy_of(&contents())).await.unwrap();
-    device.flush(Context::default()).await.unwrap();
+    device.flush(IoContext::default()).await.unwrap();
     (sized, device)
 }
 
-fn flip_one(donors: &[Serving]) {
+fn flip_one(donors: &[ServingDonor]) {
     let flipped = donors.iter().map(|donor| donor.donor.flip("disk", &pattern())).find(|flipped| *flipped > 0);
     assert_eq!(flipped, Some(1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flipped_bit_is_repaired_before_anyone_reads_it() {
+async fn scrub_repairs_flipped_bit() {
     for redundancy in ["mirror", "parity", "parity-log", "parity-cache", "adaptive"] {
-        let donors: Vec<Serving> = (0..3).map(|_| Serving::new(20 << 20)).collect();
+        let donors: Vec<ServingDonor> = (0..3).map(|_| ServingDonor::new(20 << 20)).collect();
         let (sized, device) = device(&donors, redundancy).await;
-        assert_eq!(device.scrub().await.unwrap(), Findings::default(), "{redundancy}");
+        assert_eq!(device.scrub().await.unwrap(), ScrubFindings::default(), "{redundancy}");
         flip_one(&donors);
         let found = device.scrub().await.unwrap();
-        assert_eq!(found, Findings { repaired: 1, ..Findings::default() }, "{redundancy}");
-        assert_eq!(device.scrub().await.unwrap(), Findings::default(), "{redundancy}");
+        assert_eq!(found, ScrubFindings { repaired: 1, ..ScrubFindings::default() }, "{redundancy}");
+        assert_eq!(device.scrub().await.unwrap(), ScrubFindings::default(), "{redundancy}");
         let figures = device.figures();
         let number = |name: &str| figures[0].get(name);
         assert_eq!(
@@ -55,33 +55,38 @@ async fn a_flipped_bit_is_repaired_before_anyone_reads_it() {
         device.detach().await.unwrap();
         drop(device);
         let checked = check(&options(&sized), &mut |_, _| {}).await.unwrap();
-        assert_eq!((checked.health, checked.problem_count), (Health::Healthy, 0), "{redundancy}: {checked:?}");
+        assert_eq!(
+            (checked.health, checked.problem_count),
+            (RedundancyHealth::Healthy, 0),
+            "{redundancy}: {checked:?}"
+        );
     }
 }
 
+/// A client that has not written a block learns it in its first pass, and repairs nothing before that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_did_not_write_a_block_knows_it_after_one_pass_and_before_that_repairs_nothing() {
-    let donors: Vec<Serving> = (0..2).map(|_| Serving::new(20 << 20)).collect();
+async fn scrub_repairs_after_first_pass() {
+    let donors: Vec<ServingDonor> = (0..2).map(|_| ServingDonor::new(20 << 20)).collect();
     let (sized, first) = device(&donors, "mirror").await;
     first.detach().await.unwrap();
     drop(first);
     let second = RedundantDevice::open(options(&sized)).await.unwrap();
-    assert_eq!(second.scrub().await.unwrap(), Findings::default());
+    assert_eq!(second.scrub().await.unwrap(), ScrubFindings::default());
     flip_one(&donors);
-    assert_eq!(second.scrub().await.unwrap(), Findings { repaired: 1, ..Findings::default() });
+    assert_eq!(second.scrub().await.unwrap(), ScrubFindings { repaired: 1, ..ScrubFindings::default() });
     second.detach().await.unwrap();
     drop(second);
     flip_one(&donors);
     let third = RedundantDevice::open(options(&sized)).await.unwrap();
     for _ in 0..2 {
-        assert_eq!(third.scrub().await.unwrap(), Findings { doubtful: 1, ..Findings::default() });
+        assert_eq!(third.scrub().await.unwrap(), ScrubFindings { doubtful: 1, ..ScrubFindings::default() });
     }
     // Once it is written again, it is known.
     let block = contents()[PLACE * BLOCK..(PLACE + 1) * BLOCK].to_vec();
     write(&third, (PLACE * BLOCK) as u64, Buffer::copy_of(&block)).await.unwrap();
-    assert_eq!(third.scrub().await.unwrap(), Findings::default());
+    assert_eq!(third.scrub().await.unwrap(), ScrubFindings::default());
     // If both copies are damaged, nobody has the right bytes.
     assert_eq!(donors.iter().map(|donor| donor.donor.flip("disk", &pattern())).sum::<usize>(), 2);
-    assert_eq!(third.scrub().await.unwrap(), Findings { lost: 1, ..Findings::default() });
+    assert_eq!(third.scrub().await.unwrap(), ScrubFindings { lost: 1, ..ScrubFindings::default() });
     assert!(read(&third, (PLACE * BLOCK) as u64, BLOCK).await.is_err());
 }

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use nectary_block::{Error, OpenOptions, Registry, SharedDevice};
-use nectary_nbd::{Exports, Listen, Server, ServerOptions};
+use nectary_block::{DeviceRegistry, Error, OpenOptions, SharedDevice};
+use nectary_nbd::{ExportTable, ListenEndpoint, NetworkBlockServer, ServerOptions};
 use nectary_ram::device::{self, RamOptions};
 use nectary_ram::donor::{Donor, DonorOptions};
 
@@ -14,16 +14,16 @@ use nectary_ram::donor::{Donor, DonorOptions};
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A donor with a Unix socket on which it serves.
-pub struct Serving {
+pub struct ServingDonor {
     pub donor: Donor,
-    pub server: Server,
+    pub server: NetworkBlockServer,
     pub socket: PathBuf,
 }
 
-impl Serving {
+impl ServingDonor {
     /// Makes a donor with memory on demand.
-    pub fn new(memory_bytes: u64) -> Serving {
-        Serving::at(Serving::free_socket(), memory_bytes)
+    pub fn new(memory_bytes: u64) -> ServingDonor {
+        ServingDonor::at(ServingDonor::free_socket(), memory_bytes)
     }
 
     fn free_socket() -> PathBuf {
@@ -37,37 +37,37 @@ impl Serving {
     }
 
     /// Makes a donor on a given socket.
-    pub fn at(socket: PathBuf, memory_bytes: u64) -> Serving {
-        let donor = Donor::new(Serving::options(memory_bytes)).unwrap();
-        let server = Serving::serve(&donor, socket.clone());
-        Serving { donor, server, socket }
+    pub fn at(socket: PathBuf, memory_bytes: u64) -> ServingDonor {
+        let donor = Donor::new(ServingDonor::options(memory_bytes)).unwrap();
+        let server = ServingDonor::serve(&donor, socket.clone());
+        ServingDonor { donor, server, socket }
     }
 
     /// Makes a donor that gives a bounded part of its memory to one device.
-    pub fn with_quota(memory_bytes: u64, quota_bytes: u64) -> Serving {
-        let options = DonorOptions { quota_bytes: Some(quota_bytes), ..Serving::options(memory_bytes) };
-        let (donor, socket) = (Donor::new(options).unwrap(), Serving::free_socket());
-        let server = Serving::serve(&donor, socket.clone());
-        Serving { donor, server, socket }
+    pub fn with_quota(memory_bytes: u64, quota_bytes: u64) -> ServingDonor {
+        let options = DonorOptions { quota_bytes: Some(quota_bytes), ..ServingDonor::options(memory_bytes) };
+        let (donor, socket) = (Donor::new(options).unwrap(), ServingDonor::free_socket());
+        let server = ServingDonor::serve(&donor, socket.clone());
+        ServingDonor { donor, server, socket }
     }
 
     /// Serves memory again that was served before.
-    pub fn again(donor: Donor, socket: PathBuf) -> Serving {
-        let server = Serving::serve(&donor, socket.clone());
-        Serving { donor, server, socket }
+    pub fn again(donor: Donor, socket: PathBuf) -> ServingDonor {
+        let server = ServingDonor::serve(&donor, socket.clone());
+        ServingDonor { donor, server, socket }
     }
 
-    fn serve(donor: &Donor, socket: PathBuf) -> Server {
-        let exports = Exports::of(donor.source());
-        Server::start(&[Listen::Unix(socket)], exports, ServerOptions::default()).unwrap()
+    fn serve(donor: &Donor, socket: PathBuf) -> NetworkBlockServer {
+        let exports = ExportTable::of(donor.source());
+        NetworkBlockServer::start(&[ListenEndpoint::Unix(socket)], exports, ServerOptions::default()).unwrap()
     }
 
     /// Ends all connections and listens again with the same memory, as after an interruption of the network.
-    pub async fn cut(self) -> Serving {
-        let Serving { donor, server, socket } = self;
+    pub async fn cut(self) -> ServingDonor {
+        let ServingDonor { donor, server, socket } = self;
         server.stop().await.unwrap();
-        let server = Serving::serve(&donor, socket.clone());
-        Serving { donor, server, socket }
+        let server = ServingDonor::serve(&donor, socket.clone());
+        ServingDonor { donor, server, socket }
     }
 
     /// Ends the donor; its memory is lost.
@@ -83,14 +83,14 @@ impl Serving {
 }
 
 /// Returns the SPEC of a device on donors.
-pub fn spec(donors: &[&Serving], more: &str) -> String {
+pub fn spec(donors: &[&ServingDonor], more: &str) -> String {
     let names: Vec<String> = donors.iter().map(|donor| donor.name()).collect();
     format!("ram({},id=disk{more})", names.join(","))
 }
 
 /// Returns the registry with the names that the tests' SPECs use.
-pub fn registry() -> Registry {
-    let mut registry = Registry::with_builtins();
+pub fn registry() -> DeviceRegistry {
+    let mut registry = DeviceRegistry::with_builtins();
     nectary_nbd::register(&mut registry);
     device::register(&mut registry);
     registry

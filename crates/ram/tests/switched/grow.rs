@@ -3,10 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Serving, create, open, options, spec};
-use nectary_block::{Buffer, Context, Error, ErrorKind, SharedDevice, read, write};
-use nectary_nbd::{Export, Exports, Listen, Server, ServerOptions};
-use nectary_ram::check::{Health, check};
+use crate::support::{ServingDonor, create, open, options, spec};
+use nectary_block::{Buffer, DeviceErrorKind, Error, IoContext, SharedDevice, read, write};
+use nectary_nbd::{Export, ExportTable, ListenEndpoint, NetworkBlockServer, ServerOptions};
+use nectary_ram::check::{RedundancyHealth, check};
 use nectary_ram::device::{self, grow};
 use nectary_ram::live::planted;
 use tokio::sync::RwLock;
@@ -29,7 +29,7 @@ async fn settled<T>(mut work: impl AsyncFnMut() -> Result<T, Error>) -> Result<T
     let deadline = Instant::now() + crate::support::PATIENCE;
     loop {
         match work().await {
-            Err(error) if error.kind == ErrorKind::Busy && Instant::now() < deadline => {
+            Err(error) if error.kind == DeviceErrorKind::Busy && Instant::now() < deadline => {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             ended => return ended,
@@ -40,7 +40,7 @@ async fn settled<T>(mut work: impl AsyncFnMut() -> Result<T, Error>) -> Result<T
 async fn fill(device: &SharedDevice, version: usize) {
     let size = device.geometry().size_bytes as usize;
     write(&**device, 0, Buffer::copy_of(&contents(version, size))).await.unwrap();
-    device.flush(Context::default()).await.unwrap();
+    device.flush(IoContext::default()).await.unwrap();
 }
 
 /// Detaches a device. On a busy machine a donor may be late and left; it is filled first.
@@ -77,13 +77,13 @@ async fn is_filled(device: &SharedDevice, version: usize) {
 async fn is_healthy(named: &str) {
     if !named.contains("redundancy=none") {
         let checked = settled(async || check(&options(named), &mut |_, _| {}).await).await.unwrap();
-        assert_eq!((checked.health, checked.problem_count), (Health::Healthy, 0), "{named}: {checked:?}");
+        assert_eq!((checked.health, checked.problem_count), (RedundancyHealth::Healthy, 0), "{named}: {checked:?}");
     }
 }
 
-async fn made(redundancy: &str, count: usize, memory: u64) -> (Vec<Serving>, String) {
-    let donors: Vec<Serving> = (0..count).map(|_| Serving::new(memory)).collect();
-    let all: Vec<&Serving> = donors.iter().collect();
+async fn made(redundancy: &str, count: usize, memory: u64) -> (Vec<ServingDonor>, String) {
+    let donors: Vec<ServingDonor> = (0..count).map(|_| ServingDonor::new(memory)).collect();
+    let all: Vec<&ServingDonor> = donors.iter().collect();
     create(&spec(&all, &format!(",size={},redundancy={redundancy}", SIZES[0]))).await.unwrap();
     let named = spec(&all, &format!(",redundancy={redundancy}"));
     let device = settled(async || open(&named).await).await.unwrap();
@@ -93,7 +93,7 @@ async fn made(redundancy: &str, count: usize, memory: u64) -> (Vec<Serving>, Str
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_device_has_stays_when_it_grows_and_what_it_gets_is_zeroes() {
+async fn growing_keeps_data_adds_zeroes() {
     let _turn = crate::turn(module_path!());
     let _others = ALONE.read().await;
     for (redundancy, count) in KINDS {
@@ -114,37 +114,38 @@ async fn what_a_device_has_stays_when_it_grows_and_what_it_gets_is_zeroes() {
         is_right(&device, 3, SIZES[2]).await;
         // While a client has the device, it does not grow.
         let busy = grow(&options(&named), 2 * SIZES[2] as u64).await.unwrap_err();
-        assert_eq!(busy.kind, ErrorKind::Busy, "{busy}");
+        assert_eq!(busy.kind, DeviceErrorKind::Busy, "{busy}");
         close(device).await;
         let smaller = settled(async || grow(&options(&named), SIZES[0] as u64).await).await.unwrap_err();
-        assert!(smaller.kind == ErrorKind::Invalid && smaller.detail.contains("does not shrink"), "{smaller}");
+        assert!(smaller.kind == DeviceErrorKind::Invalid && smaller.detail.contains("does not shrink"), "{smaller}");
         let odd = grow(&options(&named), 2 * SIZES[2] as u64 + 1).await.unwrap_err();
-        assert!(odd.kind == ErrorKind::Invalid && odd.detail.contains("multiple"), "{odd}");
+        assert!(odd.kind == DeviceErrorKind::Invalid && odd.detail.contains("multiple"), "{odd}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_donor_that_has_too_little_memory_is_named_with_what_it_lacks() {
+async fn grow_names_donors_lacking_memory() {
     let _turn = crate::turn(module_path!());
     let _others = ALONE.read().await;
     for (redundancy, count) in KINDS {
         let (donors, named) = made(redundancy, count, 20 << 20).await;
         let full = settled(async || grow(&options(&named), 400 << 20).await).await.unwrap_err();
-        assert_eq!(full.kind, ErrorKind::Full, "{full}");
+        assert_eq!(full.kind, DeviceErrorKind::Full, "{full}");
         assert!(donors.iter().all(|donor| full.detail.contains(&donor.socket.display().to_string())), "{full}");
         let device = settled(async || open(&named).await).await.unwrap();
         is_right(&device, 1, SIZES[0]).await;
     }
 }
 
+/// The error names the donor with the small quota, and nothing is changed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_donor_whose_quota_is_too_small_is_named_before_anything_is_changed() {
+async fn grow_past_quota_changes_nothing() {
     let _turn = crate::turn(module_path!());
     let _others = ALONE.read().await;
     for (redundancy, count) in KINDS {
-        let mut donors: Vec<Serving> = (1..count).map(|_| Serving::new(MEMORY)).collect();
-        donors.push(Serving::with_quota(MEMORY, 12 << 20));
-        let all: Vec<&Serving> = donors.iter().collect();
+        let mut donors: Vec<ServingDonor> = (1..count).map(|_| ServingDonor::new(MEMORY)).collect();
+        donors.push(ServingDonor::with_quota(MEMORY, 12 << 20));
+        let all: Vec<&ServingDonor> = donors.iter().collect();
         create(&spec(&all, &format!(",size={},redundancy={redundancy}", SIZES[0]))).await.unwrap();
         let named = spec(&all, &format!(",redundancy={redundancy}"));
         let sizes = || donors.iter().map(|donor| donor.donor.figures().devices[0].size_bytes).collect::<Vec<_>>();
@@ -153,7 +154,10 @@ async fn a_donor_whose_quota_is_too_small_is_named_before_anything_is_changed() 
         let size = if redundancy == "none" { 180 << 20 } else { 40 << 20 };
         let full = settled(async || grow(&options(&named), size).await).await.unwrap_err();
         let name = donors[count - 1].socket.display().to_string();
-        assert!(full.kind == ErrorKind::Full && full.detail.contains(&name) && full.detail.contains("quota"), "{full}");
+        assert!(
+            full.kind == DeviceErrorKind::Full && full.detail.contains(&name) && full.detail.contains("quota"),
+            "{full}"
+        );
         assert!(full.detail.contains("12M"), "{full}");
         assert_eq!(sizes(), before, "{redundancy}");
         let grown = settled(async || grow(&options(&named), SIZES[2] as u64).await).await.unwrap();
@@ -165,17 +169,19 @@ async fn a_donor_whose_quota_is_too_small_is_named_before_anything_is_changed() 
     }
 }
 
+/// A device without redundancy grows on another NBD server, up to the size of its export.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_nbd_server_grows_with_a_device_without_redundancy_within_its_export_alone() {
+async fn foreign_server_grows_within_export() {
     let _turn = crate::turn(module_path!());
     let _others = ALONE.read().await;
     let socket = std::env::temp_dir().join(format!("nectary-ram-grow-other-{}.sock", std::process::id()));
     let memory = nectary_block::MemoryDevice::from_image(vec![0xa5; 4 << 20]);
     let export = Export::new("any", "", std::sync::Arc::new(memory), false).unwrap();
-    let exports = Exports::new(vec![export]).unwrap();
-    let _server = Server::start(&[Listen::Unix(socket.clone())], exports, ServerOptions::default()).unwrap();
+    let exports = ExportTable::new(vec![export]).unwrap();
+    let _server =
+        NetworkBlockServer::start(&[ListenEndpoint::Unix(socket.clone())], exports, ServerOptions::default()).unwrap();
     let other = format!("\"nbd+unix:///any?socket={}\"", socket.display());
-    let donor = Serving::new(4 << 20);
+    let donor = ServingDonor::new(4 << 20);
     let named = format!("ram({},{other},id=disk)", donor.name());
     // What the server held before is overwritten, also where the device grows.
     device::create(&options(&named.replace(",id", &format!(",size={},id", SIZES[0]))), true).await.unwrap();
@@ -189,21 +195,21 @@ async fn another_nbd_server_grows_with_a_device_without_redundancy_within_its_ex
     close(device).await;
     let full = settled(async || grow(&options(&named), 9 << 20).await).await.unwrap_err();
     let name = socket.display().to_string();
-    assert!(full.kind == ErrorKind::Full && full.detail.contains(&name), "{full}");
+    assert!(full.kind == DeviceErrorKind::Full && full.detail.contains(&name), "{full}");
     let most = 2 * ((4 << 20) - (64 << 10));
     settled(async || grow(&options(&named), most).await).await.unwrap();
     let device = settled(async || open(&named).await).await.unwrap();
     assert_eq!(device.geometry().size_bytes, most);
     is_right(&device, 2, SIZES[1]).await;
     close(device).await;
-    let third = Serving::new(4 << 20);
+    let third = ServingDonor::new(4 << 20);
     let named = format!("ram({},{other},{},id=disk,redundancy=parity)", donor.name(), third.name());
     let refused = grow(&options(&named), 9 << 20).await.unwrap_err();
-    assert!(refused.kind == ErrorKind::Unsupported && refused.detail.contains("redundancy=none"), "{refused}");
+    assert!(refused.kind == DeviceErrorKind::Unsupported && refused.detail.contains("redundancy=none"), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_donor_a_device_does_not_grow() {
+async fn grow_needs_all_donors() {
     let _turn = crate::turn(module_path!());
     let _others = ALONE.read().await;
     planted::hasten();
@@ -211,12 +217,13 @@ async fn without_a_donor_a_device_does_not_grow() {
         let (mut donors, named) = made(redundancy, count, MEMORY).await;
         donors.remove(0).end().await;
         let absent = settled(async || grow(&options(&named), SIZES[1] as u64).await).await.unwrap_err();
-        assert_eq!(absent.kind, ErrorKind::Absent, "{absent}");
+        assert_eq!(absent.kind, DeviceErrorKind::Absent, "{absent}");
     }
 }
 
+/// A donor that is lost after growing is filled with its larger part.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_donor_that_is_lost_after_growing_is_filled_with_the_larger_part() {
+async fn donor_lost_after_growing_is_refilled() {
     let _turn = crate::turn(module_path!());
     let _others = ALONE.read().await;
     planted::hasten();
@@ -225,7 +232,7 @@ async fn a_donor_that_is_lost_after_growing_is_filled_with_the_larger_part() {
         settled(async || grow(&options(&named), SIZES[1] as u64).await).await.unwrap();
         let device = settled(async || open(&named).await).await.unwrap();
         fill(&device, 2).await;
-        let again = Serving::at(donors.remove(0).end().await, MEMORY);
+        let again = ServingDonor::at(donors.remove(0).end().await, MEMORY);
         donors.insert(0, again);
         is_filled(&device, 2).await;
         is_right(&device, 2, SIZES[1]).await;
@@ -234,8 +241,9 @@ async fn a_donor_that_is_lost_after_growing_is_filled_with_the_larger_part() {
     }
 }
 
+/// What the device gains reads as zeroes, although a donor and a client were lost together before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_device_with_parity_gets_is_zeroes_although_a_donor_was_lost_with_a_client() {
+async fn parity_grows_zeroes_after_losses() {
     let _turn = crate::turn(module_path!());
     let _others = ALONE.read().await;
     planted::hasten();
@@ -248,7 +256,7 @@ async fn what_a_device_with_parity_gets_is_zeroes_although_a_donor_was_lost_with
     let socket = donors.remove(2).end().await;
     let device = settled(async || open(&named).await).await.unwrap();
     assert_eq!(device.figures()[0].get("degraded"), Some(1));
-    donors.push(Serving::at(socket, MEMORY));
+    donors.push(ServingDonor::at(socket, MEMORY));
     is_filled(&device, 1).await;
     close(device).await;
     settled(async || grow(&options(&named), SIZES[1] as u64).await).await.unwrap();
@@ -285,8 +293,9 @@ async fn killed(redundancy: &str, count: usize, steps: u64) -> Option<usize> {
     Some(size)
 }
 
+/// A client killed while it grows a device leaves the former or the new size.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_is_killed_at_any_step_leaves_the_former_or_the_new_size() {
+async fn grow_survives_kill_at_any_step() {
     let _turn = crate::turn(module_path!());
     let _alone = ALONE.write().await;
     for (redundancy, count) in [("none", 2), ("mirror", 2), ("parity", 3), ("adaptive", 3)] {

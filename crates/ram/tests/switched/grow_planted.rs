@@ -3,8 +3,8 @@
 
 use std::time::Instant;
 
-use crate::support::{Serving, create, open, options, spec};
-use nectary_block::{Buffer, Context, Error, ErrorKind, read, write};
+use crate::support::{ServingDonor, create, open, options, spec};
+use nectary_block::{Buffer, DeviceErrorKind, Error, IoContext, read, write};
 use nectary_ram::check::check;
 use nectary_ram::device::grow;
 use nectary_ram::live::planted::{self, Bug, plant};
@@ -18,7 +18,7 @@ async fn settled<T>(mut work: impl AsyncFnMut() -> Result<T, Error>) -> T {
     loop {
         match work().await {
             Ok(done) => return done,
-            Err(error) => assert!(error.kind == ErrorKind::Busy && Instant::now() < deadline, "{error}"),
+            Err(error) => assert!(error.kind == DeviceErrorKind::Busy && Instant::now() < deadline, "{error}"),
         }
         tokio::task::yield_now().await;
     }
@@ -27,13 +27,13 @@ async fn settled<T>(mut work: impl AsyncFnMut() -> Result<T, Error>) -> T {
 /// Writes a device, and lets it grow; the client is killed before its step number `steps`. Returns whether the device
 /// is right.
 async fn is_right(steps: u64) -> bool {
-    let donors: Vec<Serving> = [16, 14].map(|megabytes| Serving::new(megabytes << 20)).into();
+    let donors: Vec<ServingDonor> = [16, 14].map(|megabytes| ServingDonor::new(megabytes << 20)).into();
     let named = spec(&donors.iter().collect::<Vec<_>>(), "");
     create(&named.replace(",id", &format!(",size={SIZE},id"))).await.unwrap();
     let contents: Vec<u8> = (0..SIZE).map(|at| (at >> 16) as u8).collect();
     let device = settled(async || open(&named).await).await;
     write(&*device, 0, Buffer::copy_of(&contents)).await.unwrap();
-    device.flush(Context::default()).await.unwrap();
+    device.flush(IoContext::default()).await.unwrap();
     drop(device);
     planted::stop_after(steps);
     tokio::select! {
@@ -49,7 +49,7 @@ async fn is_right(steps: u64) -> bool {
 
 /// Lets a device with parity grow from the middle of a stripe; returns the number of problems that a check finds.
 async fn problems_of_parity() -> u64 {
-    let donors: Vec<Serving> = (0..3).map(|_| Serving::new(16 << 20)).collect();
+    let donors: Vec<ServingDonor> = (0..3).map(|_| ServingDonor::new(16 << 20)).collect();
     let named = spec(&donors.iter().collect::<Vec<_>>(), ",redundancy=parity");
     create(&named.replace(",id", &format!(",size={SIZE},id"))).await.unwrap();
     let device = settled(async || open(&named).await).await;
@@ -59,8 +59,9 @@ async fn problems_of_parity() -> u64 {
     settled(async || check(&options(&named), &mut |_, _| {}).await).await.problem_count
 }
 
+/// The planted bugs move bytes, store a size before there is room for it, or lose parity.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bytes_that_have_moved_a_size_without_room_and_lost_parity_are_found() {
+async fn planted_grow_bugs_are_caught() {
     let _turn = crate::turn(module_path!());
     assert!(is_right(u64::MAX).await && is_right(0).await && problems_of_parity().await == 0);
     for (bug, steps) in [(Bug::FormersIgnored, u64::MAX), (Bug::SizeBeforeRoom, 0)] {

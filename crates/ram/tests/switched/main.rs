@@ -23,17 +23,17 @@ static RUNNING: Mutex<(&str, usize)> = Mutex::new(("", 0));
 static IS_FREE: Condvar = Condvar::new();
 
 /// The turn of a module; it ends with the last test that has it.
-struct Turn;
+struct ModuleTurn;
 
 /// Waits until no test of another module runs.
-fn turn(module: &'static str) -> Turn {
+fn turn(module: &'static str) -> ModuleTurn {
     let is_other = |running: &mut (&str, usize)| running.1 > 0 && running.0 != module;
     let mut running = IS_FREE.wait_while(running(), is_other).unwrap_or_else(PoisonError::into_inner);
     *running = (module, running.1 + 1);
-    Turn
+    ModuleTurn
 }
 
-impl Drop for Turn {
+impl Drop for ModuleTurn {
     fn drop(&mut self) {
         running().1 -= 1;
         IS_FREE.notify_all();

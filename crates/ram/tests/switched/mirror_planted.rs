@@ -1,27 +1,27 @@
 //! The checks of the live mirror detect two planted bugs: a donor that still serves an earlier owner, and a driver that
 //! reports lost requests as done.
 
-use crate::support::{Serving, create, open, options, registry, spec};
-use nectary_block::{BlockDevice, Buffer, Context, OpenOptions, SharedDevice, WriteFlags, read, write};
-use nectary_nbd::{ConnectOptions, NbdDevice, Url, info};
+use crate::support::{ServingDonor, create, open, options, registry, spec};
+use nectary_block::{BlockDevice, Buffer, IoContext, OpenOptions, SharedDevice, WriteFlags, read, write};
+use nectary_nbd::{ConnectOptions, ExportUrl, NbdDevice, info};
 use nectary_ram::device::delete;
-use nectary_ram::donor::name::{ExportName, PAGE_NAME, Session};
-use nectary_ram::donor::page::Page;
-use nectary_ram::format::{Stamp, Swap, WINDOW_BYTES, WindowState};
+use nectary_ram::donor::name::{ExportName, PAGE_NAME, SessionName};
+use nectary_ram::donor::page::DonorPage;
+use nectary_ram::format::{RecordStamp, RecordSwap, WINDOW_BYTES, WindowState};
 use nectary_ram::live::planted::{self, Bug, plant};
 
 const SIZED: &str = ",size=6M,redundancy=mirror,patience=5s";
 const BYTES: usize = 6 << 20;
 
 /// Opens a session with a donor, as any NBD client does.
-async fn session(donor: &Serving, client: u64) -> NbdDevice {
+async fn session(donor: &ServingDonor, client: u64) -> NbdDevice {
     let url = |export: &str| {
-        let url = Url::parse(&format!("nbd+unix:///?socket={}", donor.socket.display())).unwrap();
-        Url { export: export.to_owned(), connections: Some(1), ..url }
+        let url = ExportUrl::parse(&format!("nbd+unix:///?socket={}", donor.socket.display())).unwrap();
+        ExportUrl { export: export.to_owned(), connections: Some(1), ..url }
     };
     let page = info(&url(PAGE_NAME), &ConnectOptions::default()).await.unwrap().description.unwrap();
-    let incarnation = Page::parse(&page).unwrap().incarnation;
-    let session = Session { incarnation, client, epoch: 1, has_metadata: true, only_reads: false };
+    let incarnation = DonorPage::parse(&page).unwrap().incarnation;
+    let session = SessionName { incarnation, client, epoch: 1, has_metadata: true, only_reads: false };
     let name = ExportName { id: "disk".to_owned(), size_bytes: None, session: Some(session) };
     let mut options = ConnectOptions::default();
     options.is_single_session = true;
@@ -37,7 +37,7 @@ async fn window(device: &NbdDevice) -> WindowState {
 /// Returns what an earlier owner can still do on a donor after another client took the device over; every entry is an
 /// error.
 async fn late_writes() -> Vec<&'static str> {
-    let (one, two) = (Serving::new(8 << 20), Serving::new(8 << 20));
+    let (one, two) = (ServingDonor::new(8 << 20), ServingDonor::new(8 << 20));
     let sized = spec(&[&one, &two], SIZED);
     create(&sized).await.unwrap();
     let early = session(&one, 77).await;
@@ -49,17 +49,19 @@ async fn late_writes() -> Vec<&'static str> {
         found.push("a session that is no owner has written");
     }
     // An exchange that expects another stamp changes nothing.
-    let wrong = Swap { expected: Stamp { generation: 99, client: 1, revision: 1 }, record: &state.record };
-    let swap = async |swap: &Swap<'_>| {
+    let wrong = RecordSwap { expected: RecordStamp { generation: 99, client: 1, revision: 1 }, record: &state.record };
+    let swap = async |swap: &RecordSwap<'_>| {
         let buffers = vec![Buffer::copy_of(&swap.encode())];
-        early.write_at(at, buffers, WriteFlags::default(), Context::default()).await.is_ok()
+        early.write_at(at, buffers, WriteFlags::default(), IoContext::default()).await.is_ok()
     };
     assert!(!swap(&wrong).await && !window(&early).await.is_owner);
-    let right = Swap { expected: Stamp::of(&state.record), record: &state.record };
+    let right = RecordSwap { expected: RecordStamp::of(&state.record), record: &state.record };
     assert!(swap(&right).await && window(&early).await.is_owner);
     write(&early, 0, Buffer::copy_of(&[0; 4096])).await.unwrap();
     // The window cannot be read together with blocks, and cannot be discarded.
-    assert!(read(&early, at - 4096, 8192).await.is_err() && early.discard(at, 4096, Context::default()).await.is_err());
+    assert!(
+        read(&early, at - 4096, 8192).await.is_err() && early.discard(at, 4096, IoContext::default()).await.is_err()
+    );
     let device = registry().open(&sized, &OpenOptions { take_over: true, ..OpenOptions::default() }).await.unwrap();
     write(&*device, 0, Buffer::copy_of(&vec![5; BYTES])).await.unwrap();
     // The write is sent directly, because the machine would stop using such a connection.
@@ -74,7 +76,7 @@ async fn late_writes() -> Vec<&'static str> {
 
 /// Returns the number of wrong bytes and errors after connections were cut during writes, with the other donor gone.
 async fn lost_writes(rounds: u8) -> usize {
-    let (mut one, two) = (Serving::new(8 << 20), Serving::new(8 << 20));
+    let (mut one, two) = (ServingDonor::new(8 << 20), ServingDonor::new(8 << 20));
     let sized = spec(&[&one, &two], SIZED);
     create(&sized).await.unwrap();
     let device = open(&sized).await.unwrap();
@@ -105,13 +107,13 @@ async fn lost_writes(rounds: u8) -> usize {
 
 async fn write_part(device: SharedDevice, offset: u64, byte: u8) {
     let data = Buffer::copy_of(&vec![byte; 64 << 10]);
-    device.write_at(offset, vec![data], WriteFlags::default(), Context::default()).await.unwrap();
+    device.write_at(offset, vec![data], WriteFlags::default(), IoContext::default()).await.unwrap();
 }
 
 /// Returns the number of bytes of a deleted device that the next one with its name has. The client that deletes is killed
 /// when no donor has the record any more, and before one of them has freed what is behind it.
 async fn remains_of_a_deletion() -> usize {
-    let (one, two) = (Serving::new(8 << 20), Serving::new(8 << 20));
+    let (one, two) = (ServingDonor::new(8 << 20), ServingDonor::new(8 << 20));
     let sized = spec(&[&one, &two], SIZED);
     create(&sized).await.unwrap();
     let device = open(&sized).await.unwrap();
@@ -131,7 +133,7 @@ async fn remains_of_a_deletion() -> usize {
 
 /// There is only one test, because a planted bug affects the whole process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_planted_defect_of_the_live_mirror_is_found_and_nothing_without_one() {
+async fn planted_mirror_bugs_are_caught() {
     let _turn = crate::turn(module_path!());
     assert_eq!(late_writes().await, Vec::<&str>::new());
     assert_eq!(lost_writes(8).await, 0);

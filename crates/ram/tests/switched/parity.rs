@@ -4,8 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Serving, create, open, refused, registry, spec};
-use nectary_block::{Buffer, Context, Error, ErrorKind, OpenOptions, SharedDevice, Survives, read, write};
+use crate::support::{ServingDonor, create, open, refused, registry, spec};
+use nectary_block::{Buffer, DeviceErrorKind, Error, IoContext, OpenOptions, SharedDevice, SurvivalLevel, read, write};
 use nectary_ram::device::{self, RamOptions};
 use nectary_ram::live::planted::hasten;
 
@@ -16,12 +16,12 @@ fn more(policy: &str) -> String {
     format!(",size=6M,redundancy={policy},patience=10s")
 }
 
-fn donors(count: usize) -> Vec<Serving> {
+fn donors(count: usize) -> Vec<ServingDonor> {
     hasten();
-    (0..count).map(|_| Serving::new(16 << 20)).collect()
+    (0..count).map(|_| ServingDonor::new(16 << 20)).collect()
 }
 
-fn named(donors: &[Serving], policy: &str) -> String {
+fn named(donors: &[ServingDonor], policy: &str) -> String {
     spec(&donors.iter().collect::<Vec<_>>(), &more(policy))
 }
 
@@ -36,7 +36,7 @@ fn content(version: u8) -> Vec<u8> {
 
 async fn fill(device: &SharedDevice, version: u8) {
     write(&**device, 0, Buffer::copy_of(&content(version))).await.unwrap();
-    device.flush(Context::default()).await.unwrap();
+    device.flush(IoContext::default()).await.unwrap();
 }
 
 async fn holds(device: &SharedDevice, version: u8) {
@@ -57,25 +57,29 @@ async fn wait_for(device: &SharedDevice, name: &str, value: u64) {
     }
 }
 
+/// The next client reads what was flushed, also without one of the donors.
 #[tokio::test]
-async fn what_was_flushed_is_there_for_the_next_client_also_without_a_donor() {
+async fn next_client_reads_flushed_parity() {
     let _turn = crate::turn(module_path!());
     for policy in POLICIES {
         let mut donors = donors(4);
         let sized = named(&donors, policy);
-        assert_eq!(refused(&sized).await.kind, ErrorKind::Absent);
+        assert_eq!(refused(&sized).await.kind, DeviceErrorKind::Absent);
         create(&sized).await.unwrap();
         let device = open(&sized).await.unwrap();
         let geometry = device.geometry();
-        assert_eq!((geometry.write_survives, geometry.flush_survives), (Survives::Nothing, Survives::HostAndDonor));
+        assert_eq!(
+            (geometry.write_survives, geometry.flush_survives),
+            (SurvivalLevel::Nothing, SurvivalLevel::HostAndDonor)
+        );
         fill(&device, 1).await;
         // Parts are written again, so that groups have dead members and some groups stay open.
         write(&*device, 5 * 4096, Buffer::copy_of(&content(1)[5 * 4096..90 * 4096])).await.unwrap();
-        device.discard(200 * 4096, 3 * 4096, Context::default()).await.unwrap();
+        device.discard(200 * 4096, 3 * 4096, IoContext::default()).await.unwrap();
         write(&*device, 201 * 4096, Buffer::copy_of(&content(1)[201 * 4096..202 * 4096])).await.unwrap();
-        device.flush(Context::default()).await.unwrap();
+        device.flush(IoContext::default()).await.unwrap();
         let busy = refused(&sized).await;
-        assert!(busy.kind == ErrorKind::Busy && busy.detail.contains("--take-over"), "{busy}");
+        assert!(busy.kind == DeviceErrorKind::Busy && busy.detail.contains("--take-over"), "{busy}");
         // The client ends without detaching.
         drop(device);
         donors.remove(2).end().await;
@@ -99,7 +103,7 @@ async fn what_was_flushed_is_there_for_the_next_client_also_without_a_donor() {
 }
 
 #[tokio::test]
-async fn a_write_without_force_asks_no_donor() {
+async fn unforced_write_reads_nothing() {
     let _turn = crate::turn(module_path!());
     let donors = donors(3);
     let sized = named(&donors, "adaptive");
@@ -113,15 +117,16 @@ async fn a_write_without_force_asks_no_donor() {
     for number in 0..100 {
         write(&*device, number * 3 * 4096, Buffer::copy_of(&[7; 4096])).await.unwrap();
     }
-    device.flush(Context::default()).await.unwrap();
+    device.flush(IoContext::default()).await.unwrap();
     wait_for(&device, "completed", 101).await;
     let read = read_bytes() - before;
     // Donors that idle are asked now and then.
     assert!(read < 1600, "{read}");
 }
 
+/// A restarted donor of logged parity is filled, and then another donor can be lost.
 #[tokio::test]
-async fn a_donor_of_parity_that_was_started_again_is_filled_and_then_another_one_can_go() {
+async fn restarted_parity_donor_is_refilled() {
     let _turn = crate::turn(module_path!());
     for policy in ["parity-log", "adaptive"] {
         let mut donors = donors(3);
@@ -133,9 +138,9 @@ async fn a_donor_of_parity_that_was_started_again_is_filled_and_then_another_one
         holds(&device, 1).await;
         fill(&device, 2).await;
         holds(&device, 2).await;
-        assert_eq!(device.geometry().flush_survives, Survives::Host);
+        assert_eq!(device.geometry().flush_survives, SurvivalLevel::Host);
         assert_eq!(number(&device, "donors_trusted"), 2);
-        donors.insert(0, Serving::at(socket, 16 << 20));
+        donors.insert(0, ServingDonor::at(socket, 16 << 20));
         wait_for(&device, "rebuilt", 1).await;
         wait_for(&device, "degraded", 0).await;
         let socket = donors.remove(1).end().await;
@@ -144,14 +149,14 @@ async fn a_donor_of_parity_that_was_started_again_is_filled_and_then_another_one
         drop(device);
         let device = take_over(&sized).await.unwrap();
         holds(&device, 3).await;
-        donors.insert(1, Serving::at(socket, 16 << 20));
+        donors.insert(1, ServingDonor::at(socket, 16 << 20));
         wait_for(&device, "degraded", 0).await;
         holds(&device, 3).await;
     }
 }
 
 #[tokio::test]
-async fn a_lost_connection_to_a_donor_of_parity_costs_time_alone() {
+async fn lost_parity_connection_loses_nothing() {
     let _turn = crate::turn(module_path!());
     let mut donors = donors(3);
     let sized = named(&donors, "parity-log");
@@ -168,8 +173,9 @@ async fn a_lost_connection_to_a_donor_of_parity_costs_time_alone() {
     wait_for(&device, "donors_trusted", 3).await;
 }
 
+/// The space of overwritten and of trimmed blocks is used again.
 #[tokio::test]
-async fn the_space_of_overwritten_and_trimmed_blocks_is_used_again() {
+async fn overwritten_space_is_reused() {
     let _turn = crate::turn(module_path!());
     for policy in POLICIES {
         let donors = donors(3);
@@ -185,7 +191,7 @@ async fn the_space_of_overwritten_and_trimmed_blocks_is_used_again() {
             let range = block * 4096..(block + 1) * 4096;
             match round % 16 {
                 7 => {
-                    device.write_zeroes(range.start as u64, 4096, Context::default()).await.unwrap();
+                    device.write_zeroes(range.start as u64, 4096, IoContext::default()).await.unwrap();
                     expected[range].fill(0);
                 }
                 _ => {
@@ -195,7 +201,7 @@ async fn the_space_of_overwritten_and_trimmed_blocks_is_used_again() {
                 }
             }
         }
-        device.flush(Context::default()).await.unwrap();
+        device.flush(IoContext::default()).await.unwrap();
         assert!(number(&device, "cleaned_blocks") > 0 && number(&device, "freed_groups") > 0);
         assert!(read(&*device, 0, BYTES).await.unwrap()[..] == expected[..], "{policy}");
         drop(device);
@@ -205,7 +211,7 @@ async fn the_space_of_overwritten_and_trimmed_blocks_is_used_again() {
 }
 
 #[tokio::test]
-async fn a_client_of_parity_that_is_taken_over_can_do_nothing_more() {
+async fn parity_take_over_fences_former_client() {
     let _turn = crate::turn(module_path!());
     let donors = donors(3);
     let sized = named(&donors, "parity-log");
@@ -217,7 +223,7 @@ async fn a_client_of_parity_that_is_taken_over_can_do_nothing_more() {
     fill(&second, 2).await;
     // Its memory may take a change, but no flush and no read succeeds.
     let _ = write(&*first, 0, Buffer::copy_of(&[9; 4096])).await;
-    assert!(first.flush(Context::default()).await.is_err());
+    assert!(first.flush(IoContext::default()).await.is_err());
     assert!(read(&*first, 0, 4096).await.is_err());
     holds(&second, 2).await;
     drop((first, second));
@@ -232,10 +238,10 @@ async fn a_client_of_parity_that_is_taken_over_can_do_nothing_more() {
 }
 
 #[tokio::test]
-async fn mistakes_with_parity_are_named_with_what_to_do() {
+async fn parity_errors_name_remedy() {
     let _turn = crate::turn(module_path!());
     let donors = donors(3);
-    let all: Vec<&Serving> = donors.iter().collect();
+    let all: Vec<&ServingDonor> = donors.iter().collect();
     let sized = named(&donors, "parity-log");
     create(&sized).await.unwrap();
     let other = refused(&spec(&all, ",redundancy=adaptive")).await;
@@ -260,12 +266,12 @@ async fn mistakes_with_parity_are_named_with_what_to_do() {
         ",redundancy=mirror,overflow=10%",
         ",redundancy=adaptive,overflow=201%",
     ] {
-        assert_eq!(parsed(wrong).unwrap_err().kind, ErrorKind::Invalid, "{wrong}");
+        assert_eq!(parsed(wrong).unwrap_err().kind, DeviceErrorKind::Invalid, "{wrong}");
     }
     let two = "ram(h1:7070,h2:7070,id=disk,redundancy=parity-log)";
     let two = RamOptions::parse(registry().arguments(two, "ram", &OpenOptions::default()).unwrap()).unwrap_err();
     assert!(two.detail.contains("takes 3 to 16"), "{two}");
     let tight = spec(&all, ",size=6M,redundancy=parity-log,overflow=0%").replace("id=disk", "id=tight");
     let tight = create(&tight).await.unwrap_err();
-    assert!(tight.kind == ErrorKind::Invalid && tight.detail.contains("more overflow"), "{tight}");
+    assert!(tight.kind == DeviceErrorKind::Invalid && tight.detail.contains("more overflow"), "{tight}");
 }

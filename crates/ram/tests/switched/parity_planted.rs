@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Serving, create, open, registry, spec};
-use nectary_block::{Buffer, Context, OpenOptions, SharedDevice, read, write};
+use crate::support::{ServingDonor, create, open, registry, spec};
+use nectary_block::{Buffer, IoContext, OpenOptions, SharedDevice, read, write};
 use nectary_ram::live::planted::hasten;
 use nectary_ram::log::planted::{Bug, plant};
 
@@ -31,7 +31,7 @@ async fn wrong(device: &SharedDevice, expected: &[u8]) -> usize {
 
 /// Returns the number of wrong blocks that the next client finds without one of three donors.
 async fn after_a_crash() -> usize {
-    let mut donors: Vec<Serving> = (0..3).map(|_| Serving::new(8 << 20)).collect();
+    let mut donors: Vec<ServingDonor> = (0..3).map(|_| ServingDonor::new(8 << 20)).collect();
     let sized = spec(&donors.iter().collect::<Vec<_>>(), SIZED);
     create(&sized).await.unwrap();
     let device = open(&sized).await.unwrap();
@@ -39,9 +39,9 @@ async fn after_a_crash() -> usize {
     for (block, byte) in expected.iter().enumerate() {
         put(&device, block, *byte).await;
     }
-    device.flush(Context::default()).await.unwrap();
-    device.write_zeroes(7 * BLOCK as u64, 3 * BLOCK as u64, Context::default()).await.unwrap();
-    device.flush(Context::default()).await.unwrap();
+    device.flush(IoContext::default()).await.unwrap();
+    device.write_zeroes(7 * BLOCK as u64, 3 * BLOCK as u64, IoContext::default()).await.unwrap();
+    device.flush(IoContext::default()).await.unwrap();
     expected[7..10].fill(0);
     drop(device);
     donors.remove(1).end().await;
@@ -52,7 +52,7 @@ async fn after_a_crash() -> usize {
 /// Returns the number of wrong blocks that the next client finds without a donor, after another donor was filled while
 /// groups were open.
 async fn after_a_filling() -> usize {
-    let mut donors: Vec<Serving> = (0..3).map(|_| Serving::new(8 << 20)).collect();
+    let mut donors: Vec<ServingDonor> = (0..3).map(|_| ServingDonor::new(8 << 20)).collect();
     let sized = spec(&donors.iter().collect::<Vec<_>>(), SIZED);
     create(&sized).await.unwrap();
     let device = open(&sized).await.unwrap();
@@ -60,7 +60,7 @@ async fn after_a_filling() -> usize {
     for (block, byte) in expected.iter().enumerate() {
         put(&device, block, *byte).await;
     }
-    device.flush(Context::default()).await.unwrap();
+    device.flush(IoContext::default()).await.unwrap();
     for turn in 0..3 {
         let socket = donors.remove(turn).end().await;
         let until = async |name: &str, value: u64| {
@@ -71,7 +71,7 @@ async fn after_a_filling() -> usize {
             }
         };
         until("donors_trusted", 2).await;
-        donors.insert(turn, Serving::at(socket, 8 << 20));
+        donors.insert(turn, ServingDonor::at(socket, 8 << 20));
         until("degraded", 0).await;
     }
     drop(device);
@@ -82,7 +82,7 @@ async fn after_a_filling() -> usize {
 
 /// There is only one test, because a planted bug affects the whole process.
 #[tokio::test]
-async fn every_planted_defect_of_parity_over_donors_is_found_and_nothing_without_one() {
+async fn planted_parity_bugs_are_caught() {
     let _turn = crate::turn(module_path!());
     hasten();
     assert_eq!(tokio::join!(after_a_crash(), after_a_filling()), (0, 0));

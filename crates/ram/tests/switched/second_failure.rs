@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::support::{PATIENCE, Serving, create, options};
-use nectary_block::{BlockDevice, Buffer, Context, read, write};
+use crate::support::{PATIENCE, ServingDonor, create, options};
+use nectary_block::{BlockDevice, Buffer, IoContext, read, write};
 use nectary_ram::live::{RedundantDevice, planted};
 
 const BYTES: u64 = 8 << 20;
@@ -15,7 +15,7 @@ const NEAR_END_BYTES: u64 = 2 << 20;
 
 /// Who begins the move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Move {
+enum MoveTrigger {
     /// A user, to a donor that is no spare.
     Replace,
     /// The donor, which leaves.
@@ -39,24 +39,24 @@ async fn wait(what: &str, device: &RedundantDevice, is_so: impl Fn() -> bool) {
 }
 
 /// One of the eight cases: a donor dies early in the copy, or near its end, when another one is moved.
-async fn second_failure(redundancy: &str, members: usize, moving: Move, is_early: bool) {
+async fn second_failure(redundancy: &str, members: usize, moving: MoveTrigger, is_early: bool) {
     let case = format!("{redundancy}, {moving:?}, early {is_early}");
-    let mut donors: Vec<Serving> = (0..=members).map(|_| Serving::new(40 << 20)).collect();
+    let mut donors: Vec<ServingDonor> = (0..=members).map(|_| ServingDonor::new(40 << 20)).collect();
     let names: Vec<String> = donors.iter().map(|donor| donor.name()).collect();
-    let spare = if moving == Move::Sigterm { format!(",{};spare", names[members]) } else { String::new() };
+    let spare = if moving == MoveTrigger::Sigterm { format!(",{};spare", names[members]) } else { String::new() };
     let named = format!("ram({}{spare},id=disk,redundancy={redundancy},patience=10s)", names[..members].join(","));
     create(&named.replace(",redundancy", ",size=8M,redundancy")).await.unwrap();
     let device = Arc::new(RedundantDevice::open(options(&named)).await.unwrap());
     for block in (0..BYTES / BLOCK as u64).step_by(3) {
         write(&*device, block * BLOCK as u64, Buffer::copy_of(&content(block, 1))).await.unwrap();
     }
-    device.flush(Context::default()).await.unwrap();
+    device.flush(IoContext::default()).await.unwrap();
     let replaced = match moving {
-        Move::Replace => {
+        MoveTrigger::Replace => {
             let (device, new) = (device.clone(), names[members].trim_matches('"').to_owned());
             Some(tokio::spawn(async move { device.replace("1", &new).await }))
         }
-        Move::Sigterm => {
+        MoveTrigger::Sigterm => {
             donors[0].donor.leave();
             None
         }
@@ -75,13 +75,13 @@ async fn second_failure(redundancy: &str, members: usize, moving: Move, is_early
     for block in (0..BYTES / BLOCK as u64).step_by(7) {
         write(&*device, block * BLOCK as u64, Buffer::copy_of(&content(block, 2))).await.unwrap();
     }
-    device.flush(Context::default()).await.unwrap();
+    device.flush(IoContext::default()).await.unwrap();
     assert!(began.elapsed() < Duration::from_secs(8), "{case}: {:?}", began.elapsed());
     if let Some(replaced) = replaced {
         let ended = replaced.await.unwrap();
         println!("{case}: {ended:?}");
     }
-    if moving == Move::Sigterm {
+    if moving == MoveTrigger::Sigterm {
         // The spare takes the place of the dead one, or that of the leaving one if this was over before.
         wait("the spare has a place", &device, || number(&device, "replaced") + number(&device, "rebuilt") > 0).await;
     }
@@ -107,23 +107,29 @@ async fn second_failure(redundancy: &str, members: usize, moving: Move, is_early
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mirror_survives_a_death_during_a_move() {
+async fn mirror_survives_death_during_move() {
     let _turn = crate::turn(module_path!());
     planted::hasten();
-    for (moving, is_early) in
-        [(Move::Replace, true), (Move::Replace, false), (Move::Sigterm, true), (Move::Sigterm, false)]
-    {
+    for (moving, is_early) in [
+        (MoveTrigger::Replace, true),
+        (MoveTrigger::Replace, false),
+        (MoveTrigger::Sigterm, true),
+        (MoveTrigger::Sigterm, false),
+    ] {
         second_failure("mirror", 2, moving, is_early).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn adaptive_survives_a_death_during_a_move() {
+async fn adaptive_survives_death_during_move() {
     let _turn = crate::turn(module_path!());
     planted::hasten();
-    for (moving, is_early) in
-        [(Move::Replace, true), (Move::Replace, false), (Move::Sigterm, true), (Move::Sigterm, false)]
-    {
+    for (moving, is_early) in [
+        (MoveTrigger::Replace, true),
+        (MoveTrigger::Replace, false),
+        (MoveTrigger::Sigterm, true),
+        (MoveTrigger::Sigterm, false),
+    ] {
         second_failure("adaptive", 3, moving, is_early).await;
     }
 }

@@ -6,12 +6,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use crate::support::{Serving, create, options};
+use crate::support::{ServingDonor, create, options};
 use nectary_block::{
-    BlockDevice, Buffer, Context, Error, ErrorKind, Extent, Geometry, IoFuture, Operation, WriteFlags, read, write,
+    BlockDevice, Buffer, DeviceErrorKind, DeviceExtent, DeviceGeometry, DeviceOperation, Error, IoContext, IoFuture,
+    WriteFlags, read, write,
 };
-use nectary_nbd::{Export, ExportSource, Exports, Listen, Missing, Server, ServerOptions};
-use nectary_ram::check::{Health, check};
+use nectary_nbd::{
+    Export, ExportRefusal, ExportSource, ExportTable, ListenEndpoint, NetworkBlockServer, ServerOptions,
+};
+use nectary_ram::check::{RedundancyHealth, check};
 use nectary_ram::device::grow;
 use nectary_ram::donor::Donor;
 use nectary_ram::format::WINDOW_BYTES;
@@ -30,7 +33,7 @@ fn contents(version: u8) -> Vec<u8> {
 }
 
 /// The SPEC of a device on donors, of which the last is a spare.
-fn spec(donors: &[&Serving], redundancy: &str) -> String {
+fn spec(donors: &[&ServingDonor], redundancy: &str) -> String {
     let mut names: Vec<String> = donors.iter().map(|donor| donor.name()).collect();
     let spare = names.pop().unwrap();
     names.push(format!("{};spare\"", spare.trim_end_matches('"')));
@@ -57,15 +60,16 @@ async fn made(spec: &str) -> RedundantDevice {
     create(spec).await.unwrap();
     let device = RedundantDevice::open(options(spec)).await.unwrap();
     write(&device, 0, Buffer::copy_of(&contents(1))).await.unwrap();
-    device.flush(Context::default()).await.unwrap();
+    device.flush(IoContext::default()).await.unwrap();
     device
 }
 
+/// A drained donor holds nothing of the device.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drained_donor_has_nothing_and_may_be_taken_away() {
+async fn drained_donor_can_be_removed() {
     let _turn = crate::turn(module_path!());
     for (redundancy, count) in [("mirror", 2), ("mirror", 3), ("parity", 3), ("adaptive", 3)] {
-        let donors: Vec<Serving> = (0..=count).map(|_| Serving::new(20 << 20)).collect();
+        let donors: Vec<ServingDonor> = (0..=count).map(|_| ServingDonor::new(20 << 20)).collect();
         let named = spec(&donors.iter().collect::<Vec<_>>(), redundancy);
         let device = made(&named).await;
         assert!(donors[count].donor.figures().devices.is_empty(), "a spare has nothing before it is needed");
@@ -82,7 +86,11 @@ async fn a_drained_donor_has_nothing_and_may_be_taken_away() {
         let mut donors = donors;
         donors.remove(0).end().await;
         let checked = check(&options(&named), &mut |_, _| {}).await.unwrap();
-        assert_eq!((checked.health, checked.problem_count), (Health::Healthy, 0), "{redundancy}: {checked:?}");
+        assert_eq!(
+            (checked.health, checked.problem_count),
+            (RedundancyHealth::Healthy, 0),
+            "{redundancy}: {checked:?}"
+        );
         let device = RedundantDevice::open(options(&named)).await.unwrap();
         assert_eq!((number(&device, "donors_trusted"), number(&device, "degraded")), (count as u64, 0));
         is_right(&device, 1).await;
@@ -90,9 +98,9 @@ async fn a_drained_donor_has_nothing_and_may_be_taken_away() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_donor_that_says_that_it_leaves_is_drained_by_itself() {
+async fn leaving_donor_is_drained() {
     let _turn = crate::turn(module_path!());
-    let (one, two, three) = (Serving::new(20 << 20), Serving::new(20 << 20), Serving::new(20 << 20));
+    let (one, two, three) = (ServingDonor::new(20 << 20), ServingDonor::new(20 << 20), ServingDonor::new(20 << 20));
     let device = made(&spec(&[&one, &two, &three], "mirror")).await;
     two.donor.leave();
     wait("the leaving donor is empty", || two.donor.figures().devices.is_empty()).await;
@@ -103,32 +111,33 @@ async fn a_donor_that_says_that_it_leaves_is_drained_by_itself() {
     drop(three);
 }
 
+/// The older data of the lost donor is not trusted when it returns.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_donors_part_is_rebuilt_on_the_spare_and_what_it_still_has_is_not_believed() {
+async fn spare_replaces_lost_donor() {
     let _turn = crate::turn(module_path!());
     planted::hasten();
-    let (one, two, three) = (Serving::new(20 << 20), Serving::new(20 << 20), Serving::new(20 << 20));
+    let (one, two, three) = (ServingDonor::new(20 << 20), ServingDonor::new(20 << 20), ServingDonor::new(20 << 20));
     let named = spec(&[&one, &two, &three], "mirror");
     let device = made(&named).await;
     // The server ends, and the memory stays as it is.
-    let Serving { donor, server, socket } = one;
+    let ServingDonor { donor, server, socket } = one;
     server.stop().await.unwrap();
     write(&device, 0, Buffer::copy_of(&contents(2))).await.unwrap();
     wait("a spare is filled", || number(&device, "rebuilt") == 1 && number(&device, "degraded") == 0).await;
     drop(device);
     // After a crash of the client, the first donor is back with its older copy.
-    let one = Serving::again(donor, socket);
+    let one = ServingDonor::again(donor, socket);
     let device = RedundantDevice::open(options(&named)).await.unwrap();
     assert_eq!((number(&device, "donors_trusted"), number(&device, "degraded")), (2, 0));
     is_right(&device, 2).await;
     drop(device);
     // Without the donor that took its place, the older copy is not believed.
     let three = {
-        let Serving { donor, server, socket } = three;
+        let ServingDonor { donor, server, socket } = three;
         server.stop().await.unwrap();
         let refused = RedundantDevice::open(options(&named)).await.map(drop).unwrap_err();
-        assert!(refused.kind == ErrorKind::Absent && refused.detail.contains("is missing"), "{refused}");
-        Serving::again(donor, socket)
+        assert!(refused.kind == DeviceErrorKind::Absent && refused.detail.contains("is missing"), "{refused}");
+        ServingDonor::again(donor, socket)
     };
     let device = RedundantDevice::open(options(&named)).await.unwrap();
     // Now that one is the spare: the device survives the loss of another donor in the same way.
@@ -141,7 +150,7 @@ async fn a_lost_donors_part_is_rebuilt_on_the_spare_and_what_it_still_has_is_not
 }
 
 /// A way to a donor that is cut when so many bytes have gone to the donor: for ever, or only the connection.
-fn cut_after(donor: &Serving, bytes: u64, for_ever: bool) -> PathBuf {
+fn cut_after(donor: &ServingDonor, bytes: u64, for_ever: bool) -> PathBuf {
     let (to, path) = (donor.socket.clone(), donor.socket.with_extension("cut"));
     let listener = UnixListener::bind(&path).unwrap();
     let (left, is_cut) = (Arc::new(AtomicU64::new(bytes)), watch::Sender::new(false));
@@ -190,23 +199,23 @@ async fn spare_lost_while_filled(
     redundancy: &str,
     count: usize,
     spares: usize,
-) -> (RedundantDevice, PathBuf, Donor, Vec<Serving>) {
+) -> (RedundantDevice, PathBuf, Donor, Vec<ServingDonor>) {
     planted::hasten();
     // On a busy machine the first spare may be late before it is lost, and later ones, too.
     planted::give_up_at_most(0);
-    let mut donors: Vec<Serving> = (0..count + spares).map(|_| Serving::new(20 << 20)).collect();
+    let mut donors: Vec<ServingDonor> = (0..count + spares).map(|_| ServingDonor::new(20 << 20)).collect();
     let way = cut_after(&donors[count], 128 << 10, true);
-    let name = |(number, donor): (usize, &Serving)| match number {
+    let name = |(number, donor): (usize, &ServingDonor)| match number {
         number if number < count => donor.name(),
         number if number == count => format!("\"nbd+unix:///?socket={};spare\"", way.display()),
         _ => format!("{};spare\"", donor.name().trim_end_matches('"')),
     };
     let names: Vec<String> = donors.iter().enumerate().map(name).collect();
     let device = made(&format!("ram({},id=disk,size=6M,redundancy={redundancy})", names.join(","))).await;
-    let Serving { donor, server, socket } = donors.remove(0);
+    let ServingDonor { donor, server, socket } = donors.remove(0);
     server.stop().await.unwrap();
     write(&device, 0, Buffer::copy_of(&contents(1))).await.unwrap();
-    device.flush(Context::default()).await.unwrap();
+    device.flush(IoContext::default()).await.unwrap();
     wait("the first spare is lost while it is filled", || !way.exists()).await;
     assert_eq!(number(&device, "rebuilt"), 0, "the spare was filled before it was lost");
     planted::give_up_at_most(1);
@@ -219,8 +228,9 @@ async fn is_filled_and_right(device: &RedundantDevice) {
     is_right(device, 1).await;
 }
 
+/// Another spare takes the place of a spare that is lost while it is filled.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_spare_takes_the_place_of_one_that_is_lost_while_it_is_filled() {
+async fn next_spare_replaces_lost_spare() {
     let _turn = crate::turn(module_path!());
     let _alone = ALONE.lock().await;
     for (redundancy, count) in [("mirror", 2), ("adaptive", 3)] {
@@ -232,13 +242,14 @@ async fn another_spare_takes_the_place_of_one_that_is_lost_while_it_is_filled() 
     }
 }
 
+/// A lost donor that returns is filled if its spare is lost during filling.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_donor_that_returns_is_filled_if_its_spare_is_lost_while_it_is_filled() {
+async fn returning_donor_replaces_lost_spare() {
     let _turn = crate::turn(module_path!());
     let _alone = ALONE.lock().await;
     for (redundancy, count) in [("mirror", 2), ("adaptive", 3)] {
         let (device, socket, donor, mut donors) = spare_lost_while_filled(redundancy, count, 1).await;
-        let _returned = Serving::again(donor, socket);
+        let _returned = ServingDonor::again(donor, socket);
         is_filled_and_right(&device).await;
         donors.remove(0).end().await;
         is_right(&device, 1).await;
@@ -246,13 +257,13 @@ async fn a_lost_donor_that_returns_is_filled_if_its_spare_is_lost_while_it_is_fi
 }
 
 /// A donor that answers, and fails every write of data.
-struct Failing {
+struct WriteFailingDonor {
     source: Arc<dyn ExportSource>,
     exports: std::sync::Mutex<BTreeMap<String, Weak<Export>>>,
 }
 
-impl ExportSource for Failing {
-    fn find(&self, name: &str) -> Result<Arc<Export>, Missing> {
+impl ExportSource for WriteFailingDonor {
+    fn find(&self, name: &str) -> Result<Arc<Export>, ExportRefusal> {
         let mut exports = self.exports.lock().unwrap();
         let export = self.source.find(name)?;
         if !name.contains(".metadata") {
@@ -279,35 +290,36 @@ impl BlockDevice for FailingDevice {
         self.0.device().spec()
     }
 
-    fn geometry(&self) -> Geometry {
+    fn geometry(&self) -> DeviceGeometry {
         self.0.device().geometry()
     }
 
-    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: IoContext) -> IoFuture<Vec<Buffer>> {
         self.0.device().read_at(offset, buffers, context)
     }
 
-    fn write_at(&self, offset: u64, data: Vec<Buffer>, flags: WriteFlags, context: Context) -> IoFuture<Vec<Buffer>> {
+    fn write_at(&self, offset: u64, data: Vec<Buffer>, flags: WriteFlags, context: IoContext) -> IoFuture<Vec<Buffer>> {
         if offset >= self.geometry().size_bytes - WINDOW_BYTES as u64 {
             return self.0.device().write_at(offset, data, flags, context);
         }
-        let error = Error::new(ErrorKind::Full, &self.spec(), Operation::Write, "there is no memory".to_owned());
+        let error =
+            Error::new(DeviceErrorKind::Full, &self.spec(), DeviceOperation::Write, "there is no memory".to_owned());
         Box::pin(std::future::ready(Err(error)))
     }
 
-    fn flush(&self, context: Context) -> IoFuture<()> {
+    fn flush(&self, context: IoContext) -> IoFuture<()> {
         self.0.device().flush(context)
     }
 
-    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+    fn discard(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
         self.0.device().discard(offset, length, context)
     }
 
-    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+    fn write_zeroes(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
         self.0.device().write_zeroes(offset, length, context)
     }
 
-    fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
+    fn allocation(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<Vec<DeviceExtent>> {
         self.0.device().allocation(offset, length, context)
     }
 
@@ -321,20 +333,20 @@ impl BlockDevice for FailingDevice {
 }
 
 /// Makes a donor's server fail every write of data.
-async fn failing(donor: Serving) -> Serving {
-    let Serving { donor, server, socket } = donor;
+async fn failing(donor: ServingDonor) -> ServingDonor {
+    let ServingDonor { donor, server, socket } = donor;
     server.stop().await.unwrap();
-    let source = Arc::new(Failing { source: donor.source(), exports: Default::default() });
-    let listen = [Listen::Unix(socket.clone())];
-    let server = Server::start(&listen, Exports::of(source), ServerOptions::default()).unwrap();
-    Serving { donor, server, socket }
+    let source = Arc::new(WriteFailingDonor { source: donor.source(), exports: Default::default() });
+    let listen = [ListenEndpoint::Unix(socket.clone())];
+    let server = NetworkBlockServer::start(&listen, ExportTable::of(source), ServerOptions::default()).unwrap();
+    ServingDonor { donor, server, socket }
 }
 
 /// Loses a donor of a device whose first spare cannot be filled: it fails every write, or each connection to it is cut.
 async fn spare_that_cannot_be_filled(redundancy: &str, count: usize, spares: usize, fails: bool) {
     planted::hasten();
     planted::give_up_at_most(u64::MAX);
-    let mut donors: Vec<Serving> = (0..count + spares).map(|_| Serving::new(20 << 20)).collect();
+    let mut donors: Vec<ServingDonor> = (0..count + spares).map(|_| ServingDonor::new(20 << 20)).collect();
     let mut names: Vec<String> = donors.iter().map(|donor| donor.name()).collect();
     if fails {
         let donor = donors.remove(count);
@@ -346,21 +358,22 @@ async fn spare_that_cannot_be_filled(redundancy: &str, count: usize, spares: usi
         *name = format!("{};spare\"", name.trim_end_matches('"'));
     }
     let device = made(&format!("ram({},id=disk,size=6M,redundancy={redundancy})", names.join(","))).await;
-    let Serving { donor, server, socket } = donors.remove(0);
+    let ServingDonor { donor, server, socket } = donors.remove(0);
     server.stop().await.unwrap();
     write(&device, 0, Buffer::copy_of(&contents(1))).await.unwrap();
     let bad = &donors[count - 1].donor;
     wait("the first spare gets a place", || !bad.figures().devices.is_empty()).await;
     // With no other spare, the lost donor has its place again.
-    let _returned = (spares == 1).then(|| Serving::again(donor, socket));
+    let _returned = (spares == 1).then(|| ServingDonor::again(donor, socket));
     is_filled_and_right(&device).await;
     wait("the spare that was given up is empty", || bad.figures().devices.is_empty()).await;
     donors.remove(0).end().await;
     is_right(&device, 1).await;
 }
 
+/// A spare that fails every write is given up and emptied.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_spare_that_fails_every_write_is_given_up_and_emptied() {
+async fn spare_failing_writes_is_given_up() {
     let _turn = crate::turn(module_path!());
     let _alone = ALONE.lock().await;
     for (redundancy, count, spares) in [("mirror", 2, 2), ("mirror", 2, 1), ("parity", 3, 2), ("adaptive", 3, 2)] {
@@ -368,22 +381,24 @@ async fn a_spare_that_fails_every_write_is_given_up_and_emptied() {
     }
 }
 
+/// A spare whose connections break before it gets any data is given up and emptied.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_spare_whose_connections_break_before_it_gets_anything_is_given_up_and_emptied() {
+async fn disconnecting_spare_is_given_up() {
     let _turn = crate::turn(module_path!());
     let _alone = ALONE.lock().await;
     spare_that_cannot_be_filled("mirror", 2, 2, false).await;
 }
 
+/// What a lost spare still has is overwritten, even if the device has grown.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_lost_spare_still_has_is_overwritten_also_when_the_device_has_grown() {
+async fn remnants_on_spare_are_overwritten() {
     let _turn = crate::turn(module_path!());
     let _alone = ALONE.lock().await;
     for (redundancy, count, is_lost) in
         [("mirror", 2, false), ("mirror", 2, true), ("parity", 3, false), ("adaptive", 3, false), ("adaptive", 3, true)]
     {
         let (device, socket, donor, mut donors) = spare_lost_while_filled(redundancy, count, 1).await;
-        donors.insert(0, Serving::again(donor, socket));
+        donors.insert(0, ServingDonor::again(donor, socket));
         is_filled_and_right(&device).await;
         device.detach().await.unwrap();
         drop(device);
@@ -392,7 +407,7 @@ async fn what_a_lost_spare_still_has_is_overwritten_also_when_the_device_has_gro
         let named = crate::support::spec(&donors.iter().collect::<Vec<_>>(), &format!(",redundancy={redundancy}"));
         grow(&options(&named), 9 << 20).await.unwrap();
         let device = RedundantDevice::open(options(&named)).await.unwrap();
-        let name = |donor: &Serving| donor.name().trim_matches('"').to_owned();
+        let name = |donor: &ServingDonor| donor.name().trim_matches('"').to_owned();
         // The remnant is of the first place.
         let old = donors.remove(usize::from(is_lost));
         let before = old.donor.clone();
@@ -412,12 +427,14 @@ async fn what_a_lost_spare_still_has_is_overwritten_also_when_the_device_has_gro
     }
 }
 
+/// A device of another user with the same name is not overwritten.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_users_device_of_the_same_name_is_not_overwritten() {
+async fn replace_keeps_foreign_device() {
     let _turn = crate::turn(module_path!());
-    let donors: Vec<Serving> = (0..4).map(|_| Serving::new(20 << 20)).collect();
-    let sized =
-        |donors: [&Serving; 2], size: &str| crate::support::spec(&donors, &format!(",size={size},redundancy=mirror"));
+    let donors: Vec<ServingDonor> = (0..4).map(|_| ServingDonor::new(20 << 20)).collect();
+    let sized = |donors: [&ServingDonor; 2], size: &str| {
+        crate::support::spec(&donors, &format!(",size={size},redundancy=mirror"))
+    };
     for size in ["4M", "6M", "8M"] {
         let theirs = sized([&donors[2], &donors[3]], size);
         create(&theirs).await.unwrap();
@@ -441,8 +458,9 @@ async fn another_users_device_of_the_same_name_is_not_overwritten() {
     }
 }
 
+/// Spares are named after all other donors, and need a device with redundancy.
 #[tokio::test]
-async fn spares_come_last_and_belong_to_redundancy() {
+async fn spec_restricts_spares() {
     let _turn = crate::turn(module_path!());
     use nectary_block::OpenOptions;
     use nectary_ram::device::RamOptions;
@@ -455,7 +473,7 @@ async fn spares_come_last_and_belong_to_redundancy() {
         ("ram(h1:7070,h2:7070;spare,id=a,redundancy=mirror)", "1 donors"),
     ] {
         let error = parse(spec).unwrap_err();
-        assert!(error.kind == ErrorKind::Invalid && error.detail.contains(why), "{error}");
+        assert!(error.kind == DeviceErrorKind::Invalid && error.detail.contains(why), "{error}");
     }
     let text = "ram(h1:7070,h2:7070,h3:7070;spare,id=a,redundancy=mirror)";
     assert_eq!(parse(text).unwrap().spec(), text);

@@ -4,19 +4,19 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::support::{Serving, create, options};
+use crate::support::{ServingDonor, create, options};
 use nectary_block::{Buffer, write};
-use nectary_ram::check::{Health, check};
+use nectary_ram::check::{RedundancyHealth, check};
 use nectary_ram::live::RedundantDevice;
-use nectary_ram::planted::{Bug, plant};
+use nectary_ram::planted::{MirrorBug, plant};
 
 /// A planted bug must be caught within this many drains.
 const DRAINS_MAX: usize = 10;
 const BLOCKS: u64 = 4096;
 
 /// Drains a donor while blocks are written; returns what a check finds afterwards.
-async fn drained() -> Health {
-    let donors: Vec<Serving> = (0..3).map(|_| Serving::new(24 << 20)).collect();
+async fn drained() -> RedundancyHealth {
+    let donors: Vec<ServingDonor> = (0..3).map(|_| ServingDonor::new(24 << 20)).collect();
     let names: Vec<String> = donors.iter().map(|donor| donor.name()).collect();
     let spare = names[2].trim_end_matches('"');
     let spec = format!("ram({},{},{spare};spare\",id=disk,size=16M,redundancy=mirror)", names[0], names[1]);
@@ -41,19 +41,20 @@ async fn drained() -> Health {
     check(&options(&spec), &mut |_, _| {}).await.unwrap().health
 }
 
+/// The planted bug forgets blocks that are written while a drain runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drain_that_forgets_blocks_written_while_it_runs_is_found() {
+async fn planted_drain_bug_is_caught() {
     let _turn = crate::turn(module_path!());
     for _ in 0..3 {
-        assert_eq!(drained().await, Health::Healthy);
+        assert_eq!(drained().await, RedundancyHealth::Healthy);
     }
-    plant(Some(Bug::MoveForgets));
+    plant(Some(MirrorBug::MoveForgets));
     for drain in 1..=DRAINS_MAX {
-        if drained().await == Health::Broken {
+        if drained().await == RedundancyHealth::Broken {
             println!("caught by drain {drain}");
             plant(None);
             return;
         }
     }
-    panic!("{} survived", Bug::MoveForgets.name());
+    panic!("{} survived", MirrorBug::MoveForgets.name());
 }

@@ -1,7 +1,7 @@
 //! A naive model to compare a placement with: donors with the slots that were sent to them, a client with its memory,
 //! and a check of every promise after every step.
 //!
-//! Owns: `World`, which runs the steps of a placement, and `run`, random operations chosen by a seed. Each step is
+//! Owns: `PlacementModel`, which runs the steps of a placement, and `run`, random operations chosen by a seed. Each step is
 //! checked (donors, groups, slots) when the placement decides it. Up to [`WINDOW`] steps are in progress at the same
 //! time. The seed chooses the order in which they reach the donors, among the orders that the placement allows.
 //! Whenever data or parity reaches a donor, the model checks the loss of the client's memory together with one donor:
@@ -11,7 +11,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-use nectary_ram::placement::{Cause, Covering, Layout, Location, Place, Placement, Policy, StaleRule, Step};
+use nectary_ram::placement::{
+    DonorSlot, NewestLocation, ParityCause, Placement, PlacementSettings, PlacementStep, RedundancyPolicy, SendCause,
+    StaleRule,
+};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
@@ -25,8 +28,8 @@ pub type Broken = String;
 
 /// A copy that was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Copy {
-    place: Place,
+struct SentCopy {
+    place: DonorSlot,
     block: u32,
     sequence: u64,
     /// The number of the write, which stands for its data.
@@ -35,34 +38,34 @@ struct Copy {
 
 /// The contents of a donor's slot.
 #[derive(Debug, Clone)]
-enum Stored {
-    Data(Copy),
+enum SlotContent {
+    Data(SentCopy),
     /// The XOR of the members' versions.
     Parity {
-        members: Vec<Copy>,
+        members: Vec<SentCopy>,
         xor: u64,
     },
 }
 
 /// A group, from its first member until it is free.
 #[derive(Debug, Default)]
-struct Group {
-    members: Vec<Copy>,
+struct ModelGroup {
+    members: Vec<SentCopy>,
     covered: usize,
-    parity: Option<Place>,
+    parity: Option<DonorSlot>,
     is_sealed: bool,
 }
 
 /// A step on its way to a donor.
 #[derive(Debug)]
-struct Pending {
+struct PendingStep {
     /// The number of the step, in the order in which the placement decides them.
     number: u64,
     group: u32,
     /// The block of a fetch or a send.
     block: Option<u32>,
     /// The contents to store, and the slot; `None` for a fetch.
-    stored: Option<(Place, Stored)>,
+    stored: Option<(DonorSlot, SlotContent)>,
     /// Trimmed blocks with their versions, and the sequence of the trim.
     forgotten: (Vec<(usize, u64)>, u64),
     /// The group that used the spare slot before this step.
@@ -71,7 +74,7 @@ struct Pending {
 
 /// The counts of a run, with which a replay is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Account {
+pub struct StepCounts {
     pub steps: u64,
     pub sent: u64,
     pub cleaned: u64,
@@ -82,18 +85,18 @@ pub struct Account {
     pub digest: u64,
 }
 
-pub struct World {
+pub struct PlacementModel {
     placement: Box<dyn Placement>,
-    layout: Layout,
+    layout: PlacementSettings,
     /// The contents of slots, by donor and slot.
-    donors: Vec<Vec<Option<Stored>>>,
-    groups: BTreeMap<u32, Group>,
-    pending: VecDeque<Pending>,
+    donors: Vec<Vec<Option<SlotContent>>>,
+    groups: BTreeMap<u32, ModelGroup>,
+    pending: VecDeque<PendingStep>,
     /// The number of the step that freed each group last, by group.
     freed: BTreeMap<u32, u64>,
     /// The contents of slots when all steps have arrived; `parities` has the group that used each parity slot last.
-    planned: BTreeMap<Place, Copy>,
-    parities: BTreeMap<Place, u32>,
+    planned: BTreeMap<DonorSlot, SentCopy>,
+    parities: BTreeMap<DonorSlot, u32>,
     random: SplitMix64,
     /// The client's memory: versions of blocks that it holds.
     held: BTreeMap<u32, u64>,
@@ -108,15 +111,15 @@ pub struct World {
     /// The highest sequence of the trims, recorded or not, by block.
     trimmed: Vec<u64>,
     version: u64,
-    pub account: Account,
+    pub account: StepCounts,
 }
 
-impl World {
-    pub fn new(layout: Layout, seed: u64) -> World {
+impl PlacementModel {
+    pub fn new(layout: PlacementSettings, seed: u64) -> PlacementModel {
         let placement = layout.clone().open().expect("a layout that works");
         let slots = layout.rows() as usize + 2 * (layout.streams + 2);
         let blocks = layout.blocks as usize;
-        World {
+        PlacementModel {
             placement,
             donors: vec![vec![None; slots]; usize::from(layout.donors())],
             groups: BTreeMap::new(),
@@ -133,7 +136,7 @@ impl World {
             forgotten: vec![(0, 0); blocks],
             trimmed: vec![0; blocks],
             version: 0,
-            account: Account::default(),
+            account: StepCounts::default(),
             layout,
         }
     }
@@ -174,7 +177,7 @@ impl World {
         self.after()
     }
 
-    fn run(&mut self, steps: &[Step]) -> Result<(), Broken> {
+    fn run(&mut self, steps: &[PlacementStep]) -> Result<(), Broken> {
         self.decide(steps)?;
         let window = self.random.next_u64() % WINDOW;
         while self.pending.len() as u64 > window {
@@ -184,7 +187,7 @@ impl World {
     }
 
     /// Checks the steps of an operation, and starts them.
-    fn decide(&mut self, steps: &[Step]) -> Result<(), Broken> {
+    fn decide(&mut self, steps: &[PlacementStep]) -> Result<(), Broken> {
         for (index, step) in steps.iter().enumerate() {
             self.account.steps += 1;
             let text = format!("{step:?}");
@@ -229,31 +232,33 @@ impl World {
         &mut self,
         group: u32,
         block: Option<u32>,
-        stored: Option<(Place, Stored)>,
+        stored: Option<(DonorSlot, SlotContent)>,
         spare_of: Option<u32>,
-    ) -> &mut Pending {
+    ) -> &mut PendingStep {
         let (number, forgotten) = (self.account.steps, (Vec::new(), 0));
-        self.pending.push_back(Pending { number, group, block, stored, forgotten, spare_of });
+        self.pending.push_back(PendingStep { number, group, block, stored, forgotten, spare_of });
         self.pending.back_mut().expect("just put there")
     }
 
-    fn apply(&mut self, step: &Step) -> Result<(), Broken> {
+    fn apply(&mut self, step: &PlacementStep) -> Result<(), Broken> {
         match *step {
-            Step::Fetch { block, group, place } => match self.planned.get(&place).copied() {
+            PlacementStep::Fetch { block, group, place } => match self.planned.get(&place).copied() {
                 Some(copy) if copy.block == block => {
                     self.held.insert(block, copy.version);
                     self.send_off(group, Some(block), None, None);
                 }
                 found => return Err(format!("fetches from {found:?}")),
             },
-            Step::Send { block, group, member, place, sequence, cause } => {
+            PlacementStep::Send { block, group, member, place, sequence, cause } => {
                 let Some(&version) = self.held.get(&block) else { return Err("sends what it does not hold".into()) };
                 self.account.sent += 1;
-                self.account.cleaned += u64::from(cause == Cause::Cleaning);
-                self.send(group, member, Copy { place, block, sequence, version })?;
+                self.account.cleaned += u64::from(cause == SendCause::Cleaning);
+                self.send(group, member, SentCopy { place, block, sequence, version })?;
             }
-            Step::StoreParity { group, place, members, covering } => self.store(group, place, members.0, covering)?,
-            Step::Forget { first, count, sequence } => {
+            PlacementStep::StoreParity { group, place, members, covering } => {
+                self.store(group, place, members.0, covering)?
+            }
+            PlacementStep::Forget { first, count, sequence } => {
                 let blocks = first as usize..(first + count) as usize;
                 let forgotten = blocks.map(|block| (block, self.newest[block])).collect::<Vec<_>>();
                 for (block, _) in &forgotten {
@@ -263,17 +268,17 @@ impl World {
                 let pending = self.send_off(u32::MAX, None, None, None);
                 pending.forgotten = (forgotten, sequence);
             }
-            Step::Free { group } => self.free(group)?,
-            Step::ReadOld { .. } => return Err("changes in place".into()),
+            PlacementStep::Free { group } => self.free(group)?,
+            PlacementStep::ReadOld { .. } => return Err("changes in place".into()),
         }
         Ok(())
     }
 
-    fn at(&self, place: Place) -> Option<&Stored> {
+    fn at(&self, place: DonorSlot) -> Option<&SlotContent> {
         self.donors[usize::from(place.donor)][place.slot as usize].as_ref()
     }
 
-    fn send(&mut self, number: u32, member: u8, copy: Copy) -> Result<(), Broken> {
+    fn send(&mut self, number: u32, member: u8, copy: SentCopy) -> Result<(), Broken> {
         let group = self.groups.entry(number).or_default();
         if group.is_sealed {
             return Err("a slot of a sealed group is used again".into());
@@ -288,23 +293,23 @@ impl World {
             return Err("a member on the donor of its parity".into());
         }
         group.members.push(copy);
-        let is_taken = |(other, group): (&u32, &Group)| {
+        let is_taken = |(other, group): (&u32, &ModelGroup)| {
             *other != number && group.members.iter().any(|member| member.place == copy.place)
         };
         if self.groups.iter().any(is_taken) {
             return Err("a slot of another group is used".into());
         }
         self.planned.insert(copy.place, copy);
-        self.send_off(number, Some(copy.block), Some((copy.place, Stored::Data(copy))), None);
+        self.send_off(number, Some(copy.block), Some((copy.place, SlotContent::Data(copy))), None);
         Ok(())
     }
 
-    fn store(&mut self, number: u32, place: Place, members: u32, covering: Covering) -> Result<(), Broken> {
+    fn store(&mut self, number: u32, place: DonorSlot, members: u32, covering: ParityCause) -> Result<(), Broken> {
         if let Some((other, _)) = self.groups.iter().find(|(_, group)| group.parity == Some(place)) {
             return Err(format!("the only parity of group {other} is overwritten"));
         }
         let Some(group) = self.groups.get_mut(&number) else { return Err("parity of a free group".into()) };
-        let chosen: Vec<Copy> = (0..group.members.len())
+        let chosen: Vec<SentCopy> = (0..group.members.len())
             .filter(|member| members >> member & 1 == 1)
             .map(|member| group.members[member])
             .collect();
@@ -314,10 +319,10 @@ impl World {
         if chosen.iter().any(|member| member.place.donor == place.donor) {
             return Err("parity on the donor of a member".into());
         }
-        if group.is_sealed || (covering == Covering::Sealed) != (chosen.len() == usize::from(self.layout.members)) {
+        if group.is_sealed || (covering == ParityCause::Sealed) != (chosen.len() == usize::from(self.layout.members)) {
             return Err(format!("{covering:?} parity of a group with {} members", chosen.len()));
         }
-        group.is_sealed = covering == Covering::Sealed;
+        group.is_sealed = covering == ParityCause::Sealed;
         group.parity = Some(place);
         group.covered = chosen.len();
         for member in &chosen {
@@ -325,8 +330,8 @@ impl World {
             *covered = member.sequence.max(*covered);
         }
         let xor = chosen.iter().fold(0, |all, member| all ^ member.version);
-        let spare_of = self.parities.insert(place, number).filter(|_| covering != Covering::Sealed);
-        self.send_off(number, None, Some((place, Stored::Parity { members: chosen, xor })), spare_of);
+        let spare_of = self.parities.insert(place, number).filter(|_| covering != ParityCause::Sealed);
+        self.send_off(number, None, Some((place, SlotContent::Parity { members: chosen, xor })), spare_of);
         Ok(())
     }
 
@@ -350,15 +355,15 @@ impl World {
     /// sequence of each block and its version.
     fn found(&self, lost: usize, with_client: bool) -> Result<Vec<(u64, u64)>, Broken> {
         let mut found = self.forgotten.clone();
-        let mut add = |copy: &Copy| {
+        let mut add = |copy: &SentCopy| {
             let best = &mut found[copy.block as usize];
             *best = (copy.sequence, copy.version).max(*best);
         };
         for (donor, slots) in self.donors.iter().enumerate().filter(|(donor, _)| *donor != lost) {
             for stored in slots.iter().flatten() {
                 match stored {
-                    Stored::Data(copy) => add(copy),
-                    Stored::Parity { members, xor } => {
+                    SlotContent::Data(copy) => add(copy),
+                    SlotContent::Parity { members, xor } => {
                         let Some(missing) = members.iter().find(|member| usize::from(member.place.donor) == lost)
                         else {
                             continue;
@@ -366,7 +371,9 @@ impl World {
                         let (mut rest, mut is_whole) = (*xor, true);
                         for member in members.iter().filter(|member| *member != missing) {
                             match self.at(member.place) {
-                                Some(Stored::Data(copy)) if copy.sequence == member.sequence => rest ^= copy.version,
+                                Some(SlotContent::Data(copy)) if copy.sequence == member.sequence => {
+                                    rest ^= copy.version
+                                }
                                 _ => is_whole = false,
                             }
                         }
@@ -389,13 +396,13 @@ impl World {
                 for (block, version) in blocks {
                     found[*block] = (*sequence, *version).max(found[*block]);
                 }
-                let mut add = |copy: &Copy| {
+                let mut add = |copy: &SentCopy| {
                     let best = &mut found[copy.block as usize];
                     *best = (copy.sequence, copy.version).max(*best);
                 };
                 match &pending.stored {
-                    Some((_, Stored::Data(copy))) => add(copy),
-                    Some((_, Stored::Parity { members, .. })) => members.iter().for_each(&mut add),
+                    Some((_, SlotContent::Data(copy))) => add(copy),
+                    Some((_, SlotContent::Parity { members, .. })) => members.iter().for_each(&mut add),
                     None => {}
                 }
             }
@@ -434,14 +441,16 @@ impl World {
         for block in 0..self.layout.blocks {
             let index = block as usize;
             match self.placement.locate(block) {
-                Location::Unmapped if !self.is_trimmed[index] => return Err(format!("block {block} is unmapped")),
-                Location::Unmapped => {}
+                NewestLocation::Unmapped if !self.is_trimmed[index] => {
+                    return Err(format!("block {block} is unmapped"));
+                }
+                NewestLocation::Unmapped => {}
                 _ if self.is_trimmed[index] => return Err(format!("block {block} is mapped after a trim")),
-                Location::Memory => match self.held.get(&block) {
+                NewestLocation::Memory => match self.held.get(&block) {
                     Some(version) if *version == self.newest[index] => continue,
                     version => return Err(format!("block {block}: version {version:?} is in memory")),
                 },
-                Location::Slot(place) => {
+                NewestLocation::Slot(place) => {
                     if let Some(other) = places.insert(place, block) {
                         return Err(format!("blocks {other} and {block} are both at {place:?}"));
                     }
@@ -462,16 +471,16 @@ impl World {
 }
 
 /// Makes a layout with as few groups as its settings allow, from a seed.
-pub fn layout(random: &mut SplitMix64, policy: Policy) -> Layout {
+pub fn layout(random: &mut SplitMix64, policy: RedundancyPolicy) -> PlacementSettings {
     let mut below = |bound: u64| random.next_u64() % bound;
     let members = 2 + below(7) as u8;
     let overflow_percent = 10 * (1 + below(5) as u32);
-    let mut layout = Layout {
+    let mut layout = PlacementSettings {
         overflow_percent,
         streams: 1 + below(4) as usize,
         column_blocks: 1 + below(4) as u32,
         stale: StaleRule::ALL[below(4) as usize],
-        ..Layout::new(policy, 8, members)
+        ..PlacementSettings::new(policy, 8, members)
     };
     while layout.clone().open().is_err() {
         layout.blocks += 1 + u32::from(members) / 2;
@@ -480,12 +489,12 @@ pub fn layout(random: &mut SplitMix64, policy: Policy) -> Layout {
 }
 
 /// Random operations on a full device. *Errors*: the first check that fails.
-pub fn run(seed: u64, policy: Policy) -> Result<Account, Broken> {
+pub fn run(seed: u64, policy: RedundancyPolicy) -> Result<StepCounts, Broken> {
     let mut random = SplitMix64::seed_from_u64(seed);
     let layout = layout(&mut random, policy);
     let blocks = layout.blocks;
     let shown = format!("{layout:?}");
-    let mut world = World::new(layout, seed);
+    let mut world = PlacementModel::new(layout, seed);
     let mut below = |bound: u32| (random.next_u64() % u64::from(bound)) as u32;
     let mut play = || {
         world.write(0..blocks)?;

@@ -8,8 +8,8 @@ use std::collections::HashSet;
 use futures_util::future::join_all;
 use nectary_block::{Recorder, Recording};
 
-use super::history::History;
-use super::world::{CELL_BYTES, CELLS, World, lost};
+use super::history::DeviceHistory;
+use super::world::{CELL_BYTES, CELLS, CacheWorld, lost};
 use super::{CLIENTS, OPERATIONS};
 use crate::crash::{CrashOptions, CrashStates, overlapping};
 use crate::late::in_virtual_time;
@@ -19,7 +19,7 @@ const BROKEN_MAX: usize = 10;
 
 /// The results of a run.
 #[derive(Debug, Default, Clone)]
-pub struct CrashReport {
+pub struct CacheCrashReport {
     /// Recorded runs of clients.
     pub workloads: u64,
     /// Operations on the device that began while another was in flight.
@@ -41,9 +41,9 @@ pub fn run(
     seed: u64,
     images: u64,
     states_per_workload: usize,
-    mut progress: impl FnMut(&CrashReport) -> bool,
-) -> CrashReport {
-    let mut report = CrashReport::default();
+    mut progress: impl FnMut(&CacheCrashReport) -> bool,
+) -> CacheCrashReport {
+    let mut report = CacheCrashReport::default();
     let mut seen = HashSet::new();
     for seed in seed.. {
         if report.distinct >= images || !progress(&report) {
@@ -55,7 +55,7 @@ pub fn run(
     report
 }
 
-fn workload(seed: u64, states: usize, seen: &mut HashSet<u64>, report: &mut CrashReport) {
+fn workload(seed: u64, states: usize, seen: &mut HashSet<u64>, report: &mut CacheCrashReport) {
     let (history, recording) = record(seed);
     report.in_flight += overlapping(&recording);
     // States of one epoch are similar: take some of each epoch, spread over the whole recording.
@@ -76,10 +76,10 @@ fn workload(seed: u64, states: usize, seen: &mut HashSet<u64>, report: &mut Cras
     }
 }
 
-fn record(seed: u64) -> (History, Recording) {
+fn record(seed: u64) -> (DeviceHistory, Recording) {
     let recorder = Recorder::new();
     let world = in_virtual_time(async {
-        let world = World::new(seed, Some(recorder.clone()));
+        let world = CacheWorld::new(seed, Some(recorder.clone()));
         join_all((0..CLIENTS.0).map(|client| world.client(client as u32 + 1, OPERATIONS))).await;
         world
     });

@@ -21,7 +21,7 @@ const NEVER: Time = Time::MAX;
 
 /// The effect of an operation on a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub enum CellEffect {
     Write(u64),
     Zero,
     Discard,
@@ -29,9 +29,9 @@ pub enum Change {
 
 /// A change of some cells.
 #[derive(Debug, Clone)]
-pub struct Changed {
+pub struct CellChange {
     pub cells: std::ops::Range<usize>,
-    pub change: Change,
+    pub change: CellEffect,
     pub began: Time,
     /// The time at which the change succeeded; `NEVER` if it failed or got no answer.
     pub ended: Time,
@@ -40,7 +40,7 @@ pub struct Changed {
 
 /// The result of a read of a cell.
 #[derive(Debug, Clone, Copy)]
-pub struct Read {
+pub struct CellRead {
     pub cell: usize,
     pub number: u64,
     pub began: Time,
@@ -49,35 +49,35 @@ pub struct Read {
 
 /// A successful flush.
 #[derive(Debug, Clone, Copy)]
-pub struct Flushed {
+pub struct CompletedFlush {
     pub began: Time,
     pub ended: Time,
 }
 
 /// Everything that happened.
 #[derive(Debug, Clone, Default)]
-pub struct History {
+pub struct DeviceHistory {
     pub now: Time,
-    pub changes: Vec<Changed>,
-    pub reads: Vec<Read>,
-    pub flushes: Vec<Flushed>,
+    pub changes: Vec<CellChange>,
+    pub reads: Vec<CellRead>,
+    pub flushes: Vec<CompletedFlush>,
 }
 
 /// An operation on a cell. The search puts all of them into a possible order.
 #[derive(Debug, Clone, Copy)]
-struct Step {
+struct CellStep {
     began: Time,
     ended: Time,
-    kind: Kind,
+    kind: CellStepKind,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Kind {
+enum CellStepKind {
     Read(u64),
-    Change(Change),
+    Change(CellEffect),
 }
 
-impl History {
+impl DeviceHistory {
     /// Advances the time by one event; returns the new time.
     pub fn tick(&mut self) -> Time {
         self.now += 1;
@@ -85,9 +85,9 @@ impl History {
     }
 
     /// Records that a change begins; returns its index.
-    pub fn begin(&mut self, cells: std::ops::Range<usize>, change: Change, is_forced: bool) -> usize {
+    pub fn begin(&mut self, cells: std::ops::Range<usize>, change: CellEffect, is_forced: bool) -> usize {
         let began = self.tick();
-        self.changes.push(Changed { cells, change, began, ended: NEVER, is_forced });
+        self.changes.push(CellChange { cells, change, began, ended: NEVER, is_forced });
         self.changes.len() - 1
     }
 
@@ -97,12 +97,12 @@ impl History {
     }
 
     /// Returns the history up to a moment, without the reads, to check a crash at that moment.
-    pub fn until(&self, moment: Time) -> History {
+    pub fn until(&self, moment: Time) -> DeviceHistory {
         let changes = self.changes.iter().filter(|changed| changed.began <= moment);
         let ended = |ended| if ended <= moment { ended } else { NEVER };
-        History {
+        DeviceHistory {
             now: moment,
-            changes: changes.map(|changed| Changed { ended: ended(changed.ended), ..changed.clone() }).collect(),
+            changes: changes.map(|changed| CellChange { ended: ended(changed.ended), ..changed.clone() }).collect(),
             reads: Vec::new(),
             flushes: self.flushes.iter().filter(|flushed| flushed.ended <= moment).copied().collect(),
         }
@@ -113,24 +113,25 @@ impl History {
         (0..cells).filter_map(|cell| self.unexplained_cell(cell)).collect()
     }
 
-    fn steps(&self, cell: usize) -> Vec<Step> {
+    fn steps(&self, cell: usize) -> Vec<CellStep> {
         let reads = self.reads.iter().filter(|read| read.cell == cell);
-        let reads = reads.map(|read| Step { began: read.began, ended: read.ended, kind: Kind::Read(read.number) });
+        let reads =
+            reads.map(|read| CellStep { began: read.began, ended: read.ended, kind: CellStepKind::Read(read.number) });
         let changes = self.changes.iter().filter(|changed| changed.cells.contains(&cell));
-        let changes = changes.map(|changed| Step {
+        let changes = changes.map(|changed| CellStep {
             began: changed.began,
             ended: changed.ended,
-            kind: Kind::Change(changed.change),
+            kind: CellStepKind::Change(changed.change),
         });
-        let mut steps: Vec<Step> = reads.chain(changes).collect();
+        let mut steps: Vec<CellStep> = reads.chain(changes).collect();
         steps.sort_by_key(|step| step.began);
         steps
     }
 
     fn unexplained_cell(&self, cell: usize) -> Option<String> {
         let steps = self.steps(cell);
-        let mut search = Search { steps: &steps, seen: HashSet::new(), furthest: 0 };
-        if search.from(Taken::default(), 0, 0) {
+        let mut search = CellOrderSearch { steps: &steps, seen: HashSet::new(), furthest: 0 };
+        if search.from(OrderedSteps::default(), 0, 0) {
             return None;
         }
         let around = &steps[search.furthest.saturating_sub(6)..steps.len().min(search.furthest + 3)];
@@ -140,16 +141,16 @@ impl History {
     /// Whether a loss of power now may leave a number in a cell.
     pub fn may_remain(&self, cell: usize, number: u64) -> bool {
         let changes = || self.changes.iter().filter(|changed| changed.cells.contains(&cell));
-        let is_durable = |changed: &Changed| {
+        let is_durable = |changed: &CellChange| {
             changed.ended != NEVER
-                && changed.change != Change::Discard
+                && changed.change != CellEffect::Discard
                 && (changed.is_forced || self.flushes.iter().any(|flushed| changed.ended < flushed.began))
         };
         let outlives = |ended: Time| !changes().any(|later| later.began > ended && is_durable(later));
         let from_change = changes()
             .filter(|changed| match changed.change {
-                Change::Write(written) => written == number,
-                Change::Zero | Change::Discard => number == 0,
+                CellEffect::Write(written) => written == number,
+                CellEffect::Zero | CellEffect::Discard => number == 0,
             })
             .any(|changed| outlives(changed.ended));
         from_change || number == 0 && outlives(0)
@@ -158,17 +159,17 @@ impl History {
 
 /// The steps that already have a place in the order: all before `first`, and those in `behind`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-struct Taken {
+struct OrderedSteps {
     first: usize,
     behind: Vec<usize>,
 }
 
-impl Taken {
+impl OrderedSteps {
     fn has(&self, index: usize) -> bool {
         index < self.first || self.behind.binary_search(&index).is_ok()
     }
 
-    fn with(&self, index: usize) -> Taken {
+    fn with(&self, index: usize) -> OrderedSteps {
         let mut taken = self.clone();
         if let Err(place) = taken.behind.binary_search(&index) {
             taken.behind.insert(place, index);
@@ -182,14 +183,14 @@ impl Taken {
 }
 
 /// The search for an order. It is Wing and Gong's algorithm, with Lowe's cache of tried states.
-struct Search<'a> {
-    steps: &'a [Step],
-    seen: HashSet<(Taken, u64)>,
+struct CellOrderSearch<'a> {
+    steps: &'a [CellStep],
+    seen: HashSet<(OrderedSteps, u64)>,
     furthest: usize,
 }
 
-impl Search<'_> {
-    fn from(&mut self, taken: Taken, number: u64, depth: usize) -> bool {
+impl CellOrderSearch<'_> {
+    fn from(&mut self, taken: OrderedSteps, number: u64, depth: usize) -> bool {
         self.furthest = self.furthest.max(taken.first);
         let open = || (taken.first..self.steps.len()).filter(|index| !taken.has(*index));
         // An operation without an answer need not have happened.
@@ -202,24 +203,25 @@ impl Search<'_> {
         let earliest = open().map(|index| self.steps[index].ended).min().unwrap_or(NEVER);
         let next: Vec<usize> = open().take_while(|index| self.steps[*index].began < earliest).collect();
         // A read that fits changes nothing, so it can always be placed first.
-        let is_read = |index: &&usize| matches!(self.steps[**index].kind, Kind::Read(read) if read == number);
+        let is_read = |index: &&usize| matches!(self.steps[**index].kind, CellStepKind::Read(read) if read == number);
         if let Some(&read) = next.iter().find(is_read) {
             return self.from(taken.with(read), number, depth + 1);
         }
         // An operation without an answer is tried only where a read may need it next.
-        let wanted =
-            |read: u64| next.iter().any(|&at| matches!(self.steps[at].kind, Kind::Read(number) if number == read));
+        let wanted = |read: u64| {
+            next.iter().any(|&at| matches!(self.steps[at].kind, CellStepKind::Read(number) if number == read))
+        };
         let is_needed = |index: &usize| match (self.steps[*index].ended, self.steps[*index].kind) {
-            (NEVER, Kind::Change(Change::Write(written))) => wanted(written),
-            (NEVER, Kind::Change(_)) => wanted(0),
+            (NEVER, CellStepKind::Change(CellEffect::Write(written))) => wanted(written),
+            (NEVER, CellStepKind::Change(_)) => wanted(0),
             _ => true,
         };
         let next: Vec<usize> = next.iter().copied().filter(is_needed).collect();
         next.into_iter().any(|index| match self.steps[index].kind {
-            Kind::Read(_) => false,
-            Kind::Change(Change::Write(written)) => self.from(taken.with(index), written, depth + 1),
-            Kind::Change(Change::Zero) => self.from(taken.with(index), 0, depth + 1),
-            Kind::Change(Change::Discard) => {
+            CellStepKind::Read(_) => false,
+            CellStepKind::Change(CellEffect::Write(written)) => self.from(taken.with(index), written, depth + 1),
+            CellStepKind::Change(CellEffect::Zero) => self.from(taken.with(index), 0, depth + 1),
+            CellStepKind::Change(CellEffect::Discard) => {
                 self.from(taken.with(index), 0, depth + 1) || self.from(taken.with(index), number, depth + 1)
             }
         })
@@ -230,18 +232,25 @@ impl Search<'_> {
 mod tests {
     use super::*;
 
-    fn write(history: &mut History, number: u64, began: Time, ended: Time) {
-        history.changes.push(Changed { cells: 0..1, change: Change::Write(number), began, ended, is_forced: false });
+    fn write(history: &mut DeviceHistory, number: u64, began: Time, ended: Time) {
+        history.changes.push(CellChange {
+            cells: 0..1,
+            change: CellEffect::Write(number),
+            began,
+            ended,
+            is_forced: false,
+        });
     }
 
-    fn read(history: &mut History, number: u64, began: Time, ended: Time) {
-        history.reads.push(Read { cell: 0, number, began, ended });
+    fn read(history: &mut DeviceHistory, number: u64, began: Time, ended: Time) {
+        history.reads.push(CellRead { cell: 0, number, began, ended });
     }
 
+    /// Reads that overlap a write see it or not, but a later read does not return to the earlier value.
     #[test]
-    fn reads_that_overlap_a_write_may_see_it_or_not_but_not_go_back() {
+    fn overlapping_reads_never_go_back() {
         for (first, second, is_good) in [(0, 0, true), (0, 1, true), (1, 1, true), (1, 0, false)] {
-            let mut history = History::default();
+            let mut history = DeviceHistory::default();
             write(&mut history, 1, 1, 10);
             read(&mut history, first, 2, 3);
             read(&mut history, second, 4, 5);
@@ -249,9 +258,10 @@ mod tests {
         }
     }
 
+    /// A failed write may still be seen late; a value that nobody wrote is an error.
     #[test]
-    fn what_was_replaced_is_not_seen_again_and_what_failed_may_be_seen_late() {
-        let mut history = History::default();
+    fn replaced_value_never_read_again() {
+        let mut history = DeviceHistory::default();
         write(&mut history, 1, 1, 2);
         write(&mut history, 2, 3, 4);
         read(&mut history, 1, 5, 6);
@@ -263,14 +273,14 @@ mod tests {
     }
 
     #[test]
-    fn discard_leaves_what_was_there_or_zeroes() {
+    fn discard_leaves_data_or_zeroes() {
         for (number, is_good) in [(2, true), (0, true), (1, false)] {
-            let mut history = History::default();
+            let mut history = DeviceHistory::default();
             write(&mut history, 1, 1, 2);
             write(&mut history, 2, 3, 6);
-            history.changes.push(Changed {
+            history.changes.push(CellChange {
                 cells: 0..1,
-                change: Change::Discard,
+                change: CellEffect::Discard,
                 began: 4,
                 ended: 8,
                 is_forced: false,
@@ -281,11 +291,11 @@ mod tests {
     }
 
     #[test]
-    fn crash_leaves_what_was_flushed_or_what_came_later() {
-        let mut history = History::default();
+    fn crash_leaves_flushed_or_newer_data() {
+        let mut history = DeviceHistory::default();
         write(&mut history, 1, 1, 2);
         assert!(history.may_remain(0, 0) && history.may_remain(0, 1) && !history.may_remain(0, 2));
-        history.flushes.push(Flushed { began: 3, ended: 4 });
+        history.flushes.push(CompletedFlush { began: 3, ended: 4 });
         assert!(!history.may_remain(0, 0) && history.may_remain(0, 1));
         write(&mut history, 2, 5, 6);
         assert!(history.may_remain(0, 1) && history.may_remain(0, 2));

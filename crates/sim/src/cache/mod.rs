@@ -9,12 +9,12 @@ pub(crate) mod history;
 mod world;
 
 use futures_util::future::join_all;
-use nectary_block::{Context, read};
+use nectary_block::{IoContext, read};
 use nectary_buffer::planted::{Bug, plant};
 
 use crate::late::in_virtual_time;
-use crate::planted::{Case, Caught};
-use world::{CELL_BYTES, CELLS, World};
+use crate::planted::{BugCase, CaughtBug};
+use world::{CELL_BYTES, CELLS, CacheWorld};
 
 /// The minimum number of operations of a run.
 pub const OPERATIONS: u64 = 160;
@@ -27,7 +27,7 @@ const FLUSHES_MAX: u32 = 4;
 
 /// The results of many runs.
 #[derive(Debug, Default, Clone)]
-pub struct Report {
+pub struct CacheRunReport {
     /// Runs done.
     pub runs: u64,
     /// Operations of clients.
@@ -60,7 +60,7 @@ pub struct Report {
     pub trace: u64,
 }
 
-impl Report {
+impl CacheRunReport {
     /// Whether enough has happened to make a result without errors meaningful.
     pub fn is_enough(&self) -> bool {
         let each = [self.failed, self.changes, self.crashes, self.hits, self.misses, self.joined, self.written_back];
@@ -70,9 +70,9 @@ impl Report {
 }
 
 /// Runs one seed.
-pub fn run(seed: u64, report: &mut Report) {
+pub fn run(seed: u64, report: &mut CacheRunReport) {
     let world = in_virtual_time(async {
-        let world = World::new(seed, None);
+        let world = CacheWorld::new(seed, None);
         let clients = CLIENTS.0 + world.below(CLIENTS.1 - CLIENTS.0 + 1);
         join_all((0..clients).map(|client| world.client(client as u32 + 1, OPERATIONS))).await;
         settle(&world).await;
@@ -104,7 +104,7 @@ pub fn run(seed: u64, report: &mut Report) {
 }
 
 /// Ends the faults, and checks that everything is written back and that memory and disk have the same contents.
-async fn settle(world: &World) {
+async fn settle(world: &CacheWorld) {
     world.faults.set(0);
     let mut flushes = 0;
     // Repeat the close, because operations that clients abandoned may still be in flight and fail.
@@ -115,9 +115,9 @@ async fn settle(world: &World) {
         }
     }
     for cell in 0..CELLS {
-        world.read(cell..cell + 1, Context::default()).await;
+        world.read(cell..cell + 1, IoContext::default()).await;
     }
-    world.flush(Context::default()).await;
+    world.flush(IoContext::default()).await;
     let image = world.disk.image();
     // Read one cell at a time, because a small cache has no memory for many.
     for cell in 0..CELLS {
@@ -138,8 +138,8 @@ async fn settle(world: &World) {
 }
 
 /// Runs seeds from `seed` on; `progress` gets the results after each and returns whether to continue.
-pub fn run_many(seed: u64, runs: u64, mut progress: impl FnMut(&Report) -> bool) -> Report {
-    let mut report = Report::default();
+pub fn run_many(seed: u64, runs: u64, mut progress: impl FnMut(&CacheRunReport) -> bool) -> CacheRunReport {
+    let mut report = CacheRunReport::default();
     for seed in seed..seed + runs {
         run(seed, &mut report);
         if !progress(&report) {
@@ -150,15 +150,15 @@ pub fn run_many(seed: u64, runs: u64, mut progress: impl FnMut(&Report) -> bool)
 }
 
 /// Runs seeds from `seed` on with one bug planted, until a run catches it.
-pub fn run_planted(bug: Bug, seed: u64, runs: u64) -> Option<Caught> {
+pub fn run_planted(bug: Bug, seed: u64, runs: u64) -> Option<CaughtBug> {
     (seed..seed + runs).find_map(|seed| replay_planted(bug, seed))
 }
 
 /// Runs one seed with one bug planted.
-pub fn replay_planted(bug: Bug, seed: u64) -> Option<Caught> {
+pub fn replay_planted(bug: Bug, seed: u64) -> Option<CaughtBug> {
     plant(Some(bug));
     let report = run_many(seed, 1, |_| true);
     plant(None);
     let broken = report.broken.first()?.trim_start_matches(&format!("seed {seed}: ")).to_owned();
-    Some(Caught { case: Case::of_seed(seed), broken, account: format!("{report:?}") })
+    Some(CaughtBug { case: BugCase::of_seed(seed), broken, account: format!("{report:?}") })
 }

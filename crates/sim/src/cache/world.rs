@@ -11,15 +11,15 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use nectary_block::{
-    BlockDevice, Buffer, Context, Error, ErrorKind, Filter, IoFuture, Operation, Recorder, Request, SharedDevice,
-    Stream, WriteFlags,
+    AccessStream, BlockDevice, Buffer, DeviceErrorKind, DeviceOperation, DeviceRequest, Error, Filter, IoContext,
+    IoFuture, Recorder, SharedDevice, WriteFlags,
 };
-use nectary_buffer::{CacheDevice, Mode, Options};
+use nectary_buffer::{CacheDevice, CacheOptions, WriteMode};
 
-use super::history::{Change, Flushed, History, Read};
-use crate::disk::{Disk, DiskOptions};
-use crate::late::{Late, Owned, UnderWay};
-use crate::random::Random;
+use super::history::{CellEffect, CellRead, CompletedFlush, DeviceHistory};
+use crate::disk::{DiskOptions, SimulatedDisk};
+use crate::late::{DetachedFilter, LateFilter, UnderWay};
+use crate::random::SimulationRandom;
 
 /// The number of cells of the device.
 pub const CELLS: usize = 40;
@@ -35,21 +35,21 @@ const FRAMES: (u64, u64) = (32, 64);
 const POLICIES: [&str; 5] = ["lru", "mru", "s3fifo", "lirs", "dear"];
 
 /// A filter whose operations fail by chance, before or after they reach the device below.
-pub struct Faulty {
+pub struct RandomFaultFilter {
     inner: SharedDevice,
-    faults: Faults,
+    faults: FaultRateHandle,
 }
 
-/// The handle that sets how often the operations of a [`Faulty`] fail.
+/// The handle that sets how often the operations of a [`RandomFaultFilter`] fail.
 #[derive(Clone)]
-pub struct Faults {
-    random: Arc<Mutex<Random>>,
+pub struct FaultRateHandle {
+    random: Arc<Mutex<SimulationRandom>>,
     percent: Arc<AtomicU64>,
 }
 
-impl Faults {
-    fn new(seed: u64) -> Faults {
-        Faults { random: Arc::new(Mutex::new(Random::new(seed))), percent: Arc::default() }
+impl FaultRateHandle {
+    fn new(seed: u64) -> FaultRateHandle {
+        FaultRateHandle { random: Arc::new(Mutex::new(SimulationRandom::new(seed))), percent: Arc::default() }
     }
 
     /// Sets the share of operations that fail.
@@ -63,7 +63,7 @@ impl Faults {
     }
 }
 
-impl Filter for Faulty {
+impl Filter for RandomFaultFilter {
     fn inner(&self) -> &SharedDevice {
         &self.inner
     }
@@ -74,10 +74,10 @@ impl Filter for Faulty {
 
     fn around<T: Send + 'static>(
         &self,
-        request: Request,
+        request: DeviceRequest,
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
-        let error = Error::new(ErrorKind::Io, &self.inner.spec(), request.operation, "it was to fail");
+        let error = Error::new(DeviceErrorKind::Io, &self.inner.spec(), request.operation, "it was to fail");
         let error = error.at(request.offset, request.length);
         match self.faults.draw() {
             None => operation(&self.inner),
@@ -91,12 +91,12 @@ impl Filter for Faulty {
 }
 
 /// A cached device and everything around it.
-pub struct World {
-    pub random: RefCell<Random>,
-    pub history: RefCell<History>,
+pub struct CacheWorld {
+    pub random: RefCell<SimulationRandom>,
+    pub history: RefCell<DeviceHistory>,
     pub device: CacheDevice,
-    pub disk: Arc<Disk>,
-    pub faults: Faults,
+    pub disk: Arc<SimulatedDisk>,
+    pub faults: FaultRateHandle,
     recorder: Option<Recorder>,
     /// How many operations on each cell are in flight.
     busy: RefCell<[u32; CELLS]>,
@@ -113,31 +113,31 @@ pub struct World {
     next_number: Cell<u64>,
 }
 
-impl World {
+impl CacheWorld {
     /// Makes a world from a seed.
-    pub fn new(seed: u64, recorder: Option<Recorder>) -> World {
-        let mut random = Random::new(seed);
-        let disk = Disk::new(
+    pub fn new(seed: u64, recorder: Option<Recorder>) -> CacheWorld {
+        let mut random = SimulationRandom::new(seed);
+        let disk = SimulatedDisk::new(
             (CELLS * CELL_BYTES) as u64,
             DiskOptions { seed, late_percent: 0, delays: true, ..DiskOptions::default() },
         );
-        let (under_way, faults) = (UnderWay::default(), Faults::new(seed));
-        let faulty: SharedDevice = Arc::new(Faulty { inner: disk.clone(), faults: faults.clone() });
-        let late: SharedDevice = Arc::new(Late::new(faulty, seed, &under_way));
+        let (under_way, faults) = (UnderWay::default(), FaultRateHandle::new(seed));
+        let faulty: SharedDevice = Arc::new(RandomFaultFilter { inner: disk.clone(), faults: faults.clone() });
+        let late: SharedDevice = Arc::new(LateFilter::new(faulty, seed, &under_way));
         let recorded = recorder.as_ref().map_or(late.clone(), |recorder| recorder.wrap(late));
-        let owned: SharedDevice = Arc::new(Owned::new(recorded, &under_way));
-        let options = Options {
+        let owned: SharedDevice = Arc::new(DetachedFilter::new(recorded, &under_way));
+        let options = CacheOptions {
             frames: Some(FRAMES.0 + random.below(FRAMES.1 - FRAMES.0 + 1)),
             policy: POLICIES[random.below(POLICIES.len() as u64) as usize].to_owned(),
             block_bytes: if random.chance(50) { 4096 } else { 8192 },
-            mode: if random.chance(70) { Mode::WriteBack } else { Mode::WriteThrough },
+            mode: if random.chance(70) { WriteMode::WriteBack } else { WriteMode::WriteThrough },
             dirty_age: Duration::from_millis(5 + random.below(60)),
             readahead_bytes: if random.chance(50) { 32 << 10 } else { 0 },
-            ..Options::default()
+            ..CacheOptions::default()
         };
         let device = CacheDevice::new(owned, options, false).expect("a cache is made");
-        World {
-            random: RefCell::new(Random::new(seed ^ 0x5eed)),
+        CacheWorld {
+            random: RefCell::new(SimulationRandom::new(seed ^ 0x5eed)),
             history: RefCell::default(),
             device,
             disk,
@@ -169,7 +169,7 @@ impl World {
 
     /// Does one operation after another, until all clients together have done `operations`.
     pub async fn client(&self, stream: u32, operations: u64) {
-        let context = Context { stream: Stream(stream), deadline: None };
+        let context = IoContext { stream: AccessStream(stream), deadline: None };
         while self.operations.get() < operations {
             self.pause(5).await;
             let cells = self.cells();
@@ -177,8 +177,8 @@ impl World {
                 0..=41 => self.read(cells, context).await,
                 42..=75 => self.write(cells, context).await,
                 76..=85 => self.flush(context).await,
-                86..=88 => self.zero(cells, Operation::Discard, context).await,
-                89..=92 => self.zero(cells, Operation::WriteZeroes, context).await,
+                86..=88 => self.zero(cells, DeviceOperation::Discard, context).await,
+                89..=92 => self.zero(cells, DeviceOperation::WriteZeroes, context).await,
                 93..=94 => self.memory().await,
                 95 => self.mode().await,
                 96..=97 => self.faults.set(if self.chance(60) { 0 } else { 5 + self.below(30) }),
@@ -215,7 +215,7 @@ impl World {
         }
     }
 
-    pub async fn read(&self, cells: std::ops::Range<usize>, context: Context) {
+    pub async fn read(&self, cells: std::ops::Range<usize>, context: IoContext) {
         self.enter(&cells);
         let began = self.history.borrow_mut().tick();
         let buffers = vec![Buffer::zeroed(cells.len() * CELL_BYTES)];
@@ -226,7 +226,7 @@ impl World {
             Ok(buffers) => {
                 for (cell, bytes) in cells.clone().zip(buffers[0].chunks(CELL_BYTES)) {
                     match number_in(bytes) {
-                        Some(number) => history.reads.push(Read { cell, number, began, ended }),
+                        Some(number) => history.reads.push(CellRead { cell, number, began, ended }),
                         None => self.broken.borrow_mut().push(format!("cell {cell}: a read found a mix of two writes")),
                     }
                 }
@@ -238,18 +238,18 @@ impl World {
     }
 
     /// Reads many cells one after another, as a scan does.
-    async fn scan(&self, context: Context) {
+    async fn scan(&self, context: IoContext) {
         let first = self.below(CELLS as u64 / 2) as usize;
         for cell in first..(first + 12).min(CELLS) {
             self.read(cell..cell + 1, context).await;
         }
     }
 
-    async fn write(&self, cells: std::ops::Range<usize>, context: Context) {
+    async fn write(&self, cells: std::ops::Range<usize>, context: IoContext) {
         self.enter(&cells);
         self.next_number.set(self.next_number.get() + 1);
         let (number, fua) = (self.next_number.get(), self.chance(15));
-        let place = self.history.borrow_mut().begin(cells.clone(), Change::Write(number), fua);
+        let place = self.history.borrow_mut().begin(cells.clone(), CellEffect::Write(number), fua);
         self.mark();
         let buffers = vec![Buffer::copy_of(&filled(number, cells.len()))];
         let offset = (cells.start * CELL_BYTES) as u64;
@@ -258,14 +258,14 @@ impl World {
         self.leave(&cells);
     }
 
-    async fn zero(&self, cells: std::ops::Range<usize>, operation: Operation, context: Context) {
+    async fn zero(&self, cells: std::ops::Range<usize>, operation: DeviceOperation, context: IoContext) {
         self.enter(&cells);
-        let change = if operation == Operation::Discard { Change::Discard } else { Change::Zero };
+        let change = if operation == DeviceOperation::Discard { CellEffect::Discard } else { CellEffect::Zero };
         let place = self.history.borrow_mut().begin(cells.clone(), change, false);
         self.mark();
         let (offset, length) = ((cells.start * CELL_BYTES) as u64, (cells.len() * CELL_BYTES) as u64);
         let zeroed = match operation {
-            Operation::Discard => self.device.discard(offset, length, context),
+            DeviceOperation::Discard => self.device.discard(offset, length, context),
             _ => self.device.write_zeroes(offset, length, context),
         };
         self.end(place, zeroed).await;
@@ -287,14 +287,14 @@ impl World {
     }
 
     /// Flushes, and checks the contents of the disk after a loss of power at the end of the flush.
-    pub async fn flush(&self, context: Context) {
+    pub async fn flush(&self, context: IoContext) {
         self.operations.set(self.operations.get() + 1);
         let began = self.history.borrow_mut().tick();
         if self.device.flush(context).await.is_err() {
             return self.failed.set(self.failed.get() + 1);
         }
         let ended = self.history.borrow_mut().tick();
-        self.history.borrow_mut().flushes.push(Flushed { began, ended });
+        self.history.borrow_mut().flushes.push(CompletedFlush { began, ended });
         self.mark();
         self.crashes.set(self.crashes.get() + 1);
         let image = self.disk.crash().image();
@@ -311,7 +311,7 @@ impl World {
 
     async fn mode(&self) {
         self.changes.set(self.changes.get() + 1);
-        let mode = if self.chance(70) { Mode::WriteBack } else { Mode::WriteThrough };
+        let mode = if self.chance(70) { WriteMode::WriteBack } else { WriteMode::WriteThrough };
         let _ = self.device.cache().set_mode(mode).await;
     }
 }
@@ -329,7 +329,7 @@ fn number_in(bytes: &[u8]) -> Option<u64> {
 
 /// Describes each sector of an image that no allowed crash can leave. Sectors are compared one by one, because a write
 /// may be torn.
-pub fn lost(history: &History, image: &[u8]) -> impl Iterator<Item = String> {
+pub fn lost(history: &DeviceHistory, image: &[u8]) -> impl Iterator<Item = String> {
     let sectors = image.chunks(SECTOR_BYTES).enumerate().filter_map(|(index, sector)| {
         let cell = index * SECTOR_BYTES / CELL_BYTES;
         let Some(number) = number_in(sector) else {

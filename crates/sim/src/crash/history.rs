@@ -7,11 +7,11 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use nectary_block::{Event, Recording};
+use nectary_block::{RecordedEvent, Recording};
 
 /// The effect of an operation on a range.
 #[derive(Debug, Clone)]
-pub(super) enum Change {
+pub(super) enum RangeEffect {
     /// Writes these bytes.
     Data(Bytes),
     /// Makes this many bytes zeroes.
@@ -20,10 +20,10 @@ pub(super) enum Change {
 
 /// A write, a write of zeroes or a discard.
 #[derive(Debug, Clone)]
-pub(super) struct Operation {
+pub(super) struct RecordedWrite {
     pub number: u64,
     pub offset: u64,
-    pub change: Change,
+    pub change: RangeEffect,
     /// The event with which it began.
     pub begun: usize,
     /// The operation survives crashes of the process after this point.
@@ -34,23 +34,23 @@ pub(super) struct Operation {
     pub fua: bool,
 }
 
-impl Operation {
+impl RecordedWrite {
     pub fn length(&self) -> u64 {
         match &self.change {
-            Change::Data(data) => data.len() as u64,
-            Change::Zeroes(length) => *length,
+            RangeEffect::Data(data) => data.len() as u64,
+            RangeEffect::Zeroes(length) => *length,
         }
     }
 
-    pub fn overlaps(&self, other: &Operation) -> bool {
+    pub fn overlaps(&self, other: &RecordedWrite) -> bool {
         self.offset < other.offset + other.length() && other.offset < self.offset + self.length()
     }
 }
 
 /// A recording in the form that the search for crash states needs.
-pub(super) struct History {
+pub(super) struct WriteHistory {
     /// The operations, in the order in which they began.
-    pub operations: Vec<Operation>,
+    pub operations: Vec<RecordedWrite>,
     /// The events with which flushes succeeded, in order. Each of these events ends an epoch.
     pub flushes: Vec<usize>,
     /// For each growth of the device: the event with which it succeeded, and the new size in bytes.
@@ -66,10 +66,10 @@ pub(super) struct History {
 /// The event of something that never happens.
 const NEVER: usize = usize::MAX;
 
-impl History {
-    pub fn new(recording: &Recording) -> History {
+impl WriteHistory {
+    pub fn new(recording: &Recording) -> WriteHistory {
         let events = &recording.events;
-        let mut operations: Vec<Operation> = Vec::new();
+        let mut operations: Vec<RecordedWrite> = Vec::new();
         // Maps the number of an operation to its position in `operations`.
         let mut by_number: HashMap<u64, usize> = HashMap::new();
         let mut flush_begun: HashMap<u64, usize> = HashMap::new();
@@ -81,26 +81,27 @@ impl History {
         for (index, event) in events.iter().enumerate() {
             let mut matters = true;
             match event {
-                Event::WriteBegun { id, offset, data, fua } => {
+                RecordedEvent::WriteBegun { id, offset, data, fua } => {
                     by_number.insert(*id, operations.len());
-                    operations.push(begun(*id, *offset, Change::Data(data.clone()), index, *fua));
+                    operations.push(begun(*id, *offset, RangeEffect::Data(data.clone()), index, *fua));
                 }
-                Event::ZeroesBegun { id, offset, length } | Event::DiscardBegun { id, offset, length } => {
+                RecordedEvent::ZeroesBegun { id, offset, length }
+                | RecordedEvent::DiscardBegun { id, offset, length } => {
                     by_number.insert(*id, operations.len());
-                    operations.push(begun(*id, *offset, Change::Zeroes(*length), index, false));
+                    operations.push(begun(*id, *offset, RangeEffect::Zeroes(*length), index, false));
                 }
-                Event::FlushBegun { id } => {
+                RecordedEvent::FlushBegun { id } => {
                     flush_begun.insert(*id, index);
                     matters = false;
                 }
-                Event::GrowBegun { id, size_bytes } => {
+                RecordedEvent::GrowBegun { id, size_bytes } => {
                     growth_begun.insert(*id, *size_bytes);
                     matters = false;
                 }
-                Event::Mark(mark) => marks.push((index, *mark)),
+                RecordedEvent::Mark(mark) => marks.push((index, *mark)),
                 // The range of a failed operation stays uncertain.
-                Event::Completed { succeeded: false, .. } => matters = false,
-                Event::Completed { id, succeeded: true } => {
+                RecordedEvent::Completed { succeeded: false, .. } => matters = false,
+                RecordedEvent::Completed { id, succeeded: true } => {
                     matters = false;
                     if let Some(&operation) = by_number.get(id) {
                         operations[operation].completed = index;
@@ -130,7 +131,7 @@ impl History {
             }
         }
         power_points.push(events.len());
-        History { operations, flushes, growths, marks, event_count: events.len(), power_points }
+        WriteHistory { operations, flushes, growths, marks, event_count: events.len(), power_points }
     }
 
     /// Returns the device's size at a point: `base_bytes`, or the new size if it has grown.
@@ -150,11 +151,11 @@ impl History {
     }
 
     /// The operations that had begun at a point.
-    pub fn begun_before(&self, point: usize) -> &[Operation] {
+    pub fn begun_before(&self, point: usize) -> &[RecordedWrite] {
         &self.operations[..self.operations.partition_point(|operation| operation.begun < point)]
     }
 }
 
-fn begun(number: u64, offset: u64, change: Change, index: usize, fua: bool) -> Operation {
-    Operation { number, offset, change, begun: index, completed: NEVER, durable: NEVER, fua }
+fn begun(number: u64, offset: u64, change: RangeEffect, index: usize, fua: bool) -> RecordedWrite {
+    RecordedWrite { number, offset, change, begun: index, completed: NEVER, durable: NEVER, fua }
 }

@@ -5,10 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nectary_block::Snapshot;
+use nectary_block::DeviceSnapshot;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::history::{Change, Operation};
+use super::history::{RangeEffect, RecordedWrite};
 
 /// The unit that a write never tears, in bytes.
 pub(super) const SECTOR_BYTES: u64 = 512;
@@ -18,7 +18,7 @@ const PIECE_BYTES: u64 = 4096;
 
 /// The part of an operation that reached the disk, in sectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum WrittenPart {
     /// All sectors.
     Whole,
     /// This many sectors from the beginning.
@@ -29,33 +29,33 @@ pub(super) enum Part {
     Some(u64),
 }
 
-impl Part {
+impl WrittenPart {
     fn has(self, sector: u64) -> bool {
         match self {
-            Part::Whole => true,
-            Part::Head(count) => sector < count,
-            Part::Tail(count) => sector >= count,
-            Part::Some(seed) => xxh3_64_with_seed(&sector.to_le_bytes(), seed) & 1 == 1,
+            WrittenPart::Whole => true,
+            WrittenPart::Head(count) => sector < count,
+            WrittenPart::Tail(count) => sector >= count,
+            WrittenPart::Some(seed) => xxh3_64_with_seed(&sector.to_le_bytes(), seed) & 1 == 1,
         }
     }
 }
 
 /// An image and its hash.
 #[derive(Debug, Clone)]
-pub(super) struct Image {
-    pub snapshot: Snapshot,
+pub(super) struct CrashImage {
+    pub snapshot: DeviceSnapshot,
     pub hash: u64,
 }
 
-impl Image {
-    pub fn new(snapshot: Snapshot) -> Image {
+impl CrashImage {
+    pub fn new(snapshot: DeviceSnapshot) -> CrashImage {
         let pieces = snapshot.size_bytes().div_ceil(PIECE_BYTES);
         let hash = (0..pieces).fold(0u64, |sum, piece| sum.wrapping_add(piece_hash(&snapshot, piece)));
-        Image { snapshot, hash }
+        CrashImage { snapshot, hash }
     }
 
     /// Applies operations to the image, in the order in which they began.
-    pub fn apply(&mut self, operations: &[(&Operation, Part)], size_bytes: u64) {
+    pub fn apply(&mut self, operations: &[(&RecordedWrite, WrittenPart)], size_bytes: u64) {
         let mut ranges: BTreeMap<u64, u64> = BTreeMap::new();
         let mut size = size_bytes;
         for (operation, _) in operations {
@@ -79,9 +79,9 @@ impl Image {
     }
 }
 
-fn lay(snapshot: &mut Snapshot, operation: &Operation, part: Part) {
+fn lay(snapshot: &mut DeviceSnapshot, operation: &RecordedWrite, part: WrittenPart) {
     let (length, zeroes) = (operation.length(), [0u8; SECTOR_BYTES as usize]);
-    if let (Part::Whole, Change::Data(data)) = (part, &operation.change) {
+    if let (WrittenPart::Whole, RangeEffect::Data(data)) = (part, &operation.change) {
         return snapshot.write(operation.offset, data);
     }
     for sector in 0..length.div_ceil(SECTOR_BYTES) {
@@ -91,14 +91,14 @@ fn lay(snapshot: &mut Snapshot, operation: &Operation, part: Part) {
         let start = sector * SECTOR_BYTES;
         let end = (start + SECTOR_BYTES).min(length);
         let bytes = match &operation.change {
-            Change::Data(data) => &data[start as usize..end as usize],
-            Change::Zeroes(_) => &zeroes[..(end - start) as usize],
+            RangeEffect::Data(data) => &data[start as usize..end as usize],
+            RangeEffect::Zeroes(_) => &zeroes[..(end - start) as usize],
         };
         snapshot.write(operation.offset + start, bytes);
     }
 }
 
-fn piece_hash(snapshot: &Snapshot, piece: u64) -> u64 {
+fn piece_hash(snapshot: &DeviceSnapshot, piece: u64) -> u64 {
     let start = piece * PIECE_BYTES;
     let mut bytes = [0u8; PIECE_BYTES as usize];
     let length = PIECE_BYTES.min(snapshot.size_bytes().saturating_sub(start)) as usize;

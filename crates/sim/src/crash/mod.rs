@@ -28,12 +28,12 @@ use std::collections::HashSet;
 use std::fmt::Write;
 use std::sync::Arc;
 
-use nectary_block::{Event, MemoryDevice, Recording, Snapshot};
+use nectary_block::{DeviceSnapshot, MemoryDevice, RecordedEvent, Recording};
 
-use self::history::{History, Operation};
-use self::image::{Image, Part};
-use self::plan::{Choice, Plan};
-use crate::random::Random;
+use self::history::{RecordedWrite, WriteHistory};
+use self::image::{CrashImage, WrittenPart};
+use self::plan::{CrashCase, SurvivorChoice};
+use crate::random::SimulationRandom;
 
 /// The largest number of operations that a description names.
 const NAMES_MAX: usize = 6;
@@ -49,7 +49,7 @@ pub enum CrashModel {
 
 impl CrashModel {
     /// Returns the event after which an operation is certain to survive.
-    fn certain_from(self, operation: &Operation) -> usize {
+    fn certain_from(self, operation: &RecordedWrite) -> usize {
         match self {
             CrashModel::Process => operation.completed,
             CrashModel::Power => operation.durable,
@@ -85,7 +85,7 @@ pub struct CrashState {
     /// The kind of crash.
     pub model: CrashModel,
     /// The image; a copy of it costs little.
-    pub snapshot: Snapshot,
+    pub snapshot: DeviceSnapshot,
     /// A hash of the image: equal images have equal hashes.
     pub hash: u64,
     /// Whether a write survived in part.
@@ -122,18 +122,18 @@ impl CrashState {
 
 /// The contents of a device when a recording began, for the crash states of any number of recordings.
 #[derive(Debug, Clone)]
-pub struct Base(Image);
+pub struct RecordingBase(CrashImage);
 
-impl Base {
+impl RecordingBase {
     /// Takes the contents. *Cost*: reads and hashes the whole image.
-    pub fn new(snapshot: Snapshot) -> Base {
-        Base(Image::new(snapshot))
+    pub fn new(snapshot: DeviceSnapshot) -> RecordingBase {
+        RecordingBase(CrashImage::new(snapshot))
     }
 }
 
 /// An epoch of the recording, as the first and the last point at which a crash happens in it.
 #[derive(Debug, Clone, Copy)]
-struct Epoch {
+struct FlushEpoch {
     first_point: usize,
     last_point: usize,
 }
@@ -159,21 +159,21 @@ struct Epoch {
 /// # Ok::<(), nectary_block::Error>(()) }).unwrap();
 /// ```
 pub struct CrashStates {
-    history: History,
+    history: WriteHistory,
     options: CrashOptions,
-    random: Random,
+    random: SimulationRandom,
     marks: Arc<[u64]>,
     base_bytes: u64,
     /// The certain part of the image after the flushes before the current epoch.
-    base: Image,
+    base: CrashImage,
     /// For each operation, whether `base` contains it.
     applied: Vec<bool>,
-    epochs: std::vec::IntoIter<Epoch>,
+    epochs: std::vec::IntoIter<FlushEpoch>,
     /// The remaining work in the current epoch.
     models: std::vec::IntoIter<CrashModel>,
-    epoch: Epoch,
+    epoch: FlushEpoch,
     model: CrashModel,
-    plans: Vec<Plan>,
+    plans: Vec<CrashCase>,
     yielded: usize,
     seen: HashSet<(u64, CrashModel, usize)>,
 }
@@ -181,28 +181,28 @@ pub struct CrashStates {
 impl CrashStates {
     /// Prepares the crash states of a recording; `base` is the device's contents when the recording began.
     pub fn new(base: Vec<u8>, recording: &Recording, options: CrashOptions) -> CrashStates {
-        CrashStates::on(&Base::new(Snapshot::from_image(&base)), recording, options)
+        CrashStates::on(&RecordingBase::new(DeviceSnapshot::from_image(&base)), recording, options)
     }
 
     /// Prepares the crash states of a recording that began on `base`. *Cost*: copies no contents.
-    pub fn on(base: &Base, recording: &Recording, options: CrashOptions) -> CrashStates {
-        let history = History::new(recording);
+    pub fn on(base: &RecordingBase, recording: &Recording, options: CrashOptions) -> CrashStates {
+        let history = WriteHistory::new(recording);
         let mut epochs = Vec::new();
         let mut first_point = 0;
         for &flush in &history.flushes {
-            epochs.push(Epoch { first_point, last_point: flush });
+            epochs.push(FlushEpoch { first_point, last_point: flush });
             first_point = flush + 1;
         }
-        epochs.push(Epoch { first_point, last_point: history.event_count });
+        epochs.push(FlushEpoch { first_point, last_point: history.event_count });
         CrashStates {
             marks: history.marks.iter().map(|&(_, mark)| mark).collect(),
-            random: Random::new(options.seed),
+            random: SimulationRandom::new(options.seed),
             base_bytes: base.0.snapshot.size_bytes(),
             base: base.0.clone(),
             applied: vec![false; history.operations.len()],
             epochs: epochs.into_iter(),
             models: Vec::new().into_iter(),
-            epoch: Epoch { first_point: 0, last_point: 0 },
+            epoch: FlushEpoch { first_point: 0, last_point: 0 },
             model: CrashModel::Power,
             plans: Vec::new(),
             yielded: 0,
@@ -223,7 +223,7 @@ impl CrashStates {
                 self.models.next()?
             }
         };
-        let Epoch { first_point, last_point } = self.epoch;
+        let FlushEpoch { first_point, last_point } = self.epoch;
         let points: Vec<usize> = match self.model {
             CrashModel::Process => (first_point..=last_point).collect(),
             CrashModel::Power => {
@@ -245,7 +245,7 @@ impl CrashStates {
         let new: Vec<usize> = (0..self.history.operations.len())
             .filter(|&index| !self.applied[index] && self.history.operations[index].durable < point)
             .collect();
-        let chosen = new.iter().map(|&index| (&self.history.operations[index], Part::Whole)).collect();
+        let chosen = new.iter().map(|&index| (&self.history.operations[index], WrittenPart::Whole)).collect();
         let chosen = with_later_overlaps(&self.history, &self.applied, chosen);
         self.base.apply(&chosen, self.history.size_bytes(self.base_bytes, point));
         for index in new {
@@ -253,21 +253,22 @@ impl CrashStates {
         }
     }
 
-    fn state(&mut self, plan: &Plan) -> Option<CrashState> {
+    fn state(&mut self, plan: &CrashCase) -> Option<CrashState> {
         let (history, point) = (&self.history, plan.point);
         let doubt = plan::in_doubt(history, self.model, point);
-        if doubt.is_empty() && plan.choice != Choice::None {
+        if doubt.is_empty() && plan.choice != SurvivorChoice::None {
             return None;
         }
         let kept = plan::chosen(&doubt, &plan.choice, self.options.subset_size);
         let description = describe(self.model, point, history.event_count, doubt.len(), &kept);
-        let is_torn = kept.iter().any(|(_, part)| *part != Part::Whole);
+        let is_torn = kept.iter().any(|(_, part)| *part != WrittenPart::Whole);
         let certain = history
             .begun_before(point)
             .iter()
             .enumerate()
             .filter(|&(index, operation)| !self.applied[index] && self.model.certain_from(operation) < point);
-        let mut chosen: Vec<(&Operation, Part)> = certain.map(|(_, operation)| (operation, Part::Whole)).collect();
+        let mut chosen: Vec<(&RecordedWrite, WrittenPart)> =
+            certain.map(|(_, operation)| (operation, WrittenPart::Whole)).collect();
         chosen.extend(kept);
         let chosen = with_later_overlaps(history, &self.applied, chosen);
         let mut image = self.base.clone();
@@ -313,19 +314,20 @@ impl Iterator for CrashStates {
 /// Sorts operations by their start, and adds later operations of the base that overlap any of them, because they must
 /// be applied again on top.
 fn with_later_overlaps<'h>(
-    history: &'h History,
+    history: &'h WriteHistory,
     applied: &[bool],
-    mut chosen: Vec<(&'h Operation, Part)>,
-) -> Vec<(&'h Operation, Part)> {
+    mut chosen: Vec<(&'h RecordedWrite, WrittenPart)>,
+) -> Vec<(&'h RecordedWrite, WrittenPart)> {
     chosen.sort_by_key(|(operation, _)| operation.begun);
     let Some(first) = chosen.first().map(|(operation, _)| operation.begun) else { return chosen };
     let from = history.operations.partition_point(|operation| operation.begun <= first);
-    let mut later: Vec<(&Operation, Part)> = Vec::new();
+    let mut later: Vec<(&RecordedWrite, WrittenPart)> = Vec::new();
     for (operation, _) in history.operations[from..].iter().zip(&applied[from..]).filter(|&(_, &is_applied)| is_applied)
     {
-        let hides = |&&(under, _): &&(&Operation, Part)| under.begun < operation.begun && under.overlaps(operation);
+        let hides =
+            |&&(under, _): &&(&RecordedWrite, WrittenPart)| under.begun < operation.begun && under.overlaps(operation);
         if chosen.iter().chain(&later).any(|under| hides(&under)) {
-            later.push((operation, Part::Whole));
+            later.push((operation, WrittenPart::Whole));
         }
     }
     if !later.is_empty() {
@@ -335,18 +337,24 @@ fn with_later_overlaps<'h>(
     chosen
 }
 
-fn describe(model: CrashModel, point: usize, events: usize, doubt: usize, kept: &[(&Operation, Part)]) -> String {
+fn describe(
+    model: CrashModel,
+    point: usize,
+    events: usize,
+    doubt: usize,
+    kept: &[(&RecordedWrite, WrittenPart)],
+) -> String {
     let crash = match model {
         CrashModel::Process => "process crash",
         CrashModel::Power => "power loss",
     };
     let mut text =
         format!("{crash} after {point} of {events} events, {} of {doubt} operations in doubt kept", kept.len());
-    let torn = kept.iter().filter(|(_, part)| *part != Part::Whole);
+    let torn = kept.iter().filter(|(_, part)| *part != WrittenPart::Whole);
     for (operation, part) in torn {
         let _ = match part {
-            Part::Head(count) => write!(text, "; #{} torn after {count} sectors", operation.number),
-            Part::Tail(count) => write!(text, "; #{} without its first {count} sectors", operation.number),
+            WrittenPart::Head(count) => write!(text, "; #{} torn after {count} sectors", operation.number),
+            WrittenPart::Tail(count) => write!(text, "; #{} without its first {count} sectors", operation.number),
             _ => write!(text, "; #{} torn, sectors by seed", operation.number),
         };
     }
@@ -369,8 +377,8 @@ pub(crate) fn overlapping(recording: &Recording) -> u64 {
     let (mut under_way, mut overlapping) = (0_u64, 0);
     for event in &recording.events {
         match event {
-            Event::Mark(_) => {}
-            Event::Completed { .. } => under_way = under_way.saturating_sub(1),
+            RecordedEvent::Mark(_) => {}
+            RecordedEvent::Completed { .. } => under_way = under_way.saturating_sub(1),
             _ => {
                 overlapping += u64::from(under_way > 0);
                 under_way += 1;

@@ -16,13 +16,14 @@ fn block(value: u8) -> Buffer {
 #[tokio::test]
 async fn disk_without_rot_conforms() {
     for seed in 1..=3 {
-        let make =
-            |size| async move { Disk::new(size, DiskOptions { seed, ..DiskOptions::default() }) as SharedDevice };
+        let make = |size| async move {
+            SimulatedDisk::new(size, DiskOptions { seed, ..DiskOptions::default() }) as SharedDevice
+        };
         check_seeded(make, seed).await.unwrap_or_else(|failure| panic!("{failure}"));
-        let last = Mutex::new(Disk::new(0, DiskOptions::default()));
+        let last = Mutex::new(SimulatedDisk::new(0, DiskOptions::default()));
         let (made, crashed) = (&last, &last);
         let make = |size| async move {
-            let disk = Disk::new(size, DiskOptions { seed, ..DiskOptions::default() });
+            let disk = SimulatedDisk::new(size, DiskOptions { seed, ..DiskOptions::default() });
             *made.lock().unwrap() = disk.clone();
             disk as SharedDevice
         };
@@ -31,15 +32,16 @@ async fn disk_without_rot_conforms() {
     }
 }
 
+/// The seed decides which of the three happens to each write.
 #[tokio::test]
-async fn unflushed_writes_are_kept_lost_or_torn_by_the_seed() {
+async fn unflushed_writes_kept_lost_or_torn() {
     let (mut kept, mut lost, mut torn) = (0, 0, 0);
     for seed in 0..20 {
-        let disk = Disk::new(1 << 20, DiskOptions { seed, ..DiskOptions::default() });
+        let disk = SimulatedDisk::new(1 << 20, DiskOptions { seed, ..DiskOptions::default() });
         for index in 0..20 {
             write(&*disk, index * BLOCK as u64, block(1)).await.unwrap();
         }
-        BlockDevice::flush(&*disk, Context::default()).await.unwrap();
+        BlockDevice::flush(&*disk, IoContext::default()).await.unwrap();
         for index in 0..20 {
             write(&*disk, index * BLOCK as u64, block(2)).await.unwrap();
         }
@@ -58,9 +60,11 @@ async fn unflushed_writes_are_kept_lost_or_torn_by_the_seed() {
     assert!(kept > 100 && lost > 60 && torn > 40, "kept {kept}, lost {lost}, torn {torn}");
 }
 
+/// A flush does not wait for late operations.
 #[tokio::test]
-async fn late_operations_end_in_another_order_and_a_flush_does_not_wait_for_them() {
-    let disk = Disk::new(1 << 20, DiskOptions { late_percent: 50, lost_percent: 100, ..DiskOptions::default() });
+async fn late_operations_end_unordered() {
+    let disk =
+        SimulatedDisk::new(1 << 20, DiskOptions { late_percent: 50, lost_percent: 100, ..DiskOptions::default() });
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
     for index in 0..16u64 {
@@ -70,7 +74,7 @@ async fn late_operations_end_in_another_order_and_a_flush_does_not_wait_for_them
                 index * BLOCK as u64,
                 vec![block(1)],
                 WriteFlags::default(),
-                Context::default(),
+                IoContext::default(),
             ),
             order.clone(),
         );
@@ -84,21 +88,22 @@ async fn late_operations_end_in_another_order_and_a_flush_does_not_wait_for_them
     }
     assert!(!order.lock().unwrap().is_sorted(), "{order:?}");
     // A flush does not cover a write that had not ended when the flush began.
-    let pending = BlockDevice::write_at(&*disk, 0, vec![block(2)], WriteFlags::default(), Context::default());
-    BlockDevice::flush(&*disk, Context::default()).await.unwrap();
+    let pending = BlockDevice::write_at(&*disk, 0, vec![block(2)], WriteFlags::default(), IoContext::default());
+    BlockDevice::flush(&*disk, IoContext::default()).await.unwrap();
     assert_eq!(read(&*disk.crash(), 0, BLOCK).await.unwrap()[0], 1);
     pending.await.unwrap();
 }
 
+/// Rot stays inside its bounds: neither more sectors than allowed nor protected ranges.
 #[tokio::test]
-async fn rot_stays_until_it_is_overwritten_and_inside_its_bounds() {
+async fn rot_stays_until_overwritten() {
     let options = DiskOptions {
         rotten_percent: 100,
         rotten_max: 3,
         protected: vec![0..BLOCK as u64, 1 << 19..1 << 20],
         ..DiskOptions::default()
     };
-    let disk = Disk::new(1 << 20, options);
+    let disk = SimulatedDisk::new(1 << 20, options);
     for index in 0..10 {
         write(&*disk, index * BLOCK as u64, block(0)).await.unwrap();
     }
@@ -108,7 +113,7 @@ async fn rot_stays_until_it_is_overwritten_and_inside_its_bounds() {
         assert_eq!(flipped(&read(&*disk, 0, BLOCK).await.unwrap()), 0, "the protected range is sound");
         assert_eq!(flipped(&read(&*disk, 0, 10 * BLOCK).await.unwrap()), 3);
     }
-    BlockDevice::flush(&*disk, Context::default()).await.unwrap();
+    BlockDevice::flush(&*disk, IoContext::default()).await.unwrap();
     let found = disk.crash();
     assert_eq!(flipped(&read(&*found, 0, 10 * BLOCK).await.unwrap()), 3, "rot outlives a crash");
 }

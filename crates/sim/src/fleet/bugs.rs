@@ -6,7 +6,7 @@ use std::cell::Cell;
 
 /// A bug that can be planted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bug {
+pub enum FleetBug {
     /// A watch leaves out a purge.
     WatchSkips,
     /// A watch whose history was compacted goes on behind the gap.
@@ -43,62 +43,62 @@ pub enum Bug {
     SecondOvertakes,
 }
 
-impl Bug {
+impl FleetBug {
     /// All bugs.
-    pub const EVERY: &'static [Bug] = &[
-        Bug::WatchSkips,
-        Bug::CompactionIgnored,
-        Bug::MarkBeforePurges,
-        Bug::ReportedBeforeApplied,
-        Bug::FillOverPurge,
-        Bug::LeaseFromAnswer,
-        Bug::KeptAlone,
-        Bug::ClockStandsStill,
-        Bug::ServesBehind,
-        Bug::ReadByKeys,
-        Bug::PageSkips,
-        Bug::FloorIgnored,
-        Bug::OneIdentity,
-        Bug::LivingLeftOut,
-        Bug::CopySurvives,
-        Bug::OwnerBehind,
-        Bug::SecondOvertakes,
+    pub const EVERY: &'static [FleetBug] = &[
+        FleetBug::WatchSkips,
+        FleetBug::CompactionIgnored,
+        FleetBug::MarkBeforePurges,
+        FleetBug::ReportedBeforeApplied,
+        FleetBug::FillOverPurge,
+        FleetBug::LeaseFromAnswer,
+        FleetBug::KeptAlone,
+        FleetBug::ClockStandsStill,
+        FleetBug::ServesBehind,
+        FleetBug::ReadByKeys,
+        FleetBug::PageSkips,
+        FleetBug::FloorIgnored,
+        FleetBug::OneIdentity,
+        FleetBug::LivingLeftOut,
+        FleetBug::CopySurvives,
+        FleetBug::OwnerBehind,
+        FleetBug::SecondOvertakes,
     ];
 
     /// The bug's name in reports.
     pub fn name(self) -> &'static str {
         match self {
-            Bug::WatchSkips => "watch skips a revision",
-            Bug::CompactionIgnored => "compaction ignored",
-            Bug::MarkBeforePurges => "revision durable before its purge",
-            Bug::ReportedBeforeApplied => "batch reported before it is applied",
-            Bug::FillOverPurge => "fill stored that began before a purge",
-            Bug::LeaseFromAnswer => "lease counted from the answer",
-            Bug::KeptAlone => "lease kept by one member of etcd alone",
-            Bug::ClockStandsStill => "clock stands still while suspended",
-            Bug::ServesBehind => "returning node serves before it caught up",
-            Bug::ReadByKeys => "log read in the order of keys",
-            Bug::PageSkips => "page of the log skips a purge",
-            Bug::FloorIgnored => "floor of the log ignored",
-            Bug::OneIdentity => "older etcd not noticed",
-            Bug::LivingLeftOut => "living node not waited for",
-            Bug::CopySurvives => "copy survives at a node that is not the owner",
-            Bug::OwnerBehind => "owner that is behind answers",
-            Bug::SecondOvertakes => "second request overtakes a purge",
+            FleetBug::WatchSkips => "watch skips a revision",
+            FleetBug::CompactionIgnored => "compaction ignored",
+            FleetBug::MarkBeforePurges => "revision durable before its purge",
+            FleetBug::ReportedBeforeApplied => "batch reported before it is applied",
+            FleetBug::FillOverPurge => "fill stored that began before a purge",
+            FleetBug::LeaseFromAnswer => "lease counted from the answer",
+            FleetBug::KeptAlone => "lease kept by one member of etcd alone",
+            FleetBug::ClockStandsStill => "clock stands still while suspended",
+            FleetBug::ServesBehind => "returning node serves before it caught up",
+            FleetBug::ReadByKeys => "log read in the order of keys",
+            FleetBug::PageSkips => "page of the log skips a purge",
+            FleetBug::FloorIgnored => "floor of the log ignored",
+            FleetBug::OneIdentity => "older etcd not noticed",
+            FleetBug::LivingLeftOut => "living node not waited for",
+            FleetBug::CopySurvives => "copy survives at a node that is not the owner",
+            FleetBug::OwnerBehind => "owner that is behind answers",
+            FleetBug::SecondOvertakes => "second request overtakes a purge",
         }
     }
 }
 
 thread_local! {
-    static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+    static PLANTED: Cell<Option<FleetBug>> = const { Cell::new(None) };
 }
 
 /// Plants one bug in this thread, or none.
-pub fn plant(bug: Option<Bug>) {
+pub fn plant(bug: Option<FleetBug>) {
     PLANTED.set(bug);
 }
 
 /// Whether a bug is planted.
-pub fn is_planted(bug: Bug) -> bool {
+pub fn is_planted(bug: FleetBug) -> bool {
     PLANTED.get() == Some(bug)
 }

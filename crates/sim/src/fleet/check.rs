@@ -4,17 +4,17 @@
 //! node that is cut may show it for `serve-when-cut` after etcd has kept its lease. What a store has purged never
 //! comes back, for any client. A batch has its purges in order, and no mark is before a purge.
 
-use nectary_host::fleet::{AppliedMark, FleetState, LoggedPurge, PurgeOutcome, PurgeWish, Standing};
+use nectary_host::fleet::{AppliedMark, FleetState, LoggedPurge, NodeStanding, PurgeOutcome, PurgeWish};
 
-use super::bugs::{Bug, is_planted};
-use super::facts::{Target, URLS};
+use super::bugs::{FleetBug, is_planted};
+use super::facts::{PurgeSelection, URLS};
 use super::requests::{ObjectRequest, PeerRequest};
-use super::world::{Happening, MILLISECOND, SECOND, Stage, World};
+use super::world::{FleetRunStage, FleetWorld, FleetWorldEvent, MILLISECOND, SECOND};
 
 /// Slowness of clocks, in millionths, and a moment.
 const CUT_SLACK: (u64, u64) = (1_050_000, 10 * MILLISECOND);
 
-impl World {
+impl FleetWorld {
     /// How long a node may serve what was purged, as it is cut off.
     fn cut_until(&self, at: usize) -> u64 {
         let cut_us = self.settings.rules.serve_when_cut.as_micros() as u64;
@@ -23,7 +23,7 @@ impl World {
 
     /// Checks that a member has made the purges that were applied before the request was sent.
     pub fn check_standing(&mut self, at: usize, request: ObjectRequest) {
-        if request.standing != Standing::Member {
+        if request.standing != NodeStanding::Member {
             return;
         }
         let store = &mut self.nodes[at].store;
@@ -61,7 +61,7 @@ impl World {
                 made.ended_us.is_some_and(|ended| ended < came_us) || rules.is_none_or(|rules| rules == stored.rules);
             is_hit && made.urls & 1 << url != 0 && version < made.versions[url]
         });
-        let (is_cut, is_shown) = (standing == Standing::Cut, shown.is_some());
+        let (is_cut, is_shown) = (standing == NodeStanding::Cut, shown.is_some());
         let may_show = is_cut && came_us <= self.cut_until(at);
         let broken = match (shown, back) {
             (_, Some(made)) => Some(format!(
@@ -105,7 +105,7 @@ impl World {
         let is_back = has.fleet == mark.fleet && mark.revision < has.revision && !self.is_cleared(purges);
         let is_alone =
             self.nodes[at].process.as_ref().is_none_or(|process| process.batches.values().all(|it| it.batch.is_none()));
-        let is_alone = is_alone || is_planted(Bug::ReportedBeforeApplied);
+        let is_alone = is_alone || is_planted(FleetBug::ReportedBeforeApplied);
         if !is_ordered || !is_marked || is_back || !is_alone {
             let revisions: Vec<u64> = purges.iter().map(|purge| purge.revision).collect();
             self.break_with(format!("node {at} with {has:?} gets a batch of {revisions:?} and {mark:?}"));
@@ -113,7 +113,7 @@ impl World {
     }
 
     fn is_cleared(&self, purges: &[LoggedPurge]) -> bool {
-        purges.iter().any(|logged| World::is_everything(&logged.purge))
+        purges.iter().any(|logged| FleetWorld::is_everything(&logged.purge))
     }
 
     /// Checks that a store has made each purge of the log up to its mark.
@@ -155,35 +155,36 @@ impl World {
     pub fn advance_stage(&mut self) {
         let limit_us = self.stage_us + self.settings.heal_us + self.settings.lease_us * 5 + 30 * SECOND;
         match self.stage {
-            Stage::Work => {
+            FleetRunStage::Work => {
                 self.heal();
-                (self.stage, self.stage_us) = (Stage::Settle, self.now_us);
+                (self.stage, self.stage_us) = (FleetRunStage::Settle, self.now_us);
             }
-            Stage::Settle if self.now_us <= self.stage_us + self.settings.heal_us + SECOND => {}
-            Stage::Settle => match self.unsettled() {
+            FleetRunStage::Settle if self.now_us <= self.stage_us + self.settings.heal_us + SECOND => {}
+            FleetRunStage::Settle => match self.unsettled() {
                 None => {
-                    (self.stage, self.stage_us, self.first_of_last) = (Stage::Last, self.now_us, self.facts.len());
+                    (self.stage, self.stage_us, self.first_of_last) =
+                        (FleetRunStage::Last, self.now_us, self.facts.len());
                     for node in 0..self.nodes.len() {
-                        self.purge(node, Target::Url(node % URLS), PurgeWish::Applied);
+                        self.purge(node, PurgeSelection::Url(node % URLS), PurgeWish::Applied);
                     }
                 }
                 Some(why) if self.now_us > limit_us => self.break_with(format!("nothing fails any more, but {why}")),
                 Some(_) => {}
             },
-            Stage::Last => {
+            FleetRunStage::Last => {
                 let open = self.facts[self.first_of_last..].iter().find(|fact| fact.applied_us.is_none());
                 let last_us = self.facts.iter().filter_map(|fact| fact.applied_us).max().unwrap_or(0);
                 match open.map(|fact| fact.key) {
-                    None if self.now_us > last_us + 4 * SECOND => self.stage = Stage::Done,
+                    None if self.now_us > last_us + 4 * SECOND => self.stage = FleetRunStage::Done,
                     Some(key) if self.now_us > limit_us => {
                         self.break_with(format!("nothing fails any more, but purge {key:?} is not applied"));
                     }
                     _ => {}
                 }
             }
-            Stage::Done => {}
+            FleetRunStage::Done => {}
         }
-        self.plan(200 * MILLISECOND, Happening::Settled);
+        self.plan(200 * MILLISECOND, FleetWorldEvent::Settled);
     }
 
     /// What is not as it should be when nothing fails.

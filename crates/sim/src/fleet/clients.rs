@@ -4,20 +4,20 @@
 //! and what it lacks is fetched from the origin and stored. What a node may not store passes through it.
 
 use nectary_fleet::machine::FleetEvent;
-use nectary_host::fleet::{FleetError, FleetPurge, PurgeOutcome, PurgeWish, Standing};
+use nectary_host::fleet::{FleetError, FleetPurge, NodeStanding, PurgeOutcome, PurgeWish};
 
-use super::facts::{PurgeFact, Target, URLS};
+use super::facts::{PurgeFact, PurgeSelection, URLS};
 use super::requests::ObjectRequest;
-use super::world::{Happening, MILLISECOND, SECOND, Stage, World};
+use super::world::{FleetRunStage, FleetWorld, FleetWorldEvent, MILLISECOND, SECOND};
 
-impl World {
+impl FleetWorld {
     /// A client sends a request to any node.
     pub fn some_request(&mut self) {
         let (node, url) = (self.random.below(self.nodes.len() as u64) as usize, self.random.below(URLS as u64));
         self.request(node, url as usize);
-        if self.stage != Stage::Done {
+        if self.stage != FleetRunStage::Done {
             let after_us = self.between(50 * MILLISECOND, 350 * MILLISECOND);
-            self.plan(after_us, Happening::SomeRequest);
+            self.plan(after_us, FleetWorldEvent::SomeRequest);
         }
     }
 
@@ -25,7 +25,7 @@ impl World {
     fn request(&mut self, node: usize, url: usize) {
         let request = ObjectRequest::new(url, self.now_us);
         let after_us = self.between(MILLISECOND / 10, 3 * MILLISECOND);
-        self.plan(after_us, Happening::Request { node, request });
+        self.plan(after_us, FleetWorldEvent::Request { node, request });
     }
 
     /// A request has come to a node.
@@ -33,14 +33,14 @@ impl World {
         let clock = self.clock(at);
         let Some(process) = &self.nodes[at].process else { return };
         let (run, rules, standing) = (process.run, process.table, process.standing(clock));
-        if standing == Standing::ValidateOnly {
+        if standing == NodeStanding::ValidateOnly {
             // The origin answers, and nothing is stored.
             return self.coverage.met("request of a node that may not use its store");
         }
         let after_us = if self.random.chance(80) { MILLISECOND / 10 } else { self.between(0, 20 * MILLISECOND) };
         self.plan(
             after_us,
-            Happening::Lookup {
+            FleetWorldEvent::Lookup {
                 node: at,
                 run,
                 request: ObjectRequest { came_us: self.now_us, rules, standing, ..request },
@@ -58,11 +58,11 @@ impl World {
             return self.check_response(at, request);
         }
         let began = self.nodes[at].store.begin_fill();
-        if request.standing == Standing::Member && self.ask_owner(at, request, began) {
+        if request.standing == NodeStanding::Member && self.ask_owner(at, request, began) {
             return;
         }
         let after_us = self.origin_time();
-        self.plan(after_us, Happening::OriginAnswers { node: at, run, request, began });
+        self.plan(after_us, FleetWorldEvent::OriginAnswers { node: at, run, request, began });
     }
 
     fn origin_time(&mut self) -> u64 {
@@ -73,7 +73,7 @@ impl World {
     /// The origin answers; the answer takes some time.
     pub fn on_origin(&mut self, at: usize, run: u64, request: ObjectRequest, began: u64) {
         let (version, after_us) = (self.versions[request.url], self.origin_time());
-        self.plan(after_us, Happening::Filled { node: at, run, request, began, version });
+        self.plan(after_us, FleetWorldEvent::Filled { node: at, run, request, began, version });
     }
 
     /// The origin's answer is stored.
@@ -86,16 +86,16 @@ impl World {
             self.coverage.met("fill stored nothing, as a purge came meanwhile");
         }
         let after_us = self.between(0, 5 * SECOND);
-        self.plan(after_us, Happening::FlushObjects { node: at });
+        self.plan(after_us, FleetWorldEvent::FlushObjects { node: at });
     }
 
     /// Somebody changes objects at the origin and purges them at a node.
     pub fn some_purge(&mut self) {
-        if self.stage != Stage::Work {
+        if self.stage != FleetRunStage::Work {
             return;
         }
         let after_us = if self.random.chance(25) { 10 * MILLISECOND } else { self.between(0, 4 * SECOND) };
-        self.plan(after_us, Happening::SomePurge);
+        self.plan(after_us, FleetWorldEvent::SomePurge);
         let at = self.random.below(self.nodes.len() as u64) as usize;
         self.purge_something(at);
     }
@@ -104,24 +104,24 @@ impl World {
     pub fn purge_something(&mut self, at: usize) {
         let wish = if self.random.chance(80) { PurgeWish::Applied } else { PurgeWish::Accepted };
         let target = match self.random.below(20) {
-            0 => Target::All,
-            1..3 => Target::Site,
-            3..6 => Target::Tag(self.random.below(2) as usize),
-            _ => Target::Url(self.random.below(URLS as u64) as usize),
+            0 => PurgeSelection::All,
+            1..3 => PurgeSelection::Site,
+            3..6 => PurgeSelection::Tag(self.random.below(2) as usize),
+            _ => PurgeSelection::Url(self.random.below(URLS as u64) as usize),
         };
         self.purge(at, target, wish);
     }
 
     /// Changes objects at the origin and purges them at a node.
-    pub fn purge(&mut self, at: usize, target: Target, wish: PurgeWish) {
+    pub fn purge(&mut self, at: usize, target: PurgeSelection, wish: PurgeWish) {
         let (urls, number) = (target.urls(), self.facts.len());
         let Some(process) = self.nodes[at].process.as_mut().filter(|process| !process.is_leaving) else { return };
         process.tickets += 1;
         let (run, rules, ticket) = (process.run, process.table, process.tickets);
         (0..URLS).filter(|url| urls & 1 << url != 0).for_each(|url| self.versions[url] += 1);
-        let soft_since_s = self.random.chance(20).then_some(7).filter(|_| target != Target::All);
+        let soft_since_s = self.random.chance(20).then_some(7).filter(|_| target != PurgeSelection::All);
         let purge = FleetPurge { scope: target.scope(rules, number), soft_since_s, rules };
-        let has_keys = matches!(target, Target::Url(_) | Target::Site);
+        let has_keys = matches!(target, PurgeSelection::Url(_) | PurgeSelection::Site);
         self.facts.push(PurgeFact {
             key: (at, run, ticket),
             urls,
@@ -134,7 +134,7 @@ impl World {
         self.tell(|| format!("{at} gets purge {number} of {target:?} by rules {rules}, ticket {ticket}"));
         let after_us = self.between(0, 2 * MILLISECOND);
         let event = FleetEvent::PurgeRequested { ticket, purge, wish };
-        self.plan(after_us, Happening::Event { node: at, run, event });
+        self.plan(after_us, FleetWorldEvent::Event { node: at, run, event });
     }
 
     /// The caller of a purge has an answer.
@@ -170,7 +170,7 @@ impl World {
         for url in 0..URLS {
             let after_us = self.between(0, 20 * MILLISECOND);
             let request = ObjectRequest::new(url, self.now_us + after_us);
-            self.plan(after_us + MILLISECOND, Happening::Request { node, request });
+            self.plan(after_us + MILLISECOND, FleetWorldEvent::Request { node, request });
         }
     }
 
@@ -184,7 +184,7 @@ impl World {
                 }
                 let request = ObjectRequest::new(url, self.now_us + after_us);
                 let way_us = self.between(MILLISECOND / 10, 3 * MILLISECOND);
-                self.plan(after_us + way_us, Happening::Request { node, request });
+                self.plan(after_us + way_us, FleetWorldEvent::Request { node, request });
             }
         }
     }

@@ -53,11 +53,11 @@ pub const SITUATIONS: &[&str] = &[
 
 /// How often each situation was reached.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Coverage {
+pub struct FleetCoverage {
     counts: BTreeMap<&'static str, u64>,
 }
 
-impl Coverage {
+impl FleetCoverage {
     /// Counts a situation. *Panics* if it is none of [`SITUATIONS`].
     pub fn met(&mut self, name: &str) {
         self.add(name, 1);
@@ -75,7 +75,7 @@ impl Coverage {
     }
 
     /// Adds the counts of another run.
-    pub fn join(&mut self, other: &Coverage) {
+    pub fn join(&mut self, other: &FleetCoverage) {
         other.counts.iter().for_each(|(name, count)| self.add(name, *count));
     }
 
@@ -86,6 +86,6 @@ impl Coverage {
 
     /// The situations that were reached too rarely in `runs` runs.
     pub fn missing(&self, runs: u64) -> Vec<&'static str> {
-        SITUATIONS.iter().copied().filter(|name| self.count(name) < Coverage::wanted(runs)).collect()
+        SITUATIONS.iter().copied().filter(|name| self.count(name) < FleetCoverage::wanted(runs)).collect()
     }
 }

@@ -9,13 +9,13 @@ use std::time::Duration;
 use nectary_fleet::machine::{FleetAction, FleetEvent, FleetMachine};
 use nectary_host::fleet::{AppliedMark, FleetPurge, FleetState, LoggedPurge};
 
-use super::bugs::{Bug, is_planted};
-use super::etcd_model::Ask;
+use super::bugs::{FleetBug, is_planted};
+use super::etcd_model::EtcdRequest;
 use super::facts::{URLS, number_of};
-use super::node::{Batch, Goal, Process};
-use super::world::{Happening, MILLISECOND, SECOND, Stage, World};
+use super::node::{AnswerAction, NodeProcess, StorePurgeBatch};
+use super::world::{FleetRunStage, FleetWorld, FleetWorldEvent, MILLISECOND, SECOND};
 
-impl World {
+impl FleetWorld {
     /// Starts the process of a node.
     pub fn start(&mut self, at: usize) {
         let (run, node) = (self.number(), &self.nodes[at]);
@@ -23,10 +23,10 @@ impl World {
             return;
         }
         let (rules, mark) = (node.rules, node.store.mark);
-        let own = Process::own_node(&node.name, run, rules);
+        let own = NodeProcess::own_node(&node.name, run, rules);
         let machine = FleetMachine::new(self.settings.rules.clone(), own, mark);
         self.tell(|| format!("{at} starts with {mark:?} and rules {rules}"));
-        self.nodes[at].process = Some(Process {
+        self.nodes[at].process = Some(NodeProcess {
             run,
             gate: machine.gate(),
             gate_rules: rules,
@@ -43,7 +43,7 @@ impl World {
             kept_us: 0,
             is_leaving: false,
         });
-        self.plan(0, Happening::Tick { node: at, run });
+        self.plan(0, FleetWorldEvent::Tick { node: at, run });
     }
 
     /// The process of a node is no more.
@@ -72,7 +72,7 @@ impl World {
         process.gate = process.machine.gate();
         process.gate_rules = process.machine.rules();
         let state = process.machine.state(clock);
-        if is_planted(Bug::ServesBehind) && state == FleetState::CatchingUp {
+        if is_planted(FleetBug::ServesBehind) && state == FleetState::CatchingUp {
             process.gate.member_until = clock + Duration::from_secs(1);
         }
         // An answer may be too late for a member, but etcd has kept the lease of one that has caught up.
@@ -96,9 +96,9 @@ impl World {
 
     /// Counts what an event says about the node.
     fn note_event(&mut self, at: usize, event: &FleetEvent) {
-        if matches!(event, FleetEvent::Joined { .. }) && self.stage == Stage::Work && self.random.chance(20) {
+        if matches!(event, FleetEvent::Joined { .. }) && self.stage == FleetRunStage::Work && self.random.chance(20) {
             let after_us = self.between(0, 5 * MILLISECOND);
-            self.plan(after_us, Happening::Purge { node: at });
+            self.plan(after_us, FleetWorldEvent::Purge { node: at });
         }
         let FleetEvent::LogRead(snapshot) = event else { return };
         let mark = self.nodes[at].store.mark;
@@ -117,23 +117,23 @@ impl World {
         let Some(process) = self.nodes[at].process.as_mut() else { return };
         let (run, created) = (process.run, process.created);
         match action {
-            FleetAction::GrantLease => self.send(at, Ask::Grant, Goal::Grant { asked: clock }),
-            FleetAction::KeepLease { lease } if is_planted(Bug::KeptAlone) => {
-                let goal = Goal::Keep { lease, asked: clock, has_key: true, held_us: self.now_us };
-                self.send(at, Ask::Keep(lease), goal);
+            FleetAction::GrantLease => self.send(at, EtcdRequest::Grant, AnswerAction::Grant { asked: clock }),
+            FleetAction::KeepLease { lease } if is_planted(FleetBug::KeptAlone) => {
+                let goal = AnswerAction::Keep { lease, asked: clock, has_key: true, held_us: self.now_us };
+                self.send(at, EtcdRequest::Keep(lease), goal);
             }
             FleetAction::KeepLease { lease } => {
                 let name = self.nodes[at].name.clone();
-                self.send(at, Ask::Holds { created, lease, name }, Goal::Holds { lease, asked: clock });
+                self.send(at, EtcdRequest::Holds { created, lease, name }, AnswerAction::Holds { lease, asked: clock });
             }
-            FleetAction::RevokeLease { lease } => self.send(at, Ask::Revoke(lease), Goal::Nothing),
+            FleetAction::RevokeLease { lease } => self.send(at, EtcdRequest::Revoke(lease), AnswerAction::Nothing),
             FleetAction::Join { lease, node, mark } => {
-                self.send(at, Ask::Identity(identity), Goal::Identity { lease, node, mark });
+                self.send(at, EtcdRequest::Identity(identity), AnswerAction::Identity { lease, node, mark });
             }
             FleetAction::Rewrite { lease, node } => {
-                self.send(at, Ask::Rewrite { created, lease, node }, Goal::Nothing);
+                self.send(at, EtcdRequest::Rewrite { created, lease, node }, AnswerAction::Nothing);
             }
-            FleetAction::Read { above } => self.send(at, Ask::Read, Goal::Read { above }),
+            FleetAction::Read { above } => self.send(at, EtcdRequest::Read, AnswerAction::Read { above }),
             FleetAction::Watch { from } => self.begin_watch(at, from),
             FleetAction::Apply { batch, purges, mark } => {
                 self.check_batch(at, &purges, mark);
@@ -141,8 +141,8 @@ impl World {
                 if (mark.fleet, mark.revision) == (has.fleet, has.revision) && !purges.is_empty() {
                     self.coverage.met("node with purges by other rules purges everything");
                 }
-                if is_planted(Bug::ReportedBeforeApplied) {
-                    self.plan(0, Happening::Event { node: at, run, event: FleetEvent::BatchApplied { batch } });
+                if is_planted(FleetBug::ReportedBeforeApplied) {
+                    self.plan(0, FleetWorldEvent::Event { node: at, run, event: FleetEvent::BatchApplied { batch } });
                 }
                 self.begin_batch(at, Some(batch), purges, Some(mark));
             }
@@ -153,13 +153,17 @@ impl World {
                 let now_s = self.now_us / SECOND;
                 let accepted_s = *process.accepted_s.entry(ticket).or_insert(now_s);
                 let key = (self.nodes[at].name.clone(), run, ticket);
-                self.send(at, Ask::Append { created, key, purge, accepted_s }, Goal::Append { ticket });
+                self.send(at, EtcdRequest::Append { created, key, purge, accepted_s }, AnswerAction::Append { ticket });
             }
             FleetAction::Publish { lease, revision } => {
                 let name = self.nodes[at].name.clone();
-                self.send(at, Ask::Publish { created, lease, name, revision }, Goal::Publish { lease, revision });
+                self.send(
+                    at,
+                    EtcdRequest::Publish { created, lease, name, revision },
+                    AnswerAction::Publish { lease, revision },
+                );
             }
-            FleetAction::ReviewLog { may_trim } => self.send(at, Ask::List(0), Goal::List { may_trim }),
+            FleetAction::ReviewLog { may_trim } => self.send(at, EtcdRequest::List(0), AnswerAction::List { may_trim }),
             FleetAction::Answer { ticket, result } => self.on_answer(at, (at, run, ticket), result),
             FleetAction::Note(_) => {}
         }
@@ -167,14 +171,14 @@ impl World {
 
     fn begin_batch(&mut self, at: usize, batch: Option<u64>, purges: Vec<LoggedPurge>, mark: Option<AppliedMark>) {
         let number = self.number();
-        if let (Some(mark), true) = (mark, is_planted(Bug::MarkBeforePurges)) {
+        if let (Some(mark), true) = (mark, is_planted(FleetBug::MarkBeforePurges)) {
             self.nodes[at].store.durable_mark = mark;
         }
         let Some(process) = self.nodes[at].process.as_mut() else { return };
         let run = process.run;
         process.begun = mark.map_or(process.begun, |mark| mark.revision);
-        process.batches.insert(number, Batch { batch, purges, mark, done: 0, begun: None });
-        self.plan(MILLISECOND / 10, Happening::Storing { node: at, run, number });
+        process.batches.insert(number, StorePurgeBatch { batch, purges, mark, done: 0, begun: None });
+        self.plan(MILLISECOND / 10, FleetWorldEvent::Storing { node: at, run, number });
     }
 
     /// The store goes on with purges: the last one that it began is durable, and the next one becomes valid.
@@ -210,7 +214,7 @@ impl World {
             let purged = logged.map_or([0; URLS], |fact| self.facts[fact].versions);
             let versions = if self.settings.are_shared { purged } else { versions };
             work.begun = Some(node.store.begin_purge(purge, (fact, urls, work.mark.is_some()), (now_us, versions)));
-            return self.plan(after_us, Happening::Storing { node: at, run, number });
+            return self.plan(after_us, FleetWorldEvent::Storing { node: at, run, number });
         }
         let is_marked = work.mark.is_none_or(|mark| node.store.durable_mark == mark && node.store.mark == mark);
         if let (Some(mark), false) = (work.mark, is_marked) {
@@ -219,13 +223,13 @@ impl World {
                 node.store.durable_mark = mark;
             }
             node.store.set_mark(mark, now_us);
-            return self.plan(after_us / 2, Happening::Storing { node: at, run, number });
+            return self.plan(after_us / 2, FleetWorldEvent::Storing { node: at, run, number });
         }
         let (batch, mark) = (work.batch, work.mark);
         process.batches.remove(&number);
         mark.iter().for_each(|_| node.store.end_batch(now_us));
         mark.into_iter().for_each(|mark| self.check_mark(at, mark));
-        if let (Some(batch), false) = (batch, is_planted(Bug::ReportedBeforeApplied)) {
+        if let (Some(batch), false) = (batch, is_planted(FleetBug::ReportedBeforeApplied)) {
             self.feed(at, FleetEvent::BatchApplied { batch });
         }
     }

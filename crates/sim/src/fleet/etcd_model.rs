@@ -1,6 +1,6 @@
 //! A model of etcd, with the transactions that the fleet's calls make.
 //!
-//! Owns: revisions, leases, the history that watches read, and its compaction. Each [`Ask`] is one request of
+//! Owns: revisions, leases, the history that watches read, and its compaction. Each [`EtcdRequest`] is one request of
 //! `nectary_fleet::etcd`, with what it compares; the values are not encoded. Leaves to others: when a request arrives
 //! and what becomes of its answer (`calls`).
 
@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 use nectary_fleet::machine::{LogChange, LogEntry, LogSnapshot};
 use nectary_host::fleet::{FleetNode, FleetPurge, LoggedPurge, NodeName};
 
-use super::bugs::{Bug, is_planted};
+use super::bugs::{FleetBug, is_planted};
 
 /// The key of a purge: the node, its process, and the number of the purge.
 pub type LogKey = (NodeName, u64, u64);
 
 /// A request.
 #[derive(Debug, Clone)]
-pub enum Ask {
+pub enum EtcdRequest {
     Grant,
     Keep(i64),
     /// Whether the key of a node is there with a lease.
@@ -79,7 +79,7 @@ pub enum Ask {
 
 /// An answer.
 #[derive(Debug, Clone)]
-pub enum Reply {
+pub enum EtcdReply {
     Granted(i64),
     /// Whether a lease was kept, or a transaction made.
     Done(bool),
@@ -139,68 +139,72 @@ pub struct EtcdModel {
 
 impl EtcdModel {
     /// Makes a request. `lease` is the number of a new lease, `ends_us` the end of a lease that begins now.
-    pub fn execute(&mut self, ask: Ask, lease: i64, ends_us: u64) -> Reply {
+    pub fn execute(&mut self, ask: EtcdRequest, lease: i64, ends_us: u64) -> EtcdReply {
         match ask {
-            Ask::Grant => {
+            EtcdRequest::Grant => {
                 self.leases.insert(lease, ends_us);
-                Reply::Granted(lease)
+                EtcdReply::Granted(lease)
             }
-            Ask::Keep(lease) => {
+            EtcdRequest::Keep(lease) => {
                 let found = self.leases.get_mut(&lease).map(|ends| *ends = ends_us);
-                Reply::Done(found.is_some())
+                EtcdReply::Done(found.is_some())
             }
-            Ask::Holds { created, lease, name } => Reply::Done(self.is_fleet(created) && self.has(&name, lease)),
-            Ask::Revoke(lease) => {
+            EtcdRequest::Holds { created, lease, name } => {
+                EtcdReply::Done(self.is_fleet(created) && self.has(&name, lease))
+            }
+            EtcdRequest::Revoke(lease) => {
                 self.end_lease(lease);
-                Reply::Done(true)
+                EtcdReply::Done(true)
             }
-            Ask::Identity(new) => {
+            EtcdRequest::Identity(new) => {
                 let (identity, created) = match self.identity {
                     Some(found) => found,
                     None => {
-                        let identity = if is_planted(Bug::OneIdentity) { 1 } else { new };
+                        let identity = if is_planted(FleetBug::OneIdentity) { 1 } else { new };
                         self.change(vec![LogChange::Identity(Some(identity))]);
                         *self.identity.insert((identity, self.revision))
                     }
                 };
-                Reply::Identity { identity, created }
+                EtcdReply::Identity { identity, created }
             }
-            Ask::JoinAbsent { lease, created, node, applied } => match self.nodes.get(&node.name) {
-                _ if !self.is_fleet(created) => Reply::Done(false),
-                Some(entry) => Reply::Found { run: entry.node.run, modified: entry.modified },
+            EtcdRequest::JoinAbsent { lease, created, node, applied } => match self.nodes.get(&node.name) {
+                _ if !self.is_fleet(created) => EtcdReply::Done(false),
+                Some(entry) => EtcdReply::Found { run: entry.node.run, modified: entry.modified },
                 None => self.put_node(lease, node, Some(applied)),
             },
-            Ask::JoinSame { lease, created, node, applied, modified } => {
+            EtcdRequest::JoinSame { lease, created, node, applied, modified } => {
                 let is_same = self.nodes.get(&node.name).is_some_and(|entry| entry.modified == modified);
                 if self.is_fleet(created) && is_same {
                     self.put_node(lease, node, Some(applied))
                 } else {
-                    Reply::Done(false)
+                    EtcdReply::Done(false)
                 }
             }
-            Ask::Rewrite { created, lease, node } => match self.is_fleet(created) && self.has(&node.name, lease) {
-                true => self.put_node(lease, node, None),
-                false => Reply::Done(false),
-            },
-            Ask::Read => self.read(),
-            Ask::ReadPage { keys, at } => Reply::Page(self.read_page(&keys, at)),
-            Ask::Append { created, key, purge, accepted_s } => self.append(created, key, purge, accepted_s),
-            Ask::Publish { created, lease, name, revision } => {
+            EtcdRequest::Rewrite { created, lease, node } => {
+                match self.is_fleet(created) && self.has(&node.name, lease) {
+                    true => self.put_node(lease, node, None),
+                    false => EtcdReply::Done(false),
+                }
+            }
+            EtcdRequest::Read => self.read(),
+            EtcdRequest::ReadPage { keys, at } => EtcdReply::Page(self.read_page(&keys, at)),
+            EtcdRequest::Append { created, key, purge, accepted_s } => self.append(created, key, purge, accepted_s),
+            EtcdRequest::Publish { created, lease, name, revision } => {
                 if !self.is_fleet(created) || !self.has(&name, lease) {
-                    return Reply::Done(false);
+                    return EtcdReply::Done(false);
                 }
                 if !self.leases.contains_key(&lease) {
-                    return Reply::NoLease;
+                    return EtcdReply::NoLease;
                 }
                 self.applied.insert(name.clone(), (revision, lease));
                 self.change(vec![LogChange::Applied(name, revision)]);
-                Reply::Done(true)
+                EtcdReply::Done(true)
             }
-            Ask::List(at) => Reply::Listed(self.list(if at == 0 { self.revision } else { at })),
-            Ask::Floor => Reply::Floor(self.floor.0, self.floor.1),
-            Ask::Remove { created, modified, floor, keys } => {
+            EtcdRequest::List(at) => EtcdReply::Listed(self.list(if at == 0 { self.revision } else { at })),
+            EtcdRequest::Floor => EtcdReply::Floor(self.floor.0, self.floor.1),
+            EtcdRequest::Remove { created, modified, floor, keys } => {
                 if !self.is_fleet(created) || self.floor.1 != modified {
-                    return Reply::Done(false);
+                    return EtcdReply::Done(false);
                 }
                 self.change(vec![LogChange::Floor(floor)]);
                 self.floor = (floor, self.revision);
@@ -209,7 +213,7 @@ impl EtcdModel {
                         entry.removed = entry.removed.or(Some(self.revision));
                     }
                 }
-                Reply::Done(true)
+                EtcdReply::Done(true)
             }
         }
     }
@@ -227,9 +231,9 @@ impl EtcdModel {
         self.history.extend(changes.into_iter().map(|change| (self.revision, change)));
     }
 
-    fn put_node(&mut self, lease: i64, node: FleetNode, applied: Option<u64>) -> Reply {
+    fn put_node(&mut self, lease: i64, node: FleetNode, applied: Option<u64>) -> EtcdReply {
         if !self.leases.contains_key(&lease) {
-            return Reply::NoLease;
+            return EtcdReply::NoLease;
         }
         let (name, modified) = (node.name.clone(), self.revision + 1);
         let since = self.nodes.get(&name).map_or(modified, |entry| entry.node.since);
@@ -241,17 +245,17 @@ impl EtcdModel {
         }
         self.nodes.insert(name, NodeEntry { node, lease, modified });
         self.change(changes);
-        Reply::Done(true)
+        EtcdReply::Done(true)
     }
 
-    fn read(&self) -> Reply {
+    fn read(&self) -> EtcdReply {
         let nodes = self.nodes.iter().map(|(name, entry)| {
             let applied = self.applied.get(name).map_or(0, |applied| applied.0);
             (entry.node.clone(), applied)
         });
-        Reply::Snapshot(LogSnapshot {
+        EtcdReply::Snapshot(LogSnapshot {
             identity: self.identity().unwrap_or(0),
-            floor: if is_planted(Bug::FloorIgnored) { 0 } else { self.floor.0 },
+            floor: if is_planted(FleetBug::FloorIgnored) { 0 } else { self.floor.0 },
             newest: 0,
             purges: Vec::new(),
             nodes: nodes.collect(),
@@ -275,7 +279,7 @@ impl EtcdModel {
         (is_known && page.len() == keys.len()).then_some(page)
     }
 
-    fn append(&mut self, created: u64, key: LogKey, purge: FleetPurge, accepted_s: u64) -> Reply {
+    fn append(&mut self, created: u64, key: LogKey, purge: FleetPurge, accepted_s: u64) -> EtcdReply {
         let revision = match self.purges.get(&key).filter(|entry| entry.removed.is_none()) {
             Some(entry) => entry.revision,
             None if self.is_fleet(created) => {
@@ -285,9 +289,9 @@ impl EtcdModel {
                 self.purges.insert(key, PurgeEntry { revision, purge, accepted_s, removed: None });
                 revision
             }
-            None => return Reply::Appended(None),
+            None => return EtcdReply::Appended(None),
         };
-        Reply::Appended(Some((revision, self.nodes.keys().cloned().collect())))
+        EtcdReply::Appended(Some((revision, self.nodes.keys().cloned().collect())))
     }
 
     fn end_lease(&mut self, lease: i64) {

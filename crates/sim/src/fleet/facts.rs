@@ -44,20 +44,20 @@ pub fn tag_of(url: usize) -> Vec<u8> {
 
 /// What a purge is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Target {
+pub enum PurgeSelection {
     Url(usize),
     Site,
     Tag(usize),
     All,
 }
 
-impl Target {
+impl PurgeSelection {
     /// The URLs of the target, as a set of bits.
     pub fn urls(self) -> u32 {
         match self {
-            Target::Url(url) => 1 << url,
-            Target::Tag(tag) => (0..URLS).filter(|url| url % 2 == tag).map(|url| 1 << url).sum(),
-            Target::Site | Target::All => (1 << URLS) - 1,
+            PurgeSelection::Url(url) => 1 << url,
+            PurgeSelection::Tag(tag) => (0..URLS).filter(|url| url % 2 == tag).map(|url| 1 << url).sum(),
+            PurgeSelection::Site | PurgeSelection::All => (1 << URLS) - 1,
         }
     }
 
@@ -65,10 +65,10 @@ impl Target {
     pub fn scope(self, rules: RulesHash, number: usize) -> PurgeScope {
         let name = format!("number/{number}").into_bytes();
         match self {
-            Target::Url(url) => PurgeScope::Keys(vec![key_of(rules, url), name]),
-            Target::Site => PurgeScope::Prefixes(vec![format!("http://a/{:x}/", rules.0).into_bytes(), name]),
-            Target::Tag(tag) => PurgeScope::Tags(vec![tag_of(tag), name]),
-            Target::All => PurgeScope::All,
+            PurgeSelection::Url(url) => PurgeScope::Keys(vec![key_of(rules, url), name]),
+            PurgeSelection::Site => PurgeScope::Prefixes(vec![format!("http://a/{:x}/", rules.0).into_bytes(), name]),
+            PurgeSelection::Tag(tag) => PurgeScope::Tags(vec![tag_of(tag), name]),
+            PurgeSelection::All => PurgeScope::All,
         }
     }
 }

@@ -6,15 +6,15 @@
 use nectary_fleet::machine::FleetEvent;
 use nectary_host::fleet::RulesHash;
 
-use super::bugs::{Bug, is_planted};
+use super::bugs::{FleetBug, is_planted};
 use super::etcd_model::EtcdModel;
 use super::store_model::StoreModel;
-use super::world::{Happening, MILLISECOND, SECOND, Stage, World};
+use super::world::{FleetRunStage, FleetWorld, FleetWorldEvent, MILLISECOND, SECOND};
 
-impl World {
+impl FleetWorld {
     /// Makes the next fault happen.
     pub fn fault(&mut self) {
-        if self.stage != Stage::Work {
+        if self.stage != FleetRunStage::Work {
             return;
         }
         let (lease_us, fault_us) = (self.settings.lease_us, self.settings.fault_us);
@@ -69,7 +69,7 @@ impl World {
             }
         }
         let after_us = self.between(fault_us / 4, fault_us);
-        self.plan(after_us, Happening::Fault);
+        self.plan(after_us, FleetWorldEvent::Fault);
     }
 
     /// The member of etcd of a node leads no longer, and does not know it. Who leads now has made all leases longer.
@@ -94,7 +94,7 @@ impl World {
             self.nodes[at].rules = self.newest_rules;
             self.coverage.met("rules changed while a node was down");
         }
-        self.plan(down_us, Happening::Start { node: at });
+        self.plan(down_us, FleetWorldEvent::Start { node: at });
     }
 
     fn leave(&mut self, at: usize, down_us: u64) {
@@ -102,10 +102,10 @@ impl World {
         let run = process.run;
         process.is_leaving = true;
         self.coverage.met("process left");
-        self.plan(0, Happening::Event { node: at, run, event: FleetEvent::Leave });
+        self.plan(0, FleetWorldEvent::Event { node: at, run, event: FleetEvent::Leave });
         let end_us = self.between(0, SECOND);
-        self.plan(end_us, Happening::End { node: at, run });
-        self.plan(end_us + down_us, Happening::Start { node: at });
+        self.plan(end_us, FleetWorldEvent::End { node: at, run });
+        self.plan(end_us + down_us, FleetWorldEvent::Start { node: at });
     }
 
     /// Suspends a node for some time.
@@ -115,7 +115,7 @@ impl World {
             return;
         }
         node.suspended_until_us = self.now_us + time_us;
-        if is_planted(Bug::ClockStandsStill) {
+        if is_planted(FleetBug::ClockStandsStill) {
             node.clock.0 = node.clock.0.saturating_sub(time_us);
         }
         self.trouble(at, self.now_us + time_us);
@@ -129,14 +129,14 @@ impl World {
         if time_us > self.settings.lease_us {
             self.coverage.met("etcd away for longer than a lease");
         }
-        self.plan(time_us, Happening::EtcdBack);
+        self.plan(time_us, FleetWorldEvent::EtcdBack);
     }
 
     fn replace_etcd(&mut self) {
         let time_us = self.settings.lease_us * 6 / 5 + self.random.below(self.settings.lease_us);
         let (successor, situation) = match self.etcd.backup.take() {
             Some(mut backup) => {
-                if !is_planted(Bug::OneIdentity) {
+                if !is_planted(FleetBug::OneIdentity) {
                     backup.remove_identity();
                 }
                 (backup, "etcd replaced by an older one")
@@ -150,7 +150,7 @@ impl World {
 
     /// An operator makes every node purge everything.
     fn remove_identity(&mut self) {
-        if self.now_us < self.etcd.down_until_us || is_planted(Bug::OneIdentity) {
+        if self.now_us < self.etcd.down_until_us || is_planted(FleetBug::OneIdentity) {
             return;
         }
         self.coverage.met("identity removed");
@@ -166,7 +166,7 @@ impl World {
         for node in 0..self.nodes.len() {
             if self.random.chance(90) {
                 let after_us = self.random.below(most_us);
-                self.plan(after_us, Happening::Reload { node, rules: self.newest_rules });
+                self.plan(after_us, FleetWorldEvent::Reload { node, rules: self.newest_rules });
             }
         }
     }
@@ -175,17 +175,17 @@ impl World {
         let before = self.nodes[at].rules;
         self.newest_rules = RulesHash(self.newest_rules.0 + 1);
         self.coverage.met("rules changed at one node and back");
-        self.plan(0, Happening::Reload { node: at, rules: self.newest_rules });
-        self.plan(time_us, Happening::Reload { node: at, rules: before });
+        self.plan(0, FleetWorldEvent::Reload { node: at, rules: self.newest_rules });
+        self.plan(time_us, FleetWorldEvent::Reload { node: at, rules: before });
     }
 
     /// A node gets other rules: its fleet learns of them first, and its workers a moment later.
     pub fn reload(&mut self, at: usize, rules: RulesHash) {
         self.nodes[at].rules = rules;
         let Some(run) = self.nodes[at].process.as_ref().map(|process| process.run) else { return };
-        self.plan(0, Happening::Event { node: at, run, event: FleetEvent::RulesChanged(rules) });
+        self.plan(0, FleetWorldEvent::Event { node: at, run, event: FleetEvent::RulesChanged(rules) });
         let after_us = self.between(0, 5 * MILLISECOND);
-        self.plan(after_us, Happening::Table { node: at, run, rules });
+        self.plan(after_us, FleetWorldEvent::Table { node: at, run, rules });
     }
 
     fn replace_store(&mut self, at: usize, down_us: u64) {
@@ -193,7 +193,7 @@ impl World {
         self.end_process(at, process.run);
         self.nodes[at].store = StoreModel::new(self.now_us);
         self.coverage.met("store replaced by an empty one");
-        self.plan(down_us, Happening::Start { node: at });
+        self.plan(down_us, FleetWorldEvent::Start { node: at });
     }
 
     /// Ends all faults.
@@ -222,8 +222,8 @@ impl World {
         // After the reloads that are planned already.
         for node in 0..self.nodes.len() {
             let after_us = self.settings.heal_us;
-            self.plan(after_us, Happening::Reload { node, rules: self.newest_rules });
-            self.plan(after_us, Happening::Start { node });
+            self.plan(after_us, FleetWorldEvent::Reload { node, rules: self.newest_rules });
+            self.plan(after_us, FleetWorldEvent::Start { node });
         }
         self.tell(|| "nothing fails any more".to_owned());
     }

@@ -29,11 +29,11 @@ mod store_model;
 mod watches;
 mod world;
 
-pub use bugs::Bug;
-pub use coverage::{Coverage, RUNS_PER_SITUATION, SITUATIONS};
-use world::World;
+pub use bugs::FleetBug;
+pub use coverage::{FleetCoverage, RUNS_PER_SITUATION, SITUATIONS};
+use world::FleetWorld;
 
-use crate::planted::{Case, Caught};
+use crate::planted::{BugCase, CaughtBug};
 
 /// The purges that are applied in a run, on average, at least.
 pub const APPLIED: u64 = 10;
@@ -44,7 +44,7 @@ const BROKEN_MAX: usize = 10;
 
 /// The report of many runs.
 #[derive(Debug, Default, Clone)]
-pub struct Report {
+pub struct FleetReport {
     /// Runs done.
     pub runs: u64,
     /// Purges.
@@ -58,7 +58,7 @@ pub struct Report {
     /// Virtual time. *Units*: microseconds.
     pub time_us: u64,
     /// Situations reached.
-    pub coverage: Coverage,
+    pub coverage: FleetCoverage,
     /// The number of runs with a violation.
     pub broken_count: u64,
     /// Descriptions of the first violations.
@@ -67,7 +67,7 @@ pub struct Report {
     pub trace: u64,
 }
 
-impl Report {
+impl FleetReport {
     /// Whether enough has happened to make a result without errors meaningful.
     pub fn is_enough(&self) -> bool {
         let is_busy = self.applied >= self.runs * APPLIED && self.responses >= self.runs * RESPONSES;
@@ -76,8 +76,8 @@ impl Report {
 }
 
 /// Runs one seed.
-pub fn run(seed: u64, report: &mut Report) {
-    let mut world = World::new(seed);
+pub fn run(seed: u64, report: &mut FleetReport) {
+    let mut world = FleetWorld::new(seed);
     world.run();
     report.runs += 1;
     report.purges += world.purges;
@@ -95,8 +95,13 @@ pub fn run(seed: u64, report: &mut Report) {
 
 /// Runs the seeds from `seed` on that belong to shard `shard.0` of `shard.1`; `progress` gets the report after each run
 /// and returns whether to continue.
-pub fn run_many(seed: u64, runs: u64, shard: (u64, u64), mut progress: impl FnMut(&Report) -> bool) -> Report {
-    let mut report = Report::default();
+pub fn run_many(
+    seed: u64,
+    runs: u64,
+    shard: (u64, u64),
+    mut progress: impl FnMut(&FleetReport) -> bool,
+) -> FleetReport {
+    let mut report = FleetReport::default();
     for at in (0..runs).filter(|at| at % shard.1 == shard.0) {
         run(seed + at, &mut report);
         if !progress(&report) {
@@ -107,23 +112,23 @@ pub fn run_many(seed: u64, runs: u64, shard: (u64, u64), mut progress: impl FnMu
 }
 
 /// Runs seeds from `seed` on with one bug planted, until a run catches it.
-pub fn run_planted(bug: Bug, seed: u64, runs: u64) -> Option<Caught> {
+pub fn run_planted(bug: FleetBug, seed: u64, runs: u64) -> Option<CaughtBug> {
     (seed..seed + runs).find_map(|seed| replay_planted(bug, seed))
 }
 
 /// Runs one seed with one bug planted.
-pub fn replay_planted(bug: Bug, seed: u64) -> Option<Caught> {
+pub fn replay_planted(bug: FleetBug, seed: u64) -> Option<CaughtBug> {
     bugs::plant(Some(bug));
-    let mut report = Report::default();
+    let mut report = FleetReport::default();
     run(seed, &mut report);
     bugs::plant(None);
     let broken = report.broken.first()?.trim_start_matches(&format!("seed {seed}: ")).to_owned();
-    Some(Caught { case: Case::of_seed(seed), broken, account: format!("{report:?}") })
+    Some(CaughtBug { case: BugCase::of_seed(seed), broken, account: format!("{report:?}") })
 }
 
 /// Runs one seed, and returns a description of the events.
 pub fn story(seed: u64) -> Vec<String> {
-    let mut world = World::new(seed);
+    let mut world = FleetWorld::new(seed);
     world.story = Some(Vec::new());
     world.run();
     let mut story = world.story.take().unwrap_or_default();

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use nectary_fleet::machine::{FleetMachine, GateTimes, LogSnapshot};
-use nectary_host::fleet::{AppliedMark, FleetNode, LoggedPurge, NodeName, RulesHash, Standing};
+use nectary_host::fleet::{AppliedMark, FleetNode, LoggedPurge, NodeName, NodeStanding, RulesHash};
 
 use super::etcd_model::LogKey;
 use super::store_model::StoreModel;
 
 /// What a node does with the answer to a request.
 #[derive(Debug, Clone)]
-pub enum Goal {
+pub enum AnswerAction {
     Grant {
         asked: Duration,
     },
@@ -74,7 +74,7 @@ pub enum Goal {
 
 /// A watch under way.
 #[derive(Debug, Clone)]
-pub struct Watch {
+pub struct EtcdWatch {
     pub number: u64,
     pub next: u64,
     /// Which etcd it is at.
@@ -86,7 +86,7 @@ pub struct Watch {
 
 /// Purges that the store makes.
 #[derive(Debug, Clone)]
-pub struct Batch {
+pub struct StorePurgeBatch {
     /// The number of the machine's batch; `None` for purges without one.
     pub batch: Option<u64>,
     pub purges: Vec<LoggedPurge>,
@@ -98,7 +98,7 @@ pub struct Batch {
 }
 
 /// A process.
-pub struct Process {
+pub struct NodeProcess {
     /// Its random number; it tells apart what is of an earlier process.
     pub run: u64,
     pub machine: FleetMachine,
@@ -110,9 +110,9 @@ pub struct Process {
     /// When the identity of the fleet was created, as the last join read it.
     pub created: u64,
     /// The requests that wait for an answer.
-    pub pending: BTreeMap<u64, Goal>,
-    pub watch: Option<Watch>,
-    pub batches: BTreeMap<u64, Batch>,
+    pub pending: BTreeMap<u64, AnswerAction>,
+    pub watch: Option<EtcdWatch>,
+    pub batches: BTreeMap<u64, StorePurgeBatch>,
     /// The revision that it has begun to apply.
     pub begun: u64,
     /// Requests to owners, and when the last fill for each began.
@@ -126,15 +126,15 @@ pub struct Process {
 }
 
 /// A node.
-pub struct Node {
+pub struct SimulatedNode {
     pub name: NodeName,
     pub store: StoreModel,
-    pub process: Option<Process>,
+    pub process: Option<NodeProcess>,
     /// The rules of its configuration.
     pub rules: RulesHash,
     /// Its clock: an offset in microseconds, and its rate in millionths.
     pub clock: (u64, u64),
-    /// The same as [`Process::kept_us`], at the last moment at which it had caught up.
+    /// The same as [`NodeProcess::kept_us`], at the last moment at which it had caught up.
     pub member_us: u64,
     pub suspended_until_us: u64,
     pub cut_until_us: u64,
@@ -149,9 +149,9 @@ pub struct Node {
     pub store_fails_until_us: u64,
 }
 
-impl Node {
-    pub fn new(name: NodeName, rules: RulesHash, clock: (u64, u64)) -> Node {
-        Node {
+impl SimulatedNode {
+    pub fn new(name: NodeName, rules: RulesHash, clock: (u64, u64)) -> SimulatedNode {
+        SimulatedNode {
             name,
             store: StoreModel::default(),
             process: None,
@@ -178,22 +178,22 @@ impl Node {
     }
 
     /// The process with this number, if it is still there.
-    pub fn of(&mut self, run: u64) -> Option<&mut Process> {
+    pub fn of(&mut self, run: u64) -> Option<&mut NodeProcess> {
         self.process.as_mut().filter(|process| process.run == run)
     }
 }
 
-impl Process {
+impl NodeProcess {
     /// What may be done at a time of the node's clock.
-    pub fn standing(&self, clock: Duration) -> Standing {
+    pub fn standing(&self, clock: Duration) -> NodeStanding {
         if self.is_leaving || self.gate_rules != self.table {
-            Standing::ValidateOnly
+            NodeStanding::ValidateOnly
         } else if clock < self.gate.member_until {
-            Standing::Member
+            NodeStanding::Member
         } else if clock < self.gate.serve_until {
-            Standing::Cut
+            NodeStanding::Cut
         } else {
-            Standing::ValidateOnly
+            NodeStanding::ValidateOnly
         }
     }
 

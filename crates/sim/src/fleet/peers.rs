@@ -5,17 +5,17 @@
 //! begun to apply. A slow owner is not waited for: the origin is asked as well, and the first answer counts.
 
 use nectary_fleet::shares::FleetShares;
-use nectary_host::fleet::Standing;
+use nectary_host::fleet::NodeStanding;
 
-use super::bugs::{Bug, is_planted};
+use super::bugs::{FleetBug, is_planted};
 use super::facts::key_of;
 use super::requests::{ObjectRequest, PeerRequest};
-use super::world::{Happening, MILLISECOND, World};
+use super::world::{FleetWorld, FleetWorldEvent, MILLISECOND};
 
 /// How long an owner waits until it has applied what the asking node has.
 const WAIT_US: u64 = 500 * MILLISECOND;
 
-impl World {
+impl FleetWorld {
     fn peer_time(&mut self) -> u64 {
         let most_us = if self.random.chance(25) { 400 * MILLISECOND } else { 3 * MILLISECOND };
         self.between(MILLISECOND / 5, most_us)
@@ -50,8 +50,8 @@ impl World {
             seen: 0,
         };
         let (after_us, patience_us) = (self.peer_time(), self.between(20 * MILLISECOND, 150 * MILLISECOND));
-        self.plan(patience_us, Happening::Impatient(ask.clone()));
-        self.plan(after_us, Happening::PeerAsks(ask));
+        self.plan(patience_us, FleetWorldEvent::Impatient(ask.clone()));
+        self.plan(after_us, FleetWorldEvent::PeerAsks(ask));
         true
     }
 
@@ -60,23 +60,23 @@ impl World {
         let clock = self.clock(ask.owner);
         let owner = &mut self.nodes[ask.owner];
         let Some(process) = owner.process.as_mut() else { return };
-        let is_member = process.standing(clock) == Standing::Member && process.table == ask.request.rules;
+        let is_member = process.standing(clock) == NodeStanding::Member && process.table == ask.request.rules;
         if !is_member || process.machine.mark().fleet != ask.fleet {
             return;
         }
         ask.seen = process.machine.applied();
-        if ask.seen < ask.applied && !is_planted(Bug::OwnerBehind) {
+        if ask.seen < ask.applied && !is_planted(FleetBug::OwnerBehind) {
             if self.now_us < ask.until_us {
-                self.plan(10 * MILLISECOND, Happening::PeerAsks(ask));
+                self.plan(10 * MILLISECOND, FleetWorldEvent::PeerAsks(ask));
             }
             return;
         }
         if let Some(stored) = owner.store.get(ask.request.url, ask.request.rules) {
             let (version, after_us) = (stored.version, self.peer_time());
-            return self.plan(after_us, Happening::PeerAnswers(ask, version));
+            return self.plan(after_us, FleetWorldEvent::PeerAnswers(ask, version));
         }
         let (run, began, after_us) = (process.run, owner.store.begin_fill(), self.peer_time());
-        self.plan(after_us, Happening::OwnerFetches { run, began, ask });
+        self.plan(after_us, FleetWorldEvent::OwnerFetches { run, began, ask });
     }
 
     /// The origin answers an owner, which stores it and answers.
@@ -84,7 +84,7 @@ impl World {
         let (version, after_us) = (self.versions[ask.request.url], self.peer_time());
         if self.nodes[ask.owner].of(run).is_some() {
             self.nodes[ask.owner].store.put(ask.request.url, ask.request.rules, version, began);
-            self.plan(after_us, Happening::PeerAnswers(ask, version));
+            self.plan(after_us, FleetWorldEvent::PeerAnswers(ask, version));
         }
     }
 
@@ -92,9 +92,9 @@ impl World {
     pub fn on_peer_answer(&mut self, ask: PeerRequest, version: u64) {
         let Some(process) = self.nodes[ask.node].of(ask.run) else { return };
         let Some(last) = process.asks.remove(&ask.number) else { return };
-        let began = if is_planted(Bug::SecondOvertakes) { last } else { ask.began };
+        let began = if is_planted(FleetBug::SecondOvertakes) { last } else { ask.began };
         self.coverage.met("response of an owner");
-        if ask.seen >= ask.begun || is_planted(Bug::CopySurvives) {
+        if ask.seen >= ask.begun || is_planted(FleetBug::CopySurvives) {
             self.nodes[ask.node].store.put_copy(ask.request.url, ask.request.rules, version, began);
             self.coverage.met("copy kept in memory");
         } else {
@@ -111,6 +111,6 @@ impl World {
         *last = began;
         self.coverage.met("slow owner not waited for");
         let (node, run, request) = (ask.node, ask.run, ask.request);
-        self.plan(MILLISECOND, Happening::OriginAnswers { node, run, request, began });
+        self.plan(MILLISECOND, FleetWorldEvent::OriginAnswers { node, run, request, began });
     }
 }

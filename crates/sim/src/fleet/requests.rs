@@ -1,6 +1,6 @@
 //! Requests of clients, and of nodes to owners of keys.
 
-use nectary_host::fleet::{RulesHash, Standing};
+use nectary_host::fleet::{NodeStanding, RulesHash};
 
 /// A request for an object.
 #[derive(Debug, Clone, Copy)]
@@ -12,13 +12,13 @@ pub struct ObjectRequest {
     pub came_us: u64,
     /// The rules of the node when it came, and what the node might do then.
     pub rules: RulesHash,
-    pub standing: Standing,
+    pub standing: NodeStanding,
 }
 
 impl ObjectRequest {
     /// A request that is sent then.
     pub fn new(url: usize, sent_us: u64) -> ObjectRequest {
-        ObjectRequest { url, sent_us, came_us: 0, rules: RulesHash(0), standing: Standing::ValidateOnly }
+        ObjectRequest { url, sent_us, came_us: 0, rules: RulesHash(0), standing: NodeStanding::ValidateOnly }
     }
 }
 

@@ -8,13 +8,13 @@ use std::collections::BTreeSet;
 
 use nectary_host::fleet::{AppliedMark, FleetPurge, PurgeScope, RulesHash};
 
-use super::bugs::{Bug, is_planted};
+use super::bugs::{FleetBug, is_planted};
 use super::facts::{URLS, key_of, tag_of};
-use crate::random::Random;
+use crate::random::SimulationRandom;
 
 /// A stored object.
 #[derive(Debug, Clone)]
-pub struct Stored {
+pub struct ModelObject {
     pub url: usize,
     pub rules: RulesHash,
     /// The version of the origin that it shows.
@@ -28,7 +28,7 @@ pub struct Stored {
 
 /// A purge that the store has made.
 #[derive(Debug, Clone)]
-pub struct Made {
+pub struct AppliedPurge {
     number: u64,
     purge: FleetPurge,
     /// Which purge of the run it is; `None` for everything.
@@ -50,8 +50,8 @@ pub struct Made {
 #[derive(Debug, Clone, Default)]
 pub struct StoreModel {
     events: u64,
-    objects: Vec<Stored>,
-    pub made: Vec<Made>,
+    objects: Vec<ModelObject>,
+    pub made: Vec<AppliedPurge>,
     /// What is valid in memory, and what is durable.
     pub mark: AppliedMark,
     pub durable_mark: AppliedMark,
@@ -88,11 +88,11 @@ impl StoreModel {
     /// Stores an object whose fill has begun then; whether no purge hides it.
     pub fn put(&mut self, url: usize, rules: RulesHash, version: u64, began: u64) -> bool {
         self.events += 1;
-        let began = if is_planted(Bug::FillOverPurge) { self.events } else { began };
+        let began = if is_planted(FleetBug::FillOverPurge) { self.events } else { began };
         let hidden = self.made.iter().filter(|made| made.number > began && hides(&made.purge, url, rules));
         let hidden_by: BTreeSet<u64> = hidden.map(|made| made.number).collect();
         let is_visible = hidden_by.is_empty();
-        self.objects.push(Stored {
+        self.objects.push(ModelObject {
             url,
             rules,
             version,
@@ -111,7 +111,7 @@ impl StoreModel {
     }
 
     /// The newest object of a URL by these rules, if no purge hides it.
-    pub fn get(&self, url: usize, rules: RulesHash) -> Option<&Stored> {
+    pub fn get(&self, url: usize, rules: RulesHash) -> Option<&ModelObject> {
         let of_key = self.objects.iter().filter(|object| object.url == url && object.rules == rules);
         of_key.max_by_key(|object| object.number).filter(|object| object.hidden_by.is_empty())
     }
@@ -128,7 +128,8 @@ impl StoreModel {
         for object in self.objects.iter_mut().filter(|object| hides(&purge, object.url, object.rules)) {
             object.hidden_by.insert(number);
         }
-        let made = Made { number, purge, fact, urls, at_us, versions, is_durable: false, is_logged, ended_us: None };
+        let made =
+            AppliedPurge { number, purge, fact, urls, at_us, versions, is_durable: false, is_logged, ended_us: None };
         self.made.push(made);
         self.sum_up(self.made.len() - 1);
         number
@@ -183,7 +184,7 @@ impl StoreModel {
     }
 
     /// What a crash leaves.
-    pub fn crash(&mut self, random: &mut Random) {
+    pub fn crash(&mut self, random: &mut SimulationRandom) {
         let pending = self.made.iter().filter(|made| !made.is_durable).count() as u64;
         let mut kept = random.below(pending + 1);
         let mut lost = BTreeSet::new();

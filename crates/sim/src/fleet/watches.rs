@@ -2,21 +2,21 @@
 
 use nectary_fleet::machine::{FleetEvent, LogChange, WatchEnd};
 
-use super::bugs::{Bug, is_planted};
-use super::node::Watch;
-use super::world::{Happening, MILLISECOND, SECOND, World};
+use super::bugs::{FleetBug, is_planted};
+use super::node::EtcdWatch;
+use super::world::{FleetWorld, FleetWorldEvent, MILLISECOND, SECOND};
 
-impl World {
+impl FleetWorld {
     /// Begins a watch at a node; one under way ends.
     pub fn begin_watch(&mut self, at: usize, from: u64) {
         let (number, epoch) = (self.number(), self.etcd.epoch);
         let after_us = self.latency(at);
         let Some(process) = self.nodes[at].process.as_mut() else { return };
         let run = process.run;
-        process.watch = Some(Watch { number, next: from, epoch, is_planned: true, has_begun: false });
-        self.plan(after_us, Happening::Watch { node: at, run, number });
+        process.watch = Some(EtcdWatch { number, next: from, epoch, is_planned: true, has_begun: false });
+        self.plan(after_us, FleetWorldEvent::Watch { node: at, run, number });
         let interval_us = self.settings.lease_us / 4;
-        self.plan(after_us + interval_us, Happening::Progress { node: at, run, number });
+        self.plan(after_us + interval_us, FleetWorldEvent::Progress { node: at, run, number });
     }
 
     /// Lets the watches bring what has changed.
@@ -28,13 +28,13 @@ impl World {
             if let Some(watch) = process.watch.as_mut().filter(|watch| !watch.is_planned) {
                 watch.is_planned = true;
                 let number = watch.number;
-                self.plan(after_us, Happening::Watch { node, run, number });
+                self.plan(after_us, FleetWorldEvent::Watch { node, run, number });
             }
         }
     }
 
     /// The watch with this number, if it is the node's.
-    fn watch_of(&mut self, at: usize, run: u64, number: u64) -> Option<&mut Watch> {
+    fn watch_of(&mut self, at: usize, run: u64, number: u64) -> Option<&mut EtcdWatch> {
         self.nodes[at].of(run)?.watch.as_mut().filter(|watch| watch.number == number)
     }
 
@@ -50,7 +50,7 @@ impl World {
                 return self.end_watch(at, WatchEnd::Broken);
             }
             let after_us = back_us - now_us + self.latency(at);
-            return self.plan(after_us, Happening::Watch { node: at, run, number });
+            return self.plan(after_us, FleetWorldEvent::Watch { node: at, run, number });
         }
         if watch.epoch != epoch && watch.has_begun {
             return self.end_watch(at, WatchEnd::Broken);
@@ -63,10 +63,10 @@ impl World {
             return self.end_watch(at, WatchEnd::OtherEtcd);
         }
         if from <= self.etcd.model.compacted {
-            if is_planted(Bug::CompactionIgnored) {
+            if is_planted(FleetBug::CompactionIgnored) {
                 let compacted = self.etcd.model.compacted;
                 self.watch_of(at, run, number).into_iter().for_each(|watch| watch.next = compacted + 1);
-                return self.plan(MILLISECOND, Happening::Watch { node: at, run, number });
+                return self.plan(MILLISECOND, FleetWorldEvent::Watch { node: at, run, number });
             }
             self.coverage.met("watch compacted");
             return self.end_watch(at, WatchEnd::Compacted);
@@ -74,7 +74,7 @@ impl World {
         let part = if self.random.chance(20) { 1 + self.random.below(3) } else { u64::MAX };
         let through = revision.min(from.saturating_add(part - 1)).max(from - 1);
         let mut changes = self.etcd.model.changes(from, through).unwrap_or_default();
-        if is_planted(Bug::WatchSkips) && self.random.chance(20) {
+        if is_planted(FleetBug::WatchSkips) && self.random.chance(20) {
             changes.retain(|change| !matches!(change, LogChange::Purge(_)));
         }
         let Some(watch) = self.watch_of(at, run, number) else { return };
@@ -82,7 +82,7 @@ impl World {
         (watch.epoch, watch.next, watch.is_planned) = (epoch, through + 1, through < revision);
         if through < revision {
             let after_us = self.latency(at);
-            self.plan(after_us, Happening::Watch { node: at, run, number });
+            self.plan(after_us, FleetWorldEvent::Watch { node: at, run, number });
         }
         if is_first || !changes.is_empty() {
             self.feed(at, FleetEvent::Changed { changes, through });
@@ -104,7 +104,7 @@ impl World {
         let Some(watch) = self.watch_of(at, run, number) else { return };
         let (is_known, through) = (watch.epoch == epoch && watch.has_begun, watch.next - 1);
         let interval_us = self.settings.lease_us / 4;
-        self.plan(interval_us, Happening::Progress { node: at, run, number });
+        self.plan(interval_us, FleetWorldEvent::Progress { node: at, run, number });
         if is_heard && is_known {
             self.feed(at, FleetEvent::Changed { changes: Vec::new(), through });
         }

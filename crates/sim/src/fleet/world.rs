@@ -10,12 +10,12 @@ use std::time::Duration;
 use nectary_fleet::machine::{FleetEvent, FleetRules};
 use nectary_host::fleet::RulesHash;
 
-use super::coverage::Coverage;
-use super::etcd_model::{Ask, EtcdModel, Reply};
+use super::coverage::FleetCoverage;
+use super::etcd_model::{EtcdModel, EtcdReply, EtcdRequest};
 use super::facts::{PurgeFact, URLS, name_of};
-use super::node::Node;
+use super::node::SimulatedNode;
 use super::requests::{ObjectRequest, PeerRequest};
-use crate::random::Random;
+use crate::random::SimulationRandom;
 
 /// *Units*: microseconds.
 pub const MILLISECOND: u64 = 1000;
@@ -26,7 +26,7 @@ const DRIFT_MAX: u64 = 40_000;
 
 /// Something that happens.
 #[derive(Debug, Clone)]
-pub enum Happening {
+pub enum FleetWorldEvent {
     Tick {
         node: usize,
         run: u64,
@@ -40,14 +40,14 @@ pub enum Happening {
         node: usize,
         run: u64,
         call: u64,
-        ask: Ask,
+        ask: EtcdRequest,
         is_late: bool,
     },
     Reply {
         node: usize,
         run: u64,
         call: u64,
-        reply: Reply,
+        reply: EtcdReply,
         at_us: u64,
     },
     /// A call has failed; its time is over if it was sent.
@@ -133,35 +133,35 @@ pub enum Happening {
     Settled,
 }
 
-struct Planned {
+struct ScheduledEvent {
     at_us: u64,
     number: u64,
-    happening: Happening,
+    happening: FleetWorldEvent,
 }
 
-impl PartialEq for Planned {
-    fn eq(&self, other: &Planned) -> bool {
+impl PartialEq for ScheduledEvent {
+    fn eq(&self, other: &ScheduledEvent) -> bool {
         self.number == other.number
     }
 }
 
-impl Eq for Planned {}
+impl Eq for ScheduledEvent {}
 
-impl PartialOrd for Planned {
-    fn partial_cmp(&self, other: &Planned) -> Option<std::cmp::Ordering> {
+impl PartialOrd for ScheduledEvent {
+    fn partial_cmp(&self, other: &ScheduledEvent) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Planned {
-    fn cmp(&self, other: &Planned) -> std::cmp::Ordering {
+impl Ord for ScheduledEvent {
+    fn cmp(&self, other: &ScheduledEvent) -> std::cmp::Ordering {
         (self.at_us, self.number).cmp(&(other.at_us, other.number))
     }
 }
 
 /// The stage of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
+pub enum FleetRunStage {
     /// Faults happen.
     Work,
     /// Nothing fails any more; all nodes have to become members.
@@ -173,7 +173,7 @@ pub enum Stage {
 
 /// What is fixed for a run.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct FleetRunSettings {
     pub rules: FleetRules,
     pub lease_us: u64,
     pub tick_us: u64,
@@ -201,13 +201,13 @@ pub struct EtcdState {
 }
 
 /// A run.
-pub struct World {
-    pub random: Random,
+pub struct FleetWorld {
+    pub random: SimulationRandom,
     pub now_us: u64,
-    pub settings: Settings,
-    planned: BinaryHeap<Reverse<Planned>>,
+    pub settings: FleetRunSettings,
+    planned: BinaryHeap<Reverse<ScheduledEvent>>,
     numbers: u64,
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<SimulatedNode>,
     pub etcd: EtcdState,
     pub versions: [u64; URLS],
     pub facts: Vec<PurgeFact>,
@@ -216,11 +216,11 @@ pub struct World {
     pub least: [u64; URLS],
     /// The newest rules that any node has had.
     pub newest_rules: RulesHash,
-    pub stage: Stage,
+    pub stage: FleetRunStage,
     /// When the stage began, and the first purge of the last stage.
     pub stage_us: u64,
     pub first_of_last: usize,
-    pub coverage: Coverage,
+    pub coverage: FleetCoverage,
     pub broken: Option<String>,
     pub purges: u64,
     pub responses: u64,
@@ -231,18 +231,18 @@ pub struct World {
     pub story: Option<Vec<String>>,
 }
 
-impl World {
-    pub fn new(seed: u64) -> World {
-        let mut random = Random::new(seed);
+impl FleetWorld {
+    pub fn new(seed: u64) -> FleetWorld {
+        let mut random = SimulationRandom::new(seed);
         let settings = settings(&mut random);
         let count = 2 + random.below(3) as usize;
         let newest_rules = RulesHash(1);
         let node = |at| {
             let rate = SECOND - DRIFT_MAX + random.below(2 * DRIFT_MAX);
-            Node::new(name_of(at), newest_rules, (1000 * SECOND + random.below(1000 * SECOND), rate))
+            SimulatedNode::new(name_of(at), newest_rules, (1000 * SECOND + random.below(1000 * SECOND), rate))
         };
         let nodes = (0..count).map(node).collect();
-        let mut world = World {
+        let mut world = FleetWorld {
             random,
             now_us: 0,
             settings,
@@ -255,10 +255,10 @@ impl World {
             applied: Vec::new(),
             least: [0; URLS],
             newest_rules,
-            stage: Stage::Work,
+            stage: FleetRunStage::Work,
             stage_us: 0,
             first_of_last: 0,
-            coverage: Coverage::default(),
+            coverage: FleetCoverage::default(),
             broken: None,
             purges: 0,
             responses: 0,
@@ -268,19 +268,24 @@ impl World {
         };
         for node in 0..count {
             let at_us = world.random.below(2 * SECOND);
-            world.plan(at_us, Happening::Start { node });
+            world.plan(at_us, FleetWorldEvent::Start { node });
         }
-        for happening in [Happening::SomeRequest, Happening::SomePurge, Happening::Fault, Happening::LeasesEnd] {
+        for happening in [
+            FleetWorldEvent::SomeRequest,
+            FleetWorldEvent::SomePurge,
+            FleetWorldEvent::Fault,
+            FleetWorldEvent::LeasesEnd,
+        ] {
             world.plan(3 * SECOND, happening);
         }
-        world.plan(world.settings.work_us, Happening::Settled);
+        world.plan(world.settings.work_us, FleetWorldEvent::Settled);
         world
     }
 
     /// Plans something for later. *Units*: microseconds from now.
-    pub fn plan(&mut self, after_us: u64, happening: Happening) {
+    pub fn plan(&mut self, after_us: u64, happening: FleetWorldEvent) {
         self.numbers += 1;
-        self.planned.push(Reverse(Planned { at_us: self.now_us + after_us, number: self.numbers, happening }));
+        self.planned.push(Reverse(ScheduledEvent { at_us: self.now_us + after_us, number: self.numbers, happening }));
     }
 
     /// A number that nothing else has.
@@ -296,7 +301,7 @@ impl World {
 
     /// Runs to the end.
     pub fn run(&mut self) {
-        while self.stage != Stage::Done && self.broken.is_none() {
+        while self.stage != FleetRunStage::Done && self.broken.is_none() {
             let Some(Reverse(next)) = self.planned.pop() else {
                 return self.break_with("nothing happens any more".to_owned());
             };
@@ -331,24 +336,24 @@ impl World {
     }
 
     /// Puts off what a suspended node has to do; returns whether it is suspended.
-    fn is_put_off(&mut self, happening: &Happening) -> bool {
+    fn is_put_off(&mut self, happening: &FleetWorldEvent) -> bool {
         let node = match happening {
-            Happening::Tick { node, .. }
-            | Happening::Event { node, .. }
-            | Happening::Reply { node, .. }
-            | Happening::Failed { node, .. }
-            | Happening::Watch { node, .. }
-            | Happening::Progress { node, .. }
-            | Happening::Storing { node, .. }
-            | Happening::FlushObjects { node }
-            | Happening::Request { node, .. }
-            | Happening::Lookup { node, .. }
-            | Happening::OriginAnswers { node, .. }
-            | Happening::Filled { node, .. }
-            | Happening::Reload { node, .. }
-            | Happening::Table { node, .. } => *node,
-            Happening::PeerAsks(ask) | Happening::OwnerFetches { ask, .. } => ask.owner,
-            Happening::PeerAnswers(ask, _) | Happening::Impatient(ask) => ask.node,
+            FleetWorldEvent::Tick { node, .. }
+            | FleetWorldEvent::Event { node, .. }
+            | FleetWorldEvent::Reply { node, .. }
+            | FleetWorldEvent::Failed { node, .. }
+            | FleetWorldEvent::Watch { node, .. }
+            | FleetWorldEvent::Progress { node, .. }
+            | FleetWorldEvent::Storing { node, .. }
+            | FleetWorldEvent::FlushObjects { node }
+            | FleetWorldEvent::Request { node, .. }
+            | FleetWorldEvent::Lookup { node, .. }
+            | FleetWorldEvent::OriginAnswers { node, .. }
+            | FleetWorldEvent::Filled { node, .. }
+            | FleetWorldEvent::Reload { node, .. }
+            | FleetWorldEvent::Table { node, .. } => *node,
+            FleetWorldEvent::PeerAsks(ask) | FleetWorldEvent::OwnerFetches { ask, .. } => ask.owner,
+            FleetWorldEvent::PeerAnswers(ask, _) | FleetWorldEvent::Impatient(ask) => ask.node,
             _ => return false,
         };
         let until_us = self.nodes[node].suspended_until_us;
@@ -359,60 +364,60 @@ impl World {
         is_suspended
     }
 
-    fn happen(&mut self, happening: Happening) {
+    fn happen(&mut self, happening: FleetWorldEvent) {
         if self.is_put_off(&happening) {
             return;
         }
         match happening {
-            Happening::Tick { node, run } => {
+            FleetWorldEvent::Tick { node, run } => {
                 if self.nodes[node].of(run).is_some() {
                     let tick_us = self.settings.tick_us;
-                    self.plan(tick_us, Happening::Tick { node, run });
+                    self.plan(tick_us, FleetWorldEvent::Tick { node, run });
                     self.feed(node, FleetEvent::Tick);
                 }
             }
-            Happening::Event { node, run, event } => {
+            FleetWorldEvent::Event { node, run, event } => {
                 if self.nodes[node].of(run).is_some() {
                     self.feed(node, event);
                 }
             }
-            Happening::Execute { node, run, call, ask, is_late } => self.execute(node, run, call, ask, is_late),
-            Happening::Reply { node, run, call, reply, at_us } => self.on_reply(node, run, call, reply, at_us),
-            Happening::Failed { node, run, call, is_unsent } => self.on_failed(node, run, call, is_unsent),
-            Happening::Watch { node, run, number } => self.on_watch(node, run, number),
-            Happening::Progress { node, run, number } => self.on_progress(node, run, number),
-            Happening::LeasesEnd => self.end_leases(),
-            Happening::Storing { node, run, number } => self.store_more(node, run, number),
-            Happening::FlushObjects { node } => self.nodes[node].store.flush_objects(),
-            Happening::Request { node, request } => self.on_request(node, request),
-            Happening::Lookup { node, run, request } => self.look_up(node, run, request),
-            Happening::OriginAnswers { node, run, request, began } => self.on_origin(node, run, request, began),
-            Happening::Filled { node, run, request, began, version } => {
+            FleetWorldEvent::Execute { node, run, call, ask, is_late } => self.execute(node, run, call, ask, is_late),
+            FleetWorldEvent::Reply { node, run, call, reply, at_us } => self.on_reply(node, run, call, reply, at_us),
+            FleetWorldEvent::Failed { node, run, call, is_unsent } => self.on_failed(node, run, call, is_unsent),
+            FleetWorldEvent::Watch { node, run, number } => self.on_watch(node, run, number),
+            FleetWorldEvent::Progress { node, run, number } => self.on_progress(node, run, number),
+            FleetWorldEvent::LeasesEnd => self.end_leases(),
+            FleetWorldEvent::Storing { node, run, number } => self.store_more(node, run, number),
+            FleetWorldEvent::FlushObjects { node } => self.nodes[node].store.flush_objects(),
+            FleetWorldEvent::Request { node, request } => self.on_request(node, request),
+            FleetWorldEvent::Lookup { node, run, request } => self.look_up(node, run, request),
+            FleetWorldEvent::OriginAnswers { node, run, request, began } => self.on_origin(node, run, request, began),
+            FleetWorldEvent::Filled { node, run, request, began, version } => {
                 self.on_filled(node, run, request, (began, version));
             }
-            Happening::PeerAsks(ask) => self.on_peer(ask),
-            Happening::OwnerFetches { run, began, ask } => self.on_owner_fetch(run, began, ask),
-            Happening::PeerAnswers(ask, version) => self.on_peer_answer(ask, version),
-            Happening::Impatient(ask) => self.on_impatience(ask),
-            Happening::SomeRequest => self.some_request(),
-            Happening::SomePurge => self.some_purge(),
-            Happening::Purge { node } => self.purge_something(node),
-            Happening::Fault => self.fault(),
-            Happening::Start { node } => self.start(node),
-            Happening::End { node, run } => self.end_process(node, run),
-            Happening::Reload { node, rules } => self.reload(node, rules),
-            Happening::Table { node, run, rules } => {
+            FleetWorldEvent::PeerAsks(ask) => self.on_peer(ask),
+            FleetWorldEvent::OwnerFetches { run, began, ask } => self.on_owner_fetch(run, began, ask),
+            FleetWorldEvent::PeerAnswers(ask, version) => self.on_peer_answer(ask, version),
+            FleetWorldEvent::Impatient(ask) => self.on_impatience(ask),
+            FleetWorldEvent::SomeRequest => self.some_request(),
+            FleetWorldEvent::SomePurge => self.some_purge(),
+            FleetWorldEvent::Purge { node } => self.purge_something(node),
+            FleetWorldEvent::Fault => self.fault(),
+            FleetWorldEvent::Start { node } => self.start(node),
+            FleetWorldEvent::End { node, run } => self.end_process(node, run),
+            FleetWorldEvent::Reload { node, rules } => self.reload(node, rules),
+            FleetWorldEvent::Table { node, run, rules } => {
                 if let Some(process) = self.nodes[node].of(run) {
                     process.table = rules;
                 }
             }
-            Happening::EtcdBack => self.etcd_back(),
-            Happening::Settled => self.advance_stage(),
+            FleetWorldEvent::EtcdBack => self.etcd_back(),
+            FleetWorldEvent::Settled => self.advance_stage(),
         }
     }
 }
 
-fn settings(random: &mut Random) -> Settings {
+fn settings(random: &mut SimulationRandom) -> FleetRunSettings {
     let lease_s = 3 + random.below(4);
     let lease_us = lease_s * SECOND;
     let rules = FleetRules {
@@ -426,7 +431,7 @@ fn settings(random: &mut Random) -> Settings {
         log_age_max: Duration::from_secs(if random.chance(50) { 5 + random.below(20) } else { 86_400 }),
     };
     let tick_us = (50 * MILLISECOND + random.below(300 * MILLISECOND)).min(lease_us / 10);
-    Settings {
+    FleetRunSettings {
         rules,
         lease_us,
         tick_us,

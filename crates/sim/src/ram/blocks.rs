@@ -29,7 +29,7 @@ pub fn number_of(bytes: &[u8], block: u64) -> Option<u64> {
 
 /// A change that was not acknowledged.
 #[derive(Debug, Clone, Copy)]
-struct Pending {
+struct UnacknowledgedChange {
     number: u64,
     /// The number of the client, then the position of the change in the history. Changes of a later client count as
     /// later.
@@ -38,30 +38,30 @@ struct Pending {
 
 /// One block.
 #[derive(Debug, Clone, Default)]
-struct Block {
+struct ChangedBlock {
     acknowledged: u64,
     order: (usize, usize),
     was_written: bool,
-    pending: Vec<Pending>,
+    pending: Vec<UnacknowledgedChange>,
 }
 
 /// Every block of the device.
 #[derive(Debug)]
-pub struct Blocks {
-    blocks: Vec<Block>,
+pub struct ChangedBlocks {
+    blocks: Vec<ChangedBlock>,
     /// Changes in progress, by their position in the history.
-    under_way: BTreeMap<usize, (Range<u64>, Pending)>,
+    under_way: BTreeMap<usize, (Range<u64>, UnacknowledgedChange)>,
 }
 
-impl Blocks {
+impl ChangedBlocks {
     /// A device of zeroes.
-    pub fn new(count: u64) -> Blocks {
-        Blocks { blocks: vec![Block::default(); count as usize], under_way: BTreeMap::new() }
+    pub fn new(count: u64) -> ChangedBlocks {
+        ChangedBlocks { blocks: vec![ChangedBlock::default(); count as usize], under_way: BTreeMap::new() }
     }
 
     /// Notes that a change of a client begins.
     pub fn begin(&mut self, client: usize, place: usize, blocks: Range<u64>, number: u64) {
-        let pending = Pending { number, order: (client, place) };
+        let pending = UnacknowledgedChange { number, order: (client, place) };
         for block in blocks.clone() {
             self.blocks[block as usize].pending.push(pending);
         }
@@ -113,9 +113,10 @@ impl Blocks {
 mod tests {
     use super::*;
 
+    /// Later changes stay possible.
     #[test]
-    fn acknowledged_change_replaces_earlier_ones_and_not_later_ones() {
-        let mut blocks = Blocks::new(2);
+    fn acknowledged_change_replaces_earlier_ones() {
+        let mut blocks = ChangedBlocks::new(2);
         blocks.begin(0, 1, 0..2, 11);
         blocks.begin(0, 2, 1..2, 12);
         assert!(blocks.may_be(0, &contents(0, 0)) && blocks.may_be(0, &contents(11, 0)));

@@ -19,13 +19,15 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use bytes::Bytes;
-use nectary_ram::mirror::{Donor, Found, MirrorError, OPERATIONS_MAX, Phase, Refusal, Standing, merge};
+use nectary_ram::mirror::{
+    AttachRefusal, Donor, DonorContent, DonorStanding, MirrorError, MirrorPhase, OPERATIONS_MAX, merge,
+};
 
 use super::blocks::{BLOCK_BYTES, number_of};
-use super::client::Pending;
+use super::client::RamUserOperation;
 use super::coverage::Scenario;
 use super::network::ClientId;
-use super::world::{Stage, World};
+use super::world::{RamRunStage, RamWorld};
 
 /// The largest number of concurrent copy operations of a client, in addition to its user's operations.
 const COPIES_BESIDE_MAX: usize = 8;
@@ -33,7 +35,7 @@ const COPIES_BESIDE_MAX: usize = 8;
 /// The most attempts to make a donor lie at the end of a run.
 const LAST_LIES_MAX: u64 = 20;
 
-impl World {
+impl RamWorld {
     fn check_believed(&mut self, donor: Donor, blocks: impl IntoIterator<Item = u64>, what: &str) {
         if !self.believed[donor] || !self.is_created || self.is_lossy {
             return;
@@ -124,13 +126,13 @@ impl World {
         }
         let now_us = self.now_us();
         let found = |donor: Donor| match &self.donors[donor] {
-            at if at.down_until_us > now_us => Found::Missing,
+            at if at.down_until_us > now_us => DonorContent::Missing,
             at => match &at.record {
-                Some(record) => Found::Record { record, incarnation: at.incarnation },
-                None => Found::Empty,
+                Some(record) => DonorContent::Record { record, incarnation: at.incarnation },
+                None => DonorContent::Empty,
             },
         };
-        let all: Vec<Found<'_>> = (0..self.donors.len()).map(found).collect();
+        let all: Vec<DonorContent<'_>> = (0..self.donors.len()).map(found).collect();
         let numbers = self.donors.iter().map(|at| at.record.as_ref().map(|record| record.view.number()));
         let numbers: BTreeSet<Option<(u64, u64)>> = numbers.collect();
         // While a view is being stored, an attaching client may need the first donor that has the new view.
@@ -143,7 +145,7 @@ impl World {
                 believed.clone_from(&merged.trusted);
                 for missing in 0..all.len() {
                     let mut rest = all.clone();
-                    rest[missing] = Found::Missing;
+                    rest[missing] = DonorContent::Missing;
                     match merge(&rest, false) {
                         Ok(merged) => {
                             believed.iter_mut().zip(merged.trusted).for_each(|(believed, more)| *believed |= more);
@@ -155,7 +157,7 @@ impl World {
                     }
                 }
             }
-            Err(Refusal::CannotSettle { .. }) if all.len() == 2 => {}
+            Err(AttachRefusal::CannotSettle { .. }) if all.len() == 2 => {}
             Err(refusal) => broken = Some(format!("nobody could attach: {refusal}")),
         }
         let new: Vec<Donor> = (0..believed.len()).filter(|donor| believed[*donor] && !self.believed[*donor]).collect();
@@ -177,11 +179,11 @@ impl World {
             let what = format!("{} operations under way", machine.operations());
             return self.break_with(what);
         }
-        let is_serving = matches!(machine.phase(), Phase::Resync | Phase::Open | Phase::Detaching);
+        let is_serving = matches!(machine.phase(), MirrorPhase::Resync | MirrorPhase::Open | MirrorPhase::Detaching);
         if client != self.current || !is_serving || !self.is_created {
             return;
         }
-        if machine.standing().iter().any(|standing| *standing != Standing::Trusted) {
+        if machine.standing().iter().any(|standing| *standing != DonorStanding::Trusted) {
             self.heal_lies();
         }
         let machine = &self.clients[client].machine;
@@ -196,7 +198,7 @@ impl World {
                 let what = format!("the client would read a wrong copy: {}", self.describe(donor, block));
                 return self.break_with(what);
             }
-            if machine.standing()[donor] == Standing::Rebuilding && self.left_at_crash[donor] {
+            if machine.standing()[donor] == DonorStanding::Rebuilding && self.left_at_crash[donor] {
                 self.left_at_crash[donor] = false;
                 self.coverage.met(Scenario::LeftReturnsLater);
             }
@@ -240,8 +242,8 @@ impl World {
         };
         let is_over = matches!(result, Err(MirrorError::Superseded | MirrorError::NotAttached));
         match (result, pending) {
-            (Ok(data), Pending::Read { blocks, began }) => self.check_read(blocks, began, &data),
-            (Ok(_), Pending::Change { place, is_write, .. }) => {
+            (Ok(data), RamUserOperation::Read { blocks, began }) => self.check_read(blocks, began, &data),
+            (Ok(_), RamUserOperation::Change { place, is_write, .. }) => {
                 let blocks = self.blocks.acknowledge(place);
                 self.history.end(place);
                 self.note_written(client, blocks.clone());
@@ -250,20 +252,20 @@ impl World {
                     self.check_believed(donor, blocks.clone(), "after an acknowledgement");
                 }
             }
-            (Ok(_), Pending::Flush) => {}
+            (Ok(_), RamUserOperation::Flush) => {}
             (Err(error), pending) => {
                 self.failed += 1;
                 let may_be_lost = match (&error, &pending) {
-                    (MirrorError::Lost { block }, Pending::Read { blocks, began }) => {
+                    (MirrorError::Lost { block }, RamUserOperation::Read { blocks, began }) => {
                         blocks.contains(block) && self.may_find_lost(*block, *began)
                     }
                     _ => false,
                 };
                 self.coverage.met_times(Scenario::LostRead, u64::from(may_be_lost));
                 let standing = self.clients[client].machine.standing();
-                let is_degraded = standing.iter().any(|standing| *standing != Standing::Trusted);
+                let is_degraded = standing.iter().any(|standing| *standing != DonorStanding::Trusted);
                 let is_allowed = match error {
-                    MirrorError::Patience { .. } => self.stage != Stage::Reread,
+                    MirrorError::Patience { .. } => self.stage != RamRunStage::Reread,
                     MirrorError::Superseded | MirrorError::NotAttached => true,
                     MirrorError::Lost { .. } => self.is_lossy || may_be_lost,
                     MirrorError::Corrupt { .. } => self.is_lossy || self.had_lies && is_degraded,
@@ -274,7 +276,7 @@ impl World {
                 }
             }
         }
-        if self.stage == Stage::Work && !is_over {
+        if self.stage == RamRunStage::Work && !is_over {
             self.plan_submit(client);
         }
     }

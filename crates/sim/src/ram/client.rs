@@ -7,20 +7,22 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use bytes::Bytes;
-use nectary_ram::format::Geometry;
-use nectary_ram::mirror::{Configuration, Intent, Machine, Phase, Request, Times};
+use nectary_ram::format::RecordGeometry;
+use nectary_ram::mirror::{
+    MachineIntent, MachineTimes, MirrorConfiguration, MirrorMachine, MirrorPhase, MirrorRequest,
+};
 
 use super::blocks::{BLOCK_BYTES, contents};
 use super::donor::ConnectionId;
 use super::network::MILLISECOND;
-use crate::random::Random;
+use crate::random::SimulationRandom;
 
 /// The largest number of blocks of an operation.
 const OPERATION_BLOCKS_MAX: u64 = 6;
 
 /// An operation for which a user waits.
 #[derive(Debug, Clone)]
-pub enum Pending {
+pub enum RamUserOperation {
     Read {
         blocks: Range<u64>,
         began: u64,
@@ -36,8 +38,8 @@ pub enum Pending {
 
 /// A client.
 #[derive(Debug)]
-pub struct Client {
-    pub machine: Machine,
+pub struct RamClientModel {
+    pub machine: MirrorMachine,
     pub id: u64,
     pub is_alive: bool,
     pub paused_until_us: u64,
@@ -45,15 +47,15 @@ pub struct Client {
     /// The incarnations of donors that it has seen.
     pub incarnations: Vec<u64>,
     pub is_attached: bool,
-    pub pending: BTreeMap<u64, Pending>,
+    pub pending: BTreeMap<u64, RamUserOperation>,
     pub next_id: u64,
     /// The phase in which the client is killed, and the number of steps in that phase before the kill.
-    pub kill_at: Option<(Phase, u64)>,
+    pub kill_at: Option<(MirrorPhase, u64)>,
 }
 
 /// The next operation of a user.
-pub struct Wish {
-    pub request: Request,
+pub struct NextOperation {
+    pub request: MirrorRequest,
     pub blocks: Range<u64>,
     pub kind: WishKind,
 }
@@ -68,7 +70,7 @@ pub enum WishKind {
 }
 
 /// The times of simulated machines: about a quarter of the defaults.
-pub const TIMES: Times = Times {
+pub const TIMES: MachineTimes = MachineTimes {
     suspect_us: 60 * MILLISECOND,
     leave_us: 200 * MILLISECOND,
     patience_us: 3000 * MILLISECOND,
@@ -82,14 +84,20 @@ pub const TIMES: Times = Times {
     scrub_rest_us: 60 * MILLISECOND,
 };
 
-impl Client {
+impl RamClientModel {
     /// A client that begins to create or attach the device.
-    pub fn new(geometry: Geometry, id: u64, intent: Intent, times: Times, now_us: u64) -> Client {
+    pub fn new(
+        geometry: RecordGeometry,
+        id: u64,
+        intent: MachineIntent,
+        times: MachineTimes,
+        now_us: u64,
+    ) -> RamClientModel {
         let donors = usize::from(geometry.members);
         let labels = (0..donors).map(|donor| format!("host-{donor}")).collect();
-        let configuration = Configuration { geometry, labels, client: id, intent, times };
-        Client {
-            machine: Machine::new(configuration, now_us).expect("the geometry is possible"),
+        let configuration = MirrorConfiguration { geometry, labels, client: id, intent, times };
+        RamClientModel {
+            machine: MirrorMachine::new(configuration, now_us).expect("the geometry is possible"),
             id,
             is_alive: true,
             paused_until_us: 0,
@@ -105,14 +113,14 @@ impl Client {
     /// Whether a change of one of the blocks is in progress.
     pub fn changes(&self, blocks: &Range<u64>) -> bool {
         self.pending.values().any(|pending| match pending {
-            Pending::Change { blocks: other, .. } => other.start < blocks.end && blocks.start < other.end,
+            RamUserOperation::Change { blocks: other, .. } => other.start < blocks.end && blocks.start < other.end,
             _ => false,
         })
     }
 }
 
 /// Draws the next operation of a user; a write writes `number`.
-pub fn wish(random: &mut Random, blocks: u64, number: u64) -> Wish {
+pub fn wish(random: &mut SimulationRandom, blocks: u64, number: u64) -> NextOperation {
     // Half of the operations are on the same few blocks.
     let first = if random.chance(50) { random.below(blocks.min(6)) } else { random.below(blocks) };
     let count = 1 + random.below(OPERATION_BLOCKS_MAX).min(random.below(OPERATION_BLOCKS_MAX));
@@ -122,12 +130,12 @@ pub fn wish(random: &mut Random, blocks: u64, number: u64) -> Wish {
     let (kind, request) = match random.below(100) {
         0..45 => {
             let data: Vec<u8> = range.clone().flat_map(|block| contents(number, block)).collect();
-            (WishKind::Write, Request::Write { offset, data: Bytes::from(data), force })
+            (WishKind::Write, MirrorRequest::Write { offset, data: Bytes::from(data), force })
         }
-        45..51 => (WishKind::Zero, Request::WriteZeroes { offset, bytes, force }),
-        51..59 => (WishKind::Zero, Request::Trim { offset, bytes }),
-        59..93 => (WishKind::Read, Request::Read { offset, bytes }),
-        _ => (WishKind::Flush, Request::Flush),
+        45..51 => (WishKind::Zero, MirrorRequest::WriteZeroes { offset, bytes, force }),
+        51..59 => (WishKind::Zero, MirrorRequest::Trim { offset, bytes }),
+        59..93 => (WishKind::Read, MirrorRequest::Read { offset, bytes }),
+        _ => (WishKind::Flush, MirrorRequest::Flush),
     };
-    Wish { request, blocks: range, kind }
+    NextOperation { request, blocks: range, kind }
 }

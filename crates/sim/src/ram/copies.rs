@@ -5,15 +5,15 @@
 
 use std::ops::Range;
 
-use nectary_ram::mirror::{Donor, Layout, Phase, Standing, lost_bytes};
+use nectary_ram::mirror::{Donor, DonorStanding, MirrorPhase, StripeLayout, lost_bytes};
 
 use super::blocks::{BLOCK_BYTES, number_of};
 use super::network::ClientId;
-use super::world::World;
+use super::world::RamWorld;
 
 /// Wrong bytes that no read has detected yet.
 #[derive(Debug, Clone)]
-pub struct Lie {
+pub struct UndetectedDamage {
     pub donor: Donor,
     /// The offset on the donor. *Units*: bytes.
     pub offset: u64,
@@ -21,7 +21,7 @@ pub struct Lie {
     right: Vec<u8>,
 }
 
-impl World {
+impl RamWorld {
     /// Returns the stripe of a block.
     pub fn stripe(&self, block: u64) -> u64 {
         block / self.geometry.stripe_blocks()
@@ -126,7 +126,7 @@ impl World {
         let right = self.bytes((donor, offset)).unwrap_or_default().to_vec();
         self.tell(|| format!("donor {donor} has wrong bytes at {offset}"));
         self.donors[donor].memory[offset as usize + 3] ^= 0x10;
-        self.lies.push(Lie { donor, offset, right });
+        self.lies.push(UndetectedDamage { donor, offset, right });
         self.had_lies = true;
     }
 
@@ -141,7 +141,7 @@ impl World {
 
     /// Corrects wrong bytes, because the next fault must not be a second one for the same block.
     pub fn heal_lies(&mut self) {
-        for Lie { donor, offset, right } in std::mem::take(&mut self.lies) {
+        for UndetectedDamage { donor, offset, right } in std::mem::take(&mut self.lies) {
             self.donors[donor].memory[offset as usize..][..right.len()].copy_from_slice(&right);
         }
     }
@@ -150,18 +150,18 @@ impl World {
     /// marked.
     pub fn note_lost(&mut self, client: ClientId) {
         let machine = &self.clients[client].machine;
-        let is_attaching = matches!(machine.phase(), Phase::Opening | Phase::Resync);
+        let is_attaching = matches!(machine.phase(), MirrorPhase::Opening | MirrorPhase::Resync);
         if !self.geometry.is_parity() || client != self.current || !is_attaching {
             return;
         }
         let standing = machine.standing().to_vec();
         let is_marked = |donor: Donor, stripe: u64| {
             let record = self.donors[donor].record.as_ref();
-            standing[donor] == Standing::Trusted && record.is_some_and(|record| record.dirty.has(stripe))
+            standing[donor] == DonorStanding::Trusted && record.is_some_and(|record| record.dirty.has(stripe))
         };
         let is_lost = |block: &u64| {
             let stripe = self.stripe(*block);
-            let is_there = self.places(*block).iter().any(|(donor, _)| standing[*donor] == Standing::Trusted);
+            let is_there = self.places(*block).iter().any(|(donor, _)| standing[*donor] == DonorStanding::Trusted);
             !is_there && (0..standing.len()).any(|donor| is_marked(donor, stripe))
         };
         let lost: Vec<u64> = (0..self.geometry.blocks()).filter(is_lost).collect();

@@ -3,7 +3,7 @@
 //! Owns: their names and how often each has to be reached. A scenario counts when it has happened, not when it was
 //! attempted.
 
-use nectary_ram::format::Code;
+use nectary_ram::format::RedundancyCode;
 
 /// Each scenario has to be reached at least once per this many runs, on average.
 pub const RUNS_PER_SCENARIO: u64 = 100;
@@ -97,10 +97,10 @@ scenarios! {
 
 impl Scenario {
     /// Whether a device with this redundancy code can reach the scenario.
-    pub fn is_of(self, code: Code) -> bool {
+    pub fn is_of(self, code: RedundancyCode) -> bool {
         match self {
-            Scenario::Reconstructed | Scenario::Lost | Scenario::LostRead => code == Code::Parity,
-            Scenario::CannotSettle => code == Code::Mirror,
+            Scenario::Reconstructed | Scenario::Lost | Scenario::LostRead => code == RedundancyCode::Parity,
+            Scenario::CannotSettle => code == RedundancyCode::Mirror,
             _ => true,
         }
     }
@@ -108,17 +108,17 @@ impl Scenario {
 
 /// How often each scenario was reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Coverage {
+pub struct RamCoverage {
     counts: Vec<u64>,
 }
 
-impl Default for Coverage {
-    fn default() -> Coverage {
-        Coverage { counts: vec![0; Scenario::ALL.len()] }
+impl Default for RamCoverage {
+    fn default() -> RamCoverage {
+        RamCoverage { counts: vec![0; Scenario::ALL.len()] }
     }
 }
 
-impl Coverage {
+impl RamCoverage {
     /// Counts a scenario.
     pub fn met(&mut self, scenario: Scenario) {
         self.counts[scenario as usize] += 1;
@@ -135,12 +135,12 @@ impl Coverage {
     }
 
     /// Adds the counts of another run.
-    pub fn add(&mut self, other: &Coverage) {
+    pub fn add(&mut self, other: &RamCoverage) {
         self.counts.iter_mut().zip(&other.counts).for_each(|(count, more)| *count += more);
     }
 
     /// The scenarios that were reached too rarely in `runs` runs.
-    pub fn missing(&self, runs: u64, code: Code) -> Vec<&'static str> {
+    pub fn missing(&self, runs: u64, code: RedundancyCode) -> Vec<&'static str> {
         let wanted = (runs / RUNS_PER_SCENARIO).max(1);
         let is_missing = |at: &&Scenario| at.is_of(code) && self.count(**at) < wanted;
         Scenario::ALL.iter().filter(is_missing).map(|at| at.name()).collect()

@@ -5,9 +5,9 @@
 //! requested it the owner.
 
 use bytes::Bytes;
-use nectary_ram::format::{Record, Stamp};
-use nectary_ram::mirror::{DonorRequest, Reply};
-use nectary_ram::planted::{Bug, is_planted};
+use nectary_ram::format::{DonorRecord, RecordStamp};
+use nectary_ram::mirror::{DonorReply, DonorRequest};
+use nectary_ram::planted::{MirrorBug, is_planted};
 
 /// The number of a connection.
 pub type ConnectionId = usize;
@@ -22,7 +22,7 @@ pub struct DonorModel {
     /// Its metadata area.
     pub area: Vec<u8>,
     /// The record in the metadata area.
-    pub record: Option<Record>,
+    pub record: Option<DonorRecord>,
     /// The only connection that may read and write.
     pub owner: Option<ConnectionId>,
     /// The time until which it is paused.
@@ -47,7 +47,7 @@ impl DonorModel {
             paused_until_us: 0,
             slow_until_us: 0,
             down_until_us: 0,
-            never_fences: position == 0 && is_planted(Bug::FencingSkipped),
+            never_fences: position == 0 && is_planted(MirrorBug::FencingSkipped),
         }
     }
 
@@ -63,34 +63,34 @@ impl DonorModel {
 
     /// Executes a request of a connection. `is_alive` tells whether, to the donor's knowledge, a connection still
     /// exists.
-    pub fn execute(&mut self, from: ConnectionId, body: &DonorRequest, is_alive: impl Fn(usize) -> bool) -> Reply {
+    pub fn execute(&mut self, from: ConnectionId, body: &DonorRequest, is_alive: impl Fn(usize) -> bool) -> DonorReply {
         let is_owner = self.owner == Some(from) || self.never_fences && self.owner.is_some();
         match body {
             DonorRequest::ReadMetadata => {
                 let is_owned = self.owner.is_some_and(|owner| owner != from && is_alive(owner));
-                return Reply::Metadata { area: Bytes::copy_from_slice(&self.area), is_owned };
+                return DonorReply::Metadata { area: Bytes::copy_from_slice(&self.area), is_owned };
             }
             DonorRequest::SwapMetadata { expected, record } => {
-                if Stamp::of(&self.area) != *expected {
-                    return Reply::SwapRefused;
+                if RecordStamp::of(&self.area) != *expected {
+                    return DonorReply::SwapRefused;
                 }
                 self.area = record.to_vec();
-                self.record = Record::decode(record).ok();
+                self.record = DonorRecord::decode(record).ok();
                 self.owner = Some(from);
-                return Reply::Done;
+                return DonorReply::Done;
             }
-            _ if !is_owner => return Reply::NotOwner,
+            _ if !is_owner => return DonorReply::NotOwner,
             _ => {}
         }
         let (offset, bytes) = range(body).unwrap_or_default();
         let end = offset.saturating_add(bytes);
-        let Some(memory) = self.memory.get_mut(offset as usize..end as usize) else { return Reply::Failed };
+        let Some(memory) = self.memory.get_mut(offset as usize..end as usize) else { return DonorReply::Failed };
         match body {
-            DonorRequest::Read { .. } => return Reply::Data(Bytes::copy_from_slice(memory)),
+            DonorRequest::Read { .. } => return DonorReply::Data(Bytes::copy_from_slice(memory)),
             DonorRequest::Write { data, .. } => memory.copy_from_slice(data),
             _ => memory.fill(0),
         }
-        Reply::Done
+        DonorReply::Done
     }
 }
 

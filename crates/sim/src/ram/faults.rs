@@ -3,13 +3,13 @@
 //! Owns: the choice of faults by the seed. Promises: all faults together never exceed what the policy survives, unless
 //! the run is marked as lossy first. A donor loses its memory only while every other donor has all data.
 
-use nectary_ram::mirror::{Event, LinkState, Phase, Standing};
+use nectary_ram::mirror::{DonorStanding, LinkState, MirrorEvent, MirrorPhase};
 
 use super::coverage::Scenario;
-use super::network::{ClientId, Happening, MILLISECOND};
-use super::world::{Stage, World};
+use super::network::{ClientId, MILLISECOND, RamNetworkEvent};
+use super::world::{RamRunStage, RamWorld};
 use super::{FAULTS, client::TIMES};
-use crate::random::Random;
+use crate::random::SimulationRandom;
 
 /// How long a run continues after more was lost than the policy survives. *Units*: microseconds.
 const LOSSY_US: u64 = 1500 * MILLISECOND;
@@ -19,7 +19,7 @@ const MORE_OPERATIONS: u64 = 40;
 
 /// A fault that waits for a rebuild.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Hunt {
+enum RebuildFault {
     /// Another donor loses its memory.
     SecondLoss,
     /// The client is killed.
@@ -28,7 +28,7 @@ enum Hunt {
 
 /// The faults of a run.
 #[derive(Debug)]
-pub struct Faults {
+pub struct RamFaults {
     wanted: u64,
     /// The number of faults so far.
     pub done: u64,
@@ -36,16 +36,16 @@ pub struct Faults {
     pub ends_us: u64,
     /// The time at which the last fault ends.
     until_us: u64,
-    hunt: Option<Hunt>,
+    hunt: Option<RebuildFault>,
     may_lose: bool,
     /// The phase and step in which the next client is killed.
-    pub kill_at: Option<(Phase, u64)>,
+    pub kill_at: Option<(MirrorPhase, u64)>,
     pub kills_left: u64,
 }
 
-impl Faults {
-    pub fn new(random: &mut Random) -> Faults {
-        Faults {
+impl RamFaults {
+    pub fn new(random: &mut SimulationRandom) -> RamFaults {
+        RamFaults {
             wanted: FAULTS + random.below(5),
             done: 0,
             ends_us: u64::MAX,
@@ -64,19 +64,19 @@ impl Faults {
 }
 
 /// Draws the phase in which the next client is killed, and the number of steps before that.
-pub fn kill_at(random: &mut Random) -> (Phase, u64) {
+pub fn kill_at(random: &mut SimulationRandom) -> (MirrorPhase, u64) {
     match random.below(4) {
-        0 => (Phase::Survey, 1 + random.below(6)),
-        1 => (Phase::Claim, 1 + random.below(4)),
-        2 => (Phase::Opening, 1 + random.below(3)),
-        _ => (Phase::Resync, 1 + random.below(3)),
+        0 => (MirrorPhase::Survey, 1 + random.below(6)),
+        1 => (MirrorPhase::Claim, 1 + random.below(4)),
+        2 => (MirrorPhase::Opening, 1 + random.below(3)),
+        _ => (MirrorPhase::Resync, 1 + random.below(3)),
     }
 }
 
-impl World {
+impl RamWorld {
     /// Makes the next fault happen.
     pub fn fault(&mut self) {
-        if self.stage != Stage::Work || self.faults.done >= self.faults.wanted {
+        if self.stage != RamRunStage::Work || self.faults.done >= self.faults.wanted {
             return;
         }
         let now_us = self.now_us();
@@ -89,7 +89,7 @@ impl World {
             }
             None => now_us + self.random.below(20 * MILLISECOND),
         };
-        self.network.plan(next_us, Happening::Fault);
+        self.network.plan(next_us, RamNetworkEvent::Fault);
     }
 
     /// Makes a fault happen; returns its duration, or `None` if it cannot happen now.
@@ -134,7 +134,7 @@ impl World {
                 self.clients[client].paused_until_us = now_us + any_us;
                 if self.random.chance(60) {
                     (0..self.donors.len()).for_each(|donor| self.network.cut(client, donor, now_us + any_us));
-                    self.network.plan(now_us + any_us, Happening::PauseEnds { client });
+                    self.network.plan(now_us + any_us, RamNetworkEvent::PauseEnds { client });
                 }
             }
             65..73 if is_attached => self.take_over(donor, long_us),
@@ -155,7 +155,7 @@ impl World {
                 self.network.cut(client, donor, now_us + 2 * long_us);
                 self.network.cut(self.clients.len(), donor, now_us + 2 * long_us);
                 let kill_us = now_us + TIMES.leave_us + short_us;
-                self.network.plan(kill_us, Happening::Kill { client });
+                self.network.plan(kill_us, RamNetworkEvent::Kill { client });
                 self.hunt_later();
                 return Some(2 * long_us);
             }
@@ -171,22 +171,23 @@ impl World {
 
     fn hunt_later(&mut self) {
         if self.faults.hunt.is_none() && self.random.chance(50) {
-            self.faults.hunt = Some(if self.faults.may_lose { Hunt::SecondLoss } else { Hunt::Kill });
+            self.faults.hunt = Some(if self.faults.may_lose { RebuildFault::SecondLoss } else { RebuildFault::Kill });
         }
     }
 
     /// Makes the fault happen that waits for a rebuild, if a rebuild is in progress.
     pub fn hunt(&mut self, client: ClientId) {
-        let Some(hunt) = self.faults.hunt.filter(|_| self.stage == Stage::Work) else { return };
+        let Some(hunt) = self.faults.hunt.filter(|_| self.stage == RamRunStage::Work) else { return };
         let standing = self.clients[client].machine.standing();
-        let others: Vec<usize> = (0..standing.len()).filter(|donor| standing[*donor] == Standing::Trusted).collect();
-        if !standing.contains(&Standing::Rebuilding) || others.is_empty() || !self.random.chance(10) {
+        let others: Vec<usize> =
+            (0..standing.len()).filter(|donor| standing[*donor] == DonorStanding::Trusted).collect();
+        if !standing.contains(&DonorStanding::Rebuilding) || others.is_empty() || !self.random.chance(10) {
             return;
         }
         self.faults.hunt = None;
         match hunt {
-            Hunt::Kill => self.network.plan(self.now_us(), Happening::Kill { client }),
-            Hunt::SecondLoss => {
+            RebuildFault::Kill => self.network.plan(self.now_us(), RamNetworkEvent::Kill { client }),
+            RebuildFault::SecondLoss => {
                 self.coverage.met(Scenario::SecondLoss);
                 self.is_lossy = true;
                 self.faults.ends_us = self.now_us() + LOSSY_US;
@@ -202,16 +203,16 @@ impl World {
         }
         if let Some(connection) = self.clients[client].connections[donor].take() {
             self.network.give_up(connection, &mut self.random);
-            self.step(client, Event::Disconnected { donor });
+            self.step(client, MirrorEvent::Disconnected { donor });
             let at_us = self.now_us() + MILLISECOND;
-            self.network.plan(at_us, Happening::Connect { client, donor });
+            self.network.plan(at_us, RamNetworkEvent::Connect { client, donor });
         }
     }
 
     /// Whether any one donor may lose its memory: all its data are also on other donors, and the client knows that.
     fn may_lose_memory(&self) -> bool {
         let (client, now_us) = (&self.clients[self.current], self.now_us());
-        let is_whole = client.machine.standing().iter().all(|standing| *standing == Standing::Trusted);
+        let is_whole = client.machine.standing().iter().all(|standing| *standing == DonorStanding::Trusted);
         let is_alone = self.clients.iter().filter(|client| client.is_alive).count() == 1;
         let is_well = |at: usize| {
             let model = &self.donors[at];
@@ -221,7 +222,7 @@ impl World {
                 && self.believed[at]
                 && self.network.cut_until(self.current, at).is_none()
         };
-        let is_open = client.is_alive && client.machine.phase() == Phase::Open;
+        let is_open = client.is_alive && client.machine.phase() == MirrorPhase::Open;
         is_open && is_whole && is_alone && (0..self.donors.len()).all(is_well) && self.is_told
     }
 
@@ -253,20 +254,20 @@ impl World {
                 // The old client's users continue, though most of their requests wait.
                 for more in 0..MORE_OPERATIONS {
                     let at_us = now_us + (more + 1) * TIMES.lease_us / MORE_OPERATIONS;
-                    self.network.plan(at_us, Happening::Submit { client: old });
+                    self.network.plan(at_us, RamNetworkEvent::Submit { client: old });
                 }
             }
         }
-        self.network.plan(now_us, Happening::Start { take_over: true, trust_remaining: false });
+        self.network.plan(now_us, RamNetworkEvent::Start { take_over: true, trust_remaining: false });
     }
 
     /// Makes a donor change bytes of a random block or parity; returns false if the client does not know their
     /// checksum, or if this fault is not allowed now.
     pub fn lie(&mut self) -> bool {
         let client = &self.clients[self.current];
-        let is_whole = client.machine.standing().iter().all(|standing| *standing == Standing::Trusted);
+        let is_whole = client.machine.standing().iter().all(|standing| *standing == DonorStanding::Trusted);
         let is_alone = self.clients.iter().filter(|client| client.is_alive).count() == 1;
-        let is_open = client.is_alive && client.machine.phase() == Phase::Open;
+        let is_open = client.is_alive && client.machine.phase() == MirrorPhase::Open;
         let is_everywhere = self.is_told && self.believed.iter().all(|believed| *believed);
         let place = match self.geometry.is_parity() {
             true => self.draw_member(),

@@ -3,27 +3,27 @@
 //! Owns: the current client of the device, the reaction when a client cannot attach or is killed, and the confirmations
 //! of its user. Promises: exactly one client is current; if it ends before the run, another is started.
 
-use nectary_ram::mirror::{Intent, Phase, Refusal, Standing, Times};
+use nectary_ram::mirror::{AttachRefusal, DonorStanding, MachineIntent, MachineTimes, MirrorPhase};
 
-use super::client::{Client, TIMES};
+use super::client::{RamClientModel, TIMES};
 use super::coverage::Scenario;
 use super::faults::kill_at;
-use super::network::{ClientId, Happening, MILLISECOND};
-use super::world::{Stage, World};
+use super::network::{ClientId, MILLISECOND, RamNetworkEvent};
+use super::world::{RamRunStage, RamWorld};
 
-impl World {
+impl RamWorld {
     /// Starts a client and makes it current.
-    pub fn start(&mut self, intent: Intent) {
+    pub fn start(&mut self, intent: MachineIntent) {
         let id = self.random.bits() | 1;
-        let times = Times { scrub_us: self.scrub_us, ..TIMES };
-        let mut client = Client::new(self.geometry, id, intent, times, self.now_us());
+        let times = MachineTimes { scrub_us: self.scrub_us, ..TIMES };
+        let mut client = RamClientModel::new(self.geometry, id, intent, times, self.now_us());
         client.kill_at = self.faults.kill_at.take();
         self.clients.push(client);
         self.current = self.clients.len() - 1;
         for donor in 0..self.donors.len() {
             self.plan_connect(self.current, donor);
         }
-        self.network.plan(self.now_us(), Happening::Wake { client: self.current });
+        self.network.plan(self.now_us(), RamNetworkEvent::Wake { client: self.current });
     }
 
     pub fn attached(&mut self, client: ClientId) {
@@ -33,44 +33,44 @@ impl World {
             self.is_created = true;
             self.records_changed();
             let at_us = self.now_us() + self.random.below(200 * MILLISECOND);
-            self.network.plan(at_us, Happening::Fault);
+            self.network.plan(at_us, RamNetworkEvent::Fault);
         }
         match self.stage {
-            Stage::Work => {
+            RamRunStage::Work => {
                 for _ in 0..3 + self.random.below(4) {
                     self.plan_submit(client);
                 }
             }
-            Stage::Reread => {
+            RamRunStage::Reread => {
                 for block in 0..self.geometry.blocks() {
                     self.submit_read(client, block..block + 1);
                 }
             }
-            Stage::Settle | Stage::Done => {}
+            RamRunStage::Settle | RamRunStage::Done => {}
         }
     }
 
-    pub fn refused(&mut self, client: ClientId, refusal: Refusal) {
+    pub fn refused(&mut self, client: ClientId, refusal: AttachRefusal) {
         self.close(client);
         self.tell(|| format!("client {client}: refused: {refusal}"));
         if client != self.current {
             return;
         }
         let is_possible = match &refusal {
-            Refusal::AttachedElsewhere { .. } | Refusal::Contended => true,
-            Refusal::TooFew { .. } | Refusal::Unreachable | Refusal::Slow { .. } => true,
-            Refusal::CannotSettle { .. } => self.donors.len() == 2,
+            AttachRefusal::AttachedElsewhere { .. } | AttachRefusal::Contended => true,
+            AttachRefusal::TooFew { .. } | AttachRefusal::Unreachable | AttachRefusal::Slow { .. } => true,
+            AttachRefusal::CannotSettle { .. } => self.donors.len() == 2,
             _ => false,
         };
         if self.is_lossy {
-            self.stage = Stage::Done;
+            self.stage = RamRunStage::Done;
             return;
         }
         if !is_possible {
             return self.break_with(format!("refused: {refusal}"));
         }
         let mut trust_remaining = false;
-        if let Refusal::CannotSettle { present, .. } = refusal {
+        if let AttachRefusal::CannotSettle { present, .. } = refusal {
             self.coverage.met(Scenario::CannotSettle);
             // The user makes sure that no other client exists, and knows whether the donor that is left has all data.
             let others: Vec<ClientId> = (0..self.clients.len()).filter(|other| *other != client).collect();
@@ -79,7 +79,7 @@ impl World {
         }
         let take_over = self.random.chance(60);
         let at_us = self.now_us() + 20 * MILLISECOND + self.random.below(200 * MILLISECOND);
-        self.network.plan(at_us, Happening::Start { take_over, trust_remaining });
+        self.network.plan(at_us, RamNetworkEvent::Start { take_over, trust_remaining });
     }
 
     /// Ends a client; messages that it sent may still arrive.
@@ -120,14 +120,14 @@ impl World {
             *steps = steps.saturating_sub(1);
             if *steps == 0 {
                 state.kill_at = None;
-                self.network.plan(self.now_us(), Happening::Kill { client });
+                self.network.plan(self.now_us(), RamNetworkEvent::Kill { client });
             }
         }
     }
 
     /// Kills a client immediately, and starts another.
     pub fn kill(&mut self, client: ClientId) {
-        if !self.clients[client].is_alive || self.stage != Stage::Work {
+        if !self.clients[client].is_alive || self.stage != RamRunStage::Work {
             return;
         }
         self.tell(|| format!("client {client} is killed"));
@@ -139,16 +139,16 @@ impl World {
             |donor: &&super::donor::DonorModel| donor.record.as_ref().is_some_and(|record| record.stamp.client == id);
         let fenced = self.donors.iter().filter(is_fenced).count();
         let is_attached = state.is_attached;
-        let is_rebuilding = machine.standing().contains(&Standing::Rebuilding);
+        let is_rebuilding = machine.standing().contains(&DonorStanding::Rebuilding);
         if is_attached {
             self.left_at_crash = self.left_by(client);
         }
         match phase {
-            Phase::Survey => self.coverage.met(Scenario::KilledInSurvey),
-            Phase::Claim => self.coverage.met(Scenario::KilledInClaim),
-            Phase::Opening => self.coverage.met(Scenario::KilledInOpening),
-            Phase::Resync => self.coverage.met(Scenario::KilledInResync),
-            Phase::Open if is_rebuilding => self.coverage.met(Scenario::KilledInRebuild),
+            MirrorPhase::Survey => self.coverage.met(Scenario::KilledInSurvey),
+            MirrorPhase::Claim => self.coverage.met(Scenario::KilledInClaim),
+            MirrorPhase::Opening => self.coverage.met(Scenario::KilledInOpening),
+            MirrorPhase::Resync => self.coverage.met(Scenario::KilledInResync),
+            MirrorPhase::Open if is_rebuilding => self.coverage.met(Scenario::KilledInRebuild),
             _ => {}
         }
         if !is_attached && fenced > 0 && fenced < self.donors.len() {
@@ -171,6 +171,6 @@ impl World {
         }
         let at_us = self.now_us() + self.random.below(80 * MILLISECOND);
         let take_over = self.random.chance(50);
-        self.network.plan(at_us, Happening::Start { take_over, trust_remaining: false });
+        self.network.plan(at_us, RamNetworkEvent::Start { take_over, trust_remaining: false });
     }
 }

@@ -18,13 +18,13 @@ pub(crate) mod network;
 mod user;
 mod world;
 
-use nectary_ram::format::Code;
-use nectary_ram::planted::{Bug, plant};
+use nectary_ram::format::RedundancyCode;
+use nectary_ram::planted::{MirrorBug, plant};
 
-pub use coverage::{Coverage, RUNS_PER_SCENARIO, Scenario};
-use world::World;
+pub use coverage::{RUNS_PER_SCENARIO, RamCoverage, Scenario};
+use world::RamWorld;
 
-use crate::planted::{Case, Caught};
+use crate::planted::{BugCase, CaughtBug};
 
 /// The smallest number of acknowledged writes in a run that is not lossy.
 pub const WRITES: u64 = 200;
@@ -37,7 +37,7 @@ const BROKEN_MAX: usize = 10;
 
 /// The report of many runs.
 #[derive(Debug, Default, Clone)]
-pub struct Report {
+pub struct RamSimulationReport {
     /// Runs done.
     pub runs: u64,
     /// Runs in which more was lost than the policy survives; they end early.
@@ -57,7 +57,7 @@ pub struct Report {
     /// Virtual time. *Units*: microseconds.
     pub time_us: u64,
     /// Scenarios reached.
-    pub coverage: Coverage,
+    pub coverage: RamCoverage,
     /// The number of violations.
     pub broken_count: u64,
     /// Descriptions of the first violations.
@@ -66,16 +66,16 @@ pub struct Report {
     pub trace: u64,
 }
 
-impl Report {
+impl RamSimulationReport {
     /// Whether enough has happened to make a result without errors meaningful.
-    pub fn is_enough(&self, code: Code) -> bool {
+    pub fn is_enough(&self, code: RedundancyCode) -> bool {
         self.short == 0 && self.coverage.missing(self.runs, code).is_empty()
     }
 }
 
 /// Runs one seed with a redundancy code.
-pub fn run(seed: u64, code: Code, report: &mut Report) {
-    let mut world = World::new(seed, code);
+pub fn run(seed: u64, code: RedundancyCode, report: &mut RamSimulationReport) {
+    let mut world = RamWorld::new(seed, code);
     world.run();
     for client in 0..world.clients.len() {
         world.close(client);
@@ -106,12 +106,12 @@ pub fn run(seed: u64, code: Code, report: &mut Report) {
 /// and returns whether to continue.
 pub fn run_many(
     seed: u64,
-    code: Code,
+    code: RedundancyCode,
     runs: u64,
     shard: (u64, u64),
-    mut progress: impl FnMut(&Report) -> bool,
-) -> Report {
-    let mut report = Report::default();
+    mut progress: impl FnMut(&RamSimulationReport) -> bool,
+) -> RamSimulationReport {
+    let mut report = RamSimulationReport::default();
     for at in (0..runs).filter(|at| at % shard.1 == shard.0) {
         run(seed + at, code, &mut report);
         if !progress(&report) {
@@ -122,13 +122,13 @@ pub fn run_many(
 }
 
 /// Runs seeds from `seed` on with one bug planted, until a run catches it.
-pub fn run_planted(bug: Bug, code: Code, seed: u64, runs: u64) -> Option<Caught> {
+pub fn run_planted(bug: MirrorBug, code: RedundancyCode, seed: u64, runs: u64) -> Option<CaughtBug> {
     (seed..seed + runs).find_map(|seed| replay_planted(bug, code, seed))
 }
 
 /// Runs one seed, and returns a description of the events.
-pub fn story(seed: u64, code: Code) -> Vec<String> {
-    let mut world = World::new(seed, code);
+pub fn story(seed: u64, code: RedundancyCode) -> Vec<String> {
+    let mut world = RamWorld::new(seed, code);
     world.story = Some(Vec::new());
     world.run();
     let mut story = world.story.take().unwrap_or_default();
@@ -137,11 +137,11 @@ pub fn story(seed: u64, code: Code) -> Vec<String> {
 }
 
 /// Runs one seed with one bug planted.
-pub fn replay_planted(bug: Bug, code: Code, seed: u64) -> Option<Caught> {
+pub fn replay_planted(bug: MirrorBug, code: RedundancyCode, seed: u64) -> Option<CaughtBug> {
     plant(Some(bug));
-    let mut report = Report::default();
+    let mut report = RamSimulationReport::default();
     run(seed, code, &mut report);
     plant(None);
     let broken = report.broken.first()?.trim_start_matches(&format!("seed {seed}: ")).to_owned();
-    Some(Caught { case: Case::of_seed(seed), broken, account: format!("{report:?}") })
+    Some(CaughtBug { case: BugCase::of_seed(seed), broken, account: format!("{report:?}") })
 }

@@ -4,19 +4,19 @@
 //! one, nothing is on its way to the former one, and this client owns the other one. Leaves to others: copying (the tests
 //! of `nectary-ram`), telling the donors (the machine).
 
-use nectary_ram::format::Record;
-use nectary_ram::mirror::{Event, LinkState, Phase, Standing};
-use nectary_ram::planted::{Bug, is_planted};
+use nectary_ram::format::DonorRecord;
+use nectary_ram::mirror::{DonorStanding, LinkState, MirrorEvent, MirrorPhase};
+use nectary_ram::planted::{MirrorBug, is_planted};
 
 use super::blocks::BLOCK_BYTES;
 use super::donor::DonorModel;
 use super::network::ClientId;
-use super::world::{Stage, World};
+use super::world::{RamRunStage, RamWorld};
 
-impl World {
+impl RamWorld {
     /// Moves a donor now and then while users work, in some runs.
     pub fn replace_sometimes(&mut self, client: ClientId) {
-        if self.has_moves && self.stage == Stage::Work && client == self.current && self.random.chance(2) {
+        if self.has_moves && self.stage == RamRunStage::Work && client == self.current && self.random.chance(2) {
             self.replace();
         }
     }
@@ -26,9 +26,9 @@ impl World {
         let (client, now_us) = (self.current, self.now_us());
         let donor = self.random.below(self.donors.len() as u64) as usize;
         let (state, model) = (&self.clients[client], &self.donors[donor]);
-        let is_open = state.is_alive && state.machine.phase() == Phase::Open && state.paused_until_us <= now_us;
+        let is_open = state.is_alive && state.machine.phase() == MirrorPhase::Open && state.paused_until_us <= now_us;
         let is_alone = self.clients.iter().filter(|client| client.is_alive).count() == 1;
-        let is_whole = state.machine.standing().iter().all(|standing| *standing == Standing::Trusted);
+        let is_whole = state.machine.standing().iter().all(|standing| *standing == DonorStanding::Trusted);
         let is_there = state.machine.link_state(donor) == Some(LinkState::Claimed) && model.paused_until_us <= now_us;
         let is_told = state.machine.is_view_stored() && self.is_told;
         let Some(connection) = state.connections[donor].filter(|connection| self.network.is_idle(*connection)) else {
@@ -44,12 +44,12 @@ impl World {
         let incarnation = self.random.bits();
         let mut other = DonorModel::new(incarnation, self.donors[donor].memory.len() as u64, donor);
         other.memory.clone_from(&self.donors[donor].memory);
-        if is_planted(Bug::DrainForgets)
+        if is_planted(MirrorBug::DrainForgets)
             && let Some(block) = other.memory.chunks_mut(BLOCK_BYTES).find(|block| block.iter().any(|byte| *byte != 0))
         {
             block.fill(0);
         }
-        let mut record = Record { ..former };
+        let mut record = DonorRecord { ..former };
         record.stamp.revision += 1;
         other.area = record.encode();
         other.record = Some(record);
@@ -63,8 +63,8 @@ impl World {
         self.clients[client].incarnations[donor] = incarnation;
         self.former = Some((donor, std::mem::replace(&mut self.donors[donor], other)));
         self.records_changed();
-        self.step(client, Event::Replaced { donor, incarnation });
-        self.step(client, Event::Connected { donor, incarnation });
+        self.step(client, MirrorEvent::Replaced { donor, incarnation });
+        self.step(client, MirrorEvent::Connected { donor, incarnation });
     }
 
     /// The former donor has its place again, with the memory that it had.

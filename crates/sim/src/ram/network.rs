@@ -6,10 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use nectary_ram::mirror::{DonorRequest, Event, RequestId};
+use nectary_ram::mirror::{DonorRequest, MirrorEvent, RequestId};
 
 use super::donor::ConnectionId;
-use crate::random::Random;
+use crate::random::SimulationRandom;
 
 /// The number of a client.
 pub type ClientId = usize;
@@ -18,7 +18,7 @@ pub const MILLISECOND: u64 = 1000;
 
 /// A future event.
 #[derive(Debug)]
-pub enum Happening {
+pub enum RamNetworkEvent {
     /// A client tries to connect to a donor.
     Connect { client: ClientId, donor: usize },
     /// A request arrives.
@@ -26,7 +26,7 @@ pub enum Happening {
     /// A request that has arrived is executed.
     Execute { connection: ConnectionId, request: RequestId, body: DonorRequest },
     /// An event arrives at a client.
-    AtClient { connection: ConnectionId, event: Event },
+    AtClient { connection: ConnectionId, event: MirrorEvent },
     /// The donor sees that a connection has ended.
     DonorSeesEnd { connection: ConnectionId },
     /// The client sees that a connection has ended.
@@ -47,7 +47,7 @@ pub enum Happening {
 
 /// A connection.
 #[derive(Debug)]
-pub struct Connection {
+pub struct RamConnection {
     pub client: ClientId,
     pub donor: usize,
     /// Whether the client still uses it.
@@ -65,27 +65,27 @@ pub struct Connection {
 
 /// The queue of events, the connections and the cuts.
 #[derive(Debug)]
-pub struct Network {
+pub struct RamNetwork {
     pub now_us: u64,
-    queue: BTreeMap<(u64, u64), Happening>,
+    queue: BTreeMap<(u64, u64), RamNetworkEvent>,
     next: u64,
-    pub connections: Vec<Connection>,
+    pub connections: Vec<RamConnection>,
     cuts: BTreeMap<(ClientId, usize), u64>,
 }
 
-impl Network {
-    pub fn new() -> Network {
-        Network { now_us: 0, queue: BTreeMap::new(), next: 0, connections: Vec::new(), cuts: BTreeMap::new() }
+impl RamNetwork {
+    pub fn new() -> RamNetwork {
+        RamNetwork { now_us: 0, queue: BTreeMap::new(), next: 0, connections: Vec::new(), cuts: BTreeMap::new() }
     }
 
     /// Plans an event at `at_us`, after events planned earlier for the same time.
-    pub fn plan(&mut self, at_us: u64, happening: Happening) {
+    pub fn plan(&mut self, at_us: u64, happening: RamNetworkEvent) {
         self.next += 1;
         self.queue.insert((at_us.max(self.now_us), self.next), happening);
     }
 
     /// Returns the next event, and advances the time to it.
-    pub fn pop(&mut self) -> Option<Happening> {
+    pub fn pop(&mut self) -> Option<RamNetworkEvent> {
         let ((at_us, _), happening) = self.queue.pop_first()?;
         self.now_us = at_us;
         Some(happening)
@@ -107,9 +107,9 @@ impl Network {
         self.cuts.get(&(client, donor)).copied().filter(|until_us| *until_us > self.now_us)
     }
 
-    pub fn connect(&mut self, client: ClientId, donor: usize, random: &mut Random) -> ConnectionId {
+    pub fn connect(&mut self, client: ClientId, donor: usize, random: &mut SimulationRandom) -> ConnectionId {
         let late_us = if random.chance(70) { Some(random.below(700) * MILLISECOND * random.below(2)) } else { None };
-        self.connections.push(Connection {
+        self.connections.push(RamConnection {
             client,
             donor,
             is_client_open: true,
@@ -123,45 +123,45 @@ impl Network {
     }
 
     /// The arrival time of a message that a client sends now.
-    pub fn down(&mut self, connection: ConnectionId, random: &mut Random) -> u64 {
+    pub fn down(&mut self, connection: ConnectionId, random: &mut SimulationRandom) -> u64 {
         let connection = &mut self.connections[connection];
         connection.down_us = connection.down_us.max(self.now_us + delay_us(random));
         connection.down_us
     }
 
     /// The arrival time of a message that a donor sends now.
-    pub fn up(&mut self, connection: ConnectionId, random: &mut Random) -> u64 {
+    pub fn up(&mut self, connection: ConnectionId, random: &mut SimulationRandom) -> u64 {
         let connection = &mut self.connections[connection];
         connection.up_us = connection.up_us.max(self.now_us + delay_us(random));
         connection.up_us
     }
 
     /// The client abandons a connection; the donor sees that before or after the messages in flight.
-    pub fn give_up(&mut self, connection: ConnectionId, random: &mut Random) {
+    pub fn give_up(&mut self, connection: ConnectionId, random: &mut SimulationRandom) {
         if !std::mem::replace(&mut self.connections[connection].is_client_open, false) {
             return;
         }
         let late_us = self.connections[connection].late_us.unwrap_or(0);
         let at_us = self.now_us + late_us + random.below(20) * MILLISECOND;
-        self.plan(at_us, Happening::DonorSeesEnd { connection });
+        self.plan(at_us, RamNetworkEvent::DonorSeesEnd { connection });
     }
 
     /// The donor ends a connection.
-    pub fn end(&mut self, connection: ConnectionId, random: &mut Random) {
+    pub fn end(&mut self, connection: ConnectionId, random: &mut SimulationRandom) {
         if std::mem::replace(&mut self.connections[connection].is_donor_open, false)
             && self.connections[connection].is_client_open
         {
             let at_us = self.up(connection, random);
-            self.plan(at_us, Happening::ClientSeesEnd { connection });
+            self.plan(at_us, RamNetworkEvent::ClientSeesEnd { connection });
         }
     }
 
     /// Whether no message of a connection is on its way, and no request is being executed.
     pub fn is_idle(&self, connection: ConnectionId) -> bool {
-        let is_its = |happening: &Happening| match happening {
-            Happening::AtDonor { connection: of, .. }
-            | Happening::Execute { connection: of, .. }
-            | Happening::AtClient { connection: of, .. } => *of == connection,
+        let is_its = |happening: &RamNetworkEvent| match happening {
+            RamNetworkEvent::AtDonor { connection: of, .. }
+            | RamNetworkEvent::Execute { connection: of, .. }
+            | RamNetworkEvent::AtClient { connection: of, .. } => *of == connection,
             _ => false,
         };
         !self.queue.values().any(is_its)
@@ -175,20 +175,20 @@ impl Network {
 
     /// Removes and returns the requests of some connections that have arrived and are not executed yet.
     pub fn take_arrived(&mut self, connections: &[ConnectionId]) -> Vec<(ConnectionId, DonorRequest)> {
-        let is_theirs = |happening: &Happening| matches!(happening, Happening::Execute { connection, .. } if connections.contains(connection));
+        let is_theirs = |happening: &RamNetworkEvent| matches!(happening, RamNetworkEvent::Execute { connection, .. } if connections.contains(connection));
         let numbers: Vec<_> =
             self.queue.iter().filter(|(_, happening)| is_theirs(happening)).map(|(number, _)| *number).collect();
         let taken = numbers.into_iter().filter_map(|number| self.queue.remove(&number));
         taken
             .filter_map(|happening| match happening {
-                Happening::Execute { connection, body, .. } => Some((connection, body)),
+                RamNetworkEvent::Execute { connection, body, .. } => Some((connection, body)),
                 _ => None,
             })
             .collect()
     }
 }
 
-fn delay_us(random: &mut Random) -> u64 {
+fn delay_us(random: &mut SimulationRandom) -> u64 {
     match random.below(100) {
         0..3 => random.below(8 * MILLISECOND),
         _ => 20 + random.below(280),

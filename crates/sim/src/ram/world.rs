@@ -3,24 +3,27 @@
 //! Owns: the order of events and their effect on donors and clients. Promises: the same seed repeats a run exactly.
 //! Leaves to others: faults (`faults`), invariants (`check`), the operations of users (`client`).
 //!
-//! *Circle*: this file imports `faults` and `copies`, and they import it: [`World`] has fields of their types, and both
-//! add methods to [`World`].
+//! *Circle*: this file imports `faults` and `copies`, and they import it: [`RamWorld`] has fields of their types, and both
+//! add methods to [`RamWorld`].
 
 use std::collections::BTreeMap;
 
-use nectary_ram::format::{Code, Geometry, Stamp};
-use nectary_ram::mirror::{Action, DonorRequest, Event, Intent, Layout, Phase, Reply, Ring, Rows, Standing};
+use nectary_ram::format::{RecordGeometry, RecordStamp, RedundancyCode};
+use nectary_ram::mirror::{
+    DonorReply, DonorRequest, DonorStanding, MachineIntent, MirrorAction, MirrorEvent, MirrorPhase, MirrorRing,
+    ParityLayout, StripeLayout,
+};
 
-use super::blocks::{BLOCK_BYTES, Blocks};
-use super::client::Client;
-use super::copies::Lie;
-use super::coverage::{Coverage, Scenario};
+use super::blocks::{BLOCK_BYTES, ChangedBlocks};
+use super::client::RamClientModel;
+use super::copies::UndetectedDamage;
+use super::coverage::{RamCoverage, Scenario};
 use super::donor::{ConnectionId, DonorModel, is_change, range};
-use super::faults::Faults;
-use super::network::{ClientId, Happening, MILLISECOND, Network};
+use super::faults::RamFaults;
+use super::network::{ClientId, MILLISECOND, RamNetwork, RamNetworkEvent};
 use super::{TIME_MAX_US, WRITES};
-use crate::cache::history::History;
-use crate::random::Random;
+use crate::cache::history::DeviceHistory;
+use crate::random::SimulationRandom;
 
 /// The number of blocks of a stripe of a mirror.
 const STRIPE_BLOCKS: u64 = 4;
@@ -34,7 +37,7 @@ fn scrub_us(stripe_us: u64) -> u64 {
 
 /// The stage of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
+pub enum RamRunStage {
     /// Users work, faults happen.
     Work,
     /// No more faults happen; everything has to be restored.
@@ -46,24 +49,24 @@ pub enum Stage {
 }
 
 /// A run.
-pub struct World {
-    pub random: Random,
-    pub network: Network,
-    pub geometry: Geometry,
-    pub ring: Ring,
-    pub rows: Rows,
+pub struct RamWorld {
+    pub random: SimulationRandom,
+    pub network: RamNetwork,
+    pub geometry: RecordGeometry,
+    pub ring: MirrorRing,
+    pub rows: ParityLayout,
     pub donors: Vec<DonorModel>,
-    pub clients: Vec<Client>,
+    pub clients: Vec<RamClientModel>,
     /// The client that has the device, or is acquiring it.
     pub current: ClientId,
     pub is_created: bool,
-    pub stage: Stage,
+    pub stage: RamRunStage,
     /// The client with which everything was restored.
     pub settled: ClientId,
-    pub history: History,
-    pub blocks: Blocks,
+    pub history: DeviceHistory,
+    pub blocks: ChangedBlocks,
     /// Wrong copies that no read has detected yet.
-    pub lies: Vec<Lie>,
+    pub lies: Vec<UndetectedDamage>,
     pub had_lies: bool,
     /// Blocks that a crash may have lost, each with the client that found that.
     pub may_be_lost: BTreeMap<u64, ClientId>,
@@ -79,8 +82,8 @@ pub struct World {
     pub scrub_us: u64,
     /// The client with which everything else was restored, and the passes of its scrub until then.
     pub left_to_scrub: Option<(ClientId, u64)>,
-    pub faults: Faults,
-    pub coverage: Coverage,
+    pub faults: RamFaults,
+    pub coverage: RamCoverage,
     pub broken: Option<String>,
     pub writes: u64,
     pub operations: u64,
@@ -100,19 +103,19 @@ pub struct World {
     pub story: Option<Vec<String>>,
 }
 
-impl World {
-    pub fn new(seed: u64, code: Code) -> World {
-        let mut random = Random::new(seed);
+impl RamWorld {
+    pub fn new(seed: u64, code: RedundancyCode) -> RamWorld {
+        let mut random = SimulationRandom::new(seed);
         let drawn = random.below(5) as usize;
         let (members, stripe_blocks) = match code {
-            Code::Parity => {
+            RedundancyCode::Parity => {
                 let members = [3, 3, 4, 4, 5][drawn];
                 (members, CHUNK_BLOCKS * u64::from(members - 1))
             }
             _ => ([2, 2, 3, 3, 4][drawn], STRIPE_BLOCKS),
         };
         let blocks = 18 + random.below(14);
-        let geometry = Geometry {
+        let geometry = RecordGeometry {
             device: [seed as u8; 16],
             bytes: blocks * BLOCK_BYTES as u64,
             block_bytes: BLOCK_BYTES as u32,
@@ -120,25 +123,25 @@ impl World {
             members,
             code,
         };
-        let (ring, rows) = (Ring::new(&geometry), Rows::new(&geometry));
+        let (ring, rows) = (MirrorRing::new(&geometry), ParityLayout::new(&geometry));
         let donor_bytes = if geometry.is_parity() { rows.donor_bytes() } else { ring.donor_bytes() };
         let donors: Vec<DonorModel> =
             (0..usize::from(members)).map(|at| DonorModel::new(random.bits(), donor_bytes, at)).collect();
-        let faults = Faults::new(&mut random);
+        let faults = RamFaults::new(&mut random);
         let scrub_us = if random.chance(40) { scrub_us(2 * MILLISECOND + random.below(20 * MILLISECOND)) } else { 0 };
         let has_moves = random.chance(30);
-        let mut world = World {
-            network: Network::new(),
+        let mut world = RamWorld {
+            network: RamNetwork::new(),
             geometry,
             ring,
             rows,
             clients: Vec::new(),
             current: 0,
             is_created: false,
-            stage: Stage::Work,
+            stage: RamRunStage::Work,
             settled: 0,
-            history: History::default(),
-            blocks: Blocks::new(blocks),
+            history: DeviceHistory::default(),
+            blocks: ChangedBlocks::new(blocks),
             lies: Vec::new(),
             had_lies: false,
             may_be_lost: BTreeMap::new(),
@@ -149,7 +152,7 @@ impl World {
             scrub_us,
             left_to_scrub: None,
             faults,
-            coverage: Coverage::default(),
+            coverage: RamCoverage::default(),
             broken: None,
             writes: 0,
             operations: 0,
@@ -164,7 +167,7 @@ impl World {
             donors,
             random,
         };
-        world.start(Intent::Create);
+        world.start(MachineIntent::Create);
         world
     }
 
@@ -174,7 +177,7 @@ impl World {
 
     /// Runs to the end.
     pub fn run(&mut self) {
-        while self.stage != Stage::Done && self.broken.is_none() {
+        while self.stage != RamRunStage::Done && self.broken.is_none() {
             let Some(happening) = self.network.pop() else {
                 return self.break_with("nothing happens any more".to_owned());
             };
@@ -203,27 +206,27 @@ impl World {
         self.broken.get_or_insert(format!("{what} (at {at} us)"));
     }
 
-    fn happen(&mut self, happening: Happening) {
+    fn happen(&mut self, happening: RamNetworkEvent) {
         match happening {
-            Happening::Connect { client, donor } => self.connect(client, donor),
-            Happening::AtDonor { connection, request, body, is_late } => {
+            RamNetworkEvent::Connect { client, donor } => self.connect(client, donor),
+            RamNetworkEvent::AtDonor { connection, request, body, is_late } => {
                 self.at_donor(connection, request, body, is_late);
             }
-            Happening::Execute { connection, request, body } => self.execute(connection, request, body),
-            Happening::AtClient { connection, event } => self.at_client(connection, event),
-            Happening::DonorSeesEnd { connection } => self.network.connections[connection].is_donor_open = false,
-            Happening::ClientSeesEnd { connection } => self.client_sees_end(connection),
-            Happening::Wake { client } => self.wake(client),
-            Happening::Submit { client } => {
+            RamNetworkEvent::Execute { connection, request, body } => self.execute(connection, request, body),
+            RamNetworkEvent::AtClient { connection, event } => self.at_client(connection, event),
+            RamNetworkEvent::DonorSeesEnd { connection } => self.network.connections[connection].is_donor_open = false,
+            RamNetworkEvent::ClientSeesEnd { connection } => self.client_sees_end(connection),
+            RamNetworkEvent::Wake { client } => self.wake(client),
+            RamNetworkEvent::Submit { client } => {
                 self.replace_sometimes(client);
                 self.submit(client);
             }
-            Happening::Fault => self.fault(),
-            Happening::Start { take_over, trust_remaining } => {
-                self.start(Intent::Attach { take_over, trust_remaining });
+            RamNetworkEvent::Fault => self.fault(),
+            RamNetworkEvent::Start { take_over, trust_remaining } => {
+                self.start(MachineIntent::Attach { take_over, trust_remaining });
             }
-            Happening::Kill { client } => self.kill(client),
-            Happening::PauseEnds { client } => {
+            RamNetworkEvent::Kill { client } => self.kill(client),
+            RamNetworkEvent::PauseEnds { client } => {
                 if self.clients[client].is_alive {
                     self.coverage.met(Scenario::PausedAndCut);
                 }
@@ -233,13 +236,13 @@ impl World {
 
     pub fn plan_connect(&mut self, client: ClientId, donor: usize) {
         let at_us = self.now_us() + 1000 + self.random.below(15 * MILLISECOND);
-        self.network.plan(at_us, Happening::Connect { client, donor });
+        self.network.plan(at_us, RamNetworkEvent::Connect { client, donor });
     }
 
     fn connect(&mut self, client: ClientId, donor: usize) {
         let (now_us, at) = (self.now_us(), &self.donors[donor]);
         let state = &self.clients[client];
-        if !state.is_alive || state.machine.phase() == Phase::Ended || state.connections[donor].is_some() {
+        if !state.is_alive || state.machine.phase() == MirrorPhase::Ended || state.connections[donor].is_some() {
             return;
         }
         let is_away = at.down_until_us > now_us || at.paused_until_us > now_us || state.paused_until_us > now_us;
@@ -248,9 +251,9 @@ impl World {
         }
         let connection = self.network.connect(client, donor, &mut self.random);
         self.clients[client].connections[donor] = Some(connection);
-        let event = Event::Connected { donor, incarnation: self.donors[donor].incarnation };
+        let event = MirrorEvent::Connected { donor, incarnation: self.donors[donor].incarnation };
         let at_us = self.network.up(connection, &mut self.random);
-        self.network.plan(at_us, Happening::AtClient { connection, event });
+        self.network.plan(at_us, RamNetworkEvent::AtClient { connection, event });
     }
 
     fn at_donor(&mut self, connection: ConnectionId, request: u64, body: DonorRequest, is_late: bool) {
@@ -261,19 +264,20 @@ impl World {
         }
         if !at.is_client_open && !is_late {
             if let Some(late_us) = at.late_us {
-                self.network.plan(now_us + late_us, Happening::AtDonor { connection, request, body, is_late: true });
+                self.network
+                    .plan(now_us + late_us, RamNetworkEvent::AtDonor { connection, request, body, is_late: true });
             }
             return;
         }
         let paused_us = self.donors[donor].paused_until_us;
         if let Some(until_us) = self.network.cut_until(client, donor).or((paused_us > now_us).then_some(paused_us)) {
-            return self.network.plan(until_us, Happening::AtDonor { connection, request, body, is_late });
+            return self.network.plan(until_us, RamNetworkEvent::AtDonor { connection, request, body, is_late });
         }
         let service_us = match self.donors[donor].slow_until_us > now_us {
             true => 10 * MILLISECOND + self.random.below(140 * MILLISECOND),
             false => 5 + self.random.below(300),
         };
-        self.network.plan(now_us + service_us, Happening::Execute { connection, request, body });
+        self.network.plan(now_us + service_us, RamNetworkEvent::Execute { connection, request, body });
     }
 
     fn execute(&mut self, connection: ConnectionId, request: u64, body: DonorRequest) {
@@ -281,22 +285,22 @@ impl World {
         let (donor, now_us) = (at.donor, self.now_us());
         let paused_us = self.donors[donor].paused_until_us;
         if paused_us > now_us {
-            return self.network.plan(paused_us, Happening::Execute { connection, request, body });
+            return self.network.plan(paused_us, RamNetworkEvent::Execute { connection, request, body });
         }
         let finishes = at.is_finished && self.donors[donor].owner == Some(connection);
         if !at.is_donor_open && !finishes {
             return;
         }
         if let DonorRequest::SwapMetadata { expected, .. } = &body
-            && Stamp::of(&self.donors[donor].area) == *expected
+            && RecordStamp::of(&self.donors[donor].area) == *expected
         {
             self.fence(donor, connection);
         }
         let reply = self.perform(connection, &body);
         if self.network.connections[connection].is_donor_open && self.network.connections[connection].is_client_open {
             let at_us = self.network.up(connection, &mut self.random);
-            let event = Event::Replied { donor, request, reply };
-            self.network.plan(at_us, Happening::AtClient { connection, event });
+            let event = MirrorEvent::Replied { donor, request, reply };
+            self.network.plan(at_us, RamNetworkEvent::AtClient { connection, event });
         }
     }
 
@@ -322,11 +326,11 @@ impl World {
         }
     }
 
-    fn perform(&mut self, connection: ConnectionId, body: &DonorRequest) -> Reply {
+    fn perform(&mut self, connection: ConnectionId, body: &DonorRequest) -> DonorReply {
         let donor = self.network.connections[connection].donor;
         let connections = &self.network.connections;
         let reply = self.donors[donor].execute(connection, body, |other| connections[other].is_donor_open);
-        let is_done = reply == Reply::Done;
+        let is_done = reply == DonorReply::Done;
         if is_done && is_change(body) {
             if !self.network.connections[connection].is_client_open {
                 self.coverage.met(Scenario::LateWrite);
@@ -341,7 +345,7 @@ impl World {
         reply
     }
 
-    fn at_client(&mut self, connection: ConnectionId, event: Event) {
+    fn at_client(&mut self, connection: ConnectionId, event: MirrorEvent) {
         let at = &self.network.connections[connection];
         let (client, donor, now_us) = (at.client, at.donor, self.now_us());
         if !at.is_client_open || !self.clients[client].is_alive {
@@ -349,9 +353,9 @@ impl World {
         }
         let paused_us = self.clients[client].paused_until_us;
         if let Some(until_us) = self.network.cut_until(client, donor).or((paused_us > now_us).then_some(paused_us)) {
-            return self.network.plan(until_us, Happening::AtClient { connection, event });
+            return self.network.plan(until_us, RamNetworkEvent::AtClient { connection, event });
         }
-        if let Event::Connected { incarnation, .. } = event {
+        if let MirrorEvent::Connected { incarnation, .. } = event {
             let known = std::mem::replace(&mut self.clients[client].incarnations[donor], incarnation);
             if known != 0 && known != incarnation {
                 self.coverage.met(Scenario::RestartBetween);
@@ -368,11 +372,11 @@ impl World {
         }
         let paused_us = self.clients[client].paused_until_us;
         if paused_us > self.now_us() {
-            return self.network.plan(paused_us, Happening::ClientSeesEnd { connection });
+            return self.network.plan(paused_us, RamNetworkEvent::ClientSeesEnd { connection });
         }
         self.network.connections[connection].is_client_open = false;
         self.clients[client].connections[donor] = None;
-        self.step(client, Event::Disconnected { donor });
+        self.step(client, MirrorEvent::Disconnected { donor });
         self.plan_connect(client, donor);
     }
 
@@ -380,22 +384,22 @@ impl World {
         let (now_us, state) = (self.now_us(), &self.clients[client]);
         let Some(wake_us) = state.machine.wake_at().filter(|_| state.is_alive) else { return };
         if state.paused_until_us > now_us {
-            return self.network.plan(state.paused_until_us, Happening::Wake { client });
+            return self.network.plan(state.paused_until_us, RamNetworkEvent::Wake { client });
         }
         if wake_us <= now_us {
-            self.step(client, Event::Time);
+            self.step(client, MirrorEvent::Time);
         }
         let next_us = self.clients[client].machine.wake_at().unwrap_or(now_us).max(now_us + 1);
-        self.network.plan(next_us, Happening::Wake { client });
+        self.network.plan(next_us, RamNetworkEvent::Wake { client });
     }
 
     /// Passes an event to a client's machine, and executes the resulting actions.
-    pub fn step(&mut self, client: ClientId, event: Event) {
+    pub fn step(&mut self, client: ClientId, event: MirrorEvent) {
         let now_us = self.now_us();
         let before = self.story.as_ref().map(|_| self.state_of(client));
         let state = &mut self.clients[client];
         state.machine.step(now_us, event);
-        let actions: Vec<Action> = state.machine.actions().collect();
+        let actions: Vec<MirrorAction> = state.machine.actions().collect();
         if let Some(before) = before {
             let after = self.state_of(client);
             if before != after {
@@ -404,30 +408,31 @@ impl World {
         }
         for action in actions {
             match action {
-                Action::Send { donor, request, body } => {
+                MirrorAction::Send { donor, request, body } => {
                     if let Some(connection) = self.clients[client].connections[donor] {
                         let at_us = self.network.down(connection, &mut self.random);
-                        self.network.plan(at_us, Happening::AtDonor { connection, request, body, is_late: false });
+                        self.network
+                            .plan(at_us, RamNetworkEvent::AtDonor { connection, request, body, is_late: false });
                     }
                 }
-                Action::Disconnect { donor } => {
+                MirrorAction::Disconnect { donor } => {
                     if let Some(connection) = self.clients[client].connections[donor].take() {
                         self.network.give_up(connection, &mut self.random);
                     }
                     self.plan_connect(client, donor);
                 }
-                Action::Restore { donor } => self.restored(client, donor),
-                Action::Complete { id, result } => self.complete(client, id, result),
-                Action::Attached => self.attached(client),
-                Action::Refused(refusal) => self.refused(client, refusal),
-                Action::Superseded => {
+                MirrorAction::Restore { donor } => self.restored(client, donor),
+                MirrorAction::Complete { id, result } => self.complete(client, id, result),
+                MirrorAction::Attached => self.attached(client),
+                MirrorAction::Refused(refusal) => self.refused(client, refusal),
+                MirrorAction::Superseded => {
                     self.coverage.met(Scenario::Superseded);
                     self.close(client);
                 }
-                Action::Detached => {
+                MirrorAction::Detached => {
                     self.close(client);
-                    if self.stage == Stage::Reread {
-                        self.start(Intent::Attach { take_over: false, trust_remaining: false });
+                    if self.stage == RamRunStage::Reread {
+                        self.start(MachineIntent::Attach { take_over: false, trust_remaining: false });
                     }
                 }
             }
@@ -439,9 +444,9 @@ impl World {
     fn advance_stage(&mut self) {
         let now_us = self.now_us();
         match self.stage {
-            _ if now_us >= self.faults.ends_us => self.stage = Stage::Done,
-            Stage::Work if self.writes >= WRITES && self.faults.are_over(now_us) => {
-                self.stage = Stage::Settle;
+            _ if now_us >= self.faults.ends_us => self.stage = RamRunStage::Done,
+            RamRunStage::Work if self.writes >= WRITES && self.faults.are_over(now_us) => {
+                self.stage = RamRunStage::Settle;
                 self.network.heal();
                 for donor in &mut self.donors {
                     (donor.paused_until_us, donor.slow_until_us) = (0, 0);
@@ -449,26 +454,26 @@ impl World {
                 let others: Vec<ClientId> = (0..self.clients.len()).filter(|at| *at != self.current).collect();
                 others.into_iter().for_each(|other| self.close(other));
                 if self.is_lossy {
-                    self.stage = Stage::Done;
+                    self.stage = RamRunStage::Done;
                 }
             }
-            Stage::Settle => {
+            RamRunStage::Settle => {
                 let client = &self.clients[self.current];
                 if client.is_alive && client.pending.is_empty() && client.machine.is_quiet() && !self.awaits_scrub() {
                     self.check_copies();
                     // The next client does not know the checksums, so it could not detect wrong copies.
                     self.heal_lies();
-                    (self.stage, self.settled) = (Stage::Reread, self.current);
-                    self.step(self.current, Event::Detach);
+                    (self.stage, self.settled) = (RamRunStage::Reread, self.current);
+                    self.step(self.current, MirrorEvent::Detach);
                 }
             }
-            Stage::Reread => {
+            RamRunStage::Reread => {
                 let client = &self.clients[self.current];
                 if self.current != self.settled && client.is_attached && client.pending.is_empty() {
-                    self.stage = Stage::Done;
+                    self.stage = RamRunStage::Done;
                 }
             }
-            Stage::Work | Stage::Done => {}
+            RamRunStage::Work | RamRunStage::Done => {}
         }
     }
 
@@ -481,6 +486,8 @@ impl World {
     /// Returns for each donor whether a client has left it.
     pub fn left_by(&self, client: ClientId) -> Vec<bool> {
         let standing = self.clients[client].machine.standing().iter();
-        standing.map(|standing| matches!(standing, Standing::Out | Standing::Leaving | Standing::Rebuilding)).collect()
+        standing
+            .map(|standing| matches!(standing, DonorStanding::Out | DonorStanding::Leaving | DonorStanding::Rebuilding))
+            .collect()
     }
 }

@@ -17,13 +17,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use nectary_ram::format::slots::Slot;
-use nectary_ram::log::{Held, Phase, STEPS_MAX};
-use nectary_ram::mirror::{Found, MirrorError, Standing, merge};
+use nectary_ram::format::slots::SlotHeader;
+use nectary_ram::log::{NewestData, ParityLogPhase, STEPS_MAX};
+use nectary_ram::mirror::{DonorContent, DonorStanding, MirrorError, merge};
 
-use super::client::Pending;
-use super::oracle::{Memory, Oracle};
-use super::world::{Stage, World};
+use super::client::LogUserOperation;
+use super::oracle::{Memory, RecoveryOracle};
+use super::world::{LogRunStage, RamLogWorld};
 use crate::ram::blocks::{BLOCK_BYTES, number_of};
 use crate::ram::network::ClientId;
 
@@ -31,11 +31,11 @@ use crate::ram::network::ClientId;
 /// cleaning, or the filling of a donor.
 const STEPS_BESIDE_MAX: usize = 1000;
 
-impl World {
-    fn oracle(&self, is_believed: impl Fn(usize) -> bool) -> Oracle<'_> {
+impl RamLogWorld {
+    fn oracle(&self, is_believed: impl Fn(usize) -> bool) -> RecoveryOracle<'_> {
         let donors = (0..self.donors.len()).filter(|donor| is_believed(*donor));
         let memory: Memory<'_> = donors.map(|donor| (donor, &self.donors[donor].memory[..])).collect();
-        Oracle { shape: self.shape, areas: self.areas, memory }
+        RecoveryOracle { shape: self.shape, areas: self.areas, memory }
     }
 
     /// Returns for each donor whether an attaching client would believe it if donor `missing` were absent; `None` if
@@ -43,14 +43,14 @@ impl World {
     fn believed_without(&self, missing: Option<usize>) -> Option<Vec<bool>> {
         let now_us = self.now_us();
         let found = |donor: usize| match &self.donors[donor] {
-            _ if Some(donor) == missing => Found::Missing,
-            at if at.down_until_us > now_us => Found::Missing,
+            _ if Some(donor) == missing => DonorContent::Missing,
+            at if at.down_until_us > now_us => DonorContent::Missing,
             at => match &at.record {
-                Some(record) => Found::Record { record, incarnation: at.incarnation },
-                None => Found::Empty,
+                Some(record) => DonorContent::Record { record, incarnation: at.incarnation },
+                None => DonorContent::Empty,
             },
         };
-        let all: Vec<Found<'_>> = (0..self.donors.len()).map(found).collect();
+        let all: Vec<DonorContent<'_>> = (0..self.donors.len()).map(found).collect();
         merge(&all, false).ok().map(|merged| merged.trusted)
     }
 
@@ -105,14 +105,14 @@ impl World {
         if steps > STEPS_MAX + STEPS_BESIDE_MAX {
             return self.break_with(format!("{steps} steps and {stores} writes under way"));
         }
-        let is_serving = matches!(machine.phase(), Phase::Open | Phase::Detaching);
+        let is_serving = matches!(machine.phase(), ParityLogPhase::Open | ParityLogPhase::Detaching);
         if client != self.current || !is_serving || !self.is_created || self.is_lossy {
             return;
         }
         let believed: Vec<bool> = (0..self.donors.len())
             .map(|donor| {
                 let is_same = machine.view().members[donor].incarnation == self.donors[donor].incarnation;
-                is_same && machine.standing()[donor] == Standing::Trusted
+                is_same && machine.standing()[donor] == DonorStanding::Trusted
             })
             .collect();
         self.flip_lie();
@@ -126,7 +126,8 @@ impl World {
         }
         self.check_scrub(client);
         for donor in 0..self.donors.len() {
-            if self.clients[client].machine.standing()[donor] == Standing::Rebuilding && self.left_at_crash[donor] {
+            if self.clients[client].machine.standing()[donor] == DonorStanding::Rebuilding && self.left_at_crash[donor]
+            {
                 self.left_at_crash[donor] = false;
                 self.coverage.met("left donor returns after the client crashed", 1);
             }
@@ -137,7 +138,7 @@ impl World {
 
     /// Checks that a block can be read from the client's memory or from the donors. A slot must have a possible number
     /// both directly and through parity.
-    fn check_block(&self, client: ClientId, oracle: &Oracle<'_>, block: u32) -> Option<String> {
+    fn check_block(&self, client: ClientId, oracle: &RecoveryOracle<'_>, block: u32) -> Option<String> {
         let expected = || self.values.expected(block);
         let may_lack = self.lies.is_kept;
         let check = |bytes: &[u8], how: &str| {
@@ -146,11 +147,11 @@ impl World {
             (!is_good).then(|| format!("block {block} is {number:?} {how} where {} belongs", expected()))
         };
         match self.clients[client].machine.holds(block) {
-            Held::Memory(data) => check(&data, "in the client's memory"),
-            Held::Zeroes => check(&[0; BLOCK_BYTES], "as zeroes"),
-            Held::Coming => None,
-            Held::Lost => (!may_lack).then(|| format!("block {block} is lost")),
-            Held::Slot { donor, group } => {
+            NewestData::Memory(data) => check(&data, "in the client's memory"),
+            NewestData::Zeroes => check(&[0; BLOCK_BYTES], "as zeroes"),
+            NewestData::Coming => None,
+            NewestData::Lost => (!may_lack).then(|| format!("block {block} is lost")),
+            NewestData::Slot { donor, group } => {
                 let direct = oracle.slot(donor, group).map(<[u8]>::to_vec);
                 let member = oracle.areas.member_on(group, donor)?;
                 let ways = [("in its slot", direct), ("through parity", oracle.computed(donor, group))];
@@ -172,7 +173,7 @@ impl World {
     }
 
     /// Checks the parity and the summary of a sealed group.
-    fn check_group(&self, client: ClientId, oracle: &Oracle<'_>, group: u32) -> Option<String> {
+    fn check_group(&self, client: ClientId, oracle: &RecoveryOracle<'_>, group: u32) -> Option<String> {
         let is_whole = oracle.memory.len() == self.donors.len() && !self.lies.is_kept;
         if !self.clients[client].machine.is_sealed(group) || !is_whole {
             return None;
@@ -189,7 +190,7 @@ impl World {
             if donor == parity {
                 return Some(format!("member {member} of group {group} is on the donor of the parity"));
             }
-            let slot = oracle.slot(donor, group).map(Slot::checksum_of);
+            let slot = oracle.slot(donor, group).map(SlotHeader::checksum_of);
             if slot != Some(named.checksum) {
                 return Some(format!("member {member} of sealed group {group} is not what its summary names"));
             }
@@ -202,15 +203,15 @@ impl World {
         let Some(pending) = self.clients[client].pending.remove(&id) else {
             return self.break_with(format!("request {id} is completed twice"));
         };
-        let is_change = matches!(pending, Pending::Change { .. } | Pending::Flush { .. });
+        let is_change = matches!(pending, LogUserOperation::Change { .. } | LogUserOperation::Flush { .. });
         if self.was_lost && is_change && result.is_ok() {
             self.break_with("a change was acknowledged after the loss of two donors".to_owned());
         }
-        let is_read = matches!(pending, Pending::Read { .. });
+        let is_read = matches!(pending, LogUserOperation::Read { .. });
         let is_over = matches!(result, Err(MirrorError::Superseded | MirrorError::NotAttached));
         let checked = match (result, pending) {
-            (Ok(data), Pending::Read { blocks, began }) => self.check_read(blocks, began, &data),
-            (Ok(_), Pending::Change { place, is_forced, is_write, .. }) => {
+            (Ok(data), LogUserOperation::Read { blocks, began }) => self.check_read(blocks, began, &data),
+            (Ok(_), LogUserOperation::Change { place, is_forced, is_write, .. }) => {
                 self.writes += u64::from(is_write);
                 let checked = self.values.acknowledge(place, is_forced);
                 if is_forced {
@@ -218,7 +219,7 @@ impl World {
                 }
                 checked
             }
-            (Ok(_), Pending::Flush { began }) => {
+            (Ok(_), LogUserOperation::Flush { began }) => {
                 let checked = self.values.flush(client, began);
                 self.flushes += 1;
                 self.check_recoveries("after a flush");
@@ -227,7 +228,7 @@ impl World {
             (Err(error), _) => {
                 self.failed += 1;
                 let is_allowed = match error {
-                    MirrorError::Patience { .. } => self.stage != Stage::Reread,
+                    MirrorError::Patience { .. } => self.stage != LogRunStage::Reread,
                     MirrorError::Superseded | MirrorError::NotAttached => true,
                     MirrorError::Corrupt { .. } if self.lies.count > 0 => true,
                     MirrorError::Lost { .. } if self.lies.is_kept && is_read => true,
@@ -244,7 +245,7 @@ impl World {
         {
             self.break_with(broken);
         }
-        if self.stage == Stage::Work && !is_over {
+        if self.stage == LogRunStage::Work && !is_over {
             self.plan_submit(client);
         }
     }

@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use nectary_ram::format::{Former, Formers};
-use nectary_ram::log::{Configuration, Machine, Stage};
-use nectary_ram::mirror::Intent;
-use nectary_ram::placement::{Layout, Policy, StaleRule};
+use nectary_ram::format::{FormerSize, Formers};
+use nectary_ram::log::{ParityLogConfiguration, ParityLogMachine, RecoveryStage};
+use nectary_ram::mirror::MachineIntent;
+use nectary_ram::placement::{PlacementSettings, RedundancyPolicy, StaleRule};
 
 use crate::ram::blocks::BLOCK_BYTES;
 use crate::ram::client::TIMES;
 use crate::ram::donor::ConnectionId;
-use crate::random::Random;
+use crate::random::SimulationRandom;
 
 /// An operation for which a user waits.
 #[derive(Debug, Clone)]
-pub enum Pending {
+pub enum LogUserOperation {
     Read { blocks: Range<u32>, began: u64 },
     Change { place: u64, blocks: Range<u32>, is_forced: bool, is_write: bool },
     Flush { began: u64 },
@@ -24,14 +24,14 @@ pub enum Pending {
 /// The phases in which a client can be killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KillAt {
-    Base(nectary_ram::mirror::Phase),
-    Recovery(Stage),
+    Base(nectary_ram::mirror::MirrorPhase),
+    Recovery(RecoveryStage),
 }
 
 /// A client.
 #[derive(Debug)]
-pub struct Client {
-    pub machine: Machine,
+pub struct LogClientModel {
+    pub machine: ParityLogMachine,
     pub id: u64,
     pub is_alive: bool,
     pub paused_until_us: u64,
@@ -39,7 +39,7 @@ pub struct Client {
     /// The incarnations of donors that it has seen.
     pub incarnations: Vec<u64>,
     pub is_attached: bool,
-    pub pending: BTreeMap<u64, Pending>,
+    pub pending: BTreeMap<u64, LogUserOperation>,
     pub next_id: u64,
     /// The phase in which the client is killed, and the number of steps in that phase before the kill.
     pub kill_at: Option<(KillAt, u64)>,
@@ -48,14 +48,14 @@ pub struct Client {
 }
 
 /// Draws the settings of a layout; the layout is as small as they allow.
-pub fn layout(random: &mut Random, policy: Policy) -> Layout {
+pub fn layout(random: &mut SimulationRandom, policy: RedundancyPolicy) -> PlacementSettings {
     let members = [2, 3, 4][random.below(3) as usize];
-    let mut layout = Layout {
+    let mut layout = PlacementSettings {
         overflow_percent: 100 + 50 * random.below(3) as u32,
         streams: 1 + random.below(2) as usize,
         column_blocks: 1 + random.below(2) as u32,
         stale: StaleRule::ALL[random.below(4) as usize],
-        ..Layout::new(policy, 10, members)
+        ..PlacementSettings::new(policy, 10, members)
     };
     while layout.clone().open().is_err() {
         layout.blocks += 1;
@@ -65,18 +65,23 @@ pub fn layout(random: &mut Random, policy: Policy) -> Layout {
 }
 
 /// Returns the sizes that the device had before it grew; half of the devices have not grown.
-fn formers(layout: &Layout, seed: u64) -> Formers {
+fn formers(layout: &PlacementSettings, seed: u64) -> Formers {
     let mut formers = Formers::default();
     let sizes = [layout.blocks / 3, layout.blocks / 2, layout.blocks - 1];
     for (former, blocks) in formers.iter_mut().zip(sizes).take(if seed.is_multiple_of(2) { 0 } else { sizes.len() }) {
-        *former = Former { blocks, groups: Layout { blocks, ..layout.clone() }.rows() };
+        *former = FormerSize { blocks, groups: PlacementSettings { blocks, ..layout.clone() }.rows() };
     }
     formers
 }
 
 /// Returns the configuration of a client.
-pub fn configuration(layout: &Layout, seed: u64, client: u64, intent: Intent) -> Configuration {
-    Configuration {
+pub fn configuration(
+    layout: &PlacementSettings,
+    seed: u64,
+    client: u64,
+    intent: MachineIntent,
+) -> ParityLogConfiguration {
+    ParityLogConfiguration {
         device: [seed as u8; 16],
         block_bytes: BLOCK_BYTES as u32,
         layout: layout.clone(),
@@ -88,13 +93,13 @@ pub fn configuration(layout: &Layout, seed: u64, client: u64, intent: Intent) ->
     }
 }
 
-impl Client {
+impl LogClientModel {
     /// A client that begins to create or attach the device.
-    pub fn new(configuration: Configuration, now_us: u64) -> Client {
+    pub fn new(configuration: ParityLogConfiguration, now_us: u64) -> LogClientModel {
         let donors = usize::from(configuration.layout.donors());
         let id = configuration.client;
-        Client {
-            machine: Machine::new(configuration, now_us).expect("the configuration is possible"),
+        LogClientModel {
+            machine: ParityLogMachine::new(configuration, now_us).expect("the configuration is possible"),
             id,
             is_alive: true,
             paused_until_us: 0,
@@ -111,7 +116,7 @@ impl Client {
     /// Whether a change of one of the blocks is in progress.
     pub fn changes(&self, blocks: &Range<u32>) -> bool {
         self.pending.values().any(|pending| match pending {
-            Pending::Change { blocks: other, .. } => other.start < blocks.end && blocks.start < other.end,
+            LogUserOperation::Change { blocks: other, .. } => other.start < blocks.end && blocks.start < other.end,
             _ => false,
         })
     }

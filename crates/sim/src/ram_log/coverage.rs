@@ -53,11 +53,11 @@ pub const SCENARIOS: &[&str] = &[
 
 /// How often each scenario was reached.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Coverage {
+pub struct RamLogCoverage {
     counts: BTreeMap<&'static str, u64>,
 }
 
-impl Coverage {
+impl RamLogCoverage {
     /// Counts a scenario `count` times. *Panics* if it is none of [`SCENARIOS`].
     pub fn met(&mut self, name: &str, count: u64) {
         let known = SCENARIOS.iter().find(|known| **known == name);
@@ -71,7 +71,7 @@ impl Coverage {
     }
 
     /// Adds the counts of another run.
-    pub fn add(&mut self, other: &Coverage) {
+    pub fn add(&mut self, other: &RamLogCoverage) {
         other.counts.iter().for_each(|(name, count)| self.met(name, *count));
     }
 
@@ -82,6 +82,6 @@ impl Coverage {
 
     /// The scenarios that were reached too rarely in `runs` runs.
     pub fn missing(&self, runs: u64) -> Vec<&'static str> {
-        SCENARIOS.iter().copied().filter(|name| self.count(name) < Coverage::wanted(runs)).collect()
+        SCENARIOS.iter().copied().filter(|name| self.count(name) < RamLogCoverage::wanted(runs)).collect()
     }
 }

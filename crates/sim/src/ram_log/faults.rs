@@ -3,15 +3,15 @@
 //! Owns: the choice of faults by the seed. Promises: all faults together never exceed what the policy survives, unless
 //! the run is marked as lossy first. A donor loses its memory only while every other donor has all data.
 
-use nectary_ram::log::{Phase, Stage as Recovery};
-use nectary_ram::mirror::{Event, LinkState, Phase as Base, Standing};
+use nectary_ram::log::{ParityLogPhase, RecoveryStage as Recovery};
+use nectary_ram::mirror::{DonorStanding, LinkState, MirrorEvent, MirrorPhase as Base};
 
 use super::FAULTS;
 use super::client::KillAt;
-use super::world::{Stage, World};
+use super::world::{LogRunStage, RamLogWorld};
 use crate::ram::client::TIMES;
-use crate::ram::network::{ClientId, Happening, MILLISECOND};
-use crate::random::Random;
+use crate::ram::network::{ClientId, MILLISECOND, RamNetworkEvent};
+use crate::random::SimulationRandom;
 
 /// How long a run continues after more was lost than the policy survives. *Units*: microseconds.
 const LOSSY_US: u64 = 1500 * MILLISECOND;
@@ -20,7 +20,7 @@ const MORE_OPERATIONS: u64 = 40;
 
 /// A fault that waits for a donor to be filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Hunt {
+enum DonorFillFault {
     /// Another donor loses its memory.
     SecondLoss,
     /// The client is killed.
@@ -29,7 +29,7 @@ enum Hunt {
 
 /// The faults of a run.
 #[derive(Debug)]
-pub struct Faults {
+pub struct RamLogFaults {
     wanted: u64,
     /// The number of faults so far.
     pub done: u64,
@@ -37,7 +37,7 @@ pub struct Faults {
     pub ends_us: u64,
     /// The time at which the last fault ends.
     until_us: u64,
-    hunt: Option<Hunt>,
+    hunt: Option<DonorFillFault>,
     may_lose: bool,
     /// Whether the donors become slow as soon as the client is leaving one of them.
     slows_on_leave: bool,
@@ -48,9 +48,9 @@ pub struct Faults {
     pub kills_left: u64,
 }
 
-impl Faults {
-    pub fn new(random: &mut Random) -> Faults {
-        Faults {
+impl RamLogFaults {
+    pub fn new(random: &mut SimulationRandom) -> RamLogFaults {
+        RamLogFaults {
             wanted: FAULTS + random.below(5),
             done: 0,
             ends_us: u64::MAX,
@@ -71,7 +71,7 @@ impl Faults {
 }
 
 /// Draws the phase in which the next client is killed, and the number of steps before that.
-pub fn kill_at(random: &mut Random) -> (KillAt, u64) {
+pub fn kill_at(random: &mut SimulationRandom) -> (KillAt, u64) {
     match random.below(8) {
         0 => (KillAt::Base(Base::Survey), 1 + random.below(6)),
         1 => (KillAt::Base(Base::Claim), 1 + random.below(4)),
@@ -83,10 +83,10 @@ pub fn kill_at(random: &mut Random) -> (KillAt, u64) {
     }
 }
 
-impl World {
+impl RamLogWorld {
     /// Makes the next fault happen.
     pub fn fault(&mut self) {
-        if self.stage != Stage::Work || self.faults.done >= self.faults.wanted {
+        if self.stage != LogRunStage::Work || self.faults.done >= self.faults.wanted {
             return;
         }
         let now_us = self.now_us();
@@ -99,7 +99,7 @@ impl World {
             }
             None => now_us + self.random.below(20 * MILLISECOND),
         };
-        self.network.plan(next_us, Happening::Fault);
+        self.network.plan(next_us, RamNetworkEvent::Fault);
     }
 
     /// Makes a fault happen; returns its duration, or `None` if it cannot happen now.
@@ -144,7 +144,7 @@ impl World {
                 self.clients[client].paused_until_us = now_us + any_us;
                 if self.random.chance(60) {
                     (0..self.donors.len()).for_each(|donor| self.network.cut(client, donor, now_us + any_us));
-                    self.network.plan(now_us + any_us, Happening::PauseEnds { client });
+                    self.network.plan(now_us + any_us, RamNetworkEvent::PauseEnds { client });
                 }
             }
             69..76 if is_attached => self.take_over(donor, long_us),
@@ -160,7 +160,7 @@ impl World {
                 self.network.cut(client, donor, now_us + 2 * long_us);
                 self.network.cut(self.clients.len(), donor, now_us + 2 * long_us);
                 let kill_us = now_us + TIMES.leave_us + short_us;
-                self.network.plan(kill_us, Happening::Kill { client });
+                self.network.plan(kill_us, RamNetworkEvent::Kill { client });
                 self.hunt_later();
                 return Some(2 * long_us);
             }
@@ -184,8 +184,8 @@ impl World {
     /// later than their answers to newer requests.
     pub fn slow_on_leave(&mut self, client: ClientId) {
         let standing = self.clients[client].machine.standing();
-        let is_due = self.faults.slows_on_leave && self.stage == Stage::Work;
-        if !is_due || !standing.contains(&Standing::Leaving) {
+        let is_due = self.faults.slows_on_leave && self.stage == LogRunStage::Work;
+        if !is_due || !standing.contains(&DonorStanding::Leaving) {
             return;
         }
         self.faults.slows_on_leave = false;
@@ -196,22 +196,24 @@ impl World {
 
     fn hunt_later(&mut self) {
         if self.faults.hunt.is_none() && self.random.chance(50) {
-            self.faults.hunt = Some(if self.faults.may_lose { Hunt::SecondLoss } else { Hunt::Kill });
+            self.faults.hunt =
+                Some(if self.faults.may_lose { DonorFillFault::SecondLoss } else { DonorFillFault::Kill });
         }
     }
 
     /// Makes the fault happen that waits for the filling of a donor, if a donor is being filled.
     pub fn hunt(&mut self, client: ClientId) {
-        let Some(hunt) = self.faults.hunt.filter(|_| self.stage == Stage::Work) else { return };
+        let Some(hunt) = self.faults.hunt.filter(|_| self.stage == LogRunStage::Work) else { return };
         let standing = self.clients[client].machine.standing();
-        let others: Vec<usize> = (0..standing.len()).filter(|donor| standing[*donor] == Standing::Trusted).collect();
-        if !standing.contains(&Standing::Rebuilding) || others.is_empty() || !self.random.chance(10) {
+        let others: Vec<usize> =
+            (0..standing.len()).filter(|donor| standing[*donor] == DonorStanding::Trusted).collect();
+        if !standing.contains(&DonorStanding::Rebuilding) || others.is_empty() || !self.random.chance(10) {
             return;
         }
         self.faults.hunt = None;
         match hunt {
-            Hunt::Kill => self.network.plan(self.now_us(), Happening::Kill { client }),
-            Hunt::SecondLoss => {
+            DonorFillFault::Kill => self.network.plan(self.now_us(), RamNetworkEvent::Kill { client }),
+            DonorFillFault::SecondLoss => {
                 self.coverage.met("second loss while a donor is filled", 1);
                 self.is_lossy = true;
                 self.lost_client = Some(client);
@@ -228,16 +230,16 @@ impl World {
         }
         if let Some(connection) = self.clients[client].connections[donor].take() {
             self.network.give_up(connection, &mut self.random);
-            self.step(client, Event::Disconnected { donor });
+            self.step(client, MirrorEvent::Disconnected { donor });
             let at_us = self.now_us() + MILLISECOND;
-            self.network.plan(at_us, Happening::Connect { client, donor });
+            self.network.plan(at_us, RamNetworkEvent::Connect { client, donor });
         }
     }
 
     /// Whether any one donor may lose its memory: all its data are also on other donors, and the client knows that.
     fn may_lose_memory(&self) -> bool {
         let (client, now_us) = (&self.clients[self.current], self.now_us());
-        let is_whole = client.machine.standing().iter().all(|standing| *standing == Standing::Trusted);
+        let is_whole = client.machine.standing().iter().all(|standing| *standing == DonorStanding::Trusted);
         let is_alone = self.clients.iter().filter(|client| client.is_alive).count() == 1;
         let is_well = |at: usize| {
             let model = &self.donors[at];
@@ -247,7 +249,7 @@ impl World {
                 && self.network.cut_until(self.current, at).is_none()
                 && client.machine.view().members[at].incarnation == model.incarnation
         };
-        let is_open = client.is_alive && client.machine.phase() == Phase::Open;
+        let is_open = client.is_alive && client.machine.phase() == ParityLogPhase::Open;
         is_open && is_whole && is_alone && (0..self.donors.len()).all(is_well) && self.is_told()
     }
 
@@ -280,10 +282,10 @@ impl World {
                 // The old client's users continue, though most of their requests wait.
                 for more in 0..MORE_OPERATIONS {
                     let at_us = now_us + (more + 1) * TIMES.lease_us / MORE_OPERATIONS;
-                    self.network.plan(at_us, Happening::Submit { client: old });
+                    self.network.plan(at_us, RamNetworkEvent::Submit { client: old });
                 }
             }
         }
-        self.network.plan(now_us, Happening::Start { take_over: true, trust_remaining: false });
+        self.network.plan(now_us, RamNetworkEvent::Start { take_over: true, trust_remaining: false });
     }
 }

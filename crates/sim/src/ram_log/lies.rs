@@ -7,11 +7,11 @@
 //! the excepted runs a byte of data stays damaged while a donor is lost: after that, blocks may be unreadable, but none
 //! may have other contents.
 
-use nectary_ram::format::slots::{SLOT_HEADER_BYTES, Slot};
-use nectary_ram::log::Phase;
-use nectary_ram::mirror::Standing;
+use nectary_ram::format::slots::{SLOT_HEADER_BYTES, SlotHeader};
+use nectary_ram::log::ParityLogPhase;
+use nectary_ram::mirror::DonorStanding;
 
-use super::world::World;
+use super::world::RamLogWorld;
 use crate::ram::blocks::BLOCK_BYTES;
 use crate::ram::network::{ClientId, MILLISECOND};
 
@@ -23,7 +23,7 @@ const LAST_LIES_MAX: u64 = 20;
 
 /// A damaged byte.
 #[derive(Debug, Clone, Copy)]
-pub struct Lie {
+pub struct DamagedByte {
     donor: usize,
     at: usize,
     group: u32,
@@ -33,11 +33,11 @@ pub struct Lie {
 
 /// The damage of a run.
 #[derive(Debug, Default)]
-pub struct Lies {
+pub struct DonorDamage {
     /// The time between two steps of a scrub by a client. If it is 0, clients do not scrub, and the run damages
     /// nothing.
     pub scrub_us: u64,
-    pub lie: Option<Lie>,
+    pub lie: Option<DamagedByte>,
     /// Whether a byte is damaged, and stays so, when a donor is lost.
     pub is_kept_at_loss: bool,
     /// Whether this has happened, so that some blocks may be unreadable.
@@ -49,14 +49,14 @@ pub struct Lies {
     left: Option<(ClientId, u64)>,
 }
 
-impl World {
+impl RamLogWorld {
     /// Damages a byte of a group in use, if everything is whole; returns whether it did.
     pub fn lie(&mut self) -> bool {
         let (now_us, group) = (self.now_us(), self.random.below(u64::from(self.shape.groups)) as u32);
         let client = &self.clients[self.current];
         let is_alone = self.clients.iter().filter(|client| client.is_alive).count() == 1;
-        let is_open = client.is_alive && client.machine.phase() == Phase::Open;
-        let is_whole = client.machine.standing().iter().all(|standing| *standing == Standing::Trusted);
+        let is_open = client.is_alive && client.machine.phase() == ParityLogPhase::Open;
+        let is_whole = client.machine.standing().iter().all(|standing| *standing == DonorStanding::Trusted);
         let is_due = self.lies.lie.is_none() && !self.lies.is_kept && now_us >= self.lies.until_us;
         let may_lie = self.lies.scrub_us > 0 && is_due;
         if !may_lie || !is_alone || !is_open || !is_whole || !self.is_told() {
@@ -69,8 +69,8 @@ impl World {
         self.tell(|| format!("donor {donor} has a wrong byte at {at}, of group {group}"));
         let is_slot = bytes == self.areas.slot_bytes && donor != self.areas.parity_donor(group);
         let slot = &self.donors[donor].memory[from as usize..(from + bytes) as usize];
-        let is_unused = is_sealed && is_slot && Slot::decode_whole(slot).is_err();
-        self.lies.lie = Some(Lie { donor, at, group, is_unused });
+        let is_unused = is_sealed && is_slot && SlotHeader::decode_whole(slot).is_err();
+        self.lies.lie = Some(DamagedByte { donor, at, group, is_unused });
         self.lies.count += 1;
         self.flip_lie();
         true
@@ -95,7 +95,7 @@ impl World {
     }
 
     /// Whether the client needs the bytes of which one is damaged.
-    fn is_needed(&self, client: ClientId, lie: &Lie) -> bool {
+    fn is_needed(&self, client: ClientId, lie: &DamagedByte) -> bool {
         let machine = &self.clients[client].machine;
         let has_it = |(donor, from, bytes): &(usize, u64, u64)| {
             *donor == lie.donor && (*from..from + bytes).contains(&(lie.at as u64))
@@ -105,7 +105,7 @@ impl World {
 
     /// Makes the damaged byte right, or damaged again.
     pub fn flip_lie(&mut self) {
-        if let Some(Lie { donor, at, .. }) = self.lies.lie.filter(|_| !self.lies.is_kept) {
+        if let Some(DamagedByte { donor, at, .. }) = self.lies.lie.filter(|_| !self.lies.is_kept) {
             self.donors[donor].memory[at] ^= 0x10;
         }
     }
@@ -121,7 +121,7 @@ impl World {
             if !self.lie() {
                 continue;
             }
-            let Some(Lie { at, group, donor: damaged, .. }) = self.lies.lie else { continue };
+            let Some(DamagedByte { at, group, donor: damaged, .. }) = self.lies.lie else { continue };
             let from = self.areas.slot(group) + SLOT_HEADER_BYTES as u64;
             let is_data = (from..from + BLOCK_BYTES as u64).contains(&(at as u64));
             if is_data && damaged != donor && damaged != self.areas.parity_donor(group) {
@@ -143,7 +143,7 @@ impl World {
     /// Notes that bytes of a donor were overwritten. Of slots that a group did not use, the scrub may overwrite another
     /// one than the damaged one, since only their sum counts.
     pub fn overwritten(&mut self, donor: usize, offset: u64, bytes: u64) {
-        let is_there = |lie: &Lie| {
+        let is_there = |lie: &DamagedByte| {
             lie.donor == donor && (offset..offset + bytes).contains(&(lie.at as u64))
                 || lie.is_unused && offset == self.areas.slot(lie.group) && donor != self.areas.parity_donor(lie.group)
         };
@@ -157,7 +157,7 @@ impl World {
     /// scrub finds damage only where there is some.
     pub fn check_scrub(&mut self, client: ClientId) {
         let machine = &self.clients[client].machine;
-        let is_whole = machine.standing().iter().all(|standing| *standing == Standing::Trusted);
+        let is_whole = machine.standing().iter().all(|standing| *standing == DonorStanding::Trusted);
         let is_needed = self.lies.lie.is_none_or(|lie| self.is_needed(client, &lie));
         let progress = machine.scrub_progress();
         if !is_whole || !is_needed {

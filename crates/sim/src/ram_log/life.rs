@@ -3,23 +3,23 @@
 //! Owns: the current client of the device, and the reaction when a client cannot attach or is killed. Promises: exactly
 //! one client is current; if it ends before the run, another is started.
 
-use nectary_ram::log::{Held, Phase, Stage as Recovery};
-use nectary_ram::mirror::{Intent, Phase as Base, Refusal, Standing};
+use nectary_ram::log::{NewestData, ParityLogPhase, RecoveryStage as Recovery};
+use nectary_ram::mirror::{AttachRefusal, DonorStanding, MachineIntent, MirrorPhase as Base};
 
-use super::client::{Client, KillAt, configuration};
+use super::client::{KillAt, LogClientModel, configuration};
 use super::faults::kill_at;
-use super::oracle::{Memory, Oracle};
-use super::world::{Stage, World};
+use super::oracle::{Memory, RecoveryOracle};
+use super::world::{LogRunStage, RamLogWorld};
 use crate::ram::blocks::number_of;
-use crate::ram::network::{ClientId, Happening, MILLISECOND};
+use crate::ram::network::{ClientId, MILLISECOND, RamNetworkEvent};
 
-impl World {
+impl RamLogWorld {
     /// Starts a client and makes it current.
-    pub fn start(&mut self, intent: Intent) {
+    pub fn start(&mut self, intent: MachineIntent) {
         let id = self.random.bits() | 1;
         let mut configuration = configuration(&self.layout, self.seed, id, intent);
         configuration.times.scrub_us = self.lies.scrub_us;
-        let mut client = Client::new(configuration, self.now_us());
+        let mut client = LogClientModel::new(configuration, self.now_us());
         client.kill_at = self.faults.kill_at.take();
         client.cut_in_recovery = self.faults.cut_in_recovery.take();
         self.clients.push(client);
@@ -27,21 +27,21 @@ impl World {
         for donor in 0..self.donors.len() {
             self.plan_connect(self.current, donor);
         }
-        self.network.plan(self.now_us(), Happening::Wake { client: self.current });
+        self.network.plan(self.now_us(), RamNetworkEvent::Wake { client: self.current });
     }
 
     /// Returns the number that a newly attached client found in each block; `None` if it found none.
     fn found(&self, client: ClientId) -> Vec<Option<u64>> {
         let machine = &self.clients[client].machine;
-        let is_trusted = |donor: &usize| machine.standing()[*donor] == Standing::Trusted;
+        let is_trusted = |donor: &usize| machine.standing()[*donor] == DonorStanding::Trusted;
         let donors = (0..self.donors.len()).filter(is_trusted);
         let memory: Memory<'_> = donors.map(|donor| (donor, &self.donors[donor].memory[..])).collect();
-        let oracle = Oracle { shape: self.shape, areas: self.areas, memory };
+        let oracle = RecoveryOracle { shape: self.shape, areas: self.areas, memory };
         let number = |block: u32| match machine.holds(block) {
-            Held::Memory(data) => number_of(&data, u64::from(block)),
-            Held::Zeroes => Some(0),
-            Held::Coming | Held::Lost => None,
-            Held::Slot { donor, group } => {
+            NewestData::Memory(data) => number_of(&data, u64::from(block)),
+            NewestData::Zeroes => Some(0),
+            NewestData::Coming | NewestData::Lost => None,
+            NewestData::Slot { donor, group } => {
                 let member = self.areas.member_on(group, donor)?;
                 let contents = |bytes: &[u8]| {
                     oracle.contents(bytes, group, member).filter(|(of, ..)| *of == block).and_then(|found| found.2)
@@ -59,7 +59,7 @@ impl World {
         if !self.is_created {
             self.is_created = true;
             let at_us = self.now_us() + self.random.below(200 * MILLISECOND);
-            self.network.plan(at_us, Happening::Fault);
+            self.network.plan(at_us, RamNetworkEvent::Fault);
         } else if !self.is_lossy {
             self.values.crash();
             let found = self.found(client);
@@ -69,44 +69,44 @@ impl World {
         }
         self.check_recoveries("after attaching");
         match self.stage {
-            Stage::Work => {
+            LogRunStage::Work => {
                 for _ in 0..3 + self.random.below(4) {
                     self.plan_submit(client);
                 }
             }
-            Stage::Reread => {
+            LogRunStage::Reread => {
                 for block in 0..self.shape.blocks {
                     self.submit_read(client, block..block + 1);
                 }
             }
-            Stage::Settle | Stage::Done => {}
+            LogRunStage::Settle | LogRunStage::Done => {}
         }
     }
 
-    pub fn refused(&mut self, client: ClientId, refusal: Refusal) {
+    pub fn refused(&mut self, client: ClientId, refusal: AttachRefusal) {
         self.close(client);
         self.tell(|| format!("client {client}: refused: {refusal}"));
         if client != self.current {
             return;
         }
         if self.is_lossy {
-            self.stage = Stage::Done;
+            self.stage = LogRunStage::Done;
             return;
         }
         let is_possible = matches!(
             &refusal,
-            Refusal::AttachedElsewhere { .. }
-                | Refusal::Contended
-                | Refusal::TooFew { .. }
-                | Refusal::Unreachable
-                | Refusal::Slow { .. }
+            AttachRefusal::AttachedElsewhere { .. }
+                | AttachRefusal::Contended
+                | AttachRefusal::TooFew { .. }
+                | AttachRefusal::Unreachable
+                | AttachRefusal::Slow { .. }
         );
         if !is_possible {
             return self.break_with(format!("refused: {refusal}"));
         }
         let take_over = self.random.chance(60);
         let at_us = self.now_us() + 20 * MILLISECOND + self.random.below(200 * MILLISECOND);
-        let start = Happening::Start { take_over, trust_remaining: false };
+        let start = RamNetworkEvent::Start { take_over, trust_remaining: false };
         self.network.plan(at_us, start);
     }
 
@@ -163,7 +163,7 @@ impl World {
                 *steps = steps.saturating_sub(1);
                 if *steps == 0 {
                     state.kill_at = None;
-                    self.network.plan(self.now_us(), Happening::Kill { client });
+                    self.network.plan(self.now_us(), RamNetworkEvent::Kill { client });
                 }
             }
         }
@@ -172,7 +172,7 @@ impl World {
     fn note_death(&mut self, client: ClientId) {
         let state = &self.clients[client];
         let (machine, id) = (&state.machine, state.id);
-        let is_rebuilding = machine.standing().contains(&Standing::Rebuilding);
+        let is_rebuilding = machine.standing().contains(&DonorStanding::Rebuilding);
         let is_attached = state.is_attached;
         let met = match (machine.base_phase(), machine.recovery_stage()) {
             (Base::Survey, _) => Some("client killed in survey"),
@@ -182,11 +182,14 @@ impl World {
             (_, Some(Recovery::Headers)) => Some("client killed in recovery: headers"),
             (_, Some(Recovery::Rows)) => Some("client killed in recovery: rows"),
             (_, Some(Recovery::Writing)) => Some("client killed in recovery: writing"),
-            _ if is_rebuilding && machine.phase() == Phase::Open => Some("client killed while a donor is filled"),
+            _ if is_rebuilding && machine.phase() == ParityLogPhase::Open => {
+                Some("client killed while a donor is filled")
+            }
             _ => None,
         };
         let standing = machine.standing().iter();
-        let left = standing.map(|at| matches!(at, Standing::Out | Standing::Leaving | Standing::Rebuilding));
+        let left =
+            standing.map(|at| matches!(at, DonorStanding::Out | DonorStanding::Leaving | DonorStanding::Rebuilding));
         if is_attached {
             self.left_at_crash = left.collect();
             // Whether a freed group is open again, and some of its slots still contain blocks of the former group.
@@ -211,7 +214,7 @@ impl World {
 
     /// Kills a client immediately, and starts another.
     pub fn kill(&mut self, client: ClientId) {
-        if !self.clients[client].is_alive || self.stage != Stage::Work {
+        if !self.clients[client].is_alive || self.stage != LogRunStage::Work {
             return;
         }
         self.tell(|| format!("client {client} is killed"));
@@ -228,6 +231,6 @@ impl World {
         }
         let at_us = self.now_us() + self.random.below(80 * MILLISECOND);
         let take_over = self.random.chance(50);
-        self.network.plan(at_us, Happening::Start { take_over, trust_remaining: false });
+        self.network.plan(at_us, RamNetworkEvent::Start { take_over, trust_remaining: false });
     }
 }

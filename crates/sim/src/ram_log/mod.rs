@@ -18,12 +18,12 @@ mod values;
 mod world;
 
 use nectary_ram::log::planted::{Bug, plant};
-use nectary_ram::placement::{Policy, planted as placement};
+use nectary_ram::placement::{RedundancyPolicy, planted as placement};
 
-pub use coverage::{Coverage, RUNS_PER_SCENARIO, SCENARIOS};
-use world::World;
+pub use coverage::{RUNS_PER_SCENARIO, RamLogCoverage, SCENARIOS};
+use world::RamLogWorld;
 
-use crate::planted::{Case, Caught};
+use crate::planted::{BugCase, CaughtBug};
 
 /// The smallest number of acknowledged writes in a run that is not lossy.
 pub const WRITES: u64 = 200;
@@ -38,52 +38,59 @@ const BROKEN_MAX: usize = 10;
 
 /// A bug that can be planted, in the log or in the placement below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Planted {
+pub enum RamLogBug {
     /// A bug of the log.
     Log(Bug),
     /// A bug of the placement.
-    Placement(placement::Bug),
+    Placement(placement::PlacementBug),
 }
 
-impl Planted {
+impl RamLogBug {
     /// The bugs that a sample of runs with this policy finds.
-    pub fn betrayed(policy: Policy) -> Vec<Planted> {
+    pub fn betrayed(policy: RedundancyPolicy) -> Vec<RamLogBug> {
         // These bugs show only if a loss happens at a moment that a sample does not reach.
-        let is_missed = |planted: &Planted| match planted {
+        let is_missed = |planted: &RamLogBug| match planted {
             // With this policy, cleaning moves few blocks.
-            Planted::Log(Bug::LostAsZeroes) => policy == Policy::ParityLog,
-            Planted::Log(bug) => [Bug::PinsIgnored, Bug::ErasureUnawaited].contains(bug),
-            Planted::Placement(bug) => *bug != placement::Bug::DeadSlotLeftOut,
+            RamLogBug::Log(Bug::LostAsZeroes) => policy == RedundancyPolicy::ParityLog,
+            RamLogBug::Log(bug) => [Bug::PinsIgnored, Bug::ErasureUnawaited].contains(bug),
+            RamLogBug::Placement(bug) => *bug != placement::PlacementBug::DeadSlotLeftOut,
         };
-        Planted::all().into_iter().filter(|planted| !is_missed(planted)).collect()
+        RamLogBug::all().into_iter().filter(|planted| !is_missed(planted)).collect()
     }
 
     /// All bugs that can be planted.
-    pub fn all() -> Vec<Planted> {
-        let placed =
-            [placement::Bug::DeadSlotLeftOut, placement::Bug::SuccessorInMemory, placement::Bug::DeadBeforeParity];
-        let log = Bug::EVERY.iter().copied().map(Planted::Log);
-        log.chain(placed.into_iter().map(Planted::Placement)).collect()
+    pub fn all() -> Vec<RamLogBug> {
+        let placed = [
+            placement::PlacementBug::DeadSlotLeftOut,
+            placement::PlacementBug::SuccessorInMemory,
+            placement::PlacementBug::DeadBeforeParity,
+        ];
+        let log = Bug::EVERY.iter().copied().map(RamLogBug::Log);
+        log.chain(placed.into_iter().map(RamLogBug::Placement)).collect()
     }
 
     /// The bug's name in reports.
     pub fn name(self) -> &'static str {
         match self {
-            Planted::Log(bug) => bug.name(),
-            Planted::Placement(placement::Bug::SuccessorInMemory) => "old copy dead while its successor is in memory",
-            Planted::Placement(bug) => bug.name(),
+            RamLogBug::Log(bug) => bug.name(),
+            RamLogBug::Placement(placement::PlacementBug::SuccessorInMemory) => {
+                "old copy dead while its successor is in memory"
+            }
+            RamLogBug::Placement(bug) => bug.name(),
         }
     }
 
-    fn set(this: Option<Planted>) {
-        plant(this.and_then(|planted| if let Planted::Log(bug) = planted { Some(bug) } else { None }));
-        placement::plant(this.and_then(|planted| if let Planted::Placement(bug) = planted { Some(bug) } else { None }));
+    fn set(this: Option<RamLogBug>) {
+        plant(this.and_then(|planted| if let RamLogBug::Log(bug) = planted { Some(bug) } else { None }));
+        placement::plant(
+            this.and_then(|planted| if let RamLogBug::Placement(bug) = planted { Some(bug) } else { None }),
+        );
     }
 }
 
 /// The report of many runs.
 #[derive(Debug, Default, Clone)]
-pub struct Report {
+pub struct RamLogReport {
     /// Runs done.
     pub runs: u64,
     /// Runs in which more was lost than the policy survives; they end early.
@@ -105,7 +112,7 @@ pub struct Report {
     /// Virtual time. *Units*: microseconds.
     pub time_us: u64,
     /// Scenarios reached.
-    pub coverage: Coverage,
+    pub coverage: RamLogCoverage,
     /// The number of violations.
     pub broken_count: u64,
     /// Descriptions of the first violations.
@@ -114,7 +121,7 @@ pub struct Report {
     pub trace: u64,
 }
 
-impl Report {
+impl RamLogReport {
     /// Whether enough has happened to make a result without errors meaningful.
     pub fn is_enough(&self) -> bool {
         self.short == 0 && self.coverage.missing(self.runs).is_empty()
@@ -122,8 +129,8 @@ impl Report {
 }
 
 /// Runs one seed.
-pub fn run(seed: u64, policy: Policy, report: &mut Report) {
-    let mut world = World::new(seed, policy);
+pub fn run(seed: u64, policy: RedundancyPolicy, report: &mut RamLogReport) {
+    let mut world = RamLogWorld::new(seed, policy);
     world.run();
     for client in 0..world.clients.len() {
         world.close(client);
@@ -151,12 +158,12 @@ pub fn run(seed: u64, policy: Policy, report: &mut Report) {
 /// and returns whether to continue.
 pub fn run_many(
     seed: u64,
-    policy: Policy,
+    policy: RedundancyPolicy,
     runs: u64,
     shard: (u64, u64),
-    mut progress: impl FnMut(&Report) -> bool,
-) -> Report {
-    let mut report = Report::default();
+    mut progress: impl FnMut(&RamLogReport) -> bool,
+) -> RamLogReport {
+    let mut report = RamLogReport::default();
     for at in (0..runs).filter(|at| at % shard.1 == shard.0) {
         run(seed + at, policy, &mut report);
         if !progress(&report) {
@@ -167,13 +174,13 @@ pub fn run_many(
 }
 
 /// Runs seeds from `seed` on with one bug planted, until a run catches it.
-pub fn run_planted(bug: Planted, policy: Policy, seed: u64, runs: u64) -> Option<Caught> {
+pub fn run_planted(bug: RamLogBug, policy: RedundancyPolicy, seed: u64, runs: u64) -> Option<CaughtBug> {
     (seed..seed + runs).find_map(|seed| replay_planted(bug, policy, seed))
 }
 
 /// Runs one seed, and returns a description of the events.
-pub fn story(seed: u64, policy: Policy) -> Vec<String> {
-    let mut world = World::new(seed, policy);
+pub fn story(seed: u64, policy: RedundancyPolicy) -> Vec<String> {
+    let mut world = RamLogWorld::new(seed, policy);
     world.story = Some(Vec::new());
     world.run();
     let mut story = world.story.take().unwrap_or_default();
@@ -182,11 +189,11 @@ pub fn story(seed: u64, policy: Policy) -> Vec<String> {
 }
 
 /// Runs one seed with one bug planted.
-pub fn replay_planted(bug: Planted, policy: Policy, seed: u64) -> Option<Caught> {
-    Planted::set(Some(bug));
-    let mut report = Report::default();
+pub fn replay_planted(bug: RamLogBug, policy: RedundancyPolicy, seed: u64) -> Option<CaughtBug> {
+    RamLogBug::set(Some(bug));
+    let mut report = RamLogReport::default();
     run(seed, policy, &mut report);
-    Planted::set(None);
+    RamLogBug::set(None);
     let broken = report.broken.first()?.trim_start_matches(&format!("seed {seed}: ")).to_owned();
-    Some(Caught { case: Case::of_seed(seed), broken, account: format!("{report:?}") })
+    Some(CaughtBug { case: BugCase::of_seed(seed), broken, account: format!("{report:?}") })
 }

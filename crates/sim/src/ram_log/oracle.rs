@@ -6,7 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use nectary_ram::format::slots::{Areas, Kind, SLOT_HEADER_BYTES, Shape, Slot, Summary, Trim, device_checksum, xor};
+use nectary_ram::format::slots::{
+    DonorAreas, GroupSummary, SLOT_HEADER_BYTES, SlotHeader, SlotShape, SummaryKind, TrimEntry, device_checksum, xor,
+};
 
 use crate::ram::blocks::number_of;
 use xxhash_rust::xxh3::xxh3_64;
@@ -15,19 +17,19 @@ use xxhash_rust::xxh3::xxh3_64;
 pub type Memory<'a> = BTreeMap<usize, &'a [u8]>;
 
 /// A device, as its donors' memory has it.
-pub struct Oracle<'a> {
-    pub shape: Shape,
-    pub areas: Areas,
+pub struct RecoveryOracle<'a> {
+    pub shape: SlotShape,
+    pub areas: DonorAreas,
     pub memory: Memory<'a>,
 }
 
 /// A copy of a block.
-struct Copy {
+struct SlotCopy {
     sequence: u64,
     number: Option<u64>,
 }
 
-impl<'a> Oracle<'a> {
+impl<'a> RecoveryOracle<'a> {
     /// Returns a slot of a donor, as it is stored.
     pub fn slot(&self, donor: usize, group: u32) -> Option<&'a [u8]> {
         let from = self.areas.slot(group) as usize;
@@ -44,32 +46,33 @@ impl<'a> Oracle<'a> {
     }
 
     /// Returns the summary of a sealed group.
-    pub fn summary(&self, group: u32) -> Option<Summary> {
+    pub fn summary(&self, group: u32) -> Option<GroupSummary> {
         let memory = self.memory.get(&self.areas.parity_donor(group))?;
-        let summary = Summary::decode(memory.get(self.areas.summary(group) as usize..)?).ok()?;
-        let is_it = summary.kind == Kind::Sealed && summary.group == group;
+        let summary = GroupSummary::decode(memory.get(self.areas.summary(group) as usize..)?).ok()?;
+        let is_it = summary.kind == SummaryKind::Sealed && summary.group == group;
         (is_it && summary.device == device_checksum(&self.shape.device)).then_some(summary)
     }
 
     /// Returns the contents of a slot, if it belongs to a group: block, sequence and number; no number if the data are
     /// damaged or lost.
     pub fn contents(&self, bytes: &[u8], group: u32, member: u8) -> Option<(u32, u64, Option<u64>)> {
-        let slot = Slot::decode(bytes).ok()?;
+        let slot = SlotHeader::decode(bytes).ok()?;
         let is_it = (slot.group, slot.member) == (group, member);
         let is_ours = is_it && slot.device == device_checksum(&self.shape.device) && slot.block < self.shape.blocks;
-        let data = Slot::decode_whole(bytes).ok().filter(|_| !slot.is_lost);
+        let data = SlotHeader::decode_whole(bytes).ok().filter(|_| !slot.is_lost);
         let number = data.and_then(|(_, data)| number_of(data, u64::from(slot.block)));
         is_ours.then_some((slot.block, slot.sequence, number))
     }
 
     /// Returns the number that a recovery finds in each block; `None` if the block cannot be read.
     pub fn numbers(&self) -> Vec<Option<u64>> {
-        let zero = || Copy { sequence: 0, number: Some(0) };
-        let mut best: Vec<Copy> = (0..self.shape.blocks).map(|block| self.trim(block).unwrap_or_else(zero)).collect();
+        let zero = || SlotCopy { sequence: 0, number: Some(0) };
+        let mut best: Vec<SlotCopy> =
+            (0..self.shape.blocks).map(|block| self.trim(block).unwrap_or_else(zero)).collect();
         let mut consider = |block: u32, sequence: u64, number: Option<u64>| {
             let best = &mut best[block as usize];
             if sequence > best.sequence {
-                *best = Copy { sequence, number };
+                *best = SlotCopy { sequence, number };
             }
         };
         for group in 0..self.shape.groups {
@@ -104,14 +107,14 @@ impl<'a> Oracle<'a> {
         best.into_iter().map(|best| best.number).collect()
     }
 
-    fn trim(&self, block: u32) -> Option<Copy> {
+    fn trim(&self, block: u32) -> Option<SlotCopy> {
         let device = device_checksum(&self.shape.device);
         let entry = |(donor, at): (usize, u64)| {
             let bytes = self.memory.get(&donor)?.get(at as usize..)?;
-            Trim::decode(bytes, device, block).ok().map(|trim| trim.sequence)
+            TrimEntry::decode(bytes, device, block).ok().map(|trim| trim.sequence)
         };
         let sequence = self.areas.trims(block).into_iter().filter_map(entry).max()?;
-        Some(Copy { sequence, number: Some(0) })
+        Some(SlotCopy { sequence, number: Some(0) })
     }
 
     /// Computes the lost slots of open groups from the parities in the spare areas.
@@ -120,9 +123,9 @@ impl<'a> Oracle<'a> {
         for (donor, memory) in &self.memory {
             for spare in 0..self.areas.spares {
                 let at = self.areas.spare(spare) as usize;
-                let Some(Ok(summary)) = memory.get(at..).map(Summary::decode) else { continue };
+                let Some(Ok(summary)) = memory.get(at..).map(GroupSummary::decode) else { continue };
                 let is_here = summary.group < self.shape.groups && self.areas.parity_donor(summary.group) == *donor;
-                if !is_here || summary.kind != Kind::Open || self.summary(summary.group).is_some() {
+                if !is_here || summary.kind != SummaryKind::Open || self.summary(summary.group).is_some() {
                     continue;
                 }
                 let from = at + self.areas.summary_bytes as usize;
@@ -168,5 +171,5 @@ impl<'a> Oracle<'a> {
 
 /// Whether a slot has this checksum in its header, and intact data.
 fn is_whole(slot: &[u8], checksum: u64) -> bool {
-    Slot::checksum_of(slot) == checksum && Slot::decode_whole(slot).is_ok()
+    SlotHeader::checksum_of(slot) == checksum && SlotHeader::decode_whole(slot).is_ok()
 }

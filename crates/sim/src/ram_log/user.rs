@@ -3,32 +3,32 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use nectary_ram::mirror::{Event, Request};
+use nectary_ram::mirror::{MirrorEvent, MirrorRequest};
 
-use super::client::Pending;
-use super::world::{Stage, World};
+use super::client::LogUserOperation;
+use super::world::{LogRunStage, RamLogWorld};
 use crate::ram::blocks::{BLOCK_BYTES, contents};
-use crate::ram::network::{ClientId, Happening, MILLISECOND};
+use crate::ram::network::{ClientId, MILLISECOND, RamNetworkEvent};
 
 /// The largest number of blocks of an operation.
 const OPERATION_BLOCKS_MAX: u64 = 6;
 
-impl World {
+impl RamLogWorld {
     pub fn plan_submit(&mut self, client: ClientId) {
         let wait_us = match self.random.below(10) {
             0..5 => self.random.below(2 * MILLISECOND),
             _ => self.random.below(40 * MILLISECOND),
         };
-        self.network.plan(self.now_us() + wait_us, Happening::Submit { client });
+        self.network.plan(self.now_us() + wait_us, RamNetworkEvent::Submit { client });
     }
 
     pub fn submit(&mut self, client: ClientId) {
         let state = &self.clients[client];
-        if !state.is_alive || self.stage != Stage::Work {
+        if !state.is_alive || self.stage != LogRunStage::Work {
             return;
         }
         if state.paused_until_us > self.now_us() {
-            return self.network.plan(state.paused_until_us, Happening::Submit { client });
+            return self.network.plan(state.paused_until_us, RamNetworkEvent::Submit { client });
         }
         if self.lies.scrub_us > 0 && self.random.chance(3) {
             self.lie();
@@ -46,41 +46,41 @@ impl World {
         let (number, request, is_forced) = match self.random.below(100) {
             kind @ 0..62 if kind < 50 || self.is_full => {
                 let data: Vec<u8> = range.clone().flat_map(|block| contents(number, u64::from(block))).collect();
-                (number, Request::Write { offset, data: Bytes::from(data), force }, force)
+                (number, MirrorRequest::Write { offset, data: Bytes::from(data), force }, force)
             }
-            50..55 => (0, Request::WriteZeroes { offset, bytes, force }, force),
-            55..62 => (0, Request::Trim { offset, bytes }, false),
+            50..55 => (0, MirrorRequest::WriteZeroes { offset, bytes, force }, force),
+            55..62 => (0, MirrorRequest::Trim { offset, bytes }, false),
             62..92 => return self.submit_read(client, range),
             _ => {
-                let is_change = |pending: &Pending| matches!(pending, Pending::Change { .. });
+                let is_change = |pending: &LogUserOperation| matches!(pending, LogUserOperation::Change { .. });
                 if self.clients[client].pending.values().any(is_change) {
                     self.coverage.met("flush beside a write", 1);
                 }
                 let began = self.values.tick();
-                return self.hand_in(client, Pending::Flush { began }, Request::Flush);
+                return self.hand_in(client, LogUserOperation::Flush { began }, MirrorRequest::Flush);
             }
         };
         if self.clients[client].changes(&range) {
             self.coverage.met("overlapping writes", 1);
         }
         let place = self.values.begin(client, range.clone(), number);
-        let pending = Pending::Change { place, blocks: range, is_forced, is_write: number != 0 };
+        let pending = LogUserOperation::Change { place, blocks: range, is_forced, is_write: number != 0 };
         self.hand_in(client, pending, request);
     }
 
     pub fn submit_read(&mut self, client: ClientId, blocks: Range<u32>) {
         let offset = u64::from(blocks.start) * BLOCK_BYTES as u64;
-        let request = Request::Read { offset, bytes: blocks.len() as u64 * BLOCK_BYTES as u64 };
+        let request = MirrorRequest::Read { offset, bytes: blocks.len() as u64 * BLOCK_BYTES as u64 };
         let began = self.values.tick();
-        self.hand_in(client, Pending::Read { blocks, began }, request);
+        self.hand_in(client, LogUserOperation::Read { blocks, began }, request);
     }
 
-    fn hand_in(&mut self, client: ClientId, pending: Pending, request: Request) {
+    fn hand_in(&mut self, client: ClientId, pending: LogUserOperation, request: MirrorRequest) {
         self.operations += 1;
         let state = &mut self.clients[client];
         let id = state.next_id;
         state.next_id += 1;
         state.pending.insert(id, pending);
-        self.step(client, Event::Submitted { id, request });
+        self.step(client, MirrorEvent::Submitted { id, request });
     }
 }

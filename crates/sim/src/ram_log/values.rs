@@ -10,7 +10,7 @@ use std::ops::Range;
 
 /// A version of a block.
 #[derive(Debug, Clone)]
-struct Version {
+struct BlockVersion {
     number: u64,
     /// The client that wrote it.
     client: usize,
@@ -24,29 +24,29 @@ struct Version {
 }
 
 #[derive(Debug)]
-struct Block {
+struct VersionedBlock {
     /// All versions, in the order in which they were submitted; the first is zeroes.
-    versions: Vec<Version>,
+    versions: Vec<BlockVersion>,
     /// The index of the flushed version; this version, or a newer one, survives everything.
     floor: usize,
 }
 
 /// The versions of every block.
 #[derive(Debug)]
-pub struct Values {
-    blocks: Vec<Block>,
+pub struct VersionedBlocks {
+    blocks: Vec<VersionedBlock>,
     under_way: BTreeMap<u64, (Range<u32>, Vec<usize>)>,
     tick: u64,
     /// The client that attached last, if it was not the one that made the device.
     owner: Option<usize>,
 }
 
-impl Values {
+impl VersionedBlocks {
     /// A device of zeroes.
-    pub fn new(count: u32) -> Values {
-        let zero = Version { number: 0, client: 0, acked: Some(0), settled: Some(0), dropped: None };
-        let blocks = (0..count).map(|_| Block { versions: vec![zero.clone()], floor: 0 }).collect();
-        Values { blocks, under_way: BTreeMap::new(), tick: 1, owner: None }
+    pub fn new(count: u32) -> VersionedBlocks {
+        let zero = BlockVersion { number: 0, client: 0, acked: Some(0), settled: Some(0), dropped: None };
+        let blocks = (0..count).map(|_| VersionedBlock { versions: vec![zero.clone()], floor: 0 }).collect();
+        VersionedBlocks { blocks, under_way: BTreeMap::new(), tick: 1, owner: None }
     }
 
     /// Advances the time by one; returns the new time.
@@ -64,7 +64,7 @@ impl Values {
         for block in blocks.clone() {
             let block = &mut self.blocks[block as usize];
             versions.push(block.versions.len());
-            block.versions.push(Version { number, client, acked: None, settled: None, dropped });
+            block.versions.push(BlockVersion { number, client, acked: None, settled: None, dropped });
         }
         self.under_way.insert(place, (blocks, versions));
         place
@@ -94,7 +94,7 @@ impl Values {
         for block in 0..self.blocks.len() {
             let entry = &mut self.blocks[block];
             let is_before =
-                |version: &Version| version.client == client && version.acked.is_some_and(|acked| acked < began);
+                |version: &BlockVersion| version.client == client && version.acked.is_some_and(|acked| acked < began);
             if let Some(at) = entry.versions.iter().rposition(is_before) {
                 flushed(block as u32, entry, at)?;
             }
@@ -119,7 +119,7 @@ impl Values {
         self.owner = Some(client);
         for (block, found) in found.iter().enumerate().filter(|(_, found)| found.is_some() || !may_lack) {
             let entry = &mut self.blocks[block];
-            let is_it = |version: &Version| version.dropped.is_none() && Some(version.number) == *found;
+            let is_it = |version: &BlockVersion| version.dropped.is_none() && Some(version.number) == *found;
             let Some(at) = entry.versions.iter().rposition(is_it).filter(|at| *at >= entry.floor) else {
                 return Err(format!("block {block}: {found:?} was found after a loss where {} belongs", words(entry)));
             };
@@ -138,11 +138,12 @@ impl Values {
     pub fn read(&mut self, block: u32, number: u64, began: u64) -> Result<(), String> {
         let now = self.tick();
         let entry = &mut self.blocks[block as usize];
-        let is_later =
-            |version: &Version| version.dropped.is_none() && version.settled.is_some_and(|settled| settled < began);
+        let is_later = |version: &BlockVersion| {
+            version.dropped.is_none() && version.settled.is_some_and(|settled| settled < began)
+        };
         let least = entry.versions.iter().rposition(is_later).unwrap_or(0);
         let may_be =
-            |version: &Version| version.number == number && version.dropped.is_none_or(|dropped| dropped > began);
+            |version: &BlockVersion| version.number == number && version.dropped.is_none_or(|dropped| dropped > began);
         // If several versions have this number, the oldest one is assumed.
         let Some(at) = entry.versions[least..].iter().position(may_be).map(|at| at + least) else {
             return Err(format!("block {block} was read as {number} where {} belongs", words(entry)));
@@ -163,7 +164,7 @@ impl Values {
     /// Whether the client that has the device may hold this number.
     pub fn may_be_held(&self, block: u32, number: Option<u64>) -> bool {
         let entry = &self.blocks[block as usize];
-        let is_settled = |version: &Version| version.dropped.is_none() && version.settled.is_some();
+        let is_settled = |version: &BlockVersion| version.dropped.is_none() && version.settled.is_some();
         let least = entry.versions.iter().rposition(is_settled).unwrap_or(0);
         let mut versions = entry.versions[least..].iter().filter(|version| version.dropped.is_none());
         versions.any(|version| Some(version.number) == number)
@@ -187,7 +188,7 @@ impl Values {
     }
 }
 
-fn flushed(block: u32, entry: &mut Block, at: usize) -> Result<(), String> {
+fn flushed(block: u32, entry: &mut VersionedBlock, at: usize) -> Result<(), String> {
     if entry.versions[at].dropped.is_some() {
         return Err(format!("block {block}: version {} was flushed and is lost", entry.versions[at].number));
     }
@@ -195,7 +196,7 @@ fn flushed(block: u32, entry: &mut Block, at: usize) -> Result<(), String> {
     Ok(())
 }
 
-fn words(entry: &Block) -> String {
+fn words(entry: &VersionedBlock) -> String {
     let versions = entry.versions.iter().enumerate().filter(|(_, version)| version.dropped.is_none());
     let rest: Vec<String> = versions
         .skip_while(|(at, _)| *at < entry.floor)
@@ -212,9 +213,10 @@ fn words(entry: &Block) -> String {
 mod tests {
     use super::*;
 
+    /// An acknowledged version counts until the client is lost, a flushed version for ever.
     #[test]
-    fn acknowledged_counts_until_the_loss_and_flushed_for_ever() {
-        let mut values = Values::new(1);
+    fn loss_keeps_only_flushed_versions() {
+        let mut values = VersionedBlocks::new(1);
         let first = values.begin(0, 0..1, 11);
         assert!(values.may_be_held(0, Some(0)) && values.may_be_held(0, Some(11)));
         values.acknowledge(first, false).unwrap();

@@ -4,25 +4,25 @@
 //! Leaves to others: faults (`faults`), the lives of clients (`life`), invariants (`check`), the operations of users
 //! (`user`).
 //!
-//! *Circle*: this file and `faults` import each other: [`World`] has a field of type [`Faults`], and `faults` adds
-//! methods to [`World`].
+//! *Circle*: this file and `faults` import each other: [`RamLogWorld`] has a field of type [`RamLogFaults`], and `faults` adds
+//! methods to [`RamLogWorld`].
 
-use nectary_ram::format::Stamp;
-use nectary_ram::format::slots::{Areas, Shape};
-use nectary_ram::log::Phase;
-use nectary_ram::mirror::{Action, DonorRequest, Event, Intent, Reply, Standing};
-use nectary_ram::placement::{Layout, Policy};
+use nectary_ram::format::RecordStamp;
+use nectary_ram::format::slots::{DonorAreas, SlotShape};
+use nectary_ram::log::ParityLogPhase;
+use nectary_ram::mirror::{DonorReply, DonorRequest, DonorStanding, MachineIntent, MirrorAction, MirrorEvent};
+use nectary_ram::placement::{PlacementSettings, RedundancyPolicy};
 
-use super::client::{Client, configuration, layout};
-use super::coverage::Coverage;
-use super::faults::Faults;
-use super::lies::Lies;
-use super::values::Values;
+use super::client::{LogClientModel, configuration, layout};
+use super::coverage::RamLogCoverage;
+use super::faults::RamLogFaults;
+use super::lies::DonorDamage;
+use super::values::VersionedBlocks;
 use super::{TIME_MAX_US, WRITES, WRITES_OF_FULL};
 use crate::ram::blocks::BLOCK_BYTES;
 use crate::ram::donor::{ConnectionId, DonorModel, is_change, range};
-use crate::ram::network::{ClientId, Happening, MILLISECOND, Network};
-use crate::random::Random;
+use crate::ram::network::{ClientId, MILLISECOND, RamNetwork, RamNetworkEvent};
+use crate::random::SimulationRandom;
 
 /// A write of more than a slot may be cut off at any multiple of this. *Units*: bytes.
 const CUT_BYTES: u64 = 16;
@@ -31,7 +31,7 @@ const TORN_PERCENT: u64 = 1;
 
 /// The stage of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
+pub enum LogRunStage {
     /// Users work, faults happen.
     Work,
     /// No more faults happen; everything has to be restored.
@@ -43,31 +43,31 @@ pub enum Stage {
 }
 
 /// A run.
-pub struct World {
+pub struct RamLogWorld {
     pub seed: u64,
-    pub random: Random,
-    pub network: Network,
-    pub layout: Layout,
-    pub shape: Shape,
-    pub areas: Areas,
+    pub random: SimulationRandom,
+    pub network: RamNetwork,
+    pub layout: PlacementSettings,
+    pub shape: SlotShape,
+    pub areas: DonorAreas,
     pub donors: Vec<DonorModel>,
-    pub clients: Vec<Client>,
+    pub clients: Vec<LogClientModel>,
     /// The client that has the device, or is acquiring it.
     pub current: ClientId,
     pub is_created: bool,
-    pub stage: Stage,
+    pub stage: LogRunStage,
     /// The client with which everything was restored.
     pub settled: ClientId,
-    pub values: Values,
+    pub values: VersionedBlocks,
     /// Whether more donors were lost than the policy survives.
     pub is_lossy: bool,
     /// The client that had the device then.
     pub lost_client: Option<ClientId>,
     /// Whether blocks were lost for good before the step in progress.
     pub was_lost: bool,
-    pub faults: Faults,
-    pub lies: Lies,
-    pub coverage: Coverage,
+    pub faults: RamLogFaults,
+    pub lies: DonorDamage,
+    pub coverage: RamLogCoverage,
     pub broken: Option<String>,
     /// Whether users write to all blocks equally often and trim none, so that groups have to be cleaned.
     pub is_full: bool,
@@ -88,41 +88,41 @@ pub struct World {
     pub story: Option<Vec<String>>,
 }
 
-impl World {
-    pub fn new(seed: u64, policy: Policy) -> World {
-        let mut random = Random::new(seed);
+impl RamLogWorld {
+    pub fn new(seed: u64, policy: RedundancyPolicy) -> RamLogWorld {
+        let mut random = SimulationRandom::new(seed);
         let layout = layout(&mut random, policy);
-        let shape = configuration(&layout, seed, 1, Intent::Create).shape();
-        let areas = Areas::new(&shape);
+        let shape = configuration(&layout, seed, 1, MachineIntent::Create).shape();
+        let areas = DonorAreas::new(&shape);
         let donors: Vec<DonorModel> =
             (0..usize::from(layout.donors())).map(|_| DonorModel::new(random.bits(), areas.donor_bytes, 1)).collect();
-        let faults = Faults::new(&mut random);
+        let faults = RamLogFaults::new(&mut random);
         let is_full = random.chance(25);
-        let mut lies = Lies::default();
+        let mut lies = DonorDamage::default();
         if random.chance(50) {
             let step_us = MILLISECOND + random.below(15 * MILLISECOND);
             lies.scrub_us = step_us * ((1 << 20) / (u64::from(shape.members) * BLOCK_BYTES as u64));
             lies.is_kept_at_loss = random.chance(30);
         }
-        let mut world = World {
+        let mut world = RamLogWorld {
             seed,
             is_full,
-            network: Network::new(),
+            network: RamNetwork::new(),
             layout,
             shape,
             areas,
             clients: Vec::new(),
             current: 0,
             is_created: false,
-            stage: Stage::Work,
+            stage: LogRunStage::Work,
             settled: 0,
-            values: Values::new(shape.blocks),
+            values: VersionedBlocks::new(shape.blocks),
             is_lossy: false,
             lost_client: None,
             was_lost: false,
             faults,
             lies,
-            coverage: Coverage::default(),
+            coverage: RamLogCoverage::default(),
             broken: None,
             writes: 0,
             flushes: 0,
@@ -137,7 +137,7 @@ impl World {
             donors,
             random,
         };
-        world.start(Intent::Create);
+        world.start(MachineIntent::Create);
         world
     }
 
@@ -151,7 +151,7 @@ impl World {
 
     /// Runs to the end.
     pub fn run(&mut self) {
-        while self.stage != Stage::Done && self.broken.is_none() {
+        while self.stage != LogRunStage::Done && self.broken.is_none() {
             let Some(happening) = self.network.pop() else {
                 return self.break_with("nothing happens any more".to_owned());
             };
@@ -180,24 +180,24 @@ impl World {
         self.broken.get_or_insert(format!("{what} (at {at} us)"));
     }
 
-    fn happen(&mut self, happening: Happening) {
+    fn happen(&mut self, happening: RamNetworkEvent) {
         match happening {
-            Happening::Connect { client, donor } => self.connect(client, donor),
-            Happening::AtDonor { connection, request, body, is_late } => {
+            RamNetworkEvent::Connect { client, donor } => self.connect(client, donor),
+            RamNetworkEvent::AtDonor { connection, request, body, is_late } => {
                 self.at_donor(connection, request, body, is_late);
             }
-            Happening::Execute { connection, request, body } => self.execute(connection, request, body),
-            Happening::AtClient { connection, event } => self.at_client(connection, event),
-            Happening::DonorSeesEnd { connection } => self.network.connections[connection].is_donor_open = false,
-            Happening::ClientSeesEnd { connection } => self.client_sees_end(connection),
-            Happening::Wake { client } => self.wake(client),
-            Happening::Submit { client } => self.submit(client),
-            Happening::Fault => self.fault(),
-            Happening::Start { take_over, trust_remaining } => {
-                self.start(Intent::Attach { take_over, trust_remaining });
+            RamNetworkEvent::Execute { connection, request, body } => self.execute(connection, request, body),
+            RamNetworkEvent::AtClient { connection, event } => self.at_client(connection, event),
+            RamNetworkEvent::DonorSeesEnd { connection } => self.network.connections[connection].is_donor_open = false,
+            RamNetworkEvent::ClientSeesEnd { connection } => self.client_sees_end(connection),
+            RamNetworkEvent::Wake { client } => self.wake(client),
+            RamNetworkEvent::Submit { client } => self.submit(client),
+            RamNetworkEvent::Fault => self.fault(),
+            RamNetworkEvent::Start { take_over, trust_remaining } => {
+                self.start(MachineIntent::Attach { take_over, trust_remaining });
             }
-            Happening::Kill { client } => self.kill(client),
-            Happening::PauseEnds { client } => {
+            RamNetworkEvent::Kill { client } => self.kill(client),
+            RamNetworkEvent::PauseEnds { client } => {
                 if self.clients[client].is_alive {
                     self.coverage.met("client paused, all donors cut, then back", 1);
                 }
@@ -207,13 +207,13 @@ impl World {
 
     pub fn plan_connect(&mut self, client: ClientId, donor: usize) {
         let at_us = self.now_us() + 1000 + self.random.below(15 * MILLISECOND);
-        self.network.plan(at_us, Happening::Connect { client, donor });
+        self.network.plan(at_us, RamNetworkEvent::Connect { client, donor });
     }
 
     fn connect(&mut self, client: ClientId, donor: usize) {
         let (now_us, at) = (self.now_us(), &self.donors[donor]);
         let state = &self.clients[client];
-        if !state.is_alive || state.machine.phase() == Phase::Ended || state.connections[donor].is_some() {
+        if !state.is_alive || state.machine.phase() == ParityLogPhase::Ended || state.connections[donor].is_some() {
             return;
         }
         let is_away = at.down_until_us > now_us || at.paused_until_us > now_us || state.paused_until_us > now_us;
@@ -222,9 +222,9 @@ impl World {
         }
         let connection = self.network.connect(client, donor, &mut self.random);
         self.clients[client].connections[donor] = Some(connection);
-        let event = Event::Connected { donor, incarnation: self.donors[donor].incarnation };
+        let event = MirrorEvent::Connected { donor, incarnation: self.donors[donor].incarnation };
         let at_us = self.network.up(connection, &mut self.random);
-        self.network.plan(at_us, Happening::AtClient { connection, event });
+        self.network.plan(at_us, RamNetworkEvent::AtClient { connection, event });
     }
 
     fn at_donor(&mut self, connection: ConnectionId, request: u64, body: DonorRequest, is_late: bool) {
@@ -236,7 +236,7 @@ impl World {
         if !at.is_client_open && !is_late {
             match at.late_us {
                 Some(late_us) => {
-                    let happening = Happening::AtDonor { connection, request, body, is_late: true };
+                    let happening = RamNetworkEvent::AtDonor { connection, request, body, is_late: true };
                     self.network.plan(now_us + late_us, happening);
                 }
                 None => self.tear(connection, &body),
@@ -245,13 +245,13 @@ impl World {
         }
         let paused_us = self.donors[donor].paused_until_us;
         if let Some(until_us) = self.network.cut_until(client, donor).or((paused_us > now_us).then_some(paused_us)) {
-            return self.network.plan(until_us, Happening::AtDonor { connection, request, body, is_late });
+            return self.network.plan(until_us, RamNetworkEvent::AtDonor { connection, request, body, is_late });
         }
         let service_us = match self.donors[donor].slow_until_us > now_us {
             true => 10 * MILLISECOND + self.random.below(140 * MILLISECOND),
             false => 5 + self.random.below(300),
         };
-        self.network.plan(now_us + service_us, Happening::Execute { connection, request, body });
+        self.network.plan(now_us + service_us, RamNetworkEvent::Execute { connection, request, body });
     }
 
     fn execute(&mut self, connection: ConnectionId, request: u64, body: DonorRequest) {
@@ -259,18 +259,18 @@ impl World {
         let (donor, now_us) = (at.donor, self.now_us());
         let paused_us = self.donors[donor].paused_until_us;
         if paused_us > now_us {
-            return self.network.plan(paused_us, Happening::Execute { connection, request, body });
+            return self.network.plan(paused_us, RamNetworkEvent::Execute { connection, request, body });
         }
         let finishes = at.is_finished && self.donors[donor].owner == Some(connection);
         if !at.is_donor_open && !finishes {
             return self.tear(connection, &body);
         }
         if let DonorRequest::SwapMetadata { expected, .. } = &body
-            && Stamp::of(&self.donors[donor].area) == *expected
+            && RecordStamp::of(&self.donors[donor].area) == *expected
         {
             self.fence(donor, connection);
         }
-        if self.stage == Stage::Work && self.is_long(&body) && self.random.chance(TORN_PERCENT) {
+        if self.stage == LogRunStage::Work && self.is_long(&body) && self.random.chance(TORN_PERCENT) {
             let client = self.network.connections[connection].client;
             self.break_connection(client, donor);
             return self.tear(connection, &body);
@@ -278,8 +278,8 @@ impl World {
         let reply = self.perform(connection, &body);
         if self.network.connections[connection].is_donor_open && self.network.connections[connection].is_client_open {
             let at_us = self.network.up(connection, &mut self.random);
-            let event = Event::Replied { donor, request, reply };
-            self.network.plan(at_us, Happening::AtClient { connection, event });
+            let event = MirrorEvent::Replied { donor, request, reply };
+            self.network.plan(at_us, RamNetworkEvent::AtClient { connection, event });
         }
     }
 
@@ -324,11 +324,11 @@ impl World {
         }
     }
 
-    fn perform(&mut self, connection: ConnectionId, body: &DonorRequest) -> Reply {
+    fn perform(&mut self, connection: ConnectionId, body: &DonorRequest) -> DonorReply {
         let donor = self.network.connections[connection].donor;
         let connections = &self.network.connections;
         let reply = self.donors[donor].execute(connection, body, |other| connections[other].is_donor_open);
-        if reply != Reply::Done {
+        if reply != DonorReply::Done {
             return reply;
         }
         if is_change(body) {
@@ -350,7 +350,7 @@ impl World {
         reply
     }
 
-    fn at_client(&mut self, connection: ConnectionId, event: Event) {
+    fn at_client(&mut self, connection: ConnectionId, event: MirrorEvent) {
         let at = &self.network.connections[connection];
         let (client, donor, now_us) = (at.client, at.donor, self.now_us());
         if !at.is_client_open || !self.clients[client].is_alive {
@@ -358,9 +358,9 @@ impl World {
         }
         let paused_us = self.clients[client].paused_until_us;
         if let Some(until_us) = self.network.cut_until(client, donor).or((paused_us > now_us).then_some(paused_us)) {
-            return self.network.plan(until_us, Happening::AtClient { connection, event });
+            return self.network.plan(until_us, RamNetworkEvent::AtClient { connection, event });
         }
-        if let Event::Connected { incarnation, .. } = event {
+        if let MirrorEvent::Connected { incarnation, .. } = event {
             let known = std::mem::replace(&mut self.clients[client].incarnations[donor], incarnation);
             if known != 0 && known != incarnation {
                 self.coverage.met("donor restarted between two connections", 1);
@@ -377,11 +377,11 @@ impl World {
         }
         let paused_us = self.clients[client].paused_until_us;
         if paused_us > self.now_us() {
-            return self.network.plan(paused_us, Happening::ClientSeesEnd { connection });
+            return self.network.plan(paused_us, RamNetworkEvent::ClientSeesEnd { connection });
         }
         self.network.connections[connection].is_client_open = false;
         self.clients[client].connections[donor] = None;
-        self.step(client, Event::Disconnected { donor });
+        self.step(client, MirrorEvent::Disconnected { donor });
         self.plan_connect(client, donor);
     }
 
@@ -389,23 +389,23 @@ impl World {
         let (now_us, state) = (self.now_us(), &self.clients[client]);
         let Some(wake_us) = state.machine.wake_at().filter(|_| state.is_alive) else { return };
         if state.paused_until_us > now_us {
-            return self.network.plan(state.paused_until_us, Happening::Wake { client });
+            return self.network.plan(state.paused_until_us, RamNetworkEvent::Wake { client });
         }
         if wake_us <= now_us {
-            self.step(client, Event::Time);
+            self.step(client, MirrorEvent::Time);
         }
         let next_us = self.clients[client].machine.wake_at().unwrap_or(now_us).max(now_us + 1);
-        self.network.plan(next_us, Happening::Wake { client });
+        self.network.plan(next_us, RamNetworkEvent::Wake { client });
     }
 
     /// Passes an event to a client's machine, and executes the resulting actions.
-    pub fn step(&mut self, client: ClientId, event: Event) {
+    pub fn step(&mut self, client: ClientId, event: MirrorEvent) {
         let now_us = self.now_us();
         let before = self.story.as_ref().map(|_| self.state_of(client));
         let state = &mut self.clients[client];
-        self.was_lost = state.machine.standing().contains(&Standing::Lost);
+        self.was_lost = state.machine.standing().contains(&DonorStanding::Lost);
         state.machine.step(now_us, event);
-        let actions: Vec<Action> = state.machine.actions().collect();
+        let actions: Vec<MirrorAction> = state.machine.actions().collect();
         if let Some(before) = before {
             let after = self.state_of(client);
             if before != after {
@@ -414,31 +414,32 @@ impl World {
         }
         for action in actions {
             match action {
-                Action::Send { donor, request, body } => {
+                MirrorAction::Send { donor, request, body } => {
                     if let Some(connection) = self.clients[client].connections[donor] {
                         let at_us = self.network.down(connection, &mut self.random);
-                        self.network.plan(at_us, Happening::AtDonor { connection, request, body, is_late: false });
+                        self.network
+                            .plan(at_us, RamNetworkEvent::AtDonor { connection, request, body, is_late: false });
                     }
                 }
-                Action::Disconnect { donor } => {
+                MirrorAction::Disconnect { donor } => {
                     if let Some(connection) = self.clients[client].connections[donor].take() {
                         self.network.give_up(connection, &mut self.random);
                     }
                     self.plan_connect(client, donor);
                 }
                 // No donor takes a place here: `ram_moves` does that.
-                Action::Restore { .. } => {}
-                Action::Complete { id, result } => self.complete(client, id, result),
-                Action::Attached => self.attached(client),
-                Action::Refused(refusal) => self.refused(client, refusal),
-                Action::Superseded => {
+                MirrorAction::Restore { .. } => {}
+                MirrorAction::Complete { id, result } => self.complete(client, id, result),
+                MirrorAction::Attached => self.attached(client),
+                MirrorAction::Refused(refusal) => self.refused(client, refusal),
+                MirrorAction::Superseded => {
                     self.coverage.met("superseded client ends", 1);
                     self.close(client);
                 }
-                Action::Detached => {
+                MirrorAction::Detached => {
                     self.close(client);
-                    if self.stage == Stage::Reread {
-                        self.start(Intent::Attach { take_over: false, trust_remaining: false });
+                    if self.stage == LogRunStage::Reread {
+                        self.start(MachineIntent::Attach { take_over: false, trust_remaining: false });
                     }
                 }
             }
@@ -450,9 +451,9 @@ impl World {
     fn advance_stage(&mut self) {
         let now_us = self.now_us();
         match self.stage {
-            _ if now_us >= self.faults.ends_us => self.stage = Stage::Done,
-            Stage::Work if self.writes >= self.writes_wanted() && self.faults.are_over(now_us) => {
-                self.stage = Stage::Settle;
+            _ if now_us >= self.faults.ends_us => self.stage = LogRunStage::Done,
+            LogRunStage::Work if self.writes >= self.writes_wanted() && self.faults.are_over(now_us) => {
+                self.stage = LogRunStage::Settle;
                 self.network.heal();
                 for donor in &mut self.donors {
                     (donor.paused_until_us, donor.slow_until_us) = (0, 0);
@@ -460,23 +461,23 @@ impl World {
                 let others: Vec<ClientId> = (0..self.clients.len()).filter(|at| *at != self.current).collect();
                 others.into_iter().for_each(|other| self.close(other));
                 if self.is_lossy {
-                    self.stage = Stage::Done;
+                    self.stage = LogRunStage::Done;
                 }
             }
-            Stage::Settle => {
+            LogRunStage::Settle => {
                 let client = &self.clients[self.current];
                 if client.is_alive && client.pending.is_empty() && client.machine.is_quiet() && !self.awaits_scrub() {
-                    (self.stage, self.settled) = (Stage::Reread, self.current);
-                    self.step(self.current, Event::Detach);
+                    (self.stage, self.settled) = (LogRunStage::Reread, self.current);
+                    self.step(self.current, MirrorEvent::Detach);
                 }
             }
-            Stage::Reread => {
+            LogRunStage::Reread => {
                 let client = &self.clients[self.current];
                 if self.current != self.settled && client.is_attached && client.pending.is_empty() {
-                    self.stage = Stage::Done;
+                    self.stage = LogRunStage::Done;
                 }
             }
-            Stage::Work | Stage::Done => {}
+            LogRunStage::Work | LogRunStage::Done => {}
         }
     }
 

@@ -13,12 +13,12 @@
 //! | the former one is to be emptied | all were told |
 //! | the move is done | the other one is trusted, and all were told |
 
-use nectary_ram::mirror::Standing;
-use nectary_ram::moving::Stage as Of;
+use nectary_ram::mirror::DonorStanding;
+use nectary_ram::moving::MoveStage as Of;
 
-use super::world::{Procedure, Stage, World};
+use super::world::{MoveProcedure, MoveRunStage, RamMovesWorld};
 
-impl World {
+impl RamMovesWorld {
     /// Checks the move of the present client.
     pub fn check_move(&mut self) {
         let broken = self.find_left().or_else(|| self.find_untold()).or_else(|| self.find_difference());
@@ -29,13 +29,13 @@ impl World {
 
     /// Finds a donor that is left although nothing has failed for long.
     fn find_left(&self) -> Option<String> {
-        let is_moved = matches!(self.procedure, Procedure::Replace | Procedure::Drain);
+        let is_moved = matches!(self.procedure, MoveProcedure::Replace | MoveProcedure::Drain);
         let client = &self.clients[self.current];
-        if self.stage != Stage::Procedure || !is_moved || self.faults.have_cost || !client.is_attached {
+        if self.stage != MoveRunStage::Procedure || !is_moved || self.faults.have_cost || !client.is_attached {
             return None;
         }
         let standing = client.machine.members().standing();
-        let left = standing.iter().position(|standing| *standing != Standing::Trusted)?;
+        let left = standing.iter().position(|standing| *standing != DonorStanding::Trusted)?;
         Some(format!("the donor of place {left} is left, and nothing has failed for long"))
     }
 
@@ -51,7 +51,7 @@ impl World {
             let record = self.network.hosts[host].model.record.as_ref();
             let is_own = self.is_own(host, view.members[*place].incarnation);
             is_own
-                && members.standing()[*place] == Standing::Trusted
+                && members.standing()[*place] == DonorStanding::Trusted
                 && record.is_none_or(|record| record.view != *view)
         };
         let place = (0..client.places.len()).find(has_other)?;
@@ -115,7 +115,7 @@ impl World {
         let state = &self.clients[client];
         let Some(moving) = state.mover.moving() else { return };
         let (place, stage, members) = (moving.donor(), moving.plan().stage(), state.machine.members());
-        let is_good = members.standing()[place] == Standing::Trusted && members.is_view_stored();
+        let is_good = members.standing()[place] == DonorStanding::Trusted && members.is_view_stored();
         if matches!(stage, Of::Settling | Of::Filling) && !is_good {
             self.break_with(format!("the move of place {place} is done in {stage:?}, and its donor is not trusted"));
         }

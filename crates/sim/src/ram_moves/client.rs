@@ -6,14 +6,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use nectary_ram::format::{Record, Stamp};
-use nectary_ram::mirror::{Action, DonorRequest, Event, Reply};
-use nectary_ram::moving::{Ended, Mover, Next, Plan, Prepared, Stage, Stop};
+use nectary_ram::format::{DonorRecord, RecordStamp};
+use nectary_ram::mirror::{DonorReply, DonorRequest, MirrorAction, MirrorEvent};
+use nectary_ram::moving::{EndedMove, MovePlan, MoveStage, MoveStep, MoveStop, Mover, PreparationResult};
 
 use super::coverage::Scenario;
-use super::device::{Machine, donor_bytes};
-use super::network::{Happening, MILLISECOND, Tag};
-use super::world::World;
+use super::device::{PolicyMachine, donor_bytes};
+use super::network::{MILLISECOND, MoveNetworkEvent, RequestPurpose};
+use super::world::RamMovesWorld;
 
 /// How long a lost donor is waited for.
 pub const LOST_AFTER_US: u64 = 2000 * MILLISECOND;
@@ -26,14 +26,14 @@ const PARTS: u64 = 20;
 
 /// An operation for which a user waits.
 #[derive(Debug, Clone)]
-pub enum Pending {
+pub enum MoveUserOperation {
     Read { block: u64, floor: usize },
     Change { block: u64, version: usize, is_forced: bool },
     Flush { versions: Vec<usize> },
 }
 
 /// Both sides of a move under way.
-pub struct Sides {
+pub struct MoveEndpoints {
     /// The other donor.
     pub host: usize,
     pub connection: Option<usize>,
@@ -47,8 +47,8 @@ pub struct Sides {
 }
 
 /// A client.
-pub struct Client {
-    pub machine: Machine,
+pub struct MoveClientModel {
+    pub machine: PolicyMachine,
     pub is_alive: bool,
     pub is_attached: bool,
     pub paused_until_us: u64,
@@ -56,16 +56,16 @@ pub struct Client {
     pub places: Vec<usize>,
     pub links: Vec<Option<usize>>,
     attempts: Vec<u64>,
-    pub mover: Mover<Sides>,
+    pub mover: Mover<MoveEndpoints>,
     pub spares: Vec<usize>,
-    pub pending: BTreeMap<u64, Pending>,
+    pub pending: BTreeMap<u64, MoveUserOperation>,
     pub next_id: u64,
 }
 
-impl Client {
-    pub fn new(machine: Machine, places: Vec<usize>, spares: Vec<usize>) -> Client {
+impl MoveClientModel {
+    pub fn new(machine: PolicyMachine, places: Vec<usize>, spares: Vec<usize>) -> MoveClientModel {
         let count = places.len();
-        Client {
+        MoveClientModel {
             machine,
             is_alive: true,
             is_attached: false,
@@ -81,12 +81,12 @@ impl Client {
     }
 }
 
-impl World {
+impl RamMovesWorld {
     pub fn plan_connect(&mut self, client: usize, place: usize, after_us: u64) {
         let state = &mut self.clients[client];
         state.attempts[place] += 1;
         let attempt = state.attempts[place];
-        self.network.plan(self.network.now_us + after_us, Happening::Connect { client, place, attempt });
+        self.network.plan(self.network.now_us + after_us, MoveNetworkEvent::Connect { client, place, attempt });
     }
 
     pub fn connect(&mut self, client: usize, place: usize, attempt: u64) {
@@ -100,7 +100,7 @@ impl World {
         }
         let connection = self.network.connect(client, host, Some(place));
         self.clients[client].links[place] = Some(connection);
-        self.network.answer(connection, Happening::Connected { connection }, &mut self.random);
+        self.network.answer(connection, MoveNetworkEvent::Connected { connection }, &mut self.random);
     }
 
     pub fn connected(&mut self, connection: usize) {
@@ -111,10 +111,15 @@ impl World {
         }
         let incarnation = self.network.hosts[host].model.incarnation;
         match place {
-            Some(donor) => self.step(client, Event::Connected { donor, incarnation }),
+            Some(donor) => self.step(client, MirrorEvent::Connected { donor, incarnation }),
             None => {
                 let number = self.clients[client].mover.number();
-                self.network.send(connection, Tag::OtherArea(number), DonorRequest::ReadMetadata, &mut self.random);
+                self.network.send(
+                    connection,
+                    RequestPurpose::OtherArea(number),
+                    DonorRequest::ReadMetadata,
+                    &mut self.random,
+                );
             }
         }
     }
@@ -142,7 +147,7 @@ impl World {
         let state = &self.clients[client];
         if let Some(donor) = place.filter(|place| state.links[*place] == Some(connection)) {
             self.lose(client, donor);
-            self.step(client, Event::Disconnected { donor });
+            self.step(client, MirrorEvent::Disconnected { donor });
             return self.plan_connect(client, donor, 20 * MILLISECOND);
         }
         self.network.connections[connection].is_client_open = false;
@@ -153,7 +158,7 @@ impl World {
             self.end_move(client, false);
         } else if sides.former.is_some_and(|(_, of)| of == Some(connection)) {
             sides.former = sides.former.map(|(host, _)| (host, None));
-            if stage == Stage::Emptying {
+            if stage == MoveStage::Emptying {
                 self.end_move(client, true);
             }
         }
@@ -161,12 +166,12 @@ impl World {
     }
 
     /// Passes an event to a client's machine, and does everything that follows.
-    pub fn step(&mut self, client: usize, event: Event) {
+    pub fn step(&mut self, client: usize, event: MirrorEvent) {
         self.step_only(client, event);
         self.drive(client);
     }
 
-    fn step_only(&mut self, client: usize, event: Event) {
+    fn step_only(&mut self, client: usize, event: MirrorEvent) {
         let now_us = self.network.now_us;
         let before = self.story.as_ref().map(|_| self.clients[client].machine.state());
         let actions = self.clients[client].machine.step(now_us, event);
@@ -178,16 +183,16 @@ impl World {
         }
         for action in actions {
             match action {
-                Action::Send { donor, request, body } => self.send(client, donor, request, body),
-                Action::Disconnect { donor } => {
+                MirrorAction::Send { donor, request, body } => self.send(client, donor, request, body),
+                MirrorAction::Disconnect { donor } => {
                     self.lose(client, donor);
                     self.plan_connect(client, donor, 0);
                 }
-                Action::Restore { donor } => self.restore(client, donor),
-                Action::Complete { id, result } => self.complete(client, id, result),
-                Action::Attached => self.attached(client),
-                Action::Refused(refusal) => self.refused(client, refusal),
-                Action::Superseded | Action::Detached => self.kill(client),
+                MirrorAction::Restore { donor } => self.restore(client, donor),
+                MirrorAction::Complete { id, result } => self.complete(client, id, result),
+                MirrorAction::Attached => self.attached(client),
+                MirrorAction::Refused(refusal) => self.refused(client, refusal),
+                MirrorAction::Superseded | MirrorAction::Detached => self.kill(client),
             }
         }
     }
@@ -197,7 +202,7 @@ impl World {
         let link = state.links[place];
         let Some(body) = state.mover.send(place, request, body, link.is_some()) else { return };
         let Some(connection) = link else { return };
-        self.network.send(connection, Tag::Machine(request), body, &mut self.random);
+        self.network.send(connection, RequestPurpose::Machine(request), body, &mut self.random);
     }
 
     /// What the owner does after each event.
@@ -217,36 +222,36 @@ impl World {
         let Some(moving) = state.mover.moving_mut() else { return false };
         let (place, sides) = (moving.donor(), &mut moving.session);
         match next {
-            Next::Wait => return false,
-            Next::Copy { part, offset, bytes } => match state.links[place] {
+            MoveStep::Wait => return false,
+            MoveStep::Copy { part, offset, bytes } => match state.links[place] {
                 Some(connection) if sides.connection.is_some() => {
                     sides.reading.insert(part);
                     let body = DonorRequest::Read { offset, bytes };
-                    self.network.send(connection, Tag::Read(number, part), body, &mut self.random);
+                    self.network.send(connection, RequestPurpose::Read(number, part), body, &mut self.random);
                 }
                 _ => {
                     state.mover.copied(number, part, false);
                     return false;
                 }
             },
-            Next::GoOn => {
+            MoveStep::GoOn => {
                 let kept = state.mover.take_kept();
                 kept.into_iter().for_each(|(request, body)| self.send(client, place, request, body));
             }
-            Next::Switch => self.switch(client),
-            Next::Empty if !state.machine.members().is_view_stored() => {
+            MoveStep::Switch => self.switch(client),
+            MoveStep::Empty if !state.machine.members().is_view_stored() => {
                 self.break_with(format!("the former donor of place {place} is emptied before all are told"));
             }
-            Next::Empty => match sides.former.and_then(|(_, connection)| connection) {
+            MoveStep::Empty => match sides.former.and_then(|(_, connection)| connection) {
                 None => self.end_move(client, true),
                 Some(connection) => self.empty(connection, Some(number)),
             },
-            Next::Done => self.end_move(client, true),
-            Next::Stop(stop) => {
+            MoveStep::Done => self.end_move(client, true),
+            MoveStep::Stop(stop) => {
                 match stop {
-                    Stop::OtherLost(_) => self.coverage.met(Scenario::OtherLost),
-                    Stop::TakerLost => self.coverage.met(Scenario::TakerLost),
-                    Stop::Left | Stop::BothLost => {}
+                    MoveStop::OtherLost(_) => self.coverage.met(Scenario::OtherLost),
+                    MoveStop::TakerLost => self.coverage.met(Scenario::TakerLost),
+                    MoveStop::Left | MoveStop::BothLost => {}
                 }
                 self.end_move(client, false);
             }
@@ -256,7 +261,7 @@ impl World {
 
     /// Begins to empty a donor.
     fn empty(&mut self, connection: usize, number: Option<u64>) {
-        self.network.send(connection, Tag::Area(number), DonorRequest::ReadMetadata, &mut self.random);
+        self.network.send(connection, RequestPurpose::Area(number), DonorRequest::ReadMetadata, &mut self.random);
     }
 
     fn switch(&mut self, client: usize) {
@@ -281,8 +286,8 @@ impl World {
         self.rename(former, host);
         self.tell(|| format!("host {host} takes place {donor} of host {former}"));
         let incarnation = self.network.hosts[host].model.incarnation;
-        self.step_only(client, Event::Replaced { donor, incarnation });
-        self.step_only(client, Event::Connected { donor, incarnation });
+        self.step_only(client, MirrorEvent::Replaced { donor, incarnation });
+        self.step_only(client, MirrorEvent::Connected { donor, incarnation });
     }
 
     /// The SPEC names another donor.
@@ -322,10 +327,10 @@ impl World {
             self.check_end(client);
         }
         let state = &mut self.clients[client];
-        let Some(Ended { donor, stage, kept, session: sides }) = state.mover.end(is_done) else { return };
+        let Some(EndedMove { donor, stage, kept, session: sides }) = state.mover.end(is_done) else { return };
         let host = sides.host;
         if is_done {
-            let is_spare = stage == Stage::Filling;
+            let is_spare = stage == MoveStage::Filling;
             self.coverage.met(if is_spare { Scenario::Spared } else { Scenario::Moved });
             state.spares.retain(|spare| *spare != host);
         }
@@ -344,9 +349,9 @@ impl World {
         let checked = state.mover.check(place, state.machine.members(), state.links[place].is_some());
         let Some(is_left) = checked.ok().filter(|_| !state.places.contains(&host)) else { return false };
         let part_bytes = (bytes / PARTS).max(crate::ram::blocks::BLOCK_BYTES as u64);
-        let plan = Plan::new(place, bytes, part_bytes, now_us);
+        let plan = MovePlan::new(place, bytes, part_bytes, now_us);
         let (reading, incarnation, at_switch) = (BTreeSet::new(), None, (0, Vec::new()));
-        let sides = Sides { host, connection: None, former: None, reading, incarnation, at_switch };
+        let sides = MoveEndpoints { host, connection: None, former: None, reading, incarnation, at_switch };
         let number = state.mover.begin(plan, is_left, sides);
         self.tell(|| format!("place {place} is to be moved to host {host}"));
         let is_reachable = self.network.is_reachable(client, host);
@@ -356,19 +361,19 @@ impl World {
         }
         match connection {
             Some(connection) => {
-                self.network.answer(connection, Happening::Connected { connection }, &mut self.random);
+                self.network.answer(connection, MoveNetworkEvent::Connected { connection }, &mut self.random);
             }
-            None => self.network.plan(now_us + CONNECT_US, Happening::MoveFails { client, number }),
+            None => self.network.plan(now_us + CONNECT_US, MoveNetworkEvent::MoveFails { client, number }),
         }
         // One that is cut off while it is prepared is given up, too.
-        self.network.plan(now_us + 2 * CONNECT_US, Happening::MoveFails { client, number });
+        self.network.plan(now_us + 2 * CONNECT_US, MoveNetworkEvent::MoveFails { client, number });
         true
     }
 
     pub fn move_fails(&mut self, client: usize, number: u64) {
         let state = &self.clients[client];
         let moving = state.mover.moving().filter(|_| state.mover.number() == number);
-        let is_it = moving.is_some_and(|moving| moving.plan().stage() == Stage::Connecting);
+        let is_it = moving.is_some_and(|moving| moving.plan().stage() == MoveStage::Connecting);
         if state.is_alive && is_it {
             self.end_move(client, false);
             self.drive(client);
@@ -403,40 +408,42 @@ impl World {
         self.lose(client, place);
         self.clients[client].places[place] = former;
         self.rename(former, host);
-        self.step_only(client, Event::Disconnected { donor: place });
+        self.step_only(client, MirrorEvent::Disconnected { donor: place });
         self.plan_connect(client, place, 0);
     }
 
     /// An answer arrives at its client.
-    pub fn answered(&mut self, connection: usize, tag: Tag, reply: Reply) {
+    pub fn answered(&mut self, connection: usize, tag: RequestPurpose, reply: DonorReply) {
         let at = &self.network.connections[connection];
         let (client, place) = (at.client, at.place);
         match (tag, reply) {
-            (Tag::Machine(request), reply) => {
+            (RequestPurpose::Machine(request), reply) => {
                 let Some(donor) = place.filter(|place| self.clients[client].links[*place] == Some(connection)) else {
                     return;
                 };
                 self.clients[client].mover.answered(donor, request);
-                return self.step(client, Event::Replied { donor, request, reply });
+                return self.step(client, MirrorEvent::Replied { donor, request, reply });
             }
-            (Tag::Area(of), Reply::Metadata { area, .. }) => {
-                let body = DonorRequest::SwapMetadata { expected: Stamp::of(&area), record: Bytes::new() };
-                self.network.send(connection, Tag::Emptied(of), body, &mut self.random);
+            (RequestPurpose::Area(of), DonorReply::Metadata { area, .. }) => {
+                let body = DonorRequest::SwapMetadata { expected: RecordStamp::of(&area), record: Bytes::new() };
+                self.network.send(connection, RequestPurpose::Emptied(of), body, &mut self.random);
             }
-            (Tag::Emptied(None) | Tag::Area(None), _) => self.network.give_up(connection, &mut self.random),
-            (Tag::Emptied(Some(of)) | Tag::Area(Some(of)), _) => {
+            (RequestPurpose::Emptied(None) | RequestPurpose::Area(None), _) => {
+                self.network.give_up(connection, &mut self.random)
+            }
+            (RequestPurpose::Emptied(Some(of)) | RequestPurpose::Area(Some(of)), _) => {
                 if self.clients[client].mover.is_present(of) {
                     self.end_move(client, true);
                 }
                 self.network.give_up(connection, &mut self.random);
             }
             (
-                Tag::OtherArea(of)
-                | Tag::FormerArea(of, _)
-                | Tag::Stored(of)
-                | Tag::Trimmed(of)
-                | Tag::Read(of, _)
-                | Tag::Written(of, _),
+                RequestPurpose::OtherArea(of)
+                | RequestPurpose::FormerArea(of, _)
+                | RequestPurpose::Stored(of)
+                | RequestPurpose::Trimmed(of)
+                | RequestPurpose::Read(of, _)
+                | RequestPurpose::Written(of, _),
                 _,
             ) if !self.clients[client].mover.is_present(of) => {}
             (tag, reply) => self.prepare(client, connection, tag, reply),
@@ -445,55 +452,55 @@ impl World {
     }
 
     /// An answer to what a move has sent.
-    fn prepare(&mut self, client: usize, connection: usize, tag: Tag, reply: Reply) {
+    fn prepare(&mut self, client: usize, connection: usize, tag: RequestPurpose, reply: DonorReply) {
         let bytes = donor_bytes(&self.geometry);
         let state = &mut self.clients[client];
         let number = state.mover.number();
         let Some(moving) = state.mover.moving_mut() else { return };
         let (place, is_left) = (moving.donor(), moving.is_left());
         match (tag, reply) {
-            (Tag::OtherArea(_), Reply::Metadata { area, .. }) => match state.links[place] {
+            (RequestPurpose::OtherArea(_), DonorReply::Metadata { area, .. }) => match state.links[place] {
                 _ if is_left => {
-                    let body = DonorRequest::SwapMetadata { expected: Stamp::of(&area), record: Bytes::new() };
-                    let tag = if area.is_empty() { None } else { Some(Tag::Stored(number)) };
+                    let body = DonorRequest::SwapMetadata { expected: RecordStamp::of(&area), record: Bytes::new() };
+                    let tag = if area.is_empty() { None } else { Some(RequestPurpose::Stored(number)) };
                     match tag {
                         Some(tag) => self.network.send(connection, tag, body, &mut self.random),
                         None => self.prepared(client),
                     }
                 }
                 Some(link) => {
-                    let tag = Tag::FormerArea(number, area);
+                    let tag = RequestPurpose::FormerArea(number, area);
                     self.network.send(link, tag, DonorRequest::ReadMetadata, &mut self.random);
                 }
                 None => self.end_move(client, false),
             },
-            (Tag::FormerArea(_, there), Reply::Metadata { area, .. }) => {
-                let (Ok(record), Some(connection)) = (Record::decode(&area), moving.session.connection) else {
+            (RequestPurpose::FormerArea(_, there), DonorReply::Metadata { area, .. }) => {
+                let (Ok(record), Some(connection)) = (DonorRecord::decode(&area), moving.session.connection) else {
                     return self.end_move(client, false);
                 };
-                let expected = Stamp::of(&there);
-                let stamp = Stamp { revision: expected.next_revision(), ..record.stamp };
-                let record = Record { stamp, ..record }.encode().into();
+                let expected = RecordStamp::of(&there);
+                let stamp = RecordStamp { revision: expected.next_revision(), ..record.stamp };
+                let record = DonorRecord { stamp, ..record }.encode().into();
                 let body = DonorRequest::SwapMetadata { expected, record };
-                self.network.send(connection, Tag::Stored(number), body, &mut self.random);
+                self.network.send(connection, RequestPurpose::Stored(number), body, &mut self.random);
             }
-            (Tag::Stored(_), Reply::Done) => {
+            (RequestPurpose::Stored(_), DonorReply::Done) => {
                 let body = DonorRequest::Trim { offset: 0, bytes };
-                self.network.send(connection, Tag::Trimmed(number), body, &mut self.random);
+                self.network.send(connection, RequestPurpose::Trimmed(number), body, &mut self.random);
             }
-            (Tag::Trimmed(_), Reply::Done) => self.prepared(client),
-            (Tag::Read(of, at), reply) => {
+            (RequestPurpose::Trimmed(_), DonorReply::Done) => self.prepared(client),
+            (RequestPurpose::Read(of, at), reply) => {
                 moving.session.reading.remove(&at);
                 let (offset, _) = moving.plan().part(at);
                 match (moving.session.connection, reply) {
-                    (Some(connection), Reply::Data(data)) => {
+                    (Some(connection), DonorReply::Data(data)) => {
                         let body = DonorRequest::Write { offset, data, force: false };
-                        self.network.send(connection, Tag::Written(of, at), body, &mut self.random);
+                        self.network.send(connection, RequestPurpose::Written(of, at), body, &mut self.random);
                     }
                     _ => state.mover.copied(of, at, false),
                 }
             }
-            (Tag::Written(of, at), Reply::Done) => state.mover.copied(of, at, true),
+            (RequestPurpose::Written(of, at), DonorReply::Done) => state.mover.copied(of, at, true),
             _ => self.end_move(client, false),
         }
     }
@@ -502,9 +509,9 @@ impl World {
     fn prepared(&mut self, client: usize) {
         let state = &mut self.clients[client];
         match state.mover.prepared(state.machine.members()) {
-            Some(Prepared::TakesPlace) => self.take_left_place(client),
-            Some(Prepared::IsBack) => self.end_move(client, false),
-            Some(Prepared::Copies) => {
+            Some(PreparationResult::TakesPlace) => self.take_left_place(client),
+            Some(PreparationResult::IsBack) => self.end_move(client, false),
+            Some(PreparationResult::Copies) => {
                 if let Some(moving) = state.mover.moving_mut() {
                     let host = moving.session.host;
                     moving.session.incarnation = Some(self.network.hosts[host].model.incarnation);
@@ -528,7 +535,7 @@ impl World {
         self.lose(client, donor);
         self.rename(former, host);
         self.tell(|| format!("host {host} takes place {donor}, which was left, of host {former}"));
-        self.step_only(client, Event::Disconnected { donor });
+        self.step_only(client, MirrorEvent::Disconnected { donor });
         self.plan_connect(client, donor, 0);
     }
 }

@@ -85,17 +85,17 @@ scenarios! {
 
 /// How often each scenario was reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Coverage {
+pub struct RamMovesCoverage {
     counts: Vec<u64>,
 }
 
-impl Default for Coverage {
-    fn default() -> Coverage {
-        Coverage { counts: vec![0; Scenario::ALL.len()] }
+impl Default for RamMovesCoverage {
+    fn default() -> RamMovesCoverage {
+        RamMovesCoverage { counts: vec![0; Scenario::ALL.len()] }
     }
 }
 
-impl Coverage {
+impl RamMovesCoverage {
     /// Counts a scenario.
     pub fn met(&mut self, scenario: Scenario) {
         self.counts[scenario as usize] += 1;
@@ -107,13 +107,13 @@ impl Coverage {
     }
 
     /// Adds the counts of another run.
-    pub fn add(&mut self, other: &Coverage) {
+    pub fn add(&mut self, other: &RamMovesCoverage) {
         self.counts.iter_mut().zip(&other.counts).for_each(|(count, more)| *count += more);
     }
 
     /// The scenarios that were reached in fewer than one of a thousand runs.
     pub fn missing(&self, runs: u64) -> Vec<&'static str> {
-        let wanted = Coverage::wanted(runs);
+        let wanted = RamMovesCoverage::wanted(runs);
         Scenario::ALL.iter().filter(|at| self.count(**at) < wanted).map(|at| at.name()).collect()
     }
 

@@ -3,13 +3,13 @@
 //! Promises: at most one donor is lost or unreachable, beside one whose loss is the procedure itself; the client may end
 //! in addition. Connections to a donor that is copied break in addition, which costs time alone.
 
-use nectary_ram::mirror::Standing;
-use nectary_ram::moving::Stage as Of;
+use nectary_ram::mirror::DonorStanding;
+use nectary_ram::moving::MoveStage as Of;
 
 use super::coverage::Scenario;
-use super::network::{Happening, MILLISECOND};
-use super::world::{Procedure, Stage, World};
-use crate::random::Random;
+use super::network::{MILLISECOND, MoveNetworkEvent};
+use super::world::{MoveProcedure, MoveRunStage, RamMovesWorld};
+use crate::random::SimulationRandom;
 
 /// If the moment of a fault has not come after this many events, it happens then.
 const EVENTS_MAX: u64 = 6000;
@@ -20,7 +20,7 @@ const SHORT_US: u64 = 500 * MILLISECOND;
 
 /// When a fault happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
+enum FaultMoment {
     /// After so many events of the procedure.
     Event(u64),
     /// After so many events in a stage of a move.
@@ -31,8 +31,8 @@ enum At {
 
 /// The faults of a run.
 #[derive(Debug)]
-pub struct Faults {
-    at: Option<At>,
+pub struct RamMovesFaults {
+    at: Option<FaultMoment>,
     events: u64,
     in_stage: u64,
     was_in: Option<(Of, bool)>,
@@ -44,24 +44,24 @@ pub struct Faults {
     pub have_cost: bool,
 }
 
-impl Faults {
-    pub fn draw(random: &mut Random, procedure: Procedure) -> Faults {
+impl RamMovesFaults {
+    pub fn draw(random: &mut SimulationRandom, procedure: MoveProcedure) -> RamMovesFaults {
         let few = 1 + random.below(12);
         let most = [20, 200, 1500][random.below(3) as usize];
-        let moves = matches!(procedure, Procedure::Replace | Procedure::Drain);
+        let moves = matches!(procedure, MoveProcedure::Replace | MoveProcedure::Drain);
         let at = match random.below(10) {
-            0..3 => At::Event(1 + random.below(most)),
-            3 if moves => At::InStage(Of::Connecting, few),
-            4..6 if moves => At::InStage(Of::Copying, few + random.below(300)),
-            6 if moves => At::InPause(few),
-            7..9 if moves => At::InStage(Of::Settling, few),
-            9 if moves => At::InStage(Of::Emptying, few),
-            _ if procedure == Procedure::Sparing => At::InStage(Of::Filling, few + random.below(200)),
-            _ => At::Event(1 + random.below(400)),
+            0..3 => FaultMoment::Event(1 + random.below(most)),
+            3 if moves => FaultMoment::InStage(Of::Connecting, few),
+            4..6 if moves => FaultMoment::InStage(Of::Copying, few + random.below(300)),
+            6 if moves => FaultMoment::InPause(few),
+            7..9 if moves => FaultMoment::InStage(Of::Settling, few),
+            9 if moves => FaultMoment::InStage(Of::Emptying, few),
+            _ if procedure == MoveProcedure::Sparing => FaultMoment::InStage(Of::Filling, few + random.below(200)),
+            _ => FaultMoment::Event(1 + random.below(400)),
         };
         let kill_after = random.chance(35).then(|| random.below(60) * random.below(20));
         let breaks = [0, 0, 1, 4][random.below(4) as usize];
-        Faults { at: Some(at), events: 0, in_stage: 0, was_in: None, kill_after, breaks, have_cost: false }
+        RamMovesFaults { at: Some(at), events: 0, in_stage: 0, was_in: None, kill_after, breaks, have_cost: false }
     }
 
     pub fn are_over(&self) -> bool {
@@ -69,10 +69,10 @@ impl Faults {
     }
 }
 
-impl World {
+impl RamMovesWorld {
     /// Makes the fault happen if its moment has come.
     pub fn inject(&mut self) {
-        if self.stage != Stage::Procedure {
+        if self.stage != MoveRunStage::Procedure {
             return;
         }
         self.faults.events += 1;
@@ -88,12 +88,12 @@ impl World {
         match self.faults.at {
             Some(at) => {
                 let is_now = match at {
-                    At::Event(count) => events >= count,
-                    At::InStage(stage, count) => {
+                    FaultMoment::Event(count) => events >= count,
+                    FaultMoment::InStage(stage, count) => {
                         let is_later = |now: Of| now as u8 > stage as u8;
                         plan.is_some_and(|(now, _)| now == stage && in_stage >= count || is_later(now))
                     }
-                    At::InPause(count) => plan.is_some_and(|(now, is_paused)| {
+                    FaultMoment::InPause(count) => plan.is_some_and(|(now, is_paused)| {
                         is_paused && in_stage >= count || now as u8 > Of::Copying as u8
                     }),
                 };
@@ -119,14 +119,14 @@ impl World {
         let place = state.mover.moving().map(|moving| moving.donor());
         if let Some(connection) = place.and_then(|place| state.links[place]) {
             self.coverage.met(Scenario::Broken);
-            self.network.plan(self.now_us(), Happening::ClientSeesEnd { connection });
+            self.network.plan(self.now_us(), MoveNetworkEvent::ClientSeesEnd { connection });
         }
     }
 
     fn end_client(&mut self, client: usize) {
         self.faults.have_cost = true;
         self.tell(|| "the client is killed".to_owned());
-        self.network.plan(self.now_us(), Happening::Kill { client });
+        self.network.plan(self.now_us(), MoveNetworkEvent::Kill { client });
     }
 
     fn happen_now(&mut self, plan: Option<(Of, bool)>) {
@@ -161,7 +161,7 @@ impl World {
                 self.coverage.met(Scenario::Restarted);
                 self.kill_host(host, true);
                 let at_us = now_us + self.random.below(400) * MILLISECOND;
-                self.network.plan(at_us, Happening::Return { host });
+                self.network.plan(at_us, MoveNetworkEvent::Return { host });
             }
             52..76 if !self.is_degraded(host) => {
                 self.coverage.met(Scenario::Stopped);
@@ -206,7 +206,8 @@ impl World {
             let is_known = members
                 .get(place)
                 .is_some_and(|member| member.incarnation == self.network.hosts[other].model.incarnation);
-            other != host && (standing[place] != Standing::Trusted || !self.network.hosts[other].is_up || !is_known)
+            other != host
+                && (standing[place] != DonorStanding::Trusted || !self.network.hosts[other].is_up || !is_known)
         })
     }
 

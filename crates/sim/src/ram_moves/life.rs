@@ -1,36 +1,36 @@
 //! The lives of clients: looking at the donors, attaching, the end, and the results of requests.
 
 use bytes::Bytes;
-use nectary_ram::format::{Geometry, Record};
-use nectary_ram::mirror::{Intent, MirrorError, Refusal, Ring};
-use nectary_ram::moving::{Found, unfinished};
-use nectary_ram::placement::Policy;
+use nectary_ram::format::{DonorRecord, RecordGeometry};
+use nectary_ram::mirror::{AttachRefusal, MachineIntent, MirrorError, MirrorRing};
+use nectary_ram::moving::{RecordHolder, unfinished};
+use nectary_ram::placement::RedundancyPolicy;
 
-use super::client::{Client, LOOK_EVERY_US, Pending};
+use super::client::{LOOK_EVERY_US, MoveClientModel, MoveUserOperation};
 use super::coverage::Scenario;
-use super::device::Machine;
-use super::network::{Happening, MILLISECOND};
-use super::world::{Stage, World};
+use super::device::PolicyMachine;
+use super::network::{MILLISECOND, MoveNetworkEvent};
+use super::world::{MoveRunStage, RamMovesWorld};
 use crate::ram::blocks::BLOCK_BYTES;
 
-impl World {
-    pub fn begin_client(&mut self, intent: Intent, geometry: Geometry, places: Vec<usize>) {
+impl RamMovesWorld {
+    pub fn begin_client(&mut self, intent: MachineIntent, geometry: RecordGeometry, places: Vec<usize>) {
         let id = self.random.bits() | 1;
-        let machine = Machine::new(geometry, id, intent, self.now_us());
+        let machine = PolicyMachine::new(geometry, id, intent, self.now_us());
         let other = self.other;
         let is_spare = |host: &usize| !places.contains(host) && Some(*host) != other;
         let spares: Vec<usize> = self.names.iter().copied().filter(is_spare).collect();
         let count = places.len();
-        self.clients.push(Client::new(machine, places, spares));
+        self.clients.push(MoveClientModel::new(machine, places, spares));
         self.current = self.clients.len() - 1;
         (0..count).for_each(|place| self.plan_connect(self.current, place, 0));
-        self.network.plan(self.now_us(), Happening::Wake { client: self.current });
-        self.network.plan(self.now_us() + LOOK_EVERY_US, Happening::Look { client: self.current });
+        self.network.plan(self.now_us(), MoveNetworkEvent::Wake { client: self.current });
+        self.network.plan(self.now_us() + LOOK_EVERY_US, MoveNetworkEvent::Look { client: self.current });
     }
 
     fn again(&mut self, take_over: bool, trust_remaining: bool) {
         let at_us = self.now_us() + 50 * MILLISECOND + self.random.below(100 * MILLISECOND);
-        self.network.plan(at_us, Happening::Start { take_over, trust_remaining });
+        self.network.plan(at_us, MoveNetworkEvent::Start { take_over, trust_remaining });
     }
 
     /// Starts a client that attaches the device, as `live` does: it looks at all donors, finishes a switch, and finds the
@@ -67,7 +67,7 @@ impl World {
         let geometry = self.grow_if_wanted(newest.geometry, &places);
         self.geometry = geometry;
         self.tell(|| format!("client {client} attaches with hosts {places:?}"));
-        self.begin_client(Intent::Attach { take_over, trust_remaining }, geometry, places);
+        self.begin_client(MachineIntent::Attach { take_over, trust_remaining }, geometry, places);
     }
 
     fn finish_switch(&mut self, seen: &[usize]) {
@@ -75,7 +75,7 @@ impl World {
         let newest = seen.iter().filter_map(|host| record(*host)).max_by_key(|record| record.view.number());
         let found = |host: usize| {
             let record = record(host)?;
-            Some(Found { record, incarnation: self.network.hosts[host].model.incarnation })
+            Some(RecordHolder { record, incarnation: self.network.hosts[host].model.incarnation })
         };
         let pairs = seen.iter().flat_map(|former| seen.iter().map(move |other| (*former, *other)));
         let finished = newest.and_then(|newest| {
@@ -95,7 +95,7 @@ impl World {
     }
 
     /// The geometry with which the device is attached: the larger one, if it is to grow and all donors are there.
-    fn grow_if_wanted(&mut self, geometry: Geometry, places: &[usize]) -> Geometry {
+    fn grow_if_wanted(&mut self, geometry: RecordGeometry, places: &[usize]) -> RecordGeometry {
         let client = self.clients.len();
         let are_there = places.iter().all(|host| {
             let is_whole = self.network.hosts[*host].model.record.is_some();
@@ -114,12 +114,12 @@ impl World {
         if !self.is_created {
             self.is_created = true;
             let at_us = self.now_us() + 100 * MILLISECOND + self.random.below(400 * MILLISECOND);
-            self.network.plan(at_us, Happening::Begin);
+            self.network.plan(at_us, MoveNetworkEvent::Begin);
         } else {
             self.coverage.met(Scenario::Attached);
         }
         match self.stage {
-            Stage::Reread => {
+            MoveRunStage::Reread => {
                 self.final_left = 0;
                 (0..self.values.count()).for_each(|block| self.submit_read(client, block));
             }
@@ -127,23 +127,23 @@ impl World {
         }
     }
 
-    pub fn refused(&mut self, client: usize, refusal: Refusal) {
+    pub fn refused(&mut self, client: usize, refusal: AttachRefusal) {
         self.close(client);
         self.tell(|| format!("client {client} is refused: {refusal}"));
         if client != self.current {
             return;
         }
         let trust_remaining = match refusal {
-            Refusal::CannotSettle { present, .. } => {
+            AttachRefusal::CannotSettle { present, .. } => {
                 // The user makes sure that no other client exists, and knows whether the donor that is left has all.
                 (0..self.clients.len()).for_each(|other| self.close(other));
                 self.has_everything(client, present)
             }
-            Refusal::AttachedElsewhere { .. }
-            | Refusal::Contended
-            | Refusal::TooFew { .. }
-            | Refusal::Unreachable
-            | Refusal::Slow { .. } => false,
+            AttachRefusal::AttachedElsewhere { .. }
+            | AttachRefusal::Contended
+            | AttachRefusal::TooFew { .. }
+            | AttachRefusal::Unreachable
+            | AttachRefusal::Slow { .. } => false,
             refusal => return self.break_with(format!("refused: {refusal}")),
         };
         self.again(true, trust_remaining);
@@ -151,10 +151,10 @@ impl World {
 
     /// Whether a donor of two has the newest acknowledged version of each block.
     fn has_everything(&self, client: usize, donor: usize) -> bool {
-        if self.policy != Policy::Mirror {
+        if self.policy != RedundancyPolicy::Mirror {
             return false;
         }
-        let (ring, host) = (Ring::new(&self.geometry), self.clients[client].places[donor]);
+        let (ring, host) = (MirrorRing::new(&self.geometry), self.clients[client].places[donor]);
         let memory = &self.network.hosts[host].model.memory;
         (0..self.values.count()).all(|block| {
             let stripe = block / self.geometry.stripe_blocks();
@@ -202,33 +202,34 @@ impl World {
             self.failed_request(client, &pending, error);
         }
         match pending {
-            Pending::Read { block, floor } => {
+            MoveUserOperation::Read { block, floor } => {
                 if let Ok(bytes) = &result
                     && let Err(broken) = self.values.check(block, floor, bytes)
                 {
                     self.break_with(format!("{broken}, read by client {client}"));
                 }
             }
-            Pending::Change { block, version, is_forced } => {
+            MoveUserOperation::Change { block, version, is_forced } => {
                 let survives = is_forced || self.policy.is_in_place();
                 self.values.end(block, version, result.is_ok() && is_current, survives);
             }
-            Pending::Flush { versions } if result.is_ok() && is_current => self.values.flushed(&versions),
-            Pending::Flush { .. } => {}
+            MoveUserOperation::Flush { versions } if result.is_ok() && is_current => self.values.flushed(&versions),
+            MoveUserOperation::Flush { .. } => {}
         }
-        if !is_ended && matches!(self.stage, Stage::Before | Stage::Procedure) {
+        if !is_ended && matches!(self.stage, MoveRunStage::Before | MoveRunStage::Procedure) {
             self.plan_submit(client);
         }
     }
 
-    fn failed_request(&mut self, client: usize, pending: &Pending, error: &MirrorError) {
+    fn failed_request(&mut self, client: usize, pending: &MoveUserOperation, error: &MirrorError) {
         // Parity in place may lose what a missing donor had of unfinished stripes, when the client is lost, too.
-        if let (Policy::Parity, Pending::Read { block, .. }, MirrorError::Lost { .. }) = (self.policy, pending, error)
+        if let (RedundancyPolicy::Parity, MoveUserOperation::Read { block, .. }, MirrorError::Lost { .. }) =
+            (self.policy, pending, error)
             && client > 0
         {
             return self.values.forget(*block);
         }
-        let is_over = matches!(self.stage, Stage::Final | Stage::Reread);
+        let is_over = matches!(self.stage, MoveRunStage::Final | MoveRunStage::Reread);
         match error {
             MirrorError::Patience { .. } if !is_over => {}
             error => self.break_with(format!("{pending:?} of client {client} failed: {error}")),
@@ -237,7 +238,7 @@ impl World {
 
     /// What a donor's record says, for descriptions.
     pub fn describe_hosts(&self) -> Vec<String> {
-        let of = |record: &Record| format!("place {} view {:?}", record.position, record.view.number());
+        let of = |record: &DonorRecord| format!("place {} view {:?}", record.position, record.view.number());
         let hosts = self.network.hosts.iter().enumerate();
         hosts
             .map(|(at, host)| format!("host {at} up {} {:?}", host.is_up, host.model.record.as_ref().map(of)))

@@ -17,20 +17,20 @@ mod network;
 mod values;
 mod world;
 
-use nectary_ram::placement::Policy;
-use nectary_ram::planted::{Bug, plant};
+use nectary_ram::placement::RedundancyPolicy;
+use nectary_ram::planted::{MirrorBug, plant};
 
-pub use coverage::{Coverage, Scenario};
-use world::World;
+pub use coverage::{RamMovesCoverage, Scenario};
+use world::RamMovesWorld;
 
-use crate::planted::{Case, Caught};
+use crate::planted::{BugCase, CaughtBug};
 
 /// The largest number of losses that are described.
 const LOST_MAX: usize = 10;
 
 /// The report of many runs.
 #[derive(Debug, Default, Clone)]
-pub struct Report {
+pub struct RamMovesReport {
     /// Runs done.
     pub runs: u64,
     /// Users' operations.
@@ -42,7 +42,7 @@ pub struct Report {
     /// Virtual time. *Units*: microseconds.
     pub time_us: u64,
     /// Scenarios reached.
-    pub coverage: Coverage,
+    pub coverage: RamMovesCoverage,
     /// Runs that lost the device, some of its data, or the ability to use it.
     pub lost: u64,
     /// Descriptions of the first of them.
@@ -51,7 +51,7 @@ pub struct Report {
     pub trace: u64,
 }
 
-impl Report {
+impl RamMovesReport {
     /// Whether enough has happened to make a result without losses meaningful.
     pub fn is_enough(&self) -> bool {
         self.coverage.missing(self.runs).is_empty()
@@ -59,8 +59,8 @@ impl Report {
 }
 
 /// Runs one seed.
-pub fn run(seed: u64, policy: Policy, report: &mut Report) {
-    let mut world = World::new(seed, policy);
+pub fn run(seed: u64, policy: RedundancyPolicy, report: &mut RamMovesReport) {
+    let mut world = RamMovesWorld::new(seed, policy);
     world.run();
     report.runs += 1;
     report.operations += world.operations;
@@ -79,12 +79,12 @@ pub fn run(seed: u64, policy: Policy, report: &mut Report) {
 /// and returns whether to continue.
 pub fn run_many(
     seed: u64,
-    policy: Policy,
+    policy: RedundancyPolicy,
     runs: u64,
     shard: (u64, u64),
-    mut progress: impl FnMut(&Report) -> bool,
-) -> Report {
-    let mut report = Report::default();
+    mut progress: impl FnMut(&RamMovesReport) -> bool,
+) -> RamMovesReport {
+    let mut report = RamMovesReport::default();
     for at in (0..runs).filter(|at| at % shard.1 == shard.0) {
         run(seed + at, policy, &mut report);
         if !progress(&report) {
@@ -95,23 +95,23 @@ pub fn run_many(
 }
 
 /// Runs seeds from `seed` on with one bug planted, until a run catches it.
-pub fn run_planted(bug: Bug, policy: Policy, seed: u64, runs: u64) -> Option<Caught> {
+pub fn run_planted(bug: MirrorBug, policy: RedundancyPolicy, seed: u64, runs: u64) -> Option<CaughtBug> {
     (seed..seed + runs).find_map(|seed| replay_planted(bug, policy, seed))
 }
 
 /// Runs one seed with one bug planted.
-pub fn replay_planted(bug: Bug, policy: Policy, seed: u64) -> Option<Caught> {
+pub fn replay_planted(bug: MirrorBug, policy: RedundancyPolicy, seed: u64) -> Option<CaughtBug> {
     plant(Some(bug));
-    let mut report = Report::default();
+    let mut report = RamMovesReport::default();
     run(seed, policy, &mut report);
     plant(None);
     let broken = report.broken.first()?.trim_start_matches(&format!("seed {seed}: ")).to_owned();
-    Some(Caught { case: Case::of_seed(seed), broken, account: format!("{report:?}") })
+    Some(CaughtBug { case: BugCase::of_seed(seed), broken, account: format!("{report:?}") })
 }
 
 /// Runs one seed, and returns a description of the events.
-pub fn story(seed: u64, policy: Policy) -> Vec<String> {
-    let mut world = World::new(seed, policy);
+pub fn story(seed: u64, policy: RedundancyPolicy) -> Vec<String> {
+    let mut world = RamMovesWorld::new(seed, policy);
     world.story = Some(Vec::new());
     world.run();
     let mut story = world.story.take().unwrap_or_default();

@@ -6,10 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use nectary_ram::mirror::{DonorRequest, Reply};
+use nectary_ram::mirror::{DonorReply, DonorRequest};
 
 use crate::ram::donor::DonorModel;
-use crate::random::Random;
+use crate::random::SimulationRandom;
 
 /// A millisecond. *Units*: microseconds.
 pub const MILLISECOND: u64 = 1000;
@@ -18,7 +18,7 @@ const UNSEEN_US: u64 = 3000 * MILLISECOND;
 
 /// Why a client sent a request.
 #[derive(Debug, Clone)]
-pub enum Tag {
+pub enum RequestPurpose {
     /// The machine did.
     Machine(u64),
     /// A move: the metadata area of the other donor, then that of the former one, then the record, then the trim.
@@ -36,15 +36,15 @@ pub enum Tag {
 
 /// A future event.
 #[derive(Debug)]
-pub enum Happening {
+pub enum MoveNetworkEvent {
     /// A client tries to connect to the donor of a place.
     Connect { client: usize, place: usize, attempt: u64 },
     /// A connection is there.
     Connected { connection: usize },
     /// A host executes a request.
-    AtHost { connection: usize, tag: Tag, body: DonorRequest },
+    AtHost { connection: usize, tag: RequestPurpose, body: DonorRequest },
     /// An answer arrives at its client.
-    AtClient { connection: usize, tag: Tag, reply: Reply },
+    AtClient { connection: usize, tag: RequestPurpose, reply: DonorReply },
     /// The host sees the end of a connection.
     HostSeesEnd { connection: usize },
     /// The client sees the end of a connection.
@@ -71,7 +71,7 @@ pub enum Happening {
 
 /// A host.
 #[derive(Debug)]
-pub struct Host {
+pub struct LendingHost {
     pub model: DonorModel,
     pub is_up: bool,
     pub is_leaving: bool,
@@ -80,7 +80,7 @@ pub struct Host {
 
 /// A connection.
 #[derive(Debug)]
-pub struct Connection {
+pub struct HostConnection {
     pub client: usize,
     pub host: usize,
     /// The place whose donor it reaches; `None`: that of a move.
@@ -92,28 +92,28 @@ pub struct Connection {
 }
 
 /// The queue, the hosts and the connections.
-pub struct Network {
+pub struct HostNetwork {
     pub now_us: u64,
-    queue: BTreeMap<(u64, u64), Happening>,
+    queue: BTreeMap<(u64, u64), MoveNetworkEvent>,
     next: u64,
-    pub hosts: Vec<Host>,
-    pub connections: Vec<Connection>,
+    pub hosts: Vec<LendingHost>,
+    pub connections: Vec<HostConnection>,
     /// Until when a client and a host are cut off from each other.
     pub cuts: BTreeMap<(usize, usize), u64>,
 }
 
-impl Network {
-    pub fn new(hosts: Vec<Host>) -> Network {
+impl HostNetwork {
+    pub fn new(hosts: Vec<LendingHost>) -> HostNetwork {
         let (queue, cuts) = (BTreeMap::new(), BTreeMap::new());
-        Network { now_us: 0, queue, next: 0, hosts, connections: Vec::new(), cuts }
+        HostNetwork { now_us: 0, queue, next: 0, hosts, connections: Vec::new(), cuts }
     }
 
-    pub fn plan(&mut self, at_us: u64, happening: Happening) {
+    pub fn plan(&mut self, at_us: u64, happening: MoveNetworkEvent) {
         self.next += 1;
         self.queue.insert((at_us.max(self.now_us), self.next), happening);
     }
 
-    pub fn pop(&mut self) -> Option<Happening> {
+    pub fn pop(&mut self) -> Option<MoveNetworkEvent> {
         let ((at_us, _), happening) = self.queue.pop_first()?;
         self.now_us = at_us;
         Some(happening)
@@ -131,18 +131,26 @@ impl Network {
 
     pub fn connect(&mut self, client: usize, host: usize, place: Option<usize>) -> usize {
         let (is_client_open, is_host_open) = (true, true);
-        self.connections.push(Connection { client, host, place, is_client_open, is_host_open, down_us: 0, up_us: 0 });
+        self.connections.push(HostConnection {
+            client,
+            host,
+            place,
+            is_client_open,
+            is_host_open,
+            down_us: 0,
+            up_us: 0,
+        });
         self.connections.len() - 1
     }
 
-    pub fn send(&mut self, connection: usize, tag: Tag, body: DonorRequest, random: &mut Random) {
+    pub fn send(&mut self, connection: usize, tag: RequestPurpose, body: DonorRequest, random: &mut SimulationRandom) {
         let at = &mut self.connections[connection];
         at.down_us = at.down_us.max(self.now_us + delay_us(random));
         let at_us = at.down_us + delay_us(random);
-        self.plan(at_us, Happening::AtHost { connection, tag, body });
+        self.plan(at_us, MoveNetworkEvent::AtHost { connection, tag, body });
     }
 
-    pub fn answer(&mut self, connection: usize, happening: Happening, random: &mut Random) {
+    pub fn answer(&mut self, connection: usize, happening: MoveNetworkEvent, random: &mut SimulationRandom) {
         let at = &mut self.connections[connection];
         at.up_us = at.up_us.max(self.now_us + delay_us(random));
         let at_us = at.up_us;
@@ -150,15 +158,15 @@ impl Network {
     }
 
     /// The client gives a connection up; what it sent may be executed until the host sees that.
-    pub fn give_up(&mut self, connection: usize, random: &mut Random) {
+    pub fn give_up(&mut self, connection: usize, random: &mut SimulationRandom) {
         if std::mem::replace(&mut self.connections[connection].is_client_open, false) {
             let at_us = self.now_us + random.below(2) * random.below(300) * MILLISECOND;
-            self.plan(at_us, Happening::HostSeesEnd { connection });
+            self.plan(at_us, MoveNetworkEvent::HostSeesEnd { connection });
         }
     }
 
     /// A host ends all connections but one. If it was cut off from its power, clients see that late.
-    pub fn end_all(&mut self, host: usize, except: Option<usize>, is_seen: bool, random: &mut Random) {
+    pub fn end_all(&mut self, host: usize, except: Option<usize>, is_seen: bool, random: &mut SimulationRandom) {
         for at in 0..self.connections.len() {
             if self.connections[at].host != host || Some(at) == except {
                 continue;
@@ -166,15 +174,15 @@ impl Network {
             let was_open = std::mem::replace(&mut self.connections[at].is_host_open, false);
             if was_open && self.connections[at].is_client_open {
                 match is_seen {
-                    true => self.answer(at, Happening::ClientSeesEnd { connection: at }, random),
-                    false => self.plan(self.now_us + UNSEEN_US, Happening::ClientSeesEnd { connection: at }),
+                    true => self.answer(at, MoveNetworkEvent::ClientSeesEnd { connection: at }, random),
+                    false => self.plan(self.now_us + UNSEEN_US, MoveNetworkEvent::ClientSeesEnd { connection: at }),
                 }
             }
         }
     }
 }
 
-fn delay_us(random: &mut Random) -> u64 {
+fn delay_us(random: &mut SimulationRandom) -> u64 {
     match random.below(100) {
         0..3 => random.below(8 * MILLISECOND),
         _ => 20 + random.below(280),

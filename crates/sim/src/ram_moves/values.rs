@@ -6,7 +6,7 @@
 use crate::ram::blocks::{contents, number_of};
 
 #[derive(Debug, Clone)]
-struct Block {
+struct MovedBlock {
     /// The numbers of all changes, in order; 0: zeroes.
     versions: Vec<u64>,
     acknowledged: usize,
@@ -18,14 +18,14 @@ struct Block {
 
 /// All blocks.
 #[derive(Debug)]
-pub struct Values {
-    blocks: Vec<Block>,
+pub struct MovedBlocks {
+    blocks: Vec<MovedBlock>,
 }
 
-impl Values {
-    pub fn new(count: u64) -> Values {
-        let block = Block { versions: vec![0], acknowledged: 0, flushed: 0, is_busy: false, is_unknown: false };
-        Values { blocks: vec![block; count as usize] }
+impl MovedBlocks {
+    pub fn new(count: u64) -> MovedBlocks {
+        let block = MovedBlock { versions: vec![0], acknowledged: 0, flushed: 0, is_busy: false, is_unknown: false };
+        MovedBlocks { blocks: vec![block; count as usize] }
     }
 
     pub fn count(&self) -> u64 {

@@ -3,22 +3,22 @@
 //! Owns: the order of events, and the stages of a run. Promises: the same seed repeats a run exactly. Leaves to others:
 //! what a client's owner does (`client`), the fault (`faults`), attaching (`life`).
 //!
-//! *Circle*: this file imports `client` and `faults`, and they import it: [`World`] has fields of their types, and both
+//! *Circle*: this file imports `client` and `faults`, and they import it: [`RamMovesWorld`] has fields of their types, and both
 //! add methods to it or change it.
 
-use nectary_ram::format::{Geometry, Stamp};
-use nectary_ram::mirror::{DonorRequest, Event, Intent, Request};
-use nectary_ram::placement::Policy;
+use nectary_ram::format::{RecordGeometry, RecordStamp};
+use nectary_ram::mirror::{DonorRequest, MachineIntent, MirrorEvent, MirrorRequest};
+use nectary_ram::placement::RedundancyPolicy;
 
-use super::client::{Client, LOOK_EVERY_US, Pending};
-use super::coverage::{Coverage, Scenario};
+use super::client::{LOOK_EVERY_US, MoveClientModel, MoveUserOperation};
+use super::coverage::{RamMovesCoverage, Scenario};
 use super::device::{data, donor_bytes, draw};
-use super::faults::Faults;
-use super::network::{Happening, Host, MILLISECOND, Network, Tag};
-use super::values::Values;
+use super::faults::RamMovesFaults;
+use super::network::{HostNetwork, LendingHost, MILLISECOND, MoveNetworkEvent, RequestPurpose};
+use super::values::MovedBlocks;
 use crate::ram::blocks::BLOCK_BYTES;
 use crate::ram::donor::DonorModel;
-use crate::random::Random;
+use crate::random::SimulationRandom;
 
 /// A longer run counts as hanging. *Units*: microseconds of virtual time.
 const TIME_MAX_US: u64 = 180_000 * MILLISECOND;
@@ -31,7 +31,7 @@ const SETTLED_US: u64 = 9_000 * MILLISECOND;
 
 /// What is done to the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Procedure {
+pub enum MoveProcedure {
     Replace,
     Drain,
     Sparing,
@@ -41,7 +41,7 @@ pub enum Procedure {
 
 /// The stage of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
+pub enum MoveRunStage {
     /// Users work before the procedure begins.
     Before,
     /// The procedure runs, and the fault happens.
@@ -54,27 +54,27 @@ pub enum Stage {
 }
 
 /// A run.
-pub struct World {
-    pub random: Random,
-    pub policy: Policy,
-    pub network: Network,
-    pub clients: Vec<Client>,
+pub struct RamMovesWorld {
+    pub random: SimulationRandom,
+    pub policy: RedundancyPolicy,
+    pub network: HostNetwork,
+    pub clients: Vec<MoveClientModel>,
     /// The client that has the device, or is acquiring it.
     pub current: usize,
     /// The hosts in the order of the SPEC: donors, then spares, then others.
     pub names: Vec<usize>,
-    pub geometry: Geometry,
+    pub geometry: RecordGeometry,
     /// The geometry with which it may grow.
-    pub grown: Geometry,
-    pub stage: Stage,
-    pub procedure: Procedure,
+    pub grown: RecordGeometry,
+    pub stage: MoveRunStage,
+    pub procedure: MoveProcedure,
     /// The other donor of a replacement, until it has begun.
     pub other: Option<usize>,
     pub wants_growth: bool,
     pub is_created: bool,
-    pub values: Values,
-    pub faults: Faults,
-    pub coverage: Coverage,
+    pub values: MovedBlocks,
+    pub faults: RamMovesFaults,
+    pub coverage: RamMovesCoverage,
     /// When the next stage begins at the earliest.
     pub until_us: u64,
     pub operations: u64,
@@ -86,51 +86,56 @@ pub struct World {
     pub trace: u64,
 }
 
-impl World {
-    pub fn new(seed: u64, policy: Policy) -> World {
-        let mut random = Random::new(seed);
+impl RamMovesWorld {
+    pub fn new(seed: u64, policy: RedundancyPolicy) -> RamMovesWorld {
+        let mut random = SimulationRandom::new(seed);
         let (geometry, grown) = draw(&mut random, policy, seed);
         let bytes = donor_bytes(&geometry).max(donor_bytes(&grown));
-        let procedures =
-            [Procedure::Replace, Procedure::Drain, Procedure::Sparing, Procedure::Growth, Procedure::TakeOver];
+        let procedures = [
+            MoveProcedure::Replace,
+            MoveProcedure::Drain,
+            MoveProcedure::Sparing,
+            MoveProcedure::Growth,
+            MoveProcedure::TakeOver,
+        ];
         let procedure = match random.below(12) {
-            0..4 => Procedure::Replace,
-            4..7 => Procedure::Drain,
-            7..9 => Procedure::Sparing,
-            9 => Procedure::Growth,
+            0..4 => MoveProcedure::Replace,
+            4..7 => MoveProcedure::Drain,
+            7..9 => MoveProcedure::Sparing,
+            9 => MoveProcedure::Growth,
             at => procedures[(at - 7) as usize + if at == 11 { 0 } else { 1 }],
         };
         let members = usize::from(geometry.members);
         let spares = match procedure {
-            Procedure::Replace => random.below(3) as usize,
+            MoveProcedure::Replace => random.below(3) as usize,
             _ => 1 + random.below(2) as usize,
         };
-        let others = usize::from(procedure == Procedure::Replace);
-        let host = |random: &mut Random| Host {
+        let others = usize::from(procedure == MoveProcedure::Replace);
+        let host = |random: &mut SimulationRandom| LendingHost {
             model: DonorModel::new(random.bits(), bytes, 1),
             is_up: true,
             is_leaving: false,
             paused_until_us: 0,
         };
-        let hosts: Vec<Host> = (0..members + spares + others).map(|_| host(&mut random)).collect();
+        let hosts: Vec<LendingHost> = (0..members + spares + others).map(|_| host(&mut random)).collect();
         let names = (0..hosts.len()).collect();
-        let faults = Faults::draw(&mut random, procedure);
-        let mut world = World {
+        let faults = RamMovesFaults::draw(&mut random, procedure);
+        let mut world = RamMovesWorld {
             policy,
-            network: Network::new(hosts),
+            network: HostNetwork::new(hosts),
             clients: Vec::new(),
             current: 0,
             names,
-            values: Values::new(geometry.blocks()),
+            values: MovedBlocks::new(geometry.blocks()),
             geometry,
             grown,
-            stage: Stage::Before,
+            stage: MoveRunStage::Before,
             procedure,
             other: (others > 0).then_some(members + spares),
             wants_growth: false,
             is_created: false,
             faults,
-            coverage: Coverage::default(),
+            coverage: RamMovesCoverage::default(),
             until_us: 0,
             operations: 0,
             failed: 0,
@@ -141,7 +146,7 @@ impl World {
             trace: seed,
             random,
         };
-        world.begin_client(Intent::Create, world.geometry, (0..members).collect());
+        world.begin_client(MachineIntent::Create, world.geometry, (0..members).collect());
         world
     }
 
@@ -151,7 +156,7 @@ impl World {
 
     /// Runs to the end.
     pub fn run(&mut self) {
-        while self.stage != Stage::Done && self.broken.is_none() {
+        while self.stage != MoveRunStage::Done && self.broken.is_none() {
             let Some(happening) = self.network.pop() else {
                 return self.break_with("nothing happens any more".to_owned());
             };
@@ -182,38 +187,40 @@ impl World {
         self.broken.get_or_insert(format!("{what} (at {at} us, {:?})", self.procedure));
     }
 
-    fn happen(&mut self, happening: Happening) {
+    fn happen(&mut self, happening: MoveNetworkEvent) {
         match happening {
-            Happening::Connect { client, place, attempt } => self.connect(client, place, attempt),
-            Happening::Connected { connection } => match self.held_at_client(connection) {
-                Some(until_us) => self.network.plan(until_us, Happening::Connected { connection }),
+            MoveNetworkEvent::Connect { client, place, attempt } => self.connect(client, place, attempt),
+            MoveNetworkEvent::Connected { connection } => match self.held_at_client(connection) {
+                Some(until_us) => self.network.plan(until_us, MoveNetworkEvent::Connected { connection }),
                 None => self.connected(connection),
             },
-            Happening::AtHost { connection, tag, body } => self.at_host(connection, tag, body),
-            Happening::AtClient { connection, tag, reply } => {
+            MoveNetworkEvent::AtHost { connection, tag, body } => self.at_host(connection, tag, body),
+            MoveNetworkEvent::AtClient { connection, tag, reply } => {
                 let at = &self.network.connections[connection];
                 if !at.is_client_open || !self.clients[at.client].is_alive {
                     return;
                 }
                 match self.held_at_client(connection) {
-                    Some(until_us) => self.network.plan(until_us, Happening::AtClient { connection, tag, reply }),
+                    Some(until_us) => {
+                        self.network.plan(until_us, MoveNetworkEvent::AtClient { connection, tag, reply })
+                    }
                     None => self.answered(connection, tag, reply),
                 }
             }
-            Happening::HostSeesEnd { connection } => self.network.connections[connection].is_host_open = false,
-            Happening::ClientSeesEnd { connection } => match self.held_at_client(connection) {
-                Some(until_us) => self.network.plan(until_us, Happening::ClientSeesEnd { connection }),
+            MoveNetworkEvent::HostSeesEnd { connection } => self.network.connections[connection].is_host_open = false,
+            MoveNetworkEvent::ClientSeesEnd { connection } => match self.held_at_client(connection) {
+                Some(until_us) => self.network.plan(until_us, MoveNetworkEvent::ClientSeesEnd { connection }),
                 None => self.client_sees_end(connection),
             },
-            Happening::Wake { client } => self.wake(client),
-            Happening::Look { client } => self.look_at_leaving(client),
-            Happening::MoveFails { client, number } => self.move_fails(client, number),
-            Happening::Submit { client } => self.submit(client),
-            Happening::Start { take_over, trust_remaining } => self.start(take_over, trust_remaining),
-            Happening::Begin => self.begin_procedure(),
-            Happening::Kill { client } => self.kill(client),
-            Happening::Return { host } => self.network.hosts[host].is_up = true,
-            Happening::Leaves { host } => self.leaves(host),
+            MoveNetworkEvent::Wake { client } => self.wake(client),
+            MoveNetworkEvent::Look { client } => self.look_at_leaving(client),
+            MoveNetworkEvent::MoveFails { client, number } => self.move_fails(client, number),
+            MoveNetworkEvent::Submit { client } => self.submit(client),
+            MoveNetworkEvent::Start { take_over, trust_remaining } => self.start(take_over, trust_remaining),
+            MoveNetworkEvent::Begin => self.begin_procedure(),
+            MoveNetworkEvent::Kill { client } => self.kill(client),
+            MoveNetworkEvent::Return { host } => self.network.hosts[host].is_up = true,
+            MoveNetworkEvent::Leaves { host } => self.leaves(host),
         }
     }
 
@@ -224,17 +231,17 @@ impl World {
         Some(paused_us.max(cut_us)).filter(|until_us| *until_us > self.now_us())
     }
 
-    fn at_host(&mut self, connection: usize, tag: Tag, body: DonorRequest) {
+    fn at_host(&mut self, connection: usize, tag: RequestPurpose, body: DonorRequest) {
         let at = &self.network.connections[connection];
         let (client, host) = (at.client, at.host);
         if !at.is_host_open || !self.network.hosts[host].is_up {
             return;
         }
         if let Some(until_us) = self.network.held_until(client, host) {
-            return self.network.plan(until_us, Happening::AtHost { connection, tag, body });
+            return self.network.plan(until_us, MoveNetworkEvent::AtHost { connection, tag, body });
         }
         if let DonorRequest::SwapMetadata { expected, .. } = &body
-            && Stamp::of(&self.network.hosts[host].model.area) == *expected
+            && RecordStamp::of(&self.network.hosts[host].model.area) == *expected
         {
             self.network.end_all(host, Some(connection), true, &mut self.random);
         }
@@ -242,10 +249,10 @@ impl World {
         let reply = self.network.hosts[host].model.execute(connection, &body, |other| connections[other].is_host_open);
         if self.network.hosts[host].is_leaving && self.network.hosts[host].model.area.is_empty() {
             let at_us = self.now_us() + 50 * MILLISECOND;
-            self.network.plan(at_us, Happening::Leaves { host });
+            self.network.plan(at_us, MoveNetworkEvent::Leaves { host });
         }
         if self.network.connections[connection].is_client_open {
-            self.network.answer(connection, Happening::AtClient { connection, tag, reply }, &mut self.random);
+            self.network.answer(connection, MoveNetworkEvent::AtClient { connection, tag, reply }, &mut self.random);
         }
     }
 
@@ -253,13 +260,13 @@ impl World {
         let (now_us, state) = (self.now_us(), &self.clients[client]);
         let Some(wake_us) = state.machine.wake_at().filter(|_| state.is_alive) else { return };
         if state.paused_until_us > now_us {
-            return self.network.plan(state.paused_until_us, Happening::Wake { client });
+            return self.network.plan(state.paused_until_us, MoveNetworkEvent::Wake { client });
         }
         if wake_us <= now_us {
-            self.step(client, Event::Time);
+            self.step(client, MirrorEvent::Time);
         }
         let next_us = self.clients[client].machine.wake_at().unwrap_or(now_us).max(now_us + 1);
-        self.network.plan(next_us, Happening::Wake { client });
+        self.network.plan(next_us, MoveNetworkEvent::Wake { client });
     }
 
     fn look_at_leaving(&mut self, client: usize) {
@@ -274,12 +281,15 @@ impl World {
             self.clients[client].mover.need.leaving = leaving;
         }
         self.drive(client);
-        self.network.plan(self.now_us() + LOOK_EVERY_US, Happening::Look { client });
+        self.network.plan(self.now_us() + LOOK_EVERY_US, MoveNetworkEvent::Look { client });
     }
 
     pub fn submit(&mut self, client: usize) {
         let state = &self.clients[client];
-        if !state.is_alive || !state.is_attached || !matches!(self.stage, Stage::Before | Stage::Procedure) {
+        if !state.is_alive
+            || !state.is_attached
+            || !matches!(self.stage, MoveRunStage::Before | MoveRunStage::Procedure)
+        {
             return;
         }
         let block = self.random.below(self.values.count());
@@ -294,7 +304,7 @@ impl World {
             62..92 => self.submit_read(client, block),
             _ => {
                 let versions = self.values.acknowledged();
-                self.hand_in(client, Pending::Flush { versions }, Request::Flush);
+                self.hand_in(client, MoveUserOperation::Flush { versions }, MirrorRequest::Flush);
             }
         }
     }
@@ -304,10 +314,10 @@ impl World {
         let version = self.values.begin(block, number);
         let offset = block * BLOCK_BYTES as u64;
         let request = match number {
-            0 => Request::Trim { offset, bytes: BLOCK_BYTES as u64 },
-            _ => Request::Write { offset, data: data(number, block), force: is_forced },
+            0 => MirrorRequest::Trim { offset, bytes: BLOCK_BYTES as u64 },
+            _ => MirrorRequest::Write { offset, data: data(number, block), force: is_forced },
         };
-        self.hand_in(client, Pending::Change { block, version, is_forced }, request);
+        self.hand_in(client, MoveUserOperation::Change { block, version, is_forced }, request);
     }
 
     pub fn next_number(&mut self) -> u64 {
@@ -317,22 +327,22 @@ impl World {
 
     pub fn submit_read(&mut self, client: usize, block: u64) {
         let floor = self.values.floor(block);
-        let request = Request::Read { offset: block * BLOCK_BYTES as u64, bytes: BLOCK_BYTES as u64 };
-        self.hand_in(client, Pending::Read { block, floor }, request);
+        let request = MirrorRequest::Read { offset: block * BLOCK_BYTES as u64, bytes: BLOCK_BYTES as u64 };
+        self.hand_in(client, MoveUserOperation::Read { block, floor }, request);
     }
 
-    fn hand_in(&mut self, client: usize, pending: Pending, request: Request) {
+    fn hand_in(&mut self, client: usize, pending: MoveUserOperation, request: MirrorRequest) {
         self.operations += 1;
         let state = &mut self.clients[client];
         let id = state.next_id;
         state.next_id += 1;
         state.pending.insert(id, pending);
-        self.step(client, Event::Submitted { id, request });
+        self.step(client, MirrorEvent::Submitted { id, request });
     }
 
     pub fn plan_submit(&mut self, client: usize) {
         let wait_us = self.random.below(60 * MILLISECOND);
-        self.network.plan(self.now_us() + wait_us, Happening::Submit { client });
+        self.network.plan(self.now_us() + wait_us, MoveNetworkEvent::Submit { client });
     }
 
     pub fn start_threads(&mut self, client: usize) {
@@ -343,39 +353,39 @@ impl World {
         let client = self.current;
         let is_ready = self.clients[client].is_attached && self.clients[client].is_alive;
         if !is_ready {
-            return self.network.plan(self.now_us() + 20 * MILLISECOND, Happening::Begin);
+            return self.network.plan(self.now_us() + 20 * MILLISECOND, MoveNetworkEvent::Begin);
         }
-        self.stage = Stage::Procedure;
+        self.stage = MoveRunStage::Procedure;
         let members = self.clients[client].places.len();
         let place = self.random.below(members as u64) as usize;
         let host = self.clients[client].places[place];
         self.tell(|| format!("procedure, place {place} of host {host}"));
         match self.procedure {
-            Procedure::Replace => {
+            MoveProcedure::Replace => {
                 self.coverage.met(Scenario::Replace);
                 if let Some(other) = self.other.take() {
                     self.replace(client, place, other);
                     self.drive(client);
                 }
             }
-            Procedure::Drain => {
+            MoveProcedure::Drain => {
                 self.coverage.met(Scenario::Drain);
                 self.network.hosts[host].is_leaving = true;
-                self.network.plan(self.now_us() + GRACE_US, Happening::Leaves { host });
+                self.network.plan(self.now_us() + GRACE_US, MoveNetworkEvent::Leaves { host });
                 self.until_us = self.until_us.max(self.now_us() + GRACE_US + SETTLED_US);
             }
-            Procedure::Sparing => {
+            MoveProcedure::Sparing => {
                 self.coverage.met(Scenario::Sparing);
                 self.kill_host(host, true);
             }
-            Procedure::Growth => {
+            MoveProcedure::Growth => {
                 self.coverage.met(Scenario::Growth);
                 self.wants_growth = true;
-                self.step(client, Event::Detach);
+                self.step(client, MirrorEvent::Detach);
             }
-            Procedure::TakeOver => {
+            MoveProcedure::TakeOver => {
                 self.coverage.met(Scenario::TakeOver);
-                self.network.plan(self.now_us(), Happening::Start { take_over: true, trust_remaining: false });
+                self.network.plan(self.now_us(), MoveNetworkEvent::Start { take_over: true, trust_remaining: false });
             }
         }
         self.until_us = self.until_us.max(self.now_us() + SETTLED_US);
@@ -409,36 +419,38 @@ impl World {
         let client = &self.clients[self.current];
         let is_there = client.is_alive && client.is_attached;
         match self.stage {
-            Stage::Before if !self.is_created => {}
-            Stage::Procedure if self.faults.are_over() && now_us >= self.until_us && is_there => {
+            MoveRunStage::Before if !self.is_created => {}
+            MoveRunStage::Procedure if self.faults.are_over() && now_us >= self.until_us && is_there => {
                 if client.mover.moving().is_some() {
                     return;
                 }
                 self.tell(|| "no more faults: everything has to work".to_owned());
-                self.stage = Stage::Final;
+                self.stage = MoveRunStage::Final;
             }
-            Stage::Final if self.final_left == 0 && client.pending.is_empty() && is_there => {
+            MoveRunStage::Final if self.final_left == 0 && client.pending.is_empty() && is_there => {
                 self.final_left = self.values.count();
                 for block in 0..self.values.count() {
                     let number = self.next_number();
                     self.submit_change(self.current, block, number);
                 }
                 let versions = self.values.acknowledged();
-                self.hand_in(self.current, Pending::Flush { versions }, Request::Flush);
+                self.hand_in(self.current, MoveUserOperation::Flush { versions }, MirrorRequest::Flush);
             }
-            Stage::Final if self.final_left == self.values.count() && client.pending.is_empty() && is_there => {
+            MoveRunStage::Final if self.final_left == self.values.count() && client.pending.is_empty() && is_there => {
                 self.final_left += 1;
                 (0..self.values.count()).for_each(|block| self.submit_read(self.current, block));
             }
-            Stage::Final if self.final_left > self.values.count() && client.pending.is_empty() && is_there => {
-                self.stage = Stage::Reread;
+            MoveRunStage::Final if self.final_left > self.values.count() && client.pending.is_empty() && is_there => {
+                self.stage = MoveRunStage::Reread;
                 let current = self.current;
                 match self.random.chance(50) {
                     true => self.kill(current),
-                    false => self.step(current, Event::Detach),
+                    false => self.step(current, MirrorEvent::Detach),
                 }
             }
-            Stage::Reread if is_there && client.pending.is_empty() && self.final_left == 0 => self.stage = Stage::Done,
+            MoveRunStage::Reread if is_there && client.pending.is_empty() && self.final_left == 0 => {
+                self.stage = MoveRunStage::Done
+            }
             _ => {}
         }
     }

@@ -11,17 +11,17 @@
 
 use std::sync::Arc;
 
-use nectary_block::{MemoryDevice, Recorder, SharedDevice, Snapshot};
+use nectary_block::{DeviceSnapshot, MemoryDevice, Recorder, SharedDevice};
 use nectary_store::planted::{Bug, plant};
-use nectary_store::{Background, CreateOptions, IndexLoading, OpenOptions, Store};
+use nectary_store::{BackgroundRuntime, CreateOptions, IndexLoading, OpenOptions, Store};
 
-use crate::crash::{Base, CrashModel, CrashOptions, CrashState, CrashStates};
-use crate::late::{Delays, Late, Owned, UnderWay, in_virtual_time};
-use crate::planted::{Case, Caught};
-use crate::random::Random;
-use crate::store::crash_check::{Verdict, check, compare};
-use crate::store::expectation::{Event, Expectation};
-use crate::store::workload::{Running, SEGMENT_BYTES, STORE_BYTES, open_options};
+use crate::crash::{CrashModel, CrashOptions, CrashState, CrashStates, RecordingBase};
+use crate::late::{DetachedFilter, LateFilter, OperationDelays, UnderWay, in_virtual_time};
+use crate::planted::{BugCase, CaughtBug};
+use crate::random::SimulationRandom;
+use crate::store::crash_check::{CrashVerdict, check, compare};
+use crate::store::expectation::{StoreEvent, StoreExpectation};
+use crate::store::workload::{SEGMENT_BYTES, STORE_BYTES, WorkloadStore, open_options};
 
 /// A chain has at least this many links, and at most `LINKS_MORE` more.
 const LINKS_MIN: u64 = 3;
@@ -70,7 +70,7 @@ pub struct ChainReport {
 }
 
 impl ChainReport {
-    fn count(&mut self, place: &str, verdict: Verdict) {
+    fn count(&mut self, place: &str, verdict: CrashVerdict) {
         self.live += u64::from(verdict.live);
         self.demanded += u64::from(verdict.demanded);
         for violation in verdict.violations {
@@ -94,48 +94,48 @@ pub fn run(options: ChainOptions, mut progress: impl FnMut(&ChainReport)) -> Cha
 }
 
 /// Runs chains from the seed in `options` on with one bug planted, until one of them breaks a promise.
-pub fn run_planted(bug: Bug, options: ChainOptions) -> Option<Caught> {
+pub fn run_planted(bug: Bug, options: ChainOptions) -> Option<CaughtBug> {
     (options.seed..options.seed + options.chains).find_map(|seed| replay_planted(bug, seed))
 }
 
 /// Runs the chain of a seed with one bug planted.
-pub fn replay_planted(bug: Bug, seed: u64) -> Option<Caught> {
+pub fn replay_planted(bug: Bug, seed: u64) -> Option<CaughtBug> {
     plant(Some(bug));
     let report = run(ChainOptions { seed, chains: 1, states_per_link: 2 }, |_| {});
     plant(None);
     let broken = report.violations.first()?.clone();
-    Some(Caught { case: Case::of_seed(seed), broken, account: format!("{report:?}") })
+    Some(CaughtBug { case: BugCase::of_seed(seed), broken, account: format!("{report:?}") })
 }
 
 /// The disk after a crash, and what had happened before.
-struct Ended {
+struct CrashedDisk {
     model: CrashModel,
-    snapshot: Snapshot,
-    events: Vec<Event>,
+    snapshot: DeviceSnapshot,
+    events: Vec<StoreEvent>,
     next_version: u32,
 }
 
 /// Returns the options for all links of a chain.
-fn options_of(random: &mut Random) -> OpenOptions {
+fn options_of(random: &mut SimulationRandom) -> OpenOptions {
     OpenOptions {
         reinsert_percent: [0, 20, 50][random.below(3) as usize],
         rewrite_percent: [0, 0, 100][random.below(3) as usize],
         warm_up: random.chance(50),
         index_loading: [IndexLoading::Shards, IndexLoading::BySize][random.below(2) as usize],
         device_deadline: None,
-        ..open_options(Background::Caller)
+        ..open_options(BackgroundRuntime::Caller)
     }
 }
 
 async fn chain(seed: u64, states_per_link: u64, report: &mut ChainReport) {
-    let mut random = Random::new(seed);
+    let mut random = SimulationRandom::new(seed);
     let memory = Arc::new(MemoryDevice::new(STORE_BYTES));
     let create =
         CreateOptions { size_bytes: STORE_BYTES, segment_bytes: Some(SEGMENT_BYTES), seed: Some(seed), force: true };
     Store::create(memory.clone(), &create).await.expect("a store is made");
     let options = options_of(&mut random);
     let model = CrashModel::Process;
-    let mut ended = Ended { model, snapshot: memory.snapshot(), events: Vec::new(), next_version: 0 };
+    let mut ended = CrashedDisk { model, snapshot: memory.snapshot(), events: Vec::new(), next_version: 0 };
     let before = report.violation_count;
     for number in 0..LINKS_MIN + random.below(LINKS_MORE + 1) {
         let place = format!("chain {seed}, link {number}");
@@ -151,35 +151,35 @@ async fn chain(seed: u64, states_per_link: u64, report: &mut ChainReport) {
 /// Opens a store, works, and crashes it; returns the end. `None` if the store does not open.
 async fn link(
     place: &str,
-    begin: Ended,
+    begin: CrashedDisk,
     options: &OpenOptions,
     states_per_link: u64,
-    random: &mut Random,
+    random: &mut SimulationRandom,
     report: &mut ChainReport,
-) -> Option<Ended> {
-    let Ended { model, snapshot, events, next_version } = begin;
+) -> Option<CrashedDisk> {
+    let CrashedDisk { model, snapshot, events, next_version } = begin;
     let (recorder, under_way) = (Recorder::new(), UnderWay::default());
     let memory: SharedDevice = Arc::new(MemoryDevice::from_snapshot(&snapshot));
-    let late = Late::by(memory, Delays::short(random.bits()), &under_way);
-    let device = Arc::new(Owned::new(recorder.wrap(Arc::new(late)), &under_way));
+    let late = LateFilter::by(memory, OperationDelays::short(random.bits()), &under_way);
+    let device = Arc::new(DetachedFilter::new(recorder.wrap(Arc::new(late)), &under_way));
     let expectation = expected(&events);
     let events_before = events.len();
-    let own = Random::new(random.bits());
-    let mut running = match Running::open(device, &recorder, options.clone(), own, events, next_version).await {
+    let own = SimulationRandom::new(random.bits());
+    let mut running = match WorkloadStore::open(device, &recorder, options.clone(), own, events, next_version).await {
         Ok(running) => running,
         Err(error) => {
             let violations = vec![format!("the store does not open: {error}")];
-            report.count(place, Verdict { violations, ..Verdict::default() });
+            report.count(place, CrashVerdict { violations, ..CrashVerdict::default() });
             return None;
         }
     };
-    let mut verdict = Verdict::default();
+    let mut verdict = CrashVerdict::default();
     let mut found = Vec::new();
     compare(running.store(), model, &expectation, &mut verdict, |key, version| found.push((key, version))).await;
     report.count(&format!("{place}, opened after a crash"), verdict);
     for (key, version) in found {
         report.rolled_back += u64::from(version.is_some_and(|version| expectation.is_followed(key, version)));
-        running.tell(Event::Found { key, version });
+        running.tell(StoreEvent::Found { key, version });
     }
     let head = running.store().stat().head_epoch;
     let operations = match random.chance(50) {
@@ -192,7 +192,7 @@ async fn link(
     under_way.settle(Some(random.bits())).await;
 
     let crash = CrashOptions { max_per_epoch: 6, seed: random.bits(), ..CrashOptions::default() };
-    let states: Vec<CrashState> = CrashStates::on(&Base::new(snapshot), &recorder.take(), crash).collect();
+    let states: Vec<CrashState> = CrashStates::on(&RecordingBase::new(snapshot), &recorder.take(), crash).collect();
     let count = states.len() as u64;
     // A third of the links end late, when segments were opened, and a third with a torn write; the others end at any
     // moment.
@@ -205,17 +205,17 @@ async fn link(
     let others: Vec<_> = (0..states_per_link).map(|_| &states[random.below(count) as usize]).collect();
     for state in others {
         let known = state.last_mark().map_or(events_before, |mark| mark as usize);
-        let verdict = check(state.device(), state.model, &expected(&events[..known]), Background::Caller).await;
+        let verdict = check(state.device(), state.model, &expected(&events[..known]), BackgroundRuntime::Caller).await;
         report.states += 1;
         report.count(&format!("{place}, {}", state.description), verdict);
     }
     events.truncate(last.last_mark().map_or(events_before, |mark| mark as usize));
-    events.push(Event::Crashed { model: last.model });
-    Some(Ended { model: last.model, snapshot: last.snapshot.clone(), events, next_version })
+    events.push(StoreEvent::Crashed { model: last.model });
+    Some(CrashedDisk { model: last.model, snapshot: last.snapshot.clone(), events, next_version })
 }
 
-fn expected(events: &[Event]) -> Expectation {
-    let mut expectation = Expectation::default();
+fn expected(events: &[StoreEvent]) -> StoreExpectation {
+    let mut expectation = StoreExpectation::default();
     events.iter().for_each(|event| expectation.tell(event));
     expectation
 }

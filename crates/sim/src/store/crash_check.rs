@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nectary_block::{MemoryDevice, SharedDevice};
-use nectary_store::{Background, KeyRef, Object, Store};
+use nectary_store::{BackgroundRuntime, KeyRef, Store, StoredObject};
 
 use crate::crash::CrashModel;
-use crate::store::expectation::{Expectation, RecoveredStore, Version};
+use crate::store::expectation::{ExpectedVersion, RecoveredStore, StoreExpectation};
 use crate::store::workload::{KEYS, open_options};
 use crate::store::{body, primary, variant};
 
 /// The outcome of a check.
 #[derive(Debug, Default)]
-pub struct Verdict {
+pub struct CrashVerdict {
     /// Keys that hit with allowed bytes.
     pub live: u32,
     /// Keys that had to hit.
@@ -30,10 +30,10 @@ pub struct Verdict {
 pub async fn check(
     image: MemoryDevice,
     crash: CrashModel,
-    expectation: &Expectation,
-    background: Background,
-) -> Verdict {
-    let mut verdict = Verdict::default();
+    expectation: &StoreExpectation,
+    background: BackgroundRuntime,
+) -> CrashVerdict {
+    let mut verdict = CrashVerdict::default();
     let device: SharedDevice = Arc::new(image);
     let store = match Store::open(device, open_options(background)).await {
         Ok(store) => store,
@@ -57,8 +57,8 @@ pub async fn check(
 pub async fn compare(
     store: &Store,
     crash: CrashModel,
-    expectation: &Expectation,
-    verdict: &mut Verdict,
+    expectation: &StoreExpectation,
+    verdict: &mut CrashVerdict,
     mut found: impl FnMut(u32, Option<u32>),
 ) {
     let stat = store.stat();
@@ -81,7 +81,7 @@ pub async fn compare(
             found(key, None);
             continue;
         };
-        let is_it = |version: &&Version| {
+        let is_it = |version: &&ExpectedVersion| {
             metadata == version.number.to_le_bytes() && bytes == body(0, key, version.number, version.length)
         };
         if let Some(version) = allowed.versions.iter().find(is_it) {
@@ -106,14 +106,14 @@ pub async fn read(store: &Store, key: KeyRef<'_>) -> Option<(Vec<u8>, Vec<u8>)> 
 }
 
 /// The metadata and the body of an object that was found.
-async fn content(object: Option<Object>) -> Option<(Vec<u8>, Vec<u8>)> {
+async fn content(object: Option<StoredObject>) -> Option<(Vec<u8>, Vec<u8>)> {
     let object = object?;
     let bytes = whole(&object).await?;
     Some((object.metadata().to_vec(), bytes))
 }
 
 /// The whole body of an object; `None` if its read breaks off.
-pub async fn whole(object: &Object) -> Option<Vec<u8>> {
+pub async fn whole(object: &StoredObject) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(object.body_bytes() as usize);
     let mut reader = object.reader(0..u64::MAX);
     while let Some(piece) = reader.next().await {

@@ -8,15 +8,15 @@
 
 use std::collections::HashSet;
 
-use nectary_store::Background;
+use nectary_store::BackgroundRuntime;
 use nectary_store::planted::{Bug, plant};
 
 use crate::crash::{CrashOptions, CrashState, CrashStates, sample};
 use crate::late::in_virtual_time;
-use crate::planted::{Case, Caught};
+use crate::planted::{BugCase, CaughtBug};
 use crate::store::crash_check::check;
-use crate::store::expectation::{Event, Expectation};
-use crate::store::workload::{self, Workload};
+use crate::store::expectation::{StoreEvent, StoreExpectation};
+use crate::store::workload::{self, StoreWorkload};
 
 /// The number of operations of a workload while it is recorded.
 const OPERATIONS: u32 = 40;
@@ -25,7 +25,7 @@ const VIOLATIONS_MAX: usize = 10;
 
 /// The results of a run.
 #[derive(Debug, Default, Clone)]
-pub struct CrashReport {
+pub struct StoreCrashReport {
     /// Workloads done.
     pub workloads: u64,
     /// States checked.
@@ -66,17 +66,17 @@ pub struct CrashRunOptions {
 }
 
 /// Runs workloads and checks their crash states; `progress` gets the results after each workload.
-pub async fn run(options: CrashRunOptions, mut progress: impl FnMut(&CrashReport)) -> CrashReport {
-    let mut report = CrashReport::default();
+pub async fn run(options: CrashRunOptions, mut progress: impl FnMut(&StoreCrashReport)) -> StoreCrashReport {
+    let mut report = StoreCrashReport::default();
     let mut seen = HashSet::new();
     for seed in options.seed..options.seed + options.workloads {
-        let workload = workload::run(seed, OPERATIONS, Background::Threads).await;
+        let workload = workload::run(seed, OPERATIONS, BackgroundRuntime::Threads).await;
         check_states(&workload, &options, &mut seen, &mut report).await;
         report.workloads += 1;
         report.reinserted += workload.reinserted;
         report.tied += workload.tied;
         report.rewritten += workload.rewritten;
-        let is_tag_purge = |event: &&Event| matches!(event, Event::TagPurgeReturned { .. });
+        let is_tag_purge = |event: &&StoreEvent| matches!(event, StoreEvent::TagPurgeReturned { .. });
         report.tag_purges += workload.events.iter().filter(is_tag_purge).count() as u64;
         progress(&report);
     }
@@ -85,10 +85,10 @@ pub async fn run(options: CrashRunOptions, mut progress: impl FnMut(&CrashReport
 
 /// Runs workloads from the seed in `options` on with one bug planted, until a crash state of one of them breaks a
 /// promise.
-pub fn run_planted(bug: Bug, options: CrashRunOptions) -> Option<Caught> {
+pub fn run_planted(bug: Bug, options: CrashRunOptions) -> Option<CaughtBug> {
     (options.seed..options.seed + options.workloads).find_map(|seed| {
         with_planted(bug, async {
-            let workload = workload::run(seed, OPERATIONS, Background::Caller).await;
+            let workload = workload::run(seed, OPERATIONS, BackgroundRuntime::Caller).await;
             let states = crash_states(&workload);
             for number in sample(states.len(), options.states_per_workload) {
                 let caught = check_planted(&workload, &states, number).await;
@@ -103,9 +103,9 @@ pub fn run_planted(bug: Bug, options: CrashRunOptions) -> Option<Caught> {
 
 /// Runs the workload of a case with one bug planted, and checks one crash state: the case's, or state 0 if the case
 /// names none.
-pub fn replay_planted(bug: Bug, case: Case) -> Option<Caught> {
+pub fn replay_planted(bug: Bug, case: BugCase) -> Option<CaughtBug> {
     with_planted(bug, async {
-        let workload = workload::run(case.seed, OPERATIONS, Background::Caller).await;
+        let workload = workload::run(case.seed, OPERATIONS, BackgroundRuntime::Caller).await;
         check_planted(&workload, &crash_states(&workload), case.state.unwrap_or(0) as usize).await
     })
 }
@@ -118,14 +118,14 @@ fn with_planted<T>(bug: Bug, run: impl Future<Output = T>) -> T {
 }
 
 /// Checks only one crash state.
-async fn check_planted(workload: &Workload, states: &[CrashState], number: usize) -> Option<Caught> {
+async fn check_planted(workload: &StoreWorkload, states: &[CrashState], number: usize) -> Option<CaughtBug> {
     let state = states.get(number)?;
-    let mut expectation = Expectation::default();
+    let mut expectation = StoreExpectation::default();
     workload.events[..known(workload, state)].iter().for_each(|event| expectation.tell(event));
-    let verdict = check(state.device(), state.model, &expectation, Background::Caller).await;
+    let verdict = check(state.device(), state.model, &expectation, BackgroundRuntime::Caller).await;
     let first = verdict.violations.first()?;
-    Some(Caught {
-        case: Case { seed: workload.seed, state: Some(number as u64) },
+    Some(CaughtBug {
+        case: BugCase { seed: workload.seed, state: Some(number as u64) },
         broken: format!("{}: {first}", state.description),
         // The account omits the hash of the image, because a superblock contains the time at which it was made.
         account: format!("{} events, {} states, {verdict:?}", workload.events.len(), states.len()),
@@ -133,36 +133,36 @@ async fn check_planted(workload: &Workload, states: &[CrashState], number: usize
 }
 
 /// Returns the crash states of a workload, in an order that depends on its seed.
-fn crash_states(workload: &Workload) -> Vec<CrashState> {
+fn crash_states(workload: &StoreWorkload) -> Vec<CrashState> {
     // States of one epoch are similar: take some of each epoch, spread over the whole recording.
     let options = CrashOptions { max_per_epoch: 8, seed: workload.seed, ..CrashOptions::default() };
     CrashStates::new(workload.base.clone(), &workload.recording, options).collect()
 }
 
 /// Returns the number of a workload's events that had happened in a state.
-fn known(workload: &Workload, state: &CrashState) -> usize {
+fn known(workload: &StoreWorkload, state: &CrashState) -> usize {
     state.last_mark().map_or(workload.events_before, |mark| mark as usize)
 }
 
 async fn check_states(
-    workload: &Workload,
+    workload: &StoreWorkload,
     options: &CrashRunOptions,
     seen: &mut HashSet<u64>,
-    report: &mut CrashReport,
+    report: &mut StoreCrashReport,
 ) {
     let states = crash_states(workload);
-    let mut expectation = Expectation::default();
+    let mut expectation = StoreExpectation::default();
     let mut told = 0;
     for number in sample(states.len(), options.states_per_workload) {
         let state = &states[number];
         let known = known(workload, state);
         if known < told {
-            expectation = Expectation::default();
+            expectation = StoreExpectation::default();
             told = 0;
         }
         workload.events[told..known].iter().for_each(|event| expectation.tell(event));
         told = known;
-        let verdict = check(state.device(), state.model, &expectation, Background::Threads).await;
+        let verdict = check(state.device(), state.model, &expectation, BackgroundRuntime::Threads).await;
         report.states += 1;
         report.demanded += u64::from(verdict.demanded);
         report.neighbours += verdict.neighbours;

@@ -24,7 +24,7 @@ use crate::crash::CrashModel;
 
 /// One version of a key.
 #[derive(Debug, Clone)]
-pub struct Version {
+pub struct ExpectedVersion {
     /// Its number, from which its body is computed.
     pub number: u32,
     /// Length of its body in bytes.
@@ -57,7 +57,7 @@ pub enum AfterCrash {
 /// Something that happened.
 #[allow(missing_docs)] // The names of the fields say what they are.
 #[derive(Debug, Clone)]
-pub enum Event {
+pub enum StoreEvent {
     /// A put or fill began.
     Began { key: u32, version: u32, length: usize, head: u64, tags: u32 },
     /// A version was accepted with a sequence.
@@ -86,7 +86,7 @@ pub enum Event {
 
 #[derive(Debug, Clone, Default)]
 struct KeyHistory {
-    versions: Vec<Version>,
+    versions: Vec<ExpectedVersion>,
     /// For each purge of the key: the number of events before it began, and whether it returned.
     purges: Vec<(usize, bool)>,
     /// The same for each soft purge of the key.
@@ -95,7 +95,7 @@ struct KeyHistory {
 
 /// The history of each key, from which the allowed answers follow.
 #[derive(Debug, Clone, Default)]
-pub struct Expectation {
+pub struct StoreExpectation {
     keys: HashMap<u32, KeyHistory>,
     /// For each purge of a tag: the tag, the number of events before it began, and whether it returned.
     tag_purges: Vec<(u32, usize, bool)>,
@@ -117,21 +117,21 @@ pub struct RecoveredStore {
 
 /// The answers that a key may give.
 #[derive(Debug, Clone)]
-pub struct Allowed {
+pub struct AllowedAnswers {
     /// Versions that a hit may have.
-    pub versions: Vec<Version>,
+    pub versions: Vec<ExpectedVersion>,
     /// Whether a get of the key must hit.
     pub must_hit: bool,
 }
 
-impl Expectation {
+impl StoreExpectation {
     /// Reports an event.
-    pub fn tell(&mut self, event: &Event) {
+    pub fn tell(&mut self, event: &StoreEvent) {
         self.events += 1;
         let now = self.events;
         match *event {
-            Event::Began { key, version, length, head, tags } => {
-                self.keys.entry(key).or_default().versions.push(Version {
+            StoreEvent::Began { key, version, length, head, tags } => {
+                self.keys.entry(key).or_default().versions.push(ExpectedVersion {
                     number: version,
                     length,
                     began: now,
@@ -143,7 +143,7 @@ impl Expectation {
                     after_crash: None,
                 })
             }
-            Event::Accepted { key, version, sequence, admitted } => {
+            StoreEvent::Accepted { key, version, sequence, admitted } => {
                 if let Some(history) = self.keys.get_mut(&key) {
                     if let Some(found) = history.versions.iter_mut().find(|candidate| candidate.number == version) {
                         found.sequence = Some(sequence);
@@ -153,37 +153,37 @@ impl Expectation {
                     history.versions.sort_by_key(|version| version.sequence.unwrap_or(u64::MAX));
                 }
             }
-            Event::PurgeBegan { key } => self.keys.entry(key).or_default().purges.push((now, false)),
-            Event::PurgeReturned { key } => {
+            StoreEvent::PurgeBegan { key } => self.keys.entry(key).or_default().purges.push((now, false)),
+            StoreEvent::PurgeReturned { key } => {
                 if let Some(purge) = self.keys.entry(key).or_default().purges.last_mut() {
                     purge.1 = true;
                 }
             }
-            Event::SoftPurgeBegan { key } => self.keys.entry(key).or_default().soft_purges.push((now, false)),
-            Event::SoftPurgeReturned { key } => {
+            StoreEvent::SoftPurgeBegan { key } => self.keys.entry(key).or_default().soft_purges.push((now, false)),
+            StoreEvent::SoftPurgeReturned { key } => {
                 if let Some(purge) = self.keys.entry(key).or_default().soft_purges.last_mut() {
                     purge.1 = true;
                 }
             }
-            Event::TagPurgeBegan { tag } => self.tag_purges.push((tag, now, false)),
-            Event::TagPurgeReturned { tag } => {
+            StoreEvent::TagPurgeBegan { tag } => self.tag_purges.push((tag, now, false)),
+            StoreEvent::TagPurgeReturned { tag } => {
                 if let Some(purge) = self.tag_purges.iter_mut().rev().find(|purge| purge.0 == tag) {
                     purge.2 = true;
                 }
             }
-            Event::Sequences { written, flushed } => {
+            StoreEvent::Sequences { written, flushed } => {
                 self.written = self.written.max(written);
                 self.flushed = self.flushed.max(flushed);
             }
-            Event::Crashed { model } => self.written = self.durable(model),
-            Event::Found { key, version } => {
+            StoreEvent::Crashed { model } => self.written = self.durable(model),
+            StoreEvent::Found { key, version } => {
                 for known in self.keys.get_mut(&key).into_iter().flat_map(|history| &mut history.versions) {
                     let is_it = Some(known.number) == version;
                     known.after_crash = Some(if is_it { AfterCrash::Found } else { AfterCrash::Gone });
                     known.uncertain &= !is_it;
                 }
             }
-            Event::Reopened { recovered } => {
+            StoreEvent::Reopened { recovered } => {
                 for version in self.keys.values_mut().flat_map(|history| &mut history.versions) {
                     version.uncertain |= version.sequence.is_none_or(|sequence| sequence > recovered);
                 }
@@ -200,7 +200,7 @@ impl Expectation {
     /// Whether a later version of a key was accepted than this one.
     pub fn is_followed(&self, key: u32, version: u32) -> bool {
         let versions = self.keys.get(&key).map_or(&[][..], |history| &history.versions);
-        let accepted = |later: &Version| later.sequence.is_some() && later.after_crash.is_none();
+        let accepted = |later: &ExpectedVersion| later.sequence.is_some() && later.after_crash.is_none();
         let at = versions.iter().position(|known| known.number == version);
         at.is_some_and(|at| versions[at + 1..].iter().any(accepted))
     }
@@ -215,32 +215,34 @@ impl Expectation {
 
     /// Whether a version of a key may be found with this staleness. A soft purge that did not return may have no
     /// effect.
-    pub fn may_be_stale(&self, key: u32, version: &Version, is_stale: bool) -> bool {
+    pub fn may_be_stale(&self, key: u32, version: &ExpectedVersion, is_stale: bool) -> bool {
         let purges = self.keys.get(&key).map_or(&[][..], |history| &history.soft_purges);
         let mut later = purges.iter().filter(|(began, _)| version.began < *began);
         if is_stale { later.next().is_some() } else { !later.any(|(_, returned)| *returned) }
     }
 
     /// The possible answers of `key` after a crash.
-    pub fn allowed(&self, key: u32, crash: CrashModel, store: RecoveredStore) -> Allowed {
-        let Some(history) = self.keys.get(&key) else { return Allowed { versions: Vec::new(), must_hit: false } };
-        let tag_purged = |version: &Version, all: bool| {
+    pub fn allowed(&self, key: u32, crash: CrashModel, store: RecoveredStore) -> AllowedAnswers {
+        let Some(history) = self.keys.get(&key) else {
+            return AllowedAnswers { versions: Vec::new(), must_hit: false };
+        };
+        let tag_purged = |version: &ExpectedVersion, all: bool| {
             self.tag_purges.iter().any(|&(tag, began, returned)| {
                 (returned || all) && version.tags & 1 << tag != 0 && version.began < began
             })
         };
-        let key_purged = |version: &Version, all: bool| {
+        let key_purged = |version: &ExpectedVersion, all: bool| {
             history.purges.iter().any(|&(began, returned)| (returned || all) && version.began < began)
         };
-        let purged = |version: &Version| key_purged(version, false) || tag_purged(version, false);
-        let maybe_purged = |version: &Version| key_purged(version, true) || tag_purged(version, true);
-        let is_written = |version: &Version, through: u64| {
+        let purged = |version: &ExpectedVersion| key_purged(version, false) || tag_purged(version, false);
+        let maybe_purged = |version: &ExpectedVersion| key_purged(version, true) || tag_purged(version, true);
+        let is_written = |version: &ExpectedVersion, through: u64| {
             version.after_crash == Some(AfterCrash::Found) || version.sequence.is_some_and(|at| at <= through)
         };
-        let is_gone = |version: &Version| version.after_crash == Some(AfterCrash::Gone);
-        let certain = |version: &Version| !version.uncertain && is_written(version, store.sequence);
+        let is_gone = |version: &ExpectedVersion| version.after_crash == Some(AfterCrash::Gone);
+        let certain = |version: &ExpectedVersion| !version.uncertain && is_written(version, store.sequence);
         let oldest = history.versions.iter().rposition(&certain).unwrap_or(0);
-        let versions: Vec<Version> = history.versions[oldest.min(history.versions.len())..]
+        let versions: Vec<ExpectedVersion> = history.versions[oldest.min(history.versions.len())..]
             .iter()
             .filter(|version| !purged(version) && !is_gone(version))
             .cloned()
@@ -256,7 +258,7 @@ impl Expectation {
                 && !maybe_purged(version)
                 && version.head + store.segment_count > store.head + 3
         });
-        Allowed { versions, must_hit }
+        AllowedAnswers { versions, must_hit }
     }
 }
 
@@ -266,22 +268,23 @@ mod tests {
 
     const STORE: RecoveredStore = RecoveredStore { sequence: 15, head: 1, segment_count: 10 };
 
-    fn put(expectation: &mut Expectation, version: u32, sequence: u64) {
+    fn put(expectation: &mut StoreExpectation, version: u32, sequence: u64) {
         put_tagged(expectation, version, sequence, 0);
     }
 
-    fn put_tagged(expectation: &mut Expectation, version: u32, sequence: u64, tags: u32) {
-        expectation.tell(&Event::Began { key: 1, version, length: 1, head: 1, tags });
-        expectation.tell(&Event::Accepted { key: 1, version, sequence, admitted: true });
+    fn put_tagged(expectation: &mut StoreExpectation, version: u32, sequence: u64, tags: u32) {
+        expectation.tell(&StoreEvent::Began { key: 1, version, length: 1, head: 1, tags });
+        expectation.tell(&StoreEvent::Accepted { key: 1, version, sequence, admitted: true });
     }
 
-    fn numbers(allowed: &Allowed) -> Vec<u32> {
+    fn numbers(allowed: &AllowedAnswers) -> Vec<u32> {
         allowed.versions.iter().map(|version| version.number).collect()
     }
 
+    /// The last version at or below the recovered sequence may hit, and each later one.
     #[test]
-    fn last_version_below_the_recovered_sequence_or_later_may_hit() {
-        let mut expectation = Expectation::default();
+    fn recovered_or_later_version_may_hit() {
+        let mut expectation = StoreExpectation::default();
         put(&mut expectation, 1, 5);
         put(&mut expectation, 2, 10);
         put(&mut expectation, 3, 20);
@@ -290,106 +293,112 @@ mod tests {
         assert!(allowed.must_hit);
     }
 
+    /// An object that was not admitted need not hit, but what it replaced must not hit.
     #[test]
-    fn what_was_not_admitted_hides_what_it_replaced_and_is_not_demanded() {
-        let mut expectation = Expectation::default();
+    fn unadmitted_put_hides_replaced_version() {
+        let mut expectation = StoreExpectation::default();
         put(&mut expectation, 1, 5);
-        expectation.tell(&Event::Began { key: 1, version: 2, length: 1, head: 1, tags: 0 });
-        expectation.tell(&Event::Accepted { key: 1, version: 2, sequence: 10, admitted: false });
+        expectation.tell(&StoreEvent::Began { key: 1, version: 2, length: 1, head: 1, tags: 0 });
+        expectation.tell(&StoreEvent::Accepted { key: 1, version: 2, sequence: 10, admitted: false });
         let allowed = expectation.allowed(1, CrashModel::Process, STORE);
         assert_eq!((numbers(&allowed), allowed.must_hit), (vec![2], false));
     }
 
+    /// A purge in progress may already have removed the object.
     #[test]
-    fn purged_versions_must_not_hit_and_a_purge_under_way_may_have_killed() {
-        let mut expectation = Expectation::default();
+    fn purged_version_must_not_hit() {
+        let mut expectation = StoreExpectation::default();
         put(&mut expectation, 1, 5);
-        expectation.tell(&Event::PurgeBegan { key: 1 });
+        expectation.tell(&StoreEvent::PurgeBegan { key: 1 });
         let allowed = expectation.allowed(1, CrashModel::Process, STORE);
         assert_eq!((numbers(&allowed), allowed.must_hit), (vec![1], false));
-        expectation.tell(&Event::PurgeReturned { key: 1 });
+        expectation.tell(&StoreEvent::PurgeReturned { key: 1 });
         let allowed = expectation.allowed(1, CrashModel::Process, STORE);
         assert_eq!((numbers(&allowed), allowed.must_hit), (vec![], false));
     }
 
     #[test]
     fn soft_purges_make_earlier_versions_stale() {
-        let mut expectation = Expectation::default();
+        let mut expectation = StoreExpectation::default();
         put(&mut expectation, 1, 5);
-        expectation.tell(&Event::SoftPurgeBegan { key: 1 });
+        expectation.tell(&StoreEvent::SoftPurgeBegan { key: 1 });
         let older = expectation.keys[&1].versions[0].clone();
-        let may = |expectation: &Expectation, version: &Version| {
+        let may = |expectation: &StoreExpectation, version: &ExpectedVersion| {
             [false, true].map(|is_stale| expectation.may_be_stale(1, version, is_stale))
         };
         assert_eq!(may(&expectation, &older), [true, true]);
-        expectation.tell(&Event::SoftPurgeReturned { key: 1 });
+        expectation.tell(&StoreEvent::SoftPurgeReturned { key: 1 });
         put(&mut expectation, 2, 8);
         let newer = expectation.keys[&1].versions[1].clone();
         assert_eq!((may(&expectation, &older), may(&expectation, &newer)), ([false, true], [true, false]));
         assert_eq!(numbers(&expectation.allowed(1, CrashModel::Process, STORE)), [2]);
     }
 
+    /// What an earlier crash may have lost need not be found after the next one.
     #[test]
-    fn what_an_earlier_crash_may_have_lost_is_not_demanded() {
-        let mut expectation = Expectation::default();
+    fn earlier_lost_version_not_demanded() {
+        let mut expectation = StoreExpectation::default();
         put(&mut expectation, 1, 5);
         put(&mut expectation, 2, 8);
-        expectation.tell(&Event::Reopened { recovered: 6 });
+        expectation.tell(&StoreEvent::Reopened { recovered: 6 });
         let allowed = expectation.allowed(1, CrashModel::Process, STORE);
         assert_eq!((numbers(&allowed), allowed.must_hit), (vec![1, 2], true));
     }
 
+    /// A version that was not found after a crash must not come back.
     #[test]
-    fn what_was_found_after_a_crash_stays_and_what_was_not_stays_away() {
-        let mut expectation = Expectation::default();
+    fn found_version_stays_after_crash() {
+        let mut expectation = StoreExpectation::default();
         put(&mut expectation, 1, 5);
         put(&mut expectation, 2, 8);
         put(&mut expectation, 3, 9);
-        expectation.tell(&Event::Sequences { written: 9, flushed: 5 });
-        expectation.tell(&Event::Crashed { model: CrashModel::Power });
+        expectation.tell(&StoreEvent::Sequences { written: 9, flushed: 5 });
+        expectation.tell(&StoreEvent::Crashed { model: CrashModel::Power });
         assert_eq!(expectation.durable(CrashModel::Process), 5);
-        expectation.tell(&Event::Reopened { recovered: 6 });
-        expectation.tell(&Event::Found { key: 1, version: Some(2) });
+        expectation.tell(&StoreEvent::Reopened { recovered: 6 });
+        expectation.tell(&StoreEvent::Found { key: 1, version: Some(2) });
         let later = RecoveredStore { sequence: 7, ..STORE };
         let allowed = expectation.allowed(1, CrashModel::Power, later);
         assert_eq!((numbers(&allowed), allowed.must_hit), (vec![2], true));
-        expectation.tell(&Event::Found { key: 1, version: None });
+        expectation.tell(&StoreEvent::Found { key: 1, version: None });
         let allowed = expectation.allowed(1, CrashModel::Power, later);
         assert_eq!((numbers(&allowed), allowed.must_hit), (vec![], false));
     }
 
+    /// An object need not hit if the ring may have overwritten it.
     #[test]
-    fn what_the_ring_may_have_overtaken_is_not_demanded() {
-        let mut expectation = Expectation::default();
+    fn overwritten_version_not_demanded() {
+        let mut expectation = StoreExpectation::default();
         put(&mut expectation, 1, 5);
         let far = RecoveredStore { head: 9, ..STORE };
         assert!(!expectation.allowed(1, CrashModel::Process, far).must_hit);
     }
 
+    /// Versions that a purged version had replaced neither may hit nor must hit.
     #[test]
-    fn purged_tag_kills_versions_that_have_it_and_nothing_they_replaced_may_or_must_hit() {
-        let mut expectation = Expectation::default();
+    fn tag_purge_hides_tagged_versions() {
+        let mut expectation = StoreExpectation::default();
         put_tagged(&mut expectation, 1, 5, 0b01);
         put_tagged(&mut expectation, 2, 10, 0b10);
-        expectation.tell(&Event::Sequences { written: 12, flushed: 12 });
-        expectation.tell(&Event::TagPurgeBegan { tag: 0 });
-        expectation.tell(&Event::TagPurgeReturned { tag: 0 });
+        expectation.tell(&StoreEvent::Sequences { written: 12, flushed: 12 });
+        expectation.tell(&StoreEvent::TagPurgeBegan { tag: 0 });
+        expectation.tell(&StoreEvent::TagPurgeReturned { tag: 0 });
         let allowed = expectation.allowed(1, CrashModel::Power, STORE);
         assert_eq!((numbers(&allowed), allowed.must_hit), (vec![2], true));
         put_tagged(&mut expectation, 3, 20, 0b10);
-        expectation.tell(&Event::TagPurgeBegan { tag: 1 });
+        expectation.tell(&StoreEvent::TagPurgeBegan { tag: 1 });
         let allowed = expectation.allowed(1, CrashModel::Power, STORE);
         assert_eq!((numbers(&allowed), allowed.must_hit), (vec![2, 3], false));
-        expectation.tell(&Event::TagPurgeReturned { tag: 1 });
+        expectation.tell(&StoreEvent::TagPurgeReturned { tag: 1 });
         let allowed = expectation.allowed(1, CrashModel::Power, STORE);
         assert_eq!((numbers(&allowed), allowed.must_hit), (vec![], false), "not even version 1, whose tag is another");
         // The version that was purged by tag may still exist, so the version that it replaced may hit, but need not.
-        let mut expectation = Expectation::default();
+        let mut expectation = StoreExpectation::default();
         put_tagged(&mut expectation, 1, 5, 0);
         put_tagged(&mut expectation, 2, 20, 0b10);
-        expectation.tell(&Event::Sequences { written: 12, flushed: 12 });
-        expectation.tell(&Event::TagPurgeBegan { tag: 1 });
-        expectation.tell(&Event::TagPurgeReturned { tag: 1 });
+        expectation.tell(&StoreEvent::Sequences { written: 12, flushed: 12 });
+        expectation.tell(&StoreEvent::TagPurgeBegan { tag: 1 });
+        expectation.tell(&StoreEvent::TagPurgeReturned { tag: 1 });
         let allowed = expectation.allowed(1, CrashModel::Power, STORE);
         assert_eq!((numbers(&allowed), allowed.must_hit), (vec![1], false));
     }

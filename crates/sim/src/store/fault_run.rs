@@ -20,19 +20,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use nectary_block::{ErrorKind, Filter, IoFuture, MemoryDevice, Operation, Request, SharedDevice};
+use nectary_block::{DeviceErrorKind, DeviceOperation, DeviceRequest, Filter, IoFuture, MemoryDevice, SharedDevice};
 use nectary_store::planted::{Bug, plant};
-use nectary_store::{Background, CreateOptions, KeyRef, OpenOptions, Store};
+use nectary_store::{BackgroundRuntime, CreateOptions, KeyRef, OpenOptions, Store};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::crash::CrashModel;
-use crate::late::{Delays, Late, Owned, UnderWay, in_virtual_time};
-use crate::planted::{Case, Caught};
-use crate::random::Random;
-use crate::store::crash_check::{Verdict, compare};
-use crate::store::expectation::{Event, Expectation, RecoveredStore};
-use crate::store::unreadable::Areas;
+use crate::late::{DetachedFilter, LateFilter, OperationDelays, UnderWay, in_virtual_time};
+use crate::planted::{BugCase, CaughtBug};
+use crate::random::SimulationRandom;
+use crate::store::crash_check::{CrashVerdict, compare};
+use crate::store::expectation::{RecoveredStore, StoreEvent, StoreExpectation};
+use crate::store::unreadable::ImageAreas;
 use crate::store::workload::{KEYS, SEGMENT_BYTES, STORE_BYTES, open_options};
 use crate::store::{body, primary, variant};
 
@@ -48,7 +48,7 @@ const RECOVERY_MAX: Duration = Duration::from_secs(5);
 /// The largest number of violations that are described.
 const VIOLATIONS_MAX: usize = 10;
 /// The kinds of operations that may be silent.
-const KINDS: [Operation; 3] = [Operation::Read, Operation::Write, Operation::Flush];
+const KINDS: [DeviceOperation; 3] = [DeviceOperation::Read, DeviceOperation::Write, DeviceOperation::Flush];
 
 /// The results of many runs.
 #[derive(Debug, Default, Clone)]
@@ -89,31 +89,31 @@ pub fn run(seed: u64, runs: u64, mut progress: impl FnMut(&FaultReport)) -> Faul
 }
 
 /// Runs one seed with a planted bug.
-pub fn replay_planted(bug: Bug, seed: u64) -> Option<Caught> {
+pub fn replay_planted(bug: Bug, seed: u64) -> Option<CaughtBug> {
     plant(Some(bug));
     let report = run(seed, 1, |_| {});
     plant(None);
     let broken = report.violations.first()?.clone();
-    Some(Caught { case: Case::of_seed(seed), broken, account: format!("{report:?}") })
+    Some(CaughtBug { case: BugCase::of_seed(seed), broken, account: format!("{report:?}") })
 }
 
 /// The faults of a device.
 #[derive(Clone)]
-struct Faults {
+struct DeviceFaults {
     /// The bytes that cannot be read.
     unreadable: Range<u64>,
     failed_reads: Arc<AtomicU64>,
     /// The kinds of operations that are not answered now.
-    silent: watch::Sender<Vec<Operation>>,
-    random: Arc<std::sync::Mutex<Random>>,
+    silent: watch::Sender<Vec<DeviceOperation>>,
+    random: Arc<std::sync::Mutex<SimulationRandom>>,
 }
 
-struct Faulty {
+struct DeviceFaultFilter {
     inner: SharedDevice,
-    faults: Faults,
+    faults: DeviceFaults,
 }
 
-impl Filter for Faulty {
+impl Filter for DeviceFaultFilter {
     fn inner(&self) -> &SharedDevice {
         &self.inner
     }
@@ -124,20 +124,20 @@ impl Filter for Faulty {
 
     fn around<T: Send + 'static>(
         &self,
-        request: Request,
+        request: DeviceRequest,
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
-        let Request { offset, length, .. } = request;
+        let DeviceRequest { offset, length, .. } = request;
         let unreadable = &self.faults.unreadable;
-        if request.operation == Operation::Read && offset < unreadable.end && unreadable.start < offset + length {
+        if request.operation == DeviceOperation::Read && offset < unreadable.end && unreadable.start < offset + length {
             self.faults.failed_reads.fetch_add(1, Ordering::Relaxed);
-            let error = request.error(ErrorKind::Io, || self.spec(), "this place cannot be read".to_owned());
+            let error = request.error(DeviceErrorKind::Io, || self.spec(), "this place cannot be read".to_owned());
             return Box::pin(std::future::ready(Err(error)));
         }
         let (inner, mut silent) = (self.inner.clone(), self.faults.silent.subscribe());
         let takes_effect = self.faults.random.lock().expect("no draw panics").chance(50);
         Box::pin(async move {
-            let is_silent = |silent: &Vec<Operation>| silent.contains(&request.operation);
+            let is_silent = |silent: &Vec<DeviceOperation>| silent.contains(&request.operation);
             if takes_effect {
                 let result = operation(&inner).await;
                 let _ = silent.wait_for(|silent| !is_silent(silent)).await;
@@ -150,44 +150,44 @@ impl Filter for Faulty {
 }
 
 /// A store, its device, and what is known of it.
-struct World {
+struct StoreFaultWorld {
     seed: u64,
-    random: Random,
+    random: SimulationRandom,
     memory: Arc<MemoryDevice>,
     under_way: UnderWay,
-    faults: Faults,
+    faults: DeviceFaults,
     /// Whether the device is silent at times, and no place is unreadable.
     is_silence: bool,
-    expectation: Expectation,
+    expectation: StoreExpectation,
     next_version: u32,
     /// When the last silence ended.
     answers_since: Instant,
 }
 
 async fn one(seed: u64, report: &mut FaultReport) {
-    let mut random = Random::new(seed);
+    let mut random = SimulationRandom::new(seed);
     let memory = Arc::new(MemoryDevice::new(STORE_BYTES));
     let create =
         CreateOptions { size_bytes: STORE_BYTES, segment_bytes: Some(SEGMENT_BYTES), seed: Some(seed), force: true };
     Store::create(memory.clone(), &create).await.expect("a store is made");
     let is_silence = seed.is_multiple_of(2);
-    let segments = Areas::of(&memory.image()).segments;
+    let segments = ImageAreas::of(&memory.image()).segments;
     let start = segments.start + random.below((segments.end - segments.start) / 4096) * 4096;
     let unreadable = if is_silence { 0..0 } else { start..start + 4096 * (1 + random.below(12)) };
-    let faults = Faults {
+    let faults = DeviceFaults {
         unreadable,
         failed_reads: Arc::default(),
         silent: watch::Sender::new(Vec::new()),
-        random: Arc::new(std::sync::Mutex::new(Random::new(random.bits()))),
+        random: Arc::new(std::sync::Mutex::new(SimulationRandom::new(random.bits()))),
     };
-    let mut world = World {
+    let mut world = StoreFaultWorld {
         seed,
         random,
         memory,
         under_way: UnderWay::default(),
         faults,
         is_silence,
-        expectation: Expectation::default(),
+        expectation: StoreExpectation::default(),
         next_version: 0,
         answers_since: Instant::now(),
     };
@@ -201,7 +201,7 @@ async fn one(seed: u64, report: &mut FaultReport) {
     report.failed_reads += world.faults.failed_reads.load(Ordering::Relaxed);
 }
 
-impl World {
+impl StoreFaultWorld {
     fn breaks(&self, report: &mut FaultReport, violation: String) {
         report.violation_count += 1;
         if report.violations.len() < VIOLATIONS_MAX {
@@ -212,22 +212,22 @@ impl World {
     /// Opens the store, does operations, and ends the store.
     async fn live(&mut self, life: u64, report: &mut FaultReport) {
         self.under_way = UnderWay::default();
-        let late = Late::by(self.memory.clone(), Delays::short(self.random.bits()), &self.under_way);
-        let faulty = Faulty { inner: Arc::new(late), faults: self.faults.clone() };
-        let device: SharedDevice = Arc::new(Owned::new(Arc::new(faulty), &self.under_way));
+        let late = LateFilter::by(self.memory.clone(), OperationDelays::short(self.random.bits()), &self.under_way);
+        let faulty = DeviceFaultFilter { inner: Arc::new(late), faults: self.faults.clone() };
+        let device: SharedDevice = Arc::new(DetachedFilter::new(Arc::new(faulty), &self.under_way));
         let options = OpenOptions {
             objects_bytes_max: Some(48 << 10),
             device_deadline: Some(DEADLINE),
             warm_up: self.random.chance(50),
-            ..open_options(Background::Caller)
+            ..open_options(BackgroundRuntime::Caller)
         };
         let store = match Store::open(device, options).await {
             Ok(store) => store,
             Err(error) => return self.breaks(report, format!("life {life}: the store does not open: {error}")),
         };
-        self.expectation.tell(&Event::Reopened { recovered: store.sequences().written.0 });
+        self.expectation.tell(&StoreEvent::Reopened { recovered: store.sequences().written.0 });
         if self.is_silence {
-            let mut verdict = Verdict::default();
+            let mut verdict = CrashVerdict::default();
             let mut found = Vec::new();
             let expectation = &self.expectation;
             compare(&store, CrashModel::Process, expectation, &mut verdict, |key, version| found.push((key, version)))
@@ -238,7 +238,7 @@ impl World {
                 self.breaks(report, format!("life {life}, opened: {violation}"));
             }
             for (key, version) in found {
-                self.expectation.tell(&Event::Found { key, version });
+                self.expectation.tell(&StoreEvent::Found { key, version });
             }
         } else {
             for key in 0..KEYS {
@@ -249,7 +249,7 @@ impl World {
         let mut silent_for = 0;
         for _ in 0..operations {
             if self.is_silence && silent_for == 0 && self.random.chance(5) {
-                let kinds: Vec<Operation> = KINDS.into_iter().filter(|_| self.random.chance(60)).collect();
+                let kinds: Vec<DeviceOperation> = KINDS.into_iter().filter(|_| self.random.chance(60)).collect();
                 self.faults.silent.send_replace(kinds);
                 silent_for = 1 + self.random.below(12);
                 report.silences += 1;
@@ -281,7 +281,7 @@ impl World {
         }
         let sequences = store.sequences();
         let (written, flushed) = (sequences.written.0, sequences.flushed.0);
-        self.expectation.tell(&Event::Sequences { written, flushed });
+        self.expectation.tell(&StoreEvent::Sequences { written, flushed });
         drop(store);
         self.faults.silent.send_replace(Vec::new());
         self.answers_since = Instant::now();
@@ -312,11 +312,11 @@ impl World {
                 "get"
             }
             80..=89 => {
-                self.expectation.tell(&Event::PurgeBegan { key });
+                self.expectation.tell(&StoreEvent::PurgeBegan { key });
                 let is_purged = store.purge_key(&primary(key)).await.is_ok();
                 report.purges[usize::from(!is_purged)] += 1;
                 if is_purged {
-                    self.expectation.tell(&Event::PurgeReturned { key });
+                    self.expectation.tell(&StoreEvent::PurgeReturned { key });
                 }
                 "purge"
             }
@@ -335,11 +335,11 @@ impl World {
             _ => self.random.below(4096),
         } as usize;
         let head = store.stat().head_epoch;
-        self.expectation.tell(&Event::Began { key, version, length, head, tags: 0 });
+        self.expectation.tell(&StoreEvent::Began { key, version, length, head, tags: 0 });
         let (name, metadata) = (primary(key), version.to_le_bytes().to_vec());
         let bytes = body(0, key, version, length);
         if let Ok(sequence) = store.put(KeyRef::new(&name, variant(key)), metadata.into(), bytes.into()).await {
-            self.expectation.tell(&Event::Accepted { key, version, sequence: sequence.0, admitted: true });
+            self.expectation.tell(&StoreEvent::Accepted { key, version, sequence: sequence.0, admitted: true });
         }
     }
 

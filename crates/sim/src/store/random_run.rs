@@ -9,18 +9,18 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nectary_block::{BlockDevice, Buffer, Context, MemoryDevice, SharedDevice, WriteFlags, read as read_device};
+use nectary_block::{BlockDevice, Buffer, IoContext, MemoryDevice, SharedDevice, WriteFlags, read as read_device};
 use nectary_store::planted::{Bug, plant};
 use nectary_store::{
-    AdmissionOptions, AdmitRule, Background, ClusterRead, CreateOptions, FillRole, IndexLoading, KeyRef, OpenOptions,
-    Store, WriteBudget,
+    AdmissionOptions, AdmitRule, BackgroundRuntime, ClusterRead, CreateOptions, FillRole, IndexLoading, KeyRef,
+    OpenOptions, Store, WriteBudget,
 };
 
 use tokio::time::Instant;
 
-use crate::late::{Late, Owned, UnderWay, in_virtual_time};
-use crate::planted::{Case, Caught};
-use crate::random::Random;
+use crate::late::{DetachedFilter, LateFilter, UnderWay, in_virtual_time};
+use crate::planted::{BugCase, CaughtBug};
+use crate::random::SimulationRandom;
 use crate::store::{body, primary, tag, variant};
 
 mod soft_purges;
@@ -53,7 +53,7 @@ pub struct RunOptions {
     pub is_late: bool,
     /// Where the store's background work runs. On the caller's thread and in virtual time a seed repeats a run; with
     /// threads it does not, because their timing varies.
-    pub background: Background,
+    pub background: BackgroundRuntime,
     /// Whether to stop at the first difference.
     pub stops_at_difference: bool,
     /// Whether the model expects a version that was never put, to show that the comparison can fail.
@@ -108,7 +108,7 @@ pub struct RunReport {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Expected {
+struct ExpectedObject {
     version: u32,
     sequence: u64,
     length: u32,
@@ -124,14 +124,14 @@ struct Expected {
     confirmed_sequence: u64,
 }
 
-struct Run {
-    random: Random,
+struct RandomStoreRun {
+    random: SimulationRandom,
     memory: Arc<MemoryDevice>,
     under_way: UnderWay,
     store: Option<Store>,
-    expected: Vec<Expected>,
+    expected: Vec<ExpectedObject>,
     /// For each key, the versions that were replaced since the last restart, oldest first.
-    replaced: HashMap<u32, Vec<Expected>>,
+    replaced: HashMap<u32, Vec<ExpectedObject>>,
     /// Keys whose current version a restart may have lost.
     uncertain: HashSet<u32>,
     version: u32,
@@ -152,14 +152,14 @@ pub async fn run(options: RunOptions, mut progress: impl FnMut(u64)) -> RunRepor
     let create = CreateOptions { seed: Some(options.seed), ..CreateOptions::default() };
     Store::create(device.clone(), &create).await.expect("a store is made");
     let store = Store::open(device, open_options(0, options.background)).await.expect("a new store opens");
-    let mut run = Run {
-        random: Random::new(options.seed),
+    let mut run = RandomStoreRun {
+        random: SimulationRandom::new(options.seed),
         memory,
         under_way,
         segment_count: store.stat().segment_count,
         whole_bytes_max: store.stat().whole_bytes_max,
         store: Some(store),
-        expected: vec![Expected::default(); options.keys as usize],
+        expected: vec![ExpectedObject::default(); options.keys as usize],
         replaced: HashMap::new(),
         uncertain: HashSet::new(),
         version: 0,
@@ -183,36 +183,36 @@ pub async fn run(options: RunOptions, mut progress: impl FnMut(u64)) -> RunRepor
 
 /// The bugs planted to show that the comparison can fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Plant {
+pub enum RandomRunBug {
     /// The model expects a version that was never put.
     WrongModel,
     /// A bug of the store.
     Bug(Bug),
 }
 
-impl Plant {
+impl RandomRunBug {
     /// Returns all bugs that can be planted.
-    pub fn all() -> Vec<Plant> {
+    pub fn all() -> Vec<RandomRunBug> {
         let bugs = Bug::RUNNING.into_iter().chain(Bug::ADMISSION);
-        [Plant::WrongModel].into_iter().chain(bugs.map(Plant::Bug)).collect()
+        [RandomRunBug::WrongModel].into_iter().chain(bugs.map(RandomRunBug::Bug)).collect()
     }
 
     /// The printed name.
     pub fn name(self) -> &'static str {
         match self {
-            Plant::WrongModel => "a model that expects a version never put",
-            Plant::Bug(bug) => bug.name(),
+            RandomRunBug::WrongModel => "a model that expects a version never put",
+            RandomRunBug::Bug(bug) => bug.name(),
         }
     }
 }
 
 /// Runs seeds from `seed` on with a planted defect, until an answer differs.
-pub fn run_planted(plant: Plant, seed: u64, runs: u64) -> Option<Caught> {
+pub fn run_planted(plant: RandomRunBug, seed: u64, runs: u64) -> Option<CaughtBug> {
     (seed..seed + runs).find_map(|seed| replay_planted(plant, seed))
 }
 
 /// Runs one seed with a planted defect.
-pub fn replay_planted(planted: Plant, seed: u64) -> Option<Caught> {
+pub fn replay_planted(planted: RandomRunBug, seed: u64) -> Option<CaughtBug> {
     let options = RunOptions {
         seed,
         // This many operations take several lives with each rule of admission and each way to read.
@@ -222,17 +222,17 @@ pub fn replay_planted(planted: Plant, seed: u64) -> Option<Caught> {
         damage_per_restart: 0,
         store_bytes: 64 << 20,
         is_late: false,
-        background: Background::Caller,
+        background: BackgroundRuntime::Caller,
         stops_at_difference: true,
-        plant_wrong_model: planted == Plant::WrongModel,
+        plant_wrong_model: planted == RandomRunBug::WrongModel,
     };
-    if let Plant::Bug(bug) = planted {
+    if let RandomRunBug::Bug(bug) = planted {
         plant(Some(bug));
     }
     let report = in_virtual_time(run(options, |_| {}));
     plant(None);
     let broken = report.differences.first()?.clone();
-    Some(Caught { case: Case::of_seed(seed), broken, account: format!("{report:?}") })
+    Some(CaughtBug { case: BugCase::of_seed(seed), broken, account: format!("{report:?}") })
 }
 
 /// Returns the page with which a key is put.
@@ -241,7 +241,7 @@ fn page_of(key: u32) -> u32 {
 }
 
 /// Returns the options for the opening after so many restarts: the size of reads and the rules of admission change.
-fn open_options(restarts: u64, background: Background) -> OpenOptions {
+fn open_options(restarts: u64, background: BackgroundRuntime) -> OpenOptions {
     let write_delay = Duration::from_millis(50);
     let cluster_read = [ClusterRead::Cluster, ClusterRead::Auto, ClusterRead::Object][(restarts % 3) as usize];
     let (reinsert_percent, rewrite_percent) = [(10, 20), (0, 100), (10, 100), (0, 20)][(restarts % 4) as usize];
@@ -258,8 +258,8 @@ fn device_of(memory: &Arc<MemoryDevice>, under_way: &UnderWay, options: &RunOpti
     if !options.is_late {
         return memory.clone();
     }
-    let late = Late::new(memory.clone(), options.seed ^ restarts, under_way);
-    Arc::new(Owned::new(Arc::new(late), under_way))
+    let late = LateFilter::new(memory.clone(), options.seed ^ restarts, under_way);
+    Arc::new(DetachedFilter::new(Arc::new(late), under_way))
 }
 
 /// Returns the rules of admission after so many restarts; half of all openings admit everything.
@@ -273,7 +273,7 @@ fn admission(restarts: u64) -> AdmissionOptions {
     }
 }
 
-impl Run {
+impl RandomStoreRun {
     fn store(&self) -> &Store {
         self.store.as_ref().expect("a store is open between restarts")
     }
@@ -366,7 +366,8 @@ impl Run {
         }
         let current = self.expected[key as usize];
         let candidates = self.replaced.get(&key).into_iter().flatten().chain([&current]);
-        let is_it = |candidate: &&Expected| candidate.live && metadata.starts_with(&candidate.version.to_le_bytes());
+        let is_it =
+            |candidate: &&ExpectedObject| candidate.live && metadata.starts_with(&candidate.version.to_le_bytes());
         let Some(found) = candidates.copied().find(|candidate| is_it(&candidate)) else { return };
         self.report.rolled_back += u64::from(found.version != current.version);
         self.expected[key as usize] = found;
@@ -420,9 +421,17 @@ impl Run {
             }
         };
         let in_memory_alone = self.was_not_admitted();
-        let fresh = Expected { stale: Some(false), ..Expected::default() };
-        let new =
-            Expected { version, sequence, length: length as u32, head, live: true, in_memory_alone, tags, ..fresh };
+        let fresh = ExpectedObject { stale: Some(false), ..ExpectedObject::default() };
+        let new = ExpectedObject {
+            version,
+            sequence,
+            length: length as u32,
+            head,
+            live: true,
+            in_memory_alone,
+            tags,
+            ..fresh
+        };
         let before = std::mem::replace(&mut self.expected[key as usize], new);
         self.uncertain.remove(&key);
         self.replaced.entry(key).or_default().push(before);
@@ -585,7 +594,7 @@ impl Run {
         let at = self.random.below(block) as usize;
         buffer[at] ^= 1 << self.random.below(8);
         let write =
-            self.memory.write_at(offset, vec![Buffer::copy_of(&buffer)], WriteFlags::default(), Context::default());
+            self.memory.write_at(offset, vec![Buffer::copy_of(&buffer)], WriteFlags::default(), IoContext::default());
         if write.await.is_ok() {
             self.report.damaged_places += 1;
         }

@@ -17,11 +17,13 @@ use std::time::Duration;
 
 use nectary_block::MemoryDevice;
 use nectary_store::planted::{Bug, plant};
-use nectary_store::{Background, ClusterRead, CreateOptions, FillRole, IndexLoading, KeyRef, OpenOptions, Store};
+use nectary_store::{
+    BackgroundRuntime, ClusterRead, CreateOptions, FillRole, IndexLoading, KeyRef, OpenOptions, Store,
+};
 
 use crate::late::in_virtual_time;
-use crate::planted::{Case, Caught};
-use crate::random::Random;
+use crate::planted::{BugCase, CaughtBug};
+use crate::random::SimulationRandom;
 use crate::store::crash_check::read;
 use crate::store::workload::{SEGMENT_BYTES, open_options};
 use crate::store::{body, primary, variant};
@@ -83,19 +85,19 @@ pub fn run(seed: u64, runs: u64, mut progress: impl FnMut(&ShardReport)) -> Shar
 }
 
 /// Runs one seed with a planted bug.
-pub fn replay_planted(bug: Bug, seed: u64) -> Option<Caught> {
+pub fn replay_planted(bug: Bug, seed: u64) -> Option<CaughtBug> {
     plant(Some(bug));
     let report = run(seed, 1, |_| {});
     plant(None);
     let broken = report.differences.first()?.clone();
-    Some(Caught { case: Case::of_seed(seed), broken, account: format!("{report:?}") })
+    Some(CaughtBug { case: BugCase::of_seed(seed), broken, account: format!("{report:?}") })
 }
 
 /// The metadata and the body of an object.
 type Answer = (Vec<u8>, Vec<u8>);
 
 fn length_of(key: u32, version: u32) -> usize {
-    Random::new(u64::from(key) << 32 | u64::from(version)).below(SHORT_BYTES_MAX) as usize
+    SimulationRandom::new(u64::from(key) << 32 | u64::from(version)).below(SHORT_BYTES_MAX) as usize
 }
 
 fn options() -> OpenOptions {
@@ -107,7 +109,7 @@ fn options() -> OpenOptions {
         cluster_read: ClusterRead::Cluster,
         index_loading: IndexLoading::Shards,
         device_deadline: None,
-        ..open_options(Background::Caller)
+        ..open_options(BackgroundRuntime::Caller)
     }
 }
 
@@ -146,7 +148,7 @@ async fn killed(seed: u64, keys: u32, replaced: &[u32]) -> Arc<MemoryDevice> {
 type Get = Pin<Box<dyn Future<Output = Option<Answer>> + Send>>;
 
 /// A get that goes on whenever it is woken, within the call that wakes it.
-struct Eager {
+struct EagerGet {
     key: u32,
     version: u32,
     get: Mutex<Option<Get>>,
@@ -155,7 +157,7 @@ struct Eager {
     is_early: AtomicBool,
 }
 
-impl Wake for Eager {
+impl Wake for EagerGet {
     fn wake(self: Arc<Self>) {
         if self.go_on() {
             self.is_early.store(true, Ordering::Relaxed);
@@ -163,7 +165,7 @@ impl Wake for Eager {
     }
 }
 
-impl Eager {
+impl EagerGet {
     /// Polls the get; returns whether this ended it. A wake-up during a poll is left to the next poll.
     fn go_on(self: &Arc<Self>) -> bool {
         let Ok(mut slot) = self.get.try_lock() else { return false };
@@ -177,13 +179,14 @@ impl Eager {
 }
 
 async fn one(seed: u64, report: &mut ShardReport) {
-    let mut random = Random::new(seed);
+    let mut random = SimulationRandom::new(seed);
     let keys = (KEYS_MIN + random.below(KEYS_MORE)) as u32;
     let percent = 20 + random.below(60);
     let (replaced, kept): (Vec<u32>, Vec<u32>) = (0..keys).partition(|_| random.chance(percent));
     let device = killed(seed, keys, &replaced).await;
     let store = Store::open(device, options()).await.expect("a killed store opens");
-    let gets: Vec<Arc<Eager>> = kept.iter().filter(|_| random.chance(50)).map(|&key| eager(&store, key, 1)).collect();
+    let gets: Vec<Arc<EagerGet>> =
+        kept.iter().filter(|_| random.chance(50)).map(|&key| eager(&store, key, 1)).collect();
     // Nothing is loaded before this function waits for the first time.
     for get in &gets {
         get.go_on();
@@ -213,12 +216,12 @@ async fn one(seed: u64, report: &mut ShardReport) {
     }
 }
 
-fn eager(store: &Store, key: u32, version: u32) -> Arc<Eager> {
+fn eager(store: &Store, key: u32, version: u32) -> Arc<EagerGet> {
     let store = store.clone();
     let get = tokio::task::unconstrained(async move {
         let name = primary(key);
         read(&store, KeyRef::new(&name, variant(key))).await
     });
     let get = Mutex::new(Some(Box::pin(get) as Pin<Box<_>>));
-    Arc::new(Eager { key, version, get, answer: Mutex::default(), is_early: AtomicBool::new(false) })
+    Arc::new(EagerGet { key, version, get, answer: Mutex::default(), is_early: AtomicBool::new(false) })
 }

@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use nectary_block::{MemoryDevice, SharedDevice};
 use nectary_store::planted::{Bug, plant};
-use nectary_store::{Background, CreateOptions, KeyRef, OpenOptions, Store};
+use nectary_store::{BackgroundRuntime, CreateOptions, KeyRef, OpenOptions, Store};
 
-use crate::late::{Delays, Late, Owned, UnderWay, in_virtual_time};
-use crate::planted::{Case, Caught};
-use crate::random::Random;
+use crate::late::{DetachedFilter, LateFilter, OperationDelays, UnderWay, in_virtual_time};
+use crate::planted::{BugCase, CaughtBug};
+use crate::random::SimulationRandom;
 use crate::store::crash_check::read;
 use crate::store::workload::{SEGMENT_BYTES, STORE_BYTES, open_options};
 use crate::store::{body, primary, variant};
@@ -65,17 +65,17 @@ pub fn run(seed: u64, runs: u64, mut progress: impl FnMut(&WaitingReport)) -> Wa
 }
 
 /// Runs one seed with a planted bug.
-pub fn replay_planted(bug: Bug, seed: u64) -> Option<Caught> {
+pub fn replay_planted(bug: Bug, seed: u64) -> Option<CaughtBug> {
     plant(Some(bug));
     let report = run(seed, 1, |_| {});
     plant(None);
     let broken = report.differences.first()?.clone();
-    Some(Caught { case: Case::of_seed(seed), broken, account: format!("{report:?}") })
+    Some(CaughtBug { case: BugCase::of_seed(seed), broken, account: format!("{report:?}") })
 }
 
 /// What the model knows of a key: the length of its body, and whether it was purged.
 #[derive(Debug, Clone, Copy)]
-struct Known {
+struct KnownObject {
     length: usize,
     /// The segment that was being written when it was put.
     head: u64,
@@ -83,7 +83,7 @@ struct Known {
 }
 
 async fn one(seed: u64, report: &mut WaitingReport) {
-    let mut random = Random::new(seed);
+    let mut random = SimulationRandom::new(seed);
     let memory = Arc::new(MemoryDevice::new(STORE_BYTES));
     let create =
         CreateOptions { size_bytes: STORE_BYTES, segment_bytes: Some(SEGMENT_BYTES), seed: Some(seed), force: true };
@@ -93,13 +93,13 @@ async fn one(seed: u64, report: &mut WaitingReport) {
         reinsert_percent: [0, 50][random.below(2) as usize],
         warm_up: random.chance(50),
         device_deadline: None,
-        ..open_options(Background::Caller)
+        ..open_options(BackgroundRuntime::Caller)
     };
-    let mut known: BTreeMap<u32, Known> = BTreeMap::new();
+    let mut known: BTreeMap<u32, KnownObject> = BTreeMap::new();
     for number in 0..BURSTS {
         let under_way = UnderWay::default();
-        let late = Late::by(memory.clone(), Delays::short(random.bits()), &under_way);
-        let device: SharedDevice = Arc::new(Owned::new(Arc::new(late), &under_way));
+        let late = LateFilter::by(memory.clone(), OperationDelays::short(random.bits()), &under_way);
+        let device: SharedDevice = Arc::new(DetachedFilter::new(Arc::new(late), &under_way));
         let store = match Store::open(device, options.clone()).await {
             Ok(store) => store,
             Err(error) => return differs(report, format!("seed {seed}, burst {number}: it does not open: {error}")),
@@ -123,7 +123,12 @@ async fn one(seed: u64, report: &mut WaitingReport) {
 }
 
 /// Puts objects, and purges some of them while they wait.
-async fn burst(store: &Store, known: &mut BTreeMap<u32, Known>, random: &mut Random, report: &mut WaitingReport) {
+async fn burst(
+    store: &Store,
+    known: &mut BTreeMap<u32, KnownObject>,
+    random: &mut SimulationRandom,
+    report: &mut WaitingReport,
+) {
     let first = known.last_key_value().map_or(0, |(&key, _)| key + 1);
     let mut sequences = Vec::new();
     let mut left = (BURST_BYTES.0 + random.below(BURST_BYTES.1 - BURST_BYTES.0)) as i64;
@@ -135,7 +140,7 @@ async fn burst(store: &Store, known: &mut BTreeMap<u32, Known>, random: &mut Ran
         let put = store.put(KeyRef::new(&name, variant(key)), metadata.into(), body(0, key, 0, length).into()).await;
         // The queue is full: nothing more of this burst waits.
         let Ok(sequence) = put else { break };
-        known.insert(key, Known { length, head, is_purged: false });
+        known.insert(key, KnownObject { length, head, is_purged: false });
         sequences.push((key, sequence));
         report.puts += 1;
         if left < 0 {
@@ -170,7 +175,7 @@ fn differs(report: &mut WaitingReport, difference: String) {
 }
 
 /// Gets every key: a purged one must miss, another one may hit, with its bytes.
-async fn compare(store: &Store, known: &BTreeMap<u32, Known>, place: &str, report: &mut WaitingReport) {
+async fn compare(store: &Store, known: &BTreeMap<u32, KnownObject>, place: &str, report: &mut WaitingReport) {
     for (&key, entry) in known {
         let name = primary(key);
         let Some((metadata, bytes)) = read(store, KeyRef::new(&name, variant(key))).await else { continue };

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use nectary_block::{MemoryDevice, Recorder, Recording, SharedDevice};
 use nectary_store::{
-    AdmissionOptions, AdmitRule, Background, ClusterRead, CreateOptions, FillRole, IndexLoading, KeyRef, OpenOptions,
-    PurgeEffect, Sequence, Store,
+    AdmissionOptions, AdmitRule, BackgroundRuntime, ClusterRead, CreateOptions, FillRole, IndexLoading, KeyRef,
+    OpenOptions, PurgeEffect, PutSequence, Store,
 };
 
-use crate::random::Random;
-use crate::store::expectation::Event;
+use crate::random::SimulationRandom;
+use crate::store::expectation::StoreEvent;
 use crate::store::{body, primary, tag, variant};
 
 /// The size of the store in bytes: some ten segments of 32 KiB.
@@ -35,7 +35,7 @@ const LOOKS: u32 = 4;
 const FORMER_SALT: u64 = 0xdead;
 
 /// A recorded workload.
-pub struct Workload {
+pub struct StoreWorkload {
     /// The seed that repeats it.
     pub seed: u64,
     /// The device's contents when the recording began.
@@ -43,7 +43,7 @@ pub struct Workload {
     /// The recording.
     pub recording: Recording,
     /// The events; mark `n` in the recording means that `events[..n]` have happened.
-    pub events: Vec<Event>,
+    pub events: Vec<StoreEvent>,
     /// The number of events before the recording began.
     pub events_before: usize,
     /// Objects that were re-inserted.
@@ -55,13 +55,13 @@ pub struct Workload {
 }
 
 /// A store, and the operations on it.
-pub(super) struct Running {
-    pub random: Random,
+pub(super) struct WorkloadStore {
+    pub random: SimulationRandom,
     device: SharedDevice,
     /// `None` only between two stores.
     store: Option<Store>,
     recorder: Option<Recorder>,
-    pub events: Vec<Event>,
+    pub events: Vec<StoreEvent>,
     next_version: u32,
     options: OpenOptions,
     reinserted: u64,
@@ -75,7 +75,7 @@ pub(super) struct Running {
 
 /// Returns the options with which stores are opened. With background work on the caller's thread and in virtual time, a
 /// seed repeats a workload; with threads it does not, because their timing varies.
-pub fn open_options(background: Background) -> OpenOptions {
+pub fn open_options(background: BackgroundRuntime) -> OpenOptions {
     let write_delay = Duration::from_millis(2);
     OpenOptions {
         memory_bytes: 8 << 20,
@@ -90,8 +90,8 @@ pub fn open_options(background: Background) -> OpenOptions {
 }
 
 /// Runs the workload of a seed. `operations` is the number of recorded operations.
-pub async fn run(seed: u64, operations: u32, background: Background) -> Workload {
-    let mut random = Random::new(seed);
+pub async fn run(seed: u64, operations: u32, background: BackgroundRuntime) -> StoreWorkload {
+    let mut random = SimulationRandom::new(seed);
     let memory = Arc::new(MemoryDevice::new(STORE_BYTES));
     let device: SharedDevice = memory.clone();
     let create =
@@ -121,7 +121,7 @@ pub async fn run(seed: u64, operations: u32, background: Background) -> Workload
         ..open_options(background)
     };
     let store = Store::open(device.clone(), options.clone()).await.expect("a new store opens");
-    let mut running = Running {
+    let mut running = WorkloadStore {
         random,
         device: device.clone(),
         store: Some(store),
@@ -144,14 +144,14 @@ pub async fn run(seed: u64, operations: u32, background: Background) -> Workload
     }
     running.sync().await;
     running.leave();
-    let Running { events, random, next_version, options, reinserted, tied, rewritten, .. } = running;
+    let WorkloadStore { events, random, next_version, options, reinserted, tied, rewritten, .. } = running;
     let base = memory.image();
     let recorder = Recorder::new();
     let recorded = recorder.wrap(device);
     let events_before = events.len();
     recorder.mark(events_before as u64);
     let store = Store::open(recorded.clone(), options.clone()).await.expect("a store opens again");
-    let mut running = Running {
+    let mut running = WorkloadStore {
         random,
         device: recorded,
         store: Some(store),
@@ -165,13 +165,13 @@ pub async fn run(seed: u64, operations: u32, background: Background) -> Workload
         unadmitted: 0,
         spared: None,
     };
-    running.tell(Event::Reopened { recovered: running.store().sequences().written.0 });
+    running.tell(StoreEvent::Reopened { recovered: running.store().sequences().written.0 });
     for _ in 0..operations {
         running.operate().await;
     }
     running.leave();
-    let Running { events, reinserted, tied, rewritten, .. } = running;
-    Workload { seed, base, recording: recorder.take(), events, events_before, reinserted, tied, rewritten }
+    let WorkloadStore { events, reinserted, tied, rewritten, .. } = running;
+    StoreWorkload { seed, base, recording: recorder.take(), events, events_before, reinserted, tied, rewritten }
 }
 
 /// Returns the rules of admission of a workload. One workload in six does not admit everything; it is not more, because
@@ -191,8 +191,8 @@ fn admission(seed: u64) -> AdmissionOptions {
 async fn leave_former_store(
     device: &SharedDevice,
     create: &CreateOptions,
-    background: Background,
-    random: &mut Random,
+    background: BackgroundRuntime,
+    random: &mut SimulationRandom,
 ) {
     // The former store has another seed.
     let create = CreateOptions { seed: create.seed.map(|seed| !seed), ..create.clone() };
@@ -214,20 +214,20 @@ fn names(tags: u32) -> Vec<Vec<u8>> {
     (0..TAGS).filter(|number| tags & 1 << number != 0).map(tag).collect()
 }
 
-impl Running {
+impl WorkloadStore {
     /// Opens a store whose device is recorded. `events` and `next_version` are those of its earlier lives. *Errors*:
     /// the message, if it does not open.
     pub async fn open(
         device: SharedDevice,
         recorder: &Recorder,
         options: OpenOptions,
-        random: Random,
-        events: Vec<Event>,
+        random: SimulationRandom,
+        events: Vec<StoreEvent>,
         next_version: u32,
-    ) -> Result<Running, String> {
+    ) -> Result<WorkloadStore, String> {
         recorder.mark(events.len() as u64);
         let store = Store::open(device.clone(), options.clone()).await.map_err(|error| error.to_string())?;
-        let mut running = Running {
+        let mut running = WorkloadStore {
             random,
             device,
             store: Some(store),
@@ -241,7 +241,7 @@ impl Running {
             unadmitted: 0,
             spared: None,
         };
-        running.tell(Event::Reopened { recovered: running.store().sequences().written.0 });
+        running.tell(StoreEvent::Reopened { recovered: running.store().sequences().written.0 });
         Ok(running)
     }
 
@@ -261,7 +261,7 @@ impl Running {
     }
 
     /// Ends the store without a clean stop; returns the events, and the number of the last version.
-    pub fn end(mut self) -> (Vec<Event>, u32) {
+    pub fn end(mut self) -> (Vec<StoreEvent>, u32) {
         self.leave();
         (self.events, self.next_version)
     }
@@ -277,11 +277,11 @@ impl Running {
     }
 
     /// Reports that a version was accepted, and whether it was admitted to the disk.
-    fn accepted(&mut self, key: u32, version: u32, sequence: Sequence) {
+    fn accepted(&mut self, key: u32, version: u32, sequence: PutSequence) {
         let counts = self.store().stat().counts;
         let unadmitted = counts.unadmitted_first + counts.unadmitted_size;
         let admitted = unadmitted == std::mem::replace(&mut self.unadmitted, unadmitted);
-        self.tell(Event::Accepted { key, version, sequence: sequence.0, admitted });
+        self.tell(StoreEvent::Accepted { key, version, sequence: sequence.0, admitted });
     }
 
     /// Drops the store without a clean stop, as in a crash.
@@ -293,7 +293,7 @@ impl Running {
         self.unadmitted = 0;
     }
 
-    pub fn tell(&mut self, event: Event) {
+    pub fn tell(&mut self, event: StoreEvent) {
         self.events.push(event);
         if let Some(recorder) = &self.recorder {
             recorder.mark(self.events.len() as u64);
@@ -341,7 +341,7 @@ impl Running {
             4..=7 => 1 << self.random.below(TAGS.into()),
             _ => 1 << self.random.below(TAGS.into()) | 1 << self.random.below(TAGS.into()),
         };
-        self.tell(Event::Began { key, version: self.next_version, length, head, tags });
+        self.tell(StoreEvent::Began { key, version: self.next_version, length, head, tags });
         (key, self.next_version, length, tags)
     }
 
@@ -369,26 +369,26 @@ impl Running {
 
     async fn purge(&mut self) {
         let key = self.key(KEYS);
-        self.tell(Event::PurgeBegan { key });
+        self.tell(StoreEvent::PurgeBegan { key });
         if self.store().purge_key(&primary(key)).await.is_ok() {
-            self.tell(Event::PurgeReturned { key });
+            self.tell(StoreEvent::PurgeReturned { key });
         }
     }
 
     async fn soft_purge(&mut self) {
         let key = self.key(KEYS);
-        self.tell(Event::SoftPurgeBegan { key });
+        self.tell(StoreEvent::SoftPurgeBegan { key });
         let soft = PurgeEffect::Soft { since_s: 1_000_000_000 };
         if self.store().purge_key_as(&primary(key), soft).await.is_ok() {
-            self.tell(Event::SoftPurgeReturned { key });
+            self.tell(StoreEvent::SoftPurgeReturned { key });
         }
     }
 
     /// Purges everything, and reports this as a purge of each key.
     async fn purge_all(&mut self) {
-        (0..KEYS).for_each(|key| self.tell(Event::PurgeBegan { key }));
+        (0..KEYS).for_each(|key| self.tell(StoreEvent::PurgeBegan { key }));
         if self.store().purge_all().await.is_ok() {
-            (0..KEYS).for_each(|key| self.tell(Event::PurgeReturned { key }));
+            (0..KEYS).for_each(|key| self.tell(StoreEvent::PurgeReturned { key }));
         }
     }
 
@@ -396,9 +396,9 @@ impl Running {
     async fn purge_prefix(&mut self) {
         let prefix = primary(1 + self.random.below(9) as u32);
         let keys = || (0..KEYS).filter(|&key| primary(key).starts_with(&prefix));
-        keys().for_each(|key| self.tell(Event::PurgeBegan { key }));
+        keys().for_each(|key| self.tell(StoreEvent::PurgeBegan { key }));
         if self.store().purge_prefix(&prefix).await.is_ok() {
-            keys().for_each(|key| self.tell(Event::PurgeReturned { key }));
+            keys().for_each(|key| self.tell(StoreEvent::PurgeReturned { key }));
         }
     }
 
@@ -409,9 +409,9 @@ impl Running {
 
     async fn purge_tag_number(&mut self, tag: u32) {
         let name = self::tag(tag);
-        self.tell(Event::TagPurgeBegan { tag });
+        self.tell(StoreEvent::TagPurgeBegan { tag });
         if self.store().purge_tag(&name).await.is_ok() {
-            self.tell(Event::TagPurgeReturned { tag });
+            self.tell(StoreEvent::TagPurgeReturned { tag });
         }
     }
 
@@ -452,9 +452,9 @@ impl Running {
             return;
         };
         let started = fill.start(variant(key), version.to_le_bytes().to_vec().into(), None);
-        self.tell(Event::PurgeBegan { key });
+        self.tell(StoreEvent::PurgeBegan { key });
         if self.store().purge_key(&name).await.is_ok() {
-            self.tell(Event::PurgeReturned { key });
+            self.tell(StoreEvent::PurgeReturned { key });
         }
         if started
             && fill.write(body(0, key, version, length).into()).await.is_ok()
@@ -466,13 +466,13 @@ impl Running {
 
     async fn sync(&mut self) {
         if let Ok(sequences) = self.store().sync().await {
-            self.tell(Event::Sequences { written: sequences.written.0, flushed: sequences.flushed.0 });
+            self.tell(StoreEvent::Sequences { written: sequences.written.0, flushed: sequences.flushed.0 });
         }
     }
 
     async fn look(&mut self) {
         let sequences = self.store().sequences();
-        self.tell(Event::Sequences { written: sequences.written.0, flushed: sequences.flushed.0 });
+        self.tell(StoreEvent::Sequences { written: sequences.written.0, flushed: sequences.flushed.0 });
         for _ in 0..LOOKS {
             let key = self.random.below(KEYS.into()) as u32;
             if self.random.chance(50) {
@@ -499,6 +499,6 @@ impl Running {
         self.leave();
         let opened = Store::open(self.device.clone(), self.options.clone()).await;
         self.store = Some(opened.expect("a dropped store opens again"));
-        self.tell(Event::Reopened { recovered: self.store().sequences().written.0 });
+        self.tell(StoreEvent::Reopened { recovered: self.store().sequences().written.0 });
     }
 }

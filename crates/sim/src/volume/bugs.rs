@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 /// A bug that can be planted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bug {
+pub enum VolumeModelBug {
     /// A client answers a recall before its reads and writes in flight have ended.
     RecallBeforeIo,
     /// A client returns the result of a read after its lease has ended.
@@ -71,90 +71,90 @@ pub enum Bug {
     AppendByClock,
 }
 
-impl Bug {
+impl VolumeModelBug {
     /// All bugs.
-    pub const EVERY: &'static [Bug] = &[
-        Bug::RecallBeforeIo,
-        Bug::ReadAfterLease,
-        Bug::DeadCommit,
-        Bug::SizeWithoutGeneration,
-        Bug::NameKept,
-        Bug::ExtentUsedAgain,
-        Bug::ResumedAfterConflict,
-        Bug::PageOfPassKept,
-        Bug::PagesKept,
-        Bug::WriteAfterLease,
-        Bug::NoQuarantine,
-        Bug::PagesPastLease,
-        Bug::DirtyPagesDropped,
-        Bug::DoneTwice,
-        Bug::OldEpoch,
-        Bug::OldStat,
-        Bug::StaleConnection,
-        Bug::GrantBeforeEnd,
-        Bug::StatAfterLease,
-        Bug::NoGrace,
-        Bug::NoGate,
-        Bug::RenewedWithoutLeadership,
-        Bug::AnswerAfterLease,
-        Bug::AppendAfterLease,
-        Bug::LockWithoutLease,
-        Bug::LowerEpoch,
-        Bug::ShortGrace,
-        Bug::CountedFromAnswer,
-        Bug::SealIgnored,
-        Bug::TryLockInGrace,
-        Bug::AppendByClock,
+    pub const EVERY: &'static [VolumeModelBug] = &[
+        VolumeModelBug::RecallBeforeIo,
+        VolumeModelBug::ReadAfterLease,
+        VolumeModelBug::DeadCommit,
+        VolumeModelBug::SizeWithoutGeneration,
+        VolumeModelBug::NameKept,
+        VolumeModelBug::ExtentUsedAgain,
+        VolumeModelBug::ResumedAfterConflict,
+        VolumeModelBug::PageOfPassKept,
+        VolumeModelBug::PagesKept,
+        VolumeModelBug::WriteAfterLease,
+        VolumeModelBug::NoQuarantine,
+        VolumeModelBug::PagesPastLease,
+        VolumeModelBug::DirtyPagesDropped,
+        VolumeModelBug::DoneTwice,
+        VolumeModelBug::OldEpoch,
+        VolumeModelBug::OldStat,
+        VolumeModelBug::StaleConnection,
+        VolumeModelBug::GrantBeforeEnd,
+        VolumeModelBug::StatAfterLease,
+        VolumeModelBug::NoGrace,
+        VolumeModelBug::NoGate,
+        VolumeModelBug::RenewedWithoutLeadership,
+        VolumeModelBug::AnswerAfterLease,
+        VolumeModelBug::AppendAfterLease,
+        VolumeModelBug::LockWithoutLease,
+        VolumeModelBug::LowerEpoch,
+        VolumeModelBug::ShortGrace,
+        VolumeModelBug::CountedFromAnswer,
+        VolumeModelBug::SealIgnored,
+        VolumeModelBug::TryLockInGrace,
+        VolumeModelBug::AppendByClock,
     ];
 
     /// The bug's name in reports.
     pub fn name(self) -> &'static str {
         match self {
-            Bug::RecallBeforeIo => "recall answered before I/O in work ended",
-            Bug::ReadAfterLease => "read returned after the lease",
-            Bug::DeadCommit => "commit by a dead session",
-            Bug::SizeWithoutGeneration => "size merged without its truncate generation",
-            Bug::NameKept => "name cached past its token",
-            Bug::ExtentUsedAgain => "extent used again under a cached map",
-            Bug::ResumedAfterConflict => "suspended session resumed after a conflict",
-            Bug::PageOfPassKept => "page read during a pass not invalidated again",
-            Bug::PagesKept => "pages not invalidated",
-            Bug::WriteAfterLease => "write acknowledged after the lease",
-            Bug::NoQuarantine => "blocks of a lost session used again at once",
-            Bug::PagesPastLease => "pages mapped past the lease",
-            Bug::DirtyPagesDropped => "dirty pages dropped",
-            Bug::DoneTwice => "operation done twice",
-            Bug::OldEpoch => "grant of an older epoch",
-            Bug::OldStat => "stat older than what was committed here",
-            Bug::StaleConnection => "request of a replaced connection served",
-            Bug::GrantBeforeEnd => "grant before the end of a session is durable",
-            Bug::StatAfterLease => "stat of what is not committed after the lease",
-            Bug::NoGrace => "token granted in grace",
-            Bug::NoGate => "leader without its lease",
-            Bug::RenewedWithoutLeadership => "renewed without leadership",
-            Bug::AnswerAfterLease => "answer without an append after the lease",
-            Bug::AppendAfterLease => "append acknowledged after the lease",
-            Bug::LockWithoutLease => "lock without the lease",
-            Bug::LowerEpoch => "lower epoch accepted",
-            Bug::ShortGrace => "grace shorter than a session's lease",
-            Bug::CountedFromAnswer => "cache counted from the answer",
-            Bug::SealIgnored => "seal ignored",
-            Bug::AppendByClock => "append acknowledged by a clock that stood still",
-            Bug::TryLockInGrace => "lock requested in grace is taken as a claim",
+            VolumeModelBug::RecallBeforeIo => "recall answered before I/O in work ended",
+            VolumeModelBug::ReadAfterLease => "read returned after the lease",
+            VolumeModelBug::DeadCommit => "commit by a dead session",
+            VolumeModelBug::SizeWithoutGeneration => "size merged without its truncate generation",
+            VolumeModelBug::NameKept => "name cached past its token",
+            VolumeModelBug::ExtentUsedAgain => "extent used again under a cached map",
+            VolumeModelBug::ResumedAfterConflict => "suspended session resumed after a conflict",
+            VolumeModelBug::PageOfPassKept => "page read during a pass not invalidated again",
+            VolumeModelBug::PagesKept => "pages not invalidated",
+            VolumeModelBug::WriteAfterLease => "write acknowledged after the lease",
+            VolumeModelBug::NoQuarantine => "blocks of a lost session used again at once",
+            VolumeModelBug::PagesPastLease => "pages mapped past the lease",
+            VolumeModelBug::DirtyPagesDropped => "dirty pages dropped",
+            VolumeModelBug::DoneTwice => "operation done twice",
+            VolumeModelBug::OldEpoch => "grant of an older epoch",
+            VolumeModelBug::OldStat => "stat older than what was committed here",
+            VolumeModelBug::StaleConnection => "request of a replaced connection served",
+            VolumeModelBug::GrantBeforeEnd => "grant before the end of a session is durable",
+            VolumeModelBug::StatAfterLease => "stat of what is not committed after the lease",
+            VolumeModelBug::NoGrace => "token granted in grace",
+            VolumeModelBug::NoGate => "leader without its lease",
+            VolumeModelBug::RenewedWithoutLeadership => "renewed without leadership",
+            VolumeModelBug::AnswerAfterLease => "answer without an append after the lease",
+            VolumeModelBug::AppendAfterLease => "append acknowledged after the lease",
+            VolumeModelBug::LockWithoutLease => "lock without the lease",
+            VolumeModelBug::LowerEpoch => "lower epoch accepted",
+            VolumeModelBug::ShortGrace => "grace shorter than a session's lease",
+            VolumeModelBug::CountedFromAnswer => "cache counted from the answer",
+            VolumeModelBug::SealIgnored => "seal ignored",
+            VolumeModelBug::AppendByClock => "append acknowledged by a clock that stood still",
+            VolumeModelBug::TryLockInGrace => "lock requested in grace is taken as a claim",
         }
     }
 }
 
 thread_local! {
-    static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+    static PLANTED: Cell<Option<VolumeModelBug>> = const { Cell::new(None) };
 }
 
 /// Plants one bug, or none, for the runs of this thread.
-pub fn plant(bug: Option<Bug>) {
+pub fn plant(bug: Option<VolumeModelBug>) {
     PLANTED.set(bug);
 }
 
 /// Whether a bug is planted.
-pub fn planted(bug: Bug) -> bool {
+pub fn planted(bug: VolumeModelBug) -> bool {
     PLANTED.get() == Some(bug)
 }

@@ -7,14 +7,14 @@
 
 use std::collections::HashSet;
 
-use super::history::Entry;
+use super::history::HistoryEntry;
 
 /// The largest number of states that a search visits.
 const STATES_MAX: usize = 2_000_000;
 
 /// The result of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum OrderVerdict {
     /// An order explains the calls.
     Explained,
     /// No order explains the calls.
@@ -24,16 +24,16 @@ pub enum Verdict {
 }
 
 /// Searches for an order of the calls that explains all their results, if the value is `value` at first.
-pub fn explain(entries: &[Entry], value: u64) -> Verdict {
-    let mut order: Vec<Entry> = entries.to_vec();
+pub fn explain(entries: &[HistoryEntry], value: u64) -> OrderVerdict {
+    let mut order: Vec<HistoryEntry> = entries.to_vec();
     order.sort_by_key(|entry| entry.invoked);
     let required = order.iter().filter(|entry| !entry.is_optional).count();
     let done = vec![false; order.len()];
-    let mut search = Search { done, seen: HashSet::new(), first: 0, latest: 0, required, order };
+    let mut search = OrderSearch { done, seen: HashSet::new(), first: 0, latest: 0, required, order };
     match search.from(value) {
-        Some(true) => Verdict::Explained,
-        Some(false) => Verdict::Broken,
-        None => Verdict::Unknown,
+        Some(true) => OrderVerdict::Explained,
+        Some(false) => OrderVerdict::Broken,
+        None => OrderVerdict::Unknown,
     }
 }
 
@@ -41,8 +41,8 @@ pub fn explain(entries: &[Entry], value: u64) -> Verdict {
 /// value.
 type Point = (usize, Vec<u32>, u64);
 
-struct Search {
-    order: Vec<Entry>,
+struct OrderSearch {
+    order: Vec<HistoryEntry>,
     done: Vec<bool>,
     seen: HashSet<Point>,
     first: usize,
@@ -53,7 +53,7 @@ struct Search {
 }
 
 /// A call that was chosen, and the state of the search before it.
-struct Choice {
+struct OrderChoice {
     at: usize,
     first: usize,
     latest: u64,
@@ -61,9 +61,9 @@ struct Choice {
     left: Vec<(usize, u64)>,
 }
 
-impl Search {
+impl OrderSearch {
     fn from(&mut self, mut value: u64) -> Option<bool> {
-        let mut choices: Vec<Choice> = Vec::new();
+        let mut choices: Vec<OrderChoice> = Vec::new();
         let mut left = self.candidates(value);
         loop {
             if self.required == 0 {
@@ -71,7 +71,7 @@ impl Search {
             }
             match left.pop() {
                 Some((at, after)) => {
-                    let choice = Choice { at, first: self.first, latest: self.latest, value, left };
+                    let choice = OrderChoice { at, first: self.first, latest: self.latest, value, left };
                     self.done[at] = true;
                     self.latest = self.latest.max(self.order[at].invoked);
                     self.required -= usize::from(!self.order[at].is_optional);

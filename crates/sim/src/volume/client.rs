@@ -11,58 +11,58 @@ use std::future::Future;
 use std::rc::Rc;
 use std::task::Poll;
 
-use nectary_volume::protocol::Held;
-use nectary_volume::tokens::Lease;
+use nectary_volume::protocol::TokenGrant;
+use nectary_volume::tokens::ClientLease;
 
-use super::bugs::{Bug, planted};
-use super::executor::{MS, Owner, TaskId};
-use super::file::Object;
+use super::bugs::{VolumeModelBug, planted};
+use super::executor::{MS, TaskId, TaskOwner};
+use super::file::ProtectedObject;
 use super::locks::{Lock, locked};
-use super::network::{Connection, Down, Question, Up, Wish};
-use super::servers::image::{Answer, Operation, Refusal, Reply};
-use super::world::{LEASE_MS, World};
+use super::network::{ClientMessage, ModelConnection, ModelLockRequest, ModelQuestion, ServerMessage};
+use super::servers::image::{ModelAnswer, ModelOperation, ModelRefusal, Reply};
+use super::world::{LEASE_MS, VolumeWorld};
 
 /// Why a call fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fail {
+pub enum ModelCallFailure {
     /// The session is over.
     Ended,
     /// The server refused the call.
-    Refused(Refusal),
+    Refused(ModelRefusal),
 }
 
 /// The answer to a call.
 #[derive(Debug, Clone)]
-pub enum Said {
+pub enum ModelCallAnswer {
     Reply(Reply),
     /// A token, and the epoch of the server that granted it.
-    Granted(Held, u64),
+    Granted(TokenGrant, u64),
     /// The call told an earlier server what is held; the next one is told again.
     Dropped,
 }
 
 /// A call without an answer.
-pub struct Waiting {
-    pub message: Up,
+pub struct ModelPendingCall {
+    pub message: ClientMessage,
     number: Option<u64>,
     /// Whether it tells a new server what the client holds.
     pub is_restart: bool,
-    said: Rc<RefCell<Option<Said>>>,
+    said: Rc<RefCell<Option<ModelCallAnswer>>>,
 }
 
-impl Waiting {
+impl ModelPendingCall {
     /// Whether it requests a lock without waiting for it.
     pub fn is_try_lock(&self) -> bool {
-        matches!(self.message, Up::Wish { wish: Wish::Lock(_, false), .. }) && !self.is_restart
+        matches!(self.message, ClientMessage::Wish { wish: ModelLockRequest::Lock(_, false), .. }) && !self.is_restart
     }
 
     pub fn drop_call(&self) {
-        *self.said.borrow_mut() = Some(Said::Dropped);
+        *self.said.borrow_mut() = Some(ModelCallAnswer::Dropped);
     }
 }
 
 /// A client, from its start until its session or its host is lost.
-pub struct Client {
+pub struct VolumeClientModel {
     pub number: usize,
     pub host: usize,
     pub session: Cell<u64>,
@@ -85,22 +85,22 @@ pub struct Client {
     pub is_lapsed: Cell<bool>,
     parked: RefCell<Vec<TaskId>>,
     waiting: RefCell<Vec<TaskId>>,
-    inbox: RefCell<Vec<(Rc<Connection>, Down)>>,
+    inbox: RefCell<Vec<(Rc<ModelConnection>, ServerMessage)>>,
     /// Connections that were lost during a pause; it sees that after what came on them before.
-    lost: RefCell<Vec<Rc<Connection>>>,
+    lost: RefCell<Vec<Rc<ModelConnection>>>,
     /// The speed of its clock relative to true time. *Units*: millionths.
     rate: u64,
     stopped_us: Cell<u64>,
     paused_at: Cell<u64>,
-    lease: Cell<Lease>,
+    lease: Cell<ClientLease>,
     /// The true time at which the last answered renewal was sent.
     renewal_us: Cell<u64>,
     pub sent_us: RefCell<BTreeMap<u64, u64>>,
     /// The time on the client's clock of the first renewal after the last answered one.
     pub unanswered: Cell<Option<u64>>,
-    pub control: RefCell<Option<Rc<Connection>>>,
-    pub bulk: RefCell<Option<Rc<Connection>>>,
-    pub welcomed: RefCell<[Option<Rc<Connection>>; 2]>,
+    pub control: RefCell<Option<Rc<ModelConnection>>>,
+    pub bulk: RefCell<Option<Rc<ModelConnection>>>,
+    pub welcomed: RefCell<[Option<Rc<ModelConnection>>; 2]>,
     /// The epoch of the last bulk connection.
     pub bulk_epoch: Cell<u64>,
     /// Whether the server of that epoch has not been told yet what the client holds.
@@ -109,9 +109,9 @@ pub struct Client {
     pub locks: RefCell<BTreeSet<Lock>>,
     next_request: Cell<u64>,
     next_number: Cell<u64>,
-    pub calls: RefCell<BTreeMap<u64, Waiting>>,
+    pub calls: RefCell<BTreeMap<u64, ModelPendingCall>>,
     open_numbers: RefCell<BTreeSet<u64>>,
-    pub objects: Vec<Object>,
+    pub objects: Vec<ProtectedObject>,
     pub space: RefCell<Vec<u32>>,
     /// The last append that is known to be durable.
     pub durable: Cell<u64>,
@@ -122,14 +122,14 @@ pub struct Client {
 
 /// A client and its world. The calls of the model are methods of this type.
 #[derive(Clone)]
-pub struct Mount {
-    pub world: Rc<World>,
-    pub client: Rc<Client>,
+pub struct MountModel {
+    pub world: Rc<VolumeWorld>,
+    pub client: Rc<VolumeClientModel>,
 }
 
-impl Client {
-    pub fn new(number: usize, host: usize, rate: u64, objects: Vec<Object>) -> Client {
-        Client {
+impl VolumeClientModel {
+    pub fn new(number: usize, host: usize, rate: u64, objects: Vec<ProtectedObject>) -> VolumeClientModel {
+        VolumeClientModel {
             number,
             host,
             session: Cell::new(0),
@@ -171,15 +171,15 @@ impl Client {
     }
 
     /// The time on the client's clock. *Units*: microseconds.
-    pub fn clock(&self, world: &World) -> u64 {
+    pub fn clock(&self, world: &VolumeWorld) -> u64 {
         let now = if self.is_paused.get() && self.stops_clock.get() { self.paused_at.get() } else { world.now() };
         (now - self.stopped_us.get()) * self.rate / 1_000_000
     }
 
     /// Waits until `is_so` returns true; checks this after each change by the client's own tasks or by messages.
     pub fn wait<F: FnMut() -> bool>(
-        self: &Rc<Client>,
-        world: &Rc<World>,
+        self: &Rc<VolumeClientModel>,
+        world: &Rc<VolumeWorld>,
         mut is_so: F,
     ) -> impl Future<Output = ()> + use<F> {
         let (client, world) = (self.clone(), world.clone());
@@ -193,7 +193,7 @@ impl Client {
     }
 
     /// Makes the waiting tasks of the client check their conditions again.
-    pub fn touch(&self, world: &World) {
+    pub fn touch(&self, world: &VolumeWorld) {
         world.wake(self.waiting.take());
     }
 
@@ -206,7 +206,7 @@ impl Client {
     }
 
     /// Pauses the client's host for `us` microseconds.
-    pub fn pause(self: &Rc<Client>, world: &Rc<World>, us: u64, stops_clock: bool) {
+    pub fn pause(self: &Rc<VolumeClientModel>, world: &Rc<VolumeWorld>, us: u64, stops_clock: bool) {
         if self.is_paused.replace(true) {
             return;
         }
@@ -216,7 +216,7 @@ impl Client {
         world.at(world.now() + us, move |world| client.resume(world));
     }
 
-    fn resume(self: &Rc<Client>, world: &Rc<World>) {
+    fn resume(self: &Rc<VolumeClientModel>, world: &Rc<VolumeWorld>) {
         let paused = world.now() - self.paused_at.get();
         self.is_paused.set(false);
         if self.stops_clock.get() {
@@ -240,7 +240,7 @@ impl Client {
     }
 
     /// Handles the loss of a connection.
-    pub fn lost(&self, world: &World, connection: Rc<Connection>) {
+    pub fn lost(&self, world: &VolumeWorld, connection: Rc<ModelConnection>) {
         match self.is_paused.get() {
             true => self.lost.borrow_mut().push(connection),
             false => self.close(world, &connection),
@@ -248,7 +248,7 @@ impl Client {
     }
 
     /// Whether a program that holds a lock may act on it now or after the present pause.
-    pub fn may_act(&self, world: &World) -> bool {
+    pub fn may_act(&self, world: &VolumeWorld) -> bool {
         let is_known = !(self.is_blind() || self.is_paused.get() && self.stops_clock.get());
         is_known && !self.is_dead.get() && !self.ended.get() && self.lease.get().holds(self.clock(world))
     }
@@ -259,18 +259,23 @@ impl Client {
         self.is_deceived.get() || self.believed_epoch.get() == self.epoch.get() && self.epoch.get() != 0
     }
 
-    pub fn lease(&self) -> Lease {
+    pub fn lease(&self) -> ClientLease {
         self.lease.get()
     }
 
     /// Handles a message from the server; a paused client handles it after the pause.
-    pub fn deliver(self: &Rc<Client>, world: &Rc<World>, connection: &Rc<Connection>, message: Down) {
+    pub fn deliver(
+        self: &Rc<VolumeClientModel>,
+        world: &Rc<VolumeWorld>,
+        connection: &Rc<ModelConnection>,
+        message: ServerMessage,
+    ) {
         if self.is_dead.get() || self.ended.get() {
             return;
         }
         let is_lower = connection.epoch < self.epoch.get();
         let name = match message {
-            Down::Welcome { .. } => "15: a Welcome of a lower epoch is refused",
+            ServerMessage::Welcome { .. } => "15: a Welcome of a lower epoch is refused",
             _ => "a message of an older epoch is refused",
         };
         if !connection.is_client_open.get() {
@@ -283,7 +288,7 @@ impl Client {
         if self.is_paused.get() {
             return self.inbox.borrow_mut().push((connection.clone(), message));
         }
-        if is_lower && !planted(Bug::LowerEpoch) {
+        if is_lower && !planted(VolumeModelBug::LowerEpoch) {
             world.coverage.met(name);
             return self.close(world, connection);
         }
@@ -293,12 +298,12 @@ impl Client {
             world.coverage.met("14: a client believes a leader whose clock stood still");
         }
         match message {
-            Down::Welcome { session } => self.welcome(world, connection, session),
-            Down::Renewed { sent, sequence } => {
+            ServerMessage::Welcome { session } => self.welcome(world, connection, session),
+            ServerMessage::Renewed { sent, sequence } => {
                 self.durable.set(self.durable.get().max(sequence));
                 self.unanswered.set(None);
                 let mut lease = self.lease.get();
-                match planted(Bug::CountedFromAnswer) {
+                match planted(VolumeModelBug::CountedFromAnswer) {
                     true => lease.renewed(self.clock(world), LEASE_MS * MS),
                     false => lease.renewed(sent, LEASE_MS * MS),
                 }
@@ -311,26 +316,29 @@ impl Client {
                 }
                 world.check_locks();
             }
-            Down::Recall(held, why) => {
-                let mount = Mount { world: world.clone(), client: self.clone() };
+            ServerMessage::Recall(held, why) => {
+                let mount = MountModel { world: world.clone(), client: self.clone() };
                 mount.serve_recall((held.sequence, held.level, why), held.token);
             }
-            Down::Grant { request, held } => self.answered(request, Said::Granted(held, connection.epoch)),
-            Down::Answer { reply: Err(Refusal::Ended), .. } | Down::Evicted => self.end(world),
-            Down::Answer {
-                reply: Err(refusal @ (Refusal::OutOfOrder | Refusal::Forgotten | Refusal::NotGranted)),
+            ServerMessage::Grant { request, held } => {
+                self.answered(request, ModelCallAnswer::Granted(held, connection.epoch))
+            }
+            ServerMessage::Answer { reply: Err(ModelRefusal::Ended), .. } | ServerMessage::Evicted => self.end(world),
+            ServerMessage::Answer {
+                reply: Err(refusal @ (ModelRefusal::OutOfOrder | ModelRefusal::Forgotten | ModelRefusal::NotGranted)),
                 ..
             } => world.break_with(format!("an operation of client {} is refused: {refusal:?}", self.number)),
-            Down::Answer { request, reply } => self.answered(request, Said::Reply(reply)),
+            ServerMessage::Answer { request, reply } => self.answered(request, ModelCallAnswer::Reply(reply)),
         }
         self.touch(world);
     }
 
-    fn answered(&self, request: u64, said: Said) {
+    fn answered(&self, request: u64, said: ModelCallAnswer) {
         let Some(waiting) = self.calls.borrow_mut().remove(&request) else { return };
         // The lock is on the list from now on, so that also a server that takes over before its program goes on is told.
-        if let (Up::Wish { wish: Wish::Lock(lock, _), .. }, false) = (&waiting.message, waiting.is_restart)
-            && matches!(said, Said::Reply(Ok(_)))
+        if let (ClientMessage::Wish { wish: ModelLockRequest::Lock(lock, _), .. }, false) =
+            (&waiting.message, waiting.is_restart)
+            && matches!(said, ModelCallAnswer::Reply(Ok(_)))
         {
             self.locks.borrow_mut().insert(locked(lock));
         }
@@ -341,7 +349,7 @@ impl Client {
     }
 
     /// Ends the client, because its session is over: every call fails.
-    pub fn end(self: &Rc<Client>, world: &Rc<World>) {
+    pub fn end(self: &Rc<VolumeClientModel>, world: &Rc<VolumeWorld>) {
         if !self.ended.replace(true) {
             self.calls.borrow_mut().clear();
             world.remount(self);
@@ -371,7 +379,7 @@ impl Client {
     }
 }
 
-impl Mount {
+impl MountModel {
     /// Waits until `is_so` returns true for this client.
     pub async fn wait(&self, is_so: impl FnMut() -> bool) {
         self.client.wait(&self.world, is_so).await;
@@ -383,16 +391,16 @@ impl Mount {
 
     /// Starts a task of this client.
     pub fn spawn(&self, future: impl Future<Output = ()> + 'static) {
-        self.world.spawn(Owner::Client(self.client.number), future);
+        self.world.spawn(TaskOwner::Client(self.client.number), future);
     }
 
     /// Returns an error if the session is over.
-    pub fn failure(&self) -> Result<(), Fail> {
-        if self.client.ended.get() { Err(Fail::Ended) } else { Ok(()) }
+    pub fn failure(&self) -> Result<(), ModelCallFailure> {
+        if self.client.ended.get() { Err(ModelCallFailure::Ended) } else { Ok(()) }
     }
 
     /// Waits until the lease allows I/O to begin.
-    pub async fn leased(&self) -> Result<(), Fail> {
+    pub async fn leased(&self) -> Result<(), ModelCallFailure> {
         let is_leased = || self.client.lease().may_begin(self.client.clock(&self.world));
         if !is_leased() {
             self.world.coverage.met("I/O waits for the lease");
@@ -402,30 +410,31 @@ impl Mount {
     }
 
     /// Returns an error if the lease has ended, unless this bug is planted.
-    pub fn still_leased(&self, bug: Bug) -> Result<(), Fail> {
+    pub fn still_leased(&self, bug: VolumeModelBug) -> Result<(), ModelCallFailure> {
         if self.client.lease().holds(self.client.clock(&self.world)) || planted(bug) {
             return Ok(());
         }
         self.world.coverage.met("4: an answer is refused as the lease ended before it");
-        Err(Fail::Ended)
+        Err(ModelCallFailure::Ended)
     }
 
     /// Makes a call, and waits for its answer. Calls with `is_restart` tell a new server what the client holds.
     pub async fn call(
         &self,
         is_restart: bool,
-        make: impl FnOnce(u64) -> Option<(Up, Option<u64>)>,
-    ) -> Result<Said, Fail> {
+        make: impl FnOnce(u64) -> Option<(ClientMessage, Option<u64>)>,
+    ) -> Result<ModelCallAnswer, ModelCallFailure> {
         self.world.yields().await;
         self.failure()?;
         let client = &self.client;
         let request = client.next_request.get();
         client.next_request.set(request + 1);
-        let Some((message, number)) = make(request) else { return Ok(Said::Dropped) };
-        let said: Rc<RefCell<Option<Said>>> = Rc::default();
-        let waiting = Waiting { message, number, is_restart, said: said.clone() };
+        let Some((message, number)) = make(request) else { return Ok(ModelCallAnswer::Dropped) };
+        let said: Rc<RefCell<Option<ModelCallAnswer>>> = Rc::default();
+        let waiting = ModelPendingCall { message, number, is_restart, said: said.clone() };
         // A new server would take such a request as the claim of a lock that the client holds.
-        let is_held_back = client.is_reclaiming.get() && waiting.is_try_lock() && !planted(Bug::TryLockInGrace);
+        let is_held_back =
+            client.is_reclaiming.get() && waiting.is_try_lock() && !planted(VolumeModelBug::TryLockInGrace);
         if is_held_back {
             self.world.coverage.met("16: a request is held back until the server knows the locks");
         }
@@ -434,52 +443,52 @@ impl Mount {
         }
         client.calls.borrow_mut().insert(request, waiting);
         self.wait(|| said.borrow().is_some() || client.ended.get()).await;
-        said.take().ok_or(Fail::Ended)
+        said.take().ok_or(ModelCallFailure::Ended)
     }
 
     /// Sends an operation to the server, and waits for the answer.
-    pub async fn operate(&self, operation: Operation) -> Result<Answer, Fail> {
+    pub async fn operate(&self, operation: ModelOperation) -> Result<ModelAnswer, ModelCallFailure> {
         let make = |request| {
             let number = self.client.next_number.get();
             self.client.next_number.set(number + 1);
             self.client.open_numbers.borrow_mut().insert(number);
-            Some((Up::Operate { request, number, operation }, Some(number)))
+            Some((ClientMessage::Operate { request, number, operation }, Some(number)))
         };
         match self.call(false, make).await? {
-            Said::Reply(reply) => reply.map_err(Fail::Refused),
-            _ => Err(Fail::Ended),
+            ModelCallAnswer::Reply(reply) => reply.map_err(ModelCallFailure::Refused),
+            _ => Err(ModelCallFailure::Ended),
         }
     }
 
     /// Sends a question to the server, and waits for the answer.
-    pub async fn ask(&self, question: Question) -> Result<Answer, Fail> {
-        match self.call(false, |request| Some((Up::Ask { request, question }, None))).await? {
-            Said::Reply(reply) => reply.map_err(Fail::Refused),
-            _ => Err(Fail::Ended),
+    pub async fn ask(&self, question: ModelQuestion) -> Result<ModelAnswer, ModelCallFailure> {
+        match self.call(false, |request| Some((ClientMessage::Ask { request, question }, None))).await? {
+            ModelCallAnswer::Reply(reply) => reply.map_err(ModelCallFailure::Refused),
+            _ => Err(ModelCallFailure::Ended),
         }
     }
 
     /// Requests a token, and waits for the grant.
-    pub async fn acquire(&self, object: usize, level: u8) -> Result<Held, Fail> {
+    pub async fn acquire(&self, object: usize, level: u8) -> Result<TokenGrant, ModelCallFailure> {
         let token = self.client.objects[object].token;
-        match self.call(false, |request| Some((Up::Acquire { request, token, level }, None))).await? {
-            Said::Granted(held, epoch) => {
+        match self.call(false, |request| Some((ClientMessage::Acquire { request, token, level }, None))).await? {
+            ModelCallAnswer::Granted(held, epoch) => {
                 if self.world.chance(3) {
                     self.world.sleep(self.world.below(40 * MS)).await;
                 }
                 // A new server has been told what the client holds, and that was without this token.
-                if epoch < self.client.bulk_epoch.get() && !planted(Bug::OldEpoch) {
+                if epoch < self.client.bulk_epoch.get() && !planted(VolumeModelBug::OldEpoch) {
                     self.world.coverage.met("15: a grant of an older epoch is not used");
-                    return Err(Fail::Refused(Refusal::Conflict));
+                    return Err(ModelCallFailure::Refused(ModelRefusal::Conflict));
                 }
                 Ok(held)
             }
-            _ => Err(Fail::Refused(Refusal::Conflict)),
+            _ => Err(ModelCallFailure::Refused(ModelRefusal::Conflict)),
         }
     }
 
     /// Sends a message on the control connection, if there is one.
-    pub fn say(&self, message: Up) {
+    pub fn say(&self, message: ClientMessage) {
         if let Some(control) = &*self.client.control.borrow() {
             self.world.up(control, message);
         }

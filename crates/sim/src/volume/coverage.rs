@@ -110,11 +110,11 @@ pub const SCENARIOS: &[&str] = &[
 
 /// How often each scenario was reached.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Coverage {
+pub struct VolumeCoverage {
     counts: RefCell<BTreeMap<&'static str, u64>>,
 }
 
-impl Coverage {
+impl VolumeCoverage {
     /// Counts a scenario. *Panics* in a debug build if it is none of [`SCENARIOS`].
     pub fn met(&self, name: &'static str) {
         self.add(name, 1);
@@ -132,7 +132,7 @@ impl Coverage {
     }
 
     /// Adds the counts of another run.
-    pub fn merge(&self, other: &Coverage) {
+    pub fn merge(&self, other: &VolumeCoverage) {
         other.counts.borrow().iter().for_each(|(name, count)| self.add(name, *count));
     }
 

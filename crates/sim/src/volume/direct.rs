@@ -2,27 +2,27 @@
 //! used only until the read ends. A commit can only raise the size, and is refused if its truncate generation is
 //! outdated.
 
-use super::bugs::Bug;
-use super::client::{Fail, Mount};
+use super::bugs::VolumeModelBug;
+use super::client::{ModelCallFailure, MountModel};
 use super::executor::MS;
-use super::history::{Act, Key};
-use super::network::Question;
-use super::servers::image::{Answer, Inode, Operation, Refusal};
+use super::history::{ValueAccess, ValueKey};
+use super::network::ModelQuestion;
+use super::servers::image::{InodeModel, ModelAnswer, ModelOperation, ModelRefusal};
 
-impl Mount {
+impl MountModel {
     fn direct(&self) -> usize {
         self.world.files
     }
 
-    async fn look_direct(&self) -> Result<Inode, Fail> {
-        match self.ask(Question::Map(self.direct())).await? {
-            Answer::Map(inode, _) => Ok(inode),
-            _ => Err(Fail::Ended),
+    async fn look_direct(&self) -> Result<InodeModel, ModelCallFailure> {
+        match self.ask(ModelQuestion::Map(self.direct())).await? {
+            ModelAnswer::Map(inode, _) => Ok(inode),
+            _ => Err(ModelCallFailure::Ended),
         }
     }
 
     /// Reads a block.
-    pub async fn read_direct(&self, block: u64) -> Result<(), Fail> {
+    pub async fn read_direct(&self, block: u64) -> Result<(), ModelCallFailure> {
         // Blocks that are freed from now on are not used again until this map is forgotten.
         let since = self.client.durable.get();
         self.client.maps.borrow_mut().push(since);
@@ -32,7 +32,7 @@ impl Mount {
         result
     }
 
-    async fn read_mapped(&self, block: u64) -> Result<(), Fail> {
+    async fn read_mapped(&self, block: u64) -> Result<(), ModelCallFailure> {
         let deed = self.begin();
         let inode = self.look_direct().await?;
         if self.world.chance(30) {
@@ -45,32 +45,32 @@ impl Mount {
             }
             None => 0,
         };
-        self.still_leased(Bug::ReadAfterLease)?;
+        self.still_leased(VolumeModelBug::ReadAfterLease)?;
         if block < inode.size {
-            self.saw(Key::Block(self.direct(), block), Act::Read(value), deed.invoked);
-            self.saw(Key::Size(self.direct()), Act::AtLeast(block + 1), deed.invoked);
+            self.saw(ValueKey::Block(self.direct(), block), ValueAccess::Read(value), deed.invoked);
+            self.saw(ValueKey::Size(self.direct()), ValueAccess::AtLeast(block + 1), deed.invoked);
         } else {
-            self.saw(Key::Size(self.direct()), Act::AtMost(block), deed.invoked);
+            self.saw(ValueKey::Size(self.direct()), ValueAccess::AtMost(block), deed.invoked);
         }
         Ok(())
     }
 
     /// Writes a block, and commits it.
-    pub async fn write_direct(&self, block: u64) -> Result<(), Fail> {
+    pub async fn write_direct(&self, block: u64) -> Result<(), ModelCallFailure> {
         let (mut deed, value) = (self.begin(), self.world.next_value());
         let mut inode = self.look_direct().await?;
         let disk = self.take_space().await?;
         self.begin_io().await?;
         self.world.io(&self.client, disk, Some(value)).await;
         self.world.flush_disk().await;
-        self.did(&mut deed, Key::Block(self.direct(), block), Act::Write(value));
-        self.did(&mut deed, Key::Size(self.direct()), Act::Raise(block + 1));
+        self.did(&mut deed, ValueKey::Block(self.direct(), block), ValueAccess::Write(value));
+        self.did(&mut deed, ValueKey::Size(self.direct()), ValueAccess::Raise(block + 1));
         loop {
             let (generation, size) = (inode.generation, inode.size.max(block + 1));
             let extents = vec![(block, disk)];
-            match self.operate(Operation::Commit { file: self.direct(), generation, size, extents }).await {
+            match self.operate(ModelOperation::Commit { file: self.direct(), generation, size, extents }).await {
                 Ok(_) => break,
-                Err(Fail::Refused(Refusal::Stale)) => inode = self.look_direct().await?,
+                Err(ModelCallFailure::Refused(ModelRefusal::Stale)) => inode = self.look_direct().await?,
                 Err(error) => return Err(error),
             }
         }
@@ -79,22 +79,22 @@ impl Mount {
     }
 
     /// Truncates or extends the file.
-    pub async fn truncate_direct(&self, size: u64) -> Result<(), Fail> {
+    pub async fn truncate_direct(&self, size: u64) -> Result<(), ModelCallFailure> {
         let mut deed = self.begin();
-        self.did(&mut deed, Key::Size(self.direct()), Act::Write(size));
+        self.did(&mut deed, ValueKey::Size(self.direct()), ValueAccess::Write(size));
         for block in size..self.world.blocks {
-            self.did(&mut deed, Key::Block(self.direct(), block), Act::Write(0));
+            self.did(&mut deed, ValueKey::Block(self.direct(), block), ValueAccess::Write(0));
         }
-        self.operate(Operation::Truncate { file: self.direct(), size }).await?;
+        self.operate(ModelOperation::Truncate { file: self.direct(), size }).await?;
         self.end(deed);
         Ok(())
     }
 
     /// Reads the size, as a `stat` does.
-    pub async fn stat_direct(&self) -> Result<(), Fail> {
+    pub async fn stat_direct(&self) -> Result<(), ModelCallFailure> {
         let deed = self.begin();
-        if let Answer::Attributes(inode) = self.ask(Question::Attributes(self.direct())).await? {
-            self.saw(Key::Size(self.direct()), Act::Read(inode.size), deed.invoked);
+        if let ModelAnswer::Attributes(inode) = self.ask(ModelQuestion::Attributes(self.direct())).await? {
+            self.saw(ValueKey::Size(self.direct()), ValueAccess::Read(inode.size), deed.invoked);
         }
         Ok(())
     }

@@ -6,15 +6,15 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use super::client::Client;
+use super::client::VolumeClientModel;
 use super::executor::MS;
-use super::world::World;
+use super::world::VolumeWorld;
 
 /// The contents of a block that was never written.
 pub const UNWRITTEN: u64 = u64::MAX;
 
 /// The disk.
-pub struct Disk {
+pub struct SharedDiskModel {
     blocks: RefCell<Vec<u64>>,
     /// The number of operations in flight of each client.
     pub in_work: RefCell<Vec<u64>>,
@@ -22,10 +22,10 @@ pub struct Disk {
     pub slow_until: Cell<u64>,
 }
 
-impl Disk {
-    pub fn new(blocks: u32) -> Disk {
+impl SharedDiskModel {
+    pub fn new(blocks: u32) -> SharedDiskModel {
         let blocks = vec![UNWRITTEN; blocks as usize];
-        Disk { blocks: RefCell::new(blocks), in_work: RefCell::default(), slow_until: Cell::new(0) }
+        SharedDiskModel { blocks: RefCell::new(blocks), in_work: RefCell::default(), slow_until: Cell::new(0) }
     }
 
     /// The current contents of a block.
@@ -47,7 +47,7 @@ impl Disk {
     }
 }
 
-impl World {
+impl VolumeWorld {
     fn io_us(&self) -> u64 {
         match self.below(100) {
             _ if self.disk.slow_until.get() > self.now() => self.below(900 * MS),
@@ -57,7 +57,7 @@ impl World {
     }
 
     /// Reads a block, or writes `write` to it; returns its contents.
-    pub async fn io(self: &Rc<World>, client: &Rc<Client>, block: u32, write: Option<u64>) -> u64 {
+    pub async fn io(self: &Rc<VolumeWorld>, client: &Rc<VolumeClientModel>, block: u32, write: Option<u64>) -> u64 {
         let (first, second) = (self.io_us(), self.io_us());
         let result: Rc<Cell<Option<u64>>> = Rc::default();
         self.disk.count(client.number, 1);
@@ -85,7 +85,7 @@ impl World {
     }
 
     /// Takes the time of a flush. It has no other effect, because this disk loses no writes.
-    pub async fn flush_disk(self: &Rc<World>) {
+    pub async fn flush_disk(self: &Rc<VolumeWorld>) {
         let us = self.io_us();
         self.sleep(us).await;
     }

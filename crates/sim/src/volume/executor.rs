@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use super::world::World;
+use super::world::VolumeWorld;
 
 /// The number of a task.
 pub type TaskId = usize;
@@ -19,17 +19,17 @@ pub type TaskId = usize;
 pub const MS: u64 = 1000;
 
 /// A function to call at a given time.
-type Call = Box<dyn FnOnce(&Rc<World>)>;
+type Call = Box<dyn FnOnce(&Rc<VolumeWorld>)>;
 
 /// An event at a given time.
-enum Event {
+enum ExecutorEvent {
     Wake(TaskId),
     Call(Call),
 }
 
 /// The process that a task belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Owner {
+pub enum TaskOwner {
     /// A client, by its number.
     Client(usize),
     /// A server, by its index.
@@ -37,26 +37,26 @@ pub enum Owner {
 }
 
 /// A task of a client or of a server.
-struct Task {
-    owner: Owner,
+struct OwnedTask {
+    owner: TaskOwner,
     future: Pin<Box<dyn Future<Output = ()>>>,
 }
 
 /// The time, the planned events and the tasks.
 #[derive(Default)]
-pub struct Executor {
+pub struct SeededExecutor {
     now_us: Cell<u64>,
     next: Cell<u64>,
-    queue: RefCell<BTreeMap<(u64, u64), Event>>,
-    tasks: RefCell<Vec<Option<Task>>>,
+    queue: RefCell<BTreeMap<(u64, u64), ExecutorEvent>>,
+    tasks: RefCell<Vec<Option<OwnedTask>>>,
     ready: RefCell<Vec<TaskId>>,
     current: Cell<TaskId>,
     /// The owner of the task that is running, and whether the owner has ended meanwhile.
-    running: Cell<Option<Owner>>,
+    running: Cell<Option<TaskOwner>>,
     is_over: Cell<bool>,
 }
 
-impl Executor {
+impl SeededExecutor {
     /// Drops all tasks and planned events.
     pub fn clear(&self) {
         let tasks = self.tasks.take();
@@ -65,37 +65,37 @@ impl Executor {
     }
 }
 
-impl World {
+impl VolumeWorld {
     /// The current time. *Units*: microseconds.
     pub fn now(&self) -> u64 {
         self.executor.now_us.get()
     }
 
-    fn plan(&self, at_us: u64, event: Event) {
+    fn plan(&self, at_us: u64, event: ExecutorEvent) {
         let next = self.executor.next.get() + 1;
         self.executor.next.set(next);
         self.executor.queue.borrow_mut().insert((at_us.max(self.now()), next), event);
     }
 
     /// Calls a function at a given time.
-    pub fn at(&self, at_us: u64, call: impl FnOnce(&Rc<World>) + 'static) {
-        self.plan(at_us, Event::Call(Box::new(call)));
+    pub fn at(&self, at_us: u64, call: impl FnOnce(&Rc<VolumeWorld>) + 'static) {
+        self.plan(at_us, ExecutorEvent::Call(Box::new(call)));
     }
 
     /// Starts a task of a client or a server.
-    pub fn spawn(&self, owner: Owner, future: impl Future<Output = ()> + 'static) {
+    pub fn spawn(&self, owner: TaskOwner, future: impl Future<Output = ()> + 'static) {
         let mut tasks = self.executor.tasks.borrow_mut();
-        tasks.push(Some(Task { owner, future: Box::pin(future) }));
+        tasks.push(Some(OwnedTask { owner, future: Box::pin(future) }));
         self.executor.ready.borrow_mut().push(tasks.len() - 1);
     }
 
     /// Drops all tasks of a process at the points that they have reached.
-    pub fn end_tasks(&self, owner: Owner) {
+    pub fn end_tasks(&self, owner: TaskOwner) {
         if self.executor.running.get() == Some(owner) {
             self.executor.is_over.set(true);
         }
-        let of = |task: &mut Option<Task>| task.take_if(|task| task.owner == owner);
-        let ended: Vec<Task> = self.executor.tasks.borrow_mut().iter_mut().filter_map(of).collect();
+        let of = |task: &mut Option<OwnedTask>| task.take_if(|task| task.owner == owner);
+        let ended: Vec<OwnedTask> = self.executor.tasks.borrow_mut().iter_mut().filter_map(of).collect();
         drop(ended);
     }
 
@@ -110,28 +110,28 @@ impl World {
     }
 
     /// Waits for this many microseconds.
-    pub fn sleep(self: &Rc<World>, us: u64) -> impl Future<Output = ()> + use<> {
+    pub fn sleep(self: &Rc<VolumeWorld>, us: u64) -> impl Future<Output = ()> + use<> {
         let (world, until, mut is_planned) = (self.clone(), self.now() + us, false);
         std::future::poll_fn(move |_| {
             if world.now() >= until && is_planned {
                 return Poll::Ready(());
             }
             if !std::mem::replace(&mut is_planned, true) {
-                world.plan(until, Event::Wake(world.current()));
+                world.plan(until, ExecutorEvent::Wake(world.current()));
             }
             Poll::Pending
         })
     }
 
     /// Sometimes lets other tasks run first.
-    pub async fn yields(self: &Rc<World>) {
+    pub async fn yields(self: &Rc<VolumeWorld>) {
         if self.chance(40) {
             self.sleep(self.below(60)).await;
         }
     }
 
     /// Handles one event or polls one task; returns false if nothing is left to do.
-    pub fn step(self: &Rc<World>) -> bool {
+    pub fn step(self: &Rc<VolumeWorld>) -> bool {
         let due = {
             let mut queue = self.executor.queue.borrow_mut();
             let is_idle = self.executor.ready.borrow().is_empty();
@@ -143,8 +143,8 @@ impl World {
         if let Some(((at, _), event)) = due {
             self.executor.now_us.set(at.max(self.now()));
             match event {
-                Event::Wake(task) => self.wake([task]),
-                Event::Call(call) => call(self),
+                ExecutorEvent::Wake(task) => self.wake([task]),
+                ExecutorEvent::Call(call) => call(self),
             }
             return true;
         }
@@ -157,11 +157,11 @@ impl World {
         true
     }
 
-    fn poll(self: &Rc<World>, id: TaskId) {
+    fn poll(self: &Rc<VolumeWorld>, id: TaskId) {
         let Some(task) = self.executor.tasks.borrow_mut()[id].take() else { return };
         let is_parked = match task.owner {
-            Owner::Client(number) => self.client(number).park(id),
-            Owner::Server(index) => self.processes[index].park(id),
+            TaskOwner::Client(number) => self.client(number).park(id),
+            TaskOwner::Server(index) => self.processes[index].park(id),
         };
         if is_parked {
             self.executor.tasks.borrow_mut()[id] = Some(task);

@@ -7,15 +7,15 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use super::FAULTS;
-use super::client::Client;
+use super::client::VolumeClientModel;
 use super::executor::MS;
-use super::network::Down;
-use super::world::{LEASE_MS, World};
-use crate::random::Random;
+use super::network::ServerMessage;
+use super::world::{LEASE_MS, VolumeWorld};
+use crate::random::SimulationRandom;
 
 /// The planned faults, and the number of faults so far.
 #[derive(Debug, Default)]
-pub struct Faults {
+pub struct VolumeFaults {
     planned: u64,
     pub done: Cell<u64>,
     /// A host whose client will be paused between a check and the step that relies on it, and the duration in
@@ -39,9 +39,9 @@ pub struct Faults {
     silent_us: [[Cell<u64>; 2]; 3],
 }
 
-impl Faults {
-    pub fn new(random: &mut Random) -> Faults {
-        Faults { planned: FAULTS + random.below(4), ..Faults::default() }
+impl VolumeFaults {
+    pub fn new(random: &mut SimulationRandom) -> VolumeFaults {
+        VolumeFaults { planned: FAULTS + random.below(4), ..VolumeFaults::default() }
     }
 
     pub fn is_done(&self) -> bool {
@@ -49,8 +49,8 @@ impl Faults {
     }
 }
 
-impl World {
-    pub fn plan_fault(self: &Rc<World>) {
+impl VolumeWorld {
+    pub fn plan_fault(self: &Rc<VolumeWorld>) {
         let at = self.now() + 20 * MS + self.below(250 * MS);
         self.at(at, |world| {
             if world.is_working() && !world.faults.is_done() {
@@ -61,7 +61,7 @@ impl World {
     }
 
     /// Plans the next loss of a connection; such losses occur in addition to the faults.
-    pub fn plan_loss(self: &Rc<World>) {
+    pub fn plan_loss(self: &Rc<VolumeWorld>) {
         let at = self.now() + 20 * MS + self.below(150 * MS);
         self.at(at, |world| {
             if world.is_working() {
@@ -83,7 +83,7 @@ impl World {
     }
 
     /// Ends all faults.
-    pub fn heal(self: &Rc<World>) {
+    pub fn heal(self: &Rc<VolumeWorld>) {
         let faults = &self.faults;
         faults.armed.set(None);
         faults.crashes_at_grant.set(None);
@@ -102,7 +102,7 @@ impl World {
 
     /// Pauses a client if that is planned. The caller has just checked the lease and is about to begin I/O, or has just
     /// received an answer and is about to use it.
-    pub fn before_a_pause(self: &Rc<World>, client: &Rc<Client>) {
+    pub fn before_a_pause(self: &Rc<VolumeWorld>, client: &Rc<VolumeClientModel>) {
         if let Some((host, us)) = self.faults.armed.get()
             && host == client.host
         {
@@ -114,7 +114,7 @@ impl World {
 
     /// Pauses a client if that is planned, and loses its connections once the answer has reached its host. The caller
     /// has just sent a renewal.
-    pub fn after_renewal(self: &Rc<World>, client: &Rc<Client>) {
+    pub fn after_renewal(self: &Rc<VolumeWorld>, client: &Rc<VolumeClientModel>) {
         if self.chance(10) && self.faults.armed.get().is_some_and(|(host, _)| host == client.host) {
             self.coverage.met("a client pauses between a renewal and its answer");
             self.before_a_pause(client);
@@ -124,7 +124,7 @@ impl World {
     }
 
     /// Crashes a server soon if that is planned. The caller has just sent a grant.
-    pub fn after_grant(self: &Rc<World>, index: usize) {
+    pub fn after_grant(self: &Rc<VolumeWorld>, index: usize) {
         if self.faults.crashes_at_grant.get() == Some(index) {
             self.faults.crashes_at_grant.set(None);
             self.at(self.now() + self.below(300), move |world| {
@@ -135,9 +135,9 @@ impl World {
 
     /// Stops a server if that is planned, and returns whether it is stopped. The caller has just seen that the lease
     /// holds, and is about to send a message.
-    pub fn stops_at_gate(self: &Rc<World>, index: usize, message: &Down) -> bool {
+    pub fn stops_at_gate(self: &Rc<VolumeWorld>, index: usize, message: &ServerMessage) -> bool {
         let planned = self.faults.stops_at_gate.get().filter(|(of, _)| *of == index);
-        let percent = if matches!(message, Down::Welcome { .. }) { 70 } else { 15 };
+        let percent = if matches!(message, ServerMessage::Welcome { .. }) { 70 } else { 15 };
         let Some((_, us)) = planned.filter(|_| self.chance(percent)) else { return false };
         self.faults.stops_at_gate.set(None);
         self.coverage.met("14: a leader is stopped between the gate's check and the send");
@@ -146,7 +146,7 @@ impl World {
     }
 
     /// Lets a server's disk hang if that is planned. The caller has just begun an append.
-    pub fn after_append_began(self: &Rc<World>, index: usize) {
+    pub fn after_append_began(self: &Rc<VolumeWorld>, index: usize) {
         let Some((of, us, stops)) = self.faults.hangs_at_append.get() else { return };
         if of == index {
             self.faults.hangs_at_append.set(None);
@@ -159,7 +159,7 @@ impl World {
     }
 
     /// Lets the disk of a server that is about to take over hang, if that is planned.
-    pub fn before_seal(self: &Rc<World>, index: usize) {
+    pub fn before_seal(self: &Rc<VolumeWorld>, index: usize) {
         if self.faults.disturbs_seal.replace(false) {
             self.coverage.met("14: the disk of a server that takes over hangs before its seal");
             self.hang(index, self.longer_than_lease());
@@ -167,7 +167,7 @@ impl World {
     }
 
     /// Disturbs a new leader if that is planned.
-    pub fn after_takeover(self: &Rc<World>, index: usize) {
+    pub fn after_takeover(self: &Rc<VolumeWorld>, index: usize) {
         if self.processes.len() > 1 && self.faults.last_leader.replace(Some(index)).is_some_and(|last| last != index) {
             self.coverage.met("14: another server leads");
         }
@@ -195,7 +195,7 @@ impl World {
         MS + self.below(self.server_lease_ms * MS * 3 / 4)
     }
 
-    fn hang(self: &Rc<World>, index: usize, us: u64) {
+    fn hang(self: &Rc<VolumeWorld>, index: usize, us: u64) {
         let until = self.now() + us;
         self.tell(|| format!("the disk of server {index} hangs for {us} us"));
         let process = &self.processes[index];
@@ -203,7 +203,7 @@ impl World {
     }
 
     /// Cuts a host from a server: connections are lost, or nothing arrives any more.
-    fn cut_off(self: &Rc<World>, host: usize, index: usize, us: u64) {
+    fn cut_off(self: &Rc<VolumeWorld>, host: usize, index: usize, us: u64) {
         self.tell(|| format!("host {host} is cut from server {index} for {us} us"));
         let until = self.now() + us;
         self.faults.cuts_us[host][index].set(until);
@@ -213,7 +213,7 @@ impl World {
         }
     }
 
-    fn fault(self: &Rc<World>) {
+    fn fault(self: &Rc<VolumeWorld>) {
         self.faults.done.set(self.faults.done.get() + 1);
         let leader = self.processes.iter().filter(|process| process.is_leading() && !process.is_stopped());
         let leader = leader.max_by_key(|process| process.server.borrow().epoch).map(|process| process.index);
@@ -223,7 +223,7 @@ impl World {
         }
     }
 
-    fn fault_of_host(self: &Rc<World>, leader: usize) {
+    fn fault_of_host(self: &Rc<VolumeWorld>, leader: usize) {
         let host = self.below(self.hosts.borrow().len() as u64) as usize;
         let client = self.client_of(host);
         let short = MS + self.below(LEASE_MS * MS / 2);
@@ -260,7 +260,7 @@ impl World {
         }
     }
 
-    fn fault_of_server(self: &Rc<World>, leader: usize) {
+    fn fault_of_server(self: &Rc<VolumeWorld>, leader: usize) {
         let (short, long) = (self.shorter_than_lease(), self.longer_than_lease());
         let host = self.below(self.hosts.borrow().len() as u64) as usize;
         let kind = self.below(100);
@@ -330,12 +330,12 @@ impl World {
         }
     }
 
-    fn pause(self: &Rc<World>, client: &Rc<Client>, us: u64, what: &'static str, stops_clock: bool) {
+    fn pause(self: &Rc<VolumeWorld>, client: &Rc<VolumeClientModel>, us: u64, what: &'static str, stops_clock: bool) {
         self.coverage.met(what);
         client.pause(self, us, stops_clock);
     }
 
-    fn restart(self: &Rc<World>, index: usize, us: u64, what: &'static str) {
+    fn restart(self: &Rc<VolumeWorld>, index: usize, us: u64, what: &'static str) {
         let process = &self.processes[index];
         if !process.is_alive.get() {
             return;

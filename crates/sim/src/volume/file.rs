@@ -6,14 +6,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use nectary_volume::protocol::Token;
-use nectary_volume::tokens::Holding;
+use nectary_volume::tokens::TokenHolding;
 
-use super::client::Mount;
-use super::servers::image::Inode;
+use super::client::MountModel;
+use super::servers::image::InodeModel;
 
 /// A page of the kernel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Page {
+pub struct KernelPage {
     pub value: u64,
     pub is_dirty: bool,
     /// Whether it is being read or written back.
@@ -28,9 +28,9 @@ pub type Kept = (u64, Option<u32>);
 
 /// A client's knowledge of a file's contents.
 #[derive(Debug, Clone, Default)]
-pub struct Content {
+pub struct FileContentModel {
     pub is_known: bool,
-    pub inode: Inode,
+    pub inode: InodeModel,
     /// The size, including uncommitted writes. *Units*: blocks.
     pub size: u64,
     /// The known part of the committed map; `None` is a hole.
@@ -42,12 +42,12 @@ pub struct Content {
     pub failed: bool,
 }
 
-impl Content {
+impl FileContentModel {
     pub fn is_dirty(&self) -> bool {
         !self.fresh.is_empty() || self.is_modified || self.size != self.inode.size
     }
 
-    pub fn learn(&mut self, inode: Inode) {
+    pub fn learn(&mut self, inode: InodeModel) {
         self.is_known = true;
         self.size = inode.size;
         self.inode = inode;
@@ -60,17 +60,17 @@ impl Content {
 }
 
 /// The state on one client that a token protects.
-pub struct Object {
+pub struct ProtectedObject {
     pub token: Token,
-    pub hold: RefCell<Holding>,
+    pub hold: RefCell<TokenHolding>,
     /// Whether a task is giving the token back, or committing because other hosts wait.
     giving: Cell<bool>,
-    pub content: RefCell<Content>,
+    pub content: RefCell<FileContentModel>,
     readers: Cell<u32>,
     is_written: Cell<bool>,
     /// Pages whose write-back waits in memory because no I/O is allowed.
     pub kept: RefCell<BTreeMap<u64, Kept>>,
-    pub pages: RefCell<BTreeMap<u64, Page>>,
+    pub pages: RefCell<BTreeMap<u64, KernelPage>>,
     /// The number of programs that have the file mapped. `is_excluded` is set while a program writes without a map;
     /// both cannot be the case at the same time.
     mappers: Cell<u32>,
@@ -78,9 +78,9 @@ pub struct Object {
     pub names: RefCell<BTreeMap<u64, u64>>,
 }
 
-impl Object {
-    pub fn new(token: Token) -> Object {
-        Object {
+impl ProtectedObject {
+    pub fn new(token: Token) -> ProtectedObject {
+        ProtectedObject {
             token,
             hold: RefCell::default(),
             giving: Cell::new(false),
@@ -119,7 +119,7 @@ impl Object {
 
 /// The locks of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ObjectLockKind {
     /// A shared lock on the contents.
     Read,
     /// An exclusive lock on the contents.
@@ -133,56 +133,56 @@ pub enum Kind {
 }
 
 /// A lock that is held until it is dropped.
-pub struct Guard {
-    mount: Mount,
+pub struct ObjectLockGuard {
+    mount: MountModel,
     object: usize,
-    kind: Kind,
+    kind: ObjectLockKind,
 }
 
-impl Drop for Guard {
+impl Drop for ObjectLockGuard {
     fn drop(&mut self) {
         let object = &self.mount.client.objects[self.object];
         match self.kind {
-            Kind::Read => object.readers.set(object.readers.get() - 1),
-            Kind::Write => object.is_written.set(false),
-            Kind::Giving => object.giving.set(false),
-            Kind::Mapped => object.mappers.set(object.mappers.get() - 1),
-            Kind::Unmapped => object.is_excluded.set(false),
+            ObjectLockKind::Read => object.readers.set(object.readers.get() - 1),
+            ObjectLockKind::Write => object.is_written.set(false),
+            ObjectLockKind::Giving => object.giving.set(false),
+            ObjectLockKind::Mapped => object.mappers.set(object.mappers.get() - 1),
+            ObjectLockKind::Unmapped => object.is_excluded.set(false),
         }
         self.mount.touch();
     }
 }
 
-impl Mount {
-    pub fn object(&self, object: usize) -> &Object {
+impl MountModel {
+    pub fn object(&self, object: usize) -> &ProtectedObject {
         &self.client.objects[object]
     }
 
     /// Takes a lock if it is free.
-    pub fn try_lock(&self, object: usize, kind: Kind) -> Option<Guard> {
+    pub fn try_lock(&self, object: usize, kind: ObjectLockKind) -> Option<ObjectLockGuard> {
         let at = self.object(object);
         let is_free = match kind {
-            Kind::Read => !at.is_written.get(),
-            Kind::Write => at.is_free(),
-            Kind::Giving => !at.giving.get(),
-            Kind::Mapped => !at.is_excluded.get(),
-            Kind::Unmapped => !at.is_excluded.get() && at.mappers.get() == 0,
+            ObjectLockKind::Read => !at.is_written.get(),
+            ObjectLockKind::Write => at.is_free(),
+            ObjectLockKind::Giving => !at.giving.get(),
+            ObjectLockKind::Mapped => !at.is_excluded.get(),
+            ObjectLockKind::Unmapped => !at.is_excluded.get() && at.mappers.get() == 0,
         };
         if !is_free {
             return None;
         }
         match kind {
-            Kind::Read => at.readers.set(at.readers.get() + 1),
-            Kind::Write => at.is_written.set(true),
-            Kind::Giving => at.giving.set(true),
-            Kind::Mapped => at.mappers.set(at.mappers.get() + 1),
-            Kind::Unmapped => at.is_excluded.set(true),
+            ObjectLockKind::Read => at.readers.set(at.readers.get() + 1),
+            ObjectLockKind::Write => at.is_written.set(true),
+            ObjectLockKind::Giving => at.giving.set(true),
+            ObjectLockKind::Mapped => at.mappers.set(at.mappers.get() + 1),
+            ObjectLockKind::Unmapped => at.is_excluded.set(true),
         }
-        Some(Guard { mount: self.clone(), object, kind })
+        Some(ObjectLockGuard { mount: self.clone(), object, kind })
     }
 
     /// Waits for a lock.
-    pub async fn lock(&self, object: usize, kind: Kind) -> Guard {
+    pub async fn lock(&self, object: usize, kind: ObjectLockKind) -> ObjectLockGuard {
         self.world.yields().await;
         let mut guard = None;
         self.wait(|| {

@@ -1,47 +1,47 @@
-//! A client's tokens: `nectary_volume::tokens::Holding`, and a model of the code around it, which is in
+//! A client's tokens: `nectary_volume::tokens::TokenHolding`, and a model of the code around it, which is in
 //! `client/hold.rs`.
 //!
 //! Owns: requests, recalls, and the steps before a token is given back: the client invalidates pages, commits its
 //! writes, and forgets its knowledge of the file.
 
-use nectary_volume::protocol::{Held, Token, What};
-use nectary_volume::tokens::{Heard, Holding, Recalled, Why, level};
+use nectary_volume::protocol::{Token, TokenAspect, TokenGrant};
+use nectary_volume::tokens::{RecallOutcome, RecallReason, Recalled, TokenHolding, level};
 
-use super::bugs::{Bug, planted};
-use super::client::{Fail, Mount};
+use super::bugs::{VolumeModelBug, planted};
+use super::client::{ModelCallFailure, MountModel};
 use super::executor::MS;
-use super::file::Kind;
-use super::network::Up;
+use super::file::ObjectLockKind;
+use super::network::ClientMessage;
 
 /// The pause after a request was refused. *Units*: microseconds.
 const REFUSED_PAUSE_US: u64 = 5 * MS;
 
 /// The permission that a call needs to see or change a file's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
+pub enum DataPermission {
     /// This level of the file's token.
     Level(u8),
     /// No permission, because the call was already admitted.
     Admitted,
 }
 
-impl Access {
-    pub const READ: Access = Access::Level(level::READ);
-    pub const WRITE: Access = Access::Level(level::WRITE);
+impl DataPermission {
+    pub const READ: DataPermission = DataPermission::Level(level::READ);
+    pub const WRITE: DataPermission = DataPermission::Level(level::WRITE);
 }
 
-impl Mount {
+impl MountModel {
     /// Whether a call is admitted now.
-    pub fn holds(&self, object: usize, access: Access) -> bool {
+    pub fn holds(&self, object: usize, access: DataPermission) -> bool {
         match access {
-            Access::Level(level) => self.object(object).hold.borrow().admits(level),
-            Access::Admitted => true,
+            DataPermission::Level(level) => self.object(object).hold.borrow().admits(level),
+            DataPermission::Admitted => true,
         }
     }
 
     /// Waits until a call is admitted.
-    pub async fn admit(&self, object: usize, access: Access) -> Result<(), Fail> {
-        let Access::Level(level) = access else { return Ok(()) };
+    pub async fn admit(&self, object: usize, access: DataPermission) -> Result<(), ModelCallFailure> {
+        let DataPermission::Level(level) = access else { return Ok(()) };
         self.wait_for(object, |_| level, |state| state.admits(level)).await
     }
 
@@ -49,9 +49,9 @@ impl Mount {
     pub async fn wait_for(
         &self,
         object: usize,
-        level: impl Fn(&Holding) -> u8,
-        mut admit: impl FnMut(&mut Holding) -> bool,
-    ) -> Result<(), Fail> {
+        level: impl Fn(&TokenHolding) -> u8,
+        mut admit: impl FnMut(&mut TokenHolding) -> bool,
+    ) -> Result<(), ModelCallFailure> {
         self.world.yields().await;
         let mut result = Ok(());
         self.wait(|| {
@@ -92,47 +92,47 @@ impl Mount {
         self.touch();
         for recalled in early {
             self.world.coverage.met("a recall came before its grant");
-            if let Heard::Begin = self.hear(object, recalled) {
+            if let RecallOutcome::Begin = self.hear(object, recalled) {
                 self.give_back(object, recalled).await;
             }
         }
     }
 
-    fn hear(&self, object: usize, recalled: Recalled) -> Heard {
+    fn hear(&self, object: usize, recalled: Recalled) -> RecallOutcome {
         let heard = self.object(object).hold.borrow_mut().recalled(recalled);
         match heard {
-            Heard::Answer(level) => {
+            RecallOutcome::Answer(level) => {
                 self.world.coverage.met("a recall is answered at once");
                 self.say_returned(self.object(object).token, level, recalled.0);
             }
-            Heard::Ignore => self.world.coverage.met("a recall of an older grant is ignored"),
-            Heard::Begin | Heard::Later => {}
+            RecallOutcome::Ignore => self.world.coverage.met("a recall of an older grant is ignored"),
+            RecallOutcome::Begin | RecallOutcome::Later => {}
         }
         heard
     }
 
     fn say_returned(&self, token: Token, level: u8, sequence: u64) {
-        self.say(Up::Return(Held { token, level, sequence }));
+        self.say(ClientMessage::Return(TokenGrant { token, level, sequence }));
     }
 
     /// Handles a recall from the server.
     pub fn serve_recall(&self, recalled: Recalled, token: Token) {
         let Some(object) = self.client.objects.iter().position(|object| object.token == token) else { return };
-        if let Heard::Begin = self.hear(object, recalled) {
+        if let RecallOutcome::Begin = self.hear(object, recalled) {
             let mount = self.clone();
             self.spawn(async move { mount.give_back(object, recalled).await });
         }
     }
 
     async fn give_back(&self, object: usize, recalled: Recalled) {
-        let _turn = self.lock(object, Kind::Giving).await;
+        let _turn = self.lock(object, ObjectLockKind::Giving).await;
         // The task that had the lock before may already have given the token back.
-        let Heard::Begin = self.hear(object, recalled) else { return };
+        let RecallOutcome::Begin = self.hear(object, recalled) else { return };
         let (sequence, wanted, why) = recalled;
         match why {
-            Why::Conflict => self.give(object, wanted).await,
-            Why::Commit => {
-                let locked = self.lock(object, Kind::Write).await;
+            RecallReason::Conflict => self.give(object, wanted).await,
+            RecallReason::Commit => {
+                let locked = self.lock(object, ObjectLockKind::Write).await;
                 let committed = self.commit_locked(object).await;
                 let level = self.object(object).hold.borrow().level();
                 drop(locked);
@@ -153,7 +153,7 @@ impl Mount {
         while !pass.is_empty() {
             passes += 1;
             for range in pass {
-                if !planted(Bug::PagesKept) {
+                if !planted(VolumeModelBug::PagesKept) {
                     self.invalidate(object, range.clone()).await;
                 }
                 at.hold.borrow_mut().end_range(&range);
@@ -161,7 +161,7 @@ impl Mount {
             at.hold.borrow_mut().end_pass();
             self.wait(|| !at.hold.borrow().is_paging()).await;
             pass = at.hold.borrow_mut().next_pass();
-            if planted(Bug::PageOfPassKept) {
+            if planted(VolumeModelBug::PageOfPassKept) {
                 pass.clear();
             }
             self.touch();
@@ -169,7 +169,7 @@ impl Mount {
         if passes > 1 {
             self.world.coverage.met("3: a page is read during an invalidation, which is done again");
         }
-        if planted(Bug::RecallBeforeIo) {
+        if planted(VolumeModelBug::RecallBeforeIo) {
             let sequence = at.hold.borrow().sequence();
             at.hold.borrow_mut().given(to);
             self.say_returned(at.token, to, sequence);
@@ -177,16 +177,16 @@ impl Mount {
         if !at.is_free() {
             self.world.coverage.met("a token waits for I/O in work before it goes");
         }
-        let locked = self.lock(object, Kind::Write).await;
+        let locked = self.lock(object, ObjectLockKind::Write).await;
         let committed = self.commit_locked(object).await;
         if committed.is_err() {
             self.world.tell(|| format!("client {}: {object} is not committed: {committed:?}", self.client.number));
             self.drop_fresh(object);
         }
-        if (to == level::NONE || committed.is_err()) && at.token.what == What::Data {
+        if (to == level::NONE || committed.is_err()) && at.token.what == TokenAspect::Data {
             at.content.borrow_mut().forget();
         }
-        if !(planted(Bug::NameKept) || to >= level::READ) {
+        if !(planted(VolumeModelBug::NameKept) || to >= level::READ) {
             at.names.borrow_mut().clear();
         }
         let (level, sequence) = {
@@ -204,7 +204,7 @@ impl Mount {
     pub async fn add_writer(&self, object: usize) {
         let is_stale = self.object(object).hold.borrow_mut().add_writer();
         if is_stale {
-            let _turn = self.lock(object, Kind::Giving).await;
+            let _turn = self.lock(object, ObjectLockKind::Giving).await;
             let level = self.object(object).hold.borrow().level();
             if level == level::READ {
                 self.world.coverage.met("a writer comes where pages are of a lower level");
@@ -215,7 +215,7 @@ impl Mount {
 
     /// Gives a token back without a recall, because no program needs it now.
     pub async fn give_up(&self, object: usize) {
-        let _turn = self.lock(object, Kind::Giving).await;
+        let _turn = self.lock(object, ObjectLockKind::Giving).await;
         let is_held = {
             let state = self.object(object).hold.borrow();
             state.level() != level::NONE && !state.is_acquiring()

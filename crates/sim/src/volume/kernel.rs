@@ -5,21 +5,21 @@
 
 use std::ops::Range;
 
-use nectary_volume::tokens::Holding;
+use nectary_volume::tokens::TokenHolding;
 
-use super::bugs::{Bug, planted};
-use super::client::{Fail, Mount};
+use super::bugs::{VolumeModelBug, planted};
+use super::client::{ModelCallFailure, MountModel};
 use super::executor::MS;
-use super::file::{Kind, Page};
-use super::history::{Act, Key};
-use super::hold::Access;
+use super::file::{KernelPage, ObjectLockKind};
+use super::history::{ValueAccess, ValueKey};
+use super::hold::DataPermission;
 
-impl Mount {
-    fn page(&self, object: usize, block: u64) -> Option<Page> {
+impl MountModel {
+    fn page(&self, object: usize, block: u64) -> Option<KernelPage> {
         self.object(object).pages.borrow().get(&block).copied()
     }
 
-    fn set_page(&self, object: usize, block: u64, page: Option<Page>) {
+    fn set_page(&self, object: usize, block: u64, page: Option<KernelPage>) {
         let mut pages = self.object(object).pages.borrow_mut();
         match page {
             Some(page) => drop(pages.insert(block, page)),
@@ -34,18 +34,18 @@ impl Mount {
     }
 
     /// Makes a page present and unlocked; returns false behind the end of the file.
-    async fn fault(&self, object: usize, block: u64) -> Result<bool, Fail> {
+    async fn fault(&self, object: usize, block: u64) -> Result<bool, ModelCallFailure> {
         loop {
             self.unlocked(object, block).await;
             if self.page(object, block).is_some() {
                 return Ok(true);
             }
-            self.set_page(object, block, Some(Page { is_locked: true, ..Page::default() }));
+            self.set_page(object, block, Some(KernelPage { is_locked: true, ..KernelPage::default() }));
             let read = self.read_page(object, block).await;
             self.world.yields().await;
             match read {
                 Ok(Some(value)) if !self.is_late() => {
-                    self.set_page(object, block, Some(Page { value, ..Page::default() }));
+                    self.set_page(object, block, Some(KernelPage { value, ..KernelPage::default() }));
                 }
                 read => {
                     self.set_page(object, block, None);
@@ -63,28 +63,28 @@ impl Mount {
     fn is_late(&self) -> bool {
         let may_cache = self.client.lease().may_cache(self.client.clock(&self.world));
         let is_late = self.client.is_lapsed.get() || self.client.ended.get() || !may_cache;
-        is_late && !planted(Bug::PagesPastLease)
+        is_late && !planted(VolumeModelBug::PagesPastLease)
     }
 
-    async fn read_page(&self, object: usize, block: u64) -> Result<Option<u64>, Fail> {
-        let begin = |state: &mut Holding| state.begin_page_read(block..block + 1);
-        self.wait_for(object, Holding::page_level, begin).await?;
-        let result = self.read(object, block, Access::Admitted).await;
+    async fn read_page(&self, object: usize, block: u64) -> Result<Option<u64>, ModelCallFailure> {
+        let begin = |state: &mut TokenHolding| state.begin_page_read(block..block + 1);
+        self.wait_for(object, TokenHolding::page_level, begin).await?;
+        let result = self.read(object, block, DataPermission::Admitted).await;
         self.object(object).hold.borrow_mut().page_call_ended();
         self.touch();
         result
     }
 
     /// Loads from a mapped file, as a program does.
-    pub async fn load(&self, object: usize, block: u64) -> Result<(), Fail> {
+    pub async fn load(&self, object: usize, block: u64) -> Result<(), ModelCallFailure> {
         let deed = self.begin();
         if self.fault(object, block).await?
             && let Some(page) = self.page(object, block)
             && !self.client.is_exempt.get()
             && !self.client.is_blind()
         {
-            let key = Key::Block(object, block);
-            self.world.history.borrow_mut().add(self.client.number, key, Act::Read(page.value), deed.invoked);
+            let key = ValueKey::Block(object, block);
+            self.world.history.borrow_mut().add(self.client.number, key, ValueAccess::Read(page.value), deed.invoked);
             self.world.coverage.met("a load from a map");
         }
         Ok(())
@@ -101,14 +101,14 @@ impl Mount {
             let pages = self.object(object).pages.borrow().clone();
             for (block, page) in pages.into_iter().filter(|(_, page)| !page.is_locked) {
                 if !self.client.is_exempt.get() {
-                    self.saw(Key::Block(object, block), Act::Read(page.value), deed.invoked);
+                    self.saw(ValueKey::Block(object, block), ValueAccess::Read(page.value), deed.invoked);
                 }
             }
         }
     }
 
     /// Stores to a mapped file, as a program does.
-    pub async fn store(&self, object: usize, block: u64) -> Result<(), Fail> {
+    pub async fn store(&self, object: usize, block: u64) -> Result<(), ModelCallFailure> {
         let mut deed = self.begin();
         let reserved = self.take_space().await?;
         let is_there = self.fault(object, block).await;
@@ -122,8 +122,8 @@ impl Mount {
             self.client.space.borrow_mut().extend(std::mem::replace(&mut reserved, page.reserved));
         }
         let value = self.world.next_value();
-        self.did(&mut deed, Key::Block(object, block), Act::Write(value));
-        self.set_page(object, block, Some(Page { value, is_dirty: true, reserved, ..page }));
+        self.did(&mut deed, ValueKey::Block(object, block), ValueAccess::Write(value));
+        self.set_page(object, block, Some(KernelPage { value, is_dirty: true, reserved, ..page }));
         self.world.coverage.met("a store to a map");
         self.end(deed);
         Ok(())
@@ -153,14 +153,14 @@ impl Mount {
         }
     }
 
-    async fn write_back_page(&self, object: usize, block: u64, page: Page, forgets: bool) {
-        if page.is_dirty && !planted(Bug::DirtyPagesDropped) {
-            self.set_page(object, block, Some(Page { is_locked: true, ..page }));
+    async fn write_back_page(&self, object: usize, block: u64, page: KernelPage, forgets: bool) {
+        if page.is_dirty && !planted(VolumeModelBug::DirtyPagesDropped) {
+            self.set_page(object, block, Some(KernelPage { is_locked: true, ..page }));
             // An error means that the session is over, so the page is lost with it.
             let _ = self.write_page(object, block, (page.value, page.reserved)).await;
         }
         self.world.tell(|| format!("client {}: {block} of {object} {page:?}, {forgets}", self.client.number));
-        let left = Page { value: page.value, ..Page::default() };
+        let left = KernelPage { value: page.value, ..KernelPage::default() };
         self.set_page(object, block, (!forgets && !self.is_late()).then_some(left));
     }
 
@@ -175,7 +175,7 @@ impl Mount {
                 client.is_lapsed.set(false);
                 client.is_exempt.set(false);
             }
-            if lease.may_cache(now) && !client.ended.get() || planted(Bug::PagesPastLease) {
+            if lease.may_cache(now) && !client.ended.get() || planted(VolumeModelBug::PagesPastLease) {
                 continue;
             }
             client.is_lapsed.set(true);
@@ -194,8 +194,8 @@ impl Mount {
 
     /// Maps a file, loads from its blocks or stores to them, and unmaps it. Meanwhile other programs of the host may
     /// map the file, but not write to it without a map.
-    pub async fn map(&self, object: usize, is_writer: bool, blocks: &[u64]) -> Result<(), Fail> {
-        let _mapped = self.lock(object, Kind::Mapped).await;
+    pub async fn map(&self, object: usize, is_writer: bool, blocks: &[u64]) -> Result<(), ModelCallFailure> {
+        let _mapped = self.lock(object, ObjectLockKind::Mapped).await;
         if is_writer {
             self.add_writer(object).await;
         }
@@ -223,8 +223,8 @@ impl Mount {
 
     /// Prepares a call without a map: writes mapped pages back. With `forgets`, it also invalidates the pages, and the
     /// returned guard keeps programs of the host from mapping the file.
-    pub async fn unmapped(&self, object: usize, forgets: bool) -> Option<super::file::Guard> {
-        let guard = if forgets { Some(self.lock(object, Kind::Unmapped).await) } else { None };
+    pub async fn unmapped(&self, object: usize, forgets: bool) -> Option<super::file::ObjectLockGuard> {
+        let guard = if forgets { Some(self.lock(object, ObjectLockKind::Unmapped).await) } else { None };
         self.pages_of(object, 0..u64::MAX, forgets).await;
         guard
     }

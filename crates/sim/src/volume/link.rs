@@ -6,15 +6,15 @@
 
 use std::rc::Rc;
 
-use nectary_volume::protocol::{Held, What};
+use nectary_volume::protocol::{TokenAspect, TokenGrant};
 use nectary_volume::tokens::level;
 
-use super::bugs::{Bug, planted};
-use super::client::{Client, Mount, Said};
+use super::bugs::{VolumeModelBug, planted};
+use super::client::{ModelCallAnswer, MountModel, VolumeClientModel};
 use super::executor::MS;
 use super::locks::whole;
-use super::network::{Connection, Up, Wish};
-use super::world::{LEASE_MS, World};
+use super::network::{ClientMessage, ModelConnection, ModelLockRequest};
+use super::world::{LEASE_MS, VolumeWorld};
 
 /// The number of renewals during the length of a lease.
 const RENEWALS_OF_LEASE: u64 = 5;
@@ -23,15 +23,15 @@ const PATIENCE_OF_LEASE: (u64, u64) = (2, 5);
 /// The same. *Units*: microseconds.
 const PATIENCE_US: u64 = LEASE_MS * MS * PATIENCE_OF_LEASE.0 / PATIENCE_OF_LEASE.1;
 
-impl Client {
+impl VolumeClientModel {
     /// Closes a connection.
-    pub fn close(&self, world: &World, connection: &Connection) {
+    pub fn close(&self, world: &VolumeWorld, connection: &ModelConnection) {
         connection.is_client_open.set(false);
         self.touch(world);
     }
 
     /// Handles a server's answer to a greeting. Only the first one counts.
-    pub fn welcome(&self, world: &World, connection: &Rc<Connection>, session: u64) {
+    pub fn welcome(&self, world: &VolumeWorld, connection: &Rc<ModelConnection>, session: u64) {
         let role = usize::from(connection.is_control);
         let current = self.welcomed.borrow()[role].clone();
         if current.is_some_and(|current| current.is_client_open.get()) {
@@ -43,14 +43,14 @@ impl Client {
             if other.server != connection.server {
                 world.coverage.met("15: the control and the bulk connection are to different servers");
             }
-            if other.epoch < connection.epoch && !planted(Bug::LowerEpoch) {
+            if other.epoch < connection.epoch && !planted(VolumeModelBug::LowerEpoch) {
                 world.coverage.met("15: a Welcome of a higher epoch closes the other connection");
                 // Another task does that, a little later.
                 let (us, other) = (world.below(if world.chance(20) { 20 * MS } else { 400 }), other.clone());
                 world.at(world.now() + us, move |world| world.client(other.client).close(world, &other));
             }
         }
-        match planted(Bug::LowerEpoch) {
+        match planted(VolumeModelBug::LowerEpoch) {
             true => self.epoch.set(connection.epoch),
             false => self.epoch.set(self.epoch.get().max(connection.epoch)),
         }
@@ -65,12 +65,12 @@ impl Client {
     }
 }
 
-impl Mount {
+impl MountModel {
     /// Keeps the control connection or the bulk connection up for as long as the session lives.
     pub async fn keep(self, is_control: bool) {
         let client = &self.client;
         // Greetings without an answer: a server that is stopped may still answer one.
-        let mut greeted: Vec<Rc<Connection>> = Vec::new();
+        let mut greeted: Vec<Rc<ModelConnection>> = Vec::new();
         while !client.ended.get() {
             self.world.sleep(self.world.below(20 * MS)).await;
             if is_control && client.session.get() == 0 {
@@ -82,7 +82,7 @@ impl Mount {
                     continue;
                 }
                 if let Some(connection) = self.world.connect(client.number, is_control, index) {
-                    self.world.up(&connection, Up::Hello { session: client.session.get() });
+                    self.world.up(&connection, ClientMessage::Hello { session: client.session.get() });
                     greeted.push(connection);
                 }
             }
@@ -91,7 +91,7 @@ impl Mount {
             self.world.at(until, move |world| touched.touch(world));
             let welcomed = || {
                 let welcomed = client.welcomed.borrow()[usize::from(is_control)].clone();
-                let is_this = |welcomed: &Rc<Connection>| {
+                let is_this = |welcomed: &Rc<ModelConnection>| {
                     welcomed.is_client_open.get() && greeted.iter().any(|connection| Rc::ptr_eq(connection, welcomed))
                 };
                 welcomed.filter(is_this)
@@ -111,7 +111,7 @@ impl Mount {
         }
     }
 
-    async fn serve(&self, connection: &Rc<Connection>) {
+    async fn serve(&self, connection: &Rc<ModelConnection>) {
         let client = &self.client;
         if connection.is_control {
             let mount = self.clone();
@@ -128,7 +128,7 @@ impl Mount {
 
     /// Sends all calls without an answer on a new bulk connection; a new server is also told what the client holds. What
     /// the highest known epoch is does not matter for that: it may be known from the control connection.
-    fn begin_bulk(&self, connection: &Rc<Connection>) {
+    fn begin_bulk(&self, connection: &Rc<ModelConnection>) {
         let client = &self.client;
         if client.bulk_epoch.replace(connection.epoch) != connection.epoch {
             client.is_reclaiming.set(true);
@@ -140,21 +140,21 @@ impl Mount {
             self.spawn(async move { mount.reclaim(epoch).await });
         }
         for call in client.calls.borrow().values() {
-            if !(client.is_reclaiming.get() && call.is_try_lock()) || planted(Bug::TryLockInGrace) {
+            if !(client.is_reclaiming.get() && call.is_try_lock()) || planted(VolumeModelBug::TryLockInGrace) {
                 self.world.up(connection, call.message.clone());
             }
         }
         *client.bulk.borrow_mut() = Some(connection.clone());
     }
 
-    async fn renew(&self, connection: Rc<Connection>) {
+    async fn renew(&self, connection: Rc<ModelConnection>) {
         let client = &self.client;
         let mut is_due = true;
         client.unanswered.set(None);
         while connection.is_client_open.get() && !client.ended.get() {
             let clock = client.clock(&self.world);
             let waited = client.unanswered.get().map(|since| clock - since);
-            if waited.is_some_and(|waited| waited > PATIENCE_US) && !planted(Bug::NoGate) {
+            if waited.is_some_and(|waited| waited > PATIENCE_US) && !planted(VolumeModelBug::NoGate) {
                 self.world.coverage.met("15: a renewal has no answer, and the client turns to all servers");
                 return client.close(&self.world, &connection);
             }
@@ -162,7 +162,7 @@ impl Mount {
                 client.sent_us.borrow_mut().insert(clock, self.world.now());
                 client.unanswered.set(Some(client.unanswered.get().unwrap_or(clock)));
                 let (acknowledged, drained) = (client.acknowledged(), client.drained());
-                self.world.up(&connection, Up::Renew { sent: clock, acknowledged, drained });
+                self.world.up(&connection, ClientMessage::Renew { sent: clock, acknowledged, drained });
                 self.world.after_renewal(client);
             }
             is_due = !is_due;
@@ -183,11 +183,12 @@ impl Mount {
             // A lock that a program releases meanwhile must not be claimed.
             let make = |request| {
                 let is_held = client.locks.borrow().contains(&lock) && is_current();
-                is_held.then(|| (Up::Wish { request, wish: Wish::Lock(whole(lock), false) }, None))
+                is_held
+                    .then(|| (ClientMessage::Wish { request, wish: ModelLockRequest::Lock(whole(lock), false) }, None))
             };
             self.world.coverage.met("16: a lock is claimed from a new server");
             match self.call(true, make).await {
-                Ok(Said::Reply(Err(refusal))) => {
+                Ok(ModelCallAnswer::Reply(Err(refusal))) => {
                     let (client, file) = (client.number, lock.0);
                     self.world.break_with(format!("client {client} loses the lock of file {file}: {refusal:?}"));
                 }
@@ -197,15 +198,15 @@ impl Mount {
         }
         let held = client.objects.iter().filter_map(|object| {
             let state = object.hold.borrow();
-            let held = Held { token: object.token, level: state.level(), sequence: state.sequence() };
+            let held = TokenGrant { token: object.token, level: state.level(), sequence: state.sequence() };
             (held.level != level::NONE).then_some(held)
         });
         let make = |request| {
-            let held: Vec<Held> = held.collect();
-            if held.iter().any(|held| held.token.what == What::Data && held.level == level::WRITE) {
+            let held: Vec<TokenGrant> = held.collect();
+            if held.iter().any(|held| held.token.what == TokenAspect::Data && held.level == level::WRITE) {
                 self.world.coverage.met("6: a token for writing is reclaimed, or said again");
             }
-            is_current().then_some((Up::Reclaim { request, held }, None))
+            is_current().then_some((ClientMessage::Reclaim { request, held }, None))
         };
         if self.call(true, make).await.is_err() || !is_current() {
             return;

@@ -6,14 +6,14 @@
 
 use std::cell::RefCell;
 
-use nectary_volume::protocol::{FileId, Locked};
+use nectary_volume::protocol::{FileId, FileLockRange};
 
-use super::bugs::{Bug, planted};
-use super::client::{Client, Fail, Mount, Said};
+use super::bugs::{VolumeModelBug, planted};
+use super::client::{ModelCallAnswer, ModelCallFailure, MountModel, VolumeClientModel};
 use super::executor::MS;
-use super::network::{Up, Wish};
-use super::servers::image::Refusal;
-use super::world::World;
+use super::network::{ClientMessage, ModelLockRequest};
+use super::servers::image::ModelRefusal;
+use super::world::VolumeWorld;
 
 /// The number of files that programs lock. They are used for nothing else.
 const LOCKED_FILES: u64 = 2;
@@ -24,21 +24,21 @@ const FIRST_INODE: u64 = 200;
 pub type Lock = (u64, u64);
 
 /// Returns the lock as the protocol has it.
-pub fn whole((file, owner): Lock) -> Locked {
+pub fn whole((file, owner): Lock) -> FileLockRange {
     let file = FileId { inode: FIRST_INODE + file, generation: 1 };
-    Locked { file, owner, process: 1, is_flock: true, is_exclusive: true, start: 0, last: u64::MAX }
+    FileLockRange { file, owner, process: 1, is_flock: true, is_exclusive: true, start: 0, last: u64::MAX }
 }
 
 /// Returns the lock as the model has it.
-pub fn locked(lock: &Locked) -> Lock {
+pub fn locked(lock: &FileLockRange) -> Lock {
     (lock.file.inode - FIRST_INODE, lock.owner)
 }
 
 /// The programs that hold locks: the client, and the lock.
 #[derive(Debug, Default)]
-pub struct Holders(RefCell<Vec<(usize, Lock)>>);
+pub struct LockHolders(RefCell<Vec<(usize, Lock)>>);
 
-impl Holders {
+impl LockHolders {
     /// Forgets a client whose programs or whose session are over.
     pub fn forget(&self, client: usize) {
         self.0.borrow_mut().retain(|(of, _)| *of != client);
@@ -49,7 +49,7 @@ impl Holders {
     }
 }
 
-impl World {
+impl VolumeWorld {
     /// Checks that of the programs that may act now no two hold the same lock.
     pub fn check_locks(&self) {
         for file in 0..LOCKED_FILES {
@@ -64,7 +64,7 @@ impl World {
     }
 
     /// Records that a program's call has returned with a lock, whatever its client's lease is.
-    fn hold_lock(&self, client: &Client, lock: Lock) {
+    fn hold_lock(&self, client: &VolumeClientModel, lock: Lock) {
         let acts = |other: &&(usize, Lock)| other.1.0 == lock.0 && self.client(other.0).may_act(self);
         let other = self.holders.0.borrow().iter().find(acts).copied();
         if let Some((other, _)) = other.filter(|_| !client.is_blind()) {
@@ -75,21 +75,23 @@ impl World {
     }
 }
 
-impl Mount {
-    async fn wish(&self, wish: Wish) -> Result<(), Fail> {
-        match self.call(false, |request| Some((Up::Wish { request, wish }, None))).await? {
-            Said::Reply(Ok(_)) => Ok(()),
-            Said::Reply(Err(refusal)) => Err(Fail::Refused(refusal)),
-            _ => Err(Fail::Ended),
+impl MountModel {
+    async fn wish(&self, wish: ModelLockRequest) -> Result<(), ModelCallFailure> {
+        match self.call(false, |request| Some((ClientMessage::Wish { request, wish }, None))).await? {
+            ModelCallAnswer::Reply(Ok(_)) => Ok(()),
+            ModelCallAnswer::Reply(Err(refusal)) => Err(ModelCallFailure::Refused(refusal)),
+            _ => Err(ModelCallFailure::Ended),
         }
     }
 
     /// Locks a file, holds the lock for a while, and releases it.
-    pub async fn lock_once(&self) -> Result<(), Fail> {
+    pub async fn lock_once(&self) -> Result<(), ModelCallFailure> {
         let lock = (self.world.below(LOCKED_FILES), self.world.next_value());
-        let tried = self.wish(Wish::Lock(whole(lock), false)).await;
+        let tried = self.wish(ModelLockRequest::Lock(whole(lock), false)).await;
         match tried {
-            Err(Fail::Refused(Refusal::Locked)) => self.wish(Wish::Lock(whole(lock), true)).await?,
+            Err(ModelCallFailure::Refused(ModelRefusal::Locked)) => {
+                self.wish(ModelLockRequest::Lock(whole(lock), true)).await?
+            }
             tried => tried?,
         }
         self.believe().await?;
@@ -99,12 +101,13 @@ impl Mount {
         // The list is changed first, so that a new server is not told of the lock.
         self.client.locks.borrow_mut().remove(&lock);
         self.world.holders.remove(self.client.number, lock);
-        self.wish(Wish::Unlock(whole(lock))).await
+        self.wish(ModelLockRequest::Unlock(whole(lock))).await
     }
 
     /// Waits until the lease holds: only then the answer that a lock is granted counts.
-    async fn believe(&self) -> Result<(), Fail> {
-        let holds = || self.client.lease().holds(self.client.clock(&self.world)) || planted(Bug::LockWithoutLease);
+    async fn believe(&self) -> Result<(), ModelCallFailure> {
+        let holds =
+            || self.client.lease().holds(self.client.clock(&self.world)) || planted(VolumeModelBug::LockWithoutLease);
         if !holds() {
             self.world.coverage.met("16: the answer to a lock's request waits for the lease");
         }

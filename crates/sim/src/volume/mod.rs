@@ -25,13 +25,13 @@ mod servers;
 mod user;
 mod world;
 
-pub use bugs::Bug;
-pub use check::{Verdict, explain};
-pub use coverage::{Coverage, SCENARIOS};
-pub use history::{Act, Entry, NEVER};
+pub use bugs::VolumeModelBug;
+pub use check::{OrderVerdict, explain};
+pub use coverage::{SCENARIOS, VolumeCoverage};
+pub use history::{HistoryEntry, NEVER, ValueAccess};
 
-use crate::planted::{Case, Caught};
-use world::World;
+use crate::planted::{BugCase, CaughtBug};
+use world::VolumeWorld;
 
 /// The smallest number of operations of a run.
 pub const OPERATIONS: u64 = 200;
@@ -44,7 +44,7 @@ const BROKEN_MAX: usize = 10;
 
 /// The report of many runs.
 #[derive(Debug, Default, Clone)]
-pub struct Report {
+pub struct VolumeSimulationReport {
     /// Runs done.
     pub runs: u64,
     /// Programs' operations.
@@ -62,7 +62,7 @@ pub struct Report {
     /// Values with so many calls that the search for an order was given up.
     pub undecided: u64,
     /// Scenarios reached.
-    pub coverage: Coverage,
+    pub coverage: VolumeCoverage,
     /// The number of violations.
     pub broken_count: u64,
     /// Descriptions of the first violations.
@@ -71,7 +71,7 @@ pub struct Report {
     pub trace: u64,
 }
 
-impl Report {
+impl VolumeSimulationReport {
     /// Whether enough has happened to make a result without errors meaningful.
     pub fn is_enough(&self) -> bool {
         self.short == 0 && self.undecided == 0 && self.coverage.missing().is_empty()
@@ -79,8 +79,8 @@ impl Report {
 }
 
 /// Runs one seed.
-pub fn run(seed: u64, report: &mut Report) {
-    let world = World::new(seed);
+pub fn run(seed: u64, report: &mut VolumeSimulationReport) {
+    let world = VolumeWorld::new(seed);
     world.run();
     report.runs += 1;
     report.operations += world.operations.get();
@@ -104,8 +104,13 @@ pub fn run(seed: u64, report: &mut Report) {
 
 /// Runs the seeds from `seed` on that belong to shard `shard.0` of `shard.1`; `progress` gets the report after each run
 /// and returns whether to continue.
-pub fn run_many(seed: u64, runs: u64, shard: (u64, u64), mut progress: impl FnMut(&Report) -> bool) -> Report {
-    let mut report = Report::default();
+pub fn run_many(
+    seed: u64,
+    runs: u64,
+    shard: (u64, u64),
+    mut progress: impl FnMut(&VolumeSimulationReport) -> bool,
+) -> VolumeSimulationReport {
+    let mut report = VolumeSimulationReport::default();
     for at in (0..runs).filter(|at| at % shard.1 == shard.0) {
         run(seed + at, &mut report);
         if !progress(&report) {
@@ -117,7 +122,7 @@ pub fn run_many(seed: u64, runs: u64, shard: (u64, u64), mut progress: impl FnMu
 
 /// Runs one seed, and returns a description of the events.
 pub fn story(seed: u64) -> Vec<String> {
-    let world = World::new(seed);
+    let world = VolumeWorld::new(seed);
     *world.story.borrow_mut() = Some(Vec::new());
     world.run();
     let mut story = world.story.borrow_mut().take().unwrap_or_default();
@@ -126,16 +131,16 @@ pub fn story(seed: u64) -> Vec<String> {
 }
 
 /// Runs seeds from `seed` on with one bug planted, until a run catches it.
-pub fn run_planted(bug: Bug, seed: u64, runs: u64) -> Option<Caught> {
+pub fn run_planted(bug: VolumeModelBug, seed: u64, runs: u64) -> Option<CaughtBug> {
     (seed..seed + runs).find_map(|seed| replay_planted(bug, seed))
 }
 
 /// Runs one seed with one bug planted.
-pub fn replay_planted(bug: Bug, seed: u64) -> Option<Caught> {
+pub fn replay_planted(bug: VolumeModelBug, seed: u64) -> Option<CaughtBug> {
     bugs::plant(Some(bug));
-    let mut report = Report::default();
+    let mut report = VolumeSimulationReport::default();
     run(seed, &mut report);
     bugs::plant(None);
     let broken = report.broken.first()?.trim_start_matches(&format!("seed {seed}: ")).to_owned();
-    Some(Caught { case: Case::of_seed(seed), broken, account: format!("{report:?}") })
+    Some(CaughtBug { case: BugCase::of_seed(seed), broken, account: format!("{report:?}") })
 }

@@ -7,17 +7,17 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use nectary_volume::protocol::{Held, Locked, Token};
-use nectary_volume::tokens::Why;
+use nectary_volume::protocol::{FileLockRange, Token, TokenGrant};
+use nectary_volume::tokens::RecallReason;
 
-use super::bugs::{Bug, planted};
+use super::bugs::{VolumeModelBug, planted};
 use super::executor::MS;
-use super::servers::image::{Operation, Reply};
-use super::world::World;
+use super::servers::image::{ModelOperation, Reply};
+use super::world::VolumeWorld;
 
 /// A request that changes no file and no name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Question {
+pub enum ModelQuestion {
     /// The attributes of a file.
     Attributes(usize),
     /// The map of a file.
@@ -30,41 +30,41 @@ pub enum Question {
 
 /// What a client wants from a file lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wish {
+pub enum ModelLockRequest {
     /// To get the lock; the flag says whether to wait for it. From a client of an earlier server that has not said what
     /// it holds, a request that does not wait is the claim of a lock that it holds.
-    Lock(Locked, bool),
+    Lock(FileLockRange, bool),
     /// To release the lock.
-    Unlock(Locked),
+    Unlock(FileLockRange),
 }
 
 /// A message from a client to the server.
 #[derive(Debug, Clone)]
-pub enum Up {
+pub enum ClientMessage {
     Hello { session: u64 },
     Renew { sent: u64, acknowledged: u64, drained: u64 },
-    Return(Held),
-    Reclaim { request: u64, held: Vec<Held> },
-    Wish { request: u64, wish: Wish },
+    Return(TokenGrant),
+    Reclaim { request: u64, held: Vec<TokenGrant> },
+    Wish { request: u64, wish: ModelLockRequest },
     Acquire { request: u64, token: Token, level: u8 },
-    Operate { request: u64, number: u64, operation: Operation },
-    Ask { request: u64, question: Question },
+    Operate { request: u64, number: u64, operation: ModelOperation },
+    Ask { request: u64, question: ModelQuestion },
 }
 
 /// A message from the server to a client.
 #[derive(Debug, Clone)]
-pub enum Down {
+pub enum ServerMessage {
     Welcome { session: u64 },
     Renewed { sent: u64, sequence: u64 },
-    Recall(Held, Why),
-    Grant { request: u64, held: Held },
+    Recall(TokenGrant, RecallReason),
+    Grant { request: u64, held: TokenGrant },
     Answer { request: u64, reply: Reply },
     Evicted,
 }
 
 /// A connection.
 #[derive(Debug)]
-pub struct Connection {
+pub struct ModelConnection {
     /// Its number, in the order in which connections are made.
     number: u64,
     pub client: usize,
@@ -86,9 +86,9 @@ pub struct Connection {
     down_us: Cell<u64>,
 }
 
-impl Connection {
+impl ModelConnection {
     /// Whether it was made later than another connection of its session.
-    pub fn is_newer(&self, other: &Connection) -> bool {
+    pub fn is_newer(&self, other: &ModelConnection) -> bool {
         self.number > other.number
     }
 
@@ -97,14 +97,19 @@ impl Connection {
     }
 }
 
-impl World {
+impl VolumeWorld {
     /// Makes a connection to a server, if the client's host can reach it now and it listens. A stopped server does.
-    pub fn connect(self: &Rc<World>, client: usize, is_control: bool, index: usize) -> Option<Rc<Connection>> {
+    pub fn connect(
+        self: &Rc<VolumeWorld>,
+        client: usize,
+        is_control: bool,
+        index: usize,
+    ) -> Option<Rc<ModelConnection>> {
         let process = &self.processes[index];
         if !process.is_leading() || self.is_cut(self.client(client).host, index) {
             return None;
         }
-        let connection = Rc::new(Connection {
+        let connection = Rc::new(ModelConnection {
             number: self.next_connection(),
             client,
             is_control,
@@ -132,20 +137,20 @@ impl World {
     }
 
     /// The time at which a message arrives. What is sent while the network is silent arrives after that.
-    fn arrival_us(&self, connection: &Connection) -> u64 {
+    fn arrival_us(&self, connection: &ModelConnection) -> u64 {
         let silent_until = self.silent_until(self.client(connection.client).host, connection.server);
         silent_until.max(self.now()) + self.delay_us(connection.is_control)
     }
 
     /// Sends a message to the server. It names the highest epoch that the client knows.
-    pub fn up(&self, connection: &Rc<Connection>, message: Up) {
+    pub fn up(&self, connection: &Rc<ModelConnection>, message: ClientMessage) {
         let at = connection.up_us.get().max(self.arrival_us(connection));
         connection.up_us.set(at);
         let client = self.client(connection.client);
-        if matches!(message, Up::Renew { .. }) && client.is_bulk_behind(at) {
+        if matches!(message, ClientMessage::Renew { .. }) && client.is_bulk_behind(at) {
             self.coverage.met("12: a renewal arrives before a request that was sent earlier");
         }
-        let epoch = if planted(Bug::LowerEpoch) { connection.epoch } else { client.epoch.get() };
+        let epoch = if planted(VolumeModelBug::LowerEpoch) { connection.epoch } else { client.epoch.get() };
         let (connection, message) = (connection.clone(), (epoch, message));
         self.at(at, move |world| {
             if !connection.is_lost.get() {
@@ -160,11 +165,11 @@ impl World {
         });
     }
 
-    fn at_server(self: &Rc<World>, connection: &Rc<Connection>, (epoch, message): (u64, Up)) {
+    fn at_server(self: &Rc<VolumeWorld>, connection: &Rc<ModelConnection>, (epoch, message): (u64, ClientMessage)) {
         let of = connection.clone();
         self.to_server(connection, move |world, server| {
             world.tell(|| format!("server {} from client {}: {message:?}", server.index, of.client));
-            if epoch > server.epoch && !planted(Bug::NoGate) {
+            if epoch > server.epoch && !planted(VolumeModelBug::NoGate) {
                 world.coverage.met("15: a server answers nothing to a client that knows a higher epoch");
                 return world.lose(&of);
             }
@@ -174,7 +179,7 @@ impl World {
     }
 
     /// Sends a message to the client.
-    pub fn down(&self, connection: &Rc<Connection>, message: Down) {
+    pub fn down(&self, connection: &Rc<ModelConnection>, message: ServerMessage) {
         if connection.is_lost.get() {
             return;
         }
@@ -183,7 +188,7 @@ impl World {
         let connection = connection.clone();
         self.at(at, move |world| {
             let (is_lost, late_us) = (connection.is_lost.get(), connection.late_us);
-            let deliver = move |world: &Rc<World>| {
+            let deliver = move |world: &Rc<VolumeWorld>| {
                 world.client(connection.client).deliver(world, &connection, message);
             };
             match (is_lost, late_us) {
@@ -195,7 +200,7 @@ impl World {
     }
 
     /// Loses a connection; its client sees that a little later.
-    pub fn lose(&self, connection: &Rc<Connection>) {
+    pub fn lose(&self, connection: &Rc<ModelConnection>) {
         if connection.is_lost.replace(true) {
             return;
         }
@@ -223,7 +228,7 @@ impl World {
         self.lose_if(|connection| connection.server == index && self.client(connection.client).host == host);
     }
 
-    fn lose_if(&self, is_meant: impl Fn(&Connection) -> bool) {
+    fn lose_if(&self, is_meant: impl Fn(&ModelConnection) -> bool) {
         let connections = self.connections.borrow().clone();
         connections.iter().filter(|connection| is_meant(connection)).for_each(|connection| self.lose(connection));
         self.connections.borrow_mut().retain(|connection| !connection.is_lost.get());

@@ -1,18 +1,18 @@
 //! Programs: several run on each host, and each makes one call after another.
 
-use super::client::{Fail, Mount};
-use super::data::At;
+use super::client::{ModelCallFailure, MountModel};
+use super::data::WriteTarget;
 use super::executor::MS;
-use super::history::{Act, Key};
+use super::history::{ValueAccess, ValueKey};
 
 /// The number of names that programs use.
 const NAMES: u64 = 3;
 /// The number of pieces into which the kernel cuts a large append.
 const PIECES: usize = 3;
 
-impl Mount {
+impl MountModel {
     /// Records a value that a program saw.
-    pub fn saw(&self, key: Key, act: Act, invoked: u64) {
+    pub fn saw(&self, key: ValueKey, act: ValueAccess, invoked: u64) {
         if !self.client.is_blind() {
             self.world.history.borrow_mut().add(self.client.number, key, act, invoked);
         }
@@ -55,13 +55,13 @@ impl Mount {
         self.world.program_ended(self.client.number);
     }
 
-    async fn do_something(&self) -> Result<(), Fail> {
+    async fn do_something(&self) -> Result<(), ModelCallFailure> {
         let world = &self.world;
         let (object, block) = (world.below(world.files as u64) as usize, world.below(world.blocks));
         match world.below(103) {
             0..20 => self.read_block(object, block).await,
-            20..36 => self.write_once(object, At::Block(block)).await.map(drop),
-            36..43 => self.write_once(object, At::End).await.map(drop),
+            20..36 => self.write_once(object, WriteTarget::Block(block)).await.map(drop),
+            36..43 => self.write_once(object, WriteTarget::End).await.map(drop),
             43..46 => self.append(object).await,
             46..52 => self.cut(object, block).await,
             52..62 => self.stat_once(object).await,
@@ -82,21 +82,21 @@ impl Mount {
         }
     }
 
-    async fn read_block(&self, object: usize, block: u64) -> Result<(), Fail> {
+    async fn read_block(&self, object: usize, block: u64) -> Result<(), ModelCallFailure> {
         let deed = self.begin();
         self.unmapped(object, false).await;
-        let value = self.read(object, block, super::hold::Access::READ).await?;
+        let value = self.read(object, block, super::hold::DataPermission::READ).await?;
         match value {
             Some(value) => {
-                self.saw(Key::Block(object, block), Act::Read(value), deed.invoked);
-                self.saw(Key::Size(object), Act::AtLeast(block + 1), deed.invoked);
+                self.saw(ValueKey::Block(object, block), ValueAccess::Read(value), deed.invoked);
+                self.saw(ValueKey::Size(object), ValueAccess::AtLeast(block + 1), deed.invoked);
             }
-            None => self.saw(Key::Size(object), Act::AtMost(block), deed.invoked),
+            None => self.saw(ValueKey::Size(object), ValueAccess::AtMost(block), deed.invoked),
         }
         Ok(())
     }
 
-    async fn write_once(&self, object: usize, at: At) -> Result<Option<u64>, Fail> {
+    async fn write_once(&self, object: usize, at: WriteTarget) -> Result<Option<u64>, ModelCallFailure> {
         let mut deed = self.begin();
         let _alone = self.unmapped(object, true).await;
         let written = self.write(object, at, &mut deed).await?;
@@ -105,10 +105,10 @@ impl Mount {
     }
 
     /// Makes an append that the kernel cuts into pieces.
-    async fn append(&self, object: usize) -> Result<(), Fail> {
+    async fn append(&self, object: usize) -> Result<(), ModelCallFailure> {
         let mut last = None;
         for _ in 0..PIECES {
-            let block = self.write_once(object, At::End).await?;
+            let block = self.write_once(object, WriteTarget::End).await?;
             if let (Some(last), Some(block)) = (last, block)
                 && block != last + 1
             {
@@ -119,7 +119,7 @@ impl Mount {
         Ok(())
     }
 
-    async fn cut(&self, object: usize, size: u64) -> Result<(), Fail> {
+    async fn cut(&self, object: usize, size: u64) -> Result<(), ModelCallFailure> {
         let mut deed = self.begin();
         let _alone = self.unmapped(object, true).await;
         self.truncate(object, size, &mut deed).await?;
@@ -127,14 +127,14 @@ impl Mount {
         Ok(())
     }
 
-    async fn stat_once(&self, object: usize) -> Result<(), Fail> {
+    async fn stat_once(&self, object: usize) -> Result<(), ModelCallFailure> {
         let deed = self.begin();
         let known = self.object(object).content.borrow().size;
         let size = self.stat(object).await?;
         if size > known && self.object(object).content.borrow().size == known {
             self.world.coverage.met("1: the size that another host extended is seen");
         }
-        self.saw(Key::Size(object), Act::Read(size), deed.invoked);
+        self.saw(ValueKey::Size(object), ValueAccess::Read(size), deed.invoked);
         Ok(())
     }
 
@@ -146,7 +146,7 @@ impl Mount {
         }
     }
 
-    async fn read_everything(&self) -> Result<(), Fail> {
+    async fn read_everything(&self) -> Result<(), ModelCallFailure> {
         for object in 0..self.world.files {
             self.stat_once(object).await?;
             for block in 0..self.world.blocks {

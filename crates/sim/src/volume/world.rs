@@ -3,32 +3,32 @@
 //! Owns: the lives of clients, the changes that are lost with a client, the end of the run, and the violation that ends
 //! it. Promises: a seed repeats a run exactly. Leaves to others: the choice of faults (`faults`).
 //!
-//! *Circle*: files that this file imports add methods to [`World`], or keep references to it.
+//! *Circle*: files that this file imports add methods to [`VolumeWorld`], or keep references to it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use nectary_volume::protocol::{FileId, What};
+use nectary_volume::protocol::{FileId, TokenAspect};
 
-use super::check::{Verdict, explain};
-use super::client::{Client, Mount};
-use super::coverage::Coverage;
-use super::disk::{Disk, UNWRITTEN};
-use super::executor::{Executor, MS, Owner};
-use super::faults::Faults;
-use super::file::{Content, Object};
-use super::history::{Act, Entry, History, Key};
-use super::locks::Holders;
+use super::check::{OrderVerdict, explain};
+use super::client::{MountModel, VolumeClientModel};
+use super::coverage::VolumeCoverage;
+use super::disk::{SharedDiskModel, UNWRITTEN};
+use super::executor::{MS, SeededExecutor, TaskOwner};
+use super::faults::VolumeFaults;
+use super::file::{FileContentModel, ProtectedObject};
+use super::history::{HistoryEntry, ValueAccess, ValueHistory, ValueKey};
+use super::locks::LockHolders;
 use super::names::{DIRECTORY, PROTECTS};
-use super::network::Connection;
-use super::servers::image::Image;
-use super::servers::journal::{Journal, Loss, Stored};
+use super::network::ModelConnection;
+use super::servers::image::MetadataModel;
+use super::servers::journal::{DurableMetadata, JournalModel, Loss};
 use super::servers::leader;
-use super::servers::process::Process;
+use super::servers::process::ServerProcess;
 use super::servers::server::token;
 use super::{OPERATIONS, TIME_MAX_US};
-use crate::random::Random;
+use crate::random::SimulationRandom;
 
 /// The length of a session's lease. *Units*: milliseconds.
 pub const LEASE_MS: u64 = 400;
@@ -47,7 +47,7 @@ const PROGRAMS: u64 = 3;
 
 /// The stage of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum VolumeRunStage {
     Work,
     Settle,
     Read,
@@ -55,27 +55,27 @@ enum Stage {
 }
 
 /// A run.
-pub struct World {
-    pub executor: Executor,
-    random: RefCell<Random>,
+pub struct VolumeWorld {
+    pub executor: SeededExecutor,
+    random: RefCell<SimulationRandom>,
     /// The servers: one, or two on different hosts.
-    pub processes: Vec<Process>,
+    pub processes: Vec<ServerProcess>,
     /// The length of the servers' lease. *Units*: milliseconds.
     pub server_lease_ms: u64,
-    pub journal: Journal,
-    pub disk: Disk,
-    pub connections: RefCell<Vec<Rc<Connection>>>,
-    clients: RefCell<Vec<Rc<Client>>>,
+    pub journal: JournalModel,
+    pub disk: SharedDiskModel,
+    pub connections: RefCell<Vec<Rc<ModelConnection>>>,
+    clients: RefCell<Vec<Rc<VolumeClientModel>>>,
     /// The current client of each host.
     pub hosts: RefCell<Vec<usize>>,
     /// For each client, the number of its programs that still run.
     programs: RefCell<BTreeMap<usize, u64>>,
-    pub faults: Faults,
-    pub holders: Holders,
+    pub faults: VolumeFaults,
+    pub holders: LockHolders,
     /// The sessions whose end was recorded.
     over: RefCell<BTreeSet<u64>>,
-    pub history: RefCell<History>,
-    pub coverage: Coverage,
+    pub history: RefCell<ValueHistory>,
+    pub coverage: VolumeCoverage,
     broken: RefCell<Option<String>>,
     pub story: RefCell<Option<Vec<String>>>,
     /// The number of files that tokens protect; one more file is used without a token.
@@ -85,41 +85,41 @@ pub struct World {
     values: Cell<u64>,
     connected: Cell<u64>,
     incarnations: Cell<u64>,
-    cuts: RefCell<BTreeMap<Key, u64>>,
+    cuts: RefCell<BTreeMap<ValueKey, u64>>,
     pub operations: Cell<u64>,
     pub failed: Cell<u64>,
     pub undecided: Cell<u64>,
-    stage: Cell<Stage>,
+    stage: Cell<VolumeRunStage>,
 }
 
-impl World {
-    pub fn new(seed: u64) -> Rc<World> {
-        let mut random = Random::new(seed);
+impl VolumeWorld {
+    pub fn new(seed: u64) -> Rc<VolumeWorld> {
+        let mut random = SimulationRandom::new(seed);
         let hosts = if random.chance(20) { 2 } else { 3 };
         let files = 1 + random.below(2) as usize;
         let blocks = 3 + random.below(2);
         let disk_blocks = if random.chance(20) { 30 } else { 120 } as u32;
         let server_lease_ms = leader::lease_ms(&mut random);
         let servers = if random.chance(25) { 1 } else { 2 };
-        let process = |index| Process::new(index, 1_000_000 - RATE + random.below(2 * RATE));
+        let process = |index| ServerProcess::new(index, 1_000_000 - RATE + random.below(2 * RATE));
         let processes = (0..servers).map(process).collect();
-        let faults = Faults::new(&mut random);
-        let world = Rc::new(World {
-            executor: Executor::default(),
+        let faults = VolumeFaults::new(&mut random);
+        let world = Rc::new(VolumeWorld {
+            executor: SeededExecutor::default(),
             random: RefCell::new(random),
             processes,
             server_lease_ms,
-            journal: Journal::new(Image::new(files + 1, disk_blocks)),
-            disk: Disk::new(disk_blocks),
+            journal: JournalModel::new(MetadataModel::new(files + 1, disk_blocks)),
+            disk: SharedDiskModel::new(disk_blocks),
             connections: RefCell::default(),
             clients: RefCell::default(),
             hosts: RefCell::new(vec![0; hosts]),
             programs: RefCell::default(),
             faults,
-            holders: Holders::default(),
+            holders: LockHolders::default(),
             over: RefCell::default(),
             history: RefCell::default(),
-            coverage: Coverage::default(),
+            coverage: VolumeCoverage::default(),
             broken: RefCell::default(),
             story: RefCell::default(),
             files,
@@ -131,7 +131,7 @@ impl World {
             operations: Cell::new(0),
             failed: Cell::new(0),
             undecided: Cell::new(0),
-            stage: Cell::new(Stage::Work),
+            stage: Cell::new(VolumeRunStage::Work),
         });
         (0..servers).for_each(|index| world.start_process(index));
         (0..hosts).for_each(|host| world.mount(host));
@@ -155,12 +155,12 @@ impl World {
         self.clients.borrow().len()
     }
 
-    pub fn client(&self, number: usize) -> Rc<Client> {
+    pub fn client(&self, number: usize) -> Rc<VolumeClientModel> {
         self.clients.borrow()[number].clone()
     }
 
     /// Returns the current client of a host.
-    pub fn client_of(&self, host: usize) -> Rc<Client> {
+    pub fn client_of(&self, host: usize) -> Rc<VolumeClientModel> {
         self.client(self.hosts.borrow()[host])
     }
 
@@ -204,11 +204,11 @@ impl World {
     }
 
     pub fn is_working(&self) -> bool {
-        self.stage.get() == Stage::Work
+        self.stage.get() == VolumeRunStage::Work
     }
 
     pub fn finish(&self) {
-        self.stage.set(Stage::Done);
+        self.stage.set(VolumeRunStage::Done);
     }
 
     pub fn count_operation(&self, is_done: bool) {
@@ -223,15 +223,15 @@ impl World {
     }
 
     /// Starts a client on a host.
-    pub fn mount(self: &Rc<World>, host: usize) {
+    pub fn mount(self: &Rc<VolumeWorld>, host: usize) {
         let number = self.clients.borrow().len();
         let rate = 1_000_000 - RATE + self.below(2 * RATE);
-        let tokens = (0..self.files).map(|file| token(self.file_id(file), What::Data));
+        let tokens = (0..self.files).map(|file| token(self.file_id(file), TokenAspect::Data));
         let tokens = tokens.chain([token(DIRECTORY, PROTECTS)]);
-        let client = Rc::new(Client::new(number, host, rate, tokens.map(Object::new).collect()));
+        let client = Rc::new(VolumeClientModel::new(number, host, rate, tokens.map(ProtectedObject::new).collect()));
         self.clients.borrow_mut().push(client.clone());
         self.hosts.borrow_mut()[host] = number;
-        let mount = Mount { world: self.clone(), client };
+        let mount = MountModel { world: self.clone(), client };
         mount.spawn(mount.clone().keep(false));
         mount.spawn(mount.clone().keep(true));
         mount.spawn(mount.clone().watch_lease());
@@ -242,13 +242,13 @@ impl World {
             mount.spawn(mount.clone().take_turns());
             mount.spawn(mount.clone().look_at_sizes());
             mount.spawn(mount.clone().gaze());
-        } else if self.stage.get() == Stage::Read {
+        } else if self.stage.get() == VolumeRunStage::Read {
             mount.spawn(mount.clone().read_all());
         }
     }
 
     /// Ends the process of a client that knows that its session is over, and starts another one.
-    pub fn remount(self: &Rc<World>, client: &Rc<Client>) {
+    pub fn remount(self: &Rc<VolumeWorld>, client: &Rc<VolumeClientModel>) {
         let client = client.clone();
         self.at(self.now() + MS + self.below(50 * MS), move |world| {
             if client.is_paused.get() {
@@ -261,9 +261,9 @@ impl World {
     }
 
     /// Kills a client, whose knowledge is lost; another client starts on its host after `after_us` microseconds.
-    pub fn kill(self: &Rc<World>, client: &Rc<Client>, after_us: u64) {
+    pub fn kill(self: &Rc<VolumeWorld>, client: &Rc<VolumeClientModel>, after_us: u64) {
         client.is_dead.set(true);
-        self.end_tasks(Owner::Client(client.number));
+        self.end_tasks(TaskOwner::Client(client.number));
         self.holders.forget(client.number);
         self.programs.borrow_mut().remove(&client.number);
         for connection in self.connections.borrow().clone() {
@@ -277,7 +277,7 @@ impl World {
     }
 
     /// Frees the blocks that were granted to a client, once its writes have ended and its session is over.
-    fn retire(self: &Rc<World>, client: Rc<Client>) {
+    fn retire(self: &Rc<VolumeWorld>, client: Rc<VolumeClientModel>) {
         self.at(self.now() + 20 * MS, move |world| {
             let session = client.session.get();
             let image = world.journal.stored.borrow().image.clone();
@@ -293,47 +293,47 @@ impl World {
                     }
                 }
             }
-            if session != 0 && is_left && world.stage.get() != Stage::Done {
+            if session != 0 && is_left && world.stage.get() != VolumeRunStage::Done {
                 world.retire(client);
             }
         });
     }
 
     /// Makes a server the leader of an epoch; it continues what was stored.
-    pub fn lead(self: &Rc<World>, index: usize, epoch: u64, since_us: u64, stored: (u64, Stored)) {
+    pub fn lead(self: &Rc<VolumeWorld>, index: usize, epoch: u64, since_us: u64, stored: (u64, DurableMetadata)) {
         self.tell(|| format!("server {index} leads epoch {epoch}"));
         stored.1.losses.iter().cloned().for_each(|loss| self.lost(loss));
         self.processes[index].server.borrow_mut().lead(self, epoch, since_us, stored);
         self.after_takeover(index);
     }
 
-    fn of_session(&self, session: u64) -> Option<Rc<Client>> {
+    fn of_session(&self, session: u64) -> Option<Rc<VolumeClientModel>> {
         self.clients.borrow().iter().find(|client| client.session.get() == session).cloned()
     }
 
     /// Returns the current time and, for each key that an ending session has changed and not committed, the server's
     /// value.
-    pub fn unsaved(&self, session: u64, image: &Image) -> (u64, Vec<(Key, u64)>) {
+    pub fn unsaved(&self, session: u64, image: &MetadataModel) -> (u64, Vec<(ValueKey, u64)>) {
         let (mut values, since) = (Vec::new(), self.history.borrow_mut().tick());
         let Some(client) = self.of_session(session) else { return (since, values) };
         for (file, object) in client.objects.iter().enumerate().take(self.files) {
             let (content, pages, inode) = (object.content.borrow(), object.pages.borrow(), &image.files[file]);
             if content.is_known && content.is_dirty() && content.size != inode.size {
-                values.push((Key::Size(file), inode.size));
+                values.push((ValueKey::Size(file), inode.size));
             }
             for block in 0..self.blocks {
                 let is_dirty = content.fresh.contains_key(&block)
                     || object.kept.borrow().contains_key(&block)
                     || pages.get(&block).is_some_and(|page| page.is_dirty);
                 if is_dirty {
-                    values.push((Key::Block(file, block), self.value_of(image, file, block)));
+                    values.push((ValueKey::Block(file, block), self.value_of(image, file, block)));
                 }
             }
         }
         (since, values)
     }
 
-    fn value_of(&self, image: &Image, file: usize, block: u64) -> u64 {
+    fn value_of(&self, image: &MetadataModel, file: usize, block: u64) -> u64 {
         image.files[file].map.get(&block).map_or(0, |disk| self.disk.value(*disk))
     }
 
@@ -345,10 +345,10 @@ impl World {
         self.tell(|| format!("session {session} of client {} is over: {values:?}", client.number));
         for (key, value) in values {
             let cut = self.cuts.borrow().get(&key).copied().unwrap_or(0);
-            if matches!(key, Key::Block(..)) && value.max(cut) < history.floor(key) {
+            if matches!(key, ValueKey::Block(..)) && value.max(cut) < history.floor(key) {
                 self.break_with(format!("{key:?} was committed with {}, and is {value}", history.floor(key)));
             }
-            history.add(usize::MAX, key, Act::Write(value), since);
+            history.add(usize::MAX, key, ValueAccess::Write(value), since);
             self.coverage.met("what was not committed is lost with its session");
         }
         history.close(client.number);
@@ -357,14 +357,14 @@ impl World {
     /// Records that a file is truncated: committed data behind the new end may be gone.
     pub fn cut(&self, file: usize, size: u64) {
         let value = self.next_value();
-        self.cuts.borrow_mut().extend((size..self.blocks).map(|block| (Key::Block(file, block), value)));
+        self.cuts.borrow_mut().extend((size..self.blocks).map(|block| (ValueKey::Block(file, block), value)));
     }
 
     /// Checks that the data which a program synced are durable.
-    pub fn check_synced(&self, file: usize, content: &Content) {
+    pub fn check_synced(&self, file: usize, content: &FileContentModel) {
         let stored = self.journal.stored.borrow();
         for block in 0..self.blocks {
-            let key = Key::Block(file, block);
+            let key = ValueKey::Block(file, block);
             let value = self.value_of(&stored.image, file, block);
             let cut = self.cuts.borrow().get(&key).copied().unwrap_or(0);
             let floor = self.history.borrow().floor(key);
@@ -375,8 +375,8 @@ impl World {
     }
 
     /// Runs to the end.
-    pub fn run(self: &Rc<World>) {
-        while self.stage.get() != Stage::Done && self.broken.borrow().is_none() {
+    pub fn run(self: &Rc<VolumeWorld>) {
+        while self.stage.get() != VolumeRunStage::Done && self.broken.borrow().is_none() {
             if !self.step() {
                 self.break_with("nothing happens any more".to_owned());
             }
@@ -392,17 +392,17 @@ impl World {
         self.executor.clear();
     }
 
-    fn go_on(self: &Rc<World>) {
+    fn go_on(self: &Rc<VolumeWorld>) {
         match self.stage.get() {
-            Stage::Work if self.operations.get() >= OPERATIONS && self.faults.is_done() => {
-                self.stage.set(Stage::Settle);
+            VolumeRunStage::Work if self.operations.get() >= OPERATIONS && self.faults.is_done() => {
+                self.stage.set(VolumeRunStage::Settle);
                 self.heal();
             }
-            Stage::Settle if self.programs.borrow().values().all(|count| *count == 0) => {
-                self.stage.set(Stage::Read);
+            VolumeRunStage::Settle if self.programs.borrow().values().all(|count| *count == 0) => {
+                self.stage.set(VolumeRunStage::Read);
                 let client = self.client_of(0);
                 if !client.ended.get() && !client.is_dead.get() {
-                    let mount = Mount { world: self.clone(), client };
+                    let mount = MountModel { world: self.clone(), client };
                     mount.spawn(mount.clone().read_all());
                 }
             }
@@ -428,28 +428,29 @@ impl World {
     fn check(&self) {
         let history = self.history.borrow();
         for (key, entries) in history.keys() {
-            let entries: Vec<Entry> = entries.iter().filter(|entry| entry.invoked <= entry.returned).copied().collect();
+            let entries: Vec<HistoryEntry> =
+                entries.iter().filter(|entry| entry.invoked <= entry.returned).copied().collect();
             match explain(&entries, 0) {
-                Verdict::Explained => {}
-                Verdict::Broken => {
+                OrderVerdict::Explained => {}
+                OrderVerdict::Broken => {
                     for entry in &entries {
                         self.tell(|| format!("{key:?}: {entry:?}"));
                     }
                     return self.break_with(format!("{key:?}: no order explains its {} calls", entries.len()));
                 }
-                Verdict::Unknown => self.undecided.set(self.undecided.get() + 1),
+                OrderVerdict::Unknown => self.undecided.set(self.undecided.get() + 1),
             }
         }
     }
 }
 
-impl Mount {
+impl MountModel {
     /// Commits the client's writes from time to time.
     async fn commit_sometimes(self) {
         while self.failure().is_ok() {
             self.world.sleep((50 + self.world.below(100)) * MS).await;
             for object in 0..self.world.files {
-                if let Some(_guard) = self.try_lock(object, super::file::Kind::Write)
+                if let Some(_guard) = self.try_lock(object, super::file::ObjectLockKind::Write)
                     && self.commit_locked(object).await.is_err()
                 {
                     self.object(object).content.borrow_mut().failed = true;

@@ -14,25 +14,25 @@
 use std::collections::BTreeSet;
 
 use nectary_block::{Buffer, SharedDevice};
-use nectary_volume::client::{At, Client, New, Opening};
+use nectary_volume::client::{NewInode, OpenAccess, VolumeClient, WritePosition};
 use nectary_volume::journal::read;
 use nectary_volume::metadata;
 use nectary_volume::protocol::FileId;
-use nectary_volume::server::Server;
+use nectary_volume::server::MetadataServer;
 
-use super::model::{Explained, Model};
+use super::model::{BytesExplanation, WorkloadModel};
 use super::program::{is_listing, list, read_whole};
-use super::workload::{ROOT, Workload};
-use super::world::{Folder, connect, serve};
+use super::workload::{ClientWorkload, ROOT};
+use super::world::{SocketFolder, connect, serve};
 use crate::crash::CrashState;
-use crate::random::Random;
+use crate::random::SimulationRandom;
 
 /// The percentage of states in which the volume is used afterwards.
 const USED_PERCENT: u64 = 20;
 
 /// The findings of a check of one state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct ClientStateCheck {
     /// Whether the volume was complete.
     pub is_ready: bool,
     /// The number of names that were looked up.
@@ -52,22 +52,22 @@ pub struct Seen {
 }
 
 /// Checks a state; returns the violation in words.
-pub async fn check(workload: &Workload, state: &CrashState) -> Result<Seen, String> {
-    let model = Model::after(&workload.events[..state.marks().len()]);
+pub async fn check(workload: &ClientWorkload, state: &CrashState) -> Result<ClientStateCheck, String> {
+    let model = WorkloadModel::after(&workload.events[..state.marks().len()]);
     let device: SharedDevice = std::sync::Arc::new(state.device());
     if !model.is_formatted {
-        return Ok(Seen::default());
+        return Ok(ClientStateCheck::default());
     }
     agree(&device).await?;
-    let folder = Folder::new().map_err(|error| error.to_string())?;
+    let folder = SocketFolder::new().map_err(|error| error.to_string())?;
     let (server, socket) = serve(&folder, device.clone()).await.map_err(|error| format!("no server: {error}"))?;
     let client = connect(device.clone(), &socket, "after".to_owned()).await;
     let client = client.map_err(|error| format!("no session: {error}"))?;
-    let mut seen = Seen { is_ready: model.is_ready, ..Seen::default() };
+    let mut seen = ClientStateCheck { is_ready: model.is_ready, ..ClientStateCheck::default() };
     if model.is_ready {
         compare(&model, &client, &mut seen).await?;
     }
-    if Random::new(state.hash ^ workload.seed).chance(USED_PERCENT) {
+    if SimulationRandom::new(state.hash ^ workload.seed).chance(USED_PERCENT) {
         seen.is_used = true;
         goes_on(&device, server, client).await.map_err(|what| format!("it does not go on: {what}"))?;
     }
@@ -83,7 +83,7 @@ async fn agree(device: &SharedDevice) -> Result<(), String> {
     }
 }
 
-async fn compare(model: &Model, client: &Client, seen: &mut Seen) -> Result<(), String> {
+async fn compare(model: &WorkloadModel, client: &VolumeClient, seen: &mut ClientStateCheck) -> Result<(), String> {
     let mut listings = Vec::new();
     for directory in &model.directories {
         listings.push(list(client, directory.id).await?);
@@ -123,9 +123,15 @@ async fn compare(model: &Model, client: &Client, seen: &mut Seen) -> Result<(), 
     Ok(())
 }
 
-async fn compare_file(model: &Model, client: &Client, file: usize, id: FileId, seen: &mut Seen) -> Result<(), String> {
+async fn compare_file(
+    model: &WorkloadModel,
+    client: &VolumeClient,
+    file: usize,
+    id: FileId,
+    seen: &mut ClientStateCheck,
+) -> Result<(), String> {
     let failed = |error| format!("file {file}: {error}");
-    let open = client.open(id, Opening::Read, false).await.map_err(failed)?;
+    let open = client.open(id, OpenAccess::Read, false).await.map_err(failed)?;
     let bytes = read_whole(&open).await.map_err(failed)?;
     let size = client.attributes(id).await.map_err(failed)?.inode.size;
     open.close().await;
@@ -134,29 +140,29 @@ async fn compare_file(model: &Model, client: &Client, file: usize, id: FileId, s
     }
     seen.files += 1;
     match model.files[file].explain(&bytes).map_err(|what| format!("file {file}: {what}"))? {
-        Explained::State(state) => seen.newer += u64::from(state > model.files[file].durable),
-        Explained::Mixed => seen.mixed += 1,
+        BytesExplanation::State(state) => seen.newer += u64::from(state > model.files[file].durable),
+        BytesExplanation::Mixed => seen.mixed += 1,
     }
     Ok(())
 }
 
 /// Makes and writes a file, ends server and client, and reads the file again.
-async fn goes_on(device: &SharedDevice, server: Server, client: Client) -> Result<(), String> {
+async fn goes_on(device: &SharedDevice, server: MetadataServer, client: VolumeClient) -> Result<(), String> {
     let words = |error: nectary_volume::client::Error| error.to_string();
     let bytes = [0xA5; 9000];
-    let new = New { mode: libc::S_IFREG | 0o644, ..New::default() };
+    let new = NewInode { mode: libc::S_IFREG | 0o644, ..NewInode::default() };
     let (made, open) = client.create_open(ROOT, b"after", new).await.map_err(words)?;
-    open.write(At::Offset(0), vec![Buffer::copy_of(&bytes)]).await.map_err(words)?;
+    open.write(WritePosition::Offset(0), vec![Buffer::copy_of(&bytes)]).await.map_err(words)?;
     open.sync().await.map_err(words)?;
     open.close().await;
     client.close().await.map_err(words)?;
     server.stop().await.map_err(|error| error.to_string())?;
     agree(device).await?;
-    let folder = Folder::new().map_err(|error| error.to_string())?;
+    let folder = SocketFolder::new().map_err(|error| error.to_string())?;
     let (server, socket) = serve(&folder, device.clone()).await.map_err(|error| error.to_string())?;
     let client = connect(device.clone(), &socket, "last".to_owned()).await.map_err(words)?;
     let found = client.look_up(ROOT, b"after").await.map_err(words)?;
-    let open = client.open(found.id(), Opening::Read, false).await.map_err(words)?;
+    let open = client.open(found.id(), OpenAccess::Read, false).await.map_err(words)?;
     let is_same = found.id() == made.id() && read_whole(&open).await.map_err(words)? == bytes;
     drop(server);
     if is_same { Ok(()) } else { Err("what was written after the crash is not there".to_owned()) }

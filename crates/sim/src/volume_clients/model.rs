@@ -10,7 +10,7 @@ use std::sync::Arc;
 use nectary_block::Recorder;
 use nectary_volume::protocol::FileId;
 
-use super::shape::Shape;
+use super::shape::FileMutation;
 
 /// The unit in which a file is stored on the disk. *Units*: bytes.
 const BLOCK: usize = 4096;
@@ -19,7 +19,7 @@ pub const DIRECTORIES: usize = 3;
 
 /// An event.
 #[derive(Debug, Clone)]
-pub enum Event {
+pub enum WorkloadEvent {
     /// The volume is formatted.
     Formatted,
     /// A directory is made.
@@ -27,7 +27,7 @@ pub enum Event {
     /// All directories are made.
     Ready,
     /// A call begins that changes names.
-    NamesBegun { session: u64, call: u64, changes: Vec<Change>, makes: Option<usize> },
+    NamesBegun { session: u64, call: u64, changes: Vec<DirectoryChange>, makes: Option<usize> },
     /// The call returned.
     NamesEnded { call: u64 },
     /// The identity of a file becomes known.
@@ -37,22 +37,22 @@ pub enum Event {
     /// The session of a call is lost, and a program saw whether the call was done.
     NamesDecided { call: u64, is_done: bool },
     /// A call begins that changes a file.
-    FileBegun { session: u64, file: usize, shape: Shape },
+    FileBegun { session: u64, file: usize, shape: FileMutation },
     /// The call returned.
     FileEnded { file: usize },
     /// All states up to this one are durable: the file was synced, or another session saw this state.
     FileDurable { file: usize, state: usize },
-    /// A session is lost, while a call of another session changes the file: see [`File::lose`].
+    /// A session is lost, while a call of another session changes the file: see [`ModelFile::lose`].
     FileLost { file: usize, session: u64 },
     /// Uncommitted data of a lost session is gone: this state is the newest that is left, and it is durable.
     FileCut { file: usize, state: usize },
-    /// As [`Event::FileCut`], but a call of the lost session was done in part, so that the file has these bytes.
+    /// As [`WorkloadEvent::FileCut`], but a call of the lost session was done in part, so that the file has these bytes.
     FileMixed { file: usize, bytes: Arc<Vec<u8>> },
 }
 
 /// A change of a name in a directory: it now names another file, or none.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
+pub struct DirectoryChange {
     /// The directory.
     pub directory: usize,
     /// The name.
@@ -63,7 +63,7 @@ pub struct Change {
 
 /// A state of a file.
 #[derive(Debug, Clone)]
-pub struct State {
+pub struct FileState {
     /// The bytes of the file.
     pub bytes: Arc<Vec<u8>>,
     /// The session that made the state.
@@ -76,16 +76,16 @@ pub struct State {
 
 /// A call that changes a file and has not returned.
 #[derive(Debug, Clone)]
-pub struct Changing {
+pub struct PendingFileChange {
     /// The call.
-    pub shape: Shape,
+    pub shape: FileMutation,
     /// The state that the call makes. If the call may find several states, its states follow in the list.
     pub first: usize,
 }
 
 /// The explanation of a file's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Explained {
+pub enum BytesExplanation {
     /// They are those of a state that may be there.
     State(usize),
     /// Each block has the bytes of a state that may be there, because a call with several steps was lost.
@@ -94,32 +94,32 @@ pub enum Explained {
 
 /// A file.
 #[derive(Debug, Clone)]
-pub struct File {
+pub struct ModelFile {
     /// The identity of the file in the volume, once it is known.
     pub id: Option<FileId>,
     /// All states, the oldest first.
-    pub states: Vec<State>,
+    pub states: Vec<FileState>,
     /// The last state that a call which returned has made.
     pub ended: usize,
     /// All states up to this one are durable.
     pub durable: usize,
     /// The call that changes the file now.
-    pub changing: Option<Changing>,
-    /// The number of times that `states` was cut back to what survived the loss of a session ([`Event::FileCut`]).
+    pub changing: Option<PendingFileChange>,
+    /// The number of times that `states` was cut back to what survived the loss of a session ([`WorkloadEvent::FileCut`]).
     pub cuts: u64,
 }
 
-impl File {
+impl ModelFile {
     /// Makes an empty file.
-    fn made_by(session: u64) -> File {
-        let first = State { bytes: Arc::default(), session, has_steps: false, is_durable: true };
-        File { id: None, states: vec![first], ended: 0, durable: 0, changing: None, cuts: 0 }
+    fn made_by(session: u64) -> ModelFile {
+        let first = FileState { bytes: Arc::default(), session, has_steps: false, is_durable: true };
+        ModelFile { id: None, states: vec![first], ended: 0, durable: 0, changing: None, cuts: 0 }
     }
 
-    fn begin(&mut self, session: u64, shape: &Shape) {
-        self.changing = Some(Changing { shape: shape.clone(), first: self.states.len() });
+    fn begin(&mut self, session: u64, shape: &FileMutation) {
+        self.changing = Some(PendingFileChange { shape: shape.clone(), first: self.states.len() });
         let bytes = Arc::new(shape.apply(&self.states[self.newest()].bytes));
-        self.states.push(State { bytes, session, has_steps: shape.has_steps(), is_durable: shape.is_durable() });
+        self.states.push(FileState { bytes, session, has_steps: shape.has_steps(), is_durable: shape.is_durable() });
     }
 
     fn end(&mut self) {
@@ -136,7 +136,7 @@ impl File {
     /// session made. So the call may make one of as many states. Even if this call is durable when it returns,
     /// the lost session's data are not.
     fn lose(&mut self, session: u64) {
-        let Some(Changing { shape, first }) = &self.changing else { return };
+        let Some(PendingFileChange { shape, first }) = &self.changing else { return };
         let is_kept = |state: &usize| *state <= self.durable || self.states[*state].session != session;
         let Some(kept) = (0..*first).rev().find(is_kept) else { return };
         let is_partly_lost = self.states[kept + 1..*first].iter().any(|state| state.has_steps);
@@ -146,7 +146,7 @@ impl File {
             let bytes = Arc::new(shape.apply(&self.states[found].bytes));
             // The call's own steps are over when it returns. A lost call that it found done in part stays so.
             let has_steps = if found + 1 == *first { made.has_steps } else { is_partly_lost };
-            self.states.push(State { bytes, has_steps, ..made.clone() });
+            self.states.push(FileState { bytes, has_steps, ..made.clone() });
         }
     }
 
@@ -183,9 +183,9 @@ impl File {
     }
 
     /// Explains these bytes after the loss of everything, or of all sessions that changed the file.
-    pub fn explain(&self, bytes: &[u8]) -> Result<Explained, String> {
+    pub fn explain(&self, bytes: &[u8]) -> Result<BytesExplanation, String> {
         if let Some(state) = self.find(self.durable, bytes) {
-            return Ok(Explained::State(state));
+            return Ok(BytesExplanation::State(state));
         }
         let window = &self.states[self.durable..];
         if !window[1..].iter().any(|state| state.has_steps) {
@@ -198,7 +198,7 @@ impl File {
             return Err(format!("no state has its {} bytes; {}", bytes.len(), self.difference(bytes)));
         }
         for (block, found) in bytes.chunks(BLOCK).enumerate() {
-            let has = |state: &State| {
+            let has = |state: &FileState| {
                 let part = state.bytes.get(block * BLOCK..).unwrap_or_default();
                 found.iter().enumerate().all(|(at, byte)| part.get(at).copied().unwrap_or(0) == *byte)
             };
@@ -206,7 +206,7 @@ impl File {
                 return Err(format!("no state has what is in its block {block}; {}", self.difference(bytes)));
             }
         }
-        Ok(Explained::Mixed)
+        Ok(BytesExplanation::Mixed)
     }
 
     fn difference(&self, bytes: &[u8]) -> String {
@@ -231,7 +231,7 @@ pub type Names = BTreeMap<u64, usize>;
 
 /// A directory.
 #[derive(Debug, Clone, Default)]
-pub struct Directory {
+pub struct ModelDirectory {
     /// The identity of the directory in the volume.
     pub id: FileId,
     /// The states that the directory had, the oldest first.
@@ -242,7 +242,7 @@ pub struct Directory {
     pub cuts: u64,
 }
 
-impl Directory {
+impl ModelDirectory {
     /// Returns the names after all calls that returned.
     pub fn names(&self) -> &Names {
         &self.states[self.ended]
@@ -251,18 +251,18 @@ impl Directory {
 
 /// A call that changes names and has not returned.
 #[derive(Debug, Clone)]
-pub struct Pending {
+pub struct PendingNameChange {
     /// The number of the call.
     pub call: u64,
     /// The session of the call.
     pub session: u64,
     /// The changes that the call makes.
-    pub changes: Vec<Change>,
+    pub changes: Vec<DirectoryChange>,
     /// Whether a program saw the effect of the call.
     pub is_seen: bool,
 }
 
-impl Pending {
+impl PendingNameChange {
     /// Returns the directories that the call changes.
     pub fn directories(&self) -> Vec<usize> {
         let mut found: Vec<usize> = self.changes.iter().map(|change| change.directory).collect();
@@ -286,23 +286,23 @@ impl Pending {
 
 /// The state of the whole workload.
 #[derive(Debug, Clone, Default)]
-pub struct Model {
+pub struct WorkloadModel {
     /// Whether the volume is formatted.
     pub is_formatted: bool,
     /// Whether all directories are made.
     pub is_ready: bool,
     /// The files.
-    pub files: Vec<File>,
+    pub files: Vec<ModelFile>,
     /// The directories.
-    pub directories: Vec<Directory>,
+    pub directories: Vec<ModelDirectory>,
     /// Calls that have not returned.
-    pub pending: Vec<Pending>,
+    pub pending: Vec<PendingNameChange>,
 }
 
-impl Model {
+impl WorkloadModel {
     /// Returns the model after these events.
-    pub fn after(events: &[Event]) -> Model {
-        let mut model = Model::default();
+    pub fn after(events: &[WorkloadEvent]) -> WorkloadModel {
+        let mut model = WorkloadModel::default();
         events.iter().for_each(|event| model.apply(event));
         model
     }
@@ -320,16 +320,17 @@ impl Model {
         }
     }
 
-    fn apply(&mut self, event: &Event) {
+    fn apply(&mut self, event: &WorkloadEvent) {
         match event {
-            Event::Formatted => self.is_formatted = true,
-            Event::Directory(id) => {
+            WorkloadEvent::Formatted => self.is_formatted = true,
+            WorkloadEvent::Directory(id) => {
                 let states = vec![Names::new()];
-                self.directories.push(Directory { id: *id, states, ..Directory::default() });
+                self.directories.push(ModelDirectory { id: *id, states, ..ModelDirectory::default() });
             }
-            Event::Ready => self.is_ready = true,
-            Event::NamesBegun { session, call, changes, makes } => {
-                let pending = Pending { call: *call, session: *session, changes: changes.clone(), is_seen: false };
+            WorkloadEvent::Ready => self.is_ready = true,
+            WorkloadEvent::NamesBegun { session, call, changes, makes } => {
+                let pending =
+                    PendingNameChange { call: *call, session: *session, changes: changes.clone(), is_seen: false };
                 for number in pending.directories() {
                     let done = pending.done(number, self.directories[number].names());
                     self.directories[number].states.push(done);
@@ -337,29 +338,29 @@ impl Model {
                 self.pending.push(pending);
                 if let Some(file) = makes {
                     debug_assert_eq!(*file, self.files.len());
-                    self.files.push(File::made_by(*session));
+                    self.files.push(ModelFile::made_by(*session));
                 }
             }
-            Event::NamesEnded { call } => self.end(*call, true),
-            Event::Made { file, id } => self.files[*file].id = Some(*id),
-            Event::NamesSeen { call } => {
+            WorkloadEvent::NamesEnded { call } => self.end(*call, true),
+            WorkloadEvent::Made { file, id } => self.files[*file].id = Some(*id),
+            WorkloadEvent::NamesSeen { call } => {
                 for pending in self.pending.iter_mut().filter(|pending| pending.call == *call) {
                     pending.is_seen = true;
                 }
             }
-            Event::NamesDecided { call, is_done } => self.end(*call, *is_done),
-            Event::FileBegun { session, file, shape } => self.files[*file].begin(*session, shape),
-            Event::FileEnded { file } => self.files[*file].end(),
-            Event::FileDurable { file, state } => {
+            WorkloadEvent::NamesDecided { call, is_done } => self.end(*call, *is_done),
+            WorkloadEvent::FileBegun { session, file, shape } => self.files[*file].begin(*session, shape),
+            WorkloadEvent::FileEnded { file } => self.files[*file].end(),
+            WorkloadEvent::FileDurable { file, state } => {
                 let file = &mut self.files[*file];
                 file.durable = file.durable.max(*state);
             }
-            Event::FileLost { file, session } => self.files[*file].lose(*session),
-            Event::FileCut { file, state } => self.files[*file].cut(*state),
-            Event::FileMixed { file, bytes } => {
+            WorkloadEvent::FileLost { file, session } => self.files[*file].lose(*session),
+            WorkloadEvent::FileCut { file, state } => self.files[*file].cut(*state),
+            WorkloadEvent::FileMixed { file, bytes } => {
                 let file = &mut self.files[*file];
                 let durable = file.durable;
-                let found = State { bytes: bytes.clone(), has_steps: false, ..file.states[durable].clone() };
+                let found = FileState { bytes: bytes.clone(), has_steps: false, ..file.states[durable].clone() };
                 file.states.insert(durable + 1, found);
                 file.cut(durable + 1);
             }
@@ -383,25 +384,25 @@ impl Model {
 }
 
 /// The events so far, which are also marks of a recording.
-pub struct Story {
+pub struct MarkedEvents {
     recorder: Recorder,
     /// All events.
-    pub events: Vec<Event>,
+    pub events: Vec<WorkloadEvent>,
     /// The model after these events.
-    pub model: Model,
+    pub model: WorkloadModel,
     /// The first wrong answer of a client.
     pub broken: Option<String>,
     next_call: u64,
 }
 
-impl Story {
+impl MarkedEvents {
     /// Makes a story without events.
-    pub fn new(recorder: Recorder) -> Story {
-        Story { recorder, events: Vec::new(), model: Model::default(), broken: None, next_call: 1 }
+    pub fn new(recorder: Recorder) -> MarkedEvents {
+        MarkedEvents { recorder, events: Vec::new(), model: WorkloadModel::default(), broken: None, next_call: 1 }
     }
 
     /// Adds an event.
-    pub fn note(&mut self, event: Event) {
+    pub fn note(&mut self, event: WorkloadEvent) {
         self.model.apply(&event);
         self.events.push(event);
         self.recorder.mark(self.events.len() as u64);
@@ -422,20 +423,20 @@ impl Story {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nectary_volume::client::At;
+    use nectary_volume::client::WritePosition;
 
     const LOST: u64 = 1;
     const LEFT: u64 = 2;
 
-    fn write(at: At, byte: u8) -> Shape {
-        Shape::Write(at, Arc::new(vec![byte; 10]))
+    fn write(at: WritePosition, byte: u8) -> FileMutation {
+        FileMutation::Write(at, Arc::new(vec![byte; 10]))
     }
 
     /// A file with what a session synced and then wrote, while a call of another session changes it.
-    fn file(shape: &Shape) -> File {
-        let mut file = File::made_by(LOST);
+    fn file(shape: &FileMutation) -> ModelFile {
+        let mut file = ModelFile::made_by(LOST);
         for (byte, is_synced) in [(1, true), (2, false)] {
-            file.begin(LOST, &write(At::End, byte));
+            file.begin(LOST, &write(WritePosition::End, byte));
             file.end();
             file.durable = if is_synced { file.ended } else { file.durable };
         }
@@ -447,9 +448,10 @@ mod tests {
         bytes.iter().flat_map(|byte| [*byte; 10]).collect()
     }
 
+    /// A call that waited for a lost session may find any state that the session may leave.
     #[test]
-    fn a_call_that_waited_for_a_lost_session_finds_any_state_that_may_be_left() {
-        let mut file = file(&write(At::End, 3));
+    fn waiting_call_accepts_remaining_states() {
+        let mut file = file(&write(WritePosition::End, 3));
         assert!(file.explain(&bytes(&[1, 3])).is_err(), "nothing is lost yet");
         file.lose(LOST);
         file.end();
@@ -461,20 +463,22 @@ mod tests {
         }
     }
 
+    /// A durable call that waited for a lost session promises only the state that it found.
     #[test]
-    fn a_durable_call_that_waited_for_a_lost_session_promises_only_what_it_found() {
-        let mut file = file(&Shape::Truncate(30));
+    fn durable_waiting_call_promises_result() {
+        let mut file = file(&FileMutation::Truncate(30));
         file.lose(LOST);
         file.end();
         assert!(file.explain(&bytes(&[1, 2, 0])).is_ok() && file.explain(&bytes(&[1, 0, 0])).is_ok());
         assert!(file.explain(&bytes(&[1, 2])).is_err() && file.explain(&bytes(&[0, 0, 0])).is_err());
     }
 
+    /// What another session changed later is not lost with the session.
     #[test]
-    fn what_another_session_changed_later_is_not_lost_with_a_session() {
-        let mut file = file(&write(At::End, 3));
+    fn later_change_outlives_lost_session() {
+        let mut file = file(&write(WritePosition::End, 3));
         file.end();
-        file.begin(LEFT, &write(At::End, 4));
+        file.begin(LEFT, &write(WritePosition::End, 4));
         file.lose(LOST);
         file.end();
         assert!(file.explain(&bytes(&[1, 2, 3, 4])).is_ok() && file.explain(&bytes(&[1, 3, 4])).is_err());

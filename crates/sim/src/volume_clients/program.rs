@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nectary_block::Buffer;
-use nectary_volume::client::{At, Client, Error, New, OpenFile, Opening};
-use nectary_volume::protocol::{FileId, Listed};
+use nectary_volume::client::{Error, NewInode, OpenAccess, OpenFile, VolumeClient, WritePosition};
+use nectary_volume::protocol::{FileId, ListedName};
 use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 
-use super::model::{Change, DIRECTORIES, Directory, Event, Names, Story};
-use super::shape::{PUNCH, RESERVE, RESERVE_BEHIND, Shape, ZERO};
-use crate::random::Random;
+use super::model::{DIRECTORIES, DirectoryChange, MarkedEvents, ModelDirectory, Names, WorkloadEvent};
+use super::shape::{FileMutation, PUNCH, RESERVE, RESERVE_BEHIND, ZERO};
+use crate::random::SimulationRandom;
 
 /// The maximum number of names of a directory.
 const NAMES: u64 = 6;
@@ -33,9 +33,9 @@ const ENTRIES: u32 = 1000;
 const EXCHANGE: u32 = libc::RENAME_EXCHANGE;
 
 /// The state that all programs share.
-pub struct Board {
+pub struct WorkloadBoard {
     /// The events and the model.
-    pub story: Story,
+    pub story: MarkedEvents,
     /// Files for which the effect of a lost session is not known yet.
     pub unsure_files: BTreeSet<usize>,
     /// Directories for which the effect of a lost session is not known yet.
@@ -44,13 +44,13 @@ pub struct Board {
     directory_turns: Vec<Arc<Turn<()>>>,
 }
 
-impl Board {
+impl WorkloadBoard {
     /// Makes a board without unsure files.
-    pub fn new(story: Story) -> Shared {
+    pub fn new(story: MarkedEvents) -> Shared {
         let directory_turns = (0..DIRECTORIES).map(|_| Arc::default()).collect();
         let (unsure_files, unsure_directories) = (BTreeSet::new(), BTreeSet::new());
         let file_turns = BTreeMap::new();
-        Arc::new(Mutex::new(Board { story, unsure_files, unsure_directories, file_turns, directory_turns }))
+        Arc::new(Mutex::new(WorkloadBoard { story, unsure_files, unsure_directories, file_turns, directory_turns }))
     }
 }
 
@@ -58,10 +58,10 @@ impl Board {
 type FileTurn = Arc<Turn<()>>;
 
 /// The board, shared by all programs.
-pub type Shared = Arc<Mutex<Board>>;
+pub type Shared = Arc<Mutex<WorkloadBoard>>;
 
 /// Locks and returns the board.
-pub fn lock(board: &Shared) -> MutexGuard<'_, Board> {
+pub fn lock(board: &Shared) -> MutexGuard<'_, WorkloadBoard> {
     board.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -79,10 +79,11 @@ pub fn name(number: u64) -> Vec<u8> {
 /// Lists all names of a directory, with the files that they name.
 ///
 /// *Errors*: those of the client; a name that no program made.
-pub async fn list(client: &Client, directory: FileId) -> Result<BTreeMap<u64, FileId>, String> {
+pub async fn list(client: &VolumeClient, directory: FileId) -> Result<BTreeMap<u64, FileId>, String> {
     let (listed, _) = client.list(directory, 0, ENTRIES).await.map_err(|error| format!("a listing: {error}"))?;
     let mut found = BTreeMap::new();
-    for Listed { name, attributes, .. } in listed.into_iter().filter(|listed| !matches!(&listed.name[..], b"." | b".."))
+    for ListedName { name, attributes, .. } in
+        listed.into_iter().filter(|listed| !matches!(&listed.name[..], b"." | b".."))
     {
         let number = std::str::from_utf8(&name).ok().and_then(|name| name.parse().ok());
         let Some(number) = number else { return Err(format!("a listing has the name {name:?}")) };
@@ -105,17 +106,17 @@ pub async fn read_whole(open: &OpenFile) -> Result<Vec<u8>, Error> {
 }
 
 /// A program.
-pub struct Program {
+pub struct WorkloadProgram {
     board: Shared,
-    client: Client,
+    client: VolumeClient,
     session: u64,
-    random: Random,
+    random: SimulationRandom,
     open: BTreeMap<usize, OpenFile>,
 }
 
 /// A look at a directory: what it may show.
 #[derive(Clone, Copy)]
-struct Look {
+struct DirectoryLook {
     number: usize,
     id: FileId,
     cuts: u64,
@@ -123,10 +124,10 @@ struct Look {
     from: usize,
 }
 
-impl Program {
+impl WorkloadProgram {
     /// Makes a program.
-    pub fn new(board: Shared, client: Client, session: u64, seed: u64) -> Program {
-        Program { board, client, session, random: Random::new(seed), open: BTreeMap::new() }
+    pub fn new(board: Shared, client: VolumeClient, session: u64, seed: u64) -> WorkloadProgram {
+        WorkloadProgram { board, client, session, random: SimulationRandom::new(seed), open: BTreeMap::new() }
     }
 
     /// Makes this many calls, with pauses between them.
@@ -202,18 +203,18 @@ impl Program {
             let first_id = here.and_then(|file| model.files[file].id);
             ([model.directories[from].id, model.directories[to].id], here, there, first_id)
         };
-        let change = |directory, name, file| Change { directory, name, file };
+        let change = |directory, name, file| DirectoryChange { directory, name, file };
         let client = self.client.clone();
         let (old_name, new_name) = (name(old), name(new));
         match (kind, here) {
             (0..=59, None) => {
                 let file = lock(&self.board).story.model.files.len();
                 let call = self.begin(vec![change(from, old, Some(file))], Some(file));
-                let made = New { mode: libc::S_IFREG | 0o644, ..New::default() };
+                let made = NewInode { mode: libc::S_IFREG | 0o644, ..NewInode::default() };
                 let made = client.create_open(ids[0], &old_name, made).await;
                 let (attributes, open) = made.map_err(|error| format!("create: {error}"))?;
                 self.open.insert(file, open);
-                lock(&self.board).story.note(Event::Made { file, id: attributes.id() });
+                lock(&self.board).story.note(WorkloadEvent::Made { file, id: attributes.id() });
                 self.end(call);
             }
             (0..=59, Some(_)) if kind < 25 => {
@@ -242,15 +243,15 @@ impl Program {
         Ok(())
     }
 
-    fn begin(&self, changes: Vec<Change>, makes: Option<usize>) -> u64 {
+    fn begin(&self, changes: Vec<DirectoryChange>, makes: Option<usize>) -> u64 {
         let mut board = lock(&self.board);
         let call = board.story.call();
-        board.story.note(Event::NamesBegun { session: self.session, call, changes, makes });
+        board.story.note(WorkloadEvent::NamesBegun { session: self.session, call, changes, makes });
         call
     }
 
     fn end(&self, call: u64) {
-        lock(&self.board).story.note(Event::NamesEnded { call });
+        lock(&self.board).story.note(WorkloadEvent::NamesEnded { call });
     }
 
     /// Returns a random file with a name that no lost session may have changed, if there is one.
@@ -268,7 +269,7 @@ impl Program {
             return Ok(Some(open));
         }
         let is_direct = self.random.chance(30);
-        match self.client.open(id, Opening::Both, is_direct).await {
+        match self.client.open(id, OpenAccess::Both, is_direct).await {
             Ok(open) => Ok(Some(open)),
             Err(_) if lock(&self.board).story.model.links(file) == 0 => Ok(None),
             Err(error) => Err(format!("open of file {file}: {error}")),
@@ -281,23 +282,27 @@ impl Program {
         let Some(open) = self.handle(file, id).await? else { return Ok(()) };
         if let Some(shape) = self.begin_change(file) {
             let (what, done) = match shape {
-                Shape::Write(at, bytes) => ("a write", open.write(at, vec![Buffer::copy_of(&bytes)]).await.map(drop)),
-                Shape::Synced(at, bytes) => {
+                FileMutation::Write(at, bytes) => {
+                    ("a write", open.write(at, vec![Buffer::copy_of(&bytes)]).await.map(drop))
+                }
+                FileMutation::Synced(at, bytes) => {
                     let written = open.write_synced(at, vec![Buffer::copy_of(&bytes)]).await;
                     ("a synced write", written.map(drop))
                 }
-                Shape::Truncate(size) => ("a truncation", open.truncate(size).await),
-                Shape::Allocate(offset, length, mode) => ("fallocate", open.allocate(offset, length, mode).await),
+                FileMutation::Truncate(size) => ("a truncation", open.truncate(size).await),
+                FileMutation::Allocate(offset, length, mode) => {
+                    ("fallocate", open.allocate(offset, length, mode).await)
+                }
             };
             done.map_err(|error| format!("{what} of file {file}: {error}"))?;
-            lock(&self.board).story.note(Event::FileEnded { file });
+            lock(&self.board).story.note(WorkloadEvent::FileEnded { file });
         }
         self.open.insert(file, open);
         Ok(())
     }
 
     /// Chooses a change of a file, and notes its begin.
-    fn begin_change(&mut self, file: usize) -> Option<Shape> {
+    fn begin_change(&mut self, file: usize) -> Option<FileMutation> {
         let mut board = lock(&self.board);
         if board.unsure_files.contains(&file) {
             return None;
@@ -315,20 +320,24 @@ impl Program {
         let kind = random.below(100);
         let shape = match kind {
             0..=64 => {
-                let at = if kind < 12 && size + length <= SIZE_MAX { At::End } else { At::Offset(offset) };
+                let at = if kind < 12 && size + length <= SIZE_MAX {
+                    WritePosition::End
+                } else {
+                    WritePosition::Offset(offset)
+                };
                 let written: Vec<u8> = (0..length).map(|at| (u64::from(fresh) + at / 64) as u8 | 1).collect();
                 if kind.is_multiple_of(8) {
-                    Shape::Synced(at, Arc::new(written))
+                    FileMutation::Synced(at, Arc::new(written))
                 } else {
-                    Shape::Write(at, Arc::new(written))
+                    FileMutation::Write(at, Arc::new(written))
                 }
             }
-            65..=79 => Shape::Truncate(offset),
-            80..=84 => Shape::Allocate(offset, length, RESERVE),
-            85..=89 => Shape::Allocate(offset, length, RESERVE_BEHIND),
-            _ => Shape::Allocate(offset, length, if kind < 95 { PUNCH } else { ZERO }),
+            65..=79 => FileMutation::Truncate(offset),
+            80..=84 => FileMutation::Allocate(offset, length, RESERVE),
+            85..=89 => FileMutation::Allocate(offset, length, RESERVE_BEHIND),
+            _ => FileMutation::Allocate(offset, length, if kind < 95 { PUNCH } else { ZERO }),
         };
-        board.story.note(Event::FileBegun { session: self.session, file, shape: shape.clone() });
+        board.story.note(WorkloadEvent::FileBegun { session: self.session, file, shape: shape.clone() });
         Some(shape)
     }
 
@@ -348,7 +357,7 @@ impl Program {
         synced.map_err(|error| format!("fsync of file {file}: {error}"))?;
         let mut board = lock(&self.board);
         if let Some(state) = state.filter(|_| board.story.model.files[file].cuts == cuts) {
-            board.story.note(Event::FileDurable { file, state });
+            board.story.note(WorkloadEvent::FileDurable { file, state });
         }
         Ok(())
     }
@@ -373,7 +382,7 @@ impl Program {
             return Err(format!("file {file}: {what} is of none of the states {states:?}"));
         };
         if let Some(state) = known.made_by_others(state, self.session) {
-            board.story.note(Event::FileDurable { file, state });
+            board.story.note(WorkloadEvent::FileDurable { file, state });
         }
         Ok(())
     }
@@ -401,16 +410,16 @@ impl Program {
     fn changing(&mut self) -> Option<(usize, u64)> {
         let board = lock(&self.board);
         let others = board.story.model.pending.iter().filter(|pending| pending.session != self.session);
-        let changes: Vec<&Change> = others.flat_map(|pending| &pending.changes).collect();
+        let changes: Vec<&DirectoryChange> = others.flat_map(|pending| &pending.changes).collect();
         let change = changes.get(self.random.below(changes.len() as u64) as usize)?;
         Some((change.directory, change.name))
     }
 
     /// What a look at a directory may show from now on.
-    fn names_from_now(&self, number: usize) -> Look {
+    fn names_from_now(&self, number: usize) -> DirectoryLook {
         let board = lock(&self.board);
-        let Directory { id, cuts, ended, .. } = board.story.model.directories[number];
-        Look { number, id, cuts, from: ended }
+        let ModelDirectory { id, cuts, ended, .. } = board.story.model.directories[number];
+        DirectoryLook { number, id, cuts, from: ended }
     }
 
     /// Lists a directory.
@@ -439,7 +448,7 @@ impl Program {
     /// A look at a directory showed something, which some of its states have.
     fn saw_names(
         &self,
-        look: Look,
+        look: DirectoryLook,
         is: impl Fn(&Names, &dyn Fn(usize) -> Option<FileId>) -> bool,
         words: impl FnOnce() -> String,
     ) -> Result<(), String> {
@@ -457,7 +466,7 @@ impl Program {
         if seen > directory.ended {
             let pending = model.pending.iter().find(|pending| pending.directories().contains(&number));
             let call = pending.map_or(0, |pending| pending.call);
-            board.story.note(Event::NamesSeen { call });
+            board.story.note(WorkloadEvent::NamesSeen { call });
         }
         Ok(())
     }

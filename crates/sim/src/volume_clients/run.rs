@@ -3,14 +3,14 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use nectary_block::Event as Recorded;
-use nectary_host::log::{Level, write_only};
+use nectary_block::RecordedEvent as Recorded;
+use nectary_host::log::{LogLevel, write_only};
 use nectary_volume::planted::{Bug, plant};
 
-use super::check::{Seen, check};
-use super::model::Event;
-use super::workload::{self, Losses, Workload};
-use super::world::{Start, in_virtual_time};
+use super::check::{ClientStateCheck, check};
+use super::model::WorkloadEvent;
+use super::workload::{self, ClientWorkload, LossCounts};
+use super::world::{WorkloadStart, in_virtual_time};
 use crate::crash::{CrashOptions, CrashState, CrashStates, sample};
 
 /// The bugs that are planted.
@@ -27,7 +27,7 @@ const VIOLATIONS_MAX: usize = 10;
 
 /// The numbers of runs and states.
 #[derive(Debug, Clone, Copy)]
-pub struct Amount {
+pub struct ClientRunPlan {
     /// The seed of the first run; the following runs use the next seeds.
     pub seed: u64,
     /// The number of workloads.
@@ -38,13 +38,13 @@ pub struct Amount {
 
 /// The results of all runs.
 #[derive(Debug, Clone, Default)]
-pub struct Report {
+pub struct VolumeClientsReport {
     /// The number of workloads done.
     pub workloads: u64,
     /// The number of events of their programs.
     pub events: u64,
     /// The losses during the workloads.
-    pub losses: Losses,
+    pub losses: LossCounts,
     /// The number of crash states checked.
     pub states: u64,
     /// The number of different images among them.
@@ -71,7 +71,7 @@ pub struct Report {
     pub violations: Vec<String>,
 }
 
-impl Report {
+impl VolumeClientsReport {
     fn violation(&mut self, text: String) {
         self.violation_count += 1;
         if self.violations.len() < VIOLATIONS_MAX {
@@ -79,7 +79,7 @@ impl Report {
         }
     }
 
-    fn count(&mut self, seen: Seen) {
+    fn count(&mut self, seen: ClientStateCheck) {
         self.ready += u64::from(seen.is_ready);
         self.used += u64::from(seen.is_used);
         self.names += seen.names;
@@ -92,15 +92,15 @@ impl Report {
 
     /// Whether every kind of event that should be tested has happened. Rare kinds are expected of many workloads only.
     pub fn has_all(&self) -> bool {
-        let Losses { hosts, servers, both, calls, awaited, files } = self.losses;
+        let LossCounts { hosts, servers, both, calls, awaited, files } = self.losses;
         let often = [hosts, servers, both, files, self.ready, self.used, self.newer, self.done, self.undone];
         let rare = [calls, awaited, self.mixed];
         let rare = rare.iter().filter(|_| self.workloads >= RARE_WORKLOADS_MIN);
         often.iter().chain(rare).all(|count| *count > 0)
     }
 
-    fn add(&mut self, workload: &Workload) {
-        let Losses { hosts, servers, both, calls, awaited, files } = workload.losses;
+    fn add(&mut self, workload: &ClientWorkload) {
+        let LossCounts { hosts, servers, both, calls, awaited, files } = workload.losses;
         self.workloads += 1;
         self.events += workload.events.len() as u64;
         self.losses.hosts += hosts;
@@ -113,11 +113,11 @@ impl Report {
 }
 
 /// Runs workloads; `progress` gets the report after each.
-pub fn run(amount: Amount, mut progress: impl FnMut(&Report)) -> Report {
-    let (mut report, mut seen) = (Report::default(), HashSet::new());
+pub fn run(amount: ClientRunPlan, mut progress: impl FnMut(&VolumeClientsReport)) -> VolumeClientsReport {
+    let (mut report, mut seen) = (VolumeClientsReport::default(), HashSet::new());
     quietly();
     for seed in amount.seed..amount.seed + amount.runs {
-        one(seed, amount.states_per_run, Purpose::Check, &mut seen, &mut report);
+        one(seed, amount.states_per_run, RunPurpose::Check, &mut seen, &mut report);
         progress(&report);
     }
     report
@@ -125,19 +125,19 @@ pub fn run(amount: Amount, mut progress: impl FnMut(&Report)) -> Report {
 
 /// What a run is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Purpose {
+enum RunPurpose {
     /// To check states, after losses.
     Check,
     /// To catch a planted bug: nothing is lost before the crash, and one violation is enough.
     Catch,
 }
 
-fn one(seed: u64, states_per_run: u64, purpose: Purpose, seen: &mut HashSet<u64>, report: &mut Report) {
-    let is_check = purpose == Purpose::Check;
+fn one(seed: u64, states_per_run: u64, purpose: RunPurpose, seen: &mut HashSet<u64>, report: &mut VolumeClientsReport) {
+    let is_check = purpose == RunPurpose::Check;
     // Most begin with a volume: all formats are alike.
     let start = match is_check && seed.is_multiple_of(FORMAT_EVERY) {
-        true => Ok(Start::used()),
-        false => Start::formatted(),
+        true => Ok(WorkloadStart::used()),
+        false => WorkloadStart::formatted(),
     };
     let start = match start {
         Ok(start) => start,
@@ -167,7 +167,7 @@ fn one(seed: u64, states_per_run: u64, purpose: Purpose, seen: &mut HashSet<u64>
 
 /// The detection of a planted bug.
 #[derive(Debug, Clone)]
-pub struct Found {
+pub struct BugDetection {
     /// The seed of the run that detected the bug.
     pub seed: u64,
     /// The first violation in words.
@@ -175,41 +175,42 @@ pub struct Found {
 }
 
 /// Runs one seed with a planted bug, without losses before the crash.
-pub fn replay_planted(bug: Bug, seed: u64, states_per_run: u64) -> Option<Found> {
-    let mut report = Report::default();
+pub fn replay_planted(bug: Bug, seed: u64, states_per_run: u64) -> Option<BugDetection> {
+    let mut report = VolumeClientsReport::default();
     quietly();
     plant(Some(bug));
-    one(seed, states_per_run, Purpose::Catch, &mut HashSet::new(), &mut report);
+    one(seed, states_per_run, RunPurpose::Catch, &mut HashSet::new(), &mut report);
     plant(None);
     let first = report.violations.into_iter().next()?;
-    Some(Found { seed, first })
+    Some(BugDetection { seed, first })
 }
 
 /// Runs seeds with a planted bug until one of them detects it.
-pub fn run_planted(bug: Bug, amount: Amount) -> Option<Found> {
+pub fn run_planted(bug: Bug, amount: ClientRunPlan) -> Option<BugDetection> {
     (amount.seed..amount.seed + amount.runs).find_map(|seed| replay_planted(bug, seed, amount.states_per_run))
 }
 
 /// Sessions and servers that are lost on purpose are not reported one by one.
 fn quietly() {
-    write_only(Level::Error);
+    write_only(LogLevel::Error);
 }
 
 /// At most `most` numbers of states: a quarter of them soon after somebody saw what another session did, a quarter soon
 /// after another promise, and the others evenly spread. Soon means that no flush succeeded between the promise and the
 /// crash, so the disk may have lost what was promised too early.
-fn chosen(workload: &Workload, states: &[CrashState], most: u64) -> BTreeSet<usize> {
+fn chosen(workload: &ClientWorkload, states: &[CrashState], most: u64) -> BTreeSet<usize> {
     let marked = workload.recording.events.iter().enumerate().filter(|(_, event)| matches!(event, Recorded::Mark(_)));
     let marked: Vec<usize> = marked.map(|(at, _)| at).collect();
-    let is_after = |number: &usize, is: fn(&Event) -> bool| {
+    let is_after = |number: &usize, is: fn(&WorkloadEvent) -> bool| {
         let state = &states[*number];
         let flushed = state.flushed_through.map_or(0, |flush| marked.partition_point(|mark| *mark < flush));
         workload.events[flushed..state.marks().len()].iter().any(is)
     };
-    let is_seen = |event: &Event| matches!(event, Event::NamesSeen { .. });
-    let is_promise = |event: &Event| matches!(event, Event::NamesEnded { .. } | Event::FileDurable { .. });
+    let is_seen = |event: &WorkloadEvent| matches!(event, WorkloadEvent::NamesSeen { .. });
+    let is_promise =
+        |event: &WorkloadEvent| matches!(event, WorkloadEvent::NamesEnded { .. } | WorkloadEvent::FileDurable { .. });
     let mut numbers = BTreeSet::new();
-    for is in [is_seen as fn(&Event) -> bool, is_promise] {
+    for is in [is_seen as fn(&WorkloadEvent) -> bool, is_promise] {
         let after: Vec<usize> = (0..states.len()).filter(|number| is_after(number, is)).collect();
         numbers.extend(sample(after.len(), most / 4).map(|number| after[number]));
     }
@@ -220,7 +221,7 @@ fn chosen(workload: &Workload, states: &[CrashState], most: u64) -> BTreeSet<usi
 }
 
 /// States with different images. Of those with the same image, the last is taken: it has all promises of the others.
-fn states(workload: &Workload) -> Vec<CrashState> {
+fn states(workload: &ClientWorkload) -> Vec<CrashState> {
     let options = CrashOptions { max_per_epoch: STATES_PER_EPOCH, seed: workload.seed, ..CrashOptions::default() };
     let (mut states, mut places) = (Vec::<CrashState>::new(), HashMap::new());
     for state in CrashStates::on(&workload.start.base, &workload.recording, options) {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use nectary_volume::client::At;
+use nectary_volume::client::WritePosition;
 
 /// Punches a hole.
 pub const PUNCH: u32 = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE) as u32;
@@ -18,33 +18,33 @@ pub const RESERVE_BEHIND: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;
 
 /// A call that changes a file.
 #[derive(Debug, Clone)]
-pub enum Shape {
+pub enum FileMutation {
     /// Writes these bytes.
-    Write(At, Arc<Vec<u8>>),
+    Write(WritePosition, Arc<Vec<u8>>),
     /// Writes them with `O_SYNC`.
-    Synced(At, Arc<Vec<u8>>),
+    Synced(WritePosition, Arc<Vec<u8>>),
     /// Truncates or extends the file to this size.
     Truncate(u64),
     /// Does what `fallocate` does: offset, length and mode, which is one of those above.
     Allocate(u64, u64, u32),
 }
 
-impl Shape {
+impl FileMutation {
     /// Returns the bytes of a file after the call, which had these bytes before.
     pub fn apply(&self, bytes: &[u8]) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
         match self {
-            Shape::Write(at, written) | Shape::Synced(at, written) => {
+            FileMutation::Write(at, written) | FileMutation::Synced(at, written) => {
                 let start = match at {
-                    At::Offset(offset) => *offset as usize,
-                    At::End => bytes.len(),
+                    WritePosition::Offset(offset) => *offset as usize,
+                    WritePosition::End => bytes.len(),
                 };
                 let end = start + written.len();
                 bytes.resize(bytes.len().max(end), 0);
                 bytes[start..end].copy_from_slice(written);
             }
-            Shape::Truncate(size) => bytes.resize(*size as usize, 0),
-            Shape::Allocate(offset, length, mode) => {
+            FileMutation::Truncate(size) => bytes.resize(*size as usize, 0),
+            FileMutation::Allocate(offset, length, mode) => {
                 let (start, end) = (*offset as usize, (offset + length) as usize);
                 if matches!(*mode, ZERO | RESERVE) {
                     bytes.resize(bytes.len().max(end), 0);
@@ -60,12 +60,12 @@ impl Shape {
 
     /// Whether the call has several steps, so that a crash may leave it done in part.
     pub fn has_steps(&self) -> bool {
-        !matches!(self, Shape::Write(..) | Shape::Synced(..))
+        !matches!(self, FileMutation::Write(..) | FileMutation::Synced(..))
     }
 
     /// Whether the call is durable when it returns: the server stores a change of the file's size or extents, and the
     /// client has committed before what it had written.
     pub fn is_durable(&self) -> bool {
-        !matches!(self, Shape::Write(..))
+        !matches!(self, FileMutation::Write(..))
     }
 }

@@ -6,14 +6,14 @@
 use std::time::Duration;
 
 use nectary_block::Recording;
-use nectary_volume::client::{Client, New, Opening};
+use nectary_volume::client::{NewInode, OpenAccess, VolumeClient};
 use nectary_volume::protocol::FileId;
 use tokio::task::JoinHandle;
 
-use super::model::{Change, DIRECTORIES, Event, Explained, Pending, Story};
-use super::program::{Board, Program, Shared, file_turn, is_listing, list, lock, name, read_whole};
-use super::world::{Host, Start, World, make};
-use crate::random::Random;
+use super::model::{BytesExplanation, DIRECTORIES, DirectoryChange, MarkedEvents, PendingNameChange, WorkloadEvent};
+use super::program::{Shared, WorkloadBoard, WorkloadProgram, file_turn, is_listing, list, lock, name, read_whole};
+use super::world::{SessionHost, VolumeClientsWorld, WorkloadStart, make};
+use crate::random::SimulationRandom;
 
 /// The longest time of a workload.
 const LIMIT: Duration = Duration::from_secs(600);
@@ -28,24 +28,24 @@ const BETWEEN_MS_MAX: u64 = 500;
 pub const ROOT: FileId = FileId { inode: 1, generation: 1 };
 
 /// A recorded workload.
-pub struct Workload {
+pub struct ClientWorkload {
     /// The seed of the workload.
     pub seed: u64,
     /// The disk before it.
-    pub start: &'static Start,
+    pub start: &'static WorkloadStart,
     /// The writes.
     pub recording: Recording,
     /// The events; a moment of the recording has as many events as marks before it.
-    pub events: Vec<Event>,
+    pub events: Vec<WorkloadEvent>,
     /// The first wrong answer.
     pub broken: Option<String>,
     /// The losses during the workload.
-    pub losses: Losses,
+    pub losses: LossCounts,
 }
 
 /// The numbers of losses during a workload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Losses {
+pub struct LossCounts {
     /// Losses of a host alone.
     pub hosts: u64,
     /// Losses of a server alone.
@@ -61,22 +61,22 @@ pub struct Losses {
 }
 
 /// A host with its running programs.
-struct Working {
-    host: Host,
+struct WorkingHost {
+    host: SessionHost,
     program: JoinHandle<()>,
 }
 
 /// Runs a workload on a disk. Without losses a seed repeats it in all but rare cases.
-pub async fn run(seed: u64, start: &'static Start, has_losses: bool) -> Workload {
-    let (mut losses, mut random) = (Losses::default(), Random::new(seed));
-    let world = match World::new(seed, start) {
+pub async fn run(seed: u64, start: &'static WorkloadStart, has_losses: bool) -> ClientWorkload {
+    let (mut losses, mut random) = (LossCounts::default(), SimulationRandom::new(seed));
+    let world = match VolumeClientsWorld::new(seed, start) {
         Ok(world) => world,
         Err(error) => {
             let broken = Some(format!("no folder: {error}"));
-            return Workload { seed, start, recording: Recording::default(), events: Vec::new(), broken, losses };
+            return ClientWorkload { seed, start, recording: Recording::default(), events: Vec::new(), broken, losses };
         }
     };
-    let board = Board::new(Story::new(world.recorder.clone()));
+    let board = WorkloadBoard::new(MarkedEvents::new(world.recorder.clone()));
     let done =
         tokio::time::timeout(LIMIT, lives(&world, start.is_formatted, &board, &mut random, has_losses, &mut losses))
             .await;
@@ -86,21 +86,28 @@ pub async fn run(seed: u64, start: &'static Start, has_losses: bool) -> Workload
     if let Err(what) = done {
         story.is_wrong(what);
     }
-    Workload { seed, start, recording, events: std::mem::take(&mut story.events), broken: story.broken.take(), losses }
+    ClientWorkload {
+        seed,
+        start,
+        recording,
+        events: std::mem::take(&mut story.events),
+        broken: story.broken.take(),
+        losses,
+    }
 }
 
 async fn lives(
-    world: &World,
+    world: &VolumeClientsWorld,
     is_formatted: bool,
     board: &Shared,
-    random: &mut Random,
+    random: &mut SimulationRandom,
     has_losses: bool,
-    losses: &mut Losses,
+    losses: &mut LossCounts,
 ) -> Result<(), String> {
     if !is_formatted {
         make(&world.device()).await?;
     }
-    lock(board).story.note(Event::Formatted);
+    lock(board).story.note(WorkloadEvent::Formatted);
     world.serve().await.map_err(|error| format!("the first server: {error}"))?;
     let count = 2 + random.below(2) as usize;
     let mut hosts = Vec::new();
@@ -108,18 +115,18 @@ async fn lives(
         hosts.push(world.host(number).await?);
     }
     for directory in 0..DIRECTORIES {
-        let made = New { mode: libc::S_IFDIR | 0o755, ..New::default() };
+        let made = NewInode { mode: libc::S_IFDIR | 0o755, ..NewInode::default() };
         let made = hosts[0].client.create(ROOT, &name(directory as u64), made).await;
         let made = made.map_err(|error| format!("mkdir: {error}"))?;
-        lock(board).story.note(Event::Directory(made.id()));
+        lock(board).story.note(WorkloadEvent::Directory(made.id()));
     }
-    lock(board).story.note(Event::Ready);
+    lock(board).story.note(WorkloadEvent::Ready);
     let calls = 15 + random.below(25);
-    let start = |host: Host, random: &mut Random| {
-        let program = Program::new(board.clone(), host.client.clone(), host.session, random.bits());
-        Working { host, program: tokio::spawn(program.run(calls)) }
+    let start = |host: SessionHost, random: &mut SimulationRandom| {
+        let program = WorkloadProgram::new(board.clone(), host.client.clone(), host.session, random.bits());
+        WorkingHost { host, program: tokio::spawn(program.run(calls)) }
     };
-    let mut working: Vec<Working> = hosts.into_iter().map(|host| start(host, random)).collect();
+    let mut working: Vec<WorkingHost> = hosts.into_iter().map(|host| start(host, random)).collect();
     for _ in 0..if has_losses { 1 + random.below(3) } else { 0 } {
         tokio::time::sleep(Duration::from_millis(random.below(BETWEEN_MS_MAX))).await;
         let kind = random.below(3);
@@ -193,25 +200,26 @@ async fn await_moment(board: &Shared, session: u64, kind: u64) {
 }
 
 /// Marks as unsure everything that a lost session may have changed; returns its calls that change names.
-fn unsure(board: &Shared, session: u64, losses: &mut Losses) -> Vec<Pending> {
+fn unsure(board: &Shared, session: u64, losses: &mut LossCounts) -> Vec<PendingNameChange> {
     let mut board = lock(board);
     let model = &board.story.model;
-    let calls: Vec<Pending> = model.pending.iter().filter(|pending| pending.session == session).cloned().collect();
-    let directories: Vec<usize> = calls.iter().flat_map(Pending::directories).collect();
+    let calls: Vec<PendingNameChange> =
+        model.pending.iter().filter(|pending| pending.session == session).cloned().collect();
+    let directories: Vec<usize> = calls.iter().flat_map(PendingNameChange::directories).collect();
     let all = 0..model.files.len();
     let files: Vec<usize> = all.filter(|file| model.files[*file].may_lose(session)).collect();
     let awaited: Vec<usize> = files.iter().filter(|file| model.files[**file].is_awaited(session)).copied().collect();
     losses.calls += calls.len() as u64;
     losses.awaited += awaited.len() as u64;
     losses.files += files.len() as u64;
-    awaited.into_iter().for_each(|file| board.story.note(Event::FileLost { file, session }));
+    awaited.into_iter().for_each(|file| board.story.note(WorkloadEvent::FileLost { file, session }));
     board.unsure_directories.extend(directories);
     board.unsure_files.extend(files);
     calls
 }
 
 /// Finds out whether calls of a lost session were done.
-async fn decide(board: &Shared, client: &Client, calls: Vec<Pending>) -> Result<(), String> {
+async fn decide(board: &Shared, client: &VolumeClient, calls: Vec<PendingNameChange>) -> Result<(), String> {
     for pending in calls {
         let mut done = Vec::new();
         for number in pending.directories() {
@@ -230,24 +238,24 @@ async fn decide(board: &Shared, client: &Client, calls: Vec<Pending>) -> Result<
                 .changes
                 .iter()
                 .find(|change| is_done && change.file.is_some_and(|file| model.files[file].id.is_none()));
-            if let Some(Change { name, file: Some(file), .. }) = makes.cloned()
+            if let Some(DirectoryChange { name, file: Some(file), .. }) = makes.cloned()
                 && let Some(id) = listing.get(&name)
             {
-                board.story.note(Event::Made { file, id: *id });
+                board.story.note(WorkloadEvent::Made { file, id: *id });
             }
         }
         let is_done = done.iter().all(|is_done| *is_done);
         if !is_done && done.contains(&true) {
             return Err(format!("{pending:?} is done in one of its directories"));
         }
-        lock(board).story.note(Event::NamesDecided { call: pending.call, is_done });
+        lock(board).story.note(WorkloadEvent::NamesDecided { call: pending.call, is_done });
     }
     lock(board).unsure_directories.clear();
     Ok(())
 }
 
 /// Finds out what is left of the files that a lost session changed.
-async fn find_out(board: &Shared, client: &Client) -> Result<(), String> {
+async fn find_out(board: &Shared, client: &VolumeClient) -> Result<(), String> {
     let files = lock(board).unsure_files.clone();
     for file in files {
         // A call that another session began before the loss may still change the file.
@@ -259,7 +267,7 @@ async fn find_out(board: &Shared, client: &Client) -> Result<(), String> {
         };
         // A file without a name is not read any more.
         let Some(id) = id else { continue };
-        let open = match client.open(id, Opening::Read, false).await {
+        let open = match client.open(id, OpenAccess::Read, false).await {
             Ok(open) => open,
             Err(_) if lock(board).story.model.links(file) == 0 => continue,
             Err(error) => return Err(format!("open of file {file} after a loss: {error}")),
@@ -272,10 +280,10 @@ async fn find_out(board: &Shared, client: &Client) -> Result<(), String> {
         let known = &board.story.model.files[file];
         let explained = known.explain(&bytes).map_err(|what| format!("file {file} after a loss: {what}"))?;
         match explained {
-            Explained::State(state) => board.story.note(Event::FileCut { file, state }),
-            Explained::Mixed => {
+            BytesExplanation::State(state) => board.story.note(WorkloadEvent::FileCut { file, state }),
+            BytesExplanation::Mixed => {
                 let bytes = std::sync::Arc::new(bytes);
-                board.story.note(Event::FileMixed { file, bytes });
+                board.story.note(WorkloadEvent::FileMixed { file, bytes });
             }
         }
         board.unsure_files.remove(&file);

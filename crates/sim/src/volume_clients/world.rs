@@ -9,20 +9,20 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use nectary_block::{Recorder, SharedDevice, Snapshot};
-use nectary_volume::client::{Address, Client, ClientOptions, Error, Kernel};
-use nectary_volume::format::Identity;
+use nectary_block::{DeviceSnapshot, Recorder, SharedDevice};
+use nectary_volume::client::{ClientOptions, Error, HostKernel, ServerAddress, VolumeClient};
+use nectary_volume::format::VolumeIdentity;
 use nectary_volume::journal::{FormatOptions, format};
 use nectary_volume::metadata::first;
-use nectary_volume::server::{Server, ServerError, ServerOptions};
+use nectary_volume::server::{MetadataServer, ServerError, ServerOptions};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::crash::Base;
-use crate::disk::{Disk, DiskOptions};
-use crate::late::{Delays, Late, Owned, UnderWay};
-use crate::switch::{Off, Switch};
+use crate::crash::RecordingBase;
+use crate::disk::{DiskOptions, SimulatedDisk};
+use crate::late::{DetachedFilter, LateFilter, OperationDelays, UnderWay};
+use crate::switch::{SwitchFilter, SwitchHandle};
 
 /// The size of the volume: the smallest one would be full of what lost sessions had in hand. *Units*: bytes.
 const VOLUME_BYTES: u64 = 384 << 20;
@@ -37,53 +37,53 @@ const PAUSE: Duration = Duration::from_millis(20);
 const LOOKS: u32 = 16;
 
 /// The identity of the volume.
-pub const VOLUME: Identity = Identity([9; 16]);
+pub const VOLUME: VolumeIdentity = VolumeIdentity([9; 16]);
 
 /// What is on the disk when a workload begins.
-pub struct Start {
+pub struct WorkloadStart {
     /// Whether there is a volume.
     pub is_formatted: bool,
-    snapshot: Snapshot,
+    snapshot: DeviceSnapshot,
     /// The same, for crash states.
-    pub base: Base,
+    pub base: RecordingBase,
 }
 
-impl Start {
-    fn new(is_formatted: bool, snapshot: Snapshot) -> Start {
-        Start { is_formatted, base: Base::new(snapshot.clone()), snapshot }
+impl WorkloadStart {
+    fn new(is_formatted: bool, snapshot: DeviceSnapshot) -> WorkloadStart {
+        WorkloadStart { is_formatted, base: RecordingBase::new(snapshot.clone()), snapshot }
     }
 
     /// A disk that was used for something else.
-    pub fn used() -> &'static Start {
-        static START: OnceLock<Start> = OnceLock::new();
+    pub fn used() -> &'static WorkloadStart {
+        static START: OnceLock<WorkloadStart> = OnceLock::new();
         START.get_or_init(|| {
-            let mut snapshot = Snapshot::zeroed(VOLUME_BYTES);
+            let mut snapshot = DeviceSnapshot::zeroed(VOLUME_BYTES);
             for range in STALE {
                 snapshot.write(range.start, &vec![STALE_BYTE; (range.end - range.start) as usize]);
             }
-            Start::new(false, snapshot)
+            WorkloadStart::new(false, snapshot)
         })
     }
 
     /// The same disk with a new volume.
     ///
     /// *Errors*: why it could not be formatted.
-    pub fn formatted() -> Result<&'static Start, String> {
-        static START: OnceLock<Result<Start, String>> = OnceLock::new();
+    pub fn formatted() -> Result<&'static WorkloadStart, String> {
+        static START: OnceLock<Result<WorkloadStart, String>> = OnceLock::new();
         let start = START.get_or_init(|| {
-            let disk = Disk::from_snapshot(&Start::used().snapshot, options(0));
+            let disk = SimulatedDisk::from_snapshot(&WorkloadStart::used().snapshot, options(0));
             let device: SharedDevice = disk.clone();
             in_virtual_time(make(&device))?;
-            Ok(Start::new(true, disk.snapshot()))
+            Ok(WorkloadStart::new(true, disk.snapshot()))
         });
         start.as_ref().map_err(String::clone)
     }
 }
 
-impl Start {
+impl WorkloadStart {
     /// Returns a disk with this content.
     pub fn disk(&self, seed: u64) -> SharedDevice {
-        Disk::from_snapshot(&self.snapshot, options(seed))
+        SimulatedDisk::from_snapshot(&self.snapshot, options(seed))
     }
 }
 
@@ -130,7 +130,7 @@ pub fn in_virtual_time<F: Future>(future: F) -> F::Output {
 /// A kernel without a page cache.
 struct NoKernel;
 
-impl Kernel for NoKernel {
+impl HostKernel for NoKernel {
     fn invalidate(&self, _: u64, _: std::ops::Range<u64>) -> oneshot::Receiver<()> {
         oneshot::channel().1
     }
@@ -141,13 +141,13 @@ impl Kernel for NoKernel {
 }
 
 /// A process's path to the disk.
-struct Way {
+struct ProcessDiskPath {
     device: SharedDevice,
-    off: Off,
+    off: SwitchHandle,
     under_way: UnderWay,
 }
 
-impl Way {
+impl ProcessDiskPath {
     /// Ends the process now; waits until no operation of it is in progress.
     async fn end(&self, seed: u64) {
         self.off.set(true);
@@ -156,18 +156,18 @@ impl Way {
 }
 
 /// A folder for sockets, which is removed when this is dropped.
-pub struct Folder(PathBuf);
+pub struct SocketFolder(PathBuf);
 
-impl Folder {
+impl SocketFolder {
     /// Makes a folder.
     ///
     /// *Errors*: those of the system.
-    pub fn new() -> std::io::Result<Folder> {
+    pub fn new() -> std::io::Result<SocketFolder> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("nectary-crash-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&path)?;
-        Ok(Folder(path))
+        Ok(SocketFolder(path))
     }
 
     fn socket(&self) -> PathBuf {
@@ -176,7 +176,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for SocketFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -185,24 +185,24 @@ impl Drop for Folder {
 /// Starts a server on a device; returns the path of its socket.
 ///
 /// *Errors*: the server does not start.
-pub async fn serve(folder: &Folder, device: SharedDevice) -> Result<(Server, PathBuf), ServerError> {
+pub async fn serve(folder: &SocketFolder, device: SharedDevice) -> Result<(MetadataServer, PathBuf), ServerError> {
     let socket = folder.socket();
     let options = ServerOptions {
-        listen: vec![Address::Unix(socket.clone())],
+        listen: vec![ServerAddress::Unix(socket.clone())],
         tls: None,
         number: 0,
         host: "server".to_owned(),
         previous_gone: true,
         said_gone: Vec::new(),
     };
-    Ok((Server::start(device, options).await?, socket))
+    Ok((MetadataServer::start(device, options).await?, socket))
 }
 
 /// Begins a session.
 ///
 /// *Errors*: no session begins.
-pub async fn connect(device: SharedDevice, socket: &Path, host: String) -> Result<Client, Error> {
-    let server = Address::Unix(socket.to_owned());
+pub async fn connect(device: SharedDevice, socket: &Path, host: String) -> Result<VolumeClient, Error> {
+    let server = ServerAddress::Unix(socket.to_owned());
     let options = ClientOptions {
         servers: vec![server],
         tls: None,
@@ -212,20 +212,20 @@ pub async fn connect(device: SharedDevice, socket: &Path, host: String) -> Resul
         are_names_synced: true,
         are_names_local: false,
     };
-    Client::connect(device, options, Arc::new(NoKernel)).await
+    VolumeClient::connect(device, options, Arc::new(NoKernel)).await
 }
 
 /// A host with a session.
-pub struct Host {
+pub struct SessionHost {
     /// The session.
-    pub client: Client,
+    pub client: VolumeClient,
     /// The number of the session.
     pub session: u64,
-    way: Way,
+    way: ProcessDiskPath,
     relay: JoinHandle<()>,
 }
 
-impl Host {
+impl SessionHost {
     /// Cuts off the host. Its later actions reach neither the server nor the disk.
     pub fn cut(&self) {
         self.way.off.set(true);
@@ -240,13 +240,13 @@ impl Host {
 }
 
 /// The disk and the server.
-pub struct World {
+pub struct VolumeClientsWorld {
     /// The recorder, which stores marks.
     pub recorder: Recorder,
-    folder: Folder,
+    folder: SocketFolder,
     disk: SharedDevice,
     seeds: AtomicU64,
-    server: Mutex<Option<(Server, Way)>>,
+    server: Mutex<Option<(MetadataServer, ProcessDiskPath)>>,
     /// The path of the present server's socket.
     at: Arc<Mutex<PathBuf>>,
 }
@@ -255,14 +255,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl World {
+impl VolumeClientsWorld {
     /// A disk as it is at the start.
     ///
     /// *Errors*: those of the system.
-    pub fn new(seed: u64, start: &Start) -> std::io::Result<World> {
-        Ok(World {
+    pub fn new(seed: u64, start: &WorkloadStart) -> std::io::Result<VolumeClientsWorld> {
+        Ok(VolumeClientsWorld {
             recorder: Recorder::new(),
-            folder: Folder::new()?,
+            folder: SocketFolder::new()?,
             disk: start.disk(seed),
             seeds: AtomicU64::new(seed << 16),
             server: Mutex::new(None),
@@ -275,12 +275,12 @@ impl World {
         self.seeds.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn way(&self) -> Way {
-        let (under_way, off) = (UnderWay::default(), Off::default());
-        let late = Late::by(self.disk.clone(), Delays::short(self.seed()), &under_way);
+    fn way(&self) -> ProcessDiskPath {
+        let (under_way, off) = (UnderWay::default(), SwitchHandle::default());
+        let late = LateFilter::by(self.disk.clone(), OperationDelays::short(self.seed()), &under_way);
         let recorded = self.recorder.wrap(Arc::new(late));
-        let owned = Arc::new(Owned::new(recorded, &under_way));
-        Way { device: Arc::new(Switch::new(owned, &off)), off, under_way }
+        let owned = Arc::new(DetachedFilter::new(recorded, &under_way));
+        ProcessDiskPath { device: Arc::new(SwitchFilter::new(owned, &off)), off, under_way }
     }
 
     /// Returns a device for a process that is never lost.
@@ -312,7 +312,7 @@ impl World {
 
     /// Stops the server in an orderly way.
     ///
-    /// *Errors*: those of [`Server::stop`].
+    /// *Errors*: those of [`MetadataServer::stop`].
     pub async fn stop_server(&self) -> Result<(), ServerError> {
         let server = lock(&self.server).take();
         match server {
@@ -324,14 +324,14 @@ impl World {
     /// Starts a host with a session.
     ///
     /// *Errors*: no session begins.
-    pub async fn host(&self, number: usize) -> Result<Host, String> {
+    pub async fn host(&self, number: usize) -> Result<SessionHost, String> {
         let (way, socket) = (self.way(), self.folder.socket());
         let listener = UnixListener::bind(&socket).map_err(|error| error.to_string())?;
         let relay = tokio::spawn(relay(listener, self.at.clone()));
         let client = connect(way.device.clone(), &socket, format!("host{number}")).await;
         let client = client.map_err(|error| format!("host {number}: {error}"))?;
         let session = client.figures().session;
-        Ok(Host { client, session, way, relay })
+        Ok(SessionHost { client, session, way, relay })
     }
 }
 
@@ -361,10 +361,11 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::time::{Instant, interval};
 
+    /// A message takes no time over a relay either, also while timers run.
     #[test]
-    fn a_message_takes_no_time_also_over_a_relay_and_while_timers_run() {
+    fn message_takes_no_virtual_time() {
         in_virtual_time(async {
-            let folder = Folder::new().unwrap();
+            let folder = SocketFolder::new().unwrap();
             let (near, far) = (folder.socket(), folder.socket());
             let listener = UnixListener::bind(&far).unwrap();
             let echo = async move {

@@ -9,10 +9,10 @@ use nectary_block::SharedDevice;
 use nectary_volume::format::{Transaction, TransactionKind};
 use nectary_volume::journal::{Error, apply, read};
 
-use super::server::{Server, gone, start_options, transaction};
-use super::workload::{Promised, Workload, changes, tables_after};
+use super::server::{JournalServer, gone, start_options, transaction};
+use super::workload::{JournalPromise, JournalWorkload, changes, tables_after};
 use crate::crash::CrashState;
-use crate::random::Random;
+use crate::random::SimulationRandom;
 
 /// The incarnations of servers after the crash have numbers from this one on.
 const AFTER: u64 = 1000;
@@ -21,7 +21,7 @@ const LIVES: u64 = 16;
 
 /// The results of a check of a state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct JournalStateCheck {
     /// Whether a server started the volume.
     pub is_started: bool,
     /// The number of unacknowledged transactions that the server recovered.
@@ -29,10 +29,10 @@ pub struct Seen {
 }
 
 /// Checks a state; returns the error in words.
-pub async fn check(workload: &Workload, state: &CrashState) -> Result<Seen, String> {
+pub async fn check(workload: &JournalWorkload, state: &CrashState) -> Result<JournalStateCheck, String> {
     let device: SharedDevice = std::sync::Arc::new(state.device());
-    let promised = Promised::of(state.marks());
-    let mut random = Random::new(state.hash ^ workload.seed);
+    let promised = JournalPromise::of(state.marks());
+    let mut random = SimulationRandom::new(state.hash ^ workload.seed);
     let mut options = start_options(0, AFTER);
     // Either this server holds the machine's lock, so all others have ended, or it waits until the old lease has
     // expired.
@@ -40,9 +40,9 @@ pub async fn check(workload: &Workload, state: &CrashState) -> Result<Seen, Stri
     if all_gone {
         options.confirmed_gone = (1..LIVES).map(|life| start_options(0, life).incarnation).collect();
     }
-    let mut server = match Server::start(device.clone(), options).await {
+    let mut server = match JournalServer::start(device.clone(), options).await {
         Ok(server) => server,
-        Err(Error::Refused(_)) if !promised.is_formatted => return Ok(Seen::default()),
+        Err(Error::Refused(_)) if !promised.is_formatted => return Ok(JournalStateCheck::default()),
         Err(error) => return Err(format!("it does not start: {error}")),
     };
     let unacknowledged = compare(workload, promised, &server)?;
@@ -51,12 +51,12 @@ pub async fn check(workload: &Workload, state: &CrashState) -> Result<Seen, Stri
         server.append(vec![transaction(epochs)], &mut ()).await.map_err(|error| error.to_string())?;
     }
     goes_on(&device, server, &mut random).await.map_err(|error| format!("it does not go on: {error}"))?;
-    Ok(Seen { is_started: true, unacknowledged })
+    Ok(JournalStateCheck { is_started: true, unacknowledged })
 }
 
 /// Compares the tables with the tables after each prefix of transactions that may be there; returns the number of
 /// unacknowledged transactions.
-fn compare(workload: &Workload, promised: Promised, server: &Server) -> Result<u64, String> {
+fn compare(workload: &JournalWorkload, promised: JournalPromise, server: &JournalServer) -> Result<u64, String> {
     let mut tables = tables_after(workload, promised.acknowledged);
     if tables == server.tables {
         return Ok(0);
@@ -77,7 +77,7 @@ fn compare(workload: &Workload, promised: Promised, server: &Server) -> Result<u
 }
 
 /// Checks that the volume can be used: appends, sometimes writes a checkpoint, and starts a server again.
-async fn goes_on(device: &SharedDevice, mut server: Server, random: &mut Random) -> Result<(), Error> {
+async fn goes_on(device: &SharedDevice, mut server: JournalServer, random: &mut SimulationRandom) -> Result<(), Error> {
     for _ in 0..1 + random.below(3) {
         server.append(changes(random, false), &mut ()).await?;
         if random.chance(40) {
@@ -90,7 +90,7 @@ async fn goes_on(device: &SharedDevice, mut server: Server, random: &mut Random)
     }
     let mut options = start_options(1, AFTER + 1);
     options.confirmed_gone = vec![start_options(0, AFTER).incarnation];
-    let next = Server::start(device.clone(), options).await?;
+    let next = JournalServer::start(device.clone(), options).await?;
     match next.tables == server.tables {
         true => Ok(()),
         false => differs("the start after"),

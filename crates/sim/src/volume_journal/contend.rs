@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nectary_block::{Filter, IoFuture, Request, SharedDevice};
-use nectary_volume::format::{Action, Key, Mutation};
+use nectary_block::{DeviceRequest, Filter, IoFuture, SharedDevice};
+use nectary_volume::format::{Mutation, MutationAction, TableKey};
 use nectary_volume::journal::{Error, format, read};
 
-use super::server::{Server, VOLUME_BYTES, first, format_options, start_options, transaction};
-use crate::disk::{Disk, DiskOptions};
-use crate::random::Random;
+use super::server::{JournalServer, VOLUME_BYTES, first, format_options, start_options, transaction};
+use crate::disk::{DiskOptions, SimulatedDisk};
+use crate::random::SimulationRandom;
 
 /// The number of servers of a run.
 const SERVERS: u32 = 3;
@@ -25,7 +25,7 @@ const PAUSE_MS_MAX: u64 = 4000;
 
 /// The counts of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Contention {
+pub struct ContentionReport {
     /// Starts that became leader.
     pub led: u64,
     /// Starts that found a live leader, or gave up.
@@ -39,13 +39,13 @@ pub struct Contention {
 }
 
 /// A filter that delays operations, sometimes by seconds.
-struct Paused {
+struct PauseFilter {
     inner: SharedDevice,
-    random: Mutex<Random>,
+    random: Mutex<SimulationRandom>,
     percent: u64,
 }
 
-impl Filter for Paused {
+impl Filter for PauseFilter {
     fn inner(&self) -> &SharedDevice {
         &self.inner
     }
@@ -56,7 +56,7 @@ impl Filter for Paused {
 
     fn around<T: Send + 'static>(
         &self,
-        _: Request,
+        _: DeviceRequest,
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
         let (before, after) = {
@@ -79,26 +79,27 @@ impl Filter for Paused {
 
 /// What the servers of a run report.
 #[derive(Default)]
-struct Shared {
-    contention: Contention,
+struct ContentionState {
+    contention: ContentionReport,
     leaders: BTreeMap<u64, u64>,
     /// Records that were acknowledged.
-    records: Vec<Key>,
+    records: Vec<TableKey>,
     /// The newest epoch in which something was acknowledged.
     newest: u64,
 }
 
 /// Runs a seed.
-pub async fn run(seed: u64) -> Contention {
-    let disk: SharedDevice = Disk::new(VOLUME_BYTES, DiskOptions { seed, late_percent: 0, ..DiskOptions::default() });
-    let shared = Arc::new(Mutex::new(Shared::default()));
+pub async fn run(seed: u64) -> ContentionReport {
+    let disk: SharedDevice =
+        SimulatedDisk::new(VOLUME_BYTES, DiskOptions { seed, late_percent: 0, ..DiskOptions::default() });
+    let shared = Arc::new(Mutex::new(ContentionState::default()));
     if let Err(error) = format(&disk, &format_options(), first).await {
         lock(&shared).contention.broken = Some(format!("format: {error}"));
     }
-    let mut random = Random::new(seed);
+    let mut random = SimulationRandom::new(seed);
     let servers: Vec<_> = (0..SERVERS)
         .map(|number| {
-            let random = Random::new(random.bits());
+            let random = SimulationRandom::new(random.bits());
             tokio::spawn(serve(disk.clone(), number, random, shared.clone()))
         })
         .collect();
@@ -119,14 +120,14 @@ pub async fn run(seed: u64) -> Contention {
     contention
 }
 
-async fn serve(disk: SharedDevice, number: u32, mut random: Random, shared: Arc<Mutex<Shared>>) {
+async fn serve(disk: SharedDevice, number: u32, mut random: SimulationRandom, shared: Arc<Mutex<ContentionState>>) {
     for start in 0..STARTS {
         tokio::time::sleep(Duration::from_millis(random.below(3000))).await;
         let percent = random.below(4);
-        let delays = Mutex::new(Random::new(random.bits()));
-        let device: SharedDevice = Arc::new(Paused { inner: disk.clone(), random: delays, percent });
+        let delays = Mutex::new(SimulationRandom::new(random.bits()));
+        let device: SharedDevice = Arc::new(PauseFilter { inner: disk.clone(), random: delays, percent });
         let incarnation = u64::from(number) * STARTS + start + 1;
-        match Server::start(device, start_options(number, incarnation)).await {
+        match JournalServer::start(device, start_options(number, incarnation)).await {
             Ok(server) => lead(server, incarnation, &mut random, &shared).await,
             Err(error) => tell(&error, &shared),
         }
@@ -134,7 +135,7 @@ async fn serve(disk: SharedDevice, number: u32, mut random: Random, shared: Arc<
 }
 
 /// Counts an expected error of a server, and reports any other.
-fn tell(error: &Error, shared: &Mutex<Shared>) {
+fn tell(error: &Error, shared: &Mutex<ContentionState>) {
     let contention = &mut lock(shared).contention;
     match error {
         Error::Lost { .. } => contention.lost += 1,
@@ -143,7 +144,12 @@ fn tell(error: &Error, shared: &Mutex<Shared>) {
     }
 }
 
-async fn lead(mut server: Server, incarnation: u64, random: &mut Random, shared: &Mutex<Shared>) {
+async fn lead(
+    mut server: JournalServer,
+    incarnation: u64,
+    random: &mut SimulationRandom,
+    shared: &Mutex<ContentionState>,
+) {
     let epoch = server.log.epoch();
     {
         let mut shared = lock(shared);
@@ -154,15 +160,15 @@ async fn lead(mut server: Server, incarnation: u64, random: &mut Random, shared:
         }
     }
     for step in 0..2 + random.below(12) {
-        let key = Key::Inode(incarnation << 16 | step);
-        let mutation = Mutation { table: key.table(), key: key.encode(), action: Action::Put(vec![1]) };
+        let key = TableKey::Inode(incarnation << 16 | step);
+        let mutation = Mutation { table: key.table(), key: key.encode(), action: MutationAction::Put(vec![1]) };
         let done = match random.below(4) {
             0 => server.log.renew().await,
             1 => {
                 tokio::time::sleep(Duration::from_millis(random.below(700))).await;
                 Ok(())
             }
-            _ => server.append(vec![transaction(vec![mutation])], &mut Told { shared, epoch, key }).await,
+            _ => server.append(vec![transaction(vec![mutation])], &mut LeaderRecorder { shared, epoch, key }).await,
         };
         if let Err(error) = done {
             return tell(&error, shared);
@@ -176,13 +182,13 @@ async fn lead(mut server: Server, incarnation: u64, random: &mut Random, shared:
 }
 
 /// Records the acknowledged appends of a leader.
-struct Told<'a> {
-    shared: &'a Mutex<Shared>,
+struct LeaderRecorder<'a> {
+    shared: &'a Mutex<ContentionState>,
     epoch: u64,
-    key: Key,
+    key: TableKey,
 }
 
-impl super::server::Observer for Told<'_> {
+impl super::server::AppendObserver for LeaderRecorder<'_> {
     fn begun(&mut self, _: &[nectary_volume::format::Transaction]) {}
 
     fn acknowledged(&mut self) {

@@ -3,16 +3,16 @@
 use std::collections::HashSet;
 use std::sync::OnceLock;
 
-use nectary_block::Snapshot;
+use nectary_block::DeviceSnapshot;
 use nectary_volume::planted::{Bug, plant};
 
-use super::check::{Seen, check};
-use super::contend::{self, Contention};
+use super::check::{JournalStateCheck, check};
+use super::contend::{self, ContentionReport};
 use super::server::VOLUME_BYTES;
-use super::workload::{self, Workload};
-use crate::crash::{Base, CrashOptions, CrashState, CrashStates, sample};
+use super::workload::{self, JournalWorkload};
+use crate::crash::{CrashOptions, CrashState, CrashStates, RecordingBase, sample};
 use crate::late::in_virtual_time;
-use crate::planted::{Case, Caught};
+use crate::planted::{BugCase, CaughtBug};
 
 /// The largest number of crash states of one epoch of a recording.
 const STATES_PER_EPOCH: usize = 4;
@@ -25,7 +25,7 @@ pub const BUGS: [Bug; 5] =
 
 /// The amount of work.
 #[derive(Debug, Clone, Copy)]
-pub struct Amount {
+pub struct JournalRunPlan {
     /// The seed of the first run; the following ones have the next seeds.
     pub seed: u64,
     /// The number of workloads.
@@ -38,7 +38,7 @@ pub struct Amount {
 
 /// The results.
 #[derive(Debug, Clone, Default)]
-pub struct Report {
+pub struct VolumeJournalReport {
     /// Workloads done.
     pub workloads: u64,
     /// Crash states checked.
@@ -60,14 +60,14 @@ pub struct Report {
     /// Contentions done.
     pub contentions: u64,
     /// The counts of the contentions.
-    pub contention: Contention,
+    pub contention: ContentionReport,
     /// The number of violations.
     pub violation_count: u64,
     /// Descriptions of the first violations.
     pub violations: Vec<String>,
 }
 
-impl Report {
+impl VolumeJournalReport {
     fn violation(&mut self, text: String) {
         self.violation_count += 1;
         if self.violations.len() < VIOLATIONS_MAX {
@@ -75,12 +75,12 @@ impl Report {
         }
     }
 
-    fn count(&mut self, seen: Seen) {
+    fn count(&mut self, seen: JournalStateCheck) {
         self.started += u64::from(seen.is_started);
         self.unacknowledged += u64::from(seen.unacknowledged > 0);
     }
 
-    fn contended(&mut self, seed: u64, contention: Contention) {
+    fn contended(&mut self, seed: u64, contention: ContentionReport) {
         self.contentions += 1;
         self.contention.led += contention.led;
         self.contention.refused += contention.refused;
@@ -100,8 +100,8 @@ impl Report {
 }
 
 /// Runs workloads and contentions; `progress` gets the results after each.
-pub fn run(amount: Amount, mut progress: impl FnMut(&Report)) -> Report {
-    let (mut report, mut seen) = (Report::default(), HashSet::new());
+pub fn run(amount: JournalRunPlan, mut progress: impl FnMut(&VolumeJournalReport)) -> VolumeJournalReport {
+    let (mut report, mut seen) = (VolumeJournalReport::default(), HashSet::new());
     for seed in amount.seed..amount.seed + amount.runs {
         in_virtual_time(one(seed, amount.states_per_run, &mut seen, &mut report));
         for contention in 0..amount.contentions {
@@ -113,7 +113,7 @@ pub fn run(amount: Amount, mut progress: impl FnMut(&Report)) -> Report {
     report
 }
 
-async fn one(seed: u64, states_per_run: u64, seen: &mut HashSet<u64>, report: &mut Report) {
+async fn one(seed: u64, states_per_run: u64, seen: &mut HashSet<u64>, report: &mut VolumeJournalReport) {
     let workload = workload::run(seed).await;
     report.workloads += 1;
     report.epochs += workload.epochs;
@@ -138,10 +138,10 @@ async fn one(seed: u64, states_per_run: u64, seen: &mut HashSet<u64>, report: &m
 }
 
 /// Runs seeds with one bug planted, until a run catches it.
-pub fn run_planted(bug: Bug, amount: Amount) -> Option<Caught> {
+pub fn run_planted(bug: Bug, amount: JournalRunPlan) -> Option<CaughtBug> {
     (amount.seed..amount.seed + amount.runs).find_map(|seed| {
         if bug == Bug::BallotIgnored {
-            return replay_planted(bug, Case::of_seed(seed));
+            return replay_planted(bug, BugCase::of_seed(seed));
         }
         with_planted(bug, async {
             let workload = workload::run(seed).await;
@@ -158,11 +158,11 @@ pub fn run_planted(bug: Bug, amount: Amount) -> Option<Caught> {
 }
 
 /// Runs one case with one bug planted.
-pub fn replay_planted(bug: Bug, case: Case) -> Option<Caught> {
+pub fn replay_planted(bug: Bug, case: BugCase) -> Option<CaughtBug> {
     if bug == Bug::BallotIgnored {
         let contention = with_planted(bug, contend::run(case.seed));
         let broken = contention.broken.clone()?;
-        return Some(Caught { case, broken, account: format!("{contention:?}") });
+        return Some(CaughtBug { case, broken, account: format!("{contention:?}") });
     }
     with_planted(bug, async {
         let workload = workload::run(case.seed).await;
@@ -170,14 +170,14 @@ pub fn replay_planted(bug: Bug, case: Case) -> Option<Caught> {
     })
 }
 
-async fn caught(workload: &Workload, states: &[CrashState], number: usize) -> Option<Caught> {
+async fn caught(workload: &JournalWorkload, states: &[CrashState], number: usize) -> Option<CaughtBug> {
     let state = states.get(number)?;
     let broken = match &workload.broken {
         Some(broken) => broken.clone(),
         None => check(workload, state).await.err()?,
     };
-    Some(Caught {
-        case: Case { seed: workload.seed, state: Some(number as u64) },
+    Some(CaughtBug {
+        case: BugCase { seed: workload.seed, state: Some(number as u64) },
         broken: format!("{}: {broken}", state.description),
         account: format!("{} transactions, {} states", workload.transactions.len(), states.len()),
     })
@@ -190,9 +190,9 @@ fn with_planted<T>(bug: Bug, run: impl Future<Output = T>) -> T {
     result
 }
 
-fn states(workload: &Workload) -> Vec<CrashState> {
+fn states(workload: &JournalWorkload) -> Vec<CrashState> {
     let options = CrashOptions { max_per_epoch: STATES_PER_EPOCH, seed: workload.seed, ..CrashOptions::default() };
-    static BASE: OnceLock<Base> = OnceLock::new();
-    let base = BASE.get_or_init(|| Base::new(Snapshot::zeroed(VOLUME_BYTES)));
+    static BASE: OnceLock<RecordingBase> = OnceLock::new();
+    let base = BASE.get_or_init(|| RecordingBase::new(DeviceSnapshot::zeroed(VOLUME_BYTES)));
     CrashStates::on(base, &workload.recording, options).collect()
 }

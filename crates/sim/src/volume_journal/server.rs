@@ -6,10 +6,11 @@
 
 use nectary_block::SharedDevice;
 use nectary_volume::format::{
-    Action, ExtentState, Identity, Key, Mutation, SPACE_START, Space, Table, Transaction, TransactionKind,
+    ExtentState, Mutation, MutationAction, SPACE_START, SpaceRecord, TableKey, TableKind, Transaction, TransactionKind,
+    VolumeIdentity,
 };
-use nectary_volume::journal::{Error, FormatOptions, Layout, Log, StartOptions, apply};
-use nectary_volume::tables::Tables;
+use nectary_volume::journal::{Error, FormatOptions, LeaderJournal, StartOptions, VolumeLayout, apply};
+use nectary_volume::tables::MetadataTables;
 
 /// Size of a segment. *Units*: blocks.
 pub const SEGMENT_BLOCKS: u64 = 2048;
@@ -28,7 +29,7 @@ pub fn format_options() -> FormatOptions {
         lease_ms: 1000,
         drift_per_mille: 10,
         force: false,
-        volume: Identity([5; 16]),
+        volume: VolumeIdentity([5; 16]),
         hash_key: [6; 16],
         created_s: 1,
     }
@@ -49,13 +50,17 @@ pub fn start_options(server: u32, incarnation: u64) -> StartOptions {
 }
 
 /// Returns the first records of a volume: the segments that are reserved for the journal.
-pub fn first(layout: &Layout) -> Vec<Mutation> {
+pub fn first(layout: &VolumeLayout) -> Vec<Mutation> {
     layout.segments.iter().map(|segment| space(segment.block, segment.epoch)).collect()
 }
 
 fn space(block: u64, epoch: u64) -> Mutation {
-    let space = Space { blocks: SEGMENT_BLOCKS, state: ExtentState::Metadata, owner: epoch, since: 1 };
-    Mutation { table: Table::Space, key: Key::Space(block).encode(), action: Action::Put(space.encode()) }
+    let space = SpaceRecord { blocks: SEGMENT_BLOCKS, state: ExtentState::Metadata, owner: epoch, since: 1 };
+    Mutation {
+        table: TableKind::Space,
+        key: TableKey::Space(block).encode(),
+        action: MutationAction::Put(space.encode()),
+    }
 }
 
 /// Makes a transaction of the server.
@@ -65,12 +70,12 @@ pub fn transaction(mutations: Vec<Mutation>) -> Transaction {
 
 /// Returns the record which says that no server of an epoch is left.
 pub fn gone(epoch: u64) -> Mutation {
-    let key = Key::Inode(GONE + epoch);
-    Mutation { table: key.table(), key: key.encode(), action: Action::Put(Vec::new()) }
+    let key = TableKey::Inode(GONE + epoch);
+    Mutation { table: key.table(), key: key.encode(), action: MutationAction::Put(Vec::new()) }
 }
 
 /// Observes each append.
-pub trait Observer {
+pub trait AppendObserver {
     /// These transactions are about to be appended.
     fn begun(&mut self, transactions: &[Transaction]);
     /// The transactions of the last `begun` were acknowledged.
@@ -78,28 +83,32 @@ pub trait Observer {
 }
 
 /// An observer that ignores everything.
-impl Observer for () {
+impl AppendObserver for () {
     fn begun(&mut self, _: &[Transaction]) {}
     fn acknowledged(&mut self) {}
 }
 
 /// A server.
-pub struct Server {
+pub struct JournalServer {
     /// Its journal.
-    pub log: Log,
+    pub log: LeaderJournal,
     /// Its tables.
-    pub tables: Tables,
+    pub tables: MetadataTables,
 }
 
-impl Server {
+impl JournalServer {
     /// Becomes leader.
-    pub async fn start(device: SharedDevice, options: StartOptions) -> Result<Server, Error> {
-        let (log, tables) = Log::start(device, options).await?;
-        Ok(Server { log, tables })
+    pub async fn start(device: SharedDevice, options: StartOptions) -> Result<JournalServer, Error> {
+        let (log, tables) = LeaderJournal::start(device, options).await?;
+        Ok(JournalServer { log, tables })
     }
 
     /// Appends transactions, and applies those that were acknowledged.
-    pub async fn append(&mut self, transactions: Vec<Transaction>, observer: &mut impl Observer) -> Result<(), Error> {
+    pub async fn append(
+        &mut self,
+        transactions: Vec<Transaction>,
+        observer: &mut impl AppendObserver,
+    ) -> Result<(), Error> {
         observer.begun(&transactions);
         self.log.append(transactions.clone()).await?;
         observer.acknowledged();
@@ -110,8 +119,8 @@ impl Server {
     }
 
     /// Takes free segments, if there are enough.
-    pub async fn take(&mut self, count: usize, observer: &mut impl Observer) -> Result<Option<Vec<u64>>, Error> {
-        let is_used = |block: &u64| self.tables.get(&Key::Space(*block)).is_some();
+    pub async fn take(&mut self, count: usize, observer: &mut impl AppendObserver) -> Result<Option<Vec<u64>>, Error> {
+        let is_used = |block: &u64| self.tables.get(&TableKey::Space(*block)).is_some();
         let blocks = (SPACE_START..VOLUME_BLOCKS).step_by(SEGMENT_BLOCKS as usize);
         let free: Vec<u64> = blocks.filter(|block| !is_used(block)).take(count).collect();
         if free.len() < count {
@@ -126,7 +135,7 @@ impl Server {
     }
 
     /// Gives the journal the segments that it wants; returns whether there were enough.
-    pub async fn feed(&mut self, observer: &mut impl Observer) -> Result<bool, Error> {
+    pub async fn feed(&mut self, observer: &mut impl AppendObserver) -> Result<bool, Error> {
         while self.log.wants_segment() {
             let Some(taken) = self.take(1, observer).await? else { return Ok(false) };
             taken.into_iter().for_each(|block| self.log.give_segment(block));
@@ -135,7 +144,7 @@ impl Server {
     }
 
     /// Writes a checkpoint and frees unused segments; returns whether there was room for it.
-    pub async fn checkpoint(&mut self, observer: &mut impl Observer) -> Result<bool, Error> {
+    pub async fn checkpoint(&mut self, observer: &mut impl AppendObserver) -> Result<bool, Error> {
         // Each segment that is taken needs one more record.
         let count = self.log.segments_for_checkpoint(&self.tables) + 1;
         let Some(segments) = self.take(count, observer).await? else { return Ok(false) };
@@ -144,8 +153,8 @@ impl Server {
             .into_iter()
             .filter(|block| self.may_free(*block))
             .map(|block| {
-                let key = Key::Space(block);
-                Mutation { table: key.table(), key: key.encode(), action: Action::Delete }
+                let key = TableKey::Space(block);
+                Mutation { table: key.table(), key: key.encode(), action: MutationAction::Delete }
             })
             .collect();
         if !freed.is_empty() {
@@ -155,8 +164,8 @@ impl Server {
     }
 
     fn may_free(&self, block: u64) -> bool {
-        let space = self.tables.get(&Key::Space(block)).map(Space::decode);
+        let space = self.tables.get(&TableKey::Space(block)).map(SpaceRecord::decode);
         let Some(Ok(space)) = space else { return false };
-        space.owner == self.log.epoch() || self.tables.get(&Key::Inode(GONE + space.owner)).is_some()
+        space.owner == self.log.epoch() || self.tables.get(&TableKey::Inode(GONE + space.owner)).is_some()
     }
 }

@@ -5,13 +5,15 @@
 //! replaced leader do not count as transactions.
 
 use nectary_block::{Recorder, Recording, SharedDevice};
-use nectary_volume::format::{Action, Key, Mutation, Transaction, TransactionKind};
-use nectary_volume::journal::{Error, Layout, apply, format};
-use nectary_volume::tables::Tables;
+use nectary_volume::format::{Mutation, MutationAction, TableKey, Transaction, TransactionKind};
+use nectary_volume::journal::{Error, VolumeLayout, apply, format};
+use nectary_volume::tables::MetadataTables;
 
-use super::server::{Observer, Server, VOLUME_BYTES, first, format_options, gone, start_options, transaction};
-use crate::disk::{Disk, DiskOptions};
-use crate::random::Random;
+use super::server::{
+    AppendObserver, JournalServer, VOLUME_BYTES, first, format_options, gone, start_options, transaction,
+};
+use crate::disk::{DiskOptions, SimulatedDisk};
+use crate::random::SimulationRandom;
 
 /// The mark of a volume that was created.
 const FORMATTED: u64 = 3 << 32;
@@ -21,13 +23,13 @@ const BEGUN: u64 = 1 << 32;
 const ACKNOWLEDGED: u64 = 2 << 32;
 
 /// A recorded workload.
-pub struct Workload {
+pub struct JournalWorkload {
     /// The seed.
     pub seed: u64,
     /// The recorded writes, on a disk that is empty at first.
     pub recording: Recording,
     /// The tables of the new volume.
-    pub base: Tables,
+    pub base: MetadataTables,
     /// All transactions, in order.
     pub transactions: Vec<Transaction>,
     /// Epochs that began.
@@ -44,7 +46,7 @@ pub struct Workload {
 
 /// The promises at a moment, according to the marks before it.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Promised {
+pub struct JournalPromise {
     /// Whether the volume was created.
     pub is_formatted: bool,
     /// The number of transactions that were begun.
@@ -53,10 +55,10 @@ pub struct Promised {
     pub acknowledged: usize,
 }
 
-impl Promised {
+impl JournalPromise {
     /// Reads the promises from marks.
-    pub fn of(marks: &[u64]) -> Promised {
-        let mut promised = Promised::default();
+    pub fn of(marks: &[u64]) -> JournalPromise {
+        let mut promised = JournalPromise::default();
         for mark in marks {
             let count = (mark & u64::from(u32::MAX)) as usize;
             match mark & !u64::from(u32::MAX) {
@@ -70,12 +72,12 @@ impl Promised {
 }
 
 /// The transactions so far, and their marks.
-struct Marks {
+struct TransactionMarks {
     recorder: Recorder,
     transactions: Vec<Transaction>,
 }
 
-impl Observer for Marks {
+impl AppendObserver for TransactionMarks {
     fn begun(&mut self, transactions: &[Transaction]) {
         self.transactions.extend_from_slice(transactions);
         self.recorder.mark(BEGUN | self.transactions.len() as u64);
@@ -87,25 +89,25 @@ impl Observer for Marks {
 }
 
 /// Draws transactions with random changes of a few records.
-pub fn changes(random: &mut Random, is_large: bool) -> Vec<Transaction> {
+pub fn changes(random: &mut SimulationRandom, is_large: bool) -> Vec<Transaction> {
     let count = if is_large { 60 } else { 1 + random.below(5) };
     (0..count).map(|_| change(random, is_large)).collect()
 }
 
-fn change(random: &mut Random, is_large: bool) -> Transaction {
+fn change(random: &mut SimulationRandom, is_large: bool) -> Transaction {
     let count = if is_large { 1 } else { 1 + random.below(4) };
     let mutations = (0..count).map(|_| {
         let (left, right) = (random.below(6), random.below(4));
         let key = match random.below(4) {
-            0 => Key::Inode(left),
-            1 => Key::Entry(left, right),
-            2 => Key::Extent(left, right),
-            _ => Key::Project(left as u32),
+            0 => TableKey::Inode(left),
+            1 => TableKey::Entry(left, right),
+            2 => TableKey::Extent(left, right),
+            _ => TableKey::Project(left as u32),
         };
         let length = if is_large { 60_000 } else { random.below(400) as usize };
         let action = match random.chance(25) && !is_large {
-            true => Action::Delete,
-            false => Action::Put(vec![random.bits() as u8; length]),
+            true => MutationAction::Delete,
+            false => MutationAction::Put(vec![random.bits() as u8; length]),
         };
         Mutation { table: key.table(), key: key.encode(), action }
     });
@@ -121,14 +123,14 @@ fn change(random: &mut Random, is_large: bool) -> Transaction {
 }
 
 /// Runs a workload.
-pub async fn run(seed: u64) -> Workload {
+pub async fn run(seed: u64) -> JournalWorkload {
     let recorder = Recorder::new();
-    let disk = Disk::new(VOLUME_BYTES, DiskOptions { seed, late_percent: 0, ..DiskOptions::default() });
+    let disk = SimulatedDisk::new(VOLUME_BYTES, DiskOptions { seed, late_percent: 0, ..DiskOptions::default() });
     let device = recorder.wrap(disk);
-    let mut workload = Workload {
+    let mut workload = JournalWorkload {
         seed,
         recording: Recording::default(),
-        base: Tables::default(),
+        base: MetadataTables::default(),
         transactions: Vec::new(),
         epochs: 0,
         checkpoints: 0,
@@ -136,7 +138,7 @@ pub async fn run(seed: u64) -> Workload {
         large: 0,
         broken: None,
     };
-    let mut marks = Marks { recorder: recorder.clone(), transactions: Vec::new() };
+    let mut marks = TransactionMarks { recorder: recorder.clone(), transactions: Vec::new() };
     if let Err(error) = lives(&device, &mut workload, &mut marks).await {
         workload.broken = Some(format!("without a crash: {error}"));
     }
@@ -145,10 +147,14 @@ pub async fn run(seed: u64) -> Workload {
     workload
 }
 
-async fn lives(device: &SharedDevice, workload: &mut Workload, marks: &mut Marks) -> Result<(), Error> {
-    let mut random = Random::new(workload.seed);
+async fn lives(
+    device: &SharedDevice,
+    workload: &mut JournalWorkload,
+    marks: &mut TransactionMarks,
+) -> Result<(), Error> {
+    let mut random = SimulationRandom::new(workload.seed);
     let base = &mut workload.base;
-    let records = |layout: &Layout| {
+    let records = |layout: &VolumeLayout| {
         let records = first(layout);
         records.iter().for_each(|record| base.apply(record));
         records
@@ -156,7 +162,7 @@ async fn lives(device: &SharedDevice, workload: &mut Workload, marks: &mut Marks
     format(device, &format_options(), records).await?;
     marks.recorder.mark(FORMATTED);
     let mut expected = workload.base.clone();
-    let mut old: Option<Server> = None;
+    let mut old: Option<JournalServer> = None;
     let mut ended = None;
     for life in 1..=2 + random.below(3) {
         let mut options = start_options(random.below(2) as u32, life);
@@ -165,7 +171,7 @@ async fn lives(device: &SharedDevice, workload: &mut Workload, marks: &mut Marks
             // All former servers have ended, so their sectors and segments may be used again.
             options.confirmed_gone = (1..life).map(|life| start_options(0, life).incarnation).collect();
         }
-        let mut server = Server::start(device.clone(), options).await?;
+        let mut server = JournalServer::start(device.clone(), options).await?;
         workload.epochs += 1;
         if server.tables != expected {
             return Err(Error::Refused(format!("epoch {} found other tables", server.log.epoch())));
@@ -188,10 +194,10 @@ async fn lives(device: &SharedDevice, workload: &mut Workload, marks: &mut Marks
 }
 
 async fn steps(
-    server: &mut Server,
-    random: &mut Random,
-    workload: &mut Workload,
-    marks: &mut Marks,
+    server: &mut JournalServer,
+    random: &mut SimulationRandom,
+    workload: &mut JournalWorkload,
+    marks: &mut TransactionMarks,
 ) -> Result<(), Error> {
     for _ in 0..2 + random.below(5) {
         match random.below(10) {
@@ -208,7 +214,7 @@ async fn steps(
 }
 
 /// Lets the old leader append after a new one took over; the append must fail. Returns the number of failed appends.
-async fn wake(mut late: Server, random: &mut Random) -> Result<u64, Error> {
+async fn wake(mut late: JournalServer, random: &mut SimulationRandom) -> Result<u64, Error> {
     match late.log.append(changes(random, false)).await {
         Err(Error::Lost { .. }) => Ok(1),
         Err(error) => Err(error),
@@ -217,7 +223,7 @@ async fn wake(mut late: Server, random: &mut Random) -> Result<u64, Error> {
 }
 
 /// Returns the tables after the first `count` transactions.
-pub fn tables_after(workload: &Workload, count: usize) -> Tables {
+pub fn tables_after(workload: &JournalWorkload, count: usize) -> MetadataTables {
     let mut tables = workload.base.clone();
     for transaction in &workload.transactions[..count] {
         // A transaction that could not be applied was not acknowledged.

@@ -7,11 +7,11 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nectary_block::Recorder;
-use nectary_volume::protocol::{Attributes, FileId};
+use nectary_volume::protocol::{FileId, InodeAttributes};
 use tokio::time::Instant;
 
-use super::history::History;
-use super::tree::{Outcome, ROOT, Tag};
+use super::history::NamesHistory;
+use super::tree::{ROOT, Tag, TreeOutcome};
 
 /// The tags of what is made after a crash.
 const AFTER_TAGS: u64 = 1_000_000;
@@ -19,10 +19,10 @@ const AFTER_TAGS: u64 = 1_000_000;
 pub const ROOT_ID: FileId = FileId { inode: 1, generation: 1 };
 
 /// What all programs share.
-pub struct Board {
+pub struct NamesBoard {
     /// Whether hosts make and remove names themselves.
     pub are_names_local: bool,
-    history: Mutex<History>,
+    history: Mutex<NamesHistory>,
     start: Instant,
     pub tags: AtomicU64,
     pub values: AtomicU64,
@@ -42,15 +42,15 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Board {
+impl NamesBoard {
     /// Makes a board with the root, for a run that is recorded or not.
-    pub fn new(is_told: bool, are_names_local: bool, recorder: Option<Recorder>) -> Arc<Board> {
-        Arc::new(Board {
+    pub fn new(is_told: bool, are_names_local: bool, recorder: Option<Recorder>) -> Arc<NamesBoard> {
+        Arc::new(NamesBoard {
             are_names_local,
             homes: Mutex::default(),
             recorder,
             unstored: Mutex::default(),
-            history: Mutex::new(History::new(are_names_local)),
+            history: Mutex::new(NamesHistory::new(are_names_local)),
             start: Instant::now(),
             tags: AtomicU64::new(1),
             values: AtomicU64::new(1),
@@ -61,10 +61,10 @@ impl Board {
     }
 
     /// Makes a board for what is left after a crash at a tick of this one's history.
-    pub fn after(&self, tick: u64) -> Arc<Board> {
+    pub fn after(&self, tick: u64) -> Arc<NamesBoard> {
         let history = lock(&self.history).until(tick, |session| self.unstored_of(session, tick));
         let since = history.since_start();
-        Arc::new(Board {
+        Arc::new(NamesBoard {
             are_names_local: self.are_names_local,
             homes: Mutex::default(),
             history: Mutex::new(history),
@@ -91,7 +91,7 @@ impl Board {
     }
 
     /// Ends a call of a session. `unstored`: how many of its operations are answered now, and not known to be durable.
-    pub fn end(&self, (session, call): (usize, usize), outcome: Outcome, unstored: Option<u64>) {
+    pub fn end(&self, (session, call): (usize, usize), outcome: TreeOutcome, unstored: Option<u64>) {
         let tick = self.history(|history| {
             history.end(call, outcome);
             history.last_tick()
@@ -108,7 +108,7 @@ impl Board {
     }
 
     /// Works on the history.
-    pub fn history<T>(&self, work: impl FnOnce(&mut History) -> T) -> T {
+    pub fn history<T>(&self, work: impl FnOnce(&mut NamesHistory) -> T) -> T {
         let mut history = lock(&self.history);
         let before = history.last_tick();
         let result = work(history.at(self.start.elapsed()));
@@ -131,7 +131,7 @@ impl Board {
     }
 
     /// Learns of a file that was made or found; returns its tag.
-    pub fn learn(&self, found: &Attributes) -> Tag {
+    pub fn learn(&self, found: &InodeAttributes) -> Tag {
         let tag = self.history(|history| history.tag_of(found));
         let is_directory = found.inode.mode & libc::S_IFMT == libc::S_IFDIR;
         let list = if is_directory { &self.directories } else { &self.files };
@@ -142,20 +142,21 @@ impl Board {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tree::Call;
+    use super::super::tree::NamesCall;
     use super::*;
 
     #[test]
     fn crash_loses_what_was_unstored_then() {
-        let board = Board::new(false, true, None);
-        let session = board.history(History::session);
-        let make = Call::Make { place: (ROOT, 1), tag: 7, mode: 0o644, is_directory: false };
-        let (made, looked) = board
-            .history(|history| (history.begin(session, make, None), history.begin(session, Call::List(ROOT), None)));
-        board.end((session, made), Outcome::Done, Some(1));
-        let between = board.history(History::tick);
+        let board = NamesBoard::new(false, true, None);
+        let session = board.history(NamesHistory::session);
+        let make = NamesCall::Make { place: (ROOT, 1), tag: 7, mode: 0o644, is_directory: false };
+        let (made, looked) = board.history(|history| {
+            (history.begin(session, make, None), history.begin(session, NamesCall::List(ROOT), None))
+        });
+        board.end((session, made), TreeOutcome::Done, Some(1));
+        let between = board.history(NamesHistory::tick);
         // The next call of the session ends when the first one is durable.
-        board.end((session, looked), Outcome::Names(BTreeMap::new()), Some(0));
+        board.end((session, looked), TreeOutcome::Names(BTreeMap::new()), Some(0));
         let last = board.history(|history| history.last_tick());
         assert_eq!((board.unstored_at(between), board.unstored_at(last)), (1, 0));
         let is_optional = |tick| board.after(tick).history(|history| history.steps()[0].is_optional);

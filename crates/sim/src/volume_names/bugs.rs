@@ -6,7 +6,7 @@ use nectary_volume::planted::{self, Bug as VolumeBug};
 
 /// A bug that can be planted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bug {
+pub enum VolumeNamesBug {
     /// In the client or the server.
     Volume(VolumeBug),
     /// The kernel shows attributes of the answer to CREATE for some time.
@@ -21,71 +21,71 @@ pub enum Bug {
     AbsentGiven,
 }
 
-impl Bug {
+impl VolumeNamesBug {
     /// All bugs.
-    pub const EVERY: &'static [Bug] = &[
-        Bug::Volume(VolumeBug::AbsentNameKept),
-        Bug::AbsentGiven,
-        Bug::ReplacedShown,
-        Bug::Volume(VolumeBug::RepeatedInPart),
-        Bug::Volume(VolumeBug::RepeatedInOtherOrder),
-        Bug::Volume(VolumeBug::RepeatedTwice),
-        Bug::Volume(VolumeBug::ShownEarly),
-        Bug::Volume(VolumeBug::FreedWhileOpen),
-        Bug::Volume(VolumeBug::NumberUsedTwice),
-        Bug::Volume(VolumeBug::CircleUnchecked),
-        Bug::Volume(VolumeBug::MovesEarly),
-        Bug::Volume(VolumeBug::AnsweredOutOfOrder),
-        Bug::Volume(VolumeBug::OvertakenOperation),
-        Bug::Volume(VolumeBug::KeptPastLease),
-        Bug::LateCreate,
-        Bug::LateSet,
-        Bug::LateListing,
-        Bug::Volume(VolumeBug::ChangeUnwaited),
-        Bug::Volume(VolumeBug::GrantKeptAfterRecall),
-        Bug::Volume(VolumeBug::LateAnswerKept),
-        Bug::Volume(VolumeBug::ReturnedUnforgotten),
-        Bug::Volume(VolumeBug::RenamedNameForgotten),
-        Bug::Volume(VolumeBug::NamesInGrace),
-        Bug::Volume(VolumeBug::ReplacedBeforeData),
-        Bug::Volume(VolumeBug::DependenceIgnored),
-        Bug::Volume(VolumeBug::NumbersNotTaken),
-        Bug::Volume(VolumeBug::NumberTwice),
-        Bug::Volume(VolumeBug::LocalUnleased),
-        Bug::Volume(VolumeBug::OthersUnlinked),
-        Bug::Volume(VolumeBug::HeldShown),
-        Bug::Volume(VolumeBug::ReturnOvertakes),
-        Bug::Volume(VolumeBug::LocalTwice),
-        Bug::Volume(VolumeBug::MakerUnheard),
+    pub const EVERY: &'static [VolumeNamesBug] = &[
+        VolumeNamesBug::Volume(VolumeBug::AbsentNameKept),
+        VolumeNamesBug::AbsentGiven,
+        VolumeNamesBug::ReplacedShown,
+        VolumeNamesBug::Volume(VolumeBug::RepeatedInPart),
+        VolumeNamesBug::Volume(VolumeBug::RepeatedInOtherOrder),
+        VolumeNamesBug::Volume(VolumeBug::RepeatedTwice),
+        VolumeNamesBug::Volume(VolumeBug::ShownEarly),
+        VolumeNamesBug::Volume(VolumeBug::FreedWhileOpen),
+        VolumeNamesBug::Volume(VolumeBug::NumberUsedTwice),
+        VolumeNamesBug::Volume(VolumeBug::CircleUnchecked),
+        VolumeNamesBug::Volume(VolumeBug::MovesEarly),
+        VolumeNamesBug::Volume(VolumeBug::AnsweredOutOfOrder),
+        VolumeNamesBug::Volume(VolumeBug::OvertakenOperation),
+        VolumeNamesBug::Volume(VolumeBug::KeptPastLease),
+        VolumeNamesBug::LateCreate,
+        VolumeNamesBug::LateSet,
+        VolumeNamesBug::LateListing,
+        VolumeNamesBug::Volume(VolumeBug::ChangeUnwaited),
+        VolumeNamesBug::Volume(VolumeBug::GrantKeptAfterRecall),
+        VolumeNamesBug::Volume(VolumeBug::LateAnswerKept),
+        VolumeNamesBug::Volume(VolumeBug::ReturnedUnforgotten),
+        VolumeNamesBug::Volume(VolumeBug::RenamedNameForgotten),
+        VolumeNamesBug::Volume(VolumeBug::NamesInGrace),
+        VolumeNamesBug::Volume(VolumeBug::ReplacedBeforeData),
+        VolumeNamesBug::Volume(VolumeBug::DependenceIgnored),
+        VolumeNamesBug::Volume(VolumeBug::NumbersNotTaken),
+        VolumeNamesBug::Volume(VolumeBug::NumberTwice),
+        VolumeNamesBug::Volume(VolumeBug::LocalUnleased),
+        VolumeNamesBug::Volume(VolumeBug::OthersUnlinked),
+        VolumeNamesBug::Volume(VolumeBug::HeldShown),
+        VolumeNamesBug::Volume(VolumeBug::ReturnOvertakes),
+        VolumeNamesBug::Volume(VolumeBug::LocalTwice),
+        VolumeNamesBug::Volume(VolumeBug::MakerUnheard),
     ];
 
     /// The bug's name in reports.
     pub fn name(self) -> &'static str {
         match self {
-            Bug::Volume(bug) => bug.name(),
-            Bug::LateCreate => "attributes of a late CREATE shown",
-            Bug::LateSet => "attributes of a late SETATTR shown",
-            Bug::LateListing => "names of a late READDIRPLUS shown",
-            Bug::ReplacedShown => "attributes of a replaced inode shown",
-            Bug::AbsentGiven => "absence of a name shown",
+            VolumeNamesBug::Volume(bug) => bug.name(),
+            VolumeNamesBug::LateCreate => "attributes of a late CREATE shown",
+            VolumeNamesBug::LateSet => "attributes of a late SETATTR shown",
+            VolumeNamesBug::LateListing => "names of a late READDIRPLUS shown",
+            VolumeNamesBug::ReplacedShown => "attributes of a replaced inode shown",
+            VolumeNamesBug::AbsentGiven => "absence of a name shown",
         }
     }
 }
 
 thread_local! {
-    static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+    static PLANTED: Cell<Option<VolumeNamesBug>> = const { Cell::new(None) };
 }
 
 /// Plants one bug, or none. A bug of the client or the server affects the whole process.
-pub fn plant(bug: Option<Bug>) {
+pub fn plant(bug: Option<VolumeNamesBug>) {
     PLANTED.set(bug);
     planted::plant(match bug {
-        Some(Bug::Volume(bug)) => Some(bug),
+        Some(VolumeNamesBug::Volume(bug)) => Some(bug),
         _ => None,
     });
 }
 
 /// Whether a bug is planted in the model of a mount.
-pub fn is_planted(bug: Bug) -> bool {
+pub fn is_planted(bug: VolumeNamesBug) -> bool {
     PLANTED.get() == Some(bug)
 }

@@ -2,7 +2,7 @@
 
 /// A thing that must happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
+pub enum RequiredEvent {
     /// A server is lost.
     ServerLost,
     /// A server is stopped, and another one starts.
@@ -22,20 +22,20 @@ pub enum Event {
 }
 
 /// All events, with their names.
-const EVENTS: [(Event, &str); 8] = [
-    (Event::ServerLost, "servers lost"),
-    (Event::ServerStopped, "servers stopped"),
-    (Event::HostLost, "hosts lost"),
-    (Event::BothLost, "hosts and servers lost together"),
-    (Event::ShortCut, "hosts cut off for less than a lease"),
-    (Event::LongCut, "hosts cut off for longer than a lease"),
-    (Event::ConnectionLost, "connections broken"),
-    (Event::SessionEnded, "sessions ended"),
+const EVENTS: [(RequiredEvent, &str); 8] = [
+    (RequiredEvent::ServerLost, "servers lost"),
+    (RequiredEvent::ServerStopped, "servers stopped"),
+    (RequiredEvent::HostLost, "hosts lost"),
+    (RequiredEvent::BothLost, "hosts and servers lost together"),
+    (RequiredEvent::ShortCut, "hosts cut off for less than a lease"),
+    (RequiredEvent::LongCut, "hosts cut off for longer than a lease"),
+    (RequiredEvent::ConnectionLost, "connections broken"),
+    (RequiredEvent::SessionEnded, "sessions ended"),
 ];
 
 /// The counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Coverage {
+pub struct VolumeNamesCoverage {
     counts: [u64; EVENTS.len()],
     /// Names and attributes that kernels showed without a request.
     hits: u64,
@@ -47,9 +47,9 @@ pub struct Coverage {
     local: (u64, u64),
 }
 
-impl Coverage {
+impl VolumeNamesCoverage {
     /// Counts an event.
-    pub fn met(&mut self, event: Event) {
+    pub fn met(&mut self, event: RequiredEvent) {
         self.counts[event as usize] += 1;
     }
 
@@ -79,7 +79,7 @@ impl Coverage {
     }
 
     /// Adds the counts of another run.
-    pub fn merge(&mut self, other: &Coverage) {
+    pub fn merge(&mut self, other: &VolumeNamesCoverage) {
         self.counts.iter_mut().zip(other.counts).for_each(|(count, other)| *count += other);
         self.add(other.hits, other.forgotten);
         self.lost += other.lost;

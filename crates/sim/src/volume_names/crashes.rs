@@ -9,15 +9,15 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use nectary_block::{Recorder, SharedDevice};
-use nectary_host::log::{Level, write_only};
+use nectary_host::log::{LogLevel, write_only};
 use nectary_volume::simulated::switch_on;
 
-use super::board::Board;
-use super::world::World;
+use super::board::NamesBoard;
+use super::world::VolumeNamesWorld;
 use super::{are_names_local, explained};
 use crate::crash::{CrashOptions, CrashState, CrashStates, sample};
 use crate::late::in_virtual_time;
-use crate::volume_clients::world::Start;
+use crate::volume_clients::world::WorkloadStart;
 
 /// The maximum number of crash states of each kind, in each epoch of a recording.
 const STATES_PER_EPOCH: usize = 3;
@@ -26,7 +26,7 @@ const BROKEN_MAX: usize = 10;
 
 /// The results of many states.
 #[derive(Debug, Clone, Default)]
-pub struct CrashReport {
+pub struct NamesCrashReport {
     /// Runs that were recorded.
     pub runs: u64,
     /// Distinct images that were checked; each was written to afterwards.
@@ -43,7 +43,7 @@ pub struct CrashReport {
     pub broken: Vec<String>,
 }
 
-impl CrashReport {
+impl NamesCrashReport {
     fn is_broken(&mut self, what: String) {
         self.broken_count += 1;
         if self.broken.len() < BROKEN_MAX {
@@ -54,8 +54,13 @@ impl CrashReport {
 
 /// Checks states of runs with the seeds from `seed` on, until `images` distinct ones were checked that a crash left while
 /// operations were answered and not durable.
-pub fn run_many(seed: u64, images: u64, states_per_run: u64, mut progress: impl FnMut(&CrashReport)) -> CrashReport {
-    let (mut report, mut seen) = (CrashReport::default(), HashSet::new());
+pub fn run_many(
+    seed: u64,
+    images: u64,
+    states_per_run: u64,
+    mut progress: impl FnMut(&NamesCrashReport),
+) -> NamesCrashReport {
+    let (mut report, mut seen) = (NamesCrashReport::default(), HashSet::new());
     let mut next = seed;
     // Every run has such states; a volume without any would never end.
     while report.under_way < images && report.runs < images {
@@ -67,18 +72,18 @@ pub fn run_many(seed: u64, images: u64, states_per_run: u64, mut progress: impl 
 }
 
 /// Checks states of one run.
-pub fn one(seed: u64, states_per_run: u64, seen: &mut HashSet<u64>, report: &mut CrashReport) {
-    write_only(Level::Error);
+pub fn one(seed: u64, states_per_run: u64, seen: &mut HashSet<u64>, report: &mut NamesCrashReport) {
+    write_only(LogLevel::Error);
     report.runs += 1;
-    let start = match Start::formatted() {
+    let start = match WorkloadStart::formatted() {
         Ok(start) => start,
         Err(broken) => return report.is_broken(broken),
     };
     let recorder = Recorder::new();
     let board = in_virtual_time(async {
         switch_on(true);
-        let board = Board::new(false, are_names_local(seed), Some(recorder.clone()));
-        let world = World::new(seed, start.disk(seed), board.clone(), Some(recorder.clone()));
+        let board = NamesBoard::new(false, are_names_local(seed), Some(recorder.clone()));
+        let world = VolumeNamesWorld::new(seed, start.disk(seed), board.clone(), Some(recorder.clone()));
         let ended = world.run(seed).await;
         switch_on(false);
         ended.map(|()| board).map_err(|what| format!("seed {seed}: {what}"))
@@ -113,12 +118,12 @@ pub fn one(seed: u64, states_per_run: u64, seen: &mut HashSet<u64>, report: &mut
 }
 
 /// Checks a state, and uses it. Returns whether the search for an order was not given up.
-fn check(seed: u64, state: &CrashState, before: &Board, tick: u64) -> Result<bool, String> {
+fn check(seed: u64, state: &CrashState, before: &NamesBoard, tick: u64) -> Result<bool, String> {
     let device: SharedDevice = Arc::new(state.device());
     let steps = in_virtual_time(async {
         switch_on(true);
         let board = before.after(tick);
-        let world = World::new(seed ^ state.hash, device, board.clone(), None);
+        let world = VolumeNamesWorld::new(seed ^ state.hash, device, board.clone(), None);
         let ended = world.use_after_crash().await;
         switch_on(false);
         board.history(|history| match (ended, history.broken.take()) {

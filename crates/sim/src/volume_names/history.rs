@@ -13,10 +13,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use nectary_volume::protocol::Attributes;
+use nectary_volume::protocol::InodeAttributes;
 
-use super::order::{NEVER, Step};
-use super::tree::{Call, Outcome, Tag};
+use super::order::{NEVER, OrderStep};
+use super::tree::{NamesCall, Tag, TreeOutcome};
 
 /// What a lost session may lose: a second, and an append of the simulated disk.
 const LOSS_MAX: Duration = Duration::from_millis(1300);
@@ -27,21 +27,21 @@ const LEASE_MAX: Duration = Duration::from_millis(5500);
 
 /// The end of a session, and how many of its changes were answered and not known to be durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct End {
-    at: Moment,
+struct SessionEnd {
+    at: TickTime,
     unstored: u64,
 }
 
 /// A call.
 #[derive(Debug, Clone)]
-struct Recorded {
+struct RecordedNamesCall {
     session: usize,
     invoked: u64,
     returned: u64,
     begun_at: Duration,
     ended_at: Duration,
-    call: Call,
-    outcome: Option<Outcome>,
+    call: NamesCall,
+    outcome: Option<TreeOutcome>,
     /// Whether it was certainly not made.
     is_void: bool,
     /// The file whose data is committed before this call.
@@ -50,43 +50,43 @@ struct Recorded {
 
 /// What is known to be durable: all changes of names that were answered before a tick, and the data of a file.
 #[derive(Debug, Clone, Copy)]
-struct Synced {
+struct DurableChanges {
     done: u64,
     before: u64,
     file: Option<Tag>,
 }
 
 #[derive(Debug, Clone, Default)]
-struct Life {
-    end: Option<End>,
-    synced: Vec<Synced>,
+struct SessionTimeline {
+    end: Option<SessionEnd>,
+    synced: Vec<DurableChanges>,
     /// Since when its host is cut off.
     cut_since: Option<Duration>,
 }
 
 /// A tick, and its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Moment {
+struct TickTime {
     tick: u64,
     at: Duration,
 }
 
 /// From when on the changes of a session may be lost: those that end at this tick or later, and at this time or later.
 #[derive(Debug, Clone, Copy)]
-struct Loss {
+struct LossOnset {
     tick: u64,
     at: Duration,
 }
 
 /// All calls.
 #[derive(Debug, Clone, Default)]
-pub struct History {
+pub struct NamesHistory {
     /// Whether sessions make and remove names themselves.
     are_names_local: bool,
-    calls: Vec<Recorded>,
-    lives: Vec<Life>,
+    calls: Vec<RecordedNamesCall>,
+    lives: Vec<SessionTimeline>,
     /// When servers were lost.
-    crashes: Vec<Moment>,
+    crashes: Vec<TickTime>,
     tags: BTreeMap<u64, Tag>,
     tick: u64,
     now: Duration,
@@ -94,14 +94,14 @@ pub struct History {
     pub broken: Option<String>,
 }
 
-impl History {
+impl NamesHistory {
     /// Makes a history of sessions that make and remove names themselves, or do not.
-    pub fn new(are_names_local: bool) -> History {
-        History { are_names_local, ..History::default() }
+    pub fn new(are_names_local: bool) -> NamesHistory {
+        NamesHistory { are_names_local, ..NamesHistory::default() }
     }
 
     /// Sets the time.
-    pub fn at(&mut self, now: Duration) -> &mut History {
+    pub fn at(&mut self, now: Duration) -> &mut NamesHistory {
         self.now = now;
         self
     }
@@ -112,8 +112,8 @@ impl History {
         self.tick
     }
 
-    fn moment(&mut self) -> Moment {
-        Moment { tick: self.tick(), at: self.now }
+    fn moment(&mut self) -> TickTime {
+        TickTime { tick: self.tick(), at: self.now }
     }
 
     /// Returns the time of the last event.
@@ -144,14 +144,14 @@ impl History {
 
     /// Notes a new session; returns its number.
     pub fn session(&mut self) -> usize {
-        self.lives.push(Life::default());
+        self.lives.push(SessionTimeline::default());
         self.lives.len() - 1
     }
 
     /// Notes the end of a session that did not know so many of its changes to be durable.
     pub fn ended(&mut self, session: usize, unstored: u64) {
         let at = self.moment();
-        self.lives[session].end.get_or_insert(End { at, unstored });
+        self.lives[session].end.get_or_insert(SessionEnd { at, unstored });
     }
 
     /// Notes that the host of a session is cut off, or no more.
@@ -166,9 +166,9 @@ impl History {
     }
 
     /// Begins a call; `commits` is a file whose data it commits first.
-    pub fn begin(&mut self, session: usize, call: Call, commits: Option<Tag>) -> usize {
+    pub fn begin(&mut self, session: usize, call: NamesCall, commits: Option<Tag>) -> usize {
         let (invoked, begun_at) = (self.tick(), self.now);
-        self.calls.push(Recorded {
+        self.calls.push(RecordedNamesCall {
             session,
             invoked,
             returned: NEVER,
@@ -183,7 +183,7 @@ impl History {
     }
 
     /// Ends a call.
-    pub fn end(&mut self, call: usize, outcome: Outcome) {
+    pub fn end(&mut self, call: usize, outcome: TreeOutcome) {
         let (returned, ended_at) = (self.tick(), self.now);
         let call = &mut self.calls[call];
         let cut_since = self.lives[call.session].cut_since;
@@ -203,40 +203,40 @@ impl History {
     /// Notes that all changes of names that a session was told of before a tick are durable, and what it wrote to a file.
     pub fn synced(&mut self, session: usize, before: u64, file: Option<Tag>) {
         let done = self.tick();
-        self.lives[session].synced.push(Synced { done, before, file });
+        self.lives[session].synced.push(DurableChanges { done, before, file });
     }
 
     /// Returns the history up to a tick, at which everything is lost. `unstored`: how many changes of a session were answered
     /// and not known to be durable then.
-    pub fn until(&self, tick: u64, unstored: impl Fn(usize) -> u64) -> History {
-        let calls: Vec<Recorded> = self.calls.iter().filter(|call| call.invoked <= tick).cloned().collect();
+    pub fn until(&self, tick: u64, unstored: impl Fn(usize) -> u64) -> NamesHistory {
+        let calls: Vec<RecordedNamesCall> = self.calls.iter().filter(|call| call.invoked <= tick).cloned().collect();
         let times = calls.iter().flat_map(|call| [(call.invoked, call.begun_at), (call.returned, call.ended_at)]);
         let at = times.filter(|(when, _)| *when <= tick).map(|(_, at)| at).max().unwrap_or_default();
         let calls = calls.into_iter().map(|call| match call.returned > tick {
-            true => Recorded { returned: NEVER, ended_at: Duration::MAX, outcome: None, ..call },
+            true => RecordedNamesCall { returned: NEVER, ended_at: Duration::MAX, outcome: None, ..call },
             false => call,
         });
-        let calls: Vec<Recorded> = calls.collect();
-        let lives = self.lives.iter().enumerate().map(|(session, life)| Life {
+        let calls: Vec<RecordedNamesCall> = calls.collect();
+        let lives = self.lives.iter().enumerate().map(|(session, life)| SessionTimeline {
             end: life
                 .end
                 .filter(|end| end.at.tick <= tick)
-                .or_else(|| Some(End { at: Moment { tick, at }, unstored: unstored(session) })),
+                .or_else(|| Some(SessionEnd { at: TickTime { tick, at }, unstored: unstored(session) })),
             synced: life.synced.iter().filter(|synced| synced.done <= tick).copied().collect(),
             cut_since: None,
         });
-        let mut crashes: Vec<Moment> = self.crashes.iter().filter(|crash| crash.tick <= tick).copied().collect();
-        crashes.push(Moment { tick, at });
+        let mut crashes: Vec<TickTime> = self.crashes.iter().filter(|crash| crash.tick <= tick).copied().collect();
+        crashes.push(TickTime { tick, at });
         // What has no answer may get another number.
         let made = calls.iter().filter(|call| call.outcome.is_some()).filter_map(|call| call.call.made());
         let made: BTreeSet<Tag> = made.collect();
         let tags = self.tags.iter().filter(|(_, tag)| made.contains(tag)).map(|(number, tag)| (*number, *tag));
         let (lives, tags) = (lives.collect(), tags.collect());
-        History { are_names_local: self.are_names_local, calls, lives, crashes, tags, tick, now: at, broken: None }
+        NamesHistory { are_names_local: self.are_names_local, calls, lives, crashes, tags, tick, now: at, broken: None }
     }
 
     /// Learns attributes: a number names one file for ever. Returns the file's tag.
-    pub fn tag_of(&mut self, found: &Attributes) -> Tag {
+    pub fn tag_of(&mut self, found: &InodeAttributes) -> Tag {
         let tag = Tag::from(found.inode.owner);
         let known = *self.tags.entry(found.number).or_insert(tag);
         if known != tag {
@@ -246,20 +246,20 @@ impl History {
     }
 
     /// Returns the calls, and for each of its indices a description.
-    pub fn steps(&self) -> Vec<Step> {
-        let losses: Vec<Option<Loss>> = (0..self.lives.len()).map(|session| self.lost_since(session)).collect();
+    pub fn steps(&self) -> Vec<OrderStep> {
+        let losses: Vec<Option<LossOnset>> = (0..self.lives.len()).map(|session| self.lost_since(session)).collect();
         let may_be_lost: Vec<bool> =
             self.calls.iter().map(|call| self.may_be_lost(call, losses[call.session])).collect();
-        let is_ended = |call: &Recorded| self.lives[call.session].end.is_some();
+        let is_ended = |call: &RecordedNamesCall| self.lives[call.session].end.is_some();
         let is_kept = |at: &usize| {
             let call = &self.calls[*at];
             let is_seen = call.outcome.is_some() && !may_be_lost[*at];
             // What is refused changes nothing.
-            let may_change = call.call.is_change() && !matches!(call.outcome, Some(Outcome::Refused(_)));
+            let may_change = call.call.is_change() && !matches!(call.outcome, Some(TreeOutcome::Refused(_)));
             !call.is_void && (may_change || is_seen)
         };
         let kept: Vec<usize> = (0..self.calls.len()).filter(is_kept).collect();
-        let mut steps: Vec<Step> = Vec::new();
+        let mut steps: Vec<OrderStep> = Vec::new();
         for at in &kept {
             let call = &self.calls[*at];
             let is_optional = may_be_lost[*at] || call.outcome.is_none() && is_ended(call);
@@ -268,12 +268,12 @@ impl History {
                 other.session == call.session && other.returned < call.invoked && other.call.is_change()
             };
             let is_needed = |(_, other): &(usize, &usize)| match &self.calls[**other].call {
-                Call::Write(file, _) => call.commits == Some(*file),
+                NamesCall::Write(file, _) => call.commits == Some(*file),
                 _ => is_optional && !call.call.is_of_data() && may_be_lost[**other],
             };
             let before = kept.iter().enumerate().take(steps.len()).filter(is_before);
             let needs: Vec<usize> = before.filter(is_needed).map(|(index, _)| index).collect();
-            steps.push(Step {
+            steps.push(OrderStep {
                 invoked: call.invoked,
                 returned: call.returned,
                 call: call.call.clone(),
@@ -286,22 +286,23 @@ impl History {
     }
 
     /// Describes a call.
-    pub fn describe(step: &Step) -> String {
+    pub fn describe(step: &OrderStep) -> String {
         format!("{:?}: {:?} ({} to {})", step.call, step.outcome, step.invoked, step.returned)
     }
 
     /// Returns from when on the changes of a session may be lost.
-    fn lost_since(&self, session: usize) -> Option<Loss> {
-        let End { at: end, unstored } = self.lives[session].end?;
+    fn lost_since(&self, session: usize) -> Option<LossOnset> {
+        let SessionEnd { at: end, unstored } = self.lives[session].end?;
         if unstored == 0 {
             return None;
         }
         let of_session =
-            self.calls.iter().filter(|call| call.session == session && call.outcome == Some(Outcome::Done));
+            self.calls.iter().filter(|call| call.session == session && call.outcome == Some(TreeOutcome::Done));
         // The others are durable when they are answered, or have no operation.
-        let is_operation =
-            |call: &&Recorded| call.call.is_change() && !matches!(call.call, Call::Write(..) | Call::Cut(_));
-        let mut changes: Vec<&Recorded> = of_session.filter(is_operation).collect();
+        let is_operation = |call: &&RecordedNamesCall| {
+            call.call.is_change() && !matches!(call.call, NamesCall::Write(..) | NamesCall::Cut(_))
+        };
+        let mut changes: Vec<&RecordedNamesCall> = of_session.filter(is_operation).collect();
         changes.sort_by_key(|call| call.returned);
         // Calls at the same time may end in another order than that of the operations.
         let (mut left, mut tick) = (unstored, u64::MAX);
@@ -310,7 +311,7 @@ impl History {
                 break;
             }
             // A rename of a file to another of its names is no operation.
-            left -= u64::from(!matches!(call.call, Call::Rename { .. }));
+            left -= u64::from(!matches!(call.call, NamesCall::Rename { .. }));
             tick = tick.min(call.invoked);
         }
         // The programs of the others have no answers yet, but other programs of the session may have seen them.
@@ -318,7 +319,7 @@ impl History {
             tick = 0;
         }
         if self.are_names_local {
-            return Some(Loss { tick, at: Duration::ZERO });
+            return Some(LossOnset { tick, at: Duration::ZERO });
         }
         // It has repeated everything to a server if that answered a later change.
         let is_recovered = |crash: &Duration| changes.iter().any(|call| call.begun_at > *crash);
@@ -329,10 +330,10 @@ impl History {
                 since = Some(crash);
             }
         }
-        since.map(|since| Loss { tick, at: since.saturating_sub(LOSS_MAX) })
+        since.map(|since| LossOnset { tick, at: since.saturating_sub(LOSS_MAX) })
     }
 
-    fn may_be_lost(&self, call: &Recorded, loss: Option<Loss>) -> bool {
+    fn may_be_lost(&self, call: &RecordedNamesCall, loss: Option<LossOnset>) -> bool {
         let life = &self.lives[call.session];
         if call.outcome.is_none() || life.end.is_none() {
             return false;
@@ -340,21 +341,21 @@ impl History {
         let is_late = loss.is_some_and(|loss| call.returned >= loss.tick && call.ended_at >= loss.at);
         // What it saw, or what it was refused for, may have been its own.
         match call.call {
-            Call::Write(file, _) => {
+            NamesCall::Write(file, _) => {
                 !life.synced.iter().any(|synced| synced.file == Some(file) && call.returned < synced.before)
             }
             // A truncation is answered when everything is durable.
-            Call::Cut(_) => false,
-            Call::Read(file) | Call::Stat(file) => is_late || self.has_unsynced_data(call, file),
-            _ if !call.call.is_change() || call.outcome != Some(Outcome::Done) => is_late,
+            NamesCall::Cut(_) => false,
+            NamesCall::Read(file) | NamesCall::Stat(file) => is_late || self.has_unsynced_data(call, file),
+            _ if !call.call.is_change() || call.outcome != Some(TreeOutcome::Done) => is_late,
             _ => is_late && !life.synced.iter().any(|synced| call.returned < synced.before),
         }
     }
 
     /// Whether the session of a call had written to a file before it ended, and may lose that.
-    fn has_unsynced_data(&self, call: &Recorded, of: Tag) -> bool {
+    fn has_unsynced_data(&self, call: &RecordedNamesCall, of: Tag) -> bool {
         let before = self.calls.iter().filter(|other| other.session == call.session && other.invoked < call.returned);
-        let mut written = before.filter(|other| matches!(other.call, Call::Write(file, _) if file == of));
+        let mut written = before.filter(|other| matches!(other.call, NamesCall::Write(file, _) if file == of));
         written.any(|other| other.outcome.is_none() || self.may_be_lost(other, None))
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use nectary_volume::protocol::FileId;
 
 use super::board::{ROOT_ID, lock};
-use super::program::{Making, Program};
+use super::program::{CreateKind, NamesProgram};
 use super::tree::{ROOT, Tag};
 
 /// The number of names in such a directory.
@@ -22,14 +22,14 @@ const VISIT_CALLS_MAX: u64 = 3;
 const ALONE: Duration = Duration::from_millis(600);
 
 /// The directory of a program.
-struct Home {
+struct ProgramHome {
     tag: Tag,
     id: FileId,
     /// The names that it has, as far as the program knows.
     names: BTreeSet<u8>,
 }
 
-impl Program {
+impl NamesProgram {
     /// Makes this many calls, most of them in one directory, with pauses between them.
     pub async fn run_at_home(mut self, calls: u64) {
         let mut home = self.make_home().await;
@@ -52,15 +52,15 @@ impl Program {
         self.close_all().await;
     }
 
-    async fn make_home(&mut self) -> Option<Home> {
+    async fn make_home(&mut self) -> Option<ProgramHome> {
         let place = (ROOT, FIRST_NAME.saturating_add(self.number as u8));
-        let (tag, id, _) = self.make_at(place, ROOT_ID, Making::Directory).await?;
+        let (tag, id, _) = self.make_at(place, ROOT_ID, CreateKind::Directory).await?;
         lock(&self.board.homes).push((tag, id));
         tokio::time::sleep(ALONE).await;
-        Some(Home { tag, id, names: BTreeSet::new() })
+        Some(ProgramHome { tag, id, names: BTreeSet::new() })
     }
 
-    async fn change_home(&mut self, home: &mut Home) {
+    async fn change_home(&mut self, home: &mut ProgramHome) {
         let number = self.random.below(NAMES) as u8;
         let place = (home.tag, number);
         // Sometimes the call is refused.
@@ -71,9 +71,9 @@ impl Program {
         }
         home.names.insert(number);
         let making = match self.random.below(20) {
-            0 => Making::Directory,
-            1..8 => Making::Closed,
-            _ => Making::Open,
+            0 => CreateKind::Directory,
+            1..8 => CreateKind::Closed,
+            _ => CreateKind::Open,
         };
         if self.random.chance(20) {
             return self.make_and_use(place, home.id, making).await;
@@ -113,7 +113,7 @@ impl Program {
             let place = (of.0, self.random.below(NAMES) as u8);
             match self.random.below(10) {
                 0..6 => self.look_into(of.0, of.1).await,
-                6 => self.make_and_use(place, of.1, Making::Open).await,
+                6 => self.make_and_use(place, of.1, CreateKind::Open).await,
                 7 => self.unlink_at(place, of.1, false).await,
                 8 => self.link_at(place, of.1).await,
                 _ => {

@@ -16,11 +16,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nectary_volume::client::{self, GivenNames, SHOWN_MAX};
-use nectary_volume::protocol::{Attributes, FileId};
+use nectary_volume::protocol::{FileId, InodeAttributes};
 use tokio::sync::{RwLock, oneshot};
 use tokio::time::{Instant, sleep};
 
-use crate::random::Random;
+use crate::random::SimulationRandom;
 
 /// The pause before the kernel is told again to forget an inode that it does not know yet.
 const AGAIN: Duration = Duration::from_micros(200);
@@ -39,16 +39,16 @@ struct Dentry {
 
 /// An inode that the kernel knows.
 #[derive(Debug, Clone)]
-struct Node {
-    shown: Attributes,
+struct KernelInode {
+    shown: InodeAttributes,
     until: Instant,
     version: u64,
 }
 
 #[derive(Default)]
-struct State {
+struct KernelState {
     dentries: HashMap<(FileId, Vec<u8>), Dentry>,
-    nodes: HashMap<FileId, Node>,
+    nodes: HashMap<FileId, KernelInode>,
     /// Counts what is applied and forgotten.
     version: u64,
     identities: u64,
@@ -64,7 +64,7 @@ struct State {
 
 /// A change of names or attributes by this host that is under way: of what it changes nobody may rely on the kernel.
 pub struct OwnChange {
-    kernel: Arc<Kernel>,
+    kernel: Arc<KernelModel>,
     names: Vec<(FileId, Vec<u8>)>,
     inodes: Vec<FileId>,
     /// Whether an inode loses a name, which may be another one than the kernel thinks.
@@ -73,7 +73,12 @@ pub struct OwnChange {
 
 impl OwnChange {
     /// Begins a change.
-    pub fn begin(kernel: &Arc<Kernel>, names: &[(FileId, &[u8])], inodes: &[FileId], is_removal: bool) -> OwnChange {
+    pub fn begin(
+        kernel: &Arc<KernelModel>,
+        names: &[(FileId, &[u8])],
+        inodes: &[FileId],
+        is_removal: bool,
+    ) -> OwnChange {
         let names: Vec<_> = names.iter().map(|(directory, name)| (*directory, name.to_vec())).collect();
         let mut state = lock(&kernel.state);
         names.iter().for_each(|name| *state.changing_names.entry(name.clone()).or_default() += 1);
@@ -102,11 +107,11 @@ fn one_less<K: Eq + Hash>(counts: &mut HashMap<K, u32>, key: &K) {
 }
 
 /// The kernel of a host, and what it was given with a time.
-pub struct Kernel {
-    state: Mutex<State>,
+pub struct KernelModel {
+    state: Mutex<KernelState>,
     given: Mutex<GivenNames>,
     locks: Mutex<HashMap<FileId, Arc<RwLock<()>>>>,
-    random: Mutex<Random>,
+    random: Mutex<SimulationRandom>,
     /// Names and attributes that were shown without a request, and names that were forgotten.
     pub hits: AtomicU64,
     pub forgotten: AtomicU64,
@@ -116,14 +121,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Kernel {
+impl KernelModel {
     /// Makes a kernel that knows nothing.
-    pub fn new(seed: u64) -> Arc<Kernel> {
-        Arc::new(Kernel {
+    pub fn new(seed: u64) -> Arc<KernelModel> {
+        Arc::new(KernelModel {
             state: Mutex::default(),
             given: Mutex::default(),
             locks: Mutex::default(),
-            random: Mutex::new(Random::new(seed)),
+            random: Mutex::new(SimulationRandom::new(seed)),
             hits: AtomicU64::new(0),
             forgotten: AtomicU64::new(0),
         })
@@ -158,7 +163,7 @@ impl Kernel {
     }
 
     /// Returns the inode of a name that may be shown, with its attributes as they were known last.
-    pub fn shown_name(&self, directory: FileId, name: &[u8]) -> Option<Attributes> {
+    pub fn shown_name(&self, directory: FileId, name: &[u8]) -> Option<InodeAttributes> {
         let state = lock(&self.state);
         let dentry = state.dentries.get(&(directory, name.to_vec())).filter(|dentry| dentry.until > Instant::now())?;
         let node = state.nodes.get(&dentry.inode)?;
@@ -185,7 +190,7 @@ impl Kernel {
     }
 
     /// Returns attributes that may be shown.
-    pub fn shown(&self, file: FileId) -> Option<Attributes> {
+    pub fn shown(&self, file: FileId) -> Option<InodeAttributes> {
         let state = lock(&self.state);
         let node = state.nodes.get(&file).filter(|node| node.until > Instant::now())?;
         self.hits.fetch_add(1, Ordering::Relaxed);
@@ -203,7 +208,7 @@ impl Kernel {
     }
 
     /// Applies attributes. `version`: that of the request; `None`: they are applied in any case.
-    pub fn arrived(&self, found: &Attributes, valid: Duration, version: Option<u64>) {
+    pub fn arrived(&self, found: &InodeAttributes, valid: Duration, version: Option<u64>) {
         let mut state = lock(&self.state);
         let file = found.id();
         if let Some(count) = state.under_way.get_mut(&file) {
@@ -212,12 +217,12 @@ impl Kernel {
                 state.under_way.remove(&file);
             }
         }
-        let is_old = |node: &Node| version.is_some_and(|version| node.version > version);
+        let is_old = |node: &KernelInode| version.is_some_and(|version| node.version > version);
         if state.nodes.get(&file).is_some_and(is_old) {
             return;
         }
         state.version += 1;
-        let node = Node { shown: found.clone(), until: Instant::now() + valid, version: state.version };
+        let node = KernelInode { shown: found.clone(), until: Instant::now() + valid, version: state.version };
         state.nodes.insert(file, node);
     }
 
@@ -307,9 +312,9 @@ impl Kernel {
 }
 
 /// The kernel as the client sees it, through the mount's process.
-pub struct Notified(pub Arc<Kernel>);
+pub struct NotifiedKernel(pub Arc<KernelModel>);
 
-impl client::Kernel for Notified {
+impl client::HostKernel for NotifiedKernel {
     fn invalidate(&self, _: u64, _: Range<u64>) -> oneshot::Receiver<()> {
         oneshot::channel().1
     }

@@ -33,21 +33,21 @@ mod world;
 
 use std::sync::PoisonError;
 
-use nectary_host::log::{Level, write_only};
+use nectary_host::log::{LogLevel, write_only};
 use nectary_volume::simulated::switch_on;
 
-pub use bugs::Bug;
-pub use coverage::Coverage;
+pub use bugs::VolumeNamesBug;
+pub use coverage::VolumeNamesCoverage;
 
 use crate::late::in_virtual_time;
-use crate::planted::{Case, Caught};
-use crate::volume::Verdict;
-use crate::volume_clients::world::Start;
-use board::Board;
-use history::History;
-use order::{Step, explain};
-use tree::Tree;
-use world::World;
+use crate::planted::{BugCase, CaughtBug};
+use crate::volume::OrderVerdict;
+use crate::volume_clients::world::WorkloadStart;
+use board::NamesBoard;
+use history::NamesHistory;
+use order::{OrderStep, explain};
+use tree::ModelTree;
+use world::VolumeNamesWorld;
 
 /// The smallest number of calls of a run, on average.
 pub const CALLS_MIN: u64 = 80;
@@ -56,7 +56,7 @@ const BROKEN_MAX: usize = 10;
 
 /// The report of many runs.
 #[derive(Debug, Default, Clone)]
-pub struct Report {
+pub struct VolumeNamesReport {
     /// Runs done.
     pub runs: u64,
     /// Calls of programs.
@@ -64,14 +64,14 @@ pub struct Report {
     /// Runs with so many calls at the same time that the search for an order was given up.
     pub undecided: u64,
     /// What happened.
-    pub coverage: Coverage,
+    pub coverage: VolumeNamesCoverage,
     /// The number of violations.
     pub broken_count: u64,
     /// Descriptions of the first violations.
     pub broken: Vec<String>,
 }
 
-impl Report {
+impl VolumeNamesReport {
     /// What is missing to make a result without errors meaningful.
     pub fn missing(&self) -> Vec<&'static str> {
         let mut missing: Vec<&'static str> =
@@ -90,12 +90,12 @@ impl Report {
 }
 
 /// The result of a run.
-struct Ran {
+struct NamesRunResult {
     broken: Option<String>,
     story: Vec<String>,
     calls: u64,
     is_undecided: bool,
-    coverage: Coverage,
+    coverage: VolumeNamesCoverage,
 }
 
 /// Whether hosts make and remove names themselves in the run of a seed.
@@ -103,18 +103,24 @@ fn are_names_local(seed: u64) -> bool {
     !seed.is_multiple_of(2)
 }
 
-fn run_one(seed: u64, is_told: bool) -> Ran {
+fn run_one(seed: u64, is_told: bool) -> NamesRunResult {
     // Sessions and servers that are lost on purpose are not reported one by one.
-    write_only(Level::Error);
-    let mut ran = Ran { broken: None, story: Vec::new(), calls: 0, is_undecided: false, coverage: Coverage::default() };
-    let start = match Start::formatted() {
+    write_only(LogLevel::Error);
+    let mut ran = NamesRunResult {
+        broken: None,
+        story: Vec::new(),
+        calls: 0,
+        is_undecided: false,
+        coverage: VolumeNamesCoverage::default(),
+    };
+    let start = match WorkloadStart::formatted() {
         Ok(start) => start,
-        Err(broken) => return Ran { broken: Some(broken), ..ran },
+        Err(broken) => return NamesRunResult { broken: Some(broken), ..ran },
     };
     let (steps, broken) = in_virtual_time(async {
         switch_on(true);
-        let board = Board::new(is_told, are_names_local(seed), None);
-        let world = World::new(seed, start.disk(seed), board.clone(), None);
+        let board = NamesBoard::new(is_told, are_names_local(seed), None);
+        let world = VolumeNamesWorld::new(seed, start.disk(seed), board.clone(), None);
         let ended = world.run(seed).await;
         ran.coverage = world.coverage.lock().unwrap_or_else(PoisonError::into_inner).clone();
         ran.story = board.take_story();
@@ -137,13 +143,13 @@ fn run_one(seed: u64, is_told: bool) -> Ran {
 }
 
 /// Whether an order explains calls, or the search was given up. *Errors*: no order does.
-fn explained(steps: &[Step]) -> Result<bool, String> {
-    let explained = explain(steps, Tree::default());
+fn explained(steps: &[OrderStep]) -> Result<bool, String> {
+    let explained = explain(steps, ModelTree::default());
     match explained.verdict {
-        Verdict::Explained => Ok(true),
-        Verdict::Unknown => Ok(false),
-        Verdict::Broken => {
-            let stuck = explained.stuck.map_or_else(String::new, |at| History::describe(&steps[at]));
+        OrderVerdict::Explained => Ok(true),
+        OrderVerdict::Unknown => Ok(false),
+        OrderVerdict::Broken => {
+            let stuck = explained.stuck.map_or_else(String::new, |at| NamesHistory::describe(&steps[at]));
             let (longest, all) = (explained.longest, steps.len());
             Err(format!("no order explains more than {longest} of {all} calls: {stuck}"))
         }
@@ -151,7 +157,7 @@ fn explained(steps: &[Step]) -> Result<bool, String> {
 }
 
 /// Runs one seed.
-pub fn run(seed: u64, report: &mut Report) {
+pub fn run(seed: u64, report: &mut VolumeNamesReport) {
     let ran = run_one(seed, false);
     report.runs += 1;
     report.calls += ran.calls;
@@ -166,8 +172,13 @@ pub fn run(seed: u64, report: &mut Report) {
 }
 
 /// Runs the seeds from `seed` on that belong to shard `shard.0` of `shard.1`; `progress` gets the report after each run.
-pub fn run_many(seed: u64, runs: u64, shard: (u64, u64), mut progress: impl FnMut(&Report)) -> Report {
-    let mut report = Report::default();
+pub fn run_many(
+    seed: u64,
+    runs: u64,
+    shard: (u64, u64),
+    mut progress: impl FnMut(&VolumeNamesReport),
+) -> VolumeNamesReport {
+    let mut report = VolumeNamesReport::default();
     for at in (0..runs).filter(|at| at % shard.1 == shard.0) {
         run(seed + at, &mut report);
         progress(&report);
@@ -182,16 +193,16 @@ pub fn story(seed: u64) -> Vec<String> {
 }
 
 /// Runs seeds from `seed` on with one bug planted, until a run catches it whose seed is good without it.
-pub fn run_planted(bug: Bug, seed: u64, runs: u64) -> Option<Caught> {
-    let is_due_to_it = |caught: &Caught| run_one(caught.case.seed, false).broken.is_none();
+pub fn run_planted(bug: VolumeNamesBug, seed: u64, runs: u64) -> Option<CaughtBug> {
+    let is_due_to_it = |caught: &CaughtBug| run_one(caught.case.seed, false).broken.is_none();
     (seed..seed + runs).find_map(|seed| replay_planted(bug, seed).filter(is_due_to_it))
 }
 
 /// Runs one seed with one bug planted.
-pub fn replay_planted(bug: Bug, seed: u64) -> Option<Caught> {
+pub fn replay_planted(bug: VolumeNamesBug, seed: u64) -> Option<CaughtBug> {
     bugs::plant(Some(bug));
     let ran = run_one(seed, false);
     bugs::plant(None);
     let broken = ran.broken?;
-    Some(Caught { case: Case::of_seed(seed), broken, account: String::new() })
+    Some(CaughtBug { case: BugCase::of_seed(seed), broken, account: String::new() })
 }

@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use nectary_block::Buffer;
-use nectary_volume::client::{At, Client, Error, New, OpenFile, Opening};
-use nectary_volume::protocol::{Attributes, Changes, FileId};
+use nectary_volume::client::{Error, NewInode, OpenAccess, OpenFile, VolumeClient, WritePosition};
+use nectary_volume::protocol::{AttributeChanges, FileId, InodeAttributes};
 use tokio::time::{Instant, sleep_until};
 
-use super::bugs::{Bug, is_planted};
-use super::kernel::{ABSENT, Kernel, OwnChange};
+use super::bugs::{VolumeNamesBug, is_planted};
+use super::kernel::{ABSENT, KernelModel, OwnChange};
 
 /// A wrong time, by a planted bug.
 const WRONG: Duration = Duration::from_secs(1);
@@ -21,7 +21,7 @@ const ENTRIES: u32 = 1000;
 
 /// Why a call failed.
 #[derive(Debug)]
-pub enum Fail {
+pub enum SystemCallFailure {
     /// It is refused, with this error.
     Refused(i32),
     /// The session is over, and the call may have been done or not.
@@ -32,13 +32,13 @@ pub enum Fail {
     Wrong(String),
 }
 
-type Result<T> = std::result::Result<T, Fail>;
+type Result<T> = std::result::Result<T, SystemCallFailure>;
 
-impl From<Error> for Fail {
-    fn from(error: Error) -> Fail {
+impl From<Error> for SystemCallFailure {
+    fn from(error: Error) -> SystemCallFailure {
         match error.errno() {
-            _ if error.is_end_before() => Fail::Void,
-            _ if error.is_end() => Fail::Over,
+            _ if error.is_end_before() => SystemCallFailure::Void,
+            _ if error.is_end() => SystemCallFailure::Over,
             errno @ (libc::ENOENT
             | libc::EEXIST
             | libc::ENOTEMPTY
@@ -46,40 +46,40 @@ impl From<Error> for Fail {
             | libc::ESTALE
             | libc::ENOTDIR
             | libc::EISDIR
-            | libc::EPERM) => Fail::Refused(errno),
-            _ => Fail::Wrong(error.to_string()),
+            | libc::EPERM) => SystemCallFailure::Refused(errno),
+            _ => SystemCallFailure::Wrong(error.to_string()),
         }
     }
 }
 
-fn is_directory(found: &Attributes) -> bool {
+fn is_directory(found: &InodeAttributes) -> bool {
     found.inode.mode & libc::S_IFMT == libc::S_IFDIR
 }
 
 /// A mount, with its present session.
-pub struct Mount {
-    pub kernel: Arc<Kernel>,
-    client: Mutex<(Client, usize)>,
+pub struct SimulatedMount {
+    pub kernel: Arc<KernelModel>,
+    client: Mutex<(VolumeClient, usize)>,
     /// Until when programs make no calls.
     rest_until: Mutex<Option<Instant>>,
 }
 
 /// A part of a listing: its names, with the last one's cookie, and whether they are the last.
-pub type Part = (Vec<(Vec<u8>, Attributes)>, u64, bool);
+pub type Part = (Vec<(Vec<u8>, InodeAttributes)>, u64, bool);
 
-impl Mount {
+impl SimulatedMount {
     /// Makes a mount whose session has this number in the history.
-    pub fn new(kernel: Arc<Kernel>, client: Client, session: usize) -> Mount {
-        Mount { kernel, client: Mutex::new((client, session)), rest_until: Mutex::default() }
+    pub fn new(kernel: Arc<KernelModel>, client: VolumeClient, session: usize) -> SimulatedMount {
+        SimulatedMount { kernel, client: Mutex::new((client, session)), rest_until: Mutex::default() }
     }
 
     /// Returns the present session, and its number in the history.
-    pub fn session(&self) -> (Client, usize) {
+    pub fn session(&self) -> (VolumeClient, usize) {
         self.client.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Begins another session.
-    pub fn set_session(&self, client: Client, session: usize) {
+    pub fn set_session(&self, client: VolumeClient, session: usize) {
         *self.client.lock().unwrap_or_else(PoisonError::into_inner) = (client, session);
     }
 
@@ -97,28 +97,28 @@ impl Mount {
     }
 
     /// Returns the calls of the present session.
-    pub fn calls(&self) -> Calls<'_> {
-        Calls { mount: self, kernel: &self.kernel, client: self.session().0 }
+    pub fn calls(&self) -> SystemCalls<'_> {
+        SystemCalls { mount: self, kernel: &self.kernel, client: self.session().0 }
     }
 }
 
 /// System calls; those that the session cannot answer are none of the next session.
-pub struct Calls<'a> {
-    mount: &'a Mount,
-    kernel: &'a Arc<Kernel>,
-    client: Client,
+pub struct SystemCalls<'a> {
+    mount: &'a SimulatedMount,
+    kernel: &'a Arc<KernelModel>,
+    client: VolumeClient,
 }
 
-impl Calls<'_> {
+impl SystemCalls<'_> {
     /// Returns the client of the newest session.
-    fn last(&self) -> Client {
+    fn last(&self) -> VolumeClient {
         self.mount.session().0
     }
 
     /// Looks a name up.
-    pub async fn look(&self, directory: FileId, name: &[u8]) -> Result<Option<Attributes>> {
+    pub async fn look(&self, directory: FileId, name: &[u8]) -> Result<Option<InodeAttributes>> {
         if let Some(shown) = self.kernel.shown_name(directory, name) {
-            return self.kernel.is_name_sure(directory, name).then_some(Some(shown)).ok_or(Fail::Void);
+            return self.kernel.is_name_sure(directory, name).then_some(Some(shown)).ok_or(SystemCallFailure::Void);
         }
         if self.kernel.is_shown_absent(directory, name) {
             return Ok(None);
@@ -135,7 +135,7 @@ impl Calls<'_> {
     }
 
     /// Looks a name up under the lock of its directory.
-    async fn look_locked(&self, directory: FileId, name: &[u8]) -> Result<Option<Attributes>> {
+    async fn look_locked(&self, directory: FileId, name: &[u8]) -> Result<Option<InodeAttributes>> {
         match self.kernel.shown_name(directory, name) {
             Some(shown) => Ok(Some(shown)),
             None => self.ask(directory, name, None).await,
@@ -143,7 +143,7 @@ impl Calls<'_> {
     }
 
     /// Asks the mount's process for a name. With an identity the kernel has the name, and holds no lock.
-    async fn ask(&self, directory: FileId, name: &[u8], identity: Option<u64>) -> Result<Option<Attributes>> {
+    async fn ask(&self, directory: FileId, name: &[u8], identity: Option<u64>) -> Result<Option<InodeAttributes>> {
         let (kernel, version) = (self.kernel, self.kernel.version());
         kernel.pause().await;
         let found = match self.client.look_up(directory, name).await {
@@ -152,7 +152,7 @@ impl Calls<'_> {
                 kernel.pause().await;
                 if identity.is_some() {
                     kernel.revalidated(identity, None);
-                } else if is_planted(Bug::AbsentGiven) {
+                } else if is_planted(VolumeNamesBug::AbsentGiven) {
                     kernel.add_name(directory, name, ABSENT, (false, WRONG));
                 }
                 return Ok(None);
@@ -178,9 +178,9 @@ impl Calls<'_> {
     }
 
     /// Returns the attributes of a file.
-    pub async fn stat(&self, file: FileId) -> Result<Attributes> {
+    pub async fn stat(&self, file: FileId) -> Result<InodeAttributes> {
         if let Some(shown) = self.kernel.shown(file) {
-            return self.kernel.is_sure(file).then_some(shown).ok_or(Fail::Void);
+            return self.kernel.is_sure(file).then_some(shown).ok_or(SystemCallFailure::Void);
         }
         let (kernel, version) = (self.kernel, self.kernel.version());
         kernel.pause().await;
@@ -198,7 +198,7 @@ impl Calls<'_> {
     }
 
     /// Applies the answer to a change, with attributes that are shown for no time.
-    async fn answered(&self, found: &Attributes, valid: Duration) {
+    async fn answered(&self, found: &InodeAttributes, valid: Duration) {
         self.kernel.answer(found.id());
         self.kernel.pause().await;
         self.kernel.arrived(found, valid, None);
@@ -209,9 +209,9 @@ impl Calls<'_> {
         &self,
         directory: FileId,
         name: &[u8],
-        new: New,
+        new: NewInode,
         is_open: bool,
-    ) -> Result<(Attributes, Option<OpenFile>)> {
+    ) -> Result<(InodeAttributes, Option<OpenFile>)> {
         let lock = self.kernel.lock_of(directory);
         let _alone = lock.write().await;
         let is_of_directory = new.mode & libc::S_IFMT == libc::S_IFDIR;
@@ -220,7 +220,7 @@ impl Calls<'_> {
             false => self.look_locked(directory, name).await?,
         };
         if there.is_some() {
-            return Err(Fail::Refused(libc::EEXIST));
+            return Err(SystemCallFailure::Refused(libc::EEXIST));
         }
         self.kernel.given().note_own_change(directory);
         let client = &self.client;
@@ -233,7 +233,7 @@ impl Calls<'_> {
             false => (client.create(directory, name, new).await?, None),
         };
         self.changed(&[directory]);
-        let valid = if is_planted(Bug::LateCreate) { WRONG } else { Duration::ZERO };
+        let valid = if is_planted(VolumeNamesBug::LateCreate) { WRONG } else { Duration::ZERO };
         self.answered(&made, valid).await;
         self.kernel.is_settled(made.id(), is_of_directory, (directory, name));
         self.kernel.add_name(directory, name, made.id(), (is_of_directory, Duration::ZERO));
@@ -245,7 +245,7 @@ impl Calls<'_> {
     pub async fn unlink(&self, directory: FileId, name: &[u8], is_of_directory: bool) -> Result<()> {
         let lock = self.kernel.lock_of(directory);
         let _alone = lock.write().await;
-        let there = self.look_locked(directory, name).await?.ok_or(Fail::Refused(libc::ENOENT))?.id();
+        let there = self.look_locked(directory, name).await?.ok_or(SystemCallFailure::Refused(libc::ENOENT))?.id();
         self.kernel.given().note_own_change(directory);
         let _own = OwnChange::begin(self.kernel, &[(directory, name)], &[directory, there], true);
         let removed = self.client.unlink(directory, name, is_of_directory).await?;
@@ -262,7 +262,7 @@ impl Calls<'_> {
         let lock = self.kernel.lock_of(directory);
         let _alone = lock.write().await;
         if self.look_locked(directory, name).await?.is_some() {
-            return Err(Fail::Refused(libc::EEXIST));
+            return Err(SystemCallFailure::Refused(libc::EEXIST));
         }
         self.kernel.given().note_own_change(directory);
         let _own = OwnChange::begin(self.kernel, &[(directory, name)], &[directory, file], false);
@@ -280,11 +280,11 @@ impl Calls<'_> {
         let _alone = first.write().await;
         let _both = if from.0 == to.0 { None } else { Some(second.write().await) };
         let is_exchange = flags & libc::RENAME_EXCHANGE != 0;
-        let moved = self.look_locked(from.0, from.1).await?.ok_or(Fail::Refused(libc::ENOENT))?.id();
+        let moved = self.look_locked(from.0, from.1).await?.ok_or(SystemCallFailure::Refused(libc::ENOENT))?.id();
         let there = self.look_locked(to.0, to.1).await?;
         match &there {
-            None if is_exchange => return Err(Fail::Refused(libc::ENOENT)),
-            Some(_) if flags & libc::RENAME_NOREPLACE != 0 => return Err(Fail::Refused(libc::EEXIST)),
+            None if is_exchange => return Err(SystemCallFailure::Refused(libc::ENOENT)),
+            Some(_) if flags & libc::RENAME_NOREPLACE != 0 => return Err(SystemCallFailure::Refused(libc::EEXIST)),
             Some(there) if there.id() == moved => return Ok(()),
             _ => {}
         }
@@ -307,7 +307,7 @@ impl Calls<'_> {
             }
         }
         self.changed(&[from.0, to.0]);
-        match is_planted(Bug::ReplacedShown) {
+        match is_planted(VolumeNamesBug::ReplacedShown) {
             true => self.changed(&[moved]),
             // Another host may have given the names to other inodes than the kernel knows.
             false => self.changed(renamed.as_deref().unwrap_or_default()),
@@ -322,11 +322,11 @@ impl Calls<'_> {
     }
 
     /// Sets the mode of a file, or truncates it.
-    pub async fn set(&self, file: FileId, changes: Changes) -> Result<()> {
+    pub async fn set(&self, file: FileId, changes: AttributeChanges) -> Result<()> {
         self.kernel.pause().await;
         let _own = OwnChange::begin(self.kernel, &[], &[file], false);
         let set = self.client.set_attributes(file, changes).await?;
-        let valid = if is_planted(Bug::LateSet) { WRONG } else { Duration::ZERO };
+        let valid = if is_planted(VolumeNamesBug::LateSet) { WRONG } else { Duration::ZERO };
         self.answered(&set, valid).await;
         Ok(())
     }
@@ -339,7 +339,7 @@ impl Calls<'_> {
         let last = names.last().map_or(cookie, |last| last.cookie);
         names.iter().for_each(|listed| self.kernel.answer(listed.attributes.id()));
         self.kernel.pause().await;
-        let valid = if is_planted(Bug::LateListing) { WRONG } else { Duration::ZERO };
+        let valid = if is_planted(VolumeNamesBug::LateListing) { WRONG } else { Duration::ZERO };
         for listed in &names {
             self.kernel.arrived(&listed.attributes, Duration::ZERO, Some(version));
             if !valid.is_zero() {
@@ -351,7 +351,7 @@ impl Calls<'_> {
     }
 
     /// Opens a file.
-    pub async fn open(&self, file: FileId, opening: Opening) -> Result<OpenFile> {
+    pub async fn open(&self, file: FileId, opening: OpenAccess) -> Result<OpenFile> {
         Ok(self.client.open(file, opening, false).await?)
     }
 
@@ -361,14 +361,14 @@ impl Calls<'_> {
         match bytes.try_into() {
             Ok(bytes) => Ok(u64::from_le_bytes(bytes)),
             Err(bytes) if bytes.is_empty() => Ok(0),
-            Err(bytes) => Err(Fail::Wrong(format!("a read has {} bytes", bytes.len()))),
+            Err(bytes) => Err(SystemCallFailure::Wrong(format!("a read has {} bytes", bytes.len()))),
         }
     }
 
     /// Writes.
     pub async fn write(&self, open: &OpenFile, value: u64) -> Result<()> {
         let _own = OwnChange::begin(self.kernel, &[], &[open.id()], false);
-        open.write(At::Offset(0), vec![Buffer::copy_of(&value.to_le_bytes())]).await?;
+        open.write(WritePosition::Offset(0), vec![Buffer::copy_of(&value.to_le_bytes())]).await?;
         self.changed(&[open.id()]);
         Ok(())
     }

@@ -14,27 +14,27 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
-use crate::random::Random;
+use crate::random::SimulationRandom;
 
 /// The length of a frame's header, and where it has the length of the body.
 const HEADER_BYTES: usize = 32;
 const LENGTH_AT: usize = 8;
 
 /// The network of one host.
-pub struct Network {
+pub struct FrameNetwork {
     is_cut: watch::Sender<bool>,
     /// Changes when all connections break; whether what the host has sent is lost then.
     breaks: watch::Sender<(u64, bool)>,
-    random: Arc<Mutex<Random>>,
+    random: Arc<Mutex<SimulationRandom>>,
 }
 
-impl Network {
+impl FrameNetwork {
     /// Connects a path to where the server listens; returns the network, and the task that accepts connections.
-    pub fn start(seed: u64, near: PathBuf, server: Arc<Mutex<PathBuf>>) -> (Arc<Network>, JoinHandle<()>) {
-        let network = Arc::new(Network {
+    pub fn start(seed: u64, near: PathBuf, server: Arc<Mutex<PathBuf>>) -> (Arc<FrameNetwork>, JoinHandle<()>) {
+        let network = Arc::new(FrameNetwork {
             is_cut: watch::Sender::new(false),
             breaks: watch::Sender::new((0, false)),
-            random: Arc::new(Mutex::new(Random::new(seed))),
+            random: Arc::new(Mutex::new(SimulationRandom::new(seed))),
         });
         let mut accepted = listen(&near);
         let accepting = network.clone();
@@ -59,7 +59,7 @@ impl Network {
         self.breaks.send_modify(|breaks| *breaks = (breaks.0 + 1, is_lost));
     }
 
-    fn pass(self: &Arc<Network>, near: DuplexStream, far: DuplexStream) {
+    fn pass(self: &Arc<FrameNetwork>, near: DuplexStream, far: DuplexStream) {
         let ((near_reads, near_writes), (far_reads, far_writes)) = (split(near), split(far));
         tokio::spawn(self.clone().pump(near_reads, far_writes, true));
         tokio::spawn(self.clone().pump(far_reads, near_writes, false));
@@ -76,7 +76,7 @@ impl Network {
 
     /// Passes frames on. `is_up`: they go to the server, and those that were sent may arrive although the connection breaks.
     async fn pump(
-        self: Arc<Network>,
+        self: Arc<FrameNetwork>,
         mut from: impl AsyncRead + Unpin + Send + 'static,
         to: impl AsyncWrite + Unpin + Send + 'static,
         is_up: bool,

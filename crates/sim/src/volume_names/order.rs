@@ -10,8 +10,8 @@ use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
-use super::tree::{Call, Effect, Outcome, Tree};
-use crate::volume::Verdict;
+use super::tree::{ModelTree, NamesCall, TreeEffect, TreeOutcome};
+use crate::volume::OrderVerdict;
 
 /// The largest number of states that a search visits.
 const STATES_MAX: usize = 300_000;
@@ -20,13 +20,13 @@ pub const NEVER: u64 = u64::MAX;
 
 /// A call, as the search sees it.
 #[derive(Debug, Clone)]
-pub struct Step {
+pub struct OrderStep {
     pub invoked: u64,
     /// After this time it has no effect.
     pub returned: u64,
-    pub call: Call,
+    pub call: NamesCall,
     /// `None`: it is not known.
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<TreeOutcome>,
     /// Whether it may be left out.
     pub is_optional: bool,
     /// The indices of calls without which it did not happen.
@@ -35,17 +35,17 @@ pub struct Step {
 
 /// The result of a search.
 #[derive(Debug)]
-pub struct Explanation {
-    pub verdict: Verdict,
+pub struct OrderExplanation {
+    pub verdict: OrderVerdict,
     /// The number of calls in the longest order, and the first required call that has no place in it.
     pub longest: usize,
     pub stuck: Option<usize>,
 }
 
 /// Searches for an order of calls, from a tree on. The calls are in the order of their begin.
-pub fn explain(steps: &[Step], tree: Tree) -> Explanation {
+pub fn explain(steps: &[OrderStep], tree: ModelTree) -> OrderExplanation {
     let required = steps.iter().filter(|step| !step.is_optional).count();
-    let mut search = Search {
+    let mut search = TreeOrderSearch {
         steps,
         done: vec![false; steps.len()],
         seen: HashSet::new(),
@@ -57,15 +57,15 @@ pub fn explain(steps: &[Step], tree: Tree) -> Explanation {
         stuck: None,
     };
     let verdict = match search.from(Rc::new(tree)) {
-        Some(true) => Verdict::Explained,
-        Some(false) => Verdict::Broken,
-        None => Verdict::Unknown,
+        Some(true) => OrderVerdict::Explained,
+        Some(false) => OrderVerdict::Broken,
+        None => OrderVerdict::Unknown,
     };
-    Explanation { verdict, longest: search.longest, stuck: search.stuck }
+    OrderExplanation { verdict, longest: search.longest, stuck: search.stuck }
 }
 
-struct Search<'a> {
-    steps: &'a [Step],
+struct TreeOrderSearch<'a> {
+    steps: &'a [OrderStep],
     done: Vec<bool>,
     seen: HashSet<u64>,
     /// The first call that has no place in the order yet.
@@ -80,17 +80,17 @@ struct Search<'a> {
 }
 
 /// A call that was chosen, and the state of the search before it.
-struct Choice {
+struct TreeOrderChoice {
     at: usize,
     first: usize,
     latest: u64,
-    tree: Rc<Tree>,
-    left: Vec<(usize, Rc<Tree>)>,
+    tree: Rc<ModelTree>,
+    left: Vec<(usize, Rc<ModelTree>)>,
 }
 
-impl Search<'_> {
-    fn from(&mut self, mut tree: Rc<Tree>) -> Option<bool> {
-        let mut choices: Vec<Choice> = Vec::new();
+impl TreeOrderSearch<'_> {
+    fn from(&mut self, mut tree: Rc<ModelTree>) -> Option<bool> {
+        let mut choices: Vec<TreeOrderChoice> = Vec::new();
         let mut left = self.candidates(&tree);
         loop {
             if self.required == 0 {
@@ -98,7 +98,7 @@ impl Search<'_> {
             }
             match left.pop() {
                 Some((at, after)) => {
-                    let choice = Choice { at, first: self.first, latest: self.latest, tree, left };
+                    let choice = TreeOrderChoice { at, first: self.first, latest: self.latest, tree, left };
                     self.take(at);
                     choices.push(choice);
                     tree = after;
@@ -134,7 +134,7 @@ impl Search<'_> {
         }
     }
 
-    fn is_new(&mut self, tree: &Tree) -> bool {
+    fn is_new(&mut self, tree: &ModelTree) -> bool {
         let mut hasher = DefaultHasher::new();
         self.first.hash(&mut hasher);
         (self.first..self.steps.len()).filter(|at| self.done[*at]).for_each(|at| at.hash(&mut hasher));
@@ -144,7 +144,7 @@ impl Search<'_> {
 
     /// Returns the calls that may be next, each with the tree after it; the most likely call is the last: what was answered
     /// first was nearly always done first, and what was lost was done last.
-    fn candidates(&self, tree: &Rc<Tree>) -> Vec<(usize, Rc<Tree>)> {
+    fn candidates(&self, tree: &Rc<ModelTree>) -> Vec<(usize, Rc<ModelTree>)> {
         // A call that had ended before another began must come first, unless it may be left out.
         let (mut until, mut may_be_next) = (NEVER, Vec::new());
         // A call that may be left out must be taken before one that begins after its end, or never.
@@ -163,7 +163,7 @@ impl Search<'_> {
             }
             may_be_next.push(at);
         }
-        let is_next = |step: &Step| step.invoked <= until && step.returned >= self.latest;
+        let is_next = |step: &OrderStep| step.invoked <= until && step.returned >= self.latest;
         let mut found = Vec::new();
         for at in may_be_next {
             let step = &self.steps[at];
@@ -171,13 +171,13 @@ impl Search<'_> {
                 continue;
             }
             // A change that changes nothing now may change something later.
-            let is_look = !step.call.is_change() || matches!(step.outcome, Some(Outcome::Refused(_)));
+            let is_look = !step.call.is_change() || matches!(step.outcome, Some(TreeOutcome::Refused(_)));
             let is_prompt = is_look && !step.is_optional && step.invoked <= optional_until;
             match tree.effect(&step.call, step.outcome.as_ref()) {
-                Effect::Impossible => {}
-                Effect::Seen if is_prompt => return vec![(at, tree.clone())],
-                Effect::Seen => found.push((at, tree.clone())),
-                Effect::Changed(after) => found.push((at, Rc::from(after))),
+                TreeEffect::Impossible => {}
+                TreeEffect::Seen if is_prompt => return vec![(at, tree.clone())],
+                TreeEffect::Seen => found.push((at, tree.clone())),
+                TreeEffect::Changed(after) => found.push((at, Rc::from(after))),
             }
         }
         found.sort_by_key(|(at, _)| {
@@ -193,45 +193,46 @@ mod tests {
     use super::super::tree::ROOT;
     use super::*;
 
-    fn step(invoked: u64, returned: u64, call: Call, outcome: Outcome) -> Step {
-        Step { invoked, returned, call, outcome: Some(outcome), is_optional: false, needs: Vec::new() }
+    fn step(invoked: u64, returned: u64, call: NamesCall, outcome: TreeOutcome) -> OrderStep {
+        OrderStep { invoked, returned, call, outcome: Some(outcome), is_optional: false, needs: Vec::new() }
     }
 
-    fn make(tag: u64) -> Call {
-        Call::Make { place: (ROOT, 1), tag, mode: 0o644, is_directory: false }
+    fn make(tag: u64) -> NamesCall {
+        NamesCall::Make { place: (ROOT, 1), tag, mode: 0o644, is_directory: false }
     }
 
-    fn look(invoked: u64, returned: u64, found: Option<u64>) -> Step {
-        step(invoked, returned, Call::Look((ROOT, 1)), Outcome::Found(found))
+    fn look(invoked: u64, returned: u64, found: Option<u64>) -> OrderStep {
+        step(invoked, returned, NamesCall::Look((ROOT, 1)), TreeOutcome::Found(found))
     }
 
     #[test]
     fn what_was_seen_stays_seen() {
-        let verdict = |steps: &[Step]| explain(steps, Tree::default()).verdict;
-        let made = step(1, 9, make(7), Outcome::Done);
-        assert_eq!(verdict(&[made.clone(), look(2, 3, None), look(4, 5, Some(7))]), Verdict::Explained);
-        assert_eq!(verdict(&[made.clone(), look(2, 3, Some(7)), look(4, 5, None)]), Verdict::Broken);
-        assert_eq!(verdict(&[made, look(10, 11, None)]), Verdict::Broken);
+        let verdict = |steps: &[OrderStep]| explain(steps, ModelTree::default()).verdict;
+        let made = step(1, 9, make(7), TreeOutcome::Done);
+        assert_eq!(verdict(&[made.clone(), look(2, 3, None), look(4, 5, Some(7))]), OrderVerdict::Explained);
+        assert_eq!(verdict(&[made.clone(), look(2, 3, Some(7)), look(4, 5, None)]), OrderVerdict::Broken);
+        assert_eq!(verdict(&[made, look(10, 11, None)]), OrderVerdict::Broken);
     }
 
     #[test]
     fn changes_without_effect_can_wait() {
-        let first = step(1, 2, make(7), Outcome::Done);
-        let (write, cut) = (step(3, 9, Call::Write(7, 5), Outcome::Done), step(4, 8, Call::Cut(7), Outcome::Done));
-        let read = step(11, 12, Call::Read(7), Outcome::Value(0));
-        assert_eq!(explain(&[first, write, cut, read], Tree::default()).verdict, Verdict::Explained);
+        let first = step(1, 2, make(7), TreeOutcome::Done);
+        let (write, cut) =
+            (step(3, 9, NamesCall::Write(7, 5), TreeOutcome::Done), step(4, 8, NamesCall::Cut(7), TreeOutcome::Done));
+        let read = step(11, 12, NamesCall::Read(7), TreeOutcome::Value(0));
+        assert_eq!(explain(&[first, write, cut, read], ModelTree::default()).verdict, OrderVerdict::Explained);
     }
 
     #[test]
     fn calls_go_with_those_they_need() {
-        let verdict = |steps: &[Step]| explain(steps, Tree::default()).verdict;
-        let optional = |step: Step| Step { is_optional: true, ..step };
-        let first = optional(step(1, 2, make(7), Outcome::Done));
-        let link = optional(step(3, 4, Call::Mode(ROOT, 0o700), Outcome::Done));
-        let mode = |mode| step(5, 6, Call::Stat(ROOT), Outcome::Attributes { links: 2, mode, size: 0 });
-        assert_eq!(verdict(&[first.clone(), link.clone(), mode(0o700), look(7, 8, None)]), Verdict::Explained);
-        let link = Step { needs: vec![0], ..link };
-        assert_eq!(verdict(&[first.clone(), link.clone(), mode(0o755), look(7, 8, None)]), Verdict::Explained);
-        assert_eq!(verdict(&[first, link, mode(0o700), look(7, 8, None)]), Verdict::Broken);
+        let verdict = |steps: &[OrderStep]| explain(steps, ModelTree::default()).verdict;
+        let optional = |step: OrderStep| OrderStep { is_optional: true, ..step };
+        let first = optional(step(1, 2, make(7), TreeOutcome::Done));
+        let link = optional(step(3, 4, NamesCall::Mode(ROOT, 0o700), TreeOutcome::Done));
+        let mode = |mode| step(5, 6, NamesCall::Stat(ROOT), TreeOutcome::Attributes { links: 2, mode, size: 0 });
+        assert_eq!(verdict(&[first.clone(), link.clone(), mode(0o700), look(7, 8, None)]), OrderVerdict::Explained);
+        let link = OrderStep { needs: vec![0], ..link };
+        assert_eq!(verdict(&[first.clone(), link.clone(), mode(0o755), look(7, 8, None)]), OrderVerdict::Explained);
+        assert_eq!(verdict(&[first, link, mode(0o700), look(7, 8, None)]), OrderVerdict::Broken);
     }
 }

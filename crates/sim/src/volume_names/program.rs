@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use nectary_volume::client::{Client, New, OpenFile, Opening};
-use nectary_volume::protocol::{Attributes, Changes, FileId};
+use nectary_volume::client::{NewInode, OpenAccess, OpenFile, VolumeClient};
+use nectary_volume::protocol::{AttributeChanges, FileId, InodeAttributes};
 
-use super::board::{Board, ROOT_ID, lock};
-use super::history::History;
-use super::mount::{Fail, Mount};
-use super::tree::{Call, Outcome, ROOT, Tag};
-use crate::random::Random;
+use super::board::{NamesBoard, ROOT_ID, lock};
+use super::history::NamesHistory;
+use super::mount::{SimulatedMount, SystemCallFailure};
+use super::tree::{NamesCall, ROOT, Tag, TreeOutcome};
+use crate::random::SimulationRandom;
 
 /// The number of names that all programs use in a directory.
 const NAMES: u64 = 4;
@@ -31,28 +31,28 @@ pub fn name(number: u8) -> Vec<u8> {
 }
 
 /// Returns how many operations of a session were answered and are not known to be durable, or are lost with it.
-pub fn unstored(client: &Client) -> u64 {
+pub fn unstored(client: &VolumeClient) -> u64 {
     let figures = client.figures();
     figures.unstored as u64 + figures.lost
 }
 
-fn outcome_of(found: &Attributes) -> Outcome {
+fn outcome_of(found: &InodeAttributes) -> TreeOutcome {
     let inode = &found.inode;
     let size = if inode.mode & libc::S_IFMT == libc::S_IFDIR { 0 } else { inode.size };
-    Outcome::Attributes { links: inode.links, mode: inode.mode & 0o7777, size }
+    TreeOutcome::Attributes { links: inode.links, mode: inode.mode & 0o7777, size }
 }
 
 /// A file that is open is there, also without a name.
-fn of_open(fail: Fail) -> Fail {
+fn of_open(fail: SystemCallFailure) -> SystemCallFailure {
     match fail {
-        Fail::Refused(errno) => Fail::Wrong(format!("error {errno} of a file that is open")),
+        SystemCallFailure::Refused(errno) => SystemCallFailure::Wrong(format!("error {errno} of a file that is open")),
         other => other,
     }
 }
 
 /// What is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Making {
+pub enum CreateKind {
     Directory,
     /// A file, which is open then.
     Open,
@@ -61,19 +61,19 @@ pub enum Making {
 }
 
 /// A program.
-pub struct Program {
-    pub board: Arc<Board>,
-    pub mount: Arc<Mount>,
-    pub random: Random,
+pub struct NamesProgram {
+    pub board: Arc<NamesBoard>,
+    pub mount: Arc<SimulatedMount>,
+    pub random: SimulationRandom,
     /// Tells it from all other programs.
     pub number: u64,
     open: BTreeMap<Tag, (OpenFile, usize)>,
 }
 
-impl Program {
+impl NamesProgram {
     /// Makes a program.
-    pub fn new(board: Arc<Board>, mount: Arc<Mount>, number: u64, seed: u64) -> Program {
-        Program { board, mount, random: Random::new(seed), number, open: BTreeMap::new() }
+    pub fn new(board: Arc<NamesBoard>, mount: Arc<SimulatedMount>, number: u64, seed: u64) -> NamesProgram {
+        NamesProgram { board, mount, random: SimulationRandom::new(seed), number, open: BTreeMap::new() }
     }
 
     /// Makes this many calls, with pauses between them.
@@ -97,9 +97,9 @@ impl Program {
     /// Records a call; returns what it returned.
     pub async fn recorded<T>(
         &self,
-        call: Call,
+        call: NamesCall,
         commits: Option<Tag>,
-        made: impl Future<Output = Result<(Outcome, T), Fail>>,
+        made: impl Future<Output = Result<(TreeOutcome, T), SystemCallFailure>>,
     ) -> Option<T> {
         let session = self.mount.session().1;
         self.board.tell(|| format!("program {}, session {session}: {call:?}", self.number));
@@ -114,13 +114,13 @@ impl Program {
         });
         let (outcome, found) = match made {
             Ok((outcome, found)) => (outcome, Some(found)),
-            Err(Fail::Refused(errno)) => (Outcome::Refused(errno), None),
-            Err(Fail::Over) => return None,
-            Err(Fail::Void) => {
+            Err(SystemCallFailure::Refused(errno)) => (TreeOutcome::Refused(errno), None),
+            Err(SystemCallFailure::Over) => return None,
+            Err(SystemCallFailure::Void) => {
                 self.board.history(|history| history.void(number));
                 return None;
             }
-            Err(Fail::Wrong(what)) => {
+            Err(SystemCallFailure::Wrong(what)) => {
                 self.board.history(|history| history.is_broken(format!("program {}: {what}", self.number)));
                 return None;
             }
@@ -183,9 +183,9 @@ impl Program {
         let looked = async {
             let found = self.mount.calls().look(directory, &name(place.1)).await?;
             let tag = found.as_ref().map(|found| self.board.learn(found));
-            Ok((Outcome::Found(tag), ()))
+            Ok((TreeOutcome::Found(tag), ()))
         };
-        self.recorded(Call::Look(place), None, looked).await;
+        self.recorded(NamesCall::Look(place), None, looked).await;
     }
 
     async fn stat(&mut self) {
@@ -200,11 +200,11 @@ impl Program {
             let found = self.mount.calls().stat(file).await?;
             match found.inode.links {
                 // It is as good as removed: it may still be there because it is open.
-                0 => Err(Fail::Refused(libc::ESTALE)),
+                0 => Err(SystemCallFailure::Refused(libc::ESTALE)),
                 _ => Ok((outcome_of(&found), self.board.learn(&found))),
             }
         };
-        self.recorded(Call::Stat(tag), None, looked).await;
+        self.recorded(NamesCall::Stat(tag), None, looked).await;
     }
 
     async fn list(&mut self) {
@@ -225,12 +225,12 @@ impl Program {
             let mut found = BTreeMap::new();
             for (listed, attributes) in names.iter().filter(|(listed, _)| !matches!(&listed[..], b"." | b"..")) {
                 let number = std::str::from_utf8(listed).ok().and_then(|text| text.get(1..)?.parse().ok());
-                let number = number.ok_or(Fail::Wrong(format!("a listing has the name {listed:?}")))?;
+                let number = number.ok_or(SystemCallFailure::Wrong(format!("a listing has the name {listed:?}")))?;
                 found.insert(number, self.board.learn(attributes));
             }
-            Ok((Outcome::Names(found.clone()), found))
+            Ok((TreeOutcome::Names(found.clone()), found))
         };
-        self.recorded(Call::List(tag), None, listed).await
+        self.recorded(NamesCall::List(tag), None, listed).await
     }
 
     /// Makes a file or a directory; returns its tag, its identity, and the open file.
@@ -238,33 +238,34 @@ impl Program {
         &self,
         place: (Tag, u8),
         directory: FileId,
-        making: Making,
+        making: CreateKind,
     ) -> Option<(Tag, FileId, Option<OpenFile>)> {
         let tag = self.board.tags.fetch_add(1, Ordering::Relaxed);
         let mode = 0o600 + (tag as u32 % 64);
-        let is_directory = making == Making::Directory;
+        let is_directory = making == CreateKind::Directory;
         let kind = if is_directory { libc::S_IFDIR } else { libc::S_IFREG };
-        let new = New { mode: kind | mode, owner: tag as u32, ..New::default() };
+        let new = NewInode { mode: kind | mode, owner: tag as u32, ..NewInode::default() };
         let made = async {
-            let (made, open) = self.mount.calls().make(directory, &name(place.1), new, making == Making::Open).await?;
+            let (made, open) =
+                self.mount.calls().make(directory, &name(place.1), new, making == CreateKind::Open).await?;
             self.board.learn(&made);
-            Ok((Outcome::Done, (tag, made.id(), open)))
+            Ok((TreeOutcome::Done, (tag, made.id(), open)))
         };
-        self.recorded(Call::Make { place, tag, mode, is_directory }, None, made).await
+        self.recorded(NamesCall::Make { place, tag, mode, is_directory }, None, made).await
     }
 
     async fn make(&mut self) {
         let (place, directory) = self.place();
         let making = match self.random.below(10) {
-            0..2 => Making::Directory,
-            2..4 => Making::Closed,
-            _ => Making::Open,
+            0..2 => CreateKind::Directory,
+            2..4 => CreateKind::Closed,
+            _ => CreateKind::Open,
         };
         self.make_and_use(place, directory, making).await;
     }
 
     /// Makes a file, and may write to it, leave it open and look at it.
-    pub async fn make_and_use(&mut self, place: (Tag, u8), directory: FileId, making: Making) {
+    pub async fn make_and_use(&mut self, place: (Tag, u8), directory: FileId, making: CreateKind) {
         let Some((tag, file, open)) = self.make_at(place, directory, making).await else { return };
         let Some(open) = open else { return };
         if self.random.chance(40) {
@@ -289,9 +290,9 @@ impl Program {
     pub async fn unlink_at(&self, place: (Tag, u8), directory: FileId, is_directory: bool) {
         let removed = async {
             self.mount.calls().unlink(directory, &name(place.1), is_directory).await?;
-            Ok((Outcome::Done, ()))
+            Ok((TreeOutcome::Done, ()))
         };
-        self.recorded(Call::Unlink { place, is_directory }, None, removed).await;
+        self.recorded(NamesCall::Unlink { place, is_directory }, None, removed).await;
     }
 
     async fn link(&mut self) {
@@ -304,9 +305,9 @@ impl Program {
         let Some((tag, file)) = self.file() else { return };
         let linked = async {
             self.mount.calls().link(file, directory, &name(place.1)).await?;
-            Ok((Outcome::Done, ()))
+            Ok((TreeOutcome::Done, ()))
         };
-        self.recorded(Call::Link(tag, place), None, linked).await;
+        self.recorded(NamesCall::Link(tag, place), None, linked).await;
     }
 
     async fn rename(&mut self) {
@@ -334,9 +335,9 @@ impl Program {
     ) {
         let renamed = async {
             self.mount.calls().rename((of, &name(from.1)), (new_of, &name(to.1)), flags).await?;
-            Ok((Outcome::Done, ()))
+            Ok((TreeOutcome::Done, ()))
         };
-        self.recorded(Call::Rename { from, to, flags }, commits, renamed).await;
+        self.recorded(NamesCall::Rename { from, to, flags }, commits, renamed).await;
     }
 
     async fn set_mode(&mut self) {
@@ -344,10 +345,10 @@ impl Program {
         let Some((tag, file)) = found else { return };
         let mode = self.random.below(0o1000) as u32;
         let set = async {
-            self.mount.calls().set(file, Changes { mode: Some(mode), ..Changes::default() }).await?;
-            Ok((Outcome::Done, ()))
+            self.mount.calls().set(file, AttributeChanges { mode: Some(mode), ..AttributeChanges::default() }).await?;
+            Ok((TreeOutcome::Done, ()))
         };
-        self.recorded(Call::Mode(tag, mode), None, set).await;
+        self.recorded(NamesCall::Mode(tag, mode), None, set).await;
     }
 
     /// Uses a file that is open, or opens it.
@@ -359,7 +360,7 @@ impl Program {
             return Some((tag, open, true));
         }
         let (tag, file) = self.file()?;
-        let open = self.mount.calls().open(file, Opening::Both).await.ok()?;
+        let open = self.mount.calls().open(file, OpenAccess::Both).await.ok()?;
         Some((tag, open, false))
     }
 
@@ -377,8 +378,8 @@ impl Program {
     }
 
     async fn read_from(&self, tag: Tag, open: &OpenFile) {
-        let read = async { Ok((Outcome::Value(self.mount.calls().read(open).await.map_err(of_open)?), ())) };
-        self.recorded(Call::Read(tag), None, read).await;
+        let read = async { Ok((TreeOutcome::Value(self.mount.calls().read(open).await.map_err(of_open)?), ())) };
+        self.recorded(NamesCall::Read(tag), None, read).await;
     }
 
     async fn write(&mut self) {
@@ -391,27 +392,27 @@ impl Program {
         let value = self.board.values.fetch_add(1, Ordering::Relaxed);
         let written = async {
             self.mount.calls().write(open, value).await.map_err(of_open)?;
-            Ok((Outcome::Done, ()))
+            Ok((TreeOutcome::Done, ()))
         };
-        self.recorded(Call::Write(tag, value), None, written).await;
+        self.recorded(NamesCall::Write(tag, value), None, written).await;
     }
 
     async fn cut(&mut self) {
         let Some((tag, open, stays)) = self.handle().await else { return };
         let file = open.id();
         let cut = async {
-            let nothing = Changes { size: Some(0), ..Changes::default() };
+            let nothing = AttributeChanges { size: Some(0), ..AttributeChanges::default() };
             self.mount.calls().set(file, nothing).await.map_err(of_open)?;
-            Ok((Outcome::Done, ()))
+            Ok((TreeOutcome::Done, ()))
         };
-        self.recorded(Call::Cut(tag), None, cut).await;
+        self.recorded(NamesCall::Cut(tag), None, cut).await;
         self.put(tag, open, stays).await;
     }
 
     /// Makes changes of names durable, or these and the data of an open file.
     async fn sync(&mut self) {
         let (client, session) = self.mount.session();
-        let tick = self.board.history(History::tick);
+        let tick = self.board.history(NamesHistory::tick);
         let open = self.open.iter().find(|(_, (open, of))| *of == session && !open.is_over());
         let (file, synced) = match open {
             Some((tag, (open, _))) => (Some(*tag), open.sync().await),
@@ -427,7 +428,7 @@ impl Program {
         let (directory, id) = self.directory();
         let first = OWN_NAMES + 2 * self.number as u8;
         let (new, old) = ((directory, first), (directory, first + 1));
-        match self.make_at(old, id, Making::Open).await {
+        match self.make_at(old, id, CreateKind::Open).await {
             Some((_, _, Some(open))) => open.close().await,
             _ if matches!(self.mount.calls().look(id, &name(old.1)).await, Ok(Some(_))) => {}
             _ => return,
@@ -436,7 +437,7 @@ impl Program {
     }
 
     async fn replace(&self, new: (Tag, u8), old: (Tag, u8), directory: FileId) {
-        let Some((tag, _, Some(open))) = self.make_at(new, directory, Making::Open).await else { return };
+        let Some((tag, _, Some(open))) = self.make_at(new, directory, CreateKind::Open).await else { return };
         self.write_to(tag, &open).await;
         open.close().await;
         self.rename_to((new, directory), (old, directory), 0, Some(tag)).await;
@@ -446,13 +447,13 @@ impl Program {
     /// Makes the first directories.
     pub async fn make_first(self) {
         for number in 0..3 {
-            self.make_at((ROOT, number), ROOT_ID, Making::Directory).await;
+            self.make_at((ROOT, number), ROOT_ID, CreateKind::Directory).await;
         }
     }
 
     /// Makes a file, writes it, and reads it again.
     pub async fn use_it(&self) {
-        let Some((tag, _, Some(open))) = self.make_at((ROOT, OWN_NAMES), ROOT_ID, Making::Open).await else {
+        let Some((tag, _, Some(open))) = self.make_at((ROOT, OWN_NAMES), ROOT_ID, CreateKind::Open).await else {
             return self.board.history(|history| history.is_broken("no file can be made".to_owned()));
         };
         self.write_to(tag, &open).await;
@@ -476,7 +477,7 @@ impl Program {
         let files = lock(&self.board.files).clone();
         for (tag, file) in files.into_iter().filter(|_| is_everything) {
             self.stat_of(tag, file).await;
-            let Ok(open) = self.mount.calls().open(file, Opening::Read).await else { continue };
+            let Ok(open) = self.mount.calls().open(file, OpenAccess::Read).await else { continue };
             self.read_from(tag, &open).await;
             open.close().await;
         }

@@ -17,7 +17,7 @@ pub type Place = (Tag, u8);
 
 /// A file or a directory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Node {
+struct VolumeTreeNode {
     is_directory: bool,
     /// The directory above a directory.
     parent: Tag,
@@ -29,14 +29,14 @@ struct Node {
 
 /// All names and files.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Tree {
+pub struct ModelTree {
     names: BTreeMap<Place, Tag>,
-    nodes: BTreeMap<Tag, Node>,
+    nodes: BTreeMap<Tag, VolumeTreeNode>,
 }
 
 /// A call of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Call {
+pub enum NamesCall {
     /// Looks a name up.
     Look(Place),
     /// Lists a directory.
@@ -63,7 +63,7 @@ pub enum Call {
 
 /// What a program was told.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum TreeOutcome {
     /// The call was refused, with this error.
     Refused(i32),
     /// It is done.
@@ -80,72 +80,73 @@ pub enum Outcome {
 
 /// The effect of a call at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Effect {
+pub enum TreeEffect {
     /// It cannot have had its outcome.
     Impossible,
     /// It changed nothing.
     Seen,
     /// It changed the tree to this.
-    Changed(Box<Tree>),
+    Changed(Box<ModelTree>),
 }
 
-impl Call {
+impl NamesCall {
     /// Whether the call changes something if it succeeds.
     pub fn is_change(&self) -> bool {
-        !matches!(self, Call::Look(_) | Call::List(_) | Call::Stat(_) | Call::Read(_))
+        !matches!(self, NamesCall::Look(_) | NamesCall::List(_) | NamesCall::Stat(_) | NamesCall::Read(_))
     }
 
     /// Returns the tag of what the call makes.
     pub fn made(&self) -> Option<Tag> {
         match self {
-            Call::Make { tag, .. } => Some(*tag),
+            NamesCall::Make { tag, .. } => Some(*tag),
             _ => None,
         }
     }
 
     /// Whether the call changes contents, not names or attributes.
     pub fn is_of_data(&self) -> bool {
-        matches!(self, Call::Write(..))
+        matches!(self, NamesCall::Write(..))
     }
 }
 
-impl Default for Tree {
-    fn default() -> Tree {
-        let root = Node { is_directory: true, parent: ROOT, links: 2, mode: 0o755, value: 0 };
-        Tree { names: BTreeMap::new(), nodes: BTreeMap::from([(ROOT, root)]) }
+impl Default for ModelTree {
+    fn default() -> ModelTree {
+        let root = VolumeTreeNode { is_directory: true, parent: ROOT, links: 2, mode: 0o755, value: 0 };
+        ModelTree { names: BTreeMap::new(), nodes: BTreeMap::from([(ROOT, root)]) }
     }
 }
 
-impl Tree {
+impl ModelTree {
     /// Returns the effect of a call with this outcome; `None`: nobody knows the outcome.
-    pub fn effect(&self, call: &Call, outcome: Option<&Outcome>) -> Effect {
-        let is = |is: bool| if is { Effect::Seen } else { Effect::Impossible };
+    pub fn effect(&self, call: &NamesCall, outcome: Option<&TreeOutcome>) -> TreeEffect {
+        let is = |is: bool| if is { TreeEffect::Seen } else { TreeEffect::Impossible };
         match (call, outcome) {
-            (Call::Look(place), Some(Outcome::Found(found))) => is(self.names.get(place) == found.as_ref()),
-            (Call::List(directory), Some(Outcome::Names(names))) => is(self.names_of(*directory) == *names),
-            (Call::Look((directory, _)) | Call::List(directory), _) => is(!self.is_alive(*directory)),
-            (Call::Stat(file), Some(Outcome::Attributes { links, mode, size })) => {
-                let is_it = |node: &Node| {
+            (NamesCall::Look(place), Some(TreeOutcome::Found(found))) => is(self.names.get(place) == found.as_ref()),
+            (NamesCall::List(directory), Some(TreeOutcome::Names(names))) => is(self.names_of(*directory) == *names),
+            (NamesCall::Look((directory, _)) | NamesCall::List(directory), _) => is(!self.is_alive(*directory)),
+            (NamesCall::Stat(file), Some(TreeOutcome::Attributes { links, mode, size })) => {
+                let is_it = |node: &VolumeTreeNode| {
                     let is_written = if node.value == 0 { 0 } else { WRITTEN_BYTES };
                     (node.links, node.mode) == (*links, *mode) && (node.is_directory || is_written == *size)
                 };
                 is(self.nodes.get(file).is_some_and(is_it))
             }
-            (Call::Read(file), Some(Outcome::Value(value))) => {
+            (NamesCall::Read(file), Some(TreeOutcome::Value(value))) => {
                 is(self.nodes.get(file).is_some_and(|node| node.value == *value))
             }
-            (Call::Stat(file) | Call::Read(file), _) => is(!self.is_alive(*file)),
+            (NamesCall::Stat(file) | NamesCall::Read(file), _) => is(!self.is_alive(*file)),
             // What has lost its last name may be there as long as it is open.
-            (Call::Mode(file, _) | Call::Write(file, _) | Call::Cut(file), Some(Outcome::Refused(_))) => {
-                is(!self.is_alive(*file))
-            }
+            (
+                NamesCall::Mode(file, _) | NamesCall::Write(file, _) | NamesCall::Cut(file),
+                Some(TreeOutcome::Refused(_)),
+            ) => is(!self.is_alive(*file)),
             (call, outcome) => {
                 let mut after = self.clone();
                 match (after.change(call), outcome) {
-                    (Some(()), Some(Outcome::Done) | None) if after == *self => Effect::Seen,
-                    (Some(()), Some(Outcome::Done) | None) => Effect::Changed(Box::new(after)),
-                    (None, Some(Outcome::Refused(_))) => Effect::Seen,
-                    _ => Effect::Impossible,
+                    (Some(()), Some(TreeOutcome::Done) | None) if after == *self => TreeEffect::Seen,
+                    (Some(()), Some(TreeOutcome::Done) | None) => TreeEffect::Changed(Box::new(after)),
+                    (None, Some(TreeOutcome::Refused(_))) => TreeEffect::Seen,
+                    _ => TreeEffect::Impossible,
                 }
             }
         }
@@ -194,18 +195,19 @@ impl Tree {
     }
 
     /// Makes a change; `None`: it is refused.
-    fn change(&mut self, call: &Call) -> Option<()> {
+    fn change(&mut self, call: &NamesCall) -> Option<()> {
         match call {
-            Call::Make { place, tag, mode, is_directory } => {
+            NamesCall::Make { place, tag, mode, is_directory } => {
                 if !self.is_alive(place.0) || self.names.contains_key(place) {
                     return None;
                 }
                 let links = if *is_directory { 2 } else { 1 };
-                let made = Node { is_directory: *is_directory, parent: place.0, links, mode: *mode, value: 0 };
+                let made =
+                    VolumeTreeNode { is_directory: *is_directory, parent: place.0, links, mode: *mode, value: 0 };
                 self.nodes.insert(*tag, made);
                 self.add(*place, *tag);
             }
-            Call::Unlink { place, is_directory } => {
+            NamesCall::Unlink { place, is_directory } => {
                 let file = *self.names.get(place)?;
                 if self.is_directory(file) != *is_directory || *is_directory && !self.names_of(file).is_empty() {
                     return None;
@@ -213,7 +215,7 @@ impl Tree {
                 self.remove(*place, file);
                 self.lose_link(file);
             }
-            Call::Link(file, place) => {
+            NamesCall::Link(file, place) => {
                 let is_possible = self.is_alive(*file) && !self.is_directory(*file) && self.is_alive(place.0);
                 if !is_possible || self.names.contains_key(place) {
                     return None;
@@ -221,11 +223,11 @@ impl Tree {
                 self.nodes.entry(*file).and_modify(|node| node.links += 1);
                 self.add(*place, *file);
             }
-            Call::Rename { from, to, flags } => self.rename(*from, *to, *flags)?,
-            Call::Mode(file, mode) => self.nodes.get_mut(file)?.mode = *mode,
-            Call::Write(file, value) => self.nodes.get_mut(file)?.value = *value,
-            Call::Cut(file) => self.nodes.get_mut(file)?.value = 0,
-            Call::Look(_) | Call::List(_) | Call::Stat(_) | Call::Read(_) => {}
+            NamesCall::Rename { from, to, flags } => self.rename(*from, *to, *flags)?,
+            NamesCall::Mode(file, mode) => self.nodes.get_mut(file)?.mode = *mode,
+            NamesCall::Write(file, value) => self.nodes.get_mut(file)?.value = *value,
+            NamesCall::Cut(file) => self.nodes.get_mut(file)?.value = 0,
+            NamesCall::Look(_) | NamesCall::List(_) | NamesCall::Stat(_) | NamesCall::Read(_) => {}
         }
         Some(())
     }
@@ -276,37 +278,37 @@ impl Tree {
 mod tests {
     use super::*;
 
-    fn after(tree: &Tree, call: Call) -> Tree {
-        match tree.effect(&call, Some(&Outcome::Done)) {
-            Effect::Changed(tree) => *tree,
+    fn after(tree: &ModelTree, call: NamesCall) -> ModelTree {
+        match tree.effect(&call, Some(&TreeOutcome::Done)) {
+            TreeEffect::Changed(tree) => *tree,
             other => panic!("{call:?}: {other:?}"),
         }
     }
 
     #[test]
     fn directories_never_go_below_themselves() {
-        let make = |place, tag| Call::Make { place, tag, mode: 0, is_directory: true };
-        let tree = after(&Tree::default(), make((ROOT, 1), 1));
+        let make = |place, tag| NamesCall::Make { place, tag, mode: 0, is_directory: true };
+        let tree = after(&ModelTree::default(), make((ROOT, 1), 1));
         let tree = after(&tree, make((ROOT, 2), 2));
-        let tree = after(&tree, Call::Rename { from: (ROOT, 2), to: (1, 2), flags: 0 });
-        let back = Call::Rename { from: (ROOT, 1), to: (2, 1), flags: 0 };
-        assert_eq!(tree.effect(&back, Some(&Outcome::Refused(libc::EINVAL))), Effect::Seen);
-        assert_eq!(tree.effect(&back, Some(&Outcome::Done)), Effect::Impossible);
-        let stat = |links| Outcome::Attributes { links, mode: 0o755, size: 0 };
-        assert_eq!(tree.effect(&Call::Stat(ROOT), Some(&stat(3))), Effect::Seen);
-        assert_eq!(tree.effect(&Call::Stat(ROOT), Some(&stat(4))), Effect::Impossible);
+        let tree = after(&tree, NamesCall::Rename { from: (ROOT, 2), to: (1, 2), flags: 0 });
+        let back = NamesCall::Rename { from: (ROOT, 1), to: (2, 1), flags: 0 };
+        assert_eq!(tree.effect(&back, Some(&TreeOutcome::Refused(libc::EINVAL))), TreeEffect::Seen);
+        assert_eq!(tree.effect(&back, Some(&TreeOutcome::Done)), TreeEffect::Impossible);
+        let stat = |links| TreeOutcome::Attributes { links, mode: 0o755, size: 0 };
+        assert_eq!(tree.effect(&NamesCall::Stat(ROOT), Some(&stat(3))), TreeEffect::Seen);
+        assert_eq!(tree.effect(&NamesCall::Stat(ROOT), Some(&stat(4))), TreeEffect::Impossible);
     }
 
     #[test]
     fn replaced_files_lose_a_link() {
-        let make = |name, tag| Call::Make { place: (ROOT, name), tag, mode: 0o600, is_directory: false };
-        let tree = after(&after(&Tree::default(), make(1, 1)), make(2, 2));
-        let tree = after(&tree, Call::Rename { from: (ROOT, 1), to: (ROOT, 2), flags: 0 });
-        assert_eq!(tree.effect(&Call::Look((ROOT, 2)), Some(&Outcome::Found(Some(1)))), Effect::Seen);
-        assert_eq!(tree.effect(&Call::Stat(2), Some(&Outcome::Refused(libc::ESTALE))), Effect::Seen);
-        assert_eq!(tree.effect(&Call::Stat(1), Some(&Outcome::Refused(libc::ESTALE))), Effect::Impossible);
-        let same = after(&tree, Call::Link(1, (ROOT, 5)));
-        let renamed = Call::Rename { from: (ROOT, 5), to: (ROOT, 2), flags: 0 };
-        assert_eq!(same.effect(&renamed, Some(&Outcome::Done)), Effect::Seen, "two names of one file");
+        let make = |name, tag| NamesCall::Make { place: (ROOT, name), tag, mode: 0o600, is_directory: false };
+        let tree = after(&after(&ModelTree::default(), make(1, 1)), make(2, 2));
+        let tree = after(&tree, NamesCall::Rename { from: (ROOT, 1), to: (ROOT, 2), flags: 0 });
+        assert_eq!(tree.effect(&NamesCall::Look((ROOT, 2)), Some(&TreeOutcome::Found(Some(1)))), TreeEffect::Seen);
+        assert_eq!(tree.effect(&NamesCall::Stat(2), Some(&TreeOutcome::Refused(libc::ESTALE))), TreeEffect::Seen);
+        assert_eq!(tree.effect(&NamesCall::Stat(1), Some(&TreeOutcome::Refused(libc::ESTALE))), TreeEffect::Impossible);
+        let same = after(&tree, NamesCall::Link(1, (ROOT, 5)));
+        let renamed = NamesCall::Rename { from: (ROOT, 5), to: (ROOT, 2), flags: 0 };
+        assert_eq!(same.effect(&renamed, Some(&TreeOutcome::Done)), TreeEffect::Seen, "two names of one file");
     }
 }

@@ -9,22 +9,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nectary_block::{Recorder, SharedDevice};
-use nectary_volume::client::{Address, Client, ClientOptions};
+use nectary_volume::client::{ClientOptions, ServerAddress, VolumeClient};
 use nectary_volume::journal::read;
 use nectary_volume::metadata;
-use nectary_volume::server::{Server, ServerOptions};
+use nectary_volume::server::{MetadataServer, ServerOptions};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{sleep, timeout};
 
-use super::board::Board;
-use super::coverage::{Coverage, Event};
-use super::kernel::{Kernel, Notified};
-use super::mount::Mount;
-use super::network::Network;
-use super::program::{Program, unstored};
-use crate::late::{Delays, Late, Owned, UnderWay};
-use crate::random::Random;
-use crate::switch::{Off, Switch};
+use super::board::NamesBoard;
+use super::coverage::{RequiredEvent, VolumeNamesCoverage};
+use super::kernel::{KernelModel, NotifiedKernel};
+use super::mount::SimulatedMount;
+use super::network::FrameNetwork;
+use super::program::{NamesProgram, unstored};
+use crate::late::{DetachedFilter, LateFilter, OperationDelays, UnderWay};
+use crate::random::SimulationRandom;
+use crate::switch::{SwitchFilter, SwitchHandle};
 use crate::volume_clients::world::VOLUME;
 
 /// The number of hosts.
@@ -45,17 +45,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A process's path to the disk.
-struct Way {
+struct NamesDiskPath {
     device: SharedDevice,
-    off: Off,
+    off: SwitchHandle,
     under_way: UnderWay,
 }
 
 /// A host.
-struct Host {
-    mount: Arc<Mount>,
-    network: Arc<Network>,
-    way: Way,
+struct ProgramHost {
+    mount: Arc<SimulatedMount>,
+    network: Arc<FrameNetwork>,
+    way: NamesDiskPath,
     tasks: Vec<AbortHandle>,
     programs: Vec<JoinHandle<()>>,
     /// Whether its session may be ended.
@@ -63,25 +63,30 @@ struct Host {
 }
 
 /// A run.
-pub struct World {
-    board: Arc<Board>,
+pub struct VolumeNamesWorld {
+    board: Arc<NamesBoard>,
     /// Whether hosts make and remove names themselves.
     are_names_local: bool,
     disk: SharedDevice,
     recorder: Option<Recorder>,
-    server: Mutex<Option<(Server, Way)>>,
+    server: Mutex<Option<(MetadataServer, NamesDiskPath)>>,
     /// The path of the present server's socket.
     at: Arc<Mutex<PathBuf>>,
     seeds: AtomicU64,
     programs: AtomicU64,
-    hosts: Mutex<Vec<Option<Host>>>,
-    pub coverage: Mutex<Coverage>,
+    hosts: Mutex<Vec<Option<ProgramHost>>>,
+    pub coverage: Mutex<VolumeNamesCoverage>,
 }
 
-impl World {
+impl VolumeNamesWorld {
     /// Makes the world of a seed, on a disk whose writes are recorded or not.
-    pub fn new(seed: u64, disk: SharedDevice, board: Arc<Board>, recorder: Option<Recorder>) -> Arc<World> {
-        Arc::new(World {
+    pub fn new(
+        seed: u64,
+        disk: SharedDevice,
+        board: Arc<NamesBoard>,
+        recorder: Option<Recorder>,
+    ) -> Arc<VolumeNamesWorld> {
+        Arc::new(VolumeNamesWorld {
             are_names_local: board.are_names_local,
             board,
             disk,
@@ -98,31 +103,31 @@ impl World {
     /// Runs everything to its end.
     ///
     /// *Errors*: what went wrong.
-    pub async fn run(self: &Arc<World>, seed: u64) -> Result<(), String> {
-        let done = timeout(LIMIT, self.live(&mut Random::new(seed))).await;
+    pub async fn run(self: &Arc<VolumeNamesWorld>, seed: u64) -> Result<(), String> {
+        let done = timeout(LIMIT, self.live(&mut SimulationRandom::new(seed))).await;
         done.unwrap_or_else(|_| Err(format!("it does not end within {LIMIT:?}")))
     }
 
     /// Looks at everything that a crash has left, and uses it.
     ///
     /// *Errors*: what went wrong.
-    pub async fn use_after_crash(self: &Arc<World>) -> Result<(), String> {
+    pub async fn use_after_crash(self: &Arc<VolumeNamesWorld>) -> Result<(), String> {
         let used = timeout(LIMIT, self.use_it()).await;
         used.unwrap_or_else(|_| Err(format!("its use does not end within {LIMIT:?}")))
     }
 
-    async fn use_it(self: &Arc<World>) -> Result<(), String> {
+    async fn use_it(self: &Arc<VolumeNamesWorld>) -> Result<(), String> {
         self.serve().await?;
         self.start_host(0).await?;
         self.look_at_all().await;
         let mount = lock(&self.hosts)[0].as_ref().map(|host| host.mount.clone());
         if let Some(mount) = mount {
-            Program::new(self.board.clone(), mount, 0, self.seed()).use_it().await;
+            NamesProgram::new(self.board.clone(), mount, 0, self.seed()).use_it().await;
         }
         self.finish().await
     }
 
-    fn met(&self, event: Event) {
+    fn met(&self, event: RequiredEvent) {
         lock(&self.coverage).met(event);
     }
 
@@ -131,26 +136,27 @@ impl World {
         self.seeds.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn way(&self) -> Way {
-        let (under_way, off) = (UnderWay::default(), Off::default());
-        let late = Late::by(self.disk.clone(), Delays::short(self.seed()), &under_way);
+    fn way(&self) -> NamesDiskPath {
+        let (under_way, off) = (UnderWay::default(), SwitchHandle::default());
+        let late = LateFilter::by(self.disk.clone(), OperationDelays::short(self.seed()), &under_way);
         let late: SharedDevice = Arc::new(late);
         let recorded = self.recorder.as_ref().map_or(late.clone(), |recorder| recorder.wrap(late));
-        let owned = Arc::new(Owned::new(recorded, &under_way));
-        Way { device: Arc::new(Switch::new(owned, &off)), off, under_way }
+        let owned = Arc::new(DetachedFilter::new(recorded, &under_way));
+        NamesDiskPath { device: Arc::new(SwitchFilter::new(owned, &off)), off, under_way }
     }
 
     async fn serve(&self) -> Result<(), String> {
         let (way, socket) = (self.way(), PathBuf::from(format!("server-{}", self.seed())));
         let options = ServerOptions {
-            listen: vec![Address::Unix(socket.clone())],
+            listen: vec![ServerAddress::Unix(socket.clone())],
             tls: None,
             number: 0,
             host: "server".to_owned(),
             previous_gone: true,
             said_gone: Vec::new(),
         };
-        let server = Server::start(way.device.clone(), options).await.map_err(|error| format!("a server: {error}"))?;
+        let server =
+            MetadataServer::start(way.device.clone(), options).await.map_err(|error| format!("a server: {error}"))?;
         self.board.tell(|| "a server begins".to_owned());
         *lock(&self.at) = socket;
         *lock(&self.server) = Some((server, way));
@@ -178,7 +184,7 @@ impl World {
     }
 
     fn options(&self, host: usize, path: PathBuf) -> ClientOptions {
-        let servers = vec![Address::Unix(path)];
+        let servers = vec![ServerAddress::Unix(path)];
         let host = format!("host{host}");
         ClientOptions {
             servers,
@@ -192,13 +198,15 @@ impl World {
     }
 
     /// Starts a host.
-    async fn start_host(self: &Arc<World>, host: usize) -> Result<(), String> {
+    async fn start_host(self: &Arc<VolumeNamesWorld>, host: usize) -> Result<(), String> {
         let (way, near) = (self.way(), PathBuf::from(format!("host{host}-{}", self.seed())));
-        let (network, accepting) = Network::start(self.seed(), near.clone(), self.at.clone());
-        let kernel = Kernel::new(self.seed());
+        let (network, accepting) = FrameNetwork::start(self.seed(), near.clone(), self.at.clone());
+        let kernel = KernelModel::new(self.seed());
         let options = self.options(host, near);
         let client = loop {
-            match Client::connect(way.device.clone(), options.clone(), Arc::new(Notified(kernel.clone()))).await {
+            match VolumeClient::connect(way.device.clone(), options.clone(), Arc::new(NotifiedKernel(kernel.clone())))
+                .await
+            {
                 Ok(client) => break client,
                 Err(error) if error.is_end() => return Err(format!("a session does not begin: {error}")),
                 Err(_) => sleep(Duration::from_millis(100)).await,
@@ -206,21 +214,21 @@ impl World {
         };
         let session = self.board.history(|history| history.session());
         self.board.tell(|| format!("host {host} begins session {session}"));
-        let mount = Arc::new(Mount::new(kernel, client, session));
+        let mount = Arc::new(SimulatedMount::new(kernel, client, session));
         let is_excused = Arc::new(Mutex::new(false));
         let keeper =
             tokio::spawn(self.clone().keep(host, mount.clone(), (way.device.clone(), options), is_excused.clone()));
         let tasks = vec![accepting.abort_handle(), keeper.abort_handle()];
-        let started = Host { mount, network, way, tasks, programs: Vec::new(), is_excused };
+        let started = ProgramHost { mount, network, way, tasks, programs: Vec::new(), is_excused };
         lock(&self.hosts)[host] = Some(started);
         Ok(())
     }
 
     /// Begins the next session of a mount whenever one was ended.
     async fn keep(
-        self: Arc<World>,
+        self: Arc<VolumeNamesWorld>,
         host: usize,
-        mount: Arc<Mount>,
+        mount: Arc<SimulatedMount>,
         (device, options): (SharedDevice, ClientOptions),
         is_excused: Arc<Mutex<bool>>,
     ) {
@@ -237,12 +245,12 @@ impl World {
                     history.is_broken(format!("session {session} of host {host} was ended: {reason}"));
                 }
             });
-            self.met(Event::SessionEnded);
+            self.met(RequiredEvent::SessionEnded);
             client.stop();
             client.drop_pages().await;
             let next = loop {
-                let kernel = Arc::new(Notified(mount.kernel.clone()));
-                match Client::connect(device.clone(), options.clone(), kernel).await {
+                let kernel = Arc::new(NotifiedKernel(mount.kernel.clone()));
+                match VolumeClient::connect(device.clone(), options.clone(), kernel).await {
                     Ok(client) => break client,
                     Err(_) => sleep(Duration::from_millis(100)).await,
                 }
@@ -258,7 +266,7 @@ impl World {
         let Some(started) = &mut hosts[host] else { return };
         for _ in 0..PROGRAMS {
             let number = self.programs.fetch_add(1, Ordering::Relaxed);
-            let program = Program::new(self.board.clone(), started.mount.clone(), number, self.seed());
+            let program = NamesProgram::new(self.board.clone(), started.mount.clone(), number, self.seed());
             let running = match self.are_names_local {
                 true => tokio::spawn(program.run_at_home(calls)),
                 false => tokio::spawn(program.run(calls)),
@@ -268,7 +276,7 @@ impl World {
     }
 
     /// Notes how many operations a session has done itself.
-    fn note_local(&self, client: &Client) {
+    fn note_local(&self, client: &VolumeClient) {
         lock(&self.coverage).add_local(client.figures().local);
     }
 
@@ -288,7 +296,7 @@ impl World {
         lost.way.under_way.settle(Some(self.seed())).await;
     }
 
-    async fn live(self: &Arc<World>, random: &mut Random) -> Result<(), String> {
+    async fn live(self: &Arc<VolumeNamesWorld>, random: &mut SimulationRandom) -> Result<(), String> {
         self.serve().await?;
         for host in 0..HOSTS {
             self.start_host(host).await?;
@@ -316,36 +324,40 @@ impl World {
         let mount = lock(&self.hosts)[0].as_ref().map(|host| host.mount.clone());
         if let Some(mount) = mount {
             let number = self.programs.fetch_add(1, Ordering::Relaxed);
-            Program::new(self.board.clone(), mount, number, self.seed()).make_first().await;
+            NamesProgram::new(self.board.clone(), mount, number, self.seed()).make_first().await;
         }
     }
 
-    async fn lose_something(self: &Arc<World>, random: &mut Random, calls: u64) -> Result<(), String> {
+    async fn lose_something(
+        self: &Arc<VolumeNamesWorld>,
+        random: &mut SimulationRandom,
+        calls: u64,
+    ) -> Result<(), String> {
         let host = random.below(HOSTS as u64) as usize;
         let is_all_lost = random.chance(50);
         let of_host = lock(&self.hosts)[host].as_ref().map(|host| (host.network.clone(), host.mount.clone()));
         let Some((network, mount)) = of_host else { return Ok(()) };
         match random.below(10) {
             0..3 => {
-                self.met(Event::ServerLost);
+                self.met(RequiredEvent::ServerLost);
                 self.lose_server().await;
                 sleep(Duration::from_millis(random.below(400))).await;
                 self.serve().await?;
             }
             3 => {
-                self.met(Event::ServerStopped);
+                self.met(RequiredEvent::ServerStopped);
                 self.stop_server().await?;
                 self.serve().await?;
             }
             4 => {
-                self.met(Event::HostLost);
+                self.met(RequiredEvent::HostLost);
                 self.kill(host, is_all_lost).await;
                 sleep(Duration::from_millis(random.below(3000))).await;
                 self.start_host(host).await?;
                 self.start_programs(host, calls / 2);
             }
             5..8 => {
-                self.met(Event::BothLost);
+                self.met(RequiredEvent::BothLost);
                 match random.chance(50) {
                     true => {
                         self.kill(host, is_all_lost).await;
@@ -364,7 +376,7 @@ impl World {
             }
             8 => {
                 let is_long = random.chance(50);
-                self.met(if is_long { Event::LongCut } else { Event::ShortCut });
+                self.met(if is_long { RequiredEvent::LongCut } else { RequiredEvent::ShortCut });
                 let cut_ms = if is_long { 5000 + random.below(8000) } else { random.below(CUT_MS_MAX) };
                 if is_long {
                     self.excuse(host);
@@ -380,7 +392,7 @@ impl World {
                 self.board.history(|history| history.cut(session, true));
                 network.cut(true);
                 if random.chance(30) {
-                    self.met(Event::ServerLost);
+                    self.met(RequiredEvent::ServerLost);
                     self.lose_server().await;
                     self.serve().await?;
                 }
@@ -389,7 +401,7 @@ impl World {
                 network.cut(false);
             }
             _ => {
-                self.met(Event::ConnectionLost);
+                self.met(RequiredEvent::ConnectionLost);
                 network.break_all(is_all_lost);
             }
         }
@@ -414,14 +426,15 @@ impl World {
 
     /// Every host looks at everything, under a living session.
     async fn look_at_all(&self) {
-        let mounts: Vec<Arc<Mount>> = lock(&self.hosts).iter().flatten().map(|host| host.mount.clone()).collect();
+        let mounts: Vec<Arc<SimulatedMount>> =
+            lock(&self.hosts).iter().flatten().map(|host| host.mount.clone()).collect();
         let mut looking = Vec::new();
         for mount in mounts {
             while mount.session().0.is_over() {
                 sleep(Duration::from_millis(100)).await;
             }
             let number = self.programs.fetch_add(1, Ordering::Relaxed);
-            let program = Program::new(self.board.clone(), mount, number, self.seed());
+            let program = NamesProgram::new(self.board.clone(), mount, number, self.seed());
             let is_first = looking.is_empty();
             looking.push(tokio::spawn(async move { program.look_at_all(is_first).await }));
         }
@@ -432,7 +445,7 @@ impl World {
 
     /// Ends all sessions and the server, and checks the records.
     async fn finish(&self) -> Result<(), String> {
-        let hosts: Vec<Host> = lock(&self.hosts).iter_mut().filter_map(Option::take).collect();
+        let hosts: Vec<ProgramHost> = lock(&self.hosts).iter_mut().filter_map(Option::take).collect();
         for host in hosts {
             let kernel = &host.mount.kernel;
             lock(&self.coverage).add(kernel.hits.load(Ordering::Relaxed), kernel.forgotten.load(Ordering::Relaxed));

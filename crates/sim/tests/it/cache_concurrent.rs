@@ -9,8 +9,9 @@ fn seed() -> u64 {
     seed_or(1_000_000)
 }
 
+/// The checker also catches each planted bug.
 #[test]
-fn clients_of_a_cached_device_see_what_a_device_could_have_said_that_does_one_thing_at_a_time() {
+fn concurrent_cache_clients_are_linearizable() {
     let _alone = alone();
     let report = run_many(seed(), 600, |_| true);
     println!("seed {}: {report:?}", seed());

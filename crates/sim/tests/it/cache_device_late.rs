@@ -4,24 +4,25 @@ use std::sync::Arc;
 
 use nectary_block::conformance::{check_durability, check_seeded};
 use nectary_block::{MemoryDevice, SharedDevice};
-use nectary_buffer::{CacheDevice, Mode, Options};
-use nectary_sim::disk::{Disk, DiskOptions};
-use nectary_sim::late::{Late, Owned, UnderWay, in_virtual_time};
+use nectary_buffer::{CacheDevice, CacheOptions, WriteMode};
+use nectary_sim::disk::{DiskOptions, SimulatedDisk};
+use nectary_sim::late::{DetachedFilter, LateFilter, UnderWay, in_virtual_time};
 
 use crate::support::unplanted;
 
-fn cached(below: SharedDevice, mode: Mode, seed: u64) -> SharedDevice {
+fn cached(below: SharedDevice, mode: WriteMode, seed: u64) -> SharedDevice {
     let under_way = UnderWay::default();
-    let late: SharedDevice = Arc::new(Late::new(below, seed, &under_way));
-    let owned: SharedDevice = Arc::new(Owned::new(late, &under_way));
-    let options = Options { memory_bytes: 6 << 20, policy: "lru".to_owned(), mode, ..Options::default() };
+    let late: SharedDevice = Arc::new(LateFilter::new(below, seed, &under_way));
+    let owned: SharedDevice = Arc::new(DetachedFilter::new(late, &under_way));
+    let options = CacheOptions { memory_bytes: 6 << 20, policy: "lru".to_owned(), mode, ..CacheOptions::default() };
     Arc::new(CacheDevice::new(owned, options, false).expect("a cache is made"))
 }
 
+/// The device below completes operations in any order.
 #[test]
-fn cached_device_over_one_that_completes_in_any_order_keeps_the_contract() {
+fn cache_on_late_device_conforms() {
     let _unplanted = unplanted();
-    for mode in [Mode::WriteThrough, Mode::WriteBack] {
+    for mode in [WriteMode::WriteThrough, WriteMode::WriteBack] {
         for seed in 1..4 {
             let make = |bytes| async move { cached(Arc::new(MemoryDevice::new(bytes)), mode, seed) };
             let clauses = in_virtual_time(check_seeded(make, seed));
@@ -30,16 +31,17 @@ fn cached_device_over_one_that_completes_in_any_order_keeps_the_contract() {
     }
 }
 
+/// The power is lost below a cache, on a disk that loses unflushed writes.
 #[test]
-fn what_was_flushed_survives_a_loss_of_power_below_a_cache() {
+fn flushed_data_survives_power_loss() {
     let _unplanted = unplanted();
-    for mode in [Mode::WriteThrough, Mode::WriteBack] {
+    for mode in [WriteMode::WriteThrough, WriteMode::WriteBack] {
         for seed in 1..20 {
-            let disks: std::cell::RefCell<Option<Arc<Disk>>> = std::cell::RefCell::default();
+            let disks: std::cell::RefCell<Option<Arc<SimulatedDisk>>> = std::cell::RefCell::default();
             let disks = &disks;
             let make = |bytes| async move {
                 let options = DiskOptions { seed, delays: true, lost_percent: 60, ..DiskOptions::default() };
-                let disk = Disk::new(bytes, options);
+                let disk = SimulatedDisk::new(bytes, options);
                 *disks.borrow_mut() = Some(disk.clone());
                 cached(disk, mode, seed)
             };

@@ -2,12 +2,12 @@
 
 use std::sync::{Arc, Mutex};
 
-use nectary_block::{Buffer, Context, MemoryDevice, Stream, WriteFlags};
-use nectary_buffer::{BufferCache, DeviceSource, Mode, Options};
-use nectary_cache::detect::{PeriodReport, Verdict};
+use nectary_block::{AccessStream, Buffer, IoContext, MemoryDevice, WriteFlags};
+use nectary_buffer::{BufferCache, CacheOptions, DeviceSource, WriteMode};
+use nectary_cache::detect::{PatternVerdict, PeriodReport};
 use nectary_sim::late::in_virtual_time;
-use nectary_sim::random::Random;
-use nectary_trace::simulate::{Workload, misses, policies};
+use nectary_sim::random::SimulationRandom;
+use nectary_trace::simulate::{TraceWorkload, misses, policies};
 
 use crate::support::unplanted;
 
@@ -18,7 +18,7 @@ type Periods = Arc<Mutex<Vec<(u32, PeriodReport)>>>;
 
 /// Makes the references of several programs at once: of a loop, of a scan, to a few hot blocks, and to random blocks.
 async fn programs(cache: &BufferCache, file: nectary_buffer::FileId, seed: u64) {
-    let mut random = Random::new(seed);
+    let mut random = SimulationRandom::new(seed);
     let (mut at_loop, mut at_scan) = (0, 0);
     for _ in 0..40_000 {
         let (stream, block) = match random.below(10) {
@@ -33,7 +33,7 @@ async fn programs(cache: &BufferCache, file: nectary_buffer::FileId, seed: u64) 
             6..=8 => (3, 1000 + random.below(200) * random.below(200) / 200),
             _ => (4, random.below(BLOCKS)),
         };
-        let context = Context { stream: Stream(stream), deadline: None };
+        let context = IoContext { stream: AccessStream(stream), deadline: None };
         if random.chance(15) {
             let buffers = vec![Buffer::zeroed(8192)];
             cache.write(file, block * 8192, buffers, WriteFlags::default(), context).await.expect("it writes");
@@ -43,22 +43,24 @@ async fn programs(cache: &BufferCache, file: nectary_buffer::FileId, seed: u64) 
     }
 }
 
+/// Misses, the ledger and the verdicts of a live cache equal those of a replay of its references.
 #[test]
-fn live_misses_ledger_and_verdicts_are_those_of_a_replay() {
+fn live_cache_matches_replay() {
     let _unplanted = unplanted();
     for (policy, mode) in [
-        ("lru", Mode::WriteThrough),
-        ("s3fifo", Mode::WriteBack),
-        ("lirs", Mode::WriteBack),
-        ("dear", Mode::WriteThrough),
-        ("dear", Mode::WriteBack),
-        ("adaptive", Mode::WriteBack),
+        ("lru", WriteMode::WriteThrough),
+        ("s3fifo", WriteMode::WriteBack),
+        ("lirs", WriteMode::WriteBack),
+        ("dear", WriteMode::WriteThrough),
+        ("dear", WriteMode::WriteBack),
+        ("adaptive", WriteMode::WriteBack),
     ] {
         let references: Arc<Mutex<Vec<(u64, u32)>>> = Arc::default();
         let to = references.clone();
         let (stats, streams, capacity_lru) = in_virtual_time(async {
-            let options = Options { memory_bytes: 12 << 20, policy: policy.to_owned(), mode, ..Options::default() };
-            let of_lru = Options { policy: "lru".to_owned(), ..options.clone() };
+            let options =
+                CacheOptions { memory_bytes: 12 << 20, policy: policy.to_owned(), mode, ..CacheOptions::default() };
+            let of_lru = CacheOptions { policy: "lru".to_owned(), ..options.clone() };
             let of_lru = BufferCache::new(of_lru).expect("a cache is made");
             let cache = BufferCache::new(options).expect("a cache is made");
             let device = Arc::new(MemoryDevice::new(BLOCKS * 8192));
@@ -71,8 +73,8 @@ fn live_misses_ledger_and_verdicts_are_those_of_a_replay() {
         });
         let references = references.lock().expect("no test panicked");
         assert_eq!(references.len(), 40_000, "each call refers once");
-        let of = |&(id, stream): &(u64, u32)| (id, nectary_cache::Stream(stream));
-        let workload = Workload::new("recorded", references.iter().map(of));
+        let of = |&(id, stream): &(u64, u32)| (id, nectary_cache::StreamId(stream));
+        let workload = TraceWorkload::new("recorded", references.iter().map(of));
         let replayed =
             misses(&mut *policies::make(policy, stats.capacity_blocks, &workload).expect("known"), &workload);
         assert_eq!(stats.misses, replayed, "{policy}, {mode}");
@@ -84,7 +86,7 @@ fn live_misses_ledger_and_verdicts_are_those_of_a_replay() {
 }
 
 /// Compares the last verdict of each stream with that of a replay.
-fn verdicts(policy: &str, capacity: u64, workload: &Workload, streams: &[nectary_buffer::StreamStats]) {
+fn verdicts(policy: &str, capacity: u64, workload: &TraceWorkload, streams: &[nectary_buffer::StreamStats]) {
     let periods: Periods = Arc::default();
     let to = periods.clone();
     let sink = Box::new(move |event: nectary_cache::detect::PeriodEvent<'_>| {
@@ -100,6 +102,6 @@ fn verdicts(policy: &str, capacity: u64, workload: &Workload, streams: &[nectary
         assert_eq!(stats.verdict.map(|verdict| (verdict, stats.period)), expected, "{policy}: stream {stream}");
     }
     if policy == "dear" {
-        assert!(periods.iter().any(|(stream, report)| *stream == 1 && report.verdict == Verdict::Looping));
+        assert!(periods.iter().any(|(stream, report)| *stream == 1 && report.verdict == PatternVerdict::Looping));
     }
 }

@@ -1,6 +1,6 @@
 //! A sample of fleets under faults, and planted bugs; `sim-campaigns fleet` runs more.
 
-use nectary_sim::fleet::{Bug, replay_planted, run_many, run_planted};
+use nectary_sim::fleet::{FleetBug, replay_planted, run_many, run_planted};
 
 use crate::support::{seed_or, unplanted};
 
@@ -10,7 +10,7 @@ const RUNS: u64 = 2000;
 const PLANTED_RUNS_MAX: u64 = 4000;
 
 #[test]
-fn applied_purges_stay_purged_on_every_node() {
+fn applied_purges_hold_everywhere() {
     let _unplanted = unplanted();
     let seed = seed_or(1_000_000);
     let report = run_many(seed, RUNS, (0, 1), |_| true);
@@ -23,7 +23,7 @@ fn applied_purges_stay_purged_on_every_node() {
 fn planted_fleet_bugs_are_caught() {
     let _unplanted = unplanted();
     let seed = seed_or(1_000_000);
-    for bug in Bug::EVERY {
+    for bug in FleetBug::EVERY {
         let caught = run_planted(*bug, seed, PLANTED_RUNS_MAX);
         println!("planted: {}: {caught:?}", bug.name());
         let Some(caught) = caught else { panic!("{} survived", bug.name()) };

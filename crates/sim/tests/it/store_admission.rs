@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-use nectary_block::{Buffer, Context, Filter, IoFuture, MemoryDevice, SharedDevice, read};
+use nectary_block::{Buffer, Filter, IoContext, IoFuture, MemoryDevice, SharedDevice, read};
 use nectary_store::planted::{Bug, plant};
 use nectary_store::{AdmissionOptions, AdmitRule, CreateOptions, KeyRef, OpenOptions, Store};
 use tokio::sync::watch;
@@ -20,13 +20,13 @@ const AGAIN: u64 = 400;
 
 /// A filter that holds back the reads of all threads except the test's own until the gate is opened. These are the
 /// reads of the store's writer.
-struct Gate {
+struct ReadGateFilter {
     device: SharedDevice,
     passes: ThreadId,
     opened: watch::Receiver<bool>,
 }
 
-impl Filter for Gate {
+impl Filter for ReadGateFilter {
     fn inner(&self) -> &SharedDevice {
         &self.device
     }
@@ -35,7 +35,7 @@ impl Filter for Gate {
         format!("gate({})", self.device.spec())
     }
 
-    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: IoContext) -> IoFuture<Vec<Buffer>> {
         let device = Arc::clone(&self.device);
         let mut opened = (thread::current().id() != self.passes).then(|| self.opened.clone());
         Box::pin(async move {
@@ -84,18 +84,18 @@ async fn crashed() -> Vec<u8> {
 }
 
 /// Objects that were put under `second-request` while the index was loading.
-struct Outcome {
+struct AdmissionOutcome {
     /// Replaced objects that do not have the newest version after another crash.
     came_back: u64,
     /// New objects that are found after that crash: they were admitted because their shard was not loaded.
     new_admitted: u64,
 }
 
-async fn put_while_the_index_comes(image: Vec<u8>) -> Outcome {
+async fn put_while_the_index_comes(image: Vec<u8>) -> AdmissionOutcome {
     let device = Arc::new(MemoryDevice::from_image(image));
     let admission = AdmissionOptions { rule: AdmitRule::SecondRequest, ..AdmissionOptions::default() };
     let (opener, opened) = watch::channel(false);
-    let gate = Gate { device: device.clone(), passes: thread::current().id(), opened };
+    let gate = ReadGateFilter { device: device.clone(), passes: thread::current().id(), opened };
     let store = open(Arc::new(gate), admission).await;
     let again: Vec<u64> = (0..AGAIN).map(|place| place * (OBJECTS / AGAIN)).collect();
     for (place, number) in again.iter().enumerate() {
@@ -115,7 +115,7 @@ async fn put_while_the_index_comes(image: Vec<u8>) -> Outcome {
     store.sync().await.expect("it syncs");
     drop(store);
     let store = open(device, AdmissionOptions::default()).await;
-    let mut outcome = Outcome { came_back: 0, new_admitted: 0 };
+    let mut outcome = AdmissionOutcome { came_back: 0, new_admitted: 0 };
     for number in again {
         let found = get(&store, &format!("object/{number}")).await;
         outcome.came_back += u64::from(found != Some(format!("new {number}")));
@@ -124,15 +124,16 @@ async fn put_while_the_index_comes(image: Vec<u8>) -> Outcome {
     outcome
 }
 
+/// The version that such a put replaced does not come back.
 #[tokio::test]
-async fn what_is_put_while_the_index_comes_is_admitted_and_what_it_replaced_stays_away() {
+async fn put_during_index_load_admitted() {
     let _alone = alone();
     let image = crashed().await;
     plant(Some(Bug::UnadmittedLeavesOlder));
     let planted = put_while_the_index_comes(image.clone()).await;
     plant(None);
     assert!(planted.came_back > 0 && planted.new_admitted == 0, "a planted bug was not noticed");
-    let Outcome { came_back, new_admitted } = put_while_the_index_comes(image).await;
+    let AdmissionOutcome { came_back, new_admitted } = put_while_the_index_comes(image).await;
     println!("planted: {} came back; else {came_back}, and {new_admitted} new ones admitted", planted.came_back);
     assert_eq!(came_back, 0);
     assert!((AGAIN / 2..AGAIN).contains(&new_admitted), "{new_admitted} of {AGAIN} were admitted while it came");

@@ -11,7 +11,7 @@ fn seed() -> u64 {
 }
 
 #[test]
-fn many_clients_at_once_see_what_a_store_could_have_said_that_does_one_thing_at_a_time() {
+fn concurrent_store_clients_are_linearizable() {
     let _alone = alone();
     let report = run_many(seed(), 2000, |_| true);
     println!("seed {}: {report:?}", seed());

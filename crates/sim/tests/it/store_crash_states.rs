@@ -8,7 +8,7 @@ use nectary_store::planted::Bug;
 use crate::support::{alone, replay_of_another_process_says_the_same, seed_or, unplanted};
 
 #[tokio::test]
-async fn every_crash_state_keeps_what_was_promised() {
+async fn store_crash_states_keep_promises() {
     let _unplanted = unplanted();
     let seed = seed_or(42_000_000);
     let options = CrashRunOptions { seed, workloads: 25, states_per_workload: 60 };

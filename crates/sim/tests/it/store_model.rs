@@ -1,7 +1,7 @@
 //! A sample of the model run of the store; `store-model` runs a million operations.
 
 use nectary_sim::store::random_run::{RunOptions, run};
-use nectary_store::Background;
+use nectary_store::BackgroundRuntime;
 
 use crate::support::{seed_or, unplanted};
 
@@ -14,14 +14,15 @@ fn options(seed: u64, operations: u64) -> RunOptions {
         damage_per_restart: 4,
         store_bytes: 64 << 20,
         is_late: false,
-        background: Background::Threads,
+        background: BackgroundRuntime::Threads,
         stops_at_difference: false,
         plant_wrong_model: false,
     }
 }
 
+/// Records are damaged between restarts; only damaged objects may be missing.
 #[tokio::test]
-async fn store_answers_as_its_model_through_restarts_and_damage() {
+async fn store_matches_model_through_restarts() {
     let _unplanted = unplanted();
     let seed = seed_or(11);
     let report = run(options(seed, 100_000), |_| {}).await;
@@ -44,10 +45,11 @@ async fn store_answers_as_its_model_through_restarts_and_damage() {
     );
 }
 
+/// The operations of the device end late, and in any order.
 #[tokio::test(start_paused = true)]
-async fn store_answers_as_its_model_on_a_device_whose_operations_end_late_and_in_any_order() {
+async fn store_matches_model_on_late_device() {
     let _unplanted = unplanted();
-    let options = RunOptions { is_late: true, background: Background::Caller, ..options(12, 20_000) };
+    let options = RunOptions { is_late: true, background: BackgroundRuntime::Caller, ..options(12, 20_000) };
     let report = run(options, |_| {}).await;
     println!("{report:?}");
     assert!(report.differences.is_empty(), "{}", report.differences.join("\n"));

@@ -22,8 +22,9 @@ fn purge_of_a_waiting_object_holds() {
     }
 }
 
+/// A get between two shards of a loading index returns no replaced version.
 #[test]
-fn get_between_two_shards_takes_nothing_replaced() {
+fn get_between_shards_finds_current() {
     let _alone = alone();
     let seed = seed_or(45_000_000);
     let report = shard_run::run(seed, 8, |_| {});
@@ -39,7 +40,7 @@ fn get_between_two_shards_takes_nothing_replaced() {
 }
 
 #[test]
-fn device_with_faults_costs_what_is_stated() {
+fn device_faults_cost_documented_losses() {
     let _alone = alone();
     let seed = seed_or(46_000_000);
     let report = fault_run::run(seed, 60, |_| {});

@@ -3,7 +3,7 @@
 
 use nectary_sim::store::crash_run::{self, CrashRunOptions};
 use nectary_sim::store::directed::{self, SCENARIOS};
-use nectary_sim::store::random_run::{self, Plant};
+use nectary_sim::store::random_run::{self, RandomRunBug};
 use nectary_store::planted::Bug;
 
 use crate::support::{alone, replay_of_another_process_says_the_same, seed_or};
@@ -21,7 +21,7 @@ fn each_planted_bug_is_caught() {
         found.push(caught);
     }
     replay_of_another_process_says_the_same("store-crash-states", Bug::ALL[0].name(), &found[0]);
-    for plant in Plant::all() {
+    for plant in RandomRunBug::all() {
         let caught = random_run::run_planted(plant, 11, 4);
         println!("planted: {}: {caught:?}", plant.name());
         let Some(caught) = caught else { panic!("{} survived in a running store", plant.name()) };

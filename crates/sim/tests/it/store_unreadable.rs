@@ -1,6 +1,6 @@
 //! A sample of the blocks of a store that cannot be read; `store-unreadable` tries all of them.
 
-use nectary_sim::store::unreadable::{Amount, replay_planted, run};
+use nectary_sim::store::unreadable::{UnreadableRunPlan, replay_planted, run};
 use nectary_store::planted::Bug;
 
 use crate::support::{alone, seed_or};
@@ -9,7 +9,7 @@ use crate::support::{alone, seed_or};
 fn unreadable_block_costs_what_is_stated() {
     let _alone = alone();
     let seed = seed_or(1);
-    let report = run(Amount { seed, store_bytes: 64 << 20, stride: 512, keys: 12 }, |_| {});
+    let report = run(UnreadableRunPlan { seed, store_bytes: 64 << 20, stride: 512, keys: 12 }, |_| {});
     println!("seed {seed}: {report:?}");
     assert!(report.differences.is_empty(), "{}", report.differences.join("\n"));
     assert!(

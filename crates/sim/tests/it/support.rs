@@ -6,31 +6,31 @@
 use std::process::Command;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use nectary_sim::planted::Caught;
+use nectary_sim::planted::CaughtBug;
 
 static PLANTING: RwLock<()> = RwLock::new(());
 
 /// While it is held, no test plants a bug that affects the whole process.
-pub struct Unplanted {
+pub struct SharedTestGuard {
     _guard: RwLockReadGuard<'static, ()>,
 }
 
 /// Waits until no test plants bugs, and lets none begin.
-pub fn unplanted() -> Unplanted {
-    Unplanted { _guard: PLANTING.read().unwrap_or_else(PoisonError::into_inner) }
+pub fn unplanted() -> SharedTestGuard {
+    SharedTestGuard { _guard: PLANTING.read().unwrap_or_else(PoisonError::into_inner) }
 }
 
 /// While it is held, no other test runs. When it is dropped, no bug is planted any more, even if the test failed.
-pub struct Alone {
+pub struct ExclusiveTestGuard {
     _guard: RwLockWriteGuard<'static, ()>,
 }
 
 /// Waits until no other test runs, and lets none begin.
-pub fn alone() -> Alone {
-    Alone { _guard: PLANTING.write().unwrap_or_else(PoisonError::into_inner) }
+pub fn alone() -> ExclusiveTestGuard {
+    ExclusiveTestGuard { _guard: PLANTING.write().unwrap_or_else(PoisonError::into_inner) }
 }
 
-impl Drop for Alone {
+impl Drop for ExclusiveTestGuard {
     fn drop(&mut self) {
         nectary_buffer::planted::plant(None);
         nectary_ram::planted::plant(None);
@@ -47,7 +47,7 @@ pub fn seed_or(default: u64) -> u64 {
 }
 
 /// Runs the printed command line of a case in another process, which must catch the bug with the same message.
-pub fn replay_of_another_process_says_the_same(campaign: &str, name: &str, caught: &Caught) {
+pub fn replay_of_another_process_says_the_same(campaign: &str, name: &str, caught: &CaughtBug) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sim-campaigns"));
     command.args([campaign, "--bug", name, "--replay", &caught.case.seed.to_string()]);
     if let Some(state) = caught.case.state {

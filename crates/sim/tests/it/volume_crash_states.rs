@@ -1,6 +1,6 @@
 //! A sample of crash states of a shared volume under real clients and a real server; `volume-crash-states` runs more.
 
-use nectary_sim::volume_clients::run::{Amount, BUGS, run, run_planted};
+use nectary_sim::volume_clients::run::{BUGS, ClientRunPlan, run, run_planted};
 use nectary_volume::planted::Bug;
 
 use crate::support::{alone, seed_or};
@@ -23,17 +23,18 @@ fn seed() -> u64 {
     seed_or(1_000_000)
 }
 
+/// What another session has seen survives, too; each planted bug is caught.
 #[test]
-fn what_was_synced_or_seen_is_there_after_any_crash_and_planted_bugs_are_caught() {
+fn synced_changes_survive_every_crash() {
     let _alone = alone();
-    let amount = Amount { seed: seed(), runs: 4, states_per_run: 20 };
+    let amount = ClientRunPlan { seed: seed(), runs: 4, states_per_run: 20 };
     let report = run(amount, |_| {});
     println!("seed {}: {report:?}", seed());
     assert_eq!(report.violation_count, 0, "seed {}: {}", seed(), report.violations.join("\n"));
     assert!(report.distinct >= DISTINCT_MIN && report.files > 0, "{report:?}");
     assert_eq!(PLANTED.map(|(bug, _)| bug), BUGS);
     for (bug, seed) in PLANTED {
-        let caught = run_planted(bug, Amount { seed, runs: PLANTED_RUNS_MAX, states_per_run: PLANTED_STATES });
+        let caught = run_planted(bug, ClientRunPlan { seed, runs: PLANTED_RUNS_MAX, states_per_run: PLANTED_STATES });
         println!("planted: {}: {caught:?}", bug.name());
         assert!(caught.is_some(), "{} survived", bug.name());
     }

@@ -6,10 +6,10 @@
 use nectary_block::{Buffer, read};
 use serde::Serialize;
 
-use crate::format::{BLOCK_BYTES, GRANULE_BYTES, Location, Place, Record, RecordKind};
+use crate::format::{BLOCK_BYTES, DecodedRecord, FramePlace, GRANULE_BYTES, RecordKind, RecordLocation};
 use crate::names::key::{KeyHash, KeyRef};
 use crate::names::tag::TagHash;
-use crate::state::State;
+use crate::state::SpanState;
 use crate::state::record::read_closely;
 
 /// The size of one read, in bytes.
@@ -54,7 +54,7 @@ impl CheckReport {
 /// Reads every record; `progress` receives the number of checked entries and the number of all entries, `seen` the two
 /// parts of the key of each live object.
 pub(crate) async fn check(
-    state: &State,
+    state: &SpanState,
     mut progress: impl FnMut(u64, u64),
     mut seen: impl FnMut(&[u8], &[u8]),
 ) -> CheckReport {
@@ -79,8 +79,8 @@ pub(crate) async fn check(
 }
 
 async fn check_record(
-    state: &State,
-    location: Location,
+    state: &SpanState,
+    location: RecordLocation,
     window: &mut Option<(u64, Buffer)>,
     report: &mut CheckReport,
     seen: &mut impl FnMut(&[u8], &[u8]),
@@ -106,8 +106,8 @@ async fn check_record(
         }
     };
     let Some(bytes) = found.and_then(|(start, bytes)| bytes.get((address - start) as usize..)) else { return false };
-    let place = Place { identity: layout.identity, epoch: extent.epoch, address };
-    let Ok(record) = Record::decode(bytes, place) else { return false };
+    let place = FramePlace { identity: layout.identity, epoch: extent.epoch, address };
+    let Ok(record) = DecodedRecord::decode(bytes, place) else { return false };
     let hash = KeyHash(record.fields.key_hash.get());
     if !record.body_is_whole(bytes) || !state.index.contains(hash, location) {
         return false;

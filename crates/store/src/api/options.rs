@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::background::Background;
+use crate::background::BackgroundRuntime;
 use crate::error::Error;
 use crate::intake::admission::AdmissionOptions;
 use crate::locality::clusters::ClusterRead;
@@ -79,7 +79,7 @@ pub struct OpenOptions {
     /// The way in which the index is read when the store is opened.
     pub index_loading: IndexLoading,
     /// The runtime of background work.
-    pub background: Background,
+    pub background: BackgroundRuntime,
     /// The seed of the random identities that an open draws, for example the identity of a span that begins empty. By
     /// default the operating system provides the seed. A simulation that sets it can be repeated; each open needs a
     /// different seed.
@@ -102,7 +102,7 @@ impl Default for OpenOptions {
             admission: AdmissionOptions::default(),
             is_read_only: false,
             index_loading: IndexLoading::default(),
-            background: Background::default(),
+            background: BackgroundRuntime::default(),
             seed: None,
         }
     }

@@ -6,7 +6,7 @@
 use nectary_block::{SharedDevice, read};
 
 use crate::api::store::Store;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, StoreErrorKind};
 use crate::format::BLOCK_BYTES;
 use crate::recover;
 
@@ -32,15 +32,15 @@ impl Store {
         let mut unreadable = None;
         for start in [0, end - length] {
             match look(device, start, length).await {
-                Contents::Zeroes => {}
-                Contents::Data => return Err(no_store),
-                Contents::Unknown(error) => unreadable = unreadable.or(Some(error)),
+                ProbedContents::Zeroes => {}
+                ProbedContents::Data => return Err(no_store),
+                ProbedContents::Unknown(error) => unreadable = unreadable.or(Some(error)),
             }
         }
         match unreadable {
             None => Ok(false),
             Some(error) => Err(Error::new(
-                ErrorKind::Io,
+                StoreErrorKind::Io,
                 format!(
                     "{error}; what can be read is blank, but this part may have data: force a new store if it has none"
                 ),
@@ -50,7 +50,7 @@ impl Store {
 }
 
 /// What a part of a device has.
-enum Contents {
+enum ProbedContents {
     Zeroes,
     Data,
     /// What can be read is zero, but not everything can be read.
@@ -58,17 +58,17 @@ enum Contents {
 }
 
 /// Looks at a part of a device: with one read, or block by block if that fails.
-async fn look(device: &SharedDevice, start: u64, length: u64) -> Contents {
+async fn look(device: &SharedDevice, start: u64, length: u64) -> ProbedContents {
     let is_zero = |bytes: &[u8]| bytes.iter().all(|&byte| byte == 0);
     if let Ok(bytes) = read(&**device, start, length as usize).await {
-        return if is_zero(&bytes) { Contents::Zeroes } else { Contents::Data };
+        return if is_zero(&bytes) { ProbedContents::Zeroes } else { ProbedContents::Data };
     }
-    let mut contents = Contents::Zeroes;
+    let mut contents = ProbedContents::Zeroes;
     for block in (start..start + length).step_by(BLOCK_BYTES as usize) {
         match read(&**device, block, BLOCK_BYTES as usize).await {
             Ok(bytes) if is_zero(&bytes) => {}
-            Ok(_) => return Contents::Data,
-            Err(error) => contents = Contents::Unknown(error),
+            Ok(_) => return ProbedContents::Data,
+            Err(error) => contents = ProbedContents::Unknown(error),
         }
     }
     contents

@@ -5,7 +5,7 @@
 //! purges to disk and making room for more rules (`write/purges.rs`).
 //!
 //! A *soft purge* leaves its objects where they are. Later gets find them as stale
-//! ([`stale_since_s`](crate::Object::stale_since_s)) until they are replaced, or their metadata are. In all else it is
+//! ([`stale_since_s`](crate::StoredObject::stale_since_s)) until they are replaced, or their metadata are. In all else it is
 //! a purge: it costs the same, it is durable when it returns, and fills that began before it store nothing. The store
 //! does not rewrite softly purged objects, so the ring overwrites those that nobody replaces.
 
@@ -18,21 +18,21 @@ use tokio::time::Instant;
 
 use crate::api::store::Store;
 use crate::counters::Counters;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, StoreErrorKind};
 use crate::format::PurgeRecord;
 use crate::names::key::{KeyRef, PRIMARY_BYTES_MAX, hash_prefix};
 use crate::names::tag::hash_tag;
 use crate::purge::log::PurgeOrder;
 use crate::purge::records::PurgeEffect;
 use crate::purge::rules::PREFIX_LENGTHS_MAX;
-use crate::put::commit::Puts;
-use crate::put::purge::{Begun, Target};
-use crate::write::Command;
+use crate::put::commit::PutCommitter;
+use crate::put::purge::{PurgeStart, PurgeTarget};
+use crate::write::WriterCommand;
 
 /// Counts one waiting purge until this value is dropped.
-struct Waiting<'a>(&'a AtomicU64);
+struct PurgeWaitGuard<'a>(&'a AtomicU64);
 
-impl Drop for Waiting<'_> {
+impl Drop for PurgeWaitGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -42,7 +42,7 @@ impl Drop for Waiting<'_> {
 /// the next purge waits until the writer of each span has received this purge, or until the caller of this purge has
 /// given up.
 #[derive(Default)]
-pub(crate) struct Turn {
+pub(crate) struct PurgeTurn {
     /// The number of this purge, and the number of the last purge that is known to be durable on every present span.
     pub order: PurgeOrder,
     /// The lock that makes later purges wait; each span's part of this purge holds a clone. `None` in a store of one
@@ -57,7 +57,7 @@ impl Store {
     /// before it, not even after a crash or a power cut. *Cost*: nothing is written if it is certain that the store has
     /// no object of the key; otherwise one block is written to both copies of the purge log, and the device is flushed
     /// once. Concurrent purges share the block and the flush. If the store remembers as many purges as it may
-    /// ([`purge_records_max`](crate::Stat::purge_records_max)), the call waits: the oldest segments are reclaimed, and
+    /// ([`purge_records_max`](crate::StoreStat::purge_records_max)), the call waits: the oldest segments are reclaimed, and
     /// older purges are forgotten with them. *Errors*: `Busy` if fills that began long ago prevent the store from
     /// forgetting older purges; then nothing is purged. Any other error means that the purge could not be made durable;
     /// it is still valid in memory.
@@ -67,11 +67,11 @@ impl Store {
 
     /// Purges a key with all its variants as [`purge_key`](Store::purge_key) does, hard or softly.
     pub async fn purge_key_as(&self, primary: &[u8], effect: PurgeEffect) -> Result<(), Error> {
-        self.purge_key_in(primary, effect, Turn::default()).await
+        self.purge_key_in(primary, effect, PurgeTurn::default()).await
     }
 
     /// Purges a key on this span. In a store of several spans, one purge calls this on every present span.
-    pub(crate) async fn purge_key_in(&self, primary: &[u8], effect: PurgeEffect, turn: Turn) -> Result<(), Error> {
+    pub(crate) async fn purge_key_in(&self, primary: &[u8], effect: PurgeEffect, turn: PurgeTurn) -> Result<(), Error> {
         let puts = self.puts();
         let key = KeyRef::new(primary, b"");
         let (primary_hash, hash) = puts.span.hash(key);
@@ -87,7 +87,7 @@ impl Store {
                 puts.state.memory.remove_same(&entry);
             }
         };
-        self.purge(Target::Key(primary_hash), effect, turn, drop_resident).await
+        self.purge(PurgeTarget::Key(primary_hash), effect, turn, drop_resident).await
     }
 
     /// Purges everything.
@@ -105,12 +105,12 @@ impl Store {
     /// only the other remembered soft purges; it waits for room, and *Errors* are those of
     /// [`purge_key`](Store::purge_key).
     pub async fn purge_all_as(&self, effect: PurgeEffect) -> Result<(), Error> {
-        self.purge_all_in(effect, Turn::default()).await
+        self.purge_all_in(effect, PurgeTurn::default()).await
     }
 
     /// Purges everything on this span. In a store of several spans, one purge calls this on every present span.
-    pub(crate) async fn purge_all_in(&self, effect: PurgeEffect, turn: Turn) -> Result<(), Error> {
-        self.purge(Target::All, effect, turn, |_| ()).await
+    pub(crate) async fn purge_all_in(&self, effect: PurgeEffect, turn: PurgeTurn) -> Result<(), Error> {
+        self.purge(PurgeTarget::All, effect, turn, |_| ()).await
     }
 
     /// Purges every key whose primary part begins with `prefix`, with all its variants.
@@ -125,11 +125,16 @@ impl Store {
 
     /// Purges every key that begins with `prefix` as [`purge_prefix`](Store::purge_prefix) does, hard or softly.
     pub async fn purge_prefix_as(&self, prefix: &[u8], effect: PurgeEffect) -> Result<(), Error> {
-        self.purge_prefix_in(prefix, effect, Turn::default()).await
+        self.purge_prefix_in(prefix, effect, PurgeTurn::default()).await
     }
 
     /// Purges a prefix on this span. In a store of several spans, one purge calls this on every present span.
-    pub(crate) async fn purge_prefix_in(&self, prefix: &[u8], effect: PurgeEffect, turn: Turn) -> Result<(), Error> {
+    pub(crate) async fn purge_prefix_in(
+        &self,
+        prefix: &[u8],
+        effect: PurgeEffect,
+        turn: PurgeTurn,
+    ) -> Result<(), Error> {
         let puts = self.puts();
         let length = match prefix.len() {
             0 => return self.purge_all_in(effect, turn).await,
@@ -142,7 +147,7 @@ impl Store {
         };
         if !puts.state.purges.has_room_for_prefix(length, effect != PurgeEffect::Hard) {
             return Err(Error::new(
-                ErrorKind::Busy,
+                StoreErrorKind::Busy,
                 format!(
                     "{PREFIX_LENGTHS_MAX} purges by prefixes of different lengths are remembered until what they purged is \
                      overwritten; use a prefix of a length that was used, or purge everything"
@@ -150,7 +155,7 @@ impl Store {
             ));
         }
         let hash = hash_prefix(puts.span.layout.hash_seed, prefix);
-        self.purge(Target::Prefix(hash, length), effect, turn, |_| ()).await
+        self.purge(PurgeTarget::Prefix(hash, length), effect, turn, |_| ()).await
     }
 
     /// Purges every object with this tag, whatever its key.
@@ -165,13 +170,13 @@ impl Store {
 
     /// Purges every object with this tag as [`purge_tag`](Store::purge_tag) does, hard or softly.
     pub async fn purge_tag_as(&self, tag: &[u8], effect: PurgeEffect) -> Result<(), Error> {
-        self.purge_tag_in(tag, effect, Turn::default()).await
+        self.purge_tag_in(tag, effect, PurgeTurn::default()).await
     }
 
     /// Purges a tag on this span. In a store of several spans, one purge calls this on every present span.
-    pub(crate) async fn purge_tag_in(&self, tag: &[u8], effect: PurgeEffect, turn: Turn) -> Result<(), Error> {
+    pub(crate) async fn purge_tag_in(&self, tag: &[u8], effect: PurgeEffect, turn: PurgeTurn) -> Result<(), Error> {
         let hash = hash_tag(self.span().layout.hash_seed, tag)?;
-        self.purge(Target::Tag(hash), effect, turn, |_| ()).await
+        self.purge(PurgeTarget::Tag(hash), effect, turn, |_| ()).await
     }
 
     /// What this span has applied of its fleet's purges.
@@ -185,16 +190,16 @@ impl Store {
     }
 
     /// Writes a block without a purge, so that the mark is durable.
-    pub(crate) async fn flush_applied_mark_in(&self, turn: Turn) -> Result<(), Error> {
+    pub(crate) async fn flush_applied_mark_in(&self, turn: PurgeTurn) -> Result<(), Error> {
         self.ask_in_turn(None, turn).await
     }
 
     /// Purges `target`. As soon as the purge is valid in memory, calls `then` with the purge's generation.
     async fn purge(
         &self,
-        target: Target,
+        target: PurgeTarget,
         effect: PurgeEffect,
-        turn: Turn,
+        turn: PurgeTurn,
         then: impl FnOnce(u64),
     ) -> Result<(), Error> {
         let puts = self.puts();
@@ -203,13 +208,13 @@ impl Store {
         let may_leave_out = turn.guard.is_none();
         let record = loop {
             match puts.begin_purge(target, effect, may_leave_out) {
-                Begun::Absent => {
+                PurgeStart::Absent => {
                     Counters::add(&puts.span.counters.purges, 1);
                     Counters::add(&puts.span.counters.purges_absent, 1);
                     return Ok(());
                 }
-                Begun::Holds(record) => break record,
-                Begun::Full => self.wait_for_rules(puts).await?,
+                PurgeStart::Holds(record) => break record,
+                PurgeStart::Full => self.wait_for_rules(puts).await?,
             }
         };
         then(record.generation.get());
@@ -219,19 +224,19 @@ impl Store {
     }
 
     /// Makes the record of a purge durable, or only the mark. The purge's turn ends when the writer has received the record.
-    async fn ask_in_turn(&self, record: Option<PurgeRecord>, turn: Turn) -> Result<(), Error> {
-        let Turn { order, guard } = turn;
-        let answer = self.send(|reply| Command::Purge((record, order), reply)).await;
+    async fn ask_in_turn(&self, record: Option<PurgeRecord>, turn: PurgeTurn) -> Result<(), Error> {
+        let PurgeTurn { order, guard } = turn;
+        let answer = self.send(|reply| WriterCommand::Purge((record, order), reply)).await;
         drop(guard);
         self.answer(answer?).await
     }
 
     /// Waits until there is room for another purge rule. Another caller may use the room first.
-    async fn wait_for_rules(&self, puts: &Puts) -> Result<(), Error> {
+    async fn wait_for_rules(&self, puts: &PutCommitter) -> Result<(), Error> {
         puts.purges_waiting.fetch_add(1, Ordering::Relaxed);
-        let _waiting = Waiting(&puts.purges_waiting);
+        let _waiting = PurgeWaitGuard(&puts.purges_waiting);
         let begun = Instant::now();
-        let result = self.ask(Command::PurgeRoom).await;
+        let result = self.ask(WriterCommand::PurgeRoom).await;
         Counters::add(&puts.span.counters.purges_waited, 1);
         Counters::add(&puts.span.counters.purges_waited_us, begun.elapsed().as_micros() as u64);
         result

@@ -5,14 +5,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::counters::{Counts, Sequences};
+use crate::counters::{Counts, PutSequences};
 use crate::intake::admission::AdmissionStat;
 use crate::locality::clusters::ClusterRead;
-use crate::recover::Recovery;
+use crate::recover::RecoveryReport;
 
 /// State of a store.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Stat {
+pub struct StoreStat {
     /// The SPEC of the device.
     pub device: String,
     /// The store's identity, in hexadecimal.
@@ -84,7 +84,7 @@ pub struct Stat {
     #[serde(default)]
     pub names_known: bool,
     /// The sequences that puts have reached.
-    pub sequences: Sequences,
+    pub sequences: PutSequences,
     /// The rules of admission to the disk.
     #[serde(default)]
     pub admission: AdmissionStat,
@@ -93,7 +93,7 @@ pub struct Stat {
     /// Counters since the store was opened.
     pub counts: Counts,
     /// The report of the recovery that ran when the store was opened.
-    pub recovery: Recovery,
+    pub recovery: RecoveryReport,
     /// Why nothing is written at present, although the store tries again by itself; `None` if the device takes writes.
     #[serde(default)]
     pub trouble: Option<String>,
@@ -115,12 +115,12 @@ pub struct SpanStat {
     /// Why the span is absent; `None` if it is present.
     pub lost: Option<String>,
     /// The state of the span; `None` if it could not be opened.
-    pub stat: Option<Stat>,
+    pub stat: Option<StoreStat>,
 }
 
-impl Stat {
+impl StoreStat {
     /// Returns the sums over the present spans; `first` is the state of one of them.
-    pub(crate) fn sum(first: Stat, spans: Vec<SpanStat>) -> Stat {
+    pub(crate) fn sum(first: StoreStat, spans: Vec<SpanStat>) -> StoreStat {
         let mut sum = first;
         let identity = sum.identity.clone();
         let others = spans.iter().filter(|span| span.lost.is_none()).filter_map(|span| span.stat.as_ref());
@@ -166,6 +166,6 @@ impl Stat {
         }
         sum.admission.admitted_share = sum.counts.admitted_share();
         sum.written_per_admitted = sum.counts.written_per_admitted();
-        Stat { spans, ..sum }
+        StoreStat { spans, ..sum }
     }
 }

@@ -13,35 +13,35 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::api::check::{self, CheckReport};
-use crate::api::stat::Stat;
-use crate::counters::{Counters, Sequence, Sequences};
-use crate::disk::span::Span;
-use crate::error::{Error, ErrorKind};
-use crate::get::lookup::{Lookup, Resident};
-use crate::get::object::Object;
+use crate::api::stat::StoreStat;
+use crate::counters::{Counters, PutSequence, PutSequences};
+use crate::disk::span::SpanDisk;
+use crate::error::{Error, StoreErrorKind};
+use crate::get::lookup::{MemoryLookup, ObjectLookup};
+use crate::get::object::StoredObject;
 use crate::memory::entry::{EntryKind, EntryParts};
 use crate::memory::warm_list::WarmList;
 use crate::names::key::KeyRef;
-use crate::put::commit::Puts;
+use crate::put::commit::PutCommitter;
 use crate::put::fill::{self, FillRole};
-use crate::recover::{Membership, Recovery, Repair};
-use crate::rewrite::Rewriting;
-use crate::state::State;
-use crate::write::{Command, MembershipChange};
+use crate::recover::{PendingRepair, RecoveryReport, SpanMembership};
+use crate::rewrite::ObjectRewriter;
+use crate::state::SpanState;
+use crate::write::{MembershipChange, WriterCommand};
 
 /// The interval at which the end of a store checks whether its device still answers.
 const SILENCE_STEP: Duration = Duration::from_millis(50);
 
 /// The state that the clones of an open store share.
-pub(crate) struct Inner {
-    pub puts: Arc<Puts>,
+pub(crate) struct StoreInner {
+    pub puts: Arc<PutCommitter>,
     pub warm_list: Arc<WarmList>,
     /// The number of entries in the checkpoint from which the index is loaded.
     pub checkpoint_entries: u64,
-    pub recovery: Recovery,
-    pub repairs: Vec<Repair>,
+    pub recovery: RecoveryReport,
+    pub repairs: Vec<PendingRepair>,
     pub is_read_only: bool,
-    pub commands: Option<mpsc::Sender<Command>>,
+    pub commands: Option<mpsc::Sender<WriterCommand>>,
     pub writer: Mutex<Option<WriterHandle>>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) enum WriterHandle {
     Task(#[expect(dead_code, reason = "held for its drop")] AbortOnDropHandle<()>),
 }
 
-impl Drop for Inner {
+impl Drop for StoreInner {
     fn drop(&mut self) {
         // The writer ends when nobody can send it commands any more.
         self.commands = None;
@@ -91,13 +91,13 @@ impl Drop for Inner {
 /// ```
 #[derive(Clone)]
 pub struct Store {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) inner: Arc<StoreInner>,
 }
 
 impl Store {
     /// Records durably which spans of the store are present.
-    pub(crate) async fn set_membership(&self, membership: Membership) -> Result<(), Error> {
-        self.ask(|reply| Command::Membership(MembershipChange { membership, reply })).await
+    pub(crate) async fn set_membership(&self, membership: SpanMembership) -> Result<(), Error> {
+        self.ask(|reply| WriterCommand::Membership(MembershipChange { membership, reply })).await
     }
 
     /// Writes all waiting objects and an index checkpoint, records that the span was closed, and flushes. Later puts
@@ -106,16 +106,16 @@ impl Store {
         if self.inner.is_read_only {
             return Ok(());
         }
-        self.ask(Command::Close).await
+        self.ask(WriterCommand::Close).await
     }
 
     /// Finds an object in memory. *Cost*: no I/O, no allocation, and no lock for which other threads wait. If the
     /// object is only in memory, its first hit may queue it for writing.
-    pub fn get_resident(&self, key: KeyRef<'_>) -> Option<Object> {
+    pub fn get_resident(&self, key: KeyRef<'_>) -> Option<StoredObject> {
         let lookup = self.lookup();
         let entry = lookup.find_resident(key).live()?;
         lookup.intake.note_hit(&entry);
-        Some(Object::new(entry, lookup))
+        Some(StoredObject::new(entry, lookup))
     }
 
     /// Finds an object in memory or on disk.
@@ -124,7 +124,7 @@ impl Store {
     /// damaged object is a miss, and so is an object whose read fails on the device; both are counted.
     /// [`try_get`](Store::try_get) reports a failed read. *Cost*: at most one read, and one more for each fragment of
     /// the body that the caller reads.
-    pub async fn get(&self, key: KeyRef<'_>) -> Option<Object> {
+    pub async fn get(&self, key: KeyRef<'_>) -> Option<StoredObject> {
         self.try_get(key).await.ok().flatten()
     }
 
@@ -132,17 +132,17 @@ impl Store {
     ///
     /// *Errors*: the read failed on the device, so it is not known whether the store has the object. The source of the
     /// error is the device's error. The call counts as a miss and in `device_read_errors`.
-    pub async fn try_get(&self, key: KeyRef<'_>) -> Result<Option<Object>, Error> {
+    pub async fn try_get(&self, key: KeyRef<'_>) -> Result<Option<StoredObject>, Error> {
         let lookup = self.lookup();
         let found = match lookup.find_resident(key) {
-            Resident::Live(entry) => {
+            MemoryLookup::Live(entry) => {
                 lookup.intake.note_hit(&entry);
                 Ok(Some(entry))
             }
-            Resident::Absent if key.is_bounded() => lookup.find_on_disk(lookup.span.hash(key).1, Some(key)).await,
-            Resident::Purged | Resident::Absent => Ok(None),
+            MemoryLookup::Absent if key.is_bounded() => lookup.find_on_disk(lookup.span.hash(key).1, Some(key)).await,
+            MemoryLookup::Purged | MemoryLookup::Absent => Ok(None),
         };
-        let object = found.map(|entry| entry.map(|entry| Object::new(entry, lookup)));
+        let object = found.map(|entry| entry.map(|entry| StoredObject::new(entry, lookup)));
         let object = object.map(|object| object.filter(|object| self.is_complete(object)));
         if !matches!(object, Ok(Some(_))) {
             Counters::add(&lookup.span.counters.misses, 1);
@@ -154,7 +154,7 @@ impl Store {
     ///
     /// `stale` is the object that the caller found to be out of date. If the store has a newer object, that object is
     /// returned and no fill begins. A fill that began before a purge of the key is not joined.
-    pub fn begin_fill(&self, key: KeyRef<'_>, stale: Option<&Object>) -> FillRole {
+    pub fn begin_fill(&self, key: KeyRef<'_>, stale: Option<&StoredObject>) -> FillRole {
         fill::begin(self.puts(), key, stale)
     }
 
@@ -166,7 +166,7 @@ impl Store {
     /// no error if an object is not admitted. If such an object is one record, a get finds it as long as memory keeps
     /// it, and does not find the version that it replaces. After the end of the process, such an object is a miss.
     /// *Cost*: a put of several records waits for the disk whenever there is no room for the next one.
-    pub async fn put(&self, key: KeyRef<'_>, metadata: Bytes, body: Bytes) -> Result<Sequence, Error> {
+    pub async fn put(&self, key: KeyRef<'_>, metadata: Bytes, body: Bytes) -> Result<PutSequence, Error> {
         self.put_tagged(key, &[], metadata, body).await
     }
 
@@ -181,7 +181,7 @@ impl Store {
         tags: &[&[u8]],
         metadata: Bytes,
         body: Bytes,
-    ) -> Result<Sequence, Error> {
+    ) -> Result<PutSequence, Error> {
         let puts = self.puts();
         if !key.is_bounded() || metadata.len() > crate::format::METADATA_BYTES_MAX {
             return Err(Error::invalid(format!(
@@ -207,7 +207,7 @@ impl Store {
                 tags: puts.span.tags(tags.iter().copied())?,
             };
             let decision = puts.intake.decide(hash, Some(parts.object_bytes));
-            return puts.commit(parts, decision, None).map(|entry| Sequence(entry.sequence));
+            return puts.commit(parts, decision, None).map(|entry| PutSequence(entry.sequence));
         }
         let mut fill = fill::begin_alone(puts, key);
         fill.tag(tags.iter().copied())?;
@@ -219,7 +219,7 @@ impl Store {
             )));
         }
         if !fill.start(key.variant, metadata, Some(length)) {
-            return Err(Error::new(ErrorKind::Busy, "the store cannot take this object now; nothing is stored"));
+            return Err(Error::new(StoreErrorKind::Busy, "the store cannot take this object now; nothing is stored"));
         }
         if !fill.is_admitted() {
             return fill.let_go_by(length);
@@ -264,14 +264,14 @@ impl Store {
     }
 
     /// Writes all admitted objects that were put before this call, and flushes the device.
-    pub async fn sync(&self) -> Result<Sequences, Error> {
-        self.ask(Command::Sync).await?;
+    pub async fn sync(&self) -> Result<PutSequences, Error> {
+        self.ask(WriterCommand::Sync).await?;
         Ok(self.sequences())
     }
 
     /// Writes an index checkpoint now. The checkpoint covers everything that was written before this call.
     pub async fn checkpoint(&self) -> Result<(), Error> {
-        self.ask(Command::Checkpoint).await
+        self.ask(WriterCommand::Checkpoint).await
     }
 
     /// Reads and verifies every record that the index points to; changes nothing. *Cost*: reads the whole store once.
@@ -299,7 +299,7 @@ impl Store {
     }
 
     /// The sequences that puts have reached.
-    pub fn sequences(&self) -> Sequences {
+    pub fn sequences(&self) -> PutSequences {
         self.puts().intake.sequences()
     }
 
@@ -310,20 +310,20 @@ impl Store {
     }
 
     /// What the open found that is not as a clean close leaves it. An open for writing has repaired it on the device.
-    pub fn repairs(&self) -> &[Repair] {
+    pub fn repairs(&self) -> &[PendingRepair] {
         &self.inner.repairs
     }
 
     /// The state of the store.
-    pub fn stat(&self) -> Stat {
+    pub fn stat(&self) -> StoreStat {
         let puts = self.puts();
-        let Puts { span, state, intake, lookup, rewriting, .. } = &**puts;
+        let PutCommitter { span, state, intake, lookup, rewriting, .. } = &**puts;
         let layout = &span.layout;
         let (capacity, used, unwritten, entries) = state.memory.usage();
         let index_loading = !state.presence.is_whole();
         let counts = span.counters.snapshot();
         let admission = intake.admission.stat(span.counters.written_bytes(), &counts);
-        Stat {
+        StoreStat {
             device: span.device.spec(),
             identity: format!("{:032x}", layout.identity),
             span_bytes: layout.span_bytes,
@@ -381,29 +381,29 @@ impl Store {
         self.state().progress.purge_number.load(Ordering::Acquire)
     }
 
-    pub(crate) fn puts(&self) -> &Arc<Puts> {
+    pub(crate) fn puts(&self) -> &Arc<PutCommitter> {
         &self.inner.puts
     }
 
-    pub(crate) fn lookup(&self) -> &Arc<Lookup> {
+    pub(crate) fn lookup(&self) -> &Arc<ObjectLookup> {
         &self.puts().lookup
     }
 
-    pub(crate) fn rewriting(&self) -> &Rewriting {
+    pub(crate) fn rewriting(&self) -> &ObjectRewriter {
         &self.puts().rewriting
     }
 
-    pub(crate) fn state(&self) -> &State {
+    pub(crate) fn state(&self) -> &SpanState {
         &self.puts().state
     }
 
-    pub(crate) fn span(&self) -> &Span {
+    pub(crate) fn span(&self) -> &SpanDisk {
         &self.puts().span
     }
 
     /// Whether the store seems to have all fragments of an object. If fragments are missing, the object leaves memory,
     /// because its head is useless without them.
-    fn is_complete(&self, object: &Object) -> bool {
+    fn is_complete(&self, object: &StoredObject) -> bool {
         let entry = &object.entry;
         let EntryKind::Head { generation, count } = entry.kind else { return true };
         let complete = (0..count).all(|number| self.lookup().has_fragment(entry.hash, generation, number));
@@ -421,7 +421,7 @@ impl Store {
 
     pub(crate) async fn ask(
         &self,
-        command: impl FnOnce(oneshot::Sender<Result<(), Error>>) -> Command,
+        command: impl FnOnce(oneshot::Sender<Result<(), Error>>) -> WriterCommand,
     ) -> Result<(), Error> {
         let answer = self.send(command).await?;
         self.answer(answer).await
@@ -430,7 +430,7 @@ impl Store {
     /// Sends the writer a command; returns when the command is in the writer's queue.
     pub(crate) async fn send(
         &self,
-        command: impl FnOnce(oneshot::Sender<Result<(), Error>>) -> Command,
+        command: impl FnOnce(oneshot::Sender<Result<(), Error>>) -> WriterCommand,
     ) -> Result<oneshot::Receiver<Result<(), Error>>, Error> {
         let (reply, answer) = oneshot::channel();
         let ended = || self.state().stopped_error();

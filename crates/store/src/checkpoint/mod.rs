@@ -14,19 +14,19 @@ use std::sync::Arc;
 use nectary_block::{Buffer, write};
 use zerocopy::IntoBytes;
 
-use crate::background::Background;
+use crate::background::BackgroundRuntime;
 use crate::counters::Counters;
-use crate::disk::span::Span;
+use crate::disk::span::SpanDisk;
 use crate::error::Error;
 use crate::format::LogEnd;
 use crate::format::{
-    self, BLOCK_BYTES, CHUNK_HEADER_BYTES, CheckpointBody, ChunkBody, HEADER_BYTES, INDEX_SHARDS, LogPosition, Magic,
-    Place,
+    self, BLOCK_BYTES, CHUNK_HEADER_BYTES, CheckpointBody, ChunkBody, FrameMagic, FramePlace, HEADER_BYTES,
+    INDEX_SHARDS, LogPosition,
 };
-use crate::index::{Index, slots_bytes};
+use crate::index::{ObjectIndex, slots_bytes};
 use crate::memory::warm_list::WarmList;
-use crate::state::State;
-pub(crate) use stored::{Headers, HeldChunks, load_hot, read_headers, read_shard};
+use crate::state::SpanState;
+pub(crate) use stored::{CheckpointHeaders, HeldChunks, load_hot, read_headers, read_shard};
 
 /// Size of a chunk on disk, header included, in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -51,12 +51,12 @@ pub struct CheckpointHeader {
 
 /// The parts of the store from which a checkpoint is made.
 #[derive(Clone)]
-pub(crate) struct Checkpoints {
-    pub state: Arc<State>,
+pub(crate) struct CheckpointSources {
+    pub state: Arc<SpanState>,
     /// The objects that warming up still has to read into memory.
     pub warm_list: Arc<WarmList>,
     /// Decides on which thread the hot list is collected from memory.
-    pub background: Background,
+    pub background: BackgroundRuntime,
 }
 
 /// Writes the index as checkpoint `number`, and flushes. Returns the checkpoint's header; `None` if the index does not
@@ -64,18 +64,18 @@ pub(crate) struct Checkpoints {
 ///
 /// `last_sequence` is the highest sequence before `position`.
 pub(crate) async fn write_checkpoint(
-    from: &Checkpoints,
+    from: &CheckpointSources,
     number: u64,
     position: LogPosition,
     last_sequence: u64,
     purge_end: LogEnd,
 ) -> Result<Option<CheckpointHeader>, Error> {
-    let Checkpoints { state, .. } = from;
-    let Span { device, layout, counters, .. } = &*state.span;
+    let CheckpointSources { state, .. } = from;
+    let SpanDisk { device, layout, counters, .. } = &*state.span;
     let area = layout.checkpoint_offset[(number % 2) as usize];
     let payload = Vec::with_capacity(CHUNK_BYTES);
     let mut writer =
-        ChunkWriter { from, number, area, magic: Magic::CheckpointChunk, chunk: 0, offset: BLOCK_BYTES, payload };
+        ChunkWriter { from, number, area, magic: FrameMagic::CheckpointChunk, chunk: 0, offset: BLOCK_BYTES, payload };
     let mut homes = [0; INDEX_SHARDS];
     let entry_count = state.index.len();
     for (shard, homes) in homes.iter_mut().enumerate() {
@@ -106,8 +106,8 @@ pub(crate) async fn write_checkpoint(
     };
     let mut buffer = Buffer::zeroed(BLOCK_BYTES as usize);
     buffer[HEADER_BYTES..HEADER_BYTES + size_of::<CheckpointBody>()].copy_from_slice(body.as_bytes());
-    let place = Place { identity: layout.identity, epoch: number, address: area };
-    format::seal(&mut buffer, Magic::CheckpointHeader, place, BLOCK_BYTES as usize);
+    let place = FramePlace { identity: layout.identity, epoch: number, address: area };
+    format::seal(&mut buffer, FrameMagic::CheckpointHeader, place, BLOCK_BYTES as usize);
     write(&**device, area, buffer).await?;
     state.flush().await?;
     Counters::add(&counters.checkpoints, 1);
@@ -127,9 +127,9 @@ pub(crate) async fn write_checkpoint(
 
 /// Rewrites the hot list of the newest checkpoint from the objects that are in memory now. The list is not flushed,
 /// because it is only advice.
-pub(crate) async fn rewrite_hot(from: &Checkpoints, header: &CheckpointHeader) -> Result<(), Error> {
+pub(crate) async fn rewrite_hot(from: &CheckpointSources, header: &CheckpointHeader) -> Result<(), Error> {
     let (number, area) = (header.number, from.state.span.layout.checkpoint_offset[(header.number % 2) as usize]);
-    let (magic, chunk, offset) = (Magic::HotChunk, header.chunk_count, header.hot_offset());
+    let (magic, chunk, offset) = (FrameMagic::HotChunk, header.chunk_count, header.hot_offset());
     let mut writer = ChunkWriter { from, number, area, magic, chunk, offset, payload: Vec::new() };
     writer.write_hot().await?;
     Counters::add(&from.state.span.counters.metadata_bytes, (writer.chunk - chunk) * CHUNK_BYTES as u64);
@@ -137,10 +137,10 @@ pub(crate) async fn rewrite_hot(from: &Checkpoints, header: &CheckpointHeader) -
 }
 
 struct ChunkWriter<'a> {
-    from: &'a Checkpoints,
+    from: &'a CheckpointSources,
     number: u64,
     area: u64,
-    magic: Magic,
+    magic: FrameMagic,
     chunk: u64,
     /// The offset of the next chunk in the area, in bytes.
     offset: u64,
@@ -163,12 +163,12 @@ impl ChunkWriter<'_> {
     /// Writes the locations of the objects that are in memory, or that warming up still has to read, as far as the area
     /// has room.
     async fn write_hot(&mut self) -> Result<(), Error> {
-        self.magic = Magic::HotChunk;
+        self.magic = FrameMagic::HotChunk;
         // Visiting all entries in memory takes time, and this thread also writes appends. So another thread visits
         // them, if the store may use threads.
         let mut hot = match self.from.background {
-            Background::Caller => self.from.state.memory.hot_places(HOT_PLACES_MAX),
-            Background::Threads => {
+            BackgroundRuntime::Caller => self.from.state.memory.hot_places(HOT_PLACES_MAX),
+            BackgroundRuntime::Threads => {
                 let state = Arc::clone(&self.from.state);
                 let places = tokio::task::spawn_blocking(move || state.memory.hot_places(HOT_PLACES_MAX)).await;
                 places.map_err(|error| Error::stopped(format!("the hot list cannot be made: {error}")))?
@@ -205,7 +205,7 @@ impl ChunkWriter<'_> {
         let end = CHUNK_HEADER_BYTES + self.payload.len();
         buffer[CHUNK_HEADER_BYTES..end].copy_from_slice(&self.payload);
         let address = self.area + offset;
-        let place = Place { identity: self.from.state.span.layout.identity, epoch: self.number, address };
+        let place = FramePlace { identity: self.from.state.span.layout.identity, epoch: self.number, address };
         format::seal(&mut buffer, self.magic, place, end);
         write(&*self.from.state.span.device, address, buffer).await?;
         self.payload.clear();
@@ -217,7 +217,7 @@ impl ChunkWriter<'_> {
 
 impl CheckpointHeader {
     /// Whether the checkpoint's shards fit `index`, and the stated number of chunks is the one that these shards need.
-    pub fn fits(&self, index: &Index) -> bool {
+    pub fn fits(&self, index: &ObjectIndex) -> bool {
         self.homes.iter().all(|&homes| index.can_have(homes))
             && self.shard_start(INDEX_SHARDS).div_ceil(PAYLOAD_BYTES_MAX) == self.chunk_count
     }

@@ -5,14 +5,15 @@
 
 use std::ops::Range;
 
-use nectary_block::{Buffer, Context, SharedDevice, read};
+use nectary_block::{Buffer, IoContext, SharedDevice, read};
 
 use super::{CHUNK_BYTES, CheckpointHeader, HOT_CHUNKS_MAX, PAYLOAD_BYTES_MAX};
-use crate::format::layout::Layout;
+use crate::format::layout::SpanLayout;
 use crate::format::{
-    self, BLOCK_BYTES, CHUNK_HEADER_BYTES, COUNTER_MAX, CheckpointBody, ChunkBody, LogEnd, LogPosition, Magic, Place,
+    self, BLOCK_BYTES, CHUNK_HEADER_BYTES, COUNTER_MAX, CheckpointBody, ChunkBody, FrameMagic, FramePlace, LogEnd,
+    LogPosition,
 };
-use crate::index::Slots;
+use crate::index::SlotTable;
 use crate::memory::hot::HotPlace;
 
 /// The largest number of chunks in one read while a shard is loaded. A checkpoint that has no more is read at once.
@@ -21,7 +22,7 @@ const READ_CHUNKS: u64 = 32;
 const AHEAD_FACTOR: u64 = 4;
 
 /// The headers of the two areas.
-pub(crate) struct Headers {
+pub(crate) struct CheckpointHeaders {
     /// The intact ones, newest first.
     pub intact: Vec<CheckpointHeader>,
     /// No checkpoint on the device has a higher number. The number after it belongs to the area whose header is not
@@ -30,7 +31,7 @@ pub(crate) struct Headers {
 }
 
 /// Reads the headers of the two areas.
-pub(crate) async fn read_headers(device: &SharedDevice, layout: &Layout) -> Headers {
+pub(crate) async fn read_headers(device: &SharedDevice, layout: &SpanLayout) -> CheckpointHeaders {
     let (mut intact, mut has_broken) = (Vec::new(), false);
     for (area, &address) in layout.checkpoint_offset.iter().enumerate() {
         let bytes = read(&**device, address, BLOCK_BYTES as usize).await.ok();
@@ -43,13 +44,14 @@ pub(crate) async fn read_headers(device: &SharedDevice, layout: &Layout) -> Head
     // The numbers of the two areas differ by one. The number of a broken header may be the higher one: it is skipped, and
     // no chunk of that checkpoint can be mistaken for one of the next checkpoint.
     let number = intact.first().map_or(0, |header| header.number) + if has_broken { 2 } else { 0 };
-    Headers { intact, number }
+    CheckpointHeaders { intact, number }
 }
 
-fn decode_header(bytes: &[u8], layout: &Layout, area: usize, address: u64) -> Option<CheckpointHeader> {
-    let number = format::open_unplaced(bytes, Magic::CheckpointHeader).ok()?.epoch.get();
-    let place = Place { identity: layout.identity, epoch: number, address };
-    let body = format::open(bytes, Magic::CheckpointHeader, place).and(format::body::<CheckpointBody>(bytes)).ok()?;
+fn decode_header(bytes: &[u8], layout: &SpanLayout, area: usize, address: u64) -> Option<CheckpointHeader> {
+    let number = format::open_unplaced(bytes, FrameMagic::CheckpointHeader).ok()?.epoch.get();
+    let place = FramePlace { identity: layout.identity, epoch: number, address };
+    let body =
+        format::open(bytes, FrameMagic::CheckpointHeader, place).and(format::body::<CheckpointBody>(bytes)).ok()?;
     let chunk_count = u64::from(body.chunk_count.get());
     let hot_chunk_count = u64::from(body.hot_chunk_count.get());
     let offset = u64::from(body.position_offset.get());
@@ -106,12 +108,12 @@ fn chunks_at_once(header: &CheckpointHeader, needed: u64, left: u64) -> u64 {
 /// call: shards share chunks, and zeroing new memory costs more than a read.
 pub(crate) async fn read_shard(
     device: &SharedDevice,
-    layout: &Layout,
+    layout: &SpanLayout,
     header: &CheckpointHeader,
     shard: usize,
-    mut slots: Slots,
+    mut slots: SlotTable,
     held: &mut Option<HeldChunks>,
-) -> Option<Slots> {
+) -> Option<SlotTable> {
     let area = layout.checkpoint_offset[(header.number % 2) as usize];
     let (start, end) = (header.shard_start(shard), header.shard_start(shard + 1));
     let chunks = start / PAYLOAD_BYTES_MAX..end.div_ceil(PAYLOAD_BYTES_MAX);
@@ -129,8 +131,8 @@ pub(crate) async fn read_shard(
         let bytes = held.as_ref()?.get(header.number, &needed)?;
         for (chunk, bytes) in (first..).zip(bytes.chunks(CHUNK_BYTES)) {
             let address = area + BLOCK_BYTES + chunk * CHUNK_BYTES as u64;
-            let place = Place { identity: layout.identity, epoch: header.number, address };
-            let payload = payload(bytes, Magic::CheckpointChunk, place, chunk)?;
+            let place = FramePlace { identity: layout.identity, epoch: header.number, address };
+            let payload = payload(bytes, FrameMagic::CheckpointChunk, place, chunk)?;
             // All chunks are full except the last one.
             let from = chunk * PAYLOAD_BYTES_MAX;
             let wanted = start.saturating_sub(from) as usize..(end - from).min(PAYLOAD_BYTES_MAX) as usize;
@@ -144,7 +146,7 @@ pub(crate) async fn read_shard(
 
 async fn read_chunks(
     device: &SharedDevice,
-    layout: &Layout,
+    layout: &SpanLayout,
     header: &CheckpointHeader,
     chunks: &Range<u64>,
     spare: Option<HeldChunks>,
@@ -156,7 +158,7 @@ async fn read_chunks(
     let spare = spare.map(|held| held.buffer).filter(|buffer| buffer.capacity() >= length);
     let mut buffer = spare.unwrap_or_else(|| Buffer::zeroed(length));
     buffer.set_len(length);
-    let read = device.read_at(area + offset, vec![buffer], Context::default()).await;
+    let read = device.read_at(area + offset, vec![buffer], IoContext::default()).await;
     let buffer = read.ok().and_then(|mut buffers| buffers.pop())?;
     Some(HeldChunks { place: (header.number, chunks.start), buffer })
 }
@@ -164,7 +166,7 @@ async fn read_chunks(
 /// The hot list of a checkpoint, with the most requested objects first, and the number of damaged chunks of the list.
 pub(crate) async fn load_hot(
     device: &SharedDevice,
-    layout: &Layout,
+    layout: &SpanLayout,
     header: &CheckpointHeader,
 ) -> (Vec<HotPlace>, u64) {
     let area = layout.checkpoint_offset[(header.number % 2) as usize];
@@ -174,9 +176,9 @@ pub(crate) async fn load_hot(
         let chunk = header.chunk_count + number;
         let offset = hot_offset + number * CHUNK_BYTES as u64;
         let length = (CHUNK_BYTES as u64).min(layout.checkpoint_bytes.saturating_sub(offset));
-        let place = Place { identity: layout.identity, epoch: header.number, address: area + offset };
+        let place = FramePlace { identity: layout.identity, epoch: header.number, address: area + offset };
         let payload = match read(&**device, place.address, length as usize).await {
-            Ok(frame) => payload(&frame, Magic::HotChunk, place, chunk).map(<[u8]>::to_vec),
+            Ok(frame) => payload(&frame, FrameMagic::HotChunk, place, chunk).map(<[u8]>::to_vec),
             Err(_) => None,
         };
         match payload {
@@ -193,7 +195,7 @@ pub(crate) async fn load_hot(
 }
 
 /// The payload of a frame, if the frame is chunk number `chunk` and is intact.
-fn payload(frame: &[u8], magic: Magic, place: Place, chunk: u64) -> Option<&[u8]> {
+fn payload(frame: &[u8], magic: FrameMagic, place: FramePlace, chunk: u64) -> Option<&[u8]> {
     let body = format::open(frame, magic, place).and(format::body::<ChunkBody>(frame)).ok()?;
     let payload = CHUNK_HEADER_BYTES..CHUNK_HEADER_BYTES + body.payload_bytes.get() as usize;
     frame.get(payload).filter(|_| body.number.get() == chunk)

@@ -27,15 +27,15 @@ use nectary_block::Buffer;
 
 use crate::checkpoint::{CheckpointHeader, load_hot};
 use crate::counters::Counters;
-use crate::disk::span::{Extent, Span};
-use crate::format::{Location, Place, Record, RecordKind};
-use crate::memory::entry::Entry;
+use crate::disk::span::{ReadExtent, SpanDisk};
+use crate::format::{DecodedRecord, FramePlace, RecordKind, RecordLocation};
+use crate::memory::entry::MemoryEntry;
 use crate::memory::hot::HotPlace;
-use crate::memory::tier::Warmed;
+use crate::memory::tier::WarmOutcome;
 use crate::memory::warm_list::WarmList;
 use crate::names::key::KeyHash;
 use crate::planted::{Bug, planted};
-use crate::state::State;
+use crate::state::SpanState;
 use crate::state::record::{read_closely, unasked};
 
 /// The longest read, in bytes.
@@ -51,13 +51,13 @@ const ENTRY_BYTES_MIN: u64 = 200;
 const TURN: usize = 128;
 
 /// The sources of the list of objects to be read into memory.
-pub(crate) struct Warm {
+pub(crate) struct WarmSources {
     /// Whether warming up is enabled.
     pub is_wanted: bool,
     /// The checkpoint whose hot list is read.
     pub checkpoint: Option<CheckpointHeader>,
     /// Locations of the objects written since that checkpoint, newest first.
-    pub newest: Vec<Location>,
+    pub newest: Vec<RecordLocation>,
 }
 
 /// When this is dropped, it reports that warming up has ended, whether or not it was complete.
@@ -70,13 +70,17 @@ impl Drop for EndWarming {
 }
 
 /// One read, and the locations of the records in it.
-struct Run {
-    extent: Extent,
+struct WarmRead {
+    extent: ReadExtent,
     places: Vec<HotPlace>,
 }
 
 /// Reads the objects of the list into memory, until memory is full or the list ends.
-pub(crate) fn warm_up(state: Arc<State>, warm_list: Arc<WarmList>, warm: Warm) -> impl Future<Output = ()> + Send {
+pub(crate) fn warm_up(
+    state: Arc<SpanState>,
+    warm_list: Arc<WarmList>,
+    warm: WarmSources,
+) -> impl Future<Output = ()> + Send {
     // This is created before the future, so that it is dropped even if the future is dropped before its first poll.
     let end = EndWarming(warm_list);
     async move {
@@ -88,8 +92,8 @@ pub(crate) fn warm_up(state: Arc<State>, warm_list: Arc<WarmList>, warm: Warm) -
     }
 }
 
-async fn read_list(state: &State, warm_list: &WarmList, warm: Warm) {
-    let Warm { checkpoint, newest, .. } = warm;
+async fn read_list(state: &SpanState, warm_list: &WarmList, warm: WarmSources) {
+    let WarmSources { checkpoint, newest, .. } = warm;
     let mut list: Vec<HotPlace> = newest.into_iter().map(|location| HotPlace::new(location, 1)).collect();
     if let Some(header) = checkpoint {
         let (hot, damaged) = load_hot(&state.span.device, &state.span.layout, &header).await;
@@ -113,7 +117,7 @@ async fn read_list(state: &State, warm_list: &WarmList, warm: Warm) {
     // The buffers of finished reads are reused.
     let spares: Mutex<Vec<Buffer>> = Mutex::default();
     let spare = || spares.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop();
-    let mut runs = stream::iter(Runs { span: &state.span, list: list.iter().copied().peekable() })
+    let mut runs = stream::iter(WarmReads { span: &state.span, list: list.iter().copied().peekable() })
         .map(|run| {
             let bytes = (run.extent.end - run.extent.start) as usize;
             let spare = spare().filter(|buffer| buffer.capacity() >= bytes);
@@ -126,7 +130,7 @@ async fn read_list(state: &State, warm_list: &WarmList, warm: Warm) {
     while let Some((buffer, run)) = runs.next().await {
         done += run.places.len();
         let Some(buffer) = buffer else {
-            if take_each(state, &run).await == Warmed::Full {
+            if take_each(state, &run).await == WarmOutcome::Full {
                 return;
             }
             warm_list.set_done(done);
@@ -134,7 +138,7 @@ async fn read_list(state: &State, warm_list: &WarmList, warm: Warm) {
         };
         for places in run.places.chunks(TURN) {
             for &place in places {
-                if take(state, &buffer, run.extent, place) == Warmed::Full {
+                if take(state, &buffer, run.extent, place) == WarmOutcome::Full {
                     return;
                 }
             }
@@ -146,40 +150,40 @@ async fn read_list(state: &State, warm_list: &WarmList, warm: Warm) {
 }
 
 /// Reads the objects of a run one by one, because they cannot be read at once.
-async fn take_each(state: &State, run: &Run) -> Warmed {
+async fn take_each(state: &SpanState, run: &WarmRead) -> WarmOutcome {
     for &place in &run.places {
         let Some(extent) = state.span.extent(place.location()).filter(|own| own.epoch == run.extent.epoch) else {
             continue;
         };
         if let Some(buffer) = read_closely(&state.span, place.location(), extent).await
-            && take(state, &buffer, extent, place) == Warmed::Full
+            && take(state, &buffer, extent, place) == WarmOutcome::Full
         {
-            return Warmed::Full;
+            return WarmOutcome::Full;
         }
     }
-    Warmed::No
+    WarmOutcome::No
 }
 
 /// Puts one object from the read bytes into memory, if the object passes the checks.
-fn take(state: &State, buffer: &[u8], extent: Extent, hot: HotPlace) -> Warmed {
+fn take(state: &SpanState, buffer: &[u8], extent: ReadExtent, hot: HotPlace) -> WarmOutcome {
     let location = hot.location();
     let address = state.span.address_of(location);
-    let Some(bytes) = buffer.get((address - extent.start) as usize..) else { return Warmed::No };
-    let place = Place { identity: state.span.layout.identity, epoch: extent.epoch, address };
-    let Ok(record) = Record::decode(bytes, place) else { return Warmed::No };
+    let Some(bytes) = buffer.get((address - extent.start) as usize..) else { return WarmOutcome::No };
+    let place = FramePlace { identity: state.span.layout.identity, epoch: extent.epoch, address };
+    let Ok(record) = DecodedRecord::decode(bytes, place) else { return WarmOutcome::No };
     let hash = KeyHash(record.fields.key_hash.get());
     if record.kind != RecordKind::Whole || record.bytes() > bytes.len() || state.memory.contains(hash) {
-        return Warmed::No;
+        return WarmOutcome::No;
     }
     let is_newest = || {
         state.is_newest(hash, location, extent.epoch)
             || (planted(Bug::HotListIgnoresReplacement)
                 && state.span.epoch_at(location, state.span.head()) == extent.epoch)
     };
-    let entry: Option<Entry> = unasked(state, bytes, &record, location, planted(Bug::HotListIgnoresPurge));
-    let Some(entry) = entry.map(Arc::new) else { return Warmed::No };
+    let entry: Option<MemoryEntry> = unasked(state, bytes, &record, location, planted(Bug::HotListIgnoresPurge));
+    let Some(entry) = entry.map(Arc::new) else { return WarmOutcome::No };
     let warmed = state.memory.put_warm(&entry, hot.references(), is_newest);
-    if warmed == Warmed::Taken {
+    if warmed == WarmOutcome::Taken {
         Counters::add(&state.span.counters.warmed, 1);
         Counters::add(&state.span.counters.warmed_bytes, entry.body.len() as u64);
     }
@@ -187,15 +191,15 @@ fn take(state: &State, buffer: &[u8], extent: Extent, hot: HotPlace) -> Warmed {
 }
 
 /// Combines locations, in the order of the disk, into reads.
-struct Runs<'a, L: Iterator<Item = HotPlace>> {
-    span: &'a Span,
+struct WarmReads<'a, L: Iterator<Item = HotPlace>> {
+    span: &'a SpanDisk,
     list: std::iter::Peekable<L>,
 }
 
-impl<L: Iterator<Item = HotPlace>> Iterator for Runs<'_, L> {
-    type Item = Run;
+impl<L: Iterator<Item = HotPlace>> Iterator for WarmReads<'_, L> {
+    type Item = WarmRead;
 
-    fn next(&mut self) -> Option<Run> {
+    fn next(&mut self) -> Option<WarmRead> {
         let (first, mut extent) = std::iter::from_fn(|| self.list.next())
             .find_map(|first| Some((first, self.span.extent(first.location())?)))?;
         let mut places = vec![first];
@@ -207,6 +211,6 @@ impl<L: Iterator<Item = HotPlace>> Iterator for Runs<'_, L> {
             extent.end = extent.end.max(next.end);
             places.extend(self.list.next());
         }
-        Some(Run { extent, places })
+        Some(WarmRead { extent, places })
     }
 }

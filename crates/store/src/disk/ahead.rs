@@ -5,54 +5,54 @@
 
 use nectary_block::{Buffer, SharedDevice};
 
-use crate::disk::segment::{Care, LoggedRecord, Scanned, SegmentReader};
+use crate::disk::segment::{LoggedRecord, ScanMode, SegmentReader, SegmentScan};
 use crate::format::TableEntry;
-use crate::format::layout::Layout;
+use crate::format::layout::SpanLayout;
 
 /// Memory for reading a segment, reused for the next segment: the page faults of new memory would take longer than all
 /// the other work.
 #[derive(Default)]
-pub struct Spare {
+pub struct ScanMemory {
     records: Vec<LoggedRecord>,
     table: Vec<TableEntry>,
     buffer: Option<Buffer>,
 }
 
 /// The contents of a segment from an offset on, read while the earlier segments are not known yet.
-pub struct Ahead {
+pub struct SegmentReadAhead {
     pub epoch: u64,
     pub offset: u64,
-    pub care: Care,
+    pub care: ScanMode,
     pub records: Vec<LoggedRecord>,
-    pub scanned: Scanned,
-    spare: Spare,
+    pub scanned: SegmentScan,
+    spare: ScanMemory,
 }
 
-impl Ahead {
+impl SegmentReadAhead {
     /// Reads the appends in a segment; only those whose first sequence is above `last_sequence` are accepted.
     pub async fn read(
         device: &SharedDevice,
-        layout: &Layout,
+        layout: &SpanLayout,
         epoch: u64,
         offset: u64,
         last_sequence: u64,
-        care: Care,
-        spare: Spare,
-    ) -> Ahead {
-        let Spare { mut records, table, buffer } = spare;
+        care: ScanMode,
+        spare: ScanMemory,
+    ) -> SegmentReadAhead {
+        let ScanMemory { mut records, table, buffer } = spare;
         let mut reader = SegmentReader::ahead(device, layout, epoch);
         reader.take_memory(table, buffer);
         let scanned = reader.scan(offset, last_sequence, care, |record| records.push(record)).await;
         let (table, buffer) = reader.into_memory();
-        let spare = Spare { records: Vec::new(), table, buffer };
-        Ahead { epoch, offset, care, records, scanned, spare }
+        let spare = ScanMemory { records: Vec::new(), table, buffer };
+        SegmentReadAhead { epoch, offset, care, records, scanned, spare }
     }
 
     /// Returns the memory for reuse.
-    pub fn into_spare(self) -> Spare {
-        let Ahead { mut records, spare, .. } = self;
+    pub fn into_spare(self) -> ScanMemory {
+        let SegmentReadAhead { mut records, spare, .. } = self;
         records.clear();
-        Spare { records, ..spare }
+        ScanMemory { records, ..spare }
     }
 
     /// Whether the result is valid if `last_sequence` is the last sequence before the segment.
@@ -61,7 +61,7 @@ impl Ahead {
     /// append before it. If anything in the segment is missing or damaged, the result may depend on `last_sequence`, so
     /// it is not valid.
     pub fn holds_after(&self, last_sequence: u64) -> bool {
-        let Scanned { holes, salvaged, damaged, unreadable, .. } = &self.scanned;
+        let SegmentScan { holes, salvaged, damaged, unreadable, .. } = &self.scanned;
         let clean = holes.is_empty() && *salvaged == 0 && !damaged && !unreadable;
         clean && self.scanned.first_sequence.is_none_or(|first| first > last_sequence)
     }

@@ -19,14 +19,14 @@ pub struct NextAppend {
 /// The surroundings of records that are found without their append's header: the last sequence before them, and the
 /// next append.
 #[derive(Clone, Copy)]
-pub struct Alone {
+pub struct HeaderlessContext {
     pub last_sequence: u64,
     pub next: Option<NextAppend>,
     /// Whether the records are at the start of the segment, with no append before them.
     pub begins_segment: bool,
 }
 
-impl Alone {
+impl HeaderlessContext {
     /// Whether a record of this sequence is valid.
     pub fn counts(&self, sequence: u64) -> bool {
         let Some(next) = self.next else { return sequence > self.last_sequence };

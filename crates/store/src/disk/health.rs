@@ -31,7 +31,7 @@ const NOTES_MAX: usize = 100;
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// The health of the device of an open span.
-pub(crate) struct Health {
+pub(crate) struct DeviceHealth {
     pub counters: Arc<Counters>,
     spec: String,
     /// The longest time for which an operation may take; `None` if there is no bound.
@@ -53,10 +53,10 @@ pub(crate) struct Health {
     notes: Mutex<Vec<String>>,
 }
 
-impl Health {
-    /// The health of a device that has no deadline until [`arm`](Health::arm).
-    pub fn new(spec: String, limit: Option<Duration>) -> Health {
-        Health {
+impl DeviceHealth {
+    /// The health of a device that has no deadline until [`arm`](DeviceHealth::arm).
+    pub fn new(spec: String, limit: Option<Duration>) -> DeviceHealth {
+        DeviceHealth {
             counters: Arc::default(),
             spec,
             limit,
@@ -124,7 +124,7 @@ impl Health {
     /// Notes the result of a read.
     pub fn note_read<T>(&self, result: &Result<T, block::Error>) {
         match result {
-            Err(error) if error.kind == block::ErrorKind::TimedOut => {
+            Err(error) if error.kind == block::DeviceErrorKind::TimedOut => {
                 Counters::add(&self.counters.reads_late, 1);
                 let next = self.us(Instant::now()) + PAUSE.as_micros() as u64;
                 if self.read_at_us.swap(next.max(1), Ordering::AcqRel) == 0 {
@@ -147,7 +147,7 @@ impl Health {
         if let Ok(result) = tokio::time::timeout(limit, &mut operation).await {
             return result;
         }
-        let _overdue = Overdue::new(self);
+        let _overdue = OverdueOperation::new(self);
         operation.await
     }
 
@@ -172,7 +172,7 @@ impl Health {
     pub fn silent_error(&self) -> Error {
         let limit = self.limit.unwrap_or_default();
         let detail = format!("the device has not answered for {limit:?}");
-        block::Error::new(block::ErrorKind::TimedOut, &self.spec, block::Operation::Read, detail).into()
+        block::Error::new(block::DeviceErrorKind::TimedOut, &self.spec, block::DeviceOperation::Read, detail).into()
     }
 
     /// Why nothing is written, or nothing is read, at present; `None` if the device takes writes and answers.
@@ -211,21 +211,21 @@ impl Health {
 }
 
 /// A write or flush that has missed its deadline.
-struct Overdue<'a>(&'a Health);
+struct OverdueOperation<'a>(&'a DeviceHealth);
 
-impl<'a> Overdue<'a> {
-    fn new(health: &'a Health) -> Overdue<'a> {
+impl<'a> OverdueOperation<'a> {
+    fn new(health: &'a DeviceHealth) -> OverdueOperation<'a> {
         Counters::add(&health.counters.writes_late, 1);
         if health.overdue.fetch_add(1, Ordering::AcqRel) == 0 {
             let limit = health.limit.unwrap_or_default();
             health.note(format!("{}: no answer for {limit:?}; nothing is written until it comes", health.spec));
         }
         health.silenced.notify_waiters();
-        Overdue(health)
+        OverdueOperation(health)
     }
 }
 
-impl Drop for Overdue<'_> {
+impl Drop for OverdueOperation<'_> {
     fn drop(&mut self) {
         if self.0.overdue.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.note(format!("{}: it answers again", self.0.spec));

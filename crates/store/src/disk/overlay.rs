@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nectary_block::{
-    BlockDevice, Buffer, Context, Error, ErrorKind, Extent, Geometry, IoFuture, Operation, Request, SharedDevice,
-    WriteFlags,
+    BlockDevice, Buffer, DeviceErrorKind, DeviceExtent, DeviceGeometry, DeviceOperation, DeviceRequest, Error,
+    IoContext, IoFuture, SharedDevice, WriteFlags,
 };
 
 /// The most bytes that an overlay keeps. Recovery writes at most the purge log twice, and a few blocks.
@@ -20,22 +20,22 @@ const WRITTEN_BYTES_MAX: u64 = 256 << 20;
 type Blocks = BTreeMap<u64, Box<[u8]>>;
 
 /// A device whose writes stay in memory.
-pub struct Overlay {
+pub struct OverlayDevice {
     below: SharedDevice,
     /// The size of this device; the part beyond the end of the device below reads as zeroes.
     size_bytes: AtomicU64,
     written: Arc<Mutex<Blocks>>,
 }
 
-impl Overlay {
+impl OverlayDevice {
     /// Puts an overlay over a device.
     pub fn over(below: SharedDevice) -> SharedDevice {
         let size_bytes = AtomicU64::new(below.geometry().size_bytes);
-        Arc::new(Overlay { below, size_bytes, written: Arc::default() })
+        Arc::new(OverlayDevice { below, size_bytes, written: Arc::default() })
     }
 
-    fn checked(&self, operation: Operation, offset: u64, length: u64, context: Context) -> Result<(), Error> {
-        Request::new(operation, offset, length, context).check(|| self.spec(), &self.geometry())
+    fn checked(&self, operation: DeviceOperation, offset: u64, length: u64, context: IoContext) -> Result<(), Error> {
+        DeviceRequest::new(operation, offset, length, context).check(|| self.spec(), &self.geometry())
     }
 
     /// Keeps a block for each `block_bytes` of `bytes`.
@@ -45,7 +45,7 @@ impl Overlay {
         for piece in pieces {
             if written.len() as u64 * block_bytes >= WRITTEN_BYTES_MAX {
                 let detail = "it is opened only for reading, and the memory for its changes is full";
-                return Err(Error::new(ErrorKind::Full, &self.spec(), Operation::Write, detail));
+                return Err(Error::new(DeviceErrorKind::Full, &self.spec(), DeviceOperation::Write, detail));
             }
             written.insert(offset, piece.into());
             offset += piece.len() as u64;
@@ -67,7 +67,7 @@ async fn read_below(
     below: &SharedDevice,
     offset: u64,
     mut buffers: Vec<Buffer>,
-    context: Context,
+    context: IoContext,
 ) -> Result<Vec<Buffer>, Error> {
     let length: u64 = buffers.iter().map(|buffer| buffer.len() as u64).sum();
     let there = below.geometry().size_bytes.saturating_sub(offset).min(length);
@@ -90,17 +90,18 @@ async fn read_below(
     Ok(buffers)
 }
 
-impl BlockDevice for Overlay {
+impl BlockDevice for OverlayDevice {
     fn spec(&self) -> String {
         self.below.spec()
     }
 
-    fn geometry(&self) -> Geometry {
-        Geometry { size_bytes: self.size_bytes.load(Ordering::Acquire), ..self.below.geometry() }
+    fn geometry(&self) -> DeviceGeometry {
+        DeviceGeometry { size_bytes: self.size_bytes.load(Ordering::Acquire), ..self.below.geometry() }
     }
 
-    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
-        let checked = Request::vectored(Operation::Read, offset, &buffers, context, || self.spec(), &self.geometry());
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: IoContext) -> IoFuture<Vec<Buffer>> {
+        let checked =
+            DeviceRequest::vectored(DeviceOperation::Read, offset, &buffers, context, || self.spec(), &self.geometry());
         if let Err(error) = checked {
             return ready(Err(error));
         }
@@ -126,34 +127,41 @@ impl BlockDevice for Overlay {
         offset: u64,
         buffers: Vec<Buffer>,
         _flags: WriteFlags,
-        context: Context,
+        context: IoContext,
     ) -> IoFuture<Vec<Buffer>> {
-        let checked = Request::vectored(Operation::Write, offset, &buffers, context, || self.spec(), &self.geometry());
+        let checked = DeviceRequest::vectored(
+            DeviceOperation::Write,
+            offset,
+            &buffers,
+            context,
+            || self.spec(),
+            &self.geometry(),
+        );
         let block_bytes = self.geometry().block_bytes as usize;
         let pieces = buffers.iter().flat_map(|buffer| buffer.chunks(block_bytes));
         let kept = checked.and_then(|_| self.keep(offset, pieces));
         ready(kept.map(|()| buffers))
     }
 
-    fn flush(&self, context: Context) -> IoFuture<()> {
-        ready(self.checked(Operation::Flush, 0, 0, context))
+    fn flush(&self, context: IoContext) -> IoFuture<()> {
+        ready(self.checked(DeviceOperation::Flush, 0, 0, context))
     }
 
-    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        ready(self.checked(Operation::Discard, offset, length, context))
+    fn discard(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
+        ready(self.checked(DeviceOperation::Discard, offset, length, context))
     }
 
-    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        let checked = self.checked(Operation::WriteZeroes, offset, length, context);
+    fn write_zeroes(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
+        let checked = self.checked(DeviceOperation::WriteZeroes, offset, length, context);
         let block_bytes = self.geometry().block_bytes;
         let block = vec![0; block_bytes as usize];
         let pieces = (0..length / u64::from(block_bytes)).map(|_| &block[..]);
         ready(checked.and_then(|()| self.keep(offset, pieces)))
     }
 
-    fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
-        let checked = self.checked(Operation::Allocation, offset, length, context);
-        ready(checked.map(|()| vec![Extent { offset, length, mapped: true }]))
+    fn allocation(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<Vec<DeviceExtent>> {
+        let checked = self.checked(DeviceOperation::Allocation, offset, length, context);
+        ready(checked.map(|()| vec![DeviceExtent { offset, length, mapped: true }]))
     }
 
     fn grow(&self, size_bytes: u64) -> IoFuture<()> {
@@ -193,16 +201,16 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn writes_are_read_again_and_leave_the_device_below_as_it_is() {
+    async fn overlay_writes_spare_device() {
         let below = Arc::new(MemoryDevice::new(64 << 10));
         write(&*below, 0, Buffer::copy_of(&[1; 64 << 10])).await.unwrap();
-        let device = Overlay::over(below.clone());
+        let device = OverlayDevice::over(below.clone());
         write(&*device, 4096, Buffer::copy_of(&[2; 4096])).await.unwrap();
         device.grow(128 << 10).await.unwrap();
         write(&*device, 96 << 10, Buffer::copy_of(&[3; 4096])).await.unwrap();
-        device.write_zeroes(8192, 4096, Context::default()).await.unwrap();
+        device.write_zeroes(8192, 4096, IoContext::default()).await.unwrap();
         let two = vec![Buffer::zeroed(20 << 10), Buffer::zeroed(108 << 10)];
-        let found = device.read_at(0, two, Context::default()).await.unwrap();
+        let found = device.read_at(0, two, IoContext::default()).await.unwrap();
         let found: Vec<u8> = found.iter().flat_map(|buffer| buffer.iter().copied()).collect();
         let mut expected = vec![1; 64 << 10];
         expected.resize(128 << 10, 0);
@@ -215,16 +223,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn used_buffers_are_zeroed_beyond_the_end() {
+    async fn reused_buffers_are_zeroed() {
         let below = Arc::new(MemoryDevice::new(16 << 10));
         write(&*below, 0, Buffer::copy_of(&[1; 16 << 10])).await.unwrap();
-        let device = Overlay::over(below);
+        let device = OverlayDevice::over(below);
         device.grow(64 << 10).await.unwrap();
         let used = [8 << 10, 24 << 10].map(|bytes| Buffer::copy_of(&vec![9; bytes]));
-        let found = device.read_at(0, used.into(), Context::default()).await.unwrap();
+        let found = device.read_at(0, used.into(), IoContext::default()).await.unwrap();
         let found: Vec<u8> = found.iter().flat_map(|buffer| buffer.iter().copied()).collect();
         assert!(found[..16 << 10] == [1; 16 << 10] && found[16 << 10..] == [0; 16 << 10]);
         let used = vec![Buffer::copy_of(&[9; 4096])];
-        assert_eq!(device.read_at(32 << 10, used, Context::default()).await.unwrap()[0][..], [0; 4096]);
+        assert_eq!(device.read_at(32 << 10, used, IoContext::default()).await.unwrap()[0][..], [0; 4096]);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Owns: the decision whether a segment stays long enough to be read. If the ring turns slowly, all segments stay long
 //! enough except the oldest ones, which are a fixed share of the ring
-//! ([`Layout::stays`](crate::format::layout::Layout::stays)). If the ring turns within seconds, time decides: let n be
+//! ([`SpanLayout::stays`](crate::format::layout::SpanLayout::stays)). If the ring turns within seconds, time decides: let n be
 //! the number of segments that will be opened before this segment is overwritten; the segment stays long enough if the
 //! last n openings took at least [`READING_MS`]. So the margin grows with the load, and shrinks when the load ends.
 //! Re-inserted bytes count like put bytes, because they also open segments.
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::time::Instant;
 
-use crate::format::layout::Layout;
+use crate::format::layout::SpanLayout;
 
 /// When a body is opened for reading, its segment must stay for at least this time, in milliseconds.
 const READING_MS: u64 = 100;
@@ -22,17 +22,17 @@ const READING_MS: u64 = 100;
 const OPENINGS: u64 = 64;
 
 /// The times at which the last segments were opened.
-pub struct Pace {
+pub struct RingPace {
     begun: Instant,
     /// For each of the last epochs: the time at which it was opened, in milliseconds plus one; 0 if the time is not
     /// known. An epoch's slot is the epoch modulo [`OPENINGS`].
     opened: [AtomicU64; OPENINGS as usize],
 }
 
-impl Pace {
+impl RingPace {
     /// Makes a list without openings.
-    pub fn new() -> Pace {
-        Pace { begun: Instant::now(), opened: std::array::from_fn(|_| AtomicU64::new(0)) }
+    pub fn new() -> RingPace {
+        RingPace { begun: Instant::now(), opened: std::array::from_fn(|_| AtomicU64::new(0)) }
     }
 
     /// Notes that an epoch is opened now.
@@ -41,7 +41,7 @@ impl Pace {
     }
 
     /// Whether the segment of an epoch stays long enough to be read, while the epoch `head` is being written.
-    pub fn stays(&self, layout: &Layout, epoch: u64, head: u64) -> bool {
+    pub fn stays(&self, layout: &SpanLayout, epoch: u64, head: u64) -> bool {
         let left = (epoch + layout.segment_count).saturating_sub(head);
         left > (layout.segment_count / 4).min(OPENINGS - 1)
             || self.took(left, head, self.begun.elapsed().as_millis() as u64) >= READING_MS
@@ -65,9 +65,10 @@ impl Pace {
 mod tests {
     use super::*;
 
+    /// The margin grows with the pace of the ring, and falls when the ring rests.
     #[test]
-    fn margin_grows_with_the_pace_of_the_ring_and_falls_when_it_rests() {
-        let pace = Pace::new();
+    fn margin_follows_ring_pace() {
+        let pace = RingPace::new();
         assert_eq!(pace.took(1, 100, 0), u64::MAX, "nothing was opened yet");
         for epoch in 1..=100 {
             pace.opened_at(epoch, epoch * 25);
@@ -78,10 +79,11 @@ mod tests {
         assert_eq!(pace.took(63, 100, 2500), 62 * 25);
     }
 
+    /// At most a quarter of the ring counts as about to be overwritten.
     #[test]
-    fn no_more_than_a_quarter_of_the_ring_is_about_to_be_overwritten() {
-        let layout = Layout::plan(8 << 20, Some(256 << 10), 1, 2, 3).unwrap();
-        let (pace, head, count) = (Pace::new(), 100, layout.segment_count);
+    fn margin_is_quarter_at_most() {
+        let layout = SpanLayout::plan(8 << 20, Some(256 << 10), 1, 2, 3).unwrap();
+        let (pace, head, count) = (RingPace::new(), 100, layout.segment_count);
         (1..=head).for_each(|epoch| pace.opened(epoch));
         assert!(!pace.stays(&layout, head + 1 - count, head));
         assert!(!pace.stays(&layout, head + count / 4 - count, head));

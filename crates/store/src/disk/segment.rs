@@ -8,14 +8,14 @@
 
 use nectary_block::{Buffer, SharedDevice};
 
-use crate::disk::alone::{Alone, NextAppend};
-use crate::disk::window::Window;
-use crate::format::layout::Layout;
+use crate::disk::alone::{HeaderlessContext, NextAppend};
+use crate::disk::window::SegmentWindow;
+use crate::format::layout::SpanLayout;
 use crate::format::{
-    self, Append, BLOCK_BYTES, GRANULE_BYTES, HEADER_BYTES, Magic, Place, Record, RecordKind, TABLE_ENTRY_BYTES,
-    TableEntry, open_count_of,
+    self, BLOCK_BYTES, DecodedAppend, DecodedRecord, FrameMagic, FramePlace, GRANULE_BYTES, HEADER_BYTES, RecordKind,
+    TABLE_ENTRY_BYTES, TableEntry, open_count_of,
 };
-use crate::format::{Location, LogEnd};
+use crate::format::{LogEnd, RecordLocation};
 use crate::names::key::{KeyHash, PrimaryHash};
 use crate::planted::{Bug, planted};
 
@@ -37,7 +37,7 @@ pub struct LoggedRecord {
     pub primary_hash: PrimaryHash,
     pub generation: u64,
     pub sequence: u64,
-    pub location: Location,
+    pub location: RecordLocation,
     /// The length of the record without padding, in bytes.
     pub bytes: u64,
     /// Whether the record is a whole object.
@@ -52,7 +52,7 @@ pub struct LoggedRecord {
 
 /// The thoroughness with which a segment is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Care {
+pub enum ScanMode {
     /// Tables are read; only damaged areas are searched for records and later appends.
     Search,
     /// Every record is also read and checked, because the segment may never have been flushed.
@@ -61,7 +61,7 @@ pub enum Care {
 
 /// The result of scanning a segment.
 #[derive(Debug, Clone, Default)]
-pub struct Scanned {
+pub struct SegmentScan {
     /// Appends read.
     pub appends: u64,
     /// Bytes of the appends read.
@@ -99,23 +99,23 @@ pub struct FirstAppend {
 
 /// Reads one segment.
 pub struct SegmentReader<'a> {
-    layout: &'a Layout,
+    layout: &'a SpanLayout,
     epoch: u64,
     start: u64,
     /// The offset in the segment at which reading ends, in bytes.
     end: u64,
     /// Memory to reuse for the next table.
     table: Vec<TableEntry>,
-    window: Window<'a>,
+    window: SegmentWindow<'a>,
     window_bytes_max: u64,
 }
 
 impl<'a> SegmentReader<'a> {
     /// Makes a reader of the segment that has, or had, the epoch `epoch`.
-    pub fn new(device: &'a SharedDevice, layout: &'a Layout, epoch: u64) -> SegmentReader<'a> {
+    pub fn new(device: &'a SharedDevice, layout: &'a SpanLayout, epoch: u64) -> SegmentReader<'a> {
         let start = layout.segment_start(epoch);
         let end = layout.segment_bytes;
-        let window = Window::new(device, start..start + end, WINDOW_BYTES);
+        let window = SegmentWindow::new(device, start..start + end, WINDOW_BYTES);
         SegmentReader { layout, epoch, start, end, table: Vec::new(), window, window_bytes_max: WINDOW_BYTES }
     }
 
@@ -125,7 +125,7 @@ impl<'a> SegmentReader<'a> {
     }
 
     /// Makes a reader like [`new`](Self::new), which reads more bytes at once.
-    pub fn ahead(device: &'a SharedDevice, layout: &'a Layout, epoch: u64) -> SegmentReader<'a> {
+    pub fn ahead(device: &'a SharedDevice, layout: &'a SpanLayout, epoch: u64) -> SegmentReader<'a> {
         let window_bytes_max = WINDOW_BYTES_AHEAD;
         SegmentReader { window_bytes_max, ..SegmentReader::new(device, layout, epoch) }
     }
@@ -146,13 +146,13 @@ impl<'a> SegmentReader<'a> {
         &mut self,
         offset: u64,
         last_sequence: u64,
-        care: Care,
+        care: ScanMode,
         mut visit: impl FnMut(LoggedRecord),
-    ) -> Scanned {
-        let mut scanned = Scanned { last_sequence, end: offset, ..Scanned::default() };
+    ) -> SegmentScan {
+        let mut scanned = SegmentScan { last_sequence, end: offset, ..SegmentScan::default() };
         let mut position = offset;
         // The usual size of the segment's appends is known only after the first one was read.
-        self.window.read_bytes = if care == Care::Verify { self.window_bytes_max } else { HEADER_WINDOW_BYTES };
+        self.window.read_bytes = if care == ScanMode::Verify { self.window_bytes_max } else { HEADER_WINDOW_BYTES };
         while position + BLOCK_BYTES <= self.end {
             if let Some(append) = self.append_at(position, scanned.last_sequence).await {
                 if !self.visit_append(&append, position, care, &mut visit).await {
@@ -177,13 +177,13 @@ impl<'a> SegmentReader<'a> {
                 scanned.purge_end = scanned.purge_end.max(purge_end);
                 let bytes = u64::from(append.fields.append_bytes.get());
                 self.window.read_bytes = match care {
-                    Care::Verify => self.window_bytes_max,
+                    ScanMode::Verify => self.window_bytes_max,
                     // The next append's table is probably about as long as this one; if so, one read is enough for it.
-                    Care::Search if bytes >= LARGE_APPEND_BYTES => {
+                    ScanMode::Search if bytes >= LARGE_APPEND_BYTES => {
                         let table_bytes = (append.table.len() * TABLE_ENTRY_BYTES) as u64;
                         HEADER_WINDOW_BYTES + table_bytes / 8 * 9
                     }
-                    Care::Search => WINDOW_BYTES,
+                    ScanMode::Search => WINDOW_BYTES,
                 };
                 self.table = append.table;
                 position += bytes;
@@ -193,7 +193,7 @@ impl<'a> SegmentReader<'a> {
             self.window.read_bytes = self.window_bytes_max;
             let next = self.next_append(position, scanned.last_sequence).await;
             let stop = next.map_or(self.end, |next| next.offset);
-            let alone = Alone { last_sequence: scanned.last_sequence, next, begins_segment: position == 0 };
+            let alone = HeaderlessContext { last_sequence: scanned.last_sequence, next, begins_segment: position == 0 };
             let found = self.salvage(position..stop, alone, &mut visit).await;
             if next.is_some() || found.count > 0 {
                 scanned.holes.push(scanned.last_sequence);
@@ -228,7 +228,7 @@ impl<'a> SegmentReader<'a> {
             let place = self.place(position);
             let window = self.window.bytes_at(position, BLOCK_BYTES).await;
             let begins = |bytes: &[u8]| {
-                bytes.get(..4) == Some(Magic::Append.bytes().as_slice())
+                bytes.get(..4) == Some(FrameMagic::Append.bytes().as_slice())
                     && bytes.get(16..32) == Some(place.identity.to_le_bytes().as_slice())
                     && bytes.get(32..40) == Some(place.epoch.to_le_bytes().as_slice())
             };
@@ -258,7 +258,7 @@ impl<'a> SegmentReader<'a> {
             let wanted = match self.window.bytes_at(position, BLOCK_BYTES).await {
                 Some(bytes) => {
                     blank &= bytes[..BLOCK_BYTES as usize].iter().all(|&byte| byte == 0);
-                    Append::header_bytes(bytes, layout.identity, address, room)
+                    DecodedAppend::header_bytes(bytes, layout.identity, address, room)
                 }
                 // A block that cannot be read is not blank.
                 None => {
@@ -269,10 +269,10 @@ impl<'a> SegmentReader<'a> {
             if let Some(wanted) = wanted
                 && let Some(bytes) = self.window.bytes_at(position, wanted as u64).await
             {
-                let header = crate::format::open_unplaced(bytes, Magic::Append).ok();
+                let header = crate::format::open_unplaced(bytes, FrameMagic::Append).ok();
                 let epoch = header.map(|header| header.epoch.get()).unwrap_or(0);
-                let place = Place { identity: layout.identity, epoch, address };
-                if epoch > 0 && epoch % count == segment && Append::decode(bytes, place, room).is_ok() {
+                let place = FramePlace { identity: layout.identity, epoch, address };
+                if epoch > 0 && epoch % count == segment && DecodedAppend::decode(bytes, place, room).is_ok() {
                     if position == 0 && epoch >= self.epoch {
                         return Some(epoch);
                     }
@@ -303,18 +303,18 @@ impl<'a> SegmentReader<'a> {
         self.window.has_failed()
     }
 
-    fn place(&self, position: u64) -> Place {
-        Place { identity: self.layout.identity, epoch: self.epoch, address: self.start + position }
+    fn place(&self, position: u64) -> FramePlace {
+        FramePlace { identity: self.layout.identity, epoch: self.epoch, address: self.start + position }
     }
 
-    async fn append_at(&mut self, position: u64, last_sequence: u64) -> Option<Append> {
+    async fn append_at(&mut self, position: u64, last_sequence: u64) -> Option<DecodedAppend> {
         let room = self.layout.segment_bytes - position;
         let place = self.place(position);
         let bytes = self.window.bytes_at(position, BLOCK_BYTES).await?;
-        let wanted = Append::header_bytes(bytes, place.identity, place.address, room)?;
+        let wanted = DecodedAppend::header_bytes(bytes, place.identity, place.address, room)?;
         let table = std::mem::take(&mut self.table);
         let bytes = self.window.bytes_at(position, wanted as u64).await?;
-        let append = Append::decode_into(bytes, place, room, table).ok()?;
+        let append = DecodedAppend::decode_into(bytes, place, room, table).ok()?;
         let first = append.fields.first_sequence.get();
         let in_order = first > last_sequence || (append.table.is_empty() && first == last_sequence);
         let in_order = in_order || planted(Bug::FormerFrameAccepted);
@@ -337,9 +337,9 @@ impl<'a> SegmentReader<'a> {
     /// Visits the records of an append. Returns false if records were checked and some are damaged.
     async fn visit_append(
         &mut self,
-        append: &Append,
+        append: &DecodedAppend,
         position: u64,
-        care: Care,
+        care: ScanMode,
         visit: &mut impl FnMut(LoggedRecord),
     ) -> bool {
         let base = (self.start + position - self.layout.segments_offset) / GRANULE_BYTES;
@@ -350,7 +350,7 @@ impl<'a> SegmentReader<'a> {
             let hash = KeyHash(entry.key_hash.get());
             let mut fragments = None;
             let mut damaged = false;
-            if care == Care::Verify {
+            if care == ScanMode::Verify {
                 match self.whole_record(position + start * GRANULE_BYTES, bytes, entry).await {
                     Some(record) => fragments = fragments_of(&record),
                     None => damaged = true,
@@ -362,7 +362,7 @@ impl<'a> SegmentReader<'a> {
                 primary_hash: PrimaryHash(entry.primary_hash.get()),
                 generation: entry.generation.get(),
                 sequence: entry.sequence.get(),
-                location: Location::new(base + start, bytes),
+                location: RecordLocation::new(base + start, bytes),
                 bytes,
                 whole: entry.kind == RecordKind::Whole.code(),
                 fragment: entry.kind == RecordKind::Fragment.code(),
@@ -375,10 +375,10 @@ impl<'a> SegmentReader<'a> {
 
     /// Returns the record of an entry of a table, if it is intact. A torn append may leave a record of the same key that
     /// an earlier open wrote at the same place, and that a crash cut off from the log: its sequence is another one.
-    async fn whole_record(&mut self, position: u64, length: u64, entry: &TableEntry) -> Option<Record> {
+    async fn whole_record(&mut self, position: u64, length: u64, entry: &TableEntry) -> Option<DecodedRecord> {
         let place = self.place(position);
         let bytes = self.window.bytes_at(position, length).await?;
-        let record = Record::decode(bytes, place).ok()?;
+        let record = DecodedRecord::decode(bytes, place).ok()?;
         let is_it = record.fields.key_hash == entry.key_hash && record.fields.sequence == entry.sequence;
         (is_it && record.body_is_whole(bytes)).then_some(record)
     }
@@ -386,11 +386,11 @@ impl<'a> SegmentReader<'a> {
     async fn salvage(
         &mut self,
         range: std::ops::Range<u64>,
-        alone: Alone,
+        alone: HeaderlessContext,
         visit: &mut impl FnMut(LoggedRecord),
-    ) -> Salvaged {
+    ) -> SalvageResult {
         let hash_seed = self.layout.hash_seed;
-        let mut salvaged = Salvaged::default();
+        let mut salvaged = SalvageResult::default();
         let mut position = range.start;
         // Records may be in any order on disk; their sequences order them.
         let mut found: Vec<LoggedRecord> = Vec::new();
@@ -403,7 +403,7 @@ impl<'a> SegmentReader<'a> {
             };
             let room = range.end - position;
             let header = match self.window.bytes_at(position, length.min(room)).await {
-                Some(bytes) => Record::decode(bytes, place).ok(),
+                Some(bytes) => DecodedRecord::decode(bytes, place).ok(),
                 None => None,
             };
             let bytes = header.map(|record| record.bytes() as u64).filter(|&bytes| bytes <= room);
@@ -425,7 +425,7 @@ impl<'a> SegmentReader<'a> {
                         primary_hash,
                         generation: record.fields.generation.get(),
                         sequence: record.fields.sequence.get(),
-                        location: Location::new(granule, record.bytes() as u64),
+                        location: RecordLocation::new(granule, record.bytes() as u64),
                         bytes: record.bytes() as u64,
                         whole: record.kind == RecordKind::Whole,
                         fragment: record.kind == RecordKind::Fragment,
@@ -447,19 +447,19 @@ impl<'a> SegmentReader<'a> {
 }
 
 #[derive(Default)]
-struct Salvaged {
+struct SalvageResult {
     count: u64,
     last_sequence: u64,
     end: u64,
 }
 
-fn fragments_of(record: &Record) -> Option<(u64, u32)> {
+fn fragments_of(record: &DecodedRecord) -> Option<(u64, u32)> {
     let fields = &record.fields;
     (record.kind == RecordKind::Head).then(|| (fields.fragment_generation.get(), fields.fragment.get()))
 }
 
 /// The length of a record up to its body; `None` if `bytes` do not look like a record at this place.
-fn record_header_bytes(bytes: &[u8], place: Place) -> Option<u64> {
-    let length = format::apparent_bytes(bytes, Magic::Record, place.identity, place.address)?;
+fn record_header_bytes(bytes: &[u8], place: FramePlace) -> Option<u64> {
+    let length = format::apparent_bytes(bytes, FrameMagic::Record, place.identity, place.address)?;
     Some(length.max(HEADER_BYTES as u64))
 }

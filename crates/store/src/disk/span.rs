@@ -7,20 +7,20 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nectary_block::{self as block, Buffer, Context, SharedDevice};
+use nectary_block::{self as block, Buffer, IoContext, SharedDevice};
 
 use crate::counters::Counters;
-use crate::disk::health::Health;
-use crate::disk::pace::Pace;
-use crate::error::{Error, ErrorKind};
-use crate::format::layout::Layout;
-use crate::format::{GRANULE_BYTES, Location};
+use crate::disk::health::DeviceHealth;
+use crate::disk::pace::RingPace;
+use crate::error::{Error, StoreErrorKind};
+use crate::format::layout::SpanLayout;
+use crate::format::{GRANULE_BYTES, RecordLocation};
 use crate::names::key::{KeyHash, KeyRef, PrimaryHash, hash_key};
-use crate::names::tag::{TagHash, TagLedger, Tags, hash_tag};
+use crate::names::tag::{EntryTags, TagHash, TagLedger, hash_tag};
 
 /// The range of one read, in whole blocks of the device. *Units*: bytes from the start of the device.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Extent {
+pub(crate) struct ReadExtent {
     pub start: u64,
     pub end: u64,
     /// The epoch that the extent's segment had before the read.
@@ -28,32 +28,38 @@ pub(crate) struct Extent {
 }
 
 /// The device of an open span.
-pub(crate) struct Span {
+pub(crate) struct SpanDisk {
     /// The device, whose operations have the deadline of `health`.
     pub device: SharedDevice,
     /// The same device without it, for reads that set their own.
     bare: SharedDevice,
-    pub layout: Layout,
+    pub layout: SpanLayout,
     pub counters: Arc<Counters>,
-    pub health: Arc<Health>,
+    pub health: Arc<DeviceHealth>,
     /// The speed of the ring.
-    pub pace: Pace,
+    pub pace: RingPace,
     /// The memory of tags, in bytes.
     pub tag_ledger: TagLedger,
     /// The epoch being written.
     head: AtomicU64,
 }
 
-impl Span {
+impl SpanDisk {
     /// Makes the device of a span whose epoch `head` is being written; `bare` is the same device without deadlines.
-    pub fn new(device: SharedDevice, bare: SharedDevice, health: &Arc<Health>, layout: Layout, head: u64) -> Span {
-        Span {
+    pub fn new(
+        device: SharedDevice,
+        bare: SharedDevice,
+        health: &Arc<DeviceHealth>,
+        layout: SpanLayout,
+        head: u64,
+    ) -> SpanDisk {
+        SpanDisk {
             device,
             bare,
             layout,
             counters: Arc::clone(&health.counters),
             health: Arc::clone(health),
-            pace: Pace::new(),
+            pace: RingPace::new(),
             tag_ledger: TagLedger::default(),
             head: AtomicU64::new(head),
         }
@@ -70,7 +76,7 @@ impl Span {
     }
 
     /// The epoch of the segment that contains a location, while the epoch `head` is being written.
-    pub fn epoch_at(&self, location: Location, head: u64) -> u64 {
+    pub fn epoch_at(&self, location: RecordLocation, head: u64) -> u64 {
         self.layout.epoch_of(location.granule * GRANULE_BYTES / self.layout.segment_bytes, head)
     }
 
@@ -85,18 +91,18 @@ impl Span {
     }
 
     /// Hashes the tags that a caller gives. *Errors*: `Invalid` if a tag is out of bounds, or if there are too many.
-    pub fn tags<'a>(&self, tags: impl IntoIterator<Item = &'a [u8]>) -> Result<Tags, Error> {
+    pub fn tags<'a>(&self, tags: impl IntoIterator<Item = &'a [u8]>) -> Result<EntryTags, Error> {
         let hashes = tags.into_iter().map(|tag| hash_tag(self.layout.hash_seed, tag));
-        Tags::new(hashes.collect::<Result<Vec<TagHash>, Error>>()?, &self.tag_ledger)
+        EntryTags::new(hashes.collect::<Result<Vec<TagHash>, Error>>()?, &self.tag_ledger)
     }
 
     /// The address of a location, in bytes from the start of the device.
-    pub fn address_of(&self, location: Location) -> u64 {
+    pub fn address_of(&self, location: RecordLocation) -> u64 {
         self.layout.segments_offset + location.granule * GRANULE_BYTES
     }
 
     /// The blocks that a record at a location may occupy; `None` if the location is outside the segments.
-    pub fn extent(&self, location: Location) -> Option<Extent> {
+    pub fn extent(&self, location: RecordLocation) -> Option<ReadExtent> {
         let epoch = self.epoch_at(location, self.head());
         let offset = location.granule * GRANULE_BYTES;
         let segment_end = (offset / self.layout.segment_bytes + 1) * self.layout.segment_bytes;
@@ -106,20 +112,20 @@ impl Span {
         let end = self.layout.segments_offset + (offset + location.bytes_max()).min(segment_end);
         let block = u64::from(self.device.geometry().block_bytes);
         let start = self.address_of(location) / block * block;
-        Some(Extent { start, end: end.next_multiple_of(block), epoch })
+        Some(ReadExtent { start, end: end.next_multiple_of(block), epoch })
     }
 
     /// Reads an extent. A failed read is counted, and noted for the operator.
-    pub async fn read_extent(&self, extent: Extent) -> Result<Buffer, Error> {
+    pub async fn read_extent(&self, extent: ReadExtent) -> Result<Buffer, Error> {
         self.read_extent_into(extent, Buffer::recycled((extent.end - extent.start) as usize)).await
     }
 
     /// Reads an extent into a buffer of its length.
-    pub async fn read_extent_into(&self, extent: Extent, buffer: Buffer) -> Result<Buffer, Error> {
+    pub async fn read_extent_into(&self, extent: ReadExtent, buffer: Buffer) -> Result<Buffer, Error> {
         let deadline = self.health.read_deadline()?;
         Counters::add(&self.counters.device_reads, 1);
         Counters::add(&self.counters.device_read_bytes, extent.end - extent.start);
-        let read = self.bare.read_at(extent.start, vec![buffer], Context::default());
+        let read = self.bare.read_at(extent.start, vec![buffer], IoContext::default());
         let result = match deadline {
             None => read.await,
             // The device keeps the buffer of a read whose future is dropped.
@@ -130,9 +136,9 @@ impl Span {
         };
         self.health.note_read(&result);
         match result {
-            Ok(mut buffers) => {
-                buffers.pop().ok_or_else(|| Error::new(ErrorKind::Io, format!("{}: no buffer", self.device.spec())))
-            }
+            Ok(mut buffers) => buffers
+                .pop()
+                .ok_or_else(|| Error::new(StoreErrorKind::Io, format!("{}: no buffer", self.device.spec()))),
             Err(error) => {
                 Counters::add(&self.counters.device_read_errors, 1);
                 self.note(error.to_string());
@@ -148,7 +154,7 @@ impl Span {
         if self.health.is_latched() {
             return Err(self.latched_error());
         }
-        let flushed = self.device.flush(Context::default()).await;
+        let flushed = self.device.flush(IoContext::default()).await;
         if let Err(error) = flushed {
             self.health.latch();
             Counters::add(&self.counters.flushes_failed, 1);
@@ -162,20 +168,25 @@ impl Span {
     pub fn latched_error(&self) -> Error {
         let spec = self.device.spec();
         Error::new(
-            ErrorKind::Io,
+            StoreErrorKind::Io,
             format!("{spec}: a flush failed; what was written since the last good one is being rewritten"),
         )
     }
 
     /// The error of a read that missed its deadline.
-    fn late(&self, extent: Extent) -> block::Error {
+    fn late(&self, extent: ReadExtent) -> block::Error {
         let detail = "the deadline passed; the device has not answered";
-        let error = block::Error::new(block::ErrorKind::TimedOut, &self.device.spec(), block::Operation::Read, detail);
+        let error = block::Error::new(
+            block::DeviceErrorKind::TimedOut,
+            &self.device.spec(),
+            block::DeviceOperation::Read,
+            detail,
+        );
         error.at(extent.start, extent.end - extent.start)
     }
 
     /// Notes that a record was found damaged.
-    pub fn note_damage(&self, location: Location) {
+    pub fn note_damage(&self, location: RecordLocation) {
         let address = self.address_of(location);
         self.note(format!("{}: damaged record at offset {address}; its object is a miss", self.device.spec()));
     }

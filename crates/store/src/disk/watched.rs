@@ -5,24 +5,26 @@
 
 use std::sync::Arc;
 
-use nectary_block::{Buffer, Context, Error, ErrorKind, Filter, IoFuture, Operation, Request, SharedDevice};
+use nectary_block::{
+    Buffer, DeviceErrorKind, DeviceOperation, DeviceRequest, Error, Filter, IoContext, IoFuture, SharedDevice,
+};
 
-use super::health::Health;
+use super::health::DeviceHealth;
 
 /// A device whose operations are watched.
-pub(crate) struct Watched {
+pub(crate) struct MonitoredDevice {
     inner: SharedDevice,
-    health: Arc<Health>,
+    health: Arc<DeviceHealth>,
 }
 
-impl Watched {
+impl MonitoredDevice {
     /// Watches the operations on a device.
-    pub fn over(inner: SharedDevice, health: &Arc<Health>) -> SharedDevice {
-        Arc::new(Watched { inner, health: Arc::clone(health) })
+    pub fn over(inner: SharedDevice, health: &Arc<DeviceHealth>) -> SharedDevice {
+        Arc::new(MonitoredDevice { inner, health: Arc::clone(health) })
     }
 }
 
-impl Filter for Watched {
+impl Filter for MonitoredDevice {
     fn inner(&self) -> &SharedDevice {
         &self.inner
     }
@@ -33,14 +35,14 @@ impl Filter for Watched {
 
     fn around<T: Send + 'static>(
         &self,
-        _: Request,
+        _: DeviceRequest,
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
         let (running, health) = (operation(&self.inner), Arc::clone(&self.health));
         Box::pin(async move { health.watch(running).await })
     }
 
-    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: IoContext) -> IoFuture<Vec<Buffer>> {
         let health = Arc::clone(&self.health);
         if self.health.limit().is_none() {
             // A part of the store that cannot be read now would count as damaged, so the open waits for it.
@@ -49,7 +51,9 @@ impl Filter for Watched {
         }
         let length = buffers.iter().map(|buffer| buffer.len() as u64).sum();
         let spec = self.inner.spec();
-        let late = move |detail| Error::new(ErrorKind::TimedOut, &spec, Operation::Read, detail).at(offset, length);
+        let late = move |detail| {
+            Error::new(DeviceErrorKind::TimedOut, &spec, DeviceOperation::Read, detail).at(offset, length)
+        };
         let Ok(Some(deadline)) = self.health.read_deadline() else {
             // A scan of a segment block by block does not wait for each of them.
             let error = late("the device does not answer; it was not tried");

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use nectary_block::{Buffer, Context, SharedDevice};
+use nectary_block::{Buffer, IoContext, SharedDevice};
 
 use crate::format::BLOCK_BYTES;
 
@@ -16,7 +16,7 @@ const SMALLER_SHARE: u64 = 16;
 const UNREADABLE_MAX: usize = 64;
 
 /// A window on a segment.
-pub(super) struct Window<'a> {
+pub(super) struct SegmentWindow<'a> {
     device: &'a SharedDevice,
     /// The range of the segment on the device, in bytes.
     segment: Range<u64>,
@@ -32,10 +32,18 @@ pub(super) struct Window<'a> {
     has_failed: bool,
 }
 
-impl<'a> Window<'a> {
+impl<'a> SegmentWindow<'a> {
     /// Makes a window without bytes.
-    pub fn new(device: &'a SharedDevice, segment: Range<u64>, read_bytes: u64) -> Window<'a> {
-        Window { device, segment, held: None, read_bytes, suspect: 0..0, unreadable: Vec::new(), has_failed: false }
+    pub fn new(device: &'a SharedDevice, segment: Range<u64>, read_bytes: u64) -> SegmentWindow<'a> {
+        SegmentWindow {
+            device,
+            segment,
+            held: None,
+            read_bytes,
+            suspect: 0..0,
+            unreadable: Vec::new(),
+            has_failed: false,
+        }
     }
 
     /// Whether bytes were requested that cannot be read.
@@ -58,7 +66,8 @@ impl<'a> Window<'a> {
     }
 
     async fn read_into(&self, position: u64, buffer: Buffer) -> Result<Buffer, nectary_block::Error> {
-        let mut buffers = self.device.read_at(self.segment.start + position, vec![buffer], Context::default()).await?;
+        let mut buffers =
+            self.device.read_at(self.segment.start + position, vec![buffer], IoContext::default()).await?;
         Ok(buffers.pop().expect("a read gives its buffers back"))
     }
 
@@ -136,19 +145,19 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use nectary_block::{Error, ErrorKind, Filter, IoFuture, MemoryDevice, Operation, Request};
+    use nectary_block::{DeviceErrorKind, DeviceOperation, DeviceRequest, Error, Filter, IoFuture, MemoryDevice};
 
     use super::*;
 
     /// A device of which one block cannot be read.
-    struct Scratched {
+    struct ScratchedDevice {
         inner: SharedDevice,
         unreadable: u64,
         reads: Arc<AtomicU64>,
         failed: Arc<AtomicU64>,
     }
 
-    impl Filter for Scratched {
+    impl Filter for ScratchedDevice {
         fn inner(&self) -> &SharedDevice {
             &self.inner
         }
@@ -159,13 +168,14 @@ mod tests {
 
         fn around<T: Send + 'static>(
             &self,
-            request: Request,
+            request: DeviceRequest,
             operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
         ) -> IoFuture<T> {
             self.reads.fetch_add(1, Ordering::Relaxed);
             if (request.offset..request.offset + request.length).contains(&self.unreadable) {
                 self.failed.fetch_add(1, Ordering::Relaxed);
-                let error = Error::new(ErrorKind::Io, "a test", Operation::Read, "the block cannot be read");
+                let error =
+                    Error::new(DeviceErrorKind::Io, "a test", DeviceOperation::Read, "the block cannot be read");
                 return Box::pin(std::future::ready(Err(error)));
             }
             operation(&self.inner)
@@ -179,8 +189,8 @@ mod tests {
             let (reads, failed): (Arc<AtomicU64>, Arc<AtomicU64>) = Default::default();
             let inner = Arc::new(MemoryDevice::new(bytes));
             let device: SharedDevice =
-                Arc::new(Scratched { inner, unreadable, reads: reads.clone(), failed: failed.clone() });
-            let mut window = Window::new(&device, 0..bytes, bytes);
+                Arc::new(ScratchedDevice { inner, unreadable, reads: reads.clone(), failed: failed.clone() });
+            let mut window = SegmentWindow::new(&device, 0..bytes, bytes);
             for position in (0..bytes).step_by(64) {
                 let block = position / BLOCK_BYTES * BLOCK_BYTES;
                 assert_eq!(window.bytes_at(position, 64).await.is_some(), block != unreadable, "{position}");

@@ -5,10 +5,10 @@
 
 use nectary_block::{Buffer, SharedDevice};
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, StoreErrorKind};
 use crate::format::{
-    self, APPEND_HEADER_BYTES, BLOCK_BYTES, FEATURE_TAGS, GRANULE_BYTES, HEADER_BYTES, Magic, Mismatch, Place,
-    SuperblockBody, VERSION,
+    self, APPEND_HEADER_BYTES, BLOCK_BYTES, FEATURE_TAGS, FrameMagic, FrameMismatch, FramePlace, GRANULE_BYTES,
+    HEADER_BYTES, SuperblockBody, VERSION,
 };
 use zerocopy::IntoBytes;
 
@@ -39,7 +39,7 @@ pub const SPANS_MAX: u32 = 16;
 
 /// The areas of a span, and its other fixed properties.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Layout {
+pub struct SpanLayout {
     /// Random identity of the store.
     pub identity: u128,
     /// The random seed of the key hashes.
@@ -71,12 +71,12 @@ pub struct Layout {
     /// The time when the store was made, in seconds since 1970.
     pub created_s: u64,
     /// The place of the span among the spans of its store.
-    pub member: Member,
+    pub member: SpanMember,
 }
 
 /// The place of a span among the spans of its store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Member {
+pub struct SpanMember {
     /// Random identity of a store of several spans; 0 for a store of one span.
     pub set: u128,
     /// The number of this span, from 0.
@@ -88,9 +88,9 @@ pub struct Member {
     pub weights: [u32; SPANS_MAX as usize],
 }
 
-impl Member {
+impl SpanMember {
     /// The only span of its store.
-    pub const SOLE: Member = Member { set: 0, number: 0, count: 1, weights: [0; SPANS_MAX as usize] };
+    pub const SOLE: SpanMember = SpanMember { set: 0, number: 0, count: 1, weights: [0; SPANS_MAX as usize] };
 
     /// The seed with which all spans of a store hash keys; `None` for the only span of a store. The seed is the same on
     /// all spans, so that a span can use the purge records of another one.
@@ -103,7 +103,7 @@ impl Member {
     /// Whether the fields are consistent.
     fn is_valid(self) -> bool {
         match self.count {
-            1 => self == Member::SOLE,
+            1 => self == SpanMember::SOLE,
             count if count > SPANS_MAX => false,
             count => {
                 let (spans, others) = self.weights.split_at(count as usize);
@@ -117,7 +117,7 @@ impl Member {
 /// The offset of the first state slot, in bytes.
 pub const STATE_OFFSET: u64 = 2 * BLOCK_BYTES;
 
-impl Layout {
+impl SpanLayout {
     /// Plans the areas of a span of `span_bytes`. *Errors*: `Invalid` if a size is out of bounds.
     pub fn plan(
         span_bytes: u64,
@@ -125,10 +125,10 @@ impl Layout {
         identity: u128,
         hash_seed: u64,
         created_s: u64,
-    ) -> Result<Layout, Error> {
+    ) -> Result<SpanLayout, Error> {
         let purge_log_bytes = (span_bytes / PURGE_LOG_SHARE).clamp(PURGE_LOG_BYTES_MIN, PURGE_LOG_BYTES_MAX);
         let purge_log_bytes = purge_log_bytes.next_multiple_of(2 * BLOCK_BYTES);
-        Layout::plan_with_log(span_bytes, segment_bytes, purge_log_bytes, identity, hash_seed, created_s)
+        SpanLayout::plan_with_log(span_bytes, segment_bytes, purge_log_bytes, identity, hash_seed, created_s)
     }
 
     /// Plans the areas of a span whose copies of the purge log have this size.
@@ -139,7 +139,7 @@ impl Layout {
         identity: u128,
         hash_seed: u64,
         created_s: u64,
-    ) -> Result<Layout, Error> {
+    ) -> Result<SpanLayout, Error> {
         let span_bytes = span_bytes / BLOCK_BYTES * BLOCK_BYTES;
         if span_bytes < SPAN_BYTES_MIN {
             return Err(Error::invalid(format!(
@@ -177,7 +177,7 @@ impl Layout {
         }
         let fragment_max = (wanted / 4).next_multiple_of(BLOCK_BYTES);
         let homes = checkpoint_bytes.saturating_sub(BLOCK_BYTES) / 8 / format::INDEX_SHARDS as u64;
-        Ok(Layout {
+        Ok(SpanLayout {
             identity,
             hash_seed,
             span_bytes,
@@ -199,7 +199,7 @@ impl Layout {
             index_home_bits: (homes / 16).max(16).ilog2(),
             features: FEATURE_TAGS,
             created_s,
-            member: Member::SOLE,
+            member: SpanMember::SOLE,
         })
     }
 
@@ -228,23 +228,23 @@ impl Layout {
             weights: self.member.weights.map(Into::into),
         };
         buffer[HEADER_BYTES..HEADER_BYTES + size_of::<SuperblockBody>()].copy_from_slice(body.as_bytes());
-        let place = Place { identity: self.identity, epoch: 0, address };
-        format::seal(&mut buffer, Magic::Superblock, place, BLOCK_BYTES as usize);
+        let place = FramePlace { identity: self.identity, epoch: 0, address };
+        format::seal(&mut buffer, FrameMagic::Superblock, place, BLOCK_BYTES as usize);
         buffer
     }
 
     /// Decodes the superblock copy at `address`. *Errors*: `Corrupt`, with the reason.
-    pub fn decode(bytes: &[u8], address: u64) -> Result<Layout, Error> {
-        let corrupt = |message: String| Error::new(ErrorKind::Corrupt, message);
-        let header = format::open_unplaced(bytes, Magic::Superblock).map_err(|mismatch| match mismatch {
-            Mismatch::Magic => {
+    pub fn decode(bytes: &[u8], address: u64) -> Result<SpanLayout, Error> {
+        let corrupt = |message: String| Error::new(StoreErrorKind::Corrupt, message);
+        let header = format::open_unplaced(bytes, FrameMagic::Superblock).map_err(|mismatch| match mismatch {
+            FrameMismatch::Magic => {
                 let found: Vec<u8> = bytes.iter().copied().take(4).collect();
                 corrupt(format!(
                     "offset {address}: this is not a Nectary store: expected the magic NSUP, found {}",
                     found.escape_ascii()
                 ))
             }
-            Mismatch::Version(version) => corrupt(format!(
+            FrameMismatch::Version(version) => corrupt(format!(
                 "offset {address}: the store has format version {version}, this program knows version {VERSION}; use the \
                  program it was made with, or make a new store"
             )),
@@ -252,7 +252,7 @@ impl Layout {
         })?;
         let body: SuperblockBody =
             format::body(bytes).map_err(|_| corrupt(format!("offset {address}: the superblock is cut short")))?;
-        let layout = Layout {
+        let layout = SpanLayout {
             identity: header.identity.get(),
             hash_seed: body.hash_seed.get(),
             span_bytes: body.span_bytes.get(),
@@ -268,7 +268,7 @@ impl Layout {
             index_home_bits: body.index_home_bits.get(),
             features: body.features.get(),
             created_s: body.created_s.get(),
-            member: Member {
+            member: SpanMember {
                 set: body.set.get(),
                 number: body.span_number.get(),
                 count: body.span_count.get(),
@@ -298,7 +298,7 @@ impl Layout {
         {
             return Err(corrupt(format!("offset {address}: the superblock says a purge log of {log_bytes} bytes")));
         }
-        let planned = Layout::plan_with_log(
+        let planned = SpanLayout::plan_with_log(
             layout.span_bytes,
             Some(layout.segment_bytes),
             log_bytes,
@@ -306,7 +306,7 @@ impl Layout {
             layout.hash_seed,
             layout.created_s,
         )?;
-        if planned != (Layout { features: planned.features, member: planned.member, ..layout }) {
+        if planned != (SpanLayout { features: planned.features, member: planned.member, ..layout }) {
             return Err(corrupt(format!("offset {address}: the superblock's areas do not fit each other")));
         }
         Ok(layout)
@@ -314,11 +314,11 @@ impl Layout {
 
     /// Sets the feature "records have tags" in the superblocks if it is not set. The change is durable when this
     /// returns.
-    pub async fn with_tags(self, device: &SharedDevice) -> Result<Layout, Error> {
+    pub async fn with_tags(self, device: &SharedDevice) -> Result<SpanLayout, Error> {
         if self.features & FEATURE_TAGS != 0 {
             return Ok(self);
         }
-        let layout = Layout { features: self.features | FEATURE_TAGS, ..self };
+        let layout = SpanLayout { features: self.features | FEATURE_TAGS, ..self };
         // At every moment one copy of the superblock is intact, and both copies have the feature before the first tag
         // is written.
         for address in [BLOCK_BYTES, 0] {
@@ -387,10 +387,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn areas_do_not_overlap_at_any_size() {
+    fn areas_never_overlap() {
         for size in [SPAN_BYTES_MIN, 600 << 10, 1 << 20, 3 << 20, 64 << 20, 1 << 30, 10 << 30, 1 << 40, SPAN_BYTES_MAX]
         {
-            let layout = Layout::plan(size, None, 1, 2, 3).unwrap();
+            let layout = SpanLayout::plan(size, None, 1, 2, 3).unwrap();
             let mut areas = vec![(0, 4 * BLOCK_BYTES)];
             areas.extend(layout.purge_log_offset.map(|offset| (offset, layout.purge_log_bytes)));
             areas.extend(layout.checkpoint_offset.map(|offset| (offset, layout.checkpoint_bytes)));
@@ -402,34 +402,35 @@ mod tests {
             assert!(last.0 + last.1 <= size, "{size}: {layout:?}");
             assert!(layout.append_bytes_max() <= layout.segment_bytes);
             assert!(layout.record_bytes_max() > layout.fragment_bytes + 1024);
-            assert_eq!(Layout::decode(&layout.encode(0), 0).unwrap(), layout);
+            assert_eq!(SpanLayout::decode(&layout.encode(0), 0).unwrap(), layout);
         }
     }
 
+    /// Spans with the smaller purge logs of earlier programs are read.
     #[test]
-    fn spans_with_the_smaller_purge_logs_of_earlier_programs_are_read() {
+    fn smaller_old_logs_are_read() {
         for size in [SPAN_BYTES_MIN, 3 << 20, 64 << 20, 256 << 20, 10 << 30, 1 << 40] {
             let log_bytes = (size / 1024).clamp(32 << 10, 16 << 20).next_multiple_of(2 * BLOCK_BYTES);
-            let wanted = Layout::plan(size, None, 1, 2, 3).unwrap().segment_bytes;
-            let earlier = Layout::plan_with_log(size, Some(wanted), log_bytes, 1, 2, 3).unwrap();
-            assert_eq!(Layout::decode(&earlier.encode(0), 0).unwrap(), earlier);
+            let wanted = SpanLayout::plan(size, None, 1, 2, 3).unwrap().segment_bytes;
+            let earlier = SpanLayout::plan_with_log(size, Some(wanted), log_bytes, 1, 2, 3).unwrap();
+            assert_eq!(SpanLayout::decode(&earlier.encode(0), 0).unwrap(), earlier);
             for wrong in [0, 32 << 9, (32 << 10) + BLOCK_BYTES, 32 << 20, u64::MAX / 4096 * 4096] {
-                let wrong = Layout { purge_log_bytes: wrong, ..earlier };
-                assert!(Layout::decode(&wrong.encode(0), 0).is_err(), "{wrong:?}");
+                let wrong = SpanLayout { purge_log_bytes: wrong, ..earlier };
+                assert!(SpanLayout::decode(&wrong.encode(0), 0).is_err(), "{wrong:?}");
             }
         }
     }
 
     #[tokio::test]
-    async fn a_store_with_a_smaller_purge_log_is_opened_as_it_is() {
+    async fn smaller_purge_log_opens_unchanged() {
         use std::sync::Arc;
 
         use crate::purge::log::PurgeLog;
         use crate::{KeyRef, OpenOptions, Store};
 
         let bytes = 64 << 20;
-        let wanted = Layout::plan(bytes, None, 1, 2, 3).unwrap();
-        let earlier = Layout::plan_with_log(bytes, Some(wanted.segment_bytes), bytes / 1024, 1, 2, 3).unwrap();
+        let wanted = SpanLayout::plan(bytes, None, 1, 2, 3).unwrap();
+        let earlier = SpanLayout::plan_with_log(bytes, Some(wanted.segment_bytes), bytes / 1024, 1, 2, 3).unwrap();
         assert!(earlier.purge_log_bytes < wanted.purge_log_bytes && earlier.segments_offset < wanted.segments_offset);
         let device: SharedDevice = Arc::new(nectary_block::MemoryDevice::new(bytes));
         PurgeLog::create(&device, &earlier).await.unwrap();
@@ -453,14 +454,14 @@ mod tests {
     }
 
     #[test]
-    fn too_small_and_too_large_are_refused_with_the_bound() {
-        assert!(Layout::plan(SPAN_BYTES_MIN - 4096, None, 1, 2, 3).unwrap_err().message.contains("at least"));
-        assert!(Layout::plan(SPAN_BYTES_MAX + 4096, None, 1, 2, 3).unwrap_err().message.contains("at most"));
+    fn size_outside_bounds_names_bound() {
+        assert!(SpanLayout::plan(SPAN_BYTES_MIN - 4096, None, 1, 2, 3).unwrap_err().message.contains("at least"));
+        assert!(SpanLayout::plan(SPAN_BYTES_MAX + 4096, None, 1, 2, 3).unwrap_err().message.contains("at most"));
     }
 
     #[test]
-    fn epochs_map_to_segments_in_a_ring() {
-        let layout = Layout::plan(1 << 20, Some(64 << 10), 1, 2, 3).unwrap();
+    fn epochs_map_to_ring_segments() {
+        let layout = SpanLayout::plan(1 << 20, Some(64 << 10), 1, 2, 3).unwrap();
         let count = layout.segment_count;
         let head = 5 * count + 2;
         for epoch in layout.tail(head)..=head {

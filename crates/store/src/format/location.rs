@@ -13,17 +13,17 @@ pub const GRANULE_MASK: u64 = (1 << GRANULE_BITS) - 1;
 
 /// The location of a record, and a class that bounds the record's length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Location {
+pub struct RecordLocation {
     /// Granules from the start of the segments.
     pub granule: u64,
     /// The class of the record's length.
     pub class: u8,
 }
 
-impl Location {
+impl RecordLocation {
     /// Makes the location of a record of `bytes` bytes at `granule`.
-    pub fn new(granule: u64, bytes: u64) -> Location {
-        Location { granule, class: size_class(bytes) }
+    pub fn new(granule: u64, bytes: u64) -> RecordLocation {
+        RecordLocation { granule, class: size_class(bytes) }
     }
 
     /// An upper bound of the record's length, in bytes. The bound is at least 256 bytes; above that, it exceeds the
@@ -44,8 +44,8 @@ impl Location {
     }
 
     /// The inverse of [`pack`](Self::pack).
-    pub fn unpack(packed: u64) -> Location {
-        Location { granule: packed & GRANULE_MASK, class: (packed >> GRANULE_BITS) as u8 & 63 }
+    pub fn unpack(packed: u64) -> RecordLocation {
+        RecordLocation { granule: packed & GRANULE_MASK, class: (packed >> GRANULE_BITS) as u8 & 63 }
     }
 }
 
@@ -66,13 +66,14 @@ fn size_class(bytes: u64) -> u8 {
 mod tests {
     use super::*;
 
+    /// A size class covers the length, and at most a quarter more.
     #[test]
-    fn size_class_covers_the_length_by_at_most_a_quarter_more() {
+    fn size_class_covers_length() {
         for bytes in (1..20_000u64).chain([100_000, 1 << 20, (1 << 20) + 200, 2 << 20]) {
             let class = size_class(bytes);
             let covered = class_granules(class) * GRANULE_BYTES;
             assert!(covered >= bytes, "{bytes}");
-            let location = Location::new(1, bytes);
+            let location = RecordLocation::new(1, bytes);
             assert!((location.bytes_min()..=location.bytes_max()).contains(&bytes), "{bytes}");
             assert!(
                 class == 0 || class_granules(class - 1) * GRANULE_BYTES < bytes,

@@ -15,7 +15,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::names::tag::{TAGS_MAX, TagHash};
 use crate::planted::{Bug, planted};
 
-pub use location::Location;
+pub use location::RecordLocation;
 pub use position::{LogEnd, LogPosition, OPEN_COUNT_SHIFT, open_count_of};
 
 /// The alignment of areas and appends, in bytes.
@@ -38,7 +38,7 @@ pub const INDEX_SHARDS: usize = 64;
 
 /// The kinds of frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Magic {
+pub enum FrameMagic {
     /// The superblock.
     Superblock,
     /// A state slot.
@@ -57,18 +57,18 @@ pub enum Magic {
     Record,
 }
 
-impl Magic {
+impl FrameMagic {
     /// The four bytes that mark a frame of this kind on disk.
     pub const fn bytes(self) -> [u8; 4] {
         match self {
-            Magic::Superblock => *b"NSUP",
-            Magic::State => *b"NSTA",
-            Magic::Purge => *b"NPRG",
-            Magic::CheckpointHeader => *b"NCKH",
-            Magic::CheckpointChunk => *b"NCKC",
-            Magic::HotChunk => *b"NHOT",
-            Magic::Append => *b"NAPP",
-            Magic::Record => *b"NREC",
+            FrameMagic::Superblock => *b"NSUP",
+            FrameMagic::State => *b"NSTA",
+            FrameMagic::Purge => *b"NPRG",
+            FrameMagic::CheckpointHeader => *b"NCKH",
+            FrameMagic::CheckpointChunk => *b"NCKC",
+            FrameMagic::HotChunk => *b"NHOT",
+            FrameMagic::Append => *b"NAPP",
+            FrameMagic::Record => *b"NREC",
         }
     }
 }
@@ -304,7 +304,7 @@ impl RecordKind {
 
 /// The place of a frame: a frame is valid only in the place that its header states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct FramePlace {
     /// The store's identity.
     pub identity: u128,
     /// The epoch of the frame's area.
@@ -315,7 +315,7 @@ pub struct Place {
 
 /// Why a frame is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mismatch {
+pub enum FrameMismatch {
     /// Another magic, or too few bytes to hold a header.
     Magic,
     /// A version that this code does not know.
@@ -334,7 +334,7 @@ pub enum Mismatch {
 ///
 /// # Panics
 /// If `bytes` is shorter than `length` or than a header; this is a bug of the caller.
-pub fn seal(bytes: &mut [u8], magic: Magic, place: Place, length: usize) {
+pub fn seal(bytes: &mut [u8], magic: FrameMagic, place: FramePlace, length: usize) {
     let mut header = FrameHeader {
         magic: magic.bytes(),
         version: VERSION.into(),
@@ -352,41 +352,41 @@ pub fn seal(bytes: &mut [u8], magic: Magic, place: Place, length: usize) {
 }
 
 /// Reads a frame's header and checks its magic, version, length and checksum, but not its place.
-pub fn open_unplaced(bytes: &[u8], magic: Magic) -> Result<FrameHeader, Mismatch> {
+pub fn open_unplaced(bytes: &[u8], magic: FrameMagic) -> Result<FrameHeader, FrameMismatch> {
     let header = header(bytes, magic)?;
     check_sum(bytes, &header, magic)?;
     Ok(header)
 }
 
 /// Reads a frame's header and checks the bounds of its values, but not its checksum.
-fn header(bytes: &[u8], magic: Magic) -> Result<FrameHeader, Mismatch> {
-    let Ok((header, _)) = FrameHeader::read_from_prefix(bytes) else { return Err(Mismatch::Magic) };
+fn header(bytes: &[u8], magic: FrameMagic) -> Result<FrameHeader, FrameMismatch> {
+    let Ok((header, _)) = FrameHeader::read_from_prefix(bytes) else { return Err(FrameMismatch::Magic) };
     if header.magic != magic.bytes() {
-        return Err(Mismatch::Magic);
+        return Err(FrameMismatch::Magic);
     }
     if header.version.get() != VERSION {
-        return Err(Mismatch::Version(header.version.get()));
+        return Err(FrameMismatch::Version(header.version.get()));
     }
     let length = header.length.get() as usize;
     if length < HEADER_BYTES || length > bytes.len() || header.span.get() != 0 {
-        return Err(Mismatch::Length);
+        return Err(FrameMismatch::Length);
     }
     if header.epoch.get() > COUNTER_MAX {
-        return Err(Mismatch::Field);
+        return Err(FrameMismatch::Field);
     }
     Ok(header)
 }
 
-fn check_sum(bytes: &[u8], header: &FrameHeader, magic: Magic) -> Result<(), Mismatch> {
+fn check_sum(bytes: &[u8], header: &FrameHeader, magic: FrameMagic) -> Result<(), FrameMismatch> {
     let skip = planted(Bug::ChecksumSkipped)
-        || (planted(Bug::TornHeaderAccepted) && matches!(magic, Magic::Append | Magic::Purge));
+        || (planted(Bug::TornHeaderAccepted) && matches!(magic, FrameMagic::Append | FrameMagic::Purge));
     if !skip {
         let mut zeroed = *header;
         zeroed.checksum = 0.into();
         let covered = &bytes[HEADER_BYTES..header.length.get() as usize];
         let sum = crc32c::crc32c_append(crc32c::crc32c(zeroed.as_bytes()), covered);
         if sum != header.checksum.get() {
-            return Err(Mismatch::Checksum);
+            return Err(FrameMismatch::Checksum);
         }
     }
     Ok(())
@@ -394,30 +394,30 @@ fn check_sum(bytes: &[u8], header: &FrameHeader, magic: Magic) -> Result<(), Mis
 
 /// Reads a frame's header and checks all of it, including the place. *Cost*: the checksum is computed last, so that
 /// bytes that only look like a frame (in a body, for example) cost little.
-pub fn open(bytes: &[u8], magic: Magic, place: Place) -> Result<FrameHeader, Mismatch> {
+pub fn open(bytes: &[u8], magic: FrameMagic, place: FramePlace) -> Result<FrameHeader, FrameMismatch> {
     let header = header(bytes, magic)?;
     let same_store = header.identity.get() == place.identity && header.address.get() == place.address;
     let same_epoch = header.epoch.get() == place.epoch;
-    if (same_store && same_epoch) || (planted(Bug::FormerFrameAccepted) && magic != Magic::Superblock) {
+    if (same_store && same_epoch) || (planted(Bug::FormerFrameAccepted) && magic != FrameMagic::Superblock) {
         check_sum(bytes, &header, magic)?;
         Ok(header)
     } else {
-        Err(Mismatch::Place)
+        Err(FrameMismatch::Place)
     }
 }
 
 /// The length in a frame's header, if `bytes` look like a frame of this kind and of this store at `address`. The
 /// checksum, version and epoch are not checked.
-pub fn apparent_bytes(bytes: &[u8], magic: Magic, identity: u128, address: u64) -> Option<u64> {
+pub fn apparent_bytes(bytes: &[u8], magic: FrameMagic, identity: u128, address: u64) -> Option<u64> {
     let (header, _) = FrameHeader::read_from_prefix(bytes).ok()?;
     let looks = header.magic == magic.bytes() && header.identity.get() == identity && header.address.get() == address;
     looks.then(|| header.length.get().into())
 }
 
 /// Reads the fixed body that follows the frame header.
-pub fn body<T: FromBytes + KnownLayout + Immutable>(bytes: &[u8]) -> Result<T, Mismatch> {
-    let tail = bytes.get(HEADER_BYTES..).ok_or(Mismatch::Length)?;
-    T::read_from_prefix(tail).map(|(body, _)| body).map_err(|_| Mismatch::Length)
+pub fn body<T: FromBytes + KnownLayout + Immutable>(bytes: &[u8]) -> Result<T, FrameMismatch> {
+    let tail = bytes.get(HEADER_BYTES..).ok_or(FrameMismatch::Length)?;
+    T::read_from_prefix(tail).map(|(body, _)| body).map_err(|_| FrameMismatch::Length)
 }
 
 /// The checksum of a record's body.
@@ -427,7 +427,7 @@ pub fn body_checksum(body: &[u8]) -> u32 {
 
 /// A decoded record: its header, and the positions of its parts in the bytes.
 #[derive(Debug, Clone, Copy)]
-pub struct Record {
+pub struct DecodedRecord {
     /// The fields after the frame header.
     pub fields: RecordBody,
     /// The kind of the record.
@@ -436,14 +436,14 @@ pub struct Record {
     pub body_start: usize,
 }
 
-impl Record {
+impl DecodedRecord {
     /// Decodes a record that was read at `place`; the body is not checked here.
     ///
     /// *Errors*: the record was not written for this place, or its header is wrong.
-    pub fn decode(bytes: &[u8], place: Place) -> Result<Record, Mismatch> {
-        let header = open(bytes, Magic::Record, place)?;
+    pub fn decode(bytes: &[u8], place: FramePlace) -> Result<DecodedRecord, FrameMismatch> {
+        let header = open(bytes, FrameMagic::Record, place)?;
         let fields: RecordBody = body(bytes)?;
-        let kind = RecordKind::from_code(fields.kind).ok_or(Mismatch::Field)?;
+        let kind = RecordKind::from_code(fields.kind).ok_or(FrameMismatch::Field)?;
         let body_start = RECORD_HEADER_BYTES
             + usize::from(fields.primary_bytes.get())
             + usize::from(fields.variant_bytes.get())
@@ -454,9 +454,9 @@ impl Record {
             && usize::from(fields.tag_count.get()) <= TAGS_MAX;
         let counted = fields.sequence.get() <= COUNTER_MAX && fields.generation.get() <= COUNTER_MAX;
         if !counted || (!bounded && !planted(Bug::RecordBoundUnchecked)) {
-            return Err(Mismatch::Field);
+            return Err(FrameMismatch::Field);
         }
-        Ok(Record { fields, kind, body_start })
+        Ok(DecodedRecord { fields, kind, body_start })
     }
 
     /// The record's length without padding, in bytes.
@@ -499,26 +499,31 @@ impl Record {
 
 /// A decoded header and table of an append.
 #[derive(Debug, Clone)]
-pub struct Append {
+pub struct DecodedAppend {
     /// The fields after the frame header.
     pub fields: AppendBody,
     /// The entries of its records.
     pub table: Vec<TableEntry>,
 }
 
-impl Append {
+impl DecodedAppend {
     /// Decodes an append's header and table. `room` is the number of bytes from the start of the append to the end of
     /// the segment.
     ///
-    /// *Errors*: [`Mismatch::Length`] if `bytes` is too short for the table ([`Append::header_bytes`] tells how many
+    /// *Errors*: [`FrameMismatch::Length`] if `bytes` is too short for the table ([`DecodedAppend::header_bytes`] tells how many
     /// bytes are needed); otherwise the reason why the append is invalid.
-    pub fn decode(bytes: &[u8], place: Place, room: u64) -> Result<Append, Mismatch> {
-        Append::decode_into(bytes, place, room, Vec::new())
+    pub fn decode(bytes: &[u8], place: FramePlace, room: u64) -> Result<DecodedAppend, FrameMismatch> {
+        DecodedAppend::decode_into(bytes, place, room, Vec::new())
     }
 
     /// Decodes like [`decode`](Self::decode), but reuses the memory of an earlier table.
-    pub fn decode_into(bytes: &[u8], place: Place, room: u64, mut table: Vec<TableEntry>) -> Result<Append, Mismatch> {
-        let header = open(bytes, Magic::Append, place)?;
+    pub fn decode_into(
+        bytes: &[u8],
+        place: FramePlace,
+        room: u64,
+        mut table: Vec<TableEntry>,
+    ) -> Result<DecodedAppend, FrameMismatch> {
+        let header = open(bytes, FrameMagic::Append, place)?;
         let fields: AppendBody = body(bytes)?;
         let count = fields.record_count.get() as usize;
         let table_end = count.checked_mul(TABLE_ENTRY_BYTES).and_then(|table| table.checked_add(APPEND_HEADER_BYTES));
@@ -531,28 +536,28 @@ impl Append {
             && fields.last_sequence.get() <= COUNTER_MAX;
         let Some(table_bytes) = table_end.filter(|_| bounded).and_then(|end| bytes.get(APPEND_HEADER_BYTES..end))
         else {
-            return Err(Mismatch::Field);
+            return Err(FrameMismatch::Field);
         };
         table.clear();
         table.reserve(count);
         for chunk in table_bytes.chunks_exact(TABLE_ENTRY_BYTES) {
-            let entry = TableEntry::read_from_bytes(chunk).map_err(|_| Mismatch::Length)?;
+            let entry = TableEntry::read_from_bytes(chunk).map_err(|_| FrameMismatch::Length)?;
             let start = u64::from(entry.start_granules.get()) * GRANULE_BYTES;
             let end = start + u64::from(entry.record_bytes.get());
             let bounded = end <= append_bytes && start >= u64::from(header.length.get());
             let counted = entry.sequence.get() <= COUNTER_MAX && entry.generation.get() <= COUNTER_MAX;
             if !counted || (!bounded && !planted(Bug::AppendBoundUnchecked)) {
-                return Err(Mismatch::Field);
+                return Err(FrameMismatch::Field);
             }
             table.push(entry);
         }
-        Ok(Append { fields, table })
+        Ok(DecodedAppend { fields, table })
     }
 
     /// The size of the header and table, in bytes, if `bytes` look like an append of this store at `address`; `None` if
     /// they do not, or if the size is larger than `room`.
     pub fn header_bytes(bytes: &[u8], identity: u128, address: u64, room: u64) -> Option<usize> {
-        let length = apparent_bytes(bytes, Magic::Append, identity, address)?;
+        let length = apparent_bytes(bytes, FrameMagic::Append, identity, address)?;
         (APPEND_HEADER_BYTES as u64..=room).contains(&length).then_some(length as usize)
     }
 }

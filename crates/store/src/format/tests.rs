@@ -2,50 +2,52 @@
 
 use super::*;
 
-const PLACE: Place = Place { identity: 7, epoch: 3, address: 8192 };
+const PLACE: FramePlace = FramePlace { identity: 7, epoch: 3, address: 8192 };
 
 fn sealed() -> Vec<u8> {
     let mut bytes = vec![5u8; 4096];
-    seal(&mut bytes, Magic::State, PLACE, 100);
+    seal(&mut bytes, FrameMagic::State, PLACE, 100);
     bytes
 }
 
 #[test]
-fn unit_is_believed_at_its_place_alone() {
+fn frame_is_valid_in_place() {
     let bytes = sealed();
-    assert!(open(&bytes, Magic::State, PLACE).is_ok());
-    assert_eq!(open(&bytes, Magic::Purge, PLACE).unwrap_err(), Mismatch::Magic);
-    for wrong in [Place { identity: 8, ..PLACE }, Place { epoch: 2, ..PLACE }, Place { address: 4096, ..PLACE }] {
-        assert_eq!(open(&bytes, Magic::State, wrong).unwrap_err(), Mismatch::Place);
+    assert!(open(&bytes, FrameMagic::State, PLACE).is_ok());
+    assert_eq!(open(&bytes, FrameMagic::Purge, PLACE).unwrap_err(), FrameMismatch::Magic);
+    for wrong in
+        [FramePlace { identity: 8, ..PLACE }, FramePlace { epoch: 2, ..PLACE }, FramePlace { address: 4096, ..PLACE }]
+    {
+        assert_eq!(open(&bytes, FrameMagic::State, wrong).unwrap_err(), FrameMismatch::Place);
     }
 }
 
 #[test]
-fn every_flipped_bit_under_the_checksum_is_noticed() {
+fn flipped_bit_fails_checksum() {
     let bytes = sealed();
     for bit in 0..100 * 8 {
         let mut flipped = bytes.clone();
         flipped[bit / 8] ^= 1 << (bit % 8);
-        assert!(open(&flipped, Magic::State, PLACE).is_err(), "bit {bit}");
+        assert!(open(&flipped, FrameMagic::State, PLACE).is_err(), "bit {bit}");
     }
 }
 
 #[test]
-fn short_and_overlong_units_are_refused_without_a_panic() {
+fn short_and_long_frames_refused() {
     let bytes = sealed();
     for length in 0..100 {
-        assert!(open(&bytes[..length], Magic::State, PLACE).is_err());
+        assert!(open(&bytes[..length], FrameMagic::State, PLACE).is_err());
     }
     let mut overlong = bytes.clone();
     overlong[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
-    assert_eq!(open(&overlong, Magic::State, PLACE).unwrap_err(), Mismatch::Length);
+    assert_eq!(open(&overlong, FrameMagic::State, PLACE).unwrap_err(), FrameMismatch::Length);
 }
 
 #[test]
 fn other_version_is_named() {
     let mut bytes = sealed();
     bytes[4] = 9;
-    assert_eq!(open(&bytes, Magic::State, PLACE).unwrap_err(), Mismatch::Version(9));
+    assert_eq!(open(&bytes, FrameMagic::State, PLACE).unwrap_err(), FrameMismatch::Version(9));
 }
 
 #[test]
@@ -60,7 +62,7 @@ fn garbage_never_decodes_and_never_panics() {
                 state as u8
             })
             .collect();
-        assert!(Record::decode(&bytes, PLACE).is_err());
-        assert!(Append::decode(&bytes, PLACE, 1 << 20).is_err());
+        assert!(DecodedRecord::decode(&bytes, PLACE).is_err());
+        assert!(DecodedAppend::decode(&bytes, PLACE, 1 << 20).is_err());
     }
 }

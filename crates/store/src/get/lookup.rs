@@ -9,63 +9,63 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 use crate::counters::Counters;
-use crate::disk::span::Span;
+use crate::disk::span::SpanDisk;
 use crate::error::Error;
-use crate::format::Location;
-use crate::get::reads::{ReadEntry, Reads, SecondRead, Turn};
-use crate::intake::Intake;
-use crate::locality::clusters::Clusters;
-use crate::locality::groups::Groups;
-use crate::memory::entry::{Entry, EntryKind};
+use crate::format::RecordLocation;
+use crate::get::reads::{ReadEntry, ReadTurn, RunningReads, SecondRead};
+use crate::intake::SpanIntake;
+use crate::locality::clusters::ClusterChoice;
+use crate::locality::groups::SpanGroups;
+use crate::memory::entry::{EntryKind, MemoryEntry};
 use crate::names::key::{KeyHash, KeyRef, hash_fragment};
 use crate::planted::{Bug, planted};
-use crate::purge::rules::Verdict;
-use crate::rewrite::Rewriting;
-use crate::state::State;
-use crate::state::record::Found;
+use crate::purge::rules::PurgeVerdict;
+use crate::rewrite::ObjectRewriter;
+use crate::state::SpanState;
+use crate::state::record::RecordLookup;
 
 /// The result of a search for a key in memory.
-pub(crate) enum Resident {
+pub(crate) enum MemoryLookup {
     /// The newest version, which was not purged.
-    Live(Arc<Entry>),
+    Live(Arc<MemoryEntry>),
     /// The newest version was purged: the key is a miss, whatever is on disk.
     Purged,
     /// Memory has no entry of the key.
     Absent,
 }
 
-impl Resident {
+impl MemoryLookup {
     /// The entry, if the caller may return it.
-    pub fn live(self) -> Option<Arc<Entry>> {
+    pub fn live(self) -> Option<Arc<MemoryEntry>> {
         match self {
-            Resident::Live(entry) => Some(entry),
-            Resident::Purged | Resident::Absent => None,
+            MemoryLookup::Live(entry) => Some(entry),
+            MemoryLookup::Purged | MemoryLookup::Absent => None,
         }
     }
 }
 
 /// Finds the objects of a span, in memory and on disk.
-pub(crate) struct Lookup {
-    pub span: Arc<Span>,
-    pub state: Arc<State>,
-    pub intake: Arc<Intake>,
-    pub rewriting: Arc<Rewriting>,
-    pub reads: Reads,
+pub(crate) struct ObjectLookup {
+    pub span: Arc<SpanDisk>,
+    pub state: Arc<SpanState>,
+    pub intake: Arc<SpanIntake>,
+    pub rewriting: Arc<ObjectRewriter>,
+    pub reads: RunningReads,
     /// The extents of groups on disk.
-    pub groups: Groups,
+    pub groups: SpanGroups,
     /// Decides whether a read reads the whole cluster of an object.
-    pub clusters: Clusters,
+    pub clusters: ClusterChoice,
     /// A permit for each fragment that may be read ahead.
     pub read_ahead: Arc<Semaphore>,
 }
 
-impl Lookup {
+impl ObjectLookup {
     /// Finds an object in memory.
-    pub fn find_resident(&self, key: KeyRef<'_>) -> Resident {
+    pub fn find_resident(&self, key: KeyRef<'_>) -> MemoryLookup {
         let (_, hash) = self.span.hash(key);
         let (entry, verdict) = loop {
             let head = self.span.head();
-            let Some(entry) = self.state.memory.get(hash, key) else { return Resident::Absent };
+            let Some(entry) = self.state.memory.get(hash, key) else { return MemoryLookup::Absent };
             let verdict = self.state.verdict(&entry);
             // If the writer opened a segment during these steps, and the entry left memory because of that, a purge of
             // the entry may already be forgotten. Then the search is repeated.
@@ -74,7 +74,7 @@ impl Lookup {
                 break (entry, verdict);
             }
         };
-        if verdict.is_gone() && !(verdict == Verdict::Tag && planted(Bug::MemoryIgnoresTagPurge)) {
+        if verdict.is_gone() && !(verdict == PurgeVerdict::Tag && planted(Bug::MemoryIgnoresTagPurge)) {
             Counters::add(&self.span.counters.hits_purged, 1);
             let uncovers = planted(Bug::TagPurgeUncovers);
             // Before the entry is in the index, only its presence in memory hides the version that it replaced. Also, a
@@ -83,7 +83,7 @@ impl Lookup {
             if entry.location().is_some() || entry.is_in_memory_alone() || uncovers {
                 self.state.memory.remove_same(&entry);
             }
-            return if uncovers { Resident::Absent } else { Resident::Purged };
+            return if uncovers { MemoryLookup::Absent } else { MemoryLookup::Purged };
         }
         if let Some(neighbour) = self.state.memory.promote(&entry) {
             self.clusters.note_hit(neighbour);
@@ -94,7 +94,7 @@ impl Lookup {
         {
             self.state.referenced.set(location);
         }
-        Resident::Live(entry)
+        MemoryLookup::Live(entry)
     }
 
     /// Finds an object or fragment on disk and puts it into memory. If `key` is given, only a record with this key is
@@ -106,7 +106,7 @@ impl Lookup {
         self: &Arc<Self>,
         hash: KeyHash,
         key: Option<KeyRef<'_>>,
-    ) -> Result<Option<Arc<Entry>>, Error> {
+    ) -> Result<Option<Arc<MemoryEntry>>, Error> {
         // The part of the index that the key needs may be loading; a slow device must not make a client wait for ever.
         if !self.state.presence.has(hash) {
             let wait = self.state.presence.wait(hash);
@@ -128,13 +128,13 @@ impl Lookup {
             })
         };
         match self.reads.join(hash, second).await {
-            Turn::Read(reading) => {
+            ReadTurn::Read(reading) => {
                 let found = self.read_candidates(hash, key, candidates).await;
                 // After a failed read, each waiter reads the record itself.
                 reading.end(found.as_ref().ok().cloned().flatten());
                 Ok(found?.map(|read| read.entry))
             }
-            Turn::Shared(found) => {
+            ReadTurn::Shared(found) => {
                 if let Some(answer) = self.shared_answer(hash, key, found) {
                     return Ok(answer);
                 }
@@ -153,15 +153,15 @@ impl Lookup {
         hash: KeyHash,
         key: Option<KeyRef<'_>>,
         found: Option<ReadEntry>,
-    ) -> Option<Option<Arc<Entry>>> {
+    ) -> Option<Option<Arc<MemoryEntry>>> {
         let find = |key| match planted(Bug::WaiterIgnoresPurge) {
-            true => self.state.memory.get(hash, key).map_or(Resident::Absent, Resident::Live),
+            true => self.state.memory.get(hash, key).map_or(MemoryLookup::Absent, MemoryLookup::Live),
             false => self.find_resident(key),
         };
         let resident = match key.map(find) {
-            Some(Resident::Live(entry)) => Some(entry),
-            Some(Resident::Purged) => return Some(None),
-            Some(Resident::Absent) => None,
+            Some(MemoryLookup::Live(entry)) => Some(entry),
+            Some(MemoryLookup::Purged) => return Some(None),
+            Some(MemoryLookup::Absent) => None,
             None => self.state.memory.get_hashed(hash),
         };
         let current = match resident {
@@ -191,16 +191,16 @@ impl Lookup {
         &self,
         hash: KeyHash,
         key: Option<KeyRef<'_>>,
-        mut candidates: Vec<Location>,
+        mut candidates: Vec<RecordLocation>,
     ) -> Result<Option<ReadEntry>, Error> {
         let head = self.span.head();
         candidates.sort_by_key(|location| std::cmp::Reverse((self.span.epoch_at(*location, head), location.granule)));
         for (position, &location) in candidates.iter().enumerate() {
             let (found, window) = self.read_with_neighbours(hash, key, location).await;
             match found {
-                Found::Entry(entry) => {
+                RecordLookup::Entry(entry) => {
                     let fragment = matches!(entry.kind, EntryKind::Fragment { .. });
-                    let verdict = if fragment { Verdict::Live } else { self.state.verdict(&entry) };
+                    let verdict = if fragment { PurgeVerdict::Live } else { self.state.verdict(&entry) };
                     let epoch = self.span.epoch_at(location, head);
                     // If the segment was overwritten, a purge of the entry may already be forgotten (`state`, rule 5).
                     if !fragment && self.span.is_overtaken(epoch) && !planted(Bug::PlaceBeforePurge) {
@@ -210,7 +210,7 @@ impl Lookup {
                     if verdict.is_gone() {
                         Counters::add(&self.span.counters.hits_purged, 1);
                     }
-                    if verdict == Verdict::Tag && planted(Bug::TagPurgeUncovers) {
+                    if verdict == PurgeVerdict::Tag && planted(Bug::TagPurgeUncovers) {
                         self.state.index.remove(hash, location);
                         continue;
                     }
@@ -230,20 +230,20 @@ impl Lookup {
                     let current = in_memory.filter(|current| key.is_none_or(|key| current.is(hash, key)));
                     let found = current.unwrap_or_else(|| Arc::clone(&entry));
                     // Another read may have put this version into memory before it was softly purged.
-                    if let Verdict::Stale(since_s) = verdict
+                    if let PurgeVerdict::Stale(since_s) = verdict
                         && found.generation == entry.generation
                     {
                         found.set_stale_since(since_s);
                     }
                     return Ok(Some(ReadEntry { entry: found, epoch }));
                 }
-                Found::Other | Found::Reclaimed => Counters::add(&self.span.counters.reads_wasted, 1),
-                Found::Failed(_) if planted(Bug::FailedReadIsMiss) => return Ok(None),
-                Found::Failed(error) => return Err(error),
-                Found::Damaged if planted(Bug::DamageUncovers) => {
+                RecordLookup::Other | RecordLookup::Reclaimed => Counters::add(&self.span.counters.reads_wasted, 1),
+                RecordLookup::Failed(_) if planted(Bug::FailedReadIsMiss) => return Ok(None),
+                RecordLookup::Failed(error) => return Err(error),
+                RecordLookup::Damaged if planted(Bug::DamageUncovers) => {
                     self.state.index.remove(hash, location);
                 }
-                Found::Damaged => {
+                RecordLookup::Damaged => {
                     // The damaged record may be the newest version of this key, so no older version may be returned.
                     if !self.intake.admission.is_open() {
                         self.intake.admission.doubt.is_damaged(hash, head, self.span.layout.segment_count);
@@ -269,9 +269,9 @@ impl Lookup {
         key: KeyHash,
         generation: u64,
         number: u32,
-    ) -> Result<Option<Arc<Entry>>, Error> {
+    ) -> Result<Option<Arc<MemoryEntry>>, Error> {
         let hash = hash_fragment(key, generation, number);
-        let is_it = |entry: &Arc<Entry>| entry.kind == EntryKind::Fragment { generation, number };
+        let is_it = |entry: &Arc<MemoryEntry>| entry.kind == EntryKind::Fragment { generation, number };
         if let Some(entry) = self.state.memory.get_hashed(hash).filter(is_it) {
             return Ok(Some(entry));
         }
@@ -298,7 +298,7 @@ impl Lookup {
             candidates = self.state.index.candidates(hash);
         }
         let head = self.span.head();
-        let stays = |location: &Location| {
+        let stays = |location: &RecordLocation| {
             let epoch = self.span.epoch_at(*location, head);
             self.span.layout.stays(epoch, head) && self.span.pace.stays(&self.span.layout, epoch, head)
         };

@@ -24,35 +24,35 @@ use std::sync::Arc;
 use nectary_block::Buffer;
 
 use crate::counters::Counters;
-use crate::disk::span::Extent;
-use crate::format::{self, GRANULE_BYTES, Location, Magic, Place, Record, RecordKind};
-use crate::get::lookup::Lookup;
+use crate::disk::span::ReadExtent;
+use crate::format::{self, DecodedRecord, FrameMagic, FramePlace, GRANULE_BYTES, RecordKind, RecordLocation};
+use crate::get::lookup::ObjectLookup;
 use crate::locality::clusters::ClusterRead;
-use crate::locality::groups::Extents;
-use crate::memory::entry::{Entry, Neighbour};
+use crate::locality::groups::GroupLocation;
+use crate::memory::entry::{MemoryEntry, NeighbourKind};
 use crate::names::key::{KeyHash, KeyRef};
 use crate::planted::{Bug, planted};
-use crate::state::record::{Found, decode, read_fragment, read_record, unasked};
+use crate::state::record::{RecordLookup, decode, read_fragment, read_record, unasked};
 
 /// Neighbours of one read take at most 1/`MEMORY_SHARE` of the memory tier.
 const MEMORY_SHARE: u64 = 32;
 
 /// A cluster that was read, and the location of the record for which it was read.
-pub(crate) struct Window {
+pub(crate) struct ClusterWindow {
     buffer: Buffer,
-    extent: Extent,
-    location: Location,
+    extent: ReadExtent,
+    location: RecordLocation,
 }
 
-impl Lookup {
+impl ObjectLookup {
     /// Reads the record at a location; without `key`, that of a fragment. Reads the cluster around an object's record
     /// too, if that pays off.
     pub async fn read_with_neighbours(
         &self,
         hash: KeyHash,
         key: Option<KeyRef<'_>>,
-        location: Location,
-    ) -> (Found, Option<Window>) {
+        location: RecordLocation,
+    ) -> (RecordLookup, Option<ClusterWindow>) {
         if key.is_none() {
             // A reader requests fragments one after the other, so they are read without neighbours.
             return (read_fragment(&self.state, hash, location).await, None);
@@ -70,17 +70,17 @@ impl Lookup {
         Counters::add(&self.span.counters.cluster_read_bytes, beyond);
         self.clusters.note_read(beyond);
         let (found, buffer) = decode(&self.state, hash, key, location, extent, buffer);
-        (found, buffer.map(|buffer| Window { buffer, extent, location }))
+        (found, buffer.map(|buffer| ClusterWindow { buffer, extent, location }))
     }
 
     /// The extent to read for a record and its neighbours: the record's group if it is known, otherwise the aligned
     /// window around the record.
-    fn cluster(&self, own: Extent, location: Location) -> Option<Extent> {
+    fn cluster(&self, own: ReadExtent, location: RecordLocation) -> Option<ReadExtent> {
         let segment_granules = self.span.layout.segment_bytes / GRANULE_BYTES;
         let (segment, granule) = (location.granule / segment_granules, location.granule % segment_granules);
         match self.groups.find(segment, own.epoch, granule) {
-            Extents::Alone if self.clusters.mode() == ClusterRead::Auto => None,
-            Extents::Group(granules)
+            GroupLocation::Alone if self.clusters.mode() == ClusterRead::Auto => None,
+            GroupLocation::Group(granules)
                 if (granules.end - granules.start) * GRANULE_BYTES <= self.clusters.cluster_bytes() =>
             {
                 let segment = self.span.layout.segments_offset + segment * self.span.layout.segment_bytes;
@@ -88,7 +88,7 @@ impl Lookup {
                 let start = (segment + granules.start * GRANULE_BYTES) / block * block;
                 let end = (segment + granules.end * GRANULE_BYTES).next_multiple_of(block);
                 // The index rounds lengths up to classes, so the last record may seem to end after its group.
-                let group = Extent { start: start.min(own.start), end: end.max(own.end), ..own };
+                let group = ReadExtent { start: start.min(own.start), end: end.max(own.end), ..own };
                 (group.end - group.start > own.end - own.start).then_some(group)
             }
             _ => self.window(own),
@@ -97,7 +97,7 @@ impl Lookup {
 
     /// The aligned window around a record; `None` if the window does not contain the whole record, or contains nothing
     /// else.
-    fn window(&self, own: Extent) -> Option<Extent> {
+    fn window(&self, own: ReadExtent) -> Option<ReadExtent> {
         let cluster_bytes = self.clusters.cluster_bytes();
         if cluster_bytes == 0 {
             return None;
@@ -112,12 +112,12 @@ impl Lookup {
         let fits = own.end <= end || own.end - end < (own.end - own.start) / 4;
         let block = u64::from(self.span.device.geometry().block_bytes);
         let (start, end) = (start / block * block, end.max(own.end).next_multiple_of(block));
-        (fits && end - start > own.end - own.start).then_some(Extent { start, end, ..own })
+        (fits && end - start > own.end - own.start).then_some(ReadExtent { start, end, ..own })
     }
 
     /// Puts the neighbours of `entry` that were read in `window` into memory. Returns the hashes of the neighbours that
     /// hints tie to `entry`.
-    pub fn take_neighbours(&self, window: &Window, entry: &Entry) -> Vec<KeyHash> {
+    pub fn take_neighbours(&self, window: &ClusterWindow, entry: &MemoryEntry) -> Vec<KeyHash> {
         let mut tied = Vec::new();
         let bytes: &[u8] = &window.buffer;
         let base = window.extent.start;
@@ -125,25 +125,26 @@ impl Lookup {
         let mut left = self.state.memory.capacity() / MEMORY_SHARE;
         let mut at = base.next_multiple_of(GRANULE_BYTES) - base;
         while let Some(rest) = bytes.get(at as usize..).filter(|rest| rest.len() >= format::RECORD_HEADER_BYTES) {
-            let place = Place { identity: self.span.layout.identity, epoch: window.extent.epoch, address: base + at };
-            let apparent = format::apparent_bytes(rest, Magic::Record, place.identity, place.address);
-            let record = apparent.and_then(|_| Record::decode(rest, place).ok());
+            let place =
+                FramePlace { identity: self.span.layout.identity, epoch: window.extent.epoch, address: base + at };
+            let apparent = format::apparent_bytes(rest, FrameMagic::Record, place.identity, place.address);
+            let record = apparent.and_then(|_| DecodedRecord::decode(rest, place).ok());
             let Some(record) = record else {
                 at += GRANULE_BYTES;
                 continue;
             };
             let granule = (place.address - self.span.layout.segments_offset) / GRANULE_BYTES;
-            let location = Location::new(granule, record.bytes() as u64);
+            let location = RecordLocation::new(granule, record.bytes() as u64);
             at += (record.bytes() as u64).next_multiple_of(GRANULE_BYTES);
             let number = record.fields.cluster.get();
             let neighbour = match entry.cluster != 0 && entry.cluster == number {
-                true => Neighbour::Tied,
-                false => Neighbour::Untied,
+                true => NeighbourKind::Tied,
+                false => NeighbourKind::Untied,
             };
             let wanted = location.granule != window.location.granule
                 && record.kind == RecordKind::Whole
-                && (neighbour == Neighbour::Tied || takes_untied);
-            if wanted && neighbour == Neighbour::Tied {
+                && (neighbour == NeighbourKind::Tied || takes_untied);
+            if wanted && neighbour == NeighbourKind::Tied {
                 tied.push(KeyHash(record.fields.key_hash.get()));
             }
             if wanted {
@@ -158,10 +159,10 @@ impl Lookup {
     fn take_neighbour(
         &self,
         bytes: &[u8],
-        record: &Record,
-        location: Location,
+        record: &DecodedRecord,
+        location: RecordLocation,
         epoch: u64,
-        neighbour: Neighbour,
+        neighbour: NeighbourKind,
         left: &mut u64,
     ) {
         let hash = KeyHash(record.fields.key_hash.get());
@@ -191,7 +192,7 @@ impl Lookup {
     }
 
     /// Whether the index has this location for a hash, and no other.
-    fn is_current(&self, hash: KeyHash, location: Location) -> bool {
+    fn is_current(&self, hash: KeyHash, location: RecordLocation) -> bool {
         // Before the shard of the hash is loaded, the index may point to replaced versions.
         let is_loaded = self.state.presence.has(hash) || planted(Bug::NeighbourBeforeShard);
         (is_loaded && self.state.index.leads_only_to(hash, location)) || planted(Bug::NeighbourIgnoresReplacement)

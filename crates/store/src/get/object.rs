@@ -7,24 +7,24 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::counters::{Counters, Sequence};
-use crate::error::{Error, ErrorKind};
-use crate::get::lookup::Lookup;
-use crate::get::read_ahead::{Fragments, ReadAhead};
-use crate::memory::entry::{Entry, EntryKind};
+use crate::counters::{Counters, PutSequence};
+use crate::error::{Error, StoreErrorKind};
+use crate::get::lookup::ObjectLookup;
+use crate::get::read_ahead::{BodyFragments, ReadAhead};
+use crate::memory::entry::{EntryKind, MemoryEntry};
 
 /// An object of the store. *Cost*: a clone copies no bytes.
 #[derive(Clone)]
-pub struct Object {
-    pub(crate) entry: Arc<Entry>,
+pub struct StoredObject {
+    pub(crate) entry: Arc<MemoryEntry>,
     /// Finds the fragments of the body; `None` if the object is one record.
-    lookup: Option<Arc<Lookup>>,
+    lookup: Option<Arc<ObjectLookup>>,
 }
 
-impl Object {
-    pub(crate) fn new(entry: Arc<Entry>, lookup: &Arc<Lookup>) -> Object {
+impl StoredObject {
+    pub(crate) fn new(entry: Arc<MemoryEntry>, lookup: &Arc<ObjectLookup>) -> StoredObject {
         let fragmented = !matches!(entry.kind, EntryKind::Whole);
-        Object { entry, lookup: fragmented.then(|| Arc::clone(lookup)) }
+        StoredObject { entry, lookup: fragmented.then(|| Arc::clone(lookup)) }
     }
 
     /// The metadata that was put.
@@ -38,8 +38,8 @@ impl Object {
     }
 
     /// The sequence of the object's put, or a later sequence if the object was read from a rewritten record.
-    pub fn sequence(&self) -> Sequence {
-        Sequence(self.entry.sequence)
+    pub fn sequence(&self) -> PutSequence {
+        PutSequence(self.entry.sequence)
     }
 
     /// The generation that was drawn when the object's put or fill began. A purge affects objects with a lower
@@ -60,7 +60,7 @@ impl Object {
     }
 
     /// The body, if the object is one record; `None` if it is fragmented. An object is always one record if its body
-    /// has at most [`Stat::whole_bytes_max`](crate::Stat::whole_bytes_max) bytes.
+    /// has at most [`StoreStat::whole_bytes_max`](crate::StoreStat::whole_bytes_max) bytes.
     pub fn whole(&self) -> Option<&Bytes> {
         matches!(self.entry.kind, EntryKind::Whole).then_some(&self.entry.body)
     }
@@ -80,7 +80,7 @@ impl Object {
     }
 }
 
-impl std::fmt::Debug for Object {
+impl std::fmt::Debug for StoredObject {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Object({} bytes, sequence {})", self.body_bytes(), self.entry.sequence)
     }
@@ -88,7 +88,7 @@ impl std::fmt::Debug for Object {
 
 /// Reads a body, or a range of it. In a tokio runtime, it reads up to four fragments ahead.
 pub struct BodyReader {
-    object: Object,
+    object: StoredObject,
     position: u64,
     end: u64,
     ahead: ReadAhead,
@@ -119,7 +119,7 @@ impl BodyReader {
         let number = (self.position / fragment_bytes) as u32;
         let skip = self.position % fragment_bytes;
         let last = ((self.end - 1) / fragment_bytes) as u32;
-        let fragments = Fragments { key: self.object.entry.hash, generation, last };
+        let fragments = BodyFragments { key: self.object.entry.hash, generation, last };
         match self.ahead.next(lookup, fragments, number).await {
             Ok(Some(entry)) if (entry.body.len() as u64) > skip => {
                 let stop = (skip + self.end - self.position).min(entry.body.len() as u64);
@@ -137,7 +137,7 @@ impl BodyReader {
 
 fn gone(position: u64) -> Error {
     Error::new(
-        ErrorKind::Absent,
+        StoreErrorKind::Absent,
         format!("the fragment at byte {position} of the body is gone; ask for the object again"),
     )
 }

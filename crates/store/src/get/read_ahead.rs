@@ -15,8 +15,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::error::Error;
-use crate::get::lookup::Lookup;
-use crate::memory::entry::Entry;
+use crate::get::lookup::ObjectLookup;
+use crate::memory::entry::MemoryEntry;
 use crate::names::key::KeyHash;
 
 /// The largest number of fragments that one reader reads ahead.
@@ -25,7 +25,7 @@ const FRAGMENTS_MAX: usize = 4;
 /// The fragments that were read ahead and not used yet have at most this part of the memory tier's bytes.
 const MEMORY_SHARE: u64 = 32;
 
-type Found = Result<Option<Arc<Entry>>, Error>;
+type Found = Result<Option<Arc<MemoryEntry>>, Error>;
 
 /// Makes the permits that the readers of a span share, one for each fragment that they may read ahead. If the memory
 /// tier is too small, no reader reads ahead.
@@ -36,7 +36,7 @@ pub(crate) fn permits(tier_bytes: u64, fragment_bytes: u64) -> Arc<Semaphore> {
 
 /// A body's fragments, which are numbered from 0.
 #[derive(Clone, Copy)]
-pub(crate) struct Fragments {
+pub(crate) struct BodyFragments {
     pub key: KeyHash,
     pub generation: u64,
     /// The number of the last fragment to read.
@@ -48,11 +48,11 @@ pub(crate) struct ReadAhead {
     /// The number of fragments to read ahead.
     window: usize,
     /// Consecutive fragments.
-    running: VecDeque<Running>,
+    running: VecDeque<FragmentRead>,
 }
 
 /// A fragment that is being read or waits for its reader.
-struct Running {
+struct FragmentRead {
     number: u32,
     task: AbortOnDropHandle<Found>,
     _permit: OwnedSemaphorePermit,
@@ -67,7 +67,7 @@ impl ReadAhead {
     /// Returns fragment `number`, and begins to read those after it. Call it with increasing numbers.
     ///
     /// *Errors*: the read failed on the device. *Cancel safety*: a cancelled call can be repeated.
-    pub async fn next(&mut self, lookup: &Arc<Lookup>, fragments: Fragments, number: u32) -> Found {
+    pub async fn next(&mut self, lookup: &Arc<ObjectLookup>, fragments: BodyFragments, number: u32) -> Found {
         while self.running.front().is_some_and(|first| first.number < number) {
             self.running.pop_front();
         }
@@ -88,7 +88,7 @@ impl ReadAhead {
     }
 
     /// Begins to read the fragments after `number` that the window has and that do not run yet.
-    fn begin(&mut self, lookup: &Arc<Lookup>, fragments: Fragments, number: u32) {
+    fn begin(&mut self, lookup: &Arc<ObjectLookup>, fragments: BodyFragments, number: u32) {
         let Ok(runtime) = Handle::try_current() else { return };
         let from = self.running.back().map_or(number, |last| last.number) + 1;
         let until = fragments.last.min(number.saturating_add(self.window as u32));
@@ -97,7 +97,7 @@ impl ReadAhead {
             let lookup = Arc::clone(lookup);
             let read = async move { lookup.find_fragment(fragments.key, fragments.generation, number).await };
             let task = AbortOnDropHandle::new(runtime.spawn(read));
-            self.running.push_back(Running { number, task, _permit: permit });
+            self.running.push_back(FragmentRead { number, task, _permit: permit });
         }
     }
 }

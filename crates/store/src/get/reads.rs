@@ -17,7 +17,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use tokio::sync::Notify;
 
-use crate::memory::entry::Entry;
+use crate::memory::entry::MemoryEntry;
 use crate::names::key::KeyHash;
 
 /// How long a caller waits for the read of another caller, which may not be polled, before it reads itself.
@@ -30,23 +30,23 @@ pub type SecondRead = BoxFuture<'static, Option<ReadEntry>>;
 const LISTS: usize = 64;
 
 /// The running reads.
-pub struct Reads {
-    lists: [List; LISTS],
+pub struct RunningReads {
+    lists: [ReadList; LISTS],
 }
 
 #[derive(Default)]
-struct List {
-    reads: Mutex<Numbered>,
+struct ReadList {
+    reads: Mutex<NumberedReads>,
     ended: Notify,
 }
 
 #[derive(Default)]
-struct Numbered {
+struct NumberedReads {
     begun: u64,
-    reads: Vec<Read>,
+    reads: Vec<RunningRead>,
 }
 
-struct Read {
+struct RunningRead {
     hash: KeyHash,
     number: u64,
     waiting: u32,
@@ -59,67 +59,67 @@ struct Read {
 /// The entry that a read found.
 #[derive(Clone)]
 pub struct ReadEntry {
-    pub entry: Arc<Entry>,
+    pub entry: Arc<MemoryEntry>,
     /// The epoch of the segment from which it was read.
     pub epoch: u64,
 }
 
-/// The next step of a caller of [`Reads::join`].
-pub enum Turn<'a> {
+/// The next step of a caller of [`RunningReads::join`].
+pub enum ReadTurn<'a> {
     /// The caller reads the record, and reports the result.
-    Read(Reading<'a>),
+    Read(ReadLeader<'a>),
     /// The caller uses this result of another caller's read.
     Shared(Option<ReadEntry>),
 }
 
-impl Reads {
+impl RunningReads {
     /// Makes a table without reads.
-    pub fn new() -> Reads {
-        Reads { lists: std::array::from_fn(|_| List::default()) }
+    pub fn new() -> RunningReads {
+        RunningReads { lists: std::array::from_fn(|_| ReadList::default()) }
     }
 
     /// Waits for the running read of a hash, or begins one. `read` makes a second read, if the running one takes long.
     /// *Cancel safety*: a cancelled wait affects no other caller.
-    pub async fn join(&self, hash: KeyHash, read: impl FnOnce() -> SecondRead) -> Turn<'_> {
+    pub async fn join(&self, hash: KeyHash, read: impl FnOnce() -> SecondRead) -> ReadTurn<'_> {
         let list = &self.lists[hash.0 as usize % LISTS];
         let waiter = {
             let mut numbered = list.lock();
             match numbered.reads.iter_mut().find(|read| read.hash == hash && read.found.is_none()) {
                 Some(read) => {
                     read.waiting += 1;
-                    Waiter { list, number: read.number }
+                    ReadWaiter { list, number: read.number }
                 }
                 None => {
                     numbered.begun += 1;
                     let number = numbered.begun;
-                    numbered.reads.push(Read { hash, number, waiting: 0, found: None, second: None });
-                    return Turn::Read(Reading { list, number });
+                    numbered.reads.push(RunningRead { hash, number, waiting: 0, found: None, second: None });
+                    return ReadTurn::Read(ReadLeader { list, number });
                 }
             }
         };
         if let Ok(found) = tokio::time::timeout(PATIENCE, waiter.found()).await {
-            return Turn::Shared(found);
+            return ReadTurn::Shared(found);
         }
         let second = {
             let mut numbered = list.lock();
             let running = numbered.get(waiter.number);
             running.map(|running| running.second.get_or_insert_with(|| read().shared()).clone())
         };
-        let Some(second) = second else { return Turn::Shared(None) };
+        let Some(second) = second else { return ReadTurn::Shared(None) };
         tokio::select! {
             biased;
-            found = waiter.found() => Turn::Shared(found),
+            found = waiter.found() => ReadTurn::Shared(found),
             found = second => {
                 // Later callers begin a new read.
                 list.end(waiter.number, found.clone());
-                Turn::Shared(found)
+                ReadTurn::Shared(found)
             }
         }
     }
 }
 
-impl List {
-    fn lock(&self) -> MutexGuard<'_, Numbered> {
+impl ReadList {
+    fn lock(&self) -> MutexGuard<'_, NumberedReads> {
         self.reads.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -136,8 +136,8 @@ impl List {
     }
 }
 
-impl Numbered {
-    fn get(&mut self, number: u64) -> Option<&mut Read> {
+impl NumberedReads {
+    fn get(&mut self, number: u64) -> Option<&mut RunningRead> {
         self.reads.iter_mut().find(|read| read.number == number)
     }
 
@@ -146,33 +146,33 @@ impl Numbered {
     }
 }
 
-/// The caller that reads keeps this during its read. If it is dropped without [`end`](Reading::end), the waiters'
+/// The caller that reads keeps this during its read. If it is dropped without [`end`](ReadLeader::end), the waiters'
 /// result is that nothing was found.
-pub struct Reading<'a> {
-    list: &'a List,
+pub struct ReadLeader<'a> {
+    list: &'a ReadList,
     number: u64,
 }
 
-impl Reading<'_> {
+impl ReadLeader<'_> {
     /// Gives the result to the waiters.
     pub fn end(self, found: Option<ReadEntry>) {
         self.list.end(self.number, found);
     }
 }
 
-impl Drop for Reading<'_> {
+impl Drop for ReadLeader<'_> {
     fn drop(&mut self) {
         self.list.end(self.number, None);
     }
 }
 
 /// A caller that waits for a read. The last waiter removes the read from the table.
-struct Waiter<'a> {
-    list: &'a List,
+struct ReadWaiter<'a> {
+    list: &'a ReadList,
     number: u64,
 }
 
-impl Waiter<'_> {
+impl ReadWaiter<'_> {
     /// Waits for the result.
     async fn found(&self) -> Option<ReadEntry> {
         loop {
@@ -189,7 +189,7 @@ impl Waiter<'_> {
     }
 }
 
-impl Drop for Waiter<'_> {
+impl Drop for ReadWaiter<'_> {
     fn drop(&mut self) {
         let mut numbered = self.list.lock();
         let Some(read) = numbered.get(self.number) else { return };
@@ -211,21 +211,22 @@ mod tests {
         Box::pin(std::future::pending())
     }
 
+    /// Waiting ends with the read, also if the read is aborted or nobody waits.
     #[tokio::test]
-    async fn waiting_ends_with_the_read_also_where_it_is_broken_off_or_nobody_waits() {
-        let reads = Reads::new();
+    async fn waiting_ends_with_the_read() {
+        let reads = RunningReads::new();
         let count = || reads.lists.iter().map(|list| list.lock().reads.len()).sum::<usize>();
-        let Turn::Read(reading) = reads.join(KeyHash(1), none).await else { panic!("nobody reads yet") };
+        let ReadTurn::Read(reading) = reads.join(KeyHash(1), none).await else { panic!("nobody reads yet") };
         let mut waiting = Box::pin(reads.join(KeyHash(1), none));
         let mut leaving = Box::pin(reads.join(KeyHash(1), none));
         assert!(matches!(poll!(&mut waiting), Poll::Pending) && matches!(poll!(&mut leaving), Poll::Pending));
-        assert!(matches!(reads.join(KeyHash(65), none).await, Turn::Read(_)), "another hash of the same list");
+        assert!(matches!(reads.join(KeyHash(65), none).await, ReadTurn::Read(_)), "another hash of the same list");
         drop(leaving);
         drop(reading);
-        assert!(matches!(poll!(&mut waiting), Poll::Ready(Turn::Shared(None))));
+        assert!(matches!(poll!(&mut waiting), Poll::Ready(ReadTurn::Shared(None))));
         drop(waiting);
         assert_eq!(count(), 0);
-        let Turn::Read(reading) = reads.join(KeyHash(1), none).await else { panic!("nobody reads any more") };
+        let ReadTurn::Read(reading) = reads.join(KeyHash(1), none).await else { panic!("nobody reads any more") };
         let mut waiting = Box::pin(reads.join(KeyHash(1), none));
         assert!(matches!(poll!(&mut waiting), Poll::Pending));
         drop(waiting);

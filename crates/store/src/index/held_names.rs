@@ -27,7 +27,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::format::layout::Layout;
+use crate::format::layout::SpanLayout;
 use crate::names::key::PrimaryHash;
 
 /// The filters take at most 1/`MEMORY_SHARE` of the memory budget.
@@ -47,7 +47,7 @@ pub const MARGIN_SEGMENTS: u64 = 2;
 
 /// The places where versions of a name may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum NamePresence {
     /// There is no version.
     Absent,
     /// Versions may be in segments up to this epoch.
@@ -57,7 +57,7 @@ pub enum Standing {
 }
 
 /// The names of a span.
-pub struct Names {
+pub struct SpanNames {
     filters: Box<[Box<[AtomicU64]>]>,
     /// The number of segments per era.
     era_segments: u64,
@@ -68,10 +68,10 @@ pub struct Names {
     unknown_through: AtomicU64,
 }
 
-impl Names {
+impl SpanNames {
     /// Makes the table of a span whose epoch `head` is being written, within its share of the memory budget. At first,
     /// every name counts as present.
-    pub fn new(layout: &Layout, head: u64, memory_bytes: u64) -> Names {
+    pub fn new(layout: &SpanLayout, head: u64, memory_bytes: u64) -> SpanNames {
         // The index bounds the number of names whose objects can be found.
         let names_max = layout.index_bytes_max().min(memory_bytes / 2) / 8;
         let wanted = names_max * BITS_PER_NAME / 8 * ERAS / (ERAS - 1);
@@ -80,7 +80,7 @@ impl Names {
         // A filter is emptied `ERAS - 1` eras after its era ended; by then all segments of the era are overwritten, and
         // the margin has passed.
         let era_segments = (layout.segment_count + MARGIN_SEGMENTS + 1).div_ceil(ERAS - 1);
-        Names {
+        SpanNames {
             filters: (0..ERAS).map(|_| (0..words).map(|_| AtomicU64::new(0)).collect()).collect(),
             era_segments,
             segment_count: layout.segment_count,
@@ -118,9 +118,9 @@ impl Names {
 
     /// Returns where versions of a name may be while the epoch `head` is being written. Call it under the lock of the
     /// queue.
-    pub fn standing(&self, primary: PrimaryHash, head: u64) -> Standing {
+    pub fn standing(&self, primary: PrimaryHash, head: u64) -> NamePresence {
         if !self.are_known(head) {
-            return Standing::Anywhere;
+            return NamePresence::Anywhere;
         }
         let (line, mask) = self.bits(primary);
         let has = |era: &u64| {
@@ -129,9 +129,9 @@ impl Names {
         };
         let current = self.era.load(Ordering::Acquire);
         match (current.saturating_sub(ERAS - 1)..=current).rev().find(has) {
-            None => Standing::Absent,
-            Some(era) if era == current => Standing::Anywhere,
-            Some(era) => Standing::Through((era + 1) * self.era_segments - 1),
+            None => NamePresence::Absent,
+            Some(era) if era == current => NamePresence::Anywhere,
+            Some(era) => NamePresence::Through((era + 1) * self.era_segments - 1),
         }
     }
 
@@ -190,29 +190,29 @@ mod tests {
         hash_key(5, KeyRef::new(&number.to_le_bytes(), b"")).0
     }
 
-    fn names(head: u64) -> (Layout, Names) {
-        let layout = Layout::plan(64 << 20, None, 1, 2, 3).unwrap();
-        let names = Names::new(&layout, head, 32 << 20);
+    fn names(head: u64) -> (SpanLayout, SpanNames) {
+        let layout = SpanLayout::plan(64 << 20, None, 1, 2, 3).unwrap();
+        let names = SpanNames::new(&layout, head, 32 << 20);
         (layout, names)
     }
 
     #[test]
-    fn a_name_is_known_until_its_segment_was_overwritten_and_then_forgotten() {
+    fn name_known_until_segment_overwritten() {
         for written_at in [1, 5, 6, 7, 100] {
             let (layout, names) = names(written_at);
             names.are_read(0);
-            assert_eq!(names.standing(name(1), written_at), Standing::Absent);
+            assert_eq!(names.standing(name(1), written_at), NamePresence::Absent);
             names.note(name(1));
-            assert_eq!(names.standing(name(1), written_at), Standing::Anywhere);
+            assert_eq!(names.standing(name(1), written_at), NamePresence::Anywhere);
             let mut forgotten_at = None;
             for head in written_at + 1..written_at + 2 * layout.segment_count {
                 if names.begins_era(head) {
                     names.begin_era(head);
                 }
                 match names.standing(name(1), head) {
-                    Standing::Absent => forgotten_at = forgotten_at.or(Some(head)),
-                    Standing::Through(last) => assert!(written_at <= last && last < head, "{last} {head}"),
-                    Standing::Anywhere => {}
+                    NamePresence::Absent => forgotten_at = forgotten_at.or(Some(head)),
+                    NamePresence::Through(last) => assert!(written_at <= last && last < head, "{last} {head}"),
+                    NamePresence::Anywhere => {}
                 }
             }
             let forgotten_at = forgotten_at.expect("it is forgotten");
@@ -222,10 +222,11 @@ mod tests {
         }
     }
 
+    /// No name is known until segments were read and damaged ones overwritten.
     #[test]
-    fn nothing_is_known_until_segments_were_read_and_damaged_ones_overwritten() {
+    fn names_unknown_until_segments_read() {
         let (layout, names) = names(50);
-        assert!(!names.are_known(50) && names.standing(name(1), 50) == Standing::Anywhere);
+        assert!(!names.are_known(50) && names.standing(name(1), 50) == NamePresence::Anywhere);
         names.are_read(45);
         let known_from = 45 + MARGIN_SEGMENTS + layout.segment_count;
         assert!(!names.are_known(known_from - 1) && names.are_known(known_from));
@@ -233,25 +234,27 @@ mod tests {
         assert!(names.are_known(50));
     }
 
+    /// Names of segments that existed at the open bound where versions may be.
     #[test]
-    fn names_of_segments_that_were_there_at_the_open_bound_where_they_lie() {
+    fn old_segments_bound_name_places() {
         let (layout, names) = names(1000);
         names.are_read(0);
         for epoch in layout.tail(1000) - MARGIN_SEGMENTS..=1000 {
             names.note_at(name(epoch), epoch);
             let standing = names.standing(name(epoch), 1000);
             match standing {
-                Standing::Through(last) => assert!(last >= epoch && last < epoch + names.era_segments),
-                Standing::Anywhere => assert_eq!(epoch / names.era_segments, 1000 / names.era_segments),
-                Standing::Absent => panic!("{epoch} is absent"),
+                NamePresence::Through(last) => assert!(last >= epoch && last < epoch + names.era_segments),
+                NamePresence::Anywhere => assert_eq!(epoch / names.era_segments, 1000 / names.era_segments),
+                NamePresence::Absent => panic!("{epoch} is absent"),
             }
         }
         names.note_at(name(1), 1);
-        assert_eq!(names.standing(name(1), 1000), Standing::Absent, "what was overwritten long ago is not noted");
+        assert_eq!(names.standing(name(1), 1000), NamePresence::Absent, "what was overwritten long ago is not noted");
     }
 
+    /// Few absent names are mistaken for present ones, and memory is bounded.
     #[test]
-    fn few_absent_names_are_taken_for_present_and_memory_is_bounded() {
+    fn false_positives_are_few() {
         let (layout, names) = names(1);
         assert!(names.bytes() <= (32 << 20) / MEMORY_SHARE);
         names.are_read(0);
@@ -264,11 +267,11 @@ mod tests {
             names.note(name(number));
         }
         let head = layout.segment_count;
-        assert!((0..count).all(|number| names.standing(name(number), head) != Standing::Absent));
+        assert!((0..count).all(|number| names.standing(name(number), head) != NamePresence::Absent));
         let wrong =
-            (0..10_000).filter(|number| names.standing(name(1 << 40 | number), head) != Standing::Absent).count();
+            (0..10_000).filter(|number| names.standing(name(1 << 40 | number), head) != NamePresence::Absent).count();
         println!("{wrong} of 10000 mistaken for present, among {count}");
         assert!(wrong < 600, "{wrong} of 10000");
-        assert!(Names::new(&layout, 1, 8 << 20).bytes() <= (8 << 20) / MEMORY_SHARE);
+        assert!(SpanNames::new(&layout, 1, 8 << 20).bytes() <= (8 << 20) / MEMORY_SHARE);
     }
 }

@@ -8,14 +8,17 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{DISTANCE_MASK, DISTANCE_SHIFT, Index, SLOT_BYTES, Shard, Slots, distance_of, location_of, slots_bytes};
+use super::{
+    DISTANCE_MASK, DISTANCE_SHIFT, IndexShard, ObjectIndex, SLOT_BYTES, SlotTable, distance_of, location_of,
+    slots_bytes,
+};
 use crate::format::GRANULE_BYTES;
 use crate::format::location::{GRANULE_BITS, GRANULE_MASK, class_granules};
 use crate::planted::{Bug, planted};
 
 /// The locations in a checkpoint that are still valid.
 #[derive(Debug, Clone)]
-pub struct Kept {
+pub struct ValidLocations {
     /// Granules from this number on are after the last segment.
     granules: u64,
     /// For each segment, whether its contents are unchanged since the checkpoint; empty if all segments are unchanged.
@@ -23,17 +26,17 @@ pub struct Kept {
     segment_granules: u64,
 }
 
-impl Kept {
+impl ValidLocations {
     /// Accepts all locations below `granules`.
-    pub fn below(granules: u64) -> Kept {
-        Kept { granules, segments: Vec::new(), segment_granules: granules.max(1) }
+    pub fn below(granules: u64) -> ValidLocations {
+        ValidLocations { granules, segments: Vec::new(), segment_granules: granules.max(1) }
     }
 
     /// Accepts the locations in the segments that are marked in `segments`; a segment has `segment_granules` granules.
-    pub fn of(segments: Vec<bool>, segment_granules: u64) -> Kept {
+    pub fn of(segments: Vec<bool>, segment_granules: u64) -> ValidLocations {
         let granules = segments.len() as u64 * segment_granules;
         let segments = if segments.iter().all(|&kept| kept) { Vec::new() } else { segments };
-        Kept { granules, segments, segment_granules: segment_granules.max(1) }
+        ValidLocations { granules, segments, segment_granules: segment_granules.max(1) }
     }
 
     fn has(&self, granule: u64) -> bool {
@@ -46,7 +49,7 @@ impl Kept {
     }
 }
 
-impl Index {
+impl ObjectIndex {
     /// Copies a shard's slots for a checkpoint. Returns the number of the shard's home slots, and the slots as bytes.
     pub fn dump(&self, shard: usize) -> (u32, Vec<u8>) {
         let shard = self.shard(shard);
@@ -64,11 +67,11 @@ impl Index {
 
     /// Makes a shard from the slots of a dump, without the entries whose locations `kept` does not accept. Returns
     /// false if the dump is invalid.
-    pub fn load(&self, shard_index: usize, homes: u32, slots: Slots, kept: &Kept) -> bool {
+    pub fn load(&self, shard_index: usize, homes: u32, slots: SlotTable, kept: &ValidLocations) -> bool {
         if !self.can_have(homes) || slots.len() * SLOT_BYTES != slots_bytes(homes) {
             return false;
         }
-        let mut shard = Shard { slots, homes: homes as usize, entries: 0 };
+        let mut shard = IndexShard { slots, homes: homes as usize, entries: 0 };
         let class_bytes: [u64; 64] = std::array::from_fn(|class| class_granules(class as u8) * GRANULE_BYTES);
         // An entry can be at most one slot further from home than the entry in the slot before it. `distance_end` is
         // this bound plus one. It begins at 1, so no home is before the first slot.
@@ -104,8 +107,8 @@ impl Index {
     }
 
     /// Takes a shard from another index of the same store.
-    pub fn adopt(&self, shard_index: usize, other: &Index) {
-        let taken = std::mem::replace(&mut *other.shard(shard_index), Shard::of(other.homes_initial));
+    pub fn adopt(&self, shard_index: usize, other: &ObjectIndex) {
+        let taken = std::mem::replace(&mut *other.shard(shard_index), IndexShard::of(other.homes_initial));
         let entries = taken.slots.iter().filter(|entry| **entry != 0);
         let record_bytes = entries.map(|entry| location_of(*entry).bytes_max()).sum();
         self.entries.fetch_add(taken.entries as u64, Ordering::Relaxed);
@@ -114,7 +117,7 @@ impl Index {
     }
 
     /// Puts `shard`, whose entries are already counted, in the place of a shard that has not been used yet.
-    fn put_shard(&self, shard_index: usize, shard: Shard) {
+    fn put_shard(&self, shard_index: usize, shard: IndexShard) {
         let mut current = self.shard(shard_index);
         if current.entries > 0 {
             current.slots.iter().filter(|entry| **entry != 0).for_each(|entry| self.forget(*entry));
@@ -126,7 +129,7 @@ impl Index {
 
     /// Whether the entries in the last slots have a valid home and hash: for the last homes, home and tag may give a
     /// value outside the range of hashes.
-    fn last_are_right(&self, shard: &Shard) -> bool {
+    fn last_are_right(&self, shard: &IndexShard) -> bool {
         let first_unsure = shard.homes.saturating_sub(shard.homes / self.homes_initial + 1);
         shard.slots.iter().enumerate().skip(first_unsure).filter(|(_, entry)| **entry != 0).all(|(slot, &entry)| {
             let home = slot.checked_sub(distance_of(entry));
@@ -141,36 +144,37 @@ impl Index {
 mod tests {
     use super::super::REACH;
     use super::*;
-    use crate::format::Location;
+    use crate::format::RecordLocation;
     use crate::names::key::KeyHash;
 
     const UNITS: u64 = 1000;
 
-    fn filled() -> Index {
-        let index = Index::new(4, 1 << 20);
+    fn filled() -> ObjectIndex {
+        let index = ObjectIndex::new(4, 1 << 20);
         for number in 0..700_u128 {
             let hash = number.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835) >> 6 & (u64::MAX >> 6) as u128;
-            index.insert(KeyHash(hash), Location::new(number as u64 + 2, 64));
+            index.insert(KeyHash(hash), RecordLocation::new(number as u64 + 2, 64));
         }
         index
     }
 
-    fn slots(index: &Index) -> (u32, Vec<u64>) {
+    fn slots(index: &ObjectIndex) -> (u32, Vec<u64>) {
         let (homes, bytes) = index.dump(0);
         (homes, bytes.as_chunks().0.iter().map(|slot| u64::from_le_bytes(*slot)).collect())
     }
 
-    fn taken(slots: &[u64]) -> Slots {
-        let mut taken = Slots::empty(slots.len());
+    fn taken(slots: &[u64]) -> SlotTable {
+        let mut taken = SlotTable::empty(slots.len());
         taken.copy_from_slice(slots);
         taken
     }
 
     #[test]
-    fn a_shard_with_an_entry_that_no_lookup_would_find_is_refused() {
+    fn unreachable_entry_refuses_shard() {
         let index = filled();
         let (homes, whole) = slots(&index);
-        let loads = |slots: Vec<u64>| Index::new(4, 1 << 20).load(0, homes, taken(&slots), &Kept::below(UNITS));
+        let loads =
+            |slots: Vec<u64>| ObjectIndex::new(4, 1 << 20).load(0, homes, taken(&slots), &ValidLocations::below(UNITS));
         assert!(loads(whole.clone()));
         assert!(!loads(whole[1..].to_vec()), "a slot is missing");
         for slot in 0..whole.len() {
@@ -188,15 +192,15 @@ mod tests {
     }
 
     #[test]
-    fn places_that_are_not_kept_are_left_out_and_the_rest_is_found() {
+    fn invalid_locations_are_left_out() {
         let index = filled();
         let (homes, whole) = slots(&index);
         let segments = (0..10).map(|segment| segment % 3 != 1).collect();
-        let copy = Index::new(4, 1 << 20);
-        assert!(copy.load(0, homes, taken(&whole), &Kept::of(segments, 100)));
+        let copy = ObjectIndex::new(4, 1 << 20);
+        assert!(copy.load(0, homes, taken(&whole), &ValidLocations::of(segments, 100)));
         let kept = index.locations().iter().filter(|location| location.granule / 100 % 3 != 1).count();
         assert_eq!((copy.len() as usize, copy.locations().len()), (kept, kept));
-        let other = Index::new(4, 1 << 20);
+        let other = ObjectIndex::new(4, 1 << 20);
         other.adopt(0, &copy);
         assert_eq!((other.len(), other.bytes(), other.record_bytes()), (copy.len(), copy.bytes(), copy.record_bytes()));
     }

@@ -33,12 +33,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use crate::format::location::{CLASS_BITS, GRANULE_BITS, GRANULE_MASK};
-use crate::format::{INDEX_SHARDS, Location};
+use crate::format::{INDEX_SHARDS, RecordLocation};
 use crate::names::key::KeyHash;
 
-pub use load::Kept;
-pub use presence::Presence;
-pub use slots::Slots;
+pub use load::ValidLocations;
+pub use presence::ShardPresence;
+pub use slots::SlotTable;
 
 const TAG_BITS: u32 = 16;
 const TAG_SHIFT: u32 = 48;
@@ -64,16 +64,16 @@ pub fn shard_of(hash: KeyHash) -> usize {
 }
 
 /// The table of one shard.
-struct Shard {
+struct IndexShard {
     /// The home slots, and after them the further slots that entries of the last homes may use.
-    slots: Slots,
+    slots: SlotTable,
     homes: usize,
     entries: usize,
 }
 
 /// The index of a span.
-pub struct Index {
-    shards: Vec<Mutex<Shard>>,
+pub struct ObjectIndex {
+    shards: Vec<Mutex<IndexShard>>,
     /// The number of bits of a key's hash that can be computed from an entry's home and tag.
     width: u32,
     homes_initial: usize,
@@ -84,13 +84,13 @@ pub struct Index {
     evictions: AtomicU64,
 }
 
-impl Index {
+impl ObjectIndex {
     /// Makes an empty index with `2^bits_initial` homes per shard, whose slots take at most `bytes_max`.
-    pub fn new(bits_initial: u32, bytes_max: u64) -> Index {
+    pub fn new(bits_initial: u32, bytes_max: u64) -> ObjectIndex {
         let homes_initial = 1 << bits_initial;
-        let shards: Vec<_> = (0..INDEX_SHARDS).map(|_| Mutex::new(Shard::of(homes_initial))).collect();
+        let shards: Vec<_> = (0..INDEX_SHARDS).map(|_| Mutex::new(IndexShard::of(homes_initial))).collect();
         let homes_max = (bytes_max as usize / INDEX_SHARDS / SLOT_BYTES).saturating_sub(REACH).max(homes_initial);
-        Index {
+        ObjectIndex {
             shards,
             width: TAG_BITS + bits_initial,
             homes_initial,
@@ -123,7 +123,7 @@ impl Index {
     }
 
     /// The possible locations of a record of this hash, in no order.
-    pub fn candidates(&self, hash: KeyHash) -> Vec<Location> {
+    pub fn candidates(&self, hash: KeyHash) -> Vec<RecordLocation> {
         let mut found = Vec::new();
         let (shard, known) = self.locate(hash);
         self.shard(shard).scan(self.width, known, |_, entry| {
@@ -134,14 +134,19 @@ impl Index {
     }
 
     /// Whether the index has exactly this entry.
-    pub fn contains(&self, hash: KeyHash, location: Location) -> bool {
+    pub fn contains(&self, hash: KeyHash, location: RecordLocation) -> bool {
         let (shard, known) = self.locate(hash);
         self.shard(shard).find(self.width, known, location).is_some()
     }
 
     /// Whether the index has exactly this entry, and no newer entry of the same hash. Of two locations, the one with
     /// the greater `age` is newer.
-    pub fn leads_last_to<T: Ord>(&self, hash: KeyHash, location: Location, age: impl Fn(Location) -> T) -> bool {
+    pub fn leads_last_to<T: Ord>(
+        &self,
+        hash: KeyHash,
+        location: RecordLocation,
+        age: impl Fn(RecordLocation) -> T,
+    ) -> bool {
         let (shard, known) = self.locate(hash);
         let (own, mut is_there, mut is_last) = (age(location), false, true);
         self.shard(shard).scan(self.width, known, |_, entry| {
@@ -154,7 +159,7 @@ impl Index {
     }
 
     /// Whether the index has exactly this entry, and no other entry of the same hash.
-    pub fn leads_only_to(&self, hash: KeyHash, location: Location) -> bool {
+    pub fn leads_only_to(&self, hash: KeyHash, location: RecordLocation) -> bool {
         let (shard, known) = self.locate(hash);
         let (mut is_there, mut is_only) = (false, true);
         self.shard(shard).scan(self.width, known, |_, entry| {
@@ -166,7 +171,7 @@ impl Index {
     }
 
     /// Adds an entry; does nothing if the index already has it.
-    pub fn insert(&self, hash: KeyHash, location: Location) {
+    pub fn insert(&self, hash: KeyHash, location: RecordLocation) {
         let (shard, known) = self.locate(hash);
         self.insert_into(&mut self.shard(shard), known, location);
     }
@@ -175,8 +180,8 @@ impl Index {
     pub fn insert_all(
         &self,
         shard: usize,
-        entries: impl Iterator<Item = (KeyHash, Location)>,
-        mut older: impl FnMut(KeyHash, Location),
+        entries: impl Iterator<Item = (KeyHash, RecordLocation)>,
+        mut older: impl FnMut(KeyHash, RecordLocation),
     ) {
         let mut locked = self.shard(shard);
         for (hash, location) in entries {
@@ -193,7 +198,7 @@ impl Index {
         }
     }
 
-    fn insert_into(&self, shard: &mut Shard, known: u64, location: Location) {
+    fn insert_into(&self, shard: &mut IndexShard, known: u64, location: RecordLocation) {
         if shard.find(self.width, known, location).is_some() {
             return;
         }
@@ -218,7 +223,7 @@ impl Index {
     }
 
     /// Removes exactly this entry; returns whether the index had it.
-    pub fn remove(&self, hash: KeyHash, location: Location) -> bool {
+    pub fn remove(&self, hash: KeyHash, location: RecordLocation) -> bool {
         let (shard, known) = self.locate(hash);
         let mut shard = self.shard(shard);
         let Some(slot) = shard.find(self.width, known, location) else { return false };
@@ -229,7 +234,7 @@ impl Index {
 
     /// Removes every entry whose location `dead` accepts; returns the number of removed entries. *Cost*: visits the
     /// whole index.
-    pub fn sweep(&self, dead: impl Fn(Location) -> bool) -> u64 {
+    pub fn sweep(&self, dead: impl Fn(RecordLocation) -> bool) -> u64 {
         let mut removed = 0;
         for shard in 0..INDEX_SHARDS {
             let mut shard = self.shard(shard);
@@ -250,7 +255,7 @@ impl Index {
     }
 
     /// All locations in the index, in no order.
-    pub fn locations(&self) -> Vec<Location> {
+    pub fn locations(&self) -> Vec<RecordLocation> {
         let mut found = Vec::with_capacity(self.len() as usize);
         for shard in 0..INDEX_SHARDS {
             let shard = self.shard(shard);
@@ -265,7 +270,7 @@ impl Index {
         (shard_of(hash), bits << 6 >> (64 - self.width))
     }
 
-    fn shard(&self, shard: usize) -> MutexGuard<'_, Shard> {
+    fn shard(&self, shard: usize) -> MutexGuard<'_, IndexShard> {
         self.shards[shard].lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -275,12 +280,12 @@ impl Index {
     }
 
     /// Grows a shard by a quarter if the memory bound allows it. Returns whether the shard grew.
-    fn grow(&self, shard: &mut Shard) -> bool {
+    fn grow(&self, shard: &mut IndexShard) -> bool {
         let homes = (shard.homes + shard.homes / 4 + 1).min(self.homes_max);
         if homes <= shard.homes {
             return false;
         }
-        let mut grown = Shard::of(homes);
+        let mut grown = IndexShard::of(homes);
         for (slot, &entry) in shard.slots.iter().enumerate().filter(|(_, entry)| **entry != 0) {
             let known = shard.known(self.width, slot, entry);
             if let Some((_, homeless)) = grown.place(self.width, known, entry) {
@@ -294,7 +299,7 @@ impl Index {
     }
 
     /// Drops an entry near the home of `known`: a cache may forget, but must not exceed its budget.
-    fn give_up_one(&self, shard: &mut Shard, known: u64) {
+    fn give_up_one(&self, shard: &mut IndexShard, known: u64) {
         let home = shard.home(self.width, known);
         let Some(slot) = (home..home + REACH).find(|&slot| shard.slots[slot] != 0) else { return };
         let known = shard.known(self.width, slot, shard.slots[slot]);
@@ -302,7 +307,7 @@ impl Index {
     }
 
     /// Drops all entries of one hash, because no older version may be found instead of the newest one.
-    fn give_up_all(&self, shard: &mut Shard, known: u64) {
+    fn give_up_all(&self, shard: &mut IndexShard, known: u64) {
         loop {
             let mut found = None;
             shard.scan(self.width, known, |slot, _| {
@@ -317,9 +322,9 @@ impl Index {
     }
 }
 
-impl Shard {
-    fn of(homes: usize) -> Shard {
-        Shard { slots: Slots::empty(homes + REACH), homes, entries: 0 }
+impl IndexShard {
+    fn of(homes: usize) -> IndexShard {
+        IndexShard { slots: SlotTable::empty(homes + REACH), homes, entries: 0 }
     }
 
     fn home(&self, width: u32, known: u64) -> usize {
@@ -351,7 +356,7 @@ impl Shard {
     }
 
     /// Finds the slot of exactly this entry.
-    fn find(&self, width: u32, known: u64, location: Location) -> Option<usize> {
+    fn find(&self, width: u32, known: u64, location: RecordLocation) -> Option<usize> {
         let mut found = None;
         self.scan(width, known, |slot, entry| {
             if entry & GRANULE_MASK == location.granule {
@@ -412,8 +417,8 @@ fn distance_of(entry: u64) -> usize {
     (entry >> DISTANCE_SHIFT & 63) as usize
 }
 
-fn location_of(entry: u64) -> Location {
-    Location { granule: entry & GRANULE_MASK, class: (entry >> GRANULE_BITS) as u8 & ((1 << CLASS_BITS) - 1) }
+fn location_of(entry: u64) -> RecordLocation {
+    RecordLocation { granule: entry & GRANULE_MASK, class: (entry >> GRANULE_BITS) as u8 & ((1 << CLASS_BITS) - 1) }
 }
 
 #[cfg(test)]
@@ -425,10 +430,11 @@ mod tests {
         KeyHash(xxh3_128(&number.to_le_bytes()))
     }
 
+    /// The index points to a location only while its hash has no other location.
     #[test]
-    fn index_leads_only_to_a_place_while_no_other_of_its_hash_is_there() {
-        let index = Index::new(4, 64 << 20);
-        let (one, two) = (Location::new(2, 1000), Location::new(9, 1000));
+    fn index_points_only_without_rivals() {
+        let index = ObjectIndex::new(4, 64 << 20);
+        let (one, two) = (RecordLocation::new(2, 1000), RecordLocation::new(9, 1000));
         assert!(!index.leads_only_to(hash(1), one));
         index.insert(hash(1), one);
         index.insert(hash(2), two);
@@ -440,10 +446,10 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_are_added_together_say_what_else_is_there() {
-        let index = Index::new(4, 64 << 20);
+    fn batch_insert_reports_other_entries() {
+        let index = ObjectIndex::new(4, 64 << 20);
         let one = (1..).map(hash).find(|hash| shard_of(*hash) == 5).unwrap();
-        let (old, new) = (Location::new(2, 1000), Location::new(9, 1000));
+        let (old, new) = (RecordLocation::new(2, 1000), RecordLocation::new(9, 1000));
         index.insert(one, old);
         let mut older = Vec::new();
         for _ in 0..2 {
@@ -454,31 +460,31 @@ mod tests {
     }
 
     #[test]
-    fn every_entry_is_found_through_all_doublings_and_dumps() {
-        let index = Index::new(4, 64 << 20);
+    fn entries_survive_growth_and_dump() {
+        let index = ObjectIndex::new(4, 64 << 20);
         for number in 0..100_000 {
-            index.insert(hash(number), Location::new(number + 2, 1000));
+            index.insert(hash(number), RecordLocation::new(number + 2, 1000));
         }
         assert_eq!((index.len(), index.evictions()), (100_000, 0));
-        let copy = Index::new(4, 64 << 20);
+        let copy = ObjectIndex::new(4, 64 << 20);
         for shard in 0..INDEX_SHARDS {
             let (homes, bytes) = index.dump(shard);
-            let mut slots = Slots::rooms(&[bytes.len()]).remove(0);
+            let mut slots = SlotTable::rooms(&[bytes.len()]).remove(0);
             assert!(slots.add(&bytes));
-            assert!(copy.load(shard, homes, slots, &Kept::below(200_000)));
+            assert!(copy.load(shard, homes, slots, &ValidLocations::below(200_000)));
         }
         assert_eq!((copy.len(), copy.bytes(), copy.record_bytes()), (index.len(), index.bytes(), index.record_bytes()));
         for number in 0..100_000 {
-            assert!(copy.contains(hash(number), Location::new(number + 2, 1000)));
-            assert!(copy.remove(hash(number), Location::new(number + 2, 1000)));
+            assert!(copy.contains(hash(number), RecordLocation::new(number + 2, 1000)));
+            assert!(copy.remove(hash(number), RecordLocation::new(number + 2, 1000)));
         }
         assert_eq!((copy.len(), copy.record_bytes()), (0, 0));
     }
 
     #[test]
-    fn two_versions_stand_side_by_side_and_leave_one_by_one() {
-        let index = Index::new(4, 1 << 20);
-        let (old, new) = (Location::new(10, 100), Location::new(20, 200));
+    fn two_versions_leave_one_by_one() {
+        let index = ObjectIndex::new(4, 1 << 20);
+        let (old, new) = (RecordLocation::new(10, 100), RecordLocation::new(20, 200));
         index.insert(hash(1), old);
         index.insert(hash(1), new);
         index.insert(hash(1), new);
@@ -488,25 +494,28 @@ mod tests {
         assert!(!index.remove(hash(1), old));
     }
 
+    /// The byte limit holds, and entries that were given up are counted.
     #[test]
-    fn bound_of_bytes_holds_and_what_was_given_up_is_counted() {
+    fn byte_limit_counts_losses() {
         let bound = 64 * 8 * (300 + REACH) as u64;
-        let index = Index::new(4, bound);
+        let index = ObjectIndex::new(4, bound);
         for number in 0..50_000 {
-            index.insert(hash(number), Location::new(number + 2, 100));
+            index.insert(hash(number), RecordLocation::new(number + 2, 100));
         }
         assert!(index.bytes() <= bound);
         assert_eq!(index.len() + index.evictions(), 50_000);
         assert!(index.len() > 64 * 300 * 9 / 10, "{} entries at the bound", index.len());
-        let found = (0..50_000).filter(|&number| index.contains(hash(number), Location::new(number + 2, 100))).count();
+        let found =
+            (0..50_000).filter(|&number| index.contains(hash(number), RecordLocation::new(number + 2, 100))).count();
         assert_eq!(found as u64, index.len());
     }
 
+    /// A growing index stays near ten bytes an entry.
     #[test]
-    fn growing_index_stays_near_ten_bytes_an_entry() {
-        let index = Index::new(6, 1 << 30);
+    fn growing_index_stays_small() {
+        let index = ObjectIndex::new(6, 1 << 30);
         for number in 0..1_000_000u64 {
-            index.insert(hash(number), Location::new(number + 2, 1000));
+            index.insert(hash(number), RecordLocation::new(number + 2, 1000));
             if number >= 100_000 && number % 50_000 == 0 {
                 let bytes = index.bytes() as f64 / index.len() as f64;
                 assert!(bytes < 12.5, "{bytes:.1} bytes an entry at {number}");
@@ -516,13 +525,13 @@ mod tests {
     }
 
     #[test]
-    fn sweep_removes_what_is_dead_and_nothing_else() {
-        let index = Index::new(4, 4 << 20);
+    fn sweep_removes_only_dead_entries() {
+        let index = ObjectIndex::new(4, 4 << 20);
         for number in 0..10_000 {
-            index.insert(hash(number), Location::new(number + 2, 100));
+            index.insert(hash(number), RecordLocation::new(number + 2, 100));
         }
         assert_eq!(index.sweep(|location| location.granule >= 5002), 5000);
-        assert!(index.contains(hash(4999), Location::new(5001, 100)));
-        assert!(!index.contains(hash(5000), Location::new(5002, 100)));
+        assert!(index.contains(hash(4999), RecordLocation::new(5001, 100)));
+        assert!(!index.contains(hash(5000), RecordLocation::new(5002, 100)));
     }
 }

@@ -12,7 +12,7 @@ use super::shard_of;
 use crate::names::key::KeyHash;
 
 /// The shards of the index that are loaded.
-pub struct Presence {
+pub struct ShardPresence {
     /// One bit per shard.
     present: AtomicU64,
     /// The shards for which callers wait or have waited, one bit per shard.
@@ -20,12 +20,12 @@ pub struct Presence {
     arrived: Notify,
 }
 
-impl Presence {
+impl ShardPresence {
     /// Makes the state. With `wanted`, no shard is loaded yet, and the loader reads `wanted`; without it, all shards
     /// are loaded.
-    pub fn new(wanted: Option<Arc<AtomicU64>>) -> Presence {
+    pub fn new(wanted: Option<Arc<AtomicU64>>) -> ShardPresence {
         let present = AtomicU64::new(if wanted.is_some() { 0 } else { u64::MAX });
-        Presence { present, wanted: wanted.unwrap_or_default(), arrived: Notify::new() }
+        ShardPresence { present, wanted: wanted.unwrap_or_default(), arrived: Notify::new() }
     }
 
     /// Whether the shard of a hash is loaded.
@@ -88,9 +88,10 @@ mod tests {
         KeyHash(u128::from(shard << 58))
     }
 
+    /// A get waits for its own shard alone, and never for ever.
     #[tokio::test]
-    async fn a_get_waits_for_its_own_shard_alone_and_never_for_ever() {
-        let presence = Arc::new(Presence::new(None));
+    async fn get_waits_for_own_shard() {
+        let presence = Arc::new(ShardPresence::new(None));
         presence.begin_again();
         let waiting = [3, 5].map(|shard| {
             let presence = Arc::clone(&presence);

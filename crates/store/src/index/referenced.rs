@@ -11,7 +11,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::format::{GRANULE_BYTES, Location};
+use crate::format::{GRANULE_BYTES, RecordLocation};
 
 /// The smallest stretch, in bytes.
 const STRETCH_BYTES_MIN: u64 = 4096;
@@ -48,7 +48,7 @@ impl ReferencedBits {
     }
 
     /// Notes that the record at a location was requested.
-    pub fn set(&self, location: Location) {
+    pub fn set(&self, location: RecordLocation) {
         let stretch = location.granule / self.stretch_granules;
         let Some(word) = self.words.get((stretch / 64) as usize) else { return };
         let bit = 1 << (stretch % 64);
@@ -58,7 +58,7 @@ impl ReferencedBits {
     }
 
     /// Whether the record at a location, or another one in its stretch, was requested.
-    pub fn has(&self, location: Location) -> bool {
+    pub fn has(&self, location: RecordLocation) -> bool {
         let stretch = location.granule / self.stretch_granules;
         let word = self.words.get((stretch / 64) as usize);
         word.is_some_and(|word| word.load(Ordering::Relaxed) & 1 << (stretch % 64) != 0)
@@ -79,10 +79,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bit_stands_for_its_stretch_until_that_is_cleared() {
+    fn referenced_bit_stays_until_cleared() {
         let referenced = ReferencedBits::new(1 << 20, 1 << 20);
         assert_eq!(referenced.bytes(), 32);
-        let (at, beside, behind) = (Location::new(64, 1), Location::new(127, 1), Location::new(128, 1));
+        let (at, beside, behind) =
+            (RecordLocation::new(64, 1), RecordLocation::new(127, 1), RecordLocation::new(128, 1));
         referenced.set(at);
         assert!(referenced.has(at) && referenced.has(beside) && !referenced.has(behind));
         referenced.set(behind);
@@ -90,12 +91,13 @@ mod tests {
         assert!(!referenced.has(at) && referenced.has(behind));
     }
 
+    /// The bound of memory holds, and a bound of 0 turns the bits off.
     #[test]
-    fn the_bound_of_memory_holds_and_none_means_none() {
+    fn memory_bound_holds() {
         assert!(ReferencedBits::new(1 << 40, 64 << 20).bytes() <= 1 << 20);
         let none = ReferencedBits::new(1 << 40, 0);
-        none.set(Location::new(5, 1));
-        assert!(!none.has(Location::new(5, 1)) && none.bytes() == 0);
+        none.set(RecordLocation::new(5, 1));
+        assert!(!none.has(RecordLocation::new(5, 1)) && none.bytes() == 0);
         none.clear(0..10);
     }
 }

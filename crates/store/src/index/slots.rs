@@ -17,38 +17,38 @@ use super::SLOT_BYTES;
 const TOGETHER_BYTES_MIN: usize = 4 << 20;
 
 /// The slots of a table: a whole number of aligned slots.
-pub struct Slots {
+pub struct SlotTable {
     bytes: BytesMut,
     is_part: bool,
 }
 
-impl Slots {
+impl SlotTable {
     /// Makes empty tables with room for the given numbers of bytes.
-    pub fn rooms(sizes: &[usize]) -> Vec<Slots> {
+    pub fn rooms(sizes: &[usize]) -> Vec<SlotTable> {
         let all: usize = sizes.iter().sum();
         if all < TOGETHER_BYTES_MIN {
-            return sizes.iter().map(|&bytes| Slots { bytes: aligned(bytes), is_part: false }).collect();
+            return sizes.iter().map(|&bytes| SlotTable { bytes: aligned(bytes), is_part: false }).collect();
         }
         let mut rest = aligned(all);
         advise_huge_pages(rest.spare_capacity_mut());
         let part = |&bytes: &usize| {
             let after = rest.split_off(bytes);
-            Slots { bytes: std::mem::replace(&mut rest, after), is_part: true }
+            SlotTable { bytes: std::mem::replace(&mut rest, after), is_part: true }
         };
         sizes.iter().map(part).collect()
     }
 
     /// Makes a table of `count` empty slots.
-    pub fn empty(count: usize) -> Slots {
+    pub fn empty(count: usize) -> SlotTable {
         let mut bytes = BytesMut::zeroed(count * SLOT_BYTES + align_of::<u64>() - 1);
         bytes.advance(bytes.as_ptr().align_offset(align_of::<u64>()));
         bytes.truncate(count * SLOT_BYTES);
-        Slots { bytes, is_part: false }
+        SlotTable { bytes, is_part: false }
     }
 
     /// Takes the table, and leaves an empty table without room.
-    pub fn take(&mut self) -> Slots {
-        std::mem::replace(self, Slots::empty(0))
+    pub fn take(&mut self) -> SlotTable {
+        std::mem::replace(self, SlotTable::empty(0))
     }
 
     /// Adds whole slots in their form on disk; returns false, and adds nothing, if there is no room for them.
@@ -75,7 +75,7 @@ fn aligned(bytes: usize) -> BytesMut {
     room
 }
 
-impl Deref for Slots {
+impl Deref for SlotTable {
     type Target = [u64];
 
     fn deref(&self) -> &[u64] {
@@ -83,13 +83,13 @@ impl Deref for Slots {
     }
 }
 
-impl DerefMut for Slots {
+impl DerefMut for SlotTable {
     fn deref_mut(&mut self) -> &mut [u64] {
         FromBytes::mut_from_bytes(&mut self.bytes).expect("slots are whole and aligned")
     }
 }
 
-impl Drop for Slots {
+impl Drop for SlotTable {
     fn drop(&mut self) {
         if self.is_part {
             release_pages(&mut self.bytes);
@@ -101,10 +101,11 @@ impl Drop for Slots {
 mod tests {
     use super::*;
 
+    /// Adjacent tables keep to their own slots when other tables leave.
     #[test]
-    fn tables_that_lie_together_keep_to_their_own_slots_when_others_leave() {
+    fn adjacent_tables_keep_own_slots() {
         let sizes = [TOGETHER_BYTES_MIN / 2, 24, TOGETHER_BYTES_MIN / 2, 8];
-        let mut rooms = Slots::rooms(&sizes);
+        let mut rooms = SlotTable::rooms(&sizes);
         for (number, (slots, bytes)) in rooms.iter_mut().zip(sizes).enumerate() {
             assert!(slots.is_empty() && slots.add(&vec![number as u8 + 1; bytes]));
             assert!(!slots.add(&[0; 8]), "there is room for no more");
@@ -113,6 +114,6 @@ mod tests {
         rooms.remove(0);
         assert_eq!(*rooms[0], [0x0202_0202_0202_0202; 3]);
         assert_eq!(*rooms[1], [0x0404_0404_0404_0404]);
-        assert!(Slots::empty(1000).iter().all(|slot| *slot == 0) && Slots::empty(1000).len() == 1000);
+        assert!(SlotTable::empty(1000).iter().all(|slot| *slot == 0) && SlotTable::empty(1000).len() == 1000);
     }
 }

@@ -10,21 +10,21 @@ pub mod queue;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::counters::{Counters, Sequence, Sequences};
-use crate::disk::span::Span;
-use crate::intake::admission::{Admission, Decision};
-use crate::intake::queue::{Queue, Refused, Unwritten};
-use crate::memory::entry::Entry;
+use crate::counters::{Counters, PutSequence, PutSequences};
+use crate::disk::span::SpanDisk;
+use crate::intake::admission::{Admission, AdmissionDecision};
+use crate::intake::queue::{QueueRefusal, UnwrittenEntry, WriteQueue};
+use crate::memory::entry::MemoryEntry;
 use crate::names::key::KeyHash;
 use crate::planted::{Bug, planted};
-use crate::purge::rules::Verdict;
-use crate::state::State;
+use crate::purge::rules::PurgeVerdict;
+use crate::state::SpanState;
 
 /// The queue of a span, and admission to it.
-pub(crate) struct Intake {
-    pub span: Arc<Span>,
-    pub state: Arc<State>,
-    pub queue: Arc<Queue>,
+pub(crate) struct SpanIntake {
+    pub span: Arc<SpanDisk>,
+    pub state: Arc<SpanState>,
+    pub queue: Arc<WriteQueue>,
     pub admission: Admission,
 }
 
@@ -33,22 +33,22 @@ pub(crate) enum NotCommitted {
     /// A purge or a newer version came after its put or fill began.
     Stale,
     /// There is no room for the entry, or the queue is closed.
-    Refused(Refused),
+    Refused(QueueRefusal),
 }
 
-impl From<Refused> for NotCommitted {
-    fn from(refused: Refused) -> NotCommitted {
+impl From<QueueRefusal> for NotCommitted {
+    fn from(refused: QueueRefusal) -> NotCommitted {
         NotCommitted::Refused(refused)
     }
 }
 
-impl Intake {
+impl SpanIntake {
     /// Decides whether an object is written; `bytes` is its length, if it is known.
-    pub fn decide(&self, hash: KeyHash, bytes: Option<u64>) -> Decision {
+    pub fn decide(&self, hash: KeyHash, bytes: Option<u64>) -> AdmissionDecision {
         if self.admission.is_open() {
-            Decision::Admitted
+            AdmissionDecision::Admitted
         } else if self.may_be_on_disk(hash) {
-            Decision::Replaces
+            AdmissionDecision::Replaces
         } else {
             let waiting_bytes = self.state.memory.unwritten_bytes();
             self.admission.judge(hash, bytes, self.span.counters.written_bytes(), waiting_bytes)
@@ -56,9 +56,13 @@ impl Intake {
     }
 
     /// Decides about a copy of what the caller has elsewhere.
-    pub fn decide_on_copy(&self, hash: KeyHash) -> Decision {
+    pub fn decide_on_copy(&self, hash: KeyHash) -> AdmissionDecision {
         // Without the option, nothing would drop purged objects that are only in memory.
-        if self.admission.is_open() || self.may_be_on_disk(hash) { Decision::Replaces } else { Decision::Copy }
+        if self.admission.is_open() || self.may_be_on_disk(hash) {
+            AdmissionDecision::Replaces
+        } else {
+            AdmissionDecision::Copy
+        }
     }
 
     /// Whether a record with this hash is on the disk, may be on the disk, or waits to be written.
@@ -71,7 +75,7 @@ impl Intake {
         if planted(Bug::UnadmittedLeavesOlder) {
             return false;
         }
-        let State { memory, presence, index, .. } = &*self.state;
+        let SpanState { memory, presence, index, .. } = &*self.state;
         let doubt = &self.admission.doubt;
         memory.peek(hash).is_some_and(|entry| !entry.is_in_memory_alone())
             || !presence.has(hash)
@@ -82,7 +86,7 @@ impl Intake {
 
     /// Counts a hit in memory. If the object was not admitted, this is its second request: it is written now if the
     /// rules allow it.
-    pub fn note_hit(&self, entry: &Arc<Entry>) {
+    pub fn note_hit(&self, entry: &Arc<MemoryEntry>) {
         Counters::add(&self.span.counters.hits_memory, 1);
         if entry.take_in_memory_alone() {
             self.admit_later(entry);
@@ -92,7 +96,7 @@ impl Intake {
     /// Writes an object that is only in memory and was requested again, if the other rules allow it.
     ///
     /// *Cost*: takes the lock that puts also take, once per object.
-    fn admit_later(&self, entry: &Arc<Entry>) {
+    fn admit_later(&self, entry: &Arc<MemoryEntry>) {
         let counters = &self.span.counters;
         let (written_bytes, waiting_bytes) = (counters.written_bytes(), self.state.memory.unwritten_bytes());
         let bytes = entry.object_bytes;
@@ -100,11 +104,11 @@ impl Intake {
             return;
         }
         let queued = self.queue.push(entry.weight(), || {
-            if self.state.verdict(entry) != Verdict::Live || !self.state.memory.pin_kept(entry) {
+            if self.state.verdict(entry) != PurgeVerdict::Live || !self.state.memory.pin_kept(entry) {
                 return Err(NotCommitted::Stale);
             }
             let entry = Arc::clone(entry);
-            Ok(Unwritten { sequence: self.state.draw(), entry, previous: None, moved_from: None, tie: None })
+            Ok(UnwrittenEntry { sequence: self.state.draw(), entry, previous: None, moved_from: None, tie: None })
         });
         if queued.is_ok() {
             self.state.memory.settle(entry);
@@ -141,11 +145,11 @@ impl Intake {
     }
 
     /// The sequences that puts have reached.
-    pub fn sequences(&self) -> Sequences {
+    pub fn sequences(&self) -> PutSequences {
         let progress = &self.state.progress;
-        let flushed = Sequence(progress.flushed.load(Ordering::Acquire));
-        let written = Sequence(progress.written.load(Ordering::Acquire));
-        Sequences { last: Sequence(self.queue.last_sequence()).max(written), written, flushed }
+        let flushed = PutSequence(progress.flushed.load(Ordering::Acquire));
+        let written = PutSequence(progress.written.load(Ordering::Acquire));
+        PutSequences { last: PutSequence(self.queue.last_sequence()).max(written), written, flushed }
     }
 
     /// Stops writes permanently: after a failed write or flush, nothing may be reported as stored.
@@ -157,7 +161,7 @@ impl Intake {
 
     /// Drops an object that will not be written. An object that is also on the disk (it was to be rewritten) stays in
     /// memory.
-    pub fn give_up(&self, item: &Unwritten) {
+    pub fn give_up(&self, item: &UnwrittenEntry) {
         if item.moved_from.is_none() {
             self.state.memory.drop_unwritten(&item.entry);
         }

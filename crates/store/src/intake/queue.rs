@@ -11,47 +11,47 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::format::Location;
-use crate::index::held_names::Names;
+use crate::format::RecordLocation;
+use crate::index::held_names::SpanNames;
 use crate::locality::hints::HintId;
-use crate::memory::entry::Entry;
+use crate::memory::entry::MemoryEntry;
 use crate::planted::{Bug, planted};
 
 /// A waiting entry.
-pub struct Unwritten {
-    pub entry: Arc<Entry>,
+pub struct UnwrittenEntry {
+    pub entry: Arc<MemoryEntry>,
     /// The sequence under which the entry will be written. It is higher than the entry's own sequence if the entry is
     /// rewritten.
     pub sequence: u64,
     /// The version of the same key that the entry replaces, if that version is in memory.
-    pub previous: Option<Arc<Entry>>,
+    pub previous: Option<Arc<MemoryEntry>>,
     /// The location on disk of an object that is being rewritten.
-    pub moved_from: Option<Location>,
+    pub moved_from: Option<RecordLocation>,
     /// The object next to which the entry is written; `None` if the hints decide this when the entry is packed.
     pub tie: Option<HintId>,
 }
 
-impl Unwritten {
+impl UnwrittenEntry {
     /// Makes the item of a new entry; `previous` is the entry that it replaces.
-    pub fn of(entry: Arc<Entry>, previous: Option<Arc<Entry>>) -> Unwritten {
-        Unwritten { sequence: entry.sequence, entry, previous, moved_from: None, tie: None }
+    pub fn of(entry: Arc<MemoryEntry>, previous: Option<Arc<MemoryEntry>>) -> UnwrittenEntry {
+        UnwrittenEntry { sequence: entry.sequence, entry, previous, moved_from: None, tie: None }
     }
 }
 
 /// Reserved room in the queue; dropping it releases the room.
-pub struct Reserved {
-    queue: Arc<Queue>,
+pub struct QueueReservation {
+    queue: Arc<WriteQueue>,
     bytes: u64,
 }
 
-impl Reserved {
+impl QueueReservation {
     /// Returns the bytes without releasing them: the caller, who has the queue's lock, releases them.
     fn give_up(mut self) -> u64 {
         std::mem::take(&mut self.bytes)
     }
 }
 
-impl Drop for Reserved {
+impl Drop for QueueReservation {
     fn drop(&mut self) {
         if self.bytes > 0 {
             self.queue.lock().reserved_bytes -= self.bytes;
@@ -61,16 +61,16 @@ impl Drop for Reserved {
 }
 
 #[derive(Default)]
-struct Waiting {
+struct QueueItems {
     /// The entries, and when each was queued.
-    items: VecDeque<(Unwritten, Instant)>,
+    items: VecDeque<(UnwrittenEntry, Instant)>,
     bytes: u64,
     /// The room reserved for entries that will be pushed, in bytes.
     reserved_bytes: u64,
     closed: bool,
 }
 
-impl Waiting {
+impl QueueItems {
     /// Whether another entry fits. An entry larger than the whole queue fits if the queue is empty.
     fn has_room(&self, weight: u64, bytes_max: u64) -> bool {
         let used = self.bytes + self.reserved_bytes;
@@ -79,13 +79,13 @@ impl Waiting {
 }
 
 /// The queue of unwritten entries.
-pub struct Queue {
-    waiting: Mutex<Waiting>,
+pub struct WriteQueue {
+    waiting: Mutex<QueueItems>,
     bytes_max: u64,
     wake_bytes: u64,
     last_sequence: AtomicU64,
     /// The table in which the names of all waiting entries are noted.
-    names: Arc<Names>,
+    names: Arc<SpanNames>,
     /// Wakes the writer.
     pub wake: Notify,
     /// Wakes the callers that wait for room.
@@ -94,18 +94,18 @@ pub struct Queue {
 
 /// Why an entry was not queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refused {
+pub enum QueueRefusal {
     /// The queue is full.
     Full,
     /// The store takes no more writes.
     Closed,
 }
 
-impl Queue {
+impl WriteQueue {
     /// Makes an empty queue that holds at most `bytes_max` bytes, and wakes the writer at once when `wake_bytes` bytes
     /// wait.
-    pub fn new(bytes_max: u64, wake_bytes: u64, last_sequence: u64, names: Arc<Names>) -> Queue {
-        Queue {
+    pub fn new(bytes_max: u64, wake_bytes: u64, last_sequence: u64, names: Arc<SpanNames>) -> WriteQueue {
+        WriteQueue {
             waiting: Mutex::default(),
             bytes_max,
             wake_bytes,
@@ -117,59 +117,59 @@ impl Queue {
     }
 
     /// Adds the entry that `make` builds. `make` is called under the lock that orders sequences.
-    pub fn push<E: From<Refused>>(
+    pub fn push<E: From<QueueRefusal>>(
         &self,
         weight: u64,
-        make: impl FnOnce() -> Result<Unwritten, E>,
-    ) -> Result<Arc<Entry>, E> {
+        make: impl FnOnce() -> Result<UnwrittenEntry, E>,
+    ) -> Result<Arc<MemoryEntry>, E> {
         let waiting = self.lock();
         if waiting.closed {
-            return Err(Refused::Closed.into());
+            return Err(QueueRefusal::Closed.into());
         }
         if !waiting.has_room(weight, self.bytes_max) {
-            return Err(Refused::Full.into());
+            return Err(QueueRefusal::Full.into());
         }
         Ok(self.add(waiting, make()?))
     }
 
     /// Adds the entry that `make` builds, in room that was [reserved](Self::reserve).
-    pub fn push_reserved<E: From<Refused>>(
+    pub fn push_reserved<E: From<QueueRefusal>>(
         &self,
-        reserved: Reserved,
-        make: impl FnOnce() -> Result<Unwritten, E>,
-    ) -> Result<Arc<Entry>, E> {
+        reserved: QueueReservation,
+        make: impl FnOnce() -> Result<UnwrittenEntry, E>,
+    ) -> Result<Arc<MemoryEntry>, E> {
         let mut waiting = self.lock();
         if waiting.closed {
             drop(waiting);
-            return Err(Refused::Closed.into());
+            return Err(QueueRefusal::Closed.into());
         }
         waiting.reserved_bytes -= reserved.give_up();
         Ok(self.add(waiting, make()?))
     }
 
     /// Reserves room for an entry of `weight`; `None` if there is no room now, or the queue is closed.
-    pub fn reserve(self: &Arc<Queue>, weight: u64) -> Option<Reserved> {
+    pub fn reserve(self: &Arc<WriteQueue>, weight: u64) -> Option<QueueReservation> {
         let mut waiting = self.lock();
         if waiting.closed || !waiting.has_room(weight, self.bytes_max) {
             return None;
         }
         waiting.reserved_bytes += weight;
-        Some(Reserved { queue: Arc::clone(self), bytes: weight })
+        Some(QueueReservation { queue: Arc::clone(self), bytes: weight })
     }
 
     /// Reserves room for an object that need not be stored. Returns `None` if the entries and reservations, this one
     /// included, would take more than half of the queue.
-    pub fn reserve_if_idle(self: &Arc<Queue>, weight: u64) -> Option<Reserved> {
+    pub fn reserve_if_idle(self: &Arc<WriteQueue>, weight: u64) -> Option<QueueReservation> {
         let mut waiting = self.lock();
         if waiting.closed || waiting.bytes + waiting.reserved_bytes + weight > self.bytes_max / 2 {
             return None;
         }
         waiting.reserved_bytes += weight;
-        Some(Reserved { queue: Arc::clone(self), bytes: weight })
+        Some(QueueReservation { queue: Arc::clone(self), bytes: weight })
     }
 
     /// Waits for room for an entry of `weight`, at most for `patience`, and reserves it.
-    pub async fn wait_to_reserve(self: &Arc<Queue>, weight: u64, patience: Duration) -> Option<Reserved> {
+    pub async fn wait_to_reserve(self: &Arc<WriteQueue>, weight: u64, patience: Duration) -> Option<QueueReservation> {
         let deadline = Instant::now() + patience;
         loop {
             let room = self.room.notified();
@@ -185,10 +185,10 @@ impl Queue {
 
     /// Runs `act` under the lock that orders sequences, without adding an entry. *Errors*: the queue is closed, or the
     /// error of `act`.
-    pub fn in_order<T, E: From<Refused>>(&self, act: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    pub fn in_order<T, E: From<QueueRefusal>>(&self, act: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let waiting = self.lock();
         if waiting.closed {
-            return Err(Refused::Closed.into());
+            return Err(QueueRefusal::Closed.into());
         }
         let result = act();
         drop(waiting);
@@ -211,20 +211,23 @@ impl Queue {
         }
     }
 
-    /// Adds an entry that need not be written. *Errors*: [`Refused::Full`] if the entries take half of the queue or
-    /// more; [`Refused::Closed`].
-    pub fn push_if_idle<E: From<Refused>>(&self, make: impl FnOnce() -> Result<Unwritten, E>) -> Result<Arc<Entry>, E> {
+    /// Adds an entry that need not be written. *Errors*: [`QueueRefusal::Full`] if the entries take half of the queue or
+    /// more; [`QueueRefusal::Closed`].
+    pub fn push_if_idle<E: From<QueueRefusal>>(
+        &self,
+        make: impl FnOnce() -> Result<UnwrittenEntry, E>,
+    ) -> Result<Arc<MemoryEntry>, E> {
         let waiting = self.lock();
         if waiting.closed {
-            return Err(Refused::Closed.into());
+            return Err(QueueRefusal::Closed.into());
         }
         if waiting.bytes >= self.bytes_max / 2 {
-            return Err(Refused::Full.into());
+            return Err(QueueRefusal::Full.into());
         }
         Ok(self.add(waiting, make()?))
     }
 
-    fn add(&self, mut waiting: MutexGuard<'_, Waiting>, item: Unwritten) -> Arc<Entry> {
+    fn add(&self, mut waiting: MutexGuard<'_, QueueItems>, item: UnwrittenEntry) -> Arc<MemoryEntry> {
         let entry = Arc::clone(&item.entry);
         self.names.note(entry.primary_hash);
         self.last_sequence.store(item.sequence, Ordering::Release);
@@ -245,7 +248,7 @@ impl Queue {
     /// Puts back entries that were taken and not written, in front of all others. `draw` gives every waiting entry a new
     /// sequence, in the same order: an entry after a failed one may be on the disk already under its old sequence, and
     /// sequences in the log only rise. Returns the sequence of the last entry, and the lowest generation of all.
-    pub fn put_back(&self, items: Vec<Unwritten>, mut draw: impl FnMut() -> u64) -> (u64, u64) {
+    pub fn put_back(&self, items: Vec<UnwrittenEntry>, mut draw: impl FnMut() -> u64) -> (u64, u64) {
         let mut waiting = self.lock();
         let now = Instant::now();
         for item in items.into_iter().rev() {
@@ -264,7 +267,7 @@ impl Queue {
     }
 
     /// Takes entries from the front as long as `fits` accepts them.
-    pub fn take(&self, mut fits: impl FnMut(&Entry) -> bool) -> Vec<Unwritten> {
+    pub fn take(&self, mut fits: impl FnMut(&MemoryEntry) -> bool) -> Vec<UnwrittenEntry> {
         let mut waiting = self.lock();
         let mut taken = Vec::new();
         while waiting.items.front().is_some_and(|(item, _)| fits(&item.entry)) {
@@ -288,7 +291,7 @@ impl Queue {
     }
 
     /// Takes all entries and refuses further ones.
-    pub fn close(&self) -> Vec<Unwritten> {
+    pub fn close(&self) -> Vec<UnwrittenEntry> {
         self.lock().closed = true;
         self.take(|_| true)
     }
@@ -326,7 +329,7 @@ impl Queue {
         self.wake_bytes
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, QueueItems> {
         self.waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -334,12 +337,12 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::layout::Layout;
+    use crate::format::layout::SpanLayout;
     use crate::memory::entry::{EntryKind, EntryParts};
     use crate::names::key::{KeyRef, hash_key};
-    use crate::names::tag::Tags;
+    use crate::names::tag::EntryTags;
 
-    fn push(queue: &Queue, sequence: u64) {
+    fn push(queue: &WriteQueue, sequence: u64) {
         let key = KeyRef::new(b"name", b"");
         let (primary_hash, hash) = hash_key(7, key);
         let parts = EntryParts {
@@ -351,16 +354,17 @@ mod tests {
             body: bytes::Bytes::from(vec![0; 100]),
             object_bytes: 100,
             generation: sequence,
-            tags: Tags::default(),
+            tags: EntryTags::default(),
         };
-        let item = Unwritten::of(Arc::new(Entry::new(parts, sequence)), None);
-        queue.push::<Refused>(200, || Ok(item)).unwrap();
+        let item = UnwrittenEntry::of(Arc::new(MemoryEntry::new(parts, sequence)), None);
+        queue.push::<QueueRefusal>(200, || Ok(item)).unwrap();
     }
 
+    /// An entry that does not fit in an append has waited since it was queued.
     #[test]
-    fn an_entry_that_does_not_fit_in_an_append_has_waited_since_it_was_queued() {
-        let layout = Layout::plan(64 << 20, None, 1, 2, 3).unwrap();
-        let queue = Queue::new(1 << 20, 1 << 20, 0, Arc::new(Names::new(&layout, 1, 32 << 20)));
+    fn oversized_entry_waits_from_queueing() {
+        let layout = SpanLayout::plan(64 << 20, None, 1, 2, 3).unwrap();
+        let queue = WriteQueue::new(1 << 20, 1 << 20, 0, Arc::new(SpanNames::new(&layout, 1, 32 << 20)));
         push(&queue, 1);
         let between = Instant::now();
         push(&queue, 2);

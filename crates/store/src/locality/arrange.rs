@@ -15,7 +15,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasherDefault;
 
 use crate::locality::hints::HintId;
-use crate::names::key::Hashed;
+use crate::names::key::KeyHasher;
 
 /// The number of groups that are tried for the rest of a cluster.
 const LOOKAHEAD: usize = 64;
@@ -24,18 +24,18 @@ const LONG_SHARE: u64 = 2;
 
 /// The properties of a record to be placed.
 #[derive(Debug, Clone, Copy)]
-pub struct Unplaced {
+pub struct UnplacedRecord {
     /// The id of the object; `None` if the record is not a whole object.
     pub id: Option<HintId>,
     /// The group to which the record is tied.
-    pub tie: Option<Tie>,
+    pub tie: Option<GroupTie>,
     /// The length of the record with padding, in bytes.
     pub bytes: u64,
 }
 
 /// The reason why records belong to one group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Tie {
+pub enum GroupTie {
     /// Hints tie the records to this object.
     Seed(HintId),
     /// The records were in the same group before they were rewritten.
@@ -44,14 +44,14 @@ pub enum Tie {
 
 /// A record in the new order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Placed {
+pub struct PlacedRecord {
     /// The index of the record in the input.
     pub index: usize,
     /// The number that tied records of one group have in common; 0 for a record that is tied to no other.
     pub cluster: u16,
 }
 
-struct Group {
+struct RecordGroup {
     /// The indices of the group's records in the input: first the `seeds` records of the seed, then the others. Each
     /// part is in the order of sequences.
     members: Vec<usize>,
@@ -63,46 +63,46 @@ struct Group {
 /// sequences.
 ///
 /// With `cluster_bytes` 0 the order stays unchanged. `number` must be different for each append.
-pub fn arrange(records: &[Unplaced], position: u64, cluster_bytes: u64, number: u64) -> Vec<Placed> {
+pub fn arrange(records: &[UnplacedRecord], position: u64, cluster_bytes: u64, number: u64) -> Vec<PlacedRecord> {
     let mut placed = Vec::with_capacity(records.len());
     if cluster_bytes == 0 {
-        placed.extend((0..records.len()).map(|index| Placed { index, cluster: 0 }));
+        placed.extend((0..records.len()).map(|index| PlacedRecord { index, cluster: 0 }));
         return placed;
     }
     let (groups, last) = groups_of(records, cluster_bytes);
-    let mut waiting: Vec<Option<Group>> = groups.into_iter().map(Some).collect();
+    let mut waiting: Vec<Option<RecordGroup>> = groups.into_iter().map(Some).collect();
     let (mut first, mut count, mut position) = (0, 0u64, position);
     while first < waiting.len() {
         let room = cluster_bytes - position % cluster_bytes;
-        let fits = |slot: &Option<Group>| slot.as_ref().is_some_and(|group| group.bytes <= room);
+        let fits = |slot: &Option<RecordGroup>| slot.as_ref().is_some_and(|group| group.bytes <= room);
         let next = waiting[first..].iter().take(LOOKAHEAD).position(fits).unwrap_or(0);
         if let Some(group) = waiting[first + next].take() {
             count += 1;
             let tied = group.members.len() > 1;
             let cluster = if tied { 1 + (number.wrapping_add(count) % u64::from(u16::MAX)) as u16 } else { 0 };
             position += group.bytes;
-            placed.extend(group.members.into_iter().map(|index| Placed { index, cluster }));
+            placed.extend(group.members.into_iter().map(|index| PlacedRecord { index, cluster }));
         }
         while first < waiting.len() && waiting[first].is_none() {
             first += 1;
         }
     }
-    placed.extend(last.into_iter().map(|index| Placed { index, cluster: 0 }));
+    placed.extend(last.into_iter().map(|index| PlacedRecord { index, cluster: 0 }));
     placed
 }
 
 /// Returns the groups in the order of their first members, and the records that are in no group because they are long
 /// or are not whole objects.
-fn groups_of(records: &[Unplaced], cluster_bytes: u64) -> (Vec<Group>, Vec<usize>) {
-    let seeds: HashSet<HintId, BuildHasherDefault<Hashed>> = records
+fn groups_of(records: &[UnplacedRecord], cluster_bytes: u64) -> (Vec<RecordGroup>, Vec<usize>) {
+    let seeds: HashSet<HintId, BuildHasherDefault<KeyHasher>> = records
         .iter()
         .filter_map(|record| match record.tie {
-            Some(Tie::Seed(seed)) => Some(seed),
+            Some(GroupTie::Seed(seed)) => Some(seed),
             _ => None,
         })
         .collect();
-    let mut groups: Vec<Group> = Vec::new();
-    let mut by_tie: HashMap<Tie, usize, BuildHasherDefault<Hashed>> = HashMap::default();
+    let mut groups: Vec<RecordGroup> = Vec::new();
+    let mut by_tie: HashMap<GroupTie, usize, BuildHasherDefault<KeyHasher>> = HashMap::default();
     by_tie.reserve(records.len());
     let mut last = Vec::new();
     for (index, record) in records.iter().enumerate() {
@@ -114,14 +114,14 @@ fn groups_of(records: &[Unplaced], cluster_bytes: u64) -> (Vec<Group>, Vec<usize
         // one level deep.
         let tie = match record.tie {
             Some(tie) if !seeds.contains(&id) => tie,
-            _ => Tie::Seed(id),
+            _ => GroupTie::Seed(id),
         };
         let group = *by_tie.entry(tie).or_insert_with(|| {
-            groups.push(Group { members: Vec::new(), seeds: 0, bytes: 0 });
+            groups.push(RecordGroup { members: Vec::new(), seeds: 0, bytes: 0 });
             groups.len() - 1
         });
         let group = &mut groups[group];
-        if tie == Tie::Seed(id) {
+        if tie == GroupTie::Seed(id) {
             group.members.insert(group.seeds, index);
             group.seeds += 1;
         } else {
@@ -141,16 +141,17 @@ mod tests {
         HintId::of(PrimaryHash(number.into()))
     }
 
-    fn record(number: u32, seed: Option<u32>, bytes: u64) -> Unplaced {
-        Unplaced { id: Some(id(number)), tie: seed.map(|seed| Tie::Seed(id(seed))), bytes }
+    fn record(number: u32, seed: Option<u32>, bytes: u64) -> UnplacedRecord {
+        UnplacedRecord { id: Some(id(number)), tie: seed.map(|seed| GroupTie::Seed(id(seed))), bytes }
     }
 
-    fn order(placed: &[Placed]) -> Vec<usize> {
+    fn order(placed: &[PlacedRecord]) -> Vec<usize> {
         placed.iter().map(|placed| placed.index).collect()
     }
 
+    /// Tied records are placed side by side behind their seed and share a cluster number.
     #[test]
-    fn what_is_tied_lies_side_by_side_behind_its_seed_and_shares_a_number() {
+    fn tied_records_follow_their_seed() {
         let records = [
             record(1, None, 1024),
             record(2, Some(9), 1024),
@@ -168,18 +169,20 @@ mod tests {
         assert_eq!(order(&arrange(&records, 0, 0, 7)), [0, 1, 2, 3, 4, 5]);
     }
 
+    /// A group that does not fit waits while another fits, and straddles where none does.
     #[test]
-    fn a_group_that_does_not_fit_waits_while_another_does_and_straddles_where_none_does() {
+    fn nonfitting_group_waits_or_straddles() {
         let records = [record(1, None, 1024), record(2, None, 2000), record(3, None, 512)];
         assert_eq!(order(&arrange(&records, 8192 - 1600, 8192, 0)), [0, 2, 1]);
         assert_eq!(order(&arrange(&records[1..2], 8192 - 64, 8192, 0)), [0]);
     }
 
+    /// Long records and fragments come last; each record appears once, whatever the hints.
     #[test]
-    fn long_records_and_fragments_come_last_and_each_record_once_whatever_the_hints() {
+    fn long_records_come_last() {
         let mut random = 1u64;
         for count in 0..200 {
-            let records: Vec<Unplaced> = (0..count)
+            let records: Vec<UnplacedRecord> = (0..count)
                 .map(|number| {
                     random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                     let draw = (random >> 33) as u32;
@@ -189,7 +192,7 @@ mod tests {
                         record.id = None;
                     }
                     if draw.is_multiple_of(11) {
-                        record.tie = Some(Tie::Former((draw % 5) as u16));
+                        record.tie = Some(GroupTie::Former((draw % 5) as u16));
                     }
                     record
                 })

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use crate::memory::entry::Neighbour;
+use crate::memory::entry::NeighbourKind;
 
 /// The cost of a random read, as the number of bytes that could be read sequentially in the same time: about 10 ms at
 /// 20 MB/s on a disk of 1999, or 100 us at 1.3 GB/s on flash. On a hard disk of today this cost is ten times higher, so
@@ -72,7 +72,7 @@ impl std::str::FromStr for ClusterRead {
 
 /// Counts that are halved together, so that old events lose weight.
 #[derive(Default)]
-struct Account {
+struct DecayingCounts {
     /// Cluster reads, or neighbours that were put into memory.
     count: AtomicU64,
     /// Neighbours that were requested while they were in memory.
@@ -81,7 +81,7 @@ struct Account {
     bytes: AtomicU64,
 }
 
-impl Account {
+impl DecayingCounts {
     fn add(&self, bytes: u64, count_max: u64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         if self.count.fetch_add(1, Ordering::Relaxed) + 1 >= count_max {
@@ -98,21 +98,21 @@ impl Account {
 }
 
 /// The choice between objects and clusters.
-pub struct Clusters {
+pub struct ClusterChoice {
     mode: ClusterRead,
     /// The size of a cluster; 0 for no clusters.
     cluster_bytes: u64,
     /// The number of eligible reads so far.
     eligible: AtomicU64,
-    reads: Account,
-    untied: Account,
+    reads: DecayingCounts,
+    untied: DecayingCounts,
 }
 
-impl Clusters {
+impl ClusterChoice {
     /// Starts without counts. Clusters are read until there are enough counts.
-    pub fn new(mode: ClusterRead, cluster_bytes: u64) -> Clusters {
+    pub fn new(mode: ClusterRead, cluster_bytes: u64) -> ClusterChoice {
         let (eligible, reads, untied) = Default::default();
-        Clusters { mode, cluster_bytes, eligible, reads, untied }
+        ClusterChoice { mode, cluster_bytes, eligible, reads, untied }
     }
 
     /// The size of a cluster, in bytes.
@@ -165,16 +165,16 @@ impl Clusters {
     }
 
     /// Notes a neighbour that was put into memory.
-    pub fn note_taken(&self, neighbour: Neighbour) {
-        if neighbour == Neighbour::Untied {
+    pub fn note_taken(&self, neighbour: NeighbourKind) {
+        if neighbour == NeighbourKind::Untied {
             self.untied.add(0, ACCOUNT_MAX);
         }
     }
 
     /// Notes that a neighbour was requested while it was in memory.
-    pub fn note_hit(&self, neighbour: Neighbour) {
+    pub fn note_hit(&self, neighbour: NeighbourKind) {
         self.reads.hits.fetch_add(1, Ordering::Relaxed);
-        if neighbour == Neighbour::Untied {
+        if neighbour == NeighbourKind::Untied {
             self.untied.hits.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -188,14 +188,14 @@ mod tests {
 
     /// Makes `count` eligible reads. One in `hit_every` of the resulting cluster reads saves a later read. Returns the
     /// number of cluster reads.
-    fn cluster_reads(clusters: &Clusters, count: u64, hit_every: u64) -> u64 {
+    fn cluster_reads(clusters: &ClusterChoice, count: u64, hit_every: u64) -> u64 {
         let mut taken = 0;
         for _ in 0..count {
             if clusters.read_cluster() {
                 taken += 1;
                 clusters.note_read(EXTRA);
                 if taken % hit_every == 0 {
-                    clusters.note_hit(Neighbour::Tied);
+                    clusters.note_hit(NeighbourKind::Tied);
                 }
             }
         }
@@ -203,8 +203,8 @@ mod tests {
     }
 
     #[test]
-    fn clusters_are_read_while_they_pay_and_again_when_they_do() {
-        let clusters = Clusters::new(ClusterRead::Auto, 65536);
+    fn clusters_are_read_while_profitable() {
+        let clusters = ClusterChoice::new(ClusterRead::Auto, 65536);
         assert_eq!(cluster_reads(&clusters, 10_000, 2), 10_000);
         assert!((400..2_000).contains(&cluster_reads(&clusters, 100_000, 50)));
         assert!(cluster_reads(&clusters, 100_000, 1) > 90_000);
@@ -212,9 +212,9 @@ mod tests {
 
     #[test]
     fn the_option_fixes_the_choice() {
-        assert_eq!(cluster_reads(&Clusters::new(ClusterRead::Cluster, 65536), 5_000, u64::MAX), 5_000);
-        assert_eq!(cluster_reads(&Clusters::new(ClusterRead::Object, 65536), 5_000, 1), 0);
-        assert_eq!(cluster_reads(&Clusters::new(ClusterRead::Cluster, 0), 5_000, 1), 0);
+        assert_eq!(cluster_reads(&ClusterChoice::new(ClusterRead::Cluster, 65536), 5_000, u64::MAX), 5_000);
+        assert_eq!(cluster_reads(&ClusterChoice::new(ClusterRead::Object, 65536), 5_000, 1), 0);
+        assert_eq!(cluster_reads(&ClusterChoice::new(ClusterRead::Cluster, 0), 5_000, 1), 0);
         for mode in [ClusterRead::Auto, ClusterRead::Cluster, ClusterRead::Object] {
             assert_eq!(mode.name().parse(), Ok(mode));
         }
@@ -222,17 +222,17 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_that_nobody_wants_are_taken_now_and_then_only() {
-        let clusters = Clusters::new(ClusterRead::Auto, 65536);
+    fn unwanted_neighbours_are_sampled_rarely() {
+        let clusters = ClusterChoice::new(ClusterRead::Auto, 65536);
         let mut taken = 0;
         for _ in 0..10_000 {
             if clusters.takes_untied() {
                 taken += 1;
-                clusters.note_taken(Neighbour::Untied);
+                clusters.note_taken(NeighbourKind::Untied);
             }
         }
         assert!((ACCOUNT_MIN..1000).contains(&taken), "{taken}");
-        (0..1000).for_each(|_| clusters.note_hit(Neighbour::Untied));
+        (0..1000).for_each(|_| clusters.note_hit(NeighbourKind::Untied));
         assert!((0..100).all(|_| clusters.takes_untied()));
     }
 }

@@ -19,29 +19,29 @@ const MEMORY_SHARE: u64 = 64;
 
 /// A group's extent: its first granule in the segment, and the number of granules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Group {
+struct GroupExtent {
     start: u32,
     granules: u32,
 }
 
 /// The groups of a segment, in the order of the disk.
 #[derive(Default)]
-struct Segment {
+struct SegmentGroups {
     /// The epoch of the segment; 0 if its groups are not known.
     epoch: u64,
-    groups: Vec<Group>,
+    groups: Vec<GroupExtent>,
 }
 
 /// The groups of a span.
-pub struct Groups {
-    segments: Box<[Mutex<Segment>]>,
+pub struct SpanGroups {
+    segments: Box<[Mutex<SegmentGroups>]>,
     count: AtomicU64,
     count_max: u64,
 }
 
 /// The known location of a record's group.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Extents {
+pub enum GroupLocation {
     /// The groups of the record's segment are not known.
     Unknown,
     /// The record is in no group.
@@ -50,10 +50,10 @@ pub enum Extents {
     Group(Range<u64>),
 }
 
-impl Groups {
+impl SpanGroups {
     /// Makes an empty table.
-    pub fn new(segment_count: u64, memory_bytes: u64) -> Groups {
-        Groups {
+    pub fn new(segment_count: u64, memory_bytes: u64) -> SpanGroups {
+        SpanGroups {
             segments: (0..segment_count).map(|_| Mutex::default()).collect(),
             count: AtomicU64::new(0),
             count_max: memory_bytes / MEMORY_SHARE / GROUP_BYTES,
@@ -71,34 +71,36 @@ impl Groups {
         let Some(mut segment) = self.segment(segment) else { return };
         if begins {
             self.count.fetch_sub(segment.groups.len() as u64, Ordering::Relaxed);
-            *segment = Segment { epoch, groups: Vec::new() };
+            *segment = SegmentGroups { epoch, groups: Vec::new() };
         }
         if segment.epoch != epoch {
             return;
         }
         if self.count.load(Ordering::Relaxed) + extents.len() as u64 > self.count_max {
             self.count.fetch_sub(segment.groups.len() as u64, Ordering::Relaxed);
-            *segment = Segment::default();
+            *segment = SegmentGroups::default();
             return;
         }
         self.count.fetch_add(extents.len() as u64, Ordering::Relaxed);
-        let group =
-            |extent: &Range<u64>| Group { start: extent.start as u32, granules: (extent.end - extent.start) as u32 };
+        let group = |extent: &Range<u64>| GroupExtent {
+            start: extent.start as u32,
+            granules: (extent.end - extent.start) as u32,
+        };
         segment.groups.extend(extents.iter().map(group));
     }
 
     /// Finds the group of the record that begins at `granule` of a segment.
-    pub fn find(&self, segment: u64, epoch: u64, granule: u64) -> Extents {
+    pub fn find(&self, segment: u64, epoch: u64, granule: u64) -> GroupLocation {
         let Some(segment) = self.segment(segment).filter(|segment| segment.epoch == epoch && epoch > 0) else {
-            return Extents::Unknown;
+            return GroupLocation::Unknown;
         };
         let next = segment.groups.partition_point(|group| u64::from(group.start) <= granule);
         let group = next.checked_sub(1).and_then(|index| segment.groups.get(index));
         let extent = group.map(|group| u64::from(group.start)..u64::from(group.start) + u64::from(group.granules));
-        extent.filter(|extent| extent.contains(&granule)).map_or(Extents::Alone, Extents::Group)
+        extent.filter(|extent| extent.contains(&granule)).map_or(GroupLocation::Alone, GroupLocation::Group)
     }
 
-    fn segment(&self, segment: u64) -> Option<MutexGuard<'_, Segment>> {
+    fn segment(&self, segment: u64) -> Option<MutexGuard<'_, SegmentGroups>> {
         Some(self.segments.get(segment as usize)?.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
 }
@@ -112,34 +114,35 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_found_in_its_group_until_the_segment_is_overwritten() {
-        let groups = Groups::new(4, 1 << 20);
-        assert_eq!(groups.find(1, 1, 10), Extents::Unknown);
+    fn record_has_group_until_overwritten() {
+        let groups = SpanGroups::new(4, 1 << 20);
+        assert_eq!(groups.find(1, 1, 10), GroupLocation::Unknown);
         groups.add(1, 1, true, &[10..20, 30..31]);
         groups.add(1, 1, false, &one(64, 80));
         assert_eq!(groups.bytes(), 24);
-        assert_eq!(groups.find(1, 1, 9), Extents::Alone);
-        assert_eq!(groups.find(1, 1, 10), Extents::Group(10..20));
-        assert_eq!(groups.find(1, 1, 19), Extents::Group(10..20));
-        assert_eq!(groups.find(1, 1, 20), Extents::Alone);
-        assert_eq!(groups.find(1, 1, 79), Extents::Group(64..80));
-        assert_eq!(groups.find(2, 2, 10), Extents::Unknown);
+        assert_eq!(groups.find(1, 1, 9), GroupLocation::Alone);
+        assert_eq!(groups.find(1, 1, 10), GroupLocation::Group(10..20));
+        assert_eq!(groups.find(1, 1, 19), GroupLocation::Group(10..20));
+        assert_eq!(groups.find(1, 1, 20), GroupLocation::Alone);
+        assert_eq!(groups.find(1, 1, 79), GroupLocation::Group(64..80));
+        assert_eq!(groups.find(2, 2, 10), GroupLocation::Unknown);
         groups.add(1, 5, true, &[]);
-        assert_eq!(groups.find(1, 1, 10), Extents::Unknown);
-        assert_eq!(groups.find(1, 5, 10), Extents::Alone);
+        assert_eq!(groups.find(1, 1, 10), GroupLocation::Unknown);
+        assert_eq!(groups.find(1, 5, 10), GroupLocation::Alone);
         assert_eq!(groups.bytes(), 0);
-        assert_eq!(groups.find(99, 1, 10), Extents::Unknown);
+        assert_eq!(groups.find(99, 1, 10), GroupLocation::Unknown);
     }
 
+    /// Nothing is known of segments begun before the open, nor beyond the bound.
     #[test]
-    fn of_a_segment_that_was_begun_before_nothing_is_known_nor_beyond_the_bound() {
-        let groups = Groups::new(4, 64 * 8 * 10);
+    fn old_segments_have_no_groups() {
+        let groups = SpanGroups::new(4, 64 * 8 * 10);
         groups.add(2, 2, false, &one(10, 20));
-        assert_eq!(groups.find(2, 2, 10), Extents::Unknown);
+        assert_eq!(groups.find(2, 2, 10), GroupLocation::Unknown);
         let ten: Vec<Range<u64>> = (0..10).map(|number| number * 10..number * 10 + 5).collect();
         groups.add(3, 3, true, &ten);
-        assert_eq!((groups.bytes(), groups.find(3, 3, 51)), (80, Extents::Group(50..55)));
+        assert_eq!((groups.bytes(), groups.find(3, 3, 51)), (80, GroupLocation::Group(50..55)));
         groups.add(3, 3, false, &one(200, 210));
-        assert_eq!((groups.bytes(), groups.find(3, 3, 51)), (0, Extents::Unknown));
+        assert_eq!((groups.bytes(), groups.find(3, 3, 51)), (0, GroupLocation::Unknown));
     }
 }

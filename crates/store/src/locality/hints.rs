@@ -30,17 +30,17 @@ impl HintId {
 }
 
 /// The pending hints.
-pub struct Hints {
+pub struct PendingHints {
     /// Per slot: the id of the object in the high half, and the id of the object to which it belongs in the low half;
     /// zero for no hint.
     slots: Box<[AtomicU64]>,
 }
 
-impl Hints {
+impl PendingHints {
     /// Makes an empty table for a memory budget.
-    pub fn new(memory_bytes: u64) -> Hints {
+    pub fn new(memory_bytes: u64) -> PendingHints {
         let count = (memory_bytes / BYTES_PER_SLOT).clamp(SLOTS.0, SLOTS.1).next_power_of_two();
-        Hints { slots: (0..count).map(|_| AtomicU64::new(0)).collect() }
+        PendingHints { slots: (0..count).map(|_| AtomicU64::new(0)).collect() }
     }
 
     /// The memory of the table, in bytes.
@@ -79,9 +79,10 @@ mod tests {
         PrimaryHash(xxhash_rust::xxh3::xxh3_128(&number.to_le_bytes()))
     }
 
+    /// A hint is found until it is overwritten, and none is invented.
     #[test]
-    fn a_hint_is_found_until_it_is_overwritten_and_none_is_made_up() {
-        let hints = Hints::new(256 << 20);
+    fn hint_is_found_until_overwritten() {
+        let hints = PendingHints::new(256 << 20);
         hints.add(hash(1), hash(100));
         hints.add(hash(2), hash(100));
         assert_eq!(hints.seed_of(hash(1)), Some(HintId::of(hash(100))));
@@ -92,9 +93,10 @@ mod tests {
         assert_eq!(hints.seed_of(hash(1)), Some(HintId::of(hash(200))));
     }
 
+    /// A hint of an object to itself, or in reverse, changes nothing.
     #[test]
-    fn what_belongs_to_itself_or_the_other_way_round_changes_nothing() {
-        let hints = Hints::new(0);
+    fn useless_hints_change_nothing() {
+        let hints = PendingHints::new(0);
         hints.add(hash(1), hash(1));
         assert_eq!(hints.seed_of(hash(1)), None);
         hints.add(hash(1), hash(2));
@@ -104,8 +106,8 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_as_large_as_it_was_made() {
-        let hints = Hints::new(8 << 20);
+    fn hint_table_keeps_its_size() {
+        let hints = PendingHints::new(8 << 20);
         let bytes = hints.bytes();
         (0..100_000).for_each(|number| hints.add(hash(number), hash(number / 4)));
         assert_eq!(hints.bytes(), bytes);

@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use papaya::{Guard, LocalGuard};
 
-use crate::memory::entry::Entry;
-use crate::names::key::Hashed;
+use crate::memory::entry::MemoryEntry;
+use crate::names::key::KeyHasher;
 
-type Map = papaya::HashMap<u64, Arc<Entry>, BuildHasherDefault<Hashed>>;
+type Map = papaya::HashMap<u64, Arc<MemoryEntry>, BuildHasherDefault<KeyHasher>>;
 
 /// A batch has at most this many entries.
 const BATCH_MAX: usize = 256;
@@ -23,24 +23,28 @@ const BATCH_SHARE: u64 = 64;
 const THREADS: usize = 64;
 
 /// Entries, by the lowest 64 bits of their hashes.
-pub(super) struct Entries {
+pub(super) struct MemoryEntries {
     map: Map,
     /// For each thread: the bytes of the entries removed since the thread last freed entries.
     left: [AtomicU64; THREADS],
     batch_bytes_max: u64,
 }
 
-impl Entries {
+impl MemoryEntries {
     /// Makes an empty map for a tier of this many bytes.
-    pub fn new(tier_bytes: u64) -> Entries {
+    pub fn new(tier_bytes: u64) -> MemoryEntries {
         let collector = seize::Collector::new().batch_size(BATCH_MAX);
         let map = papaya::HashMap::builder().hasher(BuildHasherDefault::default()).collector(collector).build();
-        Entries { map, left: std::array::from_fn(|_| AtomicU64::new(0)), batch_bytes_max: tier_bytes / BATCH_SHARE }
+        MemoryEntries {
+            map,
+            left: std::array::from_fn(|_| AtomicU64::new(0)),
+            batch_bytes_max: tier_bytes / BATCH_SHARE,
+        }
     }
 
     /// Pins the map: entries read through the result are not freed before the result is dropped.
-    pub fn pin(&self) -> Pinned<'_> {
-        Pinned { entries: self, guard: self.map.guard() }
+    pub fn pin(&self) -> PinnedMap<'_> {
+        PinnedMap { entries: self, guard: self.map.guard() }
     }
 
     /// The number of entries.
@@ -50,14 +54,14 @@ impl Entries {
 }
 
 /// The pinned map: entries read through it are not freed while it exists.
-pub(super) struct Pinned<'a> {
-    entries: &'a Entries,
+pub(super) struct PinnedMap<'a> {
+    entries: &'a MemoryEntries,
     guard: LocalGuard<'a>,
 }
 
-impl Pinned<'_> {
+impl PinnedMap<'_> {
     /// The entry of an id.
-    pub fn get(&self, id: u64) -> Option<&Arc<Entry>> {
+    pub fn get(&self, id: u64) -> Option<&Arc<MemoryEntry>> {
         self.entries.map.get(&id, &self.guard)
     }
 
@@ -67,30 +71,30 @@ impl Pinned<'_> {
     }
 
     /// Whether the map has exactly this entry under its id.
-    pub fn holds(&self, entry: &Arc<Entry>) -> bool {
+    pub fn holds(&self, entry: &Arc<MemoryEntry>) -> bool {
         self.get(entry.id()).is_some_and(|current| Arc::ptr_eq(current, entry))
     }
 
     /// All entries.
-    pub fn values(&self) -> impl Iterator<Item = &Arc<Entry>> {
+    pub fn values(&self) -> impl Iterator<Item = &Arc<MemoryEntry>> {
         self.entries.map.values(&self.guard)
     }
 
     /// Puts an entry; returns the entry that it replaces.
-    pub fn insert(&self, entry: &Arc<Entry>) -> Option<&Arc<Entry>> {
+    pub fn insert(&self, entry: &Arc<MemoryEntry>) -> Option<&Arc<MemoryEntry>> {
         let replaced = self.entries.map.insert(entry.id(), Arc::clone(entry), &self.guard);
         self.leave(replaced);
         replaced
     }
 
     /// Puts an entry if there is none of its id; otherwise returns the present one.
-    pub fn insert_new(&self, entry: &Arc<Entry>) -> Result<(), &Arc<Entry>> {
+    pub fn insert_new(&self, entry: &Arc<MemoryEntry>) -> Result<(), &Arc<MemoryEntry>> {
         let inserted = self.entries.map.try_insert(entry.id(), Arc::clone(entry), &self.guard);
         inserted.map(|_| ()).map_err(|occupied| occupied.current)
     }
 
     /// Removes the entry of an id if `should` returns true for it. Returns whether it was removed.
-    pub fn remove_if(&self, id: u64, should: impl Fn(&Arc<Entry>) -> bool) -> bool {
+    pub fn remove_if(&self, id: u64, should: impl Fn(&Arc<MemoryEntry>) -> bool) -> bool {
         let removed = self.entries.map.remove_if(&id, |_, entry| should(entry), &self.guard);
         let entry = removed.ok().flatten().map(|(_, entry)| entry);
         self.leave(entry);
@@ -98,7 +102,7 @@ impl Pinned<'_> {
     }
 
     /// Removes exactly this entry. Returns whether the map had it.
-    pub fn remove_same(&self, entry: &Arc<Entry>) -> bool {
+    pub fn remove_same(&self, entry: &Arc<MemoryEntry>) -> bool {
         self.remove_if(entry.id(), |current| Arc::ptr_eq(current, entry))
     }
 
@@ -111,7 +115,7 @@ impl Pinned<'_> {
 
     /// Counts a removed entry. If this thread has removed enough bytes, the removed entries are freed as soon as no
     /// thread has the map pinned any more.
-    fn leave(&self, entry: Option<&Arc<Entry>>) {
+    fn leave(&self, entry: Option<&Arc<MemoryEntry>>) {
         let Some(entry) = entry else { return };
         let left = &self.entries.left[self.guard.thread_id() % THREADS];
         let bytes = left.fetch_add(entry.weight(), Ordering::Relaxed) + entry.weight();

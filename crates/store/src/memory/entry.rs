@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use bytes::Bytes;
 
-use crate::format::{Location, RecordKind};
-use crate::names::key::{Key, KeyHash, KeyRef, PrimaryHash};
-use crate::names::tag::Tags;
+use crate::format::{RecordKind, RecordLocation};
+use crate::names::key::{KeyHash, KeyRef, ObjectKey, PrimaryHash};
+use crate::names::tag::EntryTags;
 
 /// The memory of an entry in addition to its key, metadata and body: the struct, its slots in the map and in the
 /// policy, and the allocator's overhead. *Units*: bytes.
@@ -55,7 +55,7 @@ impl EntryKind {
 
 /// The reason why an unrequested entry was read together with another record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Neighbour {
+pub enum NeighbourKind {
     /// Both records were packed together because hints tie them.
     Tied,
     /// The records are only close to each other.
@@ -64,8 +64,8 @@ pub enum Neighbour {
 
 /// The content of an entry.
 #[derive(Debug)]
-pub struct Entry {
-    pub key: Key,
+pub struct MemoryEntry {
+    pub key: ObjectKey,
     pub primary_hash: PrimaryHash,
     pub hash: KeyHash,
     pub kind: EntryKind,
@@ -75,11 +75,11 @@ pub struct Entry {
     pub object_bytes: u64,
     pub generation: u64,
     pub sequence: u64,
-    pub tags: Tags,
+    pub tags: EntryTags,
     /// The number that all records of the entry's group share on disk; 0 if the entry is in no group.
     pub cluster: u16,
     location: AtomicU64,
-    /// If the entry was read together with another record and was not requested since: 1 plus the [`Neighbour`], which
+    /// If the entry was read together with another record and was not requested since: 1 plus the [`NeighbourKind`], which
     /// tells why; otherwise 0.
     neighbour: AtomicU8,
     /// Whether the entry was requested since it was written.
@@ -93,7 +93,7 @@ pub struct Entry {
 
 /// The parts of an entry.
 pub struct EntryParts {
-    pub key: Key,
+    pub key: ObjectKey,
     pub primary_hash: PrimaryHash,
     pub hash: KeyHash,
     pub kind: EntryKind,
@@ -101,13 +101,13 @@ pub struct EntryParts {
     pub body: Bytes,
     pub object_bytes: u64,
     pub generation: u64,
-    pub tags: Tags,
+    pub tags: EntryTags,
 }
 
-impl Entry {
+impl MemoryEntry {
     /// Makes an entry that is not on disk yet.
-    pub fn new(parts: EntryParts, sequence: u64) -> Entry {
-        Entry {
+    pub fn new(parts: EntryParts, sequence: u64) -> MemoryEntry {
+        MemoryEntry {
             key: parts.key,
             primary_hash: parts.primary_hash,
             hash: parts.hash,
@@ -129,15 +129,15 @@ impl Entry {
     }
 
     /// Makes an entry that is only in memory.
-    pub fn in_memory_alone(parts: EntryParts, sequence: u64) -> Entry {
-        let entry = Entry::new(parts, sequence);
+    pub fn in_memory_alone(parts: EntryParts, sequence: u64) -> MemoryEntry {
+        let entry = MemoryEntry::new(parts, sequence);
         entry.alone.store(ALONE, Ordering::Release);
         entry
     }
 
     /// The same, and it is not written when it is requested again.
-    pub fn copy_in_memory(parts: EntryParts, sequence: u64) -> Entry {
-        let entry = Entry::new(parts, sequence);
+    pub fn copy_in_memory(parts: EntryParts, sequence: u64) -> MemoryEntry {
+        let entry = MemoryEntry::new(parts, sequence);
         entry.alone.store(ALONE_SEEN, Ordering::Release);
         entry
     }
@@ -193,15 +193,15 @@ impl Entry {
     }
 
     /// The entry's location on disk; `None` before the entry is written.
-    pub fn location(&self) -> Option<Location> {
+    pub fn location(&self) -> Option<RecordLocation> {
         match self.location.load(Ordering::Acquire) {
             0 => None,
-            packed => Some(Location::unpack(packed)),
+            packed => Some(RecordLocation::unpack(packed)),
         }
     }
 
     /// Sets the entry's location on disk.
-    pub fn set_location(&self, location: Location) {
+    pub fn set_location(&self, location: RecordLocation) {
         self.location.store(location.pack(), Ordering::Release);
     }
 
@@ -217,7 +217,7 @@ impl Entry {
     }
 
     /// Notes why the entry was read together with another record.
-    pub fn set_neighbour(&self, neighbour: Neighbour) {
+    pub fn set_neighbour(&self, neighbour: NeighbourKind) {
         self.neighbour.store(1 + neighbour as u8, Ordering::Relaxed);
     }
 
@@ -227,16 +227,16 @@ impl Entry {
     }
 
     /// Returns why the entry was read together with another record, and clears this note: later calls return `None`.
-    pub fn take_neighbour(&self) -> Option<Neighbour> {
+    pub fn take_neighbour(&self) -> Option<NeighbourKind> {
         match self.neighbour.swap(0, Ordering::Relaxed) {
-            1 => Some(Neighbour::Tied),
-            2 => Some(Neighbour::Untied),
+            1 => Some(NeighbourKind::Tied),
+            2 => Some(NeighbourKind::Untied),
             _ => None,
         }
     }
 
     /// Notes the new location after the entry was rewritten. The entry is rewritten again only after a new request.
-    pub fn move_to(&self, location: Location) {
+    pub fn move_to(&self, location: RecordLocation) {
         self.set_location(location);
         self.asked_for.store(false, Ordering::Relaxed);
     }

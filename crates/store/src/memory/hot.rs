@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use crate::format::Location;
+use crate::format::RecordLocation;
 
 /// The number of references is stored above the location's bits, see `docs/formats/store.md`.
 const REFERENCES_SHIFT: u32 = 42;
@@ -14,7 +14,7 @@ pub struct HotPlace(u64);
 
 impl HotPlace {
     /// Packs a location and how often its object was requested.
-    pub fn new(location: Location, references: u32) -> HotPlace {
+    pub fn new(location: RecordLocation, references: u32) -> HotPlace {
         let log = references.max(1).ilog2().min(REFERENCES_LOG_MAX);
         HotPlace(location.pack() | u64::from(log) << REFERENCES_SHIFT)
     }
@@ -30,8 +30,8 @@ impl HotPlace {
     }
 
     /// The location of the object.
-    pub fn location(self) -> Location {
-        Location::unpack(self.0)
+    pub fn location(self) -> RecordLocation {
+        RecordLocation::unpack(self.0)
     }
 
     /// The number of requests for the object, rounded down to a power of two.
@@ -49,9 +49,10 @@ impl HotPlace {
 mod tests {
     use super::*;
 
+    /// A place keeps its location and, rounded, how often it was requested.
     #[test]
-    fn a_place_keeps_where_it_is_and_how_often_it_was_asked_for() {
-        let location = Location { granule: (1 << 36) - 1, class: 63 };
+    fn hot_place_round_trips() {
+        let location = RecordLocation { granule: (1 << 36) - 1, class: 63 };
         for (references, kept) in [(0, 1), (1, 1), (3, 2), (4, 4), (255, 128), (u32::MAX, 1 << 15)] {
             let place = HotPlace::unpack(HotPlace::new(location, references).packed());
             assert_eq!((place.location(), place.references()), (location, kept));

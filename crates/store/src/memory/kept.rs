@@ -6,20 +6,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::tier::MemoryTier;
-use crate::memory::entry::Entry;
+use crate::memory::entry::MemoryEntry;
 
 impl MemoryTier {
     /// Puts an entry that will not be written; it replaces an older entry of the same id.
     ///
     /// Takes no lock. The caller [settles](Self::settle) the entry later; after that, the policy manages it.
-    pub fn put_kept(&self, entry: &Arc<Entry>) {
+    pub fn put_kept(&self, entry: &Arc<MemoryEntry>) {
         self.map.pin().insert(entry);
     }
 
     /// Turns an entry that is only in memory into one that waits to be written. Returns false if it has left memory.
     ///
     /// Takes no lock. The caller [settles](Self::settle) the entry later.
-    pub fn pin_kept(&self, entry: &Arc<Entry>) -> bool {
+    pub fn pin_kept(&self, entry: &Arc<MemoryEntry>) -> bool {
         let pinned = self.map.pin();
         if !pinned.holds(entry) || !entry.set_to_be_written() {
             return false;

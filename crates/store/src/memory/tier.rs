@@ -27,11 +27,11 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use nectary_cache::{Access, Policy, Stream};
+use nectary_cache::{AccessResult, Policy, StreamId};
 
-use super::entries::Entries;
-use crate::format::Location;
-use crate::memory::entry::{Entry, EntryKind, Neighbour};
+use super::entries::MemoryEntries;
+use crate::format::RecordLocation;
+use crate::memory::entry::{EntryKind, MemoryEntry, NeighbourKind};
 use crate::memory::hot::HotPlace;
 use crate::names::key::{KeyHash, KeyRef};
 
@@ -53,7 +53,7 @@ const LOCKED_AT_ONCE: usize = 16;
 /// The policy keeps at least 1/`POLICY_SHARE_MIN` of the tier.
 const POLICY_SHARE_MIN: u64 = 4;
 
-struct Replacement {
+struct ReplacementState {
     policy: Box<dyn Policy>,
     /// The number of the next note to read.
     taken: usize,
@@ -63,20 +63,20 @@ struct Replacement {
     ceded: u64,
     /// Bytes that the policy has inserted so far.
     inserted_bytes: u64,
-    neighbours: Neighbours,
+    neighbours: PendingNeighbours,
 }
 
 /// Neighbours that wait for their first hit, each with the number of bytes that the policy had inserted when the
 /// neighbour came.
 #[derive(Default)]
-struct Neighbours {
-    queue: VecDeque<(Arc<Entry>, u64)>,
+struct PendingNeighbours {
+    queue: VecDeque<(Arc<MemoryEntry>, u64)>,
     bytes: u64,
 }
 
 /// The result of putting back an entry that was in memory before the restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Warmed {
+pub enum WarmOutcome {
     /// The entry is in memory now.
     Taken,
     /// The entry is not valid any more, or memory already has it.
@@ -87,10 +87,10 @@ pub enum Warmed {
 
 /// Entries in memory.
 pub struct MemoryTier {
-    pub(super) map: Entries,
+    pub(super) map: MemoryEntries,
     notes: Box<[AtomicU64]>,
     noted: AtomicUsize,
-    replacement: Mutex<Replacement>,
+    replacement: Mutex<ReplacementState>,
     pub(super) unwritten_bytes: AtomicU64,
     fill_bytes: AtomicU64,
 }
@@ -98,13 +98,13 @@ pub struct MemoryTier {
 impl MemoryTier {
     /// Makes an empty tier under `policy`, whose capacity is in bytes.
     pub fn new(policy: Box<dyn Policy>) -> MemoryTier {
-        let map = Entries::new(policy.capacity());
-        let replacement = Replacement {
+        let map = MemoryEntries::new(policy.capacity());
+        let replacement = ReplacementState {
             taken: 0,
             capacity: policy.capacity(),
             ceded: 0,
             inserted_bytes: 0,
-            neighbours: Neighbours::default(),
+            neighbours: PendingNeighbours::default(),
             policy,
         };
         MemoryTier {
@@ -118,7 +118,7 @@ impl MemoryTier {
     }
 
     /// Finds the entry of `key` and notes the reference.
-    pub fn get(&self, hash: KeyHash, key: KeyRef<'_>) -> Option<Arc<Entry>> {
+    pub fn get(&self, hash: KeyHash, key: KeyRef<'_>) -> Option<Arc<MemoryEntry>> {
         let id = hash.0 as u64;
         let entry = self.map.pin().get(id).filter(|entry| entry.is(hash, key)).cloned()?;
         self.note(id);
@@ -126,7 +126,7 @@ impl MemoryTier {
     }
 
     /// Finds the entry of a fragment by its hash, which identifies it without a key.
-    pub fn get_hashed(&self, hash: KeyHash) -> Option<Arc<Entry>> {
+    pub fn get_hashed(&self, hash: KeyHash) -> Option<Arc<MemoryEntry>> {
         let id = hash.0 as u64;
         let entry = self.map.pin().get(id).filter(|entry| entry.hash == hash).cloned()?;
         self.note(id);
@@ -134,17 +134,17 @@ impl MemoryTier {
     }
 
     /// The entry of `hash`; does not count as a reference.
-    pub fn peek(&self, hash: KeyHash) -> Option<Arc<Entry>> {
+    pub fn peek(&self, hash: KeyHash) -> Option<Arc<MemoryEntry>> {
         self.map.pin().get(hash.0 as u64).filter(|entry| entry.hash == hash).cloned()
     }
 
     /// Returns the whole objects in memory that were requested since they were written, and whose locations `here`
     /// accepts, in the order of the disk. This does not count as a reference. *Cost*: visits every entry.
-    pub fn asked_for_at(&self, here: impl Fn(Location) -> bool) -> Vec<(Arc<Entry>, Location)> {
-        let mut found: Vec<(Arc<Entry>, Location)> = {
+    pub fn asked_for_at(&self, here: impl Fn(RecordLocation) -> bool) -> Vec<(Arc<MemoryEntry>, RecordLocation)> {
+        let mut found: Vec<(Arc<MemoryEntry>, RecordLocation)> = {
             let pinned = self.map.pin();
             let wanted = pinned.values().filter(|entry| entry.kind == EntryKind::Whole && entry.was_asked_for());
-            let place = |entry: &Arc<Entry>| entry.location().map(|location| (Arc::clone(entry), location));
+            let place = |entry: &Arc<MemoryEntry>| entry.location().map(|location| (Arc::clone(entry), location));
             wanted.filter_map(place).filter(|(_, location)| here(*location)).collect()
         };
         found.sort_unstable_by_key(|(_, location)| location.granule);
@@ -157,21 +157,21 @@ impl MemoryTier {
     }
 
     /// The entry of `hash` at `location`; does not count as a reference.
-    pub fn get_at(&self, hash: KeyHash, location: Location) -> Option<Arc<Entry>> {
-        let here = |entry: &&Arc<Entry>| {
+    pub fn get_at(&self, hash: KeyHash, location: RecordLocation) -> Option<Arc<MemoryEntry>> {
+        let here = |entry: &&Arc<MemoryEntry>| {
             entry.hash == hash && entry.location().is_some_and(|at| at.granule == location.granule)
         };
         self.map.pin().get(hash.0 as u64).filter(here).cloned()
     }
 
     /// Whether memory has, under the id of this entry, the entry of another key or another version.
-    pub fn has_other_version(&self, entry: &Entry) -> bool {
-        let other = |current: &Arc<Entry>| current.hash != entry.hash || current.generation != entry.generation;
+    pub fn has_other_version(&self, entry: &MemoryEntry) -> bool {
+        let other = |current: &Arc<MemoryEntry>| current.hash != entry.hash || current.generation != entry.generation;
         self.map.pin().get(entry.id()).is_some_and(other)
     }
 
     /// Notes that the entry of `hash` moved on disk, from `from` to `to`.
-    pub fn relocate(&self, hash: KeyHash, from: Location, to: Location) {
+    pub fn relocate(&self, hash: KeyHash, from: RecordLocation, to: RecordLocation) {
         let _replacement = self.lock();
         if let Some(entry) = self.get_at(hash, from) {
             entry.move_to(to);
@@ -184,7 +184,7 @@ impl MemoryTier {
     }
 
     /// Whether memory has exactly this entry; does not count as a reference.
-    pub fn holds(&self, entry: &Arc<Entry>) -> bool {
+    pub fn holds(&self, entry: &Arc<MemoryEntry>) -> bool {
         self.map.pin().holds(entry)
     }
 
@@ -192,7 +192,7 @@ impl MemoryTier {
     /// it replaces.
     ///
     /// Takes no lock. The caller [settles](Self::settle) the entry later.
-    pub fn put_unwritten(&self, entry: &Arc<Entry>) -> Option<Arc<Entry>> {
+    pub fn put_unwritten(&self, entry: &Arc<MemoryEntry>) -> Option<Arc<MemoryEntry>> {
         self.unwritten_bytes.fetch_add(entry.weight(), Ordering::Relaxed);
         self.map.pin().insert(entry).cloned()
     }
@@ -201,7 +201,7 @@ impl MemoryTier {
     /// policy; an object that waits to be written reduces the policy's capacity.
     ///
     /// The policy is correct afterwards even if the entry was replaced since: the replacement is settled later.
-    pub fn settle(&self, entry: &Arc<Entry>) {
+    pub fn settle(&self, entry: &Arc<MemoryEntry>) {
         let pinned = self.map.pin();
         let mut replacement = self.lock();
         if pinned.holds(entry) {
@@ -216,7 +216,7 @@ impl MemoryTier {
     }
 
     /// Hands entries over to the policy after they were written.
-    pub fn admit(&self, entries: &[Arc<Entry>]) {
+    pub fn admit(&self, entries: &[Arc<MemoryEntry>]) {
         let pinned = self.map.pin();
         // The lock is released from time to time, because puts wait for it.
         for some in entries.chunks(LOCKED_AT_ONCE) {
@@ -235,7 +235,7 @@ impl MemoryTier {
     }
 
     /// Drops an entry that will not be written.
-    pub fn drop_unwritten(&self, entry: &Arc<Entry>) {
+    pub fn drop_unwritten(&self, entry: &Arc<MemoryEntry>) {
         self.unwritten_bytes.fetch_sub(entry.weight(), Ordering::Relaxed);
         self.remove_same(entry);
     }
@@ -244,7 +244,7 @@ impl MemoryTier {
     ///
     /// If memory already has an entry of the id, that entry stays. Returns the entry of this hash that memory has
     /// afterwards, if any.
-    pub fn put_read(&self, entry: &Arc<Entry>, still_valid: impl FnOnce() -> bool) -> Option<Arc<Entry>> {
+    pub fn put_read(&self, entry: &Arc<MemoryEntry>, still_valid: impl FnOnce() -> bool) -> Option<Arc<MemoryEntry>> {
         let pinned = self.map.pin();
         let mut replacement = self.lock();
         if let Some(current) = pinned.get(entry.id()) {
@@ -262,21 +262,26 @@ impl MemoryTier {
 
     /// Puts back an entry that was in memory before the restart, if it fits without an eviction and `still_valid`
     /// allows it under the lock that orders replacement.
-    pub fn put_warm(&self, entry: &Arc<Entry>, references: u32, still_valid: impl FnOnce() -> bool) -> Warmed {
+    pub fn put_warm(
+        &self,
+        entry: &Arc<MemoryEntry>,
+        references: u32,
+        still_valid: impl FnOnce() -> bool,
+    ) -> WarmOutcome {
         let pinned = self.map.pin();
         let mut replacement = self.lock();
         let used = replacement.policy.used() + replacement.ceded;
         if used + entry.weight() > replacement.capacity {
-            return Warmed::Full;
+            return WarmOutcome::Full;
         }
         if pinned.contains(entry.id()) || !still_valid() || pinned.insert_new(entry).is_err() {
-            return Warmed::No;
+            return WarmOutcome::No;
         }
         self.refer(&mut replacement, entry);
         if references > 1 {
             replacement.policy.credit(entry.id(), references);
         }
-        Warmed::Taken
+        WarmOutcome::Taken
     }
 
     /// Locations of at most `most` whole objects in memory, and how often they were requested. They are sorted by
@@ -285,11 +290,12 @@ impl MemoryTier {
     ///
     /// *Cost*: visits every entry, and holds the lock for a few entries at a time.
     pub fn hot_places(&self, most: usize) -> Vec<HotPlace> {
-        let objects: Vec<(u64, bool, Location)> = {
+        let objects: Vec<(u64, bool, RecordLocation)> = {
             let pinned = self.map.pin();
-            let is_object = |entry: &&Arc<Entry>| entry.kind == EntryKind::Whole && !entry.is_neighbour();
-            let place =
-                |entry: &Arc<Entry>| entry.location().map(|location| (entry.id(), !entry.was_asked_for(), location));
+            let is_object = |entry: &&Arc<MemoryEntry>| entry.kind == EntryKind::Whole && !entry.is_neighbour();
+            let place = |entry: &Arc<MemoryEntry>| {
+                entry.location().map(|location| (entry.id(), !entry.was_asked_for(), location))
+            };
             pinned.values().filter(is_object).filter_map(place).collect()
         };
         let mut found = Vec::with_capacity(objects.len());
@@ -305,7 +311,7 @@ impl MemoryTier {
 
     /// Puts an entry that was read together with another one, if memory has no entry of its id and `still_valid` allows
     /// it under the lock that orders replacement. Returns whether the entry was put.
-    pub fn put_neighbour(&self, entry: &Arc<Entry>, still_valid: impl FnOnce() -> bool) -> bool {
+    pub fn put_neighbour(&self, entry: &Arc<MemoryEntry>, still_valid: impl FnOnce() -> bool) -> bool {
         let pinned = self.map.pin();
         let mut replacement = self.lock();
         let (weight, most) = (entry.weight(), replacement.capacity / NEIGHBOURS_SHARE);
@@ -323,11 +329,11 @@ impl MemoryTier {
         true
     }
 
-    /// Hands a requested neighbour to the policy, and returns its [`Neighbour`] value. Does nothing if another thread
+    /// Hands a requested neighbour to the policy, and returns its [`NeighbourKind`] value. Does nothing if another thread
     /// has the lock.
     ///
     /// *Cost*: one load if the entry is not a neighbour.
-    pub fn promote(&self, entry: &Arc<Entry>) -> Option<Neighbour> {
+    pub fn promote(&self, entry: &Arc<MemoryEntry>) -> Option<NeighbourKind> {
         if !entry.is_neighbour() {
             return None;
         }
@@ -341,7 +347,7 @@ impl MemoryTier {
     }
 
     /// Drops the neighbour that has waited longest. Returns false if there is none.
-    fn drop_neighbour(&self, replacement: &mut Replacement) -> bool {
+    fn drop_neighbour(&self, replacement: &mut ReplacementState) -> bool {
         let Some((entry, _)) = replacement.neighbours.queue.pop_front() else { return false };
         // A promoted entry and its bytes already belong to the policy.
         if entry.take_neighbour().is_some() {
@@ -353,9 +359,9 @@ impl MemoryTier {
     }
 
     /// Drops neighbours that were not requested in time.
-    fn age_neighbours(&self, replacement: &mut Replacement) {
+    fn age_neighbours(&self, replacement: &mut ReplacementState) {
         let age = replacement.capacity / NEIGHBOURS_AGE_SHARE;
-        let oldest = |replacement: &Replacement| replacement.neighbours.queue.front().map(|(_, born)| *born);
+        let oldest = |replacement: &ReplacementState| replacement.neighbours.queue.front().map(|(_, born)| *born);
         while oldest(replacement).is_some_and(|born| born + age < replacement.inserted_bytes) {
             self.drop_neighbour(replacement);
         }
@@ -373,7 +379,7 @@ impl MemoryTier {
     }
 
     /// Gives the policy the room that neighbours, fills and unwritten entries do not use.
-    fn cede(&self, replacement: &mut Replacement) {
+    fn cede(&self, replacement: &mut ReplacementState) {
         let step = (replacement.capacity / CEDED_STEP_SHARE).max(1);
         let apart = self.unwritten_bytes.load(Ordering::Relaxed) + self.fill_bytes.load(Ordering::Relaxed);
         let used = replacement.neighbours.bytes + apart;
@@ -387,20 +393,20 @@ impl MemoryTier {
     }
 
     /// Sets the policy's capacity, and evicts entries until the rest fits.
-    fn enforce(&self, replacement: &mut Replacement) {
+    fn enforce(&self, replacement: &mut ReplacementState) {
         let map = self.map.pin();
         let bytes = replacement.capacity.saturating_sub(replacement.ceded);
         replacement.policy.set_capacity(bytes, &mut |id| map.evict(id));
     }
 
     /// Removes entries of these hashes at these locations, which are about to be overwritten.
-    pub fn remove_at(&self, records: &[(KeyHash, Location)]) {
+    pub fn remove_at(&self, records: &[(KeyHash, RecordLocation)]) {
         let pinned = self.map.pin();
         for some in records.chunks(LOCKED_AT_ONCE) {
             let mut replacement = self.lock();
             for (hash, location) in some {
                 let id = hash.0 as u64;
-                let lies = |entry: &Arc<Entry>| entry.location().is_some_and(|at| at.granule == location.granule);
+                let lies = |entry: &Arc<MemoryEntry>| entry.location().is_some_and(|at| at.granule == location.granule);
                 if pinned.remove_if(id, |entry| entry.hash == *hash && lies(entry)) {
                     replacement.policy.remove(id);
                 }
@@ -409,7 +415,7 @@ impl MemoryTier {
     }
 
     /// Removes exactly this entry.
-    pub fn remove_same(&self, entry: &Arc<Entry>) {
+    pub fn remove_same(&self, entry: &Arc<MemoryEntry>) {
         let pinned = self.map.pin();
         let mut replacement = self.lock();
         if pinned.remove_same(entry) {
@@ -418,8 +424,8 @@ impl MemoryTier {
     }
 
     /// Removes every entry for which `dead` returns true. *Cost*: visits every entry.
-    pub fn sweep(&self, dead: impl Fn(&Entry) -> bool) {
-        let found: Vec<Arc<Entry>> = {
+    pub fn sweep(&self, dead: impl Fn(&MemoryEntry) -> bool) {
+        let found: Vec<Arc<MemoryEntry>> = {
             let pinned = self.map.pin();
             pinned.values().filter(|entry| dead(entry)).cloned().collect()
         };
@@ -468,30 +474,30 @@ impl MemoryTier {
     }
 
     /// Reports the accesses since the last call to the policy.
-    fn take_notes(&self, replacement: &mut Replacement) {
+    fn take_notes(&self, replacement: &mut ReplacementState) {
         let noted = self.noted.load(Ordering::Relaxed);
         let oldest = noted.saturating_sub(NOTES);
         for at in replacement.taken.max(oldest)..noted {
             let id = self.notes[at % NOTES].load(Ordering::Relaxed);
             if replacement.policy.contains(id) {
-                replacement.policy.reference(id, 0, Stream::default(), &mut |_| true);
+                replacement.policy.reference(id, 0, StreamId::default(), &mut |_| true);
             }
         }
         replacement.taken = noted;
     }
 
-    fn refer(&self, replacement: &mut Replacement, entry: &Arc<Entry>) {
+    fn refer(&self, replacement: &mut ReplacementState, entry: &Arc<MemoryEntry>) {
         self.take_notes(replacement);
         let map = self.map.pin();
         let mut evict = |id| map.evict(id);
-        let access = replacement.policy.reference(entry.id(), entry.weight(), Stream::default(), &mut evict);
+        let access = replacement.policy.reference(entry.id(), entry.weight(), StreamId::default(), &mut evict);
         match access {
-            Access::Bypassed => drop(map.remove_same(entry)),
-            Access::Inserted => {
+            AccessResult::Bypassed => drop(map.remove_same(entry)),
+            AccessResult::Inserted => {
                 replacement.inserted_bytes += entry.weight();
                 self.age_neighbours(replacement);
             }
-            Access::Hit => {}
+            AccessResult::Hit => {}
         }
     }
 
@@ -501,7 +507,7 @@ impl MemoryTier {
         self.lock()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Replacement> {
+    fn lock(&self) -> MutexGuard<'_, ReplacementState> {
         self.replacement.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

@@ -35,22 +35,22 @@ impl<'a> KeyRef<'a> {
     }
 
     /// Copies the key into its own memory.
-    pub fn to_owned(self) -> Key {
+    pub fn to_owned(self) -> ObjectKey {
         let mut bytes = Vec::with_capacity(self.primary.len() + self.variant.len());
         bytes.extend_from_slice(self.primary);
         bytes.extend_from_slice(self.variant);
-        Key { bytes: bytes.into(), primary_bytes: self.primary.len() }
+        ObjectKey { bytes: bytes.into(), primary_bytes: self.primary.len() }
     }
 }
 
 /// An owned key: both parts in one allocation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Key {
+pub struct ObjectKey {
     bytes: Bytes,
     primary_bytes: usize,
 }
 
-impl Key {
+impl ObjectKey {
     /// Borrows the key.
     pub fn as_ref(&self) -> KeyRef<'_> {
         let (primary, variant) = self.bytes.split_at(self.primary_bytes);
@@ -70,9 +70,9 @@ impl Key {
 
 /// The hasher of maps whose keys are already hashes, or parts of hashes.
 #[derive(Default)]
-pub struct Hashed(u64);
+pub struct KeyHasher(u64);
 
-impl Hasher for Hashed {
+impl Hasher for KeyHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variants_share_the_primary_hash_and_differ_as_a_whole() {
+    fn variants_share_primary_hash_only() {
         let (plain_primary, plain) = hash_key(1, KeyRef::new(b"http://a/", b""));
         let (gzip_primary, gzip) = hash_key(1, KeyRef::new(b"http://a/", b"gzip"));
         assert_eq!(plain_primary, gzip_primary);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_do_not_run_into_each_other() {
+    fn key_parts_stay_separate() {
         assert_ne!(hash_key(1, KeyRef::new(b"ab", b"c")).1, hash_key(1, KeyRef::new(b"a", b"bc")).1);
         assert_ne!(KeyRef::new(b"ab", b"c").to_owned(), KeyRef::new(b"a", b"bc").to_owned());
     }

@@ -40,17 +40,17 @@ pub type TagLedger = Arc<AtomicU64>;
 
 /// The tags of an entry, ascending and without duplicates. *Cost*: a clone copies no tags.
 #[derive(Debug, Clone, Default)]
-pub struct Tags(Option<Arc<Held>>);
+pub struct EntryTags(Option<Arc<TagSet>>);
 
 #[derive(Debug)]
-struct Held {
+struct TagSet {
     hashes: Box<[TagHash]>,
     ledger: TagLedger,
 }
 
-impl Tags {
+impl EntryTags {
     /// Makes tags from hashes, which may be in any order. *Errors*: `Invalid` if there are too many different hashes.
-    pub fn new(mut hashes: Vec<TagHash>, ledger: &TagLedger) -> Result<Tags, Error> {
+    pub fn new(mut hashes: Vec<TagHash>, ledger: &TagLedger) -> Result<EntryTags, Error> {
         hashes.sort_unstable();
         hashes.dedup();
         if hashes.len() > TAGS_MAX {
@@ -60,19 +60,19 @@ impl Tags {
             )));
         }
         if hashes.is_empty() {
-            return Ok(Tags::default());
+            return Ok(EntryTags::default());
         }
-        let held = Held { hashes: hashes.into(), ledger: Arc::clone(ledger) };
+        let held = TagSet { hashes: hashes.into(), ledger: Arc::clone(ledger) };
         ledger.fetch_add(held.bytes(), Ordering::Relaxed);
-        Ok(Tags(Some(Arc::new(held))))
+        Ok(EntryTags(Some(Arc::new(held))))
     }
 
     /// The union of these tags and others. *Errors*: `Invalid` if the union has too many.
-    pub fn with(&self, others: &Tags) -> Result<Tags, Error> {
+    pub fn with(&self, others: &EntryTags) -> Result<EntryTags, Error> {
         match (&self.0, &others.0) {
             (_, None) => Ok(self.clone()),
             (None, _) => Ok(others.clone()),
-            (Some(held), Some(_)) => Tags::new([self.hashes(), others.hashes()].concat(), &held.ledger),
+            (Some(held), Some(_)) => EntryTags::new([self.hashes(), others.hashes()].concat(), &held.ledger),
         }
     }
 
@@ -97,13 +97,13 @@ impl Tags {
     }
 }
 
-impl Held {
+impl TagSet {
     fn bytes(&self) -> u64 {
         (size_of_val(&*self.hashes) + HELD_BYTES) as u64
     }
 }
 
-impl Drop for Held {
+impl Drop for TagSet {
     fn drop(&mut self) {
         self.ledger.fetch_sub(self.bytes(), Ordering::Relaxed);
     }
@@ -113,12 +113,13 @@ impl Drop for Held {
 mod tests {
     use super::*;
 
-    fn tags(numbers: impl IntoIterator<Item = u64>, ledger: &TagLedger) -> Result<Tags, Error> {
-        Tags::new(numbers.into_iter().map(TagHash).collect(), ledger)
+    fn tags(numbers: impl IntoIterator<Item = u64>, ledger: &TagLedger) -> Result<EntryTags, Error> {
+        EntryTags::new(numbers.into_iter().map(TagHash).collect(), ledger)
     }
 
+    /// Tags are bounded in number and length.
     #[test]
-    fn tags_are_bounded_in_number_and_length() {
+    fn tag_limits_hold() {
         let ledger = TagLedger::default();
         let most = tags(0..TAGS_MAX as u64, &ledger).expect("at the bound");
         assert_eq!((most.len(), most.record_bytes()), (TAGS_MAX, 8 * TAGS_MAX));
@@ -131,8 +132,9 @@ mod tests {
         assert_ne!(hash_tag(1, b"a").ok(), hash_tag(2, b"a").ok());
     }
 
+    /// The memory of tags is counted until their last holder is gone.
     #[test]
-    fn what_tags_take_in_memory_is_counted_until_the_last_holder_has_gone() {
+    fn tag_memory_counts_all_holders() {
         let ledger = TagLedger::default();
         let bytes = || ledger.load(Ordering::Relaxed);
         let none = tags([], &ledger).expect("none");

@@ -11,16 +11,18 @@ use nectary_block::{Buffer, SharedDevice, write};
 use nectary_host::fleet::AppliedMark;
 use zerocopy::IntoBytes;
 
-use crate::disk::span::Span;
-use crate::error::{Error, ErrorKind};
-use crate::format::layout::Layout;
+use crate::disk::span::SpanDisk;
+use crate::error::{Error, StoreErrorKind};
+use crate::format::layout::SpanLayout;
 use crate::format::{
-    self, BLOCK_BYTES, COUNTER_MAX, HEADER_BYTES, LogEnd, Magic, PURGE_RECORDS_PER_BLOCK, PURGE_TAIL_OFFSET, Place,
-    PurgeBlockBody, PurgeBlockTail, PurgeRecord,
+    self, BLOCK_BYTES, COUNTER_MAX, FrameMagic, FramePlace, HEADER_BYTES, LogEnd, PURGE_RECORDS_PER_BLOCK,
+    PURGE_TAIL_OFFSET, PurgeBlockBody, PurgeBlockTail, PurgeRecord,
 };
 use crate::planted::{Bug, planted};
 pub use crate::purge::log_blocks::PurgeOrder;
-use crate::purge::log_blocks::{Block, FoundBlock, RECORDS_OFFSET, Survey, half_address, read_cycle, survey};
+use crate::purge::log_blocks::{
+    FoundBlock, LogSurvey, PurgeLogBlock, RECORDS_OFFSET, half_address, read_cycle, survey,
+};
 use crate::purge::purge_table::PurgeTable;
 
 /// No log reaches this cycle: even with one cycle per microsecond, that takes more than ten thousand years. So this
@@ -31,7 +33,7 @@ const CYCLE_MAX: u64 = COUNTER_MAX / 2;
 /// The purge log of a span, ready for writing.
 pub struct PurgeLog {
     device: SharedDevice,
-    layout: Layout,
+    layout: SpanLayout,
     end: LogEnd,
     /// Both halves may have blocks of cycles up to this one, including unfinished or damaged cycles.
     cycle_seen: u64,
@@ -42,7 +44,7 @@ pub struct PurgeLog {
 }
 
 /// The state of the log when the store was opened.
-pub struct Recovered {
+pub struct RecoveredPurgeLog {
     /// The log, ready for further records.
     pub log: PurgeLog,
     /// The records in the log.
@@ -55,7 +57,7 @@ pub struct Recovered {
     pub one_copy: bool,
 }
 
-impl Recovered {
+impl RecoveredPurgeLog {
     /// The position of the log in the order of its store's purges.
     pub fn order(&self) -> PurgeOrder {
         self.log.order
@@ -75,7 +77,7 @@ impl Recovered {
 
 impl PurgeLog {
     /// Writes the first cycle of a new store, without a flush.
-    pub async fn create(device: &SharedDevice, layout: &Layout) -> Result<(), Error> {
+    pub async fn create(device: &SharedDevice, layout: &SpanLayout) -> Result<(), Error> {
         let mut log = PurgeLog {
             device: Arc::clone(device),
             layout: *layout,
@@ -90,7 +92,7 @@ impl PurgeLog {
 
     fn at(
         device: &SharedDevice,
-        layout: &Layout,
+        layout: &SpanLayout,
         end: LogEnd,
         cycle_seen: u64,
         snapshot_blocks: u32,
@@ -141,7 +143,7 @@ impl PurgeLog {
     /// Appends up to one block of records, and flushes the span. The records are durable when this returns.
     ///
     /// *Errors*: those of the device; then no later record goes into this cycle.
-    pub async fn commit(&mut self, records: &[PurgeRecord], span: &Span) -> Result<(), Error> {
+    pub async fn commit(&mut self, records: &[PurgeRecord], span: &SpanDisk) -> Result<(), Error> {
         self.must_turn = true;
         self.write_block(records).await?;
         if !planted(Bug::FlushDropped) {
@@ -157,7 +159,7 @@ impl PurgeLog {
     /// *Errors*: those of the device; `Corrupt` if no higher cycle is allowed, and then nothing was written. After an
     /// error the log is as before, but the next records need a new cycle. That cycle goes into the same half as the
     /// failed one, so that the last good cycle stays.
-    pub async fn compact(&mut self, table: &PurgeTable, span: Option<&Span>) -> Result<(), Error> {
+    pub async fn compact(&mut self, table: &PurgeTable, span: Option<&SpanDisk>) -> Result<(), Error> {
         let before = (self.end, self.snapshot_blocks);
         self.must_turn = true;
         let begun = self.begin_cycle(table, span).await;
@@ -168,9 +170,9 @@ impl PurgeLog {
         begun
     }
 
-    async fn begin_cycle(&mut self, table: &PurgeTable, span: Option<&Span>) -> Result<(), Error> {
+    async fn begin_cycle(&mut self, table: &PurgeTable, span: Option<&SpanDisk>) -> Result<(), Error> {
         // A record is retired only after the data that overwrote its segments were flushed
-        // (`Writer::open_next_segment`). So no object that can reappear after a crash needs a record that is missing
+        // (`SpanWriter::open_next_segment`). So no object that can reappear after a crash needs a record that is missing
         // here.
         let records = table.records();
         self.end = LogEnd { cycle: checked(self.next_cycle())?, blocks: 0 };
@@ -200,8 +202,8 @@ impl PurgeLog {
     /// Reads the log of an existing store.
     ///
     /// *Errors*: `Corrupt` if a block has a cycle that no log reaches.
-    pub async fn recover(device: &SharedDevice, layout: &Layout) -> Result<Recovered, Error> {
-        let Survey { newest, cycles, has_unknown_head } = survey(device, layout).await;
+    pub async fn recover(device: &SharedDevice, layout: &SpanLayout) -> Result<RecoveredPurgeLog, Error> {
+        let LogSurvey { newest, cycles, has_unknown_head } = survey(device, layout).await;
         let newest = checked(newest)?;
         let mut lost = cycles.is_empty();
         for &cycle in &cycles {
@@ -220,15 +222,16 @@ impl PurgeLog {
                 continue;
             }
             lost |= beyond > 0 || !snapshot_is_whole || is_unknown || has_unknown_head;
-            let blocks: Vec<Block> = blocks.into_iter().filter_map(FoundBlock::into_intact).collect();
+            let blocks: Vec<PurgeLogBlock> = blocks.into_iter().filter_map(FoundBlock::into_intact).collect();
             let one_copy = blocks.iter().any(|block| block.copies == 1);
             let order = blocks.iter().fold(PurgeOrder::default(), |order, block| order.max(block.order));
-            let numbered = |block: Block| block.records.into_iter().map(move |record| (record, block.order.number));
+            let numbered =
+                |block: PurgeLogBlock| block.records.into_iter().map(move |record| (record, block.order.number));
             let (records, numbers) = blocks.into_iter().flat_map(numbered).unzip();
             let end = LogEnd { cycle, blocks: whole as u32 };
             let cycle_seen = newest.max(cycle);
             let log = PurgeLog::at(device, layout, end, cycle_seen, snapshot_blocks, order);
-            return Ok(Recovered { log, records, numbers, lost, one_copy });
+            return Ok(RecoveredPurgeLog { log, records, numbers, lost, one_copy });
         }
         lost |= !cycles.is_empty();
         let cycle = cycles.first().copied().unwrap_or(0);
@@ -236,7 +239,7 @@ impl PurgeLog {
         let cycle_seen = newest.max(cycle);
         let (order, snapshot_blocks) = (PurgeOrder::default(), 1);
         let log = PurgeLog::at(device, layout, end, cycle_seen, snapshot_blocks, order);
-        Ok(Recovered { log, records: Vec::new(), numbers: Vec::new(), lost, one_copy: true })
+        Ok(RecoveredPurgeLog { log, records: Vec::new(), numbers: Vec::new(), lost, one_copy: true })
     }
 
     async fn write_block(&mut self, records: &[PurgeRecord]) -> Result<(), Error> {
@@ -264,8 +267,8 @@ impl PurgeLog {
                 fleet_missed: mark.rules.missed.into(),
             };
             buffer[PURGE_TAIL_OFFSET..][..size_of::<PurgeBlockTail>()].copy_from_slice(tail.as_bytes());
-            let place = Place { identity: self.layout.identity, epoch: self.end.cycle, address };
-            format::seal(&mut buffer, Magic::Purge, place, BLOCK_BYTES as usize);
+            let place = FramePlace { identity: self.layout.identity, epoch: self.end.cycle, address };
+            format::seal(&mut buffer, FrameMagic::Purge, place, BLOCK_BYTES as usize);
             write(&*self.device, address, buffer).await?;
         }
         self.end.blocks += 1;
@@ -276,5 +279,5 @@ impl PurgeLog {
 /// Returns `cycle` itself. *Errors*: `Corrupt` if it is higher than any cycle that a log can reach.
 fn checked(cycle: u64) -> Result<u64, Error> {
     let message = || format!("the purge log says cycle {cycle}, which no log gets to: make a new store");
-    if cycle <= CYCLE_MAX { Ok(cycle) } else { Err(Error::new(ErrorKind::Corrupt, message())) }
+    if cycle <= CYCLE_MAX { Ok(cycle) } else { Err(Error::new(StoreErrorKind::Corrupt, message())) }
 }

@@ -8,9 +8,9 @@ use nectary_block::{Buffer, SharedDevice, read};
 use nectary_host::fleet::{AppliedMark, RulesRecord};
 use zerocopy::FromBytes;
 
-use crate::format::layout::Layout;
+use crate::format::layout::SpanLayout;
 use crate::format::{
-    self, BLOCK_BYTES, COUNTER_MAX, HEADER_BYTES, Magic, PURGE_RECORDS_PER_BLOCK, PURGE_TAIL_OFFSET, Place,
+    self, BLOCK_BYTES, COUNTER_MAX, FrameMagic, FramePlace, HEADER_BYTES, PURGE_RECORDS_PER_BLOCK, PURGE_TAIL_OFFSET,
     PurgeBlockBody, PurgeBlockTail, PurgeRecord,
 };
 use crate::names::key::PRIMARY_BYTES_MAX;
@@ -45,7 +45,7 @@ impl PurgeOrder {
 }
 
 /// An intact block.
-pub struct Block {
+pub struct PurgeLogBlock {
     /// The number of copies in which it is intact.
     pub copies: u32,
     pub snapshot_blocks: u32,
@@ -55,7 +55,7 @@ pub struct Block {
 
 /// What both copies together have of a block of a cycle.
 pub enum FoundBlock {
-    Intact(Block),
+    Intact(PurgeLogBlock),
     /// It was not written, or it is damaged in both copies, as a crash leaves it.
     Missing,
     /// It may have been written: a copy cannot be read, and the other one does not say that it was not written.
@@ -64,7 +64,7 @@ pub enum FoundBlock {
 
 impl FoundBlock {
     /// The block, if it is intact.
-    pub fn intact(&self) -> Option<&Block> {
+    pub fn intact(&self) -> Option<&PurgeLogBlock> {
         match self {
             FoundBlock::Intact(block) => Some(block),
             FoundBlock::Missing | FoundBlock::Unknown => None,
@@ -72,7 +72,7 @@ impl FoundBlock {
     }
 
     /// The block itself, if it is intact.
-    pub fn into_intact(self) -> Option<Block> {
+    pub fn into_intact(self) -> Option<PurgeLogBlock> {
         match self {
             FoundBlock::Intact(block) => Some(block),
             FoundBlock::Missing | FoundBlock::Unknown => None,
@@ -81,7 +81,7 @@ impl FoundBlock {
 }
 
 /// What one copy has at the place of a block.
-enum Copy {
+enum BlockCopy {
     /// An intact block of this cycle.
     Written(u64),
     /// Zeroes, or a block of another store: this store wrote nothing here.
@@ -91,7 +91,7 @@ enum Copy {
 }
 
 /// The cycles that have blocks in the log.
-pub struct Survey {
+pub struct LogSurvey {
     /// The highest cycle of any block; 0 if there is none.
     pub newest: u64,
     /// The cycles that the log may consist of, newest first.
@@ -101,21 +101,21 @@ pub struct Survey {
 }
 
 /// The start of a half of a copy, in bytes.
-pub fn half_address(layout: &Layout, copy: usize, half: u64) -> u64 {
+pub fn half_address(layout: &SpanLayout, copy: usize, half: u64) -> u64 {
     layout.purge_log_offset[copy] + half * (layout.purge_log_bytes / 2)
 }
 
 /// Finds the cycles in both halves.
-pub async fn survey(device: &SharedDevice, layout: &Layout) -> Survey {
+pub async fn survey(device: &SharedDevice, layout: &SpanLayout) -> LogSurvey {
     let mut newest = 0;
-    let mut heads: [Vec<Copy>; 2] = Default::default();
+    let mut heads: [Vec<BlockCopy>; 2] = Default::default();
     for start in layout.purge_log_offset {
         for offset in (0..layout.purge_log_bytes).step_by(CHUNK_BYTES as usize) {
             let length = CHUNK_BYTES.min(layout.purge_log_bytes - offset);
             let blocks = read_blocks(device, start + offset, length).await;
             for number in 0..length / BLOCK_BYTES {
                 let copy = copy_of(blocks.get(number), layout);
-                if let Copy::Written(cycle) = copy {
+                if let BlockCopy::Written(cycle) = copy {
                     newest = newest.max(cycle);
                 }
                 let at = offset + number * BLOCK_BYTES;
@@ -126,8 +126,9 @@ pub async fn survey(device: &SharedDevice, layout: &Layout) -> Survey {
         }
     }
     let begins = |half: usize| {
-        let cycles =
-            heads[half].iter().filter_map(|copy| if let Copy::Written(cycle) = copy { Some(*cycle) } else { None });
+        let cycles = heads[half]
+            .iter()
+            .filter_map(|copy| if let BlockCopy::Written(cycle) = copy { Some(*cycle) } else { None });
         cycles.filter(move |cycle| cycle % 2 == half as u64)
     };
     let mut cycles: Vec<u64> = begins(0).chain(begins(1)).collect();
@@ -137,28 +138,28 @@ pub async fn survey(device: &SharedDevice, layout: &Layout) -> Survey {
     cycles.extend(Some(newest).filter(|&newest| newest > 0));
     cycles.sort_unstable_by(|a, b| b.cmp(a));
     cycles.dedup();
-    Survey { newest, cycles, has_unknown_head }
+    LogSurvey { newest, cycles, has_unknown_head }
 }
 
 /// Whether a block may have been written of which no copy is intact.
-fn is_unknown(copies: &[Copy]) -> bool {
-    copies.iter().any(|copy| matches!(copy, Copy::Unreadable))
+fn is_unknown(copies: &[BlockCopy]) -> bool {
+    copies.iter().any(|copy| matches!(copy, BlockCopy::Unreadable))
         && !planted(Bug::UnreadableIsBlank)
-        && copies.iter().all(|copy| matches!(copy, Copy::Unreadable | Copy::Damaged))
+        && copies.iter().all(|copy| matches!(copy, BlockCopy::Unreadable | BlockCopy::Damaged))
 }
 
-fn copy_of(block: Option<&[u8]>, layout: &Layout) -> Copy {
-    let Some(bytes) = block else { return Copy::Unreadable };
-    match format::open_unplaced(bytes, Magic::Purge) {
-        Ok(header) if header.identity.get() == layout.identity => Copy::Written(header.epoch.get()),
-        Ok(_) => Copy::Blank,
-        Err(_) if bytes.iter().all(|&byte| byte == 0) => Copy::Blank,
-        Err(_) => Copy::Damaged,
+fn copy_of(block: Option<&[u8]>, layout: &SpanLayout) -> BlockCopy {
+    let Some(bytes) = block else { return BlockCopy::Unreadable };
+    match format::open_unplaced(bytes, FrameMagic::Purge) {
+        Ok(header) if header.identity.get() == layout.identity => BlockCopy::Written(header.epoch.get()),
+        Ok(_) => BlockCopy::Blank,
+        Err(_) if bytes.iter().all(|&byte| byte == 0) => BlockCopy::Blank,
+        Err(_) => BlockCopy::Damaged,
     }
 }
 
 /// Reads all blocks of a cycle, each from a copy in which the block is intact.
-pub async fn read_cycle(device: &SharedDevice, layout: &Layout, cycle: u64) -> Vec<FoundBlock> {
+pub async fn read_cycle(device: &SharedDevice, layout: &SpanLayout, cycle: u64) -> Vec<FoundBlock> {
     let half_bytes = layout.purge_log_bytes / 2;
     let mut blocks = Vec::new();
     let mut offset = 0;
@@ -172,9 +173,9 @@ pub async fn read_cycle(device: &SharedDevice, layout: &Layout, cycle: u64) -> V
         let before = blocks.len();
         for at in 0..length / BLOCK_BYTES {
             let number = (offset / BLOCK_BYTES + at) as u32;
-            let mut found: Option<Block> = None;
+            let mut found: Option<PurgeLogBlock> = None;
             for (start, copy) in &copies {
-                let place = Place { identity: layout.identity, epoch: cycle, address: start + at * BLOCK_BYTES };
+                let place = FramePlace { identity: layout.identity, epoch: cycle, address: start + at * BLOCK_BYTES };
                 match (copy.get(at).and_then(|bytes| decode_block(bytes, place, number)), &mut found) {
                     (Some(_), Some(block)) => block.copies += 1,
                     (Some(block), None) => found = Some(block),
@@ -200,35 +201,35 @@ pub async fn read_cycle(device: &SharedDevice, layout: &Layout, cycle: u64) -> V
 }
 
 /// Some blocks in a row, of which some may be unreadable.
-enum Blocks {
+enum BlockRun {
     /// All were read at once.
     All(Buffer),
     /// Each was read alone.
     Each(Vec<Option<Buffer>>),
 }
 
-impl Blocks {
+impl BlockRun {
     fn get(&self, number: u64) -> Option<&[u8]> {
         match self {
-            Blocks::All(bytes) => bytes.get((number * BLOCK_BYTES) as usize..)?.get(..BLOCK_BYTES as usize),
-            Blocks::Each(blocks) => blocks.get(number as usize)?.as_deref(),
+            BlockRun::All(bytes) => bytes.get((number * BLOCK_BYTES) as usize..)?.get(..BLOCK_BYTES as usize),
+            BlockRun::Each(blocks) => blocks.get(number as usize)?.as_deref(),
         }
     }
 }
 
-async fn read_blocks(device: &SharedDevice, start: u64, length: u64) -> Blocks {
+async fn read_blocks(device: &SharedDevice, start: u64, length: u64) -> BlockRun {
     if let Ok(bytes) = read(&**device, start, length as usize).await {
-        return Blocks::All(bytes);
+        return BlockRun::All(bytes);
     }
     let mut blocks = Vec::new();
     for address in (start..start + length).step_by(BLOCK_BYTES as usize) {
         blocks.push(read(&**device, address, BLOCK_BYTES as usize).await.ok());
     }
-    Blocks::Each(blocks)
+    BlockRun::Each(blocks)
 }
 
-fn decode_block(bytes: &[u8], place: Place, number: u32) -> Option<Block> {
-    format::open(bytes, Magic::Purge, place).ok()?;
+fn decode_block(bytes: &[u8], place: FramePlace, number: u32) -> Option<PurgeLogBlock> {
+    format::open(bytes, FrameMagic::Purge, place).ok()?;
     let body: PurgeBlockBody = format::body(bytes).ok()?;
     let count = body.record_count.get() as usize;
     let (tail, _) = PurgeBlockTail::read_from_prefix(bytes.get(PURGE_TAIL_OFFSET..)?).ok()?;
@@ -255,7 +256,7 @@ fn decode_block(bytes: &[u8], place: Place, number: u32) -> Option<Block> {
     if !records.iter().all(known) {
         return None;
     }
-    Some(Block { copies: 1, snapshot_blocks: body.snapshot_blocks.get(), order, records })
+    Some(PurgeLogBlock { copies: 1, snapshot_blocks: body.snapshot_blocks.get(), order, records })
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::format::PurgeRecord;
 use crate::names::key::PrimaryHash;
 use crate::names::tag::TagHash;
 use crate::purge::records::{EFFECT_SOFT, RULE_ALL};
-use crate::purge::rules::{RULE_BYTES, RuleSet, Verdict};
+use crate::purge::rules::{PurgeVerdict, RULE_BYTES, RuleSet};
 
 /// The live purge records.
 pub struct PurgeTable {
@@ -31,11 +31,11 @@ impl PurgeTable {
 
     /// The effect of purges on an object of this generation with these tags. `name` is the primary part of its key, and
     /// `primary` is the hash of `name`.
-    pub fn verdict(&self, primary: PrimaryHash, generation: u64, name: &[u8], tags: &[TagHash]) -> Verdict {
+    pub fn verdict(&self, primary: PrimaryHash, generation: u64, name: &[u8], tags: &[TagHash]) -> PurgeVerdict {
         // A purge of everything forgets the soft rules that it replaces, so these are looked at first.
         let since_s = self.soft.earliest(primary, generation, name, tags);
         match self.hard.verdict(primary, generation, name, tags) {
-            Verdict::Live => since_s.map_or(Verdict::Live, Verdict::Stale),
+            PurgeVerdict::Live => since_s.map_or(PurgeVerdict::Live, PurgeVerdict::Stale),
             gone => gone,
         }
     }
@@ -137,7 +137,7 @@ mod tests {
         record_with(record, PurgeEffect::Soft { since_s })
     }
 
-    fn verdict(table: &PurgeTable, generation: u64) -> Verdict {
+    fn verdict(table: &PurgeTable, generation: u64) -> PurgeVerdict {
         table.verdict(KEY, generation, b"http://a/", &[TagHash(1)])
     }
 
@@ -145,12 +145,12 @@ mod tests {
     fn verdicts_tell_stale_from_gone() {
         let table = PurgeTable::new(7);
         table.add(&soft(tag_record(TagHash(1), 20, 5), 1000));
-        assert_eq!((verdict(&table, 20), verdict(&table, 21)), (Verdict::Stale(1000), Verdict::Live));
+        assert_eq!((verdict(&table, 20), verdict(&table, 21)), (PurgeVerdict::Stale(1000), PurgeVerdict::Live));
         assert!(table.may_be_purged_by_tag(20) && !table.may_be_purged_by_tag(21));
         table.add(&key_record(KEY, 10, 5));
-        assert_eq!((verdict(&table, 10), verdict(&table, 11)), (Verdict::Key, Verdict::Stale(1000)));
+        assert_eq!((verdict(&table, 10), verdict(&table, 11)), (PurgeVerdict::Key, PurgeVerdict::Stale(1000)));
         assert!(table.is_purged_by_key(KEY, 10, b"") && !table.is_purged_by_key(KEY, 11, b""));
-        assert!(Verdict::Key.is_gone() && Verdict::Tag.is_gone() && !verdict(&table, 11).is_gone());
+        assert!(PurgeVerdict::Key.is_gone() && PurgeVerdict::Tag.is_gone() && !verdict(&table, 11).is_gone());
     }
 
     #[test]
@@ -164,7 +164,7 @@ mod tests {
         for table in [&table, &copy] {
             assert_eq!(
                 (verdict(table, 9), verdict(table, 8), table.len()),
-                (Verdict::Stale(900), Verdict::Stale(800), 3)
+                (PurgeVerdict::Stale(900), PurgeVerdict::Stale(800), 3)
             );
             assert!(table.is_purged_by_key(PrimaryHash(2), 9, b""));
         }
@@ -198,7 +198,10 @@ mod tests {
         table.add(&soft(all_record(12, 5), 950));
         table.add(&soft(tag_record(TagHash(1), 40, 5), 980));
         table.add(&all_record(30, 6));
-        assert_eq!((table.len(), verdict(&table, 30), verdict(&table, 31)), (2, Verdict::Key, Verdict::Stale(980)));
+        assert_eq!(
+            (table.len(), verdict(&table, 30), verdict(&table, 31)),
+            (2, PurgeVerdict::Key, PurgeVerdict::Stale(980))
+        );
     }
 
     #[test]
@@ -226,7 +229,11 @@ mod tests {
         table.add(&soft(tag_record(TagHash(1), 11, 5), 950));
         assert_eq!((table.retire(7, u64::MAX), table.retire(8, 10), table.count_from(11)), (0, 0, 1));
         assert!(table.raise(10, 6));
-        assert_eq!((table.retire(8, 20), verdict(&table, 3)), (1, Verdict::Stale(950)), "the raised one is needed");
-        assert_eq!((table.retire(9, 20), verdict(&table, 3), table.bytes()), (1, Verdict::Live, 0));
+        assert_eq!(
+            (table.retire(8, 20), verdict(&table, 3)),
+            (1, PurgeVerdict::Stale(950)),
+            "the raised one is needed"
+        );
+        assert_eq!((table.retire(9, 20), verdict(&table, 3), table.bytes()), (1, PurgeVerdict::Live, 0));
     }
 }

@@ -27,7 +27,7 @@ pub enum PurgeEffect {
     /// No later get finds them.
     Hard,
     /// Later gets find them, and say that they are stale since this time
-    /// ([`stale_since_s`](crate::Object::stale_since_s)).
+    /// ([`stale_since_s`](crate::StoredObject::stale_since_s)).
     Soft {
         /// The time in seconds since 1970; the store only keeps it.
         since_s: u32,

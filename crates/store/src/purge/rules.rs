@@ -12,7 +12,7 @@
 //! per live prefix length that its key has and that was purged after it. An object older than the latest purge by tag costs one lookup per tag.
 //!
 //! A purge that removes a version by its key also removes all older versions. A purge by tag may leave older versions,
-//! since these may have other tags. So [`Verdict`] distinguishes the two. If the newest version was purged by tag, a
+//! since these may have other tags. So [`PurgeVerdict`] distinguishes the two. If the newest version was purged by tag, a
 //! reader must not return an older version instead.
 
 use std::collections::{BTreeMap, HashMap};
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::format::PurgeRecord;
-use crate::names::key::{Hashed, PrimaryHash, hash_prefix};
+use crate::names::key::{KeyHasher, PrimaryHash, hash_prefix};
 use crate::names::tag::TagHash;
 use crate::purge::records::{RULE_ALL, RULE_PREFIX, RULE_TAG, all_record, key_record, prefix_record, tag_record};
 
@@ -43,7 +43,7 @@ pub fn rules_max(memory_bytes: u64) -> usize {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Rule {
+struct PurgeRule {
     generation: u64,
     position: u64,
     /// For a soft purge: the time since which the objects are stale, in seconds since 1970.
@@ -52,7 +52,7 @@ struct Rule {
 
 /// The effect of purges on a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum PurgeVerdict {
     /// The version is not purged.
     Live,
     /// The version was softly purged: it is found, and is stale since this time, in seconds since 1970.
@@ -63,17 +63,17 @@ pub enum Verdict {
     Tag,
 }
 
-impl Verdict {
+impl PurgeVerdict {
     /// Whether a get must not find the version.
     pub fn is_gone(self) -> bool {
-        matches!(self, Verdict::Key | Verdict::Tag)
+        matches!(self, PurgeVerdict::Key | PurgeVerdict::Tag)
     }
 }
 
 /// Live purge records that have one effect.
 pub struct RuleSet {
     floors: Box<[AtomicU64]>,
-    rules: RwLock<Rules>,
+    rules: RwLock<PurgeRules>,
     all_below: AtomicU64,
     prefixes_below: AtomicU64,
     tags_below: AtomicU64,
@@ -85,30 +85,30 @@ pub struct RuleSet {
 /// The rules by prefixes of one length, by the hash of the prefix.
 #[derive(Default)]
 struct OfLength {
-    rules: HashMap<u128, Rule, BuildHasherDefault<Hashed>>,
+    rules: HashMap<u128, PurgeRule, BuildHasherDefault<KeyHasher>>,
     /// The highest generation of these rules.
     newest: u64,
 }
 
 #[derive(Default)]
-struct Rules {
-    keys: HashMap<u128, Rule>,
+struct PurgeRules {
+    keys: HashMap<u128, PurgeRule>,
     /// The rules by prefix: by the length of the prefix, then by its hash.
     prefixes: BTreeMap<u16, OfLength>,
-    tags: HashMap<u64, Rule>,
-    all: Option<Rule>,
+    tags: HashMap<u64, PurgeRule>,
+    all: Option<PurgeRule>,
     /// Whether a floor may be above 0.
     has_floors: bool,
 }
 
-impl Rules {
+impl PurgeRules {
     fn len(&self) -> usize {
         let prefixes = self.prefixes.values().map(|of| of.rules.len()).sum::<usize>();
         self.keys.len() + prefixes + self.tags.len() + usize::from(self.all.is_some())
     }
 
     /// The rules by prefix that apply to an object of this generation with this name.
-    fn by_prefix(&self, hash_seed: u64, generation: u64, name: &[u8]) -> impl Iterator<Item = Rule> {
+    fn by_prefix(&self, hash_seed: u64, generation: u64, name: &[u8]) -> impl Iterator<Item = PurgeRule> {
         let longest = u16::try_from(name.len()).unwrap_or(u16::MAX);
         let newer = self.prefixes.range(..=longest).filter(move |(_, of)| generation <= of.newest);
         let rules = newer.filter_map(move |(&length, of)| {
@@ -119,7 +119,7 @@ impl Rules {
     }
 
     /// Drops the rules by prefix that are not needed.
-    fn retain_prefixes(&mut self, needed: impl Fn(&Rule) -> bool) {
+    fn retain_prefixes(&mut self, needed: impl Fn(&PurgeRule) -> bool) {
         self.prefixes.retain(|_, of| {
             of.rules.retain(|_, rule| needed(rule));
             of.newest = of.rules.values().map(|rule| rule.generation).max().unwrap_or(0);
@@ -133,7 +133,7 @@ impl RuleSet {
     pub fn new(hash_seed: u64) -> RuleSet {
         RuleSet {
             floors: (0..FLOORS).map(|_| AtomicU64::new(0)).collect(),
-            rules: RwLock::new(Rules::default()),
+            rules: RwLock::new(PurgeRules::default()),
             all_below: AtomicU64::new(0),
             prefixes_below: AtomicU64::new(0),
             tags_below: AtomicU64::new(0),
@@ -144,20 +144,20 @@ impl RuleSet {
 
     /// The effect of purges on an object of this generation with these tags. `name` is the primary part of its key, and
     /// `primary` is the hash of `name`.
-    pub fn verdict(&self, primary: PrimaryHash, generation: u64, name: &[u8], tags: &[TagHash]) -> Verdict {
+    pub fn verdict(&self, primary: PrimaryHash, generation: u64, name: &[u8], tags: &[TagHash]) -> PurgeVerdict {
         if self.is_purged_by_key(primary, generation, name) {
-            return Verdict::Key;
+            return PurgeVerdict::Key;
         }
         if tags.is_empty() || generation > self.tags_below.load(Ordering::Acquire) {
-            return Verdict::Live;
+            return PurgeVerdict::Live;
         }
         let rules = self.read();
         if self.is_below_all(generation) {
-            Verdict::Key
+            PurgeVerdict::Key
         } else if tags.iter().any(|tag| rules.tags.get(&tag.0).is_some_and(|rule| generation <= rule.generation)) {
-            Verdict::Tag
+            PurgeVerdict::Tag
         } else {
-            Verdict::Live
+            PurgeVerdict::Live
         }
     }
 
@@ -179,7 +179,7 @@ impl RuleSet {
         let prefixes = rules.by_prefix(self.hash_seed, generation, name);
         let tags = tags.iter().filter_map(|tag| rules.tags.get(&tag.0).copied());
         let others = rules.keys.get(&primary.0).copied().into_iter().chain(rules.all);
-        let applies = |rule: &Rule| generation <= rule.generation;
+        let applies = |rule: &PurgeRule| generation <= rule.generation;
         prefixes.chain(tags).chain(others).filter(applies).map(|rule| rule.since_s).min()
     }
 
@@ -188,8 +188,8 @@ impl RuleSet {
         Self::forget_older(&mut self.write(), generation);
     }
 
-    fn forget_older(rules: &mut Rules, generation: u64) {
-        let is_newer = |older: &Rule| older.generation > generation;
+    fn forget_older(rules: &mut PurgeRules, generation: u64) {
+        let is_newer = |older: &PurgeRule| older.generation > generation;
         rules.keys.retain(|_, older| is_newer(older));
         rules.retain_prefixes(is_newer);
         rules.tags.retain(|_, older| is_newer(older));
@@ -259,9 +259,9 @@ impl RuleSet {
         self.add_to(&mut self.write(), record);
     }
 
-    fn add_to(&self, rules: &mut Rules, record: &PurgeRecord) {
+    fn add_to(&self, rules: &mut PurgeRules, record: &PurgeRecord) {
         let (generation, position) = (record.generation.get(), record.position.get());
-        let rule = Rule { generation, position, since_s: record.since_s.get() };
+        let rule = PurgeRule { generation, position, since_s: record.since_s.get() };
         self.any_below.fetch_max(generation, Ordering::AcqRel);
         if record.rule == RULE_PREFIX {
             let of = rules.prefixes.entry(record.prefix_bytes.get()).or_default();
@@ -305,7 +305,7 @@ impl RuleSet {
     /// running fill. A rule is kept for two more epochs than its position says. This margin covers an append that was
     /// packed before the purge and written after it, and one damaged header in the newest segment.
     pub fn retire(&self, tail: u64, fill_generation_min: u64) -> usize {
-        let needed = |rule: &Rule| rule.position + 2 >= tail || rule.generation >= fill_generation_min;
+        let needed = |rule: &PurgeRule| rule.position + 2 >= tail || rule.generation >= fill_generation_min;
         let mut rules = self.write();
         let before = rules.len();
         rules.keys.retain(|_, rule| needed(rule));
@@ -335,7 +335,7 @@ impl RuleSet {
     /// that these rules purge will be written later than expected. Returns whether a rule was changed.
     pub fn raise(&self, generation: u64, position: u64) -> bool {
         let mut rules = self.write();
-        let Rules { keys, prefixes, tags, all, .. } = &mut *rules;
+        let PurgeRules { keys, prefixes, tags, all, .. } = &mut *rules;
         let prefixes = prefixes.values_mut().flat_map(|of| of.rules.values_mut());
         let all = keys.values_mut().chain(prefixes).chain(tags.values_mut()).chain(all);
         let low = all.filter(|rule| rule.generation > generation && rule.position < position);
@@ -346,7 +346,7 @@ impl RuleSet {
     /// after the whole ring has been overwritten; `fill_generation_min` is the generation of the oldest running fill.
     pub fn count_from(&self, fill_generation_min: u64) -> usize {
         let rules = self.read();
-        let needed = |rule: &&Rule| rule.generation >= fill_generation_min;
+        let needed = |rule: &&PurgeRule| rule.generation >= fill_generation_min;
         let prefixes = rules.prefixes.values().flat_map(|of| of.rules.values());
         let all = rules.keys.values().chain(prefixes).chain(rules.tags.values()).chain(&rules.all);
         all.filter(needed).count()
@@ -355,7 +355,7 @@ impl RuleSet {
     /// The records of all live rules, with which a new cycle of the log begins.
     pub fn records(&self) -> Vec<PurgeRecord> {
         let rules = self.read();
-        let of = |rule: &Rule, record: PurgeRecord| PurgeRecord { since_s: rule.since_s.into(), ..record };
+        let of = |rule: &PurgeRule, record: PurgeRecord| PurgeRecord { since_s: rule.since_s.into(), ..record };
         let keys = rules
             .keys
             .iter()
@@ -378,11 +378,11 @@ impl RuleSet {
         self.read().len()
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Rules> {
+    fn read(&self) -> RwLockReadGuard<'_, PurgeRules> {
         self.rules.read().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Rules> {
+    fn write(&self) -> RwLockWriteGuard<'_, PurgeRules> {
         self.rules.write().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -397,7 +397,7 @@ mod tests {
     use crate::purge::records::{PurgeEffect, record_with};
 
     #[test]
-    fn purge_kills_older_generations_of_its_key_alone() {
+    fn key_purge_kills_older_generations() {
         let table = RuleSet::new(7);
         let (a, same_slot) = (PrimaryHash(5), PrimaryHash(5 + FLOORS as u128));
         table.add(&key_record(a, 10, 1));
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn prefix_kills_older_generations_of_what_begins_with_it() {
+    fn prefix_purge_kills_older_matches() {
         let table = RuleSet::new(7);
         let prefix =
             |text: &str, generation| prefix_record(hash_prefix(7, text.as_bytes()), text.len() as u16, generation, 5);
@@ -434,8 +434,9 @@ mod tests {
         assert!(!purged("http://a/bc", 20) && table.len() == 0);
     }
 
+    /// A tag purge kills older generations with the tag, and differs from a purge by key.
     #[test]
-    fn tag_kills_older_generations_of_what_has_it_and_is_told_from_a_purge_by_key() {
+    fn tag_purge_kills_older_generations() {
         let table = RuleSet::new(7);
         let (a, b, c) = (TagHash(1), TagHash(2), TagHash(3));
         let verdict = |table: &RuleSet, generation, tags: &[TagHash]| {
@@ -448,24 +449,24 @@ mod tests {
         let copy = RuleSet::new(7);
         table.records().iter().for_each(|record| copy.add(record));
         for table in [&table, &copy] {
-            assert_eq!(verdict(table, 10, &[a]), Verdict::Tag);
-            assert_eq!(verdict(table, 11, &[a]), Verdict::Live);
-            assert_eq!(verdict(table, 20, &[a, b, c]), Verdict::Tag);
-            assert_eq!((verdict(table, 1, &[c]), verdict(table, 1, &[])), (Verdict::Live, Verdict::Live));
+            assert_eq!(verdict(table, 10, &[a]), PurgeVerdict::Tag);
+            assert_eq!(verdict(table, 11, &[a]), PurgeVerdict::Live);
+            assert_eq!(verdict(table, 20, &[a, b, c]), PurgeVerdict::Tag);
+            assert_eq!((verdict(table, 1, &[c]), verdict(table, 1, &[])), (PurgeVerdict::Live, PurgeVerdict::Live));
             assert!(table.may_be_purged_by_tag(20) && !table.may_be_purged_by_tag(21));
             assert_eq!(table.len(), 2);
         }
         copy.add(&key_record(PrimaryHash(1), 12, 5));
-        assert_eq!((verdict(&copy, 9, &[a]), verdict(&copy, 13, &[b])), (Verdict::Key, Verdict::Tag));
+        assert_eq!((verdict(&copy, 9, &[a]), verdict(&copy, 13, &[b])), (PurgeVerdict::Key, PurgeVerdict::Tag));
         table.retire(8, 15);
-        assert_eq!((verdict(&table, 9, &[a]), verdict(&table, 9, &[b])), (Verdict::Live, Verdict::Tag));
+        assert_eq!((verdict(&table, 9, &[a]), verdict(&table, 9, &[b])), (PurgeVerdict::Live, PurgeVerdict::Tag));
         table.add(&all_record(100, 6));
-        assert_eq!((verdict(&table, 9, &[c]), table.len()), (Verdict::Key, 1));
+        assert_eq!((verdict(&table, 9, &[c]), table.len()), (PurgeVerdict::Key, 1));
         assert!(!table.may_be_purged_by_tag(101));
     }
 
     #[test]
-    fn long_and_short_prefixes_purge_older_objects() {
+    fn prefixes_of_all_lengths_purge() {
         let (table, name) = (RuleSet::new(7), [b'a'; 300]);
         let is_purged = |generation, name: &[u8]| table.is_purged_by_key(PrimaryHash(1), generation, name);
         for length in 1..=200_u16 {
@@ -489,8 +490,9 @@ mod tests {
         assert!(table.has_room_for_prefix(1) && !table.has_room_for_prefix(1000));
     }
 
+    /// A rule lives until its segments are overwritten and older fills have ended.
     #[test]
-    fn rule_is_kept_until_its_segments_are_overwritten_and_older_fills_have_ended() {
+    fn rule_outlives_segments_and_fills() {
         let table = RuleSet::new(7);
         table.add(&key_record(PrimaryHash(1), 10, 5));
         assert_eq!(table.retire(7, u64::MAX), 0);
@@ -502,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn no_floor_stays_after_the_rules_by_key_are_gone_however_they_went() {
+    fn no_floor_outlives_key_rules() {
         let table = RuleSet::new(7);
         let floor = || table.floors.iter().map(|floor| floor.load(Ordering::Acquire)).max();
         table.add(&key_record(PrimaryHash(1), 10, 5));
@@ -517,8 +519,9 @@ mod tests {
         assert_eq!((table.retire(8, 30), table.len(), floor()), (1, 0, Some(0)));
     }
 
+    /// Rules are bounded; one purge of everything replaces all of them.
     #[test]
-    fn rules_are_bounded_and_one_of_everything_takes_the_place_of_all() {
+    fn bounded_rules_become_purge_all() {
         let table = RuleSet::new(7);
         let add = |key: u128, generation| table.try_add(&key_record(PrimaryHash(key), generation, 5), 500);
         assert!((0..500).all(|key| add(key, 10 + key as u64)));
@@ -533,13 +536,14 @@ mod tests {
         assert!(!table.is_purged_by_key(PrimaryHash(3), 1001, b""));
     }
 
+    /// A purged object stays purged while a purge of everything replaces its rule.
     #[test]
-    fn what_is_purged_stays_so_while_a_purge_of_everything_takes_the_place_of_its_rule() {
+    fn purge_holds_during_rule_replacement() {
         let hash = hash_prefix(7, b"http://a/");
         let rules = [
-            ("key", key_record(PrimaryHash(1), 10, 5), Verdict::Key),
-            ("tag", tag_record(TagHash(1), 10, 5), Verdict::Tag),
-            ("prefix", prefix_record(hash, 9, 10, 5), Verdict::Key),
+            ("key", key_record(PrimaryHash(1), 10, 5), PurgeVerdict::Key),
+            ("tag", tag_record(TagHash(1), 10, 5), PurgeVerdict::Tag),
+            ("prefix", prefix_record(hash, 9, 10, 5), PurgeVerdict::Key),
         ];
         for (rule, record, before) in rules {
             for _ in 0..2000 {
@@ -549,10 +553,10 @@ mod tests {
                     let looking = scope.spawn(|| {
                         loop {
                             match table.verdict(PrimaryHash(1), 9, b"http://a/b", &[TagHash(1)]) {
-                                Verdict::Live => return false,
+                                PurgeVerdict::Live => return false,
                                 // Only the rules show whether this verdict is from the purge of everything.
-                                Verdict::Key if table.len() == 1 && table.read().all.is_some() => return true,
-                                verdict => assert!(verdict == before || verdict == Verdict::Key),
+                                PurgeVerdict::Key if table.len() == 1 && table.read().all.is_some() => return true,
+                                verdict => assert!(verdict == before || verdict == PurgeVerdict::Key),
                             }
                         }
                     });
@@ -591,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_records_count_as_purges_of_everything_older() {
+    fn lost_records_purge_everything_older() {
         let table = RuleSet::new(7);
         table.add(&all_record(100, 1));
         assert_eq!(table.records().len(), 1);

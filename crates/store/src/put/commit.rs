@@ -9,28 +9,28 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use crate::counters::Counters;
-use crate::disk::span::Span;
-use crate::error::{Error, ErrorKind};
+use crate::disk::span::SpanDisk;
+use crate::error::{Error, StoreErrorKind};
 use crate::format::RECORD_HEADER_BYTES;
-use crate::get::lookup::Lookup;
-use crate::intake::admission::{self, Decision};
-use crate::intake::queue::{Refused, Reserved, Unwritten};
-use crate::intake::{Intake, NotCommitted};
-use crate::memory::entry::{Entry, EntryKind, EntryParts};
+use crate::get::lookup::ObjectLookup;
+use crate::intake::admission::{self, AdmissionDecision};
+use crate::intake::queue::{QueueRefusal, QueueReservation, UnwrittenEntry};
+use crate::intake::{NotCommitted, SpanIntake};
+use crate::memory::entry::{EntryKind, EntryParts, MemoryEntry};
 use crate::planted::{Bug, planted};
-use crate::purge::rules::Verdict;
+use crate::purge::rules::PurgeVerdict;
 use crate::put::fill::table::FillTable;
-use crate::rewrite::Rewriting;
-use crate::state::State;
+use crate::rewrite::ObjectRewriter;
+use crate::state::SpanState;
 
 /// The part that commits puts, fills and purges.
-pub(crate) struct Puts {
-    pub span: Arc<Span>,
-    pub state: Arc<State>,
-    pub intake: Arc<Intake>,
-    pub rewriting: Arc<Rewriting>,
+pub(crate) struct PutCommitter {
+    pub span: Arc<SpanDisk>,
+    pub state: Arc<SpanState>,
+    pub intake: Arc<SpanIntake>,
+    pub rewriting: Arc<ObjectRewriter>,
     /// With this, a fill finds the objects that other callers put, and its own fragments.
-    pub lookup: Arc<Lookup>,
+    pub lookup: Arc<ObjectLookup>,
     pub fills: FillTable,
     /// The largest number of purges that are remembered.
     pub purge_rules_max: u64,
@@ -39,14 +39,14 @@ pub(crate) struct Puts {
 }
 
 /// The result for an object that is not admitted.
-enum Kept {
+enum UnadmittedOutcome {
     /// The object is in memory.
-    InMemory(Arc<Entry>),
+    InMemory(Arc<MemoryEntry>),
     /// The object must be written, because an older version may be on the disk.
     MustBeWritten(EntryParts),
 }
 
-impl Puts {
+impl PutCommitter {
     /// Gives an entry its sequence, makes it visible and queues it for writing; or, if it is a whole object that is
     /// not admitted, keeps it only in memory.
     ///
@@ -55,9 +55,9 @@ impl Puts {
     pub fn commit(
         &self,
         parts: EntryParts,
-        decision: Decision,
-        reserved: Option<Reserved>,
-    ) -> Result<Arc<Entry>, Error> {
+        decision: AdmissionDecision,
+        reserved: Option<QueueReservation>,
+    ) -> Result<Arc<MemoryEntry>, Error> {
         let described = RECORD_HEADER_BYTES + parts.key.len() + parts.tags.record_bytes();
         let record_bytes = (described + parts.metadata.len() + parts.body.len()) as u64;
         let record_bytes_max = self.span.layout.record_bytes_max();
@@ -70,10 +70,10 @@ impl Puts {
         let committed = if decision.is_admitted() || kind != EntryKind::Whole {
             self.queue_entry(parts, record_bytes, reserved)
         } else {
-            match self.keep_in_memory(parts, decision == Decision::Copy) {
-                Ok(Kept::InMemory(entry)) => Ok(entry),
-                Ok(Kept::MustBeWritten(parts)) => {
-                    decision = Decision::Replaces;
+            match self.keep_in_memory(parts, decision == AdmissionDecision::Copy) {
+                Ok(UnadmittedOutcome::InMemory(entry)) => Ok(entry),
+                Ok(UnadmittedOutcome::MustBeWritten(parts)) => {
+                    decision = AdmissionDecision::Replaces;
                     self.queue_entry(parts, record_bytes, reserved)
                 }
                 Err(refused) => Err(refused),
@@ -90,7 +90,7 @@ impl Puts {
     }
 
     /// Counts an accepted version.
-    pub fn accepted(&self, decision: Decision, body_bytes: u64) {
+    pub fn accepted(&self, decision: AdmissionDecision, body_bytes: u64) {
         let counters = &self.span.counters;
         Counters::add(&counters.puts, 1);
         Counters::add(&counters.put_bytes, body_bytes);
@@ -101,9 +101,9 @@ impl Puts {
         &self,
         parts: EntryParts,
         weight: u64,
-        reserved: Option<Reserved>,
-    ) -> Result<Arc<Entry>, NotCommitted> {
-        let State { memory, .. } = &*self.state;
+        reserved: Option<QueueReservation>,
+    ) -> Result<Arc<MemoryEntry>, NotCommitted> {
+        let SpanState { memory, .. } = &*self.state;
         let make = || {
             let stale = self.is_stale(&parts);
             if stale && !planted(Bug::StaleGenerationAccepted) {
@@ -112,14 +112,14 @@ impl Puts {
             if planted(Bug::StaleGenerationAccepted) && stale {
                 // The planted bug: a stale fill is accepted as if it had begun now.
                 let parts = EntryParts { generation: self.state.draw(), ..parts };
-                let entry = Arc::new(Entry::new(parts, self.state.draw()));
+                let entry = Arc::new(MemoryEntry::new(parts, self.state.draw()));
                 let previous = memory.put_unwritten(&entry);
-                return Ok(Unwritten::of(entry, previous));
+                return Ok(UnwrittenEntry::of(entry, previous));
             }
             self.supersede_older(&parts);
-            let entry = Arc::new(Entry::new(parts, self.state.draw()));
+            let entry = Arc::new(MemoryEntry::new(parts, self.state.draw()));
             let previous = memory.put_unwritten(&entry).filter(|previous| previous.hash == entry.hash);
-            Ok(Unwritten::of(entry, previous))
+            Ok(UnwrittenEntry::of(entry, previous))
         };
         let entry = match reserved {
             Some(reserved) => self.intake.queue.push_reserved(reserved, make),
@@ -130,25 +130,25 @@ impl Puts {
     }
 
     /// Puts a whole object only into memory, except if an older version may be on the disk. A copy is never written.
-    fn keep_in_memory(&self, parts: EntryParts, is_copy: bool) -> Result<Kept, NotCommitted> {
-        let State { memory, names, .. } = &*self.state;
+    fn keep_in_memory(&self, parts: EntryParts, is_copy: bool) -> Result<UnadmittedOutcome, NotCommitted> {
+        let SpanState { memory, names, .. } = &*self.state;
         let kept = self.intake.queue.in_order(|| {
             if self.is_stale(&parts) {
                 return Err(NotCommitted::Stale);
             }
             if self.intake.may_be_on_disk(parts.hash) {
-                return Ok(Kept::MustBeWritten(parts));
+                return Ok(UnadmittedOutcome::MustBeWritten(parts));
             }
             self.supersede_older(&parts);
             if !planted(Bug::UnadmittedNameForgotten) {
                 names.note(parts.primary_hash);
             }
-            let make = if is_copy { Entry::copy_in_memory } else { Entry::in_memory_alone };
+            let make = if is_copy { MemoryEntry::copy_in_memory } else { MemoryEntry::in_memory_alone };
             let entry = Arc::new(make(parts, self.state.draw()));
             memory.put_kept(&entry);
-            Ok(Kept::InMemory(entry))
+            Ok(UnadmittedOutcome::InMemory(entry))
         })?;
-        if let Kept::InMemory(entry) = &kept {
+        if let UnadmittedOutcome::InMemory(entry) = &kept {
             memory.settle(entry);
         }
         Ok(kept)
@@ -159,7 +159,7 @@ impl Puts {
     ///
     /// If an object of this key may be on the disk, that object stays, and the call fails.
     pub fn let_go_by(&self, parts: EntryParts) -> Result<u64, NotCommitted> {
-        let State { memory, .. } = &*self.state;
+        let SpanState { memory, .. } = &*self.state;
         let (sequence, older) = self.intake.queue.in_order(|| {
             if self.is_stale(&parts) || self.intake.may_be_on_disk(parts.hash) {
                 return Err(NotCommitted::Stale);
@@ -187,7 +187,7 @@ impl Puts {
     /// began.
     fn is_stale(&self, parts: &EntryParts) -> bool {
         let (name, tags) = (parts.key.as_ref().primary, parts.tags.hashes());
-        self.state.purges.verdict(parts.primary_hash, parts.generation, name, tags) != Verdict::Live
+        self.state.purges.verdict(parts.primary_hash, parts.generation, name, tags) != PurgeVerdict::Live
             || (parts.kind.is_object()
                 && self.fills.is_superseded(parts.hash, parts.generation)
                 && !planted(Bug::OlderFillReplaces))
@@ -200,14 +200,17 @@ impl Puts {
             NotCommitted::Stale => {
                 Counters::add(&counters.puts_stale, 1);
                 let reason = "a purge or a newer version came after this fill began; nothing is stored";
-                Error::new(ErrorKind::Busy, reason)
+                Error::new(StoreErrorKind::Busy, reason)
             }
-            NotCommitted::Refused(Refused::Full) => {
+            NotCommitted::Refused(QueueRefusal::Full) => {
                 Counters::add(&counters.puts_refused, 1);
                 let spec = self.span.device.spec();
-                Error::new(ErrorKind::Busy, format!("{spec}: the disk is too slow for what is put; nothing is stored"))
+                Error::new(
+                    StoreErrorKind::Busy,
+                    format!("{spec}: the disk is too slow for what is put; nothing is stored"),
+                )
             }
-            NotCommitted::Refused(Refused::Closed) => self.state.stopped_error(),
+            NotCommitted::Refused(QueueRefusal::Closed) => self.state.stopped_error(),
         }
     }
 
@@ -230,8 +233,9 @@ mod tests {
 
     use crate::{AdmissionOptions, AdmitRule, CreateOptions, KeyRef, OpenOptions, Store};
 
+    /// A key that the index does not tell yet after a restart is admitted.
     #[tokio::test]
-    async fn what_the_index_does_not_tell_yet_after_a_restart_is_admitted() {
+    async fn unknown_key_is_admitted() {
         let device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20));
         Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
         let admission = AdmissionOptions { rule: AdmitRule::SecondRequest, ..AdmissionOptions::default() };
@@ -281,8 +285,9 @@ mod tests {
         runtime.block_on(store.close()).unwrap();
     }
 
+    /// No commit holds the queue while it waits for the memory tier.
     #[test]
-    fn no_commit_holds_the_queue_while_it_waits_for_the_memory_tier() {
+    fn commit_does_not_block_queue() {
         commits_without_the_tier(AdmissionOptions::default());
         commits_without_the_tier(AdmissionOptions { rule: AdmitRule::SecondRequest, ..AdmissionOptions::default() });
     }

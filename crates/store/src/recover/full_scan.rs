@@ -7,7 +7,7 @@
 
 use super::replay_log::care;
 use super::roll_forward::RollForward;
-use crate::disk::ahead::{Ahead, Spare};
+use crate::disk::ahead::{ScanMemory, SegmentReadAhead};
 use crate::format::{INDEX_SHARDS, LogPosition};
 
 impl RollForward<'_> {
@@ -34,12 +34,12 @@ impl RollForward<'_> {
             epochs.extend(Some(epoch).filter(|_| is_there));
         }
         epochs.sort_unstable();
-        let mut spare = Spare::default();
+        let mut spare = ScanMemory::default();
         for epoch in epochs.into_iter().filter(|&epoch| epoch >= self.layout.tail(newest)) {
             self.position = LogPosition { epoch, offset: 0 };
             let care = care(epoch, newest);
             let last_sequence = self.scanned.last_sequence;
-            let ahead = Ahead::read(self.device, self.layout, epoch, 0, last_sequence, care, spare).await;
+            let ahead = SegmentReadAhead::read(self.device, self.layout, epoch, 0, last_sequence, care, spare).await;
             spare = self.segment(ahead, self.layout.is_next(epoch, newest)).await.unwrap_or_default();
             // Records are applied after each segment, not all at the end, because together they would take much memory.
             (0..INDEX_SHARDS).for_each(|shard| self.replay.apply(shard, &self.index));

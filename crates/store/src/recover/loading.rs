@@ -21,9 +21,9 @@ use tokio::sync::mpsc;
 use crate::background;
 use crate::checkpoint::{CheckpointHeader, HeldChunks, read_shard};
 use crate::format::INDEX_SHARDS;
-use crate::format::layout::Layout;
-use crate::index::{Index, Kept, Slots};
-use crate::recover::replay::Replay;
+use crate::format::layout::SpanLayout;
+use crate::index::{ObjectIndex, SlotTable, ValidLocations};
+use crate::recover::replay::IndexReplay;
 
 /// The number of shards that are read at the same time: one is processed while the next one is read.
 const SHARDS_AT_ONCE: usize = 2;
@@ -36,12 +36,12 @@ fn bit(shard: usize) -> u64 {
 }
 
 /// The number of a shard, and its slots; `None` if the slots are damaged.
-type ReadShard = (usize, Option<Slots>);
+type ReadShard = (usize, Option<SlotTable>);
 
 /// A checkpoint whose shards are not all in the index yet.
-pub struct Loading {
+pub struct CheckpointLoading {
     header: CheckpointHeader,
-    kept: Kept,
+    kept: ValidLocations,
     /// The shards whose slots are in the index, one bit per shard.
     loaded: u64,
     wanted: Arc<AtomicU64>,
@@ -51,10 +51,10 @@ pub struct Loading {
     held: Option<HeldChunks>,
 }
 
-impl Loading {
+impl CheckpointLoading {
     /// Starts with no shard loaded; the checkpoint must fit the index.
-    pub fn of(header: CheckpointHeader, kept: Kept) -> Loading {
-        Loading { header, kept, loaded: 0, wanted: Arc::default(), arriving: None, held: None }
+    pub fn of(header: CheckpointHeader, kept: ValidLocations) -> CheckpointLoading {
+        CheckpointLoading { header, kept, loaded: 0, wanted: Arc::default(), arriving: None, held: None }
     }
 
     /// The checkpoint's number.
@@ -68,9 +68,9 @@ impl Loading {
     }
 
     /// Starts reading the index on another thread.
-    pub fn read_ahead(&mut self, device: &SharedDevice, layout: &Layout) {
+    pub fn read_ahead(&mut self, device: &SharedDevice, layout: &SpanLayout) {
         let (sender, receiver) = mpsc::unbounded_channel();
-        let shards = Shards { header: self.header, left: u64::MAX, wanted: Arc::clone(&self.wanted), held: None };
+        let shards = UnreadShards { header: self.header, left: u64::MAX, wanted: Arc::clone(&self.wanted), held: None };
         let (device, layout) = (device.clone(), *layout);
         let is_spawned = background::spawn(move || async move { shards.read(&device, &layout, sender).await });
         self.arriving = is_spawned.then_some(receiver);
@@ -78,7 +78,13 @@ impl Loading {
 
     /// Loads the slots of one shard, without replayed records. Returns false if these slots, or slots read before them,
     /// are damaged.
-    pub async fn load_one(&mut self, device: &SharedDevice, layout: &Layout, index: &Index, shard: usize) -> bool {
+    pub async fn load_one(
+        &mut self,
+        device: &SharedDevice,
+        layout: &SpanLayout,
+        index: &ObjectIndex,
+        shard: usize,
+    ) -> bool {
         self.wanted.fetch_or(bit(shard), Ordering::AcqRel);
         while self.loaded & bit(shard) == 0 {
             let (shard, slots) = match &mut self.arriving {
@@ -87,7 +93,7 @@ impl Loading {
                     None => return false,
                 },
                 None => {
-                    let room = Slots::rooms(&[self.header.slots_bytes(shard)]).pop().expect("one for each size");
+                    let room = SlotTable::rooms(&[self.header.slots_bytes(shard)]).pop().expect("one for each size");
                     (shard, read_shard(device, layout, &self.header, shard, room, &mut self.held).await)
                 }
             };
@@ -103,8 +109,8 @@ impl Loading {
     async fn load_all(
         &mut self,
         device: &SharedDevice,
-        layout: &Layout,
-        index: &Index,
+        layout: &SpanLayout,
+        index: &ObjectIndex,
         mut arrived: impl FnMut(usize) -> bool,
     ) -> u64 {
         let (mut arriving, here) = match self.arriving.take() {
@@ -112,7 +118,7 @@ impl Loading {
             None => {
                 let (sender, arriving) = mpsc::unbounded_channel();
                 let (wanted, held) = (Arc::clone(&self.wanted), self.held.take());
-                let shards = Shards { header: self.header, left: !self.loaded, wanted, held };
+                let shards = UnreadShards { header: self.header, left: !self.loaded, wanted, held };
                 (arriving, Some(shards.read(device, layout, sender)))
             }
         };
@@ -149,7 +155,7 @@ impl Loading {
         join(OptionFuture::from(here), load).await.1
     }
 
-    fn put(&mut self, index: &Index, shard: usize, slots: Option<Slots>) -> bool {
+    fn put(&mut self, index: &ObjectIndex, shard: usize, slots: Option<SlotTable>) -> bool {
         let homes = self.header.homes(shard);
         let is_right = slots.is_some_and(|slots| index.load(shard, homes, slots, &self.kept));
         self.loaded |= if is_right { bit(shard) } else { 0 };
@@ -158,7 +164,7 @@ impl Loading {
 }
 
 /// Shards of a checkpoint to be read.
-struct Shards {
+struct UnreadShards {
     header: CheckpointHeader,
     /// The shards still to read, one bit per shard.
     left: u64,
@@ -168,12 +174,12 @@ struct Shards {
     held: Option<HeldChunks>,
 }
 
-impl Shards {
+impl UnreadShards {
     /// Reads and checks the shards, until all are read or the receiver is gone.
-    async fn read(mut self, device: &SharedDevice, layout: &Layout, sender: mpsc::UnboundedSender<ReadShard>) {
+    async fn read(mut self, device: &SharedDevice, layout: &SpanLayout, sender: mpsc::UnboundedSender<ReadShard>) {
         let is_left = |shard: usize| self.left & bit(shard) != 0;
         let size = |shard| if is_left(shard) { self.header.slots_bytes(shard) } else { 0 };
-        let mut rooms = Slots::rooms(&(0..INDEX_SHARDS).map(size).collect::<Vec<_>>());
+        let mut rooms = SlotTable::rooms(&(0..INDEX_SHARDS).map(size).collect::<Vec<_>>());
         let mut spares: Vec<HeldChunks> = self.held.take().into_iter().collect();
         let largest = (0..INDEX_SHARDS).map(|shard| self.header.slots_bytes(shard)).max().unwrap_or(0);
         let at_once = if largest < AT_ONCE_BYTES_MIN { 1 } else { SHARDS_AT_ONCE };
@@ -199,27 +205,27 @@ impl Shards {
 }
 
 /// The remaining work on an index: shards to load, and records to replay.
-pub struct Rest {
+pub struct IndexRemainder {
     /// The source of the shards that are not loaded; `None` if all shards are loaded.
-    pub loading: Option<Loading>,
-    pub replay: Replay,
+    pub loading: Option<CheckpointLoading>,
+    pub replay: IndexReplay,
     /// A missing record was damaged if its sequence is at most this one; a missing record with a higher sequence was
     /// cut off by a crash.
     pub recovered_sequence: u64,
 }
 
-impl Rest {
+impl IndexRemainder {
     /// Loads all shards, those with waiters first. `arrived` is called for each and returns whether to continue.
     /// Returns the shards that are still missing (because of damage, or because `arrived` ended the loading), one bit
     /// per shard.
     pub async fn bring(
         &mut self,
         device: &SharedDevice,
-        layout: &Layout,
-        index: &Index,
+        layout: &SpanLayout,
+        index: &ObjectIndex,
         mut arrived: impl FnMut(usize) -> bool,
     ) -> u64 {
-        let Rest { loading, replay, recovered_sequence } = self;
+        let IndexRemainder { loading, replay, recovered_sequence } = self;
         let mut settled = |shard: usize| {
             replay.settle(shard, index);
             replay.forget_replaced(shard, index, *recovered_sequence);

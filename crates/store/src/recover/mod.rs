@@ -20,38 +20,38 @@ use std::time::Instant;
 use nectary_block::SharedDevice;
 
 use crate::checkpoint::CheckpointHeader;
-use crate::disk::segment::Scanned;
+use crate::disk::segment::SegmentScan;
 use crate::error::Error;
-use crate::format::layout::Layout;
+use crate::format::layout::SpanLayout;
 use crate::format::{LogEnd, LogPosition, OPEN_COUNT_SHIFT, PurgeRecord, open_count_of};
-use crate::index::Index;
+use crate::index::ObjectIndex;
 use crate::planted::{Bug, planted};
 use crate::purge::log as purge_log;
 use crate::purge::log::{PurgeLog, PurgeOrder};
 use crate::purge::purge_table::PurgeTable;
 use crate::purge::records::{EFFECT_SOFT, RULE_ALL, RULE_PREFIX, RULE_TAG, all_record};
-use loading::Rest;
-pub use opening::{IndexLoading, Opening};
-pub use repairs::Repair;
-use replay::Replay;
-pub use report::Recovery;
+use loading::IndexRemainder;
+pub use opening::{IndexLoading, IndexReadLimits};
+pub use repairs::PendingRepair;
+use replay::IndexReplay;
+pub use report::RecoveryReport;
 use roll_forward::RollForward;
-pub use state_slot::{FoundState, Membership, StateSlot, read_state, write_state};
+pub use state_slot::{FoundState, SpanMembership, StateSlot, read_state, write_state};
 pub use superblock::read_superblock;
 use superblock::repair_superblock;
 
 /// The result of recovery.
-pub struct Recovered {
-    pub index: Index,
+pub struct RecoveredSpan {
+    pub index: ObjectIndex,
     /// The part of the index that is still to be loaded.
-    pub rest: Rest,
+    pub rest: IndexRemainder,
     pub purges: PurgeTable,
     pub purge_log: PurgeLog,
     pub position: LogPosition,
     pub checkpoint_number: u64,
     pub clock: u64,
     pub open_count: u64,
-    pub membership: Membership,
+    pub membership: SpanMembership,
     /// Every put up to this sequence is found, except if it was purged, replaced, reclaimed or damaged.
     pub recovered_sequence: u64,
     /// The last sequence in the log, found or lost.
@@ -60,16 +60,16 @@ pub struct Recovered {
     pub is_cut: bool,
     /// The checkpoint that was used; `None` if all segments were scanned.
     pub checkpoint: Option<CheckpointHeader>,
-    pub recovery: Recovery,
+    pub recovery: RecoveryReport,
     /// What was not as a clean close leaves it.
-    pub repairs: Vec<Repair>,
+    pub repairs: Vec<PendingRepair>,
 }
 
 /// The purges that are known before a span of a store of several spans is opened.
 #[derive(Default)]
 pub struct SpanPurges {
     /// The contents of the span's purge log, if the log was already read.
-    pub found: Option<purge_log::Recovered>,
+    pub found: Option<purge_log::RecoveredPurgeLog>,
     /// The position in the order of the store's purges that the span reaches when it is opened.
     pub order: PurgeOrder,
     /// The purges that the span missed; their records come from other spans. They apply to every object that is now on
@@ -80,11 +80,11 @@ pub struct SpanPurges {
 /// Recovers a span.
 pub async fn recover(
     device: &SharedDevice,
-    layout: &Layout,
+    layout: &SpanLayout,
     index_bytes_max: u64,
-    opening: Opening,
+    opening: IndexReadLimits,
     span_purges: SpanPurges,
-) -> Result<Recovered, Error> {
+) -> Result<RecoveredSpan, Error> {
     let begun = Instant::now();
     let previous = read_state(device, layout).await;
     let purge = match span_purges.found {
@@ -110,7 +110,7 @@ pub async fn recover(
     let generation_max = purge.records.iter().map(|record| record.generation.get()).max().unwrap_or(0);
     let logged = if planted(Bug::OpenCountOfLogIgnored) { 0 } else { scanned.last_sequence };
     let seen_count = open_count_of(logged.max(generation_max));
-    let mut repairs: Vec<Repair> = repair_superblock(device, layout).await;
+    let mut repairs: Vec<PendingRepair> = repair_superblock(device, layout).await;
     let membership = previous.newest.membership;
     let open_count = begin_open(device, layout, previous.next_open_count(seen_count), membership).await?;
     let clock = open_count << OPEN_COUNT_SHIFT;
@@ -137,7 +137,7 @@ pub async fn recover(
     }
     repairs.extend(found_in_state(&previous, seen_count, &scanned));
     let is_clean = previous.is_clean();
-    let recovery = Recovery {
+    let recovery = RecoveryReport {
         open_count,
         clean: is_clean,
         checkpoint: used.is_some(),
@@ -148,9 +148,9 @@ pub async fn recover(
         purges_lost,
         duration_us: begun.elapsed().as_micros() as u64,
     };
-    Ok(Recovered {
+    Ok(RecoveredSpan {
         index,
-        rest: Rest { loading, replay, recovered_sequence },
+        rest: IndexRemainder { loading, replay, recovered_sequence },
         purges,
         purge_log,
         position,
@@ -171,9 +171,9 @@ pub async fn recover(
 /// count is used, whose slot is the other one.
 async fn begin_open(
     device: &SharedDevice,
-    layout: &Layout,
+    layout: &SpanLayout,
     mut open_count: u64,
-    membership: Membership,
+    membership: SpanMembership,
 ) -> Result<u64, Error> {
     let slot = |open_count| StateSlot { open_count, is_clean: false, membership };
     if write_state(device, layout, &slot(open_count)).await.is_err() {
@@ -187,16 +187,18 @@ async fn begin_open(
 }
 
 /// What the state slots say about the end of the last open. `seen_count` is the highest open count of anything else.
-fn found_in_state(state: &FoundState, seen_count: u64, scanned: &Scanned) -> Option<Repair> {
+fn found_in_state(state: &FoundState, seen_count: u64, scanned: &SegmentScan) -> Option<PendingRepair> {
     if state.newest.open_count == 0 && (seen_count > 0 || state.broken > 1) {
-        return Some(Repair::of_damage("both state slots are damaged or cannot be read; they are written again"));
+        return Some(PendingRepair::of_damage(
+            "both state slots are damaged or cannot be read; they are written again",
+        ));
     }
     if state.broken > 0 {
         // A write that a crash interrupts leaves a damaged slot, too.
-        return Some(Repair::after_crash("it was not closed, and a state slot is damaged or cannot be read"));
+        return Some(PendingRepair::after_crash("it was not closed, and a state slot is damaged or cannot be read"));
     }
     (!state.newest.is_clean && state.newest.open_count > 0).then(|| {
-        Repair::after_crash(format!(
+        PendingRepair::after_crash(format!(
             "it was not closed; the {} appends ({} bytes) since the last checkpoint are replayed",
             scanned.appends, scanned.append_bytes
         ))
@@ -204,14 +206,14 @@ fn found_in_state(state: &FoundState, seen_count: u64, scanned: &Scanned) -> Opt
 }
 
 /// What is wrong with the purge log.
-fn found_in_purge_log(is_lost: bool, has_one_copy: bool) -> Option<Repair> {
+fn found_in_purge_log(is_lost: bool, has_one_copy: bool) -> Option<PendingRepair> {
     match (is_lost, has_one_copy) {
         (true, _) => {
-            Some(Repair::of_damage("purges are missing in both copies of the purge log; everything is purged"))
+            Some(PendingRepair::of_damage("purges are missing in both copies of the purge log; everything is purged"))
         }
-        (false, true) => {
-            Some(Repair::after_crash("a block of the purge log is whole in one copy only; the log is written again"))
-        }
+        (false, true) => Some(PendingRepair::after_crash(
+            "a block of the purge log is whole in one copy only; the log is written again",
+        )),
         (false, false) => None,
     }
 }
@@ -220,12 +222,12 @@ fn found_in_purge_log(is_lost: bool, has_one_copy: bool) -> Option<Repair> {
 /// segments.
 pub async fn rebuild(
     device: &SharedDevice,
-    layout: &Layout,
+    layout: &SpanLayout,
     purges: &PurgeTable,
     index_bytes_max: u64,
     number: u64,
-    opening: Opening,
-) -> (Index, Replay) {
+    opening: IndexReadLimits,
+) -> (ObjectIndex, IndexReplay) {
     let (forward, ..) = RollForward::newest(device, layout, purges, index_bytes_max, number, opening.whole()).await;
     (forward.index, forward.replay)
 }

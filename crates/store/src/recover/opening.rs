@@ -3,7 +3,7 @@
 //!
 //! Owns: the size limits that decide this.
 
-use crate::background::Background;
+use crate::background::BackgroundRuntime;
 
 /// The way in which the index is read when a store is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,7 +25,7 @@ const APART_BYTES_MIN: u64 = 4 << 20;
 
 /// The size limits that decide how an index is read when a store is opened.
 #[derive(Debug, Clone, Copy)]
-pub struct Opening {
+pub struct IndexReadLimits {
     /// An index of at most this many bytes is loaded before anything is served.
     pub whole_bytes_max: u64,
     /// An index of at least this many bytes is read on another thread.
@@ -34,20 +34,24 @@ pub struct Opening {
     pub has_threads: bool,
 }
 
-impl Opening {
+impl IndexReadLimits {
     /// Makes the limits from the caller's options.
-    pub fn of(background: Background, index_loading: IndexLoading) -> Opening {
-        let has_threads = background == Background::Threads;
+    pub fn of(background: BackgroundRuntime, index_loading: IndexLoading) -> IndexReadLimits {
+        let has_threads = background == BackgroundRuntime::Threads;
         let (whole_bytes_max, apart_bytes_min) = match index_loading {
             IndexLoading::BySize => (WHOLE_BYTES_MAX, APART_BYTES_MIN),
             IndexLoading::Shards => (0, u64::MAX),
             IndexLoading::Apart => (0, 0),
         };
-        Opening { whole_bytes_max, apart_bytes_min: if has_threads { apart_bytes_min } else { u64::MAX }, has_threads }
+        IndexReadLimits {
+            whole_bytes_max,
+            apart_bytes_min: if has_threads { apart_bytes_min } else { u64::MAX },
+            has_threads,
+        }
     }
 
     /// The limits for an index that is rebuilt while the store serves: the index is loaded completely.
-    pub fn whole(self) -> Opening {
-        Opening { whole_bytes_max: u64::MAX, ..self }
+    pub fn whole(self) -> IndexReadLimits {
+        IndexReadLimits { whole_bytes_max: u64::MAX, ..self }
     }
 }

@@ -6,21 +6,21 @@ use serde::Serialize;
 
 /// Something that an open for writing repairs on the device, and that an open for reading leaves as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Repair {
+pub struct PendingRepair {
     /// What was found, where, and what an open for writing does about it.
     pub what: String,
     /// Whether the device is damaged; if not, this is what the end of a process or a power cut leaves.
     pub is_damage: bool,
 }
 
-impl Repair {
+impl PendingRepair {
     /// Notes what a crash leaves.
-    pub fn after_crash(what: impl Into<String>) -> Repair {
-        Repair { what: what.into(), is_damage: false }
+    pub fn after_crash(what: impl Into<String>) -> PendingRepair {
+        PendingRepair { what: what.into(), is_damage: false }
     }
 
     /// Notes damage.
-    pub fn of_damage(what: impl Into<String>) -> Repair {
-        Repair { what: what.into(), is_damage: true }
+    pub fn of_damage(what: impl Into<String>) -> PendingRepair {
+        PendingRepair { what: what.into(), is_damage: true }
     }
 }

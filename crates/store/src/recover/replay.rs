@@ -11,9 +11,9 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasherDefault;
 
-use crate::format::{INDEX_SHARDS, Location};
-use crate::index::{Index, shard_of};
-use crate::names::key::{Hashed, KeyHash};
+use crate::format::{INDEX_SHARDS, RecordLocation};
+use crate::index::{ObjectIndex, shard_of};
+use crate::names::key::{KeyHash, KeyHasher};
 
 /// Room is reserved for at most this many records.
 const RESERVED_MAX: u64 = 1 << 22;
@@ -25,17 +25,17 @@ pub const SUSPECTS_MAX: usize = 100_000;
 /// An older location in the index under the hash of a newer replayed record. The keys of both records are compared
 /// later; if they are equal, the older location is removed.
 #[derive(Debug, Clone, Copy)]
-pub struct Suspect {
+pub struct SuspectLocation {
     pub hash: KeyHash,
-    pub newer: Location,
-    pub older: Location,
+    pub newer: RecordLocation,
+    pub older: RecordLocation,
 }
 
-type ByKey<T> = HashMap<KeyHash, T, BuildHasherDefault<Hashed>>;
+type ByKey<T> = HashMap<KeyHash, T, BuildHasherDefault<KeyHasher>>;
 
 /// A record that becomes an entry of the index.
 #[derive(Debug, Clone, Copy)]
-struct Logged {
+struct ReplayedRecord {
     hash: KeyHash,
     sequence: u64,
     /// The packed location of the record.
@@ -45,26 +45,26 @@ struct Logged {
 /// The changes to one shard.
 #[derive(Default)]
 struct ShardReplay {
-    records: Vec<Logged>,
-    fragments: HashSet<KeyHash, BuildHasherDefault<Hashed>>,
+    records: Vec<ReplayedRecord>,
+    fragments: HashSet<KeyHash, BuildHasherDefault<KeyHasher>>,
     /// The newest applied record of each key: its packed location, and its sequence.
     applied: ByKey<(u64, u64)>,
     /// The records applied last, sorted by [`order`].
-    settled: Vec<Logged>,
+    settled: Vec<ReplayedRecord>,
     /// Damaged or incomplete versions, with their sequences.
     lost: Vec<(KeyHash, u64)>,
 }
 
 /// The changes to the index.
-pub struct Replay {
+pub struct IndexReplay {
     shards: Vec<ShardReplay>,
     /// Older locations that the index has under the hashes of replayed records; at most [`SUSPECTS_MAX`].
-    pub suspects: Vec<Suspect>,
+    pub suspects: Vec<SuspectLocation>,
 }
 
-impl Replay {
-    pub fn new() -> Replay {
-        Replay { shards: (0..INDEX_SHARDS).map(|_| ShardReplay::default()).collect(), suspects: Vec::new() }
+impl IndexReplay {
+    pub fn new() -> IndexReplay {
+        IndexReplay { shards: (0..INDEX_SHARDS).map(|_| ShardReplay::default()).collect(), suspects: Vec::new() }
     }
 
     /// Reserves room for this many records in total: a growing list would be copied again and again.
@@ -77,9 +77,9 @@ impl Replay {
     }
 
     /// Adds a record. It must be newer than all records added before.
-    pub fn add(&mut self, hash: KeyHash, location: Location, sequence: u64, is_fragment: bool) {
+    pub fn add(&mut self, hash: KeyHash, location: RecordLocation, sequence: u64, is_fragment: bool) {
         let shard = &mut self.shards[shard_of(hash)];
-        shard.records.push(Logged { hash, sequence, place: location.pack() });
+        shard.records.push(ReplayedRecord { hash, sequence, place: location.pack() });
         if is_fragment {
             shard.fragments.insert(hash);
         }
@@ -103,15 +103,15 @@ impl Replay {
 
     /// Applies to a shard of the index the records that were added since the last call. More records may be added
     /// later.
-    pub fn apply(&mut self, shard: usize, index: &Index) {
+    pub fn apply(&mut self, shard: usize, index: &ObjectIndex) {
         self.settle(shard, index);
         self.shards[shard].keep_settled();
     }
 
     /// Applies to a shard of the index the records that were added since the last call. No records may be added
     /// afterwards.
-    pub fn settle(&mut self, shard: usize, index: &Index) {
-        let Replay { shards, suspects } = self;
+    pub fn settle(&mut self, shard: usize, index: &ObjectIndex) {
+        let IndexReplay { shards, suspects } = self;
         let replay = &mut shards[shard];
         if replay.records.is_empty() {
             return;
@@ -128,10 +128,10 @@ impl Replay {
         });
         let before = newest.iter().filter_map(|record| Some((record.hash, replay.applied.remove(&record.hash)?)));
         for (hash, (older, _)) in before {
-            index.remove(hash, Location::unpack(older));
+            index.remove(hash, RecordLocation::unpack(older));
         }
         let mut at = 0;
-        let entries = newest.iter().map(|record| (record.hash, Location::unpack(record.place)));
+        let entries = newest.iter().map(|record| (record.hash, RecordLocation::unpack(record.place)));
         index.insert_all(shard, entries, |hash, older| {
             if suspects.len() >= SUSPECTS_MAX {
                 return;
@@ -139,14 +139,14 @@ impl Replay {
             while newest[at].hash != hash {
                 at += 1;
             }
-            suspects.push(Suspect { hash, newer: Location::unpack(newest[at].place), older });
+            suspects.push(SuspectLocation { hash, newer: RecordLocation::unpack(newest[at].place), older });
         });
         replay.settled = newest;
     }
 
     /// Removes the versions of each key whose newest version was lost to damage (not to a crash), because no older
     /// version may be returned then.
-    pub fn forget_replaced(&mut self, shard: usize, index: &Index, recovered_sequence: u64) {
+    pub fn forget_replaced(&mut self, shard: usize, index: &ObjectIndex, recovered_sequence: u64) {
         let replay = &mut self.shards[shard];
         for (hash, sequence) in std::mem::take(&mut replay.lost) {
             let newer = replay.sequence_of(hash).is_some_and(|at| at > sequence);
@@ -159,7 +159,7 @@ impl Replay {
     }
 
     /// The locations of replayed records, newest first, at most `most`.
-    pub fn newest(&self, most: usize) -> Vec<Location> {
+    pub fn newest(&self, most: usize) -> Vec<RecordLocation> {
         let mut newest: Vec<(u64, u64)> = Vec::new();
         for ShardReplay { settled, applied, .. } in &self.shards {
             newest.extend(settled.iter().map(|record| (record.sequence, record.place)));
@@ -167,7 +167,7 @@ impl Replay {
         }
         newest.sort_unstable_by_key(|&(sequence, _)| std::cmp::Reverse(sequence));
         newest.truncate(most);
-        newest.into_iter().map(|(_, place)| Location::unpack(place)).collect()
+        newest.into_iter().map(|(_, place)| RecordLocation::unpack(place)).collect()
     }
 }
 
@@ -199,14 +199,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn older_places_are_kept_up_to_a_bound() {
-        let index = Index::new(4, 64 << 20);
-        let mut replay = Replay::new();
+    fn older_locations_are_bounded() {
+        let index = ObjectIndex::new(4, 64 << 20);
+        let mut replay = IndexReplay::new();
         let hash = |number: u64| KeyHash(u128::from(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
         let count = SUSPECTS_MAX as u64 + 1000;
         for number in 0..count {
-            index.insert(hash(number), Location::new(2 * number, 100));
-            replay.add(hash(number), Location::new(2 * number + 1, 100), number + 1, false);
+            index.insert(hash(number), RecordLocation::new(2 * number, 100));
+            replay.add(hash(number), RecordLocation::new(2 * number + 1, 100), number + 1, false);
         }
         (0..INDEX_SHARDS).for_each(|shard| replay.settle(shard, &index));
         assert_eq!((replay.suspects.len(), index.len()), (SUSPECTS_MAX, 2 * count));

@@ -12,16 +12,16 @@ use futures_util::stream::{self, StreamExt};
 use nectary_block::SharedDevice;
 use tokio::sync::mpsc;
 
-use super::loading::Loading;
-use super::opening::Opening;
+use super::loading::CheckpointLoading;
+use super::opening::IndexReadLimits;
 use super::roll_forward::RollForward;
 use crate::background;
 use crate::checkpoint::CheckpointHeader;
-use crate::disk::ahead::{Ahead, Spare};
-use crate::disk::segment::{Care, Scanned};
-use crate::format::layout::Layout;
+use crate::disk::ahead::{ScanMemory, SegmentReadAhead};
+use crate::disk::segment::{ScanMode, SegmentScan};
+use crate::format::layout::SpanLayout;
 use crate::format::{COUNTER_MAX, GRANULE_BYTES, LogPosition};
-use crate::index::Kept;
+use crate::index::ValidLocations;
 use crate::planted::{Bug, planted};
 
 /// The number of segments that are read at the same time.
@@ -30,12 +30,12 @@ const SEGMENTS_AT_ONCE: usize = 4;
 const APART_SEGMENTS_MIN: u64 = 4;
 /// Decides how thoroughly a segment is read: only the last two segments may be unflushed, so only their records are
 /// verified.
-pub fn care(epoch: u64, newest: u64) -> Care {
-    if epoch + 1 >= newest { Care::Verify } else { Care::Search }
+pub fn care(epoch: u64, newest: u64) -> ScanMode {
+    if epoch + 1 >= newest { ScanMode::Verify } else { ScanMode::Search }
 }
 
 /// The part of the log to replay.
-struct Log {
+struct ReplayLog {
     /// The first epoch of this part; `end` is the last epoch.
     oldest: u64,
     end: u64,
@@ -44,23 +44,23 @@ struct Log {
     /// The last sequence before this part of the log.
     floor: u64,
     /// Memory of replayed segments, for reuse.
-    spares: Mutex<Vec<Spare>>,
+    spares: Mutex<Vec<ScanMemory>>,
 }
 
-impl Log {
+impl ReplayLog {
     /// Reads a segment while the contents of earlier segments are not known yet.
-    async fn segment(&self, device: &SharedDevice, layout: &Layout, epoch: u64) -> Ahead {
+    async fn segment(&self, device: &SharedDevice, layout: &SpanLayout, epoch: u64) -> SegmentReadAhead {
         let offset = if epoch == self.position.epoch { self.position.offset } else { 0 };
         let spare = self.spares().pop().unwrap_or_default();
-        Ahead::read(device, layout, epoch, offset, self.floor, care(epoch, self.end), spare).await
+        SegmentReadAhead::read(device, layout, epoch, offset, self.floor, care(epoch, self.end), spare).await
     }
 
-    fn spares(&self) -> MutexGuard<'_, Vec<Spare>> {
+    fn spares(&self) -> MutexGuard<'_, Vec<ScanMemory>> {
         self.spares.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Reads all segments in order, until the receiver is gone.
-    async fn read(&self, device: &SharedDevice, layout: &Layout, sender: mpsc::Sender<Ahead>) {
+    async fn read(&self, device: &SharedDevice, layout: &SpanLayout, sender: mpsc::Sender<SegmentReadAhead>) {
         let segments = stream::iter(self.oldest..=self.end);
         let mut segments = segments.map(|epoch| self.segment(device, layout, epoch)).buffered(SEGMENTS_AT_ONCE);
         while let Some(ahead) = segments.next().await {
@@ -74,7 +74,7 @@ impl Log {
 impl RollForward<'_> {
     /// Replays the log after a checkpoint. Returns false if that is impossible, or the checkpoint turns out to be
     /// damaged.
-    pub async fn replay_checkpoint(&mut self, header: &CheckpointHeader, opening: Opening) -> bool {
+    pub async fn replay_checkpoint(&mut self, header: &CheckpointHeader, opening: IndexReadLimits) -> bool {
         if !header.fits(&self.index) {
             return false;
         }
@@ -107,7 +107,7 @@ impl RollForward<'_> {
         let same_cycle = |segment| layout.epoch_of(segment, end) == layout.epoch_of(segment, first);
         let kept: Vec<bool> =
             (0..layout.segment_count).map(|segment| planted(Bug::FormerFrameAccepted) || same_cycle(segment)).collect();
-        let loading = Loading::of(*header, Kept::of(kept, layout.segment_bytes / GRANULE_BYTES));
+        let loading = CheckpointLoading::of(*header, ValidLocations::of(kept, layout.segment_bytes / GRANULE_BYTES));
         let loading = self.loading.insert(loading);
         if header.index_bytes() >= opening.apart_bytes_min {
             loading.read_ahead(self.device, layout);
@@ -119,7 +119,7 @@ impl RollForward<'_> {
         let oldest = layout.tail(end).max(first);
         self.position = header.position;
         let (position, floor) = (header.position, header.last_sequence);
-        let log = Arc::new(Log { oldest, end, position, floor, spares: Mutex::default() });
+        let log = Arc::new(ReplayLog { oldest, end, position, floor, spares: Mutex::default() });
         let (sender, mut segments) = mpsc::channel(SEGMENTS_AT_ONCE);
         let device = self.device;
         let is_apart = opening.has_threads && end - oldest >= APART_SEGMENTS_MIN && {
@@ -147,7 +147,7 @@ impl RollForward<'_> {
                 // the second segment.
                 if epoch == oldest + 1 {
                     let bytes_max = (end - oldest + 1) * layout.segment_bytes;
-                    let Scanned { append_bytes, .. } = self.scanned;
+                    let SegmentScan { append_bytes, .. } = self.scanned;
                     self.replay.reserve((self.records * bytes_max).checked_div(append_bytes).unwrap_or(0));
                 }
             }

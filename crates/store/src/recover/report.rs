@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// The report of the recovery when the store was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Recovery {
+pub struct RecoveryReport {
     /// Opens of this store so far, this one included.
     pub open_count: u64,
     /// Whether the store had been closed cleanly.

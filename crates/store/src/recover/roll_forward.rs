@@ -5,35 +5,35 @@
 
 use nectary_block::SharedDevice;
 
-use super::loading::{Loading, Rest};
-use super::opening::Opening;
-use super::replay::Replay;
-use crate::checkpoint::{self, CheckpointHeader, Headers};
-use crate::disk::ahead::{Ahead, Spare};
-use crate::disk::segment::{FirstAppend, LoggedRecord, Scanned, SegmentReader};
-use crate::format::layout::Layout;
+use super::loading::{CheckpointLoading, IndexRemainder};
+use super::opening::IndexReadLimits;
+use super::replay::IndexReplay;
+use crate::checkpoint::{self, CheckpointHeader, CheckpointHeaders};
+use crate::disk::ahead::{ScanMemory, SegmentReadAhead};
+use crate::disk::segment::{FirstAppend, LoggedRecord, SegmentReader, SegmentScan};
+use crate::format::layout::SpanLayout;
 use crate::format::{LogPosition, open_count_of};
-use crate::index::{Index, shard_of};
+use crate::index::{ObjectIndex, shard_of};
 use crate::names::key::hash_fragment;
 use crate::planted::{Bug, planted};
 use crate::purge::purge_table::PurgeTable;
 
-fn new_index(layout: &Layout, bytes_max: u64) -> Index {
-    Index::new(layout.index_home_bits, bytes_max.min(layout.index_bytes_max()))
+fn new_index(layout: &SpanLayout, bytes_max: u64) -> ObjectIndex {
+    ObjectIndex::new(layout.index_home_bits, bytes_max.min(layout.index_bytes_max()))
 }
 
 /// The state of a roll forward.
 pub struct RollForward<'a> {
     pub device: &'a SharedDevice,
-    pub layout: &'a Layout,
+    pub layout: &'a SpanLayout,
     pub purges: &'a PurgeTable,
-    pub index: Index,
-    pub replay: Replay,
+    pub index: ObjectIndex,
+    pub replay: IndexReplay,
     /// The source of the index, until the index is fully loaded.
-    pub loading: Option<Loading>,
+    pub loading: Option<CheckpointLoading>,
     pub from_checkpoint: bool,
     pub position: LogPosition,
-    pub scanned: Scanned,
+    pub scanned: SegmentScan,
     pub records: u64,
     /// The segments of the log that have no intact append, and for each the sequence up to which everything was flushed
     /// before the next segment was written.
@@ -41,17 +41,17 @@ pub struct RollForward<'a> {
 }
 
 impl<'a> RollForward<'a> {
-    fn of(device: &'a SharedDevice, layout: &'a Layout, purges: &'a PurgeTable, index_bytes_max: u64) -> Self {
+    fn of(device: &'a SharedDevice, layout: &'a SpanLayout, purges: &'a PurgeTable, index_bytes_max: u64) -> Self {
         RollForward {
             device,
             layout,
             purges,
             index: new_index(layout, index_bytes_max),
-            replay: Replay::new(),
+            replay: IndexReplay::new(),
             loading: None,
             from_checkpoint: false,
             position: LogPosition { epoch: 1, offset: 0 },
-            scanned: Scanned::default(),
+            scanned: SegmentScan::default(),
             records: 0,
             beheaded: Vec::new(),
         }
@@ -62,13 +62,13 @@ impl<'a> RollForward<'a> {
     /// already loaded when this returns; a larger one must be loaded later.
     pub async fn newest(
         device: &'a SharedDevice,
-        layout: &'a Layout,
+        layout: &'a SpanLayout,
         purges: &'a PurgeTable,
         index_bytes_max: u64,
         number_end: u64,
-        opening: Opening,
+        opening: IndexReadLimits,
     ) -> (Self, Option<CheckpointHeader>, u64) {
-        let Headers { intact, number } = checkpoint::read_headers(device, layout).await;
+        let CheckpointHeaders { intact, number } = checkpoint::read_headers(device, layout).await;
         for header in intact.into_iter().filter(|header| header.number < number_end) {
             let mut forward = RollForward::of(device, layout, purges, index_bytes_max);
             let is_whole = forward.replay_checkpoint(&header, opening).await;
@@ -92,8 +92,8 @@ impl<'a> RollForward<'a> {
     /// Loads the missing shards and replays the log for them. Returns false if the checkpoint is damaged.
     pub async fn load_all(&mut self) -> bool {
         let recovered_sequence = self.recovered_sequence();
-        let (loading, replay) = (self.loading.take(), std::mem::replace(&mut self.replay, Replay::new()));
-        let mut rest = Rest { loading, replay, recovered_sequence };
+        let (loading, replay) = (self.loading.take(), std::mem::replace(&mut self.replay, IndexReplay::new()));
+        let mut rest = IndexRemainder { loading, replay, recovered_sequence };
         let missing = rest.bring(self.device, self.layout, &self.index, |_| true).await;
         self.replay = rest.replay;
         missing == 0
@@ -114,16 +114,16 @@ impl<'a> RollForward<'a> {
 
     /// Applies the records of a segment; `is_next` is set for the segment that is overwritten next. Returns the buffers
     /// for reuse; `None` if this needs the checkpoint, and the checkpoint is damaged.
-    pub async fn segment(&mut self, ahead: Ahead, is_next: bool) -> Option<Spare> {
+    pub async fn segment(&mut self, ahead: SegmentReadAhead, is_next: bool) -> Option<ScanMemory> {
         let last_sequence = self.scanned.last_sequence;
         let mut ahead = if ahead.holds_after(last_sequence) {
             ahead
         } else {
-            let Ahead { epoch, offset, care, .. } = ahead;
+            let SegmentReadAhead { epoch, offset, care, .. } = ahead;
             let spare = ahead.into_spare();
-            Ahead::read(self.device, self.layout, epoch, offset, last_sequence, care, spare).await
+            SegmentReadAhead::read(self.device, self.layout, epoch, offset, last_sequence, care, spare).await
         };
-        let Ahead { epoch, records: found, scanned, .. } = &mut ahead;
+        let SegmentReadAhead { epoch, records: found, scanned, .. } = &mut ahead;
         if let Some((_, flushed)) = self.beheaded.iter().find(|(beheaded, _)| beheaded == epoch) {
             keep_flushed(found, scanned, last_sequence, *flushed);
         }
@@ -221,7 +221,7 @@ impl<'a> RollForward<'a> {
 /// The segment may also have records of an earlier open that a crash cut off from the log: they must not reappear. If the
 /// last flushed record is in this segment, the records of the same open are in the log; of other records this is not
 /// known.
-fn keep_flushed(found: &mut Vec<LoggedRecord>, scanned: &mut Scanned, before: u64, flushed: u64) {
+fn keep_flushed(found: &mut Vec<LoggedRecord>, scanned: &mut SegmentScan, before: u64, flushed: u64) {
     let has_last = found.iter().any(|record| record.sequence == flushed);
     found.retain(|record| {
         let is_of_same = open_count_of(record.sequence) == open_count_of(flushed);

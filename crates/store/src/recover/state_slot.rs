@@ -7,13 +7,15 @@ use nectary_block::{Buffer, SharedDevice, read, write};
 use zerocopy::IntoBytes;
 
 use crate::error::Error;
-use crate::format::layout::{Layout, STATE_OFFSET};
-use crate::format::{self, BLOCK_BYTES, COUNTER_MAX, HEADER_BYTES, Magic, OPEN_COUNT_SHIFT, Place, StateBody};
+use crate::format::layout::{STATE_OFFSET, SpanLayout};
+use crate::format::{
+    self, BLOCK_BYTES, COUNTER_MAX, FrameMagic, FramePlace, HEADER_BYTES, OPEN_COUNT_SHIFT, StateBody,
+};
 use crate::planted::{Bug, planted};
 
 /// The last change of the set of present spans of a store, as one span recorded it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Membership {
+pub struct SpanMembership {
     /// The number of the change; 0 in a store of one span, or if no change is known.
     pub number: u64,
     /// Random identity of the change: two spans that do not see each other may use the same number for different
@@ -37,7 +39,7 @@ pub struct StateSlot {
     /// Whether the span was closed cleanly after the last open.
     pub is_clean: bool,
     /// The membership that the span recorded last.
-    pub membership: Membership,
+    pub membership: SpanMembership,
 }
 
 /// What the two state slots say.
@@ -66,7 +68,7 @@ impl FoundState {
 }
 
 /// Reads the state slots.
-pub async fn read_state(device: &SharedDevice, layout: &Layout) -> FoundState {
+pub async fn read_state(device: &SharedDevice, layout: &SpanLayout) -> FoundState {
     let mut found = FoundState::default();
     let both = read(&**device, STATE_OFFSET, 2 * BLOCK_BYTES as usize).await.ok();
     for slot in 0..2 {
@@ -89,16 +91,16 @@ pub async fn read_state(device: &SharedDevice, layout: &Layout) -> FoundState {
     found
 }
 
-fn decode(bytes: &[u8], layout: &Layout, address: u64) -> Option<StateSlot> {
-    let open_count = format::open_unplaced(bytes, Magic::State).ok()?.epoch.get();
-    let place = Place { identity: layout.identity, epoch: open_count, address };
-    let body = format::open(bytes, Magic::State, place).and(format::body::<StateBody>(bytes)).ok()?;
+fn decode(bytes: &[u8], layout: &SpanLayout, address: u64) -> Option<StateSlot> {
+    let open_count = format::open_unplaced(bytes, FrameMagic::State).ok()?.epoch.get();
+    let place = FramePlace { identity: layout.identity, epoch: open_count, address };
+    let body = format::open(bytes, FrameMagic::State, place).and(format::body::<StateBody>(bytes)).ok()?;
     let is_bounded = body.open_count.get() == open_count
         && open_count > 0
         && open_count < COUNTER_MAX >> OPEN_COUNT_SHIFT
         && body.membership.get() < COUNTER_MAX
         && body.membership_before_number.get() <= body.membership.get();
-    let membership = Membership {
+    let membership = SpanMembership {
         number: body.membership.get(),
         id: body.membership_id.get(),
         before: body.membership_before.get(),
@@ -110,7 +112,7 @@ fn decode(bytes: &[u8], layout: &Layout, address: u64) -> Option<StateSlot> {
 }
 
 /// Writes a state slot, without a flush.
-pub async fn write_state(device: &SharedDevice, layout: &Layout, state: &StateSlot) -> Result<(), Error> {
+pub async fn write_state(device: &SharedDevice, layout: &SpanLayout, state: &StateSlot) -> Result<(), Error> {
     let StateSlot { open_count, is_clean, membership } = *state;
     let slot = if planted(Bug::StateInOneSlot) { 0 } else { open_count % 2 };
     let address = STATE_OFFSET + slot * BLOCK_BYTES;
@@ -127,8 +129,8 @@ pub async fn write_state(device: &SharedDevice, layout: &Layout, state: &StateSl
         present: membership.present.into(),
     };
     buffer[HEADER_BYTES..HEADER_BYTES + size_of::<StateBody>()].copy_from_slice(body.as_bytes());
-    let place = Place { identity: layout.identity, epoch: open_count, address };
-    format::seal(&mut buffer, Magic::State, place, BLOCK_BYTES as usize);
+    let place = FramePlace { identity: layout.identity, epoch: open_count, address };
+    format::seal(&mut buffer, FrameMagic::State, place, BLOCK_BYTES as usize);
     write(&**device, address, buffer).await?;
     Ok(())
 }

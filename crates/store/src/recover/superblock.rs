@@ -2,17 +2,17 @@
 
 use nectary_block::{SharedDevice, read, write};
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, StoreErrorKind};
 use crate::format::BLOCK_BYTES;
-use crate::format::layout::Layout;
-use crate::recover::repairs::Repair;
+use crate::format::layout::SpanLayout;
+use crate::recover::repairs::PendingRepair;
 
 /// The addresses of the two copies, in bytes.
 const COPIES: [u64; 2] = [0, BLOCK_BYTES];
 
 /// Reads the superblock from the first intact copy. *Errors*: if no copy is intact: `Io` (or another kind of the device's
 /// errors) if a copy cannot be read, otherwise `Corrupt`, with the reason why the first copy cannot be used.
-pub async fn read_superblock(device: &SharedDevice) -> Result<Layout, Error> {
+pub async fn read_superblock(device: &SharedDevice) -> Result<SpanLayout, Error> {
     let spec = device.spec();
     let [first, second] = read_copies(device).await;
     match (first, second) {
@@ -27,7 +27,7 @@ pub async fn read_superblock(device: &SharedDevice) -> Result<Layout, Error> {
 }
 
 /// Reads both copies: with one read, or with one each if that fails.
-async fn read_copies(device: &SharedDevice) -> [Result<Layout, Error>; 2] {
+async fn read_copies(device: &SharedDevice) -> [Result<SpanLayout, Error>; 2] {
     let size = device.geometry().size_bytes;
     let both = match size >= 2 * BLOCK_BYTES {
         true => read(&**device, 0, 2 * BLOCK_BYTES as usize).await.ok(),
@@ -36,13 +36,13 @@ async fn read_copies(device: &SharedDevice) -> [Result<Layout, Error>; 2] {
     let mut copies = Vec::with_capacity(COPIES.len());
     for address in COPIES {
         copies.push(match &both {
-            Some(bytes) => Layout::decode(&bytes[address as usize..][..BLOCK_BYTES as usize], address),
+            Some(bytes) => SpanLayout::decode(&bytes[address as usize..][..BLOCK_BYTES as usize], address),
             None if address + BLOCK_BYTES > size => {
                 let message = format!("{size} bytes are too few for a store; was the device cut?");
-                Err(Error::new(ErrorKind::Corrupt, message))
+                Err(Error::new(StoreErrorKind::Corrupt, message))
             }
             None => match read(&**device, address, BLOCK_BYTES as usize).await {
-                Ok(bytes) => Layout::decode(&bytes, address),
+                Ok(bytes) => SpanLayout::decode(&bytes, address),
                 Err(error) => Err(error.into()),
             },
         });
@@ -53,7 +53,7 @@ async fn read_copies(device: &SharedDevice) -> [Result<Layout, Error>; 2] {
 
 /// Rewrites the copies of the superblock that are damaged, unreadable or outdated, without a flush. Returns what was
 /// repaired; a copy that cannot be written stays as it is, because the other one is intact.
-pub async fn repair_superblock(device: &SharedDevice, layout: &Layout) -> Vec<Repair> {
+pub async fn repair_superblock(device: &SharedDevice, layout: &SpanLayout) -> Vec<PendingRepair> {
     let mut repairs = Vec::new();
     for (address, copy) in COPIES.into_iter().zip(read_copies(device).await) {
         let wrong = match copy {
@@ -65,7 +65,8 @@ pub async fn repair_superblock(device: &SharedDevice, layout: &Layout) -> Vec<Re
             Ok(_) => "it is written again".to_owned(),
             Err(error) => format!("it cannot be written again: {error}"),
         };
-        repairs.push(Repair::of_damage(format!("the copy of the superblock at offset {address} {wrong}; {what}")));
+        repairs
+            .push(PendingRepair::of_damage(format!("the copy of the superblock at offset {address} {wrong}; {what}")));
     }
     repairs
 }

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::counters::Counters;
-use crate::format::{GRANULE_BYTES, Location};
+use crate::format::{GRANULE_BYTES, RecordLocation};
 use crate::locality::hints::HintId;
-use crate::memory::entry::Entry;
-use crate::rewrite::Rewriting;
+use crate::memory::entry::MemoryEntry;
+use crate::rewrite::ObjectRewriter;
 
 /// The largest limit that may be set on the bytes rewritten from memory, in percent of the admitted bytes.
 pub const REWRITE_PERCENT_MAX: u32 = 100;
@@ -22,7 +22,7 @@ pub(crate) const REWRITE_PERCENT_DEFAULT: u32 = 19;
 /// Objects are kept only if memory has at most this many entries.
 const KEEP_ENTRIES_MAX: usize = 1 << 16;
 
-impl Rewriting {
+impl ObjectRewriter {
     /// Queues objects for rewriting: the requested objects in memory that are in the segment of `epoch`, which is
     /// overwritten next.
     pub fn keep_resident(&self, epoch: u64) {
@@ -32,7 +32,7 @@ impl Rewriting {
         }
         let layout = &self.span.layout;
         let segment = layout.segment_of(epoch);
-        let here = |location: Location| location.granule * GRANULE_BYTES / layout.segment_bytes == segment;
+        let here = |location: RecordLocation| location.granule * GRANULE_BYTES / layout.segment_bytes == segment;
         for (entry, from) in memory.asked_for_at(here) {
             if self.rewrite_from_memory(&entry, from, epoch, None).is_some() {
                 Counters::add(&self.span.counters.kept, 1);
@@ -45,8 +45,8 @@ impl Rewriting {
     /// their share of the admitted bytes, or if the entry cannot be rewritten.
     pub fn rewrite_from_memory(
         &self,
-        entry: &Arc<Entry>,
-        from: Location,
+        entry: &Arc<MemoryEntry>,
+        from: RecordLocation,
         epoch: u64,
         tie: Option<HintId>,
     ) -> Option<u64> {

@@ -21,24 +21,24 @@ pub mod views;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use crate::disk::span::Span;
-use crate::format::Location;
-use crate::intake::Intake;
-use crate::intake::queue::{Refused, Unwritten};
-use crate::locality::hints::{HintId, Hints};
-use crate::memory::entry::{Entry, EntryParts};
+use crate::disk::span::SpanDisk;
+use crate::format::RecordLocation;
+use crate::intake::SpanIntake;
+use crate::intake::queue::{QueueRefusal, UnwrittenEntry};
+use crate::locality::hints::{HintId, PendingHints};
+use crate::memory::entry::{EntryParts, MemoryEntry};
 use crate::planted::{Bug, planted};
-use crate::purge::rules::Verdict;
-use crate::rewrite::views::Views;
-use crate::state::State;
+use crate::purge::rules::PurgeVerdict;
+use crate::rewrite::views::RunningViews;
+use crate::state::SpanState;
 
 /// The parts that rewrite objects of a span.
-pub(crate) struct Rewriting {
-    pub span: Arc<Span>,
-    pub state: Arc<State>,
-    pub intake: Arc<Intake>,
-    pub hints: Hints,
-    pub views: Views,
+pub(crate) struct ObjectRewriter {
+    pub span: Arc<SpanDisk>,
+    pub state: Arc<SpanState>,
+    pub intake: Arc<SpanIntake>,
+    pub hints: PendingHints,
+    pub views: RunningViews,
     /// The largest number of bytes that may be rewritten from memory, in percent of the admitted bytes.
     pub percent: u32,
     /// The largest part of a segment that may be re-inserted, in percent.
@@ -49,7 +49,7 @@ pub(crate) struct Rewriting {
 
 /// Why an object is not rewritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum RewriteRefusal {
     /// The object was purged or replaced; or, in a store with admission rules, the object is already queued for
     /// rewriting.
     Outdated,
@@ -61,30 +61,36 @@ pub(crate) enum Refusal {
     Closed,
 }
 
-impl From<Refused> for Refusal {
-    fn from(refused: Refused) -> Refusal {
+impl From<QueueRefusal> for RewriteRefusal {
+    fn from(refused: QueueRefusal) -> RewriteRefusal {
         match refused {
-            Refused::Full => Refusal::Full,
-            Refused::Closed => Refusal::Closed,
+            QueueRefusal::Full => RewriteRefusal::Full,
+            QueueRefusal::Closed => RewriteRefusal::Closed,
         }
     }
 }
 
-impl Rewriting {
+impl ObjectRewriter {
     /// Queues the entry at `from`, in the segment of `epoch`, for rewriting next to `tie`. Returns the entry's new
     /// sequence. *Errors*: the entry was purged, replaced or overwritten, or cannot be queued.
-    pub fn rewrite(&self, entry: &Arc<Entry>, from: Location, epoch: u64, tie: Option<HintId>) -> Result<u64, Refusal> {
-        let State { index, memory, .. } = &*self.state;
-        let Intake { queue, admission, .. } = &*self.intake;
+    pub fn rewrite(
+        &self,
+        entry: &Arc<MemoryEntry>,
+        from: RecordLocation,
+        epoch: u64,
+        tie: Option<HintId>,
+    ) -> Result<u64, RewriteRefusal> {
+        let SpanState { index, memory, .. } = &*self.state;
+        let SpanIntake { queue, admission, .. } = &*self.intake;
         let mut sequence = 0;
-        queue.push_if_idle::<Refusal>(|| {
+        queue.push_if_idle::<RewriteRefusal>(|| {
             let verdict = self.state.verdict(entry);
             if self.span.is_overtaken(epoch) {
-                return Err(Refusal::Overtaken);
+                return Err(RewriteRefusal::Overtaken);
             }
-            let purged = verdict != Verdict::Live;
+            let purged = verdict != PurgeVerdict::Live;
             let ignored = (planted(Bug::ReinsertionIgnoresPurge) && purged)
-                || (planted(Bug::ReinsertionIgnoresTagPurge) && verdict == Verdict::Tag);
+                || (planted(Bug::ReinsertionIgnoresTagPurge) && verdict == PurgeVerdict::Tag);
             if ignored {
                 // The planted bug: the purged object is written as if it were put now.
                 let parts = EntryParts {
@@ -98,23 +104,23 @@ impl Rewriting {
                     generation: self.state.draw(),
                     tags: entry.tags.clone(),
                 };
-                let entry = Arc::new(Entry::new(parts, self.state.draw()));
+                let entry = Arc::new(MemoryEntry::new(parts, self.state.draw()));
                 let previous = memory.put_unwritten(&entry);
                 sequence = entry.sequence;
-                return Ok(Unwritten::of(entry, previous));
+                return Ok(UnwrittenEntry::of(entry, previous));
             }
             let alone = index.candidates(entry.hash).iter().all(|other| other.granule == from.granule)
                 && index.contains(entry.hash, from);
             let replaced = !alone || memory.has_other_version(entry);
             if purged || (replaced && !planted(Bug::ReinsertionIgnoresReplacement)) {
-                return Err(Refusal::Outdated);
+                return Err(RewriteRefusal::Outdated);
             }
             if !admission.is_open() && !admission.doubt.move_begins(entry.hash) {
-                return Err(Refusal::Outdated);
+                return Err(RewriteRefusal::Outdated);
             }
             let entry = Arc::clone(entry);
             sequence = self.state.draw();
-            Ok(Unwritten { sequence, entry, previous: None, moved_from: Some(from), tie })
+            Ok(UnwrittenEntry { sequence, entry, previous: None, moved_from: Some(from), tie })
         })?;
         Ok(sequence)
     }

@@ -21,25 +21,25 @@
 //! After an object was rewritten, the index points to the new location. The old record stays on disk until its segment
 //! is reclaimed.
 
-use super::Rewriting;
-use super::views::View;
+use super::ObjectRewriter;
+use super::views::RunningView;
 use crate::counters::Counters;
 use crate::locality::hints::HintId;
-use crate::memory::entry::{Entry, EntryKind};
+use crate::memory::entry::{EntryKind, MemoryEntry};
 use crate::names::key::KeyHash;
 
 /// At most this many members of a group are rewritten with it.
 const MEMBERS_MAX: usize = 32;
 
-impl Rewriting {
+impl ObjectRewriter {
     /// Notes that an object was put.
-    pub fn note_put(&self, entry: &Entry) {
+    pub fn note_put(&self, entry: &MemoryEntry) {
         if !self.views.regroups || entry.kind != EntryKind::Whole {
             return;
         }
         let Some(page) = self.hints.seed_of(entry.primary_hash) else {
             let page = HintId::of(entry.primary_hash);
-            self.views.begin(View::put(page, entry.hash, entry.sequence));
+            self.views.begin(RunningView::put(page, entry.hash, entry.sequence));
             return;
         };
         if let Some(view) = self.views.lock().views.get_mut(&page) {
@@ -53,13 +53,13 @@ impl Rewriting {
     }
 
     /// Notes that an object was read from disk, and which members of its group came with it.
-    pub fn note_read(&self, entry: &Entry, members: Vec<KeyHash>) {
+    pub fn note_read(&self, entry: &MemoryEntry, members: Vec<KeyHash>) {
         if !self.views.regroups || entry.kind != EntryKind::Whole {
             return;
         }
         let Some(page) = self.hints.seed_of(entry.primary_hash) else {
             let page = HintId::of(entry.primary_hash);
-            self.views.begin(View::read(page, entry.hash, members));
+            self.views.begin(RunningView::read(page, entry.hash, members));
             return;
         };
         Counters::add(&self.span.counters.misplaced, 1);
@@ -73,7 +73,7 @@ impl Rewriting {
 
     /// Queues a page and the known members of its group for rewriting, once per view, if the page does not already
     /// wait.
-    fn gather(&self, view: &mut View) {
+    fn gather(&self, view: &mut RunningView) {
         if view.was_gathered || self.waits(view) {
             return;
         }
@@ -85,7 +85,7 @@ impl Rewriting {
     }
 
     /// Whether the page of a view waits to be written.
-    fn waits(&self, view: &View) -> bool {
+    fn waits(&self, view: &RunningView) -> bool {
         view.sequence.is_some_and(|sequence| self.intake.queue.waits(sequence))
     }
 

@@ -33,13 +33,13 @@ use futures_util::stream::{self, StreamExt};
 use nectary_block::Buffer;
 
 use crate::counters::Counters;
-use crate::disk::segment::{Care, SegmentReader};
-use crate::format::layout::Layout;
-use crate::format::{GRANULE_BYTES, Location};
-use crate::memory::entry::{Entry, EntryKind};
+use crate::disk::segment::{ScanMode, SegmentReader};
+use crate::format::layout::SpanLayout;
+use crate::format::{GRANULE_BYTES, RecordLocation};
+use crate::memory::entry::{EntryKind, MemoryEntry};
 use crate::names::key::KeyHash;
 use crate::planted::{Bug, planted};
-use crate::rewrite::{Refusal, Rewriting};
+use crate::rewrite::{ObjectRewriter, RewriteRefusal};
 use crate::state::record::{read_closely, whole_in};
 
 /// The largest share of a segment that may be re-inserted, in percent. With more, the ring would mostly rewrite itself.
@@ -56,16 +56,16 @@ const GAP_BYTES_MAX: u64 = 64 << 10;
 const READS_AT_ONCE: usize = 2;
 
 /// The memory that the harvest needs for reading, in bytes.
-pub fn buffer_bytes_max(layout: &Layout) -> u64 {
+pub fn buffer_bytes_max(layout: &SpanLayout) -> u64 {
     (READS_AT_ONCE as u64 + 1) * extent_bytes_max(layout)
 }
 
-fn extent_bytes_max(layout: &Layout) -> u64 {
+fn extent_bytes_max(layout: &SpanLayout) -> u64 {
     EXTENT_BYTES_MAX.min(layout.segment_bytes / 8)
 }
 
 /// Re-inserts requested objects of the segments that are overwritten next, until no segment is due.
-pub async fn harvest(rewriting: Arc<Rewriting>) {
+pub async fn harvest(rewriting: Arc<ObjectRewriter>) {
     while let Some(old) = due(&rewriting) {
         harvest_segment(&rewriting, old).await;
         rewriting.harvested.store(old, Ordering::Release);
@@ -76,7 +76,7 @@ pub async fn harvest(rewriting: Arc<Rewriting>) {
 }
 
 /// The oldest epoch that is due and has not been harvested yet.
-fn due(rewriting: &Rewriting) -> Option<u64> {
+fn due(rewriting: &ObjectRewriter) -> Option<u64> {
     let layout = &rewriting.span.layout;
     let head = rewriting.span.head();
     let ahead = (layout.segment_count / AHEAD_SHARE).clamp(1, AHEAD_MAX);
@@ -85,14 +85,19 @@ fn due(rewriting: &Rewriting) -> Option<u64> {
     (oldest <= newest).then_some(oldest)
 }
 
-async fn harvest_segment(rewriting: &Rewriting, old: u64) {
-    let mut found: Vec<Proved> = Vec::new();
+async fn harvest_segment(rewriting: &ObjectRewriter, old: u64) {
+    let mut found: Vec<RequestedObject> = Vec::new();
     let mut reader = SegmentReader::new(&rewriting.span.device, &rewriting.span.layout, old);
     reader
-        .scan(0, 0, Care::Search, |record| {
+        .scan(0, 0, ScanMode::Search, |record| {
             let proved = record.whole && rewriting.state.referenced.has(record.location);
             if proved && is_current(rewriting, record.hash, record.location) {
-                found.push(Proved { hash: record.hash, from: record.location, bytes: record.bytes, resident: None });
+                found.push(RequestedObject {
+                    hash: record.hash,
+                    from: record.location,
+                    bytes: record.bytes,
+                    resident: None,
+                });
             }
         })
         .await;
@@ -126,24 +131,24 @@ async fn harvest_segment(rewriting: &Rewriting, old: u64) {
 
 /// An object that was requested since it was written.
 #[derive(Debug, Clone)]
-struct Proved {
+struct RequestedObject {
     hash: KeyHash,
-    from: Location,
+    from: RecordLocation,
     /// The length of the object's record, in bytes.
     bytes: u64,
-    resident: Option<Arc<Entry>>,
+    resident: Option<Arc<MemoryEntry>>,
 }
 
 /// Objects that follow each other on disk, and the range to read for the objects that are not in memory.
 #[derive(Debug)]
-struct Extent {
-    objects: Vec<Proved>,
+struct ReinsertExtent {
+    objects: Vec<RequestedObject>,
     /// Bytes from the start of the segments; empty if all are in memory.
     range: Range<u64>,
 }
 
 /// Whether the index still has this location; purges are compared later, with the entry.
-fn is_current(rewriting: &Rewriting, hash: KeyHash, location: Location) -> bool {
+fn is_current(rewriting: &ObjectRewriter, hash: KeyHash, location: RecordLocation) -> bool {
     let ignored = planted(Bug::ReinsertionIgnoresPurge) || planted(Bug::ReinsertionIgnoresTagPurge);
     let purged = ignored && rewriting.state.index.candidates(hash).is_empty();
     rewriting.state.index.contains(hash, location) || planted(Bug::ReinsertionIgnoresReplacement) || purged
@@ -151,7 +156,7 @@ fn is_current(rewriting: &Rewriting, hash: KeyHash, location: Location) -> bool 
 
 /// Chooses the smallest objects, up to `bytes_max` in total, because a miss costs one fetch, whatever the size of the
 /// object. Returns them in the order of the disk.
-fn chosen(mut found: Vec<Proved>, bytes_max: u64) -> Vec<Proved> {
+fn chosen(mut found: Vec<RequestedObject>, bytes_max: u64) -> Vec<RequestedObject> {
     found.sort_unstable_by_key(|object| (object.bytes, object.from.granule));
     let mut bytes = 0;
     found.retain(|object| {
@@ -163,8 +168,8 @@ fn chosen(mut found: Vec<Proved>, bytes_max: u64) -> Vec<Proved> {
 }
 
 /// Combines objects, given in the order of their locations, into extents that are each read at once.
-fn extents(chosen: Vec<Proved>, bytes_max: u64) -> Vec<Extent> {
-    let mut extents: Vec<Extent> = Vec::new();
+fn extents(chosen: Vec<RequestedObject>, bytes_max: u64) -> Vec<ReinsertExtent> {
+    let mut extents: Vec<ReinsertExtent> = Vec::new();
     for object in chosen {
         let start = object.from.granule * GRANULE_BYTES;
         let own = if object.resident.is_some() { start..start } else { start..start + object.bytes };
@@ -178,14 +183,14 @@ fn extents(chosen: Vec<Proved>, bytes_max: u64) -> Vec<Extent> {
                 last.range.end = own.end;
                 last.objects.push(object);
             }
-            _ => extents.push(Extent { objects: vec![object], range: own }),
+            _ => extents.push(ReinsertExtent { objects: vec![object], range: own }),
         }
     }
     extents
 }
 
 /// Reads an extent; also returns the address of the first byte read.
-async fn read_extent(rewriting: &Rewriting, extent: Extent) -> (Extent, u64, Option<Buffer>) {
+async fn read_extent(rewriting: &ObjectRewriter, extent: ReinsertExtent) -> (ReinsertExtent, u64, Option<Buffer>) {
     if extent.range.is_empty() {
         return (extent, 0, None);
     }
@@ -204,7 +209,7 @@ async fn read_extent(rewriting: &Rewriting, extent: Extent) -> (Extent, u64, Opt
     }
 }
 
-async fn read_alone(rewriting: &Rewriting, object: &Proved, epoch: u64) -> Option<Arc<Entry>> {
+async fn read_alone(rewriting: &ObjectRewriter, object: &RequestedObject, epoch: u64) -> Option<Arc<MemoryEntry>> {
     let extent = rewriting.span.extent(object.from).filter(|extent| extent.epoch == epoch)?;
     let buffer = read_closely(&rewriting.span, object.from, extent).await?;
     whole_in(&rewriting.span, &buffer, extent.start, epoch, object.hash, object.from)
@@ -212,28 +217,33 @@ async fn read_alone(rewriting: &Rewriting, object: &Proved, epoch: u64) -> Optio
 
 /// Queues an entry as soon as puts leave room. Returns false if the entry was overwritten first, or the store takes no
 /// more writes.
-async fn reinsert_when_idle(rewriting: &Rewriting, entry: &Arc<Entry>, from: Location, epoch: u64) -> bool {
+async fn reinsert_when_idle(
+    rewriting: &ObjectRewriter,
+    entry: &Arc<MemoryEntry>,
+    from: RecordLocation,
+    epoch: u64,
+) -> bool {
     loop {
         let room = rewriting.intake.queue.room.notified();
         tokio::pin!(room);
         // No notification of room after this is missed.
         room.as_mut().enable();
         match rewriting.reinsert(entry, from, epoch) {
-            Ok(()) | Err(Refusal::Outdated) => return true,
-            Err(Refusal::Overtaken | Refusal::Closed) => return false,
-            Err(Refusal::Full) => room.await,
+            Ok(()) | Err(RewriteRefusal::Outdated) => return true,
+            Err(RewriteRefusal::Overtaken | RewriteRefusal::Closed) => return false,
+            Err(RewriteRefusal::Full) => room.await,
         }
     }
 }
 
-impl Rewriting {
+impl ObjectRewriter {
     /// The largest part of a segment that is re-inserted, in bytes.
     fn reinsert_bytes_max(&self) -> u64 {
         self.span.layout.segment_bytes * u64::from(self.reinsert_percent) / 100
     }
 
     /// Queues the entry at `from` for rewriting, except if it was purged, replaced or overwritten.
-    fn reinsert(&self, entry: &Arc<Entry>, from: Location, epoch: u64) -> Result<(), Refusal> {
+    fn reinsert(&self, entry: &Arc<MemoryEntry>, from: RecordLocation, epoch: u64) -> Result<(), RewriteRefusal> {
         self.rewrite(entry, from, epoch, None)?;
         Counters::add(&self.span.counters.reinserted, 1);
         Counters::add(&self.span.counters.reinserted_bytes, entry.body.len() as u64);
@@ -252,11 +262,11 @@ mod tests {
     const SOFT: PurgeEffect = PurgeEffect::Soft { since_s: 1 };
 
     /// A store with one object on disk, the object, and its location.
-    async fn one_object() -> (Store, Arc<Entry>, Location) {
+    async fn one_object() -> (Store, Arc<MemoryEntry>, RecordLocation) {
         one_object_admitted_by(AdmissionOptions::default()).await
     }
 
-    async fn one_object_admitted_by(admission: AdmissionOptions) -> (Store, Arc<Entry>, Location) {
+    async fn one_object_admitted_by(admission: AdmissionOptions) -> (Store, Arc<MemoryEntry>, RecordLocation) {
         let device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20));
         Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
         // Objects that are not synced stay in the queue.
@@ -280,35 +290,37 @@ mod tests {
         (store, entry, from)
     }
 
+    /// Overwritten, purged or replaced objects are refused.
     #[tokio::test]
-    async fn what_was_overwritten_purged_or_replaced_is_refused() {
+    async fn outdated_object_is_refused() {
         let (store, entry, from) = one_object().await;
         let rewriting = store.rewriting();
         let (span, state) = (&rewriting.span, &rewriting.state);
         let head = span.head();
         assert_eq!(rewriting.reinsert(&entry, from, head), Ok(()));
         span.set_head(head + span.layout.segment_count);
-        assert_eq!(rewriting.reinsert(&entry, from, head), Err(Refusal::Overtaken));
+        assert_eq!(rewriting.reinsert(&entry, from, head), Err(RewriteRefusal::Overtaken));
         span.set_head(head);
-        let elsewhere = Location { granule: from.granule + 64, ..from };
+        let elsewhere = RecordLocation { granule: from.granule + 64, ..from };
         state.index.insert(entry.hash, elsewhere);
-        assert_eq!(rewriting.reinsert(&entry, from, head), Err(Refusal::Outdated));
+        assert_eq!(rewriting.reinsert(&entry, from, head), Err(RewriteRefusal::Outdated));
         state.index.remove(entry.hash, elsewhere);
         let (store, softly_purged, from_there) = one_object().await;
         let soft = record_with(key_record(softly_purged.primary_hash, softly_purged.generation, head), SOFT);
         store.state().purges.add(&soft);
-        assert_eq!(store.rewriting().reinsert(&softly_purged, from_there, head), Err(Refusal::Outdated));
+        assert_eq!(store.rewriting().reinsert(&softly_purged, from_there, head), Err(RewriteRefusal::Outdated));
         state.purges.add(&key_record(entry.primary_hash, entry.generation, head));
-        assert_eq!(rewriting.reinsert(&entry, from, head), Err(Refusal::Outdated));
+        assert_eq!(rewriting.reinsert(&entry, from, head), Err(RewriteRefusal::Outdated));
         rewriting.intake.stop("a test");
-        assert_eq!(rewriting.reinsert(&entry, from, head), Err(Refusal::Closed));
+        assert_eq!(rewriting.reinsert(&entry, from, head), Err(RewriteRefusal::Closed));
     }
 
+    /// A waiting rewrite is not queued again where not everything is admitted.
     #[tokio::test]
-    async fn what_waits_to_be_written_anew_is_not_queued_again_where_not_everything_is_admitted() {
+    async fn waiting_rewrite_is_not_requeued() {
         let rule = crate::AdmitRule::SecondRequest;
         for (admission, again) in [
-            (AdmissionOptions { rule, ..AdmissionOptions::default() }, Err(Refusal::Outdated)),
+            (AdmissionOptions { rule, ..AdmissionOptions::default() }, Err(RewriteRefusal::Outdated)),
             (AdmissionOptions::default(), Ok(())),
         ] {
             let (store, entry, from) = one_object_admitted_by(admission).await;
@@ -323,13 +335,14 @@ mod tests {
         }
     }
 
+    /// A record is taken from an extent as it was written, or not at all.
     #[tokio::test]
-    async fn a_record_is_taken_from_an_extent_as_it_was_written_or_not_at_all() {
+    async fn record_is_read_whole_only() {
         let (store, entry, from) = one_object().await;
         let rewriting = store.rewriting();
         let start = from.granule * GRANULE_BYTES;
-        let proved = Proved { hash: entry.hash, from, bytes: 3200, resident: None };
-        let extent = Extent { objects: vec![proved], range: start..start + 3200 };
+        let proved = RequestedObject { hash: entry.hash, from, bytes: 3200, resident: None };
+        let extent = ReinsertExtent { objects: vec![proved], range: start..start + 3200 };
         let (_, at, buffer) = read_extent(rewriting, extent).await;
         let mut buffer = buffer.expect("the device reads");
         let epoch = rewriting.span.head();
@@ -344,12 +357,17 @@ mod tests {
         assert!(whole_in(&rewriting.span, &buffer, at, epoch, entry.hash, from).is_none(), "not what was written");
     }
 
-    fn place(granule: u64, bytes: u64) -> Proved {
-        Proved { hash: KeyHash(granule.into()), from: Location::new(granule, bytes), bytes, resident: None }
+    fn place(granule: u64, bytes: u64) -> RequestedObject {
+        RequestedObject {
+            hash: KeyHash(granule.into()),
+            from: RecordLocation::new(granule, bytes),
+            bytes,
+            resident: None,
+        }
     }
 
     #[test]
-    fn the_smallest_are_chosen_up_to_the_share_and_read_in_order() {
+    fn smallest_objects_fill_the_share() {
         let found = vec![place(1, 4096), place(100, 1000), place(200, 8192), place(300, 1024)];
         let granules = |bytes_max| -> Vec<u64> {
             chosen(found.clone(), bytes_max).into_iter().map(|object| object.from.granule).collect()
@@ -361,11 +379,11 @@ mod tests {
     }
 
     #[test]
-    fn near_objects_are_read_at_once_and_far_ones_apart() {
+    fn near_objects_share_one_read() {
         let gap_granules = GAP_BYTES_MAX / GRANULE_BYTES;
         let near = 16 + gap_granules;
         let objects = vec![place(0, 1024), place(near, 1024), place(near + gap_granules + 17, 64), place(1 << 20, 64)];
-        let shape = |objects: Vec<Proved>, bytes_max| -> Vec<(usize, Range<u64>)> {
+        let shape = |objects: Vec<RequestedObject>, bytes_max| -> Vec<(usize, Range<u64>)> {
             extents(objects, bytes_max).into_iter().map(|extent| (extent.objects.len(), extent.range)).collect()
         };
         let end = near * GRANULE_BYTES + 1024;

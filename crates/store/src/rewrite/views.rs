@@ -8,14 +8,14 @@ use std::hash::BuildHasherDefault;
 use std::sync::{Mutex, MutexGuard};
 
 use crate::locality::hints::HintId;
-use crate::names::key::{Hashed, KeyHash};
+use crate::names::key::{KeyHash, KeyHasher};
 
 /// The limit on the number of views is the memory budget divided by this. *Units*: bytes.
 const BYTES_PER_VIEW: u64 = 128 << 10;
 /// The smallest and the largest value of this limit. If there are more views than the limit, the oldest are removed.
 const VIEWS: (u64, u64) = (64, 1024);
 /// A view of a page that was put or read from disk recently.
-pub struct View {
+pub struct RunningView {
     pub page: HintId,
     pub hash: KeyHash,
     /// The objects that were read with the page's group, or put for the page since.
@@ -30,42 +30,42 @@ pub struct View {
     number: u64,
 }
 
-impl View {
-    pub fn put(page: HintId, hash: KeyHash, sequence: u64) -> View {
+impl RunningView {
+    pub fn put(page: HintId, hash: KeyHash, sequence: u64) -> RunningView {
         let members = Vec::new();
-        View { page, hash, members, sequence: Some(sequence), was_put: true, was_gathered: false, number: 0 }
+        RunningView { page, hash, members, sequence: Some(sequence), was_put: true, was_gathered: false, number: 0 }
     }
 
-    pub fn read(page: HintId, hash: KeyHash, members: Vec<KeyHash>) -> View {
-        View { page, hash, members, sequence: None, was_put: false, was_gathered: false, number: 0 }
+    pub fn read(page: HintId, hash: KeyHash, members: Vec<KeyHash>) -> RunningView {
+        RunningView { page, hash, members, sequence: None, was_put: false, was_gathered: false, number: 0 }
     }
 }
 
 /// The running views, by page.
 #[derive(Default)]
-pub struct Known {
-    pub views: HashMap<HintId, View, BuildHasherDefault<Hashed>>,
+pub struct ViewTable {
+    pub views: HashMap<HintId, RunningView, BuildHasherDefault<KeyHasher>>,
     /// The order in which views began; a view that began again is in it twice.
     order: VecDeque<(HintId, u64)>,
     begun: u64,
 }
 
 /// The running views, and the limit on their number.
-pub struct Views {
-    known: Mutex<Known>,
+pub struct RunningViews {
+    known: Mutex<ViewTable>,
     count_max: usize,
     /// Whether regrouping is on.
     pub regroups: bool,
 }
 
-impl Views {
+impl RunningViews {
     /// Makes a list without views.
-    pub fn new(memory_bytes: u64, regroups: bool) -> Views {
+    pub fn new(memory_bytes: u64, regroups: bool) -> RunningViews {
         let count_max = (memory_bytes / BYTES_PER_VIEW).clamp(VIEWS.0, VIEWS.1) as usize;
-        Views { known: Mutex::default(), count_max, regroups }
+        RunningViews { known: Mutex::default(), count_max, regroups }
     }
 
-    pub fn begin(&self, mut view: View) {
+    pub fn begin(&self, mut view: RunningView) {
         let mut known = self.lock();
         known.begun += 1;
         view.number = known.begun;
@@ -80,7 +80,7 @@ impl Views {
         }
     }
 
-    pub fn lock(&self) -> MutexGuard<'_, Known> {
+    pub fn lock(&self) -> MutexGuard<'_, ViewTable> {
         self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

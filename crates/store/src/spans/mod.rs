@@ -38,29 +38,29 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use nectary_block::{ErrorKind as DeviceError, SharedDevice};
+use nectary_block::{DeviceErrorKind as DeviceError, SharedDevice};
 use nectary_host::fleet::AppliedMark;
 use tokio::sync::OwnedMutexGuard;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::api::check::CheckReport;
-use crate::api::purging::Turn;
-use crate::api::stat::{SpanStat, Stat};
+use crate::api::purging::PurgeTurn;
+use crate::api::stat::{SpanStat, StoreStat};
 use crate::api::store::Store;
-use crate::counters::Sequence;
+use crate::counters::PutSequence;
 use crate::error::Error;
-use crate::format::layout::{Member, SPANS_MAX};
-use crate::get::object::Object;
+use crate::format::layout::{SPANS_MAX, SpanMember};
+use crate::get::object::StoredObject;
 use crate::names::key::KeyRef;
 use crate::planted::{Bug, planted};
 use crate::purge::log::PurgeOrder;
 use crate::purge::records::PurgeEffect;
 use crate::put::fill::FillRole;
 use crate::random::random_u64;
-use crate::recover::{Membership, Repair};
+use crate::recover::{PendingRepair, SpanMembership};
 use crate::write::trouble::FAILURES_MAX;
 
-use placement::Placement;
+use placement::SpanPlacement;
 
 /// A device of a store, or the reason why the device could not be opened.
 pub struct SpanDevice {
@@ -73,7 +73,7 @@ pub struct SpanDevice {
 }
 
 /// One span of an open store.
-struct Span {
+struct OpenSpan {
     spec: String,
     /// The store on this span; `None` if it could not be opened.
     store: Option<Store>,
@@ -81,12 +81,12 @@ struct Span {
     lost: Mutex<Option<String>>,
 }
 
-struct Inner {
+struct SpanSetInner {
     /// The spans, in the order of their numbers.
-    spans: Vec<Span>,
+    spans: Vec<OpenSpan>,
     /// The store on one of the spans that could be opened.
     any: Store,
-    placement: Placement,
+    placement: SpanPlacement,
     /// The present spans, one bit per span.
     present: AtomicU64,
     /// Whether the store was closed. After that, a span that takes no more writes does not count as lost.
@@ -103,13 +103,13 @@ struct Inner {
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-/// use nectary_store::{KeyRef, OpenOptions, SpanDevice, Spans};
+/// use nectary_store::{KeyRef, OpenOptions, SpanDevice, SpanSet};
 /// let span = |name: &str| SpanDevice {
 ///     spec: name.to_owned(),
 ///     device: Ok(std::sync::Arc::new(nectary_block::MemoryDevice::new(64 << 20))),
 ///     size_bytes: 0,
 /// };
-/// let store = Spans::open(vec![span("one"), span("two")], OpenOptions::default()).await.unwrap();
+/// let store = SpanSet::open(vec![span("one"), span("two")], OpenOptions::default()).await.unwrap();
 /// let key = KeyRef::new(b"http://example.com/", b"");
 /// store.put(key, "metadata".into(), "body".into()).await.unwrap();
 /// assert_eq!(store.get(key).await.unwrap().whole().unwrap(), "body");
@@ -119,11 +119,11 @@ struct Inner {
 /// # });
 /// ```
 #[derive(Clone)]
-pub struct Spans {
-    inner: Arc<Inner>,
+pub struct SpanSet {
+    inner: Arc<SpanSetInner>,
 }
 
-impl Spans {
+impl SpanSet {
     /// The only span of a store of one span; `None` if the store has several.
     #[inline]
     fn sole(&self) -> Option<&Store> {
@@ -153,7 +153,12 @@ impl Spans {
     }
 
     /// Whether an object of a key has none but these tags. It may have more than the last response that confirmed it named.
-    pub fn has_only_tags<'a>(&self, primary: &[u8], object: &Object, tags: impl IntoIterator<Item = &'a [u8]>) -> bool {
+    pub fn has_only_tags<'a>(
+        &self,
+        primary: &[u8],
+        object: &StoredObject,
+        tags: impl IntoIterator<Item = &'a [u8]>,
+    ) -> bool {
         let own = object.entry.tags.hashes();
         let Some((store, _)) = self.place(primary).filter(|_| !own.is_empty()) else { return own.is_empty() };
         let named = store.puts().span.tags(tags);
@@ -171,7 +176,7 @@ impl Spans {
 
     /// Finds an object in memory, like [`Store::get_resident`].
     #[inline]
-    pub fn get_resident(&self, key: KeyRef<'_>) -> Option<Object> {
+    pub fn get_resident(&self, key: KeyRef<'_>) -> Option<StoredObject> {
         if let Some(only) = self.sole() {
             return only.get_resident(key);
         }
@@ -181,7 +186,7 @@ impl Spans {
 
     /// Finds an object in memory or on disk, like [`Store::get`]. The first caller that meets a failed span records its
     /// loss on the other spans.
-    pub async fn get(&self, key: KeyRef<'_>) -> Option<Object> {
+    pub async fn get(&self, key: KeyRef<'_>) -> Option<StoredObject> {
         if let Some(only) = self.sole() {
             return only.get(key).await;
         }
@@ -193,7 +198,7 @@ impl Spans {
     /// Finds an object in memory or on disk, and distinguishes a failed device from a miss, like [`Store::try_get`].
     ///
     /// *Errors*: those of the device; `Stopped` if no span is present.
-    pub async fn try_get(&self, key: KeyRef<'_>) -> Result<Option<Object>, Error> {
+    pub async fn try_get(&self, key: KeyRef<'_>) -> Result<Option<StoredObject>, Error> {
         if let Some(only) = self.sole() {
             return only.try_get(key).await;
         }
@@ -206,7 +211,7 @@ impl Spans {
     /// Joins the running fill of a key, or begins one, like [`Store::begin_fill`].
     ///
     /// *Errors*: `Stopped` if no span is present.
-    pub fn begin_fill(&self, key: KeyRef<'_>, stale: Option<&Object>) -> Result<FillRole, Error> {
+    pub fn begin_fill(&self, key: KeyRef<'_>, stale: Option<&StoredObject>) -> Result<FillRole, Error> {
         if let Some(only) = self.sole() {
             return Ok(only.begin_fill(key, stale));
         }
@@ -220,7 +225,7 @@ impl Spans {
     }
 
     /// Puts a whole object, like [`Store::put`]. The returned sequence belongs to the span of the object.
-    pub async fn put(&self, key: KeyRef<'_>, metadata: Bytes, body: Bytes) -> Result<Sequence, Error> {
+    pub async fn put(&self, key: KeyRef<'_>, metadata: Bytes, body: Bytes) -> Result<PutSequence, Error> {
         self.put_tagged(key, &[], metadata, body).await
     }
 
@@ -231,7 +236,7 @@ impl Spans {
         tags: &[&[u8]],
         metadata: Bytes,
         body: Bytes,
-    ) -> Result<Sequence, Error> {
+    ) -> Result<PutSequence, Error> {
         if self.sole().is_none() {
             self.notice_losses().await;
         }
@@ -326,15 +331,15 @@ impl Spans {
 
     /// Says what the store has applied of its fleet's purges. Call it when all of them have returned without an error.
     /// *Durability*: the mark is durable with the next purge, or with
-    /// [`flush_applied_mark`](Spans::flush_applied_mark).
+    /// [`flush_applied_mark`](SpanSet::flush_applied_mark).
     pub fn set_applied_mark(&self, mark: AppliedMark) {
         self.present().for_each(|(_, store)| store.set_applied_mark(mark));
     }
 
-    /// Makes the mark durable. *Cost*: that of a purge. *Errors*: those of [`purge_all`](Spans::purge_all).
+    /// Makes the mark durable. *Cost*: that of a purge. *Errors*: those of [`purge_all`](SpanSet::purge_all).
     pub async fn flush_applied_mark(&self) -> Result<(), Error> {
         if let Some(only) = self.sole() {
-            return only.flush_applied_mark_in(Turn::default()).await;
+            return only.flush_applied_mark_in(PurgeTurn::default()).await;
         }
         self.purge(move |store: Store, turn| async move { store.flush_applied_mark_in(turn).await }).await
     }
@@ -343,7 +348,7 @@ impl Spans {
     /// caller is not polled. If the caller gives up, the task ends.
     async fn purge<F, R>(&self, purge: F) -> Result<(), Error>
     where
-        F: Fn(Store, Turn) -> R + Send + Sync + 'static,
+        F: Fn(Store, PurgeTurn) -> R + Send + Sync + 'static,
         R: Future<Output = Result<(), Error>> + Send + 'static,
     {
         let spans = self.clone();
@@ -354,7 +359,7 @@ impl Spans {
     /// Purges on every present span. If a span fails, all others record its loss before this returns.
     async fn purge_here<F, R>(&self, purge: F) -> Result<(), Error>
     where
-        F: Fn(Store, Turn) -> R + Send + Sync + 'static,
+        F: Fn(Store, PurgeTurn) -> R + Send + Sync + 'static,
         R: Future<Output = Result<(), Error>> + Send + 'static,
     {
         // A purge whose write fails on a span is repeated, until it succeeds or the span counts as lost.
@@ -366,7 +371,7 @@ impl Spans {
                 return Err(all_lost());
             }
             let (order, guard) = self.purge_turn().await;
-            let turn = || Turn { order, guard: Some(Arc::clone(&guard)) };
+            let turn = || PurgeTurn { order, guard: Some(Arc::clone(&guard)) };
             let purges = join_all(self.present().map(|(_, store)| purge(store.clone(), turn())));
             drop(guard);
             let results = purges.await;
@@ -450,13 +455,13 @@ impl Spans {
 
     /// What the open found on the spans, like [`Store::repairs`]; with several spans, each entry begins with the name of
     /// its device.
-    pub fn repairs(&self) -> Vec<Repair> {
+    pub fn repairs(&self) -> Vec<PendingRepair> {
         let mut repairs = Vec::new();
         for span in &self.inner.spans {
             let found = span.store.as_ref().map(Store::repairs).unwrap_or_default();
             repairs.extend(found.iter().map(|repair| match self.sole() {
                 Some(_) => repair.clone(),
-                None => Repair { what: format!("{}: {}", span.spec, repair.what), is_damage: repair.is_damage },
+                None => PendingRepair { what: format!("{}: {}", span.spec, repair.what), is_damage: repair.is_damage },
             }));
         }
         repairs
@@ -464,7 +469,7 @@ impl Spans {
 
     /// The state of the store. For several spans, these are sums over the present spans, and `spans` has the state of
     /// each span.
-    pub fn stat(&self) -> Stat {
+    pub fn stat(&self) -> StoreStat {
         let inner = &*self.inner;
         let first = self.present().map(|(_, store)| store).next();
         let first = first.unwrap_or(&inner.any).stat();
@@ -478,7 +483,7 @@ impl Spans {
             lost: (present >> number & 1 == 0).then(|| lock(&span.lost).clone().unwrap_or_default()),
             stat: span.store.as_ref().map(Store::stat),
         });
-        Stat::sum(first, spans.collect())
+        StoreStat::sum(first, spans.collect())
     }
 
     /// If a present span has failed, records its loss on all other spans.
@@ -524,7 +529,7 @@ impl Spans {
             }
             let (number, (before_number, before)) = *last;
             let (number, id) = (number + 1, random_u64());
-            let next = Membership { number, id, before, before_number, since: 0, present: wanted };
+            let next = SpanMembership { number, id, before, before_number, since: 0, present: wanted };
             let told = join_all(there.iter().map(|(_, store)| store.set_membership(next))).await;
             last.0 = number;
             let is_lost = there.iter().any(|(_, store)| store.stopped().is_some());
@@ -541,27 +546,27 @@ impl Spans {
     }
 }
 
-impl From<Store> for Spans {
-    fn from(store: Store) -> Spans {
+impl From<Store> for SpanSet {
+    fn from(store: Store) -> SpanSet {
         let stat = store.stat();
-        let span = Span { spec: stat.device, store: Some(store.clone()), lost: Mutex::default() };
-        let inner = Inner {
+        let span = OpenSpan { spec: stat.device, store: Some(store.clone()), lost: Mutex::default() };
+        let inner = SpanSetInner {
             spans: vec![span],
             any: store,
-            placement: Placement::new(&Member { weights: [1; SPANS_MAX as usize], ..Member::SOLE }),
+            placement: SpanPlacement::new(&SpanMember { weights: [1; SPANS_MAX as usize], ..SpanMember::SOLE }),
             present: AtomicU64::new(1),
             is_closed: AtomicBool::new(false),
             membership: tokio::sync::Mutex::default(),
             purge_turn: Arc::default(),
             notes: Mutex::default(),
         };
-        Spans { inner: Arc::new(inner) }
+        SpanSet { inner: Arc::new(inner) }
     }
 }
 
 /// Whether an object is valid. An object on a span that stands in for an absent one is valid only if it was put after
 /// the last return of any span.
-fn is_current(store: &Store, stands_in: bool, object: &Object) -> bool {
+fn is_current(store: &Store, stands_in: bool, object: &StoredObject) -> bool {
     !stands_in || object.generation() > store.since() || planted(Bug::StandInTrusted)
 }
 

@@ -10,22 +10,22 @@ use std::sync::{Arc, Mutex};
 use nectary_block::SharedDevice;
 
 use super::membership::{self, believed, last_in_force};
-use super::placement::Placement;
-use super::{Inner, Span, SpanDevice, Spans};
+use super::placement::SpanPlacement;
+use super::{OpenSpan, SpanDevice, SpanSet, SpanSetInner};
 use crate::api::options::{CreateOptions, OpenOptions};
 use crate::api::store::Store;
-use crate::disk::overlay::Overlay;
-use crate::error::{Error, ErrorKind};
+use crate::disk::overlay::OverlayDevice;
+use crate::error::{Error, StoreErrorKind};
 use crate::format::PurgeRecord;
-use crate::format::layout::{Layout, Member, SPAN_BYTES_MIN, SPANS_MAX};
+use crate::format::layout::{SPAN_BYTES_MIN, SPANS_MAX, SpanLayout, SpanMember};
 use crate::planted::{Bug, planted};
 use crate::purge::log::{self as purge_log, PurgeLog, PurgeOrder};
 use crate::purge::records::all_record;
 use crate::random::random_u64s;
-use crate::recover::{self as recovery, Membership, SpanPurges};
+use crate::recover::{self as recovery, SpanMembership, SpanPurges};
 
 /// The contents of a device.
-enum Found {
+enum DeviceContents {
     /// The device has a span of a store.
     Span(Box<FoundSpan>),
     /// The device is blank.
@@ -37,25 +37,27 @@ enum Found {
 /// A span as it was found on its device.
 struct FoundSpan {
     device: SharedDevice,
-    layout: Layout,
-    membership: Membership,
+    layout: SpanLayout,
+    membership: SpanMembership,
     /// The contents of the span's purge log; `None` if the log cannot be read.
-    purges: Option<purge_log::Recovered>,
+    purges: Option<purge_log::RecoveredPurgeLog>,
 }
 
-impl Found {
+impl DeviceContents {
     /// The position of the span in the order of its store's purges.
     fn order(&self) -> PurgeOrder {
         match self {
-            Found::Span(span) => span.purges.as_ref().map(purge_log::Recovered::order).unwrap_or_default(),
-            Found::Blank(_) | Found::Lost(_) => PurgeOrder::default(),
+            DeviceContents::Span(span) => {
+                span.purges.as_ref().map(purge_log::RecoveredPurgeLog::order).unwrap_or_default()
+            }
+            DeviceContents::Blank(_) | DeviceContents::Lost(_) => PurgeOrder::default(),
         }
     }
 }
 
 /// A span that is to be opened.
-struct Part {
-    found: Found,
+struct OpeningSpan {
+    found: DeviceContents,
     spec: String,
     number: u32,
     size_bytes: u64,
@@ -64,34 +66,38 @@ struct Part {
     missed: Vec<PurgeRecord>,
 }
 
-impl Spans {
+impl SpanSet {
     /// Opens the store whose spans are on `devices`, in any order; creates it if all of them are blank.
     ///
     /// A device that cannot be opened, or whose superblock is damaged, counts as an absent span, if another span is
     /// present. A blank device replaces a missing span. *Errors*: `Invalid` if the devices are not the spans of one
     /// store, or if `devices` does not name all spans of the store; otherwise those of [`Store::open`]. *Durability*:
     /// when this returns, the membership is flushed on every span, unless the store is opened only for reading.
-    pub async fn open(devices: Vec<SpanDevice>, options: OpenOptions) -> Result<Spans, Error> {
-        Spans::open_with(devices, options, false).await
+    pub async fn open(devices: Vec<SpanDevice>, options: OpenOptions) -> Result<SpanSet, Error> {
+        SpanSet::open_with(devices, options, false).await
     }
 
-    /// Opens like [`open`](Spans::open). But if a missing span may have served without the others, the store begins
+    /// Opens like [`open`](SpanSet::open). But if a missing span may have served without the others, the store begins
     /// empty: the objects on the other spans are forgotten, and a missing span that returns belongs to another store.
-    pub async fn open_or_forget(devices: Vec<SpanDevice>, options: OpenOptions) -> Result<Spans, Error> {
-        Spans::open_with(devices, options, true).await
+    pub async fn open_or_forget(devices: Vec<SpanDevice>, options: OpenOptions) -> Result<SpanSet, Error> {
+        SpanSet::open_with(devices, options, true).await
     }
 
-    async fn open_with(mut devices: Vec<SpanDevice>, options: OpenOptions, begins_again: bool) -> Result<Spans, Error> {
+    async fn open_with(
+        mut devices: Vec<SpanDevice>,
+        options: OpenOptions,
+        begins_again: bool,
+    ) -> Result<SpanSet, Error> {
         if options.is_read_only && !(planted(Bug::ReaderMakesStore) && devices.len() == 1) {
             for named in &mut devices {
                 let failed = Error::invalid("the device was given twice");
-                named.device = std::mem::replace(&mut named.device, Err(failed)).map(Overlay::over);
+                named.device = std::mem::replace(&mut named.device, Err(failed)).map(OverlayDevice::over);
             }
         }
         let is_read_only = options.is_read_only;
         if let [_] = &devices[..] {
             let only = devices.into_iter().next().ok_or_else(|| Error::invalid("no device is named"))?;
-            return Spans::open_sole(only, options).await;
+            return SpanSet::open_sole(only, options).await;
         }
         let count = devices.len() as u32;
         if !(1..=SPANS_MAX).contains(&count) {
@@ -109,7 +115,7 @@ impl Spans {
 
         let mut memberships = vec![None; count as usize];
         for (found, &number) in found.iter().zip(&numbers) {
-            if let Found::Span(span) = found {
+            if let DeviceContents::Span(span) = found {
                 memberships[number as usize] = Some(span.membership);
             }
         }
@@ -118,23 +124,25 @@ impl Spans {
             // Either no span has recorded any change: the store was created and never used. Or all spans are present
             // and contradict each other after several crashes: all of them begin empty, so it does not matter which of
             // them missed something.
-            None if begins_again || memberships.iter().flatten().all(|own| own.number == 0) => Membership::default(),
-            None if memberships.iter().all(Option::is_some) => Membership::default(),
+            None if begins_again || memberships.iter().flatten().all(|own| own.number == 0) => {
+                SpanMembership::default()
+            }
+            None if memberships.iter().all(Option::is_some) => SpanMembership::default(),
             None => return Err(unknown(&specs, &found, &numbers)),
         };
         let is_new = known.number == 0;
-        let common = if is_new { Member { set: new_set(options.seed), ..common } } else { common };
+        let common = if is_new { SpanMember { set: new_set(options.seed), ..common } } else { common };
         let options = OpenOptions { memory_bytes: options.memory_bytes / u64::from(count), ..options };
         options.check().map_err(|error| {
             Error::new(error.kind, format!("{} (the memory of {count} spans is divided between them)", error.message))
         })?;
-        let mut spans: Vec<Option<Span>> = (0..count).map(|_| None).collect();
+        let mut spans: Vec<Option<OpenSpan>> = (0..count).map(|_| None).collect();
         let mut notes = Vec::new();
-        let mut parts: Vec<Part> = (found.into_iter().zip(specs).zip(numbers).zip(sizes))
+        let mut parts: Vec<OpeningSpan> = (found.into_iter().zip(specs).zip(numbers).zip(sizes))
             .map(|(((found, spec), number), size_bytes)| {
                 let is_older_trusted = planted(Bug::OlderCopyTrusted) && known.present >> number & 1 == 1;
                 let is_believed = believed(number as usize, &memberships, &known) || is_older_trusted && !is_new;
-                Part { found, spec, number, size_bytes, is_believed, missed: Vec::new() }
+                OpeningSpan { found, spec, number, size_bytes, is_believed, missed: Vec::new() }
             })
             .collect();
         let order = match is_read_only && planted(Bug::ReaderIgnoresOrder) {
@@ -143,17 +151,17 @@ impl Spans {
         };
         // Spans that missed purges are opened first: they get these purges before another span forgets them.
         parts.sort_by_key(|part| part.found.order().number);
-        for Part { found, spec, number, size_bytes, is_believed, missed } in parts {
-            let member = Member { number, ..common };
+        for OpeningSpan { found, spec, number, size_bytes, is_believed, missed } in parts {
+            let member = SpanMember { number, ..common };
             let (weight, all) = (common.weights[number as usize], common.weights[..count as usize].iter());
             let share = options.admission.share(weight.into(), all.map(|weight| u64::from(*weight)).sum());
             let options = OpenOptions { admission: share, ..options.clone() };
             let opened = match found {
-                Found::Span(span) if is_believed || planted(Bug::ReturningSpanTrusted) && !is_new => {
+                DeviceContents::Span(span) if is_believed || planted(Bug::ReturningSpanTrusted) && !is_new => {
                     let FoundSpan { device, layout, purges, .. } = *span;
                     Store::open_span(device, layout, options.clone(), SpanPurges { found: purges, order, missed }).await
                 }
-                Found::Span(span) => {
+                DeviceContents::Span(span) => {
                     let FoundSpan { device, layout, membership, .. } = *span;
                     if membership.number > 0 {
                         notes.push(format!(
@@ -162,33 +170,33 @@ impl Spans {
                     }
                     begin_again(device, layout.span_bytes, Some(layout.segment_bytes), member, &options, order).await
                 }
-                Found::Blank(device) => {
+                DeviceContents::Blank(device) => {
                     if !is_new {
                         notes.push(format!("{spec}: it was blank and takes the place of span {number}"));
                     }
                     begin_again(device, size_bytes, None, member, &options, order).await
                 }
-                Found::Lost(reason) => Err(Error::new(ErrorKind::Io, reason)),
+                DeviceContents::Lost(reason) => Err(Error::new(StoreErrorKind::Io, reason)),
             };
             let (store, lost) = match opened {
                 Ok(store) => (Some(store), None),
                 // Too little memory or too small a size is an error of the caller, not of the device.
-                Err(error) if error.kind == ErrorKind::Invalid => return Err(error),
+                Err(error) if error.kind == StoreErrorKind::Invalid => return Err(error),
                 Err(error) => (None, Some(error.message)),
             };
             if let Some(reason) = &lost {
                 notes.push(format!("span {number} is lost: {reason}"));
             }
-            spans[number as usize] = Some(Span { spec, store, lost: Mutex::new(lost) });
+            spans[number as usize] = Some(OpenSpan { spec, store, lost: Mutex::new(lost) });
         }
-        let spans: Vec<Span> = spans.into_iter().flatten().collect();
+        let spans: Vec<OpenSpan> = spans.into_iter().flatten().collect();
         let present = spans.iter().enumerate().filter(|(_, span)| span.store.is_some());
         let present = present.fold(0, |mask, (number, _)| mask | 1 << number);
         let any = spans.iter().find_map(|span| span.store.clone()).ok_or_else(|| {
-            Error::new(ErrorKind::Io, format!("no span of the store can be used: {}", notes.join("; ")))
+            Error::new(StoreErrorKind::Io, format!("no span of the store can be used: {}", notes.join("; ")))
         })?;
-        let inner = Inner {
-            placement: Placement::new(&common),
+        let inner = SpanSetInner {
+            placement: SpanPlacement::new(&common),
             spans,
             any,
             present: AtomicU64::new(0),
@@ -197,7 +205,7 @@ impl Spans {
             purge_turn: Arc::new(tokio::sync::Mutex::new(order.number)),
             notes: Mutex::new(notes),
         };
-        let store = Spans { inner: Arc::new(inner) };
+        let store = SpanSet { inner: Arc::new(inner) };
         if is_read_only {
             // No change of the membership is recorded, because nothing is written.
             store.inner.present.store(present, Ordering::Release);
@@ -223,59 +231,62 @@ impl Spans {
             let device = device?;
             if !options.force && Store::probe(&device).await? {
                 let message = format!("{spec}: there is a store already; open it, or force its replacement");
-                return Err(Error::new(ErrorKind::Busy, message));
+                return Err(Error::new(StoreErrorKind::Busy, message));
             }
             *weight = weight_of(size_bytes, &device);
             opened.push((device, size_bytes));
         }
         let count = opened.len() as u32;
-        let common =
-            if count == 1 { Member::SOLE } else { Member { set: new_set(options.seed), number: 0, count, weights } };
+        let common = if count == 1 {
+            SpanMember::SOLE
+        } else {
+            SpanMember { set: new_set(options.seed), number: 0, count, weights }
+        };
         for ((device, size_bytes), number) in opened.into_iter().zip(0..) {
             let create = CreateOptions { size_bytes, seed: seed_of(options.seed, number), ..options.clone() };
-            Store::create_span(device, &create, Member { number, ..common }).await?;
+            Store::create_span(device, &create, SpanMember { number, ..common }).await?;
         }
         Ok(())
     }
 
     /// Opens a store of one span, as a [`Store`].
-    async fn open_sole(only: SpanDevice, options: OpenOptions) -> Result<Spans, Error> {
+    async fn open_sole(only: SpanDevice, options: OpenOptions) -> Result<SpanSet, Error> {
         let device = only.device?;
         if !Store::probe(&device).await? {
             let create = CreateOptions { size_bytes: only.size_bytes, seed: options.seed, ..CreateOptions::default() };
             Store::create(device.clone(), &create).await?;
         }
-        Ok(Spans::from(Store::open(device, options).await?))
+        Ok(SpanSet::from(Store::open(device, options).await?))
     }
 }
 
 /// Looks at the contents of a device.
-async fn look(device: Result<SharedDevice, Error>) -> Result<Found, Error> {
+async fn look(device: Result<SharedDevice, Error>) -> Result<DeviceContents, Error> {
     let device = match device {
         Ok(device) => device,
-        Err(error) => return Ok(Found::Lost(error.message)),
+        Err(error) => return Ok(DeviceContents::Lost(error.message)),
     };
     match Store::probe(&device).await {
-        Ok(false) => return Ok(Found::Blank(device)),
+        Ok(false) => return Ok(DeviceContents::Blank(device)),
         Ok(true) => {}
-        Err(error) => return Ok(Found::Lost(error.message)),
+        Err(error) => return Ok(DeviceContents::Lost(error.message)),
     }
     let layout = match recovery::read_superblock(&device).await {
         Ok(layout) => layout,
-        Err(error) => return Ok(Found::Lost(error.message)),
+        Err(error) => return Ok(DeviceContents::Lost(error.message)),
     };
     let membership = recovery::read_state(&device, &layout).await.newest.membership;
     // If the purges cannot be read, opening the span reports the reason.
     let purges = PurgeLog::recover(&device, &layout).await.ok();
-    Ok(Found::Span(Box::new(FoundSpan { device, layout, membership, purges })))
+    Ok(DeviceContents::Span(Box::new(FoundSpan { device, layout, membership, purges })))
 }
 
 /// Returns the data that all spans have in common: the data of the present spans, or new data for a new store.
-fn common(specs: &[String], found: &[Found], sizes: &[u64], seed: Option<u64>) -> Result<Member, Error> {
+fn common(specs: &[String], found: &[DeviceContents], sizes: &[u64], seed: Option<u64>) -> Result<SpanMember, Error> {
     let count = specs.len() as u32;
-    let mut common: Option<Member> = None;
+    let mut common: Option<SpanMember> = None;
     for (spec, found) in specs.iter().zip(found) {
-        let Found::Span(span) = found else { continue };
+        let DeviceContents::Span(span) = found else { continue };
         let member = span.layout.member;
         if member.count != count {
             return Err(Error::invalid(format!(
@@ -285,7 +296,7 @@ fn common(specs: &[String], found: &[Found], sizes: &[u64], seed: Option<u64>) -
             )));
         }
         let first = *common.get_or_insert(member);
-        if (Member { number: first.number, ..member }) != first {
+        if (SpanMember { number: first.number, ..member }) != first {
             return Err(Error::invalid(format!("{spec}: this is a span of another store than those named before it")));
         }
     }
@@ -295,14 +306,14 @@ fn common(specs: &[String], found: &[Found], sizes: &[u64], seed: Option<u64>) -
     let mut weights = [0; SPANS_MAX as usize];
     for (((spec, found), size), weight) in specs.iter().zip(found).zip(sizes).zip(&mut weights) {
         *weight = match found {
-            Found::Lost(reason) => {
-                return Err(Error::new(ErrorKind::Io, format!("{spec}: no store can be made: {reason}")));
+            DeviceContents::Lost(reason) => {
+                return Err(Error::new(StoreErrorKind::Io, format!("{spec}: no store can be made: {reason}")));
             }
-            Found::Blank(device) => weight_of(*size, device),
-            Found::Span(span) => weight_of(*size, &span.device),
+            DeviceContents::Blank(device) => weight_of(*size, device),
+            DeviceContents::Span(span) => weight_of(*size, &span.device),
         };
     }
-    Ok(Member { set: new_set(seed), number: 0, count, weights })
+    Ok(SpanMember { set: new_set(seed), number: 0, count, weights })
 }
 
 /// The weight of a span for the placement of keys, which follows from its size. A `size_bytes` of 0 means the whole
@@ -323,14 +334,14 @@ fn seed_of(seed: Option<u64>, number: u32) -> Option<u64> {
 }
 
 /// The error for a store that is not opened because spans are missing.
-fn unknown(specs: &[String], found: &[Found], numbers: &[u32]) -> Error {
+fn unknown(specs: &[String], found: &[DeviceContents], numbers: &[u32]) -> Error {
     let missing = specs.iter().zip(found).zip(numbers).filter_map(|((spec, found), number)| match found {
-        Found::Span(..) => None,
-        Found::Blank(_) => Some(format!("{spec} is blank (span {number}?)")),
-        Found::Lost(reason) => Some(format!("span {number}? is lost ({reason})")),
+        DeviceContents::Span(..) => None,
+        DeviceContents::Blank(_) => Some(format!("{spec} is blank (span {number}?)")),
+        DeviceContents::Lost(reason) => Some(format!("span {number}? is lost ({reason})")),
     });
     Error::new(
-        ErrorKind::Absent,
+        StoreErrorKind::Absent,
         format!(
             "the store was last used with spans that are not here: {}. They may have served without the others since, so \
              that what these hold may have been purged; bring them back, or forget what is stored",
@@ -343,7 +354,7 @@ fn unknown(specs: &[String], found: &[Found], numbers: &[u32]) -> Error {
 ///
 /// If a span lacks a purge that all spans once had, as another span recorded, the span is an older copy and is not
 /// trusted. A span that lacks other purges gets them: the store may have ended before all spans had them.
-fn compare_purges(parts: &mut [Part]) -> PurgeOrder {
+fn compare_purges(parts: &mut [OpeningSpan]) -> PurgeOrder {
     let believed = || parts.iter().filter(|part| part.is_believed);
     let order = believed().fold(PurgeOrder::default(), |order, part| order.max(part.found.order()));
     if planted(Bug::OlderCopyTrusted) {
@@ -358,12 +369,12 @@ fn compare_purges(parts: &mut [Part]) -> PurgeOrder {
 }
 
 /// Returns the purges that other spans have and this span lacks; a purge of everything if they cannot be determined.
-fn missed<'a>(found: &Found, others: impl Iterator<Item = &'a Part>) -> Vec<PurgeRecord> {
-    let Found::Span(span) = found else { return Vec::new() };
+fn missed<'a>(found: &DeviceContents, others: impl Iterator<Item = &'a OpeningSpan>) -> Vec<PurgeRecord> {
+    let DeviceContents::Span(span) = found else { return Vec::new() };
     let number = found.order().number;
     let mut missed = Vec::new();
     for other in others.filter(|other| other.found.order().number > number) {
-        let Found::Span(other) = &other.found else { continue };
+        let DeviceContents::Span(other) = &other.found else { continue };
         let has_same_hashes = other.layout.hash_seed == span.layout.hash_seed;
         match other.purges.as_ref().and_then(|purges| purges.since(number)).filter(|_| has_same_hashes) {
             Some(records) => missed.extend(records.copied()),
@@ -374,10 +385,10 @@ fn missed<'a>(found: &Found, others: impl Iterator<Item = &'a Part>) -> Vec<Purg
 }
 
 /// Returns the number of each device: the number of its span, or a free number if the device has no span.
-fn number(specs: &[String], found: &[Found], count: u32) -> Result<Vec<u32>, Error> {
+fn number(specs: &[String], found: &[DeviceContents], count: u32) -> Result<Vec<u32>, Error> {
     let mut taken = vec![false; count as usize];
     for (spec, found) in specs.iter().zip(found) {
-        if let Found::Span(span) = found
+        if let DeviceContents::Span(span) = found
             && std::mem::replace(&mut taken[span.layout.member.number as usize], true)
         {
             return Err(Error::invalid(format!(
@@ -388,9 +399,9 @@ fn number(specs: &[String], found: &[Found], count: u32) -> Result<Vec<u32>, Err
         }
     }
     let mut free = (0..count).filter(|number| !taken[*number as usize]);
-    let number = |found: &Found| match found {
-        Found::Span(span) => span.layout.member.number,
-        Found::Blank(_) | Found::Lost(_) => free.next().unwrap_or(0),
+    let number = |found: &DeviceContents| match found {
+        DeviceContents::Span(span) => span.layout.member.number,
+        DeviceContents::Blank(_) | DeviceContents::Lost(_) => free.next().unwrap_or(0),
     };
     Ok(found.iter().map(number).collect())
 }
@@ -400,7 +411,7 @@ async fn begin_again(
     device: SharedDevice,
     size_bytes: u64,
     segment_bytes: Option<u64>,
-    member: Member,
+    member: SpanMember,
     options: &OpenOptions,
     order: PurgeOrder,
 ) -> Result<Store, Error> {

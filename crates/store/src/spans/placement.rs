@@ -7,20 +7,20 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::format::layout::Member;
+use crate::format::layout::SpanMember;
 
 /// The order of spans for each key.
-pub(super) struct Placement {
+pub(super) struct SpanPlacement {
     seed: u64,
     /// The weight of each span, in the order of the spans' numbers.
     weights: Vec<f64>,
 }
 
-impl Placement {
+impl SpanPlacement {
     /// Makes the placement of a store from the common data of its spans.
-    pub(super) fn new(common: &Member) -> Placement {
+    pub(super) fn new(common: &SpanMember) -> SpanPlacement {
         let weights = common.weights[..common.count as usize].iter().map(|weight| f64::from(*weight)).collect();
-        Placement { seed: (common.set >> 64) as u64 ^ common.set as u64, weights }
+        SpanPlacement { seed: (common.set >> 64) as u64 ^ common.set as u64, weights }
     }
 
     /// The span of a key among the spans in `present`, and whether it stands in for an absent span; `None` if no span
@@ -57,13 +57,13 @@ fn score(hash: u64, number: u64, weight: f64) -> f64 {
 mod tests {
     use super::*;
 
-    fn placement(set: u128, sizes: &[u32]) -> Placement {
-        let mut weights = Member::SOLE.weights;
+    fn placement(set: u128, sizes: &[u32]) -> SpanPlacement {
+        let mut weights = SpanMember::SOLE.weights;
         weights[..sizes.len()].copy_from_slice(sizes);
-        Placement::new(&Member { set, number: 0, count: sizes.len() as u32, weights })
+        SpanPlacement::new(&SpanMember { set, number: 0, count: sizes.len() as u32, weights })
     }
 
-    fn counts(placement: &Placement, present: u64) -> Vec<u32> {
+    fn counts(placement: &SpanPlacement, present: u64) -> Vec<u32> {
         let mut counts = vec![0; placement.weights.len()];
         for key in 0..30_000_u32 {
             counts[placement.place(&key.to_le_bytes(), present).expect("one is there").0] += 1;
@@ -79,8 +79,9 @@ mod tests {
         }
     }
 
+    /// A loss moves the keys of the lost span alone.
     #[test]
-    fn a_loss_moves_the_keys_of_the_lost_span_alone() {
+    fn span_loss_moves_its_keys() {
         let placement = placement(1 << 70, &[1, 1, 1]);
         for key in 0..3000_u32 {
             let whole = placement.place(&key.to_le_bytes(), 0b111).expect("all are there");

@@ -7,7 +7,7 @@ use nectary_block::MemoryDevice;
 
 use super::*;
 use crate::api::options::OpenOptions;
-use crate::error::ErrorKind;
+use crate::error::StoreErrorKind;
 
 fn device() -> SharedDevice {
     Arc::new(MemoryDevice::new(4 << 20))
@@ -22,26 +22,31 @@ fn named(spec: &str, device: &SharedDevice) -> SpanDevice {
 }
 
 fn away(spec: &str) -> SpanDevice {
-    SpanDevice { spec: spec.to_owned(), device: Err(Error::new(ErrorKind::Absent, "no such device")), size_bytes: 0 }
+    SpanDevice {
+        spec: spec.to_owned(),
+        device: Err(Error::new(StoreErrorKind::Absent, "no such device")),
+        size_bytes: 0,
+    }
 }
 
-async fn put(store: &Spans, name: &str) {
+async fn put(store: &SpanSet, name: &str) {
     store.put(KeyRef::new(name.as_bytes(), b""), "m".into(), name.to_owned().into()).await.unwrap();
 }
 
-async fn is_found(store: &Spans, name: &str) -> bool {
+async fn is_found(store: &SpanSet, name: &str) -> bool {
     store.get(KeyRef::new(name.as_bytes(), b"")).await.is_some_and(|object| object.whole().unwrap() == name)
 }
 
 /// The error of an open that must fail.
 async fn refusal(devices: Vec<SpanDevice>) -> String {
-    Spans::open(devices, options()).await.err().expect("refused").message
+    SpanSet::open(devices, options()).await.err().expect("refused").message
 }
 
 #[tokio::test]
-async fn spans_are_found_in_any_order_and_hold_what_they_held() {
+async fn spans_open_in_any_order() {
     let devices = [device(), device(), device()];
-    let store = Spans::open(vec![named("a", &devices[0]), named("b", &devices[1]), named("c", &devices[2])], options());
+    let store =
+        SpanSet::open(vec![named("a", &devices[0]), named("b", &devices[1]), named("c", &devices[2])], options());
     let store = store.await.unwrap();
     for number in 0..60 {
         put(&store, &format!("key {number}")).await;
@@ -51,7 +56,8 @@ async fn spans_are_found_in_any_order_and_hold_what_they_held() {
     assert!(stat.spans.iter().all(|span| span.stat.as_ref().unwrap().counts.puts > 8), "{stat:?}");
     store.close().await.unwrap();
     assert!(is_found(&store, "key 7").await, "gets go on after a close");
-    let store = Spans::open(vec![named("c", &devices[2]), named("a", &devices[0]), named("b", &devices[1])], options());
+    let store =
+        SpanSet::open(vec![named("c", &devices[2]), named("a", &devices[0]), named("b", &devices[1])], options());
     let store = store.await.unwrap();
     for number in 0..60 {
         assert!(is_found(&store, &format!("key {number}")).await);
@@ -60,9 +66,9 @@ async fn spans_are_found_in_any_order_and_hold_what_they_held() {
 }
 
 #[tokio::test]
-async fn one_span_is_a_store_as_ever() {
+async fn one_span_is_plain_store() {
     let one = device();
-    let store = Spans::open(vec![named("a", &one)], options()).await.unwrap();
+    let store = SpanSet::open(vec![named("a", &one)], options()).await.unwrap();
     put(&store, "key").await;
     store.close().await.unwrap();
     assert!(store.stat().spans.is_empty());
@@ -71,10 +77,10 @@ async fn one_span_is_a_store_as_ever() {
 }
 
 #[tokio::test]
-async fn what_does_not_belong_together_is_refused() {
+async fn foreign_spans_are_refused() {
     let devices = [device(), device(), device(), device(), device()];
-    drop(Spans::open(vec![named("a", &devices[0]), named("b", &devices[1])], options()).await.unwrap());
-    drop(Spans::open(vec![named("c", &devices[2]), named("d", &devices[3])], options()).await.unwrap());
+    drop(SpanSet::open(vec![named("a", &devices[0]), named("b", &devices[1])], options()).await.unwrap());
+    drop(SpanSet::open(vec![named("c", &devices[2]), named("d", &devices[3])], options()).await.unwrap());
     let alone = Store::open(devices[0].clone(), options()).await.err().expect("refused").message;
     assert!(alone.contains("this is span 0 of a store of 2"), "{alone}");
     let others = refusal(vec![named("a", &devices[0]), named("d", &devices[3])]).await;
@@ -87,14 +93,14 @@ async fn what_does_not_belong_together_is_refused() {
     assert!(none.contains("a: no store can be made: no such device"), "{none}");
     let small = OpenOptions { memory_bytes: 12 << 20, ..options() };
     let small =
-        Spans::open(vec![named("a", &devices[0]), named("b", &devices[1])], small).await.err().expect("refused");
+        SpanSet::open(vec![named("a", &devices[0]), named("b", &devices[1])], small).await.err().expect("refused");
     assert!(small.message.contains("the memory of 2 spans is divided"), "{}", small.message);
 }
 
 #[tokio::test]
-async fn a_span_that_is_missing_may_have_served_alone() {
+async fn missing_span_may_serve_alone() {
     let devices = [device(), device()];
-    let store = Spans::open(vec![named("a", &devices[0]), named("b", &devices[1])], options()).await.unwrap();
+    let store = SpanSet::open(vec![named("a", &devices[0]), named("b", &devices[1])], options()).await.unwrap();
     for number in 0..20 {
         put(&store, &format!("key {number}")).await;
     }
@@ -104,7 +110,7 @@ async fn a_span_that_is_missing_may_have_served_alone() {
         missing.contains("span 1? is lost (no such device)") && missing.contains("forget what is stored"),
         "{missing}"
     );
-    let store = Spans::open_or_forget(vec![named("a", &devices[0]), away("b")], options()).await.unwrap();
+    let store = SpanSet::open_or_forget(vec![named("a", &devices[0]), away("b")], options()).await.unwrap();
     for number in 0..20 {
         assert!(!is_found(&store, &format!("key {number}")).await);
     }
@@ -114,7 +120,7 @@ async fn a_span_that_is_missing_may_have_served_alone() {
     let back = refusal(vec![named("a", &devices[0]), named("b", &devices[1])]).await;
     assert!(back.contains("b: this is a span of another store"), "{back}");
     let blank = device();
-    let store = Spans::open(vec![named("a", &devices[0]), named("blank", &blank)], options()).await.unwrap();
+    let store = SpanSet::open(vec![named("a", &devices[0]), named("blank", &blank)], options()).await.unwrap();
     assert!(store.stat().spans.iter().all(|span| span.lost.is_none()));
     assert!(store.take_notes().iter().any(|note| note.contains("takes the place of span 1")));
 }

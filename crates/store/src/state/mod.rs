@@ -25,39 +25,39 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use nectary_host::fleet::AppliedMark;
 
-use crate::disk::span::Span;
+use crate::disk::span::SpanDisk;
 use crate::error::Error;
-use crate::format::Location;
-use crate::index::held_names::Names;
+use crate::format::RecordLocation;
+use crate::index::held_names::SpanNames;
 use crate::index::referenced::ReferencedBits;
-use crate::index::{Index, Presence};
-use crate::memory::entry::Entry;
+use crate::index::{ObjectIndex, ShardPresence};
+use crate::memory::entry::MemoryEntry;
 use crate::memory::tier::MemoryTier;
 use crate::names::key::KeyHash;
 use crate::planted::{Bug, planted};
 use crate::purge::log::PurgeOrder;
 use crate::purge::purge_table::PurgeTable;
-use crate::purge::rules::Verdict;
+use crate::purge::rules::PurgeVerdict;
 
 /// The state of an open span's objects.
-pub(crate) struct State {
-    pub span: Arc<Span>,
-    pub index: Index,
+pub(crate) struct SpanState {
+    pub span: Arc<SpanDisk>,
+    pub index: ObjectIndex,
     /// The shards of the index that are loaded.
-    pub presence: Presence,
+    pub presence: ShardPresence,
     pub memory: MemoryTier,
     pub purges: PurgeTable,
     /// The names that the ring of segments may hold.
-    pub names: Arc<Names>,
+    pub names: Arc<SpanNames>,
     /// Bits that tell which records were requested since they were written.
     pub referenced: ReferencedBits,
     /// The progress of puts, flushes and purges.
-    pub progress: Progress,
+    pub progress: SpanProgress,
     stopped: OnceLock<String>,
 }
 
 /// The progress of puts, flushes and purges.
-pub(crate) struct Progress {
+pub(crate) struct SpanProgress {
     /// The last generation or sequence that was drawn.
     clock: AtomicU64,
     /// All sequences up to this one are written.
@@ -72,10 +72,10 @@ pub(crate) struct Progress {
     mark: Mutex<AppliedMark>,
 }
 
-impl Progress {
+impl SpanProgress {
     /// The progress of a span after recovery.
-    pub fn new(clock: u64, recovered_sequence: u64, since: u64, order: PurgeOrder) -> Progress {
-        Progress {
+    pub fn new(clock: u64, recovered_sequence: u64, since: u64, order: PurgeOrder) -> SpanProgress {
+        SpanProgress {
             clock: AtomicU64::new(clock),
             written: AtomicU64::new(recovered_sequence),
             flushed: AtomicU64::new(recovered_sequence),
@@ -97,21 +97,21 @@ impl Progress {
 }
 
 /// The tables of a state.
-pub(crate) struct Tables {
-    pub index: Index,
-    pub presence: Presence,
+pub(crate) struct StateTables {
+    pub index: ObjectIndex,
+    pub presence: ShardPresence,
     pub memory: MemoryTier,
     pub purges: PurgeTable,
-    pub names: Arc<Names>,
+    pub names: Arc<SpanNames>,
     pub referenced: ReferencedBits,
 }
 
-impl State {
+impl SpanState {
     /// Makes the state of a span that accepts writes.
-    pub fn new(span: &Arc<Span>, tables: Tables, progress: Progress) -> State {
-        let Tables { index, presence, memory, purges, names, referenced } = tables;
+    pub fn new(span: &Arc<SpanDisk>, tables: StateTables, progress: SpanProgress) -> SpanState {
+        let StateTables { index, presence, memory, purges, names, referenced } = tables;
         let span = Arc::clone(span);
-        State { span, index, presence, memory, purges, names, referenced, progress, stopped: OnceLock::new() }
+        SpanState { span, index, presence, memory, purges, names, referenced, progress, stopped: OnceLock::new() }
     }
 
     /// Draws the next generation or sequence.
@@ -121,36 +121,36 @@ impl State {
 
     /// The effect of purges on an entry. If the entry was softly purged, it is marked as stale, so that it stays stale
     /// when the purge is forgotten.
-    pub fn verdict(&self, entry: &Entry) -> Verdict {
+    pub fn verdict(&self, entry: &MemoryEntry) -> PurgeVerdict {
         let primary = entry.key.as_ref().primary;
         let verdict = self.purges.verdict(entry.primary_hash, entry.generation, primary, entry.tags.hashes());
         match (verdict, entry.stale_since_s()) {
-            (Verdict::Stale(since_s), _) => {
+            (PurgeVerdict::Stale(since_s), _) => {
                 entry.set_stale_since(since_s);
                 verdict
             }
-            (Verdict::Live, Some(since_s)) => Verdict::Stale(since_s),
+            (PurgeVerdict::Live, Some(since_s)) => PurgeVerdict::Stale(since_s),
             _ => verdict,
         }
     }
 
     /// Whether an entry has been purged, and not only softly.
-    pub fn is_purged(&self, entry: &Entry) -> bool {
+    pub fn is_purged(&self, entry: &MemoryEntry) -> bool {
         self.verdict(entry).is_gone()
     }
 
     /// Whether the index has this location, in the segment of `epoch`, and no newer location for the same hash.
     ///
     /// A newer location may belong to the same key, or to another key with an equal hash in the index.
-    pub fn is_newest(&self, hash: KeyHash, location: Location, epoch: u64) -> bool {
+    pub fn is_newest(&self, hash: KeyHash, location: RecordLocation, epoch: u64) -> bool {
         let head = self.span.head();
-        let age = |location: Location| (self.span.epoch_at(location, head), location.granule);
+        let age = |location: RecordLocation| (self.span.epoch_at(location, head), location.granule);
         age(location).0 == epoch && self.index.leads_last_to(hash, location, age)
     }
 
     /// Removes a purged version from the index, except if the index has older versions under its hash. In that case the
     /// purged version must hide these, because the purge may be by tag, or not durable yet.
-    pub fn forget_purged(&self, hash: KeyHash, location: Location) {
+    pub fn forget_purged(&self, hash: KeyHash, location: RecordLocation) {
         if self.index.leads_only_to(hash, location) {
             self.index.remove(hash, location);
         }
@@ -158,9 +158,9 @@ impl State {
 
     /// Removes a location and all older locations of its hash from the index, the newest last. Does nothing if the
     /// index has a newer location, or does not have this one any more: the caller may have found it long ago.
-    pub fn forget_from(&self, hash: KeyHash, location: Location) {
+    pub fn forget_from(&self, hash: KeyHash, location: RecordLocation) {
         let head = self.span.head();
-        let age = |location: Location| (self.span.epoch_at(location, head), location.granule);
+        let age = |location: RecordLocation| (self.span.epoch_at(location, head), location.granule);
         if !self.index.leads_last_to(hash, location, age) {
             return;
         }
@@ -208,8 +208,9 @@ mod tests {
 
     use crate::{CreateOptions, KeyRef, OpenOptions, Store};
 
+    /// A partial read of a replaced object removes nothing newer from the index.
     #[tokio::test]
-    async fn who_reads_a_replaced_object_in_part_takes_nothing_newer_out_of_the_index() {
+    async fn partial_read_keeps_newer_index() {
         let device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20));
         Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
         let store =

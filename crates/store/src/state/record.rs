@@ -10,13 +10,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use nectary_block::Buffer;
 
-use crate::disk::span::{Extent, Span};
+use crate::disk::span::{ReadExtent, SpanDisk};
 use crate::error::Error;
-use crate::format::{Location, Place, RECORD_HEADER_BYTES, Record, RecordKind};
-use crate::memory::entry::{Entry, EntryKind, EntryParts};
+use crate::format::{DecodedRecord, FramePlace, RECORD_HEADER_BYTES, RecordKind, RecordLocation};
+use crate::memory::entry::{EntryKind, EntryParts, MemoryEntry};
 use crate::names::key::{KeyHash, KeyRef};
-use crate::names::tag::Tags;
-use crate::state::State;
+use crate::names::tag::EntryTags;
+use crate::state::SpanState;
 
 /// A record is copied if it takes less than this share of its read buffer, in percent. Then the buffer can be reused
 /// for the next read, and the entry keeps only the bytes of the record in memory.
@@ -25,9 +25,9 @@ const BUFFER_USE_PERCENT_MIN: usize = 85;
 const COPIED_BYTES_MAX: usize = 32 << 10;
 
 /// The result of reading a location on disk.
-pub(crate) enum Found {
+pub(crate) enum RecordLookup {
     /// The requested record.
-    Entry(Arc<Entry>),
+    Entry(Arc<MemoryEntry>),
     /// An intact record of another key.
     Other,
     /// The segment of the location was overwritten in the meantime.
@@ -39,15 +39,20 @@ pub(crate) enum Found {
 }
 
 /// Reads the bytes at a location and decides whether they are the record of `hash`, and of `key` if it is given.
-pub(crate) async fn read_record(state: &State, hash: KeyHash, key: Option<KeyRef<'_>>, location: Location) -> Found {
-    let Some(extent) = state.span.extent(location) else { return Found::Damaged };
+pub(crate) async fn read_record(
+    state: &SpanState,
+    hash: KeyHash,
+    key: Option<KeyRef<'_>>,
+    location: RecordLocation,
+) -> RecordLookup {
+    let Some(extent) = state.span.extent(location) else { return RecordLookup::Damaged };
     read_extent(state, hash, key, location, extent).await
 }
 
 /// Reads the location of a fragment, and decides whether it is the record of `hash`. The length of a fragment's record
 /// is bounded more closely than the class in its location says.
-pub(crate) async fn read_fragment(state: &State, hash: KeyHash, location: Location) -> Found {
-    let Some(mut extent) = state.span.extent(location) else { return Found::Damaged };
+pub(crate) async fn read_fragment(state: &SpanState, hash: KeyHash, location: RecordLocation) -> RecordLookup {
+    let Some(mut extent) = state.span.extent(location) else { return RecordLookup::Damaged };
     let record_bytes_max = RECORD_HEADER_BYTES as u64 + state.span.layout.fragment_bytes;
     let end = state.span.address_of(location) + record_bytes_max;
     extent.end = extent.end.min(end.next_multiple_of(u64::from(state.span.device.geometry().block_bytes)));
@@ -55,21 +60,21 @@ pub(crate) async fn read_fragment(state: &State, hash: KeyHash, location: Locati
 }
 
 async fn read_extent(
-    state: &State,
+    state: &SpanState,
     hash: KeyHash,
     key: Option<KeyRef<'_>>,
-    location: Location,
-    extent: Extent,
-) -> Found {
+    location: RecordLocation,
+    extent: ReadExtent,
+) -> RecordLookup {
     match read_at(&state.span, location, extent).await {
         Ok(buffer) => decode(state, hash, key, location, extent, buffer).0,
-        Err(error) => Found::Failed(error),
+        Err(error) => RecordLookup::Failed(error),
     }
 }
 
 /// Reads the extent of a location. If that fails, reads no more than the record, because an extent may also have blocks
 /// of the next record: the index knows lengths only roughly.
-async fn read_at(span: &Span, location: Location, extent: Extent) -> Result<Buffer, Error> {
+async fn read_at(span: &SpanDisk, location: RecordLocation, extent: ReadExtent) -> Result<Buffer, Error> {
     match span.read_extent(extent).await {
         Ok(buffer) => Ok(buffer),
         Err(error) => read_closely(span, location, extent).await.ok_or(error),
@@ -77,13 +82,13 @@ async fn read_at(span: &Span, location: Location, extent: Extent) -> Result<Buff
 }
 
 /// Reads the blocks that a record occupies, and no others; `None` if they cannot be read, or have no record.
-pub(crate) async fn read_closely(span: &Span, location: Location, extent: Extent) -> Option<Buffer> {
+pub(crate) async fn read_closely(span: &SpanDisk, location: RecordLocation, extent: ReadExtent) -> Option<Buffer> {
     let (address, block) = (span.address_of(location), u64::from(span.device.geometry().block_bytes));
-    let until = |bytes: u64| Extent { end: (address + bytes).next_multiple_of(block).min(extent.end), ..extent };
+    let until = |bytes: u64| ReadExtent { end: (address + bytes).next_multiple_of(block).min(extent.end), ..extent };
     let least = until(location.bytes_min());
     let begin = span.read_extent(least).await.ok()?;
-    let place = Place { identity: span.layout.identity, epoch: extent.epoch, address };
-    let record = Record::decode(begin.get((address - extent.start) as usize..)?, place).ok()?;
+    let place = FramePlace { identity: span.layout.identity, epoch: extent.epoch, address };
+    let record = DecodedRecord::decode(begin.get((address - extent.start) as usize..)?, place).ok()?;
     let whole = until(record.bytes() as u64);
     if whole.end <= least.end {
         return Some(begin);
@@ -94,27 +99,27 @@ pub(crate) async fn read_closely(span: &Span, location: Location, extent: Extent
 /// Decides whether the read bytes are the record of `hash`. Also returns the buffer if the entry has its own copy of
 /// the bytes.
 pub(crate) fn decode(
-    state: &State,
+    state: &SpanState,
     hash: KeyHash,
     key: Option<KeyRef<'_>>,
-    location: Location,
-    extent: Extent,
+    location: RecordLocation,
+    extent: ReadExtent,
     buffer: Buffer,
-) -> (Found, Option<Buffer>) {
+) -> (RecordLookup, Option<Buffer>) {
     let span = &state.span;
-    let Extent { start, epoch, .. } = extent;
+    let ReadExtent { start, epoch, .. } = extent;
     let address = span.address_of(location);
     let reclaimed = || span.epoch_at(location, span.head()) != epoch || !state.index.contains(hash, location);
-    let bad = || if reclaimed() { Found::Reclaimed } else { Found::Damaged };
+    let bad = || if reclaimed() { RecordLookup::Reclaimed } else { RecordLookup::Damaged };
     let bytes = &buffer[(address - start) as usize..];
-    let place = Place { identity: span.layout.identity, epoch, address };
-    let Ok(record) = Record::decode(bytes, place) else { return (bad(), None) };
+    let place = FramePlace { identity: span.layout.identity, epoch, address };
+    let Ok(record) = DecodedRecord::decode(bytes, place) else { return (bad(), None) };
     if record.fields.key_hash.get() != hash.0 {
-        return (Found::Other, None);
+        return (RecordLookup::Other, None);
     }
     let found_key = KeyRef::new(record.primary(bytes), record.variant(bytes));
     if key.is_some_and(|key| key != found_key) {
-        return (Found::Other, None);
+        return (RecordLookup::Other, None);
     }
     if !record.body_is_whole(bytes) {
         return (bad(), None);
@@ -151,21 +156,21 @@ pub(crate) fn decode(
         generation: fields.generation.get(),
         tags,
     };
-    let mut entry = Entry::new(parts, fields.sequence.get());
+    let mut entry = MemoryEntry::new(parts, fields.sequence.get());
     entry.cluster = fields.cluster.get();
     entry.set_location(location);
-    (Found::Entry(Arc::new(entry)), buffer)
+    (RecordLookup::Entry(Arc::new(entry)), buffer)
 }
 
 /// Makes the entry of an unrequested whole object, from a copy of the read bytes; `None` if the object is damaged, or
 /// if it is purged and `purged_too` is not set.
 pub(crate) fn unasked(
-    state: &State,
+    state: &SpanState,
     bytes: &[u8],
-    record: &Record,
-    location: Location,
+    record: &DecodedRecord,
+    location: RecordLocation,
     purged_too: bool,
-) -> Option<Entry> {
+) -> Option<MemoryEntry> {
     let fields = &record.fields;
     let hash = KeyHash(fields.key_hash.get());
     let key = KeyRef::new(record.primary(bytes), record.variant(bytes));
@@ -187,17 +192,17 @@ pub(crate) fn unasked(
 /// Makes the entry of the whole object with this hash at `from`; `None` if `buffer`, which was read at address `start`,
 /// does not have this object intact. Purges are not checked.
 pub(crate) fn whole_in(
-    span: &Span,
+    span: &SpanDisk,
     buffer: &[u8],
     start: u64,
     epoch: u64,
     hash: KeyHash,
-    from: Location,
-) -> Option<Arc<Entry>> {
+    from: RecordLocation,
+) -> Option<Arc<MemoryEntry>> {
     let address = span.address_of(from);
     let bytes = buffer.get(address.checked_sub(start)? as usize..)?;
-    let place = Place { identity: span.layout.identity, epoch, address };
-    let record = Record::decode(bytes, place).ok()?;
+    let place = FramePlace { identity: span.layout.identity, epoch, address };
+    let record = DecodedRecord::decode(bytes, place).ok()?;
     if record.kind != RecordKind::Whole || record.fields.key_hash.get() != hash.0 || !record.body_is_whole(bytes) {
         return None;
     }
@@ -209,12 +214,12 @@ pub(crate) fn whole_in(
 /// Makes the entry of a whole object with copied bytes, so that it does not keep the read buffer in memory.
 fn copied(
     bytes: &[u8],
-    record: &Record,
+    record: &DecodedRecord,
     primary_hash: crate::names::key::PrimaryHash,
-    location: Location,
+    location: RecordLocation,
     generation: u64,
-    tags: Tags,
-) -> Entry {
+    tags: EntryTags,
+) -> MemoryEntry {
     let copy = |range: Range<usize>| Bytes::copy_from_slice(&bytes[range]);
     let fields = &record.fields;
     let parts = EntryParts {
@@ -228,14 +233,14 @@ fn copied(
         generation,
         tags,
     };
-    let mut entry = Entry::new(parts, fields.sequence.get());
+    let mut entry = MemoryEntry::new(parts, fields.sequence.get());
     entry.cluster = fields.cluster.get();
     entry.set_location(location);
     entry
 }
 
 /// The tags of a record.
-fn tags_of(span: &Span, record: &Record, bytes: &[u8]) -> Tags {
+fn tags_of(span: &SpanDisk, record: &DecodedRecord, bytes: &[u8]) -> EntryTags {
     // A decoded record never has more tags than allowed.
-    Tags::new(record.tags(bytes).collect(), &span.tag_ledger).unwrap_or_default()
+    EntryTags::new(record.tags(bytes).collect(), &span.tag_ledger).unwrap_or_default()
 }

@@ -8,21 +8,21 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use futures_util::poll;
-use nectary_block::{Context, WriteFlags};
+use nectary_block::{IoContext, WriteFlags};
 
-use super::{Writer, Written};
+use super::{SpanWriter, WrittenAppend};
 use crate::counters::Counters;
 use crate::error::Error;
 use crate::format::{APPEND_HEADER_BYTES, BLOCK_BYTES, LogPosition, TABLE_ENTRY_BYTES};
-use crate::intake::queue::Unwritten;
+use crate::intake::queue::UnwrittenEntry;
 use crate::planted::{Bug, planted};
 use crate::write::pack::{self, PackedAppend};
-use crate::write::trouble::Unflushed;
+use crate::write::trouble::UnflushedAppend;
 
 /// The largest number of appends in flight.
 const IN_FLIGHT_MAX: usize = 2;
 
-impl Writer {
+impl SpanWriter {
     /// Whether another append may begin.
     pub(super) fn may_append(&self) -> bool {
         self.in_flight.len() < IN_FLIGHT_MAX
@@ -83,15 +83,15 @@ impl Writer {
 
     /// Packs `items` into an append and starts writing it. Without items, the append records that `sequence` was
     /// written.
-    pub(super) async fn start(&mut self, items: Vec<Unwritten>, sequence: u64) {
+    pub(super) async fn start(&mut self, items: Vec<UnwrittenEntry>, sequence: u64) {
         let layout = &self.span.layout;
         let LogPosition { epoch, offset } = self.position;
         let flushed_sequence = self.state.progress.flushed.load(Ordering::Acquire);
         let flushed_sequence = flushed_sequence.max(self.trouble.settled_sequence);
-        let known = pack::Known { purge_end: self.purge_end, flushed_sequence };
+        let known = pack::AppendContext { purge_end: self.purge_end, flushed_sequence };
         let (counters, groups_known) = (&self.span.counters, &self.lookup.groups);
         let cluster_bytes = self.lookup.clusters.cluster_bytes();
-        let packing = pack::Packing { hints: &self.rewriting.hints, cluster_bytes };
+        let packing = pack::AppendPacking { hints: &self.rewriting.hints, cluster_bytes };
         let names = &self.state.names;
         items.iter().for_each(|item| names.note_at(item.entry.primary_hash, epoch));
         let buffer = self.buffers.take(pack::append_bytes(&items));
@@ -109,16 +109,16 @@ impl Writer {
         }
         let bytes = buffer.len() as u64;
         let head = buffer[..APPEND_HEADER_BYTES + items.len() * TABLE_ENTRY_BYTES].to_vec();
-        let append = Unflushed { epoch, offset, bytes, last_sequence, head };
+        let append = UnflushedAppend { epoch, offset, bytes, last_sequence, head };
         let address = layout.segment_start(epoch) + offset;
-        let mut write = self.span.device.write_at(address, vec![buffer], WriteFlags::default(), Context::default());
+        let mut write = self.span.device.write_at(address, vec![buffer], WriteFlags::default(), IoContext::default());
         let begun = poll!(&mut write);
         let written = async move {
             let result = match begun {
                 Poll::Ready(result) => result,
                 Poll::Pending => write.await,
             };
-            Written { result, items, append, buffer_bytes }
+            WrittenAppend { result, items, append, buffer_bytes }
         };
         self.in_flight.push_back(Box::pin(written));
         self.position.offset += bytes;
@@ -132,9 +132,9 @@ impl Writer {
     }
 
     /// Processes the result of the oldest append in flight.
-    pub(super) async fn complete(&mut self, written: Written) {
+    pub(super) async fn complete(&mut self, written: WrittenAppend) {
         self.waits_for_append = false;
-        let Written { result, items, append, buffer_bytes } = written;
+        let WrittenAppend { result, items, append, buffer_bytes } = written;
         let (buffer, error) = match result {
             Ok(mut buffers) => (buffers.pop(), None),
             Err(error) => (None, Some(Error::from(error))),

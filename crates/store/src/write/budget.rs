@@ -17,7 +17,7 @@
 //! gets find it. Waiting objects may take half of the room for objects. Fills take their memory from the room for
 //! objects while they run, at most 1/8 of the budget.
 
-use crate::format::layout::Layout;
+use crate::format::layout::SpanLayout;
 use crate::rewrite::reinsert;
 
 /// All appends in flight take at most 1/`APPENDS_SHARE` of the budget.
@@ -33,7 +33,7 @@ const LOST_SHARE: u64 = 10;
 
 /// The parts of a memory budget, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Budget {
+pub(crate) struct MemoryBudget {
     /// Objects in memory, including unwritten ones and fills.
     pub tier_bytes: u64,
     /// The part of `tier_bytes` that may be unwritten.
@@ -46,15 +46,15 @@ pub(crate) struct Budget {
     pub append_buffers_bytes: u64,
 }
 
-impl Budget {
+impl MemoryBudget {
     /// The same budget, with at most `most` bytes for objects.
-    pub fn with_objects_bytes_max(self, most: Option<u64>) -> Budget {
+    pub fn with_objects_bytes_max(self, most: Option<u64>) -> MemoryBudget {
         let tier_bytes = self.tier_bytes.min(most.unwrap_or(u64::MAX));
-        Budget { tier_bytes, unwritten_bytes: self.unwritten_bytes.min(tier_bytes / 2), ..self }
+        MemoryBudget { tier_bytes, unwritten_bytes: self.unwritten_bytes.min(tier_bytes / 2), ..self }
     }
 
     /// Divides `memory_bytes`, of which index and other tables take `tables_bytes`.
-    pub fn of(memory_bytes: u64, tables_bytes: u64, layout: &Layout, reinserts: bool) -> Budget {
+    pub fn of(memory_bytes: u64, tables_bytes: u64, layout: &SpanLayout, reinserts: bool) -> MemoryBudget {
         let append_buffers_bytes = (memory_bytes / APPENDS_SHARE).min(2 * layout.append_bytes_max());
         let append_bytes = append_buffers_bytes.min(layout.append_bytes_max());
         let longest = layout.fragment_bytes + 64 * 1024;
@@ -64,7 +64,7 @@ impl Budget {
         let tier_bytes = memory_bytes.saturating_sub(reserved) / LOST_SHARE * (LOST_SHARE - 1);
         let tier_bytes = tier_bytes.max(memory_bytes / 8);
         let unwritten_bytes = (memory_bytes / 8).clamp(UNWRITTEN_BYTES.0, UNWRITTEN_BYTES.1).min(tier_bytes / 2);
-        Budget { tier_bytes, unwritten_bytes, fill_bytes, append_bytes, append_buffers_bytes }
+        MemoryBudget { tier_bytes, unwritten_bytes, fill_bytes, append_bytes, append_buffers_bytes }
     }
 }
 
@@ -72,25 +72,26 @@ impl Budget {
 mod tests {
     use super::*;
 
+    /// Objects get two thirds of the least memory and three quarters of much memory.
     #[test]
-    fn the_least_memory_leaves_objects_two_thirds_and_much_memory_three_quarters() {
-        let small = Layout::plan(126 << 20, None, 1, 2, 3).unwrap();
+    fn objects_get_most_memory() {
+        let small = SpanLayout::plan(126 << 20, None, 1, 2, 3).unwrap();
         let index = small.index_bytes_max() / 2;
-        let least = Budget::of(8 << 20, index, &small, false);
+        let least = MemoryBudget::of(8 << 20, index, &small, false);
         assert!(least.tier_bytes >= (8 << 20) * 2 / 3, "{least:?}");
-        let large = Layout::plan(4 << 30, None, 1, 2, 3).unwrap();
-        let much = Budget::of(256 << 20, 8 << 20, &large, false);
+        let large = SpanLayout::plan(4 << 30, None, 1, 2, 3).unwrap();
+        let much = MemoryBudget::of(256 << 20, 8 << 20, &large, false);
         assert!(much.tier_bytes >= (256 << 20) * 3 / 4, "{much:?}");
     }
 
     #[test]
-    fn the_parts_stay_inside_the_whole_at_every_size() {
+    fn parts_never_exceed_budget() {
         for span in [1 << 20, 126 << 20, 4 << 30, 1 << 40] {
-            let layout = Layout::plan(span, None, 1, 2, 3).unwrap();
+            let layout = SpanLayout::plan(span, None, 1, 2, 3).unwrap();
             for shift in 23..40 {
                 for reinserts in [false, true] {
                     let memory = 1u64 << shift;
-                    let budget = Budget::of(memory, memory / 4, &layout, reinserts);
+                    let budget = MemoryBudget::of(memory, memory / 4, &layout, reinserts);
                     let buffers = budget.append_buffers_bytes.max(layout.fragment_bytes);
                     let sum = budget.tier_bytes + memory / 4 + buffers;
                     assert!(sum <= memory, "{span} {memory} {budget:?}");

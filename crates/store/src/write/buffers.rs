@@ -61,7 +61,7 @@ mod tests {
     const KIB: u64 = 1024;
 
     #[test]
-    fn buffers_stay_inside_their_bound_whatever_the_sizes() {
+    fn buffers_stay_within_bound() {
         let mut buffers = AppendBuffers::new(1024 * KIB);
         let mut random = 1_u64;
         for round in 0..2000 {
@@ -84,8 +84,9 @@ mod tests {
         }
     }
 
+    /// Appends of one size use the same buffers, and a long append has its own.
     #[test]
-    fn appends_of_a_size_use_the_same_buffers_and_a_long_one_has_its_own() {
+    fn equal_appends_reuse_buffers() {
         let mut buffers = AppendBuffers::new(1024 * KIB);
         let first = buffers.take(200 * KIB);
         let start = first.as_ptr();

@@ -11,10 +11,10 @@ use tokio::task::JoinError;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Writer, task};
+use super::{SpanWriter, task};
 use crate::checkpoint::{CheckpointHeader, rewrite_hot, write_checkpoint};
 use crate::counters::Counters;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, StoreErrorKind};
 use crate::planted::{Bug, planted};
 
 /// A checkpoint is due when the bytes appended since the last one exceed a threshold: this many times the size of the
@@ -39,7 +39,7 @@ pub(super) const HOT_INTERVAL: Duration = Duration::from_secs(10);
 /// written.
 const HOT_SHARE: u64 = 16;
 
-impl Writer {
+impl SpanWriter {
     /// Starts a checkpoint if enough was appended since the last one, or if one was requested.
     pub(super) async fn checkpoint_if_due(&mut self) {
         if self.state.stopped().is_some() {
@@ -50,7 +50,7 @@ impl Writer {
         }
         if self.trouble.is_on() {
             if self.trouble.is_told(&self.span) {
-                let error = Error::new(ErrorKind::Io, self.span.health.trouble().unwrap_or_default());
+                let error = Error::new(StoreErrorKind::Io, self.span.health.trouble().unwrap_or_default());
                 self.checkpoints_asked.drain(..).for_each(|reply| drop(reply.send(Err(error.clone()))));
             }
             return;
@@ -185,7 +185,7 @@ impl Writer {
         match &result {
             Ok(()) => (self.is_cut, self.checkpoint_at) = (false, None),
             Err(error) if self.is_of_latch(error) => self.in_trouble(error),
-            Err(error) if error.kind == ErrorKind::Stopped => self.fail(error),
+            Err(error) if error.kind == StoreErrorKind::Stopped => self.fail(error),
             Err(error) => {
                 Counters::add(&self.span.counters.writes_failed, 1);
                 self.span.note(format!("the checkpoint is not written: {}", error.message));

@@ -6,13 +6,13 @@ use std::sync::atomic::Ordering;
 
 use futures_util::stream::StreamExt;
 
-use super::{MembershipChange, Writer};
+use super::{MembershipChange, SpanWriter};
 use crate::checkpoint::write_checkpoint;
 use crate::error::Error;
 use crate::planted::{Bug, planted};
-use crate::recover::{Membership, StateSlot, write_state};
+use crate::recover::{SpanMembership, StateSlot, write_state};
 
-impl Writer {
+impl SpanWriter {
     /// Records which spans are present. The older slot is overwritten, so that the newest one survives a torn write.
     pub(super) async fn change_membership(&mut self, change: MembershipChange) {
         // A span that this change names counts as returning if this span's own last membership does not name it. The
@@ -22,8 +22,8 @@ impl Writer {
         let is_return =
             change.membership.present & !self.membership.present != 0 && !(has_missed && planted(Bug::ReturnMissed));
         let since = if is_return { self.state.draw() } else { self.membership.since };
-        let membership = Membership { since, ..change.membership };
-        let stated = Membership { since: if planted(Bug::ReturnNotRecorded) { 0 } else { since }, ..membership };
+        let membership = SpanMembership { since, ..change.membership };
+        let stated = SpanMembership { since: if planted(Bug::ReturnNotRecorded) { 0 } else { since }, ..membership };
         let state = StateSlot { open_count: self.open_count + 1, is_clean: false, membership: stated };
         let result = match self.state.stopped() {
             Some(_) => Err(self.state.stopped_error()),

@@ -6,18 +6,18 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{Command, Writer};
+use super::{SpanWriter, WriterCommand};
 use crate::format::INDEX_SHARDS;
-use crate::intake::queue::Queue;
-use crate::recover::loading::Rest;
+use crate::intake::queue::WriteQueue;
+use crate::recover::loading::IndexRemainder;
 use crate::recover::rebuild;
-use crate::state::State;
+use crate::state::SpanState;
 
 /// The largest number of replayed objects that are passed to warming up.
 const NEWEST_MAX: usize = 1 << 18;
 
 /// When this is dropped, it ends all waiting for the index, whatever happens to the thread that loads the index.
-struct EndWaiting(Arc<State>);
+struct EndWaiting(Arc<SpanState>);
 
 impl Drop for EndWaiting {
     fn drop(&mut self) {
@@ -26,13 +26,13 @@ impl Drop for EndWaiting {
 }
 
 /// Whether a close is requested, and nothing waits to be written.
-fn is_idle_close(early: &VecDeque<Command>, queue: &Queue) -> bool {
-    let closes = early.iter().any(|command| matches!(command, Command::Close(_)));
-    let writes = early.iter().any(|command| matches!(command, Command::Purge(..) | Command::Membership(_)));
+fn is_idle_close(early: &VecDeque<WriterCommand>, queue: &WriteQueue) -> bool {
+    let closes = early.iter().any(|command| matches!(command, WriterCommand::Close(_)));
+    let writes = early.iter().any(|command| matches!(command, WriterCommand::Purge(..) | WriterCommand::Membership(_)));
     closes && !writes && queue.backlog().1.is_none()
 }
 
-impl Writer {
+impl SpanWriter {
     /// Loads the missing part of the index. Then passes the newest replayed records to warming up, which reads their
     /// objects into memory first. The suspects (possible older versions) go to `compare_suspects`.
     ///
@@ -57,7 +57,7 @@ impl Writer {
         if missing != 0 {
             self.bring_again(&rest, missing).await;
         }
-        let Rest { replay, .. } = rest;
+        let IndexRemainder { replay, .. } = rest;
         if let Some(warm) = self.warm.as_mut().filter(|warm| warm.is_wanted) {
             warm.newest = replay.newest(NEWEST_MAX);
         }
@@ -65,7 +65,7 @@ impl Writer {
     }
 
     /// Rebuilds the shards that are missing because the checkpoint is damaged.
-    async fn bring_again(&mut self, rest: &Rest, missing: u64) {
+    async fn bring_again(&mut self, rest: &IndexRemainder, missing: u64) {
         let (span, state) = (&self.span, &self.state);
         // A rebuilt index may lack entries of the checkpoint, and nothing counts the entries that it dropped when it
         // was full. So every key may have a record that the index does not have.

@@ -4,7 +4,7 @@
 //! when the index is checkpointed; and all other background work. The writer has its own thread, runtime and io_uring,
 //! so nothing here delays a hit. The writer stops when the store is closed or dropped.
 //!
-//! *Circle*: the files here implement methods of one [`Writer`], one file per duty, and share its fields.
+//! *Circle*: the files here implement methods of one [`SpanWriter`], one file per duty, and share its fields.
 //!
 //! Appends in flight are completed in order, so the written sequences are a prefix of all sequences. A segment is
 //! flushed before the next one is opened, so at most two segments are unflushed.
@@ -34,28 +34,28 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::checkpoint::warm::{Warm, warm_up};
-use crate::checkpoint::{CheckpointHeader, Checkpoints};
-use crate::disk::span::Span;
+use crate::checkpoint::warm::{WarmSources, warm_up};
+use crate::checkpoint::{CheckpointHeader, CheckpointSources};
+use crate::disk::span::SpanDisk;
 use crate::error::Error;
-use crate::format::{Location, LogEnd, LogPosition, OPEN_COUNT_SHIFT, PurgeRecord};
-use crate::get::lookup::Lookup;
-use crate::intake::Intake;
-use crate::intake::queue::Unwritten;
+use crate::format::{LogEnd, LogPosition, OPEN_COUNT_SHIFT, PurgeRecord, RecordLocation};
+use crate::get::lookup::ObjectLookup;
+use crate::intake::SpanIntake;
+use crate::intake::queue::UnwrittenEntry;
 use crate::purge::log::{PurgeLog, PurgeOrder};
-use crate::put::commit::Puts;
-use crate::recover::loading::Rest;
-use crate::recover::replay::Suspect;
-use crate::recover::{Membership, Opening, Recovery};
-use crate::rewrite::Rewriting;
-use crate::state::State;
-use crate::write::budget::Budget;
+use crate::put::commit::PutCommitter;
+use crate::recover::loading::IndexRemainder;
+use crate::recover::replay::SuspectLocation;
+use crate::recover::{IndexReadLimits, RecoveryReport, SpanMembership};
+use crate::rewrite::ObjectRewriter;
+use crate::state::SpanState;
+use crate::write::budget::MemoryBudget;
 use buffers::AppendBuffers;
 use checkpoints::HOT_INTERVAL;
 use purges::PurgesWritten;
-use segments::Tables;
-use syncs::Flushed;
-use trouble::{Trouble, Unflushed};
+use segments::SegmentTables;
+use syncs::FlushResult;
+use trouble::{UnflushedAppend, WriterTrouble};
 
 /// The memory of the extents of groups is rounded up to a multiple of this many bytes, so that the capacity of the
 /// memory tier does not change at every append.
@@ -64,7 +64,7 @@ const GROUPS_BYTES_STEP: u64 = 16 << 10;
 const PURGES_BYTES_STEP: u64 = 64 << 10;
 
 /// The requests to the writer.
-pub(crate) enum Command {
+pub(crate) enum WriterCommand {
     /// Write the waiting objects now, flush, and reply.
     Sync(oneshot::Sender<Result<(), Error>>),
     /// Make a purge durable, with its position in the order of the store's purges; without a record only what the store
@@ -83,22 +83,22 @@ pub(crate) enum Command {
 /// A new membership to be recorded.
 pub(crate) struct MembershipChange {
     /// The new membership. The writer decides its `since` when it writes the membership.
-    pub membership: Membership,
+    pub membership: SpanMembership,
     pub reply: oneshot::Sender<Result<(), Error>>,
 }
 
 /// The parts that the writer starts with.
-pub(crate) struct Start {
+pub(crate) struct WriterStart {
     pub position: LogPosition,
     pub checkpoint_number: u64,
     pub open_count: u64,
-    pub membership: Membership,
+    pub membership: SpanMembership,
     /// The last sequence in the log, found or lost.
     pub logged_sequence: u64,
     /// Whether a crash cut the log: records were found after a gap.
     pub is_cut: bool,
     /// The limits that decide how the index is read.
-    pub opening: Opening,
+    pub opening: IndexReadLimits,
     pub memory_bytes: u64,
     pub objects_bytes_max: Option<u64>,
     /// An append of several records has at most this many bytes.
@@ -108,11 +108,11 @@ pub(crate) struct Start {
     pub buffers_bytes: u64,
     pub purge_log: PurgeLog,
     /// The part of the index that is still to be loaded.
-    pub rest: Rest,
+    pub rest: IndexRemainder,
     /// The sources of the list of objects that are read into memory after the open.
-    pub warm: Warm,
+    pub warm: WarmSources,
     /// The report of recovery, with the numbers of appends, bytes and records that it replayed.
-    pub replayed: Recovery,
+    pub replayed: RecoveryReport,
     pub write_delay: Duration,
     pub flush_interval: Option<Duration>,
 }
@@ -122,12 +122,12 @@ type Reply = oneshot::Sender<Result<(), Error>>;
 /// A purge, its position in the order of purges, and the channel to its caller.
 type WaitingPurge = ((Option<PurgeRecord>, PurgeOrder), oneshot::Sender<Result<(), Error>>);
 
-type InFlight = FuturesOrdered<std::pin::Pin<Box<dyn Future<Output = Written> + Send>>>;
+type InFlight = FuturesOrdered<std::pin::Pin<Box<dyn Future<Output = WrittenAppend> + Send>>>;
 
-struct Written {
+struct WrittenAppend {
     result: Result<Vec<Buffer>, nectary_block::Error>,
-    items: Vec<(Unwritten, Location)>,
-    append: Unflushed,
+    items: Vec<(UnwrittenEntry, RecordLocation)>,
+    append: UnflushedAppend,
     /// The size of the append's buffer, in bytes.
     buffer_bytes: u64,
 }
@@ -138,23 +138,23 @@ fn task<F: Future<Output: Send> + Send + 'static>(future: F) -> AbortOnDropHandl
 }
 
 /// The writer of a span.
-pub(crate) struct Writer {
-    span: Arc<Span>,
-    state: Arc<State>,
-    intake: Arc<Intake>,
-    rewriting: Arc<Rewriting>,
-    lookup: Arc<Lookup>,
-    puts: Arc<Puts>,
-    checkpoints: Checkpoints,
-    commands: mpsc::Receiver<Command>,
+pub(crate) struct SpanWriter {
+    span: Arc<SpanDisk>,
+    state: Arc<SpanState>,
+    intake: Arc<SpanIntake>,
+    rewriting: Arc<ObjectRewriter>,
+    lookup: Arc<ObjectLookup>,
+    puts: Arc<PutCommitter>,
+    checkpoints: CheckpointSources,
+    commands: mpsc::Receiver<WriterCommand>,
     /// Requests that came while the index was loaded.
-    early: VecDeque<Command>,
+    early: VecDeque<WriterCommand>,
     /// Whether the store was closed or dropped before the index was loaded, so that nothing may be written.
     is_left_as_found: bool,
     position: LogPosition,
     in_flight: InFlight,
     buffers: AppendBuffers,
-    suspects: Vec<Suspect>,
+    suspects: Vec<SuspectLocation>,
     /// The purge log; `None` while the task in `purging` has it.
     purge_log: Option<PurgeLog>,
     /// The durable end of the purge log.
@@ -172,17 +172,17 @@ pub(crate) struct Writer {
     /// The syncs that the next flush answers; empty while a flush is running.
     syncs_due: Vec<Reply>,
     /// The running flush, at most one, with the syncs that it answers.
-    flushing: JoinSet<Flushed>,
+    flushing: JoinSet<FlushResult>,
     /// The task that reads the tables of the segment that is overwritten next.
-    tables: Option<AbortOnDropHandle<Tables>>,
+    tables: Option<AbortOnDropHandle<SegmentTables>>,
     /// The task that re-inserts objects from the segments that are overwritten next.
     harvest: Option<AbortOnDropHandle<()>>,
     /// The task that warms up: it reads into memory the objects that were there before the restart.
     warming: Option<AbortOnDropHandle<()>>,
-    warm: Option<Warm>,
+    warm: Option<WarmSources>,
     /// At most one task, which reads the names in the ring.
     names: JoinSet<()>,
-    rest: Option<Rest>,
+    rest: Option<IndexRemainder>,
     checkpoint: Option<AbortOnDropHandle<Result<Option<CheckpointHeader>, Error>>>,
     /// The newest checkpoint, and the task that rewrites its hot list.
     newest_checkpoint: Option<CheckpointHeader>,
@@ -200,7 +200,7 @@ pub(crate) struct Writer {
     closing: Option<oneshot::Sender<Result<(), Error>>>,
     is_closing: bool,
     /// What must be done before the next write, after failures.
-    trouble: Trouble,
+    trouble: WriterTrouble,
     appended_bytes: u64,
     appended_count: u64,
     appended_records: u64,
@@ -213,9 +213,9 @@ pub(crate) struct Writer {
     is_cut: bool,
     /// The number of the last written state slot, and its membership.
     open_count: u64,
-    membership: Membership,
+    membership: SpanMembership,
     membership_changes: Vec<MembershipChange>,
-    opening: Opening,
+    opening: IndexReadLimits,
     memory_bytes: u64,
     objects_bytes_max: Option<u64>,
     append_bytes: u64,
@@ -228,9 +228,14 @@ pub(crate) struct Writer {
     flushed_at: Instant,
 }
 
-impl Writer {
-    pub fn new(puts: &Arc<Puts>, checkpoints: Checkpoints, commands: mpsc::Receiver<Command>, start: Start) -> Writer {
-        Writer {
+impl SpanWriter {
+    pub fn new(
+        puts: &Arc<PutCommitter>,
+        checkpoints: CheckpointSources,
+        commands: mpsc::Receiver<WriterCommand>,
+        start: WriterStart,
+    ) -> SpanWriter {
+        SpanWriter {
             span: Arc::clone(&puts.span),
             state: Arc::clone(&puts.state),
             intake: Arc::clone(&puts.intake),
@@ -272,7 +277,7 @@ impl Writer {
             checkpoint_waiting: Vec::new(),
             closing: None,
             is_closing: false,
-            trouble: Trouble::default(),
+            trouble: WriterTrouble::default(),
             // Replayed records count as appended, because the next restart would replay them again.
             appended_bytes: start.replayed.append_bytes,
             appended_count: start.replayed.appends,
@@ -351,7 +356,7 @@ impl Writer {
                 Some(ended) = self.purging.join_next(), if !self.purging.is_empty() => self.purges_written(ended),
                 Some(ended) = self.flushing.join_next(), if !self.flushing.is_empty() => self.flush_ended(ended),
                 command = self.commands.recv() => match command {
-                    Some(command @ Command::Purge(..)) => {
+                    Some(command @ WriterCommand::Purge(..)) => {
                         self.accept(command);
                         self.gather_purges();
                     }
@@ -375,14 +380,14 @@ impl Writer {
     }
 
     /// Takes a request; the writer's loop serves it.
-    fn accept(&mut self, command: Command) {
+    fn accept(&mut self, command: WriterCommand) {
         match command {
-            Command::Sync(reply) => self.syncs_waiting.push((self.intake.queue.last_sequence(), reply)),
-            Command::Purge(record, reply) => self.purges_waiting.push((record, reply)),
-            Command::PurgeRoom(reply) => self.ask_purge_room(reply),
-            Command::Checkpoint(reply) => self.checkpoints_asked.push(reply),
-            Command::Membership(change) => self.membership_changes.push(change),
-            Command::Close(reply) => self.closing = Some(reply),
+            WriterCommand::Sync(reply) => self.syncs_waiting.push((self.intake.queue.last_sequence(), reply)),
+            WriterCommand::Purge(record, reply) => self.purges_waiting.push((record, reply)),
+            WriterCommand::PurgeRoom(reply) => self.ask_purge_room(reply),
+            WriterCommand::Checkpoint(reply) => self.checkpoints_asked.push(reply),
+            WriterCommand::Membership(change) => self.membership_changes.push(change),
+            WriterCommand::Close(reply) => self.closing = Some(reply),
         }
     }
 
@@ -391,12 +396,12 @@ impl Writer {
         self.intake.stop("it was closed");
         for command in std::mem::take(&mut self.early) {
             match command {
-                Command::Close(reply) => drop(reply.send(Ok(()))),
-                Command::Sync(reply)
-                | Command::Purge(_, reply)
-                | Command::PurgeRoom(reply)
-                | Command::Checkpoint(reply)
-                | Command::Membership(MembershipChange { reply, .. }) => {
+                WriterCommand::Close(reply) => drop(reply.send(Ok(()))),
+                WriterCommand::Sync(reply)
+                | WriterCommand::Purge(_, reply)
+                | WriterCommand::PurgeRoom(reply)
+                | WriterCommand::Checkpoint(reply)
+                | WriterCommand::Membership(MembershipChange { reply, .. }) => {
                     let _ = reply.send(Err(self.state.stopped_error()));
                 }
             }
@@ -430,7 +435,7 @@ impl Writer {
                 + self.state.names.bytes();
             let reinserts = self.rewriting.reinsert_percent > 0;
             let fixed = fixed + self.tables_bytes_max();
-            let budget = Budget::of(self.memory_bytes, fixed, &self.span.layout, reinserts);
+            let budget = MemoryBudget::of(self.memory_bytes, fixed, &self.span.layout, reinserts);
             self.state.memory.set_capacity(budget.with_objects_bytes_max(self.objects_bytes_max).tier_bytes);
         }
     }

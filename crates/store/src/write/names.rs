@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::Writer;
-use crate::disk::segment::{Care, SegmentReader};
-use crate::disk::span::Span;
+use super::SpanWriter;
+use crate::disk::segment::{ScanMode, SegmentReader};
+use crate::disk::span::SpanDisk;
 use crate::format::{COUNTER_MAX, LogPosition};
-use crate::index::held_names::{MARGIN_SEGMENTS, Names};
+use crate::index::held_names::{MARGIN_SEGMENTS, SpanNames};
 use crate::planted::{Bug, planted};
 
-impl Writer {
+impl SpanWriter {
     /// Starts reading names when `begin` resolves or is dropped.
     pub(super) fn read_names(&mut self, begin: oneshot::Receiver<()>) {
         let (span, names, position) = (Arc::clone(&self.span), Arc::clone(&self.state.names), self.position);
@@ -26,7 +26,7 @@ impl Writer {
 }
 
 /// Notes the names of all records before `position` that a scan may find.
-async fn read_names(span: &Span, names: &Names, position: LogPosition) {
+async fn read_names(span: &SpanDisk, names: &SpanNames, position: LogPosition) {
     if planted(Bug::NamesNotRead) {
         return names.are_read(0);
     }
@@ -50,12 +50,12 @@ async fn read_names(span: &Span, names: &Names, position: LogPosition) {
 }
 
 /// Notes the names in a segment; returns whether all were read.
-async fn read_segment(span: &Span, names: &Names, epoch: u64, position: LogPosition) -> bool {
+async fn read_segment(span: &SpanDisk, names: &SpanNames, epoch: u64, position: LogPosition) -> bool {
     let is_last = epoch == position.epoch;
     let end = if is_last { position.offset } else { span.layout.segment_bytes };
     let mut reader = SegmentReader::new(&span.device, &span.layout, epoch).until(end);
     let note = |record: crate::disk::segment::LoggedRecord| names.note_at(record.primary_hash, epoch);
-    let scanned = reader.scan(0, 0, Care::Search, note).await;
+    let scanned = reader.scan(0, 0, ScanMode::Search, note).await;
     // An invalid append that no valid append follows looks like the end of the segment, so the blocks after the end are
     // searched for frames.
     let rest = reader.frames_from(scanned.end).await;

@@ -9,21 +9,21 @@ use std::ops::Range;
 use nectary_block::Buffer;
 use zerocopy::IntoBytes;
 
-use crate::format::layout::Layout;
+use crate::format::layout::SpanLayout;
 use crate::format::{
-    self, APPEND_HEADER_BYTES, AppendBody, BLOCK_BYTES, GRANULE_BYTES, HEADER_BYTES, Magic, Place, RECORD_HEADER_BYTES,
-    RecordBody, TABLE_ENTRY_BYTES, TableEntry,
+    self, APPEND_HEADER_BYTES, AppendBody, BLOCK_BYTES, FrameMagic, FramePlace, GRANULE_BYTES, HEADER_BYTES,
+    RECORD_HEADER_BYTES, RecordBody, TABLE_ENTRY_BYTES, TableEntry,
 };
-use crate::format::{Location, LogEnd};
-use crate::intake::queue::{Queue, Unwritten};
-use crate::locality::arrange::{self, Placed, Tie};
-use crate::locality::hints::{HintId, Hints};
-use crate::memory::entry::{Entry, EntryKind};
+use crate::format::{LogEnd, RecordLocation};
+use crate::intake::queue::{UnwrittenEntry, WriteQueue};
+use crate::locality::arrange::{self, GroupTie, PlacedRecord};
+use crate::locality::hints::{HintId, PendingHints};
+use crate::memory::entry::{EntryKind, MemoryEntry};
 
 /// An append ready to be written.
 pub struct PackedAppend {
     pub buffer: Buffer,
-    pub items: Vec<(Unwritten, Location)>,
+    pub items: Vec<(UnwrittenEntry, RecordLocation)>,
     pub last_sequence: u64,
     /// The number of items that are packed next to items to which they are tied.
     pub tied: u64,
@@ -33,20 +33,20 @@ pub struct PackedAppend {
 
 /// The state of the log that an append records when it is written.
 #[derive(Debug, Clone, Copy)]
-pub struct Known {
+pub struct AppendContext {
     pub purge_end: LogEnd,
     pub flushed_sequence: u64,
 }
 
 /// The length of an entry's record without padding, in bytes.
-pub fn record_bytes(entry: &Entry) -> u64 {
+pub fn record_bytes(entry: &MemoryEntry) -> u64 {
     let tags_bytes = entry.tags.record_bytes();
     (RECORD_HEADER_BYTES + entry.key.len() + tags_bytes + entry.metadata.len() + entry.body.len()) as u64
 }
 
 /// Takes as many entries from the queue as fit into an append of `bytes_max`; also returns the size of that append, in
 /// bytes.
-pub fn take(queue: &Queue, bytes_max: u64) -> (Vec<Unwritten>, u64) {
+pub fn take(queue: &WriteQueue, bytes_max: u64) -> (Vec<UnwrittenEntry>, u64) {
     let mut bytes = APPEND_HEADER_BYTES as u64;
     let items = queue.take(|entry| {
         let more = TABLE_ENTRY_BYTES as u64 + record_bytes(entry).next_multiple_of(GRANULE_BYTES);
@@ -60,23 +60,23 @@ pub fn take(queue: &Queue, bytes_max: u64) -> (Vec<Unwritten>, u64) {
 }
 
 /// The hints and the cluster size, which decide the order of records in an append.
-pub struct Packing<'a> {
-    pub hints: &'a Hints,
+pub struct AppendPacking<'a> {
+    pub hints: &'a PendingHints,
     /// The size of a cluster; 0 for no clusters.
     pub cluster_bytes: u64,
 }
 
-impl Packing<'_> {
+impl AppendPacking<'_> {
     /// Returns the order of the items' records. The first record will be at offset `position` of the segment.
-    fn order(&self, items: &[Unwritten], position: u64) -> Vec<Placed> {
-        let unplaced = |item: &Unwritten| {
+    fn order(&self, items: &[UnwrittenEntry], position: u64) -> Vec<PlacedRecord> {
+        let unplaced = |item: &UnwrittenEntry| {
             let entry = &item.entry;
             let former = item.moved_from.is_some() && entry.cluster != 0;
-            arrange::Unplaced {
+            arrange::UnplacedRecord {
                 id: (entry.kind == EntryKind::Whole).then(|| HintId::of(entry.primary_hash)),
                 tie: match item.tie.or_else(|| self.hints.seed_of(entry.primary_hash)) {
-                    Some(seed) => Some(Tie::Seed(seed)),
-                    None => former.then_some(Tie::Former(entry.cluster)),
+                    Some(seed) => Some(GroupTie::Seed(seed)),
+                    None => former.then_some(GroupTie::Former(entry.cluster)),
                 },
                 bytes: record_bytes(entry).next_multiple_of(GRANULE_BYTES),
             }
@@ -88,7 +88,7 @@ impl Packing<'_> {
 }
 
 /// The length of the append of these items, in bytes.
-pub fn append_bytes(items: &[Unwritten]) -> u64 {
+pub fn append_bytes(items: &[UnwrittenEntry]) -> u64 {
     let table_end = (APPEND_HEADER_BYTES + items.len() * TABLE_ENTRY_BYTES) as u64;
     let records: u64 = items.iter().map(|item| record_bytes(&item.entry).next_multiple_of(GRANULE_BYTES)).sum();
     (table_end + records).next_multiple_of(BLOCK_BYTES)
@@ -100,13 +100,13 @@ pub fn append_bytes(items: &[Unwritten]) -> u64 {
 /// `buffer` must have room for [`append_bytes`].
 #[expect(clippy::too_many_arguments)]
 pub fn pack(
-    layout: &Layout,
+    layout: &SpanLayout,
     epoch: u64,
     offset: u64,
-    items: Vec<Unwritten>,
+    items: Vec<UnwrittenEntry>,
     sequence: u64,
-    known: Known,
-    packing: &Packing<'_>,
+    known: AppendContext,
+    packing: &AppendPacking<'_>,
     mut buffer: Buffer,
 ) -> PackedAppend {
     let address = layout.segment_start(epoch) + offset;
@@ -130,10 +130,10 @@ pub fn pack(
     let mut position = table_end;
     let mut starts = vec![0; items.len()];
     let (mut tied, mut groups, mut group) = (0, Vec::<Range<u64>>::new(), 0);
-    for Placed { index, cluster } in packing.order(&items, offset + table_end as u64) {
+    for PlacedRecord { index, cluster } in packing.order(&items, offset + table_end as u64) {
         let item = &items[index];
         let end = position + record_bytes(&item.entry) as usize;
-        let place = Place { identity: layout.identity, epoch, address: address + position as u64 };
+        let place = FramePlace { identity: layout.identity, epoch, address: address + position as u64 };
         write_record(&mut buffer[position..end], item, cluster, place);
         starts[index] = position;
         tied += u64::from(cluster != 0);
@@ -165,15 +165,15 @@ pub fn pack(
         let at = APPEND_HEADER_BYTES + number * TABLE_ENTRY_BYTES;
         buffer[at..at + TABLE_ENTRY_BYTES].copy_from_slice(row.as_bytes());
         let granule = (address + start as u64 - layout.segments_offset) / GRANULE_BYTES;
-        placed.push((item, Location::new(granule, bytes)));
+        placed.push((item, RecordLocation::new(granule, bytes)));
     }
     buffer[position..].fill(0);
-    let place = Place { identity: layout.identity, epoch, address };
-    format::seal(&mut buffer, Magic::Append, place, table_end);
+    let place = FramePlace { identity: layout.identity, epoch, address };
+    format::seal(&mut buffer, FrameMagic::Append, place, table_end);
     PackedAppend { buffer, items: placed, last_sequence, tied, groups }
 }
 
-fn write_record(bytes: &mut [u8], item: &Unwritten, cluster: u16, place: Place) {
+fn write_record(bytes: &mut [u8], item: &UnwrittenEntry, cluster: u16, place: FramePlace) {
     let entry = &item.entry;
     let (fragment, fragment_generation) = match entry.kind {
         EntryKind::Whole => (0, 0),
@@ -210,5 +210,5 @@ fn write_record(bytes: &mut [u8], item: &Unwritten, cluster: u16, place: Place) 
     entry.tags.hashes().iter().for_each(|tag| put(&tag.0.to_le_bytes()));
     put(&entry.metadata);
     put(&entry.body);
-    format::seal(bytes, Magic::Record, place, at - entry.body.len());
+    format::seal(bytes, FrameMagic::Record, place, at - entry.body.len());
 }

@@ -4,22 +4,22 @@
 
 use std::sync::Arc;
 
-use super::Writer;
-use crate::format::Location;
-use crate::intake::queue::Unwritten;
-use crate::memory::entry::{Entry, EntryKind};
+use super::SpanWriter;
+use crate::format::RecordLocation;
+use crate::intake::queue::UnwrittenEntry;
+use crate::memory::entry::{EntryKind, MemoryEntry};
 use crate::planted::{Bug, planted};
-use crate::purge::rules::Verdict;
-use crate::recover::replay::{SUSPECTS_MAX, Suspect};
-use crate::state::record::{Found, read_record};
+use crate::purge::rules::PurgeVerdict;
+use crate::recover::replay::{SUSPECTS_MAX, SuspectLocation};
+use crate::state::record::{RecordLookup, read_record};
 
 /// The number of suspects (possible older versions, whose keys are compared on disk) that are read in one turn of the
 /// writer.
 const SUSPECTS_AT_ONCE: usize = 16;
 
-impl Writer {
+impl SpanWriter {
     /// Makes written entries findable on disk, and removes their older versions from the index.
-    pub(super) fn publish(&mut self, items: Vec<(Unwritten, Location)>) {
+    pub(super) fn publish(&mut self, items: Vec<(UnwrittenEntry, RecordLocation)>) {
         let (mut admitted, mut purged) = (Vec::with_capacity(items.len()), Vec::new());
         for (item, location) in items {
             let Some((entry, verdict)) = self.publish_one(item, location) else { continue };
@@ -34,7 +34,11 @@ impl Writer {
 
     /// Adds a written entry to the index. Returns the entry and the verdict of purges; `None` if the memory tier needs
     /// no change.
-    fn publish_one(&mut self, item: Unwritten, location: Location) -> Option<(Arc<Entry>, Verdict)> {
+    fn publish_one(
+        &mut self,
+        item: UnwrittenEntry,
+        location: RecordLocation,
+    ) -> Option<(Arc<MemoryEntry>, PurgeVerdict)> {
         let state = &self.state;
         let entry = &item.entry;
         if let Some(from) = item.moved_from {
@@ -47,7 +51,7 @@ impl Writer {
         // A purged version also gets an index entry: until the purge is durable, it hides the versions that it
         // replaced.
         let verdict = state.verdict(entry);
-        if verdict == Verdict::Tag && planted(Bug::TagPurgeUncovers) {
+        if verdict == PurgeVerdict::Tag && planted(Bug::TagPurgeUncovers) {
             state.memory.drop_unwritten(entry);
             return None;
         }
@@ -62,7 +66,7 @@ impl Writer {
             if known.is_some_and(|known| known.granule == older.granule) {
                 state.index.remove(entry.hash, older);
             } else if older.granule != location.granule && self.suspects.len() < SUSPECTS_MAX {
-                self.suspects.push(Suspect { hash: entry.hash, newer: location, older });
+                self.suspects.push(SuspectLocation { hash: entry.hash, newer: location, older });
             }
         }
         // A lookup that sees the entry's location may remove a purged entry from memory. That is allowed from here on:
@@ -76,7 +80,7 @@ impl Writer {
     }
 
     /// Makes a rewritten entry findable at its new location, except if it was purged or replaced since.
-    fn publish_moved(&self, entry: &Entry, from: Location, to: Location) {
+    fn publish_moved(&self, entry: &MemoryEntry, from: RecordLocation, to: RecordLocation) {
         let state = &self.state;
         let alone = state.index.candidates(entry.hash).iter().all(|other| other.granule == from.granule);
         let outdated = state.is_purged(entry) || state.memory.has_other_version(entry);
@@ -95,7 +99,7 @@ impl Writer {
             if !self.state.index.contains(suspect.hash, suspect.newer) {
                 continue;
             }
-            if let Found::Entry(_) = read_record(&self.state, suspect.hash, None, suspect.older).await {
+            if let RecordLookup::Entry(_) = read_record(&self.state, suspect.hash, None, suspect.older).await {
                 self.state.index.remove(suspect.hash, suspect.older);
             }
         }

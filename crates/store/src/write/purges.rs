@@ -12,13 +12,13 @@ use futures_util::stream::StreamExt;
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
-use super::{Command, Reply, Writer};
+use super::{Reply, SpanWriter, WriterCommand};
 use crate::counters::Counters;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, StoreErrorKind};
 use crate::format::{BLOCK_BYTES, PURGE_RECORDS_PER_BLOCK, PurgeRecord};
 use crate::planted::{Bug, planted};
 use crate::purge::log::{PurgeLog, PurgeOrder};
-use crate::state::State;
+use crate::state::SpanState;
 
 /// A purge waits at most this long for fills that prevent older purges from being forgotten.
 const FILLS_WAIT: Duration = Duration::from_secs(5);
@@ -35,12 +35,12 @@ pub(super) struct PurgesWritten {
     result: Result<(), Error>,
 }
 
-impl Writer {
+impl SpanWriter {
     pub(super) fn gather_purges(&mut self) {
         while self.purges_waiting.len() < PURGE_RECORDS_PER_BLOCK {
             match self.commands.try_recv() {
                 // The gathered purges are written before the store is closed.
-                Ok(command @ Command::Close(_)) => return self.accept(command),
+                Ok(command @ WriterCommand::Close(_)) => return self.accept(command),
                 Ok(command) => self.accept(command),
                 Err(_) => return,
             }
@@ -102,7 +102,7 @@ impl Writer {
                 self.state.progress.purge_number.store(log.order().number, Ordering::Release);
             }
             // The purge log has begun no new block, so only these purges fail; the next ones begin a new cycle.
-            Err(error) if !self.is_of_latch(error) && error.kind != ErrorKind::Stopped => {
+            Err(error) if !self.is_of_latch(error) && error.kind != StoreErrorKind::Stopped => {
                 Counters::add(&self.span.counters.writes_failed, 1);
                 self.span.note(format!("{} purges are not durable: {}", replies.len(), error.message));
                 if self.trouble.purge_failed() {
@@ -145,7 +145,7 @@ impl Writer {
         }
         if self.trouble.is_on() {
             if self.trouble.is_told(&self.span) {
-                let error = Error::new(ErrorKind::Io, self.span.health.trouble().unwrap_or_default());
+                let error = Error::new(StoreErrorKind::Io, self.span.health.trouble().unwrap_or_default());
                 self.room_waiting.drain(..).for_each(|(_, reply)| drop(reply.send(Err(error.clone()))));
             }
             self.room_at = self.trouble.retry_at().filter(|_| !self.room_waiting.is_empty());
@@ -195,7 +195,7 @@ impl Writer {
     fn too_many_purges(&self, kept: u64) -> Error {
         let (spec, most) = (self.span.device.spec(), self.puts.purge_rules_max);
         Error::new(
-            ErrorKind::Busy,
+            StoreErrorKind::Busy,
             format!(
                 "{spec}: {most} purges are remembered, which is all there may be, and fills under way keep {kept} of them; nothing is \
                  purged: try again when these fills have ended, or purge everything"
@@ -205,7 +205,7 @@ impl Writer {
 }
 
 /// Writes one block of records and flushes it; if the current cycle of the log is full, begins a new one first.
-async fn write_purges(state: &State, log: &mut PurgeLog, records: &[PurgeRecord]) -> Result<(), Error> {
+async fn write_purges(state: &SpanState, log: &mut PurgeLog, records: &[PurgeRecord]) -> Result<(), Error> {
     if log.is_full() {
         log.compact(&state.purges, Some(&state.span)).await?;
         Counters::add(&state.span.counters.metadata_bytes, 2 * BLOCK_BYTES * u64::from(log.end().blocks));

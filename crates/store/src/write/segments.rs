@@ -9,15 +9,15 @@ use futures_util::stream::StreamExt;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Writer, task};
+use super::{SpanWriter, task};
 use crate::counters::Counters;
-use crate::disk::segment::{Care, SegmentReader};
-use crate::disk::span::Span;
+use crate::disk::segment::{ScanMode, SegmentReader};
+use crate::disk::span::SpanDisk;
 use crate::error::Error;
-use crate::format::{GRANULE_BYTES, Location, LogPosition};
+use crate::format::{GRANULE_BYTES, LogPosition, RecordLocation};
 use crate::names::key::KeyHash;
 use crate::rewrite::reinsert::harvest;
-use crate::state::State;
+use crate::state::SpanState;
 
 /// If the index has at most this many bytes, searching it and the objects in memory costs less than reading the tables
 /// of a segment.
@@ -30,10 +30,10 @@ const TABLES_SHARE: u64 = 64;
 const FORGOTTEN_AT_ONCE: usize = 1024;
 
 /// A record: its hash and its location.
-type Standing = (KeyHash, Location);
+type Standing = (KeyHash, RecordLocation);
 
 /// The contents of a segment.
-pub(super) struct Tables {
+pub(super) struct SegmentTables {
     epoch: u64,
     standing: Vec<Standing>,
     /// Whether `standing` has all records of the segment.
@@ -41,21 +41,21 @@ pub(super) struct Tables {
 }
 
 /// Visits the records in the segment of `epoch`; returns whether all were visited.
-async fn visit_standing(span: &Span, epoch: u64, mut visit: impl FnMut(Standing)) -> bool {
+async fn visit_standing(span: &SpanDisk, epoch: u64, mut visit: impl FnMut(Standing)) -> bool {
     let mut reader = SegmentReader::new(&span.device, &span.layout, epoch);
-    let scanned = reader.scan(0, 0, Care::Search, |record| visit((record.hash, record.location))).await;
+    let scanned = reader.scan(0, 0, ScanMode::Search, |record| visit((record.hash, record.location))).await;
     !scanned.damaged && !scanned.unreadable
 }
 
 /// Removes records from index and memory, and clears the list. Returns the number of records that the index had.
-fn forget(state: &State, standing: &mut Vec<Standing>) -> u64 {
+fn forget(state: &SpanState, standing: &mut Vec<Standing>) -> u64 {
     let removed = standing.iter().filter(|(hash, location)| state.index.remove(*hash, *location)).count();
     state.memory.remove_at(standing);
     standing.clear();
     removed as u64
 }
 
-impl Writer {
+impl SpanWriter {
     /// Opens the next segment if the current one has no room for `bytes` more bytes.
     pub(super) async fn make_room(&mut self, bytes: u64) -> Result<(), Error> {
         if self.position.offset + bytes > self.span.layout.segment_bytes {
@@ -137,12 +137,12 @@ impl Writer {
                 }
             });
             let is_whole = is_whole.await && fits;
-            Tables { epoch: old, standing, is_whole }
+            SegmentTables { epoch: old, standing, is_whole }
         }));
     }
 
     /// The tables of the segment that `epoch` will overwrite, if they were read ahead and are complete.
-    async fn tables_ahead(&mut self, epoch: u64) -> Option<Tables> {
+    async fn tables_ahead(&mut self, epoch: u64) -> Option<SegmentTables> {
         let tables = self.tables.take()?.await.ok()?;
         let is_next = tables.epoch + self.span.layout.segment_count == epoch;
         Some(tables).filter(|tables| is_next && tables.is_whole)
@@ -161,7 +161,7 @@ impl Writer {
 
 /// Forgets the objects of the segment that `epoch` will overwrite. `tables` lists them if they were read ahead. With
 /// `sweeps`, index and memory are searched instead.
-async fn reclaim(state: &State, epoch: u64, tables: Option<Tables>, mut sweeps: bool) {
+async fn reclaim(state: &SpanState, epoch: u64, tables: Option<SegmentTables>, mut sweeps: bool) {
     let layout = &state.span.layout;
     let Some(old) = epoch.checked_sub(layout.segment_count).filter(|&old| old > 0) else { return };
     let segment = layout.segment_of(old);
@@ -184,7 +184,7 @@ async fn reclaim(state: &State, epoch: u64, tables: Option<Tables>, mut sweeps: 
         removed += forget(state, &mut standing);
     }
     if sweeps {
-        let here = |location: Location| location.granule * GRANULE_BYTES / layout.segment_bytes == segment;
+        let here = |location: RecordLocation| location.granule * GRANULE_BYTES / layout.segment_bytes == segment;
         removed += state.index.sweep(here);
         state.memory.sweep(|entry| entry.location().is_some_and(here));
     }

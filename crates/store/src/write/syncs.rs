@@ -9,17 +9,17 @@ use std::sync::atomic::Ordering;
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
-use super::{Reply, Writer};
-use crate::error::{Error, ErrorKind};
+use super::{Reply, SpanWriter};
+use crate::error::{Error, StoreErrorKind};
 use crate::planted::{Bug, planted};
 
 /// The result of a flush, and the syncs that it answers.
-pub(super) struct Flushed {
+pub(super) struct FlushResult {
     result: Result<(), Error>,
     replies: Vec<Reply>,
 }
 
-impl Writer {
+impl SpanWriter {
     /// Starts a flush for the syncs whose entries are all written. If a flush is already running, these syncs wait,
     /// because that flush does not cover later writes.
     pub(super) fn serve_syncs(&mut self) {
@@ -31,7 +31,7 @@ impl Writer {
         }
         if self.trouble.is_told(&self.span) {
             let reason = self.span.health.trouble().unwrap_or_else(|| "a flush failed".into());
-            let error = Error::new(ErrorKind::Io, format!("{}: {reason}", self.span.device.spec()));
+            let error = Error::new(StoreErrorKind::Io, format!("{}: {reason}", self.span.device.spec()));
             let waiting = self.syncs_waiting.drain(..).map(|(_, reply)| reply);
             for reply in waiting.chain(std::mem::take(&mut self.syncs_due)) {
                 let _ = reply.send(Err(error.clone()));
@@ -63,10 +63,10 @@ impl Writer {
     pub(super) fn begin_flush(&mut self) {
         self.flushed_at = Instant::now();
         let (state, replies) = (Arc::clone(&self.state), std::mem::take(&mut self.syncs_due));
-        self.flushing.spawn(async move { Flushed { result: state.flush().await, replies } });
+        self.flushing.spawn(async move { FlushResult { result: state.flush().await, replies } });
     }
 
-    pub(super) fn flush_ended(&mut self, ended: Result<Flushed, JoinError>) {
+    pub(super) fn flush_ended(&mut self, ended: Result<FlushResult, JoinError>) {
         let (result, mut replies) = match ended {
             Ok(flushed) => (flushed.result, flushed.replies),
             Err(error) => (Err(Error::stopped(format!("the flush's task failed: {error}"))), Vec::new()),

@@ -23,15 +23,15 @@
 use std::time::Duration;
 
 use futures_util::stream::StreamExt;
-use nectary_block::{Buffer, CLEAR_LATCH, ErrorKind as DeviceError, read, write};
+use nectary_block::{Buffer, CLEAR_LATCH, DeviceErrorKind as DeviceError, read, write};
 use tokio::time::Instant;
 
-use super::Writer;
+use super::SpanWriter;
 use crate::counters::Counters;
-use crate::disk::span::Span;
-use crate::error::{Error, ErrorKind};
-use crate::format::{APPEND_HEADER_BYTES, Append, GRANULE_BYTES, Location, Place, Record};
-use crate::intake::queue::Unwritten;
+use crate::disk::span::SpanDisk;
+use crate::error::{Error, StoreErrorKind};
+use crate::format::{APPEND_HEADER_BYTES, DecodedAppend, DecodedRecord, FramePlace, GRANULE_BYTES, RecordLocation};
+use crate::intake::queue::UnwrittenEntry;
 use crate::put::purge::purge_position;
 
 /// The store takes no more writes after this many failures in a row.
@@ -44,7 +44,7 @@ const DELAY: Duration = Duration::from_millis(10);
 const DELAY_MAX: Duration = Duration::from_secs(10);
 
 /// An append that was written and not flushed yet.
-pub(super) struct Unflushed {
+pub(super) struct UnflushedAppend {
     pub epoch: u64,
     /// The start of the append in its segment, in bytes.
     pub offset: u64,
@@ -56,9 +56,9 @@ pub(super) struct Unflushed {
 
 /// What the writer has to do before it writes again, after failures.
 #[derive(Default)]
-pub(super) struct Trouble {
+pub(super) struct WriterTrouble {
     /// The entries of failed appends and of those behind them, in the order of their sequences.
-    failed: Vec<Unwritten>,
+    failed: Vec<UnwrittenEntry>,
     /// The failures since the last success that count, and all attempts since then.
     failures: u32,
     attempts: u32,
@@ -82,10 +82,10 @@ pub(super) struct Trouble {
     /// Whether an append of this open was written.
     has_written: bool,
     /// The appends that no flush covers, oldest first.
-    unflushed: Vec<Unflushed>,
+    unflushed: Vec<UnflushedAppend>,
 }
 
-impl Trouble {
+impl WriterTrouble {
     /// Whether the writer waits before it writes again.
     pub fn is_on(&self) -> bool {
         self.retry_at.is_some()
@@ -98,12 +98,12 @@ impl Trouble {
 
     /// Whether callers that wait for the disk get an error now. After the first failed write they wait for the second
     /// attempt, which usually succeeds.
-    pub fn is_told(&self, span: &Span) -> bool {
+    pub fn is_told(&self, span: &SpanDisk) -> bool {
         span.health.is_latched() || (self.is_on() && self.attempts > 1)
     }
 
     /// Ends all attempts. Returns the entries that will not be written.
-    pub fn end(&mut self) -> Vec<Unwritten> {
+    pub fn end(&mut self) -> Vec<UnwrittenEntry> {
         self.retry_at = None;
         std::mem::take(&mut self.failed)
     }
@@ -120,7 +120,7 @@ impl Trouble {
     }
 
     /// Keeps entries that cannot be written now.
-    pub fn keep(&mut self, items: impl IntoIterator<Item = Unwritten>) {
+    pub fn keep(&mut self, items: impl IntoIterator<Item = UnwrittenEntry>) {
         self.failed.extend(items);
     }
 
@@ -130,7 +130,7 @@ impl Trouble {
     }
 }
 
-impl Writer {
+impl SpanWriter {
     /// Whether the entries of an append that has ended belong behind those of a failed one.
     pub(super) fn is_behind_failure(&self) -> bool {
         !self.trouble.failed.is_empty()
@@ -139,8 +139,8 @@ impl Writer {
     /// Processes a failed append, or one behind it.
     pub(super) fn append_failed(
         &mut self,
-        items: Vec<(Unwritten, Location)>,
-        append: &Unflushed,
+        items: Vec<(UnwrittenEntry, RecordLocation)>,
+        append: &UnflushedAppend,
         error: Option<&Error>,
     ) {
         let is_first = self.trouble.failed.is_empty();
@@ -160,7 +160,7 @@ impl Writer {
     }
 
     /// Processes a successful append that no failed one precedes.
-    pub(super) fn append_succeeded(&mut self, append: Unflushed) -> bool {
+    pub(super) fn append_succeeded(&mut self, append: UnflushedAppend) -> bool {
         let is_counted = append.last_sequence >= self.trouble.held_sequence;
         let flushed = self.state.progress.flushed.load(std::sync::atomic::Ordering::Acquire);
         self.trouble.forget_flushed(flushed);
@@ -189,7 +189,7 @@ impl Writer {
             // Those that still wait get the error.
             return self.fail(error);
         }
-        if !self.is_of_latch(error) && error.kind == ErrorKind::Stopped {
+        if !self.is_of_latch(error) && error.kind == StoreErrorKind::Stopped {
             return self.fail(error);
         }
         let closing = self.is_closing;
@@ -332,7 +332,7 @@ fn is_full(error: &Error) -> bool {
 
 /// Writes an append again in its place, from what the device still has of it. Returns the number of records that are
 /// lost; their places get zeroes, so that their objects are misses and what they replaced stays hidden.
-async fn rewrite_append(span: &Span, append: &Unflushed) -> Result<u64, Error> {
+async fn rewrite_append(span: &SpanDisk, append: &UnflushedAppend) -> Result<u64, Error> {
     let layout = &span.layout;
     let address = layout.segment_start(append.epoch) + append.offset;
     let mut buffer = match read(&*span.device, address, append.bytes as usize).await {
@@ -340,15 +340,15 @@ async fn rewrite_append(span: &Span, append: &Unflushed) -> Result<u64, Error> {
         Err(_) => Buffer::zeroed(append.bytes as usize),
     };
     buffer[..append.head.len()].copy_from_slice(&append.head);
-    let place = |at: usize| Place { identity: layout.identity, epoch: append.epoch, address: address + at as u64 };
+    let place = |at: usize| FramePlace { identity: layout.identity, epoch: append.epoch, address: address + at as u64 };
     let room = layout.segment_bytes - append.offset;
-    let table = Append::decode(&append.head, place(0), room).map(|append| append.table).unwrap_or_default();
+    let table = DecodedAppend::decode(&append.head, place(0), room).map(|append| append.table).unwrap_or_default();
     debug_assert!(!table.is_empty() || append.head.len() == APPEND_HEADER_BYTES);
     let mut lost = 0;
     for entry in table {
         let start = (u64::from(entry.start_granules.get()) * GRANULE_BYTES) as usize;
         let Some(bytes) = buffer.get_mut(start..start + entry.record_bytes.get() as usize) else { continue };
-        let is_there = Record::decode(bytes, place(start)).is_ok_and(|record| {
+        let is_there = DecodedRecord::decode(bytes, place(start)).is_ok_and(|record| {
             record.fields.key_hash == entry.key_hash
                 && record.fields.sequence == entry.sequence
                 && record.body_is_whole(bytes)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::common::{body, options, read_all};
 use nectary_block::{MemoryDevice, SharedDevice};
 use nectary_store::{
-    AdmissionOptions, AdmitRule, CreateOptions, FillHead, FillRole, KeyRef, OpenOptions, SpanDevice, Spans, Store,
+    AdmissionOptions, AdmitRule, CreateOptions, FillHead, FillRole, KeyRef, OpenOptions, SpanDevice, SpanSet, Store,
 };
 
 const SECOND: AdmissionOptions = AdmissionOptions {
@@ -79,8 +79,9 @@ async fn everything_is_admitted_by_default() {
     assert_eq!((stat.admission.admitted_share, stat.admission.remembered_bytes), (Some(1.0), 0));
 }
 
+/// An object not requested before is served from memory and never written to disk.
 #[tokio::test]
-async fn what_was_not_asked_for_before_is_served_from_memory_and_never_on_the_disk() {
+async fn unrequested_object_stays_in_memory() {
     let device = made().await;
     let store = open(&device, SECOND).await;
     for number in 0..100 {
@@ -165,8 +166,9 @@ async fn what_is_put_again_is_written() {
     assert_eq!(read_all(&store, key("of unknown length")).await, Some(body(1, 700_000).to_vec()));
 }
 
+/// Sizes outside the bounds are not admitted, whether known beforehand or not.
 #[tokio::test]
-async fn sizes_outside_the_bounds_are_not_admitted_whether_known_beforehand_or_not() {
+async fn size_bounds_hold_always() {
     let device = made().await;
     let bounds = AdmissionOptions { bytes_min: 10, bytes_max: Some(500_000), ..AdmissionOptions::default() };
     let store = open(&device, bounds).await;
@@ -200,7 +202,7 @@ async fn sizes_outside_the_bounds_are_not_admitted_whether_known_beforehand_or_n
 const LENGTHS: [usize; 2] = [1000, 700_000];
 
 #[tokio::test]
-async fn what_replaces_something_on_the_disk_is_admitted_whatever_the_rules_say() {
+async fn replacement_is_always_admitted() {
     for old in LENGTHS {
         for new in LENGTHS {
             let device = made().await;
@@ -225,8 +227,9 @@ async fn what_replaces_something_on_the_disk_is_admitted_whatever_the_rules_say(
     }
 }
 
+/// A memory-only object is gone when another one that is not admitted follows.
 #[tokio::test]
-async fn what_was_in_memory_alone_is_gone_when_something_else_that_is_not_admitted_follows() {
+async fn unadmitted_replacement_drops_memory_object() {
     let device = made().await;
     let store = open(&device, AdmissionOptions { bytes_max: Some(1), ..AdmissionOptions::default() }).await;
     for (old, new) in [(1000, 1001), (1000, 700_000), (700_000, 1000)] {
@@ -243,7 +246,7 @@ async fn what_was_in_memory_alone_is_gone_when_something_else_that_is_not_admitt
 }
 
 #[tokio::test]
-async fn what_was_not_admitted_is_purged_like_everything_else() {
+async fn memory_only_object_is_purged() {
     let device = made().await;
     let store = open(&device, SECOND).await;
     for name in ["key", "tag", "kept"] {
@@ -258,8 +261,9 @@ async fn what_was_not_admitted_is_purged_like_everything_else() {
     assert!(store.get(key("key")).await.is_none() && store.get(key("tag")).await.is_none());
 }
 
+/// A memory-only object stays purged after the ring has overtaken the purge.
 #[tokio::test]
-async fn what_is_in_memory_alone_stays_purged_when_the_ring_has_overtaken_the_purge() {
+async fn memory_only_purge_outlives_lap() {
     let device: SharedDevice = Arc::new(MemoryDevice::new(16 << 20));
     Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
     let admission = AdmissionOptions { bytes_min: 5000, ..AdmissionOptions::default() };
@@ -287,7 +291,7 @@ async fn what_is_in_memory_alone_stays_purged_when_the_ring_has_overtaken_the_pu
 }
 
 #[tokio::test]
-async fn followers_stream_a_long_body_that_is_not_admitted() {
+async fn followers_stream_unadmitted_body() {
     let device = made().await;
     let store = open(&device, SECOND).await;
     let length = 5_000_000;
@@ -312,8 +316,9 @@ async fn followers_stream_a_long_body_that_is_not_admitted() {
     assert_eq!((counts.append_bytes, counts.unadmitted_first, counts.puts_refused), (0, 1, 0));
 }
 
+/// No more is written than the write budget allows, and the rest is served.
 #[tokio::test]
-async fn no_more_is_written_than_the_write_budget_allows_and_the_rest_is_served() {
+async fn write_budget_is_kept() {
     let device = made().await;
     let admission = AdmissionOptions {
         write_budget: Some("1G/day".parse().unwrap()),
@@ -372,7 +377,7 @@ async fn spans_share_the_write_budget() {
     };
     let admission = AdmissionOptions { write_budget: Some("4G/day".parse().unwrap()), ..SECOND };
     let spans = vec![span("small", 32 << 20), span("large", 96 << 20)];
-    let store = Spans::open(spans, OpenOptions { admission, ..options() }).await.unwrap();
+    let store = SpanSet::open(spans, OpenOptions { admission, ..options() }).await.unwrap();
     let stat = store.stat();
     assert_eq!(stat.admission.write_budget.unwrap().budget_bytes, 4 << 30);
     let of_spans: Vec<u64> = stat

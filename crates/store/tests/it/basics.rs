@@ -8,8 +8,9 @@ use bytes::Bytes;
 use nectary_block::{DelayFilter, DelayOptions, MemoryDevice, SharedDevice};
 use nectary_store::{CreateOptions, FillHead, FillRole, KeyRef, Store};
 
+/// Objects of all sizes survive a close and a drop.
 #[tokio::test]
-async fn objects_of_all_sizes_survive_close_and_drop() {
+async fn objects_survive_close_and_drop() {
     let (device, store) = fresh(64 << 20).await;
     let sizes = [0, 1, 100, 4096, 100_000, 256 << 10, (256 << 10) + 1, 700_000, (1 << 20) + 5, 5_000_000];
     for (number, &size) in sizes.iter().enumerate() {
@@ -40,8 +41,9 @@ async fn objects_of_all_sizes_survive_close_and_drop() {
     check(&store).await;
 }
 
+/// The newest version wins in memory, on disk and after a restart.
 #[tokio::test]
-async fn newest_version_wins_in_memory_on_disk_and_after_restart() {
+async fn newest_version_wins() {
     let (device, store) = fresh(16 << 20).await;
     let key = KeyRef::new(b"k", b"");
     for version in 0..50u64 {
@@ -57,8 +59,9 @@ async fn newest_version_wins_in_memory_on_disk_and_after_restart() {
     assert_eq!(read_all(&store, key).await.unwrap(), body(49, 1000));
 }
 
+/// A key purge kills all variants, also after a restart, and lets new ones in.
 #[tokio::test]
-async fn purge_kills_all_variants_also_after_restart_and_lets_new_ones_in() {
+async fn key_purge_kills_all_variants() {
     let (device, store) = fresh(16 << 20).await;
     for variant in [&b""[..], b"gzip", b"br"] {
         store.put(KeyRef::new(b"page", variant), Bytes::new(), body(1, 500)).await.unwrap();
@@ -85,8 +88,9 @@ async fn purge_kills_all_variants_also_after_restart_and_lets_new_ones_in() {
     assert!(store.get(KeyRef::new(b"page", b"gzip")).await.is_none());
 }
 
+/// A purge of everything kills all, also after a restart, and lets new objects in.
 #[tokio::test]
-async fn purge_of_everything_kills_all_also_after_restart_and_lets_new_ones_in() {
+async fn purge_all_holds_after_restart() {
     let (device, store) = fresh(64 << 20).await;
     let long = body(7, 2_500_000);
     store.put(KeyRef::new(b"written", b""), Bytes::new(), body(1, 100)).await.unwrap();
@@ -117,8 +121,9 @@ async fn purge_of_everything_kills_all_also_after_restart_and_lets_new_ones_in()
     expected(&open(device).await, "after a clean stop").await;
 }
 
+/// A prefix purge kills what begins with the prefix and nothing else, also after a restart.
 #[tokio::test]
-async fn purge_by_prefix_kills_what_begins_with_it_also_after_restart_and_nothing_else() {
+async fn prefix_purge_kills_only_matches() {
     let (device, store) = fresh(64 << 20).await;
     let long = body(7, 2_500_000);
     let put = async |name: &str, variant: &[u8], bytes: Bytes| {
@@ -162,8 +167,9 @@ async fn purge_by_prefix_kills_what_begins_with_it_also_after_restart_and_nothin
     assert!(store.get(KeyRef::new(b"http://b/", b"")).await.is_none(), "everything begins with nothing");
 }
 
+/// The ring reclaims the oldest and keeps the newest over many laps and restarts.
 #[tokio::test]
-async fn ring_reclaims_the_oldest_and_keeps_the_newest_over_many_laps_and_restarts() {
+async fn ring_keeps_newest_over_laps() {
     let (device, mut store) = fresh(4 << 20).await;
     let mut number = 0u64;
     for round in 0..12 {
@@ -197,8 +203,9 @@ async fn ring_reclaims_the_oldest_and_keeps_the_newest_over_many_laps_and_restar
     assert!(store.stat().head_epoch > store.stat().segment_count * 2);
 }
 
+/// A checkpoint has what was written before its request, even if another one was being written.
 #[tokio::test]
-async fn a_checkpoint_has_what_was_written_before_it_was_asked_for_while_another_was_written_too() {
+async fn concurrent_checkpoint_covers_earlier_writes() {
     let memory: SharedDevice = Arc::new(MemoryDevice::new(16 << 20));
     let slow = DelayOptions { write: Duration::from_millis(50), ..DelayOptions::default() };
     Store::create(memory.clone(), &CreateOptions::default()).await.unwrap();
@@ -221,7 +228,7 @@ async fn a_checkpoint_has_what_was_written_before_it_was_asked_for_while_another
 }
 
 #[tokio::test]
-async fn followers_read_along_and_late_ones_find_the_object() {
+async fn followers_read_along_and_later() {
     let (_, store) = fresh(64 << 20).await;
     for length in [10usize, 300_000, 3_500_000] {
         let name = format!("fill {length}");
@@ -257,8 +264,9 @@ async fn followers_read_along_and_late_ones_find_the_object() {
     assert_eq!(store.stat().fill_bytes, 0);
 }
 
+/// A fill that began before a purge stores nothing and is not joined.
 #[tokio::test]
-async fn fill_that_began_before_a_purge_stores_nothing_and_is_not_joined() {
+async fn purge_voids_older_fill() {
     let (_, store) = fresh(16 << 20).await;
     let key = KeyRef::new(b"slow", b"");
     let FillRole::Leader(mut fill) = store.begin_fill(key, None) else { panic!("no leader") };
@@ -295,8 +303,9 @@ async fn broken_or_lying_fill_stores_nothing() {
     assert!(store.get(key).await.is_none());
 }
 
+/// A refresh replaces the metadata and keeps the body.
 #[tokio::test]
-async fn refresh_replaces_metadata_and_keeps_the_body() {
+async fn refresh_keeps_the_body() {
     let (device, store) = fresh(64 << 20).await;
     for (name, length) in [(&b"small"[..], 1000), (b"large", 2_500_000)] {
         let key = KeyRef::new(name, b"");

@@ -70,7 +70,7 @@ async fn read_pages(device: &SharedDevice, options: &OpenOptions) -> u64 {
 }
 
 #[tokio::test]
-async fn what_hints_tie_together_is_read_at_once_and_comes_with_its_bytes() {
+async fn hinted_objects_are_read_together() {
     let options = OpenOptions { cluster_bytes: 16 << 10, ..clustered(ClusterRead::Cluster) };
     let tied = pages(&options, true).await;
     let reads = read_pages(&tied, &options).await;
@@ -81,7 +81,7 @@ async fn what_hints_tie_together_is_read_at_once_and_comes_with_its_bytes() {
 }
 
 #[tokio::test]
-async fn clusters_of_no_size_are_neither_packed_nor_read() {
+async fn zero_cluster_size_disables_clusters() {
     let options = OpenOptions { cluster_bytes: 0, ..clustered(ClusterRead::Cluster) };
     let device = pages(&options, true).await;
     assert_eq!(read_pages(&device, &options).await, PAGES * (EMBEDDED + 1));
@@ -91,8 +91,9 @@ async fn clusters_of_no_size_are_neither_packed_nor_read() {
     }
 }
 
+/// Neighbours that were purged or replaced stay away.
 #[tokio::test]
-async fn neighbours_that_were_purged_or_replaced_stay_away() {
+async fn purged_neighbours_stay_away() {
     let options = clustered(ClusterRead::Cluster);
     let device = pages(&options, true).await;
     let store = Store::open(device.clone(), options.clone()).await.unwrap();
@@ -118,8 +119,9 @@ async fn neighbours_that_were_purged_or_replaced_stay_away() {
     assert!(store.stat().counts.neighbours_taken > PAGES);
 }
 
+/// Records stored in another order than they came are salvaged with the newest version.
 #[tokio::test]
-async fn records_that_lie_in_another_order_than_they_came_are_salvaged_with_the_newest_version() {
+async fn reordered_records_salvage_newest_version() {
     let options = clustered(ClusterRead::Cluster);
     let device: SharedDevice = Arc::new(MemoryDevice::new(64 << 20));
     Store::create(device.clone(), &CreateOptions::default()).await.unwrap();

@@ -62,8 +62,9 @@ fn without_checkpoints(mut image: Vec<u8>) -> Vec<u8> {
     image
 }
 
+/// A segment that begins as it did a lap before is found by its middle.
 #[tokio::test]
-async fn a_segment_that_begins_as_it_did_a_lap_before_is_found_by_its_middle() {
+async fn repeated_segment_head_is_resolved() {
     let (device, store) = fresh().await;
     let count = store.stat().segment_count;
     fill_until(&store, count + 3).await;
@@ -87,8 +88,9 @@ async fn a_segment_that_begins_as_it_did_a_lap_before_is_found_by_its_middle() {
     assert_eq!((length(&store, "kept").await, length(&store, "later").await), (Some(5), Some(6)));
 }
 
+/// A torn object does not come back when its segment is no longer verified.
 #[tokio::test]
-async fn an_object_that_a_crash_left_in_part_does_not_come_back_when_its_segment_is_not_verified_any_more() {
+async fn torn_object_stays_gone() {
     let (device, store) = fresh().await;
     put(&store, "key", 10).await;
     store.checkpoint().await.expect("a checkpoint");
@@ -118,8 +120,9 @@ async fn an_object_that_a_crash_left_in_part_does_not_come_back_when_its_segment
     assert_eq!(object.body_bytes(), 10);
 }
 
+/// A version that is purged while it waits is known to what replaces it.
 #[tokio::test]
-async fn a_version_that_is_purged_while_it_waits_is_known_to_what_replaces_it() {
+async fn purged_waiting_version_is_superseded() {
     let (device, store) = fresh().await;
     drop(store);
     let patient = OpenOptions { write_delay: Duration::from_secs(60), warm_up: false, ..options() };
@@ -172,8 +175,9 @@ async fn with_a_full_segment() -> (Arc<MemoryDevice>, u64) {
     (device, epoch + 1)
 }
 
+/// A version in a torn first append stays gone when the next open loses its own.
 #[tokio::test]
-async fn a_version_in_a_torn_first_append_does_not_come_back_when_the_next_open_loses_its_own_first_append() {
+async fn torn_first_append_stays_gone() {
     let (device, epoch) = with_a_full_segment().await;
     let store = without_rewriting(device.clone()).await;
     put_in_a_segment_of_its_own(&store).await;
@@ -200,8 +204,9 @@ async fn a_version_in_a_torn_first_append_does_not_come_back_when_the_next_open_
     }
 }
 
+/// A recovered version is found alone where damage takes the header later.
 #[tokio::test]
-async fn a_version_that_an_open_had_recovered_is_found_alone_where_damage_takes_the_header_later() {
+async fn recovered_version_survives_header_damage() {
     let (device, epoch) = with_a_full_segment().await;
     let store = without_rewriting(device.clone()).await;
     put_in_a_segment_of_its_own(&store).await;

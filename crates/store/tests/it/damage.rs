@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::common::{body, fresh, open, options, read_all};
-use nectary_block::{ErrorFilter, ErrorOptions, MemoryDevice, On, SharedDevice};
-use nectary_store::{CreateOptions, ErrorKind, KeyRef, Store};
+use nectary_block::{ErrorFilter, ErrorOptions, FailingOperations, MemoryDevice, SharedDevice};
+use nectary_store::{CreateOptions, KeyRef, Store, StoreErrorKind};
 
 const COUNT: u64 = 400;
 
@@ -39,7 +39,7 @@ async fn count(image: Vec<u8>) -> u64 {
     found
 }
 
-async fn refusal(image: Vec<u8>) -> (ErrorKind, String) {
+async fn refusal(image: Vec<u8>) -> (StoreErrorKind, String) {
     let device: SharedDevice = Arc::new(MemoryDevice::from_image(image));
     match Store::open(device, options()).await {
         Ok(_) => panic!("it was opened"),
@@ -47,8 +47,9 @@ async fn refusal(image: Vec<u8>) -> (ErrorKind, String) {
     }
 }
 
+/// One flipped bit anywhere costs at most one object.
 #[tokio::test]
-async fn one_flipped_bit_anywhere_costs_at_most_one_object() {
+async fn bit_flip_costs_one_object() {
     for clean in [false, true] {
         let image = filled(clean).await;
         let mut state = 12345u64;
@@ -79,7 +80,7 @@ async fn wiped_checkpoints_and_state_lose_nothing() {
 }
 
 #[tokio::test]
-async fn store_cut_to_half_opens_with_what_is_left() {
+async fn half_truncated_store_opens() {
     let mut image = filled(false).await;
     let length = image.len();
     image.truncate(length / 2 / 4096 * 4096);
@@ -87,15 +88,16 @@ async fn store_cut_to_half_opens_with_what_is_left() {
     assert!(left > 0 && left <= COUNT, "{left}");
 }
 
+/// A device that is empty or of another program is refused with a reason.
 #[tokio::test]
-async fn device_cut_to_nothing_or_of_another_program_is_refused_with_a_reason() {
+async fn empty_or_foreign_device_refused() {
     let (kind, message) = refusal(vec![0; 1 << 20]).await;
-    assert_eq!(kind, ErrorKind::Corrupt);
+    assert_eq!(kind, StoreErrorKind::Corrupt);
     assert!(message.contains("not a Nectary store"), "{message}");
     let mut other = vec![0; 1 << 20];
     other[..8].copy_from_slice(b"XFSBdata");
     let (kind, message) = refusal(other.clone()).await;
-    assert_eq!(kind, ErrorKind::Corrupt);
+    assert_eq!(kind, StoreErrorKind::Corrupt);
     assert!(message.contains("found XFSB") && message.contains("offset 0"), "{message}");
     let device: SharedDevice = Arc::new(MemoryDevice::from_image(other));
     assert!(Store::probe(&device).await.is_err(), "what is not ours is not overwritten");
@@ -106,22 +108,23 @@ async fn device_cut_to_nothing_or_of_another_program_is_refused_with_a_reason() 
     assert!(Store::create(device.clone(), &CreateOptions::default()).await.is_err());
     Store::create(device, &CreateOptions { force: true, ..Default::default() }).await.unwrap();
     let (kind, _) = refusal(vec![0; 4096]).await;
-    assert_eq!(kind, ErrorKind::Corrupt);
+    assert_eq!(kind, StoreErrorKind::Corrupt);
 }
 
 #[tokio::test]
-async fn store_of_another_version_is_refused_by_its_number() {
+async fn unknown_version_is_refused() {
     let mut image = filled(true).await;
     for copy in [0, 4096] {
         image[copy + 4] = 2;
     }
     let (kind, message) = refusal(image).await;
-    assert_eq!(kind, ErrorKind::Corrupt);
+    assert_eq!(kind, StoreErrorKind::Corrupt);
     assert!(message.contains("version 2") && message.contains("version 1"), "{message}");
 }
 
+/// Damage in the last writes cuts the log; behind flushed writes it hides what they replaced.
 #[tokio::test]
-async fn damage_in_what_was_written_last_is_a_cut_of_the_log_and_behind_what_was_flushed_it_hides_what_it_replaced() {
+async fn tail_damage_cuts_log() {
     let key = KeyRef::new(b"key", b"");
     for is_last in [true, false] {
         let (device, store) = fresh(8 << 20).await;
@@ -147,19 +150,20 @@ async fn damage_in_what_was_written_last_is_a_cut_of_the_log_and_behind_what_was
 }
 
 #[tokio::test]
-async fn store_is_not_made_twice_unless_forced() {
+async fn create_refuses_existing_store() {
     let (device, store) = fresh(1 << 20).await;
     drop(store);
     let again = Store::create(device.clone(), &CreateOptions::default()).await.unwrap_err();
-    assert_eq!(again.kind, ErrorKind::Busy);
+    assert_eq!(again.kind, StoreErrorKind::Busy);
     let small: SharedDevice = Arc::new(MemoryDevice::new(64 << 10));
     let error = Store::create(small, &CreateOptions::default()).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Invalid);
+    assert_eq!(error.kind, StoreErrorKind::Invalid);
     assert!(error.message.contains("at least"), "{error}");
 }
 
+/// Bodies full of frame lookalikes cost a scan no time.
 #[tokio::test]
-async fn bodies_full_of_what_looks_like_units_cost_a_scan_no_time() {
+async fn frame_lookalikes_scan_fast() {
     const SEGMENT_BYTES: usize = 8 << 20;
     let device = Arc::new(MemoryDevice::new(64 << 20));
     let create = CreateOptions { segment_bytes: Some(SEGMENT_BYTES as u64), ..CreateOptions::default() };
@@ -187,18 +191,18 @@ async fn bodies_full_of_what_looks_like_units_cost_a_scan_no_time() {
 }
 
 #[tokio::test]
-async fn a_failed_device_is_told_from_a_miss() {
+async fn device_failure_differs_from_miss() {
     let trigger = std::env::temp_dir().join(format!("nectary-store-failed-device-{}", std::process::id()));
     let _ = std::fs::remove_file(&trigger);
     let memory: SharedDevice = Arc::new(MemoryDevice::from_image(filled(true).await));
-    let on = On { read: true, write: false, flush: false };
+    let on = FailingOperations { read: true, write: false, flush: false };
     let options = ErrorOptions { on, when: Some(trigger.clone()), ..ErrorOptions::default() };
     let store = open(Arc::new(ErrorFilter::new(memory, options))).await;
     let (name, absent) = (name(7), KeyRef::new(b"never put", b""));
     let key = KeyRef::new(name.as_bytes(), b"");
     std::fs::write(&trigger, b"").unwrap();
     let failed = store.try_get(key).await.expect_err("nobody knows whether it is there");
-    assert_eq!((failed.kind, failed.device_kind()), (ErrorKind::Io, Some(nectary_block::ErrorKind::Io)));
+    assert_eq!((failed.kind, failed.device_kind()), (StoreErrorKind::Io, Some(nectary_block::DeviceErrorKind::Io)));
     assert!(std::error::Error::source(&failed).is_some(), "{failed}");
     assert!(store.try_get(absent).await.expect("no read is needed to know it").is_none());
     assert!(store.get(key).await.is_none());

@@ -6,7 +6,7 @@ use crate::common::options;
 use bytes::Bytes;
 use nectary_block::{MemoryDevice, SharedDevice};
 use nectary_host::fleet::{AppliedMark, RulesRecord};
-use nectary_store::{KeyRef, SpanDevice, Spans};
+use nectary_store::{KeyRef, SpanDevice, SpanSet};
 
 const SPAN_BYTES: u64 = 4 << 20;
 
@@ -14,13 +14,13 @@ fn mark(revision: u64) -> AppliedMark {
     AppliedMark { fleet: 0x1234 << 100, revision, rules: RulesRecord { current: 1 << 60 | revision, missed: 7 } }
 }
 
-async fn open(devices: &[Arc<MemoryDevice>]) -> Spans {
+async fn open(devices: &[Arc<MemoryDevice>]) -> SpanSet {
     let named = |(number, device): (usize, &Arc<MemoryDevice>)| SpanDevice {
         spec: format!("disk{number}"),
         device: Ok(device.clone() as SharedDevice),
         size_bytes: 0,
     };
-    Spans::open(devices.iter().enumerate().map(named).collect(), options()).await.expect("opens")
+    SpanSet::open(devices.iter().enumerate().map(named).collect(), options()).await.expect("opens")
 }
 
 fn devices(count: usize) -> Vec<Arc<MemoryDevice>> {
@@ -32,7 +32,7 @@ fn crashed(devices: &[Arc<MemoryDevice>]) -> Vec<Arc<MemoryDevice>> {
     devices.iter().map(|device| Arc::new(MemoryDevice::from_image(device.image()))).collect()
 }
 
-async fn put(store: &Spans, key: &str) {
+async fn put(store: &SpanSet, key: &str) {
     store.put_tagged(KeyRef::new(key.as_bytes(), b""), &[], Bytes::new(), "body".into()).await.expect("put");
 }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::common::{body, open};
-use nectary_block::{Filter, IoFuture, MemoryDevice, Operation, Request, SharedDevice};
-use nectary_store::{CreateOptions, KeyRef, Sequence, Store};
+use nectary_block::{DeviceOperation, DeviceRequest, Filter, IoFuture, MemoryDevice, SharedDevice};
+use nectary_store::{CreateOptions, KeyRef, PutSequence, Store};
 use tokio::sync::watch;
 
 /// Blocks flushes while it is shut.
@@ -23,12 +23,12 @@ impl Filter for FlushGate {
     }
     fn around<T: Send + 'static>(
         &self,
-        request: Request,
+        request: DeviceRequest,
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
         let (inner, mut open, held) = (self.inner.clone(), self.open.clone(), self.held.clone());
         Box::pin(async move {
-            if request.operation == Operation::Flush && !*open.borrow() {
+            if request.operation == DeviceOperation::Flush && !*open.borrow() {
                 held.send_modify(|held| *held += 1);
                 open.wait_for(|open| *open).await.expect("the gate is there");
             }
@@ -37,11 +37,11 @@ impl Filter for FlushGate {
     }
 }
 
-async fn put(store: &Store, key: &str) -> Sequence {
+async fn put(store: &Store, key: &str) -> PutSequence {
     store.put(KeyRef::new(key.as_bytes(), b""), "metadata".into(), body(1, 1000)).await.unwrap()
 }
 
-async fn is_written(store: &Store, sequence: Sequence) {
+async fn is_written(store: &Store, sequence: PutSequence) {
     let written = async {
         while store.sequences().written < sequence {
             tokio::task::yield_now().await;
@@ -50,8 +50,9 @@ async fn is_written(store: &Store, sequence: Sequence) {
     tokio::time::timeout(std::time::Duration::from_secs(20), written).await.expect("appends go on");
 }
 
+/// Appends go on while a purge and a sync are flushed.
 #[tokio::test]
-async fn appends_go_on_while_a_purge_and_a_sync_are_flushed() {
+async fn appends_continue_during_purge_flush() {
     let memory = Arc::new(MemoryDevice::new(4 << 20));
     let (gate, is_open) = watch::channel(true);
     let (held, mut holds) = watch::channel(0);

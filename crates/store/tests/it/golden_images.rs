@@ -63,8 +63,9 @@ async fn make(is_closed: bool) -> Vec<u8> {
     device.image()
 }
 
+/// Stores of version 1 are read whole after a clean end and after a crash.
 #[tokio::test]
-async fn stores_of_version_1_are_read_whole_after_a_clean_end_and_after_a_crash() {
+async fn version_1_stores_are_read() {
     for (name, is_closed) in [("store-1-closed.image", true), ("store-1-crashed.image", false)] {
         if std::env::var_os("NECTARY_WRITE_GOLDEN_IMAGES").is_some() {
             std::fs::write(path(name), to_sparse(&make(is_closed).await)).expect("written");

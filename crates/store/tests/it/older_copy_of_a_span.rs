@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::common::options;
 use bytes::Bytes;
 use nectary_block::{MemoryDevice, SharedDevice};
-use nectary_store::{KeyRef, SpanDevice, Spans};
+use nectary_store::{KeyRef, SpanDevice, SpanSet};
 
 const SPAN_BYTES: u64 = 4 << 20;
 const COUNT: u32 = 200;
@@ -13,26 +13,26 @@ const TAG: &[u8] = b"news";
 
 /// The two ways in which a store ends.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum End {
+enum StoreEnd {
     Closed,
     Killed,
 }
 
 /// Two spans; the second one can be replaced by an older copy.
-struct Disks([Arc<MemoryDevice>; 2]);
+struct SpanDisks([Arc<MemoryDevice>; 2]);
 
-impl Disks {
-    fn new() -> Disks {
-        Disks([(); 2].map(|()| Arc::new(MemoryDevice::new(SPAN_BYTES))))
+impl SpanDisks {
+    fn new() -> SpanDisks {
+        SpanDisks([(); 2].map(|()| Arc::new(MemoryDevice::new(SPAN_BYTES))))
     }
 
-    async fn open(&self) -> Spans {
+    async fn open(&self) -> SpanSet {
         let named = |(number, device): (usize, &Arc<MemoryDevice>)| SpanDevice {
             spec: format!("disk{number}"),
             device: Ok(device.clone() as SharedDevice),
             size_bytes: 0,
         };
-        Spans::open(self.0.iter().enumerate().map(named).collect(), options()).await.unwrap()
+        SpanSet::open(self.0.iter().enumerate().map(named).collect(), options()).await.unwrap()
     }
 
     fn copy(&self) -> Vec<u8> {
@@ -48,7 +48,7 @@ fn name(number: u32) -> String {
     format!("http://{}.example/{number}", ["key", "tag", "prefix", "kept"][number as usize % 4])
 }
 
-async fn put_all(store: &Spans, body: &'static str) {
+async fn put_all(store: &SpanSet, body: &'static str) {
     for number in 0..COUNT {
         let tags: &[&[u8]] = if number % 4 == 1 { &[TAG] } else { &[] };
         let name = name(number);
@@ -58,7 +58,7 @@ async fn put_all(store: &Spans, body: &'static str) {
 }
 
 /// Purges three quarters of the objects: by key, by tag and by prefix.
-async fn purge(store: &Spans) {
+async fn purge(store: &SpanSet) {
     for number in (0..COUNT).step_by(4) {
         store.purge_key(name(number).as_bytes()).await.unwrap();
     }
@@ -66,14 +66,14 @@ async fn purge(store: &Spans) {
     store.purge_prefix(b"http://prefix.").await.unwrap();
 }
 
-async fn end(store: Spans, end: End) {
-    if end == End::Closed {
+async fn end(store: SpanSet, end: StoreEnd) {
+    if end == StoreEnd::Closed {
         store.close().await.unwrap();
     }
 }
 
 /// Returns the numbers of the objects that are found with this body: those on the first span, and those on the second.
-async fn found(store: &Spans, body: &str) -> [Vec<u32>; 2] {
+async fn found(store: &SpanSet, body: &str) -> [Vec<u32>; 2] {
     let mut found = [Vec::new(), Vec::new()];
     for number in 0..COUNT {
         let name = name(number);
@@ -85,7 +85,7 @@ async fn found(store: &Spans, body: &str) -> [Vec<u32>; 2] {
 }
 
 /// Checks that no purged object is found, and that all other objects of the first span, which is unchanged, are found.
-async fn assert_purged(store: &Spans, context: &str) -> [Vec<u32>; 2] {
+async fn assert_purged(store: &SpanSet, context: &str) -> [Vec<u32>; 2] {
     let found = found(store, "body").await;
     let purged = found.concat().iter().filter(|number| *number % 4 != 3).count();
     assert_eq!(purged, 0, "{context}: purged objects came back");
@@ -98,12 +98,13 @@ async fn assert_purged(store: &Spans, context: &str) -> [Vec<u32>; 2] {
     found
 }
 
+/// A span restored from before purges restores nothing.
 #[tokio::test]
-async fn span_put_back_as_it_was_before_purges_brings_nothing_back() {
+async fn restored_old_span_keeps_purges() {
     for restarts in [0, 1, 2, 5] {
-        for ending in [End::Closed, End::Killed] {
+        for ending in [StoreEnd::Closed, StoreEnd::Killed] {
             let context = format!("{restarts} restarts, {ending:?}");
-            let mut disks = Disks::new();
+            let mut disks = SpanDisks::new();
             let mut store = disks.open().await;
             put_all(&store, "body").await;
             let mut copy = disks.copy();
@@ -130,12 +131,13 @@ async fn span_put_back_as_it_was_before_purges_brings_nothing_back() {
     }
 }
 
+/// A span that lacks only the last purge gets it and keeps the rest.
 #[tokio::test]
-async fn span_that_lacks_nothing_but_the_last_purge_gets_it_and_keeps_the_rest() {
+async fn span_gets_missed_last_purge() {
     // An older copy that lacks only the last purge looks like a span after a crash during this purge: the store cannot
     // distinguish the two.
     for (kind, first) in [(0, 0), (1, 1), (2, 2)] {
-        let mut disks = Disks::new();
+        let mut disks = SpanDisks::new();
         let store = disks.open().await;
         put_all(&store, "body").await;
         for other in (0..3).filter(|other| *other != kind) {
@@ -153,7 +155,7 @@ async fn span_that_lacks_nothing_but_the_last_purge_gets_it_and_keeps_the_rest()
 }
 
 /// Purges with one call of the given kind.
-async fn purge_kind(store: &Spans, kind: u32) {
+async fn purge_kind(store: &SpanSet, kind: u32) {
     match kind {
         0 => store.purge_prefix(b"http://key.").await.unwrap(),
         1 => store.purge_tag(TAG).await.unwrap(),
@@ -161,10 +163,11 @@ async fn purge_kind(store: &Spans, kind: u32) {
     }
 }
 
+/// A span restored from before the last open restores nothing that was replaced.
 #[tokio::test]
-async fn span_put_back_as_it_was_before_the_last_open_brings_back_nothing_that_was_replaced() {
-    for ending in [End::Closed, End::Killed] {
-        let mut disks = Disks::new();
+async fn older_span_copy_restores_nothing() {
+    for ending in [StoreEnd::Closed, StoreEnd::Killed] {
+        let mut disks = SpanDisks::new();
         let store = disks.open().await;
         put_all(&store, "old").await;
         end(store, ending).await;
@@ -179,9 +182,10 @@ async fn span_put_back_as_it_was_before_the_last_open_brings_back_nothing_that_w
     }
 }
 
+/// A span that was not restored keeps its objects through opens and purges.
 #[tokio::test]
-async fn span_that_was_not_put_back_keeps_what_it_held_through_opens_and_purges() {
-    let disks = Disks::new();
+async fn intact_span_keeps_objects() {
+    let disks = SpanDisks::new();
     for round in 0..6_u32 {
         let store = disks.open().await;
         if round > 0 {
@@ -198,6 +202,6 @@ async fn span_that_was_not_put_back_keeps_what_it_held_through_opens_and_purges(
             purge.await.unwrap().unwrap();
         }
         purge(&store).await;
-        end(store, if round % 2 == 0 { End::Killed } else { End::Closed }).await;
+        end(store, if round % 2 == 0 { StoreEnd::Killed } else { StoreEnd::Closed }).await;
     }
 }

@@ -5,7 +5,7 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use nectary_block::{Buffer, Context, Filter, IoFuture, MemoryDevice, SharedDevice, WriteFlags};
+use nectary_block::{Buffer, Filter, IoContext, IoFuture, MemoryDevice, SharedDevice, WriteFlags};
 use nectary_store::{CreateOptions, FillRole, KeyRef, OpenOptions, Store};
 use tokio::sync::watch;
 
@@ -16,7 +16,7 @@ const BODY_BYTES: usize = 3000;
 
 /// The time at which a read is blocked.
 #[derive(Clone, Copy, PartialEq)]
-enum When {
+enum BlockingPoint {
     /// The read is blocked before it reaches the device.
     Before,
     /// The read is blocked after the device has read.
@@ -24,10 +24,10 @@ enum When {
 }
 
 /// Blocks the next read that this thread begins, or all writes, until the gate is opened.
-struct Gate {
+struct NextReadGate {
     device: SharedDevice,
     thread: ThreadId,
-    read: Mutex<Option<(When, watch::Receiver<bool>)>>,
+    read: Mutex<Option<(BlockingPoint, watch::Receiver<bool>)>>,
     writes: watch::Receiver<bool>,
 }
 
@@ -36,7 +36,7 @@ async fn opened(mut gate: watch::Receiver<bool>) {
     let _ = gate.wait_for(|is_open| *is_open).await;
 }
 
-impl Filter for Gate {
+impl Filter for NextReadGate {
     fn inner(&self) -> &SharedDevice {
         &self.device
     }
@@ -45,13 +45,13 @@ impl Filter for Gate {
         self.device.spec()
     }
 
-    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: IoContext) -> IoFuture<Vec<Buffer>> {
         let is_own = thread::current().id() == self.thread;
         let gate = is_own.then(|| self.read.lock().unwrap().take()).flatten();
         let device = Arc::clone(&self.device);
         Box::pin(async move {
             let Some((when, gate)) = gate else { return device.read_at(offset, buffers, context).await };
-            if when == When::Before {
+            if when == BlockingPoint::Before {
                 opened(gate.clone()).await;
             }
             let read = device.read_at(offset, buffers, context).await;
@@ -65,7 +65,7 @@ impl Filter for Gate {
         offset: u64,
         buffers: Vec<Buffer>,
         flags: WriteFlags,
-        context: Context,
+        context: IoContext,
     ) -> IoFuture<Vec<Buffer>> {
         let (gate, device) = (self.writes.clone(), Arc::clone(&self.device));
         Box::pin(async move {
@@ -75,22 +75,23 @@ impl Filter for Gate {
     }
 }
 
-struct Held {
+struct GatedStore {
     store: Store,
-    gate: Arc<Gate>,
+    gate: Arc<NextReadGate>,
     writes: watch::Sender<bool>,
 }
 
-impl Held {
-    async fn new() -> Held {
-        Held::of(STORE_BYTES, Some(OBJECTS_BYTES)).await
+impl GatedStore {
+    async fn new() -> GatedStore {
+        GatedStore::of(STORE_BYTES, Some(OBJECTS_BYTES)).await
     }
 
-    async fn of(store_bytes: u64, objects_bytes_max: Option<u64>) -> Held {
+    async fn of(store_bytes: u64, objects_bytes_max: Option<u64>) -> GatedStore {
         let device: SharedDevice = Arc::new(MemoryDevice::new(store_bytes));
         Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
         let (writes, gate) = watch::channel(true);
-        let gate = Arc::new(Gate { device, thread: thread::current().id(), read: Mutex::new(None), writes: gate });
+        let gate =
+            Arc::new(NextReadGate { device, thread: thread::current().id(), read: Mutex::new(None), writes: gate });
         let options = OpenOptions {
             memory_bytes: 16 << 20,
             objects_bytes_max,
@@ -99,7 +100,7 @@ impl Held {
             ..OpenOptions::default()
         };
         let store = Store::open(gate.clone(), options).await.unwrap();
-        Held { store, gate, writes }
+        GatedStore { store, gate, writes }
     }
 
     async fn put(&self, name: &str, byte: u8) {
@@ -122,7 +123,7 @@ impl Held {
     }
 
     /// Blocks the next read until the returned handle releases it.
-    fn hold_read(&self, when: When) -> watch::Sender<bool> {
+    fn hold_read(&self, when: BlockingPoint) -> watch::Sender<bool> {
         let (open, gate) = watch::channel(false);
         *self.gate.read.lock().unwrap() = Some((when, gate));
         open
@@ -130,11 +131,11 @@ impl Held {
 }
 
 #[tokio::test]
-async fn a_version_that_is_replaced_while_it_is_read_does_not_come_back() {
-    let held = Held::new().await;
+async fn replaced_during_read_stays_gone() {
+    let held = GatedStore::new().await;
     held.put("key", 1).await;
     held.push_out(1).await;
-    let open = held.hold_read(When::Before);
+    let open = held.hold_read(BlockingPoint::Before);
     let (read, ()) = tokio::join!(held.get(), async {
         held.put("key", 2).await;
         held.push_out(2).await;
@@ -147,12 +148,12 @@ async fn a_version_that_is_replaced_while_it_is_read_does_not_come_back() {
 }
 
 #[tokio::test]
-async fn forty_gets_of_one_object_make_one_read() {
-    let held = Held::new().await;
+async fn forty_gets_share_one_read() {
+    let held = GatedStore::new().await;
     held.put("key", 7).await;
     held.push_out(1).await;
     let before = held.store.stat().counts;
-    let open = held.hold_read(When::Before);
+    let open = held.hold_read(BlockingPoint::Before);
     let (read, ()) = tokio::join!(join_all((0..40).map(|_| held.get())), async {
         tokio::task::yield_now().await;
         open.send_replace(true);
@@ -164,11 +165,11 @@ async fn forty_gets_of_one_object_make_one_read() {
 }
 
 #[tokio::test]
-async fn a_get_that_comes_after_a_put_does_not_take_what_an_older_read_finds() {
-    let held = Held::new().await;
+async fn get_after_put_is_fresh() {
+    let held = GatedStore::new().await;
     held.put("key", 1).await;
     held.push_out(1).await;
-    let open = held.hold_read(When::Before);
+    let open = held.hold_read(BlockingPoint::Before);
     let (_, second) = tokio::join!(held.get(), async {
         held.put("key", 2).await;
         held.push_out(2).await;
@@ -182,15 +183,16 @@ async fn a_get_that_comes_after_a_put_does_not_take_what_an_older_read_finds() {
     assert_eq!(second, 2);
 }
 
+/// A purged object does not come back with a read that the ring overtakes.
 #[tokio::test]
-async fn what_was_purged_does_not_come_back_with_a_read_that_the_ring_overtakes() {
-    let held = Held::of(1 << 20, Some(OBJECTS_BYTES)).await;
+async fn purge_survives_overtaken_read() {
+    let held = GatedStore::of(1 << 20, Some(OBJECTS_BYTES)).await;
     let key = KeyRef::new(b"key", b"");
     held.put("key", 1).await;
     held.push_out(1).await;
     held.store.purge_key(b"key").await.unwrap();
     assert_eq!(held.store.stat().purge_records, 1);
-    let open = held.hold_read(When::After);
+    let open = held.hold_read(BlockingPoint::After);
     let gets = async { tokio::join!(held.store.get(key), held.store.get(key)) };
     let ((first, second), ()) = tokio::join!(gets, async {
         // Objects are put until the segment is overwritten and the purge is forgotten.
@@ -205,9 +207,10 @@ async fn what_was_purged_does_not_come_back_with_a_read_that_the_ring_overtakes(
     assert!(first.is_none() && second.is_none(), "it was purged before");
 }
 
+/// A fill reports whether there is room, and waits for room where its length is known.
 #[tokio::test]
-async fn a_fill_says_beforehand_whether_there_is_room_and_waits_for_it_where_its_length_is_known() {
-    let held = Held::of(STORE_BYTES, None).await;
+async fn fill_reserves_room_or_waits() {
+    let held = GatedStore::of(STORE_BYTES, None).await;
     let fill = async |name: &'static str, body_bytes: Option<u64>| {
         let key = KeyRef::new(name.as_bytes(), b"");
         let FillRole::Leader(mut fill) = held.store.begin_fill(key, None) else { panic!("nobody fills it") };

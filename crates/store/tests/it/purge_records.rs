@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::common::{body, open, options};
-use nectary_block::{Filter, IoFuture, MemoryDevice, Operation, Request, SharedDevice};
+use nectary_block::{DeviceOperation, DeviceRequest, Filter, IoFuture, MemoryDevice, SharedDevice};
 use nectary_store::{CreateOptions, KeyRef, Store};
 use tokio::sync::watch;
 
@@ -13,12 +13,12 @@ const SEGMENT_BYTES: u64 = 32 << 10;
 const BODY_BYTES: usize = 3000;
 
 /// Blocks writes of more than one block, which are appends, while the gate is shut.
-struct Gate {
+struct AppendGate {
     inner: SharedDevice,
     open: watch::Receiver<bool>,
 }
 
-impl Filter for Gate {
+impl Filter for AppendGate {
     fn inner(&self) -> &SharedDevice {
         &self.inner
     }
@@ -27,11 +27,11 @@ impl Filter for Gate {
     }
     fn around<T: Send + 'static>(
         &self,
-        request: Request,
+        request: DeviceRequest,
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
         let (inner, mut open) = (self.inner.clone(), self.open.clone());
-        let held = request.operation == Operation::Write && request.length > 4096;
+        let held = request.operation == DeviceOperation::Write && request.length > 4096;
         Box::pin(async move {
             if held {
                 open.wait_for(|open| *open).await.expect("the gate is there");
@@ -45,11 +45,12 @@ async fn put(store: &Store, key: &str) {
     store.put(KeyRef::new(key.as_bytes(), b""), "metadata".into(), body(1, BODY_BYTES)).await.unwrap();
 }
 
+/// The record of a purge outlives what waited for the disk when it was made.
 #[tokio::test]
-async fn record_of_a_purge_outlives_what_waited_for_the_disk_when_it_was_made() {
+async fn purge_record_outlives_waiting_objects() {
     let memory = Arc::new(MemoryDevice::new(STORE_BYTES));
     let (gate, is_open) = watch::channel(true);
-    let device: SharedDevice = Arc::new(Gate { inner: memory.clone(), open: is_open });
+    let device: SharedDevice = Arc::new(AppendGate { inner: memory.clone(), open: is_open });
     let create = CreateOptions { segment_bytes: Some(SEGMENT_BYTES), ..CreateOptions::default() };
     Store::create(device.clone(), &create).await.unwrap();
     let store = Store::open(device, options()).await.unwrap();

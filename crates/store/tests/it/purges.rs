@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::{body, open, options};
 use futures_util::future::join_all;
-use nectary_block::{Buffer, Context, Filter, IoFuture, MemoryDevice, Operation, Request, SharedDevice};
-use nectary_store::{CreateOptions, ErrorKind, FillRole, KeyRef, OpenOptions, SpanDevice, Spans, Store};
+use nectary_block::{Buffer, DeviceOperation, DeviceRequest, Filter, IoContext, IoFuture, MemoryDevice, SharedDevice};
+use nectary_store::{CreateOptions, FillRole, KeyRef, OpenOptions, SpanDevice, SpanSet, Store, StoreErrorKind};
 use tokio::sync::watch;
 
 const STORE_BYTES: u64 = 256 << 20;
@@ -75,7 +75,7 @@ fn without_checkpoints(mut image: Vec<u8>) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn purges_of_absent_urls_take_nothing_from_the_store() {
+async fn absent_url_purges_spare_store() {
     const OBJECTS: u64 = 2_500;
     let device = Arc::new(MemoryDevice::new(STORE_BYTES));
     Store::create(device.clone(), &CreateOptions::default()).await.expect("a store is made");
@@ -108,8 +108,9 @@ async fn purges_of_absent_urls_take_nothing_from_the_store() {
     assert_eq!(count_found(&store, 0..OBJECTS).await, OBJECTS);
 }
 
+/// Purges of present URLs take those and nothing else, also after a crash.
 #[tokio::test]
-async fn purges_of_present_urls_take_those_and_nothing_else_also_after_a_crash() {
+async fn present_url_purges_survive_crash() {
     const OBJECTS: u64 = 26_000;
     let device = Arc::new(MemoryDevice::new(STORE_BYTES));
     Store::create(device.clone(), &CreateOptions::default()).await.expect("a store is made");
@@ -147,7 +148,7 @@ impl Filter for IndexGate {
     fn spec(&self) -> String {
         self.inner.spec()
     }
-    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: IoContext) -> IoFuture<Vec<Buffer>> {
         let (inner, mut opened) = (Arc::clone(&self.inner), self.opened.clone());
         let bytes: usize = buffers.iter().map(|buffer| buffer.len()).sum();
         let is_held = self.held.contains(&offset) && bytes > 4096;
@@ -160,8 +161,9 @@ impl Filter for IndexGate {
     }
 }
 
+/// Purges while the index is loaded take what they name and nothing else.
 #[tokio::test]
-async fn purges_while_the_index_is_loaded_take_what_they_name_and_nothing_else() {
+async fn purges_during_load_are_exact() {
     // With this many objects, the index is not loaded before the store is open.
     const OBJECTS: u64 = 36_000;
     let device = Arc::new(MemoryDevice::new(64 << 20));
@@ -199,8 +201,9 @@ async fn purges_while_the_index_is_loaded_take_what_they_name_and_nothing_else()
     assert_eq!(count_found(&store, 1000..OBJECTS).await, OBJECTS - 1000);
 }
 
+/// A purge of an object that is being filled and stored nowhere yet voids the fill.
 #[tokio::test]
-async fn a_purge_of_what_is_being_filled_and_is_nowhere_yet_voids_the_fill() {
+async fn purge_voids_running_first_fill() {
     let device = Arc::new(MemoryDevice::new(4 << 20));
     Store::create(device.clone(), &CreateOptions::default()).await.expect("a store is made");
     let store = open(device.clone()).await;
@@ -230,8 +233,9 @@ async fn a_purge_of_what_is_being_filled_and_is_nowhere_yet_voids_the_fill() {
     assert_eq!(count_found(&store, 0..10).await, 10);
 }
 
+/// Objects that wait to be written or stay in memory alone are purged like all others.
 #[tokio::test]
-async fn what_waits_to_be_written_and_what_stays_in_memory_alone_is_purged_like_all_else() {
+async fn unwritten_objects_are_purged() {
     let device = Arc::new(MemoryDevice::new(4 << 20));
     Store::create(device.clone(), &CreateOptions::default()).await.expect("a store is made");
     let never = std::time::Duration::from_secs(3600);
@@ -285,8 +289,9 @@ async fn bounded(objects: u64) -> (Arc<MemoryDevice>, Store) {
     (device, store)
 }
 
+/// Purges beyond the bound wait while the oldest segments are reclaimed.
 #[tokio::test]
-async fn purges_beyond_the_bound_wait_while_the_oldest_segments_are_reclaimed() {
+async fn excess_purges_wait_for_reclaim() {
     const OBJECTS: u64 = 1_500;
     const PURGED: u64 = 500;
     let (device, store) = bounded(OBJECTS).await;
@@ -315,8 +320,9 @@ async fn purges_beyond_the_bound_wait_while_the_oldest_segments_are_reclaimed() 
     check(&open(Arc::new(MemoryDevice::from_image(without_checkpoints(device.image())))).await).await;
 }
 
+/// What a power cut took stays away where segments are opened only for purges.
 #[tokio::test]
-async fn what_a_loss_of_power_took_stays_away_where_segments_are_opened_for_purges_alone() {
+async fn power_cut_restores_nothing() {
     const OBJECTS: u64 = 1_200;
     const SEGMENT_BYTES: usize = 32 << 10;
     let (device, store) = bounded(OBJECTS).await;
@@ -361,8 +367,9 @@ async fn what_a_loss_of_power_took_stays_away_where_segments_are_opened_for_purg
     assert_ne!(bytes_of(&store).await, Some(newer as u64), "what was lost came back");
 }
 
+/// A purge that a fill leaves no room for is refused and purges nothing.
 #[tokio::test]
-async fn a_purge_that_a_fill_leaves_no_room_for_is_refused_and_purges_nothing() {
+async fn full_log_refuses_purge_whole() {
     const OBJECTS: u64 = 600;
     let (_, store) = bounded(OBJECTS).await;
     let most = store.stat().purge_records_max;
@@ -371,7 +378,7 @@ async fn a_purge_that_a_fill_leaves_no_room_for_is_refused_and_purges_nothing() 
         store.purge_key(key(number).as_bytes()).await.expect("it is purged");
     }
     let refused = store.purge_key(key(most).as_bytes()).await.expect_err("there is no room");
-    assert!(refused.kind == ErrorKind::Busy && refused.message.contains("purge everything"), "{refused}");
+    assert!(refused.kind == StoreErrorKind::Busy && refused.message.contains("purge everything"), "{refused}");
     let stat = store.stat();
     assert_eq!((stat.purge_records, stat.counts.purge_segments_reclaimed), (most, 0));
     assert_eq!(count_found(&store, most..OBJECTS).await, OBJECTS - most, "nothing was purged or given up");
@@ -383,8 +390,9 @@ async fn a_purge_that_a_fill_leaves_no_room_for_is_refused_and_purges_nothing() 
     assert_eq!(store.stat().purge_records, 1);
 }
 
+/// A segment damaged at the open leaves names unknown until it is overwritten.
 #[tokio::test]
-async fn a_segment_that_is_damaged_when_the_store_opens_leaves_names_unknown_until_it_is_overwritten() {
+async fn damaged_segment_leaves_names_unknown() {
     let (device, store) = bounded(1_000).await;
     drop(store);
     let mut image = device.image();
@@ -412,12 +420,12 @@ async fn a_segment_that_is_damaged_when_the_store_opens_leaves_names_unknown_unt
 }
 
 /// A device whose writes and flushes fail when `fails` is set.
-struct Failing {
+struct FailingWriteDevice {
     inner: SharedDevice,
     fails: Arc<AtomicBool>,
 }
 
-impl Filter for Failing {
+impl Filter for FailingWriteDevice {
     fn inner(&self) -> &SharedDevice {
         &self.inner
     }
@@ -426,12 +434,17 @@ impl Filter for Failing {
     }
     fn around<T: Send + 'static>(
         &self,
-        request: Request,
+        request: DeviceRequest,
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
-        if request.operation != Operation::Read && self.fails.load(Ordering::Acquire) {
+        if request.operation != DeviceOperation::Read && self.fails.load(Ordering::Acquire) {
             return Box::pin(async {
-                Err(nectary_block::Error::new(nectary_block::ErrorKind::Io, "b", Operation::Write, "it is told to"))
+                Err(nectary_block::Error::new(
+                    nectary_block::DeviceErrorKind::Io,
+                    "b",
+                    DeviceOperation::Write,
+                    "it is told to",
+                ))
             });
         }
         operation(&self.inner)
@@ -439,12 +452,13 @@ impl Filter for Failing {
 }
 
 #[tokio::test]
-async fn a_span_that_missed_a_purge_comes_back_empty() {
+async fn span_missing_purge_returns_empty() {
     let named = |spec: &str, device: SharedDevice| SpanDevice { spec: spec.into(), device: Ok(device), size_bytes: 0 };
     let devices = [Arc::new(MemoryDevice::new(4 << 20)), Arc::new(MemoryDevice::new(4 << 20))];
     let fails = Arc::new(AtomicBool::new(false));
-    let failing = Arc::new(Failing { inner: devices[1].clone(), fails: fails.clone() });
-    let spans = Spans::open(vec![named("a", devices[0].clone()), named("b", failing)], options()).await.expect("open");
+    let failing = Arc::new(FailingWriteDevice { inner: devices[1].clone(), fails: fails.clone() });
+    let spans =
+        SpanSet::open(vec![named("a", devices[0].clone()), named("b", failing)], options()).await.expect("open");
     let (mut on_first, mut on_second) = (Vec::new(), Vec::new());
     for number in 0..60 {
         let name = key(number);
@@ -466,7 +480,7 @@ async fn a_span_that_missed_a_purge_comes_back_empty() {
     drop(spans);
 
     let back = vec![named("a", devices[0].clone()), named("b", devices[1].clone())];
-    let spans = Spans::open(back, options()).await.expect("it opens");
+    let spans = SpanSet::open(back, options()).await.expect("it opens");
     for name in &on_second {
         assert!(spans.get(KeyRef::new(name.as_bytes(), b"")).await.is_none(), "{name} came back");
     }

@@ -8,8 +8,10 @@ use std::time::Duration;
 use crate::common::{body, options};
 use bytes::Bytes;
 use futures_util::future::join_all;
-use nectary_block::{Error, ErrorKind, Filter, IoFuture, MemoryDevice, Operation, Request, SharedDevice};
-use nectary_store::{BodyReader, CreateOptions, KeyRef, Object, OpenOptions, Store};
+use nectary_block::{
+    DeviceErrorKind, DeviceOperation, DeviceRequest, Error, Filter, IoFuture, MemoryDevice, SharedDevice,
+};
+use nectary_store::{BodyReader, CreateOptions, KeyRef, OpenOptions, Store, StoredObject};
 
 /// The number of fragments of the body.
 const FRAGMENTS: usize = 40;
@@ -22,7 +24,7 @@ fn key() -> KeyRef<'static> {
 }
 
 /// A device whose reads take a millisecond; it counts them, and fails them on request.
-struct Slow {
+struct SlowReadDevice {
     inner: SharedDevice,
     fails: AtomicBool,
     reads: AtomicUsize,
@@ -33,9 +35,9 @@ struct Slow {
 
 /// The same device for a store and its test.
 #[derive(Clone)]
-struct Shared(Arc<Slow>);
+struct SharedSlowDevice(Arc<SlowReadDevice>);
 
-impl Filter for Shared {
+impl Filter for SharedSlowDevice {
     fn inner(&self) -> &SharedDevice {
         &self.0.inner
     }
@@ -44,10 +46,10 @@ impl Filter for Shared {
     }
     fn around<T: Send + 'static>(
         &self,
-        request: Request,
+        request: DeviceRequest,
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
-        if request.operation != Operation::Read {
+        if request.operation != DeviceOperation::Read {
             return operation(&self.0.inner);
         }
         let this = Arc::clone(&self.0);
@@ -58,7 +60,7 @@ impl Filter for Shared {
             tokio::time::sleep(Duration::from_millis(1)).await;
             this.running.fetch_sub(1, Ordering::Relaxed);
             if this.fails.load(Ordering::Relaxed) {
-                return Err(Error::new(ErrorKind::Io, "slow", Operation::Read, "it is told to"));
+                return Err(Error::new(DeviceErrorKind::Io, "slow", DeviceOperation::Read, "it is told to"));
             }
             operation(&this.inner).await
         })
@@ -66,7 +68,7 @@ impl Filter for Shared {
 }
 
 /// Opens a store that has the body on disk only.
-async fn prepared() -> (Arc<Slow>, Store, Bytes) {
+async fn prepared() -> (Arc<SlowReadDevice>, Store, Bytes) {
     let memory: SharedDevice = Arc::new(MemoryDevice::new(32 << 20));
     let create = CreateOptions { segment_bytes: Some(4 * FRAGMENT_BYTES as u64), ..CreateOptions::default() };
     Store::create(memory.clone(), &create).await.expect("a store is made");
@@ -76,17 +78,18 @@ async fn prepared() -> (Arc<Slow>, Store, Bytes) {
     store.close().await.expect("closed");
     drop(store);
     let zero = AtomicUsize::default;
-    let slow = Slow { inner: memory, fails: AtomicBool::default(), reads: zero(), running: zero(), most: zero() };
+    let slow =
+        SlowReadDevice { inner: memory, fails: AtomicBool::default(), reads: zero(), running: zero(), most: zero() };
     let slow = Arc::new(slow);
     let options = OpenOptions { memory_bytes: MEMORY_BYTES as u64, ..options() };
-    let store = Store::open(Arc::new(Shared(slow.clone())), options).await.expect("it opens");
+    let store = Store::open(Arc::new(SharedSlowDevice(slow.clone())), options).await.expect("it opens");
     while !store.stat().names_known {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     (slow, store, bytes)
 }
 
-async fn found(store: &Store, slow: &Slow) -> Object {
+async fn found(store: &Store, slow: &SlowReadDevice) -> StoredObject {
     let object = store.get(key()).await.expect("it is there");
     slow.reads.store(0, Ordering::Relaxed);
     slow.most.store(0, Ordering::Relaxed);
@@ -104,7 +107,7 @@ async fn read(reader: &mut BodyReader) -> (Vec<u8>, bool) {
 }
 
 #[tokio::test]
-async fn a_long_body_is_read_ahead_each_fragment_once_and_in_order() {
+async fn read_ahead_reads_fragments_once() {
     let (slow, store, bytes) = prepared().await;
     let object = found(&store, &slow).await;
     let before = store.stat().counts.device_read_bytes;
@@ -117,8 +120,9 @@ async fn a_long_body_is_read_ahead_each_fragment_once_and_in_order() {
     assert!(read_bytes <= bytes_max, "{read_bytes} bytes read, at most {bytes_max} expected");
 }
 
+/// A range of one fragment reads nothing else.
 #[tokio::test]
-async fn a_range_of_one_fragment_reads_nothing_else() {
+async fn short_range_reads_one_fragment() {
     let (slow, store, bytes) = prepared().await;
     let object = found(&store, &slow).await;
     let range = 3 * FRAGMENT_BYTES + 10..4 * FRAGMENT_BYTES;
@@ -128,7 +132,7 @@ async fn a_range_of_one_fragment_reads_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_reader_that_pauses_delays_no_other_reader() {
+async fn paused_reader_delays_no_other() {
     let (slow, store, bytes) = prepared().await;
     let object = found(&store, &slow).await;
     let mut pausing = object.reader(0..u64::MAX);
@@ -140,8 +144,9 @@ async fn a_reader_that_pauses_delays_no_other_reader() {
     assert_eq!(slow.reads.load(Ordering::Relaxed), FRAGMENTS, "the readers share reads");
 }
 
+/// Many readers stay within the memory for read-ahead, and all make progress.
 #[tokio::test]
-async fn many_readers_stay_within_the_memory_for_reading_ahead_and_all_get_on() {
+async fn readers_share_read_ahead_memory() {
     let (slow, store, bytes) = prepared().await;
     let object = found(&store, &slow).await;
     let mut readers: Vec<BodyReader> = (0..100).map(|_| object.reader(0..u64::MAX)).collect();
@@ -152,8 +157,9 @@ async fn many_readers_stay_within_the_memory_for_reading_ahead_and_all_get_on() 
     assert!(most <= MEMORY_BYTES / 32 / FRAGMENT_BYTES + 1, "{most} at the same time");
 }
 
+/// A failed read ends the body at its fragment and can be repeated.
 #[tokio::test]
-async fn a_failed_read_ends_the_body_at_its_fragment_and_can_be_repeated() {
+async fn failed_read_can_be_repeated() {
     let (slow, store, bytes) = prepared().await;
     let object = found(&store, &slow).await;
     let mut reader = object.reader(0..u64::MAX);

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::common::{body, fresh, open, options, read_all};
-use nectary_block::{MemoryDevice, Snapshot};
-use nectary_store::{ErrorKind, KeyRef, OpenOptions, SpanDevice, Spans, Store};
+use nectary_block::{DeviceSnapshot, MemoryDevice};
+use nectary_store::{KeyRef, OpenOptions, SpanDevice, SpanSet, Store, StoreErrorKind};
 
 const OBJECTS: u64 = 40;
 
@@ -19,7 +19,7 @@ fn name(number: u64) -> String {
 /// Opens a device with this image only for reading. Returns the number of objects that are found, and the words of the
 /// repairs.
 async fn looked_at(image: &[u8]) -> (u64, Vec<(String, bool)>) {
-    let device = Arc::new(MemoryDevice::from_snapshot(&Snapshot::from_image(image)));
+    let device = Arc::new(MemoryDevice::from_snapshot(&DeviceSnapshot::from_image(image)));
     let before = device.image();
     let store = Store::open(device.clone(), reading()).await.unwrap();
     let mut found = 0;
@@ -33,8 +33,8 @@ async fn looked_at(image: &[u8]) -> (u64, Vec<(String, bool)>) {
         }
     }
     let late = store.put(KeyRef::new(b"late", b""), "".into(), "".into()).await;
-    assert_eq!(late.unwrap_err().kind, ErrorKind::Stopped);
-    assert_eq!(store.purge_all().await.unwrap_err().kind, ErrorKind::Stopped);
+    assert_eq!(late.unwrap_err().kind, StoreErrorKind::Stopped);
+    assert_eq!(store.purge_all().await.unwrap_err().kind, StoreErrorKind::Stopped);
     assert_eq!(store.stat().stopped, None);
     store.check(|_, _| ()).await;
     let repairs = store.repairs().iter().map(|repair| (repair.what.clone(), repair.is_damage)).collect();
@@ -44,8 +44,9 @@ async fn looked_at(image: &[u8]) -> (u64, Vec<(String, bool)>) {
     (found, repairs)
 }
 
+/// A read-only open changes nothing and reports what a writer would repair.
 #[tokio::test]
-async fn who_opens_a_store_only_for_reading_changes_nothing_and_says_what_a_writer_would_repair() {
+async fn read_only_open_changes_nothing() {
     let (device, store) = fresh(16 << 20).await;
     for number in 0..OBJECTS {
         store.put(KeyRef::new(name(number).as_bytes(), b""), "".into(), body(number, 50_000)).await.unwrap();
@@ -72,7 +73,7 @@ async fn who_opens_a_store_only_for_reading_changes_nothing_and_says_what_a_writ
     assert_eq!((found, repairs.len()), (OBJECTS, 1));
     assert!(repairs[0].0.contains("superblock at offset 0") && repairs[0].1, "{repairs:?}");
     // An open for writing does what was said.
-    let device = Arc::new(MemoryDevice::from_snapshot(&Snapshot::from_image(&damaged)));
+    let device = Arc::new(MemoryDevice::from_snapshot(&DeviceSnapshot::from_image(&damaged)));
     let store = open(device.clone()).await;
     // A store that is closed while its index loads is left as it was found.
     store.check(|_, _| ()).await;
@@ -82,7 +83,7 @@ async fn who_opens_a_store_only_for_reading_changes_nothing_and_says_what_a_writ
 }
 
 #[tokio::test]
-async fn several_spans_that_are_opened_only_for_reading_stay_as_they_are() {
+async fn read_only_spans_stay_unchanged() {
     let devices = [16 << 20, 16 << 20].map(|bytes| Arc::new(MemoryDevice::new(bytes)));
     let named = || {
         devices
@@ -90,14 +91,14 @@ async fn several_spans_that_are_opened_only_for_reading_stay_as_they_are() {
             .map(|device| SpanDevice { spec: String::new(), device: Ok(device.clone()), size_bytes: 0 })
             .collect()
     };
-    let store = Spans::open(named(), options()).await.unwrap();
+    let store = SpanSet::open(named(), options()).await.unwrap();
     for number in 0..OBJECTS {
         store.put(KeyRef::new(name(number).as_bytes(), b""), "".into(), body(number, 5000)).await.unwrap();
     }
     store.close().await.unwrap();
     drop(store);
     let before = devices.each_ref().map(|device| device.image());
-    let store = Spans::open(named(), reading()).await.unwrap();
+    let store = SpanSet::open(named(), reading()).await.unwrap();
     for number in 0..OBJECTS {
         assert!(store.get(KeyRef::new(name(number).as_bytes(), b"")).await.is_some(), "{number}");
     }
@@ -111,7 +112,7 @@ async fn several_spans_that_are_opened_only_for_reading_stay_as_they_are() {
         SpanDevice { spec: String::new(), device: Ok(devices[0].clone()), size_bytes: 0 },
         SpanDevice { spec: String::new(), device: Ok(blank.clone()), size_bytes: 0 },
     ];
-    drop(Spans::open(two, reading()).await);
+    drop(SpanSet::open(two, reading()).await);
     assert!(blank.image().iter().all(|&byte| byte == 0));
     assert!(devices.each_ref().map(|device| device.image()) == before);
 }

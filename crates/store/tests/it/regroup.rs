@@ -89,8 +89,9 @@ async fn earn(store: &Store) {
     put_others(store, 1000, 100).await;
 }
 
+/// An object that another page embeds is next to the page after one view.
 #[tokio::test]
-async fn what_another_page_embeds_lies_beside_the_page_after_one_view() {
+async fn shared_object_moves_beside_page() {
     let device = two_pages().await;
     let store = open(&device, 20).await;
     earn(&store).await;
@@ -106,7 +107,7 @@ async fn what_another_page_embeds_lies_beside_the_page_after_one_view() {
 }
 
 #[tokio::test]
-async fn a_copy_of_what_was_replaced_or_purged_is_not_taken() {
+async fn outdated_copy_is_not_used() {
     for purged in [false, true] {
         let device = two_pages().await;
         let store = open(&device, 20).await;
@@ -144,7 +145,7 @@ async fn ask_through_cycles(rewrite_percent: u32) -> (u64, Counts) {
 }
 
 #[tokio::test]
-async fn what_is_in_memory_and_asked_for_outlives_the_ring() {
+async fn requested_memory_object_outlives_ring() {
     let mut best = ask_through_cycles(20).await;
     // The store may lose the object if the writer gets no processor time, but not three times in a row.
     for _ in 0..2 {
@@ -160,8 +161,9 @@ async fn what_is_in_memory_and_asked_for_outlives_the_ring() {
     assert!(hits < 50 && counts.kept == 0, "{hits} {counts:?}");
 }
 
+/// No more is rewritten than its share of what is put.
 #[tokio::test]
-async fn no_more_is_written_anew_than_its_share_of_what_is_put() {
+async fn rewrites_stay_within_share() {
     let device: SharedDevice = Arc::new(MemoryDevice::new(4 << 20));
     Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
     let store = open(&device, 5).await;

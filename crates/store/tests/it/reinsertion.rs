@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::common::{body, options, read_all};
 use nectary_block::{MemoryDevice, SharedDevice};
-use nectary_store::{CreateOptions, ErrorKind, KeyRef, OpenOptions, Stat, Store};
+use nectary_store::{CreateOptions, KeyRef, OpenOptions, Store, StoreErrorKind, StoreStat};
 
 const STORE_BYTES: u64 = 8 << 20;
 const SEGMENT_BYTES: u64 = 256 << 10;
@@ -31,7 +31,7 @@ async fn put(store: &Store, key: &str, seed: u64) {
 
 /// Writes unrequested objects for this many cycles of the ring, and requests the hot ones during this time if `asks` is
 /// set.
-async fn fill(store: &Store, cycles: u64, asks: bool) -> Stat {
+async fn fill(store: &Store, cycles: u64, asks: bool) -> StoreStat {
     let end = store.stat().head_epoch + cycles * store.stat().segment_count;
     let mut number = 0;
     while store.stat().head_epoch < end {
@@ -62,7 +62,7 @@ async fn hits_after_restart(device: SharedDevice, store: Store, seed: u64) -> u6
 }
 
 #[tokio::test]
-async fn what_was_asked_for_outlives_the_ring_within_its_share() {
+async fn requested_objects_outlive_ring() {
     let (device, store) = small_store(25).await;
     for number in 0..HOT {
         put(&store, &hot(number), number).await;
@@ -75,7 +75,7 @@ async fn what_was_asked_for_outlives_the_ring_within_its_share() {
 }
 
 #[tokio::test]
-async fn what_nobody_asked_for_leaves_with_its_segment() {
+async fn unrequested_objects_leave_with_segment() {
     let (device, store) = small_store(25).await;
     for number in 0..HOT {
         put(&store, &hot(number), number).await;
@@ -85,8 +85,9 @@ async fn what_nobody_asked_for_leaves_with_its_segment() {
     assert_eq!(hits_after_restart(device, store, 0).await, 0);
 }
 
+/// Purged and replaced objects are not re-inserted.
 #[tokio::test]
-async fn purged_and_replaced_objects_are_not_reinserted() {
+async fn outdated_objects_are_not_reinserted() {
     let (device, store) = small_store(25).await;
     for number in 0..HOT {
         put(&store, &hot(number), number).await;
@@ -112,8 +113,9 @@ async fn purged_and_replaced_objects_are_not_reinserted() {
     assert_eq!(hits_after_restart(device, store, 1000).await, HOT);
 }
 
+/// A share of 0 re-inserts nothing, and a share above the bound is refused.
 #[tokio::test]
-async fn a_share_of_0_reinserts_nothing_and_one_above_the_bound_is_refused() {
+async fn share_zero_reinserts_nothing() {
     let (device, store) = small_store(0).await;
     for number in 0..HOT {
         put(&store, &hot(number), number).await;
@@ -123,5 +125,5 @@ async fn a_share_of_0_reinserts_nothing_and_one_above_the_bound_is_refused() {
     drop(store);
     assert!(Store::open(device.clone(), OpenOptions { reinsert_percent: 50, ..options() }).await.is_ok());
     let refused = Store::open(device, OpenOptions { reinsert_percent: 51, ..options() }).await;
-    assert_eq!(refused.err().map(|error| error.kind), Some(ErrorKind::Invalid));
+    assert_eq!(refused.err().map(|error| error.kind), Some(StoreErrorKind::Invalid));
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::common::{body, open, options, read_all};
-use nectary_block::{Filter, IoFuture, MemoryDevice, Operation, Request, SharedDevice, read};
+use nectary_block::{DeviceOperation, DeviceRequest, Filter, IoFuture, MemoryDevice, SharedDevice, read};
 use nectary_store::{CreateOptions, KeyRef, Store};
 use tokio::sync::watch;
 
@@ -70,8 +70,9 @@ async fn expect_all(image: Vec<u8>) -> Store {
     store
 }
 
+/// An index that is loaded shard by shard finds all, also with a damaged checkpoint.
 #[tokio::test]
-async fn index_that_comes_shard_by_shard_leads_to_everything_also_where_its_checkpoint_is_damaged() {
+async fn sharded_index_load_finds_everything() {
     let image = crashed().await;
     let store = expect_all(image.clone()).await;
     assert_eq!(store.take_notes(), Vec::<String>::new());
@@ -94,15 +95,16 @@ async fn index_that_comes_shard_by_shard_leads_to_everything_also_where_its_chec
     }
 }
 
+/// While the index is loaded, stat gives the number of entries of its checkpoint.
 #[tokio::test]
-async fn while_the_index_comes_stat_says_how_many_entries_its_checkpoint_has() {
+async fn stat_counts_entries_during_load() {
     let image = crashed().await;
     let chunks = chunks(&image);
     let newest = chunks.iter().map(|(_, number)| *number).max().unwrap();
     let (last, _) = *chunks.iter().rfind(|(_, number)| *number == newest).unwrap();
     let gate = watch::Sender::new(false);
     let device =
-        Gated { inner: Arc::new(MemoryDevice::from_image(image)), offset: last as u64, is_open: gate.subscribe() };
+        OffsetGate { inner: Arc::new(MemoryDevice::from_image(image)), offset: last as u64, is_open: gate.subscribe() };
     let store = open(Arc::new(device)).await;
     let stat = store.stat();
     assert!(stat.index_loading && (OBJECTS..OBJECTS + OBJECTS / 100).contains(&stat.entries), "{}", stat.entries);
@@ -113,13 +115,13 @@ async fn while_the_index_comes_stat_says_how_many_entries_its_checkpoint_has() {
 }
 
 /// A device that blocks reads at one offset until its gate opens.
-struct Gated {
+struct OffsetGate {
     inner: SharedDevice,
     offset: u64,
     is_open: watch::Receiver<bool>,
 }
 
-impl Filter for Gated {
+impl Filter for OffsetGate {
     fn inner(&self) -> &SharedDevice {
         &self.inner
     }
@@ -130,10 +132,10 @@ impl Filter for Gated {
 
     fn around<T: Send + 'static>(
         &self,
-        request: Request,
+        request: DeviceRequest,
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
-        if request.operation != Operation::Read
+        if request.operation != DeviceOperation::Read
             || !(request.offset..request.offset + request.length).contains(&self.offset)
         {
             return operation(&self.inner);
@@ -146,8 +148,9 @@ impl Filter for Gated {
     }
 }
 
+/// A store that is dropped or closed while its index is loaded is whole afterwards.
 #[tokio::test]
-async fn store_that_is_dropped_or_closed_while_its_index_comes_is_whole_afterwards() {
+async fn drop_during_load_is_safe() {
     let image = crashed().await;
     let device = Arc::new(MemoryDevice::from_image(image));
     drop(open(device.clone()).await);

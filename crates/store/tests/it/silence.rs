@@ -4,17 +4,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::common::{body, options};
-use nectary_block::{Filter, IoFuture, MemoryDevice, Operation, Request, SharedDevice};
-use nectary_store::{CreateOptions, ErrorKind, KeyRef, OpenOptions, SpanDevice, Spans, Store};
+use nectary_block::{DeviceOperation, DeviceRequest, Filter, IoFuture, MemoryDevice, SharedDevice};
+use nectary_store::{CreateOptions, KeyRef, OpenOptions, SpanDevice, SpanSet, Store, StoreErrorKind};
 use tokio::sync::watch;
 
 /// Holds operations of the chosen kinds while it is shut.
-struct Gate {
+struct SilenceGate {
     inner: SharedDevice,
-    shut: watch::Receiver<Vec<Operation>>,
+    shut: watch::Receiver<Vec<DeviceOperation>>,
 }
 
-impl Filter for Gate {
+impl Filter for SilenceGate {
     fn inner(&self) -> &SharedDevice {
         &self.inner
     }
@@ -23,7 +23,7 @@ impl Filter for Gate {
     }
     fn around<T: Send + 'static>(
         &self,
-        request: Request,
+        request: DeviceRequest,
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
         let (inner, mut shut) = (self.inner.clone(), self.shut.clone());
@@ -42,11 +42,11 @@ fn here() -> OpenOptions {
     OpenOptions { device_deadline: Some(LIMIT), ..options() }
 }
 
-async fn gated(bytes: u64) -> (Arc<MemoryDevice>, SharedDevice, watch::Sender<Vec<Operation>>) {
+async fn gated(bytes: u64) -> (Arc<MemoryDevice>, SharedDevice, watch::Sender<Vec<DeviceOperation>>) {
     let memory = Arc::new(MemoryDevice::new(bytes));
     Store::create(memory.clone(), &CreateOptions::default()).await.unwrap();
     let (gate, shut) = watch::channel(Vec::new());
-    (memory.clone(), Arc::new(Gate { inner: memory, shut }), gate)
+    (memory.clone(), Arc::new(SilenceGate { inner: memory, shut }), gate)
 }
 
 async fn put(store: &Store, name: &str, length: usize) {
@@ -65,10 +65,10 @@ async fn silent_reads_are_misses_until_answered() {
     drop(store);
     let store = Store::open(device, here()).await.unwrap();
     let object = store.get(KeyRef::new(b"long", b"")).await.unwrap();
-    gate.send(vec![Operation::Read]).unwrap();
+    gate.send(vec![DeviceOperation::Read]).unwrap();
     let begun = Instant::now();
     let error = store.try_get(KeyRef::new(b"key 0", b"")).await.expect_err("nobody knows whether it is there");
-    assert_eq!((error.kind, error.device_kind()), (ErrorKind::Io, Some(nectary_block::ErrorKind::TimedOut)));
+    assert_eq!((error.kind, error.device_kind()), (StoreErrorKind::Io, Some(nectary_block::DeviceErrorKind::TimedOut)));
     for number in 0..20 {
         assert!(store.get(KeyRef::new(format!("key {number}").as_bytes(), b"")).await.is_none());
     }
@@ -88,16 +88,17 @@ async fn silent_reads_are_misses_until_answered() {
     assert_eq!(store.stat().trouble, None);
 }
 
+/// Silent writes fail purges and use nothing twice.
 #[tokio::test]
-async fn silent_writes_fail_purges_and_use_nothing_twice() {
-    for held in [vec![Operation::Write], vec![Operation::Flush]] {
+async fn silent_writes_fail_purges() {
+    for held in [vec![DeviceOperation::Write], vec![DeviceOperation::Flush]] {
         let (memory, device, gate) = gated(8 << 20).await;
         let store = Store::open(device, here()).await.unwrap();
         put(&store, "before", 3000).await;
         store.sync().await.unwrap();
         gate.send(held).unwrap();
         let begun = Instant::now();
-        assert_eq!(store.purge_key(b"before").await.unwrap_err().kind, ErrorKind::Io);
+        assert_eq!(store.purge_key(b"before").await.unwrap_err().kind, StoreErrorKind::Io);
         put(&store, "during", 3000).await;
         assert!(store.sync().await.is_err() && store.purge_all().await.is_err());
         assert!(store.checkpoint().await.is_err());
@@ -120,12 +121,13 @@ async fn silent_writes_fail_purges_and_use_nothing_twice() {
     }
 }
 
+/// The end of the store does not wait for a silent device.
 #[tokio::test]
-async fn end_does_not_wait_for_a_silent_device() {
+async fn close_skips_silent_device() {
     let (_memory, device, gate) = gated(8 << 20).await;
     let store = Store::open(device, here()).await.unwrap();
     put(&store, "before", 3000).await;
-    gate.send(vec![Operation::Read, Operation::Write, Operation::Flush]).unwrap();
+    gate.send(vec![DeviceOperation::Read, DeviceOperation::Write, DeviceOperation::Flush]).unwrap();
     let begun = Instant::now();
     assert!(store.close().await.is_err());
     drop(store);
@@ -133,15 +135,16 @@ async fn end_does_not_wait_for_a_silent_device() {
     gate.send(Vec::new()).unwrap();
 }
 
+/// A silent span fails purges, and the gets and puts of its own keys alone.
 #[tokio::test]
-async fn silent_span_fails_purges_and_its_keys_alone() {
+async fn silent_span_fails_alone() {
     let blank = Arc::new(MemoryDevice::new(8 << 20));
     let (gate, shut) = watch::channel(Vec::new());
     let span = |name: &str, device: SharedDevice| SpanDevice { spec: name.into(), device: Ok(device), size_bytes: 0 };
-    let gate_device = Arc::new(Gate { inner: blank, shut });
+    let gate_device = Arc::new(SilenceGate { inner: blank, shut });
     let spans = vec![span("good", Arc::new(MemoryDevice::new(8 << 20))), span("silent", gate_device)];
-    let store = Spans::open(spans, here()).await.unwrap();
-    gate.send(vec![Operation::Write, Operation::Flush]).unwrap();
+    let store = SpanSet::open(spans, here()).await.unwrap();
+    gate.send(vec![DeviceOperation::Write, DeviceOperation::Flush]).unwrap();
     let begun = Instant::now();
     for number in 0..20 {
         let name = format!("key {number}");

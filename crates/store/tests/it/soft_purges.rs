@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use nectary_block::{MemoryDevice, SharedDevice};
 use nectary_store::{
-    AdmissionOptions, CreateOptions, ErrorKind, FillRole, KeyRef, OpenOptions, PurgeEffect, SpanDevice, Spans, Store,
+    AdmissionOptions, CreateOptions, FillRole, KeyRef, OpenOptions, PurgeEffect, SpanDevice, SpanSet, Store,
+    StoreErrorKind,
 };
 
 use crate::common::{body, fresh, open, options, read_all};
@@ -64,7 +65,7 @@ async fn soft_purges_hold_after_a_crash() {
 }
 
 #[tokio::test]
-async fn soft_purge_of_all_holds_after_crash() {
+async fn soft_purge_all_survives_crash() {
     let (device, store) = fresh(16 << 20).await;
     put(&store, "before", &[]).await;
     store.purge_key_as(b"before", SOFT).await.unwrap();
@@ -99,7 +100,7 @@ async fn confirmed_and_replaced_objects_are_fresh() {
 }
 
 #[tokio::test]
-async fn fill_before_a_soft_purge_stores_nothing() {
+async fn soft_purge_voids_older_fill() {
     let (_, store) = fresh(16 << 20).await;
     put(&store, "page", &[]).await;
     let old = store.get(key("page")).await.unwrap();
@@ -110,7 +111,7 @@ async fn fill_before_a_soft_purge_stores_nothing() {
         panic!("joined a fill from before the soft purge")
     };
     fill.write("older".into()).await.unwrap();
-    assert_eq!(fill.finish().await.map_err(|error| error.kind).err(), Some(ErrorKind::Busy));
+    assert_eq!(fill.finish().await.map_err(|error| error.kind).err(), Some(StoreErrorKind::Busy));
     assert_eq!(staleness(&store, "page").await, Some(Some(SINCE_S)), "what was there stays");
     assert!(second.start(b"", "m".into(), Some(5)));
     second.write("newer".into()).await.unwrap();
@@ -154,8 +155,9 @@ async fn forgotten_soft_purge_leaves_nothing_fresh() {
     assert_eq!(staleness(&store, "hot").await, None);
 }
 
+/// A stale object in memory alone stays stale.
 #[tokio::test]
-async fn stale_object_in_memory_alone_stays_stale() {
+async fn stale_object_stays_stale() {
     let device: SharedDevice = Arc::new(MemoryDevice::new(16 << 20));
     Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
     let admission = AdmissionOptions { bytes_min: 5000, ..AdmissionOptions::default() };
@@ -186,9 +188,9 @@ fn named(devices: &[Arc<MemoryDevice>; 2]) -> Vec<SpanDevice> {
 }
 
 /// A new store of two spans, on which 20 objects with tag `t` are written.
-async fn with_two_spans(devices: &[Arc<MemoryDevice>; 2]) -> Spans {
+async fn with_two_spans(devices: &[Arc<MemoryDevice>; 2]) -> SpanSet {
     let write_delay = Duration::from_millis(1);
-    let spans = Spans::open(named(devices), OpenOptions { write_delay, ..options() }).await.unwrap();
+    let spans = SpanSet::open(named(devices), OpenOptions { write_delay, ..options() }).await.unwrap();
     for number in 0..20 {
         let name = format!("http://{number}");
         spans.put_tagged(key(&name), &[b"t"], "m".into(), body(number, 100)).await.unwrap();
@@ -197,7 +199,7 @@ async fn with_two_spans(devices: &[Arc<MemoryDevice>; 2]) -> Spans {
     spans
 }
 
-async fn assert_all_stale(spans: &Spans) {
+async fn assert_all_stale(spans: &SpanSet) {
     for number in 0..20 {
         let found = spans.get(key(&format!("http://{number}"))).await.expect("it is found");
         assert_eq!(found.stale_since_s(), Some(SINCE_S), "{number}");
@@ -211,7 +213,7 @@ async fn all_spans_record_a_soft_purge() {
     spans.purge_tag_as(b"t", SOFT).await.unwrap();
     spans.close().await.unwrap();
     drop(spans);
-    let spans = Spans::open(named(&devices), options()).await.unwrap();
+    let spans = SpanSet::open(named(&devices), options()).await.unwrap();
     assert_all_stale(&spans).await;
     spans.purge_key_as(b"http://1", SOFT).await.unwrap();
     spans.purge_prefix_as(b"http://", SOFT).await.unwrap();
@@ -230,7 +232,7 @@ async fn missed_soft_purge_stays_soft() {
     drop(spans);
     devices[1] = Arc::new(MemoryDevice::from_image(before));
     for _ in 0..2 {
-        let spans = Spans::open(named(&devices), options()).await.unwrap();
+        let spans = SpanSet::open(named(&devices), options()).await.unwrap();
         assert_all_stale(&spans).await;
         spans.close().await.unwrap();
     }

@@ -7,7 +7,7 @@ use crate::common::{body, fresh, open, options, read_all};
 use bytes::Bytes;
 use nectary_block::{MemoryDevice, SharedDevice};
 use nectary_store::{
-    ClusterRead, CreateOptions, ErrorKind, FillRole, KeyRef, OpenOptions, Store, TAG_BYTES_MAX, TAGS_MAX,
+    ClusterRead, CreateOptions, FillRole, KeyRef, OpenOptions, Store, StoreErrorKind, TAG_BYTES_MAX, TAGS_MAX,
 };
 
 const NEWS: &[u8] = b"news";
@@ -38,8 +38,9 @@ async fn fresh_patient(bytes: u64) -> (Arc<MemoryDevice>, Store) {
     (device, store)
 }
 
+/// A tag purge kills objects with the tag and nothing else, also after a restart.
 #[tokio::test]
-async fn purge_by_tag_kills_what_has_it_also_after_restart_and_nothing_else() {
+async fn tag_purge_kills_only_tagged() {
     let (device, store) = fresh(64 << 20).await;
     let long = body(9, 3_000_000);
     put(&store, "news", &[NEWS], body(1, 100)).await;
@@ -75,8 +76,9 @@ async fn purge_by_tag_kills_what_has_it_also_after_restart_and_nothing_else() {
     }
 }
 
+/// A purge by tag holds for a process that never had the object in memory.
 #[tokio::test]
-async fn purged_by_tag_on_disk_is_a_miss_for_a_process_that_never_had_it_in_memory() {
+async fn tag_purge_holds_on_disk() {
     let (device, store) = fresh(16 << 20).await;
     for number in 0..20u64 {
         put(&store, &number.to_string(), &[if number % 2 == 0 { NEWS } else { SPORT }], body(number, 2000)).await;
@@ -93,7 +95,7 @@ async fn purged_by_tag_on_disk_is_a_miss_for_a_process_that_never_had_it_in_memo
 }
 
 #[tokio::test]
-async fn version_that_a_purge_by_tag_killed_hides_what_it_replaced() {
+async fn tag_purged_version_hides_older() {
     // The older version does not have the tag. There are three cases: the newer version is only in memory; both
     // versions are on disk; both versions are on disk and are found by a new process.
     let (device, store) = fresh_patient(16 << 20).await;
@@ -131,8 +133,9 @@ async fn version_that_a_purge_by_tag_killed_hides_what_it_replaced() {
     assert_eq!(read_all(&store, key("found")).await.unwrap(), body(3, 500));
 }
 
+/// A fill that began before a purge of its tag stores nothing and is not joined.
 #[tokio::test]
-async fn fill_that_began_before_a_purge_of_its_tag_stores_nothing_and_is_not_joined() {
+async fn tag_purge_voids_older_fill() {
     let (_, store) = fresh(16 << 20).await;
     let begin = |name: &'static str| match store.begin_fill(key(name), None) {
         FillRole::Leader(fill) => fill,
@@ -154,16 +157,17 @@ async fn fill_that_began_before_a_purge_of_its_tag_stores_nothing_and_is_not_joi
         fill.write("12345".into()).await.unwrap();
         let _ = stored;
     }
-    assert_eq!(tagged.finish().await.unwrap_err().kind, ErrorKind::Busy);
-    assert_eq!(headless.finish().await.unwrap_err().kind, ErrorKind::Busy);
+    assert_eq!(tagged.finish().await.unwrap_err().kind, StoreErrorKind::Busy);
+    assert_eq!(headless.finish().await.unwrap_err().kind, StoreErrorKind::Busy);
     other.finish().await.unwrap();
     assert!(
         !is_there(&store, "tagged").await && !is_there(&store, "headless").await && is_there(&store, "other").await
     );
 }
 
+/// A purge outlives an earlier fill that a later fill superseded.
 #[tokio::test]
-async fn purge_outlives_a_fill_that_began_before_it_and_that_a_later_one_took_the_place_of() {
+async fn purge_outlives_superseded_fill() {
     let device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20));
     let create = CreateOptions { segment_bytes: Some(32 << 10), ..CreateOptions::default() };
     Store::create(device.clone(), &create).await.unwrap();
@@ -189,7 +193,7 @@ async fn purge_outlives_a_fill_that_began_before_it_and_that_a_later_one_took_th
 }
 
 #[tokio::test]
-async fn refresh_keeps_the_tags_and_adds_new_ones() {
+async fn refresh_keeps_and_adds_tags() {
     let (device, store) = fresh(16 << 20).await;
     let names = ["short", "long"];
     for (name, length) in names.into_iter().zip([500, 2_000_000]) {
@@ -215,13 +219,14 @@ async fn refresh_keeps_the_tags_and_adds_new_ones() {
     }
 }
 
+/// Tags at the bounds are kept, and tags beyond them are refused.
 #[tokio::test]
-async fn tags_beyond_the_bounds_are_refused_and_those_at_them_kept() {
+async fn tag_limits_are_enforced() {
     let (device, store) = fresh(64 << 20).await;
     let numbers: Vec<String> = (0..=TAGS_MAX).map(|number| number.to_string()).collect();
     let tags: Vec<&[u8]> = numbers.iter().map(|number| number.as_bytes()).collect();
     let refused = store.put_tagged(key("many"), &tags, Bytes::new(), Bytes::new()).await.unwrap_err();
-    assert!(refused.kind == ErrorKind::Invalid && refused.message.contains("1024"), "{refused}");
+    assert!(refused.kind == StoreErrorKind::Invalid && refused.message.contains("1024"), "{refused}");
     assert!(!is_there(&store, "many").await);
     put(&store, "most", &tags[..TAGS_MAX], body(1, 100)).await;
     put(&store, "most, long", &tags[1..], body(1, 2_000_000)).await;
@@ -238,16 +243,17 @@ async fn tags_beyond_the_bounds_are_refused_and_those_at_them_kept() {
     store.purge_tag(&longest).await.unwrap();
     assert!(!is_there(&store, "long tag").await);
     for bad in [&b""[..], &vec![b'x'; TAG_BYTES_MAX + 1]] {
-        assert_eq!(store.purge_tag(bad).await.unwrap_err().kind, ErrorKind::Invalid);
+        assert_eq!(store.purge_tag(bad).await.unwrap_err().kind, StoreErrorKind::Invalid);
         let refused = store.put_tagged(key("bad"), &[NEWS, bad], Bytes::new(), Bytes::new()).await;
-        assert_eq!(refused.unwrap_err().kind, ErrorKind::Invalid);
+        assert_eq!(refused.unwrap_err().kind, StoreErrorKind::Invalid);
         let FillRole::Leader(mut fill) = store.begin_fill(key("bad"), None) else { panic!("nobody else fetches it") };
-        assert_eq!(fill.tag([bad]).unwrap_err().kind, ErrorKind::Invalid);
+        assert_eq!(fill.tag([bad]).unwrap_err().kind, StoreErrorKind::Invalid);
     }
 }
 
+/// A store from before tags says that it has tags once it was opened.
 #[tokio::test]
-async fn store_of_before_tags_says_that_it_has_them_once_it_was_opened() {
+async fn old_store_gains_tags() {
     let (device, store) = fresh(16 << 20).await;
     put(&store, "page", &[], body(1, 500)).await;
     store.close().await.unwrap();
@@ -280,7 +286,7 @@ async fn store_of_before_tags_says_that_it_has_them_once_it_was_opened() {
     }
     let device = Arc::new(MemoryDevice::from_image(image.clone()));
     let refused = Store::open(device.clone(), options()).await.err().expect("a feature of tomorrow");
-    assert!(refused.kind == ErrorKind::Corrupt && refused.message.contains("features 0x3"), "{refused}");
+    assert!(refused.kind == StoreErrorKind::Corrupt && refused.message.contains("features 0x3"), "{refused}");
     assert!(device.image() == image);
 }
 
@@ -292,7 +298,7 @@ fn reseal(block: &mut [u8]) {
 }
 
 #[tokio::test]
-async fn purges_by_tag_survive_many_laps_of_their_log() {
+async fn tag_purges_survive_log_laps() {
     let (device, store) = fresh(1 << 20).await;
     put(&store, "news", &[NEWS], body(1, 500)).await;
     store.sync().await.unwrap();

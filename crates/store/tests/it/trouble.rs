@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex};
 
 use crate::common::{body, options};
 use nectary_block::{
-    Buffer, Context, Error, ErrorKind, Filter, IoFuture, MemoryDevice, Operation, Request, SharedDevice, WriteFlags,
+    Buffer, DeviceErrorKind, DeviceOperation, DeviceRequest, Error, Filter, IoContext, IoFuture, MemoryDevice,
+    SharedDevice, WriteFlags,
 };
-use nectary_store::{Background, CreateOptions, KeyRef, OpenOptions, Spans, Store};
+use nectary_store::{BackgroundRuntime, CreateOptions, KeyRef, OpenOptions, SpanSet, Store};
 
 /// The numbers of operations that fail next; a failed write leaves a part of its range written.
-struct Faults {
+struct FaultCountDevice {
     inner: SharedDevice,
     memory: Arc<MemoryDevice>,
     writes: AtomicU32,
@@ -19,17 +20,17 @@ struct Faults {
     flushes: AtomicU32,
     /// Whether a failed flush loses what was written since the last good one.
     forgets: bool,
-    kind: Mutex<ErrorKind>,
+    kind: Mutex<DeviceErrorKind>,
     durable: Mutex<Vec<u8>>,
     failed: AtomicU64,
     /// Writes before this address do not fail.
     from: AtomicU64,
 }
 
-impl Faults {
-    fn new(bytes: u64, forgets: bool) -> Arc<Faults> {
+impl FaultCountDevice {
+    fn new(bytes: u64, forgets: bool) -> Arc<FaultCountDevice> {
         let memory = Arc::new(MemoryDevice::new(bytes));
-        Arc::new(Faults {
+        Arc::new(FaultCountDevice {
             inner: memory.clone(),
             durable: Mutex::new(memory.image()),
             memory,
@@ -37,7 +38,7 @@ impl Faults {
             after: AtomicU32::new(0),
             flushes: AtomicU32::new(0),
             forgets,
-            kind: Mutex::new(ErrorKind::Io),
+            kind: Mutex::new(DeviceErrorKind::Io),
             failed: AtomicU64::new(0),
             from: AtomicU64::new(0),
         })
@@ -47,7 +48,7 @@ impl Faults {
         count.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1)).is_ok()
     }
 
-    fn error(&self, operation: Operation) -> Error {
+    fn error(&self, operation: DeviceOperation) -> Error {
         self.failed.fetch_add(1, Ordering::AcqRel);
         Error::new(*self.kind.lock().unwrap(), "faults", operation, "on purpose")
     }
@@ -63,7 +64,7 @@ impl Faults {
     }
 }
 
-impl Filter for Faults {
+impl Filter for FaultCountDevice {
     fn inner(&self) -> &SharedDevice {
         &self.inner
     }
@@ -72,7 +73,7 @@ impl Filter for Faults {
     }
     fn around<T: Send + 'static>(
         &self,
-        _: Request,
+        _: DeviceRequest,
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
         operation(&self.inner)
@@ -82,13 +83,13 @@ impl Filter for Faults {
         offset: u64,
         mut buffers: Vec<Buffer>,
         flags: WriteFlags,
-        context: Context,
+        context: IoContext,
     ) -> IoFuture<Vec<Buffer>> {
         let is_chosen = offset >= self.from.load(Ordering::Acquire) && self.writes.load(Ordering::Acquire) > 0;
-        if !is_chosen || Faults::takes(&self.after) || !Faults::takes(&self.writes) {
+        if !is_chosen || FaultCountDevice::takes(&self.after) || !FaultCountDevice::takes(&self.writes) {
             return self.inner.write_at(offset, buffers, flags, context);
         }
-        let (inner, error) = (self.inner.clone(), self.error(Operation::Write));
+        let (inner, error) = (self.inner.clone(), self.error(DeviceOperation::Write));
         let half = buffers[0].len() / 2 / 4096 * 4096;
         buffers.truncate(1);
         buffers[0].set_len(half);
@@ -97,12 +98,12 @@ impl Filter for Faults {
             Err(error)
         })
     }
-    fn flush(&self, context: Context) -> IoFuture<()> {
-        if !Faults::takes(&self.flushes) {
+    fn flush(&self, context: IoContext) -> IoFuture<()> {
+        if !FaultCountDevice::takes(&self.flushes) {
             *self.durable.lock().unwrap() = self.memory.image();
             return self.inner.flush(context);
         }
-        let (inner, error) = (self.inner.clone(), self.error(Operation::Flush));
+        let (inner, error) = (self.inner.clone(), self.error(DeviceOperation::Flush));
         let lost = self.forgets.then(|| self.durable.lock().unwrap().clone());
         Box::pin(async move {
             for (number, bytes) in lost.iter().flat_map(|lost| lost.chunks(1 << 20).enumerate()) {
@@ -115,10 +116,10 @@ impl Filter for Faults {
 }
 
 fn here() -> OpenOptions {
-    OpenOptions { background: Background::Caller, ..options() }
+    OpenOptions { background: BackgroundRuntime::Caller, ..options() }
 }
 
-async fn made(faults: &Arc<Faults>) -> Store {
+async fn made(faults: &Arc<FaultCountDevice>) -> Store {
     let create = CreateOptions { segment_bytes: Some(64 << 10), ..CreateOptions::default() };
     Store::create(faults.clone(), &create).await.unwrap();
     Store::open(faults.clone(), here()).await.unwrap()
@@ -137,8 +138,8 @@ async fn version(store: &Store, name: &str, newest: u64) -> Option<u64> {
 
 #[tokio::test(start_paused = true)]
 async fn failed_write_goes_to_another_segment() {
-    for kind in [ErrorKind::Io, ErrorKind::Full] {
-        let faults = Faults::new(4 << 20, false);
+    for kind in [DeviceErrorKind::Io, DeviceErrorKind::Full] {
+        let faults = FaultCountDevice::new(4 << 20, false);
         let store = made(&faults).await;
         put(&store, "key", 1).await;
         store.sync().await.unwrap();
@@ -162,9 +163,9 @@ async fn failed_write_goes_to_another_segment() {
 
 /// The first append of a segment fails, so the log has a segment without any append.
 #[tokio::test(start_paused = true)]
-async fn segment_without_appends_hides_no_later_one() {
+async fn empty_segment_hides_nothing() {
     for count in 1..=4 {
-        let faults = Faults::new(4 << 20, false);
+        let faults = FaultCountDevice::new(4 << 20, false);
         let store = made(&faults).await;
         put(&store, "before", 1).await;
         store.sync().await.unwrap();
@@ -184,9 +185,10 @@ async fn segment_without_appends_hides_no_later_one() {
     }
 }
 
+/// Failing writes end the store at the bound.
 #[tokio::test(start_paused = true)]
-async fn failing_writes_end_the_store_at_the_bound() {
-    let faults = Faults::new(4 << 20, false);
+async fn failing_writes_stop_store() {
+    let faults = FaultCountDevice::new(4 << 20, false);
     let store = made(&faults).await;
     put(&store, "before", 1).await;
     store.sync().await.unwrap();
@@ -202,11 +204,12 @@ async fn failing_writes_end_the_store_at_the_bound() {
     assert_eq!(version(&store, "key", 1).await, None, "what was not written is not served");
 }
 
+/// A full device is tried until it has room.
 #[tokio::test(start_paused = true)]
-async fn full_device_is_tried_until_it_has_room() {
-    let faults = Faults::new(4 << 20, false);
+async fn full_device_is_retried() {
+    let faults = FaultCountDevice::new(4 << 20, false);
     let store = made(&faults).await;
-    *faults.kind.lock().unwrap() = ErrorKind::Full;
+    *faults.kind.lock().unwrap() = DeviceErrorKind::Full;
     faults.writes.store(50, Ordering::Release);
     put(&store, "key", 1).await;
     assert!(store.sync().await.is_err());
@@ -220,10 +223,11 @@ async fn full_device_is_tried_until_it_has_room() {
     assert_eq!(version(&store, "key", 1).await, Some(1));
 }
 
+/// The failed write of a purge fails that purge alone.
 #[tokio::test(start_paused = true)]
-async fn failed_purge_write_fails_that_purge_alone() {
+async fn failed_purge_write_fails_alone() {
     for after in 0..2 {
-        let faults = Faults::new(4 << 20, false);
+        let faults = FaultCountDevice::new(4 << 20, false);
         let store = made(&faults).await;
         for name in ["a", "b", "c"] {
             put(&store, name, 1).await;
@@ -246,7 +250,7 @@ async fn failed_purge_write_fails_that_purge_alone() {
 #[tokio::test(start_paused = true)]
 async fn failed_flush_is_repaired_by_rewriting() {
     for forgets in [false, true] {
-        let faults = Faults::new(4 << 20, forgets);
+        let faults = FaultCountDevice::new(4 << 20, forgets);
         let store = made(&faults).await;
         put(&store, "kept", 1).await;
         put(&store, "key", 1).await;
@@ -286,7 +290,7 @@ async fn random_failures_lose_and_revive_nothing() {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % below
         };
-        let faults = Faults::new(8 << 20, false);
+        let faults = FaultCountDevice::new(8 << 20, false);
         let store = made(&faults).await;
         // For each key: the last version put, the last one synced, the last one that a purge removed, and the last one
         // that a failed purge may have removed.
@@ -340,13 +344,13 @@ async fn random_failures_lose_and_revive_nothing() {
 /// A span whose writes fail for a moment is not lost.
 #[tokio::test(start_paused = true)]
 async fn failed_write_costs_no_span() {
-    let faults = [Faults::new(4 << 20, false), Faults::new(4 << 20, false)];
+    let faults = [FaultCountDevice::new(4 << 20, false), FaultCountDevice::new(4 << 20, false)];
     let spans = faults.iter().map(|faults| nectary_store::SpanDevice {
         spec: "faults".into(),
         device: Ok(faults.clone() as SharedDevice),
         size_bytes: 0,
     });
-    let store = Spans::open(spans.collect(), here()).await.unwrap();
+    let store = SpanSet::open(spans.collect(), here()).await.unwrap();
     faults.iter().for_each(|faults| faults.writes.store(1, Ordering::Release));
     for number in 0..20 {
         let name = format!("key {number}");

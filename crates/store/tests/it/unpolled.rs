@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::common::{body, options};
 use futures_util::poll;
-use nectary_block::{Filter, IoFuture, MemoryDevice, Operation, Request, SharedDevice};
+use nectary_block::{DeviceOperation, DeviceRequest, Filter, IoFuture, MemoryDevice, SharedDevice};
 use nectary_store::{
-    AdmissionOptions, AdmitRule, Background, CreateOptions, FillHead, FillRole, KeyRef, OpenOptions, SpanDevice, Spans,
-    Store,
+    AdmissionOptions, AdmitRule, BackgroundRuntime, CreateOptions, FillHead, FillRole, KeyRef, OpenOptions, SpanDevice,
+    SpanSet, Store,
 };
 use tokio::sync::watch;
 
@@ -28,12 +28,12 @@ impl Filter for ReadGate {
     }
     fn around<T: Send + 'static>(
         &self,
-        request: Request,
+        request: DeviceRequest,
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
         let (inner, mut open) = (self.inner.clone(), self.open.clone());
         Box::pin(async move {
-            if request.operation == Operation::Read {
+            if request.operation == DeviceOperation::Read {
                 open.wait_for(|open| *open).await.expect("the gate is there");
             }
             operation(&inner).await
@@ -42,7 +42,7 @@ impl Filter for ReadGate {
 }
 
 fn here() -> OpenOptions {
-    OpenOptions { background: Background::Caller, ..options() }
+    OpenOptions { background: BackgroundRuntime::Caller, ..options() }
 }
 
 /// Waits for what must end soon.
@@ -125,7 +125,7 @@ async fn unpolled_purges_hold_no_purge_up() {
         device: Ok(Arc::new(MemoryDevice::new(4 << 20))),
         size_bytes: 0,
     };
-    let store = Spans::open(vec![span("one"), span("two")], here()).await.unwrap();
+    let store = SpanSet::open(vec![span("one"), span("two")], here()).await.unwrap();
     let key = KeyRef::new(b"key", b"");
     store.put(key, "m".into(), body(1, 100)).await.unwrap();
     // More than the queues of the writers take.

@@ -7,14 +7,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{body, options, read_all};
-use nectary_block::{ErrorKind, Filter, IoFuture, MemoryDevice, Operation, Request, SharedDevice, Snapshot};
+use nectary_block::{
+    DeviceErrorKind, DeviceOperation, DeviceRequest, DeviceSnapshot, Filter, IoFuture, MemoryDevice, SharedDevice,
+};
 use nectary_store::{CreateOptions, IndexLoading, KeyRef, OpenOptions, Store};
 
 const BLOCK_BYTES: u64 = 4096;
 
 /// A device of which some blocks cannot be read until they are written.
 #[derive(Clone)]
-struct Scratched {
+struct BadBlockDevice {
     inner: SharedDevice,
     bad: Arc<Mutex<BTreeSet<u64>>>,
     reads: Arc<AtomicU64>,
@@ -22,9 +24,9 @@ struct Scratched {
     delay: Duration,
 }
 
-impl Scratched {
-    fn over(snapshot: &Snapshot, bad: &[u64]) -> Scratched {
-        Scratched {
+impl BadBlockDevice {
+    fn over(snapshot: &DeviceSnapshot, bad: &[u64]) -> BadBlockDevice {
+        BadBlockDevice {
             inner: Arc::new(MemoryDevice::from_snapshot(snapshot)),
             bad: Arc::new(Mutex::new(bad.iter().copied().collect())),
             reads: Arc::default(),
@@ -42,7 +44,7 @@ impl Scratched {
     }
 }
 
-impl Filter for Scratched {
+impl Filter for BadBlockDevice {
     fn inner(&self) -> &SharedDevice {
         &self.inner
     }
@@ -53,17 +55,17 @@ impl Filter for Scratched {
 
     fn around<T: Send + 'static>(
         &self,
-        request: Request,
+        request: DeviceRequest,
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
         let blocks = request.offset / BLOCK_BYTES..(request.offset + request.length).div_ceil(BLOCK_BYTES);
         let mut bad = self.bad.lock().unwrap();
         let touched: Vec<u64> = bad.range(blocks).copied().collect();
-        if request.operation == Operation::Read {
+        if request.operation == DeviceOperation::Read {
             self.reads.fetch_add(1, Ordering::Relaxed);
             if !touched.is_empty() {
                 self.failed.fetch_add(1, Ordering::Relaxed);
-                let error = request.error(ErrorKind::Io, || self.spec(), "a block cannot be read".to_owned());
+                let error = request.error(DeviceErrorKind::Io, || self.spec(), "a block cannot be read".to_owned());
                 return Box::pin(std::future::ready(Err(error)));
             }
             let (delay, read) = (self.delay, operation(&self.inner));
@@ -74,7 +76,7 @@ impl Filter for Scratched {
                 read.await
             });
         }
-        if matches!(request.operation, Operation::Write | Operation::WriteZeroes) {
+        if matches!(request.operation, DeviceOperation::Write | DeviceOperation::WriteZeroes) {
             touched.iter().for_each(|block| _ = bad.remove(block));
         }
         operation(&self.inner)
@@ -98,7 +100,7 @@ async fn count(store: &Store, numbers: std::ops::Range<u64>) -> u64 {
 }
 
 /// Makes a store with objects that is closed.
-async fn closed(bytes: u64, objects: u64, length: usize) -> Snapshot {
+async fn closed(bytes: u64, objects: u64, length: usize) -> DeviceSnapshot {
     let memory = Arc::new(MemoryDevice::new(bytes));
     Store::create(memory.clone(), &CreateOptions::default()).await.unwrap();
     let store = Store::open(memory.clone(), options()).await.unwrap();
@@ -114,13 +116,13 @@ async fn closed(bytes: u64, objects: u64, length: usize) -> Snapshot {
 }
 
 #[tokio::test]
-async fn unreadable_ends_of_the_device_lose_nothing() {
+async fn unreadable_device_ends_lose_nothing() {
     let bytes = 8 << 20;
     let snapshot = closed(bytes, 100, 2000).await;
     let last = bytes / BLOCK_BYTES - 1;
     // The superblocks, the states, the first blocks of the purge log, and the end of the device.
     for block in [0, 1, 2, 3, 4, 5, last] {
-        let scratched = Scratched::over(&snapshot, &[block]);
+        let scratched = BadBlockDevice::over(&snapshot, &[block]);
         assert!(Store::probe(&scratched.device()).await.unwrap(), "block {block}");
         let store = Store::open(scratched.device(), options()).await.unwrap();
         assert_eq!(count(&store, 0..100).await, 100, "block {block}");
@@ -132,24 +134,25 @@ async fn unreadable_ends_of_the_device_lose_nothing() {
 
 #[tokio::test]
 async fn unreadable_is_not_blank() {
-    let blank = Snapshot::zeroed(8 << 20);
+    let blank = DeviceSnapshot::zeroed(8 << 20);
     for block in [0, 1, 7, (8 << 20) / BLOCK_BYTES - 1] {
-        let scratched = Scratched::over(&blank, &[block]);
+        let scratched = BadBlockDevice::over(&blank, &[block]);
         let error = Store::probe(&scratched.device()).await.unwrap_err();
-        assert_eq!(error.kind, nectary_store::ErrorKind::Io, "block {block}: {error}");
+        assert_eq!(error.kind, nectary_store::StoreErrorKind::Io, "block {block}: {error}");
         assert!(Store::create(scratched.device(), &CreateOptions::default()).await.is_err());
         let forced = CreateOptions { force: true, ..CreateOptions::default() };
         Store::create(scratched.device(), &forced).await.unwrap();
     }
     let snapshot = closed(8 << 20, 1, 10).await;
-    let scratched = Scratched::over(&snapshot, &[0, 1]);
-    assert_eq!(Store::probe(&scratched.device()).await.unwrap_err().kind, nectary_store::ErrorKind::Io);
+    let scratched = BadBlockDevice::over(&snapshot, &[0, 1]);
+    assert_eq!(Store::probe(&scratched.device()).await.unwrap_err().kind, nectary_store::StoreErrorKind::Io);
     let opened = Store::open(scratched.device(), options()).await;
-    assert_eq!(opened.err().map(|error| error.kind), Some(nectary_store::ErrorKind::Io));
+    assert_eq!(opened.err().map(|error| error.kind), Some(nectary_store::StoreErrorKind::Io));
 }
 
+/// The open count of an unreadable state is not used again.
 #[tokio::test]
-async fn open_count_of_an_unreadable_state_is_not_used_again() {
+async fn unreadable_state_skips_open_count() {
     let snapshot = closed(8 << 20, 10, 100).await;
     let mut images = vec![snapshot];
     for _ in 0..2 {
@@ -160,7 +163,7 @@ async fn open_count_of_an_unreadable_state_is_not_used_again() {
     }
     for (opens, snapshot) in (1..).zip(&images) {
         for bad in [&[2][..], &[3], &[2, 3]] {
-            let scratched = Scratched::over(snapshot, bad);
+            let scratched = BadBlockDevice::over(snapshot, bad);
             let store = Store::open(scratched.device(), options()).await.unwrap();
             let now = store.stat().recovery.open_count;
             // If both are unreadable, nothing else shows the opens that wrote nothing.
@@ -172,7 +175,7 @@ async fn open_count_of_an_unreadable_state_is_not_used_again() {
 }
 
 #[tokio::test]
-async fn unreadable_head_of_a_segment_ends_no_log() {
+async fn unreadable_head_ends_no_log() {
     let memory = Arc::new(MemoryDevice::new(8 << 20));
     let create = CreateOptions { segment_bytes: Some(64 << 10), ..CreateOptions::default() };
     Store::create(memory.clone(), &create).await.unwrap();
@@ -196,14 +199,14 @@ async fn unreadable_head_of_a_segment_ends_no_log() {
     };
     for epoch in &heads[..heads.len() - 2] {
         let block = (segments_offset + epoch * (64 << 10)) / BLOCK_BYTES;
-        let store = Store::open(Scratched::over(&whole, &[block]).device(), options()).await.unwrap();
+        let store = Store::open(BadBlockDevice::over(&whole, &[block]).device(), options()).await.unwrap();
         let found = count(&store, 0..objects).await;
         assert!(found + 2 >= objects, "segment {epoch}: {found} of {objects}");
     }
 }
 
 #[tokio::test]
-async fn unreadable_block_costs_no_object_beside_it() {
+async fn unreadable_block_spares_adjacent_objects() {
     let snapshot = closed(8 << 20, 200, 5200).await;
     let mut image = Vec::new();
     let device: SharedDevice = Arc::new(MemoryDevice::from_snapshot(&snapshot));
@@ -216,7 +219,7 @@ async fn unreadable_block_costs_no_object_beside_it() {
         let (begin, end) = ((block * BLOCK_BYTES) as usize, ((block + 1) * BLOCK_BYTES) as usize);
         let length = 144 + name(10).len() + 1 + 5200;
         let touched = starts.iter().filter(|at| **at < end && **at + length > begin).count() as u64;
-        let scratched = Scratched::over(&snapshot, &[block]);
+        let scratched = BadBlockDevice::over(&snapshot, &[block]);
         let store = Store::open(scratched.device(), options()).await.unwrap();
         assert_eq!(count(&store, 0..200).await, 200 - touched, "block {block}");
         assert_eq!(store.check(|_, _| ()).await.damaged, touched, "block {block}");
@@ -229,7 +232,7 @@ async fn open_reads_each_chunk_once() {
     for (objects, reads_max) in [(0, 140), (3000, 60)] {
         let snapshot = closed(64 << 20, objects, 500).await;
         for index_loading in [IndexLoading::BySize, IndexLoading::Shards] {
-            let scratched = Scratched::over(&snapshot, &[]);
+            let scratched = BadBlockDevice::over(&snapshot, &[]);
             assert!(Store::probe(&scratched.device()).await.unwrap());
             let open = OpenOptions { index_loading, ..options() };
             let store = Store::open(scratched.device(), open).await.unwrap();
@@ -242,16 +245,17 @@ async fn open_reads_each_chunk_once() {
     }
 }
 
+/// A close does not wait for the index.
 #[tokio::test]
-async fn close_does_not_wait_for_the_index() {
+async fn close_skips_index_load() {
     let snapshot = closed(64 << 20, 20_000, 10).await;
-    let scratched = Scratched { delay: Duration::from_millis(30), ..Scratched::over(&snapshot, &[]) };
+    let scratched = BadBlockDevice { delay: Duration::from_millis(30), ..BadBlockDevice::over(&snapshot, &[]) };
     let open = OpenOptions { index_loading: IndexLoading::Shards, ..options() };
     let store = Store::open(scratched.device(), open.clone()).await.unwrap();
     let before = scratched.reads();
     store.close().await.unwrap();
     assert!(scratched.reads() <= before + 2, "{} reads", scratched.reads() - before);
     drop(store);
-    let store = Store::open(Scratched { delay: Duration::ZERO, ..scratched }.device(), open).await.unwrap();
+    let store = Store::open(BadBlockDevice { delay: Duration::ZERO, ..scratched }.device(), open).await.unwrap();
     assert_eq!(count(&store, 0..20_000).await, 20_000);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::common::{body, options, read_all};
 use nectary_block::{DelayFilter, DelayOptions, MemoryDevice, SharedDevice, read, write};
-use nectary_store::{CreateOptions, KeyRef, OpenOptions, Stat, Store};
+use nectary_store::{CreateOptions, KeyRef, OpenOptions, Store, StoreStat};
 
 const STORE_BYTES: u64 = 64 << 20;
 const OBJECTS: u64 = 300;
@@ -39,7 +39,7 @@ async fn filled() -> (SharedDevice, Store) {
 }
 
 /// Opens the store again, like a new process, and waits until it has warmed up.
-async fn warm(device: SharedDevice, store: Store) -> (Store, Stat) {
+async fn warm(device: SharedDevice, store: Store) -> (Store, StoreStat) {
     drop(store);
     let store = open(device).await;
     while store.stat().warming {
@@ -53,8 +53,9 @@ fn is_resident(store: &Store, number: u64) -> bool {
     store.get_resident(KeyRef::new(name(number).as_bytes(), b"")).is_some()
 }
 
+/// What was in memory or written since is in memory after a crash.
 #[tokio::test]
-async fn what_was_in_memory_or_written_since_is_in_memory_after_a_crash() {
+async fn memory_is_warm_after_crash() {
     let (device, store) = filled().await;
     for number in OBJECTS..OBJECTS + 20 {
         put(&store, number, number).await;
@@ -71,7 +72,7 @@ async fn what_was_in_memory_or_written_since_is_in_memory_after_a_crash() {
 }
 
 #[tokio::test]
-async fn nothing_is_warmed_where_that_is_not_wanted() {
+async fn unwanted_warm_up_reads_nothing() {
     let (device, store) = filled().await;
     drop(store);
     let store = Store::open(device, options()).await.unwrap();
@@ -81,8 +82,9 @@ async fn nothing_is_warmed_where_that_is_not_wanted() {
     assert_eq!((store.stat().counts.warmed, store.stat().memory_entries), (0, 0));
 }
 
+/// A checkpoint and a crash during the warm-up leave the store as warm.
 #[tokio::test]
-async fn a_checkpoint_and_a_crash_while_it_warms_up_leave_it_as_warm() {
+async fn checkpoint_during_warming_stays_warm() {
     let (device, store) = filled().await;
     drop(store);
     // With this delay, no read of warming up has ended when the checkpoint is written, except on a very slow machine.
@@ -100,8 +102,9 @@ async fn a_checkpoint_and_a_crash_while_it_warms_up_leave_it_as_warm() {
     assert_eq!(stat.counts.warmed, OBJECTS, "{stat:?}");
 }
 
+/// Purged and replaced objects do not come back with the hot list.
 #[tokio::test]
-async fn purged_and_replaced_objects_do_not_come_back_with_the_hot_list() {
+async fn hot_list_skips_purged_objects() {
     let (device, store) = filled().await;
     store.purge_key(name(1).as_bytes()).await.unwrap();
     store.purge_prefix(name(20).as_bytes()).await.unwrap();
@@ -117,8 +120,9 @@ async fn purged_and_replaced_objects_do_not_come_back_with_the_hot_list() {
     assert_eq!(read_all(&store, KeyRef::new(name(3).as_bytes(), b"")).await.unwrap(), body(9999, BODY_BYTES));
 }
 
+/// A damaged hot list is ignored and counted, and everything is still found.
 #[tokio::test]
-async fn damaged_hot_list_is_ignored_and_counted_and_everything_is_still_found() {
+async fn damaged_hot_list_is_ignored() {
     let (device, store) = filled().await;
     drop(store);
     let mut damaged = 0;

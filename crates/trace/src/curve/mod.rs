@@ -39,9 +39,9 @@ use std::path::Path;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::error::{Error, Place, Result};
-use crate::formats::{Operation, Reader, Reference};
-use stack::Stack;
+use crate::error::{Error, Result, TracePosition};
+use crate::formats::{ReferenceReader, TraceOperation, TraceReference};
+use stack::ReferenceStack;
 
 /// The default number of sampled objects; they take 8 MiB.
 pub const SAMPLES: usize = 1 << 16;
@@ -80,7 +80,7 @@ impl Default for CurveOptions {
 
 /// An estimate, and how far the truth may be from it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Estimate {
+pub struct RatioEstimate {
     /// The share of misses, from 0 to 1.
     pub ratio: f64,
     /// The error: the truth is within `ratio - error` and `ratio + error`.
@@ -93,14 +93,14 @@ pub struct CurvePoint {
     /// The size of the cache, in blocks or, for objects with sizes, in bytes.
     pub size: u64,
     /// The share of references that miss.
-    pub misses: Estimate,
+    pub misses: RatioEstimate,
     /// The share of bytes that miss; `None` if the trace has no sizes of objects.
-    pub missed_bytes: Option<Estimate>,
+    pub missed_bytes: Option<RatioEstimate>,
 }
 
 /// Misses against size.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Curve {
+pub struct MissCurve {
     /// The number of references of the trace.
     pub references: u64,
     /// Whether sizes are bytes of objects.
@@ -117,8 +117,13 @@ pub struct Curve {
 /// references so far.
 ///
 /// *Errors*: those of the reader; the trace has no reference.
-pub fn curve(path: &Path, reader: &mut dyn Reader, options: &CurveOptions, progress: &dyn Fn(u64)) -> Result<Curve> {
-    let mut sampler = Sampler::new(options, reader.has_objects());
+pub fn curve(
+    path: &Path,
+    reader: &mut dyn ReferenceReader,
+    options: &CurveOptions,
+    progress: &dyn Fn(u64),
+) -> Result<MissCurve> {
+    let mut sampler = TraceSampler::new(options, reader.has_objects());
     let mut batch = Vec::new();
     loop {
         batch.clear();
@@ -129,14 +134,14 @@ pub fn curve(path: &Path, reader: &mut dyn Reader, options: &CurveOptions, progr
         progress(sampler.references);
     }
     if sampler.references == 0 {
-        return Err(Error::malformed(&path.into(), Place::Whole, "at least one reference", "none"));
+        return Err(Error::malformed(&path.into(), TracePosition::Whole, "at least one reference", "none"));
     }
     Ok(sampler.finish(&options.sizes))
 }
 
 /// A sample of a trace that is being read.
-struct Sampler {
-    stack: Stack,
+struct TraceSampler {
+    stack: ReferenceStack,
     samples: usize,
     seed: u64,
     /// Objects with a hash below it are in the sample; the share of such objects is `rate`.
@@ -154,16 +159,16 @@ struct Sampler {
     histogram: Vec<[f64; 2]>,
 }
 
-impl Sampler {
-    fn new(options: &CurveOptions, is_in_bytes: bool) -> Sampler {
+impl TraceSampler {
+    fn new(options: &CurveOptions, is_in_bytes: bool) -> TraceSampler {
         let mut edges: Vec<u64> = (0..64 * EDGES_PER_OCTAVE)
             .map(|edge| 2_f64.powf(f64::from(edge) / f64::from(EDGES_PER_OCTAVE)).round() as u64)
             .chain(options.sizes.iter().copied())
             .collect();
         edges.sort_unstable();
         edges.dedup();
-        Sampler {
-            stack: Stack::default(),
+        TraceSampler {
+            stack: ReferenceStack::default(),
             samples: options.samples.clamp(DROPPED_SHARE, SAMPLES_MAX),
             seed: options.seed,
             threshold: u64::MAX,
@@ -181,9 +186,9 @@ impl Sampler {
         xxh3_64_with_seed(&block.to_le_bytes(), self.seed)
     }
 
-    fn refer(&mut self, reference: &Reference) {
+    fn refer(&mut self, reference: &TraceReference) {
         let hash = self.hash(reference.block);
-        if reference.operation == Operation::Delete {
+        if reference.operation == TraceOperation::Delete {
             self.stack.remove(reference.block);
             return;
         }
@@ -223,7 +228,7 @@ impl Sampler {
         self.stack.compact(|id| xxh3_64_with_seed(&id.to_le_bytes(), seed) <= threshold);
     }
 
-    fn finish(self, sizes: &[u64]) -> Curve {
+    fn finish(self, sizes: &[u64]) -> MissCurve {
         let inequality = self.inequality();
         let misses = self.curve_of(0, self.references as f64);
         let missed_bytes = self.is_in_bytes.then(|| self.curve_of(1, self.bytes as f64));
@@ -236,7 +241,7 @@ impl Sampler {
             [] => self.round_sizes(),
             sizes => sizes.iter().copied().collect::<std::collections::BTreeSet<u64>>().into_iter().collect(),
         };
-        Curve {
+        MissCurve {
             references: self.references,
             is_in_bytes: self.is_in_bytes,
             rate: self.rate,
@@ -254,7 +259,7 @@ impl Sampler {
     }
 
     /// The curve of references, of `kind` 0, or bytes, of `kind` 1; `all` is their number in the trace.
-    fn curve_of(&self, kind: usize, all: f64) -> Ratios {
+    fn curve_of(&self, kind: usize, all: f64) -> RatioCurve {
         let mut groups = [0.0; GROUPS];
         let mut curve = vec![(0.0, 0.0); self.edges.len()];
         for bin in (0..self.edges.len()).rev() {
@@ -270,7 +275,7 @@ impl Sampler {
             curve[bin] = (ratio, variance.sqrt() / all);
         }
         let sampled: f64 = self.histogram.iter().map(|cell| cell[kind]).sum();
-        Ratios { edges: curve, hidden: (1.0 - all / sampled.max(1.0)).abs() }
+        RatioCurve { edges: curve, hidden: (1.0 - all / sampled.max(1.0)).abs() }
     }
 
     /// The mean size of the samples, and the mean of the squared sizes divided by the square of the mean size, which is 1
@@ -289,24 +294,24 @@ impl Sampler {
     }
 
     /// The point of a curve at `size`, which is an edge.
-    fn estimate(&self, ratios: &Ratios, size: u64, (mean, inequality): (f64, f64)) -> Estimate {
+    fn estimate(&self, ratios: &RatioCurve, size: u64, (mean, inequality): (f64, f64)) -> RatioEstimate {
         let last = self.edges.len() - 1;
         let at = |size: f64| self.edges.partition_point(|&edge| (edge as f64) < size).min(last);
         let (ratio, deviation) = ratios.edges[at(size as f64)];
         if self.rate == 1.0 {
-            return Estimate { ratio, error: 0.0 };
+            return RatioEstimate { ratio, error: 0.0 };
         }
         let within = size as f64 * self.rate / mean;
         let shift = 1.0 + DEVIATIONS * ((1.0 - self.rate) * inequality / within).sqrt();
         let left = ratios.edges[at(size as f64 / shift).saturating_sub(1)].0;
         let right = ratios.edges[(at(size as f64 * shift) + 1).min(last)].0;
         let parts = [DEVIATIONS * deviation, f64::max(left - ratio, ratio - right), ratio * ratios.hidden];
-        Estimate { ratio, error: parts.iter().map(|part| part * part).sum::<f64>().sqrt() }
+        RatioEstimate { ratio, error: parts.iter().map(|part| part * part).sum::<f64>().sqrt() }
     }
 }
 
 /// A curve before its points are chosen.
-struct Ratios {
+struct RatioCurve {
     /// For each edge, the share of misses of a cache of that size, and the standard deviation of that share.
     edges: Vec<(f64, f64)>,
     /// How much the sample's estimate of the number of all references or bytes is wrong, relative to the estimate.

@@ -16,7 +16,7 @@ const PLACES_MIN: usize = 1024;
 
 /// The objects between two references to one object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Distance {
+pub struct StackDistance {
     /// The number of other objects.
     pub objects: u64,
     /// The sum of their sizes.
@@ -25,17 +25,17 @@ pub struct Distance {
 
 /// The objects in the order of their last references.
 #[derive(Debug, Default)]
-pub struct Stack {
+pub struct ReferenceStack {
     places: HashMap<u64, u32>,
     /// The object at each place, and its size; the size is 0 if the object has moved on.
     objects: Vec<(u64, u32)>,
-    counts: Fenwick<u32>,
-    bytes: Fenwick<u64>,
+    counts: FenwickTree<u32>,
+    bytes: FenwickTree<u64>,
     /// The sum of the sizes of all objects.
     total_bytes: u64,
 }
 
-impl Stack {
+impl ReferenceStack {
     /// The number of objects.
     pub fn len(&self) -> usize {
         self.places.len()
@@ -43,7 +43,7 @@ impl Stack {
 
     /// Refers to an object of `bytes` bytes, which is at least 1. *Returns* its distance; `None` if the stack does not
     /// have it.
-    pub fn refer(&mut self, id: u64, bytes: u32) -> Option<Distance> {
+    pub fn refer(&mut self, id: u64, bytes: u32) -> Option<StackDistance> {
         let distance = self.distance(id);
         self.remove(id);
         if self.objects.len() == self.counts.len() {
@@ -58,9 +58,9 @@ impl Stack {
         distance
     }
 
-    fn distance(&self, id: u64) -> Option<Distance> {
+    fn distance(&self, id: u64) -> Option<StackDistance> {
         let place = *self.places.get(&id)? as usize;
-        Some(Distance {
+        Some(StackDistance {
             objects: self.places.len() as u64 - u64::from(self.counts.sum(place)),
             bytes: self.total_bytes - self.bytes.sum(place),
         })
@@ -80,7 +80,7 @@ impl Stack {
         self.objects.retain(|&(id, bytes)| bytes > 0 && keeps(id));
         self.places.clear();
         let count = (self.objects.len() * PLACES_PER_OBJECT).max(PLACES_MIN);
-        (self.counts, self.bytes) = (Fenwick::of(count), Fenwick::of(count));
+        (self.counts, self.bytes) = (FenwickTree::of(count), FenwickTree::of(count));
         self.total_bytes = 0;
         for (place, &(id, bytes)) in self.objects.iter().enumerate() {
             self.places.insert(id, place as u32);
@@ -98,11 +98,11 @@ impl Stack {
 
 /// Sums over the first places of a list, which can be changed at any place.
 #[derive(Debug, Default)]
-struct Fenwick<T>(Vec<T>);
+struct FenwickTree<T>(Vec<T>);
 
-impl<T: Copy + Default + std::ops::AddAssign + std::ops::SubAssign> Fenwick<T> {
-    fn of(count: usize) -> Fenwick<T> {
-        Fenwick(vec![T::default(); count])
+impl<T: Copy + Default + std::ops::AddAssign + std::ops::SubAssign> FenwickTree<T> {
+    fn of(count: usize) -> FenwickTree<T> {
+        FenwickTree(vec![T::default(); count])
     }
 
     fn len(&self) -> usize {
@@ -144,7 +144,7 @@ mod tests {
     /// Compares with a list that is searched from its end.
     #[test]
     fn distances_are_those_of_a_list() {
-        let mut stack = Stack::default();
+        let mut stack = ReferenceStack::default();
         let mut list: Vec<(u64, u32)> = Vec::new();
         let mut state = 1_u64;
         for round in 0..20_000_u32 {
@@ -162,7 +162,7 @@ mod tests {
                 list.retain(|object| object.0 % 2 == 0);
                 continue;
             }
-            let expected = place.map(|place| Distance {
+            let expected = place.map(|place| StackDistance {
                 objects: (list.len() - place - 1) as u64,
                 bytes: list[place + 1..].iter().map(|object| u64::from(object.1)).sum(),
             });

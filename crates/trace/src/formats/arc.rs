@@ -3,21 +3,21 @@
 //!
 //! Owns: the expansion of a request into its blocks. All references are reads of one stream.
 
-use super::input::Input;
-use super::{BLOCKS_PER_RECORD_MAX, Reader, Reference, digits};
+use super::input::DecompressedInput;
+use super::{BLOCKS_PER_RECORD_MAX, ReferenceReader, TraceReference, digits};
 use crate::error::{Result, quote};
 
 const BLOCK_BYTES: u32 = 512;
 
 /// A reader of `.lis` files.
-pub struct Arc {
-    input: Input,
+pub struct ArcReader {
+    input: DecompressedInput,
 }
 
-impl Arc {
+impl ArcReader {
     /// Reads `input` from its current position.
-    pub fn new(input: Input) -> Arc {
-        Arc { input }
+    pub fn new(input: DecompressedInput) -> ArcReader {
+        ArcReader { input }
     }
 
     /// Whether the first lines of a file look like this format.
@@ -26,8 +26,8 @@ impl Arc {
     }
 }
 
-impl Reader for Arc {
-    fn read(&mut self, to: &mut Vec<Reference>) -> Result<bool> {
+impl ReferenceReader for ArcReader {
+    fn read(&mut self, to: &mut Vec<TraceReference>) -> Result<bool> {
         loop {
             let Some(line) = self.input.line()? else { return Ok(false) };
             let line = line.trim_ascii();
@@ -42,7 +42,7 @@ impl Reader for Arc {
                 let expected = format!("a request of 1 to {BLOCKS_PER_RECORD_MAX} blocks below 2^64");
                 return Err(self.input.bad_line(expected, format!("{count} blocks from {first}")));
             }
-            let reference = |block| Reference { block, bytes: BLOCK_BYTES, ..Reference::default() };
+            let reference = |block| TraceReference { block, bytes: BLOCK_BYTES, ..TraceReference::default() };
             to.extend((first..first + count).map(reference));
             return Ok(true);
         }

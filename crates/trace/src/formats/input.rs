@@ -16,7 +16,7 @@ use flate2::bufread::MultiGzDecoder;
 use lzma_rust2::XzReader;
 
 use super::zstd::ZstdDecoder;
-use crate::error::{Error, Place, Result, quote};
+use crate::error::{Error, Result, TracePosition, quote};
 
 /// The longest line. *Units*: bytes. Lines of all text formats are far shorter; a longer one is not text.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
@@ -38,7 +38,7 @@ const ZSTD_MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 type Bytes = Box<dyn BufRead + Send>;
 
 /// The decompressed bytes of a trace, with the current place.
-pub struct Input {
+pub struct DecompressedInput {
     path: Arc<Path>,
     bytes: Bytes,
     head: Vec<u8>,
@@ -47,19 +47,19 @@ pub struct Input {
     buffer: Vec<u8>,
 }
 
-impl Input {
+impl DecompressedInput {
     /// Opens a file; `-` is standard input.
-    pub fn open(path: &Path) -> Result<Input> {
+    pub fn open(path: &Path) -> Result<DecompressedInput> {
         let source: Box<dyn Read + Send> = if path == Path::new("-") {
             Box::new(io::stdin())
         } else {
             Box::new(File::open(path).map_err(|error| Error::io(path, error))?)
         };
-        Input::from_reader(path, source)
+        DecompressedInput::from_reader(path, source)
     }
 
     /// Reads from `source`; `path` is used in messages.
-    pub fn from_reader(path: &Path, source: Box<dyn Read + Send>) -> Result<Input> {
+    pub fn from_reader(path: &Path, source: Box<dyn Read + Send>) -> Result<DecompressedInput> {
         let io_error = |error| Error::io(path, error);
         let mut plain: Bytes = Box::new(BufReader::with_capacity(BUFFER_BYTES, source));
         let (magic, plain_again) = peek(&mut plain, XZ_MAGIC.len()).map_err(io_error)?;
@@ -76,10 +76,10 @@ impl Input {
         };
         let (head, again) = match peek(&mut bytes, HEAD_BYTES) {
             Ok(head) => head,
-            Err(error) => return Err(decode_error(path, Place::Whole, error)),
+            Err(error) => return Err(decode_error(path, TracePosition::Whole, error)),
         };
         let bytes = Box::new(again.chain(bytes));
-        Ok(Input { path: path.into(), bytes, head, line: 0, offset: 0, buffer: Vec::new() })
+        Ok(DecompressedInput { path: path.into(), bytes, head, line: 0, offset: 0, buffer: Vec::new() })
     }
 
     /// The file's name, for messages.
@@ -99,7 +99,7 @@ impl Input {
     pub fn line(&mut self) -> Result<Option<&[u8]>> {
         self.buffer.clear();
         self.line += 1;
-        let place = Place::Line(self.line);
+        let place = TracePosition::Line(self.line);
         let mut bounded = self.bytes.by_ref().take(LINE_BYTES_MAX as u64 + 1);
         let count = bounded.read_until(b'\n', &mut self.buffer).map_err(|e| decode_error(&self.path, place, e))?;
         if count == 0 {
@@ -131,39 +131,41 @@ impl Input {
                 Ok(0) => {
                     let expected = format!("a record of {} bytes", record.len());
                     let found = format!("the end of the file after {filled}");
-                    return Err(Error::malformed(&self.path, Place::Offset(start), expected, found));
+                    return Err(Error::malformed(&self.path, TracePosition::Offset(start), expected, found));
                 }
                 Ok(count) => filled += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(decode_error(&self.path, Place::Offset(start + filled as u64), error)),
+                Err(error) => {
+                    return Err(decode_error(&self.path, TracePosition::Offset(start + filled as u64), error));
+                }
             }
         }
         self.offset += filled as u64;
         Ok(true)
     }
 
-    /// The number of the line that [`Input::line`] returned last, from 1.
+    /// The number of the line that [`DecompressedInput::line`] returned last, from 1.
     pub fn line_number(&self) -> u64 {
         self.line
     }
 
-    /// The number of bytes that [`Input::record`] has returned.
+    /// The number of bytes that [`DecompressedInput::record`] has returned.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// An error about the line that [`Input::line`] returned last.
+    /// An error about the line that [`DecompressedInput::line`] returned last.
     pub fn bad_line(&self, expected: impl Into<String>, found: impl Into<String>) -> Error {
-        Error::malformed(&self.path, Place::Line(self.line), expected, found)
+        Error::malformed(&self.path, TracePosition::Line(self.line), expected, found)
     }
 
     /// An error about the record of `bytes` bytes that ends at the current offset.
     pub fn bad_record(&self, bytes: usize, expected: impl Into<String>, found: impl Into<String>) -> Error {
-        Error::malformed(&self.path, Place::Offset(self.offset - bytes as u64), expected, found)
+        Error::malformed(&self.path, TracePosition::Offset(self.offset - bytes as u64), expected, found)
     }
 }
 
-impl Read for Input {
+impl Read for DecompressedInput {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         let count = self.bytes.read(to)?;
         self.offset += count as u64;
@@ -182,7 +184,7 @@ fn peek(bytes: &mut Bytes, count: usize) -> io::Result<(Vec<u8>, Cursor<Vec<u8>>
 
 /// Converts an error of a decoder to an error about the trace. Decoders report damage as I/O errors without a system
 /// error code.
-fn decode_error(path: &Path, place: Place, error: io::Error) -> Error {
+fn decode_error(path: &Path, place: TracePosition, error: io::Error) -> Error {
     if error.raw_os_error().is_some() {
         return Error::io(path, error);
     }

@@ -1,6 +1,6 @@
 //! Trace formats; each is read as a sequence of references to blocks.
 //!
-//! Owns: [`Reference`], the [`Reader`] that each format implements, the list of formats, and guessing the format of a
+//! Owns: [`TraceReference`], the [`ReferenceReader`] that each format implements, the list of formats, and guessing the format of a
 //! file. Leaves to others: the formats (one file each), and reading bytes (`input`).
 //!
 //! Bounds: a line, a record, and the blocks of one request each have a limit, so reading takes a fixed amount of memory
@@ -17,10 +17,10 @@ mod zstd;
 
 use std::path::Path;
 
-use nectary_cache::Stream;
+use nectary_cache::StreamId;
 
 use crate::error::{Error, Result};
-use input::Input;
+use input::DecompressedInput;
 
 /// The maximum number of blocks to which one record of a trace may refer.
 pub const BLOCKS_PER_RECORD_MAX: u64 = 1 << 20;
@@ -30,15 +30,15 @@ pub const STREAMS_MAX: usize = 1 << 16;
 
 /// One reference to one block, or to one object if a trace has objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Reference {
+pub struct TraceReference {
     /// The origin of the reference: the process and file, the volume, or the trace that it comes from.
-    pub stream: Stream,
+    pub stream: StreamId,
     /// The block, unique over all streams of a run.
     pub block: u64,
     /// The size of the block. *Units*: bytes; 0 if the trace does not give it.
     pub bytes: u32,
     /// What is done with the block.
-    pub operation: Operation,
+    pub operation: TraceOperation,
     /// The time of the reference; only differences have a meaning. *Units*: seconds; 0 if the trace has no times.
     pub time_s: u64,
     /// The time after which the object is no longer valid. *Units*: seconds; 0 if it stays valid.
@@ -47,7 +47,7 @@ pub struct Reference {
 
 /// What a reference does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Operation {
+pub enum TraceOperation {
     /// Reads the block.
     #[default]
     Read,
@@ -58,15 +58,15 @@ pub enum Operation {
 }
 
 /// A trace being read.
-pub trait Reader: Send {
+pub trait ReferenceReader: Send {
     /// Appends the references of the next record, which may have none. *Returns* `false` at the end of the trace.
     ///
     /// *Errors*: the file cannot be read, or does not match its format; the error names the file and the place, what
     /// was expected and what was found. After an error, nothing was appended.
-    fn read(&mut self, to: &mut Vec<Reference>) -> Result<bool>;
+    fn read(&mut self, to: &mut Vec<TraceReference>) -> Result<bool>;
 
     /// A description of a stream that was read so far; `None` if the format describes no streams.
-    fn stream_name(&self, _stream: Stream) -> Option<String> {
+    fn stream_name(&self, _stream: StreamId) -> Option<String> {
         None
     }
 
@@ -98,7 +98,7 @@ pub trait Reader: Send {
 
 /// A trace format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum TraceFormat {
     /// Plain text, with one block number per line.
     Text,
     /// The requests of the ARC authors' traces.
@@ -120,7 +120,7 @@ pub enum Format {
 /// An entry of the list of formats.
 pub struct FormatEntry {
     /// The format.
-    pub format: Format,
+    pub format: TraceFormat,
     /// The names of the format for `--format`, the usual one first.
     pub names: &'static [&'static str],
     /// The endings of the names of the format's files, before that of a compression.
@@ -132,58 +132,58 @@ pub struct FormatEntry {
 /// Every format, in the order in which help texts list them.
 pub const FORMATS: &[FormatEntry] = &[
     FormatEntry {
-        format: Format::Text,
+        format: TraceFormat::Text,
         names: &["text", "lirs"],
         endings: &[".trace", ".trc", ".txt"],
         about: "one block number a line; blank lines and lines that begin with * are skipped",
     },
     FormatEntry {
-        format: Format::Arc,
+        format: TraceFormat::Arc,
         names: &["arc"],
         endings: &[".lis"],
         about: "first block, count, ignored, number of the request; a line each",
     },
     FormatEntry {
-        format: Format::Csv,
+        format: TraceFormat::Csv,
         names: &["csv", "msr", "cachelib", "wikimedia"],
         endings: &[".csv", ".tsv"],
         about: "values by column: those of --columns, of the header, or of MSR Cambridge",
     },
     FormatEntry {
-        format: Format::Twitter,
+        format: TraceFormat::Twitter,
         names: &["twitter"],
         endings: &[],
         about: "Twitter's cache traces: time, key, sizes of key and value, client, operation, TTL",
     },
     FormatEntry {
-        format: Format::Spc,
+        format: TraceFormat::Spc,
         names: &["spc"],
         endings: &[".spc"],
         about: "the Storage Performance Council's traces: unit, sector, bytes, operation, time",
     },
     FormatEntry {
-        format: Format::Vscsi,
+        format: TraceFormat::Vscsi,
         names: &["vscsi"],
         endings: &[".vscsi", ".vscsitrace", ".vscsi1", ".vscsi2"],
         about: "binary records of 32 (version 1) or 40 bytes (version 2)",
     },
     FormatEntry {
-        format: Format::OracleGeneral,
+        format: TraceFormat::OracleGeneral,
         names: &["oracleGeneral"],
         endings: &[".oraclegeneral", ".oraclegeneral.bin"],
         about: "binary records of 24 bytes, as libCacheSim writes them",
     },
     FormatEntry {
-        format: Format::Nectary,
+        format: TraceFormat::Nectary,
         names: &["nectary"],
         endings: &[".nectrace"],
         about: "processes, files and blocks, as `nectary trace record` writes them",
     },
 ];
 
-impl Format {
+impl TraceFormat {
     /// The format called `name`, in upper or lower case.
-    pub fn by_name(name: &str) -> Option<Format> {
+    pub fn by_name(name: &str) -> Option<TraceFormat> {
         let entry = FORMATS.iter().find(|entry| entry.names.iter().any(|known| known.eq_ignore_ascii_case(name)))?;
         Some(entry.format)
     }
@@ -194,7 +194,7 @@ impl Format {
     }
 
     /// The format whose ending `path` has, before that of a compression.
-    pub fn by_ending(path: &Path) -> Option<Format> {
+    pub fn by_ending(path: &Path) -> Option<TraceFormat> {
         let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
         let name = COMPRESSED.iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);
         let entry = FORMATS.iter().find(|entry| entry.endings.iter().any(|end| name.ends_with(end)))?;
@@ -203,25 +203,25 @@ impl Format {
 
     /// Guesses the format of a file: first by the ending if it is that of a binary format, then by the first bytes,
     /// then by any ending.
-    fn guess(path: &Path, head: &[u8], has_columns: bool) -> Option<Format> {
-        let by_name = Format::by_ending(path);
-        if matches!(by_name, Some(Format::Vscsi | Format::OracleGeneral | Format::Nectary)) {
+    fn guess(path: &Path, head: &[u8], has_columns: bool) -> Option<TraceFormat> {
+        let by_name = TraceFormat::by_ending(path);
+        if matches!(by_name, Some(TraceFormat::Vscsi | TraceFormat::OracleGeneral | TraceFormat::Nectary)) {
             return by_name;
         }
-        if nectary::Nectary::<Input>::is_likely(head) {
-            Some(Format::Nectary)
+        if nectary::NectaryReader::<DecompressedInput>::is_likely(head) {
+            Some(TraceFormat::Nectary)
         } else if has_columns {
-            Some(Format::Csv)
-        } else if by_name == Some(Format::Spc) {
+            Some(TraceFormat::Csv)
+        } else if by_name == Some(TraceFormat::Spc) {
             by_name
-        } else if text::Text::is_likely(head) {
-            Some(Format::Text)
-        } else if arc::Arc::is_likely(head) {
-            Some(Format::Arc)
-        } else if csv::Csv::is_likely(head) {
-            Some(Format::Csv)
-        } else if vscsi::Vscsi::is_likely(head) {
-            Some(Format::Vscsi)
+        } else if text::TextReader::is_likely(head) {
+            Some(TraceFormat::Text)
+        } else if arc::ArcReader::is_likely(head) {
+            Some(TraceFormat::Arc)
+        } else if csv::CsvReader::is_likely(head) {
+            Some(TraceFormat::Csv)
+        } else if vscsi::VscsiReader::is_likely(head) {
+            Some(TraceFormat::Vscsi)
         } else {
             by_name
         }
@@ -235,11 +235,11 @@ pub const COMPRESSED: [&str; 4] = [".gz", ".xz", ".zst", ".zstd"];
 #[derive(Debug, Clone, Default)]
 pub struct ReadOptions {
     /// The format of the trace; guessed if `None`.
-    pub format: Option<Format>,
+    pub format: Option<TraceFormat>,
     /// The size of a block, for formats whose requests have offsets in bytes; [`BLOCK_BYTES`] if `None`. *Units*: bytes.
     pub block_bytes: Option<u64>,
     /// The meaning of the columns of a CSV file. If `None`, they are those of the format, or else of the header.
-    pub columns: Option<csv::Columns>,
+    pub columns: Option<csv::CsvColumns>,
 }
 
 /// The size of a block if none is given. *Units*: bytes.
@@ -252,41 +252,41 @@ impl ReadOptions {
     }
 
     /// The same options; if they have no columns, then those of a preset.
-    fn with_columns(&self, preset: fn() -> csv::Columns) -> ReadOptions {
+    fn with_columns(&self, preset: fn() -> csv::CsvColumns) -> ReadOptions {
         ReadOptions { columns: Some(self.columns.clone().unwrap_or_else(preset)), ..self.clone() }
     }
 }
 
 /// Opens a trace; `-` is standard input.
-pub fn open(path: &Path, options: &ReadOptions) -> Result<Box<dyn Reader>> {
-    let input = Input::open(path)?;
+pub fn open(path: &Path, options: &ReadOptions) -> Result<Box<dyn ReferenceReader>> {
+    let input = DecompressedInput::open(path)?;
     from_input(input, options)
 }
 
 /// Reads a trace from an open input.
-pub fn from_input(input: Input, options: &ReadOptions) -> Result<Box<dyn Reader>> {
+pub fn from_input(input: DecompressedInput, options: &ReadOptions) -> Result<Box<dyn ReferenceReader>> {
     if options.block_bytes == Some(0) {
         return Err(Error::Usage("a block size of 0: give at least 1 byte".to_owned()));
     }
-    let guess = || Format::guess(input.path(), input.head(), options.columns.is_some());
+    let guess = || TraceFormat::guess(input.path(), input.head(), options.columns.is_some());
     let guessed = options.format.or_else(guess);
     let Some(format) = guessed else {
         let names: Vec<&str> = FORMATS.iter().map(|entry| entry.names[0]).collect();
         let expected = format!("a trace of a known format (name it: --format {})", names.join("|"));
         let found = crate::error::quote(input.head());
-        return Err(Error::malformed(input.path(), crate::error::Place::Whole, expected, found));
+        return Err(Error::malformed(input.path(), crate::error::TracePosition::Whole, expected, found));
     };
     Ok(match format {
-        Format::Text => Box::new(text::Text::new(input)),
-        Format::Arc => Box::new(arc::Arc::new(input)),
-        Format::Csv => Box::new(csv::Csv::new(input, options)?),
-        Format::Twitter => Box::new(csv::Csv::new(input, &options.with_columns(csv::Columns::twitter))?),
-        Format::Spc => Box::new(csv::Csv::new(input, &options.with_columns(csv::Columns::spc))?),
-        Format::Vscsi => Box::new(vscsi::Vscsi::new(input, options)?),
-        Format::OracleGeneral => Box::new(oracle_general::OracleGeneral::new(input)),
-        Format::Nectary => {
+        TraceFormat::Text => Box::new(text::TextReader::new(input)),
+        TraceFormat::Arc => Box::new(arc::ArcReader::new(input)),
+        TraceFormat::Csv => Box::new(csv::CsvReader::new(input, options)?),
+        TraceFormat::Twitter => Box::new(csv::CsvReader::new(input, &options.with_columns(csv::CsvColumns::twitter))?),
+        TraceFormat::Spc => Box::new(csv::CsvReader::new(input, &options.with_columns(csv::CsvColumns::spc))?),
+        TraceFormat::Vscsi => Box::new(vscsi::VscsiReader::new(input, options)?),
+        TraceFormat::OracleGeneral => Box::new(oracle_general::OracleGeneral::new(input)),
+        TraceFormat::Nectary => {
             let path = input.path().clone();
-            Box::new(nectary::Nectary::new(&path, input)?)
+            Box::new(nectary::NectaryReader::new(&path, input)?)
         }
     })
 }

@@ -11,8 +11,8 @@
 //! format has no magic, so only the file's name or `--format` selects it; a next reference below -1 shows that the file
 //! has another format.
 
-use super::input::Input;
-use super::{Reader, Reference};
+use super::input::DecompressedInput;
+use super::{ReferenceReader, TraceReference};
 use crate::error::Result;
 
 /// The size of a record. *Units*: bytes.
@@ -20,18 +20,18 @@ pub const RECORD_BYTES: usize = 24;
 
 /// A reader of `oracleGeneral` files.
 pub struct OracleGeneral {
-    input: Input,
+    input: DecompressedInput,
 }
 
 impl OracleGeneral {
     /// Reads `input` from its current position.
-    pub fn new(input: Input) -> OracleGeneral {
+    pub fn new(input: DecompressedInput) -> OracleGeneral {
         OracleGeneral { input }
     }
 }
 
-impl Reader for OracleGeneral {
-    fn read(&mut self, to: &mut Vec<Reference>) -> Result<bool> {
+impl ReferenceReader for OracleGeneral {
+    fn read(&mut self, to: &mut Vec<TraceReference>) -> Result<bool> {
         let mut record = [0; RECORD_BYTES];
         if !self.input.record(&mut record)? {
             return Ok(false);
@@ -45,11 +45,11 @@ impl Reader for OracleGeneral {
             let expected = "a next reference of -1 or more";
             return Err(self.input.bad_record(RECORD_BYTES, expected, next.to_string()));
         }
-        to.push(Reference {
+        to.push(TraceReference {
             block: u64::from_le_bytes(object),
             bytes: u32::from_le_bytes(size),
             time_s: u64::from(u32::from_le_bytes([record[0], record[1], record[2], record[3]])),
-            ..Reference::default()
+            ..TraceReference::default()
         });
         Ok(true)
     }

@@ -3,19 +3,19 @@
 //!
 //! Owns: reading one number. Sizes and operations are unknown: every reference is a read of 0 bytes.
 
-use super::input::Input;
-use super::{Reader, Reference, digits};
+use super::input::DecompressedInput;
+use super::{ReferenceReader, TraceReference, digits};
 use crate::error::{Result, quote};
 
 /// A reader of plain text.
-pub struct Text {
-    input: Input,
+pub struct TextReader {
+    input: DecompressedInput,
 }
 
-impl Text {
+impl TextReader {
     /// Reads `input` from its current position.
-    pub fn new(input: Input) -> Text {
-        Text { input }
+    pub fn new(input: DecompressedInput) -> TextReader {
+        TextReader { input }
     }
 
     /// Whether the first lines of a file look like this format.
@@ -24,8 +24,8 @@ impl Text {
     }
 }
 
-impl Reader for Text {
-    fn read(&mut self, to: &mut Vec<Reference>) -> Result<bool> {
+impl ReferenceReader for TextReader {
+    fn read(&mut self, to: &mut Vec<TraceReference>) -> Result<bool> {
         loop {
             let Some(line) = self.input.line()? else { return Ok(false) };
             let line = line.trim_ascii();
@@ -36,7 +36,7 @@ impl Reader for Text {
                 let found = quote(line);
                 return Err(self.input.bad_line("a block number from 0 to 2^64-1", found));
             };
-            to.push(Reference { block, ..Reference::default() });
+            to.push(TraceReference { block, ..TraceReference::default() });
             return Ok(true);
         }
     }

@@ -14,36 +14,36 @@
 //! Owns: this layout, which is little-endian, and the expansion of a request into blocks. Operations that neither read
 //! nor write are skipped. There is one stream: the format does not record the origin of a request.
 
-use super::input::Input;
-use super::{BLOCKS_PER_RECORD_MAX, Operation, ReadOptions, Reader, Reference, blocks_of};
-use crate::error::{Error, Place, Result, quote};
+use super::input::DecompressedInput;
+use super::{BLOCKS_PER_RECORD_MAX, ReadOptions, ReferenceReader, TraceOperation, TraceReference, blocks_of};
+use crate::error::{Error, Result, TracePosition, quote};
 
 const SECTOR_BYTES: u64 = 512;
 const RECORD_BYTES: [usize; 2] = [32, 40];
 const VERSION_AT: [usize; 2] = [14, 2];
 
 /// A reader of VSCSI files.
-pub struct Vscsi {
-    input: Input,
+pub struct VscsiReader {
+    input: DecompressedInput,
     block_bytes: u64,
     /// 0 for version 1, 1 for version 2.
     layout: usize,
 }
 
-impl Vscsi {
+impl VscsiReader {
     /// Reads `input` from its current position. The first records tell the version.
     ///
     /// *Errors*: the first records have neither version.
-    pub fn new(input: Input, options: &ReadOptions) -> Result<Vscsi> {
+    pub fn new(input: DecompressedInput, options: &ReadOptions) -> Result<VscsiReader> {
         let layout = match layout(input.head()) {
             Some(layout) => layout,
             None => {
                 let found = quote(&input.head()[..input.head().len().min(16)]);
                 let expected = "records of VSCSI version 1 or 2";
-                return Err(Error::malformed(input.path(), Place::Offset(0), expected, found));
+                return Err(Error::malformed(input.path(), TracePosition::Offset(0), expected, found));
             }
         };
-        Ok(Vscsi { input, block_bytes: options.block_bytes(), layout })
+        Ok(VscsiReader { input, block_bytes: options.block_bytes(), layout })
     }
 
     /// Whether a file begins with records of this format.
@@ -64,8 +64,8 @@ fn version(record: &[u8], layout: usize) -> usize {
     usize::from(record[VERSION_AT[layout] + 1])
 }
 
-impl Reader for Vscsi {
-    fn read(&mut self, to: &mut Vec<Reference>) -> Result<bool> {
+impl ReferenceReader for VscsiReader {
+    fn read(&mut self, to: &mut Vec<TraceReference>) -> Result<bool> {
         let mut buffer = [0; RECORD_BYTES[1]];
         let record = &mut buffer[..RECORD_BYTES[self.layout]];
         if !self.input.record(record)? {
@@ -82,8 +82,8 @@ impl Reader for Vscsi {
         let long = |at: usize| u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|byte| record[at + byte]));
         let (sector, time_us) = (long(16), long(24));
         let operation = match operation {
-            0x08 | 0x28 | 0xa8 | 0x88 => Operation::Read,
-            0x0a | 0x2a | 0xaa | 0x8a => Operation::Write,
+            0x08 | 0x28 | 0xa8 | 0x88 => TraceOperation::Read,
+            0x0a | 0x2a | 0xaa | 0x8a => TraceOperation::Write,
             _ => return Ok(true),
         };
         if length == 0 {
@@ -97,7 +97,7 @@ impl Reader for Vscsi {
         };
         let bytes = u32::try_from(self.block_bytes).unwrap_or(u32::MAX);
         let time_s = time_us / 1_000_000;
-        let reference = |block| Reference { block, bytes, operation, time_s, ..Reference::default() };
+        let reference = |block| TraceReference { block, bytes, operation, time_s, ..TraceReference::default() };
         to.extend((first..first + count).map(reference));
         Ok(true)
     }

@@ -34,7 +34,7 @@ pub(super) const X32_BIT: u32 = 0x4000_0000;
 
 /// The place where a transfer begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Offset {
+pub(super) enum TransferOffset {
     /// The transfer begins at the descriptor's position.
     Position,
     /// The transfer begins at this offset.
@@ -46,7 +46,7 @@ pub(super) enum Offset {
 
 /// The number of bytes that the call requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Length {
+pub(super) enum TransferLength {
     /// The call gives the number of bytes.
     Bytes(u64),
     /// The number of bytes is the sum of the lengths in a vector.
@@ -60,19 +60,19 @@ pub(super) enum Length {
 
 /// One side of a transfer, which reads from a descriptor or writes to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Side {
+pub(super) struct TransferSide {
     pub(super) fd: i32,
-    pub(super) offset: Offset,
+    pub(super) offset: TransferOffset,
     pub(super) is_write: bool,
 }
 
 /// The kinds of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Call {
+pub(super) enum SystemCall {
     /// Transfers bytes from or to a descriptor.
-    Transfer(Side, Length),
+    Transfer(TransferSide, TransferLength),
     /// Copies bytes from one descriptor to another.
-    Copy(Side, Side, u64),
+    Copy(TransferSide, TransferSide, u64),
     /// Maps a file.
     Map { fd: i32, bytes: u64, offset: u64, is_executable: bool, is_written: bool },
     /// Executes another program in the process.
@@ -107,47 +107,50 @@ pub(super) const OTHERS: &[i64] = &[
 
 /// The meaning of the call `number` of the interface `machine` with these arguments; `None` if the recorder does not
 /// handle this call.
-pub(super) fn decode(machine: u32, number: i32, arguments: &[u64; 6]) -> Option<Call> {
+pub(super) fn decode(machine: u32, number: i32, arguments: &[u64; 6]) -> Option<SystemCall> {
     if Some(machine) != MACHINE || number as u32 & X32_BIT != 0 {
-        return Some(Call::Call32);
+        return Some(SystemCall::Call32);
     }
     let a = arguments;
     let fd = |index: usize| a[index] as i32;
-    let side = |index: usize, offset: Offset, is_write: bool| Side { fd: fd(index), offset, is_write };
-    let bytes = |index: usize| Length::Bytes(a[index].min(CALL_BYTES_MAX));
-    let vector = Length::Vector { address: a[1], count: a[2] };
+    let side = |index: usize, offset: TransferOffset, is_write: bool| TransferSide { fd: fd(index), offset, is_write };
+    let bytes = |index: usize| TransferLength::Bytes(a[index].min(CALL_BYTES_MAX));
+    let vector = TransferLength::Vector { address: a[1], count: a[2] };
     // The argument with the second half of the offset is used only on 32-bit machines. For preadv2 and pwritev2, -1
     // means the descriptor's position.
-    let at_or_position = |offset: u64| if offset == u64::MAX { Offset::Position } else { Offset::At(offset) };
+    let at_or_position =
+        |offset: u64| if offset == u64::MAX { TransferOffset::Position } else { TransferOffset::At(offset) };
     Some(match i64::from(number) {
-        libc::SYS_read => Call::Transfer(side(0, Offset::Position, false), bytes(2)),
-        libc::SYS_write => Call::Transfer(side(0, Offset::Position, true), bytes(2)),
-        libc::SYS_pread64 => Call::Transfer(side(0, Offset::At(a[3]), false), bytes(2)),
-        libc::SYS_pwrite64 => Call::Transfer(side(0, Offset::At(a[3]), true), bytes(2)),
-        libc::SYS_readv => Call::Transfer(side(0, Offset::Position, false), vector),
-        libc::SYS_writev => Call::Transfer(side(0, Offset::Position, true), vector),
-        libc::SYS_preadv => Call::Transfer(side(0, Offset::At(a[3]), false), vector),
-        libc::SYS_pwritev => Call::Transfer(side(0, Offset::At(a[3]), true), vector),
-        libc::SYS_preadv2 => Call::Transfer(side(0, at_or_position(a[3]), false), vector),
-        libc::SYS_pwritev2 => Call::Transfer(side(0, at_or_position(a[3]), true), vector),
-        libc::SYS_copy_file_range | libc::SYS_splice => Call::Copy(
-            side(0, Offset::Pointer(a[1]), false),
-            side(2, Offset::Pointer(a[3]), true),
+        libc::SYS_read => SystemCall::Transfer(side(0, TransferOffset::Position, false), bytes(2)),
+        libc::SYS_write => SystemCall::Transfer(side(0, TransferOffset::Position, true), bytes(2)),
+        libc::SYS_pread64 => SystemCall::Transfer(side(0, TransferOffset::At(a[3]), false), bytes(2)),
+        libc::SYS_pwrite64 => SystemCall::Transfer(side(0, TransferOffset::At(a[3]), true), bytes(2)),
+        libc::SYS_readv => SystemCall::Transfer(side(0, TransferOffset::Position, false), vector),
+        libc::SYS_writev => SystemCall::Transfer(side(0, TransferOffset::Position, true), vector),
+        libc::SYS_preadv => SystemCall::Transfer(side(0, TransferOffset::At(a[3]), false), vector),
+        libc::SYS_pwritev => SystemCall::Transfer(side(0, TransferOffset::At(a[3]), true), vector),
+        libc::SYS_preadv2 => SystemCall::Transfer(side(0, at_or_position(a[3]), false), vector),
+        libc::SYS_pwritev2 => SystemCall::Transfer(side(0, at_or_position(a[3]), true), vector),
+        libc::SYS_copy_file_range | libc::SYS_splice => SystemCall::Copy(
+            side(0, TransferOffset::Pointer(a[1]), false),
+            side(2, TransferOffset::Pointer(a[3]), true),
             a[4].min(CALL_BYTES_MAX),
         ),
-        libc::SYS_sendfile => {
-            Call::Copy(side(1, Offset::Pointer(a[2]), false), side(0, Offset::Position, true), a[3].min(CALL_BYTES_MAX))
-        }
-        libc::SYS_mmap => Call::Map {
+        libc::SYS_sendfile => SystemCall::Copy(
+            side(1, TransferOffset::Pointer(a[2]), false),
+            side(0, TransferOffset::Position, true),
+            a[3].min(CALL_BYTES_MAX),
+        ),
+        libc::SYS_mmap => SystemCall::Map {
             fd: fd(4),
             bytes: a[1],
             offset: a[5],
             is_executable: a[2] as i32 & libc::PROT_EXEC != 0,
             is_written: a[2] as i32 & libc::PROT_WRITE != 0 && a[3] as i32 & libc::MAP_TYPE != libc::MAP_PRIVATE,
         },
-        libc::SYS_execve | libc::SYS_execveat => Call::Exec,
-        libc::SYS_io_uring_setup => Call::IoUring,
-        libc::SYS_io_submit => Call::IoSubmit,
+        libc::SYS_execve | libc::SYS_execveat => SystemCall::Exec,
+        libc::SYS_io_uring_setup => SystemCall::IoUring,
+        libc::SYS_io_submit => SystemCall::IoSubmit,
         _ => return None,
     })
 }
@@ -157,27 +160,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_are_what_their_manual_pages_say() {
+    fn calls_match_manual_pages() {
         let machine = MACHINE.unwrap();
         let decoded = |number: i64, arguments: [u64; 6]| decode(machine, number as i32, &arguments);
-        let read = |fd, offset| Side { fd, offset, is_write: false };
-        let write = |fd, offset| Side { fd, offset, is_write: true };
-        let expected = Call::Transfer(read(3, Offset::Position), Length::Bytes(10));
+        let read = |fd, offset| TransferSide { fd, offset, is_write: false };
+        let write = |fd, offset| TransferSide { fd, offset, is_write: true };
+        let expected = SystemCall::Transfer(read(3, TransferOffset::Position), TransferLength::Bytes(10));
         assert_eq!(decoded(libc::SYS_read, [3, 1, 10, 9, 9, 9]), Some(expected));
-        let expected = Call::Transfer(write(3, Offset::At(77)), Length::Bytes(CALL_BYTES_MAX));
+        let expected = SystemCall::Transfer(write(3, TransferOffset::At(77)), TransferLength::Bytes(CALL_BYTES_MAX));
         assert_eq!(decoded(libc::SYS_pwrite64, [3, 1, u64::MAX, 77, 9, 9]), Some(expected));
-        let expected = Call::Transfer(read(3, Offset::Position), Length::Vector { address: 1, count: 2 });
+        let expected =
+            SystemCall::Transfer(read(3, TransferOffset::Position), TransferLength::Vector { address: 1, count: 2 });
         assert_eq!(decoded(libc::SYS_preadv2, [3, 1, 2, u64::MAX, 9, 9]), Some(expected));
-        let expected = Call::Copy(read(4, Offset::Pointer(5)), write(3, Offset::Position), 6);
+        let expected = SystemCall::Copy(read(4, TransferOffset::Pointer(5)), write(3, TransferOffset::Position), 6);
         assert_eq!(decoded(libc::SYS_sendfile, [3, 4, 5, 6, 9, 9]), Some(expected));
-        let expected = Call::Copy(read(3, Offset::Pointer(4)), write(5, Offset::Pointer(6)), 7);
+        let expected = SystemCall::Copy(read(3, TransferOffset::Pointer(4)), write(5, TransferOffset::Pointer(6)), 7);
         assert_eq!(decoded(libc::SYS_copy_file_range, [3, 4, 5, 6, 7, 9]), Some(expected));
-        let shared = Call::Map { fd: -1, bytes: 2, offset: 6, is_executable: false, is_written: true };
+        let shared = SystemCall::Map { fd: -1, bytes: 2, offset: 6, is_executable: false, is_written: true };
         let flags = libc::MAP_SHARED as u64;
         assert_eq!(decoded(libc::SYS_mmap, [1, 2, 3, flags, u64::MAX, 6]), Some(shared));
-        assert_eq!(decoded(libc::SYS_execveat, [0; 6]), Some(Call::Exec));
+        assert_eq!(decoded(libc::SYS_execveat, [0; 6]), Some(SystemCall::Exec));
         assert_eq!(decoded(libc::SYS_getpid, [0; 6]), None);
-        assert_eq!(decode(MACHINE_32.0, 3, &[0; 6]), Some(Call::Call32));
-        assert_eq!(decode(machine, 3 | X32_BIT as i32, &[0; 6]), Some(Call::Call32));
+        assert_eq!(decode(MACHINE_32.0, 3, &[0; 6]), Some(SystemCall::Call32));
+        assert_eq!(decode(machine, 3 | X32_BIT as i32, &[0; 6]), Some(SystemCall::Call32));
     }
 }

@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use super::sys::{self, Status};
+use super::sys::{self, FileStatus};
 use crate::formats::nectary::{FILES_MAX, FileEntry, FileKind};
 
 /// File systems whose files are generated when they are read: proc, sysfs, cgroup, cgroup2, debugfs, tracefs,
@@ -33,7 +33,7 @@ const MADE_UP: [i64; 12] = [
 
 /// The identity of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Identity {
+struct InodeKey {
     is_block_device: bool,
     device: u64,
     inode: u64,
@@ -42,7 +42,7 @@ struct Identity {
 
 /// The result of identifying a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Known {
+enum IdentifyResult {
     Number(u32),
     MadeUp,
     BeyondBounds,
@@ -50,7 +50,7 @@ enum Known {
 
 /// An open file at the time of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct CallFile {
     /// The number of the file in the trace; `None` beyond the bounds.
     pub(super) number: Option<u32>,
     /// The current size of the file. *Units*: bytes.
@@ -59,16 +59,16 @@ pub(super) struct Found {
 
 /// The table of files.
 #[derive(Debug)]
-pub(super) struct Files {
-    known: HashMap<Identity, Known>,
+pub(super) struct RecordedFiles {
+    known: HashMap<InodeKey, IdentifyResult>,
     /// Paths below this folder are shown relative to it.
     folder: PathBuf,
 }
 
-impl Files {
+impl RecordedFiles {
     /// An empty table; paths below `folder` are shown relative to it.
-    pub(super) fn new(folder: PathBuf) -> Files {
-        Files { known: HashMap::new(), folder }
+    pub(super) fn new(folder: PathBuf) -> RecordedFiles {
+        RecordedFiles { known: HashMap::new(), folder }
     }
 
     /// The file to which `fd` refers; `add` gives a new file its number. *Returns* `None` for a generated file (such as
@@ -77,33 +77,33 @@ impl Files {
         &mut self,
         fd: BorrowedFd<'_>,
         add: impl FnOnce(&FileEntry) -> io::Result<Option<u32>>,
-    ) -> io::Result<Option<Found>> {
+    ) -> io::Result<Option<CallFile>> {
         let status = sys::status(fd)?;
         if !status.is_regular && !status.is_block_device {
             return Ok(None);
         }
-        let Status { is_block_device, device, inode, born_ns, .. } = status;
+        let FileStatus { is_block_device, device, inode, born_ns, .. } = status;
         let size_bytes = if is_block_device { sys::device_bytes(fd)? } else { status.size_bytes };
-        let identity = Identity { is_block_device, device, inode, born_ns };
+        let identity = InodeKey { is_block_device, device, inode, born_ns };
         let known = match self.known.get(&identity) {
             Some(&known) => known,
-            None if self.known.len() >= FILES_MAX as usize => Known::BeyondBounds,
+            None if self.known.len() >= FILES_MAX as usize => IdentifyResult::BeyondBounds,
             None => {
                 let known = if !is_block_device && MADE_UP.contains(&sys::file_system(fd)?) {
-                    Known::MadeUp
+                    IdentifyResult::MadeUp
                 } else {
                     let kind = if is_block_device { FileKind::BlockDevice } else { FileKind::Regular };
                     let entry = FileEntry { kind, device, inode, size_bytes, name: self.name(fd) };
-                    add(&entry)?.map_or(Known::BeyondBounds, Known::Number)
+                    add(&entry)?.map_or(IdentifyResult::BeyondBounds, IdentifyResult::Number)
                 };
                 self.known.insert(identity, known);
                 known
             }
         };
         Ok(match known {
-            Known::Number(number) => Some(Found { number: Some(number), size_bytes }),
-            Known::BeyondBounds => Some(Found { number: None, size_bytes }),
-            Known::MadeUp => None,
+            IdentifyResult::Number(number) => Some(CallFile { number: Some(number), size_bytes }),
+            IdentifyResult::BeyondBounds => Some(CallFile { number: None, size_bytes }),
+            IdentifyResult::MadeUp => None,
         })
     }
 
@@ -127,7 +127,7 @@ pub(super) fn blocks(offset: u64, bytes: u64, block_bytes: u32) -> (u64, u64) {
     (first, offset.saturating_add(bytes - 1) / block_bytes - first + 1)
 }
 
-/// The number of blocks that one entry of [`Distinct`] covers.
+/// The number of blocks that one entry of [`DistinctBlocks`] covers.
 const GROUP_BLOCKS: u64 = 512;
 /// The maximum number of entries, which take about 200 MB. They are enough for one file of 4 TiB in blocks of 8 KiB, or
 /// for a million small files.
@@ -135,13 +135,13 @@ const GROUPS_MAX: usize = 1 << 20;
 
 /// Counts the distinct blocks that were referenced.
 #[derive(Debug, Default)]
-pub(super) struct Distinct {
+pub(super) struct DistinctBlocks {
     groups: HashMap<(u32, u64), [u64; 8]>,
     count: u64,
     is_full: bool,
 }
 
-impl Distinct {
+impl DistinctBlocks {
     /// Adds `count` blocks of a file from `first`.
     pub(super) fn add(&mut self, file: u32, first: u64, count: u64) {
         for block in first..first + count {
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_transfer_refers_to_every_block_it_touches() {
+    fn transfer_references_every_touched_block() {
         assert_eq!(blocks(0, 0, 8192), (0, 0));
         assert_eq!(blocks(0, 1, 8192), (0, 1));
         assert_eq!(blocks(8191, 1, 8192), (0, 1));
@@ -177,18 +177,20 @@ mod tests {
         assert_eq!(blocks(u64::MAX, 5, 512), (u64::MAX / 512, 1));
     }
 
+    /// Distinct blocks are counted once in their file.
     #[test]
-    fn distinct_blocks_are_counted_once_in_their_file() {
-        let mut distinct = Distinct::default();
+    fn distinct_blocks_count_once() {
+        let mut distinct = DistinctBlocks::default();
         distinct.add(1, 0, 1000);
         distinct.add(1, 500, 1000);
         distinct.add(2, 0, 3);
         assert_eq!(distinct.count(), (1503, false));
     }
 
+    /// Files are counted, and files that the kernel makes up are not.
     #[test]
-    fn files_are_counted_and_what_the_kernel_makes_up_is_not() {
-        let mut files = Files::new(PathBuf::from(env!("CARGO_MANIFEST_DIR")));
+    fn pseudo_files_are_not_counted() {
+        let mut files = RecordedFiles::new(PathBuf::from(env!("CARGO_MANIFEST_DIR")));
         let mut entries = Vec::new();
         let mut find = |path: &str| {
             let file = fs::File::open(path).unwrap();
@@ -200,8 +202,8 @@ mod tests {
         };
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
         let size_bytes = fs::metadata(path).unwrap().len();
-        assert_eq!(find(path), Some(Found { number: Some(0), size_bytes }));
-        assert_eq!(find(path), Some(Found { number: Some(0), size_bytes }));
+        assert_eq!(find(path), Some(CallFile { number: Some(0), size_bytes }));
+        assert_eq!(find(path), Some(CallFile { number: Some(0), size_bytes }));
         assert_eq!(find("/proc/self/status"), None);
         assert_eq!(find("/"), None);
         assert_eq!(find("/dev/null"), None);

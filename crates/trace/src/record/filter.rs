@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn exactly_the_calls_of_the_table_are_asked_about() {
+    fn filter_traps_exactly_listed_calls() {
         let machine = calls::MACHINE.unwrap();
         for is_reads_only in [false, true] {
             let program = build(machine, is_reads_only);

@@ -23,30 +23,30 @@ const TRIED: u64 = 4096;
 
 /// The recorder's handle of the guard.
 #[derive(Debug)]
-pub(super) struct Guard {
+pub(super) struct RecordingGuard {
     pid: i32,
     /// The writing end of a pipe. The guard sleeps until this end is closed.
     wire: Option<io::PipeWriter>,
-    page: Page,
+    page: GuardWord,
 }
 
 /// A number in memory that this process shares with the guard.
 #[derive(Debug)]
-struct Page(*const AtomicU64);
+struct GuardWord(*const AtomicU64);
 
 // SAFETY: the pointer is to an atomic number in a mapping that lives as long as this value.
-unsafe impl Send for Page {}
+unsafe impl Send for GuardWord {}
 
 const PAGE_BYTES: usize = 4096;
 
-impl Page {
-    fn new() -> io::Result<Page> {
+impl GuardWord {
+    fn new() -> io::Result<GuardWord> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: this makes a new mapping, at an address that the kernel chooses.
         let address = unsafe {
             libc::mmap(std::ptr::null_mut(), PAGE_BYTES, protection, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0)
         };
-        if address == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Page(address.cast())) }
+        if address == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(GuardWord(address.cast())) }
     }
 
     fn number(&self) -> &AtomicU64 {
@@ -55,23 +55,23 @@ impl Page {
     }
 }
 
-impl Drop for Page {
+impl Drop for GuardWord {
     fn drop(&mut self) {
         // SAFETY: the mapping was made with this length, and nothing refers to it any more.
         unsafe { libc::munmap(self.0.cast_mut().cast(), PAGE_BYTES) };
     }
 }
 
-impl Guard {
+impl RecordingGuard {
     /// Starts the guard of a listener. The calling thread must not be under the filter.
-    pub(super) fn begin(listener: BorrowedFd<'_>) -> io::Result<Guard> {
-        let page = Page::new()?;
+    pub(super) fn begin(listener: BorrowedFd<'_>) -> io::Result<RecordingGuard> {
+        let page = GuardWord::new()?;
         let (reader, writer) = io::pipe()?;
         // SAFETY: the child calls only what is safe after the fork of a process with threads, and never returns.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => watch(listener.as_raw_fd(), reader.as_raw_fd(), &page),
-            pid => Ok(Guard { pid, wire: Some(writer), page }),
+            pid => Ok(RecordingGuard { pid, wire: Some(writer), page }),
         }
     }
 
@@ -95,7 +95,7 @@ impl Guard {
 }
 
 /// The guard's main function. It must not allocate, lock or panic, because it runs in a fork of a process with threads.
-fn watch(listener: RawFd, wire: RawFd, page: &Page) -> ! {
+fn watch(listener: RawFd, wire: RawFd, page: &GuardWord) -> ! {
     // SAFETY: the arguments are numbers and memory of this function. Every call is safe in a signal handler, and so
     // also after this fork.
     unsafe {

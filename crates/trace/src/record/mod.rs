@@ -39,14 +39,14 @@ use std::time::Duration;
 
 pub use error::{Error, Result};
 
-use crate::formats::nectary::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Outcome, Totals, Unseen};
+use crate::formats::nectary::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, RecordingOutcome, RecordingTotals, UnseenCall};
 
 /// The default size of a block, which is that of the traces in the literature. *Units*: bytes.
 pub const BLOCK_BYTES: u32 = 8192;
 
 /// The options of a recording.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct RecordingOptions {
     /// The file to write; gzip if its name ends in `.gz`.
     pub output: PathBuf,
     /// Whether an existing file is overwritten.
@@ -66,11 +66,11 @@ pub struct Options {
     pub is_whole_program: bool,
 }
 
-impl Options {
+impl RecordingOptions {
     /// Options that record everything into `output`, in blocks of [`BLOCK_BYTES`], for a caller that may have other
     /// threads and children.
-    pub fn new(output: impl Into<PathBuf>) -> Options {
-        Options {
+    pub fn new(output: impl Into<PathBuf>) -> RecordingOptions {
+        RecordingOptions {
             output: output.into(),
             is_overwriting: false,
             block_bytes: BLOCK_BYTES,
@@ -84,7 +84,7 @@ impl Options {
 
 /// The progress of a recording.
 #[derive(Debug, Clone, Copy)]
-pub struct Progress {
+pub struct RecordingProgress {
     /// The number of references so far.
     pub references: u64,
     /// The number of distinct blocks so far.
@@ -110,20 +110,20 @@ pub struct MapSummary {
 
 /// The contents of a recording, and what is missing from it.
 #[derive(Debug, Clone)]
-pub struct Summary {
+pub struct RecordingSummary {
     /// The end of the command.
-    pub outcome: Outcome,
+    pub outcome: RecordingOutcome,
     /// Whether the recording was stopped before the last of the command's children had ended.
     pub is_stopped: bool,
     /// The totals of the file.
-    pub totals: Totals,
+    pub totals: RecordingTotals,
     /// The number of distinct blocks.
     pub blocks: u64,
-    /// Whether [`Summary::blocks`] is only a lower bound, because there were more blocks than the recorder can
+    /// Whether [`RecordingSummary::blocks`] is only a lower bound, because there were more blocks than the recorder can
     /// distinguish.
     pub is_lower_bound: bool,
     /// The calls whose references are not in the file, by kind.
-    pub unseen: Vec<(Unseen, u64)>,
+    pub unseen: Vec<(UnseenCall, u64)>,
     /// The mapped files, the one with most pages first.
     pub maps: Vec<MapSummary>,
     /// The number of maps of files that are not listed because of a bound.
@@ -136,13 +136,13 @@ pub struct Summary {
     pub file_bytes: u64,
 }
 
-impl Summary {
+impl RecordingSummary {
     /// The exit code for the end of the command: its own code, or 128 plus the signal that killed it.
     pub fn exit_code(&self) -> u8 {
         match self.outcome {
-            Outcome::Exited(code) => code,
-            Outcome::Killed(signal) => signal.saturating_add(128),
-            Outcome::Stopped => 0,
+            RecordingOutcome::Exited(code) => code,
+            RecordingOutcome::Killed(signal) => signal.saturating_add(128),
+            RecordingOutcome::Stopped => 0,
         }
     }
 }
@@ -158,20 +158,24 @@ impl Summary {
 /// *Cost*: two context switches and about seven short system calls per recorded call; nothing for other calls.
 ///
 /// ```
-/// use nectary_trace::record::{Options, record};
+/// use nectary_trace::record::{RecordingOptions, record};
 ///
 /// # let folder = std::env::temp_dir().join(format!("nectary-record-example-{}", std::process::id()));
 /// # std::fs::create_dir_all(&folder)?;
 /// let mut command = std::process::Command::new("cat");
 /// command.arg("/etc/passwd").stdout(std::process::Stdio::null());
-/// match record(command, &Options::new(folder.join("cat.trace.gz")), &mut |_| {}) {
+/// match record(command, &RecordingOptions::new(folder.join("cat.trace.gz")), &mut |_| {}) {
 ///     Ok(summary) => assert_eq!(summary.exit_code(), 0),
 ///     Err(error) => println!("{error}; what to do: {:?}", error.remedy()),
 /// }
 /// # std::fs::remove_dir_all(&folder)?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
-pub fn record(command: Command, options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<Summary> {
+pub fn record(
+    command: Command,
+    options: &RecordingOptions,
+    progress: &mut dyn FnMut(&RecordingProgress),
+) -> Result<RecordingSummary> {
     let sizes = BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX;
     if !options.block_bytes.is_power_of_two() || !sizes.contains(&options.block_bytes) {
         let message = format!("a block size of {}: give a power of two from 512 to 16M", options.block_bytes);

@@ -13,16 +13,16 @@ use flate2::write::GzEncoder;
 
 /// A file that is being written.
 #[derive(Debug)]
-pub(super) enum Output {
+pub(super) enum TraceOutput {
     /// The file is not compressed.
     Plain(File),
     /// The file is compressed, as one gzip stream.
     Gzip(GzEncoder<File>),
 }
 
-impl Output {
+impl TraceOutput {
     /// Creates the file.
-    pub(super) fn create(path: &Path, is_overwriting: bool) -> io::Result<Output> {
+    pub(super) fn create(path: &Path, is_overwriting: bool) -> io::Result<TraceOutput> {
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists()) {
             let what = format!("there is no folder {}; make it first", folder.display());
             return Err(io::Error::new(io::ErrorKind::NotFound, what));
@@ -34,31 +34,35 @@ impl Output {
             false => options.create_new(true).open(path)?,
         };
         let is_gzip = path.extension().is_some_and(|extension| extension == "gz");
-        Ok(if is_gzip { Output::Gzip(GzEncoder::new(file, Compression::default())) } else { Output::Plain(file) })
+        Ok(if is_gzip {
+            TraceOutput::Gzip(GzEncoder::new(file, Compression::default()))
+        } else {
+            TraceOutput::Plain(file)
+        })
     }
 
     /// Completes the file. *Returns* its size in bytes.
     pub(super) fn finish(self) -> io::Result<u64> {
         let file = match self {
-            Output::Plain(file) => file,
-            Output::Gzip(encoder) => encoder.finish()?,
+            TraceOutput::Plain(file) => file,
+            TraceOutput::Gzip(encoder) => encoder.finish()?,
         };
         Ok(file.metadata()?.len())
     }
 }
 
-impl Write for Output {
+impl Write for TraceOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Output::Plain(file) => file.write(bytes),
-            Output::Gzip(encoder) => encoder.write(bytes),
+            TraceOutput::Plain(file) => file.write(bytes),
+            TraceOutput::Gzip(encoder) => encoder.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
-            Output::Plain(file) => file.flush(),
-            Output::Gzip(encoder) => encoder.flush(),
+            TraceOutput::Plain(file) => file.flush(),
+            TraceOutput::Gzip(encoder) => encoder.flush(),
         }
     }
 }
@@ -76,7 +80,7 @@ mod tests {
 
     #[test]
     fn a_missing_folder_is_named() {
-        let error = Output::create(Path::new("/nonexistent-folder/trace"), false).expect_err("no such folder");
+        let error = TraceOutput::create(Path::new("/nonexistent-folder/trace"), false).expect_err("no such folder");
         assert!(error.to_string().contains("no folder /nonexistent-folder"), "{error}");
     }
 }

@@ -20,7 +20,7 @@ const HANDLES_MAX: usize = 256;
 
 /// A thread that makes calls.
 #[derive(Debug, Clone)]
-pub(super) struct Thread {
+pub(super) struct TracedThread {
     /// The id of the thread's process.
     pub(super) pid: u32,
     handle: Rc<OwnedFd>,
@@ -28,7 +28,7 @@ pub(super) struct Thread {
     is_exact: bool,
 }
 
-impl Thread {
+impl TracedThread {
     /// The handle through which the recorder borrows descriptors of the thread's process.
     pub(super) fn handle(&self) -> BorrowedFd<'_> {
         self.handle.as_fd()
@@ -37,7 +37,7 @@ impl Thread {
 
 /// The state of a process.
 #[derive(Debug, Default)]
-struct Process {
+struct TracedProcess {
     /// The start time of the process, in clock ticks since boot.
     start: u64,
     /// The number of the process's program in the trace, if the trace already has the program.
@@ -52,7 +52,7 @@ struct Process {
 
 /// A program that the trace does not have yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Unnamed {
+pub(super) struct NewProgram {
     pub(super) parent: Option<u32>,
     pub(super) name: String,
     /// Whether an exec started the program; the kernel then mapped the program's file.
@@ -61,14 +61,14 @@ pub(super) struct Unnamed {
 
 /// The tables of threads and processes.
 #[derive(Debug, Default)]
-pub(super) struct Processes {
-    threads: HashMap<u32, Thread>,
-    processes: HashMap<u32, Process>,
+pub(super) struct TracedProcesses {
+    threads: HashMap<u32, TracedThread>,
+    processes: HashMap<u32, TracedProcess>,
 }
 
-impl Processes {
+impl TracedProcesses {
     /// The thread with the id `thread`, from the table or, if the table does not have it, from `/proc`.
-    pub(super) fn thread(&mut self, thread: u32) -> io::Result<Thread> {
+    pub(super) fn thread(&mut self, thread: u32) -> io::Result<TracedThread> {
         match self.threads.get(&thread) {
             Some(known) => Ok(known.clone()),
             None => self.look_up(thread),
@@ -76,7 +76,7 @@ impl Processes {
     }
 
     /// Looks up the thread in `/proc`, even if the table has it.
-    pub(super) fn look_up(&mut self, thread: u32) -> io::Result<Thread> {
+    pub(super) fn look_up(&mut self, thread: u32) -> io::Result<TracedThread> {
         self.threads.remove(&thread);
         let pid = process_of(thread)?;
         let (handle, is_exact) = if pid == thread {
@@ -88,12 +88,12 @@ impl Processes {
                 Err(error) => return Err(error),
             }
         };
-        let found = Thread { pid, handle: Rc::new(handle), is_exact };
-        let start = Stat::read(pid)?;
+        let found = TracedThread { pid, handle: Rc::new(handle), is_exact };
+        let start = ProcessStat::read(pid)?;
         if self.processes.get(&pid).is_none_or(|process| process.start != start.start) {
             let parent = self.processes.get(&start.parent);
             let ancestor = parent.and_then(|parent| parent.number.or(parent.ancestor));
-            self.processes.insert(pid, Process { start: start.start, ancestor, ..Process::default() });
+            self.processes.insert(pid, TracedProcess { start: start.start, ancestor, ..TracedProcess::default() });
         }
         if self.threads.len() >= HANDLES_MAX {
             self.threads.clear();
@@ -112,18 +112,18 @@ impl Processes {
         if let Some(process) = self.processes.get_mut(&pid)
             && process.exec_from.is_none()
         {
-            process.exec_from = Some(Stat::read(pid)?.stack);
+            process.exec_from = Some(ProcessStat::read(pid)?.stack);
         }
         Ok(())
     }
 
     /// The number of a process's program in the trace, or the program itself if the trace does not have it yet.
-    pub(super) fn program(&mut self, pid: u32) -> io::Result<std::result::Result<u32, Unnamed>> {
+    pub(super) fn program(&mut self, pid: u32) -> io::Result<std::result::Result<u32, NewProgram>> {
         let Some(process) = self.processes.get_mut(&pid) else {
             return Err(io::Error::other("a process that was not looked up"));
         };
         if let Some(before) = process.exec_from
-            && Stat::read(pid)?.stack != before
+            && ProcessStat::read(pid)?.stack != before
         {
             process.exec_from = None;
             process.ancestor = process.number.take().or(process.ancestor);
@@ -131,7 +131,7 @@ impl Processes {
         }
         Ok(match process.number {
             Some(number) => Ok(number),
-            None => Err(Unnamed { parent: process.ancestor, name: name(pid), is_fresh: process.is_fresh }),
+            None => Err(NewProgram { parent: process.ancestor, name: name(pid), is_fresh: process.is_fresh }),
         })
     }
 
@@ -145,26 +145,26 @@ impl Processes {
 
 /// The fields of `/proc/PID/stat` that the recorder needs.
 #[derive(Debug, PartialEq, Eq)]
-struct Stat {
+struct ProcessStat {
     parent: u32,
     start: u64,
     /// The start address of the stack, which is random for each exec; 0 if the recorder may not see it.
     stack: u64,
 }
 
-impl Stat {
-    fn read(pid: u32) -> io::Result<Stat> {
-        Stat::parse(&fs::read(format!("/proc/{pid}/stat"))?)
+impl ProcessStat {
+    fn read(pid: u32) -> io::Result<ProcessStat> {
+        ProcessStat::parse(&fs::read(format!("/proc/{pid}/stat"))?)
             .ok_or_else(|| io::Error::other("/proc/PID/stat: unknown form"))
     }
 
-    fn parse(text: &[u8]) -> Option<Stat> {
+    fn parse(text: &[u8]) -> Option<ProcessStat> {
         // The name, in parentheses, may contain any byte; the first field after the name is the third field.
         let end = text.iter().rposition(|&byte| byte == b')')?;
         let fields = std::str::from_utf8(&text[end + 1..]).ok()?;
         let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
-        Some(Stat { parent: u32::try_from(field(4)?).ok()?, start: field(22)?, stack: field(28)? })
+        Some(ProcessStat { parent: u32::try_from(field(4)?).ok()?, start: field(22)?, stack: field(28)? })
     }
 }
 
@@ -185,20 +185,21 @@ fn name(pid: u32) -> String {
 mod tests {
     use super::*;
 
+    /// A name with spaces and parentheses does not confuse the fields.
     #[test]
-    fn a_name_with_spaces_and_parentheses_does_not_confuse_the_fields() {
+    fn stat_parses_name_with_parentheses() {
         let fields: Vec<String> = (4..60).map(|number| number.to_string()).collect();
         let text = format!("77 (a) b (c)) S {}", fields.join(" "));
-        assert_eq!(Stat::parse(text.as_bytes()), Some(Stat { parent: 4, start: 22, stack: 28 }));
+        assert_eq!(ProcessStat::parse(text.as_bytes()), Some(ProcessStat { parent: 4, start: 22, stack: 28 }));
         for wrong in ["", "77", "77 (a", "77 (a) S 1", "77 (a) S x y"] {
-            assert_eq!(Stat::parse(wrong.as_bytes()), None, "{wrong}");
+            assert_eq!(ProcessStat::parse(wrong.as_bytes()), None, "{wrong}");
         }
     }
 
     #[test]
-    fn this_process_is_known_by_its_threads() {
+    fn own_threads_name_the_process() {
         let pid = std::process::id();
-        let mut processes = Processes::default();
+        let mut processes = TracedProcesses::default();
         assert_eq!(processes.thread(pid).unwrap().pid, pid);
         let unnamed = processes.program(pid).unwrap().unwrap_err();
         assert!(!unnamed.is_fresh && unnamed.parent.is_none() && !unnamed.name.is_empty(), "{unnamed:?}");

@@ -11,12 +11,12 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use super::calls::{self, Call, Length, Offset, Side};
-use super::files::{self, Distinct, Files, Found};
-use super::processes::{Processes, Thread};
-use super::sys::{self, Notification};
-use super::{MapSummary, Options, Summary};
-use crate::formats::nectary::{Map, Outcome, Process, Unseen, Writer};
+use super::calls::{self, SystemCall, TransferLength, TransferOffset, TransferSide};
+use super::files::{self, CallFile, DistinctBlocks, RecordedFiles};
+use super::processes::{TracedProcesses, TracedThread};
+use super::sys::{self, SeccompNotification};
+use super::{MapSummary, RecordingOptions, RecordingSummary};
+use crate::formats::nectary::{FileMapping, NectaryWriter, RecordingOutcome, TraceProcess, UnseenCall};
 
 /// The longest time for which a reference stays in memory before it is written.
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
@@ -26,23 +26,23 @@ const MAPPED_FILES_MAX: usize = 1 << 16;
 const VECTOR_MAX: u64 = 1024;
 
 /// The tables of a recording.
-pub(super) struct Session<W: Write> {
-    writer: Writer<W>,
-    options: Options,
-    processes: Processes,
-    files: Files,
+pub(super) struct RecordingSession<W: Write> {
+    writer: NectaryWriter<W>,
+    options: RecordingOptions,
+    processes: TracedProcesses,
+    files: RecordedFiles,
     /// The number of the stream of each process and file. Pairs beyond the bound on streams are not remembered, so that
     /// the table is bounded too.
     streams: HashMap<(u32, u32), u32>,
     /// The last reference of each stream: the block, and whether it was a write.
     last: Vec<Option<(u64, bool)>>,
-    distinct: Distinct,
+    distinct: DistinctBlocks,
     maps: HashMap<u32, MapSummary>,
     /// The number of maps of files that the summary does not list, because of [`MAPPED_FILES_MAX`].
     maps_unnamed: u64,
-    unseen: [u64; Unseen::ALL.len()],
+    unseen: [u64; UnseenCall::ALL.len()],
     /// The numbers of unseen calls that are not written yet, by process and kind.
-    unseen_since: HashMap<(u32, Unseen), u64>,
+    unseen_since: HashMap<(u32, UnseenCall), u64>,
     /// The number of the process that stands for all calls whose process is unknown.
     unknown: Option<u32>,
     page_bytes: u64,
@@ -51,16 +51,16 @@ pub(super) struct Session<W: Write> {
 
 /// The description of a waiting call: the blocks to which it will refer, if it continues.
 #[derive(Debug, Default)]
-pub(super) struct Prepared {
-    transfers: [Option<Transfer>; 2],
-    map: Option<Map>,
+pub(super) struct PreparedCall {
+    transfers: [Option<FileTransfer>; 2],
+    map: Option<FileMapping>,
     /// The number of the process, and the reason why the call could not be described.
-    unseen: Option<(Option<u32>, Unseen)>,
+    unseen: Option<(Option<u32>, UnseenCall)>,
 }
 
 /// Bytes of a file to which a process refers.
 #[derive(Debug, Clone, Copy)]
-struct Transfer {
+struct FileTransfer {
     process: u32,
     file: Option<u32>,
     offset: u64,
@@ -69,39 +69,41 @@ struct Transfer {
 }
 
 /// The reason why a call could not be described.
-enum Obstacle {
+enum CallObstacle {
     /// The call will fail, or its process has ended, so it refers to no blocks.
     Nothing,
     /// The call may refer to blocks that the recorder cannot see.
-    Unseen(Unseen),
+    Unseen(UnseenCall),
     /// The trace cannot be written.
     Write(io::Error),
 }
 
-type Described<T> = std::result::Result<T, Obstacle>;
+type Described<T> = std::result::Result<T, CallObstacle>;
 
 /// Classifies an error that occurred when the recorder inspected a process.
-fn looking(error: io::Error) -> Obstacle {
+fn looking(error: io::Error) -> CallObstacle {
     match error.raw_os_error() {
-        Some(libc::EBADF | libc::ESRCH | libc::ENOENT | libc::EFAULT | libc::ESPIPE | libc::EIO) => Obstacle::Nothing,
-        _ => Obstacle::Unseen(Unseen::NotPermitted),
+        Some(libc::EBADF | libc::ESRCH | libc::ENOENT | libc::EFAULT | libc::ESPIPE | libc::EIO) => {
+            CallObstacle::Nothing
+        }
+        _ => CallObstacle::Unseen(UnseenCall::NotPermitted),
     }
 }
 
-impl<W: Write> Session<W> {
+impl<W: Write> RecordingSession<W> {
     /// Starts a session that writes to `writer`.
-    pub(super) fn new(writer: Writer<W>, options: &Options) -> Session<W> {
-        Session {
+    pub(super) fn new(writer: NectaryWriter<W>, options: &RecordingOptions) -> RecordingSession<W> {
+        RecordingSession {
             writer,
             options: options.clone(),
-            processes: Processes::default(),
-            files: Files::new(options.folder.clone()),
+            processes: TracedProcesses::default(),
+            files: RecordedFiles::new(options.folder.clone()),
             streams: HashMap::new(),
             last: Vec::new(),
-            distinct: Distinct::default(),
+            distinct: DistinctBlocks::default(),
             maps: HashMap::new(),
             maps_unnamed: 0,
-            unseen: [0; Unseen::ALL.len()],
+            unseen: [0; UnseenCall::ALL.len()],
             unseen_since: HashMap::new(),
             unknown: None,
             page_bytes: sys::page_bytes(),
@@ -112,42 +114,42 @@ impl<W: Write> Session<W> {
     /// Finds the blocks to which a call will refer. The call must be waiting.
     ///
     /// *Errors*: the trace cannot be written.
-    pub(super) fn prepare(&mut self, notification: &Notification) -> io::Result<Prepared> {
+    pub(super) fn prepare(&mut self, notification: &SeccompNotification) -> io::Result<PreparedCall> {
         let Some(call) = calls::decode(notification.machine, notification.number, &notification.arguments) else {
-            return Ok(Prepared::default());
+            return Ok(PreparedCall::default());
         };
         match self.describe(notification.thread, call) {
             Ok(prepared) => Ok(prepared),
-            Err(Obstacle::Nothing) => Ok(Prepared::default()),
-            Err(Obstacle::Unseen(unseen)) => {
+            Err(CallObstacle::Nothing) => Ok(PreparedCall::default()),
+            Err(CallObstacle::Unseen(unseen)) => {
                 let process = match self.processes.thread(notification.thread) {
                     Ok(thread) => self.program(thread.pid).ok(),
                     Err(_) => None,
                 };
-                Ok(Prepared { unseen: Some((process, unseen)), ..Prepared::default() })
+                Ok(PreparedCall { unseen: Some((process, unseen)), ..PreparedCall::default() })
             }
-            Err(Obstacle::Write(error)) => Err(error),
+            Err(CallObstacle::Write(error)) => Err(error),
         }
     }
 
-    fn describe(&mut self, thread: u32, call: Call) -> Described<Prepared> {
-        let mut prepared = Prepared::default();
+    fn describe(&mut self, thread: u32, call: SystemCall) -> Described<PreparedCall> {
+        let mut prepared = PreparedCall::default();
         match call {
-            Call::Exec => self.processes.exec_begins(thread).map_err(looking)?,
-            Call::Call32 => return Err(Obstacle::Unseen(Unseen::Call32)),
-            Call::IoUring => return Err(Obstacle::Unseen(Unseen::IoUring)),
-            Call::IoSubmit => return Err(Obstacle::Unseen(Unseen::IoSubmit)),
-            Call::Transfer(side, length) => {
+            SystemCall::Exec => self.processes.exec_begins(thread).map_err(looking)?,
+            SystemCall::Call32 => return Err(CallObstacle::Unseen(UnseenCall::Call32)),
+            SystemCall::IoUring => return Err(CallObstacle::Unseen(UnseenCall::IoUring)),
+            SystemCall::IoSubmit => return Err(CallObstacle::Unseen(UnseenCall::IoSubmit)),
+            SystemCall::Transfer(side, length) => {
                 let (from, fd) = self.open(thread, side.fd)?;
                 if let Some(found) = self.find(fd.as_fd())? {
                     let bytes = match length {
-                        Length::Bytes(bytes) => bytes,
-                        Length::Vector { address, count } => vector_bytes(thread, address, count)?,
+                        TransferLength::Bytes(bytes) => bytes,
+                        TransferLength::Vector { address, count } => vector_bytes(thread, address, count)?,
                     };
                     prepared.transfers[0] = self.transfer(thread, &from, fd.as_fd(), &found, &side, bytes)?;
                 }
             }
-            Call::Copy(input, output, bytes) => {
+            SystemCall::Copy(input, output, bytes) => {
                 let (from, source) = self.open(thread, input.fd)?;
                 let (_, target) = self.open(thread, output.fd)?;
                 let mut bytes = bytes;
@@ -166,14 +168,15 @@ impl<W: Write> Session<W> {
                     prepared.transfers[1] = self.transfer(thread, &from, target.as_fd(), &found, &output, bytes)?;
                 }
             }
-            Call::Map { fd, bytes, offset, is_executable, is_written } => {
+            SystemCall::Map { fd, bytes, offset, is_executable, is_written } => {
                 let (from, fd) = self.open(thread, fd)?;
-                if let Some(Found { number: Some(file), size_bytes }) = self.find(fd.as_fd())? {
+                if let Some(CallFile { number: Some(file), size_bytes }) = self.find(fd.as_fd())? {
                     let process = self.program(from.pid)?;
                     self.note_name(file, fd.as_fd());
                     let bytes = bytes.min(size_bytes.saturating_sub(offset));
                     let is_program = false;
-                    prepared.map = Some(Map { process, file, is_executable, is_written, is_program, offset, bytes });
+                    prepared.map =
+                        Some(FileMapping { process, file, is_executable, is_written, is_program, offset, bytes });
                 }
             }
         }
@@ -181,7 +184,7 @@ impl<W: Write> Session<W> {
     }
 
     /// Borrows a descriptor of a thread's process.
-    fn open(&mut self, thread: u32, fd: i32) -> Described<(Thread, OwnedFd)> {
+    fn open(&mut self, thread: u32, fd: i32) -> Described<(TracedThread, OwnedFd)> {
         let known = self.processes.thread(thread).map_err(looking)?;
         match sys::borrow_descriptor(known.handle(), fd) {
             Ok(borrowed) => Ok((known, borrowed)),
@@ -194,7 +197,7 @@ impl<W: Write> Session<W> {
         }
     }
 
-    fn find(&mut self, fd: BorrowedFd<'_>) -> Described<Option<Found>> {
+    fn find(&mut self, fd: BorrowedFd<'_>) -> Described<Option<CallFile>> {
         let writer = &mut self.writer;
         let mut failed = None;
         let found = self.files.find(fd, |entry| {
@@ -204,7 +207,7 @@ impl<W: Write> Session<W> {
             })
         });
         match failed {
-            Some(error) => Err(Obstacle::Write(error)),
+            Some(error) => Err(CallObstacle::Write(error)),
             None => found.map_err(looking),
         }
     }
@@ -212,25 +215,25 @@ impl<W: Write> Session<W> {
     fn transfer(
         &mut self,
         thread: u32,
-        from: &Thread,
+        from: &TracedThread,
         fd: BorrowedFd<'_>,
-        found: &Found,
-        side: &Side,
+        found: &CallFile,
+        side: &TransferSide,
         bytes: u64,
-    ) -> Described<Option<Transfer>> {
+    ) -> Described<Option<FileTransfer>> {
         let mut offset = match side.offset {
-            Offset::Position | Offset::Pointer(0) => sys::position(fd).map_err(looking)?,
-            Offset::At(offset) => offset,
-            Offset::Pointer(address) => {
+            TransferOffset::Position | TransferOffset::Pointer(0) => sys::position(fd).map_err(looking)?,
+            TransferOffset::At(offset) => offset,
+            TransferOffset::Pointer(address) => {
                 let mut number = [0; 8];
                 match sys::read_memory(thread, address, &mut number).map_err(looking)? {
                     8 => u64::from_ne_bytes(number),
-                    _ => return Err(Obstacle::Nothing),
+                    _ => return Err(CallObstacle::Nothing),
                 }
             }
         };
         if i64::try_from(offset).is_err() {
-            return Err(Obstacle::Nothing);
+            return Err(CallObstacle::Nothing);
         }
         let mut bytes = bytes.min(calls::CALL_BYTES_MAX);
         if side.is_write {
@@ -244,7 +247,7 @@ impl<W: Write> Session<W> {
             return Ok(None);
         }
         let process = self.program(from.pid)?;
-        Ok(Some(Transfer { process, file: found.number, offset, bytes, is_write: side.is_write }))
+        Ok(Some(FileTransfer { process, file: found.number, offset, bytes, is_write: side.is_write }))
     }
 
     /// The number of a process's program in the trace; a new program is added to the trace.
@@ -253,9 +256,9 @@ impl<W: Write> Session<W> {
             Ok(number) => return Ok(number),
             Err(unnamed) => unnamed,
         };
-        let process = Process { pid, parent: unnamed.parent, name: unnamed.name };
-        let number = self.writer.process(&process).map_err(Obstacle::Write)?;
-        let number = number.ok_or(Obstacle::Unseen(Unseen::BeyondBounds))?;
+        let process = TraceProcess { pid, parent: unnamed.parent, name: unnamed.name };
+        let number = self.writer.process(&process).map_err(CallObstacle::Write)?;
+        let number = number.ok_or(CallObstacle::Unseen(UnseenCall::BeyondBounds))?;
         self.processes.named(pid, number);
         if unnamed.is_fresh {
             self.map_program(pid, number)?;
@@ -267,16 +270,19 @@ impl<W: Write> Session<W> {
     fn map_program(&mut self, pid: u32, process: u32) -> Described<()> {
         // The file is opened without permission to read, because only its kind and size are needed.
         let Ok(program) = open_path(&format!("/proc/{pid}/exe")) else { return Ok(()) };
-        let Some(Found { number: Some(file), size_bytes: bytes }) = self.find(program.as_fd())? else { return Ok(()) };
+        let Some(CallFile { number: Some(file), size_bytes: bytes }) = self.find(program.as_fd())? else {
+            return Ok(());
+        };
         self.note_name(file, program.as_fd());
-        let map = Map { process, file, is_executable: true, is_written: false, is_program: true, offset: 0, bytes };
-        self.add_map(&map).map_err(Obstacle::Write)
+        let map =
+            FileMapping { process, file, is_executable: true, is_written: false, is_program: true, offset: 0, bytes };
+        self.add_map(&map).map_err(CallObstacle::Write)
     }
 
     /// Writes the references of a call that has continued.
     ///
     /// *Errors*: the trace cannot be written.
-    pub(super) fn commit(&mut self, prepared: Prepared) -> io::Result<()> {
+    pub(super) fn commit(&mut self, prepared: PreparedCall) -> io::Result<()> {
         if let Some((process, unseen)) = prepared.unseen {
             self.add_unseen(process, unseen)?;
         }
@@ -289,8 +295,8 @@ impl<W: Write> Session<W> {
         Ok(())
     }
 
-    fn add(&mut self, transfer: Transfer) -> io::Result<()> {
-        let Transfer { process, file, offset, bytes, is_write } = transfer;
+    fn add(&mut self, transfer: FileTransfer) -> io::Result<()> {
+        let FileTransfer { process, file, offset, bytes, is_write } = transfer;
         let (mut first, mut count) = files::blocks(offset, bytes, self.options.block_bytes);
         let stream = match file {
             Some(file) => match self.streams.get(&(process, file)) {
@@ -308,7 +314,7 @@ impl<W: Write> Session<W> {
         };
         let (Some(file), Some(stream)) = (file, stream) else {
             self.writer.lost(count);
-            return self.add_unseen(Some(process), Unseen::BeyondBounds);
+            return self.add_unseen(Some(process), UnseenCall::BeyondBounds);
         };
         let last = &mut self.last[stream as usize];
         if self.options.is_collapsed && *last == Some((first, is_write)) {
@@ -318,14 +324,14 @@ impl<W: Write> Session<W> {
             return Ok(());
         }
         if !self.writer.references(stream, first, count, is_write)? {
-            return self.add_unseen(Some(process), Unseen::BeyondBounds);
+            return self.add_unseen(Some(process), UnseenCall::BeyondBounds);
         }
         *last = Some((first + count - 1, is_write));
         self.distinct.add(file, first, count);
         Ok(())
     }
 
-    fn add_map(&mut self, map: &Map) -> io::Result<()> {
+    fn add_map(&mut self, map: &FileMapping) -> io::Result<()> {
         match self.maps.get_mut(&map.file) {
             Some(known) => {
                 known.maps += 1;
@@ -345,16 +351,16 @@ impl<W: Write> Session<W> {
         }
     }
 
-    fn add_unseen(&mut self, process: Option<u32>, unseen: Unseen) -> io::Result<()> {
+    fn add_unseen(&mut self, process: Option<u32>, unseen: UnseenCall) -> io::Result<()> {
         let process = match process.or(self.unknown) {
             Some(process) => Some(process),
             None => {
-                let unknown = Process { pid: 0, parent: None, name: "(unknown)".to_owned() };
+                let unknown = TraceProcess { pid: 0, parent: None, name: "(unknown)".to_owned() };
                 self.unknown = self.writer.process(&unknown)?;
                 self.unknown
             }
         };
-        if let Some(index) = Unseen::ALL.iter().position(|&known| known == unseen) {
+        if let Some(index) = UnseenCall::ALL.iter().position(|&known| known == unseen) {
             self.unseen[index] += 1;
         }
         if let Some(process) = process {
@@ -388,25 +394,30 @@ impl<W: Write> Session<W> {
     }
 
     /// Writes the end item. *Returns* the output, and the summary without the size of the file.
-    pub(super) fn finish(mut self, outcome: Outcome, is_stopped: bool, seconds: f64) -> io::Result<(W, Summary)> {
+    pub(super) fn finish(
+        mut self,
+        outcome: RecordingOutcome,
+        is_stopped: bool,
+        seconds: f64,
+    ) -> io::Result<(W, RecordingSummary)> {
         self.write_unseen()?;
         let mut maps: Vec<MapSummary> = self.maps.into_values().filter(|map| map.maps > 0).collect();
         maps.sort_by(|a, b| b.pages.cmp(&a.pages).then_with(|| a.name.cmp(&b.name)));
         let (blocks, is_lower_bound) = self.distinct.count();
-        let summary = Summary {
+        let summary = RecordingSummary {
             outcome,
             is_stopped,
             totals: *self.writer.totals(),
             blocks,
             is_lower_bound,
-            unseen: Unseen::ALL.into_iter().zip(self.unseen).filter(|&(_, calls)| calls > 0).collect(),
+            unseen: UnseenCall::ALL.into_iter().zip(self.unseen).filter(|&(_, calls)| calls > 0).collect(),
             maps,
             maps_unnamed: self.maps_unnamed,
             page_bytes: self.page_bytes,
             seconds,
             file_bytes: 0,
         };
-        let end = if is_stopped { Outcome::Stopped } else { outcome };
+        let end = if is_stopped { RecordingOutcome::Stopped } else { outcome };
         Ok((self.writer.finish(end)?, summary))
     }
 }
@@ -414,12 +425,12 @@ impl<W: Write> Session<W> {
 /// The sum of the lengths in the vector of a call.
 fn vector_bytes(thread: u32, address: u64, count: u64) -> Described<u64> {
     if count == 0 || count > VECTOR_MAX {
-        return Err(Obstacle::Nothing);
+        return Err(CallObstacle::Nothing);
     }
     const ENTRY_BYTES: usize = 16;
     let mut entries = vec![0; count as usize * ENTRY_BYTES];
     if sys::read_memory(thread, address, &mut entries).map_err(looking)? != entries.len() {
-        return Err(Obstacle::Nothing);
+        return Err(CallObstacle::Nothing);
     }
     let mut sum = 0_u64;
     for entry in entries.chunks_exact(ENTRY_BYTES) {

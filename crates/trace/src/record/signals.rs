@@ -15,7 +15,7 @@ const TAKEN: [i32; 7] =
 
 /// A signal that was received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Signal {
+pub(super) struct ReceivedSignal {
     pub(super) number: i32,
     /// Whether the terminal or the kernel sent the signal, and so sent it to all processes in the foreground.
     pub(super) is_for_all: bool,
@@ -24,22 +24,22 @@ pub(super) struct Signal {
 /// Receives signals as events, in the calling thread and in threads that it creates later. Dropping this value restores
 /// the former mask.
 #[derive(Debug)]
-pub(super) struct Signals {
+pub(super) struct SignalReceiver {
     fd: OwnedFd,
-    former: Mask,
+    former: SignalMask,
 }
 
 /// A mask of signals.
 #[derive(Clone, Copy)]
-pub(super) struct Mask(libc::sigset_t);
+pub(super) struct SignalMask(libc::sigset_t);
 
-impl std::fmt::Debug for Mask {
+impl std::fmt::Debug for SignalMask {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Mask")
     }
 }
 
-impl Mask {
+impl SignalMask {
     /// Makes the command start with this mask; otherwise it would inherit the mask of the recorder.
     pub(super) fn give(self, command: &mut Command) {
         // SAFETY: after the fork only one call is made, which is safe after a fork and uses only copied memory.
@@ -48,20 +48,20 @@ impl Mask {
 }
 
 /// Changes the calling thread's mask; returns the former mask.
-fn change(how: i32, mask: Option<&Mask>) -> io::Result<Mask> {
+fn change(how: i32, mask: Option<&SignalMask>) -> io::Result<SignalMask> {
     // SAFETY: all zeroes is a valid value of this struct of bits.
     let mut former: libc::sigset_t = unsafe { std::mem::zeroed() };
     let new = mask.map_or(std::ptr::null(), |mask| &raw const mask.0);
     // SAFETY: `new` is null or points to a mask that outlives the call, and `former` outlives it too.
     match unsafe { libc::pthread_sigmask(how, new, &raw mut former) } {
-        0 => Ok(Mask(former)),
+        0 => Ok(SignalMask(former)),
         code => Err(io::Error::from_raw_os_error(code)),
     }
 }
 
-impl Signals {
+impl SignalReceiver {
     /// Receives signals from now on. This must be called before the process creates other threads.
-    pub(super) fn take() -> io::Result<Signals> {
+    pub(super) fn take() -> io::Result<SignalReceiver> {
         // SAFETY: all zeroes is a valid value of this struct of bits, and each function only changes it.
         let mask = unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
@@ -69,7 +69,7 @@ impl Signals {
             for signal in TAKEN {
                 libc::sigaddset(&raw mut set, signal);
             }
-            Mask(set)
+            SignalMask(set)
         };
         let former = change(libc::SIG_BLOCK, Some(&mask))?;
         // SAFETY: the mask outlives the call.
@@ -78,33 +78,33 @@ impl Signals {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the descriptor is new, so nothing else owns it.
-        Ok(Signals { fd: unsafe { OwnedFd::from_raw_fd(fd) }, former })
+        Ok(SignalReceiver { fd: unsafe { OwnedFd::from_raw_fd(fd) }, former })
     }
 
-    /// The mask that the thread had before [`Signals::take`].
-    pub(super) fn former(&self) -> Mask {
+    /// The mask that the thread had before [`SignalReceiver::take`].
+    pub(super) fn former(&self) -> SignalMask {
         self.former
     }
 
     /// The next signal that arrived, if there is one.
-    pub(super) fn next(&self) -> Option<Signal> {
+    pub(super) fn next(&self) -> Option<ReceivedSignal> {
         // SAFETY: all zeroes is a valid value of this struct of numbers.
         let mut raw: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
         let size = size_of::<libc::signalfd_siginfo>();
         // SAFETY: the kernel writes at most `size` bytes to the struct, which outlives the call.
         let count = unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut raw).cast(), size) };
         let is_for_all = raw.ssi_code > 0;
-        (count == size as isize).then_some(Signal { number: raw.ssi_signo as i32, is_for_all })
+        (count == size as isize).then_some(ReceivedSignal { number: raw.ssi_signo as i32, is_for_all })
     }
 }
 
-impl AsRawFd for Signals {
+impl AsRawFd for SignalReceiver {
     fn as_raw_fd(&self) -> i32 {
         self.fd.as_raw_fd()
     }
 }
 
-impl Drop for Signals {
+impl Drop for SignalReceiver {
     fn drop(&mut self) {
         // Signals that arrived during the recording were meant for the recording, so they are discarded.
         while self.next().is_some() {}

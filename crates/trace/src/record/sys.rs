@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// A call that waits for the recorder's answer.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Notification {
+pub(super) struct SeccompNotification {
     pub(super) id: u64,
     /// The calling thread.
     pub(super) thread: u32,
@@ -20,7 +20,7 @@ pub(super) struct Notification {
 
 /// The state of an open file.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Status {
+pub(super) struct FileStatus {
     pub(super) is_regular: bool,
     pub(super) is_block_device: bool,
     pub(super) device: u64,
@@ -79,13 +79,13 @@ pub(super) fn prefer_same_processor(listener: BorrowedFd<'_>) {
 
 /// Waits for the next call and receives it. *Returns* `None` if the call has ended in the meantime, or if a signal
 /// interrupted the wait.
-pub(super) fn receive(listener: BorrowedFd<'_>) -> io::Result<Option<Notification>> {
+pub(super) fn receive(listener: BorrowedFd<'_>) -> io::Result<Option<SeccompNotification>> {
     // SAFETY: all zeroes is a valid value of this struct of numbers, and the kernel requires zeroes.
     let mut raw: libc::seccomp_notif = unsafe { std::mem::zeroed() };
     // SAFETY: the struct is as long as the request says, and outlives the call.
     let result = unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut raw) };
     match check(i64::from(result)) {
-        Ok(_) => Ok(Some(Notification {
+        Ok(_) => Ok(Some(SeccompNotification {
             id: raw.id,
             thread: raw.pid,
             machine: raw.data.arch,
@@ -135,7 +135,7 @@ pub(super) fn borrow_descriptor(process: BorrowedFd<'_>, fd: i32) -> io::Result<
 }
 
 /// The state of an open file.
-pub(super) fn status(fd: BorrowedFd<'_>) -> io::Result<Status> {
+pub(super) fn status(fd: BorrowedFd<'_>) -> io::Result<FileStatus> {
     let mask = libc::STATX_TYPE | libc::STATX_INO | libc::STATX_SIZE | libc::STATX_BTIME;
     // SAFETY: all zeroes is a valid value of this struct of numbers.
     let mut raw: libc::statx = unsafe { std::mem::zeroed() };
@@ -153,7 +153,7 @@ pub(super) fn status(fd: BorrowedFd<'_>) -> io::Result<Status> {
     };
     let born = &raw.stx_btime;
     let has_born = raw.stx_mask & libc::STATX_BTIME != 0;
-    Ok(Status {
+    Ok(FileStatus {
         is_regular: kind == libc::S_IFREG,
         is_block_device,
         device: libc::makedev(major, minor),

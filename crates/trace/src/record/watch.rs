@@ -17,19 +17,19 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::guard::Guard;
-use super::output::{self, Output};
-use super::session::{Prepared, Session};
-use super::signals::{self, Signals};
-use super::{Error, Options, Progress, Result, Summary, calls, filter, sys};
-use crate::formats::nectary::{Header, Outcome, Writer};
+use super::guard::RecordingGuard;
+use super::output::{self, TraceOutput};
+use super::session::{PreparedCall, RecordingSession};
+use super::signals::{self, SignalReceiver};
+use super::{Error, RecordingOptions, RecordingProgress, RecordingSummary, Result, calls, filter, sys};
+use crate::formats::nectary::{NectaryWriter, RecordingOutcome, TraceHeader};
 
 /// The interval at which progress is reported and pending records are checked.
 const TICK: Duration = Duration::from_millis(200);
 const TICK_MS: i32 = 200;
 
 /// A command that is being started.
-struct Gate {
+struct CommandGate {
     listener: OwnedFd,
     /// Tells the gate to start the command.
     go: mpsc::Sender<()>,
@@ -39,22 +39,26 @@ struct Gate {
 }
 
 /// Runs and records a command; see [`super::record`].
-pub(super) fn run(command: Command, options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<Summary> {
+pub(super) fn run(
+    command: Command,
+    options: &RecordingOptions,
+    progress: &mut dyn FnMut(&RecordingProgress),
+) -> Result<RecordingSummary> {
     let machine = calls::MACHINE.ok_or(Error::Machine)?;
     let write_error = |source: io::Error| match source.kind() {
         io::ErrorKind::AlreadyExists => Error::Exists { path: options.output.clone() },
         _ => Error::Write { path: options.output.clone(), source },
     };
-    let output = Output::create(&options.output, options.is_overwriting).map_err(write_error)?;
-    let header = Header {
+    let output = TraceOutput::create(&options.output, options.is_overwriting).map_err(write_error)?;
+    let header = TraceHeader {
         block_bytes: options.block_bytes,
         is_collapsed: options.is_collapsed,
         is_reads_only: options.is_reads_only,
     };
     let begin = || {
         let identity = output::random_identity().map_err(write_error)?;
-        let writer = Writer::new(output, identity, &header).map_err(write_error)?;
-        Watch::begin(command, machine, options, writer)
+        let writer = NectaryWriter::new(output, identity, &header).map_err(write_error)?;
+        FilteredCommand::begin(command, machine, options, writer)
     };
     // A file without a recording is useless, so it is removed.
     let remove = |error| {
@@ -68,12 +72,12 @@ pub(super) fn run(command: Command, options: &Options, progress: &mut dyn FnMut(
 }
 
 /// A command under the filter.
-struct Watch {
+struct FilteredCommand {
     path: PathBuf,
     program: PathBuf,
     listener: OwnedFd,
-    guard: Guard,
-    signals: Option<Signals>,
+    guard: RecordingGuard,
+    signals: Option<SignalReceiver>,
     /// The gate's thread, and the pipe that is closed when the gate ends; `None` once the gate has ended.
     gate: Option<(JoinHandle<io::Result<u32>>, io::PipeReader)>,
     /// Signals for the command that came before it was known to have begun.
@@ -81,34 +85,39 @@ struct Watch {
     /// The process of the command, and a handle on it until the process has ended.
     child: Option<u32>,
     child_handle: Option<OwnedFd>,
-    outcome: Option<Outcome>,
+    outcome: Option<RecordingOutcome>,
     /// The reason why the command could not be started.
     failure: Option<Error>,
     /// The trace, or the error that ended its writing.
-    session: std::result::Result<Session<Output>, io::Error>,
+    session: std::result::Result<RecordingSession<TraceOutput>, io::Error>,
     began: Instant,
     ticked: Instant,
     is_adopting: bool,
 }
 
-impl Watch {
-    fn begin(mut command: Command, machine: u32, options: &Options, writer: Writer<Output>) -> Result<Watch> {
+impl FilteredCommand {
+    fn begin(
+        mut command: Command,
+        machine: u32,
+        options: &RecordingOptions,
+        writer: NectaryWriter<TraceOutput>,
+    ) -> Result<FilteredCommand> {
         let io_error = |what: &'static str| move |source: io::Error| Error::Io { what, source };
         let program = PathBuf::from(command.get_program());
         let mut signals = None;
         if options.is_whole_program {
-            let taken = Signals::take().map_err(io_error("taking signals"))?;
+            let taken = SignalReceiver::take().map_err(io_error("taking signals"))?;
             taken.former().give(&mut command);
             signals = Some(taken);
             signals::adopt_orphans(true).map_err(io_error("adopting orphans"))?;
         }
         let gate = gate(command, filter::build(machine, options.is_reads_only))?;
         sys::prefer_same_processor(gate.listener.as_fd());
-        let guard = Guard::begin(gate.listener.as_fd()).map_err(io_error("beginning the guard"))?;
+        let guard = RecordingGuard::begin(gate.listener.as_fd()).map_err(io_error("beginning the guard"))?;
         // The gate waits for this message. If the gate has ended, joining it returns the reason.
         let _ = gate.go.send(());
         let now = Instant::now();
-        Ok(Watch {
+        Ok(FilteredCommand {
             path: options.output.clone(),
             program,
             listener: gate.listener,
@@ -120,7 +129,7 @@ impl Watch {
             child_handle: None,
             outcome: None,
             failure: None,
-            session: Ok(Session::new(writer, options)),
+            session: Ok(RecordingSession::new(writer, options)),
             began: now,
             ticked: now,
             is_adopting: options.is_whole_program,
@@ -128,7 +137,7 @@ impl Watch {
     }
 
     /// Receives calls until no process is left that could make one.
-    fn watch(mut self, progress: &mut dyn FnMut(&Progress)) -> Result<Summary> {
+    fn watch(mut self, progress: &mut dyn FnMut(&RecordingProgress)) -> Result<RecordingSummary> {
         let is_nothing_left = loop {
             let descriptors = [
                 self.listener.as_raw_fd(),
@@ -165,7 +174,7 @@ impl Watch {
         self.guard.note(notification.id);
         let prepared = match &mut self.session {
             Ok(session) => session.prepare(&notification),
-            Err(_) => Ok(Prepared::default()),
+            Err(_) => Ok(PreparedCall::default()),
         };
         // The call continues first, because the rest can be done in parallel.
         let went_on = sys::proceed(self.listener.as_fd(), notification.id).map_err(listening)?;
@@ -207,8 +216,8 @@ impl Watch {
             if pid == child {
                 self.child_handle = None;
                 self.outcome = Some(match status & 0x7f {
-                    0 => Outcome::Exited((status >> 8) as u8),
-                    signal => Outcome::Killed(signal as u8),
+                    0 => RecordingOutcome::Exited((status >> 8) as u8),
+                    signal => RecordingOutcome::Killed(signal as u8),
                 });
             }
             if !self.is_adopting {
@@ -219,7 +228,7 @@ impl Watch {
 
     /// Passes signals on to the command. *Returns* `true` if a signal ends the recording.
     fn take_signals(&mut self) -> bool {
-        while let Some(signal) = self.signals.as_ref().and_then(Signals::next) {
+        while let Some(signal) = self.signals.as_ref().and_then(SignalReceiver::next) {
             match (signal.number, self.child, self.outcome) {
                 (libc::SIGCHLD, ..) => self.reap(),
                 (number, Some(child), None) if !signal.is_for_all => signals::send(child, number),
@@ -231,7 +240,7 @@ impl Watch {
         false
     }
 
-    fn tick(&mut self, progress: &mut dyn FnMut(&Progress)) {
+    fn tick(&mut self, progress: &mut dyn FnMut(&RecordingProgress)) {
         let now = Instant::now();
         if now.duration_since(self.ticked) < TICK {
             return;
@@ -240,16 +249,21 @@ impl Watch {
         if let Ok(session) = &mut self.session {
             let (references, blocks) = session.counts();
             let is_command_over = self.outcome.is_some();
-            progress(&Progress { references, blocks, elapsed: now.duration_since(self.began), is_command_over });
+            progress(&RecordingProgress {
+                references,
+                blocks,
+                elapsed: now.duration_since(self.began),
+                is_command_over,
+            });
             if let Err(error) = session.tick(now) {
                 self.session = Err(error);
             }
         }
     }
 
-    fn end(self, is_nothing_left: bool) -> Result<Summary> {
+    fn end(self, is_nothing_left: bool) -> Result<RecordingSummary> {
         let path = self.path;
-        let outcome = self.outcome.unwrap_or(Outcome::Stopped);
+        let outcome = self.outcome.unwrap_or(RecordingOutcome::Stopped);
         let seconds = self.began.elapsed().as_secs_f64();
         let finished = self.session.and_then(|session| {
             let (output, mut summary) = session.finish(outcome, !is_nothing_left, seconds)?;
@@ -271,7 +285,7 @@ impl Watch {
 
 /// Creates the thread that starts the command. The thread has the filter, and waits for permission to start the
 /// command.
-fn gate(mut command: Command, program: Vec<libc::sock_filter>) -> Result<Gate> {
+fn gate(mut command: Command, program: Vec<libc::sock_filter>) -> Result<CommandGate> {
     let (listener_sender, listener) = mpsc::channel();
     let (go, wait) = mpsc::channel();
     let piped = io::pipe().map_err(|source| Error::Io { what: "making a pipe", source })?;
@@ -291,7 +305,7 @@ fn gate(mut command: Command, program: Vec<libc::sock_filter>) -> Result<Gate> {
     let spawned = thread::Builder::new().name("gate".to_owned()).spawn(body);
     let thread = spawned.map_err(|source| Error::Io { what: "making a thread", source })?;
     match listener.recv() {
-        Ok(Ok(listener)) => Ok(Gate { listener, go, thread, begun }),
+        Ok(Ok(listener)) => Ok(CommandGate { listener, go, thread, begun }),
         Ok(Err(source)) if source.raw_os_error() == Some(libc::EBUSY) => Err(Error::Watched),
         Ok(Err(source)) => Err(Error::Refused { what: "watching system calls (seccomp)", source }),
         Err(_) => Err(Error::Io { what: "making a thread", source: io::Error::other("it ended at once") }),

@@ -5,14 +5,14 @@
 use std::iter;
 use std::ops::Range;
 
-use super::workload::Workload;
+use super::workload::TraceWorkload;
 
 /// The maximum number of windows of a run.
 pub const WINDOWS_MAX: usize = 100_000;
 
 /// The counts of a run, or of a window of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
+pub struct RunCounts {
     /// The number of references.
     pub references: u64,
     /// The number of references that missed.
@@ -23,7 +23,7 @@ pub struct Counts {
     pub missed_bytes: u64,
 }
 
-impl Counts {
+impl RunCounts {
     /// The share of references that were misses, from 0 to 1.
     pub fn miss_ratio(&self) -> f64 {
         self.misses as f64 / self.references.max(1) as f64
@@ -35,9 +35,9 @@ impl Counts {
     }
 }
 
-impl iter::Sum for Counts {
-    fn sum<I: Iterator<Item = Counts>>(all: I) -> Counts {
-        all.fold(Counts::default(), |sum, one| Counts {
+impl iter::Sum for RunCounts {
+    fn sum<I: Iterator<Item = RunCounts>>(all: I) -> RunCounts {
+        all.fold(RunCounts::default(), |sum, one| RunCounts {
             references: sum.references + one.references,
             misses: sum.misses + one.misses,
             bytes: sum.bytes + one.bytes,
@@ -48,7 +48,7 @@ impl iter::Sum for Counts {
 
 /// A number of references that may depend on the trace.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Extent {
+pub enum TraceExtent {
     /// A number of references.
     References(u64),
     /// A share of the references, in percent.
@@ -57,19 +57,19 @@ pub enum Extent {
     Seconds(u64),
 }
 
-impl Extent {
+impl TraceExtent {
     /// Reads `100000`, `20%`, or a time as `90s`, `5m`, `1h` or `2d`.
     ///
     /// *Errors*: a sentence about what is wrong.
-    pub fn parse(text: &str) -> Result<Extent, String> {
+    pub fn parse(text: &str) -> Result<TraceExtent, String> {
         let wrong =
             || format!("\"{text}\": expected references (100000), percent of them (20%) or a time (90s, 5m, 1h, 2d)");
         if let Some(percent) = text.strip_suffix('%') {
             let percent: f64 = percent.parse().map_err(|_| wrong())?;
-            return if (0.0..100.0).contains(&percent) { Ok(Extent::Percent(percent)) } else { Err(wrong()) };
+            return if (0.0..100.0).contains(&percent) { Ok(TraceExtent::Percent(percent)) } else { Err(wrong()) };
         }
         let Some(unit) = text.find(|c: char| !c.is_ascii_digit()) else {
-            return text.parse().map(Extent::References).map_err(|_| wrong());
+            return text.parse().map(TraceExtent::References).map_err(|_| wrong());
         };
         let seconds: u64 = match &text[unit..] {
             "s" => 1,
@@ -79,13 +79,13 @@ impl Extent {
             _ => return Err(wrong()),
         };
         let count: u64 = text[..unit].parse().map_err(|_| wrong())?;
-        count.checked_mul(seconds).map(Extent::Seconds).ok_or_else(wrong)
+        count.checked_mul(seconds).map(TraceExtent::Seconds).ok_or_else(wrong)
     }
 }
 
 /// The references that are counted, and their windows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Counting {
+pub struct CountingWindows {
     /// The number of references at the beginning that are not counted.
     pub warm_up: usize,
     /// The reference at which each window but the first begins, ascending and above the warm-up.
@@ -93,23 +93,27 @@ pub struct Counting {
 }
 
 /// All references in one window.
-pub static WHOLE: Counting = Counting { warm_up: 0, borders: Vec::new() };
+pub static WHOLE: CountingWindows = CountingWindows { warm_up: 0, borders: Vec::new() };
 
-impl Counting {
+impl CountingWindows {
     /// What is counted of `workload` after `warm_up`, in windows of `window`.
     ///
     /// *Errors*: a time is given and the trace has none; nothing is left to count; there are more than [`WINDOWS_MAX`]
     /// windows. The error is a sentence about it.
-    pub fn new(workload: &Workload, warm_up: Option<Extent>, window: Option<Extent>) -> Result<Counting, String> {
+    pub fn new(
+        workload: &TraceWorkload,
+        warm_up: Option<TraceExtent>,
+        window: Option<TraceExtent>,
+    ) -> Result<CountingWindows, String> {
         let length = workload.blocks().len();
-        let place = |extent: Extent| match extent {
-            Extent::References(count) => Ok(usize::try_from(count).unwrap_or(usize::MAX)),
-            Extent::Percent(percent) => Ok((length as f64 * percent / 100.0) as usize),
-            Extent::Seconds(_) if workload.times().is_empty() => {
+        let place = |extent: TraceExtent| match extent {
+            TraceExtent::References(count) => Ok(usize::try_from(count).unwrap_or(usize::MAX)),
+            TraceExtent::Percent(percent) => Ok((length as f64 * percent / 100.0) as usize),
+            TraceExtent::Seconds(_) if workload.times().is_empty() => {
                 let name = workload.name();
                 Err(format!("{name} has no times; count references, or name the column of times (--columns time=N,…)"))
             }
-            Extent::Seconds(seconds) => Ok(after(workload.times(), seconds)),
+            TraceExtent::Seconds(seconds) => Ok(after(workload.times(), seconds)),
         };
         let warm_up = warm_up.map_or(Ok(0), place)?;
         if warm_up >= length {
@@ -118,8 +122,8 @@ impl Counting {
         let mut borders = Vec::new();
         match window {
             None => {}
-            Some(Extent::Seconds(seconds)) => {
-                place(Extent::Seconds(seconds))?;
+            Some(TraceExtent::Seconds(seconds)) => {
+                place(TraceExtent::Seconds(seconds))?;
                 let begin = u64::from(workload.times()[warm_up]);
                 let mut number = 0;
                 for (index, &time) in workload.times().iter().enumerate().skip(warm_up) {
@@ -138,7 +142,7 @@ impl Counting {
         if borders.len() >= WINDOWS_MAX {
             return Err(format!("more than {WINDOWS_MAX} windows; make them longer"));
         }
-        Ok(Counting { warm_up, borders })
+        Ok(CountingWindows { warm_up, borders })
     }
 
     /// The windows of a trace of `length` references.
@@ -156,28 +160,32 @@ fn after(times: &[u32], seconds: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nectary_cache::Stream;
+    use nectary_cache::StreamId;
 
     #[test]
     fn extents_are_references_percent_or_times() {
-        assert_eq!(Extent::parse("100"), Ok(Extent::References(100)));
-        assert_eq!(Extent::parse("12.5%"), Ok(Extent::Percent(12.5)));
-        assert_eq!(Extent::parse("2h"), Ok(Extent::Seconds(7200)));
+        assert_eq!(TraceExtent::parse("100"), Ok(TraceExtent::References(100)));
+        assert_eq!(TraceExtent::parse("12.5%"), Ok(TraceExtent::Percent(12.5)));
+        assert_eq!(TraceExtent::parse("2h"), Ok(TraceExtent::Seconds(7200)));
         for wrong in ["", "-1", "100%", "nan%", "5x", "h", "99999999999999999999d", "1.5h"] {
-            assert!(Extent::parse(wrong).is_err(), "{wrong}");
+            assert!(TraceExtent::parse(wrong).is_err(), "{wrong}");
         }
     }
 
+    /// Windows follow the warm-up and cover the rest of the trace.
     #[test]
-    fn windows_follow_the_warm_up_to_the_end() {
-        let workload = Workload::new("a", (0..10).map(|block| (block, Stream(0))));
+    fn windows_follow_warm_up() {
+        let workload = TraceWorkload::new("a", (0..10).map(|block| (block, StreamId(0))));
         let ranges = |warm_up, window| {
-            let counting = Counting::new(&workload, warm_up, window)?;
+            let counting = CountingWindows::new(&workload, warm_up, window)?;
             Ok::<_, String>(counting.ranges(10).collect::<Vec<_>>())
         };
         assert_eq!(ranges(None, None).map(|all| (all.len(), all.first().cloned())), Ok((1, Some(0..10))));
-        assert_eq!(ranges(Some(Extent::Percent(20.0)), Some(Extent::References(3))), Ok(vec![2..5, 5..8, 8..10]));
-        assert!(ranges(Some(Extent::References(10)), None).is_err_and(|text| text.contains("leaves nothing")));
-        assert!(ranges(Some(Extent::Seconds(1)), None).is_err_and(|text| text.contains("a has no times")));
+        assert_eq!(
+            ranges(Some(TraceExtent::Percent(20.0)), Some(TraceExtent::References(3))),
+            Ok(vec![2..5, 5..8, 8..10])
+        );
+        assert!(ranges(Some(TraceExtent::References(10)), None).is_err_and(|text| text.contains("leaves nothing")));
+        assert!(ranges(Some(TraceExtent::Seconds(1)), None).is_err_and(|text| text.contains("a has no times")));
     }
 }

@@ -1,30 +1,32 @@
 //! Divides a trace that is read chunk after chunk into a warm-up and windows.
 //!
-//! Owns: [`Cutter`]. Promises: its windows are those of [`Counting`](super::Counting) over the whole trace.
+//! Owns: [`WindowCutter`]. Promises: its windows are those of [`CountingWindows`](super::CountingWindows) over the whole trace.
 
 use std::ops::Range;
 
-use super::counting::{Extent, WINDOWS_MAX};
+use super::counting::{TraceExtent, WINDOWS_MAX};
 use super::outline::WindowStart;
-use super::workload::Workload;
+use super::workload::TraceWorkload;
 
 /// An extent that does not depend on the length of the trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Bound {
+enum CutBound {
     References(u64),
     Seconds(u64),
 }
 
-impl Bound {
+impl CutBound {
     /// The bound of `extent` in a trace of `length` references.
     ///
     /// *Errors*: a percentage, and the length is not known.
-    fn new(extent: Extent, length: Option<u64>) -> Result<Bound, String> {
+    fn new(extent: TraceExtent, length: Option<u64>) -> Result<CutBound, String> {
         match (extent, length) {
-            (Extent::References(count), _) => Ok(Bound::References(count)),
-            (Extent::Seconds(seconds), _) => Ok(Bound::Seconds(seconds)),
-            (Extent::Percent(percent), Some(length)) => Ok(Bound::References((length as f64 * percent / 100.0) as u64)),
-            (Extent::Percent(percent), None) => {
+            (TraceExtent::References(count), _) => Ok(CutBound::References(count)),
+            (TraceExtent::Seconds(seconds), _) => Ok(CutBound::Seconds(seconds)),
+            (TraceExtent::Percent(percent), Some(length)) => {
+                Ok(CutBound::References((length as f64 * percent / 100.0) as u64))
+            }
+            (TraceExtent::Percent(percent), None) => {
                 Err(format!("{percent} % of a trace whose length is not known; give references or a time"))
             }
         }
@@ -36,9 +38,9 @@ pub(super) type Cut = (Range<usize>, Option<usize>);
 
 /// The warm-up and the windows so far.
 #[derive(Debug)]
-pub(super) struct Cutter {
-    warm_up: Bound,
-    window: Option<Bound>,
+pub(super) struct WindowCutter {
+    warm_up: CutBound,
+    window: Option<CutBound>,
     /// The number of references in the chunks so far.
     done: u64,
     /// The time at which the first window begins.
@@ -48,25 +50,29 @@ pub(super) struct Cutter {
     starts: Vec<WindowStart>,
 }
 
-impl Cutter {
+impl WindowCutter {
     /// A division by `warm_up` and `window` of a trace of `length` references.
     ///
     /// *Errors*: a percentage, and the length is not known.
-    pub(super) fn new(warm_up: Option<Extent>, window: Option<Extent>, length: Option<u64>) -> Result<Cutter, String> {
-        let warm_up = Bound::new(warm_up.unwrap_or(Extent::References(0)), length)?;
-        let window = window.map(|window| Bound::new(window, length)).transpose()?;
-        Ok(Cutter { warm_up, window, done: 0, begin_s: 0, number: 0, starts: Vec::new() })
+    pub(super) fn new(
+        warm_up: Option<TraceExtent>,
+        window: Option<TraceExtent>,
+        length: Option<u64>,
+    ) -> Result<WindowCutter, String> {
+        let warm_up = CutBound::new(warm_up.unwrap_or(TraceExtent::References(0)), length)?;
+        let window = window.map(|window| CutBound::new(window, length)).transpose()?;
+        Ok(WindowCutter { warm_up, window, done: 0, begin_s: 0, number: 0, starts: Vec::new() })
     }
 
     /// Whether the warm-up or the windows are times.
     pub(super) fn needs_times(&self) -> bool {
-        matches!(self.warm_up, Bound::Seconds(_)) || matches!(self.window, Some(Bound::Seconds(_)))
+        matches!(self.warm_up, CutBound::Seconds(_)) || matches!(self.window, Some(CutBound::Seconds(_)))
     }
 
     /// Divides the next chunk.
     ///
     /// *Errors*: more than [`WINDOWS_MAX`] windows.
-    pub(super) fn cut(&mut self, chunk: &Workload) -> Result<Vec<Cut>, String> {
+    pub(super) fn cut(&mut self, chunk: &TraceWorkload) -> Result<Vec<Cut>, String> {
         let length = chunk.blocks().len();
         let mut cuts: Vec<Cut> = Vec::new();
         let mut at = 0;
@@ -98,22 +104,22 @@ impl Cutter {
         Ok(self.starts)
     }
 
-    fn end_of_warm_up(&self, chunk: &Workload) -> usize {
+    fn end_of_warm_up(&self, chunk: &TraceWorkload) -> usize {
         match self.warm_up {
-            Bound::References(count) => usize::try_from(count.saturating_sub(self.done)).unwrap_or(usize::MAX),
-            Bound::Seconds(seconds) => first_at(chunk, 0, seconds),
+            CutBound::References(count) => usize::try_from(count.saturating_sub(self.done)).unwrap_or(usize::MAX),
+            CutBound::Seconds(seconds) => first_at(chunk, 0, seconds),
         }
     }
 
     /// The end of the window that began before the reference `began` of the trace, at or after `at` in the chunk.
-    fn end_of_window(&self, began: u64, at: usize, chunk: &Workload) -> usize {
+    fn end_of_window(&self, began: u64, at: usize, chunk: &TraceWorkload) -> usize {
         match self.window {
             None => usize::MAX,
-            Some(Bound::References(count)) => {
+            Some(CutBound::References(count)) => {
                 let end = began.saturating_add(count.max(1));
                 usize::try_from(end.saturating_sub(self.done)).unwrap_or(usize::MAX)
             }
-            Some(Bound::Seconds(seconds)) => {
+            Some(CutBound::Seconds(seconds)) => {
                 let end = self.begin_s.saturating_add((self.number + 1).saturating_mul(seconds.max(1)));
                 first_at(chunk, at, end)
             }
@@ -121,11 +127,11 @@ impl Cutter {
     }
 
     /// Begins a window at the reference `at` of a chunk.
-    fn start(&mut self, at: usize, chunk: &Workload) -> Result<(), String> {
+    fn start(&mut self, at: usize, chunk: &TraceWorkload) -> Result<(), String> {
         let second = u64::from(chunk.times().get(at).copied().unwrap_or(0));
         if self.starts.is_empty() {
             self.begin_s = second;
-        } else if let Some(Bound::Seconds(seconds)) = self.window {
+        } else if let Some(CutBound::Seconds(seconds)) = self.window {
             self.number = second.saturating_sub(self.begin_s) / seconds.max(1);
         }
         if self.starts.len() >= WINDOWS_MAX {
@@ -138,7 +144,7 @@ impl Cutter {
 }
 
 /// The first reference of a chunk, from `at` on, whose time is at least `second`.
-fn first_at(chunk: &Workload, at: usize, second: u64) -> usize {
+fn first_at(chunk: &TraceWorkload, at: usize, second: u64) -> usize {
     if chunk.times().is_empty() {
         return if second == 0 { at } else { usize::MAX };
     }

@@ -10,11 +10,11 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use hashbrown::HashSet;
-use nectary_cache::Stream;
+use nectary_cache::StreamId;
 
-use super::workload::{Life, NAMES_MAX, Workload, name_of};
-use crate::error::{Error, Place, Result};
-use crate::formats::{self, Operation, ReadOptions, Reader, Reference};
+use super::workload::{NAMES_MAX, ObjectLifetime, TraceWorkload, name_of};
+use crate::error::{Error, Result, TracePosition};
+use crate::formats::{self, ReadOptions, ReferenceReader, TraceOperation, TraceReference};
 
 /// The default limit on the references that are held in memory; they take 1 to 3 GiB.
 pub const REFERENCES_MAX: usize = 1 << 27;
@@ -32,19 +32,19 @@ pub struct LoadOptions {
     pub references_max: Option<usize>,
 }
 
-impl Workload {
+impl TraceWorkload {
     /// Reads a trace from a file. `progress` is called with the number of references so far.
-    pub fn load(path: &Path, read: &ReadOptions, options: &LoadOptions) -> Result<Workload> {
-        Workload::load_with(path, read, options, &|_| {})
+    pub fn load(path: &Path, read: &ReadOptions, options: &LoadOptions) -> Result<TraceWorkload> {
+        TraceWorkload::load_with(path, read, options, &|_| {})
     }
 
-    /// Like [`Workload::load`]; `progress` is called with the number of references so far.
+    /// Like [`TraceWorkload::load`]; `progress` is called with the number of references so far.
     pub fn load_with(
         path: &Path,
         read: &ReadOptions,
         options: &LoadOptions,
         progress: &dyn Fn(u64),
-    ) -> Result<Workload> {
+    ) -> Result<TraceWorkload> {
         let mut reader = formats::open(path, read)?;
         read_all(path, &mut *reader, options, progress)
     }
@@ -53,17 +53,22 @@ impl Workload {
     ///
     /// *Errors*: those of the reader; a trace without a reference; [`Error::TooLarge`] for a trace with more references,
     /// or more deletes, than are held in memory.
-    pub fn from_reader(path: &Path, reader: &mut dyn Reader, options: &LoadOptions) -> Result<Workload> {
+    pub fn from_reader(path: &Path, reader: &mut dyn ReferenceReader, options: &LoadOptions) -> Result<TraceWorkload> {
         read_all(path, reader, options, &|_| {})
     }
 }
 
-fn read_all(path: &Path, reader: &mut dyn Reader, options: &LoadOptions, progress: &dyn Fn(u64)) -> Result<Workload> {
+fn read_all(
+    path: &Path,
+    reader: &mut dyn ReferenceReader,
+    options: &LoadOptions,
+    progress: &dyn Fn(u64),
+) -> Result<TraceWorkload> {
     let references_max = options.limit.or(options.references_max).unwrap_or(REFERENCES_MAX);
-    let mut intake = Intake::new(reader, *options);
+    let mut intake = ReferenceIntake::new(reader, *options);
     let mut seen = HashSet::new();
     let mut distinct_bytes = 0;
-    let mut count = |reference: &Reference| {
+    let mut count = |reference: &TraceReference| {
         if seen.insert(reference.block) {
             distinct_bytes += u64::from(reference.bytes.max(1));
         }
@@ -74,7 +79,7 @@ fn read_all(path: &Path, reader: &mut dyn Reader, options: &LoadOptions, progres
             "more than {references_max} references or deletes, too many to hold in memory; read them with --stream, or \
              take the first ones with --limit"
         );
-        return Err(Error::TooLarge { path: path.to_owned(), place: Place::Whole, what });
+        return Err(Error::TooLarge { path: path.to_owned(), place: TracePosition::Whole, what });
     }
     intake.check(path)?;
     workload.distinct = seen.len() as u64;
@@ -84,11 +89,11 @@ fn read_all(path: &Path, reader: &mut dyn Reader, options: &LoadOptions, progres
 }
 
 /// The references that are taken from a trace.
-pub(super) struct Intake<'a> {
-    reader: &'a mut dyn Reader,
+pub(super) struct ReferenceIntake<'a> {
+    reader: &'a mut dyn ReferenceReader,
     options: LoadOptions,
     has_objects: bool,
-    batch: Vec<Reference>,
+    batch: Vec<TraceReference>,
     /// The next reference of the batch.
     next: usize,
     taken: u64,
@@ -101,10 +106,10 @@ pub(super) struct Intake<'a> {
     last: u32,
 }
 
-impl<'a> Intake<'a> {
-    pub(super) fn new(reader: &'a mut dyn Reader, options: LoadOptions) -> Intake<'a> {
+impl<'a> ReferenceIntake<'a> {
+    pub(super) fn new(reader: &'a mut dyn ReferenceReader, options: LoadOptions) -> ReferenceIntake<'a> {
         let has_objects = reader.has_objects();
-        Intake {
+        ReferenceIntake {
             reader,
             options,
             has_objects,
@@ -135,7 +140,7 @@ impl<'a> Intake<'a> {
                 return Ok(false);
             }
             while let Some(reference) = self.batch.get(self.next) {
-                if reference.operation != Operation::Write || !self.options.is_reads_only {
+                if reference.operation != TraceOperation::Write || !self.options.is_reads_only {
                     return Ok(true);
                 }
                 self.next += 1;
@@ -152,20 +157,20 @@ impl<'a> Intake<'a> {
     pub(super) fn fill(
         &mut self,
         references_max: usize,
-        each: &mut dyn FnMut(&Reference),
+        each: &mut dyn FnMut(&TraceReference),
         progress: &dyn Fn(u64),
-    ) -> Result<Workload> {
+    ) -> Result<TraceWorkload> {
         let mut to = empty();
         while to.blocks.len() < references_max && to.deletes.len() < references_max && self.has_more()? {
             let reference = self.batch[self.next];
             self.next += 1;
-            if reference.operation == Operation::Delete {
+            if reference.operation == TraceOperation::Delete {
                 to.deletes.push((to.blocks.len(), reference.block));
                 continue;
             }
             let bytes = if self.has_objects { reference.bytes } else { 0 };
             let ttl_s = self.options.ttl_s.unwrap_or(reference.ttl_s);
-            let reference = Reference { bytes, ttl_s, ..reference };
+            let reference = TraceReference { bytes, ttl_s, ..reference };
             each(&reference);
             self.push(&reference, &mut to);
             self.taken += 1;
@@ -176,7 +181,7 @@ impl<'a> Intake<'a> {
         Ok(to)
     }
 
-    fn push(&mut self, reference: &Reference, to: &mut Workload) {
+    fn push(&mut self, reference: &TraceReference, to: &mut TraceWorkload) {
         let count = to.blocks.len();
         let first_s = *self.first_s.get_or_insert(reference.time_s);
         let time_s = u32::try_from(reference.time_s.saturating_sub(first_s)).unwrap_or(u32::MAX);
@@ -188,8 +193,8 @@ impl<'a> Intake<'a> {
         push(&mut to.bytes, count, reference.bytes);
         push(&mut to.times, count, time_s);
         if self.has_lives {
-            to.lives.resize(count, Life::default());
-            to.lives.push(Life::new(reference.ttl_s, reference.operation == Operation::Write));
+            to.lives.resize(count, ObjectLifetime::default());
+            to.lives.push(ObjectLifetime::new(reference.ttl_s, reference.operation == TraceOperation::Write));
         }
     }
 
@@ -198,7 +203,7 @@ impl<'a> Intake<'a> {
     /// *Errors*: the trace has no reference; there is a time to live, and the trace has no times.
     pub(super) fn check(&self, path: &Path) -> Result<()> {
         if self.taken == 0 {
-            return Err(Error::malformed(&path.into(), Place::Whole, "at least one reference", "none"));
+            return Err(Error::malformed(&path.into(), TracePosition::Whole, "at least one reference", "none"));
         }
         if self.options.ttl_s.is_some() && !self.has_times {
             let what = "a time to live needs times, and this trace has none; name their column with --columns";
@@ -213,7 +218,7 @@ impl<'a> Intake<'a> {
     }
 
     /// Gives `workload` what only the reader of the whole trace knows: its name, a warning, the names of streams.
-    pub(super) fn describe(&self, path: &Path, workload: &mut Workload) {
+    pub(super) fn describe(&self, path: &Path, workload: &mut TraceWorkload) {
         workload.name = name_of(path);
         workload.warning = self.reader.warning();
         workload.block_bytes = self.reader.block_bytes();
@@ -221,9 +226,9 @@ impl<'a> Intake<'a> {
     }
 
     /// The names of the first streams.
-    pub(super) fn names(&self) -> Vec<(Stream, String)> {
+    pub(super) fn names(&self) -> Vec<(StreamId, String)> {
         let last = self.last.min(NAMES_MAX as u32 - 1);
-        (0..=last).filter_map(|number| Some((Stream(number), self.reader.stream_name(Stream(number))?))).collect()
+        (0..=last).filter_map(|number| Some((StreamId(number), self.reader.stream_name(StreamId(number))?))).collect()
     }
 
     /// The warning of the reader about the trace, if there is one.
@@ -233,8 +238,8 @@ impl<'a> Intake<'a> {
 }
 
 /// A workload without references.
-pub(super) fn empty() -> Workload {
-    Workload {
+pub(super) fn empty() -> TraceWorkload {
+    TraceWorkload {
         name: String::new(),
         blocks: Vec::new(),
         streams: Vec::new(),

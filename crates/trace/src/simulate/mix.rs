@@ -6,9 +6,9 @@
 use std::sync::OnceLock;
 
 use hashbrown::HashMap;
-use nectary_cache::Stream;
+use nectary_cache::StreamId;
 
-use super::workload::{NAMES_MAX, Workload};
+use super::workload::{NAMES_MAX, TraceWorkload};
 use crate::error::{Error, Result};
 
 /// The maximum number of traces that can be mixed; the number of a trace is in the upper 16 bits of its blocks.
@@ -16,13 +16,13 @@ pub const TRACES_MAX: usize = 1 << 16;
 
 const TRACE_SHIFT: u32 = 48;
 
-impl Workload {
+impl TraceWorkload {
     /// Mixes traces into one, in proportion to their lengths: the next reference comes from the trace of which the
     /// smallest share has been used. If the shares are equal, the first such trace is next. Each trace keeps its own
     /// streams in the mix.
     ///
     /// *Errors*: there are more than [`TRACES_MAX`] traces.
-    pub fn mix(parts: &[&Workload]) -> Result<Workload> {
+    pub fn mix(parts: &[&TraceWorkload]) -> Result<TraceWorkload> {
         if parts.len() > TRACES_MAX {
             return Err(Error::Usage(format!("{} traces to mix; {TRACES_MAX} are the most", parts.len())));
         }
@@ -31,15 +31,15 @@ impl Workload {
         let mut streams = Vec::with_capacity(total);
         let has_sizes = parts.iter().all(|part| part.has_sizes());
         let mut bytes = Vec::with_capacity(if has_sizes { total } else { 0 });
-        let mut renamed: Vec<Renamed<'_>> = Vec::new();
+        let mut renamed: Vec<MixedTrace<'_>> = Vec::new();
         let mut names = Vec::new();
         let mut stream_base: u32 = 0;
         for (number, part) in parts.iter().enumerate() {
-            renamed.push(Renamed::new(part, number as u64, stream_base));
-            let in_mix = |stream: Stream| Stream(stream_base.saturating_add(stream.0));
+            renamed.push(MixedTrace::new(part, number as u64, stream_base));
+            let in_mix = |stream: StreamId| StreamId(stream_base.saturating_add(stream.0));
             let own = part.names.iter().map(|(stream, name)| (in_mix(*stream), format!("{}: {name}", part.name)));
             match part.names.is_empty() && part.streams.is_empty() {
-                true => names.push((in_mix(Stream(0)), part.name.clone())),
+                true => names.push((in_mix(StreamId(0)), part.name.clone())),
                 false => names.extend(own),
             }
             stream_base = stream_base.saturating_add(part.last_stream().0).saturating_add(1);
@@ -68,7 +68,7 @@ impl Workload {
         let block_bytes = parts.first().and_then(|part| part.block_bytes);
         let block_bytes = block_bytes.filter(|bytes| parts.iter().all(|part| part.block_bytes == Some(*bytes)));
         let distinct_bytes = if has_sizes { parts.iter().map(|part| part.distinct_bytes).sum() } else { 0 };
-        Ok(Workload {
+        Ok(TraceWorkload {
             name,
             blocks,
             streams,
@@ -87,8 +87,8 @@ impl Workload {
 }
 
 /// A trace that is being mixed.
-struct Renamed<'a> {
-    part: &'a Workload,
+struct MixedTrace<'a> {
+    part: &'a TraceWorkload,
     taken: usize,
     trace: u64,
     stream_base: u32,
@@ -97,21 +97,21 @@ struct Renamed<'a> {
     numbers: Option<HashMap<u64, u64>>,
 }
 
-impl<'a> Renamed<'a> {
-    fn new(part: &'a Workload, trace: u64, stream_base: u32) -> Renamed<'a> {
+impl<'a> MixedTrace<'a> {
+    fn new(part: &'a TraceWorkload, trace: u64, stream_base: u32) -> MixedTrace<'a> {
         let is_wide = part.blocks.iter().any(|&block| block >> TRACE_SHIFT != 0);
-        Renamed { part, taken: 0, trace, stream_base, numbers: is_wide.then(HashMap::new) }
+        MixedTrace { part, taken: 0, trace, stream_base, numbers: is_wide.then(HashMap::new) }
     }
 
     /// Whether the trace has references left and a smaller share of it was used than of `other`.
-    fn share_is_below(&self, other: Option<&Renamed<'_>>) -> bool {
+    fn share_is_below(&self, other: Option<&MixedTrace<'_>>) -> bool {
         let length = self.part.blocks.len();
         let Some(other) = other else { return self.taken < length };
         let share = |taken: usize, of: usize| taken as u128 * of as u128;
         self.taken < length && share(self.taken, other.part.blocks.len()) < share(other.taken, length)
     }
 
-    fn take(&mut self) -> (u64, Stream) {
+    fn take(&mut self) -> (u64, StreamId) {
         let block = self.part.blocks[self.taken];
         let stream = self.part.streams.get(self.taken).map_or(0, |stream| stream.0);
         self.taken += 1;
@@ -122,7 +122,7 @@ impl<'a> Renamed<'a> {
                 *numbers.entry(block).or_insert(next)
             }
         };
-        (number | self.trace << TRACE_SHIFT, Stream(self.stream_base.saturating_add(stream)))
+        (number | self.trace << TRACE_SHIFT, StreamId(self.stream_base.saturating_add(stream)))
     }
 }
 
@@ -130,24 +130,25 @@ impl<'a> Renamed<'a> {
 mod tests {
     use super::*;
 
-    fn workload(name: &str, blocks: &[u64]) -> Workload {
-        Workload::new(name, blocks.iter().map(|&block| (block, Stream(0))))
+    fn workload(name: &str, blocks: &[u64]) -> TraceWorkload {
+        TraceWorkload::new(name, blocks.iter().map(|&block| (block, StreamId(0))))
     }
 
     #[test]
-    fn a_mix_takes_from_each_trace_in_proportion_to_its_length() {
+    fn mix_takes_proportional_to_length() {
         let (long, short) = (workload("a", &[1, 2, 3, 4]), workload("b", &[1, 2]));
-        let mix = Workload::mix(&[&long, &short]).expect("two traces");
+        let mix = TraceWorkload::mix(&[&long, &short]).expect("two traces");
         let tag = 1 << TRACE_SHIFT;
         assert_eq!(mix.blocks(), [1, tag | 1, 2, 3, tag | 2, 4]);
         assert_eq!(mix.streams().iter().map(|stream| stream.0).collect::<Vec<_>>(), [0, 1, 0, 0, 1, 0]);
         assert_eq!((mix.name(), mix.distinct()), ("a+b", 6));
     }
 
+    /// Blocks of all 64 bits stay disjoint in a mix.
     #[test]
-    fn blocks_of_all_64_bits_stay_disjoint_in_a_mix() {
+    fn mixed_blocks_stay_disjoint() {
         let wide = workload("a", &[u64::MAX, 7, u64::MAX]);
-        let mix = Workload::mix(&[&wide, &wide]).expect("two traces");
+        let mix = TraceWorkload::mix(&[&wide, &wide]).expect("two traces");
         let tag = 1 << TRACE_SHIFT;
         assert_eq!(mix.blocks(), [0, tag, 1, tag | 1, 0, tag]);
     }

@@ -20,11 +20,11 @@ pub mod svg;
 pub mod table;
 mod workload;
 
-pub use counting::{Counting, Counts};
+pub use counting::{CountingWindows, RunCounts};
 pub use load::{LoadOptions, REFERENCES_MAX};
 pub use mix::TRACES_MAX;
-pub use outline::{Outline, WindowStart};
+pub use outline::{TraceOutline, WindowStart};
 pub use run::{count, misses};
-pub use runs::{Row, Run, run_all};
-pub use said::{Period, Said};
-pub use workload::{Life, Workload};
+pub use runs::{SimulationRow, SimulationRun, run_all};
+pub use said::{PeriodFindings, PolicyReport};
+pub use workload::{ObjectLifetime, TraceWorkload};

@@ -1,15 +1,15 @@
 //! What tables, pictures, JSON and CSV say about a simulated trace.
 //!
-//! Owns: [`Outline`]. It is the same for a trace in memory and for one that was read in a stream.
+//! Owns: [`TraceOutline`]. It is the same for a trace in memory and for one that was read in a stream.
 
-use nectary_cache::Stream;
+use nectary_cache::StreamId;
 
-use super::counting::Counting;
-use super::workload::Workload;
+use super::counting::CountingWindows;
+use super::workload::TraceWorkload;
 
 /// The figures of a trace that do not depend on policies and sizes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Outline {
+pub struct TraceOutline {
     /// The name of the trace.
     pub name: String,
     /// The number of references.
@@ -25,7 +25,7 @@ pub struct Outline {
     /// The beginning of each counted window.
     pub windows: Vec<WindowStart>,
     /// The names of streams, sorted by stream.
-    pub streams: Vec<(Stream, String)>,
+    pub streams: Vec<(StreamId, String)>,
 }
 
 /// The beginning of a window.
@@ -37,22 +37,22 @@ pub struct WindowStart {
     pub second: Option<u32>,
 }
 
-impl Outline {
+impl TraceOutline {
     /// A stream's name.
-    pub fn stream_name(&self, stream: Stream) -> Option<&str> {
+    pub fn stream_name(&self, stream: StreamId) -> Option<&str> {
         let index = self.streams.binary_search_by_key(&stream.0, |(known, _)| known.0).ok()?;
         Some(&self.streams[index].1)
     }
 }
 
-impl Workload {
+impl TraceWorkload {
     /// The outline of a run that counts what `counting` says.
-    pub fn outline(&self, counting: &Counting) -> Outline {
+    pub fn outline(&self, counting: &CountingWindows) -> TraceOutline {
         let start = |index: usize| {
             let second = self.times().get(index).copied();
             WindowStart { reference: index as u64, second }
         };
-        Outline {
+        TraceOutline {
             name: self.name.clone(),
             references: self.references(),
             distinct: self.distinct,

@@ -4,11 +4,11 @@
 //! others: all other names (`nectary_cache::by_name`).
 
 use nectary_cache::detect::PeriodEvent;
-use nectary_cache::{Dear, Event, Min, Policy, Watched};
+use nectary_cache::{Dear, Min, Policy, PolicyEvent, WatchedPolicy};
 
-use super::said::{Period, Said};
-use super::sizes::Unit;
-use super::workload::Workload;
+use super::said::{PeriodFindings, PolicyReport};
+use super::sizes::CapacityUnit;
+use super::workload::TraceWorkload;
 
 /// All policies except variants, in the order in which every table has them. A variant is a policy that is a form of
 /// another one, such as `lfu-aged`.
@@ -39,7 +39,7 @@ pub fn order(name: &str) -> usize {
 }
 
 /// Makes the policy called `name` for a run over `workload`; `None` if there is no such policy.
-pub fn make(name: &str, capacity: u64, workload: &Workload) -> Option<Box<dyn Policy>> {
+pub fn make(name: &str, capacity: u64, workload: &TraceWorkload) -> Option<Box<dyn Policy>> {
     if name == MIN {
         return Some(Box::new(Min::new(capacity, workload.future()?)));
     }
@@ -52,12 +52,12 @@ pub fn explains(name: &str) -> bool {
 }
 
 /// Makes a policy of `capacity` units that calls `sink` with each report: `dear` with its own reports, all others with those of
-/// [`Watched`]. *Returns* `None` if no policy of that name makes reports.
+/// [`WatchedPolicy`]. *Returns* `None` if no policy of that name makes reports.
 pub fn make_explaining(
     name: &str,
     capacity: u64,
-    unit: Unit,
-    mut sink: Box<dyn FnMut(Said) + Send>,
+    unit: CapacityUnit,
+    mut sink: Box<dyn FnMut(PolicyReport) + Send>,
 ) -> Option<Box<dyn Policy>> {
     match name {
         "dear" => {
@@ -66,29 +66,32 @@ pub fn make_explaining(
             Some(Box::new(policy))
         }
         _ => {
-            let tell = Box::new(move |event: Event<'_>| {
+            let tell = Box::new(move |event: PolicyEvent<'_>| {
                 let period = match event {
-                    Event::Period(period) => Some(period.period),
+                    PolicyEvent::Period(period) => Some(period.period),
                     _ => None,
                 };
                 sink(said(event.to_string(), period));
             });
-            Some(Box::new(Watched::new(nectary_cache::by_name(name, capacity)?, block_bytes(unit), tell)))
+            Some(Box::new(WatchedPolicy::new(nectary_cache::by_name(name, capacity)?, block_bytes(unit), tell)))
         }
     }
 }
 
 /// The size of a block, for the memory of an LRU with which a policy is compared. In a cache measured in bytes, tables
 /// are not counted, so the LRU has the same size. *Units*: bytes.
-fn block_bytes(unit: Unit) -> u64 {
+fn block_bytes(unit: CapacityUnit) -> u64 {
     match unit {
-        Unit::Blocks => BLOCK_BYTES,
-        Unit::Bytes => u64::MAX,
+        CapacityUnit::Blocks => BLOCK_BYTES,
+        CapacityUnit::Bytes => u64::MAX,
     }
 }
 
-fn said(line: String, event: Option<PeriodEvent<'_>>) -> Said {
-    let period =
-        event.map(|PeriodEvent { stream, report, replacement }| Period { stream, report: *report, replacement });
-    Said { line, period }
+fn said(line: String, event: Option<PeriodEvent<'_>>) -> PolicyReport {
+    let period = event.map(|PeriodEvent { stream, report, replacement }| PeriodFindings {
+        stream,
+        report: *report,
+        replacement,
+    });
+    PolicyReport { line, period }
 }

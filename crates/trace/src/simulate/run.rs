@@ -7,50 +7,55 @@
 use std::ops::Range;
 
 use hashbrown::HashMap;
-use nectary_cache::{Access, Policy, Stream};
+use nectary_cache::{AccessResult, Policy, StreamId};
 
-use super::counting::{Counting, Counts};
-use super::sizes::Unit;
-use super::workload::Workload;
+use super::counting::{CountingWindows, RunCounts};
+use super::sizes::CapacityUnit;
+use super::workload::TraceWorkload;
 
 /// The number of references by which a block is announced to the policy in advance.
 const AHEAD: usize = 16;
 
 /// Gives the references of `workload` to `policy`, in order, each with a weight of 1. *Returns* the number of misses.
-pub fn misses<P: Policy + ?Sized>(policy: &mut P, workload: &Workload) -> u64 {
-    Player::new(Unit::Blocks).play(policy, workload, 0..workload.blocks().len()).misses
+pub fn misses<P: Policy + ?Sized>(policy: &mut P, workload: &TraceWorkload) -> u64 {
+    RunPlayer::new(CapacityUnit::Blocks).play(policy, workload, 0..workload.blocks().len()).misses
 }
 
 /// Gives the references of `workload` to `policy`, in order, each with a weight of 1 or, if `unit` is bytes, with the
 /// size of its object. *Returns* the counts of each window of `counting`.
-pub fn count<P: Policy + ?Sized>(policy: &mut P, workload: &Workload, unit: Unit, counting: &Counting) -> Vec<Counts> {
-    let mut player = Player::new(unit);
+pub fn count<P: Policy + ?Sized>(
+    policy: &mut P,
+    workload: &TraceWorkload,
+    unit: CapacityUnit,
+    counting: &CountingWindows,
+) -> Vec<RunCounts> {
+    let mut player = RunPlayer::new(unit);
     player.play(policy, workload, 0..counting.warm_up);
     counting.ranges(workload.blocks().len()).map(|window| player.play(policy, workload, window)).collect()
 }
 
 /// A run in progress, beside its policy: what lives end when.
 #[derive(Debug)]
-pub(super) struct Player {
-    unit: Unit,
+pub(super) struct RunPlayer {
+    unit: CapacityUnit,
     /// The second in which the life of a resident object ends, for objects whose life ends.
     ends: HashMap<u64, u32>,
     /// The number of deletes of the current workload that are done.
     deleted: usize,
 }
 
-impl Player {
-    pub(super) fn new(unit: Unit) -> Player {
-        Player { unit, ends: HashMap::new(), deleted: 0 }
+impl RunPlayer {
+    pub(super) fn new(unit: CapacityUnit) -> RunPlayer {
+        RunPlayer { unit, ends: HashMap::new(), deleted: 0 }
     }
 
     /// Gives a range of references to the policy. Ranges follow each other.
     pub(super) fn play<P: Policy + ?Sized>(
         &mut self,
         policy: &mut P,
-        workload: &Workload,
+        workload: &TraceWorkload,
         range: Range<usize>,
-    ) -> Counts {
+    ) -> RunCounts {
         let is_of_objects = workload.has_sizes() || !workload.lives().is_empty() || !workload.deletes().is_empty();
         if is_of_objects || !self.ends.is_empty() {
             return self.play_objects(policy, workload, range);
@@ -63,27 +68,27 @@ impl Player {
             if let Some(&soon) = ahead.next() {
                 policy.prepare(soon);
             }
-            misses += u64::from(policy.reference(block, 1, stream, &mut evict) != Access::Hit);
+            misses += u64::from(policy.reference(block, 1, stream, &mut evict) != AccessResult::Hit);
         };
         let references = range.len() as u64;
         if workload.streams().is_empty() {
-            blocks[range].iter().for_each(|&block| refer(block, Stream(0)));
+            blocks[range].iter().for_each(|&block| refer(block, StreamId(0)));
         } else {
             let streams = &workload.streams()[range.clone()];
             blocks[range].iter().zip(streams).for_each(|(&block, &stream)| refer(block, stream));
         }
-        Counts { references, misses, ..Counts::default() }
+        RunCounts { references, misses, ..RunCounts::default() }
     }
 
     /// Does the deletes that are left of `workload`, after its last reference. The next range is of another workload,
     /// which continues this one.
-    pub(super) fn end<P: Policy + ?Sized>(&mut self, policy: &mut P, workload: &Workload) {
+    pub(super) fn end<P: Policy + ?Sized>(&mut self, policy: &mut P, workload: &TraceWorkload) {
         self.delete_until(policy, workload, workload.blocks().len());
         self.deleted = 0;
     }
 
     /// Does the deletes before the reference at `index`.
-    fn delete_until<P: Policy + ?Sized>(&mut self, policy: &mut P, workload: &Workload, index: usize) {
+    fn delete_until<P: Policy + ?Sized>(&mut self, policy: &mut P, workload: &TraceWorkload, index: usize) {
         while let Some((_, block)) = workload.deletes().get(self.deleted).filter(|delete| delete.0 <= index) {
             policy.remove(*block);
             self.ends.remove(block);
@@ -92,9 +97,14 @@ impl Player {
     }
 
     /// Gives a range of references to the policy, with all that objects have.
-    fn play_objects<P: Policy + ?Sized>(&mut self, policy: &mut P, workload: &Workload, range: Range<usize>) -> Counts {
+    fn play_objects<P: Policy + ?Sized>(
+        &mut self,
+        policy: &mut P,
+        workload: &TraceWorkload,
+        range: Range<usize>,
+    ) -> RunCounts {
         let (blocks, streams) = (workload.blocks(), workload.streams());
-        let mut counts = Counts { references: range.len() as u64, ..Counts::default() };
+        let mut counts = RunCounts { references: range.len() as u64, ..RunCounts::default() };
         for index in range {
             self.delete_until(policy, workload, index);
             if let Some(&soon) = blocks.get(index + AHEAD) {
@@ -108,7 +118,7 @@ impl Player {
                 ends.remove(&block);
             }
             let bytes = u64::from(workload.bytes(index));
-            let weight = if self.unit == Unit::Bytes { bytes } else { 1 };
+            let weight = if self.unit == CapacityUnit::Bytes { bytes } else { 1 };
             let stream = streams.get(index).copied().unwrap_or_default();
             let access = policy.reference(block, weight, stream, &mut |victim| {
                 if !ends.is_empty() {
@@ -116,13 +126,13 @@ impl Player {
                 }
                 true
             });
-            if access != Access::Hit {
+            if access != AccessResult::Hit {
                 counts.misses += 1;
                 counts.missed_bytes += bytes;
             }
             counts.bytes += bytes;
             if let Some(life) = workload.lives().get(index)
-                && (access == Access::Inserted || access == Access::Hit && life.renews())
+                && (access == AccessResult::Inserted || access == AccessResult::Hit && life.renews())
             {
                 match life.ttl_s() {
                     Some(ttl_s) => ends.insert(block, now.saturating_add(ttl_s)),

@@ -11,40 +11,40 @@ use std::time::{Duration, Instant};
 
 use nectary_cache::Lru;
 
-use super::counting::{Counting, Counts, WHOLE};
+use super::counting::{CountingWindows, RunCounts, WHOLE};
 use super::run::count;
-use super::said::Said;
-use super::sizes::Unit;
-use super::{Workload, policies};
+use super::said::PolicyReport;
+use super::sizes::CapacityUnit;
+use super::{TraceWorkload, policies};
 use crate::error::{Error, Result};
 
 /// The description of one run.
 #[derive(Debug, Clone, Copy)]
-pub struct Run<'a> {
+pub struct SimulationRun<'a> {
     /// The references.
-    pub workload: &'a Workload,
+    pub workload: &'a TraceWorkload,
     /// The name of the policy.
     pub policy: &'static str,
     /// The capacity.
     pub size: u64,
     /// The unit of the capacity.
-    pub unit: Unit,
+    pub unit: CapacityUnit,
     /// What is counted.
-    pub counting: &'a Counting,
+    pub counting: &'a CountingWindows,
     /// Whether a policy that detects patterns reports its findings of each period.
     pub is_explained: bool,
 }
 
-impl<'a> Run<'a> {
+impl<'a> SimulationRun<'a> {
     /// A run of `policy` at `size` blocks that counts all references.
-    pub fn new(workload: &'a Workload, policy: &'static str, size: u64) -> Run<'a> {
-        Run { workload, policy, size, unit: Unit::Blocks, counting: &WHOLE, is_explained: false }
+    pub fn new(workload: &'a TraceWorkload, policy: &'static str, size: u64) -> SimulationRun<'a> {
+        SimulationRun { workload, policy, size, unit: CapacityUnit::Blocks, counting: &WHOLE, is_explained: false }
     }
 }
 
 /// The result of a run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Row {
+pub struct SimulationRow {
     /// The workload's name.
     pub trace: String,
     /// The policy's name.
@@ -52,22 +52,26 @@ pub struct Row {
     /// The capacity.
     pub size: u64,
     /// The unit of the capacity.
-    pub unit: Unit,
+    pub unit: CapacityUnit,
     /// The counts of all windows together.
-    pub counts: Counts,
+    pub counts: RunCounts,
     /// The counts of each window.
-    pub windows: Vec<Counts>,
+    pub windows: Vec<RunCounts>,
     /// The duration of the run.
     pub elapsed: Duration,
     /// The policy's reports, if they were requested and the policy makes any.
-    pub said: Vec<Said>,
+    pub said: Vec<PolicyReport>,
 }
 
 /// Makes all `runs`, on `threads` threads or, if `None`, on one thread per core. Calls `progress` with the number of
 /// completed runs.
 ///
 /// *Errors*: a run names an unknown policy; then no run is made.
-pub fn run_all(runs: &[Run<'_>], threads: Option<usize>, progress: &(dyn Fn(usize) + Sync)) -> Result<Vec<Row>> {
+pub fn run_all(
+    runs: &[SimulationRun<'_>],
+    threads: Option<usize>,
+    progress: &(dyn Fn(usize) + Sync),
+) -> Result<Vec<SimulationRow>> {
     let known = policies::names();
     if let Some(run) = runs.iter().find(|run| !known.contains(&run.policy)) {
         return Err(Error::Usage(format!("no policy is called \"{}\"; there are: {}", run.policy, known.join(", "))));
@@ -75,7 +79,7 @@ pub fn run_all(runs: &[Run<'_>], threads: Option<usize>, progress: &(dyn Fn(usiz
     let threads = threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
     let next = AtomicUsize::new(0);
     let done = AtomicUsize::new(0);
-    let rows: Vec<Mutex<Option<Row>>> = runs.iter().map(|_| Mutex::new(None)).collect();
+    let rows: Vec<Mutex<Option<SimulationRow>>> = runs.iter().map(|_| Mutex::new(None)).collect();
     let work = || {
         while let Some(index) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&index| index < runs.len()) {
             let row = one(&runs[index]);
@@ -91,13 +95,13 @@ pub fn run_all(runs: &[Run<'_>], threads: Option<usize>, progress: &(dyn Fn(usiz
         }
         work();
     });
-    let rows: Option<Vec<Row>> = rows.into_iter().map(|row| row.into_inner().ok().flatten()).collect();
+    let rows: Option<Vec<SimulationRow>> = rows.into_iter().map(|row| row.into_inner().ok().flatten()).collect();
     rows.ok_or_else(|| Error::Usage("a policy that is listed could not be made".to_owned()))
 }
 
 /// Makes one run.
-fn one(run: &Run<'_>) -> Option<Row> {
-    let Run { workload, unit, counting, .. } = *run;
+fn one(run: &SimulationRun<'_>) -> Option<SimulationRow> {
+    let SimulationRun { workload, unit, counting, .. } = *run;
     let said = Arc::new(Mutex::new(Vec::new()));
     let start = Instant::now();
     let windows = if run.is_explained && policies::explains(run.policy) {
@@ -117,5 +121,5 @@ fn one(run: &Run<'_>) -> Option<Row> {
     let trace = workload.name().to_owned();
     let said = said.lock().map(|mut said| mem::take(&mut *said)).unwrap_or_default();
     let counts = windows.iter().copied().sum();
-    Some(Row { trace, policy: run.policy, size: run.size, unit, counts, windows, elapsed, said })
+    Some(SimulationRow { trace, policy: run.policy, size: run.size, unit, counts, windows, elapsed, said })
 }

@@ -1,22 +1,22 @@
 //! The reports of a policy that detects patterns.
 
-use nectary_cache::Stream;
+use nectary_cache::StreamId;
 use nectary_cache::detect::PeriodReport;
 
 /// One report of a detecting policy during a run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Said {
+pub struct PolicyReport {
     /// The report as one line.
     pub line: String,
     /// The figures of the report, if it is about one period of one stream.
-    pub period: Option<Period>,
+    pub period: Option<PeriodFindings>,
 }
 
 /// The findings of a detecting policy in one period of one stream.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Period {
+pub struct PeriodFindings {
     /// The stream.
-    pub stream: Stream,
+    pub stream: StreamId,
     /// The findings.
     pub report: PeriodReport,
     /// The name of the replacement policy that the stream uses from the end of this period on.

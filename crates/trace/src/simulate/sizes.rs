@@ -3,11 +3,11 @@
 //! Owns: the grammar `SIZE[,SIZE…]` with `A..B:STEP` for ranges (both ends included). Promises: a size of 0, and a size
 //! in bytes that is less than one block, are refused with a message.
 
-use super::workload::Workload;
+use super::workload::TraceWorkload;
 
 /// What sizes of caches depend on in a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
+pub struct TraceShape {
     /// Whether it has objects with sizes.
     pub has_sizes: bool,
     /// The number of distinct blocks or objects.
@@ -16,10 +16,10 @@ pub struct Shape {
     pub distinct_bytes: u64,
 }
 
-impl Workload {
+impl TraceWorkload {
     /// What sizes of caches depend on.
-    pub fn shape(&self) -> Shape {
-        Shape { has_sizes: self.has_sizes(), distinct: self.distinct(), distinct_bytes: self.distinct_bytes() }
+    pub fn shape(&self) -> TraceShape {
+        TraceShape { has_sizes: self.has_sizes(), distinct: self.distinct(), distinct_bytes: self.distinct_bytes() }
     }
 }
 
@@ -28,7 +28,7 @@ pub const SIZES_MAX: usize = 10_000;
 
 /// The unit of a capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum Unit {
+pub enum CapacityUnit {
     /// Blocks, or objects whatever their sizes.
     #[default]
     Blocks,
@@ -36,20 +36,20 @@ pub enum Unit {
     Bytes,
 }
 
-impl Unit {
+impl CapacityUnit {
     /// The name of the unit for a trace that has objects or not.
     pub fn name(self, has_objects: bool) -> &'static str {
         match self {
-            Unit::Blocks if has_objects => "objects",
-            Unit::Blocks => "blocks",
-            Unit::Bytes => "bytes",
+            CapacityUnit::Blocks if has_objects => "objects",
+            CapacityUnit::Blocks => "blocks",
+            CapacityUnit::Bytes => "bytes",
         }
     }
 }
 
 /// A size of a cache, which may depend on the trace.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Size {
+pub enum CacheSize {
     /// A number of blocks.
     Blocks(u64),
     /// A number of bytes; the cache has as many blocks as fit in them.
@@ -58,17 +58,17 @@ pub enum Size {
     Percent(f64),
 }
 
-impl Size {
+impl CacheSize {
     /// Reads `768`, `6MiB` (or `6M`) or `10%`.
-    pub fn parse(text: &str) -> Result<Size, String> {
+    pub fn parse(text: &str) -> Result<CacheSize, String> {
         let wrong = || {
             format!("\"{text}\" is not a size; write blocks (768), bytes (6MiB) or percent of distinct blocks (10%)")
         };
         let size = if let Some(percent) = text.strip_suffix('%') {
             let percent: f64 = number(percent).and_then(|text| text.parse().ok()).ok_or_else(wrong)?;
-            Size::Percent(percent)
+            CacheSize::Percent(percent)
         } else if let Some(blocks) = number(text).filter(|text| !text.contains('.')) {
-            Size::Blocks(blocks.parse().map_err(|_| format!("\"{text}\" is more than 2^64 blocks"))?)
+            CacheSize::Blocks(blocks.parse().map_err(|_| format!("\"{text}\" is more than 2^64 blocks"))?)
         } else {
             let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
             let scale: u64 = match text[end..].to_ascii_lowercase().as_str() {
@@ -84,12 +84,12 @@ impl Size {
             if bytes >= u64::MAX as f64 {
                 return Err(format!("\"{text}\" is more than 2^64 bytes"));
             }
-            Size::Bytes(bytes as u64)
+            CacheSize::Bytes(bytes as u64)
         };
         match size {
-            Size::Blocks(0) => Err("a size of 0 blocks caches nothing; give at least 1".to_owned()),
-            Size::Bytes(0) => Err(format!("\"{text}\": a size of 0 bytes caches nothing")),
-            Size::Percent(percent) if percent <= 0.0 => Err(format!("\"{text}\": a size of 0 % caches nothing")),
+            CacheSize::Blocks(0) => Err("a size of 0 blocks caches nothing; give at least 1".to_owned()),
+            CacheSize::Bytes(0) => Err(format!("\"{text}\": a size of 0 bytes caches nothing")),
+            CacheSize::Percent(percent) if percent <= 0.0 => Err(format!("\"{text}\": a size of 0 % caches nothing")),
             size => Ok(size),
         }
     }
@@ -99,9 +99,9 @@ impl Size {
     /// *Errors*: a size in bytes is less than one block.
     pub fn blocks(self, distinct: u64, block_bytes: u64) -> Result<u64, String> {
         match self {
-            Size::Blocks(blocks) => Ok(blocks),
-            Size::Percent(percent) => Ok(((distinct as f64 * percent / 100.0) as u64).max(1)),
-            Size::Bytes(bytes) => match bytes / block_bytes.max(1) {
+            CacheSize::Blocks(blocks) => Ok(blocks),
+            CacheSize::Percent(percent) => Ok(((distinct as f64 * percent / 100.0) as u64).max(1)),
+            CacheSize::Bytes(bytes) => match bytes / block_bytes.max(1) {
                 0 => Err(format!("a size of {bytes} bytes is less than a block of {block_bytes}")),
                 blocks => Ok(blocks),
             },
@@ -112,34 +112,34 @@ impl Size {
     /// objects, and a share is that of the bytes of all distinct objects.
     ///
     /// *Errors*: a size in bytes is less than one block.
-    pub fn of(self, shape: Shape, block_bytes: u64) -> Result<(Unit, u64), String> {
+    pub fn of(self, shape: TraceShape, block_bytes: u64) -> Result<(CapacityUnit, u64), String> {
         if shape.has_sizes {
             match self {
-                Size::Blocks(_) => {}
-                Size::Bytes(bytes) => return Ok((Unit::Bytes, bytes)),
-                Size::Percent(percent) => {
+                CacheSize::Blocks(_) => {}
+                CacheSize::Bytes(bytes) => return Ok((CapacityUnit::Bytes, bytes)),
+                CacheSize::Percent(percent) => {
                     let bytes = (shape.distinct_bytes as f64 * percent / 100.0) as u64;
-                    return Ok((Unit::Bytes, bytes.max(1)));
+                    return Ok((CapacityUnit::Bytes, bytes.max(1)));
                 }
             }
         }
-        Ok((Unit::Blocks, self.blocks(shape.distinct, block_bytes)?))
+        Ok((CapacityUnit::Blocks, self.blocks(shape.distinct, block_bytes)?))
     }
 
     /// The number of the size, without its unit.
     fn value(self) -> f64 {
         match self {
-            Size::Blocks(count) | Size::Bytes(count) => count as f64,
-            Size::Percent(percent) => percent,
+            CacheSize::Blocks(count) | CacheSize::Bytes(count) => count as f64,
+            CacheSize::Percent(percent) => percent,
         }
     }
 
     /// A size with the same unit and another number.
-    fn with(self, value: f64) -> Size {
+    fn with(self, value: f64) -> CacheSize {
         match self {
-            Size::Blocks(_) => Size::Blocks(value as u64),
-            Size::Bytes(_) => Size::Bytes(value as u64),
-            Size::Percent(_) => Size::Percent(value),
+            CacheSize::Blocks(_) => CacheSize::Blocks(value as u64),
+            CacheSize::Bytes(_) => CacheSize::Bytes(value as u64),
+            CacheSize::Percent(_) => CacheSize::Percent(value),
         }
     }
 }
@@ -147,11 +147,11 @@ impl Size {
 /// Reads a list of sizes and ranges, such as `512,768,1024`, `10%..60%:10%` or `1M..8M:1M`.
 ///
 /// *Errors*: the list has a mistake, or more than [`SIZES_MAX`] sizes; the error is a sentence about it.
-pub fn parse_list(text: &str) -> Result<Vec<Size>, String> {
+pub fn parse_list(text: &str) -> Result<Vec<CacheSize>, String> {
     let mut sizes = Vec::new();
     for part in text.split(',').map(str::trim) {
         match part.split_once("..") {
-            None => sizes.push(Size::parse(part)?),
+            None => sizes.push(CacheSize::parse(part)?),
             Some((first, rest)) => {
                 let (last, step) = rest.split_once(':').ok_or_else(|| {
                     format!("\"{part}\": a range is written FIRST..LAST:STEP, as 100..1000:100 or 10%..60%:10%")
@@ -163,7 +163,7 @@ pub fn parse_list(text: &str) -> Result<Vec<Size>, String> {
                 if is_zero {
                     return Err(format!("\"{part}\": a step of 0 never reaches the last size; give a larger step"));
                 }
-                range(part, Size::parse(first)?, Size::parse(last)?, Size::parse(step)?, &mut sizes)?;
+                range(part, CacheSize::parse(first)?, CacheSize::parse(last)?, CacheSize::parse(step)?, &mut sizes)?;
             }
         }
         if sizes.len() > SIZES_MAX {
@@ -173,7 +173,13 @@ pub fn parse_list(text: &str) -> Result<Vec<Size>, String> {
     Ok(sizes)
 }
 
-fn range(text: &str, first: Size, last: Size, step: Size, to: &mut Vec<Size>) -> Result<(), String> {
+fn range(
+    text: &str,
+    first: CacheSize,
+    last: CacheSize,
+    step: CacheSize,
+    to: &mut Vec<CacheSize>,
+) -> Result<(), String> {
     let unit = std::mem::discriminant(&first);
     if unit != std::mem::discriminant(&last) || unit != std::mem::discriminant(&step) {
         return Err(format!("\"{text}\": first, last and step are of one unit"));
@@ -208,7 +214,7 @@ mod tests {
 
     #[test]
     fn sizes_are_blocks_bytes_or_percent() {
-        let blocks = |text: &str| Size::parse(text).and_then(|size| size.blocks(1409, 8192));
+        let blocks = |text: &str| CacheSize::parse(text).and_then(|size| size.blocks(1409, 8192));
         assert_eq!(blocks("768"), Ok(768));
         assert_eq!(blocks("6MiB"), Ok(768));
         assert_eq!(blocks("1.5m"), Ok(192));
@@ -218,13 +224,14 @@ mod tests {
         assert_eq!(blocks("8192B"), Ok(1));
     }
 
+    /// What is no size or no block is refused.
     #[test]
-    fn what_is_no_size_or_no_block_is_refused() {
+    fn invalid_size_is_refused() {
         for text in ["", "0", "-5", "0%", "0M", "ten", "1..2", "5X", "1e3", "nan%", "inf%", ".", "18446744073709551616"]
         {
-            assert!(Size::parse(text).is_err(), "{text}");
+            assert!(CacheSize::parse(text).is_err(), "{text}");
         }
-        assert!(Size::parse("8191B").and_then(|size| size.blocks(1, 8192)).is_err());
+        assert!(CacheSize::parse("8191B").and_then(|size| size.blocks(1, 8192)).is_err());
     }
 
     #[test]

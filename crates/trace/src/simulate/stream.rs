@@ -12,17 +12,17 @@ use std::time::{Duration, Instant};
 
 use nectary_cache::Policy;
 
-use super::counting::{Counts, Extent};
-use super::cutter::{Cut, Cutter};
+use super::counting::{RunCounts, TraceExtent};
+use super::cutter::{Cut, WindowCutter};
 use super::distinct::{DistinctCount, KEPT_MAX};
-use super::load::{Intake, LoadOptions};
-use super::outline::Outline;
-use super::run::Player;
-use super::runs::Row;
-use super::sizes::{Shape, Unit};
-use super::workload::{Workload, name_of};
+use super::load::{LoadOptions, ReferenceIntake};
+use super::outline::TraceOutline;
+use super::run::RunPlayer;
+use super::runs::SimulationRow;
+use super::sizes::{CapacityUnit, TraceShape};
+use super::workload::{TraceWorkload, name_of};
 use crate::error::{Error, Result};
-use crate::formats::Reader;
+use crate::formats::ReferenceReader;
 
 /// The number of references in a chunk; two chunks take at most 20 MiB.
 pub const CHUNK_REFERENCES: usize = 1 << 18;
@@ -35,7 +35,7 @@ pub struct StreamRun {
     /// The capacity.
     pub size: u64,
     /// The unit of the capacity.
-    pub unit: Unit,
+    pub unit: CapacityUnit,
 }
 
 /// How a trace is read and counted.
@@ -44,9 +44,9 @@ pub struct StreamOptions {
     /// Which references are taken.
     pub load: LoadOptions,
     /// The references that are not counted.
-    pub warm_up: Option<Extent>,
+    pub warm_up: Option<TraceExtent>,
     /// The length of windows.
-    pub window: Option<Extent>,
+    pub window: Option<TraceExtent>,
     /// The number of references of the trace, if it is known. Extents in percent need it.
     pub length: Option<u64>,
     /// The number of threads; one per core if `None`. One more reads the trace.
@@ -74,11 +74,11 @@ impl Default for StreamOptions {
 /// *Errors*: those of the reader; the trace has no reference.
 pub fn survey(
     path: &Path,
-    reader: &mut dyn Reader,
+    reader: &mut dyn ReferenceReader,
     options: &LoadOptions,
     progress: &dyn Fn(u64),
-) -> Result<(u64, Shape)> {
-    let mut intake = Intake::new(reader, *options);
+) -> Result<(u64, TraceShape)> {
+    let mut intake = ReferenceIntake::new(reader, *options);
     let mut distinct = DistinctCount::new(KEPT_MAX);
     loop {
         let chunk = intake.fill(
@@ -93,36 +93,36 @@ pub fn survey(
     intake.check(path)?;
     let has_sizes = intake.has_objects();
     let distinct_bytes = if has_sizes { distinct.bytes() } else { 0 };
-    Ok((intake.taken(), Shape { has_sizes, distinct: distinct.count(), distinct_bytes }))
+    Ok((intake.taken(), TraceShape { has_sizes, distinct: distinct.count(), distinct_bytes }))
 }
 
 /// The rows of all runs, the outline of the trace, and a warning about it.
 #[derive(Debug)]
-pub struct Streamed {
+pub struct StreamedResults {
     /// The rows, in the order of the runs.
-    pub rows: Vec<Row>,
+    pub rows: Vec<SimulationRow>,
     /// The outline of the trace.
-    pub outline: Outline,
+    pub outline: TraceOutline,
     /// The warning of the reader, if there is one.
     pub warning: Option<String>,
 }
 
 /// A run in progress.
-struct Lane {
+struct SimulationLane {
     run: StreamRun,
     policy: Box<dyn Policy>,
-    player: Player,
-    windows: Vec<Counts>,
+    player: RunPlayer,
+    windows: Vec<RunCounts>,
     elapsed: Duration,
 }
 
-impl Lane {
-    fn play(&mut self, chunk: &Workload, cuts: &[Cut]) {
+impl SimulationLane {
+    fn play(&mut self, chunk: &TraceWorkload, cuts: &[Cut]) {
         let start = Instant::now();
         for (range, window) in cuts {
             let counts = self.player.play(&mut *self.policy, chunk, range.clone());
             let Some(window) = *window else { continue };
-            self.windows.resize(self.windows.len().max(window + 1), Counts::default());
+            self.windows.resize(self.windows.len().max(window + 1), RunCounts::default());
             self.windows[window] = [self.windows[window], counts].into_iter().sum();
         }
         self.player.end(&mut *self.policy, chunk);
@@ -135,29 +135,29 @@ impl Lane {
 /// *Errors*: those of the reader; a run names an unknown policy, or `min`; what the options count cannot be counted.
 pub fn stream(
     path: &Path,
-    reader: &mut dyn Reader,
+    reader: &mut dyn ReferenceReader,
     runs: &[StreamRun],
     options: &StreamOptions,
     progress: &dyn Fn(u64),
-) -> Result<Streamed> {
+) -> Result<StreamedResults> {
     let usage = |what: String| Error::Usage(format!("{}: {what}", path.display()));
     let lane = |run: &StreamRun| {
         let policy = nectary_cache::by_name(run.policy, run.size)
             .ok_or_else(|| usage(format!("\"{}\" is no policy that can follow a stream", run.policy)))?;
-        let player = Player::new(run.unit);
-        Ok(Mutex::new(Lane { run: *run, policy, player, windows: Vec::new(), elapsed: Duration::ZERO }))
+        let player = RunPlayer::new(run.unit);
+        Ok(Mutex::new(SimulationLane { run: *run, policy, player, windows: Vec::new(), elapsed: Duration::ZERO }))
     };
-    let lanes: Vec<Mutex<Lane>> = runs.iter().map(lane).collect::<Result<_>>()?;
+    let lanes: Vec<Mutex<SimulationLane>> = runs.iter().map(lane).collect::<Result<_>>()?;
     let threads = options.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
-    let mut cutter = Cutter::new(options.warm_up, options.window, options.length).map_err(usage)?;
+    let mut cutter = WindowCutter::new(options.warm_up, options.window, options.length).map_err(usage)?;
     if cutter.needs_times() && !reader.has_times() {
         let what = "it has no times; count references, or name the column of times (--columns time=N,…)";
         return Err(usage(what.to_owned()));
     }
-    let mut intake = Intake::new(reader, options.load);
+    let mut intake = ReferenceIntake::new(reader, options.load);
     let mut distinct = DistinctCount::new(KEPT_MAX);
-    let mut take = |intake: &mut Intake<'_>| {
-        let each = &mut |reference: &crate::Reference| distinct.add(reference.block, reference.bytes.max(1));
+    let mut take = |intake: &mut ReferenceIntake<'_>| {
+        let each = &mut |reference: &crate::TraceReference| distinct.add(reference.block, reference.bytes.max(1));
         intake.fill(options.chunk_references.max(1), each, progress)
     };
     let mut chunk = take(&mut intake)?;
@@ -176,7 +176,7 @@ pub fn stream(
     } else if needs_times {
         return Err(usage("all its times are the same; count references".to_owned()));
     }
-    let outline = Outline {
+    let outline = TraceOutline {
         name: name_of(path),
         references: intake.taken(),
         distinct: distinct.count(),
@@ -187,13 +187,13 @@ pub fn stream(
         streams: intake.names(),
     };
     let rows = lanes.into_iter().filter_map(|lane| lane.into_inner().ok()).map(|lane| row(lane, &outline)).collect();
-    Ok(Streamed { rows, outline, warning: intake.warning() })
+    Ok(StreamedResults { rows, outline, warning: intake.warning() })
 }
 
 /// Gives a chunk to all lanes, on `threads` threads, while `meanwhile` runs on this one.
 fn play_all<T>(
-    lanes: &[Mutex<Lane>],
-    chunk: &Workload,
+    lanes: &[Mutex<SimulationLane>],
+    chunk: &TraceWorkload,
     cuts: &[Cut],
     threads: usize,
     meanwhile: impl FnOnce() -> T,
@@ -214,11 +214,11 @@ fn play_all<T>(
     })
 }
 
-fn row(lane: Lane, outline: &Outline) -> Row {
+fn row(lane: SimulationLane, outline: &TraceOutline) -> SimulationRow {
     let StreamRun { policy, size, unit } = lane.run;
     let mut windows = lane.windows;
-    windows.resize(outline.windows.len(), Counts::default());
-    Row {
+    windows.resize(outline.windows.len(), RunCounts::default());
+    SimulationRow {
         trace: outline.name.clone(),
         policy,
         size,

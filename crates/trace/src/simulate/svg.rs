@@ -5,9 +5,9 @@
 
 use std::fmt::Write as _;
 
-use super::sizes::Unit;
+use super::sizes::CapacityUnit;
 use super::table::{axes, contents};
-use super::{Outline, Row};
+use super::{SimulationRow, TraceOutline};
 
 const WIDTH: f64 = 900.0;
 const PANEL: f64 = 460.0;
@@ -42,7 +42,7 @@ pub struct SvgOptions {
 }
 
 /// A picture of `rows`, with a panel for each trace.
-pub fn svg(outlines: &[Outline], rows: &[Row], options: SvgOptions) -> String {
+pub fn svg(outlines: &[TraceOutline], rows: &[SimulationRow], options: SvgOptions) -> String {
     let height = PANEL * outlines.len() as f64;
     let mut text = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
@@ -50,8 +50,8 @@ pub fn svg(outlines: &[Outline], rows: &[Row], options: SvgOptions) -> String {
          <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
     );
     for (index, outline) in outlines.iter().enumerate() {
-        let rows: Vec<&Row> = rows.iter().filter(|row| row.trace == outline.name).collect();
-        let panel = Panel::new(outline, &rows, options);
+        let rows: Vec<&SimulationRow> = rows.iter().filter(|row| row.trace == outline.name).collect();
+        let panel = SvgPanel::new(outline, &rows, options);
         // Writing to a String does not fail.
         let _ = writeln!(text, "<g transform=\"translate(0 {})\">", PANEL * index as f64);
         panel.draw(outline, &rows, &mut text);
@@ -62,7 +62,7 @@ pub fn svg(outlines: &[Outline], rows: &[Row], options: SvgOptions) -> String {
 }
 
 /// The axes of one panel.
-struct Panel {
+struct SvgPanel {
     options: SvgOptions,
     /// The positions of the least and the greatest size on the axis.
     first: f64,
@@ -74,10 +74,10 @@ struct Panel {
     unit: &'static str,
 }
 
-impl Panel {
-    fn new(outline: &Outline, rows: &[&Row], options: SvgOptions) -> Panel {
+impl SvgPanel {
+    fn new(outline: &TraceOutline, rows: &[&SimulationRow], options: SvgOptions) -> SvgPanel {
         let (sizes, names) = axes(rows);
-        let unit = rows.first().map_or(Unit::Blocks, |row| row.unit).name(outline.has_sizes);
+        let unit = rows.first().map_or(CapacityUnit::Blocks, |row| row.unit).name(outline.has_sizes);
         let on_axis = |size: Option<&u64>| {
             let size = size.copied().unwrap_or(1) as f64;
             if options.is_log { size.max(1.0).log10() } else { size }
@@ -91,7 +91,7 @@ impl Panel {
         }
         let most = rows.iter().map(|row| value(row, options)).fold(1e-9, f64::max);
         let step = step(most);
-        Panel { options, first, last, most: (most / step).ceil() * step, sizes, names, unit }
+        SvgPanel { options, first, last, most: (most / step).ceil() * step, sizes, names, unit }
     }
 
     fn x(&self, size: u64) -> f64 {
@@ -103,7 +103,7 @@ impl Panel {
         PANEL - BOTTOM - value / self.most * (PANEL - TOP - BOTTOM)
     }
 
-    fn draw(&self, outline: &Outline, rows: &[&Row], text: &mut String) {
+    fn draw(&self, outline: &TraceOutline, rows: &[&SimulationRow], text: &mut String) {
         let (right, bottom) = (WIDTH - RIGHT, PANEL - BOTTOM);
         let (title, contents) = (escape(&outline.name), contents(outline));
         let _ = writeln!(
@@ -112,7 +112,7 @@ impl Panel {
              <text x=\"{LEFT}\" y=\"44\" fill=\"#555555\">{contents}</text>"
         );
         self.draw_axes(text);
-        let mut ends: Vec<End<'_>> = Vec::new();
+        let mut ends: Vec<CurveEnd<'_>> = Vec::new();
         for (index, name) in self.names.iter().enumerate() {
             let of_policy = |&size: &u64| rows.iter().find(|row| row.size == size && row.policy == *name);
             let points: Vec<(f64, f64)> = self
@@ -138,10 +138,10 @@ impl Panel {
             }
             if let Some((_, end)) = points.last() {
                 let mean = points.iter().map(|(_, y)| y).sum::<f64>() / points.len() as f64;
-                ends.push(End { y: *end, mean, name, index });
+                ends.push(CurveEnd { y: *end, mean, name, index });
             }
         }
-        for (place, End { y: end, name, index, .. }) in apart(&mut ends, TOP, bottom).into_iter().zip(&ends) {
+        for (place, CurveEnd { y: end, name, index, .. }) in apart(&mut ends, TOP, bottom).into_iter().zip(&ends) {
             let colour = COLOURS[index % COLOURS.len()];
             let dashes = DASHES[index / COLOURS_PER_DASHES % DASHES.len()];
             let _ = writeln!(
@@ -213,7 +213,7 @@ impl Panel {
     }
 }
 
-fn value(row: &Row, options: SvgOptions) -> f64 {
+fn value(row: &SimulationRow, options: SvgOptions) -> f64 {
     if options.is_ratio { 100.0 * row.counts.miss_ratio() } else { row.counts.misses as f64 }
 }
 
@@ -230,7 +230,7 @@ fn short(value: f64) -> String {
 }
 
 /// The right end of a curve.
-struct End<'a> {
+struct CurveEnd<'a> {
     y: f64,
     /// The curve's average height.
     mean: f64,
@@ -240,8 +240,8 @@ struct End<'a> {
 
 /// Sorts the ends of curves by height, and ends of equal height by the average heights of their curves. *Returns* the
 /// positions of their labels, which do not overlap if there is room.
-fn apart(ends: &mut [End<'_>], top: f64, bottom: f64) -> Vec<f64> {
-    let rank = |end: &End<'_>| (end.y / MEETING).round();
+fn apart(ends: &mut [CurveEnd<'_>], top: f64, bottom: f64) -> Vec<f64> {
+    let rank = |end: &CurveEnd<'_>| (end.y / MEETING).round();
     ends.sort_by(|a, b| rank(a).total_cmp(&rank(b)).then(a.mean.total_cmp(&b.mean)).then(a.index.cmp(&b.index)));
     let mut places: Vec<f64> = ends.iter().map(|end| end.y).collect();
     for index in 1..places.len() {
@@ -266,20 +266,21 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulate::Counts;
-    use crate::simulate::sizes::Unit;
+    use crate::simulate::RunCounts;
+    use crate::simulate::sizes::CapacityUnit;
     use std::time::Duration;
 
-    fn row(policy: &'static str, size: u64, misses: u64) -> Row {
+    fn row(policy: &'static str, size: u64, misses: u64) -> SimulationRow {
         let elapsed = Duration::ZERO;
-        let counts = Counts { references: 100, misses, ..Counts::default() };
-        let (unit, windows) = (Unit::Blocks, vec![counts]);
-        Row { trace: "a<b".to_owned(), policy, size, unit, counts, windows, elapsed, said: Vec::new() }
+        let counts = RunCounts { references: 100, misses, ..RunCounts::default() };
+        let (unit, windows) = (CapacityUnit::Blocks, vec![counts]);
+        SimulationRow { trace: "a<b".to_owned(), policy, size, unit, counts, windows, elapsed, said: Vec::new() }
     }
 
+    /// Each policy has a curve and a label, and names are escaped.
     #[test]
-    fn each_policy_has_a_curve_and_a_label_and_names_are_escaped() {
-        let outline = Outline { name: "a<b".to_owned(), references: 1, distinct: 1, ..Outline::default() };
+    fn svg_draws_each_policy() {
+        let outline = TraceOutline { name: "a<b".to_owned(), references: 1, distinct: 1, ..TraceOutline::default() };
         let rows = [row("lru", 1, 90), row("lru", 1000, 10), row("fifo", 1, 95), row("fifo", 1000, 10)];
         for is_log in [false, true] {
             let text = svg(std::slice::from_ref(&outline), &rows, SvgOptions { is_log, is_ratio: false });
@@ -289,18 +290,20 @@ mod tests {
         }
     }
 
+    /// A chart of one size, or without misses, is drawn too.
     #[test]
-    fn one_size_and_no_misses_are_drawn_too() {
-        let outline = Outline { name: "a<b".to_owned(), references: 1, distinct: 1, ..Outline::default() };
+    fn svg_draws_single_size() {
+        let outline = TraceOutline { name: "a<b".to_owned(), references: 1, distinct: 1, ..TraceOutline::default() };
         for is_log in [false, true] {
             let text = svg(std::slice::from_ref(&outline), &[row("lru", 1, 0)], SvgOptions { is_log, is_ratio: true });
             assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
         }
     }
 
+    /// Labels do not overlap, and steps are round numbers.
     #[test]
-    fn labels_do_not_overlap_and_steps_are_round() {
-        let end = |y, index| End { y, mean: y, name: "a", index };
+    fn svg_labels_never_overlap() {
+        let end = |y, index| CurveEnd { y, mean: y, name: "a", index };
         let mut ends = [end(50.0, 0), end(51.0, 1), end(49.0, 2)];
         let places = apart(&mut ends, 0.0, 60.0);
         assert!(places.windows(2).all(|pair| pair[1] - pair[0] >= LABEL_HEIGHT - 1e-9), "{places:?}");
@@ -308,8 +311,9 @@ mod tests {
         assert_eq!((step(9000.0), step(100.0), step(7.0)), (2000.0, 20.0, 1.0));
     }
 
+    /// Each of the project's policies has its own colour.
     #[test]
-    fn each_policy_of_the_house_has_a_colour_of_its_own() {
+    fn each_policy_has_a_colour() {
         let mut colours = COLOURS.to_vec();
         colours.sort_unstable();
         colours.dedup();

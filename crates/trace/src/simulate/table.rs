@@ -4,13 +4,13 @@
 
 use std::fmt::Write as _;
 
-use super::counting::Counts;
-use super::sizes::Unit;
-use super::{Outline, Row, policies};
+use super::counting::RunCounts;
+use super::sizes::CapacityUnit;
+use super::{SimulationRow, TraceOutline, policies};
 
 /// The kind of numbers in the cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cell {
+pub enum CellKind {
     /// The number of misses.
     Misses,
     /// The share of references that missed. *Units*: percent.
@@ -24,7 +24,7 @@ pub enum Cell {
 }
 
 /// The sizes of the rows of one trace, ascending, and their policies, in the order in which every table has them.
-pub(super) fn axes(rows: &[&Row]) -> (Vec<u64>, Vec<&'static str>) {
+pub(super) fn axes(rows: &[&SimulationRow]) -> (Vec<u64>, Vec<&'static str>) {
     let mut sizes: Vec<u64> = rows.iter().map(|row| row.size).collect();
     sizes.sort_unstable();
     sizes.dedup();
@@ -39,20 +39,20 @@ pub(super) fn axes(rows: &[&Row]) -> (Vec<u64>, Vec<&'static str>) {
 }
 
 /// The rows of a trace as a table, with a headline that gives the length of the trace.
-pub fn table(outline: &Outline, rows: &[Row], cell: Cell) -> String {
-    let rows: Vec<&Row> = rows.iter().filter(|row| row.trace == outline.name).collect();
+pub fn table(outline: &TraceOutline, rows: &[SimulationRow], cell: CellKind) -> String {
+    let rows: Vec<&SimulationRow> = rows.iter().filter(|row| row.trace == outline.name).collect();
     let (sizes, names) = axes(&rows);
     let what = what(cell);
     let mut text = format!("{}: {}; {what}\n", outline.name, contents(outline));
-    let shown = |row: Option<&&Row>| match (row, cell) {
+    let shown = |row: Option<&&SimulationRow>| match (row, cell) {
         (None, _) => "-".to_owned(),
-        (Some(row), Cell::Speed) => {
+        (Some(row), CellKind::Speed) => {
             let references = row.windows.iter().map(|window| window.references).sum::<u64>();
             format!("{:.1}", references as f64 / row.elapsed.as_secs_f64() / 1e6)
         }
         (Some(row), cell) => counted(&row.counts, cell),
     };
-    let head = match rows.first().map_or(Unit::Blocks, |row| row.unit).name(outline.has_sizes) {
+    let head = match rows.first().map_or(CapacityUnit::Blocks, |row| row.unit).name(outline.has_sizes) {
         "blocks" => "size",
         unit => unit,
     };
@@ -66,13 +66,13 @@ pub fn table(outline: &Outline, rows: &[Row], cell: Cell) -> String {
 }
 
 /// The windows of the rows of a trace as tables, one for each size: a row for each window, a column for each policy.
-pub fn windows(outline: &Outline, rows: &[Row], cell: Cell) -> String {
-    let rows: Vec<&Row> = rows.iter().filter(|row| row.trace == outline.name).collect();
+pub fn windows(outline: &TraceOutline, rows: &[SimulationRow], cell: CellKind) -> String {
+    let rows: Vec<&SimulationRow> = rows.iter().filter(|row| row.trace == outline.name).collect();
     let (sizes, names) = axes(&rows);
     let starts = &outline.windows;
     let mut text = String::new();
     for size in sizes {
-        let unit = rows.first().map_or(Unit::Blocks, |row| row.unit).name(outline.has_sizes);
+        let unit = rows.first().map_or(CapacityUnit::Blocks, |row| row.unit).name(outline.has_sizes);
         let _ = writeln!(text, "{} at {size} {unit}, over time; {}", outline.name, what(cell));
         let mut columns = vec![column("from", starts.iter().map(|start| start.reference.to_string()))];
         if starts.iter().any(|start| start.second.is_some()) {
@@ -89,8 +89,8 @@ pub fn windows(outline: &Outline, rows: &[Row], cell: Cell) -> String {
 }
 
 /// The length of a trace, in words.
-pub(super) fn contents(outline: &Outline) -> String {
-    let Outline { references, distinct, distinct_bytes, .. } = outline;
+pub(super) fn contents(outline: &TraceOutline) -> String {
+    let TraceOutline { references, distinct, distinct_bytes, .. } = outline;
     let about = if outline.is_estimate { "about " } else { "" };
     match outline.has_sizes {
         false => format!("{references} references, {about}{distinct} distinct blocks"),
@@ -98,22 +98,22 @@ pub(super) fn contents(outline: &Outline) -> String {
     }
 }
 
-fn what(cell: Cell) -> &'static str {
+fn what(cell: CellKind) -> &'static str {
     match cell {
-        Cell::Misses => "misses",
-        Cell::Ratio => "misses in % of references",
-        Cell::Bytes => "missed bytes",
-        Cell::ByteRatio => "misses in % of bytes",
-        Cell::Speed => "million references/s",
+        CellKind::Misses => "misses",
+        CellKind::Ratio => "misses in % of references",
+        CellKind::Bytes => "missed bytes",
+        CellKind::ByteRatio => "misses in % of bytes",
+        CellKind::Speed => "million references/s",
     }
 }
 
-fn counted(counts: &Counts, cell: Cell) -> String {
+fn counted(counts: &RunCounts, cell: CellKind) -> String {
     match cell {
-        Cell::Misses => counts.misses.to_string(),
-        Cell::Bytes => counts.missed_bytes.to_string(),
-        Cell::ByteRatio => format!("{:.2}", 100.0 * counts.byte_miss_ratio().unwrap_or(0.0)),
-        Cell::Ratio | Cell::Speed => format!("{:.2}", 100.0 * counts.miss_ratio()),
+        CellKind::Misses => counts.misses.to_string(),
+        CellKind::Bytes => counts.missed_bytes.to_string(),
+        CellKind::ByteRatio => format!("{:.2}", 100.0 * counts.byte_miss_ratio().unwrap_or(0.0)),
+        CellKind::Ratio | CellKind::Speed => format!("{:.2}", 100.0 * counts.miss_ratio()),
     }
 }
 
@@ -139,25 +139,26 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
+    /// Rows are sizes and columns are policies, in the fixed order.
     #[test]
-    fn rows_are_sizes_and_columns_policies_in_the_fixed_order() {
-        let outline = Outline { name: "a".to_owned(), references: 3, distinct: 2, ..Outline::default() };
-        let row = |policy, size, misses| Row {
+    fn table_order_is_fixed() {
+        let outline = TraceOutline { name: "a".to_owned(), references: 3, distinct: 2, ..TraceOutline::default() };
+        let row = |policy, size, misses| SimulationRow {
             trace: "a".to_owned(),
             policy,
             size,
-            unit: Unit::Blocks,
-            counts: Counts { references: 3, misses, ..Counts::default() },
+            unit: CapacityUnit::Blocks,
+            counts: RunCounts { references: 3, misses, ..RunCounts::default() },
             windows: Vec::new(),
             elapsed: Duration::from_micros(1),
             said: Vec::new(),
         };
         let rows = [row("s3fifo", 10, 2), row("lru", 10, 2), row("lru", 1, 3)];
-        let text = table(&outline, &rows, Cell::Misses);
+        let text = table(&outline, &rows, CellKind::Misses);
         assert_eq!(
             text,
             "a: 3 references, 2 distinct blocks; misses\nsize  lru  s3fifo\n   1    3       -\n  10    2       2\n"
         );
-        assert!(table(&outline, &rows, Cell::Ratio).contains("66.67"));
+        assert!(table(&outline, &rows, CellKind::Ratio).contains("66.67"));
     }
 }

@@ -8,33 +8,33 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use hashbrown::HashSet;
-use nectary_cache::{Future, Stream};
+use nectary_cache::{NextReferences, StreamId};
 
 use super::load::empty;
 use crate::formats;
 
 /// The references of one run.
 #[derive(Debug, Clone)]
-pub struct Workload {
+pub struct TraceWorkload {
     pub(super) name: String,
     pub(super) blocks: Vec<u64>,
     /// The stream of each reference; empty if there is only one stream.
-    pub(super) streams: Vec<Stream>,
+    pub(super) streams: Vec<StreamId>,
     /// The size of each reference; empty if the trace has no objects with sizes. *Units*: bytes.
     pub(super) bytes: Vec<u32>,
     /// The time of each reference since the first one; empty if the trace has no times. *Units*: seconds.
     pub(super) times: Vec<u32>,
     /// The life that each reference gives its object; empty if all objects live for ever.
-    pub(super) lives: Vec<Life>,
+    pub(super) lives: Vec<ObjectLifetime>,
     /// The deletes: a block, and the number of references before its delete.
     pub(super) deletes: Vec<(usize, u64)>,
     pub(super) distinct: u64,
     pub(super) distinct_bytes: u64,
     /// The names of streams, sorted by stream; only the first [`NAMES_MAX`] streams that have a name are listed.
-    pub(super) names: Vec<(Stream, String)>,
+    pub(super) names: Vec<(StreamId, String)>,
     pub(super) warning: Option<String>,
     pub(super) block_bytes: Option<u64>,
-    pub(super) future: OnceLock<Option<Future>>,
+    pub(super) future: OnceLock<Option<NextReferences>>,
 }
 
 /// The maximum number of streams whose names are kept.
@@ -42,49 +42,49 @@ pub const NAMES_MAX: usize = 1024;
 
 /// The time for which an object is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Life(u32);
+pub struct ObjectLifetime(u32);
 
-impl Life {
+impl ObjectLifetime {
     /// The bit of a write.
     const RENEWS: u32 = 1 << 31;
 
     /// A life of `ttl_s` seconds, or for ever if that is 0. `renews` says whether the reference gives a new life to an
     /// object that is resident.
-    pub(super) fn new(ttl_s: u32, renews: bool) -> Life {
-        Life(ttl_s.min(Life::RENEWS - 1) | if renews { Life::RENEWS } else { 0 })
+    pub(super) fn new(ttl_s: u32, renews: bool) -> ObjectLifetime {
+        ObjectLifetime(ttl_s.min(ObjectLifetime::RENEWS - 1) | if renews { ObjectLifetime::RENEWS } else { 0 })
     }
 
     /// Whether the reference gives a new life to an object that is resident.
     pub fn renews(self) -> bool {
-        self.0 & Life::RENEWS != 0
+        self.0 & ObjectLifetime::RENEWS != 0
     }
 
     /// The length of the life; `None` if it has no end. *Units*: seconds.
     pub fn ttl_s(self) -> Option<u32> {
-        Some(self.0 & !Life::RENEWS).filter(|&ttl_s| ttl_s > 0)
+        Some(self.0 & !ObjectLifetime::RENEWS).filter(|&ttl_s| ttl_s > 0)
     }
 }
 
-impl Workload {
+impl TraceWorkload {
     /// A workload from references in memory.
-    pub fn new(name: impl Into<String>, references: impl IntoIterator<Item = (u64, Stream)>) -> Workload {
-        let (blocks, streams): (Vec<u64>, Vec<Stream>) = references.into_iter().unzip();
+    pub fn new(name: impl Into<String>, references: impl IntoIterator<Item = (u64, StreamId)>) -> TraceWorkload {
+        let (blocks, streams): (Vec<u64>, Vec<StreamId>) = references.into_iter().unzip();
         let has_streams = streams.iter().any(|stream| stream.0 > 0);
         let distinct = blocks.iter().collect::<HashSet<_>>().len() as u64;
         let streams = if has_streams { streams } else { Vec::new() };
-        Workload { name: name.into(), blocks, streams, distinct, ..empty() }
+        TraceWorkload { name: name.into(), blocks, streams, distinct, ..empty() }
     }
 
     /// A workload of objects with sizes, in bytes, from references in memory.
-    pub fn of_objects(name: impl Into<String>, references: impl IntoIterator<Item = (u64, u32)>) -> Workload {
+    pub fn of_objects(name: impl Into<String>, references: impl IntoIterator<Item = (u64, u32)>) -> TraceWorkload {
         let (blocks, bytes): (Vec<u64>, Vec<u32>) = references.into_iter().unzip();
         let mut seen = HashSet::new();
         let first = blocks.iter().zip(&bytes).filter(|(block, _)| seen.insert(**block));
         let distinct_bytes = first.map(|(_, bytes)| u64::from(*bytes).max(1)).sum();
         let distinct = seen.len() as u64;
         match bytes.iter().all(|&bytes| bytes == 0) {
-            true => Workload { name: name.into(), blocks, distinct, ..empty() },
-            false => Workload { name: name.into(), blocks, bytes, distinct, distinct_bytes, ..empty() },
+            true => TraceWorkload { name: name.into(), blocks, distinct, ..empty() },
+            false => TraceWorkload { name: name.into(), blocks, bytes, distinct, distinct_bytes, ..empty() },
         }
     }
 
@@ -105,12 +105,12 @@ impl Workload {
     }
 
     /// The stream of each reference; empty if all are of stream 0.
-    pub fn streams(&self) -> &[Stream] {
+    pub fn streams(&self) -> &[StreamId] {
         &self.streams
     }
 
     /// A stream's name.
-    pub fn stream_name(&self, stream: Stream) -> Option<&str> {
+    pub fn stream_name(&self, stream: StreamId) -> Option<&str> {
         let index = self.names.binary_search_by_key(&stream.0, |(known, _)| known.0).ok()?;
         Some(&self.names[index].1)
     }
@@ -154,7 +154,7 @@ impl Workload {
     }
 
     /// The life that each reference gives its object; empty if all objects live for ever.
-    pub fn lives(&self) -> &[Life] {
+    pub fn lives(&self) -> &[ObjectLifetime] {
         &self.lives
     }
 
@@ -163,8 +163,8 @@ impl Workload {
         &self.deletes
     }
 
-    pub(super) fn last_stream(&self) -> Stream {
-        Stream(self.streams.iter().map(|stream| stream.0).max().unwrap_or(0))
+    pub(super) fn last_stream(&self) -> StreamId {
+        StreamId(self.streams.iter().map(|stream| stream.0).max().unwrap_or(0))
     }
 
     /// The number of references.
@@ -179,8 +179,8 @@ impl Workload {
 
     /// The next reference to each block, for MIN; it is computed at the first call. *Returns* `None` if there are 2^32
     /// references or more.
-    pub fn future(&self) -> Option<&Future> {
-        self.future.get_or_init(|| Future::of(&self.blocks)).as_ref()
+    pub fn future(&self) -> Option<&NextReferences> {
+        self.future.get_or_init(|| NextReferences::of(&self.blocks)).as_ref()
     }
 }
 
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trace_is_called_by_its_file_without_endings() {
+    fn trace_name_drops_extensions() {
         for (path, name) in [("/x/cs.trace.gz", "cs"), ("w.oracleGeneral.bin.zst", "w"), ("a.csv", "a"), (".gz", ".gz")]
         {
             assert_eq!(name_of(Path::new(path)), name);

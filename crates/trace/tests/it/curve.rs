@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use nectary_cache::Stream;
-use nectary_trace::curve::{Curve, CurveOptions, curve};
-use nectary_trace::formats::Reader;
-use nectary_trace::simulate::sizes::Unit;
-use nectary_trace::simulate::{Counts, Run, Workload, run_all};
-use nectary_trace::{Reference, Result};
+use nectary_cache::StreamId;
+use nectary_trace::curve::{CurveOptions, MissCurve, curve};
+use nectary_trace::formats::ReferenceReader;
+use nectary_trace::simulate::sizes::CapacityUnit;
+use nectary_trace::simulate::{RunCounts, SimulationRun, TraceWorkload, run_all};
+use nectary_trace::{Result, TraceReference};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
@@ -18,11 +18,11 @@ struct InMemory {
     has_objects: bool,
 }
 
-impl Reader for InMemory {
-    fn read(&mut self, to: &mut Vec<Reference>) -> Result<bool> {
+impl ReferenceReader for InMemory {
+    fn read(&mut self, to: &mut Vec<TraceReference>) -> Result<bool> {
         let Some(&(block, bytes)) = self.references.get(self.at) else { return Ok(false) };
         self.at += 1;
-        to.push(Reference { block, bytes, ..Reference::default() });
+        to.push(TraceReference { block, bytes, ..TraceReference::default() });
         Ok(true)
     }
 
@@ -31,19 +31,20 @@ impl Reader for InMemory {
     }
 }
 
-fn of(references: &[(u64, u32)], has_objects: bool, options: &CurveOptions) -> Curve {
+fn of(references: &[(u64, u32)], has_objects: bool, options: &CurveOptions) -> MissCurve {
     let mut reader = InMemory { references: references.to_vec(), at: 0, has_objects };
     curve(Path::new("a"), &mut reader, options, &|_| {}).expect("references")
 }
 
 /// The counts of LRU at each size.
-fn exact(references: &[(u64, u32)], has_objects: bool, sizes: &[u64]) -> Vec<Counts> {
+fn exact(references: &[(u64, u32)], has_objects: bool, sizes: &[u64]) -> Vec<RunCounts> {
     let workload = match has_objects {
-        true => Workload::of_objects("a", references.iter().copied()),
-        false => Workload::new("a", references.iter().map(|reference| (reference.0, Stream(0)))),
+        true => TraceWorkload::of_objects("a", references.iter().copied()),
+        false => TraceWorkload::new("a", references.iter().map(|reference| (reference.0, StreamId(0)))),
     };
-    let unit = if has_objects { Unit::Bytes } else { Unit::Blocks };
-    let runs: Vec<Run<'_>> = sizes.iter().map(|&size| Run { unit, ..Run::new(&workload, "lru", size) }).collect();
+    let unit = if has_objects { CapacityUnit::Bytes } else { CapacityUnit::Blocks };
+    let runs: Vec<SimulationRun<'_>> =
+        sizes.iter().map(|&size| SimulationRun { unit, ..SimulationRun::new(&workload, "lru", size) }).collect();
     run_all(&runs, None, &|_| {}).expect("lru").into_iter().map(|row| row.counts).collect()
 }
 
@@ -79,7 +80,7 @@ fn traces(seed: u64, count: u64) -> Vec<(&'static str, Vec<(u64, u32)>)> {
 }
 
 #[test]
-fn a_curve_of_all_objects_is_what_the_simulator_counts() {
+fn full_curve_matches_simulator() {
     for (name, references) in traces(1, 60_000) {
         for has_objects in [false, true] {
             let scale = if has_objects { 30_100 } else { 1 };
@@ -153,11 +154,11 @@ fn few_huge_objects_stay_within_error() {
 /// `CURVE_SEED` sets the seed of the traces and of the first sample, `CURVE_SEEDS` the number of samples that are drawn
 /// from each trace.
 #[test]
-fn a_sampled_curve_is_within_its_printed_error_of_the_exact_one() {
+fn sampled_curve_is_within_error() {
     let first = from_environment("CURVE_SEED", 0);
     let seeds = first..first + from_environment("CURVE_SEEDS", 4);
     let (mut points, mut wrong, mut error_sum, mut distance_sum) = (0, Vec::new(), 0.0, 0.0);
-    let mut check = |estimate: nectary_trace::curve::Estimate, truth: f64, what: String| {
+    let mut check = |estimate: nectary_trace::curve::RatioEstimate, truth: f64, what: String| {
         points += 1;
         error_sum += estimate.error;
         distance_sum += (estimate.ratio - truth).abs();

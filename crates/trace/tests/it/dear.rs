@@ -5,9 +5,9 @@
 
 use std::sync::mpsc::channel;
 
-use nectary_cache::detect::{self, Verdict};
+use nectary_cache::detect::{self, PatternVerdict};
 use nectary_cache::{Dear, Lru, Policy, dear};
-use nectary_trace::simulate::{Workload, misses};
+use nectary_trace::simulate::{TraceWorkload, misses};
 
 use crate::common::{load, traces};
 
@@ -25,12 +25,12 @@ const MISSES_MAX: [(&str, u64, u64); 6] = [
 ];
 
 fn dear_of_period(capacity: u64, period: u32) -> Dear {
-    let detection = detect::Parameters { period, ..detect::Parameters::default() };
-    Dear::with_parameters(capacity, dear::Parameters { detection, ..dear::Parameters::default() })
+    let detection = detect::DetectorParameters { period, ..detect::DetectorParameters::default() };
+    Dear::with_parameters(capacity, dear::DearParameters { detection, ..dear::DearParameters::default() })
 }
 
 /// The verdicts of the only stream of a trace, period by period.
-fn verdicts(workload: &Workload) -> Vec<Verdict> {
+fn verdicts(workload: &TraceWorkload) -> Vec<PatternVerdict> {
     let mut policy = Dear::new(BLOCKS);
     let (sender, receiver) = channel();
     policy.explain_to(Box::new(move |event| {
@@ -42,8 +42,8 @@ fn verdicts(workload: &Workload) -> Vec<Verdict> {
 }
 
 #[test]
-fn dear_misses_at_most_what_is_allowed_on_every_trace() {
-    let Some(folder) = traces("dear_misses_at_most_what_is_allowed_on_every_trace") else { return };
+fn dear_misses_stay_within_allowance() {
+    let Some(folder) = traces("dear_misses_stay_within_allowance") else { return };
     for (name, blocks, misses_max) in MISSES_MAX {
         let workload = load(&folder, name);
         let (dear, lru) = (misses(&mut Dear::new(blocks), &workload), misses(&mut Lru::new(blocks), &workload));
@@ -52,9 +52,10 @@ fn dear_misses_at_most_what_is_allowed_on_every_trace() {
     }
 }
 
+/// DEAR misses 27 percent less than LRU on average.
 #[test]
-fn dear_misses_27_percent_less_than_lru_on_average() {
-    let Some(folder) = traces("dear_misses_27_percent_less_than_lru_on_average") else { return };
+fn dear_beats_lru_on_average() {
+    let Some(folder) = traces("dear_beats_lru_on_average") else { return };
     let savings = ["cs", "gli", "cpp", "ps"].map(|name| {
         let workload = load(&folder, name);
         let (dear, lru) = (misses(&mut Dear::new(BLOCKS), &workload), misses(&mut Lru::new(BLOCKS), &workload));
@@ -69,22 +70,23 @@ fn dear_misses_27_percent_less_than_lru_on_average() {
 fn cscope_is_sequential_then_looping() {
     let Some(folder) = traces("cscope_is_sequential_then_looping") else { return };
     let verdicts = verdicts(&load(&folder, "cs"));
-    let sequential = verdicts.iter().take_while(|verdict| **verdict == Verdict::Sequential).count();
+    let sequential = verdicts.iter().take_while(|verdict| **verdict == PatternVerdict::Sequential).count();
     assert!((1..=3).contains(&sequential), "{verdicts:?}");
-    assert!(verdicts[sequential..].iter().all(|verdict| *verdict == Verdict::Looping), "{verdicts:?}");
+    assert!(verdicts[sequential..].iter().all(|verdict| *verdict == PatternVerdict::Looping), "{verdicts:?}");
 }
 
 #[test]
 fn cpp_is_probabilistic() {
     let Some(folder) = traces("cpp_is_probabilistic") else { return };
     let verdicts = verdicts(&load(&folder, "cpp"));
-    let probabilistic = verdicts.iter().filter(|verdict| **verdict == Verdict::Probabilistic).count();
+    let probabilistic = verdicts.iter().filter(|verdict| **verdict == PatternVerdict::Probabilistic).count();
     assert!(probabilistic * 100 >= verdicts.len() * 80, "{verdicts:?}");
 }
 
+/// A period of 100 loses to LRU on cpp, and a period of 500 does not.
 #[test]
-fn a_period_of_100_loses_to_lru_on_cpp_and_one_of_500_does_not() {
-    let Some(folder) = traces("a_period_of_100_loses_to_lru_on_cpp_and_one_of_500_does_not") else { return };
+fn short_period_loses_on_cpp() {
+    let Some(folder) = traces("short_period_loses_on_cpp") else { return };
     let workload = load(&folder, "cpp");
     let lru = misses(&mut Lru::new(BLOCKS), &workload);
     let of_period = |period| misses(&mut dear_of_period(BLOCKS, period), &workload);
@@ -95,14 +97,14 @@ fn a_period_of_100_loses_to_lru_on_cpp_and_one_of_500_does_not() {
 }
 
 #[test]
-fn two_programs_at_once_gain_by_detectors_of_their_own() {
-    let Some(folder) = traces("two_programs_at_once_gain_by_detectors_of_their_own") else { return };
-    let mix = Workload::mix(&[&load(&folder, "cs"), &load(&folder, "cpp")]).expect("two traces");
+fn separate_detectors_help_two_programs() {
+    let Some(folder) = traces("separate_detectors_help_two_programs") else { return };
+    let mix = TraceWorkload::mix(&[&load(&folder, "cs"), &load(&folder, "cpp")]).expect("two traces");
     let (dear, lru) = (misses(&mut Dear::new(BLOCKS), &mix), misses(&mut Lru::new(BLOCKS), &mix));
     println!("cs+cpp at {BLOCKS}: dear {dear}, at most 6115 allowed; lru {lru}");
     assert_eq!(lru, 8221);
     assert!(dear <= 6115, "{dear}");
-    let mixed = Workload::new("one stream", mix.blocks().iter().map(|&block| (block, Default::default())));
+    let mixed = TraceWorkload::new("one stream", mix.blocks().iter().map(|&block| (block, Default::default())));
     let together = misses(&mut Dear::new(BLOCKS) as &mut dyn Policy, &mixed);
     println!("cs+cpp at {BLOCKS} under one detector: {together}");
     assert!(dear < together);

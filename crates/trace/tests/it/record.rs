@@ -8,9 +8,9 @@ use std::fs;
 use std::io::Read;
 use std::process::{Command, Stdio};
 
-use nectary_trace::formats::nectary::Outcome;
+use nectary_trace::formats::nectary::RecordingOutcome;
 use nectary_trace::record::{Error, record};
-use support::{Folder, Trace, pattern};
+use support::{RecordedTrace, RecordingFolder, pattern};
 
 /// The default size of a block. *Units*: bytes.
 const BLOCK: u64 = 8192;
@@ -20,8 +20,8 @@ fn blocks(count: u64) -> Vec<u64> {
 }
 
 #[test]
-fn each_block_of_a_file_is_read_and_written_in_order() {
-    let folder = Folder::new("order");
+fn file_blocks_recorded_in_order() {
+    let folder = RecordingFolder::new("order");
     folder.file("in", 10 * BLOCK + 1);
     let trace = folder.record(&["dd", "if=in", "of=out", "bs=8k", "status=none"]);
     assert_eq!(trace.blocks("in", false), blocks(11));
@@ -36,8 +36,8 @@ fn each_block_of_a_file_is_read_and_written_in_order() {
 }
 
 #[test]
-fn a_pattern_of_reads_is_recorded_exactly() {
-    let folder = Folder::new("pattern");
+fn read_pattern_is_recorded_exactly() {
+    let folder = RecordingFolder::new("pattern");
     folder.file("in", 100 * BLOCK);
     let script = "
 import os
@@ -66,8 +66,8 @@ os.read(g, 1)
 }
 
 #[test]
-fn writes_of_all_kinds_are_recorded_exactly() {
-    let folder = Folder::new("writes");
+fn all_writes_recorded_exactly() {
+    let folder = RecordingFolder::new("writes");
     folder.file("in", 10 * BLOCK);
     let script = "
 import os
@@ -94,9 +94,10 @@ os.splice(r, f, 8192, offset_dst=50 * 8192)
     assert_eq!(trace.blocks("in", false), [2, 5, 1]);
 }
 
+/// A sort reads its input and its own temporary files.
 #[test]
-fn sort_reads_its_input_and_its_own_temporary_files() {
-    let folder = Folder::new("sort");
+fn sort_reads_its_files() {
+    let folder = RecordingFolder::new("sort");
     folder.file("in", 100 * BLOCK);
     let trace = folder.record(&["sort", "-S", "64k", "--parallel=1", "-T", ".", "-o", "out", "in"]);
     assert_eq!(trace.distinct("in", false), blocks(100));
@@ -110,8 +111,8 @@ fn sort_reads_its_input_and_its_own_temporary_files() {
 }
 
 #[test]
-fn a_file_that_takes_the_place_of_another_is_another() {
-    let folder = Folder::new("again");
+fn replacing_file_is_new_file() {
+    let folder = RecordingFolder::new("again");
     let script = "echo a > a; cat a; rm a; echo b > a; cat a; rm a; echo c > a; cat a";
     let trace = folder.record(&["sh", "-c", script]);
     let files = trace.files.iter().filter(|file| file.name == "a").count();
@@ -120,8 +121,8 @@ fn a_file_that_takes_the_place_of_another_is_another() {
 }
 
 #[test]
-fn children_are_recorded_as_processes_of_their_own() {
-    let folder = Folder::new("forks");
+fn children_are_own_processes() {
+    let folder = RecordingFolder::new("forks");
     folder.file("a", 20 * BLOCK);
     folder.file("b", 30 * BLOCK);
     let script =
@@ -143,21 +144,22 @@ fn children_are_recorded_as_processes_of_their_own() {
     }
 }
 
+/// Children that outlive the command are recorded to their end.
 #[test]
-fn children_that_outlive_the_command_are_recorded_to_their_end() {
-    let folder = Folder::new("daemon");
+fn outliving_children_are_recorded() {
+    let folder = RecordingFolder::new("daemon");
     folder.file("a", 20 * BLOCK);
     // The daemon is started by a double fork, so its parents have ended before it reads.
     let script =
         "mkfifo f; (setsid sh -c 'read x < f; dd if=a of=/dev/null bs=8k status=none' &) ; (echo > f &) ; exit 5";
     let trace = folder.record(&["sh", "-c", script]);
-    assert_eq!(trace.end.map(|end| end.outcome), Some(Outcome::Exited(5)));
+    assert_eq!(trace.end.map(|end| end.outcome), Some(RecordingOutcome::Exited(5)));
     assert_eq!(trace.blocks("a", false), blocks(20));
 }
 
 #[test]
 fn maps_are_named_with_their_sizes() {
-    let folder = Folder::new("maps");
+    let folder = RecordingFolder::new("maps");
     folder.file("in", 10 * BLOCK + 1);
     let script = "
 import mmap, os
@@ -171,7 +173,7 @@ n[0] = 1
     let Some(python) = support::python() else { return };
     let options = folder.options();
     let summary = record(folder.command(&[python, "-S", "-E", "script.py"]), &options, &mut |_| {}).unwrap();
-    assert_eq!(Trace::read(&options.output).mapped_bytes("in"), 11 * BLOCK + 1);
+    assert_eq!(RecordedTrace::read(&options.output).mapped_bytes("in"), 11 * BLOCK + 1);
     let map = summary.maps.iter().find(|map| map.name == "in").unwrap();
     let page = summary.page_bytes;
     assert_eq!((map.maps, map.pages), (2, (10 * BLOCK + 1).div_ceil(page) + BLOCK.div_ceil(page)));
@@ -180,7 +182,7 @@ n[0] = 1
 
 #[test]
 fn options_leave_out_what_they_say() {
-    let folder = Folder::new("options");
+    let folder = RecordingFolder::new("options");
     folder.file("in", 10 * BLOCK);
     let words = ["dd", "if=in", "of=out", "bs=4k", "status=none"];
     let twice: Vec<u64> = (0..20).map(|block| block / 2).collect();
@@ -202,8 +204,8 @@ fn options_leave_out_what_they_say() {
 }
 
 #[test]
-fn a_scan_of_a_database_reads_every_page() {
-    let folder = Folder::new("sqlite");
+fn database_scan_reads_every_page() {
+    let folder = RecordingFolder::new("sqlite");
     let sql = "create table t (a integer primary key, b text);
                with recursive n(i) as (select 1 union all select i + 1 from n where i < 3000)
                insert into t select i, hex(randomblob(100)) from n;";
@@ -218,8 +220,8 @@ fn a_scan_of_a_database_reads_every_page() {
 }
 
 #[test]
-fn a_program_that_is_not_there_is_an_error_and_leaves_no_file() {
-    let folder = Folder::new("absent");
+fn missing_program_fails_without_file() {
+    let folder = RecordingFolder::new("absent");
     let options = folder.options();
     let error = record(Command::new("./not-there"), &options, &mut |_| {}).unwrap_err();
     assert!(matches!(error, Error::Command { .. }) && error.remedy().is_some(), "{error}");
@@ -227,8 +229,8 @@ fn a_program_that_is_not_there_is_an_error_and_leaves_no_file() {
 }
 
 #[test]
-fn a_file_that_is_there_already_is_kept() {
-    let folder = Folder::new("exists");
+fn existing_output_file_is_kept() {
+    let folder = RecordingFolder::new("exists");
     let mut options = folder.options();
     options.is_overwriting = false;
     fs::write(&options.output, "mine").unwrap();
@@ -240,23 +242,23 @@ fn a_file_that_is_there_already_is_kept() {
 
 #[test]
 fn the_outcome_is_the_commands() {
-    let folder = Folder::new("codes");
+    let folder = RecordingFolder::new("codes");
     for (script, outcome, code) in [
-        ("exit 0", Outcome::Exited(0), 0),
-        ("exit 7", Outcome::Exited(7), 7),
-        ("kill -9 $$", Outcome::Killed(9), 137),
-        ("kill -SEGV $$", Outcome::Killed(11), 139),
+        ("exit 0", RecordingOutcome::Exited(0), 0),
+        ("exit 7", RecordingOutcome::Exited(7), 7),
+        ("kill -9 $$", RecordingOutcome::Killed(9), 137),
+        ("kill -SEGV $$", RecordingOutcome::Killed(11), 139),
     ] {
         let options = folder.options();
         let summary = record(folder.command(&["sh", "-c", script]), &options, &mut |_| {}).unwrap();
         assert_eq!((summary.outcome, summary.exit_code()), (outcome, code), "{script}");
-        assert_eq!(Trace::read(&options.output).end.map(|end| end.outcome), Some(outcome), "{script}");
+        assert_eq!(RecordedTrace::read(&options.output).end.map(|end| end.outcome), Some(outcome), "{script}");
     }
 }
 
 #[test]
-fn programs_killed_at_any_moment_end_the_recording() {
-    let folder = Folder::new("killed");
+fn killed_program_ends_recording() {
+    let folder = RecordingFolder::new("killed");
     folder.file("in", 10 * BLOCK);
     for round in 1..=15 {
         let limit = format!("0.0{round:02}");
@@ -264,14 +266,14 @@ fn programs_killed_at_any_moment_end_the_recording() {
         // The programs run in a separate session, so that all of them are killed.
         let trace = folder.record(&["timeout", "-s", "KILL", &limit, "sh", "-c", script]);
         assert!(!trace.is_truncated);
-        assert!(trace.end.is_some_and(|end| end.outcome != Outcome::Stopped), "{:?}", trace.end);
+        assert!(trace.end.is_some_and(|end| end.outcome != RecordingOutcome::Stopped), "{:?}", trace.end);
         assert!(trace.blocks("in", false).iter().all(|&block| block < 10));
     }
 }
 
 #[test]
-fn a_trace_that_breaks_off_does_not_touch_the_program() {
-    let folder = Folder::new("full");
+fn broken_trace_spares_program() {
+    let folder = RecordingFolder::new("full");
     folder.file("in", 2000 * BLOCK);
     let path = folder.path("trace");
     assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
@@ -287,14 +289,15 @@ fn a_trace_that_breaks_off_does_not_touch_the_program() {
     assert!(matches!(error, Error::Write { .. }), "{error}");
     assert_eq!(fs::read(folder.path("in")).unwrap(), fs::read(folder.path("out")).unwrap());
     assert!(matches!(
-        record(Command::new("true"), &nectary_trace::record::Options::new("/dev/full"), &mut |_| {}).unwrap_err(),
+        record(Command::new("true"), &nectary_trace::record::RecordingOptions::new("/dev/full"), &mut |_| {})
+            .unwrap_err(),
         Error::Exists { .. }
     ));
 }
 
 #[test]
-fn a_file_that_is_deleted_while_it_is_open_keeps_its_name() {
-    let folder = Folder::new("deleted");
+fn deleted_open_file_keeps_name() {
+    let folder = RecordingFolder::new("deleted");
     let trace = folder.record(&["sh", "-c", "exec 3<> gone; rm gone; echo text >&3"]);
     assert_eq!(trace.blocks("gone", true), [0]);
 }

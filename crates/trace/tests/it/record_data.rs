@@ -6,10 +6,10 @@
 use std::path::PathBuf;
 
 use nectary_trace::formats::ReadOptions;
-use nectary_trace::simulate::{LoadOptions, Workload, misses, policies};
+use nectary_trace::simulate::{LoadOptions, TraceWorkload, misses, policies};
 
 /// A trace: its references, distinct blocks and streams, and the misses of LRU and MIN at each size.
-struct Recorded {
+struct ExpectedTrace {
     name: &'static str,
     references: u64,
     distinct: u64,
@@ -18,43 +18,43 @@ struct Recorded {
 }
 
 /// The traces; the sizes are 5, 20 and 40 % of the distinct blocks.
-const RECORDED: [Recorded; 6] = [
-    Recorded {
+const RECORDED: [ExpectedTrace; 6] = [
+    ExpectedTrace {
         name: "cscope",
         references: 2474,
         distinct: 746,
         streams: 207,
         misses: [(37, 2452, 2266), (149, 2452, 1706), (298, 2452, 961)],
     },
-    Recorded {
+    ExpectedTrace {
         name: "sort",
         references: 7123,
         distinct: 2383,
         streams: 21,
         misses: [(119, 3575, 3337), (476, 3553, 2623), (953, 3179, 2383)],
     },
-    Recorded {
+    ExpectedTrace {
         name: "ld",
         references: 6210,
         distinct: 849,
         streams: 129,
         misses: [(42, 1726, 1617), (169, 1712, 1360), (339, 1569, 1020)],
     },
-    Recorded {
+    ExpectedTrace {
         name: "cpp",
         references: 21385,
         distinct: 557,
         streams: 3327,
         misses: [(27, 18383, 14946), (111, 16182, 7258), (222, 4259, 1500)],
     },
-    Recorded {
+    ExpectedTrace {
         name: "sqlite",
         references: 6901,
         distinct: 690,
         streams: 10,
         misses: [(34, 4747, 3185), (138, 2398, 1571), (276, 1750, 1269)],
     },
-    Recorded {
+    ExpectedTrace {
         name: "postgres",
         references: 8453,
         distinct: 1652,
@@ -70,12 +70,12 @@ fn path(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data")).join(format!("{name}.nectrace.gz"))
 }
 
-fn load(name: &str) -> Workload {
-    Workload::load(&path(name), &ReadOptions::default(), &LoadOptions::default()).unwrap()
+fn load(name: &str) -> TraceWorkload {
+    TraceWorkload::load(&path(name), &ReadOptions::default(), &LoadOptions::default()).unwrap()
 }
 
 #[test]
-fn recorded_traces_hold_what_their_table_says() {
+fn recorded_traces_match_their_table() {
     for recorded in &RECORDED {
         let workload = load(recorded.name);
         let mut streams = workload.streams().to_vec();
@@ -92,8 +92,9 @@ fn recorded_traces_hold_what_their_table_says() {
     assert_eq!(traces, RECORDED.len());
 }
 
+/// LRU and MIN miss as often as another program says.
 #[test]
-fn lru_and_min_miss_as_often_as_another_program_says() {
+fn misses_match_other_program() {
     let mut points = 0;
     for recorded in &RECORDED {
         let workload = load(recorded.name);

@@ -5,23 +5,23 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use nectary_trace::formats::nectary::{Outcome, Unseen};
-use nectary_trace::record::{Summary, record};
+use nectary_trace::formats::nectary::{RecordingOutcome, UnseenCall};
+use nectary_trace::record::{RecordingSummary, record};
 
-use crate::record::support::{Folder, Trace};
+use crate::record::support::{RecordedTrace, RecordingFolder};
 
 const BLOCK: u64 = 8192;
 
 /// A folder with a file of 40 blocks and the unusual program.
-struct Unusual {
-    folder: Folder,
+struct UnusualProgram {
+    folder: RecordingFolder,
     program: PathBuf,
 }
 
-impl Unusual {
+impl UnusualProgram {
     /// Builds the program, statically if `is_static`. If it cannot be built, prints the reason and returns `None`.
-    fn new(name: &str, is_static: bool) -> Option<Unusual> {
-        let folder = Folder::new(name);
+    fn new(name: &str, is_static: bool) -> Option<UnusualProgram> {
+        let folder = RecordingFolder::new(name);
         folder.file("in", 40 * BLOCK);
         let program = folder.path("unusual");
         let mut compiler = Command::new("cc");
@@ -29,7 +29,7 @@ impl Unusual {
         compiler.args(is_static.then_some("-static"));
         compiler.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/record/unusual.c"));
         match compiler.stderr(Stdio::null()).status() {
-            Ok(status) if status.success() => Some(Unusual { folder, program }),
+            Ok(status) if status.success() => Some(UnusualProgram { folder, program }),
             _ => {
                 println!("NOT RUN: no C compiler{}", if is_static { " that makes static programs" } else { "" });
                 None
@@ -37,30 +37,31 @@ impl Unusual {
         }
     }
 
-    fn record(&self, way: &str) -> (Trace, Summary) {
+    fn record(&self, way: &str) -> (RecordedTrace, RecordingSummary) {
         let mut command = self.folder.command(&["./unusual", way, "in"]);
         command.stderr(Stdio::inherit());
         let options = self.folder.options();
         let summary = record(command, &options, &mut |_| {}).unwrap_or_else(|error| panic!("{way}: {error}"));
         assert!(self.program.exists());
-        (Trace::read(&options.output), summary)
+        (RecordedTrace::read(&options.output), summary)
     }
 }
 
 #[test]
 fn threads_belong_to_their_process() {
-    let Some(unusual) = Unusual::new("threads", false) else { return };
+    let Some(unusual) = UnusualProgram::new("threads", false) else { return };
     let (trace, summary) = unusual.record("threads");
-    assert_eq!(summary.outcome, Outcome::Exited(0));
+    assert_eq!(summary.outcome, RecordingOutcome::Exited(0));
     assert_eq!(trace.blocks("in", false), (0..40).collect::<Vec<_>>());
     assert_eq!(trace.processes.len(), 1, "{:?}", trace.processes);
 }
 
+/// A vfork and an exec from a thread make separate programs.
 #[test]
-fn vfork_and_exec_from_a_thread_make_programs_of_their_own() {
-    let Some(unusual) = Unusual::new("launches", false) else { return };
+fn vfork_and_exec_make_programs() {
+    let Some(unusual) = UnusualProgram::new("launches", false) else { return };
     let (trace, summary) = unusual.record("launches");
-    assert_eq!(summary.outcome, Outcome::Exited(0));
+    assert_eq!(summary.outcome, RecordingOutcome::Exited(0));
     assert_eq!(trace.blocks("in", false), [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]);
     let names: Vec<_> = trace.processes.iter().map(|process| (process.name.as_str(), process.parent)).collect();
     assert_eq!(names, [("unusual", None), ("unusual", Some(0)), ("unusual", Some(0))]);
@@ -70,7 +71,7 @@ fn vfork_and_exec_from_a_thread_make_programs_of_their_own() {
 
 #[test]
 fn an_exec_that_fails_changes_nothing() {
-    let Some(unusual) = Unusual::new("failing", false) else { return };
+    let Some(unusual) = UnusualProgram::new("failing", false) else { return };
     let (trace, _) = unusual.record("failing");
     assert_eq!(trace.blocks("in", false), [0, 1]);
     assert_eq!(trace.processes.len(), 1);
@@ -78,7 +79,7 @@ fn an_exec_that_fails_changes_nothing() {
 
 #[test]
 fn a_static_program_is_recorded() {
-    let Some(unusual) = Unusual::new("static", true) else { return };
+    let Some(unusual) = UnusualProgram::new("static", true) else { return };
     let (trace, summary) = unusual.record("plain");
     assert_eq!(trace.blocks("in", false), [0, 1, 2, 3, 4]);
     // The static program maps only its own file.
@@ -87,38 +88,39 @@ fn a_static_program_is_recorded() {
     assert_eq!(names, [("unusual", 1, size.div_ceil(summary.page_bytes))]);
 }
 
+/// A program with its own seccomp filter is recorded.
 #[test]
-fn a_program_with_a_filter_of_its_own_is_recorded() {
-    let Some(unusual) = Unusual::new("filtered", false) else { return };
+fn filtered_program_is_recorded() {
+    let Some(unusual) = UnusualProgram::new("filtered", false) else { return };
     let (trace, summary) = unusual.record("filtered");
-    assert_eq!(summary.outcome, Outcome::Exited(0));
+    assert_eq!(summary.outcome, RecordingOutcome::Exited(0));
     assert_eq!(trace.blocks("in", false), [0, 1, 2, 3, 4]);
 }
 
 #[test]
-fn signals_that_interrupt_do_not_make_a_call_be_seen_twice() {
-    let Some(unusual) = Unusual::new("alarmed", false) else { return };
+fn interrupting_signal_records_call_once() {
+    let Some(unusual) = UnusualProgram::new("alarmed", false) else { return };
     let (trace, summary) = unusual.record("alarmed");
-    assert_eq!(summary.outcome, Outcome::Exited(0));
+    assert_eq!(summary.outcome, RecordingOutcome::Exited(0));
     assert_eq!(trace.blocks("in", false), (0..2000).map(|round| round % 40).collect::<Vec<_>>());
 }
 
 #[test]
 fn what_is_not_seen_is_named() {
-    let Some(unusual) = Unusual::new("ring", false) else { return };
+    let Some(unusual) = UnusualProgram::new("ring", false) else { return };
     let (_, summary) = unusual.record("ring");
-    assert_eq!(summary.unseen, [(Unseen::IoUring, 1), (Unseen::IoSubmit, 1)]);
+    assert_eq!(summary.unseen, [(UnseenCall::IoUring, 1), (UnseenCall::IoSubmit, 1)]);
     let (trace, summary) = unusual.record("old");
     match summary.outcome {
-        Outcome::Exited(0) => assert_eq!(summary.unseen, [(Unseen::Call32, 1)]),
+        RecordingOutcome::Exited(0) => assert_eq!(summary.unseen, [(UnseenCall::Call32, 1)]),
         _ => println!("NOT RUN: no 32-bit calls on this machine"),
     }
     assert_eq!(trace.blocks("in", false), []);
     let (trace, summary) = unusual.record("hidden");
-    assert_eq!(summary.outcome, Outcome::Exited(0));
+    assert_eq!(summary.outcome, RecordingOutcome::Exited(0));
     // Root may inspect a process that hides from other users; a recorder of another user reports its calls as unseen.
     match summary.unseen.as_slice() {
         [] => assert_eq!(trace.blocks("in", false), [0, 1, 2, 3, 4]),
-        unseen => assert_eq!(unseen, [(Unseen::NotPermitted, 5)]),
+        unseen => assert_eq!(unseen, [(UnseenCall::NotPermitted, 5)]),
     }
 }

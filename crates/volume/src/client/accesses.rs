@@ -7,10 +7,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::Client;
-use super::file::File;
+use super::VolumeClient;
+use super::file::ActiveFile;
 use super::open::OpenFile;
-use crate::protocol::{Accessed, Attributes, FileId, Operation};
+use crate::protocol::{FileAccess, FileId, InodeAttributes, MetadataOperation};
 
 /// The most accesses of one operation, far below the limits of a transaction.
 const ACCESSES_MAX: usize = 256;
@@ -19,16 +19,16 @@ const WAITING_MAX: usize = 1 << 16;
 
 /// Accesses that the server does not know yet.
 #[derive(Default)]
-pub(super) struct Accesses {
-    waiting: Mutex<BTreeMap<FileId, Accessed>>,
+pub(super) struct UnreportedAccesses {
+    waiting: Mutex<BTreeMap<FileId, FileAccess>>,
 }
 
-impl Accesses {
-    fn waiting(&self) -> MutexGuard<'_, BTreeMap<FileId, Accessed>> {
+impl UnreportedAccesses {
+    fn waiting(&self) -> MutexGuard<'_, BTreeMap<FileId, FileAccess>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, accessed: Accessed) {
+    fn add(&self, accessed: FileAccess) {
         let mut waiting = self.waiting();
         if waiting.len() < WAITING_MAX || waiting.contains_key(&accessed.file) {
             waiting.insert(accessed.file, accessed);
@@ -36,7 +36,7 @@ impl Accesses {
     }
 
     /// Updates attributes of the server by an access that it does not know yet.
-    pub fn overlay(&self, attributes: &mut Attributes) {
+    pub fn overlay(&self, attributes: &mut InodeAttributes) {
         let waiting = self.waiting();
         let Some(accessed) = waiting.get(&attributes.id()) else { return };
         let inode = &mut attributes.inode;
@@ -46,18 +46,18 @@ impl Accesses {
     }
 }
 
-impl Client {
+impl VolumeClient {
     /// Notes that a program read a directory or a link with these attributes.
-    pub fn note_access(&self, attributes: &Attributes) {
+    pub fn note_access(&self, attributes: &InodeAttributes) {
         let inode = &attributes.inode;
         let time_generation = inode.time_generation;
-        let accessed = Accessed { file: attributes.id(), at_ns: self.now_ns(), time_generation };
+        let accessed = FileAccess { file: attributes.id(), at_ns: self.now_ns(), time_generation };
         if accessed.counts(inode.times_ns, time_generation) {
             self.shared.accesses.add(accessed);
         }
     }
 
-    fn note_read(&self, file: &File) {
+    fn note_read(&self, file: &ActiveFile) {
         // A writer holds the lock: then one of the next reads notes the access.
         let Ok(content) = file.content.try_read() else { return };
         if !content.is_known {
@@ -74,7 +74,7 @@ impl Client {
                 times_ns[0] = known.at_ns;
             }
         }
-        let accessed = Accessed { file: file.id, at_ns: self.now_ns(), time_generation };
+        let accessed = FileAccess { file: file.id, at_ns: self.now_ns(), time_generation };
         if accessed.counts(times_ns, time_generation) {
             *last = Some(accessed);
             self.shared.accesses.add(accessed);
@@ -83,9 +83,9 @@ impl Client {
 
     /// Tells the server about accesses. An access that it refuses, for example on a full disk, is forgotten.
     pub(super) async fn report_accesses(&self) {
-        let waiting: Vec<Accessed> = self.shared.accesses.waiting().values().copied().collect();
+        let waiting: Vec<FileAccess> = self.shared.accesses.waiting().values().copied().collect();
         for part in waiting.chunks(ACCESSES_MAX) {
-            let told = self.operate(Operation::Access { accesses: part.to_vec() }).await;
+            let told = self.operate(MetadataOperation::Access { accesses: part.to_vec() }).await;
             let mut waiting = self.shared.accesses.waiting();
             for accessed in part {
                 if waiting.get(&accessed.file) == Some(accessed) {

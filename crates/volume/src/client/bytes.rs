@@ -11,19 +11,19 @@ static ZEROES: [u8; UNIT_BYTES] = [0; UNIT_BYTES];
 
 /// A part of the data that was read.
 #[derive(Debug)]
-enum Part {
+enum ReadPart {
     Zeroes(usize),
     Bytes { buffer: Buffer, start: usize, end: usize },
 }
 
 /// Data that was read.
 #[derive(Debug, Default)]
-pub struct Contents {
-    parts: Vec<Part>,
+pub struct ReadContents {
+    parts: Vec<ReadPart>,
     length: usize,
 }
 
-impl Contents {
+impl ReadContents {
     /// Returns the length. *Units*: bytes.
     pub fn len(&self) -> usize {
         self.length
@@ -39,7 +39,7 @@ impl Contents {
         let mut slices = Vec::new();
         for part in &self.parts {
             match part {
-                Part::Zeroes(count) => {
+                ReadPart::Zeroes(count) => {
                     let mut left = *count;
                     while left > 0 {
                         let length = left.min(UNIT_BYTES);
@@ -47,7 +47,7 @@ impl Contents {
                         left -= length;
                     }
                 }
-                Part::Bytes { buffer, start, end } => slices.push(&buffer[*start..*end]),
+                ReadPart::Bytes { buffer, start, end } => slices.push(&buffer[*start..*end]),
             }
         }
         slices
@@ -61,8 +61,8 @@ impl Contents {
     pub(crate) fn push_zeroes(&mut self, count: usize) {
         self.length += count;
         match self.parts.last_mut() {
-            Some(Part::Zeroes(before)) => *before += count,
-            _ if count > 0 => self.parts.push(Part::Zeroes(count)),
+            Some(ReadPart::Zeroes(before)) => *before += count,
+            _ if count > 0 => self.parts.push(ReadPart::Zeroes(count)),
             _ => {}
         }
     }
@@ -70,7 +70,7 @@ impl Contents {
     pub(crate) fn push(&mut self, buffer: Buffer, start: usize, end: usize) {
         if start < end {
             self.length += end - start;
-            self.parts.push(Part::Bytes { buffer, start, end });
+            self.parts.push(ReadPart::Bytes { buffer, start, end });
         }
     }
 }
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_are_filled_and_split_at_any_byte() {
+    fn buffers_fill_and_split_anywhere() {
         let mut list = buffers(UNIT_BYTES + 8192);
         assert_eq!(total(&list), UNIT_BYTES + 8192);
         let pattern: Vec<u8> = (0..8000).map(|byte| byte as u8).collect();
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn holes_take_no_memory() {
-        let mut contents = Contents::default();
+        let mut contents = ReadContents::default();
         contents.push_zeroes(UNIT_BYTES + 5);
         contents.push_zeroes(3);
         contents.push(Buffer::copy_of(b"abcdef"), 1, 3);

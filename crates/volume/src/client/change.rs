@@ -10,14 +10,14 @@ use std::sync::atomic::Ordering;
 use nectary_block::Buffer;
 use nectary_host::progress::went_on;
 
-use super::Client;
-use super::data::At;
+use super::VolumeClient;
+use super::data::WritePosition;
 use super::error::Error;
-use super::extents::{Piece, Place};
-use super::file::{BLOCK, Content, File};
-use super::hold::Access;
+use super::extents::{ExtentPiece, ExtentPlace};
+use super::file::{ActiveFile, BLOCK, FileContent};
+use super::hold::DataAccess;
 use crate::planted::{Bug, planted};
-use crate::protocol::{Answer, Attributes, FILE_BLOCKS_MAX, Operation};
+use crate::protocol::{FILE_BLOCKS_MAX, InodeAttributes, MetadataOperation, ServerAnswer};
 
 /// The number of bytes that `copy` moves at a time. *Units*: bytes.
 const COPY_BYTES: u64 = 1 << 20;
@@ -28,9 +28,9 @@ const KEEP_SIZE: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;
 const PUNCH_HOLE: u32 = libc::FALLOC_FL_PUNCH_HOLE as u32;
 const ZERO_RANGE: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
 
-impl Client {
+impl VolumeClient {
     /// Truncates or extends a file.
-    pub(crate) async fn truncate(&self, file: &Arc<File>, size: u64) -> Result<(), Error> {
+    pub(crate) async fn truncate(&self, file: &Arc<ActiveFile>, size: u64) -> Result<(), Error> {
         if size > i64::MAX as u64 {
             return Err(Error::posix(libc::EFBIG));
         }
@@ -53,7 +53,7 @@ impl Client {
         }
         self.drop_fresh(&mut content, end).await;
         if !has_grown {
-            content.map.set(end..FILE_BLOCKS_MAX, Place::Hole);
+            content.map.set(end..FILE_BLOCKS_MAX, ExtentPlace::Hole);
         }
         content.inode = attributes.inode;
         content.size = content.inode.size;
@@ -65,12 +65,12 @@ impl Client {
 
     /// Truncates or extends a file at the server; a file with very many extents is truncated in several parts, from its
     /// end.
-    async fn cut(&self, file: &Arc<File>, mut from: u64, size: u64) -> Result<Attributes, Error> {
+    async fn cut(&self, file: &Arc<ActiveFile>, mut from: u64, size: u64) -> Result<InodeAttributes, Error> {
         let mut to = size;
         loop {
-            match self.operate(Operation::Truncate { file: file.id, size: to }).await {
-                Ok(Answer::Attributes(attributes)) if to == size => return Ok(attributes),
-                Ok(Answer::Attributes(_)) => {
+            match self.operate(MetadataOperation::Truncate { file: file.id, size: to }).await {
+                Ok(ServerAnswer::Attributes(attributes)) if to == size => return Ok(attributes),
+                Ok(ServerAnswer::Attributes(_)) => {
                     went_on();
                     (from, to) = (to, size);
                 }
@@ -82,9 +82,15 @@ impl Client {
     }
 
     /// Does what `fallocate` does.
-    pub(crate) async fn allocate(&self, file: &Arc<File>, offset: u64, length: u64, mode: u32) -> Result<(), Error> {
+    pub(crate) async fn allocate(
+        &self,
+        file: &Arc<ActiveFile>,
+        offset: u64,
+        length: u64,
+        mode: u32,
+    ) -> Result<(), Error> {
         let end = offset.checked_add(length).filter(|end| *end <= i64::MAX as u64).ok_or(Error::posix(libc::EFBIG))?;
-        let mut content = self.writable(file, Access::WRITE).await?;
+        let mut content = self.writable(file, DataAccess::WRITE).await?;
         self.note_change(file, offset..end);
         let (start, stop) = match mode {
             0 | KEEP_SIZE => (offset, end),
@@ -121,13 +127,18 @@ impl Client {
     }
 
     /// Changes the blocks of a range at the server, in several parts if they are very many extents.
-    async fn allocate_at_server(&self, file: &Arc<File>, range: Range<u64>, mode: u32) -> Result<Attributes, Error> {
+    async fn allocate_at_server(
+        &self,
+        file: &Arc<ActiveFile>,
+        range: Range<u64>,
+        mode: u32,
+    ) -> Result<InodeAttributes, Error> {
         let (mut start, mut end) = (range.start, range.end);
         let mut may_return_space = true;
         loop {
-            match self.operate(Operation::Allocate { file: file.id, start, end, mode }).await {
-                Ok(Answer::Attributes(attributes)) if end == range.end => return Ok(attributes),
-                Ok(Answer::Attributes(_)) => {
+            match self.operate(MetadataOperation::Allocate { file: file.id, start, end, mode }).await {
+                Ok(ServerAnswer::Attributes(attributes)) if end == range.end => return Ok(attributes),
+                Ok(ServerAnswer::Attributes(_)) => {
                     went_on();
                     (start, end) = (end, range.end);
                 }
@@ -146,7 +157,12 @@ impl Client {
     }
 
     /// Writes zeroes to the parts of a range that are not whole blocks, up to the end of the file.
-    async fn zero_edges(&self, file: &Arc<File>, content: &mut Content, range: Range<u64>) -> Result<(), Error> {
+    async fn zero_edges(
+        &self,
+        file: &Arc<ActiveFile>,
+        content: &mut FileContent,
+        range: Range<u64>,
+    ) -> Result<(), Error> {
         let end = range.end.min(content.size);
         if range.start >= end {
             return Ok(());
@@ -171,8 +187,8 @@ impl Client {
     }
 
     /// Finds the next data, or the next hole. *Errors*: ENXIO if the offset is behind the end, or if no data follows.
-    pub(crate) async fn seek(&self, file: &Arc<File>, offset: u64, is_data: bool) -> Result<u64, Error> {
-        let mut content = self.writable(file, Access::READ).await?;
+    pub(crate) async fn seek(&self, file: &Arc<ActiveFile>, offset: u64, is_data: bool) -> Result<u64, Error> {
+        let mut content = self.writable(file, DataAccess::READ).await?;
         let size = content.size;
         if offset >= size {
             return Err(Error::posix(libc::ENXIO));
@@ -184,7 +200,7 @@ impl Client {
                 self.load_map(file, &mut content, at..stop).await?;
             }
             let pieces = content.resolve(at..stop).ok_or(Error::posix(libc::EIO))?;
-            let matches = |piece: &&Piece| matches!(piece.place, Some(Place::Data(_))) == is_data;
+            let matches = |piece: &&ExtentPiece| matches!(piece.place, Some(ExtentPlace::Data(_))) == is_data;
             if let Some(found) = pieces.iter().find(matches) {
                 return Ok((found.start * BLOCK).max(offset).min(size));
             }
@@ -197,14 +213,14 @@ impl Client {
     /// ends, or if an error occurs after the first MiB. *Errors*: those of the first MiB.
     pub(crate) async fn copy(
         &self,
-        (from, offset): (&Arc<File>, u64),
-        (to, to_offset): (&Arc<File>, u64),
+        (from, offset): (&Arc<ActiveFile>, u64),
+        (to, to_offset): (&Arc<ActiveFile>, u64),
         length: u64,
     ) -> Result<u64, Error> {
         let mut done = 0;
         while done < length {
             let count = (length - done).min(COPY_BYTES) as usize;
-            let read = match self.read(from, offset + done, count, Access::READ).await {
+            let read = match self.read(from, offset + done, count, DataAccess::READ).await {
                 Ok(read) => read,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
@@ -213,8 +229,9 @@ impl Client {
                 break;
             }
             let bytes = read.to_vec();
-            let written =
-                self.write(to, At::Offset(to_offset + done), vec![Buffer::copy_of(&bytes)], Access::WRITE).await;
+            let written = self
+                .write(to, WritePosition::Offset(to_offset + done), vec![Buffer::copy_of(&bytes)], DataAccess::WRITE)
+                .await;
             match written {
                 Ok(_) => {
                     went_on();

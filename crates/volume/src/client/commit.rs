@@ -7,16 +7,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use nectary_block::Context;
+use nectary_block::IoContext;
 use nectary_host::progress::went_on;
 
-use super::Client;
+use super::VolumeClient;
 use super::error::Error;
-use super::extents::Place;
-use super::file::{BLOCK, Content, Failures, File};
+use super::extents::ExtentPlace;
+use super::file::{ActiveFile, BLOCK, CommitFailures, FileContent};
 use super::wait_kinds::WaitKind;
 use crate::planted::{Bug, planted};
-use crate::protocol::{Answer, Code, Granted, Mapped, Operation, Question};
+use crate::protocol::{GrantedSpace, MappedExtent, MetadataOperation, MetadataQuestion, RefusalCode, ServerAnswer};
 
 /// The maximum number of extents of one commit.
 pub(super) const EXTENTS_MAX: usize = 1024;
@@ -25,26 +25,26 @@ const EXTENT_BLOCKS_MAX: u64 = 1 << 20;
 
 /// What a commit does with reserved blocks that were taken and are not written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reserved {
+enum ReservationFate {
     /// The file maps them as unwritten again.
     MappedBack,
     /// The session keeps them.
     Stay,
 }
 
-impl Client {
+impl VolumeClient {
     /// Makes the data written to a file durable and visible. Calls that wait for each other share a commit.
     ///
     /// *Errors*: also that of a commit in the background, if `failed` finds one to report.
     pub(crate) async fn sync(
         &self,
-        file: &Arc<File>,
-        failed: impl FnOnce(&mut Failures) -> Option<i32>,
+        file: &Arc<ActiveFile>,
+        failed: impl FnOnce(&mut CommitFailures) -> Option<i32>,
     ) -> Result<(), Error> {
         let mut content = WaitKind::File.during(file.id.inode, file.content.write()).await;
         // Reserved blocks that were taken ahead stay: they are for the next write.
         let result = match content.has_data() {
-            true => self.flush_and_commit(file, &mut content, Reserved::Stay).await,
+            true => self.flush_and_commit(file, &mut content, ReservationFate::Stay).await,
             false => Ok(()),
         };
         let failed = failed(&mut file.failures());
@@ -55,7 +55,7 @@ impl Client {
 
     /// Commits what was written to a file, as far as it is not committed. Waits for no token: a file with uncommitted
     /// data has it.
-    pub(super) async fn commit_dirty(&self, file: &Arc<File>) -> Result<(), Error> {
+    pub(super) async fn commit_dirty(&self, file: &Arc<ActiveFile>) -> Result<(), Error> {
         if !file.shown().is_dirty {
             return Ok(());
         }
@@ -64,14 +64,19 @@ impl Client {
     }
 
     /// Commits while the caller holds the lock of the contents.
-    pub(super) async fn commit_locked(&self, file: &Arc<File>, content: &mut Content) -> Result<(), Error> {
+    pub(super) async fn commit_locked(&self, file: &Arc<ActiveFile>, content: &mut FileContent) -> Result<(), Error> {
         match content.is_dirty() {
-            true => self.flush_and_commit(file, content, Reserved::MappedBack).await,
+            true => self.flush_and_commit(file, content, ReservationFate::MappedBack).await,
             false => Ok(()),
         }
     }
 
-    async fn flush_and_commit(&self, file: &Arc<File>, content: &mut Content, reserved: Reserved) -> Result<(), Error> {
+    async fn flush_and_commit(
+        &self,
+        file: &Arc<ActiveFile>,
+        content: &mut FileContent,
+        reserved: ReservationFate,
+    ) -> Result<(), Error> {
         self.flush_data().await?;
         self.commit_flushed(file, content, reserved).await
     }
@@ -79,16 +84,21 @@ impl Client {
     pub(super) async fn flush_data(&self) -> Result<(), Error> {
         match planted(Bug::CommitBeforeFlush) {
             true => Ok(()),
-            false => Ok(WaitKind::Disk.during(0, self.device().flush(Context::default())).await?),
+            false => Ok(WaitKind::Disk.during(0, self.device().flush(IoContext::default())).await?),
         }
     }
 
     /// Commits data that is already flushed.
-    async fn commit_flushed(&self, file: &Arc<File>, content: &mut Content, reserved: Reserved) -> Result<(), Error> {
+    async fn commit_flushed(
+        &self,
+        file: &Arc<ActiveFile>,
+        content: &mut FileContent,
+        reserved: ReservationFate,
+    ) -> Result<(), Error> {
         let mut result = self.commit_parts(file, content, reserved).await;
         if let Err(Error::Refused(failure)) = &result
-            && failure.code == Code::Stale
-            && let Answer::Attributes(now) = self.ask(Question::GetAttributes { file: file.id }).await?
+            && failure.code == RefusalCode::Stale
+            && let ServerAnswer::Attributes(now) = self.ask(MetadataQuestion::GetAttributes { file: file.id }).await?
         {
             // Another host has truncated the file; the data written here is newer than that.
             self.note_change(file, 0..u64::MAX);
@@ -103,15 +113,21 @@ impl Client {
         result
     }
 
-    async fn commit_parts(&self, file: &Arc<File>, content: &mut Content, reserved: Reserved) -> Result<(), Error> {
+    async fn commit_parts(
+        &self,
+        file: &Arc<ActiveFile>,
+        content: &mut FileContent,
+        reserved: ReservationFate,
+    ) -> Result<(), Error> {
         let extents = extents_of(content, reserved);
         let modified_ns = content.modified_ns.unwrap_or(0);
-        let mut parts: VecDeque<Vec<Mapped>> = extents.chunks(EXTENTS_MAX).map(<[Mapped]>::to_vec).collect();
+        let mut parts: VecDeque<Vec<MappedExtent>> =
+            extents.chunks(EXTENTS_MAX).map(<[MappedExtent]>::to_vec).collect();
         if parts.is_empty() {
             parts.push_back(Vec::new());
         }
         while let Some(part) = parts.pop_front() {
-            let operation = Operation::Commit {
+            let operation = MetadataOperation::Commit {
                 file: file.id,
                 truncate_generation: content.inode.truncate_generation,
                 // The size is set with the last part, because the file may have holes before its end.
@@ -121,7 +137,7 @@ impl Client {
                 extents: part.clone(),
             };
             let attributes = match self.operate(operation).await {
-                Ok(Answer::Attributes(attributes)) => attributes,
+                Ok(ServerAnswer::Attributes(attributes)) => attributes,
                 Ok(_) => return Err(Error::posix(libc::EIO)),
                 Err(error) if error.is_too_large() => {
                     let (left, right) = halves(part).ok_or(error)?;
@@ -134,7 +150,7 @@ impl Client {
             went_on();
             for extent in part {
                 let range = extent.file_block..extent.file_block + u64::from(extent.blocks);
-                let place = if extent.is_unwritten { Place::Unwritten } else { Place::Data };
+                let place = if extent.is_unwritten { ExtentPlace::Unwritten } else { ExtentPlace::Data };
                 content.map.set(range.clone(), place(extent.block));
                 content.fresh.remove(range);
             }
@@ -164,7 +180,9 @@ impl Client {
             let flushed = &flushed;
             async move {
                 let result = match flushed {
-                    Ok(()) if content.is_dirty() => self.commit_flushed(file, &mut content, Reserved::MappedBack).await,
+                    Ok(()) if content.is_dirty() => {
+                        self.commit_flushed(file, &mut content, ReservationFate::MappedBack).await
+                    }
                     Ok(()) => Ok(()),
                     Err(error) => Err(error.clone()),
                 };
@@ -187,7 +205,7 @@ impl Client {
     }
 
     /// Closes a file at the server if it has no handle and everything is committed.
-    pub(super) async fn settle(&self, file: &Arc<File>) {
+    pub(super) async fn settle(&self, file: &Arc<ActiveFile>) {
         if file.is_used() || file.shown().is_dirty {
             return;
         }
@@ -199,7 +217,7 @@ impl Client {
             file.is_direct.store(false, Ordering::Release);
             if !self.shared.session.close_untold(file.id) {
                 // An error means that the session has ended, so the server does not count the file as open.
-                let _ = self.ask(Question::Close { file: file.id }).await;
+                let _ = self.ask(MetadataQuestion::Close { file: file.id }).await;
             }
         }
         drop(at_server);
@@ -211,7 +229,7 @@ impl Client {
     ///
     /// The caller may hold locks of the kernel, so this waits for no token: a file with uncommitted data has the token,
     /// and for other files there is nothing to drop. It is a user of the file meanwhile, so the token stays.
-    pub(super) async fn abandon(&self, file: &Arc<File>) {
+    pub(super) async fn abandon(&self, file: &Arc<ActiveFile>) {
         if !self.use_again(file) {
             return;
         }
@@ -225,7 +243,7 @@ impl Client {
         self.end_use(file).await;
     }
 
-    async fn drop_uncommitted(&self, file: &Arc<File>, content: &mut Content) {
+    async fn drop_uncommitted(&self, file: &Arc<ActiveFile>, content: &mut FileContent) {
         self.note_change(file, 0..u64::MAX);
         self.drop_fresh(content, 0).await;
         content.modified_ns = None;
@@ -234,10 +252,12 @@ impl Client {
     }
 
     /// Frees uncommitted blocks from a block of the file on.
-    pub(super) async fn drop_fresh(&self, content: &mut Content, from: u64) {
+    pub(super) async fn drop_fresh(&self, content: &mut FileContent, from: u64) {
         let pieces = content.fresh.look(from..u64::MAX / BLOCK);
         let given = pieces.iter().filter_map(|piece| match piece.place {
-            Some(Place::Data(block) | Place::Unwritten(block)) => Some(Granted { block, blocks: piece.blocks }),
+            Some(ExtentPlace::Data(block) | ExtentPlace::Unwritten(block)) => {
+                Some(GrantedSpace { block, blocks: piece.blocks })
+            }
             _ => None,
         });
         self.put_space(given.collect()).await;
@@ -247,11 +267,11 @@ impl Client {
 
 /// Whether the server says that it has no such inode any more.
 fn is_gone(error: &Error) -> bool {
-    matches!(error, Error::Refused(failure) if failure.code == Code::Posix) && error.errno() == libc::ESTALE
+    matches!(error, Error::Refused(failure) if failure.code == RefusalCode::Posix) && error.errno() == libc::ESTALE
 }
 
 /// Splits a part of a commit in two. Returns `None` if the part is a single block.
-fn halves(mut part: Vec<Mapped>) -> Option<(Vec<Mapped>, Vec<Mapped>)> {
+fn halves(mut part: Vec<MappedExtent>) -> Option<(Vec<MappedExtent>, Vec<MappedExtent>)> {
     if part.len() > 1 {
         let right = part.split_off(part.len() / 2);
         return Some((part, right));
@@ -259,22 +279,22 @@ fn halves(mut part: Vec<Mapped>) -> Option<(Vec<Mapped>, Vec<Mapped>)> {
     let whole = part.pop().filter(|extent| extent.blocks > 1)?;
     let blocks = whole.blocks / 2;
     let (file_block, block) = (whole.file_block + u64::from(blocks), whole.block + u64::from(blocks));
-    let right = Mapped { file_block, block, blocks: whole.blocks - blocks, ..whole };
-    Some((vec![Mapped { blocks, ..whole }], vec![right]))
+    let right = MappedExtent { file_block, block, blocks: whole.blocks - blocks, ..whole };
+    Some((vec![MappedExtent { blocks, ..whole }], vec![right]))
 }
 
-fn extents_of(content: &Content, reserved: Reserved) -> Vec<Mapped> {
+fn extents_of(content: &FileContent, reserved: ReservationFate) -> Vec<MappedExtent> {
     let mut extents = Vec::new();
     for piece in content.fresh.iter() {
         let (block, is_unwritten) = match piece.place {
-            Some(Place::Data(block)) => (block, false),
-            Some(Place::Unwritten(block)) if reserved == Reserved::MappedBack => (block, true),
+            Some(ExtentPlace::Data(block)) => (block, false),
+            Some(ExtentPlace::Unwritten(block)) if reserved == ReservationFate::MappedBack => (block, true),
             _ => continue,
         };
         let mut done = 0;
         while done < piece.blocks {
             let blocks = (piece.blocks - done).min(EXTENT_BLOCKS_MAX);
-            extents.push(Mapped {
+            extents.push(MappedExtent {
                 file_block: piece.start + done,
                 blocks: blocks as u32,
                 block: block + done,

@@ -8,17 +8,17 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use nectary_block::{Buffer, Context, WriteFlags};
+use nectary_block::{Buffer, IoContext, WriteFlags};
 use tokio::sync::{RwLockReadGuard, RwLockWriteGuard};
 
-use super::bytes::{self, Contents};
+use super::bytes::{self, ReadContents};
 use super::error::Error;
-use super::extents::{Piece, Place};
-use super::file::{BLOCK, Content, File};
-use super::hold::{Access, Paging, holds};
+use super::extents::{ExtentPiece, ExtentPlace};
+use super::file::{ActiveFile, BLOCK, FileContent};
+use super::hold::{DataAccess, PagingGuard, holds};
 use super::wait_kinds::WaitKind;
-use super::{Client, Use};
-use crate::protocol::{Answer, FILE_BLOCKS_MAX, Granted, Question};
+use super::{BlockPurpose, VolumeClient};
+use crate::protocol::{FILE_BLOCKS_MAX, GrantedSpace, MetadataQuestion, ServerAnswer};
 
 /// The size of the largest file. *Units*: bytes.
 const SIZE_MAX: u64 = i64::MAX as u64;
@@ -27,23 +27,23 @@ pub(super) const MAP_ROUNDS_MAX: usize = 64;
 
 /// The position of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum At {
+pub enum WritePosition {
     /// An offset in the file. *Units*: bytes.
     Offset(u64),
     /// The end of the file.
     End,
 }
 
-impl Client {
+impl VolumeClient {
     /// Reads; fewer than `length` bytes mean that the file ends there.
     pub(crate) async fn read(
         &self,
-        file: &Arc<File>,
+        file: &Arc<ActiveFile>,
         offset: u64,
         length: usize,
-        access: Access,
-    ) -> Result<Contents, Error> {
-        let mut contents = Contents::default();
+        access: DataAccess,
+    ) -> Result<ReadContents, Error> {
+        let mut contents = ReadContents::default();
         for _ in 0..MAP_ROUNDS_MAX {
             self.leased().await?;
             let content = self.readable(file, access).await?;
@@ -65,16 +65,21 @@ impl Client {
     }
 
     /// Reads mapped blocks, and appends the bytes in `range` of them to `contents`.
-    async fn read_pieces(&self, pieces: &[Piece], range: Range<u64>, contents: &mut Contents) -> Result<(), Error> {
+    async fn read_pieces(
+        &self,
+        pieces: &[ExtentPiece],
+        range: Range<u64>,
+        contents: &mut ReadContents,
+    ) -> Result<(), Error> {
         self.leased().await?;
         let mut reads = Vec::new();
         for piece in pieces {
             let (start, end) = (piece.start * BLOCK, (piece.start + piece.blocks) * BLOCK);
             let cut = start.max(range.start) - start..end.min(range.end) - start;
             let read = match piece.place {
-                Some(Place::Data(block)) => {
+                Some(ExtentPlace::Data(block)) => {
                     let buffers = bytes::buffers((piece.blocks * BLOCK) as usize);
-                    Some(self.device().read_at(block * BLOCK, buffers, Context::default()))
+                    Some(self.device().read_at(block * BLOCK, buffers, IoContext::default()))
                 }
                 _ => None,
             };
@@ -103,16 +108,16 @@ impl Client {
     /// Requests the part of the map that contains `blocks`.
     pub(super) async fn load_map(
         &self,
-        file: &Arc<File>,
-        content: &mut Content,
+        file: &Arc<ActiveFile>,
+        content: &mut FileContent,
         blocks: Range<u64>,
     ) -> Result<(), Error> {
         // The whole rest of the file is requested, so that a sequential reader sends one request only. Blocks behind the
         // end of the file may be reserved.
         let (mut start, end) = (blocks.start, FILE_BLOCKS_MAX);
         while start < blocks.end {
-            let question = Question::ReadMap { file: file.id, start, end };
-            let Answer::Map { extents, answered_to } = self.ask(question).await? else {
+            let question = MetadataQuestion::ReadMap { file: file.id, start, end };
+            let ServerAnswer::Map { extents, answered_to } = self.ask(question).await? else {
                 return Err(Error::posix(libc::EIO));
             };
             if answered_to <= start {
@@ -127,16 +132,16 @@ impl Client {
     /// Writes all of `data`; returns the offset in the file, and buffers that can be reused.
     pub(crate) async fn write(
         &self,
-        file: &Arc<File>,
-        at: At,
+        file: &Arc<ActiveFile>,
+        at: WritePosition,
         data: Vec<Buffer>,
-        access: Access,
+        access: DataAccess,
     ) -> Result<(u64, Vec<Buffer>), Error> {
         let length = bytes::total(&data) as u64;
         let mut content = self.writable(file, access).await?;
         let offset = match at {
-            At::Offset(offset) => offset,
-            At::End => content.size,
+            WritePosition::Offset(offset) => offset,
+            WritePosition::End => content.size,
         };
         let end = offset.checked_add(length).filter(|end| *end <= SIZE_MAX).ok_or(Error::posix(libc::EFBIG))?;
         if length == 0 {
@@ -168,8 +173,8 @@ impl Client {
 
     async fn write_locked(
         &self,
-        file: &Arc<File>,
-        content: &mut Content,
+        file: &Arc<ActiveFile>,
+        content: &mut FileContent,
         range: Range<u64>,
         data: Vec<Buffer>,
     ) -> Result<Vec<Buffer>, Error> {
@@ -189,8 +194,8 @@ impl Client {
     /// Extends the data to whole blocks: the missing parts of the first and the last block are read.
     async fn widened(
         &self,
-        file: &Arc<File>,
-        content: &mut Content,
+        file: &Arc<ActiveFile>,
+        content: &mut FileContent,
         range: &Range<u64>,
         data: &[Buffer],
     ) -> Result<Vec<Buffer>, Error> {
@@ -221,11 +226,11 @@ impl Client {
     /// Returns a block as the file shows it, with zeroes after the end.
     pub(super) async fn old_block(
         &self,
-        file: &Arc<File>,
-        content: &mut Content,
+        file: &Arc<ActiveFile>,
+        content: &mut FileContent,
         block: u64,
     ) -> Result<Vec<u8>, Error> {
-        let (start, mut old) = (block * BLOCK, Contents::default());
+        let (start, mut old) = (block * BLOCK, ReadContents::default());
         let end = (start + BLOCK).min(content.size);
         if start < end {
             if content.resolve(block..block + 1).is_none() {
@@ -243,23 +248,23 @@ impl Client {
     /// free blocks that this session holds.
     pub(super) async fn write_blocks(
         &self,
-        file: &Arc<File>,
-        content: &mut Content,
+        file: &Arc<ActiveFile>,
+        content: &mut FileContent,
         blocks: Range<u64>,
         data: Vec<Buffer>,
     ) -> Result<Vec<Buffer>, Error> {
         self.take_reserved(file, content, blocks.clone()).await?;
         let mut places: Vec<(Range<u64>, u64)> = Vec::new();
-        let mut taken: Vec<Granted> = Vec::new();
+        let mut taken: Vec<GrantedSpace> = Vec::new();
         for piece in content.fresh.look(blocks.clone()) {
             let (mut start, end) = (piece.start, piece.start + piece.blocks);
-            if let Some(Place::Data(block) | Place::Unwritten(block)) = piece.place {
+            if let Some(ExtentPlace::Data(block) | ExtentPlace::Unwritten(block)) = piece.place {
                 places.push((start..end, block));
                 continue;
             }
             let mapped = content.map.look(start..end);
-            let is_overwrite = mapped.iter().all(|piece| matches!(piece.place, Some(Place::Data(_))));
-            let use_for = if is_overwrite { Use::Overwrite } else { Use::New };
+            let is_overwrite = mapped.iter().all(|piece| matches!(piece.place, Some(ExtentPlace::Data(_))));
+            let use_for = if is_overwrite { BlockPurpose::Overwrite } else { BlockPurpose::New };
             while start < end {
                 let granted = match self.take_space(content.last_block, end - start, use_for).await {
                     Ok(granted) => granted,
@@ -279,7 +284,7 @@ impl Client {
         let mut writes = Vec::new();
         for (range, block) in &places {
             let part = bytes::split(&mut data, ((range.end - range.start) * BLOCK) as usize);
-            writes.push(self.device().write_at(block * BLOCK, part, WriteFlags::default(), Context::default()));
+            writes.push(self.device().write_at(block * BLOCK, part, WriteFlags::default(), IoContext::default()));
         }
         let (mut failed, mut buffers) = (None, Vec::new());
         for write in writes {
@@ -292,23 +297,23 @@ impl Client {
         // reserved ones are not mapped as unwritten again.
         if let Some(error) = failed {
             let reserved = content.fresh.look(blocks).into_iter();
-            let reserved = reserved.filter(|piece| matches!(piece.place, Some(Place::Unwritten(_))));
+            let reserved = reserved.filter(|piece| matches!(piece.place, Some(ExtentPlace::Unwritten(_))));
             reserved.for_each(|piece| content.fresh.remove(piece.start..piece.start + piece.blocks));
             return Err(error.into());
         }
         for (range, block) in places {
-            content.fresh.set(range, Place::Data(block));
+            content.fresh.set(range, ExtentPlace::Data(block));
         }
         Ok(buffers)
     }
 
     /// Writes one block that is in no file yet, and flushes it.
-    pub(super) async fn write_aside(&self, bytes: &[u8]) -> Result<Granted, Error> {
-        let granted = self.take_space(None, 1, Use::New).await?;
+    pub(super) async fn write_aside(&self, bytes: &[u8]) -> Result<GrantedSpace, Error> {
+        let granted = self.take_space(None, 1, BlockPurpose::New).await?;
         self.leased().await?;
         let (block, flags) = (vec![Buffer::copy_of(bytes)], WriteFlags::default());
         // The block of a failed write is not reused in this session, because the device may still write to it.
-        let written = self.device().write_at(granted.block * BLOCK, block, flags, Context::default());
+        let written = self.device().write_at(granted.block * BLOCK, block, flags, IoContext::default());
         WaitKind::Disk.during(0, written).await?;
         self.flush_data().await?;
         Ok(granted)
@@ -316,7 +321,7 @@ impl Client {
 
     /// Zeroes the bytes after the end in the last block, before the file grows over it. Returns whether the end was
     /// inside a block.
-    pub(super) async fn clear_tail(&self, file: &Arc<File>, content: &mut Content) -> Result<bool, Error> {
+    pub(super) async fn clear_tail(&self, file: &Arc<ActiveFile>, content: &mut FileContent) -> Result<bool, Error> {
         if content.size.is_multiple_of(BLOCK) {
             return Ok(false);
         }
@@ -325,7 +330,7 @@ impl Client {
             self.load_map(file, content, block..block + 1).await?;
         }
         match content.resolve(block..block + 1).as_deref() {
-            Some([Piece { place: Some(Place::Data(_)), .. }]) => {
+            Some([ExtentPiece { place: Some(ExtentPlace::Data(_)), .. }]) => {
                 let old = self.old_block(file, content, block).await?;
                 self.write_blocks(file, content, block..block + 1, vec![Buffer::copy_of(&old)]).await?;
                 Ok(true)
@@ -337,9 +342,9 @@ impl Client {
     /// Returns the contents for a reader: they are valid as long as their lock is held.
     pub(super) async fn readable<'a>(
         &self,
-        file: &'a Arc<File>,
-        access: Access,
-    ) -> Result<RwLockReadGuard<'a, Content>, Error> {
+        file: &'a Arc<ActiveFile>,
+        access: DataAccess,
+    ) -> Result<RwLockReadGuard<'a, FileContent>, Error> {
         loop {
             let content = WaitKind::File.during(file.id.inode, file.content.read()).await;
             if content.is_known && holds(file, access) {
@@ -353,9 +358,9 @@ impl Client {
     /// Returns the contents for a writer, locked exclusively.
     pub(super) async fn writable<'a>(
         &self,
-        file: &'a Arc<File>,
-        access: Access,
-    ) -> Result<RwLockWriteGuard<'a, Content>, Error> {
+        file: &'a Arc<ActiveFile>,
+        access: DataAccess,
+    ) -> Result<RwLockWriteGuard<'a, FileContent>, Error> {
         loop {
             self.admit(file, access).await?;
             let mut content = WaitKind::File.during(file.id.inode, file.content.write()).await;
@@ -369,12 +374,12 @@ impl Client {
     /// Returns the contents for a truncation, locked exclusively, and what keeps the token until the truncation ends.
     pub(super) async fn truncatable<'a>(
         &self,
-        file: &'a Arc<File>,
-    ) -> Result<(RwLockWriteGuard<'a, Content>, Option<Paging<'a>>), Error> {
+        file: &'a Arc<ActiveFile>,
+    ) -> Result<(RwLockWriteGuard<'a, FileContent>, Option<PagingGuard<'a>>), Error> {
         loop {
             let paging = self.begin_truncation(file).await?;
             let mut content = WaitKind::File.during(file.id.inode, file.content.write()).await;
-            if paging.is_some() || holds(file, Access::WRITE) {
+            if paging.is_some() || holds(file, DataAccess::WRITE) {
                 self.learn(file, &mut content).await?;
                 return Ok((content, paging));
             }
@@ -382,10 +387,10 @@ impl Client {
     }
 
     /// Requests the attributes if they are not known.
-    async fn learn(&self, file: &File, content: &mut Content) -> Result<(), Error> {
+    async fn learn(&self, file: &ActiveFile, content: &mut FileContent) -> Result<(), Error> {
         if !content.is_known {
-            let question = Question::GetAttributes { file: file.id };
-            let Answer::Attributes(attributes) = self.ask(question).await? else {
+            let question = MetadataQuestion::GetAttributes { file: file.id };
+            let ServerAnswer::Attributes(attributes) = self.ask(question).await? else {
                 return Err(Error::posix(libc::EIO));
             };
             content.learn(attributes.inode);

@@ -1,15 +1,15 @@
 //! Why a call of a client failed.
 
-use nectary_block::ErrorKind;
+use nectary_block::DeviceErrorKind;
 
-use crate::protocol::{Code, Failure};
+use crate::protocol::{RefusalCode, ServerRefusal};
 
 /// A failed call. Nothing was changed, unless a device failed in the middle of a write.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// The server refused the call.
     #[error(transparent)]
-    Refused(#[from] Failure),
+    Refused(#[from] ServerRefusal),
     /// The disk failed.
     #[error(transparent)]
     Device(#[from] nectary_block::Error),
@@ -34,19 +34,19 @@ pub enum Error {
 impl Error {
     /// Makes a refusal by the client itself.
     pub(crate) fn posix(errno: i32) -> Error {
-        Error::Refused(Failure::posix(errno))
+        Error::Refused(ServerRefusal::posix(errno))
     }
 
     /// Whether the server requires the operation to be split.
     pub(crate) fn is_too_large(&self) -> bool {
-        matches!(self, Error::Refused(failure) if failure.code == Code::Limit && failure.errno == libc::EFBIG)
+        matches!(self, Error::Refused(failure) if failure.code == RefusalCode::Limit && failure.errno == libc::EFBIG)
     }
 
     /// Whether the call failed because the session had ended.
     pub fn is_end(&self) -> bool {
         match self {
             Error::Ended { .. } => true,
-            Error::Refused(failure) => failure.code == Code::Ended,
+            Error::Refused(failure) => failure.code == RefusalCode::Ended,
             _ => false,
         }
     }
@@ -61,13 +61,13 @@ impl Error {
         match self {
             Error::Refused(failure) => match (failure.code, failure.errno) {
                 (_, errno) if errno > 0 => errno,
-                (Code::Full, _) => libc::ENOSPC,
-                (Code::Stale, _) => libc::ESTALE,
-                (Code::Conflict, _) => libc::EAGAIN,
-                (Code::Limit, _) => libc::EAGAIN,
+                (RefusalCode::Full, _) => libc::ENOSPC,
+                (RefusalCode::Stale, _) => libc::ESTALE,
+                (RefusalCode::Conflict, _) => libc::EAGAIN,
+                (RefusalCode::Limit, _) => libc::EAGAIN,
                 _ => libc::EIO,
             },
-            Error::Device(error) if error.kind == ErrorKind::Full => libc::ENOSPC,
+            Error::Device(error) if error.kind == DeviceErrorKind::Full => libc::ENOSPC,
             Error::Device(_) | Error::Server { .. } | Error::Ended { .. } => libc::EIO,
         }
     }

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 /// The place of a range of a file's blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum ExtentPlace {
     /// No blocks of the disk: the range reads as zeroes.
     Hole,
     /// Blocks of the disk from this one on; they read as zeroes until data is committed to them.
@@ -18,36 +18,36 @@ pub(crate) enum Place {
     Data(u64),
 }
 
-impl Place {
+impl ExtentPlace {
     /// Returns the place `blocks` blocks further on.
-    fn skip(self, blocks: u64) -> Place {
+    fn skip(self, blocks: u64) -> ExtentPlace {
         match self {
-            Place::Hole => Place::Hole,
-            Place::Unwritten(block) => Place::Unwritten(block + blocks),
-            Place::Data(block) => Place::Data(block + blocks),
+            ExtentPlace::Hole => ExtentPlace::Hole,
+            ExtentPlace::Unwritten(block) => ExtentPlace::Unwritten(block + blocks),
+            ExtentPlace::Data(block) => ExtentPlace::Data(block + blocks),
         }
     }
 }
 
 /// A part of a range that was looked up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct ExtentPiece {
     /// The first block in the file. *Units*: blocks.
     pub start: u64,
     /// The length. *Units*: blocks.
     pub blocks: u64,
     /// The place; `None`: the blocks are in no range.
-    pub place: Option<Place>,
+    pub place: Option<ExtentPlace>,
 }
 
 /// Ranges of a file's blocks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Extents {
+pub(crate) struct FileExtents {
     /// The end and the place of each range, by its first block.
-    ranges: BTreeMap<u64, (u64, Place)>,
+    ranges: BTreeMap<u64, (u64, ExtentPlace)>,
 }
 
-impl Extents {
+impl FileExtents {
     /// Whether there is no range.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
@@ -60,13 +60,13 @@ impl Extents {
 
     /// Returns the number of blocks in ranges that have a place on the disk.
     pub fn blocks(&self) -> u64 {
-        let on_disk = self.ranges.iter().filter(|(_, (_, place))| *place != Place::Hole);
+        let on_disk = self.ranges.iter().filter(|(_, (_, place))| *place != ExtentPlace::Hole);
         on_disk.map(|(start, (end, _))| end - start).sum()
     }
 
     /// Returns all ranges, in order.
-    pub fn iter(&self) -> impl Iterator<Item = Piece> {
-        self.ranges.iter().map(|(&start, &(end, place))| Piece { start, blocks: end - start, place: Some(place) })
+    pub fn iter(&self) -> impl Iterator<Item = ExtentPiece> {
+        self.ranges.iter().map(|(&start, &(end, place))| ExtentPiece { start, blocks: end - start, place: Some(place) })
     }
 
     /// Removes all ranges.
@@ -75,7 +75,7 @@ impl Extents {
     }
 
     /// Returns the pieces of a range, in order and without gaps.
-    pub fn look(&self, range: Range<u64>) -> Vec<Piece> {
+    pub fn look(&self, range: Range<u64>) -> Vec<ExtentPiece> {
         let mut pieces = Vec::new();
         let mut at = range.start;
         let before = self.ranges.range(..range.start).next_back();
@@ -85,15 +85,15 @@ impl Extents {
                 continue;
             }
             if start > at {
-                pieces.push(Piece { start: at, blocks: start - at, place: None });
+                pieces.push(ExtentPiece { start: at, blocks: start - at, place: None });
                 at = start;
             }
             let stop = end.min(range.end);
-            pieces.push(Piece { start: at, blocks: stop - at, place: Some(place.skip(at - start)) });
+            pieces.push(ExtentPiece { start: at, blocks: stop - at, place: Some(place.skip(at - start)) });
             at = stop;
         }
         if at < range.end {
-            pieces.push(Piece { start: at, blocks: range.end - at, place: None });
+            pieces.push(ExtentPiece { start: at, blocks: range.end - at, place: None });
         }
         pieces
     }
@@ -119,7 +119,7 @@ impl Extents {
     }
 
     /// Sets the place of a range; this replaces what was known about the range.
-    pub fn set(&mut self, range: Range<u64>, place: Place) {
+    pub fn set(&mut self, range: Range<u64>, place: ExtentPlace) {
         if range.is_empty() {
             return;
         }
@@ -145,14 +145,18 @@ impl Extents {
 mod tests {
     use super::*;
 
+    /// Only ranges that continue each other on the disk are merged.
     #[test]
-    fn neighbours_that_continue_each_other_are_one_range() {
-        let mut extents = Extents::default();
-        extents.set(0..4, Place::Data(100));
-        extents.set(8..12, Place::Data(108));
-        extents.set(4..8, Place::Data(104));
-        assert_eq!(extents.iter().collect::<Vec<_>>(), [Piece { start: 0, blocks: 12, place: Some(Place::Data(100)) }]);
-        extents.set(12..14, Place::Data(300));
+    fn adjacent_ranges_are_merged() {
+        let mut extents = FileExtents::default();
+        extents.set(0..4, ExtentPlace::Data(100));
+        extents.set(8..12, ExtentPlace::Data(108));
+        extents.set(4..8, ExtentPlace::Data(104));
+        assert_eq!(
+            extents.iter().collect::<Vec<_>>(),
+            [ExtentPiece { start: 0, blocks: 12, place: Some(ExtentPlace::Data(100)) }]
+        );
+        extents.set(12..14, ExtentPlace::Data(300));
         assert_eq!((extents.count(), extents.blocks()), (2, 14));
     }
 
@@ -164,16 +168,16 @@ mod tests {
             (state >> 33) % below
         };
         for round in 0..200 {
-            let mut extents = Extents::default();
+            let mut extents = FileExtents::default();
             let mut model = [None; 64];
             for _ in 0..60 {
                 let start = random(64);
                 let end = start + random(64 - start + 1);
                 let place = match random(4) {
                     0 => None,
-                    1 => Some(Place::Hole),
-                    2 => Some(Place::Unwritten(1000 + random(8) * 64)),
-                    _ => Some(Place::Data(1000 + random(8) * 64)),
+                    1 => Some(ExtentPlace::Hole),
+                    2 => Some(ExtentPlace::Unwritten(1000 + random(8) * 64)),
+                    _ => Some(ExtentPlace::Data(1000 + random(8) * 64)),
                 };
                 match place {
                     None => extents.remove(start..end),

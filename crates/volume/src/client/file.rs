@@ -10,22 +10,22 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, RwLock};
 
-use super::extents::{Extents, Piece, Place};
+use super::extents::{ExtentPiece, ExtentPlace, FileExtents};
 use crate::format::{BLOCK_BYTES, Inode};
-use crate::protocol::{Accessed, Attributes, FILE_BLOCKS_MAX, FileId, Mapped, Shape};
-use crate::tokens::{Holding, Ranges};
+use crate::protocol::{FILE_BLOCKS_MAX, FileAccess, FileId, FileShape, InodeAttributes, MappedExtent};
+use crate::tokens::{LockedRanges, TokenHolding};
 
 /// The unit of the disk. *Units*: bytes.
 pub(crate) const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// A file in use.
-pub(crate) struct File {
+pub(crate) struct ActiveFile {
     /// The identity of the file.
     pub id: FileId,
     /// The contents of the file.
-    pub content: RwLock<Content>,
+    pub content: RwLock<FileContent>,
     /// The size, time and blocks that `stat` shows instead of the server's while data is uncommitted.
-    shown: Mutex<Shown>,
+    shown: Mutex<ShownAttributes>,
     /// The number of handles, and of calls without a handle that use the file or wait for its token.
     users: AtomicU64,
     /// Whether the server knows that the session has the file open. Locked while the server is told.
@@ -37,35 +37,35 @@ pub(crate) struct File {
     /// Whether a program has cut the file to nothing: its next close commits what was written since.
     pub is_emptied: AtomicBool,
     /// The token of the file's data.
-    pub hold: Hold,
+    pub hold: DataToken,
     /// The last access that was noted for the server.
-    accessed: Mutex<Option<Accessed>>,
+    accessed: Mutex<Option<FileAccess>>,
     /// The file locks of this host's programs.
-    locks: Mutex<Ranges>,
+    locks: Mutex<LockedRanges>,
     /// The commits that failed in the background.
-    failures: Mutex<Failures>,
+    failures: Mutex<CommitFailures>,
 }
 
 /// The data token of a file: it covers bytes, size, map and modification time.
 #[derive(Default)]
-pub(crate) struct Hold {
-    state: Mutex<Holding>,
+pub(crate) struct DataToken {
+    state: Mutex<TokenHolding>,
     /// Notified when the state changes: waiting calls check it again.
     pub changed: Notify,
     /// Locked while the token is given back or data is committed for others, so that only one task does this at a time.
     pub giving: tokio::sync::Mutex<()>,
 }
 
-impl Hold {
+impl DataToken {
     /// Locks and returns the state. The lock must not be held across an await.
-    pub fn state(&self) -> MutexGuard<'_, Holding> {
+    pub fn state(&self) -> MutexGuard<'_, TokenHolding> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The known contents of a file.
 #[derive(Default)]
-pub(crate) struct Content {
+pub(crate) struct FileContent {
     /// Whether the following fields are valid; if not, they are requested from the server before their next use. They
     /// are valid only while the token is held.
     pub is_known: bool,
@@ -74,10 +74,10 @@ pub(crate) struct Content {
     /// The size, including uncommitted writes. *Units*: bytes.
     pub size: u64,
     /// The known part of the map of committed blocks.
-    pub map: Extents,
+    pub map: FileExtents,
     /// Blocks that are written and not committed, and reserved blocks that were taken and not written yet, which are
     /// unwritten.
-    pub fresh: Extents,
+    pub fresh: FileExtents,
     /// The time of the last uncommitted write.
     pub modified_ns: Option<i64>,
     /// The last block that was allocated for the file; the next allocation continues behind it.
@@ -91,7 +91,7 @@ pub(crate) struct Content {
 /// The commits of a file that failed in the background. Each handle that was open then reports this once; if there was
 /// none, the next one that is opened does.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Failures {
+pub(crate) struct CommitFailures {
     /// The number of failed commits.
     count: u64,
     /// The error number of the last one.
@@ -100,7 +100,7 @@ pub(crate) struct Failures {
     is_reported: bool,
 }
 
-impl Failures {
+impl CommitFailures {
     /// Notes a failed commit.
     pub fn note(&mut self, errno: i32) {
         (self.count, self.errno, self.is_reported) = (self.count + 1, errno, false);
@@ -131,7 +131,7 @@ impl Failures {
 
 /// What `stat` shows of a file with uncommitted data.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Shown {
+pub(crate) struct ShownAttributes {
     /// Whether there is uncommitted data.
     pub is_dirty: bool,
     /// The size. *Units*: bytes.
@@ -142,10 +142,10 @@ pub(crate) struct Shown {
     pub blocks: u64,
 }
 
-impl File {
+impl ActiveFile {
     /// Makes the state of a file without handles.
-    pub fn new(id: FileId, is_open: bool) -> File {
-        File {
+    pub fn new(id: FileId, is_open: bool) -> ActiveFile {
+        ActiveFile {
             id,
             content: RwLock::default(),
             shown: Mutex::default(),
@@ -154,7 +154,7 @@ impl File {
             is_direct: AtomicBool::new(false),
             is_watched: AtomicBool::new(false),
             is_emptied: AtomicBool::new(false),
-            hold: Hold::default(),
+            hold: DataToken::default(),
             accessed: Mutex::default(),
             locks: Mutex::default(),
             failures: Mutex::default(),
@@ -162,17 +162,17 @@ impl File {
     }
 
     /// Locks and returns the commits that failed in the background.
-    pub fn failures(&self) -> MutexGuard<'_, Failures> {
+    pub fn failures(&self) -> MutexGuard<'_, CommitFailures> {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Locks and returns the file locks of this host's programs.
-    pub fn locks(&self) -> MutexGuard<'_, Ranges> {
+    pub fn locks(&self) -> MutexGuard<'_, LockedRanges> {
         self.locks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Locks and returns the last access that was noted.
-    pub fn accessed(&self) -> MutexGuard<'_, Option<Accessed>> {
+    pub fn accessed(&self) -> MutexGuard<'_, Option<FileAccess>> {
         self.accessed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -198,13 +198,13 @@ impl File {
     }
 
     /// Returns what `stat` shows.
-    pub fn shown(&self) -> Shown {
+    pub fn shown(&self) -> ShownAttributes {
         *self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes `stat` show these contents; called before the contents' lock is released.
-    pub fn show(&self, content: &Content) {
-        let shown = Shown {
+    pub fn show(&self, content: &FileContent) {
+        let shown = ShownAttributes {
             is_dirty: content.is_dirty(),
             size: content.size,
             modified_ns: content.modified_ns.unwrap_or(0),
@@ -214,7 +214,7 @@ impl File {
     }
 
     /// Updates the server's attributes by what is not committed, if there is anything; returns whether there is.
-    pub fn overlay(&self, attributes: &mut Attributes) -> bool {
+    pub fn overlay(&self, attributes: &mut InodeAttributes) -> bool {
         let shown = self.shown();
         if !shown.is_dirty {
             return false;
@@ -231,19 +231,19 @@ impl File {
     }
 }
 
-impl Content {
+impl FileContent {
     /// Stores the attributes from the server; the map is requested when it is needed.
     pub fn learn(&mut self, inode: Inode) {
         self.is_known = true;
         self.size = inode.size;
         if inode.blocks == 0 {
-            self.map.set(0..FILE_BLOCKS_MAX, Place::Hole);
+            self.map.set(0..FILE_BLOCKS_MAX, ExtentPlace::Hole);
         }
         self.inode = inode;
     }
 
     /// Stores attributes and extents that came with the token, if none are known yet.
-    pub fn learn_shape(&mut self, shape: Shape) {
+    pub fn learn_shape(&mut self, shape: FileShape) {
         if !self.is_known {
             self.learn(shape.attributes.inode);
             self.learn_map(0..shape.answered_to, &shape.extents);
@@ -265,12 +265,12 @@ impl Content {
     pub fn has_data(&self) -> bool {
         self.modified_ns.is_some()
             || self.size != self.inode.size
-            || self.fresh.iter().any(|piece| matches!(piece.place, Some(Place::Data(_))))
+            || self.fresh.iter().any(|piece| matches!(piece.place, Some(ExtentPlace::Data(_))))
     }
 
     /// Finds the places of blocks; uncommitted writes take precedence over the map. `None`: a part of the map must be
     /// requested first.
-    pub fn resolve(&self, blocks: Range<u64>) -> Option<Vec<Piece>> {
+    pub fn resolve(&self, blocks: Range<u64>) -> Option<Vec<ExtentPiece>> {
         let mut pieces = Vec::new();
         for piece in self.fresh.look(blocks) {
             match piece.place {
@@ -288,14 +288,14 @@ impl Content {
     }
 
     /// Adds a part of the map; blocks of the range that are in no extent are holes.
-    pub fn learn_map(&mut self, range: Range<u64>, extents: &[Mapped]) {
-        self.map.set(range.clone(), Place::Hole);
+    pub fn learn_map(&mut self, range: Range<u64>, extents: &[MappedExtent]) {
+        self.map.set(range.clone(), ExtentPlace::Hole);
         for extent in extents {
             let (start, end) = (extent.file_block, extent.file_block.saturating_add(extent.blocks.into()));
             let (cut_start, cut_end) = (start.max(range.start), end.min(range.end));
             if cut_start < cut_end {
                 let block = extent.block + (cut_start - start);
-                let place = if extent.is_unwritten { Place::Unwritten(block) } else { Place::Data(block) };
+                let place = if extent.is_unwritten { ExtentPlace::Unwritten(block) } else { ExtentPlace::Data(block) };
                 self.map.set(cut_start..cut_end, place);
             }
         }

@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Client, SHOWN_MAX};
+use super::{SHOWN_MAX, VolumeClient};
 use crate::planted::{Bug, planted};
-use crate::protocol::{Attributes, FileId};
+use crate::protocol::{FileId, InodeAttributes};
 
 /// The longest time for which names are given in a directory that this host has changed lately, and for which the kernel
 /// shows them then, also if it begins to count late.
@@ -31,14 +31,14 @@ const FORGET_MIN: Duration = Duration::from_millis(100);
 
 /// The names that were given in some time, with the time until which the kernel shows each.
 #[derive(Default)]
-struct Names {
+struct ShownNames {
     all: HashMap<FileId, HashMap<Vec<u8>, Instant>>,
     count: usize,
 }
 
 /// When a directory was changed last by this host, and by another one.
 #[derive(Default, Clone, Copy)]
-struct Changes {
+struct DirectoryChangeTimes {
     own: Option<Instant>,
     others: Option<Instant>,
 }
@@ -47,21 +47,21 @@ struct Changes {
 /// come twice.
 pub struct GivenNames {
     /// The names that were given since `begun`, and in the time before.
-    recent: Names,
-    older: Names,
+    recent: ShownNames,
+    older: ShownNames,
     begun: Instant,
     /// When names or attributes were given last.
     last: Option<Instant>,
     /// Names that are being renamed, and how often: they are not given.
     barred: HashMap<(FileId, Vec<u8>), u32>,
-    changes: HashMap<FileId, Changes>,
+    changes: HashMap<FileId, DirectoryChangeTimes>,
 }
 
 impl Default for GivenNames {
     fn default() -> GivenNames {
         GivenNames {
-            recent: Names::default(),
-            older: Names::default(),
+            recent: ShownNames::default(),
+            older: ShownNames::default(),
             begun: Instant::now(),
             last: None,
             barred: HashMap::new(),
@@ -74,7 +74,12 @@ impl GivenNames {
     /// Returns the attributes of an inode for an answer, and the time for which the kernel may show them: the session's,
     /// if it keeps them, else `found` for no time. `is_exact`: the kernel ignores attributes that it requested before it
     /// was told to forget them.
-    pub fn give(&mut self, client: &Client, found: &Attributes, is_exact: bool) -> (Attributes, Duration) {
+    pub fn give(
+        &mut self,
+        client: &VolumeClient,
+        found: &InodeAttributes,
+        is_exact: bool,
+    ) -> (InodeAttributes, Duration) {
         match client.kept_attributes(found.id()) {
             Some(kept) if !kept.is_changed && is_exact => {
                 self.last = Some(Instant::now());
@@ -86,7 +91,7 @@ impl GivenNames {
     }
 
     /// Returns the time for which the kernel may show that this inode has a name.
-    pub fn give_name(&mut self, client: &Client, directory: FileId, name: &[u8], inode: FileId) -> Duration {
+    pub fn give_name(&mut self, client: &VolumeClient, directory: FileId, name: &[u8], inode: FileId) -> Duration {
         let kept = client.kept_name(directory, name).flatten().filter(|kept| kept.attributes.id() == inode);
         if kept.is_none() {
             return Duration::ZERO;
@@ -103,7 +108,12 @@ impl GivenNames {
 
     /// Begins a rename by this host: what the kernel shows under the old name it shows under the new one. Until
     /// [`end_rename`](Self::end_rename) neither name is given. Returns the time to wait before the rename.
-    pub fn begin_rename(&mut self, client: &Client, from: (FileId, &[u8]), to: (FileId, &[u8])) -> Option<Duration> {
+    pub fn begin_rename(
+        &mut self,
+        client: &VolumeClient,
+        from: (FileId, &[u8]),
+        to: (FileId, &[u8]),
+    ) -> Option<Duration> {
         for (directory, name) in [from, to] {
             *self.barred.entry((directory, name.to_vec())).or_default() += 1;
         }
@@ -112,7 +122,12 @@ impl GivenNames {
 
     /// Ends a rename. If the session keeps no names of the new directory any more, returns the time until the kernel does
     /// not show the new name.
-    pub fn end_rename(&mut self, client: &Client, from: (FileId, &[u8]), to: (FileId, &[u8])) -> Option<Duration> {
+    pub fn end_rename(
+        &mut self,
+        client: &VolumeClient,
+        from: (FileId, &[u8]),
+        to: (FileId, &[u8]),
+    ) -> Option<Duration> {
         for (directory, name) in [from, to] {
             let key = (directory, name.to_vec());
             let count = self.barred.entry(key.clone()).or_default();
@@ -133,7 +148,7 @@ impl GivenNames {
 
     /// Returns the time after which the kernel shows no name of a directory; `None`: it shows none.
     pub fn names_end(&self, directory: FileId) -> Option<Duration> {
-        let until = |names: &Names| names.all.get(&directory).and_then(|all| all.values().max()).copied();
+        let until = |names: &ShownNames| names.all.get(&directory).and_then(|all| all.values().max()).copied();
         let until = until(&self.recent).max(until(&self.older))?;
         Some(until.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
     }
@@ -150,7 +165,7 @@ impl GivenNames {
             return;
         }
         let recent = std::mem::take(&mut self.recent);
-        self.older = if age < 2 * SHOWN_MAX { recent } else { Names::default() };
+        self.older = if age < 2 * SHOWN_MAX { recent } else { ShownNames::default() };
         self.begun = Instant::now();
         let is_recent = |at: Option<Instant>| at.is_some_and(|at| at.elapsed() < CHANGE_TIME);
         self.changes.retain(|_, changes| is_recent(changes.own) || is_recent(changes.others));
@@ -177,7 +192,7 @@ impl GivenNames {
         {
             return None;
         }
-        let Changes { own, others } = self.changes.get(&directory).copied().unwrap_or_default();
+        let DirectoryChangeTimes { own, others } = self.changes.get(&directory).copied().unwrap_or_default();
         match (own.is_some(), others.is_some()) {
             (true, true) => None,
             (true, false) => Some(CHANGED_TIMES),
@@ -203,7 +218,7 @@ impl GivenNames {
     /// Like [`shown_for`](Self::shown_for), but a name whose time ended lately has no time, in case the kernel begins to
     /// count very late.
     fn known_for(&self, directory: FileId, name: &[u8]) -> Option<Duration> {
-        let until = |names: &Names| names.all.get(&directory).and_then(|all| all.get(name)).copied();
+        let until = |names: &ShownNames| names.all.get(&directory).and_then(|all| all.get(name)).copied();
         let until = until(&self.recent).max(until(&self.older))?;
         Some(until.saturating_duration_since(Instant::now()))
     }
@@ -226,7 +241,7 @@ mod tests {
     const DIRECTORY: FileId = FileId { inode: 7, generation: 1 };
 
     #[test]
-    fn given_names_are_known_until_their_end() {
+    fn given_names_expire() {
         let mut given = GivenNames::default();
         let (now, second) = (Instant::now(), Duration::from_secs(1));
         given.add_name(DIRECTORY, b"name", now + second);
@@ -261,8 +276,9 @@ mod tests {
         assert_eq!(given.times(DIRECTORY, b"other"), Some(CHANGED_TIMES));
     }
 
+    /// A kernel is given names without a time once the limit of known names is reached.
     #[test]
-    fn names_beyond_the_bound_are_not_given() {
+    fn names_beyond_limit_untimed() {
         let mut given = GivenNames::default();
         for number in 0..GIVEN_MAX {
             given.add_name(FileId { inode: number as u64 % 100, generation: 1 }, &number.to_be_bytes(), Instant::now());

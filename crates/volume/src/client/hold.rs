@@ -19,16 +19,19 @@ use nectary_block::Buffer;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use super::calls::{Event, Grant};
+use super::calls::{FileGrant, ServerEvent};
 use super::error::Error;
-use super::file::File;
-use super::kernel::Kernel;
+use super::file::ActiveFile;
+use super::kernel::HostKernel;
 use super::names::SHOWN_MAX;
 use super::wait_kinds::WaitKind;
-use super::{Client, lock};
+use super::{VolumeClient, lock};
 use crate::planted::{Bug, planted};
-use crate::protocol::{Attributes, FileId, Held, Locked, Message, Operation, Question, Token, What};
-use crate::tokens::{Heard, Holding, Recalled, Why, level};
+use crate::protocol::{
+    FileId, FileLockRange, InodeAttributes, MetadataOperation, MetadataQuestion, Token, TokenAspect, TokenGrant,
+    VolumeMessage,
+};
+use crate::tokens::{RecallOutcome, RecallReason, Recalled, TokenHolding, level};
 
 /// The longest wait for a kernel to take a new end of file.
 const GROW_TIME_MAX: Duration = Duration::from_secs(2);
@@ -38,101 +41,104 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 const RECLAIMED_MAX: usize = 4096;
 
 /// The state of the session that tokens need.
-pub(super) struct Holds {
-    kernel: Arc<dyn Kernel>,
-    creating: Mutex<Creating>,
+pub(super) struct SessionTokens {
+    kernel: Arc<dyn HostKernel>,
+    creating: Mutex<PendingCreates>,
 }
 
 /// The number of files that are being created, whose tokens come with the answers.
 #[derive(Default)]
-struct Creating {
+struct PendingCreates {
     calls: usize,
     /// Grants that were returned before their `Create` was answered, because the recall arrived when the file was not
     /// known here yet.
     returned: HashMap<FileId, u64>,
 }
 
-impl Holds {
+impl SessionTokens {
     /// Tells a cache above the client what was written.
     pub fn note_written(&self, file: FileId, offset: u64, data: &[Buffer], size: u64) {
         self.kernel.written(file, offset, data, size);
     }
 
-    pub fn new(kernel: Arc<dyn Kernel>) -> Holds {
+    pub fn new(kernel: Arc<dyn HostKernel>) -> SessionTokens {
         kernel.session_began();
-        Holds { kernel, creating: Mutex::default() }
+        SessionTokens { kernel, creating: Mutex::default() }
     }
 }
 
 /// What a call needs before it may read or change a file's data.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Access {
+pub(crate) enum DataAccess {
     /// The file's token, at this level or above.
     Level(u8),
     /// Nothing: the call is already admitted, and the token stays until it ends.
     Admitted,
 }
 
-impl Access {
-    pub const READ: Access = Access::Level(level::READ);
-    pub const WRITE: Access = Access::Level(level::WRITE);
+impl DataAccess {
+    pub const READ: DataAccess = DataAccess::Level(level::READ);
+    pub const WRITE: DataAccess = DataAccess::Level(level::WRITE);
 }
 
 /// Whether a call with this access is admitted now.
-pub(super) fn holds(file: &File, access: Access) -> bool {
+pub(super) fn holds(file: &ActiveFile, access: DataAccess) -> bool {
     match access {
-        Access::Level(level) => file.hold.state().admits(level),
-        Access::Admitted => true,
+        DataAccess::Level(level) => file.hold.state().admits(level),
+        DataAccess::Admitted => true,
     }
 }
 
 /// A read or write of the kernel's pages, or a truncation during an invalidation, in progress; the token stays until
 /// this is dropped.
-pub(super) struct Paging<'a>(&'a File);
+pub(super) struct PagingGuard<'a>(&'a ActiveFile);
 
-impl Drop for Paging<'_> {
+impl Drop for PagingGuard<'_> {
     fn drop(&mut self) {
         self.0.hold.state().page_call_ended();
         self.0.hold.changed.notify_waiters();
     }
 }
 
-impl Client {
+impl VolumeClient {
     /// Waits until a call is admitted. The level may already be lost again when this returns: see [`holds`].
-    pub(super) async fn admit(&self, file: &Arc<File>, access: Access) -> Result<(), Error> {
-        let Access::Level(level) = access else { return Ok(()) };
+    pub(super) async fn admit(&self, file: &Arc<ActiveFile>, access: DataAccess) -> Result<(), Error> {
+        let DataAccess::Level(level) = access else { return Ok(()) };
         self.wait_for(file, |_| level, |state| state.admits(level)).await
     }
 
     /// Begins a read for the kernel's page cache.
     pub(super) async fn begin_page_read<'a>(
         &self,
-        file: &'a Arc<File>,
+        file: &'a Arc<ActiveFile>,
         range: Range<u64>,
-    ) -> Result<Paging<'a>, Error> {
-        let begin = |state: &mut Holding| state.begin_page_read(range.clone());
-        self.wait_for(file, Holding::page_level, begin).await?;
-        Ok(Paging(file))
+    ) -> Result<PagingGuard<'a>, Error> {
+        let begin = |state: &mut TokenHolding| state.begin_page_read(range.clone());
+        self.wait_for(file, TokenHolding::page_level, begin).await?;
+        Ok(PagingGuard(file))
     }
 
     /// Begins a write of pages of the kernel's page cache. *Errors*: the session has lost its token, and with it the
     /// data in these pages.
-    pub(super) fn begin_page_write<'a>(&self, file: &'a Arc<File>) -> Result<Paging<'a>, Error> {
+    pub(super) fn begin_page_write<'a>(&self, file: &'a Arc<ActiveFile>) -> Result<PagingGuard<'a>, Error> {
         match file.hold.state().begin_page_write() {
-            true => Ok(Paging(file)),
+            true => Ok(PagingGuard(file)),
             false => Err(Error::posix(libc::EIO)),
         }
     }
 
     /// Begins a truncation. `None`: it is admitted as every call, and the level may already be lost again.
-    pub(super) async fn begin_truncation<'a>(&self, file: &'a Arc<File>) -> Result<Option<Paging<'a>>, Error> {
+    pub(super) async fn begin_truncation<'a>(
+        &self,
+        file: &'a Arc<ActiveFile>,
+    ) -> Result<Option<PagingGuard<'a>>, Error> {
         let mut is_paging = false;
-        let begin = |state: &mut Holding| {
+        let begin = |state: &mut TokenHolding| {
             is_paging = state.begin_truncation();
             is_paging || state.admits(level::WRITE)
         };
         self.wait_for(file, |_| level::WRITE, begin).await?;
-        Ok(is_paging.then(|| Paging(file)))
+        Ok(is_paging.then(|| PagingGuard(file)))
     }
 
     /// Waits until `admit` succeeds; requests the token at `level` if it is not held. The call is a user of the file
@@ -141,9 +147,9 @@ impl Client {
     /// *Errors*: the session has ended; EBADF if the last handle of the file is closed and its state forgotten.
     async fn wait_for(
         &self,
-        file: &Arc<File>,
-        level: impl Fn(&Holding) -> u8,
-        mut admit: impl FnMut(&mut Holding) -> bool,
+        file: &Arc<ActiveFile>,
+        level: impl Fn(&TokenHolding) -> u8,
+        mut admit: impl FnMut(&mut TokenHolding) -> bool,
     ) -> Result<(), Error> {
         if admit(&mut file.hold.state()) {
             return Ok(());
@@ -161,9 +167,9 @@ impl Client {
 
     async fn wait_as_user(
         &self,
-        file: &Arc<File>,
-        level: impl Fn(&Holding) -> u8,
-        mut admit: impl FnMut(&mut Holding) -> bool,
+        file: &Arc<ActiveFile>,
+        level: impl Fn(&TokenHolding) -> u8,
+        mut admit: impl FnMut(&mut TokenHolding) -> bool,
     ) -> Result<(), Error> {
         loop {
             let changed = file.hold.changed.notified();
@@ -187,10 +193,10 @@ impl Client {
     }
 
     /// Requests a token, and wakes the waiting calls.
-    fn request(&self, file: Arc<File>, level: u8) {
+    fn request(&self, file: Arc<ActiveFile>, level: u8) {
         let client = self.clone();
         tokio::spawn(async move {
-            let token = Token { object: file.id, what: What::Data };
+            let token = Token { object: file.id, what: TokenAspect::Data };
             let granted = client.shared.session.acquire(token, level).await;
             if granted.is_err() {
                 tokio::time::sleep(REFUSED_PAUSE).await;
@@ -203,7 +209,7 @@ impl Client {
     }
 
     /// Handles the answer to a request for a token.
-    pub(super) async fn end_request(&self, file: &Arc<File>, granted: Option<Grant>) {
+    pub(super) async fn end_request(&self, file: &Arc<ActiveFile>, granted: Option<FileGrant>) {
         let early = {
             // This must not wait for the lock, because a server that restarts in the meantime must be told of the
             // token. If the lock is not free, the attributes and extents are dropped, and requested when they are
@@ -212,7 +218,7 @@ impl Client {
             let mut state = file.hold.state();
             // A newer server that was told what is held does not know of a grant that comes after that.
             match granted.filter(|grant| grant.epoch == self.shared.session.epoch()) {
-                Some(Grant { held, is_watched, shape, .. }) => {
+                Some(FileGrant { held, is_watched, shape, .. }) => {
                     file.is_watched.store(is_watched, Ordering::Release);
                     let early = state.granted(held.level, held.sequence);
                     let is_held = state.level() != level::NONE && state.sequence() == held.sequence;
@@ -226,7 +232,7 @@ impl Client {
         };
         file.hold.changed.notify_waiters();
         for recalled in early {
-            if let Heard::Begin = self.hear(file, recalled) {
+            if let RecallOutcome::Begin = self.hear(file, recalled) {
                 let (client, file) = (self.clone(), file.clone());
                 tokio::spawn(async move { client.work(file.id.inode, client.give_back(&file, recalled)).await });
             }
@@ -234,28 +240,28 @@ impl Client {
     }
 
     /// Decides what a recall requires.
-    fn hear(&self, file: &File, recalled: Recalled) -> Heard {
+    fn hear(&self, file: &ActiveFile, recalled: Recalled) -> RecallOutcome {
         let heard = file.hold.state().recalled(recalled);
-        if let Heard::Answer(level) = heard {
+        if let RecallOutcome::Answer(level) = heard {
             self.say_returned(file.id, level, recalled.0, false);
         }
         heard
     }
 
     fn say_returned(&self, object: FileId, level: u8, sequence: u64, is_lost: bool) {
-        let held = Held { token: Token { object, what: What::Data }, level, sequence };
-        self.shared.session.say(&Message::Return { held, is_lost });
+        let held = TokenGrant { token: Token { object, what: TokenAspect::Data }, level, sequence };
+        self.shared.session.say(&VolumeMessage::Return { held, is_lost });
     }
 
     /// Does what a recall requires.
-    async fn give_back(&self, file: &Arc<File>, recalled: Recalled) {
+    async fn give_back(&self, file: &Arc<ActiveFile>, recalled: Recalled) {
         let _turn = WaitKind::File.during(file.id.inode, file.hold.giving.lock()).await;
         // An earlier recall may have done it already.
-        let Heard::Begin = self.hear(file, recalled) else { return };
+        let RecallOutcome::Begin = self.hear(file, recalled) else { return };
         let (sequence, wanted, why) = recalled;
         match why {
-            Why::Conflict => self.give(file, wanted).await,
-            Why::Commit => {
+            RecallReason::Conflict => self.give(file, wanted).await,
+            RecallReason::Commit => {
                 let mut content = WaitKind::File.during(file.id.inode, file.content.write()).await;
                 let committed = self.commit_locked(file, &mut content).await;
                 if let Err(error) = &committed {
@@ -269,7 +275,7 @@ impl Client {
     }
 
     /// Gives the token back, or lowers it to a level. The caller holds the lock `giving`.
-    async fn give(&self, file: &Arc<File>, to: u8) {
+    async fn give(&self, file: &Arc<ActiveFile>, to: u8) {
         let mut pass = file.hold.state().begin_giving();
         file.hold.changed.notify_waiters();
         while !pass.is_empty() {
@@ -313,12 +319,12 @@ impl Client {
 
     /// Tells a cache above the client that the caller changes a range of bytes; the caller holds the contents' lock
     /// exclusively.
-    pub(super) fn note_change(&self, file: &File, range: Range<u64>) {
+    pub(super) fn note_change(&self, file: &ActiveFile, range: Range<u64>) {
         self.shared.holds.kernel.changed(file.id, range);
     }
 
     /// Waits until the kernel has no read or write of the file's pages in progress.
-    async fn no_paging(&self, file: &File) {
+    async fn no_paging(&self, file: &ActiveFile) {
         loop {
             let changed = file.hold.changed.notified();
             tokio::pin!(changed);
@@ -332,7 +338,7 @@ impl Client {
 
     /// Notes a new handle with which a program may map the file for writing. Then the kernel drops pages that it read
     /// under a lower level.
-    pub(super) async fn add_writer(&self, file: &Arc<File>) {
+    pub(super) async fn add_writer(&self, file: &Arc<ActiveFile>) {
         if file.hold.state().add_writer() {
             let _turn = WaitKind::File.during(file.id.inode, file.hold.giving.lock()).await;
             let level = file.hold.state().level();
@@ -343,7 +349,7 @@ impl Client {
     }
 
     /// Gives back the token of a file that is not in use.
-    pub(super) async fn give_up(&self, file: &Arc<File>) {
+    pub(super) async fn give_up(&self, file: &Arc<ActiveFile>) {
         let _turn = WaitKind::File.during(file.id.inode, file.hold.giving.lock()).await;
         let is_held = {
             let state = file.hold.state();
@@ -355,10 +361,10 @@ impl Client {
     }
 
     /// Finds the file that a recall is about. `None`: this client holds nothing of the file, and no
-    /// [`Create`](crate::protocol::Operation::Create) in progress can bring a grant for it.
-    fn recalled_file(&self, held: &Held) -> Option<Arc<File>> {
+    /// [`Create`](crate::protocol::MetadataOperation::Create) in progress can bring a grant for it.
+    fn recalled_file(&self, held: &TokenGrant) -> Option<Arc<ActiveFile>> {
         let mut creating = lock(&self.shared.holds.creating);
-        let file = self.file(held.token.object).filter(|_| held.token.what == What::Data);
+        let file = self.file(held.token.object).filter(|_| held.token.what == TokenAspect::Data);
         if file.is_none() && creating.calls > 0 {
             creating.returned.insert(held.token.object, held.sequence);
         }
@@ -366,7 +372,10 @@ impl Client {
     }
 
     /// Creates a file by `operation`, which also opens it; takes the token if the answer contains it.
-    pub(super) async fn create_held(&self, operation: Operation) -> Result<(Attributes, Arc<File>), Error> {
+    pub(super) async fn create_held(
+        &self,
+        operation: MetadataOperation,
+    ) -> Result<(InodeAttributes, Arc<ActiveFile>), Error> {
         lock(&self.shared.holds.creating).calls += 1;
         let made = self.shared.session.create_open(operation).await;
         let (made, granted) = {
@@ -397,7 +406,7 @@ impl Client {
         recalls: &mut JoinSet<()>,
         object: FileId,
         wait: Option<(Option<oneshot::Receiver<()>>, Duration)>,
-        message: Message,
+        message: VolumeMessage,
     ) {
         let wait = wait.filter(|_| !planted(Bug::ReturnedUnforgotten));
         let Some((forgotten, left)) = wait else { return self.shared.session.say(&message) };
@@ -416,59 +425,62 @@ impl Client {
     }
 
     /// Handles the events that the session sends, until their channel closes.
-    pub(super) async fn serve_events(&self, mut events: mpsc::UnboundedReceiver<Event>) {
+    pub(super) async fn serve_events(&self, mut events: mpsc::UnboundedReceiver<ServerEvent>) {
         let mut recalls = JoinSet::new();
         while let Some(event) = events.recv().await {
             match event {
-                Event::Durable(sequence) => self.shared.session.set_drained(sequence),
+                ServerEvent::Durable(sequence) => self.shared.session.set_drained(sequence),
                 // The server lets nobody change what it wants back before it hears this.
-                Event::Recalled(held, _) if matches!(held.token.what, What::Directory | What::Attributes) => {
+                ServerEvent::Recalled(held, _)
+                    if matches!(held.token.what, TokenAspect::Directory | TokenAspect::Attributes) =>
+                {
                     while recalls.try_join_next().is_some() {}
                     let token = held.token;
                     self.shared.session.looks().recalled(token);
-                    let back = Message::Return { held: Held { level: level::NONE, ..held }, is_lost: false };
+                    let back =
+                        VolumeMessage::Return { held: TokenGrant { level: level::NONE, ..held }, is_lost: false };
                     let kernel = &self.shared.holds.kernel;
                     let wait = match token.what {
-                        What::Directory => kernel.names_end(token.object).map(|left| (None, left)),
+                        TokenAspect::Directory => kernel.names_end(token.object).map(|left| (None, left)),
                         _ => kernel.forget_attributes(token.object).map(|forgotten| (Some(forgotten), SHOWN_MAX)),
                     };
                     self.say_later(&mut recalls, token.object, wait, back);
                 }
-                Event::NameChange(directory, name, number) => {
+                ServerEvent::NameChange(directory, name, number) => {
                     while recalls.try_join_next().is_some() {}
                     self.shared.session.looks().name_changes(directory, &name);
                     let wait = self.shared.holds.kernel.forget_name(directory, &name);
                     let wait = wait.map(|(forgotten, left)| (Some(forgotten), left));
-                    self.say_later(&mut recalls, directory, wait, Message::NameDropped { number });
+                    self.say_later(&mut recalls, directory, wait, VolumeMessage::NameDropped { number });
                 }
-                Event::Recalled(held, why) => {
+                ServerEvent::Recalled(held, why) => {
                     while recalls.try_join_next().is_some() {}
                     let recalled = (held.sequence, held.level, why);
                     let Some(file) = self.recalled_file(&held) else {
                         self.say_returned(held.token.object, level::NONE, held.sequence, false);
                         continue;
                     };
-                    if let Heard::Begin = self.hear(&file, recalled) {
+                    if let RecallOutcome::Begin = self.hear(&file, recalled) {
                         let client = self.clone();
                         recalls.spawn(async move {
                             client.work(file.id.inode, client.give_back(&file, recalled)).await;
                         });
                     }
                 }
-                Event::NumbersWanted => {
+                ServerEvent::NumbersWanted => {
                     while recalls.try_join_next().is_some() {}
                     let client = self.clone();
                     recalls.spawn(async move { client.shared.session.request_numbers().await });
                 }
-                Event::Lapsed => drop(self.shared.holds.kernel.forget_lists()),
-                Event::Push(file, size, number) => {
+                ServerEvent::Lapsed => drop(self.shared.holds.kernel.forget_lists()),
+                ServerEvent::Push(file, size, number) => {
                     let client = self.clone();
                     tokio::spawn(async move {
                         client.show_end(file.inode, size).await;
-                        client.shared.session.say(&Message::Pushed { number });
+                        client.shared.session.say(&VolumeMessage::Pushed { number });
                     });
                 }
-                Event::Restarted => {
+                ServerEvent::Restarted => {
                     let epoch = self.shared.session.epoch();
                     // The session has dropped what it keeps. The server lets nobody change that before it hears that the
                     // kernel has dropped it, too.
@@ -519,35 +531,35 @@ impl Client {
 
     /// After a call moved the end of a file, waits until the kernels of other hosts that read the file with `O_DIRECT`
     /// know the new end. It must be called without locks, because these kernels may first wait for the token.
-    pub(super) async fn push_end(&self, file: &File, end: u64) -> Result<(), Error> {
+    pub(super) async fn push_end(&self, file: &ActiveFile, end: u64) -> Result<(), Error> {
         if file.is_watched.load(Ordering::Acquire) {
-            self.look(Question::Push { file: file.id, size: end }).await?;
+            self.look(MetadataQuestion::Push { file: file.id, size: end }).await?;
         }
         Ok(())
     }
 
-    fn files(&self) -> Vec<Arc<File>> {
+    fn files(&self) -> Vec<Arc<ActiveFile>> {
         lock(&self.shared.files).values().cloned().collect()
     }
 
     /// Tells a restarted server which locks and tokens are held.
     async fn reclaim(&self, epoch: u64) {
         for file in self.files() {
-            let locks: Vec<Locked> = file.locks().iter().copied().collect();
+            let locks: Vec<FileLockRange> = file.locks().iter().copied().collect();
             for lock in locks {
                 if let Err(error) = self.shared.session.reclaim_lock(lock).await {
                     self.note_lost_lock(&lock, &error);
                 }
             }
         }
-        let held = |file: &Arc<File>| {
+        let held = |file: &Arc<ActiveFile>| {
             let state = file.hold.state();
-            let token = Token { object: file.id, what: What::Data };
-            let held = Held { token, level: state.level(), sequence: state.sequence() };
+            let token = Token { object: file.id, what: TokenAspect::Data };
+            let held = TokenGrant { token, level: state.level(), sequence: state.sequence() };
             (held.level != level::NONE).then_some(held)
         };
-        let all: Vec<Held> = self.files().iter().filter_map(held).collect();
-        let mut parts: Vec<Vec<Held>> = all.chunks(RECLAIMED_MAX).map(<[Held]>::to_vec).collect();
+        let all: Vec<TokenGrant> = self.files().iter().filter_map(held).collect();
+        let mut parts: Vec<Vec<TokenGrant>> = all.chunks(RECLAIMED_MAX).map(<[TokenGrant]>::to_vec).collect();
         let last = parts.pop().unwrap_or_default();
         for part in parts {
             self.shared.session.reclaim(epoch, part, false).await;

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use crate::protocol::FileId;
 
 /// The kernel of this host, which may have cached pages of files, and a cache between it and the client.
-pub trait Kernel: Send + Sync + 'static {
+pub trait HostKernel: Send + Sync + 'static {
     /// Makes the kernel drop the cached pages of an inode in a range of bytes; the receiver is told when this is done.
     /// Before that, the kernel may write pages back, and may wait for pages that it is reading. So the code that serves
     /// these reads and writes must not wait for the receiver.

@@ -5,12 +5,12 @@
 //! lock is granted to a program only under the session's lease.
 
 use futures_util::FutureExt;
-use nectary_host::log::{Level, write as log};
+use nectary_host::log::{LogLevel, write as log};
 
 use super::error::Error;
 use super::wait_kinds::WaitKind;
-use super::{Client, OpenFile};
-use crate::protocol::Locked;
+use super::{OpenFile, VolumeClient};
+use crate::protocol::FileLockRange;
 
 /// A lock of a program, or a conflicting lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,9 +30,9 @@ pub struct FileLock {
 }
 
 impl OpenFile {
-    fn locked(&self, lock: FileLock) -> Locked {
+    fn locked(&self, lock: FileLock) -> FileLockRange {
         let FileLock { owner, process, is_flock, is_exclusive, start, last } = lock;
-        Locked { file: self.id(), owner, process, is_flock, is_exclusive, start, last }
+        FileLockRange { file: self.id(), owner, process, is_flock, is_exclusive, start, last }
     }
 
     /// Locks a range for a program. With `given_up`, the call waits for the lock until that future ends; without it, it
@@ -92,16 +92,16 @@ impl OpenFile {
         let (client, _) = self.parts();
         let found = client.shared.session.test_lock(self.locked(lock)).await?;
         Ok(found.map(|found| {
-            let Locked { owner, process, is_flock, is_exclusive, start, last, .. } = found;
+            let FileLockRange { owner, process, is_flock, is_exclusive, start, last, .. } = found;
             FileLock { owner, process, is_flock, is_exclusive, start, last }
         }))
     }
 }
 
-impl Client {
+impl VolumeClient {
     /// Logs that a restarted server did not accept the claim of a lock.
-    pub(super) fn note_lost_lock(&self, lock: &Locked, error: &Error) {
+    pub(super) fn note_lost_lock(&self, lock: &FileLockRange, error: &Error) {
         let (inode, process) = (lock.file.inode, lock.process);
-        log(Level::Error, "volume", format_args!("inode {inode}: the lock of process {process} is lost: {error}"));
+        log(LogLevel::Error, "volume", format_args!("inode {inode}: the lock of process {process} is lost: {error}"));
     }
 }

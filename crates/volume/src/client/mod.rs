@@ -53,32 +53,32 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nectary_block::SharedDevice;
-use nectary_host::log::{Level as LogLevel, Throttle};
+use nectary_host::log::{LogLevel, LogThrottle};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-pub use bytes::Contents;
-pub use calls::{ClientOptions, SessionFigures, Trouble};
-pub use data::At;
+pub use bytes::ReadContents;
+pub use calls::{ClientOptions, ConnectionTrouble, SessionFigures};
+pub use data::WritePosition;
 pub use error::Error;
 pub use given::GivenNames;
-pub use kernel::Kernel;
-pub use link::{Address, random_id};
+pub use kernel::HostKernel;
+pub use link::{ServerAddress, random_id};
 pub use locks::FileLock;
-pub use names::{Kept, New, SHOWN_MAX};
-pub use open::{OpenFile, Opening, View};
+pub use names::{KeptAttributes, NewInode, SHOWN_MAX};
+pub use open::{FileView, OpenAccess, OpenFile};
 pub use wait_kinds::{LongWork, WaitKind};
 
 use crate::origin;
-use crate::protocol::{Answer, Code, FileId, Granted, Operation, Question};
-use accesses::Accesses;
-use file::File;
-use hold::Holds;
-use session::{SPACE_RETRY, SPACE_WAIT_MAX, Session};
+use crate::protocol::{FileId, GrantedSpace, MetadataOperation, MetadataQuestion, RefusalCode, ServerAnswer};
+use accesses::UnreportedAccesses;
+use file::ActiveFile;
+use hold::SessionTokens;
+use session::{ClientSession, SPACE_RETRY, SPACE_WAIT_MAX};
 use session_device::SessionDevice;
-use space::Pool;
-use wait_kinds::Works;
+use space::SpacePool;
+use wait_kinds::ClientWork;
 
 /// The interval between commits of written data.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
@@ -87,30 +87,30 @@ const BLOCKS_MAX: u64 = 1 << 16;
 
 /// A session with the server of a volume. Clones share the session.
 #[derive(Clone)]
-pub struct Client {
-    shared: Arc<Shared>,
+pub struct VolumeClient {
+    shared: Arc<SharedClient>,
 }
 
-struct Shared {
+struct SharedClient {
     device: SharedDevice,
     /// The same disk: its writes are counted.
     counted: Arc<SessionDevice>,
     incarnation: [u8; 16],
     /// Wakes the search for siblings that have ended.
     siblings: Notify,
-    session: Session,
-    files: Mutex<HashMap<u64, Arc<File>>>,
+    session: ClientSession,
+    files: Mutex<HashMap<u64, Arc<ActiveFile>>>,
     dirty: Mutex<BTreeSet<FileId>>,
-    space: tokio::sync::Mutex<Pool>,
-    holds: Holds,
-    accesses: Accesses,
-    works: Works,
+    space: tokio::sync::Mutex<SpacePool>,
+    holds: SessionTokens,
+    accesses: UnreportedAccesses,
+    works: ClientWork,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
 /// What free blocks are taken for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Use {
+enum BlockPurpose {
     /// Blocks of a file that have no place yet.
     New,
     /// Blocks that replace others of the same file, which become free.
@@ -118,8 +118,8 @@ enum Use {
 }
 
 /// The result of taking free blocks.
-enum Taking {
-    Taken(Granted),
+enum TakeResult {
+    Taken(GrantedSpace),
     /// There are none, but space is being freed.
     Later,
     Full,
@@ -129,19 +129,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Client {
+impl VolumeClient {
     /// Begins a session. Its tasks run in the runtime from which this is called.
     ///
     /// *Errors*: [`Error::Server`] if the server cannot be reached, or serves another volume.
     pub async fn connect(
         device: SharedDevice,
         options: ClientOptions,
-        kernel: Arc<dyn Kernel>,
-    ) -> Result<Client, Error> {
+        kernel: Arc<dyn HostKernel>,
+    ) -> Result<VolumeClient, Error> {
         let incarnation = random_id()?;
         // The lock is taken before the server learns of the session: where it is not held, the process has ended.
         let origin = origin::hold(&device, incarnation).await;
-        let (session, events) = match Session::begin(options, (incarnation, origin)).await {
+        let (session, events) = match ClientSession::begin(options, (incarnation, origin)).await {
             Ok(begun) => begun,
             Err(error) => {
                 // If the server has begun the session nevertheless, nobody uses it.
@@ -150,7 +150,7 @@ impl Client {
             }
         };
         let counted = Arc::new(SessionDevice::new(device));
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedClient {
             device: counted.clone(),
             counted,
             incarnation,
@@ -158,13 +158,13 @@ impl Client {
             session,
             files: Mutex::default(),
             dirty: Mutex::default(),
-            space: tokio::sync::Mutex::new(Pool::new()),
-            holds: Holds::new(kernel),
-            accesses: Accesses::default(),
-            works: Works::default(),
+            space: tokio::sync::Mutex::new(SpacePool::new()),
+            holds: SessionTokens::new(kernel),
+            accesses: UnreportedAccesses::default(),
+            works: ClientWork::default(),
             tasks: Mutex::default(),
         });
-        let client = Client { shared };
+        let client = VolumeClient { shared };
         let (committer, holder) = (client.clone(), client.clone());
         let commits = tokio::spawn(async move {
             loop {
@@ -262,30 +262,30 @@ impl Client {
         self.shared.session.are_names_synced()
     }
 
-    async fn operate(&self, operation: Operation) -> Result<Answer, Error> {
+    async fn operate(&self, operation: MetadataOperation) -> Result<ServerAnswer, Error> {
         self.shared.session.operate(operation).await
     }
 
-    async fn ask(&self, question: Question) -> Result<Answer, Error> {
+    async fn ask(&self, question: MetadataQuestion) -> Result<ServerAnswer, Error> {
         self.shared.session.ask(question).await
     }
 
     /// Requests attributes; other hosts first commit what they wrote to the file.
-    async fn look(&self, question: Question) -> Result<Answer, Error> {
+    async fn look(&self, question: MetadataQuestion) -> Result<ServerAnswer, Error> {
         self.shared.session.look(question).await
     }
 
-    fn file(&self, id: FileId) -> Option<Arc<File>> {
+    fn file(&self, id: FileId) -> Option<Arc<ActiveFile>> {
         lock(&self.shared.files).get(&id.inode).filter(|file| file.id == id).cloned()
     }
 
     /// Returns the state of a file, with one user added; it is made if the file is not in use.
-    fn use_file(&self, id: FileId, is_open: bool) -> Arc<File> {
+    fn use_file(&self, id: FileId, is_open: bool) -> Arc<ActiveFile> {
         let mut files = lock(&self.shared.files);
         let file = match files.get(&id.inode) {
             Some(file) if file.id == id => file.clone(),
             _ => {
-                let file = Arc::new(File::new(id, is_open));
+                let file = Arc::new(ActiveFile::new(id, is_open));
                 files.insert(id.inode, file.clone());
                 file
             }
@@ -296,7 +296,7 @@ impl Client {
 
     /// Adds one user to a file, if this is still the state by which the session knows it; [`end_use`](Self::end_use)
     /// must follow. A recall does not find a state that was forgotten, so such a state must not get a token.
-    fn use_again(&self, file: &Arc<File>) -> bool {
+    fn use_again(&self, file: &Arc<ActiveFile>) -> bool {
         let files = lock(&self.shared.files);
         let is_known = files.get(&file.id.inode).is_some_and(|known| Arc::ptr_eq(known, file));
         if is_known {
@@ -306,7 +306,7 @@ impl Client {
     }
 
     /// Returns the state of a file that is in use, or has uncommitted data, with one user added.
-    fn use_known(&self, id: FileId) -> Option<Arc<File>> {
+    fn use_known(&self, id: FileId) -> Option<Arc<ActiveFile>> {
         let files = lock(&self.shared.files);
         let file = files.get(&id.inode).filter(|file| file.id == id)?;
         file.add_user();
@@ -314,13 +314,13 @@ impl Client {
     }
 
     /// Removes one user of a file.
-    async fn end_use(&self, file: &Arc<File>) {
+    async fn end_use(&self, file: &Arc<ActiveFile>) {
         if file.remove_user() {
             self.settle(file).await;
         }
     }
 
-    fn forget_file(&self, file: &Arc<File>) {
+    fn forget_file(&self, file: &Arc<ActiveFile>) {
         let mut files = lock(&self.shared.files);
         if files.get(&file.id.inode).is_some_and(|known| Arc::ptr_eq(known, file))
             && !file.is_used()
@@ -334,13 +334,13 @@ impl Client {
         lock(&self.shared.dirty).insert(id);
     }
 
-    fn take_dirty(&self) -> Vec<Arc<File>> {
+    fn take_dirty(&self) -> Vec<Arc<ActiveFile>> {
         let dirty = std::mem::take(&mut *lock(&self.shared.dirty));
         dirty.into_iter().filter_map(|id| self.file(id)).collect()
     }
 
     fn note_failure(&self, id: FileId, error: &Error) {
-        static FAILED: Throttle = Throttle::every(Duration::from_secs(10));
+        static FAILED: LogThrottle = LogThrottle::every(Duration::from_secs(10));
         let inode = id.inode;
         FAILED.write(
             LogLevel::Error,
@@ -353,34 +353,34 @@ impl Client {
     /// waits for it.
     ///
     /// *Errors*: ENOSPC if there is none, or none after [`SPACE_WAIT_MAX`].
-    async fn take_space(&self, after: Option<u64>, blocks: u64, use_for: Use) -> Result<Granted, Error> {
+    async fn take_space(&self, after: Option<u64>, blocks: u64, use_for: BlockPurpose) -> Result<GrantedSpace, Error> {
         let until = Instant::now() + SPACE_WAIT_MAX;
         loop {
             match self.try_space(after, blocks, use_for).await? {
-                Taking::Taken(granted) => return Ok(granted),
-                Taking::Later if Instant::now() < until => {
+                TakeResult::Taken(granted) => return Ok(granted),
+                TakeResult::Later if Instant::now() < until => {
                     // Space is free when each host has renewed its session and so has said that it does not read it.
                     self.shared.session.renew_soon();
                     self.shared.siblings.notify_one();
                     WaitKind::Space.during(0, sleep(SPACE_RETRY)).await;
                 }
-                Taking::Later | Taking::Full => return Err(Error::posix(libc::ENOSPC)),
+                TakeResult::Later | TakeResult::Full => return Err(Error::posix(libc::ENOSPC)),
             }
         }
     }
 
     /// Takes free blocks in one piece, if there are any now.
-    async fn try_space(&self, after: Option<u64>, blocks: u64, use_for: Use) -> Result<Taking, Error> {
+    async fn try_space(&self, after: Option<u64>, blocks: u64, use_for: BlockPurpose) -> Result<TakeResult, Error> {
         let mut pool = WaitKind::Space.during(0, self.shared.space.lock()).await;
         let mut is_freeing = false;
-        let kept = if use_for == Use::New { pool.kept } else { 0 };
+        let kept = if use_for == BlockPurpose::New { pool.kept } else { 0 };
         if pool.space.blocks() < blocks + kept {
             let wanted = pool.next_request(blocks + kept);
-            match self.ask(Question::Space { blocks: wanted }).await {
-                Ok(Answer::Space(granted)) => pool.granted(wanted, granted),
+            match self.ask(MetadataQuestion::Space { blocks: wanted }).await {
+                Ok(ServerAnswer::Space(granted)) => pool.granted(wanted, granted),
                 Ok(_) => return Err(Error::posix(libc::EIO)),
                 // The free blocks that are left may be enough.
-                Err(Error::Refused(failure)) if failure.code == Code::Full || failure.errno == libc::ENOSPC => {
+                Err(Error::Refused(failure)) if failure.code == RefusalCode::Full || failure.errno == libc::ENOSPC => {
                     pool.refused();
                     is_freeing = failure.errno == libc::EAGAIN;
                 }
@@ -389,9 +389,9 @@ impl Client {
         }
         let blocks = blocks.min(pool.space.blocks().saturating_sub(kept));
         Ok(match pool.take(after, blocks) {
-            Some(granted) => Taking::Taken(granted),
-            None if is_freeing => Taking::Later,
-            None => Taking::Full,
+            Some(granted) => TakeResult::Taken(granted),
+            None if is_freeing => TakeResult::Later,
+            None => TakeResult::Full,
         })
     }
 
@@ -408,17 +408,17 @@ impl Client {
         self.return_space(given).await
     }
 
-    async fn return_space(&self, given: Vec<Granted>) -> Result<(), Error> {
+    async fn return_space(&self, given: Vec<GrantedSpace>) -> Result<(), Error> {
         let mut result = Ok(());
         for part in given.chunks(commit::EXTENTS_MAX) {
             let extents = part.iter().map(|granted| (granted.block, granted.blocks)).collect();
-            result = result.and(self.operate(Operation::ReturnSpace { extents }).await.map(drop));
+            result = result.and(self.operate(MetadataOperation::ReturnSpace { extents }).await.map(drop));
         }
         result
     }
 
     /// Puts back blocks to which no write is in progress.
-    async fn put_space(&self, given: Vec<Granted>) {
+    async fn put_space(&self, given: Vec<GrantedSpace>) {
         if !given.is_empty() {
             let mut pool = WaitKind::Space.during(0, self.shared.space.lock()).await;
             given.into_iter().for_each(|granted| pool.space.add(granted));

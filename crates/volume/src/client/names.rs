@@ -5,13 +5,16 @@
 
 use std::time::Duration;
 
-use super::Client;
+use super::VolumeClient;
 use super::error::Error;
-use super::looks::{Known, ListingPart, Looks};
+use super::looks::{CachedLookup, ListingPart, LookupCache};
 use super::wait_kinds::WaitKind;
 use crate::format::{BLOCK_BYTES, HAS_XATTRS, INLINE_BYTES_MAX, TARGET_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 use crate::planted::{Bug, planted};
-use crate::protocol::{Answer, Attributes, Changes, Code, FileId, Listed, Mapped, Operation, Question, Statistics};
+use crate::protocol::{
+    AttributeChanges, FileId, InodeAttributes, ListedName, MappedExtent, MetadataOperation, MetadataQuestion,
+    RefusalCode, ServerAnswer, VolumeStatistics,
+};
 
 /// The longest time for which a kernel may show what the session keeps without asking.
 const KEPT_BY_KERNEL_MAX: Duration = Duration::from_secs(1);
@@ -20,7 +23,7 @@ pub const SHOWN_MAX: Duration = Duration::from_secs(2);
 
 /// The properties of a new inode.
 #[derive(Debug, Clone, Default)]
-pub struct New {
+pub struct NewInode {
     /// The file type and the permission bits.
     pub mode: u32,
     /// The permissions that the caller's umask takes away.
@@ -35,11 +38,11 @@ pub struct New {
     pub target: Vec<u8>,
 }
 
-impl New {
+impl NewInode {
     /// Returns the operation that makes the inode.
-    pub(super) fn operation(self, directory: FileId, name: &[u8], open: bool) -> Operation {
-        let New { mode, umask, owner, group, device, target } = self;
-        Operation::Create {
+    pub(super) fn operation(self, directory: FileId, name: &[u8], open: bool) -> MetadataOperation {
+        let NewInode { mode, umask, owner, group, device, target } = self;
+        MetadataOperation::Create {
             directory,
             name: name.to_vec(),
             mode,
@@ -57,30 +60,30 @@ impl New {
 
 /// Attributes that the session keeps: nobody changes them before the session has given them back.
 #[derive(Debug, Clone)]
-pub struct Kept {
+pub struct KeptAttributes {
     /// The attributes.
-    pub attributes: Attributes,
+    pub attributes: InodeAttributes,
     /// Whether they show data that is not committed yet: a commit may change them.
     pub is_changed: bool,
 }
 
-fn attributes(answer: Answer) -> Result<Attributes, Error> {
+fn attributes(answer: ServerAnswer) -> Result<InodeAttributes, Error> {
     match answer {
-        Answer::Attributes(attributes) => Ok(attributes),
+        ServerAnswer::Attributes(attributes) => Ok(attributes),
         _ => Err(Error::posix(libc::EIO)),
     }
 }
 
-impl Client {
+impl VolumeClient {
     /// Updates attributes of the server by what it does not know yet. Returns whether they show data that is not
     /// committed: that may be shown only under the session's lease.
-    fn overlay(&self, attributes: &mut Attributes) -> bool {
+    fn overlay(&self, attributes: &mut InodeAttributes) -> bool {
         let is_changed = self.file(attributes.id()).is_some_and(|file| file.overlay(attributes));
         self.shared.accesses.overlay(attributes);
         is_changed
     }
 
-    fn shown(&self, mut attributes: Attributes) -> Attributes {
+    fn shown(&self, mut attributes: InodeAttributes) -> InodeAttributes {
         self.overlay(&mut attributes);
         attributes
     }
@@ -93,39 +96,39 @@ impl Client {
     }
 
     /// Looks up a name; `..` is also a name.
-    pub async fn look_up(&self, directory: FileId, name: &[u8]) -> Result<Attributes, Error> {
+    pub async fn look_up(&self, directory: FileId, name: &[u8]) -> Result<InodeAttributes, Error> {
         if let Some(kept) = self.kept_name(directory, name) {
             return kept.map(|kept| kept.attributes).ok_or(Error::posix(libc::ENOENT));
         }
-        let question = Question::Lookup { directory, name: name.to_vec() };
+        let question = MetadataQuestion::Lookup { directory, name: name.to_vec() };
         self.look_and_keep(question, Some((directory, name))).await
     }
 
     /// Returns the present attributes of an inode. Generation 0 matches any generation.
-    pub async fn attributes(&self, file: FileId) -> Result<Attributes, Error> {
+    pub async fn attributes(&self, file: FileId) -> Result<InodeAttributes, Error> {
         if let Some(kept) = self.kept_attributes(file) {
             return Ok(kept.attributes);
         }
-        self.look_and_keep(Question::GetAttributes { file }, None).await
+        self.look_and_keep(MetadataQuestion::GetAttributes { file }, None).await
     }
 
     /// Returns the attributes of the inode with a name, if the session keeps them and the name; `Some(None)`: there is no
     /// such name. Waits for nothing.
-    pub fn kept_name(&self, directory: FileId, name: &[u8]) -> Option<Option<Kept>> {
+    pub fn kept_name(&self, directory: FileId, name: &[u8]) -> Option<Option<KeptAttributes>> {
         Some(match self.kept(|looks| looks.name(directory, name))? {
-            Known::Present(found) => Some(self.shown_kept(*found)),
-            Known::Absent => None,
+            CachedLookup::Present(found) => Some(self.shown_kept(*found)),
+            CachedLookup::Absent => None,
         })
     }
 
     /// Returns the attributes of an inode, if the session keeps them. Waits for nothing.
-    pub fn kept_attributes(&self, file: FileId) -> Option<Kept> {
+    pub fn kept_attributes(&self, file: FileId) -> Option<KeptAttributes> {
         self.kept(|looks| looks.attributes(file)).map(|found| self.shown_kept(found))
     }
 
-    fn shown_kept(&self, mut attributes: Attributes) -> Kept {
+    fn shown_kept(&self, mut attributes: InodeAttributes) -> KeptAttributes {
         let is_changed = self.overlay(&mut attributes);
-        Kept { attributes, is_changed }
+        KeptAttributes { attributes, is_changed }
     }
 
     /// Whether the session keeps names of a directory, or may: the server says which of them others change.
@@ -144,19 +147,23 @@ impl Client {
 
     /// Looks into what the session keeps, under its lease. The lease is looked at first: what is found then was so while
     /// the lease held, also if this process pauses before it looks.
-    fn kept<T>(&self, look: impl FnOnce(&Looks) -> Option<T>) -> Option<T> {
+    fn kept<T>(&self, look: impl FnOnce(&LookupCache) -> Option<T>) -> Option<T> {
         let session = &self.shared.session;
         if session.is_leased() || planted(Bug::KeptPastLease) { look(session.looks()) } else { None }
     }
 
     /// Requests a name or attributes, and keeps them if the server allows it.
-    async fn look_and_keep(&self, question: Question, name: Option<(FileId, &[u8])>) -> Result<Attributes, Error> {
+    async fn look_and_keep(
+        &self,
+        question: MetadataQuestion,
+        name: Option<(FileId, &[u8])>,
+    ) -> Result<InodeAttributes, Error> {
         let looks = self.shared.session.looks();
         loop {
             let asked = looks.now();
             let looked = self.shared.session.look_to_keep(question.clone()).await?;
             if let Some((directory, name)) = name.filter(|_| looked.is_name_kept) {
-                looks.keep_name(asked, directory, name, looked.found.as_ref().map(Attributes::id));
+                looks.keep_name(asked, directory, name, looked.found.as_ref().map(InodeAttributes::id));
             }
             let mut found = looked.found.ok_or(Error::posix(libc::ENOENT))?;
             if looked.are_attributes_kept {
@@ -170,7 +177,7 @@ impl Client {
     }
 
     /// Makes an inode with a name.
-    pub async fn create(&self, directory: FileId, name: &[u8], new: New) -> Result<Attributes, Error> {
+    pub async fn create(&self, directory: FileId, name: &[u8], new: NewInode) -> Result<InodeAttributes, Error> {
         if new.target.len() > INLINE_BYTES_MAX {
             return self.create_long_link(directory, name, new).await;
         }
@@ -182,7 +189,7 @@ impl Client {
     }
 
     /// Makes a symbolic link whose target is too long for the inode and is stored in a block.
-    async fn create_long_link(&self, directory: FileId, name: &[u8], new: New) -> Result<Attributes, Error> {
+    async fn create_long_link(&self, directory: FileId, name: &[u8], new: NewInode) -> Result<InodeAttributes, Error> {
         let mut bytes = new.target.clone();
         if bytes.len() > TARGET_BYTES_MAX {
             return Err(Error::posix(libc::ENAMETOOLONG));
@@ -190,12 +197,12 @@ impl Client {
         bytes.resize(BLOCK_BYTES, 0);
         let block = self.write_aside(&bytes).await?;
         let mut operation = new.operation(directory, name, false);
-        if let Operation::Create { target_block, .. } = &mut operation {
-            *target_block = Some(Mapped { file_block: 0, blocks: 1, block: block.block, is_unwritten: false });
+        if let MetadataOperation::Create { target_block, .. } = &mut operation {
+            *target_block = Some(MappedExtent { file_block: 0, blocks: 1, block: block.block, is_unwritten: false });
         }
         let made = self.operate(operation).await;
         if let Err(Error::Refused(failure)) = &made
-            && failure.code != Code::Ended
+            && failure.code != RefusalCode::Ended
         {
             self.put_space(vec![block]).await;
         }
@@ -203,13 +210,13 @@ impl Client {
     }
 
     /// Adds a name to an inode, which has one, or was made without one.
-    pub async fn link(&self, file: FileId, directory: FileId, name: &[u8]) -> Result<Attributes, Error> {
-        let operation = Operation::Link { file, directory, name: name.to_vec() };
+    pub async fn link(&self, file: FileId, directory: FileId, name: &[u8]) -> Result<InodeAttributes, Error> {
+        let operation = MetadataOperation::Link { file, directory, name: name.to_vec() };
         Ok(self.shown(attributes(self.operate(operation).await?)?))
     }
 
     /// Removes a name; returns the inode that had it.
-    pub async fn unlink(&self, directory: FileId, name: &[u8], is_directory: bool) -> Result<Attributes, Error> {
+    pub async fn unlink(&self, directory: FileId, name: &[u8], is_directory: bool) -> Result<InodeAttributes, Error> {
         let local = match is_directory {
             true => None,
             false => self.shared.session.locally(|inner| inner.unlink_locally(directory, name)).await,
@@ -217,7 +224,7 @@ impl Client {
         let named = match local {
             Some(removed) => removed?,
             None => {
-                let operation = Operation::Unlink { directory, name: name.to_vec(), is_directory, expected: 0 };
+                let operation = MetadataOperation::Unlink { directory, name: name.to_vec(), is_directory, expected: 0 };
                 attributes(self.operate(operation).await?)?
             }
         };
@@ -230,7 +237,7 @@ impl Client {
     }
 
     /// Removes a name of no directory, if this can be done without the server; waits for nothing.
-    pub fn unlink_now(&self, directory: FileId, name: &[u8]) -> Option<Result<Attributes, Error>> {
+    pub fn unlink_now(&self, directory: FileId, name: &[u8]) -> Option<Result<InodeAttributes, Error>> {
         // What was written to a file that is closed must be dropped, which may wait.
         let found = self.kept_name(directory, name)??.attributes;
         if self.file(found.id()).is_some_and(|file| !file.is_used()) {
@@ -257,8 +264,8 @@ impl Client {
             self.commit_replacing((directory, name), (new_directory, new_name)).await?;
         }
         let (name, new_name) = (name.to_vec(), new_name.to_vec());
-        match self.operate(Operation::Rename { directory, name, new_directory, new_name, flags }).await? {
-            Answer::Renamed(files) => Ok(files),
+        match self.operate(MetadataOperation::Rename { directory, name, new_directory, new_name, flags }).await? {
+            ServerAnswer::Renamed(files) => Ok(files),
             _ => Ok(Vec::new()),
         }
     }
@@ -282,14 +289,14 @@ impl Client {
     }
 
     /// Changes attributes. The size is changed first.
-    pub async fn set_attributes(&self, id: FileId, mut changes: Changes) -> Result<Attributes, Error> {
+    pub async fn set_attributes(&self, id: FileId, mut changes: AttributeChanges) -> Result<InodeAttributes, Error> {
         if let Some(size) = changes.size.take() {
             let file = self.use_file(id, false);
             let truncated = self.truncate(&file, size).await;
             self.end_use(&file).await;
             truncated?;
         }
-        if changes == Changes::default() {
+        if changes == AttributeChanges::default() {
             return self.attributes(id).await;
         }
         if changes.accessed.is_some() || changes.modified.is_some() {
@@ -302,19 +309,19 @@ impl Client {
             // So would a later commit of another host; this question makes other hosts commit. No other host may write
             // to a file whose attributes the session keeps.
             if self.kept_attributes(id).is_none() {
-                self.look(Question::GetAttributes { file: id }).await?;
+                self.look(MetadataQuestion::GetAttributes { file: id }).await?;
             }
         }
-        let changed = self.operate(Operation::SetAttributes { file: id, changes }).await?;
+        let changed = self.operate(MetadataOperation::SetAttributes { file: id, changes }).await?;
         Ok(self.shown(attributes(changed)?))
     }
 
     /// Returns the names behind a cookie, and whether they are the last.
-    pub async fn list(&self, directory: FileId, cookie: u64, entries: u32) -> Result<(Vec<Listed>, bool), Error> {
+    pub async fn list(&self, directory: FileId, cookie: u64, entries: u32) -> Result<(Vec<ListedName>, bool), Error> {
         let looks = self.shared.session.looks();
         loop {
             let asked = looks.now();
-            let question = Question::ReadDirectory { directory, cookie, entries };
+            let question = MetadataQuestion::ReadDirectory { directory, cookie, entries };
             let mut listed = self.shared.session.list_to_keep(question).await?;
             let mut is_changed = false;
             for (listed_name, are_kept) in listed.names.iter_mut().zip(&listed.are_kept) {
@@ -348,8 +355,8 @@ impl Client {
         if self.has_no_xattrs(file) {
             return Err(Error::posix(libc::ENODATA));
         }
-        match self.look(Question::ReadXattr { file, name: name.to_vec() }).await? {
-            Answer::Bytes(bytes) => Ok(bytes),
+        match self.look(MetadataQuestion::ReadXattr { file, name: name.to_vec() }).await? {
+            ServerAnswer::Bytes(bytes) => Ok(bytes),
             _ => Err(Error::posix(libc::EIO)),
         }
     }
@@ -359,8 +366,8 @@ impl Client {
         if self.has_no_xattrs(file) {
             return Ok(Vec::new());
         }
-        match self.look(Question::ListXattrs { file }).await? {
-            Answer::Names(names) => Ok(names),
+        match self.look(MetadataQuestion::ListXattrs { file }).await? {
+            ServerAnswer::Names(names) => Ok(names),
             _ => Err(Error::posix(libc::EIO)),
         }
     }
@@ -374,23 +381,23 @@ impl Client {
         if value.len() > XATTR_VALUE_BYTES_MAX {
             return Err(Error::posix(libc::E2BIG));
         }
-        let operation = Operation::SetXattr { file, name: name.to_vec(), value: value.to_vec(), flags };
+        let operation = MetadataOperation::SetXattr { file, name: name.to_vec(), value: value.to_vec(), flags };
         self.operate(operation).await.map(drop)
     }
 
     /// Removes an extended attribute.
     pub async fn remove_xattr(&self, file: FileId, name: &[u8]) -> Result<(), Error> {
-        self.operate(Operation::RemoveXattr { file, name: name.to_vec() }).await.map(drop)
+        self.operate(MetadataOperation::RemoveXattr { file, name: name.to_vec() }).await.map(drop)
     }
 
     /// Returns the numbers for `statfs`. Free blocks that the session holds count as free.
-    pub async fn statistics(&self) -> Result<Statistics, Error> {
+    pub async fn statistics(&self) -> Result<VolumeStatistics, Error> {
         let in_hand = {
             let pool = WaitKind::Space.during(0, self.shared.space.lock()).await;
             pool.space.blocks().saturating_sub(pool.kept)
         };
-        match self.ask(Question::Statistics).await? {
-            Answer::Statistics(mut statistics) => {
+        match self.ask(MetadataQuestion::Statistics).await? {
+            ServerAnswer::Statistics(mut statistics) => {
                 statistics.free = (statistics.free + in_hand).min(statistics.blocks);
                 Ok(statistics)
             }

@@ -9,21 +9,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nectary_block::Buffer;
 
-use super::Client;
-use super::bytes::Contents;
-use super::data::At;
+use super::VolumeClient;
+use super::bytes::ReadContents;
+use super::data::WritePosition;
 use super::error::Error;
-use super::file::File;
-use super::hold::{Access, holds};
-use super::names::New;
+use super::file::ActiveFile;
+use super::hold::{DataAccess, holds};
+use super::names::NewInode;
 use super::wait_kinds::WaitKind;
-use crate::protocol::{Attributes, FileId};
+use crate::protocol::{FileId, InodeAttributes};
 use crate::tokens::level;
 
 /// A handle on a file.
 pub struct OpenFile {
-    client: Client,
-    file: Arc<File>,
+    client: VolumeClient,
+    file: Arc<ActiveFile>,
     is_writable: bool,
     /// Whether each change of data through the handle is durable when its call returns.
     is_synced: bool,
@@ -33,7 +33,7 @@ pub struct OpenFile {
 
 /// A file at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct View {
+pub struct FileView {
     /// The size, including uncommitted writes. *Units*: bytes.
     pub size: u64,
     /// The version of the inode as the server last reported it.
@@ -42,7 +42,7 @@ pub struct View {
 
 /// The access that a handle is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Opening {
+pub enum OpenAccess {
     /// Reading.
     Read,
     /// Writing.
@@ -51,18 +51,18 @@ pub enum Opening {
     Both,
 }
 
-impl Client {
+impl VolumeClient {
     /// Opens a file.
     ///
     /// With `is_direct` a program reads the file with `O_DIRECT`: the kernel is told of each new end.
-    pub async fn open(&self, id: FileId, opening: Opening, is_direct: bool) -> Result<OpenFile, Error> {
+    pub async fn open(&self, id: FileId, opening: OpenAccess, is_direct: bool) -> Result<OpenFile, Error> {
         let file = self.use_file(id, false);
-        let is_writable = opening != Opening::Read;
+        let is_writable = opening != OpenAccess::Read;
         let open = OpenFile::new(self, file, is_writable);
         let mut at_server = WaitKind::File.during(id.inode, open.file.at_server.lock()).await;
         let is_new = is_direct && !open.file.is_direct.load(Ordering::Acquire);
         if !*at_server || is_new {
-            let wanted = if opening == Opening::Write { level::WRITE } else { level::READ };
+            let wanted = if opening == OpenAccess::Write { level::WRITE } else { level::READ };
             // `wants` records the request, so that a recall that arrives before the grant is kept until the grant.
             let is_wanted = open.file.hold.state().wants(wanted);
             let level = if is_wanted { wanted } else { level::NONE };
@@ -90,7 +90,7 @@ impl Client {
         if is_direct {
             // A session that writes to the file now first returns its token; its next grant says that it must push new
             // ends.
-            let size = match self.readable(&open.file, Access::READ).await {
+            let size = match self.readable(&open.file, DataAccess::READ).await {
                 Ok(content) => content.size,
                 Err(error) => {
                     open.close().await;
@@ -111,7 +111,12 @@ impl Client {
 
     /// Makes a file and opens it. With an empty name the file has no name: it is freed when it is closed, unless
     /// [`link`](Self::link) gives it a name before.
-    pub async fn create_open(&self, directory: FileId, name: &[u8], new: New) -> Result<(Attributes, OpenFile), Error> {
+    pub async fn create_open(
+        &self,
+        directory: FileId,
+        name: &[u8],
+        new: NewInode,
+    ) -> Result<(InodeAttributes, OpenFile), Error> {
         if !name.is_empty() && new.mode & libc::S_IFMT == libc::S_IFREG {
             let local = self.shared.session.locally(|inner| inner.create_locally(directory, name, &new, true)).await;
             if let Some(made) = local {
@@ -124,20 +129,20 @@ impl Client {
     }
 }
 
-impl Client {
+impl VolumeClient {
     /// Makes a file and opens it, if this can be done without the server; waits for nothing.
     pub fn create_open_now(
         &self,
         directory: FileId,
         name: &[u8],
-        new: &New,
-    ) -> Option<Result<(Attributes, OpenFile), Error>> {
+        new: &NewInode,
+    ) -> Option<Result<(InodeAttributes, OpenFile), Error>> {
         let made = self.shared.session.locally_now(|inner| inner.create_locally(directory, name, new, true))?;
         Some(made.map(|made| self.opened_here(made)))
     }
 
     /// A file that was made and opened without the server, which learns of both in order.
-    fn opened_here(&self, made: Attributes) -> (Attributes, OpenFile) {
+    fn opened_here(&self, made: InodeAttributes) -> (InodeAttributes, OpenFile) {
         let file = self.use_file(made.id(), true);
         // The kernel has no page of a new file.
         file.hold.state().add_writer();
@@ -146,7 +151,7 @@ impl Client {
 }
 
 impl OpenFile {
-    fn new(client: &Client, file: Arc<File>, is_writable: bool) -> OpenFile {
+    fn new(client: &VolumeClient, file: Arc<ActiveFile>, is_writable: bool) -> OpenFile {
         let reported = AtomicU64::new(file.failures().known_to_new());
         OpenFile { client: client.clone(), file, is_writable, is_synced: false, reported }
     }
@@ -161,21 +166,21 @@ impl OpenFile {
         self.file.id
     }
 
-    pub(super) fn parts(&self) -> (&Client, &Arc<File>) {
+    pub(super) fn parts(&self) -> (&VolumeClient, &Arc<ActiveFile>) {
         (&self.client, &self.file)
     }
 
     /// Reads; fewer than `length` bytes mean that the file ends there.
-    pub async fn read(&self, offset: u64, length: usize) -> Result<Contents, Error> {
-        self.client.read(&self.file, offset, length, Access::READ).await
+    pub async fn read(&self, offset: u64, length: usize) -> Result<ReadContents, Error> {
+        self.client.read(&self.file, offset, length, DataAccess::READ).await
     }
 
     /// Reads like [`read`](Self::read), but only if the session holds the file's token now.
     ///
     /// *Errors*: EAGAIN if it does not.
-    pub async fn read_held(&self, offset: u64, length: usize) -> Result<Contents, Error> {
+    pub async fn read_held(&self, offset: u64, length: usize) -> Result<ReadContents, Error> {
         // The handle may be closed meanwhile.
-        if !holds(&self.file, Access::READ) || !self.client.use_again(&self.file) {
+        if !holds(&self.file, DataAccess::READ) || !self.client.use_again(&self.file) {
             return Err(Error::posix(libc::EAGAIN));
         }
         let read = self.read(offset, length).await;
@@ -184,34 +189,34 @@ impl OpenFile {
     }
 
     /// Calls `look` at a moment of this call, while the contents of the file cannot change on any host.
-    pub async fn view<T>(&self, look: impl FnOnce(View) -> T) -> Result<T, Error> {
+    pub async fn view<T>(&self, look: impl FnOnce(FileView) -> T) -> Result<T, Error> {
         self.client.leased().await?;
-        let content = self.client.readable(&self.file, Access::READ).await?;
-        let seen = look(View { size: content.size, version: content.inode.version });
+        let content = self.client.readable(&self.file, DataAccess::READ).await?;
+        let seen = look(FileView { size: content.size, version: content.inode.version });
         self.client.still_leased()?;
         Ok(seen)
     }
 
     /// Reads for the kernel's page cache, which keeps the pages locked during the read.
-    pub async fn read_pages(&self, offset: u64, length: usize) -> Result<Contents, Error> {
+    pub async fn read_pages(&self, offset: u64, length: usize) -> Result<ReadContents, Error> {
         let _paging = self.client.begin_page_read(&self.file, offset..offset.saturating_add(length as u64)).await?;
-        self.client.read(&self.file, offset, length, Access::Admitted).await
+        self.client.read(&self.file, offset, length, DataAccess::Admitted).await
     }
 
     /// Writes all of `data`; returns the offset in the file, and buffers that can be reused.
-    pub async fn write(&self, at: At, data: Vec<Buffer>) -> Result<(u64, Vec<Buffer>), Error> {
+    pub async fn write(&self, at: WritePosition, data: Vec<Buffer>) -> Result<(u64, Vec<Buffer>), Error> {
         match self.is_synced {
             true => self.write_synced(at, data).await,
-            false => self.client.write(&self.file, at, data, Access::WRITE).await,
+            false => self.client.write(&self.file, at, data, DataAccess::WRITE).await,
         }
     }
 
     /// Writes like [`write`](Self::write); the data is durable when this returns.
     ///
     /// *Errors*: also those of the commit. The data may then become durable later.
-    pub async fn write_synced(&self, at: At, data: Vec<Buffer>) -> Result<(u64, Vec<Buffer>), Error> {
+    pub async fn write_synced(&self, at: WritePosition, data: Vec<Buffer>) -> Result<(u64, Vec<Buffer>), Error> {
         let before = self.file.failures().count();
-        let written = self.client.write(&self.file, at, data, Access::WRITE).await?;
+        let written = self.client.write(&self.file, at, data, DataAccess::WRITE).await?;
         self.client.sync(&self.file, |failures| failures.since(before)).await?;
         Ok(written)
     }
@@ -219,7 +224,7 @@ impl OpenFile {
     /// Writes pages of the kernel's page cache.
     pub async fn write_pages(&self, offset: u64, data: Vec<Buffer>) -> Result<(u64, Vec<Buffer>), Error> {
         let _paging = self.client.begin_page_write(&self.file)?;
-        self.client.write(&self.file, At::Offset(offset), data, Access::Admitted).await
+        self.client.write(&self.file, WritePosition::Offset(offset), data, DataAccess::Admitted).await
     }
 
     /// Makes all written data durable, and all changes of names and attributes that were made before.

@@ -17,17 +17,18 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::calls::{
-    ClientOptions, Event, Grant, Inner, ListedToKeep, Locally, Looked, NUMBERS_WANTED, Said, SessionFigures, Share,
-    State, Waiting, ended, is_try_lock, not_done, wall_ns,
+    CallAnswer, CallShare, ClientOptions, FileGrant, ListedToKeep, LocalOutcome, LookupAnswer, NUMBERS_WANTED,
+    PendingCall, ServerEvent, SessionCalls, SessionFigures, SharedSession, ended, is_try_lock, not_done, wall_ns,
 };
 use super::error::Error;
 use super::link;
-use super::looks::Looks;
+use super::looks::LookupCache;
 use super::wait_kinds::WaitKind;
-use crate::origin::Origin;
+use crate::origin::ProcessOrigin;
 use crate::planted::{Bug, planted};
 use crate::protocol::{
-    Answer, Attributes, Code, Failure, FileId, Held, Locked, Message, Operation, Question, Terms, Token,
+    AnswerTerms, FileId, FileLockRange, InodeAttributes, MetadataOperation, MetadataQuestion, RefusalCode,
+    ServerAnswer, ServerRefusal, Token, TokenGrant, VolumeMessage,
 };
 use crate::tokens::level;
 
@@ -48,30 +49,30 @@ const LOCK_TURN: Duration = Duration::from_millis(500);
 const LOCK_TURN_REQUESTS: u32 = 256;
 
 /// A session.
-pub(crate) struct Session {
-    inner: Arc<Inner>,
+pub(crate) struct ClientSession {
+    inner: Arc<SharedSession>,
     /// The number of requests for file locks that have no turn yet.
     lock_queue: AtomicU32,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
-impl Session {
+impl ClientSession {
     /// Begins a session; its first connection exists when this returns.
     ///
     /// *Errors*: [`Error::Server`] if the server cannot be reached, or refuses.
     pub async fn begin(
         options: ClientOptions,
-        own: ([u8; 16], Origin),
-    ) -> Result<(Session, mpsc::UnboundedReceiver<Event>), Error> {
+        own: ([u8; 16], ProcessOrigin),
+    ) -> Result<(ClientSession, mpsc::UnboundedReceiver<ServerEvent>), Error> {
         let (events, received) = mpsc::unbounded_channel();
-        let inner = Arc::new(Inner::new(options, own, events));
+        let inner = Arc::new(SharedSession::new(options, own, events));
         let stream = link::open_bulk(&inner).await?;
         inner.state().session = stream.1.session;
         inner.want_numbers();
         let (bulk, control) = (inner.clone(), inner.clone());
         let bulk = tokio::spawn(async move { link::keep_bulk(&bulk, stream).await });
         let control = tokio::spawn(async move { link::keep_control(&control).await });
-        Ok((Session { inner, lock_queue: AtomicU32::new(0), tasks: Mutex::new(vec![bulk, control]) }, received))
+        Ok((ClientSession { inner, lock_queue: AtomicU32::new(0), tasks: Mutex::new(vec![bulk, control]) }, received))
     }
 
     /// Returns the counters of the session.
@@ -142,37 +143,37 @@ impl Session {
 
     /// Does an operation. It is durable when this returns, unless it changes names or attributes alone: then it is once
     /// [`stored`](Self::stored) returns.
-    pub async fn operate(&self, operation: Operation) -> Result<Answer, Error> {
+    pub async fn operate(&self, operation: MetadataOperation) -> Result<ServerAnswer, Error> {
         answered(self.operation(operation).await?)
     }
 
     /// Does an operation; while space is being freed, it is repeated if it needs more.
-    async fn operation(&self, operation: Operation) -> Result<Said, Error> {
+    async fn operation(&self, operation: MetadataOperation) -> Result<CallAnswer, Error> {
         let until = Instant::now() + SPACE_WAIT_MAX;
         loop {
             match self.operation_now(operation.clone()).await {
                 Err(Error::Refused(failure))
-                    if failure.code == Code::Full && failure.errno == libc::EAGAIN && Instant::now() < until =>
+                    if failure.code == RefusalCode::Full && failure.errno == libc::EAGAIN && Instant::now() < until =>
                 {
                     self.renew_soon();
                     WaitKind::Space.during(0, sleep(SPACE_RETRY)).await;
                 }
-                Err(Error::Refused(failure)) if failure.code == Code::Full => {
-                    return Err(Error::Refused(Failure { errno: libc::ENOSPC, ..failure }));
+                Err(Error::Refused(failure)) if failure.code == RefusalCode::Full => {
+                    return Err(Error::Refused(ServerRefusal { errno: libc::ENOSPC, ..failure }));
                 }
                 said => return said,
             }
         }
     }
 
-    async fn operation_now(&self, operation: Operation) -> Result<Said, Error> {
-        let said = self.call(Share::Operations, |state| {
+    async fn operation_now(&self, operation: MetadataOperation) -> Result<CallAnswer, Error> {
+        let said = self.call(CallShare::Operations, |state| {
             let number = state.next_number;
             state.next_number += 1;
             state.open_numbers.insert(number);
             let may_be_early = operation.may_be_early() && !self.inner.options.are_names_synced;
-            let terms = if may_be_early { state.unstored.terms() } else { Terms::Durable };
-            (Message::Operation { session: state.session, number, terms, operation }, Some(number))
+            let terms = if may_be_early { state.unstored.terms() } else { AnswerTerms::Durable };
+            (VolumeMessage::Operation { session: state.session, number, terms, operation }, Some(number))
         });
         said.await
     }
@@ -180,15 +181,15 @@ impl Session {
     /// Does a change of names without the server, if it may; waits if it may soon. `None`: the server must do it.
     ///
     /// *Errors*: this host paused for longer than its lease: the change may be lost.
-    pub async fn locally<T>(&self, attempt: impl Fn(&Inner) -> Locally<T>) -> Option<Result<T, Error>> {
+    pub async fn locally<T>(&self, attempt: impl Fn(&SharedSession) -> LocalOutcome<T>) -> Option<Result<T, Error>> {
         for _ in 0..LOCAL_ATTEMPTS_MAX {
             let progressed = self.inner.progressed.notified();
             tokio::pin!(progressed);
             progressed.as_mut().enable();
             match attempt(&self.inner) {
-                Locally::Done(done) => return Some(self.still_held().map(|()| done)),
-                Locally::AtServer => return None,
-                Locally::Later => WaitKind::Turn.during(0, progressed).await,
+                LocalOutcome::Done(done) => return Some(self.still_held().map(|()| done)),
+                LocalOutcome::AtServer => return None,
+                LocalOutcome::Later => WaitKind::Turn.during(0, progressed).await,
             }
         }
         // Other operations come one after another. At the server this one has a place among them.
@@ -201,10 +202,10 @@ impl Session {
     }
 
     /// Does a change of names without the server, if it may now. Waits for nothing.
-    pub fn locally_now<T>(&self, attempt: impl Fn(&Inner) -> Locally<T>) -> Option<Result<T, Error>> {
+    pub fn locally_now<T>(&self, attempt: impl Fn(&SharedSession) -> LocalOutcome<T>) -> Option<Result<T, Error>> {
         match attempt(&self.inner) {
-            Locally::Done(done) => Some(self.still_held().map(|()| done)),
-            Locally::AtServer | Locally::Later => None,
+            LocalOutcome::Done(done) => Some(self.still_held().map(|()| done)),
+            LocalOutcome::AtServer | LocalOutcome::Later => None,
         }
     }
 
@@ -226,7 +227,7 @@ impl Session {
     /// Requests inode numbers, until the server gives some or the session ends: it refuses them while the disk is full.
     pub async fn request_numbers(&self) {
         let mut pause = NUMBERS_PAUSE;
-        while self.ask(Question::Numbers { count: NUMBERS_WANTED }).await.is_err() && self.failure().is_none() {
+        while self.ask(MetadataQuestion::Numbers { count: NUMBERS_WANTED }).await.is_err() && self.failure().is_none() {
             sleep(pause).await;
             pause = (pause * 2).min(NUMBERS_PAUSE_MAX);
         }
@@ -244,74 +245,82 @@ impl Session {
     pub async fn stored(&self) -> Result<(), Error> {
         let last = self.inner.state().unstored.last();
         let Some(last) = last else { return self.failure().map_or(Ok(()), Err) };
-        self.ask(Question::Stored).await?;
+        self.ask(MetadataQuestion::Stored).await?;
         self.inner.state().stored(last);
         Ok(())
     }
 
     /// Creates a file and opens it; returns its attributes, and its token if the answer contains it.
-    pub async fn create_open(&self, operation: Operation) -> Result<(Attributes, Option<Grant>), Error> {
+    pub async fn create_open(
+        &self,
+        operation: MetadataOperation,
+    ) -> Result<(InodeAttributes, Option<FileGrant>), Error> {
         opened(self.operation(operation).await?)
     }
 
     /// Opens a file; returns its attributes, and its token of this level if no other session's token conflicts.
-    pub async fn open(&self, file: FileId, level: u8, is_direct: bool) -> Result<(Attributes, Option<Grant>), Error> {
-        let question = Question::Open { file, level, is_direct };
-        let make = |state: &mut State| (Message::Question { session: state.session, question }, None);
-        opened(self.call(Share::Questions, make).await?)
+    pub async fn open(
+        &self,
+        file: FileId,
+        level: u8,
+        is_direct: bool,
+    ) -> Result<(InodeAttributes, Option<FileGrant>), Error> {
+        let question = MetadataQuestion::Open { file, level, is_direct };
+        let make = |state: &mut SessionCalls| (VolumeMessage::Question { session: state.session, question }, None);
+        opened(self.call(CallShare::Questions, make).await?)
     }
 
     /// Sends a question that the server answers without other hosts.
-    pub async fn ask(&self, question: Question) -> Result<Answer, Error> {
-        self.question(Share::Questions, question).await
+    pub async fn ask(&self, question: MetadataQuestion) -> Result<ServerAnswer, Error> {
+        self.question(CallShare::Questions, question).await
     }
 
     /// Requests attributes: other hosts may have to commit first.
-    pub async fn look(&self, question: Question) -> Result<Answer, Error> {
-        self.question(Share::Looks, question).await
+    pub async fn look(&self, question: MetadataQuestion) -> Result<ServerAnswer, Error> {
+        self.question(CallShare::Looks, question).await
     }
 
     /// Requests a name or attributes that the session may keep.
-    pub async fn look_to_keep(&self, question: Question) -> Result<Looked, Error> {
-        let make = |state: &mut State| (Message::Question { session: state.session, question }, None);
-        match self.call(Share::Looks, make).await? {
-            Said::Looked(looked) => Ok(looked),
-            Said::Answer(Answer::Attributes(found)) => {
-                Ok(Looked { is_name_kept: false, are_attributes_kept: false, found: Some(found) })
+    pub async fn look_to_keep(&self, question: MetadataQuestion) -> Result<LookupAnswer, Error> {
+        let make = |state: &mut SessionCalls| (VolumeMessage::Question { session: state.session, question }, None);
+        match self.call(CallShare::Looks, make).await? {
+            CallAnswer::Looked(looked) => Ok(looked),
+            CallAnswer::Answer(ServerAnswer::Attributes(found)) => {
+                Ok(LookupAnswer { is_name_kept: false, are_attributes_kept: false, found: Some(found) })
             }
             _ => Err(Error::posix(libc::EIO)),
         }
     }
 
     /// Requests names of a directory that the session may keep.
-    pub async fn list_to_keep(&self, question: Question) -> Result<ListedToKeep, Error> {
-        let make = |state: &mut State| (Message::Question { session: state.session, question }, None);
-        match self.call(Share::Looks, make).await? {
-            Said::Listed(listed) => Ok(listed),
+    pub async fn list_to_keep(&self, question: MetadataQuestion) -> Result<ListedToKeep, Error> {
+        let make = |state: &mut SessionCalls| (VolumeMessage::Question { session: state.session, question }, None);
+        match self.call(CallShare::Looks, make).await? {
+            CallAnswer::Listed(listed) => Ok(listed),
             _ => Err(Error::posix(libc::EIO)),
         }
     }
 
     /// Returns the names and attributes that the session keeps.
-    pub fn looks(&self) -> &Looks {
+    pub fn looks(&self) -> &LookupCache {
         &self.inner.looks
     }
 
     /// Tells a restarted server of a file that is open. Other questions may wait for the server to know this, so they
     /// must not take its turn.
-    pub async fn open_again(&self, file: FileId, is_direct: bool) -> Result<Answer, Error> {
-        self.question(Share::Restart, Question::Open { file, level: level::NONE, is_direct }).await
+    pub async fn open_again(&self, file: FileId, is_direct: bool) -> Result<ServerAnswer, Error> {
+        self.question(CallShare::Restart, MetadataQuestion::Open { file, level: level::NONE, is_direct }).await
     }
 
-    async fn question(&self, share: Share, question: Question) -> Result<Answer, Error> {
-        let make = |state: &mut State| (Message::Question { session: state.session, question }, None);
+    async fn question(&self, share: CallShare, question: MetadataQuestion) -> Result<ServerAnswer, Error> {
+        let make = |state: &mut SessionCalls| (VolumeMessage::Question { session: state.session, question }, None);
         answered(self.call(share, make).await?)
     }
 
     /// Waits for a token.
-    pub async fn acquire(&self, token: Token, level: u8) -> Result<Grant, Error> {
-        match self.call(Share::Tokens, |_| (Message::Acquire { token, level, waits: true }, None)).await? {
-            Said::Granted(grant) => Ok(grant),
+    pub async fn acquire(&self, token: Token, level: u8) -> Result<FileGrant, Error> {
+        match self.call(CallShare::Tokens, |_| (VolumeMessage::Acquire { token, level, waits: true }, None)).await? {
+            CallAnswer::Granted(grant) => Ok(grant),
             _ => Err(Error::posix(libc::EIO)),
         }
     }
@@ -322,17 +331,18 @@ impl Session {
     }
 
     /// Requests a lock without waiting for it.
-    pub async fn try_lock(&self, lock: Locked) -> Result<(), Error> {
-        answered(self.call(Share::Questions, |_| (Message::Lock { lock, waits: false }, None)).await?).map(drop)
+    pub async fn try_lock(&self, lock: FileLockRange) -> Result<(), Error> {
+        answered(self.call(CallShare::Questions, |_| (VolumeMessage::Lock { lock, waits: false }, None)).await?)
+            .map(drop)
     }
 
     /// Waits for a lock, until `given_up` ends.
     ///
     /// *Errors*: EINTR if `given_up` ended before the lock was granted; EAGAIN if the request had no turn for some
     /// time, because others wait for other locks: the lock may be free meanwhile.
-    pub async fn lock(&self, lock: Locked, given_up: impl Future<Output = ()>) -> Result<(), Error> {
+    pub async fn lock(&self, lock: FileLockRange, given_up: impl Future<Output = ()>) -> Result<(), Error> {
         tokio::pin!(given_up);
-        let begin = self.send(Share::Locks, |_| (Message::Lock { lock, waits: true }, None));
+        let begin = self.send(CallShare::Locks, |_| (VolumeMessage::Lock { lock, waits: true }, None));
         let queued = self.lock_queue.fetch_add(1, Ordering::Relaxed);
         let begun = tokio::select! {
             biased;
@@ -349,26 +359,26 @@ impl Session {
             () = given_up => {}
         }
         // The lock may have been granted before the cancellation; then it is held.
-        self.call(Share::Questions, |_| (Message::CancelLock { request }, None)).await?;
+        self.call(CallShare::Questions, |_| (VolumeMessage::CancelLock { request }, None)).await?;
         answered(self.said(answer.await)?).map(drop)
     }
 
     /// Releases a lock.
-    pub async fn unlock(&self, lock: Locked) -> Result<(), Error> {
-        answered(self.call(Share::Operations, |_| (Message::Unlock { lock }, None)).await?).map(drop)
+    pub async fn unlock(&self, lock: FileLockRange) -> Result<(), Error> {
+        answered(self.call(CallShare::Operations, |_| (VolumeMessage::Unlock { lock }, None)).await?).map(drop)
     }
 
     /// Returns a lock that conflicts.
-    pub async fn test_lock(&self, lock: Locked) -> Result<Option<Locked>, Error> {
-        match self.call(Share::Questions, |_| (Message::TestLock { lock }, None)).await? {
-            Said::Found(found) => Ok(found),
+    pub async fn test_lock(&self, lock: FileLockRange) -> Result<Option<FileLockRange>, Error> {
+        match self.call(CallShare::Questions, |_| (VolumeMessage::TestLock { lock }, None)).await? {
+            CallAnswer::Found(found) => Ok(found),
             _ => Err(Error::posix(libc::EIO)),
         }
     }
 
     /// Tells a restarted server of a lock that is held.
-    pub async fn reclaim_lock(&self, lock: Locked) -> Result<(), Error> {
-        answered(self.call(Share::Restart, |_| (Message::Lock { lock, waits: false }, None)).await?).map(drop)
+    pub async fn reclaim_lock(&self, lock: FileLockRange) -> Result<(), Error> {
+        answered(self.call(CallShare::Restart, |_| (VolumeMessage::Lock { lock, waits: false }, None)).await?).map(drop)
     }
 
     /// Sends lock requests that were held back until the server was told which locks are held.
@@ -381,7 +391,7 @@ impl Session {
 
     /// Sends a message on the control connection. If there is no connection, the message is dropped, and the server
     /// asks again on the next one.
-    pub fn say(&self, message: &Message) {
+    pub fn say(&self, message: &VolumeMessage) {
         let state = self.inner.state();
         if let Some(control) = &state.control {
             let _ = control.send(message.encode(0, state.epoch));
@@ -419,22 +429,29 @@ impl Session {
 
     /// Tells the server of `epoch` which tokens are held; `is_last` says that all open files have been reported. If the
     /// server was replaced again, the newer one asks for this itself after its start.
-    pub async fn reclaim(&self, epoch: u64, held: Vec<Held>, is_last: bool) {
-        let said = self.call(Share::Restart, |state| {
+    pub async fn reclaim(&self, epoch: u64, held: Vec<TokenGrant>, is_last: bool) {
+        let said = self.call(CallShare::Restart, |state| {
             let is_last = is_last && state.epoch == epoch;
-            (Message::Reclaim { session: state.session, held, is_last }, None)
+            (VolumeMessage::Reclaim { session: state.session, held, is_last }, None)
         });
         // An error means that the session has ended, or that the server was replaced again.
         let _ = said.await;
     }
 
-    async fn call(&self, share: Share, make: impl FnOnce(&mut State) -> (Message, Option<u64>)) -> Result<Said, Error> {
-        let wait = if share == Share::Looks { WaitKind::Look } else { WaitKind::Server };
+    async fn call(
+        &self,
+        share: CallShare,
+        make: impl FnOnce(&mut SessionCalls) -> (VolumeMessage, Option<u64>),
+    ) -> Result<CallAnswer, Error> {
+        let wait = if share == CallShare::Looks { WaitKind::Look } else { WaitKind::Server };
         let (_, answer) = self.send(share, make).await?;
         self.said(wait.during(0, answer).await)
     }
 
-    fn said(&self, said: Result<Result<Said, Failure>, oneshot::error::RecvError>) -> Result<Said, Error> {
+    fn said(
+        &self,
+        said: Result<Result<CallAnswer, ServerRefusal>, oneshot::error::RecvError>,
+    ) -> Result<CallAnswer, Error> {
         match said {
             Ok(said) => Ok(said?),
             Err(_) => Err(self.failure().unwrap_or_else(|| Error::Server {
@@ -447,9 +464,9 @@ impl Session {
     /// Sends a call; returns its number, and the receiver of its answer.
     async fn send(
         &self,
-        share: Share,
-        make: impl FnOnce(&mut State) -> (Message, Option<u64>),
-    ) -> Result<(u64, oneshot::Receiver<Result<Said, Failure>>), Error> {
+        share: CallShare,
+        make: impl FnOnce(&mut SessionCalls) -> (VolumeMessage, Option<u64>),
+    ) -> Result<(u64, oneshot::Receiver<Result<CallAnswer, ServerRefusal>>), Error> {
         let turn = WaitKind::Turn.during(0, self.inner.turns[share as usize].clone().acquire_owned()).await;
         let turn = turn.map_err(|_| not_done(&self.inner.state()))?;
         let (reply, answer) = oneshot::channel();
@@ -462,7 +479,7 @@ impl Session {
                 if state.figures.ended.is_some() {
                     return Err(not_done(&state));
                 }
-                if !matches!(share, Share::Operations) || state.has_room() {
+                if !matches!(share, CallShare::Operations) || state.has_room() {
                     let (message, number) = make(&mut state);
                     if removes_names(&message) {
                         state.tell_open(|_, _| true);
@@ -479,10 +496,10 @@ impl Session {
                         return Err(failure.into());
                     }
                     let changing = match &message {
-                        Message::Operation { operation, .. } => Some(self.inner.looks.changing(operation)),
+                        VolumeMessage::Operation { operation, .. } => Some(self.inner.looks.changing(operation)),
                         _ => None,
                     };
-                    let waiting = Waiting {
+                    let waiting = PendingCall {
                         message,
                         number,
                         share,
@@ -526,9 +543,9 @@ impl Session {
     pub async fn end(&self) -> Result<(), Error> {
         let said = tokio::time::timeout(
             END_TIME_MAX,
-            self.call(Share::Restart, |state| {
+            self.call(CallShare::Restart, |state| {
                 state.is_leaving = true;
-                (Message::Goodbye { session: state.session }, None)
+                (VolumeMessage::Goodbye { session: state.session }, None)
             }),
         );
         let result = match said.await {
@@ -553,37 +570,40 @@ impl Session {
 }
 
 /// Whether an operation may remove names, or give an inode more of them.
-fn removes_names(message: &Message) -> bool {
-    let Message::Operation { operation, .. } = message else { return false };
-    matches!(operation, Operation::Unlink { .. } | Operation::Rename { .. } | Operation::Link { .. })
+fn removes_names(message: &VolumeMessage) -> bool {
+    let VolumeMessage::Operation { operation, .. } = message else { return false };
+    matches!(
+        operation,
+        MetadataOperation::Unlink { .. } | MetadataOperation::Rename { .. } | MetadataOperation::Link { .. }
+    )
 }
 
 /// Refuses a message that the server could not read.
-fn refusal_of(message: &Message, frame: &[u8]) -> Option<Failure> {
-    let words = match Message::decode(frame) {
+fn refusal_of(message: &VolumeMessage, frame: &[u8]) -> Option<ServerRefusal> {
+    let words = match VolumeMessage::decode(frame) {
         Ok((_, read)) if read == *message => return None,
-        Ok((_, Message::Failure(too_long))) => return Some(Failure { errno: libc::E2BIG, ..too_long }),
+        Ok((_, VolumeMessage::Failure(too_long))) => return Some(ServerRefusal { errno: libc::E2BIG, ..too_long }),
         Ok(_) => "its message would be read as another one".to_owned(),
         Err(error) => error.to_string(),
     };
-    Some(Failure { code: Code::Malformed, errno: libc::EIO, words })
+    Some(ServerRefusal { code: RefusalCode::Malformed, errno: libc::EIO, words })
 }
 
-fn answered(said: Said) -> Result<Answer, Error> {
+fn answered(said: CallAnswer) -> Result<ServerAnswer, Error> {
     match said {
-        Said::Answer(answer) => Ok(answer),
-        Said::Looked(Looked { found: Some(found), .. }) => Ok(Answer::Attributes(found)),
-        Said::Looked(_) => Err(Error::posix(libc::ENOENT)),
+        CallAnswer::Answer(answer) => Ok(answer),
+        CallAnswer::Looked(LookupAnswer { found: Some(found), .. }) => Ok(ServerAnswer::Attributes(found)),
+        CallAnswer::Looked(_) => Err(Error::posix(libc::ENOENT)),
         _ => Err(Error::posix(libc::EIO)),
     }
 }
 
-fn opened(said: Said) -> Result<(Attributes, Option<Grant>), Error> {
+fn opened(said: CallAnswer) -> Result<(InodeAttributes, Option<FileGrant>), Error> {
     match said {
-        Said::Answer(Answer::Attributes(attributes)) => Ok((attributes, None)),
-        Said::Granted(Grant { shape: Some(shape), held, epoch, is_watched }) => {
+        CallAnswer::Answer(ServerAnswer::Attributes(attributes)) => Ok((attributes, None)),
+        CallAnswer::Granted(FileGrant { shape: Some(shape), held, epoch, is_watched }) => {
             let attributes = shape.attributes.clone();
-            Ok((attributes, Some(Grant { held, epoch, is_watched, shape: Some(shape) })))
+            Ok((attributes, Some(FileGrant { held, epoch, is_watched, shape: Some(shape) })))
         }
         _ => Err(Error::posix(libc::EIO)),
     }

@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use nectary_block::{
-    Buffer, Context, Error, ErrorKind, Filter, IoFuture, Operation, Request, SharedDevice, WriteFlags,
+    Buffer, DeviceErrorKind, DeviceOperation, DeviceRequest, Error, Filter, IoContext, IoFuture, SharedDevice,
+    WriteFlags,
 };
 use tokio::sync::Notify;
 
 /// The state that all requests share.
 #[derive(Default)]
-struct Writes {
+struct DeviceWrites {
     in_progress: AtomicU64,
     /// No change of the disk begins any more.
     is_closed: AtomicBool,
@@ -25,11 +26,11 @@ struct Writes {
     changed: Notify,
 }
 
-impl Writes {
+impl DeviceWrites {
     /// Notes the failure of a request after which a change may still happen.
     fn note<T>(&self, ended: &Result<T, Error>) {
         if let Err(error) = ended
-            && matches!(error.kind, ErrorKind::Io | ErrorKind::TimedOut)
+            && matches!(error.kind, DeviceErrorKind::Io | DeviceErrorKind::TimedOut)
         {
             self.has_failed.store(true, Ordering::SeqCst);
             self.changed.notify_waiters();
@@ -38,12 +39,12 @@ impl Writes {
 }
 
 /// A change of the disk in progress.
-struct Writing {
-    writes: Arc<Writes>,
+struct WriteInProgress {
+    writes: Arc<DeviceWrites>,
     is_done: bool,
 }
 
-impl Drop for Writing {
+impl Drop for WriteInProgress {
     fn drop(&mut self) {
         self.writes.is_lost.fetch_or(!self.is_done, Ordering::SeqCst);
         self.writes.in_progress.fetch_sub(1, Ordering::SeqCst);
@@ -54,7 +55,7 @@ impl Drop for Writing {
 /// The disk of a session.
 pub(super) struct SessionDevice {
     inner: SharedDevice,
-    writes: Arc<Writes>,
+    writes: Arc<DeviceWrites>,
 }
 
 impl SessionDevice {
@@ -75,7 +76,7 @@ impl SessionDevice {
         self.until(|writes| writes.has_failed.load(Ordering::SeqCst)).await;
     }
 
-    async fn until(&self, is_so: impl Fn(&Writes) -> bool) {
+    async fn until(&self, is_so: impl Fn(&DeviceWrites) -> bool) {
         loop {
             let changed = self.writes.changed.notified();
             tokio::pin!(changed);
@@ -90,14 +91,14 @@ impl SessionDevice {
     /// Runs a change of the disk.
     fn change<T: Send + 'static>(
         &self,
-        operation: Operation,
+        operation: DeviceOperation,
         change: impl FnOnce(&SharedDevice) -> IoFuture<T>,
     ) -> IoFuture<T> {
         self.writes.in_progress.fetch_add(1, Ordering::SeqCst);
-        let mut writing = Writing { writes: self.writes.clone(), is_done: false };
+        let mut writing = WriteInProgress { writes: self.writes.clone(), is_done: false };
         if self.writes.is_closed.load(Ordering::SeqCst) {
             writing.is_done = true;
-            let error = Error::new(ErrorKind::Latched, &self.inner.spec(), operation, "its session has ended");
+            let error = Error::new(DeviceErrorKind::Latched, &self.inner.spec(), operation, "its session has ended");
             return Box::pin(std::future::ready(Err(error)));
         }
         let changing = change(&self.inner);
@@ -121,13 +122,15 @@ impl Filter for SessionDevice {
 
     fn around<T: Send + 'static>(
         &self,
-        request: Request,
+        request: DeviceRequest,
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
         match request.operation {
-            Operation::Read | Operation::Allocation | Operation::Open | Operation::Close => operation(&self.inner),
+            DeviceOperation::Read | DeviceOperation::Allocation | DeviceOperation::Open | DeviceOperation::Close => {
+                operation(&self.inner)
+            }
             // A flush changes nothing that was not written before, so it may be given up.
-            Operation::Flush => {
+            DeviceOperation::Flush => {
                 let (flushing, writes) = (operation(&self.inner), self.writes.clone());
                 Box::pin(async move {
                     let flushed = flushing.await;
@@ -144,9 +147,9 @@ impl Filter for SessionDevice {
         offset: u64,
         buffers: Vec<Buffer>,
         flags: WriteFlags,
-        context: Context,
+        context: IoContext,
     ) -> IoFuture<Vec<Buffer>> {
-        self.change(Operation::Write, |inner| inner.write_at(offset, buffers, flags, context))
+        self.change(DeviceOperation::Write, |inner| inner.write_at(offset, buffers, flags, context))
     }
 }
 
@@ -163,11 +166,12 @@ mod tests {
         SessionDevice::new(Arc::new(DelayFilter::new(Arc::new(MemoryDevice::new(1 << 20)), options)))
     }
 
+    /// Writes that come later are refused.
     #[tokio::test]
-    async fn drained_waits_for_writes_and_refuses_later_ones() {
+    async fn drain_waits_for_pending_writes() {
         let device = slow();
         let written =
-            BlockDevice::write_at(&device, 0, vec![Buffer::zeroed(4096)], WriteFlags::default(), Context::default());
+            BlockDevice::write_at(&device, 0, vec![Buffer::zeroed(4096)], WriteFlags::default(), IoContext::default());
         let (ended, order) = (AtomicBool::new(false), Ordering::SeqCst);
         let written = async {
             written.await.expect("it is written");
@@ -179,8 +183,8 @@ mod tests {
         };
         tokio::join!(drained, written);
         let refused = write(&device, 0, Buffer::zeroed(4096)).await.expect_err("it is closed");
-        assert_eq!(refused.kind, ErrorKind::Latched);
-        assert!(BlockDevice::discard(&device, 0, 4096, Context::default()).await.is_err());
+        assert_eq!(refused.kind, DeviceErrorKind::Latched);
+        assert!(BlockDevice::discard(&device, 0, 4096, IoContext::default()).await.is_err());
         assert!(nectary_block::read(&device, 0, 4096).await.is_ok());
         assert!(device.drained().await, "a refused write was never in progress");
     }
@@ -188,7 +192,13 @@ mod tests {
     #[tokio::test]
     async fn abandoned_write_is_never_drained() {
         let device = slow();
-        drop(BlockDevice::write_at(&device, 0, vec![Buffer::zeroed(4096)], WriteFlags::default(), Context::default()));
+        drop(BlockDevice::write_at(
+            &device,
+            0,
+            vec![Buffer::zeroed(4096)],
+            WriteFlags::default(),
+            IoContext::default(),
+        ));
         assert!(!device.drained().await);
     }
 
@@ -196,13 +206,13 @@ mod tests {
     async fn abandoned_flush_is_no_write() {
         let options = DelayOptions { flush: Duration::from_secs(60), ..DelayOptions::default() };
         let device = SessionDevice::new(Arc::new(DelayFilter::new(Arc::new(MemoryDevice::new(1 << 20)), options)));
-        let flushed = tokio::time::timeout(Duration::from_millis(5), BlockDevice::flush(&device, Context::default()));
+        let flushed = tokio::time::timeout(Duration::from_millis(5), BlockDevice::flush(&device, IoContext::default()));
         assert!(flushed.await.is_err());
         assert!(device.drained().await);
     }
 
     #[tokio::test]
-    async fn failed_write_is_told_and_never_drained() {
+    async fn failed_write_reported_never_drained() {
         let options = ErrorOptions { rate: 1.0, ..ErrorOptions::default() };
         let device = SessionDevice::new(Arc::new(ErrorFilter::new(Arc::new(MemoryDevice::new(1 << 20)), options)));
         let (failed, ()) = tokio::join!(write(&device, 0, Buffer::zeroed(4096)), device.failed());

@@ -6,29 +6,29 @@
 
 use std::time::Duration;
 
-use nectary_host::log::{Level, Throttle};
+use nectary_host::log::{LogLevel, LogThrottle};
 
-use super::Client;
+use super::VolumeClient;
 use super::error::Error;
 use crate::origin;
-use crate::protocol::{Answer, Question, Sibling};
+use crate::protocol::{MetadataQuestion, ServerAnswer, SiblingSession};
 
 /// The time between two searches while siblings are found whose locks are held.
 const AGAIN_MIN: Duration = Duration::from_millis(100);
 /// The longest time between two searches.
 const AGAIN_MAX: Duration = Duration::from_secs(5);
 
-impl Client {
+impl VolumeClient {
     /// Looks for siblings that have ended, until the session ends or the disk fails a write.
     pub(super) async fn watch_siblings(&self) {
-        static FAILED: Throttle = Throttle::every(Duration::from_secs(60));
+        static FAILED: LogThrottle = LogThrottle::every(Duration::from_secs(60));
         let mut pause = AGAIN_MIN;
         loop {
             pause = match self.tell_gone().await {
                 Ok(true) => (pause * 2).min(AGAIN_MAX),
                 Ok(false) => AGAIN_MAX,
                 Err(error) => {
-                    FAILED.write(Level::Warning, "volume", format_args!("no word of other sessions: {error}"));
+                    FAILED.write(LogLevel::Warning, "volume", format_args!("no word of other sessions: {error}"));
                     AGAIN_MAX
                 }
             };
@@ -41,7 +41,7 @@ impl Client {
                 }
                 () = self.shared.counted.failed() => {
                     // The server forgets what could prove the end of this session; siblings prove nothing to it either.
-                    let _ = self.ask(Question::Unproven).await;
+                    let _ = self.ask(MetadataQuestion::Unproven).await;
                     return;
                 }
             }
@@ -50,10 +50,10 @@ impl Client {
 
     /// Tells the server which siblings have ended. Returns whether some have not.
     async fn tell_gone(&self) -> Result<bool, Error> {
-        let Answer::Siblings(siblings) = self.ask(Question::Siblings).await? else {
+        let ServerAnswer::Siblings(siblings) = self.ask(MetadataQuestion::Siblings).await? else {
             return Err(Error::posix(libc::EIO));
         };
-        let mut gone: Vec<Sibling> = Vec::new();
+        let mut gone: Vec<SiblingSession> = Vec::new();
         for sibling in &siblings {
             if origin::is_gone(&self.shared.device, sibling.incarnation).await {
                 gone.push(*sibling);
@@ -61,7 +61,7 @@ impl Client {
         }
         let has_more = gone.len() < siblings.len();
         if !gone.is_empty() {
-            self.ask(Question::Gone { siblings: gone }).await?;
+            self.ask(MetadataQuestion::Gone { siblings: gone }).await?;
         }
         Ok(has_more)
     }

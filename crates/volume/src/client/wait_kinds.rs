@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use nectary_host::progress::{self, Progress, waiting};
+use nectary_host::progress::{self, CallProgress, waiting};
 
-use super::{Client, lock};
+use super::{VolumeClient, lock};
 use crate::simulated::since_boot;
 
 /// The kind of a wait; the number that goes with it is that of an inode, or 0.
@@ -68,14 +68,14 @@ impl WaitKind {
 
 /// Work of a client that others wait for: tokens that are being given back, and commits in the background.
 #[derive(Default)]
-pub(super) struct Works {
+pub(super) struct ClientWork {
     list: Mutex<WorkList>,
 }
 
 #[derive(Default)]
 struct WorkList {
     last: u64,
-    works: BTreeMap<u64, (u64, Arc<Progress>)>,
+    works: BTreeMap<u64, (u64, Arc<CallProgress>)>,
 }
 
 /// Work of a client that takes long.
@@ -90,10 +90,10 @@ pub struct LongWork {
     pub wait: progress::WaitState,
 }
 
-impl Client {
+impl VolumeClient {
     /// Does work that others wait for, and lists it meanwhile.
     pub(super) async fn work<F: Future>(&self, inode: u64, work: F) -> F::Output {
-        let progress = Progress::begin(since_boot());
+        let progress = CallProgress::begin(since_boot());
         let number = {
             let mut listed = lock(&self.shared.works.list);
             listed.last += 1;
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_of_wait_has_its_number() {
+    fn wait_kind_numbers_are_fixed() {
         for (index, wait) in WaitKind::EVERY.into_iter().enumerate() {
             assert_eq!((wait as usize, WaitKind::of(wait as u8)), (index + 1, Some(wait)));
         }

@@ -1,27 +1,29 @@
 //! Reading and writing of little-endian fields, with checks of bounds.
 
-use super::error::{FormatError, Problem};
+use super::error::{FormatError, FormatProblem};
 
 /// Reads fields in order.
-pub(crate) struct Reader<'a> {
+pub(crate) struct BoundedReader<'a> {
     what: &'static str,
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Reader<'a> {
-    pub fn new(what: &'static str, bytes: &'a [u8]) -> Reader<'a> {
-        Reader { what, bytes, at: 0 }
+impl<'a> BoundedReader<'a> {
+    pub fn new(what: &'static str, bytes: &'a [u8]) -> BoundedReader<'a> {
+        BoundedReader { what, bytes, at: 0 }
     }
 
-    pub fn error(&self, problem: Problem) -> FormatError {
+    pub fn error(&self, problem: FormatProblem) -> FormatError {
         FormatError { what: self.what, problem }
     }
 
     pub fn take(&mut self, count: usize) -> Result<&'a [u8], FormatError> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         let Some(taken) = rest.get(..count) else {
-            return Err(self.error(Problem::Short { needed: self.at.saturating_add(count), found: self.bytes.len() }));
+            return Err(
+                self.error(FormatProblem::Short { needed: self.at.saturating_add(count), found: self.bytes.len() })
+            );
         };
         self.at += count;
         Ok(taken)
@@ -73,12 +75,12 @@ impl<'a> Reader<'a> {
     pub fn within(&self, field: &'static str, value: u64, low: u64, high: u64) -> Result<u64, FormatError> {
         match (low..=high).contains(&value) {
             true => Ok(value),
-            false => Err(self.error(Problem::Bound { field, value, low, high })),
+            false => Err(self.error(FormatProblem::Bound { field, value, low, high })),
         }
     }
 
     pub fn unknown(&self, field: &'static str, value: u64) -> FormatError {
-        self.error(Problem::Unknown { field, value })
+        self.error(FormatProblem::Unknown { field, value })
     }
 
     /// Returns the number of bytes that were read.
@@ -90,7 +92,7 @@ impl<'a> Reader<'a> {
     pub fn end(&self) -> Result<(), FormatError> {
         match self.bytes.len() - self.at {
             0 => Ok(()),
-            left => Err(self.error(Problem::LeftOver(left))),
+            left => Err(self.error(FormatProblem::LeftOver(left))),
         }
     }
 
@@ -101,54 +103,54 @@ impl<'a> Reader<'a> {
         let (text, padding) = bytes.split_at(length);
         match std::str::from_utf8(text) {
             Ok(text) if padding.iter().all(|byte| *byte == 0) => Ok(text.to_owned()),
-            _ => Err(self.error(Problem::Text(field))),
+            _ => Err(self.error(FormatProblem::Text(field))),
         }
     }
 }
 
 /// Writes fields in order.
 #[derive(Default)]
-pub(crate) struct Writer {
+pub(crate) struct BoundedWriter {
     pub bytes: Vec<u8>,
 }
 
-impl Writer {
-    pub fn put(&mut self, bytes: &[u8]) -> &mut Writer {
+impl BoundedWriter {
+    pub fn put(&mut self, bytes: &[u8]) -> &mut BoundedWriter {
         self.bytes.extend_from_slice(bytes);
         self
     }
 
-    pub fn zeroes(&mut self, count: usize) -> &mut Writer {
+    pub fn zeroes(&mut self, count: usize) -> &mut BoundedWriter {
         self.bytes.resize(self.bytes.len() + count, 0);
         self
     }
 
-    pub fn align(&mut self) -> &mut Writer {
+    pub fn align(&mut self) -> &mut BoundedWriter {
         self.zeroes(self.bytes.len().next_multiple_of(8) - self.bytes.len())
     }
 
-    pub fn u8(&mut self, value: u8) -> &mut Writer {
+    pub fn u8(&mut self, value: u8) -> &mut BoundedWriter {
         self.put(&[value])
     }
 
-    pub fn u16(&mut self, value: u16) -> &mut Writer {
+    pub fn u16(&mut self, value: u16) -> &mut BoundedWriter {
         self.put(&value.to_le_bytes())
     }
 
-    pub fn u32(&mut self, value: u32) -> &mut Writer {
+    pub fn u32(&mut self, value: u32) -> &mut BoundedWriter {
         self.put(&value.to_le_bytes())
     }
 
-    pub fn u64(&mut self, value: u64) -> &mut Writer {
+    pub fn u64(&mut self, value: u64) -> &mut BoundedWriter {
         self.put(&value.to_le_bytes())
     }
 
-    pub fn i64(&mut self, value: i64) -> &mut Writer {
+    pub fn i64(&mut self, value: i64) -> &mut BoundedWriter {
         self.put(&value.to_le_bytes())
     }
 
     /// Writes text padded with zeroes; text that is too long is cut between two characters.
-    pub fn padded(&mut self, text: &str, count: usize) -> &mut Writer {
+    pub fn padded(&mut self, text: &str, count: usize) -> &mut BoundedWriter {
         let mut length = text.len().min(count);
         while !text.is_char_boundary(length) {
             length -= 1;

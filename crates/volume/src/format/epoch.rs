@@ -1,8 +1,8 @@
 //! Heads of epochs, and headers of metadata segments.
 
-use super::cursor::Writer;
+use super::cursor::BoundedWriter;
 use super::error::FormatError;
-use super::frame::{Frame, Identity, Magic, Place};
+use super::frame::{FrameKind, FramePosition, VerifiedFrame, VolumeIdentity};
 use super::{BLOCKS_MAX, SPACE_START, epoch_block};
 
 /// The head of an epoch, which seals the previous epoch.
@@ -28,17 +28,18 @@ pub struct EpochHead {
 
 impl EpochHead {
     /// Encodes the block at [`epoch_block`].
-    pub fn encode(&self, volume: Identity) -> Result<Vec<u8>, FormatError> {
-        let mut writer = Writer::default();
+    pub fn encode(&self, volume: VolumeIdentity) -> Result<Vec<u8>, FormatError> {
+        let mut writer = BoundedWriter::default();
         writer.put(&self.incarnation).u64(self.previous_epoch).u64(self.sealed_sequence).u32(self.sealed_chain).u32(0);
         writer.u64(self.journal_segment).u64(self.base_segment);
         writer.u64(self.sealed_sequence.saturating_add(1)).u64(self.created_s);
-        Frame::encode(Magic::EpochHead, volume, self.epoch, epoch_block(self.epoch), 0, &writer.bytes)
+        VerifiedFrame::encode(FrameKind::EpochHead, volume, self.epoch, epoch_block(self.epoch), 0, &writer.bytes)
     }
 
     /// Decodes the head in a block of the ring.
-    pub fn decode(volume: Identity, block: u64, bytes: &[u8]) -> Result<EpochHead, FormatError> {
-        let frame = Frame::decode(Magic::EpochHead, Place { volume: Some(volume), address: block }, bytes)?;
+    pub fn decode(volume: VolumeIdentity, block: u64, bytes: &[u8]) -> Result<EpochHead, FormatError> {
+        let frame =
+            VerifiedFrame::decode(FrameKind::EpochHead, FramePosition { volume: Some(volume), address: block }, bytes)?;
         let mut reader = frame.body("epoch head")?;
         let epoch = reader.within("epoch", frame.epoch, 1, u64::MAX - 1)?;
         reader.within("block of the epoch", block, epoch_block(epoch), epoch_block(epoch))?;
@@ -100,20 +101,21 @@ pub struct SegmentHeader {
 
 impl SegmentHeader {
     /// Encodes the block at the start of the segment.
-    pub fn encode(&self, volume: Identity, block: u64) -> Result<Vec<u8>, FormatError> {
+    pub fn encode(&self, volume: VolumeIdentity, block: u64) -> Result<Vec<u8>, FormatError> {
         let segment_use = match self.segment_use {
             SegmentUse::Journal => 1,
             SegmentUse::Runs => 2,
         };
-        let mut writer = Writer::default();
+        let mut writer = BoundedWriter::default();
         writer.u32(segment_use).u32(0).u64(self.number).u64(self.previous).u64(self.first_sequence);
         writer.u64(self.manifest_sequence).u64(self.manifest_block).u32(self.chain).u32(self.manifest_chain);
-        Frame::encode(Magic::Segment, volume, self.epoch, block, 0, &writer.bytes)
+        VerifiedFrame::encode(FrameKind::Segment, volume, self.epoch, block, 0, &writer.bytes)
     }
 
     /// Decodes the header at the start of a segment.
-    pub fn decode(volume: Identity, block: u64, bytes: &[u8]) -> Result<SegmentHeader, FormatError> {
-        let frame = Frame::decode(Magic::Segment, Place { volume: Some(volume), address: block }, bytes)?;
+    pub fn decode(volume: VolumeIdentity, block: u64, bytes: &[u8]) -> Result<SegmentHeader, FormatError> {
+        let frame =
+            VerifiedFrame::decode(FrameKind::Segment, FramePosition { volume: Some(volume), address: block }, bytes)?;
         let mut reader = frame.body("segment header")?;
         let segment_use = match reader.u32()? {
             1 => SegmentUse::Journal,

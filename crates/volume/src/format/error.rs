@@ -2,7 +2,7 @@
 
 /// The kind of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Problem {
+pub enum FormatProblem {
     /// There are fewer bytes than the structure needs.
     #[error("{found} bytes are too few, {needed} are needed")]
     Short {
@@ -75,5 +75,5 @@ pub struct FormatError {
     /// The kind of structure.
     pub what: &'static str,
     /// The problem.
-    pub problem: Problem,
+    pub problem: FormatProblem,
 }

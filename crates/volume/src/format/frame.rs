@@ -1,7 +1,7 @@
 //! The header of every frame: the frame's kind, volume and position, and a checksum.
 
-use super::cursor::{Reader, Writer};
-use super::error::{FormatError, Problem};
+use super::cursor::{BoundedReader, BoundedWriter};
+use super::error::{FormatError, FormatProblem};
 use super::{BLOCK_BYTES, VERSION};
 
 /// The length of the header. *Units*: bytes.
@@ -13,11 +13,11 @@ const CHECKSUM_AT: usize = 12;
 
 /// The random identity of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Identity(pub [u8; 16]);
+pub struct VolumeIdentity(pub [u8; 16]);
 
 /// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Magic {
+pub enum FrameKind {
     /// The label of the volume.
     Label,
     /// A lease sector.
@@ -34,55 +34,55 @@ pub enum Magic {
     Index,
 }
 
-impl Magic {
+impl FrameKind {
     fn bytes(self) -> [u8; 4] {
         match self {
-            Magic::Label => *b"NVLB",
-            Magic::Lease => *b"NVLS",
-            Magic::EpochHead => *b"NVEH",
-            Magic::Segment => *b"NVSG",
-            Magic::Append => *b"NVJA",
-            Magic::Chunk => *b"NVRC",
-            Magic::Index => *b"NVRI",
+            FrameKind::Label => *b"NVLB",
+            FrameKind::Lease => *b"NVLS",
+            FrameKind::EpochHead => *b"NVEH",
+            FrameKind::Segment => *b"NVSG",
+            FrameKind::Append => *b"NVJA",
+            FrameKind::Chunk => *b"NVRC",
+            FrameKind::Index => *b"NVRI",
         }
     }
 
     /// Returns the length of the longest frame of this kind. *Units*: bytes.
     pub fn bytes_max(self) -> usize {
         match self {
-            Magic::Label | Magic::Lease | Magic::EpochHead | Magic::Segment => BLOCK_BYTES,
-            Magic::Chunk => 128 << 10,
-            Magic::Append | Magic::Index => 4 << 20,
+            FrameKind::Label | FrameKind::Lease | FrameKind::EpochHead | FrameKind::Segment => BLOCK_BYTES,
+            FrameKind::Chunk => 128 << 10,
+            FrameKind::Append | FrameKind::Index => 4 << 20,
         }
     }
 
     fn name(self) -> &'static str {
         match self {
-            Magic::Label => "label",
-            Magic::Lease => "lease sector",
-            Magic::EpochHead => "epoch head",
-            Magic::Segment => "segment header",
-            Magic::Append => "append",
-            Magic::Chunk => "run chunk",
-            Magic::Index => "run index",
+            FrameKind::Label => "label",
+            FrameKind::Lease => "lease sector",
+            FrameKind::EpochHead => "epoch head",
+            FrameKind::Segment => "segment header",
+            FrameKind::Append => "append",
+            FrameKind::Chunk => "run chunk",
+            FrameKind::Index => "run index",
         }
     }
 }
 
 /// The position that a frame must be written for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct FramePosition {
     /// The volume; `None` if it is not known yet, as for the first label that is read.
-    pub volume: Option<Identity>,
+    pub volume: Option<VolumeIdentity>,
     /// The block in which the frame begins.
     pub address: u64,
 }
 
 /// A frame whose header and checksum are correct.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Frame<'a> {
+pub struct VerifiedFrame<'a> {
     /// The volume.
-    pub volume: Identity,
+    pub volume: VolumeIdentity,
     /// The epoch of the frame's writer.
     pub epoch: u64,
     /// The block in which the frame begins.
@@ -93,22 +93,22 @@ pub struct Frame<'a> {
     pub bytes: &'a [u8],
 }
 
-impl<'a> Frame<'a> {
+impl<'a> VerifiedFrame<'a> {
     /// Puts a header before a body, and pads to whole blocks.
     ///
-    /// *Errors*: [`Problem::Bound`] if the body is too long for its kind.
+    /// *Errors*: [`FormatProblem::Bound`] if the body is too long for its kind.
     pub fn encode(
-        magic: Magic,
-        volume: Identity,
+        magic: FrameKind,
+        volume: VolumeIdentity,
         epoch: u64,
         address: u64,
         sequence: u64,
         body: &[u8],
     ) -> Result<Vec<u8>, FormatError> {
         let length = HEADER_BYTES + body.len();
-        let reader = Reader::new(magic.name(), &[]);
+        let reader = BoundedReader::new(magic.name(), &[]);
         reader.within("length", length as u64, HEADER_BYTES as u64, magic.bytes_max() as u64)?;
-        let mut writer = Writer::default();
+        let mut writer = BoundedWriter::default();
         writer.put(&magic.bytes()).u16(VERSION).u16(0).u32(length as u32).u32(0);
         writer.put(&volume.0).u64(epoch).u64(address).u64(sequence).u64(0).put(body);
         let checksum = crc32c::crc32c(&writer.bytes);
@@ -121,42 +121,42 @@ impl<'a> Frame<'a> {
     /// Decodes the frame at the start of `bytes` and checks it.
     ///
     /// *Errors*: the first problem found; the body is not read before its checksum is verified.
-    pub fn decode(magic: Magic, place: Place, bytes: &'a [u8]) -> Result<Frame<'a>, FormatError> {
-        let mut reader = Reader::new(magic.name(), bytes);
+    pub fn decode(magic: FrameKind, place: FramePosition, bytes: &'a [u8]) -> Result<VerifiedFrame<'a>, FormatError> {
+        let mut reader = BoundedReader::new(magic.name(), bytes);
         let found = reader.array::<4>()?;
         if found != magic.bytes() {
-            return Err(reader.error(Problem::Magic(u32::from_be_bytes(found))));
+            return Err(reader.error(FormatProblem::Magic(u32::from_be_bytes(found))));
         }
         let version = reader.u16()?;
         if version != VERSION {
-            return Err(reader.error(Problem::Version(version)));
+            return Err(reader.error(FormatProblem::Version(version)));
         }
         reader.skip(2)?;
         let (length, checksum) = (u64::from(reader.u32()?), reader.u32()?);
         let length = reader.within("length", length, HEADER_BYTES as u64, magic.bytes_max() as u64)? as usize;
         let Some(whole) = bytes.get(..length) else {
-            return Err(reader.error(Problem::Short { needed: length, found: bytes.len() }));
+            return Err(reader.error(FormatProblem::Short { needed: length, found: bytes.len() }));
         };
         let expected = crc32c::crc32c(&whole[..CHECKSUM_AT]);
         let expected = crc32c::crc32c_append(expected, &[0; 4]);
         let expected = crc32c::crc32c_append(expected, &whole[CHECKSUM_AT + 4..]);
         if expected != checksum {
-            return Err(reader.error(Problem::Checksum { expected, found: checksum }));
+            return Err(reader.error(FormatProblem::Checksum { expected, found: checksum }));
         }
-        let (volume, epoch) = (Identity(reader.array()?), reader.u64()?);
+        let (volume, epoch) = (VolumeIdentity(reader.array()?), reader.u64()?);
         let (address, sequence) = (reader.u64()?, reader.u64()?);
         if place.volume.is_some_and(|known| known != volume) {
-            return Err(reader.error(Problem::OtherVolume));
+            return Err(reader.error(FormatProblem::OtherVolume));
         }
         if address != place.address {
-            return Err(reader.error(Problem::Misplaced { expected: place.address, found: address }));
+            return Err(reader.error(FormatProblem::Misplaced { expected: place.address, found: address }));
         }
-        Ok(Frame { volume, epoch, address, sequence, bytes: whole })
+        Ok(VerifiedFrame { volume, epoch, address, sequence, bytes: whole })
     }
 
     /// How many blocks the frame at the start of `bytes` has, as its header says; 1 if no frame of this kind is there.
     /// Nothing else is checked.
-    pub fn blocks_said(magic: Magic, bytes: &[u8]) -> u64 {
+    pub fn blocks_said(magic: FrameKind, bytes: &[u8]) -> u64 {
         let length = bytes.get(LENGTH_AT..LENGTH_AT + 4).and_then(|length| length.try_into().ok());
         let length = length.map_or(0, u32::from_le_bytes) as usize;
         match bytes.starts_with(&magic.bytes()) && (HEADER_BYTES..=magic.bytes_max()).contains(&length) {
@@ -166,8 +166,8 @@ impl<'a> Frame<'a> {
     }
 
     /// A reader at the first byte of the body.
-    pub(super) fn body(&self, what: &'static str) -> Result<Reader<'a>, FormatError> {
-        let mut reader = Reader::new(what, self.bytes);
+    pub(super) fn body(&self, what: &'static str) -> Result<BoundedReader<'a>, FormatError> {
+        let mut reader = BoundedReader::new(what, self.bytes);
         reader.skip(HEADER_BYTES)?;
         Ok(reader)
     }

@@ -1,6 +1,6 @@
 //! The record of an inode.
 
-use super::cursor::{Reader, Writer};
+use super::cursor::{BoundedReader, BoundedWriter};
 use super::error::FormatError;
 
 /// The maximum number of bytes that an inode itself holds. *Units*: bytes.
@@ -55,8 +55,8 @@ pub struct Inode {
 impl Inode {
     /// Encodes the value of the table. *Errors*: a field exceeds its bound.
     pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
-        self.check(&Reader::new("inode", &[]))?;
-        let mut writer = Writer::default();
+        self.check(&BoundedReader::new("inode", &[]))?;
+        let mut writer = BoundedWriter::default();
         writer.u32(self.mode).u32(self.links).u32(self.owner).u32(self.group).u32(self.project).u32(self.flags);
         writer.u64(self.generation).u64(self.size).u64(self.truncate_generation).u64(self.time_generation);
         for time in self.times_ns {
@@ -69,7 +69,7 @@ impl Inode {
 
     /// Decodes a value of the table.
     pub fn decode(bytes: &[u8]) -> Result<Inode, FormatError> {
-        let mut reader = Reader::new("inode", bytes);
+        let mut reader = BoundedReader::new("inode", bytes);
         let mut inode = Inode {
             mode: reader.u32()?,
             links: reader.u32()?,
@@ -97,7 +97,7 @@ impl Inode {
         Ok(inode)
     }
 
-    fn check(&self, reader: &Reader<'_>) -> Result<(), FormatError> {
+    fn check(&self, reader: &BoundedReader<'_>) -> Result<(), FormatError> {
         reader.within("links", self.links.into(), 0, LINKS_MAX)?;
         reader.within("size", self.size, 0, SIZE_MAX)?;
         reader.within("inline_bytes", self.inline.len() as u64, 0, INLINE_BYTES_MAX as u64)?;

@@ -3,10 +3,10 @@
 //! A mutation stores or deletes one record of a table. So replay need not know the operations, and applying a mutation
 //! twice has the same effect as applying it once.
 
-use super::cursor::{Reader, Writer};
+use super::cursor::{BoundedReader, BoundedWriter};
 use super::error::FormatError;
-use super::frame::{Frame, HEADER_BYTES, Identity, Magic, Place};
-use super::table::{KEY_BYTES_MAX, Table, VALUE_BYTES_MAX};
+use super::frame::{FrameKind, FramePosition, HEADER_BYTES, VerifiedFrame, VolumeIdentity};
+use super::table::{KEY_BYTES_MAX, TableKind, VALUE_BYTES_MAX};
 use super::{BLOCKS_MAX, SPACE_START};
 
 /// The maximum number of transactions of an append.
@@ -24,7 +24,7 @@ const MUTATION_BYTES_MIN: usize = 16;
 
 /// The change that a mutation makes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
+pub enum MutationAction {
     /// Stores this value in the record.
     Put(Vec<u8>),
     /// Deletes the record.
@@ -35,20 +35,20 @@ pub enum Action {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mutation {
     /// The table of the record.
-    pub table: Table,
-    /// The key of the record, as [`Key`](super::Key) encodes it.
+    pub table: TableKind,
+    /// The key of the record, as [`TableKey`](super::TableKey) encodes it.
     pub key: Vec<u8>,
     /// The change.
-    pub action: Action,
+    pub action: MutationAction,
 }
 
 impl Mutation {
-    pub(super) fn write(&self, writer: &mut Writer) -> Result<(), FormatError> {
+    pub(super) fn write(&self, writer: &mut BoundedWriter) -> Result<(), FormatError> {
         let (action, value) = match &self.action {
-            Action::Put(value) => (1, value.as_slice()),
-            Action::Delete => (2, [].as_slice()),
+            MutationAction::Put(value) => (1, value.as_slice()),
+            MutationAction::Delete => (2, [].as_slice()),
         };
-        let bounds = Reader::new("mutation", &[]);
+        let bounds = BoundedReader::new("mutation", &[]);
         bounds.within("key_bytes", self.key.len() as u64, 1, KEY_BYTES_MAX)?;
         bounds.within("value_bytes", value.len() as u64, 0, VALUE_BYTES_MAX)?;
         writer.u8(self.table.number()).u8(action).u16(self.key.len() as u16).u32(value.len() as u32);
@@ -56,9 +56,9 @@ impl Mutation {
         Ok(())
     }
 
-    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Mutation, FormatError> {
+    pub(super) fn read(reader: &mut BoundedReader<'_>) -> Result<Mutation, FormatError> {
         let (table, action) = (reader.u8()?, reader.u8()?);
-        let Some(table) = Table::of(table) else { return Err(reader.unknown("table", table.into())) };
+        let Some(table) = TableKind::of(table) else { return Err(reader.unknown("table", table.into())) };
         let key_bytes = u64::from(reader.u16()?);
         let key_bytes = reader.within("key_bytes", key_bytes, 1, KEY_BYTES_MAX)? as usize;
         let value_bytes = u64::from(reader.u32()?);
@@ -66,8 +66,8 @@ impl Mutation {
         let value_bytes = reader.within("value_bytes", value_bytes, 0, value_max)? as usize;
         let (key, value) = (reader.take(key_bytes)?.to_vec(), reader.take(value_bytes)?);
         let action = match action {
-            1 => Action::Put(value.to_vec()),
-            2 => Action::Delete,
+            1 => MutationAction::Put(value.to_vec()),
+            2 => MutationAction::Delete,
             other => return Err(reader.unknown("action", other.into())),
         };
         reader.align()?;
@@ -102,18 +102,18 @@ pub struct Transaction {
 }
 
 impl Transaction {
-    fn write(&self, writer: &mut Writer) -> Result<(), FormatError> {
+    fn write(&self, writer: &mut BoundedWriter) -> Result<(), FormatError> {
         let kind = match self.kind {
             TransactionKind::Operation => 1,
             TransactionKind::Server => 2,
             TransactionKind::Manifest => 3,
         };
-        let mut rest = Writer::default();
+        let mut rest = BoundedWriter::default();
         rest.put(&self.reply).align();
         for mutation in &self.mutations {
             mutation.write(&mut rest)?;
         }
-        let bounds = Reader::new("transaction", &[]);
+        let bounds = BoundedReader::new("transaction", &[]);
         let bytes = TRANSACTION_HEADER_BYTES + rest.bytes.len() as u64;
         bounds.within("bytes", bytes, TRANSACTION_HEADER_BYTES, TRANSACTION_BYTES_MAX)?;
         bounds.within("mutation_count", self.mutations.len() as u64, 0, MUTATIONS_MAX)?;
@@ -123,7 +123,7 @@ impl Transaction {
         Ok(())
     }
 
-    fn read(reader: &mut Reader<'_>) -> Result<Transaction, FormatError> {
+    fn read(reader: &mut BoundedReader<'_>) -> Result<Transaction, FormatError> {
         let start = reader.at();
         let bytes = u64::from(reader.u32()?);
         let bytes = reader.within("bytes", bytes, TRANSACTION_HEADER_BYTES, TRANSACTION_BYTES_MAX)? as usize;
@@ -154,7 +154,7 @@ impl Transaction {
 
 /// One write of the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Append {
+pub struct JournalAppend {
     /// The epoch of the leader that wrote it.
     pub epoch: u64,
     /// The number of the append, counted from 1 over all epochs.
@@ -169,35 +169,46 @@ pub struct Append {
     pub transactions: Vec<Transaction>,
 }
 
-impl Append {
+impl JournalAppend {
     /// Encodes the append for this first block; returns its blocks, and the chain checksum for the next append. `chain`
     /// is the chain checksum after the previous append, or 0 before the first append.
-    pub fn encode(&self, volume: Identity, block: u64, chain: u32) -> Result<(Vec<u8>, u32), FormatError> {
-        let mut body = Writer::default();
+    pub fn encode(&self, volume: VolumeIdentity, block: u64, chain: u32) -> Result<(Vec<u8>, u32), FormatError> {
+        let mut body = BoundedWriter::default();
         body.u32(self.transactions.len() as u32).u64(self.flushed_sequence).u64(self.next_segment).u64(self.time_ns);
         body.zeroes(32);
-        Reader::new("append", &[]).within("transaction_count", self.transactions.len() as u64, 0, TRANSACTIONS_MAX)?;
+        BoundedReader::new("append", &[]).within(
+            "transaction_count",
+            self.transactions.len() as u64,
+            0,
+            TRANSACTIONS_MAX,
+        )?;
         for transaction in &self.transactions {
             transaction.write(&mut body)?;
         }
         let chain = chained(chain, &body.bytes);
-        let mut whole = Writer::default();
+        let mut whole = BoundedWriter::default();
         whole.u32(chain).put(&body.bytes);
-        let bytes = Frame::encode(Magic::Append, volume, self.epoch, block, self.sequence, &whole.bytes)?;
+        let bytes = VerifiedFrame::encode(FrameKind::Append, volume, self.epoch, block, self.sequence, &whole.bytes)?;
         Ok((bytes, chain))
     }
 
     /// Decodes the append at this block, if it follows an append with the chain checksum `chain`; returns the append,
     /// its length in blocks, and its own chain checksum.
     ///
-    /// *Errors*: [`Problem::Checksum`](super::Problem::Checksum) also if the append does not follow that one.
-    pub fn decode(volume: Identity, block: u64, chain: u32, bytes: &[u8]) -> Result<(Append, u64, u32), FormatError> {
-        let frame = Frame::decode(Magic::Append, Place { volume: Some(volume), address: block }, bytes)?;
+    /// *Errors*: [`FormatProblem::Checksum`](super::FormatProblem::Checksum) also if the append does not follow that one.
+    pub fn decode(
+        volume: VolumeIdentity,
+        block: u64,
+        chain: u32,
+        bytes: &[u8],
+    ) -> Result<(JournalAppend, u64, u32), FormatError> {
+        let frame =
+            VerifiedFrame::decode(FrameKind::Append, FramePosition { volume: Some(volume), address: block }, bytes)?;
         let mut reader = frame.body("append")?;
         let found = reader.u32()?;
         let expected = chained(chain, frame.bytes.get(HEADER_BYTES + 4..).unwrap_or_default());
         if found != expected {
-            return Err(reader.error(super::Problem::Checksum { expected, found }));
+            return Err(reader.error(super::FormatProblem::Checksum { expected, found }));
         }
         let count = u64::from(reader.u32()?);
         let count = reader.within("transaction_count", count, 0, TRANSACTIONS_MAX)?;
@@ -216,7 +227,8 @@ impl Append {
         }
         reader.end()?;
         let blocks = frame.bytes.len().div_ceil(super::BLOCK_BYTES) as u64;
-        let append = Append { epoch: frame.epoch, sequence, flushed_sequence, next_segment, time_ns, transactions };
+        let append =
+            JournalAppend { epoch: frame.epoch, sequence, flushed_sequence, next_segment, time_ns, transactions };
         Ok((append, blocks, expected))
     }
 }

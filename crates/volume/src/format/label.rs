@@ -1,8 +1,8 @@
 //! The label: the constant properties of a volume.
 
-use super::cursor::Writer;
+use super::cursor::BoundedWriter;
 use super::error::FormatError;
-use super::frame::{Frame, Identity, Magic, Place};
+use super::frame::{FrameKind, FramePosition, VerifiedFrame, VolumeIdentity};
 use super::{BLOCKS_MAX, SPACE_START};
 
 /// The least number of blocks of a metadata segment.
@@ -16,9 +16,9 @@ const NAME_BYTES: usize = 64;
 
 /// The label, written once by `volume format`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Label {
+pub struct VolumeLabel {
     /// The identity of the volume.
-    pub volume: Identity,
+    pub volume: VolumeIdentity,
     /// The size of the disk when the volume was formatted. *Units*: blocks.
     pub blocks: u64,
     /// The size of a metadata segment. *Units*: blocks.
@@ -47,20 +47,20 @@ pub struct Label {
     pub name: String,
 }
 
-impl Label {
+impl VolumeLabel {
     /// Encodes the block of copy 0 or 1.
     pub fn encode(&self, copy: u64) -> Result<Vec<u8>, FormatError> {
-        let mut writer = Writer::default();
+        let mut writer = BoundedWriter::default();
         writer.u64(self.blocks).u64(self.segment_blocks).u64(SPACE_START).u64(self.first_segment);
         writer.put(&self.hash_key).u64(self.created_s).u32(self.lease_ms).u32(self.drift_per_mille);
         writer.u64(self.incompat).u64(self.ro_compat).u64(self.compat);
         writer.u16(self.version_min).u16(self.version_made).u32(0).padded(&self.name, NAME_BYTES);
-        Frame::encode(Magic::Label, self.volume, 0, copy, copy, &writer.bytes)
+        VerifiedFrame::encode(FrameKind::Label, self.volume, 0, copy, copy, &writer.bytes)
     }
 
     /// Decodes the block of copy 0 or 1.
-    pub fn decode(copy: u64, bytes: &[u8]) -> Result<Label, FormatError> {
-        let frame = Frame::decode(Magic::Label, Place { volume: None, address: copy }, bytes)?;
+    pub fn decode(copy: u64, bytes: &[u8]) -> Result<VolumeLabel, FormatError> {
+        let frame = VerifiedFrame::decode(FrameKind::Label, FramePosition { volume: None, address: copy }, bytes)?;
         let mut reader = frame.body("label")?;
         let (blocks, segment_blocks) = (reader.u64()?, reader.u64()?);
         reader.within("blocks", blocks, BLOCKS_MIN, BLOCKS_MAX)?;
@@ -84,7 +84,7 @@ impl Label {
         let (version_min, version_made) = (reader.u16()?, reader.u16()?);
         reader.skip(4)?;
         let name = reader.padded("name", NAME_BYTES)?;
-        Ok(Label {
+        Ok(VolumeLabel {
             volume: frame.volume,
             blocks,
             segment_blocks,

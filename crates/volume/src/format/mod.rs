@@ -19,7 +19,7 @@ mod frame;
 mod inode;
 mod journal;
 mod label;
-mod lease;
+mod lease_sector;
 mod record;
 mod run;
 mod table;
@@ -28,16 +28,19 @@ mod tests;
 mod value;
 
 pub use epoch::{EpochHead, SegmentHeader, SegmentUse};
-pub use error::{FormatError, Problem};
-pub use frame::{Frame, Identity, Magic, Place};
+pub use error::{FormatError, FormatProblem};
+pub use frame::{FrameKind, FramePosition, VerifiedFrame, VolumeIdentity};
 pub use inode::{HAS_XATTRS, INLINE_BYTES_MAX, Inode, TARGET_BYTES_MAX};
-pub use journal::{Action, Append, Mutation, Transaction, TransactionKind};
-pub use label::Label;
-pub use lease::{LeaseSector, LeaseState};
-pub use record::{EpochRecord, EpochState, Orphan, OrphanState, Project, RunRecord, VolumeRecord};
-pub use run::{Chunk, ChunkPlace, Index};
-pub use table::{Key, Table, XATTR_HEAD_BYTES, XATTR_VALUE_BYTES_MAX};
-pub use value::{Extent, ExtentState, Grant, NAME_BYTES_MAX, Name, Reply, Session, SessionState, Space};
+pub use journal::{JournalAppend, Mutation, MutationAction, Transaction, TransactionKind};
+pub use label::VolumeLabel;
+pub use lease_sector::{LeaseSector, LeaseState};
+pub use record::{EpochRecord, EpochState, OrphanRecord, OrphanState, ProjectRecord, RunRecord, VolumeRecord};
+pub use run::{ChunkPlace, RunChunk, RunIndex};
+pub use table::{TableKey, TableKind, XATTR_HEAD_BYTES, XATTR_VALUE_BYTES_MAX};
+pub use value::{
+    ExtentRecord, ExtentState, GrantRecord, NAME_BYTES_MAX, NameRecord, ReplyRecord, SessionRecord, SessionState,
+    SpaceRecord,
+};
 
 /// The unit of the disk. *Units*: bytes.
 pub const BLOCK_BYTES: usize = 4096;

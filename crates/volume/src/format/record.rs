@@ -1,6 +1,6 @@
 //! Records about the volume itself: projects, epochs, runs, and the volume's variable properties.
 
-use super::cursor::{Reader, Writer};
+use super::cursor::{BoundedReader, BoundedWriter};
 use super::error::FormatError;
 use super::{BLOCKS_MAX, SPACE_START};
 
@@ -9,7 +9,7 @@ const INDEX_BLOCKS_MAX: u64 = 1024;
 
 /// Use and limits of a project; a limit of 0 means none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Project {
+pub struct ProjectRecord {
     /// Blocks in use. *Units*: blocks.
     pub blocks: u64,
     /// The number of inodes in use.
@@ -20,21 +20,21 @@ pub struct Project {
     pub inodes_max: u64,
 }
 
-impl Project {
+impl ProjectRecord {
     /// Encodes the value of the table.
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::default();
+        let mut writer = BoundedWriter::default();
         writer.u64(self.blocks).u64(self.inodes).u64(self.blocks_max).u64(self.inodes_max);
         writer.bytes
     }
 
     /// Decodes a value of the table.
-    pub fn decode(bytes: &[u8]) -> Result<Project, FormatError> {
-        let mut reader = Reader::new("project", bytes);
+    pub fn decode(bytes: &[u8]) -> Result<ProjectRecord, FormatError> {
+        let mut reader = BoundedReader::new("project", bytes);
         let (blocks, inodes) = (reader.u64()?, reader.u64()?);
         let (blocks_max, inodes_max) = (reader.u64()?, reader.u64()?);
         reader.end()?;
-        Ok(Project { blocks, inodes, blocks_max, inodes_max })
+        Ok(ProjectRecord { blocks, inodes, blocks_max, inodes_max })
     }
 }
 
@@ -68,14 +68,14 @@ impl EpochRecord {
             EpochState::Sealed => 2,
             EpochState::ConfirmedGone => 3,
         };
-        let mut writer = Writer::default();
+        let mut writer = BoundedWriter::default();
         writer.put(&self.incarnation).u8(state).zeroes(7).u64(self.segments);
         writer.bytes
     }
 
     /// Decodes a value of the table.
     pub fn decode(bytes: &[u8]) -> Result<EpochRecord, FormatError> {
-        let mut reader = Reader::new("epoch", bytes);
+        let mut reader = BoundedReader::new("epoch", bytes);
         let incarnation = reader.array()?;
         let state = match reader.u8()? {
             1 => EpochState::Leads,
@@ -110,7 +110,7 @@ pub struct RunRecord {
 impl RunRecord {
     /// Encodes the value of the table.
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::default();
+        let mut writer = BoundedWriter::default();
         writer.u64(self.index).u32(self.index_blocks).u32(self.level);
         writer.u64(self.replay_sequence).u64(self.records).u64(self.blocks);
         writer.bytes
@@ -118,7 +118,7 @@ impl RunRecord {
 
     /// Decodes a value of the table.
     pub fn decode(bytes: &[u8]) -> Result<RunRecord, FormatError> {
-        let mut reader = Reader::new("run", bytes);
+        let mut reader = BoundedReader::new("run", bytes);
         let (index, index_blocks, level) = (reader.u64()?, reader.u32()?, reader.u32()?);
         let (replay_sequence, records, blocks) = (reader.u64()?, reader.u64()?, reader.u64()?);
         reader.end()?;
@@ -163,24 +163,24 @@ pub enum OrphanState {
 
 /// The record of an inode without a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Orphan {
+pub struct OrphanRecord {
     /// This append of the journal, or an earlier one, stores that the inode has no name.
     pub since: u64,
     /// Why it has none.
     pub state: OrphanState,
 }
 
-impl Orphan {
+impl OrphanRecord {
     /// Encodes the value of the table.
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::default();
+        let mut writer = BoundedWriter::default();
         writer.u64(self.since).u32(self.state as u32).u32(0);
         writer.bytes
     }
 
     /// Decodes a value of the table.
-    pub fn decode(bytes: &[u8]) -> Result<Orphan, FormatError> {
-        let mut reader = Reader::new("orphan", bytes);
+    pub fn decode(bytes: &[u8]) -> Result<OrphanRecord, FormatError> {
+        let mut reader = BoundedReader::new("orphan", bytes);
         let (since, state) = (reader.u64()?, reader.u32()?);
         reader.skip(4)?;
         reader.end()?;
@@ -190,7 +190,7 @@ impl Orphan {
             3 => OrphanState::Nameless,
             other => return Err(reader.unknown("flags", other.into())),
         };
-        Ok(Orphan { since, state })
+        Ok(OrphanRecord { since, state })
     }
 }
 
@@ -204,7 +204,7 @@ impl VolumeRecord {
 
     /// Encodes the value of the table.
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::default();
+        let mut writer = BoundedWriter::default();
         writer.u64(self.blocks).u64(self.next_inode).u64(self.next_session).u64(self.next_run);
         for features in self.features {
             writer.u64(features);
@@ -215,7 +215,7 @@ impl VolumeRecord {
 
     /// Decodes a value of the table.
     pub fn decode(bytes: &[u8]) -> Result<VolumeRecord, FormatError> {
-        let mut reader = Reader::new("volume", bytes);
+        let mut reader = BoundedReader::new("volume", bytes);
         let (blocks, next_inode) = (reader.u64()?, reader.u64()?);
         let (next_session, next_run) = (reader.u64()?, reader.u64()?);
         let features = [reader.u64()?, reader.u64()?, reader.u64()?];

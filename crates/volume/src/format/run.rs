@@ -1,10 +1,10 @@
 //! Runs: records of all tables, sorted, in chunks with an index.
 
-use super::cursor::{Reader, Writer};
-use super::error::{FormatError, Problem};
-use super::frame::{Frame, Identity, Magic, Place};
+use super::cursor::{BoundedReader, BoundedWriter};
+use super::error::{FormatError, FormatProblem};
+use super::frame::{FrameKind, FramePosition, VerifiedFrame, VolumeIdentity};
 use super::journal::Mutation;
-use super::table::{KEY_BYTES_MAX, Table};
+use super::table::{KEY_BYTES_MAX, TableKind};
 use super::{BLOCKS_MAX, SPACE_START};
 
 /// The maximum number of records of a chunk.
@@ -16,7 +16,7 @@ const CHUNK_BLOCKS_MAX: u64 = 32;
 
 /// A part of the records of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Chunk {
+pub struct RunChunk {
     /// The number of the run.
     pub run: u64,
     /// The records, ordered by table and key; each key occurs once.
@@ -24,34 +24,35 @@ pub struct Chunk {
 }
 
 /// Whether the keys are in ascending order.
-fn is_in_order<'a>(keys: impl Iterator<Item = (Table, &'a [u8])> + Clone) -> bool {
+fn is_in_order<'a>(keys: impl Iterator<Item = (TableKind, &'a [u8])> + Clone) -> bool {
     keys.clone().zip(keys.skip(1)).all(|(left, right)| (left.0.number(), left.1) < (right.0.number(), right.1))
 }
 
-impl Chunk {
-    fn check(&self, reader: &Reader<'_>) -> Result<(), FormatError> {
+impl RunChunk {
+    fn check(&self, reader: &BoundedReader<'_>) -> Result<(), FormatError> {
         match is_in_order(self.records.iter().map(|record| (record.table, record.key.as_slice()))) {
             true => Ok(()),
-            false => Err(reader.error(Problem::Order)),
+            false => Err(reader.error(FormatProblem::Order)),
         }
     }
 
     /// Encodes the chunk for this first block.
-    pub fn encode(&self, volume: Identity, epoch: u64, block: u64) -> Result<Vec<u8>, FormatError> {
-        let bounds = Reader::new("run chunk", &[]);
+    pub fn encode(&self, volume: VolumeIdentity, epoch: u64, block: u64) -> Result<Vec<u8>, FormatError> {
+        let bounds = BoundedReader::new("run chunk", &[]);
         self.check(&bounds)?;
         bounds.within("record_count", self.records.len() as u64, 1, RECORDS_MAX)?;
-        let mut writer = Writer::default();
+        let mut writer = BoundedWriter::default();
         writer.u32(self.records.len() as u32).u32(0).u64(self.run);
         for record in &self.records {
             record.write(&mut writer)?;
         }
-        Frame::encode(Magic::Chunk, volume, epoch, block, 0, &writer.bytes)
+        VerifiedFrame::encode(FrameKind::Chunk, volume, epoch, block, 0, &writer.bytes)
     }
 
     /// Decodes the chunk at this first block.
-    pub fn decode(volume: Identity, block: u64, bytes: &[u8]) -> Result<Chunk, FormatError> {
-        let frame = Frame::decode(Magic::Chunk, Place { volume: Some(volume), address: block }, bytes)?;
+    pub fn decode(volume: VolumeIdentity, block: u64, bytes: &[u8]) -> Result<RunChunk, FormatError> {
+        let frame =
+            VerifiedFrame::decode(FrameKind::Chunk, FramePosition { volume: Some(volume), address: block }, bytes)?;
         let mut reader = frame.body("run chunk")?;
         let count = u64::from(reader.u32()?);
         let count = reader.within("record_count", count, 1, RECORDS_MAX)?;
@@ -59,7 +60,7 @@ impl Chunk {
         let run = reader.u64()?;
         let records = (0..count).map(|_| Mutation::read(&mut reader)).collect::<Result<Vec<_>, _>>()?;
         reader.end()?;
-        let chunk = Chunk { run, records };
+        let chunk = RunChunk { run, records };
         chunk.check(&reader)?;
         Ok(chunk)
     }
@@ -73,14 +74,14 @@ pub struct ChunkPlace {
     /// The length of the chunk. *Units*: blocks.
     pub blocks: u32,
     /// The table of the chunk's first record.
-    pub table: Table,
+    pub table: TableKind,
     /// The key of the chunk's first record.
     pub key: Vec<u8>,
 }
 
 /// The index of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Index {
+pub struct RunIndex {
     /// The number of the run.
     pub run: u64,
     /// The number of records in the run.
@@ -89,32 +90,33 @@ pub struct Index {
     pub chunks: Vec<ChunkPlace>,
 }
 
-impl Index {
-    fn check(&self, reader: &Reader<'_>) -> Result<(), FormatError> {
+impl RunIndex {
+    fn check(&self, reader: &BoundedReader<'_>) -> Result<(), FormatError> {
         match is_in_order(self.chunks.iter().map(|chunk| (chunk.table, chunk.key.as_slice()))) {
             true => Ok(()),
-            false => Err(reader.error(Problem::Order)),
+            false => Err(reader.error(FormatProblem::Order)),
         }
     }
 
     /// Encodes the index for this first block.
-    pub fn encode(&self, volume: Identity, epoch: u64, block: u64) -> Result<Vec<u8>, FormatError> {
-        let bounds = Reader::new("run index", &[]);
+    pub fn encode(&self, volume: VolumeIdentity, epoch: u64, block: u64) -> Result<Vec<u8>, FormatError> {
+        let bounds = BoundedReader::new("run index", &[]);
         self.check(&bounds)?;
         bounds.within("chunk_count", self.chunks.len() as u64, 1, CHUNKS_MAX)?;
-        let mut writer = Writer::default();
+        let mut writer = BoundedWriter::default();
         writer.u32(self.chunks.len() as u32).u32(0).u64(self.run).u64(self.records);
         for chunk in &self.chunks {
             bounds.within("key_bytes", chunk.key.len() as u64, 1, KEY_BYTES_MAX)?;
             writer.u64(chunk.block).u32(chunk.blocks).u16(chunk.table.number().into()).u16(chunk.key.len() as u16);
             writer.put(&chunk.key).align();
         }
-        Frame::encode(Magic::Index, volume, epoch, block, 0, &writer.bytes)
+        VerifiedFrame::encode(FrameKind::Index, volume, epoch, block, 0, &writer.bytes)
     }
 
     /// Decodes the index at this first block.
-    pub fn decode(volume: Identity, block: u64, bytes: &[u8]) -> Result<Index, FormatError> {
-        let frame = Frame::decode(Magic::Index, Place { volume: Some(volume), address: block }, bytes)?;
+    pub fn decode(volume: VolumeIdentity, block: u64, bytes: &[u8]) -> Result<RunIndex, FormatError> {
+        let frame =
+            VerifiedFrame::decode(FrameKind::Index, FramePosition { volume: Some(volume), address: block }, bytes)?;
         let mut reader = frame.body("run index")?;
         let count = u64::from(reader.u32()?);
         let count = reader.within("chunk_count", count, 1, CHUNKS_MAX)?;
@@ -125,7 +127,7 @@ impl Index {
             let (block, blocks, table) = (reader.u64()?, reader.u32()?, reader.u16()?);
             reader.within("block", block, SPACE_START, BLOCKS_MAX)?;
             reader.within("blocks", blocks.into(), 1, CHUNK_BLOCKS_MAX)?;
-            let Some(table) = u8::try_from(table).ok().and_then(Table::of) else {
+            let Some(table) = u8::try_from(table).ok().and_then(TableKind::of) else {
                 return Err(reader.unknown("table", table.into()));
             };
             let key_bytes = u64::from(reader.u16()?);
@@ -135,7 +137,7 @@ impl Index {
             chunks.push(ChunkPlace { block, blocks, table, key });
         }
         reader.end()?;
-        let index = Index { run, records, chunks };
+        let index = RunIndex { run, records, chunks };
         index.check(&reader)?;
         Ok(index)
     }

@@ -1,7 +1,7 @@
 //! The tables of a volume, and the encoding of their keys. Integers in keys are big-endian, so that bytewise order is
 //! numeric order.
 
-use super::error::{FormatError, Problem};
+use super::error::{FormatError, FormatProblem};
 
 /// The bytes that are stored before the value of an extended attribute.
 pub const XATTR_HEAD_BYTES: usize = 8;
@@ -19,7 +19,7 @@ const COOKIES: u64 = 1 << 63;
 /// The tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub enum Table {
+pub enum TableKind {
     Volume,
     Inodes,
     Entries,
@@ -35,22 +35,22 @@ pub enum Table {
     Runs,
 }
 
-impl Table {
+impl TableKind {
     /// All tables; the first has number 1.
-    pub const ALL: [Table; 13] = [
-        Table::Volume,
-        Table::Inodes,
-        Table::Entries,
-        Table::Extents,
-        Table::Xattrs,
-        Table::Space,
-        Table::Sessions,
-        Table::Replies,
-        Table::Grants,
-        Table::Orphans,
-        Table::Projects,
-        Table::Epochs,
-        Table::Runs,
+    pub const ALL: [TableKind; 13] = [
+        TableKind::Volume,
+        TableKind::Inodes,
+        TableKind::Entries,
+        TableKind::Extents,
+        TableKind::Xattrs,
+        TableKind::Space,
+        TableKind::Sessions,
+        TableKind::Replies,
+        TableKind::Grants,
+        TableKind::Orphans,
+        TableKind::Projects,
+        TableKind::Epochs,
+        TableKind::Runs,
     ];
 
     /// Returns the number of the table on disk.
@@ -59,14 +59,14 @@ impl Table {
     }
 
     /// Returns the table with a number.
-    pub fn of(number: u8) -> Option<Table> {
-        Table::ALL.get(usize::from(number).checked_sub(1)?).copied()
+    pub fn of(number: u8) -> Option<TableKind> {
+        TableKind::ALL.get(usize::from(number).checked_sub(1)?).copied()
     }
 }
 
 /// A key of any table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Key {
+pub enum TableKey {
     /// The only record of the volume's variable properties.
     Volume,
     /// An inode: its number.
@@ -95,23 +95,23 @@ pub enum Key {
     Run(u64),
 }
 
-impl Key {
+impl TableKey {
     /// Returns the table of the key.
-    pub fn table(&self) -> Table {
+    pub fn table(&self) -> TableKind {
         match self {
-            Key::Volume => Table::Volume,
-            Key::Inode(_) => Table::Inodes,
-            Key::Entry(..) => Table::Entries,
-            Key::Extent(..) => Table::Extents,
-            Key::Xattr(..) => Table::Xattrs,
-            Key::Space(_) => Table::Space,
-            Key::Session(_) => Table::Sessions,
-            Key::Reply(..) => Table::Replies,
-            Key::Grant(..) => Table::Grants,
-            Key::Orphan(_) => Table::Orphans,
-            Key::Project(_) => Table::Projects,
-            Key::Epoch(_) => Table::Epochs,
-            Key::Run(_) => Table::Runs,
+            TableKey::Volume => TableKind::Volume,
+            TableKey::Inode(_) => TableKind::Inodes,
+            TableKey::Entry(..) => TableKind::Entries,
+            TableKey::Extent(..) => TableKind::Extents,
+            TableKey::Xattr(..) => TableKind::Xattrs,
+            TableKey::Space(_) => TableKind::Space,
+            TableKey::Session(_) => TableKind::Sessions,
+            TableKey::Reply(..) => TableKind::Replies,
+            TableKey::Grant(..) => TableKind::Grants,
+            TableKey::Orphan(_) => TableKind::Orphans,
+            TableKey::Project(_) => TableKind::Projects,
+            TableKey::Epoch(_) => TableKind::Epochs,
+            TableKey::Run(_) => TableKind::Runs,
         }
     }
 
@@ -119,63 +119,68 @@ impl Key {
     pub fn encode(&self) -> Vec<u8> {
         let two = |left: u64, right: u64| [left.to_be_bytes(), right.to_be_bytes()].concat();
         match self {
-            Key::Volume => vec![0],
-            Key::Inode(number) | Key::Space(number) | Key::Session(number) => number.to_be_bytes().to_vec(),
-            Key::Orphan(number) | Key::Epoch(number) | Key::Run(number) => number.to_be_bytes().to_vec(),
-            Key::Entry(left, right) | Key::Extent(left, right) | Key::Reply(left, right) => two(*left, *right),
-            Key::Xattr(inode, name) => [&inode.to_be_bytes()[..], name].concat(),
-            Key::Grant(session, kind, start) => {
+            TableKey::Volume => vec![0],
+            TableKey::Inode(number) | TableKey::Space(number) | TableKey::Session(number) => {
+                number.to_be_bytes().to_vec()
+            }
+            TableKey::Orphan(number) | TableKey::Epoch(number) | TableKey::Run(number) => number.to_be_bytes().to_vec(),
+            TableKey::Entry(left, right) | TableKey::Extent(left, right) | TableKey::Reply(left, right) => {
+                two(*left, *right)
+            }
+            TableKey::Xattr(inode, name) => [&inode.to_be_bytes()[..], name].concat(),
+            TableKey::Grant(session, kind, start) => {
                 [&session.to_be_bytes()[..], &[*kind], &start.to_be_bytes()[..]].concat()
             }
-            Key::Project(number) => number.to_be_bytes().to_vec(),
+            TableKey::Project(number) => number.to_be_bytes().to_vec(),
         }
     }
 
     /// Decodes a key of a table.
-    pub fn decode(table: Table, bytes: &[u8]) -> Result<Key, FormatError> {
+    pub fn decode(table: TableKind, bytes: &[u8]) -> Result<TableKey, FormatError> {
         let error = |problem| FormatError { what: "key", problem };
         let number = |at: usize| -> Result<u64, FormatError> {
             let part = bytes.get(at..at + 8).and_then(|part| part.try_into().ok());
-            part.map(u64::from_be_bytes).ok_or(error(Problem::Short { needed: at + 8, found: bytes.len() }))
+            part.map(u64::from_be_bytes).ok_or(error(FormatProblem::Short { needed: at + 8, found: bytes.len() }))
         };
         let key = match table {
-            Table::Volume => Key::Volume,
-            Table::Inodes => Key::Inode(number(0)?),
-            Table::Entries => Key::Entry(number(0)?, number(8)?),
-            Table::Extents => Key::Extent(number(0)?, number(8)?),
-            Table::Xattrs => Key::Xattr(number(0)?, bytes.get(8..).unwrap_or_default().to_vec()),
-            Table::Space => Key::Space(number(0)?),
-            Table::Sessions => Key::Session(number(0)?),
-            Table::Replies => Key::Reply(number(0)?, number(8)?),
-            Table::Grants => {
-                let kind = bytes.get(8).copied().ok_or(error(Problem::Short { needed: 17, found: bytes.len() }))?;
-                Key::Grant(number(0)?, kind, number(9)?)
+            TableKind::Volume => TableKey::Volume,
+            TableKind::Inodes => TableKey::Inode(number(0)?),
+            TableKind::Entries => TableKey::Entry(number(0)?, number(8)?),
+            TableKind::Extents => TableKey::Extent(number(0)?, number(8)?),
+            TableKind::Xattrs => TableKey::Xattr(number(0)?, bytes.get(8..).unwrap_or_default().to_vec()),
+            TableKind::Space => TableKey::Space(number(0)?),
+            TableKind::Sessions => TableKey::Session(number(0)?),
+            TableKind::Replies => TableKey::Reply(number(0)?, number(8)?),
+            TableKind::Grants => {
+                let kind =
+                    bytes.get(8).copied().ok_or(error(FormatProblem::Short { needed: 17, found: bytes.len() }))?;
+                TableKey::Grant(number(0)?, kind, number(9)?)
             }
-            Table::Orphans => Key::Orphan(number(0)?),
-            Table::Projects => {
+            TableKind::Orphans => TableKey::Orphan(number(0)?),
+            TableKind::Projects => {
                 let part = bytes.get(..4).and_then(|part| part.try_into().ok());
-                let short = error(Problem::Short { needed: 4, found: bytes.len() });
-                Key::Project(part.map(u32::from_be_bytes).ok_or(short)?)
+                let short = error(FormatProblem::Short { needed: 4, found: bytes.len() });
+                TableKey::Project(part.map(u32::from_be_bytes).ok_or(short)?)
             }
-            Table::Epochs => Key::Epoch(number(0)?),
-            Table::Runs => Key::Run(number(0)?),
+            TableKind::Epochs => TableKey::Epoch(number(0)?),
+            TableKind::Runs => TableKey::Run(number(0)?),
         };
         match &key {
-            Key::Entry(_, cookie) if *cookie >= COOKIES => {
-                return Err(error(Problem::Bound { field: "cookie", value: *cookie, low: 0, high: COOKIES - 1 }));
+            TableKey::Entry(_, cookie) if *cookie >= COOKIES => {
+                return Err(error(FormatProblem::Bound { field: "cookie", value: *cookie, low: 0, high: COOKIES - 1 }));
             }
-            Key::Grant(_, kind, _) if !(1..=4).contains(kind) => {
-                return Err(error(Problem::Unknown { field: "kind", value: u64::from(*kind) }));
+            TableKey::Grant(_, kind, _) if !(1..=4).contains(kind) => {
+                return Err(error(FormatProblem::Unknown { field: "kind", value: u64::from(*kind) }));
             }
-            Key::Xattr(_, name) if !(1..=XATTR_NAME_BYTES_MAX).contains(&name.len()) || name.contains(&0) => {
-                return Err(error(Problem::Text("name")));
+            TableKey::Xattr(_, name) if !(1..=XATTR_NAME_BYTES_MAX).contains(&name.len()) || name.contains(&0) => {
+                return Err(error(FormatProblem::Text("name")));
             }
             _ => {}
         }
-        // The two differ if bytes follow the key, or if the key of `Table::Volume` is not a single zero byte.
+        // The two differ if bytes follow the key, or if the key of `TableKind::Volume` is not a single zero byte.
         match key.encode() == bytes {
             true => Ok(key),
-            false => Err(error(Problem::LeftOver(bytes.len().saturating_sub(key.encode().len())))),
+            false => Err(error(FormatProblem::LeftOver(bytes.len().saturating_sub(key.encode().len())))),
         }
     }
 }

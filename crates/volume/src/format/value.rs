@@ -1,7 +1,7 @@
 //! Values of the tables of files and sessions: names, extents, space, sessions, replies, grants.
 
-use super::cursor::{Reader, Writer};
-use super::error::{FormatError, Problem};
+use super::cursor::{BoundedReader, BoundedWriter};
+use super::error::{FormatError, FormatProblem};
 use super::journal::REPLY_BYTES_MAX;
 use super::{BLOCKS_MAX, SPACE_START};
 
@@ -16,7 +16,7 @@ const IN_PLACE_BLOCKS_MAX: u64 = 1 << 18;
 
 /// A name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Name {
+pub struct NameRecord {
     /// The inode number.
     pub inode: u64,
     /// The generation of the inode number.
@@ -27,41 +27,41 @@ pub struct Name {
     pub name: Vec<u8>,
 }
 
-impl Name {
+impl NameRecord {
     /// Encodes the value of the table.
     pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
-        self.check(&Reader::new("entry", &[]))?;
-        let mut writer = Writer::default();
+        self.check(&BoundedReader::new("entry", &[]))?;
+        let mut writer = BoundedWriter::default();
         writer.u64(self.inode).u64(self.generation).u8(self.kind).u8(self.name.len() as u8).put(&self.name);
         Ok(writer.bytes)
     }
 
     /// Decodes a value of the table.
-    pub fn decode(bytes: &[u8]) -> Result<Name, FormatError> {
-        let mut reader = Reader::new("entry", bytes);
+    pub fn decode(bytes: &[u8]) -> Result<NameRecord, FormatError> {
+        let mut reader = BoundedReader::new("entry", bytes);
         let (inode, generation, kind) = (reader.u64()?, reader.u64()?, reader.u8()?);
         let length = usize::from(reader.u8()?);
-        let name = Name { inode, generation, kind, name: reader.take(length)?.to_vec() };
+        let name = NameRecord { inode, generation, kind, name: reader.take(length)?.to_vec() };
         reader.end()?;
         name.check(&reader)?;
         Ok(name)
     }
 
-    fn check(&self, reader: &Reader<'_>) -> Result<(), FormatError> {
+    fn check(&self, reader: &BoundedReader<'_>) -> Result<(), FormatError> {
         let is_name = (1..=NAME_BYTES_MAX).contains(&self.name.len())
             && !self.name.iter().any(|byte| matches!(byte, 0 | b'/'))
             && self.name != b"."
             && self.name != b"..";
         match is_name {
             true => Ok(()),
-            false => Err(reader.error(Problem::Text("name"))),
+            false => Err(reader.error(FormatProblem::Text("name"))),
         }
     }
 }
 
 /// An extent of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Extent {
+pub struct ExtentRecord {
     /// The first block on the disk. *Units*: blocks.
     pub block: u64,
     /// The length. *Units*: blocks.
@@ -72,17 +72,17 @@ pub struct Extent {
     pub epoch: u64,
 }
 
-impl Extent {
+impl ExtentRecord {
     /// Encodes the value of the table.
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::default();
+        let mut writer = BoundedWriter::default();
         writer.u64(self.block).u32(self.blocks).u32(u32::from(self.is_unwritten)).u64(self.epoch);
         writer.bytes
     }
 
     /// Decodes a value of the table.
-    pub fn decode(bytes: &[u8]) -> Result<Extent, FormatError> {
-        let mut reader = Reader::new("extent", bytes);
+    pub fn decode(bytes: &[u8]) -> Result<ExtentRecord, FormatError> {
+        let mut reader = BoundedReader::new("extent", bytes);
         let (block, blocks, flags, epoch) = (reader.u64()?, reader.u32()?, reader.u32()?, reader.u64()?);
         reader.end()?;
         reader.within("blocks", blocks.into(), 1, EXTENT_BLOCKS_MAX)?;
@@ -90,7 +90,7 @@ impl Extent {
         if flags > 1 {
             return Err(reader.unknown("flags", flags.into()));
         }
-        Ok(Extent { block, blocks, is_unwritten: flags == 1, epoch })
+        Ok(ExtentRecord { block, blocks, is_unwritten: flags == 1, epoch })
     }
 }
 
@@ -127,7 +127,7 @@ impl ExtentState {
 
 /// A used extent of the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Space {
+pub struct SpaceRecord {
     /// The length. *Units*: blocks.
     pub blocks: u64,
     /// The use of the extent.
@@ -138,17 +138,17 @@ pub struct Space {
     pub since: u64,
 }
 
-impl Space {
+impl SpaceRecord {
     /// Encodes the value of the table.
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::default();
+        let mut writer = BoundedWriter::default();
         writer.u64(self.blocks).u8(self.state as u8 + 1).zeroes(7).u64(self.owner).u64(self.since);
         writer.bytes
     }
 
     /// Decodes a value of the table.
-    pub fn decode(bytes: &[u8]) -> Result<Space, FormatError> {
-        let mut reader = Reader::new("space", bytes);
+    pub fn decode(bytes: &[u8]) -> Result<SpaceRecord, FormatError> {
+        let mut reader = BoundedReader::new("space", bytes);
         let (blocks, state) = (reader.u64()?, reader.u8()?);
         reader.skip(7)?;
         let (owner, since) = (reader.u64()?, reader.u64()?);
@@ -156,7 +156,7 @@ impl Space {
         reader.within("blocks", blocks, 1, BLOCKS_MAX)?;
         let state = usize::from(state).checked_sub(1).and_then(|index| ExtentState::ALL.get(index).copied());
         let state = state.ok_or_else(|| reader.unknown("state", u64::from(bytes[8])))?;
-        Ok(Space { blocks, state, owner, since })
+        Ok(SpaceRecord { blocks, state, owner, since })
     }
 }
 
@@ -175,7 +175,7 @@ pub enum SessionState {
 
 /// A session of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Session {
+pub struct SessionRecord {
     /// The random number of the mount.
     pub incarnation: [u8; 16],
     /// The state of the session.
@@ -202,7 +202,7 @@ pub struct Session {
     pub host: String,
 }
 
-impl Session {
+impl SessionRecord {
     /// Encodes the value of the table.
     pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
         let state = match self.state {
@@ -211,8 +211,8 @@ impl Session {
             SessionState::Ended => 3,
             SessionState::ConfirmedGone => 4,
         };
-        Reader::new("session", &[]).within("host_bytes", self.host.len() as u64, 0, HOST_BYTES_MAX)?;
-        let mut writer = Writer::default();
+        BoundedReader::new("session", &[]).within("host_bytes", self.host.len() as u64, 0, HOST_BYTES_MAX)?;
+        let mut writer = BoundedWriter::default();
         writer.put(&self.incarnation).u8(state).u8(self.kind).u16(self.flags).u32(self.lease_ms);
         writer.u64(self.acknowledged).u64(self.machine).u64(self.boot).u64(self.created_ns).u64(self.ended_ns);
         writer.u32(self.reason).u16(self.host.len() as u16).put(self.host.as_bytes());
@@ -220,8 +220,8 @@ impl Session {
     }
 
     /// Decodes a value of the table.
-    pub fn decode(bytes: &[u8]) -> Result<Session, FormatError> {
-        let mut reader = Reader::new("session", bytes);
+    pub fn decode(bytes: &[u8]) -> Result<SessionRecord, FormatError> {
+        let mut reader = BoundedReader::new("session", bytes);
         let incarnation = reader.array()?;
         let state = match reader.u8()? {
             1 => SessionState::Active,
@@ -238,11 +238,11 @@ impl Session {
         let length = u64::from(reader.u16()?);
         let length = reader.within("host_bytes", length, 0, HOST_BYTES_MAX)? as usize;
         let Ok(host) = std::str::from_utf8(reader.take(length)?) else {
-            return Err(reader.error(Problem::Text("host")));
+            return Err(reader.error(FormatProblem::Text("host")));
         };
         reader.end()?;
         let host = host.to_owned();
-        Ok(Session {
+        Ok(SessionRecord {
             incarnation,
             state,
             kind,
@@ -261,37 +261,37 @@ impl Session {
 
 /// A stored answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reply {
+pub struct ReplyRecord {
     /// 0 for success, otherwise an errno.
     pub status: u32,
     /// The answer.
     pub body: Vec<u8>,
 }
 
-impl Reply {
+impl ReplyRecord {
     /// Encodes the value of the table.
     pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
-        Reader::new("reply", &[]).within("reply_bytes", self.body.len() as u64, 0, REPLY_BYTES_MAX)?;
-        let mut writer = Writer::default();
+        BoundedReader::new("reply", &[]).within("reply_bytes", self.body.len() as u64, 0, REPLY_BYTES_MAX)?;
+        let mut writer = BoundedWriter::default();
         writer.u32(self.status).u32(self.body.len() as u32).put(&self.body);
         Ok(writer.bytes)
     }
 
     /// Decodes a value of the table.
-    pub fn decode(bytes: &[u8]) -> Result<Reply, FormatError> {
-        let mut reader = Reader::new("reply", bytes);
+    pub fn decode(bytes: &[u8]) -> Result<ReplyRecord, FormatError> {
+        let mut reader = BoundedReader::new("reply", bytes);
         let (status, length) = (reader.u32()?, u64::from(reader.u32()?));
         let length = reader.within("reply_bytes", length, 0, REPLY_BYTES_MAX)? as usize;
         let body = reader.take(length)?.to_vec();
         reader.end()?;
-        Ok(Reply { status, body })
+        Ok(ReplyRecord { status, body })
     }
 }
 
 /// Blocks or inode numbers that a session may use before a commit makes the result visible; kind and start are in the
 /// key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Grant {
+pub struct GrantRecord {
     /// The number of blocks or of inode numbers.
     pub length: u64,
     /// The inode, if the grant is for overwriting in place.
@@ -304,22 +304,22 @@ pub struct Grant {
     pub generation: u64,
 }
 
-impl Grant {
+impl GrantRecord {
     /// Encodes the value of the table.
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::default();
+        let mut writer = BoundedWriter::default();
         writer.u64(self.length).u64(self.inode).u64(self.reserved_blocks).u64(self.sequence).u64(self.generation);
         writer.bytes
     }
 
     /// Decodes a value of the table.
-    pub fn decode(bytes: &[u8]) -> Result<Grant, FormatError> {
-        let mut reader = Reader::new("grant", bytes);
+    pub fn decode(bytes: &[u8]) -> Result<GrantRecord, FormatError> {
+        let mut reader = BoundedReader::new("grant", bytes);
         let (length, inode, reserved_blocks) = (reader.u64()?, reader.u64()?, reader.u64()?);
         let (sequence, generation) = (reader.u64()?, reader.u64()?);
         reader.end()?;
         reader.within("length", length, 1, BLOCKS_MAX)?;
         reader.within("reserved_blocks", reserved_blocks, 0, IN_PLACE_BLOCKS_MAX)?;
-        Ok(Grant { length, inode, reserved_blocks, sequence, generation })
+        Ok(GrantRecord { length, inode, reserved_blocks, sequence, generation })
     }
 }

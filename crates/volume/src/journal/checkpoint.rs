@@ -5,16 +5,18 @@
 
 use super::cursor::POINTERS;
 use super::error::Error;
-use super::log::Log;
-use super::run::{Frames, Writing, segment_of, segments_needed};
+use super::log::LeaderJournal;
+use super::run::{RunFrames, RunWriter, segment_of, segments_needed};
 use super::segments::metadata;
-use crate::format::{Action, BLOCK_BYTES, Key, Mutation, SegmentHeader, SegmentUse, Transaction, TransactionKind};
+use crate::format::{
+    BLOCK_BYTES, Mutation, MutationAction, SegmentHeader, SegmentUse, TableKey, Transaction, TransactionKind,
+};
 use crate::planted::{Bug, planted};
-use crate::tables::Tables;
+use crate::tables::MetadataTables;
 
-impl Log {
+impl LeaderJournal {
     /// Returns how many segments a checkpoint of these tables needs.
-    pub fn segments_for_checkpoint(&self, tables: &Tables) -> usize {
+    pub fn segments_for_checkpoint(&self, tables: &MetadataTables) -> usize {
         segments_needed(tables, self.label.segment_blocks)
     }
 
@@ -25,7 +27,7 @@ impl Log {
     /// of an epoch that never had a head.
     ///
     /// *Errors*: [`Error::NoSegment`] if there are too few segments; the previous checkpoint is then still complete.
-    pub async fn checkpoint(&mut self, tables: &Tables, segments: Vec<u64>) -> Result<Vec<u64>, Error> {
+    pub async fn checkpoint(&mut self, tables: &MetadataTables, segments: Vec<u64>) -> Result<Vec<u64>, Error> {
         self.check()?;
         if segments.len() < self.segments_for_checkpoint(tables) {
             return Err(Error::NoSegment);
@@ -34,8 +36,8 @@ impl Log {
         let written = self.write_runs(tables, &segments).await;
         let (runs, used) = self.leave(written)?;
         let put = |(number, run): &(u64, crate::format::RunRecord)| {
-            let key = Key::Run(*number);
-            Mutation { table: key.table(), key: key.encode(), action: Action::Put(run.encode()) }
+            let key = TableKey::Run(*number);
+            Mutation { table: key.table(), key: key.encode(), action: MutationAction::Put(run.encode()) }
         };
         let mutations = runs.iter().rev().map(put).collect();
         let (kind, reply) = (TransactionKind::Manifest, Vec::new());
@@ -57,13 +59,14 @@ impl Log {
     /// Writes the runs and flushes them.
     async fn write_runs(
         &mut self,
-        tables: &Tables,
+        tables: &MetadataTables,
         segments: &[u64],
     ) -> Result<(Vec<(u64, crate::format::RunRecord)>, Vec<u64>), Error> {
         let (disk, label) = (self.disk.clone(), self.label.clone());
         let number = self.runs.iter().map(|(number, _)| number.saturating_add(1)).max().unwrap_or(1);
-        let writing = Writing { label: &label, epoch: self.head.epoch, number, replay_sequence: self.cursor.sequence };
-        let mut frames = Frames::new(&writing, tables, segments);
+        let writing =
+            RunWriter { label: &label, epoch: self.head.epoch, number, replay_sequence: self.cursor.sequence };
+        let mut frames = RunFrames::new(&writing, tables, segments);
         loop {
             let placed = frames.next()?;
             if placed.is_empty() {
@@ -105,7 +108,7 @@ impl Log {
     }
 
     /// Returns the metadata segments of *space* that nothing refers to any more.
-    fn not_needed(&self, tables: &Tables) -> Result<Vec<u64>, Error> {
+    fn not_needed(&self, tables: &MetadataTables) -> Result<Vec<u64>, Error> {
         let needed = |block: &u64| {
             self.journal.contains(block)
                 || self.run_segments.contains(block)

@@ -3,9 +3,9 @@
 
 use nectary_block::Buffer;
 
-use super::tests::{SEGMENT_BLOCKS, Scratch, Server, first, options, put, server};
+use super::tests::{JournalTestServer, SEGMENT_BLOCKS, SparseFile, first, options, put, server};
 use super::*;
-use crate::format::{BLOCK_BYTES, Frame, Magic, Place};
+use crate::format::{BLOCK_BYTES, FrameKind, FramePosition, VerifiedFrame};
 
 /// An append that was found: its first block, its length in blocks, and its number.
 type Found = (u64, u64, u64);
@@ -19,8 +19,8 @@ async fn appends(device: &SharedDevice, segment: u64) -> Vec<Found> {
         let blocks = (segment + SEGMENT_BLOCKS - block).min(1024);
         let bytes = nectary_block::read(&**device, block * BLOCK_BYTES as u64, blocks as usize * BLOCK_BYTES).await;
         let bytes = bytes.expect("it is read");
-        let place = Place { volume: Some(label.volume), address: block };
-        let Ok(frame) = Frame::decode(Magic::Append, place, &bytes) else { break };
+        let place = FramePosition { volume: Some(label.volume), address: block };
+        let Ok(frame) = VerifiedFrame::decode(FrameKind::Append, place, &bytes) else { break };
         let length = frame.bytes.len().div_ceil(BLOCK_BYTES) as u64;
         found.push((block, length, frame.sequence));
         block += length;
@@ -42,10 +42,10 @@ async fn flip(device: &SharedDevice, block: u64) {
 }
 
 /// Makes a volume with small appends, followed by a last one of many blocks.
-async fn volume(file: &Scratch) -> (SharedDevice, u64) {
+async fn volume(file: &SparseFile) -> (SharedDevice, u64) {
     let device = file.open().await;
     format(&device, &options(), first).await.unwrap();
-    let mut one = Server::start(device.clone(), server(1), 40 * SEGMENT_BLOCKS).await;
+    let mut one = JournalTestServer::start(device.clone(), server(1), 40 * SEGMENT_BLOCKS).await;
     for inode in 0..4 {
         one.append(vec![put(inode, 100)]).await;
     }
@@ -55,13 +55,14 @@ async fn volume(file: &Scratch) -> (SharedDevice, u64) {
     (device, segment)
 }
 
-fn has(volume: &Volume, inode: u64) -> bool {
-    volume.tables.get(&crate::format::Key::Inode(inode)).is_some()
+fn has(volume: &VolumeContents, inode: u64) -> bool {
+    volume.tables.get(&crate::format::TableKey::Inode(inode)).is_some()
 }
 
+/// The result does not depend on where the append is torn.
 #[tokio::test]
-async fn a_torn_last_append_is_the_end_wherever_it_is_torn() {
-    let file = Scratch::new("torn-tail");
+async fn torn_last_append_ends_journal() {
+    let file = SparseFile::new("torn-tail");
     let (device, segment) = volume(&file).await;
     let last = *appends(&device, segment).await.last().unwrap();
     let whole = read(&device).await.unwrap();
@@ -72,14 +73,14 @@ async fn a_torn_last_append_is_the_end_wherever_it_is_torn() {
         let found = read(&device).await.unwrap();
         assert_eq!((found.last_sequence, has(&found, 3), has(&found, 9)), (last.2 - 1, true, false), "block {torn}");
     }
-    let file = Scratch::new("torn-bit");
+    let file = SparseFile::new("torn-bit");
     let (device, segment) = volume(&file).await;
     let last = *appends(&device, segment).await.last().unwrap();
     flip(&device, last.0).await;
     let found = read(&device).await.unwrap();
     assert_eq!((found.last_sequence, has(&found, 3), has(&found, 9)), (last.2 - 1, true, false));
     // A server continues behind the torn append, and its appends are read.
-    let mut next = Server::start(device.clone(), server(2), 50 * SEGMENT_BLOCKS).await;
+    let mut next = JournalTestServer::start(device.clone(), server(2), 50 * SEGMENT_BLOCKS).await;
     next.append(vec![put(20, 100)]).await;
     next.log.resign().await.unwrap();
     assert!(has(&read(&device).await.unwrap(), 20));
@@ -87,7 +88,7 @@ async fn a_torn_last_append_is_the_end_wherever_it_is_torn() {
 
 /// Checks that readers and servers refuse the volume, and that the error says where.
 async fn refused(device: &SharedDevice, block: u64, sequence: u64) {
-    let errors = [read(device).await.err(), Log::start(device.clone(), server(7)).await.err()];
+    let errors = [read(device).await.err(), LeaderJournal::start(device.clone(), server(7)).await.err()];
     for error in errors {
         let Some(Error::Damaged { block: found, what }) = error else { panic!("{error:?}") };
         assert_eq!(found, block, "{what}");
@@ -95,10 +96,11 @@ async fn refused(device: &SharedDevice, block: u64, sequence: u64) {
     }
 }
 
+/// The error says which block is damaged.
 #[tokio::test]
-async fn a_damaged_append_in_the_middle_is_an_error_that_says_where() {
+async fn damaged_middle_append_is_error() {
     for kind in ["bit", "zeroes", "noise"] {
-        let file = Scratch::new(&format!("middle-{kind}"));
+        let file = SparseFile::new(&format!("middle-{kind}"));
         let (device, segment) = volume(&file).await;
         let appends = appends(&device, segment).await;
         let (block, blocks, sequence) = appends[1];
@@ -111,12 +113,13 @@ async fn a_damaged_append_in_the_middle_is_an_error_that_says_where() {
     }
 }
 
+/// A link is the append that names the next segment.
 #[tokio::test]
-async fn a_damaged_append_that_names_the_next_segment_is_an_error() {
-    let file = Scratch::new("link");
+async fn damaged_link_append_is_error() {
+    let file = SparseFile::new("link");
     let device = file.open().await;
     format(&device, &options(), first).await.unwrap();
-    let mut one = Server::start(device.clone(), server(1), 40 * SEGMENT_BLOCKS).await;
+    let mut one = JournalTestServer::start(device.clone(), server(1), 40 * SEGMENT_BLOCKS).await;
     let next = one.segment().await;
     one.log.give_segment(next);
     // The appends fill the first segment and continue in the next one.
@@ -135,10 +138,10 @@ async fn a_damaged_append_that_names_the_next_segment_is_an_error() {
 }
 
 #[tokio::test]
-async fn damage_before_a_seal_is_an_error() {
-    let file = Scratch::new("sealed");
+async fn damage_before_seal_is_error() {
+    let file = SparseFile::new("sealed");
     let (device, segment) = volume(&file).await;
-    let mut next = Server::start(device.clone(), server(2), 50 * SEGMENT_BLOCKS).await;
+    let mut next = JournalTestServer::start(device.clone(), server(2), 50 * SEGMENT_BLOCKS).await;
     next.append(vec![put(20, 100)]).await;
     next.log.resign().await.unwrap();
     let (block, _, sequence) = *appends(&device, segment).await.last().unwrap();

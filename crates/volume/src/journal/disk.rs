@@ -5,17 +5,17 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nectary_block::{Buffer, Context, SharedDevice};
+use nectary_block::{Buffer, IoContext, SharedDevice};
 
 use super::error::Error;
-use crate::format::{BLOCK_BYTES, Label};
+use crate::format::{BLOCK_BYTES, VolumeLabel};
 
 /// The longest single read. *Units*: blocks.
 const READ_BLOCKS_MAX: u64 = 2048;
 
 /// A device, addressed in blocks.
 #[derive(Clone)]
-pub(super) struct Disk {
+pub(super) struct BlockDisk {
     device: SharedDevice,
     pulse: DiskPulse,
 }
@@ -50,9 +50,9 @@ impl Drop for UnderWay {
     }
 }
 
-impl Disk {
-    pub fn new(device: &SharedDevice) -> Disk {
-        Disk { device: device.clone(), pulse: DiskPulse::default() }
+impl BlockDisk {
+    pub fn new(device: &SharedDevice) -> BlockDisk {
+        BlockDisk { device: device.clone(), pulse: DiskPulse::default() }
     }
 
     /// Returns the signs of life.
@@ -88,14 +88,14 @@ impl Disk {
 
     pub async fn flush(&self) -> Result<(), Error> {
         let _under_way = self.pulse.begin();
-        Ok(self.device.flush(Context::default()).await?)
+        Ok(self.device.flush(IoContext::default()).await?)
     }
 
     /// Reads the label; one good copy is enough. Also returns notes about a bad copy.
-    pub async fn label(&self) -> Result<(Label, Vec<String>), Error> {
+    pub async fn label(&self) -> Result<(VolumeLabel, Vec<String>), Error> {
         let both = self.read(0, 2).await;
         let (mut label, mut notes) = (None, Vec::new());
-        let decode = |copy, bytes: &[u8]| Label::decode(copy, bytes).map_err(|error| error.to_string());
+        let decode = |copy, bytes: &[u8]| VolumeLabel::decode(copy, bytes).map_err(|error| error.to_string());
         for copy in 0..2_u64 {
             let decoded = match &both {
                 Ok(bytes) => decode(copy, &bytes[copy as usize * BLOCK_BYTES..][..BLOCK_BYTES]),
@@ -124,7 +124,7 @@ impl Disk {
         Ok((label, notes))
     }
 
-    fn check(&self, label: &Label) -> Result<(), Error> {
+    fn check(&self, label: &VolumeLabel) -> Result<(), Error> {
         if label.blocks > self.blocks() {
             let sizes = format!("the volume has {} blocks, the disk {}", label.blocks, self.blocks());
             return Err(Error::Refused(format!("{sizes}: it is smaller than it was; give the whole disk")));

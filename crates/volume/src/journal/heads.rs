@@ -1,11 +1,11 @@
 //! The heads of epochs, and which epoch is the current one.
 
-use super::disk::Disk;
+use super::disk::BlockDisk;
 use super::error::Error;
-use crate::format::{BLOCK_BYTES, EPOCH_HEADS, EPOCH_START, EpochHead, Label};
+use crate::format::{BLOCK_BYTES, EPOCH_HEADS, EPOCH_START, EpochHead, VolumeLabel};
 
 /// Reads all valid heads, the oldest first.
-pub(super) async fn read(disk: &Disk, label: &Label) -> Result<Vec<EpochHead>, Error> {
+pub(super) async fn read(disk: &BlockDisk, label: &VolumeLabel) -> Result<Vec<EpochHead>, Error> {
     let bytes = disk.read(EPOCH_START, EPOCH_HEADS).await?;
     let blocks = bytes.chunks_exact(BLOCK_BYTES).zip(EPOCH_START..);
     let mut heads: Vec<EpochHead> =

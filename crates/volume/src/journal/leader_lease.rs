@@ -14,14 +14,14 @@ use tokio::time::Instant;
 
 /// A moment, on both clocks.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Moment {
+pub(super) struct ClockMoment {
     runtime: Instant,
     boot: Duration,
 }
 
-impl Moment {
-    pub fn now() -> Moment {
-        Moment { runtime: Instant::now(), boot: since_boot() }
+impl ClockMoment {
+    pub fn now() -> ClockMoment {
+        ClockMoment { runtime: Instant::now(), boot: since_boot() }
     }
 
     /// Returns the time since this moment.
@@ -32,11 +32,11 @@ impl Moment {
 
 /// The state of the lease.
 #[derive(Debug, Clone, Copy)]
-enum Standing {
+enum LeaseStanding {
     /// It was not renewed yet.
     None,
     /// It counts from this moment.
-    Since(Moment),
+    Since(ClockMoment),
     /// It is lost, or was given up; it never holds again.
     Over,
 }
@@ -44,14 +44,14 @@ enum Standing {
 /// The lease of a leader. Clones share it.
 #[derive(Debug, Clone)]
 pub struct LeaderLease {
-    standing: Arc<watch::Sender<Standing>>,
+    standing: Arc<watch::Sender<LeaseStanding>>,
     length: Duration,
 }
 
 impl LeaderLease {
     /// Makes a lease of this length that does not hold yet.
     pub(super) fn new(length: Duration) -> LeaderLease {
-        LeaderLease { standing: Arc::new(watch::Sender::new(Standing::None)), length }
+        LeaderLease { standing: Arc::new(watch::Sender::new(LeaseStanding::None)), length }
     }
 
     /// Returns the length of the lease.
@@ -62,8 +62,8 @@ impl LeaderLease {
     /// Returns the time since the last successful renewal began; `None` if there was none, or if the lease is over.
     fn elapsed(&self) -> Option<Duration> {
         match *self.standing.borrow() {
-            Standing::Since(moment) => Some(moment.elapsed()),
-            Standing::None | Standing::Over => None,
+            LeaseStanding::Since(moment) => Some(moment.elapsed()),
+            LeaseStanding::None | LeaseStanding::Over => None,
         }
     }
 
@@ -83,7 +83,7 @@ impl LeaderLease {
     pub async fn wait(&self) -> bool {
         let mut standing = self.standing.subscribe();
         loop {
-            if matches!(*standing.borrow_and_update(), Standing::Over) {
+            if matches!(*standing.borrow_and_update(), LeaseStanding::Over) {
                 return false;
             }
             if self.holds() {
@@ -96,11 +96,11 @@ impl LeaderLease {
     }
 
     /// Counts the lease from this moment: the renewal that began then succeeded.
-    pub(super) fn renewed(&self, since: Moment) {
+    pub(super) fn renewed(&self, since: ClockMoment) {
         self.standing.send_if_modified(|standing| {
-            let is_over = matches!(standing, Standing::Over);
+            let is_over = matches!(standing, LeaseStanding::Over);
             if !is_over {
-                *standing = Standing::Since(since);
+                *standing = LeaseStanding::Since(since);
             }
             !is_over
         });
@@ -108,7 +108,7 @@ impl LeaderLease {
 
     /// Ends the lease for good.
     pub fn end(&self) {
-        self.standing.send_replace(Standing::Over);
+        self.standing.send_replace(LeaseStanding::Over);
     }
 }
 
@@ -117,10 +117,10 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn lease_holds_until_its_length_after_renewal_began() {
+    async fn lease_counts_from_renewal_start() {
         let lease = LeaderLease::new(Duration::from_secs(1));
         assert!(!lease.holds() && lease.is_due());
-        let begun = Moment::now();
+        let begun = ClockMoment::now();
         tokio::time::advance(Duration::from_millis(400)).await;
         lease.renewed(begun);
         assert!(lease.holds() && lease.is_due());
@@ -130,14 +130,15 @@ mod tests {
         assert!(!lease.holds());
     }
 
+    /// A wait also ends with a renewal.
     #[tokio::test(start_paused = true)]
-    async fn waiting_ends_with_renewal_or_with_lease() {
+    async fn lease_wait_ends_with_lease() {
         let lease = LeaderLease::new(Duration::from_secs(1));
         let waiting = |lease: LeaderLease| tokio::spawn(async move { lease.wait().await });
         let first = waiting(lease.clone());
         tokio::time::sleep(Duration::from_millis(5)).await;
         assert!(!first.is_finished());
-        lease.renewed(Moment::now());
+        lease.renewed(ClockMoment::now());
         assert!(first.await.expect("it ends"));
         tokio::time::sleep(Duration::from_secs(2)).await;
         let second = waiting(lease.clone());
@@ -146,7 +147,7 @@ mod tests {
         lease.end();
         assert!(!second.await.expect("it ends"));
         // What is over stays over.
-        lease.renewed(Moment::now());
+        lease.renewed(ClockMoment::now());
         assert!(!lease.holds() && !lease.wait().await);
     }
 }

@@ -1,7 +1,7 @@
 //! The leader's journal: start, appends, segments.
 //!
 //! Owns: the position of the next append, the list of segments that are needed, and the lease. Promises: when
-//! [`append`](Log::append) returns, the transactions are written and flushed, and the lease was still valid after the
+//! [`append`](LeaderJournal::append) returns, the transactions are written and flushed, and the lease was still valid after the
 //! flush. After a failure that leaves it unknown what is stored, the journal accepts nothing more. Leaves to others:
 //! the meaning of operations, and the allocation of segments.
 
@@ -10,17 +10,17 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use nectary_block::SharedDevice;
 
-use super::cursor::{Cursor, ManifestPlace, Plan, end_of, first_block};
-use super::disk::{Disk, DiskPulse};
+use super::cursor::{AppendCursor, AppendPlan, ManifestPlace, end_of, first_block};
+use super::disk::{BlockDisk, DiskPulse};
 use super::error::Error;
 use super::leader_lease::LeaderLease;
-use super::lease::{Lease, StartOptions};
-use super::replay::{Found, replay};
+use super::leadership::{LeadershipClaim, StartOptions};
+use super::replay::{ReplayResult, replay};
 use super::segments::{has_room, metadata};
 use super::transactions::groups;
-use crate::format::{EpochHead, Label, RunRecord, Transaction, epoch_block};
+use crate::format::{EpochHead, RunRecord, Transaction, VolumeLabel, epoch_block};
 use crate::planted::{Bug, planted};
-use crate::tables::Tables;
+use crate::tables::MetadataTables;
 
 /// The number of spare segments: an append of many transactions may need more than one.
 const SPARE_SEGMENTS: usize = 2;
@@ -28,12 +28,12 @@ const SPARE_SEGMENTS: usize = 2;
 const JOURNAL_SEGMENTS: u64 = 2;
 
 /// The journal of the epoch that this process leads.
-pub struct Log {
-    pub(super) disk: Disk,
-    pub(super) label: Label,
-    pub(super) lease: Lease,
+pub struct LeaderJournal {
+    pub(super) disk: BlockDisk,
+    pub(super) label: VolumeLabel,
+    pub(super) lease: LeadershipClaim,
     pub(super) head: EpochHead,
-    pub(super) cursor: Cursor,
+    pub(super) cursor: AppendCursor,
     pub(super) spare: VecDeque<u64>,
     /// The journal segments from the newest manifest on, the oldest first.
     pub(super) journal: Vec<u64>,
@@ -50,14 +50,14 @@ pub struct Log {
     notes: Vec<String>,
 }
 
-impl Log {
+impl LeaderJournal {
     /// Becomes leader, and reads all metadata.
     ///
     /// It waits for the lease of a leader that may still be alive; see [`StartOptions`].
-    pub async fn start(device: SharedDevice, options: StartOptions) -> Result<(Log, Tables), Error> {
-        let disk = Disk::new(&device);
+    pub async fn start(device: SharedDevice, options: StartOptions) -> Result<(LeaderJournal, MetadataTables), Error> {
+        let disk = BlockDisk::new(&device);
         let (label, mut notes) = disk.label().await?;
-        let lease = Lease::take(&disk, &label, &options).await?;
+        let lease = LeadershipClaim::take(&disk, &label, &options).await?;
         let begun = async {
             let found = replay(&disk, &label).await?;
             begin(&disk, &label, &lease, &options, &found).await.map(|(head, cursor)| (found, head, cursor))
@@ -73,7 +73,7 @@ impl Log {
         notes.extend(found.notes);
         let mut journal = found.journal;
         journal.push(head.journal_segment);
-        let mut log = Log {
+        let mut log = LeaderJournal {
             disk,
             label,
             lease,
@@ -95,7 +95,7 @@ impl Log {
     }
 
     /// Returns the label of the volume.
-    pub fn label(&self) -> &Label {
+    pub fn label(&self) -> &VolumeLabel {
         &self.label
     }
 
@@ -173,7 +173,7 @@ impl Log {
 
     /// Renews the lease. It must be called at least every third of `lease_ms`.
     ///
-    /// *Errors*: [`Error::Lost`] if another server took over; then nothing more is acknowledged.
+    /// *Errors*: [`Error::ConnectionLoss`] if another server took over; then nothing more is acknowledged.
     pub async fn renew(&mut self) -> Result<(), Error> {
         self.check()?;
         let renewed = self.lease.renew().await;
@@ -230,7 +230,7 @@ impl Log {
         Ok(place)
     }
 
-    async fn write(&mut self, plan: Plan) -> Result<(), Error> {
+    async fn write(&mut self, plan: AppendPlan) -> Result<(), Error> {
         for (block, bytes) in &plan.frames {
             self.disk.write(*block, bytes).await?;
             self.journal_blocks += (bytes.len() / crate::format::BLOCK_BYTES) as u64;
@@ -240,7 +240,7 @@ impl Log {
         }
         self.spare.drain(..plan.segments.len());
         self.journal.extend(plan.segments);
-        self.cursor = Cursor { flushed: plan.cursor.sequence - 1, ..plan.cursor };
+        self.cursor = AppendCursor { flushed: plan.cursor.sequence - 1, ..plan.cursor };
         self.hold().await
     }
 
@@ -261,12 +261,12 @@ impl Log {
 
 /// Begins the epoch: writes its first segment, then its head. After that, writes of the previous leader have no effect.
 async fn begin(
-    disk: &Disk,
-    label: &Label,
-    lease: &Lease,
+    disk: &BlockDisk,
+    label: &VolumeLabel,
+    lease: &LeadershipClaim,
     options: &StartOptions,
-    found: &Found,
-) -> Result<(EpochHead, Cursor), Error> {
+    found: &ReplayResult,
+) -> Result<(EpochHead, AppendCursor), Error> {
     let epoch = lease.epoch();
     if found.head.epoch >= epoch {
         let what = format!("epoch {} began while epoch {epoch} was about to", found.head.epoch);
@@ -278,7 +278,7 @@ async fn begin(
     is_last_start(found, label, disk.blocks(), lease, options)?;
     let sealed_sequence = found.next_sequence - 1;
     let sequence = found.next_sequence;
-    let cursor = Cursor {
+    let cursor = AppendCursor {
         epoch,
         segment,
         number: 0,
@@ -307,7 +307,7 @@ async fn begin(
 }
 
 /// Returns the segment that was set aside for an epoch.
-fn set_aside(found: &Found, label: &Label, blocks: u64, epoch: u64) -> Result<u64, Error> {
+fn set_aside(found: &ReplayResult, label: &VolumeLabel, blocks: u64, epoch: u64) -> Result<u64, Error> {
     let all = metadata(&found.tables, label, blocks)?;
     all.into_iter().find(|(_, owner)| *owner == epoch).map(|(block, _)| block).ok_or_else(|| {
         Error::Refused(format!("no segment is set aside for epoch {epoch}: the disk was full during too many starts"))
@@ -317,10 +317,10 @@ fn set_aside(found: &Found, label: &Label, blocks: u64, epoch: u64) -> Result<u6
 /// Refuses the start if it would use the last segment that is set aside and could set none aside for the next start.
 /// The start is allowed if an operator confirms that hosts are gone.
 fn is_last_start(
-    found: &Found,
-    label: &Label,
+    found: &ReplayResult,
+    label: &VolumeLabel,
     blocks: u64,
-    lease: &Lease,
+    lease: &LeadershipClaim,
     options: &StartOptions,
 ) -> Result<(), Error> {
     let has_more = metadata(&found.tables, label, blocks)?.iter().any(|(_, owner)| *owner > lease.epoch());

@@ -3,15 +3,15 @@
 //! Promises: the label is written last, so that a crash leaves a complete volume or none; a device whose first 1 MiB
 //! is not all zeroes is refused unless `force` is set; a device that other hosts cannot share is always refused.
 
-use nectary_block::{SharedDevice, Survives};
+use nectary_block::{SharedDevice, SurvivalLevel};
 
-use super::cursor::{Cursor, ManifestPlace, end_of, first_block};
-use super::disk::Disk;
+use super::cursor::{AppendCursor, ManifestPlace, end_of, first_block};
+use super::disk::BlockDisk;
 use super::error::Error;
 use super::transactions::{groups, server_transactions};
 use crate::format::{
-    BLOCK_BYTES, BLOCKS_MAX, EPOCH_HEADS, EPOCH_START, EpochHead, Identity, LEASE_START, Label, Mutation,
-    SECTORS_OF_SERVER, SERVERS, SPACE_START, VERSION, epoch_block,
+    BLOCK_BYTES, BLOCKS_MAX, EPOCH_HEADS, EPOCH_START, EpochHead, LEASE_START, Mutation, SECTORS_OF_SERVER, SERVERS,
+    SPACE_START, VERSION, VolumeIdentity, VolumeLabel, epoch_block,
 };
 
 /// The number of segments that are set aside: one each for the first epoch and for the next 15.
@@ -38,7 +38,7 @@ pub struct FormatOptions {
     /// refused.
     pub force: bool,
     /// The identity of the volume, a random number.
-    pub volume: Identity,
+    pub volume: VolumeIdentity,
     /// The random key of the hash of names.
     pub hash_key: [u8; 16],
     /// The time of creation. *Units*: seconds since 1970.
@@ -58,7 +58,7 @@ pub struct SetAside {
 
 /// The positions of the metadata segments in a new volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Layout {
+pub struct VolumeLayout {
     /// Size of the disk. *Units*: blocks.
     pub blocks: u64,
     /// The segments of epochs 1 to 16, which must be recorded in *space* as metadata.
@@ -67,21 +67,21 @@ pub struct Layout {
 
 /// Makes a volume; `first` returns its first records.
 ///
-/// *Errors*: [`Error::Refused`] for a device that is too small, that cannot be shared, or, without `force`, whose first
+/// *Errors*: [`Error::RefusedCall`] for a device that is too small, that cannot be shared, or, without `force`, whose first
 /// 1 MiB is not all zeroes.
 pub async fn format(
     device: &SharedDevice,
     options: &FormatOptions,
-    first: impl FnOnce(&Layout) -> Vec<Mutation>,
-) -> Result<Label, Error> {
-    let disk = Disk::new(device);
+    first: impl FnOnce(&VolumeLayout) -> Vec<Mutation>,
+) -> Result<VolumeLabel, Error> {
+    let disk = BlockDisk::new(device);
     check_device(device)?;
     let layout = layout(&disk, options)?;
     if !options.force {
         check_empty(device, &disk).await?;
     }
     let first_segment = layout.segments[0].block;
-    let label = Label {
+    let label = VolumeLabel {
         volume: options.volume,
         blocks: layout.blocks,
         segment_blocks: options.segment_blocks,
@@ -99,7 +99,7 @@ pub async fn format(
     };
     let copies = [label.encode(0).map_err(Error::Bounds)?, label.encode(1).map_err(Error::Bounds)?];
     for (bytes, copy) in copies.iter().zip(0..) {
-        let decoded = Label::decode(copy, bytes).map_err(|error| Error::Refused(error.to_string()))?;
+        let decoded = VolumeLabel::decode(copy, bytes).map_err(|error| Error::Refused(error.to_string()))?;
         if decoded != label {
             return Err(Error::Refused("the name is too long: 64 bytes are allowed".to_owned()));
         }
@@ -122,9 +122,13 @@ pub async fn format(
 
 /// Builds the frames of the first epoch: header, appends, head. The epoch has no leader, so the first server starts at
 /// once.
-fn first_epoch(label: &Label, options: &FormatOptions, first: Vec<Mutation>) -> Result<Vec<(u64, Vec<u8>)>, Error> {
+fn first_epoch(
+    label: &VolumeLabel,
+    options: &FormatOptions,
+    first: Vec<Mutation>,
+) -> Result<Vec<(u64, Vec<u8>)>, Error> {
     let segment = label.first_segment;
-    let cursor = Cursor { epoch: 1, segment, number: 0, block: segment + 1, sequence: 1, chain: 0, flushed: 0 };
+    let cursor = AppendCursor { epoch: 1, segment, number: 0, block: segment + 1, sequence: 1, chain: 0, flushed: 0 };
     let header = first_block(&cursor, 0, 0, ManifestPlace::default());
     let mut frames = vec![(segment, header.encode(label.volume, segment).map_err(Error::Bounds)?)];
     let groups = groups(server_transactions(first));
@@ -154,9 +158,9 @@ fn first_epoch(label: &Label, options: &FormatOptions, first: Vec<Mutation>) -> 
 fn check_device(device: &SharedDevice) -> Result<(), Error> {
     let geometry = device.geometry();
     let spec = device.spec();
-    if geometry.write_survives == Survives::Nothing {
+    if geometry.write_survives == SurvivalLevel::Nothing {
         let why = match geometry.flush_survives {
-            Survives::Nothing => "it ends with this process; a volume needs a disk that hosts share",
+            SurvivalLevel::Nothing => "it ends with this process; a volume needs a disk that hosts share",
             _ => {
                 "what is written to it stays in this process until a flush; other hosts do not see it: give the disk itself"
             }
@@ -166,7 +170,7 @@ fn check_device(device: &SharedDevice) -> Result<(), Error> {
     Ok(())
 }
 
-fn layout(disk: &Disk, options: &FormatOptions) -> Result<Layout, Error> {
+fn layout(disk: &BlockDisk, options: &FormatOptions) -> Result<VolumeLayout, Error> {
     let size = options.segment_blocks;
     if !size.is_power_of_two() || !(2048..=65536).contains(&size) {
         return Err(Error::Refused(format!("segments of {size} blocks: a power of two from 2048 to 65536 is allowed")));
@@ -179,10 +183,10 @@ fn layout(disk: &Disk, options: &FormatOptions) -> Result<Layout, Error> {
         return Err(Error::Refused(format!("the disk has {} MiB, a volume needs {}", mib(blocks), mib(needed))));
     }
     let segments = (0..SEGMENTS).map(|at| SetAside { block: start + at * size, blocks: size, epoch: at + 1 });
-    Ok(Layout { blocks, segments: segments.collect() })
+    Ok(VolumeLayout { blocks, segments: segments.collect() })
 }
 
-async fn check_empty(device: &SharedDevice, disk: &Disk) -> Result<(), Error> {
+async fn check_empty(device: &SharedDevice, disk: &BlockDisk) -> Result<(), Error> {
     let bytes = disk.read(0, LOOK_BLOCKS).await?;
     if bytes.iter().all(|byte| *byte == 0) {
         return Ok(());
@@ -195,7 +199,7 @@ async fn check_empty(device: &SharedDevice, disk: &Disk) -> Result<(), Error> {
     Err(Error::Refused(format!("{spec} {what}; --force overwrites it")))
 }
 
-async fn zero(disk: &Disk, block: u64, blocks: u64) -> Result<(), Error> {
+async fn zero(disk: &BlockDisk, block: u64, blocks: u64) -> Result<(), Error> {
     for start in (block..block + blocks).step_by(ZERO_BLOCKS as usize) {
         let count = ZERO_BLOCKS.min(block + blocks - start);
         disk.write(start, &vec![0; count as usize * BLOCK_BYTES]).await?;

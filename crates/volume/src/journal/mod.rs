@@ -24,7 +24,7 @@ mod disk;
 mod error;
 mod heads;
 mod leader_lease;
-mod lease;
+mod leadership;
 mod log;
 mod make;
 mod replay;
@@ -37,24 +37,24 @@ mod transactions;
 pub use disk::DiskPulse;
 pub use error::Error;
 pub use leader_lease::LeaderLease;
-pub use lease::StartOptions;
-pub use log::Log;
-pub use make::{FormatOptions, Layout, SetAside, format};
+pub use leadership::StartOptions;
+pub use log::LeaderJournal;
+pub use make::{FormatOptions, SetAside, VolumeLayout, format};
 pub use run::segments_at_most;
 pub use transactions::{apply, transaction_bytes};
 
 use nectary_block::SharedDevice;
 
-use crate::format::{EpochHead, Label, LeaseSector};
-use crate::tables::Tables;
+use crate::format::{EpochHead, LeaseSector, VolumeLabel};
+use crate::tables::MetadataTables;
 
 /// The contents of a volume, read without a lease: for `check` and `info`.
 #[derive(Debug, Clone)]
-pub struct Volume {
+pub struct VolumeContents {
     /// The label of the volume.
-    pub label: Label,
+    pub label: VolumeLabel,
     /// All records.
-    pub tables: Tables,
+    pub tables: MetadataTables,
     /// The head of the current epoch.
     pub head: EpochHead,
     /// The lease sectors of servers that have used theirs, in the order of servers and sectors.
@@ -66,12 +66,12 @@ pub struct Volume {
 }
 
 /// Reads a volume without a lease. If a server writes at the same time, reading may fail; the caller then reads again.
-pub async fn read(device: &SharedDevice) -> Result<Volume, Error> {
-    let disk = disk::Disk::new(device);
+pub async fn read(device: &SharedDevice) -> Result<VolumeContents, Error> {
+    let disk = disk::BlockDisk::new(device);
     let (label, mut notes) = disk.label().await?;
     let found = replay::replay(&disk, &label).await?;
     notes.extend(found.notes);
     let last_sequence = found.next_sequence.saturating_sub(1);
-    let servers = lease::used(&disk, &label).await?;
-    Ok(Volume { label, tables: found.tables, head: found.head, servers, last_sequence, notes })
+    let servers = leadership::used(&disk, &label).await?;
+    Ok(VolumeContents { label, tables: found.tables, head: found.head, servers, last_sequence, notes })
 }

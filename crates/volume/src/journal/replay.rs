@@ -8,18 +8,19 @@
 use nectary_block::Buffer;
 
 use super::cursor::{ManifestPlace, POINTERS, end_of};
-use super::disk::Disk;
+use super::disk::BlockDisk;
 use super::error::Error;
 use super::heads;
 use super::run::{load, segment_of, segments};
 use super::segments::metadata;
 use super::transactions::apply;
 use crate::format::{
-    Action, Append, BLOCK_BYTES, EpochHead, Frame, Key, Label, Magic, Mutation, Place, Problem, RunRecord,
-    SegmentHeader, SegmentUse, Table, Transaction, TransactionKind,
+    BLOCK_BYTES, EpochHead, FormatProblem, FrameKind, FramePosition, JournalAppend, Mutation, MutationAction,
+    RunRecord, SegmentHeader, SegmentUse, TableKey, TableKind, Transaction, TransactionKind, VerifiedFrame,
+    VolumeLabel,
 };
 use crate::planted::{Bug, planted};
-use crate::tables::Tables;
+use crate::tables::MetadataTables;
 
 /// The offset of flushed_sequence in an append. *Units*: bytes.
 const FLUSHED_AT: usize = 72;
@@ -31,9 +32,9 @@ const WINDOW_BLOCKS_MAX: u64 = 256;
 const RUNS_MAX: usize = 4096;
 
 /// The state of the volume that replay found on the disk.
-pub(super) struct Found {
+pub(super) struct ReplayResult {
     pub head: EpochHead,
-    pub tables: Tables,
+    pub tables: MetadataTables,
     pub runs: Vec<(u64, RunRecord)>,
     pub run_segments: Vec<u64>,
     /// The journal segments that replay read, the oldest first.
@@ -47,7 +48,7 @@ pub(super) struct Found {
 }
 
 /// Reads all records.
-pub(super) async fn replay(disk: &Disk, label: &Label) -> Result<Found, Error> {
+pub(super) async fn replay(disk: &BlockDisk, label: &VolumeLabel) -> Result<ReplayResult, Error> {
     let heads = heads::read(disk, label).await?;
     let head = heads::current(&heads)?;
     let first = header(disk, label, head.journal_segment).await?;
@@ -68,9 +69,9 @@ pub(super) async fn replay(disk: &Disk, label: &Label) -> Result<Found, Error> {
     if sequence == 0 {
         return Err(Error::damaged(segment, "appends are counted from 1"));
     }
-    let found = Found {
+    let found = ReplayResult {
         head,
-        tables: Tables::default(),
+        tables: MetadataTables::default(),
         runs: Vec::new(),
         run_segments: Vec::new(),
         journal: vec![segment],
@@ -80,8 +81,8 @@ pub(super) async fn replay(disk: &Disk, label: &Label) -> Result<Found, Error> {
         journal_blocks: 0,
         notes: Vec::new(),
     };
-    let window = Window::new();
-    let mut walk = Walk { disk, label, found, segment, number: base.number, block, window };
+    let window = ReadWindow::new();
+    let mut walk = JournalWalk { disk, label, found, segment, number: base.number, block, window };
     if manifest.sequence != 0 {
         walk.load_runs().await?;
     }
@@ -107,7 +108,7 @@ pub(super) async fn replay(disk: &Disk, label: &Label) -> Result<Found, Error> {
 }
 
 /// Reads the header of a segment, which must belong to a journal.
-async fn header(disk: &Disk, label: &Label, segment: u64) -> Result<SegmentHeader, Error> {
+async fn header(disk: &BlockDisk, label: &VolumeLabel, segment: u64) -> Result<SegmentHeader, Error> {
     let bytes = disk.read(segment, 1).await?;
     match SegmentHeader::decode(label.volume, segment, &bytes) {
         Ok(header) if header.segment_use == SegmentUse::Journal => Ok(header),
@@ -118,8 +119,8 @@ async fn header(disk: &Disk, label: &Label, segment: u64) -> Result<SegmentHeade
 
 /// Returns the newest manifest that the epoch's pointers or the header of its first segment name.
 async fn newest_manifest(
-    disk: &Disk,
-    label: &Label,
+    disk: &BlockDisk,
+    label: &VolumeLabel,
     head: &EpochHead,
     first: &SegmentHeader,
 ) -> Result<ManifestPlace, Error> {
@@ -141,16 +142,16 @@ async fn newest_manifest(
 }
 
 /// Blocks that were read ahead.
-struct Window {
+struct ReadWindow {
     start: u64,
     bytes: Buffer,
     /// How many blocks the last read had.
     ahead: u64,
 }
 
-impl Window {
-    fn new() -> Window {
-        Window { start: 0, bytes: Buffer::zeroed(0), ahead: 0 }
+impl ReadWindow {
+    fn new() -> ReadWindow {
+        ReadWindow { start: 0, bytes: Buffer::zeroed(0), ahead: 0 }
     }
 
     fn end(&self) -> u64 {
@@ -158,9 +159,9 @@ impl Window {
     }
 
     /// The bytes from a block on: a complete append, or everything up to `end`.
-    async fn from(&mut self, disk: &Disk, block: u64, end: u64) -> Result<&[u8], Error> {
+    async fn from(&mut self, disk: &BlockDisk, block: u64, end: u64) -> Result<&[u8], Error> {
         self.read(disk, block, 1, end).await?;
-        let blocks = Frame::blocks_said(Magic::Append, self.at(block, end));
+        let blocks = VerifiedFrame::blocks_said(FrameKind::Append, self.at(block, end));
         self.read(disk, block, blocks.min(end - block), end).await?;
         Ok(self.at(block, end))
     }
@@ -171,7 +172,7 @@ impl Window {
     }
 
     /// Makes sure that so many blocks are there.
-    async fn read(&mut self, disk: &Disk, block: u64, blocks: u64, end: u64) -> Result<(), Error> {
+    async fn read(&mut self, disk: &BlockDisk, block: u64, blocks: u64, end: u64) -> Result<(), Error> {
         if block >= self.start && block + blocks <= self.end() {
             return Ok(());
         }
@@ -184,17 +185,17 @@ impl Window {
 }
 
 /// The state of reading along the journal.
-struct Walk<'a> {
-    disk: &'a Disk,
-    label: &'a Label,
-    found: Found,
+struct JournalWalk<'a> {
+    disk: &'a BlockDisk,
+    label: &'a VolumeLabel,
+    found: ReplayResult,
     segment: u64,
     number: u64,
     block: u64,
-    window: Window,
+    window: ReadWindow,
 }
 
-impl Walk<'_> {
+impl JournalWalk<'_> {
     /// Loads the runs of the manifest at which the walk begins.
     async fn load_runs(&mut self) -> Result<(), Error> {
         let (block, end) = (self.block, end_of(self.label, self.segment, self.number));
@@ -202,7 +203,7 @@ impl Walk<'_> {
             return Err(Error::damaged(block, "no manifest can be here"));
         }
         let bytes = self.window.from(self.disk, block, end).await?;
-        let append = Append::decode(self.label.volume, block, self.found.chain, bytes);
+        let append = JournalAppend::decode(self.label.volume, block, self.found.chain, bytes);
         let append = append.map_err(|error| Error::damaged(block, format!("the newest manifest: {error}")))?.0;
         let manifest = append.transactions.iter().find(|transaction| transaction.kind == TransactionKind::Manifest);
         let manifest = manifest.ok_or_else(|| Error::damaged(block, "there is no manifest in this append"))?;
@@ -257,15 +258,15 @@ impl Walk<'_> {
         }
         let sequence = self.found.next_sequence;
         let bytes = self.window.from(self.disk, block, end).await?;
-        let (append, blocks, chain) = match Append::decode(label.volume, block, self.found.chain, bytes) {
+        let (append, blocks, chain) = match JournalAppend::decode(label.volume, block, self.found.chain, bytes) {
             Ok(decoded) if decoded.0.epoch == epoch && decoded.0.sequence == sequence => decoded,
             Ok(_) => return Ok(false),
             Err(error) => {
-                let place = Place { volume: Some(label.volume), address: block };
-                let frame = Frame::decode(Magic::Append, place, bytes).ok();
+                let place = FramePosition { volume: Some(label.volume), address: block };
+                let frame = VerifiedFrame::decode(FrameKind::Append, place, bytes).ok();
                 let is_it = frame.is_some_and(|frame| frame.epoch == epoch && frame.sequence == sequence);
                 return match error.problem {
-                    Problem::Checksum { .. } => Ok(false),
+                    FormatProblem::Checksum { .. } => Ok(false),
                     _ if is_it => Err(Error::damaged(block, format!("append {sequence}: {error}"))),
                     _ => Ok(false),
                 };
@@ -282,7 +283,7 @@ impl Walk<'_> {
     }
 
     /// Applies an append.
-    fn count(&mut self, append: &Append, block: u64) -> Result<(), Error> {
+    fn count(&mut self, append: &JournalAppend, block: u64) -> Result<(), Error> {
         for transaction in &append.transactions {
             if transaction.kind == TransactionKind::Manifest {
                 self.found.runs = runs_of(transaction).map_err(|what| Error::damaged(block, what))?;
@@ -344,8 +345,8 @@ impl Walk<'_> {
         let missing = self.found.next_sequence;
         for block in start..end {
             let bytes = self.window.from(self.disk, block, end).await?;
-            let place = Place { volume: Some(self.label.volume), address: block };
-            let Ok(frame) = Frame::decode(Magic::Append, place, bytes) else { continue };
+            let place = FramePosition { volume: Some(self.label.volume), address: block };
+            let Ok(frame) = VerifiedFrame::decode(FrameKind::Append, place, bytes) else { continue };
             let flushed = frame.bytes.get(FLUSHED_AT..FLUSHED_AT + 8).and_then(|bytes| bytes.try_into().ok());
             let flushed = flushed.map_or(0, u64::from_le_bytes);
             if frame.epoch == epoch && frame.sequence > missing && flushed >= missing {
@@ -365,8 +366,8 @@ impl Walk<'_> {
 fn runs_of(manifest: &Transaction) -> Result<Vec<(u64, RunRecord)>, String> {
     let mut runs = Vec::new();
     for Mutation { table, key, action } in &manifest.mutations {
-        let (Table::Runs, Action::Put(value)) = (table, action) else { continue };
-        let Key::Run(number) = Key::decode(*table, key).map_err(|error| error.to_string())? else { continue };
+        let (TableKind::Runs, MutationAction::Put(value)) = (table, action) else { continue };
+        let TableKey::Run(number) = TableKey::decode(*table, key).map_err(|error| error.to_string())? else { continue };
         runs.push((number, RunRecord::decode(value).map_err(|error| format!("run {number}: {error}"))?));
     }
     match runs.len() {

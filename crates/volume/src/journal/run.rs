@@ -4,12 +4,13 @@
 //! counts that it stores are compared with the records found. In version 1 each checkpoint consists of full runs that
 //! replace all earlier ones. A checkpoint has several runs only because an index has a bound.
 
-use super::disk::Disk;
+use super::disk::BlockDisk;
 use super::error::Error;
 use crate::format::{
-    Action, BLOCK_BYTES, Chunk, ChunkPlace, Index, Label, Mutation, RunRecord, SegmentHeader, SegmentUse, Table,
+    BLOCK_BYTES, ChunkPlace, Mutation, MutationAction, RunChunk, RunIndex, RunRecord, SegmentHeader, SegmentUse,
+    TableKind, VolumeLabel,
 };
-use crate::tables::{Tables, record_bytes};
+use crate::tables::{MetadataTables, record_bytes};
 
 /// The maximum number of bytes of a chunk. *Units*: bytes.
 const CHUNK_BYTES_MAX: usize = 128 << 10;
@@ -27,18 +28,18 @@ const INDEX_ENTRY_BYTES: usize = 16;
 const KEY_BYTES_MAX: usize = 512;
 
 /// The chunks of one run, each with its numbers of records and blocks, and the length of the index.
-struct Shape {
+struct RunShape {
     chunks: Vec<(usize, u64)>,
     index_blocks: u64,
 }
 
 /// Returns the records of all tables that runs hold.
-fn records(tables: &Tables) -> impl Iterator<Item = (Table, &Vec<u8>, &Vec<u8>)> {
-    let kept = Table::ALL.into_iter().filter(|table| *table != Table::Runs);
+fn records(tables: &MetadataTables) -> impl Iterator<Item = (TableKind, &Vec<u8>, &Vec<u8>)> {
+    let kept = TableKind::ALL.into_iter().filter(|table| *table != TableKind::Runs);
     kept.flat_map(|table| tables.table(table).iter().map(move |(key, value)| (table, key, value)))
 }
 
-fn shapes(tables: &Tables) -> Vec<Shape> {
+fn shapes(tables: &MetadataTables) -> Vec<RunShape> {
     let mut shapes = Vec::new();
     let (mut chunks, mut index_bytes) = (Vec::new(), INDEX_HEADER_BYTES);
     let (mut count, mut bytes) = (0, CHUNK_HEADER_BYTES);
@@ -51,7 +52,7 @@ fn shapes(tables: &Tables) -> Vec<Shape> {
         }
         if count == 0 {
             if chunks.len() == RUN_CHUNKS_MAX {
-                shapes.push(Shape { chunks: std::mem::take(&mut chunks), index_blocks: blocks(index_bytes) });
+                shapes.push(RunShape { chunks: std::mem::take(&mut chunks), index_blocks: blocks(index_bytes) });
                 index_bytes = INDEX_HEADER_BYTES;
             }
             index_bytes += INDEX_ENTRY_BYTES + key.len().next_multiple_of(8);
@@ -60,13 +61,13 @@ fn shapes(tables: &Tables) -> Vec<Shape> {
     }
     if count > 0 {
         chunks.push((count, blocks(bytes)));
-        shapes.push(Shape { chunks, index_blocks: blocks(index_bytes) });
+        shapes.push(RunShape { chunks, index_blocks: blocks(index_bytes) });
     }
     shapes
 }
 
 /// Allocates positions for frames in segments: behind the segment's header, and never across the end of a segment.
-struct Places<'a> {
+struct FrameAllocator<'a> {
     segment_blocks: u64,
     segments: std::slice::Iter<'a, u64>,
     segment: u64,
@@ -74,7 +75,7 @@ struct Places<'a> {
     used: Vec<u64>,
 }
 
-impl Places<'_> {
+impl FrameAllocator<'_> {
     fn take(&mut self, blocks: u64) -> Result<u64, Error> {
         if self.used.is_empty() || self.next + blocks > self.segment + self.segment_blocks {
             self.segment = *self.segments.next().ok_or(Error::NoSegment)?;
@@ -88,7 +89,7 @@ impl Places<'_> {
 }
 
 /// Returns how many segments a checkpoint of these tables needs.
-pub(super) fn segments_needed(tables: &Tables, segment_blocks: u64) -> usize {
+pub(super) fn segments_needed(tables: &MetadataTables, segment_blocks: u64) -> usize {
     let (mut segments, mut free) = (0, 0);
     for shape in shapes(tables) {
         for blocks in shape.chunks.iter().map(|chunk| chunk.1).chain([shape.index_blocks]) {
@@ -118,8 +119,8 @@ pub fn segments_at_most(bytes: u64, segment_blocks: u64) -> u64 {
 }
 
 /// The leader of an epoch as the writer of runs.
-pub(super) struct Writing<'a> {
-    pub label: &'a Label,
+pub(super) struct RunWriter<'a> {
+    pub label: &'a VolumeLabel,
     pub epoch: u64,
     /// The number of the first run.
     pub number: u64,
@@ -131,35 +132,35 @@ pub(super) struct Writing<'a> {
 pub(super) type Placed = (u64, Vec<u8>);
 
 /// Makes the frames of a checkpoint's runs one by one, so that the caller can do other work in between.
-pub(super) struct Frames<'a> {
-    writing: &'a Writing<'a>,
-    places: Places<'a>,
-    shapes: std::vec::IntoIter<Shape>,
-    records: Box<dyn Iterator<Item = (Table, &'a Vec<u8>, &'a Vec<u8>)> + Send + 'a>,
-    current: Option<Current>,
+pub(super) struct RunFrames<'a> {
+    writing: &'a RunWriter<'a>,
+    places: FrameAllocator<'a>,
+    shapes: std::vec::IntoIter<RunShape>,
+    records: Box<dyn Iterator<Item = (TableKind, &'a Vec<u8>, &'a Vec<u8>)> + Send + 'a>,
+    current: Option<CurrentRun>,
     number: u64,
     headers: usize,
     pub runs: Vec<(u64, RunRecord)>,
 }
 
 /// The run that is being written.
-struct Current {
+struct CurrentRun {
     chunks: std::vec::IntoIter<(usize, u64)>,
     index_blocks: u64,
-    index: Index,
+    index: RunIndex,
     blocks: u64,
 }
 
-impl<'a> Frames<'a> {
-    pub fn new(writing: &'a Writing<'a>, tables: &'a Tables, segments: &'a [u64]) -> Frames<'a> {
-        let places = Places {
+impl<'a> RunFrames<'a> {
+    pub fn new(writing: &'a RunWriter<'a>, tables: &'a MetadataTables, segments: &'a [u64]) -> RunFrames<'a> {
+        let places = FrameAllocator {
             segment_blocks: writing.label.segment_blocks,
             segments: segments.iter(),
             segment: 0,
             next: 0,
             used: Vec::new(),
         };
-        Frames {
+        RunFrames {
             writing,
             places,
             shapes: shapes(tables).into_iter(),
@@ -182,19 +183,19 @@ impl<'a> Frames<'a> {
         let volume = self.writing.label.volume;
         if self.current.is_none() {
             let Some(shape) = self.shapes.next() else { return Ok(Vec::new()) };
-            let index = Index { run: self.number, records: 0, chunks: Vec::new() };
+            let index = RunIndex { run: self.number, records: 0, chunks: Vec::new() };
             let chunks = shape.chunks.into_iter();
-            self.current = Some(Current { chunks, index_blocks: shape.index_blocks, index, blocks: 0 });
+            self.current = Some(CurrentRun { chunks, index_blocks: shape.index_blocks, index, blocks: 0 });
             self.number += 1;
         }
         let Some(current) = self.current.as_mut() else { return Ok(Vec::new()) };
         let frame = match current.chunks.next() {
             Some((count, blocks)) => {
                 let block = self.places.take(blocks)?;
-                let record = |(table, key, value): (Table, &Vec<u8>, &Vec<u8>)| Mutation {
+                let record = |(table, key, value): (TableKind, &Vec<u8>, &Vec<u8>)| Mutation {
                     table,
                     key: key.clone(),
-                    action: Action::Put(value.clone()),
+                    action: MutationAction::Put(value.clone()),
                 };
                 let records: Vec<Mutation> = self.records.by_ref().take(count).map(record).collect();
                 let Some(first) = records.first() else { return Err(Error::NoSegment) };
@@ -202,7 +203,7 @@ impl<'a> Frames<'a> {
                 current.index.chunks.push(place);
                 current.index.records += count as u64;
                 current.blocks += blocks;
-                let chunk = Chunk { run: current.index.run, records };
+                let chunk = RunChunk { run: current.index.run, records };
                 (block, chunk.encode(volume, self.writing.epoch, block).map_err(Error::Bounds)?)
             }
             None => {
@@ -247,9 +248,9 @@ impl<'a> Frames<'a> {
 }
 
 /// Reads the index of a run.
-async fn index(disk: &Disk, label: &Label, number: u64, run: &RunRecord) -> Result<Index, Error> {
+async fn index(disk: &BlockDisk, label: &VolumeLabel, number: u64, run: &RunRecord) -> Result<RunIndex, Error> {
     let bytes = disk.read(run.index, run.index_blocks.into()).await?;
-    let index = Index::decode(label.volume, run.index, &bytes);
+    let index = RunIndex::decode(label.volume, run.index, &bytes);
     let index = index.map_err(|error| Error::damaged(run.index, format!("run {number}: {error}")))?;
     match index.run == number && index.records == run.records {
         true => Ok(index),
@@ -258,7 +259,12 @@ async fn index(disk: &Disk, label: &Label, number: u64, run: &RunRecord) -> Resu
 }
 
 /// Returns the segments that a run is in.
-pub(super) async fn segments(disk: &Disk, label: &Label, number: u64, run: &RunRecord) -> Result<Vec<u64>, Error> {
+pub(super) async fn segments(
+    disk: &BlockDisk,
+    label: &VolumeLabel,
+    number: u64,
+    run: &RunRecord,
+) -> Result<Vec<u64>, Error> {
     let index = index(disk, label, number, run).await?;
     let blocks = index.chunks.iter().map(|chunk| chunk.block).chain([run.index]);
     let mut segments: Vec<u64> = blocks.map(|block| segment_of(label, block)).collect();
@@ -269,23 +275,23 @@ pub(super) async fn segments(disk: &Disk, label: &Label, number: u64, run: &RunR
 
 /// Reads a run into tables; returns the segments that it is in.
 pub(super) async fn load(
-    disk: &Disk,
-    label: &Label,
+    disk: &BlockDisk,
+    label: &VolumeLabel,
     number: u64,
     run: &RunRecord,
-    tables: &mut Tables,
+    tables: &mut MetadataTables,
 ) -> Result<Vec<u64>, Error> {
     let mut records = 0;
     for place in &index(disk, label, number, run).await?.chunks {
         let bytes = disk.read(place.block, place.blocks.into()).await?;
-        let chunk = Chunk::decode(label.volume, place.block, &bytes);
+        let chunk = RunChunk::decode(label.volume, place.block, &bytes);
         let chunk = chunk.map_err(|error| Error::damaged(place.block, format!("run {number}: {error}")))?;
         let is_first = chunk.records.first().is_some_and(|first| first.table == place.table && first.key == place.key);
         if chunk.run != number || !is_first {
             return Err(Error::damaged(place.block, format!("run {number}: another chunk is here")));
         }
         records += chunk.records.len() as u64;
-        chunk.records.iter().filter(|record| record.table != Table::Runs).for_each(|record| tables.apply(record));
+        chunk.records.iter().filter(|record| record.table != TableKind::Runs).for_each(|record| tables.apply(record));
     }
     if records != run.records {
         let what = format!("run {number} has {records} records, its index says {}", run.records);
@@ -295,7 +301,7 @@ pub(super) async fn load(
 }
 
 /// Returns the first block of the segment that a block is in.
-pub(super) fn segment_of(label: &Label, block: u64) -> u64 {
+pub(super) fn segment_of(label: &VolumeLabel, block: u64) -> u64 {
     block - block % label.segment_blocks
 }
 
@@ -303,15 +309,16 @@ pub(super) fn segment_of(label: &Label, block: u64) -> u64 {
 mod tests {
     use super::*;
 
+    /// The bound is computed from counts, without reading the records.
     #[test]
-    fn the_most_segments_of_a_checkpoint_are_known_without_looking_at_records() {
+    fn checkpoint_segment_bound_holds() {
         let mut state = 0x5851_f42d_4c95_7f2d_u64;
         let mut random = |below: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % below
         };
         for round in 0..18 {
-            let mut tables = Tables::default();
+            let mut tables = MetadataTables::default();
             // Some rounds have records so long that only one fits a chunk, and some have keys so long that the index is
             // long.
             let (records, key_bytes, value_bytes) = match round % 3 {
@@ -323,10 +330,10 @@ mod tests {
                 let mut key = number.to_be_bytes().to_vec();
                 key.resize(key_bytes, 1);
                 let value = vec![0; (1 + random(value_bytes)) as usize];
-                let table = if number % 2 == 0 { Table::Xattrs } else { Table::Entries };
-                tables.apply(&Mutation { table, key: key.clone(), action: Action::Put(value) });
+                let table = if number % 2 == 0 { TableKind::Xattrs } else { TableKind::Entries };
+                tables.apply(&Mutation { table, key: key.clone(), action: MutationAction::Put(value) });
                 if random(8) == 0 {
-                    tables.apply(&Mutation { table, key, action: Action::Delete });
+                    tables.apply(&Mutation { table, key, action: MutationAction::Delete });
                 }
             }
             let counted: usize =

@@ -1,7 +1,7 @@
 //! Transactions: applying them to tables, their lengths, and grouping them into appends.
 
-use crate::format::{Action, FormatError, Key, Mutation, Reply, Transaction, TransactionKind};
-use crate::tables::{Tables, record_bytes};
+use crate::format::{FormatError, Mutation, MutationAction, ReplyRecord, TableKey, Transaction, TransactionKind};
+use crate::tables::{MetadataTables, record_bytes};
 
 /// The maximum number of transactions of an append.
 const TRANSACTIONS_MAX: usize = 4096;
@@ -20,26 +20,26 @@ const SPLIT_MUTATIONS_MAX: usize = 8192;
 /// manifest changes no table.
 ///
 /// *Errors*: the reply exceeds its bound; then nothing is changed.
-pub fn apply(tables: &mut Tables, transaction: &Transaction) -> Result<(), FormatError> {
+pub fn apply(tables: &mut MetadataTables, transaction: &Transaction) -> Result<(), FormatError> {
     let reply = match transaction.kind {
         TransactionKind::Manifest => return Ok(()),
         TransactionKind::Server => None,
-        TransactionKind::Operation => Some(Reply { status: 0, body: transaction.reply.clone() }.encode()?),
+        TransactionKind::Operation => Some(ReplyRecord { status: 0, body: transaction.reply.clone() }.encode()?),
     };
     for mutation in &transaction.mutations {
         tables.apply(mutation);
     }
     if let Some(value) = reply {
-        let key = Key::Reply(transaction.session, transaction.number);
-        tables.apply(&Mutation { table: key.table(), key: key.encode(), action: Action::Put(value) });
+        let key = TableKey::Reply(transaction.session, transaction.number);
+        tables.apply(&Mutation { table: key.table(), key: key.encode(), action: MutationAction::Put(value) });
     }
     Ok(())
 }
 
 fn bytes_of(mutation: &Mutation) -> usize {
     let value = match &mutation.action {
-        Action::Put(value) => value.len(),
-        Action::Delete => 0,
+        MutationAction::Put(value) => value.len(),
+        MutationAction::Delete => 0,
     };
     record_bytes(mutation.key.len(), value)
 }

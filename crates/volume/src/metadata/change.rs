@@ -2,34 +2,34 @@
 //!
 //! Owns: the mutations so far, and the former values of the changed records.
 
-use crate::format::{Action, Key, Mutation};
-use crate::protocol::{Code, Failure};
-use crate::tables::Tables;
+use crate::format::{Mutation, MutationAction, TableKey};
+use crate::protocol::{RefusalCode, ServerRefusal};
+use crate::tables::MetadataTables;
 
 /// A change in progress.
-pub(super) struct Change<'a> {
-    pub tables: &'a mut Tables,
+pub(super) struct TableChange<'a> {
+    pub tables: &'a mut MetadataTables,
     pub mutations: Vec<Mutation>,
     before: Vec<Mutation>,
 }
 
-pub(super) type Result<T> = std::result::Result<T, Failure>;
+pub(super) type Result<T> = std::result::Result<T, ServerRefusal>;
 
 /// The error for stored records that contradict each other.
-pub(super) fn damaged(what: impl std::fmt::Display) -> Failure {
-    Failure { code: Code::Damaged, errno: libc::EIO, words: what.to_string() }
+pub(super) fn damaged(what: impl std::fmt::Display) -> ServerRefusal {
+    ServerRefusal { code: RefusalCode::Damaged, errno: libc::EIO, words: what.to_string() }
 }
 
-impl<'a> Change<'a> {
-    pub fn new(tables: &'a mut Tables) -> Change<'a> {
-        Change { tables, mutations: Vec::new(), before: Vec::new() }
+impl<'a> TableChange<'a> {
+    pub fn new(tables: &'a mut MetadataTables) -> TableChange<'a> {
+        TableChange { tables, mutations: Vec::new(), before: Vec::new() }
     }
 
-    fn act(&mut self, key: &Key, action: Action) {
+    fn act(&mut self, key: &TableKey, action: MutationAction) {
         let (table, encoded) = (key.table(), key.encode());
         let before = match self.tables.get(key) {
-            Some(value) => Action::Put(value.to_vec()),
-            None => Action::Delete,
+            Some(value) => MutationAction::Put(value.to_vec()),
+            None => MutationAction::Delete,
         };
         self.before.push(Mutation { table, key: encoded.clone(), action: before });
         let mutation = Mutation { table, key: encoded, action };
@@ -37,12 +37,12 @@ impl<'a> Change<'a> {
         self.mutations.push(mutation);
     }
 
-    pub fn put(&mut self, key: &Key, value: Vec<u8>) {
-        self.act(key, Action::Put(value));
+    pub fn put(&mut self, key: &TableKey, value: Vec<u8>) {
+        self.act(key, MutationAction::Put(value));
     }
 
-    pub fn delete(&mut self, key: &Key) {
-        self.act(key, Action::Delete);
+    pub fn delete(&mut self, key: &TableKey) {
+        self.act(key, MutationAction::Delete);
     }
 
     /// Restores all former values.

@@ -6,14 +6,17 @@
 use std::ops::Bound;
 
 use super::access;
-use super::change::{Change, Result, damaged};
-use super::image::{FREED_MAX, Parts, Stamp};
+use super::change::{Result, TableChange, damaged};
+use super::image::{AppendStamp, FREED_MAX, ImageParts};
 use super::names::{store_access, store_inode};
 use super::records::{inode, keys_of, posix, put_xattr};
 use super::reserve::full;
-use crate::format::{BLOCK_BYTES, Extent, ExtentState, Inode, Key, Table, XATTR_HEAD_BYTES, XATTR_VALUE_BYTES_MAX};
+use crate::format::{
+    BLOCK_BYTES, ExtentRecord, ExtentState, Inode, TableKey, TableKind, XATTR_HEAD_BYTES, XATTR_VALUE_BYTES_MAX,
+};
 use crate::protocol::{
-    Accessed, Answer, Attributes, Changes, Code, FILE_BLOCKS_MAX, Failure, FileId, Mapped, Operation, TimeChange,
+    AttributeChanges, FILE_BLOCKS_MAX, FileAccess, FileId, InodeAttributes, MappedExtent, MetadataOperation,
+    RefusalCode, ServerAnswer, ServerRefusal, TimeChange,
 };
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -35,7 +38,7 @@ const TAKEN_BLOCKS_MAX: u64 = 1 << 14;
 const TAKEN_PIECES_MAX: usize = 128;
 
 /// Stores times of access.
-fn access_all(change: &mut Change<'_>, accesses: &[Accessed]) -> Result<Answer> {
+fn access_all(change: &mut TableChange<'_>, accesses: &[FileAccess]) -> Result<ServerAnswer> {
     for accessed in accesses {
         let Ok(mut found) = inode(change.tables, accessed.file) else { continue };
         if accessed.counts(found.times_ns, found.time_generation) {
@@ -43,50 +46,52 @@ fn access_all(change: &mut Change<'_>, accesses: &[Accessed]) -> Result<Answer> 
             store_access(change, accessed.file.inode, &found)?;
         }
     }
-    Ok(Answer::Done)
+    Ok(ServerAnswer::Done)
 }
 
-impl Parts<'_> {
+impl ImageParts<'_> {
     /// Does an operation on an inode.
     pub fn operate_file(
         &mut self,
-        change: &mut Change<'_>,
-        stamp: Stamp,
+        change: &mut TableChange<'_>,
+        stamp: AppendStamp,
         session: u64,
-        operation: &Operation,
-    ) -> Result<Answer> {
+        operation: &MetadataOperation,
+    ) -> Result<ServerAnswer> {
         let file = match operation {
-            Operation::SetAttributes { file, .. }
-            | Operation::SetXattr { file, .. }
-            | Operation::RemoveXattr { file, .. }
-            | Operation::Commit { file, .. }
-            | Operation::Truncate { file, .. }
-            | Operation::Allocate { file, .. }
-            | Operation::TakeReserved { file, .. } => *file,
-            Operation::Access { accesses } => return access_all(change, accesses),
-            Operation::ReturnSpace { extents } => return self.return_space(change, session, extents),
+            MetadataOperation::SetAttributes { file, .. }
+            | MetadataOperation::SetXattr { file, .. }
+            | MetadataOperation::RemoveXattr { file, .. }
+            | MetadataOperation::Commit { file, .. }
+            | MetadataOperation::Truncate { file, .. }
+            | MetadataOperation::Allocate { file, .. }
+            | MetadataOperation::TakeReserved { file, .. } => *file,
+            MetadataOperation::Access { accesses } => return access_all(change, accesses),
+            MetadataOperation::ReturnSpace { extents } => return self.return_space(change, session, extents),
             _ => return Err(posix(libc::EINVAL)),
         };
         let mut found = inode(change.tables, file)?;
         match operation {
-            Operation::SetAttributes { changes, .. } => self.set(change, stamp, file, &mut found, changes)?,
-            Operation::SetXattr { name, value, flags, .. } => {
+            MetadataOperation::SetAttributes { changes, .. } => self.set(change, stamp, file, &mut found, changes)?,
+            MetadataOperation::SetXattr { name, value, flags, .. } => {
                 if set_xattr(change, file, &mut found, (name, value), *flags)? {
                     self.may_grow()?;
                 }
                 found.times_ns[2] = stamp.now_ns;
             }
-            Operation::RemoveXattr { name, .. } => {
-                let key = Key::Xattr(file.inode, name.clone());
+            MetadataOperation::RemoveXattr { name, .. } => {
+                let key = TableKey::Xattr(file.inode, name.clone());
                 change.tables.get(&key).ok_or(posix(libc::ENODATA))?;
                 change.delete(&key);
                 found.times_ns[2] = stamp.now_ns;
             }
-            Operation::Commit { .. } if found.mode & libc::S_IFMT != libc::S_IFREG => return Err(posix(libc::EINVAL)),
-            Operation::Commit { truncate_generation, size, modified_ns, changed_ns, extents, .. } => {
+            MetadataOperation::Commit { .. } if found.mode & libc::S_IFMT != libc::S_IFREG => {
+                return Err(posix(libc::EINVAL));
+            }
+            MetadataOperation::Commit { truncate_generation, size, modified_ns, changed_ns, extents, .. } => {
                 if *truncate_generation < found.truncate_generation {
                     let words = "the file was truncated meanwhile".to_owned();
-                    return Err(Failure { code: Code::Stale, errno: libc::ESTALE, words });
+                    return Err(ServerRefusal { code: RefusalCode::Stale, errno: libc::ESTALE, words });
                 }
                 for extent in extents {
                     self.show(change, stamp, session, file, &mut found, extent)?;
@@ -95,26 +100,26 @@ impl Parts<'_> {
                 found.times_ns[1] = found.times_ns[1].max(*modified_ns);
                 found.times_ns[2] = found.times_ns[2].max(*changed_ns);
             }
-            Operation::Truncate { size, .. } => self.truncate(change, stamp, file, &mut found, *size)?,
-            Operation::Allocate { start, end, mode, .. } => {
+            MetadataOperation::Truncate { size, .. } => self.truncate(change, stamp, file, &mut found, *size)?,
+            MetadataOperation::Allocate { start, end, mode, .. } => {
                 self.allocate(change, stamp, file, &mut found, (*start, *end), *mode)?;
             }
-            Operation::TakeReserved { start, end, .. } => {
+            MetadataOperation::TakeReserved { start, end, .. } => {
                 return take_reserved(change, stamp, session, file, found, (*start, *end));
             }
             _ => return Err(posix(libc::EINVAL)),
         }
         store_inode(change, file.inode, &mut found)?;
-        Ok(Answer::Attributes(Attributes { number: file.inode, inode: found }))
+        Ok(ServerAnswer::Attributes(InodeAttributes { number: file.inode, inode: found }))
     }
 
     fn set(
         &mut self,
-        change: &mut Change<'_>,
-        stamp: Stamp,
+        change: &mut TableChange<'_>,
+        stamp: AppendStamp,
         file: FileId,
         found: &mut Inode,
-        changes: &Changes,
+        changes: &AttributeChanges,
     ) -> Result<()> {
         if let Some(size) = changes.size {
             self.truncate(change, stamp, file, found, size)?;
@@ -143,12 +148,12 @@ impl Parts<'_> {
     /// Maps one extent of a commit, or of a new symbolic link.
     pub(super) fn show(
         &mut self,
-        change: &mut Change<'_>,
-        stamp: Stamp,
+        change: &mut TableChange<'_>,
+        stamp: AppendStamp,
         session: u64,
         file: FileId,
         found: &mut Inode,
-        extent: &Mapped,
+        extent: &MappedExtent,
     ) -> Result<()> {
         let blocks = u64::from(extent.blocks);
         let end =
@@ -160,7 +165,7 @@ impl Parts<'_> {
         let is_granted = is_sound && change.unuse_space(extent.block, blocks, ExtentState::Granted, session)?;
         if !is_granted {
             let words = format!("blocks {} to {} are not granted", extent.block, extent.block.saturating_add(blocks));
-            return Err(Failure { code: Code::Posix, errno: libc::EIO, words });
+            return Err(ServerRefusal { code: RefusalCode::Posix, errno: libc::EIO, words });
         }
         self.unmap(change, stamp, file.inode, found, (extent.file_block, end))?;
         change.use_space(extent.block, blocks, ExtentState::Data, file.inode, 0)?;
@@ -170,8 +175,8 @@ impl Parts<'_> {
     /// Removes blocks of a file from its map and lets them drain: they are freed when no session's cached map has them.
     fn unmap(
         &mut self,
-        change: &mut Change<'_>,
-        stamp: Stamp,
+        change: &mut TableChange<'_>,
+        stamp: AppendStamp,
         number: u64,
         found: &mut Inode,
         (start, end): (u64, u64),
@@ -182,14 +187,14 @@ impl Parts<'_> {
         }
         let keys = keys_of(
             change.tables,
-            Table::Extents,
-            &Key::Extent(number, at),
-            |key| matches!(key, Key::Extent(of, block) if *of == number && *block < end),
+            TableKind::Extents,
+            &TableKey::Extent(number, at),
+            |key| matches!(key, TableKey::Extent(of, block) if *of == number && *block < end),
         );
         for key in keys {
-            let Key::Extent(_, first) = key else { continue };
+            let TableKey::Extent(_, first) = key else { continue };
             let Some(value) = change.tables.get(&key) else { continue };
-            let extent = Extent::decode(value).map_err(damaged)?;
+            let extent = ExtentRecord::decode(value).map_err(damaged)?;
             let stop = first + u64::from(extent.blocks);
             let (cut_start, cut_end) = (first.max(start), stop.min(end));
             if cut_start >= cut_end {
@@ -208,8 +213,8 @@ impl Parts<'_> {
 
     fn truncate(
         &mut self,
-        change: &mut Change<'_>,
-        stamp: Stamp,
+        change: &mut TableChange<'_>,
+        stamp: AppendStamp,
         file: FileId,
         found: &mut Inode,
         size: u64,
@@ -235,8 +240,8 @@ impl Parts<'_> {
 
     fn allocate(
         &mut self,
-        change: &mut Change<'_>,
-        stamp: Stamp,
+        change: &mut TableChange<'_>,
+        stamp: AppendStamp,
         file: FileId,
         found: &mut Inode,
         (start, end): (u64, u64),
@@ -275,7 +280,7 @@ impl Parts<'_> {
 
     fn allocate_hole(
         &mut self,
-        change: &mut Change<'_>,
+        change: &mut TableChange<'_>,
         number: u64,
         found: &mut Inode,
         (start, end): (u64, u64),
@@ -286,57 +291,67 @@ impl Parts<'_> {
             let granted = granted.ok_or_else(|| full(self.is_freeing))?;
             change.use_space(granted.block, granted.blocks, ExtentState::Data, number, 0)?;
             let blocks = granted.blocks as u32;
-            map(change, number, found, &Mapped { file_block: at, blocks, block: granted.block, is_unwritten: true })?;
+            map(
+                change,
+                number,
+                found,
+                &MappedExtent { file_block: at, blocks, block: granted.block, is_unwritten: true },
+            )?;
             at += granted.blocks;
         }
         Ok(())
     }
 
-    fn return_space(&mut self, change: &mut Change<'_>, session: u64, extents: &[(u64, u64)]) -> Result<Answer> {
+    fn return_space(
+        &mut self,
+        change: &mut TableChange<'_>,
+        session: u64,
+        extents: &[(u64, u64)],
+    ) -> Result<ServerAnswer> {
         for (block, blocks) in extents {
             if *blocks == 0 || !change.unuse_space(*block, *blocks, ExtentState::Granted, session)? {
                 let words = format!("block {block} is not granted");
-                return Err(Failure { code: Code::Posix, errno: libc::EINVAL, words });
+                return Err(ServerRefusal { code: RefusalCode::Posix, errno: libc::EINVAL, words });
             }
         }
         extents.iter().for_each(|(block, blocks)| self.free.add(*block, *blocks));
-        Ok(Answer::Done)
+        Ok(ServerAnswer::Done)
     }
 
     /// Frees an inode without a name, or a part of its blocks and attributes if it has many. Returns whether all of it is
     /// freed.
-    pub fn free_inode(&mut self, change: &mut Change<'_>, number: u64, stamp: Stamp) -> Result<bool> {
+    pub fn free_inode(&mut self, change: &mut TableChange<'_>, number: u64, stamp: AppendStamp) -> Result<bool> {
         let Ok(mut found) = inode(change.tables, FileId { inode: number, generation: 0 }) else { return Ok(true) };
         let extents = keys_of(
             change.tables,
-            Table::Extents,
-            &Key::Extent(number, 0),
-            |key| matches!(key, Key::Extent(of, _) if *of == number),
+            TableKind::Extents,
+            &TableKey::Extent(number, 0),
+            |key| matches!(key, TableKey::Extent(of, _) if *of == number),
         );
-        if let Some(Key::Extent(_, from)) = extents.get(extents.len().saturating_sub(FREED_MAX)) {
+        if let Some(TableKey::Extent(_, from)) = extents.get(extents.len().saturating_sub(FREED_MAX)) {
             let from = *from;
             self.unmap(change, stamp, number, &mut found, (from, u64::MAX))?;
         }
         let xattrs = keys_of(
             change.tables,
-            Table::Xattrs,
-            &Key::Xattr(number, vec![1]),
-            |key| matches!(key, Key::Xattr(of, _) if *of == number),
+            TableKind::Xattrs,
+            &TableKey::Xattr(number, vec![1]),
+            |key| matches!(key, TableKey::Xattr(of, _) if *of == number),
         );
         xattrs.iter().take(FREED_MAX).for_each(|key| change.delete(key));
         if extents.len() > FREED_MAX || xattrs.len() > FREED_MAX {
             store_inode(change, number, &mut found)?;
             return Ok(false);
         }
-        change.delete(&Key::Inode(number));
-        change.delete(&Key::Orphan(number));
+        change.delete(&TableKey::Inode(number));
+        change.delete(&TableKey::Orphan(number));
         Ok(true)
     }
 }
 
 /// Sets an extended attribute; returns whether it is longer than before.
 fn set_xattr(
-    change: &mut Change<'_>,
+    change: &mut TableChange<'_>,
     file: FileId,
     found: &mut Inode,
     (name, value): (&[u8], &[u8]),
@@ -348,7 +363,7 @@ fn set_xattr(
     if value.len() > XATTR_VALUE_BYTES_MAX {
         return Err(posix(libc::E2BIG));
     }
-    let before = change.tables.get(&Key::Xattr(file.inode, name.to_vec())).map(<[u8]>::len);
+    let before = change.tables.get(&TableKey::Xattr(file.inode, name.to_vec())).map(<[u8]>::len);
     match (flags & (XATTR_CREATE | XATTR_REPLACE), before) {
         (XATTR_CREATE, Some(_)) => return Err(posix(libc::EEXIST)),
         (XATTR_REPLACE, None) => return Err(posix(libc::ENODATA)),
@@ -370,11 +385,11 @@ fn set_xattr(
 }
 
 /// Whether the attributes of an inode stay within their bounds if one of them gets a value of this length.
-fn has_xattr_room(change: &Change<'_>, inode: u64, name: &[u8], value_bytes: usize) -> bool {
+fn has_xattr_room(change: &TableChange<'_>, inode: u64, name: &[u8], value_bytes: usize) -> bool {
     let (mut names, mut records) = (name.len() + 1, name.len() + XATTR_HEAD_BYTES + value_bytes);
-    for (key, value) in change.tables.from(&Key::Xattr(inode, vec![1])) {
-        match Key::decode(Table::Xattrs, key) {
-            Ok(Key::Xattr(of, other)) if of == inode => {
+    for (key, value) in change.tables.from(&TableKey::Xattr(inode, vec![1])) {
+        match TableKey::decode(TableKind::Xattrs, key) {
+            Ok(TableKey::Xattr(of, other)) if of == inode => {
                 if other != name {
                     names += other.len() + 1;
                     records += other.len() + value.len();
@@ -387,24 +402,25 @@ fn has_xattr_room(change: &Change<'_>, inode: u64, name: &[u8], value_bytes: usi
 }
 
 /// Removes a part of an extent from the map.
-fn cut(change: &mut Change<'_>, number: u64, (first, extent): (u64, Extent), (start, end): (u64, u64)) {
+fn cut(change: &mut TableChange<'_>, number: u64, (first, extent): (u64, ExtentRecord), (start, end): (u64, u64)) {
     let stop = first + u64::from(extent.blocks);
-    change.delete(&Key::Extent(number, first));
+    change.delete(&TableKey::Extent(number, first));
     if first < start {
-        change.put(&Key::Extent(number, first), Extent { blocks: (start - first) as u32, ..extent }.encode());
+        change
+            .put(&TableKey::Extent(number, first), ExtentRecord { blocks: (start - first) as u32, ..extent }.encode());
     }
     if stop > end {
-        let rest = Extent { block: extent.block + (end - first), blocks: (stop - end) as u32, ..extent };
-        change.put(&Key::Extent(number, end), rest.encode());
+        let rest = ExtentRecord { block: extent.block + (end - first), blocks: (stop - end) as u32, ..extent };
+        change.put(&TableKey::Extent(number, end), rest.encode());
     }
 }
 
 /// Adds an extent to the map, in one record with those before and behind it that continue it.
-fn map(change: &mut Change<'_>, number: u64, found: &mut Inode, extent: &Mapped) -> Result<()> {
-    let Mapped { file_block, block, blocks, is_unwritten } = *extent;
+fn map(change: &mut TableChange<'_>, number: u64, found: &mut Inode, extent: &MappedExtent) -> Result<()> {
+    let MappedExtent { file_block, block, blocks, is_unwritten } = *extent;
     found.blocks += u64::from(blocks);
-    let (mut start, mut made) = (file_block, Extent { block, blocks, is_unwritten, epoch: 0 });
-    let continues = |(at, before): (u64, &Extent), (next, behind): (u64, &Extent)| {
+    let (mut start, mut made) = (file_block, ExtentRecord { block, blocks, is_unwritten, epoch: 0 });
+    let continues = |(at, before): (u64, &ExtentRecord), (next, behind): (u64, &ExtentRecord)| {
         at + u64::from(before.blocks) == next
             && before.block + u64::from(before.blocks) == behind.block
             && before.is_unwritten == behind.is_unwritten
@@ -414,22 +430,22 @@ fn map(change: &mut Change<'_>, number: u64, found: &mut Inode, extent: &Mapped)
         && continues((before, &old), (start, &made))
     {
         start = before;
-        made = Extent { block: old.block, blocks: old.blocks + made.blocks, ..made };
+        made = ExtentRecord { block: old.block, blocks: old.blocks + made.blocks, ..made };
     }
     let next = file_block + u64::from(blocks);
-    if let Some(value) = change.tables.get(&Key::Extent(number, next))
-        && let old = Extent::decode(value).map_err(damaged)?
+    if let Some(value) = change.tables.get(&TableKey::Extent(number, next))
+        && let old = ExtentRecord::decode(value).map_err(damaged)?
         && continues((start, &made), (next, &old))
     {
-        change.delete(&Key::Extent(number, next));
-        made = Extent { blocks: made.blocks + old.blocks, ..made };
+        change.delete(&TableKey::Extent(number, next));
+        made = ExtentRecord { blocks: made.blocks + old.blocks, ..made };
     }
-    change.put(&Key::Extent(number, start), made.encode());
+    change.put(&TableKey::Extent(number, start), made.encode());
     Ok(())
 }
 
 /// Marks blocks that were mapped as unwritten as written.
-fn clear_unwritten(change: &mut Change<'_>, number: u64, found: &mut Inode, extent: &Mapped) -> Result<()> {
+fn clear_unwritten(change: &mut TableChange<'_>, number: u64, found: &mut Inode, extent: &MappedExtent) -> Result<()> {
     let (start, end) = (extent.file_block, extent.file_block + u64::from(extent.blocks));
     for (first, old) in extents_in(change, number, (start, end))? {
         cut(change, number, (first, old), (start, end));
@@ -440,7 +456,12 @@ fn clear_unwritten(change: &mut Change<'_>, number: u64, found: &mut Inode, exte
 
 /// Marks the blocks of a range that are mapped as unwritten; they stay where they are. Nobody has a cached map of them,
 /// because the caller's session holds the file's data token.
-fn make_unwritten(change: &mut Change<'_>, number: u64, found: &mut Inode, (start, end): (u64, u64)) -> Result<()> {
+fn make_unwritten(
+    change: &mut TableChange<'_>,
+    number: u64,
+    found: &mut Inode,
+    (start, end): (u64, u64),
+) -> Result<()> {
     for (first, extent) in extents_in(change, number, (start, end))? {
         let (from, to) = (first.max(start), (first + u64::from(extent.blocks)).min(end));
         if extent.is_unwritten {
@@ -449,7 +470,7 @@ fn make_unwritten(change: &mut Change<'_>, number: u64, found: &mut Inode, (star
         let (block, blocks) = (extent.block + (from - first), (to - from) as u32);
         cut(change, number, (first, extent), (from, to));
         found.blocks = found.blocks.saturating_sub(blocks.into());
-        map(change, number, found, &Mapped { file_block: from, blocks, block, is_unwritten: true })?;
+        map(change, number, found, &MappedExtent { file_block: from, blocks, block, is_unwritten: true })?;
     }
     Ok(())
 }
@@ -457,13 +478,13 @@ fn make_unwritten(change: &mut Change<'_>, number: u64, found: &mut Inode, (star
 /// Takes unwritten blocks out of a file's map, and grants them to the session. No cached map has to be drained, because
 /// nobody reads unwritten blocks from the disk.
 fn take_reserved(
-    change: &mut Change<'_>,
-    stamp: Stamp,
+    change: &mut TableChange<'_>,
+    stamp: AppendStamp,
     session: u64,
     file: FileId,
     mut found: Inode,
     (start, end): (u64, u64),
-) -> Result<Answer> {
+) -> Result<ServerAnswer> {
     if start >= end || found.mode & libc::S_IFMT != libc::S_IFREG {
         return Err(posix(libc::EINVAL));
     }
@@ -483,7 +504,7 @@ fn take_reserved(
             change.use_space(block, blocks, ExtentState::Granted, session, stamp.sequence)?;
             found.blocks = found.blocks.saturating_sub(blocks);
             left -= blocks;
-            taken.push(Mapped { file_block: from, blocks: blocks as u32, block, is_unwritten: true });
+            taken.push(MappedExtent { file_block: from, blocks: blocks as u32, block, is_unwritten: true });
         }
         if to < stop {
             answered_to = to;
@@ -493,28 +514,30 @@ fn take_reserved(
     if !taken.is_empty() {
         store_inode(change, file.inode, &mut found)?;
     }
-    Ok(Answer::Map { extents: taken, answered_to })
+    Ok(ServerAnswer::Map { extents: taken, answered_to })
 }
 
-fn extent_before(change: &Change<'_>, number: u64, block: u64) -> Result<Option<(u64, Extent)>> {
-    let table = change.tables.table(Table::Extents);
-    let range =
-        (Bound::Included(Key::Extent(number, 0).encode()), Bound::Excluded(Key::Extent(number, block).encode()));
+fn extent_before(change: &TableChange<'_>, number: u64, block: u64) -> Result<Option<(u64, ExtentRecord)>> {
+    let table = change.tables.table(TableKind::Extents);
+    let range = (
+        Bound::Included(TableKey::Extent(number, 0).encode()),
+        Bound::Excluded(TableKey::Extent(number, block).encode()),
+    );
     let Some((key, value)) = table.range::<Vec<u8>, _>(range).next_back() else { return Ok(None) };
-    match Key::decode(Table::Extents, key).map_err(damaged)? {
-        Key::Extent(_, start) => Ok(Some((start, Extent::decode(value).map_err(damaged)?))),
+    match TableKey::decode(TableKind::Extents, key).map_err(damaged)? {
+        TableKey::Extent(_, start) => Ok(Some((start, ExtentRecord::decode(value).map_err(damaged)?))),
         _ => Err(damaged("extents: a key of another table")),
     }
 }
 
 /// Returns the extents of a file that have blocks in a range.
-fn extents_in(change: &Change<'_>, number: u64, (start, end): (u64, u64)) -> Result<Vec<(u64, Extent)>> {
+fn extents_in(change: &TableChange<'_>, number: u64, (start, end): (u64, u64)) -> Result<Vec<(u64, ExtentRecord)>> {
     let from = extent_before(change, number, start + 1)?.map_or(start, |(first, _)| first);
     let mut found = Vec::new();
-    for (key, value) in change.tables.from(&Key::Extent(number, from)) {
-        match Key::decode(Table::Extents, key).map_err(damaged)? {
-            Key::Extent(of, first) if of == number && first < end => {
-                let extent = Extent::decode(value).map_err(damaged)?;
+    for (key, value) in change.tables.from(&TableKey::Extent(number, from)) {
+        match TableKey::decode(TableKind::Extents, key).map_err(damaged)? {
+            TableKey::Extent(of, first) if of == number && first < end => {
+                let extent = ExtentRecord::decode(value).map_err(damaged)?;
                 if first + u64::from(extent.blocks) > start {
                     found.push((first, extent));
                 }
@@ -526,7 +549,7 @@ fn extents_in(change: &Change<'_>, number: u64, (start, end): (u64, u64)) -> Res
 }
 
 /// Whether all blocks of an extent are already mapped at that place in the file and are unwritten.
-fn is_unwritten(change: &Change<'_>, number: u64, extent: &Mapped) -> Result<bool> {
+fn is_unwritten(change: &TableChange<'_>, number: u64, extent: &MappedExtent) -> Result<bool> {
     let (mut at, end) = (extent.file_block, extent.file_block + u64::from(extent.blocks));
     for (first, old) in extents_in(change, number, (at, end))? {
         let is_here = first <= at && old.is_unwritten;
@@ -539,16 +562,16 @@ fn is_unwritten(change: &Change<'_>, number: u64, extent: &Mapped) -> Result<boo
 }
 
 /// Whether a block of a file is mapped, and the end of the mapped or unmapped range that it is in.
-fn mapped_at(change: &Change<'_>, number: u64, block: u64) -> Result<(bool, u64)> {
+fn mapped_at(change: &TableChange<'_>, number: u64, block: u64) -> Result<(bool, u64)> {
     if let Some((start, extent)) = extent_before(change, number, block + 1)? {
         let stop = start + u64::from(extent.blocks);
         if stop > block {
             return Ok((true, stop));
         }
     }
-    let next = change.tables.from(&Key::Extent(number, block)).next();
-    match next.and_then(|(key, _)| Key::decode(Table::Extents, key).ok()) {
-        Some(Key::Extent(of, start)) if of == number => Ok((false, start)),
+    let next = change.tables.from(&TableKey::Extent(number, block)).next();
+    match next.and_then(|(key, _)| TableKey::decode(TableKind::Extents, key).ok()) {
+        Some(TableKey::Extent(of, start)) if of == number => Ok((false, start)),
         _ => Ok((false, u64::MAX)),
     }
 }

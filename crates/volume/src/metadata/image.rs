@@ -5,17 +5,19 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::change::{Change, Result, damaged};
+use super::change::{Result, TableChange, damaged};
 use super::records::{inode, keys_of, server, spaces};
-use super::reserve::{Reserve, full};
-use super::space::{Draining, Free};
+use super::reserve::{MetadataReserve, full};
+use super::space::{DrainingExtents, FreeExtents};
 use crate::format::{
-    Action, ExtentState, HAS_XATTRS, Inode, Key, Label, Mutation, Reply, SPACE_START, Session, SessionState, Space,
-    Table, Transaction, TransactionKind, VolumeRecord,
+    ExtentState, HAS_XATTRS, Inode, Mutation, MutationAction, ReplyRecord, SPACE_START, SessionRecord, SessionState,
+    SpaceRecord, TableKey, TableKind, Transaction, TransactionKind, VolumeLabel, VolumeRecord,
 };
 use crate::planted::{Bug, planted};
-use crate::protocol::{Answer, Attributes, Code, Failure, FileId, Operation, Question};
-use crate::tables::Tables;
+use crate::protocol::{
+    FileId, InodeAttributes, MetadataOperation, MetadataQuestion, RefusalCode, ServerAnswer, ServerRefusal,
+};
+use crate::tables::MetadataTables;
 
 /// Inodes that are being freed and whose blocks are counted as free; the count of more would take too long.
 const DYING_COUNTED_MAX: usize = 10_000;
@@ -36,7 +38,7 @@ const REASON_CONFLICT: u32 = 2;
 
 /// When a change happens: its time, and the append that stores it.
 #[derive(Debug, Clone, Copy)]
-pub struct Stamp {
+pub struct AppendStamp {
     /// *Units*: nanoseconds since 1970.
     pub now_ns: i64,
     /// The change is stored by the append of this number or an earlier one.
@@ -51,20 +53,20 @@ const NUMBERS_MAX: u32 = 512;
 
 /// The answer to a question.
 #[derive(Debug)]
-pub struct Asked {
+pub struct QuestionAnswer {
     /// The answer for the session.
-    pub answer: Answer,
+    pub answer: ServerAnswer,
     /// The transaction to be stored, if the question granted something.
     pub transaction: Option<Transaction>,
 }
 
 /// The state of a volume's metadata server.
-pub struct Image {
-    pub(super) tables: Tables,
+pub struct MetadataImage {
+    pub(super) tables: MetadataTables,
     pub(super) hash_key: [u8; 16],
     pub(super) volume: VolumeRecord,
-    pub(super) free: Free,
-    draining: Draining,
+    pub(super) free: FreeExtents,
+    draining: DrainingExtents,
     pub(super) segment_blocks: u64,
     pub(super) epoch: u64,
     /// The number of next epochs for which a segment is set aside, if it is known.
@@ -93,17 +95,17 @@ pub struct Image {
     pub(super) first_new: u64,
 }
 
-impl Image {
+impl MetadataImage {
     /// Builds the state that the tables define, for the leader of `epoch`.
-    pub fn load(tables: Tables, label: &Label, epoch: u64) -> Result<Image> {
-        let volume = tables.get(&Key::Volume).ok_or_else(|| damaged("there is no record of the volume"))?;
+    pub fn load(tables: MetadataTables, label: &VolumeLabel, epoch: u64) -> Result<MetadataImage> {
+        let volume = tables.get(&TableKey::Volume).ok_or_else(|| damaged("there is no record of the volume"))?;
         let volume = VolumeRecord::decode(volume).map_err(damaged)?;
         if let Some(words) = volume.refusal() {
-            return Err(Failure { code: Code::Feature, errno: libc::EOPNOTSUPP, words });
+            return Err(ServerRefusal { code: RefusalCode::Feature, errno: libc::EOPNOTSUPP, words });
         }
-        let mut image = Image {
-            free: Free::load(&tables, volume.blocks, label.segment_blocks.max(1))?,
-            draining: Draining::load(&tables)?,
+        let mut image = MetadataImage {
+            free: FreeExtents::load(&tables, volume.blocks, label.segment_blocks.max(1))?,
+            draining: DrainingExtents::load(&tables)?,
             tables,
             hash_key: label.hash_key,
             volume,
@@ -130,8 +132,8 @@ impl Image {
                 image.awaited.insert(number);
             }
         }
-        for key in image.tables.table(Table::Replies).keys() {
-            if let Ok(Key::Reply(session, number)) = Key::decode(Table::Replies, key) {
+        for key in image.tables.table(TableKind::Replies).keys() {
+            if let Ok(TableKey::Reply(session, number)) = TableKey::decode(TableKind::Replies, key) {
                 let last = image.numbers.entry(session).or_default();
                 *last = (*last).max(number);
             }
@@ -142,25 +144,25 @@ impl Image {
     }
 
     /// Returns all records.
-    pub fn tables(&self) -> &Tables {
+    pub fn tables(&self) -> &MetadataTables {
         &self.tables
     }
 
     /// Returns all sessions.
-    pub fn sessions(&self) -> Vec<(u64, Session)> {
-        let table = self.tables.table(Table::Sessions);
-        let decoded = table.iter().filter_map(|(key, value)| match Key::decode(Table::Sessions, key) {
-            Ok(Key::Session(number)) => Some((number, Session::decode(value).ok()?)),
+    pub fn sessions(&self) -> Vec<(u64, SessionRecord)> {
+        let table = self.tables.table(TableKind::Sessions);
+        let decoded = table.iter().filter_map(|(key, value)| match TableKey::decode(TableKind::Sessions, key) {
+            Ok(TableKey::Session(number)) => Some((number, SessionRecord::decode(value).ok()?)),
             _ => None,
         });
         decoded.collect()
     }
 
-    pub(super) fn session(&self, session: u64) -> Result<Session> {
-        let ended = |words| Failure { code: Code::Ended, errno: libc::EIO, words };
-        let found = self.tables.get(&Key::Session(session));
+    pub(super) fn session(&self, session: u64) -> Result<SessionRecord> {
+        let ended = |words| ServerRefusal { code: RefusalCode::Ended, errno: libc::EIO, words };
+        let found = self.tables.get(&TableKey::Session(session));
         let found = found.ok_or_else(|| ended(format!("session {session} is over: it was ended or released")))?;
-        let found = Session::decode(found).map_err(damaged)?;
+        let found = SessionRecord::decode(found).map_err(damaged)?;
         if found.state == SessionState::Active {
             return Ok(found);
         }
@@ -173,14 +175,14 @@ impl Image {
     /// Runs a change; undoes it if it fails.
     pub(super) fn attempt<T>(
         &mut self,
-        work: impl FnOnce(&mut Change<'_>, &mut Parts<'_>) -> Result<T>,
+        work: impl FnOnce(&mut TableChange<'_>, &mut ImageParts<'_>) -> Result<T>,
     ) -> Result<(T, Vec<Mutation>)> {
         let (mut volume, mut reserve, is_freeing) = (self.volume, self.reserve(), self.is_freeing());
         if self.is_repeating {
             reserve.growth = 0;
         }
-        let mut change = Change::new(&mut self.tables);
-        let mut parts = Parts {
+        let mut change = TableChange::new(&mut self.tables);
+        let mut parts = ImageParts {
             volume: &mut volume,
             free: &mut self.free,
             reserve,
@@ -199,7 +201,7 @@ impl Image {
                 self.free.keep();
                 volume.used_blocks = volume.blocks.saturating_sub(SPACE_START).saturating_sub(self.free.blocks());
                 if volume != self.volume {
-                    change.put(&Key::Volume, volume.encode());
+                    change.put(&TableKey::Volume, volume.encode());
                 }
                 let mutations = std::mem::take(&mut change.mutations);
                 self.draining.learn_all(&mutations);
@@ -224,19 +226,19 @@ impl Image {
     /// session has ended, or has too many unacknowledged replies, nothing is stored.
     pub fn operate(
         &mut self,
-        stamp: Stamp,
+        stamp: AppendStamp,
         session: u64,
         number: u64,
-        operation: &Operation,
-    ) -> (std::result::Result<Answer, Failure>, Option<Transaction>) {
+        operation: &MetadataOperation,
+    ) -> (std::result::Result<ServerAnswer, ServerRefusal>, Option<Transaction>) {
         if let Err(failure) = self.session(session).and_then(|record| self.has_room(session, number, &record)) {
             return (Err(failure), None);
         }
         let (answer, mutations) = match self.change(stamp, session, operation) {
             Ok((answer, mutations)) => (Ok(answer), mutations),
             // When space is being freed, the same operation can succeed soon.
-            Err(failure) if failure.code == Code::Full && self.is_freeing() => {
-                (Err(Failure { errno: libc::EAGAIN, ..failure }), Vec::new())
+            Err(failure) if failure.code == RefusalCode::Full && self.is_freeing() => {
+                (Err(ServerRefusal { errno: libc::EAGAIN, ..failure }), Vec::new())
             }
             Err(failure) => (Err(failure), Vec::new()),
         };
@@ -247,29 +249,29 @@ impl Image {
         self.numbers.insert(session, number);
         let transaction = Transaction { kind: TransactionKind::Operation, session, number, reply, mutations };
         // The bounds include the reply, which is put together with the mutations.
-        let key = Key::Reply(session, number);
-        if let Ok(value) = (Reply { status: 0, body: transaction.reply.clone() }).encode() {
-            self.tables.apply(&Mutation { table: key.table(), key: key.encode(), action: Action::Put(value) });
+        let key = TableKey::Reply(session, number);
+        if let Ok(value) = (ReplyRecord { status: 0, body: transaction.reply.clone() }).encode() {
+            self.tables.apply(&Mutation { table: key.table(), key: key.encode(), action: MutationAction::Put(value) });
         }
         (answer, Some(transaction))
     }
 
     /// Sets the flag in attributes that says whether the inode has extended attributes.
-    pub fn flag_xattrs(&self, attributes: &mut Attributes) {
-        let first = self.tables.from(&Key::Xattr(attributes.number, vec![1])).next();
-        let key = first.and_then(|(key, _)| Key::decode(Table::Xattrs, key).ok());
-        if matches!(key, Some(Key::Xattr(of, _)) if of == attributes.number) {
+    pub fn flag_xattrs(&self, attributes: &mut InodeAttributes) {
+        let first = self.tables.from(&TableKey::Xattr(attributes.number, vec![1])).next();
+        let key = first.and_then(|(key, _)| TableKey::decode(TableKind::Xattrs, key).ok());
+        if matches!(key, Some(TableKey::Xattr(of, _)) if of == attributes.number) {
             attributes.inode.flags |= HAS_XATTRS;
         }
     }
 
     /// Whether an operation is refused now, for what the names and attributes are. It changes nothing.
-    pub fn refuses(&mut self, stamp: Stamp, session: u64, operation: &Operation) -> bool {
+    pub fn refuses(&mut self, stamp: AppendStamp, session: u64, operation: &MetadataOperation) -> bool {
         let mut is_refused = false;
         let undone: Result<((), _)> = self.attempt(|change, parts| {
             is_refused =
-                matches!(parts.operate(change, stamp, session, operation), Err(failure) if failure.code == Code::Posix);
-            Err(Failure { code: Code::Posix, errno: 0, words: String::new() })
+                matches!(parts.operate(change, stamp, session, operation), Err(failure) if failure.code == RefusalCode::Posix);
+            Err(ServerRefusal { code: RefusalCode::Posix, errno: 0, words: String::new() })
         });
         drop(undone);
         is_refused
@@ -278,11 +280,11 @@ impl Image {
     /// Does the next operation of a session again, which another server did and did not store. There was room for it.
     pub fn operate_again(
         &mut self,
-        stamp: Stamp,
+        stamp: AppendStamp,
         session: u64,
         number: u64,
-        operation: &Operation,
-    ) -> (std::result::Result<Answer, Failure>, Option<Transaction>) {
+        operation: &MetadataOperation,
+    ) -> (std::result::Result<ServerAnswer, ServerRefusal>, Option<Transaction>) {
         self.is_repeating = true;
         let done = self.operate(stamp, session, number, operation);
         self.is_repeating = false;
@@ -292,20 +294,21 @@ impl Image {
     /// Does the next operation of a session, which has answered it itself. Room for it is reserved.
     pub fn operate_local(
         &mut self,
-        stamp: Stamp,
+        stamp: AppendStamp,
         session: u64,
         number: u64,
-        operation: &Operation,
-    ) -> (std::result::Result<Answer, Failure>, Option<Transaction>) {
+        operation: &MetadataOperation,
+    ) -> (std::result::Result<ServerAnswer, ServerRefusal>, Option<Transaction>) {
         let done = self.operate_again(stamp, session, number, operation);
-        if let (Operation::Create { open: true, .. }, Ok(Answer::Attributes(made))) = (operation, &done.0) {
+        if let (MetadataOperation::Create { open: true, .. }, Ok(ServerAnswer::Attributes(made))) = (operation, &done.0)
+        {
             self.open(session, made.number);
         }
         done
     }
 
     /// Gives a session numbers for inodes that it makes itself; nobody else gets them, whatever happens to the session.
-    pub(super) fn grant_numbers(&mut self, count: u32) -> Result<Asked> {
+    pub(super) fn grant_numbers(&mut self, count: u32) -> Result<QuestionAnswer> {
         let count = count.clamp(1, NUMBERS_MAX);
         let in_hand = self.in_hand + u64::from(count);
         // What the sessions make with their numbers is done also when the disk is full by then.
@@ -320,14 +323,19 @@ impl Image {
             Ok(first)
         })?;
         self.in_hand = in_hand;
-        Ok(Asked { answer: Answer::Numbers { first, count }, transaction: Some(server(mutations)) })
+        Ok(QuestionAnswer { answer: ServerAnswer::Numbers { first, count }, transaction: Some(server(mutations)) })
     }
 
-    fn change(&mut self, stamp: Stamp, session: u64, operation: &Operation) -> Result<(Answer, Vec<Mutation>)> {
+    fn change(
+        &mut self,
+        stamp: AppendStamp,
+        session: u64,
+        operation: &MetadataOperation,
+    ) -> Result<(ServerAnswer, Vec<Mutation>)> {
         let ((answer, opened), mutations) = self.attempt(|change, parts| {
             let answer = parts.operate(change, stamp, session, operation)?;
             let opened = match (operation, &answer) {
-                (Operation::Create { open: true, .. }, Answer::Attributes(made)) => Some(made.number),
+                (MetadataOperation::Create { open: true, .. }, ServerAnswer::Attributes(made)) => Some(made.number),
                 _ => None,
             };
             Ok((answer, opened))
@@ -350,16 +358,16 @@ impl Image {
     }
 
     /// Begins a session.
-    pub fn begin_session(&mut self, session: &Session) -> Result<(u64, Transaction)> {
-        if self.tables.table(Table::Sessions).len() >= SESSIONS_MAX {
+    pub fn begin_session(&mut self, session: &SessionRecord) -> Result<(u64, Transaction)> {
+        if self.tables.table(TableKind::Sessions).len() >= SESSIONS_MAX {
             let words = format!("the volume has {SESSIONS_MAX} sessions, one more is not served");
-            return Err(Failure { code: Code::Limit, errno: libc::EUSERS, words });
+            return Err(ServerRefusal { code: RefusalCode::Limit, errno: libc::EUSERS, words });
         }
         let session = session.clone();
         let (number, mutations) = self.attempt(|change, parts| {
             let number = parts.volume.next_session;
             parts.volume.next_session += 1;
-            change.put(&Key::Session(number), session.encode().map_err(damaged)?);
+            change.put(&TableKey::Session(number), session.encode().map_err(damaged)?);
             Ok(number)
         })?;
         Ok((number, server(mutations)))
@@ -369,9 +377,11 @@ impl Image {
     pub fn resume(&self, session: u64, incarnation: [u8; 16]) -> Result<()> {
         match self.session(session)?.incarnation == incarnation {
             true => Ok(()),
-            false => {
-                Err(Failure { code: Code::Ended, errno: libc::EIO, words: "another mount has this session".to_owned() })
-            }
+            false => Err(ServerRefusal {
+                code: RefusalCode::Ended,
+                errno: libc::EIO,
+                words: "another mount has this session".to_owned(),
+            }),
         }
     }
 
@@ -388,7 +398,7 @@ impl Image {
         let mut record = self.session(session)?;
         (record.state, record.ended_ns, record.reason) = (SessionState::Ended, now_ns, REASON_CONFLICT);
         let ((), mutations) = self.attempt(|change, _| {
-            change.put(&Key::Session(session), record.encode().map_err(damaged)?);
+            change.put(&TableKey::Session(session), record.encode().map_err(damaged)?);
             Ok(())
         })?;
         self.acknowledged.remove(&session);
@@ -399,9 +409,9 @@ impl Image {
 
     /// Notes that no lock proves the end of a session any more.
     pub fn set_unproven(&mut self, session: u64) -> Result<Transaction> {
-        let record = Session { boot: 0, ..self.session(session)? };
+        let record = SessionRecord { boot: 0, ..self.session(session)? };
         let ((), mutations) = self.attempt(|change, _| {
-            change.put(&Key::Session(session), record.encode().map_err(damaged)?);
+            change.put(&TableKey::Session(session), record.encode().map_err(damaged)?);
             Ok(())
         })?;
         Ok(server(mutations))
@@ -417,22 +427,22 @@ impl Image {
 
     /// Ends a session whose host cannot write any more: its space becomes free.
     pub fn end_session(&mut self, session: u64) -> Result<Transaction> {
-        if self.tables.get(&Key::Session(session)).is_none() {
+        if self.tables.get(&TableKey::Session(session)).is_none() {
             let words = format!("there is no session {session}");
-            return Err(Failure { code: Code::Ended, errno: libc::ENOENT, words });
+            return Err(ServerRefusal { code: RefusalCode::Ended, errno: libc::ENOENT, words });
         }
         let ((), mutations) = self.attempt(|change, parts| {
-            change.delete(&Key::Session(session));
-            let replies: Vec<Key> = keys_of(
+            change.delete(&TableKey::Session(session));
+            let replies: Vec<TableKey> = keys_of(
                 change.tables,
-                Table::Replies,
-                &Key::Reply(session, 0),
-                |key| matches!(key, Key::Reply(of, _) if *of == session),
+                TableKind::Replies,
+                &TableKey::Reply(session, 0),
+                |key| matches!(key, TableKey::Reply(of, _) if *of == session),
             );
             replies.iter().for_each(|key| change.delete(key));
             for (start, space) in spaces(change.tables)? {
                 if space.state == ExtentState::Granted && space.owner == session {
-                    change.delete(&Key::Space(start));
+                    change.delete(&TableKey::Space(start));
                     parts.free.add(start, space.blocks);
                 }
             }
@@ -458,13 +468,14 @@ impl Image {
 
     /// Returns how many blocks are being freed: whoever needs space waits for them. *Units*: blocks.
     pub(super) fn freeing(&self) -> u64 {
-        let of_inode = |inode: &u64| self.tables.get(&Key::Inode(*inode)).and_then(|value| Inode::decode(value).ok());
+        let of_inode =
+            |inode: &u64| self.tables.get(&TableKey::Inode(*inode)).and_then(|value| Inode::decode(value).ok());
         let dying = self.dying.iter().take(DYING_COUNTED_MAX).filter_map(of_inode);
         self.draining.blocks() + dying.map(|inode| inode.blocks).sum::<u64>()
     }
 
     /// Does background work: forgets replies, frees inodes, and frees drained extents.
-    pub fn background(&mut self, stamp: Stamp) -> Result<Vec<Transaction>> {
+    pub fn background(&mut self, stamp: AppendStamp) -> Result<Vec<Transaction>> {
         let (mut transactions, mut bytes) = (self.forget()?, 0);
         while let Some(inode) = self.dying.first().copied() {
             let (is_gone, mutations) = self.attempt(|change, parts| parts.free_inode(change, inode, stamp))?;
@@ -486,9 +497,9 @@ impl Image {
         let ((), mutations) = self.attempt(|change, parts| {
             for start in ready {
                 let space =
-                    change.tables.get(&Key::Space(start)).ok_or_else(|| damaged("a draining extent is gone"))?;
-                let space = Space::decode(space).map_err(damaged)?;
-                change.delete(&Key::Space(start));
+                    change.tables.get(&TableKey::Space(start)).ok_or_else(|| damaged("a draining extent is gone"))?;
+                let space = SpaceRecord::decode(space).map_err(damaged)?;
+                change.delete(&TableKey::Space(start));
                 parts.free.add(start, space.blocks);
             }
             Ok(())
@@ -500,14 +511,14 @@ impl Image {
     }
 
     /// Answers a question.
-    pub fn ask(&mut self, stamp: Stamp, session: u64, question: &Question) -> Result<Asked> {
+    pub fn ask(&mut self, stamp: AppendStamp, session: u64, question: &MetadataQuestion) -> Result<QuestionAnswer> {
         self.session(session)?;
         self.answer(stamp, session, question)
     }
 
     /// Returns the attributes of an inode for an answer.
-    pub fn attributes(&self, file: FileId) -> Result<Attributes> {
-        inode(&self.tables, file).map(|inode| Attributes { number: file.inode, inode })
+    pub fn attributes(&self, file: FileId) -> Result<InodeAttributes> {
+        inode(&self.tables, file).map(|inode| InodeAttributes { number: file.inode, inode })
     }
 
     /// Returns the numbers of free blocks and of all blocks of the disk.
@@ -519,8 +530,8 @@ impl Image {
 fn bytes_of(mutations: &[Mutation]) -> usize {
     let bytes = |mutation: &Mutation| {
         let value = match &mutation.action {
-            Action::Put(value) => value.len(),
-            Action::Delete => 0,
+            MutationAction::Put(value) => value.len(),
+            MutationAction::Delete => 0,
         };
         16 + mutation.key.len() + value
     };
@@ -531,16 +542,16 @@ fn is_bounded(mutations: &[Mutation]) -> bool {
     mutations.len() <= MUTATIONS_MAX && bytes_of(mutations) <= MUTATION_BYTES_MAX
 }
 
-fn too_large() -> Failure {
+fn too_large() -> ServerRefusal {
     let words = "one operation would change too many extents: it is to be done in parts".to_owned();
-    Failure { code: Code::Limit, errno: libc::EFBIG, words }
+    ServerRefusal { code: RefusalCode::Limit, errno: libc::EFBIG, words }
 }
 
 /// The parts of the state, besides the tables, that an operation changes.
-pub(super) struct Parts<'a> {
+pub(super) struct ImageParts<'a> {
     pub volume: &'a mut VolumeRecord,
-    pub free: &'a mut Free,
-    pub reserve: Reserve,
+    pub free: &'a mut FreeExtents,
+    pub reserve: MetadataReserve,
     pub opened: &'a HashMap<u64, BTreeSet<u64>>,
     /// Whether sessions from before a restart may have more inodes open than the server knows.
     pub is_grace: bool,

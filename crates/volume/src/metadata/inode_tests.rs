@@ -2,11 +2,11 @@
 
 use super::tests::{ROOT, commit, create_in, image, label, operate, space, stamp};
 use super::*;
-use crate::format::{Table, XATTR_VALUE_BYTES_MAX};
-use crate::protocol::{Answer, Attributes, FileId, Operation, Question};
+use crate::format::{TableKind, XATTR_VALUE_BYTES_MAX};
+use crate::protocol::{FileId, InodeAttributes, MetadataOperation, MetadataQuestion, ServerAnswer};
 
-fn nameless(open: bool, mode: u32) -> Operation {
-    Operation::Create {
+fn nameless(open: bool, mode: u32) -> MetadataOperation {
+    MetadataOperation::Create {
         directory: ROOT,
         name: Vec::new(),
         mode,
@@ -21,38 +21,41 @@ fn nameless(open: bool, mode: u32) -> Operation {
     }
 }
 
-fn make_nameless(image: &mut Image, session: u64) -> FileId {
+fn make_nameless(image: &mut MetadataImage, session: u64) -> FileId {
     match operate(image, session, &nameless(true, libc::S_IFREG | 0o644)) {
-        Ok(Answer::Attributes(made)) if made.inode.links == 0 => made.id(),
+        Ok(ServerAnswer::Attributes(made)) if made.inode.links == 0 => made.id(),
         other => panic!("{other:?}"),
     }
 }
 
-fn link(file: FileId, name: &str) -> Operation {
-    Operation::Link { file, directory: ROOT, name: name.as_bytes().to_vec() }
+fn link(file: FileId, name: &str) -> MetadataOperation {
+    MetadataOperation::Link { file, directory: ROOT, name: name.as_bytes().to_vec() }
 }
 
-fn unlink(name: &str) -> Operation {
-    Operation::Unlink { directory: ROOT, name: name.as_bytes().to_vec(), is_directory: false, expected: 0 }
+fn unlink(name: &str) -> MetadataOperation {
+    MetadataOperation::Unlink { directory: ROOT, name: name.as_bytes().to_vec(), is_directory: false, expected: 0 }
 }
 
-fn close(image: &mut Image, session: u64, file: FileId) {
-    image.ask(stamp(), session, &Question::Close { file }).unwrap();
+fn close(image: &mut MetadataImage, session: u64, file: FileId) {
+    image.ask(stamp(), session, &MetadataQuestion::Close { file }).unwrap();
 }
 
-fn inodes(image: &Image) -> usize {
-    image.tables().table(Table::Inodes).len()
+fn inodes(image: &MetadataImage) -> usize {
+    image.tables().table(TableKind::Inodes).len()
 }
 
 #[test]
-fn a_nameless_file_gets_a_name_once() {
+fn nameless_file_is_linked_once() {
     let (mut image, session) = image();
     for (open, mode) in [(false, libc::S_IFREG), (true, libc::S_IFDIR), (true, libc::S_IFLNK), (true, libc::S_IFIFO)] {
         assert_eq!(operate(&mut image, session, &nameless(open, mode)), Err(libc::EINVAL));
     }
     let file = make_nameless(&mut image, session);
     let linked = operate(&mut image, session, &link(file, "a"));
-    assert!(matches!(&linked, Ok(Answer::Attributes(Attributes { inode, .. })) if inode.links == 1), "{linked:?}");
+    assert!(
+        matches!(&linked, Ok(ServerAnswer::Attributes(InodeAttributes { inode, .. })) if inode.links == 1),
+        "{linked:?}"
+    );
     operate(&mut image, session, &unlink("a")).unwrap();
     // It has lost its last name, so it gets no other one, although it is open.
     assert_eq!(operate(&mut image, session, &link(file, "b")), Err(libc::ENOENT));
@@ -61,8 +64,9 @@ fn a_nameless_file_gets_a_name_once() {
     assert_eq!((inodes(&image), check(image.tables(), &label())), (1, Vec::new()));
 }
 
+/// A link that arrives late does not name an inode that is being freed.
 #[test]
-fn a_closed_nameless_file_is_freed_and_not_linked() {
+fn closed_nameless_file_is_freed() {
     let (mut image, session) = image();
     let file = make_nameless(&mut image, session);
     close(&mut image, session, file);
@@ -77,17 +81,18 @@ fn a_closed_nameless_file_is_freed_and_not_linked() {
     assert_eq!((inodes(&image), check(image.tables(), &label())), (2, Vec::new()), "{lost:?} is left");
 }
 
+/// Nameless files stay until each session has listed the files that it has open.
 #[test]
-fn a_restart_keeps_nameless_files_until_all_is_listed() {
+fn restart_keeps_unlisted_nameless_files() {
     let (mut before, session) = image();
     let (linked, open, closed) =
         (make_nameless(&mut before, session), make_nameless(&mut before, session), make_nameless(&mut before, session));
-    let mut image = Image::load(before.tables().clone(), &label(), 2).unwrap();
+    let mut image = MetadataImage::load(before.tables().clone(), &label(), 2).unwrap();
     image.background(stamp()).unwrap();
     assert_eq!(inodes(&image), 4);
     // A link may be repeated before the session has listed its open files.
     operate(&mut image, session, &link(linked, "a")).unwrap();
-    image.ask(stamp(), session, &Question::Open { file: open, level: 0, is_direct: false }).unwrap();
+    image.ask(stamp(), session, &MetadataQuestion::Open { file: open, level: 0, is_direct: false }).unwrap();
     image.reclaimed(session).unwrap();
     image.background(stamp()).unwrap();
     assert_eq!((inodes(&image), check(image.tables(), &label())), (3, Vec::new()));
@@ -95,19 +100,20 @@ fn a_restart_keeps_nameless_files_until_all_is_listed() {
     operate(&mut image, session, &link(open, "b")).unwrap();
 }
 
-fn set(file: FileId, name: Vec<u8>, value: Vec<u8>) -> Operation {
-    Operation::SetXattr { file, name, value, flags: 0 }
+fn set(file: FileId, name: Vec<u8>, value: Vec<u8>) -> MetadataOperation {
+    MetadataOperation::SetXattr { file, name, value, flags: 0 }
 }
 
+/// An attribute of the largest size is stored, and one more byte is refused.
 #[test]
-fn the_longest_attribute_is_stored_and_one_more_refused() {
+fn attribute_size_limit_is_exact() {
     let (mut image, session) = image();
     let file = create_in(&mut image, session, ROOT, "a", libc::S_IFREG | 0o644).unwrap().id();
     let value = vec![7; XATTR_VALUE_BYTES_MAX];
     assert_eq!(XATTR_VALUE_BYTES_MAX, 65536);
     operate(&mut image, session, &set(file, b"user.a".to_vec(), value.clone())).unwrap();
-    let read = Question::ReadXattr { file, name: b"user.a".to_vec() };
-    assert_eq!(image.ask(stamp(), session, &read).unwrap().answer, Answer::Bytes(value.clone()));
+    let read = MetadataQuestion::ReadXattr { file, name: b"user.a".to_vec() };
+    assert_eq!(image.ask(stamp(), session, &read).unwrap().answer, ServerAnswer::Bytes(value.clone()));
     let more = set(file, b"user.b".to_vec(), [value.clone(), vec![7]].concat());
     assert_eq!(operate(&mut image, session, &more), Err(libc::E2BIG));
     // All attributes of an inode together have at most 1 MiB.
@@ -122,11 +128,12 @@ fn the_longest_attribute_is_stored_and_one_more_refused() {
     operate(&mut image, session, &set(file, b"user.a".to_vec(), vec![7; 9])).unwrap();
 }
 
+/// Many attributes of a removed file are freed in several transactions.
 #[test]
-fn names_of_attributes_are_bounded_and_freed_in_parts() {
+fn attribute_names_are_bounded() {
     let (mut image, session) = image();
     let file = create_in(&mut image, session, ROOT, "a", libc::S_IFREG | 0o644).unwrap().id();
-    let number = |image: &Image| image.next_number(session);
+    let number = |image: &MetadataImage| image.next_number(session);
     let mut count = 0u64;
     let full = loop {
         let name = format!("user.{count:04x}").into_bytes();
@@ -142,8 +149,8 @@ fn names_of_attributes_are_bounded_and_freed_in_parts() {
     };
     // Each name has nine bytes and a zero byte in a listing, which has at most 64 KiB.
     assert_eq!((count, full), (6553, libc::ENOSPC));
-    let listed = image.ask(stamp(), session, &Question::ListXattrs { file }).unwrap().answer;
-    assert!(matches!(&listed, Answer::Names(names) if names.len() == 6553));
+    let listed = image.ask(stamp(), session, &MetadataQuestion::ListXattrs { file }).unwrap().answer;
+    assert!(matches!(&listed, ServerAnswer::Names(names) if names.len() == 6553));
     operate(&mut image, session, &unlink("a")).unwrap();
     while inodes(&image) > 1 {
         image.background(stamp()).expect("each part fits into a transaction");
@@ -152,7 +159,7 @@ fn names_of_attributes_are_bounded_and_freed_in_parts() {
 }
 
 #[test]
-fn the_map_of_a_path_is_found() {
+fn path_map_is_found() {
     let (mut image, session) = image();
     let directory = create_in(&mut image, session, ROOT, "d", libc::S_IFDIR | 0o755).unwrap().id();
     let file = create_in(&mut image, session, directory, "a", libc::S_IFREG | 0o644).unwrap().id();
@@ -160,7 +167,7 @@ fn the_map_of_a_path_is_found() {
     let block = space(&mut image, session, 64);
     operate(&mut image, session, &commit(file, 3, block, 2)).unwrap();
     operate(&mut image, session, &commit(other, 0, block + 2, 1)).unwrap();
-    operate(&mut image, session, &Operation::Allocate { file, start: 40960, end: 45056, mode: 0 }).unwrap();
+    operate(&mut image, session, &MetadataOperation::Allocate { file, start: 40960, end: 45056, mode: 0 }).unwrap();
     let look = |path: &str| file_map(image.tables(), &label(), path.as_bytes()).map_err(|failure| failure.errno);
     let found = look("/d/./a").unwrap();
     let extents: Vec<_> =

@@ -45,7 +45,7 @@ mod tests;
 mod touched;
 
 pub use check::check;
-pub use image::{Asked, Image, Stamp};
+pub use image::{AppendStamp, MetadataImage, QuestionAnswer};
 pub use offline::{FileMap, file_map};
 pub use records::first;
 pub use reserve::{FreeSpace, LOCAL_TARGET_BYTES_MAX, free_space};

@@ -6,15 +6,18 @@
 use std::hash::Hasher;
 
 use super::access;
-use super::change::{Change, Result, damaged};
+use super::change::{Result, TableChange, damaged};
 pub(super) use super::effects::is_directory;
 use super::effects::{self, MadeInode};
-use super::image::{Parts, Stamp};
+use super::image::{AppendStamp, ImageParts};
 use super::records::{FIRST_INODE, ROOT, inode, posix};
-use crate::format::{INLINE_BYTES_MAX, Inode, Key, NAME_BYTES_MAX, Name, Orphan, OrphanState, TARGET_BYTES_MAX, Table};
+use crate::format::{
+    INLINE_BYTES_MAX, Inode, NAME_BYTES_MAX, NameRecord, OrphanRecord, OrphanState, TARGET_BYTES_MAX, TableKey,
+    TableKind,
+};
 use crate::planted::{Bug, planted};
-use crate::protocol::{Answer, Attributes, Failure, FileId, Mapped, Operation};
-use crate::tables::Tables;
+use crate::protocol::{FileId, InodeAttributes, MappedExtent, MetadataOperation, ServerAnswer, ServerRefusal};
+use crate::tables::MetadataTables;
 
 const HASH_BITS: u32 = 48;
 const SERIAL_BITS: u32 = 15;
@@ -39,12 +42,17 @@ pub(super) fn first_cookie(hash_key: &[u8; 16], name: &[u8]) -> u64 {
 }
 
 /// Finds a name in a directory; returns its cookie and its record.
-pub(super) fn find(tables: &Tables, hash_key: &[u8; 16], directory: u64, name: &[u8]) -> Result<Option<(u64, Name)>> {
+pub(super) fn find(
+    tables: &MetadataTables,
+    hash_key: &[u8; 16],
+    directory: u64,
+    name: &[u8],
+) -> Result<Option<(u64, NameRecord)>> {
     let first = first_cookie(hash_key, name);
-    for (key, value) in tables.from(&Key::Entry(directory, first)) {
-        match Key::decode(Table::Entries, key).map_err(damaged)? {
-            Key::Entry(of, cookie) if of == directory && cookie >> SERIAL_BITS == first >> SERIAL_BITS => {
-                let found = Name::decode(value).map_err(damaged)?;
+    for (key, value) in tables.from(&TableKey::Entry(directory, first)) {
+        match TableKey::decode(TableKind::Entries, key).map_err(damaged)? {
+            TableKey::Entry(of, cookie) if of == directory && cookie >> SERIAL_BITS == first >> SERIAL_BITS => {
+                let found = NameRecord::decode(value).map_err(damaged)?;
                 if found.name == name {
                     return Ok(Some((cookie, found)));
                 }
@@ -55,26 +63,27 @@ pub(super) fn find(tables: &Tables, hash_key: &[u8; 16], directory: u64, name: &
     Ok(None)
 }
 
-fn free_cookie(tables: &Tables, hash_key: &[u8; 16], directory: u64, name: &[u8]) -> Result<u64> {
+fn free_cookie(tables: &MetadataTables, hash_key: &[u8; 16], directory: u64, name: &[u8]) -> Result<u64> {
     let first = first_cookie(hash_key, name);
-    let free = (first..first + (1 << SERIAL_BITS)).find(|cookie| tables.get(&Key::Entry(directory, *cookie)).is_none());
+    let free =
+        (first..first + (1 << SERIAL_BITS)).find(|cookie| tables.get(&TableKey::Entry(directory, *cookie)).is_none());
     free.ok_or(posix(libc::ENOSPC))
 }
 
-fn put_inode(change: &mut Change<'_>, number: u64, inode: &mut Inode) -> Result<()> {
+fn put_inode(change: &mut TableChange<'_>, number: u64, inode: &mut Inode) -> Result<()> {
     effects::stored(inode);
     store_access(change, number, inode)
 }
 
 /// Stores an inode of which only the time of access changed: its version stays, so caches of its contents stay valid.
-pub(super) fn store_access(change: &mut Change<'_>, number: u64, inode: &Inode) -> Result<()> {
+pub(super) fn store_access(change: &mut TableChange<'_>, number: u64, inode: &Inode) -> Result<()> {
     let bytes = inode.encode().map_err(|_| posix(libc::EFBIG))?;
-    change.put(&Key::Inode(number), bytes);
+    change.put(&TableKey::Inode(number), bytes);
     Ok(())
 }
 
-fn put_orphan(change: &mut Change<'_>, stamp: Stamp, number: u64, state: OrphanState) {
-    change.put(&Key::Orphan(number), Orphan { since: stamp.sequence, state }.encode());
+fn put_orphan(change: &mut TableChange<'_>, stamp: AppendStamp, number: u64, state: OrphanState) {
+    change.put(&TableKey::Orphan(number), OrphanRecord { since: stamp.sequence, state }.encode());
 }
 
 fn check_name(name: &[u8]) -> Result<()> {
@@ -87,23 +96,23 @@ fn check_name(name: &[u8]) -> Result<()> {
 }
 
 /// Checks the target of a symbolic link: it must be in the inode, or in one block if it is too long for the inode.
-fn check_target(is_link: bool, target: &[u8], block: Option<&Mapped>) -> Result<()> {
+fn check_target(is_link: bool, target: &[u8], block: Option<&MappedExtent>) -> Result<()> {
     let is_long = target.len() > INLINE_BYTES_MAX;
     match block {
         None if is_long => Err(posix(libc::ENAMETOOLONG)),
         None => Ok(()),
         Some(_) if target.len() > TARGET_BYTES_MAX => Err(posix(libc::ENAMETOOLONG)),
-        Some(Mapped { file_block: 0, blocks: 1, is_unwritten: false, .. }) if is_link && is_long => Ok(()),
+        Some(MappedExtent { file_block: 0, blocks: 1, is_unwritten: false, .. }) if is_link && is_long => Ok(()),
         Some(_) => Err(posix(libc::EINVAL)),
     }
 }
 
 /// Returns the inode of a name.
-fn named_by(name: &Name) -> FileId {
+fn named_by(name: &NameRecord) -> FileId {
     FileId { inode: name.inode, generation: name.generation }
 }
 
-fn directory_of(change: &Change<'_>, directory: FileId) -> Result<Inode> {
+fn directory_of(change: &TableChange<'_>, directory: FileId) -> Result<Inode> {
     let found = inode(change.tables, directory)?;
     match (is_directory(&found), found.links) {
         (false, _) => Err(posix(libc::ENOTDIR)),
@@ -112,59 +121,66 @@ fn directory_of(change: &Change<'_>, directory: FileId) -> Result<Inode> {
     }
 }
 
-impl Parts<'_> {
+impl ImageParts<'_> {
     /// Does an operation on names, or passes it to the operations on files.
     pub fn operate(
         &mut self,
-        change: &mut Change<'_>,
-        stamp: Stamp,
+        change: &mut TableChange<'_>,
+        stamp: AppendStamp,
         session: u64,
-        operation: &Operation,
-    ) -> Result<Answer> {
+        operation: &MetadataOperation,
+    ) -> Result<ServerAnswer> {
         let done = match operation {
-            Operation::Create { .. } => self.create(change, stamp, session, operation)?,
-            Operation::Link { file, directory, name } => self.link(change, stamp, *file, (*directory, name))?,
-            Operation::Unlink { directory, name, is_directory, expected } => {
+            MetadataOperation::Create { .. } => self.create(change, stamp, session, operation)?,
+            MetadataOperation::Link { file, directory, name } => self.link(change, stamp, *file, (*directory, name))?,
+            MetadataOperation::Unlink { directory, name, is_directory, expected } => {
                 self.unlink(change, stamp, (*directory, name), *is_directory, *expected)?
             }
-            Operation::Rename { directory, name, new_directory, new_name, flags } => {
+            MetadataOperation::Rename { directory, name, new_directory, new_name, flags } => {
                 let (from, to) = ((*directory, &**name), (*new_directory, &**new_name));
-                return self.rename(change, stamp, from, to, *flags).map(Answer::Renamed);
+                return self.rename(change, stamp, from, to, *flags).map(ServerAnswer::Renamed);
             }
             other => return self.operate_file(change, stamp, session, other),
         };
-        Ok(Answer::Attributes(done))
+        Ok(ServerAnswer::Attributes(done))
     }
 
     /// Adds a name to a directory, and updates the directory's inode.
     fn add_name(
         &self,
-        change: &mut Change<'_>,
-        stamp: Stamp,
+        change: &mut TableChange<'_>,
+        stamp: AppendStamp,
         directory: u64,
         name: &[u8],
         (number, found): (u64, &Inode),
     ) -> Result<()> {
         let cookie = free_cookie(change.tables, self.hash_key, directory, name)?;
         let kind = (found.mode >> 12) as u8;
-        let entry = Name { inode: number, generation: found.generation, kind, name: name.to_vec() };
-        change.put(&Key::Entry(directory, cookie), entry.encode().map_err(|_| posix(libc::EINVAL))?);
+        let entry = NameRecord { inode: number, generation: found.generation, kind, name: name.to_vec() };
+        change.put(&TableKey::Entry(directory, cookie), entry.encode().map_err(|_| posix(libc::EINVAL))?);
         self.touch(change, stamp, directory, 1, if is_directory(found) { 1 } else { 0 })
     }
 
     fn remove_name(
         &self,
-        change: &mut Change<'_>,
-        stamp: Stamp,
+        change: &mut TableChange<'_>,
+        stamp: AppendStamp,
         directory: u64,
-        (cookie, entry): &(u64, Name),
+        (cookie, entry): &(u64, NameRecord),
     ) -> Result<()> {
-        change.delete(&Key::Entry(directory, *cookie));
+        change.delete(&TableKey::Entry(directory, *cookie));
         let is_directory = u32::from(entry.kind) == libc::S_IFDIR >> 12;
         self.touch(change, stamp, directory, -1, if is_directory { -1 } else { 0 })
     }
 
-    fn touch(&self, change: &mut Change<'_>, stamp: Stamp, directory: u64, names: i64, links: i32) -> Result<()> {
+    fn touch(
+        &self,
+        change: &mut TableChange<'_>,
+        stamp: AppendStamp,
+        directory: u64,
+        names: i64,
+        links: i32,
+    ) -> Result<()> {
         let mut found = inode(change.tables, FileId { inode: directory, generation: 0 })?;
         effects::touch(&mut found, (names, links), stamp.now_ns);
         put_inode(change, directory, &mut found)
@@ -172,12 +188,12 @@ impl Parts<'_> {
 
     fn create(
         &mut self,
-        change: &mut Change<'_>,
-        stamp: Stamp,
+        change: &mut TableChange<'_>,
+        stamp: AppendStamp,
         session: u64,
-        operation: &Operation,
-    ) -> Result<Attributes> {
-        let Operation::Create {
+        operation: &MetadataOperation,
+    ) -> Result<InodeAttributes> {
+        let MetadataOperation::Create {
             directory,
             name,
             mode,
@@ -223,16 +239,16 @@ impl Parts<'_> {
             true => put_orphan(change, stamp, number, OrphanState::Nameless),
             false => self.add_name(change, stamp, directory.inode, name, (number, &made))?,
         }
-        Ok(Attributes { number, inode: made })
+        Ok(InodeAttributes { number, inode: made })
     }
 
     fn link(
         &mut self,
-        change: &mut Change<'_>,
-        stamp: Stamp,
+        change: &mut TableChange<'_>,
+        stamp: AppendStamp,
         file: FileId,
         (directory, name): (FileId, &[u8]),
-    ) -> Result<Attributes> {
+    ) -> Result<InodeAttributes> {
         check_name(name)?;
         let mut found = inode(change.tables, file)?;
         directory_of(change, directory)?;
@@ -250,19 +266,20 @@ impl Parts<'_> {
         }
         self.may_grow()?;
         if found.links == 0 {
-            change.delete(&Key::Orphan(file.inode));
+            change.delete(&TableKey::Orphan(file.inode));
         }
         found.links += 1;
         found.parent = directory.inode;
         found.times_ns[2] = stamp.now_ns;
         put_inode(change, file.inode, &mut found)?;
         self.add_name(change, stamp, directory.inode, name, (file.inode, &found))?;
-        Ok(Attributes { number: file.inode, inode: found })
+        Ok(InodeAttributes { number: file.inode, inode: found })
     }
 
     /// Refuses an inode without a name that may not get one: one that has lost its last name, or is being freed.
-    fn may_get_name(&self, change: &Change<'_>, number: u64) -> Result<()> {
-        let orphan = change.tables.get(&Key::Orphan(number)).map(Orphan::decode).transpose().map_err(damaged)?;
+    fn may_get_name(&self, change: &TableChange<'_>, number: u64) -> Result<()> {
+        let orphan =
+            change.tables.get(&TableKey::Orphan(number)).map(OrphanRecord::decode).transpose().map_err(damaged)?;
         let is_nameless = orphan.is_some_and(|orphan| orphan.state == OrphanState::Nameless);
         // Whatever no session has open may be freed at any time, except after a restart, when sessions still have to
         // list what they have open.
@@ -273,7 +290,7 @@ impl Parts<'_> {
     }
 
     /// Decrements the link count of an inode; an inode without a name is freed once no session has it open.
-    fn lose_name(&mut self, change: &mut Change<'_>, stamp: Stamp, number: u64) -> Result<Inode> {
+    fn lose_name(&mut self, change: &mut TableChange<'_>, stamp: AppendStamp, number: u64) -> Result<Inode> {
         let mut found = inode(change.tables, FileId { inode: number, generation: 0 })?;
         effects::lose_name(&mut found, stamp.now_ns);
         put_inode(change, number, &mut found)?;
@@ -290,12 +307,12 @@ impl Parts<'_> {
 
     fn unlink(
         &mut self,
-        change: &mut Change<'_>,
-        stamp: Stamp,
+        change: &mut TableChange<'_>,
+        stamp: AppendStamp,
         (directory, name): (FileId, &[u8]),
         wants_directory: bool,
         expected: u64,
-    ) -> Result<Attributes> {
+    ) -> Result<InodeAttributes> {
         directory_of(change, directory)?;
         let found = find(change.tables, self.hash_key, directory.inode, name)?.ok_or(posix(libc::ENOENT))?;
         let number = found.1.inode;
@@ -311,11 +328,11 @@ impl Parts<'_> {
         }
         self.remove_name(change, stamp, directory.inode, &found)?;
         let inode = self.lose_name(change, stamp, number)?;
-        Ok(Attributes { number, inode })
+        Ok(InodeAttributes { number, inode })
     }
 
     /// Whether `below` is `above`, or a directory below it.
-    fn is_below(&self, change: &Change<'_>, below: u64, above: u64) -> Result<bool> {
+    fn is_below(&self, change: &TableChange<'_>, below: u64, above: u64) -> Result<bool> {
         let mut at = below;
         for _ in 0..DEPTH_MAX {
             if at == above {
@@ -336,8 +353,8 @@ impl Parts<'_> {
     /// Renames; returns the inodes that it moves, and the one that it replaces.
     fn rename(
         &mut self,
-        change: &mut Change<'_>,
-        stamp: Stamp,
+        change: &mut TableChange<'_>,
+        stamp: AppendStamp,
         (directory, name): (FileId, &[u8]),
         (new_directory, new_name): (FileId, &[u8]),
         flags: u32,
@@ -352,7 +369,7 @@ impl Parts<'_> {
         }
         let old = find(change.tables, self.hash_key, directory.inode, name)?.ok_or(posix(libc::ENOENT))?;
         let new = find(change.tables, self.hash_key, new_directory.inode, new_name)?;
-        let of = |change: &Change<'_>, number| inode(change.tables, FileId { inode: number, generation: 0 });
+        let of = |change: &TableChange<'_>, number| inode(change.tables, FileId { inode: number, generation: 0 });
         let moved = of(change, old.1.inode)?;
         if is_directory(&moved)
             && !planted(Bug::CircleUnchecked)
@@ -405,13 +422,13 @@ impl Parts<'_> {
     }
 
     /// Returns the number of a new inode: the one that it had before the server was replaced, if there is one.
-    fn number_of(&mut self, change: &Change<'_>, before: u64) -> Result<u64> {
+    fn number_of(&mut self, change: &TableChange<'_>, before: u64) -> Result<u64> {
         let next = self.volume.next_inode;
         let number = if before == 0 { next.max(self.first_new) } else { before };
         if number < FIRST_INODE || number.saturating_sub(next) > NUMBERS_AHEAD_MAX {
             return Err(posix(libc::EINVAL));
         }
-        if change.tables.get(&Key::Inode(number)).is_some() {
+        if change.tables.get(&TableKey::Inode(number)).is_some() {
             return Err(posix(libc::EEXIST));
         }
         self.volume.next_inode = next.max(number + 1);
@@ -422,8 +439,8 @@ impl Parts<'_> {
     /// overlay file systems hide a name of a lower layer.
     fn leave_whiteout(
         &mut self,
-        change: &mut Change<'_>,
-        stamp: Stamp,
+        change: &mut TableChange<'_>,
+        stamp: AppendStamp,
         directory: u64,
         name: &[u8],
         flags: u32,
@@ -443,8 +460,8 @@ impl Parts<'_> {
     /// Stores the new name of an inode that was renamed.
     fn arrive(
         &mut self,
-        change: &mut Change<'_>,
-        stamp: Stamp,
+        change: &mut TableChange<'_>,
+        stamp: AppendStamp,
         directory: u64,
         name: &[u8],
         number: u64,
@@ -457,6 +474,10 @@ impl Parts<'_> {
     }
 }
 
-pub(super) fn store_inode(change: &mut Change<'_>, number: u64, inode: &mut Inode) -> std::result::Result<(), Failure> {
+pub(super) fn store_inode(
+    change: &mut TableChange<'_>,
+    number: u64,
+    inode: &mut Inode,
+) -> std::result::Result<(), ServerRefusal> {
     put_inode(change, number, inode)
 }

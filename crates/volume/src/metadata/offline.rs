@@ -8,23 +8,23 @@ use std::collections::HashSet;
 use super::change::{Result, damaged};
 use super::names::{find, is_directory};
 use super::records::{ROOT, inode, posix};
-use crate::format::{Extent, Key, Label, Table};
-use crate::protocol::{Attributes, FileId};
-use crate::tables::Tables;
+use crate::format::{ExtentRecord, TableKey, TableKind, VolumeLabel};
+use crate::protocol::{FileId, InodeAttributes};
+use crate::tables::MetadataTables;
 
 /// A file and the places of its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileMap {
     /// The inode.
-    pub attributes: Attributes,
+    pub attributes: InodeAttributes,
     /// The extents, each after its first block in the file. *Units*: blocks.
-    pub extents: Vec<(u64, Extent)>,
+    pub extents: Vec<(u64, ExtentRecord)>,
 }
 
 /// Finds the file at a path below the root, and its extents.
 ///
 /// *Errors*: ENOENT, ENOTDIR; damaged records.
-pub fn file_map(tables: &Tables, label: &Label, path: &[u8]) -> Result<FileMap> {
+pub fn file_map(tables: &MetadataTables, label: &VolumeLabel, path: &[u8]) -> Result<FileMap> {
     let at = |number| inode(tables, FileId { inode: number, generation: 0 });
     let (mut number, mut found, mut passed) = (ROOT, at(ROOT)?, HashSet::new());
     for name in path.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b".")) {
@@ -37,15 +37,15 @@ pub fn file_map(tables: &Tables, label: &Label, path: &[u8]) -> Result<FileMap> 
         let (_, entry) = find(tables, &label.hash_key, number, name)?.ok_or(posix(libc::ENOENT))?;
         (number, found) = (entry.inode, at(entry.inode)?);
     }
-    Ok(FileMap { extents: extents(tables, number)?, attributes: Attributes { number, inode: found } })
+    Ok(FileMap { extents: extents(tables, number)?, attributes: InodeAttributes { number, inode: found } })
 }
 
-fn extents(tables: &Tables, number: u64) -> Result<Vec<(u64, Extent)>> {
+fn extents(tables: &MetadataTables, number: u64) -> Result<Vec<(u64, ExtentRecord)>> {
     let mut extents = Vec::new();
-    for (key, value) in tables.from(&Key::Extent(number, 0)) {
-        match Key::decode(Table::Extents, key) {
-            Ok(Key::Extent(of, start)) if of == number => {
-                extents.push((start, Extent::decode(value).map_err(damaged)?));
+    for (key, value) in tables.from(&TableKey::Extent(number, 0)) {
+        match TableKey::decode(TableKind::Extents, key) {
+            Ok(TableKey::Extent(of, start)) if of == number => {
+                extents.push((start, ExtentRecord::decode(value).map_err(damaged)?));
             }
             _ => break,
         }

@@ -6,11 +6,11 @@
 //! its files.
 
 use super::change::Result;
-use super::image::Image;
-use crate::format::{Key, Orphan, OrphanState, Table};
-use crate::protocol::{Answer, Failure, Operation};
+use super::image::MetadataImage;
+use crate::format::{OrphanRecord, OrphanState, TableKey, TableKind};
+use crate::protocol::{MetadataOperation, ServerAnswer, ServerRefusal};
 
-impl Image {
+impl MetadataImage {
     /// Notes that a session has an inode open.
     pub(super) fn open(&mut self, session: u64, inode: u64) {
         self.opened.entry(inode).or_default().insert(session);
@@ -25,7 +25,7 @@ impl Image {
             }
             self.opened.remove(&inode);
         }
-        if self.awaited.is_empty() && self.tables.get(&Key::Orphan(inode)).is_some() {
+        if self.awaited.is_empty() && self.tables.get(&TableKey::Orphan(inode)).is_some() {
             self.dying.insert(inode);
         }
     }
@@ -54,9 +54,10 @@ impl Image {
     /// files, frees only orphans that none of these sessions can have open.
     pub(super) fn collect_orphans(&mut self) {
         let is_known = self.awaited.is_empty();
-        let found = self.tables.table(Table::Orphans).iter().filter_map(|(key, value)| {
-            let Ok(Key::Orphan(inode)) = Key::decode(Table::Orphans, key) else { return None };
-            let is_being_freed = Orphan::decode(value).is_ok_and(|orphan| orphan.state == OrphanState::BeingFreed);
+        let found = self.tables.table(TableKind::Orphans).iter().filter_map(|(key, value)| {
+            let Ok(TableKey::Orphan(inode)) = TableKey::decode(TableKind::Orphans, key) else { return None };
+            let is_being_freed =
+                OrphanRecord::decode(value).is_ok_and(|orphan| orphan.state == OrphanState::BeingFreed);
             let is_free = is_known || is_being_freed;
             (is_free && !self.opened.contains_key(&inode)).then_some(inode)
         });
@@ -70,10 +71,12 @@ impl Image {
         &mut self,
         session: u64,
         number: u64,
-        operation: &Operation,
-    ) -> Option<std::result::Result<Answer, Failure>> {
+        operation: &MetadataOperation,
+    ) -> Option<std::result::Result<ServerAnswer, ServerRefusal>> {
         let stored = self.stored_reply(session, number);
-        if let (Operation::Create { open: true, .. }, Some(Ok(Answer::Attributes(made)))) = (operation, &stored) {
+        if let (MetadataOperation::Create { open: true, .. }, Some(Ok(ServerAnswer::Attributes(made)))) =
+            (operation, &stored)
+        {
             self.open(session, made.number);
         }
         stored

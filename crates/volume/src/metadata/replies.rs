@@ -4,29 +4,35 @@
 //! from the last restart.
 
 use super::change::{Result, damaged};
-use super::image::Image;
+use super::image::MetadataImage;
 use super::records::{keys_of, server};
-use crate::format::{Key, Reply, Session, Table, Transaction};
-use crate::protocol::{Answer, Code, Failure};
+use crate::format::{ReplyRecord, SessionRecord, TableKey, TableKind, Transaction};
+use crate::protocol::{RefusalCode, ServerAnswer, ServerRefusal};
 
 /// The maximum number of unacknowledged replies of a session.
 const REPLIES_MAX: u64 = 1024;
 /// The maximum number of replies that are forgotten in one transaction.
 const FORGOTTEN_MAX: usize = 2048;
 
-impl Image {
+impl MetadataImage {
     /// Returns the stored answer of an operation that was done.
-    pub fn stored_reply(&self, session: u64, number: u64) -> Option<std::result::Result<Answer, Failure>> {
-        let reply = Reply::decode(self.tables.get(&Key::Reply(session, number))?).ok()?;
+    pub fn stored_reply(&self, session: u64, number: u64) -> Option<std::result::Result<ServerAnswer, ServerRefusal>> {
+        let reply = ReplyRecord::decode(self.tables.get(&TableKey::Reply(session, number))?).ok()?;
         match reply.body.split_first()? {
-            (0, body) => Some(Ok(Answer::decode_stored(body).ok()?)),
+            (0, body) => Some(Ok(ServerAnswer::decode_stored(body).ok()?)),
             (_, body) => {
                 let errno = i32::from_le_bytes(body.get(..4)?.try_into().ok()?);
                 let code = body.get(4).copied()?;
-                let code = [Code::Stale, Code::Full, Code::Limit, Code::Damaged, Code::Ended]
-                    .into_iter()
-                    .find(|known| *known as u8 == code);
-                Some(Err(Failure { code: code.unwrap_or(Code::Posix), errno, words: String::new() }))
+                let code = [
+                    RefusalCode::Stale,
+                    RefusalCode::Full,
+                    RefusalCode::Limit,
+                    RefusalCode::Damaged,
+                    RefusalCode::Ended,
+                ]
+                .into_iter()
+                .find(|known| *known as u8 == code);
+                Some(Err(ServerRefusal { code: code.unwrap_or(RefusalCode::Posix), errno, words: String::new() }))
             }
         }
     }
@@ -34,7 +40,7 @@ impl Image {
     /// Checks that the reply of one more operation may be stored.
     ///
     /// *Errors*: there are too many unacknowledged replies; the operation is not done, and its number is not used.
-    pub(super) fn has_room(&self, session: u64, number: u64, record: &Session) -> Result<()> {
+    pub(super) fn has_room(&self, session: u64, number: u64, record: &SessionRecord) -> Result<()> {
         let told = self.acknowledged.get(&session).copied().unwrap_or(0);
         let before = self.done_before.get(&session).copied().unwrap_or(0);
         let counted_from = record.acknowledged.max(told).max(before);
@@ -42,7 +48,7 @@ impl Image {
             return Ok(());
         }
         let words = format!("session {session} did not acknowledge {REPLIES_MAX} replies: one more is not kept");
-        Err(Failure { code: Code::Limit, errno: libc::EAGAIN, words })
+        Err(ServerRefusal { code: RefusalCode::Limit, errno: libc::EAGAIN, words })
     }
 
     /// Forgets replies that were acknowledged.
@@ -56,12 +62,12 @@ impl Image {
                 let ((), mutations) = self.attempt(|change, _| {
                     let replies = keys_of(
                         change.tables,
-                        Table::Replies,
-                        &Key::Reply(session, 0),
-                        |key| matches!(key, Key::Reply(of, at) if *of == session && *at <= number),
+                        TableKind::Replies,
+                        &TableKey::Reply(session, 0),
+                        |key| matches!(key, TableKey::Reply(of, at) if *of == session && *at <= number),
                     );
                     replies.iter().take(FORGOTTEN_MAX).for_each(|key| change.delete(key));
-                    change.put(&Key::Session(session), record.encode().map_err(damaged)?);
+                    change.put(&TableKey::Session(session), record.encode().map_err(damaged)?);
                     Ok(())
                 })?;
                 transactions.push(server(mutations));

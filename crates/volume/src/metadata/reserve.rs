@@ -19,18 +19,18 @@
 //! A small disk keeps an eighth of its segments, but never fewer than one checkpoint and three.
 //!
 //! Beside all of that there is room for what sessions may make themselves, with inode numbers that they have in hand
-//! ([`Image::keep_room_for`]): half of it for the tables, half for the journal. This is never refused, so nothing else
+//! ([`MetadataImage::keep_room_for`]): half of it for the tables, half for the journal. This is never refused, so nothing else
 //! takes that room.
 //!
 //! *Circle*: the reserve is computed from the state of `image`, whose changes are bounded by it.
 
 use super::change::{Result, damaged};
-use super::image::{Image, Parts};
-use super::space::Free;
-use crate::format::{BLOCK_BYTES, Key, Label, SPACE_START, VolumeRecord};
+use super::image::{ImageParts, MetadataImage};
+use super::space::FreeExtents;
+use crate::format::{BLOCK_BYTES, SPACE_START, TableKey, VolumeLabel, VolumeRecord};
 use crate::journal::segments_at_most;
-use crate::protocol::{Code, Failure};
-use crate::tables::Tables;
+use crate::protocol::{RefusalCode, ServerRefusal};
+use crate::tables::MetadataTables;
 
 /// The least number of segments for each purpose: the journal between two checkpoints, the spare segments of the
 /// journal, and the segments that a start sets aside. *Units*: segments.
@@ -50,30 +50,30 @@ pub const LOCAL_TARGET_BYTES_MAX: usize = 255;
 
 /// The numbers of free segments that stay for metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Reserve {
+pub(super) struct MetadataReserve {
     /// File data leaves this many segments free. *Units*: segments.
     pub data: u64,
     /// With fewer free segments, operations that let metadata grow are refused. *Units*: segments.
     pub growth: u64,
 }
 
-impl Reserve {
+impl MetadataReserve {
     /// Computes the reserve of a disk of `segments` segments, with tables whose checkpoint needs `checkpoint` segments.
-    pub fn new(segments: u64, checkpoint: u64) -> Reserve {
+    pub fn new(segments: u64, checkpoint: u64) -> MetadataReserve {
         let wanted = 2 * checkpoint + checkpoint.max(JOURNAL) + READY + STARTS;
         let data = wanted.min(segments.div_ceil(DISK_PART).max(checkpoint + AT_LEAST));
-        Reserve { data, growth: (data / 2).max(checkpoint + TO_GROW) }
+        MetadataReserve { data, growth: (data / 2).max(checkpoint + TO_GROW) }
     }
 
     /// The same with so many segments more.
-    fn beside(self, segments: u64) -> Reserve {
-        Reserve { data: self.data + segments, growth: self.growth + segments }
+    fn beside(self, segments: u64) -> MetadataReserve {
+        MetadataReserve { data: self.data + segments, growth: self.growth + segments }
     }
 
     /// The reserve of a disk of so many blocks with these tables.
-    fn of(tables: &Tables, blocks: u64, segment_blocks: u64) -> Reserve {
+    fn of(tables: &MetadataTables, blocks: u64, segment_blocks: u64) -> MetadataReserve {
         let segments = blocks.saturating_sub(SPACE_START) / segment_blocks;
-        Reserve::new(segments, segments_at_most(tables.bytes(), segment_blocks))
+        MetadataReserve::new(segments, segments_at_most(tables.bytes(), segment_blocks))
     }
 }
 
@@ -89,22 +89,22 @@ pub struct FreeSpace {
 /// The free space that the records of a volume define: what `statfs` shows, without what sessions have in hand.
 ///
 /// *Errors*: records that make no sense.
-pub fn free_space(tables: &Tables, label: &Label) -> Result<FreeSpace> {
-    let volume = tables.get(&Key::Volume).ok_or_else(|| damaged("there is no record of the volume"))?;
+pub fn free_space(tables: &MetadataTables, label: &VolumeLabel) -> Result<FreeSpace> {
+    let volume = tables.get(&TableKey::Volume).ok_or_else(|| damaged("there is no record of the volume"))?;
     let blocks = VolumeRecord::decode(volume).map_err(damaged)?.blocks;
     let segment_blocks = label.segment_blocks.max(1);
-    let free = Free::load(tables, blocks, segment_blocks)?;
-    let blocks = free.blocks_beside(Reserve::of(tables, blocks, segment_blocks).data);
+    let free = FreeExtents::load(tables, blocks, segment_blocks)?;
+    let blocks = free.blocks_beside(MetadataReserve::of(tables, blocks, segment_blocks).data);
     Ok(FreeSpace { blocks, reserved: free.blocks() - blocks })
 }
 
 /// The refusal of a request that finds no space: EAGAIN while some is being freed.
-pub(super) fn full(is_freeing: bool) -> Failure {
+pub(super) fn full(is_freeing: bool) -> ServerRefusal {
     let errno = if is_freeing { libc::EAGAIN } else { libc::ENOSPC };
-    Failure { code: Code::Full, errno, words: String::new() }
+    ServerRefusal { code: RefusalCode::Full, errno, words: String::new() }
 }
 
-impl Image {
+impl MetadataImage {
     /// Returns the most segments that a checkpoint of the present tables can need.
     pub fn checkpoint_segments(&self) -> u64 {
         segments_at_most(self.tables.bytes(), self.segment_blocks)
@@ -115,8 +115,8 @@ impl Image {
         self.free.segments()
     }
 
-    pub(super) fn reserve(&self) -> Reserve {
-        Reserve::of(&self.tables, self.volume.blocks, self.segment_blocks).beside(self.kept_for_numbers())
+    pub(super) fn reserve(&self) -> MetadataReserve {
+        MetadataReserve::of(&self.tables, self.volume.blocks, self.segment_blocks).beside(self.kept_for_numbers())
     }
 
     /// Keeps room for what sessions may make with so many inode numbers. `is_passing`: some of it is for a moment, so a
@@ -147,7 +147,7 @@ impl Image {
     }
 }
 
-impl Parts<'_> {
+impl ImageParts<'_> {
     /// Checks that metadata may grow.
     ///
     /// *Errors*: ENOSPC when the reserve would be used, EAGAIN if space is being freed.
@@ -163,34 +163,36 @@ impl Parts<'_> {
 mod tests {
     use super::super::tests::{commit, create_in, image, label, operate, stamp};
     use super::*;
-    use crate::format::{ExtentState, Space};
-    use crate::protocol::{Answer, FileId, Operation, Question};
+    use crate::format::{ExtentState, SpaceRecord};
+    use crate::protocol::{FileId, MetadataOperation, MetadataQuestion, ServerAnswer};
 
     const ROOT: FileId = FileId { inode: 1, generation: 1 };
 
     /// Requests space; returns the granted extents as first block and length, or `None` for ENOSPC.
-    fn space(image: &mut Image, session: u64) -> Option<Vec<(u64, u64)>> {
-        match image.ask(stamp(), session, &Question::Space { blocks: 1 << 18 }) {
+    fn space(image: &mut MetadataImage, session: u64) -> Option<Vec<(u64, u64)>> {
+        match image.ask(stamp(), session, &MetadataQuestion::Space { blocks: 1 << 18 }) {
             Ok(asked) => match asked.answer {
-                Answer::Space(granted) => Some(granted.iter().map(|granted| (granted.block, granted.blocks)).collect()),
+                ServerAnswer::Space(granted) => {
+                    Some(granted.iter().map(|granted| (granted.block, granted.blocks)).collect())
+                }
                 other => panic!("{other:?}"),
             },
             Err(failure) => {
-                assert_eq!((failure.code, failure.errno), (Code::Full, libc::ENOSPC));
+                assert_eq!((failure.code, failure.errno), (RefusalCode::Full, libc::ENOSPC));
                 None
             }
         }
     }
 
-    fn free_of_statfs(image: &mut Image, session: u64) -> u64 {
-        match image.ask(stamp(), session, &Question::Statistics).unwrap().answer {
-            Answer::Statistics(statistics) => statistics.free,
+    fn free_of_statfs(image: &mut MetadataImage, session: u64) -> u64 {
+        match image.ask(stamp(), session, &MetadataQuestion::Statistics).unwrap().answer {
+            ServerAnswer::Statistics(statistics) => statistics.free,
             other => panic!("{other:?}"),
         }
     }
 
     /// Fills a file with all blocks that are granted; returns their number.
-    fn fill(image: &mut Image, session: u64, file: FileId) -> u64 {
+    fn fill(image: &mut MetadataImage, session: u64, file: FileId) -> u64 {
         let mut at = 0;
         while let Some(granted) = space(image, session) {
             for (block, blocks) in granted {
@@ -201,8 +203,9 @@ mod tests {
         at
     }
 
+    /// Every block outside of the reserve can be granted.
     #[test]
-    fn data_leave_the_reserve_and_every_other_block_is_granted() {
+    fn file_data_never_uses_reserve() {
         let (mut image, session) = image();
         let file = create_in(&mut image, session, ROOT, "file", libc::S_IFREG | 0o644).unwrap().id();
         let (free, kept) = (image.room().0, image.reserve().data);
@@ -211,10 +214,10 @@ mod tests {
         assert_eq!(shown, FreeSpace { blocks: free - 4 * 2048, reserved: 4 * 2048 });
         assert_eq!(fill(&mut image, session, file), free - 4 * 2048);
         assert_eq!((image.free_segments(), free_of_statfs(&mut image, session), image.reserved()), (4, 0, 4 * 2048));
-        let allocate = Operation::Allocate { file, start: 1 << 40, end: (1 << 40) + 4096, mode: 0 };
+        let allocate = MetadataOperation::Allocate { file, start: 1 << 40, end: (1 << 40) + 4096, mode: 0 };
         assert_eq!(operate(&mut image, session, &allocate), Err(libc::ENOSPC));
         // Free blocks inside used segments are granted, although whole free segments around them are reserved.
-        operate(&mut image, session, &Operation::Truncate { file, size: 5000 * 4096 }).unwrap();
+        operate(&mut image, session, &MetadataOperation::Truncate { file, size: 5000 * 4096 }).unwrap();
         image.acknowledge(session, 0, u64::MAX);
         image.background(stamp()).unwrap();
         let left = free_of_statfs(&mut image, session);
@@ -223,8 +226,9 @@ mod tests {
         assert_eq!(fill(&mut image, session, other), left);
     }
 
+    /// Files can always be removed.
     #[test]
-    fn metadata_grow_only_above_half_of_the_reserve_and_files_are_always_removed() {
+    fn metadata_growth_keeps_half_reserve() {
         let (mut image, session) = image();
         let mode = libc::S_IFREG | 0o644;
         let file = create_in(&mut image, session, ROOT, "file", mode).unwrap().id();
@@ -233,7 +237,7 @@ mod tests {
         }
         let xattr = |name: &str, bytes| {
             let (name, value) = (name.as_bytes().to_vec(), vec![1; bytes]);
-            Operation::SetXattr { file, name, value, flags: 0 }
+            MetadataOperation::SetXattr { file, name, value, flags: 0 }
         };
         operate(&mut image, session, &xattr("user.a", 100)).unwrap();
         fill(&mut image, session, file);
@@ -243,7 +247,7 @@ mod tests {
             create_in(&mut image, session, ROOT, &format!("n{}", taken.len()), mode).unwrap();
             taken.push(image.take_segment(1).unwrap().0);
         }
-        let rename = |name: &str, new_name: &str| Operation::Rename {
+        let rename = |name: &str, new_name: &str| MetadataOperation::Rename {
             directory: ROOT,
             name: name.as_bytes().to_vec(),
             new_directory: ROOT,
@@ -251,7 +255,7 @@ mod tests {
             flags: 0,
         };
         let refused = [
-            Operation::Link { file, directory: ROOT, name: b"link".to_vec() },
+            MetadataOperation::Link { file, directory: ROOT, name: b"link".to_vec() },
             xattr("user.b", 1),
             xattr("user.a", 101),
             rename("x", "longer"),
@@ -264,14 +268,15 @@ mod tests {
         }
         // Creating a name that exists fails with EEXIST, also when the disk is full.
         assert_eq!(create_in(&mut image, session, ROOT, "file", mode).err(), Some(libc::EEXIST));
-        let unlink = Operation::Unlink { directory: ROOT, name: b"removed".to_vec(), is_directory: false, expected: 0 };
+        let unlink =
+            MetadataOperation::Unlink { directory: ROOT, name: b"removed".to_vec(), is_directory: false, expected: 0 };
         let done = [
             unlink,
             rename("long name", "short"),
             rename("short", "x"),
             xattr("user.a", 100),
-            Operation::RemoveXattr { file, name: b"user.a".to_vec() },
-            Operation::Truncate { file, size: 4096 },
+            MetadataOperation::RemoveXattr { file, name: b"user.a".to_vec() },
+            MetadataOperation::Truncate { file, size: 4096 },
         ];
         for operation in done {
             operate(&mut image, session, &operation).unwrap_or_else(|errno| panic!("{operation:?}: {errno}"));
@@ -280,7 +285,8 @@ mod tests {
         while let Ok((block, _)) = image.take_segment(1) {
             taken.push(block);
         }
-        let unlink = Operation::Unlink { directory: ROOT, name: b"x".to_vec(), is_directory: false, expected: 0 };
+        let unlink =
+            MetadataOperation::Unlink { directory: ROOT, name: b"x".to_vec(), is_directory: false, expected: 0 };
         operate(&mut image, session, &unlink).unwrap();
         image.acknowledge(session, 0, u64::MAX);
         image.background(stamp()).unwrap();
@@ -289,14 +295,15 @@ mod tests {
         image.end_session(session).unwrap();
     }
 
+    /// As many segments are set aside for later epochs as the free space allows.
     #[test]
-    fn segments_are_set_aside_as_far_as_there_is_room() {
+    fn segments_set_aside_if_free() {
         let (mut image, session) = image();
         let file = create_in(&mut image, session, ROOT, "file", libc::S_IFREG | 0o644).unwrap().id();
         fill(&mut image, session, file);
-        let owners = |image: &Image| {
-            let values = image.tables().table(crate::format::Table::Space).values();
-            let spaces = values.filter_map(|value| Space::decode(value).ok());
+        let owners = |image: &MetadataImage| {
+            let values = image.tables().table(crate::format::TableKind::Space).values();
+            let spaces = values.filter_map(|value| SpaceRecord::decode(value).ok());
             let spaces = spaces.filter(|space| space.state == ExtentState::Metadata && space.owner > 1);
             spaces.map(|space| space.owner).collect::<Vec<_>>()
         };
@@ -304,7 +311,7 @@ mod tests {
         assert_eq!((image.set_aside().unwrap().len(), image.starts()), (1, Some(1)));
         assert_eq!((owners(&image), image.free_segments()), (vec![2], 3));
         assert_eq!(image.set_aside().unwrap().len(), 0);
-        operate(&mut image, session, &Operation::Truncate { file, size: 0 }).unwrap();
+        operate(&mut image, session, &MetadataOperation::Truncate { file, size: 0 }).unwrap();
         image.acknowledge(session, 0, u64::MAX);
         image.background(stamp()).unwrap();
         image.set_aside().unwrap();
@@ -328,21 +335,26 @@ mod tests {
         assert_eq!(image.free_segments(), image.checkpoint_segments() + 2);
     }
 
+    /// The reserve is an eighth of the segments, and at least a checkpoint and three more.
     #[test]
-    fn a_small_disk_keeps_an_eighth_and_what_a_checkpoint_needs() {
+    fn small_disk_reserve_has_minimum() {
         for (segments, checkpoint, data, growth) in
             [(31, 1, 4, 3), (127, 1, 8, 4), (31, 10, 13, 12), (1 << 20, 40, 124, 62), (400, 40, 50, 42)]
         {
-            assert_eq!(Reserve::new(segments, checkpoint), Reserve { data, growth }, "{segments} {checkpoint}");
+            assert_eq!(
+                MetadataReserve::new(segments, checkpoint),
+                MetadataReserve { data, growth },
+                "{segments} {checkpoint}"
+            );
         }
     }
 
     #[test]
     fn largest_local_create_fits_its_room() {
         let (mut image, session) = image();
-        let numbers = image.ask(stamp(), session, &Question::Numbers { count: 9 }).unwrap().answer;
-        let Answer::Numbers { first, .. } = numbers else { panic!("{numbers:?}") };
-        let create = Operation::Create {
+        let numbers = image.ask(stamp(), session, &MetadataQuestion::Numbers { count: 9 }).unwrap().answer;
+        let ServerAnswer::Numbers { first, .. } = numbers else { panic!("{numbers:?}") };
+        let create = MetadataOperation::Create {
             directory: ROOT,
             name: vec![b'n'; crate::format::NAME_BYTES_MAX],
             mode: libc::S_IFLNK | 0o777,
@@ -362,14 +374,20 @@ mod tests {
         let in_tables = image.tables().bytes() - before;
         let transactions = vec![transaction.unwrap()];
         let (flushed_sequence, next_segment, time_ns) = (1, 0, 1);
-        let append =
-            crate::format::Append { epoch: 1, sequence: 2, flushed_sequence, next_segment, time_ns, transactions };
-        let (bytes, _) = append.encode(crate::format::Identity([7; 16]), 0, 0).unwrap();
+        let append = crate::format::JournalAppend {
+            epoch: 1,
+            sequence: 2,
+            flushed_sequence,
+            next_segment,
+            time_ns,
+            transactions,
+        };
+        let (bytes, _) = append.encode(crate::format::VolumeIdentity([7; 16]), 0, 0).unwrap();
         assert!(in_tables <= LOCAL_BYTES && bytes.len() as u64 <= 2 * LOCAL_BYTES, "{in_tables} {}", bytes.len());
     }
 
     #[test]
-    fn room_for_numbers_is_kept_from_others() {
+    fn inode_number_room_is_kept() {
         let (mut image, session) = image();
         let before = image.reserve();
         image.keep_room_for(1, false);
@@ -381,12 +399,12 @@ mod tests {
         let file = create_in(&mut image, session, ROOT, "file", libc::S_IFREG | 0o644).unwrap().id();
         fill(&mut image, session, file);
         assert_eq!(image.free_segments(), image.reserve().data);
-        let refused = image.ask(stamp(), session, &Question::Numbers { count: 512 }).map(drop);
-        assert_eq!(refused.map_err(|failure| failure.code), Err(Code::Full), "more would need more room");
+        let refused = image.ask(stamp(), session, &MetadataQuestion::Numbers { count: 512 }).map(drop);
+        assert_eq!(refused.map_err(|failure| failure.code), Err(RefusalCode::Full), "more would need more room");
         // While sessions may repeat what they had done before a restart, a request is repeated.
         image.keep_room_for(8192, true);
-        let refused = image.ask(stamp(), session, &Question::Space { blocks: 1 }).map(drop);
-        assert_eq!(refused.map_err(|failure| (failure.code, failure.errno)), Err((Code::Full, libc::EAGAIN)));
+        let refused = image.ask(stamp(), session, &MetadataQuestion::Space { blocks: 1 }).map(drop);
+        assert_eq!(refused.map_err(|failure| (failure.code, failure.errno)), Err((RefusalCode::Full, libc::EAGAIN)));
         image.keep_room_for(0, false);
         assert!(space(&mut image, session).is_some(), "what was kept is free");
     }

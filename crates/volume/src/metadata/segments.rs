@@ -6,11 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::change::{Change, Result, damaged};
-use super::image::Image;
+use super::change::{Result, TableChange, damaged};
+use super::image::MetadataImage;
 use super::records::{keys_of, server, spaces};
-use crate::format::{EpochRecord, EpochState, ExtentState, Key, Space, Table, Transaction};
-use crate::protocol::{Code, Failure};
+use crate::format::{EpochRecord, EpochState, ExtentState, SpaceRecord, TableKey, TableKind, Transaction};
+use crate::protocol::{RefusalCode, ServerRefusal};
 
 /// The number of the epoch that `format` writes. This epoch has no leader. The label is written last, so a volume with
 /// a label has a complete first epoch, and `format` writes nothing more.
@@ -21,16 +21,16 @@ pub const SET_ASIDE: u64 = 16;
 /// hand.
 const BESIDE: u64 = 2;
 
-fn epoch(change: &Change<'_>, epoch: u64) -> Result<Option<EpochRecord>> {
-    change.tables.get(&Key::Epoch(epoch)).map(|value| EpochRecord::decode(value).map_err(damaged)).transpose()
+fn epoch(change: &TableChange<'_>, epoch: u64) -> Result<Option<EpochRecord>> {
+    change.tables.get(&TableKey::Epoch(epoch)).map(|value| EpochRecord::decode(value).map_err(damaged)).transpose()
 }
 
-impl Image {
+impl MetadataImage {
     /// Records who leads this epoch and the state of earlier epochs. `gone` are server incarnations that cannot write
     /// any more: segments quarantined under their epochs become free. The record of an epoch is deleted if its leader
     /// is gone and it has no segment.
     pub fn begin_epoch(&mut self, incarnation: [u8; 16], gone: &[[u8; 16]]) -> Result<Vec<Transaction>> {
-        let (mut needed, mut quarantined) = (BTreeSet::new(), BTreeMap::<u64, Vec<(u64, Space)>>::new());
+        let (mut needed, mut quarantined) = (BTreeSet::new(), BTreeMap::<u64, Vec<(u64, SpaceRecord)>>::new());
         for (start, space) in spaces(&self.tables)? {
             match space.state {
                 ExtentState::Metadata => drop(needed.insert(space.owner)),
@@ -40,9 +40,9 @@ impl Image {
         }
         let mut transactions = Vec::new();
         let current = self.epoch;
-        let is_before = |key: &Key| matches!(key, Key::Epoch(number) if *number < current);
-        for key in keys_of(&self.tables, Table::Epochs, &Key::Epoch(0), is_before) {
-            let Key::Epoch(number) = key else { continue };
+        let is_before = |key: &TableKey| matches!(key, TableKey::Epoch(number) if *number < current);
+        for key in keys_of(&self.tables, TableKind::Epochs, &TableKey::Epoch(0), is_before) {
+            let TableKey::Epoch(number) = key else { continue };
             let ((), mutations) = self.attempt(|change, parts| {
                 let Some(mut record) = epoch(change, number)? else { return Ok(()) };
                 let before = record;
@@ -53,15 +53,15 @@ impl Image {
                 };
                 if record.state == EpochState::ConfirmedGone {
                     for (start, space) in quarantined.get(&number).into_iter().flatten() {
-                        change.delete(&Key::Space(*start));
+                        change.delete(&TableKey::Space(*start));
                         parts.free.add(*start, space.blocks);
                     }
                     record.segments = 0;
                 }
                 if record.state == EpochState::ConfirmedGone && !needed.contains(&number) {
-                    change.delete(&Key::Epoch(number));
+                    change.delete(&TableKey::Epoch(number));
                 } else if record != before {
-                    change.put(&Key::Epoch(number), record.encode());
+                    change.put(&TableKey::Epoch(number), record.encode());
                 }
                 Ok(())
             })?;
@@ -71,7 +71,7 @@ impl Image {
         }
         let ((), mutations) = self.attempt(|change, _| {
             let record = EpochRecord { incarnation, state: EpochState::Leads, segments: 0 };
-            change.put(&Key::Epoch(current), record.encode());
+            change.put(&TableKey::Epoch(current), record.encode());
             Ok(())
         })?;
         transactions.push(server(mutations));
@@ -82,7 +82,11 @@ impl Image {
     pub fn take_segment(&mut self, epoch: u64) -> Result<(u64, Transaction)> {
         let size = self.segment_blocks;
         let (block, mutations) = self.attempt(|change, parts| {
-            let full = || Failure { code: Code::Full, errno: libc::ENOSPC, words: "no room for metadata".to_owned() };
+            let full = || ServerRefusal {
+                code: RefusalCode::Full,
+                errno: libc::ENOSPC,
+                words: "no room for metadata".to_owned(),
+            };
             let block = parts.free.take_aligned(size).ok_or_else(full)?;
             change.use_space(block, size, ExtentState::Metadata, epoch, 0)?;
             Ok(block)
@@ -94,7 +98,7 @@ impl Image {
     /// stay free. If no next epoch has a segment, the last free segment is taken: without it the next start would be
     /// refused.
     pub fn set_aside(&mut self) -> Result<Vec<Transaction>> {
-        let has_room = |image: &Image, count| match count {
+        let has_room = |image: &MetadataImage, count| match count {
             0 => image.free_segments() > 0,
             SET_ASIDE.. => false,
             _ => image.free_segments() > image.checkpoint_segments() + BESIDE + image.kept_for_numbers(),
@@ -114,7 +118,7 @@ impl Image {
             }
             match self.take_segment(epoch) {
                 Ok((_, transaction)) => transactions.push(transaction),
-                Err(failure) if failure.code == Code::Full => break,
+                Err(failure) if failure.code == RefusalCode::Full => break,
                 Err(failure) => return Err(failure),
             }
             count += 1;
@@ -132,7 +136,7 @@ impl Image {
     /// Returns the space that stays quarantined until an operator confirms that the hosts of earlier servers are gone.
     /// *Units*: blocks.
     pub fn quarantined(&self) -> u64 {
-        let records = self.tables.table(Table::Epochs).values().filter_map(|value| EpochRecord::decode(value).ok());
+        let records = self.tables.table(TableKind::Epochs).values().filter_map(|value| EpochRecord::decode(value).ok());
         records.map(|record| record.segments.saturating_mul(self.segment_blocks)).fold(0, u64::saturating_add)
     }
 
@@ -157,7 +161,7 @@ impl Image {
             // An epoch that never began has no record; only the state of its segment changes.
             if let Some(mut record) = record {
                 record.segments += 1;
-                change.put(&Key::Epoch(owner), record.encode());
+                change.put(&TableKey::Epoch(owner), record.encode());
             }
             Ok(())
         })?;

@@ -6,16 +6,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use super::change::{Change, Result, damaged};
+use super::change::{Result, TableChange, damaged};
 use super::records::spaces;
-use crate::format::{Action, ExtentState, Key, Mutation, SPACE_START, Space, Table};
-use crate::protocol::Granted;
-use crate::tables::Tables;
+use crate::format::{ExtentState, Mutation, MutationAction, SPACE_START, SpaceRecord, TableKey, TableKind};
+use crate::protocol::GrantedSpace;
+use crate::tables::MetadataTables;
 
 /// Free extents. *Cost*: each call takes steps in proportion to the extents that it changes, times the logarithm of the
 /// number of free extents; undoing costs the same.
 #[derive(Debug, Clone)]
-pub(super) struct Free {
+pub(super) struct FreeExtents {
     segment_blocks: u64,
     /// Lengths of free extents, by first block.
     extents: BTreeMap<u64, u64>,
@@ -32,22 +32,22 @@ pub(super) struct Free {
 }
 
 /// The parts of a free extent: loose blocks, whole segments, loose blocks.
-struct Parted {
+struct ExtentSplit {
     head: u64,
     segments: u64,
     tail: u64,
 }
 
-impl Parted {
+impl ExtentSplit {
     fn largest_loose(&self) -> u64 {
         self.head.max(self.tail)
     }
 }
 
-impl Free {
+impl FreeExtents {
     /// Makes a set without free extents.
-    pub fn new(segment_blocks: u64) -> Free {
-        Free {
+    pub fn new(segment_blocks: u64) -> FreeExtents {
+        FreeExtents {
             segment_blocks,
             extents: BTreeMap::new(),
             sizes: BTreeSet::new(),
@@ -59,12 +59,12 @@ impl Free {
     }
 
     /// Computes the free extents: all blocks that have no record in *space*.
-    pub fn load(tables: &Tables, blocks: u64, segment_blocks: u64) -> Result<Free> {
-        let mut free = Free::new(segment_blocks);
+    pub fn load(tables: &MetadataTables, blocks: u64, segment_blocks: u64) -> Result<FreeExtents> {
+        let mut free = FreeExtents::new(segment_blocks);
         let mut at = SPACE_START;
-        for (key, value) in tables.table(Table::Space) {
-            let Key::Space(start) = Key::decode(Table::Space, key).map_err(damaged)? else { continue };
-            let space = Space::decode(value).map_err(damaged)?;
+        for (key, value) in tables.table(TableKind::Space) {
+            let TableKey::Space(start) = TableKey::decode(TableKind::Space, key).map_err(damaged)? else { continue };
+            let space = SpaceRecord::decode(value).map_err(damaged)?;
             if start < at {
                 return Err(damaged(format!("space: block {start} is used twice")));
             }
@@ -93,12 +93,12 @@ impl Free {
         self.blocks - kept.min(self.segments) * self.segment_blocks
     }
 
-    fn part(&self, start: u64, count: u64) -> Parted {
+    fn part(&self, start: u64, count: u64) -> ExtentSplit {
         let size = self.segment_blocks;
         let (first, end) = (start.next_multiple_of(size), (start + count) / size * size);
         match first < end {
-            true => Parted { head: first - start, segments: (end - first) / size, tail: start + count - end },
-            false => Parted { head: count, segments: 0, tail: 0 },
+            true => ExtentSplit { head: first - start, segments: (end - first) / size, tail: start + count - end },
+            false => ExtentSplit { head: count, segments: 0, tail: 0 },
         }
     }
 
@@ -174,7 +174,7 @@ impl Free {
     /// Takes up to `blocks` blocks from one extent: the smallest that is large enough, otherwise the largest. `kept`
     /// whole segments stay free, if at least as many are free now; before less than requested is returned, all other
     /// segments may be broken up.
-    pub fn take(&mut self, blocks: u64, kept: u64) -> Option<Granted> {
+    pub fn take(&mut self, blocks: u64, kept: u64) -> Option<GrantedSpace> {
         let spare = self.segments.saturating_sub(kept);
         let fits = self.sizes.range((blocks, 0)..).next();
         let &(count, start) = fits.or_else(|| self.sizes.last())?;
@@ -183,7 +183,7 @@ impl Free {
         if most >= blocks.min(count) || spare > 0 {
             let blocks = blocks.min(most);
             self.cut(start, start, blocks);
-            return Some(Granted { block: start, blocks });
+            return Some(GrantedSpace { block: start, blocks });
         }
         let fits = self.loose.range((blocks, 0)..).next();
         let &(piece, extent) = fits.or_else(|| self.loose.last()).filter(|(piece, _)| *piece > 0)?;
@@ -191,7 +191,7 @@ impl Free {
         let start = if self.part(extent, count).head == piece { extent } else { extent + count - piece };
         let blocks = blocks.min(piece);
         self.cut(extent, start, blocks);
-        Some(Granted { block: start, blocks })
+        Some(GrantedSpace { block: start, blocks })
     }
 
     /// Takes an aligned piece of this size from the end of the disk, so that file data stays contiguous.
@@ -208,16 +208,16 @@ impl Free {
 
 /// Draining extents, by the append that freed them.
 #[derive(Debug, Default)]
-pub(super) struct Draining {
+pub(super) struct DrainingExtents {
     by_append: BTreeSet<(u64, u64)>,
     /// The append that freed an extent, and its length, by first block.
     by_block: BTreeMap<u64, (u64, u64)>,
     blocks: u64,
 }
 
-impl Draining {
-    pub fn load(tables: &Tables) -> Result<Draining> {
-        let mut draining = Draining::default();
+impl DrainingExtents {
+    pub fn load(tables: &MetadataTables) -> Result<DrainingExtents> {
+        let mut draining = DrainingExtents::default();
         for (start, space) in spaces(tables)? {
             draining.learn(start, Some(space));
         }
@@ -225,7 +225,7 @@ impl Draining {
     }
 
     /// Updates the set after the record of a block changed.
-    fn learn(&mut self, start: u64, space: Option<Space>) {
+    fn learn(&mut self, start: u64, space: Option<SpaceRecord>) {
         if let Some((append, blocks)) = self.by_block.remove(&start) {
             self.by_append.remove(&(append, start));
             self.blocks -= blocks;
@@ -239,11 +239,11 @@ impl Draining {
 
     /// Updates the set after these mutations.
     pub fn learn_all(&mut self, mutations: &[Mutation]) {
-        for mutation in mutations.iter().filter(|mutation| mutation.table == Table::Space) {
-            let Ok(Key::Space(start)) = Key::decode(Table::Space, &mutation.key) else { continue };
+        for mutation in mutations.iter().filter(|mutation| mutation.table == TableKind::Space) {
+            let Ok(TableKey::Space(start)) = TableKey::decode(TableKind::Space, &mutation.key) else { continue };
             let space = match &mutation.action {
-                Action::Put(value) => Space::decode(value).ok(),
-                Action::Delete => None,
+                MutationAction::Put(value) => SpaceRecord::decode(value).ok(),
+                MutationAction::Delete => None,
             };
             self.learn(start, space);
         }
@@ -270,30 +270,30 @@ impl Draining {
     }
 }
 
-fn at(tables: &Tables, key: &[u8], value: &[u8]) -> Result<(u64, Space)> {
+fn at(tables: &MetadataTables, key: &[u8], value: &[u8]) -> Result<(u64, SpaceRecord)> {
     let _ = tables;
-    match Key::decode(Table::Space, key).map_err(damaged)? {
-        Key::Space(start) => Ok((start, Space::decode(value).map_err(damaged)?)),
+    match TableKey::decode(TableKind::Space, key).map_err(damaged)? {
+        TableKey::Space(start) => Ok((start, SpaceRecord::decode(value).map_err(damaged)?)),
         _ => Err(damaged("space: a key of another table")),
     }
 }
 
-impl Change<'_> {
-    pub(super) fn space_before(&self, block: u64) -> Result<Option<(u64, Space)>> {
-        let table = self.tables.table(Table::Space);
-        let range = (Bound::Unbounded, Bound::Excluded(Key::Space(block).encode()));
+impl TableChange<'_> {
+    pub(super) fn space_before(&self, block: u64) -> Result<Option<(u64, SpaceRecord)>> {
+        let table = self.tables.table(TableKind::Space);
+        let range = (Bound::Unbounded, Bound::Excluded(TableKey::Space(block).encode()));
         let found = table.range::<Vec<u8>, _>(range).next_back();
         found.map(|(key, value)| at(self.tables, key, value)).transpose()
     }
 
-    fn put_space(&mut self, start: u64, space: Space) {
-        self.put(&Key::Space(start), space.encode());
+    fn put_space(&mut self, start: u64, space: SpaceRecord) {
+        self.put(&TableKey::Space(start), space.encode());
     }
 
     /// Gives a free range a state and an owner in *space*.
     pub fn use_space(&mut self, start: u64, blocks: u64, state: ExtentState, owner: u64, since: u64) -> Result<()> {
         let (mut first, mut count) = (start, blocks);
-        let is_like = |space: &Space| {
+        let is_like = |space: &SpaceRecord| {
             space.state == state && space.owner == owner && (state != ExtentState::Draining || space.since == since)
         };
         if let Some((before, space)) = self.space_before(start)?
@@ -302,14 +302,14 @@ impl Change<'_> {
         {
             (first, count) = (before, count + space.blocks);
         }
-        if let Some(value) = self.tables.get(&Key::Space(start + blocks)) {
-            let space = Space::decode(value).map_err(damaged)?;
+        if let Some(value) = self.tables.get(&TableKey::Space(start + blocks)) {
+            let space = SpaceRecord::decode(value).map_err(damaged)?;
             if is_like(&space) {
                 count += space.blocks;
-                self.delete(&Key::Space(start + blocks));
+                self.delete(&TableKey::Space(start + blocks));
             }
         }
-        self.put_space(first, Space { blocks: count, state, owner, since });
+        self.put_space(first, SpaceRecord { blocks: count, state, owner, since });
         Ok(())
     }
 
@@ -328,13 +328,13 @@ impl Change<'_> {
             at_block = stop;
         }
         for (first, space) in pieces {
-            self.delete(&Key::Space(first));
+            self.delete(&TableKey::Space(first));
             if first < start {
-                self.put_space(first, Space { blocks: start - first, ..space });
+                self.put_space(first, SpaceRecord { blocks: start - first, ..space });
             }
             let stop = first + space.blocks;
             if stop > end {
-                self.put_space(end, Space { blocks: stop - end, ..space });
+                self.put_space(end, SpaceRecord { blocks: stop - end, ..space });
             }
         }
         Ok(true)
@@ -346,18 +346,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_undone_leaves_free_extents_as_they_were() {
+    fn undo_restores_free_extents() {
         let mut state = 0x2545_f491_4f6c_dd1d_u64;
         let mut random = |below: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % below
         };
-        let mut free = Free::new(256);
+        let mut free = FreeExtents::new(256);
         free.add(1000, 100_000);
-        let mut taken: Vec<Granted> = Vec::new();
+        let mut taken: Vec<GrantedSpace> = Vec::new();
         for round in 0..2000 {
             free.keep();
-            let state = |free: &Free| (free.extents.clone(), free.sizes.clone(), free.blocks, free.segments);
+            let state = |free: &FreeExtents| (free.extents.clone(), free.sizes.clone(), free.blocks, free.segments);
             let (before, held) = (state(&free), taken.clone());
             for _ in 0..random(6) {
                 match random(3) {
@@ -368,7 +368,7 @@ mod tests {
                         assert!(granted.is_some() || free.blocks_beside(kept) == 0, "round {round}");
                         taken.extend(granted);
                     }
-                    1 => taken.extend(free.take_aligned(256).map(|block| Granted { block, blocks: 256 })),
+                    1 => taken.extend(free.take_aligned(256).map(|block| GrantedSpace { block, blocks: 256 })),
                     _ if taken.is_empty() => {}
                     _ => {
                         let given = taken.swap_remove(random(taken.len() as u64) as usize);
@@ -392,16 +392,17 @@ mod tests {
         }
     }
 
+    /// Whole segments are kept, and every loose block beside them is found.
     #[test]
-    fn whole_segments_are_kept_and_every_block_beside_them_is_found() {
-        let mut free = Free::new(256);
+    fn loose_blocks_precede_whole_segments() {
+        let mut free = FreeExtents::new(256);
         // The free extents: loose blocks before and behind whole segments, and an extent without a whole segment.
         free.add(200, 56 + 3 * 256 + 7);
         free.add(3000, 300);
         free.add(5 * 1024, 256);
         assert_eq!((free.segments(), free.blocks_beside(9)), (4, 56 + 7 + 300));
-        let taken: Vec<Granted> = std::iter::from_fn(|| free.take(1000, 4)).collect();
-        let place = |granted: &Granted| (granted.block, granted.blocks);
+        let taken: Vec<GrantedSpace> = std::iter::from_fn(|| free.take(1000, 4)).collect();
+        let place = |granted: &GrantedSpace| (granted.block, granted.blocks);
         assert_eq!(taken.iter().map(place).collect::<Vec<_>>(), [(3000, 300), (200, 56), (1024, 7)]);
         assert_eq!((free.segments(), free.blocks_beside(4), free.blocks_beside(3)), (4, 0, 256));
         let piece = free.take(1000, 3).map(|granted| granted.blocks);

@@ -1,16 +1,18 @@
 //! Operations on a small volume in memory: each is done once, completely or not at all, and `check` finds no problem.
 
 use super::*;
-use crate::format::{Identity, Label, Session, SessionState};
-use crate::journal::{Layout, SetAside};
-use crate::protocol::{Answer, Attributes, Code, FileId, Mapped, Operation, Question};
-use crate::tables::Tables;
+use crate::format::{SessionRecord, SessionState, VolumeIdentity, VolumeLabel};
+use crate::journal::{SetAside, VolumeLayout};
+use crate::protocol::{
+    FileId, InodeAttributes, MappedExtent, MetadataOperation, MetadataQuestion, RefusalCode, ServerAnswer,
+};
+use crate::tables::MetadataTables;
 
 pub(super) const ROOT: FileId = FileId { inode: 1, generation: 1 };
 
-pub(super) fn label() -> Label {
-    Label {
-        volume: Identity([1; 16]),
+pub(super) fn label() -> VolumeLabel {
+    VolumeLabel {
+        volume: VolumeIdentity([1; 16]),
         blocks: 65536,
         segment_blocks: 2048,
         first_segment: 2048,
@@ -27,14 +29,14 @@ pub(super) fn label() -> Label {
     }
 }
 
-pub(super) fn image() -> (Image, u64) {
+pub(super) fn image() -> (MetadataImage, u64) {
     let segments = vec![SetAside { block: 2048, blocks: 2048, epoch: 1 }];
-    let mut tables = Tables::default();
-    for mutation in first(&Layout { blocks: 65536, segments }, 7) {
+    let mut tables = MetadataTables::default();
+    for mutation in first(&VolumeLayout { blocks: 65536, segments }, 7) {
         tables.apply(&mutation);
     }
-    let mut image = Image::load(tables, &label(), 1).unwrap();
-    let session = Session {
+    let mut image = MetadataImage::load(tables, &label(), 1).unwrap();
+    let session = SessionRecord {
         incarnation: [9; 16],
         state: SessionState::Active,
         kind: 1,
@@ -52,11 +54,15 @@ pub(super) fn image() -> (Image, u64) {
     (image, session)
 }
 
-pub(super) fn stamp() -> Stamp {
-    Stamp { now_ns: 8, sequence: 5 }
+pub(super) fn stamp() -> AppendStamp {
+    AppendStamp { now_ns: 8, sequence: 5 }
 }
 
-pub(super) fn operate(image: &mut Image, session: u64, operation: &Operation) -> Result<Answer, i32> {
+pub(super) fn operate(
+    image: &mut MetadataImage,
+    session: u64,
+    operation: &MetadataOperation,
+) -> Result<ServerAnswer, i32> {
     let number = image.next_number(session);
     let answer = image.operate(stamp(), session, number, operation).0;
     assert_eq!(check(image.tables(), &label()), Vec::<String>::new(), "after {operation:?}");
@@ -66,19 +72,19 @@ pub(super) fn operate(image: &mut Image, session: u64, operation: &Operation) ->
     answer.map_err(|failure| failure.errno)
 }
 
-fn create(image: &mut Image, session: u64, name: &str, mode: u32) -> Result<Attributes, i32> {
+fn create(image: &mut MetadataImage, session: u64, name: &str, mode: u32) -> Result<InodeAttributes, i32> {
     create_in(image, session, ROOT, name, mode)
 }
 
 pub(super) fn create_in(
-    image: &mut Image,
+    image: &mut MetadataImage,
     session: u64,
     directory: FileId,
     name: &str,
     mode: u32,
-) -> Result<Attributes, i32> {
+) -> Result<InodeAttributes, i32> {
     let is_link = mode & libc::S_IFMT == libc::S_IFLNK;
-    let operation = Operation::Create {
+    let operation = MetadataOperation::Create {
         directory,
         name: name.as_bytes().to_vec(),
         mode,
@@ -92,31 +98,31 @@ pub(super) fn create_in(
         inode: 0,
     };
     match operate(image, session, &operation)? {
-        Answer::Attributes(made) => Ok(made),
+        ServerAnswer::Attributes(made) => Ok(made),
         other => panic!("{other:?}"),
     }
 }
 
-pub(super) fn space(image: &mut Image, session: u64, blocks: u64) -> u64 {
-    match image.ask(stamp(), session, &Question::Space { blocks }).unwrap().answer {
-        Answer::Space(granted) => granted[0].block,
+pub(super) fn space(image: &mut MetadataImage, session: u64, blocks: u64) -> u64 {
+    match image.ask(stamp(), session, &MetadataQuestion::Space { blocks }).unwrap().answer {
+        ServerAnswer::Space(granted) => granted[0].block,
         other => panic!("{other:?}"),
     }
 }
 
-pub(super) fn commit(file: FileId, file_block: u64, block: u64, blocks: u32) -> Operation {
-    let extents = vec![Mapped { file_block, blocks, block, is_unwritten: false }];
+pub(super) fn commit(file: FileId, file_block: u64, block: u64, blocks: u32) -> MetadataOperation {
+    let extents = vec![MappedExtent { file_block, blocks, block, is_unwritten: false }];
     let size = (file_block + u64::from(blocks)) * 4096;
-    Operation::Commit { file, truncate_generation: 0, size, modified_ns: 9, changed_ns: 9, extents }
+    MetadataOperation::Commit { file, truncate_generation: 0, size, modified_ns: 9, changed_ns: 9, extents }
 }
 
 #[test]
-fn names_are_made_moved_and_removed_all_or_nothing() {
+fn name_operations_are_atomic() {
     let (mut image, session) = image();
     let file = create(&mut image, session, "a", libc::S_IFREG | 0o666).unwrap();
     assert_eq!((file.inode.mode & 0o777, create(&mut image, session, "a", libc::S_IFREG)), (0o644, Err(libc::EEXIST)));
     let directory = create(&mut image, session, "d", libc::S_IFDIR | 0o755).unwrap();
-    let rename = |from: &str, new_directory, to: &str, flags| Operation::Rename {
+    let rename = |from: &str, new_directory, to: &str, flags| MetadataOperation::Rename {
         directory: ROOT,
         name: from.as_bytes().to_vec(),
         new_directory,
@@ -124,31 +130,37 @@ fn names_are_made_moved_and_removed_all_or_nothing() {
         flags,
     };
     assert_eq!(operate(&mut image, session, &rename("d", directory.id(), "e", 0)), Err(libc::EINVAL));
-    let renamed = Ok(Answer::Renamed(vec![file.id()]));
+    let renamed = Ok(ServerAnswer::Renamed(vec![file.id()]));
     assert_eq!(operate(&mut image, session, &rename("a", directory.id(), "b", 0)), renamed);
     assert_eq!(operate(&mut image, session, &rename("a", ROOT, "b", 0)), Err(libc::ENOENT));
     let moved = create(&mut image, session, "w", libc::S_IFREG | 0o644).unwrap();
     assert_eq!(operate(&mut image, session, &rename("w", directory.id(), "w", 6)), Err(libc::EINVAL));
     assert_eq!(
         operate(&mut image, session, &rename("w", directory.id(), "w", 4)),
-        Ok(Answer::Renamed(vec![moved.id()]))
+        Ok(ServerAnswer::Renamed(vec![moved.id()]))
     );
-    let look_up = |name: &str| Question::Lookup { directory: ROOT, name: name.as_bytes().to_vec() };
+    let look_up = |name: &str| MetadataQuestion::Lookup { directory: ROOT, name: name.as_bytes().to_vec() };
     let whiteout = image.ask(stamp(), session, &look_up("w")).unwrap().answer;
-    let Answer::Attributes(whiteout) = whiteout else { panic!("{whiteout:?}") };
+    let ServerAnswer::Attributes(whiteout) = whiteout else { panic!("{whiteout:?}") };
     assert_eq!((whiteout.inode.mode, whiteout.inode.device, whiteout.inode.links), (libc::S_IFCHR, 0, 1));
     assert_ne!(whiteout.inode.mode, moved.inode.mode);
     let [first, second] = ["x", "y"].map(|name| create(&mut image, session, name, libc::S_IFREG | 0o644).unwrap().id());
     for (flags, both) in [(2, vec![first, second]), (0, vec![second, first])] {
-        assert_eq!(operate(&mut image, session, &rename("x", ROOT, "y", flags)), Ok(Answer::Renamed(both)), "{flags}");
+        assert_eq!(
+            operate(&mut image, session, &rename("x", ROOT, "y", flags)),
+            Ok(ServerAnswer::Renamed(both)),
+            "{flags}"
+        );
     }
-    let unlink = |is_directory| Operation::Unlink { directory: ROOT, name: b"d".to_vec(), is_directory, expected: 0 };
+    let unlink =
+        |is_directory| MetadataOperation::Unlink { directory: ROOT, name: b"d".to_vec(), is_directory, expected: 0 };
     assert_eq!(operate(&mut image, session, &unlink(true)), Err(libc::ENOTEMPTY));
     assert_eq!(operate(&mut image, session, &unlink(false)), Err(libc::EISDIR));
 }
 
+/// The blocks that a commit replaces are draining afterwards.
 #[test]
-fn a_commit_shows_only_what_was_granted_and_what_it_replaces_drains() {
+fn commit_accepts_only_granted_blocks() {
     let (mut image, session) = image();
     let file = create(&mut image, session, "a", libc::S_IFREG | 0o644).unwrap().id();
     let free = image.room().0;
@@ -159,8 +171,8 @@ fn a_commit_shows_only_what_was_granted_and_what_it_replaces_drains() {
     operate(&mut image, session, &commit(file, 0, block, 16)).unwrap();
     assert_eq!(operate(&mut image, session, &commit(file, 0, block, 1)), Err(libc::EIO), "it is shown already");
     operate(&mut image, session, &commit(file, 4, block + 16, 4)).unwrap();
-    let map = image.ask(stamp(), session, &Question::ReadMap { file, start: 0, end: 100 }).unwrap().answer;
-    let Answer::Map { extents, .. } = map else { panic!("{map:?}") };
+    let map = image.ask(stamp(), session, &MetadataQuestion::ReadMap { file, start: 0, end: 100 }).unwrap().answer;
+    let ServerAnswer::Map { extents, .. } = map else { panic!("{map:?}") };
     let places: Vec<_> = extents.iter().map(|extent| (extent.file_block, extent.blocks, extent.block)).collect();
     assert_eq!(places, [(0, 4, block), (4, 4, block + 16), (8, 8, block + 8)]);
     // Replaced blocks become free only when the session says that none of its cached maps has them.
@@ -169,8 +181,8 @@ fn a_commit_shows_only_what_was_granted_and_what_it_replaces_drains() {
     image.acknowledge(session, 1, 5);
     image.background(stamp()).unwrap();
     assert_eq!((image.room().0, check(image.tables(), &label())), (free - 60, Vec::new()));
-    operate(&mut image, session, &Operation::Truncate { file, size: 5000 }).unwrap();
-    let unlink = Operation::Unlink { directory: ROOT, name: b"a".to_vec(), is_directory: false, expected: 0 };
+    operate(&mut image, session, &MetadataOperation::Truncate { file, size: 5000 }).unwrap();
+    let unlink = MetadataOperation::Unlink { directory: ROOT, name: b"a".to_vec(), is_directory: false, expected: 0 };
     operate(&mut image, session, &unlink).unwrap();
     image.background(stamp()).unwrap();
     image.background(stamp()).unwrap();
@@ -180,12 +192,12 @@ fn a_commit_shows_only_what_was_granted_and_what_it_replaces_drains() {
 }
 
 #[test]
-fn what_would_not_fit_into_a_transaction_is_refused_and_changes_nothing() {
+fn oversized_transaction_changes_nothing() {
     let (mut image, session) = image();
     let file = create(&mut image, session, "a", libc::S_IFREG | 0o644).unwrap().id();
     for part in 0..8 {
         let block = space(&mut image, session, 1024);
-        let mapped = |index: u64| Mapped {
+        let mapped = |index: u64| MappedExtent {
             file_block: 2 * (part * 1024 + index),
             blocks: 1,
             block: block + index,
@@ -194,31 +206,31 @@ fn what_would_not_fit_into_a_transaction_is_refused_and_changes_nothing() {
         let extents = (0..1024).map(mapped).collect();
         let size = (part + 1) * 2048 * 4096;
         let operation =
-            Operation::Commit { file, truncate_generation: 0, size, modified_ns: 9, changed_ns: 9, extents };
+            MetadataOperation::Commit { file, truncate_generation: 0, size, modified_ns: 9, changed_ns: 9, extents };
         operate(&mut image, session, &operation).unwrap();
     }
-    let before = image.tables().table(crate::format::Table::Extents).clone();
-    assert_eq!(operate(&mut image, session, &Operation::Truncate { file, size: 0 }), Err(libc::EFBIG));
-    assert_eq!(*image.tables().table(crate::format::Table::Extents), before);
+    let before = image.tables().table(crate::format::TableKind::Extents).clone();
+    assert_eq!(operate(&mut image, session, &MetadataOperation::Truncate { file, size: 0 }), Err(libc::EFBIG));
+    assert_eq!(*image.tables().table(crate::format::TableKind::Extents), before);
     for part in (0..8).rev() {
         let size = part * 2048 * 4096;
-        operate(&mut image, session, &Operation::Truncate { file, size }).unwrap();
+        operate(&mut image, session, &MetadataOperation::Truncate { file, size }).unwrap();
     }
-    assert!(image.tables().table(crate::format::Table::Extents).is_empty());
+    assert!(image.tables().table(crate::format::TableKind::Extents).is_empty());
 }
 
-fn map(image: &mut Image, session: u64, file: FileId) -> Vec<(u64, u32, u64, bool)> {
-    let answer = image.ask(stamp(), session, &Question::ReadMap { file, start: 0, end: 1000 }).unwrap().answer;
-    let Answer::Map { extents, .. } = answer else { panic!("{answer:?}") };
+fn map(image: &mut MetadataImage, session: u64, file: FileId) -> Vec<(u64, u32, u64, bool)> {
+    let answer = image.ask(stamp(), session, &MetadataQuestion::ReadMap { file, start: 0, end: 1000 }).unwrap().answer;
+    let ServerAnswer::Map { extents, .. } = answer else { panic!("{answer:?}") };
     extents.iter().map(|extent| (extent.file_block, extent.blocks, extent.block, extent.is_unwritten)).collect()
 }
 
 #[test]
-fn a_commit_of_preallocated_blocks_shows_them_where_they_are() {
+fn preallocated_blocks_commit_in_place() {
     let (mut image, session) = image();
     let file = create(&mut image, session, "a", libc::S_IFREG | 0o644).unwrap().id();
     let other = create(&mut image, session, "b", libc::S_IFREG | 0o644).unwrap().id();
-    let allocate = Operation::Allocate { file, start: 0, end: 16 * 4096, mode: 0 };
+    let allocate = MetadataOperation::Allocate { file, start: 0, end: 16 * 4096, mode: 0 };
     operate(&mut image, session, &allocate).unwrap();
     let block = map(&mut image, session, file)[0].2;
     let free = image.room().0;
@@ -242,12 +254,13 @@ fn a_commit_of_preallocated_blocks_shows_them_where_they_are() {
     assert_eq!((image.room().0, image.attributes(file).unwrap().inode.blocks), (free, 16));
 }
 
+/// The operation beyond 1024 replies is refused and uses no number.
 #[test]
-fn more_than_1024_replies_that_are_not_acknowledged_are_refused_and_use_no_number() {
+fn unacknowledged_replies_are_limited() {
     let (mut image, session) = image();
     let file = create(&mut image, session, "a", libc::S_IFREG | 0o644).unwrap().id();
-    let truncate = |size| Operation::Truncate { file, size };
-    let stored = |image: &Image| image.tables().table(crate::format::Table::Replies).len();
+    let truncate = |size| MetadataOperation::Truncate { file, size };
+    let stored = |image: &MetadataImage| image.tables().table(crate::format::TableKind::Replies).len();
     for number in 2..=1024 {
         let answer = image.operate(stamp(), session, number, &truncate(number)).0;
         assert!(answer.is_ok(), "{number}: {answer:?}");
@@ -255,7 +268,7 @@ fn more_than_1024_replies_that_are_not_acknowledged_are_refused_and_use_no_numbe
     assert_eq!((stored(&image), image.next_number(session)), (1024, 1025));
     let (answer, transaction) = image.operate(stamp(), session, 1025, &truncate(7));
     let refused = answer.map_err(|failure| (failure.code, failure.errno));
-    assert_eq!(refused, Err((crate::protocol::Code::Limit, libc::EAGAIN)));
+    assert_eq!(refused, Err((crate::protocol::RefusalCode::Limit, libc::EAGAIN)));
     assert!(transaction.is_none() && stored(&image) == 1024 && image.next_number(session) == 1025);
     assert_eq!(image.attributes(file).unwrap().inode.size, 1024);
     // One reply is acknowledged, so one more operation is accepted, even before the server has stored the
@@ -267,7 +280,7 @@ fn more_than_1024_replies_that_are_not_acknowledged_are_refused_and_use_no_numbe
     assert_eq!(stored(&image), 1024);
     // After a restart, replies are counted from the last operation, because the acknowledgement may not have been
     // stored.
-    let mut again = Image::load(image.tables().clone(), &label(), 2).unwrap();
+    let mut again = MetadataImage::load(image.tables().clone(), &label(), 2).unwrap();
     for number in 1026..=1025 + 1024 {
         let answer = again.operate(stamp(), session, number, &truncate(number)).0;
         assert!(answer.is_ok(), "{number}: {answer:?}");
@@ -276,43 +289,44 @@ fn more_than_1024_replies_that_are_not_acknowledged_are_refused_and_use_no_numbe
 }
 
 #[test]
-fn the_volume_says_how_many_blocks_are_used() {
+fn used_block_count_is_recorded() {
     let (mut image, session) = image();
-    let said = |image: &Image| {
-        let record = image.tables().get(&crate::format::Key::Volume).unwrap();
+    let said = |image: &MetadataImage| {
+        let record = image.tables().get(&crate::format::TableKey::Volume).unwrap();
         crate::format::VolumeRecord::decode(record).unwrap().used_blocks
     };
     assert_eq!(said(&image), 2048, "the segment of the first epoch");
     let file = create(&mut image, session, "a", libc::S_IFREG | 0o644).unwrap().id();
-    operate(&mut image, session, &Operation::Allocate { file, start: 0, end: 100 * 4096, mode: 0 }).unwrap();
+    operate(&mut image, session, &MetadataOperation::Allocate { file, start: 0, end: 100 * 4096, mode: 0 }).unwrap();
     assert_eq!((said(&image), image.room().0), (2148, 65536 - 2048 - 2148));
     space(&mut image, session, 64);
     assert_eq!(said(&image), 2212);
     // The record of an older volume has no count of used blocks; loading the volume computes it.
     let mut tables = image.tables().clone();
-    let key = crate::format::Key::Volume;
+    let key = crate::format::TableKey::Volume;
     let mut record = crate::format::VolumeRecord::decode(tables.get(&key).unwrap()).unwrap();
     record.used_blocks = 0;
-    let action = crate::format::Action::Put(record.encode());
+    let action = crate::format::MutationAction::Put(record.encode());
     tables.apply(&crate::format::Mutation { table: key.table(), key: key.encode(), action });
     assert_eq!(check(&tables, &label()), Vec::<String>::new());
-    let mut again = Image::load(tables, &label(), 1).unwrap();
+    let mut again = MetadataImage::load(tables, &label(), 1).unwrap();
     again.background(stamp()).unwrap();
     assert_eq!(said(&again), 2212);
 }
 
 #[test]
-fn what_is_being_freed_counts_as_free() {
+fn freeing_blocks_count_as_free() {
     let (mut image, session) = image();
-    let free = |image: &mut Image| match image.ask(stamp(), session, &Question::Statistics).unwrap().answer {
-        Answer::Statistics(statistics) => statistics.free,
-        other => panic!("{other:?}"),
-    };
+    let free =
+        |image: &mut MetadataImage| match image.ask(stamp(), session, &MetadataQuestion::Statistics).unwrap().answer {
+            ServerAnswer::Statistics(statistics) => statistics.free,
+            other => panic!("{other:?}"),
+        };
     let before = free(&mut image);
     let file = create(&mut image, session, "a", libc::S_IFREG | 0o644).unwrap().id();
-    operate(&mut image, session, &Operation::Allocate { file, start: 0, end: 100 * 4096, mode: 0 }).unwrap();
+    operate(&mut image, session, &MetadataOperation::Allocate { file, start: 0, end: 100 * 4096, mode: 0 }).unwrap();
     assert_eq!(free(&mut image), before - 100);
-    let unlink = Operation::Unlink { directory: ROOT, name: b"a".to_vec(), is_directory: false, expected: 0 };
+    let unlink = MetadataOperation::Unlink { directory: ROOT, name: b"a".to_vec(), is_directory: false, expected: 0 };
     operate(&mut image, session, &unlink).unwrap();
     image.close(session, file.inode);
     let was = image.room().0;
@@ -324,34 +338,36 @@ fn what_is_being_freed_counts_as_free() {
     assert_eq!((free(&mut image), image.room().0), (before, was + 100));
 }
 
+/// A feature that may be ignored does not prevent reading.
 #[test]
-fn a_volume_with_features_of_a_later_version_is_refused() {
+fn newer_volume_version_is_refused() {
     let (image, _) = image();
-    let key = crate::format::Key::Volume;
+    let key = crate::format::TableKey::Volume;
     // A feature that may be ignored, one that must be known to write, one that must be known to read.
     for (at, is_refused) in [(2, false), (1, true), (0, true)] {
         let mut tables = image.tables().clone();
         let mut record = crate::format::VolumeRecord::decode(tables.get(&key).unwrap()).unwrap();
         record.features[at] = 4;
-        let action = crate::format::Action::Put(record.encode());
+        let action = crate::format::MutationAction::Put(record.encode());
         tables.apply(&crate::format::Mutation { table: key.table(), key: key.encode(), action });
         let words = "the volume uses features 0x4 that this version does not know";
         let expected = if is_refused { vec![words.to_owned()] } else { Vec::new() };
         assert_eq!(check(&tables, &label()), expected);
-        let refusal = Image::load(tables, &label(), 1).err();
+        let refusal = MetadataImage::load(tables, &label(), 1).err();
         assert_eq!(
             refusal.map(|failure| (failure.code, failure.words)),
-            is_refused.then(|| (Code::Feature, words.into()))
+            is_refused.then(|| (RefusalCode::Feature, words.into()))
         );
     }
 }
 
+/// The block is freed together with the link.
 #[test]
-fn a_link_that_is_too_long_for_an_inode_is_in_a_block_that_goes_with_it() {
+fn long_link_target_uses_block() {
     let (mut image, session) = image();
     let free = image.room().0;
     let block = space(&mut image, session, 64);
-    let link = |name: &str, bytes: usize, blocks: u32, block: u64| Operation::Create {
+    let link = |name: &str, bytes: usize, blocks: u32, block: u64| MetadataOperation::Create {
         directory: ROOT,
         name: name.as_bytes().to_vec(),
         mode: libc::S_IFLNK | 0o777,
@@ -360,11 +376,11 @@ fn a_link_that_is_too_long_for_an_inode_is_in_a_block_that_goes_with_it() {
         umask: 0,
         device: 0,
         target: vec![b'a'; bytes],
-        target_block: (block > 0).then_some(Mapped { file_block: 0, blocks, block, is_unwritten: false }),
+        target_block: (block > 0).then_some(MappedExtent { file_block: 0, blocks, block, is_unwritten: false }),
         open: false,
         inode: 0,
     };
-    let Ok(Answer::Attributes(made)) = operate(&mut image, session, &link("l", 4095, 1, block)) else {
+    let Ok(ServerAnswer::Attributes(made)) = operate(&mut image, session, &link("l", 4095, 1, block)) else {
         panic!("it is made")
     };
     assert_eq!((made.inode.size, made.inode.blocks, made.inode.inline.len()), (4095, 1, 0));
@@ -381,11 +397,11 @@ fn a_link_that_is_too_long_for_an_inode_is_in_a_block_that_goes_with_it() {
     ] {
         assert_eq!(operate(&mut image, session, &link), Err(errno), "{link:?}");
     }
-    let Ok(Answer::Attributes(short)) = operate(&mut image, session, &link("m", 2048, 1, 0)) else {
+    let Ok(ServerAnswer::Attributes(short)) = operate(&mut image, session, &link("m", 2048, 1, 0)) else {
         panic!("it is made")
     };
     assert_eq!((short.inode.blocks, short.inode.inline.len()), (0, 2048));
-    let unlink = Operation::Unlink { directory: ROOT, name: b"l".to_vec(), is_directory: false, expected: 0 };
+    let unlink = MetadataOperation::Unlink { directory: ROOT, name: b"l".to_vec(), is_directory: false, expected: 0 };
     operate(&mut image, session, &unlink).unwrap();
     image.background(stamp()).unwrap();
     image.acknowledge(session, 9, 5);
@@ -393,58 +409,66 @@ fn a_link_that_is_too_long_for_an_inode_is_in_a_block_that_goes_with_it() {
     assert_eq!((image.room().0, check(image.tables(), &label())), (free - 63, Vec::new()));
 }
 
+/// Only regular files can be allocated, too.
 #[test]
-fn only_plain_files_are_cut_and_allocated() {
+fn only_regular_files_truncate() {
     let (mut image, session) = image();
     for (kind, errno) in [(libc::S_IFDIR, libc::EISDIR), (libc::S_IFLNK, libc::EINVAL), (libc::S_IFIFO, libc::EINVAL)] {
         let file = create(&mut image, session, &format!("{kind:o}"), kind | 0o644).unwrap().id();
-        assert_eq!(operate(&mut image, session, &Operation::Truncate { file, size: 9 }), Err(errno));
-        let allocate = Operation::Allocate { file, start: 0, end: 4096, mode: 0 };
+        assert_eq!(operate(&mut image, session, &MetadataOperation::Truncate { file, size: 9 }), Err(errno));
+        let allocate = MetadataOperation::Allocate { file, start: 0, end: 4096, mode: 0 };
         assert_eq!(operate(&mut image, session, &allocate), Err(libc::EINVAL));
-        let take = Operation::TakeReserved { file, start: 0, end: 1 };
+        let take = MetadataOperation::TakeReserved { file, start: 0, end: 1 };
         assert_eq!(operate(&mut image, session, &take), Err(libc::EINVAL));
     }
 }
 
 /// Takes reserved blocks; returns the taken extents and the end of the answer.
-fn take(image: &mut Image, session: u64, file: FileId, start: u64, end: u64) -> (Vec<Mapped>, u64) {
-    match operate(image, session, &Operation::TakeReserved { file, start, end }) {
-        Ok(Answer::Map { extents, answered_to }) => (extents, answered_to),
+fn take(image: &mut MetadataImage, session: u64, file: FileId, start: u64, end: u64) -> (Vec<MappedExtent>, u64) {
+    match operate(image, session, &MetadataOperation::TakeReserved { file, start, end }) {
+        Ok(ServerAnswer::Map { extents, answered_to }) => (extents, answered_to),
         other => panic!("{other:?}"),
     }
 }
 
+/// Reserved blocks are taken, written, and mapped back into the file.
 #[test]
-fn reserved_blocks_are_taken_written_and_mapped_back() {
+fn reserved_blocks_map_back() {
     let (mut image, session) = image();
     let file = create(&mut image, session, "a", libc::S_IFREG | 0o644).unwrap().id();
-    operate(&mut image, session, &Operation::Allocate { file, start: 0, end: 16 * 4096, mode: 0 }).unwrap();
+    operate(&mut image, session, &MetadataOperation::Allocate { file, start: 0, end: 16 * 4096, mode: 0 }).unwrap();
     let (block, free) = (map(&mut image, session, file)[0].2, image.room().0);
-    let blocks = |image: &Image| image.attributes(file).unwrap().inode.blocks;
+    let blocks = |image: &MetadataImage| image.attributes(file).unwrap().inode.blocks;
     let (taken, to) = take(&mut image, session, file, 4, 12);
-    let piece = |file_block, blocks, block, is_unwritten| Mapped { file_block, blocks, block, is_unwritten };
+    let piece = |file_block, blocks, block, is_unwritten| MappedExtent { file_block, blocks, block, is_unwritten };
     assert_eq!((taken, to), (vec![piece(4, 8, block + 4, true)], 12));
     assert_eq!(map(&mut image, session, file), [(0, 4, block, true), (12, 4, block + 12, true)]);
     assert_eq!((image.room().0, blocks(&image)), (free, 8));
     // Another session has not been granted them.
     let record = image.session(session).unwrap();
-    let (other, _) = image.begin_session(&Session { incarnation: [8; 16], ..record }).unwrap();
+    let (other, _) = image.begin_session(&SessionRecord { incarnation: [8; 16], ..record }).unwrap();
     assert_eq!(operate(&mut image, other, &commit(file, 4, block + 4, 8)), Err(libc::EIO));
     assert_eq!(take(&mut image, other, file, 4, 12), (Vec::new(), 12));
     // Three of them are written, and five are not.
     let extents = vec![piece(4, 3, block + 4, false), piece(7, 5, block + 7, true)];
     let (modified_ns, changed_ns, size) = (0, 0, 0);
-    let committed =
-        Operation::Commit { file, truncate_generation: 0, size, modified_ns, changed_ns, extents: extents.clone() };
+    let committed = MetadataOperation::Commit {
+        file,
+        truncate_generation: 0,
+        size,
+        modified_ns,
+        changed_ns,
+        extents: extents.clone(),
+    };
     operate(&mut image, session, &committed).unwrap();
     let whole = [(0, 4, block, true), (4, 3, block + 4, false), (7, 9, block + 7, true)];
     assert_eq!((map(&mut image, session, file), blocks(&image)), (whole.to_vec(), 16));
     // What is mapped as unwritten already stays as it is; what was never granted is refused.
     let extents = vec![extents[1]];
-    let again = Operation::Commit { file, truncate_generation: 0, size, modified_ns, changed_ns, extents };
+    let again = MetadataOperation::Commit { file, truncate_generation: 0, size, modified_ns, changed_ns, extents };
     operate(&mut image, session, &again).unwrap();
     let extents = vec![piece(20, 1, block + 40, true)];
-    let wrong = Operation::Commit { file, truncate_generation: 0, size, modified_ns, changed_ns, extents };
+    let wrong = MetadataOperation::Commit { file, truncate_generation: 0, size, modified_ns, changed_ns, extents };
     assert_eq!(operate(&mut image, session, &wrong), Err(libc::EIO));
     assert_eq!((map(&mut image, session, file), blocks(&image)), (whole.to_vec(), 16));
     // The end of a session that had taken some leaves a hole.
@@ -458,7 +482,8 @@ fn reserved_blocks_are_taken_written_and_mapped_back() {
 fn taken_blocks_and_pieces_are_bounded() {
     let (mut image, session) = image();
     let file = create(&mut image, session, "a", libc::S_IFREG | 0o644).unwrap().id();
-    let allocate = |start: u64, end: u64| Operation::Allocate { file, start: start * 4096, end: end * 4096, mode: 0 };
+    let allocate =
+        |start: u64, end: u64| MetadataOperation::Allocate { file, start: start * 4096, end: end * 4096, mode: 0 };
     operate(&mut image, session, &allocate(0, 20_000)).unwrap();
     let (taken, to) = take(&mut image, session, file, 5, 1 << 51);
     assert_eq!((taken[0].blocks, taken.len(), to), (1 << 14, 1, 5 + (1 << 14)));
@@ -472,17 +497,19 @@ fn taken_blocks_and_pieces_are_bounded() {
     assert_eq!(take(&mut image, session, file, to, 200_000).0.len(), 72);
 }
 
+/// Blocks that were allocated behind the end of a file stay when it grows.
 #[test]
-fn a_growing_file_keeps_blocks_behind_its_end() {
+fn growing_file_keeps_preallocation() {
     let (mut image, session) = image();
     let file = create(&mut image, session, "a", libc::S_IFREG | 0o644).unwrap().id();
     let keep_size = libc::FALLOC_FL_KEEP_SIZE as u32;
-    operate(&mut image, session, &Operation::Allocate { file, start: 0, end: 16 * 4096, mode: keep_size }).unwrap();
-    let blocks = |image: &Image| image.attributes(file).unwrap().inode.blocks;
-    operate(&mut image, session, &Operation::Truncate { file, size: 4096 }).unwrap();
+    operate(&mut image, session, &MetadataOperation::Allocate { file, start: 0, end: 16 * 4096, mode: keep_size })
+        .unwrap();
+    let blocks = |image: &MetadataImage| image.attributes(file).unwrap().inode.blocks;
+    operate(&mut image, session, &MetadataOperation::Truncate { file, size: 4096 }).unwrap();
     assert_eq!(blocks(&image), 16);
     let shape = image.shape(file).unwrap();
     assert_eq!((shape.extents.len(), shape.answered_to), (1, 1 << 51));
-    operate(&mut image, session, &Operation::Truncate { file, size: 4096 }).unwrap();
+    operate(&mut image, session, &MetadataOperation::Truncate { file, size: 4096 }).unwrap();
     assert_eq!(blocks(&image), 1);
 }

@@ -1,13 +1,13 @@
 //! What an operation changes of the names and attributes that sessions may keep.
 
-use super::image::Image;
+use super::image::MetadataImage;
 use super::names::find;
-use crate::protocol::{FileId, Operation, Token, What};
-use crate::tokens::Change;
+use crate::protocol::{FileId, MetadataOperation, Token, TokenAspect};
+use crate::tokens::LookupChange;
 
-impl Image {
+impl MetadataImage {
     /// Returns the names of directories and the attributes that an operation changes now, in order.
-    pub fn touched(&self, operation: &Operation) -> Change {
+    pub fn touched(&self, operation: &MetadataOperation) -> LookupChange {
         let (mut tokens, mut names) = (Vec::new(), Vec::new());
         let mut add = |file: Option<FileId>, what| tokens.extend(file.map(|object| Token { object, what }));
         let mut add_name = |directory: FileId, name: &[u8]| {
@@ -16,53 +16,55 @@ impl Image {
             }
             let directory = self.present(directory);
             names.extend(directory.map(|directory| (directory, name.to_vec())));
-            add(directory, What::Directory);
-            add(directory, What::Attributes);
-            add(directory.and_then(|directory| self.named(directory, name)), What::Attributes);
+            add(directory, TokenAspect::Directory);
+            add(directory, TokenAspect::Attributes);
+            add(directory.and_then(|directory| self.named(directory, name)), TokenAspect::Attributes);
         };
         match operation {
-            Operation::Create { directory, name, .. } | Operation::Unlink { directory, name, .. } => {
+            MetadataOperation::Create { directory, name, .. } | MetadataOperation::Unlink { directory, name, .. } => {
                 add_name(*directory, name);
             }
-            Operation::Link { file, directory, name } => {
+            MetadataOperation::Link { file, directory, name } => {
                 add_name(*directory, name);
-                add(self.present(*file), What::Attributes);
+                add(self.present(*file), TokenAspect::Attributes);
             }
-            Operation::Rename { directory, name, new_directory, new_name, .. } => {
+            MetadataOperation::Rename { directory, name, new_directory, new_name, .. } => {
                 add_name(*directory, name);
                 add_name(*new_directory, new_name);
             }
-            Operation::SetAttributes { file, .. }
-            | Operation::SetXattr { file, .. }
-            | Operation::RemoveXattr { file, .. }
-            | Operation::Commit { file, .. }
-            | Operation::TakeReserved { file, .. }
-            | Operation::Truncate { file, .. }
-            | Operation::Allocate { file, .. } => add(self.present(*file), What::Attributes),
-            Operation::Access { accesses } => {
-                accesses.iter().for_each(|accessed| add(self.present(accessed.file), What::Attributes));
+            MetadataOperation::SetAttributes { file, .. }
+            | MetadataOperation::SetXattr { file, .. }
+            | MetadataOperation::RemoveXattr { file, .. }
+            | MetadataOperation::Commit { file, .. }
+            | MetadataOperation::TakeReserved { file, .. }
+            | MetadataOperation::Truncate { file, .. }
+            | MetadataOperation::Allocate { file, .. } => add(self.present(*file), TokenAspect::Attributes),
+            MetadataOperation::Access { accesses } => {
+                accesses.iter().for_each(|accessed| add(self.present(accessed.file), TokenAspect::Attributes));
             }
-            Operation::ReturnSpace { .. } => {}
+            MetadataOperation::ReturnSpace { .. } => {}
         }
         tokens.sort_unstable();
         tokens.dedup();
-        Change { tokens, names }
+        LookupChange { tokens, names }
     }
 
     /// Returns the inodes that an operation names by their numbers and that do not exist.
-    pub fn missing(&self, operation: &Operation) -> Vec<u64> {
+    pub fn missing(&self, operation: &MetadataOperation) -> Vec<u64> {
         let named = match operation {
-            Operation::Create { directory, .. } | Operation::Unlink { directory, .. } => vec![*directory],
-            Operation::Link { file, directory, .. } => vec![*file, *directory],
-            Operation::Rename { directory, new_directory, .. } => vec![*directory, *new_directory],
-            Operation::SetAttributes { file, .. }
-            | Operation::SetXattr { file, .. }
-            | Operation::RemoveXattr { file, .. }
-            | Operation::Commit { file, .. }
-            | Operation::TakeReserved { file, .. }
-            | Operation::Truncate { file, .. }
-            | Operation::Allocate { file, .. } => vec![*file],
-            Operation::Access { .. } | Operation::ReturnSpace { .. } => Vec::new(),
+            MetadataOperation::Create { directory, .. } | MetadataOperation::Unlink { directory, .. } => {
+                vec![*directory]
+            }
+            MetadataOperation::Link { file, directory, .. } => vec![*file, *directory],
+            MetadataOperation::Rename { directory, new_directory, .. } => vec![*directory, *new_directory],
+            MetadataOperation::SetAttributes { file, .. }
+            | MetadataOperation::SetXattr { file, .. }
+            | MetadataOperation::RemoveXattr { file, .. }
+            | MetadataOperation::Commit { file, .. }
+            | MetadataOperation::TakeReserved { file, .. }
+            | MetadataOperation::Truncate { file, .. }
+            | MetadataOperation::Allocate { file, .. } => vec![*file],
+            MetadataOperation::Access { .. } | MetadataOperation::ReturnSpace { .. } => Vec::new(),
         };
         let is_missing = |file: &FileId| self.present(FileId { generation: 0, ..*file }).is_none();
         named.into_iter().filter(is_missing).map(|file| file.inode).collect()
@@ -75,8 +77,10 @@ impl Image {
 
     /// Whether an operation moves a directory to another parent: whether that makes a circle depends on directories that
     /// the operation does not name.
-    pub fn moves_directory(&self, operation: &Operation) -> bool {
-        let Operation::Rename { directory, name, new_directory, new_name, .. } = operation else { return false };
+    pub fn moves_directory(&self, operation: &MetadataOperation) -> bool {
+        let MetadataOperation::Rename { directory, name, new_directory, new_name, .. } = operation else {
+            return false;
+        };
         let is_directory = |directory: &FileId, name: &[u8]| {
             let named = self.present(*directory).and_then(|directory| self.named(directory, name));
             let found = named.and_then(|named| self.attributes(named).ok());

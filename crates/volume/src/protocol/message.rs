@@ -1,10 +1,12 @@
 //! All messages between a mount and the server.
 
-use super::{Answer, Attributes, Failure, FileId, Listed, Operation, Question, Shape};
+use super::{
+    FileId, FileShape, InodeAttributes, ListedName, MetadataOperation, MetadataQuestion, ServerAnswer, ServerRefusal,
+};
 
 /// The aspect of an object that a token protects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum What {
+pub enum TokenAspect {
     /// The existence of an inode that a session has open.
     Pin = 1,
     /// Mode, owner, link count, extended attributes.
@@ -23,10 +25,18 @@ pub enum What {
     Locks,
 }
 
-impl What {
+impl TokenAspect {
     /// All aspects.
-    pub const ALL: [What; 8] =
-        [What::Pin, What::Attributes, What::Times, What::Size, What::Data, What::Map, What::Directory, What::Locks];
+    pub const ALL: [TokenAspect; 8] = [
+        TokenAspect::Pin,
+        TokenAspect::Attributes,
+        TokenAspect::Times,
+        TokenAspect::Size,
+        TokenAspect::Data,
+        TokenAspect::Map,
+        TokenAspect::Directory,
+        TokenAspect::Locks,
+    ];
 }
 
 /// A token: the right to cache or change one aspect of an object. In version 1 a token covers the whole file.
@@ -35,12 +45,12 @@ pub struct Token {
     /// The object.
     pub object: FileId,
     /// The protected aspect.
-    pub what: What,
+    pub what: TokenAspect,
 }
 
 /// A token that a session holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Held {
+pub struct TokenGrant {
     /// The token.
     pub token: Token,
     /// The level, from 1, as listed in `docs/formats/volume-protocol.md`.
@@ -51,7 +61,7 @@ pub struct Held {
 
 /// A file lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Locked {
+pub struct FileLockRange {
     /// The locked file.
     pub file: FileId,
     /// The lock's owner within the session.
@@ -70,7 +80,7 @@ pub struct Locked {
 
 /// The greeting of a client at the start of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hello {
+pub struct HelloMessage {
     /// The role of the connection: 1 control, 2 bulk.
     pub role: u8,
     /// The volume's identity.
@@ -101,12 +111,12 @@ pub struct MayKeep {
     /// The directories whose names it may keep.
     pub directories: Vec<FileId>,
     /// The attributes that it may keep, as they are after the operation.
-    pub attributes: Vec<Attributes>,
+    pub attributes: Vec<InodeAttributes>,
 }
 
 /// How an operation may be answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Terms {
+pub enum AnswerTerms {
     /// When it is durable.
     Durable,
     /// Also before.
@@ -125,9 +135,9 @@ pub enum Terms {
 
 /// A message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Message {
+pub enum VolumeMessage {
     /// The first message of a connection.
-    Hello(Hello),
+    Hello(HelloMessage),
     /// The greeting, or the answer to one, of a program that supports only other versions; the rest of the message is
     /// unknown.
     OtherVersion {
@@ -174,7 +184,7 @@ pub enum Message {
         /// The session.
         session: u64,
         /// The tokens.
-        held: Vec<Held>,
+        held: Vec<TokenGrant>,
         /// Whether this is the last part.
         is_last: bool,
     },
@@ -197,21 +207,21 @@ pub enum Message {
         /// The number of the operation in its session, from 1.
         number: u64,
         /// How it may be answered.
-        terms: Terms,
+        terms: AnswerTerms,
         /// The operation.
-        operation: Operation,
+        operation: MetadataOperation,
     },
     /// A question: a request that changes nothing, except that it may grant space.
     Question {
         /// The session.
         session: u64,
         /// The question.
-        question: Question,
+        question: MetadataQuestion,
     },
     /// The result of an operation, a question, or a goodbye.
-    Answer(Answer),
+    Answer(ServerAnswer),
     /// The refusal of a request.
-    Failure(Failure),
+    Failure(ServerRefusal),
     /// A request for a token.
     Acquire {
         /// The token.
@@ -224,20 +234,20 @@ pub enum Message {
     /// A token is granted: the answer to an `Acquire`, an `Open`, or a `Create` that opens.
     Grant {
         /// The token.
-        held: Held,
+        held: TokenGrant,
         /// The token is not recalled before this time has passed. *Units*: milliseconds.
         minimum_ms: u32,
         /// Whether other hosts read the file with `O_DIRECT`, so that a new end must be pushed to them.
         is_watched: bool,
         /// For a data token: the file's attributes and first extents at the time of the grant.
-        shape: Option<Shape>,
+        shape: Option<FileShape>,
     },
     /// Names of a directory, in the order of their cookies, which the session may keep.
     Listed {
         /// The number of the grant of the directory's names; 0: the session must not keep them.
         grant: u64,
         /// The names.
-        names: Vec<Listed>,
+        names: Vec<ListedName>,
         /// For each name, whether the session may keep the attributes.
         are_kept: Vec<bool>,
         /// Whether these are the last names.
@@ -246,7 +256,7 @@ pub enum Message {
     /// Another session needs the token, so the holder must return or lower it.
     Recall {
         /// The token, the level that is wanted of it, and the number of its grant.
-        held: Held,
+        held: TokenGrant,
         /// The reason: 1 a conflict; 2 written data must be committed, and the token is kept; 3 space is short.
         why: u8,
     },
@@ -267,7 +277,7 @@ pub enum Message {
     /// Returns a token, or lowers it to the level in `held`; level 0 returns it completely.
     Return {
         /// The token, the level that is kept, and the number of its grant.
-        held: Held,
+        held: TokenGrant,
         /// Whether some data could not be written.
         is_lost: bool,
     },
@@ -288,24 +298,24 @@ pub enum Message {
     /// A request for a file lock.
     Lock {
         /// The lock.
-        lock: Locked,
+        lock: FileLockRange,
         /// Whether the request waits until the lock can be granted.
         waits: bool,
     },
     /// Releases a lock.
     Unlock {
         /// The lock.
-        lock: Locked,
+        lock: FileLockRange,
     },
     /// Cancels a request that waits for a lock.
     CancelLock {
         /// The number of that request.
         request: u64,
     },
-    /// Requests the lock that conflicts with this one. The answer is [`Message::LockFound`].
+    /// Requests the lock that conflicts with this one. The answer is [`VolumeMessage::LockFound`].
     TestLock {
         /// The lock.
-        lock: Locked,
+        lock: FileLockRange,
     },
     /// The answer to a `Lookup` or `GetAttributes` that the session may keep until it is recalled.
     Looked {
@@ -314,7 +324,7 @@ pub enum Message {
         /// The number of the grant of the attributes; 0: none.
         attributes: u64,
         /// The attributes; `None`: there is no such name.
-        found: Option<Attributes>,
+        found: Option<InodeAttributes>,
     },
     /// Precedes the answer to an operation that is not durable yet.
     Early {
@@ -328,6 +338,6 @@ pub enum Message {
     /// The answer to `TestLock`.
     LockFound {
         /// The conflicting lock, if there is one.
-        lock: Option<Locked>,
+        lock: Option<FileLockRange>,
     },
 }

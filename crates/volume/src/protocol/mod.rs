@@ -20,9 +20,15 @@ mod operation;
 mod question;
 mod version;
 
-pub use answer::{Answer, Attributes, Code, Failure, Granted, Listed, Shape, Statistics};
-pub use codec::{BODY_BYTES_MAX, HEADER_BYTES, Header};
-pub use message::{Held, Hello, Locked, MAY_KEEP_MAX, MayKeep, Message, Terms, Token, What};
-pub use operation::{Accessed, Changes, FILE_BLOCKS_MAX, FileId, Mapped, Operation, TimeChange};
-pub use question::{Question, Sibling};
+pub use answer::{
+    FileShape, GrantedSpace, InodeAttributes, ListedName, RefusalCode, ServerAnswer, ServerRefusal, VolumeStatistics,
+};
+pub use codec::{BODY_BYTES_MAX, HEADER_BYTES, MessageHeader};
+pub use message::{
+    AnswerTerms, FileLockRange, HelloMessage, MAY_KEEP_MAX, MayKeep, Token, TokenAspect, TokenGrant, VolumeMessage,
+};
+pub use operation::{
+    AttributeChanges, FILE_BLOCKS_MAX, FileAccess, FileId, MappedExtent, MetadataOperation, TimeChange,
+};
+pub use question::{MetadataQuestion, SiblingSession};
 pub use version::{VERSIONS, common_version, versions_differ};

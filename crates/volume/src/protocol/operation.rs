@@ -15,7 +15,7 @@ pub const FILE_BLOCKS_MAX: u64 = 1 << 51;
 
 /// An extent of a file, and its place on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mapped {
+pub struct MappedExtent {
     /// The first block in the file. *Units*: blocks.
     pub file_block: u64,
     /// The length. *Units*: blocks.
@@ -40,7 +40,7 @@ const ACCESS_AGE_NS: i64 = 24 * 3600 * 1_000_000_000;
 
 /// A program's access to the contents of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Accessed {
+pub struct FileAccess {
     /// The file, directory or link.
     pub file: FileId,
     /// The time by the server's clock. *Units*: nanoseconds since 1970.
@@ -50,7 +50,7 @@ pub struct Accessed {
     pub time_generation: u64,
 }
 
-impl Accessed {
+impl FileAccess {
     /// Whether this access updates the access time of an inode whose times are `times_ns` now. This is the rule of the
     /// mount option `relatime`: the present time of access is not later than the last change, or it is a day old.
     pub fn counts(&self, times_ns: [i64; 4], time_generation: u64) -> bool {
@@ -62,7 +62,7 @@ impl Accessed {
 
 /// The attributes that change: those that are `Some`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Changes {
+pub struct AttributeChanges {
     /// The permission bits, without the file type.
     pub mode: Option<u32>,
     /// The owner's user number.
@@ -79,9 +79,9 @@ pub struct Changes {
 
 /// An operation. The server sets all times that the operation does not contain.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Operation {
+pub enum MetadataOperation {
     /// Makes an inode with a name, or a file without one. Default access control lists are inherited. The answer is
-    /// [`Answer::Attributes`](super::Answer::Attributes).
+    /// [`ServerAnswer::InodeAttributes`](super::ServerAnswer::InodeAttributes).
     Create {
         /// The directory.
         directory: FileId,
@@ -103,14 +103,14 @@ pub enum Operation {
         /// The target of a symbolic link.
         target: Vec<u8>,
         /// If the target is too long for the inode: one granted block to which the client has written and flushed it.
-        target_block: Option<Mapped>,
+        target_block: Option<MappedExtent>,
         /// Whether the session opens the inode at the same time.
         open: bool,
         /// The number of the inode, if the operation was done before by another server; 0: the server chooses.
         inode: u64,
     },
     /// Adds a name to an inode, which must have one, unless it was made without one and has had none since. The answer
-    /// is [`Answer::Attributes`](super::Answer::Attributes).
+    /// is [`ServerAnswer::InodeAttributes`](super::ServerAnswer::InodeAttributes).
     Link {
         /// The inode.
         file: FileId,
@@ -119,7 +119,7 @@ pub enum Operation {
         /// The name.
         name: Vec<u8>,
     },
-    /// Removes a name. The answer is [`Answer::Attributes`](super::Answer::Attributes) of its inode.
+    /// Removes a name. The answer is [`ServerAnswer::InodeAttributes`](super::ServerAnswer::InodeAttributes) of its inode.
     Unlink {
         /// The directory.
         directory: FileId,
@@ -131,7 +131,7 @@ pub enum Operation {
         /// The inode that the name must have; 0: any.
         expected: u64,
     },
-    /// Renames as `renameat2` does. The answer is [`Answer::Done`](super::Answer::Done).
+    /// Renames as `renameat2` does. The answer is [`ServerAnswer::Done`](super::ServerAnswer::Done).
     Rename {
         /// The old directory.
         directory: FileId,
@@ -144,14 +144,14 @@ pub enum Operation {
         /// The flags of `renameat2`: 1 do not replace, 2 exchange, 4 leave a whiteout.
         flags: u32,
     },
-    /// Changes attributes. The answer is [`Answer::Attributes`](super::Answer::Attributes).
+    /// Changes attributes. The answer is [`ServerAnswer::InodeAttributes`](super::ServerAnswer::InodeAttributes).
     SetAttributes {
         /// The inode.
         file: FileId,
         /// The changes.
-        changes: Changes,
+        changes: AttributeChanges,
     },
-    /// Sets an extended attribute. The answer is [`Answer::Attributes`](super::Answer::Attributes).
+    /// Sets an extended attribute. The answer is [`ServerAnswer::InodeAttributes`](super::ServerAnswer::InodeAttributes).
     SetXattr {
         /// The inode.
         file: FileId,
@@ -163,7 +163,7 @@ pub enum Operation {
         /// set-group-ID bit is cleared.
         flags: u32,
     },
-    /// Removes an extended attribute. The answer is [`Answer::Attributes`](super::Answer::Attributes).
+    /// Removes an extended attribute. The answer is [`ServerAnswer::InodeAttributes`](super::ServerAnswer::InodeAttributes).
     RemoveXattr {
         /// The inode.
         file: FileId,
@@ -171,7 +171,7 @@ pub enum Operation {
         name: Vec<u8>,
     },
     /// Makes data visible that was written to granted extents and flushed. The answer is
-    /// [`Answer::Attributes`](super::Answer::Attributes).
+    /// [`ServerAnswer::InodeAttributes`](super::ServerAnswer::InodeAttributes).
     Commit {
         /// The file.
         file: FileId,
@@ -186,11 +186,11 @@ pub enum Operation {
         changed_ns: i64,
         /// The written extents, in ascending order of `file_block`. Each is a granted extent, or blocks that the file
         /// maps as unwritten. Granted extents that are not written are mapped as unwritten.
-        extents: Vec<Mapped>,
+        extents: Vec<MappedExtent>,
     },
     /// Takes blocks that a file maps as unwritten out of its map, and grants them to the session, which can then write
     /// to them. A later commit maps them again, as written or as unwritten. The answer is
-    /// [`Answer::Map`](super::Answer::Map) with the taken blocks; up to `answered_to`, no others were unwritten.
+    /// [`ServerAnswer::Map`](super::ServerAnswer::Map) with the taken blocks; up to `answered_to`, no others were unwritten.
     TakeReserved {
         /// The file, whose data token the session holds.
         file: FileId,
@@ -199,7 +199,7 @@ pub enum Operation {
         /// The block behind the last one. *Units*: blocks of the file.
         end: u64,
     },
-    /// Truncates or extends a file. The answer is [`Answer::Attributes`](super::Answer::Attributes).
+    /// Truncates or extends a file. The answer is [`ServerAnswer::InodeAttributes`](super::ServerAnswer::InodeAttributes).
     Truncate {
         /// The file.
         file: FileId,
@@ -208,7 +208,7 @@ pub enum Operation {
     },
     /// Allocates or zeroes a range of a file, or punches a hole, as `fallocate` does. The server zeroes only whole
     /// blocks; the client writes zeroes to partial blocks. The answer is
-    /// [`Answer::Attributes`](super::Answer::Attributes).
+    /// [`ServerAnswer::InodeAttributes`](super::ServerAnswer::InodeAttributes).
     Allocate {
         /// The file.
         file: FileId,
@@ -220,30 +220,30 @@ pub enum Operation {
         mode: u32,
     },
     /// Stores times of access. An access that does not [count](Accessed::counts), or whose file is gone, has no effect.
-    /// The answer is [`Answer::Done`](super::Answer::Done).
+    /// The answer is [`ServerAnswer::Done`](super::ServerAnswer::Done).
     Access {
         /// At most 256 accesses.
-        accesses: Vec<Accessed>,
+        accesses: Vec<FileAccess>,
     },
-    /// Returns granted space. All I/O to the space has ended. The answer is [`Answer::Done`](super::Answer::Done).
+    /// Returns granted space. All I/O to the space has ended. The answer is [`ServerAnswer::Done`](super::ServerAnswer::Done).
     ReturnSpace {
         /// The extents, as first block and number of blocks.
         extents: Vec<(u64, u64)>,
     },
 }
 
-impl Operation {
+impl MetadataOperation {
     /// Whether the operation may be answered before it is durable: it changes names or attributes, and no data. For a
     /// directory that is renamed this is true only if it stays in its parent.
     pub fn may_be_early(&self) -> bool {
         match self {
-            Operation::Create { target_block, .. } => target_block.is_none(),
-            Operation::SetAttributes { changes, .. } => changes.size.is_none(),
-            Operation::Rename { flags, .. } => flags & libc::RENAME_WHITEOUT == 0,
-            Operation::Link { .. }
-            | Operation::Unlink { .. }
-            | Operation::SetXattr { .. }
-            | Operation::RemoveXattr { .. } => true,
+            MetadataOperation::Create { target_block, .. } => target_block.is_none(),
+            MetadataOperation::SetAttributes { changes, .. } => changes.size.is_none(),
+            MetadataOperation::Rename { flags, .. } => flags & libc::RENAME_WHITEOUT == 0,
+            MetadataOperation::Link { .. }
+            | MetadataOperation::Unlink { .. }
+            | MetadataOperation::SetXattr { .. }
+            | MetadataOperation::RemoveXattr { .. } => true,
             _ => false,
         }
     }
@@ -253,9 +253,10 @@ impl Operation {
 mod tests {
     use super::*;
 
+    /// An access counts after a change or a day, but not after a call that set the times.
     #[test]
-    fn an_access_counts_after_a_change_or_a_day_but_not_after_a_call_that_set_the_times() {
-        let accessed = Accessed { file: FileId::default(), at_ns: 100, time_generation: 2 };
+    fn relatime_rule_decides_access() {
+        let accessed = FileAccess { file: FileId::default(), at_ns: 100, time_generation: 2 };
         assert!(accessed.counts([40, 50, 0, 0], 2), "the data changed since the last access");
         assert!(accessed.counts([40, 0, 40, 0], 2), "the attributes changed since the last access");
         assert!(!accessed.counts([60, 50, 50, 0], 2), "nothing changed since the last access");

@@ -4,7 +4,7 @@ use super::FileId;
 
 /// A session of the same origin as the session that asks: both processes run on one kernel, and use the same inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sibling {
+pub struct SiblingSession {
     /// The number of the session.
     pub session: u64,
     /// The random number of its mount.
@@ -13,9 +13,9 @@ pub struct Sibling {
 
 /// A question.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Question {
+pub enum MetadataQuestion {
     /// Finds a name in a directory; `..` is also a name. The answer is
-    /// [`Answer::Attributes`](super::Answer::Attributes) of its inode.
+    /// [`ServerAnswer::InodeAttributes`](super::ServerAnswer::InodeAttributes) of its inode.
     Lookup {
         /// The directory.
         directory: FileId,
@@ -23,12 +23,12 @@ pub enum Question {
         name: Vec<u8>,
     },
     /// Requests the attributes of an inode. Generation 0 matches any generation. The answer is
-    /// [`Answer::Attributes`](super::Answer::Attributes).
+    /// [`ServerAnswer::InodeAttributes`](super::ServerAnswer::InodeAttributes).
     GetAttributes {
         /// The inode.
         file: FileId,
     },
-    /// Requests the names of a directory behind a cookie. The answer is [`Answer::Listing`](super::Answer::Listing).
+    /// Requests the names of a directory behind a cookie. The answer is [`ServerAnswer::Listing`](super::ServerAnswer::Listing).
     ReadDirectory {
         /// The directory.
         directory: FileId,
@@ -37,7 +37,7 @@ pub enum Question {
         /// The maximum number of names to return.
         entries: u32,
     },
-    /// Requests the extents of a part of a file. The answer is [`Answer::Map`](super::Answer::Map).
+    /// Requests the extents of a part of a file. The answer is [`ServerAnswer::Map`](super::ServerAnswer::Map).
     ReadMap {
         /// The file.
         file: FileId,
@@ -46,22 +46,22 @@ pub enum Question {
         /// The block behind the last one. *Units*: blocks of the file.
         end: u64,
     },
-    /// Requests the value of an extended attribute. The answer is [`Answer::Bytes`](super::Answer::Bytes).
+    /// Requests the value of an extended attribute. The answer is [`ServerAnswer::Bytes`](super::ServerAnswer::Bytes).
     ReadXattr {
         /// The inode.
         file: FileId,
         /// The name.
         name: Vec<u8>,
     },
-    /// Requests the names of all extended attributes. The answer is [`Answer::Names`](super::Answer::Names).
+    /// Requests the names of all extended attributes. The answer is [`ServerAnswer::ShownNames`](super::ServerAnswer::ShownNames).
     ListXattrs {
         /// The inode.
         file: FileId,
     },
-    /// Requests the numbers for `statfs`. The answer is [`Answer::Statistics`](super::Answer::Statistics).
+    /// Requests the numbers for `statfs`. The answer is [`ServerAnswer::VolumeStatistics`](super::ServerAnswer::VolumeStatistics).
     Statistics,
-    /// Opens a file for the session. The answer is [`Answer::Attributes`](super::Answer::Attributes), or a
-    /// [`Message::Grant`](super::Message::Grant) of the wanted level if no other session's token conflicts.
+    /// Opens a file for the session. The answer is [`ServerAnswer::InodeAttributes`](super::ServerAnswer::InodeAttributes), or a
+    /// [`VolumeMessage::Grant`](super::VolumeMessage::Grant) of the wanted level if no other session's token conflicts.
     Open {
         /// The file.
         file: FileId,
@@ -72,7 +72,7 @@ pub enum Question {
         is_direct: bool,
     },
     /// Asks the server to tell the kernels of other hosts, which read the file with `O_DIRECT`, that it has at least
-    /// this size. When they know, the answer is [`Answer::Done`](super::Answer::Done).
+    /// this size. When they know, the answer is [`ServerAnswer::Done`](super::ServerAnswer::Done).
     Push {
         /// The file.
         file: FileId,
@@ -80,33 +80,33 @@ pub enum Question {
         size: u64,
     },
     /// Closes a file that the session has open. Open files are not stored. The answer is
-    /// [`Answer::Done`](super::Answer::Done).
+    /// [`ServerAnswer::Done`](super::ServerAnswer::Done).
     Close {
         /// The file.
         file: FileId,
     },
     /// Requests the siblings that the server does not hear of any more, or that it has ended. The answer is
-    /// [`Answer::Siblings`](super::Answer::Siblings).
+    /// [`ServerAnswer::Siblings`](super::ServerAnswer::Siblings).
     Siblings,
     /// Tells the server that the processes of these siblings have ended: their locks are not held, and all that they
-    /// wrote is on the disk. The answer is [`Answer::Done`](super::Answer::Done).
+    /// wrote is on the disk. The answer is [`ServerAnswer::Done`](super::ServerAnswer::Done).
     Gone {
         /// The siblings.
-        siblings: Vec<Sibling>,
+        siblings: Vec<SiblingSession>,
     },
     /// Tells the server that no lock proves the end of this session, because the disk failed a write and may still do
-    /// it. The answer is [`Answer::Done`](super::Answer::Done).
+    /// it. The answer is [`ServerAnswer::Done`](super::ServerAnswer::Done).
     Unproven,
-    /// Waits until everything that came before it is durable. The answer is [`Answer::Done`](super::Answer::Done).
+    /// Waits until everything that came before it is durable. The answer is [`ServerAnswer::Done`](super::ServerAnswer::Done).
     Stored,
     /// Requests numbers for inodes that the session makes itself. The answer is
-    /// [`Answer::Numbers`](super::Answer::Numbers), and may have fewer than requested.
+    /// [`ServerAnswer::Numbers`](super::ServerAnswer::Numbers), and may have fewer than requested.
     Numbers {
         /// The requested count.
         count: u32,
     },
     /// Requests space to write to. The grant is stored, and may be smaller than requested. The answer is
-    /// [`Answer::Space`](super::Answer::Space).
+    /// [`ServerAnswer::Space`](super::ServerAnswer::Space).
     Space {
         /// The requested amount. *Units*: blocks.
         blocks: u64,

@@ -33,8 +33,9 @@ pub fn versions_differ(server: &RangeInclusive<u16>, mount: &RangeInclusive<u16>
 mod tests {
     use super::*;
 
+    /// The refusal names the versions of both sides.
     #[test]
-    fn the_newest_common_version_is_used_and_a_refusal_names_both_sides() {
+    fn newest_common_version_is_chosen() {
         let (own, next) = (*VERSIONS.end(), *VERSIONS.end() + 1);
         assert_eq!(common_version(&VERSIONS), Some(own));
         assert_eq!(common_version(&(1..=next)), Some(own));

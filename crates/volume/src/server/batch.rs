@@ -21,14 +21,14 @@ const DELAY: Duration = Duration::from_millis(5);
 
 /// The transactions, in order.
 #[derive(Default)]
-pub(super) struct Batch {
+pub(super) struct AppendBatch {
     transactions: Vec<Transaction>,
     bytes: usize,
     /// When the first one came.
     since: Option<Instant>,
 }
 
-impl Batch {
+impl AppendBatch {
     /// Adds a transaction.
     pub fn push(&mut self, transaction: Transaction) {
         self.bytes += transaction_bytes(&transaction);
@@ -69,7 +69,7 @@ impl Batch {
     }
 }
 
-impl Extend<Transaction> for Batch {
+impl Extend<Transaction> for AppendBatch {
     fn extend<T: IntoIterator<Item = Transaction>>(&mut self, transactions: T) {
         transactions.into_iter().for_each(|transaction| self.push(transaction));
     }

@@ -11,23 +11,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nectary_host::descriptors;
-use nectary_host::log::{Level, Throttle};
+use nectary_host::log::{LogLevel, LogThrottle};
 use nectary_host::tls::ServerTls;
 use nectary_host::{Newcomer, Newcomers};
 use tokio::io::{BufReader, split};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
-use super::locking::Wish;
-use super::places::{Places, Seat};
-use super::request::{Request, wall_ns};
-use crate::format::{Label, Session, SessionState};
+use super::locking::LockRequest;
+use super::places::{ServerSeats, SessionSeat};
+use super::request::{OwnerRequest, wall_ns};
+use crate::format::{SessionRecord, SessionState, VolumeLabel};
 use crate::journal::LeaderLease;
 use crate::net::{self, Stream};
 use crate::protocol::{
-    Answer, Code, Failure, Hello, MayKeep, Message, Operation, Terms, VERSIONS, What, versions_differ,
+    AnswerTerms, HelloMessage, MayKeep, MetadataOperation, RefusalCode, ServerAnswer, ServerRefusal, TokenAspect,
+    VERSIONS, VolumeMessage, versions_differ,
 };
-use crate::wire::{FrameReader, Unread, read_message, write_all};
+use crate::wire::{FrameReader, MessageReadError, read_message, write_all};
 
 /// The maximum number of connections of a server.
 pub(super) const CONNECTIONS_MAX: usize = 2048;
@@ -40,8 +41,8 @@ pub(super) const ROLE_CONTROL: u8 = 1;
 pub(super) const ROLE_BULK: u8 = 2;
 
 /// The state that all connections share.
-pub(super) struct Shared {
-    pub label: Label,
+pub(super) struct ConnectionsState {
+    pub label: VolumeLabel,
     pub epoch: u64,
     /// The leader's lease.
     pub lease: LeaderLease,
@@ -56,7 +57,7 @@ pub(super) struct Shared {
     pub stored: Mutex<HashMap<u64, u64>>,
 }
 
-impl Shared {
+impl ConnectionsState {
     /// Locks and returns the sessions whose renewals are not answered.
     pub fn barred(&self) -> MutexGuard<'_, BTreeSet<u64>> {
         self.barred.lock().unwrap_or_else(PoisonError::into_inner)
@@ -69,11 +70,11 @@ impl Shared {
 }
 
 /// What the task of a connection needs.
-pub(super) struct Context {
-    pub requests: mpsc::Sender<Request>,
-    pub shared: Arc<Shared>,
+pub(super) struct ConnectionContext {
+    pub requests: mpsc::Sender<OwnerRequest>,
+    pub shared: Arc<ConnectionsState>,
     pub tls: Option<ServerTls>,
-    pub places: Arc<Places>,
+    pub places: Arc<ServerSeats>,
     /// The connections that have not greeted, at all addresses.
     pub newcomers: Newcomers,
 }
@@ -82,7 +83,7 @@ pub(super) type Frames = mpsc::UnboundedSender<Vec<u8>>;
 
 /// Returns an answer to the client. If it is dropped without an answer because the server ends, the client repeats the
 /// request to the next server.
-pub(super) struct Reply {
+pub(super) struct ReplySender {
     frames: Frames,
     request: u64,
     epoch: u64,
@@ -95,12 +96,12 @@ pub(super) struct Reply {
     _turn: OwnedSemaphorePermit,
 }
 
-impl Reply {
+impl ReplySender {
     /// For a test: a reply to a request on the connection with this number.
     #[cfg(test)]
-    pub fn for_test(frames: &Frames, connection: u64) -> Reply {
+    pub fn for_test(frames: &Frames, connection: u64) -> ReplySender {
         let turn = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("it is free");
-        Reply {
+        ReplySender {
             frames: frames.clone(),
             request: 1,
             epoch: 1,
@@ -114,27 +115,27 @@ impl Reply {
 
     /// For a test: a reply to this request of a session.
     #[cfg(test)]
-    pub fn of_request(frames: &Frames, (session, connection, request): (u64, u64, u64)) -> Reply {
-        Reply { request, session, ..Reply::for_test(frames, connection) }
+    pub fn of_request(frames: &Frames, (session, connection, request): (u64, u64, u64)) -> ReplySender {
+        ReplySender { request, session, ..ReplySender::for_test(frames, connection) }
     }
 
     /// Sends the answer.
-    pub fn send(self, answer: Result<Answer, Failure>) {
+    pub fn send(self, answer: Result<ServerAnswer, ServerRefusal>) {
         let message = match answer {
-            Ok(answer) => Message::Answer(answer),
-            Err(failure) => Message::Failure(failure),
+            Ok(answer) => VolumeMessage::Answer(answer),
+            Err(failure) => VolumeMessage::Failure(failure),
         };
         self.say(&message);
     }
 
     /// Says that the answer, which must follow at once, is not durable yet.
     pub fn is_early(&self, now_ns: i64, stored: u64) {
-        let _ = self.frames.send(Message::Early { now_ns, stored }.encode(self.request, self.epoch));
+        let _ = self.frames.send(VolumeMessage::Early { now_ns, stored }.encode(self.request, self.epoch));
     }
 
     /// Says what the session may keep, when the answer leaves.
     pub fn may_keep(&mut self, may_keep: MayKeep) {
-        self.before = Some(Message::MayKeep(may_keep).encode(self.request, self.epoch));
+        self.before = Some(VolumeMessage::MayKeep(may_keep).encode(self.request, self.epoch));
     }
 
     /// Returns the number of the request.
@@ -153,7 +154,7 @@ impl Reply {
     }
 
     /// Sends a message other than the answer to an operation or a question.
-    pub fn say(self, message: &Message) {
+    pub fn say(self, message: &VolumeMessage) {
         // The connection may have ended.
         if let Some(before) = self.before {
             let _ = self.frames.send(before);
@@ -162,13 +163,13 @@ impl Reply {
     }
 }
 
-fn refusal(code: Code, words: impl Into<String>) -> Failure {
-    Failure { code, errno: 0, words: words.into() }
+fn refusal(code: RefusalCode, words: impl Into<String>) -> ServerRefusal {
+    ServerRefusal { code, errno: 0, words: words.into() }
 }
 
 /// Serves a connection until it ends.
-pub(super) async fn serve(context: &Context, stream: Stream, peer: &str, mut newcomer: Newcomer) {
-    static ENDED: Throttle = Throttle::every(std::time::Duration::from_secs(10));
+pub(super) async fn serve(context: &ConnectionContext, stream: Stream, peer: &str, mut newcomer: Newcomer) {
+    static ENDED: LogThrottle = LogThrottle::every(std::time::Duration::from_secs(10));
     let served = async {
         let stream = tokio::select! {
             secured = net::secure(stream, context.tls.as_ref()) => secured?,
@@ -201,15 +202,15 @@ pub(super) async fn serve(context: &Context, stream: Stream, peer: &str, mut new
             result = talk => result,
             () = &mut writing => return Ok(()),
         };
-        let Err(Unread::Message { request, problem }) = result else {
+        let Err(MessageReadError::Message { request, problem }) = result else {
             // The last message, such as a refusal, is still sent.
             drop(frames);
             let _ = timeout(net::HELLO_TIME_MAX, writing).await;
             return result.map_err(std::io::Error::from);
         };
         let words = format!("request {request} is refused: {problem}");
-        let failure = Failure { code: Code::Malformed, errno: libc::EIO, words: problem };
-        let _ = frames.send(Message::Failure(failure).encode(request, context.shared.epoch));
+        let failure = ServerRefusal { code: RefusalCode::Malformed, errno: libc::EIO, words: problem };
+        let _ = frames.send(VolumeMessage::Failure(failure).encode(request, context.shared.epoch));
         drop(frames);
         // The client closes the connection once it has the refusal. What it sent before that is thrown away: a
         // connection that is closed with bytes unread may lose the refusal.
@@ -225,13 +226,13 @@ pub(super) async fn serve(context: &Context, stream: Stream, peer: &str, mut new
     };
     if let Err(error) = served.await {
         let error: std::io::Error = error;
-        ENDED.write(Level::Warning, "volume", format_args!("{peer}: {error}"));
+        ENDED.write(LogLevel::Warning, "volume", format_args!("{peer}: {error}"));
     }
 }
 
 /// The session and role of a connection.
 #[derive(Clone, Copy)]
-struct Greeted {
+struct GreetedConnection {
     session: u64,
     role: u8,
     /// The number of the connection.
@@ -239,68 +240,74 @@ struct Greeted {
 }
 
 /// Tells the owner of the end of a connection.
-struct Leaving<'a> {
-    requests: &'a mpsc::Sender<Request>,
-    greeted: Greeted,
+struct LeaveNotifier<'a> {
+    requests: &'a mpsc::Sender<OwnerRequest>,
+    greeted: GreetedConnection,
 }
 
-impl Drop for Leaving<'_> {
+impl Drop for LeaveNotifier<'_> {
     fn drop(&mut self) {
-        let Greeted { session, role, connection } = self.greeted;
+        let GreetedConnection { session, role, connection } = self.greeted;
         // If the queue is full, the owner finds out later, because the session is silent.
-        let _ = self.requests.try_send(Request::Left { session, role, connection });
+        let _ = self.requests.try_send(OwnerRequest::Left { session, role, connection });
     }
 }
 
 /// Reads the first message and answers it. `None`: the client is refused.
 async fn greet(
-    context: &Context,
+    context: &ConnectionContext,
     reader: &mut FrameReader,
     frames: &Frames,
-) -> Result<Option<(Greeted, Seat)>, Unread> {
+) -> Result<Option<(GreetedConnection, SessionSeat)>, MessageReadError> {
     let Some((header, message)) = read_message(reader).await? else { return Ok(None) };
     let shared = &context.shared;
     let answer = match message {
-        Message::Hello(hello) => begin(context, hello).await,
-        Message::OtherVersion { least, most } => {
-            Err(refusal(Code::Version, versions_differ(&VERSIONS, &(least..=most))))
+        VolumeMessage::Hello(hello) => begin(context, hello).await,
+        VolumeMessage::OtherVersion { least, most } => {
+            Err(refusal(RefusalCode::Version, versions_differ(&VERSIONS, &(least..=most))))
         }
-        _ => Err(refusal(Code::Malformed, "the first message must be Hello")),
+        _ => Err(refusal(RefusalCode::Malformed, "the first message must be Hello")),
     };
     let (message, greeted) = match answer {
         Ok(greeted) => (welcome(shared, greeted.0.session), Ok(Some(greeted))),
         // The failure is logged too, so that the operator of the server sees it.
-        Err(failure) if failure.code == Code::Version => {
+        Err(failure) if failure.code == RefusalCode::Version => {
             let words = failure.words.clone();
-            (Message::Failure(failure), Err(std::io::Error::other(words).into()))
+            (VolumeMessage::Failure(failure), Err(std::io::Error::other(words).into()))
         }
-        Err(failure) => (Message::Failure(failure), Ok(None)),
+        Err(failure) => (VolumeMessage::Failure(failure), Ok(None)),
     };
     let _ = frames.send(message.encode(header.request, shared.epoch));
     greeted
 }
 
 /// Begins a session, or adds a connection to the session that the client names.
-async fn begin(context: &Context, hello: Hello) -> Result<(Greeted, Seat), Failure> {
+async fn begin(
+    context: &ConnectionContext,
+    hello: HelloMessage,
+) -> Result<(GreetedConnection, SessionSeat), ServerRefusal> {
     if hello.volume != context.shared.label.volume.0 {
-        return Err(refusal(Code::WrongVolume, "this server serves another volume than the one on the disk there"));
+        return Err(refusal(
+            RefusalCode::WrongVolume,
+            "this server serves another volume than the one on the disk there",
+        ));
     }
     if !matches!(hello.role, ROLE_CONTROL | ROLE_BULK) {
-        return Err(refusal(Code::Malformed, "the role of a connection is 1 or 2"));
+        return Err(refusal(RefusalCode::Malformed, "the role of a connection is 1 or 2"));
     }
     let (reply, answer) = oneshot::channel();
     let seat = if hello.session == 0 { context.places.begin() } else { context.places.resume(hello.session) };
     let seat = seat.map_err(|why| {
         descriptors::note_refused(why.clone());
-        refusal(Code::Limit, why)
+        refusal(RefusalCode::Limit, why)
     })?;
     let request = if hello.session != 0 {
         let (incarnation, link) = (hello.incarnation, (hello.role, hello.connection));
-        Request::Resume { session: hello.session, incarnation, link, reply }
+        OwnerRequest::Resume { session: hello.session, incarnation, link, reply }
     } else if hello.role == ROLE_CONTROL {
-        return Err(refusal(Code::OutOfOrder, "a session begins with its bulk connection"));
+        return Err(refusal(RefusalCode::OutOfOrder, "a session begins with its bulk connection"));
     } else {
-        let session = Session {
+        let session = SessionRecord {
             incarnation: hello.incarnation,
             state: SessionState::Active,
             kind: hello.kind,
@@ -314,30 +321,30 @@ async fn begin(context: &Context, hello: Hello) -> Result<(Greeted, Seat), Failu
             reason: 0,
             host: hello.host,
         };
-        Request::Begin { session, connection: hello.connection, reply }
+        OwnerRequest::Begin { session, connection: hello.connection, reply }
     };
     let session = ask(context, request, answer).await?;
     let seat = if hello.session == 0 { seat.of_session(session) } else { seat };
-    Ok((Greeted { session, role: hello.role, connection: hello.connection }, seat))
+    Ok((GreetedConnection { session, role: hello.role, connection: hello.connection }, seat))
 }
 
 /// Sends a request to the owner, and waits for its answer.
 async fn ask<T>(
-    context: &Context,
-    request: Request,
-    answer: oneshot::Receiver<Result<T, Failure>>,
-) -> Result<T, Failure> {
+    context: &ConnectionContext,
+    request: OwnerRequest,
+    answer: oneshot::Receiver<Result<T, ServerRefusal>>,
+) -> Result<T, ServerRefusal> {
     // Both fail if the server is ending.
     let _ = context.requests.send(request).await;
     answer.await.unwrap_or_else(|_| Err(super::gone()))
 }
 
-fn welcome(shared: &Shared, session: u64) -> Message {
-    Message::Welcome { session, lease_ms: shared.lease_ms, server_ns: wall_ns() }
+fn welcome(shared: &ConnectionsState, session: u64) -> VolumeMessage {
+    VolumeMessage::Welcome { session, lease_ms: shared.lease_ms, server_ns: wall_ns() }
 }
 
 /// Ends a connection whose client knows a newer server than this one.
-fn check_epoch(context: &Context, epoch: u64) -> Result<(), Unread> {
+fn check_epoch(context: &ConnectionContext, epoch: u64) -> Result<(), MessageReadError> {
     match epoch > context.shared.epoch {
         true => Err(std::io::Error::other(format!("its client knows epoch {epoch}, another server leads")).into()),
         false => Ok(()),
@@ -345,31 +352,31 @@ fn check_epoch(context: &Context, epoch: u64) -> Result<(), Unread> {
 }
 
 /// Whether an operation names the inode that it makes only if its client has made it before.
-fn may_name_its_inode(operation: &Operation, terms: Terms) -> bool {
-    let is_named = matches!(operation, Operation::Create { inode: 1.., .. });
-    !is_named || matches!(terms, Terms::Repeated { .. } | Terms::Local { .. })
+fn may_name_its_inode(operation: &MetadataOperation, terms: AnswerTerms) -> bool {
+    let is_named = matches!(operation, MetadataOperation::Create { inode: 1.., .. });
+    !is_named || matches!(terms, AnswerTerms::Repeated { .. } | AnswerTerms::Local { .. })
 }
 
-fn misplaced(request: u64) -> Unread {
-    Unread::Message { request, problem: "a message that does not belong here".to_owned() }
+fn misplaced(request: u64) -> MessageReadError {
+    MessageReadError::Message { request, problem: "a message that does not belong here".to_owned() }
 }
 
 /// The bounds on the requests of a connection without an answer.
-struct Turns {
+struct RequestBounds {
     calls: Arc<Semaphore>,
     returns: Arc<Semaphore>,
 }
 
-impl Turns {
-    fn new() -> Turns {
+impl RequestBounds {
+    fn new() -> RequestBounds {
         let [calls, returns] = [CALLS_MAX, RETURNS_MAX].map(|turns| Arc::new(Semaphore::new(turns)));
-        Turns { calls, returns }
+        RequestBounds { calls, returns }
     }
 
     /// Takes the share of a request. *Errors*: there are too many, in words.
-    fn take(&self, message: &Message) -> Result<OwnedSemaphorePermit, String> {
+    fn take(&self, message: &VolumeMessage) -> Result<OwnedSemaphorePermit, String> {
         let (turns, most, what) = match message {
-            Message::Return { .. } => (&self.returns, RETURNS_MAX, "returns"),
+            VolumeMessage::Return { .. } => (&self.returns, RETURNS_MAX, "returns"),
             _ => (&self.calls, CALLS_MAX, "requests"),
         };
         turns.clone().try_acquire_owned().map_err(|_| format!("more than {most} {what} without an answer"))
@@ -377,39 +384,48 @@ impl Turns {
 }
 
 /// Serves a bulk connection: operations and questions.
-async fn bulk(context: &Context, greeted: Greeted, reader: &mut FrameReader, frames: &Frames) -> Result<(), Unread> {
-    let _leaving = Leaving { requests: &context.requests, greeted };
+async fn bulk(
+    context: &ConnectionContext,
+    greeted: GreetedConnection,
+    reader: &mut FrameReader,
+    frames: &Frames,
+) -> Result<(), MessageReadError> {
+    let _leaving = LeaveNotifier { requests: &context.requests, greeted };
     let (session, epoch, connection) = (greeted.session, context.shared.epoch, greeted.connection);
-    let turns = Turns::new();
+    let turns = RequestBounds::new();
     while let Some((header, message)) = read_message(reader).await? {
         check_epoch(context, header.epoch)?;
         let turn = turns.take(&message).map_err(std::io::Error::other)?;
         let (frames, since) = (frames.clone(), Instant::now());
         let (request, before) = (header.request, None);
-        let reply = Reply { frames, request, epoch, session, connection, since, before, _turn: turn };
+        let reply = ReplySender { frames, request, epoch, session, connection, since, before, _turn: turn };
         let request = match message {
-            Message::Operation { session: named, number, terms, operation }
+            VolumeMessage::Operation { session: named, number, terms, operation }
                 if named == session && may_name_its_inode(&operation, terms) =>
             {
-                Request::Operate { session, number, terms, operation, reply }
+                OwnerRequest::Operate { session, number, terms, operation, reply }
             }
-            Message::Question { session: named, question } if named == session => {
-                Request::Ask { session, question, reply }
+            VolumeMessage::Question { session: named, question } if named == session => {
+                OwnerRequest::Ask { session, question, reply }
             }
-            Message::Acquire { token, level, waits } if token.what == What::Data => {
-                Request::Acquire { session, wanted: (token, level, waits), reply }
+            VolumeMessage::Acquire { token, level, waits } if token.what == TokenAspect::Data => {
+                OwnerRequest::Acquire { session, wanted: (token, level, waits), reply }
             }
-            Message::Lock { lock, waits } => Request::Wish { session, wish: Wish::Lock(lock, waits), reply },
-            Message::Unlock { lock } => Request::Wish { session, wish: Wish::Unlock(lock), reply },
-            Message::TestLock { lock } => Request::Wish { session, wish: Wish::Test(lock), reply },
-            Message::CancelLock { request } => Request::Wish { session, wish: Wish::Cancel(request), reply },
-            Message::Reclaim { session: named, held, is_last } if named == session => {
-                Request::Reclaim { session, held, is_last, reply }
+            VolumeMessage::Lock { lock, waits } => {
+                OwnerRequest::Wish { session, wish: LockRequest::Lock(lock, waits), reply }
             }
-            Message::Return { held, .. } if held.token.what == What::Directory => {
-                Request::ReturnInOrder { session, held, reply }
+            VolumeMessage::Unlock { lock } => OwnerRequest::Wish { session, wish: LockRequest::Unlock(lock), reply },
+            VolumeMessage::TestLock { lock } => OwnerRequest::Wish { session, wish: LockRequest::Test(lock), reply },
+            VolumeMessage::CancelLock { request } => {
+                OwnerRequest::Wish { session, wish: LockRequest::Cancel(request), reply }
             }
-            Message::Goodbye { session: named } if named == session => Request::Goodbye { session, reply },
+            VolumeMessage::Reclaim { session: named, held, is_last } if named == session => {
+                OwnerRequest::Reclaim { session, held, is_last, reply }
+            }
+            VolumeMessage::Return { held, .. } if held.token.what == TokenAspect::Directory => {
+                OwnerRequest::ReturnInOrder { session, held, reply }
+            }
+            VolumeMessage::Goodbye { session: named } if named == session => OwnerRequest::Goodbye { session, reply },
             _ => return Err(misplaced(header.request)),
         };
         // Requests are sent in the order of their arrival, and the owner's queue keeps that order.
@@ -421,35 +437,40 @@ async fn bulk(context: &Context, greeted: Greeted, reader: &mut FrameReader, fra
 }
 
 /// Serves a control connection: lease renewals and messages about tokens.
-async fn control(context: &Context, greeted: Greeted, reader: &mut FrameReader, frames: &Frames) -> Result<(), Unread> {
-    let _leaving = Leaving { requests: &context.requests, greeted };
+async fn control(
+    context: &ConnectionContext,
+    greeted: GreetedConnection,
+    reader: &mut FrameReader,
+    frames: &Frames,
+) -> Result<(), MessageReadError> {
+    let _leaving = LeaveNotifier { requests: &context.requests, greeted };
     let (shared, session, connection) = (&context.shared, greeted.session, greeted.connection);
-    let _ = context.requests.send(Request::Controlled { session, connection, frames: frames.clone() }).await;
+    let _ = context.requests.send(OwnerRequest::Controlled { session, connection, frames: frames.clone() }).await;
     while let Some((header, message)) = read_message(reader).await? {
         check_epoch(context, header.epoch)?;
         match message {
-            Message::Return { held, .. } => {
-                let _ = context.requests.send(Request::Return { session, held }).await;
+            VolumeMessage::Return { held, .. } => {
+                let _ = context.requests.send(OwnerRequest::Return { session, held }).await;
             }
-            Message::NameDropped { number } => {
-                let _ = context.requests.send(Request::NameDropped { session, number }).await;
+            VolumeMessage::NameDropped { number } => {
+                let _ = context.requests.send(OwnerRequest::NameDropped { session, number }).await;
             }
-            Message::Pushed { number } => {
-                let _ = context.requests.send(Request::Pushed { session, number }).await;
+            VolumeMessage::Pushed { number } => {
+                let _ = context.requests.send(OwnerRequest::Pushed { session, number }).await;
             }
-            Message::Renew { session: named, sent_ns, acknowledged, drained } if named == session => {
+            VolumeMessage::Renew { session: named, sent_ns, acknowledged, drained } if named == session => {
                 let sequence = shared.drained_to.load(Ordering::Acquire);
                 // The check comes before the owner learns of the renewal, so that the owner counts a renewal as
                 // answered only if it may be answered.
                 let is_answered = !shared.barred().contains(&session);
-                let request = Request::Acknowledge { session, acknowledged, drained, is_answered };
+                let request = OwnerRequest::Acknowledge { session, acknowledged, drained, is_answered };
                 let _ = context.requests.send(request).await;
                 if !is_answered {
                     continue;
                 }
                 let stored = shared.stored().get(&session).copied().unwrap_or(0);
                 let (lease_ms, server_ns) = (shared.lease_ms, wall_ns());
-                let renewed = Message::Renewed { sent_ns, lease_ms, server_ns, sequence, stored };
+                let renewed = VolumeMessage::Renewed { sent_ns, lease_ms, server_ns, sequence, stored };
                 let _ = frames.send(renewed.encode(header.request, shared.epoch));
             }
             _ => return Err(misplaced(header.request)),
@@ -461,15 +482,15 @@ async fn control(context: &Context, greeted: Greeted, reader: &mut FrameReader, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{FileId, Held, Question, Token};
+    use crate::protocol::{FileId, MetadataQuestion, Token, TokenGrant};
 
     #[test]
     fn returns_take_no_share_of_calls() {
-        let turns = Turns::new();
+        let turns = RequestBounds::new();
         let object = FileId { inode: 7, generation: 1 };
-        let held = Held { token: Token { object, what: What::Directory }, level: 1, sequence: 1 };
-        let back = Message::Return { held, is_lost: false };
-        let question = Message::Question { session: 1, question: Question::Stored };
+        let held = TokenGrant { token: Token { object, what: TokenAspect::Directory }, level: 1, sequence: 1 };
+        let back = VolumeMessage::Return { held, is_lost: false };
+        let question = VolumeMessage::Question { session: 1, question: MetadataQuestion::Stored };
         let all_returns: Vec<_> = (0..RETURNS_MAX).map(|_| turns.take(&back).expect("there is room")).collect();
         let refused = turns.take(&back).map(drop);
         assert_eq!(refused, Err("more than 2048 returns without an answer".to_owned()));

@@ -12,27 +12,32 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::connection::{Frames, Reply};
+use super::connection::{Frames, ReplySender};
 use super::long_waits::WaitSubject;
 use crate::planted::{Bug, planted};
-use crate::protocol::{Answer, Code, Failure, FileId, Held, Message, Question, Token, What};
-use crate::tokens::{Action, Arbiter, Change, Late, LocalCounts, Locals, Looks, Silence, Why, level, verdict};
+use crate::protocol::{
+    FileId, MetadataQuestion, RefusalCode, ServerAnswer, ServerRefusal, Token, TokenAspect, TokenGrant, VolumeMessage,
+};
+use crate::tokens::{
+    LocalCounts, LocalDirectories, LookupChange, LookupGrants, RecallReason, SessionSilence, SessionVerdict,
+    TokenAction, TokenArbiter, level, verdict,
+};
 
 /// A question that waits for commits of other hosts.
-pub(super) struct Looking {
+pub(super) struct WaitingQuestion {
     pub session: u64,
-    pub question: Question,
-    pub reply: Reply,
+    pub question: MetadataQuestion,
+    pub reply: ReplySender,
     /// Whether the question must still wait for writers to commit. It is true at first, and again if the question
     /// waited while sessions from before a restart had not yet said what they hold.
     pub is_graced: bool,
     /// What it has waited for before.
-    pub waited: Waited,
+    pub waited: WaitHistory,
 }
 
 /// What a request has waited for before.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Waited {
+pub(super) struct WaitHistory {
     /// Whether it has waited for the return of a directory.
     pub for_return: bool,
     /// Whether sessions have reported all that they had made when it came.
@@ -50,57 +55,57 @@ pub(super) struct AboutInodes<'a> {
 
 /// Requests and questions that can be answered now.
 #[derive(Default)]
-pub(super) struct Acted {
+pub(super) struct ReadyRequests {
     /// Questions that are asked again and can be answered.
-    pub ready: Vec<Looking>,
+    pub ready: Vec<WaitingQuestion>,
     /// Requests for tokens that are granted.
-    pub granted: Vec<(u64, Reply, Held)>,
+    pub granted: Vec<(u64, ReplySender, TokenGrant)>,
     /// The tickets of changes that can be made.
     pub changes: Vec<u64>,
 }
 
-impl Acted {
+impl ReadyRequests {
     pub fn is_empty(&self) -> bool {
         self.ready.is_empty() && self.granted.is_empty() && self.changes.is_empty()
     }
 }
 
 /// A request to change a file's data, while other sessions keep its attributes.
-struct Later {
+struct DeferredAcquire {
     session: u64,
     token: Token,
     level: u8,
     waits: bool,
-    reply: Reply,
+    reply: ReplySender,
     has_waited: bool,
 }
 
 /// The tokens, and the calls that wait for them.
-pub(super) struct Grants {
-    arbiter: Arbiter,
-    looks: Looks,
-    locals: Locals,
-    later: HashMap<u64, Later>,
+pub(super) struct TokenQueue {
+    arbiter: TokenArbiter,
+    looks: LookupGrants,
+    locals: LocalDirectories,
+    later: HashMap<u64, DeferredAcquire>,
     /// Requests for tokens that wait until another session has returned a directory.
-    gated: HashMap<u64, Later>,
+    gated: HashMap<u64, DeferredAcquire>,
     started: Instant,
     epoch: u64,
     next_ticket: u64,
-    acquiring: HashMap<u64, (FileId, Reply)>,
-    looking: HashMap<u64, Looking>,
+    acquiring: HashMap<u64, (FileId, ReplySender)>,
+    looking: HashMap<u64, WaitingQuestion>,
     /// The control connection of each session.
     controls: HashMap<u64, Frames>,
     /// Sessions whose renewals are not answered, with the time since when.
     barred: BTreeMap<u64, Instant>,
 }
 
-impl Grants {
+impl TokenQueue {
     /// Makes the tokens of a new server, which waits for earlier sessions to say what they hold.
-    pub fn new(epoch: u64, sessions: impl IntoIterator<Item = u64>) -> Grants {
-        Grants {
-            arbiter: Arbiter::new(epoch, sessions),
-            looks: Looks::new(epoch),
-            locals: Locals::new(epoch),
+    pub fn new(epoch: u64, sessions: impl IntoIterator<Item = u64>) -> TokenQueue {
+        TokenQueue {
+            arbiter: TokenArbiter::new(epoch, sessions),
+            looks: LookupGrants::new(epoch),
+            locals: LocalDirectories::new(epoch),
             later: HashMap::new(),
             gated: HashMap::new(),
             started: Instant::now(),
@@ -145,18 +150,18 @@ impl Grants {
 
     /// Handles a session's request for a token. Before a session may change a file's data, no other one keeps the
     /// file's attributes.
-    pub fn acquire(&mut self, session: u64, (token, level, waits): (Token, u8, bool), reply: Reply) {
-        self.acquire_later(Later { session, token, level, waits, reply, has_waited: false });
+    pub fn acquire(&mut self, session: u64, (token, level, waits): (Token, u8, bool), reply: ReplySender) {
+        self.acquire_later(DeferredAcquire { session, token, level, waits, reply, has_waited: false });
     }
 
-    fn acquire_later(&mut self, later: Later) {
+    fn acquire_later(&mut self, later: DeferredAcquire) {
         let (session, token, level) = (later.session, later.token, later.level);
         let ticket = self.ticket();
         if !self.locals.wait_for(self.now(), session, &[token.object.inode], ticket, later.has_waited) {
-            self.gated.insert(ticket, Later { has_waited: true, ..later });
+            self.gated.insert(ticket, DeferredAcquire { has_waited: true, ..later });
             return;
         }
-        let change = Change { tokens: vec![attributes_of(token)], names: Vec::new() };
+        let change = LookupChange { tokens: vec![attributes_of(token)], names: Vec::new() };
         if level != level::WRITE || self.looks.begin_change(self.now(), session, &change, ticket) {
             self.acquire_now(later, ticket);
         } else {
@@ -164,8 +169,8 @@ impl Grants {
         }
     }
 
-    fn acquire_now(&mut self, later: Later, ticket: u64) {
-        let Later { session, token, level, waits, reply, .. } = later;
+    fn acquire_now(&mut self, later: DeferredAcquire, ticket: u64) {
+        let DeferredAcquire { session, token, level, waits, reply, .. } = later;
         self.acquiring.insert(ticket, (token.object, reply));
         self.arbiter.acquire(self.now(), session, token, level, ticket, waits);
         if level == level::WRITE {
@@ -175,7 +180,7 @@ impl Grants {
     }
 
     /// Grants a token at once, if no other session's token conflicts.
-    pub fn offer(&mut self, session: u64, token: Token, level: u8) -> Option<Held> {
+    pub fn offer(&mut self, session: u64, token: Token, level: u8) -> Option<TokenGrant> {
         if level == level::WRITE && self.looks.is_kept(session, attributes_of(token)) {
             return None;
         }
@@ -185,7 +190,7 @@ impl Grants {
     /// Lets a session keep the names of a directory, or the attributes of an inode, that it is shown. Returns the number
     /// of the grant.
     pub fn offer_look(&mut self, session: u64, token: Token) -> Option<u64> {
-        let is_written = token.what == What::Attributes && self.arbiter.is_written(session, token.object);
+        let is_written = token.what == TokenAspect::Attributes && self.arbiter.is_written(session, token.object);
         if is_written || self.locals.is_held_by_other(session, token.object.inode) || self.arbiter.is_expecting() {
             return None;
         }
@@ -196,28 +201,33 @@ impl Grants {
     ///
     /// *Errors*: the ticket by which [`act`](Self::act) says that other sessions have returned those that they held, and
     /// what the operation will have waited for then.
-    pub fn begin_about(&mut self, session: u64, about: AboutInodes<'_>, waited: Waited) -> Result<(), (u64, Waited)> {
+    pub fn begin_about(
+        &mut self,
+        session: u64,
+        about: AboutInodes<'_>,
+        waited: WaitHistory,
+    ) -> Result<(), (u64, WaitHistory)> {
         let (now, ticket) = (self.now(), self.ticket());
         if !self.locals.wait_for(now, session, about.known, ticket, waited.for_return) {
-            return Err((ticket, Waited { for_return: true, ..waited }));
+            return Err((ticket, WaitHistory { for_return: true, ..waited }));
         }
         let is_known = waited.for_makers || planted(Bug::MakerUnheard);
         if !is_known && !self.locals.wait_for_makers(now, session, about.missing, ticket) {
-            return Err((ticket, Waited { for_makers: true, ..waited }));
+            return Err((ticket, WaitHistory { for_makers: true, ..waited }));
         }
         Ok(())
     }
 
     /// Returns a question that is about these inodes if it can be answered now; otherwise it waits until other sessions
     /// have returned those that they held, and [`act`](Self::act) returns it later.
-    pub fn look_at(&mut self, looking: Looking, about: AboutInodes<'_>) -> Option<Looking> {
+    pub fn look_at(&mut self, looking: WaitingQuestion, about: AboutInodes<'_>) -> Option<WaitingQuestion> {
         if planted(Bug::HeldShown) {
             return Some(looking);
         }
         match self.begin_about(looking.session, about, looking.waited) {
             Ok(()) => Some(looking),
             Err((ticket, waited)) => {
-                self.looking.insert(ticket, Looking { waited, ..looking });
+                self.looking.insert(ticket, WaitingQuestion { waited, ..looking });
                 None
             }
         }
@@ -229,7 +239,7 @@ impl Grants {
     }
 
     /// Returns the directories at level *write*, what of them waits, and the inode numbers.
-    pub fn locals(&mut self) -> &mut Locals {
+    pub fn locals(&mut self) -> &mut LocalDirectories {
         &mut self.locals
     }
 
@@ -271,7 +281,7 @@ impl Grants {
     /// the directory.
     pub fn done_locally(&mut self, session: u64, directory: u64, tokens: &[Token], made: Option<FileId>) {
         let now = self.now();
-        let of_made = made.map(|object| Token { object, what: What::Attributes });
+        let of_made = made.map(|object| Token { object, what: TokenAspect::Attributes });
         tokens.iter().copied().chain(of_made).for_each(|token| self.looks.keep(now, session, token));
         if let Some(made) = made {
             self.locals.note_made(now, directory, made.inode);
@@ -296,7 +306,7 @@ impl Grants {
     /// Begins a change of names and attributes by a session; [`end_change`](Self::end_change) must follow it.
     ///
     /// *Errors*: the ticket by which [`act`](Self::act) says that other sessions do not keep them any more.
-    pub fn begin_change(&mut self, session: u64, change: &Change) -> Result<(), u64> {
+    pub fn begin_change(&mut self, session: u64, change: &LookupChange) -> Result<(), u64> {
         let ticket = self.ticket();
         match self.looks.begin_change(self.now(), session, change, ticket) {
             true => Ok(()),
@@ -306,7 +316,7 @@ impl Grants {
 
     /// Forgets the names and attributes of sessions that were asked for some, and whose lease is over: a client drops what
     /// it keeps before it uses a lease again. No session is ended for this.
-    pub fn forget_looks_of_silent(&mut self, silence: impl Fn(u64) -> Silence, lease: Duration) {
+    pub fn forget_looks_of_silent(&mut self, silence: impl Fn(u64) -> SessionSilence, lease: Duration) {
         let is_over = |session: u64| u128::from(silence(session).answered_ms) > lease.as_millis();
         let silent: BTreeSet<u64> =
             self.looks.asked().map(|(session, ..)| session).filter(|session| is_over(*session)).collect();
@@ -314,8 +324,8 @@ impl Grants {
     }
 
     /// Whether another session keeps names of a directory in which this changes one.
-    pub fn are_names_kept(&self, session: u64, change: &Change) -> bool {
-        let mut directories = change.tokens.iter().filter(|token| token.what == What::Directory);
+    pub fn are_names_kept(&self, session: u64, change: &LookupChange) -> bool {
+        let mut directories = change.tokens.iter().filter(|token| token.what == TokenAspect::Directory);
         directories.any(|token| self.looks.is_kept(session, *token))
     }
 
@@ -325,10 +335,10 @@ impl Grants {
     }
 
     /// Handles a token that a session returned, or the commit of a session.
-    pub fn returned(&mut self, session: u64, held: Held) {
+    pub fn returned(&mut self, session: u64, held: TokenGrant) {
         match held.token.what {
-            What::Directory if self.locals.returned(session, held) => {}
-            What::Directory | What::Attributes => self.looks.returned(session, held),
+            TokenAspect::Directory if self.locals.returned(session, held) => {}
+            TokenAspect::Directory | TokenAspect::Attributes => self.looks.returned(session, held),
             _ => self.arbiter.returned(self.now(), session, held),
         }
     }
@@ -339,7 +349,7 @@ impl Grants {
     }
 
     /// Records what an earlier session says it holds. Returns a session that must be ended because the claims conflict.
-    pub fn reclaim(&mut self, session: u64, held: &[Held], is_last: bool) -> Option<u64> {
+    pub fn reclaim(&mut self, session: u64, held: &[TokenGrant], is_last: bool) -> Option<u64> {
         self.arbiter.reclaim(self.now(), session, held, is_last)
     }
 
@@ -368,19 +378,19 @@ impl Grants {
 
     /// Returns a question that shows these files if it can be answered now; otherwise the question waits, and
     /// [`act`](Self::act) returns it later.
-    pub fn look(&mut self, looking: Looking, files: &[FileId]) -> Option<Looking> {
+    pub fn look(&mut self, looking: WaitingQuestion, files: &[FileId]) -> Option<WaitingQuestion> {
         let ticket = self.ticket();
         let is_graced = self.counts().2 > 0;
         if files.is_empty() || self.arbiter.show(self.now(), looking.session, files.iter().copied(), ticket) {
             return Some(looking);
         }
-        self.looking.insert(ticket, Looking { is_graced, ..looking });
+        self.looking.insert(ticket, WaitingQuestion { is_graced, ..looking });
         None
     }
 
     /// Sends the messages of the arbiter to clients, and returns what can be answered.
-    pub fn act(&mut self) -> Acted {
-        let mut acted = Acted::default();
+    pub fn act(&mut self) -> ReadyRequests {
+        let mut acted = ReadyRequests::default();
         for ticket in self.looks.take_ready() {
             match self.later.remove(&ticket) {
                 Some(later) => self.acquire_now(later, ticket),
@@ -399,51 +409,53 @@ impl Grants {
         }
         for (session, held) in self.locals.take_messages() {
             let message = match held.level {
-                crate::tokens::WRITE => Message::Grant { held, minimum_ms: 0, is_watched: false, shape: None },
-                _ => Message::Recall { held, why: Why::Conflict as u8 },
+                crate::tokens::WRITE => VolumeMessage::Grant { held, minimum_ms: 0, is_watched: false, shape: None },
+                _ => VolumeMessage::Recall { held, why: RecallReason::Conflict as u8 },
             };
             self.tell(session, &message);
         }
         for (session, held) in self.looks.take_recalls() {
-            self.tell(session, &Message::Recall { held, why: Why::Conflict as u8 });
+            self.tell(session, &VolumeMessage::Recall { held, why: RecallReason::Conflict as u8 });
         }
         for (session, number, (directory, name)) in self.looks.take_name_changes() {
-            self.tell(session, &Message::NameChange { directory, number, name });
+            self.tell(session, &VolumeMessage::NameChange { directory, number, name });
         }
         for action in self.arbiter.take_actions() {
             match action {
-                Action::Grant { session, ticket, held } => {
+                TokenAction::Grant { session, ticket, held } => {
                     acted.granted.extend(self.acquiring.remove(&ticket).map(|(_, reply)| (session, reply, held)));
                 }
-                Action::Refuse { ticket } => {
+                TokenAction::Refuse { ticket } => {
                     if let Some((_, reply)) = self.acquiring.remove(&ticket) {
                         let words = "others hold the token, or too many wait for it".to_owned();
-                        reply.send(Err(Failure { code: Code::Conflict, errno: libc::EAGAIN, words }));
+                        reply.send(Err(ServerRefusal { code: RefusalCode::Conflict, errno: libc::EAGAIN, words }));
                     }
                 }
-                Action::Recall { session, held, why } => {
-                    self.tell(session, &Message::Recall { held, why: why as u8 });
+                TokenAction::Recall { session, held, why } => {
+                    self.tell(session, &VolumeMessage::Recall { held, why: why as u8 });
                 }
-                Action::Ready { ticket } => acted.ready.extend(self.looking.remove(&ticket)),
+                TokenAction::Ready { ticket } => acted.ready.extend(self.looking.remove(&ticket)),
             }
         }
         acted
     }
 
     /// Sends a message to a session. A session without a connection gets the message when it connects again.
-    pub fn tell(&self, session: u64, message: &Message) {
+    pub fn tell(&self, session: u64, message: &VolumeMessage) {
         if let Some(frames) = self.controls.get(&session) {
             let _ = frames.send(message.encode(0, self.epoch));
         }
     }
 
     /// Returns the requests that wait: what each is about, the inode, and its reply.
-    pub fn waiting(&self) -> impl Iterator<Item = (WaitSubject, u64, &Reply)> {
+    pub fn waiting(&self) -> impl Iterator<Item = (WaitSubject, u64, &ReplySender)> {
         let acquiring = self.acquiring.values().map(|(file, reply)| (WaitSubject::Token, file.inode, reply));
         let looking = self.looking.values().map(|looking| {
             let inode = match &looking.question {
-                Question::Lookup { directory, .. } | Question::ReadDirectory { directory, .. } => directory.inode,
-                Question::GetAttributes { file } => file.inode,
+                MetadataQuestion::Lookup { directory, .. } | MetadataQuestion::ReadDirectory { directory, .. } => {
+                    directory.inode
+                }
+                MetadataQuestion::GetAttributes { file } => file.inode,
                 _ => 0,
             };
             (WaitSubject::Commit, inode, &looking.reply)
@@ -477,9 +489,9 @@ impl Grants {
     pub fn late(
         &mut self,
         (lockers, is_early): (&[u64], bool),
-        silence: impl Fn(u64) -> Silence,
+        silence: impl Fn(u64) -> SessionSilence,
         lease: Duration,
-    ) -> Vec<(u64, Late)> {
+    ) -> Vec<(u64, SessionVerdict)> {
         let (now, mut awaited) = (self.now(), self.arbiter.awaited(is_early));
         // A lock may be held for any time, so waiting for it (0) does not make its session slow.
         lockers.iter().for_each(|session| _ = awaited.entry(*session).or_insert(0));
@@ -500,9 +512,9 @@ impl Grants {
             let waited = awaited.get(&session).map(|since| if *since == 0 { 0 } else { now.saturating_sub(*since) });
             let Some(verdict) = verdict(barred_for, silence(session), waited, milliseconds(lease)) else { continue };
             match verdict {
-                Late::Bar => drop(self.barred.insert(session, Instant::now())),
-                Late::Unbar => drop(self.barred.remove(&session)),
-                Late::End => {}
+                SessionVerdict::Bar => drop(self.barred.insert(session, Instant::now())),
+                SessionVerdict::Unbar => drop(self.barred.remove(&session)),
+                SessionVerdict::End => {}
             }
             late.push((session, verdict));
         }
@@ -512,19 +524,19 @@ impl Grants {
 
 /// Returns the tokens of what sessions may keep of a directory.
 fn tokens_of(directory: FileId) -> [Token; 2] {
-    [What::Directory, What::Attributes].map(|what| Token { object: directory, what })
+    [TokenAspect::Directory, TokenAspect::Attributes].map(|what| Token { object: directory, what })
 }
 
 /// Returns the token of the attributes of the file of a data token.
 fn attributes_of(token: Token) -> Token {
-    Token { object: token.object, what: What::Attributes }
+    Token { object: token.object, what: TokenAspect::Attributes }
 }
 
 /// Returns the files whose attributes an answer shows.
-pub(super) fn files_of(answer: &Answer) -> Vec<FileId> {
+pub(super) fn files_of(answer: &ServerAnswer) -> Vec<FileId> {
     match answer {
-        Answer::Attributes(attributes) => vec![attributes.id()],
-        Answer::Listing { names, .. } => {
+        ServerAnswer::Attributes(attributes) => vec![attributes.id()],
+        ServerAnswer::Listing { names, .. } => {
             let mut files: Vec<FileId> = names.iter().map(|listed| listed.attributes.id()).collect();
             files.sort_unstable();
             files.dedup();
@@ -535,6 +547,11 @@ pub(super) fn files_of(answer: &Answer) -> Vec<FileId> {
 }
 
 /// Whether a question shows attributes of files that others may be writing to.
-pub(super) fn is_look(question: &Question) -> bool {
-    matches!(question, Question::Lookup { .. } | Question::GetAttributes { .. } | Question::ReadDirectory { .. })
+pub(super) fn is_look(question: &MetadataQuestion) -> bool {
+    matches!(
+        question,
+        MetadataQuestion::Lookup { .. }
+            | MetadataQuestion::GetAttributes { .. }
+            | MetadataQuestion::ReadDirectory { .. }
+    )
 }

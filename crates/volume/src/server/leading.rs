@@ -4,25 +4,25 @@
 //! next ones.
 
 use nectary_block::SharedDevice;
-use nectary_host::log::{Level, write as log_line};
+use nectary_host::log::{LogLevel, write as log_line};
 
 use super::request::wall_ns;
 use super::{ServerError, ServerOptions};
 use crate::client::random_id;
-use crate::journal::{Log, StartOptions};
-use crate::metadata::{Image, SET_ASIDE};
-use crate::origin::Origin;
+use crate::journal::{LeaderJournal, StartOptions};
+use crate::metadata::{MetadataImage, SET_ASIDE};
+use crate::origin::ProcessOrigin;
 
 /// The state of a new leader.
-pub(super) struct Led {
-    pub log: Log,
-    pub image: Image,
+pub(super) struct NewLeader {
+    pub log: LeaderJournal,
+    pub image: MetadataImage,
     /// The number of the first append.
     pub sequence: u64,
 }
 
 /// Becomes leader.
-pub(super) async fn lead(device: SharedDevice, options: &ServerOptions) -> Result<Led, ServerError> {
+pub(super) async fn lead(device: SharedDevice, options: &ServerOptions) -> Result<NewLeader, ServerError> {
     let incarnation = random_id()?;
     let start = StartOptions {
         server: options.number,
@@ -31,27 +31,31 @@ pub(super) async fn lead(device: SharedDevice, options: &ServerOptions) -> Resul
         confirmed_gone: Vec::new(),
         said_gone: options.said_gone.clone(),
         previous_gone: options.previous_gone,
-        origin: Origin::of(&device),
+        origin: ProcessOrigin::of(&device),
         created_s: wall_ns() / 1_000_000_000,
         fixed_ns: None,
     };
-    let (mut log, tables) = Log::start(device, start).await?;
+    let (mut log, tables) = LeaderJournal::start(device, start).await?;
     for note in log.notes() {
-        log_line(Level::Note, "volume", format_args!("{note}"));
+        log_line(LogLevel::Note, "volume", format_args!("{note}"));
     }
-    let mut image = Image::load(tables, log.label(), log.epoch())?;
+    let mut image = MetadataImage::load(tables, log.label(), log.epoch())?;
     let free = image.free_segments();
     let mut first = image.begin_epoch(incarnation, log.gone())?;
     let freed = image.free_segments().saturating_sub(free);
     if freed > 0 {
-        log_line(Level::Note, "volume", format_args!("{freed} segments of earlier servers, which are gone, are free"));
+        log_line(
+            LogLevel::Note,
+            "volume",
+            format_args!("{freed} segments of earlier servers, which are gone, are free"),
+        );
     }
     first.extend(image.set_aside()?);
     first.extend(image.skip_numbers()?);
     if let Some(starts) = image.starts().filter(|starts| *starts < SET_ASIDE) {
         let words = format!("the disk is full: there is room for {starts} more starts, usually for {SET_ASIDE}");
-        log_line(Level::Warning, "volume", format_args!("{words}"));
+        log_line(LogLevel::Warning, "volume", format_args!("{words}"));
     }
     let sequence = log.append(first).await?;
-    Ok(Led { log, image, sequence })
+    Ok(NewLeader { log, image, sequence })
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::connection::Reply;
+use super::connection::ReplySender;
 
 /// The status lists what has waited for longer than this.
 pub const WAIT_SHOWN: Duration = Duration::from_secs(30);
@@ -84,7 +84,7 @@ impl WaitCollector {
     }
 
     /// Adds a request that waits.
-    pub fn request(&mut self, subject: WaitSubject, inode: u64, reply: &Reply) {
+    pub fn request(&mut self, subject: WaitSubject, inode: u64, reply: &ReplySender) {
         let (session, since) = reply.asked();
         self.add(subject, session, inode, self.now.saturating_duration_since(since));
     }
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_waits_are_listed_and_locks_come_last() {
+    fn longest_waits_listed_locks_last() {
         let seconds = Duration::from_secs;
         let mut collected = WaitCollector::new(WAIT_SHOWN);
         collected.add(WaitSubject::Lock, 1, 5, seconds(900));

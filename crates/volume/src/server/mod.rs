@@ -44,25 +44,25 @@ mod waits;
 use std::sync::Arc;
 
 use nectary_block::SharedDevice;
-use nectary_host::log::{Level, Throttle};
+use nectary_host::log::{LogLevel, LogThrottle};
 use nectary_host::tls::ServerTls;
 use nectary_host::{Newcomers, descriptors};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::net::{Address, Listener};
-use crate::protocol::Failure;
+use crate::net::{ServerAddress, StreamListener};
+use crate::protocol::ServerRefusal;
 pub use alone::alone;
 pub use long_waits::{LongWait, ServerWaits, WAIT_SHOWN, WaitSubject};
-use places::Places;
-pub use request::Overview;
-use request::Request;
+use places::ServerSeats;
+use request::OwnerRequest;
+pub use request::ServerOverview;
 
 /// The options of a server.
 #[derive(Clone)]
 pub struct ServerOptions {
     /// The addresses to listen on.
-    pub listen: Vec<Address>,
+    pub listen: Vec<ServerAddress>,
     /// Certificates, if connections are encrypted.
     pub tls: Option<ServerTls>,
     /// The number of this server, below 32; no other server of the volume may have it.
@@ -84,7 +84,7 @@ pub enum ServerError {
     Journal(#[from] crate::journal::Error),
     /// The records contradict each other.
     #[error(transparent)]
-    Records(#[from] Failure),
+    Records(#[from] ServerRefusal),
     /// The machine does not provide what the server needs.
     #[error(transparent)]
     Machine(#[from] crate::client::Error),
@@ -92,7 +92,7 @@ pub enum ServerError {
     #[error("{address}: {source}")]
     Listen {
         /// The address.
-        address: Address,
+        address: ServerAddress,
         /// The cause.
         source: std::io::Error,
     },
@@ -114,9 +114,9 @@ pub enum ServerError {
 }
 
 /// A running metadata server.
-pub struct Server {
-    addresses: Vec<Address>,
-    handle: Handle,
+pub struct MetadataServer {
+    addresses: Vec<ServerAddress>,
+    handle: ServerHandle,
     stop: watch::Sender<bool>,
     ended: watch::Receiver<Option<String>>,
     tasks: JoinSet<()>,
@@ -125,55 +125,55 @@ pub struct Server {
 
 /// Gives the status of a server, and sends commands to it.
 #[derive(Clone)]
-pub struct Handle {
-    requests: mpsc::Sender<Request>,
-    seen: watch::Receiver<Overview>,
+pub struct ServerHandle {
+    requests: mpsc::Sender<OwnerRequest>,
+    seen: watch::Receiver<ServerOverview>,
 }
 
-impl Handle {
+impl ServerHandle {
     /// Returns a recent state of the server.
-    pub fn overview(&self) -> Overview {
+    pub fn overview(&self) -> ServerOverview {
         self.seen.borrow().clone()
     }
 
     /// Releases the space of an ended session, because an operator confirms that its host writes nothing any more.
     ///
     /// *Errors*: `Ended` if the session does not exist, `Conflict` if its mount runs.
-    pub async fn release(&self, session: u64) -> Result<(), Failure> {
+    pub async fn release(&self, session: u64) -> Result<(), ServerRefusal> {
         let (reply, answer) = oneshot::channel();
-        let _ = self.requests.send(Request::Release { session, reply }).await;
+        let _ = self.requests.send(OwnerRequest::Release { session, reply }).await;
         answer.await.unwrap_or_else(|_| Err(gone())).map(drop)
     }
 }
 
-fn gone() -> Failure {
-    Failure { code: crate::protocol::Code::NotLeader, errno: 0, words: "the server is ending".to_owned() }
+fn gone() -> ServerRefusal {
+    ServerRefusal { code: crate::protocol::RefusalCode::NotLeader, errno: 0, words: "the server is ending".to_owned() }
 }
 
-impl Server {
+impl MetadataServer {
     /// Becomes the server of the volume on `device`, and listens. If the previous server ended without resigning, the
     /// start waits for that server's lease.
     ///
     /// *Errors*: another server leads; the disk fails; an address cannot be listened on; too few files may be open.
-    pub async fn start(device: SharedDevice, options: ServerOptions) -> Result<Server, ServerError> {
-        Server::start_for(device, options, connection::CONNECTIONS_MAX).await
+    pub async fn start(device: SharedDevice, options: ServerOptions) -> Result<MetadataServer, ServerError> {
+        MetadataServer::start_for(device, options, connection::CONNECTIONS_MAX).await
     }
 
-    /// Like [`start`](Server::start), for fewer connections than usual.
+    /// Like [`start`](MetadataServer::start), for fewer connections than usual.
     pub async fn start_for(
         device: SharedDevice,
         options: ServerOptions,
         connections_max: usize,
-    ) -> Result<Server, ServerError> {
+    ) -> Result<MetadataServer, ServerError> {
         // Listening comes first, so that a wrong address is reported at once.
         let mut listeners = Vec::new();
         for address in &options.listen {
-            let listener = Listener::bind(address).await;
+            let listener = StreamListener::bind(address).await;
             listeners.push(listener.map_err(|source| ServerError::Listen { address: address.clone(), source })?);
         }
-        let places = Places::new(connections_max).map_err(ServerError::TooFewDescriptors)?;
+        let places = ServerSeats::new(connections_max).map_err(ServerError::TooFewDescriptors)?;
         let addresses = listeners.iter().map(|listener| listener.address().clone()).collect();
-        let (owner, shared, pulse) = owner::Owner::start(device, &options).await?;
+        let (owner, shared, pulse) = owner::MetadataOwner::start(device, &options).await?;
         let (requests, received) = mpsc::channel(request::REQUESTS_MAX);
         let (seen_by, seen) = watch::channel(owner.overview());
         let (stop, stopped) = watch::channel(false);
@@ -191,8 +191,8 @@ impl Server {
             }
             result
         });
-        let handle = Handle { requests: requests.clone(), seen };
-        let context = Arc::new(connection::Context {
+        let handle = ServerHandle { requests: requests.clone(), seen };
+        let context = Arc::new(connection::ConnectionContext {
             requests,
             shared,
             tls: options.tls.clone(),
@@ -203,16 +203,16 @@ impl Server {
         for listener in listeners {
             tasks.spawn(accept(listener, context.clone()));
         }
-        Ok(Server { addresses, handle, stop, ended, tasks, owner })
+        Ok(MetadataServer { addresses, handle, stop, ended, tasks, owner })
     }
 
     /// Returns the addresses that the server listens on.
-    pub fn addresses(&self) -> &[Address] {
+    pub fn addresses(&self) -> &[ServerAddress] {
         &self.addresses
     }
 
     /// Returns a handle for status and commands.
-    pub fn handle(&self) -> Handle {
+    pub fn handle(&self) -> ServerHandle {
         self.handle.clone()
     }
 
@@ -238,8 +238,8 @@ impl Server {
 }
 
 /// Accepts connections. When this future is dropped, all its connections end.
-async fn accept(listener: Listener, context: Arc<connection::Context>) {
-    static LOGGED: Throttle = Throttle::every(std::time::Duration::from_secs(60));
+async fn accept(listener: StreamListener, context: Arc<connection::ConnectionContext>) {
+    static LOGGED: LogThrottle = LogThrottle::every(std::time::Duration::from_secs(60));
     let mut connections = JoinSet::new();
     // Connections that have not greeted give their place up if there is no room for another client.
     let (places, newcomers) = (&context.places, &context.newcomers);
@@ -250,7 +250,7 @@ async fn accept(listener: Listener, context: Arc<connection::Context>) {
                     let opened = places.open().or_else(|| newcomers.displace().then(|| places.open_anyway()));
                     let Some(opened) = opened else {
                         descriptors::note_refused(places.refusal());
-                        LOGGED.write(Level::Warning, "volume", format_args!("{peer}: {}", places.refusal()));
+                        LOGGED.write(LogLevel::Warning, "volume", format_args!("{peer}: {}", places.refusal()));
                         continue;
                     };
                     let (context, newcomer) = (context.clone(), newcomers.add());
@@ -261,7 +261,7 @@ async fn accept(listener: Listener, context: Arc<connection::Context>) {
                 }
                 Err(error) => {
                     descriptors::note_failed_accept(&error);
-                    LOGGED.write(Level::Warning, "volume", format_args!("{}: {error}", listener.address()));
+                    LOGGED.write(LogLevel::Warning, "volume", format_args!("{}: {error}", listener.address()));
                     // Perhaps no descriptor is free.
                     newcomers.displace();
                     tokio::time::sleep(std::time::Duration::from_millis(100)).await;

@@ -7,12 +7,12 @@ use std::collections::HashMap;
 
 /// The newest connections.
 #[derive(Debug, Default)]
-pub(super) struct Newest {
+pub(super) struct NewestConnections {
     /// Connection numbers, by session and role.
     numbers: HashMap<(u64, u8), u64>,
 }
 
-impl Newest {
+impl NewestConnections {
     /// Records the greeting of a connection. Returns whether the connection is the newest of its role.
     pub fn greet(&mut self, session: u64, role: u8, connection: u64) -> bool {
         let newest = self.numbers.entry((session, role)).or_default();

@@ -25,37 +25,37 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nectary_block::SharedDevice;
-use nectary_host::log::Level;
+use nectary_host::log::LogLevel;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::batch::Batch;
-use super::changing::{Asked, Changing};
-use super::connection::{ROLE_BULK, ROLE_CONTROL, Reply, Shared};
-use super::grants::{Grants, Looking, Waited};
-use super::leading::{Led, lead};
-use super::locking::Locking;
+use super::batch::AppendBatch;
+use super::changing::{RequestedOperation, WaitingOperations};
+use super::connection::{ConnectionsState, ROLE_BULK, ROLE_CONTROL, ReplySender};
+use super::grants::{TokenQueue, WaitHistory, WaitingQuestion};
+use super::leading::{NewLeader, lead};
+use super::locking::LockQueue;
 use super::long_waits::{WAIT_SHOWN, WaitCollector, WaitSubject};
-use super::newest::Newest;
-use super::presence::Presence;
-use super::proofs::Proofs;
-use super::pushes::Pushes;
-use super::request::{Held, Overview, Request, active, replaced, wall_ns};
-use super::room::Room;
+use super::newest::NewestConnections;
+use super::presence::LeaseRenewals;
+use super::proofs::SessionProofs;
+use super::pushes::SizePushes;
+use super::request::{HeldAnswer, OwnerRequest, ServerOverview, active, replaced, wall_ns};
+use super::room::JournalRoom;
 use super::waits::{InFlight, appended, ticking, until};
 use super::{ServerError, ServerOptions};
-use crate::format::{Session, SessionState, Table};
-use crate::journal::{DiskPulse, Log};
-use crate::metadata::{Image, Stamp};
+use crate::format::{SessionRecord, SessionState, TableKind};
+use crate::journal::{DiskPulse, LeaderJournal};
+use crate::metadata::{AppendStamp, MetadataImage};
 use crate::planted::{Bug, planted};
 #[cfg(test)]
-use crate::protocol::Operation;
-use crate::protocol::{Answer, Failure, FileId, Message, Question};
-use crate::tokens::Late;
-use early::{Defect, Early, shows_names};
+use crate::protocol::MetadataOperation;
+use crate::protocol::{FileId, MetadataQuestion, ServerAnswer, ServerRefusal, VolumeMessage};
+use crate::tokens::SessionVerdict;
+use early::{EarlyAnswers, EarlyDefect, shows_names};
 use ending::is_about_siblings;
 use local::{OfferedDirectories, UntoldLocals};
-use operating::Finished;
+use operating::FinishedOperation;
 
 /// The bound on the appends that the append in flight and the next one may be split into, together.
 const APPENDS_MAX: u64 = 64;
@@ -67,55 +67,55 @@ const DRIFT: Duration = Duration::from_secs(1);
 const LEASE_AND_DRIFT: Duration = Duration::from_millis(SESSION_LEASE_MS as u64).saturating_add(DRIFT);
 
 /// The owner of a volume's metadata.
-pub(super) struct Owner {
-    image: Image,
+pub(super) struct MetadataOwner {
+    image: MetadataImage,
     /// `None` while an append is in flight.
-    log: Option<Log>,
+    log: Option<LeaderJournal>,
     in_flight: Option<InFlight>,
     /// Answers that wait for the append in flight.
-    held: Vec<Held>,
+    held: Vec<HeldAnswer>,
     /// The transactions applied since the append in flight began; `next_held` has the answers that wait for them.
-    next: Batch,
-    next_held: Vec<Held>,
-    room: Room,
+    next: AppendBatch,
+    next_held: Vec<HeldAnswer>,
+    room: JournalRoom,
     /// The number of the last durable append.
     sequence: u64,
-    presence: Presence,
-    grants: Grants,
-    changing: Changing,
+    presence: LeaseRenewals,
+    grants: TokenQueue,
+    changing: WaitingOperations,
     /// Sessions from before a restart of which this server has not heard yet: they may keep names and attributes.
     unheard: BTreeSet<u64>,
     /// Sessions for which this server waits no more, and since then no other one was served.
     late: BTreeSet<u64>,
     /// Questions that wait for them.
-    graced: Vec<Looking>,
+    graced: Vec<WaitingQuestion>,
     /// What sessions have done themselves and the disk has not stored.
     local: UntoldLocals,
     /// Directories that sessions may get.
     offered: Vec<OfferedDirectories>,
     /// Operations that are done, and answered once their sessions' earlier ones are.
-    behind: HashMap<u64, VecDeque<Finished>>,
+    behind: HashMap<u64, VecDeque<FinishedOperation>>,
     started: Instant,
-    locking: Locking,
-    newest: Newest,
-    pushes: Pushes,
-    proofs: Proofs,
+    locking: LockQueue,
+    newest: NewestConnections,
+    pushes: SizePushes,
+    proofs: SessionProofs,
     /// When a request last found no space while space was being freed.
     short_at: Option<Instant>,
-    shared: Arc<Shared>,
-    early: Early,
-    overview: Overview,
+    shared: Arc<ConnectionsState>,
+    early: EarlyAnswers,
+    overview: ServerOverview,
 }
 
-impl Owner {
+impl MetadataOwner {
     /// Becomes leader, and reads all metadata.
     pub async fn start(
         device: SharedDevice,
         options: &ServerOptions,
-    ) -> Result<(Owner, Arc<Shared>, DiskPulse), ServerError> {
-        let Led { log, image, sequence } = lead(device.clone(), options).await?;
+    ) -> Result<(MetadataOwner, Arc<ConnectionsState>, DiskPulse), ServerError> {
+        let NewLeader { log, image, sequence } = lead(device.clone(), options).await?;
         let pulse = log.pulse();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ConnectionsState {
             label: log.label().clone(),
             epoch: log.epoch(),
             lease: log.lease().clone(),
@@ -125,29 +125,29 @@ impl Owner {
             stored: Mutex::default(),
         });
         let done = image.sessions().into_iter().map(|(number, _)| (number, image.next_number(number) - 1));
-        let early = Early::new(shared.clone(), done.collect());
-        let proofs = Proofs::new(device, image.sessions().into_iter().map(|(number, _)| number));
+        let early = EarlyAnswers::new(shared.clone(), done.collect());
+        let proofs = SessionProofs::new(device, image.sessions().into_iter().map(|(number, _)| number));
         let sessions = image.sessions().into_iter();
         let sessions = sessions.filter(|(_, session)| session.state == SessionState::Active);
         let mut unheard: BTreeSet<u64> = sessions.map(|(number, _)| number).collect();
-        let grants = Grants::new(log.epoch(), unheard.iter().copied());
+        let grants = TokenQueue::new(log.epoch(), unheard.iter().copied());
         let mut late = BTreeSet::new();
         if planted(Bug::NamesInGrace) {
             late.append(&mut unheard);
         }
-        let overview = Overview { epoch: log.epoch(), ..Overview::default() };
-        let mut owner = Owner {
+        let overview = ServerOverview { epoch: log.epoch(), ..ServerOverview::default() };
+        let mut owner = MetadataOwner {
             image,
             log: Some(log),
             in_flight: None,
             held: Vec::new(),
-            next: Batch::default(),
+            next: AppendBatch::default(),
             next_held: Vec::new(),
-            room: Room::default(),
+            room: JournalRoom::default(),
             sequence,
-            presence: Presence::default(),
+            presence: LeaseRenewals::default(),
             grants,
-            changing: Changing::default(),
+            changing: WaitingOperations::default(),
             unheard,
             late,
             graced: Vec::new(),
@@ -155,9 +155,9 @@ impl Owner {
             offered: Vec::new(),
             behind: HashMap::new(),
             started: Instant::now(),
-            locking: Locking::default(),
-            newest: Newest::default(),
-            pushes: Pushes::default(),
+            locking: LockQueue::default(),
+            newest: NewestConnections::default(),
+            pushes: SizePushes::default(),
             proofs,
             short_at: None,
             shared: shared.clone(),
@@ -169,11 +169,11 @@ impl Owner {
     }
 
     /// Returns the server's present state.
-    pub fn overview(&self) -> Overview {
+    pub fn overview(&self) -> ServerOverview {
         let (free, blocks) = self.image.room();
-        let inodes = self.image.tables().table(Table::Inodes).len() as u64;
+        let inodes = self.image.tables().table(TableKind::Inodes).len() as u64;
         let sessions = self.image.sessions();
-        let named = |(number, session): &(u64, Session)| (*number, session.host.clone());
+        let named = |(number, session): &(u64, SessionRecord)| (*number, session.host.clone());
         let (active, ended): (Vec<_>, Vec<_>) =
             sessions.iter().partition(|(_, session)| session.state == SessionState::Active);
         let silent = active.into_iter().filter(|(number, _)| self.presence.is_silent(*number)).map(named).collect();
@@ -182,7 +182,7 @@ impl Owner {
         let tokens = (held, waiting);
         let hosts = sessions.iter().map(|(number, session)| (*number, &*session.host)).collect();
         let waits = self.collected(WAIT_SHOWN).waits(&hosts);
-        Overview {
+        ServerOverview {
             sessions,
             silent,
             set_aside,
@@ -208,7 +208,7 @@ impl Owner {
         let waiting = self.grants.waiting().chain(self.locking.waiting()).chain(self.pushes.waiting());
         let waiting = waiting.chain(self.changing.waiting());
         waiting.for_each(|(subject, inode, reply)| collected.request(subject, inode, reply));
-        let storing = self.held.iter().chain(&self.next_held).filter_map(Held::reply);
+        let storing = self.held.iter().chain(&self.next_held).filter_map(HeldAnswer::reply);
         let behind = self.behind.values().flatten().map(|done| &done.reply);
         storing.chain(behind).for_each(|reply| collected.request(WaitSubject::Storing, 0, reply));
         self.grants.asked().for_each(|(session, inode, age)| collected.add(WaitSubject::Asked, session, inode, age));
@@ -225,8 +225,8 @@ impl Owner {
     /// is answered after an error.
     pub async fn run(
         mut self,
-        mut requests: mpsc::Receiver<Request>,
-        seen: watch::Sender<Overview>,
+        mut requests: mpsc::Receiver<OwnerRequest>,
+        seen: watch::Sender<ServerOverview>,
         mut stopped: watch::Receiver<bool>,
     ) -> Result<(), ServerError> {
         let mut ticks = ticking();
@@ -270,14 +270,14 @@ impl Owner {
         }
     }
 
-    fn stamp(&self) -> Stamp {
+    fn stamp(&self) -> AppendStamp {
         // The append in flight and the next one may be split. While the server is idle, `drained_to` is the number of
         // its last append plus `APPENDS_MAX`, so blocks that are freed from now on must get a later number.
         let sequence = self.sequence + APPENDS_MAX + 1;
-        Stamp { now_ns: i64::try_from(wall_ns()).unwrap_or(i64::MAX), sequence }
+        AppendStamp { now_ns: i64::try_from(wall_ns()).unwrap_or(i64::MAX), sequence }
     }
 
-    fn apply(&mut self, request: Request) {
+    fn apply(&mut self, request: OwnerRequest) {
         // A request that arrives on a replaced connection is dropped: the client has sent it again on the newer
         // connection.
         if let Some((session, connection)) = request.caller()
@@ -287,24 +287,25 @@ impl Owner {
         }
         self.keep_room();
         match request {
-            Request::Operate { session, number, terms, operation, reply } => {
-                let waited = Waited::default();
-                let asked = Asked { session, number, terms, operation, reply, waited };
+            OwnerRequest::Operate { session, number, terms, operation, reply } => {
+                let waited = WaitHistory::default();
+                let asked = RequestedOperation { session, number, terms, operation, reply, waited };
                 if let Some(asked) = self.changing.in_turn(asked) {
                     self.begin_operation(asked);
                 }
             }
-            Request::Ask { session, question, reply } if is_about_siblings(&question) => {
+            OwnerRequest::Ask { session, question, reply } if is_about_siblings(&question) => {
                 self.about_siblings(session, question, reply);
             }
-            Request::Ask { session, question, reply } => {
+            OwnerRequest::Ask { session, question, reply } => {
                 self.overview.questions += 1;
-                if let Question::Push { file, size } = question {
+                if let MetadataQuestion::Push { file, size } = question {
                     return self.push(session, (file, size), reply);
                 }
-                let looking = Looking { session, question, reply, is_graced: true, waited: Waited::default() };
+                let looking =
+                    WaitingQuestion { session, question, reply, is_graced: true, waited: WaitHistory::default() };
                 // A session may still repeat what its programs were told is done.
-                let is_graced = !self.unheard.is_empty() && !self.early.has(Defect::QuestionsUngraced);
+                let is_graced = !self.unheard.is_empty() && !self.early.has(EarlyDefect::QuestionsUngraced);
                 match is_graced && shows_names(&looking.question) {
                     true => self.graced.push(looking),
                     false => {
@@ -313,25 +314,25 @@ impl Owner {
                     }
                 }
             }
-            Request::Acquire { session, wanted, reply } => match self.image.is_active(session) {
+            OwnerRequest::Acquire { session, wanted, reply } => match self.image.is_active(session) {
                 Ok(()) => self.grants.acquire(session, wanted, reply),
                 Err(failure) => reply.send(Err(failure)),
             },
-            Request::Wish { session, wish, reply } => match self.image.is_active(session) {
+            OwnerRequest::Wish { session, wish, reply } => match self.image.is_active(session) {
                 Ok(()) => {
                     let (is_grace, is_expected) = (self.grants.counts().2 > 0, self.grants.is_expected(session));
                     self.locking.wish(session, wish, reply, is_grace, is_expected);
                 }
                 Err(failure) => reply.send(Err(failure)),
             },
-            Request::Return { session, held } => self.grants.returned(session, held),
-            Request::ReturnInOrder { session, held, reply } => {
+            OwnerRequest::Return { session, held } => self.grants.returned(session, held),
+            OwnerRequest::ReturnInOrder { session, held, reply } => {
                 self.grants.returned(session, held);
-                reply.send(Ok(Answer::Done));
+                reply.send(Ok(ServerAnswer::Done));
             }
-            Request::NameDropped { session, number } => self.grants.name_dropped(session, number),
-            Request::Pushed { session, number } => self.pushes.pushed(session, number),
-            Request::Controlled { session, connection, frames } => match self.image.is_active(session) {
+            OwnerRequest::NameDropped { session, number } => self.grants.name_dropped(session, number),
+            OwnerRequest::Pushed { session, number } => self.pushes.pushed(session, number),
+            OwnerRequest::Controlled { session, connection, frames } => match self.image.is_active(session) {
                 // A later control connection has sent its greeting meanwhile, and recalls go there.
                 Ok(()) if !self.newest.is_newest(session, ROLE_CONTROL, connection) => {}
                 Ok(()) => {
@@ -339,17 +340,17 @@ impl Owner {
                     self.pushes.repeat(session).iter().for_each(|message| self.grants.tell(session, message));
                 }
                 // The session was ended after the greeting, and nothing else would tell its client.
-                Err(failure) => drop(frames.send(Message::Failure(failure).encode(0, self.shared.epoch))),
+                Err(failure) => drop(frames.send(VolumeMessage::Failure(failure).encode(0, self.shared.epoch))),
             },
-            Request::Begin { session, connection, reply } => {
+            OwnerRequest::Begin { session, connection, reply } => {
                 let begun = self.image.begin_session(&session).map(|(number, transaction)| {
                     self.next.push(transaction);
                     self.newest.greet(number, ROLE_BULK, connection);
                     number
                 });
-                self.hold(Held::Number(reply, begun));
+                self.hold(HeldAnswer::Number(reply, begun));
             }
-            Request::Resume { session, incarnation, link: (role, connection), reply } => {
+            OwnerRequest::Resume { session, incarnation, link: (role, connection), reply } => {
                 let resumed = self.image.resume(session, incarnation).and_then(|()| {
                     match self.newest.greet(session, role, connection) {
                         true => Ok(session),
@@ -359,18 +360,18 @@ impl Owner {
                 if resumed.is_ok() {
                     self.proofs.returned(session);
                 }
-                self.hold(Held::Number(reply, resumed));
+                self.hold(HeldAnswer::Number(reply, resumed));
             }
-            Request::Reclaim { session, held, is_last, reply } => {
+            OwnerRequest::Reclaim { session, held, is_last, reply } => {
                 if let Some(wrong) = self.grants.reclaim(session, &held, is_last) {
                     self.evict(wrong, "it holds a token that another session holds, too");
                 }
                 self.unheard.remove(&session);
                 self.late.remove(&session);
                 let said = if is_last { self.image.reclaimed(session) } else { self.image.is_active(session) };
-                self.hold(Held::Call(reply, said.map(|()| Answer::Done)));
+                self.hold(HeldAnswer::Call(reply, said.map(|()| ServerAnswer::Done)));
             }
-            Request::Acknowledge { session, acknowledged, drained, is_answered } => {
+            OwnerRequest::Acknowledge { session, acknowledged, drained, is_answered } => {
                 self.presence.renewed(session, is_answered);
                 self.image.acknowledge(session, acknowledged, drained);
                 // Replies are forgotten at once, because ticks are delayed while requests arrive. An error occurs again
@@ -379,28 +380,28 @@ impl Owner {
                     self.next.extend(transactions);
                 }
             }
-            Request::Left { session, role, connection } => {
+            OwnerRequest::Left { session, role, connection } => {
                 if self.newest.is_newest(session, role, connection) && self.image.is_active(session).is_ok() {
                     self.proofs.left(session);
                 }
             }
-            Request::Goodbye { session, reply } => {
-                let ended = self.end(session).map(|_| Answer::Done);
-                self.hold(Held::Call(reply, ended));
+            OwnerRequest::Goodbye { session, reply } => {
+                let ended = self.end(session).map(|_| ServerAnswer::Done);
+                self.hold(HeldAnswer::Call(reply, ended));
             }
-            Request::Release { session, reply } => {
+            OwnerRequest::Release { session, reply } => {
                 let found = self.image.sessions().into_iter().find(|(number, _)| *number == session);
                 let ended = match found.filter(|_| !self.presence.is_silent(session)) {
                     None => self.end(session),
                     Some((_, found)) => Err(active(session, &found.host)),
                 };
-                self.hold(Held::Number(reply, ended));
+                self.hold(HeldAnswer::Number(reply, ended));
             }
         }
     }
 
     /// Tells the kernels of other hosts where a file ends.
-    fn push(&mut self, session: u64, end: (FileId, u64), reply: Reply) {
+    fn push(&mut self, session: u64, end: (FileId, u64), reply: ReplySender) {
         match self.image.is_active(session) {
             Ok(()) => {
                 let told = self.pushes.push(session, end, reply, self.grants.counts().2 > 0);
@@ -478,9 +479,9 @@ impl Owner {
         let is_early = self.locking.is_early() || self.pushes.is_early();
         for (session, late) in self.grants.late((&lockers, is_early), silence, LEASE_AND_DRIFT) {
             match late {
-                Late::Bar => drop(self.shared.barred().insert(session)),
-                Late::Unbar => drop(self.shared.barred().remove(&session)),
-                Late::End => {
+                SessionVerdict::Bar => drop(self.shared.barred().insert(session)),
+                SessionVerdict::Unbar => drop(self.shared.barred().remove(&session)),
+                SessionVerdict::End => {
                     self.evict(session, "it renewed its lease no more while others waited for what it held");
                 }
             }
@@ -498,8 +499,8 @@ impl Owner {
             // The session is over already.
             Err(_) => return,
         }
-        nectary_host::log::write(Level::Warning, "volume", format_args!("{words}"));
-        self.grants.tell(session, &Message::Evicted { session, words });
+        nectary_host::log::write(LogLevel::Warning, "volume", format_args!("{words}"));
+        self.grants.tell(session, &VolumeMessage::Evicted { session, words });
         // The session stays barred, so that its client cannot renew its lease.
         self.shared.barred().insert(session);
         self.forget(session);
@@ -526,7 +527,7 @@ impl Owner {
         self.keep_room();
     }
 
-    fn end(&mut self, session: u64) -> Result<u64, Failure> {
+    fn end(&mut self, session: u64) -> Result<u64, ServerRefusal> {
         let transaction = self.image.end_session(session)?;
         self.forget(session);
         self.next.push(transaction);

@@ -20,14 +20,14 @@ const NEWCOMERS_MAX: usize = 8;
 
 /// The seats of a server's sessions.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct ServerSeats {
     sessions_max: usize,
     open: AtomicUsize,
-    seats: Mutex<Seats>,
+    seats: Mutex<SeatTable>,
 }
 
 #[derive(Debug, Default)]
-struct Seats {
+struct SeatTable {
     /// The connections of each session that has any.
     sessions: HashMap<u64, usize>,
     /// Sessions that begin, and have no number yet.
@@ -36,7 +36,7 @@ struct Seats {
 
 /// An open connection, until this value is dropped.
 #[derive(Debug)]
-pub(super) struct OpenConnection(Arc<Places>);
+pub(super) struct OpenConnection(Arc<ServerSeats>);
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
@@ -46,15 +46,15 @@ impl Drop for OpenConnection {
 
 /// A connection's part in the seat of its session, until this value is dropped.
 #[derive(Debug)]
-pub(super) struct Seat {
-    places: Arc<Places>,
+pub(super) struct SessionSeat {
+    places: Arc<ServerSeats>,
     /// `None` while the session begins.
     session: Option<u64>,
 }
 
-impl Seat {
+impl SessionSeat {
     /// The session has begun, and has this number.
-    pub fn of_session(mut self, session: u64) -> Seat {
+    pub fn of_session(mut self, session: u64) -> SessionSeat {
         let mut seats = self.places.seats();
         seats.beginning -= usize::from(self.session.is_none());
         *seats.sessions.entry(session).or_default() += 1;
@@ -64,7 +64,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for SessionSeat {
     fn drop(&mut self) {
         let mut seats = self.places.seats();
         let Some(session) = self.session else {
@@ -80,10 +80,10 @@ impl Drop for Seat {
     }
 }
 
-impl Places {
+impl ServerSeats {
     /// Places for as many connections as the limit on open files allows, but for at most `wanted`. *Errors*: a text if they
     /// are too few to serve.
-    pub fn new(wanted: usize) -> Result<Arc<Places>, String> {
+    pub fn new(wanted: usize) -> Result<Arc<ServerSeats>, String> {
         let allowed = descriptors::for_connections(0);
         if allowed < CONNECTIONS_MIN as u64 {
             let (limit, open) = (descriptors::limit().soft, descriptors::open_now());
@@ -92,10 +92,10 @@ impl Places {
         }
         let connections_max = usize::try_from(allowed).map_or(wanted, |allowed| allowed.min(wanted));
         let (sessions_max, open) = ((connections_max / 2).max(1), AtomicUsize::new(0));
-        Ok(Arc::new(Places { sessions_max, open, seats: Mutex::default() }))
+        Ok(Arc::new(ServerSeats { sessions_max, open, seats: Mutex::default() }))
     }
 
-    fn seats(&self) -> MutexGuard<'_, Seats> {
+    fn seats(&self) -> MutexGuard<'_, SeatTable> {
         self.seats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -113,17 +113,17 @@ impl Places {
     }
 
     /// A seat for a session that begins. *Errors*: there is none, with the reason and what can be done.
-    pub fn begin(self: &Arc<Self>) -> Result<Seat, String> {
+    pub fn begin(self: &Arc<Self>) -> Result<SessionSeat, String> {
         let mut seats = self.seats();
         if seats.sessions.len() + seats.beginning >= self.sessions_max {
             return Err(self.refusal());
         }
         seats.beginning += 1;
-        Ok(Seat { places: self.clone(), session: None })
+        Ok(SessionSeat { places: self.clone(), session: None })
     }
 
-    /// A part in the seat of a session, which gets a seat if it has none. *Errors*: as [`begin`](Places::begin).
-    pub fn resume(self: &Arc<Self>, session: u64) -> Result<Seat, String> {
+    /// A part in the seat of a session, which gets a seat if it has none. *Errors*: as [`begin`](ServerSeats::begin).
+    pub fn resume(self: &Arc<Self>, session: u64) -> Result<SessionSeat, String> {
         let mut seats = self.seats();
         let is_full = seats.sessions.len() + seats.beginning >= self.sessions_max;
         match seats.sessions.get_mut(&session) {
@@ -132,12 +132,12 @@ impl Places {
             }
             Some(count) => {
                 *count += 1;
-                Ok(Seat { places: self.clone(), session: Some(session) })
+                Ok(SessionSeat { places: self.clone(), session: Some(session) })
             }
             None if is_full => Err(self.refusal()),
             None => {
                 seats.sessions.insert(session, 1);
-                Ok(Seat { places: self.clone(), session: Some(session) })
+                Ok(SessionSeat { places: self.clone(), session: Some(session) })
             }
         }
     }
@@ -157,8 +157,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sessions_that_begin_have_room_for_two() {
-        let places = Places::new(5).expect("tests may open some files");
+    fn beginning_sessions_reserve_two_seats() {
+        let places = ServerSeats::new(5).expect("tests may open some files");
         let (first, second) = (places.begin().expect("a seat"), places.begin().expect("a seat"));
         assert!(places.begin().is_err(), "two begin");
         assert!(places.resume(9).is_err(), "the seats of those that begin are taken");
@@ -177,8 +177,8 @@ mod tests {
     }
 
     #[test]
-    fn lost_connections_of_a_session_are_bounded() {
-        let places = Places::new(8).expect("tests may open some files");
+    fn lost_connections_are_bounded() {
+        let places = ServerSeats::new(8).expect("tests may open some files");
         let kept: Vec<_> =
             (0..CONNECTIONS_OF_SESSION_MAX).map(|_| places.resume(7).expect("it may reconnect")).collect();
         assert!(places.resume(7).is_err() && places.resume(8).is_ok());
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn newcomers_are_bounded() {
-        let places = Places::new(2).expect("tests may open some files");
+        let places = ServerSeats::new(2).expect("tests may open some files");
         let open: Vec<_> = (0..2 + NEWCOMERS_MAX).map(|_| places.open().expect("room")).collect();
         assert!(places.open().is_none());
         let anyway = places.open_anyway();

@@ -5,27 +5,27 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::tokens::Silence;
+use crate::tokens::SessionSilence;
 
 /// A session that has not renewed its lease for this long is silent.
 const SILENCE: Duration = Duration::from_secs(10);
 
 /// The lease renewals of sessions. For a session that has not renewed since the server started, the start counts as its
 /// renewal.
-pub(super) struct Presence {
+pub(super) struct LeaseRenewals {
     started: Instant,
     renewals: HashMap<u64, Instant>,
     /// The last answered renewal of each session.
     answered: HashMap<u64, Instant>,
 }
 
-impl Default for Presence {
-    fn default() -> Presence {
-        Presence { started: Instant::now(), renewals: HashMap::new(), answered: HashMap::new() }
+impl Default for LeaseRenewals {
+    fn default() -> LeaseRenewals {
+        LeaseRenewals { started: Instant::now(), renewals: HashMap::new(), answered: HashMap::new() }
     }
 }
 
-impl Presence {
+impl LeaseRenewals {
     /// Notes that a session renewed its lease, and whether the renewal is answered.
     pub fn renewed(&mut self, session: u64, is_answered: bool) {
         self.renewals.insert(session, Instant::now());
@@ -40,11 +40,11 @@ impl Presence {
     }
 
     /// Returns how long a session has been silent.
-    pub fn silence(&self, session: u64) -> Silence {
+    pub fn silence(&self, session: u64) -> SessionSilence {
         let ms = |since: Duration| u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
         let (heard_ms, answered_ms) =
             (ms(self.since(&self.renewals, session)), ms(self.since(&self.answered, session)));
-        Silence { heard_ms, answered_ms }
+        SessionSilence { heard_ms, answered_ms }
     }
 
     /// Removes a session that is over.

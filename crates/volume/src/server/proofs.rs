@@ -12,9 +12,9 @@ use nectary_block::SharedDevice;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::format::{Session, SessionState};
-use crate::origin::{self, Origin, are_siblings};
-use crate::protocol::{Code, Failure, Sibling};
+use crate::format::{SessionRecord, SessionState};
+use crate::origin::{self, ProcessOrigin, are_siblings};
+use crate::protocol::{RefusalCode, ServerRefusal, SiblingSession};
 
 /// A session that has not renewed its lease for this long is doubtful, although its connections exist. *Units*:
 /// milliseconds.
@@ -23,9 +23,9 @@ const DOUBT_MS: u64 = 1500;
 const LOOK_AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// The proofs that this server can get.
-pub(super) struct Proofs {
+pub(super) struct SessionProofs {
     device: SharedDevice,
-    origin: Origin,
+    origin: ProcessOrigin,
     /// Sessions that have lost a connection and made no other one.
     left: BTreeSet<u64>,
     /// When a doubtful session's lock is looked at next, and the pause after that.
@@ -33,12 +33,12 @@ pub(super) struct Proofs {
     looking: JoinSet<Vec<u64>>,
 }
 
-impl Proofs {
+impl SessionProofs {
     /// Makes the search of a new server. The sessions are those of earlier servers: they have no connection.
-    pub fn new(device: SharedDevice, sessions: impl IntoIterator<Item = u64>) -> Proofs {
-        let origin = Origin::of(&device);
+    pub fn new(device: SharedDevice, sessions: impl IntoIterator<Item = u64>) -> SessionProofs {
+        let origin = ProcessOrigin::of(&device);
         let left = sessions.into_iter().collect();
-        Proofs { device, origin, left, next: HashMap::new(), looking: JoinSet::new() }
+        SessionProofs { device, origin, left, next: HashMap::new(), looking: JoinSet::new() }
     }
 
     /// Notes that a session lost its newest connection of a role.
@@ -58,12 +58,12 @@ impl Proofs {
         self.next.remove(&session);
     }
 
-    fn is_doubtful(&self, number: u64, session: &Session, heard_ms: u64) -> bool {
+    fn is_doubtful(&self, number: u64, session: &SessionRecord, heard_ms: u64) -> bool {
         session.state != SessionState::Active || self.left.contains(&number) || heard_ms > DOUBT_MS
     }
 
     /// Looks at the locks of doubtful sessions that are due; [`gone`](Self::gone) returns those that are not held.
-    pub fn look(&mut self, sessions: &[(u64, Session)], heard_ms: impl Fn(u64) -> u64) {
+    pub fn look(&mut self, sessions: &[(u64, SessionRecord)], heard_ms: impl Fn(u64) -> u64) {
         if !self.looking.is_empty() {
             return;
         }
@@ -104,28 +104,37 @@ impl Proofs {
     }
 
     /// Returns the doubtful sessions whose locks the session `of` can look at.
-    pub fn siblings(&self, of: u64, sessions: &[(u64, Session)], heard_ms: impl Fn(u64) -> u64) -> Vec<Sibling> {
+    pub fn siblings(
+        &self,
+        of: u64,
+        sessions: &[(u64, SessionRecord)],
+        heard_ms: impl Fn(u64) -> u64,
+    ) -> Vec<SiblingSession> {
         let Some(asker) = sessions.iter().find(|(number, _)| *number == of) else { return Vec::new() };
         let found = sessions.iter().filter(|(number, session)| {
             *number != of && are_siblings(&asker.1, session) && self.is_doubtful(*number, session, heard_ms(*number))
         });
-        found.map(|(number, session)| Sibling { session: *number, incarnation: session.incarnation }).collect()
+        found.map(|(number, session)| SiblingSession { session: *number, incarnation: session.incarnation }).collect()
     }
 }
 
 /// Returns which of these sessions, said to be gone by the session `of`, exist still.
 ///
 /// *Errors*: `Conflict` if one of them has another origin, so that the caller cannot know.
-pub(super) fn confirmed(of: u64, told: &[Sibling], sessions: &[(u64, Session)]) -> Result<Vec<u64>, Failure> {
+pub(super) fn confirmed(
+    of: u64,
+    told: &[SiblingSession],
+    sessions: &[(u64, SessionRecord)],
+) -> Result<Vec<u64>, ServerRefusal> {
     let find = |number: u64| sessions.iter().find(|(found, _)| *found == number).map(|(_, session)| session);
     let asker = find(of);
     let mut gone = Vec::new();
-    for Sibling { session, incarnation } in told {
+    for SiblingSession { session, incarnation } in told {
         let Some(found) = find(*session) else { continue };
         let is_right = asker.is_some_and(|asker| are_siblings(asker, found));
         if *session == of || !is_right || found.incarnation != *incarnation {
             let words = format!("session {of} cannot know whether session {session} has ended");
-            return Err(Failure { code: Code::Conflict, errno: libc::EPERM, words });
+            return Err(ServerRefusal { code: RefusalCode::Conflict, errno: libc::EPERM, words });
         }
         gone.push(*session);
     }
@@ -140,8 +149,8 @@ mod tests {
 
     use super::*;
 
-    fn session(boot: u64, state: SessionState) -> Session {
-        Session {
+    fn session(boot: u64, state: SessionState) -> SessionRecord {
+        SessionRecord {
             incarnation: [boot as u8; 16],
             state,
             kind: 1,
@@ -159,14 +168,15 @@ mod tests {
 
     #[tokio::test]
     async fn only_doubtful_siblings_are_named() {
-        let mut proofs = Proofs::new(Arc::new(MemoryDevice::new(1 << 20)), [1, 2]);
+        let mut proofs = SessionProofs::new(Arc::new(MemoryDevice::new(1 << 20)), [1, 2]);
         let active = SessionState::Active;
-        let all: Vec<(u64, Session)> = [(1, 5, active), (2, 5, active), (3, 5, active), (4, 6, active), (5, 0, active)]
-            .into_iter()
-            .chain([(6, 5, SessionState::Ended), (7, 0, SessionState::Ended), (8, 6, SessionState::Ended)])
-            .map(|(number, boot, state)| (number, session(boot, state)))
-            .collect();
-        let named = |proofs: &Proofs, of, heard_ms: u64| {
+        let all: Vec<(u64, SessionRecord)> =
+            [(1, 5, active), (2, 5, active), (3, 5, active), (4, 6, active), (5, 0, active)]
+                .into_iter()
+                .chain([(6, 5, SessionState::Ended), (7, 0, SessionState::Ended), (8, 6, SessionState::Ended)])
+                .map(|(number, boot, state)| (number, session(boot, state)))
+                .collect();
+        let named = |proofs: &SessionProofs, of, heard_ms: u64| {
             let found = proofs.siblings(of, &all, |number| if number == 3 { heard_ms } else { 0 });
             found.iter().map(|sibling| sibling.session).collect::<Vec<_>>()
         };
@@ -182,13 +192,17 @@ mod tests {
 
     #[test]
     fn word_of_another_origin_is_refused() {
-        let all: Vec<(u64, Session)> = [(1, 5), (2, 5), (3, 6), (4, 0), (5, 0)]
+        let all: Vec<(u64, SessionRecord)> = [(1, 5), (2, 5), (3, 6), (4, 0), (5, 0)]
             .map(|(number, boot)| (number, session(boot, SessionState::Active)))
             .into();
-        let told = |number, boot: u64| Sibling { session: number, incarnation: [boot as u8; 16] };
+        let told = |number, boot: u64| SiblingSession { session: number, incarnation: [boot as u8; 16] };
         assert_eq!(confirmed(1, &[told(2, 5), told(99, 5)], &all), Ok(vec![2]), "one is over already");
         for (of, told) in [(1, told(3, 6)), (1, told(2, 6)), (1, told(1, 5)), (4, told(5, 0)), (99, told(2, 5))] {
-            assert_eq!(confirmed(of, &[told], &all).map_err(|failure| failure.code), Err(Code::Conflict), "{told:?}");
+            assert_eq!(
+                confirmed(of, &[told], &all).map_err(|failure| failure.code),
+                Err(RefusalCode::Conflict),
+                "{told:?}"
+            );
         }
     }
 }

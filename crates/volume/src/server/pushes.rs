@@ -9,30 +9,30 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::connection::Reply;
+use super::connection::ReplySender;
 use super::long_waits::WaitSubject;
-use crate::protocol::{Answer, FileId, Message};
+use crate::protocol::{FileId, ServerAnswer, VolumeMessage};
 
 /// A push that at least one session has not confirmed.
-struct Pending {
+struct PendingPush {
     file: FileId,
     size: u64,
     waits_for: BTreeSet<u64>,
-    reply: Reply,
+    reply: ReplySender,
 }
 
 /// The sessions that watch each file, and the pushes sent to them.
 #[derive(Default)]
-pub(super) struct Pushes {
+pub(super) struct SizePushes {
     /// Sessions that watch a file, by inode.
     watchers: HashMap<u64, BTreeSet<u64>>,
     last: u64,
-    pending: BTreeMap<u64, Pending>,
+    pending: BTreeMap<u64, PendingPush>,
     /// Pushes that came after a restart, before every earlier session had said what it has open.
-    early: Vec<(u64, FileId, u64, Reply)>,
+    early: Vec<(u64, FileId, u64, ReplySender)>,
 }
 
-impl Pushes {
+impl SizePushes {
     /// Notes that a session reads a file with `O_DIRECT`.
     pub fn watch(&mut self, session: u64, inode: u64) {
         self.watchers.entry(inode).or_default().insert(session);
@@ -62,9 +62,9 @@ impl Pushes {
         &mut self,
         session: u64,
         (file, size): (FileId, u64),
-        reply: Reply,
+        reply: ReplySender,
         is_grace: bool,
-    ) -> Vec<(u64, Message)> {
+    ) -> Vec<(u64, VolumeMessage)> {
         if is_grace {
             self.early.push((session, file, size, reply));
             return Vec::new();
@@ -73,14 +73,14 @@ impl Pushes {
         waits_for.remove(&session);
         self.last += 1;
         let number = self.last;
-        let told = waits_for.iter().map(|watcher| (*watcher, Message::Push { file, size, number })).collect();
-        self.pending.insert(number, Pending { file, size, waits_for, reply });
+        let told = waits_for.iter().map(|watcher| (*watcher, VolumeMessage::Push { file, size, number })).collect();
+        self.pending.insert(number, PendingPush { file, size, waits_for, reply });
         self.answer();
         told
     }
 
     /// Handles early pushes: every session from before a restart has said what it has open.
-    pub fn end_grace(&mut self) -> Vec<(u64, Message)> {
+    pub fn end_grace(&mut self) -> Vec<(u64, VolumeMessage)> {
         let early = std::mem::take(&mut self.early);
         early
             .into_iter()
@@ -97,10 +97,14 @@ impl Pushes {
     }
 
     /// Returns the pushes that a session has not confirmed, to be sent on its new connection.
-    pub fn repeat(&self, session: u64) -> Vec<Message> {
+    pub fn repeat(&self, session: u64) -> Vec<VolumeMessage> {
         let own = self.pending.iter().filter(|(_, pending)| pending.waits_for.contains(&session));
-        own.map(|(number, Pending { file, size, .. })| Message::Push { file: *file, size: *size, number: *number })
-            .collect()
+        own.map(|(number, PendingPush { file, size, .. })| VolumeMessage::Push {
+            file: *file,
+            size: *size,
+            number: *number,
+        })
+        .collect()
     }
 
     /// Whether pushes wait until the sessions from before a restart have reconnected or ended.
@@ -109,7 +113,7 @@ impl Pushes {
     }
 
     /// Returns the pushes that wait: what each is about, the inode, and its reply.
-    pub fn waiting(&self) -> impl Iterator<Item = (WaitSubject, u64, &Reply)> {
+    pub fn waiting(&self) -> impl Iterator<Item = (WaitSubject, u64, &ReplySender)> {
         let pending = self.pending.values().map(|pending| (pending.file, &pending.reply));
         let early = self.early.iter().map(|(_, file, _, reply)| (*file, reply));
         pending.chain(early).map(|(file, reply)| (WaitSubject::Push, file.inode, reply))
@@ -135,7 +139,7 @@ impl Pushes {
         let done = self.pending.iter().filter(|(_, pending)| pending.waits_for.is_empty()).map(|(number, _)| *number);
         for number in done.collect::<Vec<_>>() {
             if let Some(pending) = self.pending.remove(&number) {
-                pending.reply.send(Ok(Answer::Done));
+                pending.reply.send(Ok(ServerAnswer::Done));
             }
         }
     }

@@ -10,40 +10,43 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::connection::{Frames, Reply};
-use super::locking::Wish;
+use super::connection::{Frames, ReplySender};
+use super::locking::LockRequest;
 use super::long_waits::ServerWaits;
-use crate::format::Session;
-use crate::protocol::{Answer, Code, Failure, Held as Granted, Message, Operation, Question, Terms, Token};
+use crate::format::SessionRecord;
+use crate::protocol::{
+    AnswerTerms, MetadataOperation, MetadataQuestion, RefusalCode, ServerAnswer, ServerRefusal, Token,
+    TokenGrant as Granted, VolumeMessage,
+};
 use crate::tokens::LocalCounts;
 
 /// The maximum number of requests that wait for the owner.
 pub(super) const REQUESTS_MAX: usize = 4096;
 
 /// A request to the owner.
-pub(super) enum Request {
+pub(super) enum OwnerRequest {
     /// An operation of a session.
-    Operate { session: u64, number: u64, terms: Terms, operation: Operation, reply: Reply },
+    Operate { session: u64, number: u64, terms: AnswerTerms, operation: MetadataOperation, reply: ReplySender },
     /// A question of a session.
-    Ask { session: u64, question: Question, reply: Reply },
+    Ask { session: u64, question: MetadataQuestion, reply: ReplySender },
     /// Begins a session; the answer is its number.
-    Begin { session: Session, connection: u64, reply: Number },
+    Begin { session: SessionRecord, connection: u64, reply: Number },
     /// A known session opens a connection; `link` is the connection's role and number.
     Resume { session: u64, incarnation: [u8; 16], link: (u8, u64), reply: Number },
     /// Names the tokens that a session held before the server started; after the last part, the session has opened all
     /// its files again.
-    Reclaim { session: u64, held: Vec<Granted>, is_last: bool, reply: Reply },
+    Reclaim { session: u64, held: Vec<Granted>, is_last: bool, reply: ReplySender },
     /// Acknowledges replies up to `acknowledged`, and says that no cached map has extents freed by appends up to
     /// `drained`.
     Acknowledge { session: u64, acknowledged: u64, drained: u64, is_answered: bool },
     /// A session requests a token.
-    Acquire { session: u64, wanted: (Token, u8, bool), reply: Reply },
+    Acquire { session: u64, wanted: (Token, u8, bool), reply: ReplySender },
     /// A session requests, releases, tests or cancels a file lock.
-    Wish { session: u64, wish: Wish, reply: Reply },
+    Wish { session: u64, wish: LockRequest, reply: ReplySender },
     /// A session returned a token, or committed.
     Return { session: u64, held: Granted },
     /// A session returned a directory at level *write*, after all that it has done there itself.
-    ReturnInOrder { session: u64, held: Granted, reply: Reply },
+    ReturnInOrder { session: u64, held: Granted, reply: ReplySender },
     /// A session has dropped a name that changes.
     NameDropped { session: u64, number: u64 },
     /// A session's kernel knows an end of file that was pushed to it.
@@ -53,43 +56,43 @@ pub(super) enum Request {
     /// The connection of a session, with this role and number, has ended.
     Left { session: u64, role: u8, connection: u64 },
     /// A session ends by itself, after it returned everything.
-    Goodbye { session: u64, reply: Reply },
+    Goodbye { session: u64, reply: ReplySender },
     /// An operator confirms that a session's host writes nothing any more.
     Release { session: u64, reply: Number },
 }
 
-impl Request {
+impl OwnerRequest {
     /// Returns the session of a call, and the number of the connection that the call came on.
     pub fn caller(&self) -> Option<(u64, u64)> {
         match self {
-            Request::Operate { session, reply, .. }
-            | Request::Ask { session, reply, .. }
-            | Request::Reclaim { session, reply, .. }
-            | Request::Acquire { session, reply, .. }
-            | Request::Wish { session, reply, .. }
-            | Request::ReturnInOrder { session, reply, .. }
-            | Request::Goodbye { session, reply } => Some((*session, reply.connection())),
+            OwnerRequest::Operate { session, reply, .. }
+            | OwnerRequest::Ask { session, reply, .. }
+            | OwnerRequest::Reclaim { session, reply, .. }
+            | OwnerRequest::Acquire { session, reply, .. }
+            | OwnerRequest::Wish { session, reply, .. }
+            | OwnerRequest::ReturnInOrder { session, reply, .. }
+            | OwnerRequest::Goodbye { session, reply } => Some((*session, reply.connection())),
             _ => None,
         }
     }
 }
 
 /// A reply channel for a number.
-pub(super) type Number = oneshot::Sender<Result<u64, Failure>>;
+pub(super) type Number = oneshot::Sender<Result<u64, ServerRefusal>>;
 
 /// An answer that waits until everything it shows is durable.
-pub(super) enum Held {
-    Call(Reply, Result<Answer, Failure>),
-    Grant(Reply, Box<Message>),
-    Number(Number, Result<u64, Failure>),
+pub(super) enum HeldAnswer {
+    Call(ReplySender, Result<ServerAnswer, ServerRefusal>),
+    Grant(ReplySender, Box<VolumeMessage>),
+    Number(Number, Result<u64, ServerRefusal>),
 }
 
-impl Held {
+impl HeldAnswer {
     /// Returns the reply to a session's request.
-    pub fn reply(&self) -> Option<&Reply> {
+    pub fn reply(&self) -> Option<&ReplySender> {
         match self {
-            Held::Call(reply, _) | Held::Grant(reply, _) => Some(reply),
-            Held::Number(..) => None,
+            HeldAnswer::Call(reply, _) | HeldAnswer::Grant(reply, _) => Some(reply),
+            HeldAnswer::Number(..) => None,
         }
     }
 
@@ -97,20 +100,20 @@ impl Held {
     pub fn release(self) {
         // A failure is ignored: the client may be gone.
         match self {
-            Held::Call(reply, answer) => reply.send(answer),
-            Held::Grant(reply, message) => reply.say(&message),
-            Held::Number(reply, answer) => drop(reply.send(answer)),
+            HeldAnswer::Call(reply, answer) => reply.send(answer),
+            HeldAnswer::Grant(reply, message) => reply.say(&message),
+            HeldAnswer::Number(reply, answer) => drop(reply.send(answer)),
         }
     }
 }
 
 /// The state of a server, for its status.
 #[derive(Debug, Clone, Default)]
-pub struct Overview {
+pub struct ServerOverview {
     /// The epoch that this server leads.
     pub epoch: u64,
     /// The sessions, with their stored records.
-    pub sessions: Vec<(u64, Session)>,
+    pub sessions: Vec<(u64, SessionRecord)>,
     /// The number of operations done.
     pub operations: u64,
     /// The number of questions answered.
@@ -157,13 +160,13 @@ pub(super) fn wall_ns() -> u64 {
 }
 
 /// The failure of a request to release a session that is still in use.
-pub(super) fn active(session: u64, host: &str) -> Failure {
+pub(super) fn active(session: u64, host: &str) -> ServerRefusal {
     let words = format!("session {session} of host {host} is in use: its mount runs, or ran a moment ago");
-    Failure { code: Code::Conflict, errno: libc::EBUSY, words }
+    ServerRefusal { code: RefusalCode::Conflict, errno: libc::EBUSY, words }
 }
 
 /// The failure of a connection whose greeting arrives after that of a later connection.
-pub(super) fn replaced(session: u64) -> Failure {
+pub(super) fn replaced(session: u64) -> ServerRefusal {
     let words = format!("session {session} has a later connection than this one");
-    Failure { code: Code::Conflict, errno: libc::EAGAIN, words }
+    ServerRefusal { code: RefusalCode::Conflict, errno: libc::EAGAIN, words }
 }

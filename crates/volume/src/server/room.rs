@@ -7,22 +7,22 @@
 
 use std::time::Duration;
 
-use nectary_host::log::{Level, write as log_line};
+use nectary_host::log::{LogLevel, write as log_line};
 use tokio::time::Instant;
 
 use super::ServerError;
-use super::batch::Batch;
+use super::batch::AppendBatch;
 use crate::format::{BLOCK_BYTES, Transaction};
-use crate::journal::{Error, Log};
-use crate::metadata::Image;
-use crate::protocol::{Code, Failure};
+use crate::journal::{Error, LeaderJournal};
+use crate::metadata::MetadataImage;
+use crate::protocol::{RefusalCode, ServerRefusal};
 
 /// The time after which a checkpoint that had no room is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// The segment that the journal gets next, and the checkpoint that waits for room.
 #[derive(Default)]
-pub(super) struct Room {
+pub(super) struct JournalRoom {
     /// A segment for the journal, taken by an append that is not stored yet.
     taken: Option<u64>,
     /// Set if there was no room for a checkpoint: the time of the next attempt.
@@ -31,7 +31,7 @@ pub(super) struct Room {
     renewed: Option<Instant>,
 }
 
-impl Room {
+impl JournalRoom {
     /// Whether a checkpoint waits for room.
     pub fn is_short(&self) -> bool {
         self.again_at.is_some()
@@ -39,7 +39,7 @@ impl Room {
 
     /// Takes the next segment for the journal, if the journal wants one and one can be spared. Otherwise the journal
     /// continues in its present segments.
-    pub fn feed(&mut self, image: &mut Image, log: &Log) -> Option<Transaction> {
+    pub fn feed(&mut self, image: &mut MetadataImage, log: &LeaderJournal) -> Option<Transaction> {
         if !log.wants_segment() || self.taken.is_some() {
             return None;
         }
@@ -54,12 +54,12 @@ impl Room {
     }
 
     /// Gives the journal its next segment, once the append that took the segment is stored.
-    pub fn stored(&mut self, log: &mut Log) {
+    pub fn stored(&mut self, log: &mut LeaderJournal) {
         self.taken.take().into_iter().for_each(|block| log.give_segment(block));
     }
 
     /// Renews the server's lease when it is time.
-    pub async fn renew(&mut self, log: &mut Log) -> Result<(), Error> {
+    pub async fn renew(&mut self, log: &mut LeaderJournal) -> Result<(), Error> {
         let after = Duration::from_millis(u64::from(log.label().lease_ms) / 4);
         if self.renewed.is_none_or(|renewed| renewed.elapsed() >= after) {
             log.renew().await?;
@@ -69,7 +69,7 @@ impl Room {
     }
 
     /// Tells the image whether a checkpoint would free segments.
-    pub fn tell(&self, image: &mut Image, log: &Log) {
+    pub fn tell(&self, image: &mut MetadataImage, log: &LeaderJournal) {
         // A checkpoint frees all segments of the journal except the newest.
         image.set_journal_long(log.segments() > 1 && !self.is_short());
     }
@@ -78,11 +78,11 @@ impl Room {
     /// for space. The transactions of taking them are added to `next`.
     pub fn for_checkpoint(
         &mut self,
-        image: &mut Image,
-        log: &Log,
-        next: &mut Batch,
+        image: &mut MetadataImage,
+        log: &LeaderJournal,
+        next: &mut AppendBatch,
         is_awaited: bool,
-    ) -> Result<Option<Vec<u64>>, Failure> {
+    ) -> Result<Option<Vec<u64>>, ServerRefusal> {
         let is_tight = is_awaited || image.free_segments() <= image.checkpoint_segments() + 1;
         let is_due = log.checkpoint_due() || (is_tight && log.segments() > 1);
         if !is_due {
@@ -110,7 +110,7 @@ impl Room {
                         segments.push(block);
                         next.push(transaction);
                     }
-                    Err(failure) if failure.code == Code::Full => {
+                    Err(failure) if failure.code == RefusalCode::Full => {
                         self.postpone(image);
                         for block in segments {
                             next.push(image.retire_segment(block)?);
@@ -126,12 +126,12 @@ impl Room {
     }
 
     /// Notes that there is no room for a checkpoint now, and sets the time of the next attempt.
-    pub fn postpone(&mut self, image: &Image) {
+    pub fn postpone(&mut self, image: &MetadataImage) {
         if self.again_at.is_none() {
             let needed = image.checkpoint_segments();
             let remedy = remedy(image);
             log_line(
-                Level::Warning,
+                LogLevel::Warning,
                 "volume",
                 format_args!("no room for a checkpoint, which needs {needed} segments; it is tried again: {remedy}"),
             );
@@ -141,14 +141,14 @@ impl Room {
 }
 
 /// Returns the reason why the server ends after this failure.
-pub(super) fn why(error: Error, image: &Image) -> ServerError {
+pub(super) fn why(error: Error, image: &MetadataImage) -> ServerError {
     match error {
         Error::NoSegment => ServerError::NoRoom(remedy(image)),
         error => error.into(),
     }
 }
 
-fn remedy(image: &Image) -> String {
+fn remedy(image: &MetadataImage) -> String {
     match (image.quarantined() * BLOCK_BYTES as u64) >> 20 {
         0 => "remove files".to_owned(),
         mib => format!(

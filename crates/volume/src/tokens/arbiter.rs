@@ -12,8 +12,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::{Why, conflict, level};
-use crate::protocol::{FileId, Held, Token, What};
+use super::{RecallReason, conflict, level};
+use crate::protocol::{FileId, Token, TokenAspect, TokenGrant};
 
 /// The shortest time between a grant and its recall. *Units*: milliseconds.
 pub const MINIMUM_MS: u64 = 10;
@@ -24,7 +24,7 @@ const WAITERS_MAX: usize = 4096;
 
 /// An action that the caller must do. Requests and questions are identified by their tickets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
+pub enum TokenAction {
     /// A request is granted.
     Grant {
         /// The session.
@@ -32,7 +32,7 @@ pub enum Action {
         /// The request.
         ticket: u64,
         /// The token and its level.
-        held: Held,
+        held: TokenGrant,
     },
     /// A request is refused: too many wait, or the request does not want to wait.
     Refuse {
@@ -44,9 +44,9 @@ pub enum Action {
         /// The session.
         session: u64,
         /// The token, the level to lower to, and the number of the grant.
-        held: Held,
+        held: TokenGrant,
         /// The reason.
-        why: Why,
+        why: RecallReason,
     },
     /// A question can be answered.
     Ready {
@@ -57,7 +57,7 @@ pub enum Action {
 
 /// A session's grant of a token.
 #[derive(Debug, Clone, Copy)]
-struct Grant {
+struct SessionGrant {
     level: u8,
     sequence: u64,
     granted_ms: u64,
@@ -66,7 +66,7 @@ struct Grant {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Waiter {
+struct TokenWaiter {
     session: u64,
     level: u8,
     ticket: u64,
@@ -74,7 +74,7 @@ struct Waiter {
 
 /// A commit that was requested from a holder, and the questions that wait for it.
 #[derive(Debug)]
-struct Round {
+struct CommitRound {
     session: u64,
     sequence: u64,
     sent_ms: u64,
@@ -83,30 +83,30 @@ struct Round {
 
 /// The state of one token.
 #[derive(Debug, Default)]
-struct Object {
-    grants: BTreeMap<u64, Grant>,
-    waiters: VecDeque<Waiter>,
-    round: Option<Round>,
+struct TokenState {
+    grants: BTreeMap<u64, SessionGrant>,
+    waiters: VecDeque<TokenWaiter>,
+    round: Option<CommitRound>,
     /// Questions that came after the present commit was requested, and need another commit.
     later: Vec<u64>,
 }
 
-impl Object {
+impl TokenState {
     fn is_idle(&self) -> bool {
         self.grants.is_empty() && self.waiters.is_empty() && self.round.is_none() && self.later.is_empty()
     }
 
     /// Handles a new number of a session's grant: a commit that was requested under the old number is requested again
     /// under the new one.
-    fn renumbered(&mut self, session: u64, token: Token, sequence: u64) -> Option<Action> {
+    fn renumbered(&mut self, session: u64, token: Token, sequence: u64) -> Option<TokenAction> {
         let round = self.round.as_mut().filter(|round| round.session == session)?;
         round.sequence = sequence;
-        let held = Held { token, level: level::WRITE, sequence };
-        Some(Action::Recall { session, held, why: Why::Commit })
+        let held = TokenGrant { token, level: level::WRITE, sequence };
+        Some(TokenAction::Recall { session, held, why: RecallReason::Commit })
     }
 
     /// Returns another session that may have written to the file.
-    fn writer(&self, except: u64) -> Option<(u64, Grant)> {
+    fn writer(&self, except: u64) -> Option<(u64, SessionGrant)> {
         let mut writers =
             self.grants.iter().filter(|(session, grant)| **session != except && grant.level == level::WRITE);
         writers.next().map(|(session, grant)| (*session, *grant))
@@ -115,9 +115,9 @@ impl Object {
 
 /// All tokens of a volume.
 #[derive(Debug, Default)]
-pub struct Arbiter {
+pub struct TokenArbiter {
     /// The state of each token; the map is ordered, so that the same calls lead to the same actions.
-    objects: BTreeMap<Token, Object>,
+    objects: BTreeMap<Token, TokenState>,
     /// The number of the last grant.
     sequence: u64,
     /// Earlier sessions that, after a restart, have not yet said what they hold.
@@ -128,23 +128,23 @@ pub struct Arbiter {
     questions: BTreeMap<u64, usize>,
     /// The times at which grants may be recalled, with their tokens.
     wakes: BTreeSet<(u64, Token)>,
-    actions: Vec<Action>,
+    actions: Vec<TokenAction>,
 }
 
 fn data(file: FileId) -> Token {
-    Token { object: file, what: What::Data }
+    Token { object: file, what: TokenAspect::Data }
 }
 
-impl Arbiter {
+impl TokenArbiter {
     /// Makes an arbiter without tokens, which expects earlier sessions to say what they hold. Grant numbers are above
     /// those of every earlier epoch.
-    pub fn new(epoch: u64, expected: impl IntoIterator<Item = u64>) -> Arbiter {
+    pub fn new(epoch: u64, expected: impl IntoIterator<Item = u64>) -> TokenArbiter {
         let sequence = epoch.saturating_mul(GRANTS_OF_EPOCH);
-        Arbiter { sequence, expected: expected.into_iter().collect(), ..Arbiter::default() }
+        TokenArbiter { sequence, expected: expected.into_iter().collect(), ..TokenArbiter::default() }
     }
 
     /// Returns the actions since the last call.
-    pub fn take_actions(&mut self) -> Vec<Action> {
+    pub fn take_actions(&mut self) -> Vec<TokenAction> {
         std::mem::take(&mut self.actions)
     }
 
@@ -177,28 +177,28 @@ impl Arbiter {
                 self.sequence += 1;
                 grant.sequence = self.sequence;
             }
-            let held = Held { token, level: grant.level, sequence: grant.sequence };
+            let held = TokenGrant { token, level: grant.level, sequence: grant.sequence };
             if is_renumbered {
                 self.actions.extend(object.renumbered(session, token, self.sequence));
             }
-            self.actions.push(Action::Grant { session, ticket, held });
+            self.actions.push(TokenAction::Grant { session, ticket, held });
             return self.settle(token, now);
         }
         // A request that is repeated after a lost connection keeps its place.
         if let Some(known) = object.waiters.iter_mut().find(|waiter| waiter.session == session) {
             (known.ticket, known.level) = (ticket, known.level.max(level));
         } else if object.waiters.len() >= WAITERS_MAX {
-            self.actions.push(Action::Refuse { ticket });
+            self.actions.push(TokenAction::Refuse { ticket });
             return;
         } else {
-            object.waiters.push_back(Waiter { session, level, ticket });
+            object.waiters.push_back(TokenWaiter { session, level, ticket });
         }
         self.settle(token, now);
         if !waits && let Some(object) = self.objects.get_mut(&token) {
             let before = object.waiters.len();
             object.waiters.retain(|waiter| waiter.ticket != ticket);
             if object.waiters.len() != before {
-                self.actions.push(Action::Refuse { ticket });
+                self.actions.push(TokenAction::Refuse { ticket });
                 self.settle(token, now);
             }
         }
@@ -206,10 +206,10 @@ impl Arbiter {
 
     /// Grants a token at once, if no session holds a conflicting level and no session waits for the token. `None`: the
     /// session must send a request.
-    pub fn offer(&mut self, now: u64, session: u64, token: Token, level: u8) -> Option<Held> {
+    pub fn offer(&mut self, now: u64, session: u64, token: Token, level: u8) -> Option<TokenGrant> {
         let object = self.objects.get(&token);
         let is_free = object.is_none_or(|object| {
-            let conflicts = |(of, grant): (&u64, &Grant)| *of == session || conflict(grant.level, level);
+            let conflicts = |(of, grant): (&u64, &SessionGrant)| *of == session || conflict(grant.level, level);
             object.waiters.is_empty() && !object.grants.iter().any(conflicts)
         });
         if !is_free || level == level::NONE || !self.expected.is_empty() {
@@ -217,13 +217,13 @@ impl Arbiter {
         }
         self.sequence += 1;
         let sequence = self.sequence;
-        let grant = Grant { level, sequence, granted_ms: now, recalled: None };
+        let grant = SessionGrant { level, sequence, granted_ms: now, recalled: None };
         self.objects.entry(token).or_default().grants.insert(session, grant);
-        Some(Held { token, level, sequence })
+        Some(TokenGrant { token, level, sequence })
     }
 
     /// Handles a token that a session gave back or lowered, or a commit under it.
-    pub fn returned(&mut self, now: u64, session: u64, held: Held) {
+    pub fn returned(&mut self, now: u64, session: u64, held: TokenGrant) {
         let Some(object) = self.objects.get_mut(&held.token) else { return };
         let Some(grant) = object.grants.get_mut(&session).filter(|grant| grant.sequence == held.sequence) else {
             return;
@@ -247,7 +247,7 @@ impl Arbiter {
     }
 
     /// Handles a question of `session` that shows these files. Returns whether it can be answered at once; otherwise
-    /// [`Action::Ready`] follows.
+    /// [`TokenAction::Ready`] follows.
     pub fn show(&mut self, now: u64, session: u64, files: impl IntoIterator<Item = FileId>, ticket: u64) -> bool {
         if !self.expected.is_empty() {
             self.graced.push(ticket);
@@ -303,7 +303,7 @@ impl Arbiter {
 
     /// Records what an earlier session says it holds, after a restart. Returns a session whose claim conflicts: this is
     /// a bug, or a host that was restored from a snapshot.
-    pub fn reclaim(&mut self, now: u64, session: u64, held: &[Held], is_last: bool) -> Option<u64> {
+    pub fn reclaim(&mut self, now: u64, session: u64, held: &[TokenGrant], is_last: bool) -> Option<u64> {
         if !self.expected.contains(&session) {
             return None;
         }
@@ -314,7 +314,7 @@ impl Arbiter {
                 return Some(if grant.sequence < held.sequence { *other } else { session });
             }
             self.sequence = self.sequence.max(held.sequence);
-            let grant = Grant { level: held.level, sequence: held.sequence, granted_ms: now, recalled: None };
+            let grant = SessionGrant { level: held.level, sequence: held.sequence, granted_ms: now, recalled: None };
             object.grants.insert(session, grant);
         }
         if is_last {
@@ -326,16 +326,16 @@ impl Arbiter {
     /// Repeats recalls that a session may have missed before it reconnected.
     pub fn repeat(&mut self, session: u64) {
         for (token, object) in &self.objects {
-            let held = |level, sequence| Held { token: *token, level, sequence };
+            let held = |level, sequence| TokenGrant { token: *token, level, sequence };
             if let Some(grant) = object.grants.get(&session)
                 && let Some((wanted, _)) = grant.recalled
             {
                 let held = held(wanted, grant.sequence);
-                self.actions.push(Action::Recall { session, held, why: Why::Conflict });
+                self.actions.push(TokenAction::Recall { session, held, why: RecallReason::Conflict });
             }
             if let Some(round) = object.round.as_ref().filter(|round| round.session == session) {
                 let held = held(level::WRITE, round.sequence);
-                self.actions.push(Action::Recall { session, held, why: Why::Commit });
+                self.actions.push(TokenAction::Recall { session, held, why: RecallReason::Commit });
             }
         }
     }
@@ -402,7 +402,7 @@ impl Arbiter {
         let tokens: Vec<Token> = self.objects.keys().copied().collect();
         tokens.into_iter().for_each(|token| self.settle(token, now));
         // These questions are asked again, and then consider what is held now.
-        let ready = std::mem::take(&mut self.graced).into_iter().map(|ticket| Action::Ready { ticket });
+        let ready = std::mem::take(&mut self.graced).into_iter().map(|ticket| TokenAction::Ready { ticket });
         self.actions.extend(ready);
     }
 
@@ -411,7 +411,7 @@ impl Arbiter {
         *left -= 1;
         if *left == 0 {
             self.questions.remove(&question);
-            self.actions.push(Action::Ready { ticket: question });
+            self.actions.push(TokenAction::Ready { ticket: question });
         }
     }
 
@@ -421,7 +421,8 @@ impl Arbiter {
         while self.expected.is_empty()
             && let Some(waiter) = object.waiters.front().copied()
         {
-            let in_the_way = |of: u64, grant: &Grant| of != waiter.session && conflict(grant.level, waiter.level);
+            let in_the_way =
+                |of: u64, grant: &SessionGrant| of != waiter.session && conflict(grant.level, waiter.level);
             let own = object.grants.get(&waiter.session).copied();
             let is_recalled = own.is_some_and(|grant| grant.recalled.is_some());
             if is_recalled || object.grants.iter().any(|(of, grant)| in_the_way(*of, grant)) {
@@ -436,32 +437,32 @@ impl Arbiter {
                         continue;
                     }
                     grant.recalled = Some((wanted, grant.recalled.map_or(now, |(_, since)| since)));
-                    let held = Held { token, level: wanted, sequence: grant.sequence };
-                    self.actions.push(Action::Recall { session: *session, held, why: Why::Conflict });
+                    let held = TokenGrant { token, level: wanted, sequence: grant.sequence };
+                    self.actions.push(TokenAction::Recall { session: *session, held, why: RecallReason::Conflict });
                 }
                 break;
             }
             object.waiters.pop_front();
             self.sequence += 1;
             let level = own.map_or(waiter.level, |grant| grant.level.max(waiter.level));
-            let granted = Grant { level, sequence: self.sequence, granted_ms: now, recalled: None };
+            let granted = SessionGrant { level, sequence: self.sequence, granted_ms: now, recalled: None };
             object.grants.insert(waiter.session, granted);
             self.actions.extend(object.renumbered(waiter.session, token, self.sequence));
-            let held = Held { token, level, sequence: self.sequence };
-            self.actions.push(Action::Grant { session: waiter.session, ticket: waiter.ticket, held });
+            let held = TokenGrant { token, level, sequence: self.sequence };
+            self.actions.push(TokenAction::Grant { session: waiter.session, ticket: waiter.ticket, held });
         }
         if object.round.is_none() && !object.later.is_empty() {
             let questions = std::mem::take(&mut object.later);
             match object.writer(0) {
                 Some((session, grant)) => {
-                    let held = Held { token, level: grant.level, sequence: grant.sequence };
-                    self.actions.push(Action::Recall { session, held, why: Why::Commit });
-                    object.round = Some(Round { session, sequence: grant.sequence, sent_ms: now, questions });
+                    let held = TokenGrant { token, level: grant.level, sequence: grant.sequence };
+                    self.actions.push(TokenAction::Recall { session, held, why: RecallReason::Commit });
+                    object.round = Some(CommitRound { session, sequence: grant.sequence, sent_ms: now, questions });
                 }
                 None => questions.into_iter().for_each(|question| self.one_less(question)),
             }
         }
-        if self.objects.get(&token).is_some_and(Object::is_idle) {
+        if self.objects.get(&token).is_some_and(TokenState::is_idle) {
             self.objects.remove(&token);
         }
     }

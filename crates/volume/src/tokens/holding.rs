@@ -15,7 +15,7 @@
 
 use std::ops::Range;
 
-use super::{Why, level};
+use super::{RecallReason, level};
 
 /// The longest range of pages that are invalidated in one piece in the second pass; in each further pass it is a quarter
 /// of that, down to [`PIECE_BYTES_MIN`]. *Units*: bytes.
@@ -25,11 +25,11 @@ const PIECE_BYTES_MIN: u64 = 4 << 10;
 
 /// The outcome of a recall.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Heard {
+pub enum RecallOutcome {
     /// The recall must be carried out now.
     Begin,
-    /// The grant of the recall has not arrived yet. The recall is kept until [`Holding::granted`] or
-    /// [`Holding::failed`] returns it.
+    /// The grant of the recall has not arrived yet. The recall is kept until [`TokenHolding::granted`] or
+    /// [`TokenHolding::failed`] returns it.
     Later,
     /// The held level is already low enough, so the recall can be answered at once, with that level.
     Answer(u8),
@@ -38,11 +38,11 @@ pub enum Heard {
 }
 
 /// A recall: the number of the grant, the level to lower to, and why.
-pub type Recalled = (u64, u8, Why);
+pub type Recalled = (u64, u8, RecallReason);
 
 /// The kernel's pages to invalidate while a level is being given back.
 #[derive(Debug, Default)]
-struct Giving {
+struct PageInvalidation {
     /// The ranges of this pass whose invalidation has not ended.
     pass: Vec<Range<u64>>,
     /// The ranges that were read since, and are invalidated next.
@@ -53,13 +53,13 @@ struct Giving {
 
 /// One token, as its client sees it.
 #[derive(Debug, Default)]
-pub struct Holding {
+pub struct TokenHolding {
     level: u8,
     sequence: u64,
     /// The level that was requested and not granted yet.
     acquiring: Option<u8>,
     early: Vec<Recalled>,
-    giving: Option<Giving>,
+    giving: Option<PageInvalidation>,
     /// Whether the kernel may have pages of the file.
     has_pages: bool,
     /// The number of the kernel's reads and writes of pages, and of truncations during an invalidation, in progress.
@@ -68,7 +68,7 @@ pub struct Holding {
     writers: usize,
 }
 
-impl Holding {
+impl TokenHolding {
     /// Returns the level.
     pub fn level(&self) -> u8 {
         self.level
@@ -125,23 +125,23 @@ impl Holding {
     }
 
     /// Handles a recall.
-    pub fn recalled(&mut self, recalled: Recalled) -> Heard {
+    pub fn recalled(&mut self, recalled: Recalled) -> RecallOutcome {
         let (sequence, wanted, why) = recalled;
         if sequence > self.sequence && self.acquiring.is_some() {
             self.early.push(recalled);
-            return Heard::Later;
+            return RecallOutcome::Later;
         }
         if sequence < self.sequence {
-            return Heard::Ignore;
+            return RecallOutcome::Ignore;
         }
         // If the recall names a grant that is later than the last one received, that later grant was lost with its
         // connection, or no call waits for it any more. The level that is held now is treated as its level.
         self.sequence = sequence;
         let is_done = match why {
-            Why::Conflict => self.level <= wanted,
-            Why::Commit => self.level < level::WRITE,
+            RecallReason::Conflict => self.level <= wanted,
+            RecallReason::Commit => self.level < level::WRITE,
         };
-        if is_done { Heard::Answer(self.level) } else { Heard::Begin }
+        if is_done { RecallOutcome::Answer(self.level) } else { RecallOutcome::Begin }
     }
 
     /// Returns the level that a read of pages needs. If a program may have the file mapped for writing, this is
@@ -217,7 +217,7 @@ impl Holding {
     pub fn begin_giving(&mut self) -> Vec<Range<u64>> {
         let everything = vec![Range { start: 0, end: u64::MAX }];
         let pass = if self.has_pages { everything } else { Vec::new() };
-        self.giving = Some(Giving { pass: pass.clone(), again: Vec::new(), piece_bytes: PIECE_BYTES_MAX });
+        self.giving = Some(PageInvalidation { pass: pass.clone(), again: Vec::new(), piece_bytes: PIECE_BYTES_MAX });
         pass
     }
 
@@ -287,8 +287,8 @@ mod tests {
     }
 
     /// A holder with pages, whose token is recalled.
-    fn giving() -> Holding {
-        let mut holding = Holding::default();
+    fn giving() -> TokenHolding {
+        let mut holding = TokenHolding::default();
         assert!(holding.wants(level::WRITE) && holding.granted(level::WRITE, 1).is_empty());
         assert!(holding.begin_page_read(pages(0, 4)));
         holding.page_call_ended();
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_read_again_are_invalidated_in_short_pieces() {
+    fn reread_pages_invalidate_in_pieces() {
         let short = |ranges| pieces(ranges, 16 * PAGE);
         assert_eq!(short(vec![pages(9, 10), pages(0, 2), pages(1, 3), pages(0, 2)]), [pages(0, 3), pages(9, 10)]);
         assert_eq!(short(vec![pages(0, 10), pages(8, 40)]), [pages(0, 16), pages(16, 32), pages(32, 40)]);
@@ -306,7 +306,7 @@ mod tests {
     }
 
     /// Uses every page, as a program with a map does: those that the kernel does not have are read, if they may be.
-    fn use_all(holding: &mut Holding, cached: &mut [bool]) {
+    fn use_all(holding: &mut TokenHolding, cached: &mut [bool]) {
         for (page, is_cached) in cached.iter_mut().enumerate().filter(|(_, is_cached)| !**is_cached) {
             *is_cached = holding.begin_page_read(pages(page as u64, page as u64 + 1));
             if *is_cached {
@@ -315,8 +315,9 @@ mod tests {
         }
     }
 
+    /// A token is returned although programs use its pages all the time.
     #[test]
-    fn pages_in_use_all_the_time_do_not_keep_a_token() {
+    fn busy_pages_release_token() {
         let (mut holding, mut cached, mut calls) = (giving(), vec![true; 100], 0_usize);
         let mut pass = vec![pages(0, 100)];
         for _ in 0..50 {
@@ -342,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_truncation_is_admitted_while_the_kernel_drops_pages() {
+    fn truncation_is_admitted_during_invalidation() {
         let mut holding = giving();
         assert!(!holding.admits(level::WRITE) && holding.begin_truncation() && holding.is_paging());
         holding.page_call_ended();

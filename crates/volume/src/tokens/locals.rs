@@ -3,14 +3,14 @@
 //! Owns: which session holds which directory, which inodes go along with it, recalls without an answer, and when a
 //! directory is given at all. Promises:
 //! 1. One session at most holds a directory. Before another session is shown the directory or an inode that goes along
-//!    with it, or changes it, the holder has returned it ([`Locals::wait_for`]).
+//!    with it, or changes it, the holder has returned it ([`LocalDirectories::wait_for`]).
 //! 2. A directory is given to a session that alone has used it lately, and has requested inode numbers. After [`RECALLS_MAX`] recalls within
 //!    [`RECALLS_TIME_MS`] it is given to nobody for [`BUSY_MS`]: hosts that use a directory in turn wait for no recalls.
 //!    A new directory is given at once only if its maker alone uses the directory above it.
 //! 3. A number of an inode is used by the session that got it, and once.
 //! 4. While a request waits for the second time, nobody gets a directory: so it finds no new one each time.
 //! 5. A request that names an inode which its maker may not have reported yet waits until this maker has
-//!    ([`Locals::wait_for_makers`]).
+//!    ([`LocalDirectories::wait_for_makers`]).
 //!
 //! An inode *goes along* with a directory if the holder has made it there itself: nobody else knows it, so nobody keeps
 //! its attributes. A holder that gets a recall needs no request to the server for its return, so no circle of waiting
@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
 use super::level;
-use crate::protocol::{FileId, Held, Token, What};
+use crate::protocol::{FileId, Token, TokenAspect, TokenGrant};
 
 /// The number of grants of an epoch, and where those of this kind begin among them.
 const GRANTS_OF_EPOCH: u64 = 1 << 40;
@@ -60,9 +60,9 @@ struct HeldDirectory {
 }
 
 impl HeldDirectory {
-    fn held(&self) -> Held {
+    fn held(&self) -> TokenGrant {
         let level = if self.recalled.is_some() { level::READ } else { WRITE };
-        Held { token: Token { object: self.file, what: What::Directory }, level, sequence: self.sequence }
+        TokenGrant { token: Token { object: self.file, what: TokenAspect::Directory }, level, sequence: self.sequence }
     }
 }
 
@@ -104,7 +104,7 @@ pub struct LocalCounts {
 
 /// All directories that sessions hold at level *write*.
 #[derive(Debug, Default)]
-pub struct Locals {
+pub struct LocalDirectories {
     held: HashMap<u64, HeldDirectory>,
     /// The directory with which an inode goes along.
     made: HashMap<u64, u64>,
@@ -121,16 +121,19 @@ pub struct Locals {
     /// The directory in which each session has made an inode last.
     made_last: HashMap<u64, u64>,
     sequence: u64,
-    messages: Vec<(u64, Held)>,
+    messages: Vec<(u64, TokenGrant)>,
     ready: Vec<u64>,
     /// What happened so far.
     pub counts: LocalCounts,
 }
 
-impl Locals {
+impl LocalDirectories {
     /// Makes the state of a new server, which no session holds anything of.
-    pub fn new(epoch: u64) -> Locals {
-        Locals { sequence: epoch.saturating_mul(GRANTS_OF_EPOCH) + FIRST_OF_EPOCH, ..Locals::default() }
+    pub fn new(epoch: u64) -> LocalDirectories {
+        LocalDirectories {
+            sequence: epoch.saturating_mul(GRANTS_OF_EPOCH) + FIRST_OF_EPOCH,
+            ..LocalDirectories::default()
+        }
     }
 
     /// Whether another session holds an inode, or what it goes along with.
@@ -361,7 +364,7 @@ impl Locals {
     }
 
     /// Handles a directory that a session gave back. Returns whether it is one of these.
-    pub fn returned(&mut self, session: u64, held: Held) -> bool {
+    pub fn returned(&mut self, session: u64, held: TokenGrant) -> bool {
         let inode = held.token.object.inode;
         if !self.held.get(&inode).is_some_and(|known| known.session == session && known.sequence == held.sequence) {
             return false;
@@ -405,7 +408,7 @@ impl Locals {
 
     /// Returns what sessions must be told since the last call: a directory at level *write* is theirs, one at level
     /// *read* is to be returned.
-    pub fn take_messages(&mut self) -> Vec<(u64, Held)> {
+    pub fn take_messages(&mut self) -> Vec<(u64, TokenGrant)> {
         std::mem::take(&mut self.messages)
     }
 

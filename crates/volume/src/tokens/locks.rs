@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use crate::protocol::{FileId, Locked};
+use crate::protocol::{FileId, FileLockRange};
 
 /// The maximum number of ranges that are held on one file.
 const HELD_MAX: usize = 65_536;
@@ -18,7 +18,7 @@ const SEARCH_MAX: usize = 4096;
 
 /// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum LockOutcome {
     /// The lock is held.
     Granted,
     /// Another owner holds a conflicting lock, and the request does not wait.
@@ -33,16 +33,16 @@ pub enum Outcome {
 
 /// Locked ranges, each with its session.
 #[derive(Debug, Default, Clone)]
-pub struct Ranges(Vec<(u64, Locked)>);
+pub struct LockedRanges(Vec<(u64, FileLockRange)>);
 
-impl Ranges {
+impl LockedRanges {
     /// Returns the first range that conflicts.
-    fn in_the_way(&self, session: u64, lock: &Locked) -> Option<&(u64, Locked)> {
+    fn in_the_way(&self, session: u64, lock: &FileLockRange) -> Option<&(u64, FileLockRange)> {
         self.0.iter().find(|(of, held)| conflict((*of, held), (session, lock)))
     }
 
     /// Sets a range of an owner; it replaces the owner's earlier locks in that range.
-    pub fn set(&mut self, session: u64, lock: Locked) {
+    pub fn set(&mut self, session: u64, lock: FileLockRange) {
         self.clear(session, &lock);
         let mut lock = lock;
         // The range is merged with adjacent ranges of the same kind.
@@ -59,17 +59,17 @@ impl Ranges {
     }
 
     /// Releases a range of an owner.
-    pub fn clear(&mut self, session: u64, lock: &Locked) {
+    pub fn clear(&mut self, session: u64, lock: &FileLockRange) {
         let mut left = Vec::new();
         self.0.retain(|(of, held)| {
             if !is_same(*of, held, session, lock) || held.last < lock.start || lock.last < held.start {
                 return true;
             }
             if held.start < lock.start {
-                left.push((*of, Locked { last: lock.start - 1, ..*held }));
+                left.push((*of, FileLockRange { last: lock.start - 1, ..*held }));
             }
             if held.last > lock.last {
-                left.push((*of, Locked { start: lock.last + 1, ..*held }));
+                left.push((*of, FileLockRange { start: lock.last + 1, ..*held }));
             }
             false
         });
@@ -82,7 +82,7 @@ impl Ranges {
     }
 
     /// Returns all ranges.
-    pub fn iter(&self) -> impl Iterator<Item = &Locked> {
+    pub fn iter(&self) -> impl Iterator<Item = &FileLockRange> {
         self.0.iter().map(|(_, held)| held)
     }
 
@@ -92,11 +92,11 @@ impl Ranges {
     }
 }
 
-fn is_same(of: u64, held: &Locked, session: u64, lock: &Locked) -> bool {
+fn is_same(of: u64, held: &FileLockRange, session: u64, lock: &FileLockRange) -> bool {
     of == session && held.owner == lock.owner && held.is_flock == lock.is_flock
 }
 
-fn conflict((of, held): (u64, &Locked), (session, lock): (u64, &Locked)) -> bool {
+fn conflict((of, held): (u64, &FileLockRange), (session, lock): (u64, &FileLockRange)) -> bool {
     held.is_flock == lock.is_flock
         && (of, held.owner) != (session, lock.owner)
         && (held.is_exclusive || lock.is_exclusive)
@@ -105,57 +105,57 @@ fn conflict((of, held): (u64, &Locked), (session, lock): (u64, &Locked)) -> bool
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Waiter {
+struct RangeWaiter {
     session: u64,
     ticket: u64,
-    lock: Locked,
+    lock: FileLockRange,
 }
 
 #[derive(Debug, Default)]
-struct Locking {
-    held: Ranges,
-    waiters: VecDeque<Waiter>,
+struct FileRanges {
+    held: LockedRanges,
+    waiters: VecDeque<RangeWaiter>,
 }
 
 /// All locks of a volume.
 #[derive(Debug, Default)]
-pub struct Locks {
-    files: HashMap<FileId, Locking>,
+pub struct VolumeLocks {
+    files: HashMap<FileId, FileRanges>,
     /// Sessions whose locks conflicted with requests that did not wait.
     met: BTreeMap<u64, ()>,
 }
 
-impl Locks {
+impl VolumeLocks {
     /// Handles a session's request for a lock.
-    pub fn lock(&mut self, session: u64, ticket: u64, lock: Locked, waits: bool) -> Outcome {
+    pub fn lock(&mut self, session: u64, ticket: u64, lock: FileLockRange, waits: bool) -> LockOutcome {
         let file = self.files.entry(lock.file).or_default();
         // A request that is repeated after a lost connection replaces the first one.
         file.waiters.retain(|waiter| waiter.session != session || waiter.lock != lock);
         let Some((other, _)) = file.held.in_the_way(session, &lock) else {
             if file.held.0.len() >= HELD_MAX {
-                return Outcome::TooMany;
+                return LockOutcome::TooMany;
             }
             file.held.set(session, lock);
-            return Outcome::Granted;
+            return LockOutcome::Granted;
         };
         if !waits {
             self.met.insert(*other, ());
-            return Outcome::Refused;
+            return LockOutcome::Refused;
         }
         if file.waiters.len() >= WAITERS_MAX {
-            return Outcome::TooMany;
+            return LockOutcome::TooMany;
         }
         if !lock.is_flock && self.waits_for_itself(session, &lock) {
-            return Outcome::Deadlock;
+            return LockOutcome::Deadlock;
         }
         if let Some(file) = self.files.get_mut(&lock.file) {
-            file.waiters.push_back(Waiter { session, ticket, lock });
+            file.waiters.push_back(RangeWaiter { session, ticket, lock });
         }
-        Outcome::Waits
+        LockOutcome::Waits
     }
 
     /// Releases a range of a session. Returns the waiting requests that are granted by that.
-    pub fn unlock(&mut self, session: u64, lock: &Locked) -> Vec<u64> {
+    pub fn unlock(&mut self, session: u64, lock: &FileLockRange) -> Vec<u64> {
         let Some(file) = self.files.get_mut(&lock.file) else { return Vec::new() };
         file.held.clear(session, lock);
         self.wake(lock.file)
@@ -171,7 +171,7 @@ impl Locks {
     }
 
     /// Returns a lock that conflicts.
-    pub fn test(&self, session: u64, lock: &Locked) -> Option<Locked> {
+    pub fn test(&self, session: u64, lock: &FileLockRange) -> Option<FileLockRange> {
         self.files.get(&lock.file)?.held.in_the_way(session, lock).map(|(_, held)| *held)
     }
 
@@ -228,8 +228,8 @@ impl Locks {
     }
 
     /// Whether a holder of a conflicting lock waits, directly or through others, for the owner that now wants to wait.
-    fn waits_for_itself(&self, session: u64, lock: &Locked) -> bool {
-        let holders = |session: u64, lock: &Locked| -> Vec<(u64, u64)> {
+    fn waits_for_itself(&self, session: u64, lock: &FileLockRange) -> bool {
+        let holders = |session: u64, lock: &FileLockRange| -> Vec<(u64, u64)> {
             let held = self.files.get(&lock.file).map(|file| file.held.0.as_slice()).unwrap_or_default();
             let held = held.iter().filter(|(of, held)| conflict((*of, held), (session, lock)));
             held.map(|(of, held)| (*of, held.owner)).collect()
@@ -258,54 +258,56 @@ mod tests {
     const FILE: FileId = FileId { inode: 7, generation: 1 };
     const OTHER: FileId = FileId { inode: 8, generation: 1 };
 
-    fn lock(owner: u64, range: std::ops::RangeInclusive<u64>, is_exclusive: bool) -> Locked {
+    fn lock(owner: u64, range: std::ops::RangeInclusive<u64>, is_exclusive: bool) -> FileLockRange {
         let (start, last) = range.into_inner();
-        Locked { file: FILE, owner, process: 1, is_flock: false, is_exclusive, start, last }
+        FileLockRange { file: FILE, owner, process: 1, is_flock: false, is_exclusive, start, last }
     }
 
+    /// Ranges of different owners or sessions conflict; those of one owner are split and joined.
     #[test]
-    fn ranges_conflict_between_owners_and_sessions_and_are_split_and_joined_within_one() {
-        let mut locks = Locks::default();
-        assert_eq!(locks.lock(1, 1, lock(5, 0..=99, true), false), Outcome::Granted);
+    fn lock_ranges_split_and_join() {
+        let mut locks = VolumeLocks::default();
+        assert_eq!(locks.lock(1, 1, lock(5, 0..=99, true), false), LockOutcome::Granted);
         // The same number in another session is a different owner.
-        assert_eq!(locks.lock(2, 2, lock(5, 99..=100, false), false), Outcome::Refused);
+        assert_eq!(locks.lock(2, 2, lock(5, 99..=100, false), false), LockOutcome::Refused);
         assert_eq!(locks.awaited(), [1]);
         assert_eq!(locks.test(2, &lock(5, 50..=50, false)), Some(lock(5, 0..=99, true)));
-        assert_eq!(locks.lock(1, 3, lock(5, 40..=59, false), false), Outcome::Granted);
-        assert_eq!(locks.lock(2, 4, lock(5, 45..=50, false), false), Outcome::Granted);
-        assert_eq!(locks.lock(2, 5, lock(5, 39..=39, false), false), Outcome::Refused);
+        assert_eq!(locks.lock(1, 3, lock(5, 40..=59, false), false), LockOutcome::Granted);
+        assert_eq!(locks.lock(2, 4, lock(5, 45..=50, false), false), LockOutcome::Granted);
+        assert_eq!(locks.lock(2, 5, lock(5, 39..=39, false), false), LockOutcome::Refused);
         assert_eq!(locks.counts(), (4, 0));
         assert!(locks.unlock(2, &lock(5, 0..=99, false)).is_empty());
-        assert_eq!(locks.lock(1, 6, lock(5, 40..=59, true), false), Outcome::Granted);
+        assert_eq!(locks.lock(1, 6, lock(5, 40..=59, true), false), LockOutcome::Granted);
         assert_eq!(locks.counts(), (1, 0));
         // `flock` locks do not conflict with `fcntl` locks.
-        let flock = Locked { is_flock: true, ..lock(9, 0..=u64::MAX, true) };
-        assert_eq!(locks.lock(3, 7, flock, false), Outcome::Granted);
+        let flock = FileLockRange { is_flock: true, ..lock(9, 0..=u64::MAX, true) };
+        assert_eq!(locks.lock(3, 7, flock, false), LockOutcome::Granted);
     }
 
+    /// Unlocks wake waiters, and so does the end of a session.
     #[test]
-    fn waiters_are_woken_in_order_by_unlocks_and_by_the_end_of_a_session() {
-        let mut locks = Locks::default();
-        assert_eq!(locks.lock(1, 1, lock(1, 0..=9, true), false), Outcome::Granted);
+    fn lock_waiters_wake_in_order() {
+        let mut locks = VolumeLocks::default();
+        assert_eq!(locks.lock(1, 1, lock(1, 0..=9, true), false), LockOutcome::Granted);
         for (ticket, is_exclusive) in [(2, false), (3, false), (4, true)] {
-            assert_eq!(locks.lock(ticket, ticket, lock(1, 0..=9, is_exclusive), true), Outcome::Waits);
+            assert_eq!(locks.lock(ticket, ticket, lock(1, 0..=9, is_exclusive), true), LockOutcome::Waits);
         }
         assert_eq!(locks.awaited(), [1]);
         assert_eq!(locks.unlock(1, &lock(1, 0..=9, true)), [2, 3]);
         assert!(locks.cancel(4) && !locks.cancel(4));
-        assert_eq!(locks.lock(5, 5, lock(1, 5..=5, true), true), Outcome::Waits);
+        assert_eq!(locks.lock(5, 5, lock(1, 5..=5, true), true), LockOutcome::Waits);
         assert!(locks.forget(2).is_empty());
         assert_eq!(locks.forget(3), [5]);
     }
 
     #[test]
-    fn a_wait_that_never_ends_is_refused() {
-        let mut locks = Locks::default();
-        assert_eq!(locks.lock(1, 1, lock(1, 0..=9, true), false), Outcome::Granted);
-        let other = Locked { file: OTHER, ..lock(1, 0..=9, true) };
-        assert_eq!(locks.lock(2, 2, other, false), Outcome::Granted);
-        assert_eq!(locks.lock(2, 3, lock(1, 0..=0, true), true), Outcome::Waits);
-        assert_eq!(locks.lock(1, 4, Locked { start: 3, ..other }, true), Outcome::Deadlock);
-        assert_eq!(locks.lock(1, 5, Locked { start: 3, ..other }, false), Outcome::Refused);
+    fn deadlocking_wait_is_refused() {
+        let mut locks = VolumeLocks::default();
+        assert_eq!(locks.lock(1, 1, lock(1, 0..=9, true), false), LockOutcome::Granted);
+        let other = FileLockRange { file: OTHER, ..lock(1, 0..=9, true) };
+        assert_eq!(locks.lock(2, 2, other, false), LockOutcome::Granted);
+        assert_eq!(locks.lock(2, 3, lock(1, 0..=0, true), true), LockOutcome::Waits);
+        assert_eq!(locks.lock(1, 4, FileLockRange { start: 3, ..other }, true), LockOutcome::Deadlock);
+        assert_eq!(locks.lock(1, 5, FileLockRange { start: 3, ..other }, false), LockOutcome::Refused);
     }
 }

@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::level;
-use crate::protocol::{FileId, Held, Token, What};
+use crate::protocol::{FileId, Token, TokenAspect, TokenGrant};
 
 /// The number of grants of an epoch, more than an epoch can use.
 const GRANTS_OF_EPOCH: u64 = 1 << 40;
@@ -37,23 +37,23 @@ const RENEWED_AFTER: u64 = LOOKS_MAX as u64 / 2;
 const RECALLED_MAX: usize = 1 << 12;
 
 /// A recall that the caller must send: the session, and what it keeps.
-pub type Recall = (u64, Held);
+pub type Recall = (u64, TokenGrant);
 
 /// A name that a session must drop: the session, the number that its answer repeats, the directory and the name.
 pub type NameChange = (u64, u64, (FileId, Vec<u8>));
 
 /// What an operation changes of what sessions may keep.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Change {
+pub struct LookupChange {
     /// The directories in which it changes names, and the inodes whose attributes it changes; in order.
     pub tokens: Vec<Token>,
     /// The names, with their directories.
     pub names: Vec<(FileId, Vec<u8>)>,
 }
 
-impl Change {
+impl LookupChange {
     /// Whether this changes all that another one changes.
-    pub fn covers(&self, other: &Change) -> bool {
+    pub fn covers(&self, other: &LookupChange) -> bool {
         other.tokens.iter().all(|token| self.tokens.contains(token))
             && other.names.iter().all(|name| self.names.contains(name))
     }
@@ -68,7 +68,7 @@ impl Change {
 
 /// A name that a session was told to drop.
 #[derive(Debug)]
-struct Dropping {
+struct NameDrop {
     directory: FileId,
     name: Vec<u8>,
     since: u64,
@@ -78,7 +78,7 @@ struct Dropping {
 
 /// What a session keeps.
 #[derive(Debug, Default)]
-struct Kept {
+struct LookupGrant {
     sequence: u64,
     /// When it was recalled.
     recalled: Option<u64>,
@@ -88,9 +88,9 @@ struct Kept {
 
 /// The state of one token.
 #[derive(Debug, Default)]
-struct Object {
+struct LookupState {
     /// What each session keeps. There are few, so a list is smaller than a map.
-    kept: Vec<(u64, Kept)>,
+    kept: Vec<(u64, LookupGrant)>,
     /// The number of changes that are made, or wait.
     changes: usize,
     /// Nothing is offered before this time.
@@ -99,8 +99,8 @@ struct Object {
     names: (u64, u32),
 }
 
-impl Object {
-    fn of_mut(&mut self, session: u64) -> Option<&mut Kept> {
+impl LookupState {
+    fn of_mut(&mut self, session: u64) -> Option<&mut LookupGrant> {
         self.kept.iter_mut().find(|(of, _)| *of == session).map(|(_, kept)| kept)
     }
 
@@ -115,8 +115,8 @@ impl Object {
 
 /// All names and attributes that sessions keep.
 #[derive(Debug, Default)]
-pub struct Looks {
-    objects: HashMap<Token, Object>,
+pub struct LookupGrants {
+    objects: HashMap<Token, LookupState>,
     /// The tokens of each session, by the numbers of their grants.
     sessions: BTreeMap<u64, BTreeMap<u64, Token>>,
     count: usize,
@@ -129,18 +129,18 @@ pub struct Looks {
     /// Objects with a pause, by its end.
     pauses: BTreeSet<(u64, Token)>,
     /// Names that sessions have not dropped yet, by session and number.
-    dropping: BTreeMap<(u64, u64), Dropping>,
+    dropping: BTreeMap<(u64, u64), NameDrop>,
     sequence: u64,
     recalls: Vec<Recall>,
     name_changes: Vec<NameChange>,
     ready: Vec<u64>,
 }
 
-impl Looks {
+impl LookupGrants {
     /// Makes the state of a new server, of which no session keeps anything. Grant numbers are above those of every
     /// earlier epoch.
-    pub fn new(epoch: u64) -> Looks {
-        Looks { sequence: epoch.saturating_mul(GRANTS_OF_EPOCH), ..Looks::default() }
+    pub fn new(epoch: u64) -> LookupGrants {
+        LookupGrants { sequence: epoch.saturating_mul(GRANTS_OF_EPOCH), ..LookupGrants::default() }
     }
 
     /// Lets a session keep what it is shown; returns the number of the grant. `None`: it must not keep it.
@@ -183,7 +183,7 @@ impl Looks {
         if object.kept.is_empty() {
             object.kept.reserve_exact(1);
         }
-        object.kept.push((session, Kept { sequence, ..Kept::default() }));
+        object.kept.push((session, LookupGrant { sequence, ..LookupGrant::default() }));
         self.count += 1;
         let tokens = self.sessions.entry(session).or_default();
         tokens.insert(sequence, token);
@@ -238,13 +238,13 @@ impl Looks {
     /// Begins a change by a session. Returns whether it can be made at once; otherwise its ticket is among those of
     /// [`take_ready`](Self::take_ready) when no other session keeps what it changes. [`end_change`](Self::end_change)
     /// must follow the change.
-    pub fn begin_change(&mut self, now: u64, session: u64, change: &Change, ticket: u64) -> bool {
+    pub fn begin_change(&mut self, now: u64, session: u64, change: &LookupChange, ticket: u64) -> bool {
         let mut waits = 0;
         for token in &change.tokens {
             let object = self.objects.entry(*token).or_default();
             object.changes += 1;
             let others: Vec<u64> = object.kept.iter().map(|(of, _)| *of).filter(|of| *of != session).collect();
-            if token.what == What::Directory {
+            if token.what == TokenAspect::Directory {
                 let has_names = change.names.iter().any(|(directory, _)| *directory == token.object);
                 let is_busy = has_names && !others.is_empty() && object.is_busy(now);
                 for of in others {
@@ -271,12 +271,18 @@ impl Looks {
     }
 
     /// Tells a session to drop the names of a directory that a change changes. Returns their number.
-    fn drop_names(&mut self, now: u64, session: u64, (directory, change): (FileId, &Change), ticket: u64) -> usize {
+    fn drop_names(
+        &mut self,
+        now: u64,
+        session: u64,
+        (directory, change): (FileId, &LookupChange),
+        ticket: u64,
+    ) -> usize {
         let names: Vec<&Vec<u8>> =
             change.names.iter().filter(|(of, _)| *of == directory).map(|(_, name)| name).collect();
         for name in &names {
             self.sequence += 1;
-            let dropping = Dropping { directory, name: name.to_vec(), since: now, ticket };
+            let dropping = NameDrop { directory, name: name.to_vec(), since: now, ticket };
             self.dropping.insert((session, self.sequence), dropping);
             self.name_changes.push((session, self.sequence, (directory, name.to_vec())));
         }
@@ -311,7 +317,7 @@ impl Looks {
         object.pause_until = now.saturating_add(PAUSE_MS);
         self.pauses.insert((object.pause_until, token));
         self.recalled.insert((session, sequence), now);
-        self.recalls.push((session, Held { token, level: level::NONE, sequence }));
+        self.recalls.push((session, TokenGrant { token, level: level::NONE, sequence }));
     }
 
     fn end_pauses(&mut self, now: u64) {
@@ -329,16 +335,16 @@ impl Looks {
     }
 
     fn clean(&mut self, token: Token) {
-        let is_idle = |object: &Object| object.kept.is_empty() && object.changes == 0 && object.pause_until == 0;
+        let is_idle = |object: &LookupState| object.kept.is_empty() && object.changes == 0 && object.pause_until == 0;
         if self.objects.get(&token).is_some_and(is_idle) {
             self.objects.remove(&token);
         }
     }
 
     /// Handles what a session gave back.
-    pub fn returned(&mut self, session: u64, held: Held) {
+    pub fn returned(&mut self, session: u64, held: TokenGrant) {
         let Some(object) = self.objects.get_mut(&held.token) else { return };
-        let is_it = |(of, kept): &(u64, Kept)| *of == session && kept.sequence == held.sequence;
+        let is_it = |(of, kept): &(u64, LookupGrant)| *of == session && kept.sequence == held.sequence;
         let Some(at) = object.kept.iter().position(is_it) else { return };
         let (_, kept) = object.kept.swap_remove(at);
         self.count -= 1;
@@ -362,14 +368,14 @@ impl Looks {
     /// Frees what a session that is over kept.
     pub fn forget(&mut self, session: u64) {
         for (sequence, token) in self.sessions.remove(&session).unwrap_or_default() {
-            self.returned(session, Held { token, level: level::NONE, sequence });
+            self.returned(session, TokenGrant { token, level: level::NONE, sequence });
         }
         self.recalled_to.remove(&session);
         let numbers: Vec<u64> = self.dropping_of(session).map(|(number, _)| number).collect();
         numbers.into_iter().for_each(|number| self.name_dropped(session, number));
     }
 
-    fn dropping_of(&self, session: u64) -> impl Iterator<Item = (u64, &Dropping)> {
+    fn dropping_of(&self, session: u64) -> impl Iterator<Item = (u64, &NameDrop)> {
         let of_session = self.dropping.range((session, 0)..=(session, u64::MAX));
         of_session.map(|((_, number), dropping)| (*number, dropping))
     }
@@ -383,7 +389,7 @@ impl Looks {
         let Some(tokens) = self.sessions.get(&session) else { return };
         for ((_, sequence), _) in self.recalled.range((session, 0)..=(session, u64::MAX)) {
             if let Some(token) = tokens.get(sequence) {
-                self.recalls.push((session, Held { token: *token, level: level::NONE, sequence: *sequence }));
+                self.recalls.push((session, TokenGrant { token: *token, level: level::NONE, sequence: *sequence }));
             }
         }
     }

@@ -15,19 +15,21 @@
 
 mod arbiter;
 mod holding;
-mod lease;
 mod locals;
 mod locks;
 mod looks;
+mod session_lease;
 #[cfg(test)]
 mod tests;
 
-pub use arbiter::{Action, Arbiter, MINIMUM_MS};
-pub use holding::{Heard, Holding, Recalled};
-pub use lease::{CACHE_OF_LEASE, GIVE_BACK_MAX_MS, IO_OF_LEASE, Late, Lease, Silence, verdict};
-pub use locals::{LocalCounts, Locals, WRITE};
-pub use locks::{Locks, Outcome, Ranges};
-pub use looks::{Change, LOOKS_MAX, Looks};
+pub use arbiter::{MINIMUM_MS, TokenAction, TokenArbiter};
+pub use holding::{RecallOutcome, Recalled, TokenHolding};
+pub use locals::{LocalCounts, LocalDirectories, WRITE};
+pub use locks::{LockOutcome, LockedRanges, VolumeLocks};
+pub use looks::{LOOKS_MAX, LookupChange, LookupGrants};
+pub use session_lease::{
+    CACHE_OF_LEASE, ClientLease, GIVE_BACK_MAX_MS, IO_OF_LEASE, SessionSilence, SessionVerdict, verdict,
+};
 
 /// The levels of a data token, as the protocol defines them.
 pub mod level {
@@ -41,7 +43,7 @@ pub mod level {
 
 /// Why a token is recalled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Why {
+pub enum RecallReason {
     /// Another session needs a conflicting level.
     Conflict = 1,
     /// Another session looks at the file: written data must be committed, and the level stays.

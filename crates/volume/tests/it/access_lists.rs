@@ -3,17 +3,17 @@
 
 use std::collections::BTreeMap;
 
-use nectary_volume::format::{Identity, Label, Session, SessionState};
-use nectary_volume::journal::{Layout, SetAside, apply};
-use nectary_volume::metadata::{Image, Stamp, check, first};
-use nectary_volume::protocol::{Answer, Changes, FileId, Operation, Question};
-use nectary_volume::tables::Tables;
+use nectary_volume::format::{SessionRecord, SessionState, VolumeIdentity, VolumeLabel};
+use nectary_volume::journal::{SetAside, VolumeLayout, apply};
+use nectary_volume::metadata::{AppendStamp, MetadataImage, check, first};
+use nectary_volume::protocol::{AttributeChanges, FileId, MetadataOperation, MetadataQuestion, ServerAnswer};
+use nectary_volume::tables::MetadataTables;
 
 const SEEDS: u64 = 20;
 const STEPS: u64 = 400;
 const BLOCKS: u64 = 65536;
 const ROOT: u64 = 1;
-const STAMP: Stamp = Stamp { now_ns: 8, sequence: 5 };
+const STAMP: AppendStamp = AppendStamp { now_ns: 8, sequence: 5 };
 const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
 const KILL_GROUP_ID: u32 = 4;
@@ -25,9 +25,9 @@ const GROUP: u16 = 8;
 const MASK: u16 = 16;
 const OTHER: u16 = 32;
 
-struct Random(u64);
+struct AccessListRandom(u64);
 
-impl Random {
+impl AccessListRandom {
     fn below(&mut self, below: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % below
@@ -66,25 +66,25 @@ fn with_mode(mut list: List, mode: u32) -> List {
 }
 
 #[derive(Debug, Clone, Default)]
-struct Node {
+struct AccessListNode {
     mode: u32,
     access: Option<List>,
     default: Option<List>,
 }
 
-struct Run {
-    random: Random,
-    image: Image,
-    replica: Tables,
+struct AccessListRun {
+    random: AccessListRandom,
+    image: MetadataImage,
+    replica: MetadataTables,
     session: u64,
-    nodes: BTreeMap<u64, Node>,
+    nodes: BTreeMap<u64, AccessListNode>,
     lists: u64,
     refused: u64,
 }
 
-fn label() -> Label {
-    Label {
-        volume: Identity([1; 16]),
+fn label() -> VolumeLabel {
+    VolumeLabel {
+        volume: VolumeIdentity([1; 16]),
         blocks: BLOCKS,
         segment_blocks: 2048,
         first_segment: 2048,
@@ -101,13 +101,13 @@ fn label() -> Label {
     }
 }
 
-impl Run {
-    fn new(seed: u64) -> Run {
+impl AccessListRun {
+    fn new(seed: u64) -> AccessListRun {
         let segments = vec![SetAside { block: 2048, blocks: 2048, epoch: 1 }];
-        let mut tables = Tables::default();
-        first(&Layout { blocks: BLOCKS, segments }, 7).iter().for_each(|mutation| tables.apply(mutation));
-        let mut image = Image::load(tables.clone(), &label(), 1).expect("it is sound");
-        let session = Session {
+        let mut tables = MetadataTables::default();
+        first(&VolumeLayout { blocks: BLOCKS, segments }, 7).iter().for_each(|mutation| tables.apply(mutation));
+        let mut image = MetadataImage::load(tables.clone(), &label(), 1).expect("it is sound");
+        let session = SessionRecord {
             incarnation: [9; 16],
             state: SessionState::Active,
             kind: 1,
@@ -123,14 +123,14 @@ impl Run {
         };
         let (session, transaction) = image.begin_session(&session).expect("it begins");
         apply(&mut tables, &transaction).expect("it is applied");
-        let root = Node { mode: libc::S_IFDIR | 0o755, ..Node::default() };
+        let root = AccessListNode { mode: libc::S_IFDIR | 0o755, ..AccessListNode::default() };
         let nodes = BTreeMap::from([(ROOT, root)]);
         // The multiplication is needed because adjacent seeds would begin with similar numbers.
-        let random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        Run { random, image, replica: tables, session, nodes, lists: 0, refused: 0 }
+        let random = AccessListRandom(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        AccessListRun { random, image, replica: tables, session, nodes, lists: 0, refused: 0 }
     }
 
-    fn operate(&mut self, operation: &Operation) -> Result<Answer, i32> {
+    fn operate(&mut self, operation: &MetadataOperation) -> Result<ServerAnswer, i32> {
         let number = self.image.next_number(self.session);
         let (answer, transaction) = self.image.operate(STAMP, self.session, number, operation);
         apply(&mut self.replica, &transaction.expect("every operation is stored")).expect("it is applied");
@@ -143,7 +143,7 @@ impl Run {
         FileId { inode, generation: 1 }
     }
 
-    fn any(&mut self, is_so: impl Fn(&Node) -> bool) -> u64 {
+    fn any(&mut self, is_so: impl Fn(&AccessListNode) -> bool) -> u64 {
         let found: Vec<u64> = self.nodes.iter().filter(|(_, node)| is_so(node)).map(|(number, _)| *number).collect();
         self.random.of(&found)
     }
@@ -170,8 +170,8 @@ impl Run {
         let mode = kind | if kind == libc::S_IFLNK { 0o777 } else { self.random.below(0o1000) as u32 };
         let umask = self.random.of(&[0, 0o22, 0o27, 0o77]);
         let is_link = kind == libc::S_IFLNK;
-        let operation = Operation::Create {
-            directory: Run::id(directory),
+        let operation = MetadataOperation::Create {
+            directory: AccessListRun::id(directory),
             name: format!("n{step}").into_bytes(),
             mode,
             owner: 0,
@@ -183,8 +183,8 @@ impl Run {
             open: false,
             inode: 0,
         };
-        let Ok(Answer::Attributes(made)) = self.operate(&operation) else { panic!("{operation:?}") };
-        let mut node = Node { mode, ..Node::default() };
+        let Ok(ServerAnswer::Attributes(made)) = self.operate(&operation) else { panic!("{operation:?}") };
+        let mut node = AccessListNode { mode, ..AccessListNode::default() };
         let inherits_group = self.nodes[&directory].mode & libc::S_ISGID != 0 && kind == libc::S_IFDIR;
         match self.nodes[&directory].default.clone() {
             _ if is_link => {}
@@ -213,7 +213,8 @@ impl Run {
         }
         let kills = self.random.below(2) == 0;
         let flags = if kills { KILL_GROUP_ID } else { 0 };
-        let operation = Operation::SetXattr { file: Run::id(number), name: name.to_vec(), value, flags };
+        let operation =
+            MetadataOperation::SetXattr { file: AccessListRun::id(number), name: name.to_vec(), value, flags };
         let node = self.nodes.get_mut(&number).expect("it is there");
         let expected = match node.mode & libc::S_IFMT {
             libc::S_IFLNK => Err(libc::EOPNOTSUPP),
@@ -239,7 +240,7 @@ impl Run {
     fn remove(&mut self, number: u64, name: &[u8]) {
         let node = self.nodes.get_mut(&number).expect("it is there");
         let removed = if name == DEFAULT { node.default.take() } else { node.access.take() };
-        let operation = Operation::RemoveXattr { file: Run::id(number), name: name.to_vec() };
+        let operation = MetadataOperation::RemoveXattr { file: AccessListRun::id(number), name: name.to_vec() };
         assert_eq!(self.operate(&operation).map(drop), removed.map(drop).ok_or(libc::ENODATA));
     }
 
@@ -252,13 +253,14 @@ impl Run {
             7 => {
                 let other = self.random.of(&[&b"system.posix_acl_other"[..], b"system.posix_acl_"]);
                 let (name, value) = (other.to_vec(), bytes(&self.list()));
-                let operation = Operation::SetXattr { file: Run::id(number), name, value, flags: 0 };
+                let operation = MetadataOperation::SetXattr { file: AccessListRun::id(number), name, value, flags: 0 };
                 assert_eq!(self.operate(&operation).map(drop), Err(libc::EOPNOTSUPP));
             }
             _ => {
                 let mode = self.random.below(0o4000) as u32;
-                let changes = Changes { mode: Some(mode), ..Changes::default() };
-                self.operate(&Operation::SetAttributes { file: Run::id(number), changes }).expect("it is changed");
+                let changes = AttributeChanges { mode: Some(mode), ..AttributeChanges::default() };
+                self.operate(&MetadataOperation::SetAttributes { file: AccessListRun::id(number), changes })
+                    .expect("it is changed");
                 let node = self.nodes.get_mut(&number).expect("it is there");
                 node.mode = node.mode & libc::S_IFMT | mode;
                 node.access = node.access.take().map(|list| with_mode(list, mode));
@@ -270,12 +272,12 @@ impl Run {
         assert_eq!(check(self.image.tables(), &label()), Vec::<String>::new());
         for (number, node) in self.nodes.clone() {
             let mut ask = |question| self.image.ask(STAMP, self.session, &question).map(|asked| asked.answer);
-            let answer = ask(Question::GetAttributes { file: Run::id(number) });
-            let Ok(Answer::Attributes(found)) = answer else { panic!("inode {number}: {answer:?}") };
+            let answer = ask(MetadataQuestion::GetAttributes { file: AccessListRun::id(number) });
+            let Ok(ServerAnswer::Attributes(found)) = answer else { panic!("inode {number}: {answer:?}") };
             assert_eq!(format!("{:o}", found.inode.mode), format!("{:o}", node.mode), "inode {number}");
             for (name, list) in [(ACCESS, &node.access), (DEFAULT, &node.default)] {
-                let answer = ask(Question::ReadXattr { file: Run::id(number), name: name.to_vec() });
-                let expected = list.as_ref().map(|list| Answer::Bytes(bytes(list))).ok_or(libc::ENODATA);
+                let answer = ask(MetadataQuestion::ReadXattr { file: AccessListRun::id(number), name: name.to_vec() });
+                let expected = list.as_ref().map(|list| ServerAnswer::Bytes(bytes(list))).ok_or(libc::ENODATA);
                 assert_eq!(answer.map_err(|failure| failure.errno), expected, "inode {number}");
             }
         }
@@ -285,13 +287,14 @@ impl Run {
     }
 }
 
+/// New inodes inherit the lists of their directory as acl(5) says.
 #[test]
-fn modes_and_lists_agree_and_new_inodes_inherit() {
+fn modes_match_access_lists() {
     let from = std::env::var("NECTARY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
     let (mut lists, mut refused, mut inherited) = (0, 0, 0);
     for seed in from..from + SEEDS {
         println!("NECTARY_SEED={seed}");
-        let mut run = Run::new(seed);
+        let mut run = AccessListRun::new(seed);
         for step in 0..STEPS {
             run.step(step);
             if step % 40 == 0 {

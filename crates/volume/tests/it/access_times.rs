@@ -1,15 +1,15 @@
 //! Times of access of a volume's files.
 
-use crate::common::{ROOT, Volume};
+use crate::common::{ROOT, TestVolume};
 use nectary_block::Buffer;
-use nectary_volume::client::{At, Client, New, OpenFile, Opening};
-use nectary_volume::protocol::{Changes, FileId, TimeChange};
+use nectary_volume::client::{NewInode, OpenAccess, OpenFile, VolumeClient, WritePosition};
+use nectary_volume::protocol::{AttributeChanges, FileId, TimeChange};
 
 /// Makes a file with some bytes.
-async fn made(client: &Client, name: &[u8]) -> OpenFile {
-    let new = New { mode: libc::S_IFREG | 0o644, ..New::default() };
+async fn made(client: &VolumeClient, name: &[u8]) -> OpenFile {
+    let new = NewInode { mode: libc::S_IFREG | 0o644, ..NewInode::default() };
     let (_, file) = client.create_open(ROOT, name, new).await.expect("it is made");
-    file.write(At::Offset(0), vec![Buffer::copy_of(&[5; 100])]).await.expect("it is written");
+    file.write(WritePosition::Offset(0), vec![Buffer::copy_of(&[5; 100])]).await.expect("it is written");
     file.sync().await.expect("it is synced");
     file
 }
@@ -21,21 +21,22 @@ async fn read(file: &OpenFile) {
 }
 
 /// Returns the times of access, modification and change.
-async fn times(client: &Client, id: FileId) -> [i64; 3] {
+async fn times(client: &VolumeClient, id: FileId) -> [i64; 3] {
     let [accessed, modified, changed, _] = client.attributes(id).await.expect("it is there").inode.times_ns;
     [accessed, modified, changed]
 }
 
+/// The reader's host shows the access at once, other hosts show it when it is reported.
 #[tokio::test]
-async fn a_read_after_a_change_is_shown_here_at_once_and_elsewhere_when_it_is_reported() {
-    let volume = Volume::new("access-times").await;
+async fn access_time_is_reported_later() {
+    let volume = TestVolume::new("access-times").await;
     let _server = volume.serve(&[0, 1]).await;
     let (first, second) = (volume.connect(0).await, volume.connect(1).await);
     let writer = made(&second, b"file").await;
     let id = writer.id();
     let [before, modified, changed] = times(&first, id).await;
     assert!(before <= modified);
-    let reader = first.open(id, Opening::Read, false).await.expect("it opens");
+    let reader = first.open(id, OpenAccess::Read, false).await.expect("it opens");
     assert_eq!(times(&first, id).await[0], before, "opening is no access");
     read(&reader).await;
     let [accessed, ..] = times(&first, id).await;
@@ -43,7 +44,7 @@ async fn a_read_after_a_change_is_shown_here_at_once_and_elsewhere_when_it_is_re
     read(&reader).await;
     assert_eq!(times(&first, id).await, [accessed, modified, changed], "one access after a change is enough");
     reader.close().await;
-    let reader = first.open(id, Opening::Read, false).await.expect("it opens");
+    let reader = first.open(id, OpenAccess::Read, false).await.expect("it opens");
     read(&reader).await;
     reader.close().await;
     assert_eq!(times(&first, id).await, [accessed, modified, changed], "nor is another open");
@@ -51,15 +52,16 @@ async fn a_read_after_a_change_is_shown_here_at_once_and_elsewhere_when_it_is_re
     assert_eq!(listed.inode.times_ns[0], accessed);
     first.close().await.expect("it ends");
     assert_eq!(times(&second, id).await, [accessed, modified, changed], "no other time changed");
-    writer.write(At::Offset(0), vec![Buffer::copy_of(&[6; 10])]).await.expect("it is written");
+    writer.write(WritePosition::Offset(0), vec![Buffer::copy_of(&[6; 10])]).await.expect("it is written");
     read(&writer).await;
     let [again, modified, _] = times(&second, id).await;
     assert!(again > modified && modified > accessed, "{again} {modified} {accessed}");
 }
 
+/// Reports about a file that is gone do not stop those about other files.
 #[tokio::test]
-async fn a_time_that_was_set_after_a_read_stays_and_a_file_that_is_gone_stops_no_other() {
-    let volume = Volume::new("access-times-set").await;
+async fn set_time_outlives_earlier_read() {
+    let volume = TestVolume::new("access-times-set").await;
     let _server = volume.serve(&[0, 1]).await;
     let (first, second) = (volume.connect(0).await, volume.connect(1).await);
     let (set, gone, kept) = (made(&first, b"set").await, made(&first, b"gone").await, made(&first, b"kept").await);
@@ -67,7 +69,7 @@ async fn a_time_that_was_set_after_a_read_stays_and_a_file_that_is_gone_stops_no
         read(file).await;
     }
     let (set, gone, kept) = (set.id(), gone.id(), kept.id());
-    let changes = Changes { accessed: Some(TimeChange::At(7)), ..Changes::default() };
+    let changes = AttributeChanges { accessed: Some(TimeChange::At(7)), ..AttributeChanges::default() };
     second.set_attributes(set, changes).await.expect("they are set");
     assert_eq!(times(&first, set).await[0], 7);
     first.unlink(ROOT, b"gone", false).await.expect("it is removed");

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::common::{ROOT, Volume};
+use crate::common::{ROOT, TestVolume};
 use nectary_block::Buffer;
-use nectary_volume::client::{At, Client, Error, New, Opening};
-use nectary_volume::protocol::{Attributes, Changes, FileId, TimeChange};
+use nectary_volume::client::{Error, NewInode, OpenAccess, VolumeClient, WritePosition};
+use nectary_volume::protocol::{AttributeChanges, FileId, InodeAttributes, TimeChange};
 use tokio::time::timeout;
 
 /// What was recalled is not kept again for this long, and a bit more.
@@ -13,19 +13,19 @@ const PAUSE: Duration = Duration::from_millis(150);
 /// The longest wait for a session that is silent.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-fn file() -> New {
-    New { mode: libc::S_IFREG | 0o644, ..New::default() }
+fn file() -> NewInode {
+    NewInode { mode: libc::S_IFREG | 0o644, ..NewInode::default() }
 }
 
-fn directory() -> New {
-    New { mode: libc::S_IFDIR | 0o755, ..New::default() }
+fn directory() -> NewInode {
+    NewInode { mode: libc::S_IFDIR | 0o755, ..NewInode::default() }
 }
 
-async fn find(client: &Client, name: &[u8]) -> Option<Attributes> {
+async fn find(client: &VolumeClient, name: &[u8]) -> Option<InodeAttributes> {
     find_in(client, ROOT, name).await
 }
 
-async fn find_in(client: &Client, directory: FileId, name: &[u8]) -> Option<Attributes> {
+async fn find_in(client: &VolumeClient, directory: FileId, name: &[u8]) -> Option<InodeAttributes> {
     match client.look_up(directory, name).await {
         Ok(found) => Some(found),
         Err(error) => {
@@ -36,8 +36,8 @@ async fn find_in(client: &Client, directory: FileId, name: &[u8]) -> Option<Attr
 }
 
 #[tokio::test]
-async fn kept_names_and_attributes_are_asked_once() {
-    let volume = Volume::new("kept-once").await;
+async fn cached_names_are_requested_once() {
+    let volume = TestVolume::new("kept-once").await;
     let _server = volume.serve(&[0, 1]).await;
     let (first, second) = (volume.connect(0).await, volume.connect(1).await);
     let made = second.create(ROOT, b"here", file()).await.expect("it is made");
@@ -55,7 +55,7 @@ async fn kept_names_and_attributes_are_asked_once() {
 
 #[tokio::test]
 async fn listed_names_are_kept() {
-    let volume = Volume::new("kept-listing").await;
+    let volume = TestVolume::new("kept-listing").await;
     let _server = volume.serve(&[0, 1]).await;
     let (first, second) = (volume.connect(0).await, volume.connect(1).await);
     let names: Vec<Vec<u8>> = (0..20).map(|number| format!("name{number}").into_bytes()).collect();
@@ -82,7 +82,7 @@ async fn listed_names_are_kept() {
 
 #[tokio::test]
 async fn absent_extended_attributes_are_asked_once() {
-    let volume = Volume::new("kept-xattrs").await;
+    let volume = TestVolume::new("kept-xattrs").await;
     let _server = volume.serve(&[0, 1]).await;
     let (first, second) = (volume.connect(0).await, volume.connect(1).await);
     let made = second.create(ROOT, b"name", file()).await.expect("it is made").id();
@@ -109,8 +109,8 @@ async fn absent_extended_attributes_are_asked_once() {
 }
 
 #[tokio::test]
-async fn changes_of_others_are_seen_at_once() {
-    let volume = Volume::new("kept-changes").await;
+async fn remote_changes_visible_at_once() {
+    let volume = TestVolume::new("kept-changes").await;
     let _server = volume.serve(&[0, 1]).await;
     let (first, second) = (volume.connect(0).await, volume.connect(1).await);
     for round in 0..6_u64 {
@@ -126,7 +126,8 @@ async fn changes_of_others_are_seen_at_once() {
         assert_eq!((found.map(|found| found.id()), absent), (Some(made.id()), None));
         tokio::time::sleep(PAUSE).await;
         look().await;
-        let changes = Changes { mode: Some(0o600), modified: Some(TimeChange::At(77)), ..Changes::default() };
+        let changes =
+            AttributeChanges { mode: Some(0o600), modified: Some(TimeChange::At(77)), ..AttributeChanges::default() };
         second.set_attributes(made.id(), changes).await.expect("they are set");
         let found = look().await.0.expect("it is there");
         assert_eq!((found.inode.mode & 0o777, found.inode.times_ns[1]), (0o600, 77));
@@ -147,15 +148,15 @@ async fn changes_of_others_are_seen_at_once() {
         assert_eq!((found.map(|found| found.id()), other), (Some(made.id()), None));
         tokio::time::sleep(PAUSE).await;
         look().await;
-        let writer = second.open(made.id(), Opening::Both, false).await.expect("it opens");
-        writer.write(At::Offset(0), vec![Buffer::copy_of(&[5; 4096])]).await.expect("it is written");
+        let writer = second.open(made.id(), OpenAccess::Both, false).await.expect("it opens");
+        writer.write(WritePosition::Offset(0), vec![Buffer::copy_of(&[5; 4096])]).await.expect("it is written");
         assert_eq!(look().await.0.map(|found| found.inode.size), Some(4096), "it is not committed before");
-        writer.write(At::End, vec![Buffer::copy_of(&[6; 10])]).await.expect("it is written");
+        writer.write(WritePosition::End, vec![Buffer::copy_of(&[6; 10])]).await.expect("it is written");
         assert_eq!(first.attributes(made.id()).await.expect("it is there").inode.size, 4106);
         writer.close().await;
         tokio::time::sleep(PAUSE).await;
         look().await;
-        let changes = Changes { size: Some(5), ..Changes::default() };
+        let changes = AttributeChanges { size: Some(5), ..AttributeChanges::default() };
         second.set_attributes(made.id(), changes).await.expect("it is truncated");
         assert_eq!(look().await.0.map(|found| found.inode.size), Some(5));
     }
@@ -163,14 +164,14 @@ async fn changes_of_others_are_seen_at_once() {
 
 #[tokio::test]
 async fn own_changes_are_seen_at_once() {
-    let volume = Volume::new("kept-own").await;
+    let volume = TestVolume::new("kept-own").await;
     let _server = volume.serve(&[0]).await;
     let client = volume.connect(0).await;
     for round in 0..20_u8 {
         let made = client.create(ROOT, b"name", file()).await.expect("it is made");
         assert_eq!(find(&client, b"name").await.map(|found| found.id()), Some(made.id()));
-        let open = client.open(made.id(), Opening::Both, false).await.expect("it opens");
-        open.write(At::End, vec![Buffer::copy_of(&vec![round; 100 + usize::from(round)])])
+        let open = client.open(made.id(), OpenAccess::Both, false).await.expect("it opens");
+        open.write(WritePosition::End, vec![Buffer::copy_of(&vec![round; 100 + usize::from(round)])])
             .await
             .expect("it is written");
         let size = client.attributes(made.id()).await.expect("it is there").inode.size;
@@ -186,7 +187,7 @@ async fn own_changes_are_seen_at_once() {
 
 #[tokio::test]
 async fn own_creates_and_unlinks_ask_nothing() {
-    let volume = Volume::new("kept-creates").await;
+    let volume = TestVolume::new("kept-creates").await;
     let _server = volume.serve(&[0, 1]).await;
     let (first, second) = (volume.connect(0).await, volume.connect(1).await);
     // Until its first renewal a client may use nothing that it keeps.
@@ -198,7 +199,7 @@ async fn own_creates_and_unlinks_ask_nothing() {
         assert_eq!(find_in(&first, made, &name).await, None);
         let file = first.create(made, &name, file()).await.expect("it is made").id();
         assert_eq!(find_in(&first, made, &name).await.map(|found| found.id()), Some(file));
-        let changes = Changes { mode: Some(0o600), ..Changes::default() };
+        let changes = AttributeChanges { mode: Some(0o600), ..AttributeChanges::default() };
         first.set_attributes(file, changes).await.expect("they are set");
         assert_eq!(first.attributes(file).await.expect("it is there").inode.mode & 0o777, 0o600);
         first.link(file, made, b"other").await.expect("it is linked");
@@ -224,7 +225,7 @@ async fn own_creates_and_unlinks_ask_nothing() {
 
 #[tokio::test]
 async fn creates_of_others_end_absent_names() {
-    let volume = Volume::new("kept-absent").await;
+    let volume = TestVolume::new("kept-absent").await;
     let _server = volume.serve(&[0, 1]).await;
     let (first, second) = (volume.connect(0).await, volume.connect(1).await);
     tokio::time::sleep(PAUSE).await;
@@ -250,7 +251,7 @@ async fn creates_of_others_end_absent_names() {
 
 #[tokio::test]
 async fn listed_directory_knows_absent_names() {
-    let volume = Volume::new("kept-complete").await;
+    let volume = TestVolume::new("kept-complete").await;
     let _server = volume.serve(&[0, 1]).await;
     let (first, second) = (volume.connect(0).await, volume.connect(1).await);
     for number in 0..10 {
@@ -275,8 +276,8 @@ async fn listed_directory_knows_absent_names() {
 }
 
 #[tokio::test]
-async fn new_server_waits_for_what_clients_keep() {
-    let volume = Volume::new("kept-restart").await;
+async fn new_server_awaits_cached_names() {
+    let volume = TestVolume::new("kept-restart").await;
     let server = volume.serve(&[0, 1]).await;
     let (first, second) = (volume.connect(0).await, volume.connect(1).await);
     for _ in 0..2 {
@@ -291,14 +292,15 @@ async fn new_server_waits_for_what_clients_keep() {
     assert_eq!(find(&second, b"name").await.map(|found| found.id()), Some(made.id()));
 }
 
+/// A change waits one lease for a client that does not answer.
 #[tokio::test]
-async fn change_waits_for_silent_client_one_lease() {
-    let volume = Volume::new("kept-silent").await;
+async fn silent_client_delays_one_lease() {
+    let volume = TestVolume::new("kept-silent").await;
     let _server = volume.serve(&[0, 1]).await;
     let (first, second) = (volume.connect(0).await, volume.connect(1).await);
     assert_eq!(find(&first, b"name").await, None);
     first.stop();
     timeout(SILENCE_MAX, second.create(ROOT, b"name", file())).await.expect("it ends").expect("it is made");
-    let after: Result<Attributes, Error> = second.look_up(ROOT, b"name").await;
+    let after: Result<InodeAttributes, Error> = second.look_up(ROOT, b"name").await;
     after.expect("it is there");
 }

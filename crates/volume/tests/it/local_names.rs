@@ -4,17 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::{ROOT, Volume};
+use crate::common::{ROOT, TestVolume};
 use nectary_block::Buffer;
-use nectary_volume::client::{At, Client, New, OpenFile};
+use nectary_volume::client::{NewInode, OpenFile, VolumeClient, WritePosition};
 use nectary_volume::protocol::FileId;
 
 /// Longer than the server waits before it gives a directory again.
 const ALONE: Duration = Duration::from_millis(900);
 const FILES: u64 = 100;
 
-fn file() -> New {
-    New { mode: libc::S_IFREG | 0o644, ..New::default() }
+fn file() -> NewInode {
+    NewInode { mode: libc::S_IFREG | 0o644, ..NewInode::default() }
 }
 
 fn name(number: u64) -> Vec<u8> {
@@ -22,7 +22,7 @@ fn name(number: u64) -> Vec<u8> {
 }
 
 /// Makes a directory; its maker may then make names there itself.
-async fn directory(client: &Client, name: &[u8]) -> FileId {
+async fn directory(client: &VolumeClient, name: &[u8]) -> FileId {
     // With its first lease a client forgets what it kept before.
     for _ in 0..200 {
         client.attributes(ROOT).await.expect("it is there");
@@ -31,14 +31,14 @@ async fn directory(client: &Client, name: &[u8]) -> FileId {
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let new = New { mode: libc::S_IFDIR | 0o755, ..New::default() };
+    let new = NewInode { mode: libc::S_IFDIR | 0o755, ..NewInode::default() };
     let made = client.create(ROOT, name, new).await.expect("it is made").id();
     settled(client).await;
     made
 }
 
 /// Waits until a client has the directory and numbers of inodes.
-async fn settled(client: &Client) {
+async fn settled(client: &VolumeClient) {
     for _ in 0..100 {
         if client.figures().local_directories > 0 && client.figures().waiting == 0 {
             break;
@@ -48,19 +48,19 @@ async fn settled(client: &Client) {
     tokio::time::sleep(Duration::from_millis(50)).await;
 }
 
-async fn make(client: &Client, directory: FileId, numbers: std::ops::Range<u64>) {
+async fn make(client: &VolumeClient, directory: FileId, numbers: std::ops::Range<u64>) {
     for number in numbers {
         client.create(directory, &name(number), file()).await.expect("it is made");
     }
 }
 
-async fn count(client: &Client, directory: FileId) -> usize {
+async fn count(client: &VolumeClient, directory: FileId) -> usize {
     client.list(directory, 0, 1000).await.expect("it is listed").0.len()
 }
 
 #[tokio::test]
 async fn local_names_are_seen_without_answer() {
-    let volume = Volume::new("local-seen").await;
+    let volume = TestVolume::new("local-seen").await;
     let server = volume.serve(&[0, 1]).await;
     let (first, second) = (volume.connect_local(0).await, volume.connect_local(1).await);
     let made = directory(&first, b"d").await;
@@ -84,7 +84,7 @@ async fn local_names_are_seen_without_answer() {
 
 #[tokio::test]
 async fn local_unlinks_are_seen_too() {
-    let volume = Volume::new("local-unlinks").await;
+    let volume = TestVolume::new("local-unlinks").await;
     let _server = volume.serve(&[0, 1]).await;
     let (first, second) = (volume.connect_local(0).await, volume.connect_local(1).await);
     let made = directory(&first, b"d").await;
@@ -109,7 +109,7 @@ async fn local_unlinks_are_seen_too() {
 
 #[tokio::test]
 async fn directory_is_held_again_when_alone() {
-    let volume = Volume::new("local-again").await;
+    let volume = TestVolume::new("local-again").await;
     let _server = volume.serve(&[0, 1]).await;
     let (first, second) = (volume.connect_local(0).await, volume.connect_local(1).await);
     let made = directory(&first, b"d").await;
@@ -132,7 +132,7 @@ async fn directory_is_held_again_when_alone() {
 
 #[tokio::test]
 async fn local_names_survive_a_lost_server() {
-    let volume = Volume::new("local-lost").await;
+    let volume = TestVolume::new("local-lost").await;
     let server = volume.serve(&[0, 1]).await;
     let (first, second) = (volume.connect_local(0).await, volume.connect_local(1).await);
     let made = directory(&first, b"d").await;
@@ -149,7 +149,7 @@ async fn local_names_survive_a_lost_server() {
 
 #[tokio::test]
 async fn synced_local_names_survive_everything() {
-    let volume = Volume::new("local-synced").await;
+    let volume = TestVolume::new("local-synced").await;
     let server = volume.serve(&[0, 1]).await;
     let first = volume.connect_local(0).await;
     let made = directory(&first, b"d").await;
@@ -165,7 +165,7 @@ async fn synced_local_names_survive_everything() {
 
 #[tokio::test]
 async fn default_list_leaves_names_to_server() {
-    let volume = Volume::new("local-list").await;
+    let volume = TestVolume::new("local-list").await;
     let _server = volume.serve(&[0]).await;
     let first = volume.connect_local(0).await;
     let made = directory(&first, b"d").await;
@@ -175,7 +175,7 @@ async fn default_list_leaves_names_to_server() {
     let list = [2_u32.to_le_bytes().to_vec(), entry(1, 7), entry(4, 5), entry(32, 0)].concat();
     first.set_xattr(made, b"system.posix_acl_default", &list, 0).await.expect("it is set");
     let before = first.figures().local;
-    let new = New { mode: libc::S_IFREG | 0o666, umask: 0o077, ..New::default() };
+    let new = NewInode { mode: libc::S_IFREG | 0o666, umask: 0o077, ..NewInode::default() };
     let found = first.create(made, b"inherits", new).await.expect("it is made");
     assert_eq!((found.inode.mode & 0o777, first.figures().local), (0o640, before));
 }
@@ -184,14 +184,14 @@ async fn default_list_leaves_names_to_server() {
 async fn use_open(open: &OpenFile, what: &[u8]) {
     let mut data = vec![0; 4096];
     data[..what.len()].copy_from_slice(what);
-    open.write(At::Offset(0), vec![Buffer::copy_of(&data)]).await.expect("it is written");
+    open.write(WritePosition::Offset(0), vec![Buffer::copy_of(&data)]).await.expect("it is written");
     open.sync().await.expect("it is synced");
     assert_eq!(open.read(0, 4096).await.expect("it is read").to_vec(), data);
 }
 
 #[tokio::test]
 async fn open_file_outlives_its_name() {
-    let volume = Volume::new("local-open").await;
+    let volume = TestVolume::new("local-open").await;
     let _server = volume.serve(&[0, 1]).await;
     let (first, second) = (volume.connect_local(0).await, volume.connect_local(1).await);
     let made = directory(&first, b"d").await;
@@ -221,8 +221,8 @@ async fn open_file_outlives_its_name() {
 }
 
 #[tokio::test]
-async fn handle_of_new_file_is_known_everywhere() {
-    let volume = Volume::new("local-handles").await;
+async fn new_file_handle_works_everywhere() {
+    let volume = TestVolume::new("local-handles").await;
     let _server = volume.serve(&[0, 1]).await;
     let (first, second) = (volume.connect_local(0).await, volume.connect_local(1).await);
     let mut local = 0;
@@ -245,13 +245,13 @@ async fn handle_of_new_file_is_known_everywhere() {
 }
 
 #[tokio::test]
-async fn recall_of_many_directories_breaks_no_connection() {
+async fn mass_recall_keeps_connections() {
     const DIRECTORIES: u64 = 1000;
-    let volume = Volume::new("local-many").await;
+    let volume = TestVolume::new("local-many").await;
     let _server = volume.serve(&[0, 1]).await;
     let (first, second) = (volume.connect_local(0).await, volume.connect_local(1).await);
     let above = directory(&first, b"above").await;
-    let new = New { mode: libc::S_IFDIR | 0o755, ..New::default() };
+    let new = NewInode { mode: libc::S_IFDIR | 0o755, ..NewInode::default() };
     for number in 0..DIRECTORIES {
         first.create(above, &name(number), new.clone()).await.expect("it is made");
     }
@@ -262,10 +262,10 @@ async fn recall_of_many_directories_breaks_no_connection() {
 }
 
 /// Makes and fills directories, and removes them, until `is_over`; counts them.
-async fn churn(client: Client, above: FileId, is_over: Arc<AtomicBool>, made: Arc<AtomicU64>) {
+async fn churn(client: VolumeClient, above: FileId, is_over: Arc<AtomicBool>, made: Arc<AtomicU64>) {
     while !is_over.load(Ordering::Acquire) {
         let number = made.fetch_add(1, Ordering::AcqRel);
-        let new = New { mode: libc::S_IFDIR | 0o755, ..New::default() };
+        let new = NewInode { mode: libc::S_IFDIR | 0o755, ..NewInode::default() };
         let directory = client.create(above, &name(number), new).await.expect("it is made").id();
         make(&client, directory, 0..4).await;
         for number in 0..4 {
@@ -283,7 +283,7 @@ async fn listing_and_making_directories_starve_neither() {
     const LISTINGS: u64 = 100;
     const LISTING_TIME_MAX: Duration = Duration::from_secs(2);
     const TIME_MAX: Duration = Duration::from_secs(60);
-    let volume = Volume::new("local-starve").await;
+    let volume = TestVolume::new("local-starve").await;
     let _server = volume.serve(&[0, 1]).await;
     let (first, second) = (volume.connect_local(0).await, volume.connect_local(1).await);
     let above = directory(&first, b"above").await;
@@ -308,12 +308,12 @@ async fn listing_and_making_directories_starve_neither() {
 async fn long_links_are_made_at_the_server() {
     /// What room is kept for.
     const TARGET_BYTES_MAX: usize = 255;
-    let volume = Volume::new("local-links").await;
+    let volume = TestVolume::new("local-links").await;
     let _server = volume.serve(&[0]).await;
     let first = volume.connect_local(0).await;
     let made = directory(&first, b"d").await;
     make(&first, made, 0..2).await;
-    let link = |bytes| New { mode: libc::S_IFLNK | 0o777, target: vec![b't'; bytes], ..New::default() };
+    let link = |bytes| NewInode { mode: libc::S_IFLNK | 0o777, target: vec![b't'; bytes], ..NewInode::default() };
     let before = first.figures().local;
     first.create(made, b"short", link(TARGET_BYTES_MAX)).await.expect("it is made");
     first.create(made, b"long", link(TARGET_BYTES_MAX + 1)).await.expect("it is made");
@@ -323,7 +323,7 @@ async fn long_links_are_made_at_the_server() {
 }
 
 /// Fills the disk by one file; returns it.
-async fn fill(client: &Client) -> OpenFile {
+async fn fill(client: &VolumeClient) -> OpenFile {
     const STEP: u64 = 4 << 20;
     let (_, open) = client.create_open(ROOT, b"large", file()).await.expect("it is made");
     let mut at = 0;
@@ -339,7 +339,7 @@ async fn fill(client: &Client) -> OpenFile {
 
 #[tokio::test]
 async fn refused_numbers_are_requested_again() {
-    let volume = Volume::with_bytes("local-refused", 256 << 20).await;
+    let volume = TestVolume::with_bytes("local-refused", 256 << 20).await;
     let server = volume.serve(&[0, 1]).await;
     let tried = async {
         let filler = volume.connect(1).await;
@@ -367,8 +367,8 @@ async fn refused_numbers_are_requested_again() {
 }
 
 #[tokio::test]
-async fn rename_tells_what_it_moves_and_replaces() {
-    let volume = Volume::new("local-rename").await;
+async fn rename_reports_moved_and_replaced() {
+    let volume = TestVolume::new("local-rename").await;
     let _server = volume.serve(&[0, 1]).await;
     let (first, second) = (volume.connect(0).await, volume.connect(1).await);
     let mut files = Vec::new();

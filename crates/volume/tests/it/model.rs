@@ -5,13 +5,15 @@ mod tree_model;
 
 use std::collections::BTreeMap;
 
-use nectary_volume::format::{Identity, Label, Session, SessionState, Table};
-use nectary_volume::journal::{Layout, SetAside, apply};
-use nectary_volume::metadata::{Image, Stamp, check, first};
-use nectary_volume::protocol::{Answer, Changes, FileId, Mapped, Operation, Question};
-use nectary_volume::tables::Tables;
+use nectary_volume::format::{SessionRecord, SessionState, TableKind, VolumeIdentity, VolumeLabel};
+use nectary_volume::journal::{SetAside, VolumeLayout, apply};
+use nectary_volume::metadata::{AppendStamp, MetadataImage, check, first};
+use nectary_volume::protocol::{
+    AttributeChanges, FileId, MappedExtent, MetadataOperation, MetadataQuestion, ServerAnswer,
+};
+use nectary_volume::tables::MetadataTables;
 
-use self::tree_model::{EXCHANGE, Model, NO_REPLACE, Node, ROOT, Result};
+use self::tree_model::{EXCHANGE, NO_REPLACE, ROOT, Result, TreeModel, TreeModelNode};
 
 const SEEDS: u64 = 20;
 const STEPS: u64 = 600;
@@ -19,14 +21,14 @@ const BLOCKS: u64 = 65536;
 const BLOCK: u64 = 4096;
 /// The number of blocks of a file that operations use.
 const FILE_BLOCKS: u64 = 24;
-const STAMP: Stamp = Stamp { now_ns: 8, sequence: 5 };
+const STAMP: AppendStamp = AppendStamp { now_ns: 8, sequence: 5 };
 const KEEP_SIZE: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;
 const PUNCH_HOLE: u32 = libc::FALLOC_FL_PUNCH_HOLE as u32;
 const ZERO_RANGE: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
 
-struct Random(u64);
+struct TreeTestRandom(u64);
 
-impl Random {
+impl TreeTestRandom {
     fn below(&mut self, below: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % below
@@ -37,9 +39,9 @@ impl Random {
     }
 }
 
-fn label() -> Label {
-    Label {
-        volume: Identity([1; 16]),
+fn label() -> VolumeLabel {
+    VolumeLabel {
+        volume: VolumeIdentity([1; 16]),
         blocks: BLOCKS,
         segment_blocks: 2048,
         first_segment: 2048,
@@ -57,22 +59,22 @@ fn label() -> Label {
 }
 
 /// The image, the state that its stored transactions define, and the model.
-struct Run {
-    random: Random,
-    image: Image,
-    replica: Tables,
+struct TreeTestRun {
+    random: TreeTestRandom,
+    image: MetadataImage,
+    replica: MetadataTables,
     session: u64,
-    model: Model,
+    model: TreeModel,
     refused: u64,
 }
 
-impl Run {
-    fn new(seed: u64) -> Run {
+impl TreeTestRun {
+    fn new(seed: u64) -> TreeTestRun {
         let segments = vec![SetAside { block: 2048, blocks: 2048, epoch: 1 }];
-        let mut tables = Tables::default();
-        first(&Layout { blocks: BLOCKS, segments }, 7).iter().for_each(|mutation| tables.apply(mutation));
-        let mut image = Image::load(tables.clone(), &label(), 1).expect("it is sound");
-        let session = Session {
+        let mut tables = MetadataTables::default();
+        first(&VolumeLayout { blocks: BLOCKS, segments }, 7).iter().for_each(|mutation| tables.apply(mutation));
+        let mut image = MetadataImage::load(tables.clone(), &label(), 1).expect("it is sound");
+        let session = SessionRecord {
             incarnation: [9; 16],
             state: SessionState::Active,
             kind: 1,
@@ -89,14 +91,14 @@ impl Run {
         let (session, transaction) = image.begin_session(&session).expect("it begins");
         let mut replica = tables;
         apply(&mut replica, &transaction).expect("it is applied");
-        let root = Node { mode: libc::S_IFDIR | 0o755, links: 2, parent: ROOT, ..Node::default() };
-        let model = Model { nodes: BTreeMap::from([(ROOT, root)]), ..Model::default() };
+        let root = TreeModelNode { mode: libc::S_IFDIR | 0o755, links: 2, parent: ROOT, ..TreeModelNode::default() };
+        let model = TreeModel { nodes: BTreeMap::from([(ROOT, root)]), ..TreeModel::default() };
         // The multiplication is needed because adjacent seeds would begin with similar numbers.
-        let random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        Run { random, image, replica, session, model, refused: 0 }
+        let random = TreeTestRandom(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        TreeTestRun { random, image, replica, session, model, refused: 0 }
     }
 
-    fn operate(&mut self, operation: &Operation) -> Result<Answer> {
+    fn operate(&mut self, operation: &MetadataOperation) -> Result<ServerAnswer> {
         let number = self.image.next_number(self.session);
         let (answer, transaction) = self.image.operate(STAMP, self.session, number, operation);
         let transaction = transaction.expect("every operation is stored");
@@ -105,7 +107,7 @@ impl Run {
         answer.map_err(|failure| failure.errno)
     }
 
-    fn ask(&mut self, question: &Question) -> Result<Answer> {
+    fn ask(&mut self, question: &MetadataQuestion) -> Result<ServerAnswer> {
         let asked = self.image.ask(STAMP, self.session, question).map_err(|failure| failure.errno)?;
         if let Some(transaction) = &asked.transaction {
             apply(&mut self.replica, transaction).expect("it is applied");
@@ -121,7 +123,7 @@ impl Run {
         format!("n{}", self.random.below(12)).into_bytes()
     }
 
-    fn any(&mut self, is_so: impl Fn(&Node) -> bool) -> Option<u64> {
+    fn any(&mut self, is_so: impl Fn(&TreeModelNode) -> bool) -> Option<u64> {
         let found = self.model.nodes.iter().filter(|(_, node)| is_so(node)).map(|(number, _)| *number);
         let found: Vec<u64> = found.collect();
         (!found.is_empty()).then(|| self.random.of(&found))
@@ -133,7 +135,7 @@ impl Run {
 
     fn step(&mut self) {
         let (directory, name) = (self.directory(), self.name());
-        let file = self.any(Node::is_file);
+        let file = self.any(TreeModelNode::is_file);
         let named = self.any(|node| node.links > 0);
         // Every file without a name is open.
         let orphan = self.any(|node| node.links == 0 && node.is_file());
@@ -143,27 +145,31 @@ impl Run {
             (5, _, Some(named)) => {
                 let number = orphan.filter(|_| self.random.below(2) == 0).unwrap_or(named);
                 let expected = self.model.link(number, directory, &name);
-                let operation = Operation::Link { file: Run::id(number), directory: Run::id(directory), name };
+                let operation = MetadataOperation::Link {
+                    file: TreeTestRun::id(number),
+                    directory: TreeTestRun::id(directory),
+                    name,
+                };
                 assert_eq!(self.operate(&operation).map(drop), expected, "{operation:?}");
             }
             (6..=7, ..) => {
                 let is_directory = self.random.below(3) == 0;
                 let expected = self.model.unlink(directory, &name, is_directory);
-                let directory = Run::id(directory);
-                let operation = Operation::Unlink { directory, name, is_directory, expected: 0 };
+                let directory = TreeTestRun::id(directory);
+                let operation = MetadataOperation::Unlink { directory, name, is_directory, expected: 0 };
                 assert_eq!(self.operate(&operation).map(drop), expected, "{operation:?}");
             }
             (8..=9, ..) => {
                 let (to, new_name) = (self.directory(), self.name());
                 let flags = self.random.of(&[0, 0, NO_REPLACE, EXCHANGE]);
                 let expected = self.model.rename((directory, &name), (to, &new_name), flags);
-                let (directory, new_directory) = (Run::id(directory), Run::id(to));
-                let operation = Operation::Rename { directory, name, new_directory, new_name, flags };
+                let (directory, new_directory) = (TreeTestRun::id(directory), TreeTestRun::id(to));
+                let operation = MetadataOperation::Rename { directory, name, new_directory, new_name, flags };
                 assert_eq!(self.operate(&operation).map(drop), expected, "{operation:?}");
             }
             (10, Some(file), _) => {
                 let size = self.random.below(FILE_BLOCKS * BLOCK);
-                self.operate(&Operation::Truncate { file: Run::id(file), size }).expect("it is cut");
+                self.operate(&MetadataOperation::Truncate { file: TreeTestRun::id(file), size }).expect("it is cut");
                 let node = self.model.node(file);
                 if size <= node.size {
                     node.map.retain(|block, _| *block < size.div_ceil(BLOCK));
@@ -176,9 +182,11 @@ impl Run {
             (15, Some(file), _) => {
                 let is_open = self.model.nodes[&file].is_open;
                 match is_open {
-                    true => drop(self.ask(&Question::Close { file: Run::id(file) }).expect("it closes")),
+                    true => {
+                        drop(self.ask(&MetadataQuestion::Close { file: TreeTestRun::id(file) }).expect("it closes"))
+                    }
                     false => drop(
-                        self.ask(&Question::Open { file: Run::id(file), level: 0, is_direct: false })
+                        self.ask(&MetadataQuestion::Open { file: TreeTestRun::id(file), level: 0, is_direct: false })
                             .expect("it opens"),
                     ),
                 }
@@ -190,8 +198,9 @@ impl Run {
             (16, _, Some(number)) => self.xattr(number),
             (17, _, Some(number)) => {
                 let permissions = self.random.below(0o1000) as u32;
-                let changes = Changes { mode: Some(permissions), ..Changes::default() };
-                self.operate(&Operation::SetAttributes { file: Run::id(number), changes }).expect("it is changed");
+                let changes = AttributeChanges { mode: Some(permissions), ..AttributeChanges::default() };
+                self.operate(&MetadataOperation::SetAttributes { file: TreeTestRun::id(number), changes })
+                    .expect("it is changed");
                 let node = self.model.node(number);
                 node.mode = node.mode & libc::S_IFMT | permissions;
             }
@@ -204,8 +213,8 @@ impl Run {
     fn create(&mut self, directory: u64, name: Vec<u8>) {
         let mode = self.random.of(&[libc::S_IFREG, libc::S_IFREG, libc::S_IFDIR, libc::S_IFLNK, libc::S_IFIFO]) | 0o640;
         let (is_link, is_directory) = (mode & libc::S_IFMT == libc::S_IFLNK, mode & libc::S_IFMT == libc::S_IFDIR);
-        let operation = Operation::Create {
-            directory: Run::id(directory),
+        let operation = MetadataOperation::Create {
+            directory: TreeTestRun::id(directory),
             name: name.clone(),
             mode,
             owner: 0,
@@ -222,9 +231,10 @@ impl Run {
             assert_eq!(made, Err(libc::EEXIST));
             return;
         }
-        let Ok(Answer::Attributes(made)) = made else { panic!("{made:?}") };
+        let Ok(ServerAnswer::Attributes(made)) = made else { panic!("{made:?}") };
         let (links, size) = (if is_directory { 2 } else { 1 }, if is_link { 5 } else { 0 });
-        let earlier = self.model.nodes.insert(made.number, Node { mode, links, size, ..Node::default() });
+        let earlier =
+            self.model.nodes.insert(made.number, TreeModelNode { mode, links, size, ..TreeModelNode::default() });
         assert_eq!(earlier, None, "inode {} is used again", made.number);
         self.model.add(directory, &name, made.number);
     }
@@ -233,18 +243,31 @@ impl Run {
     fn create_nameless(&mut self, directory: u64) {
         let kind = self.random.of(&[libc::S_IFREG, libc::S_IFREG, libc::S_IFREG, libc::S_IFIFO]);
         let open = self.random.below(4) > 0;
-        let (directory, mode) = (Run::id(directory), kind | 0o600);
+        let (directory, mode) = (TreeTestRun::id(directory), kind | 0o600);
         let (name, target, target_block) = (Vec::new(), Vec::new(), None);
         let (owner, group, umask, device, inode) = (0, 0, 0, 0, 0);
-        let operation =
-            Operation::Create { directory, name, mode, owner, group, umask, device, target, target_block, open, inode };
+        let operation = MetadataOperation::Create {
+            directory,
+            name,
+            mode,
+            owner,
+            group,
+            umask,
+            device,
+            target,
+            target_block,
+            open,
+            inode,
+        };
         let made = self.operate(&operation);
         if kind != libc::S_IFREG || !open {
             assert_eq!(made, Err(libc::EINVAL));
             return;
         }
-        let Ok(Answer::Attributes(made)) = made else { panic!("{made:?}") };
-        self.model.nodes.insert(made.number, Node { mode, is_open: true, is_nameless: true, ..Node::default() });
+        let Ok(ServerAnswer::Attributes(made)) = made else { panic!("{made:?}") };
+        self.model
+            .nodes
+            .insert(made.number, TreeModelNode { mode, is_open: true, is_nameless: true, ..TreeModelNode::default() });
     }
 
     /// Commits granted blocks, unwritten blocks at their place, or blocks that are not granted.
@@ -258,7 +281,9 @@ impl Run {
             (1, _) => (start, vec![BLOCKS - 3 - start], false),
             _ => {
                 if self.model.granted.len() < 8 {
-                    let Ok(Answer::Space(granted)) = self.ask(&Question::Space { blocks: 16 }) else { return };
+                    let Ok(ServerAnswer::Space(granted)) = self.ask(&MetadataQuestion::Space { blocks: 16 }) else {
+                        return;
+                    };
                     let blocks = granted.iter().flat_map(|granted| granted.block..granted.block + granted.blocks);
                     self.model.granted.extend(blocks);
                 }
@@ -271,11 +296,17 @@ impl Run {
         let size = (start + blocks.len() as u64) * BLOCK;
         // What was taken and not written is mapped as unwritten again.
         let is_unwritten = self.random.below(4) == 0;
-        let extent = Mapped { file_block: start, blocks: blocks.len() as u32, block: blocks[0], is_unwritten };
+        let extent = MappedExtent { file_block: start, blocks: blocks.len() as u32, block: blocks[0], is_unwritten };
         let truncate_generation = u64::MAX;
         let (modified_ns, changed_ns, extents) = (9, 9, vec![extent]);
-        let operation =
-            Operation::Commit { file: Run::id(file), truncate_generation, size, modified_ns, changed_ns, extents };
+        let operation = MetadataOperation::Commit {
+            file: TreeTestRun::id(file),
+            truncate_generation,
+            size,
+            modified_ns,
+            changed_ns,
+            extents,
+        };
         let done = self.operate(&operation).map(drop);
         assert_eq!(done, if is_right { Ok(()) } else { Err(libc::EIO) }, "{operation:?}");
         if is_right {
@@ -292,7 +323,8 @@ impl Run {
         let (start, length) = (self.random.below(FILE_BLOCKS * BLOCK), 1 + self.random.below(6 * BLOCK));
         let end = start + length;
         let mode = self.random.of(&[0, KEEP_SIZE, PUNCH_HOLE | KEEP_SIZE, ZERO_RANGE, ZERO_RANGE | KEEP_SIZE]);
-        self.operate(&Operation::Allocate { file: Run::id(file), start, end, mode }).expect("it is allocated");
+        self.operate(&MetadataOperation::Allocate { file: TreeTestRun::id(file), start, end, mode })
+            .expect("it is allocated");
         let found = self.map(file);
         let node = self.model.node(file);
         if mode & KEEP_SIZE == 0 {
@@ -319,12 +351,12 @@ impl Run {
     fn take_reserved(&mut self, file: u64) {
         let start = self.random.below(FILE_BLOCKS);
         let end = start + self.random.below(8);
-        let taken = self.operate(&Operation::TakeReserved { file: Run::id(file), start, end });
+        let taken = self.operate(&MetadataOperation::TakeReserved { file: TreeTestRun::id(file), start, end });
         if start == end {
             assert_eq!(taken, Err(libc::EINVAL));
             return;
         }
-        let Ok(Answer::Map { extents, answered_to }) = taken else { panic!("{taken:?}") };
+        let Ok(ServerAnswer::Map { extents, answered_to }) = taken else { panic!("{taken:?}") };
         assert_eq!(answered_to, end);
         let blocks = extents.iter().flat_map(|extent| {
             assert!(extent.is_unwritten);
@@ -341,8 +373,8 @@ impl Run {
     }
 
     fn map(&mut self, file: u64) -> BTreeMap<u64, (u64, bool)> {
-        let answer = self.ask(&Question::ReadMap { file: Run::id(file), start: 0, end: 1 << 20 });
-        let Ok(Answer::Map { extents, .. }) = answer else { panic!("{answer:?}") };
+        let answer = self.ask(&MetadataQuestion::ReadMap { file: TreeTestRun::id(file), start: 0, end: 1 << 20 });
+        let Ok(ServerAnswer::Map { extents, .. }) = answer else { panic!("{answer:?}") };
         let blocks = extents.iter().flat_map(|extent| {
             let place = move |index| (extent.file_block + index, (extent.block + index, extent.is_unwritten));
             (0..u64::from(extent.blocks)).map(place)
@@ -351,15 +383,15 @@ impl Run {
     }
 
     fn xattr(&mut self, number: u64) {
-        let (name, file) = (format!("user.{}", self.random.below(3)).into_bytes(), Run::id(number));
+        let (name, file) = (format!("user.{}", self.random.below(3)).into_bytes(), TreeTestRun::id(number));
         if self.random.below(3) == 0 {
             let expected = self.model.node(number).xattrs.remove(&name).map(drop).ok_or(libc::ENODATA);
-            assert_eq!(self.operate(&Operation::RemoveXattr { file, name }).map(drop), expected);
+            assert_eq!(self.operate(&MetadataOperation::RemoveXattr { file, name }).map(drop), expected);
             return;
         }
         let value = vec![7; self.random.below(40) as usize];
         self.model.node(number).xattrs.insert(name.clone(), value.clone());
-        self.operate(&Operation::SetXattr { file, name, value, flags: 0 }).expect("it is set");
+        self.operate(&MetadataOperation::SetXattr { file, name, value, flags: 0 }).expect("it is set");
     }
 
     /// Finishes all background work, so that freed blocks are free.
@@ -377,7 +409,7 @@ impl Run {
 
     /// Another server continues from the stored transactions.
     fn restart(&mut self) {
-        self.image = Image::load(self.replica.clone(), &label(), 1).expect("it is sound");
+        self.image = MetadataImage::load(self.replica.clone(), &label(), 1).expect("it is sound");
         let open: Vec<u64> =
             self.model.nodes.iter().filter(|(_, node)| node.is_open).map(|(number, _)| *number).collect();
         // No file that is open is freed before its session has reported its open files.
@@ -385,7 +417,8 @@ impl Run {
             apply(&mut self.replica, transaction).expect("it is applied");
         });
         for file in open {
-            self.ask(&Question::Open { file: Run::id(file), level: 0, is_direct: false }).expect("it is there");
+            self.ask(&MetadataQuestion::Open { file: TreeTestRun::id(file), level: 0, is_direct: false })
+                .expect("it is there");
         }
         self.image.reclaimed(self.session).expect("it is in use");
         self.settle();
@@ -394,24 +427,26 @@ impl Run {
     fn compare(&mut self) {
         assert_eq!(check(self.image.tables(), &label()), Vec::<String>::new());
         assert!(self.replica == *self.image.tables(), "the transactions say something else");
-        assert_eq!(self.image.tables().table(Table::Inodes).len(), self.model.nodes.len());
+        assert_eq!(self.image.tables().table(TableKind::Inodes).len(), self.model.nodes.len());
         let mapped: usize = self.model.nodes.values().map(|node| node.map.len()).sum();
         let used = 2048 + 2048 + mapped + self.model.granted.len();
         assert_eq!(self.image.room(), (BLOCKS - used as u64, BLOCKS));
         let nodes = self.model.nodes.clone();
         for (number, node) in &nodes {
-            let answer = self.ask(&Question::GetAttributes { file: Run::id(*number) });
-            let Ok(Answer::Attributes(found)) = answer else { panic!("inode {number}: {answer:?}") };
+            let answer = self.ask(&MetadataQuestion::GetAttributes { file: TreeTestRun::id(*number) });
+            let Ok(ServerAnswer::Attributes(found)) = answer else { panic!("inode {number}: {answer:?}") };
             let found = (found.inode.mode, found.inode.links, found.inode.size, found.inode.blocks);
             assert_eq!(found, (node.mode, node.links, node.size, node.map.len() as u64), "inode {number}");
             assert_eq!(self.map(*number), node.map, "inode {number}");
-            let Ok(Answer::Names(names)) = self.ask(&Question::ListXattrs { file: Run::id(*number) }) else {
+            let Ok(ServerAnswer::Names(names)) =
+                self.ask(&MetadataQuestion::ListXattrs { file: TreeTestRun::id(*number) })
+            else {
                 panic!("inode {number}")
             };
             assert_eq!(names, node.xattrs.keys().cloned().collect::<Vec<_>>(), "inode {number}");
             for (name, value) in &node.xattrs {
-                let question = Question::ReadXattr { file: Run::id(*number), name: name.clone() };
-                assert_eq!(self.ask(&question), Ok(Answer::Bytes(value.clone())));
+                let question = MetadataQuestion::ReadXattr { file: TreeTestRun::id(*number), name: name.clone() };
+                assert_eq!(self.ask(&question), Ok(ServerAnswer::Bytes(value.clone())));
             }
             if node.is_directory() {
                 self.compare_names(*number, node);
@@ -419,12 +454,13 @@ impl Run {
         }
     }
 
-    fn compare_names(&mut self, directory: u64, node: &Node) {
+    fn compare_names(&mut self, directory: u64, node: &TreeModelNode) {
         let (mut cookie, mut found) = (0, BTreeMap::new());
         loop {
             let entries = 1 + self.random.below(4) as u32;
-            let answer = self.ask(&Question::ReadDirectory { directory: Run::id(directory), cookie, entries });
-            let Ok(Answer::Listing { names, is_end }) = answer else { panic!("{answer:?}") };
+            let answer =
+                self.ask(&MetadataQuestion::ReadDirectory { directory: TreeTestRun::id(directory), cookie, entries });
+            let Ok(ServerAnswer::Listing { names, is_end }) = answer else { panic!("{answer:?}") };
             for listed in names {
                 cookie = listed.cookie;
                 assert_eq!(found.insert(listed.name, listed.attributes.number), None, "it is listed twice");
@@ -434,9 +470,9 @@ impl Run {
             }
         }
         assert_eq!(found, node.names, "directory {directory}");
-        let (name, directory) = (self.name(), Run::id(directory));
-        let found = self.ask(&Question::Lookup { directory, name: name.clone() }).map(|answer| match answer {
-            Answer::Attributes(found) => found.number,
+        let (name, directory) = (self.name(), TreeTestRun::id(directory));
+        let found = self.ask(&MetadataQuestion::Lookup { directory, name: name.clone() }).map(|answer| match answer {
+            ServerAnswer::Attributes(found) => found.number,
             other => panic!("{other:?}"),
         });
         assert_eq!(found, node.names.get(&name).copied().ok_or(libc::ENOENT));
@@ -444,11 +480,11 @@ impl Run {
 }
 
 #[test]
-fn random_operations_agree_with_an_independent_tree() {
+fn random_operations_match_tree_model() {
     let from = std::env::var("NECTARY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
     for seed in from..from + SEEDS {
         println!("NECTARY_SEED={seed}");
-        let mut run = Run::new(seed);
+        let mut run = TreeTestRun::new(seed);
         for _ in 0..STEPS {
             run.step();
         }

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use crate::common::{ROOT, Volume};
-use nectary_volume::client::{Address, Client, FileLock, New, Opening};
-use nectary_volume::protocol::{HEADER_BYTES, Header, Message};
+use crate::common::{ROOT, TestVolume};
+use nectary_volume::client::{FileLock, NewInode, OpenAccess, ServerAddress, VolumeClient};
+use nectary_volume::protocol::{HEADER_BYTES, MessageHeader, VolumeMessage};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, copy};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinHandle;
@@ -22,7 +22,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// What a relay does with a marked message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fault {
+enum RelayFault {
     /// The server gets it with a kind that it does not know.
     Unknown,
     /// The server gets a header that promises a body beyond the bound.
@@ -35,9 +35,9 @@ enum Fault {
     AnswerUnknown,
 }
 
-fn path(address: &Address) -> PathBuf {
+fn path(address: &ServerAddress) -> PathBuf {
     match address {
-        Address::Unix(path) => path.clone(),
+        ServerAddress::Unix(path) => path.clone(),
         other => panic!("{other}"),
     }
 }
@@ -46,7 +46,7 @@ fn path(address: &Address) -> PathBuf {
 async fn frame(stream: &mut (impl AsyncRead + Unpin)) -> Option<Vec<u8>> {
     let mut frame = vec![0; HEADER_BYTES];
     stream.read_exact(&mut frame).await.ok()?;
-    let body_bytes = Header::decode(&frame).ok()?.body_bytes as usize;
+    let body_bytes = MessageHeader::decode(&frame).ok()?.body_bytes as usize;
     frame.resize(HEADER_BYTES + body_bytes, 0);
     stream.read_exact(&mut frame[HEADER_BYTES..]).await.ok()?;
     Some(frame)
@@ -61,7 +61,7 @@ fn with_unknown_kind(mut frame: Vec<u8>) -> Vec<u8> {
 }
 
 /// Passes the messages of one connection on.
-async fn pass(client: UnixStream, server: UnixStream, fault: Fault) {
+async fn pass(client: UnixStream, server: UnixStream, fault: RelayFault) {
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
     let marked = Mutex::new(BTreeSet::new());
@@ -69,16 +69,16 @@ async fn pass(client: UnixStream, server: UnixStream, fault: Fault) {
         while let Some(mut frame) = frame(&mut from_client).await {
             let is_marked = frame.windows(MARK.len()).any(|bytes| bytes == MARK);
             match fault {
-                Fault::Unknown if is_marked => frame = with_unknown_kind(frame),
-                Fault::TooLong if is_marked => frame[8..12].copy_from_slice(&u32::MAX.to_le_bytes()),
-                Fault::Cut if is_marked => return None,
-                Fault::AnswerUnknown if is_marked => {
-                    let request = Header::decode(&frame).expect("it is one").request;
+                RelayFault::Unknown if is_marked => frame = with_unknown_kind(frame),
+                RelayFault::TooLong if is_marked => frame[8..12].copy_from_slice(&u32::MAX.to_le_bytes()),
+                RelayFault::Cut if is_marked => return None,
+                RelayFault::AnswerUnknown if is_marked => {
+                    let request = MessageHeader::decode(&frame).expect("it is one").request;
                     marked.lock().expect("nothing panics").insert(request);
                 }
-                Fault::AnswerLost if is_marked => {
+                RelayFault::AnswerLost if is_marked => {
                     to_server.write_all(&frame).await.ok()?;
-                    return Some(Header::decode(&frame).expect("it is one").request);
+                    return Some(MessageHeader::decode(&frame).expect("it is one").request);
                 }
                 _ => {}
             }
@@ -87,10 +87,10 @@ async fn pass(client: UnixStream, server: UnixStream, fault: Fault) {
         None
     };
     let mut lost = None;
-    if matches!(fault, Fault::AnswerLost | Fault::AnswerUnknown) {
+    if matches!(fault, RelayFault::AnswerLost | RelayFault::AnswerUnknown) {
         let back = async {
             while let Some(mut frame) = frame(&mut from_server).await {
-                let request = Header::decode(&frame).expect("it is one").request;
+                let request = MessageHeader::decode(&frame).expect("it is one").request;
                 if marked.lock().expect("nothing panics").contains(&request) {
                     frame = with_unknown_kind(frame);
                 }
@@ -102,7 +102,7 @@ async fn pass(client: UnixStream, server: UnixStream, fault: Fault) {
         tokio::select!(request = forward => lost = request, () = back => {});
         // The server has done it once it answers.
         while let (Some(request), Some(frame)) = (lost, frame(&mut from_server).await) {
-            if Message::decode(&frame).is_ok_and(|(header, _)| header.request == request) {
+            if VolumeMessage::decode(&frame).is_ok_and(|(header, _)| header.request == request) {
                 return;
             }
         }
@@ -112,7 +112,7 @@ async fn pass(client: UnixStream, server: UnixStream, fault: Fault) {
 }
 
 /// Relays the connections of client 1 to the socket of client 0.
-fn relay(volume: &Volume, fault: Fault) -> JoinHandle<()> {
+fn relay(volume: &TestVolume, fault: RelayFault) -> JoinHandle<()> {
     let (listener, server) =
         (UnixListener::bind(path(&volume.socket(1))).expect("it listens"), path(&volume.socket(0)));
     tokio::spawn(async move {
@@ -124,11 +124,11 @@ fn relay(volume: &Volume, fault: Fault) -> JoinHandle<()> {
     })
 }
 
-fn file() -> New {
-    New { mode: libc::S_IFREG | 0o644, ..New::default() }
+fn file() -> NewInode {
+    NewInode { mode: libc::S_IFREG | 0o644, ..NewInode::default() }
 }
 
-async fn make_many(client: &Client, group: u32) {
+async fn make_many(client: &VolumeClient, group: u32) {
     let names = (0..20).map(|index| format!("{group}-{index}"));
     let made = futures_util::future::join_all(names.map(|name| async move {
         client.create(ROOT, name.as_bytes(), file()).await.expect("it is made");
@@ -137,16 +137,16 @@ async fn make_many(client: &Client, group: u32) {
 }
 
 /// Makes a marked file among others while the client waits for a lock, and checks what became of all of them.
-async fn one_call_fails(fault: Fault) {
-    let is_lost = fault == Fault::AnswerLost;
-    let is_made = matches!(fault, Fault::AnswerLost | Fault::AnswerUnknown);
-    let volume = Volume::new(&format!("refusals-{fault:?}")).await;
+async fn one_call_fails(fault: RelayFault) {
+    let is_lost = fault == RelayFault::AnswerLost;
+    let is_made = matches!(fault, RelayFault::AnswerLost | RelayFault::AnswerUnknown);
+    let volume = TestVolume::new(&format!("refusals-{fault:?}")).await;
     let server = volume.serve(&[0]).await;
     let relay = relay(&volume, fault);
     let (near, far) = (volume.connect(0).await, volume.connect(1).await);
     let locked = near.create(ROOT, b"locked", file()).await.expect("it is made").id();
-    let holder = near.open(locked, Opening::Both, false).await.expect("it opens");
-    let waiter = far.open(locked, Opening::Both, false).await.expect("it opens");
+    let holder = near.open(locked, OpenAccess::Both, false).await.expect("it opens");
+    let waiter = far.open(locked, OpenAccess::Both, false).await.expect("it opens");
     let lock = FileLock { owner: 1, process: 1, is_flock: true, is_exclusive: true, start: 0, last: u64::MAX };
     holder.lock(lock, None::<std::future::Pending<()>>).await.expect("it locks");
     let waiting = waiter.lock(lock, Some(std::future::pending()));
@@ -180,34 +180,35 @@ async fn one_call_fails(fault: Fault) {
     assert_eq!(volume.problems().await, Vec::<String>::new());
 }
 
+/// The other calls of the mount go on.
 #[tokio::test]
-async fn a_message_that_the_server_does_not_know_fails_alone() {
-    one_call_fails(Fault::Unknown).await;
+async fn unknown_message_fails_alone() {
+    one_call_fails(RelayFault::Unknown).await;
 }
 
 #[tokio::test]
-async fn a_message_that_is_too_long_fails_alone() {
-    one_call_fails(Fault::TooLong).await;
+async fn oversized_message_fails_alone() {
+    one_call_fails(RelayFault::TooLong).await;
 }
 
 #[tokio::test]
-async fn a_message_that_breaks_each_connection_fails_alone() {
-    one_call_fails(Fault::Cut).await;
+async fn message_breaking_connections_fails_alone() {
+    one_call_fails(RelayFault::Cut).await;
 }
 
 #[tokio::test]
-async fn a_call_that_was_done_does_not_fail_although_each_answer_is_lost() {
-    one_call_fails(Fault::AnswerLost).await;
+async fn done_call_survives_lost_answers() {
+    one_call_fails(RelayFault::AnswerLost).await;
 }
 
 #[tokio::test]
-async fn an_answer_that_cannot_be_read_fails_one_call() {
-    one_call_fails(Fault::AnswerUnknown).await;
+async fn unreadable_answer_fails_one_call() {
+    one_call_fails(RelayFault::AnswerUnknown).await;
 }
 
 #[tokio::test]
-async fn a_message_that_no_server_could_read_is_not_sent() {
-    let volume = Volume::new("refusals-unsent").await;
+async fn invalid_message_is_not_sent() {
+    let volume = TestVolume::new("refusals-unsent").await;
     let server = volume.serve(&[0]).await;
     let client = volume.connect(0).await;
     // Names have 255 bytes at most, and messages 1 MiB.

@@ -1,25 +1,25 @@
 //! Blocks that `fallocate` reserved can be written when the disk is full.
 
-use crate::common::{ROOT, Volume};
+use crate::common::{ROOT, TestVolume};
 use nectary_block::Buffer;
-use nectary_volume::client::{At, Client, New, OpenFile, Opening};
+use nectary_volume::client::{NewInode, OpenAccess, OpenFile, VolumeClient, WritePosition};
 
 const BLOCK: u64 = 4096;
 const KEEP_SIZE: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;
 const PUNCH_HOLE: u32 = libc::FALLOC_FL_PUNCH_HOLE as u32;
 const ZERO_RANGE: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
 
-async fn create(client: &Client, name: &[u8]) -> OpenFile {
-    let new = New { mode: libc::S_IFREG | 0o644, ..New::default() };
+async fn create(client: &VolumeClient, name: &[u8]) -> OpenFile {
+    let new = NewInode { mode: libc::S_IFREG | 0o644, ..NewInode::default() };
     client.create_open(ROOT, name, new).await.expect("it is made").1
 }
 
-async fn blocks(client: &Client, file: &OpenFile) -> u64 {
+async fn blocks(client: &VolumeClient, file: &OpenFile) -> u64 {
     client.attributes(file.id()).await.expect("it is there").inode.blocks
 }
 
 /// Takes all space of the disk by files of another host.
-async fn fill(client: &Client) -> OpenFile {
+async fn fill(client: &VolumeClient) -> OpenFile {
     let file = create(client, b"full").await;
     let (mut at, mut step) = (0, 1 << 30);
     while step >= BLOCK {
@@ -29,16 +29,16 @@ async fn fill(client: &Client) -> OpenFile {
             Err(error) => panic!("{error}"),
         }
     }
-    let refused = file.write(At::Offset(at), vec![Buffer::copy_of(&[1; 4096])]).await;
+    let refused = file.write(WritePosition::Offset(at), vec![Buffer::copy_of(&[1; 4096])]).await;
     assert_eq!(refused.err().map(|error| error.errno()), Some(libc::ENOSPC));
     file
 }
 
 /// Uses up the free blocks that a host holds.
-async fn use_up(client: &Client) -> OpenFile {
+async fn use_up(client: &VolumeClient) -> OpenFile {
     let file = create(client, b"more").await;
     loop {
-        match file.write(At::End, vec![Buffer::copy_of(&[1; 4096])]).await {
+        match file.write(WritePosition::End, vec![Buffer::copy_of(&[1; 4096])]).await {
             Ok(_) => {}
             Err(error) if error.errno() == libc::ENOSPC => return file,
             Err(error) => panic!("{error}"),
@@ -50,7 +50,12 @@ fn piece(number: u64, length: usize) -> Vec<u8> {
     (0..length as u64).map(|byte| (byte.wrapping_mul(31).wrapping_add(number * 7) % 251 + 1) as u8).collect()
 }
 
-async fn end(volume: Volume, server: nectary_volume::server::Server, clients: [Client; 2], files: Vec<OpenFile>) {
+async fn end(
+    volume: TestVolume,
+    server: nectary_volume::server::MetadataServer,
+    clients: [VolumeClient; 2],
+    files: Vec<OpenFile>,
+) {
     for file in files {
         file.close().await;
     }
@@ -62,10 +67,10 @@ async fn end(volume: Volume, server: nectary_volume::server::Server, clients: [C
 }
 
 #[tokio::test]
-async fn reserved_range_is_written_on_full_disk() {
+async fn reservation_writable_on_full_disk() {
     const LENGTH: u64 = 40 << 20;
     const PIECE: usize = 10_000;
-    let volume = Volume::new("reserved").await;
+    let volume = TestVolume::new("reserved").await;
     let server = volume.serve(&[0, 1]).await;
     let (here, there) = (volume.connect(0).await, volume.connect(1).await);
     let file = create(&here, b"file").await;
@@ -75,7 +80,7 @@ async fn reserved_range_is_written_on_full_disk() {
     let mut expected = Vec::new();
     for number in 0..LENGTH / PIECE as u64 {
         let bytes = piece(number, PIECE);
-        let written = file.write(At::Offset(number * PIECE as u64), vec![Buffer::copy_of(&bytes)]).await;
+        let written = file.write(WritePosition::Offset(number * PIECE as u64), vec![Buffer::copy_of(&bytes)]).await;
         written.unwrap_or_else(|error| panic!("piece {number}: {error}"));
         expected.extend(bytes);
         match number % 500 {
@@ -84,7 +89,7 @@ async fn reserved_range_is_written_on_full_disk() {
             // Another host looks, or reads.
             200 => assert_eq!(blocks(&there, &file).await, LENGTH / BLOCK),
             300 => {
-                let other = there.open(file.id(), Opening::Read, false).await.expect("it opens");
+                let other = there.open(file.id(), OpenAccess::Read, false).await.expect("it opens");
                 let read = other.read(expected.len() as u64 - 50, 100).await.expect("it is read").to_vec();
                 assert_eq!(read, [&expected[expected.len() - 50..], &[0; 50]].concat());
                 other.close().await;
@@ -94,42 +99,43 @@ async fn reserved_range_is_written_on_full_disk() {
     }
     file.sync().await.expect("it is synced");
     assert_eq!(blocks(&here, &file).await, LENGTH / BLOCK);
-    let other = there.open(file.id(), Opening::Read, false).await.expect("it opens");
+    let other = there.open(file.id(), OpenAccess::Read, false).await.expect("it opens");
     assert!(other.read(0, expected.len()).await.expect("it is read").to_vec() == expected);
     end(volume, server, [here, there], vec![file, full, other]).await;
 }
 
 #[tokio::test]
-async fn reserved_blocks_behind_the_end_are_appended_to() {
-    let volume = Volume::new("reserved-behind").await;
+async fn append_uses_preallocated_blocks() {
+    let volume = TestVolume::new("reserved-behind").await;
     let server = volume.serve(&[0, 1]).await;
     let (here, there) = (volume.connect(0).await, volume.connect(1).await);
     let file = create(&here, b"file").await;
-    file.write(At::End, vec![Buffer::copy_of(&[7; 4096])]).await.expect("it is written");
+    file.write(WritePosition::End, vec![Buffer::copy_of(&[7; 4096])]).await.expect("it is written");
     file.allocate(0, 64 * BLOCK, KEEP_SIZE).await.expect("it is allocated");
     file.truncate(2 * BLOCK).await.expect("it grows");
     file.allocate(0, 3 * BLOCK, 0).await.expect("it grows");
     file.close().await;
     let (full, more) = (fill(&there).await, use_up(&here).await);
-    let file = here.open(file.id(), Opening::Both, false).await.expect("it opens");
+    let file = here.open(file.id(), OpenAccess::Both, false).await.expect("it opens");
     let mut expected = [vec![7; 4096], vec![0; 2 * 4096]].concat();
     for number in 0..61 {
         let bytes = piece(number, 4096);
-        let written = file.write(At::End, vec![Buffer::copy_of(&bytes)]).await;
+        let written = file.write(WritePosition::End, vec![Buffer::copy_of(&bytes)]).await;
         written.unwrap_or_else(|error| panic!("block {number}: {error}"));
         expected.extend(bytes);
     }
-    let refused = file.write(At::End, vec![Buffer::copy_of(&[1; 4096])]).await;
+    let refused = file.write(WritePosition::End, vec![Buffer::copy_of(&[1; 4096])]).await;
     assert_eq!(refused.err().map(|error| error.errno()), Some(libc::ENOSPC));
     assert!(file.read(0, 100 * 4096).await.expect("it is read").to_vec() == expected);
     assert_eq!(blocks(&there, &file).await, 64);
     end(volume, server, [here, there], vec![file, full, more]).await;
 }
 
+/// Holes are punched between the writes.
 #[tokio::test]
-async fn random_writes_and_holes_keep_the_reservation() {
+async fn random_writes_keep_reservation() {
     const BLOCKS: u64 = 400;
-    let volume = Volume::new("reserved-random").await;
+    let volume = TestVolume::new("reserved-random").await;
     let server = volume.serve(&[0, 1]).await;
     let (here, there) = (volume.connect(0).await, volume.connect(1).await);
     let file = create(&here, b"file").await.synced(true);
@@ -144,7 +150,7 @@ async fn random_writes_and_holes_keep_the_reservation() {
     }
     for (index, block) in order.into_iter().enumerate() {
         let bytes = piece(block, 4096);
-        let written = file.write(At::Offset(block * BLOCK), vec![Buffer::copy_of(&bytes)]).await;
+        let written = file.write(WritePosition::Offset(block * BLOCK), vec![Buffer::copy_of(&bytes)]).await;
         written.unwrap_or_else(|error| panic!("block {block}: {error}"));
         let from = (block * BLOCK) as usize;
         expected[from..from + 4096].copy_from_slice(&bytes);
@@ -162,7 +168,7 @@ async fn random_writes_and_holes_keep_the_reservation() {
     file.allocate(0, BLOCKS * BLOCK, ZERO_RANGE).await.expect("it is zeroed");
     assert!(file.read(0, expected.len()).await.expect("it is read").to_vec().iter().all(|byte| *byte == 0));
     let bytes = vec![Buffer::copy_of(&expected)];
-    file.write(At::Offset(0), bytes).await.expect("it is written once more");
+    file.write(WritePosition::Offset(0), bytes).await.expect("it is written once more");
     assert_eq!(blocks(&here, &file).await, BLOCKS);
     assert!(file.read(0, expected.len()).await.expect("it is read").to_vec() == expected);
     end(volume, server, [here, there], vec![file, full]).await;
@@ -170,11 +176,11 @@ async fn random_writes_and_holes_keep_the_reservation() {
 
 #[tokio::test]
 async fn refused_fallocate_changes_nothing() {
-    let volume = Volume::new("reserved-refused").await;
+    let volume = TestVolume::new("reserved-refused").await;
     let server = volume.serve(&[0, 1]).await;
     let (here, there) = (volume.connect(0).await, volume.connect(1).await);
     let file = create(&here, b"file").await;
-    file.write(At::Offset(0), vec![Buffer::copy_of(&[7; 5000])]).await.expect("it is written");
+    file.write(WritePosition::Offset(0), vec![Buffer::copy_of(&[7; 5000])]).await.expect("it is written");
     let full = fill(&there).await;
     for mode in [0, KEEP_SIZE] {
         let refused = file.allocate(0, 64 << 20, mode).await;
@@ -185,18 +191,20 @@ async fn refused_fallocate_changes_nothing() {
     end(volume, server, [here, there], vec![file, full]).await;
 }
 
+/// The range has more extents than fit into one transaction.
 #[tokio::test]
-async fn a_range_of_very_many_extents_is_allocated_zeroed_and_punched() {
+async fn fragmented_range_zeroed_and_punched() {
     // More than one transaction takes.
     const EXTENTS: u64 = 9000;
     const END: u64 = 2 * EXTENTS * BLOCK;
-    let volume = Volume::new("reserved-many").await;
+    let volume = TestVolume::new("reserved-many").await;
     let server = volume.serve(&[0, 1]).await;
     let (here, there) = (volume.connect(0).await, volume.connect(1).await);
     let file = create(&here, b"file").await;
     let fragment = async || {
         for number in 0..EXTENTS {
-            let written = file.write(At::Offset(2 * number * BLOCK), vec![Buffer::copy_of(&[7; 4096])]).await;
+            let written =
+                file.write(WritePosition::Offset(2 * number * BLOCK), vec![Buffer::copy_of(&[7; 4096])]).await;
             written.unwrap_or_else(|error| panic!("block {number}: {error}"));
         }
         file.sync().await.expect("it is synced");
@@ -222,12 +230,12 @@ async fn a_range_of_very_many_extents_is_allocated_zeroed_and_punched() {
 
 #[tokio::test]
 async fn what_statfs_shows_can_be_reserved() {
-    let volume = Volume::new("reserved-all").await;
+    let volume = TestVolume::new("reserved-all").await;
     let server = volume.serve(&[0, 1]).await;
     let (here, there) = (volume.connect(0).await, volume.connect(1).await);
     let file = create(&here, b"file").await;
     // The session has space in hand.
-    file.write(At::End, vec![Buffer::copy_of(&[1; 4096])]).await.expect("it is written");
+    file.write(WritePosition::End, vec![Buffer::copy_of(&[1; 4096])]).await.expect("it is written");
     file.sync().await.expect("it is synced");
     let free = here.statistics().await.expect("it is known").free;
     file.allocate(BLOCK, (free - 32) * BLOCK, 0).await.expect("it is allocated");

@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-use crate::common::{ROOT, Volume};
+use crate::common::{ROOT, TestVolume};
 use nectary_block::Buffer;
-use nectary_volume::client::{At, New, Opening};
-use nectary_volume::format::Table;
+use nectary_volume::client::{NewInode, OpenAccess, WritePosition};
+use nectary_volume::format::TableKind;
 use nectary_volume::journal::read;
-use nectary_volume::protocol::Changes;
-use nectary_volume::server::{Overview, Server};
+use nectary_volume::protocol::AttributeChanges;
+use nectary_volume::server::{MetadataServer, ServerOverview};
 
 /// The longest wait in a test.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Waits until the server's overview satisfies a condition.
-async fn until(server: &Server, what: &str, is_so: impl Fn(&Overview) -> bool) {
+async fn until(server: &MetadataServer, what: &str, is_so: impl Fn(&ServerOverview) -> bool) {
     let handle = server.handle();
     let waited = tokio::time::timeout(LIMIT, async {
         while !is_so(&handle.overview()) {
@@ -24,21 +24,22 @@ async fn until(server: &Server, what: &str, is_so: impl Fn(&Overview) -> bool) {
     assert!(waited.await.is_ok(), "{what}: {:?}", handle.overview());
 }
 
-fn file() -> New {
-    New { mode: libc::S_IFREG | 0o644, ..New::default() }
+fn file() -> NewInode {
+    NewInode { mode: libc::S_IFREG | 0o644, ..NewInode::default() }
 }
 
+/// The file stays as long as one session has it open.
 #[tokio::test]
-async fn a_file_without_a_name_stays_as_long_as_a_session_has_it_open_across_restarts_of_the_server() {
-    let volume = Volume::new("orphans").await;
+async fn open_nameless_file_survives_restarts() {
+    let volume = TestVolume::new("orphans").await;
     let server = volume.serve(&[0, 1]).await;
     let (first, second) = (volume.connect(0).await, volume.connect(1).await);
     let (made, here) = first.create_open(ROOT, b"file", file()).await.expect("it is made");
-    here.write(At::Offset(0), vec![Buffer::copy_of(&[5; 10_000])]).await.expect("it is written");
+    here.write(WritePosition::Offset(0), vec![Buffer::copy_of(&[5; 10_000])]).await.expect("it is written");
     here.sync().await.expect("it is synced");
-    let there = second.open(made.id(), Opening::Both, false).await.expect("it opens");
+    let there = second.open(made.id(), OpenAccess::Both, false).await.expect("it opens");
     let late = second.create(ROOT, b"late", file()).await.expect("it is made");
-    let late = first.open(late.id(), Opening::Both, false).await.expect("it opens");
+    let late = first.open(late.id(), OpenAccess::Both, false).await.expect("it opens");
     second.unlink(ROOT, b"file", false).await.expect("it loses its name");
     server.stop().await.expect("it stops");
     // The first client cannot reach this server, so it cannot report its open files.
@@ -46,7 +47,7 @@ async fn a_file_without_a_name_stays_as_long_as_a_session_has_it_open_across_res
     second.unlink(ROOT, b"late", false).await.expect("it loses its name");
     there.close().await;
     // The server has done the unlink, and two questions: the second client opened the file, and closed it.
-    let is_closed = |overview: &Overview| overview.operations >= 1 && overview.questions >= 2;
+    let is_closed = |overview: &ServerOverview| overview.operations >= 1 && overview.questions >= 2;
     until(&server, "the file is closed", is_closed).await;
     assert_eq!(server.handle().overview().inodes, 3, "root, and two files without a name");
     server.stop().await.expect("it stops");
@@ -54,9 +55,9 @@ async fn a_file_without_a_name_stays_as_long_as_a_session_has_it_open_across_res
     let server = volume.serve(&[0, 1]).await;
     let read = here.read(0, 20_000).await.expect("it is read").to_vec();
     assert!(read == [5; 10_000], "{} bytes", read.len());
-    here.write(At::Offset(0), vec![Buffer::copy_of(&[6; 4096])]).await.expect("it is written");
+    here.write(WritePosition::Offset(0), vec![Buffer::copy_of(&[6; 4096])]).await.expect("it is written");
     here.sync().await.expect("it is synced");
-    late.write(At::End, vec![Buffer::copy_of(&[7; 100])]).await.expect("it is written");
+    late.write(WritePosition::End, vec![Buffer::copy_of(&[7; 100])]).await.expect("it is written");
     late.sync().await.expect("it is synced");
     assert_eq!(here.read(0, 4096).await.expect("it is read").to_vec(), [6; 4096]);
     late.close().await;
@@ -70,8 +71,8 @@ async fn a_file_without_a_name_stays_as_long_as_a_session_has_it_open_across_res
 }
 
 #[tokio::test]
-async fn files_without_a_name_are_freed_when_the_session_that_had_them_open_is_released() {
-    let volume = Volume::new("released").await;
+async fn releasing_session_frees_nameless_files() {
+    let volume = TestVolume::new("released").await;
     let server = volume.serve(&[0, 1]).await;
     let (first, second) = (volume.connect(0).await, volume.connect(1).await);
     let (_, here) = first.create_open(ROOT, b"file", file()).await.expect("it is made");
@@ -92,21 +93,22 @@ async fn files_without_a_name_are_freed_when_the_session_that_had_them_open_is_r
     assert_eq!(volume.problems().await, Vec::<String>::new());
 }
 
+/// The limit also holds across a restart of the server.
 #[tokio::test]
-async fn a_client_of_many_operations_keeps_within_what_the_server_keeps_for_it_also_across_a_restart() {
-    let volume = Volume::new("replies").await;
+async fn operations_stay_within_reply_limit() {
+    let volume = TestVolume::new("replies").await;
     let mut server = volume.serve(&[0]).await;
     let client = volume.connect(0).await;
     let made = client.create(ROOT, b"file", file()).await.expect("it is made");
     for round in 0..3 {
-        let changes = Changes { mode: Some(0o600), ..Changes::default() };
+        let changes = AttributeChanges { mode: Some(0o600), ..AttributeChanges::default() };
         let calls = (0..1500).map(|_| client.set_attributes(made.id(), changes));
         for answer in futures_util::future::join_all(calls).await {
             answer.unwrap_or_else(|error| panic!("round {round}: {error}"));
         }
         server.stop().await.expect("it stops");
         let found = read(&volume.device).await.expect("it is read");
-        let replies = found.tables.table(Table::Replies).len();
+        let replies = found.tables.table(TableKind::Replies).len();
         println!("round {round}: {replies} replies are kept");
         assert!(replies <= 1024, "{replies}");
         server = volume.serve(&[0]).await;

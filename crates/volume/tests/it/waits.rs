@@ -3,12 +3,14 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::common::{ROOT, Volume};
+use crate::common::{ROOT, TestVolume};
 use nectary_block::Buffer;
 use nectary_host::clock::since_boot;
-use nectary_host::progress::{self, Progress};
-use nectary_volume::client::{At, Client, FileLock, Kernel, New, OpenFile, Opening, WaitKind};
-use nectary_volume::protocol::Changes;
+use nectary_host::progress::{self, CallProgress};
+use nectary_volume::client::{
+    FileLock, HostKernel, NewInode, OpenAccess, OpenFile, VolumeClient, WaitKind, WritePosition,
+};
+use nectary_volume::protocol::AttributeChanges;
 use tokio::sync::oneshot;
 
 /// The longest wait in a test.
@@ -32,7 +34,7 @@ impl SlowKernel {
     }
 }
 
-impl Kernel for SlowKernel {
+impl HostKernel for SlowKernel {
     fn invalidate(&self, _: u64, _: std::ops::Range<u64>) -> oneshot::Receiver<()> {
         let (done, is_done) = oneshot::channel();
         self.invalidations.lock().expect("no panic").push(done);
@@ -44,14 +46,14 @@ impl Kernel for SlowKernel {
     }
 }
 
-fn file() -> New {
-    New { mode: libc::S_IFREG | 0o644, ..New::default() }
+fn file() -> NewInode {
+    NewInode { mode: libc::S_IFREG | 0o644, ..NewInode::default() }
 }
 
 /// Makes a file of a page, of which the kernel has the page.
-async fn with_a_page(client: &Client, name: &[u8]) -> OpenFile {
+async fn with_a_page(client: &VolumeClient, name: &[u8]) -> OpenFile {
     let (_, open) = client.create_open(ROOT, name, file()).await.expect("it is made");
-    open.write(At::Offset(0), vec![Buffer::copy_of(&[5; 4096])]).await.expect("it is written");
+    open.write(WritePosition::Offset(0), vec![Buffer::copy_of(&[5; 4096])]).await.expect("it is written");
     open.sync().await.expect("it is synced");
     assert_eq!(open.read_pages(0, 4096).await.expect("it is read").len(), 4096);
     open
@@ -63,7 +65,7 @@ fn lock_of(owner: u64) -> FileLock {
 
 #[tokio::test]
 async fn unlink_of_a_mapped_file_ends() {
-    let volume = Volume::new("unlink").await;
+    let volume = TestVolume::new("unlink").await;
     let server = volume.serve(&[0]).await;
     let kernel = Arc::new(SlowKernel::default());
     let client = volume.try_connect_with(0, kernel.clone()).await.expect("it connects");
@@ -94,17 +96,17 @@ async fn unlink_of_a_mapped_file_ends() {
 /// While a kernel truncates a file, it writes no page back, and an invalidation waits for pages that it has to write back.
 #[tokio::test]
 async fn truncation_during_an_invalidation_ends() {
-    let volume = Volume::new("truncation").await;
+    let volume = TestVolume::new("truncation").await;
     let server = volume.serve(&[0, 1]).await;
     let kernel = Arc::new(SlowKernel::default());
     let client = volume.try_connect_with(0, kernel.clone()).await.expect("it connects");
     let other = volume.connect(1).await;
     let open = with_a_page(&client, b"file").await;
     let id = open.id();
-    let there = other.open(id, Opening::Read, false).await.expect("it opens");
+    let there = other.open(id, OpenAccess::Read, false).await.expect("it opens");
     let reading = tokio::spawn(async move { (there.read(0, 8192).await, there) });
     let invalidation = kernel.invalidation().await;
-    let changes = Changes { size: Some(5000), ..Changes::default() };
+    let changes = AttributeChanges { size: Some(5000), ..AttributeChanges::default() };
     let truncated = tokio::time::timeout(LIMIT, client.set_attributes(id, changes)).await;
     truncated.expect("the truncation ends").expect("it succeeds");
     assert!(!reading.is_finished(), "the other host waits for the invalidation");
@@ -118,10 +120,11 @@ async fn truncation_during_an_invalidation_ends() {
     server.stop().await.expect("it stops");
 }
 
+/// The other requests wait for another lock.
 #[tokio::test]
-async fn lock_is_granted_while_many_wait_for_another() {
+async fn lock_granted_among_many_waiters() {
     const WAITERS: u64 = 100;
-    let volume = Volume::new("locks").await;
+    let volume = TestVolume::new("locks").await;
     let server = volume.serve(&[0]).await;
     let client = volume.connect(0).await;
     let (_, first) = client.create_open(ROOT, b"first", file()).await.expect("it is made");
@@ -169,7 +172,7 @@ async fn lock_is_granted_while_many_wait_for_another() {
 
 #[tokio::test]
 async fn restart_during_many_lock_requests_ends() {
-    let volume = Volume::new("restart-locks").await;
+    let volume = TestVolume::new("restart-locks").await;
     let server = volume.serve(&[0]).await;
     let client = volume.connect(0).await;
     let (_, open) = client.create_open(ROOT, b"file", file()).await.expect("it is made");
@@ -198,7 +201,7 @@ async fn restart_during_many_lock_requests_ends() {
 }
 
 /// Waits until a call waits for this.
-async fn until_waits(progress: &Progress, wait: WaitKind, number: u64) {
+async fn until_waits(progress: &CallProgress, wait: WaitKind, number: u64) {
     let expected = progress::WaitState { kind: wait as u8, number };
     let seen = async {
         while progress.wait() != expected {
@@ -210,17 +213,17 @@ async fn until_waits(progress: &Progress, wait: WaitKind, number: u64) {
 }
 
 #[tokio::test]
-async fn waiting_calls_say_what_they_wait_for() {
-    let volume = Volume::new("reasons").await;
+async fn waiting_calls_report_their_reason() {
+    let volume = TestVolume::new("reasons").await;
     let server = volume.serve(&[0, 1]).await;
     let kernel = Arc::new(SlowKernel::default());
     let client = volume.try_connect_with(0, kernel.clone()).await.expect("it connects");
     let other = volume.connect(1).await;
     let open = with_a_page(&client, b"file").await;
-    let (id, there) = (open.id(), other.open(open.id(), Opening::Read, false).await.expect("it opens"));
+    let (id, there) = (open.id(), other.open(open.id(), OpenAccess::Read, false).await.expect("it opens"));
     let there = Arc::new(there);
     // The token, and who has to give it back.
-    let progress = Progress::begin(since_boot());
+    let progress = CallProgress::begin(since_boot());
     let reading = tokio::spawn(progress.clone().of({
         let there = there.clone();
         async move { there.read(0, 4096).await }
@@ -236,7 +239,7 @@ async fn waiting_calls_say_what_they_wait_for() {
     // A lock.
     let never = std::future::pending::<()>;
     open.lock(lock_of(1), Some(never())).await.expect("it is free");
-    let progress = Progress::begin(since_boot());
+    let progress = CallProgress::begin(since_boot());
     let locking = tokio::spawn(progress.clone().of({
         let there = there.clone();
         async move { there.lock(lock_of(2), Some(never())).await }
@@ -246,13 +249,13 @@ async fn waiting_calls_say_what_they_wait_for() {
     locking.await.expect("no panic").expect("it is granted");
     // The server.
     server.stop().await.expect("it stops");
-    let progress = Progress::begin(since_boot());
+    let progress = CallProgress::begin(since_boot());
     let looking = tokio::spawn(progress.clone().of({
         let other = other.clone();
         async move { other.attributes(id).await }
     }));
     until_waits(&progress, WaitKind::Look, 0).await;
-    let progress = Progress::begin(since_boot());
+    let progress = CallProgress::begin(since_boot());
     let making = tokio::spawn(progress.clone().of({
         let other = other.clone();
         async move { other.create(ROOT, b"made", file()).await }

@@ -5,8 +5,8 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use nectary_attach::{Attachment, Error, Options};
-use nectary_block::Registry;
+use nectary_attach::{AttachOptions, Attachment, Error};
+use nectary_block::DeviceRegistry;
 
 /// Whether this machine cannot attach devices; prints the reason.
 pub fn is_missing(test: &str) -> bool {
@@ -23,12 +23,12 @@ pub fn is_missing(test: &str) -> bool {
 }
 
 /// An attached device; dropping this detaches it.
-pub struct Attached(pub Attachment);
+pub struct AttachmentFixture(pub Attachment);
 
-impl Attached {
-    pub fn new(spec: &str, read_only: bool) -> Attached {
-        let options = Options { read_only, ..Options::default() };
-        Attached(Attachment::start(Registry::with_builtins(), spec, options).expect("it attaches"))
+impl AttachmentFixture {
+    pub fn new(spec: &str, read_only: bool) -> AttachmentFixture {
+        let options = AttachOptions { read_only, ..AttachOptions::default() };
+        AttachmentFixture(Attachment::start(DeviceRegistry::with_builtins(), spec, options).expect("it attaches"))
     }
 
     pub fn open(&self) -> File {
@@ -46,7 +46,7 @@ impl Attached {
     }
 }
 
-impl Drop for Attached {
+impl Drop for AttachmentFixture {
     fn drop(&mut self) {
         let _ = self.0.release_when_unused();
     }

@@ -11,8 +11,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use nectary_block::{Context, MemoryDevice, Stream};
-use nectary_buffer::{BufferCache, DeviceSource, Options};
+use nectary_block::{AccessStream, IoContext, MemoryDevice};
+use nectary_buffer::{BufferCache, CacheOptions, DeviceSource};
 use nectary_cache::{NAMES, explaining, table_bytes};
 
 const HELP: &str = "\
@@ -44,10 +44,10 @@ const HEADER_BYTES: usize = size_of::<usize>();
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
 /// The system's allocator, with a count of the bytes that live allocations really take.
-struct Counting;
+struct UsableBytesAllocator;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: UsableBytesAllocator = UsableBytesAllocator;
 
 fn taken(pointer: *mut u8) -> usize {
     // SAFETY: the pointer is that of a live allocation of the system's allocator, which is malloc, or null.
@@ -56,7 +56,7 @@ fn taken(pointer: *mut u8) -> usize {
 }
 
 // SAFETY: every call is passed unchanged to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for UsableBytesAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller keeps the contract of `alloc`.
         let pointer = unsafe { System.alloc(layout) };
@@ -80,47 +80,47 @@ unsafe impl GlobalAlloc for Counting {
 
 /// What was used: by the allocator's count, and resident. *Units*: bytes.
 #[derive(Clone, Copy)]
-struct Used {
+struct MemoryUse {
     live: u64,
     resident: u64,
 }
 
-impl Used {
-    fn now() -> Result<Used, Failure> {
+impl MemoryUse {
+    fn now() -> Result<MemoryUse, Failure> {
         let text = std::fs::read_to_string("/proc/self/statm")?;
         let pages: u64 = text.split(' ').nth(1).ok_or("no resident pages in /proc/self/statm")?.parse()?;
         // SAFETY: the call reads a constant of the system.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
-        Ok(Used { live: LIVE.load(Ordering::Relaxed) as u64, resident: pages * page })
+        Ok(MemoryUse { live: LIVE.load(Ordering::Relaxed) as u64, resident: pages * page })
     }
 
-    fn since(self) -> Result<Used, Failure> {
-        let now = Used::now()?;
-        Ok(Used { live: now.live.saturating_sub(self.live), resident: now.resident.saturating_sub(self.resident) })
+    fn since(self) -> Result<MemoryUse, Failure> {
+        let now = MemoryUse::now()?;
+        Ok(MemoryUse { live: now.live.saturating_sub(self.live), resident: now.resident.saturating_sub(self.resident) })
     }
 }
 
 /// Where the next references of a stream of references go: scans and skewed references in turn.
-struct References {
+struct ReferenceStream {
     blocks: u64,
     step: u64,
     random: u64,
 }
 
-impl References {
-    fn next(&mut self) -> (u64, Stream) {
+impl ReferenceStream {
+    fn next(&mut self) -> (u64, AccessStream) {
         self.step += 1;
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let unit = (self.random >> 11) as f64 / (1_u64 << 53) as f64;
         let is_scan = (self.step / (6 * self.blocks)).is_multiple_of(2);
         let skewed = ((4 * self.blocks) as f64 * unit * unit) as u64;
         let block = if is_scan { 4 * self.blocks + self.step % (6 * self.blocks) } else { skewed };
-        (block, Stream((block / 97 % STREAMS) as u32 + 1))
+        (block, AccessStream((block / 97 % STREAMS) as u32 + 1))
     }
 }
 
-fn references(blocks: u64) -> References {
-    References { blocks, step: 0, random: 7 }
+fn references(blocks: u64) -> ReferenceStream {
+    ReferenceStream { blocks, step: 0, random: 7 }
 }
 
 /// The limit on the tables of a policy. *Units*: bytes per block.
@@ -134,13 +134,13 @@ fn tables_max(name: &str) -> u64 {
 }
 
 fn policy_row(name: &str, blocks: u64) -> Result<bool, Failure> {
-    let before = Used::now()?;
+    let before = MemoryUse::now()?;
     let mut policy = explaining(name, blocks, Box::new(|_| ())).ok_or("no such policy")?;
     let mut references = references(blocks);
     for _ in 0..24 * blocks {
         let (id, stream) = references.next();
         let stream = if name == "dear" { 1 } else { stream.0 };
-        policy.reference(id, 1, nectary_cache::Stream(stream), &mut |_| true);
+        policy.reference(id, 1, nectary_cache::StreamId(stream), &mut |_| true);
     }
     let (used, charged) = (before.since()?, table_bytes(name, blocks));
     let is_small = used.live <= tables_max(name) * blocks;
@@ -151,16 +151,16 @@ fn policy_row(name: &str, blocks: u64) -> Result<bool, Failure> {
 
 async fn cache_row(name: &str, blocks: u64) -> Result<bool, Failure> {
     let device = Arc::new(MemoryDevice::new(16 * blocks * BLOCK_BYTES));
-    let before = Used::now()?;
+    let before = MemoryUse::now()?;
     let memory_bytes = blocks * BLOCK_BYTES;
     let block_bytes = BLOCK_BYTES as u32;
-    let options = Options { memory_bytes, block_bytes, policy: name.to_owned(), ..Options::default() };
+    let options = CacheOptions { memory_bytes, block_bytes, policy: name.to_owned(), ..CacheOptions::default() };
     let cache = BufferCache::new(options)?;
     let file = cache.add(Arc::new(DeviceSource::new(device)))?;
     let mut references = references(blocks);
     for _ in 0..24 * blocks {
         let (block, stream) = references.next();
-        let context = Context { stream: if name == "dear" { Stream(1) } else { stream }, deadline: None };
+        let context = IoContext { stream: if name == "dear" { AccessStream(1) } else { stream }, deadline: None };
         if cache.try_read(file, block * BLOCK_BYTES, BLOCK_BYTES, context).is_none() {
             cache.read(file, block * BLOCK_BYTES, BLOCK_BYTES, context).await?;
         }
@@ -172,7 +172,7 @@ async fn cache_row(name: &str, blocks: u64) -> Result<bool, Failure> {
 }
 
 /// Prints a row. *Returns* whether the charge is right.
-fn row(name: &str, blocks: u64, charged: u64, used: Used, beside: u64, is_small: bool) -> bool {
+fn row(name: &str, blocks: u64, charged: u64, used: MemoryUse, beside: u64, is_small: bool) -> bool {
     let each = |bytes: u64| bytes as f64 / blocks as f64;
     let percent = |bytes: u64| 100.0 * (bytes as f64 - charged as f64) / (charged + beside) as f64;
     let (live, resident) = (percent(used.live), percent(used.resident));

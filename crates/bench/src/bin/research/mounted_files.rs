@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
-use nectary_attach::{Tree, TreeOptions};
+use nectary_attach::{MountedTree, TreeOptions};
 use nectary_bench::group::MemoryGroup;
 use nectary_bench::machine;
-use nectary_bench::random::Random;
-use nectary_buffer::Options as CacheOptions;
+use nectary_bench::random::SeededRandom;
+use nectary_buffer::CacheOptions;
 
 use super::page;
 
@@ -65,7 +65,7 @@ fn failed(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> Failur
     move |error| format!("{what}: {error}")
 }
 
-struct Options {
+struct MountedFilesOptions {
     folder: PathBuf,
     turns: usize,
     write: Option<PathBuf>,
@@ -106,8 +106,8 @@ fn usage(error: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-fn options(words: &[String]) -> Result<Option<Options>, Failure> {
-    let mut options = Options { folder: "/var/tmp".into(), turns: 15, write: None };
+fn options(words: &[String]) -> Result<Option<MountedFilesOptions>, Failure> {
+    let mut options = MountedFilesOptions { folder: "/var/tmp".into(), turns: 15, write: None };
     let mut words = words.iter();
     while let Some(word) = words.next() {
         let mut value = || words.next().cloned().ok_or_else(|| format!("{word} needs a value\n\n{HELP}"));
@@ -126,7 +126,7 @@ fn options(words: &[String]) -> Result<Option<Options>, Failure> {
 }
 
 /// Measures and prints both tables. *Returns* a line for each expectation that is not met.
-fn measure(scratch: &Path, options: &Options) -> Result<Vec<String>, Failure> {
+fn measure(scratch: &Path, options: &MountedFilesOptions) -> Result<Vec<String>, Failure> {
     let source = scratch.join("source");
     fill(&source)?;
     let (times, mut short) = times(scratch, &source, options.turns)?;
@@ -142,7 +142,7 @@ fn measure(scratch: &Path, options: &Options) -> Result<Vec<String>, Failure> {
 
 /// Makes the files.
 fn fill(source: &Path) -> Result<(), Failure> {
-    let mut random = Random::new(41);
+    let mut random = SeededRandom::new(41);
     let (folders, files, lines) = SMALL;
     for folder in 0..folders {
         let folder = source.join(format!("small/d{folder}"));
@@ -168,15 +168,15 @@ fn fill(source: &Path) -> Result<(), Failure> {
 }
 
 /// A mounted directory, which is unmounted when dropped.
-struct Mounted(Tree);
+struct MountedDirectory(MountedTree);
 
-impl Mounted {
+impl MountedDirectory {
     fn new(
         scratch: &Path,
         source: &Path,
         name: &str,
         change: impl FnOnce(&mut TreeOptions),
-    ) -> Result<Mounted, Failure> {
+    ) -> Result<MountedDirectory, Failure> {
         let directory = scratch.join(name);
         fs::create_dir_all(&directory).map_err(failed(directory.display()))?;
         let mut options = TreeOptions {
@@ -188,11 +188,11 @@ impl Mounted {
             passthrough_bytes: 0,
         };
         change(&mut options);
-        Tree::start(options).map(Mounted).map_err(|error| error.to_string())
+        MountedTree::start(options).map(MountedDirectory).map_err(|error| error.to_string())
     }
 }
 
-impl Drop for Mounted {
+impl Drop for MountedDirectory {
     fn drop(&mut self) {
         if self.0.unmount(false).or_else(|_| self.0.unmount(true)).is_ok() {
             _ = self.0.finish();
@@ -219,7 +219,7 @@ fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
 }
 
 /// Whether the kernel reads files of the last mount itself.
-fn passes(mounts: &[Mounted]) -> bool {
+fn passes(mounts: &[MountedDirectory]) -> bool {
     mounts.last().is_some_and(|mount| mount.0.figures().passed_opens > 0)
 }
 
@@ -227,7 +227,7 @@ fn passes(mounts: &[Mounted]) -> bool {
 fn times(scratch: &Path, source: &Path, turns: usize) -> Result<(String, Vec<String>), Failure> {
     let mut mounts = Vec::new();
     for (number, (_, passthrough_bytes, is_exclusive)) in MOUNTS.into_iter().enumerate() {
-        mounts.push(Mounted::new(scratch, source, &format!("shown{number}"), |options| {
+        mounts.push(MountedDirectory::new(scratch, source, &format!("shown{number}"), |options| {
             options.cache.memory_bytes = MEMORY.0;
             (options.passthrough_bytes, options.is_exclusive) = (passthrough_bytes, is_exclusive);
         })?);
@@ -275,7 +275,7 @@ fn reads(scratch: &Path, source: &Path) -> Result<(String, Vec<String>), Failure
     );
     let mut found = Vec::new();
     for policy in ["adaptive", "lru"] {
-        let mounted = Mounted::new(scratch, source, policy, |options| {
+        let mounted = MountedDirectory::new(scratch, source, policy, |options| {
             (options.cache.memory_bytes, options.cache.policy) = (MEMORY.1, policy.to_owned());
         })?;
         for _ in 0..passes {

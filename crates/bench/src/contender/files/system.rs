@@ -5,12 +5,12 @@ use std::process::{Command, Stdio};
 
 use serde::{Deserialize, Serialize};
 
-use crate::sys::{self, Writing};
-use crate::{Error, ErrorKind};
+use crate::sys::{self, MountSyncMode};
+use crate::{Error, ExperimentErrorKind};
 
 /// A file system; some replace a file system of the paper that Linux does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum FileSystem {
+pub enum ContenderFileSystem {
     /// XFS with its defaults.
     Xfs,
     /// ext4 with its defaults, including a journal. Replaces UFS with soft updates.
@@ -23,37 +23,44 @@ pub enum FileSystem {
     Ext4Async,
 }
 
-impl FileSystem {
+impl ContenderFileSystem {
     /// All file systems.
-    pub const ALL: [FileSystem; 5] =
-        [FileSystem::Xfs, FileSystem::Ext4, FileSystem::Btrfs, FileSystem::Ext4Dirsync, FileSystem::Ext4Async];
+    pub const ALL: [ContenderFileSystem; 5] = [
+        ContenderFileSystem::Xfs,
+        ContenderFileSystem::Ext4,
+        ContenderFileSystem::Btrfs,
+        ContenderFileSystem::Ext4Dirsync,
+        ContenderFileSystem::Ext4Async,
+    ];
 
     /// Its name in reports and figures.
     pub fn name(self) -> &'static str {
         match self {
-            FileSystem::Xfs => "xfs",
-            FileSystem::Ext4 => "ext4",
-            FileSystem::Btrfs => "btrfs",
-            FileSystem::Ext4Dirsync => "ext4-dirsync",
-            FileSystem::Ext4Async => "ext4-async",
+            ContenderFileSystem::Xfs => "xfs",
+            ContenderFileSystem::Ext4 => "ext4",
+            ContenderFileSystem::Btrfs => "btrfs",
+            ContenderFileSystem::Ext4Dirsync => "ext4-dirsync",
+            ContenderFileSystem::Ext4Async => "ext4-async",
         }
     }
 
     /// The kernel's name of the file system.
     pub fn kernel_name(self) -> &'static str {
         match self {
-            FileSystem::Xfs => "xfs",
-            FileSystem::Btrfs => "btrfs",
-            FileSystem::Ext4 | FileSystem::Ext4Dirsync | FileSystem::Ext4Async => "ext4",
+            ContenderFileSystem::Xfs => "xfs",
+            ContenderFileSystem::Btrfs => "btrfs",
+            ContenderFileSystem::Ext4 | ContenderFileSystem::Ext4Dirsync | ContenderFileSystem::Ext4Async => "ext4",
         }
     }
 
     /// The program that makes the file system, and the Debian package of that program.
     pub fn maker(self) -> (&'static str, &'static str) {
         match self {
-            FileSystem::Xfs => ("mkfs.xfs", "xfsprogs"),
-            FileSystem::Btrfs => ("mkfs.btrfs", "btrfs-progs"),
-            FileSystem::Ext4 | FileSystem::Ext4Dirsync | FileSystem::Ext4Async => ("mkfs.ext4", "e2fsprogs"),
+            ContenderFileSystem::Xfs => ("mkfs.xfs", "xfsprogs"),
+            ContenderFileSystem::Btrfs => ("mkfs.btrfs", "btrfs-progs"),
+            ContenderFileSystem::Ext4 | ContenderFileSystem::Ext4Dirsync | ContenderFileSystem::Ext4Async => {
+                ("mkfs.ext4", "e2fsprogs")
+            }
         }
     }
 
@@ -80,17 +87,22 @@ impl FileSystem {
     pub(super) fn make(self, device: &Path) -> Result<(), Error> {
         let eager = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
         let arguments: &[&str] = match self {
-            FileSystem::Xfs => &["-q", "-f", "-K"],
-            FileSystem::Btrfs => &["-q", "-f", "-K", "-m", "single"],
-            FileSystem::Ext4 => &["-q", "-F", "-E", eager],
-            FileSystem::Ext4Dirsync | FileSystem::Ext4Async => &["-q", "-F", "-O", "^has_journal", "-E", eager],
+            ContenderFileSystem::Xfs => &["-q", "-f", "-K"],
+            ContenderFileSystem::Btrfs => &["-q", "-f", "-K", "-m", "single"],
+            ContenderFileSystem::Ext4 => &["-q", "-F", "-E", eager],
+            ContenderFileSystem::Ext4Dirsync | ContenderFileSystem::Ext4Async => {
+                &["-q", "-F", "-O", "^has_journal", "-E", eager]
+            }
         };
         let (program, package) = self.maker();
         let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
         let mut command = Command::new(program);
         command.args(arguments).arg(device).env("PATH", path).stdin(Stdio::null());
         let output = command.output().map_err(|error| {
-            Error::new(ErrorKind::Missing, format!("{program}: {error}; install the Debian package {package}"))
+            Error::new(
+                ExperimentErrorKind::Missing,
+                format!("{program}: {error}; install the Debian package {package}"),
+            )
         })?;
         match output.status.success() {
             true => Ok(()),
@@ -103,9 +115,9 @@ impl FileSystem {
 
     /// Mounts the file system; uses its synchronous mode only if `is_measured`.
     pub(super) fn mount(self, device: &Path, root: &Path, is_measured: bool) -> Result<(), Error> {
-        let writing = match is_measured && self == FileSystem::Ext4Dirsync {
-            true => Writing::DirectoriesAtOnce,
-            false => Writing::Later,
+        let writing = match is_measured && self == ContenderFileSystem::Ext4Dirsync {
+            true => MountSyncMode::DirectoriesAtOnce,
+            false => MountSyncMode::Later,
         };
         sys::mount(device, root, self.kernel_name(), writing)
     }

@@ -6,23 +6,23 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::Options;
+use super::SharedFilesOptions;
 use super::juicefs::{self, JuiceFs};
 use crate::Error;
-use crate::contender::FileSystem;
-use crate::files::together::{Steps, Together};
-use crate::files::worker::{Answer, Task, Worker};
-use crate::hosts::{Host, Hosts, Volume, VolumeMount};
-use crate::process::{Process, run};
-use crate::sys::{self, Writing};
+use crate::contender::ContenderFileSystem;
+use crate::files::together::{StepTimes, ThreadedLoops};
+use crate::files::worker::{LoopAnswer, LoopTask, LoopWorker};
+use crate::hosts::{HostPair, HostRole, ServedVolume, VolumeMount};
+use crate::process::{PipedProcess, run};
+use crate::sys::{self, MountSyncMode};
 
 /// What is mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ContenderMountKind {
     /// A volume whose server is on the server's host, mounted on this host.
     Volume {
         /// The host that mounts it.
-        host: Host,
+        host: HostRole,
         /// Whether the mount makes and removes names itself.
         has_local_names: bool,
     },
@@ -39,11 +39,11 @@ pub enum Kind {
 
 /// A contender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Contender {
+pub struct MountContender {
     /// Its name in reports and figures.
     pub name: &'static str,
     /// What is mounted.
-    pub kind: Kind,
+    pub kind: ContenderMountKind,
 }
 
 /// The contender that runs twice, which shows the noise.
@@ -62,41 +62,52 @@ pub const BARE: &str = "bare";
 pub const LOCAL: [&str; 2] = ["xfs", "xfs-flushed"];
 
 /// All contenders.
-pub const CONTENDERS: [Contender; 9] = [
-    Contender { name: BASE, kind: Kind::Volume { host: Host::Server, has_local_names: false } },
-    Contender { name: AGAIN, kind: Kind::Volume { host: Host::Server, has_local_names: false } },
-    Contender { name: CLIENT, kind: Kind::Volume { host: Host::Client, has_local_names: false } },
-    Contender { name: WITH_LOCAL_NAMES[0], kind: Kind::Volume { host: Host::Server, has_local_names: true } },
-    Contender { name: WITH_LOCAL_NAMES[1], kind: Kind::Volume { host: Host::Client, has_local_names: true } },
-    Contender { name: PEER, kind: Kind::JuiceFs },
-    Contender { name: BARE, kind: Kind::Bare },
-    Contender { name: LOCAL[0], kind: Kind::Xfs { is_flushed_each: false } },
-    Contender { name: LOCAL[1], kind: Kind::Xfs { is_flushed_each: true } },
+pub const CONTENDERS: [MountContender; 9] = [
+    MountContender { name: BASE, kind: ContenderMountKind::Volume { host: HostRole::Server, has_local_names: false } },
+    MountContender { name: AGAIN, kind: ContenderMountKind::Volume { host: HostRole::Server, has_local_names: false } },
+    MountContender {
+        name: CLIENT,
+        kind: ContenderMountKind::Volume { host: HostRole::Client, has_local_names: false },
+    },
+    MountContender {
+        name: WITH_LOCAL_NAMES[0],
+        kind: ContenderMountKind::Volume { host: HostRole::Server, has_local_names: true },
+    },
+    MountContender {
+        name: WITH_LOCAL_NAMES[1],
+        kind: ContenderMountKind::Volume { host: HostRole::Client, has_local_names: true },
+    },
+    MountContender { name: PEER, kind: ContenderMountKind::JuiceFs },
+    MountContender { name: BARE, kind: ContenderMountKind::Bare },
+    MountContender { name: LOCAL[0], kind: ContenderMountKind::Xfs { is_flushed_each: false } },
+    MountContender { name: LOCAL[1], kind: ContenderMountKind::Xfs { is_flushed_each: true } },
 ];
 
-impl Contender {
+impl MountContender {
     /// The reason why this machine cannot run the contender; `None` if it can.
-    pub fn missing(&self, options: &Options) -> Option<String> {
+    pub fn missing(&self, options: &SharedFilesOptions) -> Option<String> {
         match self.kind {
-            Kind::Volume { .. } | Kind::Bare => None,
-            Kind::Xfs { .. } => FileSystem::Xfs.missing(),
-            Kind::JuiceFs => juicefs::missing(options.juicefs.as_deref()).or_else(|| FileSystem::Xfs.missing()),
+            ContenderMountKind::Volume { .. } | ContenderMountKind::Bare => None,
+            ContenderMountKind::Xfs { .. } => ContenderFileSystem::Xfs.missing(),
+            ContenderMountKind::JuiceFs => {
+                juicefs::missing(options.juicefs.as_deref()).or_else(|| ContenderFileSystem::Xfs.missing())
+            }
         }
     }
 
     /// Whether it is a volume whose mount makes and removes names itself.
     pub fn has_local_names(&self) -> bool {
-        matches!(self.kind, Kind::Volume { has_local_names: true, .. })
+        matches!(self.kind, ContenderMountKind::Volume { has_local_names: true, .. })
     }
 
     /// Whether the loops flush every create and unlink.
     pub fn is_flushed_each(&self) -> bool {
-        self.kind == Kind::Xfs { is_flushed_each: true }
+        self.kind == ContenderMountKind::Xfs { is_flushed_each: true }
     }
 }
 
 /// The environment of contenders.
-pub(super) struct Place<'a> {
+pub(super) struct MountEnvironment<'a> {
     /// This program.
     pub nectary: &'a Path,
     /// A directory for mounts, and for the error output of processes.
@@ -104,33 +115,33 @@ pub(super) struct Place<'a> {
     /// The device.
     pub device: &'a Path,
     /// The two hosts.
-    pub hosts: &'a Hosts,
+    pub hosts: &'a HostPair,
     /// The settings of the run.
-    pub options: &'a Options,
+    pub options: &'a SharedFilesOptions,
 }
 
 /// What is mounted, in the order in which it is taken down.
-enum Mounted {
+enum MountedSystem {
     Volume {
         mount: VolumeMount,
-        volume: Volume,
+        volume: ServedVolume,
     },
     JuiceFs {
         peer: JuiceFs,
-        below: Mount,
+        below: KernelMount,
     },
     /// The process ends when it is unmounted.
     Bare {
-        mount: Mount,
-        process: Process,
+        mount: KernelMount,
+        process: PipedProcess,
     },
-    Xfs(Mount),
+    Xfs(KernelMount),
 }
 
 /// A mounted file system of the kernel; unmounted when dropped.
-struct Mount(PathBuf);
+struct KernelMount(PathBuf);
 
-impl Mount {
+impl KernelMount {
     fn finish(self) -> Result<(), Error> {
         let unmounted = sys::unmount(&self.0);
         std::mem::forget(self);
@@ -138,46 +149,46 @@ impl Mount {
     }
 }
 
-impl Drop for Mount {
+impl Drop for KernelMount {
     fn drop(&mut self) {
         let _ = sys::unmount(&self.0);
     }
 }
 
 /// A running contender. The worker is dropped first, because it uses the mount.
-pub(super) struct Running {
-    worker: Worker,
-    mounted: Mounted,
+pub(super) struct RunningMount {
+    worker: LoopWorker,
+    mounted: MountedSystem,
     root: PathBuf,
 }
 
-impl Place<'_> {
+impl MountEnvironment<'_> {
     /// Sets a contender up.
-    pub fn set_up(&self, contender: &Contender) -> Result<Running, Error> {
+    pub fn set_up(&self, contender: &MountContender) -> Result<RunningMount, Error> {
         let root = self.made("root")?;
         let mounted = match contender.kind {
-            Kind::Volume { host, has_local_names } => {
-                let volume = Volume::new(self.hosts, self.device)?;
+            ContenderMountKind::Volume { host, has_local_names } => {
+                let volume = ServedVolume::new(self.hosts, self.device)?;
                 let options: &[&str] = if has_local_names { &["--local-names"] } else { &[] };
                 let mount = volume.mount(self.hosts, host, &root, options)?;
-                Mounted::Volume { mount, volume }
+                MountedSystem::Volume { mount, volume }
             }
-            Kind::Bare => {
-                let process = self.hosts.start_bare_names(Host::Server, &root)?;
-                Mounted::Bare { mount: Mount(root.clone()), process }
+            ContenderMountKind::Bare => {
+                let process = self.hosts.start_bare_names(HostRole::Server, &root)?;
+                MountedSystem::Bare { mount: KernelMount(root.clone()), process }
             }
-            Kind::Xfs { .. } => Mounted::Xfs(self.xfs(&root)?),
-            Kind::JuiceFs => {
+            ContenderMountKind::Xfs { .. } => MountedSystem::Xfs(self.xfs(&root)?),
+            ContenderMountKind::JuiceFs => {
                 let under = self.made("under")?;
                 let below = self.xfs(&under)?;
                 let program = self.options.juicefs.as_deref();
                 let program = program.ok_or_else(|| Error::failed("JuiceFS", "there is no program"))?;
                 let peer = JuiceFs::start(self.nectary, program, &under, &root, self.folder.join("juicefs.said"))?;
-                Mounted::JuiceFs { peer, below }
+                MountedSystem::JuiceFs { peer, below }
             }
         };
-        let worker = Worker::start(self.nectary, None, self.folder.join("loops.said"))?;
-        Ok(Running { worker, mounted, root })
+        let worker = LoopWorker::start(self.nectary, None, self.folder.join("loops.said"))?;
+        Ok(RunningMount { worker, mounted, root })
     }
 
     fn made(&self, name: &str) -> Result<PathBuf, Error> {
@@ -186,38 +197,38 @@ impl Place<'_> {
         Ok(path)
     }
 
-    fn xfs(&self, root: &Path) -> Result<Mount, Error> {
+    fn xfs(&self, root: &Path) -> Result<KernelMount, Error> {
         let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
         run(Command::new("mkfs.xfs").env("PATH", path).args(["-q", "-f", "-K"]).arg(self.device))?;
-        sys::mount(self.device, root, FileSystem::Xfs.kernel_name(), Writing::Later)?;
-        Ok(Mount(root.to_owned()))
+        sys::mount(self.device, root, ContenderFileSystem::Xfs.kernel_name(), MountSyncMode::Later)?;
+        Ok(KernelMount(root.to_owned()))
     }
 }
 
-impl Running {
+impl RunningMount {
     /// Where the contender is mounted.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
     /// Runs loops in their own process.
-    pub fn run(&mut self, loops: Together) -> Result<Steps, Error> {
+    pub fn run(&mut self, loops: ThreadedLoops) -> Result<StepTimes, Error> {
         let patience = loops.patience();
-        match self.worker.ask(&Task::Together(loops), patience)? {
-            Answer::Steps(steps) => Ok(steps),
+        match self.worker.ask(&LoopTask::Together(loops), patience)? {
+            LoopAnswer::Steps(steps) => Ok(steps),
             _ => Err(Error::failed("the process of the loops", "it gave no times")),
         }
     }
 
     /// Takes the contender down. *Errors*: something could not be committed or unmounted.
     pub fn finish(self) -> Result<(), Error> {
-        let Running { worker, mounted, .. } = self;
+        let RunningMount { worker, mounted, .. } = self;
         drop(worker);
         match mounted {
-            Mounted::Volume { mount, volume } => mount.finish().and_then(|()| volume.finish()),
-            Mounted::JuiceFs { peer, below } => peer.finish().and_then(|()| below.finish()),
-            Mounted::Bare { mount, process } => mount.finish().map(|()| drop(process)),
-            Mounted::Xfs(mount) => mount.finish(),
+            MountedSystem::Volume { mount, volume } => mount.finish().and_then(|()| volume.finish()),
+            MountedSystem::JuiceFs { peer, below } => peer.finish().and_then(|()| below.finish()),
+            MountedSystem::Bare { mount, process } => mount.finish().map(|()| drop(process)),
+            MountedSystem::Xfs(mount) => mount.finish(),
         }
     }
 }
@@ -226,8 +237,9 @@ impl Running {
 mod tests {
     use super::*;
 
+    /// Names are unique, and only one contender flushes after each step.
     #[test]
-    fn contenders_have_their_own_names_and_only_one_flushes_each_step() {
+    fn contender_names_unique_one_flushes() {
         let mut names: Vec<&str> = CONTENDERS.iter().map(|contender| contender.name).collect();
         names.sort_unstable();
         names.dedup();

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::process::{Inside, Process, run};
+use crate::process::{PipedProcess, ProcessEnvironment, run};
 use crate::{Error, sys};
 
 /// The name of its program.
@@ -40,7 +40,7 @@ pub fn missing(program: Option<&Path>) -> Option<String> {
 
 /// A mounted JuiceFS. Dropping it kills its process.
 pub struct JuiceFs {
-    process: Process,
+    process: PipedProcess,
     root: PathBuf,
 }
 
@@ -48,11 +48,11 @@ impl JuiceFs {
     /// Makes a file system in the directory `below`, and mounts it at `root`.
     pub fn start(nectary: &Path, program: &Path, below: &Path, root: &Path, said: PathBuf) -> Result<JuiceFs, Error> {
         run(Command::new(program).args(format(below)))?;
-        let mut command = Inside::default().command(nectary, program);
+        let mut command = ProcessEnvironment::default().command(nectary, program);
         // Otherwise a second process would watch the first, and outlive this run.
         command.args(mount(below, root)).env("JFS_SUPERVISOR", "1");
         let before = device_of(root)?;
-        let process = Process::start(command, "juicefs mount", said)?;
+        let process = PipedProcess::start(command, "juicefs mount", said)?;
         let deadline = Instant::now() + PATIENCE;
         while device_of(root)? == before {
             if !process.is_running() || Instant::now() > deadline {
@@ -111,8 +111,9 @@ fn mount(below: &Path, root: &Path) -> Vec<String> {
 mod tests {
     use super::*;
 
+    /// The caches of JuiceFS are off, and its files are in the directory below.
     #[test]
-    fn its_caches_are_off_and_its_files_are_in_the_directory_below() {
+    fn juicefs_runs_without_caches() {
         let (below, root) = (Path::new("/disk"), Path::new("/mnt"));
         let made = format(below).join(" ");
         assert_eq!(
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_not_there_is_said_with_what_to_do() {
+    fn missing_juicefs_names_remedy() {
         assert!(missing(None).unwrap().contains("ci/setup files"));
         assert!(missing(Some(Path::new("/no/juicefs"))).unwrap().contains("/no/juicefs"));
         assert_eq!(missing(Some(Path::new("/bin/sh"))), None);

@@ -18,17 +18,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use super::together::Together;
+use super::together::ThreadedLoops;
 use crate::disk::BareDisk;
 use crate::guardian::Guardian;
-use crate::hosts::Hosts;
+use crate::hosts::HostPair;
 use crate::statistics::order;
-use crate::store::Progress;
-use crate::{Error, ErrorKind, Report, machine, sys};
+use crate::store::RunProgress;
+use crate::{Error, ExperimentErrorKind, ExperimentReport, machine, sys};
 
-use contender::{CONTENDERS, Contender, Place};
+use contender::{CONTENDERS, MountContender, MountEnvironment};
 pub use juicefs::find as find_juicefs;
-use report::Sample;
+use report::ThreadSample;
 
 /// The number of files, and that in a quick run.
 const FILES: u32 = 4096;
@@ -47,7 +47,7 @@ const FILE_ROOM_BYTES: u64 = 16 << 10;
 
 /// The settings of a run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Options {
+pub struct SharedFilesOptions {
     /// A quick run: fewer files, two rounds.
     pub quick: bool,
     /// Only contenders whose name contains one of these; all if the list is empty.
@@ -68,21 +68,21 @@ pub struct Options {
 
 /// A whole run.
 #[derive(Debug, Clone)]
-pub struct Plan {
-    options: Options,
-    contenders: Vec<Contender>,
+pub struct SharedFilesPlan {
+    options: SharedFilesOptions,
+    contenders: Vec<MountContender>,
     not_run: Vec<String>,
     files: u32,
     rounds: usize,
 }
 
-impl Plan {
+impl SharedFilesPlan {
     /// Makes the plan of a run.
     ///
-    /// *Errors*: [`ErrorKind::Usage`] for numbers out of bounds and unknown names; [`ErrorKind::Missing`] if no
+    /// *Errors*: [`ExperimentErrorKind::ResourceUsage`] for numbers out of bounds and unknown names; [`ExperimentErrorKind::Missing`] if no
     /// contender can run.
-    pub fn new(options: Options) -> Result<Plan, Error> {
-        let usage = |message: String| Error::new(ErrorKind::Usage, message);
+    pub fn new(options: SharedFilesOptions) -> Result<SharedFilesPlan, Error> {
+        let usage = |message: String| Error::new(ExperimentErrorKind::Usage, message);
         let rounds = options.rounds.unwrap_or(if options.quick { ROUNDS_QUICK } else { ROUNDS });
         if !(1..=100).contains(&rounds) {
             return Err(usage(format!("{rounds} rounds: 1 at least, and 100 at most")));
@@ -97,7 +97,8 @@ impl Plan {
             return Err(usage(format!("no contender has \"{part}\" in its name; there are {}", known.join(", "))));
         }
         let (mut contenders, mut not_run) = (Vec::new(), Vec::new());
-        let is_wanted = |one: &Contender| is_named(one.name) && (options.has_local_names || !one.has_local_names());
+        let is_wanted =
+            |one: &MountContender| is_named(one.name) && (options.has_local_names || !one.has_local_names());
         for contender in CONTENDERS.into_iter().filter(is_wanted) {
             match contender.missing(&options) {
                 None => contenders.push(contender),
@@ -108,9 +109,9 @@ impl Plan {
             return Err(usage("these contenders run with --local-names".to_owned()));
         }
         if contenders.is_empty() {
-            return Err(Error::new(ErrorKind::Missing, not_run.join("; ")));
+            return Err(Error::new(ExperimentErrorKind::Missing, not_run.join("; ")));
         }
-        Ok(Plan { options, contenders, not_run, files, rounds })
+        Ok(SharedFilesPlan { options, contenders, not_run, files, rounds })
     }
 
     /// The size of the disk. *Units*: bytes.
@@ -119,20 +120,24 @@ impl Plan {
     }
 
     /// The loops of a contender; `root` is where it is mounted.
-    fn loops(&self, contender: &Contender, root: &Path, threads: u32, round: usize) -> Together {
+    fn loops(&self, contender: &MountContender, root: &Path, threads: u32, round: usize) -> ThreadedLoops {
         let seed = self.options.seed + round as u64;
         let is_flushed_each = contender.is_flushed_each();
-        Together { folder: root.to_owned(), files: self.files, threads, bytes: 0, is_flushed_each, seed }
+        ThreadedLoops { folder: root.to_owned(), files: self.files, threads, bytes: 0, is_flushed_each, seed }
     }
 }
 
 /// Runs a plan; `nectary` is the path of this program.
 ///
 /// It moves the calling thread into its own mount and network namespaces; the thread must live as long as the process.
-/// *Errors*: [`ErrorKind::Void`] if a file is missing; [`ErrorKind::Missing`] if this machine cannot run the plan.
-pub fn run(plan: &Plan, nectary: &Path, progress: &mut (dyn FnMut(&Progress) + Send)) -> Result<Report, Error> {
+/// *Errors*: [`ExperimentErrorKind::Void`] if a file is missing; [`ExperimentErrorKind::Missing`] if this machine cannot run the plan.
+pub fn run(
+    plan: &SharedFilesPlan,
+    nectary: &Path,
+    progress: &mut (dyn FnMut(&RunProgress) + Send),
+) -> Result<ExperimentReport, Error> {
     machine::check()?;
-    Hosts::check()?;
+    HostPair::check()?;
     let _ = nectary_attach::release_stale();
     let began = Instant::now();
     let mut command = Command::new(nectary);
@@ -147,8 +152,9 @@ pub fn run(plan: &Plan, nectary: &Path, progress: &mut (dyn FnMut(&Progress) + S
     guardian.make_folder(&disk_folder)?;
     let result = sys::own_mounts(&disk_folder).and_then(|()| {
         let disk = BareDisk::new(&disk_folder.join("disk"), plan.disk_bytes())?;
-        let hosts = Hosts::new(nectary, &folder, Vec::new())?;
-        let place = Place { nectary, folder: &folder, device: disk.path(), hosts: &hosts, options: &plan.options };
+        let hosts = HostPair::new(nectary, &folder, Vec::new())?;
+        let place =
+            MountEnvironment { nectary, folder: &folder, device: disk.path(), hosts: &hosts, options: &plan.options };
         run_all(plan, &place, progress)
     });
     let _ = nectary_attach::release_stale();
@@ -156,29 +162,38 @@ pub fn run(plan: &Plan, nectary: &Path, progress: &mut (dyn FnMut(&Progress) + S
     Ok(report::report(plan, &result?, began.elapsed()))
 }
 
-fn run_all(plan: &Plan, place: &Place<'_>, progress: &mut (dyn FnMut(&Progress) + Send)) -> Result<Vec<Sample>, Error> {
+fn run_all(
+    plan: &SharedFilesPlan,
+    place: &MountEnvironment<'_>,
+    progress: &mut (dyn FnMut(&RunProgress) + Send),
+) -> Result<Vec<ThreadSample>, Error> {
     let of = (plan.contenders.len() * plan.rounds) as u64;
     let (mut samples, mut done) = (Vec::new(), 0);
     for round in 0..plan.rounds {
         for index in order(plan.contenders.len(), round) {
             let contender = &plan.contenders[index];
-            progress(&Progress { done, of, what: format!("{}, round {}", contender.name, round + 1) });
+            progress(&RunProgress { done, of, what: format!("{}, round {}", contender.name, round + 1) });
             done += 1;
             let named = |error: Error| Error::new(error.kind, format!("{}: {}", contender.name, error.message));
             samples.extend(run_one(plan, place, contender, round).map_err(named)?);
         }
     }
-    progress(&Progress { done, of, what: "done".to_owned() });
+    progress(&RunProgress { done, of, what: "done".to_owned() });
     Ok(samples)
 }
 
 /// Runs all loops on one contender.
-fn run_one(plan: &Plan, place: &Place<'_>, contender: &Contender, round: usize) -> Result<Vec<Sample>, Error> {
+fn run_one(
+    plan: &SharedFilesPlan,
+    place: &MountEnvironment<'_>,
+    contender: &MountContender,
+    round: usize,
+) -> Result<Vec<ThreadSample>, Error> {
     let mut running = place.set_up(contender)?;
     let mut samples = Vec::new();
     for threads in THREADS {
         let steps = running.run(plan.loops(contender, running.root(), threads, round))?;
-        samples.push(Sample { contender: contender.name, threads, round, steps });
+        samples.push(ThreadSample { contender: contender.name, threads, round, steps });
     }
     running.finish()?;
     Ok(samples)
@@ -188,8 +203,8 @@ fn run_one(plan: &Plan, place: &Place<'_>, contender: &Contender, round: usize) 
 pub(super) mod tests {
     use super::*;
 
-    pub fn options() -> Options {
-        Options {
+    pub fn options() -> SharedFilesOptions {
+        SharedFilesOptions {
             quick: false,
             only: Vec::new(),
             files: None,
@@ -201,33 +216,44 @@ pub(super) mod tests {
         }
     }
 
+    /// A plan has what the options name, and gives a reason for each contender that does not run.
     #[test]
-    fn plans_have_what_was_named_and_say_what_does_not_run() {
-        let plan = Plan::new(options()).unwrap();
+    fn shared_plan_lists_skipped_contenders() {
+        let plan = SharedFilesPlan::new(options()).unwrap();
         assert_eq!((plan.files, plan.rounds), (FILES, ROUNDS));
         assert_eq!(plan.contenders.len() + plan.not_run.len(), CONTENDERS.len() - 2);
-        let both = Plan::new(Options { has_local_names: true, only: vec!["volume".to_owned()], ..options() }).unwrap();
+        let both = SharedFilesPlan::new(SharedFilesOptions {
+            has_local_names: true,
+            only: vec!["volume".to_owned()],
+            ..options()
+        })
+        .unwrap();
         assert_eq!(both.contenders.iter().filter(|one| one.has_local_names()).count(), 2);
         let juicefs = plan.not_run.iter().find(|line| line.starts_with("juicefs: NOT RUN: ")).unwrap();
         assert!(juicefs.contains("ci/setup files"), "{juicefs}");
-        let with_peer = Plan::new(Options { juicefs: Some(PathBuf::from("/bin/true")), ..options() }).unwrap();
+        let with_peer =
+            SharedFilesPlan::new(SharedFilesOptions { juicefs: Some(PathBuf::from("/bin/true")), ..options() })
+                .unwrap();
         assert!(with_peer.contenders.iter().any(|one| one.name == "juicefs"));
-        let quick = Plan::new(Options { quick: true, only: vec!["volume".to_owned()], ..options() }).unwrap();
+        let quick =
+            SharedFilesPlan::new(SharedFilesOptions { quick: true, only: vec!["volume".to_owned()], ..options() })
+                .unwrap();
         assert_eq!((quick.files, quick.rounds, quick.contenders.len()), (FILES_QUICK, ROUNDS_QUICK, 3));
-        let few = Plan::new(Options { files: Some(100), ..options() }).unwrap();
+        let few = SharedFilesPlan::new(SharedFilesOptions { files: Some(100), ..options() }).unwrap();
         assert!(few.disk_bytes() >= DISK_BYTES && few.disk_bytes().is_multiple_of(1 << 20));
     }
 
     #[test]
     fn what_there_is_not_is_refused() {
-        let wrong = Plan::new(Options { only: vec!["nfs".to_owned()], ..options() }).unwrap_err();
-        assert!(wrong.kind == ErrorKind::Usage && wrong.message.contains("volume-client"), "{wrong}");
-        assert!(Plan::new(Options { rounds: Some(0), ..options() }).is_err());
-        assert!(Plan::new(Options { files: Some(0), ..options() }).is_err());
-        assert!(Plan::new(Options { files: Some(FILES_MAX + 1), ..options() }).is_err());
-        let off = Plan::new(Options { only: vec!["local".to_owned()], ..options() }).unwrap_err();
-        assert!(off.kind == ErrorKind::Usage && off.message.contains("--local-names"), "{off}");
-        let missing = Plan::new(Options { only: vec!["juicefs".to_owned()], ..options() }).unwrap_err();
-        assert!(missing.kind == ErrorKind::Missing && missing.message.contains("NOT RUN"), "{missing}");
+        let wrong = SharedFilesPlan::new(SharedFilesOptions { only: vec!["nfs".to_owned()], ..options() }).unwrap_err();
+        assert!(wrong.kind == ExperimentErrorKind::Usage && wrong.message.contains("volume-client"), "{wrong}");
+        assert!(SharedFilesPlan::new(SharedFilesOptions { rounds: Some(0), ..options() }).is_err());
+        assert!(SharedFilesPlan::new(SharedFilesOptions { files: Some(0), ..options() }).is_err());
+        assert!(SharedFilesPlan::new(SharedFilesOptions { files: Some(FILES_MAX + 1), ..options() }).is_err());
+        let off = SharedFilesPlan::new(SharedFilesOptions { only: vec!["local".to_owned()], ..options() }).unwrap_err();
+        assert!(off.kind == ExperimentErrorKind::Usage && off.message.contains("--local-names"), "{off}");
+        let missing =
+            SharedFilesPlan::new(SharedFilesOptions { only: vec!["juicefs".to_owned()], ..options() }).unwrap_err();
+        assert!(missing.kind == ExperimentErrorKind::Missing && missing.message.contains("NOT RUN"), "{missing}");
     }
 }

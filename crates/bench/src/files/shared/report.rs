@@ -8,11 +8,11 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::json;
 
-use super::Plan;
+use super::SharedFilesPlan;
 use super::contender::{AGAIN, BARE, BASE, CLIENT, LOCAL, PEER, WITH_LOCAL_NAMES};
-use crate::files::together::Steps;
-use crate::statistics::{Estimate, paired_ratio, quartiles};
-use crate::{Figure, Report, machine};
+use crate::files::together::StepTimes;
+use crate::statistics::{IntervalEstimate, paired_ratio, quartiles};
+use crate::{ExperimentReport, ReportFigure, machine};
 
 /// A volume should do this many times as much a second as JuiceFS.
 const TARGET_PEER: f64 = 5.0;
@@ -33,26 +33,26 @@ const LEGEND: [(&str, &str); 8] = [
 
 /// The times of one contender with one number of threads.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct Sample {
+pub(super) struct ThreadSample {
     pub contender: &'static str,
     pub threads: u32,
     pub round: usize,
-    pub steps: Steps,
+    pub steps: StepTimes,
 }
 
 /// All samples, with the rates that they imply.
-struct Rates<'a> {
-    plan: &'a Plan,
-    samples: &'a [Sample],
+struct ThreadRates<'a> {
+    plan: &'a SharedFilesPlan,
+    samples: &'a [ThreadSample],
 }
 
-impl Rates<'_> {
+impl ThreadRates<'_> {
     /// Steps a second in each round.
     fn of(&self, contender: &str, threads: u32, step: &str) -> Vec<f64> {
-        let mut found: Vec<&Sample> =
+        let mut found: Vec<&ThreadSample> =
             self.samples.iter().filter(|one| one.contender == contender && one.threads == threads).collect();
         found.sort_by_key(|sample| sample.round);
-        let seconds = |steps: &Steps| match step {
+        let seconds = |steps: &StepTimes| match step {
             "create" => steps.create_s,
             "stat" => steps.stat_s,
             _ => steps.unlink_s,
@@ -69,8 +69,8 @@ impl Rates<'_> {
 }
 
 /// Makes the report of a run.
-pub(super) fn report(plan: &Plan, samples: &[Sample], took: Duration) -> Report {
-    let rates = Rates { plan, samples };
+pub(super) fn report(plan: &SharedFilesPlan, samples: &[ThreadSample], took: Duration) -> ExperimentReport {
+    let rates = ThreadRates { plan, samples };
     let figures = figures(&rates);
     let mut rows = Vec::new();
     for contender in &plan.contenders {
@@ -88,13 +88,14 @@ pub(super) fn report(plan: &Plan, samples: &[Sample], took: Duration) -> Report 
         "not_run": plan.not_run,
     });
     let text = text(plan, &rates, &figures, took);
-    Report::new("files-ncar", setting, figures, rows, text)
+    ExperimentReport::new("files-ncar", setting, figures, rows, text)
 }
 
-fn figures(rates: &Rates<'_>) -> Vec<Figure> {
+fn figures(rates: &ThreadRates<'_>) -> Vec<ReportFigure> {
     let mut figures = Vec::new();
-    let figure =
-        |name: String, unit, found, target: Option<f64>| Figure::new(name, unit, found).at_least(target).judged(false);
+    let figure = |name: String, unit, found, target: Option<f64>| {
+        ReportFigure::new(name, unit, found).at_least(target).judged(false)
+    };
     let ratios = [
         (AGAIN, BASE, None),
         (BASE, PEER, Some(TARGET_PEER)),
@@ -136,7 +137,7 @@ fn figures(rates: &Rates<'_>) -> Vec<Figure> {
     figures
 }
 
-fn text(plan: &Plan, rates: &Rates<'_>, figures: &[Figure], took: Duration) -> String {
+fn text(plan: &SharedFilesPlan, rates: &ThreadRates<'_>, figures: &[ReportFigure], took: Duration) -> String {
     let mut text = format!("bench files --seed ncar: {}\n", machine::describe());
     let _ = writeln!(
         text,
@@ -156,14 +157,14 @@ fn text(plan: &Plan, rates: &Rates<'_>, figures: &[Figure], took: Duration) -> S
         for contender in &plan.contenders {
             let _ = write!(text, "  {:20}", contender.name);
             for step in STEPS {
-                let Estimate { value, low, high } = quartiles(&rates.of(contender.name, threads, step));
+                let IntervalEstimate { value, low, high } = quartiles(&rates.of(contender.name, threads, step));
                 let _ = write!(text, " {:>26}", format!("{value:.0} ({low:.0} to {high:.0})"));
             }
             text.push('\n');
         }
     }
     let _ = writeln!(text, "\nRatios of pairs (how many times as many a second; 95 % interval); no verdicts");
-    for Figure { name, value, low, high, target, .. } in figures.iter().filter(|figure| figure.unit == "x") {
+    for ReportFigure { name, value, low, high, target, .. } in figures.iter().filter(|figure| figure.unit == "x") {
         let target = target.map(|target| format!("  target {target}")).unwrap_or_default();
         // Local XFS may be thousands of times as fast.
         let digits = if *value < 0.1 { 5 } else { 2 };
@@ -179,20 +180,21 @@ fn text(plan: &Plan, rates: &Rates<'_>, figures: &[Figure], took: Duration) -> S
 #[cfg(test)]
 mod tests {
     use super::super::tests::options;
-    use super::super::{Options, Plan};
+    use super::super::{SharedFilesOptions, SharedFilesPlan};
     use super::*;
 
     /// A run in which each contender takes `seconds` for every step.
-    fn reported(seconds: impl Fn(&str) -> f64) -> Report {
+    fn reported(seconds: impl Fn(&str) -> f64) -> ExperimentReport {
         let juicefs = Some(std::path::PathBuf::from("/bin/sh"));
-        let plan = Plan::new(Options { files: Some(100), rounds: Some(3), juicefs, ..options() }).unwrap();
+        let plan = SharedFilesPlan::new(SharedFilesOptions { files: Some(100), rounds: Some(3), juicefs, ..options() })
+            .unwrap();
         let mut samples = Vec::new();
         for round in 0..3 {
             for contender in &plan.contenders {
                 for threads in [1, 4] {
                     let time = seconds(contender.name) * (1.0 + round as f64);
-                    let steps = Steps { create_s: time, stat_s: time / 10.0, unlink_s: time };
-                    samples.push(Sample { contender: contender.name, threads, round, steps });
+                    let steps = StepTimes { create_s: time, stat_s: time / 10.0, unlink_s: time };
+                    samples.push(ThreadSample { contender: contender.name, threads, round, steps });
                 }
             }
         }
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_of_pairs_and_rates_have_quartiles() {
+    fn ratios_paired_rates_have_quartiles() {
         let report = reported(|name| if name == PEER { 2.0 } else { 1.0 });
         let figure = |name: &str| report.figures.iter().find(|figure| figure.name == name).unwrap();
         let peer = figure("create.threads1.volume-server.over_juicefs");
@@ -214,15 +216,16 @@ mod tests {
         assert_eq!(report.rows[0]["stat_per_s"][0], json!(1000.0));
     }
 
+    /// The text has a table for each number of threads, and names the contenders that do not run.
     #[test]
-    fn the_text_has_a_table_for_each_number_of_threads_and_what_does_not_run() {
+    fn shared_text_has_table_per_threads() {
         let text = reported(|_| 1.0).text().to_owned();
         for part in ["with 1 thread(s)", "with 4 thread(s)", "100 empty files", "took 61 s", "target 5"] {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(text.lines().all(|line| line.len() < 130) && !text.contains("NaN"), "{text}");
-        let plan = Plan::new(options()).unwrap();
-        let sample = |contender| Sample { contender, threads: 1, round: 0, steps: Steps::default() };
+        let plan = SharedFilesPlan::new(options()).unwrap();
+        let sample = |contender| ThreadSample { contender, threads: 1, round: 0, steps: StepTimes::default() };
         let without = report(&plan, &[sample(BASE), sample(AGAIN)], Duration::ZERO);
         assert!(without.text().contains("juicefs: NOT RUN: "), "{}", without.text());
     }

@@ -4,13 +4,13 @@
 //! figures says "write". This table follows the list. Figures 1 to 12 show the volume alone, as in the report. Figures
 //! 13 to 20 show it beside XFS, and here beside the device and the bare FUSE server, too.
 
-use super::{Emptied, Series, System, XFS_BLOCK_BYTES};
-use crate::hosts::Host;
-use crate::io::job::{Mode, Operation};
+use super::{CacheEmptying, MeasuredSystem, NcarSeries, XFS_BLOCK_BYTES};
+use crate::hosts::HostRole;
+use crate::io::job::{OpenMode, RequestOperation};
 
 /// How the two plots of a figure differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Plots {
+pub enum PlotSplit {
     /// Each plot shows one host.
     Hosts,
     /// Each plot shows one mode, on both hosts.
@@ -19,42 +19,42 @@ pub enum Plots {
 
 /// A figure.
 #[derive(Debug, Clone, Copy)]
-pub struct Figure {
+pub struct NcarFigure {
     /// The number of the figure.
     pub number: u32,
     /// The operation.
-    pub operation: Operation,
+    pub operation: RequestOperation,
     /// The modes that the figure shows.
-    pub modes: &'static [Mode],
+    pub modes: &'static [OpenMode],
     /// The numbers of streams.
     pub streams: &'static [usize],
     /// How its two plots differ.
-    pub plots: Plots,
+    pub plots: PlotSplit,
     /// Whether the figure compares the volume with XFS.
     pub is_against_xfs: bool,
 }
 
-const BUFFERED: &[Mode] = &[Mode::Buffered];
-const DIRECT: &[Mode] = &[Mode::Direct];
-const BOTH: &[Mode] = &[Mode::Buffered, Mode::Direct];
+const BUFFERED: &[OpenMode] = &[OpenMode::Buffered];
+const DIRECT: &[OpenMode] = &[OpenMode::Direct];
+const BOTH: &[OpenMode] = &[OpenMode::Buffered, OpenMode::Direct];
 const ONE: &[usize] = &[1];
 const TWO: &[usize] = &[2];
 const ONE_AND_TWO: &[usize] = &[1, 2];
 
 /// All figures, in order.
-pub fn all() -> Vec<Figure> {
-    use Operation::{Read, Write};
+pub fn all() -> Vec<NcarFigure> {
+    use RequestOperation::{Read, Write};
     let mut figures = Vec::new();
     let mut add = |operation, modes, streams, plots, is_against_xfs| {
         let number = figures.len() as u32 + 1;
-        figures.push(Figure { number, operation, modes, streams, plots, is_against_xfs });
+        figures.push(NcarFigure { number, operation, modes, streams, plots, is_against_xfs });
     };
     for operation in [Read, Write] {
         for modes in [BUFFERED, DIRECT] {
-            add(operation, modes, ONE_AND_TWO, Plots::Hosts, false);
+            add(operation, modes, ONE_AND_TWO, PlotSplit::Hosts, false);
         }
     }
-    for plots in [Plots::Hosts, Plots::Modes] {
+    for plots in [PlotSplit::Hosts, PlotSplit::Modes] {
         for operation in [Read, Write] {
             for streams in [ONE, TWO] {
                 add(operation, BOTH, streams, plots, false);
@@ -64,14 +64,14 @@ pub fn all() -> Vec<Figure> {
     for operation in [Read, Write] {
         for streams in [ONE, TWO] {
             for modes in [BUFFERED, DIRECT] {
-                add(operation, modes, streams, Plots::Hosts, true);
+                add(operation, modes, streams, PlotSplit::Hosts, true);
             }
         }
     }
     figures
 }
 
-impl Figure {
+impl NcarFigure {
     /// The heading.
     pub fn title(&self) -> String {
         let modes: Vec<&str> = self.modes.iter().map(|mode| mode.name()).collect();
@@ -82,11 +82,11 @@ impl Figure {
     }
 
     /// Whether the figure shows a series.
-    pub fn shows(&self, series: &Series) -> bool {
+    pub fn shows(&self, series: &NcarSeries) -> bool {
         let is_its_system = match series.system {
-            System::Volume => true,
-            System::Raw | System::Bare | System::Xfs(XFS_BLOCK_BYTES) => self.is_against_xfs,
-            System::Xfs(_) => false,
+            MeasuredSystem::Volume => true,
+            MeasuredSystem::Raw | MeasuredSystem::Bare | MeasuredSystem::Xfs(XFS_BLOCK_BYTES) => self.is_against_xfs,
+            MeasuredSystem::Xfs(_) => false,
         };
         is_its_system
             && series.operation == self.operation
@@ -95,38 +95,40 @@ impl Figure {
     }
 
     /// The plots, each with its name and its series.
-    pub fn parts(&self) -> Vec<(String, Part)> {
+    pub fn parts(&self) -> Vec<(String, PlotPart)> {
         match self.plots {
-            Plots::Hosts => Host::ALL.iter().map(|host| (host.name().to_owned(), Part::Host(*host))).collect(),
-            Plots::Modes => self.modes.iter().map(|mode| (mode.name().to_owned(), Part::Mode(*mode))).collect(),
+            PlotSplit::Hosts => {
+                HostRole::ALL.iter().map(|host| (host.name().to_owned(), PlotPart::Host(*host))).collect()
+            }
+            PlotSplit::Modes => self.modes.iter().map(|mode| (mode.name().to_owned(), PlotPart::Mode(*mode))).collect(),
         }
     }
 }
 
 /// The part of a figure's series that one of its plots shows.
 #[derive(Debug, Clone, Copy)]
-pub enum Part {
+pub enum PlotPart {
     /// The series of one host.
-    Host(Host),
+    Host(HostRole),
     /// The series of one mode.
-    Mode(Mode),
+    Mode(OpenMode),
 }
 
-impl Part {
+impl PlotPart {
     /// Whether the plot shows a series.
-    pub fn shows(&self, series: &Series) -> bool {
+    pub fn shows(&self, series: &NcarSeries) -> bool {
         match self {
-            Part::Host(host) => series.host == *host,
-            Part::Mode(mode) => series.mode == *mode,
+            PlotPart::Host(host) => series.host == *host,
+            PlotPart::Mode(mode) => series.mode == *mode,
         }
     }
 }
 
 /// Names the figures of the report that show a series.
-pub fn shown_in(series: &Series) -> String {
-    let of_report = series.emptied == Emptied::Remount || series.mode != Mode::Buffered;
-    let of_report = of_report || series.operation != Operation::Read;
-    let is_in_report = matches!(series.system, System::Volume | System::Xfs(XFS_BLOCK_BYTES));
+pub fn shown_in(series: &NcarSeries) -> String {
+    let of_report = series.emptied == CacheEmptying::Remount || series.mode != OpenMode::Buffered;
+    let of_report = of_report || series.operation != RequestOperation::Read;
+    let is_in_report = matches!(series.system, MeasuredSystem::Volume | MeasuredSystem::Xfs(XFS_BLOCK_BYTES));
     let numbers: Vec<String> = all()
         .iter()
         .filter(|figure| is_in_report && of_report && figure.shows(series))
@@ -143,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_figures_are_those_of_the_reports_list() {
+    fn figures_match_report_list() {
         let figures = all();
         let title = |number: usize| figures[number - 1].title();
         assert_eq!(figures.len(), 20);
@@ -155,7 +157,7 @@ mod tests {
         assert_eq!(title(14), "Figure 14: read, direct, 1 stream(s), volume against XFS");
         assert_eq!(title(15), "Figure 15: read, buffered, 2 stream(s), volume against XFS");
         assert_eq!(title(20), "Figure 20: write, direct, 2 stream(s), volume against XFS");
-        assert_eq!((figures[7].plots, figures[8].plots), (Plots::Hosts, Plots::Modes));
+        assert_eq!((figures[7].plots, figures[8].plots), (PlotSplit::Hosts, PlotSplit::Modes));
         assert!(figures.iter().all(|figure| figure.parts().len() == 2), "top and bottom");
     }
 }

@@ -21,13 +21,13 @@ mod stage;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use super::job::{Engine, Job, Mode, Operation, Place};
-use super::{Cell, check_size, usage};
-use crate::hosts::{CLIENT_ADDRESS, Host, SERVER_ADDRESS, VOLUME_MEMORY, Volume};
+use super::job::{IoPass, OpenMode, RequestOperation, StreamPlace, SubmissionEngine};
+use super::{SweepCell, check_size, usage};
+use crate::hosts::{CLIENT_ADDRESS, HostRole, SERVER_ADDRESS, ServedVolume, VOLUME_MEMORY};
 use crate::statistics::order;
-use crate::store::{Programs, Progress};
-use crate::{Error, Report};
-use stage::Stage;
+use crate::store::{ProcessCommands, RunProgress};
+use crate::{Error, ExperimentReport};
+use stage::NcarStage;
 
 pub use pictures::{figure_id, pictures, titles};
 
@@ -36,7 +36,7 @@ const SERVER_BYTES_MIN: u64 = 128 << 20;
 
 /// The settings of a run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Options {
+pub struct NcarMatrixOptions {
     /// A directory on the device, or a block device. The contents of a block device are lost.
     pub target: PathBuf,
     /// Whether a block device may be overwritten.
@@ -55,7 +55,7 @@ pub struct Options {
 
 /// The system that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum System {
+pub enum MeasuredSystem {
     /// XFS on the device, with blocks of this many bytes.
     Xfs(u32),
     /// The device, without a file system.
@@ -71,42 +71,42 @@ const XFS_BLOCK_BYTES: u32 = 4096;
 /// The block sizes beyond the report. *Units*: bytes.
 const XFS_BLOCKS_BEYOND: [u32; 2] = [1024, 2048];
 
-impl System {
+impl MeasuredSystem {
     fn name(self) -> String {
         match self {
-            System::Raw => "raw".to_owned(),
-            System::Bare => "bare".to_owned(),
-            System::Volume => "volume".to_owned(),
-            System::Xfs(XFS_BLOCK_BYTES) => "xfs".to_owned(),
-            System::Xfs(bytes) => format!("xfs-{bytes}"),
+            MeasuredSystem::Raw => "raw".to_owned(),
+            MeasuredSystem::Bare => "bare".to_owned(),
+            MeasuredSystem::Volume => "volume".to_owned(),
+            MeasuredSystem::Xfs(XFS_BLOCK_BYTES) => "xfs".to_owned(),
+            MeasuredSystem::Xfs(bytes) => format!("xfs-{bytes}"),
         }
     }
 
     /// Its place in the order of systems: first those that need no file system.
     fn place(self) -> u32 {
         match self {
-            System::Raw => 0,
-            System::Bare => 1,
-            System::Xfs(XFS_BLOCK_BYTES) => 2,
-            System::Volume => 3,
-            System::Xfs(bytes) => bytes,
+            MeasuredSystem::Raw => 0,
+            MeasuredSystem::Bare => 1,
+            MeasuredSystem::Xfs(XFS_BLOCK_BYTES) => 2,
+            MeasuredSystem::Volume => 3,
+            MeasuredSystem::Xfs(bytes) => bytes,
         }
     }
 
     /// The ways in which its caches are emptied before buffered reads. The bare server has no cache; pages of a volume
     /// are in its mount, which ends with it.
-    fn emptied(self) -> &'static [Emptied] {
+    fn emptied(self) -> &'static [CacheEmptying] {
         match self {
-            System::Raw | System::Bare => &[Emptied::Drop],
-            System::Volume => &[Emptied::Remount],
-            System::Xfs(_) => &[Emptied::Remount, Emptied::Drop],
+            MeasuredSystem::Raw | MeasuredSystem::Bare => &[CacheEmptying::Drop],
+            MeasuredSystem::Volume => &[CacheEmptying::Remount],
+            MeasuredSystem::Xfs(_) => &[CacheEmptying::Remount, CacheEmptying::Drop],
         }
     }
 }
 
 /// How caches are emptied before a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Emptied {
+pub enum CacheEmptying {
     /// The file system is unmounted and mounted, as in the report.
     Remount,
     /// The pages of the streams are dropped.
@@ -115,60 +115,60 @@ pub enum Emptied {
 
 /// A line of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Series {
+pub struct NcarSeries {
     /// The system that is measured.
-    pub system: System,
+    pub system: MeasuredSystem,
     /// The host.
-    pub host: Host,
+    pub host: HostRole,
     /// The operation.
-    pub operation: Operation,
+    pub operation: RequestOperation,
     /// The mode.
-    pub mode: Mode,
+    pub mode: OpenMode,
     /// The number of streams.
     pub streams: usize,
     /// How caches are emptied.
-    pub emptied: Emptied,
+    pub emptied: CacheEmptying,
 }
 
-impl Series {
+impl NcarSeries {
     fn name(&self) -> String {
         let emptied = match (self.emptied, self.operation, self.mode) {
-            (Emptied::Remount, ..) => ".remount",
-            (Emptied::Drop, Operation::Read, Mode::Buffered) => ".drop",
+            (CacheEmptying::Remount, ..) => ".remount",
+            (CacheEmptying::Drop, RequestOperation::Read, OpenMode::Buffered) => ".drop",
             _ => "",
         };
-        let Series { system, host, operation, mode, streams, .. } = self;
+        let NcarSeries { system, host, operation, mode, streams, .. } = self;
         let (system, host, operation, mode) = (system.name(), host.name(), operation.name(), mode.name());
         format!("{system}.{host}.{operation}.{mode}{emptied}.streams{streams}")
     }
 
-    fn cell(&self, request_bytes: u64) -> Cell {
-        let Series { operation, mode, streams, .. } = *self;
-        Cell { operation, mode, streams, depth: 1, request_bytes }
+    fn cell(&self, request_bytes: u64) -> SweepCell {
+        let NcarSeries { operation, mode, streams, .. } = *self;
+        SweepCell { operation, mode, streams, depth: 1, request_bytes }
     }
 }
 
 /// A series, and its rates: for each request size in bytes, the rate of each pass in MiB per second.
 #[derive(Debug, Clone)]
-struct Measured {
-    series: Series,
+struct SeriesRates {
+    series: NcarSeries,
     rates: Vec<(u64, Vec<f64>)>,
 }
 
 /// A whole run.
 #[derive(Debug, Clone)]
-struct Plan {
-    options: Options,
+struct NcarMatrixPlan {
+    options: NcarMatrixOptions,
     passes: usize,
     bytes: u64,
     sizes: Vec<u64>,
     /// The memory of the hosts is divided by this number.
     divisor: u64,
-    series: Vec<Series>,
+    series: Vec<NcarSeries>,
 }
 
-impl Plan {
-    fn new(options: &Options) -> Result<Plan, Error> {
+impl NcarMatrixPlan {
+    fn new(options: &NcarMatrixOptions) -> Result<NcarMatrixPlan, Error> {
         let divisor = if options.quick { 4 } else { 1 };
         let bytes = options.bytes.unwrap_or(super::BYTES / divisor);
         let sizes = match (options.sizes.is_empty(), options.quick) {
@@ -179,7 +179,7 @@ impl Plan {
         for size in &sizes {
             check_size(*size, bytes)?;
             // Each of the two streams needs a buffer, in addition to the program's other memory.
-            if *size > memory_bytes(Host::Server, divisor) / 8 {
+            if *size > memory_bytes(HostRole::Server, divisor) / 8 {
                 return Err(usage(format!("requests of {size} bytes do not fit into the server's memory here")));
             }
         }
@@ -189,43 +189,45 @@ impl Plan {
         }
         let mut series = series(!options.quick);
         let is_named = |name: &str| options.only.is_empty() || options.only.iter().any(|part| name.contains(&**part));
-        let known: Vec<String> = series.iter().map(Series::name).collect();
+        let known: Vec<String> = series.iter().map(NcarSeries::name).collect();
         if let Some(part) = options.only.iter().find(|part| !known.iter().any(|name| name.contains(&***part))) {
             let example = known.last().map_or("", String::as_str);
             return Err(usage(format!("no series has \"{part}\" in its name; there are such as {example}")));
         }
         series.retain(|series| is_named(&series.name()));
-        Ok(Plan { options: options.clone(), passes, bytes, sizes, divisor, series })
+        Ok(NcarMatrixPlan { options: options.clone(), passes, bytes, sizes, divisor, series })
     }
 
     /// The systems, in the order in which they use the device.
-    fn systems(&self) -> Vec<System> {
-        let mut systems: Vec<System> = self.series.iter().map(|series| series.system).collect();
+    fn systems(&self) -> Vec<MeasuredSystem> {
+        let mut systems: Vec<MeasuredSystem> = self.series.iter().map(|series| series.system).collect();
         systems.dedup();
         systems
     }
 
-    fn memory_bytes(&self, host: Host) -> u64 {
+    fn memory_bytes(&self, host: HostRole) -> u64 {
         memory_bytes(host, self.divisor)
     }
 }
 
-fn memory_bytes(host: Host, divisor: u64) -> u64 {
+fn memory_bytes(host: HostRole, divisor: u64) -> u64 {
     (host.memory_bytes() / divisor).max(SERVER_BYTES_MIN)
 }
 
 /// All series, grouped by system.
-fn series(beyond: bool) -> Vec<Series> {
+fn series(beyond: bool) -> Vec<NcarSeries> {
     let mut all = Vec::new();
-    for system in [System::Raw, System::Bare, System::Xfs(XFS_BLOCK_BYTES), System::Volume] {
-        for host in Host::ALL {
-            for operation in [Operation::Read, Operation::Write] {
-                for mode in [Mode::Buffered, Mode::Direct] {
+    for system in
+        [MeasuredSystem::Raw, MeasuredSystem::Bare, MeasuredSystem::Xfs(XFS_BLOCK_BYTES), MeasuredSystem::Volume]
+    {
+        for host in HostRole::ALL {
+            for operation in [RequestOperation::Read, RequestOperation::Write] {
+                for mode in [OpenMode::Buffered, OpenMode::Direct] {
                     for streams in [1, 2] {
-                        let one = Series { system, host, operation, mode, streams, emptied: Emptied::Drop };
+                        let one = NcarSeries { system, host, operation, mode, streams, emptied: CacheEmptying::Drop };
                         match (operation, mode) {
-                            (Operation::Read, Mode::Buffered) => {
-                                all.extend(system.emptied().iter().map(|&emptied| Series { emptied, ..one }));
+                            (RequestOperation::Read, OpenMode::Buffered) => {
+                                all.extend(system.emptied().iter().map(|&emptied| NcarSeries { emptied, ..one }));
                             }
                             _ => all.push(one),
                         }
@@ -235,23 +237,23 @@ fn series(beyond: bool) -> Vec<Series> {
         }
     }
     if beyond {
-        let host = Host::Client;
-        for system in [System::Xfs(XFS_BLOCK_BYTES), System::Volume] {
+        let host = HostRole::Client;
+        for system in [MeasuredSystem::Xfs(XFS_BLOCK_BYTES), MeasuredSystem::Volume] {
             for (operation, mode) in [
-                (Operation::Mixed, Mode::Buffered),
-                (Operation::Mixed, Mode::Direct),
-                (Operation::Write, Mode::Dsync),
-                (Operation::Write, Mode::Sync),
-                (Operation::Write, Mode::DirectDsync),
+                (RequestOperation::Mixed, OpenMode::Buffered),
+                (RequestOperation::Mixed, OpenMode::Direct),
+                (RequestOperation::Write, OpenMode::Dsync),
+                (RequestOperation::Write, OpenMode::Sync),
+                (RequestOperation::Write, OpenMode::DirectDsync),
             ] {
-                all.push(Series { system, host, operation, mode, streams: 1, emptied: Emptied::Drop });
+                all.push(NcarSeries { system, host, operation, mode, streams: 1, emptied: CacheEmptying::Drop });
             }
         }
         for bytes in XFS_BLOCKS_BEYOND {
-            for operation in [Operation::Read, Operation::Write] {
-                for mode in [Mode::Buffered, Mode::Direct] {
-                    let system = System::Xfs(bytes);
-                    all.push(Series { system, host, operation, mode, streams: 1, emptied: Emptied::Drop });
+            for operation in [RequestOperation::Read, RequestOperation::Write] {
+                for mode in [OpenMode::Buffered, OpenMode::Direct] {
+                    let system = MeasuredSystem::Xfs(bytes);
+                    all.push(NcarSeries { system, host, operation, mode, streams: 1, emptied: CacheEmptying::Drop });
                 }
             }
         }
@@ -264,35 +266,35 @@ fn series(beyond: bool) -> Vec<Series> {
 /// [`serve`](crate::guardian::serve). `nectary` is the path of this program.
 ///
 /// It moves the calling thread into its own mount and network namespaces; the thread must live as long as the process.
-/// *Errors*: [`ErrorKind::Missing`](crate::ErrorKind::Missing) if this machine cannot mount, has no memory groups, or
+/// *Errors*: [`ExperimentErrorKind::Missing`](crate::ExperimentErrorKind::Missing) if this machine cannot mount, has no memory groups, or
 /// lacks a program.
 pub fn run(
-    options: &Options,
+    options: &NcarMatrixOptions,
     nectary: &Path,
-    programs: &Programs,
-    progress: &mut dyn FnMut(&Progress),
-) -> Result<Report, Error> {
-    let plan = Plan::new(options)?;
+    programs: &ProcessCommands,
+    progress: &mut dyn FnMut(&RunProgress),
+) -> Result<ExperimentReport, Error> {
+    let plan = NcarMatrixPlan::new(options)?;
     let began = Instant::now();
-    let mut stage = Stage::new(&plan, nectary, programs)?;
+    let mut stage = NcarStage::new(&plan, nectary, programs)?;
     let of = (plan.series.len() * plan.sizes.len() * plan.passes) as u64;
     let mut done = 0;
     let mut measured = Vec::new();
     for system in plan.systems() {
         stage.show(system)?;
         let chosen = plan.series.iter().filter(|series| series.system == system);
-        let mut of_system: Vec<Measured> = chosen
-            .map(|series| Measured {
+        let mut of_system: Vec<SeriesRates> = chosen
+            .map(|series| SeriesRates {
                 series: *series,
                 rates: plan.sizes.iter().map(|size| (*size, Vec::new())).collect(),
             })
             .collect();
         for pass in 0..plan.passes {
             for index in order(of_system.len(), pass) {
-                let Measured { series, rates } = &mut of_system[index];
+                let SeriesRates { series, rates } = &mut of_system[index];
                 for (size, rates) in rates {
                     let what = format!("{}, pass {} of {}", series.name(), pass + 1, plan.passes);
-                    progress(&Progress { done, of, what });
+                    progress(&RunProgress { done, of, what });
                     done += 1;
                     rates.push(stage.pass(series, &series.cell(*size))?.rate());
                 }
@@ -306,35 +308,36 @@ pub fn run(
 
 /// The xdd command lines of the matrix, with the steps between them.
 ///
-/// It neither reads nor makes files. *Errors*: [`ErrorKind::Usage`](crate::ErrorKind::Usage) for wrong options.
-pub fn dry_run(options: &Options) -> Result<String, Error> {
-    let plan = Plan::new(options)?;
+/// It neither reads nor makes files. *Errors*: [`ExperimentErrorKind::ResourceUsage`](crate::ExperimentErrorKind::ResourceUsage) for wrong options.
+pub fn dry_run(options: &NcarMatrixOptions) -> Result<String, Error> {
+    let plan = NcarMatrixPlan::new(options)?;
     let mut text = format!(
         "# server: a host of {} MB, {SERVER_ADDRESS}; client: one of {} MB, {CLIENT_ADDRESS}, in its own network \
          namespace\n",
-        plan.memory_bytes(Host::Server) >> 20,
-        plan.memory_bytes(Host::Client) >> 20
+        plan.memory_bytes(HostRole::Server) >> 20,
+        plan.memory_bytes(HostRole::Client) >> 20
     );
     let (device, root) = ("/dev/DEVICE", "/mnt/DIR");
     for system in plan.systems() {
         text += &set_up(&plan, system, device, root);
         let place = |stream: usize| match system {
-            System::Raw => Place { path: device.into(), start: stream as u64 * plan.bytes },
-            _ => Place { path: format!("{root}/stream-{stream}").into(), start: 0 },
+            MeasuredSystem::Raw => StreamPlace { path: device.into(), start: stream as u64 * plan.bytes },
+            _ => StreamPlace { path: format!("{root}/stream-{stream}").into(), start: 0 },
         };
         for series in plan.series.iter().filter(|series| series.system == system) {
             let memory = plan.memory_bytes(series.host) >> 20;
             let shown = figures::shown_in(series);
             text += &format!("# {}: host of {memory} MB; {shown}\n", series.name());
             match series.emptied {
-                Emptied::Remount => text += "# before each pass: unmount and mount\n",
-                Emptied::Drop if series.operation == Operation::Read => {
+                CacheEmptying::Remount => text += "# before each pass: unmount and mount\n",
+                CacheEmptying::Drop if series.operation == RequestOperation::Read => {
                     text += "# before each pass: drop the pages of the streams\n";
                 }
-                Emptied::Drop => {}
+                CacheEmptying::Drop => {}
             }
             for size in &plan.sizes {
-                let job = Job { places: (0..series.streams).map(place).collect(), ..job(&plan, &series.cell(*size)) };
+                let job =
+                    IoPass { places: (0..series.streams).map(place).collect(), ..job(&plan, &series.cell(*size)) };
                 text += &format!("{}\n", job.xdd(plan.passes));
             }
         }
@@ -343,16 +346,16 @@ pub fn dry_run(options: &Options) -> Result<String, Error> {
 }
 
 /// The commands that make a system.
-fn set_up(plan: &Plan, system: System, device: &str, root: &str) -> String {
-    let (spec, address) = (Volume::spec(Path::new(device)), Volume::address());
+fn set_up(plan: &NcarMatrixPlan, system: MeasuredSystem, device: &str, root: &str) -> String {
+    let (spec, address) = (ServedVolume::spec(Path::new(device)), ServedVolume::address());
     match system {
-        System::Raw => String::new(),
-        System::Bare => {
+        MeasuredSystem::Raw => String::new(),
+        MeasuredSystem::Bare => {
             let bytes = plan.bytes;
             format!("# on the host:\nnectary bench bare-fuse --device {device} --directory {root} --bytes {bytes}\n")
         }
-        System::Xfs(bytes) => format!("mkfs.xfs -f -b size={bytes} {device} && mount {device} {root}\n"),
-        System::Volume => format!(
+        MeasuredSystem::Xfs(bytes) => format!("mkfs.xfs -f -b size={bytes} {device} && mount {device} {root}\n"),
+        MeasuredSystem::Volume => format!(
             "nectary volume format {spec} --force\n\
              # on the server's host:\nnectary volume serve {spec} --listen {address} --insecure\n\
              # on the host that is measured:\nnectary volume mount {spec} {root} --server {address} \
@@ -362,8 +365,8 @@ fn set_up(plan: &Plan, system: System, device: &str, root: &str) -> String {
 }
 
 /// Describes a pass without places, for xdd's command line.
-fn job(plan: &Plan, cell: &Cell) -> Job {
-    Job {
+fn job(plan: &NcarMatrixPlan, cell: &SweepCell) -> IoPass {
+    IoPass {
         places: Vec::new(),
         is_device: false,
         bytes: plan.bytes,
@@ -371,7 +374,7 @@ fn job(plan: &Plan, cell: &Cell) -> Job {
         operation: cell.operation,
         mode: cell.mode,
         depth: 1,
-        engine: Engine::Threads,
+        engine: SubmissionEngine::Threads,
         read_percent: 50,
         read_generations: Vec::new(),
         write_generation: 0,
@@ -386,41 +389,59 @@ fn job(plan: &Plan, cell: &Cell) -> Job {
 mod tests {
     use super::*;
 
-    fn options(quick: bool) -> Options {
+    fn options(quick: bool) -> NcarMatrixOptions {
         let target = PathBuf::from("/tmp");
-        Options { target, overwrite: false, quick, passes: None, bytes: None, sizes: Vec::new(), only: Vec::new() }
+        NcarMatrixOptions {
+            target,
+            overwrite: false,
+            quick,
+            passes: None,
+            bytes: None,
+            sizes: Vec::new(),
+            only: Vec::new(),
+        }
     }
 
     #[test]
-    fn the_matrix_has_the_conditions_of_the_report() {
-        let plan = Plan::new(&options(false)).unwrap();
+    fn matrix_matches_report_conditions() {
+        let plan = NcarMatrixPlan::new(&options(false)).unwrap();
         assert_eq!((plan.bytes, plan.sizes.len(), plan.passes), (256 << 20, 13, 3));
-        assert_eq!((plan.memory_bytes(Host::Client), plan.memory_bytes(Host::Server)), (3 << 30, 128 << 20));
+        assert_eq!((plan.memory_bytes(HostRole::Client), plan.memory_bytes(HostRole::Server)), (3 << 30, 128 << 20));
         // XFS on each host has two operations, two modes and two numbers of streams; before buffered reads, caches are
         // emptied in two ways.
-        let xfs = plan.series.iter().filter(|one| one.system == System::Xfs(4096) && one.streams > 0);
+        let xfs = plan.series.iter().filter(|one| one.system == MeasuredSystem::Xfs(4096) && one.streams > 0);
         assert_eq!(xfs.count(), 2 * (8 + 2) + 5);
         // The volume has no second way of emptying caches, and is measured beyond the report, too.
         let count = |system| plan.series.iter().filter(|one| one.system == system).count();
-        assert_eq!((count(System::Raw), count(System::Bare), count(System::Volume)), (16, 16, 16 + 5));
-        let (xfs, others) = (System::Xfs(4096), [System::Xfs(1024), System::Xfs(2048)]);
-        assert_eq!(plan.systems(), [System::Raw, System::Bare, xfs, System::Volume, others[0], others[1]]);
-        let mut names: Vec<String> = plan.series.iter().map(Series::name).collect();
+        assert_eq!(
+            (count(MeasuredSystem::Raw), count(MeasuredSystem::Bare), count(MeasuredSystem::Volume)),
+            (16, 16, 16 + 5)
+        );
+        let (xfs, others) = (MeasuredSystem::Xfs(4096), [MeasuredSystem::Xfs(1024), MeasuredSystem::Xfs(2048)]);
+        assert_eq!(
+            plan.systems(),
+            [MeasuredSystem::Raw, MeasuredSystem::Bare, xfs, MeasuredSystem::Volume, others[0], others[1]]
+        );
+        let mut names: Vec<String> = plan.series.iter().map(NcarSeries::name).collect();
         names.sort();
         names.dedup();
         assert_eq!(names.len(), plan.series.len(), "each has a name");
-        assert!(Plan::new(&Options { sizes: vec![32 << 20], ..options(false) }).is_err());
-        assert!(Plan::new(&Options { passes: Some(0), ..options(true) }).is_err());
-        let quick = Plan::new(&options(true)).unwrap();
-        assert_eq!(quick.systems(), [System::Raw, System::Bare, xfs, System::Volume]);
-        assert_eq!((quick.memory_bytes(Host::Client), quick.memory_bytes(Host::Server)), (768 << 20, 128 << 20));
+        assert!(NcarMatrixPlan::new(&NcarMatrixOptions { sizes: vec![32 << 20], ..options(false) }).is_err());
+        assert!(NcarMatrixPlan::new(&NcarMatrixOptions { passes: Some(0), ..options(true) }).is_err());
+        let quick = NcarMatrixPlan::new(&options(true)).unwrap();
+        assert_eq!(quick.systems(), [MeasuredSystem::Raw, MeasuredSystem::Bare, xfs, MeasuredSystem::Volume]);
+        assert_eq!(
+            (quick.memory_bytes(HostRole::Client), quick.memory_bytes(HostRole::Server)),
+            (768 << 20, 128 << 20)
+        );
     }
 
+    /// Only the named series run.
     #[test]
-    fn only_series_that_are_named_run_and_others_are_refused() {
+    fn matrix_refuses_unknown_series() {
         let only = vec!["volume.server.read.direct".to_owned(), "bare.server.read.direct".to_owned()];
-        let plan = Plan::new(&Options { only, ..options(true) }).unwrap();
-        let names: Vec<String> = plan.series.iter().map(Series::name).collect();
+        let plan = NcarMatrixPlan::new(&NcarMatrixOptions { only, ..options(true) }).unwrap();
+        let names: Vec<String> = plan.series.iter().map(NcarSeries::name).collect();
         assert_eq!(
             names,
             [
@@ -430,12 +451,14 @@ mod tests {
                 "volume.server.read.direct.streams2"
             ]
         );
-        let wrong = Plan::new(&Options { only: vec!["nfs".to_owned()], ..options(true) }).unwrap_err();
+        let wrong =
+            NcarMatrixPlan::new(&NcarMatrixOptions { only: vec!["nfs".to_owned()], ..options(true) }).unwrap_err();
         assert!(wrong.message.contains("no series has \"nfs\"") && wrong.message.contains("volume."), "{wrong}");
     }
 
+    /// It prints a line of xdd for each size, and the commands that make the systems.
     #[test]
-    fn a_dry_run_prints_a_line_of_xdd_for_each_size_and_how_systems_are_made() {
+    fn dry_run_prints_xdd_commands() {
         let text = dry_run(&options(true)).unwrap();
         assert!(text.starts_with("# server: a host of 128 MB, 10.78.0.1; client: one of 768 MB, 10.78.0.2,"), "{text}");
         for part in [

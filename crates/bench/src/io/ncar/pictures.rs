@@ -4,21 +4,21 @@
 //! and 13 to 20 systems. All have the same axes.
 
 use super::super::plot::size_in_name;
-use super::figures::{self, Figure};
-use super::{Emptied, Series, System};
-use crate::Report;
+use super::figures::{self, NcarFigure};
+use super::{CacheEmptying, MeasuredSystem, NcarSeries};
+use crate::ExperimentReport;
 use crate::drawing::{ChartAxis, ChartCard, ChartGrid, ChartLine, ChartMarks, ChartPanel, ChartPoint};
-use crate::io::job::{Mode, Operation};
+use crate::io::job::{OpenMode, RequestOperation};
 
 /// The first figures of the groups.
 const GROUPS: [u32; 5] = [1, 5, 9, 13, 21];
 
 /// The series of a run with their points.
-type Drawn = Vec<(Series, Vec<ChartPoint>)>;
+type Drawn = Vec<(NcarSeries, Vec<ChartPoint>)>;
 
 /// A picture for each group of figures.
-pub fn pictures(report: &Report) -> Vec<ChartGrid> {
-    let known: Vec<(String, Series)> = super::series(true).into_iter().map(|one| (one.name(), one)).collect();
+pub fn pictures(report: &ExperimentReport) -> Vec<ChartGrid> {
+    let known: Vec<(String, NcarSeries)> = super::series(true).into_iter().map(|one| (one.name(), one)).collect();
     let mut drawn: Drawn = Vec::new();
     for figure in &report.figures {
         let Some((name, x)) = figure.name.strip_prefix("ncar.").and_then(size_in_name) else { continue };
@@ -36,7 +36,8 @@ pub fn pictures(report: &Report) -> Vec<ChartGrid> {
     GROUPS
         .windows(2)
         .map(|ends| {
-            let group: Vec<&Figure> = all.iter().filter(|figure| (ends[0]..ends[1]).contains(&figure.number)).collect();
+            let group: Vec<&NcarFigure> =
+                all.iter().filter(|figure| (ends[0]..ends[1]).contains(&figure.number)).collect();
             let mut legend = Vec::new();
             let cards = group.iter().map(|figure| card(figure, &drawn, &mut legend)).collect();
             let note = "Grey: the device below, direct, with as many streams. Upright lines: intervals.".to_owned();
@@ -52,10 +53,10 @@ pub fn figure_id(number: u32) -> String {
 
 /// The titles of the figures, in order.
 pub fn titles() -> Vec<String> {
-    figures::all().iter().map(Figure::title).collect()
+    figures::all().iter().map(NcarFigure::title).collect()
 }
 
-fn card(figure: &Figure, drawn: &Drawn, legend: &mut Vec<String>) -> ChartCard {
+fn card(figure: &NcarFigure, drawn: &Drawn, legend: &mut Vec<String>) -> ChartCard {
     let panels = figure.parts().into_iter().map(|(name, part)| {
         let mut lines = Vec::new();
         for (series, points) in drawn.iter().filter(|one| figure.shows(&one.0) && part.shows(&one.0)) {
@@ -67,9 +68,9 @@ fn card(figure: &Figure, drawn: &Drawn, legend: &mut Vec<String>) -> ChartCard {
             lines.push(ChartLine { series: place, points: points.clone(), is_limit: false });
         }
         let streams = figure.streams.last().copied().unwrap_or(1);
-        let is_limit = |series: &Series| {
-            series.system == System::Raw
-                && series.mode == Mode::Direct
+        let is_limit = |series: &NcarSeries| {
+            series.system == MeasuredSystem::Raw
+                && series.mode == OpenMode::Direct
                 && series.operation == figure.operation
                 && series.streams == streams
         };
@@ -84,13 +85,13 @@ fn card(figure: &Figure, drawn: &Drawn, legend: &mut Vec<String>) -> ChartCard {
 }
 
 /// What distinguishes a series from the others of its figure.
-fn key(figure: &Figure, series: &Series) -> String {
+fn key(figure: &NcarFigure, series: &NcarSeries) -> String {
     if figure.is_against_xfs {
-        let is_read = series.operation == Operation::Read && series.mode == Mode::Buffered;
+        let is_read = series.operation == RequestOperation::Read && series.mode == OpenMode::Buffered;
         return match series.emptied {
-            Emptied::Remount => format!("{} (remounted)", series.system.name()),
-            Emptied::Drop if is_read => format!("{} (pages dropped)", series.system.name()),
-            Emptied::Drop => series.system.name(),
+            CacheEmptying::Remount => format!("{} (remounted)", series.system.name()),
+            CacheEmptying::Drop if is_read => format!("{} (pages dropped)", series.system.name()),
+            CacheEmptying::Drop => series.system.name(),
         };
     }
     match (figure.streams.len(), figure.number) {

@@ -5,12 +5,14 @@ use std::time::Duration;
 use nectary_block::format_size;
 use serde_json::json;
 
-use super::{Emptied, Measured, Plan, Series, System, XFS_BLOCK_BYTES, figures, pictures};
+use super::{
+    CacheEmptying, MeasuredSystem, NcarMatrixPlan, NcarSeries, SeriesRates, XFS_BLOCK_BYTES, figures, pictures,
+};
 use crate::drawing::svg_file;
-use crate::hosts::Host;
-use crate::io::job::{Mode, Operation};
-use crate::statistics::{Estimate, estimate};
-use crate::{Figure, Report, machine};
+use crate::hosts::HostRole;
+use crate::io::job::{OpenMode, RequestOperation};
+use crate::statistics::{IntervalEstimate, estimate};
+use crate::{ExperimentReport, ReportFigure, machine};
 
 /// The time that a volume adds to a direct request, divided by that of a bare FUSE server, should be at most this.
 const ADDED_MAX: f64 = 1.25;
@@ -18,29 +20,29 @@ const ADDED_MAX: f64 = 1.25;
 const COLUMNS_MAX: usize = 6;
 
 /// Makes the report.
-pub fn report(plan: &Plan, measured: &[Measured], took: Duration) -> Report {
+pub fn report(plan: &NcarMatrixPlan, measured: &[SeriesRates], took: Duration) -> ExperimentReport {
     let mut all = Vec::new();
     let mut rows = Vec::new();
-    for Measured { series, rates } in measured {
+    for SeriesRates { series, rates } in measured {
         for (size, passes) in rates {
             let name = format!("{}.{}", series.name(), format_size(*size).to_lowercase());
             rows.push(json!({ "series": series.name(), "request_bytes": size, "mib_s": passes }));
-            all.push(Figure::new(format!("ncar.{name}"), "MiB/s", estimate(passes)));
+            all.push(ReportFigure::new(format!("ncar.{name}"), "MiB/s", estimate(passes)));
         }
     }
     all.extend(added_times(measured));
     let setting = json!({
         "target": plan.options.target, "bytes": plan.bytes, "passes": plan.passes, "sizes": plan.sizes,
-        "client_memory_bytes": plan.memory_bytes(Host::Client), "server_memory_bytes": plan.memory_bytes(Host::Server),
+        "client_memory_bytes": plan.memory_bytes(HostRole::Client), "server_memory_bytes": plan.memory_bytes(HostRole::Server),
         "quick": plan.options.quick,
         "machine": machine::describe(), "took_s": took.as_secs_f64(), "only": plan.options.only,
     });
-    let report = Report::new("io-ncar", setting, all, rows, text(plan, measured, took));
+    let report = ExperimentReport::new("io-ncar", setting, all, rows, text(plan, measured, took));
     let svg = svg_file("bench io --matrix ncar", &pictures(&report));
     report.with_svg(svg)
 }
 
-fn text(plan: &Plan, measured: &[Measured], took: Duration) -> String {
+fn text(plan: &NcarMatrixPlan, measured: &[SeriesRates], took: Duration) -> String {
     let mut text = format!("bench io --matrix ncar: {}\n", machine::describe());
     text += &format!(
         "{} pass(es) over files of {} MiB; client {} MiB and server {} MiB of memory; took {:.0} s\n\
@@ -50,13 +52,13 @@ fn text(plan: &Plan, measured: &[Measured], took: Duration) -> String {
          namespace. raw: the device below; bare: a FUSE server that only reads and writes it.\n",
         plan.passes,
         plan.bytes >> 20,
-        plan.memory_bytes(Host::Client) >> 20,
-        plan.memory_bytes(Host::Server) >> 20,
+        plan.memory_bytes(HostRole::Client) >> 20,
+        plan.memory_bytes(HostRole::Server) >> 20,
         took.as_secs_f64()
     );
-    for host in Host::ALL {
-        for operation in [Operation::Read, Operation::Write, Operation::Mixed] {
-            let chosen: Vec<&Measured> =
+    for host in HostRole::ALL {
+        for operation in [RequestOperation::Read, RequestOperation::Write, RequestOperation::Mixed] {
+            let chosen: Vec<&SeriesRates> =
                 measured.iter().filter(|one| one.series.host == host && one.series.operation == operation).collect();
             for part in chosen.chunks(COLUMNS_MAX) {
                 text += &format!("\n{}, {}\n{}", host.name(), operation.name(), table(part));
@@ -72,10 +74,10 @@ fn text(plan: &Plan, measured: &[Measured], took: Duration) -> String {
 }
 
 /// The volume's rates divided by those of XFS, of the device and of the bare FUSE server under the same conditions.
-fn comparison(measured: &[Measured]) -> String {
+fn comparison(measured: &[SeriesRates]) -> String {
     let mut lines = String::new();
-    for volume in measured.iter().filter(|one| one.series.system == System::Volume) {
-        for other in [System::Xfs(XFS_BLOCK_BYTES), System::Raw, System::Bare] {
+    for volume in measured.iter().filter(|one| one.series.system == MeasuredSystem::Volume) {
+        for other in [MeasuredSystem::Xfs(XFS_BLOCK_BYTES), MeasuredSystem::Raw, MeasuredSystem::Bare] {
             let Some(peer) = peer(measured, &volume.series, other) else { continue };
             let name = format!("{} / {}", volume.series.name(), other.name());
             lines += &format!("  {name:<58}");
@@ -110,40 +112,40 @@ fn added(volume: f64, bare: f64, xfs: f64) -> Option<f64> {
 }
 
 /// The time that the volume adds to direct requests of each size, as [`added`] says; `None` without the others.
-fn added_by_size(measured: &[Measured], volume: &Measured) -> Option<Vec<(u64, Option<f64>)>> {
-    let peer = |system| peer(measured, &volume.series, system).filter(|_| volume.series.mode == Mode::Direct);
-    let (xfs, bare) = (peer(System::Xfs(XFS_BLOCK_BYTES))?, peer(System::Bare)?);
+fn added_by_size(measured: &[SeriesRates], volume: &SeriesRates) -> Option<Vec<(u64, Option<f64>)>> {
+    let peer = |system| peer(measured, &volume.series, system).filter(|_| volume.series.mode == OpenMode::Direct);
+    let (xfs, bare) = (peer(MeasuredSystem::Xfs(XFS_BLOCK_BYTES))?, peer(MeasuredSystem::Bare)?);
     let rates = volume.rates.iter().zip(&bare.rates).zip(&xfs.rates);
     let of = |one: &[f64]| estimate(one).value;
     Some(rates.map(|((own, bare), xfs)| (own.0, added(of(&own.1), of(&bare.1), of(&xfs.1)))).collect())
 }
 
 /// The figures of the time that the volume adds to direct requests.
-fn added_times(measured: &[Measured]) -> Vec<Figure> {
-    let volumes = measured.iter().filter(|one| one.series.system == System::Volume);
+fn added_times(measured: &[SeriesRates]) -> Vec<ReportFigure> {
+    let volumes = measured.iter().filter(|one| one.series.system == MeasuredSystem::Volume);
     let each = volumes.flat_map(|volume| {
         let sizes = added_by_size(measured, volume).unwrap_or_default();
         sizes.into_iter().filter_map(|(size, ratio)| Some((volume.series.name(), size, ratio?)))
     });
     each.map(|(series, size, ratio)| {
         let name = format!("ncar.{series}.{}.added_over_bare", format_size(size).to_lowercase());
-        Figure::new(name, "x", Estimate::exactly(ratio)).at_most(ADDED_MAX).judged(false)
+        ReportFigure::new(name, "x", IntervalEstimate::exactly(ratio)).at_most(ADDED_MAX).judged(false)
     })
     .collect()
 }
 
 /// The series of another system under the conditions of `series`: caches emptied in the same way, if it has that.
-fn peer<'a>(measured: &'a [Measured], series: &Series, system: System) -> Option<&'a Measured> {
-    let is_buffered_read = series.operation == Operation::Read && series.mode == Mode::Buffered;
+fn peer<'a>(measured: &'a [SeriesRates], series: &NcarSeries, system: MeasuredSystem) -> Option<&'a SeriesRates> {
+    let is_buffered_read = series.operation == RequestOperation::Read && series.mode == OpenMode::Buffered;
     let with = |emptied| {
-        let wanted = Series { system, emptied, ..*series };
+        let wanted = NcarSeries { system, emptied, ..*series };
         measured.iter().find(|one| one.series == wanted)
     };
-    with(series.emptied).or_else(|| with(Emptied::Drop).filter(|_| is_buffered_read))
+    with(series.emptied).or_else(|| with(CacheEmptying::Drop).filter(|_| is_buffered_read))
 }
 
 /// Writes a table with one column per series and one line per request size.
-fn table(part: &[&Measured]) -> String {
+fn table(part: &[&SeriesRates]) -> String {
     let names: Vec<String> = part.iter().map(|one| short(&one.series)).collect();
     let widths: Vec<usize> = names.iter().map(|name| name.len().max(8) + 2).collect();
     let mut text = format!("{:>8}", "request");
@@ -162,7 +164,7 @@ fn table(part: &[&Measured]) -> String {
 }
 
 /// The name of a series without the words that the table's heading already has.
-fn short(series: &Series) -> String {
+fn short(series: &NcarSeries) -> String {
     let name = series.name();
     let (system, rest) = name.split_once('.').unwrap_or((&name, ""));
     let rest = rest.splitn(3, '.').nth(2).unwrap_or(rest).replace(".streams", "x");
@@ -173,30 +175,33 @@ fn short(series: &Series) -> String {
 mod tests {
     use std::path::PathBuf;
 
-    use super::super::{Options, Plan};
+    use super::super::{NcarMatrixOptions, NcarMatrixPlan};
     use super::*;
     use crate::drawing::ChartMarks;
     use crate::drawing::tests::is_well_formed;
 
+    /// The time that the volume adds is divided by the time that the bare server adds.
     #[test]
-    fn the_added_time_is_that_of_the_volume_divided_by_that_of_the_bare_server() {
+    fn added_time_is_relative_to_bare() {
         // Requests take 1 s on XFS, 2 s on the bare server and 2.5 s on the volume.
         assert_eq!(added(1.0 / 2.5, 0.5, 1.0), Some(1.5));
         assert_eq!(added(0.5, 1.5, 1.0), None);
     }
 
+    /// Every plot has lines, and shows the volume with the systems that it is compared with.
     #[test]
-    fn every_figure_has_two_plots_with_lines_and_the_volume_is_beside_the_others() {
+    fn figures_have_two_plots() {
         let target = PathBuf::from("/tmp");
         let (sizes, only) = (Vec::new(), Vec::new());
-        let options = Options { target, overwrite: false, quick: true, passes: None, bytes: None, sizes, only };
-        let plan = Plan::new(&options).unwrap();
+        let options =
+            NcarMatrixOptions { target, overwrite: false, quick: true, passes: None, bytes: None, sizes, only };
+        let plan = NcarMatrixPlan::new(&options).unwrap();
         let rates = |factor: f64| plan.sizes.iter().map(|size| (*size, vec![*size as f64 * factor])).collect();
-        let measured: Vec<Measured> = plan
+        let measured: Vec<SeriesRates> = plan
             .series
             .iter()
             .enumerate()
-            .map(|(index, series)| Measured { series: *series, rates: rates(1.0 + index as f64) })
+            .map(|(index, series)| SeriesRates { series: *series, rates: rates(1.0 + index as f64) })
             .collect();
         let report = report(&plan, &measured, Duration::from_secs(1));
         let text = report.text();

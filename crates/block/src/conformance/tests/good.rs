@@ -5,11 +5,13 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::conformance::{Failure, VolatileDevice, check, check_durability, check_seeded, check_wrapper};
-use crate::{Engine, FileDevice, MemoryDevice, OpenOptions, Recorder, Registry, SharedDevice, Survives, open};
+use crate::conformance::{ConformanceFailure, VolatileDevice, check, check_durability, check_seeded, check_wrapper};
+use crate::{
+    DeviceRegistry, FileDevice, FileEngine, MemoryDevice, OpenOptions, Recorder, SharedDevice, SurvivalLevel, open,
+};
 
 #[track_caller]
-fn passed(result: Result<usize, Failure>) {
+fn passed(result: Result<usize, ConformanceFailure>) {
     if let Err(failure) = result {
         panic!("{failure}");
     }
@@ -48,7 +50,7 @@ async fn filters_conform() {
 }
 
 #[tokio::test]
-async fn filters_keep_the_promises_of_the_device_below() {
+async fn filters_conform_above_memory() {
     type Wrap = fn(SharedDevice) -> SharedDevice;
     let wraps: [(&str, Wrap); 9] = [
         ("stats", |device| Arc::new(crate::StatsFilter::new(device))),
@@ -68,7 +70,7 @@ async fn filters_keep_the_promises_of_the_device_below() {
             let options = crate::ThrottleOptions { iops: Some(1_000_000), bandwidth: None };
             Arc::new(crate::ThrottleFilter::new(device, options))
         }),
-        ("model", |device| Arc::new(crate::ModelFilter::new(device, crate::ModelOptions::new(crate::Disk::Nvme)))),
+        ("model", |device| Arc::new(crate::ModelFilter::new(device, crate::ModelOptions::new(crate::DiskKind::Nvme)))),
         ("log", |device| Arc::new(crate::LogFilter::new(device, "/dev/null".into()).unwrap())),
         ("stripe", |device| Arc::new(crate::StripeDevice::new(vec![device], 4096).unwrap())),
     ];
@@ -91,18 +93,18 @@ async fn filters_keep_the_promises_of_the_device_below() {
 }
 
 /// The files of a test, which are removed at the end of the test.
-struct Files {
+struct ConformanceFiles {
     directory: PathBuf,
     count: AtomicU32,
 }
 
-impl Files {
-    fn new(parent: &Path) -> Files {
+impl ConformanceFiles {
+    fn new(parent: &Path) -> ConformanceFiles {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("nectary-conformance-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let directory = parent.join(name);
         std::fs::create_dir_all(&directory).unwrap();
-        Files { directory, count: AtomicU32::new(0) }
+        ConformanceFiles { directory, count: AtomicU32::new(0) }
     }
 
     fn next(&self) -> PathBuf {
@@ -114,7 +116,7 @@ impl Files {
     }
 }
 
-impl Drop for Files {
+impl Drop for ConformanceFiles {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.directory);
     }
@@ -123,9 +125,9 @@ impl Drop for Files {
 /// Checks files in `parent` with every engine, with and without direct I/O.
 async fn files_conform(parent: &Path) {
     for (engine, direct) in
-        [(Engine::Uring, true), (Engine::Posix, true), (Engine::Uring, false), (Engine::Posix, false)]
+        [(FileEngine::Uring, true), (FileEngine::Posix, true), (FileEngine::Uring, false), (FileEngine::Posix, false)]
     {
-        let files = &Files::new(parent);
+        let files = &ConformanceFiles::new(parent);
         let options = |create_bytes| OpenOptions { create_bytes, engine, direct, ..OpenOptions::default() };
         let make = |size| async move {
             let device = FileDevice::open_file(files.next(), &options(Some(size))).await.unwrap();
@@ -161,24 +163,25 @@ async fn files_on_a_disk_conform() {
     }
 }
 
+/// A file on tmpfs says that its flushed data survives only the end of the process.
 #[tokio::test]
-async fn files_on_tmpfs_conform_and_say_what_they_survive() {
+async fn files_on_tmpfs_conform() {
     let parent = Path::new("/dev/shm");
     if file_system(parent) != "tmpfs" {
         println!("NOT RUN: /dev/shm is not a tmpfs");
         return;
     }
     files_conform(parent).await;
-    let files = Files::new(parent);
+    let files = ConformanceFiles::new(parent);
     let options = OpenOptions { create_bytes: Some(1 << 20), ..OpenOptions::default() };
     let device = FileDevice::open_file(files.next(), &options).await.unwrap();
     assert!(!device.is_direct());
     let device: SharedDevice = Arc::new(device);
-    assert_eq!(device.geometry().flush_survives, Survives::Process);
+    assert_eq!(device.geometry().flush_survives, SurvivalLevel::Process);
 }
 
 /// Makes a loop device of `size` bytes. *Errors*: the reason why it cannot be made.
-fn loop_device(files: &Files, size: u64) -> Result<PathBuf, String> {
+fn loop_device(files: &ConformanceFiles, size: u64) -> Result<PathBuf, String> {
     let path = files.next();
     let file = std::fs::File::create(&path).map_err(|error| error.to_string())?;
     file.set_len(size).map_err(|error| error.to_string())?;
@@ -198,7 +201,7 @@ fn detach(path: &Path) {
 
 #[tokio::test]
 async fn loop_disk_conforms_by_both_engines() {
-    let files = &Files::new(&std::env::temp_dir());
+    let files = &ConformanceFiles::new(&std::env::temp_dir());
     match loop_device(files, 1 << 20) {
         Err(reason) => {
             println!("NOT RUN: no loop device: {reason}");
@@ -206,17 +209,17 @@ async fn loop_disk_conforms_by_both_engines() {
         }
         Ok(path) => detach(&path),
     }
-    for engine in [Engine::Uring, Engine::Posix] {
+    for engine in [FileEngine::Uring, FileEngine::Posix] {
         let make = |size| async move {
             let path = loop_device(files, size).unwrap();
             let options = OpenOptions { engine, ..OpenOptions::default() };
             let device = FileDevice::open_disk(&path, &options).await;
             let busy = FileDevice::open_disk(&path, &options).await.err().unwrap();
             detach(&path);
-            assert_eq!(busy.kind, crate::ErrorKind::Busy, "{busy}");
+            assert_eq!(busy.kind, crate::DeviceErrorKind::Busy, "{busy}");
             assert!(busy.detail.contains(&std::process::id().to_string()), "{busy}");
             let device: SharedDevice = Arc::new(device.unwrap());
-            assert_eq!(device.geometry().flush_survives, Survives::Power);
+            assert_eq!(device.geometry().flush_survives, SurvivalLevel::Power);
             device
         };
         if let Err(failure) = check(make).await {
@@ -225,9 +228,10 @@ async fn loop_disk_conforms_by_both_engines() {
     }
 }
 
+/// On ramfs, which has no direct I/O, a file is opened without it.
 #[tokio::test]
-async fn ramfs_without_direct_io_falls_back_and_conforms() {
-    let files = Files::new(&std::env::temp_dir());
+async fn files_without_direct_io_conform() {
+    let files = ConformanceFiles::new(&std::env::temp_dir());
     let place = files.directory.join("ramfs");
     std::fs::create_dir(&place).unwrap();
     let mounted = Command::new("mount").args(["-t", "ramfs", "ramfs"]).arg(&place).output();
@@ -255,5 +259,5 @@ async fn every_registered_name_is_covered_here() {
     let names = [
         "corrupt", "delay", "disk", "error", "file", "log", "memory", "model", "record", "stats", "stripe", "throttle",
     ];
-    assert_eq!(Registry::with_builtins().names(), names);
+    assert_eq!(DeviceRegistry::with_builtins().names(), names);
 }

@@ -13,9 +13,9 @@ use io_uring::{IoUring, opcode, squeue, types};
 use tokio::sync::oneshot;
 
 use crate::buffer::Buffer;
-use crate::error::{Error, ErrorKind, Operation};
+use crate::error::{DeviceErrorKind, DeviceOperation, Error};
 use crate::file::sys;
-use crate::file::transfer::{Progress, Transfer};
+use crate::file::transfer::{DeviceTransfer, TransferProgress};
 
 /// The maximum number of times that an operation is repeated because the kernel reports that it must be repeated.
 const RETRIES_MAX: u32 = 100;
@@ -27,22 +27,22 @@ pub(super) type Reply = Result<Vec<Buffer>, Error>;
 pub(super) type Ended = Vec<(oneshot::Sender<Reply>, Reply)>;
 
 /// An operation, and the channel to the task that waits for it.
-pub(super) struct Job {
-    transfer: Transfer,
+pub(super) struct RingJob {
+    transfer: DeviceTransfer,
     vectors: Vec<libc::iovec>,
     reply: oneshot::Sender<Reply>,
     retries: u32,
 }
 
 // SAFETY: the vectors point into the heap memory of the job's own buffers, which moves with the job.
-unsafe impl Send for Job {}
+unsafe impl Send for RingJob {}
 
-impl Job {
-    pub fn new(transfer: Transfer, reply: oneshot::Sender<Reply>) -> Job {
-        Job { transfer, vectors: Vec::new(), reply, retries: 0 }
+impl RingJob {
+    pub fn new(transfer: DeviceTransfer, reply: oneshot::Sender<Reply>) -> RingJob {
+        RingJob { transfer, vectors: Vec::new(), reply, retries: 0 }
     }
 
-    pub fn into_transfer(self) -> Transfer {
+    pub fn into_transfer(self) -> DeviceTransfer {
         self.transfer
     }
 
@@ -51,7 +51,7 @@ impl Job {
         use std::os::fd::AsRawFd;
         let transfer = &self.transfer;
         let fd = types::Fd(transfer.shared.file.as_raw_fd());
-        if transfer.operation == Operation::Flush {
+        if transfer.operation == DeviceOperation::Flush {
             return opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build();
         }
         let offset = transfer.position();
@@ -59,10 +59,10 @@ impl Job {
         self.vectors = sys::vectors(&transfer.buffers, transfer.done as usize);
         let (start, count) = (self.vectors.as_ptr(), self.vectors.len() as u32);
         match (transfer.operation, &self.vectors[..]) {
-            (Operation::Read, [only]) => {
+            (DeviceOperation::Read, [only]) => {
                 opcode::Read::new(fd, only.iov_base.cast(), only.iov_len as u32).offset(offset).build()
             }
-            (Operation::Read, _) => opcode::Readv::new(fd, start, count).offset(offset).build(),
+            (DeviceOperation::Read, _) => opcode::Readv::new(fd, start, count).offset(offset).build(),
             (_, [only]) => opcode::Write::new(fd, only.iov_base.cast_const().cast(), only.iov_len as u32)
                 .offset(offset)
                 .rw_flags(flags)
@@ -73,33 +73,33 @@ impl Job {
 }
 
 /// The answer of a ring to an operation.
-pub(super) enum Accepted {
+pub(super) enum EnqueueResult {
     /// The ring has accepted the operation; the driver must be woken.
     Yes,
     /// Too many operations wait already.
-    Full(Job),
+    Full(RingJob),
     /// The ring has been closed.
-    Closed(Job),
+    Closed(RingJob),
 }
 
 /// A ring, its slots and its queue.
-pub(super) struct Core {
+pub(super) struct RingCore {
     uring: IoUring,
-    slots: Vec<Option<Job>>,
+    slots: Vec<Option<RingJob>>,
     free: Vec<u32>,
-    waiting: VecDeque<Job>,
+    waiting: VecDeque<RingJob>,
     waiting_max: usize,
     completed: Vec<(u64, i32)>,
     closed: bool,
 }
 
-impl Core {
+impl RingCore {
     /// Makes a ring with `depth` slots; up to `waiting_max` further operations may wait.
-    pub fn new(depth: u32, waiting_max: usize) -> io::Result<Core> {
+    pub fn new(depth: u32, waiting_max: usize) -> io::Result<RingCore> {
         let uring = build(depth)?;
         let mut slots = Vec::new();
         slots.resize_with(depth as usize, || None);
-        Ok(Core {
+        Ok(RingCore {
             uring,
             slots,
             free: (0..depth).rev().collect(),
@@ -123,16 +123,16 @@ impl Core {
     }
 
     /// Puts an operation into a slot, or into the queue if all slots are in use.
-    pub fn accept(&mut self, job: Job) -> Accepted {
+    pub fn accept(&mut self, job: RingJob) -> EnqueueResult {
         if self.closed {
-            return Accepted::Closed(job);
+            return EnqueueResult::Closed(job);
         }
         match self.free.pop() {
             Some(slot) => self.place(slot, job),
-            None if self.waiting.len() >= self.waiting_max => return Accepted::Full(job),
+            None if self.waiting.len() >= self.waiting_max => return EnqueueResult::Full(job),
             None => self.waiting.push_back(job),
         }
-        Accepted::Yes
+        EnqueueResult::Yes
     }
 
     /// The maximum number of operations that may wait.
@@ -165,7 +165,8 @@ impl Core {
     pub fn close(&mut self, patience: Duration, ended: &mut Ended) {
         self.closed = true;
         for job in self.waiting.drain(..) {
-            let error = job.transfer.error(ErrorKind::Io, "the runtime ended before the operation began".to_owned());
+            let error =
+                job.transfer.error(DeviceErrorKind::Io, "the runtime ended before the operation began".to_owned());
             ended.push((job.reply, Err(error)));
         }
         let deadline = Instant::now() + patience;
@@ -185,7 +186,7 @@ impl Core {
         self.abandon("the runtime ended before the device answered", ended);
     }
 
-    fn place(&mut self, slot: u32, mut job: Job) {
+    fn place(&mut self, slot: u32, mut job: RingJob) {
         let entry = job.entry().user_data(u64::from(slot));
         self.slots[slot as usize] = Some(job);
         // SAFETY: all memory that the entry points to belongs to the job, which stays in its slot until the completion
@@ -232,10 +233,10 @@ impl Core {
     fn complete(&mut self, slot: u32, result: i32, ended: &mut Ended) {
         let Some(mut job) = self.slots.get_mut(slot as usize).and_then(Option::take) else { return };
         let result = match u64::try_from(result) {
-            Ok(_) if job.transfer.operation == Operation::Flush => Ok(()),
+            Ok(_) if job.transfer.operation == DeviceOperation::Flush => Ok(()),
             Ok(moved) => match job.transfer.advance(moved) {
-                Ok(Progress::Ended) => Ok(()),
-                Ok(Progress::More) => return self.place(slot, job),
+                Ok(TransferProgress::Ended) => Ok(()),
+                Ok(TransferProgress::More) => return self.place(slot, job),
                 Err(error) => Err(error),
             },
             Err(_) => match -result {
@@ -257,11 +258,11 @@ impl Core {
             let Some(mut job) = slot.take() else { continue };
             std::mem::forget(std::mem::take(&mut job.transfer.buffers));
             std::mem::forget(std::mem::take(&mut job.vectors));
-            let error = job.transfer.error(ErrorKind::Io, why.to_owned());
+            let error = job.transfer.error(DeviceErrorKind::Io, why.to_owned());
             ended.push((job.reply, job.transfer.end(Err(error))));
         }
         for job in self.waiting.drain(..) {
-            ended.push((job.reply, Err(job.transfer.error(ErrorKind::Io, why.to_owned()))));
+            ended.push((job.reply, Err(job.transfer.error(DeviceErrorKind::Io, why.to_owned()))));
         }
     }
 }

@@ -34,11 +34,11 @@ use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 use tokio::sync::oneshot;
 
-use self::core::{Accepted, Core, Ended, Job};
-use super::transfer::Transfer;
+use self::core::{Ended, EnqueueResult, RingCore, RingJob};
+use super::transfer::DeviceTransfer;
 use crate::buffer::Buffer;
 use crate::device::IoFuture;
-use crate::error::{Error, ErrorKind};
+use crate::error::{DeviceErrorKind, Error};
 use crate::request::ready;
 
 /// The maximum number of operations of one ring that the kernel has at a time.
@@ -53,14 +53,14 @@ const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
 /// Whether this host allows io_uring; this is tested once per process.
 pub(super) fn available() -> Result<(), &'static str> {
     static ANSWER: OnceLock<Option<String>> = OnceLock::new();
-    match ANSWER.get_or_init(|| Core::new(8, 0).err().map(|error| error.to_string())) {
+    match ANSWER.get_or_init(|| RingCore::new(8, 0).err().map(|error| error.to_string())) {
         None => Ok(()),
         Some(reason) => Err(reason),
     }
 }
 
 /// Begins an operation on this thread's ring. *Returns* the transfer as the error if the thread has no ring.
-pub(super) fn transfer(handle: &Handle, transfer: Transfer) -> Result<IoFuture<Vec<Buffer>>, Transfer> {
+pub(super) fn transfer(handle: &Handle, transfer: DeviceTransfer) -> Result<IoFuture<Vec<Buffer>>, DeviceTransfer> {
     if handle.runtime_flavor() != RuntimeFlavor::CurrentThread {
         return Err(transfer);
     }
@@ -71,17 +71,17 @@ pub(super) fn transfer(handle: &Handle, transfer: Transfer) -> Result<IoFuture<V
     }
 }
 
-fn begin(ring: &Ring, transfer: Transfer) -> Result<IoFuture<Vec<Buffer>>, Transfer> {
+fn begin(ring: &SharedRing, transfer: DeviceTransfer) -> Result<IoFuture<Vec<Buffer>>, DeviceTransfer> {
     let (shared, operation) = (transfer.shared.clone(), transfer.operation);
     let (offset, length) = (transfer.offset, transfer.length);
     let (reply, answer) = oneshot::channel();
     let mut state = ring.lock();
-    match state.core.accept(Job::new(transfer, reply)) {
-        Accepted::Yes => {}
-        Accepted::Closed(job) => return Err(job.into_transfer()),
-        Accepted::Full(job) => {
+    match state.core.accept(RingJob::new(transfer, reply)) {
+        EnqueueResult::Yes => {}
+        EnqueueResult::Closed(job) => return Err(job.into_transfer()),
+        EnqueueResult::Full(job) => {
             let detail = format!("{} operations wait for the ring already; try again later", state.core.waiting_max());
-            return Ok(ready(Err(job.into_transfer().error(ErrorKind::Busy, detail))));
+            return Ok(ready(Err(job.into_transfer().error(DeviceErrorKind::Busy, detail))));
         }
     }
     let waker = state.waker.take();
@@ -92,24 +92,24 @@ fn begin(ring: &Ring, transfer: Transfer) -> Result<IoFuture<Vec<Buffer>>, Trans
     Ok(Box::pin(async move {
         answer.await.unwrap_or_else(|_| {
             let detail = "the ring was lost before the operation ended";
-            Err(Error::new(ErrorKind::Io, &shared.spec, operation, detail).at(offset, length))
+            Err(Error::new(DeviceErrorKind::Io, &shared.spec, operation, detail).at(offset, length))
         })
     }))
 }
 
 thread_local! {
     /// The rings of this thread, one for each live runtime that has used a ring on this thread.
-    static RINGS: RefCell<Vec<Local>> = const { RefCell::new(Vec::new()) };
+    static RINGS: RefCell<Vec<ThreadRing>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A thread's reference to a ring. When the thread ends, this value is dropped and tells the driver to stop.
-struct Local {
+struct ThreadRing {
     runtime: Id,
     /// The ring; `None` if the kernel refused to make one.
-    ring: Option<Arc<Ring>>,
+    ring: Option<Arc<SharedRing>>,
 }
 
-impl Drop for Local {
+impl Drop for ThreadRing {
     fn drop(&mut self) {
         let Some(ring) = &self.ring else { return };
         let mut state = ring.lock();
@@ -123,7 +123,7 @@ impl Drop for Local {
 }
 
 /// Finds this thread's ring for the runtime, or makes a ring and starts its driver.
-fn ring_of(handle: &Handle, rings: &mut Vec<Local>) -> Option<Arc<Ring>> {
+fn ring_of(handle: &Handle, rings: &mut Vec<ThreadRing>) -> Option<Arc<SharedRing>> {
     let runtime = handle.id();
     if let Some(local) = rings.iter().find(|local| local.runtime == runtime) {
         match &local.ring {
@@ -136,47 +136,47 @@ fn ring_of(handle: &Handle, rings: &mut Vec<Local>) -> Option<Arc<Ring>> {
         None => false,
     });
     let ring = start(handle, DEPTH, WAITING_MAX).ok();
-    rings.push(Local { runtime, ring: ring.clone() });
+    rings.push(ThreadRing { runtime, ring: ring.clone() });
     ring
 }
 
 /// Makes a ring and starts its driver in the runtime.
-fn start(handle: &Handle, depth: u32, waiting_max: usize) -> io::Result<Arc<Ring>> {
-    let core = Core::new(depth, waiting_max)?;
-    let descriptor = Descriptor(core.uring().as_raw_fd());
-    let ring = Arc::new(Ring { state: Mutex::new(State { core, waker: None, is_orphan: false }) });
+fn start(handle: &Handle, depth: u32, waiting_max: usize) -> io::Result<Arc<SharedRing>> {
+    let core = RingCore::new(depth, waiting_max)?;
+    let descriptor = RingDescriptor(core.uring().as_raw_fd());
+    let ring = Arc::new(SharedRing { state: Mutex::new(RingState { core, waker: None, is_orphan: false }) });
     // SAFETY: the descriptor stays open as long as the ring. The driver holds the ring, and drops it after `readiness`.
     let readiness = unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE)? };
     // The runtime owns the task, which stops with the runtime or with the thread (see the comment at the head of this
     // file).
-    drop(handle.spawn(Driver { readiness, ring: ring.clone() }));
+    drop(handle.spawn(RingDriver { readiness, ring: ring.clone() }));
     Ok(ring)
 }
 
 /// A ring, shared by the driver and the thread that uses the ring.
-struct Ring {
-    state: Mutex<State>,
+struct SharedRing {
+    state: Mutex<RingState>,
 }
 
-struct State {
-    core: Core,
+struct RingState {
+    core: RingCore,
     /// The waker of the driver. The code that wakes the driver takes the waker out of this field.
     waker: Option<Waker>,
     /// The thread has ended, so no new operations arrive.
     is_orphan: bool,
 }
 
-impl Ring {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl SharedRing {
+    fn lock(&self) -> MutexGuard<'_, RingState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The ring's descriptor, which the runtime watches. The ring owns the descriptor, and keeps it open until the runtime
 /// no longer watches it.
-struct Descriptor(RawFd);
+struct RingDescriptor(RawFd);
 
-impl AsRawFd for Descriptor {
+impl AsRawFd for RingDescriptor {
     fn as_raw_fd(&self) -> RawFd {
         self.0
     }
@@ -184,12 +184,12 @@ impl AsRawFd for Descriptor {
 
 /// The task that submits and collects operations. The order of the fields matters: `readiness` must be dropped before
 /// `ring`.
-struct Driver {
-    readiness: AsyncFd<Descriptor>,
-    ring: Arc<Ring>,
+struct RingDriver {
+    readiness: AsyncFd<RingDescriptor>,
+    ring: Arc<SharedRing>,
 }
 
-impl Driver {
+impl RingDriver {
     fn turn(&self, waker: &Waker) -> bool {
         let mut ended = Ended::new();
         let mut state = self.ring.lock();
@@ -205,7 +205,7 @@ impl Driver {
     }
 }
 
-impl Future for Driver {
+impl Future for RingDriver {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -225,7 +225,7 @@ impl Future for Driver {
     }
 }
 
-impl Drop for Driver {
+impl Drop for RingDriver {
     fn drop(&mut self) {
         let mut ended = Ended::new();
         self.ring.lock().core.close(CLOSE_PATIENCE, &mut ended);

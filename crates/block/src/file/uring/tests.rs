@@ -4,23 +4,23 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
 
 use super::*;
-use crate::error::Operation;
-use crate::file::tests::{Directory, device};
-use crate::file::transfer::Shared;
-use crate::{BlockDevice, Engine, read, write};
+use crate::error::DeviceOperation;
+use crate::file::tests::{FileTestDirectory, device};
+use crate::file::transfer::SharedFileState;
+use crate::{BlockDevice, FileEngine, read, write};
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
 /// A read from a pipe, which does not end until bytes are written to the other end.
-fn pipe_read() -> (Transfer, OwnedFd) {
+fn pipe_read() -> (DeviceTransfer, OwnedFd) {
     let mut ends = [0; 2];
     // SAFETY: the array has room for the two descriptors that the call writes.
     assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
     // SAFETY: both descriptors are new, so no other code owns them.
     let (from, to) = unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
-    let shared = Shared {
+    let shared = SharedFileState {
         file: from.into(),
         spec: "pipe".to_owned(),
         block_bytes: 512,
@@ -29,47 +29,61 @@ fn pipe_read() -> (Transfer, OwnedFd) {
         latch: Default::default(),
     };
     let buffers = vec![Buffer::zeroed(4096)];
-    let (operation, length) = (Operation::Read, 4096);
-    (Transfer { shared: Arc::new(shared), operation, offset: 0, length, buffers, fua: false, done: 0, failures: 0 }, to)
+    let (operation, length) = (DeviceOperation::Read, 4096);
+    (
+        DeviceTransfer {
+            shared: Arc::new(shared),
+            operation,
+            offset: 0,
+            length,
+            buffers,
+            fua: false,
+            done: 0,
+            failures: 0,
+        },
+        to,
+    )
 }
 
 #[test]
-fn queue_takes_operations_up_to_its_limit_and_refuses_one_more() {
-    let mut core = Core::new(2, 3).unwrap();
+fn ring_queue_refuses_past_limit() {
+    let mut core = RingCore::new(2, 3).unwrap();
     let mut others = Vec::new();
     for index in 0..6 {
         let (transfer, other) = pipe_read();
         others.push(other);
-        let accepted = core.accept(Job::new(transfer, oneshot::channel().0));
-        assert_eq!(matches!(accepted, Accepted::Full(_)), index == 5, "operation {index}");
+        let accepted = core.accept(RingJob::new(transfer, oneshot::channel().0));
+        assert_eq!(matches!(accepted, EnqueueResult::Full(_)), index == 5, "operation {index}");
     }
     let mut ended = Ended::new();
     core.close(Duration::from_millis(1), &mut ended);
     assert_eq!(ended.len(), 5);
 }
 
+/// An operation that does not end before its ring closes fails, and its buffer is leaked, not freed.
 #[test]
-fn operation_that_does_not_end_is_given_up_and_its_buffer_is_leaked() {
-    let mut core = Core::new(2, 2).unwrap();
+fn closed_ring_leaks_pending_buffer() {
+    let mut core = RingCore::new(2, 2).unwrap();
     let (transfer, other) = pipe_read();
     let (reply, mut answer) = oneshot::channel();
-    assert!(matches!(core.accept(Job::new(transfer, reply)), Accepted::Yes));
+    assert!(matches!(core.accept(RingJob::new(transfer, reply)), EnqueueResult::Yes));
     let mut ended = Ended::new();
     assert!(!core.turn(&mut ended) && ended.is_empty());
     core.close(Duration::from_millis(20), &mut ended);
     tell(ended);
-    assert_eq!(answer.try_recv().unwrap().unwrap_err().kind, ErrorKind::Io);
-    assert!(matches!(core.accept(Job::new(pipe_read().0, oneshot::channel().0)), Accepted::Closed(_)));
+    assert_eq!(answer.try_recv().unwrap().unwrap_err().kind, DeviceErrorKind::Io);
+    assert!(matches!(core.accept(RingJob::new(pipe_read().0, oneshot::channel().0)), EnqueueResult::Closed(_)));
     // The kernel may now fill the buffer, which has no owner.
     use std::io::Write;
     std::fs::File::from(other).write_all(&[7; 4096]).unwrap();
 }
 
+/// The rings of runtimes that have ended are forgotten.
 #[test]
-fn one_device_serves_runtimes_that_come_and_go_on_a_thread() {
-    let directory = Directory::new();
-    let device = runtime().block_on(device(&directory, Engine::Uring));
-    assert_eq!(device.engine(), Engine::Uring);
+fn device_serves_successive_runtimes() {
+    let directory = FileTestDirectory::new();
+    let device = runtime().block_on(device(&directory, FileEngine::Uring));
+    assert_eq!(device.engine(), FileEngine::Uring);
     for round in 0..20u8 {
         let (outer, inner) = (runtime(), runtime());
         outer.block_on(async { write(&device, 0, Buffer::copy_of(&[round; 4096])).await.unwrap() });
@@ -80,9 +94,9 @@ fn one_device_serves_runtimes_that_come_and_go_on_a_thread() {
 }
 
 #[test]
-fn runtime_that_ends_waits_for_what_the_kernel_has() {
-    let directory = Directory::new();
-    let device = runtime().block_on(device(&directory, Engine::Uring));
+fn runtime_end_awaits_kernel_operations() {
+    let directory = FileTestDirectory::new();
+    let device = runtime().block_on(device(&directory, FileEngine::Uring));
     let first = runtime();
     let pending = first.block_on(async {
         let operations: Vec<_> = (0..300u64)
@@ -104,9 +118,9 @@ fn runtime_that_ends_waits_for_what_the_kernel_has() {
 }
 
 #[test]
-fn threads_that_end_leave_the_device_usable() {
-    let directory = Directory::new();
-    let device = Arc::new(runtime().block_on(device(&directory, Engine::Uring)));
+fn device_outlives_its_threads() {
+    let directory = FileTestDirectory::new();
+    let device = Arc::new(runtime().block_on(device(&directory, FileEngine::Uring)));
     let moved = runtime();
     let other = device.clone();
     let moved = std::thread::spawn(move || {
@@ -136,9 +150,9 @@ fn threads_that_end_leave_the_device_usable() {
 }
 
 #[test]
-fn future_that_is_awaited_on_another_thread_is_told() {
-    let directory = Directory::new();
-    let (here, device) = (runtime(), runtime().block_on(device(&directory, Engine::Uring)));
+fn future_completes_on_other_thread() {
+    let directory = FileTestDirectory::new();
+    let (here, device) = (runtime(), runtime().block_on(device(&directory, FileEngine::Uring)));
     here.block_on(async {
         let operation = device.read_at(0, vec![Buffer::zeroed(4096)], Default::default());
         let elsewhere = tokio::task::spawn_blocking(move || runtime().block_on(operation));
@@ -147,9 +161,9 @@ fn future_that_is_awaited_on_another_thread_is_told() {
 }
 
 #[test]
-fn runtime_of_several_threads_uses_the_pool() {
-    let directory = Directory::new();
-    let device = runtime().block_on(device(&directory, Engine::Uring));
+fn multithreaded_runtime_uses_pool() {
+    let directory = FileTestDirectory::new();
+    let device = runtime().block_on(device(&directory, FileEngine::Uring));
     let several = std::thread::spawn(|| {
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
     });
@@ -159,19 +173,20 @@ fn runtime_of_several_threads_uses_the_pool() {
     });
 }
 
+/// A read fails at its deadline, and the ring keeps its buffer until the kernel has finished.
 #[test]
-fn deadline_passes_while_the_kernel_keeps_the_buffer() {
+fn deadline_leaves_buffer_in_ring() {
     use std::io::Write;
     use std::time::Instant;
-    let directory = Directory::new();
+    let directory = FileTestDirectory::new();
     runtime().block_on(async {
-        let mut device = device(&directory, Engine::Uring).await;
+        let mut device = device(&directory, FileEngine::Uring).await;
         let (transfer, other) = pipe_read();
         Arc::get_mut(&mut device.shared).unwrap().file = transfer.shared.file.try_clone().unwrap();
         let deadline = Some(Instant::now() + Duration::from_millis(20));
-        let context = crate::Context { deadline, ..Default::default() };
+        let context = crate::IoContext { deadline, ..Default::default() };
         let error = device.read_at(0, vec![Buffer::zeroed(4096)], context).await.unwrap_err();
-        assert_eq!(error.kind, ErrorKind::TimedOut, "{error}");
+        assert_eq!(error.kind, DeviceErrorKind::TimedOut, "{error}");
         let is_idle = || {
             RINGS.with(|rings| rings.borrow().iter().all(|local| local.ring.as_ref().unwrap().lock().core.is_idle()))
         };
@@ -203,12 +218,12 @@ fn forbid_uring() {
 }
 
 #[test]
-fn thread_to_which_the_kernel_refuses_a_ring_uses_the_pool() {
-    let directory = Directory::new();
-    let device = runtime().block_on(device(&directory, Engine::Uring));
+fn thread_without_ring_uses_pool() {
+    let directory = FileTestDirectory::new();
+    let device = runtime().block_on(device(&directory, FileEngine::Uring));
     let thread = std::thread::spawn(move || {
         forbid_uring();
-        assert_eq!(Core::new(8, 0).err().and_then(|error| error.raw_os_error()), Some(libc::EPERM));
+        assert_eq!(RingCore::new(8, 0).err().and_then(|error| error.raw_os_error()), Some(libc::EPERM));
         runtime().block_on(async {
             for value in 0..3 {
                 write(&device, 0, Buffer::copy_of(&[value; 4096])).await.unwrap();

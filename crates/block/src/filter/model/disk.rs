@@ -29,11 +29,11 @@
 //!
 //! [1] C. Ruemmler, J. Wilkes: An Introduction to Disk Drive Modeling. IEEE Computer 27(3), 1994.
 
-use crate::error::Operation;
+use crate::error::DeviceOperation;
 
 /// A kind of disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Disk {
+pub enum DiskKind {
     /// A SCSI disk of 1999 at 7,200 revolutions a minute.
     Hdd1999,
     /// A large disk of today at 7,200 revolutions a minute.
@@ -44,27 +44,31 @@ pub enum Disk {
     Nvme,
 }
 
-impl Disk {
+impl DiskKind {
     /// All kinds of disks with their names.
-    pub const ALL: [(&str, Disk); 4] =
-        [("hdd-1999", Disk::Hdd1999), ("hdd-7200", Disk::Hdd7200), ("ssd-sata", Disk::SsdSata), ("nvme", Disk::Nvme)];
+    pub const ALL: [(&str, DiskKind); 4] = [
+        ("hdd-1999", DiskKind::Hdd1999),
+        ("hdd-7200", DiskKind::Hdd7200),
+        ("ssd-sata", DiskKind::SsdSata),
+        ("nvme", DiskKind::Nvme),
+    ];
 
     /// Parses the name of a kind.
-    pub fn parse(text: &str) -> Result<Disk, String> {
-        let known = Disk::ALL.map(|entry| entry.0).join(", ");
-        let found = Disk::ALL.iter().find(|entry| entry.0 == text);
+    pub fn parse(text: &str) -> Result<DiskKind, String> {
+        let known = DiskKind::ALL.map(|entry| entry.0).join(", ");
+        let found = DiskKind::ALL.iter().find(|entry| entry.0 == text);
         found.map(|entry| entry.1).ok_or_else(|| format!("\"{text}\" is no disk; known are {known}"))
     }
 
     /// The name of the kind.
     pub fn as_str(self) -> &'static str {
-        Disk::ALL.iter().find(|entry| entry.1 == self).map_or("", |entry| entry.0)
+        DiskKind::ALL.iter().find(|entry| entry.1 == self).map_or("", |entry| entry.0)
     }
 
     /// The initial state of a disk of this kind.
-    pub(super) fn mechanics(self) -> Mechanics {
+    pub(super) fn mechanics(self) -> DiskMechanics {
         match self {
-            Disk::Hdd1999 => Mechanics::Platters(Platters::new(PlatterOptions {
+            DiskKind::Hdd1999 => DiskMechanics::Platters(PlatterDisk::new(PlatterOptions {
                 rotation_ns: 60_000_000_000 / 7_200,
                 track_ns: 800_000,
                 average_ns: 7_100_000,
@@ -74,7 +78,7 @@ impl Disk {
                 outer_bytes: 19_000_000,
                 inner_bytes: 11_000_000,
             })),
-            Disk::Hdd7200 => Mechanics::Platters(Platters::new(PlatterOptions {
+            DiskKind::Hdd7200 => DiskMechanics::Platters(PlatterDisk::new(PlatterOptions {
                 rotation_ns: 60_000_000_000 / 7_200,
                 track_ns: 600_000,
                 average_ns: 8_500_000,
@@ -84,7 +88,7 @@ impl Disk {
                 outer_bytes: 210_000_000,
                 inner_bytes: 100_000_000,
             })),
-            Disk::SsdSata => Mechanics::Flash(Flash::new(FlashOptions {
+            DiskKind::SsdSata => DiskMechanics::Flash(FlashDisk::new(FlashOptions {
                 interface_ns: 10_000,
                 read_ns: 90_000,
                 write_ns: 30_000,
@@ -93,7 +97,7 @@ impl Disk {
                 read_bytes: 540_000_000,
                 write_bytes: 510_000_000,
             })),
-            Disk::Nvme => Mechanics::Flash(Flash::new(FlashOptions {
+            DiskKind::Nvme => DiskMechanics::Flash(FlashDisk::new(FlashOptions {
                 interface_ns: 1_500,
                 read_ns: 70_000,
                 write_ns: 15_000,
@@ -108,8 +112,8 @@ impl Disk {
 
 /// A request to a disk.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Work {
-    pub operation: Operation,
+pub(super) struct DiskRequest {
+    pub operation: DeviceOperation,
     pub offset: u64,
     pub length: u64,
     /// The size of the device. *Units*: bytes.
@@ -118,14 +122,14 @@ pub(super) struct Work {
 
 /// The parts of a request's service time. *Units*: nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Times {
+pub(super) struct ServiceTimes {
     pub seek: u64,
     pub rotation: u64,
     pub transfer: u64,
     pub other: u64,
 }
 
-impl Times {
+impl ServiceTimes {
     pub fn sum(&self) -> u64 {
         self.seek + self.rotation + self.transfer + self.other
     }
@@ -137,9 +141,9 @@ impl Times {
 
 /// A disk and its current state.
 #[derive(Debug)]
-pub(super) enum Mechanics {
-    Platters(Platters),
-    Flash(Flash),
+pub(super) enum DiskMechanics {
+    Platters(PlatterDisk),
+    Flash(FlashDisk),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -155,7 +159,7 @@ pub(super) struct PlatterOptions {
 }
 
 #[derive(Debug)]
-pub(super) struct Platters {
+pub(super) struct PlatterDisk {
     options: PlatterOptions,
     /// The position of the arm, as an offset on the disk. *Units*: bytes.
     position: u64,
@@ -163,44 +167,48 @@ pub(super) struct Platters {
     last_read: Option<(u64, u64)>,
 }
 
-impl Platters {
-    fn new(options: PlatterOptions) -> Platters {
-        Platters { options, position: 0, last_read: None }
+impl PlatterDisk {
+    fn new(options: PlatterOptions) -> PlatterDisk {
+        PlatterDisk { options, position: 0, last_read: None }
     }
 
     /// The rate of the track at the request's offset. *Units*: bytes per second.
-    fn rate(&self, work: &Work) -> f64 {
+    fn rate(&self, work: &DiskRequest) -> f64 {
         let PlatterOptions { outer_bytes, inner_bytes, .. } = self.options;
         let share = work.offset as f64 / work.size_bytes.max(1) as f64;
         outer_bytes as f64 - (outer_bytes - inner_bytes) as f64 * share
     }
 
     /// The time that `work` takes if it begins at `start`. *Units*: nanoseconds of the disk's own time.
-    pub fn times(&self, work: &Work, start: u64) -> Times {
+    pub fn times(&self, work: &DiskRequest, start: u64) -> ServiceTimes {
         let options = &self.options;
-        if !matches!(work.operation, Operation::Read | Operation::Write | Operation::WriteZeroes) {
-            return Times { other: options.overhead_ns, ..Times::default() };
+        if !matches!(work.operation, DeviceOperation::Read | DeviceOperation::Write | DeviceOperation::WriteZeroes) {
+            return ServiceTimes { other: options.overhead_ns, ..ServiceTimes::default() };
         }
         let rate = self.rate(work);
         let transfer = nanoseconds(work.length, rate);
-        if let (Operation::Read, Some((end, ended))) = (work.operation, self.last_read)
+        if let (DeviceOperation::Read, Some((end, ended))) = (work.operation, self.last_read)
             && end == work.offset
         {
             // The disk has continued to read ahead, so the bytes that passed under the head since then are in the
             // disk's memory.
             let delivered = start.saturating_sub(ended).min(transfer);
-            return Times { transfer: transfer - delivered, other: options.overhead_ns, ..Times::default() };
+            return ServiceTimes {
+                transfer: transfer - delivered,
+                other: options.overhead_ns,
+                ..ServiceTimes::default()
+            };
         }
         let track_bytes = rate * options.rotation_ns as f64 / 1e9;
         let distance = work.offset.abs_diff(self.position) as f64;
-        let settle = if work.operation == Operation::Read { 0 } else { options.settle_ns };
+        let settle = if work.operation == DeviceOperation::Read { 0 } else { options.settle_ns };
         let seek =
             if distance < track_bytes { 0 } else { self.seek(distance / work.size_bytes.max(1) as f64) + settle };
         let arrived = start + options.overhead_ns + seek;
         let angle = (work.offset as f64 / track_bytes).fract();
         let now = (arrived % options.rotation_ns) as f64 / options.rotation_ns as f64;
         let rotation = ((angle - now).rem_euclid(1.0) * options.rotation_ns as f64) as u64;
-        Times { seek, rotation, transfer, other: options.overhead_ns }
+        ServiceTimes { seek, rotation, transfer, other: options.overhead_ns }
     }
 
     fn seek(&self, share: f64) -> u64 {
@@ -214,16 +222,16 @@ impl Platters {
     }
 
     /// Moves the arm to its position after `work`.
-    pub fn serve(&mut self, work: &Work, end: u64) {
-        if !matches!(work.operation, Operation::Read | Operation::Write | Operation::WriteZeroes) {
+    pub fn serve(&mut self, work: &DiskRequest, end: u64) {
+        if !matches!(work.operation, DeviceOperation::Read | DeviceOperation::Write | DeviceOperation::WriteZeroes) {
             return;
         }
         self.position = work.offset + work.length;
-        self.last_read = (work.operation == Operation::Read).then_some((self.position, end));
+        self.last_read = (work.operation == DeviceOperation::Read).then_some((self.position, end));
     }
 
     /// Chooses the next request to serve among several: the one whose data reach the head first. *Returns* its index.
-    pub fn next<'a>(&self, waiting: impl Iterator<Item = &'a Work>, start: u64) -> Option<usize> {
+    pub fn next<'a>(&self, waiting: impl Iterator<Item = &'a DiskRequest>, start: u64) -> Option<usize> {
         let positioned = waiting.map(|work| self.times(work, start).positioning());
         positioned.enumerate().min_by_key(|&(_, time)| time).map(|(index, _)| index)
     }
@@ -241,39 +249,39 @@ pub(super) struct FlashOptions {
 }
 
 #[derive(Debug)]
-pub(super) struct Flash {
+pub(super) struct FlashDisk {
     options: FlashOptions,
     interface_free: u64,
     bus_free: u64,
     units_free: Vec<u64>,
 }
 
-impl Flash {
-    fn new(options: FlashOptions) -> Flash {
-        Flash { options, interface_free: 0, bus_free: 0, units_free: vec![0; options.units] }
+impl FlashDisk {
+    fn new(options: FlashOptions) -> FlashDisk {
+        FlashDisk { options, interface_free: 0, bus_free: 0, units_free: vec![0; options.units] }
     }
 
     /// Serves a request that arrives at `now`. *Returns* the time at which the request ends, and its service times
     /// without waits.
-    pub fn serve(&mut self, work: &Work, now: u64) -> (u64, Times) {
+    pub fn serve(&mut self, work: &DiskRequest, now: u64) -> (u64, ServiceTimes) {
         let options = self.options;
         let accepted = self.interface_free.max(now) + options.interface_ns;
         self.interface_free = accepted;
         let (latency, rate) = match work.operation {
-            Operation::Read => (options.read_ns, options.read_bytes),
-            Operation::Flush => (options.flush_ns, 0),
+            DeviceOperation::Read => (options.read_ns, options.read_bytes),
+            DeviceOperation::Flush => (options.flush_ns, 0),
             _ => (options.write_ns, options.write_bytes),
         };
         let unit = self.units_free.iter_mut().min().expect("there is at least one unit");
         let ready = accepted.max(*unit) + latency;
         *unit = ready;
-        let moves = matches!(work.operation, Operation::Read | Operation::Write);
+        let moves = matches!(work.operation, DeviceOperation::Read | DeviceOperation::Write);
         let transfer = if moves { nanoseconds(work.length, rate as f64) } else { 0 };
         let end = if moves { ready.max(self.bus_free) + transfer } else { ready };
         if moves {
             self.bus_free = end;
         }
-        (end, Times { transfer, other: options.interface_ns + latency, ..Times::default() })
+        (end, ServiceTimes { transfer, other: options.interface_ns + latency, ..ServiceTimes::default() })
     }
 }
 
@@ -288,14 +296,14 @@ mod tests {
 
     const SIZE: u64 = 9 << 30;
 
-    fn work(operation: Operation, offset: u64, length: u64) -> Work {
-        Work { operation, offset, length, size_bytes: SIZE }
+    fn work(operation: DeviceOperation, offset: u64, length: u64) -> DiskRequest {
+        DiskRequest { operation, offset, length, size_bytes: SIZE }
     }
 
-    fn platters(disk: Disk) -> Platters {
+    fn platters(disk: DiskKind) -> PlatterDisk {
         match disk.mechanics() {
-            Mechanics::Platters(platters) => platters,
-            Mechanics::Flash(_) => panic!("{disk:?} has no platters"),
+            DiskMechanics::Platters(platters) => platters,
+            DiskMechanics::Flash(_) => panic!("{disk:?} has no platters"),
         }
     }
 
@@ -305,12 +313,13 @@ mod tests {
     }
 
     #[test]
-    fn random_reads_take_what_the_data_sheet_adds_up_to() {
-        for (disk, expected_ms) in [(Disk::Hdd1999, 7.1 + 4.17 + 0.27 + 0.3), (Disk::Hdd7200, 8.5 + 4.17 + 0.03 + 0.1)]
+    fn random_reads_match_data_sheet() {
+        for (disk, expected_ms) in
+            [(DiskKind::Hdd1999, 7.1 + 4.17 + 0.27 + 0.3), (DiskKind::Hdd7200, 8.5 + 4.17 + 0.03 + 0.1)]
         {
             let (mut platters, mut now) = (platters(disk), 0);
             for index in 0..10_000 {
-                let work = work(Operation::Read, scatter(index), 4096);
+                let work = work(DeviceOperation::Read, scatter(index), 4096);
                 now += platters.times(&work, now).sum();
                 platters.serve(&work, now);
             }
@@ -320,10 +329,10 @@ mod tests {
     }
 
     #[test]
-    fn sequential_reads_run_at_the_rate_of_the_platter() {
-        let (mut platters, mut now) = (platters(Disk::Hdd1999), 0);
+    fn sequential_reads_match_platter_rate() {
+        let (mut platters, mut now) = (platters(DiskKind::Hdd1999), 0);
         for index in 0..1000 {
-            let work = work(Operation::Read, index * 65536, 65536);
+            let work = work(DeviceOperation::Read, index * 65536, 65536);
             now += platters.times(&work, now).sum();
             platters.serve(&work, now);
         }
@@ -332,10 +341,10 @@ mod tests {
     }
 
     #[test]
-    fn small_sequential_writes_miss_a_revolution_each() {
-        let (mut platters, mut now) = (platters(Disk::Hdd1999), 0);
+    fn small_sequential_writes_miss_revolutions() {
+        let (mut platters, mut now) = (platters(DiskKind::Hdd1999), 0);
         for index in 0..100 {
-            let work = work(Operation::Write, index * 4096, 4096);
+            let work = work(DeviceOperation::Write, index * 4096, 4096);
             now += platters.times(&work, now).sum();
             platters.serve(&work, now);
         }
@@ -345,30 +354,30 @@ mod tests {
 
     #[test]
     fn the_nearest_of_several_goes_first() {
-        let mut platters = platters(Disk::Hdd7200);
-        platters.serve(&work(Operation::Read, SIZE / 2, 4096), 0);
-        let waiting = [work(Operation::Read, 0, 4096), work(Operation::Read, SIZE / 2 + 4096, 4096)];
+        let mut platters = platters(DiskKind::Hdd7200);
+        platters.serve(&work(DeviceOperation::Read, SIZE / 2, 4096), 0);
+        let waiting = [work(DeviceOperation::Read, 0, 4096), work(DeviceOperation::Read, SIZE / 2 + 4096, 4096)];
         assert_eq!(platters.next(waiting.iter(), 0), Some(1));
     }
 
     #[test]
-    fn flash_serves_side_by_side_up_to_its_units_and_its_bus() {
-        let Mechanics::Flash(mut flash) = Disk::SsdSata.mechanics() else { panic!() };
-        assert_eq!(flash.serve(&work(Operation::Read, 0, 4096), 0).0, 10_000 + 90_000 + 7_585);
-        let last = (0..10_000).map(|_| flash.serve(&work(Operation::Read, 0, 4096), 0).0).max().unwrap();
+    fn flash_is_limited_by_interface_and_bus() {
+        let DiskMechanics::Flash(mut flash) = DiskKind::SsdSata.mechanics() else { panic!() };
+        assert_eq!(flash.serve(&work(DeviceOperation::Read, 0, 4096), 0).0, 10_000 + 90_000 + 7_585);
+        let last = (0..10_000).map(|_| flash.serve(&work(DeviceOperation::Read, 0, 4096), 0).0).max().unwrap();
         let rate = 10_000.0 / (last as f64 / 1e9);
         assert!((90_000.0..100_001.0).contains(&rate), "{rate}");
-        let Mechanics::Flash(mut flash) = Disk::SsdSata.mechanics() else { panic!() };
-        let last = (0..100).map(|_| flash.serve(&work(Operation::Write, 0, 1 << 20), 0).0).max().unwrap();
+        let DiskMechanics::Flash(mut flash) = DiskKind::SsdSata.mechanics() else { panic!() };
+        let last = (0..100).map(|_| flash.serve(&work(DeviceOperation::Write, 0, 1 << 20), 0).0).max().unwrap();
         let rate = 100.0 * 1048576.0 / (last as f64 / 1e9);
         assert!((500e6..511e6).contains(&rate), "{rate}");
     }
 
     #[test]
     fn names_are_read_back() {
-        for (name, disk) in Disk::ALL {
-            assert_eq!((Disk::parse(name), disk.as_str()), (Ok(disk), name));
+        for (name, disk) in DiskKind::ALL {
+            assert_eq!((DiskKind::parse(name), disk.as_str()), (Ok(disk), name));
         }
-        assert!(Disk::parse("floppy").unwrap_err().contains("hdd-1999"));
+        assert!(DiskKind::parse("floppy").unwrap_err().contains("hdd-1999"));
     }
 }

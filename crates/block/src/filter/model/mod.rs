@@ -26,18 +26,18 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-pub use self::disk::Disk;
-use self::disk::Work;
-use self::queue::{Model, QUEUE_DEPTH, Turn};
+pub use self::disk::DiskKind;
+use self::disk::DiskRequest;
+use self::queue::{DiskModel, DiskTicket, QUEUE_DEPTH};
 use super::{Filter, options_text};
 use crate::device::{IoFuture, SharedDevice};
-use crate::error::{ErrorKind, Operation};
-use crate::figures::Figures;
-use crate::request::Request;
+use crate::error::{DeviceErrorKind, DeviceOperation};
+use crate::figures::DeviceCounters;
+use crate::request::DeviceRequest;
 
 /// Whether the callers of operations wait for the modelled disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Clock {
+pub enum ModelClock {
     /// Operations take the modelled time.
     #[default]
     Real,
@@ -49,9 +49,9 @@ pub enum Clock {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ModelOptions {
     /// The kind of disk.
-    pub disk: Disk,
+    pub disk: DiskKind,
     /// Whether the callers of operations wait.
-    pub clock: Clock,
+    pub clock: ModelClock,
     /// The factor by which the time of the disk is faster than real time; above 0.
     pub speed: f64,
     /// The number of waiting requests from which a disk with platters chooses the next one; at least 1.
@@ -60,8 +60,8 @@ pub struct ModelOptions {
 
 impl ModelOptions {
     /// The options of a disk in real time.
-    pub fn new(disk: Disk) -> ModelOptions {
-        ModelOptions { disk, clock: Clock::Real, speed: 1.0, queue_depth: QUEUE_DEPTH }
+    pub fn new(disk: DiskKind) -> ModelOptions {
+        ModelOptions { disk, clock: ModelClock::Real, speed: 1.0, queue_depth: QUEUE_DEPTH }
     }
 }
 
@@ -90,13 +90,13 @@ pub struct ModelStats {
 pub struct ModelFilter {
     inner: SharedDevice,
     options: ModelOptions,
-    model: Arc<Model>,
+    model: Arc<DiskModel>,
 }
 
 impl ModelFilter {
     /// Makes a filter under which `inner` takes as long as a disk would.
     pub fn new(inner: SharedDevice, options: ModelOptions) -> ModelFilter {
-        ModelFilter { inner, options, model: Arc::new(Model::new(options)) }
+        ModelFilter { inner, options, model: Arc::new(DiskModel::new(options)) }
     }
 
     /// The work of the disk so far.
@@ -113,13 +113,13 @@ impl Filter for ModelFilter {
         let ModelOptions { disk, clock, speed, queue_depth } = self.options;
         let options = options_text([
             ("disk", Some(disk.as_str().to_owned())),
-            ("clock", (clock == Clock::Virtual).then(|| "virtual".to_owned())),
+            ("clock", (clock == ModelClock::Virtual).then(|| "virtual".to_owned())),
             ("speed", (speed != 1.0).then(|| speed.to_string())),
             ("queue-depth", (queue_depth != QUEUE_DEPTH).then(|| queue_depth.to_string())),
         ]);
         format!("model({}{options})", self.inner.spec())
     }
-    fn own_figures(&self) -> Option<Figures> {
+    fn own_figures(&self) -> Option<DeviceCounters> {
         let stats = self.snapshot();
         let us = |time: Duration| time.as_micros().min(u128::from(u64::MAX)) as u64;
         let values = vec![
@@ -132,21 +132,26 @@ impl Filter for ModelFilter {
             ("waited_us", us(stats.waited)),
             ("clock_us", us(stats.clock)),
         ];
-        Some(Figures { device: "model", values })
+        Some(DeviceCounters { device: "model", values })
     }
     fn around<T: Send + 'static>(
         &self,
-        request: Request,
+        request: DeviceRequest,
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
-        let Request { operation: kind, offset, length, .. } = request;
+        let DeviceRequest { operation: kind, offset, length, .. } = request;
         let size_bytes = self.inner.geometry().size_bytes;
         let refused = request.check(String::new, &self.inner.geometry()).is_err();
-        if refused || matches!(kind, Operation::Open | Operation::Allocation | Operation::Grow | Operation::Close) {
+        if refused
+            || matches!(
+                kind,
+                DeviceOperation::Open | DeviceOperation::Allocation | DeviceOperation::Grow | DeviceOperation::Close
+            )
+        {
             return operation(&self.inner);
         }
         let below = operation(&self.inner);
-        let turn = Turn::take(&self.model, Work { operation: kind, offset, length, size_bytes });
+        let turn = DiskTicket::take(&self.model, DiskRequest { operation: kind, offset, length, size_bytes });
         if turn.is_over() {
             return below;
         }
@@ -163,7 +168,7 @@ impl Filter for ModelFilter {
                     Ok(result) => result,
                     Err(_) => {
                         let detail = "the deadline passed before the modelled disk had ended it; it may still happen";
-                        Err(request.error(ErrorKind::TimedOut, || spec, detail.to_owned()))
+                        Err(request.error(DeviceErrorKind::TimedOut, || spec, detail.to_owned()))
                     }
                 },
             }

@@ -15,9 +15,9 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::disk::{Mechanics, Times, Work};
-use super::timer::Timers;
-use super::{Clock, ModelOptions, ModelStats};
+use super::disk::{DiskMechanics, DiskRequest, ServiceTimes};
+use super::timer::TimerPool;
+use super::{ModelClock, ModelOptions, ModelStats};
 
 /// The default number of waiting requests from which a disk with platters chooses.
 pub(super) const QUEUE_DEPTH: usize = 32;
@@ -35,16 +35,16 @@ const GRACE: Duration = Duration::from_millis(1);
 const QUIET: Duration = Duration::from_micros(100);
 
 /// A modelled disk.
-pub(super) struct Model {
+pub(super) struct DiskModel {
     options: ModelOptions,
     /// The real time at which the clock of the disk was at 0.
     began: Instant,
-    timers: Timers,
-    state: Mutex<State>,
+    timers: TimerPool,
+    state: Mutex<DiskModelState>,
 }
 
-struct State {
-    mechanics: Mechanics,
+struct DiskModelState {
+    mechanics: DiskMechanics,
     /// The time by which a virtual clock of the disk is ahead of real time. *Units*: nanoseconds of the disk's time.
     ahead: u64,
     /// The times at which the last request arrived, and at which a request was last chosen. *Units*: real time.
@@ -53,30 +53,30 @@ struct State {
     /// The time on the disk's clock at which the arm is free.
     free_at: u64,
     serving: Option<u64>,
-    waiting: Vec<Waiting>,
+    waiting: Vec<QueuedDiskRequest>,
     next_id: u64,
-    sums: Sums,
+    sums: ServiceTotals,
 }
 
 /// A request in the queue of a disk with platters.
-struct Waiting {
+struct QueuedDiskRequest {
     id: u64,
-    work: Work,
+    work: DiskRequest,
     arrived: u64,
     /// The channel that reports the end of the request's service.
     chosen: oneshot::Sender<u64>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Sums {
+struct ServiceTotals {
     operations: u64,
     seeks: u64,
-    times: Times,
+    times: ServiceTimes,
     waited: u64,
 }
 
-impl Sums {
-    fn add(&mut self, times: Times, waited: u64) {
+impl ServiceTotals {
+    fn add(&mut self, times: ServiceTimes, waited: u64) {
         self.operations += 1;
         self.seeks += u64::from(times.seek > 0);
         self.times.seek += times.seek;
@@ -87,9 +87,9 @@ impl Sums {
     }
 }
 
-impl Model {
-    pub fn new(options: ModelOptions) -> Model {
-        let state = State {
+impl DiskModel {
+    pub fn new(options: ModelOptions) -> DiskModel {
+        let state = DiskModelState {
             mechanics: options.disk.mechanics(),
             ahead: 0,
             last_came: std::time::Instant::now(),
@@ -98,14 +98,14 @@ impl Model {
             serving: None,
             waiting: Vec::new(),
             next_id: 0,
-            sums: Sums::default(),
+            sums: ServiceTotals::default(),
         };
-        Model { options, began: Instant::now(), timers: Timers::default(), state: Mutex::new(state) }
+        DiskModel { options, began: Instant::now(), timers: TimerPool::default(), state: Mutex::new(state) }
     }
 
     pub fn stats(&self) -> ModelStats {
         let state = self.lock();
-        let Sums { operations, seeks, times, waited } = state.sums;
+        let ServiceTotals { operations, seeks, times, waited } = state.sums;
         ModelStats {
             operations,
             seeks,
@@ -119,7 +119,7 @@ impl Model {
     }
 
     /// The current time on the clock of the disk.
-    fn now(&self, state: &State) -> u64 {
+    fn now(&self, state: &DiskModelState) -> u64 {
         (self.began.elapsed().as_nanos() as f64 * self.options.speed) as u64 + state.ahead
     }
 
@@ -135,7 +135,7 @@ impl Model {
 
     /// Whether a request on a virtual clock waits until the disk can choose among several requests.
     fn chooses_in_virtual_time(&self) -> bool {
-        self.options.clock == Clock::Virtual && self.options.queue_depth > 1
+        self.options.clock == ModelClock::Virtual && self.options.queue_depth > 1
     }
 
     /// The remaining time after which a served request ends on a virtual clock if no other request arrives; `None` if
@@ -177,15 +177,15 @@ impl Model {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, DiskModelState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl DiskModelState {
     /// Starts the service of the next request, if the arm is free.
     fn dispatch(&mut self, queue_depth: usize) {
-        let Mechanics::Platters(platters) = &mut self.mechanics else { return };
+        let DiskMechanics::Platters(platters) = &mut self.mechanics else { return };
         while self.serving.is_none() && !self.waiting.is_empty() {
             let oldest = &self.waiting[0];
             let start = self.free_at.max(oldest.arrived);
@@ -212,68 +212,68 @@ impl State {
 }
 
 /// The place of a request on a modelled disk.
-pub(super) struct Turn {
-    model: Arc<Model>,
+pub(super) struct DiskTicket {
+    model: Arc<DiskModel>,
     id: u64,
-    end: End,
+    end: ServiceEnd,
 }
 
-enum End {
+enum ServiceEnd {
     Known(u64),
     Told(oneshot::Receiver<u64>),
 }
 
-impl Turn {
+impl DiskTicket {
     /// Puts a request into the queue, with the current time as its arrival.
-    pub fn take(model: &Arc<Model>, work: Work) -> Turn {
+    pub fn take(model: &Arc<DiskModel>, work: DiskRequest) -> DiskTicket {
         let mut state = model.lock();
         let id = state.next_id;
         state.next_id += 1;
         let now = model.now(&state);
-        let is_virtual = model.options.clock == Clock::Virtual;
+        let is_virtual = model.options.clock == ModelClock::Virtual;
         let chooses = model.chooses_in_virtual_time();
         let state = &mut *state;
         state.last_came = std::time::Instant::now();
         let end = match &mut state.mechanics {
-            Mechanics::Flash(flash) => {
+            DiskMechanics::Flash(flash) => {
                 let (end, times) = flash.serve(&work, now);
                 state.sums.add(times, (end - now).saturating_sub(times.sum()));
-                End::Known(end)
+                ServiceEnd::Known(end)
             }
-            Mechanics::Platters(platters) if is_virtual && !chooses => {
+            DiskMechanics::Platters(platters) if is_virtual && !chooses => {
                 let start = now.max(state.free_at);
                 let times = platters.times(&work, start);
                 state.free_at = start + times.sum();
                 platters.serve(&work, state.free_at);
                 state.sums.add(times, start - now);
-                End::Known(state.free_at)
+                ServiceEnd::Known(state.free_at)
             }
-            Mechanics::Platters(_) => {
+            DiskMechanics::Platters(_) => {
                 let (chosen, told) = oneshot::channel();
-                state.waiting.push(Waiting { id, work, arrived: now, chosen });
+                state.waiting.push(QueuedDiskRequest { id, work, arrived: now, chosen });
                 state.dispatch(model.options.queue_depth);
-                End::Told(told)
+                ServiceEnd::Told(told)
             }
         };
-        if let (true, End::Known(end)) = (is_virtual, &end) {
+        if let (true, ServiceEnd::Known(end)) = (is_virtual, &end) {
             state.ahead += end.saturating_sub(now);
         }
-        Turn { model: model.clone(), id, end }
+        DiskTicket { model: model.clone(), id, end }
     }
 
     /// Whether the request has already ended, because the virtual clock has advanced to its end.
     pub fn is_over(&self) -> bool {
-        self.model.options.clock == Clock::Virtual && matches!(self.end, End::Known(_))
+        self.model.options.clock == ModelClock::Virtual && matches!(self.end, ServiceEnd::Known(_))
     }
 
     /// Waits until the disk has ended the request.
     pub async fn served(mut self) {
-        if self.model.options.clock == Clock::Virtual {
+        if self.model.options.clock == ModelClock::Virtual {
             return self.served_virtually().await;
         }
         let end = match &mut self.end {
-            End::Known(end) => *end,
-            End::Told(told) => loop {
+            ServiceEnd::Known(end) => *end,
+            ServiceEnd::Told(told) => loop {
                 let late = self.model.free_at() + GRACE;
                 match tokio::time::timeout_at(late, &mut *told).await {
                     // Receiving cannot fail, because the sender lives as long as the queue, which this turn keeps
@@ -287,7 +287,7 @@ impl Turn {
     }
 
     async fn served_virtually(mut self) {
-        let End::Told(told) = &mut self.end else { return };
+        let ServiceEnd::Told(told) = &mut self.end else { return };
         let end = loop {
             match tokio::time::timeout(GRACE, &mut *told).await {
                 Ok(end) => break end.unwrap_or(0),
@@ -301,9 +301,9 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for DiskTicket {
     fn drop(&mut self) {
-        if matches!(self.end, End::Known(_)) {
+        if matches!(self.end, ServiceEnd::Known(_)) {
             return;
         }
         let mut state = self.model.lock();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::filter::mix;
-use crate::{BlockDevice, Buffer, Context, MemoryDevice, OpenOptions, open, read, write};
+use crate::{BlockDevice, Buffer, IoContext, MemoryDevice, OpenOptions, open, read, write};
 
 fn modelled(options: ModelOptions) -> ModelFilter {
     ModelFilter::new(Arc::new(MemoryDevice::new(1 << 30)), options)
@@ -15,8 +15,8 @@ fn scatter(index: u64) -> u64 {
 }
 
 #[tokio::test]
-async fn a_virtual_clock_counts_what_nobody_waits_for() {
-    let options = ModelOptions { clock: Clock::Virtual, ..ModelOptions::new(Disk::Hdd1999) };
+async fn virtual_clock_counts_without_waiting() {
+    let options = ModelOptions { clock: ModelClock::Virtual, ..ModelOptions::new(DiskKind::Hdd1999) };
     let device = modelled(options);
     let began = std::time::Instant::now();
     for index in 0..1000 {
@@ -31,8 +31,8 @@ async fn a_virtual_clock_counts_what_nobody_waits_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn real_operations_wait_as_long_as_the_disk_takes() {
-    let device = modelled(ModelOptions::new(Disk::Hdd7200));
+async fn real_clock_waits_service_time() {
+    let device = modelled(ModelOptions::new(DiskKind::Hdd7200));
     let began = Instant::now();
     for index in 0..200 {
         read(&device, scatter(index), 4096).await.unwrap();
@@ -42,15 +42,16 @@ async fn real_operations_wait_as_long_as_the_disk_takes() {
     assert!(elapsed + Duration::from_millis(3) > stats.busy && elapsed < stats.busy * 2, "{elapsed:?} {stats:?}");
 }
 
+/// A disk that serves requests in their order gains nothing from a deeper queue.
 #[tokio::test(start_paused = true)]
-async fn a_queue_is_served_faster_than_its_requests_one_by_one() {
-    let real = ModelOptions::new(Disk::Hdd7200);
-    for options in [real, ModelOptions { clock: Clock::Virtual, ..real }] {
+async fn deeper_queue_is_served_faster() {
+    let real = ModelOptions::new(DiskKind::Hdd7200);
+    for options in [real, ModelOptions { clock: ModelClock::Virtual, ..real }] {
         let busy = busy_by_depth(options).await;
         assert!(busy[1] * 3 < busy[0] * 2, "{busy:?}");
     }
     // A disk that serves requests in order is not faster if more requests wait.
-    let busy = busy_by_depth(ModelOptions { clock: Clock::Virtual, queue_depth: 1, ..real }).await;
+    let busy = busy_by_depth(ModelOptions { clock: ModelClock::Virtual, queue_depth: 1, ..real }).await;
     assert!(busy[1] * 10 > busy[0] * 9 && busy[1] * 9 < busy[0] * 10, "{busy:?}");
 }
 
@@ -63,7 +64,7 @@ async fn busy_by_depth(options: ModelOptions) -> Vec<Duration> {
             let reads: Vec<_> = (0..depth)
                 .map(|index| {
                     let buffers = vec![Buffer::zeroed(4096)];
-                    BlockDevice::read_at(&device, scatter(batch * depth + index), buffers, Context::default())
+                    BlockDevice::read_at(&device, scatter(batch * depth + index), buffers, IoContext::default())
                 })
                 .collect();
             for read in reads {
@@ -78,9 +79,9 @@ async fn busy_by_depth(options: ModelOptions) -> Vec<Duration> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_that_are_given_up_leave_the_queue_to_the_others() {
-    let device = modelled(ModelOptions::new(Disk::Hdd1999));
-    let begin = |index| BlockDevice::read_at(&device, scatter(index), vec![Buffer::zeroed(4096)], Context::default());
+async fn dropped_requests_leave_disk_queue() {
+    let device = modelled(ModelOptions::new(DiskKind::Hdd1999));
+    let begin = |index| BlockDevice::read_at(&device, scatter(index), vec![Buffer::zeroed(4096)], IoContext::default());
     let mut pending: Vec<_> = (0..8).map(begin).collect();
     // The dropped requests are the last one, one in the middle, and the one in service.
     drop(pending.remove(7));
@@ -94,8 +95,8 @@ async fn requests_that_are_given_up_leave_the_queue_to_the_others() {
 }
 
 #[tokio::test]
-async fn fast_disks_are_exact_to_less_than_the_timers_unit() {
-    let device = modelled(ModelOptions::new(Disk::Nvme));
+async fn fast_disk_waits_below_millisecond() {
+    let device = modelled(ModelOptions::new(DiskKind::Nvme));
     let began = std::time::Instant::now();
     for index in 0..200 {
         read(&device, scatter(index), 4096).await.unwrap();
@@ -135,9 +136,10 @@ async fn mistakes_in_the_options_are_refused() {
     }
 }
 
+/// A wait ends although the runtime that used the timer before does not run.
 #[test]
-fn each_runtime_that_uses_a_device_waits_for_itself() {
-    let device = modelled(ModelOptions::new(Disk::SsdSata));
+fn each_runtime_has_own_timers() {
+    let device = modelled(ModelOptions::new(DiskKind::SsdSata));
     let runtimes: Vec<_> =
         (0..2).map(|_| tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()).collect();
     for runtime in runtimes.iter().chain(&runtimes) {

@@ -27,16 +27,16 @@ const MADE_TOGETHER: usize = 64;
 const KEPT_MAX: usize = 256;
 
 /// A timer, which belongs to one runtime. Once that runtime stops, no other runtime would see the timer fire.
-struct Timer {
+struct KernelTimer {
     descriptor: AsyncFd<OwnedFd>,
     runtime: Id,
 }
 
 /// Timers without a waiter.
 #[derive(Default)]
-pub(super) struct Timers(Mutex<Vec<Timer>>);
+pub(super) struct TimerPool(Mutex<Vec<KernelTimer>>);
 
-impl Timers {
+impl TimerPool {
     /// Waits until `end`.
     ///
     /// *Cancel safety*: a timer whose wait is dropped is closed. *Cost*: three system calls, and one descriptor for
@@ -57,7 +57,7 @@ impl Timers {
         }
     }
 
-    async fn wait(&self, left: Duration) -> io::Result<Timer> {
+    async fn wait(&self, left: Duration) -> io::Result<KernelTimer> {
         let timer = self.take()?;
         set(&timer.descriptor, left)?;
         loop {
@@ -71,7 +71,7 @@ impl Timers {
         }
     }
 
-    fn take(&self) -> io::Result<Timer> {
+    fn take(&self) -> io::Result<KernelTimer> {
         let runtime = Handle::current().id();
         let mut kept = self.kept();
         if let Some(index) = kept.iter().rposition(|timer| timer.runtime == runtime) {
@@ -87,7 +87,7 @@ impl Timers {
         Ok(first)
     }
 
-    fn keep(&self, timer: Timer) {
+    fn keep(&self, timer: KernelTimer) {
         let mut kept = self.kept();
         if kept.len() >= KEPT_MAX {
             // The oldest timer is removed. Timers of ended runtimes collect at the front, because no wait takes them.
@@ -96,13 +96,13 @@ impl Timers {
         kept.push(timer);
     }
 
-    fn kept(&self) -> MutexGuard<'_, Vec<Timer>> {
+    fn kept(&self) -> MutexGuard<'_, Vec<KernelTimer>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Makes a timer that is not set.
-fn new(runtime: Id) -> io::Result<Timer> {
+fn new(runtime: Id) -> io::Result<KernelTimer> {
     // SAFETY: the call takes no pointers.
     let descriptor = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_NONBLOCK | libc::TFD_CLOEXEC) };
     if descriptor < 0 {
@@ -112,7 +112,7 @@ fn new(runtime: Id) -> io::Result<Timer> {
     let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
     // SAFETY: the `OwnedFd` keeps its descriptor open and the same until the `AsyncFd` is dropped with it.
     let descriptor = unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE)? };
-    Ok(Timer { descriptor, runtime })
+    Ok(KernelTimer { descriptor, runtime })
 }
 
 /// Makes a timer fire once after `left`.

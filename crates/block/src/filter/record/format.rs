@@ -11,9 +11,9 @@ use bytes::Bytes;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::recording::{Event, Recording};
-use crate::device::Geometry;
-use crate::error::{Error, ErrorKind, Operation};
+use super::recording::{RecordedEvent, Recording};
+use crate::device::DeviceGeometry;
+use crate::error::{DeviceErrorKind, DeviceOperation, Error};
 use crate::request::OPERATION_BYTES_MAX;
 use crate::spec::quoted;
 
@@ -82,7 +82,7 @@ pub(super) fn short(identity: [u8; 16]) -> u64 {
 }
 
 /// Encodes the head of a file.
-pub(super) fn header(identity: [u8; 16], geometry: &Geometry) -> Vec<u8> {
+pub(super) fn header(identity: [u8; 16], geometry: &DeviceGeometry) -> Vec<u8> {
     let mut header = FileHeader {
         magic: FILE_MAGIC,
         version: VERSION.into(),
@@ -98,17 +98,19 @@ pub(super) fn header(identity: [u8; 16], geometry: &Geometry) -> Vec<u8> {
 }
 
 /// Encodes the head of an event. In the file, the event's data follows the head.
-pub(super) fn event(identity: u64, index: u64, event: &Event) -> [u8; EVENT_BYTES] {
+pub(super) fn event(identity: u64, index: u64, event: &RecordedEvent) -> [u8; EVENT_BYTES] {
     let (kind, number, offset, length, flags) = match *event {
-        Event::WriteBegun { id, offset, ref data, fua } => {
+        RecordedEvent::WriteBegun { id, offset, ref data, fua } => {
             (KIND_WRITE, id, offset, data.len() as u64, if fua { FLAG_FUA } else { 0 })
         }
-        Event::ZeroesBegun { id, offset, length } => (KIND_ZEROES, id, offset, length, 0),
-        Event::DiscardBegun { id, offset, length } => (KIND_DISCARD, id, offset, length, 0),
-        Event::FlushBegun { id } => (KIND_FLUSH, id, 0, 0, 0),
-        Event::GrowBegun { id, size_bytes } => (KIND_GROW, id, 0, size_bytes, 0),
-        Event::Completed { id, succeeded } => (KIND_COMPLETED, id, 0, 0, if succeeded { FLAG_SUCCEEDED } else { 0 }),
-        Event::Mark(mark) => (KIND_MARK, mark, 0, 0, 0),
+        RecordedEvent::ZeroesBegun { id, offset, length } => (KIND_ZEROES, id, offset, length, 0),
+        RecordedEvent::DiscardBegun { id, offset, length } => (KIND_DISCARD, id, offset, length, 0),
+        RecordedEvent::FlushBegun { id } => (KIND_FLUSH, id, 0, 0, 0),
+        RecordedEvent::GrowBegun { id, size_bytes } => (KIND_GROW, id, 0, size_bytes, 0),
+        RecordedEvent::Completed { id, succeeded } => {
+            (KIND_COMPLETED, id, 0, 0, if succeeded { FLAG_SUCCEEDED } else { 0 })
+        }
+        RecordedEvent::Mark(mark) => (KIND_MARK, mark, 0, 0, 0),
     };
     let data = event.data().map_or(&[][..], |data| data);
     let mut header = EventHeader {
@@ -139,29 +141,29 @@ fn sum(header: &[u8]) -> u32 {
 /// Reads a whole file.
 pub(super) fn load(path: &Path) -> Result<Recording, Error> {
     let name = quoted(&path.to_string_lossy());
-    let os = |error: io::Error| Error::from_os(&error, &name, Operation::Read);
-    let file = File::open(path).map_err(|error| Error::from_os(&error, &name, Operation::Open))?;
+    let os = |error: io::Error| Error::from_os(&error, &name, DeviceOperation::Read);
+    let file = File::open(path).map_err(|error| Error::from_os(&error, &name, DeviceOperation::Open))?;
     parse(BufReader::new(file), &name).map_err(|problem| match problem {
-        Problem::Os(error) => os(error),
-        Problem::Damage { offset, length, detail } => {
-            Error::new(ErrorKind::Invalid, &name, Operation::Read, detail).at(offset, length)
+        RecordingError::Os(error) => os(error),
+        RecordingError::Damage { offset, length, detail } => {
+            Error::new(DeviceErrorKind::Invalid, &name, DeviceOperation::Read, detail).at(offset, length)
         }
     })
 }
 
 /// The reason why a file cannot be read.
 #[derive(Debug)]
-pub(super) enum Problem {
+pub(super) enum RecordingError {
     Os(io::Error),
     Damage { offset: u64, length: u64, detail: String },
 }
 
-fn damage<T>(offset: u64, length: usize, detail: String) -> Result<T, Problem> {
-    Err(Problem::Damage { offset, length: length as u64, detail })
+fn damage<T>(offset: u64, length: usize, detail: String) -> Result<T, RecordingError> {
+    Err(RecordingError::Damage { offset, length: length as u64, detail })
 }
 
 /// Reads a recording from any source.
-pub(super) fn parse(mut source: impl Read, name: &str) -> Result<Recording, Problem> {
+pub(super) fn parse(mut source: impl Read, name: &str) -> Result<Recording, RecordingError> {
     let mut bytes = [0; size_of::<FileHeader>()];
     if fill(&mut source, &mut bytes)? < bytes.len() {
         return damage(0, bytes.len(), format!("{name} is too short for the head of a recording"));
@@ -197,7 +199,7 @@ fn parse_event(
     identity: u64,
     index: u64,
     position: u64,
-) -> Result<Option<(Event, u64)>, Problem> {
+) -> Result<Option<(RecordedEvent, u64)>, RecordingError> {
     let mut bytes = [0; EVENT_BYTES];
     if fill(source, &mut bytes)? < bytes.len() {
         return Ok(None);
@@ -225,7 +227,7 @@ fn parse_event(
     }
     // The data is read piece by piece, so that a wrong length cannot allocate more memory than the file has bytes.
     let mut data = Vec::new();
-    source.by_ref().take(data_bytes).read_to_end(&mut data).map_err(Problem::Os)?;
+    source.by_ref().take(data_bytes).read_to_end(&mut data).map_err(RecordingError::Os)?;
     if (data.len() as u64) < data_bytes {
         return Ok(None);
     }
@@ -240,27 +242,27 @@ fn parse_event(
     }
     let flag = |flag| header.flags.get() & flag != 0;
     let event = match header.kind.get() {
-        KIND_WRITE => Event::WriteBegun { id, offset, data: Bytes::from(data), fua: flag(FLAG_FUA) },
-        KIND_ZEROES => Event::ZeroesBegun { id, offset, length },
-        KIND_DISCARD => Event::DiscardBegun { id, offset, length },
-        KIND_FLUSH => Event::FlushBegun { id },
-        KIND_GROW => Event::GrowBegun { id, size_bytes: length },
-        KIND_COMPLETED => Event::Completed { id, succeeded: flag(FLAG_SUCCEEDED) },
-        KIND_MARK => Event::Mark(id),
+        KIND_WRITE => RecordedEvent::WriteBegun { id, offset, data: Bytes::from(data), fua: flag(FLAG_FUA) },
+        KIND_ZEROES => RecordedEvent::ZeroesBegun { id, offset, length },
+        KIND_DISCARD => RecordedEvent::DiscardBegun { id, offset, length },
+        KIND_FLUSH => RecordedEvent::FlushBegun { id },
+        KIND_GROW => RecordedEvent::GrowBegun { id, size_bytes: length },
+        KIND_COMPLETED => RecordedEvent::Completed { id, succeeded: flag(FLAG_SUCCEEDED) },
+        KIND_MARK => RecordedEvent::Mark(id),
         kind => return damage(position, bytes.len(), format!("event {index}: kind {kind} is not known")),
     };
     Ok(Some((event, EVENT_BYTES as u64 + data_bytes)))
 }
 
 /// Reads until `bytes` is full or the source ends. *Returns* the number of bytes read.
-fn fill(source: &mut impl Read, bytes: &mut [u8]) -> Result<usize, Problem> {
+fn fill(source: &mut impl Read, bytes: &mut [u8]) -> Result<usize, RecordingError> {
     let mut done = 0;
     while done < bytes.len() {
         match source.read(&mut bytes[done..]) {
             Ok(0) => break,
             Ok(count) => done += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(Problem::Os(error)),
+            Err(error) => return Err(RecordingError::Os(error)),
         }
     }
     Ok(done)

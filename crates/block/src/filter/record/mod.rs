@@ -18,12 +18,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-pub use self::recording::{Event, Recording};
+pub use self::recording::{RecordedEvent, Recording};
 use super::Filter;
 use crate::buffer::Buffer;
-use crate::device::{Context, Geometry, IoFuture, SharedDevice, WriteFlags};
-use crate::error::{Error, ErrorKind, Operation};
-use crate::request::{Request, ready};
+use crate::device::{DeviceGeometry, IoContext, IoFuture, SharedDevice, WriteFlags};
+use crate::error::{DeviceErrorKind, DeviceOperation, Error};
+use crate::request::{DeviceRequest, ready};
 use crate::spec::quoted;
 
 /// The default limit on the data of a recording in memory. *Units*: bytes.
@@ -40,23 +40,23 @@ const EVENT_BYTES: u64 = format::EVENT_BYTES as u64;
 /// # Examples
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-/// use nectary_block::{Buffer, Context, Event, MemoryDevice, Recorder, write};
+/// use nectary_block::{Buffer, IoContext, RecordedEvent, MemoryDevice, Recorder, write};
 /// let recorder = Recorder::new();
 /// let device = recorder.wrap(std::sync::Arc::new(MemoryDevice::new(1 << 20)));
 /// write(&*device, 0, Buffer::zeroed(4096)).await?;
-/// device.flush(Context::default()).await?;
+/// device.flush(IoContext::default()).await?;
 /// recorder.mark(1);
 /// let recording = recorder.recording();
 /// assert_eq!(recording.events.len(), 5);
-/// assert_eq!(recording.events[4], Event::Mark(1));
+/// assert_eq!(recording.events[4], RecordedEvent::Mark(1));
 /// # Ok::<(), nectary_block::Error>(()) }).unwrap();
 /// ```
 #[derive(Clone)]
-pub struct Recorder(Arc<Mutex<State>>);
+pub struct Recorder(Arc<Mutex<RecorderState>>);
 
-struct State {
+struct RecorderState {
     recording: Recording,
-    sink: Option<Sink>,
+    sink: Option<RecordingSink>,
     next_id: u64,
     next_index: u64,
     bytes: u64,
@@ -64,7 +64,7 @@ struct State {
 }
 
 /// A file in which the events are stored instead of in memory.
-struct Sink {
+struct RecordingSink {
     file: File,
     path: PathBuf,
     identity: u64,
@@ -91,9 +91,9 @@ impl Recorder {
 
     /// Starts a recording in a new file.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] if the file exists, because a recording is not overwritten; otherwise the
+    /// *Errors*: [`DeviceErrorKind::Invalid`] if the file exists, because a recording is not overwritten; otherwise the
     /// errors of creating a file.
-    pub fn to_file(path: PathBuf, bytes_max: u64, geometry: &Geometry) -> Result<Recorder, Error> {
+    pub fn to_file(path: PathBuf, bytes_max: u64, geometry: &DeviceGeometry) -> Result<Recorder, Error> {
         let name = quoted(&path.to_string_lossy());
         let create = || {
             let mut file = File::options().write(true).create_new(true).open(&path)?;
@@ -104,16 +104,23 @@ impl Recorder {
         let (file, identity) = create().map_err(|error: std::io::Error| match error.kind() {
             std::io::ErrorKind::AlreadyExists => {
                 let detail = "the file exists; remove it or name another one".to_owned();
-                Error::new(ErrorKind::Invalid, &name, Operation::Open, detail)
+                Error::new(DeviceErrorKind::Invalid, &name, DeviceOperation::Open, detail)
             }
-            _ => Error::from_os(&error, &name, Operation::Open),
+            _ => Error::from_os(&error, &name, DeviceOperation::Open),
         })?;
-        let sink = Sink { file, path, identity: format::short(identity), failed: None };
+        let sink = RecordingSink { file, path, identity: format::short(identity), failed: None };
         Ok(Recorder::start(Recording::default(), Some(sink), bytes_max))
     }
 
-    fn start(recording: Recording, sink: Option<Sink>, bytes_max: u64) -> Recorder {
-        Recorder(Arc::new(Mutex::new(State { recording, sink, next_id: 0, next_index: 0, bytes: 0, bytes_max })))
+    fn start(recording: Recording, sink: Option<RecordingSink>, bytes_max: u64) -> Recorder {
+        Recorder(Arc::new(Mutex::new(RecorderState {
+            recording,
+            sink,
+            next_id: 0,
+            next_index: 0,
+            bytes: 0,
+            bytes_max,
+        })))
     }
 
     /// Puts a filter over `device` that records the device's operations. *Returns* the device with the filter.
@@ -124,7 +131,7 @@ impl Recorder {
     /// Sets a mark with a number. The caller uses it to record the point from which a promise holds.
     pub fn mark(&self, mark: u64) {
         // If the mark cannot be recorded, the next operation fails with the reason.
-        let _ = self.lock().push(Event::Mark(mark));
+        let _ = self.lock().push(RecordedEvent::Mark(mark));
     }
 
     /// The recording in memory so far. *Cost*: copies the list of events, not the data.
@@ -142,7 +149,7 @@ impl Recorder {
         std::mem::replace(&mut state.recording, next)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, RecorderState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -150,7 +157,7 @@ impl Recorder {
         self.lock().sink.as_ref().map(|sink| sink.path.clone())
     }
 
-    fn begin(&self, event: impl FnOnce(u64) -> Event) -> Result<u64, (ErrorKind, String)> {
+    fn begin(&self, event: impl FnOnce(u64) -> RecordedEvent) -> Result<u64, (DeviceErrorKind, String)> {
         let mut state = self.lock();
         let id = state.next_id;
         state.push(event(id))?;
@@ -159,15 +166,15 @@ impl Recorder {
     }
 }
 
-impl State {
-    fn push(&mut self, event: Event) -> Result<(), (ErrorKind, String)> {
+impl RecorderState {
+    fn push(&mut self, event: RecordedEvent) -> Result<(), (DeviceErrorKind, String)> {
         let bytes = EVENT_BYTES + event.data().map_or(0, |data| data.len() as u64);
         if self.bytes + bytes > self.bytes_max {
-            return Err((ErrorKind::Full, format!("the recording is full: it holds {} bytes", self.bytes_max)));
+            return Err((DeviceErrorKind::Full, format!("the recording is full: it holds {} bytes", self.bytes_max)));
         }
         match &mut self.sink {
             None => self.recording.events.push(event),
-            Some(sink) => sink.write(self.next_index, &event).map_err(|detail| (ErrorKind::Io, detail))?,
+            Some(sink) => sink.write(self.next_index, &event).map_err(|detail| (DeviceErrorKind::Io, detail))?,
         }
         self.bytes += bytes;
         self.next_index += 1;
@@ -175,8 +182,8 @@ impl State {
     }
 }
 
-impl Sink {
-    fn write(&mut self, index: u64, event: &Event) -> Result<(), String> {
+impl RecordingSink {
+    fn write(&mut self, index: u64, event: &RecordedEvent) -> Result<(), String> {
         if let Some(reason) = &self.failed {
             return Err(reason.clone());
         }
@@ -194,7 +201,7 @@ impl Sink {
 impl Recording {
     /// Reads a recording from a file. An incomplete event at the end of the file ends the recording.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] if the file is damaged, with the file, the offset, and the expected and found
+    /// *Errors*: [`DeviceErrorKind::Invalid`] if the file is damaged, with the file, the offset, and the expected and found
     /// contents; otherwise the errors of the file system.
     pub fn load(path: &Path) -> Result<Recording, Error> {
         format::load(path)
@@ -208,7 +215,7 @@ pub fn parse_recording(bytes: &[u8]) -> Option<Recording> {
 
 /// Writes a recording in the file format, for fuzz targets.
 pub fn write_recording(recording: &Recording, identity: [u8; 16]) -> Vec<u8> {
-    let geometry = Geometry {
+    let geometry = DeviceGeometry {
         block_bytes: recording.block_bytes,
         size_bytes: recording.size_bytes,
         ..crate::BlockDevice::geometry(&crate::MemoryDevice::new(1 << 20))
@@ -240,8 +247,8 @@ impl RecordFilter {
 
     fn recorded<T: Send + 'static>(
         &self,
-        request: Request,
-        event: impl FnOnce(u64) -> Event,
+        request: DeviceRequest,
+        event: impl FnOnce(u64) -> RecordedEvent,
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T>,
     ) -> IoFuture<T> {
         let id = match self.recorder.begin(event) {
@@ -252,7 +259,7 @@ impl RecordFilter {
         let spec = Filter::spec(self);
         Box::pin(async move {
             let result = operation.await;
-            let ended = recorder.lock().push(Event::Completed { id, succeeded: result.is_ok() });
+            let ended = recorder.lock().push(RecordedEvent::Completed { id, succeeded: result.is_ok() });
             match ended {
                 Ok(()) => result,
                 Err((kind, detail)) => Err(request.error(kind, || spec, detail)),
@@ -261,8 +268,14 @@ impl RecordFilter {
     }
 
     /// Checks a request. Invalid requests are not recorded, because they have no effect.
-    fn check(&self, operation: Operation, offset: u64, length: u64, context: Context) -> Result<Request, Error> {
-        let request = Request::new(operation, offset, length, context);
+    fn check(
+        &self,
+        operation: DeviceOperation,
+        offset: u64,
+        length: u64,
+        context: IoContext,
+    ) -> Result<DeviceRequest, Error> {
+        let request = DeviceRequest::new(operation, offset, length, context);
         request.check(|| Filter::spec(self), &self.inner.geometry())?;
         Ok(request)
     }
@@ -285,51 +298,51 @@ impl Filter for RecordFilter {
         offset: u64,
         buffers: Vec<Buffer>,
         flags: WriteFlags,
-        context: Context,
+        context: IoContext,
     ) -> IoFuture<Vec<Buffer>> {
         let geometry = self.inner.geometry();
         let spec = || Filter::spec(self);
-        match Request::vectored(Operation::Write, offset, &buffers, context, spec, &geometry) {
+        match DeviceRequest::vectored(DeviceOperation::Write, offset, &buffers, context, spec, &geometry) {
             Ok(request) => {
                 let data = buffers.iter().map(|buffer| &**buffer).collect::<Vec<&[u8]>>().concat();
-                let event = |id| Event::WriteBegun { id, offset, data: Bytes::from(data), fua: flags.fua };
+                let event = |id| RecordedEvent::WriteBegun { id, offset, data: Bytes::from(data), fua: flags.fua };
                 self.recorded(request, event, move |inner| inner.write_at(offset, buffers, flags, context))
             }
             Err(error) => ready(Err(error)),
         }
     }
 
-    fn flush(&self, context: Context) -> IoFuture<()> {
-        match self.check(Operation::Flush, 0, 0, context) {
-            Ok(request) => self.recorded(request, |id| Event::FlushBegun { id }, |inner| inner.flush(context)),
+    fn flush(&self, context: IoContext) -> IoFuture<()> {
+        match self.check(DeviceOperation::Flush, 0, 0, context) {
+            Ok(request) => self.recorded(request, |id| RecordedEvent::FlushBegun { id }, |inner| inner.flush(context)),
             Err(error) => ready(Err(error)),
         }
     }
 
-    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        match self.check(Operation::Discard, offset, length, context) {
+    fn discard(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
+        match self.check(DeviceOperation::Discard, offset, length, context) {
             Ok(request) => {
-                let event = |id| Event::DiscardBegun { id, offset, length };
+                let event = |id| RecordedEvent::DiscardBegun { id, offset, length };
                 self.recorded(request, event, |inner| inner.discard(offset, length, context))
             }
             Err(error) => ready(Err(error)),
         }
     }
 
-    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        match self.check(Operation::WriteZeroes, offset, length, context) {
+    fn write_zeroes(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
+        match self.check(DeviceOperation::WriteZeroes, offset, length, context) {
             Ok(request) => {
-                let event = |id| Event::ZeroesBegun { id, offset, length };
+                let event = |id| RecordedEvent::ZeroesBegun { id, offset, length };
                 self.recorded(request, event, |inner| inner.write_zeroes(offset, length, context))
             }
             Err(error) => ready(Err(error)),
         }
     }
 
-    fn zero_quickly(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        match self.check(Operation::WriteZeroes, offset, length, context) {
+    fn zero_quickly(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
+        match self.check(DeviceOperation::WriteZeroes, offset, length, context) {
             Ok(request) => {
-                let event = |id| Event::ZeroesBegun { id, offset, length };
+                let event = |id| RecordedEvent::ZeroesBegun { id, offset, length };
                 self.recorded(request, event, |inner| inner.zero_quickly(offset, length, context))
             }
             Err(error) => ready(Err(error)),
@@ -337,8 +350,8 @@ impl Filter for RecordFilter {
     }
 
     fn grow(&self, size_bytes: u64) -> IoFuture<()> {
-        let request = Request::new(Operation::Grow, 0, size_bytes, Context::default());
-        self.recorded(request, |id| Event::GrowBegun { id, size_bytes }, |inner| inner.grow(size_bytes))
+        let request = DeviceRequest::new(DeviceOperation::Grow, 0, size_bytes, IoContext::default());
+        self.recorded(request, |id| RecordedEvent::GrowBegun { id, size_bytes }, |inner| inner.grow(size_bytes))
     }
 }
 

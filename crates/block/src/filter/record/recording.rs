@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 /// An event on a recorded device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum RecordedEvent {
     /// A write was passed to the device.
     WriteBegun {
         /// The operation's number.
@@ -57,11 +57,11 @@ pub enum Event {
     Mark(u64),
 }
 
-impl Event {
+impl RecordedEvent {
     /// The data of a write.
     pub fn data(&self) -> Option<&Bytes> {
         match self {
-            Event::WriteBegun { data, .. } => Some(data),
+            RecordedEvent::WriteBegun { data, .. } => Some(data),
             _ => None,
         }
     }
@@ -75,5 +75,5 @@ pub struct Recording {
     /// The block size of the device. *Units*: bytes.
     pub block_bytes: u32,
     /// The events, in the order in which they happened.
-    pub events: Vec<Event>,
+    pub events: Vec<RecordedEvent>,
 }

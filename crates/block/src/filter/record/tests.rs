@@ -8,24 +8,24 @@ fn memory() -> SharedDevice {
 }
 
 /// A path in the temporary directory. The file is removed at the end of the test.
-struct Temporary(PathBuf);
+struct TemporaryRecordFile(PathBuf);
 
-impl Temporary {
-    fn new(name: &str) -> Temporary {
+impl TemporaryRecordFile {
+    fn new(name: &str) -> TemporaryRecordFile {
         let path = std::env::temp_dir().join(format!("nectary-record-{}-{name}", std::process::id()));
         let _ = std::fs::remove_file(&path);
-        Temporary(path)
+        TemporaryRecordFile(path)
     }
 }
 
-impl Drop for Temporary {
+impl Drop for TemporaryRecordFile {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
 async fn use_everything(device: &dyn BlockDevice) {
-    let context = Context::default();
+    let context = IoContext::default();
     let flags = WriteFlags { fua: true };
     write(device, 4096, Buffer::copy_of(&[1; 8192])).await.unwrap();
     device.write_at(0, vec![Buffer::copy_of(&[2; 4096]), Buffer::zeroed(4096)], flags, context).await.unwrap();
@@ -36,10 +36,10 @@ async fn use_everything(device: &dyn BlockDevice) {
 }
 
 #[tokio::test]
-async fn begins_and_ends_are_recorded_in_their_order() {
+async fn recording_keeps_event_order() {
     let recorder = Recorder::new();
     let device = recorder.wrap(memory());
-    let (flags, context) = (WriteFlags::default(), Context::default());
+    let (flags, context) = (WriteFlags::default(), IoContext::default());
     let first = device.write_at(0, vec![Buffer::zeroed(4096)], flags, context);
     let second = device.write_at(4096, vec![Buffer::zeroed(4096)], flags, context);
     let flush = device.flush(context);
@@ -51,12 +51,12 @@ async fn begins_and_ends_are_recorded_in_their_order() {
     assert_eq!(kinds, ["write 0", "write 1", "flush 2", "end 1", "end 2", "mark 9"]);
 }
 
-fn brief(event: &Event) -> String {
+fn brief(event: &RecordedEvent) -> String {
     match event {
-        Event::WriteBegun { id, .. } => format!("write {id}"),
-        Event::FlushBegun { id } => format!("flush {id}"),
-        Event::Completed { id, .. } => format!("end {id}"),
-        Event::Mark(mark) => format!("mark {mark}"),
+        RecordedEvent::WriteBegun { id, .. } => format!("write {id}"),
+        RecordedEvent::FlushBegun { id } => format!("flush {id}"),
+        RecordedEvent::Completed { id, .. } => format!("end {id}"),
+        RecordedEvent::Mark(mark) => format!("mark {mark}"),
         other => format!("{other:?}"),
     }
 }
@@ -71,19 +71,19 @@ async fn refused_requests_leave_no_trace() {
 }
 
 #[tokio::test]
-async fn full_recording_fails_operations_at_its_limit() {
+async fn full_recording_fails_operations() {
     let recorder = Recorder::with_bytes_max(2 * (4096 + 2 * EVENT_BYTES));
     let device = recorder.wrap(memory());
     for _ in 0..2 {
         write(&*device, 0, Buffer::zeroed(4096)).await.unwrap();
     }
     let error = write(&*device, 0, Buffer::zeroed(4096)).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Full, "{error}");
+    assert_eq!(error.kind, DeviceErrorKind::Full, "{error}");
 }
 
 #[tokio::test]
 async fn file_gives_back_what_memory_holds() {
-    let temporary = Temporary::new("same");
+    let temporary = TemporaryRecordFile::new("same");
     let spec = format!("record(memory:1M,file={})", temporary.0.display());
     let device = open(&spec, &OpenOptions::default()).await.unwrap();
     assert_eq!(device.spec(), spec);
@@ -94,9 +94,10 @@ async fn file_gives_back_what_memory_holds() {
     assert!(open(&spec, &OpenOptions::default()).await.is_err(), "a recording is not overwritten");
 }
 
+/// A changed byte is an error; a truncated file is an error or gives a shorter recording.
 #[tokio::test]
-async fn damaged_file_is_an_error_or_a_shorter_recording_never_a_panic() {
-    let temporary = Temporary::new("damage");
+async fn damaged_recording_never_panics() {
+    let temporary = TemporaryRecordFile::new("damage");
     let device = memory();
     let recorder = Recorder::to_file(temporary.0.clone(), FILE_BYTES_MAX, &device.geometry()).unwrap();
     use_everything(&*recorder.wrap(device)).await;

@@ -5,29 +5,29 @@
 //! misses of a loop until the loop almost fits; then it saves all. So the division uses the curve's convex hull.
 
 use super::panel::candidate;
-use super::tuning::Tuning;
+use super::tuning::AdaptiveTuning;
 use crate::structures::hash::hash;
-use crate::{Access, Policy, Stream};
+use crate::{AccessResult, Policy, StreamId};
 
 /// The measured sizes. *Units*: 1/32 of the capacity.
 pub(crate) const SIZES: [u64; 9] = [1, 2, 4, 6, 8, 12, 16, 24, 32];
 
 /// The curve of one stream.
-pub(super) struct Curve {
+pub(super) struct StreamCurve {
     /// For each size, a cache of LIRS and a cache of LRU, each with its misses.
     points: Vec<[(Box<dyn Policy>, f64); 2]>,
     accesses: f64,
     shift: u32,
 }
 
-impl Curve {
+impl StreamCurve {
     /// The curve of a new stream, for sizes up to `capacity`.
-    pub(super) fn new(capacity: u64, tuning: Tuning) -> Curve {
+    pub(super) fn new(capacity: u64, tuning: AdaptiveTuning) -> StreamCurve {
         let shift = (0..).find(|shift| capacity >> shift <= tuning.curve_max).unwrap_or(0);
         let size = |size: &u64| ((capacity >> shift) * size / SIZES[SIZES.len() - 1]).max(1);
         let points =
             SIZES.iter().map(|parts| ["lirs", "lru"].map(|name| (candidate(name, size(parts)), 0.0))).collect();
-        Curve { points, accesses: 0.0, shift }
+        StreamCurve { points, accesses: 0.0, shift }
     }
 
     /// Counts an access.
@@ -38,7 +38,7 @@ impl Curve {
         }
         self.accesses += 1.0;
         for (policy, misses) in self.points.iter_mut().flatten() {
-            *misses += f64::from(policy.reference(id, weight, Stream(0), &mut |_| true) != Access::Hit);
+            *misses += f64::from(policy.reference(id, weight, StreamId(0), &mut |_| true) != AccessResult::Hit);
         }
     }
 

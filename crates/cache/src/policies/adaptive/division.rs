@@ -10,29 +10,29 @@
 
 use hashbrown::HashMap;
 
-use super::curve::Curve;
-use super::panel::Panel;
-use super::tuning::Tuning;
-use crate::{Access, Policy, Stream};
+use super::curve::StreamCurve;
+use super::panel::ShadowPanel;
+use super::tuning::AdaptiveTuning;
+use crate::{AccessResult, Policy, StreamId};
 
 /// The largest number of parts, which bounds the memory for curves. Further streams share the last part.
 pub(crate) const STREAMS_MAX: usize = 16;
 
 /// The part of one stream.
-struct Part {
+struct StreamPart {
     /// The stream of the part; for the shared part, the stream that accessed it last.
-    stream: Stream,
+    stream: StreamId,
     /// The time of the last access. *Units*: accesses to the division.
     last: u64,
-    panel: Panel,
-    curve: Curve,
+    panel: ShadowPanel,
+    curve: StreamCurve,
 }
 
 /// The divided shadow cache.
-pub(super) struct Division {
-    tuning: Tuning,
+pub(super) struct CacheDivision {
+    tuning: AdaptiveTuning,
     capacity: u64,
-    parts: Vec<Part>,
+    parts: Vec<StreamPart>,
     /// The number of accesses so far.
     now: u64,
     /// The index of the part that each id belongs to.
@@ -42,15 +42,15 @@ pub(super) struct Division {
     left: u64,
 }
 
-impl Division {
+impl CacheDivision {
     /// A division in which no stream has capacity.
-    pub(super) fn new(capacity: u64, tuning: Tuning) -> Division {
+    pub(super) fn new(capacity: u64, tuning: AdaptiveTuning) -> CacheDivision {
         let (parts, owners, left) = (Vec::new(), HashMap::new(), tuning.interval(capacity));
-        Division { tuning, capacity, parts, now: 0, owners, free: capacity, left }
+        CacheDivision { tuning, capacity, parts, now: 0, owners, free: capacity, left }
     }
 
     /// Counts an access of a stream. *Returns* the index of the stream's part.
-    fn part(&mut self, stream: Stream) -> usize {
+    fn part(&mut self, stream: StreamId) -> usize {
         self.now += 1;
         let known = self.parts.iter().position(|part| part.stream == stream);
         let place = known.unwrap_or_else(|| self.admit(stream));
@@ -58,11 +58,12 @@ impl Division {
         place
     }
 
-    fn admit(&mut self, stream: Stream) -> usize {
-        let curve = || Curve::new(self.capacity, self.tuning);
+    fn admit(&mut self, stream: StreamId) -> usize {
+        let curve = || StreamCurve::new(self.capacity, self.tuning);
         if self.parts.len() < STREAMS_MAX {
-            let (panel, curve) = (Panel::new("", 0, false, Tuning { prior: 0.0, ..self.tuning }), curve());
-            self.parts.push(Part { stream, last: 0, panel, curve });
+            let (panel, curve) =
+                (ShadowPanel::new("", 0, false, AdaptiveTuning { prior: 0.0, ..self.tuning }), curve());
+            self.parts.push(StreamPart { stream, last: 0, panel, curve });
             return self.parts.len() - 1;
         }
         let shared = STREAMS_MAX - 1;
@@ -123,12 +124,18 @@ fn misses(hull: &[(f64, f64)], share: f64) -> f64 {
     })
 }
 
-impl Policy for Division {
+impl Policy for CacheDivision {
     fn name(&self) -> &'static str {
         "partition"
     }
 
-    fn reference(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
+    fn reference(
+        &mut self,
+        id: u64,
+        weight: u64,
+        stream: StreamId,
+        evict: &mut dyn FnMut(u64) -> bool,
+    ) -> AccessResult {
         let own = self.part(stream);
         self.left -= 1;
         if self.left == 0 {
@@ -144,7 +151,7 @@ impl Policy for Division {
             self.free -= given;
             self.give(place, panel.capacity + given, evict);
         }
-        let Part { panel, curve, .. } = &mut self.parts[place];
+        let StreamPart { panel, curve, .. } = &mut self.parts[place];
         curve.count(id, weight);
         let (is_miss, change) = panel.access(id, weight, stream);
         if let Some((from, ..)) = change {
@@ -159,10 +166,10 @@ impl Policy for Division {
             self.owners.insert(id, place as u8);
         }
         self.settle(place, evict);
-        if is_miss { Access::Inserted } else { Access::Hit }
+        if is_miss { AccessResult::Inserted } else { AccessResult::Hit }
     }
 
-    fn replacement(&self, stream: Stream) -> &'static str {
+    fn replacement(&self, stream: StreamId) -> &'static str {
         let part = self.parts.iter().find(|part| part.stream == stream);
         part.map_or(self.name(), |part| part.panel.leader().name())
     }
@@ -187,7 +194,7 @@ impl Policy for Division {
             let share = (u128::from(self.parts[part].panel.capacity) * u128::from(capacity) / before) as u64;
             self.free -= share;
             self.give(part, share, evict);
-            self.parts[part].curve = Curve::new(capacity, self.tuning);
+            self.parts[part].curve = StreamCurve::new(capacity, self.tuning);
         }
     }
 

@@ -6,28 +6,28 @@
 //! To make room, ids that the leader does not hold are evicted, the oldest first. If there are none (after refusals, or
 //! because weights differ), a new id is bypassed; but if the leader holds the new id, it replaces the oldest id.
 
-use super::panel::Panel;
-use crate::structures::arena::{Arena, Queue};
-use crate::{Access, Policy, REFUSALS_MAX, Stream};
+use super::panel::ShadowPanel;
+use crate::structures::arena::{Arena, ArenaQueue};
+use crate::{AccessResult, Policy, REFUSALS_MAX, StreamId};
 
 /// A cache whose contents follow the leader of a panel.
-pub(super) struct Follower {
+pub(super) struct FollowerCache {
     capacity: u64,
     arena: Arena,
     /// The ids that the leader does not hold, then those that it holds; the newest id of a queue entered it last.
-    queues: [Queue; 2],
+    queues: [ArenaQueue; 2],
     /// Whether the leader holds the id of the next access.
     is_held: bool,
 }
 
-impl Follower {
+impl FollowerCache {
     /// An empty cache.
-    pub(super) fn new(capacity: u64) -> Follower {
-        Follower { capacity, arena: Arena::new(), queues: [0, 1].map(Queue::new), is_held: true }
+    pub(super) fn new(capacity: u64) -> FollowerCache {
+        FollowerCache { capacity, arena: Arena::new(), queues: [0, 1].map(ArenaQueue::new), is_held: true }
     }
 
     /// Prepares for an access to `id` that the panel has already seen.
-    pub(super) fn guide(&mut self, id: u64, panel: &Panel) {
+    pub(super) fn guide(&mut self, id: u64, panel: &ShadowPanel) {
         self.is_held = panel.leader().contains(id);
         for id in panel.lost() {
             if let Some(index) = self.arena.find(id) {
@@ -38,7 +38,7 @@ impl Follower {
 
     /// Follows another leader. Ids that neither leader holds are evicted first; then those that only the former one
     /// held, the newest first, because a policy keeps the ids of highest value longest. *Cost*: O(resident ids).
-    pub(super) fn regroup(&mut self, panel: &Panel) {
+    pub(super) fn regroup(&mut self, panel: &ShadowPanel) {
         let mut moved = Vec::new();
         for was_held in [true, false] {
             let mut next = self.queues[usize::from(was_held)].oldest();
@@ -83,20 +83,20 @@ impl Follower {
     }
 }
 
-impl Policy for Follower {
+impl Policy for FollowerCache {
     fn name(&self) -> &'static str {
         "follower"
     }
 
-    fn reference(&mut self, id: u64, weight: u64, _: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
+    fn reference(&mut self, id: u64, weight: u64, _: StreamId, evict: &mut dyn FnMut(u64) -> bool) -> AccessResult {
         if let Some(index) = self.arena.find(id) {
             self.put(index, self.is_held);
-            return Access::Hit;
+            return AccessResult::Hit;
         }
         let to = usize::from(self.is_held);
         let has_room = weight <= self.capacity && self.make_room(weight, 1 + to, REFUSALS_MAX, evict);
         let is_in = has_room && self.arena.insert(&mut self.queues[to], id, weight);
-        if is_in { Access::Inserted } else { Access::Bypassed }
+        if is_in { AccessResult::Inserted } else { AccessResult::Bypassed }
     }
 
     fn remove(&mut self, id: u64) -> bool {

@@ -5,7 +5,7 @@
 //! and W-TinyLFU run as *shadow caches*: they hold metadata only. The shadow cache with the fewest misses leads, if its
 //! advantage is worth a change; users are shown the misses as the reason (`panel.rs`).
 //!
-//! Up to [`Tuning::sample_max`] units they see all ids, and the cache holds the blocks that the leader holds and that
+//! Up to [`AdaptiveTuning::sample_max`] units they see all ids, and the cache holds the blocks that the leader holds and that
 //! were read (`follower.rs`). With several streams, one more shadow cache is divided between the streams
 //! (`division.rs`). Each stream's curve of misses against size shows how many misses more memory would save
 //! (`curve.rs`).
@@ -30,68 +30,68 @@ mod tuning;
 
 pub(crate) use curve::SIZES;
 pub(crate) use division::STREAMS_MAX;
-pub use tuning::Tuning;
+pub use tuning::AdaptiveTuning;
 
 use crate::structures::hash::hash;
-use crate::{Access, LeaderChange, Policy, Reason, Stream};
+use crate::{AccessResult, LeaderChange, LeaderReason, Policy, StreamId};
 
-use division::Division;
-use follower::Follower;
-use panel::{Panel, candidate};
+use division::CacheDivision;
+use follower::FollowerCache;
+use panel::{ShadowPanel, candidate};
 
 /// The adaptive policy, over weighted ids and streams.
 ///
 /// ```
-/// use nectary_cache::{Access, Adaptive, Policy, Stream};
+/// use nectary_cache::{AccessResult, Adaptive, Policy, StreamId};
 ///
 /// let mut cache = Adaptive::new(500);
-/// let mut is_hit = |step: &u64| cache.reference(step % 1000, 1, Stream(7), &mut |_| true) == Access::Hit;
+/// let mut is_hit = |step: &u64| cache.reference(step % 1000, 1, StreamId(7), &mut |_| true) == AccessResult::Hit;
 /// // Under LRU a loop of 1000 blocks in a cache of 500 never hits.
 /// assert!((0..100_000).filter(|step| is_hit(step)).count() > 45_000);
 /// ```
 pub struct Adaptive {
-    tuning: Tuning,
+    tuning: AdaptiveTuning,
     capacity: u64,
     /// One in 2^`shift` ids is sampled.
     shift: u32,
-    panel: Panel,
-    current: Contents,
+    panel: ShadowPanel,
+    current: ResidentContents,
     /// The former contents of a large cache while they hand their ids over; the capacity of the current ones is the rest.
     leaving: Option<Box<dyn Policy>>,
     /// The first stream that accessed the cache.
-    stream: Option<Stream>,
+    stream: Option<StreamId>,
     /// The number of accesses so far, estimated from the sampled ones.
     accesses: u64,
     change: Option<LeaderChange>,
 }
 
 /// Residents, and the rule that chooses which of them is evicted.
-enum Contents {
+enum ResidentContents {
     /// A policy that decides without shadow caches, in a large cache.
     Alone(Box<dyn Policy>),
     /// A cache that follows the contents of the leader. The shadow caches see all ids.
-    Following(Follower),
+    Following(FollowerCache),
 }
 
-impl Contents {
-    fn new(leader: &str, capacity: u64, shift: u32) -> Contents {
+impl ResidentContents {
+    fn new(leader: &str, capacity: u64, shift: u32) -> ResidentContents {
         match shift {
-            0 => Contents::Following(Follower::new(capacity)),
-            _ => Contents::Alone(candidate(leader, capacity)),
+            0 => ResidentContents::Following(FollowerCache::new(capacity)),
+            _ => ResidentContents::Alone(candidate(leader, capacity)),
         }
     }
 
     fn policy(&self) -> &dyn Policy {
         match self {
-            Contents::Alone(policy) => &**policy,
-            Contents::Following(follower) => follower,
+            ResidentContents::Alone(policy) => &**policy,
+            ResidentContents::Following(follower) => follower,
         }
     }
 
     fn policy_mut(&mut self) -> &mut dyn Policy {
         match self {
-            Contents::Alone(policy) => &mut **policy,
-            Contents::Following(follower) => follower,
+            ResidentContents::Alone(policy) => &mut **policy,
+            ResidentContents::Following(follower) => follower,
         }
     }
 }
@@ -99,14 +99,14 @@ impl Contents {
 impl Adaptive {
     /// An empty policy of `capacity` units of weight.
     pub fn new(capacity: u64) -> Adaptive {
-        Adaptive::with(capacity, Tuning::default())
+        Adaptive::with(capacity, AdaptiveTuning::default())
     }
 
     /// As [`Adaptive::new`], but with other constants, to measure the effect of each constant.
-    pub fn with(capacity: u64, tuning: Tuning) -> Adaptive {
+    pub fn with(capacity: u64, tuning: AdaptiveTuning) -> Adaptive {
         let shift = shift_of(capacity, &tuning);
         let panel = panel("", capacity, shift, tuning);
-        let current = Contents::new(panel.leader().name(), capacity, shift);
+        let current = ResidentContents::new(panel.leader().name(), capacity, shift);
         Adaptive { tuning, capacity, shift, panel, current, leaving: None, stream: None, accesses: 0, change: None }
     }
 
@@ -117,39 +117,47 @@ impl Adaptive {
 
     /// Handles an access to a sampled id.
     #[inline(never)]
-    fn access_sampled(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
+    fn access_sampled(
+        &mut self,
+        id: u64,
+        weight: u64,
+        stream: StreamId,
+        evict: &mut dyn FnMut(u64) -> bool,
+    ) -> AccessResult {
         let is_second = *self.stream.get_or_insert(stream) != stream;
         if is_second
             && self.shift == 0
             && self.tuning.is_divided
             && self.panel.policies.len() == self.tuning.candidates.len()
         {
-            self.panel.add(Box::new(Division::new(self.capacity, self.tuning)));
+            self.panel.add(Box::new(CacheDivision::new(self.capacity, self.tuning)));
         }
         self.accesses += 1 << self.shift;
         let change = self.panel.access(id, weight, stream).1;
         if let Some((from, misses_before, misses_now)) = change {
-            let reason = Reason { from: self.panel.policies[from].name(), misses_before, misses_now };
+            let reason = LeaderReason { from: self.panel.policies[from].name(), misses_before, misses_now };
             self.change = Some(LeaderChange { reference: self.accesses, leader: self.leader(), reason });
         }
         match &mut self.current {
-            Contents::Following(follower) => {
+            ResidentContents::Following(follower) => {
                 if change.is_some() {
                     follower.regroup(&self.panel);
                 }
                 follower.guide(id, &self.panel);
             }
-            Contents::Alone(policy) if self.leaving.is_none() && policy.name() != self.panel.leader().name() => {
+            ResidentContents::Alone(policy)
+                if self.leaving.is_none() && policy.name() != self.panel.leader().name() =>
+            {
                 let new = candidate(self.panel.leader().name(), 0);
                 self.leaving = Some(std::mem::replace(policy, new));
             }
-            Contents::Alone(_) => {}
+            ResidentContents::Alone(_) => {}
         }
         self.access(id, weight, stream, evict)
     }
 
     /// Handles an access, after the shadow caches have seen it (if its id is sampled).
-    fn access(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
+    fn access(&mut self, id: u64, weight: u64, stream: StreamId, evict: &mut dyn FnMut(u64) -> bool) -> AccessResult {
         let Some(old) = &mut self.leaving else {
             return self.current.policy_mut().reference(id, weight, stream, evict);
         };
@@ -158,7 +166,7 @@ impl Adaptive {
             old.remove(id);
             let weight = used - old.used();
             let is_kept = self.adopt(&[(id, weight)], evict);
-            return if is_kept { Access::Hit } else { Access::Bypassed };
+            return if is_kept { AccessResult::Hit } else { AccessResult::Bypassed };
         }
         self.hand_over(weight, self.tuning.steps, evict);
         self.current.policy_mut().reference(id, weight, stream, evict)
@@ -192,8 +200,8 @@ impl Adaptive {
         // All room is there before the first id comes, so that a policy that distinguishes ids while it fills does.
         current.set_capacity(rest, evict);
         ids.iter().fold(true, |are_kept, (id, weight)| {
-            let access = current.reference(*id, *weight, Stream(0), evict);
-            (access != Access::Bypassed || !evict(*id)) && are_kept
+            let access = current.reference(*id, *weight, StreamId(0), evict);
+            (access != AccessResult::Bypassed || !evict(*id)) && are_kept
         })
     }
 
@@ -203,12 +211,12 @@ impl Adaptive {
 }
 
 /// The shadow caches of a cache of `capacity`, which see one in 2^`shift` ids.
-fn panel(leader: &str, capacity: u64, shift: u32, tuning: Tuning) -> Panel {
-    Panel::new(leader, capacity >> shift, shift > 0, tuning)
+fn panel(leader: &str, capacity: u64, shift: u32, tuning: AdaptiveTuning) -> ShadowPanel {
+    ShadowPanel::new(leader, capacity >> shift, shift > 0, tuning)
 }
 
 /// A large cache has shadow caches of at most half of what is small.
-pub(crate) fn shift_of(capacity: u64, tuning: &Tuning) -> u32 {
+pub(crate) fn shift_of(capacity: u64, tuning: &AdaptiveTuning) -> u32 {
     match capacity > tuning.sample_max {
         true => (1..).find(|shift| capacity >> shift <= tuning.sample_max / 2).unwrap_or(0),
         false => 0,
@@ -226,7 +234,13 @@ impl Policy for Adaptive {
         "adaptive"
     }
 
-    fn reference(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
+    fn reference(
+        &mut self,
+        id: u64,
+        weight: u64,
+        stream: StreamId,
+        evict: &mut dyn FnMut(u64) -> bool,
+    ) -> AccessResult {
         match is_sampled(id, self.shift) {
             true => self.access_sampled(id, weight.max(1), stream, evict),
             false => self.access(id, weight.max(1), stream, evict),
@@ -237,10 +251,10 @@ impl Policy for Adaptive {
         self.all().for_each(|policy| policy.prepare(id));
     }
 
-    fn replacement(&self, stream: Stream) -> &'static str {
+    fn replacement(&self, stream: StreamId) -> &'static str {
         match &self.current {
-            Contents::Following(_) => self.panel.leader().replacement(stream),
-            Contents::Alone(policy) => policy.name(),
+            ResidentContents::Following(_) => self.panel.leader().replacement(stream),
+            ResidentContents::Alone(policy) => policy.name(),
         }
     }
 
@@ -273,14 +287,14 @@ impl Policy for Adaptive {
             self.shift = shift;
         }
         if (shift == 0) != (before == 0) {
-            let new = Contents::new(self.leader(), capacity, shift);
+            let new = ResidentContents::new(self.leader(), capacity, shift);
             self.leaving = match std::mem::replace(&mut self.current, new) {
-                Contents::Alone(policy) => Some(policy),
-                Contents::Following(follower) => Some(Box::new(follower)),
+                ResidentContents::Alone(policy) => Some(policy),
+                ResidentContents::Following(follower) => Some(Box::new(follower)),
             };
             self.hand_over(0, u64::MAX, evict);
         }
-        if let Contents::Following(follower) = &mut self.current {
+        if let ResidentContents::Following(follower) = &mut self.current {
             follower.regroup(&self.panel);
         }
     }

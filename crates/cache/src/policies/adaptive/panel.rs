@@ -4,15 +4,15 @@
 //! Promises: each candidate decides as its policy would in a cache of this capacity; users are shown the counts as the
 //! reason for a change of leader. Leaves to others: the contents.
 //!
-//! Counts fade, so that they cover about the last [`Tuning::window`]. Where shadow caches see all ids, a change moves no
+//! Counts fade, so that they cover about the last [`AdaptiveTuning::window`]. Where shadow caches see all ids, a change moves no
 //! block, and a sign test decides: let `n` be the number of accesses in the window that only one of two caches missed; a
 //! difference up to the square root of `n` may be chance. Where they see a sample, a change costs misses until the
-//! contents are those of the new policy. So it must promise to save more: [`Tuning::change`] of the capacity and of the
+//! contents are those of the new policy. So it must promise to save more: [`AdaptiveTuning::change`] of the capacity and of the
 //! leader's misses in the window, and twice as much after each change, which fades in twice the window. So leaders do not
 //! take turns.
 
-use super::tuning::Tuning;
-use crate::{Access, Lirs, Lru, Policy, S3Fifo, Stream, WTinyLfu};
+use super::tuning::AdaptiveTuning;
+use crate::{AccessResult, Lirs, Lru, Policy, S3Fifo, StreamId, WTinyLfu};
 
 /// A change of leader: the former leader, and the numbers of accesses that only it and only the new leader missed.
 pub(super) type Change = (usize, u64, u64);
@@ -28,8 +28,8 @@ pub(super) fn candidate(name: &str, capacity: u64) -> Box<dyn Policy> {
 }
 
 /// The shadow caches.
-pub(super) struct Panel {
-    tuning: Tuning,
+pub(super) struct ShadowPanel {
+    tuning: AdaptiveTuning,
     pub(super) capacity: u64,
     /// Whether the candidates see a sample of the ids.
     is_sampled: bool,
@@ -48,12 +48,12 @@ pub(super) struct Panel {
     left: u64,
 }
 
-impl Panel {
+impl ShadowPanel {
     /// Empty shadow caches. The candidate called `leader` leads, or else the first one, which is ahead by a prior if the
     /// candidates see all ids.
-    pub(super) fn new(leader: &str, capacity: u64, is_sampled: bool, tuning: Tuning) -> Panel {
+    pub(super) fn new(leader: &str, capacity: u64, is_sampled: bool, tuning: AdaptiveTuning) -> ShadowPanel {
         let candidates = if is_sampled { tuning.candidates_sampled } else { tuning.candidates };
-        let mut panel = Panel {
+        let mut panel = ShadowPanel {
             tuning,
             capacity,
             is_sampled,
@@ -79,7 +79,7 @@ impl Panel {
     }
 
     /// Counts an access. Returns whether the leader missed it, and the change of leader, if any.
-    pub(super) fn access(&mut self, id: u64, weight: u64, stream: Stream) -> (bool, Option<Change>) {
+    pub(super) fn access(&mut self, id: u64, weight: u64, stream: StreamId) -> (bool, Option<Change>) {
         let mut missed = 0;
         self.gone.clear();
         for (bit, policy) in self.policies.iter_mut().enumerate() {
@@ -87,7 +87,7 @@ impl Panel {
                 self.gone.push((bit, victim));
                 true
             });
-            missed |= u16::from(access != Access::Hit) << bit;
+            missed |= u16::from(access != AccessResult::Hit) << bit;
         }
         let is_miss = missed >> self.leader & 1 == 1;
         self.count(missed);
@@ -164,31 +164,34 @@ impl Panel {
 mod tests {
     use super::*;
 
-    fn panel(capacity: u64) -> Panel {
-        Panel::new("", capacity, false, Tuning::default())
+    fn panel(capacity: u64) -> ShadowPanel {
+        ShadowPanel::new("", capacity, false, AdaptiveTuning::default())
     }
 
+    /// A leader that loses is replaced, and the reason has the counted misses.
     #[test]
-    fn a_leader_that_loses_is_replaced_and_the_reason_is_what_was_counted() {
+    fn losing_leader_is_replaced() {
         let mut panel = panel(100);
         (0..100).for_each(|_| panel.count(0b0001));
         (0..7).for_each(|_| panel.count(0b0010));
         assert_eq!((panel.choose(), panel.leader().name()), (Some((0, 100, 0)), "s3fifo"));
     }
 
+    /// Seven candidates and a partition have one bit each.
     #[test]
-    fn seven_candidates_and_a_partition_have_a_bit_each() {
+    fn candidates_and_partition_fit_bits() {
         let candidates = &["lirs", "lru", "s3fifo", "wtinylfu", "lru", "lru", "lru"];
-        let mut panel = Panel::new("", 10, false, Tuning { candidates, prior: 0.0, ..Tuning::default() });
+        let mut panel =
+            ShadowPanel::new("", 10, false, AdaptiveTuning { candidates, prior: 0.0, ..AdaptiveTuning::default() });
         panel.add(candidate("lru", 10));
-        (0..100).for_each(|id| _ = panel.access(id, 1, Stream(0)));
+        (0..100).for_each(|id| _ = panel.access(id, 1, StreamId(0)));
         assert!(panel.only.iter().flatten().all(|only| *only == 0.0), "all missed all");
         (0..100).for_each(|_| panel.count(0b1000_0000));
         assert_eq!((panel.only[7][0], panel.only[0][7]), (100.0, 0.0));
     }
 
     #[test]
-    fn a_lead_by_chance_is_no_lead() {
+    fn chance_lead_is_no_lead() {
         // In both cases the second policy is 40 misses ahead of the leader. If the two differ at only 40 accesses, this
         // lead is beyond chance; if they differ at 5000, it may be chance.
         let leader_after = |vain: u32| {

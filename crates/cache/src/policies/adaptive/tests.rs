@@ -4,9 +4,9 @@ use super::*;
 use crate::{Lirs, Lru, by_name};
 
 /// A small random generator with a fixed seed, so that the tests are deterministic.
-struct Random(u64);
+struct AdaptiveRandom(u64);
 
-impl Random {
+impl AdaptiveRandom {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -24,7 +24,7 @@ impl Random {
 fn misses(policy: &mut dyn Policy, references: &[(u32, u64)]) -> u64 {
     let mut misses = 0;
     for &(stream, id) in references {
-        misses += u64::from(policy.reference(id, 1, Stream(stream), &mut |_| true) != Access::Hit);
+        misses += u64::from(policy.reference(id, 1, StreamId(stream), &mut |_| true) != AccessResult::Hit);
         assert!(policy.used() <= policy.capacity());
     }
     misses
@@ -42,9 +42,10 @@ fn assert_close_to_the_best(name: &str, capacity: u64, references: &[(u32, u64)]
     assert!(own as f64 <= best as f64 * 1.05, "{name} at {capacity}: {own} misses, the best of five {best}");
 }
 
+/// Generated references of every kind miss about as little as the best policy does.
 #[test]
-fn generated_references_of_every_kind_are_close_to_the_best() {
-    let mut random = Random(0x1234_5678_9abc_def1);
+fn generated_references_are_near_best() {
+    let mut random = AdaptiveRandom(0x1234_5678_9abc_def1);
     let drift: Vec<(u32, u64)> =
         (0..60_000).map(|step| (0, random.zipf(3000).wrapping_add(step / 20).wrapping_mul(7) % 9000)).collect();
     let loops: Vec<(u32, u64)> = (0..40_000).map(|step| (0, step % (700 + step / 10_000 * 100))).collect();
@@ -59,11 +60,12 @@ fn generated_references_of_every_kind_are_close_to_the_best() {
     }
 }
 
+/// Separate streams are divided, and miss less than under any one policy.
 #[test]
-fn separate_streams_are_divided_and_miss_less_than_under_any_one_policy() {
+fn divided_streams_beat_single_policies() {
     // One stream is a loop larger than the cache, the other a working set that moves on. A policy that suits one is bad
     // for the other.
-    let mut random = Random(99);
+    let mut random = AdaptiveRandom(99);
     let references: Vec<(u32, u64)> = (0..200_000_u64)
         .map(|step| match step % 2 {
             0 => (1, 1_000_000 + step / 2 % 1500),
@@ -74,15 +76,15 @@ fn separate_streams_are_divided_and_miss_less_than_under_any_one_policy() {
     let own = misses(&mut adaptive, &references);
     let best = best(1000, &references);
     assert!((own as f64) < 0.95 * best as f64, "{own} misses, the best of five {best}");
-    assert_eq!((adaptive.leader(), adaptive.replacement(Stream(2))), ("partition", "lru"));
-    assert_ne!(adaptive.replacement(Stream(1)), "lru");
+    assert_eq!((adaptive.leader(), adaptive.replacement(StreamId(2))), ("partition", "lru"));
+    assert_ne!(adaptive.replacement(StreamId(1)), "lru");
 }
 
 #[test]
 fn streams_that_ended_are_forgotten() {
     // Sixteen streams make ten accesses each. Then two streams begin, which would share one part if the others were not
     // forgotten.
-    let mut random = Random(99);
+    let mut random = AdaptiveRandom(99);
     let references: Vec<(u32, u64)> = (0..200_000_u64)
         .map(|step| match step {
             0..160 => (100 + step as u32 / 10, 5_000_000 + step),
@@ -95,15 +97,17 @@ fn streams_that_ended_are_forgotten() {
     assert!((own as f64) < 0.97 * best as f64, "{own} misses, the best of five {best}");
 }
 
+/// A change of pattern changes the leader, and the reason has the counted misses.
 #[test]
-fn a_change_of_pattern_changes_the_leader_and_the_reason_is_what_was_counted() {
+fn pattern_change_switches_leader() {
     // The working set moves on: its old blocks are useless, but LIRS keeps them.
-    let mut random = Random(5);
+    let mut random = AdaptiveRandom(5);
     let (mut adaptive, mut lirs, mut lru) = (Adaptive::new(500), Lirs::new(500), Lru::new(500));
     let mut only = [0_u64; 2];
     for step in 0..100_000_u64 {
         let id = step / 8 + random.next() % 450;
-        let is_miss = |policy: &mut dyn Policy| policy.reference(id, 1, Stream(0), &mut |_| true) != Access::Hit;
+        let is_miss =
+            |policy: &mut dyn Policy| policy.reference(id, 1, StreamId(0), &mut |_| true) != AccessResult::Hit;
         let missed = [is_miss(&mut lirs), is_miss(&mut lru)];
         is_miss(&mut adaptive);
         only[0] += u64::from(missed == [true, false]);
@@ -148,7 +152,7 @@ fn large_cache_changes_once_on_loop() {
 fn a_change_of_leader_evicts_nothing() {
     let capacity = 5000;
     let (mut adaptive, mut resident) = (Adaptive::new(capacity), std::collections::HashSet::new());
-    let mut random = Random(7);
+    let mut random = AdaptiveRandom(7);
     let mut since = None;
     // The working set moves on, which suits LRU; after the change the cache stays full and hits what it held.
     for step in 0..40 * capacity {
@@ -166,7 +170,7 @@ fn a_change_of_leader_evicts_nothing() {
 #[test]
 fn skewed_accesses_stay_with_the_start() {
     for capacity in [4097, 20_000] {
-        let mut random = Random(3);
+        let mut random = AdaptiveRandom(3);
         let (_, changes) = large(capacity, (0..30 * capacity).map(|_| random.zipf(5 * capacity)));
         assert_eq!(changes, []);
     }
@@ -177,7 +181,7 @@ fn leaders_stay_while_the_pattern_does() {
     // One change is allowed in as many accesses as 20 capacities.
     const CAPACITIES: u64 = 60;
     for capacity in [1000, 4096, 4097] {
-        let mut random = Random(13);
+        let mut random = AdaptiveRandom(13);
         let kinds: [(&str, &mut dyn FnMut(u64) -> u64); 3] = [
             ("skewed", &mut |_| random.zipf(5 * capacity)),
             ("loop", &mut |step| step % (capacity * 3 / 2)),
@@ -195,9 +199,9 @@ fn leaders_stay_while_the_pattern_does() {
 
 /// Accesses an id, and asserts that the answer agrees with the resident ids.
 fn check(adaptive: &mut Adaptive, resident: &mut std::collections::HashSet<u64>, id: u64, stream: u32) {
-    let access = adaptive.reference(id, 1, Stream(stream), &mut |victim| resident.remove(&victim));
-    assert_eq!(access == Access::Hit, resident.contains(&id), "{id}");
-    if access == Access::Inserted {
+    let access = adaptive.reference(id, 1, StreamId(stream), &mut |victim| resident.remove(&victim));
+    assert_eq!(access == AccessResult::Hit, resident.contains(&id), "{id}");
+    if access == AccessResult::Inserted {
         resident.insert(id);
     }
     assert_eq!(adaptive.len(), resident.len());
@@ -205,21 +209,21 @@ fn check(adaptive: &mut Adaptive, resident: &mut std::collections::HashSet<u64>,
 }
 
 #[test]
-fn a_cache_that_grows_large_keeps_what_it_holds() {
+fn grown_cache_keeps_contents() {
     let mut adaptive = Adaptive::new(100);
     let mut resident = std::collections::HashSet::new();
     (0..300).for_each(|id| check(&mut adaptive, &mut resident, id % 150, 0));
     for capacity in [2 << 20, 40_000, 1000] {
         adaptive.set_capacity(capacity, &mut |victim| resident.remove(&victim));
-        assert_eq!((adaptive.len(), adaptive.shift), (resident.len(), shift_of(capacity, &Tuning::default())));
+        assert_eq!((adaptive.len(), adaptive.shift), (resident.len(), shift_of(capacity, &AdaptiveTuning::default())));
         assert!(resident.iter().all(|id| adaptive.contains(*id)) && resident.len() >= 100);
         (0..3000).for_each(|id| check(&mut adaptive, &mut resident, id * 1_000_003 % 20_000, 0));
     }
 }
 
 #[test]
-fn the_capacity_can_be_changed_at_any_time() {
-    let mut random = Random(11);
+fn capacity_changes_at_any_time() {
+    let mut random = AdaptiveRandom(11);
     for start in [0, 10, 20_000] {
         let mut adaptive = Adaptive::new(start);
         let mut resident = std::collections::HashSet::new();
@@ -237,9 +241,10 @@ fn the_capacity_can_be_changed_at_any_time() {
     }
 }
 
+/// All of a grown capacity is used, and a shrunk capacity is not exceeded.
 #[test]
-fn the_whole_of_a_grown_capacity_is_used_and_a_shrunk_one_is_kept_to() {
-    let mut random = Random(17);
+fn changed_capacity_is_kept() {
+    let mut random = AdaptiveRandom(17);
     for start in [200_u64, 3000, 10_000] {
         let (mut adaptive, mut resident) = (Adaptive::new(start), std::collections::HashSet::new());
         for capacity in [start, 2 * start, start / 2, 4 * start, start] {
@@ -256,23 +261,23 @@ fn the_whole_of_a_grown_capacity_is_used_and_a_shrunk_one_is_kept_to() {
 }
 
 #[test]
-fn with_one_candidate_the_victims_are_those_of_that_policy() {
+fn single_candidate_evicts_alike() {
     for (name, candidates) in
         [("lirs", &["lirs"]), ("lru", &["lru"]), ("s3fifo", &["s3fifo"]), ("wtinylfu", &["wtinylfu"])]
     {
         for capacity in [50, 5000] {
-            let mut random = Random(capacity + 1);
-            let tuning = Tuning { candidates, candidates_sampled: candidates, ..Tuning::default() };
+            let mut random = AdaptiveRandom(capacity + 1);
+            let tuning = AdaptiveTuning { candidates, candidates_sampled: candidates, ..AdaptiveTuning::default() };
             let mut adaptive = Adaptive::with(capacity, tuning);
             let mut policy = by_name(name, capacity).expect("registered");
             for step in 0..20 * capacity {
                 let id = if step % 3 == 0 { step / 3 % (2 * capacity) } else { 1_000_000 + random.zipf(4 * capacity) };
                 let (mut own, mut expected) = (Vec::new(), Vec::new());
-                let access = adaptive.reference(id, 1, Stream(0), &mut |victim| {
+                let access = adaptive.reference(id, 1, StreamId(0), &mut |victim| {
                     own.push(victim);
                     true
                 });
-                let as_policy = policy.reference(id, 1, Stream(0), &mut |victim| {
+                let as_policy = policy.reference(id, 1, StreamId(0), &mut |victim| {
                     expected.push(victim);
                     true
                 });

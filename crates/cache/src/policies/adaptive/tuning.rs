@@ -1,10 +1,10 @@
 //! The constants of `adaptive`, each with its unit and its reason.
 //!
-//! Owns: the numbers ([`Tuning::default`]). Promises: `research cache-figures --only ablation` varies each of them.
+//! Owns: the numbers ([`AdaptiveTuning::default`]). Promises: `research cache-figures --only ablation` varies each of them.
 
 /// The constants, and switches with which the ablation study turns parts off.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Tuning {
+pub struct AdaptiveTuning {
     /// The largest cache whose shadow caches see all ids; those of a larger cache see a sample. It is small enough for a
     /// processor's cache, and large enough to distinguish policies that differ by a percent. *Units*: units of weight.
     pub sample_max: u64,
@@ -33,9 +33,9 @@ pub struct Tuning {
     pub is_divided: bool,
 }
 
-impl Default for Tuning {
-    fn default() -> Tuning {
-        Tuning {
+impl Default for AdaptiveTuning {
+    fn default() -> AdaptiveTuning {
+        AdaptiveTuning {
             sample_max: 4 << 10,
             window: 10.0,
             roots: 1.0,
@@ -50,7 +50,7 @@ impl Default for Tuning {
     }
 }
 
-impl Tuning {
+impl AdaptiveTuning {
     /// The number of accesses from one choice of the leader to the next.
     pub(super) fn interval(&self, capacity: u64) -> u64 {
         (capacity / self.steps.max(1)).max(self.steps / 2).max(1)

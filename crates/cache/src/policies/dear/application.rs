@@ -18,10 +18,10 @@
 //! Among blocks of equal frequency, the one filed last is evicted. It has the shortest history; and if LFU has to
 //! replace a loop, a part of the loop stays resident. Frequencies above `RANK_MAX` are filed as `RANK_MAX`.
 
-use super::blocks::{Blocks, RANK, RECENCY, State, UNFILED};
-use crate::Stream;
-use crate::detect::{Detector, Verdict};
-use crate::structures::timeline::Timeline;
+use super::blocks::{DearBlockState, DearBlocks, RANK, RECENCY, UNFILED};
+use crate::StreamId;
+use crate::detect::{Detector, PatternVerdict};
+use crate::structures::timeline::IdTimeline;
 
 /// The highest rank; higher frequencies are filed under it.
 const RANK_MAX: u16 = 1023;
@@ -31,7 +31,7 @@ const RANK_WORDS: usize = (RANK_MAX as usize + 1) / 64;
 
 /// The rule by which an application chooses among its blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Replacement {
+pub(super) enum ReplacementRule {
     /// Least recently used; the initial replacement.
     Lru,
     /// Most recently used.
@@ -42,98 +42,98 @@ pub(super) enum Replacement {
     Lfu,
 }
 
-impl Replacement {
-    /// The replacement for a verdict; for [`Verdict::None`] the replacement stays.
-    pub(super) fn after(self, verdict: Verdict) -> Replacement {
+impl ReplacementRule {
+    /// The replacement for a verdict; for [`PatternVerdict::None`] the replacement stays.
+    pub(super) fn after(self, verdict: PatternVerdict) -> ReplacementRule {
         match verdict {
-            Verdict::None => self,
-            Verdict::Sequential => Replacement::Sequential,
-            Verdict::Looping => Replacement::Mru,
-            Verdict::Clustered => Replacement::Lru,
-            Verdict::Probabilistic => Replacement::Lfu,
+            PatternVerdict::None => self,
+            PatternVerdict::Sequential => ReplacementRule::Sequential,
+            PatternVerdict::Looping => ReplacementRule::Mru,
+            PatternVerdict::Clustered => ReplacementRule::Lru,
+            PatternVerdict::Probabilistic => ReplacementRule::Lfu,
         }
     }
 
     /// The name of the replacement in explanations.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Replacement::Lru => "lru",
-            Replacement::Mru => "mru",
-            Replacement::Sequential => "mru first",
-            Replacement::Lfu => "lfu",
+            ReplacementRule::Lru => "lru",
+            ReplacementRule::Mru => "mru",
+            ReplacementRule::Sequential => "mru first",
+            ReplacementRule::Lfu => "lfu",
         }
     }
 }
 
 /// The manager of one stream's blocks.
 #[derive(Debug)]
-pub(super) struct Application {
-    pub(super) stream: Stream,
+pub(super) struct ApplicationManager {
+    pub(super) stream: StreamId,
     pub(super) detector: Detector,
-    pub(super) replacement: Replacement,
+    pub(super) replacement: ReplacementRule,
     /// The time of the application's last reference. *Units*: references of all streams.
     pub(super) last: u64,
     /// The number of the application's hits that are not counted yet.
     pub(super) uncounted: u32,
     /// The resident blocks of the stream, with their weights.
-    pub(super) recency: Timeline,
+    pub(super) recency: IdTimeline,
     /// The LFU order: one timeline per rank, up to the highest rank seen.
-    ranks: Vec<Timeline>,
+    ranks: Vec<IdTimeline>,
     /// One bit per rank, which is set if blocks are filed under the rank.
     occupied: [u64; RANK_WORDS],
 }
 
-impl Application {
+impl ApplicationManager {
     /// A manager without blocks.
-    pub(super) fn new(stream: Stream, detector: Detector) -> Application {
-        Application {
+    pub(super) fn new(stream: StreamId, detector: Detector) -> ApplicationManager {
+        ApplicationManager {
             stream,
             detector,
-            replacement: Replacement::Lru,
+            replacement: ReplacementRule::Lru,
             last: 0,
             uncounted: 0,
-            recency: Timeline::default(),
+            recency: IdTimeline::default(),
             ranks: Vec::new(),
             occupied: [0; RANK_WORDS],
         }
     }
 
     /// Gives the manager and all its blocks to another stream, which starts without a verdict.
-    pub(super) fn hand_over(&mut self, stream: Stream) {
+    pub(super) fn hand_over(&mut self, stream: StreamId) {
         self.stream = stream;
-        self.replacement = Replacement::Lru;
+        self.replacement = ReplacementRule::Lru;
         self.detector.begin_anew();
     }
 
     /// Adds a resident block as the most recent; its history already includes this reference.
-    pub(super) fn admit(&mut self, blocks: &mut Blocks, at: usize, weight: u64) {
+    pub(super) fn admit(&mut self, blocks: &mut DearBlocks, at: usize, weight: u64) {
         blocks.put_newest::<RECENCY>(&mut self.recency, at, weight);
         self.keep_filed(blocks, at);
     }
 
     /// Removes a resident block that becomes a ghost. *Returns* its weight.
-    pub(super) fn evict(&mut self, blocks: &mut Blocks, at: usize) -> u64 {
-        if self.replacement == Replacement::Lfu {
+    pub(super) fn evict(&mut self, blocks: &mut DearBlocks, at: usize) -> u64 {
+        if self.replacement == ReplacementRule::Lfu {
             self.unfile(blocks, at);
         }
         blocks.take::<RECENCY>(&mut self.recency, at)
     }
 
     /// Removes a resident block that is forgotten. *Returns* its weight.
-    pub(super) fn dismiss(&mut self, blocks: &mut Blocks, at: usize) -> u64 {
+    pub(super) fn dismiss(&mut self, blocks: &mut DearBlocks, at: usize) -> u64 {
         self.unfile(blocks, at);
         blocks.take::<RECENCY>(&mut self.recency, at)
     }
 
     /// Makes a resident block the most recent.
     #[inline]
-    pub(super) fn refresh(&mut self, blocks: &mut Blocks, at: usize) {
+    pub(super) fn refresh(&mut self, blocks: &mut DearBlocks, at: usize) {
         blocks.refresh::<RECENCY>(&mut self.recency, at);
     }
 
     /// Files a block under its frequency, if it is not filed yet, or was filed higher because it was a refused victim.
     #[inline]
-    pub(super) fn keep_filed(&mut self, blocks: &mut Blocks, at: usize) {
+    pub(super) fn keep_filed(&mut self, blocks: &mut DearBlocks, at: usize) {
         let block = blocks.get(at);
         if u32::from(block.rank()) > block.history.frequency() {
             let rank = true_rank(blocks, at);
@@ -143,36 +143,36 @@ impl Application {
     }
 
     /// The next victim of the active replacement; `None` if there are no blocks.
-    pub(super) fn offer(&mut self, blocks: &mut Blocks) -> Option<usize> {
+    pub(super) fn offer(&mut self, blocks: &mut DearBlocks) -> Option<usize> {
         let position = match self.replacement {
-            Replacement::Lru => {
+            ReplacementRule::Lru => {
                 while let Some(soon) = self.recency.next_ahead() {
                     blocks.prepare(soon);
                 }
                 self.recency.oldest()?
             }
-            Replacement::Mru | Replacement::Sequential => self.recency.newest()?,
-            Replacement::Lfu => return self.least_frequent(blocks),
+            ReplacementRule::Mru | ReplacementRule::Sequential => self.recency.newest()?,
+            ReplacementRule::Lfu => return self.least_frequent(blocks),
         };
         blocks.find(self.recency.id(position))
     }
 
     /// Puts a refused victim at the end of its order, so that all other blocks are offered before it.
-    pub(super) fn defer(&mut self, blocks: &mut Blocks, at: usize) {
+    pub(super) fn defer(&mut self, blocks: &mut DearBlocks, at: usize) {
         match self.replacement {
-            Replacement::Lru => blocks.refresh::<RECENCY>(&mut self.recency, at),
-            Replacement::Mru | Replacement::Sequential => {
+            ReplacementRule::Lru => blocks.refresh::<RECENCY>(&mut self.recency, at),
+            ReplacementRule::Mru | ReplacementRule::Sequential => {
                 let weight = blocks.take::<RECENCY>(&mut self.recency, at);
                 blocks.put_oldest::<RECENCY>(&mut self.recency, at, weight);
             }
-            Replacement::Lfu => {
+            ReplacementRule::Lfu => {
                 self.unfile(blocks, at);
                 self.file(blocks, at, RANK_MAX, false);
             }
         }
     }
 
-    fn least_frequent(&mut self, blocks: &mut Blocks) -> Option<usize> {
+    fn least_frequent(&mut self, blocks: &mut DearBlocks) -> Option<usize> {
         loop {
             let word = self.occupied.iter().position(|&word| word != 0)?;
             let lowest = word * 64 + self.occupied[word].trailing_zeros() as usize;
@@ -180,7 +180,7 @@ impl Application {
             blocks.prepare(self.ranks[lowest].id_before(newest, AHEAD));
             let at = blocks.find(self.ranks[lowest].id(newest))?;
             let rank = true_rank(blocks, at);
-            let resident = blocks.get(at).state() == State::Resident;
+            let resident = blocks.get(at).state() == DearBlockState::Resident;
             if resident && usize::from(rank) <= lowest {
                 return Some(at);
             }
@@ -191,10 +191,10 @@ impl Application {
         }
     }
 
-    fn file(&mut self, blocks: &mut Blocks, at: usize, rank: u16, newest: bool) {
+    fn file(&mut self, blocks: &mut DearBlocks, at: usize, rank: u16, newest: bool) {
         let position = usize::from(rank);
         if position >= self.ranks.len() {
-            self.ranks.resize_with(position + 1, Timeline::default);
+            self.ranks.resize_with(position + 1, IdTimeline::default);
         }
         blocks.get_mut(at).set_rank(rank);
         if newest {
@@ -206,7 +206,7 @@ impl Application {
     }
 
     /// Removes a block from the LFU order, if it is there.
-    pub(super) fn unfile(&mut self, blocks: &mut Blocks, at: usize) {
+    pub(super) fn unfile(&mut self, blocks: &mut DearBlocks, at: usize) {
         let rank = blocks.get(at).rank();
         if rank == UNFILED {
             return;
@@ -220,6 +220,6 @@ impl Application {
     }
 }
 
-fn true_rank(blocks: &Blocks, at: usize) -> u16 {
+fn true_rank(blocks: &DearBlocks, at: usize) -> u16 {
     blocks.get(at).history.frequency().min(u32::from(RANK_MAX)) as u16
 }

@@ -16,9 +16,9 @@
 //!
 //! Cost: 32 bytes per place of the table, and 4/3 to 8/3 places per block.
 
-use crate::detect::History;
-use crate::structures::table::{Record, Table, hash};
-use crate::structures::timeline::{Owner, Timeline};
+use crate::detect::BlockHistory;
+use crate::structures::table::{RecordTable, TableRecord, hash};
+use crate::structures::timeline::{IdTimeline, TimelineOwner};
 
 /// The largest number of known blocks. It is low enough that no timeline reaches its own limit.
 const BLOCKS_MAX: usize = 1 << 28;
@@ -32,7 +32,7 @@ pub(super) const PLACE: usize = 2;
 
 /// The state of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum DearBlockState {
     /// The place in the table is free.
     Vacant,
     /// The block is in the cache.
@@ -46,10 +46,10 @@ pub(super) enum State {
 /// The record of one block.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(32))]
-pub(super) struct Block {
+pub(super) struct DearBlock {
     pub(super) id: u64,
     /// The last reference and the frequency in the owner's time.
-    pub(super) history: History,
+    pub(super) history: BlockHistory,
     /// For a resident block, its position in the owner's recency; for a ghost, the number of its eviction.
     recency: u32,
     /// The block's position in the timeline of its rank.
@@ -67,20 +67,20 @@ const RANK_BITS: u32 = 14;
 /// The rank of a block that is not in the LFU order.
 pub(super) const UNFILED: u16 = (1 << RANK_BITS) - 1;
 
-impl Record for Block {
-    const VACANT: Block = Block {
+impl TableRecord for DearBlock {
+    const VACANT: DearBlock = DearBlock {
         id: 0,
-        history: History::NONE,
+        history: BlockHistory::NONE,
         recency: 0,
         filing: 0,
         place: 0,
         owner: 0,
-        rank_and_state: (State::Vacant as u16) << RANK_BITS,
+        rank_and_state: (DearBlockState::Vacant as u16) << RANK_BITS,
     };
 
     #[inline]
     fn is_vacant(&self) -> bool {
-        self.state() == State::Vacant
+        self.state() == DearBlockState::Vacant
     }
 
     #[inline]
@@ -89,21 +89,21 @@ impl Record for Block {
     }
 }
 
-impl Block {
+impl DearBlock {
     /// Whether the block is resident, a ghost or neither.
     #[inline]
-    pub(super) fn state(&self) -> State {
+    pub(super) fn state(&self) -> DearBlockState {
         match self.rank_and_state >> RANK_BITS {
-            0 => State::Vacant,
-            1 => State::Resident,
-            2 => State::Ghost,
-            _ => State::Absent,
+            0 => DearBlockState::Vacant,
+            1 => DearBlockState::Resident,
+            2 => DearBlockState::Ghost,
+            _ => DearBlockState::Absent,
         }
     }
 
     /// Sets whether the block is resident, a ghost or neither.
     #[inline]
-    pub(super) fn set_state(&mut self, state: State) {
+    pub(super) fn set_state(&mut self, state: DearBlockState) {
         self.rank_and_state = self.rank() | (state as u16) << RANK_BITS;
     }
 
@@ -128,7 +128,7 @@ impl Block {
     /// Makes the block a ghost; `eviction` is the number of its eviction.
     #[inline]
     pub(super) fn set_ghost(&mut self, eviction: u32) {
-        self.set_state(State::Ghost);
+        self.set_state(DearBlockState::Ghost);
         self.recency = eviction;
     }
 
@@ -144,14 +144,14 @@ impl Block {
 
 /// All blocks.
 #[derive(Debug)]
-pub(super) struct Blocks {
-    table: Table<Block>,
+pub(super) struct DearBlocks {
+    table: RecordTable<DearBlock>,
 }
 
-impl Blocks {
+impl DearBlocks {
     /// An empty table; nothing is allocated before the first block.
-    pub(super) fn new() -> Blocks {
-        Blocks { table: Table::new() }
+    pub(super) fn new() -> DearBlocks {
+        DearBlocks { table: RecordTable::new() }
     }
 
     /// The place of a block in the table.
@@ -166,7 +166,7 @@ impl Blocks {
         self.table.prepare(hash(id));
     }
 
-    /// Prefetches the memory that [`Blocks::forget`] needs for `id`.
+    /// Prefetches the memory that [`DearBlocks::forget`] needs for `id`.
     #[inline]
     pub(super) fn prepare_forgetting(&self, id: u64) {
         self.table.prepare_removal(hash(id));
@@ -174,13 +174,13 @@ impl Blocks {
 
     /// The block at an occupied place.
     #[inline]
-    pub(super) fn get(&self, at: usize) -> &Block {
+    pub(super) fn get(&self, at: usize) -> &DearBlock {
         self.table.get(at)
     }
 
     /// The block at an occupied place; the caller must not change its id.
     #[inline]
-    pub(super) fn get_mut(&mut self, at: usize) -> &mut Block {
+    pub(super) fn get_mut(&mut self, at: usize) -> &mut DearBlock {
         self.table.get_mut(at)
     }
 
@@ -191,15 +191,15 @@ impl Blocks {
         if self.table.count() >= BLOCKS_MAX {
             return None;
         }
-        let mut block = Block { id, owner, ..Block::VACANT };
-        block.set_state(State::Absent);
+        let mut block = DearBlock { id, owner, ..DearBlock::VACANT };
+        block.set_state(DearBlockState::Absent);
         block.set_rank(UNFILED);
         Some(self.table.insert(block))
     }
 
     /// The memory of `count` blocks. *Units*: bytes.
     pub(super) fn bytes_of(count: usize) -> u64 {
-        Table::<Block>::bytes_of(count)
+        RecordTable::<DearBlock>::bytes_of(count)
     }
 
     /// Forgets a block, which must be in no timeline.
@@ -223,14 +223,14 @@ impl Blocks {
 
     /// Puts a block, which is in no timeline of this order, at the newest end of `timeline`.
     #[inline]
-    pub(super) fn put_newest<const ORDER: usize>(&mut self, timeline: &mut Timeline, at: usize, weight: u64) {
+    pub(super) fn put_newest<const ORDER: usize>(&mut self, timeline: &mut IdTimeline, at: usize, weight: u64) {
         self.make_room::<ORDER>(timeline);
         let block = self.table.get_mut(at);
         *block.position::<ORDER>() = timeline.put_newest(block.id, weight);
     }
 
     /// Puts a block, which is in no timeline of this order, at the oldest end of `timeline`.
-    pub(super) fn put_oldest<const ORDER: usize>(&mut self, timeline: &mut Timeline, at: usize, weight: u64) {
+    pub(super) fn put_oldest<const ORDER: usize>(&mut self, timeline: &mut IdTimeline, at: usize, weight: u64) {
         self.make_room::<ORDER>(timeline);
         let block = self.table.get_mut(at);
         *block.position::<ORDER>() = timeline.put_oldest(block.id, weight);
@@ -238,13 +238,13 @@ impl Blocks {
 
     /// Removes a block from its timeline. *Returns* the weight that it has there.
     #[inline]
-    pub(super) fn take<const ORDER: usize>(&mut self, timeline: &mut Timeline, at: usize) -> u64 {
+    pub(super) fn take<const ORDER: usize>(&mut self, timeline: &mut IdTimeline, at: usize) -> u64 {
         timeline.take(*self.table.get_mut(at).position::<ORDER>())
     }
 
     /// Moves a block to the newest end of its timeline.
     #[inline]
-    pub(super) fn refresh<const ORDER: usize>(&mut self, timeline: &mut Timeline, at: usize) {
+    pub(super) fn refresh<const ORDER: usize>(&mut self, timeline: &mut IdTimeline, at: usize) {
         if !timeline.is_newest(*self.table.get_mut(at).position::<ORDER>()) {
             let weight = self.take::<ORDER>(timeline, at);
             self.put_newest::<ORDER>(timeline, at, weight);
@@ -252,7 +252,7 @@ impl Blocks {
     }
 
     /// Moves `stays` to the position of `leaves`, and removes `leaves`; both are in `timeline`.
-    pub(super) fn take_place<const ORDER: usize>(&mut self, timeline: &mut Timeline, stays: usize, leaves: usize) {
+    pub(super) fn take_place<const ORDER: usize>(&mut self, timeline: &mut IdTimeline, stays: usize, leaves: usize) {
         let position = *self.table.get_mut(leaves).position::<ORDER>();
         self.take::<ORDER>(timeline, stays);
         let block = self.table.get_mut(stays);
@@ -261,17 +261,17 @@ impl Blocks {
     }
 
     #[inline]
-    fn make_room<const ORDER: usize>(&mut self, timeline: &mut Timeline) {
+    fn make_room<const ORDER: usize>(&mut self, timeline: &mut IdTimeline) {
         if timeline.is_full() {
-            timeline.make_room(&mut In::<ORDER>(self));
+            timeline.make_room(&mut OrderOwner::<ORDER>(self));
         }
     }
 }
 
-/// Implements [`Owner`] for the positions in one order.
-struct In<'a, const ORDER: usize>(&'a mut Blocks);
+/// Implements [`TimelineOwner`] for the positions in one order.
+struct OrderOwner<'a, const ORDER: usize>(&'a mut DearBlocks);
 
-impl<const ORDER: usize> Owner for In<'_, ORDER> {
+impl<const ORDER: usize> TimelineOwner for OrderOwner<'_, ORDER> {
     #[inline]
     fn moved(&mut self, id: u64, position: u32) {
         if let Some(at) = self.0.find(id) {
@@ -290,9 +290,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_takes_the_place_of_one_that_leaves() {
+    fn new_block_reuses_freed_place() {
         for (stays, leaves, expected) in [(1, 3, [2, 1, 4]), (1, 4, [2, 3, 1]), (1, 2, [1, 3, 4]), (4, 1, [4, 2, 3])] {
-            let (mut blocks, mut timeline) = (Blocks::new(), Timeline::default());
+            let (mut blocks, mut timeline) = (DearBlocks::new(), IdTimeline::default());
             for id in 1..=4 {
                 let at = blocks.insert(id, 0).expect("room");
                 blocks.put_newest::<PLACE>(&mut timeline, at, 1);
@@ -306,13 +306,13 @@ mod tests {
 
     #[test]
     fn a_block_is_half_a_line() {
-        assert_eq!(size_of::<Block>(), 32);
+        assert_eq!(size_of::<DearBlock>(), 32);
     }
 
     #[test]
-    fn rank_and_state_leave_each_other_alone() {
-        let mut block = Block::VACANT;
-        for state in [State::Resident, State::Ghost, State::Absent, State::Vacant] {
+    fn rank_and_state_are_independent() {
+        let mut block = DearBlock::VACANT;
+        for state in [DearBlockState::Resident, DearBlockState::Ghost, DearBlockState::Absent, DearBlockState::Vacant] {
             for rank in [0, 1023, UNFILED] {
                 block.set_rank(rank);
                 block.set_state(state);
@@ -323,8 +323,8 @@ mod tests {
     }
 
     #[test]
-    fn blocks_know_their_positions_after_gaps_are_closed() {
-        let (mut blocks, mut timeline) = (Blocks::new(), Timeline::default());
+    fn positions_stay_right_after_compaction() {
+        let (mut blocks, mut timeline) = (DearBlocks::new(), IdTimeline::default());
         for id in 0..1000 {
             let at = blocks.insert(id, 0).expect("room");
             blocks.put_newest::<RECENCY>(&mut timeline, at, id);

@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 
-use super::blocks::{Blocks, State};
+use super::blocks::{DearBlockState, DearBlocks};
 use crate::structures::growth;
 
 /// The record of a block is prefetched this many evictions before the block is forgotten.
@@ -20,7 +20,7 @@ const WORDS_MIN: usize = 1;
 
 /// The queue of evictions.
 #[derive(Debug)]
-pub(super) struct Ghosts {
+pub(super) struct GhostQueue {
     /// The block of each eviction, oldest first.
     row: VecDeque<u64>,
     /// One bit per eviction in the queue, found by the number of the eviction. The bit is set while the evicted block
@@ -31,10 +31,10 @@ pub(super) struct Ghosts {
     count: usize,
 }
 
-impl Ghosts {
+impl GhostQueue {
     /// An empty queue.
-    pub(super) fn new() -> Ghosts {
-        Ghosts { row: VecDeque::new(), keeping: Vec::new(), number: 0, count: 0 }
+    pub(super) fn new() -> GhostQueue {
+        GhostQueue { row: VecDeque::new(), keeping: Vec::new(), number: 0, count: 0 }
     }
 
     /// The memory of a queue of `evictions` evictions. *Units*: bytes.
@@ -49,7 +49,7 @@ impl Ghosts {
     }
 
     /// Makes a block a ghost.
-    pub(super) fn add(&mut self, blocks: &mut Blocks, at: usize) {
+    pub(super) fn add(&mut self, blocks: &mut DearBlocks, at: usize) {
         if self.row.len() == self.keeping.len() * 64 {
             self.grow();
         }
@@ -67,9 +67,9 @@ impl Ghosts {
     }
 
     /// Turns a ghost into an absent block.
-    pub(super) fn recall(&mut self, blocks: &mut Blocks, at: usize) {
+    pub(super) fn recall(&mut self, blocks: &mut DearBlocks, at: usize) {
         let block = blocks.get_mut(at);
-        block.set_state(State::Absent);
+        block.set_state(DearBlockState::Absent);
         let (word, bit) = self.bit(block.eviction());
         self.keeping[word] &= !bit;
         self.count -= 1;
@@ -77,7 +77,7 @@ impl Ghosts {
 
     /// If the queue is longer than `evictions`, removes the oldest ghost and returns it; the caller forgets the block,
     /// and calls this again until it returns `None`.
-    pub(super) fn outdated(&mut self, blocks: &mut Blocks, evictions: usize) -> Option<usize> {
+    pub(super) fn outdated(&mut self, blocks: &mut DearBlocks, evictions: usize) -> Option<usize> {
         while self.row.len() > evictions {
             let oldest = self.oldest();
             if let Some(&soon) = self.row.get(AHEAD)
@@ -118,7 +118,7 @@ impl Ghosts {
     #[cold]
     fn grow(&mut self) {
         let words = (self.keeping.len() * 2).max(WORDS_MIN);
-        let kept = std::mem::replace(self, Ghosts { keeping: vec![0; words], ..Ghosts::new() });
+        let kept = std::mem::replace(self, GhostQueue { keeping: vec![0; words], ..GhostQueue::new() });
         (self.number, self.count) = (kept.number, kept.count);
         for step in 0..kept.row.len() as u32 {
             let number = kept.oldest().wrapping_add(step);
@@ -136,7 +136,12 @@ mod tests {
     use super::*;
 
     /// Evicts `ids` in order, and remembers at most `evictions` evictions. *Returns* the forgotten ids.
-    fn evict(ghosts: &mut Ghosts, blocks: &mut Blocks, ids: impl Iterator<Item = u64>, evictions: usize) -> Vec<u64> {
+    fn evict(
+        ghosts: &mut GhostQueue,
+        blocks: &mut DearBlocks,
+        ids: impl Iterator<Item = u64>,
+        evictions: usize,
+    ) -> Vec<u64> {
         let mut forgotten = Vec::new();
         for id in ids {
             let at = blocks.find(id).or_else(|| blocks.insert(id, 0)).expect("room");
@@ -149,10 +154,11 @@ mod tests {
         forgotten
     }
 
+    /// Ghosts are forgotten in the order of their evictions, except those that came back.
     #[test]
-    fn blocks_are_forgotten_in_the_order_of_their_evictions_save_those_that_came_back() {
+    fn ghosts_leave_in_eviction_order() {
         for first in [0, u32::MAX - 500] {
-            let (mut ghosts, mut blocks) = (Ghosts { number: first, ..Ghosts::new() }, Blocks::new());
+            let (mut ghosts, mut blocks) = (GhostQueue { number: first, ..GhostQueue::new() }, DearBlocks::new());
             assert_eq!(evict(&mut ghosts, &mut blocks, 0..1000, 1000), [], "the row is no longer");
             for id in (0..1000).filter(|id| id % 3 == 0) {
                 let at = blocks.find(id).expect("a ghost");

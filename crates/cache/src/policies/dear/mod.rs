@@ -3,7 +3,7 @@
 //! # Idea
 //! No single replacement suits all programs: LRU is very bad for a loop slightly larger than the cache, MRU for
 //! everything else. But a few hundred references reveal a program's pattern. DEAR (detection based adaptive
-//! replacement) observes each application (a [`Stream`]) with a [`Detector`]. Each application replaces its own blocks
+//! replacement) observes each application (a [`StreamId`]) with a [`Detector`]. Each application replaces its own blocks
 //! according to its last verdict.
 //!
 //! | verdict | replacement |
@@ -75,73 +75,73 @@ mod system;
 use hashbrown::HashTable;
 
 use crate::detect::{self, Detector, PeriodEvent, PeriodSink};
-use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
+use crate::policy::{AccessResult, Policy, REFUSALS_MAX, StreamId};
 use crate::structures::hash::hash;
-use crate::structures::timeline::Timeline;
-use application::Application;
-use blocks::{Blocks, State};
-use ghosts::Ghosts;
-use system::System;
+use crate::structures::timeline::IdTimeline;
+use application::ApplicationManager;
+use blocks::{DearBlockState, DearBlocks};
+use ghosts::GhostQueue;
+use system::ApplicationSelector;
 
 /// The largest number of deferred hits.
 const HITS_MAX: usize = 32;
 
 /// The settings of DEAR.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Parameters {
+pub struct DearParameters {
     /// Period, sublists and threshold of every stream's detector.
-    pub detection: detect::Parameters,
+    pub detection: detect::DetectorParameters,
     /// The largest number of streams that are distinguished; clamped to 1 to 65,535.
     pub streams_max: usize,
     /// The smallest number of evictions whose blocks are remembered.
     pub ghosts_min: usize,
 }
 
-impl Default for Parameters {
+impl Default for DearParameters {
     /// The paper's detection parameters, 256 streams, and 65,536 evictions.
-    fn default() -> Parameters {
-        Parameters { detection: detect::Parameters::default(), streams_max: 256, ghosts_min: 1 << 16 }
+    fn default() -> DearParameters {
+        DearParameters { detection: detect::DetectorParameters::default(), streams_max: 256, ghosts_min: 1 << 16 }
     }
 }
 
 /// The memory of a policy of `count` units of weight 1 and its first stream; further streams take what *Cost* above
 /// says. *Units*: bytes.
 pub(crate) fn bytes_of(count: usize) -> u64 {
-    let evictions = Parameters::default().ghosts_min.max(count);
-    let orders = Timeline::bytes_of(count).0 * 2 + Timeline::bytes_of(count + evictions).1;
-    Blocks::bytes_of(count + evictions) + Ghosts::bytes_of(evictions + 1) + orders
+    let evictions = DearParameters::default().ghosts_min.max(count);
+    let orders = IdTimeline::bytes_of(count).0 * 2 + IdTimeline::bytes_of(count + evictions).1;
+    DearBlocks::bytes_of(count + evictions) + GhostQueue::bytes_of(evictions + 1) + orders
 }
 
 /// The paper's detection based adaptive replacement, over weighted ids.
 ///
 /// ```
-/// use nectary_cache::{Access, Dear, Policy, Stream};
+/// use nectary_cache::{AccessResult, Dear, Policy, StreamId};
 ///
 /// let mut policy = Dear::new(500);
 /// let mut hits = 0;
 /// for _ in 0..100 {
 ///     for id in 0..1000 {
-///         hits += u32::from(policy.reference(id, 1, Stream(7), &mut |_| true) == Access::Hit);
+///         hits += u32::from(policy.reference(id, 1, StreamId(7), &mut |_| true) == AccessResult::Hit);
 ///     }
 /// }
 /// // Under LRU a loop of 1000 blocks in a cache of 500 never hits.
 /// assert!(hits > 45_000);
 /// ```
 pub struct Dear {
-    parameters: Parameters,
+    parameters: DearParameters,
     capacity: u64,
     used: u64,
     /// The number of references so far, over all streams.
     now: u64,
-    blocks: Blocks,
-    ghosts: Ghosts,
+    blocks: DearBlocks,
+    ghosts: GhostQueue,
     resident: usize,
-    applications: Vec<Application>,
+    applications: Vec<ApplicationManager>,
     /// The position of each stream's application in `applications`.
     streams: HashTable<u16>,
     /// The position in `applications` of the application that made the last reference.
     current: u16,
-    system: System,
+    system: ApplicationSelector,
     /// The hits that are not counted yet, each as the position of its application and the place of its block in the
     /// table.
     hits: [(u16, usize); HITS_MAX],
@@ -152,24 +152,24 @@ pub struct Dear {
 impl Dear {
     /// An empty policy of `capacity` units of weight with the default parameters.
     pub fn new(capacity: u64) -> Dear {
-        Dear::with_parameters(capacity, Parameters::default())
+        Dear::with_parameters(capacity, DearParameters::default())
     }
 
     /// An empty policy of `capacity` units of weight; parameters are clamped to their ranges.
-    pub fn with_parameters(capacity: u64, parameters: Parameters) -> Dear {
+    pub fn with_parameters(capacity: u64, parameters: DearParameters) -> Dear {
         let streams_max = parameters.streams_max.clamp(1, usize::from(u16::MAX));
         Dear {
-            parameters: Parameters { streams_max, ..parameters },
+            parameters: DearParameters { streams_max, ..parameters },
             capacity,
             used: 0,
             now: 0,
-            blocks: Blocks::new(),
-            ghosts: Ghosts::new(),
+            blocks: DearBlocks::new(),
+            ghosts: GhostQueue::new(),
             resident: 0,
             applications: Vec::new(),
             streams: HashTable::new(),
             current: 0,
-            system: System::new(),
+            system: ApplicationSelector::new(),
             hits: [(0, 0); HITS_MAX],
             hit_count: 0,
             sink: None,
@@ -187,12 +187,12 @@ impl Dear {
     }
 
     /// The position of a stream's application; a new stream gets a new application or takes over an old one.
-    fn application(&mut self, stream: Stream) -> u16 {
+    fn application(&mut self, stream: StreamId) -> u16 {
         if self.applications.get(usize::from(self.current)).is_some_and(|current| current.stream == stream) {
             return self.current;
         }
         let applications = &self.applications;
-        let hash_of = |stream: Stream| hash(u64::from(stream.0));
+        let hash_of = |stream: StreamId| hash(u64::from(stream.0));
         let found =
             self.streams.find(hash_of(stream), |&position| applications[usize::from(position)].stream == stream);
         self.current = match found {
@@ -203,24 +203,24 @@ impl Dear {
     }
 
     /// Makes an application for a stream; at the limit the stream takes over an old one.
-    fn begin(&mut self, stream: Stream) -> u16 {
+    fn begin(&mut self, stream: StreamId) -> u16 {
         self.count_hits();
         if self.applications.len() < self.parameters.streams_max { self.found(stream) } else { self.take_over(stream) }
     }
 
     /// Adds an application.
-    fn found(&mut self, stream: Stream) -> u16 {
+    fn found(&mut self, stream: StreamId) -> u16 {
         let position = self.applications.len() as u16;
         if let [only] = self.applications.as_slice() {
             self.system.share(&mut self.blocks, only);
         }
-        self.applications.push(Application::new(stream, Detector::new(self.parameters.detection)));
+        self.applications.push(ApplicationManager::new(stream, Detector::new(self.parameters.detection)));
         self.enter(stream, position);
         position
     }
 
     /// Gives the application that has been idle longest to a new stream.
-    fn take_over(&mut self, stream: Stream) -> u16 {
+    fn take_over(&mut self, stream: StreamId) -> u16 {
         let idle = self.applications.iter().enumerate().min_by_key(|(_, application)| application.last);
         let position = idle.map_or(0, |(position, _)| position as u16);
         let old = self.applications[usize::from(position)].stream;
@@ -235,7 +235,7 @@ impl Dear {
         position
     }
 
-    fn enter(&mut self, stream: Stream, position: u16) {
+    fn enter(&mut self, stream: StreamId, position: u16) {
         let applications = &self.applications;
         self.streams.insert_unique(hash(u64::from(stream.0)), position, |&other| {
             hash(u64::from(applications[usize::from(other)].stream.0))
@@ -375,31 +375,37 @@ impl Policy for Dear {
         "dear"
     }
 
-    fn reference(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
+    fn reference(
+        &mut self,
+        id: u64,
+        weight: u64,
+        stream: StreamId,
+        evict: &mut dyn FnMut(u64) -> bool,
+    ) -> AccessResult {
         let position = self.application(stream);
         let known = self.blocks.find(id);
-        if let Some(at) = known.filter(|&at| self.blocks.get(at).state() == State::Resident) {
+        if let Some(at) = known.filter(|&at| self.blocks.get(at).state() == DearBlockState::Resident) {
             self.hit(position, at);
-            return Access::Hit;
+            return AccessResult::Hit;
         }
         self.count_hits();
         // The ghost is recalled first, because making room may forget it.
-        let Some(at) = self.recall(known, id, position) else { return Access::Bypassed };
+        let Some(at) = self.recall(known, id, position) else { return AccessResult::Bypassed };
         let count = self.blocks.count();
         let weight = weight.max(1);
         let fits = weight <= self.capacity && self.make_room(weight, REFUSALS_MAX, evict);
-        let Some(at) = self.blocks.find_again(id, at, count) else { return Access::Bypassed };
+        let Some(at) = self.blocks.find_again(id, at, count) else { return AccessResult::Bypassed };
         self.observe(position, at);
         if !fits {
             self.remember(at);
-            return Access::Bypassed;
+            return AccessResult::Bypassed;
         }
-        self.blocks.get_mut(at).set_state(State::Resident);
+        self.blocks.get_mut(at).set_state(DearBlockState::Resident);
         self.used += weight;
         self.resident += 1;
         self.applications[usize::from(position)].admit(&mut self.blocks, at, weight);
         self.system.admit(&mut self.blocks, at);
-        Access::Inserted
+        AccessResult::Inserted
     }
 
     fn prepare(&self, id: u64) {
@@ -410,7 +416,7 @@ impl Policy for Dear {
         self.count_hits();
         let Some(at) = self.blocks.find(id) else { return false };
         let owner = usize::from(self.blocks.get(at).owner);
-        let resident = self.blocks.get(at).state() == State::Resident;
+        let resident = self.blocks.get(at).state() == DearBlockState::Resident;
         if resident {
             self.system.dismiss(&mut self.blocks, at);
             self.used -= self.applications[owner].dismiss(&mut self.blocks, at);
@@ -424,7 +430,7 @@ impl Policy for Dear {
     }
 
     fn contains(&self, id: u64) -> bool {
-        self.blocks.find(id).is_some_and(|at| self.blocks.get(at).state() == State::Resident)
+        self.blocks.find(id).is_some_and(|at| self.blocks.get(at).state() == DearBlockState::Resident)
     }
 
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {

@@ -8,14 +8,14 @@
 //! With only one stream the order of places is not needed and not maintained, so a single program does not pay for a
 //! second list. When the second stream begins, the places are initialised from the recency of the first.
 
-use super::application::{Application, Replacement};
-use super::blocks::{Blocks, PLACE};
-use crate::structures::timeline::Timeline;
+use super::application::{ApplicationManager, ReplacementRule};
+use super::blocks::{DearBlocks, PLACE};
+use crate::structures::timeline::IdTimeline;
 
 /// A victim, and the block in the oldest place, because of which the owner of the victim was chosen; both as places in
 /// the table.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Choice {
+pub(super) struct VictimChoice {
     pub(super) victim: usize,
     /// The block in the oldest place, if the owner was chosen because of it.
     asked: Option<usize>,
@@ -23,23 +23,23 @@ pub(super) struct Choice {
 
 /// The state from which the next application is chosen.
 #[derive(Debug)]
-pub(super) struct System {
-    places: Timeline,
+pub(super) struct ApplicationSelector {
+    places: IdTimeline,
     /// Whether there has been a second stream; only then places are maintained.
     shared: bool,
     /// The positions of sequential applications.
     sequential: Vec<u16>,
 }
 
-impl System {
+impl ApplicationSelector {
     /// The state with one application and no blocks.
-    pub(super) fn new() -> System {
-        System { places: Timeline::default(), shared: false, sequential: Vec::new() }
+    pub(super) fn new() -> ApplicationSelector {
+        ApplicationSelector { places: IdTimeline::default(), shared: false, sequential: Vec::new() }
     }
 
     /// Begins to maintain places, initialised from the recency of the only application so far. *Cost*: O(its blocks),
     /// once.
-    pub(super) fn share(&mut self, blocks: &mut Blocks, only: &Application) {
+    pub(super) fn share(&mut self, blocks: &mut DearBlocks, only: &ApplicationManager) {
         if self.shared {
             return;
         }
@@ -53,7 +53,7 @@ impl System {
 
     /// Adds a resident block in the newest place.
     #[inline]
-    pub(super) fn admit(&mut self, blocks: &mut Blocks, at: usize) {
+    pub(super) fn admit(&mut self, blocks: &mut DearBlocks, at: usize) {
         if self.shared {
             blocks.put_newest::<PLACE>(&mut self.places, at, 1);
         }
@@ -61,21 +61,21 @@ impl System {
 
     /// Gives a resident block the newest place.
     #[inline]
-    pub(super) fn refresh(&mut self, blocks: &mut Blocks, at: usize) {
+    pub(super) fn refresh(&mut self, blocks: &mut DearBlocks, at: usize) {
         if self.shared {
             blocks.refresh::<PLACE>(&mut self.places, at);
         }
     }
 
     /// Removes a resident block from its place.
-    pub(super) fn dismiss(&mut self, blocks: &mut Blocks, at: usize) {
+    pub(super) fn dismiss(&mut self, blocks: &mut DearBlocks, at: usize) {
         if self.shared {
             blocks.take::<PLACE>(&mut self.places, at);
         }
     }
 
     /// Removes a victim from the order; if another block was spared, that block takes the victim's place.
-    pub(super) fn vacate(&mut self, blocks: &mut Blocks, choice: Choice) {
+    pub(super) fn vacate(&mut self, blocks: &mut DearBlocks, choice: VictimChoice) {
         match choice.asked {
             Some(asked) if asked != choice.victim => {
                 blocks.take_place::<PLACE>(&mut self.places, asked, choice.victim);
@@ -85,14 +85,14 @@ impl System {
     }
 
     /// Notes that an application's replacement changed.
-    pub(super) fn note(&mut self, position: u16, before: Replacement, after: Replacement) {
+    pub(super) fn note(&mut self, position: u16, before: ReplacementRule, after: ReplacementRule) {
         if before == after {
             return;
         }
-        if before == Replacement::Sequential {
+        if before == ReplacementRule::Sequential {
             self.sequential.retain(|&other| other != position);
         }
-        if after == Replacement::Sequential {
+        if after == ReplacementRule::Sequential {
             self.sequential.push(position);
         }
     }
@@ -101,25 +101,25 @@ impl System {
     /// applications whose blocks are all refused do not block the others.
     pub(super) fn choose(
         &mut self,
-        applications: &mut [Application],
-        blocks: &mut Blocks,
+        applications: &mut [ApplicationManager],
+        blocks: &mut DearBlocks,
         sequential_first: bool,
-    ) -> Option<Choice> {
+    ) -> Option<VictimChoice> {
         if !self.shared {
-            return applications.first_mut()?.offer(blocks).map(|victim| Choice { victim, asked: None });
+            return applications.first_mut()?.offer(blocks).map(|victim| VictimChoice { victim, asked: None });
         }
         if sequential_first {
             let positions = self.sequential.iter().map(|&position| usize::from(position));
             let largest = positions.max_by_key(|&position| applications[position].recency.count());
             let offer = largest.and_then(|position| applications[position].offer(blocks));
             if let Some(victim) = offer {
-                return Some(Choice { victim, asked: None });
+                return Some(VictimChoice { victim, asked: None });
             }
         }
         let oldest = self.places.oldest()?;
         let asked = blocks.find(self.places.id(oldest))?;
         let owner = usize::from(blocks.get(asked).owner);
         let victim = applications[owner].offer(blocks)?;
-        Some(Choice { victim, asked: Some(asked) })
+        Some(VictimChoice { victim, asked: Some(asked) })
     }
 }

@@ -1,7 +1,7 @@
 //! The ids that LIRS knows: found with one access to memory, each with its positions in the stack and in a second
 //! order.
 //!
-//! Owns: a [`Table`] of records, and the [`Timeline`]s of stack, queue and ghosts. Promises: the positions in a record
+//! Owns: a [`RecordTable`] of records, and the [`IdTimeline`]s of stack, queue and ghosts. Promises: the positions in a record
 //! are correct, also after a timeline closes its gaps; moving an id touches only its record, the bits of its old
 //! positions and the newest end of an order, and no other random memory. Leaves to others: the decision when an id
 //! changes its state.
@@ -16,17 +16,17 @@
 //!
 //! Cost: 16 bytes per place of the table, 4/3 to 5/3 places per id, and the cost of a timeline per order.
 
-use crate::structures::table::{Record, Table, hash};
-use crate::structures::timeline::{NOWHERE, Owner, Timeline};
+use crate::structures::table::{RecordTable, TableRecord, hash};
+use crate::structures::timeline::{IdTimeline, NOWHERE, TimelineOwner};
 
 /// The largest number of ids. It keeps a timeline below 2^31 positions and below its own limit.
 const IDS_MAX: usize = (1 << 28) - 1;
-/// The bit of [`Entry::second`] that is set if the id is a ghost.
+/// The bit of [`LirsRecord::second`] that is set if the id is a ghost.
 const GHOST_BIT: u32 = 1 << 31;
 
 /// The state of an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum LirsState {
     /// The id is resident and has a low distance between its references.
     Lir,
     /// The id is resident and has a high or unknown distance between its references.
@@ -37,7 +37,7 @@ pub(super) enum Kind {
 
 /// The record of one id.
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct LirsRecord {
     id: u64,
     /// The position of the id in the stack, or [`NOWHERE`].
     stack: u32,
@@ -45,19 +45,19 @@ struct Entry {
     second: u32,
 }
 
-impl Entry {
+impl LirsRecord {
     #[inline]
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> LirsState {
         match self.second {
-            NOWHERE => Kind::Lir,
-            second if second & GHOST_BIT == 0 => Kind::Hir,
-            _ => Kind::Ghost,
+            NOWHERE => LirsState::Lir,
+            second if second & GHOST_BIT == 0 => LirsState::Hir,
+            _ => LirsState::Ghost,
         }
     }
 }
 
-impl Record for Entry {
-    const VACANT: Entry = Entry { id: 0, stack: NOWHERE, second: NOWHERE };
+impl TableRecord for LirsRecord {
+    const VACANT: LirsRecord = LirsRecord { id: 0, stack: NOWHERE, second: NOWHERE };
 
     #[inline]
     fn is_vacant(&self) -> bool {
@@ -72,26 +72,31 @@ impl Record for Entry {
 
 /// All ids.
 #[derive(Debug, Clone)]
-pub(super) struct Ids {
-    table: Table<Entry>,
+pub(super) struct LirsIds {
+    table: RecordTable<LirsRecord>,
     /// The LIR ids, the ghosts and some HIR ids, by recency.
-    stack: Timeline,
+    stack: IdTimeline,
     /// The resident HIR ids; the oldest one is the next victim.
-    queue: Timeline,
+    queue: IdTimeline,
     /// The ghosts, by time of eviction.
-    ghosts: Timeline,
+    ghosts: IdTimeline,
 }
 
-impl Ids {
+impl LirsIds {
     /// An empty table; nothing is allocated before the first id.
-    pub(super) fn new() -> Ids {
-        Ids { table: Table::new(), stack: Timeline::default(), queue: Timeline::default(), ghosts: Timeline::default() }
+    pub(super) fn new() -> LirsIds {
+        LirsIds {
+            table: RecordTable::new(),
+            stack: IdTimeline::default(),
+            queue: IdTimeline::default(),
+            ghosts: IdTimeline::default(),
+        }
     }
 
     /// The memory of `count` resident ids, of which `hir` are HIR, and `ghosts` ghosts. *Units*: bytes.
     pub(super) fn bytes_of(count: usize, hir: usize, ghosts: usize) -> u64 {
-        let orders = [count + ghosts, hir, ghosts].map(|count| Timeline::bytes_of(count).0);
-        Table::<Entry>::bytes_of(count + ghosts) + orders.iter().sum::<u64>()
+        let orders = [count + ghosts, hir, ghosts].map(|count| IdTimeline::bytes_of(count).0);
+        RecordTable::<LirsRecord>::bytes_of(count + ghosts) + orders.iter().sum::<u64>()
     }
 
     /// The place of `id` in the table.
@@ -114,7 +119,7 @@ impl Ids {
 
     /// The state of the id at a place.
     #[inline]
-    pub(super) fn kind(&self, at: usize) -> Kind {
+    pub(super) fn kind(&self, at: usize) -> LirsState {
         self.table.get(at).kind()
     }
 
@@ -127,7 +132,7 @@ impl Ids {
     /// The weight of the id at a place.
     #[inline]
     pub(super) fn weight(&self, at: usize) -> u64 {
-        let Entry { stack, second, .. } = *self.table.get(at);
+        let LirsRecord { stack, second, .. } = *self.table.get(at);
         if stack == NOWHERE { self.queue.weight_of(second) } else { self.stack.weight_of(stack) }
     }
 
@@ -182,13 +187,13 @@ impl Ids {
         }
         let (stack, second) =
             if is_lir { (self.put_in_stack(id, weight), NOWHERE) } else { (NOWHERE, self.put_in_queue(id, weight)) };
-        Some(self.table.insert(Entry { id, stack, second }))
+        Some(self.table.insert(LirsRecord { id, stack, second }))
     }
 
     /// Makes the id at a place, with this weight, the newest of the stack, even if it was not in the stack.
     #[inline]
     pub(super) fn push(&mut self, at: usize, weight: u64) {
-        let Entry { id, stack, .. } = *self.table.get(at);
+        let LirsRecord { id, stack, .. } = *self.table.get(at);
         // Closing gaps updates the positions of all ids in the stack, so the position is read again.
         self.make_room_in_stack();
         if stack != NOWHERE {
@@ -222,9 +227,9 @@ impl Ids {
     /// Makes a HIR id that is in the stack the newest ghost.
     #[inline]
     pub(super) fn make_ghost(&mut self, at: usize) {
-        let (Entry { id, second, .. }, weight) = (*self.table.get(at), self.weight(at));
+        let (LirsRecord { id, second, .. }, weight) = (*self.table.get(at), self.weight(at));
         if self.ghosts.is_full() {
-            self.ghosts.make_room(&mut Second(&mut self.table));
+            self.ghosts.make_room(&mut QueueOwner(&mut self.table));
         }
         self.queue.take(second);
         self.table.get_mut(at).second = self.ghosts.put_newest(id, weight) | GHOST_BIT;
@@ -233,7 +238,7 @@ impl Ids {
     /// Forgets the id at a place.
     #[inline]
     pub(super) fn forget(&mut self, at: usize) {
-        let Entry { stack, second, .. } = *self.table.get(at);
+        let LirsRecord { stack, second, .. } = *self.table.get(at);
         if stack != NOWHERE {
             self.stack.take(stack);
         }
@@ -268,22 +273,22 @@ impl Ids {
     #[inline]
     fn make_room_in_stack(&mut self) {
         if self.stack.is_full() {
-            self.stack.make_room(&mut Stack(&mut self.table));
+            self.stack.make_room(&mut StackOwner(&mut self.table));
         }
     }
 
     #[inline]
     fn make_room_in_queue(&mut self) {
         if self.queue.is_full() {
-            self.queue.make_room(&mut Second(&mut self.table));
+            self.queue.make_room(&mut QueueOwner(&mut self.table));
         }
     }
 }
 
-/// Implements [`Owner`] for the positions in the stack.
-struct Stack<'a>(&'a mut Table<Entry>);
+/// Implements [`TimelineOwner`] for the positions in the stack.
+struct StackOwner<'a>(&'a mut RecordTable<LirsRecord>);
 
-impl Owner for Stack<'_> {
+impl TimelineOwner for StackOwner<'_> {
     #[inline]
     fn moved(&mut self, id: u64, position: u32) {
         if let Some(at) = find(self.0, id) {
@@ -297,10 +302,10 @@ impl Owner for Stack<'_> {
     }
 }
 
-/// Implements [`Owner`] for the positions in the queue and among the ghosts.
-struct Second<'a>(&'a mut Table<Entry>);
+/// Implements [`TimelineOwner`] for the positions in the queue and among the ghosts.
+struct QueueOwner<'a>(&'a mut RecordTable<LirsRecord>);
 
-impl Owner for Second<'_> {
+impl TimelineOwner for QueueOwner<'_> {
     #[inline]
     fn moved(&mut self, id: u64, position: u32) {
         if let Some(at) = find(self.0, id) {
@@ -316,12 +321,12 @@ impl Owner for Second<'_> {
 }
 
 #[inline]
-fn find(table: &Table<Entry>, id: u64) -> Option<usize> {
+fn find(table: &RecordTable<LirsRecord>, id: u64) -> Option<usize> {
     table.find(hash(id), |entry| entry.id == id)
 }
 
 #[inline]
-fn oldest(order: &mut Timeline, table: &Table<Entry>) -> Option<usize> {
+fn oldest(order: &mut IdTimeline, table: &RecordTable<LirsRecord>) -> Option<usize> {
     let position = order.oldest()?;
     while let Some(soon) = order.next_ahead() {
         table.prepare(hash(soon));
@@ -334,13 +339,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_is_a_quarter_of_a_line() {
-        assert_eq!(size_of::<Entry>(), 16);
+    fn entry_fits_quarter_cache_line() {
+        assert_eq!(size_of::<LirsRecord>(), 16);
     }
 
+    /// Ids keep their kind, weight and order while gaps are closed.
     #[test]
-    fn ids_keep_kind_weight_and_order_while_gaps_are_closed() {
-        let mut ids = Ids::new();
+    fn ids_survive_compaction() {
+        let mut ids = LirsIds::new();
         for id in 0..300 {
             ids.insert(id, 1 + id % 3, id % 3 == 0).expect("room");
         }
@@ -355,9 +361,9 @@ mod tests {
             let at = ids.find(id).expect("there");
             let weight = ids.weight(at);
             match ids.kind(at) {
-                Kind::Lir => ids.push(at, weight),
-                Kind::Hir => ids.enqueue(at, weight),
-                Kind::Ghost => {
+                LirsState::Lir => ids.push(at, weight),
+                LirsState::Hir => ids.enqueue(at, weight),
+                LirsState::Ghost => {
                     ids.push(at, weight);
                     ids.enqueue(at, weight);
                     ids.make_ghost(at);
@@ -366,16 +372,16 @@ mod tests {
         }
         for id in 0..300 {
             let at = ids.find(id).expect("there");
-            let expected = [(Kind::Lir, true), (Kind::Ghost, true), (Kind::Hir, false)][id as usize % 3];
+            let expected = [(LirsState::Lir, true), (LirsState::Ghost, true), (LirsState::Hir, false)][id as usize % 3];
             assert_eq!((ids.kind(at), ids.is_in_stack(at)), expected);
-            let Entry { stack, second, .. } = *ids.table.get(at);
+            let LirsRecord { stack, second, .. } = *ids.table.get(at);
             if stack != NOWHERE {
                 assert_eq!((ids.stack.id(stack), ids.stack.weight_of(stack)), (id, 1 + id % 3));
             }
             match expected.0 {
-                Kind::Lir => assert_eq!(second, NOWHERE),
-                Kind::Hir => assert_eq!((ids.queue.id(second), ids.queue.weight_of(second)), (id, 1 + id % 3)),
-                Kind::Ghost => {
+                LirsState::Lir => assert_eq!(second, NOWHERE),
+                LirsState::Hir => assert_eq!((ids.queue.id(second), ids.queue.weight_of(second)), (id, 1 + id % 3)),
+                LirsState::Ghost => {
                     let second = second & !GHOST_BIT;
                     assert_eq!((ids.ghosts.id(second), ids.ghosts.weight_of(second)), (id, 1 + id % 3));
                 }

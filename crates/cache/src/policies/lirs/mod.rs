@@ -52,9 +52,9 @@
 
 mod ids;
 
-use crate::eviction::{Evicts, Step, make_room};
-use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
-use ids::{Ids, Kind};
+use crate::eviction::{EvictionStep, StepwisePolicy, make_room};
+use crate::policy::{AccessResult, Policy, REFUSALS_MAX, StreamId};
+use ids::{LirsIds, LirsState};
 
 /// The HIR share is the capacity divided by `HIR_DIVISOR`.
 const HIR_DIVISOR: u64 = 100;
@@ -67,7 +67,7 @@ const GHOST_FACTOR: u64 = 3;
 #[derive(Debug, Clone)]
 pub struct Lirs {
     capacity: u64,
-    ids: Ids,
+    ids: LirsIds,
     lir_weight: u64,
     lir_count: usize,
     last: Option<u64>,
@@ -83,7 +83,7 @@ impl Lirs {
     /// An empty policy of `capacity` units of weight that remembers evicted ids of up to `ghost_factor` times that
     /// weight.
     pub fn with_ghost_factor(capacity: u64, ghost_factor: u64) -> Lirs {
-        Lirs { capacity, ghost_factor, ids: Ids::new(), lir_weight: 0, lir_count: 0, last: None }
+        Lirs { capacity, ghost_factor, ids: LirsIds::new(), lir_weight: 0, lir_count: 0, last: None }
     }
 
     fn lir_share(&self) -> u64 {
@@ -94,9 +94,9 @@ impl Lirs {
     fn prune(&mut self) {
         while let Some(oldest) = self.ids.oldest_of_stack() {
             match self.ids.kind(oldest) {
-                Kind::Lir => return,
-                Kind::Hir => self.ids.drop_from_stack(oldest),
-                Kind::Ghost => self.ids.forget(oldest),
+                LirsState::Lir => return,
+                LirsState::Hir => self.ids.drop_from_stack(oldest),
+                LirsState::Ghost => self.ids.forget(oldest),
             }
         }
     }
@@ -135,7 +135,7 @@ impl Lirs {
     #[inline]
     fn hit(&mut self, at: usize) {
         let weight = self.ids.weight(at);
-        if self.ids.kind(at) == Kind::Lir {
+        if self.ids.kind(at) == LirsState::Lir {
             let was_oldest = self.ids.is_oldest_of_stack(at);
             self.ids.push(at, weight);
             if was_oldest {
@@ -162,13 +162,13 @@ impl Lirs {
 /// The memory of a policy of `count` units of weight 1. *Units*: bytes.
 pub(crate) fn bytes_of(count: usize) -> u64 {
     let hir = count - Lirs::new(count as u64).lir_share() as usize;
-    Ids::bytes_of(count, hir, count * GHOST_FACTOR as usize)
+    LirsIds::bytes_of(count, hir, count * GHOST_FACTOR as usize)
 }
 
-impl Evicts for Lirs {
-    fn step(&mut self, _: u64, _: usize, evict: &mut dyn FnMut(u64) -> bool) -> Step {
+impl StepwisePolicy for Lirs {
+    fn step(&mut self, _: u64, _: usize, evict: &mut dyn FnMut(u64) -> bool) -> EvictionStep {
         let Some(victim) = self.ids.oldest_of_queue() else {
-            return if self.demote() { Step::Done } else { Step::Nothing };
+            return if self.demote() { EvictionStep::Done } else { EvictionStep::Nothing };
         };
         let id = self.ids.id(victim);
         if !evict(id) {
@@ -177,7 +177,7 @@ impl Evicts for Lirs {
             if let Some(victim) = self.ids.find(id) {
                 self.ids.enqueue(victim, self.ids.weight(victim));
             }
-            return Step::Refused;
+            return EvictionStep::Refused;
         }
         if self.ids.is_in_stack(victim) {
             self.ids.make_ghost(victim);
@@ -185,7 +185,7 @@ impl Evicts for Lirs {
         } else {
             self.ids.forget(victim);
         }
-        Step::Done
+        EvictionStep::Done
     }
 }
 
@@ -194,18 +194,18 @@ impl Policy for Lirs {
         "lirs"
     }
 
-    fn reference(&mut self, id: u64, weight: u64, _: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
+    fn reference(&mut self, id: u64, weight: u64, _: StreamId, evict: &mut dyn FnMut(u64) -> bool) -> AccessResult {
         let is_repeated = self.last.replace(id) == Some(id);
         let known = self.ids.find(id);
-        if let Some(at) = known.filter(|&at| self.ids.kind(at) != Kind::Ghost) {
+        if let Some(at) = known.filter(|&at| self.ids.kind(at) != LirsState::Ghost) {
             if !is_repeated {
                 self.hit(at);
             }
-            return Access::Hit;
+            return AccessResult::Hit;
         }
         let weight = weight.max(1);
         if weight > self.capacity || !make_room(self, weight, REFUSALS_MAX, evict) {
-            return Access::Bypassed;
+            return AccessResult::Bypassed;
         }
         // Making room may have forgotten the ghost, or moved it in the table.
         let ghost = known.and_then(|_| self.ids.find(id));
@@ -223,7 +223,7 @@ impl Policy for Lirs {
                 at
             }
             None => {
-                let Some(at) = self.ids.insert(id, weight, is_lir) else { return Access::Bypassed };
+                let Some(at) = self.ids.insert(id, weight, is_lir) else { return AccessResult::Bypassed };
                 at
             }
         };
@@ -232,7 +232,7 @@ impl Policy for Lirs {
         } else if ghost.is_none() {
             self.push_hir(at, weight);
         }
-        Access::Inserted
+        AccessResult::Inserted
     }
 
     fn prepare(&self, id: u64) {
@@ -242,16 +242,16 @@ impl Policy for Lirs {
     fn remove(&mut self, id: u64) -> bool {
         let Some(at) = self.ids.find(id) else { return false };
         let (kind, weight) = (self.ids.kind(at), self.ids.weight(at));
-        if kind == Kind::Lir {
+        if kind == LirsState::Lir {
             self.stop_lir(weight);
         }
         self.ids.forget(at);
         self.prune();
-        kind != Kind::Ghost
+        kind != LirsState::Ghost
     }
 
     fn contains(&self, id: u64) -> bool {
-        self.ids.find(id).is_some_and(|at| self.ids.kind(at) != Kind::Ghost)
+        self.ids.find(id).is_some_and(|at| self.ids.kind(at) != LirsState::Ghost)
     }
 
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {

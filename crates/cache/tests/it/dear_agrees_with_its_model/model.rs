@@ -4,15 +4,15 @@
 
 use std::collections::HashMap;
 
-use nectary_cache::dear::Parameters;
-use nectary_cache::detect::Verdict;
-use nectary_cache::{Access, REFUSALS_MAX};
+use nectary_cache::dear::DearParameters;
+use nectary_cache::detect::PatternVerdict;
+use nectary_cache::{AccessResult, REFUSALS_MAX};
 
-use crate::naive::{NaiveDetector, NaiveReport, Planted};
+use crate::naive::{DetectorBug, NaiveDetector, NaiveReport};
 
 /// A resident block of an application.
 #[derive(Debug, Clone, Copy)]
-struct Block {
+struct ModelBlock {
     id: u64,
     weight: u64,
 }
@@ -23,12 +23,12 @@ type Filing = (u64, i64);
 
 /// The manager of one stream; its blocks are oldest first.
 #[derive(Debug)]
-struct Application {
+struct ModelApplication {
     stream: u32,
     detector: NaiveDetector,
     replacement: &'static str,
     last: usize,
-    blocks: Vec<Block>,
+    blocks: Vec<ModelBlock>,
     /// The filings of resident blocks, and of ghosts that LFU has not dropped yet.
     filings: HashMap<u64, Filing>,
 }
@@ -37,12 +37,12 @@ const RANK_MAX: u64 = 1023;
 
 /// All applications, and the state they share.
 #[derive(Debug)]
-pub struct Model {
-    parameters: Parameters,
+pub struct DearModel {
+    parameters: DearParameters,
     capacity: u64,
     now: usize,
     filings: i64,
-    applications: Vec<Application>,
+    applications: Vec<ModelApplication>,
     /// The blocks in the order of places, oldest first; maintained once there is a second stream.
     places: Vec<u64>,
     /// Sequential applications in the order of their detection.
@@ -54,9 +54,9 @@ pub struct Model {
     pub reports: Vec<(u32, &'static str, NaiveReport)>,
 }
 
-impl Model {
-    pub fn new(capacity: u64, parameters: Parameters) -> Model {
-        Model {
+impl DearModel {
+    pub fn new(capacity: u64, parameters: DearParameters) -> DearModel {
+        DearModel {
             parameters,
             capacity,
             now: 0,
@@ -87,9 +87,9 @@ impl Model {
             if self.applications.len() == 1 {
                 self.places = self.applications[0].blocks.iter().map(|block| block.id).collect();
             }
-            let detector = NaiveDetector::new(self.parameters.detection, Planted::Nothing);
+            let detector = NaiveDetector::new(self.parameters.detection, DetectorBug::Nothing);
             let (blocks, filings) = (Vec::new(), HashMap::new());
-            self.applications.push(Application { stream, detector, replacement: "lru", last: 0, blocks, filings });
+            self.applications.push(ModelApplication { stream, detector, replacement: "lru", last: 0, blocks, filings });
             return self.applications.len() - 1;
         }
         let idle = (0..self.applications.len()).min_by_key(|&position| self.applications[position].last);
@@ -118,11 +118,11 @@ impl Model {
         let Some(report) = application.detector.refer(id, foreign) else { return };
         let before = application.replacement;
         application.replacement = match report.verdict {
-            Verdict::None => before,
-            Verdict::Sequential => "mru first",
-            Verdict::Looping => "mru",
-            Verdict::Clustered => "lru",
-            Verdict::Probabilistic => "lfu",
+            PatternVerdict::None => before,
+            PatternVerdict::Sequential => "mru first",
+            PatternVerdict::Looping => "mru",
+            PatternVerdict::Clustered => "lru",
+            PatternVerdict::Probabilistic => "lfu",
         };
         if before != application.replacement {
             self.sequential.retain(|&other| other != position);
@@ -144,7 +144,7 @@ impl Model {
     }
 
     fn admit(&mut self, position: usize, id: u64, weight: u64) {
-        self.applications[position].blocks.push(Block { id, weight });
+        self.applications[position].blocks.push(ModelBlock { id, weight });
         let frequency = self.frequency(position, id);
         if self.applications[position].filings.get(&id).is_none_or(|filing| filing.0 > frequency) {
             self.file(position, id, frequency);
@@ -152,7 +152,7 @@ impl Model {
     }
 
     /// Removes a block from its application.
-    fn dismiss(&mut self, id: u64) -> Option<Block> {
+    fn dismiss(&mut self, id: u64) -> Option<ModelBlock> {
         self.applications.iter_mut().find_map(|application| {
             let index = application.blocks.iter().position(|block| block.id == id)?;
             Some(application.blocks.remove(index))
@@ -279,13 +279,13 @@ impl Model {
         true
     }
 
-    pub fn reference(&mut self, id: u64, weight: u64, stream: u32, evict: &mut dyn FnMut(u64) -> bool) -> Access {
+    pub fn reference(&mut self, id: u64, weight: u64, stream: u32, evict: &mut dyn FnMut(u64) -> bool) -> AccessResult {
         let position = self.application(stream);
         if let Some(block) = self.dismiss(id) {
             self.observe(position, id);
             self.admit(position, id, block.weight);
             self.refresh_place(id);
-            return Access::Hit;
+            return AccessResult::Hit;
         }
         self.recall(id);
         if let Some(owner) = self.owners.get(&id).filter(|&&owner| owner != position) {
@@ -295,11 +295,11 @@ impl Model {
         self.observe(position, id);
         if !fits {
             self.remember(id);
-            return Access::Bypassed;
+            return AccessResult::Bypassed;
         }
         self.admit(position, id, weight);
         self.refresh_place(id);
-        Access::Inserted
+        AccessResult::Inserted
     }
 
     pub fn remove(&mut self, id: u64) -> bool {

@@ -1,10 +1,10 @@
 //! The misses that libcachesim 0.3.5 (PyPI) counted. Only its numbers are here, none of its code.
 
-use super::Trace;
+use super::GeneratedTrace;
 use super::traces::{drifting, loops, mixed, scanned, skewed, uniform};
 
-pub const TRACES: &[Trace] = &[
-    Trace {
+pub const TRACES: &[GeneratedTrace] = &[
+    GeneratedTrace {
         name: "uniform",
         next: uniform,
         rows: &[
@@ -18,7 +18,7 @@ pub const TRACES: &[Trace] = &[
             (2548, [4701, 4656, 4700, 4659, 4700, 4676, 4714, 4701, 3229]),
         ],
     },
-    Trace {
+    GeneratedTrace {
         name: "skewed",
         next: skewed,
         rows: &[
@@ -32,7 +32,7 @@ pub const TRACES: &[Trace] = &[
             (2975, [4012, 3754, 3740, 3740, 3740, 3740, 3759, 4012, 3501]),
         ],
     },
-    Trace {
+    GeneratedTrace {
         name: "drifting",
         next: drifting,
         rows: &[
@@ -46,7 +46,7 @@ pub const TRACES: &[Trace] = &[
             (3015, [3548, 3548, 3946, 3712, 3946, 3775, 3830, 3548, 3548]),
         ],
     },
-    Trace {
+    GeneratedTrace {
         name: "loops",
         next: loops,
         rows: &[
@@ -60,7 +60,7 @@ pub const TRACES: &[Trace] = &[
             (2231, [2637, 2772, 11012, 3728, 11012, 3466, 3137, 2637, 2625]),
         ],
     },
-    Trace {
+    GeneratedTrace {
         name: "scanned",
         next: scanned,
         rows: &[
@@ -74,7 +74,7 @@ pub const TRACES: &[Trace] = &[
             (7584, [9122, 8936, 8935, 8935, 8935, 8935, 8934, 9122, 8923]),
         ],
     },
-    Trace {
+    GeneratedTrace {
         name: "mixed",
         next: mixed,
         rows: &[

@@ -1,8 +1,8 @@
 //! The model of ARC; it trims the ghosts in one place.
 
-use super::{Evict, Item, Items, Model, refresh, take, weight_of};
+use super::{Evict, Item, Items, PolicyModel, refresh, take, weight_of};
 
-pub struct Arc {
+pub struct ArcModel {
     capacity: u64,
     t1: Items,
     t2: Items,
@@ -13,14 +13,14 @@ pub struct Arc {
     was_in: Option<u8>,
 }
 
-impl Arc {
-    pub fn new(capacity: u64) -> Arc {
+impl ArcModel {
+    pub fn new(capacity: u64) -> ArcModel {
         let empty = Items::new;
-        Arc { capacity, t1: empty(), t2: empty(), b1: empty(), b2: empty(), target: 0.0, was_in: None }
+        ArcModel { capacity, t1: empty(), t2: empty(), b1: empty(), b2: empty(), target: 0.0, was_in: None }
     }
 }
 
-impl Model for Arc {
+impl PolicyModel for ArcModel {
     fn hit(&mut self, id: u64) -> bool {
         match take(&mut self.t1, id) {
             Some(item) => {
@@ -57,7 +57,7 @@ impl Model for Arc {
     fn tidy(&mut self, room: u64) {
         let in_t1 = if self.was_in.is_none() { room } else { 0 };
         while weight_of(&self.t1) + weight_of(&self.b1) + in_t1 > self.capacity && self.b1.pop_back().is_some() {}
-        let all = |arc: &Arc| [&arc.t1, &arc.t2, &arc.b1, &arc.b2].into_iter().map(weight_of).sum::<u64>();
+        let all = |arc: &ArcModel| [&arc.t1, &arc.t2, &arc.b1, &arc.b2].into_iter().map(weight_of).sum::<u64>();
         while all(self) + room > 2 * self.capacity && self.b2.pop_back().or_else(|| self.b1.pop_back()).is_some() {}
     }
 

@@ -1,11 +1,11 @@
 //! The model of GDSF: the worth of an id is its references divided by its weight, plus the worth of the last victim.
 
-use super::{Evict, Item, Model};
+use super::{Evict, Item, PolicyModel};
 
 /// An id, its weight, its references, its worth, and the time when the worth was computed.
 type Valued = (u64, u64, u64, f64, u64);
 
-pub struct Gdsf {
+pub struct GdsfModel {
     capacity: u64,
     age: f64,
     now: u64,
@@ -14,9 +14,9 @@ pub struct Gdsf {
     parked: Vec<Valued>,
 }
 
-impl Gdsf {
-    pub fn new(capacity: u64) -> Gdsf {
-        Gdsf { capacity, age: 0.0, now: 0, valued: Vec::new(), parked: Vec::new() }
+impl GdsfModel {
+    pub fn new(capacity: u64) -> GdsfModel {
+        GdsfModel { capacity, age: 0.0, now: 0, valued: Vec::new(), parked: Vec::new() }
     }
 
     fn put(&mut self, id: u64, weight: u64, references: u64) {
@@ -42,7 +42,7 @@ impl Gdsf {
     }
 }
 
-impl Model for Gdsf {
+impl PolicyModel for GdsfModel {
     fn hit(&mut self, id: u64) -> bool {
         let Some((_, weight, references, ..)) = self.take(id) else { return false };
         self.put(id, weight, (references + 1).min(65_535));

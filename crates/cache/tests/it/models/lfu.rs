@@ -1,11 +1,11 @@
 //! The model of LFU, with and without ageing.
 
-use super::{Evict, Item, Model};
+use super::{Evict, Item, PolicyModel};
 
 /// An id, its weight, its frequency, and the time when it reached that frequency.
 type Counted = (u64, u64, u64, u64);
 
-pub struct Lfu {
+pub struct LfuModel {
     capacity: u64,
     is_aged: bool,
     now: u64,
@@ -15,9 +15,9 @@ pub struct Lfu {
     parked: Vec<Counted>,
 }
 
-impl Lfu {
-    pub fn new(capacity: u64, is_aged: bool) -> Lfu {
-        Lfu { capacity, is_aged, now: 0, left: 4, counted: Vec::new(), parked: Vec::new() }
+impl LfuModel {
+    pub fn new(capacity: u64, is_aged: bool) -> LfuModel {
+        LfuModel { capacity, is_aged, now: 0, left: 4, counted: Vec::new(), parked: Vec::new() }
     }
 
     fn unpark(&mut self) {
@@ -57,7 +57,7 @@ impl Lfu {
     }
 }
 
-impl Model for Lfu {
+impl PolicyModel for LfuModel {
     fn hit(&mut self, id: u64) -> bool {
         if self.is_aged {
             self.age();

@@ -1,13 +1,13 @@
 //! The model of LIRS: one stack and a queue, which are searched from end to end; the stack stores each id's state with
 //! the id.
 
-use super::{Evict, Item, Items, Model, refresh, take, weight_of};
+use super::{Evict, Item, Items, PolicyModel, refresh, take, weight_of};
 
 const LIR: u64 = 0;
 const HIR: u64 = 1;
 const GHOST: u64 = 2;
 
-pub struct Lirs {
+pub struct LirsModel {
     capacity: u64,
     stack: Items,
     queue: Items,
@@ -16,9 +16,9 @@ pub struct Lirs {
     last: Option<u64>,
 }
 
-impl Lirs {
-    pub fn new(capacity: u64) -> Lirs {
-        Lirs { capacity, stack: Items::new(), queue: Items::new(), ghosts: Items::new(), last: None }
+impl LirsModel {
+    pub fn new(capacity: u64) -> LirsModel {
+        LirsModel { capacity, stack: Items::new(), queue: Items::new(), ghosts: Items::new(), last: None }
     }
 
     fn lir_share(&self) -> u64 {
@@ -69,7 +69,7 @@ impl Lirs {
     }
 }
 
-impl Model for Lirs {
+impl PolicyModel for LirsModel {
     fn hit(&mut self, id: u64) -> bool {
         let is_repeated = self.last.replace(id) == Some(id);
         let Some((_, weight, _)) = self.resident().into_iter().find(|item| item.0 == id) else { return false };

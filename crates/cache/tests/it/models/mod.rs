@@ -11,9 +11,9 @@ mod w_tinylfu;
 
 use std::collections::VecDeque;
 
-use nectary_cache::{Access, REFUSALS_MAX};
+use nectary_cache::{AccessResult, REFUSALS_MAX};
 
-pub use plain::Kind;
+pub use plain::PlainKind;
 
 /// The function to which victims are offered.
 pub type Evict<'a> = &'a mut dyn FnMut(u64) -> bool;
@@ -23,7 +23,7 @@ pub type Item = (u64, u64, u64);
 pub type Items = VecDeque<Item>;
 
 /// The part that differs between models; the loop that makes room is the same for all.
-pub trait Model {
+pub trait PolicyModel {
     /// Handles a reference to a resident id; `false` if the id is not resident.
     fn hit(&mut self, id: u64) -> bool;
     /// Handles a reference to an id that is not resident, before room is made.
@@ -42,7 +42,7 @@ pub trait Model {
     fn resident(&self) -> Vec<Item>;
 }
 
-fn make_room(model: &mut dyn Model, room: u64, refusals_max: usize, evict: Evict<'_>) -> bool {
+fn make_room(model: &mut dyn PolicyModel, room: u64, refusals_max: usize, evict: Evict<'_>) -> bool {
     let mut refusals = 0;
     while model.resident().iter().map(|item| item.1).sum::<u64>() + room > model.capacity() {
         match model.step(refusals, evict) {
@@ -59,43 +59,43 @@ fn make_room(model: &mut dyn Model, room: u64, refusals_max: usize, evict: Evict
     true
 }
 
-pub fn reference(model: &mut dyn Model, id: u64, weight: u64, evict: Evict<'_>) -> Access {
+pub fn reference(model: &mut dyn PolicyModel, id: u64, weight: u64, evict: Evict<'_>) -> AccessResult {
     if model.hit(id) {
-        return Access::Hit;
+        return AccessResult::Hit;
     }
     if weight > model.capacity() {
-        return Access::Bypassed;
+        return AccessResult::Bypassed;
     }
     model.miss(id, weight);
     let has_room = make_room(model, weight, REFUSALS_MAX, evict);
     model.tidy(if has_room { weight } else { 0 });
     if !has_room {
-        return Access::Bypassed;
+        return AccessResult::Bypassed;
     }
     model.insert(id, weight);
-    Access::Inserted
+    AccessResult::Inserted
 }
 
-pub fn set_capacity(model: &mut dyn Model, capacity: u64, evict: Evict<'_>) {
+pub fn set_capacity(model: &mut dyn PolicyModel, capacity: u64, evict: Evict<'_>) {
     let refusals_max = model.resize(capacity);
     make_room(model, 0, refusals_max, evict);
     model.tidy(0);
 }
 
 /// The model of a policy; `None` if there is no model of the policy in this folder.
-pub fn of(name: &str, capacity: u64) -> Option<Box<dyn Model>> {
+pub fn of(name: &str, capacity: u64) -> Option<Box<dyn PolicyModel>> {
     Some(match name {
-        "fifo" => Box::new(plain::Plain::new(capacity, Kind::Fifo)),
-        "lru" => Box::new(plain::Plain::new(capacity, Kind::Lru)),
-        "mru" => Box::new(plain::Plain::new(capacity, Kind::Mru)),
-        "clock" => Box::new(plain::Plain::new(capacity, Kind::Clock)),
-        "sieve" => Box::new(plain::Plain::new(capacity, Kind::Sieve)),
-        "lfu" => Box::new(lfu::Lfu::new(capacity, false)),
-        "lfu-aged" => Box::new(lfu::Lfu::new(capacity, true)),
+        "fifo" => Box::new(plain::PlainModel::new(capacity, PlainKind::Fifo)),
+        "lru" => Box::new(plain::PlainModel::new(capacity, PlainKind::Lru)),
+        "mru" => Box::new(plain::PlainModel::new(capacity, PlainKind::Mru)),
+        "clock" => Box::new(plain::PlainModel::new(capacity, PlainKind::Clock)),
+        "sieve" => Box::new(plain::PlainModel::new(capacity, PlainKind::Sieve)),
+        "lfu" => Box::new(lfu::LfuModel::new(capacity, false)),
+        "lfu-aged" => Box::new(lfu::LfuModel::new(capacity, true)),
         "2q" => Box::new(two_q::TwoQ::new(capacity)),
-        "arc" => Box::new(arc::Arc::new(capacity)),
-        "lirs" => Box::new(lirs::Lirs::new(capacity)),
-        "gdsf" => Box::new(gdsf::Gdsf::new(capacity)),
+        "arc" => Box::new(arc::ArcModel::new(capacity)),
+        "lirs" => Box::new(lirs::LirsModel::new(capacity)),
+        "gdsf" => Box::new(gdsf::GdsfModel::new(capacity)),
         "wtinylfu" => Box::new(w_tinylfu::WTinyLfu::new(capacity)),
         "s3fifo" => Box::new(s3fifo::S3Fifo::new(capacity)),
         _ => return None,

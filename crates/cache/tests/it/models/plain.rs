@@ -1,9 +1,9 @@
 //! The model of the policies with one queue.
 
-use super::{Evict, Item, Items, Model, refresh, take};
+use super::{Evict, Item, Items, PolicyModel, refresh, take};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum PlainKind {
     Fifo,
     Lru,
     Mru,
@@ -11,17 +11,17 @@ pub enum Kind {
     Sieve,
 }
 
-pub struct Plain {
+pub struct PlainModel {
     capacity: u64,
-    kind: Kind,
+    kind: PlainKind,
     queue: Items,
     /// The distance of the hand from the newest id; if the distance exceeds the queue, the hand is at the oldest id.
     hand: usize,
 }
 
-impl Plain {
-    pub fn new(capacity: u64, kind: Kind) -> Plain {
-        Plain { capacity, kind, queue: Items::new(), hand: usize::MAX }
+impl PlainModel {
+    pub fn new(capacity: u64, kind: PlainKind) -> PlainModel {
+        PlainModel { capacity, kind, queue: Items::new(), hand: usize::MAX }
     }
 
     /// A step of SIEVE: the position of the hand, counted from the newest, moves towards 0.
@@ -41,18 +41,18 @@ impl Plain {
     }
 }
 
-impl Model for Plain {
+impl PolicyModel for PlainModel {
     fn hit(&mut self, id: u64) -> bool {
         match self.kind {
-            Kind::Lru | Kind::Mru => refresh(&mut self.queue, id),
+            PlainKind::Lru | PlainKind::Mru => refresh(&mut self.queue, id),
             _ => self.queue.iter_mut().find(|item| item.0 == id).map(|item| item.2 = 1).is_some(),
         }
     }
 
     fn step(&mut self, _: usize, evict: Evict<'_>) -> Option<bool> {
         match self.kind {
-            Kind::Sieve => return self.sieve(evict),
-            Kind::Mru => {
+            PlainKind::Sieve => return self.sieve(evict),
+            PlainKind::Mru => {
                 let item = self.queue.pop_front()?;
                 let is_given_up = evict(item.0);
                 if !is_given_up {
@@ -63,7 +63,7 @@ impl Model for Plain {
             _ => {}
         }
         let (id, weight, bit) = self.queue.pop_back()?;
-        if self.kind == Kind::Clock && bit > 0 {
+        if self.kind == PlainKind::Clock && bit > 0 {
             self.queue.push_front((id, weight, 0));
             return Some(true);
         }
@@ -93,7 +93,7 @@ impl Model for Plain {
 
     fn resize(&mut self, capacity: u64) -> usize {
         self.capacity = capacity;
-        let laps = if matches!(self.kind, Kind::Clock | Kind::Sieve) { 2 } else { 1 };
+        let laps = if matches!(self.kind, PlainKind::Clock | PlainKind::Sieve) { 2 } else { 1 };
         laps * self.queue.len()
     }
 

@@ -1,6 +1,6 @@
 //! The model of S3-FIFO.
 
-use super::{Evict, Item, Items, Model, take, weight_of};
+use super::{Evict, Item, Items, PolicyModel, take, weight_of};
 
 pub struct S3Fifo {
     capacity: u64,
@@ -33,7 +33,7 @@ impl S3Fifo {
     }
 }
 
-impl Model for S3Fifo {
+impl PolicyModel for S3Fifo {
     fn hit(&mut self, id: u64) -> bool {
         let found = self.small.iter_mut().chain(&mut self.main).find(|item| item.0 == id);
         found.map(|item| item.2 = (item.2 + 1).min(3)).is_some()

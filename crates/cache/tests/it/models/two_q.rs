@@ -1,6 +1,6 @@
 //! The model of 2Q.
 
-use super::{Evict, Item, Items, Model, refresh, take, weight_of};
+use super::{Evict, Item, Items, PolicyModel, refresh, take, weight_of};
 
 pub struct TwoQ {
     capacity: u64,
@@ -16,7 +16,7 @@ impl TwoQ {
     }
 }
 
-impl Model for TwoQ {
+impl PolicyModel for TwoQ {
     fn hit(&mut self, id: u64) -> bool {
         self.a1in.iter().any(|item| item.0 == id) || refresh(&mut self.am, id)
     }

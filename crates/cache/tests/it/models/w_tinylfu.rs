@@ -1,9 +1,9 @@
 //! The model of W-TinyLFU, with its sketch and its climber.
 
-use super::{Evict, Item, Items, Model, refresh, take, weight_of};
+use super::{Evict, Item, Items, PolicyModel, refresh, take, weight_of};
 
 /// Counters from 0 to 15, in blocks of four rows of 32 counters; an id has one counter in each row of its block.
-struct Sketch {
+struct SketchModel {
     blocks: Vec<[[u8; 32]; 4]>,
 }
 
@@ -15,7 +15,7 @@ fn places(id: u64) -> (usize, [usize; 4]) {
     (hash as usize, [bits % 32, bits >> 5, bits >> 10, bits >> 15].map(|bits| (bits % 32) as usize))
 }
 
-impl Sketch {
+impl SketchModel {
     fn counters(&mut self, id: u64) -> Vec<&mut u8> {
         let (block, places) = places(id);
         let block = block % self.blocks.len();
@@ -43,7 +43,7 @@ pub struct WTinyLfu {
     capacity: u64,
     /// The window, then main: probation and protected.
     queues: [Items; 3],
-    sketch: Sketch,
+    sketch: SketchModel,
     window_part: f64,
     /// The references and hits of the current sample, the hit rate of the last sample, and the last step.
     sample: (u64, u64, f64, f64),
@@ -59,7 +59,7 @@ const PROTECTED: usize = 2;
 
 impl WTinyLfu {
     pub fn new(capacity: u64) -> WTinyLfu {
-        let (queues, sketch) = ([Items::new(), Items::new(), Items::new()], Sketch { blocks: vec![[[0; 32]; 4]] });
+        let (queues, sketch) = ([Items::new(), Items::new(), Items::new()], SketchModel { blocks: vec![[[0; 32]; 4]] });
         let sample = (0, 0, 0.0, 0.0625);
         WTinyLfu { capacity, queues, sketch, window_part: 0.01, sample, room: 0, candidate: None }
     }
@@ -109,7 +109,7 @@ impl WTinyLfu {
     }
 }
 
-impl Model for WTinyLfu {
+impl PolicyModel for WTinyLfu {
     fn hit(&mut self, id: u64) -> bool {
         let queue = self.queues.iter().position(|queue| queue.iter().any(|item| item.0 == id));
         self.sample.0 += 1;

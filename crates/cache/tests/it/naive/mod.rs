@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use nectary_cache::detect::{Parameters, PeriodReport, Verdict};
+use nectary_cache::detect::{DetectorParameters, PatternVerdict, PeriodReport};
 
 /// A bug that can be planted in the naive detector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(dead_code, reason = "not every test plants every bug")]
-pub enum Planted {
+pub enum DetectorBug {
     /// No bug.
     Nothing,
     /// Measures the forward distance from the block's last reference instead of the period's start.
@@ -31,8 +31,8 @@ type Reference = (u64, bool);
 /// One stream's naive detector.
 #[derive(Debug)]
 pub struct NaiveDetector {
-    pub parameters: Parameters,
-    pub planted: Planted,
+    pub parameters: DetectorParameters,
+    pub planted: DetectorBug,
     pub references: Vec<Reference>,
     /// For each block that was forgotten, or that came from another stream: the positions in `references` at which its
     /// count restarts, and its frequency there.
@@ -45,7 +45,7 @@ pub struct NaiveDetector {
 #[derive(Debug, Clone, PartialEq)]
 pub struct NaiveReport {
     pub number: u64,
-    pub verdict: Verdict,
+    pub verdict: PatternVerdict,
     pub known: usize,
     pub unknown: usize,
     pub foreign: usize,
@@ -71,7 +71,7 @@ impl NaiveReport {
 }
 
 impl NaiveDetector {
-    pub fn new(parameters: Parameters, planted: Planted) -> NaiveDetector {
+    pub fn new(parameters: DetectorParameters, planted: DetectorBug) -> NaiveDetector {
         NaiveDetector { parameters, planted, references: Vec::new(), restarts: HashMap::new(), start: 0, number: 0 }
     }
 
@@ -119,8 +119,8 @@ impl NaiveDetector {
                 continue;
             }
             let (frequency, last) = self.before(block, position);
-            let at_end = self.planted == Planted::AttributesAtEnd;
-            let first = self.planted == Planted::FirstTimeBlocks;
+            let at_end = self.planted == DetectorBug::AttributesAtEnd;
+            let first = self.planted == DetectorBug::FirstTimeBlocks;
             let mut forward = position - start;
             match last {
                 None if frequency > 0 => {}
@@ -140,7 +140,7 @@ impl NaiveDetector {
                         frequency = count;
                         backward = (end - last.unwrap_or(0)) as u64;
                     }
-                    if self.planted == Planted::ForwardFromReference {
+                    if self.planted == DetectorBug::ForwardFromReference {
                         forward = position - last;
                     }
                     by_backward.push((backward, forward));
@@ -152,21 +152,21 @@ impl NaiveDetector {
         let by_backward = self.averages(by_backward);
         let by_frequency = self.averages(by_frequency);
         let verdict = if known == 0 && foreign == 0 {
-            Verdict::Sequential
+            PatternVerdict::Sequential
         } else {
             let clustered = self.rises(&by_backward, 1);
             let looping = self.rises(&by_backward, -1);
             let probabilistic = self.rises(&by_frequency, -1);
             match (looping, probabilistic, clustered) {
-                (_, _, true) if self.planted == Planted::ClusteredFirst => Verdict::Clustered,
-                (true, _, _) => Verdict::Looping,
-                (_, true, _) => Verdict::Probabilistic,
-                (_, _, true) => Verdict::Clustered,
-                _ => Verdict::None,
+                (_, _, true) if self.planted == DetectorBug::ClusteredFirst => PatternVerdict::Clustered,
+                (true, _, _) => PatternVerdict::Looping,
+                (_, true, _) => PatternVerdict::Probabilistic,
+                (_, _, true) => PatternVerdict::Clustered,
+                _ => PatternVerdict::None,
             }
         };
         sums.sort_unstable();
-        let loop_length = (verdict == Verdict::Looping).then(|| sums[sums.len() / 2]);
+        let loop_length = (verdict == PatternVerdict::Looping).then(|| sums[sums.len() / 2]);
         NaiveReport { number: self.number, verdict, known, unknown, foreign, by_backward, by_frequency, loop_length }
     }
 
@@ -187,7 +187,7 @@ impl NaiveDetector {
             .map(|(value, forward)| {
                 let equals = &by_value[value];
                 match self.planted {
-                    Planted::TiesNotAveraged => *forward as f64,
+                    DetectorBug::TiesNotAveraged => *forward as f64,
                     _ => equals.iter().sum::<usize>() as f64 / equals.len() as f64,
                 }
             })
@@ -215,7 +215,7 @@ impl NaiveDetector {
         }
         let tau = f64::from(balance * direction) / f64::from(pairs.max(1));
         match self.planted {
-            Planted::StrictThreshold => tau > self.parameters.tau_min,
+            DetectorBug::StrictThreshold => tau > self.parameters.tau_min,
             _ => tau > 0.0 && tau >= self.parameters.tau_min,
         }
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use nectary_bench::io::{Engine, Mode, NcarOptions, Operation, Options};
+use nectary_bench::io::{BenchIoOptions, NcarOptions, OpenMode, RequestOperation, SubmissionEngine};
 use nectary_block::parse_size;
 
 /// What requests do.
@@ -35,7 +35,7 @@ pub enum IoMode {
 
 /// How requests are in flight at once.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-pub enum IoEngine {
+pub enum BenchIoEngine {
     /// a thread a request, as xdd
     Threads,
     /// a thread a stream, with io_uring
@@ -85,7 +85,7 @@ pub struct BenchIoArguments {
     pub seconds: Option<f64>,
     /// How requests are in flight at once; by default threads at depth 1 and in mode sync, otherwise io_uring
     #[arg(long, value_name = "ENGINE", value_enum)]
-    pub engine: Option<IoEngine>,
+    pub engine: Option<BenchIoEngine>,
     /// Overwrite a file that this command did not write, or a block device; never one that is mounted
     #[arg(long)]
     pub overwrite: bool,
@@ -127,24 +127,24 @@ pub struct BenchIoArguments {
 
 impl BenchIoArguments {
     /// A sweep, or a comparison with fio.
-    pub fn options(&self) -> Options {
+    pub fn options(&self) -> BenchIoOptions {
         let operation = |op: &IoOperation| match op {
-            IoOperation::Read => Operation::Read,
-            IoOperation::Write => Operation::Write,
-            IoOperation::Mixed => Operation::Mixed,
+            IoOperation::Read => RequestOperation::Read,
+            IoOperation::Write => RequestOperation::Write,
+            IoOperation::Mixed => RequestOperation::Mixed,
         };
         let mode = |mode: &IoMode| match mode {
-            IoMode::Buffered => Mode::Buffered,
-            IoMode::Direct => Mode::Direct,
-            IoMode::Sync => Mode::Sync,
-            IoMode::Dsync => Mode::Dsync,
-            IoMode::DirectDsync => Mode::DirectDsync,
+            IoMode::Buffered => OpenMode::Buffered,
+            IoMode::Direct => OpenMode::Direct,
+            IoMode::Sync => OpenMode::Sync,
+            IoMode::Dsync => OpenMode::Dsync,
+            IoMode::DirectDsync => OpenMode::DirectDsync,
         };
         let engine = |engine| match engine {
-            IoEngine::Threads => Engine::Threads,
-            IoEngine::Uring => Engine::Uring,
+            BenchIoEngine::Threads => SubmissionEngine::Threads,
+            BenchIoEngine::Uring => SubmissionEngine::Uring,
         };
-        Options {
+        BenchIoOptions {
             target: self.target.clone(),
             operations: self.op.iter().map(operation).collect(),
             modes: self.mode.iter().map(mode).collect(),

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::volumes;
 use super::words::{number, percent, rate, short, size, word};
-use super::{Change, Sample};
+use super::{SampleChange, TopSample};
 
 /// The number of columns from which reasons are shown.
 const COLUMNS_WIDE: usize = 110;
@@ -19,9 +19,9 @@ const NUMBERS_COLUMNS: usize = 52;
 const NAME_COLUMNS_WIDE: usize = 34;
 
 /// Draws a frame.
-pub fn lines(now: &Sample, before: Option<&Sample>, columns: usize, streams_max: usize) -> Vec<String> {
+pub fn lines(now: &TopSample, before: Option<&TopSample>, columns: usize, streams_max: usize) -> Vec<String> {
     let columns = columns.max(COLUMNS_MIN);
-    let change = Change::new(before, now);
+    let change = SampleChange::new(before, now);
     let mut lines = Vec::new();
     let parts = |count: usize, word: &str| if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") };
     let (caches, proxies) = (parts(now.caches.len(), "cache"), now.proxies.len());
@@ -69,7 +69,7 @@ fn end(name: &str, columns: usize) -> String {
 }
 
 /// Returns the lines with the properties and totals of a cache.
-fn head(cache: &Value, change: Option<&Change<'_>>) -> Vec<String> {
+fn head(cache: &Value, change: Option<&SampleChange<'_>>) -> Vec<String> {
     let figures = &cache["figures"];
     let figure = |name: &str| number(&figures[name]);
     let grown = |name: &str| change.and_then(|change| change.grown(cache, |cache| cache["figures"][name].as_u64()));
@@ -135,7 +135,7 @@ fn to_min(window: &Value) -> String {
 }
 
 /// Returns the table of a cache's streams; currently active ones come first.
-fn streams(cache: &Value, change: Option<&Change<'_>>, columns: usize, streams_max: usize) -> Vec<String> {
+fn streams(cache: &Value, change: Option<&SampleChange<'_>>, columns: usize, streams_max: usize) -> Vec<String> {
     let Some(streams) = cache["streams"].as_array().filter(|streams| !streams.is_empty()) else {
         return vec!["  no stream has referred to it yet".to_owned()];
     };
@@ -190,7 +190,7 @@ fn name(stream: &Value) -> String {
     }
 }
 
-fn of_proxy(proxy: &Value, change: Option<&Change<'_>>) -> String {
+fn of_proxy(proxy: &Value, change: Option<&SampleChange<'_>>) -> String {
     let (hits, misses) = (number(&proxy["hits"]), number(&proxy["misses"]));
     let grown = change.and_then(|change| change.grown(proxy, |proxy| proxy["requests"].as_u64()));
     let now = rate(grown, change).map(|a_second| format!(", now {}/s", short(a_second))).unwrap_or_default();
@@ -231,7 +231,7 @@ mod tests {
         })
     }
 
-    fn sample(at: Instant, hits: u64) -> Sample {
+    fn sample(at: Instant, hits: u64) -> TopSample {
         let proxy = json!({ "name": ":80", "state": "healthy", "requests": hits, "hits": 3, "misses": 1 });
         let server = json!({
             "name": "builds", "state": "healthy", "operations": hits, "questions": 2, "appends": 1, "free_bytes": 1 << 20,
@@ -239,11 +239,12 @@ mod tests {
         });
         let mount = json!({ "name": "/mnt/b", "state": "healthy", "session": 7, "operations": hits, "open_files": 3 });
         let (volumes, volume_mounts) = (vec![server], vec![mount]);
-        Sample { at, caches: vec![cache(hits)], proxies: vec![proxy], volumes, volume_mounts, parts: Vec::new() }
+        TopSample { at, caches: vec![cache(hits)], proxies: vec![proxy], volumes, volume_mounts, parts: Vec::new() }
     }
 
+    /// A frame leaves nothing out in order to fit.
     #[test]
-    fn frames_fit_into_any_terminal_and_say_everything() {
+    fn frame_fits_any_terminal_size() {
         let start = Instant::now();
         let (before, now) = (sample(start, 100), sample(start + Duration::from_secs(2), 300));
         for columns in [0, 60, 80, 109, 110, 140, 1000] {

@@ -12,12 +12,12 @@ use std::collections::HashMap;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use nectary_host::{RuntimeDirectory, State, Status};
+use nectary_host::{PartHealth, PartStatus, RuntimeDirectory};
 use serde_json::{Value, json};
 
-use super::{PATIENCE, Running, Target};
+use super::{CacheTarget, CachingProcess, PATIENCE};
 use crate::arguments::TopArguments;
-use crate::exit::{Failure, GOOD, NOT_FOUND};
+use crate::exit::{CommandFailure, GOOD, NOT_FOUND};
 use crate::services::running_parts::running_parts;
 use crate::{output, volume};
 
@@ -51,7 +51,7 @@ const SERVER_DETAILS: &[&str] =
 const MOUNT_DETAILS: &[&str] = &["session", "operations", "questions", "waiting", "reconnections", "open_files"];
 
 /// The answers of caches, proxies and volumes to one round of requests.
-pub struct Sample {
+pub struct TopSample {
     at: Instant,
     /// The caches, as the method `top` returns them.
     pub caches: Vec<Value>,
@@ -65,16 +65,16 @@ pub struct Sample {
     pub parts: Vec<Value>,
 }
 
-impl Sample {
+impl TopSample {
     /// A sample that has nothing but caches.
-    fn empty(caches: Vec<Value>) -> Sample {
+    fn empty(caches: Vec<Value>) -> TopSample {
         let (proxies, volumes, volume_mounts, parts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Sample { at: Instant::now(), caches, proxies, volumes, volume_mounts, parts }
+        TopSample { at: Instant::now(), caches, proxies, volumes, volume_mounts, parts }
     }
 }
 
 /// Shows frames until a signal arrives, or one frame.
-pub fn run(arguments: &TopArguments) -> Result<u8, Failure> {
+pub fn run(arguments: &TopArguments) -> Result<u8, CommandFailure> {
     let streams = arguments.streams.map_or(STREAMS_DEFAULT, usize::from);
     if arguments.json || arguments.prometheus {
         let sample = sample(arguments, streams)?;
@@ -98,7 +98,7 @@ pub fn run(arguments: &TopArguments) -> Result<u8, Failure> {
         return Ok(code(&sample));
     }
     let every = Duration::from_secs(u64::from(arguments.every));
-    let mut before: Option<Sample> = None;
+    let mut before: Option<TopSample> = None;
     loop {
         let began = Instant::now();
         let (rows, columns) = console::Term::stdout().size();
@@ -114,15 +114,15 @@ pub fn run(arguments: &TopArguments) -> Result<u8, Failure> {
 }
 
 /// Returns the exit code: "not found" if there is nothing to show.
-fn code(sample: &Sample) -> u8 {
+fn code(sample: &TopSample) -> u8 {
     let parts = [&sample.caches, &sample.proxies, &sample.volumes, &sample.volume_mounts];
     if parts.iter().all(|parts| parts.is_empty()) { NOT_FOUND } else { GOOD }
 }
 
-fn sample(arguments: &TopArguments, streams: usize) -> Result<Sample, Failure> {
+fn sample(arguments: &TopArguments, streams: usize) -> Result<TopSample, CommandFailure> {
     let asked = match &arguments.name {
-        Some(name) => vec![Target::named(name)?.running],
-        None => Running::all()?,
+        Some(name) => vec![CacheTarget::named(name)?.running],
+        None => CachingProcess::all()?,
     };
     let mut caches = Vec::new();
     for running in &asked {
@@ -130,7 +130,7 @@ fn sample(arguments: &TopArguments, streams: usize) -> Result<Sample, Failure> {
         let Ok(answer) = running.ask_for("top", json!({ "streams": streams }), PATIENCE) else { continue };
         caches.extend(answer["caches"].as_array().cloned().unwrap_or_default());
     }
-    let mut sample = Sample::empty(caches);
+    let mut sample = TopSample::empty(caches);
     if arguments.name.is_none() {
         add_others(&mut sample)?;
     }
@@ -138,10 +138,10 @@ fn sample(arguments: &TopArguments, streams: usize) -> Result<Sample, Failure> {
 }
 
 /// Adds the parts that are no caches, from their status, and the state of all parts.
-fn add_others(sample: &mut Sample) -> Result<(), Failure> {
+fn add_others(sample: &mut TopSample) -> Result<(), CommandFailure> {
     for part in running_parts(&RuntimeDirectory::open()?, PATIENCE)? {
         let Ok(status) = part.status else {
-            let state = json!({ "component": "unknown", "name": part.path, "state": number_of(State::Broken) });
+            let state = json!({ "component": "unknown", "name": part.path, "state": number_of(PartHealth::Broken) });
             sample.parts.push(state);
             continue;
         };
@@ -151,7 +151,7 @@ fn add_others(sample: &mut Sample) -> Result<(), Failure> {
 }
 
 /// Adds a part that is no cache, from its status.
-fn add(sample: &mut Sample, status: &Status) {
+fn add(sample: &mut TopSample, status: &PartStatus) {
     sample.parts.push(json!({
         "component": status.component,
         "name": status.name,
@@ -179,18 +179,18 @@ fn add(sample: &mut Sample, status: &Status) {
 }
 
 /// The metrics of one part that is no cache, as text for Prometheus.
-pub fn metrics_of(status: &Status) -> String {
-    let mut sample = Sample::empty(Vec::new());
+pub fn metrics_of(status: &PartStatus) -> String {
+    let mut sample = TopSample::empty(Vec::new());
     add(&mut sample, status);
     prometheus::text(&sample)
 }
 
 /// The number of a state in the metrics: a greater one is worse.
-fn number_of(state: State) -> u64 {
+fn number_of(state: PartHealth) -> u64 {
     match state {
-        State::Healthy => 0,
-        State::Degraded => 1,
-        State::Broken => 2,
+        PartHealth::Healthy => 0,
+        PartHealth::Degraded => 1,
+        PartHealth::Broken => 2,
     }
 }
 
@@ -218,17 +218,17 @@ fn sessions(detail: &Value) -> Value {
 }
 
 /// The change between two samples.
-pub struct Change<'a> {
+pub struct SampleChange<'a> {
     seconds: f64,
     before: HashMap<&'a str, &'a Value>,
 }
 
-impl<'a> Change<'a> {
-    fn new(before: Option<&'a Sample>, now: &Sample) -> Option<Change<'a>> {
+impl<'a> SampleChange<'a> {
+    fn new(before: Option<&'a TopSample>, now: &TopSample) -> Option<SampleChange<'a>> {
         let sample = before?;
         let all = sample.caches.iter().chain(&sample.proxies).chain(&sample.volumes).chain(&sample.volume_mounts);
         let before = all.filter_map(|part| Some((part["name"].as_str()?, part))).collect();
-        Some(Change { seconds: (now.at - sample.at).as_secs_f64().max(0.001), before })
+        Some(SampleChange { seconds: (now.at - sample.at).as_secs_f64().max(0.001), before })
     }
 
     /// Returns the growth of one number of a part; `None` if the part is new or was restarted.

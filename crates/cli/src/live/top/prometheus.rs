@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::Sample;
+use super::TopSample;
 
 /// The metrics: name, kind, help, and the figure that has the value.
 const CACHE: &[(&str, &str, &str, &str)] = &[
@@ -84,7 +84,7 @@ const MOUNT: &[(&str, &str, &str, &str)] = &[
 ];
 
 /// Formats all metrics.
-pub fn text(sample: &Sample) -> String {
+pub fn text(sample: &TopSample) -> String {
     let caches = &sample.caches;
     let mut text = String::new();
     proxies::parts(&mut text, &sample.parts);
@@ -180,7 +180,7 @@ mod tests {
 
     use super::*;
 
-    fn sample() -> (Sample, String) {
+    fn sample() -> (TopSample, String) {
         let every: String = (1..=0x2ff).filter_map(char::from_u32).collect();
         let stream = json!({ "stream": 7, "process": 1, "command": every, "path": every, "hits": 3, "misses": 4 });
         let cache = json!({ "name": every, "policy": "lru", "figures": { "hits": 12, "dirty_age_ms": 1250 },
@@ -191,7 +191,7 @@ mod tests {
             "origin_failure": null, "process": { "resident_bytes": 77 },
             "store": { "span_bytes": 64, "entries": 6, "stopped": null, "index_loading": true, "counts": { "misses": 4 } },
         });
-        let sample = Sample {
+        let sample = TopSample {
             at: std::time::Instant::now(),
             caches: vec![cache],
             proxies: vec![proxy],
@@ -202,8 +202,9 @@ mod tests {
         (sample, every)
     }
 
+    /// Every line is a metric or a comment, whatever the names contain.
     #[test]
-    fn every_line_is_a_metric_or_a_comment_whatever_names_are() {
+    fn prometheus_lines_survive_any_name() {
         let text = text(&sample().0);
         for line in text.lines().filter(|line| !line.starts_with("# ")) {
             let (labels, value) = line.rsplit_once("} ").expect("labels and a value");

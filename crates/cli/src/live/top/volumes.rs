@@ -2,18 +2,18 @@
 
 use serde_json::Value;
 
-use super::Change;
+use super::SampleChange;
 use super::words::{number, rate, short, size, word};
 
 /// Formats a count with its name, and its growth in a second.
-fn counted(part: &Value, (name, shown): (&str, &str), change: Option<&Change<'_>>) -> String {
+fn counted(part: &Value, (name, shown): (&str, &str), change: Option<&SampleChange<'_>>) -> String {
     let grown = change.and_then(|change| change.grown(part, |part| part[name].as_u64()));
     let now = rate(grown, change).map(|a_second| format!(", now {}/s", short(a_second))).unwrap_or_default();
     format!("{} {shown}{now}", short(number(&part[name])))
 }
 
 /// Returns the lines of a server: its sessions, its activity, and its tokens and locks.
-pub fn of_server(server: &Value, change: Option<&Change<'_>>) -> Vec<String> {
+pub fn of_server(server: &Value, change: Option<&SampleChange<'_>>) -> Vec<String> {
     let counted = |names| counted(server, names, change);
     let sessions = &server["sessions"];
     let (active, quarantined) = (number(&sessions["active"]), number(&sessions["ended"]));
@@ -49,7 +49,7 @@ pub fn of_server(server: &Value, change: Option<&Change<'_>>) -> Vec<String> {
 }
 
 /// Returns the line of a mount.
-pub fn of_mount(mount: &Value, change: Option<&Change<'_>>) -> String {
+pub fn of_mount(mount: &Value, change: Option<&SampleChange<'_>>) -> String {
     let counted = |names| counted(mount, names, change);
     format!(
         "mount {}  {}, session {}, {} open; {}; {}; {} wait",

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::Change;
+use super::SampleChange;
 use crate::live::printable;
 
 /// Returns a count; 0 if the value is no number.
@@ -43,7 +43,7 @@ pub fn percent(part: u64, all: u64) -> String {
 }
 
 /// Returns the growth of a number per second.
-pub fn rate(grown: Option<u64>, change: Option<&Change<'_>>) -> Option<u64> {
+pub fn rate(grown: Option<u64>, change: Option<&SampleChange<'_>>) -> Option<u64> {
     Some((grown? as f64 / change?.seconds).round() as u64)
 }
 

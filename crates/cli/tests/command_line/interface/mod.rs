@@ -11,8 +11,8 @@ use std::process::{Child, Stdio};
 
 use serde_json::Value;
 
-use crate::a_running_proxy::{Running, status};
-use crate::common::Scratch;
+use crate::a_running_proxy::{ProxyChild, status};
+use crate::common::CommandScratch;
 
 /// Compares `found` with the list of this name, or writes the list if `NECTARY_FREEZE` is set.
 #[track_caller]
@@ -38,7 +38,7 @@ fn is_frozen(name: &str, found: &str) {
 
 #[test]
 fn exit_codes_stay() {
-    let help = Scratch::new("frozen-codes").run("--help").exits(0).text();
+    let help = CommandScratch::new("frozen-codes").run("--help").exits(0).text();
     let codes = help.split_once("Exit codes:\n").expect("a table").1;
     is_frozen("exit_codes.txt", codes);
 }
@@ -72,42 +72,43 @@ fn keys(value: &Value) -> BTreeSet<String> {
 }
 
 /// A running `nectary export` of devices with caches; it is killed when this is dropped.
-struct Exported {
+struct ExportChild {
     child: Child,
     url: String,
 }
 
-impl Exported {
-    fn new(scratch: &Scratch) -> Exported {
-        let exported = Exported::start(scratch, "cache(memory:64M,memory=8M,policy=dear)", "e.sock");
+impl ExportChild {
+    fn new(scratch: &CommandScratch) -> ExportChild {
+        let exported = ExportChild::start(scratch, "cache(memory:64M,memory=8M,policy=dear)", "e.sock");
         // This command reads and writes the device.
         scratch.run(&format!("store create {}", exported.url)).exits(0);
         exported
     }
 
-    fn start(scratch: &Scratch, devices: &str, socket: &str) -> Exported {
+    fn start(scratch: &CommandScratch, devices: &str, socket: &str) -> ExportChild {
         let mut command = scratch.command(&format!("export {devices} --nbd unix:./{socket}"));
         let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
         let mut url = String::new();
         BufReader::new(child.stdout.take().expect("piped")).read_line(&mut url).expect("it prints its URL");
-        Exported { child, url: url.trim_end().to_owned() }
+        ExportChild { child, url: url.trim_end().to_owned() }
     }
 }
 
-impl Drop for Exported {
+impl Drop for ExportChild {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
+/// Running caches are shown and changed; each kind of error has its exit code.
 #[test]
-fn running_caches_are_shown_and_changed_and_what_is_wrong_has_its_code() {
-    let scratch = Scratch::new("running-cache");
+fn cache_commands_set_exit_codes() {
+    let scratch = CommandScratch::new("running-cache");
     scratch.run("top --once").exits(4);
     scratch.run("cache advise").exits(4).says("no cache runs");
     scratch.run("cache flush /dev/loop77").exits(4).says("nothing with a cache runs");
-    let cache = Exported::new(&scratch);
+    let cache = ExportChild::new(&scratch);
     let run = |line: &str| scratch.run(&line.replace("NAME", &cache.url));
     assert!(
         run("cache set NAME --policy lru --mode writeback").exits(0).text().contains("8M of memory, lru, writeback")
@@ -127,7 +128,7 @@ fn running_caches_are_shown_and_changed_and_what_is_wrong_has_its_code() {
     assert!(frame.contains("64M at ") && frame.contains("to MIN"), "{frame}");
     run("top --json --prometheus").exits(2);
     let devices = "a=cache(memory:16M,memory=8M,policy=lru) b=cache(memory:16M,memory=8M,policy=lirs)";
-    let two = Exported::start(&scratch, devices, "two.sock");
+    let two = ExportChild::start(&scratch, devices, "two.sock");
     let both = two.url.split_whitespace().next().unwrap_or_default().to_owned();
     scratch.run(&format!("cache set {both} --memory 9M")).exits(2).says("several caches side by side");
     scratch.run(&format!("cache flush {both}")).exits(0);
@@ -135,12 +136,12 @@ fn running_caches_are_shown_and_changed_and_what_is_wrong_has_its_code() {
 
 #[test]
 fn json_keys_stay() {
-    let scratch = Scratch::new("frozen-json");
+    let scratch = CommandScratch::new("frozen-json");
     scratch.run("store create ./s --size 32M").exits(0);
     scratch.run_with("store put ./s greeting -", b"hello").exits(0);
     std::fs::write(scratch.file("a.trace"), "1\n2\n3\n1\n2\n").expect("a trace");
     let mut lines = String::new();
-    let cache = Exported::new(&scratch);
+    let cache = ExportChild::new(&scratch);
     let name = cache.url.clone();
     for line in [
         "store stat ./s --json",
@@ -169,8 +170,8 @@ fn json_keys_stay() {
 /// Freezes the names of a running proxy's figures, as `nectary status --json` gives them to a monitor.
 #[test]
 fn figures_of_a_running_proxy_stay() {
-    let scratch = Scratch::new("frozen-figures");
-    let proxy = Running::start(&scratch, "--store ./s --admit second-request --write-budget 50G/day");
+    let scratch = CommandScratch::new("frozen-figures");
+    let proxy = ProxyChild::start(&scratch, "--store ./s --admit second-request --write-budget 50G/day");
     let mut parts = status(&scratch, 0);
     // The problems of a part depend on the machine, so they are not compared.
     drop(parts[0]["status"]["problems"].take());
@@ -182,19 +183,19 @@ fn figures_of_a_running_proxy_stay() {
 
 /// The parts of a help page on which scripts rely: the usage, options, arguments, and allowed words for values. Prose
 /// and examples are left out.
-struct Page {
+struct HelpPage {
     usage: String,
     /// Options and arguments; if an option allows only certain words, with these words.
     entries: Vec<(String, BTreeSet<String>)>,
     commands: Vec<String>,
 }
 
-impl Page {
-    fn read(help: &str) -> Page {
+impl HelpPage {
+    fn read(help: &str) -> HelpPage {
         let (_, rest) = help.split_once("Usage: ").expect("a usage");
         let (usage, rest) = rest.split_once("\n\n").unwrap_or((rest, ""));
         let usage = usage.split_whitespace().collect::<Vec<_>>().join(" ");
-        let mut page = Page { usage, entries: Vec::new(), commands: Vec::new() };
+        let mut page = HelpPage { usage, entries: Vec::new(), commands: Vec::new() };
         let mut section = "";
         let mut text = String::new();
         for line in rest.lines().chain(["end:"]) {
@@ -241,12 +242,12 @@ fn words(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn options_of_every_command_stay() {
-    let scratch = Scratch::new("frozen-options");
+    let scratch = CommandScratch::new("frozen-options");
     let mut lines = String::new();
     let mut open = vec!["nectary".to_owned()];
     while let Some(command) = open.pop() {
         let line = format!("{} --help", command.trim_start_matches("nectary")).trim().to_owned();
-        let page = Page::read(&scratch.run(&line).exits(0).text());
+        let page = HelpPage::read(&scratch.run(&line).exits(0).text());
         assert!(page.usage.starts_with(&command), "{command}: {}", page.usage);
         lines += &format!("{}\n", page.usage);
         for (entry, words) in page.entries {
@@ -261,13 +262,13 @@ fn options_of_every_command_stay() {
 }
 
 #[test]
-fn a_page_of_help_is_read_without_its_prose() {
+fn help_parser_skips_prose() {
     let help = "Does it\n\nExamples:\n  nectary x --not-this\n\nUsage: nectary x [OPTIONS]\n       <SPEC>\n\n\
         Commands:\n  go    Goes\n  help  Prints\n\nArguments:\n  <SPEC>  A device\n\n\
         Options:\n      --io <ENGINE>\n          How\n\n          Possible values:\n          - auto: the best\n\
         \u{20}         - posix\n\n  -q, --quiet         Less [possible\n                      values: a, b]\n\n\
         Exit codes:\n  0  done\n";
-    let page = Page::read(help);
+    let page = HelpPage::read(help);
     assert_eq!((page.usage.as_str(), page.commands), ("nectary x [OPTIONS] <SPEC>", vec!["go".to_owned()]));
     let words = |list: &[&str]| list.iter().map(|word| (*word).to_owned()).collect::<BTreeSet<_>>();
     let expected =

@@ -7,9 +7,9 @@
 
 use anyhow::{Context, Result};
 use clap::Args;
-use nectary_e2e::attach::{self, FileSystem, missing};
+use nectary_e2e::attach::{self, TestFileSystem, missing};
 use nectary_e2e::report::seed_or_new;
-use nectary_e2e::rng::Rng;
+use nectary_e2e::rng::SeededRng;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ const FILES: u64 = 40;
 
 /// Makes, fills, verifies, kills and checks file systems on attached devices.
 #[derive(Args)]
-pub struct Arguments {
+pub struct AttachFilesystemsArguments {
     /// Which file systems, joined by commas.
     #[arg(long, default_value = "ext4,xfs,btrfs", value_delimiter = ',')]
     fs: Vec<String>,
@@ -44,12 +44,12 @@ pub struct Arguments {
 }
 
 /// Runs the campaign.
-pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
+pub fn campaign(arguments: &AttachFilesystemsArguments) -> Result<ExitCode> {
     let seed = seed_or_new(arguments.seed);
-    let named = |name: &String| FileSystem::by_name(name).with_context(|| format!("{name} is not known"));
+    let named = |name: &String| TestFileSystem::by_name(name).with_context(|| format!("{name} is not known"));
     let systems = arguments.fs.iter().map(named).collect::<Result<Vec<_>>>()?;
     println!("attach-filesystems: {}, seed {seed}", arguments.fs.join(","));
-    let (mut rng, deadline) = (Rng::new(seed), Instant::now() + Duration::from_secs(arguments.seconds));
+    let (mut rng, deadline) = (SeededRng::new(seed), Instant::now() + Duration::from_secs(arguments.seconds));
     // Start at a random device, so that short runs with different seeds cover all devices.
     let first_device = rng.below(DEVICES.len() as u64) as usize;
     let (mut rounds, mut failed) = (0, 0);

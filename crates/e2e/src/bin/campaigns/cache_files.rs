@@ -10,11 +10,11 @@ use clap::Args;
 use nectary_e2e::cache_tree::{DESCRIPTORS, visit};
 use nectary_e2e::live::missing;
 
-use crate::rounds::{Lack, Problems};
+use crate::rounds::{NotRunPolicy, ProblemCounter};
 
 /// Visits very many files in a cached directory.
 #[derive(Args)]
-pub struct Arguments {
+pub struct CacheFilesArguments {
     /// Files in the directory
     #[arg(long, default_value_t = 1_000_000)]
     files: u64,
@@ -28,11 +28,11 @@ const MOUNTS: [&[&str]; 3] =
     [&["--memory", "64M"], &["--memory", "64M", "--by-names"], &["--memory", "64M", "--passthrough", "64K"]];
 
 /// Runs the campaign.
-pub fn campaign(arguments: &Arguments) -> ExitCode {
+pub fn campaign(arguments: &CacheFilesArguments) -> ExitCode {
     if let Some(reason) = missing(false) {
-        return Lack::Fails.exit("cache-files", reason);
+        return NotRunPolicy::Fails.exit("cache-files", reason);
     }
-    let mut problems = Problems::default();
+    let mut problems = ProblemCounter::default();
     for options in MOUNTS {
         println!(
             "cache-files: {} files, {DESCRIPTORS} descriptors, cache mount {}",

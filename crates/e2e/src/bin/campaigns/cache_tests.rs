@@ -8,16 +8,16 @@
 
 use anyhow::{Context, Result};
 use clap::Args;
-use nectary_e2e::cache_tests::contestants::{self, Protocol};
+use nectary_e2e::cache_tests::contestants::{self, SuiteProtocol};
 use nectary_e2e::cache_tests::{measure, page, suite};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::rounds::Lack;
+use crate::rounds::NotRunPolicy;
 
 /// Runs the suite for HTTP caches against Nectary and the proxies beside it.
 #[derive(Args)]
-pub struct Arguments {
+pub struct CacheTestsArguments {
     /// The package that npm installs: the suite's, or a folder with a clone of its repository, which is newer
     #[arg(long, default_value = suite::PACKAGE)]
     suite: String,
@@ -33,15 +33,15 @@ pub struct Arguments {
 }
 
 /// Runs the campaign.
-pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
-    if let Some(program) = suite::Suite::missing() {
+pub fn campaign(arguments: &CacheTestsArguments) -> Result<ExitCode> {
+    if let Some(program) = suite::InstalledSuite::missing() {
         let reason = format!("{program} is not installed (`ci/setup cache-tests` installs it)");
-        return Ok(Lack::Fails.exit("cache-tests", reason));
+        return Ok(NotRunPolicy::Fails.exit("cache-tests", reason));
     }
-    let suite = suite::Suite::install(&arguments.suite)?;
+    let suite = suite::InstalledSuite::install(&arguments.suite)?;
     let contestants = contestants::start(suite.origin, arguments.only.as_deref())?;
     let measured = measure(&suite, &contestants)?;
-    let ours = measured.outcomes.get(..Protocol::ALL.len()).context("Nectary is there once for each protocol")?;
+    let ours = measured.outcomes.get(..SuiteProtocol::ALL.len()).context("Nectary is there once for each protocol")?;
     if let Some(folder) = &arguments.write {
         page::write(folder, &arguments.suite, &measured)?;
     }

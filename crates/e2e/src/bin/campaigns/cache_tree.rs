@@ -12,11 +12,11 @@ use nectary_e2e::cache_tree::{compare, exercise, is_the_source, mounted, run_pro
 use nectary_e2e::live::missing;
 use nectary_e2e::report::seed_or_new;
 
-use crate::rounds::{Lack, Problems};
+use crate::rounds::{NotRunPolicy, ProblemCounter};
 
 /// Runs exercisers and programs in a cached directory.
 #[derive(Args)]
-pub struct Arguments {
+pub struct CacheTreeArguments {
     /// Operations of fsx on each mount
     #[arg(long, default_value_t = 1_000_000)]
     operations: u64,
@@ -29,12 +29,12 @@ pub struct Arguments {
 const MOUNTS: [&[&str]; 3] = [&[], &["--policy", "dear"], &["--passthrough", "1G"]];
 
 /// Runs the campaign.
-pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
+pub fn campaign(arguments: &CacheTreeArguments) -> Result<ExitCode> {
     if let Some(reason) = missing(false) {
-        return Ok(Lack::Fails.exit("cache-tree", reason));
+        return Ok(NotRunPolicy::Fails.exit("cache-tree", reason));
     }
     let seed = seed_or_new(arguments.seed);
-    let mut problems = Problems::default();
+    let mut problems = ProblemCounter::default();
     for options in MOUNTS {
         let live = mounted(options, false)?;
         let options = options.join(" ");

@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::Args;
 use nectary_e2e::content;
-use nectary_e2e::http::{Connection, Failure};
-use nectary_e2e::nectary::{AUTHORIZATION, Nectary, ProxyCommand, find};
-use nectary_e2e::origin::{Origin, Resource};
+use nectary_e2e::http::{HttpConnection, RequestFailure};
+use nectary_e2e::nectary::{AUTHORIZATION, NectaryProxy, ProxyCommand, find};
+use nectary_e2e::origin::{DeterministicOrigin, TargetAnswer};
 use nectary_e2e::report::seed_or_new;
-use nectary_e2e::scratch::Scratch;
+use nectary_e2e::scratch::ScratchFolder;
 
-use crate::rounds::Problems;
+use crate::rounds::ProblemCounter;
 
 /// The time in which every client needs an answer.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -36,7 +36,7 @@ const END: Duration = Duration::from_secs(15);
 
 /// A loaded proxy on a disk that hangs, is slow or fails: every client has its answer within five seconds.
 #[derive(Args)]
-pub struct Arguments {
+pub struct DiskFaultsArguments {
     /// Rounds; each has one of the three faults.
     #[arg(long, default_value_t = 3)]
     rounds: u64,
@@ -47,27 +47,27 @@ pub struct Arguments {
 
 /// What a disk does during the fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
+enum DiskFault {
     Hang,
     Slow,
     Fail,
 }
 
-impl Fault {
+impl DiskFault {
     /// The SPEC of a store at `path` with this fault while `trigger` exists.
     fn store(self, path: &Path, trigger: &Path, seed: u64) -> String {
         let (path, trigger) = (path.display(), trigger.display());
         match self {
-            Fault::Hang => format!("delay({path},read=1h,write=1h,flush=1h,when={trigger})"),
-            Fault::Slow => format!("delay({path},read=300ms,write=700ms,flush=900ms,when={trigger})"),
-            Fault::Fail => format!("error({path},rate={}%,seed={seed},when={trigger})", 20 + seed % 3 * 40),
+            DiskFault::Hang => format!("delay({path},read=1h,write=1h,flush=1h,when={trigger})"),
+            DiskFault::Slow => format!("delay({path},read=300ms,write=700ms,flush=900ms,when={trigger})"),
+            DiskFault::Fail => format!("error({path},rate={}%,seed={seed},when={trigger})", 20 + seed % 3 * 40),
         }
     }
 }
 
 /// The requests of a round.
 #[derive(Default)]
-struct Counts {
+struct FaultRoundCounts {
     answered: AtomicU64,
     /// Answers of the proxy that say that it failed.
     failed: AtomicU64,
@@ -83,12 +83,12 @@ struct Counts {
 }
 
 /// Runs the campaign.
-pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
+pub fn campaign(arguments: &DiskFaultsArguments) -> Result<ExitCode> {
     let seed = seed_or_new(arguments.seed);
-    let mut problems = Problems::default();
+    let mut problems = ProblemCounter::default();
     let (mut answered, mut cut, mut resumed) = (0, 0, 0);
     for round in 0..arguments.rounds {
-        let fault = [Fault::Hang, Fault::Slow, Fault::Fail][(round % 3) as usize];
+        let fault = [DiskFault::Hang, DiskFault::Slow, DiskFault::Fail][(round % 3) as usize];
         let ends_during = (seed + round / 3).is_multiple_of(2);
         let (counts, continued, found) = run(seed.wrapping_add(round), fault, ends_during)?;
         let load = |count: &AtomicU64| count.load(Ordering::Acquire);
@@ -113,22 +113,22 @@ pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// Runs one round. Returns the counts, the number of bodies whose rest came from the origin, and the problems.
-fn run(seed: u64, fault: Fault, ends_during: bool) -> Result<(Arc<Counts>, u64, Vec<String>)> {
-    let scratch = Scratch::new("disk-faults")?;
+fn run(seed: u64, fault: DiskFault, ends_during: bool) -> Result<(Arc<FaultRoundCounts>, u64, Vec<String>)> {
+    let scratch = ScratchFolder::new("disk-faults")?;
     let trigger = scratch.join("fault");
-    let origin = Origin::start()?;
+    let origin = DeterministicOrigin::start()?;
     let mut command = ProxyCommand::new(scratch.path(), Some(origin.url()))?;
     command.store = fault.store(&scratch.join("store"), &trigger, seed);
     command.size = "128M".into();
     command.memory = "16M".into();
     let mut nectary = command.start()?;
-    let (counts, stop) = (Arc::new(Counts::default()), Arc::new(AtomicBool::new(false)));
+    let (counts, stop) = (Arc::new(FaultRoundCounts::default()), Arc::new(AtomicBool::new(false)));
     let clients: Vec<_> = (0..CLIENTS)
         .map(|client| {
             let (counts, stop, address) = (Arc::clone(&counts), Arc::clone(&stop), command.listen);
             let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ client << 32 | 1;
             std::thread::spawn(move || {
-                let mut connection = Connection::new(address, LIMIT);
+                let mut connection = HttpConnection::new(address, LIMIT);
                 while !stop.load(Ordering::Acquire) {
                     random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                     let url = (random >> 33) % URLS;
@@ -148,11 +148,11 @@ fn run(seed: u64, fault: Fault, ends_during: bool) -> Result<(Arc<Counts>, u64, 
     std::fs::write(&trigger, b"")?;
     std::thread::sleep(PHASES[1] / 2);
     let begun = Instant::now();
-    let purged = Connection::new(command.listen, LIMIT).request("PURGE", "/o/1?size=40000", &[AUTHORIZATION]);
+    let purged = HttpConnection::new(command.listen, LIMIT).request("PURGE", "/o/1?size=40000", &[AUTHORIZATION]);
     if purged.is_err() || begun.elapsed() > LIMIT {
         problems.push(format!("a purge was not answered: {:?} after {:?}", purged.err(), begun.elapsed()));
     }
-    if fault != Fault::Slow && state(&nectary)? == "healthy" {
+    if fault != DiskFault::Slow && state(&nectary)? == "healthy" {
         problems.push("the status says that all is well during the fault".to_owned());
     }
     std::thread::sleep(PHASES[1] / 2);
@@ -185,7 +185,7 @@ fn run(seed: u64, fault: Fault, ends_during: bool) -> Result<(Arc<Counts>, u64, 
     Ok((counts, resumed, problems))
 }
 
-fn ask(connection: &mut Connection, target: &str, counts: &Counts, stop: &AtomicBool) {
+fn ask(connection: &mut HttpConnection, target: &str, counts: &FaultRoundCounts, stop: &AtomicBool) {
     let begun = Instant::now();
     let result = connection.get(target);
     let taken = begun.elapsed();
@@ -193,7 +193,7 @@ fn ask(connection: &mut Connection, target: &str, counts: &Counts, stop: &Atomic
         return;
     }
     counts.slowest_ms.fetch_max(taken.as_millis() as u64, Ordering::AcqRel);
-    let bytes = Resource::parse(target).bytes;
+    let bytes = TargetAnswer::parse(target).bytes;
     let is_right = |body: &[u8]| content::first_difference(content::seed(target, 1), 0, body).is_none();
     let counter = match result {
         _ if taken > LIMIT => &counts.unanswered,
@@ -202,17 +202,17 @@ fn ask(connection: &mut Connection, target: &str, counts: &Counts, stop: &Atomic
         }
         Ok(response) if response.status == 200 => &counts.wrong,
         Ok(_) => &counts.failed,
-        Err(Failure::Truncated { response, .. }) if !is_right(&response.body) => &counts.wrong,
-        Err(Failure::Truncated { .. }) if target.ends_with("ranges") => &counts.cut_needlessly,
-        Err(Failure::Truncated { .. }) => &counts.cut,
+        Err(RequestFailure::Truncated { response, .. }) if !is_right(&response.body) => &counts.wrong,
+        Err(RequestFailure::Truncated { .. }) if target.ends_with("ranges") => &counts.cut_needlessly,
+        Err(RequestFailure::Truncated { .. }) => &counts.cut,
         Err(_) => &counts.unanswered,
     };
     counter.fetch_add(1, Ordering::AcqRel);
 }
 
 /// Checks that objects are written again after the fault. A disk that failed too often takes no more writes.
-fn resumes(nectary: &Nectary, fault: Fault) -> Result<()> {
-    if fault == Fault::Fail && state(nectary)? == "broken" {
+fn resumes(nectary: &NectaryProxy, fault: DiskFault) -> Result<()> {
+    if fault == DiskFault::Fail && state(nectary)? == "broken" {
         return Ok(());
     }
     let (mut control, mut client) = (nectary.control()?, nectary.client());
@@ -227,7 +227,7 @@ fn resumes(nectary: &Nectary, fault: Fault) -> Result<()> {
 }
 
 /// The state of the proxy: healthy, degraded or broken.
-fn state(nectary: &Nectary) -> Result<String> {
+fn state(nectary: &NectaryProxy) -> Result<String> {
     let status = nectary.control()?.status()?;
     let state = find(&status, "state").and_then(|state| state.as_str());
     Ok(state.context("the status has no state")?.to_owned())

@@ -41,83 +41,83 @@ use self::edge::{acme, admin_page, configurations, fleet, fleet_figures, http2_s
 /// Runs a whole system for long, and checks or measures it.
 #[derive(Parser)]
 #[command(name = "e2e-campaigns")]
-struct Arguments {
+struct CampaignArguments {
     #[command(subcommand)]
-    campaign: Campaign,
+    campaign: CampaignCommand,
 }
 
 /// The campaigns; the descriptions are those of their arguments.
 #[derive(Subcommand)]
-enum Campaign {
-    Acme(acme::Arguments),
-    AdminPage(admin_page::Arguments),
-    AttachFilesystems(attach_filesystems::Arguments),
-    BenchBefore(bench::before::Arguments),
-    BenchEdge(bench::edge::Arguments),
-    BenchLarge(bench::large::Arguments),
-    BenchMemory(bench::memory::Arguments),
-    BenchPressure(bench::pressure::Arguments),
-    CacheFiles(cache_files::Arguments),
-    CacheTests(cache_tests::Arguments),
-    CacheTree(cache_tree::Arguments),
-    Configurations(configurations::Arguments),
-    DiskFaults(disk_faults::Arguments),
-    Fleet(fleet::Arguments),
+enum CampaignCommand {
+    Acme(acme::AcmeArguments),
+    AdminPage(admin_page::AdminPageArguments),
+    AttachFilesystems(attach_filesystems::AttachFilesystemsArguments),
+    BenchBefore(bench::before::BenchBeforeArguments),
+    BenchEdge(bench::edge::BenchEdgeArguments),
+    BenchLarge(bench::large::BenchLargeArguments),
+    BenchMemory(bench::memory::BenchMemoryArguments),
+    BenchPressure(bench::pressure::BenchPressureArguments),
+    CacheFiles(cache_files::CacheFilesArguments),
+    CacheTests(cache_tests::CacheTestsArguments),
+    CacheTree(cache_tree::CacheTreeArguments),
+    Configurations(configurations::ConfigurationsArguments),
+    DiskFaults(disk_faults::DiskFaultsArguments),
+    Fleet(fleet::FleetArguments),
     FleetFigures(fleet_figures::Arguments),
-    Http2Spec(http2_spec::Arguments),
-    NbdKernel(nbd_kernel::Arguments),
-    Origin(origin::Arguments),
-    PackageClients(packages::clients::Arguments),
-    Packages(packages::installed::Arguments),
-    ProxyOrigins(proxy_origins::Arguments),
-    RamDonors(ram::donors::Arguments),
-    RamSecondFailure(ram::second_failure::Arguments),
-    Restarts(restarts::Arguments),
-    Sigkill(sigkill::Arguments),
-    VolumeDatabases(volume_databases::Arguments),
-    VolumeKills(volume_kills::Arguments),
-    VolumeMaps(volume_maps::Arguments),
-    VolumePrograms(volume_programs::Arguments),
-    VolumeTakeover(volume_takeover::Arguments),
-    VolumeTree(volume_tree::Arguments),
+    Http2Spec(http2_spec::Http2SpecArguments),
+    NbdKernel(nbd_kernel::NbdKernelArguments),
+    Origin(origin::OriginProgramArguments),
+    PackageClients(packages::clients::PackageClientsArguments),
+    Packages(packages::installed::PackagesArguments),
+    ProxyOrigins(proxy_origins::ProxyOriginsArguments),
+    RamDonors(ram::donors::RamDonorsArguments),
+    RamSecondFailure(ram::second_failure::SecondFailureArguments),
+    Restarts(restarts::RestartsArguments),
+    Sigkill(sigkill::SigkillArguments),
+    VolumeDatabases(volume_databases::VolumeDatabasesArguments),
+    VolumeKills(volume_kills::VolumeKillsArguments),
+    VolumeMaps(volume_maps::VolumeMapsArguments),
+    VolumePrograms(volume_programs::VolumeProgramsArguments),
+    VolumeTakeover(volume_takeover::VolumeTakeoverArguments),
+    VolumeTree(volume_tree::VolumeTreeArguments),
     /// Lists the campaigns.
     List,
 }
 
 fn main() -> Result<ExitCode> {
-    match Arguments::parse().campaign {
-        Campaign::Acme(arguments) => acme::campaign(&arguments),
-        Campaign::AdminPage(arguments) => admin_page::campaign(&arguments),
-        Campaign::AttachFilesystems(arguments) => attach_filesystems::campaign(&arguments),
-        Campaign::BenchBefore(arguments) => bench::before::campaign(&arguments),
-        Campaign::BenchEdge(arguments) => bench::edge::campaign(&arguments),
-        Campaign::BenchLarge(arguments) => bench::large::campaign(&arguments),
-        Campaign::BenchMemory(arguments) => bench::memory::campaign(arguments),
-        Campaign::BenchPressure(arguments) => bench::pressure::campaign(arguments),
-        Campaign::CacheFiles(arguments) => Ok(cache_files::campaign(&arguments)),
-        Campaign::CacheTests(arguments) => cache_tests::campaign(&arguments),
-        Campaign::CacheTree(arguments) => cache_tree::campaign(&arguments),
-        Campaign::Configurations(arguments) => configurations::campaign(&arguments),
-        Campaign::DiskFaults(arguments) => disk_faults::campaign(&arguments),
-        Campaign::Fleet(arguments) => fleet::campaign(&arguments),
-        Campaign::FleetFigures(arguments) => fleet_figures::campaign(&arguments),
-        Campaign::Http2Spec(arguments) => http2_spec::campaign(&arguments),
-        Campaign::NbdKernel(arguments) => nbd_kernel::campaign(&arguments),
-        Campaign::Origin(arguments) => origin::campaign(&arguments),
-        Campaign::PackageClients(arguments) => packages::clients::campaign(&arguments),
-        Campaign::Packages(arguments) => packages::installed::campaign(&arguments),
-        Campaign::ProxyOrigins(arguments) => proxy_origins::campaign(&arguments),
-        Campaign::RamDonors(arguments) => ram::donors::campaign(&arguments),
-        Campaign::RamSecondFailure(arguments) => ram::second_failure::campaign(&arguments),
-        Campaign::Restarts(arguments) => restarts::campaign(&arguments),
-        Campaign::Sigkill(arguments) => sigkill::campaign(arguments),
-        Campaign::VolumeDatabases(arguments) => volume_databases::campaign(&arguments),
-        Campaign::VolumeKills(arguments) => volume_kills::campaign(&arguments),
-        Campaign::VolumeMaps(arguments) => Ok(volume_maps::campaign(&arguments)),
-        Campaign::VolumePrograms(arguments) => volume_programs::campaign(&arguments),
-        Campaign::VolumeTakeover(arguments) => Ok(volume_takeover::campaign(&arguments)),
-        Campaign::VolumeTree(arguments) => volume_tree::campaign(&arguments),
-        Campaign::List => {
+    match CampaignArguments::parse().campaign {
+        CampaignCommand::Acme(arguments) => acme::campaign(&arguments),
+        CampaignCommand::AdminPage(arguments) => admin_page::campaign(&arguments),
+        CampaignCommand::AttachFilesystems(arguments) => attach_filesystems::campaign(&arguments),
+        CampaignCommand::BenchBefore(arguments) => bench::before::campaign(&arguments),
+        CampaignCommand::BenchEdge(arguments) => bench::edge::campaign(&arguments),
+        CampaignCommand::BenchLarge(arguments) => bench::large::campaign(&arguments),
+        CampaignCommand::BenchMemory(arguments) => bench::memory::campaign(arguments),
+        CampaignCommand::BenchPressure(arguments) => bench::pressure::campaign(arguments),
+        CampaignCommand::CacheFiles(arguments) => Ok(cache_files::campaign(&arguments)),
+        CampaignCommand::CacheTests(arguments) => cache_tests::campaign(&arguments),
+        CampaignCommand::CacheTree(arguments) => cache_tree::campaign(&arguments),
+        CampaignCommand::Configurations(arguments) => configurations::campaign(&arguments),
+        CampaignCommand::DiskFaults(arguments) => disk_faults::campaign(&arguments),
+        CampaignCommand::Fleet(arguments) => fleet::campaign(&arguments),
+        CampaignCommand::FleetFigures(arguments) => fleet_figures::campaign(&arguments),
+        CampaignCommand::Http2Spec(arguments) => http2_spec::campaign(&arguments),
+        CampaignCommand::NbdKernel(arguments) => nbd_kernel::campaign(&arguments),
+        CampaignCommand::Origin(arguments) => origin::campaign(&arguments),
+        CampaignCommand::PackageClients(arguments) => packages::clients::campaign(&arguments),
+        CampaignCommand::Packages(arguments) => packages::installed::campaign(&arguments),
+        CampaignCommand::ProxyOrigins(arguments) => proxy_origins::campaign(&arguments),
+        CampaignCommand::RamDonors(arguments) => ram::donors::campaign(&arguments),
+        CampaignCommand::RamSecondFailure(arguments) => ram::second_failure::campaign(&arguments),
+        CampaignCommand::Restarts(arguments) => restarts::campaign(&arguments),
+        CampaignCommand::Sigkill(arguments) => sigkill::campaign(arguments),
+        CampaignCommand::VolumeDatabases(arguments) => volume_databases::campaign(&arguments),
+        CampaignCommand::VolumeKills(arguments) => volume_kills::campaign(&arguments),
+        CampaignCommand::VolumeMaps(arguments) => Ok(volume_maps::campaign(&arguments)),
+        CampaignCommand::VolumePrograms(arguments) => volume_programs::campaign(&arguments),
+        CampaignCommand::VolumeTakeover(arguments) => Ok(volume_takeover::campaign(&arguments)),
+        CampaignCommand::VolumeTree(arguments) => volume_tree::campaign(&arguments),
+        CampaignCommand::List => {
             list();
             Ok(ExitCode::SUCCESS)
         }
@@ -126,7 +126,7 @@ fn main() -> Result<ExitCode> {
 
 /// Prints each campaign with its description.
 fn list() {
-    let command = Arguments::command();
+    let command = CampaignArguments::command();
     for campaign in command.get_subcommands().filter(|campaign| campaign.get_name() != "list") {
         let about = campaign.get_about().map(ToString::to_string).unwrap_or_default();
         println!("{:18}  {about}", campaign.get_name());

@@ -10,14 +10,14 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Args;
 use nectary_e2e::emulated::kernel_client::{MODULES, PROGRAMS, check};
-use nectary_e2e::emulated::{Kernel, missing};
+use nectary_e2e::emulated::{InstalledKernel, missing};
 use nectary_e2e::report::seed_or_new;
 
-use crate::rounds::Lack;
+use crate::rounds::NotRunPolicy;
 
 /// Mounts an export of this host in an emulated machine.
 #[derive(Args)]
-pub struct Arguments {
+pub struct NbdKernelArguments {
     /// How often the machine connects.
     #[arg(long, default_value_t = 4)]
     sessions: u64,
@@ -33,17 +33,17 @@ pub struct Arguments {
 }
 
 /// Runs the campaign.
-pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
-    let Arguments { sessions, files, ref device, seed } = *arguments;
+pub fn campaign(arguments: &NbdKernelArguments) -> Result<ExitCode> {
+    let NbdKernelArguments { sessions, files, ref device, seed } = *arguments;
     let (seed, began) = (seed_or_new(seed), Instant::now());
     let missing = missing(&PROGRAMS);
     if !missing.is_empty() {
         let reason = format!("there is no {} (`ci/setup soak` installs it)", missing.join(", no "));
-        return Ok(Lack::IsAllowed.exit("nbd-kernel", reason));
+        return Ok(NotRunPolicy::IsAllowed.exit("nbd-kernel", reason));
     }
-    let Some(kernel) = Kernel::find(&MODULES) else {
+    let Some(kernel) = InstalledKernel::find(&MODULES) else {
         let reason = "no kernel under /boot has the modules nbd, ext4 and virtio (`ci/setup soak` installs one)";
-        return Ok(Lack::IsAllowed.exit("nbd-kernel", reason));
+        return Ok(NotRunPolicy::IsAllowed.exit("nbd-kernel", reason));
     };
     println!("nbd-kernel: {}, seed {seed}", kernel.image.display());
     let counts = check(&kernel, device, sessions, files, seed)?;

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use nectary_e2e::failover::{Counts, Extent, Fault, Several, missing, round};
+use nectary_e2e::failover::{AddressFault, FailoverCounts, FailoverRoundPlan, OriginRedundancy, missing, round};
 use nectary_e2e::report::seed_or_new;
 
-use crate::rounds::{Lack, Problems, first_line, shard};
+use crate::rounds::{NotRunPolicy, ProblemCounter, first_line, shard};
 
 /// Every fault must be there in this number of rounds.
 const ALL_FAULTS_ROUNDS: u64 = 20;
@@ -24,7 +24,7 @@ const PHASE: Duration = Duration::from_millis(3200);
 
 /// Breaks the addresses of a proxy's origin under load.
 #[derive(Args)]
-pub struct Arguments {
+pub struct ProxyOriginsArguments {
     /// Rounds.
     #[arg(long, default_value_t = 200)]
     rounds: u64,
@@ -46,15 +46,15 @@ pub struct Arguments {
 }
 
 /// Runs the campaign.
-pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
+pub fn campaign(arguments: &ProxyOriginsArguments) -> Result<ExitCode> {
     if let Some(reason) = missing().filter(|_| !arguments.servers) {
-        return Ok(Lack::IsAllowed.exit("proxy-origins", reason));
+        return Ok(NotRunPolicy::IsAllowed.exit("proxy-origins", reason));
     }
     let seed = seed_or_new(arguments.seed);
     let (at, of) = shard(&arguments.shard)?;
-    let several = if arguments.servers { Several::Servers } else { Several::Addresses };
-    let extent = Extent { phases: arguments.phases, phase: PHASE, is_planted: arguments.plant, several };
-    let (mut all, mut problems, mut ran) = (Counts::default(), Problems::default(), 0);
+    let several = if arguments.servers { OriginRedundancy::Servers } else { OriginRedundancy::Addresses };
+    let extent = FailoverRoundPlan { phases: arguments.phases, phase: PHASE, is_planted: arguments.plant, several };
+    let (mut all, mut problems, mut ran) = (FailoverCounts::default(), ProblemCounter::default(), 0);
     for number in (0..arguments.rounds).filter(|number| number % of == at) {
         let round_seed = seed.wrapping_add(number);
         ran += 1;
@@ -68,7 +68,7 @@ pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
         }
     }
     if ran >= ALL_FAULTS_ROUNDS && !arguments.plant {
-        let absent = Fault::ALL.into_iter().filter(|fault| !all.faults.contains_key(fault));
+        let absent = AddressFault::ALL.into_iter().filter(|fault| !all.faults.contains_key(fault));
         problems.extend(absent.map(|fault| format!("no address had the fault {fault:?}")));
     }
     println!("proxy-origins: {ran} rounds from seed {seed}: {all}; {} problems in all", problems.count());

@@ -8,11 +8,11 @@ use anyhow::Result;
 use clap::Args;
 use nectary_e2e::restart;
 
-use crate::rounds::Problems;
+use crate::rounds::ProblemCounter;
 
 /// Restarts a proxy under load, and counts failed requests.
 #[derive(Args)]
-pub struct Arguments {
+pub struct RestartsArguments {
     /// The number of restarts
     #[arg(long, default_value_t = 10)]
     restarts: u64,
@@ -22,10 +22,10 @@ pub struct Arguments {
 }
 
 /// Runs the campaign.
-pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
+pub fn campaign(arguments: &RestartsArguments) -> Result<ExitCode> {
     let counts = restart::run(arguments.restarts, arguments.seed)?;
     println!("restarts: {counts}");
-    let mut problems = Problems::default();
+    let mut problems = ProblemCounter::default();
     problems.extend(&counts.failed);
     if counts.restarts < arguments.restarts || counts.good == 0 || counts.long == 0 {
         problems.add("there was too little load");

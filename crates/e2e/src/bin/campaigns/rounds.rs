@@ -10,14 +10,14 @@ use nectary_e2e::report::not_run;
 
 /// What it means for the exit code that this machine cannot run a campaign.
 #[derive(Clone, Copy, Debug)]
-pub enum Lack {
+pub enum NotRunPolicy {
     /// The campaign fails.
     Fails,
     /// The soak lists the round among those that were not run.
     IsAllowed,
 }
 
-impl Lack {
+impl NotRunPolicy {
     /// The exit code, after a line with the campaign and the reason.
     pub fn exit(self, campaign: &str, reason: impl Display) -> ExitCode {
         not_run(format!("{campaign}: {reason}"));
@@ -27,19 +27,19 @@ impl Lack {
     /// The exit code.
     pub fn code(self) -> ExitCode {
         match self {
-            Lack::Fails => ExitCode::FAILURE,
-            Lack::IsAllowed => ExitCode::from(77),
+            NotRunPolicy::Fails => ExitCode::FAILURE,
+            NotRunPolicy::IsAllowed => ExitCode::from(77),
         }
     }
 }
 
 /// The problems of a campaign, each printed when it is found.
 #[derive(Debug, Default)]
-pub struct Problems {
+pub struct ProblemCounter {
     count: usize,
 }
 
-impl Problems {
+impl ProblemCounter {
     /// Prints a problem and counts it.
     pub fn add(&mut self, problem: impl Display) {
         self.count += 1;

@@ -8,16 +8,16 @@
 use anyhow::{Result, bail};
 use clap::Args;
 use nectary_e2e::report::{seed_or_new, write_json_line};
-use nectary_e2e::sigkill::{self, Campaign, InTime, LAPPING, ROOMY, RoundReport};
+use nectary_e2e::sigkill::{self, InTime, LAPPING, ROOMY, RoundReport, SigkillCampaign};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::rounds::{Problems, shard};
+use crate::rounds::{ProblemCounter, shard};
 
 /// Kills a loaded proxy again and again; everything written must be there, everything purged must not.
 #[derive(Args)]
-pub struct Arguments {
+pub struct SigkillArguments {
     /// Rounds of all shards together.
     #[arg(long, default_value_t = 15)]
     rounds: u64,
@@ -45,13 +45,13 @@ pub struct Arguments {
 }
 
 /// Runs the campaign.
-pub fn campaign(arguments: Arguments) -> Result<ExitCode> {
+pub fn campaign(arguments: SigkillArguments) -> Result<ExitCode> {
     let seed = seed_or_new(arguments.seed);
     let load = if arguments.lapping { &LAPPING } else { &ROOMY };
     let (shard, shards) = shard(&arguments.shard)?;
     let done = arguments.log.as_deref().map_or_else(|| Ok(Vec::new()), |log| rounds_done(log, seed))?;
     let planted_good = !arguments.planted || sigkill::run_planted(load, seed)?;
-    let mut campaign = Campaign::new(load, seed, arguments.rounds);
+    let mut campaign = SigkillCampaign::new(load, seed, arguments.rounds);
     campaign.rounds.retain(|round| round % shards == shard && !done.contains(round));
     campaign.arguments = arguments.proxy;
     println!(
@@ -67,7 +67,7 @@ pub fn campaign(arguments: Arguments) -> Result<ExitCode> {
         }
     })?;
     println!("{}", sigkill::describe(&summary));
-    let mut problems = Problems::default();
+    let mut problems = ProblemCounter::default();
     problems.extend(summary.problems(arguments.first_hit));
     Ok(if planted_good { problems.exit() } else { ExitCode::FAILURE })
 }

@@ -13,15 +13,17 @@ use clap::Args;
 use nectary_e2e::guard::find_program;
 use nectary_e2e::live::missing;
 use nectary_e2e::report::seed_or_new;
-use nectary_e2e::rng::Rng;
-use nectary_e2e::volume::Volume;
-use nectary_e2e::volume::databases::{Done, JOURNAL_MODES, Postgres, programs_of_postgres, sqlite_round};
+use nectary_e2e::rng::SeededRng;
+use nectary_e2e::volume::VolumeRig;
+use nectary_e2e::volume::databases::{
+    DatabaseOutcome, JOURNAL_MODES, PostgresCluster, programs_of_postgres, sqlite_round,
+};
 
-use crate::rounds::{Lack, Problems};
+use crate::rounds::{NotRunPolicy, ProblemCounter};
 
 /// Runs databases on a volume whose mount is killed.
 #[derive(Args)]
-pub struct Arguments {
+pub struct VolumeDatabasesArguments {
     /// Kills for each way to sync a log
     #[arg(long, default_value_t = 5)]
     rounds: u64,
@@ -37,20 +39,20 @@ const PLANTED_TRIES: u64 = 5;
 
 /// The counts of a kind of rounds.
 #[derive(Default)]
-struct Counts {
+struct DatabaseKindCounts {
     name: String,
     rounds: u64,
     commits: u64,
     lost: u64,
 }
 
-impl Counts {
-    fn new(name: String) -> Counts {
-        Counts { name, ..Counts::default() }
+impl DatabaseKindCounts {
+    fn new(name: String) -> DatabaseKindCounts {
+        DatabaseKindCounts { name, ..DatabaseKindCounts::default() }
     }
 
     /// Counts a round, and prints what was lost.
-    fn add(&mut self, done: Done) {
+    fn add(&mut self, done: DatabaseOutcome) {
         self.rounds += 1;
         self.commits += done.commits;
         self.lost += done.lost.len() as u64;
@@ -60,7 +62,7 @@ impl Counts {
 }
 
 /// Runs the campaign.
-pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
+pub fn campaign(arguments: &VolumeDatabasesArguments) -> Result<ExitCode> {
     let programs = match (missing(false), programs_of_postgres(), find_program("sqlite3")) {
         (None, Some(programs), Some(_)) => programs,
         (Some(reason), ..) => return Ok(refused(&reason)),
@@ -69,12 +71,12 @@ pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
     };
     let seed = seed_or_new(arguments.seed);
     println!("volume-databases: seed {seed}, {} kills each, {}", arguments.rounds, programs.display());
-    let mut rng = Rng::new(seed);
+    let mut rng = SeededRng::new(seed);
     let mut counts = Vec::new();
     postgres(programs, arguments.rounds, &mut rng, &mut counts).context(format!("seed {seed}, PostgreSQL"))?;
     sqlite(arguments.rounds, &mut rng, &mut counts).context(format!("seed {seed}, SQLite"))?;
-    let mut problems = Problems::default();
-    for Counts { name, rounds, commits, lost } in &counts {
+    let mut problems = ProblemCounter::default();
+    for DatabaseKindCounts { name, rounds, commits, lost } in &counts {
         println!("  {name}: {rounds} kills, {commits} commits acknowledged, {lost} losses");
         let is_short = *rounds < arguments.rounds || *commits < arguments.rounds * COMMITS_MIN;
         if *lost > 0 || is_short {
@@ -86,11 +88,11 @@ pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 fn refused(reason: &str) -> ExitCode {
-    Lack::IsAllowed.exit("volume-databases", reason)
+    NotRunPolicy::IsAllowed.exit("volume-databases", reason)
 }
 
 /// Requires that a loss that was planted is found.
-fn planted(name: &str, mut round: impl FnMut() -> Result<Done>) -> Result<()> {
+fn planted(name: &str, mut round: impl FnMut() -> Result<DatabaseOutcome>) -> Result<()> {
     for _ in 0..PLANTED_TRIES {
         if let Some(lost) = round()?.lost.first() {
             println!("planted: {name}: found: {lost}");
@@ -100,27 +102,32 @@ fn planted(name: &str, mut round: impl FnMut() -> Result<Done>) -> Result<()> {
     anyhow::bail!("planted: {name}: what was acknowledged early was not missed")
 }
 
-fn postgres(programs: std::path::PathBuf, rounds: u64, rng: &mut Rng, counts: &mut Vec<Counts>) -> Result<()> {
-    let mut cluster = Postgres::new(programs.clone())?;
+fn postgres(
+    programs: std::path::PathBuf,
+    rounds: u64,
+    rng: &mut SeededRng,
+    counts: &mut Vec<DatabaseKindCounts>,
+) -> Result<()> {
+    let mut cluster = PostgresCluster::new(programs.clone())?;
     let methods = cluster.methods()?;
     ensure!(methods.len() >= 4, "it supports only {methods:?}");
     for method in &methods {
-        let mut count = Counts::new(format!("PostgreSQL {method}"));
+        let mut count = DatabaseKindCounts::new(format!("PostgreSQL {method}"));
         for _ in 0..rounds {
             count.add(cluster.round(method, rng.next_u64(), false)?);
         }
         counts.push(count);
     }
     cluster.finish()?;
-    let mut cluster = Postgres::new(programs)?;
+    let mut cluster = PostgresCluster::new(programs)?;
     planted("PostgreSQL", || cluster.round("fdatasync", rng.next_u64(), true))?;
     cluster.finish()
 }
 
-fn sqlite(rounds: u64, rng: &mut Rng, counts: &mut Vec<Counts>) -> Result<()> {
+fn sqlite(rounds: u64, rng: &mut SeededRng, counts: &mut Vec<DatabaseKindCounts>) -> Result<()> {
     for mode in JOURNAL_MODES {
-        let mut volume = Volume::new("512M")?;
-        let mut count = Counts::new(format!("SQLite {mode}"));
+        let mut volume = VolumeRig::new("512M")?;
+        let mut count = DatabaseKindCounts::new(format!("SQLite {mode}"));
         for round in 0..rounds {
             count.add(sqlite_round(&mut volume, 2 * round as usize, mode, rng.next_u64(), false)?);
         }

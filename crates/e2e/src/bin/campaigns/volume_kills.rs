@@ -11,14 +11,14 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use nectary_e2e::live::missing;
 use nectary_e2e::report::seed_or_new;
-use nectary_e2e::volume::Volume;
-use nectary_e2e::volume::kills::{DISK, Killed, Loop, SERVER_LEASE, rounds};
+use nectary_e2e::volume::VolumeRig;
+use nectary_e2e::volume::kills::{DISK, FileLoopDevice, KillTotals, SERVER_LEASE, rounds};
 
-use crate::rounds::{Lack, Problems};
+use crate::rounds::{NotRunPolicy, ProblemCounter};
 
 /// Kills a mount of a volume and mounts it again.
 #[derive(Args)]
-pub struct Arguments {
+pub struct VolumeKillsArguments {
     /// Rounds of each kind; in each round, one mount is killed
     #[arg(long, default_value_t = 50)]
     rounds: u64,
@@ -29,7 +29,7 @@ pub struct Arguments {
 
 /// Where the server and other mounts are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ServerLayout {
     /// The server has opened the same file.
     Alone,
     /// Another mount lives.
@@ -39,14 +39,14 @@ enum Kind {
 }
 
 /// Runs the campaign.
-pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
+pub fn campaign(arguments: &VolumeKillsArguments) -> Result<ExitCode> {
     if let Some(reason) = missing(false) {
-        return Ok(Lack::Fails.exit("volume-kills", reason));
+        return Ok(NotRunPolicy::Fails.exit("volume-kills", reason));
     }
     let seed = seed_or_new(arguments.seed);
     println!("volume-kills: seed {seed}, {} rounds of each kind", arguments.rounds);
-    let mut problems = Problems::default();
-    for kind in [Kind::Alone, Kind::Beside, Kind::Apart] {
+    let mut problems = ProblemCounter::default();
+    for kind in [ServerLayout::Alone, ServerLayout::Beside, ServerLayout::Apart] {
         match series(kind, arguments.rounds, seed) {
             Ok(done) => println!(
                 "  {kind:?}: {} mounts killed while they wrote, {} rewrites, the longest took {} ms",
@@ -61,14 +61,14 @@ pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
     Ok(problems.exit())
 }
 
-fn series(kind: Kind, count: u64, seed: u64) -> Result<Killed> {
-    let mut volume = Volume::leased(DISK, SERVER_LEASE)?;
-    let apart = (kind == Kind::Apart).then(|| Loop::of(&volume.disk())).transpose()?;
+fn series(kind: ServerLayout, count: u64, seed: u64) -> Result<KillTotals> {
+    let mut volume = VolumeRig::leased(DISK, SERVER_LEASE)?;
+    let apart = (kind == ServerLayout::Apart).then(|| FileLoopDevice::of(&volume.disk())).transpose()?;
     if let Some(apart) = &apart {
         volume.stop_server()?;
         volume.serve_from(&format!("disk:{}", apart.0), &[])?;
     }
-    let beside = (kind == Kind::Beside).then(|| volume.mount()).transpose()?;
+    let beside = (kind == ServerLayout::Beside).then(|| volume.mount()).transpose()?;
     let done = rounds(&mut volume, count, seed, beside.as_deref())?;
     ensure!(done.kills == count, "only {} of {count} mounts were killed while they wrote", done.kills);
     volume.finish_whole()?;

@@ -9,14 +9,14 @@ use std::process::ExitCode;
 use anyhow::{Result, ensure};
 use clap::{Args, Subcommand};
 use nectary_e2e::live::missing;
-use nectary_e2e::volume::Volume;
-use nectary_e2e::volume::maps::{Program, waits};
+use nectary_e2e::volume::VolumeRig;
+use nectary_e2e::volume::maps::{MapProgram, waits};
 
-use crate::rounds::{Lack, Problems};
+use crate::rounds::{NotRunPolicy, ProblemCounter};
 
 /// Runs programs with memory maps and locks on two mounts of a volume.
 #[derive(Args)]
-pub struct Arguments {
+pub struct VolumeMapsArguments {
     /// Files with holes that are written to and removed
     #[arg(long, default_value_t = 100)]
     rounds: u64,
@@ -24,38 +24,38 @@ pub struct Arguments {
     #[arg(long, default_value_t = 60)]
     seconds: u64,
     #[command(subcommand)]
-    command: Option<Work>,
+    command: Option<VolumeMapsCommand>,
 }
 
 #[derive(Subcommand)]
-enum Work {
+enum VolumeMapsCommand {
     /// Is one of the programs
     #[command(subcommand)]
-    Work(Program),
+    Work(MapProgram),
 }
 
 /// Runs the campaign.
-pub fn campaign(arguments: &Arguments) -> ExitCode {
+pub fn campaign(arguments: &VolumeMapsArguments) -> ExitCode {
     if let Some(reason) = missing(false) {
-        return Lack::IsAllowed.exit("volume-maps", reason);
+        return NotRunPolicy::IsAllowed.exit("volume-maps", reason);
     }
     let done = match &arguments.command {
-        Some(Work::Work(program)) => program.work().map(|line| println!("{line}")),
+        Some(VolumeMapsCommand::Work(program)) => program.work().map(|line| println!("{line}")),
         None => all(arguments.rounds, arguments.seconds),
     };
-    let mut problems = Problems::default();
+    let mut problems = ProblemCounter::default();
     problems.extend(done.err().map(|error| format!("{error:#}")));
     problems.exit()
 }
 
 fn all(rounds: u64, seconds: u64) -> Result<()> {
-    let mut volume = Volume::new("512M")?;
+    let mut volume = VolumeRig::new("512M")?;
     let (directory, other) = (volume.mount()?, volume.mount()?);
     let programs = [
-        Program::Holes { directory: directory.clone(), rounds },
-        Program::Truncations { directory: directory.clone(), other: other.clone(), seconds },
-        Program::Stores { directory: directory.clone(), other, seconds },
-        Program::Locks { directory: directory.clone(), waiters: 2000 },
+        MapProgram::Holes { directory: directory.clone(), rounds },
+        MapProgram::Truncations { directory: directory.clone(), other: other.clone(), seconds },
+        MapProgram::Stores { directory: directory.clone(), other, seconds },
+        MapProgram::Locks { directory: directory.clone(), waiters: 2000 },
     ];
     let worker = std::env::current_exe()?;
     for program in programs {

@@ -10,15 +10,15 @@ use std::time::Instant;
 
 use clap::Args;
 use nectary_e2e::report::seed_or_new;
-use nectary_e2e::volume::takeover::campaign::{Done, Totals, round};
-use nectary_e2e::volume::takeover::plan::Plan;
+use nectary_e2e::volume::takeover::campaign::{TakeoverOutcome, TakeoverTotals, round};
+use nectary_e2e::volume::takeover::plan::TakeoverPlan;
 use nectary_e2e::volume::takeover::site::missing;
 
-use crate::rounds::{Lack, Problems};
+use crate::rounds::{NotRunPolicy, ProblemCounter};
 
 /// Lets servers of a volume take over from each other.
 #[derive(Args)]
-pub struct Arguments {
+pub struct VolumeTakeoverArguments {
     /// Rounds
     #[arg(long, default_value_t = 20)]
     rounds: u64,
@@ -37,15 +37,15 @@ pub struct Arguments {
 }
 
 /// Runs the campaign.
-pub fn campaign(arguments: &Arguments) -> ExitCode {
+pub fn campaign(arguments: &VolumeTakeoverArguments) -> ExitCode {
     if let Some(reason) = missing() {
-        return Lack::IsAllowed.exit("volume-takeover", reason);
+        return NotRunPolicy::IsAllowed.exit("volume-takeover", reason);
     }
     let seed = seed_or_new(arguments.seed);
     println!("volume-takeover: seed {seed}, {} rounds from round {}", arguments.rounds, arguments.first);
-    let mut totals = Totals::default();
+    let mut totals = TakeoverTotals::default();
     for number in arguments.first..arguments.first + arguments.rounds {
-        let plan = Plan::draw(number, seed.wrapping_add(number), arguments.single);
+        let plan = TakeoverPlan::draw(number, seed.wrapping_add(number), arguments.single);
         println!("round {number}: {plan:?}");
         let began = Instant::now();
         match round(&plan) {
@@ -57,13 +57,13 @@ pub fn campaign(arguments: &Arguments) -> ExitCode {
             Err(error) => totals.fail(&plan, format!("{error:#}")),
         }
     }
-    let mut problems = Problems::default();
+    let mut problems = ProblemCounter::default();
     problems.extend(totals.problems(arguments.rounds));
     println!("volume-takeover: {totals}, {} problems", problems.count());
     problems.exit()
 }
 
-fn show(done: &Done, is_verbose: bool) {
+fn show(done: &TakeoverOutcome, is_verbose: bool) {
     for (mount, (gap, change)) in done.gaps.iter().zip(&done.change_gaps).enumerate() {
         println!("  mount {mount}: longest gap {} ms ({})", gap.ns / 1_000_000, gap.cause);
         println!("  mount {mount}: longest gap between changes {} ms ({})", change.ns / 1_000_000, change.cause);

@@ -14,14 +14,14 @@ use nectary_e2e::live::missing;
 use nectary_e2e::report::seed_or_new;
 use nectary_e2e::volume::exercise::exercise;
 use nectary_e2e::volume::posix::{self, kind_of};
-use nectary_e2e::volume::{Volume, trees};
+use nectary_e2e::volume::{VolumeRig, trees};
 use std::path::PathBuf;
 
-use crate::rounds::{Lack, Problems, first_line};
+use crate::rounds::{NotRunPolicy, ProblemCounter, first_line};
 
 /// Runs exercisers over two mounts of a volume.
 #[derive(Args)]
-pub struct Arguments {
+pub struct VolumeTreeArguments {
     /// Operations of fsx
     #[arg(long, default_value_t = 20_000)]
     operations: u64,
@@ -40,16 +40,16 @@ pub struct Arguments {
 const LOOKS_MIN: u64 = 5;
 
 /// One of the program's checks, which runs on a volume with two mounts.
-type Part<'a> = dyn Fn(&mut Volume, [PathBuf; 2]) -> Result<()> + 'a;
+type Part<'a> = dyn Fn(&mut VolumeRig, [PathBuf; 2]) -> Result<()> + 'a;
 
 /// Runs the campaign.
-pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
+pub fn campaign(arguments: &VolumeTreeArguments) -> Result<ExitCode> {
     if let Some(reason) = missing(false) {
-        return Ok(Lack::Fails.exit("volume-tree", reason));
+        return Ok(NotRunPolicy::Fails.exit("volume-tree", reason));
     }
     let seed = seed_or_new(arguments.seed);
     println!("volume-tree: seed {seed}");
-    let mut problems = Problems::default();
+    let mut problems = ProblemCounter::default();
     let parts: [(&str, &Part<'_>); 3] = [
         ("fsx", &|volume, mounts| exercised(volume, mounts, arguments.operations, seed)),
         ("trees", &|volume, mounts| drawn(volume, mounts, arguments.calls, seed)),
@@ -69,13 +69,13 @@ pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
 
 /// Runs one check on a new volume with two mounts, and then checks the volume's structures.
 fn on_volume(part: &Part<'_>) -> Result<()> {
-    let mut volume = Volume::new("2G")?;
+    let mut volume = VolumeRig::new("2G")?;
     let mounts = [volume.mount()?, volume.mount()?];
     part(&mut volume, mounts)?;
     volume.finish_whole()
 }
 
-fn exercised(volume: &mut Volume, mounts: [PathBuf; 2], operations: u64, seed: u64) -> Result<()> {
+fn exercised(volume: &mut VolumeRig, mounts: [PathBuf; 2], operations: u64, seed: u64) -> Result<()> {
     let both = [&*mounts[0], &*mounts[1]];
     let planted = exercise(volume, both, operations, seed, true);
     let Err(error) = planted else { anyhow::bail!("planted: bytes of another mount were not noticed: {planted:?}") };
@@ -86,7 +86,7 @@ fn exercised(volume: &mut Volume, mounts: [PathBuf; 2], operations: u64, seed: u
     Ok(())
 }
 
-fn drawn(volume: &mut Volume, mounts: [PathBuf; 2], calls: u64, seed: u64) -> Result<()> {
+fn drawn(volume: &mut VolumeRig, mounts: [PathBuf; 2], calls: u64, seed: u64) -> Result<()> {
     let both = [&*mounts[0], &*mounts[1]];
     let beside = volume.scratch.path();
     let planted = trees::compare(both, beside, calls, seed, true);
@@ -106,7 +106,7 @@ fn drawn(volume: &mut Volume, mounts: [PathBuf; 2], calls: u64, seed: u64) -> Re
     Ok(())
 }
 
-fn tested(volume: &mut Volume, mounts: [PathBuf; 2]) -> Result<()> {
+fn tested(volume: &mut VolumeRig, mounts: [PathBuf; 2]) -> Result<()> {
     let kind = kind_of(volume.scratch.path())?;
     let both = posix::compare(volume, [&*mounts[0], &*mounts[1]])?.context("pjdfstest did not run")?;
     let mut wrong = 0;

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::gaps::{Gap, Timeline, is_change, longest};
-use super::history::{Act, Call, Outcome, Verdict, milliseconds, now};
-use super::jobs::Survey;
-use super::load::Load;
-use super::losses::{self, Losses};
-use super::plan::{MOUNTS, Plan, Reach};
-use super::script::{Notes, RETURN_MAX, play};
-use super::site::Site;
+use super::gaps::{CallGap, Timeline, is_change, longest};
+use super::history::{CallAction, CallOutcome, HistoryVerdict, RecordedCall, milliseconds, now};
+use super::jobs::MountSurvey;
+use super::load::TakeoverLoad;
+use super::losses::{self, SessionLosses};
+use super::plan::{MOUNTS, ServerReach, TakeoverPlan};
+use super::script::{RETURN_MAX, ScriptNotes, play};
+use super::site::TakeoverSite;
 use super::worker::prepare;
 use super::{claims, locks, registers, sizes};
 /// Load after the last address has moved.
@@ -31,7 +31,7 @@ const LEAST: [u64; 3] = [3000, 1500, 20];
 
 /// What a round did and found.
 #[derive(Debug, Clone, Default)]
-pub struct Done {
+pub struct TakeoverOutcome {
     /// The number of calls.
     pub calls: u64,
     /// The number of results that were checked.
@@ -51,16 +51,16 @@ pub struct Done {
     /// The longest time in which two programs held a lock. *Units*: nanoseconds.
     pub overlap_ns_max: u64,
     /// The longest time without a completed call, for each mount.
-    pub gaps: Vec<Gap>,
+    pub gaps: Vec<CallGap>,
     /// The longest time without a completed change of a name, for each mount.
-    pub change_gaps: Vec<Gap>,
+    pub change_gaps: Vec<CallGap>,
     /// What is wrong.
     pub problems: Vec<String>,
     /// What happened.
     pub timeline: Timeline,
 }
 
-impl fmt::Display for Done {
+impl fmt::Display for TakeoverOutcome {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let gap = self.gaps.iter().map(|gap| gap.ns).max().unwrap_or_default();
         write!(
@@ -83,15 +83,15 @@ impl fmt::Display for Done {
 
 /// The sums of a campaign.
 #[derive(Debug, Clone, Default)]
-pub struct Totals {
-    sum: Done,
+pub struct TakeoverTotals {
+    sum: TakeoverOutcome,
     rounds: u64,
     takeovers_wanted: u64,
 }
 
-impl Totals {
+impl TakeoverTotals {
     /// Adds a round that ran to its end.
-    pub fn add(&mut self, plan: &Plan, done: &Done) {
+    pub fn add(&mut self, plan: &TakeoverPlan, done: &TakeoverOutcome) {
         let sum = &mut self.sum;
         self.rounds += 1;
         self.takeovers_wanted += plan.takeovers();
@@ -110,7 +110,7 @@ impl Totals {
     }
 
     /// Adds a round that could not be run.
-    pub fn fail(&mut self, plan: &Plan, problem: String) {
+    pub fn fail(&mut self, plan: &TakeoverPlan, problem: String) {
         self.sum.problems.push(format!("{:?}, seed {}: {problem}", plan.kind, plan.seed));
     }
 
@@ -131,23 +131,23 @@ impl Totals {
     }
 }
 
-impl fmt::Display for Totals {
+impl fmt::Display for TakeoverTotals {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{} rounds, {}", self.rounds, self.sum)
     }
 }
 
 /// Runs a round.
-pub fn round(plan: &Plan) -> Result<Done> {
-    let mut site = Site::new(plan)?;
+pub fn round(plan: &TakeoverPlan) -> Result<TakeoverOutcome> {
+    let mut site = TakeoverSite::new(plan)?;
     let early: Vec<usize> = (0..MOUNTS).filter(|mount| !plan.is_late(*mount)).collect();
     prepare(&site.directory(early[0]))?;
-    let mut load = Load::default();
+    let mut load = TakeoverLoad::default();
     let began = now();
     for mount in early {
         load.start(mount, &site.directory(mount), plan.seed.wrapping_mul(31).wrapping_add(100 * mount as u64));
     }
-    let mut notes = Notes::default();
+    let mut notes = ScriptNotes::default();
     let played = play(&mut site, &mut load, plan, &mut notes);
     let mut surveys = Vec::new();
     let ended = played.and_then(|()| end(&mut site, &mut load, plan, &mut surveys));
@@ -171,9 +171,14 @@ pub fn round(plan: &Plan) -> Result<Done> {
 }
 
 /// Ends the load, looks at every mount once more, and ends everything.
-fn end(site: &mut Site, load: &mut Load, plan: &Plan, surveys: &mut Vec<Survey>) -> Result<()> {
+fn end(
+    site: &mut TakeoverSite,
+    load: &mut TakeoverLoad,
+    plan: &TakeoverPlan,
+    surveys: &mut Vec<MountSurvey>,
+) -> Result<()> {
     site.move_all();
-    if plan.reaches.iter().any(|reach| matches!(reach, Reach::Stays | Reach::MovesInPart)) {
+    if plan.reaches.iter().any(|reach| matches!(reach, ServerReach::Stays | ServerReach::MovesInPart)) {
         site.note("all addresses lead to the leader");
         site.pass(MOVED)?;
     }
@@ -190,8 +195,14 @@ fn end(site: &mut Site, load: &mut Load, plan: &Plan, surveys: &mut Vec<Survey>)
 }
 
 /// Judges what programs saw.
-fn judge(calls: &[Call], plan: &Plan, notes: Notes, surveys: &[Survey], (began, timeline): (u64, &Timeline)) -> Done {
-    let losses = Losses::of(calls);
+fn judge(
+    calls: &[RecordedCall],
+    plan: &TakeoverPlan,
+    notes: ScriptNotes,
+    surveys: &[MountSurvey],
+    (began, timeline): (u64, &Timeline),
+) -> TakeoverOutcome {
+    let losses = SessionLosses::of(calls);
     let mut problems = notes.problems.clone();
     let mut verdicts = vec![registers::check(calls, &losses), claims::check(calls, &losses)];
     if let Some(first) = surveys.first().filter(|_| surveys.len() == MOUNTS) {
@@ -200,14 +211,14 @@ fn judge(calls: &[Call], plan: &Plan, notes: Notes, surveys: &[Survey], (began, 
             problems.push("the mounts show different files of records at the end".to_owned());
         }
     }
-    let mut verdict = Verdict::default();
+    let mut verdict = HistoryVerdict::default();
     for mut found in verdicts {
         found.problems = told(found.problems);
         verdict.add(found);
     }
     let held = locks::check(calls);
     let (calls_done, ended) =
-        (calls.iter().filter(|call| call.outcome != Outcome::Pending).count() as u64, ended(calls));
+        (calls.iter().filter(|call| call.outcome != CallOutcome::Pending).count() as u64, ended(calls));
     problems.extend(verdict.problems.iter().cloned());
     problems.extend(told(held.problems));
     problems.extend(errors(calls, plan, &notes, &losses));
@@ -218,11 +229,11 @@ fn judge(calls: &[Call], plan: &Plan, notes: Notes, surveys: &[Survey], (began, 
         }
     }
     let until = timeline.iter().find(|(_, what)| what == "the load ends").map_or(now(), |(at, _)| *at);
-    let gap = |counts: fn(&Call) -> bool| {
+    let gap = |counts: fn(&RecordedCall) -> bool| {
         (0..MOUNTS).map(|mount| longest(calls, (mount, began, until), timeline, counts)).collect()
     };
-    let Verdict { checked, stale_ns_max, .. } = verdict;
-    Done {
+    let HistoryVerdict { checked, stale_ns_max, .. } = verdict;
+    TakeoverOutcome {
         calls: calls_done,
         checked,
         granted: held.granted,
@@ -232,13 +243,13 @@ fn judge(calls: &[Call], plan: &Plan, notes: Notes, surveys: &[Survey], (began, 
         gaps: gap(|_| true),
         change_gaps: gap(is_change),
         problems,
-        ..Done::default()
+        ..TakeoverOutcome::default()
     }
 }
 
 /// The number of open files that were lost with their session.
-fn ended(calls: &[Call]) -> u64 {
-    let lost = calls.iter().filter(|call| call.handle > 0 && call.outcome == Outcome::Failed(libc::EIO));
+fn ended(calls: &[RecordedCall]) -> u64 {
+    let lost = calls.iter().filter(|call| call.handle > 0 && call.outcome == CallOutcome::Failed(libc::EIO));
     lost.map(|call| call.handle).collect::<BTreeSet<u32>>().len() as u64
 }
 
@@ -255,11 +266,11 @@ fn told(problems: Vec<String>) -> Vec<String> {
 }
 
 /// Calls failed that should not: other errors than EIO, or EIO although no session may have been ended.
-fn errors(calls: &[Call], plan: &Plan, notes: &Notes, losses: &Losses) -> Vec<String> {
-    let mut errors: BTreeMap<(usize, i32), (u64, Act, u64)> = BTreeMap::new();
+fn errors(calls: &[RecordedCall], plan: &TakeoverPlan, notes: &ScriptNotes, losses: &SessionLosses) -> Vec<String> {
+    let mut errors: BTreeMap<(usize, i32), (u64, CallAction, u64)> = BTreeMap::new();
     for call in calls {
-        let Outcome::Failed(errno) = call.outcome else { continue };
-        let may_end = plan.reaches[call.mount] == Reach::Stays
+        let CallOutcome::Failed(errno) = call.outcome else { continue };
+        let may_end = plan.reaches[call.mount] == ServerReach::Stays
             || notes.victims.contains(&call.mount)
             || notes.outage_ns_max > OUTAGE_MAX.as_nanos() as u64;
         // The file that was to replace a name may be lost with its session, before the next one renames it.

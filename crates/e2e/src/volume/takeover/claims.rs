@@ -5,12 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::history::{Act, Call, NEVER, Verdict, milliseconds};
-use super::losses::Losses;
+use super::history::{CallAction, HistoryVerdict, NEVER, RecordedCall, milliseconds};
+use super::losses::SessionLosses;
 
 /// What is known of one name.
 #[derive(Debug, Clone, Copy)]
-struct Name {
+struct ClaimedName {
     /// The calls that created it.
     created: u32,
     /// The first begin of a call that may have created it.
@@ -20,19 +20,19 @@ struct Name {
 }
 
 /// Checks the names of a history.
-pub fn check(calls: &[Call], losses: &Losses) -> Verdict {
-    let mut verdict = Verdict::default();
-    let is_lost = |call: &&Call| call.done() == Some(1) && losses.may_be_lost_name(call);
+pub fn check(calls: &[RecordedCall], losses: &SessionLosses) -> HistoryVerdict {
+    let mut verdict = HistoryVerdict::default();
+    let is_lost = |call: &&RecordedCall| call.done() == Some(1) && losses.may_be_lost_name(call);
     let lost: BTreeSet<(usize, u64)> = calls
         .iter()
         .filter(is_lost)
-        .filter_map(|call| if let Act::Claim(number) = call.act { Some((call.mount, number)) } else { None })
+        .filter_map(|call| if let CallAction::Claim(number) = call.act { Some((call.mount, number)) } else { None })
         .collect();
-    let mut names: BTreeMap<u64, Name> = BTreeMap::new();
+    let mut names: BTreeMap<u64, ClaimedName> = BTreeMap::new();
     for call in calls {
-        let (Act::Claim(number) | Act::Find(number)) = call.act else { continue };
-        let name = names.entry(number).or_insert(Name { created: 0, begun: NEVER, there: NEVER });
-        let is_claim = matches!(call.act, Act::Claim(_));
+        let (CallAction::Claim(number) | CallAction::Find(number)) = call.act else { continue };
+        let name = names.entry(number).or_insert(ClaimedName { created: 0, begun: NEVER, there: NEVER });
+        let is_claim = matches!(call.act, CallAction::Claim(_));
         // Its own mount sees it until the session is lost.
         let may_be_lost = lost.contains(&(call.mount, number)) && losses.may_be_lost_name(call);
         let is_there = match call.done().filter(|_| !may_be_lost) {
@@ -54,12 +54,12 @@ pub fn check(calls: &[Call], losses: &Losses) -> Verdict {
         }
     }
     for call in calls {
-        let (Act::Claim(number) | Act::Find(number)) = call.act else { continue };
+        let (CallAction::Claim(number) | CallAction::Find(number)) = call.act else { continue };
         let (Some(found), Some(name)) = (call.done(), names.get(&number)) else { continue };
         verdict.checked += 1;
         // A claim that succeeds finds no name, a claim that fails finds one.
         let finds = match call.act {
-            Act::Claim(_) => found == 0,
+            CallAction::Claim(_) => found == 0,
             _ => found == 1,
         };
         if finds && name.begun > call.end {
@@ -80,16 +80,16 @@ mod tests {
     use super::super::history::planted::{done, failed};
     use super::*;
 
-    fn checked(calls: &[Call]) -> Verdict {
-        check(calls, &Losses::of(calls))
+    fn checked(calls: &[RecordedCall]) -> HistoryVerdict {
+        check(calls, &SessionLosses::of(calls))
     }
 
-    fn claim(mount: usize, from_ms: u64, to_ms: u64, created: u64) -> Call {
-        done(mount, Act::Claim(1), from_ms, to_ms, created)
+    fn claim(mount: usize, from_ms: u64, to_ms: u64, created: u64) -> RecordedCall {
+        done(mount, CallAction::Claim(1), from_ms, to_ms, created)
     }
 
-    fn find(mount: usize, from_ms: u64, to_ms: u64, found: u64) -> Call {
-        done(mount, Act::Find(1), from_ms, to_ms, found)
+    fn find(mount: usize, from_ms: u64, to_ms: u64, found: u64) -> RecordedCall {
+        done(mount, CallAction::Find(1), from_ms, to_ms, found)
     }
 
     #[test]
@@ -97,12 +97,17 @@ mod tests {
         let good = checked(&[claim(0, 2, 5, 1), claim(1, 3, 4, 0), find(2, 0, 3, 0), find(2, 6, 7, 1)]);
         assert_eq!((good.checked, &good.problems[..]), (4, &[][..]));
         // A claim that failed may have created it.
-        assert!(checked(&[failed(0, Act::Claim(1), 0, 1), claim(1, 2, 3, 0), find(2, 4, 5, 1)]).problems.is_empty());
-        assert!(checked(&[failed(0, Act::Claim(1), 0, 1), claim(1, 2, 3, 1), find(2, 4, 5, 1)]).problems.is_empty());
+        assert!(
+            checked(&[failed(0, CallAction::Claim(1), 0, 1), claim(1, 2, 3, 0), find(2, 4, 5, 1)]).problems.is_empty()
+        );
+        assert!(
+            checked(&[failed(0, CallAction::Claim(1), 0, 1), claim(1, 2, 3, 1), find(2, 4, 5, 1)]).problems.is_empty()
+        );
     }
 
+    /// The planted errors are a stale absence and a second creation.
     #[test]
-    fn planted_stale_absence_and_second_creation_are_caught() {
+    fn planted_claim_errors_are_caught() {
         let stale = checked(&[claim(0, 0, 1, 1), find(1, 2, 3, 0)]);
         assert_eq!((stale.stale_ns_max, stale.problems.len()), (1_000_000, 1));
         assert!(!checked(&[claim(0, 0, 5, 1), claim(1, 1, 4, 1)]).problems.is_empty());
@@ -116,11 +121,11 @@ mod tests {
     }
 
     #[test]
-    fn lost_session_loses_its_last_names_alone() {
-        let dead = Call { handle: 3, ..failed(0, Act::Read(1), 6000, 7000) };
-        let again = |made: u64, more: &[Call]| {
-            let first = Call { act: Act::Claim(1), ..claim(0, made - 1, made, 1) };
-            let last = Call { act: Act::Claim(2), ..claim(0, 4999, 5000, 1) };
+    fn lost_session_loses_last_names_only() {
+        let dead = RecordedCall { handle: 3, ..failed(0, CallAction::Read(1), 6000, 7000) };
+        let again = |made: u64, more: &[RecordedCall]| {
+            let first = RecordedCall { act: CallAction::Claim(1), ..claim(0, made - 1, made, 1) };
+            let last = RecordedCall { act: CallAction::Claim(2), ..claim(0, 4999, 5000, 1) };
             let calls = [&[first, last, dead, claim(1, 8000, 8001, 1)], more].concat();
             checked(&calls).problems.len()
         };

@@ -24,7 +24,7 @@ pub fn now() -> u64 {
 
 /// What a call does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Act {
+pub enum CallAction {
     /// Reads a register.
     Read(u32),
     /// Writes a value, which no other call writes, to a register.
@@ -55,7 +55,7 @@ pub enum Act {
 
 /// The result of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CallOutcome {
     /// It succeeded.
     Done(u64),
     /// It failed with this errno; it may have been done all the same.
@@ -66,7 +66,7 @@ pub enum Outcome {
 
 /// A call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Call {
+pub struct RecordedCall {
     /// The mount.
     pub mount: usize,
     /// The thread that made it, a number among all threads of a round.
@@ -74,20 +74,20 @@ pub struct Call {
     /// The open file, a number among all of a round; 0: a path.
     pub handle: u32,
     /// What it does.
-    pub act: Act,
+    pub act: CallAction,
     /// The time before it. *Units*: nanoseconds.
     pub start: u64,
     /// The time after it, or [`NEVER`]. *Units*: nanoseconds.
     pub end: u64,
     /// Its result.
-    pub outcome: Outcome,
+    pub outcome: CallOutcome,
 }
 
-impl Call {
+impl RecordedCall {
     /// The result, if the call succeeded.
     pub fn done(&self) -> Option<u64> {
         match self.outcome {
-            Outcome::Done(value) => Some(value),
+            CallOutcome::Done(value) => Some(value),
             _ => None,
         }
     }
@@ -100,24 +100,24 @@ impl Call {
 
 /// The record of one thread.
 #[derive(Debug, Default)]
-pub struct Recorder {
+pub struct CallRecorder {
     mount: usize,
     worker: usize,
-    calls: Mutex<Vec<Call>>,
+    calls: Mutex<Vec<RecordedCall>>,
 }
 
-impl Recorder {
+impl CallRecorder {
     /// An empty record of a thread that calls this mount.
-    pub fn new(mount: usize, worker: usize) -> Recorder {
-        Recorder { mount, worker, calls: Mutex::default() }
+    pub fn new(mount: usize, worker: usize) -> CallRecorder {
+        CallRecorder { mount, worker, calls: Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Call>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<RecordedCall>> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes a call, and records it.
-    pub fn call(&self, handle: u32, act: Act, call: impl FnOnce() -> io::Result<u64>) -> io::Result<u64> {
+    pub fn call(&self, handle: u32, act: CallAction, call: impl FnOnce() -> io::Result<u64>) -> io::Result<u64> {
         self.calls(handle, &[act], || call().map(|value| vec![value])).map(|values| values[0])
     }
 
@@ -125,16 +125,16 @@ impl Recorder {
     pub fn calls(
         &self,
         handle: u32,
-        acts: &[Act],
+        acts: &[CallAction],
         call: impl FnOnce() -> io::Result<Vec<u64>>,
     ) -> io::Result<Vec<u64>> {
         let (mount, worker) = (self.mount, self.worker);
         let first = {
             let mut calls = self.lock();
             let start = now();
-            let begun = |act: &Act| {
-                let (end, outcome) = (NEVER, Outcome::Pending);
-                Call { mount, worker, handle, act: *act, start, end, outcome }
+            let begun = |act: &CallAction| {
+                let (end, outcome) = (NEVER, CallOutcome::Pending);
+                RecordedCall { mount, worker, handle, act: *act, start, end, outcome }
             };
             calls.extend(acts.iter().map(begun));
             calls.len() - acts.len()
@@ -144,22 +144,22 @@ impl Recorder {
         for (index, call) in self.lock()[first..].iter_mut().enumerate() {
             call.end = end;
             call.outcome = match &result {
-                Ok(values) => Outcome::Done(values[index]),
-                Err(error) => Outcome::Failed(error.raw_os_error().unwrap_or(libc::EIO)),
+                Ok(values) => CallOutcome::Done(values[index]),
+                Err(error) => CallOutcome::Failed(error.raw_os_error().unwrap_or(libc::EIO)),
             };
         }
         result
     }
 
     /// Returns the calls so far.
-    pub fn so_far(&self) -> Vec<Call> {
+    pub fn so_far(&self) -> Vec<RecordedCall> {
         self.lock().clone()
     }
 }
 
 /// What a check found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub struct HistoryVerdict {
     /// The number of results that were checked.
     pub checked: u64,
     /// How long before the begin of a read its value had been overwritten at most. *Units*: nanoseconds.
@@ -168,16 +168,16 @@ pub struct Verdict {
     pub problems: Vec<String>,
 }
 
-impl Verdict {
+impl HistoryVerdict {
     /// Adds the findings of another check.
-    pub fn add(&mut self, other: Verdict) {
+    pub fn add(&mut self, other: HistoryVerdict) {
         self.checked += other.checked;
         self.stale_ns_max = self.stale_ns_max.max(other.stale_ns_max);
         self.problems.extend(other.problems);
     }
 
     /// Notes a read whose result had not been valid since this time.
-    pub fn stale(&mut self, call: &Call, since: u64, what: &str) {
+    pub fn stale(&mut self, call: &RecordedCall, since: u64, what: &str) {
         let ns = call.start.saturating_sub(since).max(1);
         self.stale_ns_max = self.stale_ns_max.max(ns);
         self.problems.push(format!(
@@ -203,18 +203,18 @@ pub mod planted {
     use super::*;
 
     /// A call on a mount by a thread and a handle with the mount's number and 1 more.
-    pub fn call(mount: usize, act: Act, from_ms: u64, to_ms: u64, outcome: Outcome) -> Call {
+    pub fn call(mount: usize, act: CallAction, from_ms: u64, to_ms: u64, outcome: CallOutcome) -> RecordedCall {
         let end = if to_ms == NEVER { NEVER } else { to_ms * 1_000_000 };
-        Call { mount, worker: mount, handle: mount as u32 + 1, act, start: from_ms * 1_000_000, end, outcome }
+        RecordedCall { mount, worker: mount, handle: mount as u32 + 1, act, start: from_ms * 1_000_000, end, outcome }
     }
 
     /// A call that succeeded.
-    pub fn done(mount: usize, act: Act, from_ms: u64, to_ms: u64, value: u64) -> Call {
-        call(mount, act, from_ms, to_ms, Outcome::Done(value))
+    pub fn done(mount: usize, act: CallAction, from_ms: u64, to_ms: u64, value: u64) -> RecordedCall {
+        call(mount, act, from_ms, to_ms, CallOutcome::Done(value))
     }
 
     /// A call that failed because its session was ended.
-    pub fn failed(mount: usize, act: Act, from_ms: u64, to_ms: u64) -> Call {
-        call(mount, act, from_ms, to_ms, Outcome::Failed(libc::EIO))
+    pub fn failed(mount: usize, act: CallAction, from_ms: u64, to_ms: u64) -> RecordedCall {
+        call(mount, act, from_ms, to_ms, CallOutcome::Failed(libc::EIO))
     }
 }

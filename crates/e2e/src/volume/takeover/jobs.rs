@@ -11,11 +11,11 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::history::{Act, NAMES, SLOTS, TORN};
+use super::history::{CallAction, NAMES, SLOTS, TORN};
 use super::plan::MOUNTS;
 use super::sizes::{RECORD_BYTES, record, value_of};
-use super::worker::{COUNTED, COUNTERS, DIRECT, Handle, OFFSETS, REGISTERS, Worker};
-use crate::rng::Rng;
+use super::worker::{COUNTED, COUNTERS, DIRECT, MountWorker, OFFSETS, REGISTERS, ReopenedFile};
+use crate::rng::SeededRng;
 
 /// The pause between two writes of a quiet file. A long one leaves the file in the memory of the others while a leader
 /// that is in trouble still grants. *Units*: milliseconds.
@@ -51,18 +51,18 @@ pub(super) const JOBS: [Job; 14] = [
 ];
 
 /// What a thread does until the load is stopped.
-pub(super) type Job = fn(&Worker);
+pub(super) type Job = fn(&MountWorker);
 
 /// What a mount shows at the end.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Survey {
+pub struct MountSurvey {
     /// The contents of the file of records.
     pub records: Vec<u8>,
 }
 
 /// Reads and writes registers, with and without `O_DIRECT`.
-fn write_registers(worker: &Worker) {
-    let mut rng = Rng::new(worker.seed);
+fn write_registers(worker: &MountWorker) {
+    let mut rng = SeededRng::new(worker.seed);
     let (mut files, mut direct) = (worker.registers(0), worker.registers(libc::O_DIRECT));
     let mut whole = worker.handle("direct", libc::O_DIRECT);
     while !worker.is_over() {
@@ -103,8 +103,8 @@ fn write_registers(worker: &Worker) {
 }
 
 /// Only reads one file, mostly from the mount's memory.
-fn read_registers(worker: &Worker, file: u32) {
-    let mut rng = Rng::new(worker.seed);
+fn read_registers(worker: &MountWorker, file: u32) {
+    let mut rng = SeededRng::new(worker.seed);
     let mut handle = worker.handle(&format!("register-{file}"), 0);
     while !worker.is_over() {
         handle.read_slot(&mut rng);
@@ -114,8 +114,8 @@ fn read_registers(worker: &Worker, file: u32) {
 }
 
 /// Writes this mount's quiet file.
-fn write_quietly(worker: &Worker) {
-    let mut rng = Rng::new(worker.seed);
+fn write_quietly(worker: &MountWorker) {
+    let mut rng = SeededRng::new(worker.seed);
     let file = 1 + worker.mount as u32;
     let mut handle = worker.handle(&format!("register-{file}"), 0);
     while !worker.is_over() {
@@ -132,8 +132,8 @@ fn write_quietly(worker: &Worker) {
 }
 
 /// Only reads one file, from the disk.
-fn read_directly(worker: &Worker, file: u32) {
-    let mut rng = Rng::new(worker.seed);
+fn read_directly(worker: &MountWorker, file: u32) {
+    let mut rng = SeededRng::new(worker.seed);
     let mut handle = worker.handle(&format!("register-{file}"), libc::O_DIRECT);
     while !worker.is_over() {
         handle.read_block(file);
@@ -145,29 +145,29 @@ fn read_directly(worker: &Worker, file: u32) {
 }
 
 /// Only looks at names, and at a size.
-fn look(worker: &Worker) {
-    let mut rng = Rng::new(worker.seed);
+fn look(worker: &MountWorker) {
+    let mut rng = SeededRng::new(worker.seed);
     let path = worker.directory.join("records");
     while !worker.is_over() {
         match rng.below(3) {
             0 => read_name(worker),
             1 => find(worker, worker.common.claim.load(Ordering::Acquire).saturating_sub(rng.below(4))),
-            _ => drop(worker.call(Act::Size, || Ok(fs::metadata(&path)?.len()))),
+            _ => drop(worker.call(CallAction::Size, || Ok(fs::metadata(&path)?.len()))),
         }
         worker.pause(&mut rng);
     }
 }
 
 /// Appends records, and asks for sizes.
-fn append(worker: &Worker) {
-    let mut rng = Rng::new(worker.seed);
+fn append(worker: &MountWorker) {
+    let mut rng = SeededRng::new(worker.seed);
     let mut file = worker.handle("records", libc::O_APPEND);
     let path = worker.directory.join("records");
     while !worker.is_over() {
         match rng.below(100) {
             0..20 => {
                 let value = worker.next_value();
-                file.call(Act::Append(value), |file| {
+                file.call(CallAction::Append(value), |file| {
                     // One call: `write_all` would write the rest of a short write elsewhere.
                     let written = io::Write::write(&mut &*file, &record(value))?;
                     if written as u64 == RECORD_BYTES { Ok(0) } else { Err(io::Error::from_raw_os_error(libc::EIO)) }
@@ -176,8 +176,8 @@ fn append(worker: &Worker) {
                     file.sync(RECORDS);
                 }
             }
-            20..50 => drop(file.call(Act::Size, |file| Ok(file.metadata()?.len()))),
-            50..80 => drop(worker.call(Act::Size, || Ok(fs::metadata(&path)?.len()))),
+            20..50 => drop(file.call(CallAction::Size, |file| Ok(file.metadata()?.len()))),
+            50..80 => drop(worker.call(CallAction::Size, || Ok(fs::metadata(&path)?.len()))),
             _ => tail(&mut file),
         }
         worker.pause(&mut rng);
@@ -190,8 +190,8 @@ fn append(worker: &Worker) {
     }
 }
 
-fn tail(file: &mut Handle<'_>) {
-    file.call(Act::Tail, |file| {
+fn tail(file: &mut ReopenedFile<'_>) {
+    file.call(CallAction::Tail, |file| {
         let size = file.metadata()?.len();
         let mut bytes = [0; RECORD_BYTES as usize];
         let at = size.saturating_sub(RECORD_BYTES);
@@ -207,15 +207,15 @@ fn tail(file: &mut Handle<'_>) {
 }
 
 /// Replaces a name, and looks where it leads.
-fn rename(worker: &Worker) {
-    let mut rng = Rng::new(worker.seed);
+fn rename(worker: &MountWorker) {
+    let mut rng = SeededRng::new(worker.seed);
     let current = worker.directory.join("names/current");
     while !worker.is_over() {
         if rng.chance(0.25) {
             let value = worker.next_value();
             let new = worker.directory.join(format!("names/new-{value}"));
-            if worker.call(Act::Other, || symlink(value.to_string(), &new).map(|()| 0)).is_some() {
-                worker.call(Act::Write(NAME, value), || fs::rename(&new, &current).map(|()| 0));
+            if worker.call(CallAction::Other, || symlink(value.to_string(), &new).map(|()| 0)).is_some() {
+                worker.call(CallAction::Write(NAME, value), || fs::rename(&new, &current).map(|()| 0));
             }
         } else {
             read_name(worker);
@@ -224,26 +224,28 @@ fn rename(worker: &Worker) {
     }
 }
 
-fn read_name(worker: &Worker) {
+fn read_name(worker: &MountWorker) {
     let current = worker.directory.join("names/current");
-    worker.call(Act::Read(NAME), || {
+    worker.call(CallAction::Read(NAME), || {
         let target = fs::read_link(&current)?;
         Ok(target.to_str().and_then(|target| target.parse().ok()).unwrap_or(TORN))
     });
 }
 
 /// Creates files that must not exist, and looks for them.
-fn claim(worker: &Worker) {
-    let mut rng = Rng::new(worker.seed);
+fn claim(worker: &MountWorker) {
+    let mut rng = SeededRng::new(worker.seed);
     let next = &worker.common.claim;
     while !worker.is_over() {
         let number = next.load(Ordering::Acquire);
         if rng.chance(0.15) {
             let path = worker.directory.join(format!("claims/{number}"));
-            worker.call(Act::Claim(number), || match OpenOptions::new().write(true).create_new(true).open(&path) {
-                Ok(_) => Ok(1),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(0),
-                Err(error) => Err(error),
+            worker.call(CallAction::Claim(number), || {
+                match OpenOptions::new().write(true).create_new(true).open(&path) {
+                    Ok(_) => Ok(1),
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(0),
+                    Err(error) => Err(error),
+                }
             });
             next.fetch_max(number + 1, Ordering::AcqRel);
         } else {
@@ -253,16 +255,16 @@ fn claim(worker: &Worker) {
     }
 }
 
-fn find(worker: &Worker, number: u64) {
+fn find(worker: &MountWorker, number: u64) {
     let path = worker.directory.join(format!("claims/{number}"));
-    worker.call(Act::Find(number), || match fs::symlink_metadata(&path) {
+    worker.call(CallAction::Find(number), || match fs::symlink_metadata(&path) {
         Ok(_) => Ok(1),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
         Err(error) => Err(error),
     });
 }
 
-fn lock_whole(worker: &Worker) {
+fn lock_whole(worker: &MountWorker) {
     count(worker, 0, set_whole);
 }
 
@@ -276,11 +278,11 @@ fn set_whole(file: &File, is_locked: bool) -> io::Result<u64> {
 }
 
 /// Takes a lock, and holds it for long.
-fn hold(worker: &Worker) {
-    let mut rng = Rng::new(worker.seed);
+fn hold(worker: &MountWorker) {
+    let mut rng = SeededRng::new(worker.seed);
     let mut locked = worker.handle(&format!("lock-{LONG}"), 0);
     while !worker.is_over() {
-        if locked.call(Act::Lock(LONG), |file| set_whole(file, true)).is_none() {
+        if locked.call(CallAction::Lock(LONG), |file| set_whole(file, true)).is_none() {
             continue;
         }
         let until = Instant::now() + Duration::from_millis(rng.below(HOLD_MS_MAX));
@@ -288,19 +290,19 @@ fn hold(worker: &Worker) {
             probe(&mut locked);
         }
         if locked.open.is_some() {
-            locked.call(Act::Unlock(LONG), |file| set_whole(file, false));
+            locked.call(CallAction::Unlock(LONG), |file| set_whole(file, false));
         }
         worker.pause(&mut rng);
     }
 }
 
 /// Looks whether the session of a lock still exists.
-fn probe(locked: &mut Handle<'_>) {
+fn probe(locked: &mut ReopenedFile<'_>) {
     std::thread::sleep(BETWEEN_PROBES);
-    locked.call(Act::Probe, |file| file.read_at(&mut [0; 8], 0).map(|count| count as u64));
+    locked.call(CallAction::Probe, |file| file.read_at(&mut [0; 8], 0).map(|count| count as u64));
 }
 
-fn lock_range(worker: &Worker) {
+fn lock_range(worker: &MountWorker) {
     count(worker, 1, |file, is_locked| {
         // SAFETY: zeroes are a valid lock.
         let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -315,13 +317,13 @@ fn lock_range(worker: &Worker) {
 }
 
 /// Takes a lock again and again; meanwhile it increments a counter, and looks whether its session still exists.
-fn count(worker: &Worker, lock: u32, set: impl Fn(&File, bool) -> io::Result<u64>) {
-    let mut rng = Rng::new(worker.seed);
+fn count(worker: &MountWorker, lock: u32, set: impl Fn(&File, bool) -> io::Result<u64>) {
+    let mut rng = SeededRng::new(worker.seed);
     let mut locked = worker.handle(&format!("lock-{lock}"), 0);
     let mut counter = worker.handle(&format!("counter-{lock}"), 0);
     let register = (COUNTERS + lock) * SLOTS;
     while !worker.is_over() {
-        if locked.call(Act::Lock(lock), |file| set(file, true)).is_none() {
+        if locked.call(CallAction::Lock(lock), |file| set(file, true)).is_none() {
             continue;
         }
         let probes = if rng.chance(0.03) { LONG_PROBES } else { 1 + rng.below(4) };
@@ -337,7 +339,7 @@ fn count(worker: &Worker, lock: u32, set: impl Fn(&File, bool) -> io::Result<u64
         let value = ((before >> 32) + 1) << 32 | worker.next_value();
         let is_counted = counter.write(register, value).is_some() && counter.sync(COUNTERS + lock).is_some();
         if is_counted {
-            locked.call(Act::Unlock(lock), |file| set(file, false));
+            locked.call(CallAction::Unlock(lock), |file| set(file, false));
         } else {
             // Closing the file releases its lock.
             locked.open = None;
@@ -347,8 +349,8 @@ fn count(worker: &Worker, lock: u32, set: impl Fn(&File, bool) -> io::Result<u64
 }
 
 /// Reads everything once through new handles.
-pub(super) fn survey(worker: &Worker) -> Survey {
-    let mut survey = Survey::default();
+pub(super) fn survey(worker: &MountWorker) -> MountSurvey {
+    let mut survey = MountSurvey::default();
     for (file, mut handle) in (0..).zip(worker.registers(0)) {
         for slot in 0..OFFSETS.len() as u32 {
             handle.read(file * SLOTS + slot);
@@ -361,7 +363,7 @@ pub(super) fn survey(worker: &Worker) -> Survey {
     read_name(worker);
     (0..worker.common.claim.load(Ordering::Acquire)).for_each(|number| find(worker, number));
     let path = worker.directory.join("records");
-    worker.call(Act::Size, || {
+    worker.call(CallAction::Size, || {
         survey.records = fs::read(&path)?;
         Ok(survey.records.len() as u64)
     });

@@ -10,19 +10,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::history::{Call, Outcome, Recorder, milliseconds, now};
-use super::jobs::{JOBS, Survey, survey};
-use super::worker::{Common, Worker};
+use super::history::{CallOutcome, CallRecorder, RecordedCall, milliseconds, now};
+use super::jobs::{JOBS, MountSurvey, survey};
+use super::worker::{MountWorker, RoundCounters};
 
 /// The load of a round.
 #[derive(Default)]
-pub struct Load {
-    common: Arc<Common>,
-    recorders: Vec<Arc<Recorder>>,
+pub struct TakeoverLoad {
+    common: Arc<RoundCounters>,
+    recorders: Vec<Arc<CallRecorder>>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Load {
+impl TakeoverLoad {
     /// Starts the threads of one mount.
     pub fn start(&mut self, mount: usize, directory: &Path, seed: u64) {
         for (index, job) in JOBS.into_iter().enumerate() {
@@ -31,11 +31,11 @@ impl Load {
         }
     }
 
-    fn worker(&mut self, mount: usize, directory: &Path, seed: u64) -> Worker {
+    fn worker(&mut self, mount: usize, directory: &Path, seed: u64) -> MountWorker {
         let number = self.common.worker.fetch_add(1, Ordering::Relaxed) as usize;
-        let recorder = Arc::new(Recorder::new(mount, number));
+        let recorder = Arc::new(CallRecorder::new(mount, number));
         self.recorders.push(recorder.clone());
-        Worker { common: self.common.clone(), recorder, directory: directory.to_owned(), mount, seed }
+        MountWorker { common: self.common.clone(), recorder, directory: directory.to_owned(), mount, seed }
     }
 
     /// Lets the threads end, and waits for that; calls `meanwhile` again and again. *Errors*: that of `meanwhile`, and
@@ -54,7 +54,7 @@ impl Load {
     /// Describes the calls that have not returned.
     fn pending(&self) -> Vec<String> {
         let at = now();
-        let pending = self.calls().into_iter().filter(|call| call.outcome == Outcome::Pending);
+        let pending = self.calls().into_iter().filter(|call| call.outcome == CallOutcome::Pending);
         let words = pending.map(|call| {
             let since = at.saturating_sub(call.start);
             format!("mount {}: {:?} has not returned for {} ms", call.mount, call.act, milliseconds(since))
@@ -63,7 +63,7 @@ impl Load {
     }
 
     /// Returns all calls so far.
-    pub fn calls(&self) -> Vec<Call> {
+    pub fn calls(&self) -> Vec<RecordedCall> {
         self.recorders.iter().flat_map(|recorder| recorder.so_far()).collect()
     }
 
@@ -74,9 +74,9 @@ impl Load {
         directory: &Path,
         limit: Duration,
         meanwhile: impl FnMut() -> Result<()>,
-    ) -> Result<Survey> {
+    ) -> Result<MountSurvey> {
         let worker = self.worker(mount, directory, 0);
-        let found = Arc::new(Mutex::new(Survey::default()));
+        let found = Arc::new(Mutex::new(MountSurvey::default()));
         let result = found.clone();
         self.threads.push(std::thread::spawn(move || {
             let survey = survey(&worker);
@@ -88,7 +88,7 @@ impl Load {
     }
 }
 
-impl Drop for Load {
+impl Drop for TakeoverLoad {
     fn drop(&mut self) {
         self.common.is_over.store(true, Ordering::Release);
     }

@@ -9,11 +9,11 @@
 
 use std::collections::BTreeMap;
 
-use super::history::{Act, Call, milliseconds};
+use super::history::{CallAction, RecordedCall, milliseconds};
 
 /// A section of a program under a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Section {
+struct LockSection {
     mount: usize,
     worker: usize,
     from: u64,
@@ -24,7 +24,7 @@ struct Section {
 
 /// What the check found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct LockVerdict {
     /// The number of locks that were granted.
     pub granted: u64,
     /// The longest time in which two programs held a lock. *Units*: nanoseconds.
@@ -34,21 +34,21 @@ pub struct Held {
 }
 
 /// Checks the locks of a history.
-pub fn check(calls: &[Call]) -> Held {
-    let mut by_worker: BTreeMap<usize, Vec<&Call>> = BTreeMap::new();
+pub fn check(calls: &[RecordedCall]) -> LockVerdict {
+    let mut by_worker: BTreeMap<usize, Vec<&RecordedCall>> = BTreeMap::new();
     for call in calls {
         by_worker.entry(call.worker).or_default().push(call);
     }
-    let mut sections: BTreeMap<u32, Vec<Section>> = BTreeMap::new();
+    let mut sections: BTreeMap<u32, Vec<LockSection>> = BTreeMap::new();
     for calls in by_worker.values_mut() {
         calls.sort_by_key(|call| call.start);
         for (at, call) in calls.iter().enumerate() {
-            if let (Act::Lock(lock), true) = (call.act, call.is_done()) {
+            if let (CallAction::Lock(lock), true) = (call.act, call.is_done()) {
                 sections.entry(lock).or_default().push(section(lock, call, &calls[at + 1..]));
             }
         }
     }
-    let mut held = Held::default();
+    let mut held = LockVerdict::default();
     for (lock, sections) in &mut sections {
         held.granted += sections.len() as u64;
         sections.sort_by_key(|section| section.from);
@@ -59,15 +59,17 @@ pub fn check(calls: &[Call]) -> Held {
 }
 
 /// Returns the section that a granted lock begins; `rest` has the later calls of the same thread.
-fn section(lock: u32, granted: &Call, rest: &[&Call]) -> Section {
+fn section(lock: u32, granted: &RecordedCall, rest: &[&RecordedCall]) -> LockSection {
     let (mount, worker, from) = (granted.mount, granted.worker, granted.end);
-    let mut section = Section { mount, worker, from, to: from, count: None };
+    let mut section = LockSection { mount, worker, from, to: from, count: None };
     let mut count = None;
     for call in rest {
         match call.act {
-            Act::Unlock(of) if of == lock && call.is_done() => return Section { to: call.start, count, ..section },
+            CallAction::Unlock(of) if of == lock && call.is_done() => {
+                return LockSection { to: call.start, count, ..section };
+            }
             _ if !call.is_done() => return section,
-            Act::Write(_, value) => count = Some(value >> 32),
+            CallAction::Write(_, value) => count = Some(value >> 32),
             _ => {}
         }
         if call.handle == granted.handle {
@@ -77,8 +79,8 @@ fn section(lock: u32, granted: &Call, rest: &[&Call]) -> Section {
     section
 }
 
-fn overlaps(lock: u32, sections: &[Section], held: &mut Held) {
-    let mut latest: Option<&Section> = None;
+fn overlaps(lock: u32, sections: &[LockSection], held: &mut LockVerdict) {
+    let mut latest: Option<&LockSection> = None;
     for section in sections {
         if let Some(before) = latest.filter(|before| before.to > section.from) {
             let ns = before.to.min(section.to).saturating_sub(section.from).max(1);
@@ -102,8 +104,8 @@ fn overlaps(lock: u32, sections: &[Section], held: &mut Held) {
     }
 }
 
-fn counts(lock: u32, sections: &[Section], held: &mut Held) {
-    let mut writer: BTreeMap<u64, &Section> = BTreeMap::new();
+fn counts(lock: u32, sections: &[LockSection], held: &mut LockVerdict) {
+    let mut writer: BTreeMap<u64, &LockSection> = BTreeMap::new();
     for section in sections {
         let Some(count) = section.count else { continue };
         if let Some(before) = writer.insert(count, section) {
@@ -124,25 +126,26 @@ mod tests {
     use super::*;
 
     /// A section that counts to this number.
-    fn counting(mount: usize, from_ms: u64, to_ms: u64, count: u64) -> Vec<Call> {
+    fn counting(mount: usize, from_ms: u64, to_ms: u64, count: u64) -> Vec<RecordedCall> {
         let value = count << 32 | (mount as u64 + 1);
         vec![
-            done(mount, Act::Lock(1), from_ms - 1, from_ms, 0),
-            done(mount, Act::Read(1), from_ms, from_ms + 1, (count - 1) << 32),
-            done(mount, Act::Probe, from_ms + 1, from_ms + 2, 0),
-            done(mount, Act::Write(1, value), from_ms + 2, from_ms + 3, 0),
-            done(mount, Act::Unlock(1), to_ms, to_ms + 1, 0),
+            done(mount, CallAction::Lock(1), from_ms - 1, from_ms, 0),
+            done(mount, CallAction::Read(1), from_ms, from_ms + 1, (count - 1) << 32),
+            done(mount, CallAction::Probe, from_ms + 1, from_ms + 2, 0),
+            done(mount, CallAction::Write(1, value), from_ms + 2, from_ms + 3, 0),
+            done(mount, CallAction::Unlock(1), to_ms, to_ms + 1, 0),
         ]
     }
 
     #[test]
     fn sections_one_after_another_are_good() {
         let held = check(&[counting(0, 10, 20, 1), counting(1, 20, 30, 2), counting(0, 40, 50, 3)].concat());
-        assert_eq!(held, Held { granted: 3, ..Held::default() });
+        assert_eq!(held, LockVerdict { granted: 3, ..LockVerdict::default() });
     }
 
+    /// The planted errors are an overlap of two sections and a lost update.
     #[test]
-    fn planted_overlap_and_lost_update_are_caught() {
+    fn planted_lock_errors_are_caught() {
         let held = check(&[counting(0, 10, 21, 1), counting(1, 20, 30, 2)].concat());
         assert_eq!((held.granted, held.overlap_ns_max, held.problems.len()), (2, 1_000_000, 1), "{held:?}");
         let held = check(&[counting(0, 10, 20, 1), counting(1, 20, 30, 1)].concat());
@@ -152,19 +155,20 @@ mod tests {
         assert_eq!((held.overlap_ns_max, held.problems.len()), (20_000_000, 2), "{held:?}");
     }
 
+    /// The section of an ended session ends with its last successful call.
     #[test]
-    fn section_of_an_ended_session_goes_to_its_last_success() {
+    fn ended_session_section_ends_early() {
         let mut calls = counting(0, 10, 50, 1);
         calls.truncate(4);
-        calls.push(failed(0, Act::Unlock(1), 50, 51));
+        calls.push(failed(0, CallAction::Unlock(1), 50, 51));
         // The last success through the lock's handle began at 12 ms.
         for from_ms in [20, 12] {
             assert_eq!(check(&[calls.clone(), counting(1, from_ms, 30, 1)].concat()).problems.len(), 0);
         }
         // A success at 40 ms shows that the program still had it.
         let mut late = counting(0, 10, 50, 1);
-        late.insert(4, done(0, Act::Probe, 40, 41, 0));
-        late[5] = failed(0, Act::Unlock(1), 50, 51);
+        late.insert(4, done(0, CallAction::Probe, 40, 41, 0));
+        late[5] = failed(0, CallAction::Unlock(1), 50, 51);
         let held = check(&[late, counting(1, 20, 30, 1)].concat());
         assert_eq!((held.overlap_ns_max, held.problems.len()), (10_000_000, 1), "{held:?}");
     }

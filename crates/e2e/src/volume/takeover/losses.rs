@@ -8,11 +8,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::history::{Act, Call, NAMES, Outcome, SLOTS};
+use super::history::{CallAction, CallOutcome, NAMES, RecordedCall, SLOTS};
 
 /// A dead handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Dead {
+struct DeadHandle {
     mount: usize,
     /// The begin of the last call that showed that the session existed.
     alive_until: u64,
@@ -25,44 +25,53 @@ const NAMES_LOST_MAX: u64 = 1_000_000_000;
 
 /// The dead handles of a history, and the changes of names that may be lost.
 #[derive(Debug, Clone, Default)]
-pub struct Losses {
-    dead: BTreeMap<u32, Dead>,
+pub struct SessionLosses {
+    dead: BTreeMap<u32, DeadHandle>,
     /// For each mount with dead handles, the times between which a change of a name must have ended to be lost.
     names: BTreeMap<usize, (u64, u64)>,
 }
 
 /// Whether a call changes a name.
-pub(super) fn is_change(act: Act) -> bool {
+pub(super) fn is_change(act: CallAction) -> bool {
     match act {
-        Act::Claim(_) => true,
-        Act::Write(register, _) => register / SLOTS == NAMES,
+        CallAction::Claim(_) => true,
+        CallAction::Write(register, _) => register / SLOTS == NAMES,
         _ => false,
     }
 }
 
 /// Whether a successful call of this kind shows that the session of its handle exists. A sync of a handle that wrote
 /// nothing may ask nobody.
-fn is_sign_of_life(act: Act) -> bool {
-    matches!(act, Act::Read(_) | Act::Write(..) | Act::Append(_) | Act::Tail | Act::Probe | Act::Lock(_) | Act::Open)
+fn is_sign_of_life(act: CallAction) -> bool {
+    matches!(
+        act,
+        CallAction::Read(_)
+            | CallAction::Write(..)
+            | CallAction::Append(_)
+            | CallAction::Tail
+            | CallAction::Probe
+            | CallAction::Lock(_)
+            | CallAction::Open
+    )
 }
 
-impl Losses {
+impl SessionLosses {
     /// Finds the dead handles.
-    pub fn of(calls: &[Call]) -> Losses {
-        let failed = calls.iter().filter(|call| call.handle > 0 && matches!(call.outcome, Outcome::Failed(_)));
-        let mut dead: BTreeMap<u32, Dead> =
-            failed.map(|call| (call.handle, Dead { mount: call.mount, alive_until: 0, synced: None })).collect();
+    pub fn of(calls: &[RecordedCall]) -> SessionLosses {
+        let failed = calls.iter().filter(|call| call.handle > 0 && matches!(call.outcome, CallOutcome::Failed(_)));
+        let mut dead: BTreeMap<u32, DeadHandle> =
+            failed.map(|call| (call.handle, DeadHandle { mount: call.mount, alive_until: 0, synced: None })).collect();
         for call in calls.iter().filter(|call| call.is_done()) {
             let Some(dead) = dead.get_mut(&call.handle) else { continue };
             if is_sign_of_life(call.act) {
                 dead.alive_until = dead.alive_until.max(call.start);
             }
-            if matches!(call.act, Act::Sync(_)) {
+            if matches!(call.act, CallAction::Sync(_)) {
                 dead.synced = dead.synced.max(Some(call.start));
             }
         }
         let mut names = BTreeMap::new();
-        for call in calls.iter().filter(|call| call.handle > 0 && matches!(call.outcome, Outcome::Failed(_))) {
+        for call in calls.iter().filter(|call| call.handle > 0 && matches!(call.outcome, CallOutcome::Failed(_))) {
             let (_, until) = names.entry(call.mount).or_insert((0, call.end));
             *until = call.end.min(*until);
         }
@@ -70,16 +79,16 @@ impl Losses {
             let changes = calls.iter().filter(|call| call.mount == *mount && call.is_done() && is_change(call.act));
             let last = changes.map(|call| call.end).filter(|end| *end <= *until).max().unwrap_or(0);
             let synced = calls.iter().filter(|call| call.mount == *mount && call.is_done());
-            let synced = synced.filter(|call| matches!(call.act, Act::Sync(_)) && call.end <= *until);
+            let synced = synced.filter(|call| matches!(call.act, CallAction::Sync(_)) && call.end <= *until);
             // A sync makes all names durable that its mount made before.
             let synced = synced.map(|call| call.start).max().unwrap_or(0);
             *from = last.saturating_sub(NAMES_LOST_MAX).max(synced);
         }
-        Losses { dead, names }
+        SessionLosses { dead, names }
     }
 
     /// Whether a change of a name that succeeded may be lost, or what its own mount was shown of it.
-    pub fn may_be_lost_name(&self, call: &Call) -> bool {
+    pub fn may_be_lost_name(&self, call: &RecordedCall) -> bool {
         self.names.get(&call.mount).is_some_and(|(from, until)| (*from..=*until).contains(&call.end))
     }
 
@@ -99,18 +108,18 @@ impl Losses {
     }
 
     /// Whether a write may be lost: it succeeded, its handle is dead, and no sync of the handle came after it.
-    pub fn may_be_lost(&self, write: &Call) -> bool {
+    pub fn may_be_lost(&self, write: &RecordedCall) -> bool {
         let dead = self.dead.get(&write.handle).filter(|_| write.is_done());
         dead.is_some_and(|dead| dead.synced.is_none_or(|synced| synced < write.end))
     }
 
     /// Returns the values of registers that are lost, each with the handle that wrote it.
-    pub fn lost_values(&self, calls: &[Call]) -> BTreeMap<(u32, u64), u32> {
+    pub fn lost_values(&self, calls: &[RecordedCall]) -> BTreeMap<(u32, u64), u32> {
         let dead_of = |mount: usize| self.dead.iter().find(|(_, dead)| dead.mount == mount).map(|(handle, _)| *handle);
         let mut lost: BTreeMap<(u32, u64), (usize, u32)> = calls
             .iter()
             .filter_map(|call| {
-                let Act::Write(register, value) = call.act else { return None };
+                let CallAction::Write(register, value) = call.act else { return None };
                 let handle = match is_change(call.act) {
                     true => dead_of(call.mount).filter(|_| call.is_done() && self.may_be_lost_name(call))?,
                     false => Some(call.handle).filter(|_| self.may_be_lost(call))?,
@@ -120,7 +129,7 @@ impl Losses {
             .collect();
         let mut seen = BTreeSet::new();
         for call in calls {
-            let (Act::Read(register), Some(value)) = (call.act, call.done()) else { continue };
+            let (CallAction::Read(register), Some(value)) = (call.act, call.done()) else { continue };
             if let Some((mount, _)) = lost.get(&(register, value)) {
                 // The mount that wrote it reads it from its own memory, until its session is ended.
                 let is_own = *mount == call.mount;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::rng::Rng;
+use crate::rng::SeededRng;
 
 /// The number of mounts of a round.
 pub const MOUNTS: usize = 3;
@@ -16,7 +16,7 @@ pub const SESSION_LEASE: Duration = Duration::from_secs(5);
 
 /// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum TakeoverKind {
     /// A's disk hangs while its network works; B takes over; then A's disk returns.
     DiskHangs,
     /// A's process is stopped; B takes over; then A's process goes on.
@@ -54,32 +54,32 @@ pub enum Kind {
 }
 
 /// The kinds of a campaign, in the order of its rounds; longer campaigns begin again.
-const ORDER: [Kind; 20] = [
-    Kind::DiskHangs,
-    Kind::Stops,
-    Kind::BackAndForth,
-    Kind::DiskHangs,
-    Kind::Divided,
-    Kind::Stops,
-    Kind::StopsBriefly,
-    Kind::MountIsCut,
-    Kind::Killed,
-    Kind::DiskHangs,
-    Kind::SameNumber,
-    Kind::Race,
-    Kind::NetworkCut,
-    Kind::DiskHangsBriefly,
-    Kind::MountStops,
-    Kind::LateMount,
-    Kind::DiskIsLost,
-    Kind::Restarts,
-    Kind::HandsOver,
-    Kind::BothDisksHang,
+const ORDER: [TakeoverKind; 20] = [
+    TakeoverKind::DiskHangs,
+    TakeoverKind::Stops,
+    TakeoverKind::BackAndForth,
+    TakeoverKind::DiskHangs,
+    TakeoverKind::Divided,
+    TakeoverKind::Stops,
+    TakeoverKind::StopsBriefly,
+    TakeoverKind::MountIsCut,
+    TakeoverKind::Killed,
+    TakeoverKind::DiskHangs,
+    TakeoverKind::SameNumber,
+    TakeoverKind::Race,
+    TakeoverKind::NetworkCut,
+    TakeoverKind::DiskHangsBriefly,
+    TakeoverKind::MountStops,
+    TakeoverKind::LateMount,
+    TakeoverKind::DiskIsLost,
+    TakeoverKind::Restarts,
+    TakeoverKind::HandsOver,
+    TakeoverKind::BothDisksHang,
 ];
 
 /// How a mount finds its server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
+pub enum ServerReach {
     /// It knows both servers: `--server A,B`.
     Both,
     /// It knows both servers: `--server B,A`.
@@ -96,13 +96,13 @@ pub enum Reach {
 
 /// A round.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
+pub struct TakeoverPlan {
     /// The seed of the round.
     pub seed: u64,
     /// What goes wrong.
-    pub kind: Kind,
+    pub kind: TakeoverKind,
     /// The mounts.
-    pub reaches: [Reach; MOUNTS],
+    pub reaches: [ServerReach; MOUNTS],
     /// Whether B reaches the disk over its own export, and not the file.
     pub is_second_exported: bool,
     /// Whether the disk is a file in memory that takes the time of a disk, and not one on a disk, whose time depends on
@@ -120,60 +120,65 @@ pub struct Plan {
     pub after: Duration,
 }
 
-impl Plan {
+impl TakeoverPlan {
     /// Draws the round with this number (from 0). With `is_single`, no mount knows two servers.
-    pub fn draw(number: u64, seed: u64, is_single: bool) -> Plan {
-        let mut rng = Rng::new(seed);
+    pub fn draw(number: u64, seed: u64, is_single: bool) -> TakeoverPlan {
+        let mut rng = SeededRng::new(seed);
         let kind = ORDER[number as usize % ORDER.len()];
         let mut between = |least: u64, most: u64| Duration::from_millis(least + rng.below(most - least));
         let (before, notice, mut after) = (between(1000, 2000), between(0, 700), between(2500, 4000));
         let (brief, back) = match kind {
-            Kind::Race => (between(700, 1600), Duration::ZERO),
-            Kind::BackAndForth => (Duration::ZERO, between(300, 2000)),
+            TakeoverKind::Race => (between(700, 1600), Duration::ZERO),
+            TakeoverKind::BackAndForth => (Duration::ZERO, between(300, 2000)),
             _ => (between(150, 500), between(500, 6000)),
         };
-        let mut reaches = [0; MOUNTS].map(|_| if rng.chance(0.5) { Reach::Both } else { Reach::Reversed });
+        let mut reaches = [0; MOUNTS].map(|_| if rng.chance(0.5) { ServerReach::Both } else { ServerReach::Reversed });
         match kind {
             // Most of these rounds have a mount that stays at A, which delays the others by a session's lease.
-            Kind::DiskHangs | Kind::Stops if number % 4 != 3 => reaches[rng.index(MOUNTS)] = Reach::Stays,
-            Kind::Divided => reaches[rng.index(MOUNTS)] = Reach::MovesInPart,
-            Kind::Killed => reaches[rng.index(MOUNTS)] = Reach::Moves,
-            Kind::HandsOver => reaches[rng.index(MOUNTS)] = Reach::OnlySecond,
+            TakeoverKind::DiskHangs | TakeoverKind::Stops if number % 4 != 3 => {
+                reaches[rng.index(MOUNTS)] = ServerReach::Stays
+            }
+            TakeoverKind::Divided => reaches[rng.index(MOUNTS)] = ServerReach::MovesInPart,
+            TakeoverKind::Killed => reaches[rng.index(MOUNTS)] = ServerReach::Moves,
+            TakeoverKind::HandsOver => reaches[rng.index(MOUNTS)] = ServerReach::OnlySecond,
             _ => {}
         }
         if is_single {
-            reaches = [Reach::Stays, Reach::Stays, Reach::Moves];
-            if kind == Kind::Divided {
-                reaches[1] = Reach::MovesInPart;
+            reaches = [ServerReach::Stays, ServerReach::Stays, ServerReach::Moves];
+            if kind == TakeoverKind::Divided {
+                reaches[1] = ServerReach::MovesInPart;
             }
         }
         let back = if is_single { back + SESSION_LEASE + LEASE } else { back };
-        if reaches.contains(&Reach::Stays) {
+        if reaches.contains(&ServerReach::Stays) {
             // Sessions that stay at A end a lease after the start of B; give the others time to go on after that.
             after += (SESSION_LEASE + 2 * LEASE).saturating_sub(back);
         }
         let (is_second_exported, is_in_memory) = (rng.chance(0.3), rng.chance(0.7));
-        Plan { seed, kind, reaches, is_second_exported, is_in_memory, before, notice, brief, back, after }
+        TakeoverPlan { seed, kind, reaches, is_second_exported, is_in_memory, before, notice, brief, back, after }
     }
 
     /// The number of times that a server must take over from another one.
     pub fn takeovers(&self) -> u64 {
         match self.kind {
-            Kind::DiskHangsBriefly | Kind::StopsBriefly | Kind::Race | Kind::BothDisksHang => 0,
-            Kind::BackAndForth => 3,
+            TakeoverKind::DiskHangsBriefly
+            | TakeoverKind::StopsBriefly
+            | TakeoverKind::Race
+            | TakeoverKind::BothDisksHang => 0,
+            TakeoverKind::BackAndForth => 3,
             _ => 1,
         }
     }
 
     /// Whether a mount is not started before the trouble.
     pub fn is_late(&self, mount: usize) -> bool {
-        let is_late = self.kind == Kind::LateMount && mount == self.victim();
-        is_late || self.reaches[mount] == Reach::OnlySecond
+        let is_late = self.kind == TakeoverKind::LateMount && mount == self.victim();
+        is_late || self.reaches[mount] == ServerReach::OnlySecond
     }
 
     /// The mount that the kind of the round is about.
     pub fn victim(&self) -> usize {
-        Rng::new(self.seed ^ 1).index(MOUNTS)
+        SeededRng::new(self.seed ^ 1).index(MOUNTS)
     }
 }
 
@@ -181,17 +186,25 @@ impl Plan {
 mod tests {
     use super::*;
 
+    /// A campaign has each kind of round, and a seed always gives the same plan.
     #[test]
-    fn campaigns_have_each_kind_and_seeds_repeat_plans() {
-        let plans: Vec<Plan> = (0..20).map(|number| Plan::draw(number, 100 + number, false)).collect();
-        assert_eq!(plans[7], Plan::draw(7, 107, false));
-        let takeovers: u64 = plans.iter().map(Plan::takeovers).sum();
+    fn campaign_has_all_kinds_seeded() {
+        let plans: Vec<TakeoverPlan> = (0..20).map(|number| TakeoverPlan::draw(number, 100 + number, false)).collect();
+        assert_eq!(plans[7], TakeoverPlan::draw(7, 107, false));
+        let takeovers: u64 = plans.iter().map(TakeoverPlan::takeovers).sum();
         assert!(takeovers >= 15, "{takeovers}");
-        for reach in [Reach::Both, Reach::Reversed, Reach::Stays, Reach::Moves, Reach::MovesInPart, Reach::OnlySecond] {
+        for reach in [
+            ServerReach::Both,
+            ServerReach::Reversed,
+            ServerReach::Stays,
+            ServerReach::Moves,
+            ServerReach::MovesInPart,
+            ServerReach::OnlySecond,
+        ] {
             assert!(plans.iter().any(|plan| plan.reaches.contains(&reach)), "{reach:?}");
         }
         assert!(plans.iter().any(|plan| plan.is_second_exported) && plans.iter().any(|plan| !plan.is_second_exported));
-        let single = Plan::draw(0, 1, true);
-        assert!(single.reaches.iter().all(|reach| matches!(reach, Reach::Stays | Reach::Moves)));
+        let single = TakeoverPlan::draw(0, 1, true);
+        assert!(single.reaches.iter().all(|reach| matches!(reach, ServerReach::Stays | ServerReach::Moves)));
     }
 }

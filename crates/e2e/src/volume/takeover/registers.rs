@@ -14,12 +14,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::history::{Act, Call, NEVER, Verdict, milliseconds};
-use super::losses::Losses;
+use super::history::{CallAction, HistoryVerdict, NEVER, RecordedCall, milliseconds};
+use super::losses::SessionLosses;
 
 /// The calls of one value.
 #[derive(Debug, Clone, Copy)]
-struct Zone {
+struct ValueZone {
     value: u64,
     write_start: u64,
     /// The first end of a call of this value: from then on, the value is there or was overwritten.
@@ -30,24 +30,24 @@ struct Zone {
 }
 
 /// Checks the registers of a history; each begins with the value 0.
-pub fn check(calls: &[Call], losses: &Losses) -> Verdict {
+pub fn check(calls: &[RecordedCall], losses: &SessionLosses) -> HistoryVerdict {
     let lost = losses.lost_values(calls);
-    let mut by_register: BTreeMap<u32, Vec<Call>> = BTreeMap::new();
+    let mut by_register: BTreeMap<u32, Vec<RecordedCall>> = BTreeMap::new();
     for call in calls {
-        if let Act::Read(register) | Act::Write(register, _) = call.act {
+        if let CallAction::Read(register) | CallAction::Write(register, _) = call.act {
             by_register.entry(register).or_default().push(*call);
         }
     }
-    let mut verdict = Verdict::default();
+    let mut verdict = HistoryVerdict::default();
     for (register, calls) in &by_register {
         let lost_here: BTreeMap<u64, u64> = lost
             .iter()
             .filter(|((of, _), _)| of == register)
             .map(|((_, value), handle)| (*value, losses.alive_until(*handle).unwrap_or_default()))
             .collect();
-        let is_kept = |call: &Call, until: u64| {
+        let is_kept = |call: &RecordedCall, until: u64| {
             let value = match call.act {
-                Act::Write(_, value) => Some(value),
+                CallAction::Write(_, value) => Some(value),
                 _ => call.done(),
             };
             // A value that is lost later counts.
@@ -65,29 +65,31 @@ pub fn check(calls: &[Call], losses: &Losses) -> Verdict {
 }
 
 /// What is known of a call at some time.
-fn cut(call: &Call, until: u64) -> Option<Call> {
+fn cut(call: &RecordedCall, until: u64) -> Option<RecordedCall> {
     match call.act {
         _ if call.start > until => None,
         _ if call.end <= until => Some(*call),
-        Act::Write(..) => Some(Call { end: NEVER, outcome: super::history::Outcome::Pending, ..*call }),
+        CallAction::Write(..) => {
+            Some(RecordedCall { end: NEVER, outcome: super::history::CallOutcome::Pending, ..*call })
+        }
         _ => None,
     }
 }
 
 /// Checks one register.
-fn judge(register: u32, calls: &[Call]) -> Verdict {
-    let mut verdict = Verdict::default();
-    let begin = Zone { value: 0, write_start: 0, first_end: 0, last_start: 0, has_reads: false };
+fn judge(register: u32, calls: &[RecordedCall]) -> HistoryVerdict {
+    let mut verdict = HistoryVerdict::default();
+    let begin = ValueZone { value: 0, write_start: 0, first_end: 0, last_start: 0, has_reads: false };
     let mut zones = BTreeMap::from([(0, begin)]);
     for call in calls {
-        let Act::Write(_, value) = call.act else { continue };
+        let CallAction::Write(_, value) = call.act else { continue };
         let first_end = if call.is_done() { call.end } else { NEVER };
-        let zone = Zone { value, write_start: call.start, first_end, last_start: call.start, has_reads: false };
+        let zone = ValueZone { value, write_start: call.start, first_end, last_start: call.start, has_reads: false };
         zones.insert(value, zone);
     }
-    let reads: Vec<(&Call, u64)> = calls
+    let reads: Vec<(&RecordedCall, u64)> = calls
         .iter()
-        .filter(|call| matches!(call.act, Act::Read(_)))
+        .filter(|call| matches!(call.act, CallAction::Read(_)))
         .filter_map(|call| Some((call, call.done()?)))
         .collect();
     for (call, value) in &reads {
@@ -112,7 +114,7 @@ fn judge(register: u32, calls: &[Call]) -> Verdict {
         }
     }
     // A write that failed and that nobody read may not have been done.
-    let zones: Vec<Zone> = zones.into_values().filter(|zone| zone.first_end != NEVER).collect();
+    let zones: Vec<ValueZone> = zones.into_values().filter(|zone| zone.first_end != NEVER).collect();
     stale(register, &reads, &zones, &mut verdict);
     if verdict.problems.is_empty() {
         order(register, &zones, &mut verdict);
@@ -122,7 +124,7 @@ fn judge(register: u32, calls: &[Call]) -> Verdict {
 
 /// Finds reads of values that had been overwritten: a value is overwritten when another value, whose write began after
 /// the first one was there, is there.
-fn stale(register: u32, reads: &[(&Call, u64)], zones: &[Zone], verdict: &mut Verdict) {
+fn stale(register: u32, reads: &[(&RecordedCall, u64)], zones: &[ValueZone], verdict: &mut HistoryVerdict) {
     let mut by_start = zones.to_vec();
     by_start.sort_by_key(|zone| zone.write_start);
     // The earliest time at which one of the zones from this one on is there.
@@ -141,10 +143,10 @@ fn stale(register: u32, reads: &[(&Call, u64)], zones: &[Zone], verdict: &mut Ve
 }
 
 /// Finds two values of which each must be before the other.
-fn order(register: u32, zones: &[Zone], verdict: &mut Verdict) {
-    let mut forwards: Vec<&Zone> = zones.iter().filter(|zone| zone.first_end < zone.last_start).collect();
+fn order(register: u32, zones: &[ValueZone], verdict: &mut HistoryVerdict) {
+    let mut forwards: Vec<&ValueZone> = zones.iter().filter(|zone| zone.first_end < zone.last_start).collect();
     forwards.sort_by_key(|zone| zone.first_end);
-    let mut wrong = |first: &Zone, second: &Zone| {
+    let mut wrong = |first: &ValueZone, second: &ValueZone| {
         verdict.problems.push(format!(
             "register {register}: values {} and {} cannot be put in an order ({} to {} ms, {} to {} ms)",
             first.value,
@@ -171,19 +173,19 @@ fn order(register: u32, zones: &[Zone], verdict: &mut Verdict) {
 #[cfg(test)]
 mod tests {
     use super::super::history::planted::{call, done, failed};
-    use super::super::history::{Outcome, SLOTS};
+    use super::super::history::{CallOutcome, SLOTS};
     use super::*;
 
-    fn write(mount: usize, value: u64, from_ms: u64, to_ms: u64) -> Call {
-        done(mount, Act::Write(0, value), from_ms, to_ms, 0)
+    fn write(mount: usize, value: u64, from_ms: u64, to_ms: u64) -> RecordedCall {
+        done(mount, CallAction::Write(0, value), from_ms, to_ms, 0)
     }
 
-    fn read(mount: usize, value: u64, from_ms: u64, to_ms: u64) -> Call {
-        done(mount, Act::Read(0), from_ms, to_ms, value)
+    fn read(mount: usize, value: u64, from_ms: u64, to_ms: u64) -> RecordedCall {
+        done(mount, CallAction::Read(0), from_ms, to_ms, value)
     }
 
-    fn checked(calls: &[Call]) -> Verdict {
-        check(calls, &Losses::of(calls))
+    fn checked(calls: &[RecordedCall]) -> HistoryVerdict {
+        check(calls, &SessionLosses::of(calls))
     }
 
     #[test]
@@ -195,10 +197,10 @@ mod tests {
             write(1, 2, 5, 9),
             read(2, 2, 11, 12),
             // This write was done although it failed, and this one was not.
-            failed(0, Act::Write(0, 3), 13, 14),
-            failed(0, Act::Write(0, 4), 15, 16),
+            failed(0, CallAction::Write(0, 3), 13, 14),
+            failed(0, CallAction::Write(0, 4), 15, 16),
             read(1, 3, 20, 21),
-            call(0, Act::Write(0, 5), 22, NEVER, Outcome::Pending),
+            call(0, CallAction::Write(0, 5), 22, NEVER, CallOutcome::Pending),
             read(2, 3, 23, 24),
             read(2, 5, 30, 31),
         ];
@@ -206,8 +208,9 @@ mod tests {
         assert_eq!((verdict.checked, verdict.stale_ns_max, &verdict.problems[..]), (6, 0, &[][..]));
     }
 
+    /// The planted read is stale by one millisecond.
     #[test]
-    fn planted_read_one_millisecond_stale_is_caught() {
+    fn planted_stale_read_is_caught() {
         let verdict = checked(&[write(0, 1, 0, 1), write(0, 2, 2, 3), read(1, 1, 4, 5)]);
         assert_eq!((verdict.stale_ns_max, verdict.problems.len()), (1_000_000, 1), "{verdict:?}");
         // The same read while the write is in progress is good.
@@ -215,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn planted_pair_of_reordered_reads_is_caught() {
+    fn planted_read_reordering_is_caught() {
         let (first, second) = (write(0, 1, 0, 20), write(1, 2, 0, 20));
         let good = checked(&[first, second, read(2, 1, 1, 2), read(2, 2, 3, 4)]);
         assert!(good.problems.is_empty(), "{good:?}");
@@ -230,16 +233,17 @@ mod tests {
         assert!(!bad.problems.is_empty(), "{bad:?}");
     }
 
+    /// The values were never written, or are written only after the read.
     #[test]
-    fn planted_values_from_nowhere_or_the_future_are_caught() {
+    fn planted_unknown_values_are_caught() {
         assert_eq!(checked(&[read(0, 7, 0, 1)]).problems.len(), 1);
         assert_eq!(checked(&[read(0, 7, 0, 1), write(1, 7, 2, 3)]).problems.len(), 1);
     }
 
     #[test]
-    fn planted_loss_of_a_synced_write_is_caught() {
-        let sync = |to_ms| done(0, Act::Sync(0), 3, to_ms, 0);
-        let ended = failed(0, Act::Read(0), 20, 21);
+    fn planted_synced_write_loss_caught() {
+        let sync = |to_ms| done(0, CallAction::Sync(0), 3, to_ms, 0);
+        let ended = failed(0, CallAction::Read(0), 20, 21);
         let after = read(1, 0, 30, 31);
         let lost = [write(0, 1, 1, 2), read(0, 1, 5, 6), ended, after];
         assert!(checked(&lost).problems.is_empty(), "an unsynced write may be lost with its session");
@@ -255,11 +259,11 @@ mod tests {
         assert_eq!(checked(&early).problems.len(), 1);
         // A change of a name is lost only in the last second of the session, and unless another mount has seen it.
         let names = super::super::history::NAMES * SLOTS;
-        let rename = |value, to_ms| done(0, Act::Write(names, value), to_ms - 1, to_ms, 0);
-        let shows = |value, to_ms| done(1, Act::Read(names), to_ms - 1, to_ms, value);
+        let rename = |value, to_ms| done(0, CallAction::Write(names, value), to_ms - 1, to_ms, 0);
+        let shows = |value, to_ms| done(1, CallAction::Read(names), to_ms - 1, to_ms, value);
         assert!(checked(&[rename(1, 2), ended, shows(0, 31)]).problems.is_empty());
         assert_eq!(checked(&[rename(1, 2), shows(1, 5), ended, shows(0, 31)]).problems.len(), 1);
-        let ended = failed(0, Act::Read(0), 2000, 2001);
+        let ended = failed(0, CallAction::Read(0), 2000, 2001);
         assert_eq!(checked(&[rename(1, 2), rename(2, 1500), ended, shows(0, 2100)]).problems.len(), 1);
         assert!(checked(&[rename(1, 2), rename(2, 1500), ended, shows(1, 2100)]).problems.is_empty());
     }

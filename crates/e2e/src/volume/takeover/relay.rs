@@ -20,7 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 const CHUNK_BYTES: usize = 64 << 10;
 
 #[derive(Default)]
-struct State {
+struct SocketRelayState {
     is_over: AtomicBool,
     is_cut: AtomicBool,
     target: Mutex<PathBuf>,
@@ -32,7 +32,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl State {
+impl SocketRelayState {
     /// Waits while the network is cut; returns whether the relay still exists.
     fn is_passable(&self) -> bool {
         while self.is_cut.load(Ordering::Acquire) && !self.is_over.load(Ordering::Acquire) {
@@ -43,18 +43,18 @@ impl State {
 }
 
 /// A relay.
-pub struct Relay {
+pub struct SocketRelay {
     /// The socket to which the mount connects.
     pub socket: PathBuf,
-    state: Arc<State>,
+    state: Arc<SocketRelayState>,
 }
 
-impl Relay {
+impl SocketRelay {
     /// Starts a relay to a server's socket.
-    pub fn new(socket: PathBuf, target: PathBuf) -> Result<Relay> {
+    pub fn new(socket: PathBuf, target: PathBuf) -> Result<SocketRelay> {
         let listener = UnixListener::bind(&socket).with_context(|| format!("relay {}", socket.display()))?;
         listener.set_nonblocking(true)?;
-        let state = Arc::new(State { target: Mutex::new(target), ..State::default() });
+        let state = Arc::new(SocketRelayState { target: Mutex::new(target), ..SocketRelayState::default() });
         let accepting = state.clone();
         std::thread::spawn(move || {
             while !accepting.is_over.load(Ordering::Acquire) {
@@ -68,7 +68,7 @@ impl Relay {
                 }
             }
         });
-        Ok(Relay { socket, state })
+        Ok(SocketRelay { socket, state })
     }
 
     /// Cuts the network, or makes it whole again.
@@ -86,7 +86,7 @@ impl Relay {
     }
 }
 
-impl Drop for Relay {
+impl Drop for SocketRelay {
     fn drop(&mut self) {
         self.state.is_over.store(true, Ordering::Release);
         lock(&self.state.connections).iter().flatten().for_each(close);
@@ -99,7 +99,7 @@ fn close(stream: &UnixStream) {
 }
 
 /// Connects to the server, and passes bytes on until either side closes its end.
-fn connect(state: &Arc<State>, near: UnixStream) {
+fn connect(state: &Arc<SocketRelayState>, near: UnixStream) {
     if near.set_nonblocking(false).is_err() || !state.is_passable() {
         return;
     }
@@ -115,7 +115,7 @@ fn connect(state: &Arc<State>, near: UnixStream) {
 }
 
 /// Passes bytes on in one direction.
-fn pass(state: &State, mut from: UnixStream, mut to: UnixStream) {
+fn pass(state: &SocketRelayState, mut from: UnixStream, mut to: UnixStream) {
     let mut bytes = vec![0; CHUNK_BYTES];
     while let Ok(count @ 1..) = from.read(&mut bytes) {
         if !state.is_passable() || to.write_all(&bytes[..count]).is_err() {
@@ -131,7 +131,7 @@ fn pass(state: &State, mut from: UnixStream, mut to: UnixStream) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scratch::Scratch;
+    use crate::scratch::ScratchFolder;
 
     /// A server that answers each byte with its own letter.
     fn server(path: &Path, letter: u8) {
@@ -147,13 +147,14 @@ mod tests {
         });
     }
 
+    /// A cut relay delays bytes, and a moved relay reaches the other server.
     #[test]
-    fn cut_relay_delays_and_moved_relay_reaches_the_other() {
-        let scratch = Scratch::new("relay").unwrap();
+    fn relay_cuts_and_moves() {
+        let scratch = ScratchFolder::new("relay").unwrap();
         let [first, second] = ["first", "second"].map(|name| scratch.join(name));
         server(&first, b'a');
         server(&second, b'b');
-        let relay = Relay::new(scratch.join("relay"), first).unwrap();
+        let relay = SocketRelay::new(scratch.join("relay"), first).unwrap();
         let ask = |stream: &mut UnixStream| {
             stream.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
             let mut answer = [0];

@@ -20,11 +20,11 @@ use super::super::apart::apart;
 use super::super::{LIMIT, spawn};
 use super::gaps::Timeline;
 use super::history::now;
-use super::plan::{MOUNTS, Plan, Reach};
-use super::relay::Relay;
-use crate::guard::{Process, describe, find_program};
+use super::plan::{MOUNTS, ServerReach, TakeoverPlan};
+use super::relay::SocketRelay;
+use crate::guard::{GuardedProcess, describe, find_program};
 use crate::nectary::binary;
-use crate::scratch::Scratch;
+use crate::scratch::ScratchFolder;
 
 /// The size of the disk: each host that is lost costs about 50 MiB.
 const SIZE: &str = "1G";
@@ -39,26 +39,26 @@ const EXPORTER: &str = "qemu-nbd";
 
 /// A server: A or B.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
+pub enum ServerSide {
     /// Leads first.
     A = 0,
     /// Takes over.
     B = 1,
 }
 
-impl Side {
+impl ServerSide {
     /// The other one.
-    pub fn other(self) -> Side {
+    pub fn other(self) -> ServerSide {
         match self {
-            Side::A => Side::B,
-            Side::B => Side::A,
+            ServerSide::A => ServerSide::B,
+            ServerSide::B => ServerSide::A,
         }
     }
 }
 
 /// The result of an attempt to start a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Attempt {
+pub enum StartAttempt {
     /// It leads.
     Leads,
     /// It ended with this output.
@@ -68,14 +68,14 @@ pub enum Attempt {
 }
 
 /// The processes of a round.
-pub struct Site {
-    scratch: Scratch,
+pub struct TakeoverSite {
+    scratch: ScratchFolder,
     /// The exports of A's and B's disk, if they have one.
-    exports: [Option<Process>; 2],
-    servers: [Option<Process>; 2],
-    relays: Vec<[Relay; 2]>,
-    mounts: [Option<Process>; MOUNTS],
-    reaches: [Reach; MOUNTS],
+    exports: [Option<GuardedProcess>; 2],
+    servers: [Option<GuardedProcess>; 2],
+    relays: Vec<[SocketRelay; 2]>,
+    mounts: [Option<GuardedProcess>; MOUNTS],
+    reaches: [ServerReach; MOUNTS],
     is_second_exported: bool,
     is_in_memory: bool,
     timeline: Mutex<Timeline>,
@@ -88,7 +88,7 @@ pub struct Site {
     pub restarts: u64,
     /// The longest time without a leader. *Units*: nanoseconds.
     pub outage_ns_max: u64,
-    leader: Option<Side>,
+    leader: Option<ServerSide>,
 }
 
 /// Returns the reason why this machine cannot run a round, if there is one.
@@ -109,16 +109,16 @@ fn has_room() -> Result<bool> {
     Ok(found == 0 && room.f_bavail * room.f_frsize >= ROOM_BYTES)
 }
 
-impl Site {
+impl TakeoverSite {
     /// Formats the disk; starts the exports, the relays, A, and the mounts that can reach A.
-    pub fn new(plan: &Plan) -> Result<Site> {
+    pub fn new(plan: &TakeoverPlan) -> Result<TakeoverSite> {
         let scratch = match plan.is_in_memory && has_room()? {
-            true => Scratch::in_memory("takeover")?,
-            false => Scratch::new("takeover")?,
+            true => ScratchFolder::in_memory("takeover")?,
+            false => ScratchFolder::new("takeover")?,
         };
         // Files in memory have no other bytes than those of the page cache.
         let is_in_memory = super::super::posix::kind_of(scratch.path())? == "tmpfs";
-        let mut site = Site {
+        let mut site = TakeoverSite {
             scratch,
             is_in_memory,
             exports: [None, None],
@@ -141,16 +141,17 @@ impl Site {
         let disk = site.file();
         let (code, text) = site.try_run(&["volume", "format", &disk, "--size", SIZE, "--lease", "1s"], LIMIT)?;
         ensure!(code == Some(0), "volume format: exit code {code:?}\n{text}");
-        site.export(Side::A)?;
+        site.export(ServerSide::A)?;
         if site.is_second_exported {
-            site.export(Side::B)?;
+            site.export(ServerSide::B)?;
         }
         for mount in 0..MOUNTS {
-            let relay = |side: Side| Relay::new(site.scratch.join(&format!("r{mount}{side:?}")), site.socket(side));
-            site.relays.push([relay(Side::A)?, relay(Side::B)?]);
+            let relay =
+                |side: ServerSide| SocketRelay::new(site.scratch.join(&format!("r{mount}{side:?}")), site.socket(side));
+            site.relays.push([relay(ServerSide::A)?, relay(ServerSide::B)?]);
         }
-        match site.start(Side::A, &[], LIMIT)? {
-            Attempt::Leads => {}
+        match site.start(ServerSide::A, &[], LIMIT)? {
+            StartAttempt::Leads => {}
             attempt => bail!("server A: {attempt:?}"),
         }
         for mount in (0..MOUNTS).filter(|mount| !plan.is_late(*mount)) {
@@ -171,7 +172,7 @@ impl Site {
     }
 
     /// The server that started last as leader, if it was not ended on purpose.
-    pub fn leader(&self) -> Option<Side> {
+    pub fn leader(&self) -> Option<ServerSide> {
         self.leader
     }
 
@@ -197,16 +198,16 @@ impl Site {
         self.timed(&self.file())
     }
 
-    fn socket(&self, side: Side) -> PathBuf {
+    fn socket(&self, side: ServerSide) -> PathBuf {
         self.scratch.join(&format!("server-{side:?}"))
     }
 
-    fn export_socket(&self, side: Side) -> PathBuf {
+    fn export_socket(&self, side: ServerSide) -> PathBuf {
         self.scratch.join(&format!("export-{side:?}"))
     }
 
     /// Starts the export of a server's disk.
-    pub fn export(&mut self, side: Side) -> Result<()> {
+    pub fn export(&mut self, side: ServerSide) -> Result<()> {
         let socket = self.export_socket(side);
         let _ = fs::remove_file(&socket);
         let mut command = Command::new(EXPORTER);
@@ -227,7 +228,7 @@ impl Site {
     }
 
     /// Sends a signal to the export of a server's disk, or, if it has none, to the server.
-    pub fn signal_export(&mut self, side: Side, signal: i32) {
+    pub fn signal_export(&mut self, side: ServerSide, signal: i32) {
         match &mut self.exports[side as usize] {
             Some(export) => export.signal(signal),
             None => self.signal(side, signal),
@@ -235,17 +236,17 @@ impl Site {
     }
 
     /// Kills the export of a server's disk.
-    pub fn kill_export(&mut self, side: Side) {
+    pub fn kill_export(&mut self, side: ServerSide) {
         self.exports[side as usize] = None;
     }
 
     /// A command of the program, with a runtime directory; for a server, on a host with another name.
-    fn command(&self, side: Option<Side>, arguments: &[&str]) -> Result<Command> {
+    fn command(&self, side: Option<ServerSide>, arguments: &[&str]) -> Result<Command> {
         let binary = binary()?;
         let (mut command, run) = match side {
             None => (Command::new(binary), "run-m"),
             Some(side) => {
-                let run = if side == Side::A { "run-a" } else { "run-b" };
+                let run = if side == ServerSide::A { "run-a" } else { "run-b" };
                 let script = "echo \"$0\" > /proc/sys/kernel/hostname && exec \"$@\"";
                 let mut command = Command::new("unshare");
                 command.args(["--uts", "sh", "-c", script, &run.replace("run", "host")]).arg(binary);
@@ -265,20 +266,20 @@ impl Site {
         Ok((status.code(), process.log_text()))
     }
 
-    fn log(&self, side: Side) -> PathBuf {
+    fn log(&self, side: ServerSide) -> PathBuf {
         self.scratch.join(&format!("server-{side:?}.log"))
     }
 
     /// The SPEC over which a server reaches the disk.
-    fn spec(&self, side: Side) -> String {
-        match side == Side::A || self.is_second_exported {
+    fn spec(&self, side: ServerSide) -> String {
+        match side == ServerSide::A || self.is_second_exported {
             true => self.timed(&format!("nbd+unix:///disk?socket={}", self.export_socket(side).display())),
             false => self.disk(),
         }
     }
 
     /// Starts a server once, with further options.
-    pub fn start(&mut self, side: Side, more: &[&str], limit: Duration) -> Result<Attempt> {
+    pub fn start(&mut self, side: ServerSide, more: &[&str], limit: Duration) -> Result<StartAttempt> {
         let number = (side as u32).to_string();
         let (spec, listen) = (self.spec(side), format!("unix:{}", self.socket(side).display()));
         // The last `--number` of the command line counts, so only one is given.
@@ -297,30 +298,30 @@ impl Site {
                 self.note(format!("server {side:?} leads"));
                 self.servers[side as usize] = Some(process);
                 self.follow(side);
-                return Ok(Attempt::Leads);
+                return Ok(StartAttempt::Leads);
             }
             if process.try_status().is_some() {
                 let words = process.log_text().get(before..).unwrap_or_default().trim().to_owned();
                 let is_led = words.contains("serves the volume") || words.contains("serves this volume");
                 self.refused += u64::from(is_led);
-                return Ok(Attempt::Refused(words));
+                return Ok(StartAttempt::Refused(words));
             }
             if began.elapsed() > limit {
-                return Ok(Attempt::Silent);
+                return Ok(StartAttempt::Silent);
             }
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 
     /// Starts a server again and again until it leads.
-    fn take_over(&mut self, side: Side, more: &[&str]) -> Result<()> {
+    fn take_over(&mut self, side: ServerSide, more: &[&str]) -> Result<()> {
         self.note(format!("server {side:?} is started until it leads"));
         let began = Instant::now();
         loop {
             match self.start(side, more, LIMIT)? {
-                Attempt::Leads => return Ok(()),
-                Attempt::Silent => bail!("server {side:?} neither leads nor ends within {LIMIT:?}"),
-                Attempt::Refused(words) => {
+                StartAttempt::Leads => return Ok(()),
+                StartAttempt::Silent => bail!("server {side:?} neither leads nor ends within {LIMIT:?}"),
+                StartAttempt::Refused(words) => {
                     ensure!(began.elapsed() < LIMIT, "server {side:?} does not lead within {LIMIT:?}: {words}");
                 }
             }
@@ -329,7 +330,7 @@ impl Site {
     }
 
     /// Starts a server until it leads; `since` is the time from which on there is no leader that works.
-    pub fn replace(&mut self, side: Side, more: &[&str], since: u64) -> Result<()> {
+    pub fn replace(&mut self, side: ServerSide, more: &[&str], since: u64) -> Result<()> {
         self.take_over(side, more)?;
         self.outage_ns_max = self.outage_ns_max.max(now() - since);
         Ok(())
@@ -356,13 +357,13 @@ impl Site {
     }
 
     /// Moves the addresses that follow a leader.
-    fn follow(&mut self, side: Side) {
+    fn follow(&mut self, side: ServerSide) {
         let target = self.socket(side);
         for (mount, relays) in self.relays.iter().enumerate() {
             match self.reaches[mount] {
-                Reach::Moves => relays[0].move_to(&target, |_| true),
+                ServerReach::Moves => relays[0].move_to(&target, |_| true),
                 // The first connection and every second one after it is broken.
-                Reach::MovesInPart => relays[0].move_to(&target, |connection| connection % 2 == 0),
+                ServerReach::MovesInPart => relays[0].move_to(&target, |connection| connection % 2 == 0),
                 _ => {}
             }
         }
@@ -373,33 +374,33 @@ impl Site {
         let Some(leader) = self.leader else { return };
         let target = self.socket(leader);
         for (mount, relays) in self.relays.iter().enumerate() {
-            if matches!(self.reaches[mount], Reach::Stays | Reach::MovesInPart) {
+            if matches!(self.reaches[mount], ServerReach::Stays | ServerReach::MovesInPart) {
                 relays[0].move_to(&target, |_| true);
             }
         }
     }
 
     /// Sends a signal to a server.
-    pub fn signal(&mut self, side: Side, signal: i32) {
+    pub fn signal(&mut self, side: ServerSide, signal: i32) {
         if let Some(server) = &mut self.servers[side as usize] {
             server.signal(signal);
         }
     }
 
     /// Kills a server.
-    pub fn kill(&mut self, side: Side) {
+    pub fn kill(&mut self, side: ServerSide) {
         if let Some(mut server) = self.servers[side as usize].take() {
             server.kill();
         }
     }
 
     /// Whether a server's process has ended by itself.
-    pub fn has_ended(&mut self, side: Side) -> bool {
+    pub fn has_ended(&mut self, side: ServerSide) -> bool {
         self.servers[side as usize].as_mut().is_none_or(|server| server.try_status().is_some())
     }
 
     /// Waits until a server's process has ended by itself; returns false if it has not within the limit.
-    pub fn ends_within(&mut self, side: Side, limit: Duration) -> bool {
+    pub fn ends_within(&mut self, side: ServerSide, limit: Duration) -> bool {
         let began = Instant::now();
         while !self.has_ended(side) {
             if began.elapsed() > limit {
@@ -412,7 +413,7 @@ impl Site {
     }
 
     /// Ends a server with SIGTERM; an error if it fails.
-    pub fn terminate(&mut self, side: Side) -> Result<()> {
+    pub fn terminate(&mut self, side: ServerSide) -> Result<()> {
         let Some(mut server) = self.servers[side as usize].take() else { return Ok(()) };
         server.signal(libc::SIGTERM);
         let status = server.wait(LIMIT)?;
@@ -421,20 +422,20 @@ impl Site {
     }
 
     /// Cuts the network between a mount and a server, or makes it whole again.
-    pub fn set_cut(&self, mount: usize, side: Side, is_cut: bool) {
+    pub fn set_cut(&self, mount: usize, side: ServerSide, is_cut: bool) {
         self.relays[mount][side as usize].set_cut(is_cut);
     }
 
     /// Starts the process of a mount, which needs a leader.
-    pub fn begin_mount(&self, mount: usize) -> Result<Process> {
+    pub fn begin_mount(&self, mount: usize) -> Result<GuardedProcess> {
         let directory = self.directory(mount);
         fs::create_dir_all(&directory)?;
-        let relay = |side: Side| format!("unix:{}", self.relays[mount][side as usize].socket.display());
+        let relay = |side: ServerSide| format!("unix:{}", self.relays[mount][side as usize].socket.display());
         let servers = match self.reaches[mount] {
-            Reach::Both => [relay(Side::A), relay(Side::B)].join(","),
-            Reach::Reversed => [relay(Side::B), relay(Side::A)].join(","),
-            Reach::Stays | Reach::Moves | Reach::MovesInPart => relay(Side::A),
-            Reach::OnlySecond => relay(Side::B),
+            ServerReach::Both => [relay(ServerSide::A), relay(ServerSide::B)].join(","),
+            ServerReach::Reversed => [relay(ServerSide::B), relay(ServerSide::A)].join(","),
+            ServerReach::Stays | ServerReach::Moves | ServerReach::MovesInPart => relay(ServerSide::A),
+            ServerReach::OnlySecond => relay(ServerSide::B),
         };
         let (disk, shown) = (self.disk(), directory.display().to_string());
         let command = self.command(None, &["volume", "mount", &disk, &shown, "--server", &servers])?;
@@ -442,7 +443,7 @@ impl Site {
     }
 
     /// Waits until the volume is mounted by this process; starts it again if it ends before, as an operator would.
-    pub fn mount(&mut self, mount: usize, mut process: Process) -> Result<()> {
+    pub fn mount(&mut self, mount: usize, mut process: GuardedProcess) -> Result<()> {
         let began = Instant::now();
         let shown = self.directory(mount).display().to_string();
         while !process.log_text().lines().any(|line| line == shown) {
@@ -471,7 +472,7 @@ impl Site {
 
     /// What the processes printed last.
     pub fn last_words(&self) -> Vec<String> {
-        let servers = [Side::A, Side::B].map(|side| (format!("server {side:?}"), self.log(side)));
+        let servers = [ServerSide::A, ServerSide::B].map(|side| (format!("server {side:?}"), self.log(side)));
         let mounts = (0..MOUNTS).map(|mount| (format!("mount {mount}"), self.mount_log(mount)));
         let words = servers.into_iter().chain(mounts).map(|(name, log)| {
             let text = fs::read_to_string(log).unwrap_or_default();
@@ -507,7 +508,7 @@ impl Site {
         if let Some(leader) = self.leader {
             self.terminate(leader)?;
         }
-        for side in [Side::A, Side::B] {
+        for side in [ServerSide::A, ServerSide::B] {
             self.signal_export(side, libc::SIGCONT);
             self.kill(side);
         }
@@ -518,13 +519,13 @@ impl Site {
     }
 }
 
-impl Drop for Site {
+impl Drop for TakeoverSite {
     fn drop(&mut self) {
         // A mount is killed first: calls on it must return before its directory can be removed.
         for mount in 0..MOUNTS {
             self.kill_mount(mount);
         }
-        for side in [Side::A, Side::B] {
+        for side in [ServerSide::A, ServerSide::B] {
             self.kill(side);
             self.kill_export(side);
         }

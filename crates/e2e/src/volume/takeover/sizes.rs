@@ -7,8 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use super::history::{Act, Call, NEVER, TORN, Verdict, milliseconds};
-use super::losses::Losses;
+use super::history::{CallAction, HistoryVerdict, NEVER, RecordedCall, TORN, milliseconds};
+use super::losses::SessionLosses;
 
 /// The length of a record.
 pub const RECORD_BYTES: u64 = 16;
@@ -31,19 +31,19 @@ pub fn value_of(record: &[u8]) -> u64 {
 }
 
 /// An append that is in the file.
-struct Placed {
+struct PlacedAppend {
     start: u64,
     /// [`NEVER`] if the call failed.
     end: u64,
 }
 
 /// Checks the sizes and the tails of a history against the file's contents at its end.
-pub fn check(calls: &[Call], losses: &Losses, contents: &[u8]) -> Verdict {
-    let mut verdict = Verdict::default();
-    let appends: BTreeMap<u64, &Call> = calls
+pub fn check(calls: &[RecordedCall], losses: &SessionLosses, contents: &[u8]) -> HistoryVerdict {
+    let mut verdict = HistoryVerdict::default();
+    let appends: BTreeMap<u64, &RecordedCall> = calls
         .iter()
         .filter_map(|call| match call.act {
-            Act::Append(value) => Some((value, call)),
+            CallAction::Append(value) => Some((value, call)),
             _ => None,
         })
         .collect();
@@ -58,10 +58,10 @@ pub fn check(calls: &[Call], losses: &Losses, contents: &[u8]) -> Verdict {
         if let Some(before) = position_of.insert(value, position) {
             verdict.problems.push(format!("append {value} is in the file twice, as records {before} and {position}"));
         }
-        placed.push(Placed { start: append.start, end: if append.is_done() { append.end } else { NEVER } });
+        placed.push(PlacedAppend { start: append.start, end: if append.is_done() { append.end } else { NEVER } });
     }
-    let missing = |append: &&&Call| append.is_done() && !position_of.contains_key(&value_in(append));
-    let missing: Vec<&Call> = appends.values().filter(missing).copied().collect();
+    let missing = |append: &&&RecordedCall| append.is_done() && !position_of.contains_key(&value_in(append));
+    let missing: Vec<&RecordedCall> = appends.values().filter(missing).copied().collect();
     for append in missing.iter().filter(|append| !losses.may_be_lost(append)) {
         verdict.problems.push(format!(
             "append {} of mount {} at {} ms is not in the file",
@@ -76,15 +76,15 @@ pub fn check(calls: &[Call], losses: &Losses, contents: &[u8]) -> Verdict {
     verdict
 }
 
-fn value_in(append: &Call) -> u64 {
+fn value_in(append: &RecordedCall) -> u64 {
     match append.act {
-        Act::Append(value) => value,
+        CallAction::Append(value) => value,
         _ => 0,
     }
 }
 
 /// An append that began after another one had returned comes behind it.
-fn order(placed: &[Placed], verdict: &mut Verdict) {
+fn order(placed: &[PlacedAppend], verdict: &mut HistoryVerdict) {
     let mut latest_start = 0;
     for (position, append) in placed.iter().enumerate() {
         if append.end < latest_start {
@@ -94,7 +94,13 @@ fn order(placed: &[Placed], verdict: &mut Verdict) {
     }
 }
 
-fn sizes(calls: &[Call], losses: &Losses, placed: &[Placed], missing: &[&Call], verdict: &mut Verdict) {
+fn sizes(
+    calls: &[RecordedCall],
+    losses: &SessionLosses,
+    placed: &[PlacedAppend],
+    missing: &[&RecordedCall],
+    verdict: &mut HistoryVerdict,
+) {
     // The latest begin of the appends before a position, and the earliest end of those from it on.
     let mut begun = vec![0; placed.len() + 1];
     let mut ended = vec![NEVER; placed.len() + 1];
@@ -103,11 +109,11 @@ fn sizes(calls: &[Call], losses: &Losses, placed: &[Placed], missing: &[&Call], 
         let at = placed.len() - 1 - at;
         ended[at] = ended[at + 1].min(placed[at].end);
     }
-    let mut sizes: Vec<(&Call, usize)> = Vec::new();
-    for call in calls.iter().filter(|call| call.act == Act::Size) {
+    let mut sizes: Vec<(&RecordedCall, usize)> = Vec::new();
+    for call in calls.iter().filter(|call| call.act == CallAction::Size) {
         let Some(bytes) = call.done() else { continue };
         let count = (bytes / RECORD_BYTES) as usize;
-        let own = |append: &&&Call| append.mount == call.mount && append.start < call.end;
+        let own = |append: &&&RecordedCall| append.mount == call.mount && append.start < call.end;
         if missing.iter().any(|append| own(&append)) {
             // It may have counted its own appends, which are lost by now.
             continue;
@@ -123,7 +129,7 @@ fn sizes(calls: &[Call], losses: &Losses, placed: &[Placed], missing: &[&Call], 
             continue;
         }
         // Count the appends that are lost only later.
-        let is_there = |append: &&Call| {
+        let is_there = |append: &&RecordedCall| {
             append.end < call.start && losses.alive_until(append.handle).is_some_and(|alive| alive >= call.end)
         };
         let least = placed.iter().filter(|append| append.end < call.start).count();
@@ -151,8 +157,8 @@ fn sizes(calls: &[Call], losses: &Losses, placed: &[Placed], missing: &[&Call], 
     }
 }
 
-fn tails(calls: &[Call], losses: &Losses, verdict: &mut Verdict) {
-    for call in calls.iter().filter(|call| call.act == Act::Tail) {
+fn tails(calls: &[RecordedCall], losses: &SessionLosses, verdict: &mut HistoryVerdict) {
+    for call in calls.iter().filter(|call| call.act == CallAction::Tail) {
         let Some(value) = call.done() else { continue };
         verdict.checked += 1;
         // The file may be shorter than its size was a moment ago only if a session was ended.
@@ -169,20 +175,20 @@ mod tests {
     use super::super::history::planted::{done, failed};
     use super::*;
 
-    fn append(mount: usize, value: u64, from_ms: u64, to_ms: u64) -> Call {
-        done(mount, Act::Append(value), from_ms, to_ms, 0)
+    fn append(mount: usize, value: u64, from_ms: u64, to_ms: u64) -> RecordedCall {
+        done(mount, CallAction::Append(value), from_ms, to_ms, 0)
     }
 
-    fn size(mount: usize, records: u64, from_ms: u64, to_ms: u64) -> Call {
-        done(mount, Act::Size, from_ms, to_ms, records * RECORD_BYTES)
+    fn size(mount: usize, records: u64, from_ms: u64, to_ms: u64) -> RecordedCall {
+        done(mount, CallAction::Size, from_ms, to_ms, records * RECORD_BYTES)
     }
 
     fn contents(values: &[u64]) -> Vec<u8> {
         values.iter().flat_map(|value| record(*value)).collect()
     }
 
-    fn checked(calls: &[Call], values: &[u64]) -> Verdict {
-        check(calls, &Losses::of(calls), &contents(values))
+    fn checked(calls: &[RecordedCall], values: &[u64]) -> HistoryVerdict {
+        check(calls, &SessionLosses::of(calls), &contents(values))
     }
 
     #[test]
@@ -190,30 +196,32 @@ mod tests {
         let calls = [
             append(0, 1, 0, 4),
             append(1, 2, 1, 5),
-            failed(2, Act::Append(3), 6, 7),
+            failed(2, CallAction::Append(3), 6, 7),
             size(2, 1, 2, 3),
             size(2, 2, 8, 9),
             size(2, 3, 10, 11),
-            done(2, Act::Tail, 12, 13, 3),
+            done(2, CallAction::Tail, 12, 13, 3),
         ];
         let verdict = checked(&calls, &[2, 1, 3]);
         assert_eq!((verdict.checked, &verdict.problems[..]), (4, &[][..]));
     }
 
+    /// The planted errors are sizes that are stale, or include an append before it begins.
     #[test]
-    fn planted_stale_and_early_sizes_are_caught() {
+    fn planted_size_errors_are_caught() {
         let stale = checked(&[append(0, 1, 0, 1), append(0, 2, 2, 3), size(1, 1, 4, 5)], &[1, 2]);
         assert_eq!((stale.stale_ns_max, stale.problems.len()), (1_000_000, 1), "{stale:?}");
         let early = checked(&[size(1, 1, 0, 1), append(0, 1, 2, 3)], &[1]);
         assert_eq!(early.problems.len(), 1, "{early:?}");
         let falling = [append(0, 1, 0, 20), size(1, 1, 2, 3), size(2, 0, 4, 5)];
         assert_eq!(checked(&falling, &[1]).problems.len(), 1);
-        let odd = done(1, Act::Size, 4, 5, 17);
+        let odd = done(1, CallAction::Size, 4, 5, 17);
         assert_eq!(checked(&[append(0, 1, 0, 10), append(0, 2, 0, 10), odd], &[1, 2]).problems.len(), 1);
     }
 
+    /// The planted errors are overlapping, torn and reordered appends.
     #[test]
-    fn planted_overlapping_torn_and_reordered_appends_are_caught() {
+    fn planted_append_errors_are_caught() {
         let calls = [append(0, 1, 0, 1), append(1, 2, 2, 3)];
         assert!(checked(&calls, &[1, 2]).problems.is_empty());
         assert_eq!(checked(&calls, &[2, 1]).problems.len(), 1, "reordered");
@@ -221,22 +229,22 @@ mod tests {
         assert!(!checked(&calls, &[1, 2, 2]).problems.is_empty(), "done twice");
         let mut torn = contents(&[1, 2]);
         torn[9] ^= 1;
-        assert_eq!(check(&calls, &Losses::of(&calls), &torn).problems.len(), 1, "torn");
+        assert_eq!(check(&calls, &SessionLosses::of(&calls), &torn).problems.len(), 1, "torn");
         let hole = [contents(&[1]), vec![0; 16]].concat();
-        assert_eq!(check(&calls, &Losses::of(&calls), &hole).problems.len(), 1, "a hole");
-        assert_eq!(checked(&[append(0, 1, 0, 1), done(1, Act::Tail, 2, 3, 0)], &[1]).problems.len(), 1);
+        assert_eq!(check(&calls, &SessionLosses::of(&calls), &hole).problems.len(), 1, "a hole");
+        assert_eq!(checked(&[append(0, 1, 0, 1), done(1, CallAction::Tail, 2, 3, 0)], &[1]).problems.len(), 1);
     }
 
     #[test]
-    fn planted_loss_of_a_synced_append_is_caught() {
-        let ended = failed(0, Act::Append(9), 20, 21);
-        let sync = done(0, Act::Sync(0), 3, 4, 0);
+    fn planted_synced_append_loss_caught() {
+        let ended = failed(0, CallAction::Append(9), 20, 21);
+        let sync = done(0, CallAction::Sync(0), 3, 4, 0);
         let other = append(1, 2, 30, 31);
         assert!(checked(&[append(0, 1, 1, 2), size(0, 1, 5, 6), ended, other], &[2]).problems.is_empty());
         assert_eq!(checked(&[append(0, 1, 1, 2), sync, ended, other], &[2]).problems.len(), 1);
         assert_eq!(checked(&[append(0, 1, 1, 2), other], &[2]).problems.len(), 1, "no session was ended");
         // The session existed at 10 ms, so another mount counts its append at 5 ms.
-        let life = done(0, Act::Tail, 10, 11, 1);
+        let life = done(0, CallAction::Tail, 10, 11, 1);
         let early = [append(0, 1, 1, 2), size(1, 0, 5, 6), life, ended, other];
         assert_eq!(checked(&early, &[2]).problems.len(), 1);
     }

@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::history::{Act, Recorder, SLOTS, TORN};
+use super::history::{CallAction, CallRecorder, SLOTS, TORN};
 use super::plan::MOUNTS;
-use crate::rng::Rng;
+use crate::rng::SeededRng;
 
 /// The length of a block.
 pub(super) const BLOCK: usize = 4096;
@@ -39,11 +39,11 @@ pub(super) const AFTER_ERROR: Duration = Duration::from_millis(10);
 
 /// Bytes for direct I/O.
 #[repr(align(4096))]
-pub(super) struct Block(pub [u8; BLOCK]);
+pub(super) struct DirectIoBlock(pub [u8; BLOCK]);
 
 /// What all threads of a round share.
 #[derive(Default)]
-pub(super) struct Common {
+pub(super) struct RoundCounters {
     /// Whether the threads are to end.
     pub is_over: AtomicBool,
     /// The last value that was written anywhere.
@@ -57,9 +57,9 @@ pub(super) struct Common {
 }
 
 /// A thread.
-pub(super) struct Worker {
-    pub common: Arc<Common>,
-    pub recorder: Arc<Recorder>,
+pub(super) struct MountWorker {
+    pub common: Arc<RoundCounters>,
+    pub recorder: Arc<CallRecorder>,
     pub directory: PathBuf,
     pub mount: usize,
     pub seed: u64,
@@ -88,7 +88,7 @@ pub fn prepare(directory: &Path) -> Result<()> {
     Ok(symlink("0", directory.join("names/current"))?)
 }
 
-impl Worker {
+impl MountWorker {
     pub fn is_over(&self) -> bool {
         self.common.is_over.load(Ordering::Acquire)
     }
@@ -97,12 +97,12 @@ impl Worker {
         self.common.value.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    pub fn pause(&self, rng: &mut Rng) {
+    pub fn pause(&self, rng: &mut SeededRng) {
         std::thread::sleep(Duration::from_micros(rng.below(PAUSE_US_MAX)));
     }
 
     /// A call with a path.
-    pub fn call(&self, act: Act, call: impl FnOnce() -> io::Result<u64>) -> Option<u64> {
+    pub fn call(&self, act: CallAction, call: impl FnOnce() -> io::Result<u64>) -> Option<u64> {
         let result = self.recorder.call(0, act, call);
         if result.is_err() {
             std::thread::sleep(AFTER_ERROR);
@@ -110,31 +110,31 @@ impl Worker {
         result.ok()
     }
 
-    pub fn handle(&self, name: &str, flags: i32) -> Handle<'_> {
-        Handle { worker: self, path: self.directory.join(name), flags, open: None }
+    pub fn handle(&self, name: &str, flags: i32) -> ReopenedFile<'_> {
+        ReopenedFile { worker: self, path: self.directory.join(name), flags, open: None }
     }
 
-    pub fn registers(&self, flags: i32) -> Vec<Handle<'_>> {
+    pub fn registers(&self, flags: i32) -> Vec<ReopenedFile<'_>> {
         (0..REGISTERS).map(|file| self.handle(&format!("register-{file}"), flags)).collect()
     }
 }
 
 /// A file that is opened at the first call, and again after its session was ended.
-pub(super) struct Handle<'a> {
-    worker: &'a Worker,
+pub(super) struct ReopenedFile<'a> {
+    worker: &'a MountWorker,
     path: PathBuf,
     flags: i32,
     pub open: Option<(File, u32)>,
 }
 
-impl Handle<'_> {
+impl ReopenedFile<'_> {
     fn opened(&mut self) -> Option<&(File, u32)> {
         if self.open.is_none() {
             let id = self.worker.common.handle.fetch_add(1, Ordering::Relaxed) + 1;
             let mut file = None;
             let mut options = OpenOptions::new();
             options.read(true).write(true).append(self.flags & libc::O_APPEND != 0).custom_flags(self.flags);
-            let opened = self.worker.recorder.call(id, Act::Open, || {
+            let opened = self.worker.recorder.call(id, CallAction::Open, || {
                 file = Some(options.open(&self.path)?);
                 Ok(0)
             });
@@ -146,7 +146,7 @@ impl Handle<'_> {
         self.open.as_ref()
     }
 
-    pub fn calls(&mut self, acts: &[Act], call: impl FnOnce(&File) -> io::Result<Vec<u64>>) -> Option<Vec<u64>> {
+    pub fn calls(&mut self, acts: &[CallAction], call: impl FnOnce(&File) -> io::Result<Vec<u64>>) -> Option<Vec<u64>> {
         let recorder = self.worker.recorder.clone();
         let (file, id) = self.opened()?;
         let result = recorder.calls(*id, acts, || call(file));
@@ -157,12 +157,12 @@ impl Handle<'_> {
         result.ok()
     }
 
-    pub fn call(&mut self, act: Act, call: impl FnOnce(&File) -> io::Result<u64>) -> Option<u64> {
+    pub fn call(&mut self, act: CallAction, call: impl FnOnce(&File) -> io::Result<u64>) -> Option<u64> {
         self.calls(&[act], |file| call(file).map(|value| vec![value])).map(|values| values[0])
     }
 
     pub fn read(&mut self, register: u32) -> Option<u64> {
-        self.call(Act::Read(register), |file| {
+        self.call(CallAction::Read(register), |file| {
             let mut bytes = [0; 8];
             file.read_exact_at(&mut bytes, offset(register))?;
             Ok(u64::from_le_bytes(bytes))
@@ -170,19 +170,19 @@ impl Handle<'_> {
     }
 
     pub fn write(&mut self, register: u32, value: u64) -> Option<u64> {
-        self.call(Act::Write(register, value), |file| {
+        self.call(CallAction::Write(register, value), |file| {
             file.write_all_at(&value.to_le_bytes(), offset(register))?;
             Ok(0)
         })
     }
 
     pub fn sync(&mut self, file: u32) -> Option<u64> {
-        self.call(Act::Sync(file), |file| file.sync_data().map(|()| 0))
+        self.call(CallAction::Sync(file), |file| file.sync_data().map(|()| 0))
     }
 
     /// Reads two registers of a file at once, with `O_DIRECT`.
     pub fn read_block(&mut self, file: u32) {
-        let acts = [0, 1].map(|slot| Act::Read(file * SLOTS + slot));
+        let acts = [0, 1].map(|slot| CallAction::Read(file * SLOTS + slot));
         self.calls(&acts, |file| {
             let block = read_direct(file)?;
             Ok(block.0.chunks_exact(8).take(2).map(number).collect())
@@ -191,7 +191,7 @@ impl Handle<'_> {
 
     /// Reads the register that is a whole block.
     pub fn read_whole(&mut self) {
-        self.call(Act::Read(DIRECT * SLOTS), |file| {
+        self.call(CallAction::Read(DIRECT * SLOTS), |file| {
             let block = read_direct(file)?;
             let value = number(&block.0[..8]);
             Ok(if block.0.chunks_exact(8).all(|bytes| number(bytes) == value) { value } else { TORN })
@@ -199,9 +199,9 @@ impl Handle<'_> {
     }
 
     pub fn write_whole(&mut self, value: u64) {
-        let mut block = Block([0; BLOCK]);
+        let mut block = DirectIoBlock([0; BLOCK]);
         block.0.chunks_exact_mut(8).for_each(|bytes| bytes.copy_from_slice(&value.to_le_bytes()));
-        self.call(Act::Write(DIRECT * SLOTS, value), |file| file.write_all_at(&block.0, 0).map(|()| 0));
+        self.call(CallAction::Write(DIRECT * SLOTS, value), |file| file.write_all_at(&block.0, 0).map(|()| 0));
     }
 
     /// Finds out whether its session was ended, if it is open.
@@ -220,7 +220,7 @@ impl Handle<'_> {
         name.rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or_default()
     }
 
-    pub fn read_slot(&mut self, rng: &mut Rng) -> Option<u64> {
+    pub fn read_slot(&mut self, rng: &mut SeededRng) -> Option<u64> {
         self.read(self.file_number() * SLOTS + rng.index(OFFSETS.len()) as u32)
     }
 
@@ -237,8 +237,8 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.try_into().map_or(TORN, u64::from_le_bytes)
 }
 
-fn read_direct(file: &File) -> io::Result<Block> {
-    let mut block = Block([0; BLOCK]);
+fn read_direct(file: &File) -> io::Result<DirectIoBlock> {
+    let mut block = DirectIoBlock([0; BLOCK]);
     file.read_exact_at(&mut block.0, 0)?;
     Ok(block)
 }

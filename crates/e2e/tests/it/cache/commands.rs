@@ -1,7 +1,7 @@
 //! Tests the commands on running caches (a mounted directory and an attached device): their output, their effects and
 //! their refusals.
 
-use nectary_e2e::live::{LIMIT, Live, missing};
+use nectary_e2e::live::{LIMIT, LiveCache, missing};
 use nectary_e2e::report::not_run;
 use serde_json::{Value, json};
 use std::fs::{self, File};
@@ -39,12 +39,12 @@ fn write_direct(device: &str, offset: u64, value: u8, bytes: usize) {
 }
 
 #[test]
-fn files_of_a_mounted_cache_are_shown_pinned_and_dropped() {
+fn mounted_files_shown_pinned_and_dropped() {
     if let Some(reason) = missing(false) {
         return not_run(format!("cache commands: {reason}"));
     }
     let odd = std::ffi::OsStr::from_bytes(b"odd \xff\x1b[2J\n\" name").to_owned();
-    let live = Live::mounted(&["--memory", "16M", "--policy", "lru"], |source| {
+    let live = LiveCache::mounted(&["--memory", "16M", "--policy", "lru"], |source| {
         fs::create_dir(source.join("d")).expect("made");
         for (name, blocks) in [("a", 10), ("d/b", 20), ("d/c", 30), ("large", 1200)] {
             fs::write(source.join(name), vec![7; blocks * BLOCK]).expect("written");
@@ -130,13 +130,14 @@ fn files_of_a_mounted_cache_are_shown_pinned_and_dropped() {
     }
 }
 
+/// The cache is flushed, shown, pinned and changed.
 #[test]
-fn attached_cache_is_flushed_shown_pinned_and_changed_while_it_runs() {
+fn attached_cache_managed_while_running() {
     if let Some(reason) = missing(true) {
         return not_run(format!("cache commands on a device: {reason}"));
     }
     let spec = "cache(error({folder}/disk,on=write,when={folder}/broken),memory=16M,policy=lru,mode=writeback,age=1h)";
-    let live = Live::attached(spec, &["--size", "32M"]).expect("it is attached");
+    let live = LiveCache::attached(spec, &["--size", "32M"]).expect("it is attached");
     let device = live.name.clone();
     let figures = || {
         live.run(&["top", &device, "--json"]).exits(0).json().pointer("/caches/0/figures").cloned().expect("figures")
@@ -179,19 +180,20 @@ fn attached_cache_is_flushed_shown_pinned_and_changed_while_it_runs() {
     write_direct(&device, 0, 6, BLOCK);
     assert_eq!(fs::read(live.scratch.join("disk")).expect("read")[..BLOCK], [6; BLOCK], "it is written through");
     assert!(live.run(&["cache", "unpin", &device]).exits(0).text.contains("16K unpinned"));
-    let plain = Live::attached("memory:16M", &[]).expect("it is attached");
+    let plain = LiveCache::attached("memory:16M", &[]).expect("it is attached");
     for command in ["flush", "show", "drop", "pin", "unpin"] {
         let ran = plain.run(&["cache", command, &plain.name]).exits(4);
         assert!(ran.errors.contains("has no cache") && ran.errors.contains("cache(SPEC"), "{ran:?}");
     }
 }
 
+/// A refused request changes nothing.
 #[test]
-fn damaged_requests_to_a_running_cache_are_refused_and_nothing_is_lost() {
+fn damaged_control_requests_are_refused() {
     if let Some(reason) = missing(false) {
         return not_run(format!("damaged requests: {reason}"));
     }
-    let live = Live::mounted(&["--memory", "16M"], |source| {
+    let live = LiveCache::mounted(&["--memory", "16M"], |source| {
         fs::write(source.join("a"), vec![3; 4 * BLOCK]).expect("written");
     })
     .expect("it is mounted");
@@ -270,12 +272,13 @@ fn damaged_requests_to_a_running_cache_are_refused_and_nothing_is_lost() {
     live.run(&["status"]).exits(0);
 }
 
+/// Both commands report what programs did, on a terminal of any width.
 #[test]
-fn top_and_advise_say_what_programs_did_in_a_terminal_of_any_width() {
+fn top_and_advise_fit_terminals() {
     if let Some(reason) = missing(false) {
         return not_run(format!("top: {reason}"));
     }
-    let live = Live::mounted(&["--memory", "8M", "--policy", "lru"], |source| {
+    let live = LiveCache::mounted(&["--memory", "8M", "--policy", "lru"], |source| {
         fs::write(source.join("loop"), vec![7; 1000 * BLOCK]).expect("written");
         fs::write(source.join("small"), vec![7; 10 * BLOCK]).expect("written");
     })
@@ -315,13 +318,13 @@ fn top_and_advise_say_what_programs_did_in_a_terminal_of_any_width() {
     assert_eq!(number(double, "/counted/misses"), 1010, "all of it fits");
     let text = live.run(&["cache", "advise"]).exits(0).text;
     assert!(text.contains("16M of memory would save 7") && text.contains(" now"), "{text}");
-    let empty = Live::mounted(&["--memory", "8M", "--policy", "lru"], |_| ()).expect("it is mounted");
+    let empty = LiveCache::mounted(&["--memory", "8M", "--policy", "lru"], |_| ()).expect("it is mounted");
     assert!(empty.run(&["cache", "advise"]).exits(0).text.contains("too few to say anything"));
     assert!(empty.run(&["top", "--once"]).exits(0).text.contains("no stream has referred to it yet"));
 }
 
 /// The frames of `nectary top` on a terminal of a given size, as text.
-fn frames(live: &Live, columns: usize, rows: usize, count: usize) -> Option<Vec<String>> {
+fn frames(live: &LiveCache, columns: usize, rows: usize, count: usize) -> Option<Vec<String>> {
     let program = nectary_e2e::nectary::binary().expect("binary");
     let script = format!("stty cols {columns} rows {rows}; exec {} top", program.display());
     let mut command = std::process::Command::new("script");
@@ -351,11 +354,11 @@ fn frames(live: &Live, columns: usize, rows: usize, count: usize) -> Option<Vec<
 
 /// If `NECTARY_CAPTURE` is set, the frames are written to `docs/captures`.
 #[test]
-fn top_draws_itself_again_each_second_on_terminals_of_80_and_140_columns() {
+fn top_redraws_at_both_widths() {
     if let Some(reason) = missing(false) {
         return not_run(format!("top on a terminal: {reason}"));
     }
-    let live = Live::mounted(&["--memory", "32M"], |source| {
+    let live = LiveCache::mounted(&["--memory", "32M"], |source| {
         for (name, blocks) in [("index.db", 1500), ("archive.tar", 4000), ("main.c", 12)] {
             fs::write(source.join(name), vec![7; blocks * BLOCK]).expect("written");
         }
@@ -366,7 +369,7 @@ fn top_draws_itself_again_each_second_on_terminals_of_80_and_140_columns() {
     let mut command = std::process::Command::new("sh");
     command.args(["-c", script]).current_dir(live.shown(""));
     let log = live.scratch.join("programs.log");
-    let mut programs = nectary_e2e::guard::Process::spawn("programs", command, &log, None).expect("they start");
+    let mut programs = nectary_e2e::guard::GuardedProcess::spawn("programs", command, &log, None).expect("they start");
     let began = Instant::now();
     loop {
         let top = live.run(&["top", "--json"]).exits(0).json();
@@ -400,12 +403,12 @@ fn top_draws_itself_again_each_second_on_terminals_of_80_and_140_columns() {
 const BASE_BYTES_MAX: u64 = 48 << 20;
 
 #[test]
-fn less_memory_goes_back_to_the_system() {
+fn reduced_memory_returns_to_system() {
     if let Some(reason) = missing(false) {
         return not_run(format!("cache set: {reason}"));
     }
     let fill = |source: &Path| fs::write(source.join("file"), vec![b'a'; 150 << 20]).expect("it is written");
-    let live = Live::mounted_in_memory(&["--memory", "160M", "--policy", "lru"], fill).expect("it is mounted");
+    let live = LiveCache::mounted_in_memory(&["--memory", "160M", "--policy", "lru"], fill).expect("it is mounted");
     let resident = || {
         let detail = live.run(&["cache", "stat", "--json"]).json()["caches"][0]["detail"].clone();
         detail["resident_bytes"].as_u64().expect("its resident memory")

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use nectary_e2e::cache_tree::visit;
-use nectary_e2e::live::{LIMIT, Live, missing};
+use nectary_e2e::live::{LIMIT, LiveCache, missing};
 use nectary_e2e::report::not_run;
 
 /// More files than four times the table of descriptors, many of them in each program at once.
@@ -15,16 +15,18 @@ const MANY: u64 = 1500;
 /// The clients that a control socket serves at the same time.
 const CLIENTS_MAX: usize = 32;
 
+/// Many files are visited with few descriptors, by file handles.
 #[test]
-fn few_descriptors_serve_many_files_by_handles() {
+fn handles_serve_files_beyond_descriptors() {
     if let Some(reason) = missing(false) {
         return not_run(format!("cache mount: {reason}"));
     }
     visit(FILES, MANY, true, &["--memory", "16M"]).unwrap_or_else(|error| panic!("{error:#}"));
 }
 
+/// Many files are visited with few descriptors, by names.
 #[test]
-fn few_descriptors_serve_many_files_by_names() {
+fn names_serve_files_beyond_descriptors() {
     if let Some(reason) = missing(false) {
         return not_run(format!("cache mount: {reason}"));
     }
@@ -46,7 +48,7 @@ fn umount_without_answer_says_so() {
     if let Some(reason) = missing(false) {
         return not_run(format!("cache mount: {reason}"));
     }
-    let live = Live::mounted(&["--memory", "16M"], |_| {}).expect("it is mounted");
+    let live = LiveCache::mounted(&["--memory", "16M"], |_| {}).expect("it is mounted");
     let mut entries = fs::read_dir(live.scratch.join("run")).expect("its runtime directory").flatten();
     let socket = entries.find(|entry| entry.path().extension().is_some_and(|end| end == "sock")).expect("its socket");
     // More clients than the control socket serves.
@@ -62,6 +64,6 @@ fn umount_without_answer_says_so() {
     assert!(!is_mounted(&live));
 }
 
-fn is_mounted(live: &Live) -> bool {
+fn is_mounted(live: &LiveCache) -> bool {
     fs::read_to_string("/proc/self/mountinfo").expect("the mounts").contains(&format!(" {} ", live.name))
 }

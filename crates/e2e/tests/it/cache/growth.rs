@@ -7,16 +7,16 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nectary_e2e::live::{LIMIT, Live, missing};
+use nectary_e2e::live::{LIMIT, LiveCache, missing};
 use nectary_e2e::report::not_run;
 
-fn mounted(fill: impl FnOnce(&Path)) -> Option<Live> {
+fn mounted(fill: impl FnOnce(&Path)) -> Option<LiveCache> {
     match missing(false) {
         Some(reason) => {
             not_run(format!("cache mount: {reason}"));
             None
         }
-        None => Some(Live::mounted_in_memory(&["--memory", "16M"], fill).expect("it is mounted")),
+        None => Some(LiveCache::mounted_in_memory(&["--memory", "16M"], fill).expect("it is mounted")),
     }
 }
 
@@ -33,9 +33,9 @@ fn append(path: &Path, text: &str) {
 }
 
 /// A program that is ended with the test.
-struct Ended(Child);
+struct TestProgram(Child);
 
-impl Drop for Ended {
+impl Drop for TestProgram {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -49,7 +49,7 @@ fn tail_prints_what_others_append() {
     let mut command = Command::new("tail");
     command.args(["-n", "+1", "-s", "0.1", "-f"]).arg(live.shown("log")).stdin(Stdio::null());
     let to = File::create(&output).expect("a file for the output");
-    let _tail = Ended(command.stdout(to.try_clone().unwrap()).stderr(to).spawn().expect("tail starts"));
+    let _tail = TestProgram(command.stdout(to.try_clone().unwrap()).stderr(to).spawn().expect("tail starts"));
     let printed = |text: &str| fs::read_to_string(&output).is_ok_and(|output| output.ends_with(text));
     until("the first line", || printed("first\n"));
     append(&source, "second\n");
@@ -87,8 +87,9 @@ fn open_reader_follows_growth_and_truncation() {
     assert_eq!(read(), [b'b'; 30_000]);
 }
 
+/// A change is found although size and modification time are the same.
 #[test]
-fn same_size_and_time_do_not_hide_changes() {
+fn changes_found_despite_same_metadata() {
     let Some(live) = mounted(|source| fs::write(source.join("file"), [b'a'; 20_000]).unwrap()) else { return };
     let (file, source) = (File::open(live.shown("file")).expect("it opens"), live.scratch.join("source/file"));
     let first = || {

@@ -1,10 +1,10 @@
 //! Tests the command `nectary cache mount`: after a kill the source is as it was written, and the command mounts it
 //! again.
 
-use nectary_e2e::guard::Process;
+use nectary_e2e::guard::GuardedProcess;
 use nectary_e2e::nectary;
 use nectary_e2e::report::not_run;
-use nectary_e2e::scratch::Scratch;
+use nectary_e2e::scratch::ScratchFolder;
 use nectary_e2e::volume::rights::{check_writes_take_capabilities_away, check_writes_take_rights_away};
 use std::fs;
 use std::io::ErrorKind;
@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// A cache mounted by the command; it is unmounted whether the test passes or fails.
-struct Mounted {
-    process: Process,
-    scratch: Scratch,
+struct CacheMount {
+    process: GuardedProcess,
+    scratch: ScratchFolder,
     mounts: u32,
 }
 
@@ -31,16 +31,16 @@ fn missing() -> Option<String> {
     }
 }
 
-impl Mounted {
-    fn new(source: &str) -> Mounted {
-        let scratch = Scratch::new("cache-mount").expect("a scratch folder");
+impl CacheMount {
+    fn new(source: &str) -> CacheMount {
+        let scratch = ScratchFolder::new("cache-mount").expect("a scratch folder");
         for folder in ["source", "shown", "run"] {
             fs::create_dir_all(scratch.join(folder)).expect("it is made");
         }
         let private = std::os::unix::fs::PermissionsExt::from_mode(0o700);
         fs::set_permissions(scratch.join("run"), private).expect("it is private");
         let process = mount(&scratch, source, 0);
-        Mounted { process, scratch, mounts: 0 }
+        CacheMount { process, scratch, mounts: 0 }
     }
 
     fn shown(&self, name: &str) -> PathBuf {
@@ -55,12 +55,12 @@ impl Mounted {
     }
 }
 
-fn mount(scratch: &Scratch, source: &str, index: u32) -> Process {
+fn mount(scratch: &ScratchFolder, source: &str, index: u32) -> GuardedProcess {
     let log = scratch.join(&format!("mount-{index}.log"));
     let mut command = Command::new(nectary::binary().expect("the binary"));
     command.args(["cache", "mount"]).arg(scratch.join(source)).arg(scratch.join("shown")).args(["--memory", "16M"]);
     command.env("NECTARY_RUNTIME_DIR", scratch.join("run"));
-    let mut process = Process::spawn("nectary cache mount", command, &log, None).expect("it starts");
+    let mut process = GuardedProcess::spawn("nectary cache mount", command, &log, None).expect("it starts");
     let began = Instant::now();
     let line = scratch.join("shown").display().to_string();
     while !process.log_text().lines().any(|text| text == line) {
@@ -73,7 +73,7 @@ fn mount(scratch: &Scratch, source: &str, index: u32) -> Process {
     process
 }
 
-impl Drop for Mounted {
+impl Drop for CacheMount {
     fn drop(&mut self) {
         let shown = self.scratch.join("shown");
         self.process.kill();
@@ -83,12 +83,13 @@ impl Drop for Mounted {
     }
 }
 
+/// The directory can be mounted again after its last user has ended.
 #[test]
-fn a_directory_that_is_unmounted_lazily_can_be_mounted_again_when_its_last_user_has_gone() {
+fn lazy_unmount_allows_remount() {
     if let Some(reason) = missing() {
         return not_run(format!("cache mount: {reason}"));
     }
-    let mut mounted = Mounted::new("source");
+    let mut mounted = CacheMount::new("source");
     let path = |name: &str| mounted.scratch.join(name).display().to_string();
     let (source, shown) = (path("source"), path("shown"));
     // The cache knows no file yet, none of which could be opened afterwards.
@@ -109,12 +110,13 @@ fn a_directory_that_is_unmounted_lazily_can_be_mounted_again_when_its_last_user_
     assert!(mounted.shown("a").exists());
 }
 
+/// The source has everything that was written, and can be mounted again.
 #[test]
-fn a_killed_cache_leaves_the_source_as_it_was_written_and_is_mounted_again() {
+fn killed_cache_leaves_source_complete() {
     if let Some(reason) = missing() {
         return not_run(format!("cache mount: {reason}"));
     }
-    let mut mounted = Mounted::new("source");
+    let mut mounted = CacheMount::new("source");
     let mut written = Vec::new();
     for index in 0..50u32 {
         let bytes: Vec<u8> = (0..index * 1000).map(|byte| (byte % 251) as u8).collect();
@@ -149,12 +151,13 @@ fn a_killed_cache_leaves_the_source_as_it_was_written_and_is_mounted_again() {
     assert_eq!(mounted.run(&["cache", "umount", &shown]).0, 4, "it is gone");
 }
 
+/// A directory that a container still has mounted is not cached again.
 #[test]
-fn directory_that_a_container_holds_is_not_cached_again() {
+fn container_mount_blocks_second_cache() {
     if let Some(reason) = missing() {
         return not_run(format!("cache mount: {reason}"));
     }
-    let mut mounted = Mounted::new("source");
+    let mut mounted = CacheMount::new("source");
     fs::write(mounted.shown("a"), b"here").expect("it is written");
     let (shown, mark) = (mounted.scratch.join("shown").display().to_string(), mounted.scratch.join("mark"));
     let script = format!("touch '{}'; exec sleep 1000", mark.display());
@@ -192,7 +195,7 @@ fn writes_take_rights_away() {
     if let Some(reason) = missing() {
         return not_run(reason);
     }
-    let mounted = Mounted::new("source");
+    let mounted = CacheMount::new("source");
     let (shown, source) = (mounted.scratch.join("shown"), mounted.scratch.join("source"));
     let open_to_all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(mounted.scratch.path(), open_to_all).expect("others may look into it");

@@ -4,8 +4,9 @@ use nectary_e2e::cache_tree::{exercise, is_the_source, mounted, run_programs};
 use nectary_e2e::live::missing;
 use nectary_e2e::report::not_run;
 
+/// Random operations and programs read what they wrote in a cached directory.
 #[test]
-fn random_operations_and_programs_find_in_a_cached_directory_what_they_wrote() {
+fn programs_read_back_through_cache() {
     if let Some(reason) = missing(false) {
         return not_run(format!("cache tree: {reason}"));
     }

@@ -2,14 +2,14 @@
 //! the store.
 
 use anyhow::Result;
-use nectary_e2e::clients::{Verdict, apt};
+use nectary_e2e::clients::{ClientVerdict, apt};
 use nectary_e2e::report::not_run;
 
 #[test]
-fn the_second_apt_run_comes_from_the_store() -> Result<()> {
+fn second_apt_run_hits_store() -> Result<()> {
     match apt::run()? {
-        Verdict::Kept(report) => println!("{report}"),
-        Verdict::NotRun(reason) => not_run(reason),
+        ClientVerdict::Kept(report) => println!("{report}"),
+        ClientVerdict::NotRun(reason) => not_run(reason),
     }
     Ok(())
 }

@@ -4,16 +4,16 @@
 use anyhow::{Result, bail};
 use nectary_e2e::content;
 use nectary_e2e::guard::{self, find_program};
-use nectary_e2e::http::Response;
+use nectary_e2e::http::HttpResponse;
 use nectary_e2e::nectary::{AUTHORIZATION, ProxyCommand};
-use nectary_e2e::origin::Origin;
+use nectary_e2e::origin::DeterministicOrigin;
 use nectary_e2e::report::not_run;
-use nectary_e2e::scratch::Scratch;
+use nectary_e2e::scratch::ScratchFolder;
 use std::process::Command;
 use std::time::Duration;
 
 /// Runs curl with the proxy, and reads the head and the body that it saved.
-fn curl(scratch: &Scratch, proxy: &str, arguments: &[&str]) -> Result<Response> {
+fn curl(scratch: &ScratchFolder, proxy: &str, arguments: &[&str]) -> Result<HttpResponse> {
     let (head, body) = (scratch.join("head"), scratch.join("body"));
     let _ = (std::fs::remove_file(&head), std::fs::remove_file(&body));
     let mut command = Command::new("curl");
@@ -34,17 +34,18 @@ fn curl(scratch: &Scratch, proxy: &str, arguments: &[&str]) -> Result<Response> 
     let code = lines.next().and_then(|line| line.split(' ').nth(1)).and_then(|word| word.parse().ok()).unwrap_or(0);
     let fields = lines.filter_map(|line| line.split_once(':'));
     let headers = fields.map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned())).collect();
-    Ok(Response { status: code, headers, body: std::fs::read(&body).unwrap_or_default() })
+    Ok(HttpResponse { status: code, headers, body: std::fs::read(&body).unwrap_or_default() })
 }
 
+/// Curl also gets ranges, answers to conditions, and a miss after a purge.
 #[test]
-fn curl_sees_a_miss_then_hits_ranges_conditions_and_a_purge() -> Result<()> {
+fn curl_sees_miss_then_hits() -> Result<()> {
     if find_program("curl").is_none() {
         not_run("curl is not installed");
         return Ok(());
     }
-    let scratch = Scratch::new("curl")?;
-    let origin = Origin::start()?;
+    let scratch = ScratchFolder::new("curl")?;
+    let origin = DeterministicOrigin::start()?;
     let command = ProxyCommand::new(scratch.path(), None)?;
     let nectary = command.start()?;
     let proxy = format!("http://{}", nectary.listen);

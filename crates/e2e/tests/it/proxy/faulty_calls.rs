@@ -5,12 +5,12 @@
 //! written objects are found, and purged ones are not.
 
 use anyhow::Result;
-use nectary_e2e::filled::Filled;
+use nectary_e2e::filled::FilledProxy;
 use nectary_e2e::guard::find_program;
-use nectary_e2e::http::Connection;
+use nectary_e2e::http::HttpConnection;
 use nectary_e2e::nectary::{AUTHORIZATION, find};
 use nectary_e2e::report::{not_run, seed_or_new};
-use nectary_e2e::sigkill::{self, Campaign, ROOMY};
+use nectary_e2e::sigkill::{self, ROOMY, SigkillCampaign};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -32,35 +32,36 @@ fn can_trace() -> bool {
 }
 
 /// A wrapper that makes these calls fail, in each thread from the `first` call on.
-fn failing(filled: &Filled, calls: &str, error: &str, first: u32) -> Vec<String> {
+fn failing(filled: &FilledProxy, calls: &str, error: &str, first: u32) -> Vec<String> {
     let log = filled.scratch.join("strace.log").display().to_string();
     let inject = format!("inject={calls}:error={error}:when={first}+");
     let words = ["strace", "-f", "-qq", "--seccomp-bpf", "-o", &log, "-e", &format!("trace={calls}"), "-e", &inject];
     words.map(str::to_owned).to_vec()
 }
 
+/// Failed writes and flushes cost storage, but no client gets wrong bytes.
 #[test]
-fn failed_writes_and_flushes_cost_storage_and_never_bytes() -> Result<()> {
+fn failed_writes_keep_answers_correct() -> Result<()> {
     if !can_trace() {
         return Ok(());
     }
     for (calls, error, first) in [(WRITES, "EIO", 3), (WRITES, "ENOSPC", 2), (FLUSHES, "EIO", 2)] {
-        let mut filled = Filled::new("failing", 200, 1)?;
+        let mut filled = FilledProxy::new("failing", 200, 1)?;
         filled.command.arguments.extend(["--io", "posix"].map(str::to_owned));
         filled.fill_and_stop()?;
         let good = filled.command.clone();
         filled.command.wrapper = failing(&filled, calls, error, first);
         // Get new objects, so that there is something to write.
-        let more = Filled::new("failing-more", 200, 2)?;
+        let more = FilledProxy::new("failing-more", 200, 2)?;
         let mut nectary = filled.command.start()?;
-        let mut client = Connection::new(nectary.listen, Duration::from_secs(20));
+        let mut client = HttpConnection::new(nectary.listen, Duration::from_secs(20));
         let deadline = Instant::now() + Duration::from_secs(20);
         let (mut serial, mut purged) = (0, 0);
         let state = loop {
             for target in &more.targets {
                 let target = target.replace("/o/", &format!("/n{serial}/"));
                 let response = client.get(&target)?;
-                let bytes = nectary_e2e::origin::Resource::parse(&target).bytes;
+                let bytes = nectary_e2e::origin::TargetAnswer::parse(&target).bytes;
                 assert!(response.body == nectary_e2e::content::body(&target, 1, bytes), "{target}");
             }
             serial += 1;
@@ -94,14 +95,15 @@ fn failed_writes_and_flushes_cost_storage_and_never_bytes() -> Result<()> {
     Ok(())
 }
 
+/// The process is killed at a write or a flush.
 #[test]
-fn death_at_a_write_or_flush_loses_nothing_that_was_written() -> Result<()> {
+fn kill_at_write_keeps_written_objects() -> Result<()> {
     if !can_trace() {
         return Ok(());
     }
     let seed = seed_or_new(std::env::var("NECTARY_E2E_SEED").ok().and_then(|text| text.parse().ok()));
     println!("seed {seed}");
-    let mut campaign = Campaign::new(&ROOMY, seed, 4);
+    let mut campaign = SigkillCampaign::new(&ROOMY, seed, 4);
     campaign.kill_at_calls = Some(format!("{WRITES},{FLUSHES}"));
     campaign.arguments.extend(["--io", "posix"].map(str::to_owned));
     let summary = sigkill::run(&campaign, |report| {

@@ -5,16 +5,16 @@
 
 use anyhow::Result;
 use nectary_e2e::content;
-use nectary_e2e::http::{Connection, Failure, Response};
-use nectary_e2e::nectary::{Nectary, ProxyCommand};
-use nectary_e2e::origin::{Behaviour, Origin};
-use nectary_e2e::scratch::Scratch;
+use nectary_e2e::http::{HttpConnection, HttpResponse, RequestFailure};
+use nectary_e2e::nectary::{NectaryProxy, ProxyCommand};
+use nectary_e2e::origin::{DeterministicOrigin, OriginBehaviour};
+use nectary_e2e::scratch::ScratchFolder;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// The answer that a client may get when the origin misbehaves.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Allowed {
+enum AllowedAnswer {
     /// An error of the proxy (502 or 504), or a visibly truncated answer.
     ErrorOrCut,
     /// Only an error of the proxy, because it rejects the origin's head before it answers.
@@ -23,46 +23,51 @@ enum Allowed {
 
 const BYTES: u64 = 2_000_000;
 
-fn rows() -> Vec<(Behaviour, Allowed)> {
+fn rows() -> Vec<(OriginBehaviour, AllowedAnswer)> {
     vec![
-        (Behaviour::DieAfter(0), Allowed::ErrorOrCut),
-        (Behaviour::DieAfter(1_500_000), Allowed::ErrorOrCut),
-        (Behaviour::ResetAfter(700_000), Allowed::ErrorOrCut),
-        (Behaviour::ChunkedDieAfter(1_200_000), Allowed::ErrorOrCut),
-        (Behaviour::ChunkedNonsenseAfter(1_200_000), Allowed::ErrorOrCut),
-        (Behaviour::LieLonger(1), Allowed::ErrorOrCut),
-        (Behaviour::Nonsense, Allowed::Error),
-        (Behaviour::BothFramings, Allowed::Error),
-        (Behaviour::TwoLengths, Allowed::Error),
-        (Behaviour::EndlessHead(8 << 20), Allowed::Error),
-        (Behaviour::CloseAtOnce, Allowed::Error),
+        (OriginBehaviour::DieAfter(0), AllowedAnswer::ErrorOrCut),
+        (OriginBehaviour::DieAfter(1_500_000), AllowedAnswer::ErrorOrCut),
+        (OriginBehaviour::ResetAfter(700_000), AllowedAnswer::ErrorOrCut),
+        (OriginBehaviour::ChunkedDieAfter(1_200_000), AllowedAnswer::ErrorOrCut),
+        (OriginBehaviour::ChunkedNonsenseAfter(1_200_000), AllowedAnswer::ErrorOrCut),
+        (OriginBehaviour::LieLonger(1), AllowedAnswer::ErrorOrCut),
+        (OriginBehaviour::Nonsense, AllowedAnswer::Error),
+        (OriginBehaviour::BothFramings, AllowedAnswer::Error),
+        (OriginBehaviour::TwoLengths, AllowedAnswer::Error),
+        (OriginBehaviour::EndlessHead(8 << 20), AllowedAnswer::Error),
+        (OriginBehaviour::CloseAtOnce, AllowedAnswer::Error),
     ]
 }
 
 /// Judges an answer when the origin misbehaves; describes a wrong answer.
-fn complaint(result: &Result<Response, Failure>, allowed: Allowed) -> Option<String> {
+fn complaint(result: &Result<HttpResponse, RequestFailure>, allowed: AllowedAnswer) -> Option<String> {
     match result {
         Ok(response) if matches!(response.status, 502 | 504) => None,
-        Err(Failure::Truncated { .. } | Failure::Connection(_)) if allowed == Allowed::ErrorOrCut => None,
+        Err(RequestFailure::Truncated { .. } | RequestFailure::Connection(_))
+            if allowed == AllowedAnswer::ErrorOrCut =>
+        {
+            None
+        }
         Ok(response) => Some(format!("status {} with {} bytes passed as whole", response.status, response.body.len())),
         Err(failure) => Some(failure.to_string()),
     }
 }
 
-fn client(address: SocketAddr) -> Connection {
-    Connection::new(address, Duration::from_secs(20))
+fn client(address: SocketAddr) -> HttpConnection {
+    HttpConnection::new(address, Duration::from_secs(20))
 }
 
-fn start(scratch: &Scratch, origin: &Origin, arguments: &[&str]) -> Result<Nectary> {
+fn start(scratch: &ScratchFolder, origin: &DeterministicOrigin, arguments: &[&str]) -> Result<NectaryProxy> {
     let mut command = ProxyCommand::new(scratch.path(), Some(origin.url()))?;
     command.arguments.extend(arguments.iter().map(|argument| (*argument).to_owned()));
     command.start()
 }
 
+/// No part of an object is stored, or passed to a client as if it were complete.
 #[test]
-fn nothing_partial_is_passed_as_whole_or_stored() -> Result<()> {
-    let scratch = Scratch::new("faulty-origin")?;
-    let origin = Origin::start()?;
+fn partial_answers_are_never_stored() -> Result<()> {
+    let scratch = ScratchFolder::new("faulty-origin")?;
+    let origin = DeterministicOrigin::start()?;
     let nectary = start(&scratch, &origin, &[])?;
     let mut checks = 0;
     for (index, (behaviour, allowed)) in rows().into_iter().enumerate() {
@@ -87,36 +92,37 @@ fn nothing_partial_is_passed_as_whole_or_stored() -> Result<()> {
 }
 
 #[test]
-fn the_checks_complain_about_an_origin_without_a_proxy() -> Result<()> {
-    let origin = Origin::start()?;
+fn checks_fail_without_proxy() -> Result<()> {
+    let origin = DeterministicOrigin::start()?;
     let target = format!("/f/1?size={BYTES}");
     let mut caught = 0;
-    for (behaviour, allowed) in rows().into_iter().filter(|(_, allowed)| *allowed == Allowed::Error) {
+    for (behaviour, allowed) in rows().into_iter().filter(|(_, allowed)| *allowed == AllowedAnswer::Error) {
         origin.set_behaviour(&target, Some(behaviour));
         let result = client(origin.address()).get(&target);
         assert!(complaint(&result, allowed).is_some(), "{behaviour:?} passed for an error of the proxy");
         caught += 1;
     }
-    let whole: Result<Response, Failure> = Ok(Response { status: 200, ..Response::default() });
-    assert!(complaint(&whole, Allowed::ErrorOrCut).is_some());
+    let whole: Result<HttpResponse, RequestFailure> = Ok(HttpResponse { status: 200, ..HttpResponse::default() });
+    assert!(complaint(&whole, AllowedAnswer::ErrorOrCut).is_some());
     println!("planted: {} answers of a bare origin, all complained about", caught + 1);
     Ok(())
 }
 
+/// The announced length counts, and the surplus bytes reach no other answer.
 #[test]
-fn an_origin_that_announces_less_than_it_sends_gives_what_it_announced() -> Result<()> {
-    let scratch = Scratch::new("short-origin")?;
-    let origin = Origin::start()?;
+fn surplus_origin_bytes_are_dropped() -> Result<()> {
+    let scratch = ScratchFolder::new("short-origin")?;
+    let origin = DeterministicOrigin::start()?;
     let nectary = start(&scratch, &origin, &[])?;
     let target = "/f/1?size=100000";
-    origin.set_behaviour(target, Some(Behaviour::LieShorter(10)));
+    origin.set_behaviour(target, Some(OriginBehaviour::LieShorter(10)));
     let whole = content::body(target, 1, 100_000);
     for _ in 0..3 {
         // HTTP cannot detect an announced length that is too short: the announced length counts as the object's length.
         // But the rest must not be mixed into the next answer.
         match client(nectary.listen).get(target) {
             Ok(response) => assert!(response.status == 502 || response.body == whole[..99_990], "{}", response.status),
-            Err(Failure::Truncated { .. } | Failure::Connection(_)) => {}
+            Err(RequestFailure::Truncated { .. } | RequestFailure::Connection(_)) => {}
             Err(failure) => panic!("{failure}"),
         }
         let other = client(nectary.listen).get("/f/2?size=1000")?;
@@ -125,13 +131,14 @@ fn an_origin_that_announces_less_than_it_sends_gives_what_it_announced() -> Resu
     Ok(())
 }
 
+/// All clients get the body as it arrives.
 #[test]
-fn a_slow_origin_is_streamed_to_all_and_fetched_once() -> Result<()> {
-    let scratch = Scratch::new("slow-origin")?;
-    let origin = Origin::start()?;
+fn slow_origin_is_fetched_once() -> Result<()> {
+    let scratch = ScratchFolder::new("slow-origin")?;
+    let origin = DeterministicOrigin::start()?;
     let nectary = start(&scratch, &origin, &[])?;
     let target = "/s/1?size=400000";
-    let slow = Behaviour::Slow { piece_bytes: 20_000, pause: Duration::from_millis(50) };
+    let slow = OriginBehaviour::Slow { piece_bytes: 20_000, pause: Duration::from_millis(50) };
     origin.set_behaviour(target, Some(slow));
     let whole = content::body(target, 1, 400_000);
     let started = Instant::now();
@@ -150,12 +157,12 @@ fn a_slow_origin_is_streamed_to_all_and_fetched_once() -> Result<()> {
 }
 
 #[test]
-fn a_silent_origin_holds_up_nobody_else() -> Result<()> {
-    let scratch = Scratch::new("silent-origin")?;
-    let origin = Origin::start()?;
+fn silent_origin_blocks_nobody_else() -> Result<()> {
+    let scratch = ScratchFolder::new("silent-origin")?;
+    let origin = DeterministicOrigin::start()?;
     let nectary = start(&scratch, &origin, &[])?;
-    origin.set_behaviour("/s/1?size=10", Some(Behaviour::Silent));
-    origin.set_behaviour("/s/2?size=100000", Some(Behaviour::StallAfter(50_000)));
+    origin.set_behaviour("/s/1?size=10", Some(OriginBehaviour::Silent));
+    origin.set_behaviour("/s/2?size=100000", Some(OriginBehaviour::StallAfter(50_000)));
     let mut waiting: Vec<_> = ["/s/1?size=10", "/s/2?size=100000"]
         .iter()
         .map(|target| {
@@ -174,16 +181,17 @@ fn a_silent_origin_holds_up_nobody_else() -> Result<()> {
     Ok(())
 }
 
+/// The memory for the body is bounded.
 #[test]
-fn an_endless_body_is_bounded_in_memory_and_never_stored() -> Result<()> {
-    let scratch = Scratch::new("endless-origin")?;
-    let origin = Origin::start()?;
+fn endless_body_is_never_stored() -> Result<()> {
+    let scratch = ScratchFolder::new("endless-origin")?;
+    let origin = DeterministicOrigin::start()?;
     let mut command = ProxyCommand::new(scratch.path(), Some(origin.url()))?;
     command.memory = "32M".to_owned();
     command.size = "64M".to_owned();
     let nectary = command.start()?;
     let target = "/e/1?size=10";
-    origin.set_behaviour(target, Some(Behaviour::EndlessBody(400 << 20)));
+    origin.set_behaviour(target, Some(OriginBehaviour::EndlessBody(400 << 20)));
     let result = client(nectary.listen).get(target);
     assert!(!matches!(&result, Ok(response) if response.status == 200), "an unfinished body passed as whole");
     let resident = nectary.process.resident_bytes_max()?;

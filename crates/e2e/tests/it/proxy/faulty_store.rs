@@ -4,12 +4,12 @@
 //! objects.
 
 use anyhow::{Context, Result};
-use nectary_e2e::filled::{Checked, Filled};
+use nectary_e2e::filled::{FilledProxy, ObjectCheckCounts};
 use nectary_e2e::guard::{describe, find_program};
-use nectary_e2e::http::Connection;
+use nectary_e2e::http::HttpConnection;
 use nectary_e2e::nectary::{self, ProxyCommand, find};
 use nectary_e2e::report::not_run;
-use nectary_e2e::rng::Rng;
+use nectary_e2e::rng::SeededRng;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -39,8 +39,8 @@ fn crc32c(bytes: &[u8]) -> u32 {
 }
 
 #[test]
-fn a_store_that_is_open_is_refused_to_a_second_process() -> Result<()> {
-    let filled = Filled::new("twice", 20, 1)?;
+fn open_store_refused_to_second_process() -> Result<()> {
+    let filled = FilledProxy::new("twice", 20, 1)?;
     let nectary = filled.command.start()?;
     filled.fill(&nectary)?;
     let mut second = filled.command.clone();
@@ -54,16 +54,16 @@ fn a_store_that_is_open_is_refused_to_a_second_process() -> Result<()> {
     assert!(text.contains(&nectary.process.id().to_string()), "it names the process that has it: {text}");
     let (status, text) = nectary::run(&["store", "stat", &store], filled.scratch.path())?;
     assert_eq!(status.code(), Some(5), "{text}");
-    assert_eq!(filled.check(&nectary), Checked { hits: 20, ..Checked::default() });
+    assert_eq!(filled.check(&nectary), ObjectCheckCounts { hits: 20, ..ObjectCheckCounts::default() });
     println!("opened twice: refused with exit code 5, the first goes on");
     Ok(())
 }
 
 #[test]
-fn what_is_no_store_is_refused_and_left_as_it_is() -> Result<()> {
-    let filled = Filled::new("foreign", 20, 2)?;
+fn foreign_file_refused_and_unchanged() -> Result<()> {
+    let filled = FilledProxy::new("foreign", 20, 2)?;
     let path = filled.store_path();
-    let mut rng = Rng::new(2);
+    let mut rng = SeededRng::new(2);
     let random: Vec<u8> = (0..1 << 20).map(|_| rng.next_u64() as u8).collect();
     let mut text = b"#!/bin/sh\necho important\n".to_vec();
     text.resize(8 << 20, b'\n');
@@ -82,8 +82,8 @@ fn what_is_no_store_is_refused_and_left_as_it_is() -> Result<()> {
 }
 
 #[test]
-fn another_version_is_refused_by_its_number() -> Result<()> {
-    let mut filled = Filled::new("version", 20, 3)?;
+fn unknown_store_version_is_refused() -> Result<()> {
+    let mut filled = FilledProxy::new("version", 20, 3)?;
     filled.command.size = "64M".to_owned();
     filled.fill_and_stop()?;
     let file = File::options().read(true).write(true).open(filled.store_path())?;
@@ -104,8 +104,8 @@ fn another_version_is_refused_by_its_number() -> Result<()> {
 }
 
 #[test]
-fn too_small_and_impossible_sizes_are_refused() -> Result<()> {
-    let filled = Filled::new("small", 1, 4)?;
+fn impossible_store_sizes_are_refused() -> Result<()> {
+    let filled = FilledProxy::new("small", 1, 4)?;
     for (size, memory) in [("16K", "64M"), ("256M", "1K")] {
         let mut command = filled.command.clone();
         (command.size, command.memory) = (size.to_owned(), memory.to_owned());
@@ -117,8 +117,8 @@ fn too_small_and_impossible_sizes_are_refused() -> Result<()> {
 }
 
 #[test]
-fn a_truncated_store_gives_misses_or_a_clear_error() -> Result<()> {
-    let filled = Filled::new("truncated", OBJECTS, 5)?;
+fn truncated_store_misses_or_errors() -> Result<()> {
+    let filled = FilledProxy::new("truncated", OBJECTS, 5)?;
     filled.fill_and_stop()?;
     let bytes = std::fs::metadata(filled.store_path())?.len();
     let keep = filled.scratch.join("whole");
@@ -145,12 +145,12 @@ fn a_truncated_store_gives_misses_or_a_clear_error() -> Result<()> {
 }
 
 #[test]
-fn flipped_bits_cost_the_objects_they_touch_and_nothing_else() -> Result<()> {
-    let filled = Filled::new("flipped", OBJECTS, 6)?;
+fn flipped_bits_lose_touched_objects() -> Result<()> {
+    let filled = FilledProxy::new("flipped", OBJECTS, 6)?;
     filled.fill_and_stop()?;
     let file = File::options().read(true).write(true).open(filled.store_path())?;
     let bytes = file.metadata()?.len();
-    let mut rng = Rng::new(6);
+    let mut rng = SeededRng::new(6);
     // Flip one bit in each of 200 written blocks after both superblocks.
     let mut flipped = 0;
     while flipped < 200 {
@@ -184,14 +184,15 @@ fn flipped_bits_cost_the_objects_they_touch_and_nothing_else() -> Result<()> {
     Ok(())
 }
 
+/// A store with one damaged superblock still opens.
 #[test]
-fn one_damaged_superblock_is_survived_and_two_are_refused() -> Result<()> {
-    let filled = Filled::new("superblock", 20, 7)?;
+fn two_damaged_superblocks_are_refused() -> Result<()> {
+    let filled = FilledProxy::new("superblock", 20, 7)?;
     filled.fill_and_stop()?;
     let file = File::options().write(true).open(filled.store_path())?;
     file.write_all_at(&[0xff; 64], 0)?;
     let mut nectary = filled.command.start()?;
-    assert_eq!(filled.check(&nectary), Checked { hits: 20, ..Checked::default() });
+    assert_eq!(filled.check(&nectary), ObjectCheckCounts { hits: 20, ..ObjectCheckCounts::default() });
     nectary.terminate(LIMIT)?;
     file.write_all_at(&[0xff; 64], 0)?;
     file.write_all_at(&[0xff; 64], 4096)?;
@@ -200,9 +201,10 @@ fn one_damaged_superblock_is_survived_and_two_are_refused() -> Result<()> {
     Ok(())
 }
 
+/// The device returns wrong bits, or fails.
 #[test]
-fn a_device_that_reads_wrong_bits_or_fails_gives_misses() -> Result<()> {
-    let mut filled = Filled::new("filters", OBJECTS, 8)?;
+fn faulty_device_reads_give_misses() -> Result<()> {
+    let mut filled = FilledProxy::new("filters", OBJECTS, 8)?;
     filled.fill_and_stop()?;
     let path = filled.store_path().display().to_string();
     filled.command.memory = "16M".to_owned();
@@ -212,7 +214,7 @@ fn a_device_that_reads_wrong_bits_or_fails_gives_misses() -> Result<()> {
         filled.command.store = spec.replace("PATH", &path).replace("FILE", &trigger.display().to_string());
         let mut nectary = filled.command.start()?;
         write(&trigger, b"")?;
-        let mut worst = Checked::default();
+        let mut worst = ObjectCheckCounts::default();
         for _ in 0..3 {
             let checked = filled.check(&nectary);
             assert_eq!(checked.wrong, 0, "{spec}: {checked:?}\n{}", nectary.process.log_tail());
@@ -229,14 +231,15 @@ fn a_device_that_reads_wrong_bits_or_fails_gives_misses() -> Result<()> {
     Ok(())
 }
 
+/// A full disk is an error when the store is created, and does no harm later.
 #[test]
-fn a_full_disk_is_an_error_at_creation_and_no_harm_later() -> Result<()> {
+fn full_disk_fails_creation_only() -> Result<()> {
     // SAFETY: a plain system call without arguments.
     if unsafe { libc::geteuid() } != 0 || find_program("unshare").is_none() {
         not_run("full disk: needs root and unshare for a separate small file system");
         return Ok(());
     }
-    let mut filled = Filled::new("full", OBJECTS, 9)?;
+    let mut filled = FilledProxy::new("full", OBJECTS, 9)?;
     let disk = filled.scratch.join("disk");
     std::fs::create_dir(&disk)?;
     let folder = disk.display();
@@ -268,14 +271,14 @@ fn a_full_disk_is_an_error_at_creation_and_no_harm_later() -> Result<()> {
 }
 
 #[test]
-fn the_check_sees_a_store_that_disagrees_with_the_origin() -> Result<()> {
-    let filled = Filled::new("planted", 20, 10)?;
+fn check_finds_planted_disagreement() -> Result<()> {
+    let filled = FilledProxy::new("planted", 20, 10)?;
     let nectary = filled.command.start()?;
     filled.fill(&nectary)?;
     filled.origin.bump(&filled.targets[3]);
     let checked = filled.check(&nectary);
-    assert_eq!(checked, Checked { hits: 19, wrong: 1, ..Checked::default() });
-    let response = Connection::new(nectary.listen, LIMIT).get(&filled.targets[3])?;
+    assert_eq!(checked, ObjectCheckCounts { hits: 19, wrong: 1, ..ObjectCheckCounts::default() });
+    let response = HttpConnection::new(nectary.listen, LIMIT).get(&filled.targets[3])?;
     assert_eq!(response.version(), Some(1));
     println!("planted: one object of the store is not the origin's: caught");
     Ok(())

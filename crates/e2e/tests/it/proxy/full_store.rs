@@ -1,9 +1,9 @@
 //! A file system without room costs storage while it has none; once it has room, the store goes on by itself.
 
 use anyhow::{Context, Result, ensure};
-use nectary_e2e::filled::Filled;
+use nectary_e2e::filled::FilledProxy;
 use nectary_e2e::guard::find_program;
-use nectary_e2e::nectary::{AUTHORIZATION, Nectary, find};
+use nectary_e2e::nectary::{AUTHORIZATION, NectaryProxy, find};
 use nectary_e2e::report::not_run;
 use nectary_e2e::{content, origin};
 use std::io::Write;
@@ -12,31 +12,31 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(40);
 
 /// Gets a new object each time, and checks its bytes. *Returns* whether it is a hit at once.
-fn get_new(nectary: &Nectary, number: u64) -> Result<String> {
+fn get_new(nectary: &NectaryProxy, number: u64) -> Result<String> {
     let target = format!("/new/{number}?size=300000");
-    let (bytes, response) = (origin::Resource::parse(&target).bytes, nectary.client().get(&target)?);
+    let (bytes, response) = (origin::TargetAnswer::parse(&target).bytes, nectary.client().get(&target)?);
     ensure!(response.status == 200 && response.body == content::body(&target, 1, bytes), "{target}");
     Ok(target)
 }
 
-fn state(nectary: &Nectary) -> Result<String> {
+fn state(nectary: &NectaryProxy) -> Result<String> {
     let status = nectary.control()?.status()?;
     Ok(find(&status, "state").and_then(|state| state.as_str()).context("the status has a state")?.to_owned())
 }
 
 /// Purges an object; *returns* whether it is purged.
-fn purge(nectary: &Nectary, target: &str) -> Result<bool> {
+fn purge(nectary: &NectaryProxy, target: &str) -> Result<bool> {
     Ok(nectary.client().request("PURGE", target, &[AUTHORIZATION])?.status == 200)
 }
 
 #[test]
-fn room_again_is_used_without_a_restart() -> Result<()> {
+fn freed_space_used_without_restart() -> Result<()> {
     // SAFETY: a plain system call without arguments.
     if unsafe { libc::geteuid() } != 0 || find_program("unshare").is_none() {
         not_run("room again: needs root and unshare for a separate small file system");
         return Ok(());
     }
-    let mut filled = Filled::new("room-again", 60, 11)?;
+    let mut filled = FilledProxy::new("room-again", 60, 11)?;
     let disk = filled.scratch.join("disk");
     std::fs::create_dir(&disk)?;
     let folder = disk.display();

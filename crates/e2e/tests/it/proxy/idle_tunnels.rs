@@ -4,8 +4,8 @@
 use anyhow::{Context, Result, ensure};
 use nectary_e2e::guard::describe;
 use nectary_e2e::nectary::ProxyCommand;
-use nectary_e2e::origin::Origin;
-use nectary_e2e::scratch::Scratch;
+use nectary_e2e::origin::DeterministicOrigin;
+use nectary_e2e::scratch::ScratchFolder;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ const DRAIN: Duration = Duration::from_secs(3);
 const SWITCH: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
 
 /// A client's connection, and that of the server to which it is joined.
-struct Tunnel {
+struct IdleTunnel {
     near: TcpStream,
     far: TcpStream,
 }
@@ -31,16 +31,16 @@ fn head(stream: &mut TcpStream) -> Result<String> {
     Ok(String::from_utf8(head)?)
 }
 
-impl Tunnel {
+impl IdleTunnel {
     /// Opens a tunnel by `CONNECT`, or as a WebSocket.
-    fn open(proxy: SocketAddr, server: &TcpListener, is_websocket: bool) -> Result<Tunnel> {
+    fn open(proxy: SocketAddr, server: &TcpListener, is_websocket: bool) -> Result<IdleTunnel> {
         let (mut near, to) = (nectary_e2e::http::connect(proxy, LIMIT)?, server.local_addr()?);
         if !is_websocket {
             write!(near, "CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n")?;
             let (far, _) = server.accept()?;
             let answer = head(&mut near)?;
             ensure!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-            return Ok(Tunnel { near, far });
+            return Ok(IdleTunnel { near, far });
         }
         let upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: k";
         write!(near, "GET http://{to}/socket HTTP/1.1\r\nHost: {to}\r\n{upgrade}\r\n\r\n")?;
@@ -49,7 +49,7 @@ impl Tunnel {
         far.write_all(SWITCH)?;
         let answer = head(&mut near)?;
         ensure!(answer.starts_with("HTTP/1.1 101 "), "{asked}{answer}");
-        Ok(Tunnel { near, far })
+        Ok(IdleTunnel { near, far })
     }
 
     /// Sends bytes both ways.
@@ -77,7 +77,7 @@ impl Tunnel {
 
 #[test]
 fn idle_tunnels_hold_no_restart_up() -> Result<()> {
-    let (scratch, origin) = (Scratch::new("idle-tunnels")?, Origin::start()?);
+    let (scratch, origin) = (ScratchFolder::new("idle-tunnels")?, DeterministicOrigin::start()?);
     let server = TcpListener::bind("127.0.0.1:0")?;
     let mut command = ProxyCommand::new(scratch.path(), None)?;
     let (port, drain) = (server.local_addr()?.port().to_string(), format!("{}s", DRAIN.as_secs()));
@@ -88,7 +88,7 @@ fn idle_tunnels_hold_no_restart_up() -> Result<()> {
     first.wait_written(LIMIT)?;
     let mut tunnels = Vec::new();
     for is_websocket in [false, true] {
-        tunnels.push(Tunnel::open(first.listen, &server, is_websocket)?);
+        tunnels.push(IdleTunnel::open(first.listen, &server, is_websocket)?);
     }
     for tunnel in &mut tunnels {
         tunnel.carries().context("before the stop")?;

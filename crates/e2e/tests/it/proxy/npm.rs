@@ -2,17 +2,17 @@
 //! the second installation come from the store.
 
 use anyhow::Result;
-use nectary_e2e::clients::{Verdict, npm};
+use nectary_e2e::clients::{ClientVerdict, npm};
 use nectary_e2e::report::not_run;
 
 #[test]
-fn the_tarballs_of_the_second_npm_install_come_from_the_store() -> Result<()> {
+fn second_npm_install_hits_store() -> Result<()> {
     match npm::run()? {
-        Verdict::Kept(report) => {
+        ClientVerdict::Kept(report) => {
             assert!(report.packages >= 2, "expected a package and its dependency: {report}");
             println!("{report}");
         }
-        Verdict::NotRun(reason) => not_run(reason),
+        ClientVerdict::NotRun(reason) => not_run(reason),
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use nectary_e2e::content;
-use nectary_e2e::filled::Filled;
+use nectary_e2e::filled::FilledProxy;
 use nectary_e2e::guard::describe;
 use nectary_e2e::restart;
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 #[test]
-fn no_request_fails_while_the_proxy_restarts() -> Result<()> {
+fn restarts_lose_no_request() -> Result<()> {
     let counts = restart::run(3, 1)?;
     println!("restarts: {counts}");
     assert!(counts.failed.is_empty(), "{:#?}", counts.failed);
@@ -19,8 +19,8 @@ fn no_request_fails_while_the_proxy_restarts() -> Result<()> {
 }
 
 #[test]
-fn the_next_process_has_the_store_at_once() -> Result<()> {
-    let mut filled = Filled::new("next-process", 20, 1)?;
+fn next_process_has_store_at_once() -> Result<()> {
+    let mut filled = FilledProxy::new("next-process", 20, 1)?;
     filled.command.size = "160M".to_owned();
     let target = "/long/1?size=24000000&ranges";
     let mut first = filled.command.start()?;

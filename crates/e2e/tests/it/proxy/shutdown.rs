@@ -3,21 +3,22 @@
 
 use anyhow::Result;
 use nectary_e2e::content;
-use nectary_e2e::filled::{Checked, Filled};
+use nectary_e2e::filled::{FilledProxy, ObjectCheckCounts};
 use nectary_e2e::guard::describe;
-use nectary_e2e::http::Connection;
+use nectary_e2e::http::HttpConnection;
 use nectary_e2e::nectary;
-use nectary_e2e::origin::Behaviour;
+use nectary_e2e::origin::OriginBehaviour;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+/// Transfers in progress are finished, and no new ones are accepted.
 #[test]
-fn transfers_under_way_are_finished_and_nothing_new_is_taken() -> Result<()> {
-    let filled = Filled::new("shutdown", 50, 1)?;
+fn shutdown_finishes_transfers() -> Result<()> {
+    let filled = FilledProxy::new("shutdown", 50, 1)?;
     let mut nectary = filled.command.start()?;
     filled.fill(&nectary)?;
     let target = "/slow/1?size=1000000";
-    let slow = Behaviour::Slow { piece_bytes: 20_000, pause: Duration::from_millis(30) };
+    let slow = OriginBehaviour::Slow { piece_bytes: 20_000, pause: Duration::from_millis(30) };
     filled.origin.set_behaviour(target, Some(slow));
     let listen = nectary.listen;
     // Connections that are idle or have sent half a request do not delay the stop.
@@ -25,7 +26,7 @@ fn transfers_under_way_are_finished_and_nothing_new_is_taken() -> Result<()> {
     let half = TcpStream::connect(listen)?;
     std::io::Write::write_all(&mut &half, b"GET /half HTTP/1.1\r\nHost:")?;
     let request = format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n");
-    let mut clients: Vec<_> = (0..4).map(|_| Connection::new(listen, Duration::from_secs(20))).collect();
+    let mut clients: Vec<_> = (0..4).map(|_| HttpConnection::new(listen, Duration::from_secs(20))).collect();
     for client in &mut clients {
         client.send(request.as_bytes())?;
         client.wait_begun()?;
@@ -33,7 +34,7 @@ fn transfers_under_way_are_finished_and_nothing_new_is_taken() -> Result<()> {
     nectary.process.signal(libc::SIGTERM);
     // The bodies take 1.5 s; long before that, new clients must no longer be served.
     let signalled = Instant::now();
-    while Connection::new(listen, Duration::from_secs(2)).get(&filled.targets[0]).is_ok() {
+    while HttpConnection::new(listen, Duration::from_secs(2)).get(&filled.targets[0]).is_ok() {
         assert!(signalled.elapsed() < Duration::from_secs(1), "new connections are served after SIGTERM");
     }
     for mut client in clients {
@@ -45,7 +46,7 @@ fn transfers_under_way_are_finished_and_nothing_new_is_taken() -> Result<()> {
     drop((idle, half));
     filled.origin.set_behaviour(target, None);
     let nectary = filled.command.start()?;
-    assert_eq!(filled.check(&nectary), Checked { hits: 50, ..Checked::default() });
+    assert_eq!(filled.check(&nectary), ObjectCheckCounts { hits: 50, ..ObjectCheckCounts::default() });
     // What was under way has left the store, so that the store could be closed at once.
     let again = nectary.client().get(target)?;
     assert!(!again.is_hit() && again.body == content::body(target, 1, 1_000_000));
@@ -53,19 +54,20 @@ fn transfers_under_way_are_finished_and_nothing_new_is_taken() -> Result<()> {
     Ok(())
 }
 
+/// The client of the transfer does not read.
 #[test]
-fn a_second_sigterm_ends_what_a_client_that_reads_nothing_holds_up() -> Result<()> {
-    let filled = Filled::new("stuck", 5, 2)?;
+fn second_sigterm_ends_stuck_transfer() -> Result<()> {
+    let filled = FilledProxy::new("stuck", 5, 2)?;
     let mut nectary = filled.command.start()?;
     filled.fill(&nectary)?;
     let target = "/big/1?size=50000000";
-    let mut stuck = Connection::new(nectary.listen, Duration::from_secs(20));
+    let mut stuck = HttpConnection::new(nectary.listen, Duration::from_secs(20));
     stuck.send(format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes())?;
     stuck.wait_begun()?;
     nectary.process.signal(libc::SIGTERM);
     // The first signal has taken effect when new connections are no longer served.
     let signalled = Instant::now();
-    while Connection::new(nectary.listen, Duration::from_secs(2)).get(&filled.targets[0]).is_ok() {
+    while HttpConnection::new(nectary.listen, Duration::from_secs(2)).get(&filled.targets[0]).is_ok() {
         assert!(signalled.elapsed() < Duration::from_secs(5), "new connections are served after SIGTERM");
     }
     assert!(nectary.process.try_status().is_none(), "it waits for the transfer");
@@ -78,9 +80,10 @@ fn a_second_sigterm_ends_what_a_client_that_reads_nothing_holds_up() -> Result<(
     Ok(())
 }
 
+/// The status shows the running proxy, and afterwards its end.
 #[test]
-fn the_status_command_sees_the_running_proxy_and_its_end() -> Result<()> {
-    let filled = Filled::new("status", 5, 3)?;
+fn status_follows_proxy_until_end() -> Result<()> {
+    let filled = FilledProxy::new("status", 5, 3)?;
     let mut nectary = filled.command.start()?;
     filled.fill(&nectary)?;
     let (status, text) = nectary::run(&["status", "--json"], filled.scratch.path())?;

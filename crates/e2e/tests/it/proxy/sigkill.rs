@@ -4,16 +4,17 @@
 //! thread that started it, and the machine has few processors.
 
 use nectary_e2e::report::seed_or_new;
-use nectary_e2e::sigkill::{self, Campaign, InTime, ROOMY};
+use nectary_e2e::sigkill::{self, InTime, ROOMY, SigkillCampaign};
 
 const ROUNDS: u64 = 15;
 
+/// Written objects survive SIGKILL, and purged ones do not return.
 #[test]
-fn written_objects_survive_sigkill_and_purged_ones_do_not() {
+fn sigkill_keeps_writes_and_purges() {
     let seed = seed_or_new(std::env::var("NECTARY_E2E_SEED").ok().and_then(|text| text.parse().ok()));
     println!("seed {seed}");
-    let summary =
-        sigkill::run(&Campaign::new(&ROOMY, seed, ROUNDS), |_| Ok(())).unwrap_or_else(|error| panic!("{error:#}"));
+    let summary = sigkill::run(&SigkillCampaign::new(&ROOMY, seed, ROUNDS), |_| Ok(()))
+        .unwrap_or_else(|error| panic!("{error:#}"));
     println!("{}", sigkill::describe(&summary));
     // Other tests and builds may run at the same time, so judge the median time from a restart to
     // its first hit. The soak campaign judges each of these times.

@@ -3,8 +3,8 @@
 use anyhow::{Context, Result, ensure};
 use nectary_e2e::content;
 use nectary_e2e::nectary::{ProxyCommand, find};
-use nectary_e2e::origin::Origin;
-use nectary_e2e::scratch::Scratch;
+use nectary_e2e::origin::DeterministicOrigin;
+use nectary_e2e::scratch::ScratchFolder;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::sync::Barrier;
@@ -42,7 +42,7 @@ fn get(address: SocketAddr, number: u64, pause_bytes: usize, barrier: &Barrier) 
 
 #[test]
 fn bodies_outlive_a_disk_that_hangs() -> Result<()> {
-    let (scratch, origin) = (Scratch::new("silent-disk")?, Origin::start()?);
+    let (scratch, origin) = (ScratchFolder::new("silent-disk")?, DeterministicOrigin::start()?);
     let mut command = ProxyCommand::new(scratch.path(), Some(origin.url()))?;
     command.memory = "16M".into();
     command.arguments.extend(["--disk-deadline", "500ms"].map(str::to_owned));

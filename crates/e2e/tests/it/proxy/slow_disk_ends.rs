@@ -2,11 +2,11 @@
 //! deadlines.
 
 use anyhow::{Result, ensure};
-use nectary_e2e::filled::Filled;
+use nectary_e2e::filled::FilledProxy;
 use nectary_e2e::guard::describe;
-use nectary_e2e::http::Connection;
-use nectary_e2e::nbd::Server;
-use nectary_e2e::nectary::{Nectary, ProxyCommand};
+use nectary_e2e::http::HttpConnection;
+use nectary_e2e::nbd::NbdServer;
+use nectary_e2e::nectary::{NectaryProxy, ProxyCommand};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ const AT_ONCE: Duration = Duration::from_secs(3);
 const DEADLINE: (&str, Duration) = ("500ms", Duration::from_secs(6));
 
 /// Waits until the process has a file open. It listens for signals before.
-fn wait_for_file(nectary: &mut Nectary, path: &Path) -> Result<()> {
+fn wait_for_file(nectary: &mut NectaryProxy, path: &Path) -> Result<()> {
     let (folder, deadline) = (format!("/proc/{}/fd", nectary.process.id()), Instant::now() + LIMIT);
     loop {
         let mut files = std::fs::read_dir(&folder)?.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
@@ -43,8 +43,8 @@ fn ends_while_opening(command: &ProxyCommand, path: &Path) -> Result<()> {
 }
 
 #[test]
-fn sigterm_ends_a_proxy_that_opens_its_store() -> Result<()> {
-    let mut filled = Filled::new("opening", 20, 1)?;
+fn sigterm_ends_opening_proxy() -> Result<()> {
+    let mut filled = FilledProxy::new("opening", 20, 1)?;
     filled.fill_and_stop()?;
     let path = filled.store_path();
     filled.command.arguments.extend(["--disk-deadline", "0"].map(str::to_owned));
@@ -63,10 +63,10 @@ fn sigterm_ends_a_proxy_that_opens_its_store() -> Result<()> {
 }
 
 /// Asks for an object that is on the disk alone, and for one that is to be stored; then SIGTERM must end the process.
-fn ends_while_silent(filled: &Filled, nectary: &mut Nectary) -> Result<()> {
+fn ends_while_silent(filled: &FilledProxy, nectary: &mut NectaryProxy) -> Result<()> {
     let mut clients = Vec::new();
     for (number, target) in filled.targets.iter().enumerate() {
-        let mut client = Connection::new(nectary.listen, LIMIT);
+        let mut client = HttpConnection::new(nectary.listen, LIMIT);
         client.send(format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes())?;
         clients.push(client);
         nectary.client().get(&format!("/new/{number}?size=30000"))?;
@@ -80,9 +80,10 @@ fn ends_while_silent(filled: &Filled, nectary: &mut Nectary) -> Result<()> {
     Ok(())
 }
 
+/// The disk of the proxy hangs.
 #[test]
-fn sigterm_ends_a_proxy_whose_disk_hangs() -> Result<()> {
-    let mut filled = Filled::new("hanging", 20, 1)?;
+fn sigterm_ends_hanging_proxy() -> Result<()> {
+    let mut filled = FilledProxy::new("hanging", 20, 1)?;
     filled.fill_and_stop()?;
     let (path, trigger) = (filled.store_path(), filled.scratch.join("silent"));
     let end = ["--disk-deadline", DEADLINE.0, "--drain", "2s"].map(str::to_owned);
@@ -93,13 +94,14 @@ fn sigterm_ends_a_proxy_whose_disk_hangs() -> Result<()> {
     ends_while_silent(&filled, &mut nectary)
 }
 
+/// The server of the proxy's disk stands still.
 #[test]
-fn sigterm_ends_a_proxy_whose_server_of_a_disk_stands_still() -> Result<()> {
-    let mut filled = Filled::new("standing", 20, 1)?;
+fn sigterm_ends_proxy_without_server() -> Result<()> {
+    let mut filled = FilledProxy::new("standing", 20, 1)?;
     filled.fill_and_stop()?;
     let folder = filled.scratch.join("server");
     std::fs::create_dir(&folder)?;
-    let mut server = Server::nectary(&folder, "disk", &[&filled.store_path().display().to_string()])?;
+    let mut server = NbdServer::nectary(&folder, "disk", &[&filled.store_path().display().to_string()])?;
     let end = ["--disk-deadline", DEADLINE.0, "--drain", "2s"].map(str::to_owned);
     filled.command.arguments.extend(end);
     filled.command.store = server.url("");

@@ -4,16 +4,17 @@
 //! while the disk is missing.
 
 use anyhow::{Result, bail};
-use nectary_e2e::filled::{Checked, Filled};
+use nectary_e2e::filled::{FilledProxy, ObjectCheckCounts};
 use nectary_e2e::nectary::{self, AUTHORIZATION, find};
 use std::time::Duration;
 
 const OBJECTS: usize = 200;
 const LIMIT: Duration = Duration::from_secs(20);
 
+/// A proxy on two disks continues with one, and takes the other one back empty.
 #[test]
-fn a_proxy_on_two_disks_goes_on_with_one_and_takes_the_other_back_empty() -> Result<()> {
-    let mut filled = Filled::new("spans", OBJECTS, 11)?;
+fn proxy_survives_loss_of_span() -> Result<()> {
+    let mut filled = FilledProxy::new("spans", OBJECTS, 11)?;
     let (second, trigger) = (filled.scratch.join("second"), filled.scratch.join("off"));
     let spec = format!("error({},when={})", second.display(), trigger.display());
     filled.command.arguments = vec!["--span".to_owned(), spec];
@@ -51,9 +52,10 @@ fn a_proxy_on_two_disks_goes_on_with_one_and_takes_the_other_back_empty() -> Res
     Ok(())
 }
 
+/// A store of two disks is not opened with one that may be out of date.
 #[test]
-fn a_store_of_two_disks_is_not_opened_with_one_that_may_be_behind() -> Result<()> {
-    let filled = Filled::new("spans-alone", 1, 12)?;
+fn stale_span_keeps_store_closed() -> Result<()> {
+    let filled = FilledProxy::new("spans-alone", 1, 12)?;
     let path = |name: &str| filled.scratch.join(name).display().to_string();
     let (one, two) = (path("one"), path("two"));
     let run = |arguments: &[&str]| nectary::run(arguments, filled.scratch.path());
@@ -78,7 +80,7 @@ fn a_store_of_two_disks_is_not_opened_with_one_that_may_be_behind() -> Result<()
 }
 
 /// Gets all objects until each is a hit again.
-fn settle(filled: &Filled, proxy: &nectary::Nectary) -> Result<Checked> {
+fn settle(filled: &FilledProxy, proxy: &nectary::NectaryProxy) -> Result<ObjectCheckCounts> {
     for _ in 0..40 {
         let checked = filled.check(proxy);
         if checked.wrong > 0 {

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use nectary_e2e::nectary::ProxyCommand;
-use nectary_e2e::scratch::Scratch;
+use nectary_e2e::scratch::ScratchFolder;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
 
 #[test]
 fn what_status_calls_its_figures_stays() -> Result<()> {
-    let scratch = Scratch::new("status-keys")?;
+    let scratch = ScratchFolder::new("status-keys")?;
     let mut nectary = ProxyCommand::new(scratch.path(), None)?.start()?;
     let mut found = BTreeSet::new();
     keys(&nectary.control()?.status().context("a status")?, "", &mut found);

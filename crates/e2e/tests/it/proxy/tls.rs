@@ -4,19 +4,19 @@
 mod half_open;
 
 use anyhow::{Context, Result, bail};
-use nectary_e2e::filled::Filled;
+use nectary_e2e::filled::FilledProxy;
 use nectary_e2e::guard::{self, find_program};
-use nectary_e2e::http::Connection;
+use nectary_e2e::http::HttpConnection;
 use nectary_e2e::nectary::AUTHORIZATION;
-use nectary_e2e::nectary::certificates::Certificates;
+use nectary_e2e::nectary::certificates::ServerCertificates;
 use nectary_e2e::report::not_run;
-use nectary_e2e::scratch::{Scratch, free_address};
+use nectary_e2e::scratch::{ScratchFolder, free_address};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Runs curl, which must succeed; returns what it printed.
-fn curl(scratch: &Scratch, ca: &Path, arguments: &[&str]) -> Result<String> {
+fn curl(scratch: &ScratchFolder, ca: &Path, arguments: &[&str]) -> Result<String> {
     let mut command = Command::new("curl");
     command.args(["-sS", "--noproxy", "*", "-m", "20", "--cacert"]).arg(ca).args(arguments);
     let log = scratch.join("curl.log");
@@ -34,8 +34,8 @@ fn new_certificate_needs_no_restart() -> Result<()> {
         not_run("curl is not installed");
         return Ok(());
     }
-    let mut filled = Filled::new("tls", 1, 39)?;
-    let certificates = Certificates::make(filled.scratch.path(), "localhost,127.0.0.1")?;
+    let mut filled = FilledProxy::new("tls", 1, 39)?;
+    let certificates = ServerCertificates::make(filled.scratch.path(), "localhost,127.0.0.1")?;
     let (plain, admin) = (free_address()?, free_address()?);
     filled.command.arguments.extend(certificates.options());
     filled.command.arguments.extend(["--redirect-listen", &plain.to_string()].map(str::to_owned));
@@ -55,8 +55,8 @@ fn new_certificate_needs_no_restart() -> Result<()> {
     assert_eq!(ask(&certificates.ca, &["--http2-prior-knowledge", "-o", "/dev/null", &url])?, format!("2 200 {url}"));
 
     // A certificate of another authority is put into place, then read.
-    let other = Scratch::new("tls-other")?;
-    let new = Certificates::make(other.path(), "localhost,127.0.0.1")?;
+    let other = ScratchFolder::new("tls-other")?;
+    let new = ServerCertificates::make(other.path(), "localhost,127.0.0.1")?;
     assert!(ask(&new.ca, &[&url]).is_err(), "the authority is not known yet");
     std::fs::copy(&new.certificate, &certificates.certificate)?;
     std::fs::copy(&new.key, &certificates.key)?;
@@ -68,11 +68,11 @@ fn new_certificate_needs_no_restart() -> Result<()> {
     assert!(ask(&certificates.ca, &[&url]).is_err(), "the old certificate is still shown");
 
     // Who balances load needs no token; the metrics do.
-    let mut watcher = Connection::new(admin, Duration::from_secs(5));
+    let mut watcher = HttpConnection::new(admin, Duration::from_secs(5));
     for path in ["/healthz", "/readyz"] {
         assert_eq!(watcher.get(path)?.status, 200, "{path}");
     }
-    assert_eq!(Connection::new(admin, Duration::from_secs(5)).get("/metrics")?.status, 401);
+    assert_eq!(HttpConnection::new(admin, Duration::from_secs(5)).get("/metrics")?.status, 401);
     let metrics = watcher.request("GET", "/metrics", &[AUTHORIZATION])?;
     let text = String::from_utf8_lossy(&metrics.body).into_owned();
     for line in [

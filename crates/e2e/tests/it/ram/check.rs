@@ -4,10 +4,10 @@
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
-use nectary_e2e::attach::FileSystem;
-use nectary_e2e::mirror::{Fault, Rig};
-use nectary_e2e::nbd::Server;
-use nectary_e2e::ram::{Attached, cannot};
+use nectary_e2e::attach::TestFileSystem;
+use nectary_e2e::mirror::{DonorFault, DonorRig};
+use nectary_e2e::nbd::NbdServer;
+use nectary_e2e::ram::{AttachedRamDevice, cannot};
 use serde_json::Value;
 
 /// The offset of the pattern on the device. *Units*: bytes.
@@ -20,7 +20,7 @@ fn pattern() -> Vec<u8> {
 }
 
 /// Writes 8 MiB without the page cache; one of the blocks begins with the pattern.
-fn fill(disk: &Attached<'_>) {
+fn fill(disk: &AttachedRamDevice<'_>) {
     let file = File::options().write(true).custom_flags(libc::O_DIRECT).open(&disk.device).unwrap();
     let mut memory = vec![0u8; (1 << 20) + BLOCK];
     let start = memory.as_ptr().align_offset(BLOCK);
@@ -47,14 +47,15 @@ fn has(checked: &Value, what: &str) -> bool {
     problem(checked, what).is_some()
 }
 
+/// Without a client a mirror is healthy; an emptied donor and a flipped byte are found.
 #[test]
-fn a_mirror_is_right_without_a_client_and_an_emptied_donor_and_a_flipped_byte_are_found() {
+fn mirror_check_finds_planted_damage() {
     if cannot("ram check mirror") {
         return;
     }
-    let mut rig = Rig::new("ram-check-mirror", FileSystem::Ext4, "mirror", 2).unwrap();
+    let mut rig = DonorRig::new("ram-check-mirror", TestFileSystem::Ext4, "mirror", 2).unwrap();
     let (spec, scratch) = (rig.spec(), rig.scratch.clone());
-    let disk = Attached::new(&scratch, &spec).unwrap();
+    let disk = AttachedRamDevice::new(&scratch, &spec).unwrap();
     fill(&disk);
     let (code, checked) = rig.check_donors().unwrap();
     assert_eq!(code, Some(5), "a client has it: {checked}");
@@ -62,20 +63,20 @@ fn a_mirror_is_right_without_a_client_and_an_emptied_donor_and_a_flipped_byte_ar
     let (code, checked) = rig.check_donors().unwrap();
     assert_eq!((code, &checked["health"]), (Some(0), &"healthy".into()), "{checked}");
     assert_eq!(checked["counts"]["compared_stripes"], 64, "{checked}");
-    rig.break_donor(1, Fault::Kill).unwrap();
-    rig.mend_donor(1, Fault::Kill).unwrap();
+    rig.break_donor(1, DonorFault::Kill).unwrap();
+    rig.mend_donor(1, DonorFault::Kill).unwrap();
     let (code, checked) = rig.check_donors().unwrap();
     assert_eq!((code, &checked["counts"]["single_stripes"]), (Some(3), &64.into()), "{checked}");
     assert!(checked.to_string().contains("donor-missing"), "{checked}");
     // The next client fills the emptied donor. It trusts the remaining one of two donors only if the user says so.
-    let disk = Attached::with(&scratch, &spec, &["--trust-remaining"]).unwrap();
+    let disk = AttachedRamDevice::with(&scratch, &spec, &["--trust-remaining"]).unwrap();
     rig.wait_for_trusted(2).unwrap();
     let said = disk.detach().unwrap();
     assert!(said.contains("has nothing of this device (it was started again"), "{said}");
     let (code, checked) = rig.check_donors().unwrap();
     assert_eq!((code, &checked["is_detached"]), (Some(0), &true.into()), "{checked}");
     // The end of an export tells the donors as the end of an attachment does; before it, a client has the device.
-    let export = Server::nectary(scratch.path(), "export", &[&spec]).unwrap();
+    let export = NbdServer::nectary(scratch.path(), "export", &[&spec]).unwrap();
     assert_eq!(rig.check_donors().unwrap().0, Some(5));
     let (status, text) = export.terminate().unwrap();
     assert!(status.success(), "{text}");
@@ -87,14 +88,15 @@ fn a_mirror_is_right_without_a_client_and_an_emptied_donor_and_a_flipped_byte_ar
     assert!(has(&checked, "copies-differ"), "{checked}");
 }
 
+/// Without a client parity is healthy; a flipped byte and an emptied donor are found.
 #[test]
-fn parity_is_right_without_a_client_and_a_flipped_byte_and_an_emptied_donor_are_found() {
+fn parity_check_finds_planted_damage() {
     if cannot("ram check parity") {
         return;
     }
-    let mut rig = Rig::new("ram-check-parity", FileSystem::Ext4, "adaptive", 3).unwrap();
+    let mut rig = DonorRig::new("ram-check-parity", TestFileSystem::Ext4, "adaptive", 3).unwrap();
     let (spec, scratch) = (rig.spec(), rig.scratch.clone());
-    let disk = Attached::new(&scratch, &spec).unwrap();
+    let disk = AttachedRamDevice::new(&scratch, &spec).unwrap();
     fill(&disk);
     disk.detach().unwrap();
     let (code, checked) = rig.check_donors().unwrap();
@@ -102,7 +104,7 @@ fn parity_is_right_without_a_client_and_a_flipped_byte_and_an_emptied_donor_are_
     let counts = &checked["counts"];
     assert!(counts["mapped_blocks"] == 2048 && counts["compared_groups"].as_u64() >= Some(1000), "{checked}");
     // A client that is killed loses no data.
-    let disk = Attached::new(&scratch, &spec).unwrap();
+    let disk = AttachedRamDevice::new(&scratch, &spec).unwrap();
     fill(&disk);
     disk.kill().unwrap();
     let (code, checked) = rig.check_donors().unwrap();
@@ -114,8 +116,8 @@ fn parity_is_right_without_a_client_and_a_flipped_byte_and_an_emptied_donor_are_
     // Other donors may have older copies of the block, with the same pattern.
     let damaged = problem(&checked, "slot-damaged").unwrap_or_else(|| panic!("flipped on {flipped:?}: {checked}"));
     let other = damaged["donor"].as_u64().expect("a donor has the slot") as usize % 3;
-    rig.break_donor(other, Fault::Kill).unwrap();
-    rig.mend_donor(other, Fault::Kill).unwrap();
+    rig.break_donor(other, DonorFault::Kill).unwrap();
+    rig.mend_donor(other, DonorFault::Kill).unwrap();
     let (code, checked) = rig.check_donors().unwrap();
     // The block, and the other one of its group, if the emptied donor had that. If it had the group's summary, the
     // group counts as open, and what is read there is not known.

@@ -7,14 +7,14 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use nectary_e2e::attach::{FileSystem, missing};
+use nectary_e2e::attach::{TestFileSystem, missing};
 use nectary_e2e::guard::{self, find_program};
 use nectary_e2e::nbd::{make_certificates, try_run, write_image};
 use nectary_e2e::nectary::binary;
-use nectary_e2e::ram::{Attached, Donor, Namespace, STEP_MAX, run};
+use nectary_e2e::ram::{AttachedRamDevice, DonorProcess, NetworkNamespace, STEP_MAX, run};
 use nectary_e2e::report::not_run;
-use nectary_e2e::rng::Rng;
-use nectary_e2e::scratch::Scratch;
+use nectary_e2e::rng::SeededRng;
+use nectary_e2e::scratch::ScratchFolder;
 use serde_json::Value;
 
 /// The time for which a donor stands still.
@@ -30,19 +30,21 @@ fn lacks(test: &str, programs: &[&str]) -> bool {
     !missing.is_empty()
 }
 
-fn code(scratch: &Scratch, arguments: &[&str]) -> (Option<i32>, String) {
+fn code(scratch: &ScratchFolder, arguments: &[&str]) -> (Option<i32>, String) {
     let (status, text) = try_run(scratch.path(), "nectary", arguments).unwrap();
     (status.code(), text)
 }
 
+/// Other clients use a donor as memory, and the status shows them.
 #[test]
-fn other_clients_use_a_donor_as_memory_and_the_status_shows_them() {
+fn donor_serves_other_nbd_clients() {
     if lacks("ram donate", &["nbdinfo", "nbdcopy", "qemu-io"]) {
         return;
     }
-    let scratch = Scratch::new("ram-donor").unwrap();
+    let scratch = ScratchFolder::new("ram-donor").unwrap();
     let donor =
-        Donor::start(&scratch, "donor", None, &["--memory", "32M", "--quota", "16M", "--label", "rack=a"]).unwrap();
+        DonorProcess::start(&scratch, "donor", None, &["--memory", "32M", "--quota", "16M", "--label", "rack=a"])
+            .unwrap();
     let url = |export: &str| format!("nbd://{}/{export}", donor.address);
     let (image, copy) = (scratch.join("image"), scratch.join("copy"));
     write_image(&image, 16 << 20, 5).unwrap();
@@ -74,16 +76,16 @@ fn other_clients_use_a_donor_as_memory_and_the_status_shows_them() {
     // A trim of the whole device frees its memory.
     run(&scratch, "qemu-io", &["-f", "raw", "-c", "discard 0 16M", &url("one")]).unwrap();
     assert_eq!(code(&scratch, &["nbd", "info", &url("three/16M")]).0, Some(0));
-    let Donor { mut process, .. } = donor;
+    let DonorProcess { mut process, .. } = donor;
     process.signal(libc::SIGTERM);
     assert!(process.wait(STEP_MAX).unwrap().success());
     assert!(process.log_text().contains("ends, and with it 8K of device two"), "{}", process.log_text());
 }
 
 #[test]
-fn mistakes_with_donors_are_named_with_what_to_do() {
-    let scratch = Scratch::new("ram-mistakes").unwrap();
-    let donor = Donor::start(&scratch, "donor", None, &["--memory", "8M", "--on-demand"]).unwrap();
+fn donor_mistakes_name_remedy() {
+    let scratch = ScratchFolder::new("ram-mistakes").unwrap();
+    let donor = DonorProcess::start(&scratch, "donor", None, &["--memory", "8M", "--on-demand"]).unwrap();
     let spec = format!("ram({},id=disk,size=4M)", donor.address);
     let (status, text) = code(&scratch, &["export", &spec, "--nbd", "tcp:127.0.0.1:0"]);
     assert!(status == Some(4) && text.contains("none of the donors (1)") && text.contains("ram create"), "{text}");
@@ -112,12 +114,13 @@ fn mistakes_with_donors_are_named_with_what_to_do() {
     assert!(status == Some(2) && text.contains("--memory 2M"), "{text}");
 }
 
+/// Memory that may not be locked is an error.
 #[test]
-fn memory_that_may_not_be_locked_is_an_error_that_says_what_to_do() {
+fn unlockable_memory_error_names_remedy() {
     if lacks("RLIMIT_MEMLOCK", &["setpriv", "prlimit"]) {
         return;
     }
-    let scratch = Scratch::new("ram-locked").unwrap();
+    let scratch = ScratchFolder::new("ram-locked").unwrap();
     let program = binary().unwrap();
     let mut command = Command::new("prlimit");
     command.args(["--memlock=65536", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]);
@@ -134,17 +137,17 @@ fn memory_that_may_not_be_locked_is_an_error_that_says_what_to_do() {
 }
 
 #[test]
-fn a_donor_with_certificates_serves_only_clients_that_show_one() {
+fn tls_donor_requires_client_certificate() {
     if lacks("ram TLS", &["openssl"]) {
         return;
     }
-    let scratch = Scratch::new("ram-tls").unwrap();
+    let scratch = ScratchFolder::new("ram-tls").unwrap();
     let pki = scratch.join("pki");
     make_certificates(&pki).unwrap();
     let file = |name: &str| pki.join(name).display().to_string();
     let (certificate, key, ca) = (file("server-cert.pem"), file("server-key.pem"), file("ca-cert.pem"));
     let tls = ["--tls-cert", &certificate, "--tls-key", &key, "--tls-client-ca", &ca];
-    let donor = Donor::start(&scratch, "donor", None, &[&["--memory", "8M"][..], &tls].concat()).unwrap();
+    let donor = DonorProcess::start(&scratch, "donor", None, &[&["--memory", "8M"][..], &tls].concat()).unwrap();
     let port = donor.address.rsplit(':').next().unwrap();
     let spec = |more: &str| format!("ram(\"nbds://localhost:{port}/{more}\",id=disk,size=4M)");
     let with = spec(&format!("?tls-certificates={}", pki.display()));
@@ -165,7 +168,7 @@ fn a_donor_with_certificates_serves_only_clients_that_show_one() {
 
 /// The bytes of a file by its number.
 fn content(number: u64) -> Vec<u8> {
-    let mut rng = Rng::new(number + 1);
+    let mut rng = SeededRng::new(number + 1);
     let length = 1 + rng.below(512 << 10) as usize;
     (0..length.div_ceil(8)).flat_map(|_| rng.next_u64().to_le_bytes()).take(length).collect()
 }
@@ -178,29 +181,30 @@ fn read_block(device: &str, offset: u64) -> std::io::Result<()> {
     file.read_exact_at(&mut memory[start..start + 4096], offset)
 }
 
+/// A donor that stands still delays ext4; one that dies causes I/O errors.
 #[test]
-fn ext4_on_donors_outlives_one_that_stands_still_and_ends_with_errors_where_one_dies() {
-    if let Some(reason) = missing(FileSystem::Ext4) {
+fn ext4_survives_stopped_donor_only() {
+    if let Some(reason) = missing(TestFileSystem::Ext4) {
         return not_run(format!("ram ext4: {reason}"));
     }
     if lacks("ram ext4", &["ip"]) {
         return;
     }
-    let scratch = Scratch::new("ram-ext4").unwrap();
-    let namespaces: Result<Vec<Namespace>, _> = (0..2).map(|_| Namespace::new(&scratch)).collect();
+    let scratch = ScratchFolder::new("ram-ext4").unwrap();
+    let namespaces: Result<Vec<NetworkNamespace>, _> = (0..2).map(|_| NetworkNamespace::new(&scratch)).collect();
     let namespaces = match namespaces {
         Ok(namespaces) => namespaces,
         Err(error) => return not_run(format!("ram ext4: no network namespaces: {error:#}")),
     };
     let start = |number: usize| {
         let name = format!("donor-{number}");
-        Donor::start(&scratch, &name, Some(&namespaces[number]), &["--memory", "48M"]).unwrap()
+        DonorProcess::start(&scratch, &name, Some(&namespaces[number]), &["--memory", "48M"]).unwrap()
     };
     let mut donors = [start(0), start(1)];
     let spec = format!("ram({},{},id=disk,size=80M,patience=5s)", donors[0].address, donors[1].address);
     run(&scratch, "nectary", &["ram", "create", &spec]).unwrap();
 
-    let disk = Attached::new(&scratch, &spec).unwrap();
+    let disk = AttachedRamDevice::new(&scratch, &spec).unwrap();
     run(&scratch, "mkfs.ext4", &["-q", "-F", &disk.device]).unwrap();
     disk.mount().unwrap();
     for number in 0..32 {
@@ -210,7 +214,7 @@ fn ext4_on_donors_outlives_one_that_stands_still_and_ends_with_errors_where_one_
     println!("{}", disk.detach().unwrap());
 
     // Another attachment finds the file system on the donors.
-    let disk = Attached::new(&scratch, &spec).unwrap();
+    let disk = AttachedRamDevice::new(&scratch, &spec).unwrap();
     run(&scratch, "fsck.ext4", &["-f", "-n", &disk.device]).unwrap();
     disk.mount().unwrap();
     for number in 0..32 {

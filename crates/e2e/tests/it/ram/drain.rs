@@ -1,24 +1,25 @@
 //! Donors of a mirror are drained to spares under a file system whose every byte is checked: one by the command, one by
 //! SIGTERM.
 
-use nectary_e2e::attach::FileSystem;
-use nectary_e2e::mirror::{Files, Load, Rig};
+use nectary_e2e::attach::TestFileSystem;
+use nectary_e2e::mirror::{DonorRig, ProbedLoad, VerifiedFiles};
 use nectary_e2e::nbd::try_run;
-use nectary_e2e::ram::{Attached, cannot, run};
+use nectary_e2e::ram::{AttachedRamDevice, cannot, run};
 
+/// Both donors are removed without an error or a wrong byte.
 #[test]
-fn both_donors_of_a_mirror_are_drained_and_taken_away_without_an_error_or_a_wrong_byte() {
+fn mirror_donors_drained_under_load() {
     if cannot("ram drain") {
         return;
     }
-    let mut rig = Rig::new("ram-drain", FileSystem::Ext4, "mirror", 2).unwrap();
+    let mut rig = DonorRig::new("ram-drain", TestFileSystem::Ext4, "mirror", 2).unwrap();
     rig.add_spare().unwrap();
     rig.add_spare().unwrap();
     let scratch = rig.scratch.clone();
-    let disk = Attached::new(&scratch, &rig.spec()).unwrap();
+    let disk = AttachedRamDevice::new(&scratch, &rig.spec()).unwrap();
     rig.make(&disk).unwrap();
-    let files = Files::write(&disk.place, 5).unwrap();
-    let load = Load::start(&scratch, &disk.place, 7).unwrap();
+    let files = VerifiedFiles::write(&disk.place, 5).unwrap();
+    let load = ProbedLoad::start(&scratch, &disk.place, 7).unwrap();
     let said = run(&scratch, "nectary", &["ram", "drain", &disk.device, rig.address(0)]).unwrap();
     assert!(said.contains("has nothing of the device any more"), "{said}");
     let spare = rig.address(2).trim_end_matches(";spare").to_owned();

@@ -2,23 +2,23 @@
 
 use std::fs;
 
-use nectary_e2e::attach::FileSystem;
-use nectary_e2e::mirror::{Files, Rig};
-use nectary_e2e::ram::{Attached, cannot, run};
+use nectary_e2e::attach::TestFileSystem;
+use nectary_e2e::mirror::{DonorRig, VerifiedFiles};
+use nectary_e2e::ram::{AttachedRamDevice, cannot, run};
 
 fn grown(redundancy: &str, donors: u32) {
-    let rig = Rig::new(&format!("ram-grow-{redundancy}"), FileSystem::Ext4, redundancy, donors).unwrap();
+    let rig = DonorRig::new(&format!("ram-grow-{redundancy}"), TestFileSystem::Ext4, redundancy, donors).unwrap();
     let scratch = rig.scratch.clone();
-    let disk = Attached::new(&scratch, &rig.spec()).unwrap();
+    let disk = AttachedRamDevice::new(&scratch, &rig.spec()).unwrap();
     rig.make(&disk).unwrap();
-    let files = Files::write(&disk.place, 5).unwrap();
+    let files = VerifiedFiles::write(&disk.place, 5).unwrap();
     disk.unmount().unwrap();
     disk.detach().unwrap();
     let small = run(&scratch, "nectary", &["ram", "grow", &rig.spec(), "--size", "40G"]).unwrap_err().to_string();
     assert!(small.contains("are needed") && small.contains(rig.address(0)), "{small}");
     let said = run(&scratch, "nectary", &["ram", "grow", &rig.spec(), "--size", "72M"]).unwrap();
     assert!(said.contains("of 72M has grown"), "{said}");
-    let disk = Attached::new(&scratch, &rig.spec()).unwrap();
+    let disk = AttachedRamDevice::new(&scratch, &rig.spec()).unwrap();
     rig.check(&disk).unwrap();
     // Without a check after the last mount, resize2fs refuses.
     run(&scratch, "fsck.ext4", &["-f", "-p", &disk.device]).unwrap();
@@ -49,16 +49,18 @@ fn a_mirror_with_ext4_grows() {
     grown("mirror", 2);
 }
 
+/// The device grows with ext4 on it.
 #[test]
-fn a_device_with_parity_in_place_and_ext4_grows() {
+fn parity_in_place_grows() {
     if cannot("ram grow parity") {
         return;
     }
     grown("parity", 3);
 }
 
+/// The device grows with ext4 on it.
 #[test]
-fn a_device_with_logged_parity_and_ext4_grows() {
+fn logged_parity_device_grows() {
     if cannot("ram grow adaptive") {
         return;
     }

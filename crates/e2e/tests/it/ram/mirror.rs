@@ -5,19 +5,20 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::time::Instant;
 
-use nectary_e2e::attach::{FileSystem, turns};
-use nectary_e2e::mirror::{Fault, Rig, round};
+use nectary_e2e::attach::{TestFileSystem, turns};
+use nectary_e2e::mirror::{DonorFault, DonorRig, round};
 use nectary_e2e::nbd::try_run;
-use nectary_e2e::ram::{Attached, cannot};
-use nectary_e2e::scratch::Scratch;
+use nectary_e2e::ram::{AttachedRamDevice, cannot};
+use nectary_e2e::scratch::ScratchFolder;
 
+/// Ext4 has no error and no wrong byte while one donor is killed, stopped and cut off.
 #[test]
-fn ext4_on_a_mirror_has_no_error_and_no_wrong_byte_while_one_donor_is_killed_stopped_and_cut_off() {
+fn mirror_survives_donor_faults() {
     if cannot("ram mirror") {
         return;
     }
     let began = Instant::now();
-    let done = round("ram-mirror", FileSystem::Ext4, "mirror", 2, &Fault::ALL, 1).unwrap();
+    let done = round("ram-mirror", TestFileSystem::Ext4, "mirror", 2, &DonorFault::ALL, 1).unwrap();
     println!(
         "{} faults in {:?}: {} operations, longest gap {:?}",
         done.faults,
@@ -40,15 +41,16 @@ fn block(device: &str, write: Option<u8>) -> std::io::Result<u8> {
     Ok(memory[0])
 }
 
+/// Late writes of the first client change nothing.
 #[test]
-fn a_second_client_is_refused_or_takes_over_and_late_writes_of_the_first_land_nowhere() {
+fn second_client_refused_or_takes_over() {
     if cannot("ram take-over") {
         return;
     }
-    let rig = Rig::new("ram-taken", FileSystem::Ext4, "mirror", 2).unwrap();
+    let rig = DonorRig::new("ram-taken", TestFileSystem::Ext4, "mirror", 2).unwrap();
     let spec = rig.spec();
-    let (one, two) = (Scratch::new("ram-one").unwrap(), Scratch::new("ram-two").unwrap());
-    let mut first = Attached::new(&one, &spec).unwrap();
+    let (one, two) = (ScratchFolder::new("ram-one").unwrap(), ScratchFolder::new("ram-two").unwrap());
+    let mut first = AttachedRamDevice::new(&one, &spec).unwrap();
     block(&first.device, Some(1)).unwrap();
     let turn = turns::beside();
     let (status, text) = try_run(two.path(), "nectary", &["attach", &spec]).unwrap();
@@ -60,7 +62,7 @@ fn a_second_client_is_refused_or_takes_over_and_late_writes_of_the_first_land_no
         let device = first.device.clone();
         std::thread::spawn(move || block(&device, Some(9)))
     };
-    let second = Attached::with(&two, &spec, &["--take-over"]).unwrap();
+    let second = AttachedRamDevice::with(&two, &spec, &["--take-over"]).unwrap();
     assert_eq!(block(&second.device, None).unwrap(), 1);
     block(&second.device, Some(2)).unwrap();
     first.go_on();

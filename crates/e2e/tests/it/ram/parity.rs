@@ -3,10 +3,10 @@
 
 use std::time::Instant;
 
-use nectary_e2e::attach::FileSystem;
-use nectary_e2e::mirror::{Fault, round};
-use nectary_e2e::ram::{Donor, cannot, run};
-use nectary_e2e::scratch::Scratch;
+use nectary_e2e::attach::TestFileSystem;
+use nectary_e2e::mirror::{DonorFault, round};
+use nectary_e2e::ram::{DonorProcess, cannot, run};
+use nectary_e2e::scratch::ScratchFolder;
 
 /// Runs a round of faults on a device with this redundancy.
 fn survives_faults(redundancy: &str) {
@@ -14,7 +14,7 @@ fn survives_faults(redundancy: &str) {
         return;
     }
     let began = Instant::now();
-    let done = round(&format!("ram-{redundancy}"), FileSystem::Ext4, redundancy, 3, &Fault::ALL, 1).unwrap();
+    let done = round(&format!("ram-{redundancy}"), TestFileSystem::Ext4, redundancy, 3, &DonorFault::ALL, 1).unwrap();
     println!(
         "{} faults in {:?}: {} operations, longest gap {:?}",
         done.faults,
@@ -24,22 +24,25 @@ fn survives_faults(redundancy: &str) {
     );
 }
 
+/// Ext4 has no error and no wrong byte while one donor is killed, stopped and cut off.
 #[test]
-fn ext4_on_parity_log_has_no_error_and_no_wrong_byte_while_one_donor_is_killed_stopped_and_cut_off() {
+fn parity_log_survives_donor_faults() {
     survives_faults("parity-log");
 }
 
+/// Ext4 has no error and no wrong byte while one donor is killed, stopped and cut off.
 #[test]
-fn ext4_on_parity_in_place_has_no_error_and_no_wrong_byte_while_one_donor_is_killed_stopped_and_cut_off() {
+fn in_place_parity_survives_donor_faults() {
     survives_faults("parity");
 }
 
+/// The warning says that in-place parity is for comparison only.
 #[test]
-fn creating_parity_in_place_says_that_it_is_for_comparison_alone() {
-    let scratch = Scratch::new("ram-comparison").unwrap();
+fn in_place_parity_creation_warns() {
+    let scratch = ScratchFolder::new("ram-comparison").unwrap();
     let start = |number: u32| {
         let memory = ["--memory", "24M", "--on-demand"];
-        Donor::start(&scratch, &format!("donor-{number}"), None, &memory).unwrap()
+        DonorProcess::start(&scratch, &format!("donor-{number}"), None, &memory).unwrap()
     };
     let donors = [start(0), start(1), start(2)];
     let names = donors.each_ref().map(|donor| donor.address.as_str()).join(",");

@@ -1,17 +1,18 @@
 //! A donor is replaced under a file system whose every byte is checked.
 
-use nectary_e2e::attach::FileSystem;
-use nectary_e2e::mirror::{Fault, Files, Load, Rig};
+use nectary_e2e::attach::TestFileSystem;
+use nectary_e2e::mirror::{DonorFault, DonorRig, ProbedLoad, VerifiedFiles};
 use nectary_e2e::nbd::try_run;
-use nectary_e2e::ram::{Attached, cannot, run};
+use nectary_e2e::ram::{AttachedRamDevice, cannot, run};
 
 fn replaced(redundancy: &str, donors: u32) {
-    let mut rig = Rig::new(&format!("ram-replace-{redundancy}"), FileSystem::Ext4, redundancy, donors).unwrap();
+    let mut rig =
+        DonorRig::new(&format!("ram-replace-{redundancy}"), TestFileSystem::Ext4, redundancy, donors).unwrap();
     let scratch = rig.scratch.clone();
-    let disk = Attached::new(&scratch, &rig.spec()).unwrap();
+    let disk = AttachedRamDevice::new(&scratch, &rig.spec()).unwrap();
     rig.make(&disk).unwrap();
-    let files = Files::write(&disk.place, 5).unwrap();
-    let load = Load::start(&scratch, &disk.place, 7).unwrap();
+    let files = VerifiedFiles::write(&disk.place, 5).unwrap();
+    let load = ProbedLoad::start(&scratch, &disk.place, 7).unwrap();
     let before = load.done();
     rig.replace(&disk, 0).unwrap();
     let (_, status) = try_run(scratch.path(), "nectary", &["status", "--json"]).unwrap();
@@ -24,7 +25,7 @@ fn replaced(redundancy: &str, donors: u32) {
     println!("{redundancy}: replaced under {meanwhile} operations of the prober, longest gap {:?}", account.gap);
     assert_eq!((account.errors, account.wrong), (0, 0), "{account:?}");
     // The new donor has all data of the former one, so another donor can be lost now.
-    rig.break_donor(1, Fault::Kill).unwrap();
+    rig.break_donor(1, DonorFault::Kill).unwrap();
     rig.wait_for_trusted(u64::from(donors) - 1).unwrap();
     assert_eq!(files.problems(&disk.place), Vec::<String>::new());
     for (arguments, code, words) in
@@ -41,16 +42,18 @@ fn replaced(redundancy: &str, donors: u32) {
     disk.detach().unwrap();
 }
 
+/// There is no error and no wrong byte.
 #[test]
-fn a_donor_of_a_mirror_is_replaced_under_ext4_without_an_error_or_a_wrong_byte() {
+fn mirror_donor_replaced_under_ext4() {
     if cannot("ram replace mirror") {
         return;
     }
     replaced("mirror", 2);
 }
 
+/// There is no error and no wrong byte.
 #[test]
-fn a_donor_of_parity_is_replaced_under_ext4_without_an_error_or_a_wrong_byte() {
+fn parity_donor_replaced_under_ext4() {
     if cannot("ram replace adaptive") {
         return;
     }

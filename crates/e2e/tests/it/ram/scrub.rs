@@ -1,20 +1,21 @@
 //! Damage in the memory of a donor's process is found and repaired while the device is attached.
 
-use nectary_e2e::attach::FileSystem;
-use nectary_e2e::mirror::{Files, Rig};
+use nectary_e2e::attach::TestFileSystem;
+use nectary_e2e::mirror::{DonorRig, VerifiedFiles};
 use nectary_e2e::nbd::try_run;
-use nectary_e2e::ram::{Attached, cannot};
+use nectary_e2e::ram::{AttachedRamDevice, cannot};
 
+/// Damage in a donor is repaired.
 #[test]
-fn damage_in_a_donor_of_a_mirror_is_repaired_under_ext4() {
+fn mirror_scrub_repairs_under_ext4() {
     if cannot("ram scrub") {
         return;
     }
-    let rig = Rig::new("ram-scrub", FileSystem::Ext4, "mirror", 2).unwrap();
+    let rig = DonorRig::new("ram-scrub", TestFileSystem::Ext4, "mirror", 2).unwrap();
     let scratch = rig.scratch.clone();
-    let disk = Attached::new(&scratch, &rig.spec()).unwrap();
+    let disk = AttachedRamDevice::new(&scratch, &rig.spec()).unwrap();
     rig.make(&disk).unwrap();
-    let files = Files::write(&disk.place, 5).unwrap();
+    let files = VerifiedFiles::write(&disk.place, 5).unwrap();
     let pattern: Vec<u8> = (0..64u8).map(|at| at.wrapping_mul(37) ^ 0xc5).collect();
     let path = disk.place.join("pattern");
     std::fs::write(&path, pattern.repeat(64)).unwrap();

@@ -1,10 +1,10 @@
 //! A donor's process is killed while another one is moved; the campaign `ram-second-failure` has all cases.
 
-use nectary_e2e::mirror::second_failure::{Case, Moment, Move, Victim};
+use nectary_e2e::mirror::second_failure::{DonorMove, KillMoment, KillVictim, SecondFailureCase};
 use nectary_e2e::ram::cannot;
 
-fn survives(redundancy: &'static str, moving: Move, moment: Moment, victim: Victim) {
-    let case = Case { redundancy, moving, moment, victim };
+fn survives(redundancy: &'static str, moving: DonorMove, moment: KillMoment, victim: KillVictim) {
+    let case = SecondFailureCase { redundancy, moving, moment, victim };
     if cannot(&format!("ram second failure, {case}")) {
         return;
     }
@@ -13,11 +13,11 @@ fn survives(redundancy: &'static str, moving: Move, moment: Moment, victim: Vict
 }
 
 #[test]
-fn mirror_keeps_all_while_leaving_and_killed() {
-    survives("mirror", Move::Sigterm, Moment::NearEnd, Victim::Member);
+fn mirror_survives_kill_while_leaving() {
+    survives("mirror", DonorMove::Sigterm, KillMoment::NearEnd, KillVictim::Member);
 }
 
 #[test]
-fn adaptive_keeps_all_while_replaced_and_killed() {
-    survives("adaptive", Move::Replace, Moment::Early, Victim::Member);
+fn adaptive_survives_kill_while_replaced() {
+    survives("adaptive", DonorMove::Replace, KillMoment::Early, KillVictim::Member);
 }

@@ -3,7 +3,7 @@
 use nectary_e2e::guard::find_program;
 use nectary_e2e::live::missing;
 use nectary_e2e::report::not_run;
-use nectary_e2e::volume::Volume;
+use nectary_e2e::volume::VolumeRig;
 use std::ffi::{CStr, CString};
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -134,12 +134,13 @@ fn shown_by_programs(here: &Path, there: &Path) -> String {
     files.join("\n\n")
 }
 
+/// Access control lists have the same effect on every mount as on a local file system.
 #[test]
-fn access_control_lists_mean_the_same_on_every_mount_as_on_a_local_file_system() {
+fn access_lists_match_local_file_system() {
     if let Some(reason) = missing(false) {
         return not_run(format!("volume: {reason}"));
     }
-    let mut volume = Volume::new("256M").unwrap_or_else(|error| panic!("{error:#}"));
+    let mut volume = VolumeRig::new("256M").unwrap_or_else(|error| panic!("{error:#}"));
     let (first, second) = (volume.mount().expect("it mounts"), volume.mount().expect("it mounts"));
     let local = volume.scratch.join("local");
     let at = |root: &Path, name: &str| {
@@ -178,11 +179,11 @@ fn access_control_lists_mean_the_same_on_every_mount_as_on_a_local_file_system()
 
 /// Opens a file relative to an open directory, or reads a list by a descriptor: the kernel looks no path up for either.
 #[test]
-fn lists_of_other_hosts_are_seen_without_a_look_up() {
+fn remote_lists_seen_without_lookup() {
     if let Some(reason) = missing(false) {
         return not_run(format!("volume: {reason}"));
     }
-    let mut volume = Volume::new("512M").unwrap_or_else(|error| panic!("{error:#}"));
+    let mut volume = VolumeRig::new("512M").unwrap_or_else(|error| panic!("{error:#}"));
     let (first, second) = (volume.mount().expect("it mounts"), volume.mount().expect("it mounts"));
     fs::create_dir(first.join("d")).and_then(|()| fs::write(first.join("d/f"), b"text")).expect("it is written");
     fs::set_permissions(first.join("d"), fs::Permissions::from_mode(0o700)).expect("it is set");

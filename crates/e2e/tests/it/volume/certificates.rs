@@ -1,10 +1,10 @@
 //! A volume on a network that is not trusted: certificates of an authority that the volume has for itself.
 
 use nectary_e2e::live::missing;
-use nectary_e2e::nbd::{Server, try_run};
-use nectary_e2e::ram::Donor;
+use nectary_e2e::nbd::{NbdServer, try_run};
+use nectary_e2e::ram::DonorProcess;
 use nectary_e2e::report::not_run;
-use nectary_e2e::volume::Volume;
+use nectary_e2e::volume::VolumeRig;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -26,12 +26,13 @@ fn words(options: &[String]) -> Vec<&str> {
     options.iter().map(String::as_str).collect()
 }
 
+/// Certificates are made once, and shown.
 #[test]
-fn certificates_are_made_once_shown_and_never_overwritten() {
+fn certificates_are_never_overwritten() {
     if let Some(reason) = missing(false) {
         return not_run(format!("volume: {reason}"));
     }
-    let volume = Volume::new("256M").unwrap_or_else(|error| panic!("{error:#}"));
+    let volume = VolumeRig::new("256M").unwrap_or_else(|error| panic!("{error:#}"));
     let at = |name: &str| volume.scratch.join(name).display().to_string();
     let (pki, h1) = (at("pki"), at("h1"));
     let (code, text) = volume.try_run(&["volume", "cert", "host", &pki, "h1", "--out", &h1]).expect("it runs");
@@ -65,12 +66,13 @@ fn certificates_are_made_once_shown_and_never_overwritten() {
     assert!(code == Some(3) && text.contains(" days left"), "{text}");
 }
 
+/// Other hosts get the reason for the refusal.
 #[test]
-fn hosts_of_the_authority_mount_and_others_are_told_why_not() {
+fn only_hosts_of_authority_mount() {
     if let Some(reason) = missing(false) {
         return not_run(format!("volume: {reason}"));
     }
-    let mut volume = Volume::new("512M").unwrap_or_else(|error| panic!("{error:#}"));
+    let mut volume = VolumeRig::new("512M").unwrap_or_else(|error| panic!("{error:#}"));
     volume.stop_server().unwrap_or_else(|error| panic!("{error:#}"));
     let folder = |name: &str| volume.scratch.join(name);
     let at = |name: &str| folder(name).display().to_string();
@@ -125,12 +127,13 @@ fn hosts_of_the_authority_mount_and_others_are_told_why_not() {
     assert!(code == Some(1) && text.contains("see whether it serves with --tls-cert"), "{text}");
 }
 
+/// One authority serves exports, RAM disks and volumes.
 #[test]
-fn one_authority_serves_exports_ram_and_volumes() {
+fn authority_covers_all_parts() {
     if let Some(reason) = missing(false) {
         return not_run(format!("volume: {reason}"));
     }
-    let mut volume = Volume::new("256M").unwrap_or_else(|error| panic!("{error:#}"));
+    let mut volume = VolumeRig::new("256M").unwrap_or_else(|error| panic!("{error:#}"));
     volume.stop_server().unwrap_or_else(|error| panic!("{error:#}"));
     let at = |name: &str| volume.scratch.join(name).display().to_string();
     let run = |arguments: &[&str]| {
@@ -153,7 +156,7 @@ fn one_authority_serves_exports_ram_and_volumes() {
     let serving = ["--tls-cert", &cert, "--tls-key", &key, "--tls-client-ca", &ca];
     // An export, by the directory in the URL; nobody without a certificate of a client.
     let folder = volume.scratch.path();
-    let export = Server::nectary(folder, "export", &[&["memory:1M"][..], &serving].concat()).expect("it serves");
+    let export = NbdServer::nectary(folder, "export", &[&["memory:1M"][..], &serving].concat()).expect("it serves");
     let url = |folder: &str| format!("nbds+unix:///?socket={}&tls-certificates={folder}", export.socket.display());
     done(&["nbd", "info", &url(&client)]);
     let (code, text) = run(&["nbd", "info", &url(&server)]);
@@ -165,7 +168,7 @@ fn one_authority_serves_exports_ram_and_volumes() {
     assert!(code == Some(1), "{text}");
     assert!(export.terminate().expect("it ends").0.success());
     // A network RAM disk.
-    let donor = Donor::start(&volume.scratch, "donor", None, &[&["--memory", "8M"][..], &serving].concat());
+    let donor = DonorProcess::start(&volume.scratch, "donor", None, &[&["--memory", "8M"][..], &serving].concat());
     let donor = donor.expect("it serves");
     let spec = format!("ram(\"nbds://{}/?tls-certificates={client}\",id=disk,size=4M)", donor.address);
     done(&["ram", "create", &spec]);

@@ -2,9 +2,9 @@
 
 use nectary_e2e::live::missing;
 use nectary_e2e::report::not_run;
-use nectary_e2e::rng::Rng;
-use nectary_e2e::volume::Volume;
-use nectary_e2e::volume::databases::{Postgres, programs_of_postgres};
+use nectary_e2e::rng::SeededRng;
+use nectary_e2e::volume::VolumeRig;
+use nectary_e2e::volume::databases::{PostgresCluster, programs_of_postgres};
 use std::fs::{self, File, OpenOptions};
 use std::io::{IoSlice, Write};
 use std::os::fd::AsRawFd;
@@ -12,18 +12,18 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::Command;
 
-fn volume(size: &str) -> Option<Volume> {
+fn volume(size: &str) -> Option<VolumeRig> {
     match missing(false) {
         Some(reason) => {
             not_run(format!("volume: {reason}"));
             None
         }
-        None => Some(Volume::new(size).unwrap_or_else(|error| panic!("{error:#}"))),
+        None => Some(VolumeRig::new(size).unwrap_or_else(|error| panic!("{error:#}"))),
     }
 }
 
 fn pattern(seed: u64, length: usize) -> Vec<u8> {
-    let mut rng = Rng::new(seed);
+    let mut rng = SeededRng::new(seed);
     (0..length).map(|_| rng.below(256) as u8).collect()
 }
 
@@ -167,7 +167,7 @@ fn fill(path: &Path) {
 
 /// `fallocate` reserves: its range can be written when the disk is full, and is complete after a kill.
 #[test]
-fn reserved_range_is_written_on_full_disk() {
+fn reserved_range_written_on_full_disk() {
     const LENGTH: usize = 40 << 20;
     let Some(mut volume) = volume("512M") else { return };
     let (first, second) = (volume.mount().expect("it mounts"), volume.mount().expect("it mounts"));
@@ -220,7 +220,7 @@ fn postgres_keeps_commits_over_sigkill() {
     let Some(programs) = programs.filter(|_| reason.is_none()) else {
         return not_run(format!("volume: {}", reason.unwrap_or("PostgreSQL is not installed".to_owned())));
     };
-    let mut cluster = Postgres::new(programs).unwrap_or_else(|error| panic!("{error:#}"));
+    let mut cluster = PostgresCluster::new(programs).unwrap_or_else(|error| panic!("{error:#}"));
     let done = cluster.round("open_datasync", 7, false).unwrap_or_else(|error| panic!("{error:#}"));
     println!("{} commits acknowledged before the kill", done.commits);
     assert!(done.lost.is_empty(), "{:?}", done.lost);

@@ -3,7 +3,7 @@
 
 use nectary_e2e::live::missing;
 use nectary_e2e::report::not_run;
-use nectary_e2e::volume::Volume;
+use nectary_e2e::volume::VolumeRig;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
@@ -16,13 +16,13 @@ use std::time::Duration;
 const ROUNDS: usize = 3;
 const NAMES: usize = 50;
 
-fn volume() -> Option<Volume> {
+fn volume() -> Option<VolumeRig> {
     match missing(false) {
         Some(reason) => {
             not_run(format!("volume: {reason}"));
             None
         }
-        None => Some(Volume::new("256M").unwrap_or_else(|error| panic!("{error:#}"))),
+        None => Some(VolumeRig::new("256M").unwrap_or_else(|error| panic!("{error:#}"))),
     }
 }
 
@@ -101,15 +101,16 @@ fn answered_changes_survive_killed_servers() {
 }
 
 /// Kills the server and all mounts, and begins again; returns the new mount.
-fn lose_everything(volume: &mut Volume, more: &[&str]) -> PathBuf {
+fn lose_everything(volume: &mut VolumeRig, more: &[&str]) -> PathBuf {
     volume.kill_server();
     volume.kill_mounts();
     volume.serve().unwrap();
     volume.mount_with(more).unwrap()
 }
 
+/// The server and all mounts are killed.
 #[test]
-fn synced_names_survive_the_loss_of_everything() {
+fn synced_names_survive_total_loss() {
     let Some(mut volume) = volume() else { return };
     let mut mount = volume.mount().unwrap();
     for (round, way) in ["fsync of the directory", "fsync of another file", "a second"].into_iter().enumerate() {
@@ -130,7 +131,7 @@ fn synced_names_survive_the_loss_of_everything() {
 }
 
 #[test]
-fn names_of_synced_mounts_survive_any_loss() {
+fn dirsync_names_survive_total_loss() {
     let Some(mut volume) = volume() else { return };
     let options = ["-o", "dirsync"];
     let mut mount = volume.mount_with(&options).unwrap();

@@ -9,19 +9,19 @@ use std::time::{Duration, Instant};
 
 use nectary_e2e::live::missing;
 use nectary_e2e::report::not_run;
-use nectary_e2e::volume::Volume;
-use nectary_e2e::volume::freshness::{self, Changing};
+use nectary_e2e::volume::VolumeRig;
+use nectary_e2e::volume::freshness::{self, ChangeLayout};
 
 #[test]
 fn kernels_show_no_old_name() {
     if let Some(reason) = missing(false) {
         return not_run(format!("volume: {reason}"));
     }
-    let mut volume = Volume::new("512M").unwrap_or_else(|error| panic!("{error:#}"));
+    let mut volume = VolumeRig::new("512M").unwrap_or_else(|error| panic!("{error:#}"));
     let hosts = [volume.mount().expect("it mounts"), volume.mount().expect("it mounts")];
     let seed = std::env::var("KEPT_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(40);
     let seconds = std::env::var("KEPT_SECONDS").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(4);
-    for changing in [Changing::One, Changing::Apart, Changing::Together] {
+    for changing in [ChangeLayout::One, ChangeLayout::Apart, ChangeLayout::Together] {
         let found = freshness::exercise(&hosts, changing, seed, Duration::from_secs(seconds));
         let found = found.unwrap_or_else(|error| panic!("{error:#}"));
         println!(
@@ -45,7 +45,7 @@ fn kernel_looks_at_fresh_names_alone() {
     if let Some(reason) = missing(false) {
         return not_run(format!("volume: {reason}"));
     }
-    let mut volume = Volume::new("512M").unwrap_or_else(|error| panic!("{error:#}"));
+    let mut volume = VolumeRig::new("512M").unwrap_or_else(|error| panic!("{error:#}"));
     let (first, second) = (volume.mount().expect("it mounts"), volume.mount().expect("it mounts"));
     fs::create_dir(first.join("d")).and_then(|()| fs::write(first.join("d/f"), b"1234")).expect("it is written");
     let path = second.join("d/f");
@@ -73,12 +73,13 @@ fn kernel_looks_at_fresh_names_alone() {
     assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
 }
 
+/// Mounts and working directories below a directory survive other changes in it.
 #[test]
-fn mounts_and_working_directories_survive_changes_beside_them() {
+fn mountpoints_survive_changes_beside_them() {
     if let Some(reason) = missing(false) {
         return not_run(format!("volume: {reason}"));
     }
-    let mut volume = Volume::new("512M").unwrap_or_else(|error| panic!("{error:#}"));
+    let mut volume = VolumeRig::new("512M").unwrap_or_else(|error| panic!("{error:#}"));
     let (first, second) = (volume.mount().expect("it mounts"), volume.mount().expect("it mounts"));
     for name in ["d", "d/mounted", "d/work", "source"] {
         fs::create_dir(first.join(name)).expect("it is made");
@@ -109,12 +110,13 @@ fn mounts_and_working_directories_survive_changes_beside_them() {
     assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
 }
 
+/// Another host moves the directory.
 #[test]
-fn directory_that_another_host_moved_keeps_its_node() {
+fn moved_directory_keeps_its_node() {
     if let Some(reason) = missing(false) {
         return not_run(format!("volume: {reason}"));
     }
-    let mut volume = Volume::new("512M").unwrap_or_else(|error| panic!("{error:#}"));
+    let mut volume = VolumeRig::new("512M").unwrap_or_else(|error| panic!("{error:#}"));
     let (first, second) = (volume.mount().expect("it mounts"), volume.mount().expect("it mounts"));
     for name in ["from", "from/work", "to"] {
         fs::create_dir(first.join(name)).expect("it is made");

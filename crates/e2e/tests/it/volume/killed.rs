@@ -1,10 +1,10 @@
 //! Tests mounts that are killed or stopped, and what becomes of their space.
 
 use nectary_e2e::live::missing;
-use nectary_e2e::nbd::Server;
+use nectary_e2e::nbd::NbdServer;
 use nectary_e2e::report::not_run;
-use nectary_e2e::volume::kills::{DISK, Killed, Loop, SERVER_LEASE, rounds, sessions, until};
-use nectary_e2e::volume::{LIMIT, Volume};
+use nectary_e2e::volume::kills::{DISK, FileLoopDevice, KillTotals, SERVER_LEASE, rounds, sessions, until};
+use nectary_e2e::volume::{LIMIT, VolumeRig};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -15,17 +15,17 @@ use anyhow::{Context, Result, ensure};
 /// Rounds by default; the soak makes 50.
 const ROUNDS: u64 = 10;
 
-fn volume() -> Option<Volume> {
+fn volume() -> Option<VolumeRig> {
     match missing(false) {
         Some(reason) => {
             not_run(format!("volume: {reason}"));
             None
         }
-        None => Some(Volume::leased(DISK, SERVER_LEASE).unwrap_or_else(|error| panic!("{error:#}"))),
+        None => Some(VolumeRig::leased(DISK, SERVER_LEASE).unwrap_or_else(|error| panic!("{error:#}"))),
     }
 }
 
-fn checked(volume: &mut Volume, done: Killed) -> Result<()> {
+fn checked(volume: &mut VolumeRig, done: KillTotals) -> Result<()> {
     println!("{done:?}");
     ensure!(done.kills == ROUNDS, "{done:?}");
     let check = volume.finish()?;
@@ -55,7 +55,7 @@ fn new_mount_proves_to_distant_server() -> Result<()> {
     let Some(mut volume) = volume() else { return Ok(()) };
     volume.stop_server()?;
     // Locks of the loop device and of its file do not see each other, so the server is as on another host.
-    let apart = Loop::of(&volume.disk())?;
+    let apart = FileLoopDevice::of(&volume.disk())?;
     volume.serve_from(&format!("disk:{}", apart.0), &[])?;
     let done = rounds(&mut volume, ROUNDS, 3, None)?;
     checked(&mut volume, done)?;
@@ -65,7 +65,7 @@ fn new_mount_proves_to_distant_server() -> Result<()> {
 }
 
 #[test]
-fn stopped_mount_keeps_its_space_until_drained() -> Result<()> {
+fn stopped_mount_keeps_undrained_space() -> Result<()> {
     let Some(mut volume) = volume() else { return Ok(()) };
     let (first, second) = (volume.mount()?, volume.mount()?);
     let held = File::create(first.join("held"))?;
@@ -89,7 +89,7 @@ fn stopped_mount_keeps_its_space_until_drained() -> Result<()> {
 }
 
 /// Writes on the other mount until the stopped one is ended, and checks what is said about it.
-fn while_stopped(volume: &Volume, second: &Path) -> Result<()> {
+fn while_stopped(volume: &VolumeRig, second: &Path) -> Result<()> {
     // The second mount frees and writes more than the disk has: it waits for space that the stopped one holds back.
     let (began, piece) = (Instant::now(), vec![3; 1 << 20]);
     for round in 0..8 {
@@ -136,7 +136,7 @@ fn stopped_then_killed_mount_is_over() -> Result<()> {
 fn status_names_killed_mount_over_nbd() -> Result<()> {
     let Some(mut volume) = volume() else { return Ok(()) };
     volume.stop_server()?;
-    let export = Server::nectary(volume.scratch.path(), "export", &[&volume.disk()])?;
+    let export = NbdServer::nectary(volume.scratch.path(), "export", &[&volume.disk()])?;
     let url = export.url("");
     volume.serve_from(&url, &[])?;
     let (first, second) = (volume.mount_of(&url)?, volume.mount_of(&url)?);

@@ -4,7 +4,7 @@
 use nectary_e2e::live::missing;
 use nectary_e2e::nectary::binary;
 use nectary_e2e::report::not_run;
-use nectary_e2e::volume::{LIMIT, Volume};
+use nectary_e2e::volume::{LIMIT, VolumeRig};
 use serde_json::Value;
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -16,17 +16,17 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-fn volume(size: &str) -> Option<Volume> {
+fn volume(size: &str) -> Option<VolumeRig> {
     match missing(false) {
         Some(reason) => {
             not_run(format!("volume: {reason}"));
             None
         }
-        None => Some(Volume::new(size).unwrap_or_else(|error| panic!("{error:#}"))),
+        None => Some(VolumeRig::new(size).unwrap_or_else(|error| panic!("{error:#}"))),
     }
 }
 
-fn finish(mut volume: Volume) {
+fn finish(mut volume: VolumeRig) {
     let check = volume.finish().unwrap_or_else(|error| panic!("{error:#}"));
     assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
 }
@@ -101,7 +101,7 @@ fn write_to_null(directory: &Path) -> io::Result<()> {
 }
 
 #[test]
-fn device_nodes_work_with_the_option_dev() {
+fn device_nodes_require_dev_option() {
     let Some(mut volume) = volume("512M") else { return };
     let bare = volume.mount().expect("it mounts");
     let with = volume.mount_with(&["-o", "dev"]).expect("it mounts");
@@ -111,23 +111,23 @@ fn device_nodes_work_with_the_option_dev() {
 }
 
 /// A process in a mount namespace that has what was mounted when it started.
-struct Container(Child);
+struct MountNamespaceProcess(Child);
 
-impl Container {
-    fn start(volume: &Volume) -> Container {
+impl MountNamespaceProcess {
+    fn start(volume: &VolumeRig) -> MountNamespaceProcess {
         let mark = volume.scratch.join("container");
         let _ = fs::remove_file(&mark);
         let script = format!("touch '{}'; exec sleep 1000", mark.display());
         let mut command = Command::new("unshare");
         command.args(["-m", "--propagation", "private", "sh", "-c", &script]);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("it starts");
-        let container = Container(child);
+        let container = MountNamespaceProcess(child);
         wait_until(|| mark.exists());
         container
     }
 }
 
-impl Drop for Container {
+impl Drop for MountNamespaceProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -142,20 +142,21 @@ fn wait_until(mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// A directory that a container still has mounted is not mounted again.
 #[test]
-fn directory_that_a_container_holds_is_not_mounted() {
+fn container_mount_blocks_second_mount() {
     let Some(mut volume) = volume("512M") else { return };
     let directory = volume.mount().expect("it mounts");
     fs::write(directory.join("f"), b"here").expect("it is written");
     let (shown, disk) = (directory.display().to_string(), volume.disk());
-    let container = Container::start(&volume);
+    let container = MountNamespaceProcess::start(&volume);
     assert!(run("umount", &["-i", &shown]).0);
     let inside = format!("/proc/{}/root{shown}/f", container.0.id());
     assert_eq!(fs::read(&inside).expect("it is there"), b"here");
     let address = volume.address();
     let again = ["volume", "mount", &disk, &shown, "--server", &address, "--background"];
     let sessions =
-        |volume: &Volume| volume.run(&["volume", "info", &disk]).expect("it is read").matches("session ").count();
+        |volume: &VolumeRig| volume.run(&["volume", "info", &disk]).expect("it is read").matches("session ").count();
     let before = sessions(&volume);
     let (code, text) = volume.try_run(&again).expect("it runs");
     assert!(code == Some(5) && text.contains("another mount namespace") && text.contains("(sleep)"), "{code:?} {text}");
@@ -210,7 +211,7 @@ fn mount_without_permission_leaves_no_session() {
 
 /// Runs a script in a mount namespace in which this program is the helper of mount(8); returns its output. Nothing of
 /// the machine is changed.
-fn with_helpers(volume: &Volume, script: &str) -> String {
+fn with_helpers(volume: &VolumeRig, script: &str) -> String {
     let program = binary().expect("there is a program");
     let prepare = format!(
         "set -eu
@@ -270,7 +271,7 @@ fn mount_and_umount_find_their_helpers() {
 }
 
 #[test]
-fn fstab_line_mounts_and_is_mounted_once() {
+fn fstab_line_is_mounted_once() {
     let Some(volume) = volume("512M") else { return };
     let (scratch, address) = (volume.scratch.path().display().to_string(), volume.address());
     let text = with_helpers(
@@ -304,16 +305,16 @@ fn fstab_line_mounts_and_is_mounted_once() {
 }
 
 /// A read-only loop device; it is detached whether the test passes or fails.
-struct Loop(String);
+struct ReadOnlyLoop(String);
 
-impl Drop for Loop {
+impl Drop for ReadOnlyLoop {
     fn drop(&mut self) {
         let _ = run("losetup", &["-d", &self.0]);
     }
 }
 
 #[test]
-fn read_only_disk_is_mounted_read_only() {
+fn read_only_disk_mounts_read_only() {
     let Some(mut volume) = volume("512M") else { return };
     let first = volume.mount().expect("it mounts");
     fs::write(first.join("f"), b"content").expect("it is written");
@@ -321,7 +322,7 @@ fn read_only_disk_is_mounted_read_only() {
     if !is_done {
         return not_run(format!("a read-only disk: {device}"));
     }
-    let device = Loop(device.trim().to_owned());
+    let device = ReadOnlyLoop(device.trim().to_owned());
     let (scratch, address) = (volume.scratch.path().display().to_string(), volume.address());
     let text = with_helpers(
         &volume,
@@ -356,14 +357,14 @@ fn give_name(file: &File, name: &Path) -> io::Result<()> {
     }
 }
 
-fn inodes(volume: &Volume) -> u64 {
+fn inodes(volume: &VolumeRig) -> u64 {
     let text = volume.run(&["volume", "info", &volume.disk(), "--json"]).expect("it is read");
     let info: Value = serde_json::from_str(&text).expect("it is JSON");
     info["inodes"].as_u64().expect("it is a number")
 }
 
 #[test]
-fn nameless_file_gets_a_name_or_goes() {
+fn unnamed_file_is_linked_or_freed() {
     let Some(mut volume) = volume("512M") else { return };
     let (first, second) = (volume.mount().expect("it mounts"), volume.mount().expect("it mounts"));
     let bytes = vec![7; 300_000];
@@ -396,7 +397,7 @@ fn nameless_file_gets_a_name_or_goes() {
 }
 
 #[test]
-fn nameless_file_of_a_killed_mount_is_freed() {
+fn killed_mount_frees_unnamed_file() {
     let Some(mut volume) = volume("512M") else { return };
     let (first, second) = (volume.mount().expect("it mounts"), volume.mount().expect("it mounts"));
     let file = nameless(&first, 0).expect("it is made");
@@ -439,8 +440,9 @@ fn attribute(file: &Path, name: Option<&str>, length: usize) -> io::Result<Vec<u
     Ok(value)
 }
 
+/// Extended attributes of the greatest length are read on two mounts.
 #[test]
-fn longest_attributes_are_read_on_two_mounts() {
+fn longest_attributes_reach_other_mount() {
     let Some(mut volume) = volume("512M") else { return };
     let (first, second) = (volume.mount().expect("it mounts"), volume.mount().expect("it mounts"));
     let (here, there) = (first.join("f"), second.join("f"));
@@ -468,7 +470,7 @@ fn longest_attributes_are_read_on_two_mounts() {
 }
 
 #[test]
-fn info_shows_the_extents_of_a_file() {
+fn info_shows_file_extents() {
     let Some(mut volume) = volume("512M") else { return };
     let directory = volume.mount().expect("it mounts");
     fs::create_dir(directory.join("d")).expect("it is made");

@@ -4,7 +4,7 @@
 use nectary_e2e::live::missing;
 use nectary_e2e::report::not_run;
 use nectary_e2e::volume::rights::{check_writes_take_capabilities_away, check_writes_take_rights_away};
-use nectary_e2e::volume::{LIMIT, Volume};
+use nectary_e2e::volume::{LIMIT, VolumeRig};
 use std::ffi::{CString, c_int};
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -18,15 +18,15 @@ const HANDLE_BYTES: usize = 128;
 
 /// A file handle: its length, its type, and its bytes.
 #[repr(C)]
-struct Handle {
+struct RawFileHandle {
     length: u32,
     kind: c_int,
     bytes: [u8; HANDLE_BYTES],
 }
 
-fn handle_of(path: &Path) -> io::Result<Handle> {
+fn handle_of(path: &Path) -> io::Result<RawFileHandle> {
     let path = CString::new(path.as_os_str().as_bytes())?;
-    let mut handle = Handle { length: HANDLE_BYTES as u32, kind: 0, bytes: [0; HANDLE_BYTES] };
+    let mut handle = RawFileHandle { length: HANDLE_BYTES as u32, kind: 0, bytes: [0; HANDLE_BYTES] };
     let mut mount = 0;
     // SAFETY: the path ends with a zero byte, the handle has the length that it says, and both outlive the call.
     let done = unsafe {
@@ -36,7 +36,7 @@ fn handle_of(path: &Path) -> io::Result<Handle> {
     if done == 0 { Ok(handle) } else { Err(io::Error::last_os_error()) }
 }
 
-fn open(root: &File, handle: &mut Handle) -> io::Result<File> {
+fn open(root: &File, handle: &mut RawFileHandle) -> io::Result<File> {
     // SAFETY: the handle is as the kernel made it; a number that is not negative is a descriptor of ours alone.
     unsafe {
         let handle = (&raw mut *handle).cast::<libc::file_handle>();
@@ -47,12 +47,12 @@ fn open(root: &File, handle: &mut Handle) -> io::Result<File> {
     }
 }
 
-fn volume() -> Option<(Volume, std::path::PathBuf, std::path::PathBuf)> {
+fn volume() -> Option<(VolumeRig, std::path::PathBuf, std::path::PathBuf)> {
     if let Some(reason) = missing(false) {
         not_run(reason);
         return None;
     }
-    let mut volume = Volume::new("512M").expect("it is formatted and served");
+    let mut volume = VolumeRig::new("512M").expect("it is formatted and served");
     let (here, there) = (volume.mount().expect("it mounts"), volume.mount().expect("it mounts again"));
     Some((volume, here, there))
 }
@@ -65,13 +65,13 @@ fn writes_take_rights_away() {
 }
 
 #[test]
-fn file_handles_stay_valid_when_the_kernel_forgets() {
+fn file_handles_outlive_kernel_cache() {
     let Some((_volume, here, there)) = volume() else { return };
     fs::create_dir(here.join("d")).expect("it is made");
     fs::write(here.join("d/file"), "content").expect("it is written");
     let mut handles = ["d", "d/file"].map(|name| handle_of(&here.join(name)).expect("it has a handle"));
     let root = File::open(&here).expect("it opens");
-    let content = |handle: &mut Handle| -> io::Result<String> {
+    let content = |handle: &mut RawFileHandle| -> io::Result<String> {
         let mut text = String::new();
         open(&root, handle)?.read_to_string(&mut text)?;
         Ok(text)
@@ -95,7 +95,7 @@ fn file_handles_stay_valid_when_the_kernel_forgets() {
 }
 
 #[test]
-fn a_position_before_the_start_has_no_data() {
+fn seek_data_out_of_range_fails() {
     let Some((_volume, here, _)) = volume() else { return };
     fs::write(here.join("file"), "content").expect("it is written");
     let file = File::open(here.join("file")).expect("it opens");
@@ -121,8 +121,9 @@ fn lock(file: &File) -> bool {
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut lock) == 0 }
 }
 
+/// The lock of an open file description ends when the description is closed.
 #[test]
-fn a_lock_of_an_open_file_description_ends_with_it() {
+fn description_lock_ends_with_description() {
     let Some((_volume, here, there)) = volume() else { return };
     fs::write(here.join("file"), "content").expect("it is written");
     let open =

@@ -3,8 +3,8 @@
 use nectary_e2e::guard;
 use nectary_e2e::live::missing;
 use nectary_e2e::report::not_run;
-use nectary_e2e::volume::kills::Loop;
-use nectary_e2e::volume::{LIMIT, Volume};
+use nectary_e2e::volume::kills::FileLoopDevice;
+use nectary_e2e::volume::{LIMIT, VolumeRig};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
@@ -15,27 +15,27 @@ use serde_json::Value;
 /// The exit code when another process has it.
 const BUSY: i32 = 5;
 
-fn volume() -> Option<Volume> {
+fn volume() -> Option<VolumeRig> {
     match missing(false) {
         Some(reason) => {
             not_run(format!("volume: {reason}"));
             None
         }
-        None => Some(Volume::new("512M").unwrap_or_else(|error| panic!("{error:#}"))),
+        None => Some(VolumeRig::new("512M").unwrap_or_else(|error| panic!("{error:#}"))),
     }
 }
 
 /// Returns what the disk says about the volume.
-fn info(volume: &Volume) -> Result<Value> {
+fn info(volume: &VolumeRig) -> Result<Value> {
     Ok(serde_json::from_str(&volume.run(&["volume", "info", &volume.disk(), "--json"])?)?)
 }
 
-fn epoch(volume: &Volume) -> Result<u64> {
+fn epoch(volume: &VolumeRig) -> Result<u64> {
     info(volume)?["epoch"].as_u64().context("an epoch")
 }
 
 /// Starts a second server, which has to say that the first one leads; the first one goes on.
-fn refused_beside_leader(volume: &mut Volume, disk: &str, more: &[&str]) -> Result<()> {
+fn refused_beside_leader(volume: &mut VolumeRig, disk: &str, more: &[&str]) -> Result<()> {
     let (directory, before) = (volume.mount()?, epoch(volume)?);
     fs::write(directory.join("before"), b"written")?;
     let second = format!("unix:{}", volume.scratch.join("second").display());
@@ -64,22 +64,22 @@ fn refused_beside_leader(volume: &mut Volume, disk: &str, more: &[&str]) -> Resu
 }
 
 #[test]
-fn second_server_by_another_path_is_refused() -> Result<()> {
+fn second_server_by_other_path_refused() -> Result<()> {
     let Some(mut volume) = volume() else { return Ok(()) };
-    let apart = Loop::of(&volume.disk())?;
+    let apart = FileLoopDevice::of(&volume.disk())?;
     refused_beside_leader(&mut volume, &format!("disk:{}", apart.0), &[])
 }
 
 #[test]
 fn living_leader_said_gone_leads_on() -> Result<()> {
     let Some(mut volume) = volume() else { return Ok(()) };
-    let apart = Loop::of(&volume.disk())?;
+    let apart = FileLoopDevice::of(&volume.disk())?;
     let host = fs::read_to_string("/proc/sys/kernel/hostname")?;
     refused_beside_leader(&mut volume, &format!("disk:{}", apart.0), &["--confirm-gone", host.trim()])
 }
 
 #[test]
-fn second_server_of_another_number_is_refused() -> Result<()> {
+fn second_server_of_other_number_refused() -> Result<()> {
     let Some(mut volume) = volume() else { return Ok(()) };
     let disk = volume.disk();
     refused_beside_leader(&mut volume, &disk, &["--number", "1"])

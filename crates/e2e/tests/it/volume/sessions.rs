@@ -2,7 +2,7 @@
 
 use nectary_e2e::live::missing;
 use nectary_e2e::report::not_run;
-use nectary_e2e::volume::{LIMIT, Volume};
+use nectary_e2e::volume::{LIMIT, VolumeRig};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -21,11 +21,11 @@ fn is_input_output<T: std::fmt::Debug>(result: io::Result<T>) -> bool {
 }
 
 #[test]
-fn paused_mount_goes_on_after_names_changed() {
+fn paused_mount_follows_name_changes() {
     if let Some(reason) = missing(false) {
         return not_run(format!("volume: {reason}"));
     }
-    let mut volume = Volume::new("512M").unwrap_or_else(|error| panic!("{error:#}"));
+    let mut volume = VolumeRig::new("512M").unwrap_or_else(|error| panic!("{error:#}"));
     let (first, second) = (volume.mount().expect("it mounts"), volume.mount().expect("it mounts"));
     let written = open(&first.join("f"));
     written.write_all_at(b"synced", 0).and_then(|()| written.sync_all()).expect("it is synced");
@@ -45,12 +45,13 @@ fn paused_mount_goes_on_after_names_changed() {
     assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
 }
 
+/// The session was ended for another mount.
 #[test]
-fn a_mount_whose_session_was_ended_for_another_one_goes_on_with_a_new_session() {
+fn mount_resumes_with_new_session() {
     if let Some(reason) = missing(false) {
         return not_run(format!("volume: {reason}"));
     }
-    let mut volume = Volume::new("512M").unwrap_or_else(|error| panic!("{error:#}"));
+    let mut volume = VolumeRig::new("512M").unwrap_or_else(|error| panic!("{error:#}"));
     let (first, second) = (volume.mount().expect("it mounts"), volume.mount().expect("it mounts"));
     let (written, locked, clean) = (open(&first.join("f")), open(&first.join("locked")), open(&first.join("clean")));
     written.write_all_at(b"synced", 0).and_then(|()| written.sync_all()).expect("it is synced");
@@ -99,18 +100,18 @@ fn a_mount_whose_session_was_ended_for_another_one_goes_on_with_a_new_session() 
 }
 
 /// Returns the sessions in the output of `nectary volume info --json`, and that output.
-fn info(volume: &Volume) -> (Vec<Value>, Value) {
+fn info(volume: &VolumeRig) -> (Vec<Value>, Value) {
     let text = volume.run(&["volume", "info", &volume.disk(), "--json"]).unwrap_or_else(|error| panic!("{error:#}"));
     let info: Value = serde_json::from_str(&text).expect("it is JSON");
     (info["sessions"].as_array().expect("they are a list").clone(), info)
 }
 
 #[test]
-fn sigterm_ends_the_session_of_a_mount_that_was_unmounted_lazily() {
+fn sigterm_ends_lazily_unmounted_session() {
     if let Some(reason) = missing(false) {
         return not_run(format!("volume: {reason}"));
     }
-    let mut volume = Volume::new("256M").unwrap_or_else(|error| panic!("{error:#}"));
+    let mut volume = VolumeRig::new("256M").unwrap_or_else(|error| panic!("{error:#}"));
     for is_own_command in [true, false] {
         let index = if is_own_command { 0 } else { 1 };
         let directory = volume.mount().expect("it mounts");
@@ -135,12 +136,13 @@ fn sigterm_ends_the_session_of_a_mount_that_was_unmounted_lazily() {
     assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
 }
 
+/// The command `info` accounts for all space.
 #[test]
-fn a_session_in_use_is_not_released_and_info_explains_all_space() {
+fn active_session_is_not_released() {
     if let Some(reason) = missing(false) {
         return not_run(format!("volume: {reason}"));
     }
-    let mut volume = Volume::new("256M").unwrap_or_else(|error| panic!("{error:#}"));
+    let mut volume = VolumeRig::new("256M").unwrap_or_else(|error| panic!("{error:#}"));
     let directory = volume.mount().expect("it mounts");
     fs::write(directory.join("f"), vec![1; 1 << 20]).expect("it is written");
     let (sessions, info) = info(&volume);

@@ -2,8 +2,8 @@
 
 use nectary_e2e::live::missing;
 use nectary_e2e::report::not_run;
-use nectary_e2e::rng::Rng;
-use nectary_e2e::volume::{LIMIT, Volume};
+use nectary_e2e::rng::SeededRng;
+use nectary_e2e::volume::{LIMIT, VolumeRig};
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -16,18 +16,18 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-fn volume(size: &str) -> Option<Volume> {
+fn volume(size: &str) -> Option<VolumeRig> {
     match missing(false) {
         Some(reason) => {
             not_run(format!("volume: {reason}"));
             None
         }
-        None => Some(Volume::new(size).unwrap_or_else(|error| panic!("{error:#}"))),
+        None => Some(VolumeRig::new(size).unwrap_or_else(|error| panic!("{error:#}"))),
     }
 }
 
 fn pattern(seed: u64, length: usize) -> Vec<u8> {
-    let mut rng = Rng::new(seed);
+    let mut rng = SeededRng::new(seed);
     (0..length).map(|_| rng.below(256) as u8).collect()
 }
 
@@ -88,8 +88,9 @@ fn exchange(first: &Path, second: &Path) -> std::io::Result<()> {
     }
 }
 
+/// Directories that another mount moved are renamed while files below them are open.
 #[test]
-fn directories_that_another_mount_moved_are_renamed_while_files_below_them_are_open() {
+fn moved_directories_keep_open_files() {
     let Some(mut volume) = volume("512M") else { return };
     let (first, second) = (volume.mount().expect("it mounts"), volume.mount().expect("it mounts"));
     for directory in ["a/d/e", "b", "c/g", "a/h"] {
@@ -135,8 +136,9 @@ fn replace(directory: &Path, name: &str, round: u64) -> std::io::Result<()> {
     fs::rename(temporary, directory.join(name))
 }
 
+/// Clients continue after the server starts again.
 #[test]
-fn a_killed_server_loses_nothing_that_was_synced_and_clients_go_on() {
+fn killed_server_keeps_synced_data() {
     let Some(mut volume) = volume("512M") else { return };
     let mounted = volume.mount().expect("it mounts");
     let (is_over, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -181,7 +183,7 @@ fn a_killed_server_loses_nothing_that_was_synced_and_clients_go_on() {
 }
 
 #[test]
-fn a_killed_mount_leaves_what_it_synced() {
+fn killed_mount_leaves_synced_data() {
     let Some(mut volume) = volume("512M") else { return };
     let (first, second) = (volume.mount().expect("it mounts"), volume.mount().expect("it mounts"));
     let mut file = File::create(first.join("a")).expect("it is made");
@@ -201,8 +203,9 @@ fn available_blocks(mounted: &Path) -> u64 {
     String::from_utf8_lossy(&output.stdout).trim().parse().expect("a number of blocks")
 }
 
+/// Writes are refused while the server starts again; removed files free their space.
 #[test]
-fn a_full_disk_refuses_writes_while_its_server_starts_again_and_files_are_removed() {
+fn full_disk_survives_server_restart() {
     let Some(mut volume) = volume("256M") else { return };
     let mounted = volume.mount().expect("it mounts");
     let path = mounted.join("large");
@@ -247,17 +250,17 @@ fn a_full_disk_refuses_writes_while_its_server_starts_again_and_files_are_remove
 }
 
 /// A page of a file that is mapped for reading and writing.
-struct Mapped(*mut u8);
+struct MappedPage(*mut u8);
 
-impl Mapped {
+impl MappedPage {
     const BYTES: usize = 4096;
 
-    fn of(file: &File) -> Mapped {
+    fn of(file: &File) -> MappedPage {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
         // SAFETY: a new mapping, at an address that the kernel chooses.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), Self::BYTES, protection, flags, file.as_raw_fd(), 0) };
         assert_ne!(at, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
-        Mapped(at.cast())
+        MappedPage(at.cast())
     }
 
     fn store(&self, at: usize, value: u64) {
@@ -273,15 +276,16 @@ impl Mapped {
     }
 }
 
-impl Drop for Mapped {
+impl Drop for MappedPage {
     fn drop(&mut self) {
         // SAFETY: the page was mapped by `of`, and nothing refers to it.
         unsafe { libc::munmap(self.0.cast(), Self::BYTES) };
     }
 }
 
+/// A read sees every write that returned before it, on any mount.
 #[test]
-fn a_read_sees_every_write_that_returned_before_it_on_any_mount() {
+fn read_sees_returned_writes_everywhere() {
     let Some(mut volume) = volume("512M") else { return };
     let (first, second) = (volume.mount().expect("it mounts"), volume.mount().expect("it mounts"));
     let open = |root: &Path| File::options().read(true).write(true).create(true).truncate(false).open(root.join("f"));
@@ -303,14 +307,14 @@ fn a_read_sees_every_write_that_returned_before_it_on_any_mount() {
         }
     }
     // Use a map on one mount and calls on the other, then maps on both.
-    let mapped = Mapped::of(&there);
+    let mapped = MappedPage::of(&there);
     for round in 100..130_u64 {
         here.write_all_at(&round.to_le_bytes(), 0).expect("it is written");
         assert_eq!(mapped.load(0), round);
         mapped.store(8, round);
         assert_eq!(read(&here, 8), round);
     }
-    let other = Mapped::of(&here);
+    let other = MappedPage::of(&here);
     for round in 200..230_u64 {
         mapped.store(16, round);
         assert_eq!(other.load(16), round);
@@ -324,8 +328,9 @@ fn a_read_sees_every_write_that_returned_before_it_on_any_mount() {
     assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
 }
 
+/// Two mounts append lines, and a third one sees each line whole and in order.
 #[test]
-fn lines_that_two_mounts_append_are_whole_and_a_third_sees_them_in_order() {
+fn appended_lines_whole_and_ordered() {
     const LINES: u64 = 300;
     let Some(mut volume) = volume("512M") else { return };
     let roots: Vec<_> = (0..3).map(|_| volume.mount().expect("it mounts")).collect();
@@ -376,8 +381,9 @@ fn range_lock(file: &File, kind: i32, start: i64, length: i64) -> std::io::Resul
     }
 }
 
+/// Locks hold across mounts, restarts of the server and the loss of a mount.
 #[test]
-fn locks_hold_across_mounts_restarts_of_the_server_and_the_loss_of_a_mount() {
+fn locks_survive_restart_and_mount_loss() {
     const ROUNDS: u64 = 100;
     let Some(mut volume) = volume("512M") else { return };
     let (first, second) = (volume.mount().expect("it mounts"), volume.mount().expect("it mounts"));
@@ -431,8 +437,9 @@ fn locks_hold_across_mounts_restarts_of_the_server_and_the_loss_of_a_mount() {
     assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
 }
 
+/// A second server on the same host is refused, also in another network namespace.
 #[test]
-fn a_second_server_on_the_same_host_is_refused_also_from_another_network_namespace() {
+fn second_local_server_is_refused() {
     let Some(mut volume) = volume("512M") else { return };
     let (disk, second) = (volume.disk(), format!("unix:{}", volume.scratch.join("second").display()));
     let serve = volume.command(&["volume", "serve", &disk, "--listen", &second]).expect("it is there");
@@ -461,8 +468,9 @@ fn accessed_and_changed(path: &Path) -> (i64, i64) {
     (found.atime() * 1_000_000_000 + found.atime_nsec(), found.ctime() * 1_000_000_000 + found.ctime_nsec())
 }
 
+/// Reads set access times by the rule of relatime, and renames leave whiteouts.
 #[test]
-fn reads_set_times_of_access_by_the_rule_of_relatime_and_renames_leave_whiteouts() {
+fn relatime_and_whiteouts_follow_rules() {
     let Some(mut volume) = volume("256M") else { return };
     let (first, second) = (volume.mount().expect("it mounts"), volume.mount().expect("it mounts"));
     let (here, there) = (first.join("file"), second.join("file"));

@@ -4,8 +4,8 @@
 //! few processors.
 
 use nectary_e2e::report::{not_run, seed_or_new};
-use nectary_e2e::volume::takeover::campaign::{Totals, round};
-use nectary_e2e::volume::takeover::plan::Plan;
+use nectary_e2e::volume::takeover::campaign::{TakeoverTotals, round};
+use nectary_e2e::volume::takeover::plan::TakeoverPlan;
 use nectary_e2e::volume::takeover::site::missing;
 
 /// A round whose leader's disk hangs, one whose leader is stopped, and one with three takeovers.
@@ -13,15 +13,15 @@ const ROUNDS: u64 = 3;
 
 /// No read is stale, histories are linearizable, no lock is held twice, and nothing synced is lost.
 #[test]
-fn takeovers_show_nothing_stale_or_locked_twice() {
+fn takeovers_keep_history_linearizable() {
     if let Some(reason) = missing() {
         return not_run(format!("volume takeover: {reason}"));
     }
     let seed = seed_or_new(std::env::var("NECTARY_E2E_SEED").ok().and_then(|text| text.parse().ok()));
     println!("seed {seed}");
-    let mut totals = Totals::default();
+    let mut totals = TakeoverTotals::default();
     for number in 0..ROUNDS {
-        let plan = Plan::draw(number, seed.wrapping_add(number), false);
+        let plan = TakeoverPlan::draw(number, seed.wrapping_add(number), false);
         println!("{plan:?}");
         match round(&plan) {
             Ok(done) => {

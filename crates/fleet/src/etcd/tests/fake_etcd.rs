@@ -30,9 +30,9 @@ use crate::etcd::messages::*;
 use crate::options::EtcdEndpoint;
 
 /// The frames of a response.
-struct Replies(mpsc::Receiver<Frame<Bytes>>);
+struct ReplyFrames(mpsc::Receiver<Frame<Bytes>>);
 
-impl Body for Replies {
+impl Body for ReplyFrames {
     type Data = Bytes;
     type Error = Infallible;
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
@@ -41,12 +41,12 @@ impl Body for Replies {
 }
 
 #[derive(Default)]
-struct Keys {
+struct FakeEtcdKeys {
     revision: i64,
     compacted: i64,
     kvs: BTreeMap<Bytes, KeyValue>,
     /// Every change, with its revision.
-    history: Vec<(i64, Event)>,
+    history: Vec<(i64, EtcdEvent)>,
     /// The seconds of each lease, and when it ends.
     leases: HashMap<i64, (i64, Instant)>,
     leases_made: i64,
@@ -56,7 +56,7 @@ struct Keys {
 /// A server; it ends with the runtime of its test.
 #[derive(Clone)]
 pub struct FakeEtcd {
-    keys: Arc<Mutex<Keys>>,
+    keys: Arc<Mutex<FakeEtcdKeys>>,
     changed: watch::Sender<i64>,
     /// Whether it answers nothing.
     hangs: watch::Sender<bool>,
@@ -76,7 +76,7 @@ impl FakeEtcd {
         let port = listener.local_addr().expect("an address").port();
         let endpoint = EtcdEndpoint { host: "127.0.0.1".to_owned(), port, has_tls: tls.is_some() };
         let fake = FakeEtcd {
-            keys: Arc::new(Mutex::new(Keys { revision: 1, ..Keys::default() })),
+            keys: Arc::new(Mutex::new(FakeEtcdKeys { revision: 1, ..FakeEtcdKeys::default() })),
             changed: watch::Sender::new(1),
             hangs: watch::Sender::new(false),
             is_misled: watch::Sender::new(false),
@@ -134,7 +134,7 @@ impl FakeEtcd {
         found.map(|kv| kv.lease).collect()
     }
 
-    fn keys(&self) -> MutexGuard<'_, Keys> {
+    fn keys(&self) -> MutexGuard<'_, FakeEtcdKeys> {
         self.keys.lock().expect("no test panics with it")
     }
 
@@ -197,12 +197,12 @@ impl FakeEtcd {
         self.changed.send_if_modified(|known| std::mem::replace(known, keys.revision) != keys.revision);
     }
 
-    fn serve(&self, request: Request<Incoming>) -> Response<Replies> {
+    fn serve(&self, request: Request<Incoming>) -> Response<ReplyFrames> {
         let (sender, receiver) = mpsc::channel(16);
         let (path, fake) = (request.uri().path().to_owned(), self.clone());
         tokio::spawn(async move { fake.answer(&path, request.into_body(), sender).await });
         let response = Response::builder().header("content-type", "application/grpc");
-        response.body(Replies(receiver)).expect("a response")
+        response.body(ReplyFrames(receiver)).expect("a response")
     }
 
     async fn answer(self, path: &str, mut body: Incoming, sender: mpsc::Sender<Frame<Bytes>>) {
@@ -271,17 +271,17 @@ impl FakeEtcd {
         let mut keys = self.keys();
         let succeeded = request.compare.iter().all(|compare| keys.compares(compare));
         let operations = if succeeded { request.success } else { request.failure };
-        let writes = operations.iter().any(|op| !matches!(op.operation, Some(Operation::Range(_))));
+        let writes = operations.iter().any(|op| !matches!(op.operation, Some(EtcdOperation::Range(_))));
         keys.revision += i64::from(writes);
         let mut responses = Vec::new();
         for operation in operations {
             let result = match operation.operation.expect("an operation") {
-                Operation::Range(range) => OperationResult::Range(keys.range(&range)?),
-                Operation::Put(put) => {
+                EtcdOperation::Range(range) => OperationResult::Range(keys.range(&range)?),
+                EtcdOperation::Put(put) => {
                     keys.put(put)?;
                     OperationResult::Put(ChangeResponse {})
                 }
-                Operation::Delete(delete) => {
+                EtcdOperation::Delete(delete) => {
                     keys.delete(&delete.key);
                     OperationResult::Delete(ChangeResponse {})
                 }
@@ -311,7 +311,7 @@ impl FakeEtcd {
             }
             let (compacted, events, next) = {
                 let keys = self.keys();
-                let in_range = |event: &Event| {
+                let in_range = |event: &EtcdEvent| {
                     event.kv.as_ref().is_some_and(|kv| kv.key >= create.key && kv.key < create.range_end)
                 };
                 let events = keys.history.iter().filter(|(revision, event)| *revision >= from && in_range(event));
@@ -339,8 +339,8 @@ impl FakeEtcd {
     }
 }
 
-impl Keys {
-    fn compares(&self, compare: &Compare) -> bool {
+impl FakeEtcdKeys {
+    fn compares(&self, compare: &TxnCompare) -> bool {
         let found = self.kvs.get(&compare.key);
         let (is, wanted) = match compare.value.as_ref().expect("a value") {
             ComparedValue::CreateRevision(wanted) => (found.map_or(0, |kv| kv.create_revision), *wanted),
@@ -383,14 +383,14 @@ impl Keys {
         let PutRequest { key, value, lease } = put;
         let kv = KeyValue { key: key.clone(), create_revision: created, mod_revision: self.revision, value, lease };
         self.kvs.insert(key, kv.clone());
-        self.history.push((self.revision, Event { kind: 0, kv: Some(kv) }));
+        self.history.push((self.revision, EtcdEvent { kind: 0, kv: Some(kv) }));
         Some(())
     }
 
     fn delete(&mut self, key: &Bytes) {
         if self.kvs.remove(key).is_some() {
             let kv = KeyValue { key: key.clone(), mod_revision: self.revision, ..KeyValue::default() };
-            self.history.push((self.revision, Event { kind: EVENT_DELETE, kv: Some(kv) }));
+            self.history.push((self.revision, EtcdEvent { kind: EVENT_DELETE, kv: Some(kv) }));
         }
     }
 

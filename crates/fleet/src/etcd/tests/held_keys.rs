@@ -90,8 +90,8 @@ async fn leases_kept_by_one_member_lapse() {
     // What was under way may still be answered.
     let begun = since_boot() + Duration::from_millis(500);
     until("its lease has ended", || etcd.leases("/nodes/a").is_empty()).await;
-    assert_eq!(fleet.gate().standing(), Standing::ValidateOnly, "a purge may be applied without it");
-    assert_eq!(fleet.gate().standing_at(begun + lease), Standing::ValidateOnly);
+    assert_eq!(fleet.gate().standing(), NodeStanding::ValidateOnly, "a purge may be applied without it");
+    assert_eq!(fleet.gate().standing_at(begun + lease), NodeStanding::ValidateOnly);
     etcd.mislead(false);
     joined(&fleet, 1).await;
 }

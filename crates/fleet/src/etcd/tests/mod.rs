@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use fake_etcd::FakeEtcd;
 use nectary_host::clock::since_boot;
 use nectary_host::fleet::{
-    AppliedMark, FleetError, FleetPurge, FleetState, Later, LoggedPurge, Membership, NodeName, PurgeScope, PurgeStore,
-    PurgeWish, RulesHash, Standing,
+    AppliedMark, FleetError, FleetMembership, FleetPurge, FleetState, Later, LoggedPurge, NodeName, NodeStanding,
+    PurgeScope, PurgeStore, PurgeWish, RulesHash,
 };
 
 use super::EtcdFleet;
@@ -93,7 +93,7 @@ async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 async fn joined(fleet: &EtcdFleet, nodes: usize) {
-    let is_so = || fleet.gate().standing() == Standing::Member && fleet.views().borrow().nodes.len() == nodes;
+    let is_so = || fleet.gate().standing() == NodeStanding::Member && fleet.views().borrow().nodes.len() == nodes;
     until("a member", is_so).await;
 }
 
@@ -142,7 +142,7 @@ async fn returning_nodes_catch_up_first() {
     joined(&first, 2).await;
     joined(&second, 2).await;
     second.leave().await;
-    assert_eq!(second.gate().standing(), Standing::ValidateOnly);
+    assert_eq!(second.gate().standing(), NodeStanding::ValidateOnly);
     for number in 0..150 {
         let outcome = first.purge(purge(&format!("http://a/{number}")), PurgeWish::Applied).await.expect("accepted");
         assert!(outcome.is_applied, "nobody else lives");
@@ -150,14 +150,15 @@ async fn returning_nodes_catch_up_first() {
     assert_eq!(other.revisions(), [] as [u64; 0]);
     etcd.compact();
     let second = start(&etcd, "b", &other);
-    let is_ready = || second.gate().standing() != Standing::ValidateOnly;
+    let is_ready = || second.gate().standing() != NodeStanding::ValidateOnly;
     until("it serves", is_ready).await;
     assert_eq!(other.revisions(), one.revisions(), "it has all of them as soon as it serves");
     assert!(!other.has_purged_everything(), "compaction of etcd loses nothing");
 }
 
+/// A node that missed purges which the log no longer has purges everything.
 #[tokio::test]
-async fn purges_removed_from_the_log_purge_everything() {
+async fn trimmed_purges_purge_everything() {
     let etcd = FakeEtcd::start().await;
     let [one, other] = stores();
     let first = start(&etcd, "a", &one);
@@ -193,12 +194,16 @@ async fn nodes_without_etcd_stop_serving() {
     etcd.hang(true);
     // A request that was under way may still be answered.
     let begun = since_boot() + Duration::from_millis(500);
-    until("it is cut", || first.gate().standing() == Standing::Cut).await;
-    assert_ne!(first.gate().standing_at(begun + lease), Standing::Member, "before etcd ends its lease");
+    until("it is cut", || first.gate().standing() == NodeStanding::Cut).await;
+    assert_ne!(first.gate().standing_at(begun + lease), NodeStanding::Member, "before etcd ends its lease");
     let failed = first.purge(purge("http://a/"), PurgeWish::Accepted).await;
     assert!(matches!(failed, Err(FleetError::Away(_))), "{failed:?}");
-    until("it serves no more", || first.gate().standing() == Standing::ValidateOnly).await;
-    assert_eq!(first.gate().standing_at(begun + serve_when_cut), Standing::ValidateOnly, "counted from the request");
+    until("it serves no more", || first.gate().standing() == NodeStanding::ValidateOnly).await;
+    assert_eq!(
+        first.gate().standing_at(begun + serve_when_cut),
+        NodeStanding::ValidateOnly,
+        "counted from the request"
+    );
     etcd.hang(false);
     joined(&first, 2).await;
     joined(&second, 2).await;
@@ -244,7 +249,7 @@ async fn another_process_with_the_name_waits() {
     let tells = |fleet: &EtcdFleet, what| fleet.figures().problems.iter().any(|problem| problem.what.contains(what));
     until("it says so", || tells(&second, "another process (host ")).await;
     until("the other one says it, too", || tells(&first, "would be the node a, too")).await;
-    assert_eq!(second.gate().standing(), Standing::ValidateOnly);
+    assert_eq!(second.gate().standing(), NodeStanding::ValidateOnly);
     first.leave().await;
     joined(&second, 1).await;
 }

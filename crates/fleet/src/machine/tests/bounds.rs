@@ -13,7 +13,7 @@ fn large(revision: u64, thousands: usize) -> LoggedPurge {
 /// Else one client fills etcd before anybody looks at the log.
 #[test]
 fn purges_beyond_the_size_are_refused() {
-    let mut bench = Bench::member(FleetRules { log_bytes_max: 1 << 20, ..FleetRules::default() }, &[]);
+    let mut bench = MachineBench::member(FleetRules { log_bytes_max: 1 << 20, ..FleetRules::default() }, &[]);
     let mut is_refused = |ticket, ms| {
         bench.now_ms = ms;
         bench.changed(Vec::new(), 12);
@@ -32,7 +32,7 @@ fn purges_beyond_the_size_are_refused() {
 #[test]
 fn queued_purges_have_bounded_bytes() {
     let rules = FleetRules { queues_when_cut: true, log_bytes_max: 1 << 20, ..FleetRules::default() };
-    let mut bench = Bench::new(rules, AppliedMark::NONE);
+    let mut bench = MachineBench::new(rules, AppliedMark::NONE);
     for ticket in 0..7 {
         // Slower than the limit on their rate.
         bench.now_ms += 20_000;
@@ -47,7 +47,7 @@ fn queued_purges_have_bounded_bytes() {
 /// A store that is slower than all other nodes together must not fill the memory.
 #[test]
 fn waiting_purges_become_one_of_everything() {
-    let mut bench = Bench::member(FleetRules::default(), &["b"]);
+    let mut bench = MachineBench::member(FleetRules::default(), &["b"]);
     let (batch, ..) = bench.changed(vec![LogChange::Purge(purge(13))], 13).applies().expect("a batch");
     for revision in 14..380 {
         bench.changed(vec![LogChange::Purge(large(revision, 200))], revision);
@@ -62,7 +62,7 @@ fn waiting_purges_become_one_of_everything() {
 #[test]
 fn large_logs_are_looked_at_sooner() {
     let rules = FleetRules { log_bytes_max: 100_000, ..FleetRules::default() };
-    let mut bench = Bench::member(rules, &[]);
+    let mut bench = MachineBench::member(rules, &[]);
     bench.event(FleetEvent::LogReviewed(LogTotals { purges: 1, bytes: 50_000 }));
     let mut is_due = |ms, changes| {
         bench.now_ms = ms;
@@ -83,7 +83,7 @@ fn large_logs_are_looked_at_sooner() {
 fn events_do_not_look_at_all_purges() {
     let rules = FleetRules { purge_rate: (u32::MAX, at(1000)), ..FleetRules::default() };
     let time_with = |waiting: u64| {
-        let mut bench = Bench::member(rules.clone(), &["b"]);
+        let mut bench = MachineBench::member(rules.clone(), &["b"]);
         for ticket in 0..waiting {
             bench.event(FleetEvent::PurgeRequested { ticket, purge: purge(0).purge, wish: PurgeWish::Applied });
             let living = ["a", "b"].map(name).to_vec();

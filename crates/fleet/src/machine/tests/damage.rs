@@ -5,7 +5,7 @@ use super::*;
 /// Its transactions compare the identity of the join, so it would confirm nothing.
 #[test]
 fn logs_of_another_identity_are_not_believed() {
-    let mut bench = Bench::member(FleetRules::default(), &[]);
+    let mut bench = MachineBench::member(FleetRules::default(), &[]);
     bench.event(FleetEvent::WatchEnded { end: WatchEnd::Compacted, why: "compacted".to_owned() });
     bench.tick_at(2000).take();
     bench.event(FleetEvent::LogRead(LogSnapshot { identity: FLEET + 1, ..snapshot(0, vec![purge(30)]) }));
@@ -18,7 +18,7 @@ fn logs_of_another_identity_are_not_believed() {
 fn logs_without_own_key_are_not_believed() {
     for other in [node("b", 50), FleetNode { run: 2, ..node("a", 50) }] {
         let log = LogSnapshot { nodes: vec![(other, 0)], ..snapshot(0, Vec::new()) }.with_newest(20);
-        let mut bench = Bench::joined(FleetRules::default(), mark(FLEET, 20), log);
+        let mut bench = MachineBench::joined(FleetRules::default(), mark(FLEET, 20), log);
         assert_eq!(bench.machine.gate().member_until, Duration::ZERO);
         assert!(bench.take().contains(&FleetAction::RevokeLease { lease: LEASE }));
     }
@@ -29,7 +29,7 @@ fn logs_without_own_key_are_not_believed() {
 fn revisions_of_the_future_are_damage() {
     let nodes = vec![(node("a", 50), 0), (node("b", 51), u64::MAX)];
     let log = LogSnapshot { floor: u64::MAX, nodes, ..snapshot(0, vec![purge(30)]) };
-    let mut bench = Bench::joined(FleetRules::default(), mark(FLEET, 20), log);
+    let mut bench = MachineBench::joined(FleetRules::default(), mark(FLEET, 20), log);
     let (batch, purges, revision) = bench.applies().expect("a batch");
     assert_eq!((purges, revision), (vec![everything(60)], 60));
     bench.event(FleetEvent::BatchApplied { batch });

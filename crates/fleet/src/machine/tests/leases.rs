@@ -2,19 +2,19 @@
 
 use super::*;
 
-fn problems(bench: &Bench, ms: u64) -> Vec<(String, String)> {
+fn problems(bench: &MachineBench, ms: u64) -> Vec<(String, String)> {
     let found = bench.machine.figures(at(ms)).problems;
     found.into_iter().map(|problem| (problem.what, problem.remedy)).collect()
 }
 
-fn says(bench: &Bench, ms: u64, what: &str, remedy: &str) -> bool {
+fn says(bench: &MachineBench, ms: u64, what: &str, remedy: &str) -> bool {
     problems(bench, ms).iter().any(|problem| problem.0.contains(what) && problem.1.contains(remedy))
 }
 
 /// As long as the lease holds, each purge waits for this node, so nothing can be applied that it has not seen.
 #[test]
 fn compacted_watches_leave_the_gate_open() {
-    let mut bench = Bench::member(FleetRules { serve_when_cut: Duration::ZERO, ..FleetRules::default() }, &[]);
+    let mut bench = MachineBench::member(FleetRules { serve_when_cut: Duration::ZERO, ..FleetRules::default() }, &[]);
     let compacted = || FleetEvent::WatchEnded { end: WatchEnd::Compacted, why: "compacted".to_owned() };
     bench.event(compacted());
     let mark = bench.machine.mark();
@@ -40,7 +40,7 @@ fn compacted_watches_leave_the_gate_open() {
 /// A lease alone makes no member: the key may have been removed, or the fleet be another one.
 #[test]
 fn leases_without_own_key_are_given_back() {
-    let mut bench = Bench::member(FleetRules::default(), &[]);
+    let mut bench = MachineBench::member(FleetRules::default(), &[]);
     assert_eq!(bench.tick_at(3500).take(), [FleetAction::KeepLease { lease: LEASE }]);
     bench.event(FleetEvent::KeyMissing { lease: LEASE, asked: at(3500) });
     assert!(bench.take().contains(&FleetAction::RevokeLease { lease: LEASE }));
@@ -49,7 +49,7 @@ fn leases_without_own_key_are_given_back() {
 
 #[test]
 fn leases_are_kept_before_a_join() {
-    let mut bench = Bench::new(FleetRules::default(), mark(FLEET, 20));
+    let mut bench = MachineBench::new(FleetRules::default(), mark(FLEET, 20));
     bench.event(FleetEvent::Tick).event(FleetEvent::LeaseGranted { lease: LEASE, asked: at(1000) }).take();
     assert_eq!(bench.tick_at(3500).take(), [FleetAction::KeepLease { lease: LEASE }]);
     bench.event(FleetEvent::Joined { lease: LEASE, identity: FLEET });
@@ -61,7 +61,7 @@ fn leases_are_kept_before_a_join() {
 /// Its clock stood still, and etcd's did not.
 #[test]
 fn pauses_of_the_host_shorten_the_lease() {
-    let mut bench = Bench::member(FleetRules::default(), &[]);
+    let mut bench = MachineBench::member(FleetRules::default(), &[]);
     bench.now_ms = 20_000;
     bench.changed(Vec::new(), 12).event(FleetEvent::LeaseKept { lease: LEASE, asked: at(20_000) }).take();
     assert_eq!(bench.standing(), (29_000, 80_000));
@@ -77,7 +77,7 @@ fn pauses_of_the_host_shorten_the_lease() {
 
 #[test]
 fn leases_from_before_a_pause_are_over() {
-    let mut bench = Bench::new(FleetRules::default(), mark(FLEET, 20));
+    let mut bench = MachineBench::new(FleetRules::default(), mark(FLEET, 20));
     bench.tick_at(100_000);
     bench.now_ms = 101_000;
     bench.event(FleetEvent::Paused { time: at(60_000) });
@@ -90,13 +90,13 @@ fn leases_from_before_a_pause_are_over() {
 
 #[test]
 fn two_processes_of_one_name_are_shown() {
-    let mut bench = Bench::new(FleetRules::default(), AppliedMark::NONE);
+    let mut bench = MachineBench::new(FleetRules::default(), AppliedMark::NONE);
     bench.event(FleetEvent::Tick).event(FleetEvent::LeaseGranted { lease: LEASE, asked: at(1000) });
     bench.event(FleetEvent::NameTaken { process: "host b, process 7".to_owned() });
     assert!(says(&bench, 1000, "another process (host b, process 7) is the node a", "another `node`"));
     bench.event(FleetEvent::JoinFailed { why: "no answer".to_owned() });
     assert!(says(&bench, 1000, "no answer", "see whether etcd is up"));
-    let mut bench = Bench::member(FleetRules::default(), &[]);
+    let mut bench = MachineBench::member(FleetRules::default(), &[]);
     assert_eq!(problems(&bench, 1000), []);
     bench.changed(vec![LogChange::Claimed("host c, process 8".to_owned())], 13);
     assert!(says(&bench, 10_900, "(host c, process 8) would be the node a, too", "another `node`"));
@@ -106,7 +106,7 @@ fn two_processes_of_one_name_are_shown() {
 /// `serve-when-cut` ends when it knows what it must not serve.
 #[test]
 fn returning_nodes_serve_no_known_purges() {
-    let mut bench = Bench::member(FleetRules::default(), &[]);
+    let mut bench = MachineBench::member(FleetRules::default(), &[]);
     bench.event(FleetEvent::LeaseEnded { lease: LEASE });
     bench.tick_at(20_000).event(FleetEvent::LeaseGranted { lease: LEASE + 1, asked: at(20_000) });
     bench.event(FleetEvent::Joined { lease: LEASE + 1, identity: FLEET }).take();
@@ -120,7 +120,7 @@ fn returning_nodes_serve_no_known_purges() {
 
 #[test]
 fn reading_the_log_is_shown() {
-    let mut bench = Bench::new(FleetRules::default(), mark(FLEET, 20));
+    let mut bench = MachineBench::new(FleetRules::default(), mark(FLEET, 20));
     bench.event(FleetEvent::Tick).event(FleetEvent::LeaseGranted { lease: LEASE, asked: at(1000) });
     bench.event(FleetEvent::Joined { lease: LEASE, identity: FLEET });
     assert!(says(&bench, 1000, "reads the log of purges", "see whether etcd is up"));

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn other_rules_shut_the_gate() {
-    let mut bench = Bench::member(FleetRules::default(), &["b", "c"]);
+    let mut bench = MachineBench::member(FleetRules::default(), &["b", "c"]);
     bench.event(FleetEvent::RulesChanged(RulesHash(2)));
     assert!(matches!(bench.take()[..], [FleetAction::Rewrite { lease: LEASE, .. }]));
     assert_eq!((bench.standing(), bench.machine.state(at(1000))), ((0, 0), FleetState::RulesDiffer));
@@ -29,7 +29,7 @@ fn other_rules(name: &str) -> LogChange {
 /// Another node may not know yet that its rules are no longer those of most nodes.
 #[test]
 fn purges_by_other_rules_purge_everything() {
-    let mut bench = Bench::member(FleetRules::default(), &["b", "c"]);
+    let mut bench = MachineBench::member(FleetRules::default(), &["b", "c"]);
     bench.event(FleetEvent::Published { revision: 10 }).tick_at(1050);
     bench.changed(vec![LogChange::Purge(foreign(15)), LogChange::Purge(purge(16))], 16);
     let (batch, purges, revision) = bench.applies().expect("a batch");
@@ -57,12 +57,12 @@ fn purges_by_other_rules_purge_everything() {
 
 #[test]
 fn missed_purges_are_remembered_across_restart() {
-    let mut bench = Bench::member(FleetRules::default(), &[]);
+    let mut bench = MachineBench::member(FleetRules::default(), &[]);
     bench.changed(vec![LogChange::Purge(foreign(15))], 15);
     let (batch, ..) = bench.applies().expect("a batch");
     bench.event(FleetEvent::BatchApplied { batch });
     let durable = bench.machine.mark();
-    let mut bench = Bench::joined(FleetRules::default(), durable, snapshot(0, Vec::new()).with_newest(15));
+    let mut bench = MachineBench::joined(FleetRules::default(), durable, snapshot(0, Vec::new()).with_newest(15));
     assert_eq!(bench.standing(), (0, 0));
     let (batch, purges, revision) = bench.applies().expect("a batch");
     assert_eq!((purges, revision), (vec![everything(15)], 15));
@@ -77,7 +77,7 @@ fn returning_to_earlier_rules_purges_everything() {
     for (rules, purged) in [(1, false), (2, false), (1, true), (3, false)] {
         let mut log = snapshot(0, Vec::new()).with_newest(20);
         log.nodes[0].0.rules = RulesHash(rules);
-        let mut bench = Bench::new(FleetRules::default(), store);
+        let mut bench = MachineBench::new(FleetRules::default(), store);
         bench.machine.on_event(at(1000), FleetEvent::RulesChanged(RulesHash(rules)));
         bench.event(FleetEvent::Tick).event(FleetEvent::LeaseGranted { lease: LEASE, asked: at(1000) });
         bench.event(FleetEvent::Joined { lease: LEASE, identity: FLEET }).event(FleetEvent::LogRead(log));
@@ -93,7 +93,7 @@ fn returning_to_earlier_rules_purges_everything() {
 
 #[test]
 fn lost_rewrites_are_sent_again() {
-    let mut bench = Bench::member(FleetRules::default(), &["b"]);
+    let mut bench = MachineBench::member(FleetRules::default(), &["b"]);
     let is_rewrite =
         |action: &FleetAction| matches!(action, FleetAction::Rewrite { node, .. } if node.rules == RulesHash(2));
     bench.event(FleetEvent::RulesChanged(RulesHash(2)));

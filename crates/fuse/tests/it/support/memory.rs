@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use nectary_fuse::protocol::{open_flags, valid};
 use nectary_fuse::{
-    Attributes, Call, Entry, Errno, FileSystem, Listing, Lock, Reply, Request, SetAttributes, StatFs, Wishes, features,
+    DirectoryListing, Errno, FuseFileSystem, FuseRequest, LockRange, LookupEntry, NodeAttributes, ReplyHandle,
+    RequestCall, RequestedFeatures, SetAttributes, StatFs, features,
 };
 
 const ROOT: u64 = 1;
@@ -14,37 +15,37 @@ const VALID: Duration = Duration::from_secs(3600);
 
 #[derive(Default)]
 pub struct MemoryFileSystem {
-    state: Mutex<State>,
+    state: Mutex<MemoryNodeTable>,
 }
 
 /// Counters of the file system.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Figures {
+pub struct CallFigures {
     pub write_bytes_max: u32,
     pub lookups: u64,
     pub locks_waited_for: usize,
 }
 
-struct Node {
-    attributes: Attributes,
-    content: Content,
+struct MemoryNode {
+    attributes: NodeAttributes,
+    content: NodeContent,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     lookups: u64,
     lock_owners: BTreeSet<u64>,
     is_locked_alone: bool,
 }
 
-enum Content {
+enum NodeContent {
     File(Vec<u8>),
     Directory(BTreeMap<Vec<u8>, u64>),
     Link(Vec<u8>),
 }
 
-struct State {
-    nodes: BTreeMap<u64, Node>,
+struct MemoryNodeTable {
+    nodes: BTreeMap<u64, MemoryNode>,
     next: u64,
-    waiting: Vec<(u64, u64, Lock, Reply)>,
-    figures: Figures,
+    waiting: Vec<(u64, u64, LockRange, ReplyHandle)>,
+    figures: CallFigures,
 }
 
 type Result<T> = std::result::Result<T, Errno>;
@@ -53,61 +54,68 @@ fn errno<T>(number: i32) -> Result<T> {
     Err(Errno::new(number))
 }
 
-impl Default for State {
-    fn default() -> State {
-        let mut state = State { nodes: BTreeMap::new(), next: ROOT, waiting: Vec::new(), figures: Figures::default() };
-        state.add(libc::S_IFDIR | 0o755, Content::Directory(BTreeMap::new()));
+impl Default for MemoryNodeTable {
+    fn default() -> MemoryNodeTable {
+        let mut state = MemoryNodeTable {
+            nodes: BTreeMap::new(),
+            next: ROOT,
+            waiting: Vec::new(),
+            figures: CallFigures::default(),
+        };
+        state.add(libc::S_IFDIR | 0o755, NodeContent::Directory(BTreeMap::new()));
         state
     }
 }
 
-impl State {
-    fn add(&mut self, mode: u32, content: Content) -> u64 {
+impl MemoryNodeTable {
+    fn add(&mut self, mode: u32, content: NodeContent) -> u64 {
         let number = self.next;
         self.next += 1;
-        let links = if matches!(content, Content::Directory(_)) { 2 } else { 0 };
-        let attributes = Attributes { number, mode, links, block_bytes: 4096, ..Attributes::default() };
+        let links = if matches!(content, NodeContent::Directory(_)) { 2 } else { 0 };
+        let attributes = NodeAttributes { number, mode, links, block_bytes: 4096, ..NodeAttributes::default() };
         let (xattrs, lock_owners) = (BTreeMap::new(), BTreeSet::new());
-        self.nodes
-            .insert(number, Node { attributes, content, xattrs, lookups: 0, lock_owners, is_locked_alone: false });
+        self.nodes.insert(
+            number,
+            MemoryNode { attributes, content, xattrs, lookups: 0, lock_owners, is_locked_alone: false },
+        );
         number
     }
 
-    fn node(&mut self, node: u64) -> Result<&mut Node> {
+    fn node(&mut self, node: u64) -> Result<&mut MemoryNode> {
         self.nodes.get_mut(&node).ok_or(Errno::new(libc::ENOENT))
     }
 
     fn names(&mut self, node: u64) -> Result<&mut BTreeMap<Vec<u8>, u64>> {
         match &mut self.node(node)?.content {
-            Content::Directory(names) => Ok(names),
+            NodeContent::Directory(names) => Ok(names),
             _ => errno(libc::ENOTDIR),
         }
     }
 
     fn file(&mut self, node: u64) -> Result<&mut Vec<u8>> {
         match &mut self.node(node)?.content {
-            Content::File(bytes) => Ok(bytes),
+            NodeContent::File(bytes) => Ok(bytes),
             _ => errno(libc::EISDIR),
         }
     }
 
-    fn attributes(&mut self, node: u64) -> Result<Attributes> {
+    fn attributes(&mut self, node: u64) -> Result<NodeAttributes> {
         let node = self.node(node)?;
         let size = match &node.content {
-            Content::File(bytes) | Content::Link(bytes) => bytes.len() as u64,
-            Content::Directory(_) => 0,
+            NodeContent::File(bytes) | NodeContent::Link(bytes) => bytes.len() as u64,
+            NodeContent::Directory(_) => 0,
         };
-        Ok(Attributes { size, blocks: size.div_ceil(512), ..node.attributes })
+        Ok(NodeAttributes { size, blocks: size.div_ceil(512), ..node.attributes })
     }
 
-    fn entry(&mut self, number: u64) -> Result<Entry> {
+    fn entry(&mut self, number: u64) -> Result<LookupEntry> {
         let attributes = self.attributes(number)?;
         self.node(number)?.lookups += 1;
         self.figures.lookups += 1;
-        Ok(Entry { node: number, generation: 0, attributes, entry_valid: VALID, attributes_valid: VALID })
+        Ok(LookupEntry { node: number, generation: 0, attributes, entry_valid: VALID, attributes_valid: VALID })
     }
 
-    fn link(&mut self, parent: u64, name: &[u8], number: u64) -> Result<Entry> {
+    fn link(&mut self, parent: u64, name: &[u8], number: u64) -> Result<LookupEntry> {
         if self.names(parent)?.insert(name.to_vec(), number).is_some() {
             return errno(libc::EEXIST);
         }
@@ -115,7 +123,7 @@ impl State {
         self.entry(number)
     }
 
-    fn make(&mut self, parent: u64, name: &[u8], mode: u32, content: Content) -> Result<Entry> {
+    fn make(&mut self, parent: u64, name: &[u8], mode: u32, content: NodeContent) -> Result<LookupEntry> {
         if self.names(parent)?.contains_key(name) {
             return errno(libc::EEXIST);
         }
@@ -138,7 +146,7 @@ impl State {
         }
     }
 
-    fn set(&mut self, number: u64, change: SetAttributes) -> Result<Attributes> {
+    fn set(&mut self, number: u64, change: SetAttributes) -> Result<NodeAttributes> {
         if change.valid & valid::SIZE != 0 {
             self.file(number)?.resize(change.size as usize, 0);
         }
@@ -152,14 +160,15 @@ impl State {
         self.attributes(number)
     }
 
-    fn list(&mut self, number: u64, offset: u64, size: u32, plus: bool) -> Result<Listing> {
+    fn list(&mut self, number: u64, offset: u64, size: u32, plus: bool) -> Result<DirectoryListing> {
         let names: Vec<(Vec<u8>, u64)> =
             self.names(number)?.iter().map(|(name, number)| (name.clone(), *number)).collect();
-        let mut listing = Listing::new(size, plus);
+        let mut listing = DirectoryListing::new(size, plus);
         for (index, (name, number)) in names.iter().enumerate().skip(offset as usize) {
             let attributes = self.attributes(*number)?;
             let kind = (attributes.mode >> 12) as u8;
-            let entry = Entry { node: *number, generation: 0, attributes, entry_valid: VALID, attributes_valid: VALID };
+            let entry =
+                LookupEntry { node: *number, generation: 0, attributes, entry_valid: VALID, attributes_valid: VALID };
             if !listing.add(name, *number, kind, index as u64 + 1, &entry) {
                 break;
             }
@@ -172,7 +181,7 @@ impl State {
     }
 
     /// Takes or releases a lock; fails with `EAGAIN` if another lock conflicts.
-    fn lock(&mut self, number: u64, lock: &Lock) -> Result<()> {
+    fn lock(&mut self, number: u64, lock: &LockRange) -> Result<()> {
         let node = self.node(number)?;
         let is_alone = lock.kind == libc::F_WRLCK;
         let others = node.lock_owners.iter().filter(|&&owner| owner != lock.owner).count();
@@ -202,13 +211,13 @@ impl State {
 }
 
 impl MemoryFileSystem {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, MemoryNodeTable> {
         self.state.lock().unwrap()
     }
 
-    pub fn figures(&self) -> Figures {
+    pub fn figures(&self) -> CallFigures {
         let state = self.state();
-        Figures { locks_waited_for: state.waiting.len(), ..state.figures }
+        CallFigures { locks_waited_for: state.waiting.len(), ..state.figures }
     }
 
     /// Changes a file without telling the kernel.
@@ -222,66 +231,66 @@ impl MemoryFileSystem {
     }
 }
 
-fn entry(reply: Reply, result: Result<Entry>) {
+fn entry(reply: ReplyHandle, result: Result<LookupEntry>) {
     match result {
         Ok(entry) => reply.entry(&entry),
         Err(error) => reply.error(error),
     }
 }
 
-impl FileSystem for MemoryFileSystem {
-    fn wishes(&self) -> Wishes {
+impl FuseFileSystem for MemoryFileSystem {
+    fn wishes(&self) -> RequestedFeatures {
         let features = features::FLOCK
             | features::READ_DIRECTORY_PLUS
             | features::READ_DIRECTORY_PLUS_AUTO
             | features::PARALLEL_DIRECTORY
             | features::DIRECT_IO_ALLOW_MMAP;
-        Wishes { features, ..Wishes::default() }
+        RequestedFeatures { features, ..RequestedFeatures::default() }
     }
 
-    fn serve(&self, request: Request<'_>, reply: Reply) {
+    fn serve(&self, request: FuseRequest<'_>, reply: ReplyHandle) {
         let (node, mut state) = (request.node, self.state());
-        let answer = |result: Result<()>, reply: Reply| reply.done(result);
+        let answer = |result: Result<()>, reply: ReplyHandle| reply.done(result);
         match request.call {
-            Call::LookUp { name } => {
+            RequestCall::LookUp { name } => {
                 let found = state
                     .names(node)
                     .and_then(|names| names.get(name.to_bytes()).copied().ok_or(Errno::new(libc::ENOENT)));
                 entry(reply, found.and_then(|number| state.entry(number)));
             }
-            Call::GetAttributes { .. } => match state.attributes(node) {
+            RequestCall::GetAttributes { .. } => match state.attributes(node) {
                 Ok(attributes) => reply.attributes(&attributes, VALID),
                 Err(error) => reply.error(error),
             },
-            Call::StatX { .. } => match state.attributes(node) {
-                Ok(attributes) => reply.statx(&Attributes { born: Some((1, 2)), ..attributes }, VALID),
+            RequestCall::StatX { .. } => match state.attributes(node) {
+                Ok(attributes) => reply.statx(&NodeAttributes { born: Some((1, 2)), ..attributes }, VALID),
                 Err(error) => reply.error(error),
             },
-            Call::SetAttributes(change) => match state.set(node, change) {
+            RequestCall::SetAttributes(change) => match state.set(node, change) {
                 Ok(attributes) => reply.attributes(&attributes, VALID),
                 Err(error) => reply.error(error),
             },
-            Call::MakeDirectory { name, mode, .. } => {
-                let content = Content::Directory(BTreeMap::new());
+            RequestCall::MakeDirectory { name, mode, .. } => {
+                let content = NodeContent::Directory(BTreeMap::new());
                 entry(reply, state.make(node, name.to_bytes(), libc::S_IFDIR | mode, content));
             }
-            Call::SymbolicLink { name, target } => {
-                let content = Content::Link(target.to_bytes().to_vec());
+            RequestCall::SymbolicLink { name, target } => {
+                let content = NodeContent::Link(target.to_bytes().to_vec());
                 entry(reply, state.make(node, name.to_bytes(), libc::S_IFLNK | 0o777, content));
             }
-            Call::ReadLink => match state.node(node).map(|node| &node.content) {
-                Ok(Content::Link(target)) => reply.bytes(target),
+            RequestCall::ReadLink => match state.node(node).map(|node| &node.content) {
+                Ok(NodeContent::Link(target)) => reply.bytes(target),
                 _ => reply.errno(libc::EINVAL),
             },
-            Call::Create { name, mode, .. } => {
-                match state.make(node, name.to_bytes(), mode, Content::File(Vec::new())) {
+            RequestCall::Create { name, mode, .. } => {
+                match state.make(node, name.to_bytes(), mode, NodeContent::File(Vec::new())) {
                     Ok(entry) => reply.created(&entry, 0, open_flags::DIRECT_IO),
                     Err(error) => reply.error(error),
                 }
             }
-            Call::Link { node: of, new_name } => entry(reply, state.link(node, new_name.to_bytes(), of)),
-            Call::Unlink { name } => answer(state.unlink(node, name.to_bytes()), reply),
-            Call::RemoveDirectory { name } => {
+            RequestCall::Link { node: of, new_name } => entry(reply, state.link(node, new_name.to_bytes(), of)),
+            RequestCall::Unlink { name } => answer(state.unlink(node, name.to_bytes()), reply),
+            RequestCall::RemoveDirectory { name } => {
                 let found = state.names(node).map(|names| names.get(name.to_bytes()).copied());
                 let is_full = match found {
                     Ok(Some(number)) => state.names(number).is_ok_and(|names| !names.is_empty()),
@@ -289,7 +298,7 @@ impl FileSystem for MemoryFileSystem {
                 };
                 answer(if is_full { errno(libc::ENOTEMPTY) } else { state.unlink(node, name.to_bytes()) }, reply);
             }
-            Call::Rename { name, new_parent, new_name, flags: 0 } => {
+            RequestCall::Rename { name, new_parent, new_name, flags: 0 } => {
                 let moved =
                     state.names(node).and_then(|names| names.remove(name.to_bytes()).ok_or(Errno::new(libc::ENOENT)));
                 let moved = moved.and_then(|number| {
@@ -298,9 +307,9 @@ impl FileSystem for MemoryFileSystem {
                 });
                 answer(moved.map(drop), reply);
             }
-            Call::Open { .. } => reply.opened(0, open_flags::DIRECT_IO),
-            Call::OpenDirectory { .. } => reply.opened(0, 0),
-            Call::Read(read) => match state.file(node) {
+            RequestCall::Open { .. } => reply.opened(0, open_flags::DIRECT_IO),
+            RequestCall::OpenDirectory { .. } => reply.opened(0, 0),
+            RequestCall::Read(read) => match state.file(node) {
                 Ok(bytes) => {
                     let start = bytes.len().min(read.offset as usize);
                     let end = bytes.len().min(start + read.size as usize);
@@ -308,7 +317,7 @@ impl FileSystem for MemoryFileSystem {
                 }
                 Err(error) => reply.error(error),
             },
-            Call::Write(write) => {
+            RequestCall::Write(write) => {
                 let data = request.data.unwrap().to_vec();
                 state.figures.write_bytes_max = state.figures.write_bytes_max.max(write.size);
                 match state.file(node) {
@@ -321,30 +330,31 @@ impl FileSystem for MemoryFileSystem {
                     Err(error) => reply.error(error),
                 }
             }
-            Call::ReadDirectory { offset, size, plus, .. } => match state.list(node, offset, size, plus) {
+            RequestCall::ReadDirectory { offset, size, plus, .. } => match state.list(node, offset, size, plus) {
                 Ok(listing) => reply.listing(&listing),
                 Err(error) => reply.error(error),
             },
-            Call::SetXattr { name, value, .. } => {
+            RequestCall::SetXattr { name, value, .. } => {
                 let set = state.node(node).map(|node| node.xattrs.insert(name.to_bytes().to_vec(), value.to_vec()));
                 answer(set.map(drop), reply);
             }
-            Call::GetXattr { name, .. } => match state.node(node).map(|node| node.xattrs.get(name.to_bytes())) {
+            RequestCall::GetXattr { name, .. } => match state.node(node).map(|node| node.xattrs.get(name.to_bytes())) {
                 Ok(Some(value)) => reply.xattr(value),
                 _ => reply.errno(libc::ENODATA),
             },
-            Call::ListXattr { .. } => match state.node(node) {
+            RequestCall::ListXattr { .. } => match state.node(node) {
                 Ok(node) => {
                     let names = node.xattrs.keys().flat_map(|name| name.iter().copied().chain([0]));
                     reply.xattr(&names.collect::<Vec<u8>>());
                 }
                 Err(error) => reply.error(error),
             },
-            Call::RemoveXattr { name } => match state.node(node).map(|node| node.xattrs.remove(name.to_bytes())) {
+            RequestCall::RemoveXattr { name } => match state.node(node).map(|node| node.xattrs.remove(name.to_bytes()))
+            {
                 Ok(Some(_)) => reply.ok(),
                 _ => reply.errno(libc::ENODATA),
             },
-            Call::SetLock { lock, waits } => {
+            RequestCall::SetLock { lock, waits } => {
                 match state.lock(node, &lock) {
                     Err(error) if waits && error.number() == libc::EAGAIN => {
                         if reply.is_interrupted() {
@@ -357,15 +367,17 @@ impl FileSystem for MemoryFileSystem {
                 }
                 state.grant();
             }
-            Call::StatFs => reply.statfs(&StatFs { block_bytes: 4096, name_bytes_max: 255, ..StatFs::default() }),
-            Call::Release { owner, unlock, .. } => {
+            RequestCall::StatFs => {
+                reply.statfs(&StatFs { block_bytes: 4096, name_bytes_max: 255, ..StatFs::default() })
+            }
+            RequestCall::Release { owner, unlock, .. } => {
                 if unlock && let Ok(node) = state.node(node) {
                     node.lock_owners.remove(&owner);
                 }
                 state.grant();
                 reply.ok();
             }
-            Call::ReleaseDirectory { .. } | Call::Sync { .. } | Call::Flush { .. } => reply.ok(),
+            RequestCall::ReleaseDirectory { .. } | RequestCall::Sync { .. } | RequestCall::Flush { .. } => reply.ok(),
             _ => reply.errno(libc::ENOSYS),
         }
     }

@@ -7,22 +7,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use nectary_fuse::{Agreed, Channel, Connection, Crew, Limits, Mount, MountOptions, Notifier, unmount};
+use nectary_fuse::{
+    FuseChannel, FuseConnection, FuseLimits, FuseMount, KernelNotifier, MountOptions, NegotiationResult, WorkerCrew,
+    unmount,
+};
 
 pub use memory::MemoryFileSystem;
 
 /// A mounted file system.
-pub struct Mounted {
+pub struct MemoryMount {
     pub memory: Arc<MemoryFileSystem>,
-    pub notifier: Notifier,
-    crew: Crew,
+    pub notifier: KernelNotifier,
+    crew: WorkerCrew,
     directory: PathBuf,
     is_mounted: bool,
 }
 
-impl Mounted {
+impl MemoryMount {
     /// Mounts an empty file system. If this machine cannot mount it, prints the reason and returns `None`.
-    pub fn new(test: &str) -> Option<Mounted> {
+    pub fn new(test: &str) -> Option<MemoryMount> {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let options = MountOptions {
             source: "nectary-fuse-test".to_owned(),
@@ -32,8 +35,8 @@ impl Mounted {
             programs: true,
             ..MountOptions::default()
         };
-        let mounted =
-            Channel::open(true).and_then(|channel| Mount::new(&channel, &options).map(|mount| (channel, mount)));
+        let mounted = FuseChannel::open(true)
+            .and_then(|channel| FuseMount::new(&channel, &options).map(|mount| (channel, mount)));
         let (channel, mount) = match mounted {
             Ok(mounted) => mounted,
             Err(error) => {
@@ -45,10 +48,10 @@ impl Mounted {
         let directory = std::env::temp_dir().join(format!("nectary-fuse-{}-{serial}", std::process::id()));
         std::fs::create_dir(&directory).unwrap();
         let memory = Arc::new(MemoryFileSystem::default());
-        let notifier = Notifier::new(channel.again().unwrap());
-        let limits = Limits { workers: 4, ..Limits::default() };
-        let crew = Crew::start(Connection::new(memory.clone(), limits), channel, "memory").unwrap();
-        let mounted = Mounted { memory, notifier, crew, directory, is_mounted: true };
+        let notifier = KernelNotifier::new(channel.again().unwrap());
+        let limits = FuseLimits { workers: 4, ..FuseLimits::default() };
+        let crew = WorkerCrew::start(FuseConnection::new(memory.clone(), limits), channel, "memory").unwrap();
+        let mounted = MemoryMount { memory, notifier, crew, directory, is_mounted: true };
         mount.attach(&mounted.directory).unwrap();
         Some(mounted)
     }
@@ -57,7 +60,7 @@ impl Mounted {
         &self.directory
     }
 
-    pub fn agreed(&self) -> Agreed {
+    pub fn agreed(&self) -> NegotiationResult {
         // This request is served only after `INIT` has been answered.
         let _ = std::fs::metadata(&self.directory);
         self.crew.connection().agreed().unwrap()
@@ -80,7 +83,7 @@ impl Mounted {
     }
 }
 
-impl Drop for Mounted {
+impl Drop for MemoryMount {
     fn drop(&mut self) {
         if self.is_mounted {
             let _ = unmount(&self.directory, true);

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_option_names_a_choice_or_a_host() {
+    fn host_option_names_choice_or_host() {
         let read = |text: &str| text.parse::<OriginHost>().map(|host| host.0);
         assert_eq!(read("origin"), Ok(HostChoice::Own));
         assert_eq!(read("client"), Ok(HostChoice::Client));

@@ -93,7 +93,7 @@ mod tests {
     use crate::rules::headers;
 
     #[test]
-    fn cookies_have_header_names_of_their_own() {
+    fn key_cookies_have_own_header_names() {
         for (cookie, header) in [
             ("lang", "cookie!lang"),
             ("my-lang_2.x", "cookie!my-lang_2.x"),
@@ -114,8 +114,9 @@ mod tests {
         assert_eq!((cookie_in("cookie"), cookie_in("x-cookie!a")), (None, None));
     }
 
+    /// Two requests whose cookies an origin may read differently have different values.
     #[test]
-    fn values_differ_where_an_origin_may_differ() {
+    fn key_values_differ_with_cookie_meaning() {
         let table: &[(&[&str], &str)] = &[
             (&[], ""),
             (&["a=1", "slang=x; langs=y; %6cang=z"], ""),

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_proxy_handles_is_no_key_header() {
+    fn proxy_headers_are_no_key_headers() {
         let read = |text: &str| text.parse::<KeyHeader>();
         assert_eq!(read("X-Forwarded-Proto").expect("a name").0, "x-forwarded-proto");
         for wrong in ["", "a b", "a:", "Host", "Range", "if-none-match", "connection", "cookie!a", "part!", "\u{e9}"] {

@@ -13,21 +13,21 @@ use http::header::{CONTENT_LOCATION, LINK, LOCATION, REFRESH};
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::super::key::Origin;
+use super::super::key::UrlOrigin;
 
 /// The authorities by which an origin names itself.
 #[derive(Debug, Clone)]
 pub struct OwnReferences {
-    own: Vec<Origin>,
+    own: Vec<UrlOrigin>,
 }
 
 impl OwnReferences {
     /// Takes the origin's own authority, and the one in the `Host` that it gets if that is always the same.
-    pub fn new(own: Vec<Origin>) -> OwnReferences {
+    pub fn new(own: Vec<UrlOrigin>) -> OwnReferences {
         OwnReferences { own }
     }
 
-    /// Makes the origin's references to itself relative in `Location`, `Content-Location`, `Link` and `Refresh`.
+    /// Makes the origin's references to itself relative in `Location`, `BodyContent-Location`, `Link` and `Refresh`.
     pub fn rewrite(&self, headers: &mut HeaderMap) {
         self.rewrite_each(headers, &LOCATION, |value| self.relative(value.trim_ascii()));
         self.rewrite_each(headers, &CONTENT_LOCATION, |value| self.relative(value.trim_ascii()));
@@ -56,7 +56,7 @@ impl OwnReferences {
         let end = rest.iter().position(|byte| b"/?#\\".contains(byte)).unwrap_or(rest.len());
         let (authority, path) = rest.split_at(end);
         let authority = Authority::try_from(authority).ok()?;
-        if !self.own.contains(&Origin::new(https, &authority)?) {
+        if !self.own.contains(&UrlOrigin::new(https, &authority)?) {
             return None;
         }
         let prefix: &[u8] = match path {
@@ -112,7 +112,7 @@ mod tests {
 
     fn of(urls: &[&str]) -> OwnReferences {
         OwnReferences::new(
-            urls.iter().map(|url| Origin::of(&url.parse().expect("a URL")).expect("an origin")).collect(),
+            urls.iter().map(|url| UrlOrigin::of(&url.parse().expect("a URL")).expect("an origin")).collect(),
         )
     }
 

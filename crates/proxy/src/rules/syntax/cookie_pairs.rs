@@ -69,7 +69,7 @@ mod tests {
     use crate::rules::headers;
 
     #[test]
-    fn odd_cookies_are_read_and_lines_joined() {
+    fn odd_cookies_are_read_from_lines() {
         // Each row has the lines, and texts and names of the cookies.
         type Found<'a> = &'a [(&'a str, &'a str)];
         let table: &[(&[&str], Found)] = &[
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn many_cookies_of_any_bytes_are_read() {
+    fn random_cookie_bytes_are_read() {
         let bytes: Vec<u8> = (0..=u8::MAX).filter(|byte| *byte == b'\t' || (*byte >= b' ' && *byte != 0x7f)).collect();
         let line = bytes.iter().cycle().take(1 << 20).copied().collect::<Vec<u8>>();
         let mut map = HeaderMap::new();

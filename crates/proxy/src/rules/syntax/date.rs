@@ -85,8 +85,9 @@ mod tests {
         parse_date_s(&HeaderValue::from_str(text).expect("a value"))
     }
 
+    /// Case and weekday do not matter.
     #[test]
-    fn the_three_forms_are_read_whatever_the_case_and_the_weekday() {
+    fn three_date_forms_parse() {
         for text in [
             "Sun, 06 Nov 1994 08:49:37 GMT",
             "Sunday, 06-Nov-94 08:49:37 GMT",
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_as_it_is_written_is_no_date() {
+    fn malformed_date_is_none() {
         for text in [
             "",
             "0",

@@ -9,18 +9,18 @@ use http::{HeaderMap, HeaderName};
 
 /// The members of one header value. Members are trimmed, and empty members are left out.
 #[derive(Debug, Clone)]
-pub struct Members<'a> {
+pub struct ListMembers<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Members<'a> {
+impl<'a> ListMembers<'a> {
     /// Splits `value` at commas outside of quoted strings.
-    pub fn new(value: &'a [u8]) -> Members<'a> {
-        Members { rest: value }
+    pub fn new(value: &'a [u8]) -> ListMembers<'a> {
+        ListMembers { rest: value }
     }
 }
 
-impl<'a> Iterator for Members<'a> {
+impl<'a> Iterator for ListMembers<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {
@@ -38,7 +38,7 @@ impl<'a> Iterator for Members<'a> {
 
 /// The members of every line of a header, in order.
 pub fn members_of<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> {
-    headers.get_all(name).into_iter().flat_map(|value| Members::new(value.as_bytes()))
+    headers.get_all(name).into_iter().flat_map(|value| ListMembers::new(value.as_bytes()))
 }
 
 /// The parts of a value between separators outside of quoted strings. Parts are trimmed, and may be empty.
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_are_split_outside_of_quotes_only() {
+    fn list_splits_only_outside_quotes() {
         let table: &[(&str, &[&str])] = &[
             ("", &[]),
             (" , ,, ", &[]),
@@ -113,7 +113,7 @@ mod tests {
             ("a=\"never closed, b", &["a=\"never closed, b"]),
         ];
         for (value, expected) in table {
-            let found: Vec<_> = Members::new(value.as_bytes()).collect();
+            let found: Vec<_> = ListMembers::new(value.as_bytes()).collect();
             let expected: Vec<_> = expected.iter().map(|member| member.as_bytes()).collect();
             assert_eq!(found, expected, "{value:?}");
         }

@@ -9,9 +9,9 @@ use std::borrow::Cow;
 
 use http::{HeaderMap, HeaderName};
 
-/// A member's value. All kinds of values that no caller needs are [`Value::Other`].
+/// A member's value. All kinds of values that no caller needs are [`StructuredValue::Other`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Value {
+pub enum StructuredValue {
     /// A whole number of at most 15 digits.
     Integer(i64),
     /// Text between quotes, without the quotes and with its escapes resolved.
@@ -25,7 +25,7 @@ pub enum Value {
 }
 
 /// A field's members in order. Of several members with the same key, the last one counts.
-pub type Dictionary<'a> = Vec<(&'a [u8], Value)>;
+pub type Dictionary<'a> = Vec<(&'a [u8], StructuredValue)>;
 
 /// All lines of a field, joined for parsing; `None` if there is no line.
 pub fn field<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, [u8]>> {
@@ -42,10 +42,10 @@ pub fn field<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, [u
 /// Reads a dictionary. The result is empty if the field is empty, and `None` if the field does not parse.
 pub fn dictionary(field: &[u8]) -> Option<Dictionary<'_>> {
     let mut members: Dictionary<'_> = Vec::new();
-    let mut parser = Parser { rest: field };
+    let mut parser = StructuredParser { rest: field };
     parser.members(|parser| {
         let key = parser.key()?;
-        let value = if parser.take(b'=') { parser.member()? } else { Value::Boolean(true) };
+        let value = if parser.take(b'=') { parser.member()? } else { StructuredValue::Boolean(true) };
         parser.parameters()?;
         members.push((key, value));
         Some(())
@@ -54,9 +54,9 @@ pub fn dictionary(field: &[u8]) -> Option<Dictionary<'_>> {
 }
 
 /// Reads a list. The result is empty if the field is empty, and `None` if the field does not parse.
-pub fn list(field: &[u8]) -> Option<Vec<Value>> {
+pub fn list(field: &[u8]) -> Option<Vec<StructuredValue>> {
     let mut values = Vec::new();
-    let mut parser = Parser { rest: field };
+    let mut parser = StructuredParser { rest: field };
     parser.members(|parser| {
         values.push(parser.member()?);
         parser.parameters()
@@ -64,13 +64,13 @@ pub fn list(field: &[u8]) -> Option<Vec<Value>> {
     Some(values)
 }
 
-struct Parser<'a> {
+struct StructuredParser<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Parser<'a> {
+impl<'a> StructuredParser<'a> {
     /// Calls `member` for each member and skips the separators; the field must end after a member.
-    fn members(&mut self, mut member: impl FnMut(&mut Parser<'a>) -> Option<()>) -> Option<()> {
+    fn members(&mut self, mut member: impl FnMut(&mut StructuredParser<'a>) -> Option<()>) -> Option<()> {
         self.spaces();
         if self.rest.is_empty() {
             return Some(());
@@ -89,14 +89,14 @@ impl<'a> Parser<'a> {
     }
 
     /// Reads an item or an inner list, but not the parameters after it.
-    fn member(&mut self) -> Option<Value> {
+    fn member(&mut self) -> Option<StructuredValue> {
         if !self.take(b'(') {
             return self.item();
         }
         loop {
             self.spaces();
             if self.take(b')') {
-                return Some(Value::Other);
+                return Some(StructuredValue::Other);
             }
             self.item()?;
             self.parameters()?;
@@ -106,27 +106,27 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn item(&mut self) -> Option<Value> {
+    fn item(&mut self) -> Option<StructuredValue> {
         match *self.rest.first()? {
             b'-' | b'0'..=b'9' => self.number(),
-            b'"' => self.text().map(Value::Text),
+            b'"' => self.text().map(StructuredValue::Text),
             b'*' | b'a'..=b'z' | b'A'..=b'Z' => {
                 self.while_in(|byte| is_token(byte) || byte == b':' || byte == b'/');
-                Some(Value::Token)
+                Some(StructuredValue::Token)
             }
             b':' => {
                 self.take(b':');
                 self.while_in(|byte| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte));
-                self.take(b':').then_some(Value::Other)
+                self.take(b':').then_some(StructuredValue::Other)
             }
             b'?' => {
                 self.take(b'?');
                 let is_true = self.take(b'1');
-                (is_true || self.take(b'0')).then_some(Value::Boolean(is_true))
+                (is_true || self.take(b'0')).then_some(StructuredValue::Boolean(is_true))
             }
             b'@' => {
                 self.take(b'@');
-                matches!(self.number()?, Value::Integer(_)).then_some(Value::Other)
+                matches!(self.number()?, StructuredValue::Integer(_)).then_some(StructuredValue::Other)
             }
             b'%' => {
                 self.take(b'%');
@@ -136,7 +136,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn number(&mut self) -> Option<Value> {
+    fn number(&mut self) -> Option<StructuredValue> {
         let is_negative = self.take(b'-');
         let whole = self.while_in(|byte| byte.is_ascii_digit());
         if whole.is_empty() || whole.len() > 15 {
@@ -144,10 +144,10 @@ impl<'a> Parser<'a> {
         }
         if self.take(b'.') {
             let fraction = self.while_in(|byte| byte.is_ascii_digit());
-            return (whole.len() <= 12 && matches!(fraction.len(), 1..=3)).then_some(Value::Other);
+            return (whole.len() <= 12 && matches!(fraction.len(), 1..=3)).then_some(StructuredValue::Other);
         }
         let number = whole.iter().fold(0i64, |number, digit| number * 10 + i64::from(digit - b'0'));
-        Some(Value::Integer(if is_negative { -number } else { number }))
+        Some(StructuredValue::Integer(if is_negative { -number } else { number }))
     }
 
     fn text(&mut self) -> Option<Vec<u8>> {
@@ -165,14 +165,14 @@ impl<'a> Parser<'a> {
 
     /// Reads a display string after its `%`: UTF-8 between quotes, with `%` and two lower-case hexadecimal digits for
     /// each byte that is not printable ASCII.
-    fn display_string(&mut self) -> Option<Value> {
+    fn display_string(&mut self) -> Option<StructuredValue> {
         if !self.take(b'"') {
             return None;
         }
         let mut bytes = Vec::new();
         loop {
             match self.next()? {
-                b'"' => return std::str::from_utf8(&bytes).ok().map(|_| Value::Other),
+                b'"' => return std::str::from_utf8(&bytes).ok().map(|_| StructuredValue::Other),
                 b'%' => bytes.push(hex(self.next()?)? << 4 | hex(self.next()?)?),
                 byte @ b' '..=b'~' => bytes.push(byte),
                 _ => return None,
@@ -240,14 +240,14 @@ fn hex(digit: u8) -> Option<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::Value::*;
+    use super::StructuredValue::*;
     use super::*;
     use crate::rules::headers;
 
     #[test]
-    fn dictionaries_are_read_and_parameters_left_out() {
+    fn dictionary_parses_without_parameters() {
         let text = |text: &str| Text(text.as_bytes().to_vec());
-        let table: &[(&str, &[(&str, Value)])] = &[
+        let table: &[(&str, &[(&str, StructuredValue)])] = &[
             ("", &[]),
             ("   ", &[]),
             ("a", &[("a", Boolean(true))]),
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn one_byte_out_of_place_and_nothing_is_read() {
+    fn misplaced_byte_rejects_structured_field() {
         for field in [
             "a,",
             ",a",
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_read_and_lines_are_one_field() {
+    fn list_lines_form_one_field() {
         assert_eq!(list(b"\"a\", b;x=1"), Some(vec![Text(b"a".to_vec()), Token]));
         assert_eq!(list(b"\"a\" \"b\""), None);
         let name = HeaderName::from_static("x");

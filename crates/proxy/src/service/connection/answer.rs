@@ -10,20 +10,25 @@ use http::{HeaderValue, Request, Response, Version};
 use hyper::body::Incoming;
 
 use super::super::hit;
-use super::super::request::Client;
-use super::super::route::{self, Came};
+use super::super::request::RequestClient;
+use super::super::route::{self, RequestArrival};
 use crate::body::ReplyBody;
 use crate::wire::http2::Form;
-use crate::worker::Worker;
+use crate::worker::ProxyWorker;
 
 /// A response that is ready, or is still being made. A ready response costs no allocation.
-pub(super) enum Answer {
+pub(super) enum ClientAnswer {
     Ready(Option<Response<ReplyBody>>),
     Pending(Pin<Box<dyn Future<Output = Response<ReplyBody>>>>),
 }
 
 /// Answers a request. `form` says why it must be refused, if it must be.
-pub(super) fn answer(worker: &Rc<Worker>, client: &Rc<Client>, mut request: Request<Incoming>, form: Form) -> Answer {
+pub(super) fn answer(
+    worker: &Rc<ProxyWorker>,
+    client: &Rc<RequestClient>,
+    mut request: Request<Incoming>,
+    form: Form,
+) -> ClientAnswer {
     worker.stats.requests.add(1);
     let (started, at_ms) = worker.now();
     let wait_s = match (&worker.client_limits.requests, client.own_address()) {
@@ -35,12 +40,12 @@ pub(super) fn answer(worker: &Rc<Worker>, client: &Rc<Client>, mut request: Requ
         && client.gets_content()
         && let Some(response) = hit::resident(worker, client, &mut request, started, at_ms)
     {
-        return Answer::Ready(Some(response));
+        return ClientAnswer::Ready(Some(response));
     }
     let (worker, client) = (worker.clone(), client.clone());
-    Answer::Pending(Box::pin(async move {
+    ClientAnswer::Pending(Box::pin(async move {
         let is_http1 = request.version() <= Version::HTTP_11;
-        let came = Came { started, at_ms, wait_s };
+        let came = RequestArrival { started, at_ms, wait_s };
         let mut response = route::route(worker.clone(), client.clone(), request, form, came).await;
         if is_http1 && worker.is_leaving.get() && client.tunnel.borrow().is_none() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -50,13 +55,13 @@ pub(super) fn answer(worker: &Rc<Worker>, client: &Rc<Client>, mut request: Requ
     }))
 }
 
-impl Future for Answer {
+impl Future for ClientAnswer {
     type Output = Result<Response<ReplyBody>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut *self {
-            Answer::Ready(response) => Poll::Ready(Ok(response.take().expect("polled once after it was ready"))),
-            Answer::Pending(work) => work.as_mut().poll(context).map(Ok),
+            ClientAnswer::Ready(response) => Poll::Ready(Ok(response.take().expect("polled once after it was ready"))),
+            ClientAnswer::Pending(work) => work.as_mut().poll(context).map(Ok),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! One client's connection of HTTP/1, from the first byte to the last.
 //!
-//! Owns: running hyper on the watched stream until hyper or the [`Watch`] ends the connection, tunnels after a
+//! Owns: running hyper on the watched stream until hyper or the [`ConnectionWatch`] ends the connection, tunnels after a
 //! `CONNECT`, and closing a connection after a refusal. After a refusal, the proxy reads and discards the client's
 //! further bytes for a short time: if it closed the connection at once, the refusal could be lost.
 
@@ -17,24 +17,29 @@ use hyper::service::Service;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
-use super::super::refusal::Refusal;
-use super::super::request::Client;
+use super::super::refusal::RefusalAnswer;
+use super::super::request::RequestClient;
 use super::super::{direct, refusal, tunnel};
-use super::answer::{Answer, answer};
+use super::answer::{ClientAnswer, answer};
 use super::{LINGER, discard};
 use crate::accept::ClientStream;
 use crate::body::ReplyBody;
 use crate::options::HEADERS;
 use crate::wire::http1::stream::{SharedStream, WatchedStream};
-use crate::wire::http1::watch::Watch;
+use crate::wire::http1::watch::ConnectionWatch;
 use crate::wire::transport::until_killed;
-use crate::worker::Worker;
+use crate::worker::ProxyWorker;
 
 /// The maximum number of bytes that hyper buffers in each direction of a connection, unless longer heads are allowed.
 const BUFFER_BYTES_MAX: usize = 64 * 1024;
 
 /// Serves a client until its connection ends.
-pub(super) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: ClientStream, client: Rc<Client>) {
+pub(super) async fn serve(
+    worker: Rc<ProxyWorker>,
+    watch: Rc<ConnectionWatch>,
+    stream: ClientStream,
+    client: Rc<RequestClient>,
+) {
     let stream = SharedStream::new(WatchedStream::new(stream, watch.clone()));
     let mut builder = http1::Builder::new();
     if worker.options.limits.headers_max != HEADERS {
@@ -42,18 +47,18 @@ pub(super) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: ClientSt
     }
     builder.max_buf_size(BUFFER_BYTES_MAX.max(worker.options.limits.request_head_bytes_max + 8192));
     let begin = || {
-        let front = Front { worker: worker.clone(), watch: watch.clone(), client: client.clone() };
+        let front = Http1Service { worker: worker.clone(), watch: watch.clone(), client: client.clone() };
         Box::new(builder.serve_connection(TokioIo::new(stream.clone()), front))
     };
     // hyper's buffers are most of what a connection takes, so it has them only while somebody makes requests.
     let mut hyper = None;
     let is_direct = client.gets_content() && worker.sites.borrow().may_be_direct();
-    let direct = is_direct.then(|| direct::Direct { worker: worker.clone(), client: client.clone() });
+    let direct = is_direct.then(|| direct::DirectAnswerer { worker: worker.clone(), client: client.clone() });
     let mut is_draining = false;
     let ended = poll_fn(|context| {
         watch.transport.register(context);
         if watch.transport.is_killed() {
-            return Poll::Ready(if watch.transport.is_settled() { Ended::Well } else { Ended::InAnAnswer });
+            return Poll::Ready(if watch.transport.is_settled() { Http1Ending::Well } else { Http1Ending::InAnAnswer });
         }
         if stream.is_resting() {
             hyper = None;
@@ -64,7 +69,7 @@ pub(super) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: ClientSt
             && stream.poll_shortcut(context, &direct, &mut worker.room.borrow_mut()).is_pending()
         {
             return if watch.violation().is_some() && stream.is_refused() {
-                Poll::Ready(Ended::Refused)
+                Poll::Ready(Http1Ending::Refused)
             } else {
                 Poll::Pending
             };
@@ -85,16 +90,16 @@ pub(super) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: ClientSt
             context.waker().wake_by_ref();
         }
         if polled.is_pending() && watch.violation().is_some() && stream.is_refused() {
-            return Poll::Ready(Ended::Refused);
+            return Poll::Ready(Http1Ending::Refused);
         }
         if polled.is_pending() && is_draining && watch.transport.is_settled() {
             // The client may have sent part of a request. A partial request does not count as under way.
-            return Poll::Ready(Ended::Well);
+            return Poll::Ready(Http1Ending::Well);
         }
         polled.map(|result| match result {
-            Err(error) if error.is_user() => Ended::InAnAnswer,
-            Err(error) if error.is_parse() => Ended::Malformed(Malformed::of(&error)),
-            _ => Ended::Well,
+            Err(error) if error.is_user() => Http1Ending::InAnAnswer,
+            Err(error) if error.is_parse() => Http1Ending::Malformed(MalformedRequest::of(&error)),
+            _ => Http1Ending::Well,
         })
     })
     .await;
@@ -102,7 +107,7 @@ pub(super) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: ClientSt
     let read = hyper.map(|connection| connection.into_parts().read_buf).unwrap_or_default();
     let start = stream.start();
     let Some(stream) = stream.into_inner() else { return };
-    if ended == Ended::InAnAnswer {
+    if ended == Http1Ending::InAnAnswer {
         // A body without a length ends when its connection closes. The connection is reset; otherwise a cut body would
         // look complete.
         abort(&stream.into_inner());
@@ -116,7 +121,7 @@ pub(super) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: ClientSt
     if watch.transport.is_killed() {
         return;
     }
-    let malformed = if let Ended::Malformed(malformed) = ended { Some(malformed) } else { None };
+    let malformed = if let Http1Ending::Malformed(malformed) = ended { Some(malformed) } else { None };
     if watch.violation().is_some() || malformed.is_some() {
         worker.stats.refused_connections.add(1);
     }
@@ -127,7 +132,7 @@ pub(super) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: ClientSt
         client.is_at_fault.set(true);
         refusal::note(&worker, &client, malformed.head(&head, &start), malformed.status, 0);
     }
-    let refusal = watch.violation().filter(|_| ended == Ended::Refused);
+    let refusal = watch.violation().filter(|_| ended == Http1Ending::Refused);
     let refusal = refusal.map(|violation| refusal::of(violation, worker.now_ms()));
     if let Some(refusal) = &refusal {
         refusal::note(&worker, &client, &head, refusal.status, refusal.body_bytes);
@@ -137,34 +142,34 @@ pub(super) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: ClientSt
 
 /// The way in which hyper's work on a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ended {
+enum Http1Ending {
     /// Nothing remains to be sent.
     Well,
     /// hyper has not read the last request to its end, and this request must still be refused.
     Refused,
     /// hyper has refused the head of the last request, and has answered it.
-    Malformed(Malformed),
+    Malformed(MalformedRequest),
     /// The connection ended before an answer was complete.
     InAnAnswer,
 }
 
 /// A refusal by hyper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Malformed {
+struct MalformedRequest {
     status: u16,
     /// Whether the target is at fault. hyper may then have taken the head out of its buffer.
     is_target: bool,
 }
 
-impl Malformed {
-    fn of(error: &hyper::Error) -> Malformed {
+impl MalformedRequest {
+    fn of(error: &hyper::Error) -> MalformedRequest {
         let is_about_target = error.to_string().contains("URI");
         let status = match (error.is_parse_too_large(), is_about_target) {
             (true, true) => 414,
             (true, false) => 431,
             (false, _) => 400,
         };
-        Malformed { status, is_target: is_about_target && status == 400 }
+        MalformedRequest { status, is_target: is_about_target && status == 400 }
     }
 
     /// The head that was refused: at the beginning of hyper's buffer, or at the beginning of the bytes that came last.
@@ -185,10 +190,10 @@ fn abort(stream: &ClientStream) {
 /// Ends a stream: sends the refusal of the unanswered request, shuts down writing, and discards incoming bytes until
 /// the client closes or [`LINGER`] has passed.
 async fn end<S: AsyncRead + AsyncWrite + Unpin>(
-    watch: &Watch,
+    watch: &ConnectionWatch,
     is_at_fault: bool,
     mut stream: WatchedStream<S>,
-    refusal: Option<Refusal>,
+    refusal: Option<RefusalAnswer>,
 ) {
     // Both may have to wait for the client to read: TLS ends with a message.
     let ending = async {
@@ -205,18 +210,18 @@ async fn end<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 /// The service that hyper calls for every request of a connection.
-struct Front {
-    worker: Rc<Worker>,
-    watch: Rc<Watch>,
-    client: Rc<Client>,
+struct Http1Service {
+    worker: Rc<ProxyWorker>,
+    watch: Rc<ConnectionWatch>,
+    client: Rc<RequestClient>,
 }
 
-impl Service<Request<Incoming>> for Front {
+impl Service<Request<Incoming>> for Http1Service {
     type Response = Response<ReplyBody>;
     type Error = std::convert::Infallible;
-    type Future = Answer;
+    type Future = ClientAnswer;
 
-    fn call(&self, request: Request<Incoming>) -> Answer {
+    fn call(&self, request: Request<Incoming>) -> ClientAnswer {
         self.watch.begin(false);
         answer(&self.worker, &self.client, request, Ok(()))
     }
@@ -230,19 +235,19 @@ mod tests {
     use tokio::io::ReadBuf;
 
     use super::*;
-    use crate::wire::http1::watch::Side;
-    use crate::wire::transport::{Clock, Connection, Deadlines};
+    use crate::wire::http1::watch::PeerSide;
+    use crate::wire::transport::{PhaseDeadlines, SweptConnection, TickClock};
 
     /// A stream with room for no more than was written. TLS has a last message, for which it waits.
-    struct Full;
+    struct FullStream;
 
-    impl AsyncRead for Full {
+    impl AsyncRead for FullStream {
         fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
             Poll::Pending
         }
     }
 
-    impl AsyncWrite for Full {
+    impl AsyncWrite for FullStream {
         fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
             Poll::Ready(Ok(bytes.len()))
         }
@@ -258,10 +263,10 @@ mod tests {
 
     #[tokio::test]
     async fn end_that_nobody_takes_is_overdue() {
-        let limits = Deadlines { idle: 100, head: 100, body: 100, write: 3, tunnel: 100, linger: 100 };
-        let clock = Rc::new(Clock::default());
-        let watch = Watch::new(Side::Client, clock.clone(), limits, 1000);
-        let mut ending = Box::pin(end(&watch, false, WatchedStream::new(Full, watch.clone()), None));
+        let limits = PhaseDeadlines { idle: 100, head: 100, body: 100, write: 3, tunnel: 100, linger: 100 };
+        let clock = Rc::new(TickClock::default());
+        let watch = ConnectionWatch::new(PeerSide::Client, clock.clone(), limits, 1000);
+        let mut ending = Box::pin(end(&watch, false, WatchedStream::new(FullStream, watch.clone()), None));
         assert!(futures_util::poll!(&mut ending).is_pending());
         for _ in 0..4 {
             assert!(!watch.is_overdue());

@@ -18,15 +18,15 @@ use hyper_util::rt::TokioIo;
 use nectary_host::unsent::unsent_bytes;
 use tokio::io::AsyncWriteExt;
 
-use super::super::request::Client;
-use super::answer::{Answer, answer};
+use super::super::request::RequestClient;
+use super::answer::{ClientAnswer, answer};
 use super::{LINGER, discard};
 use crate::accept::ClientStream;
 use crate::body::ReplyBody;
-use crate::wire::exchange::Exchange;
-use crate::wire::http2::{Corked, Multiplexed, PIECE_BYTES_MAX, to_http1};
+use crate::wire::exchange::ClientExchange;
+use crate::wire::http2::{CorkedStream, Http2Connection, PIECE_BYTES_MAX, to_http1};
 use crate::wire::transport::{TICK, until_killed};
-use crate::worker::Worker;
+use crate::worker::ProxyWorker;
 
 /// The maximum number of requests of one connection at a time.
 const STREAMS_MAX: u32 = 100;
@@ -41,11 +41,16 @@ const RESETS_MAX: usize = 20;
 const REFUSED_STREAMS_MAX: usize = 200;
 
 /// Serves a client until its connection ends. `client` is what is known of it, without an exchange.
-pub(super) async fn serve(worker: Rc<Worker>, connection: Rc<Multiplexed>, stream: ClientStream, client: Client) {
+pub(super) async fn serve(
+    worker: Rc<ProxyWorker>,
+    connection: Rc<Http2Connection>,
+    stream: ClientStream,
+    client: RequestClient,
+) {
     worker.stats.http2_connections.add(1);
-    let stream = Corked::new(stream, connection.clone());
-    let executor = Streams { worker: worker.clone(), connection: connection.clone() };
-    let front = Front { worker: worker.clone(), connection: connection.clone(), client };
+    let stream = CorkedStream::new(stream, connection.clone());
+    let executor = StreamExecutor { worker: worker.clone(), connection: connection.clone() };
+    let front = Http2Service { worker: worker.clone(), connection: connection.clone(), client };
     let heads = u32::try_from(worker.options.limits.request_head_bytes_max).unwrap_or(u32::MAX);
     let mut serving = http2::Builder::new(executor)
         .max_concurrent_streams(STREAMS_MAX)
@@ -91,7 +96,7 @@ pub(super) async fn serve(worker: Rc<Worker>, connection: Rc<Multiplexed>, strea
 /// Closes a connection whose client may still send something, as it does while it takes what was written. If the kernel
 /// got such bytes after the socket is closed, it would drop what it has not delivered yet. So the proxy reads on until
 /// the client closes, too, or [`LINGER`] has passed. When the worker stops, it also waits until all is delivered.
-async fn close(worker: &Worker, connection: &Multiplexed, mut stream: ClientStream) {
+async fn close(worker: &ProxyWorker, connection: &Http2Connection, mut stream: ClientStream) {
     let is_delivered = |stream: &ClientStream| unsent_bytes(stream.socket()).is_none_or(|bytes| bytes == 0);
     // It has lingered already.
     let is_silent = connection.is_let_down() && is_delivered(&stream);
@@ -118,12 +123,12 @@ fn is_refusal(error: &hyper::Error) -> bool {
 
 /// Runs the futures of hyper: one for each request.
 #[derive(Clone)]
-struct Streams {
-    worker: Rc<Worker>,
-    connection: Rc<Multiplexed>,
+struct StreamExecutor {
+    worker: Rc<ProxyWorker>,
+    connection: Rc<Http2Connection>,
 }
 
-impl<F: Future + 'static> Executor<F> for Streams {
+impl<F: Future + 'static> Executor<F> for StreamExecutor {
     fn execute(&self, future: F) {
         let (mut running, worker) = (Box::pin(self.connection.run(future)), self.worker.clone());
         // A response from memory is written at once, without a task. What is not ready is polled again by its task, so
@@ -142,23 +147,23 @@ impl<F: Future + 'static> Executor<F> for Streams {
 }
 
 /// The service that hyper calls for every request of a connection.
-struct Front {
-    worker: Rc<Worker>,
-    connection: Rc<Multiplexed>,
-    client: Client,
+struct Http2Service {
+    worker: Rc<ProxyWorker>,
+    connection: Rc<Http2Connection>,
+    client: RequestClient,
 }
 
-impl Service<Request<Incoming>> for Front {
+impl Service<Request<Incoming>> for Http2Service {
     type Response = Response<ReplyBody>;
     type Error = std::convert::Infallible;
-    type Future = Answer;
+    type Future = ClientAnswer;
 
-    fn call(&self, mut request: Request<Incoming>) -> Answer {
+    fn call(&self, mut request: Request<Incoming>) -> ClientAnswer {
         let is_empty = request.body().is_end_stream();
         let form = to_http1(&mut request, is_empty, self.worker.options.limits.headers_max);
-        let client = Rc::new(self.client.with(Exchange::Http2(self.connection.begin())));
+        let client = Rc::new(self.client.with(ClientExchange::Http2(self.connection.begin())));
         let answer = answer(&self.worker, &client, request, form);
-        if matches!(answer, Answer::Ready(_)) {
+        if matches!(answer, ClientAnswer::Ready(_)) {
             client.exchange.answered();
         }
         answer

@@ -17,19 +17,19 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use nectary_host::log::{Level, Throttle};
+use nectary_host::log::{LogLevel, LogThrottle};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
-use super::request::Client;
+use super::request::RequestClient;
 use crate::accept::proxy_header::{self, HeaderFault};
 use crate::accept::{ClientSocket, ClientStream, NewConnection, ShownAddress, refuse_network};
 use crate::admin::is_loopback;
-use crate::connections::{Door, Enlisted};
-use crate::wire::exchange::Exchange;
-use crate::wire::http1::watch::Watch;
+use crate::connections::{ConnectionRegistration, EntranceRole};
+use crate::wire::exchange::ClientExchange;
+use crate::wire::http1::watch::ConnectionWatch;
 use crate::wire::http2::PREFACE;
 use crate::wire::transport::{Transport, until_killed};
-use crate::worker::Worker;
+use crate::worker::ProxyWorker;
 
 /// The time for which the proxy still reads and discards the bytes of a client whose connection ends, so that the
 /// client can read the last answer: the kernel drops what is unsent if bytes come for a socket that is closed.
@@ -39,13 +39,18 @@ const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES_MAX: usize = 256 * 1024;
 
 /// Limits how often failed handshakes are logged.
-static HANDSHAKE_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
+static HANDSHAKE_FAILED: LogThrottle = LogThrottle::every(Duration::from_secs(60));
 
 /// Limits how often connections without a valid header are logged.
-static HEADER_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
+static HEADER_FAILED: LogThrottle = LogThrottle::every(Duration::from_secs(60));
 
 /// Serves a client until its connection ends.
-pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, new: NewConnection, enlisted: &Enlisted) {
+pub(crate) async fn serve(
+    worker: Rc<ProxyWorker>,
+    watch: Rc<ConnectionWatch>,
+    new: NewConnection,
+    enlisted: &ConnectionRegistration,
+) {
     let NewConnection { mut stream, peer, door, has_header, mut counted } = new;
     let limit = worker.options.limits.head_timeout;
     let is_unix = stream.is_unix();
@@ -65,12 +70,12 @@ pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, new: NewConnecti
             };
         }
         let (stream, is_http2) = match door {
-            Door::Tls | Door::Fleet => {
+            EntranceRole::Tls | EntranceRole::Fleet => {
                 let shown = ShownAddress((!is_unnamed(named)).then(|| address.ip()));
                 agree_on_tls(&worker, &watch.transport, (stream, door), &shown, limit).await?
             }
-            Door::Admin => (ClientStream::Plain(stream), false),
-            Door::Clients | Door::Redirect => {
+            EntranceRole::Admin => (ClientStream::Plain(stream), false),
+            EntranceRole::Clients | EntranceRole::Redirect => {
                 let is_http2 = is_http2(&stream, limit).await;
                 if is_http2.is_none() {
                     worker.stats.overdue_connections.add(1);
@@ -85,16 +90,16 @@ pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, new: NewConnecti
     // The loopback addresses that a load balancer on another machine names are those of that machine, and one that names
     // nobody on this machine may serve anybody.
     let is_loopback = named.is_some_and(|named| is_loopback(named.ip())) && is_loopback(peer.ip());
-    let client = Client {
+    let client = RequestClient {
         address,
         is_unnamed: is_unnamed(named),
         is_admitted: worker.options.admits(address.ip(), is_loopback),
         is_loopback,
         is_trusted: worker.options.forwarded.trusts(address.ip()),
         door,
-        is_secure: door == Door::Tls,
+        is_secure: door == EntranceRole::Tls,
         tls: stream.tls_version(),
-        exchange: Exchange::Http1(watch.clone()),
+        exchange: ClientExchange::Http1(watch.clone()),
         is_at_fault: Default::default(),
         tunnel: Default::default(),
     };
@@ -111,7 +116,7 @@ pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, new: NewConnecti
 /// Reads the header with which a load balancer begins a connection. *Returns*: the client's address, if the header names
 /// one; `None` if the connection ends.
 async fn client_behind(
-    worker: &Worker,
+    worker: &ProxyWorker,
     stream: &mut ClientSocket,
     peer: SocketAddr,
     limit: Duration,
@@ -126,7 +131,7 @@ async fn client_behind(
     worker.stats.failed_proxy_headers.add(1);
     let peer = ShownAddress((!stream.is_unix()).then(|| peer.ip()));
     HEADER_FAILED.write(
-        Level::Warning,
+        LogLevel::Warning,
         "proxy",
         format_args!("no valid header of the PROXY protocol from {peer}, which `proxy-protocol-from` has: {fault}"),
     );
@@ -135,9 +140,9 @@ async fn client_behind(
 
 /// Agrees on TLS in time. *Returns*: the stream, and whether HTTP/2 was chosen; `None` if the connection ends.
 async fn agree_on_tls(
-    worker: &Worker,
+    worker: &ProxyWorker,
     transport: &Transport,
-    (stream, door): (ClientSocket, Door),
+    (stream, door): (ClientSocket, EntranceRole),
     client: &ShownAddress,
     limit: Duration,
 ) -> Option<(ClientStream, bool)> {
@@ -164,13 +169,13 @@ async fn agree_on_tls(
 /// Does the proxy's part of the handshake. *Returns*: the stream, and whether HTTP/2 was chosen. *Errors*: the
 /// connection, if its client must be able to read why it was refused.
 async fn handshake(
-    worker: &Worker,
+    worker: &ProxyWorker,
     stream: ClientSocket,
-    door: Door,
+    door: EntranceRole,
     client: &ShownAddress,
 ) -> Result<(ClientStream, bool), Option<ClientSocket>> {
     let acceptor = match door {
-        Door::Fleet => worker.peers.as_ref().map(|peers| peers.acceptor()),
+        EntranceRole::Fleet => worker.peers.as_ref().map(|peers| peers.acceptor()),
         _ => worker.tls.as_ref().map(|tls| tls.acceptor()),
     };
     let Some(acceptor) = acceptor else { return Err(None) };
@@ -181,7 +186,7 @@ async fn handshake(
             Ok((ClientStream::Tls(Box::new(stream)), is_http2))
         }
         Err((error, stream)) => {
-            HANDSHAKE_FAILED.write(Level::Note, "proxy", format_args!("no TLS with {client}: {error}"));
+            HANDSHAKE_FAILED.write(LogLevel::Note, "proxy", format_args!("no TLS with {client}: {error}"));
             Err(is_about_certificate(&error).then_some(stream))
         }
     }
@@ -265,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn part_of_the_preface_costs_few_looks() {
+    async fn partial_preface_costs_few_polls() {
         let (mut client, stream) = connected().await;
         client.write_all(&PREFACE[..3]).await.expect("room");
         let mut looking = pin!(is_http2(&stream, LIMIT));

@@ -23,26 +23,26 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::unfold;
 use http::{Method, StatusCode};
-use nectary_host::fleet::Standing;
-use nectary_store::{FillReader, Object};
+use nectary_host::fleet::NodeStanding;
+use nectary_store::{FillReader, StoredObject};
 use tokio::sync::oneshot;
 
 use super::super::cached::{self, ReachedAnswer, UsableBody};
 use super::super::fetch::purge;
 use super::super::request::ClientRequest;
-use super::super::rest::{self, Kept};
+use super::super::rest::{self, StoredHead};
 use super::part_facts::PartFacts;
 use super::part_range::PartRange;
 use super::{facts_of, read};
 use crate::access_log::AnswerNote;
-use crate::body::Content;
-use crate::pieces::{BodyError, Lost, Pieces, StoredBody};
+use crate::body::BodyContent;
+use crate::pieces::{BodyError, LostRange, Pieces, StoredBody};
 use crate::rules::cache_control::RequestDirectives;
 
 /// Where the bytes of a part are.
 pub(crate) enum PartBody {
     /// In the store.
-    Object(Object),
+    Object(StoredObject),
     /// In a fetch under way.
     Filling(FillReader),
     /// At the origin alone.
@@ -84,10 +84,10 @@ impl JoinedBody {
     }
 
     /// The bytes of a range, or all. The range should begin in the known part.
-    pub fn content(self, range: Option<Range<u64>>) -> Content {
+    pub fn content(self, range: Option<Range<u64>>) -> BodyContent {
         let range = range.unwrap_or(0..self.facts.whole_bytes);
         if range.is_empty() {
-            return Content::Empty;
+            return BodyContent::Empty;
         }
         let own = self.part.within(self.facts.whole_bytes);
         if let PartBody::Object(object) = &self.known
@@ -95,12 +95,12 @@ impl JoinedBody {
             && own.start <= range.start
             && range.end <= own.end
         {
-            return Content::of_object(object, range.start - own.start..range.end - own.start, None);
+            return BodyContent::of_object(object, range.start - own.start..range.end - own.start, None);
         }
         let length = range.end - range.start;
         let first = PartRange::holding(range.start, self.part.part_bytes());
         let ready = (first == self.part).then_some(self.known);
-        let joining = Joining {
+        let joining = JoinedBodyStream {
             request: self.request,
             facts: self.facts,
             metadata: self.metadata,
@@ -112,12 +112,12 @@ impl JoinedBody {
             sent: None,
         };
         let pieces = unfold(joining, async |mut joining| Some((joining.next().await?, joining)));
-        Content::Pieces(Box::pin(pieces), Some(length))
+        BodyContent::Pieces(Box::pin(pieces), Some(length))
     }
 }
 
 /// A joined body on its way.
-struct Joining {
+struct JoinedBodyStream {
     request: ClientRequest,
     facts: PartFacts,
     /// The metadata of the part that was known first.
@@ -145,7 +145,7 @@ struct SentPart {
     is_of_origin: bool,
 }
 
-impl Joining {
+impl JoinedBodyStream {
     /// The next piece; `None` at the end. *Errors*: a part is nowhere, or is of another body; nothing may be read after
     /// that.
     async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
@@ -215,10 +215,10 @@ impl Joining {
 
     /// Requests a range of the whole body from the origin, for this client alone.
     async fn of_origin(&self, left: Range<u64>, why: String) -> Result<SentPart, BodyError> {
-        let kept = Kept::Metadata(self.metadata.clone());
+        let kept = StoredHead::Metadata(self.metadata.clone());
         let resume = rest::of_parts(&self.request, kept, self.facts.whole_bytes);
         let resume = resume.ok_or_else(|| BodyError("a part of the body is nowhere".into()))?;
-        let pieces = resume(Lost { start: left.start, end: Some(left.end), size_bytes: None, why }).await?;
+        let pieces = resume(LostRange { start: left.start, end: Some(left.end), size_bytes: None, why }).await?;
         Ok(SentPart { pieces, left, is_of_origin: true })
     }
 
@@ -248,7 +248,7 @@ async fn find(
     known_purge: u64,
 ) -> Result<PartBody, BodyError> {
     let worker = request.worker.clone();
-    if worker.is_leaving.get() || request.standing() == Standing::ValidateOnly {
+    if worker.is_leaving.get() || request.standing() == NodeStanding::ValidateOnly {
         // Another process may have opened the store, or another node may have purged what is in it.
         return Ok(PartBody::Origin);
     }

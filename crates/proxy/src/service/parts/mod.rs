@@ -33,21 +33,21 @@ use self::part_facts::PartFacts;
 pub(crate) use self::part_purges::PartPurges;
 use self::part_range::PartRange;
 use super::cached::{self, FillingResponse, ReachedAnswer, UsableBody, UsableResponse};
-use super::reply::{CACHE_STATUS, Source, failed, from_stored};
+use super::reply::{BodySource, CACHE_STATUS, failed, from_stored};
 use super::request::ClientRequest;
 use crate::body::ReplyBody;
-use crate::hit_for_miss::Reason;
-use crate::rules::cache_status::Forward;
+use crate::hit_for_miss::HitForMissReason;
+use crate::rules::cache_status::ForwardReason;
 use crate::rules::conditional::{if_range_holds, is_not_modified};
-use crate::rules::range::{Wanted, first_byte, wanted};
-use crate::stored::response::{Found, StoredResponse};
+use crate::rules::range::{RequestedRange, first_byte, wanted};
+use crate::stored::response::{ObjectView, StoredResponse};
 use crate::upstream::FetchError;
 
 /// The maximum number of parts that are looked at for the head of an answer. More than one is needed if a range counts
 /// from the end, if an `If-Range` does not hold, or if the body changes meanwhile.
 const HEADS_MAX: usize = 4;
 
-/// What is appended to `Cache-Status` if the origin gives no parts.
+/// What is appended to `NameCache-Status` if the origin gives no parts.
 const NO_PARTS: &str = "; detail=no-parts";
 
 /// Answers a GET or HEAD request that has no body, out of parts of `part_bytes` if that is possible.
@@ -77,7 +77,7 @@ pub(super) async fn serve(request: ClientRequest, part_bytes: u64) -> Response<R
         }
     }
     // The body changes faster than it can be looked at.
-    cached::respond(request, ReachedAnswer::Alone(Forward::UriMiss, None)).await
+    cached::respond(request, ReachedAnswer::Alone(ForwardReason::UriMiss, None)).await
 }
 
 /// Whether a request may be answered out of parts of this size.
@@ -94,7 +94,7 @@ fn has_no_parts(request: &ClientRequest) -> bool {
     request.worker.hit_for_miss.borrow().has_no_parts(&request.key, &request.headers, request.worker.now_ms())
 }
 
-/// Answers as on a route without parts, and says in `Cache-Status` that the origin gives none.
+/// Answers as on a route without parts, and says in `NameCache-Status` that the origin gives none.
 async fn serve_whole(request: ClientRequest) -> Response<ReplyBody> {
     let mut response = cached::serve(request).await;
     let mut members: Vec<HeaderValue> = response.headers().get_all(CACHE_STATUS).iter().cloned().collect();
@@ -157,7 +157,7 @@ async fn not_a_part(request: ClientRequest, found: UsableResponse) -> Response<R
     // A part that was stored under other rules, or whose validator became weak.
     drop(found);
     let now_ms = request.worker.now_ms();
-    request.worker.hit_for_miss.borrow_mut().insert(&request.key, &request.headers, Reason::NoParts, now_ms);
+    request.worker.hit_for_miss.borrow_mut().insert(&request.key, &request.headers, HitForMissReason::NoParts, now_ms);
     serve_whole(request).await
 }
 
@@ -165,8 +165,8 @@ async fn not_a_part(request: ClientRequest, found: UsableResponse) -> Response<R
 fn read<T>(request: &ClientRequest, body: &UsableBody, read: impl FnOnce(&StoredResponse) -> T) -> Option<T> {
     match body {
         UsableBody::Object(object, _) => {
-            match object.decoded(|bytes| Found::read(bytes, &request.key, &request.route.policy)) {
-                Found::Response(stored) => Some(read(stored)),
+            match object.decoded(|bytes| ObjectView::read(bytes, &request.key, &request.route.policy)) {
+                ObjectView::Response(stored) => Some(read(stored)),
                 _ => None,
             }
         }
@@ -196,9 +196,9 @@ fn first_sent(request: &ClientRequest, stored: &StoredResponse, whole_bytes: u64
         return Some(0);
     }
     match wanted(&request.headers, whole_bytes) {
-        Wanted::Part(range) => Some(range.start),
-        Wanted::Unsatisfiable => None,
-        Wanted::Whole | Wanted::Parts(_) => Some(0),
+        RequestedRange::Part(range) => Some(range.start),
+        RequestedRange::Unsatisfiable => None,
+        RequestedRange::Whole | RequestedRange::Parts(_) => Some(0),
     }
 }
 
@@ -215,12 +215,12 @@ fn answer(
     let joined = |known, metadata| {
         let whole_bytes = facts.whole_bytes;
         let joined = JoinedBody::new(of_part, part, facts, (known, metadata), known_purge);
-        Source::Joined(whole_bytes, Box::new(move |range| joined.content(range)))
+        BodySource::Joined(whole_bytes, Box::new(move |range| joined.content(range)))
     };
     let response = match body {
         UsableBody::Object(object, age_s) => {
-            let read = |bytes: &_| Found::read(bytes, &request.key, &request.route.policy);
-            let Found::Response(stored) = object.decoded(read) else {
+            let read = |bytes: &_| ObjectView::read(bytes, &request.key, &request.route.policy);
+            let ObjectView::Response(stored) = object.decoded(read) else {
                 return failed(&request, &FetchError::Broken("what was stored cannot be read".into()), status);
             };
             let source = joined(PartBody::Object(object.clone()), object.metadata().clone());

@@ -89,7 +89,7 @@ mod tests {
     const TAG: (&str, &str) = ("etag", "\"a\"");
 
     #[test]
-    fn answers_are_the_part_or_say_why() {
+    fn part_answer_is_classified() {
         type Row<'a> = (u16, &'a [(&'a str, &'a str)], Option<u64>, PartAnswer);
         let table: &[Row] = &[
             (206, &[RANGE, TAG], Some(100), PartAnswer::Part(100)),

@@ -14,10 +14,10 @@ const KEY_BYTES_MAX: usize = 256 << 10;
 
 /// The last purges of URLs whose body has changed.
 #[derive(Debug, Default)]
-pub(crate) struct PartPurges(Mutex<Purged>);
+pub(crate) struct PartPurges(Mutex<PurgedParts>);
 
 #[derive(Debug, Default)]
-struct Purged {
+struct PurgedParts {
     /// The number of the last purge.
     last: u64,
     /// The number of the last purge of each URL.
@@ -47,12 +47,12 @@ impl PartPurges {
         self.purged().note(key);
     }
 
-    fn purged(&self) -> MutexGuard<'_, Purged> {
+    fn purged(&self) -> MutexGuard<'_, PurgedParts> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Purged {
+impl PurgedParts {
     fn note(&mut self, key: &[u8]) {
         self.last += 1;
         if let Some(number) = self.urls.get_mut(key) {

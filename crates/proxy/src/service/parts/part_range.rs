@@ -1,6 +1,6 @@
 //! The parts into which bodies are divided.
 //!
-//! Owns: where a part begins and ends, the `Range` that asks for it, and reading the `Content-Range` of the answer. All
+//! Owns: where a part begins and ends, the `Range` that asks for it, and reading the `BodyContent-Range` of the answer. All
 //! parts begin at multiples of the size that the route has; the last one of a body may be shorter. *Source*: RFC 9110,
 //! 14.1.2 and 14.4.
 
@@ -56,7 +56,7 @@ impl PartRange {
         HeaderValue::from_maybe_shared(Bytes::from(text)).expect("digits and punctuation")
     }
 
-    /// The length of the whole body, if the `Content-Range` of an answer says that exactly this part came; `None` for any
+    /// The length of the whole body, if the `BodyContent-Range` of an answer says that exactly this part came; `None` for any
     /// other range, and if the length of the whole is not said.
     pub fn whole_bytes(self, headers: &HeaderMap) -> Option<u64> {
         let mut lines = headers.get_all(CONTENT_RANGE).iter();
@@ -82,7 +82,7 @@ mod tests {
     use crate::rules::headers;
 
     #[test]
-    fn parts_are_aligned_until_the_body_ends() {
+    fn part_ranges_are_aligned_until_end() {
         // Each row has a position, the length of the body, the bytes of the part there, and the `Range` that asks for it.
         let table = [
             (0, 250, 0..100, "bytes=0-99"),
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_numbers_are_no_trouble() {
+    fn part_range_survives_maximum_numbers() {
         for part_bytes in [1, 3, 65_536, u64::MAX] {
             let part = PartRange::holding(u64::MAX, part_bytes);
             assert_eq!(part.within(u64::MAX).end, u64::MAX, "{part_bytes}");

@@ -12,27 +12,27 @@ use hyper::body::{Body, Incoming};
 use nectary_host::fleet::peer_headers::{
     CLIENT, FLEET, FRESH, HOP, REVISION, RULES, SECURE, STATE, STATE_AWAY, STATE_BEHIND, STATE_FAILED, STATE_OK,
 };
-use nectary_host::fleet::{RulesHash, Standing};
+use nectary_host::fleet::{NodeStanding, RulesHash};
 use tokio::time::timeout;
 
 use super::super::cached;
 use super::super::reply::{Unreached, own};
-use super::super::request::{Client, ClientRequest};
+use super::super::request::{ClientRequest, RequestClient};
 use super::asking::name_of;
 use crate::body::ReplyBody;
-use crate::connections::Door;
-use crate::sites::Target;
+use crate::connections::EntranceRole;
+use crate::sites::RouteTarget;
 
 /// How long a request waits until this node has applied what the asking one has.
 const REACH_TIME_MAX: Duration = Duration::from_millis(500);
 
 /// The client for whom a node asks. At other listeners the headers of nodes count for nothing.
 pub(in crate::service) fn client_of(
-    client: &Rc<Client>,
+    client: &Rc<RequestClient>,
     headers: &HeaderMap,
     trusts: impl Fn(IpAddr) -> bool,
-) -> Rc<Client> {
-    if client.door != Door::Fleet {
+) -> Rc<RequestClient> {
+    if client.door != EntranceRole::Fleet {
         return client.clone();
     }
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
@@ -63,13 +63,13 @@ pub(in crate::service) async fn answer(request: ClientRequest, body: Incoming) -
     // By other rules the same request may be for another key.
     let is_alike = text(RULES).and_then(RulesHash::parse) == Some(request.rules);
     let is_shared = is_alike
-        && matches!(request.route.target, Target::Pool(_))
+        && matches!(request.route.target, RouteTarget::Pool(_))
         && !request.route.is_pass
         && request.route.part_bytes.is_none();
     let Some(seat) = request.worker.fleet.clone().filter(|_| is_shared) else { return not_here(&request, STATE_AWAY) };
     let gate = seat.gate();
     let may_serve =
-        || !request.worker.is_leaving.get() && request.standing() == Standing::Member && gate.fleet() == fleet;
+        || !request.worker.is_leaving.get() && request.standing() == NodeStanding::Member && gate.fleet() == fleet;
     if !may_serve() {
         return not_here(&request, STATE_AWAY);
     }
@@ -112,7 +112,7 @@ fn say(headers: &mut HeaderMap, name: &'static str, value: &str) {
     }
 }
 
-/// Adds a parameter to the last member of `Cache-Status`, which is this node's.
+/// Adds a parameter to the last member of `NameCache-Status`, which is this node's.
 pub(in crate::service) fn add_to_cache_status(headers: &mut HeaderMap, parameter: &str) {
     let mut values: Vec<_> = headers.get_all(CACHE_STATUS).iter().cloned().collect();
     let said = values

@@ -18,29 +18,31 @@ use nectary_host::fleet::peer_headers::{
     CLIENT, FLEET, FRESH, FROM, HOP, PREFIX, REVISION, RULES, SECURE, STALE, STATE, STATE_AWAY, STATE_BEHIND, STATE_OK,
     TAGS,
 };
-use nectary_host::fleet::{FleetNode, NodeName, OwnerOrder, Standing};
-use nectary_host::log::{Level, Throttle};
+use nectary_host::fleet::{FleetNode, NodeName, NodeStanding, OwnerOrder};
+use nectary_host::log::{LogLevel, LogThrottle};
 use tokio::time::{timeout, timeout_at};
 
 use super::super::request::ClientRequest;
 use super::pace::WAIT_MAX;
-use crate::connections::Door;
-use crate::fleet::{Peers, origin_of};
+use crate::connections::EntranceRole;
+use crate::fleet::{FleetPeers, origin_of};
 use crate::rules::invalidate;
 use crate::rules::tags::tags_of;
-use crate::sites::Target;
-use crate::upstream::{Destination, FetchError, Forwarding, Lease, Reach, RequestBody, RequestHead, exchange};
-use crate::wire::http1::informational::Informational;
-use crate::worker::Worker;
+use crate::sites::RouteTarget;
+use crate::upstream::{
+    AddressReach, ConnectionLease, Destination, FetchError, ForwardingHops, RequestBody, RequestHead, exchange,
+};
+use crate::wire::http1::informational::InformationalResponse;
+use crate::worker::ProxyWorker;
 
 /// Limits how often it is logged that a node does not answer.
-static SILENT: Throttle = Throttle::every(Duration::from_secs(60));
+static SILENT: LogThrottle = LogThrottle::every(Duration::from_secs(60));
 
 /// A question to the owners of a key.
 pub(in crate::service) struct PeerQuestion {
     owners: OwnerOrder,
     head: RequestHead,
-    peers: Arc<Peers>,
+    peers: Arc<FleetPeers>,
     key: Vec<u8>,
     client: IpAddr,
     /// The nodes that were not asked, as they have not answered others.
@@ -50,7 +52,7 @@ pub(in crate::service) struct PeerQuestion {
 /// The answer of another node.
 pub(in crate::service) struct PeerAnswer {
     pub response: Response<Incoming>,
-    pub lease: Lease,
+    pub lease: ConnectionLease,
     /// Whether a copy may be kept.
     pub may_keep: bool,
 }
@@ -66,15 +68,16 @@ impl ClientRequest {
         let (seat, _) = self.worker.fleet.as_ref().zip(self.worker.peers.as_ref())?;
         // A copy without the tags that clients do not get could not be purged by them. Bodies in parts are not shared, and
         // neither are those that come whole on a route with parts.
-        let is_shared =
-            matches!(self.route.target, Target::Pool(_)) && !self.route.strips_tags && self.route.part_bytes.is_none();
+        let is_shared = matches!(self.route.target, RouteTarget::Pool(_))
+            && !self.route.strips_tags
+            && self.route.part_bytes.is_none();
         is_shared.then(|| seat.membership().owners(&self.key))
     }
 
     /// The question to the nodes that own this request's key before this one; `None` if there are none, or if this node may
     /// ask nobody.
     pub(in crate::service) fn peer_question(&self) -> Option<Rc<PeerQuestion>> {
-        if self.client.door == Door::Fleet || self.standing() != Standing::Member {
+        if self.client.door == EntranceRole::Fleet || self.standing() != NodeStanding::Member {
             return None;
         }
         let owners = self.owners().filter(|owners| !owners.is_own())?;
@@ -84,7 +87,7 @@ impl ClientRequest {
             None => self.headers.get(HOST)?.clone(),
         };
         // The owner reads the headers about earlier hops as if the client had come to it.
-        let forwarding = Forwarding {
+        let forwarding = ForwardingHops {
             peer: self.client.address.ip(),
             is_secure: self.client.is_secure,
             is_trusted: true,
@@ -126,7 +129,7 @@ pub(super) fn remove_ours(headers: &mut HeaderMap) {
 
 /// What this node has applied when it asks.
 #[derive(Clone, Copy)]
-struct Asked {
+struct AppliedProgress {
     fleet: u64,
     /// What the answering node must have applied.
     applied: u64,
@@ -134,15 +137,15 @@ struct Asked {
     begun: u64,
 }
 
-impl Asked {
+impl AppliedProgress {
     /// What counts for a question that begins now; `None` if this node may ask nobody.
-    fn now(worker: &Worker) -> Option<Asked> {
+    fn now(worker: &ProxyWorker) -> Option<AppliedProgress> {
         let gate = worker.fleet.as_ref()?.gate();
         // The fill has begun before `begun` is read: what the store has begun to apply later ends it.
         let begun = gate.begun();
         let (required, applied, fleet) = (gate.required(), gate.applied(), gate.fleet());
         let may_ask = fleet != 0 && required != u64::MAX;
-        may_ask.then_some(Asked { fleet, applied: applied.max(required), begun: begun.max(required) })
+        may_ask.then_some(AppliedProgress { fleet, applied: applied.max(required), begun: begun.max(required) })
     }
 }
 
@@ -154,8 +157,8 @@ impl PeerQuestion {
     /// which it nearly always does. *Returns*: `None` if nobody has answered; then the origin is asked.
     ///
     /// Call it after the fill has begun in which a copy is kept.
-    pub async fn ask(self: &Rc<Self>, worker: &Rc<Worker>) -> Option<PeerAnswer> {
-        let asked = Asked::now(worker)?;
+    pub async fn ask(self: &Rc<Self>, worker: &Rc<ProxyWorker>) -> Option<PeerAnswer> {
+        let asked = AppliedProgress::now(worker)?;
         let mut running = Running::new();
         for node in self.owners.others() {
             if !worker.peer_paces.borrow_mut().may_ask(&node.name, Instant::now()) {
@@ -186,8 +189,8 @@ impl PeerQuestion {
     }
 
     /// Asks the nodes that [`ask`](PeerQuestion::ask) has left out, as the origin has given nothing.
-    pub async fn ask_left_out(self: &Rc<Self>, worker: &Rc<Worker>) -> Option<PeerAnswer> {
-        let asked = Asked::now(worker)?;
+    pub async fn ask_left_out(self: &Rc<Self>, worker: &Rc<ProxyWorker>) -> Option<PeerAnswer> {
+        let asked = AppliedProgress::now(worker)?;
         let nodes = self.left_out.take();
         for node in nodes {
             let found = timeout(WAIT_MAX, self.clone().ask_one(worker.clone(), node, asked)).await;
@@ -199,7 +202,12 @@ impl PeerQuestion {
     }
 
     /// Asks a node.
-    async fn ask_one(self: Rc<Self>, worker: Rc<Worker>, node: FleetNode, asked: Asked) -> Option<PeerAnswer> {
+    async fn ask_one(
+        self: Rc<Self>,
+        worker: Rc<ProxyWorker>,
+        node: FleetNode,
+        asked: AppliedProgress,
+    ) -> Option<PeerAnswer> {
         let begun = Instant::now();
         let found = self.exchange_with(&worker, &node, asked).await;
         let mut paces = worker.peer_paces.borrow_mut();
@@ -221,7 +229,7 @@ impl PeerQuestion {
     }
 
     /// *Returns*: `None` if the node cannot be asked.
-    async fn exchange_with(&self, worker: &Rc<Worker>, node: &FleetNode, asked: Asked) -> Option<Reply> {
+    async fn exchange_with(&self, worker: &Rc<ProxyWorker>, node: &FleetNode, asked: AppliedProgress) -> Option<Reply> {
         let invalidation = self.peers.invalidation_of(&self.key);
         let mut response = self.send(worker, node, asked, invalidation.is_some()).await?;
         if invalidation.is_none()
@@ -249,12 +257,12 @@ impl PeerQuestion {
     /// Sends the request to a node. `is_fresh` says that the node has to purge what it has before.
     async fn send(
         &self,
-        worker: &Rc<Worker>,
+        worker: &Rc<ProxyWorker>,
         node: &FleetNode,
-        asked: Asked,
+        asked: AppliedProgress,
         is_fresh: bool,
-    ) -> Option<(Response<Incoming>, Lease)> {
-        let to = Destination::new(origin_of(node)?, Reach::Everywhere, self.client, self.peers.rules.clone());
+    ) -> Option<(Response<Incoming>, ConnectionLease)> {
+        let to = Destination::new(origin_of(node)?, AddressReach::Everywhere, self.client, self.peers.rules.clone());
         let mut head = self.head.clone();
         head.headers.insert(HeaderName::from_static(REVISION), HeaderValue::from(asked.applied));
         if is_fresh {
@@ -262,18 +270,18 @@ impl PeerQuestion {
         }
         let fleet = HeaderValue::from_str(&format!("{:016x}", asked.fleet)).ok()?;
         head.headers.insert(HeaderName::from_static(FLEET), fleet);
-        let sent = exchange(&worker.upstream, &to, head, RequestBody::Empty, &|_: &Informational| {});
+        let sent = exchange(&worker.upstream, &to, head, RequestBody::Empty, &|_: &InformationalResponse| {});
         let answered = timeout(self.peers.rules.times.response, sent).await;
         let answered = answered.unwrap_or(Err(FetchError::TimedOut("responding")));
         if let Err(error) = &answered {
             let name = &node.name;
-            SILENT.write(Level::Warning, "proxy", format_args!("fleet: the node {name} cannot be asked: {error}"));
+            SILENT.write(LogLevel::Warning, "proxy", format_args!("fleet: the node {name} cannot be asked: {error}"));
         }
         answered.ok()
     }
 
     /// Whether a response of another node is older than an unsafe request that has invalidated one of its groups here.
-    fn is_outdated(&self, worker: &Worker, headers: &HeaderMap) -> bool {
+    fn is_outdated(&self, worker: &ProxyWorker, headers: &HeaderMap) -> bool {
         if !self.peers.has_invalidated_tags() {
             return false;
         }
@@ -295,14 +303,14 @@ enum Reply {
 }
 
 /// Lets requests go on for a while that are not waited for any more: when they are answered is known only then.
-fn learn(worker: &Rc<Worker>, running: Running) {
+fn learn(worker: &Rc<ProxyWorker>, running: Running) {
     if !running.is_empty() {
         worker.connections.tasks.spawn_local(timeout(WAIT_MAX, running.for_each(|_| std::future::ready(()))));
     }
 }
 
 /// The revision that a node had applied before it looked, if its answer may be used.
-fn usable(response: &Response<Incoming>, asked: Asked) -> Option<u64> {
+fn usable(response: &Response<Incoming>, asked: AppliedProgress) -> Option<u64> {
     let text = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
     let is_fleet = text(FLEET).and_then(|text| u64::from_str_radix(text, 16).ok()) == Some(asked.fleet);
     let revision = text(REVISION).and_then(|text| text.parse().ok())?;

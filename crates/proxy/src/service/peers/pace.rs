@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// What is known of a node's answers.
 #[derive(Debug, Clone, Copy)]
-struct Pace {
+struct PeerPace {
     wait_s: f64,
     /// Its answers so far.
     answers: u64,
@@ -33,12 +33,12 @@ struct Pace {
 
 /// What is known of all nodes. Nodes that are gone stay: they are few.
 #[derive(Debug, Default)]
-pub(crate) struct PeerPaces(HashMap<NodeName, Pace>);
+pub(crate) struct PeerPaces(HashMap<NodeName, PeerPace>);
 
 impl PeerPaces {
-    fn of(&mut self, node: &NodeName) -> &mut Pace {
+    fn of(&mut self, node: &NodeName) -> &mut PeerPace {
         if !self.0.contains_key(node) {
-            let pace = Pace { wait_s: WAIT_FIRST.as_secs_f64(), answers: 0, failures: 0, away_until: None };
+            let pace = PeerPace { wait_s: WAIT_FIRST.as_secs_f64(), answers: 0, failures: 0, away_until: None };
             self.0.insert(node.clone(), pace);
         }
         self.0.get_mut(node).expect("it is there")

@@ -7,23 +7,23 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::super::server_limit::ServerLimit;
-use super::super::server_set::Server;
-use crate::rules::key::Origin;
+use super::super::server_set::OriginServer;
+use crate::rules::key::UrlOrigin;
 
 /// The limits of servers that are gone, while somebody uses them.
 #[derive(Debug, Default)]
-pub(super) struct LeftLimits(Mutex<Vec<(Origin, Weak<ServerLimit>)>>);
+pub(super) struct LeftLimits(Mutex<Vec<(UrlOrigin, Weak<ServerLimit>)>>);
 
 impl LeftLimits {
     /// Remembers the limit of a server that is gone.
-    pub fn keep(&self, server: &Server) {
+    pub fn keep(&self, server: &OriginServer) {
         let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         left.retain(|(_, limit)| limit.strong_count() > 0);
         left.extend(server.limit.as_ref().map(|limit| (server.origin.clone(), Arc::downgrade(limit))));
     }
 
     /// The limit of a server that is back, if somebody uses it still.
-    pub fn take(&self, origin: &Origin) -> Option<Arc<ServerLimit>> {
+    pub fn take(&self, origin: &UrlOrigin) -> Option<Arc<ServerLimit>> {
         let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let index = left.iter().position(|(of, limit)| of == origin && limit.strong_count() > 0)?;
         left.swap_remove(index).1.upgrade()
@@ -40,7 +40,8 @@ mod tests {
     #[test]
     fn limit_stays_while_somebody_uses_it() {
         let rule = LimitRule { connections_max: 1, queue_max: 1, queue_time: Duration::from_secs(1) };
-        let server = |port| Server::new(Origin { https: false, host: "a".into(), port }, 1).limited(Some(rule));
+        let server =
+            |port| OriginServer::new(UrlOrigin { https: false, host: "a".into(), port }, 1).limited(Some(rule));
         let (left, used, unused) = (LeftLimits::default(), server(1), server(2));
         let place = used.limit.as_ref().and_then(ServerLimit::try_take).expect("a place");
         for server in [&used, &unused] {

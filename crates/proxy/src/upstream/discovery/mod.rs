@@ -22,25 +22,25 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use nectary_host::log::{Level, Throttles};
+use nectary_host::log::{LogLevel, LogThrottles};
 
 use self::left_limits::LeftLimits;
 use self::records::{FoundServer, FoundServers, NoServer, servers_of};
 use super::names::{ServiceRecord, look_up_service_once};
 use super::server_limit::LimitRule;
-use super::server_set::{Server, ServerSet};
+use super::server_set::{OriginServer, ServerSet};
 use super::server_state::FAILURES_MIN;
-use super::{Pool, Upstream};
+use super::{ServerPool, Upstream};
 use crate::options::NameFiles;
-use crate::rules::key::Origin;
+use crate::rules::key::UrlOrigin;
 
 /// The longest time for which it is not noticed that other servers of names are to be asked.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
 
 /// Limits how often changes and failures are logged, by the origin's name.
-static CHANGED: Throttles = Throttles::every(Duration::from_secs(10));
-static FAILED: Throttles = Throttles::every(Duration::from_secs(60));
-static IGNORED: Throttles = Throttles::every(Duration::from_secs(60));
+static CHANGED: LogThrottles = LogThrottles::every(Duration::from_secs(10));
+static FAILED: LogThrottles = LogThrottles::every(Duration::from_secs(60));
+static IGNORED: LogThrottles = LogThrottles::every(Duration::from_secs(60));
 
 /// The service whose servers an origin has.
 #[derive(Debug, Clone)]
@@ -48,17 +48,17 @@ pub(crate) struct ServiceRule {
     /// The name of its records.
     pub name: String,
     /// What its servers are called: its scheme and its domain.
-    pub named: Origin,
+    pub named: UrlOrigin,
     /// The limit on connections to each server.
     pub limit: Option<LimitRule>,
 }
 
 /// What looks up the servers of an origin.
 #[derive(Debug)]
-pub(crate) struct Discovery {
+pub(crate) struct ServerDiscovery {
     rule: ServiceRule,
     /// The servers of the configuration, which are asked when all others are out.
-    pub(super) listed: Vec<Arc<Server>>,
+    pub(super) listed: Vec<Arc<OriginServer>>,
     last: Mutex<LastAnswer>,
     /// The limits of servers that are gone.
     left: LeftLimits,
@@ -98,10 +98,10 @@ pub struct ServiceFigures {
     pub is_failing: bool,
 }
 
-impl Discovery {
+impl ServerDiscovery {
     /// Nothing is looked up yet.
-    pub fn new(rule: ServiceRule, listed: Vec<Arc<Server>>) -> Discovery {
-        Discovery { rule, listed, last: Mutex::default(), left: LeftLimits::default() }
+    pub fn new(rule: ServiceRule, listed: Vec<Arc<OriginServer>>) -> ServerDiscovery {
+        ServerDiscovery { rule, listed, last: Mutex::default(), left: LeftLimits::default() }
     }
 
     fn last(&self) -> MutexGuard<'_, LastAnswer> {
@@ -109,7 +109,7 @@ impl Discovery {
     }
 }
 
-impl Pool {
+impl ServerPool {
     /// How looking up the servers goes, if they are looked up.
     pub fn service_figures(&self) -> Option<ServiceFigures> {
         let discovery = self.discovery.as_ref()?;
@@ -127,7 +127,7 @@ impl Pool {
     }
 
     /// Goes on from the servers that another pool has of the same service.
-    pub fn continue_from(&self, former: &Pool) {
+    pub fn continue_from(&self, former: &ServerPool) {
         let (Some(discovery), Some(before)) = (&self.discovery, &former.discovery) else { return };
         let is_same = |one: &ServiceRule, other: &ServiceRule| (&one.name, &one.named) == (&other.name, &other.named);
         if is_same(&discovery.rule, &before.rule) && former.servers().is_known() {
@@ -138,7 +138,7 @@ impl Pool {
     }
 
     /// Uses what a look-up said.
-    fn note_records(&self, discovery: &Discovery, records: Result<Vec<ServiceRecord>, String>) {
+    fn note_records(&self, discovery: &ServerDiscovery, records: Result<Vec<ServiceRecord>, String>) {
         let (name, srv) = (&self.name, &discovery.rule.name);
         let said = match records.map(servers_of) {
             Ok(said) => said.map_err(|error| (error.to_string(), error == NoServer::Withdrawn)),
@@ -150,7 +150,7 @@ impl Pool {
                 if found.ignored > 0 && last.found != found {
                     let (count, reason) = (found.ignored, found.reason.as_deref().unwrap_or_default());
                     let text = format_args!("origin {name}: {count} SRV records of {srv} are ignored: {reason}");
-                    IGNORED.write(name, Level::Warning, "proxy", text);
+                    IGNORED.write(name, LogLevel::Warning, "proxy", text);
                 }
                 *last = LastAnswer { found, ..LastAnswer::default() };
                 None
@@ -173,41 +173,41 @@ impl Pool {
         if let Some(failure) = failure {
             let text =
                 format_args!("origin {name}: cannot look up {srv}: {failure}; it has the {count} servers of before");
-            FAILED.write(name, Level::Warning, "proxy", text);
+            FAILED.write(name, LogLevel::Warning, "proxy", text);
         }
         if !added.is_empty() || !removed.is_empty() {
             let listed = |servers: &[String]| if servers.is_empty() { "none".to_owned() } else { servers.join(", ") };
             let (new, gone) = (listed(&added), listed(&removed));
             let text = format_args!("origin {name}: {srv} has {count} servers now; new: {new}; gone: {gone}");
-            CHANGED.write(name, Level::Note, "proxy", text);
+            CHANGED.write(name, LogLevel::Note, "proxy", text);
         }
     }
 
     /// Uses these servers, and those of the configuration after them. *Returns*: the URLs of those that are new, and of
     /// those that are gone.
-    fn use_found(&self, discovery: &Discovery, found: &[FoundServer]) -> (Vec<String>, Vec<String>) {
+    fn use_found(&self, discovery: &ServerDiscovery, found: &[FoundServer]) -> (Vec<String>, Vec<String>) {
         let former = self.servers();
         let named = &discovery.rule.named;
-        let is_listed = |server: &Arc<Server>| discovery.listed.iter().any(|listed| Arc::ptr_eq(listed, server));
+        let is_listed = |server: &Arc<OriginServer>| discovery.listed.iter().any(|listed| Arc::ptr_eq(listed, server));
         let before: Vec<_> = former.all().iter().filter(|server| !is_listed(server)).collect();
         let mut added = Vec::new();
-        let mut servers: Vec<Arc<Server>> = Vec::new();
+        let mut servers: Vec<Arc<OriginServer>> = Vec::new();
         for FoundServer { priority, weight, port, host } in found {
-            let origin = Origin { https: named.https, host: host.clone(), port: *port };
+            let origin = UrlOrigin { https: named.https, host: host.clone(), port: *port };
             servers.push(match before.iter().find(|server| server.origin == origin) {
                 Some(same) if same.has_share(*priority, *weight) => Arc::clone(same),
                 Some(same) => Arc::new(same.with_share(*priority, *weight)),
                 None => {
                     let server = match discovery.left.take(&origin) {
-                        Some(limit) => Server::new(origin, *weight).limited_by(limit),
-                        None => Server::new(origin, *weight).limited(discovery.rule.limit),
+                        Some(limit) => OriginServer::new(origin, *weight).limited_by(limit),
+                        None => OriginServer::new(origin, *weight).limited(discovery.rule.limit),
                     };
                     added.push(server.url());
                     Arc::new(server.found(*priority, &named.authority()))
                 }
             });
         }
-        let stays = |server: &Server| servers.iter().any(|found| Arc::ptr_eq(&found.state, &server.state));
+        let stays = |server: &OriginServer| servers.iter().any(|found| Arc::ptr_eq(&found.state, &server.state));
         let gone: Vec<_> = before.into_iter().filter(|server| !stays(server)).collect();
         for server in &gone {
             server.state.leave();
@@ -223,13 +223,13 @@ impl Pool {
 }
 
 /// Looks up the servers of the pools that have a service, until the future is dropped.
-pub(crate) async fn find_all(upstream: &Rc<Upstream>, pools: &[Arc<Pool>]) {
+pub(crate) async fn find_all(upstream: &Rc<Upstream>, pools: &[Arc<ServerPool>]) {
     let mut finding: FuturesUnordered<_> = pools.iter().map(|pool| keep_finding(upstream, pool)).collect();
     while finding.next().await.is_some() {}
     pending().await
 }
 
-async fn keep_finding(upstream: &Rc<Upstream>, pool: &Pool) {
+async fn keep_finding(upstream: &Rc<Upstream>, pool: &ServerPool) {
     let Some(discovery) = &pool.discovery else { return };
     loop {
         let changes = upstream.known.names.changes();
@@ -254,19 +254,19 @@ pub async fn count_service_servers(files: NameFiles, name: &str) -> Result<(usiz
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::{Limits, OriginTimes};
+    use crate::options::{OriginTimes, ProxyLimits};
     use crate::upstream::{OriginRules, OriginTrust};
 
-    fn pool(listed: Vec<Server>) -> Pool {
+    fn pool(listed: Vec<OriginServer>) -> ServerPool {
         let trust = Arc::new(OriginTrust::new(None).expect("no file"));
-        let rules = Arc::new(OriginRules::new(OriginTimes::of(&Limits::default()), trust));
-        let named = Origin { https: false, host: "s.test".into(), port: 80 };
+        let rules = Arc::new(OriginRules::new(OriginTimes::of(&ProxyLimits::default()), trust));
+        let named = UrlOrigin { https: false, host: "s.test".into(), port: 80 };
         let limit = LimitRule { connections_max: 9, queue_max: 9, queue_time: LOOK_AROUND };
         let rule = ServiceRule { name: "_http._tcp.s.test".into(), named, limit: Some(limit) };
-        Pool::of_service("o".into(), rules, rule, listed)
+        ServerPool::of_service("o".into(), rules, rule, listed)
     }
 
-    fn say(pool: &Pool, records: Result<&[(u16, u16, u16, &str)], &str>) {
+    fn say(pool: &ServerPool, records: Result<&[(u16, u16, u16, &str)], &str>) {
         let record = |&(priority, weight, port, target): &(u16, u16, u16, &str)| ServiceRecord {
             priority,
             weight,
@@ -277,12 +277,12 @@ mod tests {
         pool.note_records(pool.discovery.as_ref().expect("a service"), records);
     }
 
-    fn urls(pool: &Pool) -> Vec<String> {
+    fn urls(pool: &ServerPool) -> Vec<String> {
         pool.servers().all().iter().map(|server| server.url()).collect()
     }
 
     #[test]
-    fn a_server_that_stays_keeps_its_record() {
+    fn rediscovered_server_keeps_record() {
         let pool = pool(Vec::new());
         assert_eq!((urls(&pool).len(), pool.servers().is_known()), (0, false));
         say(&pool, Ok(&[(1, 1, 81, "a.test"), (1, 1, 82, "b.test")]));
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn listed_servers_come_last() {
-        let listed = |port| Server::new(Origin { https: false, host: "a.test".into(), port }, 1);
+        let listed = |port| OriginServer::new(UrlOrigin { https: false, host: "a.test".into(), port }, 1);
         let pool = pool(vec![listed(81), listed(82)]);
         assert_eq!(urls(&pool), ["http://a.test:81", "http://a.test:82"]);
         say(&pool, Ok(&[(u16::MAX, 1, 82, "a.test"), (3, 1, 83, "a.test")]));
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn another_pool_goes_on_with_found_servers() {
+    fn next_pool_keeps_found_servers() {
         let (former, next) = (pool(Vec::new()), pool(Vec::new()));
         next.continue_from(&former);
         assert!(!next.servers().is_known(), "nothing is known yet");

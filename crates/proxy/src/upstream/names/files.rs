@@ -32,7 +32,7 @@ pub(super) type Hosts = HashMap<String, Vec<IpAddr>>;
 
 /// The settings of `/etc/resolv.conf`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Servers {
+pub(super) struct ResolverSettings {
     /// The servers, in the order in which they are asked.
     pub addresses: Vec<SocketAddr>,
     /// The domains that are appended to short names.
@@ -49,20 +49,20 @@ pub(super) struct Servers {
 #[derive(Debug)]
 pub(super) struct SystemFiles {
     paths: NameFiles,
-    state: Mutex<State>,
+    state: Mutex<SystemFilesState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct SystemFilesState {
     checked: Option<Instant>,
-    hosts: Parsed<Hosts>,
-    servers: Parsed<Servers>,
+    hosts: ParsedFile<Hosts>,
+    servers: ParsedFile<ResolverSettings>,
     changes: u64,
 }
 
 /// A parsed file, and what distinguishes it from later versions of the file.
 #[derive(Debug)]
-struct Parsed<T> {
+struct ParsedFile<T> {
     stamp: Option<Stamp>,
     content: Arc<T>,
 }
@@ -74,7 +74,7 @@ type Stamp = (u64, u64, u64, i64, i64);
 #[derive(Debug, Clone)]
 pub(super) struct FilesNow {
     pub hosts: Arc<Hosts>,
-    pub servers: Arc<Servers>,
+    pub servers: Arc<ResolverSettings>,
     /// The number of times that the servers have changed.
     pub changes: u64,
 }
@@ -82,9 +82,9 @@ pub(super) struct FilesNow {
 impl SystemFiles {
     /// The files at these paths, which are read before the first lookup.
     pub fn new(paths: NameFiles) -> SystemFiles {
-        let hosts = Parsed { stamp: None, content: Arc::default() };
-        let servers = Parsed { stamp: None, content: Arc::new(parse_servers("")) };
-        SystemFiles { paths, state: Mutex::new(State { checked: None, hosts, servers, changes: 0 }) }
+        let hosts = ParsedFile { stamp: None, content: Arc::default() };
+        let servers = ParsedFile { stamp: None, content: Arc::new(parse_servers("")) };
+        SystemFiles { paths, state: Mutex::new(SystemFilesState { checked: None, hosts, servers, changes: 0 }) }
     }
 
     /// What the files say now. *Cost*: two system calls a second, and reading what has changed.
@@ -101,7 +101,7 @@ impl SystemFiles {
     }
 }
 
-impl<T> Parsed<T> {
+impl<T> ParsedFile<T> {
     /// Reads a file if it is not the same as before; returns whether it was read. A file that does not exist counts as
     /// empty. If it cannot be read, for example because no file descriptor is free, what it said before counts until the
     /// next check.
@@ -138,8 +138,8 @@ fn parse_hosts(text: &str) -> Hosts {
 }
 
 /// Parses the lines of `/etc/resolv.conf`. A server may have a port, as in `192.0.2.1:5353`.
-fn parse_servers(text: &str) -> Servers {
-    let mut servers = Servers {
+fn parse_servers(text: &str) -> ResolverSettings {
+    let mut servers = ResolverSettings {
         addresses: Vec::new(),
         search: Vec::new(),
         dots_min: 1,
@@ -184,7 +184,7 @@ pub(super) fn local_addresses(name: &str) -> Option<[IpAddr; 2]> {
     is_local.then_some([IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)])
 }
 
-impl Servers {
+impl ResolverSettings {
     /// The full names to ask for in turn: a short name is first looked for in the domains to search.
     pub fn full_names(&self, name: &str) -> Vec<String> {
         if let Some(full) = name.strip_suffix('.') {
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_are_parsed_like_the_system_does() {
+    fn hosts_file_parses_like_system() {
         let hosts = parse_hosts(
             "127.0.0.1\tlocalhost\n# 1.1.1.1 no\n\n::1 localhost ip6\n1.2.3.4 A.Example a # more\nnonsense b\n\
              1.2.3.4 a\n1.2.3.5 a\n9.9.9.9",
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_are_parsed_like_the_system_does() {
+    fn resolver_file_parses_like_system() {
         let servers = parse_servers(
             "; a\n# nameserver 9.9.9.9\ndomain old\nnameserver 192.0.2.1\nnameserver not-an-address\n\
              nameserver fd00::1\nnameserver 127.0.0.1:5353\nsearch Corp.Example. example\n\

@@ -28,12 +28,12 @@ use nectary_host::descriptors;
 
 use self::files::{FilesNow, SystemFiles, local_addresses};
 use self::host_addresses::SaidAddresses;
-use self::query::Said;
+use self::query::NameReply;
 pub(super) use self::services::ServiceRecord;
-use self::share::Shares;
+use self::share::LookupShares;
 use super::FetchError;
 use crate::options::NameFiles;
-use crate::room::{Peer, Place, Room};
+use crate::room::{ConnectionPeer, ConnectionPlace, ConnectionRoom};
 
 /// The longest time of a lookup.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -70,7 +70,7 @@ pub(super) struct ServiceAnswer {
 
 /// What is known about a name.
 #[derive(Debug, Clone)]
-struct Known {
+struct CachedName {
     answer: Answer,
     /// The answer counts until this time.
     until: Instant,
@@ -80,22 +80,22 @@ struct Known {
 
 /// The names that all workers know.
 #[derive(Debug)]
-pub(super) struct Names {
+pub(super) struct SharedNames {
     files: SystemFiles,
-    cache: Mutex<Cache>,
+    cache: Mutex<NameCache>,
 }
 
 #[derive(Debug, Default)]
-struct Cache {
-    names: HashMap<String, Known>,
+struct NameCache {
+    names: HashMap<String, CachedName>,
     /// The servers of which the names are known have changed this often.
     changes: u64,
 }
 
-impl Names {
+impl SharedNames {
     /// Starts without names.
-    pub fn new(files: NameFiles) -> Names {
-        Names { files: SystemFiles::new(files), cache: Mutex::default() }
+    pub fn new(files: NameFiles) -> SharedNames {
+        SharedNames { files: SystemFiles::new(files), cache: Mutex::default() }
     }
 
     /// What is known about a name without asking a server. The name is in lower case.
@@ -113,7 +113,7 @@ impl Names {
         }
         let mut cache = self.cache();
         if cache.changes != changes {
-            *cache = Cache { names: HashMap::new(), changes };
+            *cache = NameCache { names: HashMap::new(), changes };
         }
         cache.names.get(name).filter(|known| known.until > now).map(|known| known.answer.clone())
     }
@@ -135,8 +135,8 @@ impl Names {
         let said = tokio::time::timeout(timeout, services::ask(&servers, name)).await;
         let within = |time: Duration, (min, max): (Duration, Duration)| time.clamp(min, max);
         let (records, lifetime) = match said.unwrap_or_else(|_| Err("no name server answers".to_owned())) {
-            Ok(Said::Found(found, lifetime)) => (Ok(found), within(lifetime, ADDRESSES_LIFETIME)),
-            Ok(Said::Nothing(lifetime)) => (Ok(Vec::new()), within(lifetime, NOTHING_LIFETIME)),
+            Ok(NameReply::Found(found, lifetime)) => (Ok(found), within(lifetime, ADDRESSES_LIFETIME)),
+            Ok(NameReply::Nothing(lifetime)) => (Ok(Vec::new()), within(lifetime, NOTHING_LIFETIME)),
             Err(error) => (Err(error), FAILURE_LIFETIME),
         };
         ServiceAnswer { records, lifetime }
@@ -151,20 +151,21 @@ impl Names {
         let within = |time: Duration, (min, max): (Duration, Duration)| now + time.clamp(min, max);
         let mut cache = self.cache();
         let known = match said {
-            Ok(Said::Found(found, lifetime)) => {
+            Ok(NameReply::Found(found, lifetime)) => {
                 let until = within(lifetime, ADDRESSES_LIFETIME);
-                Known { answer: Ok(found.into()), until, lifetime_end: until }
+                CachedName { answer: Ok(found.into()), until, lifetime_end: until }
             }
-            Ok(Said::Nothing(lifetime)) => {
+            Ok(NameReply::Nothing(lifetime)) => {
                 let until = within(lifetime, NOTHING_LIFETIME);
-                Known { answer: Err(NO_ADDRESS.into()), until, lifetime_end: now }
+                CachedName { answer: Err(NO_ADDRESS.into()), until, lifetime_end: now }
             }
             Err(error) => {
-                let is_usable = |known: &&Known| known.answer.is_ok() && now < known.lifetime_end + OLD_ADDRESSES_MAX;
+                let is_usable =
+                    |known: &&CachedName| known.answer.is_ok() && now < known.lifetime_end + OLD_ADDRESSES_MAX;
                 let (until, failed) = (now + FAILURE_LIFETIME, Err(format!("{name}: {error}").into()));
                 match cache.names.get(name).filter(is_usable) {
-                    Some(old) => Known { until, ..old.clone() },
-                    None => Known { answer: failed, until, lifetime_end: now },
+                    Some(old) => CachedName { until, ..old.clone() },
+                    None => CachedName { answer: failed, until, lifetime_end: now },
                 }
             }
         };
@@ -176,13 +177,13 @@ impl Names {
         answer
     }
 
-    fn cache(&self) -> MutexGuard<'_, Cache> {
+    fn cache(&self) -> MutexGuard<'_, NameCache> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Cache {
-    fn insert(&mut self, name: &str, known: Known, now: Instant) {
+impl NameCache {
+    fn insert(&mut self, name: &str, known: CachedName, now: Instant) {
         if self.names.len() >= NAMES_MAX && !self.names.contains_key(name) {
             self.names.retain(|_, known| known.until > now);
             while self.names.len() >= NAMES_MAX
@@ -202,26 +203,26 @@ fn never_exists(name: &str) -> bool {
 
 /// Looks up the records of a service once, outside a proxy.
 pub(super) async fn look_up_service_once(files: NameFiles, name: &str) -> Result<Vec<ServiceRecord>, String> {
-    Names::new(files).ask_service(name, LOOKUP_TIMEOUT).await.records
+    SharedNames::new(files).ask_service(name, LOOKUP_TIMEOUT).await.records
 }
 
 type Lookup = LocalBoxFuture<'static, Answer>;
 
 /// The lookups of one worker.
-pub(super) struct Lookups {
-    names: Arc<Names>,
+pub(super) struct NameLookups {
+    names: Arc<SharedNames>,
     under_way: RefCell<HashMap<String, WeakShared<Lookup>>>,
-    shares: Shares,
-    room: Arc<Room>,
+    shares: LookupShares,
+    room: Arc<ConnectionRoom>,
     timeout: Duration,
 }
 
-impl Lookups {
+impl NameLookups {
     /// Starts without lookups. Those who look up names wait for `patience`; lookups end before that, so that their
     /// failure is remembered.
-    pub fn new(names: Arc<Names>, room: Arc<Room>, patience: Duration) -> Lookups {
+    pub fn new(names: Arc<SharedNames>, room: Arc<ConnectionRoom>, patience: Duration) -> NameLookups {
         let timeout = LOOKUP_TIMEOUT.min(patience * 4 / 5);
-        Lookups { names, under_way: RefCell::default(), shares: Shares::default(), room, timeout }
+        NameLookups { names, under_way: RefCell::default(), shares: LookupShares::default(), room, timeout }
     }
 
     /// The addresses of a host, which may be an address itself. *Errors*: if there is none, if no server answers, or if
@@ -273,10 +274,10 @@ impl Lookups {
     }
 
     /// The places for the sockets of a lookup.
-    fn places(&self) -> Result<Vec<Place>, FetchError> {
+    fn places(&self) -> Result<Vec<ConnectionPlace>, FetchError> {
         // A process that may have few descriptors has room for less.
-        let wanted = SOCKETS.min(usize::try_from(self.room.max(Peer::Origin)).unwrap_or(SOCKETS));
-        let places: Vec<_> = (0..wanted).map_while(|_| self.room.take(Peer::Origin)).collect();
+        let wanted = SOCKETS.min(usize::try_from(self.room.max(ConnectionPeer::Origin)).unwrap_or(SOCKETS));
+        let places: Vec<_> = (0..wanted).map_while(|_| self.room.take(ConnectionPeer::Origin)).collect();
         if places.len() < wanted {
             descriptors::note_refused("so many connections to origins are open that no name could be looked up");
             return Err(FetchError::Crowded);

@@ -15,7 +15,7 @@ use domain::net::client::request::{RequestMessage, SendRequest};
 use domain::net::client::{dgram, dgram_stream, multi_stream};
 use domain::rdata::Soa;
 
-use super::files::Servers;
+use super::files::ResolverSettings;
 use crate::upstream::race::race;
 
 /// The time after which the next server is asked beside those that have not answered.
@@ -29,7 +29,7 @@ const UDP_BYTES_MAX: u16 = 1232;
 
 /// What the servers say about a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Said<T> {
+pub(super) enum NameReply<T> {
     /// It has these, for this time.
     Found(Vec<T>, Duration),
     /// It has none, or does not exist.
@@ -40,35 +40,35 @@ pub(super) enum Said<T> {
 ///
 /// *Errors*: those of `ask`. *Cancel safety*: that of `ask`.
 pub(super) async fn ask_full_names<T>(
-    servers: &Servers,
+    servers: &ResolverSettings,
     name: &str,
-    ask: impl AsyncFn(&Name<Vec<u8>>) -> Result<Said<T>, String>,
-) -> Result<Said<T>, String> {
+    ask: impl AsyncFn(&Name<Vec<u8>>) -> Result<NameReply<T>, String>,
+) -> Result<NameReply<T>, String> {
     let mut shortest: Option<Duration> = None;
     for name in servers.full_names(name) {
         // A name that cannot be written in a message does not exist.
         let Ok(full) = name.parse::<Name<Vec<u8>>>() else { continue };
         match ask(&full).await? {
-            Said::Nothing(lifetime) => shortest = Some(shortest.unwrap_or(lifetime).min(lifetime)),
+            NameReply::Nothing(lifetime) => shortest = Some(shortest.unwrap_or(lifetime).min(lifetime)),
             found => return Ok(found),
         }
     }
-    Ok(Said::Nothing(shortest.unwrap_or(NOTHING_LIFETIME)))
+    Ok(NameReply::Nothing(shortest.unwrap_or(NOTHING_LIFETIME)))
 }
 
 /// Asks the servers in turn, each as often as the settings say, until one gives an answer that has a meaning.
 pub(super) async fn ask_servers<T>(
-    servers: &Servers,
+    servers: &ResolverSettings,
     name: &Name<Vec<u8>>,
     kind: Rtype,
-    meaning: fn(&Message<Bytes>, Rtype) -> Result<T, Refusal>,
+    meaning: fn(&Message<Bytes>, Rtype) -> Result<T, QueryRefusal>,
 ) -> Result<T, String> {
     let count = servers.addresses.len() * servers.attempts;
     let turns = servers.addresses.iter().cycle().take(count);
     let attempt = |&server: &SocketAddr| async move {
         let answer = match query(server, name, kind, servers.timeout, Some(UDP_BYTES_MAX)).await {
             // The server does not know the extension that allows long messages.
-            Err(Refusal::Format) => query(server, name, kind, servers.timeout, None).await,
+            Err(QueryRefusal::Format) => query(server, name, kind, servers.timeout, None).await,
             result => result,
         };
         meaning(&answer?, kind)
@@ -82,7 +82,7 @@ pub(super) async fn ask_servers<T>(
 
 /// Why a server gave no answer.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Refusal {
+pub(super) enum QueryRefusal {
     /// The server did not understand the question.
     #[error("the name server does not understand")]
     Format,
@@ -92,8 +92,8 @@ pub(super) enum Refusal {
 }
 
 /// A refusal that is not about the form of the question.
-pub(super) fn other(error: impl std::fmt::Display) -> Refusal {
-    Refusal::Other(format!("name server: {error}"))
+pub(super) fn other(error: impl std::fmt::Display) -> QueryRefusal {
+    QueryRefusal::Other(format!("name server: {error}"))
 }
 
 /// Asks one server once. *Returns*: its answer, which may be that there is nothing.
@@ -103,7 +103,7 @@ async fn query(
     kind: Rtype,
     timeout: Duration,
     udp_bytes_max: Option<u16>,
-) -> Result<Message<Bytes>, Refusal> {
+) -> Result<Message<Bytes>, QueryRefusal> {
     let mut question = MessageBuilder::new_vec();
     question.header_mut().set_rd(true);
     let mut question = question.question();
@@ -124,7 +124,7 @@ async fn query(
     };
     match answer.header().rcode() {
         Rcode::NOERROR | Rcode::NXDOMAIN => Ok(answer),
-        Rcode::FORMERR => Err(Refusal::Format),
+        Rcode::FORMERR => Err(QueryRefusal::Format),
         rcode => Err(other(rcode)),
     }
 }
@@ -134,7 +134,7 @@ pub(super) fn records_of<'a, D: ParseRecordData<'a, Bytes>, T>(
     answer: &'a Message<Bytes>,
     kind: Rtype,
     read: impl Fn(&D) -> T,
-) -> Result<Said<T>, Refusal> {
+) -> Result<NameReply<T>, QueryRefusal> {
     let Some(name) = answer.canonical_name() else { return Err(other("the answer is damaged")) };
     let (mut found, mut lifetime) = (Vec::new(), Duration::MAX);
     for record in answer.answer().map_err(other)? {
@@ -149,13 +149,13 @@ pub(super) fn records_of<'a, D: ParseRecordData<'a, Bytes>, T>(
         }
     }
     match found.is_empty() {
-        false => Ok(Said::Found(found, lifetime)),
-        true => Ok(Said::Nothing(nothing_lifetime(answer)?)),
+        false => Ok(NameReply::Found(found, lifetime)),
+        true => Ok(NameReply::Nothing(nothing_lifetime(answer)?)),
     }
 }
 
 /// How long it counts that there is nothing.
-fn nothing_lifetime(answer: &Message<Bytes>) -> Result<Duration, Refusal> {
+fn nothing_lifetime(answer: &Message<Bytes>) -> Result<Duration, QueryRefusal> {
     let mut lifetime = None;
     for record in answer.authority().map_err(other)?.limit_to_in::<Soa<_>>() {
         let record = record.map_err(other)?;

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use domain::base::{Message, ParsedName, Rtype};
 use domain::rdata::Srv;
 
-use super::files::Servers;
-use super::query::{Refusal, Said, ask_full_names, ask_servers, records_of};
+use super::files::ResolverSettings;
+use super::query::{NameReply, QueryRefusal, ask_full_names, ask_servers, records_of};
 
 /// A record of a service, as the zone has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,16 +23,16 @@ pub(crate) struct ServiceRecord {
 }
 
 /// What the servers of names say about a service.
-pub(super) type SaidServices = Said<ServiceRecord>;
+pub(super) type SaidServices = NameReply<ServiceRecord>;
 
 /// Asks for the records of a service, and those of longer names if its name is short.
 ///
 /// *Errors*: a text if no server gave an answer. *Cancel safety*: dropping the future ends its sockets.
-pub(super) async fn ask(servers: &Servers, name: &str) -> Result<SaidServices, String> {
+pub(super) async fn ask(servers: &ResolverSettings, name: &str) -> Result<SaidServices, String> {
     ask_full_names(servers, name, async |full| ask_servers(servers, full, Rtype::SRV, meaning).await).await
 }
 
-fn meaning(answer: &Message<Bytes>, kind: Rtype) -> Result<SaidServices, Refusal> {
+fn meaning(answer: &Message<Bytes>, kind: Rtype) -> Result<SaidServices, QueryRefusal> {
     records_of(answer, kind, |data: &Srv<ParsedName<Bytes>>| {
         let target = if data.target().is_root() { String::new() } else { data.target().to_string() };
         ServiceRecord { priority: data.priority(), weight: data.weight(), port: data.port(), target }

@@ -17,24 +17,24 @@ pub(super) const OF_CLIENT_MAX: usize = 16;
 const OF_ALL_MAX: usize = 512;
 
 /// The shares of clients.
-pub(super) struct Shares {
+pub(super) struct LookupShares {
     all: Semaphore,
     clients: RefCell<HashMap<IpAddr, Rc<Semaphore>>>,
 }
 
-impl Default for Shares {
-    fn default() -> Shares {
-        Shares { all: Semaphore::new(OF_ALL_MAX), clients: RefCell::default() }
+impl Default for LookupShares {
+    fn default() -> LookupShares {
+        LookupShares { all: Semaphore::new(OF_ALL_MAX), clients: RefCell::default() }
     }
 }
 
-impl Shares {
+impl LookupShares {
     /// Waits until a client may look up a name, which it may until the returned value is dropped.
-    pub async fn take(&self, client: IpAddr) -> Share<'_> {
+    pub async fn take(&self, client: IpAddr) -> LookupShare<'_> {
         let client = network_of(client);
         let own =
             self.clients.borrow_mut().entry(client).or_insert_with(|| Rc::new(Semaphore::new(OF_CLIENT_MAX))).clone();
-        let mut share = Share { shares: self, client, own, has_own: false, all: None };
+        let mut share = LookupShare { shares: self, client, own, has_own: false, all: None };
         if let Ok(permit) = share.own.acquire().await {
             permit.forget();
             share.has_own = true;
@@ -58,15 +58,15 @@ fn network_of(client: IpAddr) -> IpAddr {
 }
 
 /// The right to look up one name.
-pub(super) struct Share<'a> {
-    shares: &'a Shares,
+pub(super) struct LookupShare<'a> {
+    shares: &'a LookupShares,
     client: IpAddr,
     own: Rc<Semaphore>,
     has_own: bool,
     all: Option<SemaphorePermit<'a>>,
 }
 
-impl Drop for Share<'_> {
+impl Drop for LookupShare<'_> {
     fn drop(&mut self) {
         self.all = None;
         if self.has_own {
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_client_waits_only_for_itself() {
-        let shares = Shares::default();
+        let shares = LookupShares::default();
         let [one, other] = ["2001:db8::1", "192.0.2.1"].map(|text| text.parse::<IpAddr>().expect("an address"));
         let same_network = "2001:db8::ffff".parse().expect("an address");
         let mut taken: Vec<_> = (0..OF_CLIENT_MAX).map(|_| shares.take(one).now_or_never().expect("free")).collect();
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn all_clients_together_have_a_limit() {
-        let shares = Shares::default();
+        let shares = LookupShares::default();
         let client = |number: usize| IpAddr::V4((number as u32).into());
         let taken: Vec<_> =
             (0..OF_ALL_MAX).map(|number| shares.take(client(number)).now_or_never().expect("free")).collect();

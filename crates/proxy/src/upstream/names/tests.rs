@@ -8,17 +8,17 @@ use crate::room::ConnectionLimits;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Names without files, so that only the cache knows something.
-fn names() -> Names {
+fn names() -> SharedNames {
     let nowhere = std::path::PathBuf::from("/nonexistent/nectary");
-    Names::new(NameFiles { hosts: nowhere.clone(), resolv_conf: nowhere })
+    SharedNames::new(NameFiles { hosts: nowhere.clone(), resolv_conf: nowhere })
 }
 
 fn addresses(seconds: u32) -> Result<SaidAddresses, String> {
-    Ok(Said::Found(vec!["192.0.2.1".parse().expect("an address")], SECOND * seconds))
+    Ok(NameReply::Found(vec!["192.0.2.1".parse().expect("an address")], SECOND * seconds))
 }
 
 /// Whether the cache knows an address, knows that there is none, or knows nothing.
-fn state(names: &Names, name: &str, now: Instant) -> Option<bool> {
+fn state(names: &SharedNames, name: &str, now: Instant) -> Option<bool> {
     names.known(name, now).map(|answer| answer.is_ok())
 }
 
@@ -30,8 +30,8 @@ fn answers_are_known_for_their_lifetime() {
         (addresses(60), true, 60),
         (addresses(0), true, 1),
         (addresses(1 << 31), true, 3600),
-        (Ok(Said::Nothing(10 * SECOND)), false, 10),
-        (Ok(Said::Nothing(3600 * SECOND)), false, 30),
+        (Ok(NameReply::Nothing(10 * SECOND)), false, 10),
+        (Ok(NameReply::Nothing(3600 * SECOND)), false, 30),
         (Err("silence".into()), false, 3),
     ] {
         let text = format!("{said:?}");
@@ -44,7 +44,7 @@ fn answers_are_known_for_their_lifetime() {
 }
 
 #[test]
-fn old_addresses_stand_in_for_silent_servers() {
+fn old_addresses_replace_silent_servers() {
     let (names, now) = (names(), Instant::now());
     _ = names.remember("a", addresses(10), 0, now);
     let later = now + 100 * SECOND;
@@ -55,7 +55,7 @@ fn old_addresses_stand_in_for_silent_servers() {
     assert!(names.remember("a", Err("silence".into()), 0, next_day).is_err());
     // A server that says that the name is gone is believed.
     _ = names.remember("b", addresses(10), 0, now);
-    assert!(names.remember("b", Ok(Said::Nothing(SECOND)), 0, later).is_err());
+    assert!(names.remember("b", Ok(NameReply::Nothing(SECOND)), 0, later).is_err());
     assert!(names.remember("b", Err("silence".into()), 0, later).is_err());
 }
 
@@ -93,10 +93,10 @@ fn local_names_are_not_asked_for() {
 
 #[test]
 fn a_lookup_fits_into_little_room() {
-    let room = Room::new(ConnectionLimits { descriptors: 100, clients_max: 1, origins_max: 1 });
-    let lookups = Lookups::new(Arc::new(names()), room.clone(), SECOND);
+    let room = ConnectionRoom::new(ConnectionLimits { descriptors: 100, clients_max: 1, origins_max: 1 });
+    let lookups = NameLookups::new(Arc::new(names()), room.clone(), SECOND);
     let lookup = lookups.join("a".to_owned()).expect("a place");
     assert!(matches!(lookups.join("b".to_owned()), Err(FetchError::Crowded)));
     drop(lookup);
-    assert!(room.take(Peer::Origin).is_some());
+    assert!(room.take(ConnectionPeer::Origin).is_some());
 }

@@ -31,9 +31,9 @@ use super::connect::connect_shared;
 use super::error::FetchError;
 use super::exchange::note_connection;
 use super::request::LentBody;
-use super::server_limit::{Got, OTHERS_TURN, ServerLimit, ServerPlace};
-use super::{ALIVE_MAX, Destination, Idle, RequestBody, Upstream};
-use crate::wire::transport::Deadlines;
+use super::server_limit::{ConnectionGrant, OTHERS_TURN, ServerLimit, ServerPlace};
+use super::{ALIVE_MAX, Destination, IdleConnection, RequestBody, Upstream};
+use crate::wire::transport::PhaseDeadlines;
 
 /// The time for which a server that has chosen HTTP/1.1 is not asked again.
 const HTTP1_TIME: Duration = Duration::from_secs(60);
@@ -62,14 +62,14 @@ impl SharedConnection {
 
     /// Whether the server has certainly not closed it.
     fn is_alive(&self) -> bool {
-        self.state.unheard_ticks() < Deadlines::ticks(ALIVE_MAX)
+        self.state.unheard_ticks() < PhaseDeadlines::ticks(ALIVE_MAX)
     }
 }
 
 /// What a new connection to an origin is for.
-pub(super) enum Opened {
+pub(super) enum OpenedConnection {
     /// One exchange at a time.
-    Alone(Idle),
+    Alone(IdleConnection),
     /// Many.
     Shared(Rc<SharedConnection>),
 }
@@ -127,21 +127,21 @@ impl Drop for StreamUse {
 }
 
 /// How a request gets on.
-enum Way {
+enum RequestTransport {
     /// On a shared connection.
     Stream(StreamUse),
     /// In HTTP/1.1, on the connection by which the server has just said so, if there is one.
-    Http1(Option<Box<Idle>>),
+    Http1(Option<Box<IdleConnection>>),
 }
 
 /// A connection that is being opened, for which requests wait.
 #[derive(Default)]
-struct Opening {
+struct ConnectionOpening {
     done: Notify,
     failure: RefCell<Option<FetchError>>,
 }
 
-impl Opening {
+impl ConnectionOpening {
     /// Waits until the connection is there, or nobody opens it any more. *Errors*: that of connecting.
     async fn wait(&self) -> Result<(), FetchError> {
         self.done.notified().await;
@@ -150,21 +150,21 @@ impl Opening {
 }
 
 /// The request that opens a connection for all. When it is dropped, the others go on.
-struct Opener {
+struct ConnectionOpener {
     upstream: Rc<Upstream>,
     to: Destination,
-    opening: Rc<Opening>,
+    opening: Rc<ConnectionOpening>,
 }
 
-impl Opener {
-    fn begin(upstream: &Rc<Upstream>, to: &Destination) -> Opener {
-        let opening = Rc::<Opening>::default();
+impl ConnectionOpener {
+    fn begin(upstream: &Rc<Upstream>, to: &Destination) -> ConnectionOpener {
+        let opening = Rc::<ConnectionOpening>::default();
         upstream.shared.with(to, |server| server.opening = Some(opening.clone()));
-        Opener { upstream: upstream.clone(), to: to.clone(), opening }
+        ConnectionOpener { upstream: upstream.clone(), to: to.clone(), opening }
     }
 }
 
-impl Drop for Opener {
+impl Drop for ConnectionOpener {
     fn drop(&mut self) {
         self.upstream.shared.with(&self.to, |server| {
             server.opening.take_if(|opening| Rc::ptr_eq(opening, &self.opening));
@@ -177,7 +177,7 @@ impl Drop for Opener {
 #[derive(Default)]
 struct SharedServer {
     connections: Vec<Rc<SharedConnection>>,
-    opening: Option<Rc<Opening>>,
+    opening: Option<Rc<ConnectionOpening>>,
     /// Until when the server counts as one that speaks HTTP/1.1 only.
     http1_until: Option<Instant>,
     /// The requests of this worker that wait for a connection, where connections are limited.
@@ -219,12 +219,12 @@ impl SharedConnections {
         to: &Destination,
         tried: &[SocketAddr],
         must_be_alive: bool,
-    ) -> Option<Way> {
+    ) -> Option<RequestTransport> {
         let found = {
             let mut servers = self.servers.borrow_mut();
             let server = servers.get_mut(to)?;
             if server.http1_until.is_some_and(|until| Instant::now() < until) {
-                return Some(Way::Http1(None));
+                return Some(RequestTransport::Http1(None));
             }
             server.connections.retain(|connection| connection.is_usable());
             // Exchanges fill one connection after the other, so those that are no longer needed end.
@@ -234,7 +234,7 @@ impl SharedConnections {
             };
             server.connections.iter().find(is_good)?.clone()
         };
-        Some(Way::Stream(StreamUse::begin(upstream, to, &found)))
+        Some(RequestTransport::Stream(StreamUse::begin(upstream, to, &found)))
     }
 
     /// Adds a new connection. Others to the server that are unused end.
@@ -303,7 +303,7 @@ impl SharedConnections {
         to: &Destination,
         limit: &Arc<ServerLimit>,
         (tried, must_be_alive): (&[SocketAddr], bool),
-    ) -> Result<Got<Way>, FetchError> {
+    ) -> Result<ConnectionGrant<RequestTransport>, FetchError> {
         let _queued = QueuedHere::begin(upstream, to);
         let found = async {
             loop {
@@ -343,7 +343,7 @@ async fn way(
     to: &Destination,
     (tried, must_be_alive): (&[SocketAddr], bool),
     is_queued: &Cell<bool>,
-) -> Result<Way, FetchError> {
+) -> Result<RequestTransport, FetchError> {
     loop {
         if let Some(way) = upstream.shared.find(upstream, to, tried, must_be_alive) {
             return Ok(way);
@@ -362,8 +362,8 @@ async fn way(
                     let got = upstream.shared.wait_for_room(upstream, to, limit, (tried, must_be_alive)).await;
                     is_queued.set(false);
                     match got? {
-                        Got::Connection(way) => return Ok(way),
-                        Got::Place(place) => Some(place),
+                        ConnectionGrant::Connection(way) => return Ok(way),
+                        ConnectionGrant::Place(place) => Some(place),
                     }
                 }
             },
@@ -378,24 +378,24 @@ async fn open(
     to: &Destination,
     (tried, must_be_alive): (&[SocketAddr], bool),
     place: Option<ServerPlace>,
-) -> Result<Way, FetchError> {
+) -> Result<RequestTransport, FetchError> {
     // While it waited for the place, another request may have found one.
     if let Some(way) = upstream.shared.find(upstream, to, tried, must_be_alive) {
         return Ok(way);
     }
-    let opener = tried.is_empty().then(|| Opener::begin(upstream, to));
+    let opener = tried.is_empty().then(|| ConnectionOpener::begin(upstream, to));
     let connected = connect_shared(upstream, to, tried, place).await;
     note_connection(upstream, to, &connected);
     let result = match connected {
-        Ok(Some(Opened::Shared(connection))) => {
+        Ok(Some(OpenedConnection::Shared(connection))) => {
             // It has the first place.
             let stream = StreamUse::begin(upstream, to, &connection);
             upstream.shared.add(to, &connection);
-            Ok(Way::Stream(stream))
+            Ok(RequestTransport::Stream(stream))
         }
-        Ok(Some(Opened::Alone(idle))) => {
+        Ok(Some(OpenedConnection::Alone(idle))) => {
             upstream.shared.with(to, |server| server.http1_until = Some(Instant::now() + HTTP1_TIME));
-            Ok(Way::Http1(Some(Box::new(idle))))
+            Ok(RequestTransport::Http1(Some(Box::new(idle))))
         }
         Ok(None) => Err(FetchError::Connect("the origin has no other address".into())),
         Err(error) => Err(error),

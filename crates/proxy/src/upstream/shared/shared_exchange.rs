@@ -18,11 +18,11 @@ use http::{HeaderMap, Request, Response, Uri, Version};
 use hyper::body::Incoming;
 
 use super::super::error::FetchError;
-use super::super::exchange::{Hear, Sent, Unanswered, race_others, try_addresses};
-use super::super::lease::Lease;
+use super::super::exchange::{Hear, SendOutcome, UnansweredRequest, race_others, try_addresses};
+use super::super::lease::ConnectionLease;
 use super::super::{Destination, RequestBody, RequestHead, Upstream};
-use super::{StreamUse, Way, way};
-use crate::wire::http1::framing::Violation;
+use super::{RequestTransport, StreamUse, way};
+use crate::wire::http1::framing::FramingViolation;
 
 /// The maximum number of times that a request is sent again.
 const REPEATS_MAX: usize = 3;
@@ -36,21 +36,21 @@ pub(in super::super) async fn ask(
     may_repeat: bool,
     hear: Hear<'_>,
     is_queued: &Cell<bool>,
-) -> Result<(Response<Incoming>, Lease), Unanswered> {
+) -> Result<(Response<Incoming>, ConnectionLease), UnansweredRequest> {
     let has_body = !body.is_empty();
     // The addresses that have failed, the last failure, and how often the request was sent.
     let (mut tried, mut failed, mut sent_count) = (Vec::<SocketAddr>::new(), None::<FetchError>, 0);
     loop {
         let stream = match way(upstream, to, (tried.as_slice(), !may_repeat), is_queued).await {
-            Ok(Way::Stream(stream)) => stream,
-            Ok(Way::Http1(fresh)) => {
+            Ok(RequestTransport::Stream(stream)) => stream,
+            Ok(RequestTransport::Http1(fresh)) => {
                 let request = (head, body, fresh.map(|fresh| *fresh));
                 return try_addresses(upstream, to, request, may_repeat, hear, is_queued).await;
             }
             Err(error) => {
                 return Err(match failed {
                     Some(failed) => failed.into(),
-                    None => Unanswered { error, unsent: Some(head.with_body(body)) },
+                    None => UnansweredRequest { error, unsent: Some(head.with_body(body)) },
                 });
             }
         };
@@ -59,22 +59,22 @@ pub(in super::super) async fn ask(
         let sent = send_on(upstream, to, stream, head.clone().with_body(sending)).await;
         sent_count += 1;
         let error = match sent {
-            Sent::Answered(response, lease) => return Ok((response, lease)),
+            SendOutcome::Answered(response, lease) => return Ok((response, lease)),
             // The connection ended before anything of the request was sent.
-            Sent::Not(unsent) if sent_count <= REPEATS_MAX => {
+            SendOutcome::Not(unsent) if sent_count <= REPEATS_MAX => {
                 body = unsent.into_body();
                 continue;
             }
-            Sent::Not(unsent) => {
+            SendOutcome::Not(unsent) => {
                 let error = FetchError::Broken("it closed the connection at once".into());
-                return Err(Unanswered { error, unsent: Some(head.with_body(unsent.into_body())) });
+                return Err(UnansweredRequest { error, unsent: Some(head.with_body(unsent.into_body())) });
             }
-            Sent::Unprocessed(error) if !has_body && sent_count <= REPEATS_MAX => {
+            SendOutcome::Unprocessed(error) if !has_body && sent_count <= REPEATS_MAX => {
                 failed = Some(error);
                 continue;
             }
-            Sent::Failed(error @ (FetchError::Broken(_) | FetchError::TimedOut(_))) => error,
-            Sent::Failed(error) | Sent::Unprocessed(error) => return Err(error.into()),
+            SendOutcome::Failed(error @ (FetchError::Broken(_) | FetchError::TimedOut(_))) => error,
+            SendOutcome::Failed(error) | SendOutcome::Unprocessed(error) => return Err(error.into()),
         };
         // A connection that was used before may have ended since, which says nothing about the address.
         let is_address_bad = is_first || sent_count > 1 || matches!(error, FetchError::TimedOut(_));
@@ -98,12 +98,12 @@ pub(in super::super) async fn send_on(
     to: &Destination,
     mut stream: StreamUse,
     request: Request<RequestBody>,
-) -> Sent {
+) -> SendOutcome {
     upstream.stats.origin_requests.add(1);
     let progress = request.body().progress();
     let (mut parts, body) = request.into_parts();
     if let Err(error) = to_http2(&mut parts, to) {
-        return Sent::Failed(error);
+        return SendOutcome::Failed(error);
     }
     let (body, lent) = body.lend();
     stream.lent = lent;
@@ -117,29 +117,29 @@ pub(in super::super) async fn send_on(
             if stream.connection.state.unheard_ticks() >= stream.connection.state.head_ticks() {
                 stream.connection.state.retire();
             }
-            Sent::Failed(FetchError::TimedOut("responding"))
+            SendOutcome::Failed(FetchError::TimedOut("responding"))
         }
         Some(Ok(response)) => {
             upstream.known.addresses.note_success(stream.connection.address);
             stream.clock.answered();
             if let Err(violation) = check_form(response.headers(), upstream.options.limits.headers_max) {
-                return Sent::Failed(FetchError::Refused(violation));
+                return SendOutcome::Failed(FetchError::Refused(violation));
             }
-            let mut lease = Lease::of_stream(upstream, to, stream, connect_time);
+            let mut lease = ConnectionLease::of_stream(upstream, to, stream, connect_time);
             lease.progress = progress;
             lease.head_time = Some(begun.elapsed());
-            Sent::Answered(response, lease)
+            SendOutcome::Answered(response, lease)
         }
         Some(Err(mut refused)) => match refused.take_message() {
             Some(unsent) => {
                 // The body is the caller's again.
                 stream.lent = None;
-                Sent::Not(unsent)
+                SendOutcome::Not(unsent)
             }
             None => match progress.and_then(|progress| progress.fault.get()) {
-                Some(fault) => Sent::Failed(FetchError::Client(fault)),
-                None if is_unprocessed(refused.error()) => Sent::Unprocessed(stream.explain(refused.error())),
-                None => Sent::Failed(stream.explain(refused.error())),
+                Some(fault) => SendOutcome::Failed(FetchError::Client(fault)),
+                None if is_unprocessed(refused.error()) => SendOutcome::Unprocessed(stream.explain(refused.error())),
+                None => SendOutcome::Failed(stream.explain(refused.error())),
             },
         },
     }
@@ -188,11 +188,11 @@ fn to_http2(parts: &mut Parts, to: &Destination) -> Result<(), FetchError> {
 }
 
 /// Checks what h2 leaves of the rules that the heads of HTTP/1 must keep.
-fn check_form(headers: &HeaderMap, headers_max: usize) -> Result<(), Violation> {
+fn check_form(headers: &HeaderMap, headers_max: usize) -> Result<(), FramingViolation> {
     if headers.get_all(CONTENT_LENGTH).iter().count() > 1 {
-        return Err(Violation::ContentLength);
+        return Err(FramingViolation::ContentLength);
     }
-    if headers.len() > headers_max { Err(Violation::TooLong) } else { Ok(()) }
+    if headers.len() > headers_max { Err(FramingViolation::TooLong) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -203,16 +203,16 @@ mod tests {
     use http::Method;
 
     use super::*;
-    use crate::options::{Limits, OriginTimes};
+    use crate::options::{OriginTimes, ProxyLimits};
     use crate::rules::headers;
-    use crate::rules::key::Origin;
-    use crate::upstream::{OriginRules, OriginTrust, Reach};
+    use crate::rules::key::UrlOrigin;
+    use crate::upstream::{AddressReach, OriginRules, OriginTrust};
 
     fn destination(https: bool) -> Destination {
         let trust = Arc::new(OriginTrust::new(None).expect("no file"));
-        let rules = Arc::new(OriginRules::new(OriginTimes::of(&Limits::default()), trust));
-        let origin = Origin { https, host: "[::1]".into(), port: 81 };
-        Destination::new(origin, Reach::Everywhere, IpAddr::V4(Ipv4Addr::LOCALHOST), rules)
+        let rules = Arc::new(OriginRules::new(OriginTimes::of(&ProxyLimits::default()), trust));
+        let origin = UrlOrigin { https, host: "[::1]".into(), port: 81 };
+        Destination::new(origin, AddressReach::Everywhere, IpAddr::V4(Ipv4Addr::LOCALHOST), rules)
     }
 
     #[test]
@@ -243,10 +243,10 @@ mod tests {
     }
 
     #[test]
-    fn response_heads_have_the_limits_of_http1() {
+    fn shared_head_has_http1_limits() {
         let two = headers(&[("content-length", "3"), ("content-length", "3")]);
-        assert_eq!(check_form(&two, 10), Err(Violation::ContentLength));
+        assert_eq!(check_form(&two, 10), Err(FramingViolation::ContentLength));
         let many = headers(&[("a", "1"), ("b", "2"), ("c", "3")]);
-        assert_eq!((check_form(&many, 3), check_form(&many, 2)), (Ok(()), Err(Violation::TooLong)));
+        assert_eq!((check_form(&many, 3), check_form(&many, 2)), (Ok(()), Err(FramingViolation::TooLong)));
     }
 }

@@ -23,12 +23,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::super::error::FetchError;
 use super::super::server_limit::ServerPlace;
-use super::super::switch::Duplex;
+use super::super::switch::DuplexIo;
 use super::super::{Destination, RequestBody, Upstream};
 use super::SharedConnection;
 use super::stream_clock::{OriginStreams, STREAMS_MAX};
-use crate::room::Place;
-use crate::wire::http2::{Corked, PIECE_BYTES_MAX};
+use crate::room::ConnectionPlace;
+use crate::wire::http2::{CorkedStream, PIECE_BYTES_MAX};
 
 /// The bytes of a response that the origin may send before they are read. A connection has room for the whole windows of all
 /// of its streams, so a client that does not read holds up no other.
@@ -45,7 +45,7 @@ const RESETS_MAX: usize = 10 * STREAMS_MAX;
 const RESET_TIME: Duration = Duration::from_secs(30);
 
 /// The stream that hyper reads and writes.
-type Io = TokioIo<Corked<HeardStream>>;
+type Io = TokioIo<CorkedStream<HeardStream>>;
 
 /// A future that hyper hands over.
 type Work = Pin<Box<dyn Future<Output = ()>>>;
@@ -54,14 +54,14 @@ type Work = Pin<Box<dyn Future<Output = ()>>>;
 pub(in super::super) async fn begin(
     upstream: &Upstream,
     to: &Destination,
-    stream: Box<dyn Duplex>,
+    stream: Box<dyn DuplexIo>,
     address: SocketAddr,
-    (place, server_place): (Place, Option<ServerPlace>),
+    (place, server_place): (ConnectionPlace, Option<ServerPlace>),
 ) -> Result<Rc<SharedConnection>, FetchError> {
     let (clock, deadlines) = upstream.connections.origin_clock(&to.rules.times);
     let state = OriginStreams::new(clock, deadlines);
-    let stream = Corked::new(HeardStream { stream, state: state.clone() }, state.clone());
-    let handed = Handed::default();
+    let stream = CorkedStream::new(HeardStream { stream, state: state.clone() }, state.clone());
+    let handed = HandedFutures::default();
     let heads = u32::try_from(upstream.options.limits.response_head_bytes_max).unwrap_or(u32::MAX);
     let mut builder = Builder::new(handed.clone());
     builder
@@ -76,7 +76,7 @@ pub(in super::super) async fn begin(
         .reset_stream_duration(RESET_TIME)
         .max_header_list_size(heads)
         .max_send_buf_size(PIECE_BYTES_MAX);
-    let begun: hyper::Result<(SendRequest<RequestBody>, Connection<Io, RequestBody, Handed>)> =
+    let begun: hyper::Result<(SendRequest<RequestBody>, Connection<Io, RequestBody, HandedFutures>)> =
         builder.handshake(TokioIo::new(stream.clone())).await;
     let (sender, requests) = begun.map_err(|error| FetchError::Connect(error.to_string()))?;
     // The first future is that of the connection.
@@ -103,9 +103,9 @@ pub(in super::super) async fn begin(
 
 /// The futures that hyper has handed over and the task has not begun with.
 #[derive(Clone, Default)]
-struct Handed(Rc<RefCell<Vec<Work>>>);
+struct HandedFutures(Rc<RefCell<Vec<Work>>>);
 
-impl<F: Future<Output = ()> + 'static> Executor<F> for Handed {
+impl<F: Future<Output = ()> + 'static> Executor<F> for HandedFutures {
     fn execute(&self, future: F) {
         self.0.borrow_mut().push(Box::pin(future));
     }
@@ -114,13 +114,13 @@ impl<F: Future<Output = ()> + 'static> Executor<F> for Handed {
 /// All that hyper does on a connection.
 struct ConnectionTask {
     /// Takes requests; `None` after the last.
-    requests: Option<Connection<Io, RequestBody, Handed>>,
+    requests: Option<Connection<Io, RequestBody, HandedFutures>>,
     /// Reads and writes; `None` when the connection has ended.
     io: Option<Work>,
-    handed: Handed,
+    handed: HandedFutures,
     /// Those of the streams.
     streams: FuturesUnordered<Work>,
-    stream: Corked<HeardStream>,
+    stream: CorkedStream<HeardStream>,
     state: Rc<OriginStreams>,
 }
 
@@ -160,7 +160,7 @@ impl ConnectionTask {
 
 /// The stream of a connection, whose state knows when bytes came.
 struct HeardStream {
-    stream: Box<dyn Duplex>,
+    stream: Box<dyn DuplexIo>,
     state: Rc<OriginStreams>,
 }
 
@@ -215,26 +215,26 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::connections::Connections;
-    use crate::options::{Limits, NameFiles, OriginTimes, ProxyOptions};
-    use crate::room::{ConnectionLimits, Peer, Room};
-    use crate::rules::key::Origin;
+    use crate::connections::WorkerConnections;
+    use crate::options::{NameFiles, OriginTimes, ProxyLimits, ProxyOptions};
+    use crate::room::{ConnectionLimits, ConnectionPeer, ConnectionRoom};
+    use crate::rules::key::UrlOrigin;
     use crate::stats::WorkerStats;
-    use crate::upstream::{KnownOrigins, OriginRules, OriginTrust, Reach};
+    use crate::upstream::{AddressReach, KnownOrigins, OriginRules, OriginTrust};
 
     fn upstream() -> Rc<Upstream> {
         let options = Arc::new(ProxyOptions::default());
-        let room = Room::new(ConnectionLimits { descriptors: 100, clients_max: 1, origins_max: 9 });
+        let room = ConnectionRoom::new(ConnectionLimits { descriptors: 100, clients_max: 1, origins_max: 9 });
         let nowhere = NameFiles { hosts: PathBuf::new(), resolv_conf: PathBuf::new() };
-        let connections = Connections::new(&options, room);
+        let connections = WorkerConnections::new(&options, room);
         Upstream::new(options, Arc::new(WorkerStats::default()), connections, Arc::new(KnownOrigins::new(nowhere)))
     }
 
     fn destination() -> Destination {
         let trust = Arc::new(OriginTrust::new(None).expect("no file"));
-        let rules = Arc::new(OriginRules::new(OriginTimes::of(&Limits::default()), trust));
-        let origin = Origin { https: false, host: "a".into(), port: 80 };
-        Destination::new(origin, Reach::Everywhere, IpAddr::V4(Ipv4Addr::LOCALHOST), rules)
+        let rules = Arc::new(OriginRules::new(OriginTimes::of(&ProxyLimits::default()), trust));
+        let origin = UrlOrigin { https: false, host: "a".into(), port: 80 };
+        Destination::new(origin, AddressReach::Everywhere, IpAddr::V4(Ipv4Addr::LOCALHOST), rules)
     }
 
     /// Answers the requests on a connection until its end. *Returns*: when pings came, which it does not answer.
@@ -268,7 +268,7 @@ mod tests {
         let (near, far) = tokio::io::duplex(1 << 16);
         let server = tokio::spawn(serve(far));
         let used = async {
-            let place = upstream.connections.room.take(Peer::Origin).expect("a place");
+            let place = upstream.connections.room.take(ConnectionPeer::Origin).expect("a place");
             let connection = begin(&upstream, &to, Box::new(near), address, (place, None)).await.expect("it begins");
             let request = http::Request::get("http://a/").body(RequestBody::Empty).expect("a request");
             let answer = connection.sender.clone().send_request(request).await.expect("an answer");

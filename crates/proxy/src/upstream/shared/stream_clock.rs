@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 use super::super::request::BodyProgress;
-use crate::wire::transport::{Clock, Connection, Deadlines, Transport};
+use crate::wire::transport::{PhaseDeadlines, SweptConnection, TickClock, Transport};
 
 /// The maximum number of exchanges under way on a connection, also if the server allows more.
 pub const STREAMS_MAX: usize = 100;
@@ -20,8 +20,8 @@ pub const STREAMS_MAX: usize = 100;
 /// The state of one connection to an origin that exchanges share.
 pub struct OriginStreams {
     pub transport: Transport,
-    clock: Rc<Clock>,
-    deadlines: Deadlines,
+    clock: Rc<TickClock>,
+    deadlines: PhaseDeadlines,
     streams: RefCell<Vec<Rc<StreamClock>>>,
     /// The tick at which bytes of the origin last came.
     heard_at: Cell<u32>,
@@ -33,7 +33,7 @@ pub struct OriginStreams {
 
 /// The state of one stream.
 pub struct StreamClock {
-    clock: Rc<Clock>,
+    clock: Rc<TickClock>,
     /// The tick since which the origin is waited for; `None` while it is not.
     waits_since: Cell<Option<u32>>,
     is_answered: Cell<bool>,
@@ -46,7 +46,7 @@ pub struct StreamClock {
 
 impl OriginStreams {
     /// The state of a new connection.
-    pub fn new(clock: Rc<Clock>, deadlines: Deadlines) -> Rc<OriginStreams> {
+    pub fn new(clock: Rc<TickClock>, deadlines: PhaseDeadlines) -> Rc<OriginStreams> {
         Rc::new(OriginStreams {
             transport: Transport::new(clock.clone()),
             heard_at: Cell::new(clock.tick()),
@@ -121,7 +121,7 @@ impl OriginStreams {
     }
 }
 
-impl Connection for OriginStreams {
+impl SweptConnection for OriginStreams {
     fn transport(&self) -> &Transport {
         &self.transport
     }
@@ -189,7 +189,7 @@ impl StreamClock {
         found
     }
 
-    fn is_overdue(&self, transport: &Transport, limits: &Deadlines) -> bool {
+    fn is_overdue(&self, transport: &Transport, limits: &PhaseDeadlines) -> bool {
         if self.is_answered.get() {
             return transport.is_past(self.waits_since.get(), limits.body);
         }
@@ -220,15 +220,15 @@ mod tests {
 
     use super::*;
 
-    const DEADLINES: Deadlines = Deadlines { idle: 10, head: 5, body: 7, write: 6, tunnel: 20, linger: 2 };
+    const DEADLINES: PhaseDeadlines = PhaseDeadlines { idle: 10, head: 5, body: 7, write: 6, tunnel: 20, linger: 2 };
 
-    fn connection() -> (Rc<Clock>, Rc<OriginStreams>) {
-        let clock = Rc::new(Clock::default());
+    fn connection() -> (Rc<TickClock>, Rc<OriginStreams>) {
+        let clock = Rc::new(TickClock::default());
         (clock.clone(), OriginStreams::new(clock, DEADLINES))
     }
 
     /// The ticks after which the stream is cut.
-    fn ticks_until_cut(clock: &Clock, streams: &OriginStreams, stream: &StreamClock) -> u32 {
+    fn ticks_until_cut(clock: &TickClock, streams: &OriginStreams, stream: &StreamClock) -> u32 {
         for ticks in 1..100 {
             clock.advance();
             assert!(!streams.is_overdue(), "a stream of it is, and the connection is not");
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn slow_reader_does_not_blame_the_origin() {
+    async fn stream_clock_ignores_slow_reader() {
         let (clock, streams) = connection();
         let stream = streams.begin();
         stream.await_answer(None);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_upload_does_not_blame_the_origin() {
+    fn stream_clock_ignores_slow_upload() {
         let (clock, streams) = connection();
         let (stream, upload) = (streams.begin(), Rc::<BodyProgress>::default());
         stream.await_answer(Some(upload.clone()));

@@ -3,7 +3,7 @@
 //! Owns: finding where heads and bodies begin and end on one connection, and refusing everything that two readers could
 //! interpret differently. This reader parses nothing else. hyper parses the rest, and itself refuses names with spaces,
 //! bare CR, control characters and bad numbers. This reader also refuses what hyper would accept:
-//! - `Content-Length` together with `Transfer-Encoding`; different `Content-Length`s; a `Content-Length` that is a
+//! - `BodyContent-Length` together with `Transfer-Encoding`; different `BodyContent-Length`s; a `BodyContent-Length` that is a
 //!   list;
 //! - transfer codings other than exactly `chunked`, once, in HTTP/1.1;
 //! - in requests: lines that end in a bare LF, spaces in chunk sizes, more than one empty line before a request;
@@ -16,8 +16,8 @@
 //!
 //! Cost: heads are searched once for line ends, with a few comparisons per line; bodies of known length are skipped.
 
-use super::informational::{INFORMATIONAL_MAX, Informational};
-pub use super::violation::Violation;
+use super::informational::{INFORMATIONAL_MAX, InformationalResponse};
+pub use super::violation::FramingViolation;
 
 /// The maximum number of bytes of one chunk's extensions.
 const CHUNK_EXTENSION_BYTES_MAX: u32 = 256;
@@ -28,7 +28,7 @@ const REFUSED_BYTES_KEPT: usize = 2048;
 
 /// The kind of bytes that the reader expects next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
+pub enum FramingPhase {
     /// The next byte begins a message.
     Between,
     /// The next bytes are the rest of a head.
@@ -42,12 +42,12 @@ pub enum Phase {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum FramingState {
     /// The end of a message's start line has not been read yet.
     Between,
     Headers,
     Length(u64),
-    ChunkSize(Size),
+    ChunkSize(ChunkSizeField),
     ChunkExtension(u32, u64),
     ChunkSizeEnd(u64),
     ChunkData(u64),
@@ -55,12 +55,12 @@ enum State {
     ChunkDataLf,
     Trailers,
     Opaque,
-    Refused(Violation),
+    Refused(FramingViolation),
 }
 
 /// The part of a chunk's size that has been read so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Size {
+struct ChunkSizeField {
     value: u64,
     digits: u8,
     spaced: bool,
@@ -68,7 +68,7 @@ struct Size {
 
 /// The facts about a head that matter for framing.
 #[derive(Debug, Clone, Copy, Default)]
-struct Head {
+struct FramingHead {
     length: Option<u64>,
     chunked: bool,
     http_10: bool,
@@ -78,9 +78,9 @@ struct Head {
 
 /// The reader of one direction of one connection.
 #[derive(Debug)]
-pub struct Framing {
-    state: State,
-    head: Head,
+pub struct FramingReader {
+    state: FramingState,
+    head: FramingHead,
     /// The number of bytes of the head or the trailers that have been read so far.
     head_bytes: usize,
     head_bytes_max: usize,
@@ -98,8 +98,8 @@ pub struct Framing {
     /// Informational responses to the current request: their number, the one that is being read, and those that the
     /// caller has not taken yet.
     informational_count: u32,
-    informational_now: Option<Informational>,
-    informational: Vec<Informational>,
+    informational_now: Option<InformationalResponse>,
+    informational: Vec<InformationalResponse>,
     /// The beginning of the refused bytes, if they were in a head.
     refused_in_head: Option<Vec<u8>>,
     /// The positions, in the bytes accepted last, of minor versions later than 1, which hyper must read as `1`.
@@ -108,12 +108,12 @@ pub struct Framing {
     step_start: usize,
 }
 
-impl Framing {
+impl FramingReader {
     /// Makes a reader of requests.
-    pub fn of_requests(head_bytes_max: usize) -> Framing {
-        Framing {
-            state: State::Between,
-            head: Head::default(),
+    pub fn of_requests(head_bytes_max: usize) -> FramingReader {
+        FramingReader {
+            state: FramingState::Between,
+            head: FramingHead::default(),
             head_bytes: 0,
             head_bytes_max,
             partial: Vec::new(),
@@ -132,9 +132,9 @@ impl Framing {
         }
     }
 
-    /// Makes a reader of responses. Each response must be announced by [`Framing::await_response`].
-    pub fn of_responses(head_bytes_max: usize) -> Framing {
-        Framing { is_response: true, awaited: false, ..Framing::of_requests(head_bytes_max) }
+    /// Makes a reader of responses. Each response must be announced by [`FramingReader::await_response`].
+    pub fn of_responses(head_bytes_max: usize) -> FramingReader {
+        FramingReader { is_response: true, awaited: false, ..FramingReader::of_requests(head_bytes_max) }
     }
 
     /// Records that a request is being sent. One response may come; it has no body if the request is a HEAD.
@@ -154,16 +154,16 @@ impl Framing {
     /// Records that the next byte has no framing, after `requests` requests. False, and nothing changes, if bytes of
     /// another message have come.
     pub fn switch(&mut self, requests: u64) -> bool {
-        let is_between = self.phase() == Phase::Between && self.empty_lines == 0 && self.heads == requests;
+        let is_between = self.phase() == FramingPhase::Between && self.empty_lines == 0 && self.heads == requests;
         if is_between {
-            self.state = State::Opaque;
+            self.state = FramingState::Opaque;
         }
         is_between
     }
 
     /// Whether the head of a final response, or the rest of that head, is still to come.
     pub fn is_head_awaited(&self) -> bool {
-        self.is_response && self.awaited && matches!(self.state, State::Between | State::Headers)
+        self.is_response && self.awaited && matches!(self.state, FramingState::Between | FramingState::Headers)
     }
 
     /// Whether informational responses have arrived that the caller has not taken yet.
@@ -172,18 +172,18 @@ impl Framing {
     }
 
     /// Takes the informational responses that have arrived.
-    pub fn take_informational(&mut self) -> Vec<Informational> {
+    pub fn take_informational(&mut self) -> Vec<InformationalResponse> {
         std::mem::take(&mut self.informational)
     }
 
     /// The kind of bytes that the reader expects next.
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> FramingPhase {
         match self.state {
-            State::Between if self.partial.is_empty() => Phase::Between,
-            State::Between | State::Headers => Phase::Head,
-            State::Opaque => Phase::Opaque,
-            State::Refused(_) => Phase::Refused,
-            _ => Phase::Body,
+            FramingState::Between if self.partial.is_empty() => FramingPhase::Between,
+            FramingState::Between | FramingState::Headers => FramingPhase::Head,
+            FramingState::Opaque => FramingPhase::Opaque,
+            FramingState::Refused(_) => FramingPhase::Refused,
+            _ => FramingPhase::Body,
         }
     }
 
@@ -200,7 +200,7 @@ impl Framing {
 
     /// Reads received bytes. *Errors*: the violation, and the number of bytes before it that may still be passed to
     /// hyper.
-    pub fn accept(&mut self, bytes: &[u8]) -> Result<(), (usize, Violation)> {
+    pub fn accept(&mut self, bytes: &[u8]) -> Result<(), (usize, FramingViolation)> {
         self.later_minors.clear();
         let mut at = 0;
         while at < bytes.len() {
@@ -209,9 +209,9 @@ impl Framing {
                 Ok(taken) => at += taken,
                 Err((taken, violation)) => {
                     let refused = bytes[at + taken..].iter().take(REFUSED_BYTES_KEPT).copied();
-                    let is_head = matches!(self.state, State::Between | State::Headers);
+                    let is_head = matches!(self.state, FramingState::Between | FramingState::Headers);
                     self.refused_in_head = is_head.then(|| refused.collect());
-                    self.state = State::Refused(violation);
+                    self.state = FramingState::Refused(violation);
                     self.partial = Vec::new();
                     return Err((at + taken, violation));
                 }
@@ -221,81 +221,83 @@ impl Framing {
     }
 
     /// Reads at least one byte of `bytes`, which is not empty.
-    fn step(&mut self, bytes: &[u8]) -> Result<usize, (usize, Violation)> {
+    fn step(&mut self, bytes: &[u8]) -> Result<usize, (usize, FramingViolation)> {
         let refuse = |violation| Err((0, violation));
         match self.state {
-            State::Between if !self.awaited => refuse(Violation::Unexpected),
-            State::Between | State::Headers | State::Trailers => self.step_line(bytes),
-            State::Length(left) | State::ChunkData(left) => {
+            FramingState::Between if !self.awaited => refuse(FramingViolation::Unexpected),
+            FramingState::Between | FramingState::Headers | FramingState::Trailers => self.step_line(bytes),
+            FramingState::Length(left) | FramingState::ChunkData(left) => {
                 let taken = left.min(bytes.len() as u64);
                 self.state = match (self.state, left - taken) {
-                    (State::Length(_), 0) => self.between(),
-                    (State::Length(_), left) => State::Length(left),
-                    (_, 0) => State::ChunkDataCr,
-                    (_, left) => State::ChunkData(left),
+                    (FramingState::Length(_), 0) => self.between(),
+                    (FramingState::Length(_), left) => FramingState::Length(left),
+                    (_, 0) => FramingState::ChunkDataCr,
+                    (_, left) => FramingState::ChunkData(left),
                 };
                 Ok(taken as usize)
             }
-            State::ChunkSize(size) => match self.after_size_byte(size, bytes[0]) {
+            FramingState::ChunkSize(size) => match self.after_size_byte(size, bytes[0]) {
                 Some(state) => self.goto(state),
-                None => refuse(Violation::Chunk),
+                None => refuse(FramingViolation::Chunk),
             },
-            State::ChunkExtension(length, size) => match bytes[0] {
-                b'\r' => self.goto(State::ChunkSizeEnd(size)),
+            FramingState::ChunkExtension(length, size) => match bytes[0] {
+                b'\r' => self.goto(FramingState::ChunkSizeEnd(size)),
                 b'\t' | b' '..=b'~' if length < CHUNK_EXTENSION_BYTES_MAX => {
-                    self.goto(State::ChunkExtension(length + 1, size))
+                    self.goto(FramingState::ChunkExtension(length + 1, size))
                 }
-                _ if length >= CHUNK_EXTENSION_BYTES_MAX => refuse(Violation::TooLong),
-                _ => refuse(Violation::Chunk),
+                _ if length >= CHUNK_EXTENSION_BYTES_MAX => refuse(FramingViolation::TooLong),
+                _ => refuse(FramingViolation::Chunk),
             },
-            State::ChunkSizeEnd(size) => match (bytes[0], size) {
+            FramingState::ChunkSizeEnd(size) => match (bytes[0], size) {
                 (b'\n', 0) => {
                     self.head_bytes = 0;
-                    self.goto(State::Trailers)
+                    self.goto(FramingState::Trailers)
                 }
-                (b'\n', size) => self.goto(State::ChunkData(size)),
-                _ => refuse(Violation::Chunk),
+                (b'\n', size) => self.goto(FramingState::ChunkData(size)),
+                _ => refuse(FramingViolation::Chunk),
             },
-            State::ChunkDataCr if bytes[0] == b'\r' => self.goto(State::ChunkDataLf),
-            State::ChunkDataLf if bytes[0] == b'\n' => self.goto(State::ChunkSize(Size::default())),
-            State::ChunkDataCr | State::ChunkDataLf => refuse(Violation::Chunk),
-            State::Opaque => Ok(bytes.len()),
-            State::Refused(violation) => refuse(violation),
+            FramingState::ChunkDataCr if bytes[0] == b'\r' => self.goto(FramingState::ChunkDataLf),
+            FramingState::ChunkDataLf if bytes[0] == b'\n' => {
+                self.goto(FramingState::ChunkSize(ChunkSizeField::default()))
+            }
+            FramingState::ChunkDataCr | FramingState::ChunkDataLf => refuse(FramingViolation::Chunk),
+            FramingState::Opaque => Ok(bytes.len()),
+            FramingState::Refused(violation) => refuse(violation),
         }
     }
 
-    fn goto(&mut self, state: State) -> Result<usize, (usize, Violation)> {
+    fn goto(&mut self, state: FramingState) -> Result<usize, (usize, FramingViolation)> {
         self.state = state;
         Ok(1)
     }
 
-    fn between(&mut self) -> State {
-        self.head = Head::default();
+    fn between(&mut self) -> FramingState {
+        self.head = FramingHead::default();
         self.head_bytes = 0;
         self.empty_lines = 0;
         self.awaited = !self.is_response;
-        State::Between
+        FramingState::Between
     }
 
-    fn after_size_byte(&self, size: Size, byte: u8) -> Option<State> {
+    fn after_size_byte(&self, size: ChunkSizeField, byte: u8) -> Option<FramingState> {
         match byte {
             _ if byte.is_ascii_hexdigit() && !size.spaced && size.digits < 16 => {
                 let digit = (byte as char).to_digit(16)?;
                 let value = size.value.checked_mul(16)?.checked_add(u64::from(digit))?;
-                Some(State::ChunkSize(Size { value, digits: size.digits + 1, spaced: false }))
+                Some(FramingState::ChunkSize(ChunkSizeField { value, digits: size.digits + 1, spaced: false }))
             }
             _ if size.digits == 0 => None,
-            b'\r' => Some(State::ChunkSizeEnd(size.value)),
-            b';' => Some(State::ChunkExtension(0, size.value)),
+            b'\r' => Some(FramingState::ChunkSizeEnd(size.value)),
+            b';' => Some(FramingState::ChunkExtension(0, size.value)),
             // Some old servers pad chunk sizes with spaces.
-            b' ' if self.is_response => Some(State::ChunkSize(Size { spaced: true, ..size })),
+            b' ' if self.is_response => Some(FramingState::ChunkSize(ChunkSizeField { spaced: true, ..size })),
             _ => None,
         }
     }
 
     /// Reads to the end of one line. An incomplete line is kept until more bytes arrive.
-    fn step_line(&mut self, bytes: &[u8]) -> Result<usize, (usize, Violation)> {
-        let limit = if self.state == State::Trailers { TRAILER_BYTES_MAX } else { self.head_bytes_max };
+    fn step_line(&mut self, bytes: &[u8]) -> Result<usize, (usize, FramingViolation)> {
+        let limit = if self.state == FramingState::Trailers { TRAILER_BYTES_MAX } else { self.head_bytes_max };
         let end = memchr::memchr(b'\n', bytes);
         let taken = end.map_or(bytes.len(), |end| end + 1);
         if self.head_bytes + taken > limit {
@@ -307,10 +309,10 @@ impl Framing {
             self.partial.extend_from_slice(bytes);
             let line = std::mem::take(&mut self.partial);
             self.note_later_minor(&line, taken);
-            let is_other = self.state == State::Between && self.is_other_version(&line);
+            let is_other = self.state == FramingState::Between && self.is_other_version(&line);
             self.partial = line;
             // Refuse another version at once. Otherwise hyper would refuse the line for a different reason.
-            return if is_other { Err((0, Violation::Version)) } else { Ok(taken) };
+            return if is_other { Err((0, FramingViolation::Version)) } else { Ok(taken) };
         };
         let result = if self.partial.is_empty() {
             self.note_later_minor(&bytes[..end], end);
@@ -336,16 +338,16 @@ impl Framing {
 
     /// The error for a line that exceeds the limit. The part of the line within the limit is `partial` followed by
     /// `accepted`.
-    fn too_long(&self, accepted: &[u8]) -> Violation {
-        let is_target = self.state == State::Between && !self.is_response;
+    fn too_long(&self, accepted: &[u8]) -> FramingViolation {
+        let is_target = self.state == FramingState::Between && !self.is_response;
         let has_target = self.partial.contains(&b' ') || accepted.contains(&b' ');
-        if is_target && has_target { Violation::TargetTooLong } else { Violation::TooLong }
+        if is_target && has_target { FramingViolation::TargetTooLong } else { FramingViolation::TooLong }
     }
 
     /// Records the position of a minor version later than 1 in a start line, which may be incomplete. Only the last
     /// `came` bytes of the line are new; the others have been searched before.
     fn note_later_minor(&mut self, line: &[u8], came: usize) {
-        if self.state != State::Between {
+        if self.state != FramingState::Between {
             return;
         }
         let at = if self.is_response { later_minor_of_response(line) } else { later_minor_of_request(line) };
@@ -356,39 +358,39 @@ impl Framing {
     }
 
     /// Reads one line without its LF.
-    fn line(&mut self, line: &[u8]) -> Result<State, Violation> {
+    fn line(&mut self, line: &[u8]) -> Result<FramingState, FramingViolation> {
         let text = match line.strip_suffix(b"\r") {
             Some(text) => text,
-            None if self.is_response && self.state != State::Trailers => line,
-            None => return Err(Violation::BareLineFeed),
+            None if self.is_response && self.state != FramingState::Trailers => line,
+            None => return Err(FramingViolation::BareLineFeed),
         };
         match self.state {
-            State::Between if text.is_empty() => {
+            FramingState::Between if text.is_empty() => {
                 self.empty_lines += 1;
                 if self.empty_lines > 1 || self.is_response {
-                    return Err(Violation::Unexpected);
+                    return Err(FramingViolation::Unexpected);
                 }
-                Ok(State::Between)
+                Ok(FramingState::Between)
             }
-            State::Between => self.start_line(text),
-            State::Trailers if text.is_empty() => Ok(self.between()),
+            FramingState::Between => self.start_line(text),
+            FramingState::Trailers if text.is_empty() => Ok(self.between()),
             _ if text.is_empty() => self.end_of_head(),
-            _ if text[0] == b' ' || text[0] == b'\t' => Err(Violation::FoldedLine),
-            State::Trailers => Ok(State::Trailers),
+            _ if text[0] == b' ' || text[0] == b'\t' => Err(FramingViolation::FoldedLine),
+            FramingState::Trailers => Ok(FramingState::Trailers),
             _ => {
                 if let Some(now) = &mut self.informational_now {
                     now.lines.push(text.to_vec());
                 }
                 self.header_line(text)?;
-                Ok(State::Headers)
+                Ok(FramingState::Headers)
             }
         }
     }
 
-    fn start_line(&mut self, text: &[u8]) -> Result<State, Violation> {
-        self.head = Head::default();
+    fn start_line(&mut self, text: &[u8]) -> Result<FramingState, FramingViolation> {
+        self.head = FramingHead::default();
         if self.is_other_version(text) {
-            return Err(Violation::Version);
+            return Err(FramingViolation::Version);
         }
         if self.is_response {
             self.head.http_10 = text.starts_with(b"HTTP/1.0");
@@ -396,15 +398,15 @@ impl Framing {
                 .get(9..12)
                 .filter(|digits| digits.iter().all(u8::is_ascii_digit))
                 .map(|digits| digits.iter().fold(0, |status, digit| status * 10 + u16::from(digit - b'0')))
-                .ok_or(Violation::StatusLine)?;
+                .ok_or(FramingViolation::StatusLine)?;
             let is_informational = (100..=199).contains(&self.head.status);
             self.informational_now =
-                is_informational.then(|| Informational { status: self.head.status, lines: Vec::new() });
+                is_informational.then(|| InformationalResponse { status: self.head.status, lines: Vec::new() });
         } else {
             self.head.http_10 = text.ends_with(b"HTTP/1.0");
             self.head.connect = text.starts_with(b"CONNECT ");
         }
-        Ok(State::Headers)
+        Ok(FramingState::Headers)
     }
 
     /// Whether a start line, which may be incomplete, has a major version other than 1.
@@ -414,13 +416,13 @@ impl Framing {
         major.is_some_and(|major| major.is_ascii_digit() && *major != b'1')
     }
 
-    fn header_line(&mut self, text: &[u8]) -> Result<(), Violation> {
+    fn header_line(&mut self, text: &[u8]) -> Result<(), FramingViolation> {
         match text[0] | 0x20 {
             b'c' => {
                 if let Some(value) = value_of(text, b"content-length")? {
-                    let length = parse_length(value).ok_or(Violation::ContentLength)?;
+                    let length = parse_length(value).ok_or(FramingViolation::ContentLength)?;
                     if self.head.length.is_some_and(|earlier| earlier != length) {
-                        return Err(Violation::ContentLength);
+                        return Err(FramingViolation::ContentLength);
                     }
                     self.head.length = Some(length);
                 }
@@ -428,7 +430,7 @@ impl Framing {
             b't' => {
                 if let Some(value) = value_of(text, b"transfer-encoding")? {
                     if self.head.chunked || self.head.http_10 {
-                        return Err(Violation::TransferCoding);
+                        return Err(FramingViolation::TransferCoding);
                     }
                     if !value.eq_ignore_ascii_case(b"chunked") {
                         return Err(wrong_coding(value));
@@ -439,43 +441,43 @@ impl Framing {
             _ => return Ok(()),
         }
         if self.head.chunked && self.head.length.is_some() {
-            return Err(Violation::BothLengths);
+            return Err(FramingViolation::BothLengths);
         }
         Ok(())
     }
 
-    fn end_of_head(&mut self) -> Result<State, Violation> {
+    fn end_of_head(&mut self) -> Result<FramingState, FramingViolation> {
         let head = self.head;
         if !self.is_response {
             self.heads += 1;
             return Ok(match (head.connect, head.chunked, head.length) {
-                (true, _, _) => State::Opaque,
-                (_, true, _) => State::ChunkSize(Size::default()),
-                (_, _, Some(length)) if length > 0 => State::Length(length),
+                (true, _, _) => FramingState::Opaque,
+                (_, true, _) => FramingState::ChunkSize(ChunkSizeField::default()),
+                (_, _, Some(length)) if length > 0 => FramingState::Length(length),
                 _ => self.between(),
             });
         }
         match head.status {
             101 if self.may_switch => {
                 self.informational_now = None;
-                return Ok(State::Opaque);
+                return Ok(FramingState::Opaque);
             }
-            101 => return Err(Violation::Switching),
+            101 => return Err(FramingViolation::Switching),
             100..=199 => {
                 self.informational_count += 1;
                 if self.informational_count > INFORMATIONAL_MAX {
-                    return Err(Violation::TooManyInformational);
+                    return Err(FramingViolation::TooManyInformational);
                 }
                 self.informational.extend(self.informational_now.take());
-                return Ok(State::Between);
+                return Ok(FramingState::Between);
             }
             _ => {}
         }
         Ok(match (self.bodiless || head.status == 204 || head.status == 304, head.chunked, head.length) {
             (true, _, _) | (_, false, Some(0)) => self.between(),
-            (_, true, _) => State::ChunkSize(Size::default()),
-            (_, _, Some(length)) => State::Length(length),
-            _ => State::Opaque,
+            (_, true, _) => FramingState::ChunkSize(ChunkSizeField::default()),
+            (_, _, Some(length)) => FramingState::Length(length),
+            _ => FramingState::Opaque,
         })
     }
 }
@@ -495,22 +497,26 @@ fn later_minor_of_response(line: &[u8]) -> Option<usize> {
 }
 
 /// Returns the violation of a `Transfer-Encoding` whose value is not exactly `chunked`.
-fn wrong_coding(value: &[u8]) -> Violation {
+fn wrong_coding(value: &[u8]) -> FramingViolation {
     let mut codings = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
     let last = codings.next_back().unwrap_or_default();
     let is_chunked = |coding: &[u8]| coding.eq_ignore_ascii_case(b"chunked");
-    if last.is_empty() || codings.any(is_chunked) { Violation::TransferCoding } else { Violation::UnknownCoding }
+    if last.is_empty() || codings.any(is_chunked) {
+        FramingViolation::TransferCoding
+    } else {
+        FramingViolation::UnknownCoding
+    }
 }
 
 /// The trimmed value of a header line; `None` if the header's name is not `name`, which is in lower case.
-fn value_of<'a>(text: &'a [u8], name: &[u8]) -> Result<Option<&'a [u8]>, Violation> {
+fn value_of<'a>(text: &'a [u8], name: &[u8]) -> Result<Option<&'a [u8]>, FramingViolation> {
     let Some((found, rest)) = text.split_at_checked(name.len()) else { return Ok(None) };
     if !found.eq_ignore_ascii_case(name) {
         return Ok(None);
     }
     match rest.split_first() {
         Some((b':', value)) => Ok(Some(value.trim_ascii())),
-        Some((b' ' | b'\t', _)) => Err(Violation::SpaceBeforeColon),
+        Some((b' ' | b'\t', _)) => Err(FramingViolation::SpaceBeforeColon),
         _ => Ok(None),
     }
 }

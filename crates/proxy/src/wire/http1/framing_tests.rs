@@ -5,7 +5,7 @@ use super::*;
 const MAX: usize = 1024;
 
 /// Feeds `text` in pieces of `piece` bytes. Returns the last phase, or the number of accepted bytes and the violation.
-fn run(mut framing: Framing, text: &[u8], piece: usize) -> Result<Phase, (usize, Violation)> {
+fn run(mut framing: FramingReader, text: &[u8], piece: usize) -> Result<FramingPhase, (usize, FramingViolation)> {
     let mut at = 0;
     for chunk in text.chunks(piece) {
         framing.accept(chunk).map_err(|(taken, violation)| (at + taken, violation))?;
@@ -14,7 +14,7 @@ fn run(mut framing: Framing, text: &[u8], piece: usize) -> Result<Phase, (usize,
     Ok(framing.phase())
 }
 
-fn check(make: impl Fn() -> Framing, text: &[u8], expected: Result<Phase, Violation>) {
+fn check(make: impl Fn() -> FramingReader, text: &[u8], expected: Result<FramingPhase, FramingViolation>) {
     let shown = String::from_utf8_lossy(text);
     for piece in [1, 2, 3, 7, text.len()] {
         let found = run(make(), text, piece);
@@ -23,19 +23,19 @@ fn check(make: impl Fn() -> Framing, text: &[u8], expected: Result<Phase, Violat
 }
 
 #[test]
-fn requests_that_two_readers_could_see_in_two_ways_are_refused() {
-    use Violation::*;
-    let between = Ok(Phase::Between);
-    let table: &[(&str, Result<Phase, Violation>)] = &[
+fn ambiguous_requests_are_refused() {
+    use FramingViolation::*;
+    let between = Ok(FramingPhase::Between);
+    let table: &[(&str, Result<FramingPhase, FramingViolation>)] = &[
         ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", between),
         ("GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\n\r\n", between),
         ("\r\nGET / HTTP/1.1\r\n\r\n", between),
         ("\r\n\r\nGET / HTTP/1.1\r\n\r\n", Err(Unexpected)),
-        ("GET / HTTP/1.1\r\nHost: a\r\n", Ok(Phase::Head)),
-        ("GET / HT", Ok(Phase::Head)),
-        ("CONNECT a:1 HTTP/1.1\r\n\r\nanything\n\n", Ok(Phase::Opaque)),
+        ("GET / HTTP/1.1\r\nHost: a\r\n", Ok(FramingPhase::Head)),
+        ("GET / HT", Ok(FramingPhase::Head)),
+        ("CONNECT a:1 HTTP/1.1\r\n\r\nanything\n\n", Ok(FramingPhase::Opaque)),
         ("POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", between),
-        ("POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nab", Ok(Phase::Body)),
+        ("POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nab", Ok(FramingPhase::Body)),
         ("POST / HTTP/1.1\r\nContent-Length: 3\r\ncontent-length: 3\r\n\r\nabc", between),
         ("POST / HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n", Err(ContentLength)),
         ("POST / HTTP/1.1\r\nContent-Length: 3, 3\r\n\r\n", Err(ContentLength)),
@@ -74,20 +74,20 @@ fn requests_that_two_readers_could_see_in_two_ways_are_refused() {
         ("GET / HTTP/1.1\r\nA: b\r\n\tTransfer-Encoding: chunked\r\n\r\n", Err(FoldedLine)),
     ];
     for (text, expected) in table {
-        check(|| Framing::of_requests(MAX), text.as_bytes(), *expected);
+        check(|| FramingReader::of_requests(MAX), text.as_bytes(), *expected);
     }
 }
 
 #[test]
 fn chunked_bodies_are_read_strictly() {
-    use Violation::*;
-    let table: &[(&str, Result<Phase, Violation>)] = &[
-        ("3\r\nabc\r\n0\r\n\r\n", Ok(Phase::Between)),
-        ("a;name=value\r\n0123456789\r\n0\r\n\r\n", Ok(Phase::Between)),
-        ("0003\r\nabc\r\n0\r\nTrailer: x\r\n\r\n", Ok(Phase::Between)),
-        ("0\r\n\r\nGET / HTTP/1.1\r\n\r\n", Ok(Phase::Between)),
-        ("3\r\nabc\r\n", Ok(Phase::Body)),
-        ("0\r\n", Ok(Phase::Body)),
+    use FramingViolation::*;
+    let table: &[(&str, Result<FramingPhase, FramingViolation>)] = &[
+        ("3\r\nabc\r\n0\r\n\r\n", Ok(FramingPhase::Between)),
+        ("a;name=value\r\n0123456789\r\n0\r\n\r\n", Ok(FramingPhase::Between)),
+        ("0003\r\nabc\r\n0\r\nTrailer: x\r\n\r\n", Ok(FramingPhase::Between)),
+        ("0\r\n\r\nGET / HTTP/1.1\r\n\r\n", Ok(FramingPhase::Between)),
+        ("3\r\nabc\r\n", Ok(FramingPhase::Body)),
+        ("0\r\n", Ok(FramingPhase::Body)),
         ("\r\n", Err(Chunk)),
         ("x\r\n", Err(Chunk)),
         ("-1\r\n", Err(Chunk)),
@@ -106,52 +106,73 @@ fn chunked_bodies_are_read_strictly() {
     ];
     for (body, expected) in table {
         let text = format!("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n{body}");
-        check(|| Framing::of_requests(MAX), text.as_bytes(), *expected);
+        check(|| FramingReader::of_requests(MAX), text.as_bytes(), *expected);
     }
 }
 
 #[test]
 fn heads_extensions_and_trailers_are_bounded() {
     let head = |length: usize| format!("GET / HTTP/1.1\r\nA: {}\r\n\r\n", "x".repeat(length - 23));
-    check(|| Framing::of_requests(MAX), head(MAX).as_bytes(), Ok(Phase::Between));
-    check(|| Framing::of_requests(MAX), head(MAX + 1).as_bytes(), Err(Violation::TooLong));
+    check(|| FramingReader::of_requests(MAX), head(MAX).as_bytes(), Ok(FramingPhase::Between));
+    check(|| FramingReader::of_requests(MAX), head(MAX + 1).as_bytes(), Err(FramingViolation::TooLong));
     let endless = "x".repeat(MAX + 1);
-    check(|| Framing::of_requests(MAX), endless.as_bytes(), Err(Violation::TooLong));
+    check(|| FramingReader::of_requests(MAX), endless.as_bytes(), Err(FramingViolation::TooLong));
     let chunked = "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
     let extension = |length: u32| format!("{chunked}0;{}\r\n\r\n", "x".repeat(length as usize));
-    check(|| Framing::of_requests(MAX), extension(CHUNK_EXTENSION_BYTES_MAX).as_bytes(), Ok(Phase::Between));
-    check(|| Framing::of_requests(MAX), extension(CHUNK_EXTENSION_BYTES_MAX + 1).as_bytes(), Err(Violation::TooLong));
+    check(
+        || FramingReader::of_requests(MAX),
+        extension(CHUNK_EXTENSION_BYTES_MAX).as_bytes(),
+        Ok(FramingPhase::Between),
+    );
+    check(
+        || FramingReader::of_requests(MAX),
+        extension(CHUNK_EXTENSION_BYTES_MAX + 1).as_bytes(),
+        Err(FramingViolation::TooLong),
+    );
     let trailers = |length: usize| format!("{chunked}0\r\nA: {}\r\n\r\n", "x".repeat(length - 7));
-    check(|| Framing::of_requests(MAX), trailers(TRAILER_BYTES_MAX).as_bytes(), Ok(Phase::Between));
-    check(|| Framing::of_requests(MAX), trailers(TRAILER_BYTES_MAX + 1).as_bytes(), Err(Violation::TooLong));
+    check(|| FramingReader::of_requests(MAX), trailers(TRAILER_BYTES_MAX).as_bytes(), Ok(FramingPhase::Between));
+    check(
+        || FramingReader::of_requests(MAX),
+        trailers(TRAILER_BYTES_MAX + 1).as_bytes(),
+        Err(FramingViolation::TooLong),
+    );
 }
 
 #[test]
-fn a_target_that_no_head_has_room_for_is_told_from_a_head_that_is_too_long() {
+fn too_long_target_differs_from_head() {
     let of = |target: &str| format!("GET {target} HTTP/1.1\r\n\r\n");
     let fits = "x".repeat(MAX - 4 - 13);
-    check(|| Framing::of_requests(MAX), of(&fits).as_bytes(), Ok(Phase::Between));
+    check(|| FramingReader::of_requests(MAX), of(&fits).as_bytes(), Ok(FramingPhase::Between));
     for length in [MAX - 4 - 11 + 1, MAX, 100 * MAX] {
-        check(|| Framing::of_requests(MAX), of(&"x".repeat(length)).as_bytes(), Err(Violation::TargetTooLong));
+        check(
+            || FramingReader::of_requests(MAX),
+            of(&"x".repeat(length)).as_bytes(),
+            Err(FramingViolation::TargetTooLong),
+        );
     }
-    check(|| Framing::of_requests(MAX), "G".repeat(2 * MAX).as_bytes(), Err(Violation::TooLong));
-    check(Framing::awaiting, format!("HTTP/1.1 200 {}", "x".repeat(MAX)).as_bytes(), Err(Violation::TooLong));
+    check(|| FramingReader::of_requests(MAX), "G".repeat(2 * MAX).as_bytes(), Err(FramingViolation::TooLong));
+    check(
+        FramingReader::awaiting,
+        format!("HTTP/1.1 200 {}", "x".repeat(MAX)).as_bytes(),
+        Err(FramingViolation::TooLong),
+    );
 }
 
+/// Informational responses are bounded in number and in bytes.
 #[test]
-fn informational_responses_are_kept_and_bounded_in_number_and_bytes() {
+fn informational_responses_are_bounded() {
     let hint = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n";
     let last = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
     let of = |count: u32, length: usize| {
         let long = format!("HTTP/1.1 103 Early Hints\r\nLink: {}\r\n\r\n", "x".repeat(length));
         format!("{}{long}{last}", hint.repeat(count as usize - 1))
     };
-    let make = || Framing { head_bytes_max: 10_000, ..Framing::awaiting() };
-    check(make, of(INFORMATIONAL_MAX, 1).as_bytes(), Ok(Phase::Between));
-    check(make, of(INFORMATIONAL_MAX + 1, 1).as_bytes(), Err(Violation::TooManyInformational));
+    let make = || FramingReader { head_bytes_max: 10_000, ..FramingReader::awaiting() };
+    check(make, of(INFORMATIONAL_MAX, 1).as_bytes(), Ok(FramingPhase::Between));
+    check(make, of(INFORMATIONAL_MAX + 1, 1).as_bytes(), Err(FramingViolation::TooManyInformational));
     let room = 10_000 - of(1, 0).len();
-    check(make, of(1, room).as_bytes(), Ok(Phase::Between));
-    check(make, of(1, room + 1).as_bytes(), Err(Violation::TooLong));
+    check(make, of(1, room).as_bytes(), Ok(FramingPhase::Between));
+    check(make, of(1, room + 1).as_bytes(), Err(FramingViolation::TooLong));
     for piece in [1, 7, 1000] {
         let mut framing = make();
         let mut found = Vec::new();
@@ -160,16 +181,19 @@ fn informational_responses_are_kept_and_bounded_in_number_and_bytes() {
             found.extend(framing.take_informational());
         }
         let expected = ["Link: </a>", "Link: xxx"]
-            .map(|line| Informational { status: 103, lines: vec![line.as_bytes().to_vec()] });
+            .map(|line| InformationalResponse { status: 103, lines: vec![line.as_bytes().to_vec()] });
         assert_eq!((found.as_slice(), framing.is_head_awaited()), (&expected[..], false), "in pieces of {piece}");
     }
 }
 
+/// Their positions are the same in whatever pieces the bytes arrive.
 #[test]
-fn later_minor_versions_are_noted_where_they_are_however_they_arrive() {
+fn later_minor_versions_are_located() {
     let requests = "GET / HTTP/1.2\r\nA: HTTP/1.2\r\n\r\nGET /HTTP/1.2 HTTP/1.1\r\n\r\nGET / HTTP/1.9\r\n\r\n";
     let responses = "HTTP/1.2 200 HTTP/1.2\r\nA: b\r\nContent-Length: 0\r\n\r\n";
-    for (make, text) in [(Framing::requests as fn() -> Framing, requests), (Framing::awaiting, responses)] {
+    for (make, text) in
+        [(FramingReader::requests as fn() -> FramingReader, requests), (FramingReader::awaiting, responses)]
+    {
         let (first, last) = (text.find(".2").expect("one"), text.rfind(".9").unwrap_or(text.find(".2").expect("one")));
         for piece in 1..=text.len() {
             let (mut framing, mut read) = (make(), text.as_bytes().to_vec());
@@ -184,20 +208,20 @@ fn later_minor_versions_are_noted_where_they_are_however_they_arrive() {
     }
 }
 
-impl Framing {
-    fn requests() -> Framing {
-        Framing::of_requests(MAX)
+impl FramingReader {
+    fn requests() -> FramingReader {
+        FramingReader::of_requests(MAX)
     }
 
-    fn awaiting() -> Framing {
-        let mut framing = Framing::of_responses(MAX);
+    fn awaiting() -> FramingReader {
+        let mut framing = FramingReader::of_responses(MAX);
         framing.await_response(false);
         framing
     }
 }
 
 #[test]
-fn a_refused_head_never_ends_in_what_was_accepted() {
+fn refused_head_never_ends_accepted_bytes() {
     let heads = [
         "POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: a\r\n\n",
@@ -205,7 +229,7 @@ fn a_refused_head_never_ends_in_what_was_accepted() {
         "GET / HTTP/1.1\r\n folded\r\n\r\n",
     ];
     for head in heads {
-        let (accepted, _) = run(Framing::of_requests(MAX), head.as_bytes(), head.len()).expect_err(head);
+        let (accepted, _) = run(FramingReader::of_requests(MAX), head.as_bytes(), head.len()).expect_err(head);
         let passed_on = &head.as_bytes()[..accepted];
         assert!(!passed_on.ends_with(b"\n\r\n") && !passed_on.ends_with(b"\n\n"), "{head:?} up to {accepted}");
         assert!(accepted < head.len());
@@ -213,23 +237,27 @@ fn a_refused_head_never_ends_in_what_was_accepted() {
 }
 
 #[test]
-fn responses_are_read_as_strictly_where_it_matters() {
-    use Violation::*;
+fn response_framing_is_strict() {
+    use FramingViolation::*;
     // Each row has the text of a response, whether it answers a HEAD request, and the expected result.
-    let table: &[(&str, bool, Result<Phase, Violation>)] = &[
-        ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc", false, Ok(Phase::Between)),
-        ("HTTP/1.1 200 OK\nContent-Length: 3\n\nabc", false, Ok(Phase::Between)),
-        ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n", true, Ok(Phase::Between)),
+    let table: &[(&str, bool, Result<FramingPhase, FramingViolation>)] = &[
+        ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc", false, Ok(FramingPhase::Between)),
+        ("HTTP/1.1 200 OK\nContent-Length: 3\n\nabc", false, Ok(FramingPhase::Between)),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n", true, Ok(FramingPhase::Between)),
         ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcd", false, Err(Unexpected)),
-        ("HTTP/1.1 200 OK\r\n\r\nanything", false, Ok(Phase::Opaque)),
-        ("HTTP/1.1 204 No Content\r\n\r\n", false, Ok(Phase::Between)),
-        ("HTTP/1.1 304 Not Modified\r\nContent-Length: 3\r\n\r\n", false, Ok(Phase::Between)),
+        ("HTTP/1.1 200 OK\r\n\r\nanything", false, Ok(FramingPhase::Opaque)),
+        ("HTTP/1.1 204 No Content\r\n\r\n", false, Ok(FramingPhase::Between)),
+        ("HTTP/1.1 304 Not Modified\r\nContent-Length: 3\r\n\r\n", false, Ok(FramingPhase::Between)),
         ("HTTP/1.1 304 Not Modified\r\n\r\nabc", false, Err(Unexpected)),
-        ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", false, Ok(Phase::Between)),
+        ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", false, Ok(FramingPhase::Between)),
         ("HTTP/1.1 101 Switching\r\n\r\n", false, Err(Switching)),
-        ("HTTP/1.3 200 OK\r\nContent-Length: 0\r\n\r\n", false, Ok(Phase::Between)),
+        ("HTTP/1.3 200 OK\r\nContent-Length: 0\r\n\r\n", false, Ok(FramingPhase::Between)),
         ("HTTP/2.0 200 OK\r\nContent-Length: 0\r\n\r\n", false, Err(Version)),
-        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3  \r\nabc\r\n0\r\n\r\n", false, Ok(Phase::Between)),
+        (
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3  \r\nabc\r\n0\r\n\r\n",
+            false,
+            Ok(FramingPhase::Between),
+        ),
         ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n", false, Err(BothLengths)),
         ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n", false, Err(ContentLength)),
         ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", false, Err(UnknownCoding)),
@@ -240,13 +268,13 @@ fn responses_are_read_as_strictly_where_it_matters() {
     ];
     for (text, to_head, expected) in table {
         let make = || {
-            let mut framing = Framing::of_responses(MAX);
+            let mut framing = FramingReader::of_responses(MAX);
             framing.await_response(*to_head);
             framing
         };
         check(make, text.as_bytes(), *expected);
     }
-    check(|| Framing::of_responses(MAX), b"HTTP/1.1 200 OK\r\n", Err(Unexpected));
+    check(|| FramingReader::of_responses(MAX), b"HTTP/1.1 200 OK\r\n", Err(Unexpected));
 }
 
 /// The parts from which random streams are made that look like HTTP.
@@ -297,7 +325,7 @@ proptest::proptest! {
         let text: String = parts.iter().map(|&part| PARTS[part]).collect();
         let make = || {
             let mut framing =
-                if is_response { Framing::of_responses(200) } else { Framing::of_requests(200) };
+                if is_response { FramingReader::of_responses(200) } else { FramingReader::of_requests(200) };
             framing.await_response(false);
             framing
         };

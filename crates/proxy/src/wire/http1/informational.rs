@@ -1,7 +1,7 @@
 //! Informational responses (`1xx`) on their way from an origin to a client.
 //!
 //! Owns: the part of such a response that is kept, the limits, and the bytes that a client gets. hyper reads these
-//! responses but hides their headers, so [`Framing`](super::framing::Framing) keeps their lines. *Source*: RFC 9110,
+//! responses but hides their headers, so [`FramingReader`](super::framing::FramingReader) keeps their lines. *Source*: RFC 9110,
 //! 15.2; RFC 8297.
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
@@ -12,14 +12,14 @@ pub const INFORMATIONAL_MAX: u32 = 16;
 
 /// One informational response as received.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Informational {
+pub struct InformationalResponse {
     /// The response's status, from 100 to 199.
     pub status: u16,
     /// The response's header lines, without their line ends.
     pub lines: Vec<Vec<u8>>,
 }
 
-impl Informational {
+impl InformationalResponse {
     /// The response's headers; `None` if a line is not a header.
     pub fn headers(&self) -> Option<HeaderMap> {
         let mut headers = HeaderMap::with_capacity(self.lines.len());
@@ -51,8 +51,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_came_is_written_and_nothing_that_is_no_header() {
-        let of = |lines: &[&str]| Informational {
+    fn informational_renders_only_valid_headers() {
+        let of = |lines: &[&str]| InformationalResponse {
             status: 103,
             lines: lines.iter().map(|line| line.as_bytes().to_vec()).collect(),
         };

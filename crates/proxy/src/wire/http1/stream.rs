@@ -1,6 +1,6 @@
-//! The stream that reports to a [`Watch`], and the shortcut past hyper for requests that are answered at once.
+//! The stream that reports to a [`ConnectionWatch`], and the shortcut past hyper for requests that are answered at once.
 //!
-//! Owns: reading and writing on one connection, and the [`Shortcut`] and its responses. No byte after refused framing
+//! Owns: reading and writing on one connection, and the [`RequestShortcut`] and its responses. No byte after refused framing
 //! is read: hyper waits, without further bytes, until the connection ends. A client's stream has two users. hyper reads
 //! from it and writes to it as usual. The task of the connection calls [`SharedStream::poll_shortcut`] first, and polls
 //! hyper only if hyper has work to do.
@@ -14,34 +14,34 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::watch::{Side, Watch};
+use super::watch::{ConnectionWatch, PeerSide};
 
 /// The number of bytes of a request that are kept until the next request.
 const START_BYTES_KEPT: usize = 512;
 
 /// A part that can answer a request before hyper sees it.
-pub trait Shortcut {
+pub trait RequestShortcut {
     /// Answers a request that has no body and whose head is complete: appends the response's head to `head` and returns
     /// the response's body. If hyper must answer the request, appends nothing and returns `None`.
     fn answer(&self, request: &[u8], head: &mut Vec<u8>) -> Option<Bytes>;
 }
 
 /// `None` answers nothing, so that a connection needs no hyper until a request comes.
-impl<S: Shortcut> Shortcut for Option<S> {
+impl<S: RequestShortcut> RequestShortcut for Option<S> {
     fn answer(&self, request: &[u8], head: &mut Vec<u8>) -> Option<Bytes> {
         self.as_ref()?.answer(request, head)
     }
 }
 
-/// A stream whose bytes are reported to a [`Watch`].
+/// A stream whose bytes are reported to a [`ConnectionWatch`].
 pub struct WatchedStream<S> {
     stream: S,
-    watch: Rc<Watch>,
+    watch: Rc<ConnectionWatch>,
 }
 
 impl<S> WatchedStream<S> {
     /// Reports the bytes of a stream to a watch.
-    pub fn new(stream: S, watch: Rc<Watch>) -> WatchedStream<S> {
+    pub fn new(stream: S, watch: Rc<ConnectionWatch>) -> WatchedStream<S> {
         WatchedStream { stream, watch }
     }
 
@@ -68,7 +68,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for WatchedStream<S> {
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         if let Some(violation) = this.watch.violation() {
-            if this.watch.side() == Side::Client && this.watch.is_refused_in_head() {
+            if this.watch.side() == PeerSide::Client && this.watch.is_refused_in_head() {
                 // Earlier requests must still be answered. No wake-up is needed: the task of the connection checks
                 // `is_refused` after it has polled hyper.
                 return Poll::Pending;
@@ -135,10 +135,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
 }
 
 /// A client's stream. It is shared by hyper and by the task of the connection, which tries the shortcut first.
-pub struct SharedStream<S>(Rc<RefCell<Front<S>>>);
+pub struct SharedStream<S>(Rc<RefCell<SharedStreamState<S>>>);
 
 /// The state that the two users of the stream share.
-struct Front<S> {
+struct SharedStreamState<S> {
     stream: WatchedStream<S>,
     /// Whether hyper waits for bytes. If it does not wait, its buffer may have requests that it must handle first.
     is_awaited: bool,
@@ -167,7 +167,7 @@ impl<S> Clone for SharedStream<S> {
 impl<S> SharedStream<S> {
     /// Shares a stream.
     pub fn new(stream: WatchedStream<S>) -> SharedStream<S> {
-        SharedStream(Rc::new(RefCell::new(Front {
+        SharedStream(Rc::new(RefCell::new(SharedStreamState {
             stream,
             is_awaited: true,
             came: Vec::new(),
@@ -221,7 +221,12 @@ impl<S> SharedStream<S> {
 impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
     /// Reads requests and answers them by the shortcut until it meets one that hyper must answer. Returns pending if
     /// the client must send or read first, and ready if hyper must be polled. `room` is the buffer for requests.
-    pub fn poll_shortcut(&self, context: &mut Context<'_>, shortcut: &impl Shortcut, room: &mut [u8]) -> Poll<()> {
+    pub fn poll_shortcut(
+        &self,
+        context: &mut Context<'_>,
+        shortcut: &impl RequestShortcut,
+        room: &mut [u8],
+    ) -> Poll<()> {
         let front = &mut *self.0.borrow_mut();
         loop {
             match front.poll_unsent(context) {
@@ -261,7 +266,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
     }
 }
 
-impl<S> Front<S> {
+impl<S> SharedStreamState<S> {
     /// Keeps the beginning of bytes with which a request begins.
     fn keep_start(&mut self, bytes: &[u8]) {
         self.start.clear();
@@ -269,7 +274,7 @@ impl<S> Front<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> Front<S> {
+impl<S: AsyncWrite + Unpin> SharedStreamState<S> {
     /// Writes the informational responses if the next byte begins a response. Returns pending while the client does not
     /// read them.
     fn poll_announced(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -7,14 +7,14 @@ use std::fmt;
 
 /// The reason why bytes are refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Violation {
+pub enum FramingViolation {
     /// A line of a request ends in LF without CR.
     BareLineFeed,
     /// A header line begins with a space.
     FoldedLine,
-    /// A message has both `Content-Length` and `Transfer-Encoding`.
+    /// A message has both `BodyContent-Length` and `Transfer-Encoding`.
     BothLengths,
-    /// A `Content-Length` is not a number, or a message has several that differ.
+    /// A `BodyContent-Length` is not a number, or a message has several that differ.
     ContentLength,
     /// `Transfer-Encoding` has `chunked` twice or not last, is empty, or occurs in HTTP/1.0.
     TransferCoding,
@@ -40,26 +40,26 @@ pub enum Violation {
     Unexpected,
 }
 
-impl fmt::Display for Violation {
+impl fmt::Display for FramingViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Violation::BareLineFeed => "a line ends in a bare LF",
-            Violation::FoldedLine => "a folded header line",
-            Violation::BothLengths => "both Content-Length and Transfer-Encoding",
-            Violation::ContentLength => "an invalid or ambiguous Content-Length",
-            Violation::TransferCoding => "an invalid Transfer-Encoding",
-            Violation::UnknownCoding => "a Transfer-Encoding other than chunked",
-            Violation::SpaceBeforeColon => "a space before a colon",
-            Violation::TargetTooLong => "the target is too long",
-            Violation::TooLong => "the head or trailers are too long",
-            Violation::Chunk => "bad chunked framing",
-            Violation::Version => "an HTTP version other than 1.0 and 1.1",
-            Violation::StatusLine => "a bad status line",
-            Violation::Switching => "a switch to another protocol",
-            Violation::TooManyInformational => "too many informational responses",
-            Violation::Unexpected => "bytes that were not asked for",
+            FramingViolation::BareLineFeed => "a line ends in a bare LF",
+            FramingViolation::FoldedLine => "a folded header line",
+            FramingViolation::BothLengths => "both Content-Length and Transfer-Encoding",
+            FramingViolation::ContentLength => "an invalid or ambiguous Content-Length",
+            FramingViolation::TransferCoding => "an invalid Transfer-Encoding",
+            FramingViolation::UnknownCoding => "a Transfer-Encoding other than chunked",
+            FramingViolation::SpaceBeforeColon => "a space before a colon",
+            FramingViolation::TargetTooLong => "the target is too long",
+            FramingViolation::TooLong => "the head or trailers are too long",
+            FramingViolation::Chunk => "bad chunked framing",
+            FramingViolation::Version => "an HTTP version other than 1.0 and 1.1",
+            FramingViolation::StatusLine => "a bad status line",
+            FramingViolation::Switching => "a switch to another protocol",
+            FramingViolation::TooManyInformational => "too many informational responses",
+            FramingViolation::Unexpected => "bytes that were not asked for",
         })
     }
 }
 
-impl std::error::Error for Violation {}
+impl std::error::Error for FramingViolation {}

@@ -1,7 +1,7 @@
 //! The state of one connection of HTTP/1 that the worker's sweeper checks.
 //!
-//! Owns: the time limits of the phases that [`Framing`] finds, the violation that it found, and the informational
-//! responses on their way to a client. Every connection of HTTP/1, from a client or to an origin, has one [`Watch`]. The
+//! Owns: the time limits of the phases that [`FramingReader`] finds, the violation that it found, and the informational
+//! responses on their way to a client. Every connection of HTTP/1, from a client or to an origin, has one [`ConnectionWatch`]. The
 //! connection's stream reports to the watch what is read and written, and the service reports when an exchange begins
 //! and ends. What connections have whatever their protocol is in [`Transport`].
 
@@ -9,13 +9,13 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::{Context, Waker};
 
-use super::framing::{Framing, Phase, Violation};
-use super::informational::Informational;
-use crate::wire::transport::{Clock, Connection, Deadlines, RESTING_TICKS, Transport};
+use super::framing::{FramingPhase, FramingReader, FramingViolation};
+use super::informational::InformationalResponse;
+use crate::wire::transport::{PhaseDeadlines, RESTING_TICKS, SweptConnection, TickClock, Transport};
 
 /// The kind of peer that a connection has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
+pub enum PeerSide {
     /// The peer is a client, which sends requests.
     Client,
     /// The peer is an origin, which sends responses.
@@ -24,11 +24,11 @@ pub enum Side {
 
 /// The state of one connection.
 #[derive(Debug)]
-pub struct Watch {
+pub struct ConnectionWatch {
     pub transport: Transport,
-    side: Side,
-    deadlines: Deadlines,
-    framing: RefCell<Framing>,
+    side: PeerSide,
+    deadlines: PhaseDeadlines,
+    framing: RefCell<FramingReader>,
     /// The number of exchanges that have begun.
     begun: Cell<u64>,
     /// Whether bytes of a response may still be in the buffer of hyper, which writes them.
@@ -51,17 +51,22 @@ pub struct Watch {
     announced: RefCell<Vec<u8>>,
     has_announced: Cell<bool>,
     is_at_start: Cell<bool>,
-    violation: Cell<Option<Violation>>,
+    violation: Cell<Option<FramingViolation>>,
 }
 
-impl Watch {
+impl ConnectionWatch {
     /// Makes the watch of a new connection.
-    pub fn new(side: Side, clock: Rc<Clock>, deadlines: Deadlines, head_bytes_max: usize) -> Rc<Watch> {
+    pub fn new(
+        side: PeerSide,
+        clock: Rc<TickClock>,
+        deadlines: PhaseDeadlines,
+        head_bytes_max: usize,
+    ) -> Rc<ConnectionWatch> {
         let framing = match side {
-            Side::Client => Framing::of_requests(head_bytes_max),
-            Side::Origin => Framing::of_responses(head_bytes_max),
+            PeerSide::Client => FramingReader::of_requests(head_bytes_max),
+            PeerSide::Origin => FramingReader::of_responses(head_bytes_max),
         };
-        Rc::new(Watch {
+        Rc::new(ConnectionWatch {
             transport: Transport::new(clock),
             side,
             deadlines,
@@ -87,7 +92,7 @@ impl Watch {
         self.transport.begin();
         self.begun.set(self.begun.get() + 1);
         self.unflushed.set(true);
-        if self.side == Side::Origin {
+        if self.side == PeerSide::Origin {
             self.unsent.set(true);
             self.answer_since.set(Some(self.transport.tick()));
             *self.client_awaited.borrow_mut() = None;
@@ -96,7 +101,7 @@ impl Watch {
         }
     }
 
-    /// On a connection to an origin, after [`begin`](Watch::begin): the origin is not waited for while `is_awaited` says
+    /// On a connection to an origin, after [`begin`](ConnectionWatch::begin): the origin is not waited for while `is_awaited` says
     /// that the client has not sent the next part of the request. Other limits bound that time.
     pub fn pause_while(&self, is_awaited: Rc<Cell<bool>>) {
         *self.client_awaited.borrow_mut() = Some(is_awaited);
@@ -108,7 +113,7 @@ impl Watch {
         self.transport.is_written() && self.client_awaited.borrow().as_ref().is_some_and(|awaited| awaited.get())
     }
 
-    /// On a connection to an origin, after [`begin`](Watch::begin): the request asks for another protocol.
+    /// On a connection to an origin, after [`begin`](ConnectionWatch::begin): the request asks for another protocol.
     pub fn await_switch(&self) {
         self.framing.borrow_mut().await_switch();
     }
@@ -134,7 +139,7 @@ impl Watch {
 
     /// On a connection to an origin: takes the informational responses that have arrived. The caller is woken when more
     /// arrive.
-    pub fn poll_informational(&self, context: &Context<'_>) -> Vec<Informational> {
+    pub fn poll_informational(&self, context: &Context<'_>) -> Vec<InformationalResponse> {
         let mut listener = self.listener.borrow_mut();
         if !listener.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
             *listener = Some(context.waker().clone());
@@ -162,7 +167,7 @@ impl Watch {
         self.has_announced.get()
     }
 
-    /// Records that all bytes that [`Watch::take_announced`] returned are written.
+    /// Records that all bytes that [`ConnectionWatch::take_announced`] returned are written.
     pub(super) fn on_announced(&self) {
         self.has_announced.set(!self.announced.borrow().is_empty());
     }
@@ -180,12 +185,12 @@ impl Watch {
 
     /// Whether the next byte begins a request, and all earlier requests are answered.
     pub(super) fn is_fresh(&self) -> bool {
-        self.side == Side::Client
+        self.side == PeerSide::Client
             && self.transport.is_settled()
             && !self.unflushed.get()
             && !self.transport.is_draining()
             && !self.transport.is_killed()
-            && self.framing.borrow().phase() == Phase::Between
+            && self.framing.borrow().phase() == FramingPhase::Between
     }
 
     /// Whether the client has made no request for a while. The sweeper wakes its task once then.
@@ -199,7 +204,7 @@ impl Watch {
     }
 
     /// The kind of peer that the connection has.
-    pub fn side(&self) -> Side {
+    pub fn side(&self) -> PeerSide {
         self.side
     }
 
@@ -215,11 +220,11 @@ impl Watch {
 
     /// Whether the next byte begins a message.
     pub(super) fn is_between(&self) -> bool {
-        self.framing.borrow().phase() == Phase::Between
+        self.framing.borrow().phase() == FramingPhase::Between
     }
 
     /// The reason why the peer's bytes were refused; `None` if they were not.
-    pub fn violation(&self) -> Option<Violation> {
+    pub fn violation(&self) -> Option<FramingViolation> {
         self.violation.get()
     }
 
@@ -230,14 +235,14 @@ impl Watch {
     }
 
     /// Records received bytes, and replaces minor versions of HTTP later than 1.1 in them by 1.1. *Errors*: the errors
-    /// of [`Framing::accept`].
-    pub(super) fn on_read(&self, bytes: &mut [u8]) -> Result<(), (usize, Violation)> {
+    /// of [`FramingReader::accept`].
+    pub(super) fn on_read(&self, bytes: &mut [u8]) -> Result<(), (usize, FramingViolation)> {
         let tick = self.transport.tick();
         self.read_since.set(None);
         self.transport.touch();
         let mut framing = self.framing.borrow_mut();
         // A response that arrives before its request was sent does not belong to that request.
-        let result = if self.unsent.get() { Err((0, Violation::Unexpected)) } else { framing.accept(bytes) };
+        let result = if self.unsent.get() { Err((0, FramingViolation::Unexpected)) } else { framing.accept(bytes) };
         framing.later_minors().iter().for_each(|at| bytes[*at] = b'1');
         if !framing.is_head_awaited() {
             self.answer_since.set(None);
@@ -248,8 +253,8 @@ impl Watch {
             listener.wake_by_ref();
         }
         match framing.phase() {
-            Phase::Head if self.head_since.get().is_none() => self.head_since.set(Some(tick)),
-            Phase::Head => {}
+            FramingPhase::Head if self.head_since.get().is_none() => self.head_since.set(Some(tick)),
+            FramingPhase::Head => {}
             _ => self.head_since.set(None),
         }
         if let Err((_, violation)) = result {
@@ -280,7 +285,7 @@ impl Watch {
     }
 }
 
-impl Connection for Watch {
+impl SweptConnection for ConnectionWatch {
     fn transport(&self) -> &Transport {
         &self.transport
     }
@@ -291,10 +296,10 @@ impl Connection for Watch {
         let quiet = |limit| transport.quiet_ticks() > limit;
         let phase = self.framing.borrow().phase();
         let limits = &self.deadlines;
-        if phase != Phase::Opaque && transport.is_stuck(limits.write) {
+        if phase != FramingPhase::Opaque && transport.is_stuck(limits.write) {
             return true;
         }
-        if phase == Phase::Between && self.is_client_awaited() {
+        if phase == FramingPhase::Between && self.is_client_awaited() {
             return false;
         }
         // Informational responses do not extend the limit on the wait for a final response's head.
@@ -302,16 +307,16 @@ impl Connection for Watch {
             return true;
         }
         match (self.side, phase) {
-            (_, Phase::Head) => past(&self.head_since, limits.head),
-            (_, Phase::Body) => past(&self.read_since, limits.body),
+            (_, FramingPhase::Head) => past(&self.head_since, limits.head),
+            (_, FramingPhase::Body) => past(&self.read_since, limits.body),
             // While an exchange is under way, earlier requests are still being answered.
-            (Side::Client, Phase::Refused) => !transport.is_busy() && quiet(limits.linger),
-            (Side::Origin, Phase::Refused) => quiet(limits.linger),
-            (Side::Client, Phase::Opaque) => quiet(limits.tunnel),
-            (Side::Origin, Phase::Opaque) => past(&self.read_since, limits.body),
-            (Side::Client, Phase::Between) => !transport.is_busy() && quiet(limits.idle),
-            (Side::Origin, Phase::Between) if transport.is_busy() => past(&self.read_since, limits.head),
-            (Side::Origin, Phase::Between) => quiet(limits.idle),
+            (PeerSide::Client, FramingPhase::Refused) => !transport.is_busy() && quiet(limits.linger),
+            (PeerSide::Origin, FramingPhase::Refused) => quiet(limits.linger),
+            (PeerSide::Client, FramingPhase::Opaque) => quiet(limits.tunnel),
+            (PeerSide::Origin, FramingPhase::Opaque) => past(&self.read_since, limits.body),
+            (PeerSide::Client, FramingPhase::Between) => !transport.is_busy() && quiet(limits.idle),
+            (PeerSide::Origin, FramingPhase::Between) if transport.is_busy() => past(&self.read_since, limits.head),
+            (PeerSide::Origin, FramingPhase::Between) => quiet(limits.idle),
         }
     }
 

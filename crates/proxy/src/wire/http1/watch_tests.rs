@@ -2,26 +2,26 @@
 
 use super::*;
 
-const DEADLINES: Deadlines = Deadlines { idle: 10, head: 5, body: 7, write: 6, tunnel: 20, linger: 2 };
+const DEADLINES: PhaseDeadlines = PhaseDeadlines { idle: 10, head: 5, body: 7, write: 6, tunnel: 20, linger: 2 };
 
-fn watch(side: Side) -> (Rc<Watch>, Rc<Clock>) {
-    let clock = Rc::new(Clock::default());
-    (Watch::new(side, clock.clone(), DEADLINES, 1024), clock)
+fn watch(side: PeerSide) -> (Rc<ConnectionWatch>, Rc<TickClock>) {
+    let clock = Rc::new(TickClock::default());
+    (ConnectionWatch::new(side, clock.clone(), DEADLINES, 1024), clock)
 }
 
 /// Reports received bytes, which must be correct.
-fn read(watch: &Watch, bytes: &[u8]) {
+fn read(watch: &ConnectionWatch, bytes: &[u8]) {
     watch.on_read(&mut bytes.to_vec()).expect("fine");
 }
 
 /// Reports that a request is sent.
-fn send(watch: &Watch) {
+fn send(watch: &ConnectionWatch) {
     watch.begin(false);
     watch.on_written();
 }
 
 /// The number of ticks after which the watch is overdue; `None` if it is not overdue after 100.
-fn ticks_until_overdue(watch: &Watch, clock: &Clock) -> Option<u32> {
+fn ticks_until_overdue(watch: &ConnectionWatch, clock: &TickClock) -> Option<u32> {
     (0..100).find(|_| {
         let overdue = watch.is_overdue();
         clock.advance();
@@ -30,8 +30,8 @@ fn ticks_until_overdue(watch: &Watch, clock: &Clock) -> Option<u32> {
 }
 
 #[test]
-fn each_phase_of_a_clients_connection_has_its_limit() {
-    type Prepare = fn(&Watch);
+fn client_connection_phases_have_limits() {
+    type Prepare = fn(&ConnectionWatch);
     let table: &[(&str, Prepare, Option<u32>)] = &[
         ("idle", |_| {}, Some(11)),
         ("a head that comes slowly", |watch| read(watch, b"GET / HT"), Some(6)),
@@ -65,15 +65,15 @@ fn each_phase_of_a_clients_connection_has_its_limit() {
         ("a refused head", |watch| _ = watch.on_read(&mut b"GET / HTTP/1.1\n".to_vec()), Some(3)),
     ];
     for (name, prepare, expected) in table {
-        let (watch, clock) = watch(Side::Client);
+        let (watch, clock) = watch(PeerSide::Client);
         prepare(&watch);
         assert_eq!(ticks_until_overdue(&watch, &clock), *expected, "{name}");
     }
 }
 
 #[test]
-fn each_phase_of_an_origins_connection_has_its_limit() {
-    type Prepare = fn(&Watch);
+fn origin_connection_phases_have_limits() {
+    type Prepare = fn(&ConnectionWatch);
     let table: &[(&str, Prepare, Option<u32>)] = &[
         ("idle in the pool", |_| {}, Some(11)),
         ("no answer", |watch| watch.begin(false), Some(6)),
@@ -96,15 +96,15 @@ fn each_phase_of_an_origins_connection_has_its_limit() {
         ),
     ];
     for (name, prepare, expected) in table {
-        let (watch, clock) = watch(Side::Origin);
+        let (watch, clock) = watch(PeerSide::Origin);
         prepare(&watch);
         assert_eq!(ticks_until_overdue(&watch, &clock), *expected, "{name}");
     }
 }
 
 #[test]
-fn a_slow_head_is_overdue_although_bytes_keep_coming() {
-    let (watch, clock) = watch(Side::Client);
+fn dripping_head_is_overdue() {
+    let (watch, clock) = watch(PeerSide::Client);
     for byte in "GET / ".bytes() {
         assert!(!watch.is_overdue());
         read(&watch, &[byte]);
@@ -114,8 +114,8 @@ fn a_slow_head_is_overdue_although_bytes_keep_coming() {
 }
 
 #[test]
-fn a_long_response_does_not_count_as_idle_time() {
-    let (watch, clock) = watch(Side::Client);
+fn long_response_is_not_idle_time() {
+    let (watch, clock) = watch(PeerSide::Client);
     watch.begin(false);
     watch.on_read_waits();
     (0..50).for_each(|_| clock.advance());
@@ -123,18 +123,19 @@ fn a_long_response_does_not_count_as_idle_time() {
     assert_eq!(ticks_until_overdue(&watch, &clock), Some(11));
 }
 
+/// Bytes before the request was sent are no response to it.
 #[test]
-fn what_comes_before_its_request_was_sent_is_no_response_to_it() {
-    let (watch, _) = watch(Side::Origin);
+fn early_response_is_unexpected() {
+    let (watch, _) = watch(PeerSide::Origin);
     watch.begin(false);
     let mut extra = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_vec();
-    assert_eq!(watch.on_read(&mut extra), Err((0, Violation::Unexpected)));
-    assert_eq!(watch.violation(), Some(Violation::Unexpected));
+    assert_eq!(watch.on_read(&mut extra), Err((0, FramingViolation::Unexpected)));
+    assert_eq!(watch.violation(), Some(FramingViolation::Unexpected));
 }
 
 #[test]
 fn informational_responses_put_no_deadline_off() {
-    let (watch, clock) = watch(Side::Origin);
+    let (watch, clock) = watch(PeerSide::Origin);
     send(&watch);
     let ticks = (0..100).find(|_| {
         let overdue = watch.is_overdue();
@@ -145,9 +146,10 @@ fn informational_responses_put_no_deadline_off() {
     assert_eq!(ticks, Some(6));
 }
 
+/// An announcement is sent before an answer or not at all.
 #[test]
-fn what_is_announced_goes_out_before_an_answer_or_not_at_all() {
-    let (watch, _) = watch(Side::Client);
+fn announcement_never_splits_an_answer() {
+    let (watch, _) = watch(PeerSide::Client);
     watch.begin(false);
     watch.announce(b"a");
     watch.announce(b"b");

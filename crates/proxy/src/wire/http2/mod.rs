@@ -19,8 +19,8 @@ use std::task::{Poll, Waker};
 use bytes::{Buf, Bytes};
 
 pub use self::form::{Form, to_http1};
-pub use self::stream::Corked;
-use super::transport::{Clock, Connection, Deadlines, Transport};
+pub use self::stream::CorkedStream;
+use super::transport::{PhaseDeadlines, SweptConnection, TickClock, Transport};
 
 /// The first bytes of a connection whose client knows that the server speaks HTTP/2.
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -35,13 +35,13 @@ const ABANDONED_MAX: u64 = 200;
 
 /// The state of one connection of HTTP/2.
 #[derive(Debug)]
-pub struct Multiplexed {
+pub struct Http2Connection {
     pub transport: Transport,
-    clock: Rc<Clock>,
-    deadlines: Deadlines,
-    streams: RefCell<Vec<Rc<Stream>>>,
+    clock: Rc<TickClock>,
+    deadlines: PhaseDeadlines,
+    streams: RefCell<Vec<Rc<Http2Stream>>>,
     /// The stream whose request hyper has just handed over and whose future comes next.
-    latest: RefCell<Option<Rc<Stream>>>,
+    latest: RefCell<Option<Rc<Http2Stream>>>,
     /// The number of requests, and of those that the client has taken back before they were answered.
     begun: Cell<u64>,
     abandoned: Cell<u64>,
@@ -51,8 +51,8 @@ pub struct Multiplexed {
 
 /// The state of one stream.
 #[derive(Debug)]
-pub struct Stream {
-    clock: Rc<Clock>,
+pub struct Http2Stream {
+    clock: Rc<TickClock>,
     /// The tick at which waiting for the next part of the request's body began.
     upload_since: Cell<Option<u32>>,
     /// The number of pieces of the response's body that hyper has got and not written to their ends, and the tick at
@@ -68,10 +68,10 @@ pub struct Stream {
     waker: RefCell<Option<Waker>>,
 }
 
-impl Multiplexed {
+impl Http2Connection {
     /// The state of a new connection.
-    pub fn new(clock: Rc<Clock>, deadlines: Deadlines) -> Rc<Multiplexed> {
-        Rc::new(Multiplexed {
+    pub fn new(clock: Rc<TickClock>, deadlines: PhaseDeadlines) -> Rc<Http2Connection> {
+        Rc::new(Http2Connection {
             transport: Transport::new(clock.clone()),
             clock,
             deadlines,
@@ -84,8 +84,8 @@ impl Multiplexed {
     }
 
     /// Records that a request came. The next future that is [run](Multiplexed::run) makes its response.
-    pub fn begin(&self) -> Rc<Stream> {
-        let stream = Rc::new(Stream {
+    pub fn begin(&self) -> Rc<Http2Stream> {
+        let stream = Rc::new(Http2Stream {
             taken_at: Cell::new(self.clock.tick()),
             clock: self.clock.clone(),
             upload_since: Cell::new(None),
@@ -105,7 +105,7 @@ impl Multiplexed {
 
     /// Runs a future of hyper, until its stream is overdue if it makes the response to the latest request.
     pub fn run(self: &Rc<Self>, future: impl Future + 'static) -> impl Future<Output = bool> + 'static {
-        let running = self.latest.take().map(|stream| Running { connection: self.clone(), stream });
+        let running = self.latest.take().map(|stream| RunningStream { connection: self.clone(), stream });
         async move {
             match &running {
                 Some(running) => running.stream.until_cut(future).await,
@@ -118,7 +118,7 @@ impl Multiplexed {
     }
 }
 
-impl Multiplexed {
+impl Http2Connection {
     /// Whether the connection was told to end and its client has not answered that within the time to linger.
     pub fn is_let_down(&self) -> bool {
         self.is_let_down.get()
@@ -130,7 +130,7 @@ impl Multiplexed {
     }
 }
 
-impl Connection for Multiplexed {
+impl SweptConnection for Http2Connection {
     fn transport(&self) -> &Transport {
         &self.transport
     }
@@ -179,12 +179,12 @@ impl Connection for Multiplexed {
 }
 
 /// A stream on whose response hyper works.
-struct Running {
-    connection: Rc<Multiplexed>,
-    stream: Rc<Stream>,
+struct RunningStream {
+    connection: Rc<Http2Connection>,
+    stream: Rc<Http2Stream>,
 }
 
-impl Drop for Running {
+impl Drop for RunningStream {
     fn drop(&mut self) {
         self.stream.is_running.set(false);
         self.stream.upload_since.set(None);
@@ -201,7 +201,7 @@ impl Drop for Running {
     }
 }
 
-impl Stream {
+impl Http2Stream {
     /// Records that the answer is ready and will now be written.
     pub fn answered(&self) {
         self.is_answered.set(true);
@@ -253,25 +253,25 @@ pub const PIECE_BYTES_MAX: usize = 64 * 1024;
 
 /// A piece of a response's body. Its stream, if it has one, learns how far it is written.
 #[derive(Debug)]
-pub struct Piece {
+pub struct BodyPiece {
     bytes: Bytes,
-    stream: Option<Rc<Stream>>,
+    stream: Option<Rc<Http2Stream>>,
 }
 
-impl Piece {
+impl BodyPiece {
     /// A piece of the body of a response on `stream`, if that is one of HTTP/2.
-    pub fn new(bytes: Bytes, stream: Option<&Rc<Stream>>) -> Piece {
+    pub fn new(bytes: Bytes, stream: Option<&Rc<Http2Stream>>) -> BodyPiece {
         if let Some(stream) = stream {
             if stream.queued.get() == 0 {
                 stream.on_taken();
             }
             stream.queued.set(stream.queued.get() + 1);
         }
-        Piece { bytes, stream: stream.cloned() }
+        BodyPiece { bytes, stream: stream.cloned() }
     }
 }
 
-impl Buf for Piece {
+impl Buf for BodyPiece {
     fn remaining(&self) -> usize {
         self.bytes.len()
     }
@@ -288,7 +288,7 @@ impl Buf for Piece {
     }
 }
 
-impl Drop for Piece {
+impl Drop for BodyPiece {
     fn drop(&mut self) {
         if let Some(stream) = &self.stream {
             stream.queued.set(stream.queued.get().saturating_sub(1));

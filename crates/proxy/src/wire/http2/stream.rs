@@ -3,7 +3,7 @@
 //!
 //! Owns: the bytes that hyper has written and the peer has not got. h2 flushes after each frame of data that it does not
 //! copy, which would be a call for each response. So a flush by hyper does nothing; who polls hyper calls
-//! [`Corked::send`] when hyper has nothing more to write now. Promises: at most [`CORK_BYTES_MAX`] bytes wait here, and the
+//! [`CorkedStream::send`] when hyper has nothing more to write now. Promises: at most [`CORK_BYTES_MAX`] bytes wait here, and the
 //! connection's state knows when a write waits for the peer.
 
 use std::cell::RefCell;
@@ -15,7 +15,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::wire::transport::Connection;
+use crate::wire::transport::SweptConnection;
 
 /// The most that is collected: as much as a record of TLS has. *Units*: bytes.
 const CORK_BYTES_MAX: usize = 16 * 1024;
@@ -24,31 +24,31 @@ const CORK_BYTES_MAX: usize = 16 * 1024;
 const SLICES_MAX: usize = 8;
 
 /// A stream that two share: hyper, which reads and writes, and who polls hyper, and sends what it wrote.
-pub struct Corked<S> {
-    shared: Rc<Shared<S>>,
+pub struct CorkedStream<S> {
+    shared: Rc<CorkState<S>>,
 }
 
-struct Shared<S> {
-    connection: Rc<dyn Connection>,
-    inner: RefCell<Inner<S>>,
+struct CorkState<S> {
+    connection: Rc<dyn SweptConnection>,
+    inner: RefCell<CorkBuffer<S>>,
 }
 
-struct Inner<S> {
+struct CorkBuffer<S> {
     stream: S,
     collected: BytesMut,
 }
 
-impl<S> Clone for Corked<S> {
-    fn clone(&self) -> Corked<S> {
-        Corked { shared: self.shared.clone() }
+impl<S> Clone for CorkedStream<S> {
+    fn clone(&self) -> CorkedStream<S> {
+        CorkedStream { shared: self.shared.clone() }
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Corked<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> CorkedStream<S> {
     /// Collects the writes to a stream, and reports to its connection's state when they wait.
-    pub fn new(stream: S, connection: Rc<dyn Connection>) -> Corked<S> {
-        let inner = RefCell::new(Inner { stream, collected: BytesMut::new() });
-        Corked { shared: Rc::new(Shared { connection, inner }) }
+    pub fn new(stream: S, connection: Rc<dyn SweptConnection>) -> CorkedStream<S> {
+        let inner = RefCell::new(CorkBuffer { stream, collected: BytesMut::new() });
+        CorkedStream { shared: Rc::new(CorkState { connection, inner }) }
     }
 
     /// Sends what was collected. *Errors*: those of the stream.
@@ -62,7 +62,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Corked<S> {
     }
 
     /// Does something with the stream, and reports whether a write waits.
-    fn with<T>(&self, work: impl FnOnce(&mut Inner<S>) -> Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn with<T>(&self, work: impl FnOnce(&mut CorkBuffer<S>) -> Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         let result = work(&mut self.shared.inner.borrow_mut());
         match &result {
             Poll::Pending => self.shared.connection.transport().on_write_waits(),
@@ -73,7 +73,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Corked<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Inner<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> CorkBuffer<S> {
     fn send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.collected.is_empty() {
             let written = ready!(Pin::new(&mut self.stream).poll_write(context, &self.collected))?;
@@ -114,13 +114,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Inner<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Corked<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for CorkedStream<S> {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.shared.inner.borrow_mut().stream).poll_read(context, buffer)
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Corked<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for CorkedStream<S> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_write_vectored(context, &[IoSlice::new(bytes)])
     }
@@ -137,7 +137,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Corked<S> {
         true
     }
 
-    /// Does nothing: see [`Corked::send`].
+    /// Does nothing: see [`CorkedStream::send`].
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -154,18 +154,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Corked<S> {
 mod tests {
     use tokio::io::AsyncReadExt;
 
-    use super::super::super::transport::Deadlines;
-    use super::super::Multiplexed;
+    use super::super::super::transport::PhaseDeadlines;
+    use super::super::Http2Connection;
     use super::*;
-    use crate::wire::transport::Clock;
+    use crate::wire::transport::TickClock;
 
-    const DEADLINES: Deadlines = Deadlines { idle: 10, head: 5, body: 7, write: 6, tunnel: 20, linger: 2 };
+    const DEADLINES: PhaseDeadlines = PhaseDeadlines { idle: 10, head: 5, body: 7, write: 6, tunnel: 20, linger: 2 };
 
     /// Writes the bytes of pieces of various lengths through a pipe of `room` bytes that is read now and then.
     async fn carry(room: usize, lengths: &[usize]) {
         let (near, mut far) = tokio::io::duplex(room);
-        let connection = Multiplexed::new(Rc::new(Clock::default()), DEADLINES);
-        let mut stream = Corked::new(near, connection.clone());
+        let connection = Http2Connection::new(Rc::new(TickClock::default()), DEADLINES);
+        let mut stream = CorkedStream::new(near, connection.clone());
         let bytes: Vec<u8> = (0..lengths.iter().sum()).map(|at: usize| (at % 251) as u8).collect();
         let sent = bytes.clone();
         let lengths = lengths.to_vec();
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_byte_is_sent_once_and_in_order() {
+    async fn corked_bytes_sent_once_in_order() {
         for room in [1, 100, 20_000, 1 << 20] {
             carry(room, &[9, 1024, 0, 3, 17_000, 16_384, 1, 40_000, 5000, 5000, 5000, 5000, 2]).await;
         }
@@ -209,8 +209,8 @@ mod tests {
     #[tokio::test]
     async fn small_writes_wait_for_the_send() {
         let (near, mut far) = tokio::io::duplex(1 << 20);
-        let connection = Multiplexed::new(Rc::new(Clock::default()), DEADLINES);
-        let mut stream = Corked::new(near, connection);
+        let connection = Http2Connection::new(Rc::new(TickClock::default()), DEADLINES);
+        let mut stream = CorkedStream::new(near, connection);
         for _ in 0..10 {
             let slices = [IoSlice::new(&[7; 1000])];
             std::future::poll_fn(|context| Pin::new(&mut stream).poll_write_vectored(context, &slices)).await.unwrap();
@@ -226,8 +226,8 @@ mod tests {
     #[tokio::test]
     async fn peer_that_takes_nothing_is_noticed() {
         let (near, far) = tokio::io::duplex(10);
-        let connection = Multiplexed::new(Rc::new(Clock::default()), DEADLINES);
-        let mut stream = Corked::new(near, connection.clone());
+        let connection = Http2Connection::new(Rc::new(TickClock::default()), DEADLINES);
+        let mut stream = CorkedStream::new(near, connection.clone());
         let mut write = |length: usize| {
             let bytes = vec![1; length];
             let context = &mut Context::from_waker(std::task::Waker::noop());

@@ -2,19 +2,19 @@
 
 use super::*;
 
-const DEADLINES: Deadlines = Deadlines { idle: 10, head: 5, body: 7, write: 6, tunnel: 20, linger: 2 };
+const DEADLINES: PhaseDeadlines = PhaseDeadlines { idle: 10, head: 5, body: 7, write: 6, tunnel: 20, linger: 2 };
 
-fn connection() -> (Rc<Multiplexed>, Rc<Clock>) {
-    let clock = Rc::new(Clock::default());
-    (Multiplexed::new(clock.clone(), DEADLINES), clock)
+fn connection() -> (Rc<Http2Connection>, Rc<TickClock>) {
+    let clock = Rc::new(TickClock::default());
+    (Http2Connection::new(clock.clone(), DEADLINES), clock)
 }
 
-fn pass(clock: &Clock, ticks: u32) {
+fn pass(clock: &TickClock, ticks: u32) {
     (0..ticks).for_each(|_| clock.advance());
 }
 
 /// Begins a stream whose future never ends by itself, and polls it once.
-fn stalled(connection: &Rc<Multiplexed>) -> (Rc<Stream>, std::pin::Pin<Box<dyn Future<Output = bool>>>) {
+fn stalled(connection: &Rc<Http2Connection>) -> (Rc<Http2Stream>, std::pin::Pin<Box<dyn Future<Output = bool>>>) {
     let stream = connection.begin();
     let mut running: std::pin::Pin<Box<dyn Future<Output = bool>>> =
         Box::pin(connection.run(std::future::pending::<()>()));
@@ -66,7 +66,7 @@ fn stream_without_upload_is_cut_alone() {
 fn stream_that_nobody_takes_is_cut() {
     let (connection, clock) = connection();
     let (stream, mut running) = stalled(&connection);
-    let mut piece = Piece::new(Bytes::from_static(b"abc"), Some(&stream));
+    let mut piece = BodyPiece::new(Bytes::from_static(b"abc"), Some(&stream));
     pass(&clock, 6);
     piece.advance(1);
     pass(&clock, 6);
@@ -87,13 +87,13 @@ fn many_ends_left_end_the_connection() {
     let mut pieces = Vec::new();
     for _ in 0..LEFT_STREAMS_MAX {
         let (stream, running) = stalled(&connection);
-        pieces.push(Piece::new(Bytes::from_static(b"abc"), Some(&stream)));
+        pieces.push(BodyPiece::new(Bytes::from_static(b"abc"), Some(&stream)));
         drop(running);
     }
     pass(&clock, 7);
     assert!(!connection.is_overdue());
     let (stream, running) = stalled(&connection);
-    pieces.push(Piece::new(Bytes::from_static(b"abc"), Some(&stream)));
+    pieces.push(BodyPiece::new(Bytes::from_static(b"abc"), Some(&stream)));
     drop(running);
     pass(&clock, 6);
     assert!(!connection.is_overdue());

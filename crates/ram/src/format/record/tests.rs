@@ -2,32 +2,32 @@
 
 use super::*;
 
-fn record() -> Record {
-    let geometry = Geometry {
+fn record() -> DonorRecord {
+    let geometry = RecordGeometry {
         device: [7; 16],
         bytes: 40 << 10,
         block_bytes: 4096,
         stripe_bytes: 8192,
         members: 3,
-        code: Code::Mirror,
+        code: RedundancyCode::Mirror,
     };
-    let mut dirty = Stripes::none(geometry.stripes());
+    let mut dirty = StripeSet::none(geometry.stripes());
     dirty.set(4, true);
-    let member = |incarnation, state| Member { incarnation, joined: incarnation + 1, state };
+    let member = |incarnation, state| ViewMember { incarnation, joined: incarnation + 1, state };
     let members =
         vec![member(10, MemberState::Present), member(20, MemberState::Left), member(30, MemberState::Rebuilding)];
-    Record {
-        stamp: Stamp { generation: 3, client: 0x1234_5678_9abc_def0, revision: 9 },
+    DonorRecord {
+        stamp: RecordStamp { generation: 3, client: 0x1234_5678_9abc_def0, revision: 9 },
         geometry,
         position: 2,
         is_ready: true,
-        view: View { generation: 2, epoch: 5, members },
+        view: MembershipView { generation: 2, epoch: 5, members },
         dirty,
     }
 }
 
 /// Returns the record of a device that logs parity.
-fn log_record() -> Record {
+fn log_record() -> DonorRecord {
     let log = LogShape {
         policy: 5,
         groups: 9,
@@ -37,8 +37,8 @@ fn log_record() -> Record {
         overflow_percent: 25,
         formers: Formers::default(),
     };
-    let geometry = Geometry { stripe_bytes: 0, code: Code::Log(log), ..record().geometry };
-    Record { geometry, dirty: Stripes::none(0), ..record() }
+    let geometry = RecordGeometry { stripe_bytes: 0, code: RedundancyCode::Log(log), ..record().geometry };
+    DonorRecord { geometry, dirty: StripeSet::none(0), ..record() }
 }
 
 /// A small pseudo-random generator, so that a failure can be repeated.
@@ -57,18 +57,19 @@ fn seal(bytes: &mut [u8]) {
 #[test]
 fn record_survives_its_bytes() {
     let bytes = record().encode();
-    assert_eq!(Record::decode(&bytes).unwrap(), record());
-    assert_eq!(Stamp::of(&bytes), record().stamp);
+    assert_eq!(DonorRecord::decode(&bytes).unwrap(), record());
+    assert_eq!(RecordStamp::of(&bytes), record().stamp);
     let mut area = bytes.clone();
     area.resize(METADATA_BYTES, 0);
-    assert_eq!(Record::decode(&area).unwrap(), record(), "what is behind a record does not matter");
+    assert_eq!(DonorRecord::decode(&area).unwrap(), record(), "what is behind a record does not matter");
     assert_eq!(bytes.len(), 104 + 3 * 24 + 1 + 8);
 }
 
+/// A record with a log is read back, and values out of bounds are refused with the name of the field.
 #[test]
-fn a_record_with_a_log_survives_its_bytes_and_its_fields_are_bounded() {
+fn log_record_round_trips() {
     let bytes = log_record().encode();
-    assert_eq!(Record::decode(&bytes).unwrap(), log_record());
+    assert_eq!(DonorRecord::decode(&bytes).unwrap(), log_record());
     assert_eq!(bytes.len(), 104 + 3 * 24 + LOG_SHAPE_BYTES + 8);
     let at = 104 + 3 * 24;
     let places = ["policy", "groups", "caches", "region blocks", "column blocks", "overflow"];
@@ -77,39 +78,42 @@ fn a_record_with_a_log_survives_its_bytes_and_its_fields_are_bounded() {
         let mut bad = bytes.clone();
         bad[at + 4 * number..][..4].copy_from_slice(&u32::to_le_bytes(found));
         seal(&mut bad);
-        assert_eq!(Record::decode(&bad), Err(FormatError::Range { what, found: u64::from(found) }));
+        assert_eq!(DonorRecord::decode(&bad), Err(FormatError::Range { what, found: u64::from(found) }));
     }
     // A mirror must not have a log shape, and a device that logs parity must not have stripes.
     for (at, value) in [(80, 1), (76, 16)] {
         let mut bad = bytes.clone();
         bad[at] = value;
         seal(&mut bad);
-        assert!(matches!(Record::decode(&bad), Err(FormatError::Range { what: "stripe bytes", .. })), "{at}");
+        assert!(matches!(DonorRecord::decode(&bad), Err(FormatError::Range { what: "stripe bytes", .. })), "{at}");
     }
 }
 
+/// A stripe must have a chunk for each donor except one; other sizes are refused.
 #[test]
-fn a_record_of_parity_in_place_survives_its_bytes_and_its_stripes_have_a_chunk_for_each_donor_but_one() {
-    let parity = Record { geometry: Geometry { code: Code::Parity, ..record().geometry }, ..record() };
+fn parity_record_round_trips() {
+    let parity =
+        DonorRecord { geometry: RecordGeometry { code: RedundancyCode::Parity, ..record().geometry }, ..record() };
     let bytes = parity.encode();
-    assert_eq!((Record::decode(&bytes).unwrap(), bytes[80]), (parity.clone(), 3));
+    assert_eq!((DonorRecord::decode(&bytes).unwrap(), bytes[80]), (parity.clone(), 3));
     assert_eq!(parity.geometry.chunk_bytes(), 4096);
     for (members, stripe_bytes, what) in [(2, 8192, "members"), (4, 8192, "stripe bytes"), (3, 4096, "stripe bytes")] {
-        let geometry = Geometry { members, stripe_bytes, ..parity.geometry };
+        let geometry = RecordGeometry { members, stripe_bytes, ..parity.geometry };
         let refused = geometry.check().unwrap_err();
         assert!(matches!(refused, FormatError::Range { what: found, .. } if found == what), "{refused:?}");
     }
 }
 
+/// Former sizes that do not fit the later sizes are refused.
 #[test]
-fn former_sizes_of_a_device_that_has_grown_survive_their_bytes_and_are_bounded() {
-    use crate::format::Former;
+fn former_sizes_round_trip() {
+    use crate::format::FormerSize;
     let mut grown = log_record();
     let mut log = grown.geometry.log().unwrap();
-    (log.formers[0], log.formers[1]) = (Former { blocks: 4, groups: 4 }, Former { blocks: 8, groups: 7 });
-    grown.geometry.code = Code::Log(log);
+    (log.formers[0], log.formers[1]) = (FormerSize { blocks: 4, groups: 4 }, FormerSize { blocks: 8, groups: 7 });
+    grown.geometry.code = RedundancyCode::Log(log);
     let bytes = grown.encode();
-    assert_eq!(Record::decode(&bytes).unwrap(), grown);
+    assert_eq!(DonorRecord::decode(&bytes).unwrap(), grown);
     assert_eq!(bytes.len(), log_record().encode().len() + FORMER_BYTES);
     assert!(grown.geometry.is_same_device(&log_record().geometry));
     let at = 104 + 3 * 24 + LOG_SHAPE_BYTES;
@@ -118,26 +122,29 @@ fn former_sizes_of_a_device_that_has_grown_survive_their_bytes_and_are_bounded()
         let mut bad = bytes.clone();
         bad[at] = value;
         seal(&mut bad);
-        assert!(matches!(Record::decode(&bad), Err(FormatError::Range { what: "former size", .. })), "{at} {value}");
+        assert!(
+            matches!(DonorRecord::decode(&bad), Err(FormatError::Range { what: "former size", .. })),
+            "{at} {value}"
+        );
     }
     // Mirrors and parity in place have no former sizes.
-    for code in [Code::Mirror, Code::Parity] {
-        let mut other = Record { geometry: Geometry { code, ..record().geometry }, ..record() }.encode();
+    for code in [RedundancyCode::Mirror, RedundancyCode::Parity] {
+        let mut other = DonorRecord { geometry: RecordGeometry { code, ..record().geometry }, ..record() }.encode();
         other[12] = 1;
         seal(&mut other);
-        assert!(matches!(Record::decode(&other), Err(FormatError::Range { what: "former size", .. })), "{code:?}");
+        assert!(matches!(DonorRecord::decode(&other), Err(FormatError::Range { what: "former size", .. })), "{code:?}");
     }
 }
 
 #[test]
 fn greatest_record_fits_into_the_area() {
     let mut greatest = record();
-    greatest.geometry = Geometry { bytes: 65_536 * 8192, members: 16, ..greatest.geometry };
+    greatest.geometry = RecordGeometry { bytes: 65_536 * 8192, members: 16, ..greatest.geometry };
     greatest.view.members = vec![greatest.view.members[0]; 16];
-    greatest.dirty = Stripes::none(STRIPES_MAX);
+    greatest.dirty = StripeSet::none(STRIPES_MAX);
     let bytes = greatest.encode();
     assert!(bytes.len() <= METADATA_BYTES);
-    assert_eq!(Record::decode(&bytes).unwrap(), greatest);
+    assert_eq!(DonorRecord::decode(&bytes).unwrap(), greatest);
     greatest.geometry.bytes += 4096;
     assert!(matches!(greatest.geometry.check(), Err(FormatError::Range { what: "device bytes", .. })));
 }
@@ -153,34 +160,37 @@ fn each_changed_byte_is_noticed(bytes: &[u8]) {
     for at in 0..bytes.len() {
         let mut damaged = bytes.to_vec();
         damaged[at] ^= 0x40;
-        assert!(Record::decode(&damaged).is_err(), "byte {at}");
-        assert!(Record::decode(&bytes[..at]).is_err(), "cut at {at}");
+        assert!(DonorRecord::decode(&damaged).is_err(), "byte {at}");
+        assert!(DonorRecord::decode(&bytes[..at]).is_err(), "cut at {at}");
     }
 }
 
+/// An empty area has no record; the error about a newer record names what is newer.
 #[test]
-fn empty_area_is_absent_and_newer_ones_are_refused_by_name() {
+fn newer_record_is_refused() {
     assert!(
-        Record::is_absent(&[]) && Record::is_absent(&[0; METADATA_BYTES]) && !Record::is_absent(&record().encode())
+        DonorRecord::is_absent(&[])
+            && DonorRecord::is_absent(&[0; METADATA_BYTES])
+            && !DonorRecord::is_absent(&record().encode())
     );
-    assert_eq!(Record::decode(&[0; METADATA_BYTES]), Err(FormatError::Magic));
-    assert_eq!(Stamp::of(&[0; METADATA_BYTES]), Stamp::default());
+    assert_eq!(DonorRecord::decode(&[0; METADATA_BYTES]), Err(FormatError::Magic));
+    assert_eq!(RecordStamp::of(&[0; METADATA_BYTES]), RecordStamp::default());
     for (at, what) in [(8, "version"), (12, "feature set"), (80, "policy")] {
         let mut newer = record().encode();
         newer[at] = 0x82;
         seal(&mut newer);
-        assert_eq!(Record::decode(&newer), Err(FormatError::Unsupported { what, found: 0x82 }));
+        assert_eq!(DonorRecord::decode(&newer), Err(FormatError::Unsupported { what, found: 0x82 }));
     }
     for (at, what) in [(82, "position"), (86, "ready"), (120, "member state")] {
         let mut bad = record().encode();
         bad[at] = 99;
         seal(&mut bad);
-        assert_eq!(Record::decode(&bad), Err(FormatError::Range { what, found: 99 }));
+        assert_eq!(DonorRecord::decode(&bad), Err(FormatError::Range { what, found: 99 }));
     }
 }
 
 #[test]
-fn a_record_whose_counts_leave_no_room_for_more_is_damaged() {
+fn record_with_greatest_counts_is_damaged() {
     for (at, what, max) in [
         (24, "generation", GENERATION_MAX),
         (40, "revision", COUNT_MAX),
@@ -192,16 +202,17 @@ fn a_record_whose_counts_leave_no_room_for_more_is_damaged() {
             bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
             seal(&mut bytes);
             match is_good {
-                true => assert_eq!(Record::decode(&bytes).unwrap().encode(), bytes),
-                false => assert_eq!(Record::decode(&bytes), Err(FormatError::Range { what, found: value })),
+                true => assert_eq!(DonorRecord::decode(&bytes).unwrap().encode(), bytes),
+                false => assert_eq!(DonorRecord::decode(&bytes), Err(FormatError::Range { what, found: value })),
             }
-            assert!(Stamp::of(&bytes).next_revision() <= COUNT_MAX);
+            assert!(RecordStamp::of(&bytes).next_revision() <= COUNT_MAX);
         }
     }
 }
 
+/// Random records never cause a panic, even if their checksums are correct.
 #[test]
-fn random_bytes_with_right_checksums_never_panic() {
+fn random_records_never_panic() {
     let mut state = 1;
     let mut accepted = 0;
     for round in 0..40_000 {
@@ -218,11 +229,11 @@ fn random_bytes_with_right_checksums_never_panic() {
             bytes[16..20].copy_from_slice(&length);
             seal(&mut bytes);
         }
-        Stamp::of(&bytes);
-        if let Ok(decoded) = Record::decode(&bytes) {
+        RecordStamp::of(&bytes);
+        if let Ok(decoded) = DonorRecord::decode(&bytes) {
             accepted += 1;
             assert!(decoded.geometry.check().is_ok());
-            assert_eq!(Record::decode(&decoded.encode()).as_ref(), Ok(&decoded));
+            assert_eq!(DonorRecord::decode(&decoded.encode()).as_ref(), Ok(&decoded));
         }
     }
     assert!(accepted > 1000, "{accepted} of the changed records are still good");

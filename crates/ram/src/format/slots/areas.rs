@@ -3,10 +3,10 @@
 //! Owns: the offsets of the areas, as `docs/formats/ram-slots.md` defines them. Promises: no two areas share a byte, and
 //! growing moves none.
 
-use super::super::log_shape::{Former, GROWTHS_MAX};
-use super::shape::{SHAPE_BYTES, Shape};
+use super::super::log_shape::{FormerSize, GROWTHS_MAX};
+use super::shape::{SHAPE_BYTES, SlotShape};
 use super::slot::SLOT_HEADER_BYTES;
-use super::summary::Summary;
+use super::summary::GroupSummary;
 use super::trim::TRIM_BYTES;
 
 /// The alignment of an area. *Units*: bytes.
@@ -19,7 +19,7 @@ const SPAN_ALIGN: u64 = 4096;
 /// Trims and summaries are in rows: a row is one region, or one group, for each donor. A row that the former size has
 /// begun belongs to the former span, which has room for the whole row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Span {
+struct GrowthAreas {
     begins_at: u64,
     /// The rows of trims, and of summaries, and the groups before the end of this span.
     trim_rows: u64,
@@ -38,7 +38,7 @@ struct Span {
 
 /// The areas of each donor of a device. *Units*: bytes, unless said otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Areas {
+pub struct DonorAreas {
     /// The number of donors of the device.
     pub donors: u64,
     /// The length of a slot.
@@ -53,18 +53,18 @@ pub struct Areas {
     pub donor_bytes: u64,
     region_blocks: u64,
     blocks: u64,
-    spans: [Span; GROWTHS_MAX + 1],
+    spans: [GrowthAreas; GROWTHS_MAX + 1],
     span_count: usize,
 }
 
-impl Areas {
+impl DonorAreas {
     /// Computes the areas of a device.
-    pub fn new(shape: &Shape) -> Areas {
+    pub fn new(shape: &SlotShape) -> DonorAreas {
         let region_blocks = u64::from(shape.region_blocks);
-        let mut areas = Areas {
+        let mut areas = DonorAreas {
             donors: u64::from(shape.members) + 1,
             slot_bytes: (SLOT_HEADER_BYTES as u64) + u64::from(shape.block_bytes),
-            summary_bytes: Summary::bytes_of(shape.members) as u64,
+            summary_bytes: GroupSummary::bytes_of(shape.members) as u64,
             spares_at: 0,
             spares: 2 * u64::from(shape.caches),
             donor_bytes: 0,
@@ -74,7 +74,7 @@ impl Areas {
             span_count: 0,
         };
         let formers = shape.formers.iter().take_while(|former| former.blocks > 0);
-        let present = Former { blocks: shape.blocks, groups: shape.groups };
+        let present = FormerSize { blocks: shape.blocks, groups: shape.groups };
         for size in formers.chain([&present]) {
             areas.add_span(size);
         }
@@ -82,12 +82,12 @@ impl Areas {
     }
 
     /// Adds the areas of the next size behind the present ones.
-    fn add_span(&mut self, size: &Former) {
+    fn add_span(&mut self, size: &FormerSize) {
         let former = self.span_count.checked_sub(1).map(|last| self.spans[last]).unwrap_or_default();
         let begins_at = self.donor_bytes.next_multiple_of(SPAN_ALIGN);
         let trims_at = if self.span_count == 0 { SHAPE_BYTES as u64 } else { begins_at };
         let regions = u64::from(size.blocks).div_ceil(self.region_blocks);
-        let mut span = Span {
+        let mut span = GrowthAreas {
             begins_at,
             trims_at,
             trim_rows: regions.div_ceil(self.donors),
@@ -97,7 +97,7 @@ impl Areas {
             former_summary_rows: former.summary_rows,
             former_groups: former.groups,
             head_at: former.head_at + (former.slots_at - former.begins_at),
-            ..Span::default()
+            ..GrowthAreas::default()
         };
         let row_bytes = 2 * self.region_blocks * TRIM_BYTES as u64;
         let trims_bytes = (span.trim_rows - span.former_trim_rows) * row_bytes;
@@ -115,7 +115,7 @@ impl Areas {
     }
 
     /// Returns the first span that has something, or the last one.
-    fn span(&self, has_it: impl Fn(&Span) -> bool) -> &Span {
+    fn span(&self, has_it: impl Fn(&GrowthAreas) -> bool) -> &GrowthAreas {
         let spans = &self.spans[..self.span_count];
         spans.iter().find(|span| has_it(span)).unwrap_or(&spans[self.span_count - 1])
     }

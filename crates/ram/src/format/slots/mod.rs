@@ -11,11 +11,11 @@ mod summary;
 mod trim;
 
 pub use super::log_shape::{CACHES_MAX, REGION_BLOCKS_MAX};
-pub use areas::Areas;
-pub use shape::{SHAPE_BYTES, Shape};
-pub use slot::{SLOT_HEADER_BYTES, Slot, xor};
-pub use summary::{Kind, Named, Summary};
-pub use trim::{TRIM_BYTES, Trim};
+pub use areas::DonorAreas;
+pub use shape::{SHAPE_BYTES, SlotShape};
+pub use slot::{SLOT_HEADER_BYTES, SlotHeader, xor};
+pub use summary::{CoveredMember, GroupSummary, SummaryKind};
+pub use trim::{TRIM_BYTES, TrimEntry};
 
 use xxhash_rust::xxh3::xxh3_64;
 

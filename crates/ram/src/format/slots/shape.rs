@@ -5,8 +5,8 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::super::FormatError;
-use super::super::bytes::Fields;
-use super::super::log_shape::{CACHES_MAX, Former, Formers, REGION_BLOCKS_MAX};
+use super::super::bytes::FieldReader;
+use super::super::log_shape::{CACHES_MAX, FormerSize, Formers, REGION_BLOCKS_MAX};
 use super::super::record::BLOCK_BYTES;
 use super::GROUP_MEMBERS_MAX;
 
@@ -23,7 +23,7 @@ const POLICIES: std::ops::RangeInclusive<u32> = 3..=5;
 
 /// The shape of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
+pub struct SlotShape {
     /// The number of the policy: 3 `parity-log`, 4 `parity-cache`, 5 `adaptive`.
     pub policy: u32,
     /// The identity of the device.
@@ -44,7 +44,7 @@ pub struct Shape {
     pub formers: Formers,
 }
 
-impl Shape {
+impl SlotShape {
     /// Checks every field against its limits.
     ///
     /// *Errors*: [`FormatError::Range`] names the field.
@@ -75,10 +75,10 @@ impl Shape {
     }
 
     /// Returns the shape that the device had when it was made, which is the one that donors store.
-    pub fn first(&self) -> Shape {
+    pub fn first(&self) -> SlotShape {
         match self.formers[0] {
-            Former { blocks: 0, .. } => *self,
-            Former { blocks, groups } => Shape { blocks, groups, formers: Formers::default(), ..*self },
+            FormerSize { blocks: 0, .. } => *self,
+            FormerSize { blocks, groups } => SlotShape { blocks, groups, formers: Formers::default(), ..*self },
         }
     }
 
@@ -108,8 +108,8 @@ impl Shape {
     /// Decodes the shape at the start of `bytes`.
     ///
     /// *Errors*: the first invalid field, and why.
-    pub fn decode(bytes: &[u8]) -> Result<Shape, FormatError> {
-        let mut fields = Fields::new(bytes);
+    pub fn decode(bytes: &[u8]) -> Result<SlotShape, FormatError> {
+        let mut fields = FieldReader::new(bytes);
         if fields.take(MAGIC.len())? != MAGIC {
             return Err(FormatError::Magic);
         }
@@ -119,7 +119,7 @@ impl Shape {
         }
         let needed = BODY_BYTES + 8;
         let whole = bytes.get(..needed).ok_or(FormatError::Short { needed, found: bytes.len() })?;
-        let (expected, found) = (xxh3_64(&whole[..BODY_BYTES]), Fields::new(&whole[BODY_BYTES..]).u64()?);
+        let (expected, found) = (xxh3_64(&whole[..BODY_BYTES]), FieldReader::new(&whole[BODY_BYTES..]).u64()?);
         if expected != found {
             return Err(FormatError::Checksum { expected, found });
         }
@@ -132,7 +132,7 @@ impl Shape {
         if reserved != 0 {
             return Err(range("reserved field of the shape", u64::from(reserved)));
         }
-        let shape = Shape {
+        let shape = SlotShape {
             policy,
             device,
             blocks,

@@ -6,7 +6,7 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::super::FormatError;
-use super::super::bytes::Fields;
+use super::super::bytes::FieldReader;
 
 const MAGIC: [u8; 4] = *b"NECS";
 const VERSION: u8 = 1;
@@ -18,7 +18,7 @@ pub const SLOT_HEADER_BYTES: usize = 64;
 
 /// The header of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Slot {
+pub struct SlotHeader {
     /// The checksum of the device's identity.
     pub device: u64,
     /// The generation of the client that wrote it.
@@ -37,7 +37,7 @@ pub struct Slot {
     pub is_lost: bool,
 }
 
-impl Slot {
+impl SlotHeader {
     /// Encodes the whole slot with `data`, and stores the checksum of `data` in the header.
     pub fn encode(&self, data: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(SLOT_HEADER_BYTES + data.len());
@@ -59,14 +59,14 @@ impl Slot {
     /// Decodes the header at the start of `bytes`; data after it is not read.
     ///
     /// *Errors*: the first invalid field, and why.
-    pub fn decode(bytes: &[u8]) -> Result<Slot, FormatError> {
-        let mut fields = Fields::new(bytes);
+    pub fn decode(bytes: &[u8]) -> Result<SlotHeader, FormatError> {
+        let mut fields = FieldReader::new(bytes);
         let header = fields.take(SLOT_HEADER_BYTES)?;
-        let mut fields = Fields::new(header);
+        let mut fields = FieldReader::new(header);
         if fields.take(MAGIC.len())? != MAGIC {
             return Err(FormatError::Magic);
         }
-        let found = Slot::checksum_of(header);
+        let found = SlotHeader::checksum_of(header);
         let expected = xxh3_64(&header[..SLOT_HEADER_BYTES - 8]);
         if found != expected {
             return Err(FormatError::Checksum { expected, found });
@@ -89,7 +89,7 @@ impl Slot {
             return Err(FormatError::Range { what: "reserved field of a slot", found: reserved });
         }
         let (data_checksum, is_lost) = (fields.u64()?, kind == KIND_LOST);
-        Ok(Slot { device, generation, group, member, block, sequence, data_checksum, is_lost })
+        Ok(SlotHeader { device, generation, group, member, block, sequence, data_checksum, is_lost })
     }
 
     /// Returns the checksum in the header of a whole slot; 0 if `bytes` has no header.
@@ -103,9 +103,9 @@ impl Slot {
 
     /// Decodes the header and data of a whole slot.
     ///
-    /// *Errors*: those of [`decode`](Slot::decode), and data that does not match the checksum in the header.
-    pub fn decode_whole(bytes: &[u8]) -> Result<(Slot, &[u8]), FormatError> {
-        let slot = Slot::decode(bytes)?;
+    /// *Errors*: those of [`decode`](SlotHeader::decode), and data that does not match the checksum in the header.
+    pub fn decode_whole(bytes: &[u8]) -> Result<(SlotHeader, &[u8]), FormatError> {
+        let slot = SlotHeader::decode(bytes)?;
         let data = &bytes[SLOT_HEADER_BYTES..];
         match xxh3_64(data) {
             expected if expected == slot.data_checksum => Ok((slot, data)),

@@ -6,7 +6,7 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::super::FormatError;
-use super::super::bytes::Fields;
+use super::super::bytes::FieldReader;
 use super::GROUP_MEMBERS_MAX;
 
 const MAGIC: [u8; 4] = *b"NECG";
@@ -17,7 +17,7 @@ const CHECKSUM_BYTES: usize = 8;
 
 /// The kind of group that a summary describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum SummaryKind {
     /// A sealed group: its parity is in the slot of the group.
     Sealed = 1,
     /// An open group: its parity follows the summary, in a spare.
@@ -26,7 +26,7 @@ pub enum Kind {
 
 /// A member that the parity covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Named {
+pub struct CoveredMember {
     /// The number of the block.
     pub block: u32,
     /// The sequence of the slot.
@@ -37,9 +37,9 @@ pub struct Named {
 
 /// The summary of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Summary {
+pub struct GroupSummary {
     /// The kind of group.
-    pub kind: Kind,
+    pub kind: SummaryKind,
     /// The checksum of the device's identity.
     pub device: u64,
     /// The generation of the client that wrote it.
@@ -50,10 +50,10 @@ pub struct Summary {
     pub parity_checksum: u64,
     /// The members by number. `None`: the slot's contents are not needed, or the parity of an open group does not cover
     /// them.
-    pub members: Vec<Option<Named>>,
+    pub members: Vec<Option<CoveredMember>>,
 }
 
-impl Summary {
+impl GroupSummary {
     /// Returns the length of the summary of a group with `members` members, in bytes.
     pub fn bytes_of(members: u8) -> usize {
         HEAD_BYTES + usize::from(members) * NAMED_BYTES + CHECKSUM_BYTES
@@ -61,7 +61,7 @@ impl Summary {
 
     /// Encodes the summary.
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(Summary::bytes_of(self.members.len() as u8));
+        let mut bytes = Vec::with_capacity(GroupSummary::bytes_of(self.members.len() as u8));
         bytes.extend_from_slice(&MAGIC);
         bytes.extend_from_slice(&[VERSION, self.kind as u8, self.members.len() as u8, 0]);
         bytes.extend_from_slice(&self.device.to_le_bytes());
@@ -71,7 +71,8 @@ impl Summary {
         bytes.extend_from_slice(&self.parity_checksum.to_le_bytes());
         bytes.resize(HEAD_BYTES, 0);
         for member in &self.members {
-            let Named { block, sequence, checksum } = member.unwrap_or(Named { block: 0, sequence: 0, checksum: 0 });
+            let CoveredMember { block, sequence, checksum } =
+                member.unwrap_or(CoveredMember { block: 0, sequence: 0, checksum: 0 });
             bytes.extend_from_slice(&block.to_le_bytes());
             bytes.extend_from_slice(&u32::from(member.is_some()).to_le_bytes());
             bytes.extend_from_slice(&sequence.to_le_bytes());
@@ -84,8 +85,8 @@ impl Summary {
     /// Decodes the summary at the start of `bytes`.
     ///
     /// *Errors*: the first invalid field, and why.
-    pub fn decode(bytes: &[u8]) -> Result<Summary, FormatError> {
-        let mut fields = Fields::new(bytes);
+    pub fn decode(bytes: &[u8]) -> Result<GroupSummary, FormatError> {
+        let mut fields = FieldReader::new(bytes);
         if fields.take(MAGIC.len())? != MAGIC {
             return Err(FormatError::Magic);
         }
@@ -97,16 +98,16 @@ impl Summary {
         if !(2..=GROUP_MEMBERS_MAX).contains(&members) || reserved != 0 {
             return Err(FormatError::Range { what: "members of a summary", found: u64::from(members) });
         }
-        let needed = Summary::bytes_of(members);
+        let needed = GroupSummary::bytes_of(members);
         let whole = bytes.get(..needed).ok_or(FormatError::Short { needed, found: bytes.len() })?;
         let (body, checksum) = whole.split_at(needed - CHECKSUM_BYTES);
-        let (expected, found) = (xxh3_64(body), Fields::new(checksum).u64()?);
+        let (expected, found) = (xxh3_64(body), FieldReader::new(checksum).u64()?);
         if expected != found {
             return Err(FormatError::Checksum { expected, found });
         }
         let kind = match kind {
-            1 => Kind::Sealed,
-            2 => Kind::Open,
+            1 => SummaryKind::Sealed,
+            2 => SummaryKind::Open,
             found => return Err(FormatError::Range { what: "kind of a summary", found: u64::from(found) }),
         };
         let (device, generation, group) = (fields.u64()?, fields.u64()?, fields.u32()?);
@@ -114,17 +115,17 @@ impl Summary {
         if reserved != 0 || body[40..HEAD_BYTES].iter().any(|byte| *byte != 0) {
             return Err(FormatError::Range { what: "reserved field of a summary", found: 1 });
         }
-        let mut fields = Fields::new(&body[HEAD_BYTES..]);
+        let mut fields = FieldReader::new(&body[HEAD_BYTES..]);
         let members = (0..members).map(|_| named(&mut fields)).collect::<Result<Vec<_>, _>>()?;
-        Ok(Summary { kind, device, generation, group, parity_checksum, members })
+        Ok(GroupSummary { kind, device, generation, group, parity_checksum, members })
     }
 }
 
-fn named(fields: &mut Fields<'_>) -> Result<Option<Named>, FormatError> {
+fn named(fields: &mut FieldReader<'_>) -> Result<Option<CoveredMember>, FormatError> {
     let (block, is_named) = (fields.u32()?, fields.u32()?);
     let (sequence, checksum) = (fields.u64()?, fields.u64()?);
     match is_named {
-        1 => Ok(Some(Named { block, sequence, checksum })),
+        1 => Ok(Some(CoveredMember { block, sequence, checksum })),
         0 if (block, sequence, checksum) == (0, 0, 0) => Ok(None),
         found => Err(FormatError::Range { what: "member of a summary", found: u64::from(found) }),
     }

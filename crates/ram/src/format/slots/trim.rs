@@ -3,19 +3,19 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::super::FormatError;
-use super::super::bytes::Fields;
+use super::super::bytes::FieldReader;
 
 /// The length of an entry in bytes.
 pub const TRIM_BYTES: usize = 16;
 
 /// An entry of the area of trims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct Trim {
+pub struct TrimEntry {
     /// Copies with lower sequences are not valid; 0: the block was never trimmed.
     pub sequence: u64,
 }
 
-impl Trim {
+impl TrimEntry {
     fn checksum(self, device: u64, block: u32) -> u64 {
         if self.sequence == 0 {
             return 0;
@@ -38,9 +38,9 @@ impl Trim {
     /// Decodes the entry of a block.
     ///
     /// *Errors*: there are too few bytes, or the checksum does not match.
-    pub fn decode(bytes: &[u8], device: u64, block: u32) -> Result<Trim, FormatError> {
-        let mut fields = Fields::new(bytes);
-        let (trim, found) = (Trim { sequence: fields.u64()? }, fields.u64()?);
+    pub fn decode(bytes: &[u8], device: u64, block: u32) -> Result<TrimEntry, FormatError> {
+        let mut fields = FieldReader::new(bytes);
+        let (trim, found) = (TrimEntry { sequence: fields.u64()? }, fields.u64()?);
         match trim.checksum(device, block) {
             expected if expected == found => Ok(trim),
             expected => Err(FormatError::Checksum { expected, found }),

@@ -2,11 +2,11 @@
 
 use bytes::Bytes;
 
-use crate::format::{Code, Geometry, Record};
+use crate::format::{DonorRecord, RecordGeometry, RedundancyCode};
 use crate::mirror::donor_in_memory;
 use crate::mirror::{
-    Action, Configuration, Donor, DonorRequest, Event, Intent, LinkState, Machine, MirrorError, Reply, Request,
-    RequestId, Times,
+    Donor, DonorReply, DonorRequest, LinkState, MachineIntent, MachineTimes, MirrorAction, MirrorConfiguration,
+    MirrorError, MirrorEvent, MirrorMachine, MirrorRequest, RequestId,
 };
 
 /// The time between two looks of the bench at its machine. *Units*: microseconds.
@@ -19,7 +19,7 @@ const STRIPE_BYTES: u32 = 64;
 pub type Holds = fn(Donor, &DonorRequest) -> bool;
 
 /// Donors, their clock, and what was asked of them.
-pub struct Bench {
+pub struct MirrorBench {
     pub memory: Vec<Vec<u8>>,
     pub areas: Vec<Vec<u8>>,
     pub incarnations: Vec<u64>,
@@ -32,14 +32,14 @@ pub struct Bench {
     /// The requests that were answered.
     pub asked: Vec<(Donor, DonorRequest)>,
     pub now_us: u64,
-    code: Code,
+    code: RedundancyCode,
 }
 
-pub const ATTACH: Intent = Intent::Attach { take_over: false, trust_remaining: false };
+pub const ATTACH: MachineIntent = MachineIntent::Attach { take_over: false, trust_remaining: false };
 
-impl Bench {
-    pub fn new(donors: usize) -> Bench {
-        Bench {
+impl MirrorBench {
+    pub fn new(donors: usize) -> MirrorBench {
+        MirrorBench {
             memory: vec![vec![0; 1024]; donors],
             areas: vec![Vec::new(); donors],
             incarnations: (50..50 + donors as u64).collect(),
@@ -49,125 +49,125 @@ impl Bench {
             held: Vec::new(),
             asked: Vec::new(),
             now_us: 0,
-            code: Code::Mirror,
+            code: RedundancyCode::Mirror,
         }
     }
 
     /// The same with parity in place.
-    pub fn with_parity(donors: usize) -> Bench {
-        Bench { code: Code::Parity, ..Bench::new(donors) }
+    pub fn with_parity(donors: usize) -> MirrorBench {
+        MirrorBench { code: RedundancyCode::Parity, ..MirrorBench::new(donors) }
     }
 
-    pub fn geometry(&self, device: u8) -> Geometry {
+    pub fn geometry(&self, device: u8) -> RecordGeometry {
         let (members, code) = (self.areas.len() as u16, self.code);
         let stripe_bytes = match code {
-            Code::Parity => STRIPE_BYTES * u32::from(members - 1),
+            RedundancyCode::Parity => STRIPE_BYTES * u32::from(members - 1),
             _ => STRIPE_BYTES,
         };
-        Geometry { device: [device; 16], bytes: 16 * BLOCK_BYTES, block_bytes: 16, stripe_bytes, members, code }
+        RecordGeometry { device: [device; 16], bytes: 16 * BLOCK_BYTES, block_bytes: 16, stripe_bytes, members, code }
     }
 
-    pub fn machine(&self, client: u64, intent: Intent) -> Machine {
+    pub fn machine(&self, client: u64, intent: MachineIntent) -> MirrorMachine {
         let labels = (0..self.areas.len()).map(|donor| donor.to_string()).collect();
         let geometry = self.geometry(3);
-        let times = Times { scrub_rest_us: u64::MAX / 2, ..Times::default() };
-        Machine::new(Configuration { geometry, labels, client, intent, times }, self.now_us).unwrap()
+        let times = MachineTimes { scrub_rest_us: u64::MAX / 2, ..MachineTimes::default() };
+        MirrorMachine::new(MirrorConfiguration { geometry, labels, client, intent, times }, self.now_us).unwrap()
     }
 
     /// Creates the device; its client is number 77.
-    pub fn created(&mut self) -> Machine {
-        let mut machine = self.machine(77, Intent::Create);
-        assert_eq!(self.run(&mut machine, 100), [Action::Attached]);
+    pub fn created(&mut self) -> MirrorMachine {
+        let mut machine = self.machine(77, MachineIntent::Create);
+        assert_eq!(self.run(&mut machine, 100), [MirrorAction::Attached]);
         machine
     }
 
-    pub fn record(&self, donor: Donor) -> Record {
-        Record::decode(&self.areas[donor]).unwrap()
+    pub fn record(&self, donor: Donor) -> DonorRecord {
+        DonorRecord::decode(&self.areas[donor]).unwrap()
     }
 
     /// The donor starts again without its memory.
-    pub fn restart(&mut self, machine: &mut Machine, donor: Donor) {
+    pub fn restart(&mut self, machine: &mut MirrorMachine, donor: Donor) {
         self.incarnations[donor] += 100;
         self.memory[donor].fill(0);
         self.areas[donor].clear();
-        machine.step(self.now_us, Event::Disconnected { donor });
+        machine.step(self.now_us, MirrorEvent::Disconnected { donor });
     }
 
     /// Runs for so many milliseconds; returns what the machine says to its user.
-    pub fn run(&mut self, machine: &mut Machine, time_ms: u64) -> Vec<Action> {
+    pub fn run(&mut self, machine: &mut MirrorMachine, time_ms: u64) -> Vec<MirrorAction> {
         let until_us = self.now_us + time_ms * 1000;
         let mut said = Vec::new();
         while self.now_us < until_us {
             self.now_us += STEP_US;
             for donor in 0..self.areas.len() {
                 if self.is_up[donor] && machine.link_state(donor) == Some(LinkState::Down) {
-                    machine.step(self.now_us, Event::Connected { donor, incarnation: self.incarnations[donor] });
+                    machine.step(self.now_us, MirrorEvent::Connected { donor, incarnation: self.incarnations[donor] });
                 }
             }
-            machine.step(self.now_us, Event::Time);
+            machine.step(self.now_us, MirrorEvent::Time);
             self.answer(machine, &mut said);
         }
         said
     }
 
-    fn answer(&mut self, machine: &mut Machine, said: &mut Vec<Action>) {
+    fn answer(&mut self, machine: &mut MirrorMachine, said: &mut Vec<MirrorAction>) {
         loop {
-            let actions: Vec<Action> = machine.actions().collect();
+            let actions: Vec<MirrorAction> = machine.actions().collect();
             if actions.is_empty() {
                 return;
             }
             for action in actions {
                 match action {
-                    Action::Send { donor, .. } if !self.is_up[donor] => {}
-                    Action::Send { donor, request, body } if (self.holds)(donor, &body) => {
+                    MirrorAction::Send { donor, .. } if !self.is_up[donor] => {}
+                    MirrorAction::Send { donor, request, body } if (self.holds)(donor, &body) => {
                         self.held.push((donor, request, body));
                     }
-                    Action::Send { donor, request, body } => {
+                    MirrorAction::Send { donor, request, body } => {
                         self.asked.push((donor, body.clone()));
                         let reply = self.reply(donor, body);
-                        machine.step(self.now_us, Event::Replied { donor, request, reply });
+                        machine.step(self.now_us, MirrorEvent::Replied { donor, request, reply });
                     }
-                    Action::Disconnect { .. } => {}
+                    MirrorAction::Disconnect { .. } => {}
                     other => said.push(other),
                 }
             }
         }
     }
 
-    fn reply(&mut self, donor: Donor, body: DonorRequest) -> Reply {
+    fn reply(&mut self, donor: Donor, body: DonorRequest) -> DonorReply {
         let is_swap = matches!(body, DonorRequest::SwapMetadata { .. });
         match donor_in_memory::answer(&mut self.memory[donor], &mut self.areas[donor], body) {
-            Reply::Metadata { area, .. } => Reply::Metadata { area, is_owned: self.is_owned[donor] },
-            Reply::Done if is_swap => {
+            DonorReply::Metadata { area, .. } => DonorReply::Metadata { area, is_owned: self.is_owned[donor] },
+            DonorReply::Done if is_swap => {
                 self.is_owned[donor] = false;
-                Reply::Done
+                DonorReply::Done
             }
             reply => reply,
         }
     }
 
     /// Answers the first request that was held back.
-    pub fn release_one(&mut self, machine: &mut Machine) {
+    pub fn release_one(&mut self, machine: &mut MirrorMachine) {
         let (donor, request, body) = self.held.remove(0);
         let reply = self.reply(donor, body);
-        machine.step(self.now_us, Event::Replied { donor, request, reply });
+        machine.step(self.now_us, MirrorEvent::Replied { donor, request, reply });
     }
 
     /// Answers the requests that were held back.
-    pub fn release(&mut self, machine: &mut Machine) {
+    pub fn release(&mut self, machine: &mut MirrorMachine) {
         self.holds = |_, _| false;
         for (donor, request, body) in std::mem::take(&mut self.held) {
             let reply = self.reply(donor, body);
-            machine.step(self.now_us, Event::Replied { donor, request, reply });
+            machine.step(self.now_us, MirrorEvent::Replied { donor, request, reply });
         }
     }
 
     /// Does a request, and waits at most a minute for its end.
-    pub fn does(&mut self, machine: &mut Machine, request: Request) -> Result<Bytes, MirrorError> {
-        machine.step(self.now_us, Event::Submitted { id: 7, request });
+    pub fn does(&mut self, machine: &mut MirrorMachine, request: MirrorRequest) -> Result<Bytes, MirrorError> {
+        machine.step(self.now_us, MirrorEvent::Submitted { id: 7, request });
         for _ in 0..6000 {
             match self.run(machine, 10).into_iter().next() {
-                Some(Action::Complete { id: 7, result }) => return result,
+                Some(MirrorAction::Complete { id: 7, result }) => return result,
                 Some(other) => panic!("{other:?}"),
                 None => {}
             }
@@ -175,13 +175,13 @@ impl Bench {
         panic!("the request does not end");
     }
 
-    pub fn write(&mut self, machine: &mut Machine, block: u64, data: &[u8]) {
+    pub fn write(&mut self, machine: &mut MirrorMachine, block: u64, data: &[u8]) {
         let data = Bytes::copy_from_slice(data);
-        let request = Request::Write { offset: block * BLOCK_BYTES, data, force: false };
+        let request = MirrorRequest::Write { offset: block * BLOCK_BYTES, data, force: false };
         assert_eq!(self.does(machine, request), Ok(Bytes::new()));
     }
 
-    pub fn read(&mut self, machine: &mut Machine, block: u64, blocks: u64) -> Result<Bytes, MirrorError> {
-        self.does(machine, Request::Read { offset: block * BLOCK_BYTES, bytes: blocks * BLOCK_BYTES })
+    pub fn read(&mut self, machine: &mut MirrorMachine, block: u64, blocks: u64) -> Result<Bytes, MirrorError> {
+        self.does(machine, MirrorRequest::Read { offset: block * BLOCK_BYTES, bytes: blocks * BLOCK_BYTES })
     }
 }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::bench::{ATTACH, Bench};
+use super::bench::{ATTACH, MirrorBench};
 use super::*;
 
 fn numbered(blocks: std::ops::Range<u64>) -> Vec<u8> {
@@ -10,27 +10,27 @@ fn numbered(blocks: std::ops::Range<u64>) -> Vec<u8> {
 }
 
 /// A device whose blocks are all written, and whose donor `out` is left.
-fn without(bench: &mut Bench, out: Donor) -> Machine {
+fn without(bench: &mut MirrorBench, out: Donor) -> MirrorMachine {
     let mut machine = bench.created();
     bench.write(&mut machine, 0, &numbered(0..16));
     bench.run(&mut machine, 3000);
     bench.is_up[out] = false;
-    machine.step(bench.now_us, Event::Disconnected { donor: out });
+    machine.step(bench.now_us, MirrorEvent::Disconnected { donor: out });
     assert_eq!(bench.run(&mut machine, 2000), []);
-    assert_eq!(machine.standing()[out], Standing::Out);
+    assert_eq!(machine.standing()[out], DonorStanding::Out);
     bench.restart(&mut machine, out);
     machine
 }
 
 /// Kills the client, and attaches another one.
-fn after_a_crash(bench: &mut Bench, client: u64) -> Machine {
+fn after_a_crash(bench: &mut MirrorBench, client: u64) -> MirrorMachine {
     let mut machine = bench.machine(client, ATTACH);
-    assert_eq!(bench.run(&mut machine, 20_000), [Action::Attached]);
+    assert_eq!(bench.run(&mut machine, 20_000), [MirrorAction::Attached]);
     machine
 }
 
 /// Reads every block: it is right or lost. Returns those that are lost.
-fn lost_blocks(bench: &mut Bench, machine: &mut Machine) -> Vec<u64> {
+fn lost_blocks(bench: &mut MirrorBench, machine: &mut MirrorMachine) -> Vec<u64> {
     let mut lost = Vec::new();
     for block in 0..16 {
         match bench.read(machine, block, 1) {
@@ -44,15 +44,16 @@ fn lost_blocks(bench: &mut Bench, machine: &mut Machine) -> Vec<u64> {
     lost
 }
 
+/// The rebuild goes on, and the wrong block stays lost for every client until it is written.
 #[test]
-fn a_block_that_the_only_source_of_a_rebuild_returns_wrong_becomes_lost_and_the_rebuild_goes_on() {
-    let mut bench = Bench::new(2);
+fn wrong_rebuild_source_loses_block() {
+    let mut bench = MirrorBench::new(2);
     let mut machine = without(&mut bench, 1);
     let wrong = bench.memory[0].windows(16).position(|bytes| bytes == [7; 16]).unwrap();
     bench.memory[0][wrong + 3] ^= 1;
     bench.is_up[1] = true;
     bench.run(&mut machine, 20_000);
-    assert_eq!(machine.standing(), [Standing::Trusted, Standing::Rebuilding]);
+    assert_eq!(machine.standing(), [DonorStanding::Trusted, DonorStanding::Rebuilding]);
     assert_eq!(machine.rebuild_progress(), Some((1, 3, 4)), "the rest is copied meanwhile");
     assert_eq!(bench.read(&mut machine, 6, 1), Err(MirrorError::Corrupt { block: 6 }));
     bench.run(&mut machine, 20_000);
@@ -67,8 +68,8 @@ fn a_block_that_the_only_source_of_a_rebuild_returns_wrong_becomes_lost_and_the_
 }
 
 #[test]
-fn a_source_that_returns_the_right_bytes_in_time_loses_nothing() {
-    let mut bench = Bench::new(2);
+fn source_right_in_time_loses_nothing() {
+    let mut bench = MirrorBench::new(2);
     let mut machine = without(&mut bench, 1);
     bench.memory[0][5] ^= 1;
     bench.is_up[1] = true;
@@ -79,10 +80,11 @@ fn a_source_that_returns_the_right_bytes_in_time_loses_nothing() {
     assert!(lost_blocks(&mut bench, &mut machine).is_empty());
 }
 
+/// A rebuild loses the blocks of the wrong member's column and no other block.
 #[test]
-fn with_parity_a_wrong_member_costs_a_rebuild_the_blocks_of_its_column_and_no_other() {
+fn wrong_parity_member_loses_its_column() {
     for (out, damaged) in [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)] {
-        let mut bench = Bench::with_parity(3);
+        let mut bench = MirrorBench::with_parity(3);
         let mut machine = without(&mut bench, out);
         // A column of the first stripe.
         bench.memory[damaged][17] ^= 1;
@@ -98,17 +100,18 @@ fn with_parity_a_wrong_member_costs_a_rebuild_the_blocks_of_its_column_and_no_ot
         let mut machine = after_a_crash(&mut bench, 78);
         assert_eq!(lost_blocks(&mut bench, &mut machine), lost);
         bench.is_up[damaged] = false;
-        machine.step(bench.now_us, Event::Disconnected { donor: damaged });
+        machine.step(bench.now_us, MirrorEvent::Disconnected { donor: damaged });
         assert_eq!(lost_blocks(&mut bench, &mut machine), lost);
     }
 }
 
+/// A repair does not change a block that this client has not written.
 #[test]
-fn a_repair_overwrites_the_wrong_blocks_and_no_block_that_this_client_did_not_write() {
-    let mut bench = Bench::new(2);
+fn repair_overwrites_only_known_blocks() {
+    let mut bench = MirrorBench::new(2);
     let mut machine = bench.created();
     bench.write(&mut machine, 0, &numbered(0..16));
-    machine.step(bench.now_us, Event::Detach);
+    machine.step(bench.now_us, MirrorEvent::Detach);
     bench.run(&mut machine, 100);
     let mut machine = after_a_crash(&mut bench, 78);
     bench.write(&mut machine, 0, &numbered(0..1));

@@ -2,28 +2,28 @@
 
 use bytes::Bytes;
 
-use crate::format::Stamp;
-use crate::mirror::event::{DonorRequest, Reply};
+use crate::format::RecordStamp;
+use crate::mirror::event::{DonorReply, DonorRequest};
 
 /// Answers a request to a donor with this memory and this metadata area.
-pub fn answer(memory: &mut [u8], area: &mut Vec<u8>, body: DonorRequest) -> Reply {
+pub fn answer(memory: &mut [u8], area: &mut Vec<u8>, body: DonorRequest) -> DonorReply {
     match body {
         DonorRequest::Read { offset, bytes } => {
-            Reply::Data(Bytes::copy_from_slice(&memory[offset as usize..(offset + bytes) as usize]))
+            DonorReply::Data(Bytes::copy_from_slice(&memory[offset as usize..(offset + bytes) as usize]))
         }
         DonorRequest::Write { offset, data, .. } => {
             memory[offset as usize..offset as usize + data.len()].copy_from_slice(&data);
-            Reply::Done
+            DonorReply::Done
         }
         DonorRequest::WriteZeroes { offset, bytes, .. } | DonorRequest::Trim { offset, bytes } => {
             memory[offset as usize..(offset + bytes) as usize].fill(0);
-            Reply::Done
+            DonorReply::Done
         }
-        DonorRequest::ReadMetadata => Reply::Metadata { area: Bytes::copy_from_slice(area), is_owned: false },
-        DonorRequest::SwapMetadata { expected, .. } if Stamp::of(area) != expected => Reply::SwapRefused,
+        DonorRequest::ReadMetadata => DonorReply::Metadata { area: Bytes::copy_from_slice(area), is_owned: false },
+        DonorRequest::SwapMetadata { expected, .. } if RecordStamp::of(area) != expected => DonorReply::SwapRefused,
         DonorRequest::SwapMetadata { record, .. } => {
             *area = record.to_vec();
-            Reply::Done
+            DonorReply::Done
         }
     }
 }

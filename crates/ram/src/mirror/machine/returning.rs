@@ -1,34 +1,35 @@
 //! Donors that were left and are there again.
 
-use super::bench::{ATTACH, Bench};
+use super::bench::{ATTACH, MirrorBench};
 use super::*;
-use crate::format::{Record, Stamp};
+use crate::format::{DonorRecord, RecordStamp};
 
 /// A device whose donor 1 is left.
-fn degraded(bench: &mut Bench) -> Machine {
+fn degraded(bench: &mut MirrorBench) -> MirrorMachine {
     let mut machine = bench.created();
     bench.is_up[1] = false;
-    machine.step(bench.now_us, Event::Disconnected { donor: 1 });
+    machine.step(bench.now_us, MirrorEvent::Disconnected { donor: 1 });
     assert_eq!(bench.run(&mut machine, 2000), []);
-    assert_eq!(machine.standing(), [Standing::Trusted, Standing::Out]);
+    assert_eq!(machine.standing(), [DonorStanding::Trusted, DonorStanding::Out]);
     bench.is_up[1] = true;
     machine
 }
 
+/// A returning donor with another device is refused until that device is deleted.
 #[test]
-fn another_device_on_a_donor_that_returns_is_not_overwritten_and_the_donor_is_refused_until_it_is_deleted() {
-    let mut bench = Bench::new(2);
+fn returning_donor_keeps_other_device() {
+    let mut bench = MirrorBench::new(2);
     let mut machine = degraded(&mut bench);
     let record = bench.record(1);
     let geometry = bench.geometry(4);
-    let stamp = Stamp { generation: 1, client: 0, revision: 3 };
-    bench.areas[1] = Record { geometry, stamp, ..record }.encode();
+    let stamp = RecordStamp { generation: 1, client: 0, revision: 3 };
+    bench.areas[1] = DonorRecord { geometry, stamp, ..record }.encode();
     bench.memory[1].fill(9);
     let (area, memory) = (bench.areas[1].clone(), bench.memory[1].clone());
     for _ in 0..100 {
         assert_eq!(bench.run(&mut machine, 100), []);
         assert_eq!((&bench.areas[1], &bench.memory[1]), (&area, &memory));
-        assert_eq!(machine.standing(), [Standing::Trusted, Standing::Out]);
+        assert_eq!(machine.standing(), [DonorStanding::Trusted, DonorStanding::Out]);
     }
     assert_eq!(machine.link_state(1), Some(LinkState::Refused));
     bench.areas[1].clear();
@@ -36,9 +37,10 @@ fn another_device_on_a_donor_that_returns_is_not_overwritten_and_the_donor_is_re
     assert!(machine.is_quiet(), "{:?}", machine.standing());
 }
 
+/// What a donor has of another place of the device is kept while a client uses that place.
 #[test]
-fn what_a_donor_has_of_another_place_of_the_device_is_overwritten_unless_that_place_is_in_use() {
-    let mut bench = Bench::new(2);
+fn data_of_unused_place_is_overwritten() {
+    let mut bench = MirrorBench::new(2);
     let mut machine = degraded(&mut bench);
     bench.areas[1] = bench.areas[0].clone();
     bench.is_owned[1] = true;
@@ -49,16 +51,17 @@ fn what_a_donor_has_of_another_place_of_the_device_is_overwritten_unless_that_pl
     assert!(machine.is_quiet(), "{:?}", machine.standing());
 }
 
+/// A returning donor with another living client is refused unless the user takes the device over.
 #[test]
-fn a_donor_that_returns_with_another_living_client_is_taken_back_only_if_the_user_takes_over() {
+fn owned_returning_donor_needs_take_over() {
     for take_over in [false, true] {
-        let mut bench = Bench::new(2);
+        let mut bench = MirrorBench::new(2);
         let mut machine = degraded(&mut bench);
-        machine.step(bench.now_us, Event::Detach);
+        machine.step(bench.now_us, MirrorEvent::Detach);
         bench.run(&mut machine, 100);
         bench.is_up[1] = false;
-        let mut machine = bench.machine(78, Intent::Attach { take_over, trust_remaining: false });
-        assert_eq!(bench.run(&mut machine, 10_000), [Action::Attached]);
+        let mut machine = bench.machine(78, MachineIntent::Attach { take_over, trust_remaining: false });
+        assert_eq!(bench.run(&mut machine, 10_000), [MirrorAction::Attached]);
         // The first client is connected to this donor alone.
         (bench.is_up[1], bench.is_owned[1]) = (true, true);
         assert_eq!(bench.run(&mut machine, 5000), []);
@@ -70,34 +73,35 @@ fn a_donor_that_returns_with_another_living_client_is_taken_back_only_if_the_use
     }
 }
 
+/// A client that claims only a left donor, with the same generation, does not supersede another one.
 #[test]
-fn a_client_that_claims_a_left_donor_alone_with_the_same_generation_supersedes_nobody() {
-    let mut bench = Bench::new(2);
+fn claim_of_left_donor_supersedes_nobody() {
+    let mut bench = MirrorBench::new(2);
     let mut machine = degraded(&mut bench);
-    machine.step(bench.now_us, Event::Detach);
+    machine.step(bench.now_us, MirrorEvent::Detach);
     bench.run(&mut machine, 100);
     bench.is_up[1] = false;
     let mut machine = bench.machine(78, ATTACH);
-    assert_eq!(bench.run(&mut machine, 10_000), [Action::Attached]);
+    assert_eq!(bench.run(&mut machine, 10_000), [MirrorAction::Attached]);
     bench.is_up[1] = true;
     // The other client claims the donor after this one has read its area, and before this one claims it.
     bench.holds = |donor, body| donor == 1 && matches!(body, DonorRequest::SwapMetadata { .. });
     bench.run(&mut machine, 500);
-    assert_eq!((machine.standing()[1], bench.held.len()), (Standing::Rebuilding, 1));
+    assert_eq!((machine.standing()[1], bench.held.len()), (DonorStanding::Rebuilding, 1));
     let record = bench.record(1);
-    let stamp = Stamp { generation: machine.view().generation, client: 5, revision: 9 };
+    let stamp = RecordStamp { generation: machine.view().generation, client: 5, revision: 9 };
     assert!(record.view.generation < stamp.generation);
-    bench.areas[1] = Record { stamp, ..record }.encode();
+    bench.areas[1] = DonorRecord { stamp, ..record }.encode();
     bench.release(&mut machine);
     assert_eq!(bench.run(&mut machine, 5000), []);
     assert!(machine.is_quiet(), "{:?}", machine.standing());
 }
 
 #[test]
-fn a_refused_donor_that_stops_answering_is_connected_again() {
-    let mut bench = Bench::new(2);
+fn silent_refused_donor_is_reconnected() {
+    let mut bench = MirrorBench::new(2);
     let mut machine = degraded(&mut bench);
-    bench.areas[1] = Record { geometry: bench.geometry(4), ..bench.record(1) }.encode();
+    bench.areas[1] = DonorRecord { geometry: bench.geometry(4), ..bench.record(1) }.encode();
     bench.run(&mut machine, 500);
     assert_eq!(machine.link_state(1), Some(LinkState::Refused));
     bench.holds = |donor, _| donor == 1;

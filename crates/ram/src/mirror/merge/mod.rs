@@ -9,12 +9,12 @@
 //! view that only some donors stored is adopted: nothing was acknowledged under it yet, and the donor that it excludes
 //! has nothing that the others lack.
 
-use super::error::Refusal;
-use crate::format::{MemberState, Record, View};
+use super::error::AttachRefusal;
+use crate::format::{DonorRecord, MemberState, MembershipView};
 
 /// The content found on a donor.
 #[derive(Debug, Clone, Copy)]
-pub enum Found<'a> {
+pub enum DonorContent<'a> {
     /// The donor did not answer.
     Missing,
     /// The donor has no record of the device, so its memory does not belong to the device.
@@ -22,7 +22,7 @@ pub enum Found<'a> {
     /// The donor has a record.
     Record {
         /// The record.
-        record: &'a Record,
+        record: &'a DonorRecord,
         /// The donor's present incarnation.
         incarnation: u64,
     },
@@ -30,9 +30,9 @@ pub enum Found<'a> {
 
 /// The conclusion.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Merged {
+pub struct MergedView {
     /// The newest view.
-    pub view: View,
+    pub view: MembershipView,
     /// Whether each donor's data is trusted, by position.
     pub trusted: Vec<bool>,
     /// Whether an earlier client may still get answers from a missing donor that the view does not exclude.
@@ -41,10 +41,10 @@ pub struct Merged {
 
 /// Draws the conclusion; `found[i]` is the content found on donor `i`.
 ///
-/// *Errors*: [`Refusal::Empty`], [`Refusal::Incomplete`], [`Refusal::TooFew`], [`Refusal::CannotSettle`].
-pub fn merge(found: &[Found<'_>], trust_remaining: bool) -> Result<Merged, Refusal> {
+/// *Errors*: [`AttachRefusal::Empty`], [`AttachRefusal::Incomplete`], [`AttachRefusal::TooFew`], [`AttachRefusal::CannotSettle`].
+pub fn merge(found: &[DonorContent<'_>], trust_remaining: bool) -> Result<MergedView, AttachRefusal> {
     let record = |position: usize| match found[position] {
-        Found::Record { record, incarnation } => {
+        DonorContent::Record { record, incarnation } => {
             let member = record.view.members.get(position)?;
             (member.incarnation == incarnation && record.view.members.len() == found.len()).then_some((record, member))
         }
@@ -56,13 +56,13 @@ pub fn merge(found: &[Found<'_>], trust_remaining: bool) -> Result<Merged, Refus
     let needed = found.len() - 1;
     let Some((newest, _)) = newest else {
         let found_records = records().count();
-        let is_all = !found.iter().any(|found| matches!(found, Found::Missing));
+        let is_all = !found.iter().any(|found| matches!(found, DonorContent::Missing));
         return Err(match (found_records, is_all) {
-            (0, true) => Refusal::Empty,
-            (_, true) => Refusal::Incomplete,
+            (0, true) => AttachRefusal::Empty,
+            (_, true) => AttachRefusal::Incomplete,
             _ => {
                 let there = (0..found.len()).map(|position| record(position).is_some()).collect::<Vec<_>>();
-                Refusal::TooFew { needed, found: found_records, missing: missing(&there) }
+                AttachRefusal::TooFew { needed, found: found_records, missing: missing(&there) }
             }
         });
     };
@@ -76,22 +76,22 @@ pub fn merge(found: &[Found<'_>], trust_remaining: bool) -> Result<Merged, Refus
     let trusted: Vec<bool> = (0..found.len()).map(is_trusted).collect();
     let count = trusted.iter().filter(|trusted| **trusted).count();
     if count < needed {
-        return Err(Refusal::TooFew { needed, found: count, missing: missing(&trusted) });
+        return Err(AttachRefusal::TooFew { needed, found: count, missing: missing(&trusted) });
     }
     let gone = trusted.iter().position(|trusted| !trusted);
     if let (2, Some(gone)) = (found.len(), gone)
         && view.members[gone].state == MemberState::Present
         && !trust_remaining
     {
-        return Err(Refusal::CannotSettle { present: 1 - gone, missing: gone });
+        return Err(AttachRefusal::CannotSettle { present: 1 - gone, missing: gone });
     }
     // One that is empty, or has an older identity, may have been replaced by a donor that was not looked at.
     let is_elsewhere = |gone: usize| match view.members[gone].state {
         MemberState::Left => false,
         MemberState::Present => true,
-        MemberState::Rebuilding => matches!(found[gone], Found::Missing),
+        MemberState::Rebuilding => matches!(found[gone], DonorContent::Missing),
     };
-    Ok(Merged { may_be_read_elsewhere: gone.is_some_and(is_elsewhere), view, trusted })
+    Ok(MergedView { may_be_read_elsewhere: gone.is_some_and(is_elsewhere), view, trusted })
 }
 
 #[cfg(test)]

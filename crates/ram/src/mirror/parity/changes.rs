@@ -13,25 +13,25 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::members::{Access, xor_into};
+use super::members::{MemberAccess, xor_into};
 use crate::mirror::error::MirrorError;
 use crate::mirror::event::DonorRequest;
-use crate::mirror::link::{LinkState, Purpose};
-use crate::mirror::machine::Machine;
-use crate::mirror::membership::Standing;
-use crate::mirror::operation::{Operation, Part, PartState, Piece, Work};
-use crate::planted::{Bug, planted};
+use crate::mirror::link::{LinkState, OutstandingPurpose};
+use crate::mirror::machine::MirrorMachine;
+use crate::mirror::membership::DonorStanding;
+use crate::mirror::operation::{DonorPiece, MirrorOperation, MirrorWork, PartState, StripePiece};
+use crate::planted::{MirrorBug, planted};
 
 /// How the parity of a row is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum How {
+enum ParityMethod {
     Difference,
     Sum,
     NotAtAll,
 }
 
-impl Machine {
-    pub(in crate::mirror) fn drive_row_change(&mut self, number: u64, mut operation: Operation) {
+impl MirrorMachine {
+    pub(in crate::mirror) fn drive_row_change(&mut self, number: u64, mut operation: MirrorOperation) {
         if !operation.is_planned {
             self.mark_rows(&mut operation);
         }
@@ -59,9 +59,9 @@ impl Machine {
     }
 
     /// Has the stripes of an operation marked as dirty.
-    fn mark_rows(&mut self, operation: &mut Operation) {
+    fn mark_rows(&mut self, operation: &mut MirrorOperation) {
         operation.is_planned = true;
-        let is_unmarked = matches!(operation.work, Work::Trim) && planted(Bug::TrimUnmarked);
+        let is_unmarked = matches!(operation.work, MirrorWork::Trim) && planted(MirrorBug::TrimUnmarked);
         for piece in &operation.pieces {
             if self.dirty.begin(piece.stripe) && !is_unmarked {
                 self.mark_stale(piece.stripe);
@@ -73,7 +73,8 @@ impl Machine {
     /// it may be trusted before the change ends. While a donor does not serve this client, a record without the mark
     /// that was sent before may still arrive there.
     fn has_marks(&self, stripe: u64) -> bool {
-        let is_left = |donor: usize| matches!(self.membership.standing[donor], Standing::Out | Standing::Lost);
+        let is_left =
+            |donor: usize| matches!(self.membership.standing[donor], DonorStanding::Out | DonorStanding::Lost);
         let mut markers = self.markers(stripe).into_iter().filter(|donor| !is_left(*donor));
         markers.all(|donor| {
             let link = &self.links[donor];
@@ -82,7 +83,7 @@ impl Machine {
     }
 
     /// Reads what the new parity needs, and computes it; returns whether that is done for every row.
-    fn gather_rows(&mut self, number: u64, operation: &mut Operation) -> Result<bool, MirrorError> {
+    fn gather_rows(&mut self, number: u64, operation: &mut MirrorOperation) -> Result<bool, MirrorError> {
         let mut is_done = true;
         let mut next = 0;
         while next < operation.pieces.len() {
@@ -120,7 +121,7 @@ impl Machine {
     }
 
     /// Replaces a row of a change by its columns; returns whether it has more than one.
-    fn split_row(&mut self, operation: &mut Operation, at: usize) -> bool {
+    fn split_row(&mut self, operation: &mut MirrorOperation, at: usize) -> bool {
         let before = operation.pieces.len();
         let is_split = operation.split(at);
         // Each piece counts as a writer of its stripe.
@@ -131,27 +132,27 @@ impl Machine {
     /// Decides how the parity of a row is computed; `None`: this cannot be decided yet.
     ///
     /// *Errors*: a written member can neither be stored nor yielded by the others.
-    fn how(&self, piece: &Piece) -> Result<Option<How>, MirrorError> {
+    fn how(&self, piece: &StripePiece) -> Result<Option<ParityMethod>, MirrorError> {
         let parity = self.rows.parity();
-        let access: Vec<Access> = (0..=parity).map(|member| self.access(piece.stripe, member)).collect();
-        if access.contains(&Access::Unsettled) {
+        let access: Vec<MemberAccess> = (0..=parity).map(|member| self.access(piece.stripe, member)).collect();
+        if access.contains(&MemberAccess::Unsettled) {
             return Ok(None);
         }
-        let is_gone = |member: &usize| access[*member] == Access::Gone;
+        let is_gone = |member: &usize| access[*member] == MemberAccess::Gone;
         let block = piece.blocks.start;
         match (0..=parity).filter(is_gone).count() {
-            0 | 1 if is_gone(&parity) => return Ok(Some(How::NotAtAll)),
+            0 | 1 if is_gone(&parity) => return Ok(Some(ParityMethod::NotAtAll)),
             0 | 1 => {}
             _ if piece.members.clone().any(|member| is_gone(&member)) => return Err(MirrorError::Lost { block }),
-            _ => return Ok(Some(How::NotAtAll)),
+            _ => return Ok(Some(ParityMethod::NotAtAll)),
         }
-        let may = |how: How| self.needed(piece, how).into_iter().all(|member| self.may_use(piece, member));
-        if planted(Bug::StaleDataUsed) && piece.members.clone().any(|member| is_gone(&member)) {
-            return Ok(Some(How::Difference));
+        let may = |how: ParityMethod| self.needed(piece, how).into_iter().all(|member| self.may_use(piece, member));
+        if planted(MirrorBug::StaleDataUsed) && piece.members.clone().any(|member| is_gone(&member)) {
+            return Ok(Some(ParityMethod::Difference));
         }
         let order = match parity - piece.members.len() <= piece.members.len() {
-            true => [How::Sum, How::Difference],
-            false => [How::Difference, How::Sum],
+            true => [ParityMethod::Sum, ParityMethod::Difference],
+            false => [ParityMethod::Difference, ParityMethod::Sum],
         };
         match order.into_iter().find(|how| may(*how)) {
             Some(how) => Ok(Some(how)),
@@ -160,21 +161,21 @@ impl Machine {
     }
 
     /// Returns the members that are read for the new parity.
-    fn needed(&self, piece: &Piece, how: How) -> Vec<usize> {
+    fn needed(&self, piece: &StripePiece, how: ParityMethod) -> Vec<usize> {
         let parity = self.rows.parity();
-        let is_there = |member: &usize| !planted(Bug::StaleDataUsed) || self.may_use(piece, *member);
+        let is_there = |member: &usize| !planted(MirrorBug::StaleDataUsed) || self.may_use(piece, *member);
         match how {
-            How::Difference => piece.members.clone().chain([parity]).filter(is_there).collect(),
-            How::Sum => (0..parity).filter(|member| !piece.members.contains(member)).collect(),
-            How::NotAtAll => Vec::new(),
+            ParityMethod::Difference => piece.members.clone().chain([parity]).filter(is_there).collect(),
+            ParityMethod::Sum => (0..parity).filter(|member| !piece.members.contains(member)).collect(),
+            ParityMethod::NotAtAll => Vec::new(),
         }
     }
 
     /// Returns the new parity of a row; empty: zeroes, or none.
-    fn new_parity(&self, operation: &Operation, at: usize, how: How) -> Bytes {
+    fn new_parity(&self, operation: &MirrorOperation, at: usize, how: ParityMethod) -> Bytes {
         let piece = &operation.pieces[at];
         let needed = self.needed(piece, how);
-        if how == How::NotAtAll || needed.is_empty() && !matches!(operation.work, Work::Write { .. }) {
+        if how == ParityMethod::NotAtAll || needed.is_empty() && !matches!(operation.work, MirrorWork::Write { .. }) {
             return Bytes::new();
         }
         let mut sum = vec![0; self.piece_bytes(piece) as usize];
@@ -188,45 +189,46 @@ impl Machine {
     }
 
     /// Returns the data that the user writes to a member of a row; `None`: zeroes.
-    fn new_data(&self, operation: &Operation, piece: &Piece, member: usize) -> Option<Bytes> {
-        let Work::Write { data, .. } = &operation.work else { return None };
+    fn new_data(&self, operation: &MirrorOperation, piece: &StripePiece, member: usize) -> Option<Bytes> {
+        let MirrorWork::Write { data, .. } = &operation.work else { return None };
         let block = self.rows.block(self.columns(piece).start, member);
         let from = (block - operation.blocks.start) * u64::from(self.configuration.geometry.block_bytes);
         Some(data.slice(from as usize..(from + self.piece_bytes(piece)) as usize))
     }
 
     /// Lists what has to be stored: each written member, and the parity, on each donor that has it.
-    fn list_row_parts(&mut self, operation: &mut Operation) {
+    fn list_row_parts(&mut self, operation: &mut MirrorOperation) {
         for (at, piece) in operation.pieces.iter().enumerate() {
             for member in piece.members.clone().chain([self.rows.parity()]) {
                 let donor = self.rows.donor(piece.stripe, member);
                 if self.is_target(donor, piece.stripe) {
-                    operation.parts.push(Part { donor, piece: at, state: PartState::Unsent });
+                    operation.parts.push(DonorPiece { donor, piece: at, state: PartState::Unsent });
                 }
             }
         }
     }
 
-    fn send_row_parts(&mut self, number: u64, operation: &mut Operation) {
-        let is_trim = matches!(operation.work, Work::Trim);
+    fn send_row_parts(&mut self, number: u64, operation: &mut MirrorOperation) {
+        let is_trim = matches!(operation.work, MirrorWork::Trim);
         let are_marked = operation.pieces.iter().all(|piece| self.has_marks(piece.stripe))
-            || planted(Bug::MarkAfterWrite)
-            || planted(Bug::TrimUnmarked) && is_trim;
+            || planted(MirrorBug::MarkAfterWrite)
+            || planted(MirrorBug::TrimUnmarked) && is_trim;
         for at in 0..operation.parts.len() {
-            let Part { donor, piece, state } = operation.parts[at];
+            let DonorPiece { donor, piece, state } = operation.parts[at];
             let is_parity = self.rows.member(operation.pieces[piece].stripe, donor) == self.rows.parity();
-            let is_served = matches!(self.membership.standing[donor], Standing::Trusted | Standing::Rebuilding);
-            let may_send = are_marked || planted(Bug::ParityUnmarked) && is_parity;
+            let is_served =
+                matches!(self.membership.standing[donor], DonorStanding::Trusted | DonorStanding::Rebuilding);
+            let may_send = are_marked || planted(MirrorBug::ParityUnmarked) && is_parity;
             if state == PartState::Unsent && is_served && may_send && self.links[donor].state == LinkState::Claimed {
                 let body = self.row_request(operation, &operation.pieces[piece], donor);
                 operation.parts[at].state = PartState::Sent;
                 operation.has_begun = true;
-                self.send(donor, Purpose::Part { operation: number, part: at }, body);
+                self.send(donor, OutstandingPurpose::Part { operation: number, part: at }, body);
             }
         }
     }
 
-    fn row_request(&self, operation: &Operation, piece: &Piece, donor: usize) -> DonorRequest {
+    fn row_request(&self, operation: &MirrorOperation, piece: &StripePiece, donor: usize) -> DonorRequest {
         let member = self.rows.member(piece.stripe, donor);
         let (offset, bytes) = (self.rows.offset(self.columns(piece).start), self.piece_bytes(piece));
         let data = match member == self.rows.parity() {
@@ -234,28 +236,29 @@ impl Machine {
             false => self.new_data(operation, piece, member),
         };
         let force = match operation.work {
-            Work::Write { is_forced, .. } | Work::Zeroes { is_forced } => is_forced,
+            MirrorWork::Write { is_forced, .. } | MirrorWork::Zeroes { is_forced } => is_forced,
             _ => false,
         };
         match (data, &operation.work) {
             (Some(data), _) => DonorRequest::Write { offset, data, force },
-            (None, Work::Trim) => DonorRequest::Trim { offset, bytes },
+            (None, MirrorWork::Trim) => DonorRequest::Trim { offset, bytes },
             (None, _) => DonorRequest::WriteZeroes { offset, bytes, force },
         }
     }
 
-    fn is_stored(&self, operation: &Operation, at: usize, member: usize) -> bool {
+    fn is_stored(&self, operation: &MirrorOperation, at: usize, member: usize) -> bool {
         let donor = self.rows.donor(operation.pieces[at].stripe, member);
-        let is_its = |part: &&Part| part.piece == at && part.donor == donor;
+        let is_its = |part: &&DonorPiece| part.piece == at && part.donor == donor;
         operation.parts.iter().find(is_its).is_some_and(|part| part.state == PartState::Done)
     }
 
     /// Returns the first block of a change that no donor has, and the others do not yield.
-    fn lost_row(&self, operation: &Operation) -> Option<u64> {
+    fn lost_row(&self, operation: &MirrorOperation) -> Option<u64> {
         let is_lost = |at: usize, member: usize| {
             let stripe = operation.pieces[at].stripe;
             let mut others = (0..=self.rows.parity()).filter(|other| *other != member);
-            !self.is_stored(operation, at, member) && others.any(|other| self.access(stripe, other) == Access::Gone)
+            !self.is_stored(operation, at, member)
+                && others.any(|other| self.access(stripe, other) == MemberAccess::Gone)
         };
         for (at, piece) in operation.pieces.iter().enumerate() {
             if let Some(member) = piece.members.clone().find(|member| is_lost(at, *member)) {
@@ -265,7 +268,7 @@ impl Machine {
         None
     }
 
-    fn forget_rows(&mut self, operation: &Operation) {
+    fn forget_rows(&mut self, operation: &MirrorOperation) {
         self.checksums.forget(operation.blocks.clone());
         for piece in &operation.pieces {
             let columns = self.columns(piece);
@@ -275,10 +278,10 @@ impl Machine {
     }
 
     /// Stores the checksums of what was written.
-    fn note_rows(&mut self, operation: &Operation) {
+    fn note_rows(&mut self, operation: &MirrorOperation) {
         for (at, piece) in operation.pieces.iter().enumerate() {
             let columns = self.columns(piece);
-            let range = |machine: &Machine, member: usize| -> Range<u64> {
+            let range = |machine: &MirrorMachine, member: usize| -> Range<u64> {
                 let first = machine.checksum_at(columns.start, member);
                 first..first + (columns.end - columns.start)
             };

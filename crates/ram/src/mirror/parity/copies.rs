@@ -9,15 +9,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use super::lost::lost_bytes;
-use super::members::{Access, xor_into};
+use super::members::{MemberAccess, xor_into};
 use crate::mirror::event::Donor;
-use crate::mirror::machine::Machine;
-use crate::mirror::membership::Standing;
-use crate::mirror::operation::{Operation, Part, PartState, Piece, Why};
-use crate::planted::{Bug, planted};
+use crate::mirror::machine::MirrorMachine;
+use crate::mirror::membership::DonorStanding;
+use crate::mirror::operation::{CopyReason, DonorPiece, MirrorOperation, PartState, StripePiece};
+use crate::planted::{MirrorBug, planted};
 
 /// What a copy of a member is computed from.
-enum Sources {
+enum CopySources {
     /// Reads are in progress, or a donor's standing is not decided.
     Wait,
     /// All other members, with one that is lost.
@@ -26,16 +26,16 @@ enum Sources {
     TooFew,
 }
 
-impl Machine {
+impl MirrorMachine {
     /// Returns the donor whose copy of a stripe is written after a crash of the client; `None`: nothing is to be done.
     pub(in crate::mirror) fn resync_to(&self, stripe: u64) -> Option<Donor> {
-        let is_trusted = |donor: &Donor| self.membership.standing[*donor] == Standing::Trusted;
+        let is_trusted = |donor: &Donor| self.membership.standing[*donor] == DonorStanding::Trusted;
         if !self.configuration.geometry.is_parity() {
             let donors = self.ring.places(stripe).map(|place| place.donor);
             return donors.iter().all(is_trusted).then_some(donors[1]);
         }
-        let is_whole = self.membership.standing.iter().all(|standing| *standing == Standing::Trusted);
-        if planted(Bug::UnfinishedBelieved) && !is_whole {
+        let is_whole = self.membership.standing.iter().all(|standing| *standing == DonorStanding::Trusted);
+        if planted(MirrorBug::UnfinishedBelieved) && !is_whole {
             return None;
         }
         Some(self.rows.donor(stripe, self.rows.parity())).filter(is_trusted)
@@ -46,18 +46,18 @@ impl Machine {
     pub(in crate::mirror) fn ask_copy_of_member(
         &mut self,
         number: u64,
-        piece: &mut Piece,
+        piece: &mut StripePiece,
         to: Donor,
-        why: Why,
+        why: CopyReason,
     ) -> bool {
         if piece.data.is_some() {
             return true;
         }
         let member = self.rows.member(piece.stripe, to);
         let lost = match self.sources(number, piece, member, why) {
-            Sources::Wait => return true,
-            Sources::TooFew => return false,
-            Sources::All { lost } => lost,
+            CopySources::Wait => return true,
+            CopySources::TooFew => return false,
+            CopySources::All { lost } => lost,
         };
         let mut sum = self.sum(piece, member);
         if let Some(lost) = lost {
@@ -75,7 +75,7 @@ impl Machine {
     /// Computes a member for a rebuild although the others do not yield it: some return wrong bytes. In each such column
     /// the blocks of the device that are wrong or cannot be computed become lost, and the parity covers that.
     /// *Returns* whether all others were read.
-    pub(in crate::mirror) fn give_up_columns(&mut self, operation: &mut Operation, to: Donor) -> bool {
+    pub(in crate::mirror) fn give_up_columns(&mut self, operation: &mut MirrorOperation, to: Donor) -> bool {
         let piece = &operation.pieces[0];
         let (stripe, own, parity) = (piece.stripe, self.rows.member(piece.stripe, to), self.rows.parity());
         let (size, whole) = (self.configuration.geometry.block_bytes as usize, self.piece_bytes(piece) as usize);
@@ -110,11 +110,11 @@ impl Machine {
             self.checksums.wrote(self.checksum_at(column, parity), &sum);
             members.entry(parity).and_modify(|data| data[part.clone()].copy_from_slice(&sum));
         }
-        let of = Piece { stripe, blocks: piece.blocks.clone(), ..Piece::default() };
+        let of = StripePiece { stripe, blocks: piece.blocks.clone(), ..StripePiece::default() };
         for (member, data) in members.into_iter().filter(|(member, _)| changed.contains(member)) {
             let donor = self.rows.donor(stripe, member);
-            operation.parts.push(Part { donor, piece: operation.pieces.len(), state: PartState::Unsent });
-            operation.pieces.push(Piece { data: Some(data.into()), ..of.clone() });
+            operation.parts.push(DonorPiece { donor, piece: operation.pieces.len(), state: PartState::Unsent });
+            operation.pieces.push(StripePiece { data: Some(data.into()), ..of.clone() });
         }
         // The copy has all that it needs.
         operation.pieces[0].data = Some(Bytes::new());
@@ -139,37 +139,37 @@ impl Machine {
         lost_bytes(&geometry.device, block, size)
     }
 
-    fn sources(&mut self, number: u64, piece: &mut Piece, member: usize, why: Why) -> Sources {
+    fn sources(&mut self, number: u64, piece: &mut StripePiece, member: usize, why: CopyReason) -> CopySources {
         let others: Vec<usize> = (0..=self.rows.parity()).filter(|other| *other != member).collect();
         let missing: Vec<usize> = others.iter().copied().filter(|other| !piece.read.contains_key(other)).collect();
-        let is_gone = |other: &usize| self.access(piece.stripe, *other) == Access::Gone;
-        let is_unsettled = |other: &usize| self.access(piece.stripe, *other) == Access::Unsettled;
+        let is_gone = |other: &usize| self.access(piece.stripe, *other) == MemberAccess::Gone;
+        let is_unsettled = |other: &usize| self.access(piece.stripe, *other) == MemberAccess::Unsettled;
         let gone: Vec<usize> = missing.iter().copied().filter(is_gone).collect();
         let is_wrong = |other: &usize| piece.wrong.contains(&self.rows.donor(piece.stripe, *other));
-        let may_lose = why == Why::Resync && member == self.rows.parity();
+        let may_lose = why == CopyReason::Resync && member == self.rows.parity();
         let has_wrong = missing.iter().any(is_wrong);
-        if has_wrong && why == Why::Rebuild && !piece.asked.is_empty() {
+        if has_wrong && why == CopyReason::Rebuild && !piece.asked.is_empty() {
             // A rebuild may have to do with what all others return.
-            return Sources::Wait;
+            return CopySources::Wait;
         }
         if has_wrong || gone.len() > usize::from(may_lose) {
-            return Sources::TooFew;
+            return CopySources::TooFew;
         }
         if missing.iter().any(is_unsettled) {
-            return Sources::Wait;
+            return CopySources::Wait;
         }
         if missing.len() == gone.len() {
-            return Sources::All { lost: gone.first().copied() };
+            return CopySources::All { lost: gone.first().copied() };
         }
         for other in missing.into_iter().filter(|other| !gone.contains(other)) {
             self.ask_member(number, piece, 0, other);
         }
-        Sources::Wait
+        CopySources::Wait
     }
 
     /// Returns the bytes that stand for a lost member of a piece. Behind the end of the device nothing is lost: these
     /// bytes stay zeroes, as the blocks that the device gets when it grows.
-    fn lost_member(&self, piece: &Piece, member: usize) -> Vec<u8> {
+    fn lost_member(&self, piece: &StripePiece, member: usize) -> Vec<u8> {
         let geometry = &self.configuration.geometry;
         let blocks = self.columns(piece).map(|column| self.rows.block(column, member));
         let blocks = blocks.take_while(|block| *block < geometry.blocks());

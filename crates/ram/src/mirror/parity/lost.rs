@@ -35,8 +35,9 @@ pub fn is_lost(device: &[u8; 16], block: u64, bytes: &[u8]) -> bool {
 mod tests {
     use super::*;
 
+    /// The bytes that mark a lost block are specific to the device and the block.
     #[test]
-    fn only_the_bytes_of_the_same_block_of_the_same_device_are_lost() {
+    fn lost_bytes_match_only_their_block() {
         let lost = lost_bytes(&[7; 16], 5, 64);
         assert_eq!(lost.len(), 64);
         assert!(is_lost(&[7; 16], 5, &lost) && !is_lost(&[7; 16], 6, &lost) && !is_lost(&[8; 16], 5, &lost));

@@ -8,16 +8,16 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use super::lost::is_lost;
-use super::rows::Row;
+use super::rows::ParityRow;
 use crate::mirror::event::{Donor, DonorRequest, RequestId};
-use crate::mirror::link::{LinkState, Purpose};
-use crate::mirror::machine::Machine;
-use crate::mirror::operation::{Asked, Operation, Piece, Work};
-use crate::planted::{Bug, planted};
+use crate::mirror::link::{LinkState, OutstandingPurpose};
+use crate::mirror::machine::MirrorMachine;
+use crate::mirror::operation::{MirrorOperation, MirrorWork, PieceRequest, StripePiece};
+use crate::planted::{MirrorBug, planted};
 
 /// What may be done with a member of a stripe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Access {
+pub(super) enum MemberAccess {
     /// It can be read, and every change must reach it.
     Ready,
     /// Its donor is being left, or has just lost its memory: wait for the decision.
@@ -31,14 +31,14 @@ pub(super) fn xor_into(sum: &mut [u8], bytes: &[u8]) {
     sum.iter_mut().zip(bytes).for_each(|(sum, byte)| *sum ^= byte);
 }
 
-impl Machine {
+impl MirrorMachine {
     /// Whether the device has parity that is changed in place; otherwise it is a mirror.
     pub fn is_parity(&self) -> bool {
         self.configuration.geometry.is_parity()
     }
 
     /// Cuts an operation of the user for the device's placement; returns the range that it locks.
-    pub(in crate::mirror) fn cut(&self, operation: &mut Operation) -> Range<u64> {
+    pub(in crate::mirror) fn cut(&self, operation: &mut MirrorOperation) -> Range<u64> {
         if !self.configuration.geometry.is_parity() {
             return operation.blocks.clone();
         }
@@ -46,44 +46,48 @@ impl Machine {
             true => self.rows.rows(&operation.blocks),
             false => self.rows.chunks(&operation.blocks),
         };
-        let piece =
-            |row: Row| Piece { stripe: row.stripe, blocks: row.blocks, members: row.members, ..Piece::default() };
+        let piece = |row: ParityRow| StripePiece {
+            stripe: row.stripe,
+            blocks: row.blocks,
+            members: row.members,
+            ..StripePiece::default()
+        };
         operation.pieces = rows.into_iter().map(piece).collect();
-        match planted(Bug::ColumnsUnlocked) && operation.work.is_change() {
+        match planted(MirrorBug::ColumnsUnlocked) && operation.work.is_change() {
             true => operation.blocks.clone(),
             false => self.rows.locked(&operation.blocks),
         }
     }
 
     /// Returns what may be done with a member of a stripe.
-    pub(super) fn access(&self, stripe: u64, member: usize) -> Access {
+    pub(super) fn access(&self, stripe: u64, member: usize) -> MemberAccess {
         let donor = self.rows.donor(stripe, member);
         match (self.is_readable(donor, stripe), self.is_target(donor, stripe)) {
-            (true, _) => Access::Ready,
-            (false, true) => Access::Unsettled,
-            (false, false) => Access::Gone,
+            (true, _) => MemberAccess::Ready,
+            (false, true) => MemberAccess::Unsettled,
+            (false, false) => MemberAccess::Gone,
         }
     }
 
     /// Whether a member may be read: its donor has it, and did not return wrong bytes.
-    pub(super) fn may_read(&self, piece: &Piece, member: usize) -> bool {
+    pub(super) fn may_read(&self, piece: &StripePiece, member: usize) -> bool {
         let donor = self.rows.donor(piece.stripe, member);
         self.is_readable(donor, piece.stripe) && !piece.wrong.contains(&donor)
     }
 
     /// Whether a member was read, or may be read.
-    pub(super) fn may_use(&self, piece: &Piece, member: usize) -> bool {
+    pub(super) fn may_use(&self, piece: &StripePiece, member: usize) -> bool {
         piece.read.contains_key(&member) || self.may_read(piece, member)
     }
 
     /// Returns the columns of a piece.
-    pub(in crate::mirror) fn columns(&self, piece: &Piece) -> Range<u64> {
+    pub(in crate::mirror) fn columns(&self, piece: &StripePiece) -> Range<u64> {
         let first = self.rows.column(piece.blocks.start);
         first..first + (piece.blocks.end - piece.blocks.start)
     }
 
     /// Returns the length of a piece of one member. *Units*: bytes.
-    pub(super) fn piece_bytes(&self, piece: &Piece) -> u64 {
+    pub(super) fn piece_bytes(&self, piece: &StripePiece) -> u64 {
         (piece.blocks.end - piece.blocks.start) * u64::from(self.configuration.geometry.block_bytes)
     }
 
@@ -101,13 +105,13 @@ impl Machine {
     }
 
     /// Whether bytes of a member match all checksums that are known.
-    pub(super) fn fits(&self, piece: &Piece, member: usize, data: &[u8]) -> bool {
+    pub(super) fn fits(&self, piece: &StripePiece, member: usize, data: &[u8]) -> bool {
         self.checksums.fits(self.checksum_at(self.columns(piece).start, member), data)
     }
 
     /// Requests a member of a piece, unless that was done or its donor does not serve this client now. *Returns*
     /// whether a request was sent.
-    pub(super) fn ask_member(&mut self, number: u64, piece: &mut Piece, at: usize, member: usize) -> bool {
+    pub(super) fn ask_member(&mut self, number: u64, piece: &mut StripePiece, at: usize, member: usize) -> bool {
         let donor = self.rows.donor(piece.stripe, member);
         let is_asked = piece.asked.iter().any(|asked| asked.donor == donor);
         if piece.read.contains_key(&member) || is_asked || self.links[donor].state != LinkState::Claimed {
@@ -115,8 +119,8 @@ impl Machine {
         }
         let body =
             DonorRequest::Read { offset: self.rows.offset(self.columns(piece).start), bytes: self.piece_bytes(piece) };
-        let request = self.send(donor, Purpose::Piece { operation: number, piece: at }, body);
-        piece.asked.push(Asked { donor, request, sent_us: self.now_us });
+        let request = self.send(donor, OutstandingPurpose::Piece { operation: number, piece: at }, body);
+        piece.asked.push(PieceRequest { donor, request, sent_us: self.now_us });
         true
     }
 
@@ -141,7 +145,7 @@ impl Machine {
         }
         let member = self.rows.member(piece.stripe, donor);
         // The scrub compares the bytes itself.
-        let is_right = matches!(operation.work, Work::Scrub) || self.fits(piece, member, &data);
+        let is_right = matches!(operation.work, MirrorWork::Scrub) || self.fits(piece, member, &data);
         if data.len() as u64 == self.piece_bytes(piece) && is_right {
             piece.read.insert(member, data);
         } else {
@@ -155,18 +159,18 @@ impl Machine {
     }
 
     /// Returns the XOR of everything that was read, except of one member.
-    pub(super) fn sum(&self, piece: &Piece, except: usize) -> Vec<u8> {
+    pub(super) fn sum(&self, piece: &StripePiece, except: usize) -> Vec<u8> {
         let mut sum = vec![0; self.piece_bytes(piece) as usize];
         piece.read.iter().filter(|(member, _)| **member != except).for_each(|(_, data)| xor_into(&mut sum, data));
         sum
     }
 
     /// Returns the first lost block of a user's read.
-    pub(in crate::mirror) fn lost_in(&self, operation: &Operation) -> Option<u64> {
+    pub(in crate::mirror) fn lost_in(&self, operation: &MirrorOperation) -> Option<u64> {
         let geometry = &self.configuration.geometry;
         let is_lost = |(block, bytes): &(u64, &[u8])| is_lost(&geometry.device, *block, bytes);
         let size = geometry.block_bytes as usize;
-        let lost = |piece: &Piece| {
+        let lost = |piece: &StripePiece| {
             let data = piece.data.as_ref()?;
             piece.blocks.clone().zip(data.chunks(size)).find(is_lost).map(|(block, _)| block)
         };

@@ -4,17 +4,17 @@
 
 use crate::mirror::error::MirrorError;
 use crate::mirror::link::LinkState;
-use crate::mirror::machine::Machine;
-use crate::mirror::operation::{Asked, Piece};
+use crate::mirror::machine::MirrorMachine;
+use crate::mirror::operation::{PieceRequest, StripePiece};
 
-impl Machine {
+impl MirrorMachine {
     /// Requests the member of a piece that has no data yet, or all other members if it is late, wrong or missing.
     ///
     /// *Errors*: neither can be read.
     pub(in crate::mirror) fn ask_piece(
         &mut self,
         number: u64,
-        piece: &mut Piece,
+        piece: &mut StripePiece,
         at: usize,
     ) -> Result<(), MirrorError> {
         if piece.data.is_some() {
@@ -46,7 +46,7 @@ impl Machine {
         }
         let donor = self.rows.donor(piece.stripe, member);
         let suspect_us = self.configuration.times.suspect_us;
-        let is_late = |asked: &Asked| asked.donor == donor && asked.sent_us + suspect_us <= self.now_us;
+        let is_late = |asked: &PieceRequest| asked.donor == donor && asked.sent_us + suspect_us <= self.now_us;
         let link = &self.links[donor];
         let is_slow = link.state != LinkState::Claimed || self.late_us(donor) >= suspect_us;
         let needs_others = !is_direct || is_slow || piece.asked.iter().any(is_late);

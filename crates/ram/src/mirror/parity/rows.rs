@@ -11,13 +11,13 @@
 
 use std::ops::Range;
 
-use crate::format::{Code, Geometry};
+use crate::format::{RecordGeometry, RedundancyCode};
 use crate::mirror::event::Donor;
-use crate::mirror::layout::Layout;
+use crate::mirror::layout::StripeLayout;
 
 /// What a machine keeps for a device, in numbers.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::mirror) struct Sizes {
+pub(in crate::mirror) struct MachineSizes {
     /// The number of checksums; with parity, also of the parity.
     pub checked_blocks: u64,
     /// The bytes of the device that one unit of the scrub stands for: a block, or a column.
@@ -25,25 +25,25 @@ pub(in crate::mirror) struct Sizes {
     pub scrub_units: u64,
 }
 
-impl Sizes {
-    pub fn new(geometry: &Geometry) -> Sizes {
+impl MachineSizes {
+    pub fn new(geometry: &RecordGeometry) -> MachineSizes {
         let (blocks, block_bytes) = (geometry.blocks(), u64::from(geometry.block_bytes));
         let (checked_blocks, scrub_unit_bytes, scrub_units) = match geometry.code {
-            Code::Mirror => (blocks, block_bytes, blocks),
-            Code::Log(_) => (0, block_bytes, blocks),
-            Code::Parity => {
-                let rows = Rows::new(geometry);
+            RedundancyCode::Mirror => (blocks, block_bytes, blocks),
+            RedundancyCode::Log(_) => (0, block_bytes, blocks),
+            RedundancyCode::Parity => {
+                let rows = ParityLayout::new(geometry);
                 let data_members = rows.parity() as u64;
                 (rows.columns() * (data_members + 1), block_bytes * data_members, rows.columns())
             }
         };
-        Sizes { checked_blocks, scrub_unit_bytes, scrub_units }
+        MachineSizes { checked_blocks, scrub_unit_bytes, scrub_units }
     }
 }
 
 /// A range of columns of a stripe, and some of its data members.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::mirror) struct Row {
+pub(in crate::mirror) struct ParityRow {
     pub stripe: u64,
     /// The blocks of the first of the members.
     pub blocks: Range<u64>,
@@ -52,19 +52,19 @@ pub(in crate::mirror) struct Row {
 
 /// The placement.
 #[derive(Debug, Clone, Copy)]
-pub struct Rows {
+pub struct ParityLayout {
     donors: u64,
     chunk_blocks: u64,
     block_bytes: u64,
     stripes: u64,
 }
 
-impl Rows {
+impl ParityLayout {
     /// Makes the placement of a device.
-    pub fn new(geometry: &Geometry) -> Rows {
+    pub fn new(geometry: &RecordGeometry) -> ParityLayout {
         let (donors, block_bytes) = (u64::from(geometry.members).max(2), u64::from(geometry.block_bytes));
         let chunk_blocks = (u64::from(geometry.chunk_bytes()) / block_bytes).max(1);
-        Rows { donors, chunk_blocks, block_bytes, stripes: geometry.stripes() }
+        ParityLayout { donors, chunk_blocks, block_bytes, stripes: geometry.stripes() }
     }
 
     /// Returns the number of the parity among the members, which is the number of data members.
@@ -131,20 +131,24 @@ impl Rows {
     }
 
     /// Cuts a range of blocks at the ends of chunks.
-    pub(in crate::mirror) fn chunks(&self, blocks: &Range<u64>) -> Vec<Row> {
+    pub(in crate::mirror) fn chunks(&self, blocks: &Range<u64>) -> Vec<ParityRow> {
         let mut rows = Vec::new();
         let mut first = blocks.start;
         while first < blocks.end {
             let end = blocks.end.min((first / self.chunk_blocks + 1) * self.chunk_blocks);
             let member = self.member_of(first);
-            rows.push(Row { stripe: first / self.stripe_blocks(), blocks: first..end, members: member..member + 1 });
+            rows.push(ParityRow {
+                stripe: first / self.stripe_blocks(),
+                blocks: first..end,
+                members: member..member + 1,
+            });
             first = end;
         }
         rows
     }
 
     /// Cuts a range of blocks into rows in which each data member is there wholly or not at all.
-    pub(in crate::mirror) fn rows(&self, blocks: &Range<u64>) -> Vec<Row> {
+    pub(in crate::mirror) fn rows(&self, blocks: &Range<u64>) -> Vec<ParityRow> {
         let mut rows = Vec::new();
         let mut first = blocks.start;
         while first < blocks.end {
@@ -156,13 +160,13 @@ impl Rows {
         rows
     }
 
-    fn add_rows(&self, stripe: u64, blocks: Range<u64>, rows: &mut Vec<Row>) {
+    fn add_rows(&self, stripe: u64, blocks: Range<u64>, rows: &mut Vec<ParityRow>) {
         let (one, last) = (self.member_of(blocks.start), self.member_of(blocks.end - 1));
         let (from, to) = (blocks.start % self.chunk_blocks, (blocks.end - 1) % self.chunk_blocks + 1);
         let mut add = |columns: Range<u64>, members: Range<usize>| {
             if !columns.is_empty() && !members.is_empty() {
                 let first = self.block(stripe * self.chunk_blocks + columns.start, members.start);
-                rows.push(Row { stripe, blocks: first..first + (columns.end - columns.start), members });
+                rows.push(ParityRow { stripe, blocks: first..first + (columns.end - columns.start), members });
             }
         };
         if one == last {
@@ -178,7 +182,7 @@ impl Rows {
     }
 }
 
-impl Layout for Rows {
+impl StripeLayout for ParityLayout {
     fn markers(&self, stripe: u64) -> [Donor; 2] {
         [self.donor(stripe, self.parity()), self.donor(stripe, 0)]
     }
@@ -202,15 +206,16 @@ mod tests {
 
     use super::*;
 
-    fn rows(members: u16, chunk_blocks: u32, blocks: u64) -> Rows {
+    fn rows(members: u16, chunk_blocks: u32, blocks: u64) -> ParityLayout {
         let stripe_bytes = chunk_blocks * 16 * u32::from(members - 1);
         let bytes = blocks * 16;
-        let code = Code::Parity;
-        Rows::new(&Geometry { device: [0; 16], bytes, block_bytes: 16, stripe_bytes, members, code })
+        let code = RedundancyCode::Parity;
+        ParityLayout::new(&RecordGeometry { device: [0; 16], bytes, block_bytes: 16, stripe_bytes, members, code })
     }
 
+    /// The members of a stripe are on different donors, and the parity rotates over the donors.
     #[test]
-    fn members_of_a_stripe_are_on_different_donors_and_the_parity_goes_round() {
+    fn stripe_members_use_different_donors() {
         for members in 3..6 {
             let rows = rows(members, 4, 211);
             let mut parities = HashSet::new();
@@ -233,8 +238,9 @@ mod tests {
         }
     }
 
+    /// A row has each of its members wholly or not at all.
     #[test]
-    fn rows_have_each_block_once_and_each_member_wholly_or_not_at_all() {
+    fn rows_cover_blocks_once() {
         let rows = rows(5, 4, 48);
         for start in 0..48 {
             for end in start + 1..=48 {

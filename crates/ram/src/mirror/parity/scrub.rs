@@ -18,14 +18,14 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use super::members::xor_into;
-use crate::mirror::machine::Machine;
-use crate::mirror::membership::Standing;
-use crate::mirror::operation::{Operation, Part, PartState, Piece, Work};
-use crate::planted::{Bug, planted};
-use crate::scrub::Findings;
+use crate::mirror::machine::MirrorMachine;
+use crate::mirror::membership::DonorStanding;
+use crate::mirror::operation::{DonorPiece, MirrorOperation, MirrorWork, PartState, StripePiece};
+use crate::planted::{MirrorBug, planted};
+use crate::scrub::ScrubFindings;
 
 /// The conclusion about one column.
-enum Verdict {
+enum ColumnVerdict {
     Right,
     /// This member is wrong; the others yield it.
     Wrong(usize),
@@ -33,23 +33,24 @@ enum Verdict {
     Doubtful,
 }
 
-impl Machine {
+impl MirrorMachine {
     /// Makes the operation of a step that begins at a column; *returns* also the columns that it locks.
-    pub(in crate::mirror) fn row_step(&self, first: u64, bytes_max: u64) -> (Operation, Range<u64>) {
+    pub(in crate::mirror) fn row_step(&self, first: u64, bytes_max: u64) -> (MirrorOperation, Range<u64>) {
         let geometry = &self.configuration.geometry;
         let chunk_blocks = u64::from(geometry.chunk_bytes() / geometry.block_bytes);
         let columns_max = (bytes_max / u64::from(geometry.block_bytes)).max(1);
         let end = (first + columns_max).min((first / chunk_blocks + 1) * chunk_blocks);
-        let mut operation = Operation::new(None, Work::Scrub, first..end, geometry, self.now_us);
+        let mut operation = MirrorOperation::new(None, MirrorWork::Scrub, first..end, geometry, self.now_us);
         let block = self.rows.block(first, 0);
         let (stripe, members) = (first / chunk_blocks, 0..self.rows.parity());
-        operation.pieces = vec![Piece { stripe, blocks: block..block + (end - first), members, ..Piece::default() }];
+        operation.pieces =
+            vec![StripePiece { stripe, blocks: block..block + (end - first), members, ..StripePiece::default() }];
         (operation, first..end)
     }
 
-    pub(in crate::mirror) fn drive_row_scrub(&mut self, number: u64, mut operation: Operation) {
+    pub(in crate::mirror) fn drive_row_scrub(&mut self, number: u64, mut operation: MirrorOperation) {
         if operation.parts.is_empty() {
-            if self.membership.standing.iter().any(|standing| *standing != Standing::Trusted) {
+            if self.membership.standing.iter().any(|standing| *standing != DonorStanding::Trusted) {
                 return self.end_step(number, operation, false);
             }
             for member in 0..=self.rows.parity() {
@@ -66,22 +67,22 @@ impl Machine {
 
     /// Compares all members, and lists what has to be overwritten: a piece with the right bytes, and a part, for each
     /// wrong block.
-    fn compare_members(&mut self, operation: &mut Operation) {
+    fn compare_members(&mut self, operation: &mut MirrorOperation) {
         let size = self.configuration.geometry.block_bytes as usize;
         let row = operation.pieces[0].clone();
-        let (mut found, first) = (Findings::default(), self.columns(&row).start);
+        let (mut found, first) = (ScrubFindings::default(), self.columns(&row).start);
         for index in 0..(row.blocks.end - row.blocks.start) as usize {
             let column = first + index as u64;
             let member = |data: &Bytes| data.slice(index * size..(index + 1) * size);
             let members: Vec<Bytes> = row.read.values().map(member).collect();
             let wrong = match self.verdict(column, &members) {
-                Verdict::Right => continue,
-                Verdict::Wrong(wrong) => wrong,
-                Verdict::Lost(count) => {
+                ColumnVerdict::Right => continue,
+                ColumnVerdict::Wrong(wrong) => wrong,
+                ColumnVerdict::Lost(count) => {
                     found.lost += count;
                     continue;
                 }
-                Verdict::Doubtful => {
+                ColumnVerdict::Doubtful => {
                     found.doubtful += 1;
                     continue;
                 }
@@ -89,18 +90,23 @@ impl Machine {
             found.repaired += 1;
             let parity = self.rows.parity();
             let from_damaged = if wrong == parity { 0 } else { parity };
-            let wrong = if planted(Bug::ScrubFromDamaged) { from_damaged } else { wrong };
+            let wrong = if planted(MirrorBug::ScrubFromDamaged) { from_damaged } else { wrong };
             let donor = self.rows.donor(row.stripe, wrong);
-            operation.parts.push(Part { donor, piece: operation.pieces.len(), state: PartState::Unsent });
+            operation.parts.push(DonorPiece { donor, piece: operation.pieces.len(), state: PartState::Unsent });
             let block = row.blocks.start + index as u64;
             let data = Some(sum_of(&members, wrong).into());
-            operation.pieces.push(Piece { stripe: row.stripe, blocks: block..block + 1, data, ..Piece::default() });
+            operation.pieces.push(StripePiece {
+                stripe: row.stripe,
+                blocks: block..block + 1,
+                data,
+                ..StripePiece::default()
+            });
         }
         self.note_findings(found);
     }
 
-    fn verdict(&mut self, column: u64, members: &[Bytes]) -> Verdict {
-        let at = |machine: &Machine, member: usize| machine.checksum_at(column, member);
+    fn verdict(&mut self, column: u64, members: &[Bytes]) -> ColumnVerdict {
+        let at = |machine: &MirrorMachine, member: usize| machine.checksum_at(column, member);
         let known: Vec<Option<bool>> =
             (0..members.len()).map(|member| self.checksums.is_right(at(self, member), &members[member])).collect();
         let wrong: Vec<usize> = (0..members.len()).filter(|member| known[*member] == Some(false)).collect();
@@ -113,12 +119,12 @@ impl Machine {
                 for member in unknown {
                     self.checksums.wrote(at(self, member), &members[member]);
                 }
-                Verdict::Right
+                ColumnVerdict::Right
             }
-            ([wrong], _) if is_yielded(*wrong) => Verdict::Wrong(*wrong),
-            ([], [unknown]) => Verdict::Wrong(*unknown),
-            ([_], [_, ..]) | ([], _) => Verdict::Doubtful,
-            _ => Verdict::Lost(wrong.len() as u64),
+            ([wrong], _) if is_yielded(*wrong) => ColumnVerdict::Wrong(*wrong),
+            ([], [unknown]) => ColumnVerdict::Wrong(*unknown),
+            ([_], [_, ..]) | ([], _) => ColumnVerdict::Doubtful,
+            _ => ColumnVerdict::Lost(wrong.len() as u64),
         }
     }
 }

@@ -2,10 +2,11 @@
 
 use bytes::Bytes;
 
-use crate::format::{Code, Geometry};
+use crate::format::{RecordGeometry, RedundancyCode};
 use crate::mirror::donor_in_memory;
 use crate::mirror::{
-    Action, Configuration, Donor, DonorRequest, Event, Intent, Machine, MirrorError, Refusal, Reply, Request, Times,
+    AttachRefusal, Donor, DonorReply, DonorRequest, MachineIntent, MachineTimes, MirrorAction, MirrorConfiguration,
+    MirrorError, MirrorEvent, MirrorMachine, MirrorRequest,
 };
 
 const DONORS: usize = 4;
@@ -14,7 +15,7 @@ const STRIPE_BYTES: u32 = 96;
 const BLOCKS: u64 = 20;
 
 /// Donors that answer every request at once, from memory; those that are away answer nothing.
-struct Donors {
+struct ParityTestDonors {
     memory: Vec<Vec<u8>>,
     areas: Vec<Vec<u8>>,
     is_away: [bool; DONORS],
@@ -23,13 +24,13 @@ struct Donors {
     now_us: u64,
 }
 
-impl Donors {
-    fn new() -> Donors {
+impl ParityTestDonors {
+    fn new() -> ParityTestDonors {
         let (memory, areas) = (vec![vec![0; 128]; DONORS], vec![Vec::new(); DONORS]);
-        Donors { memory, areas, is_away: [false; DONORS], requests: Vec::new(), now_us: 0 }
+        ParityTestDonors { memory, areas, is_away: [false; DONORS], requests: Vec::new(), now_us: 0 }
     }
 
-    fn answer(&mut self, donor: Donor, body: DonorRequest) -> Reply {
+    fn answer(&mut self, donor: Donor, body: DonorRequest) -> DonorReply {
         let kind = match &body {
             DonorRequest::Read { .. } => 'r',
             DonorRequest::Write { .. } => 'w',
@@ -44,95 +45,104 @@ impl Donors {
     }
 
     /// Runs until nothing more is sent; `may_send` says which requests arrive. Returns the other actions.
-    fn run(&mut self, machine: &mut Machine, may_send: impl Fn(Donor, &DonorRequest) -> bool) -> Vec<Action> {
+    fn run(
+        &mut self,
+        machine: &mut MirrorMachine,
+        may_send: impl Fn(Donor, &DonorRequest) -> bool,
+    ) -> Vec<MirrorAction> {
         let mut said = Vec::new();
         loop {
-            let actions: Vec<Action> = machine.actions().collect();
+            let actions: Vec<MirrorAction> = machine.actions().collect();
             if actions.is_empty() {
                 return said;
             }
             for action in actions {
                 match action {
-                    Action::Send { donor, request, body } if !self.is_away[donor] && may_send(donor, &body) => {
+                    MirrorAction::Send { donor, request, body } if !self.is_away[donor] && may_send(donor, &body) => {
                         let reply = self.answer(donor, body);
-                        machine.step(self.now_us, Event::Replied { donor, request, reply });
+                        machine.step(self.now_us, MirrorEvent::Replied { donor, request, reply });
                     }
-                    Action::Send { .. } => {}
+                    MirrorAction::Send { .. } => {}
                     other => said.push(other),
                 }
             }
         }
     }
 
-    fn attach(&mut self, client: u64, intent: Intent) -> Machine {
-        let geometry = Geometry {
+    fn attach(&mut self, client: u64, intent: MachineIntent) -> MirrorMachine {
+        let geometry = RecordGeometry {
             device: [3; 16],
             bytes: BLOCKS * 16,
             block_bytes: 16,
             stripe_bytes: STRIPE_BYTES,
             members: DONORS as u16,
-            code: Code::Parity,
+            code: RedundancyCode::Parity,
         };
         let labels = ["a", "b", "c", "d"].map(str::to_owned).to_vec();
-        let configuration = Configuration { geometry, labels, client, intent, times: Times::default() };
-        let mut machine = Machine::new(configuration, self.now_us).unwrap();
+        let configuration = MirrorConfiguration { geometry, labels, client, intent, times: MachineTimes::default() };
+        let mut machine = MirrorMachine::new(configuration, self.now_us).unwrap();
         for donor in (0..DONORS).filter(|donor| !self.is_away[*donor]) {
-            machine.step(self.now_us, Event::Connected { donor, incarnation: 50 + donor as u64 });
+            machine.step(self.now_us, MirrorEvent::Connected { donor, incarnation: 50 + donor as u64 });
         }
         let said = self.until(&mut machine);
-        assert_eq!(said, [Action::Attached]);
+        assert_eq!(said, [MirrorAction::Attached]);
         self.requests.clear();
         machine
     }
 
     /// Lets time pass until the machine says something.
-    fn until(&mut self, machine: &mut Machine) -> Vec<Action> {
+    fn until(&mut self, machine: &mut MirrorMachine) -> Vec<MirrorAction> {
         for _ in 0..1000 {
             let said = self.run(machine, |_, _| true);
-            let said: Vec<Action> =
-                said.into_iter().filter(|action| !matches!(action, Action::Disconnect { .. })).collect();
+            let said: Vec<MirrorAction> =
+                said.into_iter().filter(|action| !matches!(action, MirrorAction::Disconnect { .. })).collect();
             if !said.is_empty() {
                 return said;
             }
             self.now_us += 20_000;
-            machine.step(self.now_us, Event::Time);
+            machine.step(self.now_us, MirrorEvent::Time);
         }
         Vec::new()
     }
 
-    fn does(&mut self, machine: &mut Machine, request: Request) -> Result<Bytes, MirrorError> {
-        machine.step(self.now_us, Event::Submitted { id: 7, request });
+    fn does(&mut self, machine: &mut MirrorMachine, request: MirrorRequest) -> Result<Bytes, MirrorError> {
+        machine.step(self.now_us, MirrorEvent::Submitted { id: 7, request });
         match self.until(machine).into_iter().next() {
-            Some(Action::Complete { id: 7, result }) => result,
+            Some(MirrorAction::Complete { id: 7, result }) => result,
             other => panic!("{other:?}"),
         }
     }
 
-    fn write(&mut self, machine: &mut Machine, block: u64, data: &[u8]) {
+    fn write(&mut self, machine: &mut MirrorMachine, block: u64, data: &[u8]) {
         let data = Bytes::copy_from_slice(data);
-        assert_eq!(self.does(machine, Request::Write { offset: block * 16, data, force: false }), Ok(Bytes::new()));
+        assert_eq!(
+            self.does(machine, MirrorRequest::Write { offset: block * 16, data, force: false }),
+            Ok(Bytes::new())
+        );
     }
 
-    fn read(&mut self, machine: &mut Machine, block: u64) -> Result<u8, MirrorError> {
-        let data = self.does(machine, Request::Read { offset: block * 16, bytes: 16 })?;
+    fn read(&mut self, machine: &mut MirrorMachine, block: u64) -> Result<u8, MirrorError> {
+        let data = self.does(machine, MirrorRequest::Read { offset: block * 16, bytes: 16 })?;
         assert!(data.iter().all(|byte| *byte == data[0]), "{data:?}");
         Ok(data[0])
     }
 
-    fn lose(&mut self, machine: &mut Machine, donor: Donor) {
+    fn lose(&mut self, machine: &mut MirrorMachine, donor: Donor) {
         self.is_away[donor] = true;
-        machine.step(self.now_us, Event::Disconnected { donor });
+        machine.step(self.now_us, MirrorEvent::Disconnected { donor });
     }
 }
 
-const ATTACH: Intent = Intent::Attach { take_over: false, trust_remaining: false };
+const ATTACH: MachineIntent = MachineIntent::Attach { take_over: false, trust_remaining: false };
 
+/// A write of one block takes four transfers; a write of all members of a stripe reads nothing.
 #[test]
-fn write_of_one_block_is_four_transfers_and_of_all_members_none_is_read() {
-    let mut donors = Donors::new();
-    let mut machine = donors.attach(1, Intent::Create);
+fn small_write_takes_four_transfers() {
+    let mut donors = ParityTestDonors::new();
+    let mut machine = donors.attach(1, MachineIntent::Create);
     donors.write(&mut machine, 2, &[5; 16]);
-    let count = |donors: &Donors, kind: char| donors.requests.iter().filter(|request| request.0 == kind).count();
+    let count =
+        |donors: &ParityTestDonors, kind: char| donors.requests.iter().filter(|request| request.0 == kind).count();
     assert_eq!((count(&donors, 's'), count(&donors, 'r'), count(&donors, 'w')), (2, 2, 2), "{:?}", donors.requests);
     assert!(donors.requests[4..].iter().all(|request| request.0 == 'w'), "marks come before writes");
     donors.requests.clear();
@@ -146,7 +156,7 @@ fn write_of_one_block_is_four_transfers_and_of_all_members_none_is_read() {
     donors.write(&mut machine, 0, &[8; 4 * 16]);
     assert_eq!((count(&donors, 'r'), count(&donors, 'w')), (1, 3), "{:?}", donors.requests);
     donors.requests.clear();
-    assert_eq!(donors.does(&mut machine, Request::Trim { offset: 96, bytes: 96 }), Ok(Bytes::new()));
+    assert_eq!(donors.does(&mut machine, MirrorRequest::Trim { offset: 96, bytes: 96 }), Ok(Bytes::new()));
     assert_eq!((count(&donors, 'r'), count(&donors, 't')), (0, 4), "{:?}", donors.requests);
     for column in 0..8 {
         let sum = (0..DONORS).fold(0, |sum, donor| sum ^ donors.memory[donor][column * 16]);
@@ -154,11 +164,12 @@ fn write_of_one_block_is_four_transfers_and_of_all_members_none_is_read() {
     }
 }
 
+/// A donor may be lost while the device is in use, and after a detach.
 #[test]
-fn each_donor_may_be_lost_while_the_device_is_used_and_after_a_detach() {
+fn parity_survives_loss_of_any_donor() {
     for lost in 0..DONORS {
-        let mut donors = Donors::new();
-        let mut machine = donors.attach(1, Intent::Create);
+        let mut donors = ParityTestDonors::new();
+        let mut machine = donors.attach(1, MachineIntent::Create);
         for block in 0..BLOCKS {
             donors.write(&mut machine, block, &[block as u8 + 1; 16]);
         }
@@ -173,18 +184,18 @@ fn each_donor_may_be_lost_while_the_device_is_used_and_after_a_detach() {
         for block in 0..BLOCKS {
             assert_eq!(donors.read(&mut machine, block), Ok(expected(block)), "donor {lost}");
         }
-        machine.step(donors.now_us, Event::Detach);
-        assert_eq!(donors.until(&mut machine), [Action::Detached]);
+        machine.step(donors.now_us, MirrorEvent::Detach);
+        assert_eq!(donors.until(&mut machine), [MirrorAction::Detached]);
         let mut machine = donors.attach(2, ATTACH);
         for block in 0..BLOCKS {
             assert_eq!(donors.read(&mut machine, block), Ok(expected(block)), "donor {lost}");
         }
         // It returns, is filled, and then another one is lost.
         donors.is_away[lost] = false;
-        machine.step(donors.now_us, Event::Connected { donor: lost, incarnation: 50 + lost as u64 });
+        machine.step(donors.now_us, MirrorEvent::Connected { donor: lost, incarnation: 50 + lost as u64 });
         while !machine.is_quiet() {
             donors.now_us += 20_000;
-            machine.step(donors.now_us, Event::Time);
+            machine.step(donors.now_us, MirrorEvent::Time);
             donors.run(&mut machine, |_, _| true);
         }
         donors.lose(&mut machine, (lost + 1) % DONORS);
@@ -194,21 +205,24 @@ fn each_donor_may_be_lost_while_the_device_is_used_and_after_a_detach() {
     }
 }
 
+/// If donor and client are lost during a write, the donor's blocks are errors until they are written.
 #[test]
-fn blocks_of_a_donor_that_is_lost_with_the_client_in_a_write_are_errors_until_they_are_written() {
+fn interrupted_stripes_lose_missing_blocks() {
     for lost in 0..DONORS {
-        let mut donors = Donors::new();
-        let mut machine = donors.attach(1, Intent::Create);
+        let mut donors = ParityTestDonors::new();
+        let mut machine = donors.attach(1, MachineIntent::Create);
         for block in 0..BLOCKS {
             donors.write(&mut machine, block, &[block as u8 + 1; 16]);
         }
         donors.now_us += 5_000_000;
-        machine.step(donors.now_us, Event::Time);
+        machine.step(donors.now_us, MirrorEvent::Time);
         donors.run(&mut machine, |_, _| true);
         // Block 0 is written, but not its parity, which is on the last donor.
         let data = Bytes::from(vec![99; 16]);
-        machine
-            .step(donors.now_us, Event::Submitted { id: 1, request: Request::Write { offset: 0, data, force: true } });
+        machine.step(
+            donors.now_us,
+            MirrorEvent::Submitted { id: 1, request: MirrorRequest::Write { offset: 0, data, force: true } },
+        );
         let is_parity = |donor: Donor, body: &DonorRequest| donor == 3 && matches!(body, DonorRequest::Write { .. });
         assert!(donors.run(&mut machine, |donor, body| !is_parity(donor, body)).is_empty());
         drop(machine);
@@ -230,10 +244,11 @@ fn blocks_of_a_donor_that_is_lost_with_the_client_in_a_write_are_errors_until_th
     }
 }
 
+/// No block beyond the end of the device counts as lost.
 #[test]
-fn behind_the_end_of_the_device_nothing_is_lost() {
-    let mut donors = Donors::new();
-    let mut machine = donors.attach(1, Intent::Create);
+fn padding_blocks_are_never_lost() {
+    let mut donors = ParityTestDonors::new();
+    let mut machine = donors.attach(1, MachineIntent::Create);
     donors.write(&mut machine, 18, &[1; 16]);
     // The client ends before the mark of the last stripe is removed. Members 1 and 2, on donors 2 and 3, have no block.
     drop(machine);
@@ -241,24 +256,25 @@ fn behind_the_end_of_the_device_nothing_is_lost() {
     let mut machine = donors.attach(2, ATTACH);
     assert_eq!(machine.figures().lost_blocks, 0);
     donors.is_away[2] = false;
-    machine.step(donors.now_us, Event::Connected { donor: 2, incarnation: 99 });
+    machine.step(donors.now_us, MirrorEvent::Connected { donor: 2, incarnation: 99 });
     while !machine.is_quiet() {
         donors.now_us += 20_000;
-        machine.step(donors.now_us, Event::Time);
+        machine.step(donors.now_us, MirrorEvent::Time);
         donors.run(&mut machine, |_, _| true);
     }
     assert_eq!(machine.figures().rebuilt, 1);
     assert_eq!((&donors.memory[2][96..], &donors.memory[0][96..112]), (&[0; 32][..], &[1; 16][..]));
 }
 
+/// Donors that share a label are refused, and so are only two donors.
 #[test]
-fn two_donors_with_one_label_or_two_donors_at_all_are_refused() {
-    let mut donors = Donors::new();
-    let machine = donors.attach(1, Intent::Create);
+fn parity_refuses_shared_label() {
+    let mut donors = ParityTestDonors::new();
+    let machine = donors.attach(1, MachineIntent::Create);
     let mut same = machine.configuration.clone();
     same.labels[3] = "b".to_owned();
-    assert!(matches!(Machine::new(same, 0), Err(Refusal::SameLabel { first: 1, second: 3, .. })));
+    assert!(matches!(MirrorMachine::new(same, 0), Err(AttachRefusal::SameLabel { first: 1, second: 3, .. })));
     let mut two = machine.configuration.clone();
     two.geometry.members = 2;
-    assert!(matches!(Machine::new(two, 0), Err(Refusal::Geometry(_))));
+    assert!(matches!(MirrorMachine::new(two, 0), Err(AttachRefusal::Geometry(_))));
 }

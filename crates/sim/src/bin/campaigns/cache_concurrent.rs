@@ -1,12 +1,12 @@
 //! `cache-concurrent`: many concurrent clients on one cached device, and crash states of such devices.
 
 use nectary_buffer::planted::Bug;
-use nectary_sim::cache::crash::{self, CrashReport};
-use nectary_sim::cache::{OPERATIONS, Report, replay_planted, run_many};
-use nectary_sim::planted::Caught;
+use nectary_sim::cache::crash::{self, CacheCrashReport};
+use nectary_sim::cache::{CacheRunReport, OPERATIONS, replay_planted, run_many};
+use nectary_sim::planted::CaughtBug;
 use serde_json::{Value, json};
 
-use crate::concurrent::{Account, Concurrent};
+use crate::concurrent::{CampaignResult, ConcurrentCampaign};
 
 /// The minimum share of operations that must begin while another one on the same cell is in flight, in percent.
 const OVERLAPPING_PERCENT_MIN: u64 = 10;
@@ -14,19 +14,19 @@ const OVERLAPPING_PERCENT_MIN: u64 = 10;
 /// The campaign.
 pub struct CacheConcurrent;
 
-impl Concurrent for CacheConcurrent {
+impl ConcurrentCampaign for CacheConcurrent {
     const NAME: &'static str = "cache-concurrent";
     const RUNS: u64 = 20_000;
     const BUGS: &'static [Bug] = Bug::EVERY;
     type Bug = Bug;
-    type Report = Report;
-    type States = CrashReport;
+    type Report = CacheRunReport;
+    type States = CacheCrashReport;
 
     fn bug_name(bug: Bug) -> &'static str {
         bug.name()
     }
 
-    fn run_many(first: u64, runs: u64, progress: &mut dyn FnMut(&Report) -> bool) -> Report {
+    fn run_many(first: u64, runs: u64, progress: &mut dyn FnMut(&CacheRunReport) -> bool) -> CacheRunReport {
         run_many(first, runs, progress)
     }
 
@@ -34,16 +34,16 @@ impl Concurrent for CacheConcurrent {
         first: u64,
         images: u64,
         states_per_workload: usize,
-        progress: &mut dyn FnMut(&CrashReport) -> bool,
-    ) -> CrashReport {
+        progress: &mut dyn FnMut(&CacheCrashReport) -> bool,
+    ) -> CacheCrashReport {
         crash::run(first, images, states_per_workload, progress)
     }
 
-    fn replay_planted(bug: Bug, seed: u64) -> Option<Caught> {
+    fn replay_planted(bug: Bug, seed: u64) -> Option<CaughtBug> {
         replay_planted(bug, seed)
     }
 
-    fn print_runs(report: &Report, first: u64) -> bool {
+    fn print_runs(report: &CacheRunReport, first: u64) -> bool {
         let overlapping = report.overlapping * 100 / report.operations.max(1);
         println!(
             "seeds from {first}: {} runs, {} operations (wanted {OPERATIONS} a run), {overlapping} % of them while another of the same \
@@ -67,7 +67,7 @@ impl Concurrent for CacheConcurrent {
         report.is_enough()
     }
 
-    fn print_states(states: &CrashReport, images: u64) -> bool {
+    fn print_states(states: &CacheCrashReport, images: u64) -> bool {
         println!(
             "{} recorded runs with {} device operations begun while another was under way, {} crash states, {} distinct images (wanted \
              {images}), {} flushes before them, {} broken promises",
@@ -76,12 +76,12 @@ impl Concurrent for CacheConcurrent {
         images == 0 || (states.in_flight > 0 && states.promises > 0)
     }
 
-    fn figures(report: &Report) -> Value {
+    fn figures(report: &CacheRunReport) -> Value {
         json!({"operations": report.operations, "overlapping": report.overlapping, "failed": report.failed})
     }
 }
 
-impl Account for Report {
+impl CampaignResult for CacheRunReport {
     fn done(&self) -> u64 {
         self.runs
     }
@@ -91,7 +91,7 @@ impl Account for Report {
     }
 }
 
-impl Account for CrashReport {
+impl CampaignResult for CacheCrashReport {
     fn done(&self) -> u64 {
         self.distinct
     }

@@ -2,15 +2,15 @@
 //! states.
 //!
 //! Owns: the order of these parts, the progress on the terminal, and the line of the log. Leaves to others: what a run
-//! does, and how much is enough ([`Concurrent`]).
+//! does, and how much is enough ([`ConcurrentCampaign`]).
 
 use std::process::ExitCode;
 use std::time::Instant;
 
-use nectary_sim::planted::{Case, Caught};
+use nectary_sim::planted::{BugCase, CaughtBug};
 use serde_json::{Value, json};
 
-use crate::shared::{self, Bugs, Shared, exit_code};
+use crate::shared::{self, CampaignBugs, CampaignOptions, exit_code};
 
 /// A planted bug must be caught within this many runs.
 const PLANTED_RUNS_MAX: u64 = 20_000;
@@ -20,7 +20,7 @@ const STATES_PER_WORKLOAD: usize = 60;
 const RUNS_TOLD: u64 = 500;
 
 /// The results that every campaign has.
-pub trait Account {
+pub trait CampaignResult {
     /// Returns how much was done: the number of runs or of distinct images.
     fn done(&self) -> u64;
     /// Returns the number of violations, and descriptions of the first ones.
@@ -28,7 +28,7 @@ pub trait Account {
 }
 
 /// The parts that differ between these campaigns.
-pub trait Concurrent {
+pub trait ConcurrentCampaign {
     /// The name of the campaign.
     const NAME: &'static str;
     /// The default number of runs.
@@ -38,14 +38,14 @@ pub trait Concurrent {
     /// A bug that can be planted.
     type Bug: Copy + 'static;
     /// The results of histories.
-    type Report: Account;
+    type Report: CampaignResult;
     /// The results of crash states.
-    type States: Account;
+    type States: CampaignResult;
 
     /// Returns the printed name of a bug.
     fn bug_name(bug: Self::Bug) -> &'static str;
     /// Runs one seed with one bug planted.
-    fn replay_planted(bug: Self::Bug, seed: u64) -> Option<Caught>;
+    fn replay_planted(bug: Self::Bug, seed: u64) -> Option<CaughtBug>;
     /// Runs seeds from `first` on.
     fn run_many(first: u64, runs: u64, progress: &mut dyn FnMut(&Self::Report) -> bool) -> Self::Report;
     /// Checks crash states of workloads with the seeds from `first` on, until `images` distinct images were checked.
@@ -65,9 +65,9 @@ pub trait Concurrent {
 
 /// The options of these campaigns.
 #[derive(Debug, clap::Args)]
-pub struct Options {
+pub struct ConcurrentOptions {
     #[command(flatten)]
-    shared: Shared,
+    shared: CampaignOptions,
     /// The number of runs [default: that of the campaign]
     #[arg(long)]
     runs: Option<u64>,
@@ -77,11 +77,11 @@ pub struct Options {
 }
 
 /// Runs a campaign.
-pub fn run<C: Concurrent>(options: &Options) -> ExitCode {
-    let Options { shared, images, .. } = options;
+pub fn run<C: ConcurrentCampaign>(options: &ConcurrentOptions) -> ExitCode {
+    let ConcurrentOptions { shared, images, .. } = options;
     let (images, runs) = (*images, options.runs.unwrap_or(C::RUNS).max(1));
-    let replay = |bug: C::Bug, case: Case| C::replay_planted(bug, case.seed);
-    let bugs = Bugs { campaign: C::NAME, list: C::BUGS.to_vec(), name: C::bug_name, replay: &replay };
+    let replay = |bug: C::Bug, case: BugCase| C::replay_planted(bug, case.seed);
+    let bugs = CampaignBugs { campaign: C::NAME, list: C::BUGS.to_vec(), name: C::bug_name, replay: &replay };
     if let Some(code) = bugs.repeat(shared, None) {
         return code;
     }
@@ -90,7 +90,7 @@ pub fn run<C: Concurrent>(options: &Options) -> ExitCode {
     let seeds = first..first + PLANTED_RUNS_MAX;
     let caught = bugs.catch_each(shared, |bug| seeds.clone().find_map(|seed| C::replay_planted(bug, seed)));
     let survived = shared::survived(&caught);
-    let mut progress = Progress { begun, told: 0 };
+    let mut progress = CampaignProgress { begun, told: 0 };
     let report = C::run_many(first, runs, &mut |report| progress.of(report, runs, "runs", RUNS_TOLD));
     progress.told = 0;
     let states =
@@ -116,15 +116,15 @@ pub fn run<C: Concurrent>(options: &Options) -> ExitCode {
 }
 
 /// What has been printed so far.
-struct Progress {
+struct CampaignProgress {
     begun: Instant,
     /// How many violations have been printed.
     told: usize,
 }
 
-impl Progress {
+impl CampaignProgress {
     /// Prints new violations at once, and the progress from time to time.
-    fn of(&mut self, account: &impl Account, wanted: u64, what: &str, every: u64) -> bool {
+    fn of(&mut self, account: &impl CampaignResult, wanted: u64, what: &str, every: u64) -> bool {
         let (broken_count, broken) = account.broken();
         shared::print_new(broken, &mut self.told);
         let done = account.done();

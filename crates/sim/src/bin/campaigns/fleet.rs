@@ -7,11 +7,11 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use nectary_sim::fleet::{
-    APPLIED, Bug, Coverage, RESPONSES, Report, SITUATIONS, replay_planted, run_many, run_planted, story,
+    APPLIED, FleetBug, FleetCoverage, FleetReport, RESPONSES, SITUATIONS, replay_planted, run_many, run_planted, story,
 };
-use nectary_sim::planted::Case;
+use nectary_sim::planted::BugCase;
 
-use crate::shared::{self, Bugs, Shared, exit_code, print_new, progress, survived};
+use crate::shared::{self, CampaignBugs, CampaignOptions, exit_code, print_new, progress, survived};
 
 const NAME: &str = "fleet";
 /// A planted bug must be caught within this many runs.
@@ -19,9 +19,9 @@ const PLANTED_RUNS_MAX: u64 = 10_000;
 
 /// The options of this campaign.
 #[derive(Debug, clap::Args)]
-pub struct Options {
+pub struct FleetCampaignOptions {
     #[command(flatten)]
-    shared: Shared,
+    shared: CampaignOptions,
     /// The number of runs
     #[arg(long, default_value_t = 2000)]
     runs: u64,
@@ -34,14 +34,14 @@ pub struct Options {
 }
 
 /// Runs the campaign.
-pub fn run(options: &Options) -> ExitCode {
+pub fn run(options: &FleetCampaignOptions) -> ExitCode {
     let shared = &options.shared;
     if let Some(seed) = options.story {
         story(seed).iter().for_each(|line| println!("{line}"));
         return ExitCode::SUCCESS;
     }
-    let replay = |bug: Bug, case: Case| replay_planted(bug, case.seed);
-    let bugs = Bugs { campaign: NAME, list: Bug::EVERY.to_vec(), name: Bug::name, replay: &replay };
+    let replay = |bug: FleetBug, case: BugCase| replay_planted(bug, case.seed);
+    let bugs = CampaignBugs { campaign: NAME, list: FleetBug::EVERY.to_vec(), name: FleetBug::name, replay: &replay };
     if let Some(code) = bugs.repeat(shared, None) {
         return code;
     }
@@ -68,7 +68,7 @@ pub fn run(options: &Options) -> ExitCode {
     exit_code(good)
 }
 
-fn print(report: &Report, first: u64) -> bool {
+fn print(report: &FleetReport, first: u64) -> bool {
     println!(
         "seeds from {first}: {} runs, {} purges, {} applied (wanted {APPLIED} a run), {} responses from stores (wanted \
          {RESPONSES} a run), {} faults, {} virtual seconds, {} broken, trace {:#x}",
@@ -81,7 +81,7 @@ fn print(report: &Report, first: u64) -> bool {
         report.broken_count,
         report.trace
     );
-    let (missing, wanted) = (report.coverage.missing(report.runs), Coverage::wanted(report.runs));
+    let (missing, wanted) = (report.coverage.missing(report.runs), FleetCoverage::wanted(report.runs));
     for name in SITUATIONS {
         let short = if missing.contains(name) { "  TOO FEW" } else { "" };
         println!("  {name:<60} {:>9} (wanted {wanted}){short}", report.coverage.count(name));

@@ -6,12 +6,14 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use nectary_ram::placement::Policy;
-use nectary_ram::planted::Bug;
-use nectary_sim::planted::Case;
-use nectary_sim::ram_moves::{Coverage, Report, Scenario, replay_planted, run_many, run_planted, story};
+use nectary_ram::placement::RedundancyPolicy;
+use nectary_ram::planted::MirrorBug;
+use nectary_sim::planted::BugCase;
+use nectary_sim::ram_moves::{
+    RamMovesCoverage, RamMovesReport, Scenario, replay_planted, run_many, run_planted, story,
+};
 
-use crate::shared::{self, Bugs, Shared, exit_code, print_new, progress, survived};
+use crate::shared::{self, CampaignBugs, CampaignOptions, exit_code, print_new, progress, survived};
 
 const NAME: &str = "ram-moves";
 /// A planted bug must be caught within this many runs.
@@ -21,12 +23,12 @@ const RUNS: u64 = 1000;
 
 /// The options of this campaign.
 #[derive(Debug, clap::Args)]
-pub struct Options {
+pub struct RamMovesOptions {
     #[command(flatten)]
-    shared: Shared,
+    shared: CampaignOptions,
     /// mirror, parity, parity-log, parity-cache or adaptive
     #[arg(long, default_value = "mirror", value_parser = crate::ram_simulation::policy)]
-    policy: Policy,
+    policy: RedundancyPolicy,
     /// The number of runs
     #[arg(long, default_value_t = RUNS)]
     runs: u64,
@@ -39,15 +41,16 @@ pub struct Options {
 }
 
 /// Runs the campaign.
-pub fn run(options: &Options) -> ExitCode {
+pub fn run(options: &RamMovesOptions) -> ExitCode {
     let (shared, policy) = (&options.shared, options.policy);
     if let Some(seed) = options.story {
         story(seed, policy).iter().for_each(|line| println!("{line}"));
         return ExitCode::SUCCESS;
     }
     let campaign = format!("{NAME} --policy {policy}");
-    let replay = |bug: Bug, case: Case| replay_planted(bug, policy, case.seed);
-    let bugs = Bugs { campaign: &campaign, list: Bug::MOVES.to_vec(), name: Bug::name, replay: &replay };
+    let replay = |bug: MirrorBug, case: BugCase| replay_planted(bug, policy, case.seed);
+    let bugs =
+        CampaignBugs { campaign: &campaign, list: MirrorBug::MOVES.to_vec(), name: MirrorBug::name, replay: &replay };
     if let Some(code) = bugs.repeat(shared, None) {
         return code;
     }
@@ -75,7 +78,7 @@ pub fn run(options: &Options) -> ExitCode {
     exit_code(good)
 }
 
-fn print_runs(report: &Report, policy: Policy, first: u64) -> bool {
+fn print_runs(report: &RamMovesReport, policy: RedundancyPolicy, first: u64) -> bool {
     println!(
         "{policy}, seeds from {first}: {} runs with one donor down at a time, {} lost, {} operations, {} failed while a \
          fault lasted, {} clients, {} virtual seconds, trace {:#x}",
@@ -87,7 +90,7 @@ fn print_runs(report: &Report, policy: Policy, first: u64) -> bool {
         report.time_us / 1_000_000,
         report.trace
     );
-    let (missing, wanted) = (report.coverage.missing(report.runs), Coverage::wanted(report.runs));
+    let (missing, wanted) = (report.coverage.missing(report.runs), RamMovesCoverage::wanted(report.runs));
     for scenario in Scenario::ALL {
         let short = if missing.contains(&scenario.name()) { "  TOO FEW" } else { "" };
         println!("  {:<50} {:>9} (wanted {wanted}){short}", scenario.name(), report.coverage.count(*scenario));

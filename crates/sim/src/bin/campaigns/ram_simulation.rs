@@ -6,14 +6,14 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use nectary_ram::format::Code;
-use nectary_ram::placement::Policy;
-use nectary_ram::planted::Bug;
-use nectary_sim::planted::Case;
-use nectary_sim::ram::{FAULTS, Report, Scenario, WRITES, replay_planted, run_many, run_planted, story};
-use nectary_sim::ram_log::{self, Planted};
+use nectary_ram::format::RedundancyCode;
+use nectary_ram::placement::RedundancyPolicy;
+use nectary_ram::planted::MirrorBug;
+use nectary_sim::planted::BugCase;
+use nectary_sim::ram::{FAULTS, RamSimulationReport, Scenario, WRITES, replay_planted, run_many, run_planted, story};
+use nectary_sim::ram_log::{self, RamLogBug};
 
-use crate::shared::{self, Bugs, Shared, exit_code, print_new, progress, survived};
+use crate::shared::{self, CampaignBugs, CampaignOptions, exit_code, print_new, progress, survived};
 
 const NAME: &str = "ram-simulation";
 /// A planted bug must be caught within this many runs.
@@ -24,12 +24,12 @@ const RUNS_LOG: u64 = 200;
 
 /// The options of this campaign.
 #[derive(Debug, clap::Args)]
-pub struct Options {
+pub struct RamSimulationOptions {
     #[command(flatten)]
-    shared: Shared,
+    shared: CampaignOptions,
     /// mirror, parity, parity-log, parity-cache or adaptive
     #[arg(long, default_value = "mirror", value_parser = policy)]
-    policy: Policy,
+    policy: RedundancyPolicy,
     /// The number of runs [default: 2000; 200 if the policy logs parity]
     #[arg(long)]
     runs: Option<u64>,
@@ -42,32 +42,34 @@ pub struct Options {
 }
 
 /// Reads a policy that protects blocks.
-pub fn policy(text: &str) -> Result<Policy, String> {
-    let policy = text.parse::<Policy>()?;
-    if policy == Policy::None {
+pub fn policy(text: &str) -> Result<RedundancyPolicy, String> {
+    let policy = text.parse::<RedundancyPolicy>()?;
+    if policy == RedundancyPolicy::None {
         return Err("this policy protects nothing".to_owned());
     }
     Ok(policy)
 }
 
 /// Runs the campaign.
-pub fn run(options: &Options) -> ExitCode {
+pub fn run(options: &RamSimulationOptions) -> ExitCode {
     match options.policy {
-        Policy::Mirror => in_place(options, Code::Mirror, NAME, &Bug::ALL),
-        Policy::Parity => in_place(options, Code::Parity, "ram-simulation --policy parity", &Bug::PARITY),
+        RedundancyPolicy::Mirror => in_place(options, RedundancyCode::Mirror, NAME, &MirrorBug::ALL),
+        RedundancyPolicy::Parity => {
+            in_place(options, RedundancyCode::Parity, "ram-simulation --policy parity", &MirrorBug::PARITY)
+        }
         policy => log(options, policy),
     }
 }
 
 /// Runs the planted bugs and the seeds for a policy that changes blocks in place.
-fn in_place(options: &Options, code: Code, campaign: &str, bugs: &[Bug]) -> ExitCode {
+fn in_place(options: &RamSimulationOptions, code: RedundancyCode, campaign: &str, bugs: &[MirrorBug]) -> ExitCode {
     let shared = &options.shared;
     if let Some(seed) = options.story {
         story(seed, code).iter().for_each(|line| println!("{line}"));
         return ExitCode::SUCCESS;
     }
-    let replay = |bug: Bug, case: Case| replay_planted(bug, code, case.seed);
-    let bugs = Bugs { campaign, list: bugs.to_vec(), name: Bug::name, replay: &replay };
+    let replay = |bug: MirrorBug, case: BugCase| replay_planted(bug, code, case.seed);
+    let bugs = CampaignBugs { campaign, list: bugs.to_vec(), name: MirrorBug::name, replay: &replay };
     if let Some(code) = bugs.repeat(shared, None) {
         return code;
     }
@@ -97,7 +99,7 @@ fn in_place(options: &Options, code: Code, campaign: &str, bugs: &[Bug]) -> Exit
     exit_code(good)
 }
 
-fn print_runs(report: &Report, code: Code, first: u64) -> bool {
+fn print_runs(report: &RamSimulationReport, code: RedundancyCode, first: u64) -> bool {
     println!(
         "seeds from {first}: {} runs, of which {} lost more than the policy survives, {} operations, {} acknowledged \
          writes (wanted {WRITES} a run), {} faults (wanted {FAULTS} a run), {} runs short of that, {} failed operations, \
@@ -124,21 +126,21 @@ fn print_runs(report: &Report, code: Code, first: u64) -> bool {
 }
 
 /// Runs the planted bugs and the seeds for a policy that logs parity.
-fn log(options: &Options, policy: Policy) -> ExitCode {
+fn log(options: &RamSimulationOptions, policy: RedundancyPolicy) -> ExitCode {
     let shared = &options.shared;
     if let Some(seed) = options.story {
         ram_log::story(seed, policy).iter().for_each(|line| println!("{line}"));
         return ExitCode::SUCCESS;
     }
     let campaign = format!("{NAME} --policy {policy}");
-    let replay = |bug: Planted, case: Case| ram_log::replay_planted(bug, policy, case.seed);
-    let bugs = Bugs { campaign: &campaign, list: Planted::all(), name: Planted::name, replay: &replay };
+    let replay = |bug: RamLogBug, case: BugCase| ram_log::replay_planted(bug, policy, case.seed);
+    let bugs = CampaignBugs { campaign: &campaign, list: RamLogBug::all(), name: RamLogBug::name, replay: &replay };
     if let Some(code) = bugs.repeat(shared, None) {
         return code;
     }
     let (first, runs) = (shared.first(), options.runs.unwrap_or(RUNS_LOG).max(1));
     let begun = Instant::now();
-    let betrayed = Bugs { list: Planted::betrayed(policy), ..bugs };
+    let betrayed = CampaignBugs { list: RamLogBug::betrayed(policy), ..bugs };
     let caught = betrayed.catch_each(shared, |bug| ram_log::run_planted(bug, policy, first, PLANTED_RUNS_MAX));
     let survived = survived(&caught);
     let mut told = 0;
@@ -164,7 +166,7 @@ fn log(options: &Options, policy: Policy) -> ExitCode {
     exit_code(good)
 }
 
-fn print_log_runs(report: &ram_log::Report, policy: Policy, first: u64) -> bool {
+fn print_log_runs(report: &ram_log::RamLogReport, policy: RedundancyPolicy, first: u64) -> bool {
     println!(
         "{policy}, seeds from {first}: {} runs, of which {} lost more than the policy survives, {} operations, {} \
          acknowledged writes (wanted {} a run), {} flushes, {} faults (wanted {} a run), {} runs short of that, {} \
@@ -184,7 +186,7 @@ fn print_log_runs(report: &ram_log::Report, policy: Policy, first: u64) -> bool 
         report.broken_count,
         report.trace
     );
-    let (missing, wanted) = (report.coverage.missing(report.runs), ram_log::Coverage::wanted(report.runs));
+    let (missing, wanted) = (report.coverage.missing(report.runs), ram_log::RamLogCoverage::wanted(report.runs));
     for scenario in ram_log::SCENARIOS {
         let short = if missing.contains(scenario) { "  TOO FEW" } else { "" };
         println!("  {scenario:<60} {:>9} (wanted {wanted}){short}", report.coverage.count(scenario));

@@ -8,14 +8,14 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use nectary_sim::planted::{Case, Caught, is_caught};
+use nectary_sim::planted::{BugCase, CaughtBug, is_caught};
 
 /// The name of this program.
 pub const PROGRAM: &str = "sim-campaigns";
 
 /// The options of every campaign.
 #[derive(Debug, clap::Args)]
-pub struct Shared {
+pub struct CampaignOptions {
     /// The seed from which the seeds of all runs follow
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -33,7 +33,7 @@ pub struct Shared {
     log: Option<PathBuf>,
 }
 
-impl Shared {
+impl CampaignOptions {
     /// The seed of the first run.
     pub fn first(&self) -> u64 {
         self.seed.wrapping_mul(1_000_000)
@@ -67,7 +67,7 @@ pub fn survived(outcomes: &Outcomes) -> usize {
 }
 
 /// The bugs of a campaign.
-pub struct Bugs<'a, B> {
+pub struct CampaignBugs<'a, B> {
     /// The campaign, with the options that all its cases need.
     pub campaign: &'a str,
     /// The bugs.
@@ -75,10 +75,10 @@ pub struct Bugs<'a, B> {
     /// Returns the printed name of a bug.
     pub name: fn(B) -> &'static str,
     /// Runs one case with one bug planted.
-    pub replay: &'a dyn Fn(B, Case) -> Option<Caught>,
+    pub replay: &'a dyn Fn(B, BugCase) -> Option<CaughtBug>,
 }
 
-impl<B: Copy> Bugs<'_, B> {
+impl<B: Copy> CampaignBugs<'_, B> {
     /// The bug called `name`. If there is none, prints the names and ends the process with code 2.
     pub fn named(&self, name: Option<&str>) -> B {
         self.list.iter().copied().find(|bug| Some((self.name)(*bug)) == name).unwrap_or_else(|| self.refuse())
@@ -93,13 +93,13 @@ impl<B: Copy> Bugs<'_, B> {
     /// Runs the case that the command line names, if any; returns the exit code.
     ///
     /// `state` is the number of the case's crash state, for campaigns that check crash states.
-    pub fn repeat(&self, shared: &Shared, state: Option<u64>) -> Option<ExitCode> {
+    pub fn repeat(&self, shared: &CampaignOptions, state: Option<u64>) -> Option<ExitCode> {
         if shared.bug.is_none() && shared.replay.is_none() && state.is_none() {
             return None;
         }
         let bug = self.named(shared.bug.as_deref());
         let Some(seed) = shared.replay else { self.refuse() };
-        let (name, case) = ((self.name)(bug), Case { seed, state });
+        let (name, case) = ((self.name)(bug), BugCase { seed, state });
         let caught = (self.replay)(bug, case);
         match &caught {
             Some(caught) => println!("planted: {name}: caught with {}: {}", caught.case, caught.broken),
@@ -110,7 +110,7 @@ impl<B: Copy> Bugs<'_, B> {
 
     /// Tries to catch each bug, unless the command line says that none is planted. Prints the case that caught it, the
     /// command that repeats this, and whether the case catches the bug again.
-    pub fn catch_each(&self, shared: &Shared, find: impl Fn(B) -> Option<Caught>) -> Outcomes {
+    pub fn catch_each(&self, shared: &CampaignOptions, find: impl Fn(B) -> Option<CaughtBug>) -> Outcomes {
         if !shared.is_planting() {
             return Outcomes::new();
         }

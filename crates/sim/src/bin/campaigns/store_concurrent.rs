@@ -1,12 +1,12 @@
 //! `store-concurrent`: many concurrent clients on one store, and crash states of such stores.
 
-use nectary_sim::planted::Caught;
-use nectary_sim::store::concurrent::crash::{self, CrashReport};
-use nectary_sim::store::concurrent::{OPERATIONS, Report, replay_planted, run_many};
+use nectary_sim::planted::CaughtBug;
+use nectary_sim::store::concurrent::crash::{self, ConcurrentCrashReport};
+use nectary_sim::store::concurrent::{ConcurrentStoreReport, OPERATIONS, replay_planted, run_many};
 use nectary_store::planted::Bug;
 use serde_json::{Value, json};
 
-use crate::concurrent::{Account, Concurrent};
+use crate::concurrent::{CampaignResult, ConcurrentCampaign};
 
 /// The minimum share of operations that must begin while another one on the same key is in flight, in percent.
 const OVERLAPPING_PERCENT_MIN: u64 = 4;
@@ -24,19 +24,23 @@ fn lapped_min(runs: u64) -> u64 {
 /// The campaign.
 pub struct StoreConcurrent;
 
-impl Concurrent for StoreConcurrent {
+impl ConcurrentCampaign for StoreConcurrent {
     const NAME: &'static str = "store-concurrent";
     const RUNS: u64 = 100_000;
     const BUGS: &'static [Bug] = &Bug::CONCURRENT;
     type Bug = Bug;
-    type Report = Report;
-    type States = CrashReport;
+    type Report = ConcurrentStoreReport;
+    type States = ConcurrentCrashReport;
 
     fn bug_name(bug: Bug) -> &'static str {
         bug.name()
     }
 
-    fn run_many(first: u64, runs: u64, progress: &mut dyn FnMut(&Report) -> bool) -> Report {
+    fn run_many(
+        first: u64,
+        runs: u64,
+        progress: &mut dyn FnMut(&ConcurrentStoreReport) -> bool,
+    ) -> ConcurrentStoreReport {
         run_many(first, runs, progress)
     }
 
@@ -44,16 +48,16 @@ impl Concurrent for StoreConcurrent {
         first: u64,
         images: u64,
         states_per_workload: usize,
-        progress: &mut dyn FnMut(&CrashReport) -> bool,
-    ) -> CrashReport {
+        progress: &mut dyn FnMut(&ConcurrentCrashReport) -> bool,
+    ) -> ConcurrentCrashReport {
         crash::run(first, images, states_per_workload, progress)
     }
 
-    fn replay_planted(bug: Bug, seed: u64) -> Option<Caught> {
+    fn replay_planted(bug: Bug, seed: u64) -> Option<CaughtBug> {
         replay_planted(bug, seed)
     }
 
-    fn print_runs(report: &Report, first: u64) -> bool {
+    fn print_runs(report: &ConcurrentStoreReport, first: u64) -> bool {
         let percent = |part: u64, of: u64| part * 100 / of.max(1);
         let overlapping = percent(report.overlapping, report.operations);
         let (hits, demanded) = (percent(report.hits, report.gets), percent(report.demanded, report.gets));
@@ -91,7 +95,7 @@ impl Concurrent for StoreConcurrent {
             && missing.is_empty()
     }
 
-    fn print_states(states: &CrashReport, images: u64) -> bool {
+    fn print_states(states: &ConcurrentCrashReport, images: u64) -> bool {
         println!(
             "{} recorded runs with {} device operations begun while another was under way, {} crash states, {} distinct images (wanted \
              {images}), each written to and ended again; {} hits, {} demanded, {} broken promises",
@@ -106,7 +110,7 @@ impl Concurrent for StoreConcurrent {
         images == 0 || (states.in_flight > 0 && states.demanded > 0)
     }
 
-    fn figures(report: &Report) -> Value {
+    fn figures(report: &ConcurrentStoreReport) -> Value {
         json!({
             "operations": report.operations, "overlapping": report.overlapping, "gets": report.gets,
             "hits": report.hits, "demanded": report.demanded, "faults": report.faults(),
@@ -116,7 +120,7 @@ impl Concurrent for StoreConcurrent {
     }
 }
 
-impl Account for Report {
+impl CampaignResult for ConcurrentStoreReport {
     fn done(&self) -> u64 {
         self.runs
     }
@@ -126,7 +130,7 @@ impl Account for Report {
     }
 }
 
-impl Account for CrashReport {
+impl CampaignResult for ConcurrentCrashReport {
     fn done(&self) -> u64 {
         self.distinct
     }

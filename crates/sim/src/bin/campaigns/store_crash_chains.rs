@@ -7,11 +7,11 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use nectary_sim::planted::Case;
+use nectary_sim::planted::BugCase;
 use nectary_sim::store::chain_run::{self, ChainOptions, replay_planted, run_planted};
 use nectary_store::planted::Bug;
 
-use crate::shared::{Bugs, Shared, exit_code, print_new, progress, survived};
+use crate::shared::{CampaignBugs, CampaignOptions, exit_code, print_new, progress, survived};
 
 const NAME: &str = "store-crash-chains";
 /// A planted bug must be caught within this many chains.
@@ -21,9 +21,9 @@ const CHAINS_WHOLE: u64 = 200;
 
 /// The options of this campaign.
 #[derive(Debug, clap::Args)]
-pub struct Options {
+pub struct CrashChainsOptions {
     #[command(flatten)]
-    shared: Shared,
+    shared: CampaignOptions,
     /// The number of chains
     #[arg(long, default_value_t = 1000)]
     chains: u64,
@@ -33,10 +33,10 @@ pub struct Options {
 }
 
 /// Runs the campaign.
-pub fn run(options: &Options) -> ExitCode {
-    let Options { shared, chains, states } = options;
-    let replay = |bug: Bug, case: Case| replay_planted(bug, case.seed);
-    let bugs = Bugs { campaign: NAME, list: Bug::CHAINS.to_vec(), name: Bug::name, replay: &replay };
+pub fn run(options: &CrashChainsOptions) -> ExitCode {
+    let CrashChainsOptions { shared, chains, states } = options;
+    let replay = |bug: Bug, case: BugCase| replay_planted(bug, case.seed);
+    let bugs = CampaignBugs { campaign: NAME, list: Bug::CHAINS.to_vec(), name: Bug::name, replay: &replay };
     if let Some(code) = bugs.repeat(shared, None) {
         return code;
     }

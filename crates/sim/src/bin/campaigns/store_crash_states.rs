@@ -6,10 +6,10 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use nectary_sim::store::crash_run::{self, CrashReport, CrashRunOptions, replay_planted, run_planted};
+use nectary_sim::store::crash_run::{self, CrashRunOptions, StoreCrashReport, replay_planted, run_planted};
 use nectary_store::planted::Bug;
 
-use crate::shared::{Bugs, Shared, exit_code, progress, survived};
+use crate::shared::{CampaignBugs, CampaignOptions, exit_code, progress, survived};
 
 const NAME: &str = "store-crash-states";
 /// At least this share of the distinct images must have live objects, in percent.
@@ -24,9 +24,9 @@ const PLANTED_WORKLOADS_MAX: u64 = 200;
 
 /// The options of this campaign.
 #[derive(Debug, clap::Args)]
-pub struct Options {
+pub struct StoreCrashOptions {
     #[command(flatten)]
-    shared: Shared,
+    shared: CampaignOptions,
     /// The number of workloads
     #[arg(long, default_value_t = WORKLOADS_WHOLE)]
     workloads: u64,
@@ -39,10 +39,10 @@ pub struct Options {
 }
 
 /// Runs the campaign.
-pub fn run(options: &Options) -> ExitCode {
-    let Options { shared, states, .. } = options;
+pub fn run(options: &StoreCrashOptions) -> ExitCode {
+    let StoreCrashOptions { shared, states, .. } = options;
     let (workloads, states) = (options.workloads.max(1), *states);
-    let bugs = Bugs { campaign: NAME, list: Bug::ALL.to_vec(), name: Bug::name, replay: &replay_planted };
+    let bugs = CampaignBugs { campaign: NAME, list: Bug::ALL.to_vec(), name: Bug::name, replay: &replay_planted };
     if let Some(code) = bugs.repeat(shared, options.state) {
         return code;
     }
@@ -81,7 +81,7 @@ pub fn run(options: &Options) -> ExitCode {
     exit_code(good)
 }
 
-fn print(report: &CrashReport, seed: u64, workloads: u64, states: u64) -> bool {
+fn print(report: &StoreCrashReport, seed: u64, workloads: u64, states: u64) -> bool {
     for violation in &report.violations {
         println!("BROKEN {violation}");
     }

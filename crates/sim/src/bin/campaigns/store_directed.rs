@@ -5,30 +5,30 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use nectary_sim::planted::Case;
+use nectary_sim::planted::BugCase;
 use nectary_sim::store::directed::{self, SCENARIOS, replay_planted};
 use nectary_store::planted::Bug;
 
-use crate::shared::{Bugs, Shared, exit_code, progress, survived};
+use crate::shared::{CampaignBugs, CampaignOptions, exit_code, progress, survived};
 
 const NAME: &str = "store-directed";
 
 /// The options of this campaign.
 #[derive(Debug, clap::Args)]
-pub struct Options {
+pub struct StoreDirectedOptions {
     #[command(flatten)]
-    shared: Shared,
+    shared: CampaignOptions,
     /// The number of seeds with which each scenario runs
     #[arg(long, default_value_t = 50)]
     seeds: u64,
 }
 
 /// Runs the campaign.
-pub fn run(options: &Options) -> ExitCode {
-    let Options { shared, seeds } = options;
-    let replay = |bug: Bug, case: Case| replay_planted(bug, case.seed);
+pub fn run(options: &StoreDirectedOptions) -> ExitCode {
+    let StoreDirectedOptions { shared, seeds } = options;
+    let replay = |bug: Bug, case: BugCase| replay_planted(bug, case.seed);
     let list = Bug::RECOVERY.into_iter().chain(Bug::SPAN_RETURNS).chain(Bug::READ_ONLY).collect();
-    let bugs = Bugs { campaign: NAME, list, name: Bug::name, replay: &replay };
+    let bugs = CampaignBugs { campaign: NAME, list, name: Bug::name, replay: &replay };
     if let Some(code) = bugs.repeat(shared, None) {
         return code;
     }

@@ -6,11 +6,11 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use nectary_sim::planted::Case;
+use nectary_sim::planted::BugCase;
 use nectary_sim::store::fault_run::{self, replay_planted};
 use nectary_store::planted::Bug;
 
-use crate::shared::{Bugs, Shared, exit_code, print_new, progress, survived};
+use crate::shared::{CampaignBugs, CampaignOptions, exit_code, print_new, progress, survived};
 
 const NAME: &str = "store-faults";
 /// A planted bug must be caught within this many seeds.
@@ -18,19 +18,19 @@ const PLANTED_SEEDS_MAX: u64 = 100;
 
 /// The options of this campaign.
 #[derive(Debug, clap::Args)]
-pub struct Options {
+pub struct StoreFaultsOptions {
     #[command(flatten)]
-    shared: Shared,
+    shared: CampaignOptions,
     /// The number of seeds
     #[arg(long, default_value_t = 2000)]
     runs: u64,
 }
 
 /// Runs the campaign.
-pub fn run(options: &Options) -> ExitCode {
-    let Options { shared, runs } = options;
-    let replay = |bug: Bug, case: Case| replay_planted(bug, case.seed);
-    let bugs = Bugs { campaign: NAME, list: Bug::FAULTS.to_vec(), name: Bug::name, replay: &replay };
+pub fn run(options: &StoreFaultsOptions) -> ExitCode {
+    let StoreFaultsOptions { shared, runs } = options;
+    let replay = |bug: Bug, case: BugCase| replay_planted(bug, case.seed);
+    let bugs = CampaignBugs { campaign: NAME, list: Bug::FAULTS.to_vec(), name: Bug::name, replay: &replay };
     if let Some(code) = bugs.repeat(shared, None) {
         return code;
     }

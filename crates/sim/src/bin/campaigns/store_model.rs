@@ -7,11 +7,11 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use nectary_sim::late::in_virtual_time;
-use nectary_sim::planted::Case;
-use nectary_sim::store::random_run::{self, Plant, RunOptions, RunReport, replay_planted, run_planted};
-use nectary_store::Background;
+use nectary_sim::planted::BugCase;
+use nectary_sim::store::random_run::{self, RandomRunBug, RunOptions, RunReport, replay_planted, run_planted};
+use nectary_store::BackgroundRuntime;
 
-use crate::shared::{Bugs, Shared, exit_code, progress, survived};
+use crate::shared::{CampaignBugs, CampaignOptions, exit_code, progress, survived};
 
 const NAME: &str = "store-model";
 /// A planted bug must be caught within this many runs.
@@ -25,9 +25,9 @@ const LATE_SHARE: u64 = 4;
 
 /// The options of this campaign.
 #[derive(Debug, clap::Args)]
-pub struct Options {
+pub struct StoreModelOptions {
     #[command(flatten)]
-    shared: Shared,
+    shared: CampaignOptions,
     /// The number of operations
     #[arg(long, default_value_t = 1_000_000)]
     operations: u64,
@@ -43,10 +43,10 @@ pub struct Options {
 }
 
 /// Runs the campaign.
-pub fn run(options: &Options) -> ExitCode {
+pub fn run(options: &StoreModelOptions) -> ExitCode {
     let shared = &options.shared;
-    let replay = |plant: Plant, case: Case| replay_planted(plant, case.seed);
-    let plants = Bugs { campaign: NAME, list: Plant::all(), name: Plant::name, replay: &replay };
+    let replay = |plant: RandomRunBug, case: BugCase| replay_planted(plant, case.seed);
+    let plants = CampaignBugs { campaign: NAME, list: RandomRunBug::all(), name: RandomRunBug::name, replay: &replay };
     if let Some(code) = plants.repeat(shared, None) {
         return code;
     }
@@ -58,7 +58,7 @@ pub fn run(options: &Options) -> ExitCode {
         damage_per_restart: options.damage,
         store_bytes: 192 << 20,
         is_late: false,
-        background: Background::Threads,
+        background: BackgroundRuntime::Threads,
         stops_at_difference: false,
         plant_wrong_model: false,
     };
@@ -81,7 +81,7 @@ pub fn run(options: &Options) -> ExitCode {
     let late = RunOptions {
         operations: amount.operations / LATE_SHARE,
         is_late: true,
-        background: Background::Caller,
+        background: BackgroundRuntime::Caller,
         ..amount.clone()
     };
     let late_report =

@@ -7,11 +7,11 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use nectary_sim::planted::{Case, Caught};
+use nectary_sim::planted::{BugCase, CaughtBug};
 use nectary_sim::store::{shard_run, waiting_run};
 use nectary_store::planted::Bug;
 
-use crate::shared::{Bugs, Shared, exit_code, progress, survived};
+use crate::shared::{CampaignBugs, CampaignOptions, exit_code, progress, survived};
 
 const NAME: &str = "store-moments";
 /// A planted bug must be caught within this many seeds.
@@ -19,15 +19,15 @@ const PLANTED_SEEDS_MAX: u64 = 100;
 
 /// The options of this campaign.
 #[derive(Debug, clap::Args)]
-pub struct Options {
+pub struct StoreMomentsOptions {
     #[command(flatten)]
-    shared: Shared,
+    shared: CampaignOptions,
     /// The number of seeds for each of the two moments
     #[arg(long, default_value_t = 200)]
     runs: u64,
 }
 
-fn replay(bug: Bug, case: Case) -> Option<Caught> {
+fn replay(bug: Bug, case: BugCase) -> Option<CaughtBug> {
     match Bug::WAITING.contains(&bug) {
         true => waiting_run::replay_planted(bug, case.seed),
         false => shard_run::replay_planted(bug, case.seed),
@@ -35,16 +35,16 @@ fn replay(bug: Bug, case: Case) -> Option<Caught> {
 }
 
 /// Runs the campaign.
-pub fn run(options: &Options) -> ExitCode {
-    let Options { shared, runs } = options;
+pub fn run(options: &StoreMomentsOptions) -> ExitCode {
+    let StoreMomentsOptions { shared, runs } = options;
     let list = Bug::WAITING.into_iter().chain(Bug::SHARDS).collect();
-    let bugs = Bugs { campaign: NAME, list, name: Bug::name, replay: &replay };
+    let bugs = CampaignBugs { campaign: NAME, list, name: Bug::name, replay: &replay };
     if let Some(code) = bugs.repeat(shared, None) {
         return code;
     }
     let (begun, first) = (Instant::now(), shared.first());
     let seeds = first..first + PLANTED_SEEDS_MAX;
-    let caught = bugs.catch_each(shared, |bug| seeds.clone().find_map(|seed| replay(bug, Case::of_seed(seed))));
+    let caught = bugs.catch_each(shared, |bug| seeds.clone().find_map(|seed| replay(bug, BugCase::of_seed(seed))));
     let show = |name: &str, done: u64, count: u64| {
         let seconds = begun.elapsed().as_secs_f64();
         progress(format_args!("{name}: {done} of {runs} seeds, {count} wrong answers, {seconds:.0} s"));

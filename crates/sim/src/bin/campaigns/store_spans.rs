@@ -7,11 +7,11 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use nectary_sim::late::in_virtual_time;
-use nectary_sim::planted::Case;
+use nectary_sim::planted::BugCase;
 use nectary_sim::store::spans_run::{self, SpansOptions, replay_planted, run_planted};
 use nectary_store::planted::Bug;
 
-use crate::shared::{Bugs, Shared, exit_code, progress, survived};
+use crate::shared::{CampaignBugs, CampaignOptions, exit_code, progress, survived};
 
 const NAME: &str = "store-spans";
 /// A planted bug must be caught within this many stores.
@@ -19,9 +19,9 @@ const PLANTED_STORES_MAX: u64 = 4000;
 
 /// The options of this campaign.
 #[derive(Debug, clap::Args)]
-pub struct Options {
+pub struct StoreSpansOptions {
     #[command(flatten)]
-    shared: Shared,
+    shared: CampaignOptions,
     /// The number of stores
     #[arg(long, default_value_t = 500)]
     stores: u64,
@@ -34,11 +34,11 @@ pub struct Options {
 }
 
 /// Runs the campaign.
-pub fn run(options: &Options) -> ExitCode {
-    let Options { shared, stores, .. } = options;
+pub fn run(options: &StoreSpansOptions) -> ExitCode {
+    let StoreSpansOptions { shared, stores, .. } = options;
     let stores = *stores;
-    let replay = |bug: Bug, case: Case| replay_planted(bug, case.seed);
-    let bugs = Bugs { campaign: NAME, list: Bug::SPANS.to_vec(), name: Bug::name, replay: &replay };
+    let replay = |bug: Bug, case: BugCase| replay_planted(bug, case.seed);
+    let bugs = CampaignBugs { campaign: NAME, list: Bug::SPANS.to_vec(), name: Bug::name, replay: &replay };
     if let Some(code) = bugs.repeat(shared, None) {
         return code;
     }

@@ -6,11 +6,11 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use nectary_sim::planted::Case;
-use nectary_sim::store::unreadable::{self, Amount, replay_planted};
+use nectary_sim::planted::BugCase;
+use nectary_sim::store::unreadable::{self, UnreadableRunPlan, replay_planted};
 use nectary_store::planted::Bug;
 
-use crate::shared::{Bugs, Shared, exit_code, progress, survived};
+use crate::shared::{CampaignBugs, CampaignOptions, exit_code, progress, survived};
 
 const NAME: &str = "store-unreadable";
 /// A planted bug must be caught within this many seeds.
@@ -18,9 +18,9 @@ const PLANTED_SEEDS_MAX: u64 = 40;
 
 /// The options of this campaign.
 #[derive(Debug, clap::Args)]
-pub struct Options {
+pub struct StoreUnreadableOptions {
     #[command(flatten)]
-    shared: Shared,
+    shared: CampaignOptions,
     /// One block in so many of the segments is tried; 1 for all blocks of the store
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     stride: u64,
@@ -30,15 +30,15 @@ pub struct Options {
 }
 
 /// Runs the campaign.
-pub fn run(options: &Options) -> ExitCode {
-    let Options { shared, stride, keys } = options;
-    let replay = |bug: Bug, case: Case| replay_planted(bug, case.seed);
-    let bugs = Bugs { campaign: NAME, list: Bug::UNREADABLE.to_vec(), name: Bug::name, replay: &replay };
+pub fn run(options: &StoreUnreadableOptions) -> ExitCode {
+    let StoreUnreadableOptions { shared, stride, keys } = options;
+    let replay = |bug: Bug, case: BugCase| replay_planted(bug, case.seed);
+    let bugs = CampaignBugs { campaign: NAME, list: Bug::UNREADABLE.to_vec(), name: Bug::name, replay: &replay };
     if let Some(code) = bugs.repeat(shared, None) {
         return code;
     }
     let begun = Instant::now();
-    let amount = Amount { seed: shared.seed, store_bytes: 64 << 20, stride: *stride, keys: *keys };
+    let amount = UnreadableRunPlan { seed: shared.seed, store_bytes: 64 << 20, stride: *stride, keys: *keys };
     let report = unreadable::run(amount, |cases| {
         if cases % 100 < 4 {
             progress(format_args!("{cases} cases, {:.0} s", begun.elapsed().as_secs_f64()));

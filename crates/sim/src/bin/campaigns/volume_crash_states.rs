@@ -7,10 +7,12 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use nectary_sim::volume_clients::run::{self, Amount, BUGS, Found, Report, replay_planted, run_planted};
+use nectary_sim::volume_clients::run::{
+    self, BUGS, BugDetection, ClientRunPlan, VolumeClientsReport, replay_planted, run_planted,
+};
 use nectary_volume::planted::Bug;
 
-use crate::shared::{PROGRAM, Shared, exit_code, print_new, progress};
+use crate::shared::{CampaignOptions, PROGRAM, exit_code, print_new, progress};
 
 const NAME: &str = "volume-crash-states";
 /// A planted bug must be caught within this many runs.
@@ -18,9 +20,9 @@ const PLANTED_RUNS_MAX: u64 = 50;
 
 /// The options of this campaign.
 #[derive(Debug, clap::Args)]
-pub struct Options {
+pub struct VolumeCrashOptions {
     #[command(flatten)]
-    shared: Shared,
+    shared: CampaignOptions,
     /// The number of runs
     #[arg(long, default_value_t = 60)]
     runs: u64,
@@ -33,10 +35,10 @@ pub struct Options {
 }
 
 /// Runs the campaign.
-pub fn run(options: &Options) -> ExitCode {
-    let Options { shared, least, .. } = options;
+pub fn run(options: &VolumeCrashOptions) -> ExitCode {
+    let VolumeCrashOptions { shared, least, .. } = options;
     let least = *least;
-    let amount = Amount { seed: shared.first(), runs: options.runs.max(1), states_per_run: options.states };
+    let amount = ClientRunPlan { seed: shared.first(), runs: options.runs.max(1), states_per_run: options.states };
     let replayed = shared.replay.unwrap_or(amount.seed);
     if let Some(name) = &shared.bug {
         let Some(bug) = BUGS.into_iter().find(|bug| bug.name() == name) else {
@@ -49,7 +51,7 @@ pub fn run(options: &Options) -> ExitCode {
         return exit_code(found.is_some());
     }
     if shared.replay.is_some() {
-        let report = run::run(Amount { seed: replayed, runs: 1, ..amount }, |_| {});
+        let report = run::run(ClientRunPlan { seed: replayed, runs: 1, ..amount }, |_| {});
         print_new(&report.violations, &mut 0);
         print(&report, shared.seed, 1);
         return exit_code(report.violation_count == 0);
@@ -82,9 +84,10 @@ pub fn run(options: &Options) -> ExitCode {
 
 /// Whether a seed catches the bug and catches it again. A seed fixes nearly everything of a run, but not all, so the
 /// messages may differ.
-fn is_caught(bug: Bug, amount: Amount) -> bool {
+fn is_caught(bug: Bug, amount: ClientRunPlan) -> bool {
     let name = bug.name();
-    let Some(Found { seed, first }) = run_planted(bug, Amount { runs: PLANTED_RUNS_MAX, ..amount }) else {
+    let Some(BugDetection { seed, first }) = run_planted(bug, ClientRunPlan { runs: PLANTED_RUNS_MAX, ..amount })
+    else {
         println!("planted: {name}: SURVIVED");
         return false;
     };
@@ -98,7 +101,7 @@ fn is_caught(bug: Bug, amount: Amount) -> bool {
     again.is_some()
 }
 
-fn print(report: &Report, seed: u64, least: u64) {
+fn print(report: &VolumeClientsReport, seed: u64, least: u64) {
     let losses = &report.losses;
     println!(
         "seed {seed}: {} workloads with {} events; {} hosts lost, {} servers, {} of both at once, with {} calls and {} \

@@ -6,10 +6,10 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use nectary_sim::volume_journal::run::{self, Amount, BUGS, Report, replay_planted, run_planted};
+use nectary_sim::volume_journal::run::{self, BUGS, JournalRunPlan, VolumeJournalReport, replay_planted, run_planted};
 use nectary_volume::planted::Bug;
 
-use crate::shared::{Bugs, Shared, exit_code, print_new, progress, survived};
+use crate::shared::{CampaignBugs, CampaignOptions, exit_code, print_new, progress, survived};
 
 const NAME: &str = "volume-journal";
 /// A planted bug must be caught within this many runs.
@@ -17,9 +17,9 @@ const PLANTED_RUNS_MAX: u64 = 200;
 
 /// The options of this campaign.
 #[derive(Debug, clap::Args)]
-pub struct Options {
+pub struct VolumeJournalOptions {
     #[command(flatten)]
-    shared: Shared,
+    shared: CampaignOptions,
     /// The number of runs
     #[arg(long, default_value_t = 100)]
     runs: u64,
@@ -35,20 +35,20 @@ pub struct Options {
 }
 
 /// Runs the campaign.
-pub fn run(options: &Options) -> ExitCode {
+pub fn run(options: &VolumeJournalOptions) -> ExitCode {
     let shared = &options.shared;
-    let bugs = Bugs { campaign: NAME, list: BUGS.to_vec(), name: Bug::name, replay: &replay_planted };
+    let bugs = CampaignBugs { campaign: NAME, list: BUGS.to_vec(), name: Bug::name, replay: &replay_planted };
     if let Some(code) = bugs.repeat(shared, options.state) {
         return code;
     }
-    let amount = Amount {
+    let amount = JournalRunPlan {
         seed: shared.first(),
         runs: options.runs.max(1),
         states_per_run: options.states,
         contentions: options.contentions,
     };
     let begun = Instant::now();
-    let planted = Amount { runs: PLANTED_RUNS_MAX, ..amount };
+    let planted = JournalRunPlan { runs: PLANTED_RUNS_MAX, ..amount };
     let caught = bugs.catch_each(shared, |bug| run_planted(bug, planted));
     let mut told = 0;
     let report = run::run(amount, |report| {
@@ -73,7 +73,7 @@ pub fn run(options: &Options) -> ExitCode {
     exit_code(good)
 }
 
-fn print(report: &Report, seed: u64) {
+fn print(report: &VolumeJournalReport, seed: u64) {
     let contention = &report.contention;
     println!(
         "seed {seed}: {} workloads with {} epochs, {} checkpoints, {} large appends, {} late appends of old leaders; {} \

@@ -7,11 +7,13 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use nectary_sim::planted::Caught;
-use nectary_sim::volume_names::crashes::{self, CrashReport};
-use nectary_sim::volume_names::{Bug, CALLS_MIN, Report, replay_planted, run_many, run_planted, story};
+use nectary_sim::planted::CaughtBug;
+use nectary_sim::volume_names::crashes::{self, NamesCrashReport};
+use nectary_sim::volume_names::{
+    CALLS_MIN, VolumeNamesBug, VolumeNamesReport, replay_planted, run_many, run_planted, story,
+};
 
-use crate::shared::{self, PROGRAM, Shared, exit_code, progress};
+use crate::shared::{self, CampaignOptions, PROGRAM, exit_code, progress};
 
 const NAME: &str = "volume-names";
 /// A planted bug must be caught within this many runs.
@@ -25,9 +27,9 @@ const RUNS_TOLD: u64 = 50;
 
 /// The options of this campaign.
 #[derive(Debug, clap::Args)]
-pub struct Options {
+pub struct VolumeNamesOptions {
     #[command(flatten)]
-    shared: Shared,
+    shared: CampaignOptions,
     /// The number of runs
     #[arg(long, default_value_t = 2000)]
     runs: u64,
@@ -46,7 +48,7 @@ pub struct Options {
 }
 
 /// Runs the campaign.
-pub fn run(options: &Options) -> ExitCode {
+pub fn run(options: &VolumeNamesOptions) -> ExitCode {
     let shared = &options.shared;
     if let Some(seed) = options.story {
         story(seed).iter().for_each(|line| println!("{line}"));
@@ -54,9 +56,9 @@ pub fn run(options: &Options) -> ExitCode {
     }
     let (first, runs) = (shared.first() + options.from, options.runs.max(1));
     if let Some(name) = &shared.bug {
-        let Some(bug) = Bug::EVERY.iter().copied().find(|bug| bug.name() == name) else {
+        let Some(bug) = VolumeNamesBug::EVERY.iter().copied().find(|bug| bug.name() == name) else {
             eprintln!("--bug NAME: a name is one of");
-            Bug::EVERY.iter().for_each(|bug| eprintln!("  {}", bug.name()));
+            VolumeNamesBug::EVERY.iter().for_each(|bug| eprintln!("  {}", bug.name()));
             return ExitCode::from(2);
         };
         let caught = match shared.replay {
@@ -75,7 +77,7 @@ pub fn run(options: &Options) -> ExitCode {
         return exit_code(report.broken_count == 0);
     }
     let begun = Instant::now();
-    let bugs = if shared.is_planting() { Bug::EVERY } else { &[] };
+    let bugs = if shared.is_planting() { VolumeNamesBug::EVERY } else { &[] };
     let caught: Vec<(&str, bool)> = bugs.iter().map(|bug| (bug.name(), is_caught(*bug, first))).collect();
     let mut told = 0;
     let report = run_many(first, runs, options.shard, |report| {
@@ -106,9 +108,9 @@ pub fn run(options: &Options) -> ExitCode {
 
 /// Whether a seed catches the bug and catches it again. A seed fixes nearly everything of a run, but not all, so the
 /// messages may differ.
-fn is_caught(bug: Bug, first: u64) -> bool {
+fn is_caught(bug: VolumeNamesBug, first: u64) -> bool {
     let name = bug.name();
-    let Some(Caught { case, broken, .. }) = run_planted(bug, first, PLANTED_RUNS_MAX) else {
+    let Some(CaughtBug { case, broken, .. }) = run_planted(bug, first, PLANTED_RUNS_MAX) else {
         println!("planted: {name}: SURVIVED");
         return false;
     };
@@ -121,7 +123,7 @@ fn is_caught(bug: Bug, first: u64) -> bool {
     is_again
 }
 
-fn print_states(states: &CrashReport, images: u64) -> bool {
+fn print_states(states: &NamesCrashReport, images: u64) -> bool {
     states.broken.iter().for_each(|broken| println!("BROKEN {broken}"));
     println!(
         "{} distinct crash images of {} runs, each written to afterwards; {} (wanted {images}) while operations were \
@@ -136,7 +138,7 @@ fn print_states(states: &CrashReport, images: u64) -> bool {
     states.broken_count == 0 && states.under_way >= images && states.undecided * 1000 <= states.images
 }
 
-fn print(report: &Report, first: u64, runs: u64, shard: (u64, u64)) -> bool {
+fn print(report: &VolumeNamesReport, first: u64, runs: u64, shard: (u64, u64)) -> bool {
     println!(
         "seeds from {first}, {} of {} in shard {}/{}: {} calls (wanted {CALLS_MIN} a run), {} histories too large to \
          decide, {} broken",

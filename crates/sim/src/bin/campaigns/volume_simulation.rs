@@ -7,10 +7,12 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use nectary_sim::planted::Case;
-use nectary_sim::volume::{Bug, FAULTS, OPERATIONS, Report, SCENARIOS, replay_planted, run_many, run_planted, story};
+use nectary_sim::planted::BugCase;
+use nectary_sim::volume::{
+    FAULTS, OPERATIONS, SCENARIOS, VolumeModelBug, VolumeSimulationReport, replay_planted, run_many, run_planted, story,
+};
 
-use crate::shared::{self, Bugs, Shared, exit_code, progress, survived};
+use crate::shared::{self, CampaignBugs, CampaignOptions, exit_code, progress, survived};
 
 const NAME: &str = "volume-simulation";
 /// A planted bug must be caught within this many runs.
@@ -18,9 +20,9 @@ const PLANTED_RUNS_MAX: u64 = 100_000;
 
 /// The options of this campaign.
 #[derive(Debug, clap::Args)]
-pub struct Options {
+pub struct VolumeSimulationOptions {
     #[command(flatten)]
-    shared: Shared,
+    shared: CampaignOptions,
     /// The number of runs
     #[arg(long, default_value_t = 1000)]
     runs: u64,
@@ -33,14 +35,19 @@ pub struct Options {
 }
 
 /// Runs the campaign.
-pub fn run(options: &Options) -> ExitCode {
+pub fn run(options: &VolumeSimulationOptions) -> ExitCode {
     let shared = &options.shared;
     if let Some(seed) = options.story {
         story(seed).iter().for_each(|line| println!("{line}"));
         return ExitCode::SUCCESS;
     }
-    let replay = |bug: Bug, case: Case| replay_planted(bug, case.seed);
-    let bugs = Bugs { campaign: NAME, list: Bug::EVERY.to_vec(), name: Bug::name, replay: &replay };
+    let replay = |bug: VolumeModelBug, case: BugCase| replay_planted(bug, case.seed);
+    let bugs = CampaignBugs {
+        campaign: NAME,
+        list: VolumeModelBug::EVERY.to_vec(),
+        name: VolumeModelBug::name,
+        replay: &replay,
+    };
     if let Some(code) = bugs.repeat(shared, None) {
         return code;
     }
@@ -67,7 +74,7 @@ pub fn run(options: &Options) -> ExitCode {
     exit_code(good)
 }
 
-fn print(report: &Report, first: u64) -> bool {
+fn print(report: &VolumeSimulationReport, first: u64) -> bool {
     report.broken.iter().for_each(|broken| println!("BROKEN {broken}"));
     println!(
         "seeds from {first}: {} runs, {} operations (wanted {OPERATIONS} a run), {} failed, {} faults (wanted {FAULTS} \

@@ -3,34 +3,34 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use nectary_block::{Event, Recording};
+use nectary_block::{RecordedEvent, Recording};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::crash::{CrashModel, CrashOptions, CrashStates};
-use crate::random::Random;
+use crate::random::SimulationRandom;
 
 const BLOCK: usize = 4096;
 const BLOCKS: usize = 8;
 
-fn write(id: u64, block: u64, value: u8) -> Event {
-    Event::WriteBegun { id, offset: block * BLOCK as u64, data: Bytes::from(vec![value; BLOCK]), fua: false }
+fn write(id: u64, block: u64, value: u8) -> RecordedEvent {
+    RecordedEvent::WriteBegun { id, offset: block * BLOCK as u64, data: Bytes::from(vec![value; BLOCK]), fua: false }
 }
 
-fn end(id: u64) -> Event {
-    Event::Completed { id, succeeded: true }
+fn end(id: u64) -> RecordedEvent {
+    RecordedEvent::Completed { id, succeeded: true }
 }
 
-fn recording(events: Vec<Event>) -> Recording {
+fn recording(events: Vec<RecordedEvent>) -> Recording {
     Recording { size_bytes: (BLOCK * BLOCKS) as u64, block_bytes: BLOCK as u32, events }
 }
 
-fn states(events: Vec<Event>, model: CrashModel) -> CrashStates {
+fn states(events: Vec<RecordedEvent>, model: CrashModel) -> CrashStates {
     let options = CrashOptions { max_per_epoch: 10_000, models: vec![model], ..CrashOptions::default() };
     CrashStates::new(vec![0; BLOCK * BLOCKS], &recording(events), options)
 }
 
 /// The first bytes of the first three blocks in untorn states whose last mark is `mark`.
-fn heads(events: &[Event], model: CrashModel, mark: Option<u64>) -> BTreeSet<[u8; 3]> {
+fn heads(events: &[RecordedEvent], model: CrashModel, mark: Option<u64>) -> BTreeSet<[u8; 3]> {
     let mut heads = BTreeSet::new();
     for state in states(events.to_vec(), model).filter(|state| state.last_mark() == mark) {
         let image = state.image();
@@ -43,58 +43,61 @@ fn heads(events: &[Event], model: CrashModel, mark: Option<u64>) -> BTreeSet<[u8
 }
 
 #[test]
-fn unflushed_writes_come_in_every_combination_after_a_power_loss() {
-    let events = [write(0, 0, 1), end(0), write(1, 1, 2), end(1), write(2, 2, 3), end(2), Event::Mark(1)];
+fn unflushed_writes_survive_in_combinations() {
+    let events = [write(0, 0, 1), end(0), write(1, 1, 2), end(1), write(2, 2, 3), end(2), RecordedEvent::Mark(1)];
     let all: BTreeSet<[u8; 3]> = (0..8u8).map(|bits| [bits & 1, (bits >> 1 & 1) * 2, (bits >> 2 & 1) * 3]).collect();
     assert_eq!(heads(&events, CrashModel::Power, Some(1)), all);
     assert_eq!(heads(&events, CrashModel::Process, Some(1)), BTreeSet::from([[1, 2, 3]]));
 }
 
+/// A write that had not ended when the flush was called may be lost.
 #[test]
-fn flush_covers_only_what_had_ended_when_it_was_called() {
+fn flush_covers_only_ended_writes() {
     let events = [
         write(0, 0, 1),
         end(0),
         write(1, 1, 2),
-        Event::FlushBegun { id: 2 },
+        RecordedEvent::FlushBegun { id: 2 },
         end(1),
-        Event::Mark(1),
+        RecordedEvent::Mark(1),
         end(2),
-        Event::Mark(2),
+        RecordedEvent::Mark(2),
     ];
     assert_eq!(heads(&events, CrashModel::Power, Some(2)), BTreeSet::from([[1, 0, 0], [1, 2, 0]]));
     assert!(heads(&events, CrashModel::Power, Some(1)).contains(&[0, 0, 0]));
     assert_eq!(heads(&events, CrashModel::Process, Some(1)), BTreeSet::from([[1, 2, 0]]));
 }
 
+/// A forced write survives a loss of power from its end on, and older writes do not hide it.
 #[test]
-fn forced_writes_are_certain_from_their_end_and_older_ones_do_not_hide_them() {
-    let forced = Event::WriteBegun { id: 1, offset: 0, data: Bytes::from(vec![2; BLOCK]), fua: true };
-    let events = [write(0, 0, 1), end(0), forced, end(1), Event::Mark(1), Event::FlushBegun { id: 2 }, end(2)];
-    let events = [&events[..], &[Event::Mark(2)]].concat();
+fn ended_forced_write_is_certain() {
+    let forced = RecordedEvent::WriteBegun { id: 1, offset: 0, data: Bytes::from(vec![2; BLOCK]), fua: true };
+    let events =
+        [write(0, 0, 1), end(0), forced, end(1), RecordedEvent::Mark(1), RecordedEvent::FlushBegun { id: 2 }, end(2)];
+    let events = [&events[..], &[RecordedEvent::Mark(2)]].concat();
     assert_eq!(heads(&events, CrashModel::Power, Some(1)), BTreeSet::from([[2, 0, 0]]));
     assert_eq!(heads(&events, CrashModel::Power, Some(2)), BTreeSet::from([[2, 0, 0]]));
 }
 
 #[test]
-fn failed_writes_stay_in_doubt_after_a_flush() {
-    let failed = Event::Completed { id: 0, succeeded: false };
-    let events = [write(0, 0, 1), failed, Event::FlushBegun { id: 1 }, end(1), Event::Mark(1)];
+fn flush_leaves_failed_writes_uncertain() {
+    let failed = RecordedEvent::Completed { id: 0, succeeded: false };
+    let events = [write(0, 0, 1), failed, RecordedEvent::FlushBegun { id: 1 }, end(1), RecordedEvent::Mark(1)];
     assert_eq!(heads(&events, CrashModel::Power, Some(1)), BTreeSet::from([[0, 0, 0], [1, 0, 0]]));
     assert_eq!(heads(&events, CrashModel::Process, Some(1)), BTreeSet::from([[0, 0, 0], [1, 0, 0]]));
 }
 
 #[test]
 fn zeroes_discards_and_growth_take_part() {
-    let zeroes = Event::ZeroesBegun { id: 3, offset: 0, length: BLOCK as u64 };
-    let discard = Event::DiscardBegun { id: 4, offset: BLOCK as u64, length: BLOCK as u64 };
-    let grow = Event::GrowBegun { id: 5, size_bytes: (2 * BLOCK * BLOCKS) as u64 };
+    let zeroes = RecordedEvent::ZeroesBegun { id: 3, offset: 0, length: BLOCK as u64 };
+    let discard = RecordedEvent::DiscardBegun { id: 4, offset: BLOCK as u64, length: BLOCK as u64 };
+    let grow = RecordedEvent::GrowBegun { id: 5, size_bytes: (2 * BLOCK * BLOCKS) as u64 };
     let events = vec![
         write(0, 0, 1),
         write(1, 1, 2),
         end(0),
         end(1),
-        Event::FlushBegun { id: 2 },
+        RecordedEvent::FlushBegun { id: 2 },
         end(2),
         zeroes,
         end(3),
@@ -104,7 +107,7 @@ fn zeroes_discards_and_growth_take_part() {
         end(5),
         write(6, BLOCKS as u64, 9),
         end(6),
-        Event::Mark(1),
+        RecordedEvent::Mark(1),
     ];
     let heads = heads(&events, CrashModel::Power, Some(1));
     assert_eq!(heads, BTreeSet::from([[1, 2, 0], [0, 2, 0], [1, 0, 0], [0, 0, 0]]));
@@ -114,7 +117,7 @@ fn zeroes_discards_and_growth_take_part() {
 
 #[test]
 fn torn_writes_are_torn_at_sectors() {
-    let events = vec![write(0, 0, 1), Event::Mark(1)];
+    let events = vec![write(0, 0, 1), RecordedEvent::Mark(1)];
     let mut patterns = BTreeSet::new();
     for state in states(events, CrashModel::Power).filter(|state| state.last_mark() == Some(1)) {
         let image = state.image();
@@ -129,7 +132,7 @@ fn torn_writes_are_torn_at_sectors() {
 
 /// A random recording with writes in flight, flushes, marks and losses.
 fn random_recording(seed: u64) -> Recording {
-    let mut random = Random::new(seed);
+    let mut random = SimulationRandom::new(seed);
     let (mut events, mut open, mut next) = (Vec::new(), Vec::new(), 0);
     for _ in 0..60 {
         match random.below(6) {
@@ -137,27 +140,32 @@ fn random_recording(seed: u64) -> Recording {
                 let block = random.below(BLOCKS as u64 - 1);
                 let data = vec![1 + random.below(250) as u8; BLOCK * (1 + random.below(2) as usize)];
                 let fua = random.chance(10);
-                events.push(Event::WriteBegun { id: next, offset: block * BLOCK as u64, data: data.into(), fua });
+                events.push(RecordedEvent::WriteBegun {
+                    id: next,
+                    offset: block * BLOCK as u64,
+                    data: data.into(),
+                    fua,
+                });
                 open.push(next);
                 next += 1;
             }
             3 => {
-                events.push(Event::FlushBegun { id: next });
+                events.push(RecordedEvent::FlushBegun { id: next });
                 open.push(next);
                 next += 1;
             }
             4 if !open.is_empty() => {
                 let id = open.swap_remove(random.below(open.len() as u64) as usize);
-                events.push(Event::Completed { id, succeeded: random.chance(95) });
+                events.push(RecordedEvent::Completed { id, succeeded: random.chance(95) });
             }
-            _ => events.push(Event::Mark(events.len() as u64)),
+            _ => events.push(RecordedEvent::Mark(events.len() as u64)),
         }
     }
     recording(events)
 }
 
 #[test]
-fn hashes_are_those_of_the_images_and_states_are_distinct() {
+fn state_hashes_match_distinct_images() {
     let mut total = 0;
     for seed in 0..40 {
         let mut images: BTreeMap<u64, u64> = BTreeMap::new();
@@ -176,7 +184,7 @@ fn hashes_are_those_of_the_images_and_states_are_distinct() {
 }
 
 #[test]
-fn every_sector_has_only_what_the_rules_allow() {
+fn sectors_hold_only_allowed_bytes() {
     for seed in 100..140 {
         let recording = random_recording(seed);
         let options = CrashOptions { max_per_epoch: 60, seed, ..CrashOptions::default() };
@@ -193,12 +201,12 @@ fn every_sector_has_only_what_the_rules_allow() {
 /// uncertain one after that.
 fn allowed(recording: &Recording, model: CrashModel, point: usize) -> Vec<BTreeSet<u8>> {
     let events = &recording.events[..point];
-    let ended = |id: u64| events.iter().position(|event| *event == Event::Completed { id, succeeded: true });
+    let ended = |id: u64| events.iter().position(|event| *event == RecordedEvent::Completed { id, succeeded: true });
     let is_certain = |id: u64, fua: bool| {
         let Some(end) = ended(id) else { return false };
         let flushed = || {
             events.iter().enumerate().any(|(index, event)| match event {
-                Event::FlushBegun { id } => index > end && ended(*id).is_some(),
+                RecordedEvent::FlushBegun { id } => index > end && ended(*id).is_some(),
                 _ => false,
             })
         };
@@ -206,7 +214,7 @@ fn allowed(recording: &Recording, model: CrashModel, point: usize) -> Vec<BTreeS
     };
     let mut blocks = vec![BTreeSet::from([0u8]); BLOCKS];
     for event in events {
-        let Event::WriteBegun { id, offset, data, fua } = event else { continue };
+        let RecordedEvent::WriteBegun { id, offset, data, fua } = event else { continue };
         for block in 0..data.len() / BLOCK {
             let values = &mut blocks[*offset as usize / BLOCK + block];
             if is_certain(*id, *fua) {
@@ -231,8 +239,8 @@ fn same_seed_gives_the_same_states() {
 }
 
 #[test]
-fn number_of_states_stays_at_its_limit() {
-    let events: Vec<Event> = (0..200).flat_map(|id| [write(id, id % 8, id as u8), end(id)]).collect();
+fn state_count_stays_at_limit() {
+    let events: Vec<RecordedEvent> = (0..200).flat_map(|id| [write(id, id % 8, id as u8), end(id)]).collect();
     let options = CrashOptions { max_per_epoch: 50, ..CrashOptions::default() };
     let count = CrashStates::new(vec![0; BLOCK * BLOCKS], &recording(events), options).count();
     assert_eq!(count, 100, "50 for each kind of crash");

@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
-use nectary_block::{Buffer, Context, MemoryDevice, Recorder, Recording, SharedDevice, read, write};
+use nectary_block::{Buffer, IoContext, MemoryDevice, Recorder, Recording, SharedDevice, read, write};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::crash::{CrashModel, CrashOptions, CrashState, CrashStates};
-use crate::random::Random;
+use crate::random::SimulationRandom;
 
 const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 64;
@@ -18,7 +18,7 @@ const BLOCKS: u64 = 64;
 const SYNCED: u64 = 1 << 32;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Bug {
+enum ToyLogBug {
     None,
     /// A sync forgets to flush.
     FlushDropped,
@@ -30,14 +30,14 @@ enum Bug {
     WrittenEarly,
 }
 
-struct Log {
+struct ToyLog {
     device: SharedDevice,
     recorder: Recorder,
-    bug: Bug,
+    bug: ToyLogBug,
     sequence: u64,
 }
 
-impl Log {
+impl ToyLog {
     async fn put(&mut self, value: u64) {
         self.sequence += 1;
         let mut block = Buffer::zeroed(BLOCK as usize);
@@ -50,7 +50,7 @@ impl Log {
         let sum = xxh3_64(&block[..4088]);
         block[4088..].copy_from_slice(&sum.to_le_bytes());
         let written = write(&*self.device, (self.sequence - 1) * BLOCK, block);
-        if self.bug == Bug::WrittenEarly {
+        if self.bug == ToyLogBug::WrittenEarly {
             self.recorder.mark(self.sequence);
         }
         written.await.unwrap();
@@ -58,25 +58,25 @@ impl Log {
     }
 
     async fn sync(&mut self) {
-        if self.bug == Bug::PromisedEarly {
+        if self.bug == ToyLogBug::PromisedEarly {
             self.recorder.mark(SYNCED + self.sequence);
         }
-        if self.bug != Bug::FlushDropped {
-            self.device.flush(Context::default()).await.unwrap();
+        if self.bug != ToyLogBug::FlushDropped {
+            self.device.flush(IoContext::default()).await.unwrap();
         }
         self.recorder.mark(SYNCED + self.sequence);
     }
 }
 
 fn value(seed: u64, sequence: u64) -> u64 {
-    Random::new(seed ^ sequence << 8).bits() | 1
+    SimulationRandom::new(seed ^ sequence << 8).bits() | 1
 }
 
-async fn workload(seed: u64, bug: Bug) -> Recording {
+async fn workload(seed: u64, bug: ToyLogBug) -> Recording {
     let recorder = Recorder::new();
     let device = recorder.wrap(Arc::new(MemoryDevice::new(BLOCK * BLOCKS)));
-    let mut log = Log { device, recorder: recorder.clone(), bug, sequence: 0 };
-    let mut random = Random::new(seed);
+    let mut log = ToyLog { device, recorder: recorder.clone(), bug, sequence: 0 };
+    let mut random = SimulationRandom::new(seed);
     for sequence in 1..=12 {
         log.put(value(seed, sequence)).await;
         if random.chance(25) {
@@ -87,12 +87,12 @@ async fn workload(seed: u64, bug: Bug) -> Recording {
 }
 
 /// Reads the log up to the first invalid record; returns the values of the records.
-async fn recover(device: &MemoryDevice, bug: Bug) -> Vec<u64> {
+async fn recover(device: &MemoryDevice, bug: ToyLogBug) -> Vec<u64> {
     let mut values = Vec::new();
     for index in 0..BLOCKS {
         let block = read(device, index * BLOCK, BLOCK as usize).await.unwrap();
         let number = |from: usize| u64::from_le_bytes(block[from..from + 8].try_into().unwrap());
-        let is_sound = number(4088) == xxh3_64(&block[..4088]) || bug == Bug::ChecksumSkipped;
+        let is_sound = number(4088) == xxh3_64(&block[..4088]) || bug == ToyLogBug::ChecksumSkipped;
         if &block[..8] != b"TOYRECOR" || number(8) != index + 1 || !is_sound {
             break;
         }
@@ -104,7 +104,7 @@ async fn recover(device: &MemoryDevice, bug: Bug) -> Vec<u64> {
 }
 
 /// Checks a state; an error describes the broken promise.
-async fn check(seed: u64, bug: Bug, state: &CrashState) -> Result<(), String> {
+async fn check(seed: u64, bug: ToyLogBug, state: &CrashState) -> Result<(), String> {
     let values = recover(&state.device(), bug).await;
     let promised = state.marks().iter().filter(|&&mark| state.model == CrashModel::Process || mark >= SYNCED);
     let promised = promised.map(|mark| mark % SYNCED).max().unwrap_or(0);
@@ -119,7 +119,7 @@ async fn check(seed: u64, bug: Bug, state: &CrashState) -> Result<(), String> {
 }
 
 /// Tries workloads until one shows a bug; returns the number of states and the error.
-async fn search(bug: Bug) -> (usize, Option<String>) {
+async fn search(bug: ToyLogBug) -> (usize, Option<String>) {
     let mut count = 0;
     for seed in 0..20 {
         let recording = workload(seed, bug).await;
@@ -135,15 +135,16 @@ async fn search(bug: Bug) -> (usize, Option<String>) {
 }
 
 #[tokio::test]
-async fn right_log_keeps_its_promises_in_every_state() {
-    let (count, wrong) = search(Bug::None).await;
+async fn correct_toy_log_keeps_promises() {
+    let (count, wrong) = search(ToyLogBug::None).await;
     assert_eq!(wrong, None);
     assert!(count > 2000, "{count}");
 }
 
 #[tokio::test]
 async fn every_planted_bug_is_found() {
-    for bug in [Bug::FlushDropped, Bug::ChecksumSkipped, Bug::PromisedEarly, Bug::WrittenEarly] {
+    for bug in [ToyLogBug::FlushDropped, ToyLogBug::ChecksumSkipped, ToyLogBug::PromisedEarly, ToyLogBug::WrittenEarly]
+    {
         let (count, wrong) = search(bug).await;
         assert!(wrong.is_some(), "{bug:?} survived {count} states");
     }

@@ -6,11 +6,13 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use nectary_store::{ErrorKind, FillHead, FillRole, Object};
+use nectary_store::{FillHead, FillRole, StoreErrorKind, StoredObject};
 
-use super::history::{Get, Outcome, Purge, Scope, Seen, Synced, Time, Version, name_of};
-use super::situations::Situation;
-use super::world::{KEYS, RARE_KEYS, TAGS, World, body_of, key_name, key_ref, key_variant, metadata, numbers};
+use super::history::{
+    KeyVersion, ObservedVersion, PurgedObjects, RecordedGet, RecordedPurge, RecordedSync, Time, VersionFate, name_of,
+};
+use super::situations::ClientSituation;
+use super::world::{KEYS, RARE_KEYS, StoreWorld, TAGS, body_of, key_name, key_ref, key_variant, metadata, numbers};
 use crate::store::{primary, tag};
 
 /// The maximum number of concurrent purges in a storm.
@@ -30,19 +32,19 @@ const RARE_PERCENT: u64 = 4;
 const PUSHED_BYTES: (u64, u64) = (12 << 10, 8 << 10);
 
 /// Counts an operation on a key as in flight.
-struct Busy<'a>(&'a World, u32);
+struct BusyKeyGuard<'a>(&'a StoreWorld, u32);
 
-impl<'a> Busy<'a> {
-    fn new(world: &'a World, key: u32) -> Busy<'a> {
+impl<'a> BusyKeyGuard<'a> {
+    fn new(world: &'a StoreWorld, key: u32) -> BusyKeyGuard<'a> {
         let mut busy = world.busy.borrow_mut();
         world.operations.set(world.operations.get() + 1);
         world.overlapping.set(world.overlapping.get() + u64::from(busy[key as usize] > 0));
         busy[key as usize] += 1;
-        Busy(world, key)
+        BusyKeyGuard(world, key)
     }
 }
 
-impl Drop for Busy<'_> {
+impl Drop for BusyKeyGuard<'_> {
     fn drop(&mut self) {
         let mut busy = self.0.busy.borrow_mut();
         busy[self.1 as usize] = busy[self.1 as usize].saturating_sub(1);
@@ -50,7 +52,7 @@ impl Drop for Busy<'_> {
 }
 
 /// Does one operation after another.
-pub async fn run(world: &World) {
+pub async fn run(world: &StoreWorld) {
     loop {
         world.pause(6).await;
         operate(world).await;
@@ -61,7 +63,7 @@ pub async fn run(world: &World) {
 }
 
 /// Puts one object after another, so that the ring advances quickly; uses only half of the keys.
-pub async fn push(world: &World) {
+pub async fn push(world: &StoreWorld) {
     loop {
         world.pause(8).await;
         let key = KEYS / 2 + world.below(u64::from(KEYS / 2)) as u32;
@@ -70,19 +72,19 @@ pub async fn push(world: &World) {
 }
 
 /// Draws the length of a body that is several records.
-fn pushed(world: &World) -> usize {
+fn pushed(world: &StoreWorld) -> usize {
     (PUSHED_BYTES.0 + world.below(PUSHED_BYTES.1)) as usize
 }
 
 /// Purges a key and then gets it twice; the purge has removed the key's object from memory.
-async fn purge_and_get(world: &World, key: u32) {
-    purge(world, Scope::Name(name_of(key))).await;
+async fn purge_and_get(world: &StoreWorld, key: u32) {
+    purge(world, PurgedObjects::Name(name_of(key))).await;
     for _ in 0..2 {
         get(world, key).await;
     }
 }
 
-async fn operate(world: &World) {
+async fn operate(world: &StoreWorld) {
     if world.is_lapping && world.chance(20) {
         return purge_and_get(world, world.below(u64::from(KEYS / 2)) as u32).await;
     }
@@ -98,32 +100,41 @@ async fn operate(world: &World) {
         44..=66 => put(world, key, length(world)).await,
         67..=77 => fill(world, key).await,
         78..=80 => refresh(world, key).await,
-        81..=86 => purge(world, Scope::Name(name_of(key))).await,
-        87..=89 => purge(world, Scope::Tag(world.below(TAGS.into()) as u32)).await,
-        90 => purge(world, Scope::Prefix(1 + world.below(9) as u32)).await,
-        91 if world.chance(30) => purge(world, Scope::All).await,
+        81..=86 => purge(world, PurgedObjects::Name(name_of(key))).await,
+        87..=89 => purge(world, PurgedObjects::Tag(world.below(TAGS.into()) as u32)).await,
+        90 => purge(world, PurgedObjects::Prefix(1 + world.below(9) as u32)).await,
+        91 if world.chance(30) => purge(world, PurgedObjects::All).await,
         92 => storm(world).await,
         93..=95 => sync(world).await,
         96 => _ = join_all((0..SYNCS).map(|_| put_and_sync(world))).await,
         97 => _ = world.store().checkpoint().await,
         _ => match world.below(10) {
-            0..=4 => leave_unpolled(world, get(world, key), (Situation::GetResumed, Situation::GetDropped)).await,
-            5 => leave_unpolled(world, sync(world), (Situation::SyncResumed, Situation::SyncDropped)).await,
-            6 => leave_unpolled(world, fill(world, key), (Situation::FillResumed, Situation::FillDropped)).await,
+            0..=4 => {
+                leave_unpolled(world, get(world, key), (ClientSituation::GetResumed, ClientSituation::GetDropped)).await
+            }
+            5 => leave_unpolled(world, sync(world), (ClientSituation::SyncResumed, ClientSituation::SyncDropped)).await,
+            6 => {
+                leave_unpolled(world, fill(world, key), (ClientSituation::FillResumed, ClientSituation::FillDropped))
+                    .await
+            }
             7 | 8 => {
                 let put = put(world, key, pushed(world));
-                leave_unpolled(world, put, (Situation::PutResumed, Situation::PutDropped)).await;
+                leave_unpolled(world, put, (ClientSituation::PutResumed, ClientSituation::PutDropped)).await;
             }
             _ => {
-                let purge = purge(world, Scope::Name(name_of(key)));
-                leave_unpolled(world, purge, (Situation::PurgeResumed, Situation::PurgeDropped)).await;
+                let purge = purge(world, PurgedObjects::Name(name_of(key)));
+                leave_unpolled(world, purge, (ClientSituation::PurgeResumed, ClientSituation::PurgeDropped)).await;
             }
         },
     }
 }
 
 /// Begins an operation, then does not poll it for a while, and then finishes it or drops it; counts which.
-async fn leave_unpolled(world: &World, operation: impl Future<Output = ()>, counted: (Situation, Situation)) {
+async fn leave_unpolled(
+    world: &StoreWorld,
+    operation: impl Future<Output = ()>,
+    counted: (ClientSituation, ClientSituation),
+) {
     let mut operation = Box::pin(operation);
     // Most operations wait for the device several times; stop at any of these times.
     let polled = Duration::from_millis(world.below(POLLED_MS + 1));
@@ -142,47 +153,47 @@ async fn leave_unpolled(world: &World, operation: impl Future<Output = ()>, coun
 }
 
 /// Fills a key whose name the store does not know, and purges it. If it was not admitted, it is in memory alone.
-async fn fill_and_purge(world: &World) {
+async fn fill_and_purge(world: &StoreWorld) {
     let key = KEYS + world.below(RARE_KEYS.into()) as u32;
     fill(world, key).await;
     world.pause(10).await;
     let is_in_memory_alone = {
         let history = world.history.borrow();
         let last = history.versions.iter().rev().find(|version| version.key == key);
-        last.is_some_and(|last| matches!(last.outcome, Outcome::Accepted { is_admitted: false, .. }))
+        last.is_some_and(|last| matches!(last.outcome, VersionFate::Accepted { is_admitted: false, .. }))
     };
-    purge(world, Scope::Name(name_of(key))).await;
+    purge(world, PurgedObjects::Name(name_of(key))).await;
     if is_in_memory_alone {
-        world.note(Situation::PurgedInMemoryAlone);
+        world.note(ClientSituation::PurgedInMemoryAlone);
     }
     get(world, key).await;
 }
 
 /// Writes and flushes everything put so far; the store must have flushed it when this returns.
-async fn sync(world: &World) {
+async fn sync(world: &StoreWorld) {
     let store = world.store();
     let sequences = store.sequences();
     let wanted = sequences.last.0;
     if world.is_flushing() && sequences.last > sequences.written {
-        world.note(Situation::SyncDuringFlush);
+        world.note(ClientSituation::SyncDuringFlush);
     }
     if let Ok(sequences) = store.sync().await {
         let mut history = world.history.borrow_mut();
         let at = history.tick();
-        history.syncs.push(Synced { at, wanted, flushed: sequences.flushed.0 });
+        history.syncs.push(RecordedSync { at, wanted, flushed: sequences.flushed.0 });
         world.mark(&history);
     }
 }
 
 /// Puts an object and syncs, so that a sync begins while the flush of another one is under way.
-async fn put_and_sync(world: &World) {
+async fn put_and_sync(world: &StoreWorld) {
     world.pause(10).await;
     put(world, world.below(KEYS.into()) as u32, 500).await;
     sync(world).await;
 }
 
 /// Draws the length of a body. Up to 4 KiB, a body is one record here; longer bodies are stored as fragments.
-fn length(world: &World) -> usize {
+fn length(world: &StoreWorld) -> usize {
     (match world.below(10) {
         0 => 0,
         1..=8 => world.below(4096),
@@ -190,12 +201,19 @@ fn length(world: &World) -> usize {
     }) as usize
 }
 
-fn begin_version(world: &World, key: u32, length: usize, tags: u32, content: Option<&Version>, is_fill: bool) -> u32 {
+fn begin_version(
+    world: &StoreWorld,
+    key: u32,
+    length: usize,
+    tags: u32,
+    content: Option<&KeyVersion>,
+    is_fill: bool,
+) -> u32 {
     let (number, head) = (world.draw_version(), world.head());
     let mut history = world.history.borrow_mut();
     let began = history.tick();
     let life = history.lives.len() - 1;
-    history.versions.push(Version {
+    history.versions.push(KeyVersion {
         key,
         number,
         content: content.map_or(number, |content| content.content),
@@ -203,7 +221,7 @@ fn begin_version(world: &World, key: u32, length: usize, tags: u32, content: Opt
         tags,
         began,
         ended: None,
-        outcome: Outcome::Unknown,
+        outcome: VersionFate::Unknown,
         is_fill,
         life,
         head: content.is_none().then_some(head),
@@ -212,7 +230,7 @@ fn begin_version(world: &World, key: u32, length: usize, tags: u32, content: Opt
     number
 }
 
-fn tags(world: &World) -> u32 {
+fn tags(world: &StoreWorld) -> u32 {
     let one = || 1 << world.below(TAGS.into());
     match world.below(10) {
         0..=4 => 0,
@@ -227,11 +245,11 @@ fn names(tags: u32) -> Vec<Vec<u8>> {
 
 /// Whether an error means that nothing was stored.
 fn is_refusal(error: &nectary_store::Error) -> bool {
-    matches!(error.kind, ErrorKind::Busy | ErrorKind::Invalid)
+    matches!(error.kind, StoreErrorKind::Busy | StoreErrorKind::Invalid)
 }
 
-pub async fn put(world: &World, key: u32, length: usize) {
-    let (store, _busy) = (world.store(), Busy::new(world, key));
+pub async fn put(world: &StoreWorld, key: u32, length: usize) {
+    let (store, _busy) = (world.store(), BusyKeyGuard::new(world, key));
     let tags = tags(world);
     if world.chance(40) {
         store.collocate(&key_name(key), &primary(world.below(3) as u32));
@@ -245,31 +263,38 @@ pub async fn put(world: &World, key: u32, length: usize) {
 }
 
 /// A get in flight.
-struct Begun {
+struct PendingGet {
     began: Time,
     life: usize,
     /// The segment epoch that was being written when the get began.
     head: u64,
 }
 
-fn begin_get(world: &World) -> Begun {
+fn begin_get(world: &StoreWorld) -> PendingGet {
     let head = world.head();
     let mut history = world.history.borrow_mut();
-    Begun { began: history.tick(), life: history.lives.len() - 1, head }
+    PendingGet { began: history.tick(), life: history.lives.len() - 1, head }
 }
 
-fn end_get(world: &World, key: u32, begun: Begun, seen: Option<Seen>, follows: bool, may_miss: bool) {
-    let Begun { began, life, head } = begun;
+fn end_get(
+    world: &StoreWorld,
+    key: u32,
+    begun: PendingGet,
+    seen: Option<ObservedVersion>,
+    follows: bool,
+    may_miss: bool,
+) {
+    let PendingGet { began, life, head } = begun;
     world.note_lap(head);
     let head = world.head();
     let mut history = world.history.borrow_mut();
     let ended = history.tick();
-    history.gets.push(Get { key, began, ended, life, seen, follows, may_miss, head });
+    history.gets.push(RecordedGet { key, began, ended, life, seen, follows, may_miss, head });
     world.mark(&history);
 }
 
 /// Compares a part of a body with the same part of its version's body.
-fn compare(world: &World, key: u32, number: u32, content: u32, start: u64, bytes: &[u8], is_all: bool) {
+fn compare(world: &StoreWorld, key: u32, number: u32, content: u32, start: u64, bytes: &[u8], is_all: bool) {
     let history = world.history.borrow();
     let version = history.versions.iter().rev().find(|version| version.number == number && version.key == key);
     let Some(version) = version else { panic!("key {key}: version {number} was never put") };
@@ -284,7 +309,7 @@ fn compare(world: &World, key: u32, number: u32, content: u32, start: u64, bytes
 }
 
 /// Reads an object, or a part of it; a read that breaks off is a miss.
-async fn read(world: &World, key: u32, object: &Object) -> Option<Seen> {
+async fn read(world: &StoreWorld, key: u32, object: &StoredObject) -> Option<ObservedVersion> {
     let (number, content) = numbers(object.metadata()).expect("metadata is whole");
     let length = object.body_bytes();
     let range = match world.chance(25) {
@@ -300,11 +325,11 @@ async fn read(world: &World, key: u32, object: &Object) -> Option<Seen> {
     }
     assert_eq!(bytes.len() as u64, end - start, "key {key}: version {number} was cut");
     compare(world, key, number, content, start, &bytes, end == length);
-    Some(Seen { version: number, sequence: object.sequence().0 })
+    Some(ObservedVersion { version: number, sequence: object.sequence().0 })
 }
 
-pub async fn get(world: &World, key: u32) {
-    let (store, _busy) = (world.store(), Busy::new(world, key));
+pub async fn get(world: &StoreWorld, key: u32) {
+    let (store, _busy) = (world.store(), BusyKeyGuard::new(world, key));
     if world.chance(30) {
         store.collocate(&key_name(key), &primary(world.below(3) as u32));
     }
@@ -317,17 +342,17 @@ pub async fn get(world: &World, key: u32) {
     end_get(world, key, began, seen, false, false);
 }
 
-fn get_resident(world: &World, key: u32) {
-    let (store, _busy) = (world.store(), Busy::new(world, key));
+fn get_resident(world: &StoreWorld, key: u32) {
+    let (store, _busy) = (world.store(), BusyKeyGuard::new(world, key));
     let began = begin_get(world);
     if let Some(object) = store.get_resident(key_ref(&key_name(key), key)) {
         let (version, _) = numbers(object.metadata()).expect("metadata is whole");
-        end_get(world, key, began, Some(Seen { version, sequence: object.sequence().0 }), false, true);
+        end_get(world, key, began, Some(ObservedVersion { version, sequence: object.sequence().0 }), false, true);
     }
 }
 
-async fn fill(world: &World, key: u32) {
-    let (store, _busy) = (world.store(), Busy::new(world, key));
+async fn fill(world: &StoreWorld, key: u32) {
+    let (store, _busy) = (world.store(), BusyKeyGuard::new(world, key));
     let (name, length, tags) = (key_name(key), length(world), tags(world));
     let resident = world.chance(70).then(|| store.get_resident(key_ref(&name, key))).flatten();
     let began = begin_get(world);
@@ -356,7 +381,7 @@ async fn fill(world: &World, key: u32) {
                 }
             }
             compare(world, key, version, content, 0, &bytes, is_all);
-            end_get(world, key, began, Some(Seen { version, sequence: 0 }), true, true);
+            end_get(world, key, began, Some(ObservedVersion { version, sequence: 0 }), true, true);
             return;
         }
     };
@@ -386,20 +411,22 @@ async fn fill(world: &World, key: u32) {
 }
 
 /// Counts a fill that ends after a version that began later.
-fn note_overtaken(world: &World, key: u32, number: u32) {
+fn note_overtaken(world: &StoreWorld, key: u32, number: u32) {
     let is_overtaken = {
         let history = world.history.borrow();
         let since = history.versions.iter().rev().take_while(|version| version.number != number);
-        since.filter(|version| version.key == key).any(|version| matches!(version.outcome, Outcome::Accepted { .. }))
+        since
+            .filter(|version| version.key == key)
+            .any(|version| matches!(version.outcome, VersionFate::Accepted { .. }))
     };
     if is_overtaken {
-        world.note(Situation::FillOvertaken);
+        world.note(ClientSituation::FillOvertaken);
     }
 }
 
 /// Stores new metadata for a stored object, as after a 304.
-async fn refresh(world: &World, key: u32) {
-    let (store, _busy) = (world.store(), Busy::new(world, key));
+async fn refresh(world: &StoreWorld, key: u32) {
+    let (store, _busy) = (world.store(), BusyKeyGuard::new(world, key));
     let name = key_name(key);
     let began = begin_get(world);
     let Some(stale) = store.get(key_ref(&name, key)).await else {
@@ -407,7 +434,7 @@ async fn refresh(world: &World, key: u32) {
         return;
     };
     let (old, _) = numbers(stale.metadata()).expect("metadata is whole");
-    end_get(world, key, began, Some(Seen { version: old, sequence: stale.sequence().0 }), false, false);
+    end_get(world, key, began, Some(ObservedVersion { version: old, sequence: stale.sequence().0 }), false, false);
     let old = world.history.borrow().versions.iter().find(|version| version.number == old).cloned();
     let old = old.expect("what is seen was put");
     let number = begin_version(world, key, old.length, old.tags, Some(&old), true);
@@ -422,21 +449,21 @@ async fn refresh(world: &World, key: u32) {
     world.end_version(number, outcome);
 }
 
-pub async fn purge(world: &World, scope: Scope) {
+pub async fn purge(world: &StoreWorld, scope: PurgedObjects) {
     let store = world.store();
     world.operations.set(world.operations.get() + 1);
     let number = {
         let mut history = world.history.borrow_mut();
         let began = history.tick();
-        history.purges.push(Purge { scope, began, ended: None, is_good: false });
+        history.purges.push(RecordedPurge { scope, began, ended: None, is_good: false });
         world.mark(&history);
         history.purges.len() - 1
     };
     let purged = match scope {
-        Scope::Name(name) => store.purge_key(&primary(name)).await,
-        Scope::Prefix(prefix) => store.purge_prefix(&primary(prefix)).await,
-        Scope::Tag(number) => store.purge_tag(&tag(number)).await,
-        Scope::All => store.purge_all().await,
+        PurgedObjects::Name(name) => store.purge_key(&primary(name)).await,
+        PurgedObjects::Prefix(prefix) => store.purge_prefix(&primary(prefix)).await,
+        PurgedObjects::Tag(number) => store.purge_tag(&tag(number)).await,
+        PurgedObjects::All => store.purge_all().await,
     };
     let mut history = world.history.borrow_mut();
     let ended = history.tick();
@@ -446,9 +473,9 @@ pub async fn purge(world: &World, scope: Scope) {
 }
 
 /// Makes many purges at once.
-async fn storm(world: &World) {
+async fn storm(world: &StoreWorld) {
     let count = 2 + world.below(STORM - 1);
-    let names = (0..count).map(|_| Scope::Name(world.below(u64::from(KEYS / 2)) as u32));
-    let names: Vec<Scope> = names.collect();
+    let names = (0..count).map(|_| PurgedObjects::Name(world.below(u64::from(KEYS / 2)) as u32));
+    let names: Vec<PurgedObjects> = names.collect();
     join_all(names.into_iter().map(|scope| purge(world, scope))).await;
 }

@@ -11,13 +11,13 @@ use std::time::Duration;
 use futures_util::future::{join_all, select};
 use nectary_block::{Recorder, Recording};
 
-use super::ending::Way;
-use super::history::{End, Scope, Time, name_of};
-use super::world::{KEYS, World};
+use super::ending::LifeEnding;
+use super::history::{LifeEnd, PurgedObjects, Time, name_of};
+use super::world::{KEYS, StoreWorld};
 use super::{CLIENTS, client};
 use crate::crash::{CrashModel, CrashOptions, CrashState, CrashStates, overlapping};
 use crate::late::in_virtual_time;
-use crate::random::Random;
+use crate::random::SimulationRandom;
 
 /// The number of keys that are put again in each image.
 const PUTS: u32 = 8;
@@ -26,7 +26,7 @@ const BROKEN_MAX: usize = 10;
 
 /// The results of a run.
 #[derive(Debug, Default, Clone)]
-pub struct CrashReport {
+pub struct ConcurrentCrashReport {
     /// Recorded runs of clients.
     pub workloads: u64,
     /// Operations on the device that began while another was in flight.
@@ -50,9 +50,9 @@ pub fn run(
     seed: u64,
     images: u64,
     states_per_workload: usize,
-    mut progress: impl FnMut(&CrashReport) -> bool,
-) -> CrashReport {
-    let mut report = CrashReport::default();
+    mut progress: impl FnMut(&ConcurrentCrashReport) -> bool,
+) -> ConcurrentCrashReport {
+    let mut report = ConcurrentCrashReport::default();
     let mut seen = HashSet::new();
     for seed in seed.. {
         if report.distinct >= images || !progress(&report) {
@@ -64,8 +64,8 @@ pub fn run(
     report
 }
 
-fn workload(seed: u64, states: usize, seen: &mut HashSet<u64>, report: &mut CrashReport) {
-    let Recorded { world, base, began, recording } = in_virtual_time(record(seed));
+fn workload(seed: u64, states: usize, seen: &mut HashSet<u64>, report: &mut ConcurrentCrashReport) {
+    let RecordedRun { world, base, began, recording } = in_virtual_time(record(seed));
     report.in_flight += overlapping(&recording);
     // States of one epoch are similar: take some of each epoch, spread over the whole recording.
     let options = CrashOptions { max_per_epoch: 8, seed, ..CrashOptions::default() };
@@ -83,8 +83,8 @@ fn workload(seed: u64, states: usize, seen: &mut HashSet<u64>, report: &mut Cras
 }
 
 /// The result of a workload.
-struct Recorded {
-    world: World,
+struct RecordedRun {
+    world: StoreWorld,
     /// The device's contents when the recording began, and the time of that moment.
     base: Vec<u8>,
     began: Time,
@@ -92,47 +92,54 @@ struct Recorded {
 }
 
 /// Runs clients for some time before the recording and some time during it, with a kill in between.
-async fn record(seed: u64) -> Recorded {
-    let world = World::new(seed).await;
-    world.open(End::Process).await;
+async fn record(seed: u64) -> RecordedRun {
+    let world = StoreWorld::new(seed).await;
+    world.open(LifeEnd::Process).await;
     for _ in 0..world.below(160) {
         client::put(&world, world.below(KEYS.into()) as u32, world.below(4096) as usize).await;
         world.pause(10).await;
     }
-    world.end(Way::Killed).await;
+    world.end(LifeEnding::Killed).await;
     let recorder = Recorder::new();
     let base = world.record(&recorder);
     let began = world.history.borrow().now;
     for _ in 0..2 {
-        world.open(End::Process).await;
+        world.open(LifeEnd::Process).await;
         let clients = pin!(join_all((0..CLIENTS.0).map(|_| client::run(&world))));
         let end = pin!(tokio::time::sleep(Duration::from_millis(60 + world.below(120))));
         select(clients, end).await;
-        world.end(Way::Killed).await;
+        world.end(LifeEnding::Killed).await;
     }
-    Recorded { world, base, began, recording: recorder.take() }
+    RecordedRun { world, base, began, recording: recorder.take() }
 }
 
 /// Opens an image, compares it with the history, writes to it, ends the store again, and compares once more.
-async fn look(recorded: &World, state: &CrashState, began: Time, seed: u64, report: &mut CrashReport) -> Vec<String> {
+async fn look(
+    recorded: &StoreWorld,
+    state: &CrashState,
+    began: Time,
+    seed: u64,
+    report: &mut ConcurrentCrashReport,
+) -> Vec<String> {
     let moment = state.last_mark().unwrap_or(began);
     let history = recorded.history.borrow().until(moment);
-    let world = World::of_image(&state.snapshot, history, recorded.options.clone(), seed);
-    let after = if state.model == CrashModel::Power { End::Power } else { End::Process };
+    let world = StoreWorld::of_image(&state.snapshot, history, recorded.options.clone(), seed);
+    let after = if state.model == CrashModel::Power { LifeEnd::Power } else { LifeEnd::Process };
     world.open(after).await;
     join_all((0..KEYS).map(|key| client::get(&world, key))).await;
-    let mut random = Random::new(seed);
+    let mut random = SimulationRandom::new(seed);
     let mut key = || random.below(KEYS.into()) as u32;
     let puts: Vec<u32> = (0..PUTS).map(|_| key()).collect();
     let (purged, tag) = (name_of(key()), key() % super::world::TAGS);
     let writes = join_all(puts.into_iter().map(|key| client::put(&world, key, 300 + 90 * key as usize)));
-    let purges = join_all([Scope::Name(purged), Scope::Tag(tag)].map(|scope| client::purge(&world, scope)));
+    let purges =
+        join_all([PurgedObjects::Name(purged), PurgedObjects::Tag(tag)].map(|scope| client::purge(&world, scope)));
     futures_util::future::join(writes, purges).await;
     if seed.is_multiple_of(3) {
         let _ = world.store().sync().await;
     }
     world.pause(60).await;
-    let ended = world.end(if seed.is_multiple_of(2) { Way::Killed } else { Way::PowerLost }).await;
+    let ended = world.end(if seed.is_multiple_of(2) { LifeEnding::Killed } else { LifeEnding::PowerLost }).await;
     world.open(ended).await;
     join_all((0..KEYS).map(|key| client::get(&world, key))).await;
     *world.store.borrow_mut() = None;

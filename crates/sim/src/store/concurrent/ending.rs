@@ -1,10 +1,10 @@
 //! The ways in which the lives of a store end: a kill, a clean stop, a loss of power, a truncated purge log.
 
-use nectary_block::{BlockDevice, Buffer, Context, WriteFlags};
+use nectary_block::{BlockDevice, Buffer, IoContext, WriteFlags};
 
 use super::client::{purge, put};
-use super::history::{End, Scope};
-use super::world::{KEYS, World};
+use super::history::{LifeEnd, PurgedObjects};
+use super::world::{KEYS, StoreWorld};
 
 /// The size of a block of the purge log, and its magic.
 const BLOCK_BYTES: u64 = 4096;
@@ -12,7 +12,7 @@ const PURGE_BLOCK: &[u8; 4] = b"NPRG";
 
 /// The way in which a life ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum LifeEnding {
     Killed,
     Stopped,
     PowerLost,
@@ -21,24 +21,24 @@ pub enum Way {
     LogCut,
 }
 
-impl World {
+impl StoreWorld {
     /// Ends a life. The clients have already been dropped; only a clean stop began while they were still running.
-    pub async fn end(&self, way: Way) -> End {
-        let cuts_log = way == Way::LogCut && self.purge_and_append().await;
+    pub async fn end(&self, way: LifeEnding) -> LifeEnd {
+        let cuts_log = way == LifeEnding::LogCut && self.purge_and_append().await;
         self.look();
         *self.store.borrow_mut() = None;
-        if way == Way::PowerLost {
+        if way == LifeEnding::PowerLost {
             let crashed = self.disk.borrow().crash();
             self.settle().await;
             *self.disk.borrow_mut() = crashed;
-            return End::Power;
+            return LifeEnd::Power;
         }
         self.settle().await;
         if cuts_log {
             self.cut_purge_log().await;
-            return End::LogCut;
+            return LifeEnd::LogCut;
         }
-        End::Process
+        LifeEnd::Process
     }
 
     async fn settle(&self) {
@@ -57,7 +57,7 @@ impl World {
         let appends = || store.stat().counts.appends;
         // First let the calls of the clients finish.
         let _ = store.sync().await;
-        purge(self, Scope::Name(self.below(u64::from(KEYS / 2)) as u32)).await;
+        purge(self, PurgedObjects::Name(self.below(u64::from(KEYS / 2)) as u32)).await;
         let before = appends();
         put(self, self.below(KEYS.into()) as u32, 1000).await;
         store.sync().await.is_ok() && appends() > before
@@ -76,7 +76,7 @@ impl World {
             let wiped = vec![Buffer::zeroed(BLOCK_BYTES as usize)];
             let flags = WriteFlags { fua: true };
             let offset = at as u64 * BLOCK_BYTES;
-            BlockDevice::write_at(&*disk, offset, wiped, flags, Context::default()).await.expect("memory writes");
+            BlockDevice::write_at(&*disk, offset, wiped, flags, IoContext::default()).await.expect("memory writes");
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nectary_block::{Filter, IoFuture, Operation, Request, SharedDevice};
+use nectary_block::{DeviceOperation, DeviceRequest, Filter, IoFuture, SharedDevice};
 
 /// The number of flushes of a device that were called and have not ended.
 #[derive(Clone, Default)]
@@ -26,19 +26,19 @@ impl Drop for InFlight {
 }
 
 /// A filter that counts flushes.
-pub struct Flushing {
+pub struct FlushCountFilter {
     inner: SharedDevice,
     flushes: FlushesInFlight,
 }
 
-impl Flushing {
+impl FlushCountFilter {
     /// Counts the flushes of a device in `flushes`.
-    pub fn new(inner: SharedDevice, flushes: &FlushesInFlight) -> Flushing {
-        Flushing { inner, flushes: flushes.clone() }
+    pub fn new(inner: SharedDevice, flushes: &FlushesInFlight) -> FlushCountFilter {
+        FlushCountFilter { inner, flushes: flushes.clone() }
     }
 }
 
-impl Filter for Flushing {
+impl Filter for FlushCountFilter {
     fn inner(&self) -> &SharedDevice {
         &self.inner
     }
@@ -49,11 +49,11 @@ impl Filter for Flushing {
 
     fn around<T: Send + 'static>(
         &self,
-        request: Request,
+        request: DeviceRequest,
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
         let done = operation(&self.inner);
-        if request.operation != Operation::Flush {
+        if request.operation != DeviceOperation::Flush {
             return done;
         }
         self.flushes.0.fetch_add(1, Ordering::Relaxed);

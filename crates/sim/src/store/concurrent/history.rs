@@ -26,7 +26,7 @@ pub type Time = u64;
 
 /// The fate of a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum VersionFate {
     /// The caller got no answer.
     Unknown,
     /// It was accepted.
@@ -37,7 +37,7 @@ pub enum Outcome {
 
 /// A version of a key.
 #[derive(Debug, Clone)]
-pub struct Version {
+pub struct KeyVersion {
     pub key: u32,
     /// Its unique number.
     pub number: u32,
@@ -48,7 +48,7 @@ pub struct Version {
     pub tags: u32,
     pub began: Time,
     pub ended: Option<Time>,
-    pub outcome: Outcome,
+    pub outcome: VersionFate,
     /// Whether a fill stores it.
     pub is_fill: bool,
     /// The life in which its put or fill began.
@@ -59,7 +59,7 @@ pub struct Version {
 
 /// The objects that a purge covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scope {
+pub enum PurgedObjects {
     /// All variants of a name.
     Name(u32),
     /// All names that begin with this one.
@@ -69,8 +69,8 @@ pub enum Scope {
 }
 
 #[derive(Debug, Clone)]
-pub struct Purge {
-    pub scope: Scope,
+pub struct RecordedPurge {
+    pub scope: PurgedObjects,
     pub began: Time,
     pub ended: Option<Time>,
     /// Whether the purge was made durable.
@@ -79,18 +79,18 @@ pub struct Purge {
 
 /// The version that a get saw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seen {
+pub struct ObservedVersion {
     pub version: u32,
     pub sequence: u64,
 }
 
 #[derive(Debug, Clone)]
-pub struct Get {
+pub struct RecordedGet {
     pub key: u32,
     pub began: Time,
     pub ended: Time,
     pub life: usize,
-    pub seen: Option<Seen>,
+    pub seen: Option<ObservedVersion>,
     /// Whether it read a fill in progress, whose object need not be stored.
     pub follows: bool,
     /// Whether a miss needs no explanation, because the get looked only in memory.
@@ -101,7 +101,7 @@ pub struct Get {
 
 /// The end of a life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum LifeEnd {
     /// The process was killed, or stopped.
     Process,
     /// The process was killed, and then the purge log was truncated.
@@ -111,10 +111,10 @@ pub enum End {
 
 /// The time from one opening of the store to the next.
 #[derive(Debug, Clone)]
-pub struct Life {
+pub struct StoreLife {
     pub began: Time,
     /// The end of the previous life.
-    pub after: End,
+    pub after: LifeEnd,
     /// The sequence up to which the store reports that it has recovered everything.
     pub recovered: u64,
     /// Whether the store reports lost purge records. If so, all objects put before this life count as purged.
@@ -125,7 +125,7 @@ pub struct Life {
 
 /// The sequences that the store reported at a moment.
 #[derive(Debug, Clone, Copy)]
-pub struct Told {
+pub struct ReportedSequences {
     pub at: Time,
     pub written: u64,
     pub flushed: u64,
@@ -133,7 +133,7 @@ pub struct Told {
 
 /// A sync that returned.
 #[derive(Debug, Clone, Copy)]
-pub struct Synced {
+pub struct RecordedSync {
     pub at: Time,
     /// The highest sequence that was accepted before the sync began.
     pub wanted: u64,
@@ -143,19 +143,19 @@ pub struct Synced {
 
 /// Everything that happened.
 #[derive(Debug, Clone, Default)]
-pub struct History {
+pub struct StoreHistory {
     pub now: Time,
-    pub versions: Vec<Version>,
-    pub purges: Vec<Purge>,
-    pub gets: Vec<Get>,
-    pub lives: Vec<Life>,
-    pub told: Vec<Told>,
-    pub syncs: Vec<Synced>,
+    pub versions: Vec<KeyVersion>,
+    pub purges: Vec<RecordedPurge>,
+    pub gets: Vec<RecordedGet>,
+    pub lives: Vec<StoreLife>,
+    pub told: Vec<ReportedSequences>,
+    pub syncs: Vec<RecordedSync>,
 }
 
 /// The outcome of a check.
 #[derive(Debug, Default, Clone)]
-pub struct Checked {
+pub struct HistoryCheck {
     /// Gets that hit.
     pub hits: u64,
     /// Gets that had to hit.
@@ -169,19 +169,19 @@ pub fn name_of(key: u32) -> u32 {
     key / 2
 }
 
-impl Scope {
+impl PurgedObjects {
     /// Whether a purge of this scope covers a version.
-    pub fn covers(self, version: &Version) -> bool {
+    pub fn covers(self, version: &KeyVersion) -> bool {
         match self {
-            Scope::Name(name) => name_of(version.key) == name,
-            Scope::Prefix(prefix) => name_of(version.key).to_string().starts_with(&prefix.to_string()),
-            Scope::Tag(tag) => version.tags & 1 << tag != 0,
-            Scope::All => true,
+            PurgedObjects::Name(name) => name_of(version.key) == name,
+            PurgedObjects::Prefix(prefix) => name_of(version.key).to_string().starts_with(&prefix.to_string()),
+            PurgedObjects::Tag(tag) => version.tags & 1 << tag != 0,
+            PurgedObjects::All => true,
         }
     }
 }
 
-impl History {
+impl StoreHistory {
     /// Advances the time by one event; returns the new time.
     pub fn tick(&mut self) -> Time {
         self.now += 1;
@@ -189,16 +189,16 @@ impl History {
     }
 
     /// Returns the history up to a moment, as a crash at that moment leaves it.
-    pub fn until(&self, moment: Time) -> History {
+    pub fn until(&self, moment: Time) -> StoreHistory {
         let ended = |ended: Option<Time>| ended.filter(|&ended| ended <= moment);
         let versions = self.versions.iter().filter(|version| version.began <= moment).map(|version| {
             let ended = ended(version.ended);
-            let outcome = if ended.is_some() { version.outcome } else { Outcome::Unknown };
-            Version { ended, outcome, ..version.clone() }
+            let outcome = if ended.is_some() { version.outcome } else { VersionFate::Unknown };
+            KeyVersion { ended, outcome, ..version.clone() }
         });
         let purges = self.purges.iter().filter(|purge| purge.began <= moment);
-        let purges = purges.map(|purge| Purge { ended: ended(purge.ended), ..purge.clone() });
-        History {
+        let purges = purges.map(|purge| RecordedPurge { ended: ended(purge.ended), ..purge.clone() });
+        StoreHistory {
             now: moment,
             versions: versions.collect(),
             purges: purges.collect(),
@@ -210,21 +210,21 @@ impl History {
     }
 
     /// Compares every answer with the possible ones.
-    pub fn check(&self) -> Checked {
+    pub fn check(&self) -> HistoryCheck {
         self.check_from(0)
     }
 
     /// Compares only the answers after a moment with the possible ones.
-    pub fn check_from(&self, moment: Time) -> Checked {
-        let mut checked = Checked::default();
+    pub fn check_from(&self, moment: Time) -> HistoryCheck {
+        let mut checked = HistoryCheck::default();
         for (number, life) in self.lives.iter().enumerate().skip(1).filter(|(_, life)| life.began > moment) {
             // A power cut since then may have lost a written version, but not a flushed one.
             let before = self.lives[number - 1].began;
-            let survives = |told: &Told| match life.after != End::Power && told.at > before {
+            let survives = |told: &ReportedSequences| match life.after != LifeEnd::Power && told.at > before {
                 true => told.written,
                 false => told.flushed,
             };
-            if life.purges_lost && life.after != End::LogCut {
+            if life.purges_lost && life.after != LifeEnd::LogCut {
                 checked.broken.push(format!("life {number} says that purges were lost, and none were"));
             }
             let promised = self.told.iter().filter(|told| told.at < life.began).map(survives).max().unwrap_or(0);
@@ -235,8 +235,8 @@ impl History {
                     .push(format!("life {number} recovered up to {recovered:#x}, {promised:#x} was promised"));
             }
         }
-        let is_short = |synced: &&Synced| synced.at > moment && synced.flushed < synced.wanted;
-        for Synced { at, wanted, flushed } in self.syncs.iter().filter(is_short) {
+        let is_short = |synced: &&RecordedSync| synced.at > moment && synced.flushed < synced.wanted;
+        for RecordedSync { at, wanted, flushed } in self.syncs.iter().filter(is_short) {
             checked.broken.push(format!("a sync ended at {at} with {flushed:#x} flushed, not {wanted:#x}"));
         }
         let gets = self.gets.iter().map(|get| get.key);
@@ -244,27 +244,27 @@ impl History {
         keys.sort_unstable();
         keys.dedup();
         for key in keys {
-            Register::of(self, key).check(moment, &mut checked);
+            KeyRegister::of(self, key).check(moment, &mut checked);
         }
         checked
     }
 }
 
 /// The history of one key.
-struct Register<'a> {
-    history: &'a History,
-    versions: Vec<&'a Version>,
-    gets: Vec<&'a Get>,
+struct KeyRegister<'a> {
+    history: &'a StoreHistory,
+    versions: Vec<&'a KeyVersion>,
+    gets: Vec<&'a RecordedGet>,
 }
 
-impl<'a> Register<'a> {
-    fn of(history: &'a History, key: u32) -> Register<'a> {
+impl<'a> KeyRegister<'a> {
+    fn of(history: &'a StoreHistory, key: u32) -> KeyRegister<'a> {
         let versions = history.versions.iter().filter(|version| version.key == key).collect();
         let gets = history.gets.iter().filter(|get| get.key == key).collect();
-        Register { history, versions, gets }
+        KeyRegister { history, versions, gets }
     }
 
-    fn check(&self, moment: Time, checked: &mut Checked) {
+    fn check(&self, moment: Time, checked: &mut HistoryCheck) {
         for version in self.versions.iter().filter(|version| version.ended.is_some_and(|ended| ended > moment)) {
             if let Some(newer) = self.replaced_newer(version) {
                 checked.broken.push(format!(
@@ -299,23 +299,23 @@ impl<'a> Register<'a> {
 
     /// The version that a fill replaced although that version began after the fill; both are in the same life, because
     /// a fill ends with its life.
-    fn replaced_newer(&self, fill: &Version) -> Option<&'a Version> {
-        let Outcome::Accepted { sequence, .. } = fill.outcome else { return None };
-        let is_replaced = |other: &&&Version| {
+    fn replaced_newer(&self, fill: &KeyVersion) -> Option<&'a KeyVersion> {
+        let VersionFate::Accepted { sequence, .. } = fill.outcome else { return None };
+        let is_replaced = |other: &&&KeyVersion| {
             other.began > fill.began
-                && matches!(other.outcome, Outcome::Accepted { sequence: own, .. } if own < sequence)
+                && matches!(other.outcome, VersionFate::Accepted { sequence: own, .. } if own < sequence)
         };
         self.versions.iter().filter(|_| fill.is_fill).find(is_replaced).copied()
     }
 
-    fn version(&self, number: u32) -> Option<&'a Version> {
+    fn version(&self, number: u32) -> Option<&'a KeyVersion> {
         self.versions.iter().copied().find(|version| version.number == number)
     }
 
     /// A version's position in the order of all versions, if known.
-    fn sequence(&self, version: &Version) -> Option<u64> {
+    fn sequence(&self, version: &KeyVersion) -> Option<u64> {
         match version.outcome {
-            Outcome::Accepted { sequence, .. } => Some(sequence),
+            VersionFate::Accepted { sequence, .. } => Some(sequence),
             // A rewritten object has a higher sequence, but a lower one than all later puts.
             _ => self
                 .gets
@@ -328,21 +328,22 @@ impl<'a> Register<'a> {
     }
 
     /// Whether a version is certain to be on the disk in a life: it was written, and no crash up to that life lost it.
-    fn survives(&self, version: &Version, life: usize) -> bool {
+    fn survives(&self, version: &KeyVersion, life: usize) -> bool {
         version.life == life
-            || (!matches!(version.outcome, Outcome::Accepted { is_admitted: false, .. }) && self.hides(version, life))
+            || (!matches!(version.outcome, VersionFate::Accepted { is_admitted: false, .. })
+                && self.hides(version, life))
     }
 
     /// Whether the version that `newer` replaced stays hidden in a life: no crash up to that life lost `newer`. If
     /// `newer` was not admitted, it replaced nothing on the disk; then an already reclaimed version can reappear if the
     /// segment that was going to overwrite it was not written before a crash.
-    fn hides(&self, newer: &Version, life: usize) -> bool {
+    fn hides(&self, newer: &KeyVersion, life: usize) -> bool {
         let Some(sequence) = self.sequence(newer) else { return newer.life == life };
         let lives = self.history.lives.get(newer.life + 1..=life).unwrap_or_default();
         lives.iter().all(|life| sequence <= life.recovered)
     }
 
-    fn hit(&self, at: usize, get: &Get, seen: Seen) -> Option<String> {
+    fn hit(&self, at: usize, get: &RecordedGet, seen: ObservedVersion) -> Option<String> {
         let Some(version) = self.version(seen.version) else {
             return Some(format!("version {} was never put", seen.version));
         };
@@ -350,24 +351,25 @@ impl<'a> Register<'a> {
         if get.ended < version.began {
             return Some(format!("version {number} had not begun"));
         }
-        let is_purge = |purge: &&Purge| purge.is_good && purge.scope.covers(version);
-        let was_before = |purge: &&Purge| version.began < purge.began && purge.ended.is_some_and(|end| end < get.began);
+        let is_purge = |purge: &&RecordedPurge| purge.is_good && purge.scope.covers(version);
+        let was_before =
+            |purge: &&RecordedPurge| version.began < purge.began && purge.ended.is_some_and(|end| end < get.began);
         if let Some(purge) = self.history.purges.iter().filter(is_purge).find(was_before) {
             return Some(format!("version {number} was purged ({:?}) from {} on", purge.scope, purge.began));
         }
-        let lost_purges = |life: &&Life| life.purges_lost && version.began < life.began && life.began < get.began;
+        let lost_purges = |life: &&StoreLife| life.purges_lost && version.began < life.began && life.began < get.began;
         if self.history.lives.iter().any(|life| lost_purges(&life)) {
             return Some(format!("version {number} is older than purges that were lost"));
         }
         if get.follows {
             return None;
         }
-        if version.outcome == Outcome::Refused {
+        if version.outcome == VersionFate::Refused {
             return Some(format!("version {number} was refused"));
         }
         let own = self.sequence(version).unwrap_or(seen.sequence);
         for newer in &self.versions {
-            let is_newer = matches!(newer.outcome, Outcome::Accepted { sequence, .. } if sequence > own);
+            let is_newer = matches!(newer.outcome, VersionFate::Accepted { sequence, .. } if sequence > own);
             if is_newer && newer.ended.is_some_and(|ended| ended < get.began) && self.hides(newer, get.life) {
                 return Some(format!("version {number} had been replaced by {}", newer.number));
             }
@@ -389,33 +391,34 @@ impl<'a> Register<'a> {
     }
 
     /// The version that a get must find, if any.
-    fn must_hit(&self, get: &Get) -> Option<&'a Version> {
+    fn must_hit(&self, get: &RecordedGet) -> Option<&'a KeyVersion> {
         if get.may_miss || get.follows {
             return None;
         }
-        let before = |version: &&&Version| {
-            matches!(version.outcome, Outcome::Accepted { .. }) && version.ended.is_some_and(|ended| ended < get.began)
+        let before = |version: &&&KeyVersion| {
+            matches!(version.outcome, VersionFate::Accepted { .. })
+                && version.ended.is_some_and(|ended| ended < get.began)
         };
         let newest = self.versions.iter().filter(before).max_by_key(|version| self.sequence(version)).copied()?;
-        let Outcome::Accepted { sequence, is_admitted: true } = newest.outcome else { return None };
-        let is_settled = |other: &&&Version| {
+        let VersionFate::Accepted { sequence, is_admitted: true } = newest.outcome else { return None };
+        let is_settled = |other: &&&KeyVersion| {
             other.number == newest.number
                 || other.began > get.ended
                 || match other.outcome {
-                    Outcome::Accepted { sequence: older, .. } => {
+                    VersionFate::Accepted { sequence: older, .. } => {
                         older < sequence && other.ended.is_some_and(|ended| ended < get.began)
                     }
-                    Outcome::Refused => true,
-                    Outcome::Unknown => false,
+                    VersionFate::Refused => true,
+                    VersionFate::Unknown => false,
                 }
         };
-        let may_purge = |purge: &&Purge| {
+        let may_purge = |purge: &&RecordedPurge| {
             // A purge of a tag that the newest version does not have does not explain the miss.
             purge.scope.covers(newest)
                 && purge.began < get.ended
                 && purge.ended.is_none_or(|ended| ended > newest.began)
         };
-        let lost_purges = |life: &&Life| life.purges_lost && newest.began < life.began && life.began < get.ended;
+        let lost_purges = |life: &&StoreLife| life.purges_lost && newest.began < life.began && life.began < get.ended;
         let life = self.history.lives.get(get.life)?;
         let leaving = if newest.length as u64 > life.whole_bytes_max { life.segment_count / 4 } else { 0 };
         let stays = newest.head? + life.segment_count > get.head + 3 + leaving;
@@ -432,15 +435,15 @@ impl<'a> Register<'a> {
 mod tests {
     use super::*;
 
-    fn life(began: Time, recovered: u64) -> Life {
+    fn life(began: Time, recovered: u64) -> StoreLife {
         let (purges_lost, segment_count, whole_bytes_max) = (false, 10, 4096);
-        Life { began, after: End::Process, recovered, purges_lost, segment_count, whole_bytes_max }
+        StoreLife { began, after: LifeEnd::Process, recovered, purges_lost, segment_count, whole_bytes_max }
     }
 
-    fn put(history: &mut History, number: u32, began: Time, ended: Time, sequence: u64) {
-        let outcome = Outcome::Accepted { sequence, is_admitted: true };
+    fn put(history: &mut StoreHistory, number: u32, began: Time, ended: Time, sequence: u64) {
+        let outcome = VersionFate::Accepted { sequence, is_admitted: true };
         let life = history.lives.len() - 1;
-        history.versions.push(Version {
+        history.versions.push(KeyVersion {
             key: 1,
             number,
             content: number,
@@ -455,30 +458,31 @@ mod tests {
         });
     }
 
-    fn get(history: &mut History, began: Time, ended: Time, seen: Option<(u32, u64)>) {
+    fn get(history: &mut StoreHistory, began: Time, ended: Time, seen: Option<(u32, u64)>) {
         let life = history.lives.len() - 1;
-        let seen = seen.map(|(version, sequence)| Seen { version, sequence });
-        history.gets.push(Get { key: 1, began, ended, life, seen, follows: false, may_miss: false, head: 1 });
+        let seen = seen.map(|(version, sequence)| ObservedVersion { version, sequence });
+        history.gets.push(RecordedGet { key: 1, began, ended, life, seen, follows: false, may_miss: false, head: 1 });
     }
 
-    fn purge(history: &mut History, scope: Scope, began: Time, ended: Time) {
-        history.purges.push(Purge { scope, began, ended: Some(ended), is_good: true });
+    fn purge(history: &mut StoreHistory, scope: PurgedObjects, began: Time, ended: Time) {
+        history.purges.push(RecordedPurge { scope, began, ended: Some(ended), is_good: true });
     }
 
     /// A history of two versions, of which the second replaced the first.
-    fn replaced() -> History {
-        let mut history = History { lives: vec![life(0, 0)], ..History::default() };
+    fn replaced() -> StoreHistory {
+        let mut history = StoreHistory { lives: vec![life(0, 0)], ..StoreHistory::default() };
         put(&mut history, 1, 1, 2, 5);
         put(&mut history, 2, 3, 4, 6);
         history
     }
 
-    fn broken(history: &History) -> String {
+    fn broken(history: &StoreHistory) -> String {
         history.check().broken.join("; ")
     }
 
+    /// A get that began before the replacement may still see the old version.
     #[test]
-    fn what_was_replaced_is_found_out_unless_the_get_began_before() {
+    fn replaced_version_is_detected() {
         let mut history = replaced();
         get(&mut history, 3, 9, Some((1, 5)));
         assert_eq!(broken(&history), "");
@@ -490,7 +494,7 @@ mod tests {
     fn fill_that_replaces_newer_is_noticed() {
         let mut history = replaced();
         history.versions[0].ended = Some(9);
-        history.versions[0].outcome = Outcome::Accepted { sequence: 7, is_admitted: true };
+        history.versions[0].outcome = VersionFate::Accepted { sequence: 7, is_admitted: true };
         assert_eq!(broken(&history), "", "puts that overlap have any order");
         history.versions[0].is_fill = true;
         assert!(broken(&history).contains("version 1 replaced 2"), "{}", broken(&history));
@@ -499,17 +503,18 @@ mod tests {
     }
 
     #[test]
-    fn gets_one_after_the_other_do_not_go_back() {
+    fn consecutive_gets_never_go_back() {
         let mut history = replaced();
         history.versions[1].ended = None;
-        history.versions[1].outcome = Outcome::Unknown;
+        history.versions[1].outcome = VersionFate::Unknown;
         get(&mut history, 5, 6, Some((2, 6)));
         get(&mut history, 7, 8, Some((1, 5)));
         assert!(broken(&history).contains("after 2 was seen"), "{}", broken(&history));
     }
 
+    /// A crash may lose what came after the recovered sequence; what is lost once stays lost.
     #[test]
-    fn a_crash_may_lose_what_came_after_the_recovered_sequence_for_good() {
+    fn crash_loss_is_permanent() {
         let mut history = replaced();
         history.lives.push(life(10, 5));
         get(&mut history, 11, 12, Some((1, 5)));
@@ -518,16 +523,17 @@ mod tests {
         assert!(broken(&history).contains("came back"), "{}", broken(&history));
         history.lives[1].recovered = 6;
         assert!(broken(&history).contains("replaced by 2"), "{}", broken(&history));
-        history.told.push(Told { at: 9, written: 7, flushed: 0 });
+        history.told.push(ReportedSequences { at: 9, written: 7, flushed: 0 });
         assert!(broken(&history).contains("was promised"), "{}", broken(&history));
-        history.lives[1].after = End::Power;
+        history.lives[1].after = LifeEnd::Power;
         assert!(!broken(&history).contains("was promised"), "{}", broken(&history));
     }
 
+    /// An unadmitted version hides the one it replaced, unless a crash recovered to before it.
     #[test]
-    fn what_was_not_admitted_hides_what_it_replaced_unless_a_crash_went_back_before_it() {
+    fn unadmitted_version_hides_replaced_one() {
         let mut history = replaced();
-        history.versions[1].outcome = Outcome::Accepted { sequence: 6, is_admitted: false };
+        history.versions[1].outcome = VersionFate::Accepted { sequence: 6, is_admitted: false };
         history.lives.push(life(10, 5));
         get(&mut history, 11, 12, Some((1, 5)));
         assert_eq!(broken(&history), "", "the segment of version 1 was reclaimed, and not overwritten yet");
@@ -537,9 +543,10 @@ mod tests {
         assert_eq!(broken(&history), "", "version 2 was in memory alone");
     }
 
+    /// A get that returns a purged, refused or unknown version is an error.
     #[test]
-    fn purged_refused_and_unknown_versions_are_found_out() {
-        for scope in [Scope::Name(0), Scope::Tag(0), Scope::Prefix(0), Scope::All] {
+    fn purged_or_unknown_versions_detected() {
+        for scope in [PurgedObjects::Name(0), PurgedObjects::Tag(0), PurgedObjects::Prefix(0), PurgedObjects::All] {
             let mut history = replaced();
             purge(&mut history, scope, 5, 6);
             get(&mut history, 5, 9, Some((2, 6)));
@@ -548,7 +555,7 @@ mod tests {
             assert!(broken(&history).contains("was purged"), "{}", broken(&history));
         }
         let mut history = replaced();
-        history.versions[1].outcome = Outcome::Refused;
+        history.versions[1].outcome = VersionFate::Refused;
         get(&mut history, 7, 8, Some((2, 6)));
         get(&mut history, 7, 8, Some((3, 6)));
         get(&mut history, 1, 2, Some((2, 6)));
@@ -562,9 +569,9 @@ mod tests {
         get(&mut history, 5, 6, None);
         assert!(broken(&history).contains("version 2 should be there"));
         let mut purged = history.clone();
-        purge(&mut purged, Scope::Tag(0), 5, 9);
+        purge(&mut purged, PurgedObjects::Tag(0), 5, 9);
         assert_eq!(broken(&purged), "");
-        purge(&mut history, Scope::Tag(3), 5, 9);
+        purge(&mut history, PurgedObjects::Tag(3), 5, 9);
         assert!(!broken(&history).is_empty(), "no version has that tag");
         history.gets[0].head = 8;
         assert_eq!(broken(&history), "", "the ring came by");
@@ -575,18 +582,18 @@ mod tests {
     }
 
     #[test]
-    fn sync_that_flushed_too_little_is_found_out() {
+    fn insufficient_sync_is_detected() {
         let mut history = replaced();
-        history.syncs.push(Synced { at: 5, wanted: 6, flushed: 6 });
+        history.syncs.push(RecordedSync { at: 5, wanted: 6, flushed: 6 });
         assert_eq!(broken(&history), "");
-        history.syncs.push(Synced { at: 6, wanted: 6, flushed: 5 });
+        history.syncs.push(RecordedSync { at: 6, wanted: 6, flushed: 5 });
         assert!(broken(&history).contains("0x5 flushed, not 0x6"), "{}", broken(&history));
     }
 
     #[test]
-    fn a_history_that_is_cut_leaves_operations_open() {
+    fn cut_history_leaves_operations_open() {
         let history = replaced().until(3);
         assert_eq!((history.versions[0].ended, history.versions[1].ended), (Some(2), None));
-        assert_eq!(history.versions[1].outcome, Outcome::Unknown);
+        assert_eq!(history.versions[1].outcome, VersionFate::Unknown);
     }
 }

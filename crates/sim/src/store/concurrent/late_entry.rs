@@ -13,12 +13,15 @@ use std::time::{Duration, Instant};
 
 use futures_util::poll;
 use nectary_block::{MemoryDevice, SharedDevice};
-use nectary_store::{CreateOptions, Object, OpenOptions, Store};
+use nectary_store::{CreateOptions, OpenOptions, Store, StoredObject};
 use tokio::runtime::Runtime;
 
-use super::Report;
-use super::history::{End, Get, History, Life, Outcome, Purge, Scope, Seen, Version};
-use super::situations::Situation;
+use super::ConcurrentStoreReport;
+use super::history::{
+    KeyVersion, LifeEnd, ObservedVersion, PurgedObjects, RecordedGet, RecordedPurge, StoreHistory, StoreLife,
+    VersionFate,
+};
+use super::situations::ClientSituation;
 use super::world::{STORE_BYTES, body_of, key_name, key_ref, metadata, numbers};
 use crate::store::{primary, tag};
 
@@ -31,10 +34,10 @@ const BODY_BYTES: usize = 1000;
 const STEP_MAX: Duration = Duration::from_secs(20);
 
 /// Runs the history, with a purge that the number chooses, and checks it.
-pub fn run(number: u64, seed: u64, report: &mut Report) {
-    let scopes = [Scope::Tag(TAG), Scope::All, Scope::Prefix(0), Scope::Name(0)];
+pub fn run(number: u64, seed: u64, report: &mut ConcurrentStoreReport) {
+    let scopes = [PurgedObjects::Tag(TAG), PurgedObjects::All, PurgedObjects::Prefix(0), PurgedObjects::Name(0)];
     let Some(history) = history(scopes[(number % scopes.len() as u64) as usize]) else { return };
-    report.situations.note(Situation::PurgedBeforeEntry);
+    report.situations.note(ClientSituation::PurgedBeforeEntry);
     for broken in history.check().broken {
         report.describe(seed, &format!("purge before the entry into memory: {broken}"));
     }
@@ -45,7 +48,7 @@ fn runtime() -> Runtime {
 }
 
 /// The history; `None` if a step was not reached.
-fn history(scope: Scope) -> Option<History> {
+fn history(scope: PurgedObjects) -> Option<StoreHistory> {
     let runtime = runtime();
     let name = key_name(KEY);
     let (store, mut history) = runtime.block_on(written());
@@ -60,7 +63,7 @@ fn history(scope: Scope) -> Option<History> {
         let began = history.tick();
         let is_good = runtime.block_on(async { tokio::time::timeout(STEP_MAX, purge(&store, scope)).await });
         let ended = Some(history.tick());
-        history.purges.push(Purge { scope, began, ended, is_good: is_good == Ok(true) });
+        history.purges.push(RecordedPurge { scope, began, ended, is_good: is_good == Ok(true) });
         let began = history.tick();
         let mut second = Box::pin(store.get(key_ref(&name, KEY)));
         let is_waiting = runtime.block_on(async { poll!(&mut second) }).is_pending();
@@ -72,33 +75,42 @@ fn history(scope: Scope) -> Option<History> {
         }
         let seen = runtime.block_on(second).map(|object| seen(&object));
         let ended = history.tick();
-        history.gets.push(Get { key: KEY, began, ended, life: 0, seen, follows: false, may_miss: false, head: 1 });
+        history.gets.push(RecordedGet {
+            key: KEY,
+            began,
+            ended,
+            life: 0,
+            seen,
+            follows: false,
+            may_miss: false,
+            head: 1,
+        });
         Some(history)
     })
 }
 
-async fn purge(store: &Store, scope: Scope) -> bool {
+async fn purge(store: &Store, scope: PurgedObjects) -> bool {
     let purged = match scope {
-        Scope::Name(name) => store.purge_key(&primary(name)).await,
-        Scope::Prefix(prefix) => store.purge_prefix(&primary(prefix)).await,
-        Scope::Tag(number) => store.purge_tag(&tag(number)).await,
-        Scope::All => store.purge_all().await,
+        PurgedObjects::Name(name) => store.purge_key(&primary(name)).await,
+        PurgedObjects::Prefix(prefix) => store.purge_prefix(&primary(prefix)).await,
+        PurgedObjects::Tag(number) => store.purge_tag(&tag(number)).await,
+        PurgedObjects::All => store.purge_all().await,
     };
     purged.is_ok()
 }
 
 /// A store with the object on the disk and nothing in memory, and the history so far.
-async fn written() -> (Store, History) {
+async fn written() -> (Store, StoreHistory) {
     let device: SharedDevice = Arc::new(MemoryDevice::new(STORE_BYTES));
     let options = OpenOptions { memory_bytes: 8 << 20, warm_up: false, ..OpenOptions::default() };
     let create = CreateOptions { size_bytes: STORE_BYTES, ..CreateOptions::default() };
     Store::create(Arc::clone(&device), &create).await.expect("a store is made");
     let store = Store::open(Arc::clone(&device), options.clone()).await.expect("the store opens");
     let stat = store.stat();
-    let mut history = History::default();
-    history.lives.push(Life {
+    let mut history = StoreHistory::default();
+    history.lives.push(StoreLife {
         began: 0,
-        after: End::Process,
+        after: LifeEnd::Process,
         recovered: 0,
         purges_lost: false,
         segment_count: stat.segment_count,
@@ -110,7 +122,7 @@ async fn written() -> (Store, History) {
     let put = store.put_tagged(key, tags, metadata(VERSION, VERSION), body.into()).await;
     let sequence = put.expect("there is room").0;
     let ended = Some(history.tick());
-    history.versions.push(Version {
+    history.versions.push(KeyVersion {
         key: KEY,
         number: VERSION,
         content: VERSION,
@@ -118,7 +130,7 @@ async fn written() -> (Store, History) {
         tags: 1 << TAG,
         began,
         ended,
-        outcome: Outcome::Accepted { sequence, is_admitted: true },
+        outcome: VersionFate::Accepted { sequence, is_admitted: true },
         is_fill: false,
         life: 0,
         head: None,
@@ -127,7 +139,7 @@ async fn written() -> (Store, History) {
     (Store::open(device, options).await.expect("the store opens"), history)
 }
 
-fn seen(object: &Object) -> Seen {
+fn seen(object: &StoredObject) -> ObservedVersion {
     let (version, _) = numbers(object.metadata()).expect("metadata is whole");
-    Seen { version, sequence: object.sequence().0 }
+    ObservedVersion { version, sequence: object.sequence().0 }
 }

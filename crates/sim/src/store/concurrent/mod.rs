@@ -21,11 +21,11 @@ use futures_util::future::{Either, join, join_all, select};
 use nectary_store::planted::{Bug, plant};
 
 use crate::late::in_virtual_time;
-use crate::planted::{Case, Caught};
-use ending::Way;
-use history::End;
-use situations::Situations;
-use world::World;
+use crate::planted::{BugCase, CaughtBug};
+use ending::LifeEnding;
+use history::LifeEnd;
+use situations::SituationCounts;
+use world::StoreWorld;
 
 /// The minimum number of operations of a run.
 pub const OPERATIONS: u64 = 200;
@@ -42,7 +42,7 @@ const BROKEN_MAX: usize = 10;
 
 /// The results of many runs.
 #[derive(Debug, Default, Clone)]
-pub struct Report {
+pub struct ConcurrentStoreReport {
     /// Runs done.
     pub runs: u64,
     /// Operations of clients.
@@ -70,7 +70,7 @@ pub struct Report {
     /// Purges that returned.
     pub purges: u64,
     /// How often the runs reached each situation.
-    pub situations: Situations,
+    pub situations: SituationCounts,
     /// The number of violations.
     pub broken_count: u64,
     /// Descriptions of the first violations.
@@ -79,7 +79,7 @@ pub struct Report {
     pub trace: u64,
 }
 
-impl Report {
+impl ConcurrentStoreReport {
     /// The number of lives that did not end with a clean stop.
     pub fn faults(&self) -> u64 {
         self.ends[0] + self.ends[2] + self.ends[3]
@@ -95,10 +95,10 @@ impl Report {
 }
 
 /// Runs one seed.
-pub fn run(seed: u64, report: &mut Report) {
+pub fn run(seed: u64, report: &mut ConcurrentStoreReport) {
     let world = in_virtual_time(async {
-        let world = World::new(seed).await;
-        world.open(End::Process).await;
+        let world = StoreWorld::new(seed).await;
+        world.open(LifeEnd::Process).await;
         // In most runs, fill the store first so that the ring soon overwrites segments.
         for _ in 0..world.below(200).saturating_sub(60) {
             client::put(&world, world.below(world::KEYS.into()) as u32, world.below(4096) as usize).await;
@@ -137,7 +137,7 @@ pub fn run(seed: u64, report: &mut Report) {
 }
 
 /// Sometimes crashes the store again, soon after it was opened, and opens it, up to some times in a row.
-async fn crash_in_a_row(world: &World, report: &mut Report) {
+async fn crash_in_a_row(world: &StoreWorld, report: &mut ConcurrentStoreReport) {
     for _ in 0..world.below(ROW_MAX + 1) {
         if !world.chance(40) {
             return;
@@ -147,7 +147,7 @@ async fn crash_in_a_row(world: &World, report: &mut Report) {
             client::put(world, world.below(4) as u32, world.below(3000) as usize).await;
             world.pause(6).await;
         }
-        let way = if world.chance(30) { Way::Killed } else { Way::PowerLost };
+        let way = if world.chance(30) { LifeEnding::Killed } else { LifeEnding::PowerLost };
         report.ends[way as usize] += 1;
         report.in_a_row += 1;
         let after = world.end(way).await;
@@ -156,7 +156,7 @@ async fn crash_in_a_row(world: &World, report: &mut Report) {
 }
 
 /// Runs the clients for a while; returns the way in which this life of the store must end.
-async fn live(world: &World, report: &mut Report) -> Way {
+async fn live(world: &StoreWorld, report: &mut ConcurrentStoreReport) -> LifeEnding {
     let clients = CLIENTS.0 + world.below(CLIENTS.1 - CLIENTS.0 + 1);
     let pushers = if world.is_lapping { PUSHERS } else { 0 };
     let pushers = join_all((0..pushers).map(|_| client::push(world)));
@@ -167,12 +167,12 @@ async fn live(world: &World, report: &mut Report) -> Way {
     world.hold.borrow().begin();
     let Either::Right(((), clients)) = select(clients, end).await else { unreachable!("clients go on for ever") };
     let way = match world.below(20) {
-        0..=9 => Way::Killed,
-        10..=12 => Way::Stopped,
-        13..=17 => Way::PowerLost,
-        _ => Way::LogCut,
+        0..=9 => LifeEnding::Killed,
+        10..=12 => LifeEnding::Stopped,
+        13..=17 => LifeEnding::PowerLost,
+        _ => LifeEnding::LogCut,
     };
-    if way == Way::Stopped {
+    if way == LifeEnding::Stopped {
         let store = world.store();
         let closed = pin!(async move { store.close().await });
         let _ = select(clients, closed).await;
@@ -182,7 +182,7 @@ async fn live(world: &World, report: &mut Report) -> Way {
     way
 }
 
-fn count(world: &World, report: &mut Report) {
+fn count(world: &StoreWorld, report: &mut ConcurrentStoreReport) {
     let counts = world.store().stat().counts;
     report.reclaimed += counts.segments_reclaimed;
     report.reads_shared += counts.reads_shared;
@@ -190,8 +190,12 @@ fn count(world: &World, report: &mut Report) {
 }
 
 /// Runs seeds from `seed` on; `progress` gets the results after each and returns whether to continue.
-pub fn run_many(seed: u64, runs: u64, mut progress: impl FnMut(&Report) -> bool) -> Report {
-    let mut report = Report::default();
+pub fn run_many(
+    seed: u64,
+    runs: u64,
+    mut progress: impl FnMut(&ConcurrentStoreReport) -> bool,
+) -> ConcurrentStoreReport {
+    let mut report = ConcurrentStoreReport::default();
     for seed in seed..seed + runs {
         run(seed, &mut report);
         if !progress(&report) {
@@ -202,15 +206,15 @@ pub fn run_many(seed: u64, runs: u64, mut progress: impl FnMut(&Report) -> bool)
 }
 
 /// Runs seeds from `seed` on with one bug planted, until a run catches it.
-pub fn run_planted(bug: Bug, seed: u64, runs: u64) -> Option<Caught> {
+pub fn run_planted(bug: Bug, seed: u64, runs: u64) -> Option<CaughtBug> {
     (seed..seed + runs).find_map(|seed| replay_planted(bug, seed))
 }
 
 /// Runs one seed with one bug planted.
-pub fn replay_planted(bug: Bug, seed: u64) -> Option<Caught> {
+pub fn replay_planted(bug: Bug, seed: u64) -> Option<CaughtBug> {
     plant(Some(bug));
     let report = run_many(seed, 1, |_| true);
     plant(None);
     let broken = report.broken.first()?.trim_start_matches(&format!("seed {seed}: ")).to_owned();
-    Some(Caught { case: Case::of_seed(seed), broken, account: format!("{report:?}") })
+    Some(CaughtBug { case: BugCase::of_seed(seed), broken, account: format!("{report:?}") })
 }

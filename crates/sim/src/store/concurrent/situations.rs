@@ -1,11 +1,11 @@
 //! The situations that runs are meant to reach, and how often they did.
 //!
 //! Owns: the list of situations. A check proves nothing about a situation that its runs never reach, so a count of zero
-//! fails ([`Situations::missing`]).
+//! fails ([`SituationCounts::missing`]).
 
 /// A situation of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Situation {
+pub enum ClientSituation {
     /// A get was not polled for a while, and then ended.
     GetResumed,
     /// A get was not polled for a while, and then dropped.
@@ -37,38 +37,38 @@ pub enum Situation {
     PurgedBeforeEntry,
 }
 
-impl Situation {
+impl ClientSituation {
     /// Every situation, with its description.
-    const ALL: [(Situation, &str); 14] = [
-        (Situation::GetResumed, "gets left unpolled and resumed"),
-        (Situation::GetDropped, "gets left unpolled and dropped"),
-        (Situation::SyncResumed, "syncs left unpolled and resumed"),
-        (Situation::SyncDropped, "syncs left unpolled and dropped"),
-        (Situation::FillResumed, "fills left unpolled and resumed"),
-        (Situation::FillDropped, "fills left unpolled and dropped"),
-        (Situation::PutResumed, "puts left unpolled and resumed"),
-        (Situation::PutDropped, "puts left unpolled and dropped"),
-        (Situation::PurgeResumed, "purges left unpolled and resumed"),
-        (Situation::PurgeDropped, "purges left unpolled and dropped"),
-        (Situation::SyncDuringFlush, "syncs begun during a flush that does not cover them"),
-        (Situation::FillOvertaken, "fills overtaken by a newer version"),
-        (Situation::PurgedInMemoryAlone, "purges of a name in memory alone"),
-        (Situation::PurgedBeforeEntry, "purges between a read and its entry into memory"),
+    const ALL: [(ClientSituation, &str); 14] = [
+        (ClientSituation::GetResumed, "gets left unpolled and resumed"),
+        (ClientSituation::GetDropped, "gets left unpolled and dropped"),
+        (ClientSituation::SyncResumed, "syncs left unpolled and resumed"),
+        (ClientSituation::SyncDropped, "syncs left unpolled and dropped"),
+        (ClientSituation::FillResumed, "fills left unpolled and resumed"),
+        (ClientSituation::FillDropped, "fills left unpolled and dropped"),
+        (ClientSituation::PutResumed, "puts left unpolled and resumed"),
+        (ClientSituation::PutDropped, "puts left unpolled and dropped"),
+        (ClientSituation::PurgeResumed, "purges left unpolled and resumed"),
+        (ClientSituation::PurgeDropped, "purges left unpolled and dropped"),
+        (ClientSituation::SyncDuringFlush, "syncs begun during a flush that does not cover them"),
+        (ClientSituation::FillOvertaken, "fills overtaken by a newer version"),
+        (ClientSituation::PurgedInMemoryAlone, "purges of a name in memory alone"),
+        (ClientSituation::PurgedBeforeEntry, "purges between a read and its entry into memory"),
     ];
 }
 
 /// How often each situation was reached.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Situations([u64; Situation::ALL.len()]);
+pub struct SituationCounts([u64; ClientSituation::ALL.len()]);
 
-impl Situations {
+impl SituationCounts {
     /// Counts a situation.
-    pub fn note(&mut self, situation: Situation) {
+    pub fn note(&mut self, situation: ClientSituation) {
         self.0[situation as usize] += 1;
     }
 
     /// Adds the counts of another run.
-    pub fn add(&mut self, other: &Situations) {
+    pub fn add(&mut self, other: &SituationCounts) {
         self.0.iter_mut().zip(&other.0).for_each(|(count, other)| *count += other);
     }
 
@@ -83,7 +83,7 @@ impl Situations {
     }
 
     fn counts(&self) -> impl Iterator<Item = (u64, &'static str)> {
-        Situation::ALL.iter().map(|(situation, description)| (self.0[*situation as usize], *description))
+        ClientSituation::ALL.iter().map(|(situation, description)| (self.0[*situation as usize], *description))
     }
 }
 
@@ -93,9 +93,9 @@ mod tests {
 
     #[test]
     fn situation_without_count_is_missing() {
-        let mut situations = Situations::default();
-        assert_eq!(situations.missing().len(), Situation::ALL.len());
-        for (at, (situation, description)) in Situation::ALL.into_iter().enumerate() {
+        let mut situations = SituationCounts::default();
+        assert_eq!(situations.missing().len(), ClientSituation::ALL.len());
+        for (at, (situation, description)) in ClientSituation::ALL.into_iter().enumerate() {
             assert_eq!(situation as usize, at);
             assert!(situations.missing().contains(&description));
             situations.note(situation);

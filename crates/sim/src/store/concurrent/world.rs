@@ -11,18 +11,19 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nectary_block::{BlockDevice, Recorder, SharedDevice, Snapshot};
+use nectary_block::{BlockDevice, DeviceSnapshot, Recorder, SharedDevice};
 use nectary_store::{
-    AdmissionOptions, AdmitRule, Background, ClusterRead, CreateOptions, IndexLoading, KeyRef, OpenOptions, Store,
+    AdmissionOptions, AdmitRule, BackgroundRuntime, ClusterRead, CreateOptions, IndexLoading, KeyRef, OpenOptions,
+    Store,
 };
 
-use super::flushing::{FlushesInFlight, Flushing};
-use super::history::{End, History, Life, Outcome, Told};
-use super::situations::{Situation, Situations};
-use crate::disk::{Disk, DiskOptions};
-use crate::held::{Held, Hold, Which};
-use crate::late::{Delays, Late, Owned, UnderWay};
-use crate::random::Random;
+use super::flushing::{FlushCountFilter, FlushesInFlight};
+use super::history::{LifeEnd, ReportedSequences, StoreHistory, StoreLife, VersionFate};
+use super::situations::{ClientSituation, SituationCounts};
+use crate::disk::{DiskOptions, SimulatedDisk};
+use crate::held::{ReadHold, ReadHoldFilter, ReadSelector};
+use crate::late::{DetachedFilter, LateFilter, OperationDelays, UnderWay};
+use crate::random::SimulationRandom;
 use crate::store::{body, primary};
 
 /// The size of the store in bytes: some ten segments.
@@ -39,7 +40,7 @@ const LAPPING_WRITE_DELAY: Duration = Duration::from_millis(2);
 /// disk.
 const LAPPING_OBJECTS_BYTES: u64 = 48 << 10;
 /// The reads that may be held: reads of objects, but not reads of the index or of whole segments.
-const HELD: Which = Which { offset_min: STORE_BYTES / 2, bytes_max: 12 << 10 };
+const HELD: ReadSelector = ReadSelector { offset_min: STORE_BYTES / 2, bytes_max: 12 << 10 };
 /// The share of the reads of [`HELD`] that is held, in percent.
 const HELD_PERCENT: u64 = 20;
 /// The limit on the bytes to write before a held read ends: more than a cycle of the ring.
@@ -53,9 +54,9 @@ pub const RARE_KEYS: u32 = 160;
 pub const TAGS: u32 = 6;
 
 /// A store and everything around it.
-pub struct World {
-    pub random: RefCell<Random>,
-    pub history: RefCell<History>,
+pub struct StoreWorld {
+    pub random: RefCell<SimulationRandom>,
+    pub history: RefCell<StoreHistory>,
     pub store: RefCell<Option<Store>>,
     /// How many operations on each key are in flight.
     pub busy: RefCell<[u32; (KEYS + RARE_KEYS) as usize]>,
@@ -67,13 +68,13 @@ pub struct World {
     /// Gets during which the ring overwrote every segment.
     pub lapped: Cell<u64>,
     /// How often the run reached each situation.
-    situations: RefCell<Situations>,
+    situations: RefCell<SituationCounts>,
     flushes: RefCell<FlushesInFlight>,
     /// Whether reads are held while the ring completes a cycle.
     pub is_lapping: bool,
-    pub(super) hold: RefCell<Hold>,
+    pub(super) hold: RefCell<ReadHold>,
     next_version: Cell<u32>,
-    pub(super) disk: RefCell<Arc<Disk>>,
+    pub(super) disk: RefCell<Arc<SimulatedDisk>>,
     pub(super) under_way: RefCell<UnderWay>,
     /// The recorder, if a recording is running.
     pub(super) recorder: RefCell<Option<Recorder>>,
@@ -81,14 +82,14 @@ pub struct World {
     seed: u64,
 }
 
-impl World {
+impl StoreWorld {
     /// Makes a store from a seed, without opening it.
-    pub async fn new(seed: u64) -> World {
-        let mut random = Random::new(seed);
+    pub async fn new(seed: u64) -> StoreWorld {
+        let mut random = SimulationRandom::new(seed);
         let options = open_options(&mut random, seed);
         let is_lapping = seed % LAPPING == 3;
         let disk = DiskOptions { seed, late_percent: 0, delays: !is_lapping, ..DiskOptions::default() };
-        let disk = Disk::new(STORE_BYTES, disk);
+        let disk = SimulatedDisk::new(STORE_BYTES, disk);
         let options = match is_lapping {
             true => OpenOptions {
                 objects_bytes_max: Some(LAPPING_OBJECTS_BYTES),
@@ -97,7 +98,7 @@ impl World {
             },
             false => options,
         };
-        let world = World { is_lapping, ..World::of(disk, History::default(), options, 0, seed) };
+        let world = StoreWorld { is_lapping, ..StoreWorld::of(disk, StoreHistory::default(), options, 0, seed) };
         let is_short = world.is_lapping && seed % (2 * LAPPING) >= LAPPING;
         let create = CreateOptions {
             size_bytes: STORE_BYTES,
@@ -110,15 +111,22 @@ impl World {
     }
 
     /// Makes a world with the device after a crash, and the history before that crash.
-    pub fn of_image(snapshot: &Snapshot, history: History, options: OpenOptions, seed: u64) -> World {
-        let disk = Disk::from_snapshot(snapshot, DiskOptions { seed, late_percent: 0, ..DiskOptions::default() });
+    pub fn of_image(snapshot: &DeviceSnapshot, history: StoreHistory, options: OpenOptions, seed: u64) -> StoreWorld {
+        let disk =
+            SimulatedDisk::from_snapshot(snapshot, DiskOptions { seed, late_percent: 0, ..DiskOptions::default() });
         let next_version = history.versions.iter().map(|version| version.number).max().unwrap_or(0);
-        World::of(disk, history, options, next_version, seed)
+        StoreWorld::of(disk, history, options, next_version, seed)
     }
 
-    fn of(disk: Arc<Disk>, history: History, options: OpenOptions, next_version: u32, seed: u64) -> World {
-        World {
-            random: RefCell::new(Random::new(seed ^ 0x5eed)),
+    fn of(
+        disk: Arc<SimulatedDisk>,
+        history: StoreHistory,
+        options: OpenOptions,
+        next_version: u32,
+        seed: u64,
+    ) -> StoreWorld {
+        StoreWorld {
+            random: RefCell::new(SimulationRandom::new(seed ^ 0x5eed)),
             history: RefCell::new(history),
             store: RefCell::new(None),
             busy: RefCell::new([0; (KEYS + RARE_KEYS) as usize]),
@@ -129,7 +137,7 @@ impl World {
             situations: RefCell::default(),
             flushes: RefCell::default(),
             is_lapping: false,
-            hold: RefCell::new(Hold::new(seed, HELD, 0, 0)),
+            hold: RefCell::new(ReadHold::new(seed, HELD, 0, 0)),
             next_version: Cell::new(next_version),
             disk: RefCell::new(disk),
             under_way: RefCell::default(),
@@ -151,33 +159,33 @@ impl World {
         let under_way = UnderWay::default();
         self.under_way.replace(under_way.clone());
         let percent = if self.is_lapping { HELD_PERCENT } else { 0 };
-        self.hold.replace(Hold::new(seed, HELD, percent, HELD_BYTES_MAX));
+        self.hold.replace(ReadHold::new(seed, HELD, percent, HELD_BYTES_MAX));
         let disk = self.disk.borrow().clone() as Arc<dyn BlockDevice>;
-        let held = Arc::new(Held::new(disk, &self.hold.borrow()));
-        let delays = if self.is_lapping { Delays::short(seed) } else { Delays::new(seed) };
-        let late: SharedDevice = Arc::new(Late::by(held, delays, &under_way));
+        let held = Arc::new(ReadHoldFilter::new(disk, &self.hold.borrow()));
+        let delays = if self.is_lapping { OperationDelays::short(seed) } else { OperationDelays::new(seed) };
+        let late: SharedDevice = Arc::new(LateFilter::by(held, delays, &under_way));
         let recorded = match &*self.recorder.borrow() {
             Some(recorder) => recorder.wrap(late),
             None => late,
         };
         let flushes = FlushesInFlight::default();
         self.flushes.replace(flushes.clone());
-        Arc::new(Flushing::new(Arc::new(Owned::new(recorded, &under_way)), &flushes))
+        Arc::new(FlushCountFilter::new(Arc::new(DetachedFilter::new(recorded, &under_way)), &flushes))
     }
 
     /// Opens the store: a new life begins.
-    pub async fn open(&self, after: End) {
+    pub async fn open(&self, after: LifeEnd) {
         let store = Store::open(self.device(), self.options.clone()).await.expect("the store opens");
         self.begin_life(store, after);
     }
 
-    fn begin_life(&self, store: Store, after: End) {
+    fn begin_life(&self, store: Store, after: LifeEnd) {
         let stat = store.stat();
         self.unadmitted.set(0);
         *self.busy.borrow_mut() = [0; (KEYS + RARE_KEYS) as usize];
         let mut history = self.history.borrow_mut();
         let began = history.tick();
-        history.lives.push(Life {
+        history.lives.push(StoreLife {
             began,
             after,
             recovered: stat.sequences.written.0,
@@ -194,25 +202,25 @@ impl World {
         let sequences = store.sequences();
         let mut history = self.history.borrow_mut();
         let at = history.tick();
-        history.told.push(Told { at, written: sequences.written.0, flushed: sequences.flushed.0 });
+        history.told.push(ReportedSequences { at, written: sequences.written.0, flushed: sequences.flushed.0 });
         self.mark(&history);
     }
 
     /// Sets a mark with the time of the last event, if operations are recorded. All events up to this time are before
     /// every crash point after the mark.
-    pub fn mark(&self, history: &History) {
+    pub fn mark(&self, history: &StoreHistory) {
         if let Some(recorder) = &*self.recorder.borrow() {
             recorder.mark(history.now);
         }
     }
 
     /// Counts a situation.
-    pub fn note(&self, situation: Situation) {
+    pub fn note(&self, situation: ClientSituation) {
         self.situations.borrow_mut().note(situation);
     }
 
     /// How often the run reached each situation.
-    pub fn situations(&self) -> Situations {
+    pub fn situations(&self) -> SituationCounts {
         self.situations.borrow().clone()
     }
 
@@ -259,9 +267,9 @@ impl World {
         let version = version.expect("a version ends that began");
         version.ended = Some(now);
         version.outcome = match outcome {
-            Ok(sequence) => Outcome::Accepted { sequence, is_admitted },
-            Err(true) => Outcome::Refused,
-            Err(false) => Outcome::Unknown,
+            Ok(sequence) => VersionFate::Accepted { sequence, is_admitted },
+            Err(true) => VersionFate::Refused,
+            Err(false) => VersionFate::Unknown,
         };
         self.mark(&history);
     }
@@ -285,8 +293,8 @@ impl World {
 }
 
 /// Draws the options with which the store of a run is opened.
-fn open_options(random: &mut Random, seed: u64) -> OpenOptions {
-    let pick = |random: &mut Random, choices: [u32; 4]| choices[random.below(4) as usize];
+fn open_options(random: &mut SimulationRandom, seed: u64) -> OpenOptions {
+    let pick = |random: &mut SimulationRandom, choices: [u32; 4]| choices[random.below(4) as usize];
     let open = AdmissionOptions::default();
     let admission = match seed % 12 {
         1 => AdmissionOptions { rule: AdmitRule::SecondRequest, ..open },
@@ -311,7 +319,7 @@ fn open_options(random: &mut Random, seed: u64) -> OpenOptions {
         },
         admission,
         index_loading: if random.chance(70) { IndexLoading::Shards } else { IndexLoading::BySize },
-        background: Background::Caller,
+        background: BackgroundRuntime::Caller,
         is_read_only: false,
         seed: None,
         // The device of these runs answers everything in the end.

@@ -16,10 +16,10 @@ use std::time::Duration;
 
 use nectary_block::MemoryDevice;
 use nectary_store::planted::{Bug, plant};
-use nectary_store::{Background, CreateOptions, KeyRef, OpenOptions, Store};
+use nectary_store::{BackgroundRuntime, CreateOptions, KeyRef, OpenOptions, Store};
 
 use crate::late::in_virtual_time;
-use crate::planted::{Case, Caught};
+use crate::planted::{BugCase, CaughtBug};
 
 /// What a scenario finds: nothing, or what is wrong.
 type Verdict = Result<(), String>;
@@ -27,7 +27,7 @@ type Run = fn(u64) -> Pin<Box<dyn Future<Output = Verdict>>>;
 
 /// A scenario, and the bug that it must catch.
 #[derive(Clone, Copy)]
-pub struct Scenario {
+pub struct DirectedScenario {
     /// The name.
     pub name: &'static str,
     /// The planted bug that shows in this scenario.
@@ -38,7 +38,7 @@ pub struct Scenario {
 macro_rules! scenarios {
     ($($bug:ident => $room:ident::$name:ident,)*) => {
         /// All scenarios.
-        pub const SCENARIOS: &[Scenario] = &[$(Scenario {
+        pub const SCENARIOS: &[DirectedScenario] = &[$(DirectedScenario {
             name: stringify!($name),
             bug: Bug::$bug,
             run: |seed| Box::pin($room::$name(seed)),
@@ -77,13 +77,13 @@ pub fn run(seeds: std::ops::Range<u64>) -> Vec<String> {
 }
 
 /// Runs the scenarios of a bug with the bug planted.
-pub fn replay_planted(bug: Bug, seed: u64) -> Option<Caught> {
+pub fn replay_planted(bug: Bug, seed: u64) -> Option<CaughtBug> {
     SCENARIOS.iter().filter(|scenario| scenario.bug == bug).find_map(|scenario| {
         plant(Some(bug));
         let verdict = in_virtual_time((scenario.run)(seed));
         plant(None);
         let broken = format!("{}: {}", scenario.name, verdict.err()?);
-        Some(Caught { case: Case::of_seed(seed), broken, account: String::new() })
+        Some(CaughtBug { case: BugCase::of_seed(seed), broken, account: String::new() })
     })
 }
 
@@ -95,7 +95,7 @@ fn options(seed: u64) -> OpenOptions {
         warm_up: false,
         reinsert_percent: 0,
         rewrite_percent: 0,
-        background: Background::Caller,
+        background: BackgroundRuntime::Caller,
         device_deadline: None,
         seed: Some(seed),
         ..OpenOptions::default()

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use nectary_block::MemoryDevice;
-use nectary_store::{OpenOptions, SpanDevice, Spans, Store};
+use nectary_store::{OpenOptions, SpanDevice, SpanSet, Store};
 
 use super::image::{clear_sector, purge_blocks};
-use super::spans::{self, Disks, name_on};
+use super::spans::{self, DirectedDisks, name_on};
 use super::{Verdict, body, expect, found, made, open, options, put_synced};
 
 /// A span was put back as it was before purges: a reader finds what it held as little as a writer does.
 pub async fn reader_of_older_copy_finds_nothing_purged(seed: u64) -> Verdict {
-    let mut disks = Disks::new(seed);
+    let mut disks = DirectedDisks::new(seed);
     let store = disks.write().await;
     let names: Vec<String> = (0..4).map(|number| name_on(&store, 1, seed + 100 * number)).collect();
     for name in &names {
@@ -37,13 +37,13 @@ pub async fn reader_of_blank_device_changes_nothing(_seed: u64) -> Verdict {
     let memory = Arc::new(MemoryDevice::new(4 << 20));
     let before = memory.image();
     let named = SpanDevice { spec: "disk".into(), device: Ok(memory.clone()), size_bytes: 0 };
-    drop(Spans::open(vec![named], reading(0)).await);
+    drop(SpanSet::open(vec![named], reading(0)).await);
     unchanged(before == memory.image())
 }
 
 /// A reader finds the objects of all spans.
 pub async fn reader_of_spans_finds_all(seed: u64) -> Verdict {
-    let mut disks = Disks::new(seed);
+    let mut disks = DirectedDisks::new(seed);
     let store = disks.write().await;
     let names = [name_on(&store, 0, seed), name_on(&store, 1, seed)];
     for name in &names {

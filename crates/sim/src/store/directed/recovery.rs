@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nectary_block::{Event, MemoryDevice, Recorder};
+use nectary_block::{MemoryDevice, RecordedEvent, Recorder};
 use nectary_store::Store;
 
 use super::image::{BLOCK_BYTES, appends, clear_sector, epoch_of, flip_bit, purge_blocks, take_block};
-use super::slow::{DELAY, Slow};
+use super::slow::{DELAY, SlowWriteFilter};
 use super::{Verdict, body, expect, found, made, open, options, put, put_synced};
-use crate::store::unreadable::Areas;
+use crate::store::unreadable::ImageAreas;
 
 const STORE_BYTES: u64 = 1 << 20;
 const SEGMENT_BYTES: u64 = 32 << 10;
@@ -177,13 +177,13 @@ pub async fn open_count_is_flushed_first(seed: u64) -> Verdict {
     let (mut state, mut flush, mut is_flushed) = (None, None, false);
     for event in recorder.take().events {
         match event {
-            Event::WriteBegun { offset, id, .. } if offset >= STATES_END => {
+            RecordedEvent::WriteBegun { offset, id, .. } if offset >= STATES_END => {
                 return if is_flushed { Ok(()) } else { Err(format!("write {id} before the open count is flushed")) };
             }
-            Event::WriteBegun { offset, id, .. } if offset >= STATES_END / 2 => state = Some((id, false)),
-            Event::Completed { id, .. } if state == Some((id, false)) => state = Some((id, true)),
-            Event::FlushBegun { id } if state.is_some_and(|(_, is_written)| is_written) => flush = Some(id),
-            Event::Completed { id, succeeded } if flush == Some(id) => is_flushed |= succeeded,
+            RecordedEvent::WriteBegun { offset, id, .. } if offset >= STATES_END / 2 => state = Some((id, false)),
+            RecordedEvent::Completed { id, .. } if state == Some((id, false)) => state = Some((id, true)),
+            RecordedEvent::FlushBegun { id } if state.is_some_and(|(_, is_written)| is_written) => flush = Some(id),
+            RecordedEvent::Completed { id, succeeded } if flush == Some(id) => is_flushed |= succeeded,
             _ => {}
         }
     }
@@ -193,8 +193,8 @@ pub async fn open_count_is_flushed_first(seed: u64) -> Verdict {
 /// A checkpoint that begins while an append is in flight has what the append holds, or the log behind it has.
 pub async fn checkpoint_waits_for_appends_in_flight(seed: u64) -> Verdict {
     let memory = made(STORE_BYTES, None, seed).await;
-    let segments = Areas::of(&memory.image()).segments;
-    let slow = Slow::over(memory.clone(), segments);
+    let segments = ImageAreas::of(&memory.image()).segments;
+    let slow = SlowWriteFilter::over(memory.clone(), segments);
     let store = Store::open(Arc::new(slow.clone()), options(0)).await.expect("it opens");
     slow.set(true);
     put(&store, "key", body(1, 300)).await;
@@ -220,9 +220,9 @@ pub async fn version_before_cut_survives_second_crash(seed: u64) -> Verdict {
     let at = image.windows(64).position(|bytes| bytes == &torn[100..164]).expect("it was written");
     image[at] ^= 1;
 
-    let checkpoints = Areas::of(&image).checkpoints;
+    let checkpoints = ImageAreas::of(&image).checkpoints;
     let memory = device(image);
-    let slow = Slow::over(memory.clone(), checkpoints[0].start..checkpoints[1].end);
+    let slow = SlowWriteFilter::over(memory.clone(), checkpoints[0].start..checkpoints[1].end);
     slow.set(true);
     let store = Store::open(Arc::new(slow), options(0)).await.expect("it opens");
     expect(found(&store, "key").await.as_deref(), Some(&body(1, 10)), "after the first crash")?;

@@ -8,24 +8,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use nectary_block::{Filter, IoFuture, Operation, Request, SharedDevice};
+use nectary_block::{DeviceOperation, DeviceRequest, Filter, IoFuture, SharedDevice};
 
 /// How long a slow write takes.
 pub const DELAY: Duration = Duration::from_millis(500);
 
 /// A filter that delays writes.
 #[derive(Clone)]
-pub struct Slow {
+pub struct SlowWriteFilter {
     inner: SharedDevice,
     /// The offsets of the writes that are slow, in bytes.
     range: Range<u64>,
     is_slow: Arc<AtomicBool>,
 }
 
-impl Slow {
+impl SlowWriteFilter {
     /// Delays the writes to `range`, once it is [set](Self::set).
-    pub fn over(inner: SharedDevice, range: Range<u64>) -> Slow {
-        Slow { inner, range, is_slow: Arc::default() }
+    pub fn over(inner: SharedDevice, range: Range<u64>) -> SlowWriteFilter {
+        SlowWriteFilter { inner, range, is_slow: Arc::default() }
     }
 
     /// Makes writes slow, or fast again.
@@ -34,7 +34,7 @@ impl Slow {
     }
 }
 
-impl Filter for Slow {
+impl Filter for SlowWriteFilter {
     fn inner(&self) -> &SharedDevice {
         &self.inner
     }
@@ -45,10 +45,10 @@ impl Filter for Slow {
 
     fn around<T: Send + 'static>(
         &self,
-        request: Request,
+        request: DeviceRequest,
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
-        let is_write = request.operation == Operation::Write && self.range.contains(&request.offset);
+        let is_write = request.operation == DeviceOperation::Write && self.range.contains(&request.offset);
         if !is_write || !self.is_slow.load(Ordering::SeqCst) {
             return operation(&self.inner);
         }

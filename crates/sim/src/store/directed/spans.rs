@@ -4,19 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nectary_block::{MemoryDevice, SharedDevice};
-use nectary_store::{FillRole, OpenOptions, SpanDevice, Spans};
+use nectary_store::{FillRole, OpenOptions, SpanDevice, SpanSet};
 
-use super::slow::{DELAY, Slow};
+use super::slow::{DELAY, SlowWriteFilter};
 use super::{Verdict, body, expect, key, options};
 use crate::store::crash_check::whole;
-use crate::switch::{Off, Switch};
+use crate::switch::{SwitchFilter, SwitchHandle};
 
 const SPAN_BYTES: u64 = 4 << 20;
 /// A store notices the loss of a span after some failed writes, with growing times between them.
 const LOSS_TURNS_MAX: u32 = 100;
 
 /// The disks of two spans.
-pub struct Disks {
+pub struct DirectedDisks {
     memories: [Arc<MemoryDevice>; 2],
     seed: u64,
     /// The number of opens so far.
@@ -24,37 +24,37 @@ pub struct Disks {
 }
 
 /// An open store, and the switches of its devices.
-struct Opened {
-    store: Spans,
-    offs: [Off; 2],
-    slow: [Slow; 2],
+struct OpenedSpans {
+    store: SpanSet,
+    offs: [SwitchHandle; 2],
+    slow: [SlowWriteFilter; 2],
 }
 
-impl Disks {
-    pub fn new(seed: u64) -> Disks {
-        Disks { memories: [(); 2].map(|()| Arc::new(MemoryDevice::new(SPAN_BYTES))), seed, opens: 0 }
+impl DirectedDisks {
+    pub fn new(seed: u64) -> DirectedDisks {
+        DirectedDisks { memories: [(); 2].map(|()| Arc::new(MemoryDevice::new(SPAN_BYTES))), seed, opens: 0 }
     }
 
-    async fn open(&mut self) -> Opened {
-        let offs = [Off::default(), Off::default()];
-        let slow = self.memories.each_ref().map(|memory| Slow::over(memory.clone(), 0..SPAN_BYTES));
-        let device = |at: usize| Arc::new(Switch::new(Arc::new(slow[at].clone()), &offs[at])) as SharedDevice;
+    async fn open(&mut self) -> OpenedSpans {
+        let offs = [SwitchHandle::default(), SwitchHandle::default()];
+        let slow = self.memories.each_ref().map(|memory| SlowWriteFilter::over(memory.clone(), 0..SPAN_BYTES));
+        let device = |at: usize| Arc::new(SwitchFilter::new(Arc::new(slow[at].clone()), &offs[at])) as SharedDevice;
         let store = self.open_on([device(0), device(1)], false).await;
-        Opened { store, offs, slow }
+        OpenedSpans { store, offs, slow }
     }
 
     /// Opens the store on devices that fail nothing.
-    pub async fn write(&mut self) -> Spans {
+    pub async fn write(&mut self) -> SpanSet {
         self.open().await.store
     }
 
     /// Opens the store only for reading.
-    pub async fn read(&mut self) -> Spans {
+    pub async fn read(&mut self) -> SpanSet {
         let devices = self.memories.each_ref().map(|memory| memory.clone() as SharedDevice);
         self.open_on(devices, true).await
     }
 
-    async fn open_on(&mut self, devices: [SharedDevice; 2], is_read_only: bool) -> Spans {
+    async fn open_on(&mut self, devices: [SharedDevice; 2], is_read_only: bool) -> SpanSet {
         let named = devices.into_iter().enumerate().map(|(number, device)| SpanDevice {
             spec: format!("disk{number}"),
             device: Ok(device),
@@ -63,7 +63,7 @@ impl Disks {
         self.opens += 1;
         let seed = self.seed << 8 ^ self.opens;
         let options = OpenOptions { memory_bytes: 32 << 20, is_read_only, ..options(seed) };
-        Spans::open(named.collect(), options).await.expect("both spans are there")
+        SpanSet::open(named.collect(), options).await.expect("both spans are there")
     }
 
     pub fn images(&self) -> [Vec<u8>; 2] {
@@ -76,7 +76,7 @@ impl Disks {
     }
 }
 
-impl Opened {
+impl OpenedSpans {
     /// Loses a span while the store serves; a key of the span is put until the store notices.
     async fn lose(&self, span: usize) {
         self.offs[span].set(true);
@@ -94,24 +94,24 @@ impl Opened {
 }
 
 /// A name whose key belongs to this span while all are there.
-pub fn name_on(store: &Spans, span: u32, from: u64) -> String {
+pub fn name_on(store: &SpanSet, span: u32, from: u64) -> String {
     let names = (from..).map(|number| format!("http://model.invalid/{number}"));
     names.into_iter().find(|name| store.span_of(name.as_bytes()) == Some(span)).expect("each span has keys")
 }
 
-pub async fn put(store: &Spans, name: &str, body: Vec<u8>) {
+pub async fn put(store: &SpanSet, name: &str, body: Vec<u8>) {
     store.put(key(name), "m".into(), body.into()).await.expect("there is room");
     store.sync().await.expect("it syncs");
 }
 
-pub async fn found(store: &Spans, name: &str) -> Option<Vec<u8>> {
+pub async fn found(store: &SpanSet, name: &str) -> Option<Vec<u8>> {
     whole(&store.get(key(name)).await?).await
 }
 
 /// Makes a store whose first span has an old version of a key of the second span, which it stood in for. The second
 /// span has the newest version.
-async fn with_old_stand_in(seed: u64) -> (Disks, Opened, String) {
-    let mut disks = Disks::new(seed);
+async fn with_old_stand_in(seed: u64) -> (DirectedDisks, OpenedSpans, String) {
+    let mut disks = DirectedDisks::new(seed);
     let opened = disks.open().await;
     let name = name_on(&opened.store, 1, seed);
     opened.lose(1).await;
@@ -158,7 +158,7 @@ pub async fn stand_in_is_no_resident_of_fill(seed: u64) -> Verdict {
 }
 
 /// Begins purges one after the other, without waiting for their ends, and kills the store.
-async fn killed_in_purges(opened: Opened, names: &[&str]) {
+async fn killed_in_purges(opened: OpenedSpans, names: &[&str]) {
     opened.slow[1].set(true);
     let mut running = Vec::new();
     for name in names {
@@ -176,7 +176,7 @@ async fn killed_in_purges(opened: Opened, names: &[&str]) {
 
 /// A crash during two purges leaves a span without both. It gets them, and keeps its other objects.
 pub async fn span_behind_in_purges_keeps_objects(seed: u64) -> Verdict {
-    let mut disks = Disks::new(seed);
+    let mut disks = DirectedDisks::new(seed);
     let opened = disks.open().await;
     let names: Vec<String> = (0..20).map(|number| format!("kept {seed} {number}")).collect();
     for name in &names {
@@ -192,7 +192,7 @@ pub async fn span_behind_in_purges_keeps_objects(seed: u64) -> Verdict {
 
 /// A crash during a purge leaves a span without it. It gets this purge, and no purge before it again.
 pub async fn missed_purge_repeats_no_other(seed: u64) -> Verdict {
-    let mut disks = Disks::new(seed);
+    let mut disks = DirectedDisks::new(seed);
     let opened = disks.open().await;
     let name = name_on(&opened.store, 1, seed);
     put(&opened.store, &name, body(1, 200)).await;
@@ -205,7 +205,7 @@ pub async fn missed_purge_repeats_no_other(seed: u64) -> Verdict {
 
 /// A span that begins empty knows of the purges before: the next open believes it, and it keeps what it got.
 pub async fn empty_span_keeps_what_it_gets(seed: u64) -> Verdict {
-    let mut disks = Disks::new(seed);
+    let mut disks = DirectedDisks::new(seed);
     let opened = disks.open().await;
     let name = name_on(&opened.store, 1, seed);
     for purged in ["first", "second"] {

@@ -3,16 +3,16 @@
 //! Owns: the soft purges, and the comparison of an object's staleness. Leaves to others: all other operations, and
 //! whether an object is found.
 
-use nectary_store::{KeyRef, Object, PurgeEffect};
+use nectary_store::{KeyRef, PurgeEffect, StoredObject};
 
-use super::{Expected, Run, TAGS};
+use super::{ExpectedObject, RandomStoreRun, TAGS};
 use crate::store::crash_check::whole;
 use crate::store::{primary, tag};
 
 /// The soft purges of the run; the store only keeps the time.
 const SOFT: PurgeEffect = PurgeEffect::Soft { since_s: 1_000_000_000 };
 
-impl Run {
+impl RandomStoreRun {
     /// Gets a key: the metadata and the body that were found, whose staleness is compared. A read that breaks off is a
     /// miss.
     pub(super) async fn read(&mut self, key: u32, name: KeyRef<'_>) -> Option<(Vec<u8>, Vec<u8>)> {
@@ -24,7 +24,7 @@ impl Run {
     }
 
     /// Compares whether an object that was found is stale.
-    fn compare_staleness(&mut self, key: u32, found: &Object) {
+    fn compare_staleness(&mut self, key: u32, found: &StoredObject) {
         let Some(expected) = self.expected[key as usize].stale else { return };
         let is_stale = found.stale_since_s().is_some();
         self.report.stale_hits += u64::from(is_stale);
@@ -77,7 +77,7 @@ impl Run {
 
     /// Whether each version is stale is not known if a restart may have lost its last confirmation.
     pub(super) fn doubt_staleness(&mut self, recovered: u64) {
-        let lost = |version: &&mut Expected| version.confirmed_sequence > recovered;
+        let lost = |version: &&mut ExpectedObject| version.confirmed_sequence > recovered;
         self.expected.iter_mut().filter(lost).for_each(|version| version.stale = None);
     }
 
@@ -87,6 +87,6 @@ impl Run {
     }
 }
 
-fn make_stale(version: &mut Expected) {
+fn make_stale(version: &mut ExpectedObject) {
     version.stale = Some(true);
 }

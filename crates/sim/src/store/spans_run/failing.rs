@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::Run;
+use super::SpansRun;
 use crate::store::primary;
 
 /// The largest number of operations that a span fails if it does not fail for good. More failures in a row than the
@@ -18,7 +18,7 @@ const TRIES_MAX: u32 = 20;
 /// The number of purges after the failure of a span that does not fail for good.
 const LATER_PURGES: u32 = 3;
 
-impl Run {
+impl SpansRun {
     /// Purges a key while its span fails, for good or for some operations.
     pub(super) async fn fail_in_purge(&mut self) {
         let there: Vec<usize> = (0..self.devices.len()).filter(|span| !self.devices[*span].is_away).collect();

@@ -15,17 +15,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nectary_store::planted::{Bug, plant};
-use nectary_store::{Fill, FillRole, KeyRef, Object, SpanStat, Spans};
+use nectary_store::{Fill, FillRole, KeyRef, SpanSet, SpanStat, StoredObject};
 
 pub use self::spans_report::{SpansOptions, SpansReport};
-use crate::disk::{Disk, DiskOptions};
-use crate::flushed::Images;
+use crate::disk::{DiskOptions, SimulatedDisk};
+use crate::flushed::FlushImages;
 use crate::late::{UnderWay, in_virtual_time};
-use crate::planted::{Case, Caught};
-use crate::random::Random;
+use crate::planted::{BugCase, CaughtBug};
+use crate::random::SimulationRandom;
 use crate::store::crash_check::whole;
 use crate::store::{body, primary, variant};
-use crate::switch::Off;
+use crate::switch::SwitchHandle;
 
 /// The size of a span, in bytes.
 const SPAN_BYTES: u64 = 4 << 20;
@@ -38,7 +38,7 @@ const OPERATIONS_PER_EVENT: u64 = 60;
 
 /// The versions of a key that may be found: from `oldest` to `newest`.
 #[derive(Debug, Clone, Copy, Default)]
-struct Expected {
+struct VersionBounds {
     oldest: u32,
     newest: u32,
     /// The value of `oldest` after a crash.
@@ -51,21 +51,21 @@ struct Expected {
     is_purged: bool,
 }
 
-struct Device {
-    disk: Arc<Disk>,
-    off: Off,
+struct SimulatedSpan {
+    disk: Arc<SimulatedDisk>,
+    off: SwitchHandle,
     is_away: bool,
     /// A copy of the span's disk at an earlier moment, with the number of opens before that moment.
-    copy: Option<(u64, Arc<Disk>)>,
+    copy: Option<(u64, Arc<SimulatedDisk>)>,
     /// The disk's state after each flush, if a crash will interrupt the open.
-    flushed: Option<Images>,
+    flushed: Option<FlushImages>,
 }
 
-struct Run {
-    random: Random,
-    devices: Vec<Device>,
-    store: Option<Spans>,
-    expected: Vec<Expected>,
+struct SpansRun {
+    random: SimulationRandom,
+    devices: Vec<SimulatedSpan>,
+    store: Option<SpanSet>,
+    expected: Vec<VersionBounds>,
     fills: Vec<(u32, u32, Fill)>,
     /// The operations in flight, in a run in which operations take time and end in any order.
     under_way: Option<UnderWay>,
@@ -87,23 +87,23 @@ pub async fn run(options: SpansOptions, mut progress: impl FnMut(u64)) -> SpansR
     for number in 0..options.stores {
         // The first store has the given seed, so `--stores 1 --seed` repeats a single store.
         let seed = seed_of(options.seed, number);
-        let mut random = Random::new(seed);
+        let mut random = SimulationRandom::new(seed);
         let count = 2 + random.below(3) as usize;
-        let devices = (0..count).map(|span| Device {
-            disk: Disk::new(
+        let devices = (0..count).map(|span| SimulatedSpan {
+            disk: SimulatedDisk::new(
                 SPAN_BYTES * (1 + span as u64 % 2),
                 DiskOptions { seed: seed ^ span as u64, late_percent: 0, ..DiskOptions::default() },
             ),
-            off: Off::default(),
+            off: SwitchHandle::default(),
             is_away: false,
             copy: None,
             flushed: None,
         });
-        let mut run = Run {
+        let mut run = SpansRun {
             random,
             devices: devices.collect(),
             store: None,
-            expected: vec![Expected::default(); options.keys as usize],
+            expected: vec![VersionBounds::default(); options.keys as usize],
             fills: Vec::new(),
             under_way: (seed % 2 == 1).then(UnderWay::default),
             version: 0,
@@ -141,27 +141,27 @@ fn planted_options(seed: u64) -> SpansOptions {
 }
 
 /// Runs stores with one bug planted, the first with this seed, until one of them catches it.
-pub fn run_planted(bug: Bug, seed: u64, stores: u64) -> Option<Caught> {
+pub fn run_planted(bug: Bug, seed: u64, stores: u64) -> Option<CaughtBug> {
     (0..stores).find_map(|number| replay_planted(bug, seed_of(seed, number)))
 }
 
 /// Runs the store of one seed with one bug planted.
-pub fn replay_planted(bug: Bug, seed: u64) -> Option<Caught> {
+pub fn replay_planted(bug: Bug, seed: u64) -> Option<CaughtBug> {
     plant(Some(bug));
     let report = in_virtual_time(run(planted_options(seed), |_| {}));
     plant(None);
     let broken = report.differences.first()?.trim_start_matches(&format!("seed {seed}: ")).to_owned();
-    Some(Caught { case: Case::of_seed(seed), broken, account: format!("{report:?}") })
+    Some(CaughtBug { case: BugCase::of_seed(seed), broken, account: format!("{report:?}") })
 }
 
-impl Run {
+impl SpansRun {
     fn differ(&mut self, what: String) {
         if self.report.differences.len() < 20 {
             self.report.differences.push(format!("seed {}: {what}", self.seed));
         }
     }
 
-    fn store(&self) -> Spans {
+    fn store(&self) -> SpanSet {
         self.store.clone().expect("a store is open between ends")
     }
 
@@ -211,9 +211,9 @@ impl Run {
     }
 
     /// Compares an object with what may be found; returns whether it could be read.
-    async fn compare(&mut self, key: u32, object: &Object) -> bool {
+    async fn compare(&mut self, key: u32, object: &StoredObject) -> bool {
         let Some((version, bytes)) = contents(object).await else { return false };
-        let Expected { oldest, newest, .. } = self.expected[key as usize];
+        let VersionBounds { oldest, newest, .. } = self.expected[key as usize];
         if bytes != body(self.seed, key, version, length(version)) {
             self.differ(format!("key {key}: wrong bytes under version {version}"));
         } else if !(oldest..=newest).contains(&version) {
@@ -396,7 +396,7 @@ impl Run {
         let gone: Vec<u32> =
             store.stat().spans.iter().filter(|span| span.lost.is_some()).map(|span| span.number).collect();
         for (key, span) in held {
-            let Expected { is_shaken, is_purged, .. } = self.expected[key as usize];
+            let VersionBounds { is_shaken, is_purged, .. } = self.expected[key as usize];
             // A key of the lost span is looked at too: the span that stands in for it must have nothing older.
             let is_found = self.get(key).await;
             // Objects that were purged meanwhile need not be found.
@@ -442,7 +442,7 @@ impl Run {
 }
 
 /// Returns the version and the body of an object; `None` if the body cannot be read to its end.
-async fn contents(object: &Object) -> Option<(u32, Vec<u8>)> {
+async fn contents(object: &StoredObject) -> Option<(u32, Vec<u8>)> {
     let version = u32::from_le_bytes(object.metadata()[..].try_into().ok()?);
     Some((version, whole(object).await?))
 }

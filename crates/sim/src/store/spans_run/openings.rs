@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use nectary_block::{BlockDevice, SharedDevice};
 use nectary_store::{
-    Background, CreateOptions, Error, ErrorKind, IndexLoading, OpenOptions, SpanDevice, SpanStat, Spans,
+    BackgroundRuntime, CreateOptions, Error, IndexLoading, OpenOptions, SpanDevice, SpanSet, SpanStat, StoreErrorKind,
 };
 
-use super::{Device, Run};
-use crate::disk::Disk;
-use crate::flushed::{Flushed, Images};
-use crate::late::{Late, Owned, UnderWay};
-use crate::switch::Switch;
+use super::{SimulatedSpan, SpansRun};
+use crate::disk::SimulatedDisk;
+use crate::flushed::{FlushImageFilter, FlushImages};
+use crate::late::{DetachedFilter, LateFilter, UnderWay};
+use crate::switch::SwitchFilter;
 
 /// Within this many opens, each with other spans missing, one must succeed.
 const OPENS_MAX: u32 = 500;
 
-impl Run {
+impl SpansRun {
     /// Keeps a copy of some spans, as a backup of their files would be.
     pub(super) fn copy_some(&mut self) {
         for span in 0..self.devices.len() {
@@ -56,8 +56,8 @@ impl Run {
     pub(super) async fn reopen(&mut self) -> bool {
         let is_torn = self.version > 0 && self.missing.is_none() && self.random.chance(30);
         if is_torn {
-            let before: Vec<Arc<Disk>> = self.devices.iter().map(|device| device.disk.crash()).collect();
-            self.devices.iter_mut().for_each(|device| device.flushed = Some(Images::default()));
+            let before: Vec<Arc<SimulatedDisk>> = self.devices.iter().map(|device| device.disk.crash()).collect();
+            self.devices.iter_mut().for_each(|device| device.flushed = Some(FlushImages::default()));
             self.open().await;
             // An empty span is initialised before the membership records that the span is present.
             let is_empty = |span: &SpanStat| span.stat.as_ref().is_some_and(|stat| stat.recovery.open_count == 1);
@@ -113,7 +113,7 @@ impl Run {
             }
             let seed = self.seed ^ self.opens;
             let under_way = self.under_way.as_ref().map(|under_way| (under_way, seed));
-            let named = |(span, device): (usize, &Device)| named(span, device, under_way);
+            let named = |(span, device): (usize, &SimulatedSpan)| named(span, device, under_way);
             let mut named: Vec<SpanDevice> = self.devices.iter().enumerate().map(named).collect();
             let turn = self.random.below(named.len() as u64) as usize;
             if !is_new {
@@ -123,13 +123,13 @@ impl Run {
                 memory_bytes: (8 << 20) * self.devices.len() as u64,
                 write_delay: Duration::from_millis(5),
                 index_loading: IndexLoading::Shards,
-                background: Background::Caller,
+                background: BackgroundRuntime::Caller,
                 // Deadlines are on the real clock, which stands still in virtual time: all reads would miss theirs.
                 device_deadline: None,
                 seed: Some(self.random.bits()),
                 ..OpenOptions::default()
             };
-            match Spans::open(named, options).await {
+            match SpanSet::open(named, options).await {
                 Ok(store) => {
                     self.opens += 1;
                     self.report.opened_without += u64::from(missing.is_some());
@@ -142,7 +142,9 @@ impl Run {
                     self.store = Some(store);
                     return;
                 }
-                Err(error) if error.kind == ErrorKind::Absent && self.devices.iter().any(|device| device.is_away) => {
+                Err(error)
+                    if error.kind == StoreErrorKind::Absent && self.devices.iter().any(|device| device.is_away) =>
+                {
                     self.report.refused += 1;
                     if missing.take().is_some() {
                         self.differ(format!("no other span knows of the loss of a span during a purge: {error}"));
@@ -160,23 +162,23 @@ impl Run {
 
 /// Returns the device of a span as a user would name it. The device of a missing span cannot be opened, or its
 /// operations fail.
-fn named(span: usize, device: &Device, late: Option<(&UnderWay, u64)>) -> SpanDevice {
+fn named(span: usize, device: &SimulatedSpan, late: Option<(&UnderWay, u64)>) -> SpanDevice {
     let inner: SharedDevice = device.disk.clone() as Arc<dyn BlockDevice>;
     let spec = format!("disk{span}");
     let size_bytes = CreateOptions::default().size_bytes;
     if device.is_away && span.is_multiple_of(2) {
-        return SpanDevice { spec, device: Err(Error::new(ErrorKind::Absent, "no such device")), size_bytes };
+        return SpanDevice { spec, device: Err(Error::new(StoreErrorKind::Absent, "no such device")), size_bytes };
     }
     let inner = match &device.flushed {
-        Some(images) => Arc::new(Flushed::new(inner, Arc::clone(&device.disk), images)),
+        Some(images) => Arc::new(FlushImageFilter::new(inner, Arc::clone(&device.disk), images)),
         None => inner,
     };
     let inner: SharedDevice = match late {
         Some((under_way, seed)) => {
-            Arc::new(Owned::new(Arc::new(Late::new(inner, seed ^ span as u64, under_way)), under_way))
+            Arc::new(DetachedFilter::new(Arc::new(LateFilter::new(inner, seed ^ span as u64, under_way)), under_way))
         }
         None => inner,
     };
     device.off.set(device.is_away);
-    SpanDevice { spec, device: Ok(Arc::new(Switch::new(inner, &device.off))), size_bytes }
+    SpanDevice { spec, device: Ok(Arc::new(SwitchFilter::new(inner, &device.off))), size_bytes }
 }

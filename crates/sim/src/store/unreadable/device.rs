@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nectary_block::{ErrorKind, Filter, IoFuture, Operation, Request, SharedDevice};
+use nectary_block::{DeviceErrorKind, DeviceOperation, DeviceRequest, Filter, IoFuture, SharedDevice};
 
 /// The size of a block, in bytes.
 pub const BLOCK_BYTES: u64 = 4096;
@@ -31,7 +31,7 @@ impl BadBlocks {
 
     /// The device with these blocks.
     pub fn over(&self, inner: SharedDevice) -> SharedDevice {
-        Arc::new(Unreadable { inner, bad: self.clone() })
+        Arc::new(UnreadableFilter { inner, bad: self.clone() })
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeSet<u64>> {
@@ -39,12 +39,12 @@ impl BadBlocks {
     }
 }
 
-struct Unreadable {
+struct UnreadableFilter {
     inner: SharedDevice,
     bad: BadBlocks,
 }
 
-impl Filter for Unreadable {
+impl Filter for UnreadableFilter {
     fn inner(&self) -> &SharedDevice {
         &self.inner
     }
@@ -55,22 +55,22 @@ impl Filter for Unreadable {
 
     fn around<T: Send + 'static>(
         &self,
-        request: Request,
+        request: DeviceRequest,
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
         let range = request.offset / BLOCK_BYTES..(request.offset + request.length).div_ceil(BLOCK_BYTES);
         let mut bad = self.bad.lock();
         let touched: Vec<u64> = bad.range(range).copied().collect();
         let fails = match request.operation {
-            Operation::Read => true,
-            Operation::Write | Operation::WriteZeroes => self.bad.is_worn_out,
+            DeviceOperation::Read => true,
+            DeviceOperation::Write | DeviceOperation::WriteZeroes => self.bad.is_worn_out,
             _ => false,
         };
         if fails && let Some(first) = touched.first() {
             let detail = format!("the block at {} cannot be used", first * BLOCK_BYTES);
-            return Box::pin(std::future::ready(Err(request.error(ErrorKind::Io, || self.spec(), detail))));
+            return Box::pin(std::future::ready(Err(request.error(DeviceErrorKind::Io, || self.spec(), detail))));
         }
-        if matches!(request.operation, Operation::Write | Operation::WriteZeroes) {
+        if matches!(request.operation, DeviceOperation::Write | DeviceOperation::WriteZeroes) {
             touched.iter().for_each(|block| _ = bad.remove(block));
         }
         drop(bad);

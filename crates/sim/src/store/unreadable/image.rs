@@ -12,7 +12,7 @@ const RECORD_HEADER_BYTES: usize = 144;
 
 /// The areas of an image, in bytes.
 #[derive(Debug, Clone)]
-pub struct Areas {
+pub struct ImageAreas {
     /// The two copies of the purge log.
     pub purge_logs: [Range<u64>; 2],
     /// The two checkpoint areas.
@@ -23,7 +23,7 @@ pub struct Areas {
 
 /// Where a block is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Area {
+pub enum BlockArea {
     /// A copy of the superblock.
     Superblock,
     /// A state slot.
@@ -38,16 +38,16 @@ pub enum Area {
     Nothing,
 }
 
-impl Area {
+impl BlockArea {
     /// The printed name.
     pub fn name(self) -> &'static str {
         match self {
-            Area::Superblock => "superblock",
-            Area::State => "state",
-            Area::PurgeLog => "purge log",
-            Area::Checkpoint => "checkpoint",
-            Area::Segment => "segments",
-            Area::Nothing => "no area",
+            BlockArea::Superblock => "superblock",
+            BlockArea::State => "state",
+            BlockArea::PurgeLog => "purge log",
+            BlockArea::Checkpoint => "checkpoint",
+            BlockArea::Segment => "segments",
+            BlockArea::Nothing => "no area",
         }
     }
 }
@@ -56,13 +56,13 @@ fn number(bytes: &[u8], at: usize, length: usize) -> u64 {
     bytes[at..at + length].iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
-impl Areas {
+impl ImageAreas {
     /// Reads the superblock of an image.
-    pub fn of(image: &[u8]) -> Areas {
+    pub fn of(image: &[u8]) -> ImageAreas {
         let (log_bytes, checkpoint_bytes) = (number(image, 112, 8), number(image, 136, 8));
         let area = |at, bytes| number(image, at, 8)..number(image, at, 8) + bytes;
         let segment_bytes = number(image, 80, 4) * number(image, 84, 4);
-        Areas {
+        ImageAreas {
             purge_logs: [area(96, log_bytes), area(104, log_bytes)],
             checkpoints: [area(120, checkpoint_bytes), area(128, checkpoint_bytes)],
             segments: area(88, segment_bytes),
@@ -70,15 +70,15 @@ impl Areas {
     }
 
     /// The area of a block.
-    pub fn area(&self, block: u64) -> Area {
+    pub fn area(&self, block: u64) -> BlockArea {
         let at = block * BLOCK_BYTES;
         match block {
-            0 | 1 => Area::Superblock,
-            2 | 3 => Area::State,
-            _ if self.purge_logs.iter().any(|log| log.contains(&at)) => Area::PurgeLog,
-            _ if self.checkpoints.iter().any(|checkpoint| checkpoint.contains(&at)) => Area::Checkpoint,
-            _ if self.segments.contains(&at) => Area::Segment,
-            _ => Area::Nothing,
+            0 | 1 => BlockArea::Superblock,
+            2 | 3 => BlockArea::State,
+            _ if self.purge_logs.iter().any(|log| log.contains(&at)) => BlockArea::PurgeLog,
+            _ if self.checkpoints.iter().any(|checkpoint| checkpoint.contains(&at)) => BlockArea::Checkpoint,
+            _ if self.segments.contains(&at) => BlockArea::Segment,
+            _ => BlockArea::Nothing,
         }
     }
 
@@ -123,7 +123,7 @@ pub fn wrong_states(image: &[u8]) -> Option<String> {
 }
 
 /// The blocks with the heads and tables of appends.
-pub fn blocks_of_heads(image: &[u8], areas: &Areas) -> HashSet<u64> {
+pub fn blocks_of_heads(image: &[u8], areas: &ImageAreas) -> HashSet<u64> {
     let mut blocks = HashSet::new();
     for block in areas.segments.start / BLOCK_BYTES..areas.segments.end / BLOCK_BYTES {
         let bytes = &image[(block * BLOCK_BYTES) as usize..];
@@ -136,7 +136,7 @@ pub fn blocks_of_heads(image: &[u8], areas: &Areas) -> HashSet<u64> {
 }
 
 /// The blocks of each object: its newest record, and its fragments.
-pub fn blocks_of_objects(image: &[u8], areas: &Areas) -> HashMap<Vec<u8>, Vec<Range<u64>>> {
+pub fn blocks_of_objects(image: &[u8], areas: &ImageAreas) -> HashMap<Vec<u8>, Vec<Range<u64>>> {
     let identity = &image[16..32];
     let mut newest: HashMap<Vec<u8>, (u64, Range<u64>, u64)> = HashMap::new();
     let mut fragments: HashMap<u64, Vec<Range<u64>>> = HashMap::new();

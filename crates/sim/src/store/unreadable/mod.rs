@@ -11,16 +11,16 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nectary_block::{MemoryDevice, SharedDevice, Snapshot};
+use nectary_block::{DeviceSnapshot, MemoryDevice, SharedDevice};
 use nectary_store::planted::{Bug, plant};
-use nectary_store::{Background, CreateOptions, KeyRef, OpenOptions, Store};
+use nectary_store::{BackgroundRuntime, CreateOptions, KeyRef, OpenOptions, Store};
 
 use crate::late::in_virtual_time;
-use crate::planted::{Case, Caught};
-use crate::random::Random;
+use crate::planted::{BugCase, CaughtBug};
+use crate::random::SimulationRandom;
 use crate::store::{body, primary};
 pub use device::{BLOCK_BYTES, BadBlocks};
-pub use image::{Area, Areas};
+pub use image::{BlockArea, ImageAreas};
 
 /// The number of keys of an image.
 const KEYS: u32 = 500;
@@ -35,7 +35,7 @@ const DIFFERENCES_MAX: usize = 10;
 
 /// What to run.
 #[derive(Debug, Clone, Copy)]
-pub struct Amount {
+pub struct UnreadableRunPlan {
     /// The seed of the images, and of the choice of blocks and keys.
     pub seed: u64,
     /// The size of the store, in bytes.
@@ -49,7 +49,7 @@ pub struct Amount {
 
 /// The moment from which a block cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Moment {
+pub enum FaultOnset {
     /// Before the store is opened.
     Open,
     /// While it runs.
@@ -58,7 +58,7 @@ pub enum Moment {
 
 /// What is wrong with the blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fault {
+enum BlockFault {
     /// They cannot be read.
     Unreadable,
     /// They have other bytes.
@@ -67,10 +67,10 @@ enum Fault {
 
 /// The results.
 #[derive(Debug, Default, Clone)]
-pub struct Report {
+pub struct UnreadableReport {
     /// Cases by area and moment: their number, the objects that were lost, and those of which an older version was
     /// found.
-    pub cases: BTreeMap<(Area, Moment), [u64; 3]>,
+    pub cases: BTreeMap<(BlockArea, FaultOnset), [u64; 3]>,
     /// Cases with both copies of a block.
     pub pairs: u64,
     /// Cases in which the block is damaged.
@@ -87,7 +87,7 @@ pub struct Report {
     pub difference_count: u64,
 }
 
-impl Report {
+impl UnreadableReport {
     /// The number of cases.
     pub fn case_count(&self) -> u64 {
         self.cases.values().map(|[cases, ..]| cases).sum()
@@ -107,12 +107,12 @@ impl Report {
 }
 
 /// An image of a store, and what a store without bad blocks finds in it.
-struct Filled {
+struct FilledImage {
     /// Whether the store was killed, not closed.
     is_killed: bool,
-    snapshot: Snapshot,
+    snapshot: DeviceSnapshot,
     image: Vec<u8>,
-    areas: Areas,
+    areas: ImageAreas,
     /// The current version and length of each key that is there.
     live: HashMap<u32, (u32, usize)>,
     /// Versions that were replaced after the last checkpoint, and whether no later append confirms that the newer ones
@@ -125,13 +125,13 @@ struct Filled {
 }
 
 /// One case.
-struct Trial<'a> {
-    filled: &'a Filled,
+struct UnreadableTrial<'a> {
+    filled: &'a FilledImage,
     blocks: &'a [u64],
-    fault: Fault,
-    moment: Moment,
+    fault: BlockFault,
+    moment: FaultOnset,
     keys: u32,
-    random: Random,
+    random: SimulationRandom,
 }
 
 fn options() -> OpenOptions {
@@ -141,26 +141,26 @@ fn options() -> OpenOptions {
         warm_up: false,
         reinsert_percent: 0,
         rewrite_percent: 0,
-        background: Background::Caller,
+        background: BackgroundRuntime::Caller,
         ..OpenOptions::default()
     }
 }
 
 /// Runs all cases; `progress` gets the number of cases done.
-pub fn run(amount: Amount, mut progress: impl FnMut(u64)) -> Report {
-    let mut report = Report::default();
+pub fn run(amount: UnreadableRunPlan, mut progress: impl FnMut(u64)) -> UnreadableReport {
+    let mut report = UnreadableReport::default();
     for is_killed in [false, true] {
         let filled = in_virtual_time(fill(amount, is_killed));
         let dense = (amount.stride / 8).max(1);
         let tries = |block: &u64| {
-            let stride = if filled.areas.area(*block) == Area::Segment { amount.stride } else { dense };
+            let stride = if filled.areas.area(*block) == BlockArea::Segment { amount.stride } else { dense };
             block % stride == amount.seed % stride || *block < 4
         };
         let end = amount.store_bytes / BLOCK_BYTES;
         let single = (0..end).filter(|block| tries(block) || *block == end - 1).map(|block| vec![block]);
         // All pairs whose loss purges everything are tried: there are few.
         let purges = |block| {
-            let is_log = filled.areas.area(block) == Area::PurgeLog;
+            let is_log = filled.areas.area(block) == BlockArea::PurgeLog;
             is_log && filled.areas.may_have_purges(&filled.image, block)
         };
         let pairs = filled.areas.pairs().into_iter().filter(|[first, _]| tries(first) || purges(*first));
@@ -169,12 +169,14 @@ pub fn run(amount: Amount, mut progress: impl FnMut(u64)) -> Report {
             report.differs(wrong);
         }
         for blocks in single.chain(pairs) {
-            let (unreadable, damaged) = (Fault::Unreadable, Fault::Damaged);
-            let is_in_segments = filled.areas.area(blocks[0]) == Area::Segment;
-            let cases = [(unreadable, Moment::Open), (unreadable, Moment::Running), (damaged, Moment::Open)];
+            let (unreadable, damaged) = (BlockFault::Unreadable, BlockFault::Damaged);
+            let is_in_segments = filled.areas.area(blocks[0]) == BlockArea::Segment;
+            let cases =
+                [(unreadable, FaultOnset::Open), (unreadable, FaultOnset::Running), (damaged, FaultOnset::Open)];
             for (fault, moment) in cases.into_iter().take(if is_in_segments { 3 } else { 2 }) {
-                let random = Random::new(amount.seed ^ blocks[0] << 1 ^ u64::from(is_killed));
-                let trial = Trial { filled: &filled, blocks: &blocks, fault, moment, keys: amount.keys, random };
+                let random = SimulationRandom::new(amount.seed ^ blocks[0] << 1 ^ u64::from(is_killed));
+                let trial =
+                    UnreadableTrial { filled: &filled, blocks: &blocks, fault, moment, keys: amount.keys, random };
                 in_virtual_time(trial.run(&mut report));
             }
             progress(report.case_count());
@@ -184,17 +186,17 @@ pub fn run(amount: Amount, mut progress: impl FnMut(u64)) -> Report {
 }
 
 /// Runs one seed with a planted bug.
-pub fn replay_planted(bug: Bug, seed: u64) -> Option<Caught> {
+pub fn replay_planted(bug: Bug, seed: u64) -> Option<CaughtBug> {
     plant(Some(bug));
-    let report = run(Amount { seed, store_bytes: 8 << 20, stride: 64, keys: 8 }, |_| {});
+    let report = run(UnreadableRunPlan { seed, store_bytes: 8 << 20, stride: 64, keys: 8 }, |_| {});
     plant(None);
     let broken = report.differences.first()?.clone();
-    Some(Caught { case: Case::of_seed(seed), broken, account: format!("{report:?}") })
+    Some(CaughtBug { case: BugCase::of_seed(seed), broken, account: format!("{report:?}") })
 }
 
 /// Makes an image.
-async fn fill(amount: Amount, is_killed: bool) -> Filled {
-    let mut random = Random::new(amount.seed);
+async fn fill(amount: UnreadableRunPlan, is_killed: bool) -> FilledImage {
+    let mut random = SimulationRandom::new(amount.seed);
     let memory = Arc::new(MemoryDevice::new(amount.store_bytes));
     let device: SharedDevice = memory.clone();
     let create = CreateOptions { seed: Some(amount.seed), ..CreateOptions::default() };
@@ -203,7 +205,7 @@ async fn fill(amount: Amount, is_killed: bool) -> Filled {
     let mut live = HashMap::new();
     // About 1.2 times what the ring has room for is put, so that segments have remains of a former lap.
     let mean = amount.store_bytes * 6 / 5 / u64::from(KEYS + KEYS / 4);
-    let length = |random: &mut Random| match random.below(20) {
+    let length = |random: &mut SimulationRandom| match random.below(20) {
         0 => mean * 6 + random.below(mean * 4),
         1..=5 => random.below(600),
         _ => random.below(mean),
@@ -237,12 +239,12 @@ async fn fill(amount: Amount, is_killed: bool) -> Filled {
         store.sync().await.expect("the store is flushed");
     }
     let (snapshot, image) = (memory.snapshot(), memory.image());
-    let areas = Areas::of(&image);
+    let areas = ImageAreas::of(&image);
     // What the ring has overwritten is not in the image.
     let store = Store::open(device_of(&snapshot), options()).await.expect("the image opens");
     let mut there = HashMap::new();
     for (&key, &(version, length)) in &live {
-        if get(&store, key).await == Got::Found(version, length) {
+        if get(&store, key).await == GetAnswer::Found(version, length) {
             there.insert(key, (version, length));
         }
     }
@@ -250,10 +252,10 @@ async fn fill(amount: Amount, is_killed: bool) -> Filled {
     assert!(there.keys().all(|&key| all.contains_key(&primary(key))), "what is found is in the image");
     let blocks = (0..KEYS + PUT_LAST).filter_map(|key| Some((key, all.remove(&primary(key))?))).collect();
     let heads = image::blocks_of_heads(&image, &areas);
-    Filled { is_killed, snapshot, image, areas, live: there, older, heads, blocks }
+    FilledImage { is_killed, snapshot, image, areas, live: there, older, heads, blocks }
 }
 
-fn device_of(snapshot: &Snapshot) -> SharedDevice {
+fn device_of(snapshot: &DeviceSnapshot) -> SharedDevice {
     Arc::new(MemoryDevice::from_snapshot(snapshot))
 }
 
@@ -272,7 +274,7 @@ async fn put(store: &Store, live: &mut HashMap<u32, (u32, usize)>, key: u32, ver
 
 /// The answer of a get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Got {
+enum GetAnswer {
     /// A version and its length, with the right bytes.
     Found(u32, usize),
     Missing,
@@ -282,41 +284,41 @@ enum Got {
     Wrong,
 }
 
-async fn get(store: &Store, key: u32) -> Got {
+async fn get(store: &Store, key: u32) -> GetAnswer {
     let name = primary(key);
     let object = match store.try_get(KeyRef::new(&name, b"")).await {
         Ok(Some(object)) => object,
-        Ok(None) => return Got::Missing,
-        Err(_) => return Got::Failed,
+        Ok(None) => return GetAnswer::Missing,
+        Err(_) => return GetAnswer::Failed,
     };
     let mut bytes = Vec::new();
     let mut reader = object.reader(0..u64::MAX);
     while let Some(piece) = reader.next().await {
         match piece {
             Ok(piece) => bytes.extend_from_slice(&piece),
-            Err(_) => return Got::Failed,
+            Err(_) => return GetAnswer::Failed,
         }
     }
     let metadata = object.metadata();
     let field = |at: usize| metadata.get(at..at + 4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four")));
     match (field(0), field(4)) {
         (Some(version), Some(length)) if bytes == body(0, key, version, length as usize) => {
-            Got::Found(version, length as usize)
+            GetAnswer::Found(version, length as usize)
         }
-        _ => Got::Wrong,
+        _ => GetAnswer::Wrong,
     }
 }
 
-impl Trial<'_> {
-    async fn run(mut self, report: &mut Report) {
-        let Trial { filled, blocks, fault, moment, .. } = self;
+impl UnreadableTrial<'_> {
+    async fn run(mut self, report: &mut UnreadableReport) {
+        let UnreadableTrial { filled, blocks, fault, moment, .. } = self;
         let area = filled.areas.area(blocks[0]);
         report.pairs += u64::from(blocks.len() > 1);
-        report.damaged += u64::from(fault == Fault::Damaged);
+        report.damaged += u64::from(fault == BlockFault::Damaged);
         report.cases.entry((area, moment)).or_default()[0] += 1;
         let bad = BadBlocks::default();
         let mut snapshot = filled.snapshot.clone();
-        if fault == Fault::Damaged {
+        if fault == BlockFault::Damaged {
             for block in blocks {
                 let at = (block * BLOCK_BYTES) as usize;
                 let bytes: Vec<u8> = filled.image[at..][..BLOCK_BYTES as usize].iter().map(|byte| !byte).collect();
@@ -324,10 +326,10 @@ impl Trial<'_> {
             }
         }
         let device = bad.over(device_of(&snapshot));
-        if (fault, moment) == (Fault::Unreadable, Moment::Open) {
+        if (fault, moment) == (BlockFault::Unreadable, FaultOnset::Open) {
             bad.add(blocks);
         }
-        let is_refused = moment == Moment::Open && blocks == [0, 1];
+        let is_refused = moment == FaultOnset::Open && blocks == [0, 1];
         let probed = Store::probe(&device).await;
         let store = match Store::open(device.clone(), options()).await {
             Ok(store) => store,
@@ -337,10 +339,10 @@ impl Trial<'_> {
         if is_refused || !matches!(probed, Ok(true)) {
             report.differs(format!("{}: it opens, but it was taken for {probed:?}", self.what()));
         }
-        if fault == Fault::Unreadable {
+        if fault == BlockFault::Unreadable {
             bad.add(blocks);
         }
-        let may_lose_purges = area == Area::PurgeLog && blocks.len() > 1 && moment == Moment::Open;
+        let may_lose_purges = area == BlockArea::PurgeLog && blocks.len() > 1 && moment == FaultOnset::Open;
         let purges_all = may_lose_purges && filled.areas.may_have_purges(&filled.image, blocks[0]);
         report.purged_all += u64::from(purges_all);
         self.compare(&store, purges_all, report).await;
@@ -361,11 +363,11 @@ impl Trial<'_> {
             Err(_) if blocks == [0, 1] => return,
             Err(error) => return report.differs(format!("{}: it does not open again: {error}", self.what())),
         };
-        for (key, wanted) in [(new, Got::Found(new, 3000)), (1, Got::Missing)] {
+        for (key, wanted) in [(new, GetAnswer::Found(new, 3000)), (1, GetAnswer::Missing)] {
             let got = get(&store, key).await;
             // While it runs, both copies of a block of the log may be lost that the next open needs.
-            let is_lost = got == Got::Missing && store.stat().recovery.purges_lost;
-            if got != wanted && !(is_lost && area == Area::PurgeLog && blocks.len() > 1) {
+            let is_lost = got == GetAnswer::Missing && store.stat().recovery.purges_lost;
+            if got != wanted && !(is_lost && area == BlockArea::PurgeLog && blocks.len() > 1) {
                 report.differs(format!("{}: after the next open, key {key} is {got:?}", self.what()));
             }
         }
@@ -378,7 +380,7 @@ impl Trial<'_> {
     }
 
     /// Compares what is lost with what may be.
-    async fn compare(&mut self, store: &Store, purges_all: bool, report: &mut Report) {
+    async fn compare(&mut self, store: &Store, purges_all: bool, report: &mut UnreadableReport) {
         let filled = self.filled;
         let is_bad = |range: &std::ops::Range<u64>| self.blocks.iter().any(|block| range.contains(block));
         let is_in_bad_block = |key: &u32| filled.blocks.get(key).is_some_and(|blocks| blocks.iter().any(is_bad));
@@ -390,24 +392,24 @@ impl Trial<'_> {
         keys.dedup();
         let area = filled.areas.area(self.blocks[0]);
         for key in keys {
-            let wanted = filled.live.get(&key).map(|&(version, length)| Got::Found(version, length));
+            let wanted = filled.live.get(&key).map(|&(version, length)| GetAnswer::Found(version, length));
             let is_lost = wanted.is_some() && is_lost(&key);
             let got = get(store, key).await;
-            let older = filled.older.get(&key).map(|&(version, length, _)| Got::Found(version, length));
+            let older = filled.older.get(&key).map(|&(version, length, _)| GetAnswer::Found(version, length));
             let counts = report.cases.entry((area, self.moment)).or_default();
             // A read that fails is not a miss. What a crash left behind is read when the store is opened; then a part of it
             // that cannot be read is a miss, as damage is.
-            let is_damaged = self.fault == Fault::Damaged;
-            let may_miss = purges_all || is_damaged || filled.is_killed && self.moment == Moment::Open;
+            let is_damaged = self.fault == BlockFault::Damaged;
+            let may_miss = purges_all || is_damaged || filled.is_killed && self.moment == FaultOnset::Open;
             let may_be_older = filled.is_killed
-                && self.moment == Moment::Open
+                && self.moment == FaultOnset::Open
                 && (filled.older.get(&key).is_some_and(|older| older.2) || filled.heads.contains(&self.blocks[0]));
             match got {
-                Got::Failed if is_lost && !purges_all => counts[1] += 1,
-                Got::Missing if is_lost && may_miss => counts[1] += 1,
-                Got::Missing if wanted.is_none() => {}
+                GetAnswer::Failed if is_lost && !purges_all => counts[1] += 1,
+                GetAnswer::Missing if is_lost && may_miss => counts[1] += 1,
+                GetAnswer::Missing if wanted.is_none() => {}
                 // Whether a rule has purged a record is seen in the record.
-                Got::Failed if wanted.is_none() && is_in_bad_block(&key) => {}
+                GetAnswer::Failed if wanted.is_none() && is_in_bad_block(&key) => {}
                 _ if is_lost && may_be_older && Some(got) == older => counts[2] += 1,
                 _ if !is_lost && Some(got) == wanted => report.found += 1,
                 _ => {

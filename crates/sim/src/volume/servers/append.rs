@@ -7,23 +7,23 @@
 
 use std::rc::Rc;
 
-use super::gate::Path;
-use super::journal::{Loss, Sector};
-use super::server::Server;
-use crate::volume::bugs::{Bug, planted};
-use crate::volume::network::{Connection, Down};
-use crate::volume::world::World;
+use super::gate::SendReason;
+use super::journal::{LeaseSectorModel, Loss};
+use super::server::ServerModel;
+use crate::volume::bugs::{VolumeModelBug, planted};
+use crate::volume::network::{ModelConnection, ServerMessage};
+use crate::volume::world::VolumeWorld;
 
 /// An output that waits until all changes before it are durable.
-pub enum Out {
-    Say(Rc<Connection>, Down),
+pub enum DurableOutput {
+    Say(Rc<ModelConnection>, ServerMessage),
     /// A session is over.
     Lost(Loss),
 }
 
-impl Server {
+impl ServerModel {
     /// Sends or records something once everything that was changed before is stored.
-    pub fn hold(&mut self, out: Out) {
+    pub fn hold(&mut self, out: DurableOutput) {
         match (&self.in_flight, self.is_dirty) {
             (Some(_), false) => self.held.push(out),
             _ => self.next_held.push(out),
@@ -31,13 +31,13 @@ impl Server {
     }
 
     /// Begins to store the changes, if there are any and no append is in flight.
-    pub fn begin_append(&mut self, world: &Rc<World>) {
+    pub fn begin_append(&mut self, world: &Rc<VolumeWorld>) {
         if self.in_flight.is_some() {
             return;
         }
         if !self.is_dirty {
             let held = std::mem::take(&mut self.next_held);
-            held.into_iter().for_each(|out| self.out(world, out, Path::Direct));
+            held.into_iter().for_each(|out| self.out(world, out, SendReason::Direct));
             if std::mem::take(&mut self.has_actions) {
                 self.go_on(world);
             }
@@ -47,7 +47,7 @@ impl Server {
         let image = Rc::new(self.image.clone());
         self.in_flight = Some(image.clone());
         self.held = std::mem::take(&mut self.next_held);
-        let loss = |out: &Out| if let Out::Lost(loss) = out { Some(loss.clone()) } else { None };
+        let loss = |out: &DurableOutput| if let DurableOutput::Lost(loss) = out { Some(loss.clone()) } else { None };
         let losses = self.held.iter().filter_map(loss).collect();
         let (epoch, sequence) = (self.epoch, self.sequence + 1);
         world.begin_server_io(
@@ -60,12 +60,15 @@ impl Server {
 
     /// Reads the lease sectors after an append: only that shows that the append counts, because the clock may have
     /// stood still.
-    fn verify(&mut self, world: &Rc<World>) {
-        if planted(Bug::AppendByClock) {
+    fn verify(&mut self, world: &Rc<VolumeWorld>) {
+        if planted(VolumeModelBug::AppendByClock) {
             return self.appended(world);
         }
-        let done = |world: &Rc<World>, server: &mut Server, (sectors, _): (Vec<Sector>, u64)| {
-            if !world.is_deposed(server.index, &sectors) || planted(Bug::AppendAfterLease) || planted(Bug::NoGate) {
+        let done = |world: &Rc<VolumeWorld>, server: &mut ServerModel, (sectors, _): (Vec<LeaseSectorModel>, u64)| {
+            if !world.is_deposed(server.index, &sectors)
+                || planted(VolumeModelBug::AppendAfterLease)
+                || planted(VolumeModelBug::NoGate)
+            {
                 return server.appended(world);
             }
             world.coverage.met("14: the sectors show that an append may not count");
@@ -74,7 +77,7 @@ impl Server {
         world.begin_server_io(self.index, |world| world.journal.read_sectors(), done);
     }
 
-    fn appended(&mut self, world: &Rc<World>) {
+    fn appended(&mut self, world: &Rc<VolumeWorld>) {
         self.sequence += 1;
         if self.gate.holds(world.clock_of(self.index)) {
             world.journal.acknowledged.set(world.journal.acknowledged.get().max(self.sequence));
@@ -83,31 +86,31 @@ impl Server {
             self.durable = image;
         }
         for out in std::mem::take(&mut self.held) {
-            self.out(world, out, Path::Appended);
+            self.out(world, out, SendReason::Appended);
         }
         self.go_on(world);
     }
 
-    fn out(&mut self, world: &Rc<World>, out: Out, path: Path) {
+    fn out(&mut self, world: &Rc<VolumeWorld>, out: DurableOutput, path: SendReason) {
         match out {
-            Out::Say(connection, message) => {
-                let is_welcome = matches!(message, Down::Welcome { .. });
+            DurableOutput::Say(connection, message) => {
+                let is_welcome = matches!(message, ServerMessage::Welcome { .. });
                 self.send(world, &connection, message, path);
                 let session = connection.session.get();
                 if is_welcome && connection.is_control && !self.image.is_active(session) {
                     // The session was ended after the greeting.
-                    self.hold(Out::Say(connection, Down::Evicted));
+                    self.hold(DurableOutput::Say(connection, ServerMessage::Evicted));
                 } else if is_welcome && connection.is_control {
                     self.controls.insert(session, connection);
                     self.arbiter.repeat(session);
                     self.has_actions = true;
                 }
             }
-            Out::Lost(loss) => {
+            DurableOutput::Lost(loss) => {
                 let session = loss.0;
                 self.send_lost(world, loss);
                 // Its client gives up what it has, so it must not learn an end that a crash or a takeover could undo.
-                self.tell(world, session, Down::Evicted);
+                self.tell(world, session, ServerMessage::Evicted);
                 self.controls.remove(&session);
                 // Grant the tokens of the session to others only now: before its end was durable, a crash could have
                 // brought the session back.

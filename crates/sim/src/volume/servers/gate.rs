@@ -6,17 +6,17 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use super::image::Answer;
+use super::image::ModelAnswer;
 use super::journal::Loss;
-use super::server::Server;
-use crate::volume::bugs::{Bug, planted};
+use super::server::ServerModel;
+use crate::volume::bugs::{VolumeModelBug, planted};
 use crate::volume::executor::MS;
-use crate::volume::network::{Connection, Down};
-use crate::volume::world::World;
+use crate::volume::network::{ModelConnection, ServerMessage};
+use crate::volume::world::VolumeWorld;
 
 /// Why a message is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Path {
+pub enum SendReason {
     /// An append was stored before.
     Appended,
     /// Nothing had to be stored.
@@ -26,25 +26,25 @@ pub enum Path {
 }
 
 /// What waits at the gate.
-enum Item {
-    Message(Rc<Connection>, Down, Path),
+enum GateItem {
+    Message(Rc<ModelConnection>, ServerMessage, SendReason),
     /// A session is over as soon as others may learn it.
     Lost(Loss),
 }
 
 /// The gate of a leader.
 #[derive(Default)]
-pub struct Gate {
+pub struct LeaderGate {
     /// The time on the server's clock before the last successful renewal was written. *Units*: microseconds.
     since_us: u64,
     /// The length of the lease. *Units*: microseconds.
     lease_us: u64,
-    queue: VecDeque<Item>,
+    queue: VecDeque<GateItem>,
 }
 
-impl Gate {
-    pub fn new(since_us: u64, lease_ms: u64) -> Gate {
-        Gate { since_us, lease_us: lease_ms * MS, queue: VecDeque::new() }
+impl LeaderGate {
+    pub fn new(since_us: u64, lease_ms: u64) -> LeaderGate {
+        LeaderGate { since_us, lease_us: lease_ms * MS, queue: VecDeque::new() }
     }
 
     /// Whether the lease holds at this time on the server's clock.
@@ -59,59 +59,65 @@ impl Gate {
 }
 
 /// Whether a planted bug lets a message leave without the lease.
-fn is_leaked(message: &Down, path: Path) -> bool {
-    planted(Bug::NoGate)
+fn is_leaked(message: &ServerMessage, path: SendReason) -> bool {
+    planted(VolumeModelBug::NoGate)
         || match (message, path) {
-            (Down::Renewed { .. }, _) => planted(Bug::RenewedWithoutLeadership),
-            (_, Path::Locked) => planted(Bug::LockWithoutLease),
-            (_, Path::Appended) => planted(Bug::AppendAfterLease),
-            (Down::Answer { reply: Ok(Answer::Done), .. }, Path::Direct) => false,
-            (Down::Answer { .. }, Path::Direct) => planted(Bug::AnswerAfterLease),
+            (ServerMessage::Renewed { .. }, _) => planted(VolumeModelBug::RenewedWithoutLeadership),
+            (_, SendReason::Locked) => planted(VolumeModelBug::LockWithoutLease),
+            (_, SendReason::Appended) => planted(VolumeModelBug::AppendAfterLease),
+            (ServerMessage::Answer { reply: Ok(ModelAnswer::Done), .. }, SendReason::Direct) => false,
+            (ServerMessage::Answer { .. }, SendReason::Direct) => planted(VolumeModelBug::AnswerAfterLease),
             _ => false,
         }
 }
 
-impl Item {
+impl GateItem {
     /// Whether a planted bug lets it leave without the lease.
     fn is_leaked(&self) -> bool {
         match self {
-            Item::Message(_, message, path) => is_leaked(message, *path),
-            Item::Lost(_) => planted(Bug::NoGate) || planted(Bug::AppendAfterLease),
+            GateItem::Message(_, message, path) => is_leaked(message, *path),
+            GateItem::Lost(_) => planted(VolumeModelBug::NoGate) || planted(VolumeModelBug::AppendAfterLease),
         }
     }
 
-    fn leave(self, world: &Rc<World>) {
+    fn leave(self, world: &Rc<VolumeWorld>) {
         match self {
-            Item::Message(connection, message, _) => world.down(&connection, message),
-            Item::Lost(loss) => world.lost(loss),
+            GateItem::Message(connection, message, _) => world.down(&connection, message),
+            GateItem::Lost(loss) => world.lost(loss),
         }
     }
 }
 
-impl Server {
+impl ServerModel {
     /// Sends a message as soon as the lease holds.
-    pub fn send(&mut self, world: &Rc<World>, connection: &Rc<Connection>, message: Down, path: Path) {
-        self.gate.queue.push_back(Item::Message(connection.clone(), message, path));
+    pub fn send(
+        &mut self,
+        world: &Rc<VolumeWorld>,
+        connection: &Rc<ModelConnection>,
+        message: ServerMessage,
+        path: SendReason,
+    ) {
+        self.gate.queue.push_back(GateItem::Message(connection.clone(), message, path));
         self.flush(world);
     }
 
     /// Records that a session is over as soon as the lease holds.
-    pub fn send_lost(&mut self, world: &Rc<World>, loss: Loss) {
-        self.gate.queue.push_back(Item::Lost(loss));
+    pub fn send_lost(&mut self, world: &Rc<VolumeWorld>, loss: Loss) {
+        self.gate.queue.push_back(GateItem::Lost(loss));
         self.flush(world);
     }
 
     /// Sends what waits, if the lease holds.
-    pub fn flush(&mut self, world: &Rc<World>) {
+    pub fn flush(&mut self, world: &Rc<VolumeWorld>) {
         let process = &world.processes[self.index];
         while !process.is_stopped() && self.gate.holds(world.clock_of(self.index)) {
             let Some(item) = self.gate.queue.pop_front() else { return };
             match item {
-                Item::Message(connection, message, _) if world.stops_at_gate(self.index, &message) => {
+                GateItem::Message(connection, message, _) if world.stops_at_gate(self.index, &message) => {
                     process.keep_passed(connection, message);
                 }
                 item => {
-                    if let Item::Message(connection, ..) = &item
+                    if let GateItem::Message(connection, ..) = &item
                         && world.journal.stored.borrow().epoch > self.epoch
                     {
                         connection.is_deceived.set(true);

@@ -5,11 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::volume::bugs::{Bug, planted};
+use crate::volume::bugs::{VolumeModelBug, planted};
 
 /// A file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Inode {
+pub struct InodeModel {
     /// The size. *Units*: blocks.
     pub size: u64,
     /// The number of truncates so far.
@@ -22,7 +22,7 @@ pub struct Inode {
 
 /// A change that a session requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Operation {
+pub enum ModelOperation {
     /// Maps written blocks into a file, and extends the file.
     Commit { file: usize, generation: u64, size: u64, extents: Vec<(u64, u32)> },
     /// Truncates or extends a file.
@@ -37,11 +37,11 @@ pub enum Operation {
 
 /// The answer to an operation or a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum ModelAnswer {
     /// A file as it is now, without its map.
-    Attributes(Inode),
+    Attributes(InodeModel),
     /// A file with its map, and the last append that the map includes.
-    Map(Inode, u64),
+    Map(InodeModel, u64),
     /// The inode of a name, and after a rename the former inode of the other name.
     Named(u64, u64),
     /// Blocks that are granted.
@@ -52,7 +52,7 @@ pub enum Answer {
 
 /// The reason for which a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
+pub enum ModelRefusal {
     /// The session is over.
     Ended,
     /// The file was truncated after the commit's generation.
@@ -71,11 +71,11 @@ pub enum Refusal {
     Locked,
 }
 
-pub type Reply = Result<Answer, Refusal>;
+pub type Reply = Result<ModelAnswer, ModelRefusal>;
 
 /// A session.
 #[derive(Debug, Clone, Default)]
-pub struct Session {
+pub struct SessionModel {
     pub is_ended: bool,
     pub last: u64,
     pub replies: BTreeMap<u64, Reply>,
@@ -83,21 +83,26 @@ pub struct Session {
 
 /// The metadata of a volume.
 #[derive(Debug, Clone, Default)]
-pub struct Image {
-    pub files: Vec<Inode>,
+pub struct MetadataModel {
+    pub files: Vec<InodeModel>,
     pub names: BTreeMap<u64, u64>,
     pub free: BTreeSet<u32>,
     pub granted: BTreeMap<u32, u64>,
     /// Blocks that were removed from a map, each with the append that removed it.
     pub draining: BTreeMap<u32, u64>,
-    pub sessions: BTreeMap<u64, Session>,
+    pub sessions: BTreeMap<u64, SessionModel>,
     pub next_session: u64,
 }
 
-impl Image {
+impl MetadataModel {
     /// Makes a new volume.
-    pub fn new(files: usize, blocks: u32) -> Image {
-        Image { files: vec![Inode::default(); files], free: (0..blocks).collect(), next_session: 1, ..Image::default() }
+    pub fn new(files: usize, blocks: u32) -> MetadataModel {
+        MetadataModel {
+            files: vec![InodeModel::default(); files],
+            free: (0..blocks).collect(),
+            next_session: 1,
+            ..MetadataModel::default()
+        }
     }
 
     pub fn is_active(&self, session: u64) -> bool {
@@ -106,16 +111,16 @@ impl Image {
 
     /// Does an operation, or repeats its reply if it was done before. Append `sequence` counts as the one that frees
     /// its blocks.
-    pub fn operate(&mut self, sequence: u64, session: u64, number: u64, operation: &Operation) -> Reply {
-        let Some(found) = self.sessions.get(&session) else { return Err(Refusal::Ended) };
-        if found.is_ended && !planted(Bug::DeadCommit) {
-            return Err(Refusal::Ended);
+    pub fn operate(&mut self, sequence: u64, session: u64, number: u64, operation: &ModelOperation) -> Reply {
+        let Some(found) = self.sessions.get(&session) else { return Err(ModelRefusal::Ended) };
+        if found.is_ended && !planted(VolumeModelBug::DeadCommit) {
+            return Err(ModelRefusal::Ended);
         }
         if number <= found.last {
-            return found.replies.get(&number).cloned().unwrap_or(Err(Refusal::Forgotten));
+            return found.replies.get(&number).cloned().unwrap_or(Err(ModelRefusal::Forgotten));
         }
         if number > found.last + 1 {
-            return Err(Refusal::OutOfOrder);
+            return Err(ModelRefusal::OutOfOrder);
         }
         let reply = self.apply(sequence, session, operation);
         if let Some(found) = self.sessions.get_mut(&session) {
@@ -125,15 +130,15 @@ impl Image {
         reply
     }
 
-    fn apply(&mut self, sequence: u64, session: u64, operation: &Operation) -> Reply {
+    fn apply(&mut self, sequence: u64, session: u64, operation: &ModelOperation) -> Reply {
         match operation {
-            Operation::Commit { file, generation, size, extents } => {
+            ModelOperation::Commit { file, generation, size, extents } => {
                 let inode = &self.files[*file];
-                if *generation < inode.generation && !planted(Bug::SizeWithoutGeneration) {
-                    return Err(Refusal::Stale);
+                if *generation < inode.generation && !planted(VolumeModelBug::SizeWithoutGeneration) {
+                    return Err(ModelRefusal::Stale);
                 }
                 if extents.iter().any(|(_, block)| self.granted.get(block) != Some(&session)) {
-                    return Err(Refusal::NotGranted);
+                    return Err(ModelRefusal::NotGranted);
                 }
                 for (at, block) in extents {
                     self.granted.remove(block);
@@ -143,30 +148,30 @@ impl Image {
                 let inode = &mut self.files[*file];
                 inode.size = inode.size.max(*size);
                 inode.version += 1;
-                Ok(Answer::Attributes(without_map(inode)))
+                Ok(ModelAnswer::Attributes(without_map(inode)))
             }
-            Operation::Truncate { file, size } => {
+            ModelOperation::Truncate { file, size } => {
                 let cut = self.files[*file].map.split_off(size);
                 cut.into_values().for_each(|block| self.drain(sequence, Some(block)));
                 let inode = &mut self.files[*file];
                 (inode.size, inode.generation, inode.version) = (*size, inode.generation + 1, inode.version + 1);
-                Ok(Answer::Attributes(without_map(inode)))
+                Ok(ModelAnswer::Attributes(without_map(inode)))
             }
-            Operation::Create { name, inode } => {
+            ModelOperation::Create { name, inode } => {
                 let found = *self.names.entry(*name).or_insert(*inode);
-                Ok(Answer::Named(found, 0))
+                Ok(ModelAnswer::Named(found, 0))
             }
-            Operation::Unlink { name } => Ok(Answer::Named(self.names.remove(name).unwrap_or(0), 0)),
-            Operation::Rename { name, to } => {
-                let Some(inode) = self.names.remove(name) else { return Ok(Answer::Named(0, 0)) };
-                Ok(Answer::Named(inode, self.names.insert(*to, inode).unwrap_or(0)))
+            ModelOperation::Unlink { name } => Ok(ModelAnswer::Named(self.names.remove(name).unwrap_or(0), 0)),
+            ModelOperation::Rename { name, to } => {
+                let Some(inode) = self.names.remove(name) else { return Ok(ModelAnswer::Named(0, 0)) };
+                Ok(ModelAnswer::Named(inode, self.names.insert(*to, inode).unwrap_or(0)))
             }
         }
     }
 
     fn drain(&mut self, sequence: u64, block: Option<u32>) {
         let Some(block) = block else { return };
-        if planted(Bug::ExtentUsedAgain) {
+        if planted(VolumeModelBug::ExtentUsedAgain) {
             self.free.insert(block);
         } else {
             self.draining.insert(block, sequence);
@@ -189,13 +194,13 @@ impl Image {
     pub fn grant(&mut self, session: u64, count: usize) -> Reply {
         let granted: Vec<u32> = self.free.iter().take(count).copied().collect();
         if granted.is_empty() {
-            return Err(Refusal::Full);
+            return Err(ModelRefusal::Full);
         }
         for block in &granted {
             self.free.remove(block);
             self.granted.insert(*block, session);
         }
-        Ok(Answer::Space(granted))
+        Ok(ModelAnswer::Space(granted))
     }
 
     /// Frees the blocks that were granted to a session whose host writes nothing any more; returns their number.
@@ -212,12 +217,12 @@ impl Image {
     pub fn begin(&mut self) -> u64 {
         let number = self.next_session;
         self.next_session += 1;
-        self.sessions.insert(number, Session::default());
+        self.sessions.insert(number, SessionModel::default());
         number
     }
 }
 
 /// Returns the attributes of a file without its map.
-pub fn without_map(inode: &Inode) -> Inode {
-    Inode { size: inode.size, generation: inode.generation, version: inode.version, map: BTreeMap::new() }
+pub fn without_map(inode: &InodeModel) -> InodeModel {
+    InodeModel { size: inode.size, generation: inode.generation, version: inode.version, map: BTreeMap::new() }
 }

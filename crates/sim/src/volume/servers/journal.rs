@@ -8,28 +8,28 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use super::image::Image;
-use crate::volume::bugs::{Bug, planted};
-use crate::volume::history::Key;
-use crate::volume::world::World;
+use super::image::MetadataModel;
+use crate::volume::bugs::{VolumeModelBug, planted};
+use crate::volume::history::ValueKey;
+use crate::volume::world::VolumeWorld;
 
 /// A session that an image calls over: its number, the time since when, and the value that each key with a lost change
 /// has from then on.
-pub type Loss = (u64, u64, Vec<(Key, u64)>);
+pub type Loss = (u64, u64, Vec<(ValueKey, u64)>);
 
 /// The state of a lease sector's writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Contention {
+pub enum ContenderState {
     Contends,
     Leads,
 }
 
 /// A lease sector.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sector {
+pub struct LeaseSectorModel {
     pub server: usize,
     pub incarnation: u64,
-    pub state: Contention,
+    pub state: ContenderState,
     pub ballot: u64,
     /// The ballot in which the epoch was accepted; 0 for none.
     pub accepted: u64,
@@ -39,20 +39,20 @@ pub struct Sector {
 
 /// The durable metadata.
 #[derive(Debug, Clone, Default)]
-pub struct Stored {
+pub struct DurableMetadata {
     pub epoch: u64,
     /// The number of the last append.
     pub sequence: u64,
-    pub image: Rc<Image>,
+    pub image: Rc<MetadataModel>,
     /// The sessions that are over in the image.
     pub losses: Vec<Loss>,
 }
 
 /// The area of the disk that belongs to servers.
 #[derive(Debug, Default)]
-pub struct Journal {
-    pub stored: RefCell<Stored>,
-    sectors: RefCell<Vec<Sector>>,
+pub struct JournalModel {
+    pub stored: RefCell<DurableMetadata>,
+    sectors: RefCell<Vec<LeaseSectorModel>>,
     /// The last append that a client may know of.
     pub acknowledged: Cell<u64>,
     /// The number of appends that have reached the disk.
@@ -61,11 +61,11 @@ pub struct Journal {
     fenced: RefCell<BTreeSet<u64>>,
 }
 
-impl Journal {
+impl JournalModel {
     /// Makes the journal of a new volume.
-    pub fn new(image: Image) -> Journal {
-        let stored = Stored { image: Rc::new(image), ..Stored::default() };
-        Journal { stored: RefCell::new(stored), ..Journal::default() }
+    pub fn new(image: MetadataModel) -> JournalModel {
+        let stored = DurableMetadata { image: Rc::new(image), ..DurableMetadata::default() };
+        JournalModel { stored: RefCell::new(stored), ..JournalModel::default() }
     }
 
     /// Loses what an ended process has in flight.
@@ -87,11 +87,11 @@ impl Journal {
     }
 
     /// Returns all sectors, and the newest epoch.
-    pub fn read_sectors(&self) -> (Vec<Sector>, u64) {
+    pub fn read_sectors(&self) -> (Vec<LeaseSectorModel>, u64) {
         (self.sectors.borrow().clone(), self.stored.borrow().epoch)
     }
 
-    pub fn write_sector(&self, sector: Sector) {
+    pub fn write_sector(&self, sector: LeaseSectorModel) {
         let mut sectors = self.sectors.borrow_mut();
         match sectors.iter_mut().find(|known| known.incarnation == sector.incarnation) {
             Some(known) => *known = sector,
@@ -100,11 +100,11 @@ impl Journal {
     }
 
     /// Stores an append of the leader of `epoch`.
-    pub fn append(&self, world: &World, epoch: u64, sequence: u64, image: Rc<Image>, losses: Vec<Loss>) {
+    pub fn append(&self, world: &VolumeWorld, epoch: u64, sequence: u64, image: Rc<MetadataModel>, losses: Vec<Loss>) {
         let mut stored = self.stored.borrow_mut();
         if epoch < stored.epoch {
             world.coverage.met("14: an append of an old leader reaches the disk after the seal");
-            if !planted(Bug::SealIgnored) {
+            if !planted(VolumeModelBug::SealIgnored) {
                 return;
             }
         }
@@ -114,7 +114,7 @@ impl Journal {
     }
 
     /// Returns the whole prefix of the journal, and the number of appends so far.
-    pub fn read(&self, world: &World) -> (Stored, u64) {
+    pub fn read(&self, world: &VolumeWorld) -> (DurableMetadata, u64) {
         let stored = self.stored.borrow().clone();
         if stored.sequence > self.acknowledged.get() {
             world.coverage.met("14: an append that was not acknowledged is read by the next leader");
@@ -123,7 +123,7 @@ impl Journal {
     }
 
     /// Records that `epoch` continues the prefix that was read when there were `appends` appends.
-    pub fn seal(&self, world: &World, epoch: u64, prefix: Stored, appends: u64) {
+    pub fn seal(&self, world: &VolumeWorld, epoch: u64, prefix: DurableMetadata, appends: u64) {
         let mut stored = self.stored.borrow_mut();
         if epoch <= stored.epoch {
             return world.coverage.met("14: a seal of an old leader is ignored");
@@ -131,6 +131,6 @@ impl Journal {
         if self.appends.get() != appends {
             world.coverage.met("14: an append of an old leader is lost between the read and the seal");
         }
-        *stored = Stored { epoch, ..prefix };
+        *stored = DurableMetadata { epoch, ..prefix };
     }
 }

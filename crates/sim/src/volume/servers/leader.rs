@@ -1,16 +1,16 @@
 //! Leadership: how a server becomes leader by the lease sectors on the disk, takes over, and renews its lease.
 //!
-//! Owns: the life of a server's process. It follows `journal/lease.rs` and `server/leading.rs`. Promises: a contender
+//! Owns: the life of a server's process. It follows `journal/leadership.rs` and `server/leading.rs`. Promises: a contender
 //! begins only after it has seen a possible leader's sector unchanged for a lease plus the drift on its own clock, or
 //! after that leader is proven gone; the contender then reads the whole journal, seals it, and stores a first append
 //! before it answers anybody. Leaves to others: what a leader does (`server`), and what leaves it (`gate`).
 
 use std::rc::Rc;
 
-use super::journal::{Contention, Sector};
-use crate::volume::bugs::{Bug, planted};
-use crate::volume::executor::{MS, Owner};
-use crate::volume::world::{SERVER_LEASES_MS, World};
+use super::journal::{ContenderState, LeaseSectorModel};
+use crate::volume::bugs::{VolumeModelBug, planted};
+use crate::volume::executor::{MS, TaskOwner};
+use crate::volume::world::{SERVER_LEASES_MS, VolumeWorld};
 
 /// The number of renewals during a lease.
 const RENEWALS_OF_LEASE: u64 = 4;
@@ -22,31 +22,31 @@ const CHECKS_OF_LEASE: u64 = 16;
 const DRIFT_OF_LEASE: (u64, u64) = (1, 4);
 
 /// A server that leads, or wants to.
-struct Contender {
-    world: Rc<World>,
+struct LeaderContender {
+    world: Rc<VolumeWorld>,
     index: usize,
-    mine: Sector,
+    mine: LeaseSectorModel,
     lease_us: u64,
     /// The time on the server's clock before the last successful renewal was written.
     since_us: u64,
 }
 
 /// Runs a server until its process ends.
-pub async fn serve(world: Rc<World>, index: usize) {
+pub async fn serve(world: Rc<VolumeWorld>, index: usize) {
     let incarnation = world.processes[index].incarnation.get();
-    let mine = Sector {
+    let mine = LeaseSectorModel {
         server: index,
         incarnation,
-        state: Contention::Contends,
+        state: ContenderState::Contends,
         ballot: 0,
         accepted: 0,
         epoch: 0,
         renewal: 0,
     };
     let lease_us = world.server_lease_ms * MS;
-    let mut contender = Contender { world: world.clone(), index, mine, lease_us, since_us: 0 };
+    let mut contender = LeaderContender { world: world.clone(), index, mine, lease_us, since_us: 0 };
     contender.take().await;
-    world.spawn(Owner::Server(index), watch_disk(world.clone(), index));
+    world.spawn(TaskOwner::Server(index), watch_disk(world.clone(), index));
     if contender.take_over().await {
         contender.lead().await;
     }
@@ -55,14 +55,14 @@ pub async fn serve(world: Rc<World>, index: usize) {
 }
 
 /// Ends a server whose disk has been silent for longer than the lease. Only time in which the process ran counts.
-async fn watch_disk(world: Rc<World>, index: usize) {
+async fn watch_disk(world: Rc<VolumeWorld>, index: usize) {
     let process = &world.processes[index];
     let (mut silent, mut seen) = (0, process.done.get());
     while silent <= CHECKS_OF_LEASE {
         world.sleep(world.true_us(index, world.server_lease_ms * MS / CHECKS_OF_LEASE)).await;
         silent = if process.is_waiting() && process.done.get() == seen { silent + 1 } else { 0 };
         seen = process.done.get();
-        if planted(Bug::NoGate) {
+        if planted(VolumeModelBug::NoGate) {
             silent = 0;
         }
     }
@@ -70,7 +70,7 @@ async fn watch_disk(world: Rc<World>, index: usize) {
     world.end_process(index, MS + world.below(40 * MS));
 }
 
-impl Contender {
+impl LeaderContender {
     fn clock(&self) -> u64 {
         self.world.clock_of(self.index)
     }
@@ -89,28 +89,28 @@ impl Contender {
         self.world.server_io(self.index, |_| ()).await;
     }
 
-    async fn read(&self) -> (Vec<Sector>, u64) {
+    async fn read(&self) -> (Vec<LeaseSectorModel>, u64) {
         self.world.server_io(self.index, |world| world.journal.read_sectors()).await
     }
 
-    fn is_gone(&self, sector: &Sector) -> bool {
+    fn is_gone(&self, sector: &LeaseSectorModel) -> bool {
         self.world.is_gone(sector.incarnation, sector.server, self.index)
     }
 
     /// Whether the writer of a sector may lead now.
-    fn is_rival(&self, sector: &Sector, newest: u64) -> bool {
+    fn is_rival(&self, sector: &LeaseSectorModel, newest: u64) -> bool {
         sector.incarnation != self.mine.incarnation
             && sector.accepted > 0
             && sector.epoch >= newest
             && !self.is_gone(sector)
     }
 
-    fn rivals(&self, (sectors, newest): &(Vec<Sector>, u64)) -> Vec<Sector> {
+    fn rivals(&self, (sectors, newest): &(Vec<LeaseSectorModel>, u64)) -> Vec<LeaseSectorModel> {
         sectors.iter().filter(|sector| self.is_rival(sector, *newest)).cloned().collect()
     }
 
     /// Waits until a lease plus the drift has passed without a write of a possible leader; returns the rivals.
-    async fn watch(&self) -> Vec<Sector> {
+    async fn watch(&self) -> Vec<LeaseSectorModel> {
         'again: loop {
             let watched = self.rivals(&self.read().await);
             if watched.is_empty() {
@@ -135,7 +135,7 @@ impl Contender {
                 return;
             }
             (self.mine.accepted, self.mine.epoch) = (0, 0);
-            self.mine.state = Contention::Contends;
+            self.mine.state = ContenderState::Contends;
             self.write().await;
             self.sleep(self.lease_us / 64 * (1 + self.index as u64)).await;
             watched = self.watch().await;
@@ -143,7 +143,7 @@ impl Contender {
     }
 
     /// Runs one ballot; returns whether it was won.
-    async fn ballot(&mut self, watched: &[Sector]) -> bool {
+    async fn ballot(&mut self, watched: &[LeaseSectorModel]) -> bool {
         let (sectors, _) = self.read().await;
         let highest = sectors.iter().map(|sector| sector.ballot).max().unwrap_or(0).max(self.mine.ballot);
         let servers = self.world.processes.len() as u64;
@@ -169,14 +169,14 @@ impl Contender {
         !self.is_beaten(&seen.0) && self.renew().await
     }
 
-    fn is_beaten(&self, sectors: &[Sector]) -> bool {
+    fn is_beaten(&self, sectors: &[LeaseSectorModel]) -> bool {
         is_beaten(&self.mine, sectors, |other| self.is_gone(other))
     }
 
     /// Renews the lease; returns false if it is lost.
     async fn renew(&mut self) -> bool {
         let begun = self.clock();
-        self.mine.state = Contention::Leads;
+        self.mine.state = ContenderState::Leads;
         self.write().await;
         let (sectors, _) = self.read().await;
         if self.is_beaten(&sectors) {
@@ -222,17 +222,21 @@ impl Contender {
 }
 
 /// Whether another contender has a higher ballot, or was given the same or a later epoch and is not known to be gone.
-fn is_beaten(mine: &Sector, sectors: &[Sector], is_gone: impl Fn(&Sector) -> bool) -> bool {
+fn is_beaten(
+    mine: &LeaseSectorModel,
+    sectors: &[LeaseSectorModel],
+    is_gone: impl Fn(&LeaseSectorModel) -> bool,
+) -> bool {
     sectors.iter().filter(|other| other.incarnation != mine.incarnation).any(|other| {
         let is_later = mine.accepted > 0 && other.accepted > 0 && other.epoch >= mine.epoch;
         other.ballot > mine.ballot || (is_later && !is_gone(other))
     })
 }
 
-impl World {
+impl VolumeWorld {
     /// Whether the sectors show that a leader has lost its lease. A leader that finds no such sector after an append is
     /// stored knows, without a clock, that every later leader reads this append.
-    pub fn is_deposed(&self, index: usize, sectors: &[Sector]) -> bool {
+    pub fn is_deposed(&self, index: usize, sectors: &[LeaseSectorModel]) -> bool {
         let incarnation = self.processes[index].incarnation.get();
         let mine = sectors.iter().find(|sector| sector.incarnation == incarnation);
         mine.is_none_or(|mine| is_beaten(mine, sectors, |other| self.is_gone(other.incarnation, other.server, index)))
@@ -240,6 +244,6 @@ impl World {
 }
 
 /// Chooses the length of the servers' lease for a run. *Units*: milliseconds.
-pub fn lease_ms(random: &mut crate::random::Random) -> u64 {
+pub fn lease_ms(random: &mut crate::random::SimulationRandom) -> u64 {
     SERVER_LEASES_MS[random.below(SERVER_LEASES_MS.len() as u64) as usize]
 }

@@ -1,4 +1,4 @@
-//! A server's file locks: `nectary_volume::tokens::Locks`, and a model of the code around it, which is in
+//! A server's file locks: `nectary_volume::tokens::VolumeLocks`, and a model of the code around it, which is in
 //! `server/locking.rs`.
 //!
 //! Owns: requests that wait for a lock, and requests that came before every earlier session had named its locks.
@@ -6,64 +6,64 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use nectary_volume::tokens::{Locks, Outcome};
+use nectary_volume::tokens::{LockOutcome, VolumeLocks};
 
-use super::image::{Answer, Refusal, Reply};
-use crate::volume::network::{Connection, Wish};
-use crate::volume::world::World;
+use super::image::{ModelAnswer, ModelRefusal, Reply};
+use crate::volume::network::{ModelConnection, ModelLockRequest};
+use crate::volume::world::VolumeWorld;
 
 /// An answer: the connection and the number of the request.
-pub type Said = (Rc<Connection>, u64, Reply);
+pub type Said = (Rc<ModelConnection>, u64, Reply);
 /// A request that has no answer yet.
-type Asked = (Rc<Connection>, u64);
+type Asked = (Rc<ModelConnection>, u64);
 
 /// The locks, and the requests that wait.
 #[derive(Default)]
-pub struct Locking {
-    locks: Locks,
+pub struct LockQueueModel {
+    locks: VolumeLocks,
     next_ticket: u64,
     waiting: BTreeMap<u64, Asked>,
-    early: Vec<(Asked, Wish)>,
+    early: Vec<(Asked, ModelLockRequest)>,
 }
 
-impl Locking {
+impl LockQueueModel {
     /// Handles what a session wants. `is_grace`: some earlier session has not named its locks yet; `is_expected`: this
     /// session has not.
     pub fn wish(
         &mut self,
-        world: &World,
-        (connection, request): (&Rc<Connection>, u64),
-        wish: Wish,
+        world: &VolumeWorld,
+        (connection, request): (&Rc<ModelConnection>, u64),
+        wish: ModelLockRequest,
         is_grace: bool,
         is_expected: bool,
     ) -> Vec<Said> {
         let (asked, session) = ((connection.clone(), request), connection.session.get());
-        if is_grace && matches!(wish, Wish::Lock(_, waits) if !is_expected || waits) {
+        if is_grace && matches!(wish, ModelLockRequest::Lock(_, waits) if !is_expected || waits) {
             world.coverage.met("16: a lock's request waits for the end of grace");
             self.early.push((asked, wish));
             return Vec::new();
         }
         match wish {
-            Wish::Lock(lock, waits) => {
+            ModelLockRequest::Lock(lock, waits) => {
                 self.next_ticket += 1;
                 let reply = match self.locks.lock(session, self.next_ticket, lock, waits) {
-                    Outcome::Granted => Ok(Answer::Done),
-                    Outcome::Waits => {
+                    LockOutcome::Granted => Ok(ModelAnswer::Done),
+                    LockOutcome::Waits => {
                         world.coverage.met("16: a lock waits for its holder");
                         self.waiting.insert(self.next_ticket, asked);
                         return Vec::new();
                     }
-                    Outcome::Refused => Err(Refusal::Locked),
-                    Outcome::Deadlock | Outcome::TooMany => {
+                    LockOutcome::Refused => Err(ModelRefusal::Locked),
+                    LockOutcome::Deadlock | LockOutcome::TooMany => {
                         world.break_with(format!("the lock {lock:?} is refused without a reason"));
-                        Err(Refusal::Locked)
+                        Err(ModelRefusal::Locked)
                     }
                 };
                 vec![(asked.0, request, reply)]
             }
-            Wish::Unlock(lock) => {
+            ModelLockRequest::Unlock(lock) => {
                 let granted = self.locks.unlock(session, &lock);
-                let mut said = vec![(asked.0, request, Ok(Answer::Done))];
+                let mut said = vec![(asked.0, request, Ok(ModelAnswer::Done))];
                 said.extend(self.granted(granted));
                 said
             }
@@ -71,7 +71,7 @@ impl Locking {
     }
 
     /// Handles early requests, once every earlier session has named its locks.
-    pub fn end_grace(&mut self, world: &World) -> Vec<Said> {
+    pub fn end_grace(&mut self, world: &VolumeWorld) -> Vec<Said> {
         let early = std::mem::take(&mut self.early).into_iter();
         early
             .flat_map(|((connection, request), wish)| self.wish(world, (&connection, request), wish, false, false))
@@ -100,6 +100,6 @@ impl Locking {
         // The locks of several files are freed in any order.
         tickets.sort_unstable();
         let asked = tickets.into_iter().filter_map(|ticket| self.waiting.remove(&ticket));
-        asked.map(|(connection, request)| (connection, request, Ok(Answer::Done))).collect()
+        asked.map(|(connection, request)| (connection, request, Ok(ModelAnswer::Done))).collect()
     }
 }

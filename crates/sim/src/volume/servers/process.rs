@@ -9,10 +9,10 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use super::leader;
-use super::server::Server;
-use crate::volume::executor::{MS, Owner, TaskId};
-use crate::volume::network::{Connection, Down};
-use crate::volume::world::World;
+use super::server::ServerModel;
+use crate::volume::executor::{MS, TaskId, TaskOwner};
+use crate::volume::network::{ModelConnection, ServerMessage};
+use crate::volume::world::VolumeWorld;
 
 /// The lane of events that keep no order among themselves.
 const LANE_OF_NONE: u64 = 0;
@@ -22,10 +22,10 @@ const LOST_IO_PERCENT: u64 = 40;
 const FENCED_PERCENT: u64 = 30;
 
 /// A function to call in a server.
-type Call = Box<dyn FnOnce(&Rc<World>, &mut Server)>;
+type Call = Box<dyn FnOnce(&Rc<VolumeWorld>, &mut ServerModel)>;
 
 /// The place of a server's process.
-pub struct Process {
+pub struct ServerProcess {
     pub index: usize,
     /// The speed of its host's clock relative to true time. *Units*: millionths.
     rate: u64,
@@ -42,8 +42,8 @@ pub struct Process {
     /// Events of a stopped process, each with its lane: the order within a lane is kept.
     events: RefCell<Vec<(u64, Call)>>,
     /// Messages that passed the gate just before the process was stopped.
-    passed: RefCell<Vec<(Rc<Connection>, Down)>>,
-    pub server: RefCell<Server>,
+    passed: RefCell<Vec<(Rc<ModelConnection>, ServerMessage)>>,
+    pub server: RefCell<ServerModel>,
     /// The time until which the host's path to the disk hangs.
     pub hung_until: Cell<u64>,
     /// The time until which each I/O takes almost as long as the lease.
@@ -55,9 +55,9 @@ pub struct Process {
     pub done: Cell<u64>,
 }
 
-impl Process {
-    pub fn new(index: usize, rate: u64) -> Process {
-        Process {
+impl ServerProcess {
+    pub fn new(index: usize, rate: u64) -> ServerProcess {
+        ServerProcess {
             index,
             rate,
             incarnation: Cell::new(0),
@@ -101,7 +101,7 @@ impl Process {
     }
 
     /// Keeps a message that passed the gate until the process goes on.
-    pub fn keep_passed(&self, connection: Rc<Connection>, message: Down) {
+    pub fn keep_passed(&self, connection: Rc<ModelConnection>, message: ServerMessage) {
         self.passed.borrow_mut().push((connection, message));
     }
 
@@ -124,7 +124,7 @@ impl Process {
     }
 }
 
-impl World {
+impl VolumeWorld {
     /// The time on a server's clock. *Units*: microseconds.
     pub fn clock_of(&self, index: usize) -> u64 {
         let process = &self.processes[index];
@@ -138,20 +138,20 @@ impl World {
     }
 
     /// Starts a process.
-    pub fn start_process(self: &Rc<World>, index: usize) {
+    pub fn start_process(self: &Rc<VolumeWorld>, index: usize) {
         let process = &self.processes[index];
         if process.is_alive.replace(true) {
             return;
         }
         process.forget();
         process.incarnation.set(self.next_incarnation());
-        *process.server.borrow_mut() = Server::new(index, process.incarnation.get());
-        self.spawn(Owner::Server(index), leader::serve(self.clone(), index));
+        *process.server.borrow_mut() = ServerModel::new(index, process.incarnation.get());
+        self.spawn(TaskOwner::Server(index), leader::serve(self.clone(), index));
     }
 
     /// Ends a process; another one starts at its place after `after_us` microseconds. The caller has not borrowed the
     /// server.
-    pub fn end_process(self: &Rc<World>, index: usize, after_us: u64) {
+    pub fn end_process(self: &Rc<VolumeWorld>, index: usize, after_us: u64) {
         let process = &self.processes[index];
         if !process.is_alive.replace(false) {
             return;
@@ -161,7 +161,7 @@ impl World {
         process.server.borrow_mut().is_leading = false;
         self.start_clock(process);
         process.forget();
-        self.end_tasks(Owner::Server(index));
+        self.end_tasks(TaskOwner::Server(index));
         if self.chance(LOST_IO_PERCENT) {
             self.journal.lose_io_of(incarnation);
         }
@@ -173,7 +173,7 @@ impl World {
     }
 
     /// Ends a process that has learned that it does not lead any more. The caller may have borrowed the server.
-    pub fn end_soon(self: &Rc<World>, index: usize) {
+    pub fn end_soon(self: &Rc<VolumeWorld>, index: usize) {
         let incarnation = self.processes[index].incarnation.get();
         self.at(self.now(), move |world| {
             if world.processes[index].incarnation.get() == incarnation {
@@ -192,7 +192,7 @@ impl World {
 
     /// Stops a process and its host's clock, as when a virtual machine is paused. A leader still believes in its lease
     /// then; what it answers is worth nothing until it has read the lease sectors, but what it stores is safe.
-    pub fn stop_with_clock(self: &Rc<World>, index: usize, us: u64) {
+    pub fn stop_with_clock(self: &Rc<VolumeWorld>, index: usize, us: u64) {
         self.stop(index, us, true);
         let process = &self.processes[index];
         if process.is_stopped.get() && process.clock_stopped_at.get().is_none() {
@@ -201,7 +201,7 @@ impl World {
     }
 
     /// Stops a process for `us` microseconds. With `holds_io`, its I/O in flight waits, too.
-    pub fn stop(self: &Rc<World>, index: usize, us: u64, holds_io: bool) {
+    pub fn stop(self: &Rc<VolumeWorld>, index: usize, us: u64, holds_io: bool) {
         let process = &self.processes[index];
         if !process.is_alive.get() || process.is_stopped.replace(true) {
             return;
@@ -216,7 +216,7 @@ impl World {
     }
 
     /// Stops a process again and again; it runs for a moment between two stops.
-    pub fn stutter(self: &Rc<World>, index: usize, until_us: u64) {
+    pub fn stutter(self: &Rc<VolumeWorld>, index: usize, until_us: u64) {
         let incarnation = self.processes[index].incarnation.get();
         let us = (30 + self.below(120)) * MS;
         self.stop(index, us, false);
@@ -228,11 +228,11 @@ impl World {
     }
 
     /// Ends the present stop of a process.
-    pub fn end_stop(self: &Rc<World>, index: usize) {
+    pub fn end_stop(self: &Rc<VolumeWorld>, index: usize) {
         self.go_on_after(index, self.processes[index].stops.get());
     }
 
-    fn go_on_after(self: &Rc<World>, index: usize, stop: u64) {
+    fn go_on_after(self: &Rc<VolumeWorld>, index: usize, stop: u64) {
         let process = &self.processes[index];
         if !process.is_stopped.get() || process.stops.get() != stop {
             return;
@@ -252,7 +252,7 @@ impl World {
         self.drain_later(index, process.incarnation.get());
     }
 
-    fn start_clock(&self, process: &Process) {
+    fn start_clock(&self, process: &ServerProcess) {
         if let Some(at) = process.clock_stopped_at.take() {
             process.clock_stopped_us.set(process.clock_stopped_us.get() + self.now() - at);
             let is_deposed = self.journal.stored.borrow().epoch > process.server.borrow().epoch;
@@ -263,7 +263,7 @@ impl World {
     }
 
     /// Handles the events of a stop one after another. Those that come meanwhile wait behind them.
-    fn drain_later(self: &Rc<World>, index: usize, incarnation: u64) {
+    fn drain_later(self: &Rc<VolumeWorld>, index: usize, incarnation: u64) {
         self.at(self.now() + self.below(60), move |world| {
             let process = &world.processes[index];
             let count = process.events.borrow().len() as u64;
@@ -282,11 +282,11 @@ impl World {
     }
 
     /// Calls a function in a process at a given time; if the process is stopped then, when it goes on.
-    fn at_process(self: &Rc<World>, index: usize, incarnation: u64, lane: u64, at_us: u64, call: Call) {
+    fn at_process(self: &Rc<VolumeWorld>, index: usize, incarnation: u64, lane: u64, at_us: u64, call: Call) {
         self.at(at_us, move |world| world.handle(index, incarnation, lane, call));
     }
 
-    fn handle(self: &Rc<World>, index: usize, incarnation: u64, lane: u64, call: Call) {
+    fn handle(self: &Rc<VolumeWorld>, index: usize, incarnation: u64, lane: u64, call: Call) {
         let process = &self.processes[index];
         if !process.is_alive.get() || process.incarnation.get() != incarnation {
             return;
@@ -298,16 +298,20 @@ impl World {
     }
 
     /// Hands a message of a connection to its server.
-    pub fn to_server(self: &Rc<World>, connection: &Connection, call: impl FnOnce(&Rc<World>, &mut Server) + 'static) {
+    pub fn to_server(
+        self: &Rc<VolumeWorld>,
+        connection: &ModelConnection,
+        call: impl FnOnce(&Rc<VolumeWorld>, &mut ServerModel) + 'static,
+    ) {
         self.handle(connection.server, connection.incarnation, connection.number(), Box::new(call));
     }
 
     /// Calls a function in a server at a given time on its clock.
     pub fn at_clock(
-        self: &Rc<World>,
-        server: &Server,
+        self: &Rc<VolumeWorld>,
+        server: &ServerModel,
         clock_us: u64,
-        call: impl FnOnce(&Rc<World>, &mut Server) + 'static,
+        call: impl FnOnce(&Rc<VolumeWorld>, &mut ServerModel) + 'static,
     ) {
         let left = clock_us.saturating_sub(self.clock_of(server.index));
         let at = self.now() + self.true_us(server.index, left);
@@ -328,10 +332,10 @@ impl World {
 
     /// Begins I/O of a server: `effect` happens on the disk, then `done` in the process.
     pub fn begin_server_io<T: 'static>(
-        self: &Rc<World>,
+        self: &Rc<VolumeWorld>,
         index: usize,
-        effect: impl FnOnce(&Rc<World>) -> T + 'static,
-        done: impl FnOnce(&Rc<World>, &mut Server, T) + 'static,
+        effect: impl FnOnce(&Rc<VolumeWorld>) -> T + 'static,
+        done: impl FnOnce(&Rc<VolumeWorld>, &mut ServerModel, T) + 'static,
     ) {
         let process = &self.processes[index];
         process.in_work.set(process.in_work.get() + 1);
@@ -358,7 +362,7 @@ impl World {
     }
 
     /// Calls a function when the path to the disk does not hang.
-    fn at_disk(self: &Rc<World>, index: usize, at_us: u64, call: impl FnOnce(&Rc<World>) + 'static) {
+    fn at_disk(self: &Rc<VolumeWorld>, index: usize, at_us: u64, call: impl FnOnce(&Rc<VolumeWorld>) + 'static) {
         self.at(at_us, move |world| {
             let until = world.processes[index].hung_until.get();
             if until > world.now() {
@@ -371,9 +375,9 @@ impl World {
 
     /// Does I/O of a server; returns the result of its effect.
     pub async fn server_io<T: 'static>(
-        self: &Rc<World>,
+        self: &Rc<VolumeWorld>,
         index: usize,
-        effect: impl FnOnce(&Rc<World>) -> T + 'static,
+        effect: impl FnOnce(&Rc<VolumeWorld>) -> T + 'static,
     ) -> T {
         let result: Rc<RefCell<Option<T>>> = Rc::new(RefCell::new(None));
         let (seen, task) = (result.clone(), Cell::new(None));

@@ -9,59 +9,61 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use nectary_volume::protocol::{FileId, Held, Token, What};
-use nectary_volume::tokens::{Action, Arbiter, GIVE_BACK_MAX_MS, Late, MINIMUM_MS, Silence, Why, verdict};
+use nectary_volume::protocol::{FileId, Token, TokenAspect, TokenGrant};
+use nectary_volume::tokens::{
+    GIVE_BACK_MAX_MS, MINIMUM_MS, RecallReason, SessionSilence, SessionVerdict, TokenAction, TokenArbiter, verdict,
+};
 
-use super::append::Out;
-use super::gate::{Gate, Path};
-use super::image::{Answer, Image, Refusal, Reply, without_map};
-use super::journal::Stored;
-use super::locking::{Locking, Said};
-use crate::volume::bugs::{Bug, planted};
+use super::append::DurableOutput;
+use super::gate::{LeaderGate, SendReason};
+use super::image::{MetadataModel, ModelAnswer, ModelRefusal, Reply, without_map};
+use super::journal::DurableMetadata;
+use super::locking::{LockQueueModel, Said};
+use crate::volume::bugs::{VolumeModelBug, planted};
 use crate::volume::executor::MS;
-use crate::volume::network::{Connection, Down, Question, Up};
-use crate::volume::world::{DRIFT_MS, LEASE_MS, SLOWER, World};
+use crate::volume::network::{ClientMessage, ModelConnection, ModelQuestion, ServerMessage};
+use crate::volume::world::{DRIFT_MS, LEASE_MS, SLOWER, VolumeWorld};
 
 /// The interval at which the server looks for late sessions and for blocks that became free. *Units*: microseconds.
 const TICK_US: u64 = 10 * MS;
 
 /// A question that waits for commits.
-struct Looking {
-    connection: Rc<Connection>,
+struct PendingQuestion {
+    connection: Rc<ModelConnection>,
     request: u64,
-    question: Question,
+    question: ModelQuestion,
     is_graced: bool,
 }
 
 /// The server.
 #[derive(Default)]
-pub struct Server {
+pub struct ServerModel {
     pub index: usize,
     pub incarnation: u64,
     /// Whether it leads as far as it knows.
     pub is_leading: bool,
     pub epoch: u64,
-    pub gate: Gate,
-    pub image: Image,
+    pub gate: LeaderGate,
+    pub image: MetadataModel,
     /// The image after the last append that is known to be stored.
-    pub durable: Rc<Image>,
-    pub in_flight: Option<Rc<Image>>,
-    pub held: Vec<Out>,
-    pub next_held: Vec<Out>,
+    pub durable: Rc<MetadataModel>,
+    pub in_flight: Option<Rc<MetadataModel>>,
+    pub held: Vec<DurableOutput>,
+    pub next_held: Vec<DurableOutput>,
     pub is_dirty: bool,
     /// Whether a session has waited for free blocks since late sessions were last looked for.
     is_short: bool,
     /// Whether the machine has actions to do.
     pub has_actions: bool,
     pub sequence: u64,
-    pub arbiter: Arbiter,
-    pub locking: Locking,
+    pub arbiter: TokenArbiter,
+    pub locking: LockQueueModel,
     started_ms: u64,
     next_ticket: u64,
-    acquiring: BTreeMap<u64, (Rc<Connection>, u64)>,
-    looking: BTreeMap<u64, Looking>,
-    pub controls: BTreeMap<u64, Rc<Connection>>,
-    bulks: BTreeMap<u64, Rc<Connection>>,
+    acquiring: BTreeMap<u64, (Rc<ModelConnection>, u64)>,
+    looking: BTreeMap<u64, PendingQuestion>,
+    pub controls: BTreeMap<u64, Rc<ModelConnection>>,
+    bulks: BTreeMap<u64, Rc<ModelConnection>>,
     drained: BTreeMap<u64, u64>,
     /// For each session, the time of its last renewal, that of its last answered renewal, and the time since which its
     /// renewals are not answered. *Units*: milliseconds.
@@ -69,48 +71,54 @@ pub struct Server {
     answered: BTreeMap<u64, u64>,
     barred: BTreeMap<u64, u64>,
     /// Each grant and the time at which its level was granted, to check that it is not recalled too soon.
-    granted: BTreeMap<(u64, Token), (Held, u64)>,
+    granted: BTreeMap<(u64, Token), (TokenGrant, u64)>,
     wake_ms: Option<u64>,
 }
 
-impl Server {
+impl ServerModel {
     /// Makes a server that does not lead.
-    pub fn new(index: usize, incarnation: u64) -> Server {
-        Server { index, incarnation, ..Server::default() }
+    pub fn new(index: usize, incarnation: u64) -> ServerModel {
+        ServerModel { index, incarnation, ..ServerModel::default() }
     }
 
-    pub fn ms(&self, world: &World) -> u64 {
+    pub fn ms(&self, world: &VolumeWorld) -> u64 {
         world.clock_of(self.index) / MS
     }
 
     /// Begins to lead with the stored metadata. `since_us` is the time before the last renewal of the lease was
     /// written.
-    pub fn lead(&mut self, world: &Rc<World>, epoch: u64, since_us: u64, (sequence, stored): (u64, Stored)) {
+    pub fn lead(
+        &mut self,
+        world: &Rc<VolumeWorld>,
+        epoch: u64,
+        since_us: u64,
+        (sequence, stored): (u64, DurableMetadata),
+    ) {
         let sessions = stored.image.sessions.iter();
         let expected: Vec<u64> = sessions.filter(|(_, session)| !session.is_ended).map(|(number, _)| *number).collect();
         world.coverage.add("9: sessions that a new server waits for", expected.len() as u64);
-        let expected = if planted(Bug::NoGrace) { Vec::new() } else { expected };
-        let started_ms = match planted(Bug::ShortGrace) {
+        let expected = if planted(VolumeModelBug::NoGrace) { Vec::new() } else { expected };
+        let started_ms = match planted(VolumeModelBug::ShortGrace) {
             true => self.ms(world).saturating_sub(LEASE_MS + DRIFT_MS),
             false => self.ms(world),
         };
-        *self = Server {
+        *self = ServerModel {
             index: self.index,
             incarnation: self.incarnation,
             is_leading: true,
             epoch,
-            gate: Gate::new(since_us, world.server_lease_ms),
+            gate: LeaderGate::new(since_us, world.server_lease_ms),
             sequence,
-            arbiter: Arbiter::new(epoch, expected),
+            arbiter: TokenArbiter::new(epoch, expected),
             started_ms,
-            image: Image::clone(&stored.image),
+            image: MetadataModel::clone(&stored.image),
             durable: stored.image,
-            ..Server::default()
+            ..ServerModel::default()
         };
         self.tick_later(world);
     }
 
-    fn tick_later(&self, world: &Rc<World>) {
+    fn tick_later(&self, world: &Rc<VolumeWorld>) {
         world.at_clock(self, world.clock_of(self.index) + TICK_US, |world, server| {
             server.end_late(world);
             let active = server.durable.sessions.iter().filter(|(_, session)| !session.is_ended);
@@ -129,17 +137,18 @@ impl Server {
     }
 
     /// Handles a message from a client.
-    pub fn hear(&mut self, world: &Rc<World>, connection: &Rc<Connection>, message: Up) {
+    pub fn hear(&mut self, world: &Rc<VolumeWorld>, connection: &Rc<ModelConnection>, message: ClientMessage) {
         let (now, session) = (self.ms(world), connection.session.get());
         let current = self.bulks.get(&session).filter(|_| !connection.is_control && session != 0);
-        if current.is_some_and(|current| !Rc::ptr_eq(current, connection)) && !planted(Bug::StaleConnection) {
+        if current.is_some_and(|current| !Rc::ptr_eq(current, connection)) && !planted(VolumeModelBug::StaleConnection)
+        {
             world.coverage.met("a request of a connection that another one replaced is not served");
             // Its client may have kept it, if the answer to this connection's greeting came first.
             return world.lose(connection);
         }
         match message {
-            Up::Hello { session } => self.greet(connection, session),
-            Up::Renew { sent, acknowledged, drained } => {
+            ClientMessage::Hello { session } => self.greet(connection, session),
+            ClientMessage::Renew { sent, acknowledged, drained } => {
                 let known = self.drained.entry(session).or_default();
                 *known = (*known).max(drained);
                 if let Some(found) = self.image.sessions.get_mut(&session) {
@@ -156,9 +165,9 @@ impl Server {
                 // If the client requests a map after this answer, the map has no block that append `sequence` or an
                 // earlier one removed.
                 let sequence = if self.is_idle() { self.sequence + 1 } else { self.sequence };
-                self.send(world, connection, Down::Renewed { sent, sequence }, Path::Direct);
+                self.send(world, connection, ServerMessage::Renewed { sent, sequence }, SendReason::Direct);
             }
-            Up::Return(held) => {
+            ClientMessage::Return(held) => {
                 let key = (session, held.token);
                 if let Some((known, _)) =
                     self.granted.get_mut(&key).filter(|(known, _)| known.sequence == held.sequence)
@@ -167,59 +176,63 @@ impl Server {
                 }
                 self.arbiter.returned(now, session, held);
             }
-            Up::Reclaim { request, held } => {
+            ClientMessage::Reclaim { request, held } => {
                 for held in &held {
                     self.granted.entry((session, held.token)).or_insert((*held, 0));
                 }
                 if let Some(wrong) = self.arbiter.reclaim(now, session, &held, true) {
                     world.break_with(format!("session {session} reclaims what another one holds: {wrong} is to end"));
                 }
-                let reply = if self.image.is_active(session) { Ok(Answer::Done) } else { Err(Refusal::Ended) };
-                self.hold(Out::Say(connection.clone(), Down::Answer { request, reply }));
+                let reply =
+                    if self.image.is_active(session) { Ok(ModelAnswer::Done) } else { Err(ModelRefusal::Ended) };
+                self.hold(DurableOutput::Say(connection.clone(), ServerMessage::Answer { request, reply }));
             }
-            Up::Wish { request, wish } if self.image.is_active(session) => {
+            ClientMessage::Wish { request, wish } if self.image.is_active(session) => {
                 let (is_grace, is_expected) = (self.is_grace(), self.arbiter.is_expected(session));
                 let said = self.locking.wish(world, (connection, request), wish, is_grace, is_expected);
                 self.say_locks(world, said);
             }
-            Up::Acquire { request, token, level } if self.image.is_active(session) => {
+            ClientMessage::Acquire { request, token, level } if self.image.is_active(session) => {
                 self.next_ticket += 1;
                 self.acquiring.insert(self.next_ticket, (connection.clone(), request));
                 self.arbiter.acquire(now, session, token, level, self.next_ticket, true);
             }
-            Up::Acquire { request, .. } | Up::Wish { request, .. } => {
-                self.hold(Out::Say(connection.clone(), Down::Answer { request, reply: Err(Refusal::Ended) }));
+            ClientMessage::Acquire { request, .. } | ClientMessage::Wish { request, .. } => {
+                self.hold(DurableOutput::Say(
+                    connection.clone(),
+                    ServerMessage::Answer { request, reply: Err(ModelRefusal::Ended) },
+                ));
             }
-            Up::Operate { request, number, operation } => {
+            ClientMessage::Operate { request, number, operation } => {
                 let last = self.image.sessions.get(&session).map_or(0, |session| session.last);
                 if number <= last {
                     world.coverage.met("10: an operation comes again");
-                    if planted(Bug::DoneTwice)
+                    if planted(VolumeModelBug::DoneTwice)
                         && let Some(found) = self.image.sessions.get_mut(&session)
                     {
                         found.last = number - 1;
                     }
                 }
                 let reply = self.image.operate(self.sequence + 3, session, number, &operation);
-                if reply == Err(Refusal::Stale) {
+                if reply == Err(ModelRefusal::Stale) {
                     world.coverage.met("10: a late extension is refused after a truncate");
                 }
                 self.is_dirty = true;
-                if planted(Bug::DoneTwice)
+                if planted(VolumeModelBug::DoneTwice)
                     && let Some(found) = self.image.sessions.get_mut(&session)
                 {
                     found.last = found.last.max(last);
                 }
-                self.hold(Out::Say(connection.clone(), Down::Answer { request, reply }));
+                self.hold(DurableOutput::Say(connection.clone(), ServerMessage::Answer { request, reply }));
             }
-            Up::Ask { request, question } => {
+            ClientMessage::Ask { request, question } => {
                 let connection = connection.clone();
-                self.ask(world, Looking { connection, request, question, is_graced: true });
+                self.ask(world, PendingQuestion { connection, request, question, is_graced: true });
             }
         }
     }
 
-    fn greet(&mut self, connection: &Rc<Connection>, session: u64) {
+    fn greet(&mut self, connection: &Rc<ModelConnection>, session: u64) {
         let session = match session {
             0 => {
                 self.is_dirty = true;
@@ -227,14 +240,14 @@ impl Server {
             }
             session => session,
         };
-        if planted(Bug::ResumedAfterConflict)
+        if planted(VolumeModelBug::ResumedAfterConflict)
             && let Some(found) = self.image.sessions.get_mut(&session)
         {
             found.is_ended = false;
             self.barred.remove(&session);
         }
         if !self.image.is_active(session) {
-            return self.hold(Out::Say(connection.clone(), Down::Evicted));
+            return self.hold(DurableOutput::Say(connection.clone(), ServerMessage::Evicted));
         }
         let of = if connection.is_control { &self.controls } else { &self.bulks };
         if of.get(&session).is_some_and(|current| current.is_newer(connection)) {
@@ -242,7 +255,7 @@ impl Server {
             return;
         }
         connection.session.set(session);
-        self.hold(Out::Say(connection.clone(), Down::Welcome { session }));
+        self.hold(DurableOutput::Say(connection.clone(), ServerMessage::Welcome { session }));
         if !connection.is_control {
             self.bulks.insert(session, connection.clone());
         }
@@ -252,19 +265,19 @@ impl Server {
         self.in_flight.is_none() && !self.is_dirty
     }
 
-    fn silence(&self, now: u64, session: u64) -> Silence {
+    fn silence(&self, now: u64, session: u64) -> SessionSilence {
         let since = |times: &BTreeMap<u64, u64>| now - times.get(&session).copied().unwrap_or(self.started_ms);
-        Silence { heard_ms: since(&self.heard), answered_ms: since(&self.answered) }
+        SessionSilence { heard_ms: since(&self.heard), answered_ms: since(&self.answered) }
     }
 
-    fn ask(&mut self, world: &Rc<World>, looking: Looking) {
+    fn ask(&mut self, world: &Rc<VolumeWorld>, looking: PendingQuestion) {
         let session = looking.connection.session.get();
         if !self.image.is_active(session) {
-            let message = Down::Answer { request: looking.request, reply: Err(Refusal::Ended) };
-            return self.hold(Out::Say(looking.connection, message));
+            let message = ServerMessage::Answer { request: looking.request, reply: Err(ModelRefusal::Ended) };
+            return self.hold(DurableOutput::Say(looking.connection, message));
         }
         let file = match looking.question {
-            Question::Attributes(file) if looking.is_graced => Some(file),
+            ModelQuestion::Attributes(file) if looking.is_graced => Some(file),
             _ => None,
         };
         self.next_ticket += 1;
@@ -273,20 +286,20 @@ impl Server {
             let is_graced = self.is_grace();
             if !self.arbiter.show(self.ms(world), session, [world.file_id(file)], ticket) {
                 world.coverage.met("13: a stat waits for a commit");
-                self.looking.insert(ticket, Looking { is_graced, ..looking });
+                self.looking.insert(ticket, PendingQuestion { is_graced, ..looking });
                 return;
             }
         }
         let reply = self.answer(session, looking.question);
-        self.hold(Out::Say(looking.connection, Down::Answer { request: looking.request, reply }));
+        self.hold(DurableOutput::Say(looking.connection, ServerMessage::Answer { request: looking.request, reply }));
     }
 
-    fn answer(&mut self, session: u64, question: Question) -> Reply {
+    fn answer(&mut self, session: u64, question: ModelQuestion) -> Reply {
         match question {
-            Question::Attributes(file) => Ok(Answer::Attributes(without_map(&self.image.files[file]))),
-            Question::Map(file) => Ok(Answer::Map(self.image.files[file].clone(), self.sequence)),
-            Question::Lookup(name) => Ok(Answer::Named(self.image.names.get(&name).copied().unwrap_or(0), 0)),
-            Question::Space(count) => {
+            ModelQuestion::Attributes(file) => Ok(ModelAnswer::Attributes(without_map(&self.image.files[file]))),
+            ModelQuestion::Map(file) => Ok(ModelAnswer::Map(self.image.files[file].clone(), self.sequence)),
+            ModelQuestion::Lookup(name) => Ok(ModelAnswer::Named(self.image.names.get(&name).copied().unwrap_or(0), 0)),
+            ModelQuestion::Space(count) => {
                 self.is_dirty = true;
                 let granted = self.image.grant(session, count);
                 self.is_short |= granted.is_err();
@@ -296,7 +309,7 @@ impl Server {
     }
 
     /// Does the actions of the machine, and begins to store the changes.
-    pub fn go_on(&mut self, world: &Rc<World>) {
+    pub fn go_on(&mut self, world: &Rc<VolumeWorld>) {
         loop {
             let actions = self.arbiter.take_actions();
             if actions.is_empty() {
@@ -322,10 +335,10 @@ impl Server {
         self.begin_append(world);
     }
 
-    fn act(&mut self, world: &Rc<World>, action: Action) {
+    fn act(&mut self, world: &Rc<VolumeWorld>, action: TokenAction) {
         let now = self.ms(world);
         match action {
-            Action::Grant { session, ticket, held } => {
+            TokenAction::Grant { session, ticket, held } => {
                 let known = self.granted.entry((session, held.token)).or_insert((held, now));
                 let since = if known.0.level < held.level { now } else { known.1 };
                 *known = (held, since);
@@ -333,24 +346,24 @@ impl Server {
                 if connection.session.get() != session {
                     world.break_with(format!("a grant for session {session} goes to another one"));
                 }
-                self.send(world, &connection, Down::Grant { request, held }, Path::Direct);
+                self.send(world, &connection, ServerMessage::Grant { request, held }, SendReason::Direct);
                 world.after_grant(self.index);
             }
-            Action::Refuse { ticket } => {
+            TokenAction::Refuse { ticket } => {
                 if let Some((connection, request)) = self.acquiring.remove(&ticket) {
-                    let message = Down::Answer { request, reply: Err(Refusal::Conflict) };
-                    self.send(world, &connection, message, Path::Direct);
+                    let message = ServerMessage::Answer { request, reply: Err(ModelRefusal::Conflict) };
+                    self.send(world, &connection, message, SendReason::Direct);
                 }
             }
-            Action::Recall { session, held, why } => {
+            TokenAction::Recall { session, held, why } => {
                 // A grant of the former server counts as held long enough.
                 let granted = self.granted.get(&(session, held.token));
-                if why == Why::Conflict && granted.is_some_and(|(_, at)| now < at + MINIMUM_MS) {
+                if why == RecallReason::Conflict && granted.is_some_and(|(_, at)| now < at + MINIMUM_MS) {
                     world.break_with(format!("grant {} is recalled too soon", held.sequence));
                 }
-                self.tell(world, session, Down::Recall(held, why));
+                self.tell(world, session, ServerMessage::Recall(held, why));
             }
-            Action::Ready { ticket } => {
+            TokenAction::Ready { ticket } => {
                 if let Some(looking) = self.looking.remove(&ticket) {
                     self.ask(world, looking);
                 }
@@ -358,20 +371,20 @@ impl Server {
         }
     }
 
-    pub fn tell(&mut self, world: &Rc<World>, session: u64, message: Down) {
+    pub fn tell(&mut self, world: &Rc<VolumeWorld>, session: u64, message: ServerMessage) {
         match self.controls.get(&session).cloned() {
-            Some(connection) => self.send(world, &connection, message, Path::Direct),
+            Some(connection) => self.send(world, &connection, message, SendReason::Direct),
             None => world.coverage.met("a recall has no connection yet"),
         }
     }
 
-    pub fn say_locks(&mut self, world: &Rc<World>, said: Vec<Said>) {
+    pub fn say_locks(&mut self, world: &Rc<VolumeWorld>, said: Vec<Said>) {
         for (connection, request, reply) in said {
-            self.send(world, &connection, Down::Answer { request, reply }, Path::Locked);
+            self.send(world, &connection, ServerMessage::Answer { request, reply }, SendReason::Locked);
         }
     }
 
-    fn end_late(&mut self, world: &Rc<World>) {
+    fn end_late(&mut self, world: &Rc<VolumeWorld>) {
         let now = self.ms(world);
         let mut awaited = self.arbiter.awaited(self.locking.is_early());
         let mut others = self.locking.awaited();
@@ -393,32 +406,32 @@ impl Server {
                 world.coverage.met("13: a session gives back too slowly");
             }
             match verdict(barred_for, self.silence(now, session), waited, LEASE_MS + DRIFT_MS) {
-                Some(Late::Bar) => drop(self.barred.insert(session, now)),
-                Some(Late::Unbar) => {
+                Some(SessionVerdict::Bar) => drop(self.barred.insert(session, now)),
+                Some(SessionVerdict::Unbar) => {
                     world.coverage.met("6: a barred session is heard again");
                     self.barred.remove(&session);
                 }
-                Some(Late::End) => self.evict(world, session),
+                Some(SessionVerdict::End) => self.evict(world, session),
                 None => {}
             }
         }
     }
 
-    fn evict(&mut self, world: &Rc<World>, session: u64) {
+    fn evict(&mut self, world: &Rc<VolumeWorld>, session: u64) {
         world.coverage.met("6: a session is ended for another one");
         if let Some(found) = self.image.sessions.get_mut(&session) {
             found.is_ended = true;
         }
-        if planted(Bug::NoQuarantine) {
+        if planted(VolumeModelBug::NoQuarantine) {
             self.image.release(session);
         }
         self.is_dirty = true;
         let (since, values) = world.unsaved(session, &self.image);
-        self.hold(Out::Lost((session, since, values)));
+        self.hold(DurableOutput::Lost((session, since, values)));
         self.barred.insert(session, self.ms(world));
         self.heard.remove(&session);
         self.answered.remove(&session);
-        if planted(Bug::GrantBeforeEnd) {
+        if planted(VolumeModelBug::GrantBeforeEnd) {
             self.arbiter.forget(self.ms(world), session);
         }
     }
@@ -433,6 +446,6 @@ impl Server {
 }
 
 /// Makes the token of a file's data or of a directory's names.
-pub fn token(object: FileId, what: What) -> Token {
+pub fn token(object: FileId, what: TokenAspect) -> Token {
     Token { object, what }
 }

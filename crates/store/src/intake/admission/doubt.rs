@@ -12,7 +12,7 @@
 //! | a newer version was found damaged, so no older version may be returned | its hash, for one cycle of the ring |
 //! | the index was full and dropped the entry | that this happened: everything is admitted for one cycle of the ring |
 //! | parts of the index were rebuilt, because their checkpoint is damaged | that this happened, as in the case above |
-//! | its shard is not loaded yet after a restart | nothing: `Presence` knows such shards; their objects are admitted |
+//! | its shard is not loaded yet after a restart | nothing: `ShardPresence` knows such shards; their objects are admitted |
 //!
 //! An object that was purged durably, or replaced by a newer record, is never found again. If admission rules are set,
 //! a head whose fragments are incomplete stays in the index (`Store::get`). One cycle of the ring overwrites every
@@ -33,7 +33,7 @@ const DAMAGED_MAX: usize = 1024;
 
 /// The remembered cases in which the index may have lost a record.
 #[derive(Default)]
-pub struct Doubt {
+pub struct IndexDoubt {
     /// The number of purges that are valid in memory and not durable yet. A purge that never becomes durable stays
     /// counted.
     purges: AtomicU64,
@@ -47,7 +47,7 @@ pub struct Doubt {
     all_until: AtomicU64,
 }
 
-impl Doubt {
+impl IndexDoubt {
     /// Notes that a purge begins. Call it before the purge removes anything from the index.
     pub fn purge_begins(&self) {
         self.purges.fetch_add(1, Ordering::AcqRel);
@@ -114,8 +114,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn doubt_lasts_until_a_purge_is_durable_or_a_lap_is_over() {
-        let doubt = Doubt::default();
+    fn doubt_ends_after_purge_or_lap() {
+        let doubt = IndexDoubt::default();
         let (one, other) = (KeyHash(1), KeyHash(2));
         let in_doubt = |hash, evictions, head| doubt.is_in_doubt(hash, evictions, head, 10);
         assert!(!in_doubt(one, 0, 5));
@@ -138,8 +138,8 @@ mod tests {
     }
 
     #[test]
-    fn more_damage_than_is_remembered_puts_everything_in_doubt() {
-        let doubt = Doubt::default();
+    fn excess_damage_doubts_everything() {
+        let doubt = IndexDoubt::default();
         (0..DAMAGED_MAX as u128).for_each(|key| doubt.is_damaged(KeyHash(key), 5, 10));
         let unknown = KeyHash(1 << 100);
         assert!(!doubt.is_in_doubt(unknown, 0, 6, 10));

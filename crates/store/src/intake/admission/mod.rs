@@ -30,18 +30,18 @@ use crate::counters::{Counters, Counts};
 use crate::names::key::KeyHash;
 use crate::random::random_u64;
 
-pub(crate) use doubt::Doubt;
+pub(crate) use doubt::IndexDoubt;
 pub use options::{AdmissionOptions, AdmitRule, WRITE_BUDGET_BYTES_A_DAY_MIN, WriteBudget};
 pub use rate::WriteBudgetStat;
 use rate::WriteRate;
-use sketch::Sketch;
+use sketch::RequestSketch;
 
 /// The sketch of past requests takes at most 1/`SKETCH_SHARE` of the memory budget.
 const SKETCH_SHARE: u64 = 64;
 
 /// The decision on an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Decision {
+pub(crate) enum AdmissionDecision {
     /// The object is written.
     Admitted,
     /// The object is written, because an older version is or may be on the disk.
@@ -56,10 +56,10 @@ pub(crate) enum Decision {
     Copy,
 }
 
-impl Decision {
+impl AdmissionDecision {
     /// Whether the object is written.
     pub fn is_admitted(self) -> bool {
-        matches!(self, Decision::Admitted | Decision::Replaces)
+        matches!(self, AdmissionDecision::Admitted | AdmissionDecision::Replaces)
     }
 }
 
@@ -98,10 +98,10 @@ impl AdmissionStat {
 pub(crate) struct Admission {
     options: AdmissionOptions,
     is_open: bool,
-    sketch: Option<Mutex<Sketch>>,
+    sketch: Option<Mutex<RequestSketch>>,
     rate: Option<Mutex<WriteRate>>,
     begun: Instant,
-    pub doubt: Doubt,
+    pub doubt: IndexDoubt,
 }
 
 impl Admission {
@@ -112,10 +112,10 @@ impl Admission {
         Admission {
             options: *options,
             is_open: options.is_open(),
-            sketch: remembers.then(|| Mutex::new(Sketch::new(memory_bytes / SKETCH_SHARE))),
+            sketch: remembers.then(|| Mutex::new(RequestSketch::new(memory_bytes / SKETCH_SHARE))),
             rate: options.write_budget.map(|budget| Mutex::new(WriteRate::new(&budget, seed))),
             begun: Instant::now(),
-            doubt: Doubt::default(),
+            doubt: IndexDoubt::default(),
         }
     }
 
@@ -140,19 +140,25 @@ impl Admission {
     }
 
     /// Decides about an object that replaces nothing on the disk; notes that its key was requested.
-    pub fn judge(&self, hash: KeyHash, bytes: Option<u64>, written_bytes: u64, waiting_bytes: u64) -> Decision {
+    pub fn judge(
+        &self,
+        hash: KeyHash,
+        bytes: Option<u64>,
+        written_bytes: u64,
+        waiting_bytes: u64,
+    ) -> AdmissionDecision {
         if bytes.is_some_and(|bytes| !self.has_size(bytes)) {
-            return Decision::Size;
+            return AdmissionDecision::Size;
         }
         if let Some(sketch) = &self.sketch
             && !lock(sketch).note(hash)
         {
-            return Decision::FirstRequest;
+            return AdmissionDecision::FirstRequest;
         }
         if self.is_in_budget(bytes.unwrap_or(0), written_bytes, waiting_bytes) {
-            Decision::Admitted
+            AdmissionDecision::Admitted
         } else {
-            Decision::Budget
+            AdmissionDecision::Budget
         }
     }
 
@@ -186,17 +192,17 @@ impl Admission {
 }
 
 /// Counts the decision on an object of this many bytes.
-pub(crate) fn count(counters: &Counters, decision: Decision, bytes: u64) {
+pub(crate) fn count(counters: &Counters, decision: AdmissionDecision, bytes: u64) {
     let (objects, of_bytes) = match decision {
-        Decision::Admitted | Decision::Replaces => (&counters.admitted, &counters.admitted_bytes),
-        Decision::FirstRequest => (&counters.unadmitted_first, &counters.unadmitted_first_bytes),
-        Decision::Size => (&counters.unadmitted_size, &counters.unadmitted_size_bytes),
-        Decision::Budget => (&counters.unadmitted_budget, &counters.unadmitted_budget_bytes),
-        Decision::Copy => (&counters.unadmitted_copies, &counters.unadmitted_copies_bytes),
+        AdmissionDecision::Admitted | AdmissionDecision::Replaces => (&counters.admitted, &counters.admitted_bytes),
+        AdmissionDecision::FirstRequest => (&counters.unadmitted_first, &counters.unadmitted_first_bytes),
+        AdmissionDecision::Size => (&counters.unadmitted_size, &counters.unadmitted_size_bytes),
+        AdmissionDecision::Budget => (&counters.unadmitted_budget, &counters.unadmitted_budget_bytes),
+        AdmissionDecision::Copy => (&counters.unadmitted_copies, &counters.unadmitted_copies_bytes),
     };
     Counters::add(objects, 1);
     Counters::add(of_bytes, bytes);
-    if decision == Decision::Replaces {
+    if decision == AdmissionDecision::Replaces {
         Counters::add(&counters.admitted_replacing, 1);
         Counters::add(&counters.admitted_replacing_bytes, bytes);
     }

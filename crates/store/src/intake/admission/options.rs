@@ -157,8 +157,9 @@ impl AdmissionOptions {
 mod tests {
     use super::*;
 
+    /// Write budgets are sizes per period, and nonsense is refused.
     #[test]
-    fn write_budgets_are_sizes_a_period_and_nonsense_is_refused() {
+    fn write_budget_parses_sizes() {
         for (text, bytes, seconds, shown) in [
             ("50G/day", 50 << 30, 86_400, "50G/day"),
             ("2M/s", 2 << 20, 1, "2M/second"),
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn admission_options_that_admit_nothing_are_refused() {
+    fn options_admitting_nothing_are_refused() {
         let refused = |options: AdmissionOptions| options.check().expect_err("it admits nothing").message;
         assert!(AdmissionOptions::default().check().is_ok() && AdmissionOptions::default().is_open());
         let bounds = AdmissionOptions { bytes_min: 2, bytes_max: Some(1), ..AdmissionOptions::default() };
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_share_a_write_budget_by_size() {
+    fn spans_share_budget_by_size() {
         let whole = AdmissionOptions { write_budget: "100G/day".parse().ok(), ..AdmissionOptions::default() };
         let bytes = |options: AdmissionOptions| options.write_budget.expect("a budget").bytes;
         assert_eq!((bytes(whole.share(1, 4)), bytes(whole.share(3, 4))), (25 << 30, 75 << 30));

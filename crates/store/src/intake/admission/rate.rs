@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn where_ten_times_the_budget_is_offered_the_budget_is_written_evenly() {
+    fn tenfold_load_spreads_budget_evenly() {
         for bytes in [10_000, 1_000_000] {
             let mut rate = WriteRate::new(&budget("20G/day"), 7);
             let per_s = (10 * (20_u64 << 30) / DAY_S / bytes).max(1);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn where_less_than_the_budget_is_offered_all_of_it_is_admitted() {
+    fn load_below_budget_is_admitted() {
         let mut rate = WriteRate::new(&budget("20G/day"), 7);
         let per_s = (20_u64 << 30) / DAY_S / 10_000 * 8 / 10;
         let (_, written) = day(&mut rate, per_s, 10_000);
@@ -200,8 +200,9 @@ mod tests {
         assert_eq!(rate.stat(DAY_S * SECOND_US, written).chance, 1.0);
     }
 
+    /// Writes that cannot be refused are paid back, and no debt outlives a window.
     #[test]
-    fn what_cannot_be_refused_is_paid_back_and_no_debt_outlives_a_window() {
+    fn forced_writes_are_repaid() {
         let mut rate = WriteRate::new(&budget("24G/day"), 7);
         let hour_us = 3600 * SECOND_US;
         // Writes that cannot be refused use the budget of ten hours at once.
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_and_what_is_larger_than_the_credit_is_not_admitted() {
+    fn waiting_and_large_are_refused() {
         let mut rate = WriteRate::new(&budget("24G/day"), 7);
         assert!(rate.admits(0, 0, 0, 512 << 20));
         assert!(!rate.admits(0, 0, 0, (512 << 20) + 1), "only half a window's credit is there");

@@ -20,7 +20,7 @@ const LINE_WORDS: usize = 8;
 const LINE_BITS_LOG: u32 = 9;
 
 /// The requests that are remembered.
-pub struct Sketch {
+pub struct RequestSketch {
     younger: Vec<u64>,
     older: Vec<u64>,
     /// Requests in the younger filter.
@@ -28,12 +28,12 @@ pub struct Sketch {
     count_max: u64,
 }
 
-impl Sketch {
+impl RequestSketch {
     /// Makes an empty sketch of `bytes` of memory.
-    pub fn new(bytes: u64) -> Sketch {
+    pub fn new(bytes: u64) -> RequestSketch {
         let words = (bytes as usize / 2 / 8 / LINE_WORDS).max(1) * LINE_WORDS;
         let count_max = words as u64 * 64 / BITS_PER_REQUEST;
-        Sketch { younger: vec![0; words], older: vec![0; words], count: 0, count_max }
+        RequestSketch { younger: vec![0; words], older: vec![0; words], count: 0, count_max }
     }
 
     /// The memory of the sketch, in bytes.
@@ -88,19 +88,19 @@ mod tests {
         hash_key(5, KeyRef::new(&number.to_le_bytes(), b"")).1
     }
 
-    fn note_all(sketch: &mut Sketch, numbers: std::ops::Range<u64>) {
+    fn note_all(sketch: &mut RequestSketch, numbers: std::ops::Range<u64>) {
         for number in numbers {
             sketch.note(hash(number));
         }
     }
 
     #[test]
-    fn the_last_requests_are_remembered_and_older_ones_forgotten() {
-        let mut sketch = Sketch::new(64 << 10);
+    fn sketch_forgets_older_requests() {
+        let mut sketch = RequestSketch::new(64 << 10);
         let most = sketch.count_max();
         assert!((sketch.bytes(), most) == (64 << 10, (32 << 10) * 8 / BITS_PER_REQUEST));
         for offset in [0, 1, most / 2, most - 1, most, 3 * most / 2] {
-            let mut sketch = Sketch::new(64 << 10);
+            let mut sketch = RequestSketch::new(64 << 10);
             note_all(&mut sketch, 0..offset);
             sketch.note(hash(1 << 40));
             note_all(&mut sketch, (1 << 41) + 1..(1 << 41) + most);
@@ -111,9 +111,10 @@ mod tests {
         assert!(known < 60, "{known} of 1000 that were asked for long ago are remembered");
     }
 
+    /// Few keys that were never requested are mistaken for known ones.
     #[test]
-    fn few_keys_that_were_never_asked_for_are_taken_for_known() {
-        let mut sketch = Sketch::new(1 << 20);
+    fn few_unknown_keys_look_known() {
+        let mut sketch = RequestSketch::new(1 << 20);
         let most = sketch.count_max();
         // Both filters are as full as they can be.
         note_all(&mut sketch, 0..2 * most - 1000);

@@ -5,9 +5,9 @@ use nectary_cache::Gdsf;
 use super::*;
 use crate::memory::entry::{EntryKind, EntryParts};
 use crate::names::key::hash_key;
-use crate::names::tag::Tags;
+use crate::names::tag::EntryTags;
 
-fn entry(number: u64) -> Arc<Entry> {
+fn entry(number: u64) -> Arc<MemoryEntry> {
     let name = number.to_string();
     let key = KeyRef::new(name.as_bytes(), b"");
     let (primary_hash, hash) = hash_key(7, key);
@@ -23,13 +23,13 @@ fn entry(number: u64) -> Arc<Entry> {
         body,
         object_bytes,
         generation,
-        tags: Tags::default(),
+        tags: EntryTags::default(),
     };
-    Arc::new(Entry::new(parts, number))
+    Arc::new(MemoryEntry::new(parts, number))
 }
 
 #[test]
-fn what_is_unwritten_has_its_room_from_the_policy_and_gives_it_back() {
+fn unwritten_entries_use_policy_room() {
     let capacity = 1 << 20;
     let tier = MemoryTier::new(Box::new(Gdsf::new(capacity)));
     (0..1000).for_each(|number| drop(tier.put_read(&entry(number), || true)));
@@ -54,7 +54,7 @@ fn what_is_unwritten_has_its_room_from_the_policy_and_gives_it_back() {
 }
 
 /// Version `sequence` of the entry of key `number`; only in memory if `alone` is set.
-fn version(number: u64, sequence: u64, alone: bool) -> Arc<Entry> {
+fn version(number: u64, sequence: u64, alone: bool) -> Arc<MemoryEntry> {
     let of = entry(number);
     let parts = EntryParts {
         key: of.key.clone(),
@@ -65,9 +65,9 @@ fn version(number: u64, sequence: u64, alone: bool) -> Arc<Entry> {
         body: of.body.clone(),
         object_bytes: of.object_bytes,
         generation: sequence,
-        tags: Tags::default(),
+        tags: EntryTags::default(),
     };
-    Arc::new(if alone { Entry::in_memory_alone(parts, sequence) } else { Entry::new(parts, sequence) })
+    Arc::new(if alone { MemoryEntry::in_memory_alone(parts, sequence) } else { MemoryEntry::new(parts, sequence) })
 }
 
 /// Checks that the policy has exactly the objects that are on disk or only in memory, with their weights, within its
@@ -89,22 +89,23 @@ fn assert_policy_is_right(tier: &MemoryTier) {
     assert_eq!(left, 0, "entries that nothing would ever evict");
 }
 
+/// Entries are committed without the lock while others are read, evicted and removed.
 #[test]
-fn committed_without_the_lock_while_others_are_read_evicted_written_and_removed() {
+fn commit_without_lock_survives_concurrency() {
     const KEYS: u64 = 24;
     const COMMITS: u64 = 20_000;
     // The tier has room for half of the keys.
     let tier = MemoryTier::new(Box::new(Gdsf::new(KEYS / 2 * entry(0).weight())));
     let sequence = Mutex::new(0u64);
     let (written, ended) = (AtomicU64::new(0), std::sync::atomic::AtomicBool::new(false));
-    let (to_writer, to_write) = std::sync::mpsc::channel::<Arc<Entry>>();
+    let (to_writer, to_write) = std::sync::mpsc::channel::<Arc<MemoryEntry>>();
     std::thread::scope(|scope| {
         let (tier, sequence, written, ended) = (&tier, &sequence, &written, &ended);
         // The writer gives each entry a location, and then hands the entry to the policy. It also removes some entries.
         scope.spawn(move || {
             for (at, entry) in to_write.iter().enumerate() {
                 assert!(entry.location().is_none() && !entry.is_in_memory_alone());
-                entry.set_location(Location::new(at as u64 + 1, 64));
+                entry.set_location(RecordLocation::new(at as u64 + 1, 64));
                 tier.admit(std::slice::from_ref(&entry));
                 if at % 7 == 0 {
                     tier.remove_same(&entry);
@@ -119,10 +120,10 @@ fn committed_without_the_lock_while_others_are_read_evicted_written_and_removed(
             while !ended.load(Ordering::Relaxed) {
                 at += 1;
                 let old = version(at % KEYS, 0, false);
-                old.set_location(Location::new((1 << 20) + at % KEYS, 64));
+                old.set_location(RecordLocation::new((1 << 20) + at % KEYS, 64));
                 tier.put_read(&old, || true);
                 tier.get_hashed(old.hash);
-                tier.remove_at(&[(old.hash, Location::new((1 << 20) + at % KEYS, 64))]);
+                tier.remove_at(&[(old.hash, RecordLocation::new((1 << 20) + at % KEYS, 64))]);
             }
         });
         for of in 0..2 {
@@ -168,24 +169,25 @@ fn committed_without_the_lock_while_others_are_read_evicted_written_and_removed(
     assert_policy_is_right(&tier);
 }
 
+/// An entry that waits to be written is not evicted though the policy knows its id.
 #[test]
-fn what_waits_to_be_written_is_not_evicted_though_the_policy_still_knows_its_id() {
+fn unwritten_entry_is_not_evicted() {
     let tier = MemoryTier::new(Box::new(Gdsf::new(4 * entry(0).weight())));
     let old = entry(0);
-    old.set_location(Location::new(1, 64));
+    old.set_location(RecordLocation::new(1, 64));
     tier.put_read(&old, || true);
     let new = version(0, 1, false);
     tier.put_unwritten(&new);
     (1..20).for_each(|number| {
         let other = entry(number);
-        other.set_location(Location::new(1 + number, 64));
+        other.set_location(RecordLocation::new(1 + number, 64));
         tier.put_read(&other, || true);
     });
     assert!(tier.peek(new.hash).is_some_and(|there| Arc::ptr_eq(&there, &new)));
     tier.put_read(&old, || true);
     assert!(tier.peek(new.hash).is_some_and(|there| Arc::ptr_eq(&there, &new)), "what was read replaces nothing");
     tier.settle(&new);
-    new.set_location(Location::new(100, 64));
+    new.set_location(RecordLocation::new(100, 64));
     tier.admit(std::slice::from_ref(&new));
     assert_policy_is_right(&tier);
 }

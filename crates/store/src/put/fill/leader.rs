@@ -10,17 +10,17 @@ use bytes::{Bytes, BytesMut};
 use tokio::sync::Notify;
 
 use super::FillReader;
-use super::table::{FillState, FillUnderWay, Head, Phase, WINDOW_BYTES_MAX};
-use crate::counters::{Counters, Sequence};
-use crate::error::{Error, ErrorKind};
+use super::table::{BodyHead, FillPhase, FillState, FillUnderWay, WINDOW_BYTES_MAX};
+use crate::counters::{Counters, PutSequence};
+use crate::error::{Error, StoreErrorKind};
 use crate::format::RECORD_HEADER_BYTES;
-use crate::get::object::Object;
-use crate::intake::admission::Decision;
-use crate::intake::queue::Reserved;
+use crate::get::object::StoredObject;
+use crate::intake::admission::AdmissionDecision;
+use crate::intake::queue::QueueReservation;
 use crate::memory::entry::{EntryKind, EntryParts};
-use crate::names::key::{Key, KeyHash, KeyRef, PrimaryHash, hash_fragment};
-use crate::names::tag::Tags;
-use crate::put::commit::Puts;
+use crate::names::key::{KeyHash, KeyRef, ObjectKey, PrimaryHash, hash_fragment};
+use crate::names::tag::EntryTags;
+use crate::put::commit::PutCommitter;
 
 /// The longest time for which a fill waits for room in the store. After that, the fill continues without being stored.
 const ROOM_WAIT: Duration = Duration::from_millis(500);
@@ -28,8 +28,8 @@ const ROOM_WAIT: Duration = Duration::from_millis(500);
 /// The longest time for which a follower that reads nothing keeps other followers, which have read everything, waiting.
 const FOLLOWER_WAIT: Duration = Duration::from_secs(5);
 
-struct Target {
-    key: Key,
+struct FillTarget {
+    key: ObjectKey,
     hash: KeyHash,
     metadata: Bytes,
     body_bytes: Option<u64>,
@@ -37,16 +37,16 @@ struct Target {
 
 /// The right and the duty to fetch a key. If it is dropped before its end, the fill fails and nothing is stored.
 pub struct Fill {
-    puts: Arc<Puts>,
+    puts: Arc<PutCommitter>,
     pub(super) fill: Arc<FillUnderWay>,
     primary: Bytes,
     primary_hash: PrimaryHash,
-    target: Option<Target>,
-    tags: Tags,
+    target: Option<FillTarget>,
+    tags: EntryTags,
     fragments: u32,
-    decision: Decision,
+    decision: AdmissionDecision,
     /// The room reserved for the object, if it is, or may become, one record.
-    reserved: Option<Reserved>,
+    reserved: Option<QueueReservation>,
     /// Whether the wait for this room timed out.
     has_no_room: bool,
     /// Whether the object is a copy of what the caller has elsewhere.
@@ -56,7 +56,7 @@ pub struct Fill {
 
 impl Fill {
     /// Makes a fill; `is_put` says that it is a put of a long body.
-    pub(super) fn new(puts: &Arc<Puts>, key: KeyRef<'_>, is_put: bool) -> Fill {
+    pub(super) fn new(puts: &Arc<PutCommitter>, key: KeyRef<'_>, is_put: bool) -> Fill {
         let (primary_hash, hash) = puts.span.hash(key);
         let fill = FillUnderWay {
             hash,
@@ -70,9 +70,9 @@ impl Fill {
             primary: Bytes::copy_from_slice(key.primary),
             primary_hash,
             target: None,
-            tags: Tags::default(),
+            tags: EntryTags::default(),
             fragments: 0,
-            decision: Decision::Admitted,
+            decision: AdmissionDecision::Admitted,
             reserved: None,
             has_no_room: false,
             is_copy: false,
@@ -99,7 +99,7 @@ impl Fill {
     }
 
     /// Decides whether an object is written.
-    fn decide(&self, hash: KeyHash, bytes: Option<u64>) -> Decision {
+    fn decide(&self, hash: KeyHash, bytes: Option<u64>) -> AdmissionDecision {
         if self.is_copy { self.puts.intake.decide_on_copy(hash) } else { self.puts.intake.decide(hash, bytes) }
     }
 
@@ -158,7 +158,7 @@ impl Fill {
             if over_budget {
                 Counters::add(&self.puts.span.counters.puts_refused, 1);
             }
-            self.end(Phase::Declined);
+            self.end(FillPhase::Declined);
             return false;
         }
         let (_, hash) = self.puts.span.hash(key);
@@ -171,12 +171,13 @@ impl Fill {
         state.is_promised = self.is_admitted() && (body_bytes.is_some() || self.reserved.is_some());
         state.not_stored =
             self.has_no_room || (!state.is_admitted && body_bytes.is_some_and(|bytes| bytes > layout.whole_bytes_max));
-        state.head = Some(Head { variant: Bytes::copy_from_slice(variant), metadata: metadata.clone(), body_bytes });
+        state.head =
+            Some(BodyHead { variant: Bytes::copy_from_slice(variant), metadata: metadata.clone(), body_bytes });
         state.stored_hash = Some(hash);
         state.tags = self.tags.clone();
-        state.phase = Phase::Streaming;
+        state.phase = FillPhase::Streaming;
         drop(state);
-        self.target = Some(Target { key: key.to_owned(), hash, metadata, body_bytes });
+        self.target = Some(FillTarget { key: key.to_owned(), hash, metadata, body_bytes });
         self.fill.changed.notify_waiters();
         true
     }
@@ -212,9 +213,9 @@ impl Fill {
             }
             state.received += chunk.len() as u64;
             state.chunks.push_back(chunk);
-            let is_unbounded = body_bytes.is_none() && self.decision == Decision::Admitted;
+            let is_unbounded = body_bytes.is_none() && self.decision == AdmissionDecision::Admitted;
             if is_unbounded && self.puts.intake.admission.is_too_long(state.received) {
-                (self.decision, state.is_admitted) = (Decision::Size, false);
+                (self.decision, state.is_admitted) = (AdmissionDecision::Size, false);
             }
             let layout = &self.puts.span.layout;
             state.not_stored |= state.received > layout.object_bytes_max()
@@ -233,7 +234,7 @@ impl Fill {
     ///
     /// *Errors*: fewer bytes than announced (nothing is stored, followers see an error); or the store did not accept
     /// the object (followers still see the complete body).
-    pub async fn finish(mut self) -> Result<Sequence, Error> {
+    pub async fn finish(mut self) -> Result<PutSequence, Error> {
         let Some(target) = &self.target else {
             return Err(Error::invalid("a fill was finished that was never started"));
         };
@@ -246,15 +247,15 @@ impl Fill {
         if !whole && !self.fill.lock().not_stored {
             self.store_fragments(true).await;
         }
-        if whole && self.decision == Decision::Admitted && !self.puts.intake.admission.has_size(received) {
-            self.decision = Decision::Size;
+        if whole && self.decision == AdmissionDecision::Admitted && !self.puts.intake.admission.has_size(received) {
+            self.decision = AdmissionDecision::Size;
         }
         if !whole && !self.decision.is_admitted() {
             return self.let_go_by(received);
         }
         let not_stored = self.fill.lock().not_stored;
         let stored = if not_stored {
-            Err(Error::new(ErrorKind::Busy, "the store could not keep up with this body; it is not stored"))
+            Err(Error::new(StoreErrorKind::Busy, "the store could not keep up with this body; it is not stored"))
         } else {
             let kind = if whole {
                 EntryKind::Whole
@@ -268,7 +269,7 @@ impl Fill {
             }
             self.commit(kind, body, received)
         };
-        self.end(Phase::Done);
+        self.end(FillPhase::Done);
         stored
     }
 
@@ -277,13 +278,13 @@ impl Fill {
     ///
     /// *Errors*: the store did not accept the metadata, for example because the object was purged meanwhile. Followers are
     /// then told to fetch by themselves.
-    pub async fn refresh(mut self, stale: &Object, metadata: Bytes) -> Result<Object, Error> {
+    pub async fn refresh(mut self, stale: &StoredObject, metadata: Bytes) -> Result<StoredObject, Error> {
         let refreshed = self.commit_refreshed(stale, metadata);
-        self.end(refreshed.as_ref().map_or(Phase::Declined, |object| Phase::Object(object.clone())));
+        self.end(refreshed.as_ref().map_or(FillPhase::Declined, |object| FillPhase::Object(object.clone())));
         refreshed
     }
 
-    fn commit_refreshed(&self, stale: &Object, metadata: Bytes) -> Result<Object, Error> {
+    fn commit_refreshed(&self, stale: &StoredObject, metadata: Bytes) -> Result<StoredObject, Error> {
         let entry = &stale.entry;
         if entry.primary_hash != self.primary_hash {
             return Err(Error::invalid("the object to be confirmed is not of this key and span"));
@@ -302,31 +303,31 @@ impl Fill {
         // The fragments of a head are on the disk, so the head is always written too.
         let decision = match parts.kind {
             EntryKind::Whole => self.decide(parts.hash, Some(parts.object_bytes)),
-            _ => Decision::Replaces,
+            _ => AdmissionDecision::Replaces,
         };
         let entry = self.puts.commit(parts, decision, None)?;
-        Ok(Object::new(entry, &self.puts.lookup))
+        Ok(StoredObject::new(entry, &self.puts.lookup))
     }
 
     /// Ends a body that is neither admitted nor kept in memory. *Errors*: `Busy` if an object of its key was written in
     /// the meantime; that object stays.
-    pub(crate) fn let_go_by(mut self, body_bytes: u64) -> Result<Sequence, Error> {
+    pub(crate) fn let_go_by(mut self, body_bytes: u64) -> Result<PutSequence, Error> {
         let decision = self.decision;
         let gone = self.parts(EntryKind::Whole, Bytes::new(), body_bytes).and_then(|parts| {
             let sequence = self.puts.let_go_by(parts).map_err(|refused| self.puts.refusal(refused))?;
             self.puts.accepted(decision, body_bytes);
-            Ok(Sequence(sequence))
+            Ok(PutSequence(sequence))
         });
-        self.end(Phase::Done);
+        self.end(FillPhase::Done);
         gone
     }
 
     /// Declares the response not storable: followers fetch by themselves.
     pub fn decline(mut self) {
-        self.end(Phase::Declined);
+        self.end(FillPhase::Declined);
     }
 
-    fn end(&mut self, phase: Phase) {
+    fn end(&mut self, phase: FillPhase) {
         self.ended = true;
         // At this point the entry is already in memory, so a caller that no longer finds the fill finds the object.
         self.puts.fills.remove(&self.fill);
@@ -355,7 +356,7 @@ impl Fill {
         let (hash, key, metadata, tags) = match kind {
             EntryKind::Fragment { number, .. } => {
                 let hash = hash_fragment(target.hash, generation, number);
-                (hash, KeyRef::new(b"", b"").to_owned(), Bytes::new(), Tags::default())
+                (hash, KeyRef::new(b"", b"").to_owned(), Bytes::new(), EntryTags::default())
             }
             _ => (target.hash, target.key.clone(), target.metadata.clone(), self.tags.clone()),
         };
@@ -369,10 +370,10 @@ impl Fill {
         (RECORD_HEADER_BYTES + described) as u64 + body_bytes
     }
 
-    fn commit(&mut self, kind: EntryKind, body: Bytes, object_bytes: u64) -> Result<Sequence, Error> {
+    fn commit(&mut self, kind: EntryKind, body: Bytes, object_bytes: u64) -> Result<PutSequence, Error> {
         let parts = self.parts(kind, body, object_bytes)?;
         let reserved = self.reserved.take();
-        self.puts.commit(parts, self.decision, reserved).map(|entry| Sequence(entry.sequence))
+        self.puts.commit(parts, self.decision, reserved).map(|entry| PutSequence(entry.sequence))
     }
 
     /// Stores the bytes received so far as fragments. The last, shorter fragment is stored only if `at_end` is set.
@@ -392,7 +393,7 @@ impl Fill {
             let body = self.gather(stored, stored + length);
             let kind = EntryKind::Fragment { generation: self.fill.generation, number: self.fragments };
             let mut result = self.commit(kind, body.clone(), length);
-            if matches!(&result, Err(error) if error.kind == ErrorKind::Busy) {
+            if matches!(&result, Err(error) if error.kind == StoreErrorKind::Busy) {
                 let _ = tokio::time::timeout(ROOM_WAIT, self.puts.intake.queue.room.notified()).await;
                 result = self.commit(kind, body, length);
             }
@@ -427,7 +428,10 @@ impl Fill {
                 }
                 if !state.not_stored || state.received - state.base <= WINDOW_BYTES_MAX {
                     if state.not_stored && state.followers.is_empty() {
-                        return Err(Error::new(ErrorKind::Busy, "nobody reads this body and the store cannot take it"));
+                        return Err(Error::new(
+                            StoreErrorKind::Busy,
+                            "nobody reads this body and the store cannot take it",
+                        ));
                     }
                     return Ok(());
                 }
@@ -443,7 +447,7 @@ impl Fill {
 impl Drop for Fill {
     fn drop(&mut self) {
         if !self.ended {
-            self.end(Phase::Failed);
+            self.end(FillPhase::Failed);
         }
         self.puts.fills.end(self.fill.generation);
         // Followers can still read the remaining chunks, which the shared state keeps. The budget counts only running

@@ -26,9 +26,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::get::object::Object;
+use crate::get::object::StoredObject;
 use crate::names::key::KeyRef;
-use crate::put::commit::Puts;
+use crate::put::commit::PutCommitter;
 
 mod leader;
 mod reader;
@@ -44,7 +44,7 @@ pub enum FillRole {
     /// Another caller fetches the key; this caller reads that fill.
     Follower(FillReader),
     /// Another caller has just stored the object; this caller uses it.
-    Resident(Object),
+    Resident(StoredObject),
 }
 
 /// The first thing that a follower sees.
@@ -60,7 +60,7 @@ pub enum FillHead {
         body_bytes: Option<u64>,
     },
     /// The stale object was confirmed; this is the confirmed object.
-    Object(Object),
+    Object(StoredObject),
     /// The response cannot be stored: the follower must fetch the key by itself.
     Declined,
     /// The fetch failed: the follower must fetch the key by itself, or fail too.
@@ -68,7 +68,7 @@ pub enum FillHead {
 }
 
 /// Joins or begins the fill of a key.
-pub(crate) fn begin(puts: &Arc<Puts>, key: KeyRef<'_>, stale: Option<&Object>) -> FillRole {
+pub(crate) fn begin(puts: &Arc<PutCommitter>, key: KeyRef<'_>, stale: Option<&StoredObject>) -> FillRole {
     let (primary_hash, hash) = puts.span.hash(key);
     let mut fills = puts.fills.lock();
     if let Some(fill) = fills.get(&hash)
@@ -83,7 +83,7 @@ pub(crate) fn begin(puts: &Arc<Puts>, key: KeyRef<'_>, stale: Option<&Object>) -
         .live()
         .filter(|entry| stale.is_none_or(|stale| stale.entry.generation != entry.generation))
     {
-        return FillRole::Resident(Object::new(entry, &puts.lookup));
+        return FillRole::Resident(StoredObject::new(entry, &puts.lookup));
     }
     let fill = Fill::new(puts, key, false);
     fills.insert(hash, Arc::clone(&fill.fill));
@@ -91,6 +91,6 @@ pub(crate) fn begin(puts: &Arc<Puts>, key: KeyRef<'_>, stale: Option<&Object>) -
 }
 
 /// Begins a fill without followers: a put of a long body.
-pub(crate) fn begin_alone(puts: &Arc<Puts>, key: KeyRef<'_>) -> Fill {
+pub(crate) fn begin_alone(puts: &Arc<PutCommitter>, key: KeyRef<'_>) -> Fill {
     Fill::new(puts, key, true)
 }

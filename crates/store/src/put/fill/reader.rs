@@ -8,15 +8,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::FillHead;
-use super::table::{FillState, FillUnderWay, Phase};
+use super::table::{FillPhase, FillState, FillUnderWay};
 use crate::counters::Counters;
-use crate::error::{Error, ErrorKind};
-use crate::get::lookup::Lookup;
+use crate::error::{Error, StoreErrorKind};
+use crate::get::lookup::ObjectLookup;
 use crate::names::key::KeyHash;
 
 /// Reads the body of a fill while it arrives.
 pub struct FillReader {
-    lookup: Arc<Lookup>,
+    lookup: Arc<ObjectLookup>,
     fill: Arc<FillUnderWay>,
     id: u64,
     position: u64,
@@ -25,17 +25,17 @@ pub struct FillReader {
 impl FillReader {
     /// Joins a fill at the start of its body; `None` if the first bytes are already dropped, or the fill has failed or
     /// was declined.
-    pub(super) fn join(lookup: &Arc<Lookup>, fill: &Arc<FillUnderWay>) -> Option<FillReader> {
+    pub(super) fn join(lookup: &Arc<ObjectLookup>, fill: &Arc<FillUnderWay>) -> Option<FillReader> {
         {
             let state = fill.lock();
-            if (state.not_stored && state.base > 0) || matches!(state.phase, Phase::Failed | Phase::Declined) {
+            if (state.not_stored && state.base > 0) || matches!(state.phase, FillPhase::Failed | FillPhase::Declined) {
                 return None;
             }
         }
         Some(FillReader::attach(lookup, fill))
     }
 
-    pub(super) fn attach(lookup: &Arc<Lookup>, fill: &Arc<FillUnderWay>) -> FillReader {
+    pub(super) fn attach(lookup: &Arc<ObjectLookup>, fill: &Arc<FillUnderWay>) -> FillReader {
         let mut state = fill.lock();
         let id = state.follower_next;
         state.follower_next += 1;
@@ -53,17 +53,17 @@ impl FillReader {
             {
                 let state = self.fill.lock();
                 match (&state.phase, &state.head) {
-                    (Phase::Object(object), _) => return FillHead::Object(object.clone()),
-                    (Phase::Declined, _) => return FillHead::Declined,
-                    (Phase::Streaming | Phase::Done, Some(head)) => {
+                    (FillPhase::Object(object), _) => return FillHead::Object(object.clone()),
+                    (FillPhase::Declined, _) => return FillHead::Declined,
+                    (FillPhase::Streaming | FillPhase::Done, Some(head)) => {
                         return FillHead::Streaming {
                             variant: head.variant.clone(),
                             metadata: head.metadata.clone(),
                             body_bytes: head.body_bytes,
                         };
                     }
-                    (Phase::Failed | Phase::Done, _) => return FillHead::Failed,
-                    (Phase::Waiting | Phase::Streaming, _) => {}
+                    (FillPhase::Failed | FillPhase::Done, _) => return FillHead::Failed,
+                    (FillPhase::Waiting | FillPhase::Streaming, _) => {}
                 }
             }
             changed.await;
@@ -81,7 +81,7 @@ impl FillReader {
     pub fn body_bytes(&self) -> Option<u64> {
         let state = self.fill.lock();
         let announced = state.head.as_ref().and_then(|head| head.body_bytes);
-        announced.or_else(|| matches!(state.phase, Phase::Done).then_some(state.received))
+        announced.or_else(|| matches!(state.phase, FillPhase::Done).then_some(state.received))
     }
 
     /// Whether the reader surely gets every byte unless the fetch fails, because a body of this length is kept in memory
@@ -93,7 +93,7 @@ impl FillReader {
     /// Whether the fetch ended without the whole body. If it did not, an error of [`next`](Self::next) says that the store
     /// does not have the next bytes, or that this reader was too slow. *Cost*: a lock.
     pub fn has_failed(&self) -> bool {
-        matches!(self.fill.lock().phase, Phase::Failed | Phase::Declined | Phase::Object(_))
+        matches!(self.fill.lock().phase, FillPhase::Failed | FillPhase::Declined | FillPhase::Object(_))
     }
 
     /// Skips the body up to `offset`; call it before the first [`next`](Self::next).
@@ -124,9 +124,11 @@ impl FillReader {
                     return Some(Ok(chunk));
                 } else {
                     match &state.phase {
-                        Phase::Done => return None,
-                        Phase::Failed | Phase::Declined | Phase::Object(_) => return Some(Err(broken(self.position))),
-                        Phase::Waiting | Phase::Streaming => None,
+                        FillPhase::Done => return None,
+                        FillPhase::Failed | FillPhase::Declined | FillPhase::Object(_) => {
+                            return Some(Err(broken(self.position)));
+                        }
+                        FillPhase::Waiting | FillPhase::Streaming => None,
                     }
                 }
             };
@@ -192,7 +194,7 @@ fn chunk_at(state: &FillState, position: u64) -> Option<Bytes> {
 
 fn left_behind(position: u64) -> Error {
     Error::new(
-        ErrorKind::Busy,
+        StoreErrorKind::Busy,
         format!(
             "nothing was read after byte {position} of the body while other readers waited; ask for the object again"
         ),
@@ -200,5 +202,5 @@ fn left_behind(position: u64) -> Error {
 }
 
 fn broken(position: u64) -> Error {
-    Error::new(ErrorKind::Io, format!("the fetch broke off at byte {position} of the body"))
+    Error::new(StoreErrorKind::Io, format!("the fetch broke off at byte {position} of the body"))
 }

@@ -12,11 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-use crate::get::object::Object;
+use crate::get::object::StoredObject;
 use crate::names::key::{KeyHash, PrimaryHash};
-use crate::names::tag::Tags;
-use crate::purge::rules::Verdict;
-use crate::state::State;
+use crate::names::tag::EntryTags;
+use crate::purge::rules::PurgeVerdict;
+use crate::state::SpanState;
 
 /// The largest distance between a fill that is not stored and its slowest follower, in bytes.
 pub const WINDOW_BYTES_MAX: u64 = 2 << 20;
@@ -28,7 +28,7 @@ const VARIANTS_MAX: usize = 16;
 pub struct FillTable {
     fills: Mutex<HashMap<KeyHash, Arc<FillUnderWay>>>,
     /// All running fills, including those that later requests cannot join.
-    running: Mutex<Running>,
+    running: Mutex<RunningFills>,
     /// The memory of all fills, in bytes.
     bytes: AtomicU64,
     pub bytes_max: u64,
@@ -36,7 +36,7 @@ pub struct FillTable {
 
 /// The running fills, by their generations, and what is known of their primary keys.
 #[derive(Default)]
-struct Running {
+struct RunningFills {
     fills: BTreeMap<u64, RunningFill>,
     keys: HashMap<PrimaryHash, RunningKey>,
 }
@@ -111,7 +111,7 @@ impl FillTable {
         }
     }
 
-    fn running(&self) -> MutexGuard<'_, Running> {
+    fn running(&self) -> MutexGuard<'_, RunningFills> {
         self.running.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -168,8 +168,8 @@ pub struct FillUnderWay {
 
 #[derive(Default)]
 pub struct FillState {
-    pub phase: Phase,
-    pub head: Option<Head>,
+    pub phase: FillPhase,
+    pub head: Option<BodyHead>,
     pub chunks: VecDeque<Bytes>,
     /// The offset in the body at which the first kept chunk begins, in bytes.
     pub base: u64,
@@ -184,25 +184,25 @@ pub struct FillState {
     /// Whether readers may tell clients that the object will be on the disk.
     pub is_promised: bool,
     /// The tags of the object, set with the head.
-    pub tags: Tags,
+    pub tags: EntryTags,
     pub followers: HashMap<u64, u64>,
     pub follower_next: u64,
 }
 
 #[derive(Clone)]
-pub struct Head {
+pub struct BodyHead {
     pub variant: Bytes,
     pub metadata: Bytes,
     pub body_bytes: Option<u64>,
 }
 
 #[derive(Default, Clone)]
-pub enum Phase {
+pub enum FillPhase {
     #[default]
     Waiting,
     Streaming,
     Done,
-    Object(Object),
+    Object(StoredObject),
     Declined,
     Failed,
 }
@@ -224,14 +224,14 @@ impl FillUnderWay {
 
     /// Whether a purge, also a soft one, that came after the fill began may match the object that is being fetched. A
     /// fill without a head may still get any tag.
-    pub fn is_purged(&self, of: &State, primary_hash: PrimaryHash, primary: &[u8]) -> bool {
+    pub fn is_purged(&self, of: &SpanState, primary_hash: PrimaryHash, primary: &[u8]) -> bool {
         let state = self.lock();
         let tags = state.tags.hashes();
-        of.purges.verdict(primary_hash, self.generation, primary, tags) != Verdict::Live
+        of.purges.verdict(primary_hash, self.generation, primary, tags) != PurgeVerdict::Live
             || (state.head.is_none() && of.purges.may_be_purged_by_tag(self.generation))
     }
 
-    pub fn enter(&self, phase: Phase) {
+    pub fn enter(&self, phase: FillPhase) {
         self.lock().phase = phase;
         self.changed.notify_waiters();
     }
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fills_are_superseded_by_newer_versions_alone() {
+    fn only_newer_versions_supersede_fills() {
         let table = FillTable::new(0);
         let (key, other) = (PrimaryHash(1), PrimaryHash(2));
         let hash = |number: usize| KeyHash(number as u128);

@@ -1,21 +1,21 @@
 //! The meaning of the columns of a CSV file.
 //!
-//! Owns: [`Columns`] and its text form, the presets for published traces, and the names by which a header is
+//! Owns: [`CsvColumns`] and its text form, the presets for published traces, and the names by which a header is
 //! recognised.
 
-use super::values::{Separator, Values};
-use crate::formats::{Operation, lines_of_head};
+use super::values::{LineValues, ValueSeparator};
+use crate::formats::{TraceOperation, lines_of_head};
 
 /// The highest number of a column.
 pub(super) const COLUMN_MAX: usize = 1000;
 
 /// The meaning of the columns of a file. Columns are counted from 1.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Columns {
+pub struct CsvColumns {
     /// What is between two values; if `None`, the first line tells.
-    pub separator: Option<Separator>,
+    pub separator: Option<ValueSeparator>,
     /// What the columns of the target say.
-    pub target: Target,
+    pub target: TargetColumn,
     /// The columns of the target: one, or for keys any number that are joined.
     pub place: Vec<usize>,
     /// The columns whose sum is the size; if there are none, a request is one block.
@@ -37,14 +37,14 @@ pub struct Columns {
     /// The columns that name the volume; if there are none, all blocks are on one volume.
     pub volume: Vec<usize>,
     /// Values of the column of the operation, and what they mean; other values have their usual meanings.
-    pub operations: Vec<(String, Operation)>,
+    pub operations: Vec<(String, TraceOperation)>,
     /// Names in the header. If there are any, a column number N stands for the column with the N-th of these names.
     pub names: Vec<String>,
 }
 
 /// What the column of the accessed block or object says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Target {
+pub enum TargetColumn {
     /// An offset in bytes.
     #[default]
     Offset,
@@ -58,8 +58,8 @@ pub enum Target {
 
 /// What a column is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
-    Target(Target),
+pub(super) enum ColumnRole {
+    Target(TargetColumn),
     /// A size in units of this number of bytes.
     Size(u64),
     Operation,
@@ -73,13 +73,13 @@ pub(super) enum Role {
 
 /// Each name that `--columns` knows, with the names by which a header is recognised: in small letters, without anything
 /// but letters and digits.
-const ROLES: [(&str, Role, &[&str]); 16] = [
-    ("offset", Role::Target(Target::Offset), &["offset", "byteoffset"]),
-    ("sector", Role::Target(Target::Sector), &["sector", "lba"]),
-    ("block", Role::Target(Target::Block), &["block", "blockid", "blocknumber"]),
+const ROLES: [(&str, ColumnRole, &[&str]); 16] = [
+    ("offset", ColumnRole::Target(TargetColumn::Offset), &["offset", "byteoffset"]),
+    ("sector", ColumnRole::Target(TargetColumn::Sector), &["sector", "lba"]),
+    ("block", ColumnRole::Target(TargetColumn::Block), &["block", "blockid", "blocknumber"]),
     (
         "key",
-        Role::Target(Target::Key),
+        ColumnRole::Target(TargetColumn::Key),
         &[
             "key",
             "cachekey",
@@ -95,40 +95,40 @@ const ROLES: [(&str, Role, &[&str]); 16] = [
     ),
     (
         "size",
-        Role::Size(1),
+        ColumnRole::Size(1),
         &["size", "bytes", "length", "objsize", "objectsize", "responsesize", "valuesize", "keysize"],
     ),
-    ("sectors", Role::Size(512), &["sectors", "sectorcount"]),
-    ("op", Role::Operation, &["op", "operation", "opcode", "optype", "type", "method"]),
-    ("time", Role::Time(1), &["time", "timestamp", "optime", "relativeunix", "unixtime"]),
-    ("time_ms", Role::Time(1_000), &["timems", "timestampms"]),
-    ("time_us", Role::Time(1_000_000), &["timeus", "timestampus"]),
-    ("time_ns", Role::Time(1_000_000_000), &["timens", "timestampns"]),
+    ("sectors", ColumnRole::Size(512), &["sectors", "sectorcount"]),
+    ("op", ColumnRole::Operation, &["op", "operation", "opcode", "optype", "type", "method"]),
+    ("time", ColumnRole::Time(1), &["time", "timestamp", "optime", "relativeunix", "unixtime"]),
+    ("time_ms", ColumnRole::Time(1_000), &["timems", "timestampms"]),
+    ("time_us", ColumnRole::Time(1_000_000), &["timeus", "timestampus"]),
+    ("time_ns", ColumnRole::Time(1_000_000_000), &["timens", "timestampns"]),
     // The clock of Windows, which the traces of MSR Cambridge have.
-    ("time_100ns", Role::Time(10_000_000), &["time", "timestamp", "time100ns"]),
-    ("ttl", Role::Ttl, &["ttl"]),
-    ("count", Role::Count, &["count", "opcount"]),
-    ("stream", Role::Stream, &["stream"]),
-    ("volume", Role::Volume, &["volume", "asu", "hostname", "host", "disknumber", "disk"]),
+    ("time_100ns", ColumnRole::Time(10_000_000), &["time", "timestamp", "time100ns"]),
+    ("ttl", ColumnRole::Ttl, &["ttl"]),
+    ("count", ColumnRole::Count, &["count", "opcount"]),
+    ("stream", ColumnRole::Stream, &["stream"]),
+    ("volume", ColumnRole::Volume, &["volume", "asu", "hostname", "host", "disknumber", "disk"]),
 ];
 
 /// The words for operations in the text form.
-const OPERATIONS: [(&str, Operation); 3] =
-    [("read", Operation::Read), ("write", Operation::Write), ("delete", Operation::Delete)];
+const OPERATIONS: [(&str, TraceOperation); 3] =
+    [("read", TraceOperation::Read), ("write", TraceOperation::Write), ("delete", TraceOperation::Delete)];
 
-impl Columns {
+impl CsvColumns {
     /// The columns of the MSR Cambridge traces: time, host, disk, operation, offset, size, response time.
-    pub fn msr() -> Columns {
-        Columns { separator: Some(Separator::Byte(b',')), ..known("volume=2+3,op=4,offset=5,size=6") }
+    pub fn msr() -> CsvColumns {
+        CsvColumns { separator: Some(ValueSeparator::Byte(b',')), ..known("volume=2+3,op=4,offset=5,size=6") }
     }
 
     /// The columns of Twitter's cache traces. The size of an object is that of its key and its value.
-    pub fn twitter() -> Columns {
-        Columns { separator: Some(Separator::Byte(b',')), ..known("time,key,size,size,-,op,ttl") }
+    pub fn twitter() -> CsvColumns {
+        CsvColumns { separator: Some(ValueSeparator::Byte(b',')), ..known("time,key,size,size,-,op,ttl") }
     }
 
     /// The columns of the Storage Performance Council's trace files: application unit, sector, bytes, operation, time.
-    pub fn spc() -> Columns {
+    pub fn spc() -> CsvColumns {
         known("volume,sector,size,op,time")
     }
 
@@ -137,8 +137,8 @@ impl Columns {
     /// gives the separator, and `read=`, `write=` and `delete=` say what values of the operation mean.
     ///
     /// *Errors*: a sentence about what is wrong.
-    pub fn parse(text: &str) -> Result<Columns, String> {
-        let mut columns = Columns { ticks_per_second: 1, ..Columns::default() };
+    pub fn parse(text: &str) -> Result<CsvColumns, String> {
+        let mut columns = CsvColumns { ticks_per_second: 1, ..CsvColumns::default() };
         let mut form = None;
         let mut number = 0;
         let mut after_separator = false;
@@ -148,7 +148,7 @@ impl Columns {
             }
             let (name, value) = part.split_once('=').map_or((part, None), |(name, value)| (name, Some(value)));
             if name == "sep" {
-                columns.separator = Some(Separator::parse(value.unwrap_or_default())?);
+                columns.separator = Some(ValueSeparator::parse(value.unwrap_or_default())?);
                 after_separator = true;
                 continue;
             }
@@ -172,9 +172,9 @@ impl Columns {
             };
             let has_letters = |value: &str| value.bytes().any(|byte| !byte.is_ascii_digit() && byte != b'+');
             let of_part = match value {
-                None => Form::InOrder,
-                Some(value) if has_letters(value) => Form::ByName,
-                Some(_) => Form::ByNumber,
+                None => ColumnForm::InOrder,
+                Some(value) if has_letters(value) => ColumnForm::ByName,
+                Some(_) => ColumnForm::ByNumber,
             };
             if *form.get_or_insert(of_part) != of_part {
                 return Err(format!("\"{part}\": give all columns in order, or all by number, or all by name"));
@@ -182,9 +182,9 @@ impl Columns {
             let Some(role) = role else { continue };
             for value in value.map_or(vec![""], |value| value.split('+').collect()) {
                 let column = match of_part {
-                    Form::InOrder => Some(number).filter(|&number| number <= COLUMN_MAX),
-                    Form::ByNumber => value.parse().ok().filter(|number| (1..=COLUMN_MAX).contains(number)),
-                    Form::ByName => {
+                    ColumnForm::InOrder => Some(number).filter(|&number| number <= COLUMN_MAX),
+                    ColumnForm::ByNumber => value.parse().ok().filter(|number| (1..=COLUMN_MAX).contains(number)),
+                    ColumnForm::ByName => {
                         columns.names.push(value.trim().to_owned());
                         Some(columns.names.len()).filter(|_| !value.trim().is_empty())
                     }
@@ -197,21 +197,21 @@ impl Columns {
     }
 
     /// The columns that the header of a file names; `None` if the first line is no header with a name for the target.
-    pub(super) fn of_header(head: &[u8]) -> Option<Columns> {
+    pub(super) fn of_header(head: &[u8]) -> Option<CsvColumns> {
         let line = lines_of_head(head).next()?;
-        for separator in Separator::TRIED {
-            let mut values = Values::default();
+        for separator in ValueSeparator::TRIED {
+            let mut values = LineValues::default();
             values.split(line, separator, COLUMN_MAX).ok()?;
-            let mut columns = Columns { separator: Some(separator), ticks_per_second: 1, ..Columns::default() };
+            let mut columns = CsvColumns { separator: Some(separator), ticks_per_second: 1, ..CsvColumns::default() };
             let mut has_size = false;
             for index in 0..values.len() {
                 let name = plain(values.get(line, index)?);
                 let role = ROLES.iter().find(|role| role.2.contains(&name.as_str())).map(|role| role.1);
                 // A second column for the same purpose is left out; the size of the key is added to that of the value.
                 let is_key_size = name == "keysize";
-                let mut is_second = |role: &Role| match role {
-                    Role::Target(_) => !columns.place.is_empty(),
-                    Role::Size(_) => !is_key_size && std::mem::replace(&mut has_size, true),
+                let mut is_second = |role: &ColumnRole| match role {
+                    ColumnRole::Target(_) => !columns.place.is_empty(),
+                    ColumnRole::Size(_) => !is_key_size && std::mem::replace(&mut has_size, true),
                     _ => false,
                 };
                 if let Some(role) = role.filter(|role| !is_second(role)) {
@@ -221,11 +221,11 @@ impl Columns {
             if columns.place.is_empty() {
                 continue;
             }
-            if columns.target == Target::Key {
+            if columns.target == TargetColumn::Key {
                 columns.volume.clear();
             }
             columns.ttl = columns.ttl.filter(|_| columns.time.is_some());
-            let (msr, found) = (Columns::msr(), &columns);
+            let (msr, found) = (CsvColumns::msr(), &columns);
             let is_msr = found.place == msr.place && found.size == msr.size && found.operation == msr.operation;
             if is_msr && found.target == msr.target && found.volume == msr.volume {
                 return Some(msr);
@@ -235,7 +235,7 @@ impl Columns {
         None
     }
 
-    fn add(&mut self, role: Role, column: usize) -> Result<(), String> {
+    fn add(&mut self, role: ColumnRole, column: usize) -> Result<(), String> {
         let one = |place: &mut Option<usize>| match place {
             Some(_) => Err("expected one column".to_owned()),
             None => {
@@ -244,13 +244,15 @@ impl Columns {
             }
         };
         match role {
-            Role::Target(target) if self.place.is_empty() || target == Target::Key && self.target == target => {
+            ColumnRole::Target(target)
+                if self.place.is_empty() || target == TargetColumn::Key && self.target == target =>
+            {
                 self.target = target;
                 self.place.push(column);
                 Ok(())
             }
-            Role::Target(_) => Err("expected one column of offsets, sectors, blocks or keys".to_owned()),
-            Role::Size(unit_bytes) => {
+            ColumnRole::Target(_) => Err("expected one column of offsets, sectors, blocks or keys".to_owned()),
+            ColumnRole::Size(unit_bytes) => {
                 if !self.size.is_empty() && self.size_unit_bytes != unit_bytes {
                     return Err("expected sizes in one unit".to_owned());
                 }
@@ -258,30 +260,30 @@ impl Columns {
                 self.size.push(column);
                 Ok(())
             }
-            Role::Operation => one(&mut self.operation),
-            Role::Time(ticks) => {
+            ColumnRole::Operation => one(&mut self.operation),
+            ColumnRole::Time(ticks) => {
                 one(&mut self.time)?;
                 self.ticks_per_second = ticks;
                 Ok(())
             }
-            Role::Ttl => one(&mut self.ttl),
-            Role::Count => one(&mut self.count),
-            Role::Stream => {
+            ColumnRole::Ttl => one(&mut self.ttl),
+            ColumnRole::Count => one(&mut self.count),
+            ColumnRole::Stream => {
                 self.stream.push(column);
                 Ok(())
             }
-            Role::Volume => {
+            ColumnRole::Volume => {
                 self.volume.push(column);
                 Ok(())
             }
         }
     }
 
-    fn checked(self) -> Result<Columns, String> {
+    fn checked(self) -> Result<CsvColumns, String> {
         if self.place.is_empty() {
             return Err("expected a column of offsets (offset=N), sectors, blocks or keys".to_owned());
         }
-        if self.target == Target::Key && !self.volume.is_empty() {
+        if self.target == TargetColumn::Key && !self.volume.is_empty() {
             return Err("keys have no volume; join the columns of the key (key=2+3)".to_owned());
         }
         if !self.operations.is_empty() && self.operation.is_none() {
@@ -299,20 +301,20 @@ impl Columns {
     }
 
     /// The columns whose values have a form that can be wrong, with their roles.
-    fn used(&self) -> impl Iterator<Item = (Role, usize)> {
-        let role = |role: Role, column: Option<usize>| column.map(|column| (role, column));
-        let places = self.place.iter().map(|&column| (Role::Target(self.target), column));
+    fn used(&self) -> impl Iterator<Item = (ColumnRole, usize)> {
+        let role = |role: ColumnRole, column: Option<usize>| column.map(|column| (role, column));
+        let places = self.place.iter().map(|&column| (ColumnRole::Target(self.target), column));
         places
-            .chain(self.size.iter().map(|&column| (Role::Size(self.size_unit_bytes), column)))
-            .chain(role(Role::Operation, self.operation))
-            .chain(role(Role::Time(self.ticks_per_second), self.time))
-            .chain(role(Role::Ttl, self.ttl))
-            .chain(role(Role::Count, self.count))
+            .chain(self.size.iter().map(|&column| (ColumnRole::Size(self.size_unit_bytes), column)))
+            .chain(role(ColumnRole::Operation, self.operation))
+            .chain(role(ColumnRole::Time(self.ticks_per_second), self.time))
+            .chain(role(ColumnRole::Ttl, self.ttl))
+            .chain(role(ColumnRole::Count, self.count))
     }
 
     /// Whether a line has a known name in each column that has a form, and so is a header.
     pub(super) fn is_header<'a>(&self, value: impl Fn(usize) -> Option<&'a [u8]>) -> bool {
-        let is_name = |role: Role, column: usize| {
+        let is_name = |role: ColumnRole, column: usize| {
             let name = value(column).map(plain);
             ROLES.iter().any(|known| known.1 == role && known.2.iter().any(|text| name.as_deref() == Some(*text)))
         };
@@ -321,21 +323,21 @@ impl Columns {
 
     /// The names by which the header of the column of the target is recognised.
     pub(super) fn names_of_target(&self) -> &'static [&'static str] {
-        ROLES.iter().find(|role| role.1 == Role::Target(self.target)).map_or(&[], |role| role.2)
+        ROLES.iter().find(|role| role.1 == ColumnRole::Target(self.target)).map_or(&[], |role| role.2)
     }
 }
 
 /// How the text form names columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum ColumnForm {
     InOrder,
     ByNumber,
     ByName,
 }
 
 /// A preset, whose text is right.
-fn known(text: &str) -> Columns {
-    Columns::parse(text).unwrap_or_default()
+fn known(text: &str) -> CsvColumns {
+    CsvColumns::parse(text).unwrap_or_default()
 }
 
 /// A name in small letters, without anything but letters and digits.
@@ -349,17 +351,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_named_in_order_by_number_or_by_header() {
-        let columns = Columns::parse("time,key,size,op").expect("in order");
-        assert_eq!((columns.target, &columns.place[..], &columns.size[..]), (Target::Key, &[2][..], &[3][..]));
+    fn columns_by_number_or_header() {
+        let columns = CsvColumns::parse("time,key,size,op").expect("in order");
+        assert_eq!((columns.target, &columns.place[..], &columns.size[..]), (TargetColumn::Key, &[2][..], &[3][..]));
         assert_eq!((columns.time, columns.operation), (Some(1), Some(4)));
-        let columns = Columns::parse("time_ms=1,key=2+3,size=4+5,sep=tab").expect("by number");
+        let columns = CsvColumns::parse("time_ms=1,key=2+3,size=4+5,sep=tab").expect("by number");
         assert_eq!((&columns.place[..], &columns.size[..]), (&[2, 3][..], &[4, 5][..]));
-        assert_eq!((columns.ticks_per_second, columns.separator), (1000, Some(Separator::Byte(b'\t'))));
-        let columns = Columns::parse("key=object_id,size=body bytes").expect("by name");
+        assert_eq!((columns.ticks_per_second, columns.separator), (1000, Some(ValueSeparator::Byte(b'\t'))));
+        let columns = CsvColumns::parse("key=object_id,size=body bytes").expect("by name");
         assert_eq!((&columns.place[..], &columns.size[..]), (&[1][..], &[2][..]));
         assert_eq!(columns.names, ["object_id", "body bytes"]);
-        assert_eq!(Columns::parse("block=1,sep=,").map(|columns| columns.separator), Ok(Some(Separator::Byte(b','))));
+        assert_eq!(
+            CsvColumns::parse("block=1,sep=,").map(|columns| columns.separator),
+            Ok(Some(ValueSeparator::Byte(b',')))
+        );
         for wrong in [
             "",
             "size",
@@ -375,9 +380,9 @@ mod tests {
             "key,op,write=",
             "key,op,write",
         ] {
-            assert!(Columns::parse(wrong).is_err(), "{wrong}");
+            assert!(CsvColumns::parse(wrong).is_err(), "{wrong}");
         }
-        for preset in [Columns::msr(), Columns::twitter(), Columns::spc()] {
+        for preset in [CsvColumns::msr(), CsvColumns::twitter(), CsvColumns::spc()] {
             assert!(!preset.place.is_empty());
         }
     }
@@ -385,18 +390,21 @@ mod tests {
     #[test]
     fn headers_of_published_traces_are_known() {
         let cachelib = b"op_time,key,key_size,op,op_count,size,cache_hits,ttl\n1,a,2,GET,1,4,0,\n";
-        let columns = Columns::of_header(cachelib).expect("CacheLib's");
+        let columns = CsvColumns::of_header(cachelib).expect("CacheLib's");
         assert_eq!((&columns.place[..], &columns.size[..], columns.count), (&[2][..], &[3, 6][..], Some(5)));
         assert_eq!((columns.time, columns.operation, columns.ttl), (Some(1), Some(4), Some(8)));
         let wikimedia = b"relative_unix\thashed_path_query\timage_type\tresponse_size\ttime_firstbyte\n";
-        let columns = Columns::of_header(wikimedia).expect("Wikimedia's");
-        assert_eq!((columns.target, &columns.place[..], &columns.size[..]), (Target::Key, &[2][..], &[4][..]));
+        let columns = CsvColumns::of_header(wikimedia).expect("Wikimedia's");
+        assert_eq!((columns.target, &columns.place[..], &columns.size[..]), (TargetColumn::Key, &[2][..], &[4][..]));
         let both = b"timestamp,cacheKey,OpType,objectSize,responseSize\n";
-        assert_eq!(Columns::of_header(both).map(|columns| (columns.size, columns.operation)), Some((vec![4], Some(3))));
+        assert_eq!(
+            CsvColumns::of_header(both).map(|columns| (columns.size, columns.operation)),
+            Some((vec![4], Some(3)))
+        );
         let msr = b"Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime\n";
-        assert_eq!(Columns::of_header(msr), Some(Columns::msr()));
+        assert_eq!(CsvColumns::of_header(msr), Some(CsvColumns::msr()));
         for other in [&b"1,2,3\n"[..], b"a,b,c\n", b"", b"time,size\n"] {
-            assert_eq!(Columns::of_header(other), None);
+            assert_eq!(CsvColumns::of_header(other), None);
         }
     }
 }

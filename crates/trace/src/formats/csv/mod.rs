@@ -15,15 +15,17 @@ mod columns;
 mod values;
 
 use hashbrown::HashMap;
-use nectary_cache::Stream;
+use nectary_cache::StreamId;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::input::Input;
-use super::{BLOCKS_PER_RECORD_MAX, Operation, ReadOptions, Reader, Reference, STREAMS_MAX, blocks_of, digits};
-use crate::error::{Error, Place, Result, quote};
-pub use columns::{Columns, Target};
-pub use values::Separator;
-use values::Values;
+use super::input::DecompressedInput;
+use super::{
+    BLOCKS_PER_RECORD_MAX, ReadOptions, ReferenceReader, STREAMS_MAX, TraceOperation, TraceReference, blocks_of, digits,
+};
+use crate::error::{Error, Result, TracePosition, quote};
+pub use columns::{CsvColumns, TargetColumn};
+use values::LineValues;
+pub use values::ValueSeparator;
 
 /// The longest name of a volume or stream. *Units*: bytes.
 pub const NAME_BYTES_MAX: usize = 256;
@@ -34,52 +36,52 @@ const VOLUME_SHIFT: u32 = 48;
 const SECTOR_BYTES: u64 = 512;
 
 /// A reader of CSV files.
-pub struct Csv {
-    input: Input,
-    columns: Columns,
+pub struct CsvReader {
+    input: DecompressedInput,
+    columns: CsvColumns,
     block_bytes: u64,
-    separator: Separator,
+    separator: ValueSeparator,
     /// The place in a line, counted from 0, of the column with each number; a column above the last is at its own place.
     places: Vec<usize>,
-    values: Values,
+    values: LineValues,
     line: Vec<u8>,
     /// The bytes of a key or name of several columns.
     joined: Vec<u8>,
-    streams: Names,
-    volumes: Names,
+    streams: NameNumbers,
+    volumes: NameNumbers,
     is_started: bool,
 }
 
 /// Gives each name a number, in the order in which the names first appear.
 #[derive(Default)]
-struct Names {
+struct NameNumbers {
     numbers: HashMap<Box<[u8]>, u32>,
 }
 
-impl Csv {
+impl CsvReader {
     /// Reads `input` from its current position. If the options have no columns, those of the header are read, or else
     /// those of the MSR Cambridge traces.
     ///
     /// *Errors*: requests start at block numbers and have sizes, but the options give no size of blocks.
-    pub fn new(input: Input, options: &ReadOptions) -> Result<Csv> {
-        let found = || Columns::of_header(input.head()).unwrap_or_else(Columns::msr);
+    pub fn new(input: DecompressedInput, options: &ReadOptions) -> Result<CsvReader> {
+        let found = || CsvColumns::of_header(input.head()).unwrap_or_else(CsvColumns::msr);
         let columns = options.columns.clone().unwrap_or_else(found);
-        if columns.target == Target::Block && !columns.size.is_empty() && options.block_bytes.is_none() {
+        if columns.target == TargetColumn::Block && !columns.size.is_empty() && options.block_bytes.is_none() {
             let what = "block= and size= need the size of the trace's blocks: give --block SIZE; sector=N has sectors \
                         of 512 bytes";
             return Err(Error::Usage(format!("{}: {what}", input.path().display())));
         }
-        Ok(Csv {
+        Ok(CsvReader {
             input,
-            separator: columns.separator.unwrap_or(Separator::Byte(b',')),
+            separator: columns.separator.unwrap_or(ValueSeparator::Byte(b',')),
             columns,
             block_bytes: options.block_bytes(),
             places: Vec::new(),
-            values: Values::default(),
+            values: LineValues::default(),
             line: Vec::new(),
             joined: Vec::new(),
-            streams: Names::default(),
-            volumes: Names::default(),
+            streams: NameNumbers::default(),
+            volumes: NameNumbers::default(),
             is_started: false,
         })
     }
@@ -92,7 +94,7 @@ impl Csv {
             let values: Vec<&[u8]> = line.split(|&byte| byte == b',').collect();
             values.len() >= 6 && digits(values[4]).is_some() && digits(values[5]).is_some()
         };
-        is_request(first) || Columns::of_header(head).is_some() || lines.next().is_some_and(is_request)
+        is_request(first) || CsvColumns::of_header(head).is_some() || lines.next().is_some_and(is_request)
     }
 
     /// Finds the separator and the places of the columns in the first line. *Returns* whether it is a header.
@@ -100,7 +102,7 @@ impl Csv {
         let names = std::mem::take(&mut self.columns.names);
         let tried = match self.columns.separator {
             Some(separator) => vec![separator],
-            None => Separator::TRIED.to_vec(),
+            None => ValueSeparator::TRIED.to_vec(),
         };
         let last = self.columns.last();
         let mut most = (0, tried[0]);
@@ -140,8 +142,8 @@ fn is_name(value: &[u8], name: &str) -> bool {
     value.eq_ignore_ascii_case(name.as_bytes())
 }
 
-impl Reader for Csv {
-    fn read(&mut self, to: &mut Vec<Reference>) -> Result<bool> {
+impl ReferenceReader for CsvReader {
+    fn read(&mut self, to: &mut Vec<TraceReference>) -> Result<bool> {
         let path = self.input.path().clone();
         let Some(line) = self.input.line()? else { return Ok(false) };
         let line = line.trim_ascii();
@@ -154,7 +156,7 @@ impl Reader for Csv {
         copy.extend(line);
         let line_number = self.input.line_number();
         let bad = |(expected, found): (String, Vec<u8>)| {
-            Error::malformed(&path, Place::Line(line_number), expected, quote(&found))
+            Error::malformed(&path, TracePosition::Line(line_number), expected, quote(&found))
         };
         let is_first = !std::mem::replace(&mut self.is_started, true);
         let is_header = is_first && self.start(&copy).map_err(|expected| bad((expected, copy.clone())))?;
@@ -166,7 +168,7 @@ impl Reader for Csv {
     }
 
     fn has_objects(&self) -> bool {
-        self.columns.target == Target::Key && !self.columns.size.is_empty()
+        self.columns.target == TargetColumn::Key && !self.columns.size.is_empty()
     }
 
     fn has_times(&self) -> bool {
@@ -182,13 +184,13 @@ impl Reader for Csv {
 type Bad = (String, Vec<u8>);
 
 /// One line, split.
-struct Line<'a> {
+struct CsvLine<'a> {
     bytes: &'a [u8],
-    values: &'a Values,
+    values: &'a LineValues,
     places: &'a [usize],
 }
 
-impl<'a> Line<'a> {
+impl<'a> CsvLine<'a> {
     /// The place of a column in the line, from 0.
     fn place(&self, column: usize) -> usize {
         self.places.get(column - 1).copied().unwrap_or(column - 1)
@@ -220,23 +222,23 @@ impl<'a> Line<'a> {
     }
 }
 
-impl Csv {
+impl CsvReader {
     /// Reads a request.
-    fn request(&mut self, line: &[u8], is_first: bool, to: &mut Vec<Reference>) -> std::result::Result<(), Bad> {
+    fn request(&mut self, line: &[u8], is_first: bool, to: &mut Vec<TraceReference>) -> std::result::Result<(), Bad> {
         let last = self.places.iter().map(|place| place + 1).max().unwrap_or_else(|| self.columns.last());
         self.values.split(line, self.separator, last).map_err(|expected| (expected.to_owned(), line.to_vec()))?;
-        let Csv { columns, block_bytes, values, places, joined, streams, volumes, .. } = self;
+        let CsvReader { columns, block_bytes, values, places, joined, streams, volumes, .. } = self;
         let block_bytes = *block_bytes;
-        let line = Line { bytes: line, values, places };
+        let line = CsvLine { bytes: line, values, places };
         let start = match (columns.target, &columns.place[..]) {
-            (Target::Key, place) => match line.joined(place, joined)? {
+            (TargetColumn::Key, place) => match line.joined(place, joined)? {
                 [] => return line.bad("a key", place[0]),
                 key => number_of_key(key),
             },
             (_, &[place, ..]) => {
                 let what = match columns.target {
-                    Target::Offset => "an offset in bytes",
-                    Target::Sector => "the number of a sector",
+                    TargetColumn::Offset => "an offset in bytes",
+                    TargetColumn::Sector => "the number of a sector",
                     _ => "a block number",
                 };
                 let header = format!("{what} (or a header that calls it {})", columns.names_of_target().join(", "));
@@ -245,15 +247,16 @@ impl Csv {
             _ => 0,
         };
         let operation = match columns.operation {
-            None => Operation::Read,
+            None => TraceOperation::Read,
             Some(column) => match line.value(column).and_then(|value| operation(value, &columns.operations)) {
                 Some(operation) => operation,
                 None => return line.bad("read, write or delete (or its meaning in --columns: read=VALUE)", column),
             },
         };
         // A delete needs no size, and many traces leave it out.
-        let needs_size =
-            |column: usize| operation != Operation::Delete || line.value(column).is_some_and(|value| !value.is_empty());
+        let needs_size = |column: usize| {
+            operation != TraceOperation::Delete || line.value(column).is_some_and(|value| !value.is_empty())
+        };
         let mut length = None;
         for &column in columns.size.iter().filter(|&&column| needs_size(column)) {
             let what = if columns.size_unit_bytes > 1 { "a size in sectors" } else { "a size in bytes" };
@@ -284,14 +287,14 @@ impl Csv {
             stream => streams.number(line.joined(stream, joined)?).map_err(|what| (what, line.bytes.to_vec()))?,
         };
         let blocks = match columns.target {
-            Target::Offset => blocks_of(start, length.unwrap_or(1), block_bytes),
-            Target::Sector => {
+            TargetColumn::Offset => blocks_of(start, length.unwrap_or(1), block_bytes),
+            TargetColumn::Sector => {
                 start.checked_mul(SECTOR_BYTES).and_then(|offset| blocks_of(offset, length.unwrap_or(1), block_bytes))
             }
-            Target::Block => Some((start, length.unwrap_or(1).div_ceil(block_bytes))),
-            Target::Key => Some((start, 1)),
+            TargetColumn::Block => Some((start, length.unwrap_or(1).div_ceil(block_bytes))),
+            TargetColumn::Key => Some((start, 1)),
         };
-        let is_key = columns.target == Target::Key;
+        let is_key = columns.target == TargetColumn::Key;
         let fits = |&(first, count): &(u64, u64)| {
             let is_within = || first.checked_add(count).is_some_and(|end| volume == 0 || end <= 1 << VOLUME_SHIFT);
             count.checked_mul(repeats).is_some_and(|all| all <= BLOCKS_PER_RECORD_MAX) && (is_key || is_within())
@@ -307,10 +310,10 @@ impl Csv {
         let Ok(bytes) = u32::try_from(bytes) else {
             return Err((format!("an object of at most {} bytes", u32::MAX), line.bytes.to_vec()));
         };
-        let stream = Stream(stream);
+        let stream = StreamId(stream);
         let tag = u64::from(volume) << VOLUME_SHIFT;
         for _ in 0..repeats {
-            let reference = |block| Reference { stream, block: block | tag, bytes, operation, time_s, ttl_s };
+            let reference = |block| TraceReference { stream, block: block | tag, bytes, operation, time_s, ttl_s };
             to.extend((0..count).map(|index| reference(first + index)));
         }
         Ok(())
@@ -326,35 +329,35 @@ fn number_of_key(key: &[u8]) -> u64 {
 }
 
 /// Words for operations, in small letters.
-const OPERATIONS: [(&str, Operation); 23] = [
-    ("r", Operation::Read),
-    ("read", Operation::Read),
-    ("get", Operation::Read),
-    ("gets", Operation::Read),
-    ("head", Operation::Read),
-    ("w", Operation::Write),
-    ("write", Operation::Write),
-    ("set", Operation::Write),
-    ("put", Operation::Write),
-    ("post", Operation::Write),
-    ("add", Operation::Write),
-    ("replace", Operation::Write),
-    ("cas", Operation::Write),
-    ("append", Operation::Write),
-    ("prepend", Operation::Write),
-    ("incr", Operation::Write),
-    ("decr", Operation::Write),
-    ("del", Operation::Delete),
-    ("delete", Operation::Delete),
-    ("remove", Operation::Delete),
-    ("purge", Operation::Delete),
-    ("trim", Operation::Delete),
-    ("discard", Operation::Delete),
+const OPERATIONS: [(&str, TraceOperation); 23] = [
+    ("r", TraceOperation::Read),
+    ("read", TraceOperation::Read),
+    ("get", TraceOperation::Read),
+    ("gets", TraceOperation::Read),
+    ("head", TraceOperation::Read),
+    ("w", TraceOperation::Write),
+    ("write", TraceOperation::Write),
+    ("set", TraceOperation::Write),
+    ("put", TraceOperation::Write),
+    ("post", TraceOperation::Write),
+    ("add", TraceOperation::Write),
+    ("replace", TraceOperation::Write),
+    ("cas", TraceOperation::Write),
+    ("append", TraceOperation::Write),
+    ("prepend", TraceOperation::Write),
+    ("incr", TraceOperation::Write),
+    ("decr", TraceOperation::Write),
+    ("del", TraceOperation::Delete),
+    ("delete", TraceOperation::Delete),
+    ("remove", TraceOperation::Delete),
+    ("purge", TraceOperation::Delete),
+    ("trim", TraceOperation::Delete),
+    ("discard", TraceOperation::Delete),
 ];
 
 /// The meaning of a value: that in `own`, else that of its first known word, else that of its first letter, if it is one
 /// word (`RS`, `WSM`).
-fn operation(value: &[u8], own: &[(String, Operation)]) -> Option<Operation> {
+fn operation(value: &[u8], own: &[(String, TraceOperation)]) -> Option<TraceOperation> {
     let find = |word: &[u8]| {
         let known = OPERATIONS.iter().find(|(known, _)| word.eq_ignore_ascii_case(known.as_bytes()))?;
         Some(known.1)
@@ -364,8 +367,8 @@ fn operation(value: &[u8], own: &[(String, Operation)]) -> Option<Operation> {
     }
     let mut words = value.split(|byte| !byte.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     words.find_map(find).or_else(|| match value {
-        [b'r' | b'R', rest @ ..] if rest.iter().all(u8::is_ascii_alphabetic) => Some(Operation::Read),
-        [b'w' | b'W', rest @ ..] if rest.iter().all(u8::is_ascii_alphabetic) => Some(Operation::Write),
+        [b'r' | b'R', rest @ ..] if rest.iter().all(u8::is_ascii_alphabetic) => Some(TraceOperation::Read),
+        [b'w' | b'W', rest @ ..] if rest.iter().all(u8::is_ascii_alphabetic) => Some(TraceOperation::Write),
         _ => None,
     })
 }
@@ -379,7 +382,7 @@ fn whole(value: &[u8]) -> Option<u64> {
     fraction.iter().all(u8::is_ascii_digit).then(|| digits(whole)).flatten()
 }
 
-impl Names {
+impl NameNumbers {
     /// The number of a name; 0 for no name.
     fn number(&mut self, name: &[u8]) -> std::result::Result<u32, String> {
         if let Some(&number) = self.numbers.get(name) {

@@ -7,67 +7,67 @@ use std::ops::Range;
 
 /// What is between two values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Separator {
+pub enum ValueSeparator {
     /// One byte; two of them in sequence have an empty value between them.
     Byte(u8),
     /// Any number of spaces and tabs.
     Blanks,
 }
 
-impl Separator {
+impl ValueSeparator {
     /// The separators that are tried in this order if none is named.
-    pub(super) const TRIED: [Separator; 5] = [
-        Separator::Byte(b','),
-        Separator::Byte(b'\t'),
-        Separator::Byte(b';'),
-        Separator::Byte(b'|'),
-        Separator::Blanks,
+    pub(super) const TRIED: [ValueSeparator; 5] = [
+        ValueSeparator::Byte(b','),
+        ValueSeparator::Byte(b'\t'),
+        ValueSeparator::Byte(b';'),
+        ValueSeparator::Byte(b'|'),
+        ValueSeparator::Blanks,
     ];
 
     /// Reads `tab`, `space`, or one character; nothing stands for a comma.
-    pub(super) fn parse(text: &str) -> Result<Separator, String> {
+    pub(super) fn parse(text: &str) -> Result<ValueSeparator, String> {
         match text.as_bytes() {
-            b"tab" => Ok(Separator::Byte(b'\t')),
-            b"space" => Ok(Separator::Blanks),
+            b"tab" => Ok(ValueSeparator::Byte(b'\t')),
+            b"space" => Ok(ValueSeparator::Blanks),
             b"\"" => Err("a quote is no separator".to_owned()),
-            [one] if one.is_ascii() && !one.is_ascii_alphanumeric() => Ok(Separator::Byte(*one)),
+            [one] if one.is_ascii() && !one.is_ascii_alphanumeric() => Ok(ValueSeparator::Byte(*one)),
             // The columns are separated by commas, so `sep=,` arrives as an empty value.
-            b"" => Ok(Separator::Byte(b',')),
+            b"" => Ok(ValueSeparator::Byte(b',')),
             _ => Err(format!("\"{text}\" is no separator; expected one character, tab or space")),
         }
     }
 
     fn is(self, byte: u8) -> bool {
         match self {
-            Separator::Byte(separator) => byte == separator,
-            Separator::Blanks => byte == b' ' || byte == b'\t',
+            ValueSeparator::Byte(separator) => byte == separator,
+            ValueSeparator::Blanks => byte == b' ' || byte == b'\t',
         }
     }
 }
 
 /// The values of one line; they are reused for the next line.
 #[derive(Debug, Default)]
-pub struct Values {
+pub struct LineValues {
     ranges: Vec<Range<usize>>,
     /// The line without its quotes, if it has any.
     unquoted: Vec<u8>,
     has_quotes: bool,
 }
 
-impl Values {
+impl LineValues {
     /// Splits a line. Values after the first `count` are left out.
     ///
     /// *Errors*: a quoted value has no end, or text after its end.
-    pub fn split(&mut self, line: &[u8], separator: Separator, count: usize) -> Result<(), &'static str> {
+    pub fn split(&mut self, line: &[u8], separator: ValueSeparator, count: usize) -> Result<(), &'static str> {
         self.ranges.clear();
         self.unquoted.clear();
         self.has_quotes = memchr::memchr(b'"', line).is_some();
         let mut at = 0;
         while self.ranges.len() < count {
-            while separator == Separator::Blanks && line.get(at).is_some_and(|&byte| separator.is(byte)) {
+            while separator == ValueSeparator::Blanks && line.get(at).is_some_and(|&byte| separator.is(byte)) {
                 at += 1;
             }
-            if at >= line.len() && separator == Separator::Blanks {
+            if at >= line.len() && separator == ValueSeparator::Blanks {
                 break;
             }
             let end =
@@ -81,7 +81,7 @@ impl Values {
     }
 
     /// Takes the value at `at`. *Returns* the place after it.
-    fn take_plain(&mut self, line: &[u8], at: usize, separator: Separator) -> usize {
+    fn take_plain(&mut self, line: &[u8], at: usize, separator: ValueSeparator) -> usize {
         let end = line[at..].iter().position(|&byte| separator.is(byte)).map_or(line.len(), |length| at + length);
         let trimmed = trim(&line[at..end]);
         self.ranges.push(at + trimmed.start..at + trimmed.end);
@@ -89,7 +89,7 @@ impl Values {
     }
 
     /// Takes the value at `at`, which may be quoted. *Returns* the place after it.
-    fn take(&mut self, line: &[u8], at: usize, separator: Separator) -> Result<usize, &'static str> {
+    fn take(&mut self, line: &[u8], at: usize, separator: ValueSeparator) -> Result<usize, &'static str> {
         let start = self.unquoted.len();
         let blank = line[at..].iter().take_while(|&&byte| byte == b' ' && !separator.is(byte)).count();
         if line.get(at + blank) != Some(&b'"') {
@@ -141,8 +141,8 @@ fn trim(value: &[u8]) -> Range<usize> {
 mod tests {
     use super::*;
 
-    fn split(line: &str, separator: Separator) -> Result<Vec<String>, &'static str> {
-        let mut values = Values::default();
+    fn split(line: &str, separator: ValueSeparator) -> Result<Vec<String>, &'static str> {
+        let mut values = LineValues::default();
         values.split(line.as_bytes(), separator, 100)?;
         let all = (0..values.len()).filter_map(|index| values.get(line.as_bytes(), index));
         Ok(all.map(|value| String::from_utf8_lossy(value).into_owned()).collect())
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn values_are_split_trimmed_and_unquoted() {
-        let comma = Separator::Byte(b',');
+        let comma = ValueSeparator::Byte(b',');
         for (line, separator, expected) in [
             ("a,b", comma, &["a", "b"][..]),
             (" a , b c ,, ", comma, &["a", "b c", "", ""]),
@@ -158,9 +158,9 @@ mod tests {
             ("a,\"b, c\",\"say \"\"no\"\"\"", comma, &["a", "b, c", "say \"no\""]),
             ("\"\", \" x \" ,y", comma, &["", " x ", "y"]),
             ("5\" disk,1", comma, &["5\" disk", "1"]),
-            ("a\t\tb", Separator::Byte(b'\t'), &["a", "", "b"]),
-            ("  a   b\t c ", Separator::Blanks, &["a", "b", "c"]),
-            ("\"a b\"  c", Separator::Blanks, &["a b", "c"]),
+            ("a\t\tb", ValueSeparator::Byte(b'\t'), &["a", "", "b"]),
+            ("  a   b\t c ", ValueSeparator::Blanks, &["a", "b", "c"]),
+            ("\"a b\"  c", ValueSeparator::Blanks, &["a b", "c"]),
         ] {
             assert_eq!(
                 split(line, separator).as_deref(),

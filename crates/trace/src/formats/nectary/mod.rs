@@ -1,6 +1,6 @@
 //! Nectary's own trace format, which `nectary trace record` writes. The byte map is in `docs/formats/trace.md`.
 //!
-//! Owns: the contents of such a file, the [`Writer`] and the reader, [`Nectary`]. Promises: the reader returns exactly
+//! Owns: the contents of such a file, the [`NectaryWriter`] and the reader, [`NectaryReader`]. Promises: the reader returns exactly
 //! the written references; if a file was cut short, it returns those of the complete chunks and reports the cut; no
 //! byte is used before its checksum and its bounds are checked; the memory of reader and writer is bounded. Leaves to
 //! others: compression, and the source of references.
@@ -15,12 +15,12 @@ pub use layout::{
     BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, BLOCKS_MAX, FILES_MAX, MAGIC, NAME_BYTES_MAX, PROCESSES_MAX,
     REFERENCES_PER_CALL_MAX, STREAMS_MAX,
 };
-pub use reader::Nectary;
-pub use writer::Writer;
+pub use reader::NectaryReader;
+pub use writer::NectaryWriter;
 
 /// The properties of the whole trace, at the beginning of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Header {
+pub struct TraceHeader {
     /// The size of a block. *Units*: bytes; a power of two from [`BLOCK_BYTES_MIN`] to [`BLOCK_BYTES_MAX`].
     pub block_bytes: u32,
     /// Whether consecutive references of a stream to one block are recorded as one.
@@ -31,7 +31,7 @@ pub struct Header {
 
 /// A program that runs in a process. An exec starts another program in the same process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Process {
+pub struct TraceProcess {
     /// The process id.
     pub pid: u32,
     /// The number of the program of the parent process, or of the program before an exec; `None` if the file does not
@@ -67,7 +67,7 @@ pub struct FileEntry {
 
 /// Pages of a file that are mapped by a process, which can access them without a system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Map {
+pub struct FileMapping {
     /// The process's number.
     pub process: u32,
     /// The file's number.
@@ -86,7 +86,7 @@ pub struct Map {
 
 /// The kinds of calls whose references are not in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Unseen {
+pub enum UnseenCall {
     /// A call through the 32-bit interface.
     Call32,
     /// The creation of an io_uring; the recorder cannot see its reads and writes.
@@ -99,26 +99,31 @@ pub enum Unseen {
     BeyondBounds,
 }
 
-impl Unseen {
+impl UnseenCall {
     /// All kinds; the position of a kind is its number in the file.
-    pub const ALL: [Unseen; 5] =
-        [Unseen::Call32, Unseen::IoUring, Unseen::IoSubmit, Unseen::NotPermitted, Unseen::BeyondBounds];
+    pub const ALL: [UnseenCall; 5] = [
+        UnseenCall::Call32,
+        UnseenCall::IoUring,
+        UnseenCall::IoSubmit,
+        UnseenCall::NotPermitted,
+        UnseenCall::BeyondBounds,
+    ];
 
     /// A description of the kind for users.
     pub fn as_str(self) -> &'static str {
         match self {
-            Unseen::Call32 => "32-bit calls",
-            Unseen::IoUring => "io_uring rings",
-            Unseen::IoSubmit => "io_submit calls",
-            Unseen::NotPermitted => "calls that could not be looked at",
-            Unseen::BeyondBounds => "calls beyond the format's bounds",
+            UnseenCall::Call32 => "32-bit calls",
+            UnseenCall::IoUring => "io_uring rings",
+            UnseenCall::IoSubmit => "io_submit calls",
+            UnseenCall::NotPermitted => "calls that could not be looked at",
+            UnseenCall::BeyondBounds => "calls beyond the format's bounds",
         }
     }
 }
 
 /// The end of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum RecordingOutcome {
     /// The command exited with this code.
     Exited(u8),
     /// This signal killed the command.
@@ -129,16 +134,16 @@ pub enum Outcome {
 
 /// The last item of a file: how the recording ended, and the totals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct End {
+pub struct RecordingEnd {
     /// The end of the recording.
-    pub outcome: Outcome,
+    pub outcome: RecordingOutcome,
     /// The totals of the file.
-    pub totals: Totals,
+    pub totals: RecordingTotals,
 }
 
 /// The numbers of items in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Totals {
+pub struct RecordingTotals {
     /// The number of processes.
     pub processes: u64,
     /// The number of files.

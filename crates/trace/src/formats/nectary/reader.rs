@@ -7,22 +7,25 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-use nectary_cache::Stream;
+use nectary_cache::StreamId;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::layout::*;
-use super::{End, FileEntry, FileKind, Header, Map, Outcome, Process, Totals, Unseen};
-use crate::error::{Error, Place, Result, quote};
-use crate::formats::{self, Operation, Reference};
+use super::{
+    FileEntry, FileKind, FileMapping, RecordingEnd, RecordingOutcome, RecordingTotals, TraceHeader, TraceProcess,
+    UnseenCall,
+};
+use crate::error::{Error, Result, TracePosition, quote};
+use crate::formats::{self, TraceOperation, TraceReference};
 
-/// The maximum number of references that one call of [`formats::Reader::read`] appends.
+/// The maximum number of references that one call of [`formats::ReferenceReader::read`] appends.
 const BATCH: u64 = 4096;
 
-/// A trace that is being read. [`super::Writer`] has an example.
-pub struct Nectary<R> {
+/// A trace that is being read. [`super::NectaryWriter`] has an example.
+pub struct NectaryReader<R> {
     path: Arc<Path>,
     input: R,
-    header: Header,
+    header: TraceHeader,
     identity: [u8; 8],
     chunk: u32,
     payload: Vec<u8>,
@@ -31,7 +34,7 @@ pub struct Nectary<R> {
     /// The offset of the payload in the file.
     payload_offset: u64,
     offset: u64,
-    processes: Vec<Process>,
+    processes: Vec<TraceProcess>,
     files: Vec<FileEntry>,
     names_bytes: usize,
     /// For each stream, its process, its file, and the block after its last reference.
@@ -40,16 +43,16 @@ pub struct Nectary<R> {
     stream: u32,
     maps: u64,
     mapped: Vec<u64>,
-    unseen: [u64; Unseen::ALL.len()],
-    run: Run,
+    unseen: [u64; UnseenCall::ALL.len()],
+    run: ReferenceRun,
     references: u64,
-    end: Option<End>,
+    end: Option<RecordingEnd>,
     is_at_end: bool,
 }
 
 /// The references of an item that are not returned yet.
 #[derive(Debug, Default)]
-struct Run {
+struct ReferenceRun {
     stream: u32,
     block: u64,
     left: u64,
@@ -59,7 +62,7 @@ struct Run {
 /// An error in an item: the expected and the found contents.
 type Wrong = (&'static str, String);
 
-impl<R: Read> Nectary<R> {
+impl<R: Read> NectaryReader<R> {
     /// Whether a file that begins with `head` is of this format.
     pub fn is_likely(head: &[u8]) -> bool {
         head.starts_with(&MAGIC)
@@ -68,12 +71,12 @@ impl<R: Read> Nectary<R> {
     /// Reads the head of a file; `path` is used in messages.
     ///
     /// *Errors*: another format or version, or a head that is damaged or cut short.
-    pub fn new(path: &Path, mut input: R) -> Result<Nectary<R>> {
+    pub fn new(path: &Path, mut input: R) -> Result<NectaryReader<R>> {
         let path: Arc<Path> = path.into();
         let mut bytes = [0; size_of::<FileHead>()];
         let filled = fill(&path, &mut input, &mut bytes)?;
         let malformed = |at: u64, expected: &str, found: String| {
-            Err(Error::malformed(&path, Place::Offset(at), expected.to_owned(), found))
+            Err(Error::malformed(&path, TracePosition::Offset(at), expected.to_owned(), found))
         };
         if !MAGIC.starts_with(&bytes[..filled.min(MAGIC.len())]) || filled < MAGIC.len() {
             return malformed(0, "a trace of nectary's format, NECTTRC", quote(&bytes[..filled.min(MAGIC.len())]));
@@ -102,14 +105,14 @@ impl<R: Read> Nectary<R> {
         if flags & !(FLAG_COLLAPSED | FLAG_READS_ONLY) != 0 {
             return malformed(32, "flags of version 1", format!("{flags:#x}"));
         }
-        let header = Header {
+        let header = TraceHeader {
             block_bytes,
             is_collapsed: flags & FLAG_COLLAPSED != 0,
             is_reads_only: flags & FLAG_READS_ONLY != 0,
         };
         let mut identity = [0; 8];
         identity.copy_from_slice(&head.identity[..8]);
-        Ok(Nectary {
+        Ok(NectaryReader {
             path,
             input,
             header,
@@ -126,8 +129,8 @@ impl<R: Read> Nectary<R> {
             stream: 0,
             maps: 0,
             mapped: Vec::new(),
-            unseen: [0; Unseen::ALL.len()],
-            run: Run::default(),
+            unseen: [0; UnseenCall::ALL.len()],
+            run: ReferenceRun::default(),
             references: 0,
             end: None,
             is_at_end: false,
@@ -135,12 +138,12 @@ impl<R: Read> Nectary<R> {
     }
 
     /// The properties of the whole trace.
-    pub fn header(&self) -> &Header {
+    pub fn header(&self) -> &TraceHeader {
         &self.header
     }
 
     /// The processes read so far, by number.
-    pub fn processes(&self) -> &[Process] {
+    pub fn processes(&self) -> &[TraceProcess] {
         &self.processes
     }
 
@@ -150,7 +153,7 @@ impl<R: Read> Nectary<R> {
     }
 
     /// The numbers of the process and of the file of a stream that was read so far.
-    pub fn stream(&self, stream: Stream) -> Option<(u32, u32)> {
+    pub fn stream(&self, stream: StreamId) -> Option<(u32, u32)> {
         self.streams.get(stream.0 as usize).map(|&(process, file, _)| (process, file))
     }
 
@@ -161,12 +164,12 @@ impl<R: Read> Nectary<R> {
     }
 
     /// The number of calls of a kind whose references are missing, as far as the file was read.
-    pub fn unseen(&self, kind: Unseen) -> u64 {
-        Unseen::ALL.iter().position(|&known| known == kind).map_or(0, |index| self.unseen[index])
+    pub fn unseen(&self, kind: UnseenCall) -> u64 {
+        UnseenCall::ALL.iter().position(|&known| known == kind).map_or(0, |index| self.unseen[index])
     }
 
     /// The end of the recording; `None` until the end item was read.
-    pub fn end(&self) -> Option<&End> {
+    pub fn end(&self) -> Option<&RecordingEnd> {
         self.end.as_ref()
     }
 
@@ -178,19 +181,19 @@ impl<R: Read> Nectary<R> {
     /// The next reference; `None` at the end of the file, even if the file was cut short.
     ///
     /// *Errors*: the file is damaged. Every reference before the damage was returned.
-    pub fn next_reference(&mut self) -> Result<Option<Reference>> {
+    pub fn next_reference(&mut self) -> Result<Option<TraceReference>> {
         while self.run.left == 0 {
             if !self.next_item()? {
                 return Ok(None);
             }
         }
         let file = self.streams.get(self.run.stream as usize).map_or(0, |&(_, file, _)| file);
-        let reference = Reference {
-            stream: Stream(self.run.stream),
+        let reference = TraceReference {
+            stream: StreamId(self.run.stream),
             block: u64::from(file) * BLOCKS_MAX + self.run.block,
             bytes: self.header.block_bytes,
-            operation: if self.run.is_write { Operation::Write } else { Operation::Read },
-            ..Reference::default()
+            operation: if self.run.is_write { TraceOperation::Write } else { TraceOperation::Read },
+            ..TraceReference::default()
         };
         self.run.left -= 1;
         self.run.block += 1;
@@ -206,7 +209,7 @@ impl<R: Read> Nectary<R> {
             self.is_at_end = true;
             return Ok(false);
         }
-        let place = Place::Offset(self.payload_offset + self.taken as u64);
+        let place = TracePosition::Offset(self.payload_offset + self.taken as u64);
         let payload = std::mem::take(&mut self.payload);
         let mut rest = &payload[self.taken..];
         let result = self.item(&mut rest);
@@ -238,7 +241,7 @@ impl<R: Read> Nectary<R> {
 
     fn chunk_after(&mut self, at: u64, bytes: &[u8; size_of::<ChunkHead>()]) -> Result<bool> {
         let malformed = |place: u64, expected: String, found: String| {
-            Err(Error::malformed(&self.path, Place::Offset(at + place), expected, found))
+            Err(Error::malformed(&self.path, TracePosition::Offset(at + place), expected, found))
         };
         if self.end.is_some() {
             return malformed(0, "the end of the file after its end item".to_owned(), "more".to_owned());
@@ -298,7 +301,7 @@ impl<R: Read> Nectary<R> {
                 };
                 let name = self.name(rest)?;
                 room(self.processes.len(), PROCESSES_MAX)?;
-                self.processes.push(Process { pid, parent, name });
+                self.processes.push(TraceProcess { pid, parent, name });
             }
             ITEM_FILE => {
                 let kind = match byte(rest)? {
@@ -363,11 +366,11 @@ impl<R: Read> Nectary<R> {
         };
         self.streams[self.stream as usize].2 = block + count;
         self.references = self.references.saturating_add(count);
-        self.run = Run { stream: self.stream, block, left: count, is_write: item & REFERENCES_WRITTEN != 0 };
+        self.run = ReferenceRun { stream: self.stream, block, left: count, is_write: item & REFERENCES_WRITTEN != 0 };
         Ok(())
     }
 
-    fn map(&self, rest: &mut &[u8]) -> std::result::Result<Map, Wrong> {
+    fn map(&self, rest: &mut &[u8]) -> std::result::Result<FileMapping, Wrong> {
         let process = index(number(rest)?, self.processes.len(), "a process before it")?;
         let file = index(number(rest)?, self.files.len(), "a file before it")?;
         let flags = byte(rest)?;
@@ -377,20 +380,20 @@ impl<R: Read> Nectary<R> {
         let (offset, bytes) = (number(rest)?, number(rest)?);
         let is_executable = flags & MAP_EXECUTABLE != 0;
         let (is_written, is_program) = (flags & MAP_WRITTEN != 0, flags & MAP_PROGRAM != 0);
-        Ok(Map { process, file, is_executable, is_written, is_program, offset, bytes })
+        Ok(FileMapping { process, file, is_executable, is_written, is_program, offset, bytes })
     }
 
-    fn ended(&self, rest: &mut &[u8]) -> std::result::Result<End, Wrong> {
+    fn ended(&self, rest: &mut &[u8]) -> std::result::Result<RecordingEnd, Wrong> {
         let how = byte(rest)?;
         let code = number(rest)?;
         let code = u8::try_from(code).map_err(|_| ("a code below 256", code.to_string()))?;
         let outcome = match how {
-            ENDED_EXITED => Outcome::Exited(code),
-            ENDED_KILLED => Outcome::Killed(code),
-            ENDED_STOPPED => Outcome::Stopped,
+            ENDED_EXITED => RecordingOutcome::Exited(code),
+            ENDED_KILLED => RecordingOutcome::Killed(code),
+            ENDED_STOPPED => RecordingOutcome::Stopped,
             other => return Err(("a way to end, 0 to 2", other.to_string())),
         };
-        let totals = Totals {
+        let totals = RecordingTotals {
             processes: number(rest)?,
             files: number(rest)?,
             streams: number(rest)?,
@@ -398,7 +401,7 @@ impl<R: Read> Nectary<R> {
             maps: number(rest)?,
             lost_references: number(rest)?,
         };
-        let found = Totals {
+        let found = RecordingTotals {
             processes: self.processes.len() as u64,
             files: self.files.len() as u64,
             streams: self.streams.len() as u64,
@@ -409,7 +412,7 @@ impl<R: Read> Nectary<R> {
         if totals != found {
             return Err(("the totals of what stands before the end", format!("{totals:?}")));
         }
-        Ok(End { outcome, totals })
+        Ok(RecordingEnd { outcome, totals })
     }
 
     fn name(&mut self, rest: &mut &[u8]) -> std::result::Result<String, Wrong> {
@@ -430,7 +433,7 @@ impl<R: Read> Nectary<R> {
     }
 }
 
-impl<R: Read + Send> formats::Reader for Nectary<R> {
+impl<R: Read + Send> formats::ReferenceReader for NectaryReader<R> {
     fn has_areas(&self) -> bool {
         true
     }
@@ -439,7 +442,7 @@ impl<R: Read + Send> formats::Reader for Nectary<R> {
         Some(self.header.block_bytes.into())
     }
 
-    fn read(&mut self, to: &mut Vec<Reference>) -> Result<bool> {
+    fn read(&mut self, to: &mut Vec<TraceReference>) -> Result<bool> {
         let Some(first) = self.next_reference()? else { return Ok(false) };
         to.push(first);
         // The other references of the item are already in memory, so if reading fails, nothing was appended.
@@ -451,8 +454,8 @@ impl<R: Read + Send> formats::Reader for Nectary<R> {
         Ok(true)
     }
 
-    fn stream_name(&self, stream: Stream) -> Option<String> {
-        let (process, file) = Nectary::stream(self, stream)?;
+    fn stream_name(&self, stream: StreamId) -> Option<String> {
+        let (process, file) = NectaryReader::stream(self, stream)?;
         let (process, file) = (self.processes.get(process as usize)?, self.files.get(file as usize)?);
         Some(format!("{} ({}): {}", process.name, process.pid, file.name))
     }

@@ -6,37 +6,37 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::error::Error;
-use crate::formats::{Operation, Reader as _, Reference};
+use crate::formats::{ReferenceReader as _, TraceOperation, TraceReference};
 
-const HEADER: Header = Header { block_bytes: 8192, is_collapsed: false, is_reads_only: true };
+const HEADER: TraceHeader = TraceHeader { block_bytes: 8192, is_collapsed: false, is_reads_only: true };
 
 /// The records to write: the process and file of each stream, and the stream, first block, number of blocks and
 /// direction of each call.
 #[derive(Debug, Clone)]
-struct Script {
+struct TraceScript {
     streams: Vec<(u32, u32)>,
     calls: Vec<(usize, u64, u64, bool)>,
     /// The number of calls after which a chunk is flushed.
     flush_every: usize,
 }
 
-fn scripts() -> impl Strategy<Value = Script> {
+fn scripts() -> impl Strategy<Value = TraceScript> {
     let call = (0_usize..8, prop_oneof![0_u64..40, 0..BLOCKS_MAX - 8], 1_u64..8, any::<bool>());
     (prop::collection::vec((0_u32..3, 0_u32..4), 1..8), prop::collection::vec(call, 0..60), 1_usize..20).prop_map(
         |(streams, mut calls, flush_every)| {
             for call in &mut calls {
                 call.0 %= streams.len();
             }
-            Script { streams, calls, flush_every }
+            TraceScript { streams, calls, flush_every }
         },
     )
 }
 
-fn written(script: &Script) -> (Vec<u8>, Vec<Reference>) {
-    let mut writer = Writer::new(Vec::new(), [9; 16], &HEADER).unwrap();
+fn written(script: &TraceScript) -> (Vec<u8>, Vec<TraceReference>) {
+    let mut writer = NectaryWriter::new(Vec::new(), [9; 16], &HEADER).unwrap();
     for pid in 0..3 {
         let parent = (pid > 0).then_some(0);
-        let number = writer.process(&Process { pid, parent, name: format!("process {pid}") }).unwrap();
+        let number = writer.process(&TraceProcess { pid, parent, name: format!("process {pid}") }).unwrap();
         assert_eq!(number, Some(pid));
     }
     for inode in 0..4 {
@@ -44,7 +44,7 @@ fn written(script: &Script) -> (Vec<u8>, Vec<Reference>) {
         let kind = if inode == 3 { FileKind::BlockDevice } else { FileKind::Regular };
         writer.file(&FileEntry { kind, device: u64::MAX, inode, size_bytes: 1 << inode, name }).unwrap();
     }
-    let map = Map {
+    let map = FileMapping {
         process: 1,
         file: 2,
         is_executable: true,
@@ -54,30 +54,30 @@ fn written(script: &Script) -> (Vec<u8>, Vec<Reference>) {
         bytes: 8192,
     };
     writer.map(&map).unwrap();
-    writer.unseen(1, Unseen::IoSubmit, 5).unwrap();
+    writer.unseen(1, UnseenCall::IoSubmit, 5).unwrap();
     for &(process, file) in &script.streams {
         writer.stream(process, file).unwrap();
     }
     let mut expected = Vec::new();
     for (index, &(stream, first, count, is_write)) in script.calls.iter().enumerate() {
         assert!(writer.references(stream as u32, first, count, is_write).unwrap());
-        expected.extend((first..first + count).map(|block| Reference {
-            stream: nectary_cache::Stream(stream as u32),
+        expected.extend((first..first + count).map(|block| TraceReference {
+            stream: nectary_cache::StreamId(stream as u32),
             block: u64::from(script.streams[stream].1) * BLOCKS_MAX + block,
             bytes: 8192,
-            operation: if is_write { Operation::Write } else { Operation::Read },
-            ..Reference::default()
+            operation: if is_write { TraceOperation::Write } else { TraceOperation::Read },
+            ..TraceReference::default()
         }));
         if (index + 1) % script.flush_every == 0 {
             writer.flush().unwrap();
         }
     }
-    (writer.finish(Outcome::Killed(9)).unwrap(), expected)
+    (writer.finish(RecordingOutcome::Killed(9)).unwrap(), expected)
 }
 
-fn read(bytes: &[u8]) -> (Vec<Reference>, Result<Nectary<&[u8]>, Error>) {
+fn read(bytes: &[u8]) -> (Vec<TraceReference>, Result<NectaryReader<&[u8]>, Error>) {
     let mut references = Vec::new();
-    let mut reader = match Nectary::new(Path::new("t"), bytes) {
+    let mut reader = match NectaryReader::new(Path::new("t"), bytes) {
         Ok(reader) => reader,
         Err(error) => return (references, Err(error)),
     };
@@ -90,9 +90,9 @@ fn read(bytes: &[u8]) -> (Vec<Reference>, Result<Nectary<&[u8]>, Error>) {
     }
 }
 
-fn plain() -> Script {
+fn plain() -> TraceScript {
     let calls = (0..30).map(|call| (call % 2, call as u64 * 3 % 17, 1 + call as u64 % 3, call % 5 == 0)).collect();
-    Script { streams: vec![(0, 1), (2, 3)], calls, flush_every: 7 }
+    TraceScript { streams: vec![(0, 1), (2, 3)], calls, flush_every: 7 }
 }
 
 proptest! {
@@ -105,20 +105,20 @@ proptest! {
         prop_assert_eq!(reader.header(), &HEADER);
         prop_assert!(!reader.is_truncated());
         let end = reader.end().unwrap();
-        prop_assert_eq!(end.outcome, Outcome::Killed(9));
+        prop_assert_eq!(end.outcome, RecordingOutcome::Killed(9));
         prop_assert_eq!(end.totals.references, expected.len() as u64);
-        prop_assert_eq!(reader.stream(nectary_cache::Stream(0)), Some(script.streams[0]));
-        prop_assert_eq!(reader.unseen(Unseen::IoSubmit), 5);
+        prop_assert_eq!(reader.stream(nectary_cache::StreamId(0)), Some(script.streams[0]));
+        prop_assert_eq!(reader.unseen(UnseenCall::IoSubmit), 5);
         prop_assert_eq!(reader.mapped_bytes(2), 8192);
         // Read the same references through the trait that all formats share.
-        let mut reader = Nectary::new(Path::new("t"), bytes.as_slice()).unwrap();
+        let mut reader = NectaryReader::new(Path::new("t"), bytes.as_slice()).unwrap();
         let mut again = Vec::new();
         while reader.read(&mut again).unwrap() {}
         prop_assert_eq!(again, expected);
     }
 
     #[test]
-    fn whatever_is_changed_is_noticed_or_means_the_same(at in any::<prop::sample::Index>(), to in any::<u8>()) {
+    fn mutation_is_noticed_or_harmless(at in any::<prop::sample::Index>(), to in any::<u8>()) {
         let (mut bytes, expected) = written(&plain());
         let at = at.index(bytes.len());
         let before = std::mem::replace(&mut bytes[at], to);
@@ -130,15 +130,15 @@ proptest! {
     #[test]
     fn any_payload_is_read_or_refused(payload in prop::collection::vec(prop_oneof![0_u8..8, 0x80_u8..0x90, any::<u8>()], 1..200)) {
         // The chunk has correct checksums and arbitrary contents.
-        let mut writer = Writer::new(Vec::new(), [9; 16], &HEADER).unwrap();
-        writer.process(&Process { pid: 1, parent: None, name: String::new() }).unwrap();
+        let mut writer = NectaryWriter::new(Vec::new(), [9; 16], &HEADER).unwrap();
+        writer.process(&TraceProcess { pid: 1, parent: None, name: String::new() }).unwrap();
         let file = FileEntry { kind: FileKind::Regular, device: 1, inode: 1, size_bytes: 1, name: String::new() };
         writer.file(&file).unwrap();
         writer.stream(0, 0).unwrap();
         writer.items_of_a_test(&payload);
         writer.flush().unwrap();
-        let bytes = writer.finish(Outcome::Stopped).unwrap();
-        let mut reader = Nectary::new(Path::new("t"), bytes.as_slice()).unwrap();
+        let bytes = writer.finish(RecordingOutcome::Stopped).unwrap();
+        let mut reader = NectaryReader::new(Path::new("t"), bytes.as_slice()).unwrap();
         // An item may hold millions of references; the test reads only some of them.
         for _ in 0..10_000 {
             match reader.next_reference() {
@@ -155,8 +155,9 @@ proptest! {
     }
 }
 
+/// A file cut anywhere gives what is whole and says that it is truncated.
 #[test]
-fn a_file_cut_anywhere_gives_what_is_whole_and_says_that_it_is_truncated() {
+fn truncated_file_yields_whole_chunks() {
     let (bytes, expected) = written(&plain());
     let mut counts = Vec::new();
     for length in 64..bytes.len() {
@@ -197,10 +198,11 @@ fn messages_name_place_expected_and_found() {
     assert!(message(96, 0).starts_with("t: offset 88: expected checksum "));
 }
 
+/// Items beyond the bounds are refused and counted as lost.
 #[test]
-fn what_is_beyond_the_bounds_is_refused_and_counted_as_lost() {
-    let mut writer = Writer::new(Vec::new(), [9; 16], &HEADER).unwrap();
-    writer.process(&Process { pid: 1, parent: None, name: "é".repeat(NAME_BYTES_MAX) }).unwrap();
+fn items_beyond_bounds_are_lost() {
+    let mut writer = NectaryWriter::new(Vec::new(), [9; 16], &HEADER).unwrap();
+    writer.process(&TraceProcess { pid: 1, parent: None, name: "é".repeat(NAME_BYTES_MAX) }).unwrap();
     let file = FileEntry { kind: FileKind::Regular, device: 1, inode: 1, size_bytes: 1, name: String::new() };
     writer.file(&file).unwrap();
     writer.stream(0, 0).unwrap();
@@ -212,7 +214,7 @@ fn what_is_beyond_the_bounds_is_refused_and_counted_as_lost() {
     assert!(writer.references(0, 5, 0, false).unwrap());
     let lost = writer.totals().lost_references;
     assert_eq!(lost, 2 + 2 + REFERENCES_PER_CALL_MAX + 1 + 1);
-    let bytes = writer.finish(Outcome::Exited(0)).unwrap();
+    let bytes = writer.finish(RecordingOutcome::Exited(0)).unwrap();
     let (references, reader) = read(&bytes);
     assert_eq!(references.len(), 1);
     let reader = reader.unwrap();
@@ -221,7 +223,7 @@ fn what_is_beyond_the_bounds_is_refused_and_counted_as_lost() {
 }
 
 #[test]
-fn a_file_of_today_is_read_for_ever() {
+fn golden_file_stays_readable() {
     // These bytes were written by hand from docs/formats/trace.md.
     let mut head = Vec::new();
     head.extend_from_slice(b"NECTTRC\0\x01\0\x40\0\x00\x10\0\0");
@@ -246,8 +248,8 @@ fn a_file_of_today_is_read_for_ever() {
     let (references, reader) = read(&bytes);
     let reader = reader.unwrap();
     let found: Vec<(u64, bool)> =
-        references.iter().map(|reference| (reference.block, reference.operation == Operation::Write)).collect();
+        references.iter().map(|reference| (reference.block, reference.operation == TraceOperation::Write)).collect();
     assert_eq!(found, [(0, false), (1, false), (0, true), (1, true), (2, false), (3, false), (4, false)]);
     assert_eq!(reader.files()[0].size_bytes, 4096);
-    assert_eq!(reader.end().unwrap().outcome, Outcome::Exited(0));
+    assert_eq!(reader.end().unwrap().outcome, RecordingOutcome::Exited(0));
 }

@@ -8,7 +8,10 @@ use std::io::{self, Write};
 use zerocopy::IntoBytes;
 
 use super::layout::*;
-use super::{End, FileEntry, FileKind, Header, Map, Outcome, Process, Totals, Unseen};
+use super::{
+    FileEntry, FileKind, FileMapping, RecordingEnd, RecordingOutcome, RecordingTotals, TraceHeader, TraceProcess,
+    UnseenCall,
+};
 
 /// The length of a payload at which its chunk is written. It leaves room for one more item of any kind below the
 /// maximum. *Units*: bytes.
@@ -17,33 +20,33 @@ const PAYLOAD_BYTES_WANTED: usize = 64 << 10;
 /// A trace that is being written.
 ///
 /// ```
-/// use nectary_trace::formats::nectary::{FileEntry, FileKind, Header, Nectary, Outcome, Process, Writer};
+/// use nectary_trace::formats::nectary::{FileEntry, FileKind, TraceHeader, NectaryReader, RecordingOutcome, TraceProcess, NectaryWriter};
 ///
-/// let header = Header { block_bytes: 8192, is_collapsed: false, is_reads_only: false };
-/// let mut writer = Writer::new(Vec::new(), [7; 16], &header)?;
-/// let process = writer.process(&Process { pid: 42, parent: None, name: "sort".to_owned() })?.unwrap();
+/// let header = TraceHeader { block_bytes: 8192, is_collapsed: false, is_reads_only: false };
+/// let mut writer = NectaryWriter::new(Vec::new(), [7; 16], &header)?;
+/// let process = writer.process(&TraceProcess { pid: 42, parent: None, name: "sort".to_owned() })?.unwrap();
 /// let file = FileEntry { kind: FileKind::Regular, device: 1, inode: 2, size_bytes: 24576, name: "in".to_owned() };
 /// let file = writer.file(&file)?.unwrap();
 /// let stream = writer.stream(process, file)?.unwrap();
 /// writer.references(stream, 0, 3, false)?;
-/// let bytes = writer.finish(Outcome::Exited(0))?;
+/// let bytes = writer.finish(RecordingOutcome::Exited(0))?;
 ///
-/// let mut reader = Nectary::new("sort.trace".as_ref(), bytes.as_slice())?;
+/// let mut reader = NectaryReader::new("sort.trace".as_ref(), bytes.as_slice())?;
 /// let mut blocks = Vec::new();
 /// while let Some(reference) = reader.next_reference()? {
 ///     blocks.push(reference.block);
 /// }
 /// assert_eq!(blocks, [0, 1, 2]);
-/// assert_eq!(reader.end().map(|end| end.outcome), Some(Outcome::Exited(0)));
+/// assert_eq!(reader.end().map(|end| end.outcome), Some(RecordingOutcome::Exited(0)));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct Writer<W: Write> {
+pub struct NectaryWriter<W: Write> {
     output: W,
     identity: [u8; 8],
     chunk: u32,
     payload: Vec<u8>,
-    totals: Totals,
+    totals: RecordingTotals,
     names_bytes: usize,
     /// For each stream, the block after its last reference.
     next: Vec<u64>,
@@ -51,9 +54,9 @@ pub struct Writer<W: Write> {
     stream: u32,
 }
 
-impl<W: Write> Writer<W> {
+impl<W: Write> NectaryWriter<W> {
     /// Writes the head of a file. `identity` should be random.
-    pub fn new(mut output: W, identity: [u8; 16], header: &Header) -> io::Result<Writer<W>> {
+    pub fn new(mut output: W, identity: [u8; 16], header: &TraceHeader) -> io::Result<NectaryWriter<W>> {
         let sizes = BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX;
         if !header.block_bytes.is_power_of_two() || !sizes.contains(&header.block_bytes) {
             return Err(io::Error::new(
@@ -78,12 +81,12 @@ impl<W: Write> Writer<W> {
         output.flush()?;
         let mut short = [0; 8];
         short.copy_from_slice(&identity[..8]);
-        Ok(Writer {
+        Ok(NectaryWriter {
             output,
             identity: short,
             chunk: 0,
             payload: Vec::with_capacity(PAYLOAD_BYTES_WANTED + 2 * NAME_BYTES_MAX),
-            totals: Totals::default(),
+            totals: RecordingTotals::default(),
             names_bytes: 0,
             next: Vec::new(),
             stream: 0,
@@ -91,7 +94,7 @@ impl<W: Write> Writer<W> {
     }
 
     /// Adds a process. *Returns* its number; `None` if the trace has as many processes as allowed.
-    pub fn process(&mut self, process: &Process) -> io::Result<Option<u32>> {
+    pub fn process(&mut self, process: &TraceProcess) -> io::Result<Option<u32>> {
         if self.totals.processes >= u64::from(PROCESSES_MAX) {
             return Ok(None);
         }
@@ -178,7 +181,7 @@ impl<W: Write> Writer<W> {
     }
 
     /// Adds a map of a process and a file that were added before.
-    pub fn map(&mut self, map: &Map) -> io::Result<()> {
+    pub fn map(&mut self, map: &FileMapping) -> io::Result<()> {
         debug_assert!(u64::from(map.process) < self.totals.processes && u64::from(map.file) < self.totals.files);
         self.payload.push(ITEM_MAP);
         self.number(u64::from(map.process));
@@ -194,10 +197,10 @@ impl<W: Write> Writer<W> {
     }
 
     /// Adds a number of calls of a process whose references are not in the file.
-    pub fn unseen(&mut self, process: u32, unseen: Unseen, calls: u64) -> io::Result<()> {
+    pub fn unseen(&mut self, process: u32, unseen: UnseenCall, calls: u64) -> io::Result<()> {
         self.payload.push(ITEM_UNSEEN);
         self.number(u64::from(process));
-        let kind = Unseen::ALL.iter().position(|&kind| kind == unseen).unwrap_or_default();
+        let kind = UnseenCall::ALL.iter().position(|&kind| kind == unseen).unwrap_or_default();
         self.payload.push(kind as u8);
         self.number(calls);
         self.item_ends()
@@ -209,7 +212,7 @@ impl<W: Write> Writer<W> {
     }
 
     /// The totals of the items that were added so far.
-    pub fn totals(&self) -> &Totals {
+    pub fn totals(&self) -> &RecordingTotals {
         &self.totals
     }
 
@@ -244,13 +247,13 @@ impl<W: Write> Writer<W> {
     }
 
     /// Writes the end item and returns the output.
-    pub fn finish(mut self, outcome: Outcome) -> io::Result<W> {
+    pub fn finish(mut self, outcome: RecordingOutcome) -> io::Result<W> {
         let (how, code) = match outcome {
-            Outcome::Exited(code) => (ENDED_EXITED, code),
-            Outcome::Killed(signal) => (ENDED_KILLED, signal),
-            Outcome::Stopped => (ENDED_STOPPED, 0),
+            RecordingOutcome::Exited(code) => (ENDED_EXITED, code),
+            RecordingOutcome::Killed(signal) => (ENDED_KILLED, signal),
+            RecordingOutcome::Stopped => (ENDED_STOPPED, 0),
         };
-        let end = End { outcome, totals: self.totals };
+        let end = RecordingEnd { outcome, totals: self.totals };
         self.payload.extend_from_slice(&[ITEM_END, how]);
         self.number(u64::from(code));
         for total in [

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use nectary_trace::formats::ReadOptions;
-use nectary_trace::simulate::{LoadOptions, Workload};
+use nectary_trace::simulate::{LoadOptions, TraceWorkload};
 
 /// The folder of the traces. If it is absent, prints a line that says so, and returns `None`.
 pub fn traces(test: &str) -> Option<PathBuf> {
@@ -16,7 +16,7 @@ pub fn traces(test: &str) -> Option<PathBuf> {
 }
 
 /// Loads the trace `name`.
-pub fn load(folder: &Path, name: &str) -> Workload {
+pub fn load(folder: &Path, name: &str) -> TraceWorkload {
     let path = folder.join(format!("{name}.trace.gz"));
-    Workload::load(&path, &ReadOptions::default(), &LoadOptions::default()).expect("a sound trace")
+    TraceWorkload::load(&path, &ReadOptions::default(), &LoadOptions::default()).expect("a sound trace")
 }

@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
-use nectary_trace::formats::csv::Columns;
-use nectary_trace::formats::{Format, ReadOptions, Reader};
-use nectary_trace::simulate::{LoadOptions, REFERENCES_MAX, Workload};
-use nectary_trace::{Error, Reference, Result};
+use nectary_trace::formats::csv::CsvColumns;
+use nectary_trace::formats::{ReadOptions, ReferenceReader, TraceFormat};
+use nectary_trace::simulate::{LoadOptions, REFERENCES_MAX, TraceWorkload};
+use nectary_trace::{Error, Result, TraceReference};
 
 use super::encode::{files, gzip, options, read, requests, xz, zstd};
 
@@ -21,8 +21,9 @@ fn refused(name: &str, bytes: &[u8], parts: &[&str]) {
     }
 }
 
+/// Garbage, negative and gigantic numbers are refused with their line.
 #[test]
-fn garbage_negative_and_gigantic_numbers_are_refused_with_their_line() {
+fn invalid_numbers_name_their_line() {
     refused("a.trace", b"1\n2\n*\n\nx7\n", &["line 5:", "expected a block number", "found \"x7\""]);
     refused("a.trace", b"1\n-5\n", &["line 2:", "found \"-5\""]);
     refused("a.trace", b"1\n1.5\n", &["line 2:", "found \"1.5\""]);
@@ -35,8 +36,9 @@ fn garbage_negative_and_gigantic_numbers_are_refused_with_their_line() {
     refused("a.lis", b"1 2 0 -1\n", &["line 1:", "four numbers"]);
 }
 
+/// Bad values of CSV are refused with their line and column.
 #[test]
-fn bad_values_of_csv_are_refused_with_their_line_and_column() {
+fn bad_csv_values_name_column() {
     refused("a.csv", b"1,h,0,Read,0,8,0\n1,h,0,Read,-5,8,0\n", &["line 2:", "offset", "column 5", "\"-5\""]);
     refused("a.csv", b"1,h,0,Read,0,8,0\n1,h,0,Read,5,huge,0\n", &["line 2:", "size", "column 6", "\"huge\""]);
     refused(
@@ -52,12 +54,13 @@ fn bad_values_of_csv_are_refused_with_their_line_and_column() {
     for wrong in
         ["", "size=1", "offset=0", "offset=1,op=1+2", "offset=1,colour=2", "offset=1,size=x", "offset=1,sep=ab"]
     {
-        assert!(Columns::parse(wrong).is_err(), "{wrong}");
+        assert!(CsvColumns::parse(wrong).is_err(), "{wrong}");
     }
 }
 
+/// A truncated file is refused with the offset.
 #[test]
-fn what_is_cut_short_is_refused_with_its_offset() {
+fn truncated_file_names_offset() {
     for (name, plain) in files(&requests(4, 40)) {
         if name.contains("vscsi") || name.contains("oracle") {
             let cut = &plain[..plain.len() - 5];
@@ -79,7 +82,7 @@ fn what_is_cut_short_is_refused_with_its_offset() {
 }
 
 #[test]
-fn flipped_bits_in_compressed_files_are_noticed_by_their_checksums() {
+fn compressed_bit_flips_fail_checksum() {
     let plain = files(&requests(5, 400)).swap_remove(0).1;
     for sound in [gzip(&plain), xz(&plain), zstd(&plain)] {
         let expected = read("a.trace", &sound, &options("a.trace")).0;
@@ -94,19 +97,20 @@ fn flipped_bits_in_compressed_files_are_noticed_by_their_checksums() {
     }
 }
 
+/// An endless line and an unknown file are refused.
 #[test]
-fn an_endless_line_and_an_unknown_file_are_refused() {
+fn endless_or_unknown_is_refused() {
     refused("a.trace", &vec![b'7'; 1 << 20], &["line 1:", "a line of at most 65536 bytes"]);
     refused("a.trace", &gzip(&vec![0; 50 << 20]), &["line 1:", "a line of at most 65536 bytes"]);
     refused("a.doc", b"Dear Sir or Madam,\n", &["expected a trace of a known format", "--format", "\"Dear Sir"]);
     let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
-    assert!(Workload::load(directory, &ReadOptions::default(), &LoadOptions::default()).is_err());
-    let absent = Workload::load(&directory.join("absent"), &ReadOptions::default(), &LoadOptions::default());
+    assert!(TraceWorkload::load(directory, &ReadOptions::default(), &LoadOptions::default()).is_err());
+    let absent = TraceWorkload::load(&directory.join("absent"), &ReadOptions::default(), &LoadOptions::default());
     assert!(matches!(absent, Err(Error::Absent { .. })));
 }
 
 #[test]
-fn a_zstd_frame_that_asks_for_a_gigantic_window_is_refused() {
+fn zstd_gigantic_window_is_refused() {
     // The first file needs a window of 2^41 bytes, the second is a single segment of 2^63 bytes.
     refused("a.zst", &[0x28, 0xb5, 0x2f, 0xfd, 0x00, 0xf8, 1, 0, 0], &["window of 2199023255552 bytes"]);
     let single = [&[0x28, 0xb5, 0x2f, 0xfd, 0xe0][..], &(1_u64 << 63).to_le_bytes(), &[1, 0, 0]].concat();
@@ -115,7 +119,7 @@ fn a_zstd_frame_that_asks_for_a_gigantic_window_is_refused() {
 
 /// `xz` writes the size of the dictionary into the header of each block; this one has 256 MiB.
 #[test]
-fn an_xz_file_that_asks_for_too_much_memory_is_refused() {
+fn xz_excessive_memory_is_refused() {
     let mut bytes = xz(b"1\n2\n3\n");
     // The header of the first block follows the 12 bytes of the stream header: size, flags, filter, length, dictionary.
     assert_eq!(bytes[14..16], [0x21, 1]);
@@ -132,34 +136,39 @@ fn crc32(bytes: &[u8]) -> u32 {
 }
 
 /// A trace without end.
-struct Endless;
+struct EndlessTrace;
 
-impl Reader for Endless {
-    fn read(&mut self, to: &mut Vec<Reference>) -> Result<bool> {
-        let reference = |block| Reference { block, ..Reference::default() };
+impl ReferenceReader for EndlessTrace {
+    fn read(&mut self, to: &mut Vec<TraceReference>) -> Result<bool> {
+        let reference = |block| TraceReference { block, ..TraceReference::default() };
         to.extend((0..1 << 20).map(reference));
         Ok(true)
     }
 }
 
+/// A trace without references or with too many is refused, and a limit cuts it.
 #[test]
-fn a_trace_without_references_or_with_too_many_is_refused_and_a_limit_cuts_it() {
+fn empty_or_long_trace_refused() {
     for text in [&b""[..], b"\n\n", b"*\n* 5\n"] {
         let mut reader = reader_of(text);
-        let result = Workload::from_reader(Path::new("a.trace"), &mut *reader, &LoadOptions::default());
+        let result = TraceWorkload::from_reader(Path::new("a.trace"), &mut *reader, &LoadOptions::default());
         let text = result.map(|_| ()).expect_err("nothing in it").to_string();
         assert_eq!(text, "a.trace: expected at least one reference, found none");
     }
     let limit = Some(1_000_000);
-    let workload =
-        Workload::from_reader(Path::new("endless"), &mut Endless, &LoadOptions { limit, ..LoadOptions::default() })
-            .expect("cut");
+    let workload = TraceWorkload::from_reader(
+        Path::new("endless"),
+        &mut EndlessTrace,
+        &LoadOptions { limit, ..LoadOptions::default() },
+    )
+    .expect("cut");
     assert_eq!(workload.references(), 1_000_000);
     const { assert!(REFERENCES_MAX * 8 <= 1 << 30, "a GiB of references") };
 }
 
-fn reader_of(text: &'static [u8]) -> Box<dyn Reader> {
-    let input = nectary_trace::formats::input::Input::from_reader(Path::new("a.trace"), Box::new(text)).expect("text");
-    let options = ReadOptions { format: Some(Format::Text), ..ReadOptions::default() };
+fn reader_of(text: &'static [u8]) -> Box<dyn ReferenceReader> {
+    let input = nectary_trace::formats::input::DecompressedInput::from_reader(Path::new("a.trace"), Box::new(text))
+        .expect("text");
+    let options = ReadOptions { format: Some(TraceFormat::Text), ..ReadOptions::default() };
     nectary_trace::formats::from_input(input, &options).expect("text")
 }

@@ -1,21 +1,21 @@
 //! Tests of CSV files by the meaning of their columns: published traces, headers, keys, quotes, and what is refused.
 
-use nectary_trace::Reference;
-use nectary_trace::formats::csv::Columns;
-use nectary_trace::formats::{Format, Operation, ReadOptions};
+use nectary_trace::TraceReference;
+use nectary_trace::formats::csv::CsvColumns;
+use nectary_trace::formats::{ReadOptions, TraceFormat, TraceOperation};
 
 use super::encode::read;
 
 fn by(columns: &str) -> ReadOptions {
-    ReadOptions { columns: Some(Columns::parse(columns).expect("columns")), ..ReadOptions::default() }
+    ReadOptions { columns: Some(CsvColumns::parse(columns).expect("columns")), ..ReadOptions::default() }
 }
 
 fn named(format: &str) -> ReadOptions {
-    ReadOptions { format: Format::by_name(format), ..ReadOptions::default() }
+    ReadOptions { format: TraceFormat::by_name(format), ..ReadOptions::default() }
 }
 
 #[track_caller]
-fn references(text: &str, options: &ReadOptions) -> Vec<Reference> {
+fn references(text: &str, options: &ReadOptions) -> Vec<TraceReference> {
     let (references, result) = read("a.csv", text.as_bytes(), options);
     assert!(result.is_ok(), "{result:?}");
     references
@@ -30,23 +30,26 @@ fn refused(text: &str, options: &ReadOptions, parts: &[&str]) {
 }
 
 /// The blocks of references, each numbered by its first place.
-fn pattern(references: &[Reference]) -> Vec<usize> {
+fn pattern(references: &[TraceReference]) -> Vec<usize> {
     let first = |block| references.iter().position(|reference| reference.block == block).unwrap_or_default();
     references.iter().map(|reference| first(reference.block)).collect()
 }
 
 #[test]
-fn traces_of_twitter_are_read_by_name() {
+fn twitter_traces_read_by_name() {
     let text = "0,nz:u:eeW511W3dcH3de3d15ec,24,100,7,get,0\n1,nz:u:eeW511W3dcH3de3d15ec,24,100,8,set,3600\n\
                 2,nz:u:x,6,0,8,delete,0\n";
     let found = references(text, &named("twitter"));
     assert_eq!(pattern(&found), [0, 0, 2]);
     let shapes: Vec<_> = found.iter().map(|one| (one.bytes, one.operation, one.time_s, one.ttl_s)).collect();
-    assert_eq!(shapes, [(124, Operation::Read, 0, 0), (124, Operation::Write, 1, 3600), (6, Operation::Delete, 2, 0)]);
+    assert_eq!(
+        shapes,
+        [(124, TraceOperation::Read, 0, 0), (124, TraceOperation::Write, 1, 3600), (6, TraceOperation::Delete, 2, 0)]
+    );
 }
 
 #[test]
-fn traces_of_cachelib_are_read_by_their_header() {
+fn cachelib_traces_read_by_header() {
     let old = "key,op,size,op_count,key_size\nkey1,GET,100,2,4\nkey2,SET,7,1,4\nkey1,GET_LEASE,100,1,4\n";
     let found = references(old, &ReadOptions::default());
     assert_eq!(pattern(&found), [0, 0, 2, 0]);
@@ -57,7 +60,7 @@ fn traces_of_cachelib_are_read_by_their_header() {
 }
 
 #[test]
-fn traces_of_wikimedia_are_read_by_their_header() {
+fn wikimedia_traces_read_by_header() {
     let text = "relative_unix\thashed_path_query\timage_type\tresponse_size\ttime_firstbyte\n\
                 0\t833946053\tjpeg\t4096\t0.01\n0\t-99\tpng\t10\t0.02\n1\t833946053\tjpeg\t4096\t0.01\n";
     let found = references(text, &ReadOptions::default());
@@ -67,13 +70,16 @@ fn traces_of_wikimedia_are_read_by_their_header() {
 
 /// `block=` would take a sector of 512 bytes for a block of 8 KiB.
 #[test]
-fn requests_of_spc_are_sectors_of_512_bytes() {
+fn spc_requests_are_in_sectors() {
     let text = "0,16,8192,w,0.551706\n0,24,4096,W,0.6\n1,16,512,r,7.25\n";
     for options in [named("spc"), by("volume,sector,size,op,time")] {
         let found = references(text, &options);
         let blocks: Vec<u64> = found.iter().map(|one| one.block).collect();
         assert_eq!(blocks, [1, 1, 1 << 48 | 1]);
-        assert_eq!((found[0].operation, found[2].operation, found[2].time_s), (Operation::Write, Operation::Read, 7));
+        assert_eq!(
+            (found[0].operation, found[2].operation, found[2].time_s),
+            (TraceOperation::Write, TraceOperation::Read, 7)
+        );
     }
     refused(text, &by("volume,block,size,op"), &["give --block SIZE", "sector=N"]);
     let sectors = ReadOptions { block_bytes: Some(512), ..by("volume,block,size,op") };
@@ -82,8 +88,9 @@ fn requests_of_spc_are_sectors_of_512_bytes() {
     assert_eq!((blocks[0], blocks[15], blocks[16]), (16, 31, 24));
 }
 
+/// Keys are any text, and numbers stay numbers.
 #[test]
-fn keys_are_any_text_and_numbers_stay_numbers() {
+fn text_keys_are_kept() {
     let text = "a b\n7\n07\n18446744073709551615\n18446744073709551616\n7\ngr\u{fc}n\n";
     let found = references(text, &by("key,sep=;"));
     assert_eq!(pattern(&found), [0, 1, 2, 3, 4, 1, 6]);
@@ -93,8 +100,9 @@ fn keys_are_any_text_and_numbers_stay_numbers() {
     refused("a,1\n,2\n", &by("key,size"), &["line 2:", "a key in column 1"]);
 }
 
+/// A byte order mark, quotes and repeated spaces are read.
 #[test]
-fn a_mark_quotes_and_repeated_spaces_are_read() {
+fn quotes_and_spaces_are_parsed() {
     let text = "\u{feff}time,key,size\n1,\"a,\"\"b\",10\r\n2, \"c\" , 20 \n3,\"a,\"\"b\",10\n";
     for options in [ReadOptions::default(), by("time,key,size"), by("key=key,size=size,time=time")] {
         let found = references(text, &options);
@@ -111,7 +119,7 @@ fn a_mark_quotes_and_repeated_spaces_are_read() {
 
 /// A first line with a bad offset was skipped as if it were a header.
 #[test]
-fn a_header_is_recognised_only_by_its_names() {
+fn header_needs_its_names() {
     refused(
         "1,h,0,Read,x17,8,0\n1,h,0,Read,0,8,0\n",
         &ReadOptions::default(),
@@ -125,8 +133,9 @@ fn a_header_is_recognised_only_by_its_names() {
     refused("1,0\ntime,offset\n", &by("time,offset"), &["line 2:", "an offset in bytes in column 2"]);
 }
 
+/// Bad values are refused with their line and column.
 #[test]
-fn bad_values_are_refused_with_their_line_and_column() {
+fn bad_values_name_their_column() {
     let options = by("time,key,size,op,ttl");
     for (line, part) in [
         ("x,a,1,get,0", "a time as a number in column 1, found \"x\""),
@@ -154,7 +163,7 @@ fn bad_values_are_refused_with_their_line_and_column() {
 fn operations_are_words_or_named_values() {
     let operations =
         |text: &str, columns: &str| references(text, &by(columns)).iter().map(|one| one.operation).collect::<Vec<_>>();
-    let (read, write, delete) = (Operation::Read, Operation::Write, Operation::Delete);
+    let (read, write, delete) = (TraceOperation::Read, TraceOperation::Write, TraceOperation::Delete);
     let text = "1 REST.PUT.OBJECT a 10\n2 REST.GET.OBJECT a 10\n3 REST.DELETE.OBJECT a\n4 rs a 1\n5 WSM a 1\n";
     assert_eq!(operations(text, "time_ms,op,key,size"), [write, read, delete, read, write]);
     refused("1 REST.GET.OBJECT a\n", &by("time_ms,op,key,size"), &["line 1:", "a size in bytes in column 4"]);
@@ -170,7 +179,7 @@ fn operations_are_words_or_named_values() {
 fn sizes_in_sectors_have_512_bytes() {
     let text = "1538323200,32,8,0,1283\n1538323200,40,24,1,1283\n";
     let found = references(text, &by("time,sector,sectors,op,volume,read=0,write=1"));
-    let expected = [(2, Operation::Read), (2, Operation::Write), (3, Operation::Write)];
+    let expected = [(2, TraceOperation::Read), (2, TraceOperation::Write), (3, TraceOperation::Write)];
     assert_eq!(found.iter().map(|one| (one.block, one.operation)).collect::<Vec<_>>(), expected);
     refused("1,2,x\n", &by("time,sector,sectors"), &["line 1:", "a size in sectors in column 3"]);
 }

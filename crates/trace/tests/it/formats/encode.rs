@@ -6,14 +6,14 @@ use std::path::Path;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use lzma_rust2::{XzOptions, XzWriter};
-use nectary_trace::formats::input::Input;
-use nectary_trace::formats::{Format, ReadOptions, from_input};
-use nectary_trace::{Error, Reference};
+use nectary_trace::formats::input::DecompressedInput;
+use nectary_trace::formats::{ReadOptions, TraceFormat, from_input};
+use nectary_trace::{Error, TraceReference};
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
 /// A request of a trace.
 #[derive(Debug, Clone, Copy)]
-pub struct Request {
+pub struct EncodedRequest {
     pub stream: u32,
     pub offset: u64,
     pub bytes: u32,
@@ -21,22 +21,22 @@ pub struct Request {
 }
 
 /// Generates requests on block boundaries from a seed.
-pub fn requests(seed: u64, count: u64) -> Vec<Request> {
+pub fn requests(seed: u64, count: u64) -> Vec<EncodedRequest> {
     let mix = |number: u64| (number ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
     let request = |number| {
         let any = mix(number);
         let bytes = (any >> 40 & 3) as u32 * 8192 + 8192;
-        Request { stream: (any & 3) as u32, offset: (any >> 8 & 0xffff) * 8192, bytes, is_write: any & 16 != 0 }
+        EncodedRequest { stream: (any & 3) as u32, offset: (any >> 8 & 0xffff) * 8192, bytes, is_write: any & 16 != 0 }
     };
     (1..=count).map(request).collect()
 }
 
 /// The requests as a file of each format, with the name of each file.
-pub fn files(requests: &[Request]) -> Vec<(&'static str, Vec<u8>)> {
+pub fn files(requests: &[EncodedRequest]) -> Vec<(&'static str, Vec<u8>)> {
     let (mut text, mut arc, mut csv, mut columns) = (vec![], vec![], vec![], vec![]);
     let (mut first, mut second, mut oracle) = (vec![], vec![], vec![]);
     for (number, request) in requests.iter().enumerate() {
-        let Request { stream, offset, bytes, is_write } = *request;
+        let EncodedRequest { stream, offset, bytes, is_write } = *request;
         let block = offset / 8192;
         let operation: u16 = if is_write { 0x2a } else { 0x28 };
         let word = if is_write { "Write" } else { "Read" };
@@ -72,16 +72,16 @@ pub fn options(name: &str) -> ReadOptions {
     let mut options = ReadOptions::default();
     if name.starts_with("columns") {
         options.columns =
-            Some(nectary_trace::formats::csv::Columns::parse("op=1,block=2,stream=3,sep=;").expect("columns"));
-        options.format = Some(Format::Csv);
+            Some(nectary_trace::formats::csv::CsvColumns::parse("op=1,block=2,stream=3,sep=;").expect("columns"));
+        options.format = Some(TraceFormat::Csv);
     }
     options
 }
 
 /// Reads a file to its end or to its first error.
-pub fn read(name: &str, bytes: &[u8], options: &ReadOptions) -> (Vec<Reference>, Result<(), Error>) {
+pub fn read(name: &str, bytes: &[u8], options: &ReadOptions) -> (Vec<TraceReference>, Result<(), Error>) {
     let mut references = Vec::new();
-    let input = Input::from_reader(Path::new(name), Box::new(std::io::Cursor::new(bytes.to_vec())));
+    let input = DecompressedInput::from_reader(Path::new(name), Box::new(std::io::Cursor::new(bytes.to_vec())));
     let mut reader = match input.and_then(|input| from_input(input, options)) {
         Ok(reader) => reader,
         Err(error) => return (references, Err(error)),

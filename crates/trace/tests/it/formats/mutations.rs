@@ -7,9 +7,9 @@ use nectary_trace::Error;
 
 use super::encode::{files, gzip, options, read, requests, xz, zstd};
 
-struct Random(u64);
+struct MutationRandom(u64);
 
-impl Random {
+impl MutationRandom {
     fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -23,7 +23,7 @@ fn from_environment(name: &str, default: u64) -> u64 {
 }
 
 /// Damages the bytes in one to four places: flips a bit, overwrites, cuts, removes, doubles or inserts bytes.
-fn mutate(bytes: &[u8], random: &mut Random) -> Vec<u8> {
+fn mutate(bytes: &[u8], random: &mut MutationRandom) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for _ in 0..=random.below(4) {
         let at = random.below(bytes.len());
@@ -48,11 +48,12 @@ fn mutate(bytes: &[u8], random: &mut Random) -> Vec<u8> {
     bytes
 }
 
+/// Damaged files end in references or errors.
 #[test]
-fn damaged_files_end_in_references_or_errors() {
+fn damaged_files_never_panic() {
     let seed = from_environment("MUTATIONS_SEED", 1).max(1);
     let count = from_environment("MUTATIONS", 300);
-    let mut random = Random(seed);
+    let mut random = MutationRandom(seed);
     let (mut refused, mut read_whole) = (0, 0);
     for (name, plain) in files(&requests(3, 120)) {
         for (ending, sound) in [("", plain.clone()), (".gz", gzip(&plain)), (".xz", xz(&plain)), (".zst", zstd(&plain))]
@@ -77,9 +78,10 @@ fn damaged_files_end_in_references_or_errors() {
     assert!(refused > read_whole / 4, "mutations that change nothing test nothing");
 }
 
+/// Random bytes end in references or errors.
 #[test]
-fn random_bytes_end_in_references_or_errors() {
-    let mut random = Random(7);
+fn random_bytes_never_panic() {
+    let mut random = MutationRandom(7);
     for magic in
         [&[][..], &[0x1f, 0x8b, 8], &[0x28, 0xb5, 0x2f, 0xfd], b"\xfd7zXZ\0", b"NECTTRC\0", b"1 2 3 4\n", b"7\n"]
     {

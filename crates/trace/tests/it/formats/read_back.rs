@@ -1,14 +1,14 @@
 //! Tests that written references are read back, plain and compressed, with the format guessed or named.
 
-use nectary_cache::Stream;
-use nectary_trace::Reference;
-use nectary_trace::formats::{Format, Operation};
+use nectary_cache::StreamId;
+use nectary_trace::TraceReference;
+use nectary_trace::formats::{TraceFormat, TraceOperation};
 use proptest::prelude::*;
 
-use super::encode::{Request, files, gzip, options, read, requests, xz, zstd};
+use super::encode::{EncodedRequest, files, gzip, options, read, requests, xz, zstd};
 
 /// The references that a file of [`files`] should have.
-fn expected(name: &str, requests: &[Request]) -> Vec<Reference> {
+fn expected(name: &str, requests: &[EncodedRequest]) -> Vec<TraceReference> {
     let mut references = Vec::new();
     let mut streams: Vec<u32> = Vec::new();
     for (index, request) in requests.iter().enumerate() {
@@ -27,17 +27,23 @@ fn expected(name: &str, requests: &[Request]) -> Vec<Reference> {
             "bin" => (1, request.bytes, false, 0, 0),
             _ => (count, 8192, request.is_write, 0, 0),
         };
-        let operation = if is_write { Operation::Write } else { Operation::Read };
+        let operation = if is_write { TraceOperation::Write } else { TraceOperation::Read };
         let time_s = if name.ends_with(".bin") { index as u64 } else { 0 };
-        let stream = Stream(stream);
-        let reference =
-            |block| Reference { stream, block: block | tag, bytes, operation, time_s, ..Reference::default() };
+        let stream = StreamId(stream);
+        let reference = |block| TraceReference {
+            stream,
+            block: block | tag,
+            bytes,
+            operation,
+            time_s,
+            ..TraceReference::default()
+        };
         references.extend((first..first + count).map(reference));
     }
     references
 }
 
-fn check(requests: &[Request]) {
+fn check(requests: &[EncodedRequest]) {
     for (name, plain) in files(requests) {
         let expected = expected(name, requests);
         for (ending, bytes) in [("", plain.clone()), (".gz", gzip(&plain)), (".xz", xz(&plain)), (".zst", zstd(&plain))]
@@ -56,16 +62,16 @@ fn check(requests: &[Request]) {
 }
 
 #[test]
-fn what_was_written_is_read_back_in_every_format() {
+fn formats_read_back_their_output() {
     check(&requests(1, 3000));
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
     #[test]
-    fn any_requests_are_read_back_in_every_format(
+    fn requests_round_trip_in_formats(
         requests in prop::collection::vec(
-            (0..4_u32, 0..1_u64 << 30, 1..4_u32, any::<bool>()).prop_map(|(stream, block, blocks, is_write)| Request {
+            (0..4_u32, 0..1_u64 << 30, 1..4_u32, any::<bool>()).prop_map(|(stream, block, blocks, is_write)| EncodedRequest {
                 stream,
                 offset: block * 8192,
                 bytes: blocks * 8192,
@@ -78,7 +84,7 @@ proptest! {
     }
 
     #[test]
-    fn any_block_numbers_are_read_back_from_text(
+    fn block_numbers_round_trip_text(
         blocks in prop::collection::vec(any::<u64>(), 1..50),
         gaps in prop::collection::vec(0..4_usize, 50),
     ) {
@@ -90,20 +96,21 @@ proptest! {
     }
 }
 
+/// Formats are guessed by content where the file name says nothing.
 #[test]
-fn formats_are_guessed_by_content_where_the_name_says_nothing() {
+fn formats_are_guessed_by_content() {
     for (name, plain) in files(&requests(2, 50)) {
         let found = read("what", &plain, &options(name));
         // oracleGeneral has no magic number, so it is not guessed by content.
         assert_eq!(found.1.is_ok(), name != "a.oracleGeneral.bin", "{name}: {:?}", found.1);
     }
     for name in ["text", "LIRS", "arc", "csv", "msr", "vscsi", "oraclegeneral", "nectary"] {
-        assert!(Format::by_name(name).is_some(), "{name}");
+        assert!(TraceFormat::by_name(name).is_some(), "{name}");
     }
 }
 
 #[test]
-fn an_offset_in_the_middle_of_a_block_touches_the_blocks_around_it() {
+fn unaligned_offset_touches_surrounding_blocks() {
     let line = b"1,h,0,Read,8191,2,0\n1,h,0,Read,8192,0,0\n";
     let (found, result) = read("a.csv", line, &options("a.csv"));
     assert!(result.is_ok());
@@ -111,9 +118,9 @@ fn an_offset_in_the_middle_of_a_block_touches_the_blocks_around_it() {
 }
 
 #[test]
-fn a_first_line_of_names_is_skipped() {
+fn header_line_is_skipped() {
     let text = b"Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime\n1,h,0,Write,0,8192,0\n";
     let (found, result) = read("a.csv", text, &options("a.csv"));
     assert!(result.is_ok(), "{result:?}");
-    assert_eq!(found, [Reference { bytes: 8192, operation: Operation::Write, ..Reference::default() }]);
+    assert_eq!(found, [TraceReference { bytes: 8192, operation: TraceOperation::Write, ..TraceReference::default() }]);
 }

@@ -7,20 +7,22 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use flate2::read::MultiGzDecoder;
-use nectary_trace::formats::Operation;
-use nectary_trace::formats::nectary::{BLOCKS_MAX, End, FileEntry, Nectary, Outcome, Process};
-use nectary_trace::record::{Options, record};
+use nectary_trace::formats::TraceOperation;
+use nectary_trace::formats::nectary::{
+    BLOCKS_MAX, FileEntry, NectaryReader, RecordingEnd, RecordingOutcome, TraceProcess,
+};
+use nectary_trace::record::{RecordingOptions, record};
 
 /// A folder that is removed when it is dropped.
-pub struct Folder(PathBuf);
+pub struct RecordingFolder(PathBuf);
 
-impl Folder {
+impl RecordingFolder {
     /// Makes a folder for the test `name`.
-    pub fn new(name: &str) -> Folder {
+    pub fn new(name: &str) -> RecordingFolder {
         let path = std::env::temp_dir().join(format!("nectary-record-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();
-        Folder(path.canonicalize().unwrap())
+        RecordingFolder(path.canonicalize().unwrap())
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -35,8 +37,8 @@ impl Folder {
     }
 
     /// Options that show paths relative to the folder.
-    pub fn options(&self) -> Options {
-        let mut options = Options::new(self.path("trace.gz"));
+    pub fn options(&self) -> RecordingOptions {
+        let mut options = RecordingOptions::new(self.path("trace.gz"));
         options.folder.clone_from(&self.0);
         options.is_overwriting = true;
         options
@@ -50,24 +52,24 @@ impl Folder {
     }
 
     /// Records a command and reads the trace.
-    pub fn record(&self, words: &[&str]) -> Trace {
+    pub fn record(&self, words: &[&str]) -> RecordedTrace {
         self.record_with(self.command(words), &self.options())
     }
 
-    pub fn record_with(&self, command: Command, options: &Options) -> Trace {
+    pub fn record_with(&self, command: Command, options: &RecordingOptions) -> RecordedTrace {
         let summary = record(command, options, &mut |_| {}).unwrap_or_else(|error| panic!("{error}"));
-        let trace = Trace::read(&options.output);
+        let trace = RecordedTrace::read(&options.output);
         assert_eq!(trace.end.map(|end| end.totals), Some(summary.totals));
         trace
     }
 
     /// Records a Python script; `None` if Python is not installed.
-    pub fn python(&self, script: &str) -> Option<Trace> {
+    pub fn python(&self, script: &str) -> Option<RecordedTrace> {
         fs::write(self.path("script.py"), script).unwrap();
         let mut command = self.command(&[python()?, "-S", "-E", "script.py"]);
         command.stderr(Stdio::inherit());
         let trace = self.record_with(command, &self.options());
-        assert_eq!(trace.end.map(|end| end.outcome), Some(Outcome::Exited(0)));
+        assert_eq!(trace.end.map(|end| end.outcome), Some(RecordingOutcome::Exited(0)));
         Some(trace)
     }
 }
@@ -81,34 +83,39 @@ pub fn python() -> Option<&'static str> {
     python
 }
 
-impl Drop for Folder {
+impl Drop for RecordingFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
 /// A trace that was read.
-pub struct Trace {
-    pub processes: Vec<Process>,
+pub struct RecordedTrace {
+    pub processes: Vec<TraceProcess>,
     pub files: Vec<FileEntry>,
     /// The references, each with its process, file and block, and whether it is a write.
     pub references: Vec<(u32, u32, u64, bool)>,
-    pub end: Option<End>,
+    pub end: Option<RecordingEnd>,
     pub is_truncated: bool,
     pub mapped: Vec<u64>,
 }
 
-impl Trace {
-    pub fn read(path: &Path) -> Trace {
+impl RecordedTrace {
+    pub fn read(path: &Path) -> RecordedTrace {
         let file = BufReader::new(File::open(path).unwrap());
-        let mut reader = Nectary::new(path, MultiGzDecoder::new(file)).unwrap();
+        let mut reader = NectaryReader::new(path, MultiGzDecoder::new(file)).unwrap();
         let mut references = Vec::new();
         while let Some(reference) = reader.next_reference().unwrap() {
             let (process, file) = reader.stream(reference.stream).unwrap();
             assert_eq!(reference.block / BLOCKS_MAX, u64::from(file));
-            references.push((process, file, reference.block % BLOCKS_MAX, reference.operation == Operation::Write));
+            references.push((
+                process,
+                file,
+                reference.block % BLOCKS_MAX,
+                reference.operation == TraceOperation::Write,
+            ));
         }
-        Trace {
+        RecordedTrace {
             processes: reader.processes().to_vec(),
             files: reader.files().to_vec(),
             references,

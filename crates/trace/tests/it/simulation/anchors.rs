@@ -5,12 +5,12 @@
 
 use std::path::{Path, PathBuf};
 
-use nectary_cache::Stream;
+use nectary_cache::StreamId;
 use nectary_trace::formats::ReadOptions;
-use nectary_trace::simulate::{LoadOptions, Run, Workload, run_all};
+use nectary_trace::simulate::{LoadOptions, SimulationRun, TraceWorkload, run_all};
 
 use super::generated::generated;
-use super::golden::{COLUMNS, LIRS, TRACES, Trace};
+use super::golden::{COLUMNS, GoldenTrace, LIRS, TRACES};
 
 /// The folder of traces. If it is absent, prints a line that says so, and returns `None`.
 pub fn folder() -> Option<PathBuf> {
@@ -23,29 +23,29 @@ pub fn folder() -> Option<PathBuf> {
 }
 
 /// Loads a trace by its name in the golden counts. A name such as `a+b` is a mix of the traces `a` and `b`.
-pub fn load(folder: &Path, name: &str) -> Workload {
-    let parts: Vec<Workload> = name
+pub fn load(folder: &Path, name: &str) -> TraceWorkload {
+    let parts: Vec<TraceWorkload> = name
         .split('+')
         .map(|part| {
             let path = folder.join(format!("{part}.trace.gz"));
-            Workload::load(&path, &ReadOptions::default(), &LoadOptions::default()).expect("a sound trace")
+            TraceWorkload::load(&path, &ReadOptions::default(), &LoadOptions::default()).expect("a sound trace")
         })
         .collect();
     match &parts[..] {
         [one] => one.clone(),
-        parts => Workload::mix(&parts.iter().collect::<Vec<_>>()).expect("a mix"),
+        parts => TraceWorkload::mix(&parts.iter().collect::<Vec<_>>()).expect("a mix"),
     }
 }
 
-fn misses(workload: &Workload, points: &[(&'static str, u64)]) -> Vec<u64> {
-    let run = |&(policy, size): &(&'static str, u64)| Run::new(workload, policy, size);
+fn misses(workload: &TraceWorkload, points: &[(&'static str, u64)]) -> Vec<u64> {
+    let run = |&(policy, size): &(&'static str, u64)| SimulationRun::new(workload, policy, size);
     let rows = run_all(&points.iter().map(run).collect::<Vec<_>>(), None, &|_| {}).expect("policies that there are");
     rows.into_iter().map(|row| row.counts.misses).collect()
 }
 
 /// Compares one trace with its golden counts. *Returns* the number of points, all of which are equal.
 #[track_caller]
-fn compare(workload: &Workload, trace: &Trace) -> usize {
+fn compare(workload: &TraceWorkload, trace: &GoldenTrace) -> usize {
     assert_eq!((workload.references(), workload.distinct()), (trace.references, trace.distinct), "{}", trace.name);
     let points: Vec<(&str, u64, u64)> = trace
         .rows
@@ -64,15 +64,17 @@ fn compare(workload: &Workload, trace: &Trace) -> usize {
     points.len()
 }
 
+/// The misses on generated traces equal those of another program.
 #[test]
-fn misses_on_generated_traces_equal_those_of_another_program() {
+fn generated_trace_misses_match_reference() {
     for (seed, trace) in (1..).zip(TRACES.iter().filter(|trace| trace.name.starts_with("gen"))) {
         compare(&generated(trace.name, seed), trace);
     }
 }
 
+/// The misses on the traces of the literature equal those of another program.
 #[test]
-fn misses_on_the_traces_of_the_literature_equal_those_of_another_program() {
+fn literature_trace_misses_match_reference() {
     let Some(folder) = folder() else { return };
     let traces = TRACES.iter().filter(|trace| !trace.name.starts_with("gen"));
     let points: usize = traces.map(|trace| compare(&load(&folder, trace.name), trace)).sum();
@@ -80,14 +82,15 @@ fn misses_on_the_traces_of_the_literature_equal_those_of_another_program() {
     assert!(points >= 300, "{points} points");
 }
 
+/// LIRS misses as often as its authors' program, with and without duplicates.
 #[test]
-fn lirs_misses_as_often_as_its_authors_program_with_and_without_duplicates() {
+fn lirs_misses_match_authors_program() {
     let Some(folder) = folder() else { return };
     for &(name, size, expected) in LIRS {
         let trace = load(&folder, name);
         let mut blocks = trace.blocks().to_vec();
         blocks.dedup();
-        let collapsed = Workload::new(name, blocks.into_iter().map(|block| (block, Stream(0))));
+        let collapsed = TraceWorkload::new(name, blocks.into_iter().map(|block| (block, StreamId(0))));
         assert_eq!(misses(&collapsed, &[("lirs", size)]), [expected], "{name} {size}");
         // The policy itself counts consecutive references to a block as one.
         assert_eq!(misses(&trace, &[("lirs", size)]), [expected], "{name} {size} as it is");

@@ -2,13 +2,13 @@
 //! SplitMix64. Half of the references are skewed to few blocks; the others are a loop, uniform references, and blocks
 //! that are referenced once.
 
-use nectary_cache::Stream;
-use nectary_trace::simulate::Workload;
+use nectary_cache::StreamId;
+use nectary_trace::simulate::TraceWorkload;
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 /// A trace of 20,000 references.
-pub fn generated(name: &str, seed: u64) -> Workload {
+pub fn generated(name: &str, seed: u64) -> TraceWorkload {
     let mut random = SplitMix64::seed_from_u64(seed);
     let (mut looped, mut once) = (0, 0);
     let blocks: Vec<u64> = (0..20_000)
@@ -28,5 +28,5 @@ pub fn generated(name: &str, seed: u64) -> Workload {
             }
         })
         .collect();
-    Workload::new(name, blocks.into_iter().map(|block| (block, Stream(0))))
+    TraceWorkload::new(name, blocks.into_iter().map(|block| (block, StreamId(0))))
 }

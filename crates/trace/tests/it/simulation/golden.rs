@@ -7,15 +7,15 @@
 pub const COLUMNS: [&str; 7] = ["fifo", "lru", "lfu", "clock", "sieve", "arc", "min"];
 
 /// A trace and its rows; each row has a size, and the misses of each column.
-pub struct Trace {
+pub struct GoldenTrace {
     pub name: &'static str,
     pub references: u64,
     pub distinct: u64,
     pub rows: &'static [(u64, [u64; 7])],
 }
 
-pub const TRACES: &[Trace] = &[
-    Trace {
+pub const TRACES: &[GoldenTrace] = &[
+    GoldenTrace {
         name: "gen1",
         references: 20000,
         distinct: 4030,
@@ -28,7 +28,7 @@ pub const TRACES: &[Trace] = &[
             (2000, [6778, 4663, 4431, 4531, 4431, 4392, 4030]),
         ],
     },
-    Trace {
+    GoldenTrace {
         name: "gen2",
         references: 20000,
         distinct: 4041,
@@ -41,7 +41,7 @@ pub const TRACES: &[Trace] = &[
             (3000, [5278, 4126, 4110, 4110, 4110, 4110, 4041]),
         ],
     },
-    Trace {
+    GoldenTrace {
         name: "cs",
         references: 6781,
         distinct: 1409,
@@ -57,7 +57,7 @@ pub const TRACES: &[Trace] = &[
             (1024, [6657, 6657, 6657, 6657, 6657, 6657, 2561]),
         ],
     },
-    Trace {
+    GoldenTrace {
         name: "gli",
         references: 6015,
         distinct: 2529,
@@ -71,7 +71,7 @@ pub const TRACES: &[Trace] = &[
             (1517, [4354, 3816, 2896, 3818, 2896, 2971, 2529]),
         ],
     },
-    Trace {
+    GoldenTrace {
         name: "cpp",
         references: 9047,
         distinct: 1223,
@@ -85,7 +85,7 @@ pub const TRACES: &[Trace] = &[
             (768, [1388, 1243, 1233, 1233, 1233, 1233, 1223]),
         ],
     },
-    Trace {
+    GoldenTrace {
         name: "ps",
         references: 10448,
         distinct: 3083,
@@ -99,7 +99,7 @@ pub const TRACES: &[Trace] = &[
             (1849, [5376, 4954, 4953, 4954, 4953, 4263, 3083]),
         ],
     },
-    Trace {
+    GoldenTrace {
         name: "multi1",
         references: 15858,
         distinct: 2606,
@@ -115,7 +115,7 @@ pub const TRACES: &[Trace] = &[
             (1563, [6094, 8006, 7954, 8080, 7954, 4144, 2631]),
         ],
     },
-    Trace {
+    GoldenTrace {
         name: "sprite",
         references: 133996,
         distinct: 7075,
@@ -131,7 +131,7 @@ pub const TRACES: &[Trace] = &[
             (4245, [8043, 7593, 10167, 7419, 9364, 7806, 7075]),
         ],
     },
-    Trace {
+    GoldenTrace {
         name: "cs+cpp",
         references: 15828,
         distinct: 2632,

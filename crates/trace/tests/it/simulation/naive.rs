@@ -1,8 +1,8 @@
 //! Compares the simulator, on random traces, with LRU, FIFO and MIN in their simplest form: a list that is searched
 //! from its beginning.
 
-use nectary_cache::Stream;
-use nectary_trace::simulate::{Run, Workload, policies, run_all};
+use nectary_cache::StreamId;
+use nectary_trace::simulate::{SimulationRun, TraceWorkload, policies, run_all};
 use proptest::prelude::*;
 
 /// The misses of a policy that is a list. For LRU and FIFO, the next victim is the first block of the list.
@@ -34,31 +34,32 @@ fn naive(policy: &str, blocks: &[u64], size: usize) -> u64 {
     misses
 }
 
-fn simulated(policy: &'static str, workload: &Workload, size: u64) -> u64 {
-    let runs = [Run::new(workload, policy, size)];
+fn simulated(policy: &'static str, workload: &TraceWorkload, size: u64) -> u64 {
+    let runs = [SimulationRun::new(workload, policy, size)];
     run_all(&runs, Some(1), &|_| {}).expect("a policy that there is")[0].counts.misses
 }
 
 proptest! {
     #[test]
-    fn the_simulator_counts_what_a_naive_list_counts(
+    fn simulator_matches_naive_list(
         blocks in prop::collection::vec(0..40_u64, 1..600),
         size in 1..50_u64,
     ) {
-        let workload = Workload::new("random", blocks.iter().map(|&block| (block, Stream(0))));
+        let workload = TraceWorkload::new("random", blocks.iter().map(|&block| (block, StreamId(0))));
         for policy in ["lru", "fifo", policies::MIN] {
             let expected = naive(policy, &blocks, size as usize);
             prop_assert_eq!(simulated(policy, &workload, size), expected, "{} at {}", policy, size);
         }
     }
 
+    /// Every policy works at one block and at more blocks than there are.
     #[test]
-    fn every_policy_works_at_one_block_and_at_more_than_there_are(
+    fn policies_work_at_extreme_sizes(
         blocks in prop::collection::vec(0..40_u64, 1..300),
         streams in prop::collection::vec(0..3_u32, 300),
     ) {
-        let references = blocks.iter().zip(&streams).map(|(&block, &stream)| (block, Stream(stream)));
-        let workload = Workload::new("random", references);
+        let references = blocks.iter().zip(&streams).map(|(&block, &stream)| (block, StreamId(stream)));
+        let workload = TraceWorkload::new("random", references);
         for policy in policies::names() {
             let distinct = workload.distinct();
             prop_assert!(simulated(policy, &workload, 1) >= distinct, "{}", policy);
@@ -68,11 +69,11 @@ proptest! {
     }
 
     #[test]
-    fn results_do_not_depend_on_the_number_of_threads(blocks in prop::collection::vec(0..99_u64, 1..200)) {
-        let workload = Workload::new("random", blocks.iter().map(|&block| (block, Stream(0))));
-        let runs: Vec<Run<'_>> = policies::names()
+    fn results_are_independent_of_threads(blocks in prop::collection::vec(0..99_u64, 1..200)) {
+        let workload = TraceWorkload::new("random", blocks.iter().map(|&block| (block, StreamId(0))));
+        let runs: Vec<SimulationRun<'_>> = policies::names()
             .into_iter()
-            .flat_map(|policy| [5, 20].map(|size| Run::new(&workload, policy, size)))
+            .flat_map(|policy| [5, 20].map(|size| SimulationRun::new(&workload, policy, size)))
             .collect();
         let counts = |threads| -> Vec<u64> {
             run_all(&runs, Some(threads), &|_| {}).expect("policies").iter().map(|row| row.counts.misses).collect()

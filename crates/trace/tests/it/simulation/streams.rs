@@ -2,28 +2,28 @@
 
 use std::path::Path;
 
-use nectary_trace::formats::{ReadOptions, Reader, from_input, input::Input};
-use nectary_trace::simulate::counting::Extent;
-use nectary_trace::simulate::sizes::Unit;
-use nectary_trace::simulate::stream::{StreamOptions, StreamRun, Streamed, stream, survey};
-use nectary_trace::simulate::{Counting, LoadOptions, Row, Workload, policies};
-use nectary_trace::{Error, Reference, Result};
+use nectary_trace::formats::{ReadOptions, ReferenceReader, from_input, input::DecompressedInput};
+use nectary_trace::simulate::counting::TraceExtent;
+use nectary_trace::simulate::sizes::CapacityUnit;
+use nectary_trace::simulate::stream::{StreamOptions, StreamRun, StreamedResults, stream, survey};
+use nectary_trace::simulate::{CountingWindows, LoadOptions, SimulationRow, TraceWorkload, policies};
+use nectary_trace::{Error, Result, TraceReference};
 use proptest::prelude::*;
 
 use super::objects::{Line, lines, load, reader, run};
 
 const PATH: &str = "a.csv";
 
-fn streamed(lines: &[Line], runs: &[StreamRun], options: &StreamOptions) -> Result<Streamed> {
+fn streamed(lines: &[Line], runs: &[StreamRun], options: &StreamOptions) -> Result<StreamedResults> {
     stream(Path::new(PATH), &mut *reader(lines), runs, options, &|_| {})
 }
 
 /// An extent of a few references, percent or seconds.
-fn extent() -> impl Strategy<Value = Extent> {
+fn extent() -> impl Strategy<Value = TraceExtent> {
     prop_oneof![
-        (1..60_u64).prop_map(Extent::References),
-        (1..90_u32).prop_map(|percent| Extent::Percent(f64::from(percent))),
-        (1..60_u64).prop_map(Extent::Seconds),
+        (1..60_u64).prop_map(TraceExtent::References),
+        (1..90_u32).prop_map(|percent| TraceExtent::Percent(f64::from(percent))),
+        (1..60_u64).prop_map(TraceExtent::Seconds),
     ]
 }
 
@@ -45,7 +45,7 @@ proptest! {
         let (length, shape) = survey(Path::new(PATH), &mut *reader(&lines), &options, &|_| {}).expect("references");
         prop_assert_eq!((length, shape), (workload.references(), workload.shape()));
         let names = policies::names().into_iter().filter(|name| *name != policies::MIN);
-        let units = [Unit::Bytes, Unit::Blocks];
+        let units = [CapacityUnit::Bytes, CapacityUnit::Blocks];
         let of = |unit| names.clone().map(move |policy| StreamRun { policy, size: capacity, unit });
         let runs: Vec<StreamRun> = units.into_iter().flat_map(of).collect();
         let streaming = StreamOptions {
@@ -57,7 +57,7 @@ proptest! {
             chunk_references,
         };
         let found = streamed(&lines, &runs, &streaming);
-        let counting = match Counting::new(&workload, warm_up, window) {
+        let counting = match CountingWindows::new(&workload, warm_up, window) {
             Ok(counting) => counting,
             Err(_) => {
                 prop_assert!(found.is_err());
@@ -68,19 +68,19 @@ proptest! {
         prop_assert_eq!(&found.outline, &workload.outline(&counting));
         for (wanted, row) in runs.iter().zip(&found.rows) {
             let expected = run(&workload, wanted.policy, wanted.unit, wanted.size, &counting);
-            let plain = |row: &Row| (row.policy, row.size, row.unit, row.counts, row.windows.clone());
+            let plain = |row: &SimulationRow| (row.policy, row.size, row.unit, row.counts, row.windows.clone());
             prop_assert_eq!(plain(row), plain(&expected));
         }
     }
 }
 
 /// A trace without end, of objects with new keys.
-struct Endless(u64);
+struct EndlessObjects(u64);
 
-impl Reader for Endless {
-    fn read(&mut self, to: &mut Vec<Reference>) -> Result<bool> {
+impl ReferenceReader for EndlessObjects {
+    fn read(&mut self, to: &mut Vec<TraceReference>) -> Result<bool> {
         self.0 += 1;
-        to.push(Reference { block: self.0, bytes: 10, ..Reference::default() });
+        to.push(TraceReference { block: self.0, bytes: 10, ..TraceReference::default() });
         Ok(true)
     }
 
@@ -90,43 +90,43 @@ impl Reader for Endless {
 }
 
 #[test]
-fn traces_too_long_for_memory_are_streamed() {
+fn oversized_traces_are_streamed() {
     let held = LoadOptions { references_max: Some(1000), ..LoadOptions::default() };
     let path = Path::new("endless");
-    let error = Workload::from_reader(path, &mut Endless(0), &held).expect_err("too long");
+    let error = TraceWorkload::from_reader(path, &mut EndlessObjects(0), &held).expect_err("too long");
     assert!(matches!(error, Error::TooLarge { .. }) && error.to_string().contains("--stream"), "{error}");
     let limited = LoadOptions { limit: Some(5000), ..held };
-    let run = StreamRun { policy: "lru", size: 100, unit: Unit::Bytes };
+    let run = StreamRun { policy: "lru", size: 100, unit: CapacityUnit::Bytes };
     let options = StreamOptions { load: limited, chunk_references: 64, ..StreamOptions::default() };
-    let found = stream(path, &mut Endless(0), &[run], &options, &|_| {}).expect("a limit");
+    let found = stream(path, &mut EndlessObjects(0), &[run], &options, &|_| {}).expect("a limit");
     assert_eq!((found.outline.references, found.outline.distinct_bytes), (5000, 50_000));
     assert_eq!((found.rows[0].counts.misses, found.rows[0].counts.missed_bytes), (5000, 50_000));
     // Exactly as many as there is room for are held.
     let exact = LoadOptions { limit: Some(1000), ..held };
-    assert_eq!(Workload::from_reader(path, &mut Endless(0), &exact).expect("held").references(), 1000);
+    assert_eq!(TraceWorkload::from_reader(path, &mut EndlessObjects(0), &exact).expect("held").references(), 1000);
 }
 
 #[test]
-fn what_a_stream_cannot_do_is_refused() {
+fn unsupported_stream_options_are_refused() {
     let lines = [(5, 1, 10, "get", 0), (6, 2, 10, "get", 0)];
-    let run = |policy| [StreamRun { policy, size: 10, unit: Unit::Blocks }];
+    let run = |policy| [StreamRun { policy, size: 10, unit: CapacityUnit::Blocks }];
     let refused =
         |runs: &[StreamRun], options: StreamOptions| streamed(&lines, runs, &options).expect_err("refused").to_string();
     assert!(refused(&run("min"), StreamOptions::default()).contains("no policy that can follow a stream"));
-    let percent = StreamOptions { warm_up: Some(Extent::Percent(10.0)), ..StreamOptions::default() };
+    let percent = StreamOptions { warm_up: Some(TraceExtent::Percent(10.0)), ..StreamOptions::default() };
     assert!(refused(&run("lru"), percent).contains("give references or a time"));
-    let all = StreamOptions { warm_up: Some(Extent::References(2)), ..StreamOptions::default() };
+    let all = StreamOptions { warm_up: Some(TraceExtent::References(2)), ..StreamOptions::default() };
     assert!(refused(&run("lru"), all).contains("leaves nothing of the 2 references"));
-    let input = Input::from_reader(Path::new("t.txt"), Box::new(&b"1\n2\n"[..])).expect("text");
+    let input = DecompressedInput::from_reader(Path::new("t.txt"), Box::new(&b"1\n2\n"[..])).expect("text");
     let mut text = from_input(input, &ReadOptions::default()).expect("text");
-    let timed = StreamOptions { window: Some(Extent::Seconds(1)), ..StreamOptions::default() };
+    let timed = StreamOptions { window: Some(TraceExtent::Seconds(1)), ..StreamOptions::default() };
     let error = stream(Path::new("t.txt"), &mut *text, &run("lru"), &timed, &|_| {}).expect_err("no times");
     assert!(error.to_string().contains("has no times"), "{error}");
     // An error in the middle of a trace ends the runs.
-    let broken = Input::from_reader(Path::new("b.txt"), Box::new(&b"1\n2\n3\n4\nx\n"[..])).expect("text");
+    let broken = DecompressedInput::from_reader(Path::new("b.txt"), Box::new(&b"1\n2\n3\n4\nx\n"[..])).expect("text");
     let mut broken = from_input(
         broken,
-        &ReadOptions { format: Some(nectary_trace::formats::Format::Text), ..ReadOptions::default() },
+        &ReadOptions { format: Some(nectary_trace::formats::TraceFormat::Text), ..ReadOptions::default() },
     )
     .expect("text");
     let small = StreamOptions { chunk_references: 2, ..StreamOptions::default() };

@@ -20,7 +20,7 @@ pub struct SessionFigures {
     /// The number of reconnections.
     pub reconnections: u64,
     /// `None` while the connections work; otherwise what is wrong, and when the next attempt is.
-    pub trouble: Option<Trouble>,
+    pub trouble: Option<ConnectionTrouble>,
     /// The number of calls that the server did not take, and that failed for this reason.
     pub refused: u64,
     /// The number of operations that are answered and not known to be durable.
@@ -35,7 +35,7 @@ pub struct SessionFigures {
 
 /// Why there is no working connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trouble {
+pub struct ConnectionTrouble {
     /// The problem, for people.
     pub what: String,
     /// Whether the server could be reached.

@@ -3,21 +3,21 @@
 //! Owns: the notice of the server that precedes the answer to an operation. Promises: what is kept is there before the
 //! caller has the answer. Leaves to others: whether it is still so (`looks`).
 
-use super::{Inner, Said, Waiting};
-use crate::protocol::{Answer, Failure, FileId, MayKeep};
+use super::{CallAnswer, PendingCall, SharedSession};
+use crate::protocol::{FileId, MayKeep, ServerAnswer, ServerRefusal};
 
 /// Returns the inode that the answer to an operation shows.
-fn shown(said: &Said) -> Option<FileId> {
+fn shown(said: &CallAnswer) -> Option<FileId> {
     match said {
-        Said::Answer(Answer::Attributes(found)) => Some(found.id()),
-        Said::Granted(grant) => Some(grant.held.token.object),
+        CallAnswer::Answer(ServerAnswer::Attributes(found)) => Some(found.id()),
+        CallAnswer::Granted(grant) => Some(grant.held.token.object),
         _ => None,
     }
 }
 
-impl Waiting {
+impl PendingCall {
     /// Ends the change of an operation, and keeps what the session may keep of it.
-    pub fn end_change(&mut self, answer: &Result<Said, Failure>) {
+    pub fn end_change(&mut self, answer: &Result<CallAnswer, ServerRefusal>) {
         let (changing, may_keep) = (self.changing.take(), self.may_keep.take());
         if let (Some(changing), Some(may_keep), Ok(said)) = (changing, may_keep, answer) {
             changing.end_with(may_keep, shown(said));
@@ -25,7 +25,7 @@ impl Waiting {
     }
 }
 
-impl Inner {
+impl SharedSession {
     /// Handles what the session may keep of an operation, whose answer follows.
     pub fn may_keep(&self, request: u64, may_keep: MayKeep) {
         let mut state = self.state();

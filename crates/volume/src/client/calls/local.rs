@@ -14,15 +14,18 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ops::Range;
 
-use super::{Event, Inner, State, wall_ns};
+use super::{ServerEvent, SessionCalls, SharedSession, wall_ns};
 use crate::format::{HAS_XATTRS, Inode};
 use crate::metadata::effects::{self, MadeInode};
 use crate::planted::{Bug, planted};
-use crate::protocol::{Attributes, FileId, Held, MayKeep, Message, Operation, Question, Terms, Token, What};
+use crate::protocol::{
+    AnswerTerms, FileId, InodeAttributes, MayKeep, MetadataOperation, MetadataQuestion, Token, TokenAspect, TokenGrant,
+    VolumeMessage,
+};
 use crate::tokens::{WRITE, level};
 
-use super::super::looks::{Known, Looks};
-use super::super::names::New;
+use super::super::looks::{CachedLookup, LookupCache};
+use super::super::names::NewInode;
 
 /// The maximum number of operations that are answered and not known to be durable, of any kind, and of messages without
 /// an answer which say that a file is open. With the calls they stay within the protocol's bound for a connection.
@@ -61,7 +64,7 @@ pub(in crate::client) struct LocalNames {
     /// The newest time that the server gave for a change. *Units*: nanoseconds since 1970.
     newest_ns: i64,
     /// Returns without an answer, by request.
-    returning: BTreeMap<u64, Held>,
+    returning: BTreeMap<u64, TokenGrant>,
     /// Files that the session has made and has open, with their directories: nobody else can remove their names, so the
     /// server need not know that they are open.
     untold: HashMap<u64, (FileId, FileId)>,
@@ -135,7 +138,7 @@ impl LocalNames {
 
 /// The outcome of an attempt to answer an operation without the server.
 #[derive(Debug)]
-pub(in crate::client) enum Locally<T> {
+pub(in crate::client) enum LocalOutcome<T> {
     Done(T),
     /// It may be possible soon: once operations have their answers, or are durable.
     Later,
@@ -144,36 +147,36 @@ pub(in crate::client) enum Locally<T> {
 }
 
 /// A new time for what is done now, which is not before any that the server has shown.
-fn time_of(state: &State, before_ns: i64) -> i64 {
+fn time_of(state: &SessionCalls, before_ns: i64) -> i64 {
     let now_ns = wall_ns().saturating_add(state.clock_offset_ns);
     let shown_ns = before_ns.max(state.local.newest_ns);
     if shown_ns.saturating_sub(now_ns) > AHEAD_NS_MAX { now_ns } else { now_ns.max(shown_ns) }
 }
 
-impl State {
+impl SessionCalls {
     /// Whether an operation in a directory may be answered without the server, and if not, whether it may be soon.
-    fn may_answer(&self, directory: FileId, elapsed_ns: u64) -> Locally<()> {
+    fn may_answer(&self, directory: FileId, elapsed_ns: u64) -> LocalOutcome<()> {
         let is_connected = self.bulk.is_some() && !self.refusals.is_careful() && self.figures.ended.is_none();
         if !is_connected || self.is_leaving || !self.local.held.contains_key(&directory) {
-            return Locally::AtServer;
+            return LocalOutcome::AtServer;
         }
         let is_waiting = self.waiting.values().any(|waiting| waiting.number.is_some());
         let is_old = self.unstored.oldest_local_ns().is_some_and(|at| elapsed_ns.saturating_sub(at) > UNSTORED_NS_MAX);
         let is_full = self.unstored.count() + self.local.telling.len() >= UNSTORED_MAX;
         if is_waiting || is_old || is_full || !self.has_room() {
-            return Locally::Later;
+            return LocalOutcome::Later;
         }
-        Locally::Done(())
+        LocalOutcome::Done(())
     }
 
     /// Returns what a new connection to the same server gets first, by request: what the session did itself or was answered
     /// early, which files are open, and returns. A new server gets the first of these.
-    pub fn first_again(&self) -> BTreeMap<u64, Message> {
-        let open = |file: &FileId| Message::Question {
+    pub fn first_again(&self) -> BTreeMap<u64, VolumeMessage> {
+        let open = |file: &FileId| VolumeMessage::Question {
             session: self.session,
-            question: Question::Open { file: *file, level: level::NONE, is_direct: false },
+            question: MetadataQuestion::Open { file: *file, level: level::NONE, is_direct: false },
         };
-        let back = |held: &Held| Message::Return { held: *held, is_lost: false };
+        let back = |held: &TokenGrant| VolumeMessage::Return { held: *held, is_lost: false };
         let telling = self.local.telling.iter().map(|(request, file)| (*request, open(file)));
         let returning = self.local.returning.iter().map(|(request, held)| (*request, back(held)));
         self.unstored.messages(self.epoch).into_iter().chain(telling).chain(returning).collect()
@@ -190,19 +193,20 @@ impl State {
             self.next_request += 1;
             self.local.telling.insert(request, file);
             if let Some(bulk) = &self.bulk {
-                let question = Question::Open { file, level: level::NONE, is_direct: false };
-                let _ = bulk.send(Message::Question { session: self.session, question }.encode(request, self.epoch));
+                let question = MetadataQuestion::Open { file, level: level::NONE, is_direct: false };
+                let _ =
+                    bulk.send(VolumeMessage::Question { session: self.session, question }.encode(request, self.epoch));
             }
         }
     }
 
     /// Sends an operation that is answered here, and keeps it until it is durable.
-    fn send_local(&mut self, operation: &Operation, now_ns: i64, elapsed_ns: u64) {
+    fn send_local(&mut self, operation: &MetadataOperation, now_ns: i64, elapsed_ns: u64) {
         let (number, request) = (self.next_number, self.next_request);
         (self.next_number, self.next_request) = (number + 1, request + 1);
         self.open_numbers.insert(number);
         let (session, operation) = (self.session, operation.clone());
-        let message = Message::Operation { session, number, terms: Terms::Local { now_ns }, operation };
+        let message = VolumeMessage::Operation { session, number, terms: AnswerTerms::Local { now_ns }, operation };
         if let Some(bulk) = &self.bulk {
             let _ = bulk.send(message.encode(request, self.epoch));
         }
@@ -212,13 +216,13 @@ impl State {
     }
 }
 
-impl Inner {
+impl SharedSession {
     /// Whether an operation in a directory may be answered without the server.
-    fn may_be_local(&self, state: &State, directory: FileId) -> Locally<()> {
+    fn may_be_local(&self, state: &SessionCalls, directory: FileId) -> LocalOutcome<()> {
         let is_leased = self.may_begin() || planted(Bug::LocalUnleased);
         if self.options.are_names_synced || !self.options.are_names_local || !is_leased || !self.is_newest(state.epoch)
         {
-            return Locally::AtServer;
+            return LocalOutcome::AtServer;
         }
         if !state.has_room() {
             // The control connection tells the server what is acknowledged.
@@ -228,40 +232,47 @@ impl Inner {
     }
 
     /// Makes an inode with a name. The caller must check afterwards that the lease still holds.
-    pub fn create_locally(&self, directory: FileId, name: &[u8], new: &New, open: bool) -> Locally<Attributes> {
+    pub fn create_locally(
+        &self,
+        directory: FileId,
+        name: &[u8],
+        new: &NewInode,
+        open: bool,
+    ) -> LocalOutcome<InodeAttributes> {
         let mut state = self.state();
         match self.may_be_local(&state, directory) {
-            Locally::Done(()) => {}
-            Locally::Later => return Locally::Later,
-            Locally::AtServer => return Locally::AtServer,
+            LocalOutcome::Done(()) => {}
+            LocalOutcome::Later => return LocalOutcome::Later,
+            LocalOutcome::AtServer => return LocalOutcome::AtServer,
         }
         let kind = new.mode & libc::S_IFMT;
-        let (Some(parent), Some(Known::Absent)) = (self.looks.attributes(directory), self.looks.name(directory, name))
+        let (Some(parent), Some(CachedLookup::Absent)) =
+            (self.looks.attributes(directory), self.looks.name(directory, name))
         else {
-            return Locally::AtServer;
+            return LocalOutcome::AtServer;
         };
         // A default access control list is an extended attribute of the directory.
         let is_plain = parent.inode.links > 0 && parent.inode.flags & HAS_XATTRS == 0;
         // The server refuses these names.
         let is_name = !name.iter().any(|byte| matches!(byte, 0 | b'/'));
         if kind == libc::S_IFDIR || !is_plain || !is_name || new.target.len() > TARGET_BYTES_MAX {
-            return Locally::AtServer;
+            return LocalOutcome::AtServer;
         }
         let number = state.local.take_number();
         if state.local.wants_numbers() {
-            let _ = self.events.send(Event::NumbersWanted);
+            let _ = self.events.send(ServerEvent::NumbersWanted);
         }
-        let Some(number) = number else { return Locally::AtServer };
+        let Some(number) = number else { return LocalOutcome::AtServer };
         let now_ns = time_of(&state, parent.inode.times_ns[2]);
         let (mode, owner, group, device) = (masked(new), new.owner, new.group, new.device);
         let (is_inline, is_nameless) = (true, false);
         let made = MadeInode { mode, owner, group, device, target: &new.target, is_inline, is_nameless };
         let mut made = effects::made(made, (directory.inode, &parent.inode), now_ns);
         effects::stored(&mut made);
-        let made = Attributes { number, inode: made };
+        let made = InodeAttributes { number, inode: made };
         let is_untold = open && state.local.untold.len() < UNTOLD_MAX;
         let mut operation = new.clone().operation(directory, name, open && !is_untold);
-        if let Operation::Create { inode, .. } = &mut operation {
+        if let MetadataOperation::Create { inode, .. } = &mut operation {
             *inode = number;
         }
         state.send_local(&operation, now_ns, self.elapsed_ns());
@@ -272,72 +283,72 @@ impl Inner {
             held.made.insert(number);
         }
         self.keep_local(&operation, (parent, 1), now_ns, Some(&made));
-        Locally::Done(made)
+        LocalOutcome::Done(made)
     }
 
     /// Removes a name, of an inode that goes along with the directory; returns the inode. The caller must check afterwards
     /// that the lease still holds.
-    pub fn unlink_locally(&self, directory: FileId, name: &[u8]) -> Locally<Attributes> {
+    pub fn unlink_locally(&self, directory: FileId, name: &[u8]) -> LocalOutcome<InodeAttributes> {
         let mut state = self.state();
         match self.may_be_local(&state, directory) {
-            Locally::Done(()) => {}
-            Locally::Later => return Locally::Later,
-            Locally::AtServer => return Locally::AtServer,
+            LocalOutcome::Done(()) => {}
+            LocalOutcome::Later => return LocalOutcome::Later,
+            LocalOutcome::AtServer => return LocalOutcome::AtServer,
         }
-        let (Some(parent), Some(Known::Present(found))) =
+        let (Some(parent), Some(CachedLookup::Present(found))) =
             (self.looks.attributes(directory), self.looks.name(directory, name))
         else {
-            return Locally::AtServer;
+            return LocalOutcome::AtServer;
         };
         let (mut removed, is_directory) = (*found, |inode: &Inode| inode.mode & libc::S_IFMT == libc::S_IFDIR);
         let goes_along = state.local.held.get(&directory).is_some_and(|held| held.made.contains(&removed.number));
         let is_own = goes_along || planted(Bug::OthersUnlinked);
         if is_directory(&removed.inode) || removed.inode.links != 1 || !is_own || parent.inode.links == 0 {
-            return Locally::AtServer;
+            return LocalOutcome::AtServer;
         }
         let now_ns = time_of(&state, parent.inode.times_ns[2].max(removed.inode.times_ns[2]));
         effects::lose_name(&mut removed.inode, now_ns);
         effects::stored(&mut removed.inode);
         let expected = removed.number;
         state.tell_open(|file, _| file.inode == expected);
-        let operation = Operation::Unlink { directory, name: name.to_vec(), is_directory: false, expected };
+        let operation = MetadataOperation::Unlink { directory, name: name.to_vec(), is_directory: false, expected };
         state.send_local(&operation, now_ns, self.elapsed_ns());
         if let Some(held) = state.local.held.get_mut(&directory) {
             held.made.remove(&removed.number);
         }
         self.keep_local(&operation, (parent, -1), now_ns, None);
-        Locally::Done(removed)
+        LocalOutcome::Done(removed)
     }
 
     /// Keeps what an operation has left, which was answered here. The caller holds the lock of the state, so no other
     /// operation of the session begins meanwhile.
     fn keep_local(
         &self,
-        operation: &Operation,
-        (mut parent, names): (Attributes, i64),
+        operation: &MetadataOperation,
+        (mut parent, names): (InodeAttributes, i64),
         now_ns: i64,
-        made: Option<&Attributes>,
+        made: Option<&InodeAttributes>,
     ) {
         effects::touch(&mut parent.inode, (names, 0), now_ns);
         effects::stored(&mut parent.inode);
         let directories = vec![parent.id()];
         let attributes = std::iter::once(parent).chain(made.cloned()).collect();
-        let changing = Looks::changing(&self.looks, operation);
-        changing.end_with(MayKeep { directories, attributes }, made.map(Attributes::id));
+        let changing = LookupCache::changing(&self.looks, operation);
+        changing.end_with(MayKeep { directories, attributes }, made.map(InodeAttributes::id));
     }
 
     /// Requests the first inode numbers from a server: a session without numbers gets no directories.
     pub fn want_numbers(&self) {
         let is_local = self.options.are_names_local && !self.options.are_names_synced;
         if is_local && self.state().local.wants_numbers() {
-            let _ = self.events.send(Event::NumbersWanted);
+            let _ = self.events.send(ServerEvent::NumbersWanted);
         }
     }
 
     /// Handles a directory that the server gives to the session at level *write*.
-    pub fn got_directory(&self, held: Held, epoch: u64) {
+    pub fn got_directory(&self, held: TokenGrant, epoch: u64) {
         let mut state = self.state();
-        if held.level != WRITE || held.token.what != What::Directory || state.epoch != epoch {
+        if held.level != WRITE || held.token.what != TokenAspect::Directory || state.epoch != epoch {
             return;
         }
         let known = state
@@ -349,18 +360,18 @@ impl Inner {
             *known = HeldDirectory { sequence: held.sequence, made: HashSet::new() };
         }
         if state.local.wants_numbers() {
-            let _ = self.events.send(Event::NumbersWanted);
+            let _ = self.events.send(ServerEvent::NumbersWanted);
         }
     }
 
     /// Handles the recall of a directory: it is returned behind everything that was answered under it. Waits for nothing.
-    pub fn return_directory(&self, recalled: Held) {
+    pub fn return_directory(&self, recalled: TokenGrant) {
         let mut state = self.state();
         let object = recalled.token.object;
         if state.local.held.get(&object).is_some_and(|held| held.sequence <= recalled.sequence) {
             state.local.held.remove(&object);
         }
-        let held = Held { level: level::READ, ..recalled };
+        let held = TokenGrant { level: level::READ, ..recalled };
         // A recall that is repeated needs no second return.
         if state.local.returning.values().any(|returning| *returning == held) {
             return;
@@ -369,7 +380,7 @@ impl Inner {
         let request = state.next_request;
         state.next_request += 1;
         state.local.returning.insert(request, held);
-        let message = Message::Return { held, is_lost: false };
+        let message = VolumeMessage::Return { held, is_lost: false };
         let way = if planted(Bug::ReturnOvertakes) { &state.control } else { &state.bulk };
         if let Some(way) = way {
             let _ = way.send(message.encode(request, state.epoch));
@@ -380,12 +391,12 @@ impl Inner {
 }
 
 /// Whether a recall is of a directory at level *write*.
-pub(in crate::client) fn is_of_write(recalled: &Held) -> bool {
-    matches!(recalled, Held { token: Token { what: What::Directory, .. }, level: level::READ, .. })
+pub(in crate::client) fn is_of_write(recalled: &TokenGrant) -> bool {
+    matches!(recalled, TokenGrant { token: Token { what: TokenAspect::Directory, .. }, level: level::READ, .. })
 }
 
 /// The mode of a new inode whose directory has no default access control list.
-fn masked(new: &New) -> u32 {
+fn masked(new: &NewInode) -> u32 {
     match new.mode & libc::S_IFMT {
         libc::S_IFLNK => new.mode,
         _ => new.mode & !(new.umask & 0o777),

@@ -19,18 +19,21 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use super::error::Error;
-use super::looks::{Changing, Looks};
-use crate::net::Address;
-use crate::origin::Origin;
-use crate::protocol::{Answer, Attributes, Code, Failure, FileId, Held, Listed, Locked, MayKeep, Message, Shape};
+use super::looks::{LookupCache, PendingChange};
+use crate::net::ServerAddress;
+use crate::origin::ProcessOrigin;
+use crate::protocol::{
+    FileId, FileLockRange, FileShape, InodeAttributes, ListedName, MayKeep, RefusalCode, ServerAnswer, ServerRefusal,
+    TokenGrant, VolumeMessage,
+};
 use crate::simulated::since_boot;
-use crate::tokens::Why;
-pub use figures::{SessionFigures, Trouble};
+use crate::tokens::RecallReason;
+pub use figures::{ConnectionTrouble, SessionFigures};
 use local::LocalNames;
-pub(super) use local::{Locally, NUMBERS_WANTED, is_of_write};
+pub(super) use local::{LocalOutcome, NUMBERS_WANTED, is_of_write};
 pub use options::ClientOptions;
-use refusals::{Refusals, Refused};
-use unstored::Unstored;
+use refusals::{CallRefusals, RefusedCall};
+use unstored::UnstoredOperations;
 
 /// The maximum number of calls of each kind without an answer; the sum is below the protocol's bound for a connection.
 /// Each kind has its own share, because some calls wait for other hosts, and these hosts may wait for calls of another
@@ -55,7 +58,7 @@ const TOLD_MAX: usize = 64;
 
 /// The server's answer to the greeting.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Welcomed {
+pub(super) struct WelcomeAnswer {
     pub session: u64,
     pub epoch: u64,
     pub lease: Duration,
@@ -64,13 +67,13 @@ pub(super) struct Welcomed {
 
 /// A message of the server that the client must act on.
 #[derive(Debug)]
-pub(crate) enum Event {
+pub(crate) enum ServerEvent {
     /// Appends up to this one are durable at the server.
     Durable(u64),
     /// Another process is the server now: it does not know what this session holds.
     Restarted,
     /// The server wants a token back, or wants a commit.
-    Recalled(Held, Why),
+    Recalled(TokenGrant, RecallReason),
     /// The kernel must learn that a file has at least this size; the last field is the number that the answer repeats.
     Push(FileId, u64, u64),
     /// The lease was over before it was renewed: the server may have forgotten what the session keeps.
@@ -83,36 +86,36 @@ pub(crate) enum Event {
 
 /// A granted token, with the attributes and extents of its file.
 #[derive(Debug)]
-pub(super) struct Grant {
-    pub held: Held,
+pub(super) struct FileGrant {
+    pub held: TokenGrant,
     /// The epoch of the server that granted it.
     pub epoch: u64,
     /// Whether new ends of the file must be pushed to other hosts.
     pub is_watched: bool,
-    pub shape: Option<Shape>,
+    pub shape: Option<FileShape>,
 }
 
 /// The answer to a call.
 #[derive(Debug)]
-pub(super) enum Said {
-    Answer(Answer),
-    Granted(Grant),
-    Found(Option<Locked>),
+pub(super) enum CallAnswer {
+    Answer(ServerAnswer),
+    Granted(FileGrant),
+    Found(Option<FileLockRange>),
     /// A name, or attributes, that the session may keep.
-    Looked(Looked),
+    Looked(LookupAnswer),
     /// Names of a directory that the session may keep.
     Listed(ListedToKeep),
 }
 
 /// The answer to a question about a name or attributes.
 #[derive(Debug)]
-pub(super) struct Looked {
+pub(super) struct LookupAnswer {
     /// Whether the session may keep the name.
     pub is_name_kept: bool,
     /// Whether the session may keep the attributes.
     pub are_attributes_kept: bool,
     /// `None`: there is no such name.
-    pub found: Option<Attributes>,
+    pub found: Option<InodeAttributes>,
 }
 
 /// The answer to a question for names of a directory.
@@ -120,7 +123,7 @@ pub(super) struct Looked {
 pub(super) struct ListedToKeep {
     /// Whether the session may keep the names.
     pub are_names_kept: bool,
-    pub names: Vec<Listed>,
+    pub names: Vec<ListedName>,
     /// For each name, whether the session may keep the attributes.
     pub are_kept: Vec<bool>,
     pub is_end: bool,
@@ -128,7 +131,7 @@ pub(super) struct ListedToKeep {
 
 /// The kind of a call; each kind has its own share of the bound on calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Share {
+pub(super) enum CallShare {
     Operations,
     Questions,
     Looks,
@@ -140,19 +143,19 @@ pub(super) enum Share {
 }
 
 /// A call without an answer.
-pub(super) struct Waiting {
-    pub message: Message,
+pub(super) struct PendingCall {
+    pub message: VolumeMessage,
     pub number: Option<u64>,
-    pub share: Share,
+    pub share: CallShare,
     /// When an operation was done whose answer follows and is not durable yet. *Units*: nanoseconds since 1970.
     pub done_at_ns: Option<i64>,
     /// How often in a row the connection broke during this call.
     pub blamed: u32,
     /// The refused call, if `message` replaces it.
-    pub refused: Option<Refused>,
-    pub reply: oneshot::Sender<Result<Said, Failure>>,
+    pub refused: Option<RefusedCall>,
+    pub reply: oneshot::Sender<Result<CallAnswer, ServerRefusal>>,
     /// What an operation changes is not kept before its answer, and what may be kept then.
-    pub changing: Option<Changing>,
+    pub changing: Option<PendingChange>,
     pub may_keep: Option<MayKeep>,
     /// The call's share of the bound on calls; it is returned with the answer.
     pub _turn: OwnedSemaphorePermit,
@@ -160,20 +163,20 @@ pub(super) struct Waiting {
 
 /// The state of a session.
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct SessionCalls {
     pub session: u64,
     /// The epoch of the server on the bulk connection: it knows what the session holds, or is being told.
     pub epoch: u64,
     /// The server that answered the last greeting.
-    pub server: Option<Address>,
+    pub server: Option<ServerAddress>,
     pub lease: Duration,
     /// The server's clock minus this host's clock. *Units*: nanoseconds.
     pub clock_offset_ns: i64,
     pub next_number: u64,
     pub next_request: u64,
-    pub waiting: BTreeMap<u64, Waiting>,
+    pub waiting: BTreeMap<u64, PendingCall>,
     /// Operations that are answered and not known to be durable.
-    pub unstored: Unstored,
+    pub unstored: UnstoredOperations,
     /// What the session may do itself.
     pub local: LocalNames,
     /// The numbers of operations without an answer, or not known to be durable.
@@ -188,14 +191,14 @@ pub(super) struct State {
     /// The queue of frames to the control connection, while there is one.
     pub control: Option<mpsc::UnboundedSender<Vec<u8>>>,
     /// What is wrong with the control connection.
-    pub control_trouble: Option<Trouble>,
-    pub refusals: Refusals,
+    pub control_trouble: Option<ConnectionTrouble>,
+    pub refusals: CallRefusals,
     /// Whether the session ends by itself: then its bulk connection alone says how that went.
     pub is_leaving: bool,
     pub figures: SessionFigures,
 }
 
-impl State {
+impl SessionCalls {
     fn acknowledged(&self) -> u64 {
         self.open_numbers.first().map_or(self.next_number, |first| *first).saturating_sub(1)
     }
@@ -207,19 +210,19 @@ impl State {
 }
 
 /// The state that all tasks of a session share.
-pub(super) struct Inner {
+pub(super) struct SharedSession {
     /// The zero of the times in this struct and in renewals, on a clock that also runs while the host is suspended.
     pub start: Duration,
     pub options: ClientOptions,
     pub incarnation: [u8; 16],
     /// Where this client runs.
-    pub origin: Origin,
-    state: Mutex<State>,
+    pub origin: ProcessOrigin,
+    state: Mutex<SessionCalls>,
     /// Wakes the control connection when it should send something.
     pub nudge: Notify,
     /// Names and attributes that the session keeps.
-    pub looks: Arc<Looks>,
-    /// The bounds on calls, one for each `Share`.
+    pub looks: Arc<LookupCache>,
+    /// The bounds on calls, one for each `CallShare`.
     pub turns: [Arc<Semaphore>; 6],
     /// I/O may begin until this time, counted from `start`. *Units*: nanoseconds.
     pub io_until_ns: AtomicU64,
@@ -232,7 +235,7 @@ pub(super) struct Inner {
     newest_epoch: watch::Sender<u64>,
     /// The number of connections so far.
     connections: AtomicU64,
-    pub events: mpsc::UnboundedSender<Event>,
+    pub events: mpsc::UnboundedSender<ServerEvent>,
     pub ended: watch::Sender<bool>,
 }
 
@@ -243,45 +246,46 @@ pub(super) fn wall_ns() -> i64 {
 }
 
 /// Whether the message requests a lock without waiting for it.
-pub(super) fn is_try_lock(message: &Message) -> bool {
-    matches!(message, Message::Lock { waits: false, .. })
+pub(super) fn is_try_lock(message: &VolumeMessage) -> bool {
+    matches!(message, VolumeMessage::Lock { waits: false, .. })
 }
 
-fn reason(state: &State) -> String {
+fn reason(state: &SessionCalls) -> String {
     state.figures.ended.clone().unwrap_or_else(|| "it is over".to_owned())
 }
 
 /// Whether an answer is the result of an operation, which the server has stored; other failures use up no number.
-fn is_result(answer: &Result<Said, Failure>) -> bool {
-    let is_result = |code| matches!(code, Code::Posix | Code::Stale | Code::Full | Code::Damaged);
+fn is_result(answer: &Result<CallAnswer, ServerRefusal>) -> bool {
+    let is_result =
+        |code| matches!(code, RefusalCode::Posix | RefusalCode::Stale | RefusalCode::Full | RefusalCode::Damaged);
     answer.as_ref().err().is_none_or(|failure| is_result(failure.code))
 }
 
 /// The error of calls that the server may have received and done.
-pub(super) fn ended(state: &State) -> Error {
+pub(super) fn ended(state: &SessionCalls) -> Error {
     Error::Ended { reason: reason(state), may_be_done: true }
 }
 
 /// The error of a call that the server has not done.
-pub(super) fn not_done(state: &State) -> Error {
+pub(super) fn not_done(state: &SessionCalls) -> Error {
     Error::Ended { reason: reason(state), may_be_done: false }
 }
 
-impl Inner {
+impl SharedSession {
     /// Makes a session that has not sent a greeting yet.
     pub fn new(
         options: ClientOptions,
-        (incarnation, origin): ([u8; 16], Origin),
-        events: mpsc::UnboundedSender<Event>,
-    ) -> Inner {
-        Inner {
+        (incarnation, origin): ([u8; 16], ProcessOrigin),
+        events: mpsc::UnboundedSender<ServerEvent>,
+    ) -> SharedSession {
+        SharedSession {
             start: since_boot(),
             options,
             incarnation,
             origin,
-            state: Mutex::new(State { next_number: 1, next_request: 1, ..State::default() }),
+            state: Mutex::new(SessionCalls { next_number: 1, next_request: 1, ..SessionCalls::default() }),
             nudge: Notify::new(),
-            looks: Arc::new(Looks::new()),
+            looks: Arc::new(LookupCache::new()),
             turns: [OPERATIONS_MAX, QUESTIONS_MAX, LOOKS_MAX, TOKENS_MAX, RESTART_MAX, LOCKS_MAX]
                 .map(|turns| Arc::new(Semaphore::new(turns))),
             io_until_ns: AtomicU64::new(0),
@@ -296,7 +300,7 @@ impl Inner {
     }
 
     /// Locks and returns the state.
-    pub fn state(&self) -> MutexGuard<'_, State> {
+    pub fn state(&self) -> MutexGuard<'_, SessionCalls> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -306,7 +310,7 @@ impl Inner {
     }
 
     /// Notes the epoch of a server that answered a greeting. Returns `false` if a newer server has answered one before.
-    pub fn welcomed(&self, epoch: u64, server: &Address) -> bool {
+    pub fn welcomed(&self, epoch: u64, server: &ServerAddress) -> bool {
         let mut is_newest = true;
         self.newest_epoch.send_if_modified(|newest| {
             is_newest = epoch >= *newest;
@@ -337,13 +341,13 @@ impl Inner {
 
     /// Returns the servers, for messages.
     pub fn servers(&self) -> String {
-        let shown: Vec<String> = self.options.servers.iter().map(Address::to_string).collect();
+        let shown: Vec<String> = self.options.servers.iter().map(ServerAddress::to_string).collect();
         shown.join(",")
     }
 
     /// Returns the server that answered last, or all, for messages.
     pub fn server(&self) -> String {
-        self.state().server.as_ref().map_or_else(|| self.servers(), Address::to_string)
+        self.state().server.as_ref().map_or_else(|| self.servers(), ServerAddress::to_string)
     }
 
     /// Returns how long the oldest renewal without an answer has waited. *Units*: nanoseconds.
@@ -356,7 +360,7 @@ impl Inner {
     pub fn unanswered(&self, what: String) {
         if !self.may_begin() {
             let what = format!("{what}: it is stopped, or its disk does not answer and another server may take over");
-            self.state().control_trouble = Some(Trouble { what, is_reachable: true });
+            self.state().control_trouble = Some(ConnectionTrouble { what, is_reachable: true });
         }
     }
 
@@ -377,7 +381,7 @@ impl Inner {
 
     /// Handles a new bulk connection on which the server has answered the greeting. Returns whether a call is refused
     /// because it broke the earlier ones.
-    pub fn connected(&self, welcome: &Welcomed, bulk: mpsc::UnboundedSender<Vec<u8>>) -> bool {
+    pub fn connected(&self, welcome: &WelcomeAnswer, bulk: mpsc::UnboundedSender<Vec<u8>>) -> bool {
         let mut state = self.state();
         let is_new = state.epoch != 0 && state.epoch != welcome.epoch;
         if state.epoch != 0 {
@@ -396,11 +400,11 @@ impl Inner {
             // Messages that told the earlier server what the session holds are dropped: the new server is told again.
             state.waiting.retain(|_, waiting| {
                 waiting.retry();
-                let is_lock = waiting.share == Share::Restart && is_try_lock(&waiting.message);
-                !is_lock && !matches!(waiting.message, Message::Reclaim { .. })
+                let is_lock = waiting.share == CallShare::Restart && is_try_lock(&waiting.message);
+                !is_lock && !matches!(waiting.message, VolumeMessage::Reclaim { .. })
             });
             state.local.clear();
-            let _ = self.events.send(Event::Restarted);
+            let _ = self.events.send(ServerEvent::Restarted);
         }
         // They came before all calls without an answer. A server may have been lost, or a connection to a new one, before
         // it did them; one that has them gives its stored replies.
@@ -409,7 +413,7 @@ impl Inner {
         }
         let is_careful = state.refusals.is_careful();
         for (request, waiting) in &state.waiting {
-            if is_careful && waiting.share != Share::Restart {
+            if is_careful && waiting.share != CallShare::Restart {
                 continue;
             }
             // This request is held back: the new server would take it as the claim of a lock that the session already
@@ -431,7 +435,7 @@ impl Inner {
     }
 
     /// Handles the loss of the bulk connection; `is_broken`: the server gave no reason.
-    pub fn disconnected(&self, trouble: Trouble, is_broken: bool) {
+    pub fn disconnected(&self, trouble: ConnectionTrouble, is_broken: bool) {
         let mut state = self.state();
         state.bulk = None;
         self.progressed.notify_waiters();
@@ -445,10 +449,10 @@ impl Inner {
     }
 
     /// Handles an answer.
-    pub fn answered(&self, request: u64, answer: Result<Said, Failure>) {
+    pub fn answered(&self, request: u64, answer: Result<CallAnswer, ServerRefusal>) {
         let mut state = self.state();
         if let Err(failure) = &answer
-            && failure.code == Code::Ended
+            && failure.code == RefusalCode::Ended
         {
             let refused = state.waiting.remove(&request);
             drop(state);
@@ -462,7 +466,7 @@ impl Inner {
         let is_numbered = state.waiting.get(&request).is_some_and(|waiting| waiting.number.is_some());
         if (is_numbered || state.unstored.has(request))
             && let Err(failure) = &answer
-            && failure.code == Code::OutOfOrder
+            && failure.code == RefusalCode::OutOfOrder
         {
             drop(state);
             return self.end(&format!("the server lacks an operation ({})", failure.words));
@@ -477,7 +481,7 @@ impl Inner {
             drop(state);
             return self.end(&format!("the server refused what this host had done: {failure}"));
         }
-        if let Ok(Said::Answer(Answer::Numbers { first, count })) = &answer {
+        if let Ok(CallAnswer::Answer(ServerAnswer::Numbers { first, count })) = &answer {
             state.local.add_numbers(*first, *count);
         }
         let Some(mut waiting) = state.waiting.remove(&request) else {
@@ -551,12 +555,12 @@ impl Inner {
         state.stored(stored);
         state.lease = lease;
         state.control_trouble = None;
-        let _ = self.events.send(Event::Durable(durable));
+        let _ = self.events.send(ServerEvent::Durable(durable));
         let ns = |until: Duration| u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
         if !self.may_begin() {
             // The server may have forgotten what the session keeps.
             self.looks.clear();
-            let _ = self.events.send(Event::Lapsed);
+            let _ = self.events.send(ServerEvent::Lapsed);
         }
         self.io_until_ns.fetch_max(ns(sent + lease * IO_OF_LEASE.0 / IO_OF_LEASE.1), Ordering::AcqRel);
         self.lease_until_ns.fetch_max(ns(sent + lease), Ordering::AcqRel);

@@ -20,11 +20,11 @@
 
 use std::time::Duration;
 
-use nectary_host::log::{Level, Throttle};
+use nectary_host::log::{LogLevel, LogThrottle};
 use tokio::time::Instant;
 
-use super::{Inner, Said, Share, State, Waiting};
-use crate::protocol::{Code, Failure, FileId, Message, Operation, Terms};
+use super::{CallAnswer, CallShare, PendingCall, SessionCalls, SharedSession};
+use crate::protocol::{AnswerTerms, FileId, MetadataOperation, RefusalCode, ServerRefusal, VolumeMessage};
 
 /// After this many breaks of the connection in a row, the call that was sent last is refused.
 const BLAMED_MAX: u32 = 5;
@@ -33,11 +33,11 @@ const NAMED_FOR: Duration = Duration::from_secs(600);
 
 /// What a session knows of refused calls, and of a connection that breaks.
 #[derive(Default)]
-pub(in crate::client) struct Refusals {
+pub(in crate::client) struct CallRefusals {
     /// Whether the last bulk connection broke, although the server gave no reason.
     pub is_broken: bool,
     /// While calls are probed.
-    careful: Option<Careful>,
+    careful: Option<RefusalProbe>,
     /// The number of refused calls.
     pub count: u64,
     /// The last refusal: when, and why.
@@ -46,7 +46,7 @@ pub(in crate::client) struct Refusals {
 
 /// The state of probing.
 #[derive(Clone, Copy)]
-struct Careful {
+struct RefusalProbe {
     /// The calls below this number are probed.
     end: u64,
     /// Whether the calls that wait for no other host are answered.
@@ -55,7 +55,7 @@ struct Careful {
     probe: Option<u64>,
 }
 
-impl Refusals {
+impl CallRefusals {
     /// Whether calls are probed.
     pub fn is_careful(&self) -> bool {
         self.careful.is_some()
@@ -63,8 +63,8 @@ impl Refusals {
 
     /// Notes and logs a call that failed.
     fn note(&mut self, server: &str, words: String) {
-        static REFUSED: Throttle = Throttle::every(Duration::from_secs(10));
-        REFUSED.write(Level::Error, "volume", format_args!("{server}: it does not take a call: {words}"));
+        static REFUSED: LogThrottle = LogThrottle::every(Duration::from_secs(10));
+        REFUSED.write(LogLevel::Error, "volume", format_args!("{server}: it does not take a call: {words}"));
         self.count += 1;
         self.last = Some((Instant::now(), words));
     }
@@ -76,26 +76,26 @@ impl Refusals {
 }
 
 /// A refused call, which waits until it is known whether it was done.
-pub(in crate::client) struct Refused {
+pub(in crate::client) struct RefusedCall {
     /// The refused message.
-    message: Message,
-    failure: Failure,
+    message: VolumeMessage,
+    failure: ServerRefusal,
 }
 
-impl Waiting {
+impl PendingCall {
     /// Whether the server answers the call without waiting for another host or another call.
     fn is_prompt(&self) -> bool {
-        matches!(self.share, Share::Operations | Share::Questions)
-            && matches!(self.message, Message::Operation { .. } | Message::Question { .. })
+        matches!(self.share, CallShare::Operations | CallShare::Questions)
+            && matches!(self.message, VolumeMessage::Operation { .. } | VolumeMessage::Question { .. })
     }
 
     /// Gives the caller the answer.
-    pub fn answer(self, answer: Result<Said, Failure>) {
+    pub fn answer(self, answer: Result<CallAnswer, ServerRefusal>) {
         let answer = match (self.refused, answer) {
             (None, answer) => answer,
             (Some(_), Ok(said)) => Ok(said),
             // The session has ended, and the operation may have been done: a dropped reply says so.
-            (Some(_), Err(failure)) if failure.code == Code::Ended => return,
+            (Some(_), Err(failure)) if failure.code == RefusalCode::Ended => return,
             (Some(refused), Err(_)) => Err(refused.failure),
         };
         // The caller may have stopped waiting.
@@ -112,14 +112,14 @@ impl Waiting {
     }
 }
 
-impl State {
+impl SessionCalls {
     /// Begins to probe if the last connection, to the same server, broke. Returns a call that must be refused.
-    pub fn after_break(&mut self, is_same_server: bool) -> Option<(u64, Failure)> {
+    pub fn after_break(&mut self, is_same_server: bool) -> Option<(u64, ServerRefusal)> {
         let probe = self.refusals.careful.take().and_then(|careful| careful.probe);
         if !std::mem::take(&mut self.refusals.is_broken) || !is_same_server {
             return None;
         }
-        self.refusals.careful = Some(Careful { end: self.next_request, is_second: false, probe: None });
+        self.refusals.careful = Some(RefusalProbe { end: self.next_request, is_second: false, probe: None });
         let request = probe?;
         for (_, other) in self.waiting.iter_mut().filter(|(other, _)| **other != request) {
             other.blamed = 0;
@@ -127,14 +127,14 @@ impl State {
         let waiting = self.waiting.get_mut(&request)?;
         waiting.blamed += 1;
         let words = format!("the connection broke {BLAMED_MAX} times when this call was sent");
-        let failure = Failure { code: Code::Malformed, errno: libc::EIO, words };
+        let failure = ServerRefusal { code: RefusalCode::Malformed, errno: libc::EIO, words };
         (waiting.blamed >= BLAMED_MAX && waiting.refused.is_none()).then_some((request, failure))
     }
 
     /// Whether a new call is sent at once.
-    pub fn is_sent_at_once(&self, waiting: &Waiting) -> bool {
+    pub fn is_sent_at_once(&self, waiting: &PendingCall) -> bool {
         let Some(careful) = self.refusals.careful else { return true };
-        waiting.share == Share::Restart || (careful.is_second && waiting.is_prompt())
+        waiting.share == CallShare::Restart || (careful.is_second && waiting.is_prompt())
     }
 
     /// Sends the next call if calls are probed and the last one is answered.
@@ -143,7 +143,7 @@ impl State {
         if careful.probe.is_some_and(|request| self.waiting.contains_key(&request)) {
             return;
         }
-        let send = |(request, waiting): (&u64, &Waiting)| {
+        let send = |(request, waiting): (&u64, &PendingCall)| {
             let _ = bulk.send(waiting.message.encode(*request, self.epoch));
         };
         let mut probed = self.waiting.range(..careful.end);
@@ -155,39 +155,41 @@ impl State {
             careful.is_second = true;
             self.waiting.iter().filter(|(_, waiting)| waiting.is_prompt()).for_each(send);
         }
-        if let Some(next) = probed.find(|(_, waiting)| waiting.share == Share::Looks) {
+        if let Some(next) = probed.find(|(_, waiting)| waiting.share == CallShare::Looks) {
             careful.probe = Some(*next.0);
             return send(next);
         }
-        let is_left = |waiting: &Waiting| !waiting.is_prompt() && waiting.share != Share::Restart;
+        let is_left = |waiting: &PendingCall| !waiting.is_prompt() && waiting.share != CallShare::Restart;
         self.waiting.iter().filter(|(_, waiting)| is_left(waiting)).for_each(send);
         self.refusals.careful = None;
         self.figures.trouble = None;
     }
 }
 
-impl Inner {
+impl SharedSession {
     /// Fails a call whose answer cannot be read. An operation may have been done: its dropped reply says so.
     pub fn unreadable(&self, request: u64, problem: &str) {
         let server = self.server();
         let mut state = self.state();
         let Some(waiting) = state.waiting.remove(&request) else { return };
         let words = format!("its answer cannot be read: {problem}");
-        if matches!(waiting.message, Message::Reclaim { .. }) {
+        if matches!(waiting.message, VolumeMessage::Reclaim { .. }) {
             drop((waiting, state));
             return self.end(&format!("{server}: {words}"));
         }
         state.refusals.note(&server, words.clone());
         match (waiting.number, waiting.done_at_ns) {
             // It succeeded; a new server must do it, or it misses a number.
-            (Some(_), Some(now_ns)) => state.keep_unstored(request, waiting.message, now_ns, &Ok(Said::Found(None))),
+            (Some(_), Some(now_ns)) => {
+                state.keep_unstored(request, waiting.message, now_ns, &Ok(CallAnswer::Found(None)))
+            }
             (Some(number), None) => drop(state.open_numbers.remove(&number)),
-            (None, _) => waiting.answer(Err(Failure { code: Code::Malformed, errno: libc::EIO, words })),
+            (None, _) => waiting.answer(Err(ServerRefusal { code: RefusalCode::Malformed, errno: libc::EIO, words })),
         }
     }
 
     /// Fails a call that the server does not take. The calls that were sent after it must be sent again.
-    pub fn refuse(&self, request: u64, failure: Failure) {
+    pub fn refuse(&self, request: u64, failure: ServerRefusal) {
         let server = self.server();
         let mut state = self.state();
         if state.unstored.has(request) {
@@ -196,7 +198,7 @@ impl Inner {
         }
         let Some(mut waiting) = state.waiting.remove(&request) else { return };
         let words = failure.words.clone();
-        let is_vital = waiting.refused.is_some() || matches!(waiting.message, Message::Reclaim { .. });
+        let is_vital = waiting.refused.is_some() || matches!(waiting.message, VolumeMessage::Reclaim { .. });
         if is_vital {
             drop((waiting, state));
             return self.end(&format!("{server} does not take what every server must: {words}"));
@@ -205,11 +207,11 @@ impl Inner {
         match waiting.number {
             Some(number) => {
                 // There is no inode 0.
-                let operation = Operation::Truncate { file: FileId::default(), size: 0 };
-                let terms = Terms::Durable;
-                let other = Message::Operation { session: state.session, number, terms, operation };
+                let operation = MetadataOperation::Truncate { file: FileId::default(), size: 0 };
+                let terms = AnswerTerms::Durable;
+                let other = VolumeMessage::Operation { session: state.session, number, terms, operation };
                 let message = std::mem::replace(&mut waiting.message, other);
-                waiting.refused = Some(Refused { message, failure });
+                waiting.refused = Some(RefusedCall { message, failure });
                 state.waiting.insert(request, waiting);
             }
             None => waiting.answer(Err(failure)),

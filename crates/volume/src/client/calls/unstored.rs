@@ -5,47 +5,47 @@
 
 use std::collections::BTreeMap;
 
-use super::{Inner, Said, State};
+use super::{CallAnswer, SessionCalls, SharedSession};
 use crate::planted::{Bug, planted};
-use crate::protocol::{Answer, Failure, Message, Operation, Terms};
+use crate::protocol::{AnswerTerms, MetadataOperation, ServerAnswer, ServerRefusal, VolumeMessage};
 
 /// The maximum number of such operations; with the calls without an answer they stay within the protocol's bound.
 const UNSTORED_MAX: usize = 192;
 
 /// Operations that are answered and not known to be durable, by their request.
 #[derive(Default)]
-pub(in crate::client) struct Unstored(BTreeMap<u64, Kept>);
+pub(in crate::client) struct UnstoredOperations(BTreeMap<u64, UnstoredOperation>);
 
 /// One of them.
-struct Kept {
+struct UnstoredOperation {
     number: u64,
     /// What repeats it at a new server.
-    message: Message,
+    message: VolumeMessage,
     /// If it was answered without the server: the epoch of the server that it was sent to, and when, in nanoseconds since
     /// the session's start.
     local: Option<(u64, u64)>,
 }
 
-impl Unstored {
+impl UnstoredOperations {
     /// The numbers of the requests, and the messages that repeat them at the server of an epoch, in order. The server to
     /// which a session sent what it did itself may not have it yet: it gets the same message again.
-    pub fn messages(&self, epoch: u64) -> Vec<(u64, Message)> {
-        let repeated = |(request, kept): (&u64, &Kept)| {
+    pub fn messages(&self, epoch: u64) -> Vec<(u64, VolumeMessage)> {
+        let repeated = |(request, kept): (&u64, &UnstoredOperation)| {
             let mut message = kept.message.clone();
-            if let Message::Operation { terms, .. } = &mut message
+            if let VolumeMessage::Operation { terms, .. } = &mut message
                 && kept.local.is_some_and(|(sent_to, _)| sent_to == epoch)
-                && let Terms::Repeated { now_ns } = *terms
+                && let AnswerTerms::Repeated { now_ns } = *terms
             {
-                *terms = Terms::Local { now_ns };
+                *terms = AnswerTerms::Local { now_ns };
             }
             (*request, message)
         };
-        let mut messages: Vec<(u64, Message)> = self.0.iter().map(repeated).collect();
+        let mut messages: Vec<(u64, VolumeMessage)> = self.0.iter().map(repeated).collect();
         if planted(Bug::RepeatedInOtherOrder) {
             for pair in messages.chunks_mut(2) {
                 if let [
-                    (_, Message::Operation { operation: first, .. }),
-                    (_, Message::Operation { operation: second, .. }),
+                    (_, VolumeMessage::Operation { operation: first, .. }),
+                    (_, VolumeMessage::Operation { operation: second, .. }),
                 ] = pair
                 {
                     std::mem::swap(first, second);
@@ -56,13 +56,13 @@ impl Unstored {
     }
 
     /// Keeps an operation that the session has answered itself; `sent` is the epoch and the time.
-    pub fn keep_local(&mut self, request: u64, number: u64, mut message: Message, sent: (u64, u64)) {
-        if let Message::Operation { terms, .. } = &mut message
-            && let Terms::Local { now_ns } = *terms
+    pub fn keep_local(&mut self, request: u64, number: u64, mut message: VolumeMessage, sent: (u64, u64)) {
+        if let VolumeMessage::Operation { terms, .. } = &mut message
+            && let AnswerTerms::Local { now_ns } = *terms
         {
-            *terms = Terms::Repeated { now_ns };
+            *terms = AnswerTerms::Repeated { now_ns };
         }
-        self.0.insert(request, Kept { number, message, local: Some(sent) });
+        self.0.insert(request, UnstoredOperation { number, message, local: Some(sent) });
     }
 
     /// Returns when the oldest operation that was answered without the server was sent.
@@ -86,32 +86,32 @@ impl Unstored {
     }
 
     /// How one more operation may be answered.
-    pub fn terms(&self) -> Terms {
-        if self.0.len() < UNSTORED_MAX { Terms::Early } else { Terms::Durable }
+    pub fn terms(&self) -> AnswerTerms {
+        if self.0.len() < UNSTORED_MAX { AnswerTerms::Early } else { AnswerTerms::Durable }
     }
 }
 
-impl State {
+impl SessionCalls {
     /// Keeps an operation that succeeded at this time, and was answered before it is durable.
     pub(super) fn keep_unstored(
         &mut self,
         request: u64,
-        message: Message,
+        message: VolumeMessage,
         now_ns: i64,
-        answer: &Result<Said, Failure>,
+        answer: &Result<CallAnswer, ServerRefusal>,
     ) {
-        let Message::Operation { session, number, mut operation, .. } = message else { return };
+        let VolumeMessage::Operation { session, number, mut operation, .. } = message else { return };
         let made = match answer {
-            Ok(Said::Answer(Answer::Attributes(made))) => made.number,
-            Ok(Said::Granted(grant)) => grant.held.token.object.inode,
+            Ok(CallAnswer::Answer(ServerAnswer::Attributes(made))) => made.number,
+            Ok(CallAnswer::Granted(grant)) => grant.held.token.object.inode,
             _ => 0,
         };
-        if let Operation::Create { inode, .. } = &mut operation {
+        if let MetadataOperation::Create { inode, .. } = &mut operation {
             *inode = made;
         }
-        let terms = Terms::Repeated { now_ns };
-        let message = Message::Operation { session, number, terms, operation };
-        self.unstored.0.insert(request, Kept { number, message, local: None });
+        let terms = AnswerTerms::Repeated { now_ns };
+        let message = VolumeMessage::Operation { session, number, terms, operation };
+        self.unstored.0.insert(request, UnstoredOperation { number, message, local: None });
     }
 
     /// Gives up operations that are not known to be durable, because the session is over.
@@ -139,7 +139,7 @@ impl State {
     }
 }
 
-impl Inner {
+impl SharedSession {
     /// Handles the notice that the answer to an operation, which follows, is not durable yet.
     pub fn is_early(&self, request: u64, now_ns: i64, stored: u64) {
         let mut state = self.state();

@@ -3,55 +3,57 @@
 use std::sync::Arc;
 
 use super::tests::{DIRECTORY, text};
-use super::{Known, ListingPart, Looks};
+use super::{CachedLookup, ListingPart, LookupCache};
 use crate::format::Inode;
-use crate::protocol::{Attributes, Changes, FileId, Held, MayKeep, Operation, Token, What};
-use crate::tokens::{self, Change, level};
+use crate::protocol::{
+    AttributeChanges, FileId, InodeAttributes, MayKeep, MetadataOperation, Token, TokenAspect, TokenGrant,
+};
+use crate::tokens::{self, LookupChange, level};
 
-fn make(directory: FileId, name: &[u8]) -> Operation {
-    super::super::New::default().operation(directory, name, false)
+fn make(directory: FileId, name: &[u8]) -> MetadataOperation {
+    super::super::NewInode::default().operation(directory, name, false)
 }
 
-fn version(file: FileId, version: u64) -> Attributes {
-    Attributes { number: file.inode, inode: Inode { generation: file.generation, version, ..Inode::default() } }
+fn version(file: FileId, version: u64) -> InodeAttributes {
+    InodeAttributes { number: file.inode, inode: Inode { generation: file.generation, version, ..Inode::default() } }
 }
 
 #[test]
-fn new_directory_is_known_to_be_empty() {
-    let looks = Arc::new(Looks::new());
+fn new_directory_cached_as_empty() {
+    let looks = Arc::new(LookupCache::new());
     let (made, file) = (FileId { inode: 9, generation: 1 }, FileId { inode: 10, generation: 1 });
     let may_keep = |directories: &[FileId], kept: FileId| MayKeep {
         directories: directories.to_vec(),
         attributes: vec![version(kept, 1)],
     };
     looks.changing(&make(DIRECTORY, b"made")).end_with(may_keep(&[DIRECTORY, made], made), Some(made));
-    assert_eq!((looks.name(made, b"a"), looks.name(DIRECTORY, b"a")), (Some(Known::Absent), None));
-    assert_eq!(looks.name(DIRECTORY, b"made"), Some(Known::Present(Box::new(version(made, 1)))));
+    assert_eq!((looks.name(made, b"a"), looks.name(DIRECTORY, b"a")), (Some(CachedLookup::Absent), None));
+    assert_eq!(looks.name(DIRECTORY, b"made"), Some(CachedLookup::Present(Box::new(version(made, 1)))));
     let changing = looks.changing(&make(made, b"a"));
-    assert_eq!((looks.name(made, b"a"), looks.name(made, b"b")), (None, Some(Known::Absent)));
+    assert_eq!((looks.name(made, b"a"), looks.name(made, b"b")), (None, Some(CachedLookup::Absent)));
     drop(changing);
     assert_eq!(looks.name(made, b"a"), None, "it may have been made");
     looks.changing(&make(made, b"a")).end_with(may_keep(&[made], file), Some(file));
-    assert_eq!(looks.name(made, b"a"), Some(Known::Present(Box::new(version(file, 1)))));
-    let unlink = Operation::Unlink { directory: made, name: b"a".to_vec(), is_directory: false, expected: 0 };
+    assert_eq!(looks.name(made, b"a"), Some(CachedLookup::Present(Box::new(version(file, 1)))));
+    let unlink = MetadataOperation::Unlink { directory: made, name: b"a".to_vec(), is_directory: false, expected: 0 };
     looks.changing(&unlink).end_with(may_keep(&[made], made), Some(file));
-    assert_eq!(looks.name(made, b"a"), Some(Known::Absent));
+    assert_eq!(looks.name(made, b"a"), Some(CachedLookup::Absent));
     looks.name_changes(made, b"b");
-    assert_eq!((looks.name(made, b"b"), looks.name(made, b"c")), (None, Some(Known::Absent)));
-    looks.recalled(Token { object: made, what: What::Directory });
+    assert_eq!((looks.name(made, b"b"), looks.name(made, b"c")), (None, Some(CachedLookup::Absent)));
+    looks.recalled(Token { object: made, what: TokenAspect::Directory });
     assert_eq!(looks.name(made, b"c"), None);
 }
 
 #[test]
 fn chmod_of_directory_keeps_its_names() {
-    let looks = Arc::new(Looks::new());
+    let looks = Arc::new(LookupCache::new());
     looks.keep_listing(looks.now(), DIRECTORY, ListingPart { from: 0, to: 0, is_end: true });
     let file = version(FileId { inode: 9, generation: 1 }, 1);
     looks.keep_attributes(looks.now(), &file);
     looks.keep_name(looks.now(), DIRECTORY, b"a", Some(file.id()));
-    let is_kept = || looks.name(DIRECTORY, b"a").is_some() && looks.name(DIRECTORY, b"b") == Some(Known::Absent);
+    let is_kept = || looks.name(DIRECTORY, b"a").is_some() && looks.name(DIRECTORY, b"b") == Some(CachedLookup::Absent);
     assert!(is_kept());
-    let chmod = Operation::SetAttributes { file: DIRECTORY, changes: Changes::default() };
+    let chmod = MetadataOperation::SetAttributes { file: DIRECTORY, changes: AttributeChanges::default() };
     let changing = looks.changing(&chmod);
     assert!(is_kept() && looks.attributes(DIRECTORY).is_none());
     // An answer to an earlier question may be older than the change, so it is not kept.
@@ -61,7 +63,7 @@ fn chmod_of_directory_keeps_its_names() {
     assert!(is_kept());
     // A directory that is removed has no names.
     looks.keep_name(looks.now(), DIRECTORY, b"a", Some(DIRECTORY));
-    drop(looks.changing(&Operation::Unlink {
+    drop(looks.changing(&MetadataOperation::Unlink {
         directory: DIRECTORY,
         name: b"a".to_vec(),
         is_directory: true,
@@ -72,7 +74,7 @@ fn chmod_of_directory_keeps_its_names() {
 
 #[test]
 fn newest_change_alone_is_kept() {
-    let looks = Arc::new(Looks::new());
+    let looks = Arc::new(LookupCache::new());
     let may_keep = |number| MayKeep { directories: vec![DIRECTORY], attributes: vec![version(DIRECTORY, number)] };
     let kept = || looks.attributes(DIRECTORY).map(|found| found.inode.version);
     for is_older_first in [false, true] {
@@ -91,10 +93,10 @@ fn newest_change_alone_is_kept() {
 }
 
 #[test]
-fn listing_that_was_changed_is_not_complete() {
-    let looks = Arc::new(Looks::new());
+fn changed_listing_is_incomplete() {
+    let looks = Arc::new(LookupCache::new());
     let part = |from, to, is_end| ListingPart { from, to, is_end };
-    let is_absent = || looks.name(DIRECTORY, b"a") == Some(Known::Absent);
+    let is_absent = || looks.name(DIRECTORY, b"a") == Some(CachedLookup::Absent);
     looks.keep_listing(looks.now(), DIRECTORY, part(0, 5, false));
     looks.keep_listing(looks.now(), DIRECTORY, part(7, 9, true));
     assert!(!is_absent(), "a part is missing");
@@ -113,9 +115,9 @@ fn listing_that_was_changed_is_not_complete() {
 }
 
 #[test]
-fn oldest_look_is_recalled_beyond_the_bound() {
-    let mut server = tokens::Looks::new(1);
-    let token = |inode| Token { object: FileId { inode, generation: 1 }, what: What::Attributes };
+fn limit_recalls_oldest_grant() {
+    let mut server = tokens::LookupGrants::new(1);
+    let token = |inode| Token { object: FileId { inode, generation: 1 }, what: TokenAspect::Attributes };
     for inode in 0..=tokens::LOOKS_MAX as u64 {
         assert!(server.offer(0, 1, token(inode)).is_some());
     }
@@ -127,11 +129,12 @@ fn oldest_look_is_recalled_beyond_the_bound() {
     assert_eq!(server.count(), 0);
 }
 
+/// What was requested again is not the oldest, so it is not recalled at the limit.
 #[test]
-fn look_that_is_repeated_is_not_oldest() {
-    let mut server = tokens::Looks::new(1);
-    let token = |inode| Token { object: FileId { inode, generation: 1 }, what: What::Attributes };
-    let names = Token { object: DIRECTORY, what: What::Directory };
+fn repeated_lookup_renews_its_grant() {
+    let mut server = tokens::LookupGrants::new(1);
+    let token = |inode| Token { object: FileId { inode, generation: 1 }, what: TokenAspect::Attributes };
+    let names = Token { object: DIRECTORY, what: TokenAspect::Directory };
     let mut sequence = server.offer(0, 1, names).expect("it is granted");
     for inode in 0..tokens::LOOKS_MAX as u64 {
         assert!(server.offer(0, 1, token(inode)).is_some());
@@ -141,15 +144,15 @@ fn look_that_is_repeated_is_not_oldest() {
     }
     let recalls = server.take_recalls();
     assert_eq!(recalls.iter().map(|(_, held)| held.token).collect::<Vec<_>>(), [token(0)]);
-    server.returned(1, Held { token: names, level: level::NONE, sequence });
+    server.returned(1, TokenGrant { token: names, level: level::NONE, sequence });
     assert_eq!(server.count(), tokens::LOOKS_MAX);
 }
 
 #[test]
-fn recall_that_a_session_missed_is_repeated() {
-    let mut server = tokens::Looks::new(1);
-    let token = Token { object: DIRECTORY, what: What::Attributes };
-    let change = Change { tokens: vec![token], names: Vec::new() };
+fn missed_recall_is_repeated() {
+    let mut server = tokens::LookupGrants::new(1);
+    let token = Token { object: DIRECTORY, what: TokenAspect::Attributes };
+    let change = LookupChange { tokens: vec![token], names: Vec::new() };
     assert!(server.offer(0, 1, token).is_some());
     assert!(!server.begin_change(1, 2, &change, 7));
     let first = server.take_recalls();
@@ -164,11 +167,12 @@ fn recall_that_a_session_missed_is_repeated() {
     assert!(server.offer(1000, 3, token).is_some());
 }
 
+/// A change of one name leaves the other cached names of its directory.
 #[test]
-fn change_of_one_name_leaves_the_others() {
-    let mut server = tokens::Looks::new(1);
-    let token = Token { object: DIRECTORY, what: What::Directory };
-    let change = |name: u64| Change { tokens: vec![token], names: vec![(DIRECTORY, text(name))] };
+fn name_change_keeps_other_names() {
+    let mut server = tokens::LookupGrants::new(1);
+    let token = Token { object: DIRECTORY, what: TokenAspect::Directory };
+    let change = |name: u64| LookupChange { tokens: vec![token], names: vec![(DIRECTORY, text(name))] };
     let granted = server.offer(0, 1, token);
     assert!(granted.is_some());
     for (now, name) in (0..16).zip(0..) {
@@ -200,25 +204,27 @@ fn change_of_one_name_leaves_the_others() {
     assert_eq!((server.take_ready(), server.count()), (vec![300], 0));
 }
 
+/// A complete listing answers neither for `.`, `..` nor for names that are too long.
 #[test]
-fn complete_directory_does_not_know_its_parent() {
-    let looks = Arc::new(Looks::new());
+fn complete_directory_excludes_dot_names() {
+    let looks = Arc::new(LookupCache::new());
     looks.keep_listing(looks.now(), DIRECTORY, ListingPart { from: 0, to: 0, is_end: true });
-    assert_eq!(looks.name(DIRECTORY, &[b'a'; 255]), Some(Known::Absent));
+    assert_eq!(looks.name(DIRECTORY, &[b'a'; 255]), Some(CachedLookup::Absent));
     assert_eq!(looks.name(DIRECTORY, &[b'a'; 256]), None, "the server says that it is too long");
     assert_eq!((looks.name(DIRECTORY, b".."), looks.name(DIRECTORY, b".")), (None, None));
 }
 
 #[test]
 fn changes_of_unsure_names_end_first() {
-    let looks = Arc::new(Looks::new());
+    let looks = Arc::new(LookupCache::new());
     let (file, other) =
         (version(FileId { inode: 9, generation: 1 }, 1), version(FileId { inode: 10, generation: 1 }, 1));
-    let unlink = Operation::Unlink { directory: DIRECTORY, name: b"a".to_vec(), is_directory: false, expected: 0 };
-    let others: [fn(&Looks); 3] = [
+    let unlink =
+        MetadataOperation::Unlink { directory: DIRECTORY, name: b"a".to_vec(), is_directory: false, expected: 0 };
+    let others: [fn(&LookupCache); 3] = [
         |looks| looks.name_changes(DIRECTORY, b"a"),
-        |looks| looks.recalled(Token { object: DIRECTORY, what: What::Directory }),
-        Looks::clear,
+        |looks| looks.recalled(Token { object: DIRECTORY, what: TokenAspect::Directory }),
+        LookupCache::clear,
     ];
     for change in others {
         looks.keep_name(looks.now(), DIRECTORY, b"a", Some(file.id()));

@@ -9,8 +9,8 @@
 
 use std::sync::Arc;
 
-use super::Looks;
-use crate::protocol::{FileId, MayKeep, Operation};
+use super::LookupCache;
+use crate::protocol::{FileId, MayKeep, MetadataOperation};
 
 /// What an operation makes of the names that it changes, if it succeeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,8 +32,8 @@ impl NameFate {
 
 /// A change by this session that has no answer yet: nothing that it may change is kept until this is dropped.
 #[derive(Debug)]
-pub(in crate::client) struct Changing {
-    looks: Arc<Looks>,
+pub(in crate::client) struct PendingChange {
+    looks: Arc<LookupCache>,
     /// The directories in which it changes names; one may be there twice.
     directories: Vec<FileId>,
     names: Vec<(FileId, Vec<u8>)>,
@@ -46,7 +46,7 @@ pub(in crate::client) struct Changing {
     kept: Option<(MayKeep, Option<FileId>)>,
 }
 
-impl Changing {
+impl PendingChange {
     /// Ends the change, which succeeded: keeps what the server lets the session keep. `shown` is the inode in the
     /// answer.
     pub fn end_with(mut self, may_keep: MayKeep, shown: Option<FileId>) {
@@ -54,7 +54,7 @@ impl Changing {
     }
 }
 
-impl Drop for Changing {
+impl Drop for PendingChange {
     fn drop(&mut self) {
         let (may_keep, shown) = self.kept.take().unwrap_or_default();
         let begun = self.begun;
@@ -106,40 +106,40 @@ impl Drop for Changing {
     }
 }
 
-impl Looks {
+impl LookupCache {
     /// Begins a change by this session.
-    pub fn changing(self: &Arc<Looks>, operation: &Operation) -> Changing {
+    pub fn changing(self: &Arc<LookupCache>, operation: &MetadataOperation) -> PendingChange {
         let (mut directories, mut names, mut objects) = (Vec::new(), Vec::new(), Vec::new());
         // The names, and whether the inode that has the name changes, too.
         let mut named: Vec<(FileId, &[u8], bool)> = Vec::new();
         let mut fate = NameFate::Unsure;
         match operation {
-            Operation::Create { directory, name, .. } => {
+            MetadataOperation::Create { directory, name, .. } => {
                 named.push((*directory, name.as_slice(), false));
                 fate = NameFate::Made;
             }
-            Operation::Link { file, directory, name } => {
+            MetadataOperation::Link { file, directory, name } => {
                 objects.push(*file);
                 named.push((*directory, name.as_slice(), false));
                 fate = NameFate::Made;
             }
-            Operation::Unlink { directory, name, .. } => {
+            MetadataOperation::Unlink { directory, name, .. } => {
                 named.push((*directory, name.as_slice(), true));
                 fate = NameFate::Removed;
             }
-            Operation::Rename { directory, name, new_directory, new_name, .. } => {
+            MetadataOperation::Rename { directory, name, new_directory, new_name, .. } => {
                 named.push((*directory, name.as_slice(), true));
                 named.push((*new_directory, new_name.as_slice(), true));
             }
-            Operation::SetAttributes { file, .. }
-            | Operation::SetXattr { file, .. }
-            | Operation::RemoveXattr { file, .. }
-            | Operation::Commit { file, .. }
-            | Operation::TakeReserved { file, .. }
-            | Operation::Truncate { file, .. }
-            | Operation::Allocate { file, .. } => objects.push(*file),
-            Operation::Access { accesses } => objects.extend(accesses.iter().map(|accessed| accessed.file)),
-            Operation::ReturnSpace { .. } => {}
+            MetadataOperation::SetAttributes { file, .. }
+            | MetadataOperation::SetXattr { file, .. }
+            | MetadataOperation::RemoveXattr { file, .. }
+            | MetadataOperation::Commit { file, .. }
+            | MetadataOperation::TakeReserved { file, .. }
+            | MetadataOperation::Truncate { file, .. }
+            | MetadataOperation::Allocate { file, .. } => objects.push(*file),
+            MetadataOperation::Access { accesses } => objects.extend(accesses.iter().map(|accessed| accessed.file)),
+            MetadataOperation::ReturnSpace { .. } => {}
         }
         let (mut table, mut is_of_unknown) = (self.table(), false);
         for (directory, name, is_inode_changed) in named {
@@ -169,6 +169,6 @@ impl Looks {
         }
         drop(table);
         let looks = self.clone();
-        Changing { looks, directories, names, fate, objects, is_of_unknown, begun, kept: None }
+        PendingChange { looks, directories, names, fate, objects, is_of_unknown, begun, kept: None }
     }
 }

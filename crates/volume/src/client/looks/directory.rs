@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_known_of_names_that_change() {
+    fn changing_names_are_not_cached() {
         let (hasher, mut names) = (RandomState::new(), DirectoryNames::default());
         names.complete();
         names.begin(b"a", 5);
@@ -148,8 +148,9 @@ mod tests {
         assert_eq!(names.find(&hasher, b"a"), None);
     }
 
+    /// A name that was dropped to save memory is unknown, not absent.
     #[test]
-    fn names_dropped_for_room_are_not_absent() {
+    fn dropped_names_are_not_absent() {
         let (hasher, mut names) = (RandomState::new(), DirectoryNames::default());
         names.complete();
         names.keep(&hasher, b"a", Some(FILE));

@@ -24,9 +24,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::format::NAME_BYTES_MAX;
 use crate::planted::{Bug, planted};
-use crate::protocol::{Attributes, FileId, Token, What};
+use crate::protocol::{FileId, InodeAttributes, Token, TokenAspect};
 use crate::tokens::LOOKS_MAX;
-pub(super) use changing::Changing;
+pub(super) use changing::PendingChange;
 use directory::DirectoryNames;
 
 /// The number of times that objects share.
@@ -38,7 +38,7 @@ const LISTINGS_MAX: usize = 64;
 
 /// When an object was recalled or changed last.
 #[derive(Debug, Clone, Copy, Default)]
-struct Stamp {
+struct ChangeStamp {
     /// When it was recalled, or a change of it by this session began or ended.
     last: u64,
     /// When it was recalled, or a change of it by this session began: answers to earlier changes do not show this one.
@@ -54,7 +54,7 @@ struct Stamp {
 }
 
 #[derive(Debug)]
-struct Table {
+struct LookupTable {
     names: HashMap<FileId, DirectoryNames>,
     hasher: RandomState,
     /// The numbers of known names, and of hashes.
@@ -63,13 +63,13 @@ struct Table {
     /// When names were dropped for room.
     shrunk: u64,
     /// Listings that have not ended: when each began, and the last cookie that it showed.
-    listings: HashMap<FileId, (Moment, u64)>,
+    listings: HashMap<FileId, (QuestionMoment, u64)>,
     /// The directories of which the server lets the session keep names.
     directories: HashSet<FileId>,
-    attributes: HashMap<FileId, Attributes>,
-    stamps: Vec<Stamp>,
+    attributes: HashMap<FileId, InodeAttributes>,
+    stamps: Vec<ChangeStamp>,
     /// The stamp of everything: of changes of an inode that this session does not know.
-    of_all: Stamp,
+    of_all: ChangeStamp,
     /// The number of stamps that are unsure: changes that are under way may be of any inode.
     unsure: usize,
     clock: u64,
@@ -77,22 +77,22 @@ struct Table {
 
 /// What the session keeps.
 #[derive(Debug)]
-pub(super) struct Looks {
-    table: Mutex<Table>,
+pub(super) struct LookupCache {
+    table: Mutex<LookupTable>,
 }
 
 /// What is known of a name.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Known {
+pub(super) enum CachedLookup {
     /// The attributes of its inode.
-    Present(Box<Attributes>),
+    Present(Box<InodeAttributes>),
     /// There is no such name.
     Absent,
 }
 
 /// The moment at which a question is asked.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Moment(u64);
+pub(super) struct QuestionMoment(u64);
 
 /// A part of the listing of a directory.
 #[derive(Debug, Clone, Copy)]
@@ -105,8 +105,8 @@ pub(super) struct ListingPart {
     pub is_end: bool,
 }
 
-impl Table {
-    fn stamp(&mut self, object: FileId) -> &mut Stamp {
+impl LookupTable {
+    fn stamp(&mut self, object: FileId) -> &mut ChangeStamp {
         &mut self.stamps[(object.inode % STAMPS as u64) as usize]
     }
 
@@ -196,7 +196,7 @@ impl Table {
         }
     }
 
-    fn insert_attributes(&mut self, found: Attributes) {
+    fn insert_attributes(&mut self, found: InodeAttributes) {
         if self.attributes.len() >= LOOKS_MAX {
             self.attributes.clear();
         }
@@ -265,9 +265,9 @@ impl Table {
 
     /// Whether what was shown of an object to a question may be kept. An object of which only the inode number is known
     /// is not kept.
-    fn is_current(&mut self, object: FileId, asked: Moment) -> bool {
+    fn is_current(&mut self, object: FileId, asked: QuestionMoment) -> bool {
         let (of_all, own) = (self.of_all, *self.stamp(object));
-        let is_before = |stamp: Stamp| stamp.changing == 0 && stamp.last <= asked.0;
+        let is_before = |stamp: ChangeStamp| stamp.changing == 0 && stamp.last <= asked.0;
         if planted(Bug::LateAnswerKept) {
             return object.generation != 0;
         }
@@ -289,9 +289,9 @@ impl Table {
     }
 }
 
-impl Looks {
-    pub fn new() -> Looks {
-        let table = Table {
+impl LookupCache {
+    pub fn new() -> LookupCache {
+        let table = LookupTable {
             names: HashMap::new(),
             hasher: RandomState::new(),
             name_count: 0,
@@ -300,43 +300,43 @@ impl Looks {
             listings: HashMap::new(),
             directories: HashSet::new(),
             attributes: HashMap::new(),
-            stamps: vec![Stamp::default(); STAMPS],
-            of_all: Stamp::default(),
+            stamps: vec![ChangeStamp::default(); STAMPS],
+            of_all: ChangeStamp::default(),
             unsure: 0,
             clock: 0,
         };
-        Looks { table: Mutex::new(table) }
+        LookupCache { table: Mutex::new(table) }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, LookupTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the moment of a question that is about to be sent.
-    pub fn now(&self) -> Moment {
-        Moment(self.table().clock)
+    pub fn now(&self) -> QuestionMoment {
+        QuestionMoment(self.table().clock)
     }
 
     /// Returns what is known of a name, if the attributes of its inode are known, too. Nothing is known of what is no name
     /// in a directory: the server refuses it, or finds what no listing shows.
-    pub fn name(&self, directory: FileId, name: &[u8]) -> Option<Known> {
+    pub fn name(&self, directory: FileId, name: &[u8]) -> Option<CachedLookup> {
         if matches!(name, b"" | b"." | b"..") || name.len() > NAME_BYTES_MAX {
             return None;
         }
         let table = self.table();
         Some(match table.inode_of(directory, name)? {
-            None => Known::Absent,
-            Some(inode) => Known::Present(Box::new(table.attributes.get(&inode)?.clone())),
+            None => CachedLookup::Absent,
+            Some(inode) => CachedLookup::Present(Box::new(table.attributes.get(&inode)?.clone())),
         })
     }
 
     /// Returns the attributes of an inode, if they are known.
-    pub fn attributes(&self, file: FileId) -> Option<Attributes> {
+    pub fn attributes(&self, file: FileId) -> Option<InodeAttributes> {
         self.table().attributes.get(&file).cloned()
     }
 
     /// Keeps attributes that the server has shown as the answer to a question of this moment.
-    pub fn keep_attributes(&self, asked: Moment, found: &Attributes) {
+    pub fn keep_attributes(&self, asked: QuestionMoment, found: &InodeAttributes) {
         let mut table = self.table();
         if table.is_current(found.id(), asked) {
             table.insert_attributes(found.clone());
@@ -344,7 +344,7 @@ impl Looks {
     }
 
     /// Keeps a name that the server has shown as the answer to a question of this moment; `None`: there is no such name.
-    pub fn keep_name(&self, asked: Moment, directory: FileId, name: &[u8], inode: Option<FileId>) {
+    pub fn keep_name(&self, asked: QuestionMoment, directory: FileId, name: &[u8], inode: Option<FileId>) {
         let mut table = self.table();
         if !table.is_current(directory, asked) {
             return;
@@ -356,7 +356,7 @@ impl Looks {
 
     /// Notes that a part of the listing of a directory, whose names were kept, was the answer to a question of this
     /// moment. If nothing changed since the listing began at the start, the session knows all names at its end.
-    pub fn keep_listing(&self, asked: Moment, directory: FileId, part: ListingPart) {
+    pub fn keep_listing(&self, asked: QuestionMoment, directory: FileId, part: ListingPart) {
         let mut table = self.table();
         let ListingPart { from, to, is_end } = part;
         if !table.is_current(directory, asked) {
@@ -384,7 +384,7 @@ impl Looks {
         let mut table = self.table();
         let now = table.disturb(token.object);
         match token.what {
-            What::Directory => {
+            TokenAspect::Directory => {
                 table.directories.remove(&token.object);
                 table.drop_names(token.object);
                 table.note_others(token.object, now);

@@ -6,10 +6,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use super::{Changing, Known, ListingPart, Looks, Moment};
+use super::{CachedLookup, ListingPart, LookupCache, PendingChange, QuestionMoment};
 use crate::format::Inode;
-use crate::protocol::{Attributes, Changes, FileId, Held, MayKeep, Operation, Token, What};
-use crate::tokens::{self, Change};
+use crate::protocol::{
+    AttributeChanges, FileId, InodeAttributes, MayKeep, MetadataOperation, Token, TokenAspect, TokenGrant,
+};
+use crate::tokens::{self, LookupChange};
 
 const SESSIONS: usize = 3;
 const NAMES: u64 = 4;
@@ -19,7 +21,7 @@ const LISTED: usize = 2;
 pub(super) const DIRECTORY: FileId = FileId { inode: 1, generation: 1 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Bug {
+enum LookupCacheBug {
     /// An answer is kept although what it shows was recalled or changed since the question.
     LateAnswerKept,
     /// What a session changes itself is kept.
@@ -40,21 +42,21 @@ enum Bug {
     AbsentNameKept,
 }
 
-const BUGS: [Bug; 9] = [
-    Bug::LateAnswerKept,
-    Bug::OwnChangeKept,
-    Bug::ChangeUnwaited,
-    Bug::UsedAfterReturn,
-    Bug::OfferedDuringChange,
-    Bug::NameNotDropped,
-    Bug::LateNameKept,
-    Bug::GrantKeptAfterRecall,
-    Bug::AbsentNameKept,
+const BUGS: [LookupCacheBug; 9] = [
+    LookupCacheBug::LateAnswerKept,
+    LookupCacheBug::OwnChangeKept,
+    LookupCacheBug::ChangeUnwaited,
+    LookupCacheBug::UsedAfterReturn,
+    LookupCacheBug::OfferedDuringChange,
+    LookupCacheBug::NameNotDropped,
+    LookupCacheBug::LateNameKept,
+    LookupCacheBug::GrantKeptAfterRecall,
+    LookupCacheBug::AbsentNameKept,
 ];
 
-struct Random(u64);
+struct LookupTestRandom(u64);
 
-impl Random {
+impl LookupTestRandom {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -65,67 +67,67 @@ impl Random {
 
 /// A request of a session.
 #[expect(clippy::large_enum_variant, reason = "few are made")]
-enum Up {
-    Name(Moment, u64),
-    Attributes(Moment, FileId),
+enum LookupTestRequest {
+    Name(QuestionMoment, u64),
+    Attributes(QuestionMoment, FileId),
     /// The names behind a cookie.
-    List(Moment, u64),
-    Change(Operation, Option<Changing>),
+    List(QuestionMoment, u64),
+    Change(MetadataOperation, Option<PendingChange>),
 }
 
 /// An answer of the server.
-enum Down {
+enum LookupTestAnswer {
     Looked {
-        asked: Moment,
+        asked: QuestionMoment,
         name: Option<u64>,
         names: u64,
         attributes: u64,
-        found: Option<Attributes>,
+        found: Option<InodeAttributes>,
     },
     Listed {
-        asked: Moment,
+        asked: QuestionMoment,
         part: ListingPart,
         is_kept: bool,
         names: Vec<(u64, FileId)>,
     },
     /// A change, with what the session may keep of it if it succeeded, and the inode that the answer shows.
-    Done(Option<Changing>, Option<(MayKeep, Option<FileId>)>),
+    Done(Option<PendingChange>, Option<(MayKeep, Option<FileId>)>),
 }
 
 #[derive(Default)]
-struct Session {
-    looks: Arc<Looks>,
-    up: VecDeque<Up>,
+struct LookupTestSession {
+    looks: Arc<LookupCache>,
+    up: VecDeque<LookupTestRequest>,
     /// Answers may come in any order.
-    down: Vec<Down>,
-    recalls: VecDeque<Held>,
-    returns: VecDeque<Held>,
+    down: Vec<LookupTestAnswer>,
+    recalls: VecDeque<TokenGrant>,
+    returns: VecDeque<TokenGrant>,
     /// Names that it must drop, with their numbers, and the numbers of those that it has dropped.
     name_changes: VecDeque<(u64, Vec<u8>)>,
     dropped: VecDeque<u64>,
     /// Recalls that were answered, and are to be done yet: a bug.
     undone: Vec<Token>,
     /// Operations at the server, of which the first waits.
-    behind: VecDeque<(Operation, Option<Changing>)>,
+    behind: VecDeque<(MetadataOperation, Option<PendingChange>)>,
     is_changing: bool,
 }
 
-impl Default for Looks {
-    fn default() -> Looks {
-        Looks::new()
+impl Default for LookupCache {
+    fn default() -> LookupCache {
+        LookupCache::new()
     }
 }
 
-struct Run {
-    random: Random,
-    bug: Option<Bug>,
+struct LookupTestRun {
+    random: LookupTestRandom,
+    bug: Option<LookupCacheBug>,
     now: u64,
-    sessions: Vec<Session>,
-    server: tokens::Looks,
+    sessions: Vec<LookupTestSession>,
+    server: tokens::LookupGrants,
     /// The inodes of the names, and the version of each inode.
     names: BTreeMap<u64, FileId>,
     versions: BTreeMap<u64, u64>,
-    waiting: BTreeMap<u64, (usize, Change)>,
+    waiting: BTreeMap<u64, (usize, LookupChange)>,
     next: u64,
     hits: u64,
     waits: u64,
@@ -139,14 +141,14 @@ fn number(name: &[u8]) -> u64 {
     u64::from(name[1] - b'0')
 }
 
-impl Run {
-    fn new(seed: u64, bug: Option<Bug>) -> Run {
-        Run {
-            random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+impl LookupTestRun {
+    fn new(seed: u64, bug: Option<LookupCacheBug>) -> LookupTestRun {
+        LookupTestRun {
+            random: LookupTestRandom(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
             bug,
             now: 0,
-            sessions: (0..SESSIONS).map(|_| Session::default()).collect(),
-            server: tokens::Looks::new(1),
+            sessions: (0..SESSIONS).map(|_| LookupTestSession::default()).collect(),
+            server: tokens::LookupGrants::new(1),
             names: BTreeMap::new(),
             versions: BTreeMap::from([(DIRECTORY.inode, 0)]),
             waiting: BTreeMap::new(),
@@ -156,9 +158,9 @@ impl Run {
         }
     }
 
-    fn attributes(&self, file: FileId) -> Option<Attributes> {
+    fn attributes(&self, file: FileId) -> Option<InodeAttributes> {
         let version = *self.versions.get(&file.inode)?;
-        Some(Attributes {
+        Some(InodeAttributes {
             number: file.inode,
             inode: Inode { generation: file.generation, version, ..Inode::default() },
         })
@@ -172,10 +174,10 @@ impl Run {
             0..7 => {
                 let truth = self.names.get(&name).and_then(|file| self.attributes(*file));
                 let found = match self.sessions[of].looks.name(DIRECTORY, &text(name)) {
-                    Some(Known::Present(found)) => Some(*found),
-                    Some(Known::Absent) => None,
+                    Some(CachedLookup::Present(found)) => Some(*found),
+                    Some(CachedLookup::Absent) => None,
                     None => {
-                        self.sessions[of].up.push_back(Up::Name(asked, name));
+                        self.sessions[of].up.push_back(LookupTestRequest::Name(asked, name));
                         return Ok(());
                     }
                 };
@@ -192,66 +194,66 @@ impl Run {
                         return Err(format!("session {of} finds {found:?}, which is {:?}", self.attributes(file)));
                     }
                     Some(_) => self.hits += 1,
-                    None => self.sessions[of].up.push_back(Up::Attributes(asked, file)),
+                    None => self.sessions[of].up.push_back(LookupTestRequest::Attributes(asked, file)),
                 }
             }
-            9 => self.sessions[of].up.push_back(Up::List(asked, 0)),
+            9 => self.sessions[of].up.push_back(LookupTestRequest::List(asked, 0)),
             _ => {
                 let operation = self.operation(name);
-                let changing =
-                    (self.bug != Some(Bug::OwnChangeKept)).then(|| self.sessions[of].looks.changing(&operation));
-                self.sessions[of].up.push_back(Up::Change(operation, changing));
+                let changing = (self.bug != Some(LookupCacheBug::OwnChangeKept))
+                    .then(|| self.sessions[of].looks.changing(&operation));
+                self.sessions[of].up.push_back(LookupTestRequest::Change(operation, changing));
             }
         }
         Ok(())
     }
 
-    fn operation(&mut self, name: u64) -> Operation {
+    fn operation(&mut self, name: u64) -> MetadataOperation {
         let other = self.random.below(NAMES);
         match (self.names.get(&name).copied(), self.random.below(3)) {
-            (None, _) => super::super::New::default().operation(DIRECTORY, &text(name), false),
+            (None, _) => super::super::NewInode::default().operation(DIRECTORY, &text(name), false),
             (Some(_), 0) => {
-                Operation::Unlink { directory: DIRECTORY, name: text(name), is_directory: false, expected: 0 }
+                MetadataOperation::Unlink { directory: DIRECTORY, name: text(name), is_directory: false, expected: 0 }
             }
-            (Some(_), 1) => Operation::Rename {
+            (Some(_), 1) => MetadataOperation::Rename {
                 directory: DIRECTORY,
                 name: text(name),
                 new_directory: DIRECTORY,
                 new_name: text(other),
                 flags: 0,
             },
-            (Some(file), _) => Operation::SetAttributes { file, changes: Changes::default() },
+            (Some(file), _) => MetadataOperation::SetAttributes { file, changes: AttributeChanges::default() },
         }
     }
 
     /// What an operation changes at the server now.
-    fn touched(&self, operation: &Operation) -> Change {
+    fn touched(&self, operation: &MetadataOperation) -> LookupChange {
         let token = |object, what| Token { object, what };
         let (mut tokens, mut names) = (Vec::new(), Vec::new());
         let mut add = |name: &[u8]| {
             names.push((DIRECTORY, name.to_vec()));
-            tokens.extend([token(DIRECTORY, What::Directory), token(DIRECTORY, What::Attributes)]);
-            tokens.extend(self.names.get(&number(name)).map(|file| token(*file, What::Attributes)));
+            tokens.extend([token(DIRECTORY, TokenAspect::Directory), token(DIRECTORY, TokenAspect::Attributes)]);
+            tokens.extend(self.names.get(&number(name)).map(|file| token(*file, TokenAspect::Attributes)));
         };
         match operation {
-            Operation::Create { name, .. } | Operation::Unlink { name, .. } => add(name),
-            Operation::Rename { name, new_name, .. } => {
+            MetadataOperation::Create { name, .. } | MetadataOperation::Unlink { name, .. } => add(name),
+            MetadataOperation::Rename { name, new_name, .. } => {
                 add(name);
                 add(new_name);
             }
-            Operation::SetAttributes { file, .. } => tokens.push(token(*file, What::Attributes)),
+            MetadataOperation::SetAttributes { file, .. } => tokens.push(token(*file, TokenAspect::Attributes)),
             _ => {}
         }
         tokens.sort_unstable();
         tokens.dedup();
-        Change { tokens, names }
+        LookupChange { tokens, names }
     }
 
     /// Does an operation; returns the inode in its answer. `None`: it is refused.
-    fn apply(&mut self, operation: &Operation) -> Option<Option<FileId>> {
+    fn apply(&mut self, operation: &MetadataOperation) -> Option<Option<FileId>> {
         let mut grow = |file: FileId| *self.versions.entry(file.inode).or_default() += 1;
         match operation {
-            Operation::Create { name, .. } if !self.names.contains_key(&number(name)) => {
+            MetadataOperation::Create { name, .. } if !self.names.contains_key(&number(name)) => {
                 let made = FileId { inode: self.next, generation: 1 };
                 self.next += 1;
                 grow(DIRECTORY);
@@ -259,13 +261,13 @@ impl Run {
                 self.names.insert(number(name), made);
                 Some(Some(made))
             }
-            Operation::Unlink { name, .. } => {
+            MetadataOperation::Unlink { name, .. } => {
                 let file = self.names.remove(&number(name))?;
                 grow(DIRECTORY);
                 grow(file);
                 Some(Some(file))
             }
-            Operation::Rename { name, new_name, .. } if name != new_name => {
+            MetadataOperation::Rename { name, new_name, .. } if name != new_name => {
                 let file = self.names.remove(&number(name))?;
                 grow(DIRECTORY);
                 grow(file);
@@ -274,7 +276,7 @@ impl Run {
                 }
                 Some(None)
             }
-            Operation::SetAttributes { file, .. } => {
+            MetadataOperation::SetAttributes { file, .. } => {
                 grow(*file);
                 Some(Some(*file))
             }
@@ -285,7 +287,7 @@ impl Run {
     /// Returns what a session may keep of what its operation has changed.
     fn may_keep(&mut self, of: usize, tokens: &[Token], shown: Option<FileId>) -> MayKeep {
         let mut tokens = tokens.to_vec();
-        tokens.extend(shown.map(|object| Token { object, what: What::Attributes }));
+        tokens.extend(shown.map(|object| Token { object, what: TokenAspect::Attributes }));
         tokens.sort_unstable();
         tokens.dedup();
         let mut may_keep = MayKeep::default();
@@ -294,7 +296,7 @@ impl Run {
                 continue;
             }
             match token.what {
-                What::Directory => may_keep.directories.push(token.object),
+                TokenAspect::Directory => may_keep.directories.push(token.object),
                 _ => may_keep.attributes.extend(self.attributes(token.object)),
             }
         }
@@ -304,22 +306,22 @@ impl Run {
     /// Takes a request of a session at the server.
     fn take_up(&mut self, of: usize) {
         match self.sessions[of].up.pop_front() {
-            Some(Up::Name(asked, name)) => {
+            Some(LookupTestRequest::Name(asked, name)) => {
                 let file = self.names.get(&name).copied();
                 self.answer(of, asked, Some(name), file);
             }
-            Some(Up::Attributes(asked, file)) => self.answer(of, asked, None, Some(file)),
-            Some(Up::List(asked, from)) => {
-                let token = Token { object: DIRECTORY, what: What::Directory };
+            Some(LookupTestRequest::Attributes(asked, file)) => self.answer(of, asked, None, Some(file)),
+            Some(LookupTestRequest::List(asked, from)) => {
+                let token = Token { object: DIRECTORY, what: TokenAspect::Directory };
                 let is_kept = self.server.offer(self.now, of as u64, token).is_some();
                 // The cookie of a name is the number of the next one.
                 let names = self.names.range(from..).map(|(name, file)| (*name, *file));
                 let names: Vec<(u64, FileId)> = names.take(LISTED).collect();
                 let to = names.last().map_or(from, |(name, _)| name + 1);
                 let part = ListingPart { from, to, is_end: self.names.range(to..).next().is_none() };
-                self.sessions[of].down.push(Down::Listed { asked, part, is_kept, names });
+                self.sessions[of].down.push(LookupTestAnswer::Listed { asked, part, is_kept, names });
             }
-            Some(Up::Change(operation, changing)) => {
+            Some(LookupTestRequest::Change(operation, changing)) => {
                 self.sessions[of].behind.push_back((operation, changing));
                 self.change(of);
             }
@@ -327,12 +329,13 @@ impl Run {
         }
     }
 
-    fn answer(&mut self, of: usize, asked: Moment, name: Option<u64>, file: Option<FileId>) {
+    fn answer(&mut self, of: usize, asked: QuestionMoment, name: Option<u64>, file: Option<FileId>) {
         let found = file.and_then(|file| self.attributes(file));
         let mut offer = |token| self.server.offer(self.now, of as u64, token).unwrap_or(0);
-        let names = name.map_or(0, |_| offer(Token { object: DIRECTORY, what: What::Directory }));
-        let attributes = found.as_ref().map_or(0, |found| offer(Token { object: found.id(), what: What::Attributes }));
-        self.sessions[of].down.push(Down::Looked { asked, name, names, attributes, found });
+        let names = name.map_or(0, |_| offer(Token { object: DIRECTORY, what: TokenAspect::Directory }));
+        let attributes =
+            found.as_ref().map_or(0, |found| offer(Token { object: found.id(), what: TokenAspect::Attributes }));
+        self.sessions[of].down.push(LookupTestAnswer::Looked { asked, name, names, attributes, found });
     }
 
     /// Does the operations of a session in order, up to one that waits.
@@ -343,11 +346,11 @@ impl Run {
             let change = self.touched(operation);
             self.next += 1;
             let is_ready = self.server.begin_change(self.now, of as u64, &change, self.next);
-            if is_ready || self.bug == Some(Bug::ChangeUnwaited) {
+            if is_ready || self.bug == Some(LookupCacheBug::ChangeUnwaited) {
                 self.finish(of, &change.tokens);
                 continue;
             }
-            if self.bug == Some(Bug::OfferedDuringChange) {
+            if self.bug == Some(LookupCacheBug::OfferedDuringChange) {
                 self.server.end_change(&change.tokens);
             }
             self.waits += 1;
@@ -361,7 +364,7 @@ impl Run {
         let shown = self.apply(&operation);
         self.server.end_change(tokens);
         let may_keep = shown.map(|shown| (self.may_keep(of, tokens, shown), shown));
-        self.sessions[of].down.push(Down::Done(changing, may_keep));
+        self.sessions[of].down.push(LookupTestAnswer::Done(changing, may_keep));
     }
 
     /// Does what the server can do now.
@@ -381,7 +384,7 @@ impl Run {
                 self.sessions[of].is_changing = false;
                 let now = self.sessions[of].behind.front().map(|(operation, _)| self.touched(operation));
                 let is_known = now.is_some_and(|now| change.covers(&now));
-                if is_known || self.bug == Some(Bug::OfferedDuringChange) {
+                if is_known || self.bug == Some(LookupCacheBug::OfferedDuringChange) {
                     self.finish(of, &change.tokens);
                 } else {
                     self.server.end_change(&change.tokens);
@@ -401,33 +404,33 @@ impl Run {
         let down = self.sessions[of].down.swap_remove(any);
         let looks = self.sessions[of].looks.clone();
         let now = looks.now();
-        let moment = |asked| if self.bug == Some(Bug::LateAnswerKept) { now } else { asked };
+        let moment = |asked| if self.bug == Some(LookupCacheBug::LateAnswerKept) { now } else { asked };
         match down {
-            Down::Looked { asked, name, names, attributes, found } => {
+            LookupTestAnswer::Looked { asked, name, names, attributes, found } => {
                 if let (Some(name), true) = (name, names != 0) {
-                    looks.keep_name(moment(asked), DIRECTORY, &text(name), found.as_ref().map(Attributes::id));
+                    looks.keep_name(moment(asked), DIRECTORY, &text(name), found.as_ref().map(InodeAttributes::id));
                 }
                 if let (Some(found), true) = (&found, attributes != 0) {
                     looks.keep_attributes(moment(asked), found);
                 }
             }
-            Down::Listed { asked, part, is_kept, names } => {
+            LookupTestAnswer::Listed { asked, part, is_kept, names } => {
                 if is_kept {
                     let asked = moment(asked);
                     names.iter().for_each(|(name, file)| looks.keep_name(asked, DIRECTORY, &text(*name), Some(*file)));
                     looks.keep_listing(asked, DIRECTORY, part);
                 }
                 if !part.is_end {
-                    self.sessions[of].up.push_back(Up::List(now, part.to));
+                    self.sessions[of].up.push_back(LookupTestRequest::List(now, part.to));
                 }
             }
-            Down::Done(Some(mut changing), Some((may_keep, shown))) => {
-                if self.bug == Some(Bug::GrantKeptAfterRecall) {
+            LookupTestAnswer::Done(Some(mut changing), Some((may_keep, shown))) => {
+                if self.bug == Some(LookupCacheBug::GrantKeptAfterRecall) {
                     changing.begun = u64::MAX;
                 }
                 changing.end_with(may_keep, shown);
             }
-            Down::Done(..) => {}
+            LookupTestAnswer::Done(..) => {}
         }
     }
 
@@ -447,7 +450,7 @@ impl Run {
             4 => {
                 if let Some(held) = self.sessions[of].recalls.pop_front() {
                     match self.bug {
-                        Some(Bug::UsedAfterReturn) => self.sessions[of].undone.push(held.token),
+                        Some(LookupCacheBug::UsedAfterReturn) => self.sessions[of].undone.push(held.token),
                         _ => self.sessions[of].looks.recalled(held.token),
                     }
                     self.sessions[of].returns.push_back(held);
@@ -471,16 +474,16 @@ impl Run {
     fn drop_name(&mut self, of: usize) {
         let Some((number, name)) = self.sessions[of].name_changes.pop_front() else { return };
         match self.bug {
-            Some(Bug::NameNotDropped) => {}
-            Some(Bug::LateNameKept) => self.sessions[of].looks.forget_name_alone(DIRECTORY, &name),
-            Some(Bug::AbsentNameKept) => self.sessions[of].looks.take_name_for_absent(DIRECTORY, &name),
+            Some(LookupCacheBug::NameNotDropped) => {}
+            Some(LookupCacheBug::LateNameKept) => self.sessions[of].looks.forget_name_alone(DIRECTORY, &name),
+            Some(LookupCacheBug::AbsentNameKept) => self.sessions[of].looks.take_name_for_absent(DIRECTORY, &name),
             _ => self.sessions[of].looks.name_changes(DIRECTORY, &name),
         }
         self.sessions[of].dropped.push_back(number);
     }
 
     fn is_idle(&self) -> bool {
-        let is_idle = |session: &Session| {
+        let is_idle = |session: &LookupTestSession| {
             session.up.is_empty()
                 && session.down.is_empty()
                 && session.behind.is_empty()
@@ -525,10 +528,10 @@ impl Run {
 }
 
 #[test]
-fn what_sessions_keep_is_what_the_server_has() {
+fn cached_names_match_the_server() {
     let (mut hits, mut waits) = (0, 0);
     for seed in 1..=3000 {
-        let mut run = Run::new(seed, None);
+        let mut run = LookupTestRun::new(seed, None);
         run.run().unwrap_or_else(|broken| panic!("seed {seed}: {broken}"));
         (hits, waits) = (hits + run.hits, waits + run.waits);
     }
@@ -537,9 +540,10 @@ fn what_sessions_keep_is_what_the_server_has() {
 }
 
 #[test]
-fn planted_bugs_of_kept_names_are_found() {
+fn lookup_cache_bugs_are_caught() {
     for bug in BUGS {
-        let found = (1..=3000).find_map(|seed| Run::new(seed, Some(bug)).run().err().map(|broken| (seed, broken)));
+        let found =
+            (1..=3000).find_map(|seed| LookupTestRun::new(seed, Some(bug)).run().err().map(|broken| (seed, broken)));
         let (seed, broken) = found.unwrap_or_else(|| panic!("{bug:?} is not found"));
         println!("{bug:?}: seed {seed}: {broken}");
     }

@@ -9,27 +9,27 @@ mod reserved;
 
 use std::collections::BTreeMap;
 
-use crate::protocol::Granted;
+use crate::protocol::GrantedSpace;
 
-pub(super) use pool::Pool;
+pub(super) use pool::SpacePool;
 
 /// The free blocks that a client holds.
 #[derive(Debug, Default)]
-pub(crate) struct Space {
+pub(crate) struct FreeBlocks {
     /// Numbers of free blocks, by first block.
     free: BTreeMap<u64, u64>,
     blocks: u64,
 }
 
-impl Space {
+impl FreeBlocks {
     /// Returns the number of free blocks.
     pub fn blocks(&self) -> u64 {
         self.blocks
     }
 
     /// Adds blocks.
-    pub fn add(&mut self, granted: Granted) {
-        let Granted { block: mut start, mut blocks } = granted;
+    pub fn add(&mut self, granted: GrantedSpace) {
+        let GrantedSpace { block: mut start, mut blocks } = granted;
         if blocks == 0 {
             return;
         }
@@ -48,7 +48,7 @@ impl Space {
 
     /// Takes up to `blocks` blocks in one piece: the blocks that follow block `after` if they are free, otherwise from
     /// the smallest piece that is large enough, otherwise the largest piece. `None` if no block is free, or requested.
-    pub fn take(&mut self, after: Option<u64>, blocks: u64) -> Option<Granted> {
+    pub fn take(&mut self, after: Option<u64>, blocks: u64) -> Option<GrantedSpace> {
         if blocks == 0 {
             return None;
         }
@@ -62,11 +62,11 @@ impl Space {
             self.free.insert(start + taken, free - taken);
         }
         self.blocks -= taken;
-        Some(Granted { block: start, blocks: taken })
+        Some(GrantedSpace { block: start, blocks: taken })
     }
 
     /// Takes up to `blocks` blocks from the end of the last piece. `None` if no block is free.
-    pub fn take_last(&mut self, blocks: u64) -> Option<Granted> {
+    pub fn take_last(&mut self, blocks: u64) -> Option<GrantedSpace> {
         let (&start, &free) = self.free.last_key_value()?;
         let taken = free.min(blocks);
         match free - taken {
@@ -74,13 +74,13 @@ impl Space {
             left => self.free.insert(start, left),
         };
         self.blocks -= taken;
-        Some(Granted { block: start + free - taken, blocks: taken })
+        Some(GrantedSpace { block: start + free - taken, blocks: taken })
     }
 
     /// Takes all free blocks, to return them.
-    pub fn drain(&mut self) -> Vec<Granted> {
+    pub fn drain(&mut self) -> Vec<GrantedSpace> {
         self.blocks = 0;
-        std::mem::take(&mut self.free).into_iter().map(|(block, blocks)| Granted { block, blocks }).collect()
+        std::mem::take(&mut self.free).into_iter().map(|(block, blocks)| GrantedSpace { block, blocks }).collect()
     }
 }
 
@@ -88,22 +88,23 @@ impl Space {
 mod tests {
     use super::*;
 
+    /// Blocks are given in order, and next to the requested position where that is possible.
     #[test]
-    fn blocks_are_given_out_once_and_in_order_where_they_can() {
-        let mut space = Space::default();
-        space.add(Granted { block: 100, blocks: 10 });
-        space.add(Granted { block: 110, blocks: 10 });
-        space.add(Granted { block: 500, blocks: 4 });
-        assert_eq!(space.take(None, 3), Some(Granted { block: 500, blocks: 3 }));
-        assert_eq!(space.take(Some(502), 8), Some(Granted { block: 503, blocks: 1 }));
-        assert_eq!(space.take(Some(503), 8), Some(Granted { block: 100, blocks: 8 }));
-        assert_eq!((space.take(Some(107), 100), space.blocks()), (Some(Granted { block: 108, blocks: 12 }), 0));
+    fn free_blocks_granted_once() {
+        let mut space = FreeBlocks::default();
+        space.add(GrantedSpace { block: 100, blocks: 10 });
+        space.add(GrantedSpace { block: 110, blocks: 10 });
+        space.add(GrantedSpace { block: 500, blocks: 4 });
+        assert_eq!(space.take(None, 3), Some(GrantedSpace { block: 500, blocks: 3 }));
+        assert_eq!(space.take(Some(502), 8), Some(GrantedSpace { block: 503, blocks: 1 }));
+        assert_eq!(space.take(Some(503), 8), Some(GrantedSpace { block: 100, blocks: 8 }));
+        assert_eq!((space.take(Some(107), 100), space.blocks()), (Some(GrantedSpace { block: 108, blocks: 12 }), 0));
         assert_eq!(space.take(None, 1), None);
-        space.add(Granted { block: 7, blocks: 2 });
-        space.add(Granted { block: 9, blocks: 2 });
-        space.add(Granted { block: 20, blocks: 5 });
-        assert_eq!(space.take_last(3), Some(Granted { block: 22, blocks: 3 }));
-        assert_eq!((space.take_last(9), space.blocks()), (Some(Granted { block: 20, blocks: 2 }), 4));
-        assert_eq!(space.drain(), [Granted { block: 7, blocks: 4 }]);
+        space.add(GrantedSpace { block: 7, blocks: 2 });
+        space.add(GrantedSpace { block: 9, blocks: 2 });
+        space.add(GrantedSpace { block: 20, blocks: 5 });
+        assert_eq!(space.take_last(3), Some(GrantedSpace { block: 22, blocks: 3 }));
+        assert_eq!((space.take_last(9), space.blocks()), (Some(GrantedSpace { block: 20, blocks: 2 }), 4));
+        assert_eq!(space.drain(), [GrantedSpace { block: 7, blocks: 4 }]);
     }
 }

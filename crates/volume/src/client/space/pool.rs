@@ -7,8 +7,8 @@
 
 use std::collections::VecDeque;
 
-use super::Space;
-use crate::protocol::Granted;
+use super::FreeBlocks;
+use crate::protocol::GrantedSpace;
 
 /// The first request. *Units*: blocks.
 pub const SPACE_BLOCKS_MIN: u64 = 1 << 8;
@@ -20,8 +20,8 @@ const GROWTH: u64 = 4;
 const WINDOW: usize = 3;
 
 /// The free blocks of a session.
-pub struct Pool {
-    pub space: Space,
+pub struct SpacePool {
+    pub space: FreeBlocks,
     wanted: u64,
     /// Blocks of `space` that only overwriting may use. *Units*: blocks.
     pub kept: u64,
@@ -29,10 +29,10 @@ pub struct Pool {
     used: VecDeque<u64>,
 }
 
-impl Pool {
+impl SpacePool {
     /// Makes a pool without blocks.
-    pub fn new() -> Pool {
-        Pool { space: Space::default(), wanted: SPACE_BLOCKS_MIN, kept: 0, used: VecDeque::from([0]) }
+    pub fn new() -> SpacePool {
+        SpacePool { space: FreeBlocks::default(), wanted: SPACE_BLOCKS_MIN, kept: 0, used: VecDeque::from([0]) }
     }
 
     /// Returns how much to ask for if `blocks` are needed now.
@@ -41,7 +41,7 @@ impl Pool {
     }
 
     /// Adds what the server granted to a request.
-    pub fn granted(&mut self, asked: u64, granted: Vec<Granted>) {
+    pub fn granted(&mut self, asked: u64, granted: Vec<GrantedSpace>) {
         self.wanted = (asked * GROWTH).min(SPACE_BLOCKS_MAX);
         granted.into_iter().for_each(|granted| self.space.add(granted));
     }
@@ -51,8 +51,8 @@ impl Pool {
         self.wanted = SPACE_BLOCKS_MIN;
     }
 
-    /// Takes blocks in one piece, as [`Space::take`] does.
-    pub fn take(&mut self, after: Option<u64>, blocks: u64) -> Option<Granted> {
+    /// Takes blocks in one piece, as [`FreeBlocks::take`] does.
+    pub fn take(&mut self, after: Option<u64>, blocks: u64) -> Option<GrantedSpace> {
         let taken = self.space.take(after, blocks)?;
         if let Some(now) = self.used.back_mut() {
             *now += taken.blocks;
@@ -61,11 +61,11 @@ impl Pool {
     }
 
     /// Takes all blocks but those that are kept for overwriting.
-    pub fn all_but_kept(&mut self) -> Vec<Granted> {
+    pub fn all_but_kept(&mut self) -> Vec<GrantedSpace> {
         self.all_but(self.kept)
     }
 
-    fn all_but(&mut self, stays: u64) -> Vec<Granted> {
+    fn all_but(&mut self, stays: u64) -> Vec<GrantedSpace> {
         let mut back = Vec::new();
         while self.space.blocks() > stays
             && let Some(piece) = self.space.take_last(self.space.blocks() - stays)
@@ -76,7 +76,7 @@ impl Pool {
     }
 
     /// Ends a second; returns the blocks that are to go back.
-    pub fn unused(&mut self) -> Vec<Granted> {
+    pub fn unused(&mut self) -> Vec<GrantedSpace> {
         let used: u64 = self.used.iter().sum();
         self.used.push_back(0);
         if self.used.len() > WINDOW {
@@ -97,11 +97,11 @@ mod tests {
     use super::*;
 
     /// Writes blocks, asking for more when there are too few; returns the number of requests.
-    fn write(pool: &mut Pool, blocks: u64, disk: &mut u64) -> u64 {
+    fn write(pool: &mut SpacePool, blocks: u64, disk: &mut u64) -> u64 {
         let mut requests = 0;
         if pool.space.blocks() < blocks {
             let asked = pool.next_request(blocks);
-            pool.granted(asked, vec![Granted { block: *disk, blocks: asked }]);
+            pool.granted(asked, vec![GrantedSpace { block: *disk, blocks: asked }]);
             *disk += asked;
             requests = 1;
         }
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn grants_grow_while_a_client_writes() {
-        let (mut pool, mut disk) = (Pool::new(), 1000);
+        let (mut pool, mut disk) = (SpacePool::new(), 1000);
         assert_eq!(pool.next_request(1), 256);
         // A stream of 1 GiB in pieces of 1 MiB.
         let requests: u64 = (0..1024).map(|_| write(&mut pool, 256, &mut disk)).sum();
@@ -125,8 +125,8 @@ mod tests {
     }
 
     #[test]
-    fn unused_blocks_go_back_after_the_window() {
-        let (mut pool, mut disk) = (Pool::new(), 1000);
+    fn unused_blocks_return_after_window() {
+        let (mut pool, mut disk) = (SpacePool::new(), 1000);
         (0..100).for_each(|_| _ = write(&mut pool, 256, &mut disk));
         let held = pool.space.blocks();
         assert!(held > 10_000, "{held}");
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn slow_writer_keeps_little() {
-        let (mut pool, mut disk) = (Pool::new(), 1000);
+        let (mut pool, mut disk) = (SpacePool::new(), 1000);
         (0..100).for_each(|_| _ = write(&mut pool, 256, &mut disk));
         for _ in 0..2 * WINDOW {
             write(&mut pool, 1, &mut disk);

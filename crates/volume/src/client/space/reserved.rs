@@ -10,12 +10,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::client::Client;
+use crate::client::VolumeClient;
 use crate::client::data::MAP_ROUNDS_MAX;
 use crate::client::error::Error;
-use crate::client::extents::Place;
-use crate::client::file::{Content, File};
-use crate::protocol::{Answer, Granted, Operation, Question};
+use crate::client::extents::ExtentPlace;
+use crate::client::file::{ActiveFile, FileContent};
+use crate::protocol::{GrantedSpace, MetadataOperation, MetadataQuestion, ServerAnswer};
 
 /// The most blocks that one request takes; the server takes no more. *Units*: blocks.
 const TAKEN_BLOCKS_MAX: u64 = 1 << 14;
@@ -23,12 +23,12 @@ const TAKEN_BLOCKS_MAX: u64 = 1 << 14;
 /// written and committed moves when the next part is written. *Units*: blocks.
 const KEPT_BLOCKS: u64 = 16;
 
-impl Client {
+impl VolumeClient {
     /// Takes the reserved blocks of a range, which is about to be written. They are then among the uncommitted blocks.
     pub(in crate::client) async fn take_reserved(
         &self,
-        file: &Arc<File>,
-        content: &mut Content,
+        file: &Arc<ActiveFile>,
+        content: &mut FileContent,
         blocks: Range<u64>,
     ) -> Result<(), Error> {
         for _ in 0..MAP_ROUNDS_MAX {
@@ -39,19 +39,21 @@ impl Client {
                 false => 1,
             };
             let end = blocks.end.max(start + ahead);
-            let taken = self.operate(Operation::TakeReserved { file: file.id, start, end }).await?;
-            let Answer::Map { extents, answered_to } = taken else { return Err(Error::posix(libc::EIO)) };
+            let taken = self.operate(MetadataOperation::TakeReserved { file: file.id, start, end }).await?;
+            let ServerAnswer::Map { extents, answered_to } = taken else { return Err(Error::posix(libc::EIO)) };
             // If the server has no such blocks at `start`, the map that is known here is wrong.
             content.map.remove(start..start + 1);
             let mut spare = Vec::new();
             for extent in extents {
                 let (first, count) = (extent.file_block, u64::from(extent.blocks));
-                content.map.set(first..first + count, Place::Hole);
+                content.map.set(first..first + count, ExtentPlace::Hole);
                 for piece in content.fresh.look(first..first + count) {
                     let block = extent.block + (piece.start - first);
                     match piece.place {
-                        None => content.fresh.set(piece.start..piece.start + piece.blocks, Place::Unwritten(block)),
-                        Some(_) => spare.push(Granted { block, blocks: piece.blocks }),
+                        None => {
+                            content.fresh.set(piece.start..piece.start + piece.blocks, ExtentPlace::Unwritten(block))
+                        }
+                        Some(_) => spare.push(GrantedSpace { block, blocks: piece.blocks }),
                     }
                 }
             }
@@ -64,8 +66,8 @@ impl Client {
     /// Returns the first block of a range that is reserved and not taken.
     async fn first_reserved(
         &self,
-        file: &Arc<File>,
-        content: &mut Content,
+        file: &Arc<ActiveFile>,
+        content: &mut FileContent,
         blocks: Range<u64>,
     ) -> Result<Option<u64>, Error> {
         for piece in content.fresh.look(blocks).into_iter().filter(|piece| piece.place.is_none()) {
@@ -75,7 +77,7 @@ impl Client {
                 self.load_map(file, content, range.clone()).await?;
                 mapped = content.map.look(range);
             }
-            let found = mapped.iter().find(|piece| matches!(piece.place, Some(Place::Unwritten(_))));
+            let found = mapped.iter().find(|piece| matches!(piece.place, Some(ExtentPlace::Unwritten(_))));
             if let Some(found) = found {
                 return Ok(Some(found.start));
             }
@@ -90,7 +92,7 @@ impl Client {
         let missing = KEPT_BLOCKS.saturating_sub(pool.space.blocks());
         // On an error there are none now. The next overwriting asks again.
         if missing > 0
-            && let Ok(Answer::Space(granted)) = self.ask(Question::Space { blocks: missing }).await
+            && let Ok(ServerAnswer::Space(granted)) = self.ask(MetadataQuestion::Space { blocks: missing }).await
         {
             granted.into_iter().for_each(|granted| pool.space.add(granted));
         }

@@ -16,20 +16,20 @@ mod space;
 #[cfg(test)]
 mod tests;
 
-use crate::format::Label;
-use crate::tables::Tables;
+use crate::format::VolumeLabel;
+use crate::tables::MetadataTables;
 
 /// The maximum number of problems that are described; a damaged volume may have any number.
 const PROBLEMS_MAX: usize = 10_000;
 
 /// The problems that were found.
 #[derive(Default)]
-struct Problems {
+struct ProblemList {
     words: Vec<String>,
     more: u64,
 }
 
-impl Problems {
+impl ProblemList {
     fn add(&mut self, words: String) {
         match self.words.len() < PROBLEMS_MAX {
             true => self.words.push(words),
@@ -39,8 +39,8 @@ impl Problems {
 }
 
 /// Compares the records of a volume with each other; returns the contradictions.
-pub fn check(tables: &Tables, label: &Label) -> Vec<String> {
-    let mut problems = Problems::default();
+pub fn check(tables: &MetadataTables, label: &VolumeLabel) -> Vec<String> {
+    let mut problems = ProblemList::default();
     let inodes = names::inodes(tables, &mut problems);
     let volume = records::volume(tables, &inodes, &mut problems);
     names::names(tables, label, &inodes, &mut problems);

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::RangeInclusive;
 
-use super::Problems;
-use crate::format::{INLINE_BYTES_MAX, Inode, Key, Label, Name, TARGET_BYTES_MAX, Table};
+use super::ProblemList;
+use crate::format::{INLINE_BYTES_MAX, Inode, NameRecord, TARGET_BYTES_MAX, TableKey, TableKind, VolumeLabel};
 use crate::metadata::names::{first_cookie, is_directory};
 use crate::metadata::records::ROOT;
-use crate::tables::Tables;
+use crate::tables::MetadataTables;
 
 /// The low bits of a cookie, which are a serial number and not part of the hash.
 const SERIAL_BITS: u32 = 15;
@@ -15,11 +15,11 @@ const SERIAL_BITS: u32 = 15;
 const LONG: RangeInclusive<u64> = INLINE_BYTES_MAX as u64 + 1..=TARGET_BYTES_MAX as u64;
 
 /// Checks every inode by itself; returns all readable ones.
-pub(super) fn inodes(tables: &Tables, problems: &mut Problems) -> BTreeMap<u64, Inode> {
+pub(super) fn inodes(tables: &MetadataTables, problems: &mut ProblemList) -> BTreeMap<u64, Inode> {
     let mut found = BTreeMap::new();
-    for (key, value) in tables.table(Table::Inodes) {
-        match (Key::decode(Table::Inodes, key), Inode::decode(value)) {
-            (Ok(Key::Inode(number)), Ok(inode)) => {
+    for (key, value) in tables.table(TableKind::Inodes) {
+        match (TableKey::decode(TableKind::Inodes, key), Inode::decode(value)) {
+            (Ok(TableKey::Inode(number)), Ok(inode)) => {
                 shape(number, &inode, problems);
                 found.insert(number, inode);
             }
@@ -39,7 +39,7 @@ pub(super) fn inodes(tables: &Tables, problems: &mut Problems) -> BTreeMap<u64, 
 }
 
 /// Checks that size and blocks of an inode fit its type.
-fn shape(number: u64, inode: &Inode, problems: &mut Problems) {
+fn shape(number: u64, inode: &Inode, problems: &mut ProblemList) {
     let (size, inline) = (inode.size, inode.inline.len() as u64);
     match inode.mode & libc::S_IFMT {
         libc::S_IFREG => {}
@@ -61,21 +61,26 @@ fn shape(number: u64, inode: &Inode, problems: &mut Problems) {
 }
 
 /// Compares names in directories with the names that inodes record.
-pub(super) fn names(tables: &Tables, label: &Label, inodes: &BTreeMap<u64, Inode>, problems: &mut Problems) {
+pub(super) fn names(
+    tables: &MetadataTables,
+    label: &VolumeLabel,
+    inodes: &BTreeMap<u64, Inode>,
+    problems: &mut ProblemList,
+) {
     let mut links: HashMap<u64, u32> = HashMap::new();
     let mut counts: HashMap<u64, u64> = HashMap::new();
     // The parent of each directory.
     let mut parents: HashMap<u64, u64> = HashMap::new();
     let (mut in_directory, mut seen) = (None, HashSet::new());
-    for (key, value) in tables.table(Table::Entries) {
-        let (directory, cookie) = match Key::decode(Table::Entries, key) {
-            Ok(Key::Entry(directory, cookie)) => (directory, cookie),
+    for (key, value) in tables.table(TableKind::Entries) {
+        let (directory, cookie) = match TableKey::decode(TableKind::Entries, key) {
+            Ok(TableKey::Entry(directory, cookie)) => (directory, cookie),
             _ => {
                 problems.add(format!("entries: the key {key:?} is damaged"));
                 continue;
             }
         };
-        let name = match Name::decode(value) {
+        let name = match NameRecord::decode(value) {
             Ok(name) => name,
             Err(error) => {
                 problems.add(format!("directory {directory}, cookie {cookie:#x}: {error}"));
@@ -130,7 +135,7 @@ pub(super) fn names(tables: &Tables, label: &Label, inodes: &BTreeMap<u64, Inode
 }
 
 /// Checks that the inode of names exists and is a directory.
-fn home(directory: u64, inode: Option<&Inode>, problems: &mut Problems) {
+fn home(directory: u64, inode: Option<&Inode>, problems: &mut ProblemList) {
     match inode {
         None => problems.add(format!("directory {directory} has names, and is not there")),
         Some(inode) if !is_directory(inode) => {
@@ -145,14 +150,14 @@ fn count(
     number: u64,
     inode: &Inode,
     (links, counts): (&HashMap<u64, u32>, &HashMap<u64, u64>),
-    tables: &Tables,
-    problems: &mut Problems,
+    tables: &MetadataTables,
+    problems: &mut ProblemList,
 ) {
     let counted = links.get(&number).copied().unwrap_or(0);
     if counted != inode.links {
         problems.add(format!("inode {number}: it has {} links, {counted} were counted", inode.links));
     }
-    let is_orphan = tables.get(&Key::Orphan(number)).is_some();
+    let is_orphan = tables.get(&TableKey::Orphan(number)).is_some();
     if (inode.links == 0) != is_orphan {
         let not = if is_orphan { "" } else { "not " };
         problems.add(format!("inode {number}: {} links, and it is {not}an orphan", inode.links));
@@ -165,7 +170,7 @@ fn count(
 
 /// The end of the way up from a directory.
 #[derive(Clone, Copy, PartialEq)]
-enum Way {
+enum AncestryEnd {
     Root,
     /// The way from parent to parent ends at a directory that no entry names.
     Nowhere,
@@ -173,8 +178,8 @@ enum Way {
 }
 
 /// Follows each directory up to the root.
-fn ways(inodes: &BTreeMap<u64, Inode>, parents: &HashMap<u64, u64>, problems: &mut Problems) {
-    let mut known = HashMap::from([(ROOT, Way::Root)]);
+fn ways(inodes: &BTreeMap<u64, Inode>, parents: &HashMap<u64, u64>, problems: &mut ProblemList) {
+    let mut known = HashMap::from([(ROOT, AncestryEnd::Root)]);
     let directories = inodes.iter().filter(|(_, inode)| is_directory(inode) && inode.links > 0);
     for (number, _) in directories {
         let (mut path, mut on_path, mut at) = (Vec::new(), HashSet::new(), *number);
@@ -183,23 +188,25 @@ fn ways(inodes: &BTreeMap<u64, Inode>, parents: &HashMap<u64, u64>, problems: &m
                 break *way;
             }
             if !on_path.insert(at) {
-                break Way::Circle;
+                break AncestryEnd::Circle;
             }
             path.push(at);
             match parents.get(&at) {
                 Some(parent) => at = *parent,
-                None => break Way::Nowhere,
+                None => break AncestryEnd::Nowhere,
             }
         };
         for directory in path {
             known.insert(directory, way);
             match way {
-                Way::Root => {}
-                Way::Nowhere if parents.contains_key(&directory) => {
+                AncestryEnd::Root => {}
+                AncestryEnd::Nowhere if parents.contains_key(&directory) => {
                     problems.add(format!("directory {directory} is below one that hangs nowhere"));
                 }
-                Way::Nowhere => problems.add(format!("directory {directory} hangs nowhere: no name leads to it")),
-                Way::Circle => problems.add(format!("directory {directory} is in a circle, or below one")),
+                AncestryEnd::Nowhere => {
+                    problems.add(format!("directory {directory} hangs nowhere: no name leads to it"))
+                }
+                AncestryEnd::Circle => problems.add(format!("directory {directory} is in a circle, or below one")),
             }
         }
     }

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::Problems;
+use super::ProblemList;
 use crate::format::{
-    EpochRecord, Grant, Inode, Key, Orphan, Project, Reply, Session, Table, VolumeRecord, XATTR_HEAD_BYTES,
+    EpochRecord, GrantRecord, Inode, OrphanRecord, ProjectRecord, ReplyRecord, SessionRecord, TableKey, TableKind,
+    VolumeRecord, XATTR_HEAD_BYTES,
 };
 use crate::metadata::access;
-use crate::tables::Tables;
+use crate::tables::MetadataTables;
 
 /// The maximum number of blocks that one grant lets a session overwrite in place. *Units*: blocks.
 const IN_PLACE_BLOCKS_MAX: u64 = 1 << 18;
@@ -17,10 +18,14 @@ const GRANT_DIRECTORY: u8 = 4;
 
 /// Checks the record of the volume and its counters. If the record is missing or damaged, returns a record that
 /// contradicts nothing.
-pub(super) fn volume(tables: &Tables, inodes: &BTreeMap<u64, Inode>, problems: &mut Problems) -> VolumeRecord {
+pub(super) fn volume(
+    tables: &MetadataTables,
+    inodes: &BTreeMap<u64, Inode>,
+    problems: &mut ProblemList,
+) -> VolumeRecord {
     let unknown =
         VolumeRecord { blocks: u64::MAX, next_inode: u64::MAX, next_session: u64::MAX, ..VolumeRecord::default() };
-    let volume = match tables.get(&Key::Volume).map(VolumeRecord::decode) {
+    let volume = match tables.get(&TableKey::Volume).map(VolumeRecord::decode) {
         Some(Ok(volume)) => volume,
         Some(Err(error)) => {
             problems.add(format!("the record of the volume: {error}"));
@@ -44,7 +49,7 @@ pub(super) fn volume(tables: &Tables, inodes: &BTreeMap<u64, Inode>, problems: &
 
 /// Compares the count of used blocks in the volume's record with *space*; a count of 0 means that the volume never
 /// counted.
-pub(super) fn used(volume: &VolumeRecord, counts: impl Iterator<Item = u64>, problems: &mut Problems) {
+pub(super) fn used(volume: &VolumeRecord, counts: impl Iterator<Item = u64>, problems: &mut ProblemList) {
     let counted = counts.fold(0_u64, u64::saturating_add);
     if volume.used_blocks != 0 && volume.used_blocks != counted {
         problems.add(format!("volume: {} blocks are used, {counted} were counted", volume.used_blocks));
@@ -52,9 +57,9 @@ pub(super) fn used(volume: &VolumeRecord, counts: impl Iterator<Item = u64>, pro
 }
 
 /// Checks extended attributes.
-pub(super) fn attributes(tables: &Tables, inodes: &BTreeMap<u64, Inode>, problems: &mut Problems) {
-    for (key, value) in tables.table(Table::Xattrs) {
-        let Ok(Key::Xattr(inode, name)) = Key::decode(Table::Xattrs, key) else {
+pub(super) fn attributes(tables: &MetadataTables, inodes: &BTreeMap<u64, Inode>, problems: &mut ProblemList) {
+    for (key, value) in tables.table(TableKind::Xattrs) {
+        let Ok(TableKey::Xattr(inode, name)) = TableKey::decode(TableKind::Xattrs, key) else {
             problems.add(format!("xattrs: the key {key:?} is damaged"));
             continue;
         };
@@ -76,60 +81,60 @@ pub(super) fn attributes(tables: &Tables, inodes: &BTreeMap<u64, Inode>, problem
 }
 
 /// Checks the records of inodes without a name.
-pub(super) fn orphans(tables: &Tables, inodes: &BTreeMap<u64, Inode>, problems: &mut Problems) {
-    for (key, value) in tables.table(Table::Orphans) {
-        let Ok(Key::Orphan(inode)) = Key::decode(Table::Orphans, key) else {
+pub(super) fn orphans(tables: &MetadataTables, inodes: &BTreeMap<u64, Inode>, problems: &mut ProblemList) {
+    for (key, value) in tables.table(TableKind::Orphans) {
+        let Ok(TableKey::Orphan(inode)) = TableKey::decode(TableKind::Orphans, key) else {
             problems.add(format!("orphans: the key {key:?} is damaged"));
             continue;
         };
         if !inodes.contains_key(&inode) {
             problems.add(format!("orphans: inode {inode} is not there"));
         }
-        if let Err(error) = Orphan::decode(value) {
+        if let Err(error) = OrphanRecord::decode(value) {
             problems.add(format!("orphans: the record of inode {inode} is damaged: {error}"));
         }
     }
 }
 
 /// Checks sessions and the records that belong to them.
-pub(super) fn sessions(tables: &Tables, inodes: &BTreeMap<u64, Inode>, next: u64, problems: &mut Problems) {
-    for (key, value) in tables.table(Table::Sessions) {
-        match (Key::decode(Table::Sessions, key), Session::decode(value)) {
-            (Ok(Key::Session(number)), Ok(_)) if number < next => {}
-            (Ok(Key::Session(number)), Ok(_)) => {
+pub(super) fn sessions(tables: &MetadataTables, inodes: &BTreeMap<u64, Inode>, next: u64, problems: &mut ProblemList) {
+    for (key, value) in tables.table(TableKind::Sessions) {
+        match (TableKey::decode(TableKind::Sessions, key), SessionRecord::decode(value)) {
+            (Ok(TableKey::Session(number)), Ok(_)) if number < next => {}
+            (Ok(TableKey::Session(number)), Ok(_)) => {
                 problems.add(format!("volume: next_session is {next}, and session {number} is there"));
             }
-            (Ok(Key::Session(number)), Err(error)) => problems.add(format!("session {number}: {error}")),
+            (Ok(TableKey::Session(number)), Err(error)) => problems.add(format!("session {number}: {error}")),
             _ => problems.add(format!("sessions: the key {key:?} is damaged")),
         }
     }
-    for (key, value) in tables.table(Table::Replies) {
-        let Ok(Key::Reply(session, number)) = Key::decode(Table::Replies, key) else {
+    for (key, value) in tables.table(TableKind::Replies) {
+        let Ok(TableKey::Reply(session, number)) = TableKey::decode(TableKind::Replies, key) else {
             problems.add(format!("replies: the key {key:?} is damaged"));
             continue;
         };
-        if tables.get(&Key::Session(session)).is_none() {
+        if tables.get(&TableKey::Session(session)).is_none() {
             problems.add(format!("replies: {number} belongs to session {session}, which is not there"));
         }
-        if let Err(error) = Reply::decode(value) {
+        if let Err(error) = ReplyRecord::decode(value) {
             problems.add(format!("replies: {number} of session {session}: {error}"));
         }
     }
     grants(tables, inodes, problems);
 }
 
-fn grants(tables: &Tables, inodes: &BTreeMap<u64, Inode>, problems: &mut Problems) {
+fn grants(tables: &MetadataTables, inodes: &BTreeMap<u64, Inode>, problems: &mut ProblemList) {
     let mut reserved: HashMap<u64, u64> = HashMap::new();
-    for (key, value) in tables.table(Table::Grants) {
-        let Ok(Key::Grant(session, kind, start)) = Key::decode(Table::Grants, key) else {
+    for (key, value) in tables.table(TableKind::Grants) {
+        let Ok(TableKey::Grant(session, kind, start)) = TableKey::decode(TableKind::Grants, key) else {
             problems.add(format!("grants: the key {key:?} is damaged"));
             continue;
         };
         let place = format!("grants: kind {kind} from {start} on");
-        if tables.get(&Key::Session(session)).is_none() {
+        if tables.get(&TableKey::Session(session)).is_none() {
             problems.add(format!("{place} belongs to session {session}, which is not there"));
         }
-        match Grant::decode(value) {
+        match GrantRecord::decode(value) {
             Err(error) => problems.add(format!("{place} of session {session}: {error}")),
             Ok(grant) => {
                 let has_inode = matches!(kind, GRANT_IN_PLACE | GRANT_DIRECTORY);
@@ -147,18 +152,18 @@ fn grants(tables: &Tables, inodes: &BTreeMap<u64, Inode>, problems: &mut Problem
 }
 
 /// Checks projects and epochs, and that the table of runs is empty, because only a manifest lists runs.
-pub(super) fn others(tables: &Tables, problems: &mut Problems) {
-    for (key, value) in tables.table(Table::Projects) {
-        if let Err(error) = Key::decode(Table::Projects, key).and_then(|_| Project::decode(value)) {
+pub(super) fn others(tables: &MetadataTables, problems: &mut ProblemList) {
+    for (key, value) in tables.table(TableKind::Projects) {
+        if let Err(error) = TableKey::decode(TableKind::Projects, key).and_then(|_| ProjectRecord::decode(value)) {
             problems.add(format!("projects: {key:?}: {error}"));
         }
     }
-    for (key, value) in tables.table(Table::Epochs) {
-        if let Err(error) = Key::decode(Table::Epochs, key).and_then(|_| EpochRecord::decode(value)) {
+    for (key, value) in tables.table(TableKind::Epochs) {
+        if let Err(error) = TableKey::decode(TableKind::Epochs, key).and_then(|_| EpochRecord::decode(value)) {
             problems.add(format!("epochs: {key:?}: {error}"));
         }
     }
-    for key in tables.table(Table::Runs).keys() {
+    for key in tables.table(TableKind::Runs).keys() {
         problems.add(format!("runs: {key:?} is no record of a table"));
     }
 }

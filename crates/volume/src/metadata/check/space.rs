@@ -2,29 +2,33 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::Problems;
-use crate::format::{EpochRecord, Extent, ExtentState, Inode, Key, Label, SPACE_START, Space, Table};
-use crate::tables::Tables;
+use super::ProblemList;
+use crate::format::{
+    EpochRecord, ExtentRecord, ExtentState, Inode, SPACE_START, SpaceRecord, TableKey, TableKind, VolumeLabel,
+};
+use crate::tables::MetadataTables;
 
 /// The maximum number of blocks of a file. *Units*: blocks.
 const FILE_BLOCKS_MAX: u64 = 1 << 51;
 
 /// The extents in *space*: start, then end and record.
-type Used = BTreeMap<u64, (u64, Space)>;
+type Used = BTreeMap<u64, (u64, SpaceRecord)>;
 /// Blocks of an inode: start, end, inode.
 type Owned = (u64, u64, u64);
 
 /// Checks *space*; returns its extents by their first block.
 pub(super) fn space(
-    tables: &Tables,
-    label: &Label,
+    tables: &MetadataTables,
+    label: &VolumeLabel,
     blocks: u64,
     inodes: &BTreeMap<u64, Inode>,
-    problems: &mut Problems,
+    problems: &mut ProblemList,
 ) -> Used {
     let (mut at, mut used) = (SPACE_START, Used::new());
-    for (key, value) in tables.table(Table::Space) {
-        let (Ok(Key::Space(start)), Ok(space)) = (Key::decode(Table::Space, key), Space::decode(value)) else {
+    for (key, value) in tables.table(TableKind::Space) {
+        let (Ok(TableKey::Space(start)), Ok(space)) =
+            (TableKey::decode(TableKind::Space, key), SpaceRecord::decode(value))
+        else {
             problems.add(format!("space: {key:?} is damaged"));
             continue;
         };
@@ -43,7 +47,9 @@ pub(super) fn space(
             ExtentState::Data if !inodes.contains_key(&space.owner) => {
                 problems.add(format!("space: block {start} is data of inode {}, which is not there", space.owner));
             }
-            ExtentState::Granted | ExtentState::Quarantined if tables.get(&Key::Session(space.owner)).is_none() => {
+            ExtentState::Granted | ExtentState::Quarantined
+                if tables.get(&TableKey::Session(space.owner)).is_none() =>
+            {
                 problems.add(format!("space: block {start} is granted to session {}, which is not there", space.owner));
             }
             ExtentState::Metadata | ExtentState::QuarantinedMetadata
@@ -59,10 +65,12 @@ pub(super) fn space(
 }
 
 /// Compares the quarantined segments in *space* with the number that each epoch's record says.
-pub(super) fn quarantined(tables: &Tables, label: &Label, used: &Used, problems: &mut Problems) {
-    for (key, value) in tables.table(Table::Epochs) {
+pub(super) fn quarantined(tables: &MetadataTables, label: &VolumeLabel, used: &Used, problems: &mut ProblemList) {
+    for (key, value) in tables.table(TableKind::Epochs) {
         // `others` reports damaged records.
-        let (Ok(Key::Epoch(epoch)), Ok(record)) = (Key::decode(Table::Epochs, key), EpochRecord::decode(value)) else {
+        let (Ok(TableKey::Epoch(epoch)), Ok(record)) =
+            (TableKey::decode(TableKind::Epochs, key), EpochRecord::decode(value))
+        else {
             continue;
         };
         let of_it = used.values().map(|(_, space)| space);
@@ -77,17 +85,18 @@ pub(super) fn quarantined(tables: &Tables, label: &Label, used: &Used, problems:
 
 /// Checks the extents of files by themselves, against each other, and against *space*.
 pub(super) fn extents(
-    tables: &Tables,
+    tables: &MetadataTables,
     blocks: u64,
     inodes: &BTreeMap<u64, Inode>,
     used: &Used,
-    problems: &mut Problems,
+    problems: &mut ProblemList,
 ) {
     let mut mapped: Vec<Owned> = Vec::new();
     let mut counts: HashMap<u64, u64> = HashMap::new();
     let mut last = (0, 0);
-    for (key, value) in tables.table(Table::Extents) {
-        let (Ok(Key::Extent(number, start)), Ok(extent)) = (Key::decode(Table::Extents, key), Extent::decode(value))
+    for (key, value) in tables.table(TableKind::Extents) {
+        let (Ok(TableKey::Extent(number, start)), Ok(extent)) =
+            (TableKey::decode(TableKind::Extents, key), ExtentRecord::decode(value))
         else {
             problems.add(format!("extents: {key:?} is damaged"));
             continue;
@@ -126,7 +135,7 @@ pub(super) fn extents(
 }
 
 /// Reports extents that share blocks.
-fn overlaps(mapped: &mut [Owned], problems: &mut Problems) {
+fn overlaps(mapped: &mut [Owned], problems: &mut ProblemList) {
     mapped.sort_unstable();
     let mut furthest: Option<Owned> = None;
     for &(start, end, owner) in mapped.iter() {
@@ -141,7 +150,7 @@ fn overlaps(mapped: &mut [Owned], problems: &mut Problems) {
 }
 
 /// Compares the blocks that files map with the blocks that *space* assigns to them, in both directions.
-fn compare(mapped: Vec<Owned>, used: &Used, problems: &mut Problems) {
+fn compare(mapped: Vec<Owned>, used: &Used, problems: &mut ProblemList) {
     for &(start, end, inode) in &mapped {
         let mut at = start;
         while at < end {
@@ -180,7 +189,7 @@ fn compare(mapped: Vec<Owned>, used: &Used, problems: &mut Problems) {
     }
 }
 
-fn words(space: &Space) -> String {
+fn words(space: &SpaceRecord) -> String {
     let owner = space.owner;
     match space.state {
         ExtentState::Data => format!("data of inode {owner}"),

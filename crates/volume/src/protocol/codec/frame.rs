@@ -1,7 +1,7 @@
 //! The header of every message.
 
-use crate::format::cursor::{Reader, Writer};
-use crate::format::{FormatError, Problem};
+use crate::format::cursor::{BoundedReader, BoundedWriter};
+use crate::format::{FormatError, FormatProblem};
 
 /// The length of the header. *Units*: bytes.
 pub const HEADER_BYTES: usize = 32;
@@ -13,7 +13,7 @@ const CHECKSUM_AT: usize = 12;
 
 /// The header of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Header {
+pub struct MessageHeader {
     /// The number of the body's kind.
     pub kind: u16,
     /// The length of the body.
@@ -26,13 +26,13 @@ pub struct Header {
     pub epoch: u64,
 }
 
-impl Header {
+impl MessageHeader {
     /// Decodes the first [`HEADER_BYTES`] of a message. The checksum is verified later, when the body has arrived.
-    pub fn decode(bytes: &[u8]) -> Result<Header, FormatError> {
-        let mut reader = Reader::new("message", bytes);
+    pub fn decode(bytes: &[u8]) -> Result<MessageHeader, FormatError> {
+        let mut reader = BoundedReader::new("message", bytes);
         let magic = reader.array::<4>()?;
         if magic != MAGIC {
-            return Err(reader.error(Problem::Magic(u32::from_be_bytes(magic))));
+            return Err(reader.error(FormatProblem::Magic(u32::from_be_bytes(magic))));
         }
         let (kind, flags) = (reader.u16()?, reader.u16()?);
         if flags != 0 {
@@ -41,40 +41,42 @@ impl Header {
         let body_bytes = reader.u32()?;
         reader.within("body_bytes", body_bytes.into(), 0, BODY_BYTES_MAX as u64)?;
         let (checksum, request, epoch) = (reader.u32()?, reader.u64()?, reader.u64()?);
-        Ok(Header { kind, body_bytes, checksum, request, epoch })
+        Ok(MessageHeader { kind, body_bytes, checksum, request, epoch })
     }
 
     /// Returns the request of a message whose body is longer than [`BODY_BYTES_MAX`]; `None` if that is not what is
     /// wrong with the header.
     pub fn request_of_too_long(bytes: &[u8]) -> Option<u64> {
-        let mut reader = Reader::new("message", bytes);
+        let mut reader = BoundedReader::new("message", bytes);
         let (magic, _, flags) = (reader.array::<4>().ok()?, reader.u16().ok()?, reader.u16().ok()?);
         let (body_bytes, _, request) = (reader.u32().ok()?, reader.u32().ok()?, reader.u64().ok()?);
         (magic == MAGIC && flags == 0 && body_bytes as usize > BODY_BYTES_MAX).then_some(request)
     }
 
     /// Checks a whole message; returns its header and its body.
-    pub(super) fn open(bytes: &[u8]) -> Result<(Header, &[u8]), FormatError> {
-        let header = Header::decode(bytes)?;
-        let reader = Reader::new("message", bytes);
+    pub(super) fn open(bytes: &[u8]) -> Result<(MessageHeader, &[u8]), FormatError> {
+        let header = MessageHeader::decode(bytes)?;
+        let reader = BoundedReader::new("message", bytes);
         let body = &bytes[HEADER_BYTES..];
         let length = header.body_bytes as usize;
         match body.len().checked_sub(length) {
-            None => return Err(reader.error(Problem::Short { needed: HEADER_BYTES + length, found: bytes.len() })),
+            None => {
+                return Err(reader.error(FormatProblem::Short { needed: HEADER_BYTES + length, found: bytes.len() }));
+            }
             Some(0) => {}
-            Some(left) => return Err(reader.error(Problem::LeftOver(left))),
+            Some(left) => return Err(reader.error(FormatProblem::LeftOver(left))),
         }
         let expected = checksum(bytes);
         match expected == header.checksum {
             true => Ok((header, body)),
-            false => Err(reader.error(Problem::Checksum { expected, found: header.checksum })),
+            false => Err(reader.error(FormatProblem::Checksum { expected, found: header.checksum })),
         }
     }
 
     /// Encodes a whole message. The body may have at most [`BODY_BYTES_MAX`] bytes.
     pub(super) fn seal(kind: u16, request: u64, epoch: u64, body: &[u8]) -> Vec<u8> {
         debug_assert!(body.len() <= BODY_BYTES_MAX, "a body of {} bytes", body.len());
-        let mut writer = Writer::default();
+        let mut writer = BoundedWriter::default();
         writer.put(&MAGIC).u16(kind).u16(0).u32(body.len() as u32).u32(0).u64(request).u64(epoch).put(body);
         let mut bytes = writer.bytes;
         let checksum = checksum(&bytes);

@@ -16,4 +16,4 @@ mod question;
 #[cfg(test)]
 mod tests;
 
-pub use frame::{BODY_BYTES_MAX, HEADER_BYTES, Header};
+pub use frame::{BODY_BYTES_MAX, HEADER_BYTES, MessageHeader};

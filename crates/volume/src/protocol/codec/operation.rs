@@ -1,19 +1,19 @@
 //! Bodies of operations.
 
-use super::parts::{Part, read_bool, read_bytes, read_extents, read_list, read_space, write_bytes, write_list};
-use crate::format::cursor::{Reader, Writer};
+use super::parts::{BodyPart, read_bool, read_bytes, read_extents, read_list, read_space, write_bytes, write_list};
+use crate::format::cursor::{BoundedReader, BoundedWriter};
 use crate::format::{FormatError, NAME_BYTES_MAX, TARGET_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
-use crate::protocol::{Accessed, Changes, FileId, Granted, Operation, TimeChange};
+use crate::protocol::{AttributeChanges, FileAccess, FileId, GrantedSpace, MetadataOperation, TimeChange};
 
 /// The most accesses of one operation.
 const ACCESSES_MAX: u64 = 256;
 
-fn read_name(reader: &mut Reader<'_>) -> Result<Vec<u8>, FormatError> {
+fn read_name(reader: &mut BoundedReader<'_>) -> Result<Vec<u8>, FormatError> {
     read_bytes(reader, "name", NAME_BYTES_MAX as u64)
 }
 
-impl Part for Changes {
-    fn write(&self, writer: &mut Writer) {
+impl BodyPart for AttributeChanges {
+    fn write(&self, writer: &mut BoundedWriter) {
         let time = |time: Option<TimeChange>| match time {
             None => (0, 0),
             Some(TimeChange::Now) => (1, 0),
@@ -26,11 +26,11 @@ impl Part for Changes {
         writer.u64(self.size.unwrap_or(0)).u8(accessed.0).i64(accessed.1).u8(modified.0).i64(modified.1);
     }
 
-    fn read(reader: &mut Reader<'_>) -> Result<Changes, FormatError> {
+    fn read(reader: &mut BoundedReader<'_>) -> Result<AttributeChanges, FormatError> {
         let mask = reader.u32()?;
         reader.within("mask", mask.into(), 0, 15)?;
         let (mode, owner, group, size) = (reader.u32()?, reader.u32()?, reader.u32()?, reader.u64()?);
-        let time = |reader: &mut Reader<'_>| -> Result<Option<TimeChange>, FormatError> {
+        let time = |reader: &mut BoundedReader<'_>| -> Result<Option<TimeChange>, FormatError> {
             let (kind, at) = (reader.u8()?, reader.i64()?);
             match kind {
                 0 => Ok(None),
@@ -41,7 +41,7 @@ impl Part for Changes {
         };
         let (accessed, modified) = (time(reader)?, time(reader)?);
         let has = |bit: u32| mask >> bit & 1 == 1;
-        Ok(Changes {
+        Ok(AttributeChanges {
             mode: has(0).then_some(mode),
             owner: has(1).then_some(owner),
             group: has(2).then_some(group),
@@ -52,40 +52,40 @@ impl Part for Changes {
     }
 }
 
-impl Part for Accessed {
-    fn write(&self, writer: &mut Writer) {
+impl BodyPart for FileAccess {
+    fn write(&self, writer: &mut BoundedWriter) {
         self.file.write(writer);
         writer.i64(self.at_ns).u64(self.time_generation);
     }
 
-    fn read(reader: &mut Reader<'_>) -> Result<Accessed, FormatError> {
-        Ok(Accessed { file: FileId::read(reader)?, at_ns: reader.i64()?, time_generation: reader.u64()? })
+    fn read(reader: &mut BoundedReader<'_>) -> Result<FileAccess, FormatError> {
+        Ok(FileAccess { file: FileId::read(reader)?, at_ns: reader.i64()?, time_generation: reader.u64()? })
     }
 }
 
-impl Operation {
+impl MetadataOperation {
     /// Returns the number of the operation's kind.
     pub(super) fn kind(&self) -> u16 {
         match self {
-            Operation::Create { .. } => 32,
-            Operation::Link { .. } => 33,
-            Operation::Unlink { .. } => 34,
-            Operation::Rename { .. } => 35,
-            Operation::SetAttributes { .. } => 36,
-            Operation::SetXattr { .. } => 37,
-            Operation::RemoveXattr { .. } => 38,
-            Operation::Commit { .. } => 39,
-            Operation::Truncate { .. } => 40,
-            Operation::Allocate { .. } => 41,
-            Operation::Access { .. } => 43,
-            Operation::ReturnSpace { .. } => 44,
-            Operation::TakeReserved { .. } => 45,
+            MetadataOperation::Create { .. } => 32,
+            MetadataOperation::Link { .. } => 33,
+            MetadataOperation::Unlink { .. } => 34,
+            MetadataOperation::Rename { .. } => 35,
+            MetadataOperation::SetAttributes { .. } => 36,
+            MetadataOperation::SetXattr { .. } => 37,
+            MetadataOperation::RemoveXattr { .. } => 38,
+            MetadataOperation::Commit { .. } => 39,
+            MetadataOperation::Truncate { .. } => 40,
+            MetadataOperation::Allocate { .. } => 41,
+            MetadataOperation::Access { .. } => 43,
+            MetadataOperation::ReturnSpace { .. } => 44,
+            MetadataOperation::TakeReserved { .. } => 45,
         }
     }
 
-    pub(super) fn write(&self, writer: &mut Writer) {
+    pub(super) fn write(&self, writer: &mut BoundedWriter) {
         match self {
-            Operation::Create {
+            MetadataOperation::Create {
                 directory,
                 name,
                 mode,
@@ -104,64 +104,64 @@ impl Operation {
                 write_bytes(writer, target);
                 write_list(writer, target_block.as_slice());
             }
-            Operation::Link { file, directory, name } => {
+            MetadataOperation::Link { file, directory, name } => {
                 file.write(writer);
                 directory.write(writer);
                 write_bytes(writer, name);
             }
-            Operation::Unlink { directory, name, is_directory, expected } => {
+            MetadataOperation::Unlink { directory, name, is_directory, expected } => {
                 directory.write(writer);
                 writer.u8(u8::from(*is_directory)).u64(*expected);
                 write_bytes(writer, name);
             }
-            Operation::Rename { directory, name, new_directory, new_name, flags } => {
+            MetadataOperation::Rename { directory, name, new_directory, new_name, flags } => {
                 directory.write(writer);
                 new_directory.write(writer);
                 writer.u32(*flags);
                 write_bytes(writer, name);
                 write_bytes(writer, new_name);
             }
-            Operation::SetAttributes { file, changes } => {
+            MetadataOperation::SetAttributes { file, changes } => {
                 file.write(writer);
                 changes.write(writer);
             }
-            Operation::SetXattr { file, name, value, flags } => {
+            MetadataOperation::SetXattr { file, name, value, flags } => {
                 file.write(writer);
                 writer.u32(*flags);
                 write_bytes(writer, name);
                 write_bytes(writer, value);
             }
-            Operation::RemoveXattr { file, name } => {
+            MetadataOperation::RemoveXattr { file, name } => {
                 file.write(writer);
                 write_bytes(writer, name);
             }
-            Operation::Commit { file, truncate_generation, size, modified_ns, changed_ns, extents } => {
+            MetadataOperation::Commit { file, truncate_generation, size, modified_ns, changed_ns, extents } => {
                 file.write(writer);
                 writer.u64(*truncate_generation).u64(*size).i64(*modified_ns).i64(*changed_ns);
                 write_list(writer, extents);
             }
-            Operation::Truncate { file, size } => {
+            MetadataOperation::Truncate { file, size } => {
                 file.write(writer);
                 writer.u64(*size);
             }
-            Operation::TakeReserved { file, start, end } => {
+            MetadataOperation::TakeReserved { file, start, end } => {
                 file.write(writer);
                 writer.u64(*start).u64(*end);
             }
-            Operation::Allocate { file, start, end, mode } => {
+            MetadataOperation::Allocate { file, start, end, mode } => {
                 file.write(writer);
                 writer.u64(*start).u64(*end).u32(*mode);
             }
-            Operation::Access { accesses } => write_list(writer, accesses),
-            Operation::ReturnSpace { extents } => {
-                let extents: Vec<Granted> =
-                    extents.iter().map(|(block, blocks)| Granted { block: *block, blocks: *blocks }).collect();
+            MetadataOperation::Access { accesses } => write_list(writer, accesses),
+            MetadataOperation::ReturnSpace { extents } => {
+                let extents: Vec<GrantedSpace> =
+                    extents.iter().map(|(block, blocks)| GrantedSpace { block: *block, blocks: *blocks }).collect();
                 write_list(writer, &extents);
             }
         }
     }
 
-    pub(super) fn read(kind: u16, reader: &mut Reader<'_>) -> Result<Operation, FormatError> {
+    pub(super) fn read(kind: u16, reader: &mut BoundedReader<'_>) -> Result<MetadataOperation, FormatError> {
         Ok(match kind {
             32 => {
                 let directory = FileId::read(reader)?;
@@ -170,7 +170,7 @@ impl Operation {
                 let name = read_name(reader)?;
                 let target = read_bytes(reader, "target", TARGET_BYTES_MAX as u64)?;
                 let target_block = read_list(reader, "blocks of the target", 1)?.pop();
-                Operation::Create {
+                MetadataOperation::Create {
                     directory,
                     name,
                     mode,
@@ -186,43 +186,52 @@ impl Operation {
             }
             33 => {
                 let (file, directory) = (FileId::read(reader)?, FileId::read(reader)?);
-                Operation::Link { file, directory, name: read_name(reader)? }
+                MetadataOperation::Link { file, directory, name: read_name(reader)? }
             }
             34 => {
                 let directory = FileId::read(reader)?;
                 let (is_directory, expected) = (read_bool(reader, "is_directory")?, reader.u64()?);
-                Operation::Unlink { directory, name: read_name(reader)?, is_directory, expected }
+                MetadataOperation::Unlink { directory, name: read_name(reader)?, is_directory, expected }
             }
             35 => {
                 let (directory, new_directory) = (FileId::read(reader)?, FileId::read(reader)?);
                 let flags = reader.u32()?;
                 let (name, new_name) = (read_name(reader)?, read_name(reader)?);
-                Operation::Rename { directory, name, new_directory, new_name, flags }
+                MetadataOperation::Rename { directory, name, new_directory, new_name, flags }
             }
-            36 => Operation::SetAttributes { file: FileId::read(reader)?, changes: Changes::read(reader)? },
+            36 => MetadataOperation::SetAttributes {
+                file: FileId::read(reader)?,
+                changes: AttributeChanges::read(reader)?,
+            },
             37 => {
                 let (file, flags) = (FileId::read(reader)?, reader.u32()?);
                 let (name, value) = (read_name(reader)?, read_bytes(reader, "value", XATTR_VALUE_BYTES_MAX as u64)?);
-                Operation::SetXattr { file, name, value, flags }
+                MetadataOperation::SetXattr { file, name, value, flags }
             }
-            38 => Operation::RemoveXattr { file: FileId::read(reader)?, name: read_name(reader)? },
+            38 => MetadataOperation::RemoveXattr { file: FileId::read(reader)?, name: read_name(reader)? },
             39 => {
                 let (file, truncate_generation, size) = (FileId::read(reader)?, reader.u64()?, reader.u64()?);
                 let (modified_ns, changed_ns) = (reader.i64()?, reader.i64()?);
                 let extents = read_extents(reader)?;
-                Operation::Commit { file, truncate_generation, size, modified_ns, changed_ns, extents }
+                MetadataOperation::Commit { file, truncate_generation, size, modified_ns, changed_ns, extents }
             }
-            40 => Operation::Truncate { file: FileId::read(reader)?, size: reader.u64()? },
+            40 => MetadataOperation::Truncate { file: FileId::read(reader)?, size: reader.u64()? },
             41 => {
                 let (file, start, end) = (FileId::read(reader)?, reader.u64()?, reader.u64()?);
-                Operation::Allocate { file, start, end, mode: reader.u32()? }
+                MetadataOperation::Allocate { file, start, end, mode: reader.u32()? }
             }
-            43 => Operation::Access { accesses: read_list(reader, "accesses", ACCESSES_MAX)? },
+            43 => MetadataOperation::Access { accesses: read_list(reader, "accesses", ACCESSES_MAX)? },
             44 => {
                 let extents = read_space(reader)?;
-                Operation::ReturnSpace { extents: extents.iter().map(|part| (part.block, part.blocks)).collect() }
+                MetadataOperation::ReturnSpace {
+                    extents: extents.iter().map(|part| (part.block, part.blocks)).collect(),
+                }
             }
-            45 => Operation::TakeReserved { file: FileId::read(reader)?, start: reader.u64()?, end: reader.u64()? },
+            45 => MetadataOperation::TakeReserved {
+                file: FileId::read(reader)?,
+                start: reader.u64()?,
+                end: reader.u64()?,
+            },
             other => return Err(reader.unknown("kind", other.into())),
         })
     }

@@ -7,24 +7,24 @@
 
 use std::time::Duration;
 
-use nectary_host::log::{Level, write as log_line};
+use nectary_host::log::{LogLevel, write as log_line};
 use tokio::time::Instant;
 
-use super::super::connection::Reply;
+use super::super::connection::ReplySender;
 use super::super::proofs::confirmed;
-use super::super::request::Held;
-use super::Owner;
-use crate::protocol::{Answer, Code, Failure, Question};
+use super::super::request::HeldAnswer;
+use super::MetadataOwner;
+use crate::protocol::{MetadataQuestion, RefusalCode, ServerAnswer, ServerRefusal};
 
 /// A request that found no space repeats itself soon; after this long without one, nobody waits for space.
 const SHORTAGE: Duration = Duration::from_secs(1);
 
 /// Whether a question is about the processes of sessions.
-pub(super) fn is_about_siblings(question: &Question) -> bool {
-    matches!(question, Question::Siblings | Question::Gone { .. } | Question::Unproven)
+pub(super) fn is_about_siblings(question: &MetadataQuestion) -> bool {
+    matches!(question, MetadataQuestion::Siblings | MetadataQuestion::Gone { .. } | MetadataQuestion::Unproven)
 }
 
-impl Owner {
+impl MetadataOwner {
     /// Looks for sessions whose processes have ended on this host.
     pub(super) fn look_for_gone(&mut self) {
         let presence = &self.presence;
@@ -32,25 +32,25 @@ impl Owner {
     }
 
     /// Answers a question about the processes of sessions.
-    pub(super) fn about_siblings(&mut self, session: u64, question: Question, reply: Reply) {
+    pub(super) fn about_siblings(&mut self, session: u64, question: MetadataQuestion, reply: ReplySender) {
         let answer = self.image.is_active(session).and_then(|()| self.of_siblings(session, question));
-        self.hold(Held::Call(reply, answer));
+        self.hold(HeldAnswer::Call(reply, answer));
     }
 
-    fn of_siblings(&mut self, session: u64, question: Question) -> Result<Answer, Failure> {
+    fn of_siblings(&mut self, session: u64, question: MetadataQuestion) -> Result<ServerAnswer, ServerRefusal> {
         match question {
-            Question::Siblings => {
+            MetadataQuestion::Siblings => {
                 let presence = &self.presence;
                 let silence = |session| presence.silence(session).heard_ms;
-                return Ok(Answer::Siblings(self.proofs.siblings(session, &self.image.sessions(), silence)));
+                return Ok(ServerAnswer::Siblings(self.proofs.siblings(session, &self.image.sessions(), silence)));
             }
-            Question::Gone { siblings } => {
+            MetadataQuestion::Gone { siblings } => {
                 let gone = confirmed(session, &siblings, &self.image.sessions())?;
                 self.confirm_gone(&gone, &format!("session {session} of the same host says so"));
             }
             _ => self.next.push(self.image.set_unproven(session)?),
         }
-        Ok(Answer::Done)
+        Ok(ServerAnswer::Done)
     }
 
     /// Ends sessions whose processes write nothing any more.
@@ -62,18 +62,18 @@ impl Owner {
             match self.end(*session) {
                 Ok(_) => {
                     let words = format!("session {session} of host {host} is over, and what it held is free");
-                    log_line(Level::Note, "volume", format_args!("{words}: its process has ended ({why})"));
+                    log_line(LogLevel::Note, "volume", format_args!("{words}: its process has ended ({why})"));
                 }
                 Err(error) => {
-                    log_line(Level::Error, "volume", format_args!("session {session} cannot be ended: {error}"));
+                    log_line(LogLevel::Error, "volume", format_args!("session {session} cannot be ended: {error}"));
                 }
             }
         }
     }
 
     /// Notes a request that found no space although some is being freed.
-    pub(super) fn note_shortage(&mut self, failure: Option<&Failure>) {
-        if failure.is_some_and(|failure| failure.code == Code::Full && failure.errno == libc::EAGAIN) {
+    pub(super) fn note_shortage(&mut self, failure: Option<&ServerRefusal>) {
+        if failure.is_some_and(|failure| failure.code == RefusalCode::Full && failure.errno == libc::EAGAIN) {
             self.short_at = Some(Instant::now());
         }
     }
@@ -99,10 +99,10 @@ mod tests {
     use super::super::tests::{ROOT, ask, begin, messages, operate, settle, volume_of};
     use super::super::*;
     use super::*;
-    use crate::format::{ExtentState, Key, Space};
-    use crate::protocol::{Mapped, Sibling};
+    use crate::format::{ExtentState, SpaceRecord, TableKey};
+    use crate::protocol::{MappedExtent, SiblingSession};
 
-    async fn owner() -> Owner {
+    async fn owner() -> MetadataOwner {
         let options = ServerOptions {
             listen: Vec::new(),
             tls: None,
@@ -111,26 +111,26 @@ mod tests {
             previous_gone: false,
             said_gone: Vec::new(),
         };
-        Owner::start(volume_of("ending", 512 << 20).await, &options).await.expect("it starts").0
+        MetadataOwner::start(volume_of("ending", 512 << 20).await, &options).await.expect("it starts").0
     }
 
     /// Grants a session space; returns its first block.
-    fn grant(owner: &mut Owner, session: u64) -> u64 {
-        match ask(owner, session, &Question::Space { blocks: 8 }) {
-            Answer::Space(granted) => granted[0].block,
+    fn grant(owner: &mut MetadataOwner, session: u64) -> u64 {
+        match ask(owner, session, &MetadataQuestion::Space { blocks: 8 }) {
+            ServerAnswer::Space(granted) => granted[0].block,
             other => panic!("{other:?}"),
         }
     }
 
-    fn state(owner: &Owner, block: u64) -> Option<ExtentState> {
-        let value = owner.image.tables().get(&Key::Space(block))?;
-        Some(Space::decode(value).expect("it decodes").state)
+    fn state(owner: &MetadataOwner, block: u64) -> Option<ExtentState> {
+        let value = owner.image.tables().get(&TableKey::Space(block))?;
+        Some(SpaceRecord::decode(value).expect("it decodes").state)
     }
 
     /// Answers a question that came on a connection.
-    async fn answered(owner: &mut Owner, session: u64, question: Question) -> Message {
+    async fn answered(owner: &mut MetadataOwner, session: u64, question: MetadataQuestion) -> VolumeMessage {
         let (frames, mut answers) = mpsc::unbounded_channel();
-        owner.apply(Request::Ask { session, question, reply: Reply::for_test(&frames, 1) });
+        owner.apply(OwnerRequest::Ask { session, question, reply: ReplySender::for_test(&frames, 1) });
         settle(owner).await;
         messages(&mut answers).pop().expect("it is answered")
     }
@@ -139,7 +139,7 @@ mod tests {
     async fn wait_for_space_ends_silent_session() {
         let mut owner = owner().await;
         let (writer, silent) = (begin(&mut owner, 1), begin(&mut owner, 2));
-        let create = Operation::Create {
+        let create = MetadataOperation::Create {
             directory: ROOT,
             name: b"file".to_vec(),
             mode: libc::S_IFREG | 0o644,
@@ -152,22 +152,32 @@ mod tests {
             open: false,
             inode: 0,
         };
-        let Answer::Attributes(made) = operate(&mut owner, writer, create) else { panic!("it is made") };
+        let ServerAnswer::Attributes(made) = operate(&mut owner, writer, create) else { panic!("it is made") };
         let (file, block, held) = (made.id(), grant(&mut owner, writer), grant(&mut owner, silent));
-        let extents = vec![Mapped { file_block: 0, blocks: 8, block, is_unwritten: false }];
-        let commit =
-            Operation::Commit { file, truncate_generation: 0, size: 32768, modified_ns: 1, changed_ns: 1, extents };
+        let extents = vec![MappedExtent { file_block: 0, blocks: 8, block, is_unwritten: false }];
+        let commit = MetadataOperation::Commit {
+            file,
+            truncate_generation: 0,
+            size: 32768,
+            modified_ns: 1,
+            changed_ns: 1,
+            extents,
+        };
         operate(&mut owner, writer, commit);
-        operate(&mut owner, writer, Operation::Truncate { file, size: 0 });
+        operate(&mut owner, writer, MetadataOperation::Truncate { file, size: 0 });
         settle(&mut owner).await;
         assert_eq!(state(&owner, block), Some(ExtentState::Draining));
         tokio::time::pause();
-        let later = async |owner: &mut Owner, wait: Duration, is_short: bool| {
+        let later = async |owner: &mut MetadataOwner, wait: Duration, is_short: bool| {
             tokio::time::advance(wait + Duration::from_millis(1)).await;
             let (session, drained) = (writer, u64::MAX);
-            owner.apply(Request::Acknowledge { session, acknowledged: 0, drained, is_answered: true });
+            owner.apply(OwnerRequest::Acknowledge { session, acknowledged: 0, drained, is_answered: true });
             if is_short {
-                owner.note_shortage(Some(&Failure { code: Code::Full, errno: libc::EAGAIN, words: String::new() }));
+                owner.note_shortage(Some(&ServerRefusal {
+                    code: RefusalCode::Full,
+                    errno: libc::EAGAIN,
+                    words: String::new(),
+                }));
             }
             owner.end_late_sessions();
         };
@@ -194,7 +204,7 @@ mod tests {
             let (_, model) =
                 owner.image.sessions().into_iter().find(|(number, _)| *number == model).expect("it is there");
             owner.end(owner.image.sessions().last().expect("it is there").0).expect("it ends");
-            let session = Session { incarnation: [incarnation; 16], boot, ..model };
+            let session = SessionRecord { incarnation: [incarnation; 16], boot, ..model };
             let (number, transaction) = owner.image.begin_session(&session).expect("it begins");
             owner.next.push(transaction);
             number
@@ -203,18 +213,24 @@ mod tests {
         let held = grant(&mut owner, killed);
         settle(&mut owner).await;
         [killed, elsewhere].iter().for_each(|session| owner.proofs.left(*session));
-        let sibling = |session, incarnation| Sibling { session, incarnation: [incarnation; 16] };
-        let named = answered(&mut owner, teller, Question::Siblings).await;
-        assert_eq!(named, Message::Answer(Answer::Siblings(vec![sibling(killed, 2)])));
+        let sibling = |session, incarnation| SiblingSession { session, incarnation: [incarnation; 16] };
+        let named = answered(&mut owner, teller, MetadataQuestion::Siblings).await;
+        assert_eq!(named, VolumeMessage::Answer(ServerAnswer::Siblings(vec![sibling(killed, 2)])));
         let siblings = vec![sibling(killed, 2), sibling(elsewhere, 3)];
-        let refused = answered(&mut owner, teller, Question::Gone { siblings }).await;
-        assert!(matches!(refused, Message::Failure(Failure { code: Code::Conflict, .. })), "{refused:?}");
+        let refused = answered(&mut owner, teller, MetadataQuestion::Gone { siblings }).await;
+        assert!(
+            matches!(refused, VolumeMessage::Failure(ServerRefusal { code: RefusalCode::Conflict, .. })),
+            "{refused:?}"
+        );
         assert_eq!(state(&owner, held), Some(ExtentState::Granted), "a word that is partly wrong changes nothing");
-        let told = answered(&mut owner, teller, Question::Gone { siblings: vec![sibling(killed, 2)] }).await;
-        assert_eq!((told, state(&owner, held)), (Message::Answer(Answer::Done), None));
+        let told = answered(&mut owner, teller, MetadataQuestion::Gone { siblings: vec![sibling(killed, 2)] }).await;
+        assert_eq!((told, state(&owner, held)), (VolumeMessage::Answer(ServerAnswer::Done), None));
         assert!(owner.image.is_active(killed).is_err() && owner.image.is_active(elsewhere).is_ok());
         // A session whose disk failed a write can neither be proven gone nor prove anything.
-        assert_eq!(answered(&mut owner, teller, Question::Unproven).await, Message::Answer(Answer::Done));
+        assert_eq!(
+            answered(&mut owner, teller, MetadataQuestion::Unproven).await,
+            VolumeMessage::Answer(ServerAnswer::Done)
+        );
         let boots: Vec<u64> = owner.image.sessions().iter().map(|(_, session)| session.boot).collect();
         assert_eq!(boots, [0, 6]);
         assert_eq!(crate::metadata::check(owner.image.tables(), &owner.shared.label), Vec::<String>::new());

@@ -6,15 +6,15 @@
 
 use std::collections::HashMap;
 
-use nectary_host::log::{Level, write as log_line};
+use nectary_host::log::{LogLevel, write as log_line};
 
-use super::Owner;
-use super::early::Standing;
-use crate::metadata::{LOCAL_TARGET_BYTES_MAX, Stamp};
+use super::MetadataOwner;
+use super::early::AnswerTiming;
+use crate::metadata::{AppendStamp, LOCAL_TARGET_BYTES_MAX};
 use crate::planted::{Bug, planted};
-use crate::protocol::{Answer, FileId, Operation};
-use crate::server::changing::Asked;
-use crate::server::connection::Reply;
+use crate::protocol::{FileId, MetadataOperation, ServerAnswer};
+use crate::server::changing::RequestedOperation;
+use crate::server::connection::ReplySender;
 
 /// The maximum number of operations that a session repeats.
 const REPEATED_MAX: u64 = 512;
@@ -31,8 +31,8 @@ pub(super) struct OfferedDirectories {
 /// For each session, the reply to the last of the operations that it has done itself: it says that all are durable.
 #[derive(Default)]
 pub(super) struct UntoldLocals {
-    in_flight: HashMap<u64, Reply>,
-    next: HashMap<u64, Reply>,
+    in_flight: HashMap<u64, ReplySender>,
+    next: HashMap<u64, ReplySender>,
 }
 
 impl UntoldLocals {
@@ -43,7 +43,7 @@ impl UntoldLocals {
 
     /// What was being stored is durable.
     pub fn settle(&mut self) {
-        self.in_flight.drain().for_each(|(_, reply)| reply.send(Ok(Answer::Done)));
+        self.in_flight.drain().for_each(|(_, reply)| reply.send(Ok(ServerAnswer::Done)));
     }
 
     /// Removes a session that is over.
@@ -53,28 +53,33 @@ impl UntoldLocals {
     }
 }
 
-impl Owner {
+impl MetadataOwner {
     /// Does an operation that its session has done itself.
-    pub(super) fn do_local(&mut self, asked: Asked, now_ns: i64) {
-        let Asked { session, number, operation, reply, .. } = asked;
+    pub(super) fn do_local(&mut self, asked: RequestedOperation, now_ns: i64) {
+        let RequestedOperation { session, number, operation, reply, .. } = asked;
         self.overview.operations += 1;
         if let Err(why) = self.try_local((session, number), &operation, now_ns) {
             let words = format!("what its host did itself cannot be done: {why}");
-            log_line(Level::Error, "volume", format_args!("session {session}, operation {number}: {words}"));
+            log_line(LogLevel::Error, "volume", format_args!("session {session}, operation {number}: {words}"));
             self.evict(session, &words);
-            return reply.send(self.image.is_active(session).map(|()| Answer::Done));
+            return reply.send(self.image.is_active(session).map(|()| ServerAnswer::Done));
         }
         self.local.next.insert(session, reply);
     }
 
-    fn try_local(&mut self, (session, number): (u64, u64), operation: &Operation, now_ns: i64) -> Result<(), String> {
+    fn try_local(
+        &mut self,
+        (session, number): (u64, u64),
+        operation: &MetadataOperation,
+        now_ns: i64,
+    ) -> Result<(), String> {
         let (directory, made) = match operation {
             // Room for longer ones is not kept.
-            Operation::Create { target, .. } if target.len() > LOCAL_TARGET_BYTES_MAX => {
+            MetadataOperation::Create { target, .. } if target.len() > LOCAL_TARGET_BYTES_MAX => {
                 return Err("the link's target is too long".to_owned());
             }
-            Operation::Create { directory, inode, .. } => (*directory, Some(*inode)),
-            Operation::Unlink { directory, .. } => (*directory, None),
+            MetadataOperation::Create { directory, inode, .. } => (*directory, Some(*inode)),
+            MetadataOperation::Unlink { directory, .. } => (*directory, None),
             _ => return Err("it is no operation that a client may do".to_owned()),
         };
         if !self.grants.locals().may_do(session, directory.inode) {
@@ -92,19 +97,19 @@ impl Owner {
             self.grants.end_change(&change.tokens);
             return Err(format!("others keep what it changes (ticket {ticket})"));
         }
-        let stamp = Stamp { now_ns, ..self.stamp() };
+        let stamp = AppendStamp { now_ns, ..self.stamp() };
         let (answer, transaction) = self.image.operate_local(stamp, session, number, operation);
         self.grants.end_change(&change.tokens);
         self.next.extend(transaction);
         let answer = answer.map_err(|failure| failure.to_string())?;
         let mut inodes = change.inodes();
         inodes.extend(made);
-        self.early.done(session, number, &inodes, Standing::Early);
+        self.early.done(session, number, &inodes, AnswerTiming::Early);
         let made = made.map(|inode| FileId { inode, generation: 1 });
         let is_left = |object: FileId| made.is_some() || object == directory;
         let kept: Vec<_> = change.tokens.iter().copied().filter(|token| is_left(token.object)).collect();
         self.grants.done_locally(session, directory.inode, &kept, made);
-        if let (None, Answer::Attributes(removed)) = (made, &answer) {
+        if let (None, ServerAnswer::Attributes(removed)) = (made, &answer) {
             self.grants.locals().note_removed(directory.inode, removed.number);
         }
         Ok(())

@@ -7,7 +7,9 @@ use tokio::sync::mpsc;
 use super::super::connection::ROLE_CONTROL;
 use super::tests::{ROOT, begin, messages, settle, volume_of};
 use super::*;
-use crate::protocol::{Changes, Code, Held as Granted, Operation, Terms, What};
+use crate::protocol::{
+    AnswerTerms, AttributeChanges, MetadataOperation, RefusalCode, TokenAspect, TokenGrant as Granted,
+};
 use crate::tokens::{LOOKS_MAX, WRITE, level};
 
 type Received = mpsc::UnboundedReceiver<Vec<u8>>;
@@ -18,69 +20,69 @@ fn options(previous_gone: bool) -> ServerOptions {
 }
 
 /// A server, and two sessions with control connections. The first one asks for numbers.
-struct Pair {
+struct SessionPair {
     device: SharedDevice,
-    owner: Owner,
+    owner: MetadataOwner,
     sessions: [u64; 2],
     controls: [Received; 2],
     numbers: std::ops::Range<u64>,
 }
 
-impl Pair {
-    async fn new(name: &str) -> Pair {
+impl SessionPair {
+    async fn new(name: &str) -> SessionPair {
         let device = volume_of(&format!("local-{name}"), 512 << 20).await;
-        let (mut owner, ..) = Owner::start(device.clone(), &options(false)).await.expect("it starts");
+        let (mut owner, ..) = MetadataOwner::start(device.clone(), &options(false)).await.expect("it starts");
         let sessions = [begin(&mut owner, 1), begin(&mut owner, 2)];
         let controls = sessions.map(|session| {
             let (frames, received) = mpsc::unbounded_channel();
             assert!(owner.newest.is_newest(session, ROLE_CONTROL, 0));
-            owner.apply(Request::Controlled { session, connection: 0, frames });
+            owner.apply(OwnerRequest::Controlled { session, connection: 0, frames });
             received
         });
         settle(&mut owner).await;
-        let mut pair = Pair { device, owner, sessions, controls, numbers: 0..0 };
+        let mut pair = SessionPair { device, owner, sessions, controls, numbers: 0..0 };
         pair.more_numbers().await.expect("there is room");
         pair
     }
 
     /// Asks for more numbers for the first session.
-    async fn more_numbers(&mut self) -> Result<(), Code> {
-        let mut answers = self.ask(0, Question::Numbers { count: 512 });
+    async fn more_numbers(&mut self) -> Result<(), RefusalCode> {
+        let mut answers = self.ask(0, MetadataQuestion::Numbers { count: 512 });
         settle(&mut self.owner).await;
         match &messages(&mut answers)[..] {
-            [Message::Answer(Answer::Numbers { first, count })] => {
+            [VolumeMessage::Answer(ServerAnswer::Numbers { first, count })] => {
                 self.numbers = *first..*first + u64::from(*count);
                 Ok(())
             }
-            [Message::Failure(failure)] => Err(failure.code),
+            [VolumeMessage::Failure(failure)] => Err(failure.code),
             other => panic!("{other:?}"),
         }
     }
 
     /// Sends a question; returns where its answer comes.
-    fn ask(&mut self, of: usize, question: Question) -> Received {
+    fn ask(&mut self, of: usize, question: MetadataQuestion) -> Received {
         let (frames, answers) = mpsc::unbounded_channel();
-        let (session, reply) = (self.sessions[of], Reply::of_request(&frames, (self.sessions[of], 0, 1)));
-        self.owner.apply(Request::Ask { session, question, reply });
+        let (session, reply) = (self.sessions[of], ReplySender::of_request(&frames, (self.sessions[of], 0, 1)));
+        self.owner.apply(OwnerRequest::Ask { session, question, reply });
         self.owner.act();
         answers
     }
 
     /// Sends an operation; returns where its answer comes.
-    fn operate(&mut self, of: usize, terms: Terms, operation: Operation) -> Received {
+    fn operate(&mut self, of: usize, terms: AnswerTerms, operation: MetadataOperation) -> Received {
         let (frames, answers) = mpsc::unbounded_channel();
-        let (session, reply) = (self.sessions[of], Reply::of_request(&frames, (self.sessions[of], 0, 1)));
+        let (session, reply) = (self.sessions[of], ReplySender::of_request(&frames, (self.sessions[of], 0, 1)));
         let number = self.owner.image.next_number(session);
-        self.owner.apply(Request::Operate { session, number, terms, operation, reply });
+        self.owner.apply(OwnerRequest::Operate { session, number, terms, operation, reply });
         self.owner.act();
         answers
     }
 
     /// The first session makes a directory; also returns the grant of it, if there is one.
     fn make_directory(&mut self, name: &str) -> (FileId, Option<Granted>) {
-        let answers = messages(&mut self.operate(0, Terms::Early, create(ROOT, name, libc::S_IFDIR | 0o755, 0)));
+        let answers = messages(&mut self.operate(0, AnswerTerms::Early, create(ROOT, name, libc::S_IFDIR | 0o755, 0)));
         let made = answers.iter().find_map(|message| match message {
-            Message::Answer(Answer::Attributes(made)) => Some(made.id()),
+            VolumeMessage::Answer(ServerAnswer::Attributes(made)) => Some(made.id()),
             _ => None,
         });
         let made = made.unwrap_or_else(|| panic!("{answers:?}"));
@@ -92,7 +94,7 @@ impl Pair {
     fn use_directory(&mut self, name: &str) -> Option<Granted> {
         let (directory, granted) = self.make_directory(name);
         for name in ["a", "b"] {
-            drop(self.operate(0, Terms::Early, create(directory, name, libc::S_IFREG | 0o644, 0)));
+            drop(self.operate(0, AnswerTerms::Early, create(directory, name, libc::S_IFREG | 0o644, 0)));
         }
         let mut told = self.told(0).into_iter();
         granted.or_else(|| told.find(|held| held.level == WRITE && held.token.object == directory))
@@ -102,7 +104,7 @@ impl Pair {
     fn told(&mut self, of: usize) -> Vec<Granted> {
         let told = messages(&mut self.controls[of]).into_iter();
         told.filter_map(|message| match message {
-            Message::Grant { held, .. } | Message::Recall { held, .. } => Some(held),
+            VolumeMessage::Grant { held, .. } | VolumeMessage::Recall { held, .. } => Some(held),
             _ => None,
         })
         .collect()
@@ -112,7 +114,7 @@ impl Pair {
     fn make_locally(&mut self, directory: FileId, name: &str) -> FileId {
         let inode = self.numbers.next().expect("it has numbers");
         let operation = create(directory, name, libc::S_IFREG | 0o644, inode);
-        drop(self.operate(0, Terms::Local { now_ns: 9 }, operation));
+        drop(self.operate(0, AnswerTerms::Local { now_ns: 9 }, operation));
         FileId { inode, generation: 1 }
     }
 
@@ -120,10 +122,10 @@ impl Pair {
     fn link_locally(&mut self, directory: FileId, target_bytes: usize) -> bool {
         let inode = self.numbers.next().expect("it has numbers");
         let mut operation = create(directory, &format!("link{target_bytes}"), libc::S_IFLNK | 0o777, inode);
-        if let Operation::Create { target, .. } = &mut operation {
+        if let MetadataOperation::Create { target, .. } = &mut operation {
             *target = vec![b't'; target_bytes];
         }
-        drop(self.operate(0, Terms::Local { now_ns: 9 }, operation));
+        drop(self.operate(0, AnswerTerms::Local { now_ns: 9 }, operation));
         self.owner.image.is_active(self.sessions[0]).is_ok()
     }
 
@@ -132,9 +134,11 @@ impl Pair {
         let session = self.sessions[of];
         for message in messages(&mut self.controls[of]) {
             match message {
-                Message::NameChange { number, .. } => self.owner.apply(Request::NameDropped { session, number }),
-                Message::Recall { held, .. } if held.level == level::NONE => {
-                    self.owner.apply(Request::Return { session, held });
+                VolumeMessage::NameChange { number, .. } => {
+                    self.owner.apply(OwnerRequest::NameDropped { session, number })
+                }
+                VolumeMessage::Recall { held, .. } if held.level == level::NONE => {
+                    self.owner.apply(OwnerRequest::Return { session, held });
                 }
                 _ => {}
             }
@@ -145,14 +149,14 @@ impl Pair {
     /// The first session returns a directory.
     fn give_back(&mut self, held: Granted) {
         let (frames, _) = mpsc::unbounded_channel();
-        let (session, reply) = (self.sessions[0], Reply::of_request(&frames, (self.sessions[0], 0, 1)));
-        self.owner.apply(Request::ReturnInOrder { session, held, reply });
+        let (session, reply) = (self.sessions[0], ReplySender::of_request(&frames, (self.sessions[0], 0, 1)));
+        self.owner.apply(OwnerRequest::ReturnInOrder { session, held, reply });
         self.owner.act();
     }
 }
 
-fn create(directory: FileId, name: &str, mode: u32, inode: u64) -> Operation {
-    Operation::Create {
+fn create(directory: FileId, name: &str, mode: u32, inode: u64) -> MetadataOperation {
+    MetadataOperation::Create {
         directory,
         name: name.as_bytes().to_vec(),
         mode,
@@ -170,23 +174,24 @@ fn create(directory: FileId, name: &str, mode: u32, inode: u64) -> Operation {
 /// Returns the inode that an answer shows.
 fn shown(answers: &mut Received) -> Option<FileId> {
     messages(answers).into_iter().find_map(|message| match message {
-        Message::Looked { found, .. } => found.map(|found| found.id()),
-        Message::Answer(Answer::Attributes(found)) => Some(found.id()),
+        VolumeMessage::Looked { found, .. } => found.map(|found| found.id()),
+        VolumeMessage::Answer(ServerAnswer::Attributes(found)) => Some(found.id()),
         _ => None,
     })
 }
 
+/// A look at a file waits for the create that its host has answered itself and that is on its way.
 #[tokio::test]
-async fn handle_waits_for_create_on_its_way() {
-    let mut pair = Pair::new("handle").await;
+async fn handle_waits_for_incoming_create() {
+    let mut pair = SessionPair::new("handle").await;
     let (directory, granted) = pair.make_directory("d");
     assert!(granted.is_some(), "it alone uses the directory above");
     settle(&mut pair.owner).await;
     // The host has made the file and told a program; what says so is on its way.
     let file = FileId { inode: pair.numbers.start, generation: 1 };
-    let mut looked = pair.ask(1, Question::GetAttributes { file });
-    let changes = Changes { mode: Some(0o600), ..Changes::default() };
-    let mut changed = pair.operate(1, Terms::Early, Operation::SetAttributes { file, changes });
+    let mut looked = pair.ask(1, MetadataQuestion::GetAttributes { file });
+    let changes = AttributeChanges { mode: Some(0o600), ..AttributeChanges::default() };
+    let mut changed = pair.operate(1, AnswerTerms::Early, MetadataOperation::SetAttributes { file, changes });
     settle(&mut pair.owner).await;
     assert!(messages(&mut looked).is_empty() && messages(&mut changed).is_empty(), "the server does not know it");
     let told = pair.told(0);
@@ -200,20 +205,22 @@ async fn handle_waits_for_create_on_its_way() {
     assert_eq!(shown(&mut looked), Some(file));
     assert_eq!(shown(&mut changed), Some(file));
     // A number that nobody used is no inode, and each question is answered once.
-    let mut looked = pair.ask(1, Question::GetAttributes { file: FileId { inode: file.inode + 1, generation: 1 } });
+    let mut looked =
+        pair.ask(1, MetadataQuestion::GetAttributes { file: FileId { inode: file.inode + 1, generation: 1 } });
     settle(&mut pair.owner).await;
     let looked = messages(&mut looked);
-    assert!(matches!(&looked[..], [Message::Failure(failure)] if failure.errno == libc::ESTALE), "{looked:?}");
-    assert!(pair.told(0).iter().all(|held| held.token.what != What::Directory), "it holds nothing more");
+    assert!(matches!(&looked[..], [VolumeMessage::Failure(failure)] if failure.errno == libc::ESTALE), "{looked:?}");
+    assert!(pair.told(0).iter().all(|held| held.token.what != TokenAspect::Directory), "it holds nothing more");
 }
 
+/// Once its directory is returned, an unused inode number names nothing.
 #[tokio::test]
-async fn unused_number_is_no_inode_after_return() {
-    let mut pair = Pair::new("unused").await;
+async fn unused_number_is_no_inode() {
+    let mut pair = SessionPair::new("unused").await;
     let (directory, _) = pair.make_directory("d");
     settle(&mut pair.owner).await;
     let file = FileId { inode: pair.numbers.start + 5, generation: 1 };
-    let mut looked = pair.ask(1, Question::GetAttributes { file });
+    let mut looked = pair.ask(1, MetadataQuestion::GetAttributes { file });
     assert!(messages(&mut looked).is_empty());
     let told = pair.told(0);
     let [recall] = told[..] else { panic!("{told:?}") };
@@ -221,24 +228,25 @@ async fn unused_number_is_no_inode_after_return() {
     pair.give_back(recall);
     settle(&mut pair.owner).await;
     let looked = messages(&mut looked);
-    assert!(matches!(&looked[..], [Message::Failure(failure)] if failure.errno == libc::ESTALE), "{looked:?}");
+    assert!(matches!(&looked[..], [VolumeMessage::Failure(failure)] if failure.errno == libc::ESTALE), "{looked:?}");
 }
 
+/// A session that makes a directory in one that others have listed does not hold it.
 #[tokio::test]
-async fn new_directory_in_listed_one_is_withheld() {
-    let mut pair = Pair::new("listed").await;
+async fn directory_in_listed_one_unheld() {
+    let mut pair = SessionPair::new("listed").await;
     let (first, granted) = pair.make_directory("first");
     let granted = granted.expect("nobody has listed the one above");
     settle(&mut pair.owner).await;
-    let mut listed = pair.ask(1, Question::ReadDirectory { directory: ROOT, cookie: 0, entries: 100 });
+    let mut listed = pair.ask(1, MetadataQuestion::ReadDirectory { directory: ROOT, cookie: 0, entries: 100 });
     let told = pair.told(0);
     let recall = told.iter().find(|held| held.level == level::READ).expect("the listing shows it");
     assert_eq!((recall.token.object, recall.sequence), (first, granted.sequence));
     pair.give_back(*recall);
     settle(&mut pair.owner).await;
-    assert!(matches!(messages(&mut listed)[..], [Message::Listed { .. }]));
+    assert!(matches!(messages(&mut listed)[..], [VolumeMessage::Listed { .. }]));
     // The other session keeps the names of the root: each name that changes there is shown to it at once.
-    let mut made = pair.operate(0, Terms::Early, create(ROOT, "second", libc::S_IFDIR | 0o755, 0));
+    let mut made = pair.operate(0, AnswerTerms::Early, create(ROOT, "second", libc::S_IFDIR | 0o755, 0));
     pair.give_all_back(1);
     settle(&mut pair.owner).await;
     assert!(shown(&mut made).is_some());
@@ -247,11 +255,11 @@ async fn new_directory_in_listed_one_is_withheld() {
 
 #[tokio::test]
 async fn second_wait_withholds_directories() {
-    let mut pair = Pair::new("second").await;
+    let mut pair = SessionPair::new("second").await;
     let (_, first) = pair.make_directory("first");
     let first = first.expect("it alone uses the directory above");
     settle(&mut pair.owner).await;
-    let mut listed = pair.ask(1, Question::ReadDirectory { directory: ROOT, cookie: 0, entries: 100 });
+    let mut listed = pair.ask(1, MetadataQuestion::ReadDirectory { directory: ROOT, cookie: 0, entries: 100 });
     let second = pair.use_directory("second").expect("the listing does not know of it");
     pair.give_back(Granted { level: level::READ, ..first });
     settle(&mut pair.owner).await;
@@ -259,16 +267,17 @@ async fn second_wait_withholds_directories() {
     assert_eq!(pair.use_directory("third"), None, "it would have to wait for this one next");
     pair.give_back(Granted { level: level::READ, ..second });
     settle(&mut pair.owner).await;
-    assert!(matches!(messages(&mut listed)[..], [Message::Listed { .. }]));
+    assert!(matches!(messages(&mut listed)[..], [VolumeMessage::Listed { .. }]));
 }
 
+/// A session that returns nothing cannot make more names.
 #[tokio::test]
-async fn session_that_returns_nothing_makes_no_more() {
+async fn session_ignoring_recalls_is_limited() {
     /// More than the inode numbers that a session has in hand.
     const IN_HAND_MAX: usize = 2 * 1024;
     /// What may be kept while recalls are under way.
     const RECALLED_MAX: usize = 1 << 12;
-    let mut pair = Pair::new("full").await;
+    let mut pair = SessionPair::new("full").await;
     let (directory, _) = pair.make_directory("d");
     let session = pair.sessions[0];
     let (mut made, mut refused) = (0, None);
@@ -280,10 +289,10 @@ async fn session_that_returns_nothing_makes_no_more() {
         assert!(pair.owner.image.is_active(session).is_ok(), "it may do what it was allowed to");
         refused = pair.more_numbers().await.err();
         let acknowledged = pair.owner.image.next_number(session) - 1;
-        pair.owner.apply(Request::Acknowledge { session, acknowledged, drained: u64::MAX, is_answered: true });
+        pair.owner.apply(OwnerRequest::Acknowledge { session, acknowledged, drained: u64::MAX, is_answered: true });
         settle(&mut pair.owner).await;
     }
-    assert_eq!(refused, Some(Code::Limit), "after {made}");
+    assert_eq!(refused, Some(RefusalCode::Limit), "after {made}");
     assert!(pair.owner.grants.looks_count() <= LOOKS_MAX + RECALLED_MAX + IN_HAND_MAX);
     let told = pair.told(0);
     let is_recalled = |held: &Granted| held.token.object == directory && held.level == level::READ;
@@ -292,7 +301,7 @@ async fn session_that_returns_nothing_makes_no_more() {
     assert!(granted.is_none(), "and gets no directory");
     // It returns what was recalled: then it may go on.
     for held in told.into_iter().filter(|held| held.level == level::NONE) {
-        pair.owner.apply(Request::Return { session, held });
+        pair.owner.apply(OwnerRequest::Return { session, held });
     }
     pair.owner.act();
     pair.more_numbers().await.expect("it keeps less");
@@ -300,7 +309,7 @@ async fn session_that_returns_nothing_makes_no_more() {
 
 #[tokio::test]
 async fn longer_target_than_its_room_ends_session() {
-    let mut pair = Pair::new("target").await;
+    let mut pair = SessionPair::new("target").await;
     let (directory, _) = pair.make_directory("d");
     assert!(pair.link_locally(directory, crate::metadata::LOCAL_TARGET_BYTES_MAX));
     assert!(!pair.link_locally(directory, crate::metadata::LOCAL_TARGET_BYTES_MAX + 1));
@@ -308,8 +317,8 @@ async fn longer_target_than_its_room_ends_session() {
 
 #[tokio::test]
 async fn room_follows_numbers_and_losses() {
-    let mut pair = Pair::new("room").await;
-    let (session, kept) = (pair.sessions[0], |pair: &Pair| pair.owner.image.room_kept());
+    let mut pair = SessionPair::new("room").await;
+    let (session, kept) = (pair.sessions[0], |pair: &SessionPair| pair.owner.image.room_kept());
     assert_eq!(kept(&pair), (512, false));
     let (directory, _) = pair.make_directory("d");
     pair.make_locally(directory, "file");
@@ -319,13 +328,13 @@ async fn room_follows_numbers_and_losses() {
     assert_eq!(kept(&pair), (0, false));
     settle(&mut pair.owner).await;
     // The next server does not know what the other session may repeat.
-    let Pair { device, owner, sessions, .. } = pair;
+    let SessionPair { device, owner, sessions, .. } = pair;
     drop(owner);
-    let (mut owner, ..) = Owner::start(device, &options(true)).await.expect("it starts");
+    let (mut owner, ..) = MetadataOwner::start(device, &options(true)).await.expect("it starts");
     assert_eq!(owner.image.room_kept(), (512, true));
     let (frames, _) = mpsc::unbounded_channel();
-    let reply = Reply::of_request(&frames, (sessions[1], 0, 1));
-    owner.apply(Request::Reclaim { session: sessions[1], held: Vec::new(), is_last: false, reply });
+    let reply = ReplySender::of_request(&frames, (sessions[1], 0, 1));
+    owner.apply(OwnerRequest::Reclaim { session: sessions[1], held: Vec::new(), is_last: false, reply });
     owner.act();
     assert_eq!(owner.image.room_kept(), (0, false), "it has repeated everything");
 }

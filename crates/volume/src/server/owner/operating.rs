@@ -5,50 +5,52 @@
 
 use std::cmp::Ordering;
 
-use super::Owner;
-use super::early::{Defect, Standing};
+use super::MetadataOwner;
+use super::early::{AnswerTiming, EarlyDefect};
 use super::local::OfferedDirectories;
-use crate::metadata::Stamp;
+use crate::metadata::AppendStamp;
 use crate::planted::{Bug, planted};
-use crate::protocol::{Answer, Code, Failure, FileId, Operation, Terms, Token, What};
-use crate::server::changing::Asked;
-use crate::server::connection::Reply;
+use crate::protocol::{
+    AnswerTerms, FileId, MetadataOperation, RefusalCode, ServerAnswer, ServerRefusal, Token, TokenAspect,
+};
+use crate::server::changing::RequestedOperation;
+use crate::server::connection::ReplySender;
 use crate::server::grants::AboutInodes;
-use crate::server::request::Held;
-use crate::tokens::{Change, level};
+use crate::server::request::HeldAnswer;
+use crate::tokens::{LookupChange, level};
 
 /// An operation that is done, and not answered.
-pub(super) struct Finished {
+pub(super) struct FinishedOperation {
     number: u64,
     now_ns: i64,
-    pub reply: Reply,
-    answer: Result<Answer, Failure>,
+    pub reply: ReplySender,
+    answer: Result<ServerAnswer, ServerRefusal>,
     level: u8,
 }
 
-impl Owner {
+impl MetadataOwner {
     /// Does an operation, or makes it wait until no other session keeps what it changes.
-    pub(super) fn begin_operation(&mut self, mut asked: Asked) {
+    pub(super) fn begin_operation(&mut self, mut asked: RequestedOperation) {
         if planted(Bug::RepeatedTwice)
-            && let Terms::Repeated { now_ns } = asked.terms
+            && let AnswerTerms::Repeated { now_ns } = asked.terms
             && asked.number + 1 == self.image.next_number(asked.session)
         {
             let number = self.image.next_number(asked.session);
-            return self.repeat_operation(Asked { number, ..asked }, now_ns);
+            return self.repeat_operation(RequestedOperation { number, ..asked }, now_ns);
         }
-        if planted(Bug::LocalTwice) && matches!(asked.terms, Terms::Local { .. }) {
+        if planted(Bug::LocalTwice) && matches!(asked.terms, AnswerTerms::Local { .. }) {
             asked.number = self.image.next_number(asked.session);
         }
         if asked.number != self.image.next_number(asked.session) || self.image.is_active(asked.session).is_err() {
             return self.finish_operation(asked, None, &[]);
         }
-        if let Terms::Repeated { now_ns } = asked.terms {
+        if let AnswerTerms::Repeated { now_ns } = asked.terms {
             return self.repeat_operation(asked, now_ns);
         }
-        if let Terms::Local { now_ns } = asked.terms {
+        if let AnswerTerms::Local { now_ns } = asked.terms {
             return self.do_local(asked, now_ns);
         }
-        if asked.is_graced() && !self.unheard.is_empty() && !self.early.has(Defect::GraceIgnored) {
+        if asked.is_graced() && !self.unheard.is_empty() && !self.early.has(EarlyDefect::GraceIgnored) {
             return self.changing.wait_for_grace(asked);
         }
         self.note_served(asked.session);
@@ -56,7 +58,7 @@ impl Owner {
         let (known, missing) = (change.inodes(), self.image.missing(&asked.operation));
         let about = AboutInodes { known: &known, missing: &missing };
         if let Err((ticket, waited)) = self.grants.begin_about(asked.session, about, asked.waited) {
-            return self.changing.wait(ticket, Asked { waited, ..asked }, Change::default());
+            return self.changing.wait(ticket, RequestedOperation { waited, ..asked }, LookupChange::default());
         }
         // What is refused changes nothing, so nobody drops anything for it.
         if self.grants.are_names_kept(asked.session, &change)
@@ -66,7 +68,10 @@ impl Owner {
         }
         match self.grants.begin_change(asked.session, &change) {
             Ok(()) => self.finish_operation(asked, Some(&change), &change.tokens),
-            Err(_) if planted(Bug::ChangeUnwaited) && matches!(asked.operation, Operation::SetAttributes { .. }) => {
+            Err(_)
+                if planted(Bug::ChangeUnwaited)
+                    && matches!(asked.operation, MetadataOperation::SetAttributes { .. }) =>
+            {
                 self.finish_operation(asked, Some(&change), &change.tokens);
             }
             Err(ticket) => self.changing.wait(ticket, asked, change),
@@ -99,16 +104,16 @@ impl Owner {
 
     /// Does an operation, or finds its stored reply. `change` is what it changes if it is the next one of its session,
     /// and `begun` is what others are not offered until it is done.
-    fn finish_operation(&mut self, asked: Asked, change: Option<&Change>, begun: &[Token]) {
+    fn finish_operation(&mut self, asked: RequestedOperation, change: Option<&LookupChange>, begun: &[Token]) {
         let is_of_names = asked.is_graced();
-        let Asked { session, number, terms, operation, mut reply, .. } = asked;
+        let RequestedOperation { session, number, terms, operation, mut reply, .. } = asked;
         let is_new = number == self.image.next_number(session);
-        let mut inodes = change.filter(|_| is_new).map(Change::inodes).unwrap_or_default();
-        let may_be_early = terms == Terms::Early
+        let mut inodes = change.filter(|_| is_new).map(LookupChange::inodes).unwrap_or_default();
+        let may_be_early = terms == AnswerTerms::Early
             && is_new
             && operation.may_be_early()
             && (!self.image.moves_directory(&operation)
-                || self.early.has(Defect::MovesEarly)
+                || self.early.has(EarlyDefect::MovesEarly)
                 || planted(Bug::MovesEarly));
         let is_behind = self.behind.contains_key(&session);
         let standing = self.early.standing(session, number, &inodes, is_behind);
@@ -126,7 +131,7 @@ impl Owner {
         }
         // A refusal may depend on more than the inodes: a new server keeps files without a name that this one has freed.
         let standing = match standing {
-            Standing::Early | Standing::Behind if !may_be_early || answer.is_err() => Standing::Held,
+            AnswerTiming::Early | AnswerTiming::Behind if !may_be_early || answer.is_err() => AnswerTiming::Held,
             standing => standing,
         };
         if is_new && number < self.image.next_number(session) {
@@ -134,12 +139,17 @@ impl Owner {
             let changed = if answer.is_ok() { &*inodes } else { &[] };
             self.early.done(session, number, changed, standing);
         }
-        let names = change.filter(|_| is_new && is_of_names && answer.is_ok() && standing == Standing::Early);
+        let names = change.filter(|_| is_new && is_of_names && answer.is_ok() && standing == AnswerTiming::Early);
         let changed_in: Vec<FileId> = names.map_or_else(Vec::new, |change| {
-            change.tokens.iter().filter(|token| token.what == What::Directory).map(|token| token.object).collect()
+            change
+                .tokens
+                .iter()
+                .filter(|token| token.what == TokenAspect::Directory)
+                .map(|token| token.object)
+                .collect()
         });
         let made_directory = match (&operation, &answer) {
-            (Operation::Create { .. }, Ok(Answer::Attributes(made)))
+            (MetadataOperation::Create { .. }, Ok(ServerAnswer::Attributes(made)))
                 if made.inode.mode & libc::S_IFMT == libc::S_IFDIR && !changed_in.is_empty() =>
             {
                 Some(made.id())
@@ -147,17 +157,17 @@ impl Owner {
             _ => None,
         };
         let level = match operation {
-            Operation::Create { open: true, .. } if is_new => level::WRITE,
+            MetadataOperation::Create { open: true, .. } if is_new => level::WRITE,
             _ => level::NONE,
         };
-        let done = Finished { number, now_ns: stamp.now_ns, reply, answer, level };
+        let done = FinishedOperation { number, now_ns: stamp.now_ns, reply, answer, level };
         match standing {
-            Standing::Early => {
+            AnswerTiming::Early => {
                 self.answer_early(session, done);
                 self.offered.push(OfferedDirectories { session, changed: changed_in, made: made_directory });
             }
-            Standing::Behind => self.behind.entry(session).or_default().push_back(done),
-            Standing::Held | Standing::Foreign => {
+            AnswerTiming::Behind => self.behind.entry(session).or_default().push_back(done),
+            AnswerTiming::Held | AnswerTiming::Foreign => {
                 self.early.awaited(session, number);
                 self.answer((session, level), done.reply, done.answer, false);
             }
@@ -165,7 +175,7 @@ impl Owner {
     }
 
     /// Answers an operation that may not be durable yet.
-    fn answer_early(&mut self, session: u64, done: Finished) {
+    fn answer_early(&mut self, session: u64, done: FinishedOperation) {
         let stored = self.early.stored(session);
         if done.number > stored {
             done.reply.is_early(done.now_ns, stored);
@@ -188,56 +198,56 @@ impl Owner {
     }
 
     /// Does an operation again that succeeded at another server, which answered and did not store it.
-    fn repeat_operation(&mut self, asked: Asked, now_ns: i64) {
-        let Asked { session, number, mut operation, reply, .. } = asked;
+    fn repeat_operation(&mut self, asked: RequestedOperation, now_ns: i64) {
+        let RequestedOperation { session, number, mut operation, reply, .. } = asked;
         self.overview.operations += 1;
-        if let Operation::Create { inode, .. } = &mut operation
-            && self.early.has(Defect::OtherNumber)
+        if let MetadataOperation::Create { inode, .. } = &mut operation
+            && self.early.has(EarlyDefect::OtherNumber)
         {
             *inode = 0;
         }
         if planted(Bug::RepeatedInPart) && self.early.has_next(session) {
-            operation = Operation::ReturnSpace { extents: Vec::new() };
+            operation = MetadataOperation::ReturnSpace { extents: Vec::new() };
         }
         // Once others may have been shown something, it is too late.
         let is_in_time = self.unheard.contains(&session) || self.late.contains(&session);
-        if !is_in_time && !self.early.has(Defect::RepeatedLate) {
+        if !is_in_time && !self.early.has(EarlyDefect::RepeatedLate) {
             self.evict(session, "changes that another server had answered came too late to be repeated");
         } else {
             let mut inodes = self.image.touched(&operation).inodes();
-            let now_ns = if self.early.has(Defect::OtherTime) { self.stamp().now_ns } else { now_ns };
-            let stamp = Stamp { now_ns, ..self.stamp() };
+            let now_ns = if self.early.has(EarlyDefect::OtherTime) { self.stamp().now_ns } else { now_ns };
+            let stamp = AppendStamp { now_ns, ..self.stamp() };
             let (answer, transaction) = self.image.operate_again(stamp, session, number, &operation);
             self.next.extend(transaction);
-            if answer.is_ok() || self.early.has(Defect::ResultIgnored) {
-                if let Ok(Answer::Attributes(made)) = &answer {
+            if answer.is_ok() || self.early.has(EarlyDefect::ResultIgnored) {
+                if let Ok(ServerAnswer::Attributes(made)) = &answer {
                     inodes.push(made.number);
                 }
-                self.early.done(session, number, &inodes, Standing::Early);
+                self.early.done(session, number, &inodes, AnswerTiming::Early);
                 self.early.awaited(session, number);
-                return self.hold(Held::Call(reply, answer));
+                return self.hold(HeldAnswer::Call(reply, answer));
             }
             self.evict(session, "changes that another server had answered could not be repeated");
         }
-        reply.send(self.image.is_active(session).map(|()| Answer::Done));
+        reply.send(self.image.is_active(session).map(|()| ServerAnswer::Done));
     }
 
     pub(super) fn operate(
         &mut self,
-        stamp: Stamp,
+        stamp: AppendStamp,
         session: u64,
         number: u64,
-        operation: &Operation,
-    ) -> Result<Answer, Failure> {
+        operation: &MetadataOperation,
+    ) -> Result<ServerAnswer, ServerRefusal> {
         let next = self.image.next_number(session);
         match number.cmp(&next) {
             Ordering::Less => self.image.repeat(session, number, operation).unwrap_or_else(|| {
                 let words = format!("operation {number} of session {session} was acknowledged");
-                Err(Failure { code: Code::Forgotten, errno: libc::EIO, words })
+                Err(ServerRefusal { code: RefusalCode::Forgotten, errno: libc::EIO, words })
             }),
             Ordering::Greater => {
                 let words = format!("operation {number} came, {next} is the next");
-                Err(Failure { code: Code::OutOfOrder, errno: libc::EIO, words })
+                Err(ServerRefusal { code: RefusalCode::OutOfOrder, errno: libc::EIO, words })
             }
             Ordering::Equal => {
                 let (answer, transaction) = self.image.operate(stamp, session, number, operation);

@@ -6,7 +6,7 @@ use nectary_block::SharedDevice;
 use super::tests::{ROOT, ask, begin, operate, settle, volume_of};
 use super::*;
 use crate::metadata::check;
-use crate::protocol::{Code, Mapped};
+use crate::protocol::{MappedExtent, RefusalCode};
 
 /// The size of the smallest volume. *Units*: bytes.
 const DISK_BYTES: u64 = 256 << 20;
@@ -14,23 +14,23 @@ const DISK_BYTES: u64 = 256 << 20;
 const VALUE_BYTES: usize = 60_000;
 
 /// One run of a server, with one session.
-struct Life {
-    owner: Owner,
+struct ServerLife {
+    owner: MetadataOwner,
     session: u64,
 }
 
-type Done = Result<Answer, Failure>;
+type Done = Result<ServerAnswer, ServerRefusal>;
 
-impl Life {
-    async fn start(device: &SharedDevice, options: &ServerOptions) -> Result<Life, ServerError> {
-        let (mut owner, ..) = Owner::start(device.clone(), options).await?;
+impl ServerLife {
+    async fn start(device: &SharedDevice, options: &ServerOptions) -> Result<ServerLife, ServerError> {
+        let (mut owner, ..) = MetadataOwner::start(device.clone(), options).await?;
         // The sessions of earlier runs are ended: they would delay the reuse of freed blocks.
         let earlier: Vec<u64> = owner.image.sessions().iter().map(|(session, _)| *session).collect();
         for session in earlier {
             owner.end(session).expect("it ends");
         }
         let session = begin(&mut owner, options.number as u8 + 1);
-        let mut life = Life { owner, session };
+        let mut life = ServerLife { owner, session };
         life.tick().await?;
         Ok(life)
     }
@@ -47,14 +47,14 @@ impl Life {
         Ok(())
     }
 
-    fn try_operate(&mut self, operation: &Operation) -> Done {
+    fn try_operate(&mut self, operation: &MetadataOperation) -> Done {
         let number = self.owner.image.next_number(self.session);
         let stamp = self.owner.stamp();
         self.owner.operate(stamp, self.session, number, operation)
     }
 
     fn create(&mut self, name: &str) -> Done {
-        self.try_operate(&Operation::Create {
+        self.try_operate(&MetadataOperation::Create {
             directory: ROOT,
             name: name.as_bytes().to_vec(),
             mode: libc::S_IFREG | 0o644,
@@ -71,12 +71,12 @@ impl Life {
 
     fn unlink(&mut self, name: &str) -> Done {
         let name = name.as_bytes().to_vec();
-        self.try_operate(&Operation::Unlink { directory: ROOT, name, is_directory: false, expected: 0 })
+        self.try_operate(&MetadataOperation::Unlink { directory: ROOT, name, is_directory: false, expected: 0 })
     }
 
     fn xattr(&mut self, file: FileId, fill: u8) -> Done {
         let (name, value) = (b"user.large".to_vec(), vec![fill; VALUE_BYTES]);
-        self.try_operate(&Operation::SetXattr { file, name, value, flags: 0 })
+        self.try_operate(&MetadataOperation::SetXattr { file, name, value, flags: 0 })
     }
 
     /// Fills a new file with all blocks that are granted.
@@ -91,11 +91,11 @@ impl Life {
     /// Requests space as a client does, which repeats its request while space is being freed, until there is none;
     /// returns the new file that has it, and its blocks.
     async fn fill_waiting(&mut self, name: &str) -> (FileId, u64) {
-        let Ok(Answer::Attributes(made)) = self.create(name) else { panic!("{name} is not made") };
+        let Ok(ServerAnswer::Attributes(made)) = self.create(name) else { panic!("{name} is not made") };
         let (file, mut at, mut waits) = (made.id(), 0, 0);
         loop {
             let stamp = self.owner.stamp();
-            let asked = self.owner.image.ask(stamp, self.session, &Question::Space { blocks: 1 << 18 });
+            let asked = self.owner.image.ask(stamp, self.session, &MetadataQuestion::Space { blocks: 1 << 18 });
             self.owner.note_shortage(asked.as_ref().err());
             let asked = match asked {
                 Ok(asked) => asked,
@@ -111,15 +111,16 @@ impl Life {
                 }
             };
             self.owner.next.extend(asked.transaction);
-            let Answer::Space(granted) = asked.answer else { panic!("no space") };
+            let ServerAnswer::Space(granted) = asked.answer else { panic!("no space") };
             let mut extents = Vec::new();
             for granted in granted {
                 let (block, blocks) = (granted.block, granted.blocks as u32);
-                extents.push(Mapped { file_block: at, blocks, block, is_unwritten: false });
+                extents.push(MappedExtent { file_block: at, blocks, block, is_unwritten: false });
                 at += granted.blocks;
             }
             let (size, truncate_generation) = (at * 4096, 0);
-            let commit = Operation::Commit { file, truncate_generation, size, modified_ns: 1, changed_ns: 1, extents };
+            let commit =
+                MetadataOperation::Commit { file, truncate_generation, size, modified_ns: 1, changed_ns: 1, extents };
             self.try_operate(&commit).expect("it is committed");
         }
     }
@@ -142,7 +143,7 @@ impl Life {
 }
 
 /// Stores everything; returns the error if that fails.
-async fn settle_all(owner: &mut Owner) -> Result<(), ServerError> {
+async fn settle_all(owner: &mut MetadataOwner) -> Result<(), ServerError> {
     loop {
         owner.begin_append()?;
         if owner.in_flight.is_none() {
@@ -153,9 +154,9 @@ async fn settle_all(owner: &mut Owner) -> Result<(), ServerError> {
     }
 }
 
-fn free(owner: &mut Owner, session: u64) -> u64 {
-    match ask(owner, session, &Question::Statistics) {
-        Answer::Statistics(statistics) => statistics.free,
+fn free(owner: &mut MetadataOwner, session: u64) -> u64 {
+    match ask(owner, session, &MetadataQuestion::Statistics) {
+        ServerAnswer::Statistics(statistics) => statistics.free,
         other => panic!("{other:?}"),
     }
 }
@@ -166,20 +167,21 @@ fn on(number: u32, previous_gone: bool, said_gone: &[&str]) -> ServerOptions {
 }
 
 fn is_full(done: &Done) -> bool {
-    done.as_ref().is_err_and(|failure| (failure.code, failure.errno) == (Code::Full, libc::ENOSPC))
+    done.as_ref().is_err_and(|failure| (failure.code, failure.errno) == (RefusalCode::Full, libc::ENOSPC))
 }
 
+/// The server also restarts; only operations that need more space are refused.
 #[tokio::test]
-async fn a_full_disk_refuses_what_grows_and_its_server_goes_on_and_starts_again() {
+async fn full_disk_server_continues() {
     let device = volume_of("full", DISK_BYTES).await;
-    let mut life = Life::start(&device, &on(0, false, &[])).await.expect("it starts");
-    let Ok(Answer::Attributes(kept)) = life.create("kept") else { panic!("it is not made") };
+    let mut life = ServerLife::start(&device, &on(0, false, &[])).await.expect("it starts");
+    let Ok(ServerAnswer::Attributes(kept)) = life.create("kept") else { panic!("it is not made") };
     let kept = kept.id();
     life.xattr(kept, 1).expect("there is room");
     life.fill("data").await;
     // Metadata grows until an operation is refused, and no operation is refused earlier.
     let mut made = 0;
-    while let Ok(Answer::Attributes(file)) = life.create(&format!("n{made}")) {
+    while let Ok(ServerAnswer::Attributes(file)) = life.create(&format!("n{made}")) {
         made += 1;
         if life.xattr(file.id(), made as u8).is_err() {
             break;
@@ -195,7 +197,9 @@ async fn a_full_disk_refuses_what_grows_and_its_server_goes_on_and_starts_again(
     // More starts succeed than there are segments set aside, because the earlier processes are known to be gone.
     for start in 0..=crate::metadata::SET_ASIDE as u8 {
         drop(life);
-        life = Life::start(&device, &on(0, true, &[])).await.unwrap_or_else(|error| panic!("start {start}: {error}"));
+        life = ServerLife::start(&device, &on(0, true, &[]))
+            .await
+            .unwrap_or_else(|error| panic!("start {start}: {error}"));
         life.xattr(kept, start).expect("it is not longer than before");
         life.tick().await.expect("it goes on");
     }
@@ -214,11 +218,13 @@ async fn a_full_disk_refuses_what_grows_and_its_server_goes_on_and_starts_again(
 #[tokio::test]
 async fn removed_files_leave_room_after_restarts() {
     let device = volume_of("again", DISK_BYTES).await;
-    let mut life = Life::start(&device, &on(0, false, &[])).await.expect("it starts");
+    let mut life = ServerLife::start(&device, &on(0, false, &[])).await.expect("it starts");
     let (_, first) = life.fill_waiting("data").await;
     for start in 0..2 {
         drop(life);
-        life = Life::start(&device, &on(0, true, &[])).await.unwrap_or_else(|error| panic!("start {start}: {error}"));
+        life = ServerLife::start(&device, &on(0, true, &[]))
+            .await
+            .unwrap_or_else(|error| panic!("start {start}: {error}"));
     }
     life.unlink("data").expect("it is removed");
     // The journals of the earlier servers are freed by a checkpoint, which nothing but the shortage makes due.
@@ -227,11 +233,12 @@ async fn removed_files_leave_room_after_restarts() {
     assert!(again + segment >= first, "{first} blocks at first, then {again}, in segments of {segment}");
 }
 
+/// Segments of lost servers are free again once their hosts are confirmed gone.
 #[tokio::test]
-async fn servers_that_are_lost_one_after_another_hold_back_segments_until_their_hosts_are_confirmed_gone() {
+async fn lost_servers_hold_segments_until_confirmed() {
     let device = volume_of("lost", DISK_BYTES).await;
-    let mut life = Life::start(&device, &on(0, false, &[])).await.expect("it starts");
-    let Ok(Answer::Attributes(kept)) = life.create("kept") else { panic!("it is not made") };
+    let mut life = ServerLife::start(&device, &on(0, false, &[])).await.expect("it starts");
+    let Ok(ServerAnswer::Attributes(kept)) = life.create("kept") else { panic!("it is not made") };
     let kept = kept.id();
     life.xattr(kept, 1).expect("there is room");
     life.fill("data").await;
@@ -243,7 +250,7 @@ async fn servers_that_are_lost_one_after_another_hold_back_segments_until_their_
         }
         drop(life);
         number += 1;
-        life = Life::start(&device, &on(number, false, &[])).await.expect("it starts");
+        life = ServerLife::start(&device, &on(number, false, &[])).await.expect("it starts");
         assert!(number < 10, "nothing is held back");
     };
     let words = ended.to_string();
@@ -251,27 +258,28 @@ async fn servers_that_are_lost_one_after_another_hold_back_segments_until_their_
     drop(life);
     // No operator has confirmed that the lost hosts are gone, so the next server has only its first segment: this is
     // enough to remove files.
-    let mut life = Life::start(&device, &on(0, true, &[])).await.expect("it starts");
+    let mut life = ServerLife::start(&device, &on(0, true, &[])).await.expect("it starts");
     assert!(life.owner.overview().quarantined > 0);
     life.unlink("data").expect("it is removed");
     life.tick().await.expect("it goes on");
     let lost: Vec<String> = (1..=number).map(|number| format!("h{number}")).collect();
     let lost: Vec<&str> = lost.iter().map(String::as_str).collect();
     drop(life);
-    let unknown = Life::start(&device, &on(0, true, &["nobody"])).await.err().map(|error| error.to_string());
+    let unknown = ServerLife::start(&device, &on(0, true, &["nobody"])).await.err().map(|error| error.to_string());
     assert!(unknown.as_ref().is_some_and(|words| words.contains("no earlier server ran on \"nobody\"")), "{unknown:?}");
-    let mut life = Life::start(&device, &on(0, true, &lost)).await.expect("it starts");
+    let mut life = ServerLife::start(&device, &on(0, true, &lost)).await.expect("it starts");
     life.churn(kept, 1).await.expect("it goes on");
     assert_eq!(life.owner.overview().quarantined, 0);
     life.create("new").expect("there is room again");
 }
 
+/// No server starts while the host that an operator says is gone still leads.
 #[tokio::test]
-async fn a_host_that_an_operator_says_is_gone_is_noticed_while_its_server_leads() {
+async fn wrong_gone_confirmation_is_noticed() {
     let device = volume_of("alive", DISK_BYTES).await;
-    let mut first = Life::start(&device, &on(0, false, &[])).await.expect("it starts");
+    let mut first = ServerLife::start(&device, &on(0, false, &[])).await.expect("it starts");
     let second = on(1, false, &["h0"]);
-    let second = Owner::start(device, &second);
+    let second = MetadataOwner::start(device, &second);
     tokio::pin!(second);
     let mut ticks = tokio::time::interval(Duration::from_millis(100));
     let started = loop {
@@ -286,7 +294,7 @@ async fn a_host_that_an_operator_says_is_gone_is_noticed_while_its_server_leads(
     operate(
         &mut first.owner,
         first.session,
-        Operation::SetAttributes { file: ROOT, changes: crate::protocol::Changes::default() },
+        MetadataOperation::SetAttributes { file: ROOT, changes: crate::protocol::AttributeChanges::default() },
     );
 }
 
@@ -295,8 +303,8 @@ async fn a_host_that_an_operator_says_is_gone_is_noticed_while_its_server_leads(
 async fn full_disk_takes_what_numbers_allow() {
     const SESSIONS: u8 = 24;
     let device = volume_of("numbers", DISK_BYTES).await;
-    let mut life = Life::start(&device, &on(0, false, &[])).await.expect("it starts");
-    let Ok(Answer::Attributes(kept)) = life.create("kept") else { panic!("it is not made") };
+    let mut life = ServerLife::start(&device, &on(0, false, &[])).await.expect("it starts");
+    let Ok(ServerAnswer::Attributes(kept)) = life.create("kept") else { panic!("it is not made") };
     let kept = kept.id();
     life.xattr(kept, 1).expect("there is room");
     let mut makers: Vec<(u64, std::ops::Range<u64>)> = Vec::new();
@@ -309,7 +317,7 @@ async fn full_disk_takes_what_numbers_allow() {
     assert!(makers.len() > 4, "{} sessions have numbers", makers.len());
     life.fill("data").await;
     let mut grown = 0;
-    while let Ok(Answer::Attributes(file)) = life.create(&format!("n{grown}")) {
+    while let Ok(ServerAnswer::Attributes(file)) = life.create(&format!("n{grown}")) {
         grown += 1;
         if life.xattr(file.id(), grown as u8).is_err() {
             break;
@@ -335,7 +343,7 @@ async fn full_disk_takes_what_numbers_allow() {
     assert_eq!(life.owner.grants.locals().in_hand(), 0);
     life.churn(kept, 2).await.expect("it goes on, and makes checkpoints");
     drop(life);
-    let mut life = Life::start(&device, &on(0, true, &[])).await.expect("it starts again");
+    let mut life = ServerLife::start(&device, &on(0, true, &[])).await.expect("it starts again");
     for number in 1..=made {
         life.unlink(&format!("{number:0>255}")).expect("it is there");
         if number % 512 == 0 {
@@ -344,12 +352,13 @@ async fn full_disk_takes_what_numbers_allow() {
     }
 }
 
-impl Life {
+impl ServerLife {
     /// Gives a session 512 inode numbers, if there is room; returns the first.
     fn numbers(&mut self, session: u64) -> Option<u64> {
-        let asked = self.owner.image.ask(self.owner.stamp(), session, &Question::Numbers { count: 512 }).ok()?;
+        let asked =
+            self.owner.image.ask(self.owner.stamp(), session, &MetadataQuestion::Numbers { count: 512 }).ok()?;
         self.owner.next.extend(asked.transaction);
-        let Answer::Numbers { first, count } = asked.answer else { panic!("{:?}", asked.answer) };
+        let ServerAnswer::Numbers { first, count } = asked.answer else { panic!("{:?}", asked.answer) };
         self.owner.grants.locals().add_numbers(session, first..first + u64::from(count));
         self.owner.keep_room();
         Some(first)
@@ -357,7 +366,7 @@ impl Life {
 
     fn make_locally(&mut self, session: u64, inode: u64, name: &str) -> Done {
         assert!(self.owner.grants.locals().use_number(session, inode));
-        let operation = Operation::Create {
+        let operation = MetadataOperation::Create {
             directory: ROOT,
             name: name.as_bytes().to_vec(),
             mode: libc::S_IFLNK | 0o777,

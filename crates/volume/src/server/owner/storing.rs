@@ -6,12 +6,12 @@
 use std::sync::atomic::Ordering;
 
 use super::super::ServerError;
-use super::super::request::Held;
+use super::super::request::HeldAnswer;
 use super::super::room::why;
-use super::{APPENDS_MAX, Owner};
-use crate::journal::{self, Log};
+use super::{APPENDS_MAX, MetadataOwner};
+use crate::journal::{self, LeaderJournal};
 
-impl Owner {
+impl MetadataOwner {
     /// Whether an append begins now: somebody waits for it, or what it has is old enough.
     pub(super) fn is_append_due(&self) -> bool {
         !self.next_held.is_empty() || !self.behind.is_empty() || self.next.is_due()
@@ -28,7 +28,7 @@ impl Owner {
             self.local.begin_append();
             self.local.settle();
             self.answer_those_behind();
-            self.next_held.drain(..).for_each(Held::release);
+            self.next_held.drain(..).for_each(HeldAnswer::release);
             self.shared.drained_to.store(self.sequence + APPENDS_MAX, Ordering::Release);
             self.log = Some(log);
             return Ok(());
@@ -44,7 +44,11 @@ impl Owner {
         Ok(())
     }
 
-    pub(super) fn settle(&mut self, mut log: Log, result: Result<u64, journal::Error>) -> Result<(), ServerError> {
+    pub(super) fn settle(
+        &mut self,
+        mut log: LeaderJournal,
+        result: Result<u64, journal::Error>,
+    ) -> Result<(), ServerError> {
         self.in_flight = None;
         self.sequence = result.map_err(|error| why(error, &self.image))?;
         self.room.stored(&mut log);
@@ -54,13 +58,13 @@ impl Owner {
         self.shared.drained_to.store(self.sequence, Ordering::Release);
         self.early.settle();
         self.local.settle();
-        self.held.drain(..).for_each(Held::release);
+        self.held.drain(..).for_each(HeldAnswer::release);
         self.answer_those_behind();
         Ok(())
     }
 
     /// Gives an answer when everything that was applied so far is durable.
-    pub(super) fn hold(&mut self, held: Held) {
+    pub(super) fn hold(&mut self, held: HeldAnswer) {
         match (&self.in_flight, self.next.is_empty()) {
             (Some(_), true) => self.held.push(held),
             _ => self.next_held.push(held),
@@ -68,7 +72,7 @@ impl Owner {
     }
 
     /// Gives an answer at once if it may be early, else when everything that was applied so far is durable.
-    pub(super) fn give(&mut self, held: Held, is_early: bool) {
+    pub(super) fn give(&mut self, held: HeldAnswer, is_early: bool) {
         match is_early {
             true => held.release(),
             false => self.hold(held),
@@ -86,7 +90,7 @@ impl Owner {
         done
     }
 
-    async fn with_log(&mut self, log: &mut Log) -> Result<(), ServerError> {
+    async fn with_log(&mut self, log: &mut LeaderJournal) -> Result<(), ServerError> {
         self.room.renew(log).await?;
         self.next.extend(self.image.set_aside()?);
         let is_awaited = self.is_space_awaited();
@@ -99,7 +103,7 @@ impl Owner {
         self.sequence = stored.map_err(|error| why(error, &self.image))?;
         self.early.settle();
         self.local.settle();
-        self.next_held.drain(..).for_each(Held::release);
+        self.next_held.drain(..).for_each(HeldAnswer::release);
         self.answer_those_behind();
         self.room.stored(log);
         let left = match log.checkpoint(self.image.tables(), segments.clone()).await {

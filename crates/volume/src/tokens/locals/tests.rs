@@ -5,8 +5,8 @@ use super::*;
 const DIRECTORY: FileId = FileId { inode: 7, generation: 1 };
 
 /// A directory that session 1 holds.
-fn held() -> (Locals, Held) {
-    let mut locals = Locals::new(1);
+fn held() -> (LocalDirectories, TokenGrant) {
+    let mut locals = LocalDirectories::new(1);
     assert!(!locals.changed(0, 1, 7), "it has no numbers");
     [1, 2].into_iter().for_each(|session| locals.add_numbers(session, 100 * session..100 * session + 9));
     assert!(!locals.changed(0, 1, 7) && locals.changed(1, 1, 7));
@@ -24,7 +24,7 @@ fn other_session_waits_for_the_return() {
     assert!(locals.wait_for(2, 2, &[8], 101, false));
     assert!(!locals.wait_for(2, 2, &[20, 7], 102, false), "it waits once for both");
     let recalls = locals.take_messages();
-    assert_eq!(recalls, [(1, Held { level: level::READ, ..granted })]);
+    assert_eq!(recalls, [(1, TokenGrant { level: level::READ, ..granted })]);
     locals.repeat(1);
     assert_eq!(locals.take_messages(), recalls);
     assert_eq!(locals.awaited().collect::<Vec<_>>(), [(1, 7, 2)]);
@@ -57,7 +57,7 @@ fn directory_that_passes_often_is_nobodys() {
 
 #[test]
 fn directory_of_two_sessions_is_nobodys() {
-    let mut locals = Locals::new(1);
+    let mut locals = LocalDirectories::new(1);
     [1, 2].into_iter().for_each(|session| locals.add_numbers(session, 100 * session..100 * session + 9));
     for now in 0..100 {
         assert!(!locals.changed(10 * now, 1 + now % 2, 7));
@@ -69,8 +69,8 @@ fn directory_of_two_sessions_is_nobodys() {
 }
 
 #[test]
-fn number_is_used_once_by_its_session() {
-    let mut locals = Locals::new(1);
+fn numbers_used_once_in_order() {
+    let mut locals = LocalDirectories::new(1);
     locals.add_numbers(1, 100..103);
     locals.add_numbers(1, 200..202);
     assert!(!locals.use_number(2, 100), "it is another session's");
@@ -93,8 +93,8 @@ fn lost_session_holds_nobody_up() {
 }
 
 #[test]
-fn oldest_directory_is_recalled_beyond_the_bound() {
-    let mut locals = Locals::new(1);
+fn limit_recalls_oldest_directory() {
+    let mut locals = LocalDirectories::new(1);
     for inode in 0..=DIRECTORIES_MAX as u64 {
         locals.grant(0, 1, FileId { inode: 100 + inode, generation: 1 });
     }
@@ -136,13 +136,14 @@ fn unknown_inode_waits_for_its_maker() {
     assert!(locals.wait_for_makers(7, 2, &[105], 54), "it holds nothing, so it has sent everything");
 }
 
+/// A new directory in one that several sessions use is held by none of them.
 #[test]
-fn new_directory_in_shared_one_is_nobodys() {
+fn directory_in_shared_one_unheld() {
     let (mut locals, granted) = held();
     assert!(locals.may_have_new(2, 1, 7) && !locals.may_have_new(2, 2, 7), "its holder alone uses it");
     assert!(!locals.wait_for(3, 2, &[7], 100, false));
     assert!(!locals.may_have_new(3, 1, 7), "another one has listed it");
-    assert!(locals.returned(1, Held { level: level::READ, ..granted }));
+    assert!(locals.returned(1, TokenGrant { level: level::READ, ..granted }));
     locals.changed(4, 1, 7);
     assert!(!locals.may_have_new(4, 1, 7));
     locals.changed(3 + ALONE_MS, 1, 7);
@@ -184,14 +185,15 @@ fn listing_waits_twice_at_most() {
 
 #[test]
 fn directories_stop_at_bound_while_recalled() {
-    let mut locals = Locals::new(1);
+    let mut locals = LocalDirectories::new(1);
     let most = DIRECTORIES_MAX + RECALLED_MAX;
     for inode in 0..2 * most as u64 {
         locals.grant(0, 1, FileId { inode: 100 + inode, generation: 1 });
     }
     assert_eq!(locals.count(), most, "none is returned");
     let told = locals.take_messages();
-    let recalled: Vec<Held> = told.iter().map(|(_, held)| *held).filter(|held| held.level == level::READ).collect();
+    let recalled: Vec<TokenGrant> =
+        told.iter().map(|(_, held)| *held).filter(|held| held.level == level::READ).collect();
     assert_eq!(recalled.len(), RECALLED_MAX, "each one beyond the bound recalls another one");
     recalled.into_iter().for_each(|held| assert!(locals.returned(1, held)));
     locals.grant(1, 1, DIRECTORY);
@@ -203,7 +205,7 @@ fn directories_stop_at_bound_while_recalled() {
 
 #[test]
 fn numbers_in_hand_are_counted() {
-    let mut locals = Locals::new(1);
+    let mut locals = LocalDirectories::new(1);
     locals.add_numbers(1, 100..110);
     locals.add_numbers(1, 200..210);
     locals.add_numbers(2, 300..305);

@@ -8,7 +8,7 @@ pub const EXCHANGE: u32 = 2;
 
 /// A file, directory or link of the model.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Node {
+pub struct TreeModelNode {
     pub mode: u32,
     /// The names in the directory.
     pub names: BTreeMap<Vec<u8>, u64>,
@@ -24,7 +24,7 @@ pub struct Node {
     pub is_nameless: bool,
 }
 
-impl Node {
+impl TreeModelNode {
     pub fn is_directory(&self) -> bool {
         self.mode & libc::S_IFMT == libc::S_IFDIR
     }
@@ -39,13 +39,13 @@ pub type Result<T = ()> = std::result::Result<T, i32>;
 
 /// The model of the tree.
 #[derive(Clone, Default)]
-pub struct Model {
-    pub nodes: BTreeMap<u64, Node>,
+pub struct TreeModel {
+    pub nodes: BTreeMap<u64, TreeModelNode>,
     pub granted: BTreeSet<u64>,
 }
 
-impl Model {
-    pub fn node(&mut self, number: u64) -> &mut Node {
+impl TreeModel {
+    pub fn node(&mut self, number: u64) -> &mut TreeModelNode {
         self.nodes.get_mut(&number).expect("it is in the model")
     }
 

@@ -8,14 +8,14 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use nectary_cache::{Adaptive, Policy, Tuning};
+use nectary_cache::{Adaptive, AdaptiveTuning, Policy};
 use nectary_trace::simulate::misses;
 
-use super::misses::{POINT_PERCENT_MAX, Point};
-use super::{Judged, Options};
+use super::misses::{MissPoint, POINT_PERCENT_MAX};
+use super::{CacheFiguresOptions, JudgedWorkload};
 use crate::page;
 
-type Variant = (&'static str, fn(&mut Tuning));
+type Variant = (&'static str, fn(&mut AdaptiveTuning));
 
 const VARIANTS: [Variant; 24] = [
     ("**as it is**", |_| ()),
@@ -45,7 +45,7 @@ const VARIANTS: [Variant; 24] = [
 ];
 
 /// Prints the table, and writes it into a page if the options name one.
-pub fn ablation(judged: &[Judged], points: &[Point], options: &Options) -> Vec<String> {
+pub fn ablation(judged: &[JudgedWorkload], points: &[MissPoint], options: &CacheFiguresOptions) -> Vec<String> {
     let runs: Vec<(usize, usize)> =
         (0..VARIANTS.len()).flat_map(|variant| (0..points.len()).map(move |point| (variant, point))).collect();
     let places: Vec<(usize, u64)> = judged
@@ -59,7 +59,7 @@ pub fn ablation(judged: &[Judged], points: &[Point], options: &Options) -> Vec<S
         let mut done = Vec::new();
         while let Some(&(variant, point)) = runs.get(next.fetch_add(1, Ordering::Relaxed)) {
             let (index, size) = places[point];
-            let mut tuning = Tuning::default();
+            let mut tuning = AdaptiveTuning::default();
             VARIANTS[variant].1(&mut tuning);
             let missed = misses(&mut Adaptive::with(size, tuning) as &mut dyn Policy, &judged[index].workload);
             done.push((variant, point, missed));
@@ -84,7 +84,7 @@ pub fn ablation(judged: &[Judged], points: &[Point], options: &Options) -> Vec<S
 
 /// For each variant and group, the table has the number of points over the limit, and the percentages by which the
 /// misses of all points together and of the worst point exceed the best.
-fn table(points: &[Point], missed: &[Vec<u64>]) -> String {
+fn table(points: &[MissPoint], missed: &[Vec<u64>]) -> String {
     let mut groups: Vec<&str> = points.iter().map(|point| point.group).collect();
     groups.dedup();
     let count = |group: &str| points.iter().filter(|point| point.group == group).count();

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::mpsc::channel;
 
-use nectary_cache::{Access, Adaptive, Event, Policy, Stream, Watched, WindowReport, lru_capacity};
-use nectary_trace::simulate::Workload;
+use nectary_cache::{AccessResult, Adaptive, Policy, PolicyEvent, StreamId, WatchedPolicy, WindowReport, lru_capacity};
+use nectary_trace::simulate::TraceWorkload;
 
 /// The largest allowed difference between a ledger's sum and the simulation's sum. *Units*: percent.
 const LEDGER_PERCENT_MAX: u64 = 2;
@@ -23,15 +23,15 @@ const BLOCK_BYTES: u64 = 8192;
 type Sums = [u64; 4];
 
 /// An LRU that orders blocks by the time of their last reference.
-struct Lru {
+struct ReferenceLru {
     capacity: usize,
     by_time: BTreeMap<usize, u64>,
     times: HashMap<u64, usize>,
 }
 
-impl Lru {
-    fn new(capacity: u64) -> Lru {
-        Lru { capacity: capacity as usize, by_time: BTreeMap::new(), times: HashMap::new() }
+impl ReferenceLru {
+    fn new(capacity: u64) -> ReferenceLru {
+        ReferenceLru { capacity: capacity as usize, by_time: BTreeMap::new(), times: HashMap::new() }
     }
 
     /// References a block. *Returns* whether it hits.
@@ -71,36 +71,36 @@ fn optimum(contents: &HashSet<u64>, blocks: &[u64], capacity: u64) -> u64 {
 }
 
 /// The decisions of `adaptive`, and its reports.
-struct Played {
+struct AdaptiveReplay {
     capacity: u64,
-    adaptive: Watched,
+    adaptive: WatchedPolicy,
     hits: Vec<bool>,
     windows: Vec<WindowReport>,
     /// The residents at the start of each window.
     contents: Vec<HashSet<u64>>,
 }
 
-fn play(workload: &Workload, capacity: u64) -> Played {
+fn play(workload: &TraceWorkload, capacity: u64) -> AdaptiveReplay {
     let (sender, receiver) = channel();
-    let adaptive = Watched::new(
+    let adaptive = WatchedPolicy::new(
         Box::new(Adaptive::new(capacity)),
         BLOCK_BYTES,
         Box::new(move |event| {
-            if let Event::Window(window) = event {
+            if let PolicyEvent::Window(window) = event {
                 let _ = sender.send(window);
             }
         }),
     );
-    let mut played = Played { capacity, adaptive, hits: Vec::new(), windows: Vec::new(), contents: Vec::new() };
+    let mut played = AdaptiveReplay { capacity, adaptive, hits: Vec::new(), windows: Vec::new(), contents: Vec::new() };
     let mut resident = HashSet::new();
     played.contents.push(resident.clone());
     for (place, &block) in workload.blocks().iter().enumerate() {
         let stream = workload.streams().get(place).copied().unwrap_or_default();
         let access = played.adaptive.reference(block, 1, stream, &mut |victim| resident.remove(&victim));
-        if access == Access::Inserted {
+        if access == AccessResult::Inserted {
             resident.insert(block);
         }
-        played.hits.push(access == Access::Hit);
+        played.hits.push(access == AccessResult::Hit);
         if let Ok(window) = receiver.try_recv() {
             played.windows.push(window);
             played.contents.push(resident.clone());
@@ -110,9 +110,9 @@ fn play(workload: &Workload, capacity: u64) -> Played {
 }
 
 /// The sums of each ledger according to a simulation with an LRU of `capacity_lru`.
-fn simulate(workload: &Workload, played: &Played, capacity_lru: u64) -> Vec<(Stream, Sums)> {
-    let mut lru = Lru::new(capacity_lru);
-    let mut sums: Vec<(Stream, Sums)> = Vec::new();
+fn simulate(workload: &TraceWorkload, played: &AdaptiveReplay, capacity_lru: u64) -> Vec<(StreamId, Sums)> {
+    let mut lru = ReferenceLru::new(capacity_lru);
+    let mut sums: Vec<(StreamId, Sums)> = Vec::new();
     for (place, (&block, &is_hit)) in workload.blocks().iter().zip(&played.hits).enumerate() {
         let stream = workload.streams().get(place).copied().unwrap_or_default();
         let is_lru_hit = lru.refer(place, block);
@@ -129,8 +129,8 @@ fn simulate(workload: &Workload, played: &Played, capacity_lru: u64) -> Vec<(Str
 }
 
 /// The number of ledgers that are farther from the simulation than allowed.
-fn differing(played: &Played, simulated: &[(Stream, Sums)]) -> usize {
-    let is_far = |(stream, sums): &&(Stream, Sums)| {
+fn differing(played: &AdaptiveReplay, simulated: &[(StreamId, Sums)]) -> usize {
+    let is_far = |(stream, sums): &&(StreamId, Sums)| {
         played.adaptive.ledger(*stream).is_none_or(|ledger| {
             let told = [ledger.references, ledger.misses, ledger.saved, ledger.lost];
             told.iter().zip(sums).any(|(told, sum)| told.abs_diff(*sum) * 100 > sum * LEDGER_PERCENT_MAX)
@@ -141,7 +141,7 @@ fn differing(played: &Played, simulated: &[(Stream, Sums)]) -> usize {
 
 /// The number of windows whose report has another number of misses than `played` had, or another optimum than MIN with
 /// `capacity` blocks.
-fn windows_differing(workload: &Workload, played: &Played, capacity: u64) -> usize {
+fn windows_differing(workload: &TraceWorkload, played: &AdaptiveReplay, capacity: u64) -> usize {
     let mut start = 0;
     let mut differing = 0;
     for (window, contents) in played.windows.iter().zip(&played.contents) {
@@ -155,7 +155,7 @@ fn windows_differing(workload: &Workload, played: &Played, capacity: u64) -> usi
 }
 
 /// Prints the comparison for every workload; returns the differences, and the planted faults that were not found.
-pub fn books<'a>(workloads: impl Iterator<Item = &'a Workload>) -> Vec<String> {
+pub fn books<'a>(workloads: impl Iterator<Item = &'a TraceWorkload>) -> Vec<String> {
     let mut short = Vec::new();
     let (mut ledgers, mut windows, mut found, mut windows_found) = (0, 0, 0, 0);
     println!("ledgers and windows against simulations of their own, at {PERCENT} % of the distinct blocks");

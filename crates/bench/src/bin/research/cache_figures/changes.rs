@@ -2,7 +2,7 @@
 //!
 //! Owns: the sizes, on both sides of 4,096 blocks, and the limit. Leaves to others: the accesses (`generated`).
 
-use nectary_cache::{Adaptive, Policy, Stream};
+use nectary_cache::{Adaptive, Policy, StreamId};
 
 use super::generated;
 
@@ -24,7 +24,7 @@ pub fn changes() -> Vec<String> {
             let mut adaptive = Adaptive::new(size);
             let mut leaders = vec![adaptive.leader()];
             for id in workload.blocks() {
-                adaptive.reference(*id, 1, Stream(0), &mut |_| true);
+                adaptive.reference(*id, 1, StreamId(0), &mut |_| true);
                 leaders.extend(adaptive.take_change().map(|change| change.leader));
             }
             let (name, count) = (workload.name(), leaders.len() - 1);

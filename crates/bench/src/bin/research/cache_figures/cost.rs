@@ -15,8 +15,8 @@
 //! cost of touching more cache lines per reference is printed too: a table of indexes with a linked list touches four,
 //! those of the index, of the entry and of both neighbours.
 
-use nectary_cache::{Access, Lru, Policy, Stream, by_name};
-use nectary_trace::simulate::{Workload, misses};
+use nectary_cache::{AccessResult, Lru, Policy, StreamId, by_name};
+use nectary_trace::simulate::{TraceWorkload, misses};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
@@ -41,7 +41,7 @@ fn now() -> Option<f64> {
 }
 
 /// Draws references at random.
-struct Draw {
+struct ReferenceGenerator {
     name: &'static str,
     random: SplitMix64,
     capacity: u64,
@@ -50,20 +50,20 @@ struct Draw {
     rank: fn(u64, u64) -> u64,
 }
 
-impl Draw {
+impl ReferenceGenerator {
     /// The next `count` references.
-    fn workload(&mut self, count: u64) -> Workload {
-        let Draw { name, random, capacity, streams, rank } = self;
+    fn workload(&mut self, count: u64) -> TraceWorkload {
+        let ReferenceGenerator { name, random, capacity, streams, rank } = self;
         let block = |_| {
             // The multiplication scatters the block numbers of neighbouring ranks.
             let block = rank(random.next_u64(), *capacity).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
-            (block, Stream((block % *streams) as u32))
+            (block, StreamId((block % *streams) as u32))
         };
-        Workload::new(*name, (0..count).map(block))
+        TraceWorkload::new(*name, (0..count).map(block))
     }
 }
 
-fn draws(capacity: u64) -> [Draw; 3] {
+fn draws(capacity: u64) -> [ReferenceGenerator; 3] {
     let skewed = |random: u64, capacity: u64| {
         let highest = (16.0 * capacity as f64).ln();
         ((random >> 11) as f64 / (1_u64 << 53) as f64 * highest).exp() as u64
@@ -71,7 +71,13 @@ fn draws(capacity: u64) -> [Draw; 3] {
     let uniform = |random: u64, capacity: u64| random % (2 * capacity);
     let kinds =
         [("skewed", 1, skewed as fn(u64, u64) -> u64), ("uniform", 1, uniform), ("skewed, 4 streams", 4, skewed)];
-    kinds.map(|(name, streams, rank)| Draw { name, random: SplitMix64::seed_from_u64(1), capacity, streams, rank })
+    kinds.map(|(name, streams, rank)| ReferenceGenerator {
+        name,
+        random: SplitMix64::seed_from_u64(1),
+        capacity,
+        streams,
+        rank,
+    })
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -81,17 +87,17 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 /// The times of a policy, one per round. *Units*: nanoseconds per reference.
 #[derive(Default)]
-struct Times {
+struct PolicyTimes {
     simulated: Vec<f64>,
     one_by_one: Vec<f64>,
     /// The number of hits in the last round.
     hits: u64,
 }
 
-impl Times {
+impl PolicyTimes {
     /// Replays the first workload untimed, then the others timed; `None` if the kernel does not report a thread's
     /// processor time.
-    fn add(&mut self, policy: &mut dyn Policy, [first, second, third]: &[Workload; 3]) -> Option<()> {
+    fn add(&mut self, policy: &mut dyn Policy, [first, second, third]: &[TraceWorkload; 3]) -> Option<()> {
         play(policy, first);
         let mut misses_count = 0;
         self.simulated.push(timed(|| {
@@ -123,8 +129,8 @@ pub fn cost() -> Vec<String> {
         for policy in &mut others {
             play(&mut **policy, &filling);
         }
-        let mut of_lru = Times::default();
-        let mut of_others: Vec<Times> = others.iter().map(|_| Times::default()).collect();
+        let mut of_lru = PolicyTimes::default();
+        let mut of_others: Vec<PolicyTimes> = others.iter().map(|_| PolicyTimes::default()).collect();
         let mut limits = LINES.map(|_| Vec::new());
         for _ in 0..ROUNDS {
             let workloads = [REFERENCES / 4, REFERENCES, REFERENCES].map(|count| draw.workload(count));
@@ -174,7 +180,7 @@ pub fn cost() -> Vec<String> {
 }
 
 /// Reads and writes `lines` words of `table` for each reference, each word in another cache line.
-fn touch(table: &mut [u64], workload: &Workload, lines: usize) -> u64 {
+fn touch(table: &mut [u64], workload: &TraceWorkload, lines: usize) -> u64 {
     let last = table.len() - 1;
     for &block in workload.blocks() {
         let mut hash = block;
@@ -186,11 +192,11 @@ fn touch(table: &mut [u64], workload: &Workload, lines: usize) -> u64 {
     table[0]
 }
 
-fn play(policy: &mut dyn Policy, workload: &Workload) -> u64 {
+fn play(policy: &mut dyn Policy, workload: &TraceWorkload) -> u64 {
     let streams = workload.streams();
     let is_hit = |&(place, block): &(usize, &u64)| {
         let stream = streams.get(place).copied().unwrap_or_default();
-        policy.reference(*block, 1, stream, &mut |_| true) == Access::Hit
+        policy.reference(*block, 1, stream, &mut |_| true) == AccessResult::Hit
     };
     workload.blocks().iter().enumerate().filter(is_hit).count() as u64
 }

@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use nectary_trace::simulate::{Run, Workload, run_all};
+use nectary_trace::simulate::{SimulationRun, TraceWorkload, run_all};
 
-use super::{Options, known};
+use super::{CacheFiguresOptions, known};
 
 /// The rows of the table: the trace, the size in blocks, and the most misses that `dear` may have.
 const DEAR: [(&str, u64, u64); 6] = [
@@ -20,13 +20,16 @@ const DEAR: [(&str, u64, u64); 6] = [
 const DEAR_BELOW_LRU_PERCENT: f64 = 27.0;
 
 /// Runs `dear` and LRU for each row of the table; returns a line for each limit that `dear` does not reach.
-pub fn dear(singles: &BTreeMap<String, Workload>, options: &Options) -> Result<Vec<String>, nectary_trace::Error> {
+pub fn dear(
+    singles: &BTreeMap<String, TraceWorkload>,
+    options: &CacheFiguresOptions,
+) -> Result<Vec<String>, nectary_trace::Error> {
     if known("dear").is_err() {
         return Ok(vec!["dear: there is no such policy".to_owned()]);
     }
     let rows: Vec<_> = DEAR.iter().filter(|row| singles.contains_key(row.0)).collect();
-    let run = |policy, row: &&(&str, u64, u64)| Run::new(&singles[row.0], policy, row.1);
-    let runs: Vec<Run<'_>> = rows.iter().flat_map(|row| [run("dear", row), run("lru", row)]).collect();
+    let run = |policy, row: &&(&str, u64, u64)| SimulationRun::new(&singles[row.0], policy, row.1);
+    let runs: Vec<SimulationRun<'_>> = rows.iter().flat_map(|row| [run("dear", row), run("lru", row)]).collect();
     let results = run_all(&runs, options.threads, &|_| {})?;
     let mut short = Vec::new();
     let mut saved = Vec::new();

@@ -31,11 +31,11 @@ use std::thread;
 
 use hashbrown::{HashMap, HashSet};
 
-use nectary_cache::{Access, Min, Policy, Stream, by_name};
-use nectary_trace::simulate::{Workload, misses, policies};
+use nectary_cache::{AccessResult, Min, Policy, StreamId, by_name};
+use nectary_trace::simulate::{TraceWorkload, misses, policies};
 
 use super::misses::POINT_PERCENT_MAX;
-use super::{Judged, Options, known};
+use super::{CacheFiguresOptions, JudgedWorkload, known};
 
 /// The number of references from one stop of a trace to the next is the largest of three numbers: the capacity divided
 /// by `STOPS`, the references so far divided by `STOPS_OF_PAST`, and `REFERENCES_MIN`.
@@ -47,7 +47,7 @@ const POLICIES_MAX: usize = 8;
 
 /// The position in a trace at which the bound is highest, with the results there.
 #[derive(Debug, Clone, PartialEq)]
-struct Fork {
+struct TraceFork {
     trace: String,
     size: u64,
     /// The number of references before the fork.
@@ -64,13 +64,13 @@ struct Fork {
 }
 
 /// Prints the worst forks of all workloads at all sizes. *Returns* a line for each fork whose bound a policy disproves.
-pub fn forks(judged: &[Judged], options: &Options) -> Vec<String> {
+pub fn forks(judged: &[JudgedWorkload], options: &CacheFiguresOptions) -> Vec<String> {
     let Ok(policy) = known(&options.policy) else { return Vec::new() };
     let against: Vec<&'static str> = options.against.iter().filter_map(|name| known(name).ok()).collect();
     let forks = all(judged, policy, &against, options.threads);
     let mut refuted = Vec::new();
     for fork in &forks {
-        let Fork { trace, size, after, policies: [one, other], bound, judged, refuted_by } = fork;
+        let TraceFork { trace, size, after, policies: [one, other], bound, judged, refuted_by } = fork;
         if !options.is_quiet {
             println!(
                 "FORK {trace} {size}: after {after} references the blocks of {one} or of {other}: nobody is nearer than {bound:+.2} % for \
@@ -82,7 +82,7 @@ pub fn forks(judged: &[Judged], options: &Options) -> Vec<String> {
         );
     }
     let beyond = forks.iter().filter(|fork| fork.bound > POINT_PERCENT_MAX).count();
-    let median = |of: fn(&Fork) -> f64| {
+    let median = |of: fn(&TraceFork) -> f64| {
         let mut values: Vec<f64> = forks.iter().map(of).collect();
         values.sort_by(f64::total_cmp);
         values.get(values.len() / 2).copied().unwrap_or(0.0)
@@ -97,8 +97,13 @@ pub fn forks(judged: &[Judged], options: &Options) -> Vec<String> {
 }
 
 /// The worst fork of each workload at each size; there is none if all policies hold the same blocks.
-fn all(judged: &[Judged], policy: &'static str, against: &[&'static str], threads: Option<usize>) -> Vec<Fork> {
-    let points: &Vec<(&Workload, u64)> =
+fn all(
+    judged: &[JudgedWorkload],
+    policy: &'static str,
+    against: &[&'static str],
+    threads: Option<usize>,
+) -> Vec<TraceFork> {
+    let points: &Vec<(&TraceWorkload, u64)> =
         &judged.iter().flat_map(|judged| judged.sizes.iter().map(move |size| (&judged.workload, *size))).collect();
     let threads = threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from)).max(1);
     let next = &AtomicUsize::new(0);
@@ -117,7 +122,7 @@ fn all(judged: &[Judged], policy: &'static str, against: &[&'static str], thread
 }
 
 /// The worst fork of one workload at one size.
-fn fork(workload: &Workload, size: u64, policy: &'static str, against: &[&'static str]) -> Option<Fork> {
+fn fork(workload: &TraceWorkload, size: u64, policy: &'static str, against: &[&'static str]) -> Option<TraceFork> {
     let against = &against[..against.len().min(POLICIES_MAX)];
     let (mut bound, mut after, mut pair) = (f64::NEG_INFINITY, 0, (0, 0));
     let mut ghosts: Vec<Box<dyn Policy>> = against.iter().filter_map(|name| by_name(name, size)).collect();
@@ -148,14 +153,14 @@ fn fork(workload: &Workload, size: u64, policy: &'static str, against: &[&'stati
     }
     let policies = [against[pair.0], against.get(pair.1).copied().filter(|_| after > 0)?];
     let mut fork =
-        Fork { trace: workload.name().to_owned(), size, after, policies, bound, judged: 0.0, refuted_by: None };
+        TraceFork { trace: workload.name().to_owned(), size, after, policies, bound, judged: 0.0, refuted_by: None };
     fork.check(workload, policy);
     Some(fork)
 }
 
 /// References an id. *Returns* whether it missed.
 fn refer(policy: &mut dyn Policy, id: u64) -> bool {
-    policy.reference(id, 1, Stream(0), &mut |_| true) != Access::Hit
+    policy.reference(id, 1, StreamId(0), &mut |_| true) != AccessResult::Hit
 }
 
 /// For each set of policies, the number of blocks that exactly these policies hold. A set is a number with a bit for
@@ -169,11 +174,11 @@ fn holders<'a>(ghosts: &[Box<dyn Policy>], ids: impl Iterator<Item = &'a u64>) -
     held
 }
 
-impl Fork {
+impl TraceFork {
     /// Replays both continuations with every policy except MIN, and compares the results with the bound.
-    fn check(&mut self, workload: &Workload, judged: &'static str) {
+    fn check(&mut self, workload: &TraceWorkload, judged: &'static str) {
         let ways = self.policies.map(|holder| way(workload, self.after, self.size, holder));
-        let play = |name: &str, way: &Workload| {
+        let play = |name: &str, way: &TraceWorkload| {
             policies::make(name, self.size, way).map_or(u64::MAX, |mut policy| misses(&mut *policy, way))
         };
         let best = [play(self.policies[0], &ways[0]), play(self.policies[1], &ways[1])];
@@ -193,9 +198,9 @@ impl Fork {
 
 /// A continued trace: the beginning of a workload, then the blocks that a policy holds, each with the stream that
 /// referenced it last.
-fn way(workload: &Workload, after: usize, size: u64, holder: &str) -> Workload {
+fn way(workload: &TraceWorkload, after: usize, size: u64, holder: &str) -> TraceWorkload {
     let blocks = &workload.blocks()[..after];
-    let stream = |position: usize| workload.streams().get(position).copied().unwrap_or(Stream(0));
+    let stream = |position: usize| workload.streams().get(position).copied().unwrap_or(StreamId(0));
     let mut policy = by_name(holder, size);
     let mut last = HashMap::new();
     for (position, &id) in blocks.iter().enumerate() {
@@ -204,11 +209,11 @@ fn way(workload: &Workload, after: usize, size: u64, holder: &str) -> Workload {
             refer(&mut **policy, id);
         }
     }
-    let mut held: Vec<(u64, Stream)> =
+    let mut held: Vec<(u64, StreamId)> =
         last.into_iter().filter(|(id, _)| policy.as_ref().is_some_and(|policy| policy.contains(*id))).collect();
     held.sort_unstable_by_key(|(id, _)| *id);
     let before = blocks.iter().enumerate().map(|(position, &id)| (id, stream(position)));
-    Workload::new(workload.name(), before.chain(held))
+    TraceWorkload::new(workload.name(), before.chain(held))
 }
 
 #[cfg(test)]
@@ -217,12 +222,13 @@ mod tests {
 
     const FIVE: [&str; 5] = ["lru", "arc", "s3fifo", "lirs", "wtinylfu"];
 
-    fn scan(blocks: u64) -> Workload {
-        Workload::new("scan", (0..blocks).map(|id| (id, Stream(0))))
+    fn scan(blocks: u64) -> TraceWorkload {
+        TraceWorkload::new("scan", (0..blocks).map(|id| (id, StreamId(0))))
     }
 
+    /// After a scan of twice the cache, no policy can be nearer to the best than about 25 %.
     #[test]
-    fn after_a_scan_of_twice_the_cache_nobody_is_nearer_than_a_quarter() {
+    fn fork_bounds_distance_after_scan() {
         let fork = fork(&scan(1000), 100, "adaptive", &FIVE).expect("they differ");
         // LRU holds the last hundred blocks. LIRS holds the first blocks, and the last block in its queue.
         assert!((22.0..=25.0).contains(&fork.bound) && (190..=220).contains(&fork.after), "{fork:?}");
@@ -235,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_that_is_too_high_is_refuted() {
+    fn excessive_fork_bound_is_refuted() {
         let workload = scan(1000);
         let mut fork = fork(&workload, 100, "adaptive", &FIVE).expect("they differ");
         // A policy that misses all references is 50 % above the best here, so a bound of 51 % must be disproved.

@@ -3,8 +3,8 @@
 //! Owns: the generated accesses, which are the same at each call. Promises: no kind was made to suit a policy; each is
 //! scaled only by the cache's size. Leaves to others: the simulation.
 
-use nectary_cache::Stream;
-use nectary_trace::simulate::Workload;
+use nectary_cache::StreamId;
+use nectary_trace::simulate::TraceWorkload;
 
 /// The sizes of the caches. *Units*: blocks.
 pub const SIZES: [u64; 4] = [20_000, 40_000, 80_000, 200_000];
@@ -12,9 +12,9 @@ pub const SIZES: [u64; 4] = [20_000, 40_000, 80_000, 200_000];
 const ACCESSES: u64 = 15;
 
 /// A random generator (SplitMix64).
-struct Random(u64);
+struct AccessRandom(u64);
 
-impl Random {
+impl AccessRandom {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -40,7 +40,7 @@ impl Random {
 
 /// A kind of accesses: its name, and a function from the number of the access, the size of the cache, and a random
 /// generator to the block and the stream of the access.
-type Kind = (&'static str, fn(u64, u64, &mut Random) -> (u64, u32));
+type Kind = (&'static str, fn(u64, u64, &mut AccessRandom) -> (u64, u32));
 
 const FAR: u64 = 1 << 32;
 /// The number of kinds whose pattern stays the same; they are the first ones.
@@ -92,17 +92,17 @@ const KINDS: [Kind; 15] = [
 ];
 
 /// All generated workloads for a cache of `size`.
-pub fn generated(size: u64) -> impl Iterator<Item = Workload> {
+pub fn generated(size: u64) -> impl Iterator<Item = TraceWorkload> {
     KINDS.iter().zip(1..).map(move |(kind, seed)| workload(kind, seed, size, ACCESSES * size))
 }
 
 /// The workloads whose pattern stays the same, with `accesses` for each block of a cache of `size`.
-pub fn stationary(size: u64, accesses: u64) -> impl Iterator<Item = Workload> {
+pub fn stationary(size: u64, accesses: u64) -> impl Iterator<Item = TraceWorkload> {
     KINDS.iter().take(STATIONARY).zip(1..).map(move |(kind, seed)| workload(kind, seed, size, accesses * size))
 }
 
-fn workload((name, access): &Kind, seed: u64, size: u64, accesses: u64) -> Workload {
-    let mut random = Random(seed);
+fn workload((name, access): &Kind, seed: u64, size: u64, accesses: u64) -> TraceWorkload {
+    let mut random = AccessRandom(seed);
     let accesses = (0..accesses).map(|step| access(step, size, &mut random));
-    Workload::new(*name, accesses.map(|(block, stream)| (block, Stream(stream))))
+    TraceWorkload::new(*name, accesses.map(|(block, stream)| (block, StreamId(stream))))
 }

@@ -13,8 +13,8 @@ use std::collections::BTreeSet;
 
 use hashbrown::HashMap;
 
-use nectary_cache::{Access, Policy, Stream, by_name};
-use nectary_trace::simulate::Workload;
+use nectary_cache::{AccessResult, Policy, StreamId, by_name};
+use nectary_trace::simulate::TraceWorkload;
 
 /// The candidates; the first one leads at the start.
 const CANDIDATES: [&str; 6] = ["lirs", "lru", "wtinylfu", "s3fifo", "arc", "lfu-aged"];
@@ -26,7 +26,7 @@ const REFERENCES_MIN: u64 = 16;
 
 /// The fewest misses of the choosers at one point.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Limit {
+pub struct ChooserLimit {
     /// The fewest free misses.
     pub free: u64,
     /// The fewest paid misses.
@@ -34,7 +34,7 @@ pub struct Limit {
 }
 
 /// A ghost cache of one candidate, with the outcome of the last reference.
-struct Ghost {
+struct CandidateGhost {
     policy: Box<dyn Policy>,
     is_hit: bool,
     is_held: bool,
@@ -42,7 +42,7 @@ struct Ghost {
 }
 
 /// A chooser: it follows the policy that has the fewest misses in the chooser's window.
-struct Chooser {
+struct PolicyChooser {
     decay: f64,
     lately: [f64; CANDIDATES.len()],
     leader: usize,
@@ -54,9 +54,9 @@ struct Chooser {
     spare: BTreeSet<(u64, u64)>,
 }
 
-impl Chooser {
-    fn new(window: f64, size: u64) -> Chooser {
-        Chooser {
+impl PolicyChooser {
+    fn new(window: f64, size: u64) -> PolicyChooser {
+        PolicyChooser {
             decay: 1.0 - 1.0 / (window * size as f64).max(1.0),
             lately: [0.0; CANDIDATES.len()],
             leader: 0,
@@ -67,7 +67,7 @@ impl Chooser {
         }
     }
 
-    fn refer(&mut self, ghosts: &[Ghost], id: u64, now: u64, size: u64) {
+    fn refer(&mut self, ghosts: &[CandidateGhost], id: u64, now: u64, size: u64) {
         for (lately, ghost) in self.lately.iter_mut().zip(ghosts) {
             *lately = *lately * self.decay + f64::from(!ghost.is_hit);
         }
@@ -97,7 +97,7 @@ impl Chooser {
         }
     }
 
-    fn choose(&mut self, ghosts: &[Ghost]) {
+    fn choose(&mut self, ghosts: &[CandidateGhost]) {
         let before = self.leader;
         for other in 0..ghosts.len() {
             if self.lately[other] < self.lately[self.leader] {
@@ -113,19 +113,20 @@ impl Chooser {
 }
 
 /// Measures the fewest misses of the choosers for a workload at a cache size.
-pub fn limit(workload: &Workload, size: u64) -> Limit {
-    let ghost =
-        |name: &&str| Some(Ghost { policy: by_name(name, size)?, is_hit: false, is_held: false, lost: Vec::new() });
-    let mut ghosts: Vec<Ghost> = CANDIDATES.iter().filter_map(ghost).collect();
-    let mut choosers = WINDOWS.map(|window| Chooser::new(window, size));
+pub fn limit(workload: &TraceWorkload, size: u64) -> ChooserLimit {
+    let ghost = |name: &&str| {
+        Some(CandidateGhost { policy: by_name(name, size)?, is_hit: false, is_held: false, lost: Vec::new() })
+    };
+    let mut ghosts: Vec<CandidateGhost> = CANDIDATES.iter().filter_map(ghost).collect();
+    let mut choosers = WINDOWS.map(|window| PolicyChooser::new(window, size));
     let between = (size / CHOICES).max(REFERENCES_MIN);
     for (now, &id) in (1_u64..).zip(workload.blocks()) {
-        for Ghost { policy, is_hit, is_held, lost } in &mut ghosts {
+        for CandidateGhost { policy, is_hit, is_held, lost } in &mut ghosts {
             lost.clear();
-            *is_hit = policy.reference(id, 1, Stream(0), &mut |victim| {
+            *is_hit = policy.reference(id, 1, StreamId(0), &mut |victim| {
                 lost.push(victim);
                 true
-            }) == Access::Hit;
+            }) == AccessResult::Hit;
             *is_held = policy.contains(id);
         }
         for chooser in &mut choosers {
@@ -135,23 +136,24 @@ pub fn limit(workload: &Workload, size: u64) -> Limit {
             }
         }
     }
-    let fewest = |of: fn(&Chooser) -> u64| choosers.iter().map(of).min().unwrap_or(0);
-    Limit { free: fewest(|chooser| chooser.free), paid: fewest(|chooser| chooser.paid) }
+    let fewest = |of: fn(&PolicyChooser) -> u64| choosers.iter().map(of).min().unwrap_or(0);
+    ChooserLimit { free: fewest(|chooser| chooser.free), paid: fewest(|chooser| chooser.paid) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn workload(ids: impl Iterator<Item = u64>) -> Workload {
-        Workload::new("test", ids.map(|id| (id, Stream(0))))
+    fn workload(ids: impl Iterator<Item = u64>) -> TraceWorkload {
+        TraceWorkload::new("test", ids.map(|id| (id, StreamId(0))))
     }
 
+    /// A scan always misses, and a set of blocks that fits misses each block once.
     #[test]
-    fn a_scan_misses_always_and_what_fits_misses_once() {
+    fn limit_separates_scan_and_fit() {
         let scan = limit(&workload(0..5000), 100);
-        assert_eq!(scan, Limit { free: 5000, paid: 5000 });
+        assert_eq!(scan, ChooserLimit { free: 5000, paid: 5000 });
         let fitting = limit(&workload((0..5000).map(|step| step % 50)), 100);
-        assert_eq!(fitting, Limit { free: 50, paid: 50 });
+        assert_eq!(fitting, ChooserLimit { free: 50, paid: 50 });
     }
 }

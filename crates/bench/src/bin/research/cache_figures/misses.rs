@@ -5,10 +5,10 @@
 
 use std::fmt::Write as _;
 
-use nectary_trace::simulate::{Row, Run, policies, run_all};
+use nectary_trace::simulate::{SimulationRow, SimulationRun, policies, run_all};
 
-use super::limit::{Limit, limit};
-use super::{Judged, Options, known};
+use super::limit::{ChooserLimit, limit};
+use super::{CacheFiguresOptions, JudgedWorkload, known};
 
 /// The largest allowed distance of the sum, of the sum on public traces, and of any single point, above the best of the
 /// other policies. *Units*: percent.
@@ -20,7 +20,7 @@ pub const POINT_PERCENT_MAX: f64 = 5.0;
 pub const TRIPLE: (u64, u64) = (1536, 9285);
 
 /// One point: the misses of the judged policy, and the fewest misses of the other policies.
-pub struct Point {
+pub struct MissPoint {
     /// The group to which the point belongs; the misses of a group are summed.
     pub group: &'static str,
     name: String,
@@ -31,7 +31,7 @@ pub struct Point {
     best_policy: &'static str,
 }
 
-impl Point {
+impl MissPoint {
     fn above_percent(&self) -> f64 {
         100.0 * (self.misses as f64 / self.best as f64 - 1.0)
     }
@@ -42,7 +42,10 @@ impl Point {
 }
 
 /// Runs the judged policy over all workloads at all sizes. *Returns* the points, and the limits that were missed.
-pub fn judge(judged: &[Judged], options: &Options) -> Result<(Vec<Point>, Vec<String>), nectary_trace::Error> {
+pub fn judge(
+    judged: &[JudgedWorkload],
+    options: &CacheFiguresOptions,
+) -> Result<(Vec<MissPoint>, Vec<String>), nectary_trace::Error> {
     if judged.is_empty() {
         return Ok((Vec::new(), Vec::new()));
     }
@@ -59,8 +62,8 @@ pub fn judge(judged: &[Judged], options: &Options) -> Result<(Vec<Point>, Vec<St
     columns.extend(known(policies::MIN));
     let mut runs = Vec::new();
     let places = || judged.iter().flat_map(|judged| judged.sizes.iter().map(move |size| (judged, *size)));
-    for (Judged { workload, .. }, size) in places() {
-        runs.extend(columns.iter().map(|policy| Run::new(workload, policy, size)));
+    for (JudgedWorkload { workload, .. }, size) in places() {
+        runs.extend(columns.iter().map(|policy| SimulationRun::new(workload, policy, size)));
     }
     let rows = run_all(&runs, options.threads, &|_| {})?;
     if !options.is_quiet {
@@ -69,7 +72,7 @@ pub fn judge(judged: &[Judged], options: &Options) -> Result<(Vec<Point>, Vec<St
         println!("{head}  above the best");
     }
     let rows = rows.chunks_exact(columns.len()).zip(places());
-    let points: Vec<Point> = rows.map(|(rows, (judged, _))| point(judged.group, rows, options)).collect();
+    let points: Vec<MissPoint> = rows.map(|(rows, (judged, _))| point(judged.group, rows, options)).collect();
     let short = summary(policy, &points);
     if policy == "adaptive" {
         let small = points
@@ -84,7 +87,7 @@ pub fn judge(judged: &[Judged], options: &Options) -> Result<(Vec<Point>, Vec<St
 }
 
 /// For a point over the limit, prints the cost of choosing a policy and the cost of changing the contents to it.
-fn limits(point: &Point, limit: &Limit) {
+fn limits(point: &MissPoint, limit: &ChooserLimit) {
     let percent = |misses: u64| 100.0 * (misses as f64 / point.best as f64 - 1.0);
     println!(
         "LIMIT {} {}: adaptive {:+.2} %; the best of six windows, by hindsight, {:+.2} % if \
@@ -98,10 +101,10 @@ fn limits(point: &Point, limit: &Limit) {
 }
 
 /// Makes a point from the rows of all policies, and prints its line of the table.
-fn point(group: &'static str, rows: &[Row], options: &Options) -> Point {
+fn point(group: &'static str, rows: &[SimulationRow], options: &CacheFiguresOptions) -> MissPoint {
     let others = rows[1..].iter().filter(|row| row.policy != policies::MIN);
     let best = others.min_by_key(|row| row.counts.misses).unwrap_or(&rows[0]);
-    let point = Point {
+    let point = MissPoint {
         group,
         name: rows[0].trace.clone(),
         size: rows[0].size,
@@ -119,12 +122,12 @@ fn point(group: &'static str, rows: &[Row], options: &Options) -> Point {
 }
 
 /// Prints the sums and the worst points; returns the missed limits.
-fn summary(policy: &str, points: &[Point]) -> Vec<String> {
+fn summary(policy: &str, points: &[MissPoint]) -> Vec<String> {
     let mut short = Vec::new();
     let mut groups: Vec<&str> = points.iter().map(|point| point.group).collect();
     groups.dedup();
     for what in groups {
-        let of: Vec<&Point> = points.iter().filter(|point| point.group == what).collect();
+        let of: Vec<&MissPoint> = points.iter().filter(|point| point.group == what).collect();
         let (misses, best): (u64, u64) =
             of.iter().fold((0, 0), |sum, point| (sum.0 + point.misses, sum.1 + point.best));
         let Some(worst) = of.iter().max_by(|a, b| a.above_percent().total_cmp(&b.above_percent())) else { continue };

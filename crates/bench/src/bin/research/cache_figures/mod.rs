@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use nectary_trace::formats::ReadOptions;
-use nectary_trace::simulate::{LoadOptions, Workload, policies};
+use nectary_trace::simulate::{LoadOptions, TraceWorkload, policies};
 
 const HELP: &str = "\
 Examples:
@@ -92,7 +92,7 @@ const HELD_OUT: [&str; 11] =
     ["archive", "awk", "build", "checksums", "compare", "dbm", "grep", "index", "merge", "perl", "xz"];
 const PERCENT: [u64; 5] = [5, 10, 20, 40, 60];
 
-struct Options {
+struct CacheFiguresOptions {
     traces: Option<PathBuf>,
     public: Option<PathBuf>,
     policy: String,
@@ -105,10 +105,10 @@ struct Options {
 }
 
 /// A workload over which the policies are judged.
-pub struct Judged {
+pub struct JudgedWorkload {
     /// The group to which the workload belongs; the misses of a group are summed.
     group: &'static str,
-    workload: Workload,
+    workload: TraceWorkload,
     sizes: Vec<u64>,
 }
 
@@ -145,8 +145,8 @@ fn usage(error: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-fn options(words: &[String]) -> Result<Option<Options>, String> {
-    let mut options = Options {
+fn options(words: &[String]) -> Result<Option<CacheFiguresOptions>, String> {
+    let mut options = CacheFiguresOptions {
         traces: None,
         public: None,
         policy: "adaptive".to_owned(),
@@ -195,7 +195,7 @@ fn list(text: &str) -> Vec<String> {
 }
 
 /// Prints every figure. *Returns* a line for each figure that is missed.
-fn figures(options: &Options) -> Result<Vec<String>, nectary_trace::Error> {
+fn figures(options: &CacheFiguresOptions) -> Result<Vec<String>, nectary_trace::Error> {
     let wants = |part: &str| {
         let is_named = |wanted: &str| options.parts.iter().any(|named| named == wanted);
         let has_traces = options.traces.is_some() || !PARTS_OF_TRACES.contains(&part);
@@ -221,10 +221,10 @@ fn figures(options: &Options) -> Result<Vec<String>, nectary_trace::Error> {
     if wants("dear") {
         short.extend(dear::dear(&singles, options)?);
     }
-    let mut judged: Vec<Judged> = Vec::new();
-    let mut add = |group, workload: Workload, more: &[u64]| {
+    let mut judged: Vec<JudgedWorkload> = Vec::new();
+    let mut add = |group, workload: TraceWorkload, more: &[u64]| {
         let percent = PERCENT.map(|percent| (workload.distinct() * percent / 100).max(1));
-        judged.push(Judged { group, workload, sizes: [&percent[..], more].concat() });
+        judged.push(JudgedWorkload { group, workload, sizes: [&percent[..], more].concat() });
     };
     if wants("single") {
         singles.values().for_each(|workload| add("papers", workload.clone(), &[]));
@@ -232,14 +232,14 @@ fn figures(options: &Options) -> Result<Vec<String>, nectary_trace::Error> {
     if wants("pairs") {
         for (index, first) in options.names.iter().enumerate() {
             for second in &options.names[index + 1..] {
-                add("mixes", Workload::mix(&[&singles[first], &singles[second]])?, &[]);
+                add("mixes", TraceWorkload::mix(&[&singles[first], &singles[second]])?, &[]);
             }
         }
     }
     if wants("triple")
         && let [Some(cs), Some(cpp), Some(ps)] = ["cs", "cpp", "ps"].map(|name| singles.get(name))
     {
-        add("mixes", Workload::mix(&[cs, cpp, ps])?, &[misses::TRIPLE.0]);
+        add("mixes", TraceWorkload::mix(&[cs, cpp, ps])?, &[misses::TRIPLE.0]);
     }
     if wants("recorded") {
         recorded.values().for_each(|workload| add("recorded", recorded_name(workload), &[]));
@@ -257,7 +257,7 @@ fn figures(options: &Options) -> Result<Vec<String>, nectary_trace::Error> {
     if wants("generated") {
         let of_size = |size| generated::generated(size).map(move |workload| (size, workload));
         let all = generated::SIZES.into_iter().flat_map(of_size);
-        judged.extend(all.map(|(size, workload)| Judged { group: "generated", workload, sizes: vec![size] }));
+        judged.extend(all.map(|(size, workload)| JudgedWorkload { group: "generated", workload, sizes: vec![size] }));
     }
     let (points, over) = misses::judge(&judged, options)?;
     short.extend(over);
@@ -293,17 +293,21 @@ fn data() -> PathBuf {
 }
 
 /// A recorded trace, under a name that differs from that of the papers' trace of the same program.
-fn recorded_name(workload: &Workload) -> Workload {
+fn recorded_name(workload: &TraceWorkload) -> TraceWorkload {
     let mut workload = workload.clone();
     workload.rename(&format!("{}-recorded", workload.name().to_owned()));
     workload
 }
 
-fn load(directory: &Path, ending: &str, names: &[String]) -> Result<BTreeMap<String, Workload>, nectary_trace::Error> {
+fn load(
+    directory: &Path,
+    ending: &str,
+    names: &[String],
+) -> Result<BTreeMap<String, TraceWorkload>, nectary_trace::Error> {
     let mut workloads = BTreeMap::new();
     for name in names {
         let path = directory.join(format!("{name}{ending}"));
-        workloads.insert(name.clone(), Workload::load(&path, &ReadOptions::default(), &LoadOptions::default())?);
+        workloads.insert(name.clone(), TraceWorkload::load(&path, &ReadOptions::default(), &LoadOptions::default())?);
     }
     Ok(workloads)
 }

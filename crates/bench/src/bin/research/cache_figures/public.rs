@@ -9,9 +9,9 @@ use std::path::Path;
 
 use nectary_trace::Error;
 use nectary_trace::formats::ReadOptions;
-use nectary_trace::simulate::{LoadOptions, Workload};
+use nectary_trace::simulate::{LoadOptions, TraceWorkload};
 
-use super::Judged;
+use super::JudgedWorkload;
 
 /// The largest cache that is called small: its shadow caches see all ids. *Units*: blocks.
 const SMALL_MAX: u64 = 4096;
@@ -47,7 +47,7 @@ const VERDICT: [(&str, u32); 10] = [
 /// The points on the traces in a folder. A trace that is not there is named as not run.
 ///
 /// *Errors*: a trace that cannot be read, or that is not the one of the list.
-pub fn judged(directory: &Path) -> Result<Vec<Judged>, Error> {
+pub fn judged(directory: &Path) -> Result<Vec<JudgedWorkload>, Error> {
     let mut judged = Vec::new();
     let groups = [("public small", "public large"), ("public small, verdict", "public large, verdict")];
     for ((small, large), traces) in groups.into_iter().zip([&CHOOSING[..], &VERDICT[..]]) {
@@ -58,7 +58,7 @@ pub fn judged(directory: &Path) -> Result<Vec<Judged>, Error> {
                 println!("NOT RUN: {name}, because {} is not there", path.display());
                 continue;
             }
-            let workload = Workload::load(&path, &ReadOptions::default(), &LoadOptions::default())?;
+            let workload = TraceWorkload::load(&path, &ReadOptions::default(), &LoadOptions::default())?;
             if checksum_of(&workload) != *checksum {
                 return Err(Error::Usage(format!("{}: the references are not those of the list", path.display())));
             }
@@ -68,15 +68,15 @@ pub fn judged(directory: &Path) -> Result<Vec<Judged>, Error> {
                 sizes.extend([SMALL_MAX, SMALL_MAX + 1]);
             }
             let (of_small, rest) = sizes.into_iter().partition(|size| *size <= SMALL_MAX);
-            judged.push(Judged { group: small, workload: workload.clone(), sizes: of_small });
-            of_large.push(Judged { group: large, workload, sizes: rest });
+            judged.push(JudgedWorkload { group: small, workload: workload.clone(), sizes: of_small });
+            of_large.push(JudgedWorkload { group: large, workload, sizes: rest });
         }
         judged.append(&mut of_large);
     }
     Ok(judged)
 }
 
-fn checksum_of(workload: &Workload) -> u32 {
+fn checksum_of(workload: &TraceWorkload) -> u32 {
     let mut numbers = HashMap::new();
     workload.blocks().iter().fold(0, |checksum, block| {
         let next = numbers.len() as u32;

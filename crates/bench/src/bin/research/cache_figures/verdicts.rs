@@ -5,8 +5,8 @@
 
 use std::sync::mpsc::channel;
 
-use nectary_cache::detect::Verdict;
-use nectary_cache::{Adaptive, Event, Policy, Stream, Watched};
+use nectary_cache::detect::PatternVerdict;
+use nectary_cache::{Adaptive, Policy, PolicyEvent, StreamId, WatchedPolicy};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
@@ -42,20 +42,20 @@ pub fn verdicts() -> Vec<String> {
 /// The number of periods, and the number of periods with a verdict.
 fn count(capacity: u64, universe: u64) -> (usize, usize) {
     let (sender, receiver) = channel();
-    let mut adaptive = Watched::new(
+    let mut adaptive = WatchedPolicy::new(
         Box::new(Adaptive::new(capacity)),
         8192,
         Box::new(move |event| {
-            if let Event::Period(period) = event {
+            if let PolicyEvent::Period(period) = event {
                 let _ = sender.send(period.period.report.verdict);
             }
         }),
     );
     let mut random = SplitMix64::seed_from_u64(capacity ^ universe);
     for _ in 0..REFERENCES {
-        adaptive.reference(random.next_u64() % universe, 1, Stream(0), &mut |_| true);
+        adaptive.reference(random.next_u64() % universe, 1, StreamId(0), &mut |_| true);
     }
     drop(adaptive);
-    let verdicts: Vec<Verdict> = receiver.iter().collect();
-    (verdicts.len(), verdicts.iter().filter(|verdict| **verdict != Verdict::None).count())
+    let verdicts: Vec<PatternVerdict> = receiver.iter().collect();
+    (verdicts.len(), verdicts.iter().filter(|verdict| **verdict != PatternVerdict::None).count())
 }

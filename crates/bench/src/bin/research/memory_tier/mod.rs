@@ -12,9 +12,9 @@ mod workload;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use nectary_cache::{Access, Future, Min, Policy, Stream, by_name};
+use nectary_cache::{AccessResult, Min, NextReferences, Policy, StreamId, by_name};
 
-use workload::{KINDS, Request, Workload};
+use workload::{KINDS, WebRequest, WebWorkload};
 
 const HELP: &str = "\
 Usage: research memory-tier [--seeds N] [--requests N]
@@ -36,14 +36,14 @@ const OVERHEAD_BYTES: u64 = 416;
 
 /// The share of requests and the share of bytes that memory answered, in percent, and the time per request.
 #[derive(Debug, Clone, Copy, Default)]
-struct Rates {
+struct TierHitRates {
     requests: f64,
     bytes: f64,
     nanoseconds: f64,
 }
 
-impl Rates {
-    fn add(&mut self, other: Rates, share: f64) {
+impl TierHitRates {
+    fn add(&mut self, other: TierHitRates, share: f64) {
         self.requests += other.requests * share;
         self.bytes += other.bytes * share;
         self.nanoseconds += other.nanoseconds * share;
@@ -57,16 +57,16 @@ pub fn main(words: &[String]) -> ExitCode {
         return ExitCode::from(2);
     };
     println!("{requests} requests, the last two thirds counted; means of {seeds} seeds; requests % / bytes %");
-    let mut means = [Rates::default(); POLICIES.len()];
+    let mut means = [TierHitRates::default(); POLICIES.len()];
     let mut worst = [0.0_f64; POLICIES.len()];
     for kind in &KINDS {
-        let mut table = vec![[Rates::default(); PERCENT.len()]; POLICIES.len() + 1];
+        let mut table = vec![[TierHitRates::default(); PERCENT.len()]; POLICIES.len() + 1];
         let mut described = String::new();
         for seed in 1..=seeds {
-            let workload = Workload::new(kind, seed, requests);
+            let workload = WebWorkload::new(kind, seed, requests);
             described = workload.description();
             let ids: Vec<u64> = workload.requests.iter().map(|request| request.id).collect();
-            let Some(future) = Future::of(&ids) else { continue };
+            let Some(future) = NextReferences::of(&ids) else { continue };
             for (column, percent) in PERCENT.iter().enumerate() {
                 let capacity = (workload.distinct_bytes as f64 * percent / 100.0) as u64;
                 for (name, row) in POLICIES.iter().chain([&MIN]).zip(&mut table) {
@@ -94,7 +94,7 @@ pub fn main(words: &[String]) -> ExitCode {
     let mut order: Vec<usize> = (0..POLICIES.len()).collect();
     order.sort_by(|left, right| means[*right].requests.total_cmp(&means[*left].requests));
     for index in order {
-        let Rates { requests, bytes, nanoseconds } = means[index];
+        let TierHitRates { requests, bytes, nanoseconds } = means[index];
         println!("{:<10} {requests:>10.2} {bytes:>8.2} {:>20.2} {nanoseconds:>14.0}", POLICIES[index], worst[index]);
     }
     ExitCode::SUCCESS
@@ -116,27 +116,27 @@ fn options(words: &[String]) -> Option<(u64, usize)> {
 }
 
 /// Plays all requests, and counts those after the first third.
-fn play(policy: &mut dyn Policy, requests: &[Request]) -> Rates {
+fn play(policy: &mut dyn Policy, requests: &[WebRequest]) -> TierHitRates {
     let filling = requests.len() / 3;
     let (mut hits, mut hit_bytes, mut bytes) = (0_u64, 0_u64, 0_u64);
     let start = Instant::now();
     for (number, request) in requests.iter().enumerate() {
         let weight = u64::from(request.bytes) + OVERHEAD_BYTES;
-        let is_hit = policy.reference(request.id, weight, Stream(0), &mut |_| true) == Access::Hit;
+        let is_hit = policy.reference(request.id, weight, StreamId(0), &mut |_| true) == AccessResult::Hit;
         if number >= filling {
             bytes += u64::from(request.bytes);
             hits += u64::from(is_hit);
             hit_bytes += if is_hit { u64::from(request.bytes) } else { 0 };
         }
     }
-    Rates {
+    TierHitRates {
         requests: 100.0 * hits as f64 / (requests.len() - filling) as f64,
         bytes: 100.0 * hit_bytes as f64 / bytes.max(1) as f64,
         nanoseconds: start.elapsed().as_nanos() as f64 / requests.len() as f64,
     }
 }
 
-fn print(name: &str, described: &str, table: &[[Rates; PERCENT.len()]]) {
+fn print(name: &str, described: &str, table: &[[TierHitRates; PERCENT.len()]]) {
     println!("\n{name}: {described}");
     print!("{:<10}", "memory");
     PERCENT.iter().for_each(|percent| print!("{:>16}", format!("{percent} %")));

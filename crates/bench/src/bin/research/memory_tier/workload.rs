@@ -25,7 +25,7 @@ const BYTES_MAX: f64 = 1024.0 * 1024.0;
 
 /// A kind of workload.
 #[derive(Debug, Clone, Copy)]
-pub struct Kind {
+pub struct WebWorkloadKind {
     pub name: &'static str,
     exponent: f64,
     /// The share of requests for objects that are never requested again.
@@ -38,34 +38,48 @@ pub struct Kind {
     drift_every: usize,
 }
 
-pub const KINDS: [Kind; 5] = [
-    Kind { name: "steady", exponent: 0.8, wonders: 0.0, scan_every: 0, scan_length: 0, drift_every: 0 },
-    Kind { name: "wonders", exponent: 0.8, wonders: 0.08, scan_every: 0, scan_length: 0, drift_every: 0 },
-    Kind { name: "scans", exponent: 0.8, wonders: 0.08, scan_every: 100_000, scan_length: 30_000, drift_every: 0 },
-    Kind { name: "drift", exponent: 0.8, wonders: 0.08, scan_every: 0, scan_length: 0, drift_every: 8 },
-    Kind { name: "all", exponent: 0.9, wonders: 0.08, scan_every: 150_000, scan_length: 30_000, drift_every: 16 },
+pub const KINDS: [WebWorkloadKind; 5] = [
+    WebWorkloadKind { name: "steady", exponent: 0.8, wonders: 0.0, scan_every: 0, scan_length: 0, drift_every: 0 },
+    WebWorkloadKind { name: "wonders", exponent: 0.8, wonders: 0.08, scan_every: 0, scan_length: 0, drift_every: 0 },
+    WebWorkloadKind {
+        name: "scans",
+        exponent: 0.8,
+        wonders: 0.08,
+        scan_every: 100_000,
+        scan_length: 30_000,
+        drift_every: 0,
+    },
+    WebWorkloadKind { name: "drift", exponent: 0.8, wonders: 0.08, scan_every: 0, scan_length: 0, drift_every: 8 },
+    WebWorkloadKind {
+        name: "all",
+        exponent: 0.9,
+        wonders: 0.08,
+        scan_every: 150_000,
+        scan_length: 30_000,
+        drift_every: 16,
+    },
 ];
 
 /// One request.
 #[derive(Debug, Clone, Copy)]
-pub struct Request {
+pub struct WebRequest {
     pub id: u64,
     pub bytes: u32,
 }
 
 /// The requests of one run.
-pub struct Workload {
-    pub requests: Vec<Request>,
+pub struct WebWorkload {
+    pub requests: Vec<WebRequest>,
     /// The sum of the sizes of all distinct objects.
     pub distinct_bytes: u64,
     distinct: usize,
     once: usize,
 }
 
-impl Workload {
+impl WebWorkload {
     /// Makes `count` requests.
-    pub fn new(kind: &Kind, seed: u64, count: usize) -> Workload {
-        let mut random = Random::new(seed);
+    pub fn new(kind: &WebWorkloadKind, seed: u64, count: usize) -> WebWorkload {
+        let mut random = CatalogueRandom::new(seed);
         let cumulative = zipf(kind.exponent);
         // The shuffle makes popularity independent of the objects' numbers.
         let mut objects: Vec<u64> = (0..CATALOGUE as u64).collect();
@@ -95,11 +109,11 @@ impl Workload {
             if kind.drift_every > 0 && number % kind.drift_every == 0 {
                 objects[(random.uniform() * CATALOGUE as f64) as usize] = fresh();
             }
-            requests.push(Request { id, bytes: bytes_of(id, seed) });
+            requests.push(WebRequest { id, bytes: bytes_of(id, seed) });
         }
         let mut counts: HashMap<u64, (u32, u32)> = HashMap::new();
         requests.iter().for_each(|request| counts.entry(request.id).or_insert((request.bytes, 0)).1 += 1);
-        Workload {
+        WebWorkload {
             distinct_bytes: counts.values().map(|(bytes, _)| u64::from(*bytes)).sum(),
             distinct: counts.len(),
             once: counts.values().filter(|(_, count)| *count == 1).count(),
@@ -129,18 +143,18 @@ fn zipf(exponent: f64) -> Vec<f64> {
 
 /// The size of an object, which is the same at every request.
 fn bytes_of(id: u64, seed: u64) -> u32 {
-    let mut random = Random::new(id.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ seed);
+    let mut random = CatalogueRandom::new(id.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ seed);
     // The Box-Muller transform gives a normally distributed number.
     let (radius, angle) = (random.uniform().max(f64::MIN_POSITIVE), random.uniform());
     let normal = (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos();
     (MEDIAN_BYTES * (DEVIATION * normal).exp()).clamp(BYTES_MIN, BYTES_MAX) as u32
 }
 
-struct Random(SplitMix64);
+struct CatalogueRandom(SplitMix64);
 
-impl Random {
-    fn new(seed: u64) -> Random {
-        Random(SplitMix64::seed_from_u64(seed))
+impl CatalogueRandom {
+    fn new(seed: u64) -> CatalogueRandom {
+        CatalogueRandom(SplitMix64::seed_from_u64(seed))
     }
 
     /// A number from 0 to 1.

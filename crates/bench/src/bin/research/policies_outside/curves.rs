@@ -5,11 +5,11 @@
 
 use std::path::Path;
 
-use nectary_trace::curve::{CurveOptions, Estimate, curve};
+use nectary_trace::curve::{CurveOptions, RatioEstimate, curve};
 use nectary_trace::formats::{self, ReadOptions};
-use nectary_trace::simulate::Workload;
+use nectary_trace::simulate::TraceWorkload;
 
-use super::outside::Misses;
+use super::outside::MissCounts;
 
 /// The number of objects in a sample; the traces have 1,200 to 20,000.
 const SAMPLES: usize = 1000;
@@ -18,7 +18,7 @@ const SEEDS: u64 = 4;
 
 /// The comparison over all traces.
 #[derive(Default)]
-pub struct Curves {
+pub struct CurveComparison {
     within: usize,
     outside: usize,
     planted: usize,
@@ -26,15 +26,15 @@ pub struct Curves {
     distance_sum: f64,
 }
 
-impl Curves {
+impl CurveComparison {
     /// Compares the curves of the trace in the file `trace`, at `sizes`, with the outside counts of LRU and of `min`.
     pub fn compare(
         &mut self,
-        workload: &Workload,
+        workload: &TraceWorkload,
         trace: &Path,
         sizes: &[u64],
-        lru: &[Misses],
-        min: &[Misses],
+        lru: &[MissCounts],
+        min: &[MissCounts],
     ) -> Result<(), String> {
         let references = workload.references() as f64;
         let bytes: f64 = (0..workload.blocks().len()).map(|index| f64::from(workload.bytes(index))).sum();
@@ -54,7 +54,7 @@ impl Curves {
         Ok(())
     }
 
-    fn check(&mut self, what: &str, Estimate { ratio, error }: Estimate, truth: f64, planted: f64) {
+    fn check(&mut self, what: &str, RatioEstimate { ratio, error }: RatioEstimate, truth: f64, planted: f64) {
         // The outside ratio of a whole trace has a rounding error.
         let is_within = |other: f64| (ratio - other).abs() <= error + 1e-9;
         let verdict = if is_within(truth) { "within" } else { "OUTSIDE" };
@@ -73,7 +73,7 @@ impl Curves {
     /// Prints the result. *Returns* whether at least `least` points were compared, all are within their errors, and the
     /// planted counts are not.
     pub fn report(&self, least: usize) -> bool {
-        let Curves { within, outside, planted, error_sum, distance_sum } = self;
+        let CurveComparison { within, outside, planted, error_sum, distance_sum } = self;
         let points = within + outside;
         let mean = |sum: f64| 100.0 * sum / points.max(1) as f64;
         println!(

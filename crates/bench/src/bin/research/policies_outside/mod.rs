@@ -22,12 +22,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use nectary_trace::formats::ReadOptions;
-use nectary_trace::simulate::sizes::Unit;
-use nectary_trace::simulate::{LoadOptions, Row, Run, Workload, run_all};
+use nectary_trace::simulate::sizes::CapacityUnit;
+use nectary_trace::simulate::{LoadOptions, SimulationRow, SimulationRun, TraceWorkload, run_all};
 
-use curves::Curves;
-use outside::{Misses, Outside};
-use traces::Keys;
+use curves::CurveComparison;
+use outside::{MissCounts, SimulatorEnvironment};
+use traces::ObjectKeyForm;
 
 const HELP: &str = "\
 Usage: research policies-outside [--seed N] [--traces DIR]
@@ -99,7 +99,7 @@ fn options(words: &[String]) -> Result<(u64, PathBuf), String> {
 
 fn compare(words: &[String]) -> Result<ExitCode, String> {
     let (seed, folder) = options(words)?;
-    let outside = match Outside::prepare() {
+    let outside = match SimulatorEnvironment::prepare() {
         Ok(outside) => outside,
         Err(what) => {
             println!("NOT RUN: libcachesim cannot be had: {what}");
@@ -109,26 +109,26 @@ fn compare(words: &[String]) -> Result<ExitCode, String> {
     println!("seed {seed}, {}", outside.version());
     let mut workloads = traces::generated(seed);
     workloads.extend(traces::of_literature(&folder)?);
-    let mut blocks = Comparison::new(&POLICIES);
-    let mut curves = Curves::default();
+    let mut blocks = PolicyComparison::new(&POLICIES);
+    let mut curves = CurveComparison::default();
     for workload in &workloads {
         let mut sizes = PERCENT.map(|percent| (workload.distinct() * percent / 100).max(SIZE_MIN)).to_vec();
         sizes.dedup();
         let trace = outside.write(workload)?;
-        let theirs = blocks.compare(workload, Unit::Blocks, &sizes, &outside, &trace)?;
+        let theirs = blocks.compare(workload, CapacityUnit::Blocks, &sizes, &outside, &trace)?;
         let of = |policy| blocks.of(&theirs, policy, sizes.len());
         curves.compare(workload, &trace, &sizes, of("lru"), of("min"))?;
     }
-    let mut objects = Comparison::new(&OBJECT_POLICIES);
-    for (keys, ending) in [(Keys::Quoted, ".csv"), (Keys::Plain, ".own.csv")] {
+    let mut objects = PolicyComparison::new(&OBJECT_POLICIES);
+    for (keys, ending) in [(ObjectKeyForm::Quoted, ".csv"), (ObjectKeyForm::Plain, ".own.csv")] {
         for (name, text) in traces::objects(seed, keys) {
             let trace = outside.trace_file(ending);
             std::fs::write(&trace, text).map_err(|error| error.to_string())?;
-            let loaded = Workload::load(&trace, &ReadOptions::default(), &LoadOptions::default());
+            let loaded = TraceWorkload::load(&trace, &ReadOptions::default(), &LoadOptions::default());
             let mut workload = loaded.map_err(|error| error.to_string())?;
             workload.rename(&format!("{name}{ending}"));
             let sizes = PERCENT.map(|percent| workload.distinct_bytes() * percent / 100);
-            let theirs = objects.compare(&workload, Unit::Bytes, &sizes, &outside, &trace)?;
+            let theirs = objects.compare(&workload, CapacityUnit::Bytes, &sizes, &outside, &trace)?;
             let of = |policy| objects.of(&theirs, policy, sizes.len());
             // The curve is for caches that are larger than the largest object.
             let largest = (0..workload.blocks().len()).map(|index| workload.bytes(index)).max().unwrap_or(0);
@@ -148,7 +148,7 @@ fn compare(words: &[String]) -> Result<ExitCode, String> {
 }
 
 /// A comparison of some policies over several traces.
-struct Comparison {
+struct PolicyComparison {
     policies: &'static [(&'static str, &'static str)],
     equal: usize,
     different: usize,
@@ -156,13 +156,13 @@ struct Comparison {
     told_apart: Vec<bool>,
 }
 
-impl Comparison {
-    fn new(policies: &'static [(&'static str, &'static str)]) -> Comparison {
-        Comparison { policies, equal: 0, different: 0, told_apart: vec![false; policies.len()] }
+impl PolicyComparison {
+    fn new(policies: &'static [(&'static str, &'static str)]) -> PolicyComparison {
+        PolicyComparison { policies, equal: 0, different: 0, told_apart: vec![false; policies.len()] }
     }
 
-    /// The counts of one policy among those that [`Comparison::compare`] has returned.
-    fn of<'a>(&self, counts: &'a [Misses], policy: &str, sizes: usize) -> &'a [Misses] {
+    /// The counts of one policy among those that [`PolicyComparison::compare`] has returned.
+    fn of<'a>(&self, counts: &'a [MissCounts], policy: &str, sizes: usize) -> &'a [MissCounts] {
         let index = self.policies.iter().position(|(name, _)| *name == policy).unwrap_or(0);
         &counts[index * sizes..(index + 1) * sizes]
     }
@@ -170,12 +170,12 @@ impl Comparison {
     /// Compares all policies at `sizes` over a workload; `trace` is its file. *Returns* the outside counts.
     fn compare(
         &mut self,
-        workload: &Workload,
-        unit: Unit,
+        workload: &TraceWorkload,
+        unit: CapacityUnit,
         sizes: &[u64],
-        outside: &Outside,
+        outside: &SimulatorEnvironment,
         trace: &Path,
-    ) -> Result<Vec<Misses>, String> {
+    ) -> Result<Vec<MissCounts>, String> {
         let points: Vec<(&'static str, u64)> =
             self.policies.iter().flat_map(|(policy, _)| sizes.iter().map(|size| (*policy, *size))).collect();
         let theirs = outside.misses(trace, &points)?;
@@ -196,7 +196,7 @@ impl Comparison {
     /// Prints the result. *Returns* whether at least `least` counts were compared, all are equal, and every planted policy
     /// was caught.
     fn report(&self, what: &str, least: usize) -> bool {
-        let Comparison { policies, equal, different, told_apart } = self;
+        let PolicyComparison { policies, equal, different, told_apart } = self;
         let planted = told_apart.iter().filter(|is_told_apart| **is_told_apart).count();
         let all = policies.len();
         println!(
@@ -207,13 +207,17 @@ impl Comparison {
     }
 }
 
-fn ours(workload: &Workload, unit: Unit, points: &[(&'static str, u64)]) -> Result<Vec<Misses>, String> {
-    let run = |&(policy, size)| Run { unit, ..Run::new(workload, policy, size) };
-    let runs: Vec<Run<'_>> = points.iter().map(run).collect();
+fn ours(
+    workload: &TraceWorkload,
+    unit: CapacityUnit,
+    points: &[(&'static str, u64)],
+) -> Result<Vec<MissCounts>, String> {
+    let run = |&(policy, size)| SimulationRun { unit, ..SimulationRun::new(workload, policy, size) };
+    let runs: Vec<SimulationRun<'_>> = points.iter().map(run).collect();
     let rows = run_all(&runs, None, &|_| {}).map_err(|error| error.to_string())?;
-    let misses = |row: &Row| Misses {
+    let misses = |row: &SimulationRow| MissCounts {
         count: row.counts.misses,
-        bytes: if unit == Unit::Bytes { row.counts.missed_bytes } else { row.counts.misses },
+        bytes: if unit == CapacityUnit::Bytes { row.counts.missed_bytes } else { row.counts.misses },
     };
     Ok(rows.iter().map(misses).collect())
 }

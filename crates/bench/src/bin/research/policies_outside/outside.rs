@@ -9,37 +9,37 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use nectary_trace::simulate::Workload;
+use nectary_trace::simulate::TraceWorkload;
 
 const PACKAGE: &str = "libcachesim==0.3.5";
 const SCRIPT: &str = include_str!("misses.py");
 
 /// The misses of one run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Misses {
+pub struct MissCounts {
     /// The number of references that missed.
     pub count: u64,
     /// The sum of the sizes of these references.
     pub bytes: u64,
 }
 
-impl std::fmt::Display for Misses {
+impl std::fmt::Display for MissCounts {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "{} misses of {} bytes", self.count, self.bytes)
     }
 }
 
 /// An environment that has the outside program.
-pub struct Outside {
+pub struct SimulatorEnvironment {
     folder: PathBuf,
 }
 
-impl Outside {
+impl SimulatorEnvironment {
     /// Finds the environment, or creates it.
-    pub fn prepare() -> Result<Outside, String> {
+    pub fn prepare() -> Result<SimulatorEnvironment, String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let target = program.parent().and_then(Path::parent).ok_or("the program lies in no build directory")?;
-        let outside = Outside { folder: target.join("policies-outside") };
+        let outside = SimulatorEnvironment { folder: target.join("policies-outside") };
         if !outside.is_ready() {
             fs::create_dir_all(&outside.folder).map_err(|error| error.to_string())?;
             run(Command::new("python3").args(["-m", "venv"]).arg(&outside.folder))?;
@@ -63,7 +63,7 @@ impl Outside {
     }
 
     /// Writes the blocks of a workload as a trace.
-    pub fn write(&self, workload: &Workload) -> Result<PathBuf, String> {
+    pub fn write(&self, workload: &TraceWorkload) -> Result<PathBuf, String> {
         let trace = self.trace_file(".txt");
         let mut text = String::new();
         workload.blocks().iter().for_each(|block| _ = writeln!(text, "{block}"));
@@ -72,7 +72,7 @@ impl Outside {
     }
 
     /// The misses and missed bytes at each point, in the order of `points`. A point is a policy and a cache size.
-    pub fn misses(&self, trace: &Path, points: &[(&'static str, u64)]) -> Result<Vec<Misses>, String> {
+    pub fn misses(&self, trace: &Path, points: &[(&'static str, u64)]) -> Result<Vec<MissCounts>, String> {
         let mut wanted = String::new();
         points.iter().for_each(|(policy, size)| _ = writeln!(wanted, "{policy} {size} {}", trace.display()));
         let mut child = Command::new(self.python())
@@ -87,9 +87,9 @@ impl Outside {
         written.map_err(|error| format!("the outside program reads nothing: {error}"))?;
         let misses = |line: &str| {
             let (count, bytes) = line.split_once(' ')?;
-            Some(Misses { count: count.parse().ok()?, bytes: bytes.parse().ok()? })
+            Some(MissCounts { count: count.parse().ok()?, bytes: bytes.parse().ok()? })
         };
-        let counts: Vec<Misses> = String::from_utf8_lossy(&output.stdout).lines().filter_map(misses).collect();
+        let counts: Vec<MissCounts> = String::from_utf8_lossy(&output.stdout).lines().filter_map(misses).collect();
         if !output.status.success() || counts.len() != points.len() {
             return Err(format!("the outside program: {}, {} of {} counts", output.status, counts.len(), points.len()));
         }

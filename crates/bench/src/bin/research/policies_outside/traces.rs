@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use nectary_cache::Stream;
+use nectary_cache::StreamId;
 use nectary_trace::formats::ReadOptions;
-use nectary_trace::simulate::{LoadOptions, Workload};
+use nectary_trace::simulate::{LoadOptions, TraceWorkload};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
@@ -14,11 +14,11 @@ const REFERENCES: u64 = 20_000;
 const OF_LITERATURE: [&str; 6] = ["cs", "gli", "cpp", "ps", "multi1", "sprite"];
 
 /// A function that returns the block that is referenced at a given time.
-type Next = fn(&mut Random, u64) -> u64;
+type Next = fn(&mut TraceRandom, u64) -> u64;
 
-struct Random(SplitMix64);
+struct TraceRandom(SplitMix64);
 
-impl Random {
+impl TraceRandom {
     fn next(&mut self) -> u64 {
         self.0.next_u64()
     }
@@ -31,7 +31,7 @@ impl Random {
 }
 
 /// One trace of each kind.
-pub fn generated(seed: u64) -> Vec<Workload> {
+pub fn generated(seed: u64) -> Vec<TraceWorkload> {
     let kinds: [(&str, Next); 6] = [
         ("uniform", |random, _| random.next() % 3000),
         ("skewed", |random, _| random.skewed(4000, 4)),
@@ -53,15 +53,15 @@ pub fn generated(seed: u64) -> Vec<Workload> {
         }),
     ];
     let made = kinds.iter().zip(0..).map(|((name, next), number)| {
-        let mut random = Random(SplitMix64::seed_from_u64(seed.wrapping_mul(1000).wrapping_add(number)));
-        Workload::new(*name, (0..REFERENCES).map(|time| (next(&mut random, time), Stream(0))))
+        let mut random = TraceRandom(SplitMix64::seed_from_u64(seed.wrapping_mul(1000).wrapping_add(number)));
+        TraceWorkload::new(*name, (0..REFERENCES).map(|time| (next(&mut random, time), StreamId(0))))
     });
     made.collect()
 }
 
 /// The keys of objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Keys {
+pub enum ObjectKeyForm {
     /// Text with quotes and separators.
     Quoted,
     /// Plain text, which every program reads.
@@ -69,7 +69,7 @@ pub enum Keys {
 }
 
 /// One trace of objects of each kind, as CSV. Their keys are text; their sizes differ much.
-pub fn objects(seed: u64, keys: Keys) -> Vec<(&'static str, String)> {
+pub fn objects(seed: u64, keys: ObjectKeyForm) -> Vec<(&'static str, String)> {
     let kinds: [(&str, Next); 3] = [
         ("objects-skewed", |random, _| random.skewed(4000, 4)),
         ("objects-drifting", |random, time| time / 8 + random.skewed(1500, 3)),
@@ -79,15 +79,15 @@ pub fn objects(seed: u64, keys: Keys) -> Vec<(&'static str, String)> {
         }),
     ];
     let made = kinds.iter().zip(100..).map(|((name, next), number)| {
-        let mut random = Random(SplitMix64::seed_from_u64(seed.wrapping_mul(1000).wrapping_add(number)));
+        let mut random = TraceRandom(SplitMix64::seed_from_u64(seed.wrapping_mul(1000).wrapping_add(number)));
         let mut sizes: HashMap<u64, u64> = HashMap::new();
         let mut text = String::from("time,key,size\n");
         for time in 0..REFERENCES {
             let object = next(&mut random, time);
             let size = *sizes.entry(object).or_insert_with(|| 1 + random.skewed(1 << 20, 6));
             let _ = match keys {
-                Keys::Quoted => writeln!(text, "{time},\"object \"\"{object}\"\", of {number}\",{size}"),
-                Keys::Plain => writeln!(text, "{time},/images/{number}/{object}.png,{size}"),
+                ObjectKeyForm::Quoted => writeln!(text, "{time},\"object \"\"{object}\"\", of {number}\",{size}"),
+                ObjectKeyForm::Plain => writeln!(text, "{time},/images/{number}/{object}.png,{size}"),
             };
         }
         (*name, text)
@@ -96,14 +96,14 @@ pub fn objects(seed: u64, keys: Keys) -> Vec<(&'static str, String)> {
 }
 
 /// The traces in `folder`. If the folder is absent, prints a line that says so, and returns none.
-pub fn of_literature(folder: &Path) -> Result<Vec<Workload>, String> {
+pub fn of_literature(folder: &Path) -> Result<Vec<TraceWorkload>, String> {
     if !folder.is_dir() {
         println!("NOT RUN: {} is absent", folder.display());
         return Ok(Vec::new());
     }
     let load = |name: &&str| {
         let path = folder.join(format!("{name}.trace.gz"));
-        Workload::load(&path, &ReadOptions::default(), &LoadOptions::default())
+        TraceWorkload::load(&path, &ReadOptions::default(), &LoadOptions::default())
     };
     OF_LITERATURE.iter().map(load).collect::<Result<_, _>>().map_err(|error| error.to_string())
 }

@@ -15,16 +15,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use nectary_e2e::bench;
-use nectary_e2e::guard::{self, Process, find_program};
+use nectary_e2e::guard::{self, GuardedProcess, find_program};
 use nectary_e2e::load::h2load::{self, H2Load};
-use nectary_e2e::nectary::certificates::Certificates;
-use nectary_e2e::nectary::{Nectary, ProxyCommand};
-use nectary_e2e::origin::Origin;
-use nectary_e2e::peers::Peer;
-use nectary_e2e::report::Spread;
-use nectary_e2e::scratch::Scratch;
+use nectary_e2e::nectary::certificates::ServerCertificates;
+use nectary_e2e::nectary::{NectaryProxy, ProxyCommand};
+use nectary_e2e::origin::DeterministicOrigin;
+use nectary_e2e::peers::PeerProxy;
+use nectary_e2e::report::ValueSpread;
+use nectary_e2e::scratch::ScratchFolder;
 
-use crate::rounds::{Lack, Problems};
+use crate::rounds::{NotRunPolicy, ProblemCounter};
 
 /// The share of its processor that a server must use for the rate to be its own.
 const BUSY_MIN: f64 = 0.9;
@@ -52,7 +52,7 @@ time.sleep(600)
 
 /// Measures TLS and HTTP/2 beside nginx.
 #[derive(Args)]
-pub struct Arguments {
+pub struct BenchEdgeArguments {
     /// Paired rounds.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
@@ -69,15 +69,15 @@ pub struct Arguments {
 
 /// What is measured.
 #[derive(Clone, Debug)]
-struct Workload {
+struct EdgeWorkload {
     name: String,
-    kind: Kind,
+    kind: EdgeWorkloadKind,
     /// The least median ratio to nginx.
     ratio_min: f64,
 }
 
 #[derive(Clone, Debug)]
-enum Kind {
+enum EdgeWorkloadKind {
     /// Requests for one object that is in memory.
     Requests { bytes: u64, is_http1: bool, connections: usize, streams: usize },
     /// New connections, each with a whole handshake and one request.
@@ -85,85 +85,94 @@ enum Kind {
 }
 
 /// All workloads, with the ratios of the design.
-fn workloads() -> Vec<Workload> {
+fn workloads() -> Vec<EdgeWorkload> {
     let mut all = Vec::new();
     for (bytes, ratio_min) in [(1024, 1.3), (32 * 1024, 1.0)] {
         let size = format!("{} KiB", bytes / 1024);
-        let requests = |is_http1, connections, streams| Kind::Requests { bytes, is_http1, connections, streams };
-        all.push(Workload { name: format!("HTTP/1 with TLS, {size}"), kind: requests(true, 64, 1), ratio_min });
-        all.push(Workload { name: format!("HTTP/2, 1 stream, {size}"), kind: requests(false, 64, 1), ratio_min });
-        all.push(Workload { name: format!("HTTP/2, 100 streams, {size}"), kind: requests(false, 10, 100), ratio_min });
+        let requests =
+            |is_http1, connections, streams| EdgeWorkloadKind::Requests { bytes, is_http1, connections, streams };
+        all.push(EdgeWorkload { name: format!("HTTP/1 with TLS, {size}"), kind: requests(true, 64, 1), ratio_min });
+        all.push(EdgeWorkload { name: format!("HTTP/2, 1 stream, {size}"), kind: requests(false, 64, 1), ratio_min });
+        all.push(EdgeWorkload {
+            name: format!("HTTP/2, 100 streams, {size}"),
+            kind: requests(false, 10, 100),
+            ratio_min,
+        });
     }
-    all.push(Workload { name: "new connections with TLS".to_owned(), kind: Kind::Handshakes, ratio_min: 0.9 });
+    all.push(EdgeWorkload {
+        name: "new connections with TLS".to_owned(),
+        kind: EdgeWorkloadKind::Handshakes,
+        ratio_min: 0.9,
+    });
     all
 }
 
 /// A server that is measured.
-enum Server {
-    Nectary(Nectary),
-    Nginx(Peer),
+enum EdgeServer {
+    Nectary(NectaryProxy),
+    Nginx(PeerProxy),
 }
 
-impl Server {
-    fn process(&self) -> &Process {
+impl EdgeServer {
+    fn process(&self) -> &GuardedProcess {
         match self {
-            Server::Nectary(nectary) => &nectary.process,
-            Server::Nginx(nginx) => nginx.process(),
+            EdgeServer::Nectary(nectary) => &nectary.process,
+            EdgeServer::Nginx(nginx) => nginx.process(),
         }
     }
 
     fn address(&self) -> std::net::SocketAddr {
         match self {
-            Server::Nectary(nectary) => nectary.listen,
-            Server::Nginx(nginx) => nginx.address,
+            EdgeServer::Nectary(nectary) => nectary.listen,
+            EdgeServer::Nginx(nginx) => nginx.address,
         }
     }
 
     fn name(&self) -> &str {
         match self {
-            Server::Nectary(_) => "nectary",
-            Server::Nginx(nginx) => &nginx.name,
+            EdgeServer::Nectary(_) => "nectary",
+            EdgeServer::Nginx(nginx) => &nginx.name,
         }
     }
 }
 
 /// One measurement.
 #[derive(Clone, Copy, Debug)]
-struct Measurement {
+struct EdgeMeasurement {
     per_second: f64,
     per_cpu_second: f64,
 }
 
 /// Runs the campaign.
-pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
+pub fn campaign(arguments: &BenchEdgeArguments) -> Result<ExitCode> {
     let is_lacking = |program: &&str| find_program(program).is_none();
     let lacking: Vec<&str> = ["nginx", "h2load", "openssl", "python3"].into_iter().filter(is_lacking).collect();
     if !bench::has_two_processors() || !lacking.is_empty() {
         let reason = format!("it needs wrk, two processors, and {}", lacking.join(", "));
-        return Ok(Lack::Fails.exit("bench-edge", reason));
+        return Ok(NotRunPolicy::Fails.exit("bench-edge", reason));
     }
-    let scratch = Scratch::in_memory("bench-edge")?;
-    let origin = Origin::start()?;
-    let certificates = Certificates::make(scratch.path(), "localhost,127.0.0.1")?;
+    let scratch = ScratchFolder::in_memory("bench-edge")?;
+    let origin = DeterministicOrigin::start()?;
+    let certificates = ServerCertificates::make(scratch.path(), "localhost,127.0.0.1")?;
     let servers = [
         nectary(&scratch, "nectary", &origin, &certificates)?,
         nectary(&scratch, "again", &origin, &certificates)?,
-        Server::Nginx(Peer::nginx_edge(origin.address(), &certificates, Some(0))?),
+        EdgeServer::Nginx(PeerProxy::nginx_edge(origin.address(), &certificates, Some(0))?),
     ];
     println!("bench-edge: {}, {} rounds of {} s", bench::machine(), arguments.rounds, arguments.seconds);
     println!("servers on processor 0, load on processor 1; nginx is {}", servers[2].name());
-    let mut problems = Problems::default();
+    let mut problems = ProblemCounter::default();
     for workload in workloads() {
         let found = measure(arguments, &workload, &servers, &origin, &scratch)?;
-        let rates = |index: usize| found[index].iter().map(|one: &Measurement| one.per_second).collect::<Vec<_>>();
+        let rates = |index: usize| found[index].iter().map(|one: &EdgeMeasurement| one.per_second).collect::<Vec<_>>();
         let of_cpu = |index: usize| found[index].iter().map(|one| one.per_cpu_second).collect::<Vec<_>>();
         let busy = |index: usize| {
-            Spread::of(&found[index].iter().map(|one| one.per_second / one.per_cpu_second).collect::<Vec<_>>())
+            ValueSpread::of(&found[index].iter().map(|one| one.per_second / one.per_cpu_second).collect::<Vec<_>>())
         };
         let is_busy = busy(0).median >= BUSY_MIN && busy(2).median >= BUSY_MIN;
         let ratio = |other: usize| match is_busy {
-            true => Spread::of_ratios(&rates(0), &rates(other)),
-            false => Spread::of_ratios(&of_cpu(0), &of_cpu(other)),
+            true => ValueSpread::of_ratios(&rates(0), &rates(other)),
+            false => ValueSpread::of_ratios(&of_cpu(0), &of_cpu(other)),
         };
         let (to_nginx, noise) = (ratio(2), ratio(1));
         let is_short = to_nginx.median < workload.ratio_min;
@@ -171,9 +180,9 @@ pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
         println!(
             "{}: {:.0}/s ({:.0} % busy), nginx {:.0}/s ({:.0} %); {to_nginx} times nginx by {}, at least {} wanted: {verdict}; to itself {noise}",
             workload.name,
-            Spread::of(&rates(0)).median,
+            ValueSpread::of(&rates(0)).median,
             100.0 * busy(0).median,
-            Spread::of(&rates(2)).median,
+            ValueSpread::of(&rates(2)).median,
             100.0 * busy(2).median,
             if is_busy { "rate" } else { "processor time" },
             workload.ratio_min,
@@ -197,7 +206,12 @@ pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
     Ok(problems.exit())
 }
 
-fn nectary(scratch: &Scratch, name: &str, origin: &Origin, certificates: &Certificates) -> Result<Server> {
+fn nectary(
+    scratch: &ScratchFolder,
+    name: &str,
+    origin: &DeterministicOrigin,
+    certificates: &ServerCertificates,
+) -> Result<EdgeServer> {
     let folder = scratch.join(name);
     std::fs::create_dir(&folder)?;
     let mut command = ProxyCommand::new(&folder, Some(origin.url()))?;
@@ -206,23 +220,23 @@ fn nectary(scratch: &Scratch, name: &str, origin: &Origin, certificates: &Certif
     command.cpu = Some(0);
     command.arguments.extend(["--workers", "1", "--connections-max", "15000"].map(str::to_owned));
     command.arguments.extend(certificates.options());
-    Ok(Server::Nectary(command.start()?))
+    Ok(EdgeServer::Nectary(command.start()?))
 }
 
 /// Measures a workload with every server, in paired rounds.
 fn measure(
-    arguments: &Arguments,
-    workload: &Workload,
-    servers: &[Server; 3],
-    origin: &Origin,
-    scratch: &Scratch,
-) -> Result<[Vec<Measurement>; 3]> {
-    let load = |server: &Server, seconds: u64| {
+    arguments: &BenchEdgeArguments,
+    workload: &EdgeWorkload,
+    servers: &[EdgeServer; 3],
+    origin: &DeterministicOrigin,
+    scratch: &ScratchFolder,
+) -> Result<[Vec<EdgeMeasurement>; 3]> {
+    let load = |server: &EdgeServer, seconds: u64| {
         let (target, is_http1, connections, streams) = match workload.kind {
-            Kind::Requests { bytes, is_http1, connections, streams } => {
+            EdgeWorkloadKind::Requests { bytes, is_http1, connections, streams } => {
                 (format!("/o/1?size={bytes}"), is_http1, connections, streams)
             }
-            Kind::Handshakes => ("/o/1?size=1024".to_owned(), true, 4, 1),
+            EdgeWorkloadKind::Handshakes => ("/o/1?size=1024".to_owned(), true, 4, 1),
         };
         let (address, duration) = (server.address(), Duration::from_secs(seconds));
         H2Load { address, is_tls: true, is_http1, target, connections, streams, duration, cpu: Some(1) }
@@ -231,7 +245,7 @@ fn measure(
         h2load::run(&load(server, 1), scratch.path())?;
     }
     let asked_before = origin.requests();
-    let mut found: [Vec<Measurement>; 3] = Default::default();
+    let mut found: [Vec<EdgeMeasurement>; 3] = Default::default();
     for round in 0..arguments.rounds {
         let mut order = [0, 1, 2];
         if round % 2 == 1 {
@@ -241,14 +255,14 @@ fn measure(
             let (server, begun) = (&servers[index], Instant::now());
             let cpu_before = server.process().cpu_ns();
             let (count, per_second) = match workload.kind {
-                Kind::Requests { .. } => {
+                EdgeWorkloadKind::Requests { .. } => {
                     let measured = h2load::run(&load(server, arguments.seconds), scratch.path())?;
                     if measured.errors > 0 || measured.requests == 0 {
                         bail!("{}: {}: {measured:?}", workload.name, server.name());
                     }
                     (measured.requests, measured.requests_per_second)
                 }
-                Kind::Handshakes => {
+                EdgeWorkloadKind::Handshakes => {
                     let count = handshakes(server, arguments.seconds, scratch)?;
                     (count, count as f64 / begun.elapsed().as_secs_f64())
                 }
@@ -262,7 +276,7 @@ fn measure(
                     server.name()
                 );
             }
-            found[index].push(Measurement { per_second, per_cpu_second });
+            found[index].push(EdgeMeasurement { per_second, per_cpu_second });
         }
     }
     let asked = origin.requests() - asked_before;
@@ -273,7 +287,7 @@ fn measure(
 }
 
 /// Makes new connections for some seconds; returns how many.
-fn handshakes(server: &Server, seconds: u64, scratch: &Scratch) -> Result<u64> {
+fn handshakes(server: &EdgeServer, seconds: u64, scratch: &ScratchFolder) -> Result<u64> {
     let mut running = Vec::new();
     for number in 0..CONNECTORS {
         let log = scratch.join(&format!("s_time-{number}.log"));
@@ -281,7 +295,7 @@ fn handshakes(server: &Server, seconds: u64, scratch: &Scratch) -> Result<u64> {
         let mut command = Command::new("openssl");
         command.args(["s_time", "-new", "-time", &seconds.to_string(), "-www", "/o/1?size=1024"]);
         command.args(["-connect", &server.address().to_string()]);
-        running.push(Process::spawn("openssl", command, &log, Some(1))?);
+        running.push(GuardedProcess::spawn("openssl", command, &log, Some(1))?);
     }
     let mut count = 0;
     for mut process in running {
@@ -298,7 +312,12 @@ fn handshakes(server: &Server, seconds: u64, scratch: &Scratch) -> Result<u64> {
 }
 
 /// The memory of the server that one of `count` idle connections takes. *Units*: bytes.
-fn idle_bytes(server: &Server, count: usize, certificates: &Certificates, scratch: &Scratch) -> Result<u64> {
+fn idle_bytes(
+    server: &EdgeServer,
+    count: usize,
+    certificates: &ServerCertificates,
+    scratch: &ScratchFolder,
+) -> Result<u64> {
     let script = scratch.join("idle.py");
     std::fs::write(&script, IDLE)?;
     let before = server.process().status_bytes("VmRSS")?;
@@ -306,14 +325,14 @@ fn idle_bytes(server: &Server, count: usize, certificates: &Certificates, scratc
     command.arg(&script).args([server.address().ip().to_string(), server.address().port().to_string()]);
     command.arg(count.to_string()).arg(&certificates.ca);
     let log = scratch.join(&format!("idle-{}.log", server.address().port()));
-    let mut clients = Process::spawn("idle clients", command, &log, Some(1))?;
+    let mut clients = GuardedProcess::spawn("idle clients", command, &log, Some(1))?;
     wait_open(&mut clients, count, &log)?;
     let after = server.process().status_bytes("VmRSS")?;
     Ok(after.saturating_sub(before) / count as u64)
 }
 
 /// Waits until all connections are open.
-fn wait_open(clients: &mut Process, count: usize, log: &Path) -> Result<()> {
+fn wait_open(clients: &mut GuardedProcess, count: usize, log: &Path) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(240);
     while Instant::now() < deadline {
         if clients.log_text().contains(&format!("OPEN {count}\n")) {

@@ -17,14 +17,14 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use nectary_e2e::bench;
 use nectary_e2e::guard::{self, find_program};
-use nectary_e2e::nectary::{Nectary, ProxyCommand};
-use nectary_e2e::origin::Origin;
-use nectary_e2e::peers::Peer;
-use nectary_e2e::report::{Spread, write_json};
-use nectary_e2e::scratch::Scratch;
+use nectary_e2e::nectary::{NectaryProxy, ProxyCommand};
+use nectary_e2e::origin::DeterministicOrigin;
+use nectary_e2e::peers::PeerProxy;
+use nectary_e2e::report::{ValueSpread, write_json};
+use nectary_e2e::scratch::ScratchFolder;
 use serde_json::{Value, json};
 
-use crate::rounds::{Lack, Problems};
+use crate::rounds::{NotRunPolicy, ProblemCounter};
 
 /// The longest time of one answer.
 const ANSWER_MAX: Duration = Duration::from_secs(120);
@@ -33,7 +33,7 @@ const DEPTH: u32 = 4;
 
 /// Measures long bodies from the disk through the proxy, beside nginx and fio.
 #[derive(Args)]
-pub struct Arguments {
+pub struct BenchLargeArguments {
     /// Paired rounds of each length.
     #[arg(long, default_value_t = 6)]
     rounds: usize,
@@ -56,7 +56,7 @@ pub struct Arguments {
 
 /// MiB a second, by round.
 #[derive(Default)]
-struct Rates {
+struct LargeBodyRates {
     nectary: Vec<f64>,
     nginx: Vec<f64>,
     fio: Vec<f64>,
@@ -66,17 +66,17 @@ struct Rates {
 }
 
 /// Runs the campaign.
-pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
+pub fn campaign(arguments: &BenchLargeArguments) -> Result<ExitCode> {
     // SAFETY: a plain system call.
     let is_root = unsafe { libc::geteuid() } == 0;
     if !is_root || find_program("fio").is_none() || find_program("nginx").is_none() {
-        return Ok(Lack::Fails.exit("bench-large", "it needs root (to drop the page cache), fio and nginx"));
+        return Ok(NotRunPolicy::Fails.exit("bench-large", "it needs root (to drop the page cache), fio and nginx"));
     }
     println!("bench-large: {}, {} rounds, {} of memory", bench::machine(), arguments.rounds, arguments.memory);
     let (mut missed, mut figures) = (Vec::new(), Vec::new());
     for &mib in &arguments.mib {
         let rates = measure(arguments, mib)?;
-        let of = |own: &[f64]| Spread::of_ratios(&rates.nectary, own);
+        let of = |own: &[f64]| ValueSpread::of_ratios(&rates.nectary, own);
         let (nginx, fio, deep) = (of(&rates.nginx), of(&rates.fio), of(&rates.fio_deep));
         println!("\nbodies of {mib} MiB, MiB/s: median (min-max), Nectary's ratio");
         for (name, series, ratio) in [
@@ -86,9 +86,9 @@ pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
             ("fio, depth 4", &rates.fio_deep, Some(deep)),
         ] {
             let ratio = ratio.map(|ratio| ratio.to_string()).unwrap_or_default();
-            println!("{name:14} {:>32}  {ratio}", Spread::of(series).to_string());
+            println!("{name:14} {:>32}  {ratio}", ValueSpread::of(series).to_string());
         }
-        let from_disk = Spread::of(&rates.from_disk);
+        let from_disk = ValueSpread::of(&rates.from_disk);
         println!("bytes read from the disk for each byte sent: {from_disk}");
         if fio.median < arguments.ratio_min {
             missed.push(format!("{mib} MiB: {fio} times fio, at least {} wanted", arguments.ratio_min));
@@ -105,15 +105,15 @@ pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(path) = &arguments.json {
         write_json(path, &json!({"bench": "large", "machine": bench::machine(), "lengths": figures}))?;
     }
-    let mut problems = Problems::default();
+    let mut problems = ProblemCounter::default();
     problems.extend(missed);
     Ok(problems.exit())
 }
 
-fn measure(arguments: &Arguments, mib: u64) -> Result<Rates> {
-    let (scratch, origin) = (Scratch::new("bench-large")?, Origin::start()?);
+fn measure(arguments: &BenchLargeArguments, mib: u64) -> Result<LargeBodyRates> {
+    let (scratch, origin) = (ScratchFolder::new("bench-large")?, DeterministicOrigin::start()?);
     let bytes = mib << 20;
-    let peer = Peer::nginx_in(Scratch::new("bench-large-nginx")?, origin.address(), false, None)?;
+    let peer = PeerProxy::nginx_in(ScratchFolder::new("bench-large-nginx")?, origin.address(), false, None)?;
     let mut command = ProxyCommand::new(scratch.path(), Some(origin.url()))?;
     command.size = format!("{}M", (arguments.rounds as u64 + 2) * mib * 2 + 1024);
     command.memory = arguments.memory.clone();
@@ -127,7 +127,7 @@ fn measure(arguments: &Arguments, mib: u64) -> Result<Rates> {
         }
     }
     nectary.wait_written(Duration::from_secs(60))?;
-    let mut rates = Rates::default();
+    let mut rates = LargeBodyRates::default();
     let before = origin.requests();
     for round in 0..arguments.rounds {
         let mut order = [0, 1, 2, 3];
@@ -155,7 +155,7 @@ fn measure(arguments: &Arguments, mib: u64) -> Result<Rates> {
 }
 
 /// Requests a body until it comes without a request to the origin.
-fn fill(origin: &Origin, address: SocketAddr, target: &str, bytes: u64) -> Result<()> {
+fn fill(origin: &DeterministicOrigin, address: SocketAddr, target: &str, bytes: u64) -> Result<()> {
     for _ in 0..4 {
         let before = origin.requests();
         get(address, target, bytes)?;
@@ -196,7 +196,7 @@ fn get(address: SocketAddr, target: &str, bytes: u64) -> Result<f64> {
 }
 
 /// The bytes that the proxy has read from disks.
-fn read_bytes(nectary: &Nectary) -> Result<u64> {
+fn read_bytes(nectary: &NectaryProxy) -> Result<u64> {
     let text = fs::read_to_string(format!("/proc/{}/io", nectary.process.id()))?;
     let line = text.lines().find_map(|line| line.strip_prefix("read_bytes: "));
     Ok(line.context("the kernel does not count reads")?.parse()?)
@@ -208,7 +208,7 @@ fn drop_page_cache() -> Result<()> {
 }
 
 /// Reads the store's file in sequence with direct I/O, 1 MiB a request; returns MiB a second.
-fn fio(scratch: &Scratch, depth: u32, bytes: u64) -> Result<f64> {
+fn fio(scratch: &ScratchFolder, depth: u32, bytes: u64) -> Result<f64> {
     let mut command = Command::new("fio");
     command.args(["--name=read", "--rw=read", "--bs=1M", "--direct=1", "--ioengine=io_uring", "--output-format=json"]);
     command.arg(format!("--filename={}", scratch.join("store").display()));

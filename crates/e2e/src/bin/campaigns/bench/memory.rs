@@ -8,18 +8,18 @@
 
 use anyhow::Result;
 use clap::Args;
-use nectary_e2e::bench::{self, Outcome, Plan, Workload};
-use nectary_e2e::report::{Spread, seed_or_new, write_json};
+use nectary_e2e::bench::{self, BenchWorkload, PairedRoundsPlan, WorkloadOutcome};
+use nectary_e2e::report::{ValueSpread, seed_or_new, write_json};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::rounds::{Lack, Problems};
+use crate::rounds::{NotRunPolicy, ProblemCounter};
 
 /// Measures Nectary, nginx and Varnish answering from memory, one worker each.
 #[derive(Args)]
-pub struct Arguments {
+pub struct BenchMemoryArguments {
     /// Paired rounds.
     #[arg(long, default_value_t = 10)]
     rounds: usize,
@@ -54,13 +54,13 @@ pub struct Arguments {
 }
 
 /// Runs the campaign.
-pub fn campaign(arguments: Arguments) -> Result<ExitCode> {
+pub fn campaign(arguments: BenchMemoryArguments) -> Result<ExitCode> {
     if !bench::has_two_processors() {
         let reason = "it needs wrk and two processors: one for the server, one for the load";
-        return Ok(Lack::Fails.exit("bench-memory", reason));
+        return Ok(NotRunPolicy::Fails.exit("bench-memory", reason));
     }
     let seed = seed_or_new(arguments.seed);
-    let plan = Plan {
+    let plan = PairedRoundsPlan {
         rounds: arguments.rounds,
         duration: Duration::from_secs(arguments.seconds),
         varnish_threads: arguments.varnish_threads,
@@ -71,8 +71,8 @@ pub fn campaign(arguments: Arguments) -> Result<ExitCode> {
     println!("server on processor 0, wrk -t1 -c64 on processor 1, {} rounds of {} s", plan.rounds, arguments.seconds);
     let mut missed = Vec::new();
     let mut figures = Vec::new();
-    let single = arguments.objects.iter().map(|bytes| Workload::object(*bytes));
-    for workload in single.chain([Workload::mix(seed)]) {
+    let single = arguments.objects.iter().map(|bytes| BenchWorkload::object(*bytes));
+    for workload in single.chain([BenchWorkload::mix(seed)]) {
         let outcome = bench::measure(&plan, &workload, |line| {
             if arguments.verbose {
                 println!("  {line}");
@@ -86,7 +86,7 @@ pub fn campaign(arguments: Arguments) -> Result<ExitCode> {
         let figures = json!({"bench": "memory", "seed": seed, "machine": bench::machine(), "workloads": figures});
         write_json(&path, &figures)?;
     }
-    let mut problems = Problems::default();
+    let mut problems = ProblemCounter::default();
     problems.extend(missed);
     Ok(problems.exit())
 }
@@ -101,16 +101,16 @@ fn bare_hyper() -> Option<PathBuf> {
     built.is_file().then_some(built)
 }
 
-fn print(outcome: &Outcome) {
+fn print(outcome: &WorkloadOutcome) {
     println!("\n{}", outcome.workload);
     println!(
         "{:18} {:>26} {:>8} {:>8} {:>7}  nectary's ratio",
         "", "requests/s (min-max)", "p50 us", "p99 us", "errors"
     );
     for (index, series) in outcome.series.iter().enumerate() {
-        let rate = Spread::of(&series.rates());
-        let latency = |get: fn(&nectary_e2e::load::wrk::Measured) -> u64| {
-            Spread::of(&series.measured.iter().map(|measured| get(measured) as f64).collect::<Vec<_>>()).median
+        let rate = ValueSpread::of(&series.rates());
+        let latency = |get: fn(&nectary_e2e::load::wrk::WrkResult) -> u64| {
+            ValueSpread::of(&series.measured.iter().map(|measured| get(measured) as f64).collect::<Vec<_>>()).median
         };
         let ratio = match index {
             0 => String::new(),
@@ -123,15 +123,15 @@ fn print(outcome: &Outcome) {
             latency(|measured| measured.p50_us),
             latency(|measured| measured.p99_us),
             series.errors(),
-            100.0 * Spread::of(&series.busy_shares()).median,
-            Spread::of(&series.rates_of_cpu()).median,
+            100.0 * ValueSpread::of(&series.busy_shares()).median,
+            ValueSpread::of(&series.rates_of_cpu()).median,
         );
     }
     println!("requests that reached the origin meanwhile: {}", outcome.origin_requests);
 }
 
 /// The requirements that are not met.
-fn unmet(outcome: &Outcome, ratio_min: f64) -> Vec<String> {
+fn unmet(outcome: &WorkloadOutcome, ratio_min: f64) -> Vec<String> {
     let mut problems = Vec::new();
     for index in bench::PEERS {
         let ratio = outcome.ratio(index).median;
@@ -148,7 +148,7 @@ fn unmet(outcome: &Outcome, ratio_min: f64) -> Vec<String> {
     problems
 }
 
-fn to_json(outcome: &Outcome) -> Value {
+fn to_json(outcome: &WorkloadOutcome) -> Value {
     let series: Vec<Value> = (0..outcome.series.len())
         .map(|index| {
             let one = &outcome.series[index];

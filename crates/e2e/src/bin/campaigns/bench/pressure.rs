@@ -6,18 +6,18 @@
 
 use anyhow::Result;
 use clap::Args;
-use nectary_e2e::pressure::{self, Plan};
+use nectary_e2e::pressure::{self, PressurePlan};
 use nectary_e2e::report::{seed_or_new, write_json};
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::rounds::Problems;
+use crate::rounds::ProblemCounter;
 
 /// Loads a proxy with more than it can hold, and compares it with a simulation.
 #[derive(Args)]
-pub struct Arguments {
+pub struct BenchPressureArguments {
     /// How long.
     #[arg(long, default_value_t = 300)]
     seconds: u64,
@@ -45,9 +45,9 @@ pub struct Arguments {
 }
 
 /// Runs the campaign.
-pub fn campaign(arguments: Arguments) -> Result<ExitCode> {
+pub fn campaign(arguments: BenchPressureArguments) -> Result<ExitCode> {
     let seed = seed_or_new(arguments.seed);
-    let mut plan = Plan::new(seed, Duration::from_secs(arguments.seconds));
+    let mut plan = PressurePlan::new(seed, Duration::from_secs(arguments.seconds));
     plan.memory_mib = arguments.memory_mib;
     plan.store_mib = arguments.store_mib;
     plan.working_set_mib = arguments.working_set_mib;
@@ -65,7 +65,7 @@ pub fn campaign(arguments: Arguments) -> Result<ExitCode> {
         });
         write_json(&path, &figures)?;
     }
-    let mut problems = Problems::default();
+    let mut problems = ProblemCounter::default();
     problems.extend(outcome.problems());
     problems.extend(outcome.uncaught().into_iter().map(|what| format!("planted bug survives: {what}")));
     Ok(problems.exit())

@@ -12,15 +12,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use nectary_e2e::guard::{self, Process, find_program};
+use nectary_e2e::guard::{self, GuardedProcess, find_program};
 use nectary_e2e::http::wait_listening;
-use nectary_e2e::nectary::certificates::Certificates;
-use nectary_e2e::nectary::{Nectary, ProxyCommand, binary};
-use nectary_e2e::origin::Origin;
-use nectary_e2e::scratch::{Scratch, free_address};
+use nectary_e2e::nectary::certificates::ServerCertificates;
+use nectary_e2e::nectary::{NectaryProxy, ProxyCommand, binary};
+use nectary_e2e::origin::DeterministicOrigin;
+use nectary_e2e::scratch::{ScratchFolder, free_address};
 use serde_json::{Value, json};
 
-use crate::rounds::{Lack, Problems, first_line};
+use crate::rounds::{NotRunPolicy, ProblemCounter, first_line};
 
 const MODULE: &str = "github.com/letsencrypt/pebble/v2/cmd";
 /// The longest time of a build.
@@ -39,7 +39,7 @@ const NAMES: [&str; 3] = ["one.acme.test", "two.acme.test", "blocked.acme.test"]
 
 /// Orders, renews and revokes certificates with pebble.
 #[derive(Args)]
-pub struct Arguments {
+pub struct AcmeArguments {
     /// The folder of the programs pebble and pebble-challtestsrv, if they are not to be built
     #[arg(long, value_name = "DIR")]
     tools: Option<PathBuf>,
@@ -49,23 +49,23 @@ pub struct Arguments {
 }
 
 /// Runs the campaign.
-pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
-    let scratch = Scratch::new("acme")?;
+pub fn campaign(arguments: &AcmeArguments) -> Result<ExitCode> {
+    let scratch = ScratchFolder::new("acme")?;
     for program in ["curl", "openssl"] {
         if find_program(program).is_none() {
-            return Ok(Lack::IsAllowed.exit("acme", format!("{program} is not installed")));
+            return Ok(NotRunPolicy::IsAllowed.exit("acme", format!("{program} is not installed")));
         }
     }
     let tools = match find(arguments, &scratch)? {
         Ok(tools) => tools,
-        Err(reason) => return Ok(Lack::IsAllowed.exit("acme", reason)),
+        Err(reason) => return Ok(NotRunPolicy::IsAllowed.exit("acme", reason)),
     };
-    let mut problems = Problems::default();
+    let mut problems = ProblemCounter::default();
     for challenge in ["http-01", "tls-alpn-01"] {
         if arguments.challenge.as_deref().is_some_and(|only| only != challenge) {
             continue;
         }
-        if let Err(error) = Rig::new(&scratch, &tools, challenge).and_then(|rig| rig.run()) {
+        if let Err(error) = AcmeRig::new(&scratch, &tools, challenge).and_then(|rig| rig.run()) {
             problems.add(format!("{challenge}: {error:#}"));
         }
     }
@@ -73,7 +73,7 @@ pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// Finds or builds the programs; or says why they cannot be had. *Returns*: their folder.
-fn find(arguments: &Arguments, scratch: &Scratch) -> Result<Result<PathBuf, String>> {
+fn find(arguments: &AcmeArguments, scratch: &ScratchFolder) -> Result<Result<PathBuf, String>> {
     if let Some(tools) = &arguments.tools {
         return Ok(Ok(tools.clone()));
     }
@@ -98,33 +98,33 @@ fn find(arguments: &Arguments, scratch: &Scratch) -> Result<Result<PathBuf, Stri
 }
 
 /// An authority, its name server, an origin, and a proxy between them.
-struct Rig<'a> {
+struct AcmeRig<'a> {
     tools: &'a Path,
     challenge: &'a str,
     folder: PathBuf,
     /// The certificate of the authority's own server.
-    server: Certificates,
+    server: ServerCertificates,
     directory: SocketAddr,
     management: SocketAddr,
     names: SocketAddr,
     plain: SocketAddr,
-    origin: Origin,
+    origin: DeterministicOrigin,
     command: ProxyCommand,
 }
 
-impl<'a> Rig<'a> {
-    fn new(scratch: &Scratch, tools: &'a Path, challenge: &'a str) -> Result<Rig<'a>> {
+impl<'a> AcmeRig<'a> {
+    fn new(scratch: &ScratchFolder, tools: &'a Path, challenge: &'a str) -> Result<AcmeRig<'a>> {
         let folder = scratch.join(challenge);
         std::fs::create_dir_all(&folder)?;
-        Ok(Rig {
+        Ok(AcmeRig {
             tools,
             challenge,
-            server: Certificates::make(&folder, "127.0.0.1,localhost")?,
+            server: ServerCertificates::make(&folder, "127.0.0.1,localhost")?,
             directory: free_address()?,
             management: free_address()?,
             names: free_address()?,
             plain: free_address()?,
-            origin: Origin::start()?,
+            origin: DeterministicOrigin::start()?,
             command: ProxyCommand::new(&folder, None)?,
             folder,
         })
@@ -175,18 +175,18 @@ impl<'a> Rig<'a> {
     }
 
     /// Starts the name server, for which every name is on this machine.
-    fn start_names(&self) -> Result<Process> {
+    fn start_names(&self) -> Result<GuardedProcess> {
         let mut command = Command::new(self.tools.join("pebble-challtestsrv"));
         let none = ["-http01", "", "-https01", "", "-tlsalpn01", "", "-doh", "", "-defaultIPv6", ""];
         let management = free_address()?.to_string();
         command.args(none).args(["-dnsserver", &self.names.to_string(), "-management", &management]);
-        let process = Process::spawn("pebble-challtestsrv", command, &self.folder.join("names.log"), None)?;
+        let process = GuardedProcess::spawn("pebble-challtestsrv", command, &self.folder.join("names.log"), None)?;
         wait_listening(self.names, COMMAND_LIMIT).context("the name server does not listen")?;
         Ok(process)
     }
 
     /// Starts an authority whose certificates have this lifetime. It knows nothing of earlier ones.
-    fn start_pebble(&self, lifetime_s: u64) -> Result<Process> {
+    fn start_pebble(&self, lifetime_s: u64) -> Result<GuardedProcess> {
         let config = json!({ "pebble": {
             "listenAddress": self.directory,
             "managementListenAddress": self.management,
@@ -205,7 +205,7 @@ impl<'a> Rig<'a> {
         std::fs::write(&file, config.to_string())?;
         let mut command = Command::new(self.tools.join("pebble"));
         command.arg("-config").arg(file).args(["-dnsserver", &self.names.to_string()]).env("PEBBLE_VA_NOSLEEP", "1");
-        let process = Process::spawn("pebble", command, &self.folder.join("pebble.log"), None)?;
+        let process = GuardedProcess::spawn("pebble", command, &self.folder.join("pebble.log"), None)?;
         wait_listening(self.directory, COMMAND_LIMIT).context("pebble does not listen")?;
         wait_listening(self.management, COMMAND_LIMIT).context("pebble does not listen for administration")?;
         let root = self.curl(&self.server.ca, &[&format!("https://{}/roots/0", self.management)])?;
@@ -273,7 +273,7 @@ origin = "one"
         Ok(std::fs::write(self.configuration(), text)?)
     }
 
-    fn start_proxy(&self) -> Result<Nectary> {
+    fn start_proxy(&self) -> Result<NectaryProxy> {
         self.command.start_with_file(&self.configuration())
     }
 
@@ -299,7 +299,7 @@ origin = "one"
     }
 
     /// The problems in the proxy's status, one line.
-    fn problems(&self, proxy: &Nectary) -> Result<String> {
+    fn problems(&self, proxy: &NectaryProxy) -> Result<String> {
         let status = proxy.control()?.status()?;
         let problems = status["problems"].as_array().cloned().unwrap_or_default();
         let texts: Vec<&str> = problems.iter().filter_map(|problem| problem["what"].as_str()).collect();

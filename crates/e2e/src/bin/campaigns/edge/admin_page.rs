@@ -17,13 +17,13 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use nectary_e2e::browser::Browser;
 use nectary_e2e::guard::{self, find_program};
-use nectary_e2e::http::{Connection, Response};
-use nectary_e2e::nectary::{Nectary, ProxyCommand};
-use nectary_e2e::origin::Origin;
-use nectary_e2e::rng::{Rng, Zipf};
-use nectary_e2e::scratch::{Scratch, free_address};
+use nectary_e2e::http::{HttpConnection, HttpResponse};
+use nectary_e2e::nectary::{NectaryProxy, ProxyCommand};
+use nectary_e2e::origin::DeterministicOrigin;
+use nectary_e2e::rng::{SeededRng, Zipf};
+use nectary_e2e::scratch::{ScratchFolder, free_address};
 
-use crate::rounds::{Lack, Problems, first_line};
+use crate::rounds::{NotRunPolicy, ProblemCounter, first_line};
 
 /// The longest time until the page shows what is waited for.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -58,21 +58,21 @@ const LOW_CONTRAST: &str = r#"(() => {
 
 /// Opens the operators' page of a proxy in a browser.
 #[derive(Args)]
-pub struct Arguments {
+pub struct AdminPageArguments {
     /// Writes pictures for the documents into this folder
     #[arg(long, value_name = "FOLDER")]
     screenshots: Option<PathBuf>,
 }
 
 /// Runs the campaign.
-pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
+pub fn campaign(arguments: &AdminPageArguments) -> Result<ExitCode> {
     let Some(program) = Browser::find() else {
-        return Ok(Lack::IsAllowed.exit("admin-page", "there is no Chromium (`ci/setup soak` installs it)"));
+        return Ok(NotRunPolicy::IsAllowed.exit("admin-page", "there is no Chromium (`ci/setup soak` installs it)"));
     };
-    let mut problems = Problems::default();
+    let mut problems = ProblemCounter::default();
     for is_token in [true, false] {
-        let scratch = Scratch::new("admin-page")?;
-        let shop = Shop::start(&scratch, is_token)?;
+        let scratch = ScratchFolder::new("admin-page")?;
+        let shop = LoadedProxy::start(&scratch, is_token)?;
         let mut browser = Browser::start(&program, scratch.path())?;
         let words = if is_token { "with a token" } else { "without a token" };
         if let Err(error) = look_at(&mut browser, shop, is_token, arguments.screenshots.as_deref(), &mut problems) {
@@ -84,20 +84,20 @@ pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// A proxy of two origins, one of which has a server that is down, under load.
-struct Shop {
-    nectary: Nectary,
+struct LoadedProxy {
+    nectary: NectaryProxy,
     admin: SocketAddr,
-    _origins: [Origin; 2],
+    _origins: [DeterministicOrigin; 2],
     load: Option<JoinHandle<()>>,
     is_over: Arc<AtomicBool>,
 }
 
-impl Shop {
-    fn start(scratch: &Scratch, is_token: bool) -> Result<Shop> {
+impl LoadedProxy {
+    fn start(scratch: &ScratchFolder, is_token: bool) -> Result<LoadedProxy> {
         let folder = scratch.join("proxy");
         std::fs::create_dir_all(&folder)?;
         let command = ProxyCommand::new(&folder, None)?;
-        let origins = [Origin::start()?, Origin::start()?];
+        let origins = [DeterministicOrigin::start()?, DeterministicOrigin::start()?];
         let (admin, down) = (free_address()?, free_address()?);
         std::fs::write(folder.join("token"), TOKEN)?;
         let token = if is_token { format!("token-file = {:?}", folder.join("token")) } else { String::new() };
@@ -142,10 +142,10 @@ origin = "images"
         let is_over = Arc::new(AtomicBool::new(false));
         let (listen, over) = (nectary.listen, is_over.clone());
         let load = std::thread::Builder::new().name("load".to_owned()).spawn(move || load(listen, &over))?;
-        Ok(Shop { nectary, admin, _origins: origins, load: Some(load), is_over })
+        Ok(LoadedProxy { nectary, admin, _origins: origins, load: Some(load), is_over })
     }
 
-    fn get(&self, target: &str) -> Result<Response> {
+    fn get(&self, target: &str) -> Result<HttpResponse> {
         get(&mut self.nectary.client(), target)
     }
 
@@ -157,7 +157,7 @@ origin = "images"
     }
 }
 
-impl Drop for Shop {
+impl Drop for LoadedProxy {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         if let Some(load) = self.load.take() {
@@ -166,15 +166,15 @@ impl Drop for Shop {
     }
 }
 
-fn get(connection: &mut Connection, target: &str) -> Result<Response> {
+fn get(connection: &mut HttpConnection, target: &str) -> Result<HttpResponse> {
     let request = format!("GET {target} HTTP/1.1\r\nHost: {HOST}\r\n\r\n");
     Ok(connection.exchange(request.as_bytes(), "GET")?)
 }
 
 /// Requests pages of a shop, some much more often than others, until it is over.
 fn load(listen: SocketAddr, is_over: &AtomicBool) {
-    let mut connection = Connection::new(listen, Duration::from_secs(10));
-    let (mut rng, products) = (Rng::new(7), Zipf::new(4000, 0.9));
+    let mut connection = HttpConnection::new(listen, Duration::from_secs(10));
+    let (mut rng, products) = (SeededRng::new(7), Zipf::new(4000, 0.9));
     while !is_over.load(Ordering::Relaxed) {
         let pick = rng.below(1000);
         let product = products.sample(&mut rng);
@@ -197,10 +197,10 @@ fn load(listen: SocketAddr, is_over: &AtomicBool) {
 /// Looks at all that the page does.
 fn look_at(
     browser: &mut Browser,
-    shop: Shop,
+    shop: LoadedProxy,
     is_token: bool,
     screenshots: Option<&Path>,
-    problems: &mut Problems,
+    problems: &mut ProblemCounter,
 ) -> Result<()> {
     browser.look(1280, 1000, "light")?;
     browser.open(&format!("http://{}/", shop.admin))?;
@@ -233,7 +233,7 @@ fn look_at(
 }
 
 /// Gives the page a wrong token, and then the right one.
-fn show_token(browser: &mut Browser, problems: &mut Problems) -> Result<()> {
+fn show_token(browser: &mut Browser, problems: &mut ProblemCounter) -> Result<()> {
     browser.wait_for("!byId(\"token-form\").hidden", PATIENCE).context("no token is wanted")?;
     ensure!(browser.evaluate("byId(\"content\").hidden")? == true, "figures without a token");
     for token in ["a-wrong-token-for-tests", TOKEN] {
@@ -278,7 +278,7 @@ fn numbers(browser: &mut Browser) -> Result<()> {
 }
 
 /// Gives the page texts that would hurt as markup.
-fn texts(browser: &mut Browser, problems: &mut Problems) -> Result<()> {
+fn texts(browser: &mut Browser, problems: &mut ProblemCounter) -> Result<()> {
     let found = browser.evaluate(&format!(
         "(() => {{
           const text = {HOSTILE:?};
@@ -313,7 +313,7 @@ fn texts(browser: &mut Browser, problems: &mut Problems) -> Result<()> {
 }
 
 /// Purges by the form in each of its ways, after a review that is given up.
-fn purges(browser: &mut Browser, shop: &Shop) -> Result<()> {
+fn purges(browser: &mut Browser, shop: &LoadedProxy) -> Result<()> {
     let url = format!("http://{HOST}{PURGED}");
     let prefix = format!("http://{HOST}/images/logo");
     let ways = [
@@ -356,7 +356,7 @@ fn purges(browser: &mut Browser, shop: &Shop) -> Result<()> {
 }
 
 /// Looks whether the page fits, and whether its texts can be read.
-fn widths(browser: &mut Browser, problems: &mut Problems) -> Result<()> {
+fn widths(browser: &mut Browser, problems: &mut ProblemCounter) -> Result<()> {
     for (width, height) in [(1280, 1000), (390, 844)] {
         for scheme in ["light", "dark"] {
             browser.look(width, height, scheme)?;

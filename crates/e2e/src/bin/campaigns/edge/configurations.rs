@@ -9,12 +9,12 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use nectary_e2e::configurations::changes::{self, Change};
-use nectary_e2e::configurations::{Surroundings, features, wrong};
+use nectary_e2e::configurations::changes::{self, ProxyChange};
+use nectary_e2e::configurations::{TrialEnvironment, features, wrong};
 use nectary_e2e::guard::find_program;
 use nectary_e2e::report::not_run;
 
-use crate::rounds::{Lack, Problems, first_line};
+use crate::rounds::{NotRunPolicy, ProblemCounter, first_line};
 
 /// The fewest files that count.
 const GOOD_MIN: usize = 30;
@@ -22,7 +22,7 @@ const WRONG_MIN: usize = 70;
 
 /// Tries a hundred configurations of the proxy, and changes of it under load.
 #[derive(Args)]
-pub struct Arguments {
+pub struct ConfigurationsArguments {
     /// The number of reloads, of restarts and of upgrades under load; 0 for none
     #[arg(long, default_value_t = 10)]
     changes: u64,
@@ -35,13 +35,13 @@ pub struct Arguments {
 }
 
 /// Runs the campaign.
-pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
-    let mut problems = Problems::default();
+pub fn campaign(arguments: &ConfigurationsArguments) -> Result<ExitCode> {
+    let mut problems = ProblemCounter::default();
     let is_missing = find_program("curl").is_none();
     if is_missing {
         problems.add("curl is not installed: features of TLS cannot be seen");
     }
-    let surroundings = Surroundings::new()?;
+    let surroundings = TrialEnvironment::new()?;
     let good = see_features(&surroundings, arguments.feature.as_deref(), &mut problems);
     if arguments.feature.is_some() {
         return Ok(problems.exit());
@@ -53,7 +53,7 @@ pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
     }
     if arguments.changes > 0 {
         if find_program("wrk").is_none() {
-            let code = Lack::IsAllowed.exit("configurations", "wrk is not installed, which changes need");
+            let code = NotRunPolicy::IsAllowed.exit("configurations", "wrk is not installed, which changes need");
             return Ok(if problems.count() > 0 { problems.exit() } else { code });
         }
         change(arguments, &mut problems);
@@ -63,7 +63,7 @@ pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// Sees features, all or one. *Returns*: how many were seen with their files, and missed without.
-fn see_features(surroundings: &Surroundings, only: Option<&str>, problems: &mut Problems) -> usize {
+fn see_features(surroundings: &TrialEnvironment, only: Option<&str>, problems: &mut ProblemCounter) -> usize {
     let (mut count, mut good) = (0, 0);
     for feature in features().filter(|feature| only.is_none_or(|only| only == feature.name)) {
         count += 1;
@@ -79,7 +79,7 @@ fn see_features(surroundings: &Surroundings, only: Option<&str>, problems: &mut 
 }
 
 /// Lets the program check each wrong file. *Returns*: how many were refused with their message.
-fn refuse_wrong_files(surroundings: &Surroundings, problems: &mut Problems) -> Result<usize> {
+fn refuse_wrong_files(surroundings: &TrialEnvironment, problems: &mut ProblemCounter) -> Result<usize> {
     let (cases, folder) = (wrong::cases()?, surroundings.folder());
     wrong::check_the_checker(&cases, folder)?;
     let mut good = 0;
@@ -93,11 +93,11 @@ fn refuse_wrong_files(surroundings: &Surroundings, problems: &mut Problems) -> R
 }
 
 /// Reloads, restarts and upgrades a proxy under load.
-fn change(arguments: &Arguments, problems: &mut Problems) {
+fn change(arguments: &ConfigurationsArguments, problems: &mut ProblemCounter) {
     if find_program("h2load").is_none() {
         not_run("configurations: h2load is not installed (Debian package nghttp2-client): only wrk makes the load");
     }
-    for kind in Change::ALL {
+    for kind in ProxyChange::ALL {
         match changes::run(kind, arguments.changes, arguments.seed) {
             Ok(counts) => {
                 println!("{}: {counts}", kind.plural());

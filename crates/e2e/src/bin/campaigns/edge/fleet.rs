@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use nectary_e2e::fleet::{Counts, Extent, Trouble, missing, round};
+use nectary_e2e::fleet::{FleetCounts, FleetRoundPlan, FleetTrouble, missing, round};
 use nectary_e2e::report::seed_or_new;
 
-use crate::rounds::{Lack, Problems, first_line, shard};
+use crate::rounds::{NotRunPolicy, ProblemCounter, first_line, shard};
 
 /// Disturbs a fleet of proxies and its etcd under load.
 #[derive(Args)]
-pub struct Arguments {
+pub struct FleetArguments {
     /// Rounds.
     #[arg(long, default_value_t = 3)]
     rounds: u64,
@@ -35,19 +35,20 @@ pub struct Arguments {
 }
 
 /// Runs the campaign.
-pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
+pub fn campaign(arguments: &FleetArguments) -> Result<ExitCode> {
     if let Some(reason) = missing() {
-        return Ok(Lack::IsAllowed.exit("fleet", reason));
+        return Ok(NotRunPolicy::IsAllowed.exit("fleet", reason));
     }
     let seed = seed_or_new(arguments.seed);
     let (at, of) = shard(&arguments.shard)?;
-    let (mut all, mut problems, mut ran) = (Counts::default(), Problems::default(), 0);
+    let (mut all, mut problems, mut ran) = (FleetCounts::default(), ProblemCounter::default(), 0);
     for number in (0..arguments.rounds).filter(|number| number % of == at) {
         let round_seed = seed.wrapping_add(number);
         let serve_when_cut = Duration::from_secs(if number % 2 == 0 { 0 } else { 3 });
         // Two of three rounds share keys.
         let shares = number % 3 != 1;
-        let extent = Extent { troubles: arguments.troubles, serve_when_cut, shares, is_planted: arguments.plant };
+        let extent =
+            FleetRoundPlan { troubles: arguments.troubles, serve_when_cut, shares, is_planted: arguments.plant };
         ran += 1;
         match round(round_seed, &extent) {
             Ok(mut counts) => {
@@ -60,8 +61,8 @@ pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
             Err(error) => problems.add(format!("round {number}, seed {round_seed}: {}", first_line(&error))),
         }
     }
-    if arguments.troubles >= Trouble::KINDS.len() as u64 && !arguments.plant {
-        let absent = Trouble::KINDS.iter().zip(all.troubles).filter(|(_, count)| *count == 0);
+    if arguments.troubles >= FleetTrouble::KINDS.len() as u64 && !arguments.plant {
+        let absent = FleetTrouble::KINDS.iter().zip(all.troubles).filter(|(_, count)| *count == 0);
         problems.extend(absent.map(|(kind, _)| format!("the trouble {kind} was never made")));
     }
     println!("fleet: {ran} rounds from seed {seed}: {all}; {} problems in all", problems.count());

@@ -17,18 +17,18 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use nectary_e2e::bench;
-use nectary_e2e::guard::{Process, find_program};
-use nectary_e2e::http::{Connection, Response, wait_listening};
-use nectary_e2e::load::wrk::{self, Load};
-use nectary_e2e::nectary::certificates::Certificates;
-use nectary_e2e::nectary::{Nectary, ProxyCommand};
-use nectary_e2e::origin::Origin;
-use nectary_e2e::report::{Spread, median, seed_or_new, write_json_line};
-use nectary_e2e::rng::{Rng, Zipf};
-use nectary_e2e::scratch::{Scratch, free_address};
+use nectary_e2e::guard::{GuardedProcess, find_program};
+use nectary_e2e::http::{HttpConnection, HttpResponse, wait_listening};
+use nectary_e2e::load::wrk::{self, WrkSettings};
+use nectary_e2e::nectary::certificates::ServerCertificates;
+use nectary_e2e::nectary::{NectaryProxy, ProxyCommand};
+use nectary_e2e::origin::DeterministicOrigin;
+use nectary_e2e::report::{ValueSpread, median, seed_or_new, write_json_line};
+use nectary_e2e::rng::{SeededRng, Zipf};
+use nectary_e2e::scratch::{ScratchFolder, free_address};
 use serde_json::{Value, json};
 
-use crate::rounds::{Lack, Problems};
+use crate::rounds::{NotRunPolicy, ProblemCounter};
 
 /// The name of the site: what clients name as host, at every port.
 const SITE: &str = "127.0.0.1";
@@ -78,14 +78,14 @@ pub struct Arguments {
 /// Runs the campaign.
 pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
     if find_program("etcd").is_none() || !bench::has_two_processors() {
-        return Ok(Lack::IsAllowed.exit("fleet-figures", "it needs etcd (etcd-server), wrk and two processors"));
+        return Ok(NotRunPolicy::IsAllowed.exit("fleet-figures", "it needs etcd (etcd-server), wrk and two processors"));
     }
     let seed = seed_or_new(arguments.seed);
     println!("fleet-figures: seed {seed}, {}", bench::machine());
-    let (mut problems, mut found) = (Problems::default(), json!({ "check": "fleet-figures", "seed": seed }));
+    let (mut problems, mut found) = (ProblemCounter::default(), json!({ "check": "fleet-figures", "seed": seed }));
     if arguments.requests > 0 || arguments.keys > 0 {
-        let scratch = Scratch::new("fleet-figures")?;
-        let origin = Origin::start()?;
+        let scratch = ScratchFolder::new("fleet-figures")?;
+        let origin = DeterministicOrigin::start()?;
         let mut fleet = Fleet::start(&scratch, &origin, NODES, None)?;
         if arguments.requests > 0 {
             found["mix"] = mix(arguments.requests, seed, &fleet, &origin, &mut problems)?;
@@ -107,15 +107,15 @@ pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
 
 /// A member of etcd, and nodes that share keys.
 struct Fleet {
-    nodes: Vec<Nectary>,
+    nodes: Vec<NectaryProxy>,
     commands: Vec<ProxyCommand>,
     admins: Vec<SocketAddr>,
-    _etcd: Process,
+    _etcd: GuardedProcess,
 }
 
 impl Fleet {
     /// Starts etcd and nodes, pinned to a processor or not, and waits until they know each other.
-    fn start(scratch: &Scratch, origin: &Origin, count: usize, cpu: Option<usize>) -> Result<Fleet> {
+    fn start(scratch: &ScratchFolder, origin: &DeterministicOrigin, count: usize, cpu: Option<usize>) -> Result<Fleet> {
         let (client, peer) = (free_address()?, free_address()?);
         let mut command = Command::new(find_program("etcd").context("no program etcd")?);
         command.arg("--data-dir").arg(scratch.join("etcd"));
@@ -128,14 +128,14 @@ impl Fleet {
             command.arg(name).arg(format!("http://{address}"));
         }
         command.arg("--initial-cluster").arg(format!("default=http://{peer}"));
-        let etcd = Process::spawn("etcd", command, &scratch.join("etcd.log"), None)?;
+        let etcd = GuardedProcess::spawn("etcd", command, &scratch.join("etcd.log"), None)?;
         wait_listening(client, START_MAX).with_context(|| etcd.log_tail())?;
         // One certificate is enough for nodes that have the same address.
-        let files = Certificates::make_for_host(scratch.path(), SITE)?;
+        let files = ServerCertificates::make_for_host(scratch.path(), SITE)?;
         let mut fleet = Fleet { nodes: Vec::new(), commands: Vec::new(), admins: Vec::new(), _etcd: etcd };
         for index in 0..count {
             let (admin, share) = (free_address()?, free_address()?);
-            let Certificates { ca, certificate, key } = &files;
+            let ServerCertificates { ca, certificate, key } = &files;
             let text = format!(
                 "[admin]\nlisten = [\"{admin}\"]\n[fleet]\nnode = \"n{index}\"\naddress = \"{share}\"\n\
                  listen = \"{share}\"\ncert = \"{}\"\nkey = \"{}\"\nca = \"{}\"\netcd = [\"http://{client}\"]\n",
@@ -171,14 +171,14 @@ impl Fleet {
         let (admin, body) = (self.admins[0], r#"{"all":true,"wait":"applied"}"#);
         let length = body.len();
         let head = format!("POST /purge HTTP/1.1\r\nHost: {admin}\r\nContent-Length: {length}\r\n\r\n{body}");
-        let response = Connection::new(admin, ANSWER_MAX).exchange(head.as_bytes(), "POST")?;
+        let response = HttpConnection::new(admin, ANSWER_MAX).exchange(head.as_bytes(), "POST")?;
         ensure!(response.status == 200, "a purge of everything has status {}", response.status);
         Ok(())
     }
 }
 
 /// What a node says that it is, and the number of nodes that it knows.
-fn seen_by(node: &Nectary) -> (String, usize) {
+fn seen_by(node: &NectaryProxy) -> (String, usize) {
     let status = node.control().and_then(|mut control| control.status()).unwrap_or_default();
     let fleet = &status["detail"]["fleet"];
     let state = fleet["state"].as_str().unwrap_or("silent").to_owned();
@@ -192,7 +192,7 @@ fn file_of(folder: &Path) -> PathBuf {
 /// Writes the configuration of a proxy with one worker; the sizes are those of store and memory, in MiB.
 fn proxy(
     folder: &Path,
-    origin: &Origin,
+    origin: &DeterministicOrigin,
     (store, memory): (usize, usize),
     more: &str,
     cpu: Option<usize>,
@@ -211,18 +211,24 @@ fn proxy(
     Ok(command)
 }
 
-fn get(client: &mut Connection, target: &str) -> Result<Response> {
+fn get(client: &mut HttpConnection, target: &str) -> Result<HttpResponse> {
     let response = client.get(target)?;
     ensure!(response.status == 200, "{target} has status {}", response.status);
     Ok(response)
 }
 
 /// Sends the same mix through a fleet and through one proxy with the sum of its stores.
-fn mix(requests: usize, seed: u64, fleet: &Fleet, origin: &Origin, problems: &mut Problems) -> Result<Value> {
+fn mix(
+    requests: usize,
+    seed: u64,
+    fleet: &Fleet,
+    origin: &DeterministicOrigin,
+    problems: &mut ProblemCounter,
+) -> Result<Value> {
     let zipf = Zipf::new(MIX_OBJECTS, MIX_EXPONENT);
-    let run = |proxies: &[Nectary], origin: &Origin| -> Result<(u64, f64)> {
-        let (mut rng, begun, before) = (Rng::new(seed), Instant::now(), origin.requests());
-        let mut clients: Vec<_> = proxies.iter().map(Nectary::client).collect();
+    let run = |proxies: &[NectaryProxy], origin: &DeterministicOrigin| -> Result<(u64, f64)> {
+        let (mut rng, begun, before) = (SeededRng::new(seed), Instant::now(), origin.requests());
+        let mut clients: Vec<_> = proxies.iter().map(NectaryProxy::client).collect();
         for _ in 0..requests {
             // The same objects in the same order, whatever the number of proxies.
             let (object, place) = (zipf.sample(&mut rng), rng.index(NODES));
@@ -232,8 +238,8 @@ fn mix(requests: usize, seed: u64, fleet: &Fleet, origin: &Origin, problems: &mu
         Ok((origin.requests() - before, begun.elapsed().as_secs_f64()))
     };
     let (shared, shared_s) = run(&fleet.nodes, origin)?;
-    let scratch = Scratch::new("fleet-figures-one")?;
-    let own_origin = Origin::start()?;
+    let scratch = ScratchFolder::new("fleet-figures-one")?;
+    let own_origin = DeterministicOrigin::start()?;
     let command = proxy(scratch.path(), &own_origin, (NODES * STORE_MIB, NODES * MEMORY_MIB), "", None)?;
     let one = [command.start_with_file(&file_of(scratch.path()))?];
     let (alone, alone_s) = run(&one, &own_origin)?;
@@ -252,7 +258,7 @@ fn mix(requests: usize, seed: u64, fleet: &Fleet, origin: &Origin, problems: &mu
 }
 
 /// Loses a node and gets it back; counts the keys that have another owner afterwards.
-fn moves(keys: usize, fleet: &mut Fleet, problems: &mut Problems) -> Result<Value> {
+fn moves(keys: usize, fleet: &mut Fleet, problems: &mut ProblemCounter) -> Result<Value> {
     let all = owners(keys, fleet)?;
     let mut lost = fleet.nodes.pop().context("no node")?;
     lost.terminate(START_MAX)?;
@@ -291,16 +297,16 @@ fn owners(keys: usize, fleet: &Fleet) -> Result<Vec<String>> {
 }
 
 /// The node that has answered the first node, or that one.
-fn owner_in(response: &Response) -> String {
+fn owner_in(response: &HttpResponse) -> String {
     let of = |value: &str| Some(value.split_once("fleet=\"")?.1.split('"').next()?.to_owned());
     let named = response.headers.iter().filter(|(name, _)| name == "cache-status");
     named.filter_map(|(_, value)| of(value)).next().unwrap_or_else(|| "n0".to_owned())
 }
 
 /// Measures hits in memory, in paired rounds.
-fn hits(arguments: &Arguments, problems: &mut Problems) -> Result<Value> {
-    let scratch = Scratch::in_memory("fleet-hits")?;
-    let origin = Origin::start()?;
+fn hits(arguments: &Arguments, problems: &mut ProblemCounter) -> Result<Value> {
+    let scratch = ScratchFolder::in_memory("fleet-hits")?;
+    let origin = DeterministicOrigin::start()?;
     let fleet = Fleet::start(&scratch, &origin, 2, Some(0))?;
     let mut plain = Vec::new();
     for name in ["plain", "again"] {
@@ -344,7 +350,7 @@ fn hits(arguments: &Arguments, problems: &mut Problems) -> Result<Value> {
          fleet {:.3} ({} rounds)",
         median(&costs[0]),
         median(&of_copy),
-        Spread::of(&noise).median,
+        ValueSpread::of(&noise).median,
         arguments.rounds
     );
     if ratio > HIT_RATIO_MAX {
@@ -357,7 +363,7 @@ fn hits(arguments: &Arguments, problems: &mut Problems) -> Result<Value> {
 }
 
 /// The target of an object of which this node has a hit, and whose owner is the node of this name.
-fn hit_target(node: &Nectary, owner: &str) -> Result<String> {
+fn hit_target(node: &NectaryProxy, owner: &str) -> Result<String> {
     let mut client = node.client();
     for number in 0..100 {
         let target = format!("/hit/{number}?size={HIT_BYTES}");
@@ -371,11 +377,12 @@ fn hit_target(node: &Nectary, owner: &str) -> Result<String> {
 }
 
 /// The processor time of a request under load. *Units*: nanoseconds.
-fn cost_of_a_hit(proxy: &Nectary, target: &str, seconds: u64, scratch: &Scratch) -> Result<f64> {
+fn cost_of_a_hit(proxy: &NectaryProxy, target: &str, seconds: u64, scratch: &ScratchFolder) -> Result<f64> {
     let targets = scratch.join("targets");
     wrk::write_targets(&targets, std::iter::once(target.to_owned()))?;
     let duration = Duration::from_secs(seconds);
-    let load = Load { address: proxy.listen, targets, threads: 1, connections: CONNECTIONS, duration, cpu: Some(1) };
+    let load =
+        WrkSettings { address: proxy.listen, targets, threads: 1, connections: CONNECTIONS, duration, cpu: Some(1) };
     let before = proxy.process.cpu_ns();
     let measured = wrk::run(&load, scratch.path())?;
     ensure!(measured.errors == 0 && measured.requests > 0, "{target}: {measured:?}");

@@ -12,13 +12,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use nectary_e2e::guard::{self, find_program};
-use nectary_e2e::nectary::certificates::Certificates;
+use nectary_e2e::nectary::certificates::ServerCertificates;
 use nectary_e2e::nectary::{ProxyCommand, binary};
-use nectary_e2e::origin::Origin;
-use nectary_e2e::peers::Peer;
-use nectary_e2e::scratch::Scratch;
+use nectary_e2e::origin::DeterministicOrigin;
+use nectary_e2e::peers::PeerProxy;
+use nectary_e2e::scratch::ScratchFolder;
 
-use crate::rounds::{Lack, Problems};
+use crate::rounds::{NotRunPolicy, ProblemCounter};
 
 const MODULE: &str = "github.com/summerwind/h2spec/cmd/h2spec@latest";
 /// The longest time of a build, and of a run of the tests.
@@ -30,29 +30,29 @@ const TESTS_MIN: usize = 90;
 
 /// Runs the conformance tests of HTTP/2 against a proxy and nginx.
 #[derive(Args)]
-pub struct Arguments {
+pub struct Http2SpecArguments {
     /// The program h2spec, if it is not to be built
     #[arg(long, value_name = "PROGRAM")]
     h2spec: Option<PathBuf>,
 }
 
 /// Runs the campaign.
-pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
-    let scratch = Scratch::new("http2-spec")?;
+pub fn campaign(arguments: &Http2SpecArguments) -> Result<ExitCode> {
+    let scratch = ScratchFolder::new("http2-spec")?;
     let program = match find(arguments, &scratch)? {
         Ok(program) => program,
-        Err(reason) => return Ok(Lack::IsAllowed.exit("http2-spec", reason)),
+        Err(reason) => return Ok(NotRunPolicy::IsAllowed.exit("http2-spec", reason)),
     };
-    let origin = Origin::start()?;
-    let mut problems = Problems::default();
-    let nginx = Peer::nginx_http2(origin.address())?;
+    let origin = DeterministicOrigin::start()?;
+    let mut problems = ProblemCounter::default();
+    let nginx = PeerProxy::nginx_http2(origin.address())?;
     let of_nginx = run(&program, &nginx.name, nginx.address.port(), false, &scratch)?;
     for is_tls in [false, true] {
         let folder = scratch.join(if is_tls { "tls" } else { "plain" });
         std::fs::create_dir_all(&folder)?;
         let mut command = ProxyCommand::new(&folder, Some(format!("http://{}", origin.address())))?;
         if is_tls {
-            command.arguments.extend(Certificates::make(&folder, "localhost,127.0.0.1")?.options());
+            command.arguments.extend(ServerCertificates::make(&folder, "localhost,127.0.0.1")?.options());
         }
         let proxy = command.start()?;
         let name = if is_tls { "nectary with TLS" } else { "nectary" };
@@ -69,7 +69,7 @@ pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// Finds or builds the program; or says why it cannot be had.
-fn find(arguments: &Arguments, scratch: &Scratch) -> Result<Result<PathBuf, String>> {
+fn find(arguments: &Http2SpecArguments, scratch: &ScratchFolder) -> Result<Result<PathBuf, String>> {
     if let Some(program) = &arguments.h2spec {
         return Ok(Ok(program.clone()));
     }
@@ -93,12 +93,12 @@ fn find(arguments: &Arguments, scratch: &Scratch) -> Result<Result<PathBuf, Stri
 }
 
 /// The result of a run.
-struct Found {
+struct H2SpecResult {
     count: usize,
     failed: BTreeSet<String>,
 }
 
-fn run(program: &Path, name: &str, port: u16, is_tls: bool, scratch: &Scratch) -> Result<Found> {
+fn run(program: &Path, name: &str, port: u16, is_tls: bool, scratch: &ScratchFolder) -> Result<H2SpecResult> {
     let report = scratch.join(&format!("{port}.xml"));
     let mut command = Command::new(program);
     command.args(["-h", "127.0.0.1", "-p", &port.to_string(), "-o", "5", "-P", "/"]).arg("-j").arg(&report);
@@ -114,7 +114,7 @@ fn run(program: &Path, name: &str, port: u16, is_tls: bool, scratch: &Scratch) -
 }
 
 /// Reads a report in JUnit's XML.
-fn read(text: &str) -> Found {
+fn read(text: &str) -> H2SpecResult {
     let (mut count, mut failed) = (0, BTreeSet::new());
     for case in text.split("<testcase ").skip(1) {
         count += 1;
@@ -128,5 +128,5 @@ fn read(text: &str) -> Found {
             failed.insert(format!("{} {}", package.unwrap_or_default(), class.unwrap_or_default()));
         }
     }
-    Found { count, failed }
+    H2SpecResult { count, failed }
 }

@@ -5,23 +5,23 @@
 
 use anyhow::Result;
 use clap::Args;
-use nectary_e2e::clients::{Verdict, apt, cargo, git, npm, pip};
+use nectary_e2e::clients::{ClientVerdict, apt, cargo, git, npm, pip};
 use nectary_e2e::report::not_run;
 use std::process::ExitCode;
 
-use crate::rounds::Lack;
+use crate::rounds::NotRunPolicy;
 
 /// Runs package clients through the proxy.
 #[derive(Args)]
-pub struct Arguments {
+pub struct PackageClientsArguments {
     /// Run only these: some of npm, pip, cargo, apt, git
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     only: Vec<String>,
 }
 
 /// Runs the campaign.
-pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
-    type Run = fn() -> Result<Verdict>;
+pub fn campaign(arguments: &PackageClientsArguments) -> Result<ExitCode> {
+    type Run = fn() -> Result<ClientVerdict>;
     let clients: [(&str, Run); 5] =
         [("npm", npm::run), ("pip", pip::run), ("cargo", cargo::run), ("apt", apt::run), ("git", git::run)];
     let is_known = |name: &String| clients.iter().any(|(client, _)| client == name);
@@ -35,11 +35,11 @@ pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
             continue;
         }
         match run() {
-            Ok(Verdict::Kept(report)) => {
+            Ok(ClientVerdict::Kept(report)) => {
                 has_run = true;
                 println!("{report}");
             }
-            Ok(Verdict::NotRun(reason)) => not_run(reason),
+            Ok(ClientVerdict::NotRun(reason)) => not_run(reason),
             Err(error) => {
                 is_good = false;
                 println!("PROBLEM: {name}: {error:#}");
@@ -48,7 +48,7 @@ pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
     }
     Ok(match (is_good, has_run) {
         (false, _) => ExitCode::FAILURE,
-        (true, false) => Lack::IsAllowed.code(),
+        (true, false) => NotRunPolicy::IsAllowed.code(),
         (true, true) => ExitCode::SUCCESS,
     })
 }

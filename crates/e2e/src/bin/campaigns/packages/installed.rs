@@ -13,17 +13,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use nectary_e2e::guard::{self, Process, find_program};
+use nectary_e2e::guard::{self, GuardedProcess, find_program};
 use nectary_e2e::http::wait_listening;
-use nectary_e2e::origin::Origin;
-use nectary_e2e::packages::container::{self, Container};
-use nectary_e2e::packages::page::{self, Step};
+use nectary_e2e::origin::DeterministicOrigin;
+use nectary_e2e::packages::container::{self, DebianContainer};
+use nectary_e2e::packages::page::{self, PageStep};
 use nectary_e2e::packages::{self, exposure};
 use nectary_e2e::report::not_run;
-use nectary_e2e::scratch::{Scratch, free_address};
-use nectary_e2e::volume::kills::Loop;
+use nectary_e2e::scratch::{ScratchFolder, free_address};
+use nectary_e2e::volume::kills::FileLoopDevice;
 
-use crate::rounds::{Lack, Problems};
+use crate::rounds::{NotRunPolicy, ProblemCounter};
 
 /// The version to which the package is upgraded.
 const NEXT: &str = "9.0.0";
@@ -44,31 +44,31 @@ const CURL: &str = "curl -sS --cacert /root/pki/ca.pem --resolve www.example.org
 
 /// Makes the packages, installs, upgrades and removes them in a fresh system, and runs the commands of docs/proxy.md.
 #[derive(Args)]
-pub struct Arguments {
+pub struct PackagesArguments {
     /// The folder with the packages and the system; given by the campaign to itself, in a network of its own
     #[arg(long, hide = true, value_name = "FOLDER")]
     inside: Option<PathBuf>,
 }
 
 /// Runs the campaign.
-pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
+pub fn campaign(arguments: &PackagesArguments) -> Result<ExitCode> {
     if let Some(folder) = &arguments.inside {
-        let mut problems = Problems::default();
+        let mut problems = ProblemCounter::default();
         problems.extend(in_container(folder).err().map(|error| format!("{error:#}")));
         return Ok(problems.exit());
     }
     let missing =
         ["dh", "dpkg-buildpackage", "systemd-analyze", "wrk"].into_iter().find(|it| find_program(it).is_none());
     if let Some(reason) = missing.map(|it| format!("{it} is not installed")).or_else(container::lack) {
-        return Ok(Lack::IsAllowed.exit("packages", reason));
+        return Ok(NotRunPolicy::IsAllowed.exit("packages", reason));
     }
-    let scratch = Scratch::new("packages")?;
+    let scratch = ScratchFolder::new("packages")?;
     let (first, next) = (scratch.join("first"), scratch.join("next"));
     let has_rpm = find_program("rpmbuild").is_some() && find_program("rpm2cpio").is_some();
     let forms = ["deb", "tarball", "rpm"];
     packages::make(&forms[..if has_rpm { 3 } else { 2 }], packages::version(), &first)?;
     packages::make(&["deb"], NEXT, &next)?;
-    let mut problems = Problems::default();
+    let mut problems = ProblemCounter::default();
     problems.extend(units(&first.join("tree"), &scratch).err().map(|error| format!("units: {error:#}")));
     problems.extend(of_tarball(&first, &scratch).err().map(|error| format!("the tarball: {error:#}")));
     match has_rpm {
@@ -78,7 +78,7 @@ pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
     let started = Instant::now();
     if let Err(error) = container::make_root(&scratch.join("root"), &scratch.join("root.log")) {
         not_run(format!("packages: no fresh system can be made here: {error:#}"));
-        return Ok(if problems.count() > 0 { problems.exit() } else { Lack::IsAllowed.code() });
+        return Ok(if problems.count() > 0 { problems.exit() } else { NotRunPolicy::IsAllowed.code() });
     }
     println!("a fresh system: {:.0} s", started.elapsed().as_secs_f64());
     let mut command = Command::new("unshare");
@@ -89,7 +89,7 @@ pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// Checks what the service manager says of the units.
-fn units(tree: &Path, scratch: &Scratch) -> Result<()> {
+fn units(tree: &Path, scratch: &ScratchFolder) -> Result<()> {
     let folder = tree.join("usr/lib/systemd/system");
     for name in ["nectary-proxy.service", "nectary-ram-donate.service", "nectary-volume-serve@.service"] {
         let found = exposure(&folder.join(name), &scratch.join(&format!("{name}.log")))?;
@@ -100,7 +100,7 @@ fn units(tree: &Path, scratch: &Scratch) -> Result<()> {
 }
 
 /// Unpacks the tarball, and runs the program from its files.
-fn of_tarball(packages: &Path, scratch: &Scratch) -> Result<()> {
+fn of_tarball(packages: &Path, scratch: &ScratchFolder) -> Result<()> {
     let archive = packages::file(packages, "nectary-", ".tar.gz")?;
     let unpacked = scratch.join("tarball");
     fs::create_dir(&unpacked)?;
@@ -112,7 +112,7 @@ fn of_tarball(packages: &Path, scratch: &Scratch) -> Result<()> {
 }
 
 /// Lists and unpacks the rpm, and runs the program from its files.
-fn of_rpm(packages: &Path, scratch: &Scratch) -> Result<()> {
+fn of_rpm(packages: &Path, scratch: &ScratchFolder) -> Result<()> {
     let rpm = packages::file(packages, &format!("nectary-{}", packages::version()), ".rpm")?;
     let mut list = Command::new("rpm");
     list.args(["-qlp", "--nosignature"]).arg(&rpm);
@@ -130,17 +130,17 @@ fn of_rpm(packages: &Path, scratch: &Scratch) -> Result<()> {
 }
 
 /// Runs the proxy of an unpacked tree, and gets one response from it.
-fn runs_from(name: &str, tree: &Path, scratch: &Scratch) -> Result<()> {
+fn runs_from(name: &str, tree: &Path, scratch: &ScratchFolder) -> Result<()> {
     let bytes = fs::metadata(tree.join("usr/bin/nectary"))?.len();
     println!("{name}: a program of {:.1} MB", bytes as f64 / 1e6);
-    let (origin, address) = (Origin::start()?, free_address()?);
+    let (origin, address) = (DeterministicOrigin::start()?, free_address()?);
     let mut command = Command::new(tree.join("usr/bin/nectary"));
     command.args(["proxy", "--listen", &address.to_string(), "--origin", &origin.url(), "--size", "64M"]);
     command.args(["--memory", "32M", "--store"]).arg(scratch.join(&format!("{name}.store")));
     command.env("NECTARY_RUNTIME_DIR", scratch.join(&format!("{name}.run")));
-    let mut process = Process::spawn(name, command, &scratch.join(&format!("{name}.log")), None)?;
+    let mut process = GuardedProcess::spawn(name, command, &scratch.join(&format!("{name}.log")), None)?;
     wait_listening(address, LIMIT)?;
-    let mut client = nectary_e2e::http::Connection::new(address, LIMIT);
+    let mut client = nectary_e2e::http::HttpConnection::new(address, LIMIT);
     let response = client.get("/a/1?size=1000")?;
     ensure!(response.status == 200 && response.body.len() == 1000, "status {}", response.status);
     process.signal(libc::SIGTERM);
@@ -148,7 +148,7 @@ fn runs_from(name: &str, tree: &Path, scratch: &Scratch) -> Result<()> {
     Ok(())
 }
 
-fn succeeds(name: &str, command: Command, scratch: &Scratch) -> Result<String> {
+fn succeeds(name: &str, command: Command, scratch: &ScratchFolder) -> Result<String> {
     let (status, output) = guard::run(name, command, &scratch.join(&format!("{name}-run.log")), LIMIT)?;
     ensure!(status.success(), "{name} ended with {}: {output}", guard::describe(status));
     Ok(output)
@@ -160,12 +160,14 @@ fn in_container(folder: &Path) -> Result<()> {
     let put = |from: &Path, name: &str| fs::copy(from, root.join("root").join(name)).map(drop);
     put(&packages::file(&folder.join("first"), "nectary_", ".deb")?, "nectary.deb")?;
     put(&packages::file(&folder.join("next"), "nectary_", ".deb")?, "next.deb")?;
-    let origins: Vec<Origin> =
-        ORIGINS.iter().map(|address| Origin::start_at(address.parse::<SocketAddr>()?)).collect::<Result<_>>()?;
+    let origins: Vec<DeterministicOrigin> = ORIGINS
+        .iter()
+        .map(|address| DeterministicOrigin::start_at(address.parse::<SocketAddr>()?))
+        .collect::<Result<_>>()?;
     let image = folder.join("disk.img");
     fs::File::create(&image)?.set_len(DISK_BYTES)?;
-    let disk = Loop::of(&image.display().to_string())?;
-    let container = Container::boot(&root, &disk.0, folder)?;
+    let disk = FileLoopDevice::of(&image.display().to_string())?;
+    let container = DebianContainer::boot(&root, &disk.0, folder)?;
     let page = fs::read_to_string(packages::repository()?.join("docs/proxy.md"))?;
     let steps = page::steps(&page);
     for step in &steps {
@@ -182,7 +184,7 @@ fn in_container(folder: &Path) -> Result<()> {
 }
 
 /// Runs a script of the page, and compares its output.
-fn follow(container: &Container, step: &Step) -> Result<()> {
+fn follow(container: &DebianContainer, step: &PageStep) -> Result<()> {
     let output = container.must(&step.script, LIMIT)?;
     if let Some(shown) = &step.shown {
         let same = page::without_numbers(&output) == page::without_numbers(shown);
@@ -192,7 +194,7 @@ fn follow(container: &Container, step: &Step) -> Result<()> {
 }
 
 /// Checks that the installed units are understood, that manual pages and completions are there, and that logs rotate.
-fn verify(container: &Container) -> Result<()> {
+fn verify(container: &DebianContainer) -> Result<()> {
     container.must(
         "test -z \"$(systemd-analyze verify --man=no nectary-proxy.service nectary-proxy.socket nectary-ram-donate.service \
          nectary-volume-serve@a.service nectary-volume-mount@a.service 2>&1 | grep -i nectary | tee /dev/stderr)\"\n\
@@ -212,13 +214,13 @@ fn verify(container: &Container) -> Result<()> {
 }
 
 /// Upgrades under load: no request fails, the configuration stays, and the store is full.
-fn upgrade(container: &Container, root: &Path, folder: &Path) -> Result<()> {
+fn upgrade(container: &DebianContainer, root: &Path, folder: &Path) -> Result<()> {
     let url = format!("https://www.example.org{TARGET}");
     container.must(&format!("{CURL} -o /dev/null '{url}'; echo '# mine' >>/etc/nectary/proxy.toml"), LIMIT)?;
     let mut command = Command::new("wrk");
     command.args(["-t", "1", "-c", "16", "-d", LOAD, "--timeout", "15s", "-H", "Host: www.example.org"]);
     command.arg(format!("https://127.0.0.1{TARGET}"));
-    let mut load = Process::spawn("wrk", command, &folder.join("wrk.log"), None)?;
+    let mut load = GuardedProcess::spawn("wrk", command, &folder.join("wrk.log"), None)?;
     let before = container.must("systemctl show -p MainPID --value nectary-proxy", LIMIT)?;
     for _ in 0..2 {
         container.must("systemctl restart nectary-proxy", LIMIT)?;
@@ -240,14 +242,14 @@ fn upgrade(container: &Container, root: &Path, folder: &Path) -> Result<()> {
 }
 
 /// Checks that a URL is a hit.
-fn hits(container: &Container, url: &str) -> Result<()> {
+fn hits(container: &DebianContainer, url: &str) -> Result<()> {
     let found = container.must(&format!("{CURL} -o /dev/null -w '%header{{cache-status}}' '{url}'"), LIMIT)?;
     ensure!(found.starts_with("nectary; hit"), "{url}: {found}");
     Ok(())
 }
 
 /// A process that hangs is replaced.
-fn is_watched(container: &Container) -> Result<()> {
+fn is_watched(container: &DebianContainer) -> Result<()> {
     container.must(
         "mkdir -p /run/systemd/system/nectary-proxy.service.d\n\
          printf '[Service]\\nWatchdogSec=2\\n' >/run/systemd/system/nectary-proxy.service.d/watchdog.conf\n\
@@ -268,7 +270,7 @@ fn is_watched(container: &Container) -> Result<()> {
 }
 
 /// A process that is killed is started again, with a full store.
-fn is_killed(container: &Container) -> Result<()> {
+fn is_killed(container: &DebianContainer) -> Result<()> {
     container.must(
         "before=$(systemctl show -p MainPID --value nectary-proxy)\n\
          kill -KILL $before\n\
@@ -282,7 +284,7 @@ fn is_killed(container: &Container) -> Result<()> {
 }
 
 /// A donor, and a volume with its server and its mount, run as services and are shown by `nectary status`.
-fn other_services(container: &Container) -> Result<()> {
+fn other_services(container: &DebianContainer) -> Result<()> {
     if !Path::new("/dev/fuse").exists() {
         not_run("packages: the services of volumes: there is no /dev/fuse");
         return Ok(());
@@ -309,7 +311,7 @@ fn other_services(container: &Container) -> Result<()> {
 }
 
 /// With its drop-in the service has its store on a whole disk; without it, it may not open the disk.
-fn on_disk(container: &Container) -> Result<()> {
+fn on_disk(container: &DebianContainer) -> Result<()> {
     let disk = container::DISK;
     container.must(
         &format!(
@@ -340,7 +342,7 @@ fn on_disk(container: &Container) -> Result<()> {
 }
 
 /// Removal keeps the store and says where it is; what is installed again begins with it; a purge keeps it too.
-fn remove(container: &Container, origins: &[Origin]) -> Result<()> {
+fn remove(container: &DebianContainer, origins: &[DeterministicOrigin]) -> Result<()> {
     let said = container.must("apt remove -y nectary", LIMIT)?;
     ensure!(said.contains("the store is kept in /var/lib/nectary"), "{said}");
     container.must("test -s /var/lib/nectary/store; test -s /etc/nectary/proxy.toml; test ! -e /usr/bin/nectary; test ! -e /run/nectary-proxy", LIMIT)?;

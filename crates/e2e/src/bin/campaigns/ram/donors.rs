@@ -10,19 +10,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use nectary_e2e::attach::{FileSystem, missing};
-use nectary_e2e::mirror::{Fault, round};
+use nectary_e2e::attach::{TestFileSystem, missing};
+use nectary_e2e::mirror::{DonorFault, round};
 use nectary_e2e::report::seed_or_new;
-use nectary_e2e::rng::Rng;
+use nectary_e2e::rng::SeededRng;
 
-use crate::rounds::{Lack, shard};
+use crate::rounds::{NotRunPolicy, shard};
 
 /// A longer gap between operations is counted.
 const GAP_MAX: Duration = Duration::from_secs(1);
 
 /// Breaks the donors of network RAM disks under file systems.
 #[derive(Args)]
-pub struct Arguments {
+pub struct RamDonorsArguments {
     /// The redundancy: mirror, parity, parity-log, parity-cache or adaptive.
     #[arg(long, default_value = "mirror")]
     redundancy: String,
@@ -41,10 +41,10 @@ pub struct Arguments {
 }
 
 /// Runs the campaign.
-pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
+pub fn campaign(arguments: &RamDonorsArguments) -> Result<ExitCode> {
     let seed = seed_or_new(arguments.seed);
     let (at, of) = shard(&arguments.shard)?;
-    let named = |name: &String| FileSystem::by_name(name).with_context(|| format!("{name} is not known"));
+    let named = |name: &String| TestFileSystem::by_name(name).with_context(|| format!("{name} is not known"));
     let systems = arguments.fs.iter().map(named).collect::<Result<Vec<_>>>()?;
     let (mut ran, mut failed, mut late, mut faults, mut wanted) = (0u64, 0u64, 0u64, 0u64, 0u64);
     for number in (0..arguments.rounds).filter(|number| number % of == at) {
@@ -55,10 +55,10 @@ pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
                 continue;
             }
             let round_seed = seed.wrapping_add(number);
-            let mut rng = Rng::new(round_seed);
+            let mut rng = SeededRng::new(round_seed);
             let least = if arguments.redundancy == "mirror" { 2 } else { 3 };
             let donors = least + rng.below(2) as u32;
-            let mut order = Fault::ALL;
+            let mut order = DonorFault::ALL;
             order.rotate_left(rng.below(3) as usize);
             let began = Instant::now();
             let done = round("ram-donors", *system, &arguments.redundancy, donors, &order, round_seed);
@@ -83,7 +83,7 @@ pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
     }
     println!("ram-donors: {ran} of {wanted} rounds, {faults} faults, {failed} failed, {late} gaps over {GAP_MAX:?}");
     if ran == 0 && wanted > 0 {
-        return Ok(Lack::IsAllowed.code());
+        return Ok(NotRunPolicy::IsAllowed.code());
     }
     Ok(ExitCode::from(u8::from(failed > 0 || ran < wanted || ran == 0)))
 }

@@ -9,18 +9,18 @@ use std::time::Instant;
 
 use anyhow::Result;
 use clap::Args;
-use nectary_e2e::mirror::second_failure::Case;
+use nectary_e2e::mirror::second_failure::SecondFailureCase;
 use nectary_e2e::ram::cannot;
 use nectary_e2e::report::seed_or_new;
 
-use crate::rounds::{Lack, Problems, shard};
+use crate::rounds::{NotRunPolicy, ProblemCounter, shard};
 
 /// How often a case is repeated until the kill is at the wanted moment.
 const TRIES_MAX: u64 = 8;
 
 /// Kills donors while others are moved.
 #[derive(Args)]
-pub struct Arguments {
+pub struct SecondFailureArguments {
     /// Rounds of all cases.
     #[arg(long, default_value_t = 1)]
     rounds: u64,
@@ -36,17 +36,18 @@ pub struct Arguments {
 }
 
 /// Runs the campaign.
-pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
+pub fn campaign(arguments: &SecondFailureArguments) -> Result<ExitCode> {
     let seed = seed_or_new(arguments.seed);
     let (at, of) = shard(&arguments.shard)?;
     println!("ram-second-failure: seed {seed}");
     if cannot("ram-second-failure") {
-        return Ok(Lack::IsAllowed.code());
+        return Ok(NotRunPolicy::IsAllowed.code());
     }
-    let cases = Case::all().into_iter().filter(|case| case.to_string().contains(&arguments.only));
-    let cases: Vec<Case> = (0..).zip(cases).filter(|(number, _)| number % of == at).map(|(_, case)| case).collect();
+    let cases = SecondFailureCase::all().into_iter().filter(|case| case.to_string().contains(&arguments.only));
+    let cases: Vec<SecondFailureCase> =
+        (0..).zip(cases).filter(|(number, _)| number % of == at).map(|(_, case)| case).collect();
     let (mut problems, mut runs, mut survived, mut on_time, mut operations) =
-        (Problems::default(), 0u64, 0u64, 0u64, 0);
+        (ProblemCounter::default(), 0u64, 0u64, 0u64, 0);
     for (round, case) in (0..arguments.rounds).flat_map(|round| cases.iter().map(move |case| (round, case))) {
         for attempt in 0..TRIES_MAX {
             let (began, seed) = (Instant::now(), seed.wrapping_add(round * TRIES_MAX + attempt));

@@ -1,9 +1,9 @@
 //! Ten thousand clients that begin a handshake of TLS and do not go on: others are served, and memory is bounded.
 
 use anyhow::{Context, Result, ensure};
-use nectary_e2e::filled::Filled;
+use nectary_e2e::filled::FilledProxy;
 use nectary_e2e::guard::{self, find_program};
-use nectary_e2e::nectary::{self, certificates::Certificates};
+use nectary_e2e::nectary::{self, certificates::ServerCertificates};
 use nectary_e2e::report::not_run;
 use std::io::Write;
 use std::net::TcpStream;
@@ -27,8 +27,8 @@ fn half_open_connections_keep_nobody_out() -> Result<()> {
         return Ok(());
     }
     guard::raise_files();
-    let mut filled = Filled::new("half-open", 1, 39)?;
-    let certificates = Certificates::make(filled.scratch.path(), "localhost,127.0.0.1")?;
+    let mut filled = FilledProxy::new("half-open", 1, 39)?;
+    let certificates = ServerCertificates::make(filled.scratch.path(), "localhost,127.0.0.1")?;
     filled.command.arguments.extend(certificates.options());
     let mut nectary = filled.command.start()?;
     let url = format!("https://{}{}", nectary.listen, filled.targets[0]);

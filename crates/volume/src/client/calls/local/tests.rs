@@ -8,58 +8,58 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::sync::{mpsc, oneshot};
 
-use super::super::{ClientOptions, Said, Share, Waiting, Welcomed};
+use super::super::{CallAnswer, CallShare, ClientOptions, PendingCall, WelcomeAnswer};
 use super::*;
-use crate::format::Identity;
-use crate::net::Address;
-use crate::origin::Origin;
-use crate::protocol::{Answer, Code, Failure};
+use crate::format::VolumeIdentity;
+use crate::net::ServerAddress;
+use crate::origin::ProcessOrigin;
+use crate::protocol::{RefusalCode, ServerAnswer, ServerRefusal};
 
 const DIRECTORY: FileId = FileId { inode: 7, generation: 1 };
 const ABOVE: FileId = FileId { inode: 1, generation: 1 };
 const LEASE: Duration = Duration::from_secs(60);
 const FIRST_NUMBER: u64 = 100;
 
-fn new(kind: u32) -> New {
-    New { mode: kind | 0o755, ..New::default() }
+fn new(kind: u32) -> NewInode {
+    NewInode { mode: kind | 0o755, ..NewInode::default() }
 }
 
 /// A session that holds a directory, of which it knows all names.
 struct Alone {
-    inner: Arc<Inner>,
+    inner: Arc<SharedSession>,
     /// What it sends and what it says to itself, which nobody reads.
-    _unread: (mpsc::UnboundedReceiver<Vec<u8>>, mpsc::UnboundedReceiver<Event>),
+    _unread: (mpsc::UnboundedReceiver<Vec<u8>>, mpsc::UnboundedReceiver<ServerEvent>),
 }
 
 impl Alone {
     fn new() -> Alone {
         let (events, heard) = mpsc::unbounded_channel();
-        let server = Address::Unix("nowhere".into());
+        let server = ServerAddress::Unix("nowhere".into());
         let options = ClientOptions {
             servers: vec![server.clone()],
             tls: None,
-            volume: Identity([7; 16]),
+            volume: VolumeIdentity([7; 16]),
             host: "here".to_owned(),
             kind: 2,
             are_names_synced: false,
             are_names_local: true,
         };
-        let inner = Arc::new(Inner::new(options, ([1; 16], Origin::default()), events));
+        let inner = Arc::new(SharedSession::new(options, ([1; 16], ProcessOrigin::default()), events));
         let (frames, sent) = mpsc::unbounded_channel();
         assert!(inner.welcomed(1, &server));
-        inner.connected(&Welcomed { session: 1, epoch: 1, lease: LEASE, server_ns: wall_ns() }, frames);
+        inner.connected(&WelcomeAnswer { session: 1, epoch: 1, lease: LEASE, server_ns: wall_ns() }, frames);
         inner.renewed(Duration::from_nanos(inner.elapsed_ns()), LEASE, wall_ns(), (0, 0));
         let changing = inner.looks.changing(&new(libc::S_IFDIR).operation(ABOVE, b"d", false));
         let inode = Inode { mode: libc::S_IFDIR | 0o755, links: 2, generation: 1, ..Inode::default() };
-        let attributes = vec![Attributes { number: DIRECTORY.inode, inode }];
+        let attributes = vec![InodeAttributes { number: DIRECTORY.inode, inode }];
         changing.end_with(MayKeep { directories: vec![DIRECTORY], attributes }, Some(DIRECTORY));
-        let token = Token { object: DIRECTORY, what: What::Directory };
-        inner.got_directory(Held { token, level: WRITE, sequence: 1 }, 1);
+        let token = Token { object: DIRECTORY, what: TokenAspect::Directory };
+        inner.got_directory(TokenGrant { token, level: WRITE, sequence: 1 }, 1);
         inner.state().local.add_numbers(FIRST_NUMBER, 4096);
         Alone { inner, _unread: (sent, heard) }
     }
 
-    fn make(&self, name: &str, open: bool) -> Locally<Attributes> {
+    fn make(&self, name: &str, open: bool) -> LocalOutcome<InodeAttributes> {
         self.inner.create_locally(DIRECTORY, name.as_bytes(), &new(libc::S_IFREG), open)
     }
 
@@ -67,7 +67,7 @@ impl Alone {
     fn make_all(&self, names: std::ops::Range<u64>) -> u64 {
         let first = self.inner.state().next_request;
         for name in names {
-            assert!(matches!(self.make(&name.to_string(), false), Locally::Done(_)), "{name}");
+            assert!(matches!(self.make(&name.to_string(), false), LocalOutcome::Done(_)), "{name}");
         }
         first
     }
@@ -78,16 +78,16 @@ impl Alone {
 
     /// Sends an operation that the server is to do; returns its request.
     fn operate(&self) -> u64 {
-        let turn = self.inner.turns[Share::Operations as usize].clone().try_acquire_owned().expect("one is left");
+        let turn = self.inner.turns[CallShare::Operations as usize].clone().try_acquire_owned().expect("one is left");
         let mut state = self.inner.state();
         let (number, request) = (state.next_number, state.next_request);
         (state.next_number, state.next_request) = (number + 1, request + 1);
         state.open_numbers.insert(number);
         let operation = new(libc::S_IFDIR).operation(DIRECTORY, b"directory", false);
-        let waiting = Waiting {
-            message: Message::Operation { session: 1, number, terms: Terms::Early, operation },
+        let waiting = PendingCall {
+            message: VolumeMessage::Operation { session: 1, number, terms: AnswerTerms::Early, operation },
             number: Some(number),
-            share: Share::Operations,
+            share: CallShare::Operations,
             done_at_ns: None,
             blamed: 0,
             refused: None,
@@ -101,9 +101,9 @@ impl Alone {
     }
 
     /// The server answers a request.
-    fn answer(&self, request: u64, answer: Result<Answer, Code>) {
-        let answer = answer.map_err(|code| Failure { code, errno: libc::EIO, words: String::new() });
-        self.inner.answered(request, answer.map(Said::Answer));
+    fn answer(&self, request: u64, answer: Result<ServerAnswer, RefusalCode>) {
+        let answer = answer.map_err(|code| ServerRefusal { code, errno: libc::EIO, words: String::new() });
+        self.inner.answered(request, answer.map(CallAnswer::Answer));
     }
 }
 
@@ -113,9 +113,9 @@ fn operations_stay_until_said_durable() {
     let first = alone.make_all(0..10);
     assert_eq!(alone.unstored(), 10);
     // The answer to one of these.
-    alone.answer(first + 2, Ok(Answer::Done));
+    alone.answer(first + 2, Ok(ServerAnswer::Done));
     assert_eq!(alone.unstored(), 7, "those up to the third one are durable");
-    alone.answer(first + 1, Ok(Answer::Done));
+    alone.answer(first + 1, Ok(ServerAnswer::Done));
     assert_eq!(alone.unstored(), 7);
     // The control connection.
     alone.inner.renewed(Duration::from_nanos(alone.inner.elapsed_ns()), LEASE, wall_ns(), (0, 4));
@@ -124,14 +124,14 @@ fn operations_stay_until_said_durable() {
     let early = alone.operate();
     alone.inner.is_early(early, wall_ns(), 5);
     assert_eq!(alone.unstored(), 5, "the notice says what is durable");
-    alone.answer(early, Ok(Answer::Done));
+    alone.answer(early, Ok(ServerAnswer::Done));
     assert_eq!(alone.unstored(), 6);
     // One that the server did not do, and one that it has refused: a refusal is durable.
     let other = alone.operate();
-    alone.answer(other, Err(Code::Limit));
+    alone.answer(other, Err(RefusalCode::Limit));
     assert_eq!(alone.unstored(), 6);
     let refused = alone.operate();
-    alone.answer(refused, Err(Code::Posix));
+    alone.answer(refused, Err(RefusalCode::Posix));
     assert_eq!(alone.unstored(), 0);
     assert_eq!(alone.inner.state().acknowledged(), 13, "and all may be forgotten");
 }
@@ -140,10 +140,10 @@ fn operations_stay_until_said_durable() {
 fn refused_repetition_ends_session() {
     let alone = Alone::new();
     let first = alone.make_all(0..3);
-    alone.answer(first, Err(Code::OutOfOrder));
+    alone.answer(first, Err(RefusalCode::OutOfOrder));
     let figures = alone.inner.state().figures.clone();
     assert_eq!((figures.lost, figures.ended.is_some()), (3, true));
-    assert!(matches!(alone.make("more", false), Locally::AtServer));
+    assert!(matches!(alone.make("more", false), LocalOutcome::AtServer));
 }
 
 #[test]
@@ -154,12 +154,12 @@ fn unanswered_opens_count_among_operations() {
     let is_later = loop {
         let name = made.to_string();
         match alone.make(&name, true) {
-            Locally::Done(_) => {}
-            other => break matches!(other, Locally::Later),
+            LocalOutcome::Done(_) => {}
+            other => break matches!(other, LocalOutcome::Later),
         }
         match alone.inner.unlink_locally(DIRECTORY, name.as_bytes()) {
-            Locally::Done(_) => {}
-            other => break matches!(other, Locally::Later),
+            LocalOutcome::Done(_) => {}
+            other => break matches!(other, LocalOutcome::Later),
         }
         made += 1;
     };
@@ -171,8 +171,8 @@ fn unanswered_opens_count_among_operations() {
     for request in told {
         let mut progressed = pin!(alone.inner.progressed.notified());
         progressed.as_mut().enable();
-        alone.answer(request, Ok(Answer::Done));
+        alone.answer(request, Ok(ServerAnswer::Done));
         assert!(progressed.now_or_never().is_some(), "it is woken");
     }
-    assert!(matches!(alone.make("next", true), Locally::Done(_)));
+    assert!(matches!(alone.make("next", true), LocalOutcome::Done(_)));
 }

@@ -7,18 +7,21 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::run::{DIRECTORIES, Done, Host, Out, Outcome, ROOT, Run, SESSIONS, STAMP, options, shown};
-use crate::format::{Action, Key, Mutation, Table};
-use crate::metadata::Image;
-use crate::protocol::{Attributes, FileId, Question, Terms};
-use crate::server::owner::Owner;
+use super::run::{
+    DIRECTORIES, DoneOperation, EarlyTestHost, EarlyTestRun, Outcome, QueuedRequest, ROOT, SESSIONS, STAMP, options,
+    shown,
+};
+use crate::format::{Mutation, MutationAction, TableKey, TableKind};
+use crate::metadata::MetadataImage;
+use crate::protocol::{AnswerTerms, FileId, InodeAttributes, MetadataQuestion};
+use crate::server::owner::MetadataOwner;
 use crate::server::owner::tests::begin;
 use crate::server::waits::appended;
 
-impl Run {
+impl EarlyTestRun {
     /// Returns the state that these operations give.
-    pub fn image_of<'a>(&self, done: impl Iterator<Item = &'a Done>) -> Image {
-        let mut image = Image::load(self.base.clone(), &self.label, 1).expect("it is sound");
+    pub fn image_of<'a>(&self, done: impl Iterator<Item = &'a DoneOperation>) -> MetadataImage {
+        let mut image = MetadataImage::load(self.base.clone(), &self.label, 1).expect("it is sound");
         for done in done.filter(|done| !done.is_refused) {
             let number = image.next_number(done.session);
             let _ = image.operate_again(STAMP, done.session, number, &done.operation);
@@ -43,15 +46,16 @@ impl Run {
         if is_whole {
             self.history = self.done.clone();
         }
-        let key = |done: &Done| (done.session, done.number);
+        let key = |done: &DoneOperation| (done.session, done.number);
         let mut left: BTreeSet<(u64, u64)> = self.done[..self.durable].iter().map(key).collect();
         let hosts = self.hosts.iter().filter(|host| living.contains(&host.session));
         left.extend(hosts.flat_map(|host| host.unstored.values().map(|(number, ..)| (host.session, *number))));
-        let stays: Vec<Done> = self.history.iter().filter(|done| left.contains(&key(done))).cloned().collect();
+        let stays: Vec<DoneOperation> = self.history.iter().filter(|done| left.contains(&key(done))).cloned().collect();
         let expected = self.image_of(stays.iter());
         let is_kept = is_whole && stays.len() == self.history.len();
         let times = if is_kept { self.times_to_keep(&living) } else { Vec::new() };
-        let (owner, ..) = Owner::start(self.device.clone(), &options()).await.map_err(|error| error.to_string())?;
+        let (owner, ..) =
+            MetadataOwner::start(self.device.clone(), &options()).await.map_err(|error| error.to_string())?;
         self.owner = owner;
         self.owner.early.defect = self.defect;
         self.done.truncate(self.durable);
@@ -76,34 +80,34 @@ impl Run {
     /// A session sends what is not known to be durable, and what has no answer, as on a new connection.
     fn resend(&mut self, host: usize) {
         let this = &mut self.hosts[host];
-        let again = this.unstored.iter().map(|(request, (number, terms, operation))| Out::Operation {
+        let again = this.unstored.iter().map(|(request, (number, terms, operation))| QueuedRequest::Operation {
             request: *request,
             number: *number,
             terms: *terms,
             operation: operation.clone(),
         });
-        let mut out: VecDeque<Out> = again.collect();
-        let waiting = this.waiting.iter().map(|(request, (number, operation))| Out::Operation {
+        let mut out: VecDeque<QueuedRequest> = again.collect();
+        let waiting = this.waiting.iter().map(|(request, (number, operation))| QueuedRequest::Operation {
             request: *request,
             number: *number,
-            terms: Terms::Early,
+            terms: AnswerTerms::Early,
             operation: operation.clone(),
         });
         out.extend(waiting);
-        out.push_back(Out::Reclaim);
+        out.push_back(QueuedRequest::Reclaim);
         this.out = out;
     }
 
     /// Returns inodes whose present state a living session has seen. If nothing will be lost, they stay as they are, with
     /// all times.
-    fn times_to_keep(&self, living: &BTreeSet<u64>) -> Vec<Attributes> {
+    fn times_to_keep(&self, living: &BTreeSet<u64>) -> Vec<InodeAttributes> {
         let hosts = self.hosts.iter().filter(|host| living.contains(&host.session));
         let seen = hosts.flat_map(|host| host.seen.values());
         seen.filter(|seen| self.owner.image.attributes(seen.id()).is_ok_and(|now| now == **seen)).cloned().collect()
     }
 
     /// The living sessions repeat what they were told; then everything is as they were told.
-    async fn recover(&mut self, lost: Option<usize>, expected: &Image, times: &[Attributes]) -> Outcome {
+    async fn recover(&mut self, lost: Option<usize>, expected: &MetadataImage, times: &[InodeAttributes]) -> Outcome {
         self.is_recovering = true;
         let mut lost = lost;
         // Sessions repeat in any order; a second crash may come while they do.
@@ -111,8 +115,9 @@ impl Run {
             if self.random.below(60) == 0 {
                 return Box::pin(self.crash()).await;
             }
-            let is_repeat =
-                |host: &Host| matches!(host.out.front(), Some(Out::Operation { terms: Terms::Repeated { .. }, .. }));
+            let is_repeat = |host: &EarlyTestHost| {
+                matches!(host.out.front(), Some(QueuedRequest::Operation { terms: AnswerTerms::Repeated { .. }, .. }))
+            };
             let repeating: Vec<usize> = (0..SESSIONS).filter(|host| is_repeat(&self.hosts[*host])).collect();
             if repeating.is_empty() {
                 break;
@@ -131,7 +136,7 @@ impl Run {
                 // Others may send what must wait for those that repeat.
                 3..=4 => {
                     let host = self.random.below(SESSIONS as u64) as usize;
-                    if matches!(self.hosts[host].out.front(), Some(Out::Operation { .. })) {
+                    if matches!(self.hosts[host].out.front(), Some(QueuedRequest::Operation { .. })) {
                         self.send(host)?;
                     }
                 }
@@ -182,36 +187,38 @@ impl Run {
             self.settle().await?;
         }
         // Its operations are those of a session that the base has, too.
-        let key = Key::Session(session);
+        let key = TableKey::Session(session);
         if let Some(record) = self.owner.image.tables().get(&key) {
-            let action = Action::Put(record.to_vec());
+            let action = MutationAction::Put(record.to_vec());
             self.base.apply(&Mutation { table: key.table(), key: key.encode(), action });
         }
-        self.hosts[lost] = Host { session, incarnation, next_number: 1, next_request: 1, ..Host::default() };
+        self.hosts[lost] =
+            EarlyTestHost { session, incarnation, next_number: 1, next_request: 1, ..EarlyTestHost::default() };
         self.connect(lost);
         self.hosts[lost].is_reclaimed = true;
         self.go_on()
     }
 
-    fn compare(&self, expected: &Image, times: &[Attributes]) -> Outcome {
+    fn compare(&self, expected: &MetadataImage, times: &[InodeAttributes]) -> Outcome {
         let mut directories = vec![ROOT.inode];
         directories.extend((0..DIRECTORIES).map(|number| 16 + number));
         let session = self.hosts[0].session;
         let (mut now, mut expected) = (
-            Image::load(self.owner.image.tables().clone(), &self.label, 1).map_err(|error| error.to_string())?,
-            Image::load(expected.tables().clone(), &self.label, 1).map_err(|error| error.to_string())?,
+            MetadataImage::load(self.owner.image.tables().clone(), &self.label, 1)
+                .map_err(|error| error.to_string())?,
+            MetadataImage::load(expected.tables().clone(), &self.label, 1).map_err(|error| error.to_string())?,
         );
-        let inodes = [&now, &expected].map(|image| image.tables().table(Table::Inodes).keys().cloned().collect());
+        let inodes = [&now, &expected].map(|image| image.tables().table(TableKind::Inodes).keys().cloned().collect());
         let [of_now, of_expected]: [BTreeSet<Vec<u8>>; 2] = inodes;
         for key in of_now.union(&of_expected) {
-            let Ok(Key::Inode(inode)) = Key::decode(Table::Inodes, key) else { continue };
+            let Ok(TableKey::Inode(inode)) = TableKey::decode(TableKind::Inodes, key) else { continue };
             let file = FileId { inode, generation: 0 };
             for question in [
-                Question::GetAttributes { file },
-                Question::ReadDirectory { directory: file, cookie: 0, entries: 100 },
-                Question::ReadXattr { file, name: b"user.x".to_vec() },
+                MetadataQuestion::GetAttributes { file },
+                MetadataQuestion::ReadDirectory { directory: file, cookie: 0, entries: 100 },
+                MetadataQuestion::ReadXattr { file, name: b"user.x".to_vec() },
             ] {
-                if matches!(question, Question::ReadXattr { .. })
+                if matches!(question, MetadataQuestion::ReadXattr { .. })
                     && !expected.attributes(file).is_ok_and(|found| found.inode.links > 0)
                 {
                     continue;

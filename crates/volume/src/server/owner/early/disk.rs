@@ -2,22 +2,24 @@
 //!
 //! Owns: what the disk says of itself. Leaves to others: its contents (`MemoryDevice`).
 
-use nectary_block::{BlockDevice, Buffer, Context, Extent, Geometry, IoFuture, MemoryDevice, Survives, WriteFlags};
+use nectary_block::{
+    BlockDevice, Buffer, DeviceExtent, DeviceGeometry, IoContext, IoFuture, MemoryDevice, SurvivalLevel, WriteFlags,
+};
 
 /// A disk in memory. It says that it outlives this process: here only servers are lost.
-pub(super) struct Disk(pub MemoryDevice);
+pub(super) struct SurvivingDisk(pub MemoryDevice);
 
-impl BlockDevice for Disk {
+impl BlockDevice for SurvivingDisk {
     fn spec(&self) -> String {
         self.0.spec()
     }
 
-    fn geometry(&self) -> Geometry {
-        let flush_survives = Survives::Power;
-        Geometry { flush_survives, write_survives: Survives::Process, ..self.0.geometry() }
+    fn geometry(&self) -> DeviceGeometry {
+        let flush_survives = SurvivalLevel::Power;
+        DeviceGeometry { flush_survives, write_survives: SurvivalLevel::Process, ..self.0.geometry() }
     }
 
-    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: IoContext) -> IoFuture<Vec<Buffer>> {
         self.0.read_at(offset, buffers, context)
     }
 
@@ -26,24 +28,24 @@ impl BlockDevice for Disk {
         offset: u64,
         buffers: Vec<Buffer>,
         flags: WriteFlags,
-        context: Context,
+        context: IoContext,
     ) -> IoFuture<Vec<Buffer>> {
         self.0.write_at(offset, buffers, flags, context)
     }
 
-    fn flush(&self, context: Context) -> IoFuture<()> {
+    fn flush(&self, context: IoContext) -> IoFuture<()> {
         self.0.flush(context)
     }
 
-    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+    fn discard(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
         self.0.discard(offset, length, context)
     }
 
-    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+    fn write_zeroes(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
         self.0.write_zeroes(offset, length, context)
     }
 
-    fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
+    fn allocation(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<Vec<DeviceExtent>> {
         self.0.allocation(offset, length, context)
     }
 

@@ -22,17 +22,17 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::connection::Shared;
+use super::super::connection::ConnectionsState;
 use super::super::grants::{files_of, is_look};
 use crate::planted::{Bug, planted};
-use crate::protocol::{Answer, Failure, Question};
+use crate::protocol::{MetadataQuestion, ServerAnswer, ServerRefusal};
 
 /// If the disk takes longer than this for an append, nothing is answered early any more.
 const APPEND_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Who has changed an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum By {
+enum InodeChanger {
     /// A session, by operations that are answered early.
     Early(u64),
     /// A session, also by operations that are answered when they are durable.
@@ -43,7 +43,7 @@ enum By {
 
 /// When an operation is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum AnswerTiming {
     /// At once.
     Early,
     /// Once what it depends on, and what the session's earlier operations wait for, is durable.
@@ -56,8 +56,8 @@ pub(super) enum Standing {
 
 /// What one append stores.
 #[derive(Debug, Default)]
-struct Part {
-    changed: HashMap<u64, By>,
+struct AppendContents {
+    changed: HashMap<u64, InodeChanger>,
     /// The first operation of each session that waits for this append.
     awaited_by: HashMap<u64, u64>,
     /// The last operation of each session.
@@ -66,23 +66,23 @@ struct Part {
     ends_session: bool,
 }
 
-impl Part {
+impl AppendContents {
     /// Whether no other session has changed the inodes.
     fn is_own(&self, session: u64, inodes: &[u64]) -> bool {
-        let is_own = |by: &By| *by == By::Early(session) || *by == By::Held(session);
+        let is_own = |by: &InodeChanger| *by == InodeChanger::Early(session) || *by == InodeChanger::Held(session);
         !self.ends_session && inodes.iter().all(|inode| self.changed.get(inode).is_none_or(is_own))
     }
 
     /// Whether nobody has changed the inodes but this session, by operations that are answered early.
     fn is_early(&self, session: u64, inodes: &[u64]) -> bool {
         !self.ends_session
-            && inodes.iter().all(|inode| self.changed.get(inode).is_none_or(|by| *by == By::Early(session)))
+            && inodes.iter().all(|inode| self.changed.get(inode).is_none_or(|by| *by == InodeChanger::Early(session)))
     }
 }
 
 /// Defects that tests plant, to show that their checks find them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Defect {
+pub(super) enum EarlyDefect {
     /// What others changed since the append in flight began is not looked at.
     NextIgnored,
     /// What the append in flight has is not looked at.
@@ -114,31 +114,31 @@ pub(super) enum Defect {
 }
 
 /// What is applied and not durable yet.
-pub(super) struct Early {
+pub(super) struct EarlyAnswers {
     #[cfg(test)]
-    pub defect: Option<Defect>,
-    in_flight: Part,
+    pub defect: Option<EarlyDefect>,
+    in_flight: AppendContents,
     began_at: Option<Instant>,
-    next: Part,
-    shared: Arc<Shared>,
+    next: AppendContents,
+    shared: Arc<ConnectionsState>,
 }
 
-impl Early {
+impl EarlyAnswers {
     /// Everything is durable: the operations of each session up to these numbers.
-    pub fn new(shared: Arc<Shared>, stored: HashMap<u64, u64>) -> Early {
+    pub fn new(shared: Arc<ConnectionsState>, stored: HashMap<u64, u64>) -> EarlyAnswers {
         *shared.stored() = stored;
-        Early {
+        EarlyAnswers {
             #[cfg(test)]
             defect: None,
-            in_flight: Part::default(),
+            in_flight: AppendContents::default(),
             began_at: None,
-            next: Part::default(),
+            next: AppendContents::default(),
             shared,
         }
     }
 
     /// Whether a test has planted a defect.
-    pub fn has(&self, defect: Defect) -> bool {
+    pub fn has(&self, defect: EarlyDefect) -> bool {
         #[cfg(test)]
         return self.defect == Some(defect);
         #[cfg(not(test))]
@@ -150,33 +150,38 @@ impl Early {
 
     /// Returns when an operation about these inodes may be answered at the earliest; `is_behind`: earlier operations of the
     /// session are not answered yet.
-    pub fn standing(&self, session: u64, number: u64, inodes: &[u64], is_behind: bool) -> Standing {
-        if !self.next.is_own(session, inodes) && !self.has(Defect::NextIgnored) {
-            return Standing::Foreign;
+    pub fn standing(&self, session: u64, number: u64, inodes: &[u64], is_behind: bool) -> AnswerTiming {
+        if !self.next.is_own(session, inodes) && !self.has(EarlyDefect::NextIgnored) {
+            return AnswerTiming::Foreign;
         }
-        let is_own = self.in_flight.is_own(session, inodes) || self.has(Defect::InFlightIgnored);
+        let is_own = self.in_flight.is_own(session, inodes) || self.has(EarlyDefect::InFlightIgnored);
         if is_behind || !is_own || !self.is_in_order(session, number) {
-            return Standing::Behind;
+            return AnswerTiming::Behind;
         }
-        if self.is_slow() { Standing::Held } else { Standing::Early }
+        if self.is_slow() { AnswerTiming::Held } else { AnswerTiming::Early }
     }
 
     /// Notes an operation that was done, and the inodes that it has changed.
-    pub fn done(&mut self, session: u64, number: u64, inodes: &[u64], standing: Standing) {
+    pub fn done(&mut self, session: u64, number: u64, inodes: &[u64], standing: AnswerTiming) {
         self.next.last.insert(session, number);
         let by = match standing {
-            Standing::Foreign if !self.has(Defect::DependenceIgnored) && !planted(Bug::DependenceIgnored) => {
-                By::Several
+            AnswerTiming::Foreign if !self.has(EarlyDefect::DependenceIgnored) && !planted(Bug::DependenceIgnored) => {
+                InodeChanger::Several
             }
-            Standing::Held | Standing::Behind if !self.has(Defect::UntoldShown) => By::Held(session),
-            _ => By::Early(session),
+            AnswerTiming::Held | AnswerTiming::Behind if !self.has(EarlyDefect::UntoldShown) => {
+                InodeChanger::Held(session)
+            }
+            _ => InodeChanger::Early(session),
         };
         for inode in inodes {
             let known = self.next.changed.entry(*inode).or_insert(by);
             *known = match (*known, by) {
                 (known, by) if known == by => by,
-                (By::Early(one) | By::Held(one), By::Early(other) | By::Held(other)) if one == other => By::Held(one),
-                _ => By::Several,
+                (
+                    InodeChanger::Early(one) | InodeChanger::Held(one),
+                    InodeChanger::Early(other) | InodeChanger::Held(other),
+                ) if one == other => InodeChanger::Held(one),
+                _ => InodeChanger::Several,
             };
         }
     }
@@ -189,8 +194,8 @@ impl Early {
 
     /// Whether an answer that shows these inodes may leave at once: it shows what is durable, or what the session was told.
     pub fn may_show(&self, session: u64, inodes: &[u64]) -> bool {
-        (self.in_flight.is_early(session, inodes) || self.has(Defect::InFlightIgnored))
-            && (self.next.is_early(session, inodes) || self.has(Defect::NextIgnored))
+        (self.in_flight.is_early(session, inodes) || self.has(EarlyDefect::InFlightIgnored))
+            && (self.next.is_early(session, inodes) || self.has(EarlyDefect::NextIgnored))
             && !self.is_slow()
     }
 
@@ -201,8 +206,8 @@ impl Early {
 
     /// Whether no earlier operation of the session waits for the disk.
     pub fn is_in_order(&self, session: u64, number: u64) -> bool {
-        let is_before = |part: &Part| part.awaited_by.get(&session).is_none_or(|first| number < *first);
-        self.has(Defect::OutOfOrder)
+        let is_before = |part: &AppendContents| part.awaited_by.get(&session).is_none_or(|first| number < *first);
+        self.has(EarlyDefect::OutOfOrder)
             || planted(Bug::AnsweredOutOfOrder)
             || (is_before(&self.in_flight) && is_before(&self.next))
     }
@@ -220,7 +225,7 @@ impl Early {
     /// What was done so far is being stored.
     pub fn begin_append(&mut self) {
         self.in_flight = std::mem::take(&mut self.next);
-        if self.has(Defect::StoredTooEarly) {
+        if self.has(EarlyDefect::StoredTooEarly) {
             self.shared.stored().extend(self.in_flight.last.iter().map(|(session, number)| (*session, *number)));
         }
         self.began_at = Some(Instant::now());
@@ -242,14 +247,14 @@ impl Early {
 }
 
 /// Whether a question shows names, attributes or extended attributes.
-pub(super) fn shows_names(question: &Question) -> bool {
-    is_look(question) || matches!(question, Question::ReadXattr { .. } | Question::ListXattrs { .. })
+pub(super) fn shows_names(question: &MetadataQuestion) -> bool {
+    is_look(question) || matches!(question, MetadataQuestion::ReadXattr { .. } | MetadataQuestion::ListXattrs { .. })
 }
 
 /// Returns the inodes that a question and its answer are about; `None`: it waits for everything.
-pub(super) fn about(question: &Question, answer: &Result<Answer, Failure>) -> Option<Vec<u64>> {
+pub(super) fn about(question: &MetadataQuestion, answer: &Result<ServerAnswer, ServerRefusal>) -> Option<Vec<u64>> {
     let inode = match question {
-        Question::Close { file } => file.inode,
+        MetadataQuestion::Close { file } => file.inode,
         other => subject(other)?,
     };
     let shown = answer.as_ref().map(files_of).unwrap_or_default();
@@ -257,14 +262,16 @@ pub(super) fn about(question: &Question, answer: &Result<Answer, Failure>) -> Op
 }
 
 /// Returns the inode that a question shows something of.
-pub(super) fn subject(question: &Question) -> Option<u64> {
+pub(super) fn subject(question: &MetadataQuestion) -> Option<u64> {
     Some(match question {
-        Question::Lookup { directory, .. } | Question::ReadDirectory { directory, .. } => directory.inode,
-        Question::GetAttributes { file }
-        | Question::ReadXattr { file, .. }
-        | Question::ListXattrs { file }
-        | Question::ReadMap { file, .. }
-        | Question::Open { file, .. } => file.inode,
+        MetadataQuestion::Lookup { directory, .. } | MetadataQuestion::ReadDirectory { directory, .. } => {
+            directory.inode
+        }
+        MetadataQuestion::GetAttributes { file }
+        | MetadataQuestion::ReadXattr { file, .. }
+        | MetadataQuestion::ListXattrs { file }
+        | MetadataQuestion::ReadMap { file, .. }
+        | MetadataQuestion::Open { file, .. } => file.inode,
         _ => return None,
     })
 }

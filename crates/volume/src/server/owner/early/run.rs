@@ -14,24 +14,25 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use nectary_block::{MemoryDevice, SharedDevice, Snapshot};
+use nectary_block::{DeviceSnapshot, MemoryDevice, SharedDevice};
 use tokio::sync::mpsc;
 
 use super::super::super::ServerOptions;
-use super::super::super::connection::{Frames, ROLE_BULK, ROLE_CONTROL, Reply};
-use super::super::super::request::Request;
+use super::super::super::connection::{Frames, ROLE_BULK, ROLE_CONTROL, ReplySender};
+use super::super::super::request::OwnerRequest;
 use super::super::super::waits::appended;
-use super::super::Owner;
+use super::super::MetadataOwner;
 use super::super::tests::{begin, operate, settle};
-use super::Defect;
-use super::disk::Disk;
-use crate::format::{Identity, Label};
+use super::EarlyDefect;
+use super::disk::SurvivingDisk;
+use crate::format::{VolumeIdentity, VolumeLabel};
 use crate::journal::{FormatOptions, format};
-use crate::metadata::{Image, Stamp, check, first};
+use crate::metadata::{AppendStamp, MetadataImage, check, first};
 use crate::protocol::{
-    Answer, Attributes, Changes, Code, Failure, FileId, Held, MayKeep, Message, Operation, Question, Terms,
+    AnswerTerms, AttributeChanges, FileId, InodeAttributes, MayKeep, MetadataOperation, MetadataQuestion, RefusalCode,
+    ServerAnswer, ServerRefusal, TokenGrant, VolumeMessage,
 };
-use crate::tables::Tables;
+use crate::tables::MetadataTables;
 
 pub(super) const ROOT: FileId = FileId { inode: 1, generation: 1 };
 pub(super) const SESSIONS: usize = 3;
@@ -41,11 +42,11 @@ pub(super) const DIRECTORIES: u64 = 3;
 const IN_FLIGHT_MAX: usize = 4;
 /// How many operations a session may have that are answered and not durable.
 const UNSTORED_MAX: usize = 24;
-pub(super) const STAMP: Stamp = Stamp { now_ns: 8, sequence: 5 };
+pub(super) const STAMP: AppendStamp = AppendStamp { now_ns: 8, sequence: 5 };
 
-pub(super) struct Random(u64);
+pub(super) struct EarlyTestRandom(u64);
 
-impl Random {
+impl EarlyTestRandom {
     pub fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -60,11 +61,11 @@ impl Random {
 
 /// An operation that a server has done.
 #[derive(Debug, Clone)]
-pub(super) struct Done {
+pub(super) struct DoneOperation {
     pub session: u64,
     pub number: u64,
     /// It names the inode that it made.
-    pub operation: Operation,
+    pub operation: MetadataOperation,
     pub is_refused: bool,
     /// Whether the session was told that it is done.
     pub is_told: bool,
@@ -72,7 +73,7 @@ pub(super) struct Done {
 
 /// What a question shows, without times.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Shown {
+pub(super) enum ShownAnswer {
     Gone,
     Refused(i32),
     Inode(u64, u32, u32),
@@ -81,29 +82,29 @@ pub(super) enum Shown {
     Nothing,
 }
 
-pub(super) fn shown(answer: &Result<Answer, Failure>) -> Shown {
+pub(super) fn shown(answer: &Result<ServerAnswer, ServerRefusal>) -> ShownAnswer {
     match answer {
-        Err(failure) if failure.errno == libc::ESTALE || failure.errno == libc::ENOENT => Shown::Gone,
-        Err(failure) => Shown::Refused(failure.errno),
+        Err(failure) if failure.errno == libc::ESTALE || failure.errno == libc::ENOENT => ShownAnswer::Gone,
+        Err(failure) => ShownAnswer::Refused(failure.errno),
         // A file that lost its name may stay as long as a session may have it open.
-        Ok(Answer::Attributes(found)) if found.inode.links == 0 => Shown::Gone,
-        Ok(Answer::Attributes(found)) => Shown::Inode(found.number, found.inode.mode, found.inode.links),
-        Ok(Answer::Listing { names, .. }) => {
-            Shown::Names(names.iter().map(|listed| (listed.name.clone(), listed.attributes.number)).collect())
+        Ok(ServerAnswer::Attributes(found)) if found.inode.links == 0 => ShownAnswer::Gone,
+        Ok(ServerAnswer::Attributes(found)) => ShownAnswer::Inode(found.number, found.inode.mode, found.inode.links),
+        Ok(ServerAnswer::Listing { names, .. }) => {
+            ShownAnswer::Names(names.iter().map(|listed| (listed.name.clone(), listed.attributes.number)).collect())
         }
-        Ok(Answer::Bytes(value)) => Shown::Value(value.clone()),
-        Ok(_) => Shown::Nothing,
+        Ok(ServerAnswer::Bytes(value)) => ShownAnswer::Value(value.clone()),
+        Ok(_) => ShownAnswer::Nothing,
     }
 }
 
-pub(super) struct Asking {
-    question: Question,
+pub(super) struct OutstandingQuestion {
+    question: MetadataQuestion,
     /// The operations that were done when it was asked; `None`: the server was to wait for others first.
     behind: Option<usize>,
 }
 
-pub(super) enum Out {
-    Operation { request: u64, number: u64, terms: Terms, operation: Operation },
+pub(super) enum QueuedRequest {
+    Operation { request: u64, number: u64, terms: AnswerTerms, operation: MetadataOperation },
     Reclaim,
 }
 
@@ -111,41 +112,41 @@ pub(super) enum Out {
 type Heard = mpsc::UnboundedReceiver<Vec<u8>>;
 
 #[derive(Default)]
-pub(super) struct Host {
+pub(super) struct EarlyTestHost {
     pub session: u64,
     pub incarnation: u8,
     pub connection: u64,
     pub next_number: u64,
     pub next_request: u64,
-    pub out: VecDeque<Out>,
+    pub out: VecDeque<QueuedRequest>,
     /// Operations without an answer, by request.
-    pub waiting: BTreeMap<u64, (u64, Operation)>,
+    pub waiting: BTreeMap<u64, (u64, MetadataOperation)>,
     /// Operations that were answered and are not known to be durable, by request, with what repeats them.
-    pub unstored: BTreeMap<u64, (u64, Terms, Operation)>,
+    pub unstored: BTreeMap<u64, (u64, AnswerTerms, MetadataOperation)>,
     /// The time that came before an answer.
     pub early: BTreeMap<u64, i64>,
     /// What the session may keep, which came before an answer.
     pub may_keep: BTreeMap<u64, MayKeep>,
-    pub asking: BTreeMap<u64, Asking>,
+    pub asking: BTreeMap<u64, OutstandingQuestion>,
     /// What the session saw last of inodes, with all times.
-    pub seen: BTreeMap<u64, Attributes>,
+    pub seen: BTreeMap<u64, InodeAttributes>,
     pub frames: Option<(Frames, Heard)>,
     pub control: Option<Heard>,
     pub is_reclaimed: bool,
 }
 
-pub(super) struct Run {
-    pub random: Random,
-    pub defect: Option<Defect>,
-    pub device: Arc<Disk>,
-    pub label: Label,
-    pub owner: Owner,
-    pub hosts: Vec<Host>,
+pub(super) struct EarlyTestRun {
+    pub random: EarlyTestRandom,
+    pub defect: Option<EarlyDefect>,
+    pub device: Arc<SurvivingDisk>,
+    pub label: VolumeLabel,
+    pub owner: MetadataOwner,
+    pub hosts: Vec<EarlyTestHost>,
     /// The tables before the first operation, and what was done since.
-    pub base: Tables,
-    pub done: Vec<Done>,
+    pub base: MetadataTables,
+    pub done: Vec<DoneOperation>,
     /// What was done before the last crash.
-    pub history: Vec<Done>,
+    pub history: Vec<DoneOperation>,
     /// How many of these are durable, and how many the append in flight makes durable.
     pub durable: usize,
     pub in_flight: usize,
@@ -175,8 +176,8 @@ pub(super) fn options() -> ServerOptions {
 }
 
 /// Returns a disk with a new volume.
-pub(super) async fn formatted() -> Snapshot {
-    let device = Arc::new(Disk(MemoryDevice::new(256 << 20)));
+pub(super) async fn formatted() -> DeviceSnapshot {
+    let device = Arc::new(SurvivingDisk(MemoryDevice::new(256 << 20)));
     let shared: SharedDevice = device.clone();
     let options = FormatOptions {
         name: String::new(),
@@ -184,7 +185,7 @@ pub(super) async fn formatted() -> Snapshot {
         lease_ms: 1000,
         drift_per_mille: 10,
         force: false,
-        volume: Identity([7; 16]),
+        volume: VolumeIdentity([7; 16]),
         hash_key: [3; 16],
         created_s: 1,
     };
@@ -196,15 +197,21 @@ fn name_of(number: u64) -> Vec<u8> {
     format!("n{number}").into_bytes()
 }
 
-impl Run {
-    pub async fn new(snapshot: &Snapshot, seed: u64, defect: Option<Defect>) -> Run {
-        let device = Arc::new(Disk(MemoryDevice::from_snapshot(snapshot)));
-        let (mut owner, shared, _) = Owner::start(device.clone(), &options()).await.expect("it starts");
+impl EarlyTestRun {
+    pub async fn new(snapshot: &DeviceSnapshot, seed: u64, defect: Option<EarlyDefect>) -> EarlyTestRun {
+        let device = Arc::new(SurvivingDisk(MemoryDevice::from_snapshot(snapshot)));
+        let (mut owner, shared, _) = MetadataOwner::start(device.clone(), &options()).await.expect("it starts");
         owner.early.defect = defect;
-        let mut hosts: Vec<Host> = Vec::new();
+        let mut hosts: Vec<EarlyTestHost> = Vec::new();
         for incarnation in 1..=SESSIONS as u8 {
             let session = begin(&mut owner, incarnation);
-            hosts.push(Host { session, incarnation, next_number: 1, next_request: 1, ..Host::default() });
+            hosts.push(EarlyTestHost {
+                session,
+                incarnation,
+                next_number: 1,
+                next_request: 1,
+                ..EarlyTestHost::default()
+            });
         }
         let session = hosts[0].session;
         for directory in 0..DIRECTORIES {
@@ -214,8 +221,8 @@ impl Run {
         hosts[0].next_number = DIRECTORIES + 1;
         settle(&mut owner).await;
         let base = owner.image.tables().clone();
-        let mut run = Run {
-            random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+        let mut run = EarlyTestRun {
+            random: EarlyTestRandom(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
             defect,
             device,
             label: shared.label.clone(),
@@ -251,19 +258,19 @@ impl Run {
         (this.frames, this.control) = (Some(mpsc::unbounded_channel()), Some(hears));
         for (role, connection) in [(ROLE_BULK, connection), (ROLE_CONTROL, connection + 1)] {
             let (reply, _) = tokio::sync::oneshot::channel();
-            self.owner.apply(Request::Resume { session, incarnation, link: (role, connection), reply });
+            self.owner.apply(OwnerRequest::Resume { session, incarnation, link: (role, connection), reply });
         }
-        self.owner.apply(Request::Controlled { session, connection: connection + 1, frames: control });
+        self.owner.apply(OwnerRequest::Controlled { session, connection: connection + 1, frames: control });
     }
 
-    pub fn reply(&self, host: usize, request: u64) -> Reply {
+    pub fn reply(&self, host: usize, request: u64) -> ReplySender {
         let host = &self.hosts[host];
         let frames = &host.frames.as_ref().expect("it is connected").0;
-        Reply::of_request(frames, (host.session, host.connection, request))
+        ReplySender::of_request(frames, (host.session, host.connection, request))
     }
 
     /// Returns the state that the durable ones of the first operations, and those that `also` names, give.
-    fn reference(&self, upto: usize, also: impl Fn(usize, &Done) -> bool) -> Image {
+    fn reference(&self, upto: usize, also: impl Fn(usize, &DoneOperation) -> bool) -> MetadataImage {
         let done = self.done.iter().enumerate().take(upto);
         self.image_of(done.filter(|(index, done)| *index < self.durable || also(*index, done)).map(|(_, done)| done))
     }
@@ -280,10 +287,12 @@ impl Run {
             let is_told = again.is_some();
             let mut operation = sent.or(again).cloned().ok_or(format!("nobody sent {number} of {session}"))?;
             let reply = self.owner.image.stored_reply(session, number).ok_or("it has no reply")?;
-            if let (Operation::Create { inode, .. }, Ok(Answer::Attributes(made))) = (&mut operation, &reply) {
+            if let (MetadataOperation::Create { inode, .. }, Ok(ServerAnswer::Attributes(made))) =
+                (&mut operation, &reply)
+            {
                 *inode = made.number;
             }
-            self.done.push(Done { session, number, operation, is_refused: reply.is_err(), is_told });
+            self.done.push(DoneOperation { session, number, operation, is_refused: reply.is_err(), is_told });
         }
         Ok(())
     }
@@ -302,41 +311,45 @@ impl Run {
     fn hear(&mut self, host: usize) -> Outcome {
         while let Some(bytes) = self.hosts[host].control.as_mut().and_then(|control| control.try_recv().ok()) {
             let session = self.hosts[host].session;
-            match Message::decode(&bytes).map_err(|error| error.to_string())?.1 {
-                Message::Recall { held, .. } => {
-                    self.owner.apply(Request::Return { session, held: Held { level: 0, ..held } });
+            match VolumeMessage::decode(&bytes).map_err(|error| error.to_string())?.1 {
+                VolumeMessage::Recall { held, .. } => {
+                    self.owner.apply(OwnerRequest::Return { session, held: TokenGrant { level: 0, ..held } });
                 }
-                Message::NameChange { number, .. } => self.owner.apply(Request::NameDropped { session, number }),
-                Message::Evicted { words, .. } => return Err(format!("session {session} was ended: {words}")),
+                VolumeMessage::NameChange { number, .. } => {
+                    self.owner.apply(OwnerRequest::NameDropped { session, number })
+                }
+                VolumeMessage::Evicted { words, .. } => return Err(format!("session {session} was ended: {words}")),
                 _ => {}
             }
             self.owner.act();
             self.note()?;
         }
         while let Some(bytes) = self.hosts[host].frames.as_mut().and_then(|(_, frames)| frames.try_recv().ok()) {
-            let (header, message) = Message::decode(&bytes).map_err(|error| error.to_string())?;
+            let (header, message) = VolumeMessage::decode(&bytes).map_err(|error| error.to_string())?;
             let answer = match message {
-                Message::Early { now_ns, stored } => {
+                VolumeMessage::Early { now_ns, stored } => {
                     self.stored(host, stored);
                     self.hosts[host].early.insert(header.request, now_ns);
                     continue;
                 }
-                Message::MayKeep(may_keep) => {
+                VolumeMessage::MayKeep(may_keep) => {
                     self.hosts[host].may_keep.insert(header.request, may_keep);
                     continue;
                 }
-                Message::Answer(answer) => Ok(answer),
-                Message::Failure(failure) if failure.code == Code::Ended => return Err(failure.to_string()),
-                Message::Failure(failure) => Err(failure),
-                Message::Looked { found: Some(found), .. } => Ok(Answer::Attributes(found)),
-                Message::Looked { found: None, .. } => {
-                    Err(Failure { code: Code::Posix, errno: libc::ENOENT, words: String::new() })
+                VolumeMessage::Answer(answer) => Ok(answer),
+                VolumeMessage::Failure(failure) if failure.code == RefusalCode::Ended => {
+                    return Err(failure.to_string());
                 }
-                Message::Listed { names, is_end, .. } => Ok(Answer::Listing { names, is_end }),
-                Message::Grant { held, shape: Some(shape), .. } => {
+                VolumeMessage::Failure(failure) => Err(failure),
+                VolumeMessage::Looked { found: Some(found), .. } => Ok(ServerAnswer::Attributes(found)),
+                VolumeMessage::Looked { found: None, .. } => {
+                    Err(ServerRefusal { code: RefusalCode::Posix, errno: libc::ENOENT, words: String::new() })
+                }
+                VolumeMessage::Listed { names, is_end, .. } => Ok(ServerAnswer::Listing { names, is_end }),
+                VolumeMessage::Grant { held, shape: Some(shape), .. } => {
                     let session = self.hosts[host].session;
-                    self.owner.apply(Request::Return { session, held: Held { level: 0, ..held } });
-                    Ok(Answer::Attributes(shape.attributes))
+                    self.owner.apply(OwnerRequest::Return { session, held: TokenGrant { level: 0, ..held } });
+                    Ok(ServerAnswer::Attributes(shape.attributes))
                 }
                 other => return Err(format!("an answer is none: {other:?}")),
             };
@@ -349,19 +362,19 @@ impl Run {
         self.hosts[host].unstored.retain(|_, (number, ..)| *number > upto);
     }
 
-    fn answered(&mut self, host: usize, request: u64, answer: Result<Answer, Failure>) -> Outcome {
+    fn answered(&mut self, host: usize, request: u64, answer: Result<ServerAnswer, ServerRefusal>) -> Outcome {
         let session = self.hosts[host].session;
         if let Some(asking) = self.hosts[host].asking.remove(&request) {
             let Some(behind) = asking.behind else { return Ok(()) };
             let mut image = self.reference(behind, |_, done| done.session == session && done.is_told);
             let expected = image.ask(STAMP, session, &asking.question).map(|asked| asked.answer);
-            if let Question::ReadXattr { file, .. } = &asking.question
+            if let MetadataQuestion::ReadXattr { file, .. } = &asking.question
                 && !image.attributes(*file).is_ok_and(|found| found.inode.links > 0)
             {
                 return Ok(());
             }
             self.checked += 1;
-            if let Ok(Answer::Attributes(found)) = &answer {
+            if let Ok(ServerAnswer::Attributes(found)) = &answer {
                 self.hosts[host].seen.insert(found.number, found.clone());
             }
             return match shown(&answer) == shown(&expected) {
@@ -376,8 +389,8 @@ impl Run {
         }
         if let Some((number, mut operation)) = self.hosts[host].waiting.remove(&request) {
             let errno = answer.as_ref().err().map_or(0, |failure| failure.errno);
-            let made = if let Ok(Answer::Attributes(made)) = &answer { made.number } else { 0 };
-            if let Ok(Answer::Attributes(found)) = &answer {
+            let made = if let Ok(ServerAnswer::Attributes(made)) = &answer { made.number } else { 0 };
+            if let Ok(ServerAnswer::Attributes(found)) = &answer {
                 self.hosts[host].seen.insert(found.number, found.clone());
             }
             let at = self.done.iter().position(|done| (done.session, done.number) == (session, number));
@@ -396,10 +409,10 @@ impl Run {
                             "session {session} was told {errno}, a crash makes it {expected:?}: {operation:?}"
                         ));
                     }
-                    if let Operation::Create { inode, .. } = &mut operation {
+                    if let MetadataOperation::Create { inode, .. } = &mut operation {
                         *inode = made;
                     }
-                    let terms = Terms::Repeated { now_ns };
+                    let terms = AnswerTerms::Repeated { now_ns };
                     self.hosts[host].unstored.insert(request, (number, terms, operation));
                 }
                 None if at >= self.durable => return Err(format!("{number} of {session} is not durable")),
@@ -438,34 +451,45 @@ impl Run {
         FileId { inode, generation: 1 }
     }
 
-    fn operation(&mut self, host: usize) -> Operation {
+    fn operation(&mut self, host: usize) -> MetadataOperation {
         let (directory, name) = (self.directory(host), self.name());
         match self.random.below(14) {
             0..=3 => create(directory, name, libc::S_IFREG | 0o644),
             4 => create(directory, name, libc::S_IFDIR | 0o755),
-            5..=6 => Operation::Unlink { directory, name, is_directory: self.random.below(3) == 0, expected: 0 },
+            5..=6 => {
+                MetadataOperation::Unlink { directory, name, is_directory: self.random.below(3) == 0, expected: 0 }
+            }
             7..=9 => {
                 let flags = self.random.of(&[0, 0, 0, 1, 2]);
-                Operation::Rename { directory, name, new_directory: self.directory(host), new_name: self.name(), flags }
+                MetadataOperation::Rename {
+                    directory,
+                    name,
+                    new_directory: self.directory(host),
+                    new_name: self.name(),
+                    flags,
+                }
             }
-            10 => Operation::Link { file: self.file(), directory, name },
+            10 => MetadataOperation::Link { file: self.file(), directory, name },
             11 => {
                 let (value, flags) = (vec![self.random.below(200) as u8], self.random.of(&[0, 1, 2]));
-                Operation::SetXattr { file: self.file(), name: b"user.x".to_vec(), value, flags }
+                MetadataOperation::SetXattr { file: self.file(), name: b"user.x".to_vec(), value, flags }
             }
             _ => {
                 let mode = Some(0o600 + self.random.below(64) as u32);
-                Operation::SetAttributes { file: self.file(), changes: Changes { mode, ..Changes::default() } }
+                MetadataOperation::SetAttributes {
+                    file: self.file(),
+                    changes: AttributeChanges { mode, ..AttributeChanges::default() },
+                }
             }
         }
     }
 
-    fn question(&mut self, host: usize) -> Question {
+    fn question(&mut self, host: usize) -> MetadataQuestion {
         match self.random.below(6) {
-            0..=2 => Question::Lookup { directory: self.directory(host), name: self.name() },
-            3 => Question::GetAttributes { file: self.file() },
-            4 => Question::ReadXattr { file: self.file(), name: b"user.x".to_vec() },
-            _ => Question::ReadDirectory { directory: self.directory(host), cookie: 0, entries: 100 },
+            0..=2 => MetadataQuestion::Lookup { directory: self.directory(host), name: self.name() },
+            3 => MetadataQuestion::GetAttributes { file: self.file() },
+            4 => MetadataQuestion::ReadXattr { file: self.file(), name: b"user.x".to_vec() },
+            _ => MetadataQuestion::ReadDirectory { directory: self.directory(host), cookie: 0, entries: 100 },
         }
     }
 
@@ -474,13 +498,13 @@ impl Run {
         let session = self.hosts[host].session;
         let request = match self.hosts[host].out.pop_front() {
             None => return Ok(()),
-            Some(Out::Operation { request, number, terms, operation }) => {
-                self.repeated += u64::from(matches!(terms, Terms::Repeated { .. }));
-                Request::Operate { session, number, terms, operation, reply: self.reply(host, request) }
+            Some(QueuedRequest::Operation { request, number, terms, operation }) => {
+                self.repeated += u64::from(matches!(terms, AnswerTerms::Repeated { .. }));
+                OwnerRequest::Operate { session, number, terms, operation, reply: self.reply(host, request) }
             }
-            Some(Out::Reclaim) => {
+            Some(QueuedRequest::Reclaim) => {
                 self.hosts[host].is_reclaimed = true;
-                Request::Reclaim { session, held: Vec::new(), is_last: true, reply: self.reply(host, u64::MAX) }
+                OwnerRequest::Reclaim { session, held: Vec::new(), is_last: true, reply: self.reply(host, u64::MAX) }
             }
         };
         self.owner.apply(request);
@@ -519,11 +543,12 @@ impl Run {
         this.next_request += 1;
         // While sessions have not repeated what they were told, it is to wait.
         let is_early = !self.owner.unheard.is_empty();
-        self.hosts[host]
-            .asking
-            .insert(request, Asking { question: question.clone(), behind: (!is_early).then_some(self.done.len()) });
+        self.hosts[host].asking.insert(
+            request,
+            OutstandingQuestion { question: question.clone(), behind: (!is_early).then_some(self.done.len()) },
+        );
         let reply = self.reply(host, request);
-        self.owner.apply(Request::Ask { session, question, reply });
+        self.owner.apply(OwnerRequest::Ask { session, question, reply });
         self.go_on()?;
         let is_answered = !self.hosts[host].asking.contains_key(&request);
         match is_early && is_answered && !self.owner.unheard.is_empty() {
@@ -542,7 +567,12 @@ impl Run {
                     let (request, number) = (this.next_request, this.next_number);
                     (this.next_request, this.next_number) = (request + 1, number + 1);
                     this.waiting.insert(request, (number, operation.clone()));
-                    this.out.push_back(Out::Operation { request, number, terms: Terms::Early, operation });
+                    this.out.push_back(QueuedRequest::Operation {
+                        request,
+                        number,
+                        terms: AnswerTerms::Early,
+                        operation,
+                    });
                 }
                 self.send(host)
             }
@@ -577,8 +607,8 @@ impl Run {
     }
 }
 
-pub(super) fn create(directory: FileId, name: Vec<u8>, mode: u32) -> Operation {
-    Operation::Create {
+pub(super) fn create(directory: FileId, name: Vec<u8>, mode: u32) -> MetadataOperation {
+    MetadataOperation::Create {
         directory,
         name,
         mode,

@@ -1,10 +1,10 @@
 //! Lease sectors; each is written by one incarnation of a server.
 
-use super::cursor::{Reader, Writer};
+use super::cursor::{BoundedReader, BoundedWriter};
 use super::error::FormatError;
-use super::frame::{Frame, Identity, Magic, Place};
+use super::frame::{FrameKind, FramePosition, VerifiedFrame, VolumeIdentity};
 use super::{SERVERS, lease_block};
-use crate::origin::Origin;
+use crate::origin::ProcessOrigin;
 
 /// The longest host name that a sector stores. *Units*: bytes.
 const HOST_BYTES: usize = 64;
@@ -46,7 +46,7 @@ pub struct LeaseSector {
     /// The name of the server's host.
     pub host: String,
     /// Where the incarnation runs; zeroes in a sector of a program that did not store it.
-    pub origin: Origin,
+    pub origin: ProcessOrigin,
 }
 
 impl LeaseSector {
@@ -57,20 +57,20 @@ impl LeaseSector {
     ///
     /// # Panics
     /// When there is no such server or sector: that is a bug of the caller.
-    pub fn encode(&self, volume: Identity, sector: u32) -> Result<Vec<u8>, FormatError> {
+    pub fn encode(&self, volume: VolumeIdentity, sector: u32) -> Result<Vec<u8>, FormatError> {
         let state = match self.state {
             LeaseState::Free => 0,
             LeaseState::Contends => 1,
             LeaseState::Leads => 2,
             LeaseState::Resigned => 3,
         };
-        let mut writer = Writer::default();
+        let mut writer = BoundedWriter::default();
         writer.put(&self.incarnation).u32(self.server).u32(state).u64(self.ballot).u64(self.accepted);
         writer.put(&self.value_incarnation).u64(self.value_epoch).u64(self.renewal).u32(self.lease_ms).u32(0);
         writer.padded(&self.host, HOST_BYTES);
         writer.u64(self.origin.machine).u64(self.origin.kernel).u64(self.origin.domain);
         let address = lease_block(self.server, sector);
-        Frame::encode(Magic::Lease, volume, 0, address, self.renewal, &writer.bytes)
+        VerifiedFrame::encode(FrameKind::Lease, volume, 0, address, self.renewal, &writer.bytes)
     }
 
     /// Decodes one lease sector of a server; `sector` is its number, 0 to 15.
@@ -79,9 +79,9 @@ impl LeaseSector {
     ///
     /// # Panics
     /// When there is no such server or sector: that is a bug of the caller.
-    pub fn decode(volume: Identity, server: u32, sector: u32, bytes: &[u8]) -> Result<LeaseSector, FormatError> {
-        let place = Place { volume: Some(volume), address: lease_block(server, sector) };
-        let mut reader = Frame::decode(Magic::Lease, place, bytes)?.body("lease sector")?;
+    pub fn decode(volume: VolumeIdentity, server: u32, sector: u32, bytes: &[u8]) -> Result<LeaseSector, FormatError> {
+        let place = FramePosition { volume: Some(volume), address: lease_block(server, sector) };
+        let mut reader = VerifiedFrame::decode(FrameKind::Lease, place, bytes)?.body("lease sector")?;
         let (incarnation, number, state) = (reader.array()?, reader.u32()?, reader.u32()?);
         reader.within("server", number.into(), server.into(), server.into())?;
         let state = match state {
@@ -102,10 +102,10 @@ impl LeaseSector {
         reader.skip(4)?;
         let host = reader.padded("host", HOST_BYTES)?;
         // The first programs ended the sector here.
-        let mut rest = Reader::new("lease sector", reader.rest());
+        let mut rest = BoundedReader::new("lease sector", reader.rest());
         let origin = match rest.u64() {
-            Ok(machine) => Origin { machine, kernel: rest.u64()?, domain: rest.u64()? },
-            Err(_) => Origin::default(),
+            Ok(machine) => ProcessOrigin { machine, kernel: rest.u64()?, domain: rest.u64()? },
+            Err(_) => ProcessOrigin::default(),
         };
         Ok(LeaseSector {
             incarnation,

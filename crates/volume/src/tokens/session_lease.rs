@@ -19,16 +19,16 @@ const BARRED_MIN_MS: u64 = 50;
 
 /// A client's lease, in any unit of time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Lease {
+pub struct ClientLease {
     sent: u64,
     length: u64,
 }
 
-impl Lease {
+impl ClientLease {
     /// Extends the lease: a renewal that was sent at this time was answered.
     pub fn renewed(&mut self, sent: u64, length: u64) {
         if self.length == 0 || sent >= self.sent {
-            *self = Lease { sent, length };
+            *self = ClientLease { sent, length };
         }
     }
 
@@ -54,7 +54,7 @@ impl Lease {
 
 /// The decision about a session that others wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Late {
+pub enum SessionVerdict {
     /// Its renewals are no longer answered.
     Bar,
     /// Its renewals are answered again.
@@ -65,7 +65,7 @@ pub enum Late {
 
 /// The times since renewals of a session arrived. *Units*: milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Silence {
+pub struct SessionSilence {
     /// The time since the last renewal.
     pub heard_ms: u64,
     /// The time since the last answered renewal: a lease and the drift later, its client no longer answers programs.
@@ -75,13 +75,20 @@ pub struct Silence {
 /// Decides about a session; returns what changes, if anything. `barred_for_ms` is the time since the session was
 /// barred, `waited_ms` the time that others have waited for it, `lease_ms` the lease plus the drift. *Units*:
 /// milliseconds.
-pub fn verdict(barred_for_ms: Option<u64>, silence: Silence, waited_ms: Option<u64>, lease_ms: u64) -> Option<Late> {
+pub fn verdict(
+    barred_for_ms: Option<u64>,
+    silence: SessionSilence,
+    waited_ms: Option<u64>,
+    lease_ms: u64,
+) -> Option<SessionVerdict> {
     let is_slow = waited_ms.is_some_and(|waited| waited > GIVE_BACK_MAX_MS);
     let is_silent = silence.heard_ms > lease_ms;
     match (barred_for_ms, waited_ms) {
-        (Some(_), _) if !is_silent && !is_slow => Some(Late::Unbar),
-        (Some(barred), Some(_)) if silence.answered_ms > lease_ms && barred > BARRED_MIN_MS => Some(Late::End),
-        (None, Some(_)) if is_silent || is_slow => Some(Late::Bar),
+        (Some(_), _) if !is_silent && !is_slow => Some(SessionVerdict::Unbar),
+        (Some(barred), Some(_)) if silence.answered_ms > lease_ms && barred > BARRED_MIN_MS => {
+            Some(SessionVerdict::End)
+        }
+        (None, Some(_)) if is_silent || is_slow => Some(SessionVerdict::Bar),
         _ => None,
     }
 }
@@ -90,41 +97,46 @@ pub fn verdict(barred_for_ms: Option<u64>, silence: Silence, waited_ms: Option<u
 mod tests {
     use super::*;
 
-    fn silence(heard_ms: u64, answered_ms: u64) -> Silence {
-        Silence { heard_ms, answered_ms }
+    fn silence(heard_ms: u64, answered_ms: u64) -> SessionSilence {
+        SessionSilence { heard_ms, answered_ms }
     }
 
+    /// A session is ended only one lease after its renewals were no longer answered.
     #[test]
-    fn a_session_ends_after_its_lease_and_only_once_its_renewals_are_not_answered() {
+    fn session_is_barred_then_ended() {
         assert_eq!(verdict(None, silence(10, 10), Some(10), 100), None);
-        assert_eq!(verdict(None, silence(101, 101), Some(10), 100), Some(Late::Bar));
+        assert_eq!(verdict(None, silence(101, 101), Some(10), 100), Some(SessionVerdict::Bar));
         assert_eq!(verdict(Some(50), silence(151, 151), Some(10), 100), None);
-        assert_eq!(verdict(Some(51), silence(152, 152), Some(10), 100), Some(Late::End));
+        assert_eq!(verdict(Some(51), silence(152, 152), Some(10), 100), Some(SessionVerdict::End));
     }
 
+    /// A session that nobody waits for is neither barred nor ended.
     #[test]
-    fn a_session_that_nobody_waits_for_is_neither_barred_nor_ended() {
+    fn unawaited_session_is_left_alone() {
         assert_eq!(verdict(None, silence(1000, 1000), None, 100), None);
         assert_eq!(verdict(Some(500), silence(1000, 1000), None, 100), None);
     }
 
+    /// The session renews its lease also if nobody waits for it any more.
     #[test]
-    fn a_barred_session_that_is_heard_again_renews_its_lease_also_if_nobody_waits_any_more() {
-        assert_eq!(verdict(Some(51), silence(3, 300), Some(10), 100), Some(Late::Unbar));
-        assert_eq!(verdict(Some(51), silence(3, 300), None, 100), Some(Late::Unbar));
+    fn barred_session_renews_when_heard() {
+        assert_eq!(verdict(Some(51), silence(3, 300), Some(10), 100), Some(SessionVerdict::Unbar));
+        assert_eq!(verdict(Some(51), silence(3, 300), None, 100), Some(SessionVerdict::Unbar));
     }
 
+    /// A session that returns a token too slowly ends although its renewals arrive.
     #[test]
-    fn a_session_that_gives_back_too_slowly_ends_though_it_is_heard() {
+    fn slow_return_ends_session() {
         let slow = Some(GIVE_BACK_MAX_MS + 1);
-        assert_eq!(verdict(None, silence(3, 3), slow, 100), Some(Late::Bar));
+        assert_eq!(verdict(None, silence(3, 3), slow, 100), Some(SessionVerdict::Bar));
         assert_eq!(verdict(Some(60), silence(3, 63), slow, 100), None);
-        assert_eq!(verdict(Some(160), silence(3, 163), slow, 100), Some(Late::End));
+        assert_eq!(verdict(Some(160), silence(3, 163), slow, 100), Some(SessionVerdict::End));
     }
 
+    /// An old renewal that arrives late does not shorten the lease.
     #[test]
-    fn a_lease_ends_in_three_steps_and_an_old_renewal_does_not_shorten_it() {
-        let mut lease = Lease::default();
+    fn lease_ends_in_three_steps() {
+        let mut lease = ClientLease::default();
         assert!(!lease.may_begin(0) && !lease.holds(0));
         lease.renewed(1000, 100);
         lease.renewed(900, 100);

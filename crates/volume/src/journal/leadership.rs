@@ -7,14 +7,14 @@
 
 use std::time::Duration;
 
-use super::disk::Disk;
+use super::disk::BlockDisk;
 use super::error::Error;
 use super::heads;
-use super::leader_lease::{LeaderLease, Moment};
+use super::leader_lease::{ClockMoment, LeaderLease};
 use crate::format::{
-    BLOCK_BYTES, LEASE_START, Label, LeaseSector, LeaseState, SECTORS_OF_SERVER, SERVERS, lease_block,
+    BLOCK_BYTES, LEASE_START, LeaseSector, LeaseState, SECTORS_OF_SERVER, SERVERS, VolumeLabel, lease_block,
 };
-use crate::origin::Origin;
+use crate::origin::ProcessOrigin;
 use crate::planted::{Bug, planted};
 
 /// The number of ballots that are skipped if a sector cannot be read.
@@ -45,7 +45,7 @@ pub struct StartOptions {
     pub previous_gone: bool,
     /// Where this process runs. Without a domain, the caller vouches that all earlier processes of this server's number
     /// on this host are gone, if `previous_gone` says so.
-    pub origin: Origin,
+    pub origin: ProcessOrigin,
     /// The time that is stored in the head of the epoch. *Units*: seconds since 1970.
     pub created_s: u64,
     /// A fixed time for appends, instead of the clock's, so that runs with the same seed write the same bytes.
@@ -55,7 +55,7 @@ pub struct StartOptions {
 
 /// The content of a lease sector.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Seen {
+enum SectorContent {
     Free,
     Used(LeaseSector),
     /// The sector is being written, or is damaged. The checksum shows whether its content changes.
@@ -63,12 +63,12 @@ enum Seen {
 }
 
 /// The content of all sectors, in the order of servers and sectors.
-type Sectors = Vec<Seen>;
+type Sectors = Vec<SectorContent>;
 
 /// The leadership, or an attempt to become leader.
-pub(super) struct Lease {
-    disk: Disk,
-    label: Label,
+pub(super) struct LeadershipClaim {
+    disk: BlockDisk,
+    label: VolumeLabel,
     sector: u32,
     mine: LeaseSector,
     term: LeaderLease,
@@ -77,11 +77,11 @@ pub(super) struct Lease {
     said: Vec<[u8; 16]>,
 }
 
-impl Lease {
+impl LeadershipClaim {
     /// Becomes leader of a new epoch, which is higher than any epoch that a contender was given.
     ///
-    /// *Errors*: [`Error::Led`] if another server leads and is alive.
-    pub async fn take(disk: &Disk, label: &Label, options: &StartOptions) -> Result<Lease, Error> {
+    /// *Errors*: [`Error::NewLeader`] if another server leads and is alive.
+    pub async fn take(disk: &BlockDisk, label: &VolumeLabel, options: &StartOptions) -> Result<LeadershipClaim, Error> {
         if options.server >= SERVERS {
             return Err(Error::Refused(format!("server {}: the numbers are 0 to {}", options.server, SERVERS - 1)));
         }
@@ -109,7 +109,7 @@ impl Lease {
         // The heads are read after the sectors, so the head of a leader whose sector was already given up is seen.
         let newest = heads::current(&heads::read(disk, &label).await?)?.epoch;
         let term = LeaderLease::new(Duration::from_millis(label.lease_ms.into()));
-        let mut lease = Lease { disk: disk.clone(), label, sector, mine, term, gone, said };
+        let mut lease = LeadershipClaim { disk: disk.clone(), label, sector, mine, term, gone, said };
         let mut watched = sectors.clone();
         lease.watch(&mut watched, newest).await?;
         for attempt in 1..=TRIES_MAX {
@@ -138,10 +138,10 @@ impl Lease {
 
     /// Renews the lease.
     ///
-    /// *Errors*: [`Error::Lost`] if another contender has a higher ballot, if one that is not known to be gone was
+    /// *Errors*: [`Error::ConnectionLoss`] if another contender has a higher ballot, if one that is not known to be gone was
     /// given the same or a later epoch, or if another process writes this server's sector; errors of the disk.
     pub async fn renew(&mut self) -> Result<(), Error> {
-        let begun = Moment::now();
+        let begun = ClockMoment::now();
         self.mine.state = LeaseState::Leads;
         self.write().await?;
         let sectors = read_all(&self.disk, &self.label).await?;
@@ -221,12 +221,12 @@ impl Lease {
 
     /// Waits until a whole lease, plus the drift of clocks, has passed without a write of a possible leader.
     ///
-    /// *Errors*: [`Error::Led`] if one of them writes, which shows that it is alive.
+    /// *Errors*: [`Error::NewLeader`] if one of them writes, which shows that it is alive.
     async fn watch(&self, watched: &mut Sectors, newest: u64) -> Result<(), Error> {
         *watched = read_all(&self.disk, &self.label).await?;
         let rivals: Vec<usize> = self.rivals(watched, newest).collect();
         let lease_ms = rivals.iter().map(|at| match &watched[*at] {
-            Seen::Used(sector) => sector.lease_ms.clamp(self.label.lease_ms, 600_000),
+            SectorContent::Used(sector) => sector.lease_ms.clamp(self.label.lease_ms, 600_000),
             _ => self.label.lease_ms,
         });
         let Some(lease_ms) = lease_ms.max() else { return Ok(()) };
@@ -241,7 +241,7 @@ impl Lease {
                     (old, new) if old == new => {}
                     // Its writer resigned, or gave up its ballot.
                     (_, new) if !still.contains(at) => watched[*at] = new.clone(),
-                    (_, Seen::Used(sector)) => {
+                    (_, SectorContent::Used(sector)) => {
                         return Err(Error::Led { server: sector.server, host: sector.host.clone() });
                     }
                     _ => return Err(Error::Led { server: (*at as u32) / SECTORS_OF_SERVER, host: "?".to_owned() }),
@@ -259,10 +259,10 @@ impl Lease {
             .iter()
             .enumerate()
             .filter(move |(at, seen)| match seen {
-                Seen::Used(sector) if *at == own && sector.incarnation == self.mine.incarnation => false,
-                Seen::Free => false,
-                Seen::Torn(_) => true,
-                Seen::Used(sector) => {
+                SectorContent::Used(sector) if *at == own && sector.incarnation == self.mine.incarnation => false,
+                SectorContent::Free => false,
+                SectorContent::Torn(_) => true,
+                SectorContent::Used(sector) => {
                     sector.accepted > 0
                         && matches!(sector.state, LeaseState::Contends | LeaseState::Leads)
                         && sector.value_epoch >= newest
@@ -276,17 +276,17 @@ impl Lease {
     fn next_epoch(&self, sectors: &Sectors, newest: u64) -> u64 {
         let given = self.others(sectors).filter(|other| other.accepted > 0);
         let given = given.filter(|other| !self.gone.contains(&other.incarnation)).map(|other| other.value_epoch).max();
-        let torn = u64::from(sectors.iter().any(|seen| matches!(seen, Seen::Torn(_))));
+        let torn = u64::from(sectors.iter().any(|seen| matches!(seen, SectorContent::Torn(_))));
         given.unwrap_or(0).max(newest).saturating_add(1 + torn)
     }
 
     fn next_ballot(&self, sectors: &Sectors) -> u64 {
-        let used = |seen: &Seen| match seen {
-            Seen::Used(sector) => sector.ballot.max(sector.accepted),
+        let used = |seen: &SectorContent| match seen {
+            SectorContent::Used(sector) => sector.ballot.max(sector.accepted),
             _ => 0,
         };
         let highest = sectors.iter().map(used).max().unwrap_or(0).max(self.mine.ballot);
-        let is_torn = sectors.iter().any(|seen| matches!(seen, Seen::Torn(_)));
+        let is_torn = sectors.iter().any(|seen| matches!(seen, SectorContent::Torn(_)));
         let highest = highest.saturating_add(if is_torn { BALLOTS_UNKNOWN } else { 0 });
         (highest.min(NUMBER_MAX) / u64::from(SERVERS) + 1) * u64::from(SERVERS) + u64::from(self.mine.server)
     }
@@ -301,13 +301,13 @@ impl Lease {
     fn others<'a>(&self, sectors: &'a Sectors) -> impl Iterator<Item = &'a LeaseSector> + use<'a> {
         let own = place(self.mine.server, self.sector);
         sectors.iter().enumerate().filter_map(move |(at, seen)| match seen {
-            Seen::Used(sector) if at != own => Some(sector),
+            SectorContent::Used(sector) if at != own => Some(sector),
             _ => None,
         })
     }
 
     fn is_still_mine(&self, sectors: &Sectors) -> bool {
-        sectors[place(self.mine.server, self.sector)] == Seen::Used(self.mine.clone())
+        sectors[place(self.mine.server, self.sector)] == SectorContent::Used(self.mine.clone())
     }
 
     async fn write(&mut self) -> Result<(), Error> {
@@ -318,7 +318,7 @@ impl Lease {
     }
 }
 
-impl Drop for Lease {
+impl Drop for LeadershipClaim {
     fn drop(&mut self) {
         self.term.end();
     }
@@ -328,30 +328,30 @@ fn place(server: u32, sector: u32) -> usize {
     (server * SECTORS_OF_SERVER + sector) as usize
 }
 
-fn renewal_of(seen: &Seen) -> u64 {
+fn renewal_of(seen: &SectorContent) -> u64 {
     match seen {
-        Seen::Used(sector) => sector.renewal,
+        SectorContent::Used(sector) => sector.renewal,
         _ => 0,
     }
 }
 
-async fn read_all(disk: &Disk, label: &Label) -> Result<Sectors, Error> {
+async fn read_all(disk: &BlockDisk, label: &VolumeLabel) -> Result<Sectors, Error> {
     let bytes = disk.read(LEASE_START, u64::from(SERVERS * SECTORS_OF_SERVER)).await?;
     let decode = |(at, bytes): (u32, &[u8])| {
         let (server, sector) = (at / SECTORS_OF_SERVER, at % SECTORS_OF_SERVER);
         match LeaseSector::decode(label.volume, server, sector, bytes) {
-            Ok(sector) => Seen::Used(sector),
-            Err(_) if bytes == [0; BLOCK_BYTES] => Seen::Free,
-            Err(_) => Seen::Torn(crc32c::crc32c(bytes)),
+            Ok(sector) => SectorContent::Used(sector),
+            Err(_) if bytes == [0; BLOCK_BYTES] => SectorContent::Free,
+            Err(_) => SectorContent::Torn(crc32c::crc32c(bytes)),
         }
     };
     Ok((0..).zip(bytes.chunks_exact(BLOCK_BYTES)).map(decode).collect())
 }
 
 /// Returns the contents of all sectors that servers have used.
-pub(super) async fn used(disk: &Disk, label: &Label) -> Result<Vec<LeaseSector>, Error> {
+pub(super) async fn used(disk: &BlockDisk, label: &VolumeLabel) -> Result<Vec<LeaseSector>, Error> {
     let seen = read_all(disk, label).await?.into_iter();
-    Ok(seen.filter_map(|seen| if let Seen::Used(sector) = seen { Some(sector) } else { None }).collect())
+    Ok(seen.filter_map(|seen| if let SectorContent::Used(sector) = seen { Some(sector) } else { None }).collect())
 }
 
 /// Returns the incarnations that cannot write any more.
@@ -362,7 +362,9 @@ fn gone(sectors: &Sectors, options: &StartOptions) -> Vec<[u8; 16]> {
         sector.state == LeaseState::Resigned || (is_previous(sector, options) && is_seen)
     };
     let seen = sectors.iter().filter_map(|seen| match seen {
-        Seen::Used(sector) if sector.incarnation != options.incarnation && is_gone(sector) => Some(sector.incarnation),
+        SectorContent::Used(sector) if sector.incarnation != options.incarnation && is_gone(sector) => {
+            Some(sector.incarnation)
+        }
         _ => None,
     });
     options.confirmed_gone.iter().copied().chain(seen).collect()
@@ -376,12 +378,12 @@ fn is_previous(sector: &LeaseSector, options: &StartOptions) -> bool {
 /// Returns the incarnations that are gone unless they renew their lease: those of this host before its kernel started
 /// again, or whose program stored no origin. Machines with equal names exist, so their leases are watched.
 fn unless_alive(sectors: &Sectors, options: &StartOptions) -> Vec<[u8; 16]> {
-    let (own, unknown) = (options.origin, Origin::default());
+    let (own, unknown) = (options.origin, ProcessOrigin::default());
     let seen = sectors.iter().filter_map(|seen| match seen {
-        Seen::Used(sector) if is_previous(sector, options) => Some(sector),
+        SectorContent::Used(sector) if is_previous(sector, options) => Some(sector),
         _ => None,
     });
-    let is_before = |of: &Origin| *of == unknown || (of.machine == own.machine && of.kernel != own.kernel);
+    let is_before = |of: &ProcessOrigin| *of == unknown || (of.machine == own.machine && of.kernel != own.kernel);
     seen.filter(|sector| is_before(&sector.origin)).map(|sector| sector.incarnation).collect()
 }
 
@@ -391,7 +393,7 @@ fn said_gone(sectors: &Sectors, options: &StartOptions) -> Result<Vec<[u8; 16]>,
     for name in &options.said_gone {
         let is_meant = |sector: &LeaseSector| sector.host == padded(name) || hex(&sector.incarnation) == *name;
         let found = sectors.iter().filter_map(|seen| match seen {
-            Seen::Used(sector) if is_meant(sector) => Some(sector.incarnation),
+            SectorContent::Used(sector) if is_meant(sector) => Some(sector.incarnation),
             _ => None,
         });
         let before = said.len();
@@ -420,18 +422,18 @@ fn padded(host: &str) -> &str {
 /// be gone, otherwise that of the earliest epoch among those that are said to be gone.
 fn own_sector(sectors: &Sectors, options: &StartOptions, known: &[[u8; 16]], said: &[[u8; 16]]) -> Result<u32, Error> {
     let is_usable = |sector: &u32| match &sectors[place(options.server, *sector)] {
-        Seen::Free => true,
-        Seen::Torn(_) => false,
-        Seen::Used(used) => used.incarnation == options.incarnation || known.contains(&used.incarnation),
+        SectorContent::Free => true,
+        SectorContent::Torn(_) => false,
+        SectorContent::Used(used) => used.incarnation == options.incarnation || known.contains(&used.incarnation),
     };
     let said = (0..SECTORS_OF_SERVER).filter_map(|sector| match &sectors[place(options.server, sector)] {
-        Seen::Used(used) if said.contains(&used.incarnation) => Some((used.value_epoch, sector)),
+        SectorContent::Used(used) if said.contains(&used.incarnation) => Some((used.value_epoch, sector)),
         _ => None,
     });
     let free = (0..SECTORS_OF_SERVER).find(is_usable);
     free.or_else(|| said.min().map(|(_, sector)| sector)).ok_or_else(|| {
         let used = (0..SECTORS_OF_SERVER).filter_map(|sector| match &sectors[place(options.server, sector)] {
-            Seen::Used(used) => Some(format!("{} of {}", hex(&used.incarnation), used.host)),
+            SectorContent::Used(used) => Some(format!("{} of {}", hex(&used.incarnation), used.host)),
             _ => None,
         });
         let used: Vec<String> = used.collect();
