@@ -214,7 +214,7 @@ async fn personal_answers_are_kept_nowhere() {
             assert_eq!(from.count(), count + 1, "{path}");
         }
     }
-    assert_eq!([a, b, c].map(Node::puts), [(0, 0); 3]);
+    assert_eq!([a, b, c].map(SharingNode::puts), [(0, 0); 3]);
     from.now("/cookie", OriginScript::ok(&["cache-control: max-age=60", "set-cookie: a=b"], b"x"));
     let count = from.count();
     let mut with_cookie = 0;

@@ -18,12 +18,12 @@ use super::{AUTHORIZATION, ClientReply, TestClient, TestOrigin, TestProxy, get};
 pub const HOST: &str = "host: site.test";
 
 /// A node, and its place in the fleet.
-pub struct Node {
+pub struct SharingNode {
     pub proxy: TestProxy,
     pub member: Arc<ModelNode>,
 }
 
-impl Node {
+impl SharingNode {
     /// Where the other nodes reach it.
     pub fn peer(&self) -> SocketAddr {
         self.proxy.peer_address.expect("an address for nodes")
@@ -52,12 +52,17 @@ pub fn one_site(from: &TestOrigin, routes: Vec<RouteConfig>) -> ProxyConfig {
 }
 
 /// A node that serves one site from an origin.
-pub async fn start(fleet: &ModelFleet, name: &str, from: &TestOrigin, files: &TestCertificates) -> Node {
+pub async fn start(fleet: &ModelFleet, name: &str, from: &TestOrigin, files: &TestCertificates) -> SharingNode {
     start_with(fleet, name, one_site(from, vec![route("/", "o")]), files).await
 }
 
 /// A node with this configuration.
-pub async fn start_with(fleet: &ModelFleet, name: &str, described: ProxyConfig, files: &TestCertificates) -> Node {
+pub async fn start_with(
+    fleet: &ModelFleet,
+    name: &str,
+    described: ProxyConfig,
+    files: &TestCertificates,
+) -> SharingNode {
     let options = options_of(&Arc::new(described)).expect("a good configuration");
     let peers = PeerOptions {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
@@ -79,11 +84,11 @@ pub async fn start_with(fleet: &ModelFleet, name: &str, described: ProxyConfig, 
     .await;
     let member: Arc<ModelNode> = member.expect("made");
     member.come_up().await;
-    Node { proxy, member }
+    SharingNode { proxy, member }
 }
 
 /// Three nodes; `a` asks `b`, and then `c`.
-pub async fn three(fleet: &ModelFleet, from: &TestOrigin, files: &TestCertificates) -> [Node; 3] {
+pub async fn three(fleet: &ModelFleet, from: &TestOrigin, files: &TestCertificates) -> [SharingNode; 3] {
     let nodes = [
         start(fleet, "a", from, files).await,
         start(fleet, "b", from, files).await,
@@ -94,13 +99,13 @@ pub async fn three(fleet: &ModelFleet, from: &TestOrigin, files: &TestCertificat
 }
 
 /// The owner of all keys is `b`, and then `c`.
-pub fn set_owners(nodes: &[Node; 3]) {
+pub fn set_owners(nodes: &[SharingNode; 3]) {
     let owners = [("b", nodes[1].peer()), ("c", nodes[2].peer()), ("a", nodes[0].peer())];
     nodes.iter().for_each(|node| node.member.set_owners(&owners));
 }
 
 /// Sends a request without a body.
-pub async fn send(node: &Node, method: &str, path: &str, headers: &[&str]) -> ClientReply {
+pub async fn send(node: &SharingNode, method: &str, path: &str, headers: &[&str]) -> ClientReply {
     let line = format!("{method} {path} HTTP/1.1");
     let lines = [&[line.as_str(), HOST, "content-length: 0"], headers].concat();
     TestClient::connect(node.proxy.address).await.ask(&lines).await
