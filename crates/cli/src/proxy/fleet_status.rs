@@ -29,7 +29,7 @@ pub fn run(command: &FleetCommand) -> Result<u8, CommandFailure> {
 #[derive(Debug)]
 enum FoundProxy {
     /// A node: the name of the proxy, and its fleet.
-    Node(String, FleetFigures),
+    Node(String, Box<FleetFigures>),
     /// A proxy that does not say whether it is one, and why.
     Silent(String, String),
 }
@@ -58,7 +58,7 @@ fn found_in(part: RunningPart) -> Option<FoundProxy> {
         _ => return None,
     };
     match status.detail.get("fleet").cloned().map(serde_json::from_value) {
-        Some(Ok(figures)) => Some(FoundProxy::Node(status.name, figures)),
+        Some(Ok(figures)) => Some(FoundProxy::Node(status.name, Box::new(figures))),
         Some(Err(error)) => {
             let why = format!("its figures are those of another version: {error}");
             Some(FoundProxy::Silent(status.name, why))
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn worst_fleet_decides_the_exit_code() {
         let problems = vec![PartProblem { what: String::new(), remedy: String::new() }];
-        let node = |figures| FoundProxy::Node(String::new(), figures);
+        let node = |figures| FoundProxy::Node(String::new(), Box::new(figures));
         assert_eq!((exit_code(&[]), exit_code(&[node(figures())])), (NOT_FOUND, 0));
         assert_eq!(exit_code(&[node(figures()), node(FleetFigures { problems, ..figures() })]), 3);
     }
