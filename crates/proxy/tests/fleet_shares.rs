@@ -53,6 +53,10 @@ async fn lagging_or_cut_nodes_stay_silent() {
     b.member.gate().set_applied(5);
     from.on("/b", OriginScript::fresh(b"b"));
     assert!(a.get("/b").await.cache_status().contains("fleet=\"b\""), "it has caught up");
+    c.member.gate().set_applied(5);
+    a.member.set_owners(&[("c", c.peer()), ("a", a.peer())]);
+    from.on("/c", Script::fresh(b"c"));
+    assert_eq!((a.get("/c").await.cache_status().as_str(), c.puts()), (said, (0, 0)), "it has all, and is cut");
 }
 
 #[tokio::test]
@@ -154,9 +158,10 @@ async fn failing_origins_leave_owners_in() {
     for _ in 0..4 {
         assert_eq!(a.get("/dead").await.status, 502);
     }
+    let count = from.count();
     let reply = a.get("/one").await;
     assert_eq!((reply.status, reply.text().as_str()), (200, "kept"), "{}", reply.cache_status());
-    let count = from.count();
+    assert_eq!(from.count(), count, "the owner is asked first");
     let mut clients = Vec::new();
     for number in 0..4 {
         let path = format!("/silent/{number}");
