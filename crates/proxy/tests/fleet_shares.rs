@@ -55,7 +55,7 @@ async fn lagging_or_cut_nodes_stay_silent() {
     assert!(a.get("/b").await.cache_status().contains("fleet=\"b\""), "it has caught up");
     c.member.gate().set_applied(5);
     a.member.set_owners(&[("c", c.peer()), ("a", a.peer())]);
-    from.on("/c", Script::fresh(b"c"));
+    from.on("/c", OriginScript::fresh(b"c"));
     assert_eq!((a.get("/c").await.cache_status().as_str(), c.puts()), (said, (0, 0)), "it has all, and is cut");
 }
 
