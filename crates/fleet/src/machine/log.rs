@@ -352,6 +352,11 @@ impl FleetMachine {
         self.log.moved = now;
         self.log.apply_retry.succeeded();
         self.counts.applied += batch.purges.len() as u64;
+        let is_replaced = self.log.pending.front().is_some_and(|first| first.purge.is_everything());
+        if self.log.is_read && batch.mark.fleet != self.identity && !is_replaced {
+            // The log was read before the store had this mark.
+            self.purge_everything(now, self.log.newest, "its store was in another fleet when the log was read");
+        }
         if self.log.pending.is_empty() {
             self.log.behind_since = None;
         }

@@ -44,3 +44,21 @@ fn revisions_of_the_future_are_damage() {
     bench.changed(vec![LogChange::Applied(name("b"), 70)], 72);
     assert!(bench.answer().expect("an answer").expect("applied").is_applied);
 }
+
+/// The store was of no fleet when the log was read, and is of the earlier one afterwards.
+#[test]
+fn late_marks_of_earlier_fleets_purge_everything() {
+    let mut bench = Bench::joined(FleetRules::default(), AppliedMark::NONE, snapshot(0, Vec::new()));
+    let (batch, purges, _) = bench.applies().expect("the identity is noted");
+    assert_eq!(purges, []);
+    bench.changed(vec![LogChange::Identity(Some(FLEET + 1))], 61);
+    bench.event(FleetEvent::LeaseGranted { lease: LEASE + 1, asked: at(1000) });
+    bench.event(FleetEvent::Joined { lease: LEASE + 1, identity: FLEET + 1 });
+    bench.event(FleetEvent::LogRead(LogSnapshot { identity: FLEET + 1, ..snapshot(0, Vec::new()) }));
+    assert_eq!(bench.applies(), None, "one at a time");
+    bench.event(FleetEvent::BatchApplied { batch });
+    let (batch, purges, _) = bench.applies().expect("a batch");
+    assert_eq!(purges, [everything(0)]);
+    bench.event(FleetEvent::BatchApplied { batch });
+    assert_eq!(bench.machine.state(at(1000)), FleetState::Member);
+}
