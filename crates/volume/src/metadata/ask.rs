@@ -77,6 +77,9 @@ impl MetadataImage {
             }
             MetadataQuestion::Open { file, .. } => {
                 let attributes = self.attributes(*file)?;
+                if self.is_removed(file.inode) {
+                    return Err(posix(libc::ESTALE));
+                }
                 self.open(session, file.inode);
                 ServerAnswer::Attributes(attributes)
             }

@@ -81,6 +81,18 @@ fn closed_nameless_file_is_freed() {
     assert_eq!((inodes(&image), check(image.tables(), &label())), (2, Vec::new()), "{lost:?} is left");
 }
 
+/// What was written to a file that nobody has open may be dropped when its last name goes.
+#[test]
+fn removed_files_open_no_more() {
+    let (mut image, session) = image();
+    let file = make_nameless(&mut image, session);
+    let open = MetadataQuestion::Open { file, level: 0, is_direct: false };
+    assert!(image.ask(stamp(), session, &open).is_ok(), "it is open");
+    image.ask(stamp(), session, &MetadataQuestion::Close { file }).unwrap();
+    let refusal = image.ask(stamp(), session, &open).err().expect("it is only not freed yet");
+    assert_eq!(refusal.errno, libc::ESTALE);
+}
+
 /// Nameless files stay until each session has listed the files that it has open.
 #[test]
 fn restart_keeps_unlisted_nameless_files() {

@@ -17,6 +17,13 @@ impl MetadataImage {
         self.dying.remove(&inode);
     }
 
+    /// Whether an inode has no name and no session has it open: what was written to it may be dropped, and it is only not
+    /// freed yet. After a restart any session that has not listed its open files may have it open.
+    pub(super) fn is_removed(&self, inode: u64) -> bool {
+        let is_orphan = self.tables.get(&TableKey::Orphan(inode)).is_some();
+        is_orphan && self.awaited.is_empty() && !self.opened.contains_key(&inode)
+    }
+
     pub(super) fn close(&mut self, session: u64, inode: u64) {
         if let Some(sessions) = self.opened.get_mut(&inode) {
             sessions.remove(&session);
