@@ -9,8 +9,9 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::metadata::{Workspace, cargo};
+use crate::process;
 use crate::report::TestReport;
-use crate::{circles, features, floors, house, licences, names, process, rooms};
+use crate::rules::{circles, features, floors, house, licences, names, rooms};
 
 /// The longest time of a check; one that takes longer is assumed to hang. Lints need the most time, because they
 /// compile everything.

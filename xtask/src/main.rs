@@ -9,19 +9,13 @@ mod bench;
 mod binaries;
 mod budgets;
 mod checks;
-mod circles;
-mod features;
-mod floors;
-mod house;
 mod libtest;
-mod licences;
 mod load;
 mod metadata;
-mod names;
 mod process;
 mod quick;
 mod report;
-mod rooms;
+mod rules;
 mod soak;
 mod tests;
 mod workshop;
@@ -73,7 +67,7 @@ fn main() -> ExitCode {
             Ok(options) => workshop::command(&options),
             Err(error) => return usage(&error.to_string()),
         },
-        Some("names") => match names::command(rest) {
+        Some("names") => match rules::names::command(rest) {
             Err(error) if !rest.is_empty() => return usage(&error.to_string()),
             outcome => outcome,
         },

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::binaries;
-use crate::house;
 use crate::metadata::{Workspace, cargo};
 use crate::process;
+use crate::rules::house;
 
 /// The longest time of one command; one that takes longer is assumed to hang.
 const LIMIT: Duration = Duration::from_secs(2 * 3600);

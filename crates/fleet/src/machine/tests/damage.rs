@@ -48,7 +48,7 @@ fn revisions_of_the_future_are_damage() {
 /// The store was of no fleet when the log was read, and is of the earlier one afterwards.
 #[test]
 fn late_marks_of_earlier_fleets_purge_everything() {
-    let mut bench = Bench::joined(FleetRules::default(), AppliedMark::NONE, snapshot(0, Vec::new()));
+    let mut bench = MachineBench::joined(FleetRules::default(), AppliedMark::NONE, snapshot(0, Vec::new()));
     let (batch, purges, _) = bench.applies().expect("the identity is noted");
     assert_eq!(purges, []);
     bench.changed(vec![LogChange::Identity(Some(FLEET + 1))], 61);

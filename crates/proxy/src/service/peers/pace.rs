@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn slow_nodes_stay_while_they_answer() {
         let (mut paces, node, now) = (PeerPaces::default(), NodeName::new("b").expect("a name"), Instant::now());
-        let mut late = |paces: &mut PeerPaces, answers| {
+        let late = |paces: &mut PeerPaces, answers| {
             (0..FAILURES_MAX).for_each(|_| paces.late(&node, answers, now));
             paces.may_ask(&node, now)
         };

@@ -150,7 +150,7 @@ fn too_many(folder: &str, count: usize, crowded: &[(&str, usize)]) -> Option<Str
     let known = crowded.iter().find(|(name, _)| *name == folder);
     match known {
         Some((_, most)) if count < *most => {
-            Some(format!("{folder}: {count} files now: lower its bound in xtask/src/rooms.rs"))
+            Some(format!("{folder}: {count} files now: lower its bound in xtask/src/rules/rooms.rs"))
         }
         Some((_, most)) if count == *most && count > FILES_MAX => None,
         None if count <= FILES_MAX => None,

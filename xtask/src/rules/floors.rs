@@ -49,7 +49,7 @@ pub fn problems(members: &[&Package]) -> Vec<String> {
         let name = member.name.as_str();
         let is_beside = BESIDE.contains(&name);
         if !is_beside && floor(name).is_none() {
-            problems.push(format!("{name} has no floor: give it one in xtask/src/floors.rs"));
+            problems.push(format!("{name} has no floor: give it one in xtask/src/rules/floors.rs"));
         }
         // A crate may be its own dev-dependency: its tests then use additional features.
         let is_self = |dependency: &&PackageDependency| dependency.name == name && dependency.dev;

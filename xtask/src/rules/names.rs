@@ -11,7 +11,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use serde_json::json;
 
-use crate::house;
+use super::house;
 use crate::metadata::Workspace;
 
 /// A name with this many definitions is shared.
