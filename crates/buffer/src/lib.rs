@@ -23,11 +23,11 @@
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
 //! use std::sync::Arc;
-//! use nectary_block::{Context, MemoryDevice};
+//! use nectary_block::{IoContext, MemoryDevice};
 //! use nectary_buffer::{BufferCache, CacheOptions, DeviceSource};
 //! let cache = BufferCache::new(CacheOptions { memory_bytes: 16 << 20, ..CacheOptions::default() })?;
 //! let file = cache.add(Arc::new(DeviceSource::new(Arc::new(MemoryDevice::new(1 << 20)))))?;
-//! let pieces = cache.read(file, 8000, 1000, Context::default()).await?;
+//! let pieces = cache.read(file, 8000, 1000, IoContext::default()).await?;
 //! assert_eq!(pieces.iter().map(|piece| piece.len()).collect::<Vec<_>>(), [192, 808]);
 //! assert_eq!((cache.stats().hits, cache.stats().misses), (0, 2));
 //! # Ok::<(), nectary_block::Error>(()) }).unwrap();
