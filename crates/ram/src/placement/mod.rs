@@ -56,7 +56,7 @@
 //! let mut disk = PlacementSettings::new(RedundancyPolicy::Adaptive, 4096, 4).open()?;
 //! let mut steps = Vec::new();
 //! disk.write(0..2, &mut steps)?;
-//! assert!(steps.is_empty() && disk.locate(1) == NewestLocation::PlacementMemory);
+//! assert!(steps.is_empty() && disk.locate(1) == NewestLocation::Memory);
 //! disk.flush(&mut steps);
 //! let is_send = |step: &&PlacementStep| matches!(step, PlacementStep::Send { .. });
 //! assert_eq!(steps.iter().filter(is_send).count(), 2);

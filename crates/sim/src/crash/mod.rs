@@ -145,12 +145,12 @@ struct FlushEpoch {
 /// # Examples
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-/// use nectary_block::{Buffer, Context, MemoryDevice, Recorder, write};
+/// use nectary_block::{Buffer, IoContext, MemoryDevice, Recorder, write};
 /// use nectary_sim::crash::{CrashOptions, CrashStates};
 /// let recorder = Recorder::new();
 /// let device = recorder.wrap(std::sync::Arc::new(MemoryDevice::new(1 << 20)));
 /// write(&*device, 0, Buffer::copy_of(&[1; 4096])).await?;
-/// device.flush(Context::default()).await?;
+/// device.flush(IoContext::default()).await?;
 /// recorder.mark(7);
 /// for state in CrashStates::new(vec![0; 1 << 20], &recorder.recording(), CrashOptions::default()) {
 ///     // Once mark 7 was set the block is there, whatever the crash.
