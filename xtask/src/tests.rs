@@ -319,7 +319,14 @@ fn by_module(list: &str) -> Vec<(String, Vec<String>)> {
 fn doctests(workspace: &Workspace, report: &mut TestReport) {
     println!("== {DOCTESTS}");
     let mut command = cargo();
-    command.current_dir(&workspace.root).args(["test", "--release", "--workspace", "--doc", "--quiet"]);
+    command.current_dir(&workspace.root).args([
+        "test",
+        "--release",
+        "--workspace",
+        "--doc",
+        "--quiet",
+        "--no-fail-fast",
+    ]);
     command.args(["--", "--show-output"]);
     let budget_seconds = budgets::seconds(DOCTESTS);
     let (started, meter) = (Instant::now(), LoadMeter::start());

@@ -64,7 +64,7 @@ async fn another_name_server_is_followed() {
     }
 }
 
-/// Answers and failures are asked for once.
+/// Answers and failures are requested once.
 #[tokio::test]
 async fn name_answers_are_cached() {
     let (origin, server) = (origin().await, NameServer::start().await);
